@@ -1,0 +1,45 @@
+"""Tilewright: an end-to-end compiler for neural networks. `import tilewright as tw`.
+
+Names are resolved on first use, so that importing the package costs nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tilewright import te as te
+    from tilewright.support.errors import Error as Error
+
+__version__ = "0.1.0"
+
+# public name -> "module" (the module itself) or "module:attribute"
+_PUBLIC = {
+    "Error": "tilewright.support.errors:Error",
+    "Graph": "tilewright.ir.graph:Graph",
+    "Model": "tilewright.runtime.model:Model",
+    "build": "tilewright.compiler:build",
+    "compile": "tilewright.compiler:compile",
+    "errors": "tilewright.support.errors",
+    "load": "tilewright.runtime.model:load",
+    "te": "tilewright.te",
+}
+
+__all__ = ["__version__", *_PUBLIC]  # noqa: PLE0604
+
+
+def __getattr__(name: str) -> Any:
+    where = _PUBLIC.get(name)
+    if where is None:
+        raise AttributeError(f"module 'tilewright' has no attribute {name!r}")
+    module, _, attribute = where.partition(":")
+    value: Any = importlib.import_module(module)
+    if attribute:
+        value = getattr(value, attribute)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,249 @@
+"""The one hierarchy of errors: every error names the thing, and all that is wrong is listed at once.
+
+Raise one problem directly:
+
+    raise ShapeError("operands do not broadcast", where="model.onnx: node 'Add_3' (Add)", expected="(n, 4)", got="(n, 5)")
+
+or collect several and raise them together, which raises nothing if the list is empty:
+
+    problems = Problems()
+    for name in missing:
+        problems.add(WeightError("weight is missing", where=f"weight {name!r}"))
+    problems.raise_if_any("the update was refused")
+
+A single problem is raised as itself; several are raised as their common class, with `.problems` holding each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Self
+
+__all__ = [
+    "ArtifactError",
+    "CacheError",
+    "CallError",
+    "CompileError",
+    "DTypeError",
+    "Error",
+    "FlagError",
+    "ModelError",
+    "ParseError",
+    "Problems",
+    "ScheduleError",
+    "ShapeError",
+    "TargetError",
+    "UnsupportedError",
+    "VerifyError",
+    "WeightError",
+]
+
+_MAX_LISTED = 100
+
+
+class Error(Exception):
+    """Base of every error of Tilewright.
+
+    Args:
+        what: what is wrong, one sentence in lower case without a final stop.
+        where: the thing it is about: file, node, operator, input, weight, block or loop.
+        expected: what would have been right.
+        got: what was found.
+        hint: what the reader may do about it.
+        problems: the single errors that this one lists.
+    """
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        where: str | None = None,
+        expected: object = None,
+        got: object = None,
+        hint: str | None = None,
+        problems: Iterable[Error] = (),
+    ) -> None:
+        self.what = what
+        self.where = where
+        self.expected = None if expected is None else str(expected)
+        self.got = None if got is None else str(got)
+        self.hint = hint
+        self.problems: tuple[Error, ...] = tuple(problems)
+        super().__init__(what)
+
+    def __str__(self) -> str:
+        lines = [self.headline()]
+        lines += [f"  {i}. {_indent(str(p))}" for i, p in enumerate(self.problems[:_MAX_LISTED], 1)]
+        if len(self.problems) > _MAX_LISTED:
+            lines.append(f"  ... and {len(self.problems) - _MAX_LISTED} more")
+        if self.hint:
+            lines.append(f"hint: {self.hint}")
+        return "\n".join(lines)
+
+    def headline(self) -> str:
+        """The first line: where, what, expected, got."""
+        text = f"{self.where}: {self.what}" if self.where else self.what
+        details = []
+        if self.expected is not None:
+            details.append(f"expected {self.expected}")
+        if self.got is not None:
+            details.append(f"got {self.got}")
+        return f"{text}: {', '.join(details)}" if details else text
+
+    def each(self) -> Iterator[Error]:
+        """The single problems: those listed, or this error itself."""
+        if not self.problems:
+            yield self
+        for problem in self.problems:
+            yield from problem.each()
+
+    def to_dict(self) -> dict[str, object]:
+        """The fields as plain data, for `--json` output."""
+        fields: dict[str, object] = {"error": type(self).__name__, "what": self.what}
+        for name in ("where", "expected", "got", "hint"):
+            value = getattr(self, name)
+            if value is not None:
+                fields[name] = value
+        if self.problems:
+            fields["problems"] = [p.to_dict() for p in self.problems]
+        return fields
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # Keyword-only fields do not survive Exception's own pickling; workers send errors to their parents.
+        return _rebuild, (type(self), self.what, dict(self.__dict__))
+
+    @classmethod
+    def many(cls, problems: Iterable[Error], what: str | None = None, *, where: str | None = None) -> Self | Error:
+        """One error for several problems, to be raised by the caller.
+
+        A single problem is returned as itself. Several become one error of `cls`, or, when called on `Error`,
+        of the class that they share.
+        """
+        found = [single for problem in problems for single in problem.each()]
+        if not found:
+            raise ValueError("Error.many needs at least one problem")
+        if len(found) == 1:
+            return found[0]
+        kind = cls if cls is not Error else _common_class(found)
+        merged = kind.__new__(kind)
+        Error.__init__(merged, what or f"{len(found)} problems", where=where, problems=found)
+        return merged
+
+
+class ModelError(Error):
+    """A model file or graph that cannot be read or is not well formed."""
+
+
+class UnsupportedError(ModelError):
+    """A well-formed model that uses what Tilewright does not implement (operator, attribute, dtype)."""
+
+
+class ShapeError(ModelError):
+    """Shapes that do not fit: ranks, dimensions, symbols."""
+
+
+class DTypeError(ModelError):
+    """Element types that do not fit."""
+
+
+class ParseError(Error):
+    """Text of an IR or a trace that does not parse. `where` is file:line:column."""
+
+
+class VerifyError(Error):
+    """An IR that breaks a rule of its grammar; after a pass this is a defect of the compiler."""
+
+
+class ScheduleError(Error):
+    """A schedule primitive that would change the program's meaning, or does not fit. Shows the loops.
+
+    Args:
+        loops: the program as text, as it stands before the refused step.
+    """
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        loops: str | None = None,
+        where: str | None = None,
+        expected: object = None,
+        got: object = None,
+        hint: str | None = None,
+        problems: Iterable[Error] = (),
+    ) -> None:
+        super().__init__(what, where=where, expected=expected, got=got, hint=hint, problems=problems)
+        self.loops = loops
+
+    def __str__(self) -> str:
+        text = super().__str__()
+        loops = getattr(self, "loops", None)
+        return f"{text}\nthe loops are:\n{loops.rstrip()}" if loops else text
+
+
+class CompileError(Error):
+    """Code generation or LLVM refused a program."""
+
+
+class TargetError(Error):
+    """A target that is unknown, or a machine that cannot run the code."""
+
+
+class ArtifactError(Error):
+    """A `.tw` file that is damaged, foreign, or of another version."""
+
+
+class WeightError(Error):
+    """Weights that are missing, extra, or of the wrong shape or dtype."""
+
+
+class CallError(Error):
+    """Arguments of a call that do not fit: count, name, rank, dims, dtype, device, contiguity."""
+
+
+class CacheError(Error):
+    """The cache folder cannot be used."""
+
+
+class FlagError(Error):
+    """An environment flag with a value that it cannot have."""
+
+
+class Problems:
+    """A list of problems that is raised as one error."""
+
+    def __init__(self) -> None:
+        self.found: list[Error] = []
+
+    def __len__(self) -> int:
+        return len(self.found)
+
+    def __iter__(self) -> Iterator[Error]:
+        return iter(self.found)
+
+    def add(self, problem: Error) -> None:
+        """Note a problem and go on."""
+        self.found.append(problem)
+
+    def raise_if_any(self, what: str | None = None, *, where: str | None = None, kind: type[Error] = Error) -> None:
+        """Raise all problems noted so far as one error (of `kind`, or of the class they share); else do nothing."""
+        if self.found:
+            raise kind.many(self.found, what, where=where)
+
+
+def _common_class(errors: list[Error]) -> type[Error]:
+    for candidate in type(errors[0]).__mro__:
+        if issubclass(candidate, Error) and all(isinstance(e, candidate) for e in errors):
+            return candidate
+    return Error
+
+
+def _rebuild(kind: type[Error], what: str, fields: dict[str, object]) -> Error:
+    error = kind.__new__(kind)
+    Exception.__init__(error, what)
+    error.__dict__.update(fields)
+    return error
+
+
+def _indent(text: str) -> str:
+    return text.replace("\n", "\n     ")
