@@ -9,7 +9,6 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tilewright import te as te
     from tilewright.support.errors import Error as Error
 
 __version__ = "0.1.0"
@@ -26,7 +25,7 @@ _PUBLIC = {
     "te": "tilewright.te",
 }
 
-__all__ = ["__version__", *_PUBLIC]  # noqa: PLE0604
+__all__ = ["__version__", *_PUBLIC]
 
 
 def __getattr__(name: str) -> Any:

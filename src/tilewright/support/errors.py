@@ -2,7 +2,7 @@
 
 Raise one problem directly:
 
-    raise ShapeError("operands do not broadcast", where="model.onnx: node 'Add_3' (Add)", expected="(n, 4)", got="(n, 5)")
+    raise ShapeError("operands do not broadcast", where="m.onnx: node 'Add_3' (Add)", expected="(n, 4)", got="(n, 5)")
 
 or collect several and raise them together, which raises nothing if the list is empty:
 

@@ -1,0 +1,67 @@
+# `make test` is the one command that says whether the tree is sound; `make help` lists the others.
+
+PYTHON ?= python3
+VENV   ?= .venv
+TORCH  ?= torch==2.13.0
+
+BIN    := $(VENV)/bin
+PY     := $(BIN)/python
+STAMP  := $(VENV)/.stamp-test
+TORCH_STAMP := $(VENV)/.stamp-torch
+
+export PYTHONPATH := src:$(PYTHONPATH)
+
+.PHONY: help demo test lint types layers pytest onnx bench fuzz example-matmul format clean
+
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
+
+# The environment. It is made once and brought up to date when pyproject.toml changes.
+$(PY):
+	$(PYTHON) -m venv $(VENV)
+
+$(STAMP): pyproject.toml | $(PY)
+	$(BIN)/pip install --quiet -e '.[test]'
+	@touch $@
+
+$(TORCH_STAMP): | $(STAMP)
+	$(BIN)/pip install --quiet '$(TORCH)'
+	@touch $@
+
+demo: $(STAMP) $(TORCH_STAMP) ## compile and run four models, compare with ONNX Runtime
+	$(PY) -m benchmarks.demo
+
+test: lint types layers pytest ## format, lint, types, import layers, documents, tests
+
+lint: $(STAMP)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+
+types: $(STAMP)
+	$(BIN)/mypy
+
+layers: $(STAMP)
+	$(BIN)/lint-imports
+
+pytest: $(STAMP) $(TORCH_STAMP)
+	$(PY) -m pytest
+
+onnx: $(STAMP) ## ONNX's own backend tests and real models, each skip with its reason
+	$(PY) -m benchmarks.onnx_conformance
+
+bench: $(STAMP) $(TORCH_STAMP) ## the suite, side by side with ONNX Runtime
+	$(PY) -m benchmarks
+
+fuzz: $(STAMP) ## long random runs: schedules, parsers, importers
+	TILEWRIGHT_FUZZ=1 $(PY) -m pytest tests/fuzz
+
+example-matmul: $(STAMP) ## a 1024x1024x1024 matmul scheduled step by step
+	$(PY) examples/matmul.py
+
+format: $(STAMP) ## format and fix what can be fixed
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+clean: ## remove build outputs (the environment stays)
+	rm -rf build dist src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis out
+	find . -name __pycache__ -not -path './$(VENV)/*' -type d -prune -exec rm -rf {} +

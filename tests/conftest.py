@@ -1,0 +1,44 @@
+"""What all tests share: a cache folder of their own, hypothesis profiles, golden files."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+# Set before any module of Tilewright reads its flags. One folder for all runs of a user: compiled objects are kept by
+# the digest of the program, so a warm folder saves time and cannot change a result.
+os.environ.setdefault("TILEWRIGHT_CACHE_DIR", str(Path(tempfile.gettempdir()) / f"tilewright-tests-{os.getuid()}"))
+
+settings.register_profile("default", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("fuzz", deadline=None, max_examples=5000, suppress_health_check=list(HealthCheck))
+settings.load_profile("fuzz" if os.environ.get("TILEWRIGHT_FUZZ") else "default")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--update-golden", action="store_true", help="rewrite the golden files with what came out")
+
+
+@pytest.fixture
+def golden(request: pytest.FixtureRequest) -> Callable[..., None]:
+    """`golden(text)` compares with `golden/<test file>/<test name>.txt` beside the test; `golden(text, "c")` names it
+    `<test name>.c`. `pytest --update-golden` rewrites the files."""
+    folder = request.path.parent / "golden" / request.path.stem
+
+    def check(text: str, suffix: str = "txt") -> None:
+        name = "".join(c if c.isalnum() or c in "-_." else "-" for c in request.node.name)
+        path = folder / f"{name}.{suffix}"
+        text = text.rstrip("\n") + "\n"
+        if request.config.getoption("--update-golden"):
+            folder.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+            return
+        if not path.exists():
+            pytest.fail(f"no golden file {path}; run pytest --update-golden and look at what it writes")
+        assert text == path.read_text(), f"differs from {path}; pytest --update-golden accepts the new text"
+
+    return check
