@@ -1,0 +1,103 @@
+"""Element types: one interned object per type, with its NumPy twin."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal
+
+import ml_dtypes
+import numpy as np
+
+Kind = Literal["float", "int", "uint", "bool"]
+
+_EXTENSION_TYPES: dict[str, Any] = {"bf16": ml_dtypes.bfloat16, "i4": ml_dtypes.int4, "u4": ml_dtypes.uint4}
+
+
+@dataclass(frozen=True)
+class DType:
+    """A scalar type. `bits` is its width; `itemsize` the bytes an element takes in memory (4-bit integers take one)."""
+
+    name: str
+    kind: Kind
+    bits: int
+
+    @cached_property
+    def numpy(self) -> np.dtype[Any]:
+        """The NumPy dtype with the same values (from `ml_dtypes` for bf16, i4 and u4)."""
+        if self.name in _EXTENSION_TYPES:
+            return np.dtype(_EXTENSION_TYPES[self.name])
+        if self.kind == "bool":
+            return np.dtype(np.bool_)
+        return np.dtype({"float": "f", "int": "i", "uint": "u"}[self.kind] + str(self.bits // 8))
+
+    @property
+    def itemsize(self) -> int:
+        return max(1, self.bits // 8)
+
+    @property
+    def is_float(self) -> bool:
+        return self.kind == "float"
+
+    @property
+    def is_int(self) -> bool:
+        """True for signed and unsigned integers (not bool)."""
+        return self.kind in ("int", "uint")
+
+    @property
+    def min(self) -> int | float:
+        """The least value (minus infinity for floats)."""
+        if self.kind == "float":
+            return float("-inf")
+        return -(1 << (self.bits - 1)) if self.kind == "int" else 0
+
+    @property
+    def max(self) -> int | float:
+        """The greatest value (infinity for floats)."""
+        if self.kind == "float":
+            return float("inf")
+        if self.kind == "bool":
+            return 1
+        return (1 << (self.bits - 1)) - 1 if self.kind == "int" else (1 << self.bits) - 1
+
+    def __repr__(self) -> str:
+        return self.name
+
+    __str__ = __repr__
+
+
+f16 = DType("f16", "float", 16)
+bf16 = DType("bf16", "float", 16)
+f32 = DType("f32", "float", 32)
+f64 = DType("f64", "float", 64)
+i4 = DType("i4", "int", 4)
+i8 = DType("i8", "int", 8)
+i16 = DType("i16", "int", 16)
+i32 = DType("i32", "int", 32)
+i64 = DType("i64", "int", 64)
+u4 = DType("u4", "uint", 4)
+u8 = DType("u8", "uint", 8)
+u16 = DType("u16", "uint", 16)
+u32 = DType("u32", "uint", 32)
+u64 = DType("u64", "uint", 64)
+boolean = DType("bool", "bool", 8)
+
+ALL: tuple[DType, ...] = (f16, bf16, f32, f64, i4, i8, i16, i32, i64, u4, u8, u16, u32, u64, boolean)
+BY_NAME: dict[str, DType] = {t.name: t for t in ALL}
+_BY_NUMPY: dict[np.dtype[Any], DType] = {t.numpy: t for t in ALL}
+_ALIASES: dict[str, DType] = {t.numpy.name: t for t in ALL} | {"bool_": boolean, "float": f32, "int": i64}
+
+
+def dtype(x: object) -> DType:
+    """The DType for a DType, a name ("f32", "float32", "bfloat16", ...), or anything `np.dtype` takes.
+
+    Raises TypeError when there is none.
+    """
+    if isinstance(x, DType):
+        return x
+    if isinstance(x, str) and (found := BY_NAME.get(x) or _ALIASES.get(x)):
+        return found
+    try:
+        return _BY_NUMPY[np.dtype(x).newbyteorder("=")]  # type: ignore[call-overload]
+    except (KeyError, TypeError):
+        raise TypeError(f"no such element type: {x!r}; known: {', '.join(BY_NAME)}") from None

@@ -1,0 +1,588 @@
+"""Scalar expressions: immutable, hash-consed, so that equal expressions are one object and `==` is identity.
+
+    expr := Var | Const | Op(name, args) | Load(buffer, indices) | Reduce(...)
+
+Indices, extents and shapes are `i64`. The table `OPS` gives each operator's arity, type rule and meaning in NumPy; the
+interpreter, the simplifier's checks and the tests all read the meaning there. Semantics worth knowing:
+
+* `floordiv`/`mod` round to minus infinity, `truncdiv`/`truncmod` to zero; `div` is for floats. Division by zero of
+  integers gives 0 everywhere (never a trap).
+* Integer arithmetic wraps. `min`/`max` propagate NaN, as NumPy's do. `round` rounds halves to even.
+* `select(c, a, b)` is lazy: what is loaded by the branch not taken is never touched. That is how padding is written.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+from weakref import WeakValueDictionary
+
+import numpy as np
+
+from tilewright.ir.dtype import DType, boolean, dtype, f32, i64
+
+Number = int | float | bool
+ExprLike = "Expr | int | float | bool"
+
+
+@dataclass(frozen=True, slots=True)
+class OpInfo:
+    """What an operator means. `rule`: "same" (result has the arguments' type), "bool" (comparison), "logic" (bool to
+    bool), "select", or "cast" (the type is given with the node)."""
+
+    name: str
+    arity: int
+    rule: Literal["same", "bool", "logic", "select", "cast"]
+    numpy: Callable[..., Any]
+    symbol: str | None = None
+    precedence: int = 0
+    kinds: tuple[str, ...] = ("float", "int", "uint")
+
+
+def _int_division(f: Callable[..., Any]) -> Callable[..., Any]:
+    def divide(a: Any, b: Any) -> Any:
+        zero = np.equal(b, 0)
+        return np.where(zero, np.zeros_like(a), f(a, np.where(zero, np.ones_like(b), b))).astype(np.asarray(a).dtype)
+
+    return divide
+
+
+def _truncdiv(a: Any, b: Any) -> Any:
+    quotient = np.floor_divide(a, b)
+    return quotient + ((np.remainder(a, b) != 0) & ((np.less(a, 0)) != (np.less(b, 0)))).astype(np.asarray(a).dtype)
+
+
+def _erf(x: Any) -> Any:
+    values = np.asarray(x)
+    return np.vectorize(math.erf, otypes=[np.float64])(values.astype(np.float64)).astype(values.dtype)
+
+
+def _sigmoid(x: Any) -> Any:
+    values = np.asarray(x)
+    e = np.exp(-np.abs(values))
+    return np.where(values >= 0, 1 / (1 + e), e / (1 + e)).astype(values.dtype)
+
+
+_F = ("float",)
+_I = ("int", "uint")
+_IB = ("int", "uint", "bool")
+_ANY = ("float", "int", "uint", "bool")
+
+_TABLE: list[OpInfo] = [
+    OpInfo("add", 2, "same", np.add, "+", 60),
+    OpInfo("sub", 2, "same", np.subtract, "-", 60),
+    OpInfo("mul", 2, "same", np.multiply, "*", 70),
+    OpInfo("div", 2, "same", np.divide, "/", 70, _F),
+    OpInfo("floordiv", 2, "same", _int_division(np.floor_divide), "//", 70, _I),
+    OpInfo("mod", 2, "same", _int_division(np.remainder), "%", 70, _I),
+    OpInfo("truncdiv", 2, "same", _int_division(_truncdiv), kinds=_I),
+    OpInfo("truncmod", 2, "same", _int_division(np.fmod), kinds=_I),
+    OpInfo("fmod", 2, "same", np.fmod, kinds=_F),
+    OpInfo("pow", 2, "same", np.power, kinds=_F),
+    OpInfo("atan2", 2, "same", np.arctan2, kinds=_F),
+    OpInfo("min", 2, "same", np.minimum, kinds=_ANY),
+    OpInfo("max", 2, "same", np.maximum, kinds=_ANY),
+    OpInfo("fma", 3, "same", lambda a, b, c: a * b + c, kinds=_F),
+    OpInfo("neg", 1, "same", np.negative, "-", 80),
+    OpInfo("abs", 1, "same", np.abs),
+    OpInfo("eq", 2, "bool", np.equal, "==", 50, _ANY),
+    OpInfo("ne", 2, "bool", np.not_equal, "!=", 50, _ANY),
+    OpInfo("lt", 2, "bool", np.less, "<", 50, _ANY),
+    OpInfo("le", 2, "bool", np.less_equal, "<=", 50, _ANY),
+    OpInfo("gt", 2, "bool", np.greater, ">", 50, _ANY),
+    OpInfo("ge", 2, "bool", np.greater_equal, ">=", 50, _ANY),
+    OpInfo("isnan", 1, "bool", np.isnan, kinds=_F),
+    OpInfo("isinf", 1, "bool", np.isinf, kinds=_F),
+    OpInfo("and", 2, "logic", np.logical_and, "and", 30, ("bool",)),
+    OpInfo("or", 2, "logic", np.logical_or, "or", 20, ("bool",)),
+    OpInfo("not", 1, "logic", np.logical_not, "not", 40, ("bool",)),
+    OpInfo("bitand", 2, "same", np.bitwise_and, kinds=_I),
+    OpInfo("bitor", 2, "same", np.bitwise_or, kinds=_I),
+    OpInfo("bitxor", 2, "same", np.bitwise_xor, kinds=_IB),
+    OpInfo("bitnot", 1, "same", np.bitwise_not, kinds=_I),
+    OpInfo("shl", 2, "same", np.left_shift, kinds=_I),
+    OpInfo("shr", 2, "same", np.right_shift, kinds=_I),
+    OpInfo("select", 3, "select", np.where, kinds=_ANY),
+    OpInfo("cast", 1, "cast", lambda a: a, kinds=_ANY),
+    OpInfo("bitcast", 1, "cast", lambda a: a, kinds=_ANY),
+    OpInfo("sigmoid", 1, "same", _sigmoid, kinds=_F),
+    OpInfo("rsqrt", 1, "same", lambda a: (1 / np.sqrt(a)).astype(np.asarray(a).dtype), kinds=_F),
+    OpInfo("erf", 1, "same", _erf, kinds=_F),
+    OpInfo("round", 1, "same", np.rint, kinds=_F),
+]
+_TABLE += [
+    OpInfo(name, 1, "same", getattr(np, name), kinds=_F)
+    for name in (
+        "exp exp2 expm1 log log2 log1p sqrt sin cos tan sinh cosh tanh arcsin arccos arctan arcsinh arccosh arctanh "
+        "floor ceil trunc"
+    ).split()
+]
+
+OPS: dict[str, OpInfo] = {info.name: info for info in _TABLE}
+"""Every scalar operator, by name."""
+
+_lock = threading.Lock()
+_interned: WeakValueDictionary[tuple[Any, ...], Expr] = WeakValueDictionary()
+
+
+class Expr:
+    """Base of scalar expressions. Python operators build expressions and fold constants; comparisons `<`, `<=`, `>`,
+    `>=` build boolean expressions, while `==` is identity (use `equal`)."""
+
+    __slots__ = ("__weakref__", "dtype")
+    dtype: DType
+
+    def __add__(self, other: Any) -> Expr:
+        return binary("add", self, other)
+
+    def __radd__(self, other: Any) -> Expr:
+        return binary("add", other, self)
+
+    def __sub__(self, other: Any) -> Expr:
+        return binary("sub", self, other)
+
+    def __rsub__(self, other: Any) -> Expr:
+        return binary("sub", other, self)
+
+    def __mul__(self, other: Any) -> Expr:
+        return binary("mul", self, other)
+
+    def __rmul__(self, other: Any) -> Expr:
+        return binary("mul", other, self)
+
+    def __truediv__(self, other: Any) -> Expr:
+        return binary("div", self, other)
+
+    def __rtruediv__(self, other: Any) -> Expr:
+        return binary("div", other, self)
+
+    def __floordiv__(self, other: Any) -> Expr:
+        return binary("floordiv", self, other)
+
+    def __rfloordiv__(self, other: Any) -> Expr:
+        return binary("floordiv", other, self)
+
+    def __mod__(self, other: Any) -> Expr:
+        return binary("mod", self, other)
+
+    def __rmod__(self, other: Any) -> Expr:
+        return binary("mod", other, self)
+
+    def __lshift__(self, other: Any) -> Expr:
+        return binary("shl", self, other)
+
+    def __rshift__(self, other: Any) -> Expr:
+        return binary("shr", self, other)
+
+    def __and__(self, other: Any) -> Expr:
+        return binary("and" if self.dtype is boolean else "bitand", self, other)
+
+    def __or__(self, other: Any) -> Expr:
+        return binary("or" if self.dtype is boolean else "bitor", self, other)
+
+    def __xor__(self, other: Any) -> Expr:
+        return binary("bitxor", self, other)
+
+    def __invert__(self) -> Expr:
+        return call("not" if self.dtype is boolean else "bitnot", self)
+
+    def __neg__(self) -> Expr:
+        return call("neg", self) if not isinstance(self, Const) else const(-self.value, self.dtype)
+
+    def __lt__(self, other: Any) -> Expr:
+        return binary("lt", self, other)
+
+    def __le__(self, other: Any) -> Expr:
+        return binary("le", self, other)
+
+    def __gt__(self, other: Any) -> Expr:
+        return binary("gt", self, other)
+
+    def __ge__(self, other: Any) -> Expr:
+        return binary("ge", self, other)
+
+    def __bool__(self) -> bool:
+        if isinstance(self, Const):
+            return bool(self.value)
+        raise TypeError(f"the truth of the symbolic expression {self} is not known; use select() or If")
+
+    def __copy__(self) -> Expr:
+        return self
+
+    def __deepcopy__(self, memo: Any) -> Expr:
+        return self
+
+    def __str__(self) -> str:
+        from tilewright.ir.printer import expr_text
+
+        return expr_text(self)
+
+    __repr__ = __str__
+
+    @property
+    def children(self) -> tuple[Expr, ...]:
+        """The sub-expressions, in order."""
+        return ()
+
+
+def _intern(cls: type[Any], identity: tuple[Any, ...], **fields: Any) -> Any:
+    with _lock:
+        found = _interned.get(identity)
+        if found is not None:
+            return found
+        node = object.__new__(cls)
+        for name, value in fields.items():
+            object.__setattr__(node, name, value)
+        _interned[identity] = node
+        return node
+
+
+class Var(Expr):
+    """A named integer or scalar. `lo`/`hi` bound a symbol's value (inclusive, None: unbounded), `multiple` divides it."""
+
+    __slots__ = ("hi", "lo", "multiple", "name")
+    __match_args__ = ("name",)
+    name: str
+    lo: int | None
+    hi: int | None
+    multiple: int
+
+    def __new__(
+        cls, name: str, dtype: DType = i64, lo: int | None = None, hi: int | None = None, multiple: int = 1
+    ) -> Var:
+        identity = (Var, name, dtype, lo, hi, multiple)
+        node: Var = _intern(cls, identity, name=name, dtype=dtype, lo=lo, hi=hi, multiple=multiple)
+        return node
+
+
+class Const(Expr):
+    """A literal of any element type."""
+
+    __slots__ = ("value",)
+    __match_args__ = ("value",)
+    value: Any
+
+    def __new__(cls, value: Number, dtype: DType) -> Const:
+        if dtype.kind == "float":
+            value = float(value)
+            token: Any = struct.pack("<d", value)
+        elif dtype.kind == "bool":
+            value = bool(value)
+            token = value
+        else:
+            value = int(value)
+            if not dtype.min <= value <= dtype.max:
+                raise ValueError(f"{value} does not fit {dtype}")
+            token = value
+        node: Const = _intern(cls, (Const, token, dtype), value=value, dtype=dtype)
+        return node
+
+
+class Op(Expr):
+    """An operator of `OPS` applied to arguments. The constructor checks the types and folds nothing."""
+
+    __slots__ = ("args", "name")
+    __match_args__ = ("name", "args")
+    name: str
+    args: tuple[Expr, ...]
+
+    def __new__(cls, name: str, args: tuple[Expr, ...], dtype: DType | None = None) -> Op:
+        result = _result_type(name, args, dtype)
+        node: Op = _intern(cls, (Op, name, args, result), name=name, args=args, dtype=result)
+        return node
+
+    @property
+    def children(self) -> tuple[Expr, ...]:
+        return self.args
+
+
+class Load(Expr):
+    """`buffer[indices]`."""
+
+    __slots__ = ("buffer", "indices")
+    __match_args__ = ("buffer", "indices")
+    buffer: Buffer
+    indices: tuple[Expr, ...]
+
+    def __new__(cls, buffer: Buffer, indices: tuple[Expr, ...]) -> Load:
+        if len(indices) != len(buffer.shape):
+            raise ValueError(f"{buffer.name} has {len(buffer.shape)} dimensions, indexed with {len(indices)}")
+        node: Load = _intern(cls, (Load, buffer, indices), buffer=buffer, indices=indices, dtype=buffer.dtype)
+        return node
+
+    @property
+    def children(self) -> tuple[Expr, ...]:
+        return self.indices
+
+
+@dataclass(frozen=True, slots=True)
+class Reducer:
+    """A commutative, associative combination of tuples: `result` over the variables `lhs` (so far) and `rhs` (new),
+    starting from `identity`. All four have the same length: one entry a reduced value."""
+
+    name: str
+    lhs: tuple[Var, ...]
+    rhs: tuple[Var, ...]
+    result: tuple[Expr, ...]
+    identity: tuple[Expr, ...]
+
+
+class Reduce(Expr):
+    """Value number `index` of the reduction of `values` over `axes` (variables with extents) where `condition` holds.
+
+    Only stands at the top of a tensor expression's body; lowering to loops turns it into a block with an init.
+    """
+
+    __slots__ = ("axes", "condition", "index", "reducer", "values")
+    reducer: Reducer
+    values: tuple[Expr, ...]
+    axes: tuple[tuple[Var, Expr], ...]
+    condition: Expr
+    index: int
+
+    def __new__(
+        cls,
+        reducer: Reducer,
+        values: tuple[Expr, ...],
+        axes: tuple[tuple[Var, Expr], ...],
+        condition: Expr,
+        index: int = 0,
+    ) -> Reduce:
+        node: Reduce = _intern(
+            cls,
+            (Reduce, reducer, values, axes, condition, index),
+            reducer=reducer,
+            values=values,
+            axes=axes,
+            condition=condition,
+            index=index,
+            dtype=values[index].dtype,
+        )
+        return node
+
+    @property
+    def children(self) -> tuple[Expr, ...]:
+        return (*self.values, *(extent for _, extent in self.axes), self.condition)
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """A dense row-major array. `scope`: "global" (memory) or "local" (private to a thread, registers if it can be).
+
+    `align` is the guaranteed alignment of its first element in bytes, None for the element's own.
+    """
+
+    name: str
+    dtype: DType
+    shape: tuple[Expr, ...]
+    scope: str = "global"
+    align: int | None = None
+
+    def __getitem__(self, indices: Any) -> Expr:
+        if not isinstance(indices, tuple):
+            indices = (indices,)
+        return Load(self, tuple(as_expr(i) for i in indices))
+
+    @property
+    def size(self) -> Expr:
+        """Number of elements."""
+        total: Expr = const(1)
+        for extent in self.shape:
+            total = total * extent
+        return total
+
+
+def _result_type(name: str, args: tuple[Expr, ...], dtype: DType | None) -> DType:
+    info = OPS.get(name)
+    if info is None:
+        raise TypeError(f"no scalar operator named {name!r}")
+    if len(args) != info.arity:
+        raise TypeError(f"{name} takes {info.arity} arguments, got {len(args)}")
+    if info.rule == "cast":
+        if dtype is None:
+            raise TypeError(f"{name} needs its result type")
+        return dtype
+    operands = args[1:] if info.rule == "select" else args
+    first = operands[0].dtype
+    if any(a.dtype is not first for a in operands) or (info.rule == "select" and args[0].dtype is not boolean):
+        raise TypeError(f"{name}: argument types do not agree: {', '.join(a.dtype.name for a in args)}")
+    if first.kind not in info.kinds:
+        raise TypeError(f"{name} is not defined on {first}")
+    result = boolean if info.rule == "bool" else first
+    if dtype is not None and dtype is not result:
+        raise TypeError(f"{name} of {first} gives {result}, not {dtype}")
+    return result
+
+
+def const(value: Number | np.generic, dtype: DType | None = None) -> Const:
+    """A literal; without `dtype` ints become i64, floats f32, bools bool. Integers wrap into `dtype`'s range."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    if dtype is None:
+        dtype = boolean if isinstance(value, bool) else i64 if isinstance(value, int) else f32
+    if dtype.is_int:
+        value = int(value) & ((1 << dtype.bits) - 1)
+        if dtype.kind == "int" and value >> (dtype.bits - 1):
+            value -= 1 << dtype.bits
+    return Const(value, dtype)
+
+
+def as_expr(value: Any, dtype: DType | None = None) -> Expr:
+    """`value` itself if it is an expression, else a literal (of `dtype` if given)."""
+    if isinstance(value, Expr):
+        return value
+    if isinstance(value, int | float | bool | np.generic):
+        return const(value, dtype)
+    if hasattr(value, "as_expr"):
+        converted: Expr = value.as_expr()
+        return converted
+    raise TypeError(f"expected a scalar expression or a number, got {type(value).__name__}")
+
+
+def op(name: str, *args: Expr) -> Op:
+    """`Op(name, args)`."""
+    return Op(name, args)
+
+
+def call(name: str, *args: Any) -> Expr:
+    """Apply an operator; Python numbers take the type of the first expression among the arguments."""
+    model = next((a for a in args if isinstance(a, Expr)), None)
+    if name == "select":
+        model = next((a for a in args[1:] if isinstance(a, Expr)), None)
+        converted = (as_expr(args[0]), *(as_expr(a, model.dtype if model is not None else None) for a in args[1:]))
+        if isinstance(converted[0], Const):
+            return converted[1] if converted[0].value else converted[2]
+        return Op(name, converted)
+    return Op(name, tuple(as_expr(a, model.dtype if model is not None else None) for a in args))
+
+
+def binary(name: str, a: Any, b: Any) -> Expr:
+    """A binary operator with constants folded: integer arithmetic exactly, `x+0`, `x*1`, `x*0`, `x//1`, `x%1`, bool."""
+    model = a if isinstance(a, Expr) else b
+    a = as_expr(a, model.dtype)
+    b = as_expr(b, model.dtype)
+    if a.dtype is b.dtype and (a.dtype.is_int or a.dtype is boolean):
+        folded = _fold_int(name, a, b)
+        if folded is not None:
+            return folded
+    return Op(name, (a, b))
+
+
+def _fold_int(name: str, a: Expr, b: Expr) -> Expr | None:
+    if isinstance(a, Const) and isinstance(b, Const):
+        kind = OPS[name].rule
+        if a.dtype is boolean:
+            if name in ("and", "or"):
+                return const(a.value and b.value if name == "and" else a.value or b.value)
+            return None
+        exact = _EXACT.get(name)
+        if exact is None or (name in ("floordiv", "mod") and b.value == 0):
+            return None
+        return const(exact(a.value, b.value), boolean if kind == "bool" else a.dtype)
+    if isinstance(b, Const):
+        match name, b.value:
+            case ("add" | "sub" | "shl" | "shr" | "or"), (0 | False):
+                return a
+            case ("mul" | "floordiv"), 1:
+                return a
+            case "and", True:
+                return a
+            case ("mul", 0) | ("and", False) | ("or", True):
+                return b
+            case "mod", 1:
+                return const(0, a.dtype)
+    if isinstance(a, Const):
+        match name, a.value:
+            case ("add" | "or"), (0 | False):
+                return b
+            case "mul", 1:
+                return b
+            case "and", True:
+                return b
+            case ("mul", 0) | ("and", False) | ("or", True):
+                return a
+    return None
+
+
+_EXACT: dict[str, Callable[[int, int], Any]] = {
+    "add": lambda a, b: a + b,
+    "sub": lambda a, b: a - b,
+    "mul": lambda a, b: a * b,
+    "floordiv": lambda a, b: a // b,
+    "mod": lambda a, b: a % b,
+    "min": min,
+    "max": max,
+    "eq": lambda a, b: a == b,
+    "ne": lambda a, b: a != b,
+    "lt": lambda a, b: a < b,
+    "le": lambda a, b: a <= b,
+    "gt": lambda a, b: a > b,
+    "ge": lambda a, b: a >= b,
+}
+
+
+def cast(value: Any, to: DType | str) -> Expr:
+    """Convert to another element type: floats to ints truncate (saturating, NaN to 0), ints wrap, to bool is `!= 0`."""
+    target = dtype(to)
+    value = as_expr(value)
+    if value.dtype is target:
+        return value
+    if isinstance(value, Const) and value.dtype.kind in ("int", "uint", "bool"):
+        return const(value.value, target)
+    return Op("cast", (value,), target)
+
+
+def select(condition: Any, then: Any, orelse: Any) -> Expr:
+    """`then` where `condition` holds, else `orelse`; the other branch's loads never happen."""
+    return call("select", condition, then, orelse)
+
+
+def minimum(a: Any, b: Any) -> Expr:
+    return a if a is b else binary("min", a, b)
+
+
+def maximum(a: Any, b: Any) -> Expr:
+    return a if a is b else binary("max", a, b)
+
+
+def equal(a: Any, b: Any) -> Expr:
+    """The boolean expression `a == b`."""
+    if a is b and isinstance(a, Expr) and not a.dtype.is_float:
+        return const(True)
+    return binary("eq", a, b)
+
+
+def all_of(conditions: Iterable[Expr]) -> Expr:
+    """The conjunction (true if empty)."""
+    result: Expr = const(True)
+    for condition in conditions:
+        result = binary("and", result, condition)
+    return result
+
+
+def ceildiv(a: Any, b: Any) -> Expr:
+    """Division rounded up: `-(-a // b)` written `(a + b - 1) // b`."""
+    return (as_expr(a) + (as_expr(b) - 1)) // b
+
+
+def product(factors: Sequence[Any]) -> Expr:
+    result: Expr = const(1)
+    for factor in factors:
+        result = result * factor
+    return result
+
+
+def is_const(e: Any, value: Number | None = None) -> bool:
+    """True for a literal (equal to `value` if given)."""
+    return isinstance(e, Const) and (value is None or e.value == value)
+
+
+def as_int(e: Any) -> int | None:
+    """The value of an integer literal, else None."""
+    if isinstance(e, Const) and not e.dtype.is_float:
+        return int(e.value)
+    return int(e) if isinstance(e, int) else None

@@ -1,0 +1,209 @@
+"""Graphs: a flat SSA list of operators on tensor values.
+
+    graph @name(inputs) params(...) { %out = op(%in, ...) {attr = ...} ... return outputs }
+
+Values are named; each is defined once. Shapes are tuples of `Expr`, so a dimension may be symbolic. Weights are
+`params`: the graph knows their types, never their numbers. Small structural constants are nodes of the operator
+"constant" with an array attribute.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from tilewright.ir.dtype import DType
+from tilewright.ir.expr import Expr, Var, product
+from tilewright.ir.rewrite import variables
+
+
+@dataclass(frozen=True, slots=True)
+class TensorType:
+    """Element type and *physical* shape. `layout` names how the logical shape is laid out ("" for as written,
+    "NCHW16c" for channels in blocks of 16 as the last dimension)."""
+
+    dtype: DType
+    shape: tuple[Expr, ...]
+    layout: str = ""
+
+    @property
+    def rank(self) -> int:
+        return len(self.shape)
+
+    @property
+    def size(self) -> Expr:
+        """Number of elements."""
+        return product(self.shape)
+
+    def __str__(self) -> str:
+        dims = ", ".join(str(d) for d in self.shape)
+        return f"{self.dtype}[{dims}]" + (f":{self.layout}" if self.layout else "")
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A tensor with a name, unique in its graph."""
+
+    name: str
+    type: TensorType
+
+    @property
+    def shape(self) -> tuple[Expr, ...]:
+        return self.type.shape
+
+    @property
+    def dtype(self) -> DType:
+        return self.type.dtype
+
+
+class ConstantArray:
+    """An array attribute, compared by dtype, shape and bits; read-only."""
+
+    __slots__ = ("_hash", "array")
+
+    def __init__(self, array: Any) -> None:
+        self.array = np.ascontiguousarray(array).reshape(np.shape(array)).copy()
+        self.array.flags.writeable = False
+        self._hash = hash((self.array.dtype.str, self.array.shape, self.array.tobytes()))
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, ConstantArray)
+            and self.array.dtype == other.array.dtype
+            and self.array.shape == other.array.shape
+            and self.array.tobytes() == other.array.tobytes()
+        )
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __repr__(self) -> str:
+        return f"ConstantArray({self.array.dtype}{list(self.array.shape)})"
+
+
+AttrValue = Any
+"""int, float, bool, str, DType, Expr, ConstantArray, None, or a tuple of those."""
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """`outputs = op(inputs) {attrs}`; an input is None where an optional one is absent. `attrs` is sorted by name."""
+
+    op: str
+    inputs: tuple[Value | None, ...]
+    outputs: tuple[Value, ...]
+    attrs: tuple[tuple[str, AttrValue], ...] = ()
+
+    def attr(self, name: str, default: Any = None) -> Any:
+        for key, value in self.attrs:
+            if key == name:
+                return value
+        return default
+
+    @property
+    def attributes(self) -> dict[str, AttrValue]:
+        return dict(self.attrs)
+
+    @property
+    def output(self) -> Value:
+        """The only output."""
+        (value,) = self.outputs
+        return value
+
+
+def make_attrs(attrs: Mapping[str, AttrValue]) -> tuple[tuple[str, AttrValue], ...]:
+    """Attributes in canonical form: sorted, lists as tuples, arrays wrapped."""
+
+    def canonical(value: Any) -> Any:
+        if isinstance(value, list | tuple):
+            return tuple(canonical(v) for v in value)
+        if isinstance(value, np.ndarray):
+            return ConstantArray(value)
+        return value.item() if isinstance(value, np.generic) else value
+
+    return tuple(sorted((k, canonical(v)) for k, v in attrs.items()))
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Graph:
+    """Inputs and weights to outputs. `nodes` are in execution order; outputs may be inputs or params themselves."""
+
+    name: str
+    inputs: tuple[Value, ...]
+    params: tuple[Value, ...]
+    nodes: tuple[Node, ...]
+    outputs: tuple[Value, ...]
+
+    def __str__(self) -> str:
+        from tilewright.ir.printer import graph_text
+
+        return graph_text(self)
+
+    __repr__ = __str__
+
+    @property
+    def symbols(self) -> tuple[Var, ...]:
+        """Symbolic dimensions of the inputs, by first appearance."""
+        found: dict[Var, None] = {}
+        for value in self.inputs:
+            for dim in value.shape:
+                found.update(dict.fromkeys(variables(dim)))
+        return tuple(found)
+
+    def producers(self) -> dict[Value, Node]:
+        return {out: node for node in self.nodes for out in node.outputs}
+
+    def consumers(self) -> dict[Value, list[Node]]:
+        """For each value the nodes that read it, in order (a node once)."""
+        users: dict[Value, list[Node]] = {}
+        for node in self.nodes:
+            for value in dict.fromkeys(node.inputs):
+                if value is not None:
+                    users.setdefault(value, []).append(node)
+        return users
+
+
+@dataclass(slots=True)
+class GraphBuilder:
+    """Appends nodes; `ops.emit` (which infers types) is the usual way to call it."""
+
+    name: str = "main"
+    inputs: list[Value] = field(default_factory=list)
+    params: list[Value] = field(default_factory=list)
+    nodes: list[Node] = field(default_factory=list)
+    taken: set[str] = field(default_factory=set)
+
+    def fresh(self, base: str) -> str:
+        from tilewright.ir.rewrite import fresh_name
+
+        return fresh_name(base, self.taken)
+
+    def input(self, name: str, type: TensorType) -> Value:
+        value = Value(self.fresh(name), type)
+        self.inputs.append(value)
+        return value
+
+    def param(self, name: str, type: TensorType) -> Value:
+        value = Value(self.fresh(name), type)
+        self.params.append(value)
+        return value
+
+    def node(
+        self,
+        op: str,
+        inputs: tuple[Value | None, ...],
+        types: tuple[TensorType, ...],
+        attrs: Mapping[str, AttrValue] | None = None,
+        names: tuple[str, ...] = (),
+    ) -> tuple[Value, ...]:
+        outputs = tuple(
+            Value(self.fresh(names[i] if i < len(names) else op), type) for i, type in enumerate(types)
+        )
+        self.nodes.append(Node(op, inputs, outputs, make_attrs(attrs or {})))
+        return outputs
+
+    def finish(self, outputs: tuple[Value, ...]) -> Graph:
+        return Graph(self.name, tuple(self.inputs), tuple(self.params), tuple(self.nodes), outputs)

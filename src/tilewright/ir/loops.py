@@ -1,0 +1,219 @@
+"""Loop programs: a `PrimFunc` is a loop tree over buffers.
+
+    stmt := For | Block | Store | Let | If | Allocate | Seq | Intrinsic
+
+A *block* is a unit of computation that schedule primitives move. It is written over its own iteration variables, whose
+values the surrounding loops bind; so moving or splitting loops only changes the bindings. A block whose iterators are
+all spatial writes each element once; with reduce iterators it updates what it wrote, starting from `init`.
+
+Names are unique inside a function: loops are addressed by their variable's name, blocks by theirs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from tilewright.ir.expr import Buffer, Const, Expr, Var, const
+
+LoopKind = Literal["serial", "parallel", "vectorized", "unrolled", "thread"]
+IterKind = Literal["spatial", "reduce"]
+Annotations = tuple[tuple[str, int | str | float | bool], ...]
+
+TRUE: Const = const(True)
+
+
+class Stmt:
+    """Base of statements; all are frozen dataclasses compared by value."""
+
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        from tilewright.ir.printer import stmt_text
+
+        return stmt_text(self)
+
+    @property
+    def children(self) -> tuple[Stmt, ...]:
+        """The statements directly inside this one."""
+        return ()
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class For(Stmt):
+    """`for var in 0..extent`. Kind "thread" is a loop bound to a hardware index named by `thread` ("blockIdx.x", ...)."""
+
+    var: Var
+    extent: Expr
+    body: Stmt
+    kind: LoopKind = "serial"
+    thread: str | None = None
+    annotations: Annotations = ()
+
+    @property
+    def children(self) -> tuple[Stmt, ...]:
+        return (self.body,)
+
+
+@dataclass(frozen=True, slots=True)
+class BlockIter:
+    """A block's iteration variable over `0..extent`, bound to the value `binding` by the loops around the block."""
+
+    var: Var
+    extent: Expr
+    kind: IterKind
+    binding: Expr
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Block(Stmt):
+    """A unit of computation over its own iterators.
+
+    `body` (and `init`) mention the iterators' variables, buffers, symbols and, inside, variables they bind themselves;
+    never surrounding loops. Runs only where `predicate` (over surrounding loops) holds. `init` runs before the first
+    reduction step of each spatial point.
+    """
+
+    name: str
+    iters: tuple[BlockIter, ...]
+    body: Stmt
+    init: Stmt | None = None
+    predicate: Expr = TRUE
+    annotations: Annotations = ()
+
+    @property
+    def children(self) -> tuple[Stmt, ...]:
+        return (self.body,) if self.init is None else (self.init, self.body)
+
+    @property
+    def is_reduction(self) -> bool:
+        return any(it.kind == "reduce" for it in self.iters)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Store(Stmt):
+    """`buffer[indices] = value`."""
+
+    buffer: Buffer
+    indices: tuple[Expr, ...]
+    value: Expr
+
+    def __post_init__(self) -> None:
+        if len(self.indices) != len(self.buffer.shape):
+            raise ValueError(f"{self.buffer.name} has {len(self.buffer.shape)} dimensions, not {len(self.indices)}")
+        if self.value.dtype is not self.buffer.dtype:
+            raise TypeError(f"storing {self.value.dtype} into {self.buffer.name} of {self.buffer.dtype}")
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Let(Stmt):
+    """`let var = value` for the statements of `body`."""
+
+    var: Var
+    value: Expr
+    body: Stmt
+
+    @property
+    def children(self) -> tuple[Stmt, ...]:
+        return (self.body,)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class If(Stmt):
+    """`if condition { then } else { orelse }`."""
+
+    condition: Expr
+    then: Stmt
+    orelse: Stmt | None = None
+
+    @property
+    def children(self) -> tuple[Stmt, ...]:
+        return (self.then,) if self.orelse is None else (self.then, self.orelse)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Allocate(Stmt):
+    """A buffer that lives for `body`, its content undefined at first. Only in lowered functions."""
+
+    buffer: Buffer
+    body: Stmt
+
+    @property
+    def children(self) -> tuple[Stmt, ...]:
+        return (self.body,)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Seq(Stmt):
+    """Statements one after another. Never nested, never of length one (see `seq`)."""
+
+    stmts: tuple[Stmt, ...]
+
+    @property
+    def children(self) -> tuple[Stmt, ...]:
+        return self.stmts
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """A box of a buffer: `(start, extent)` per dimension."""
+
+    buffer: Buffer
+    ranges: tuple[tuple[Expr, Expr], ...]
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Intrinsic(Stmt):
+    """A hardware instruction sequence, by registered name, that reads `inputs` and writes (or updates) `outputs`."""
+
+    name: str
+    outputs: tuple[Region, ...]
+    inputs: tuple[Region, ...]
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class PrimFunc:
+    """A function over `params` (destination passing: outputs are parameters too).
+
+    `buffers` are intermediates whose place is not yet decided (while scheduling); lowering turns them into `Allocate`.
+    `attrs` are facts for later passes, names to numbers or text.
+    """
+
+    name: str
+    params: tuple[Buffer, ...]
+    body: Stmt
+    buffers: tuple[Buffer, ...] = ()
+    attrs: Annotations = ()
+
+    def __str__(self) -> str:
+        from tilewright.ir.printer import func_text
+
+        return func_text(self)
+
+    __repr__ = __str__
+
+    @property
+    def symbols(self) -> tuple[Var, ...]:
+        """The symbolic dimensions of the parameters, by first appearance: what a caller passes besides the buffers."""
+        from tilewright.ir.rewrite import variables
+
+        found: dict[Var, None] = {}
+        for buffer in self.params:
+            for extent in buffer.shape:
+                found.update(dict.fromkeys(variables(extent)))
+        return tuple(found)
+
+    def attr(self, name: str, default: Any = None) -> Any:
+        return dict(self.attrs).get(name, default)
+
+    def with_body(self, body: Stmt) -> PrimFunc:
+        return PrimFunc(self.name, self.params, body, self.buffers, self.attrs)
+
+
+def seq(stmts: Iterable[Stmt]) -> Stmt:
+    """The statements in order, flattened; a single one stands for itself."""
+    flat: list[Stmt] = []
+    for stmt in stmts:
+        flat.extend(stmt.stmts if isinstance(stmt, Seq) else (stmt,))
+    return flat[0] if len(flat) == 1 else Seq(tuple(flat))

@@ -1,0 +1,298 @@
+"""Walking and rewriting expressions and statements: the one set of traversals every pass uses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+
+from tilewright.ir.expr import Buffer, Const, Expr, Load, Op, Reduce, Var, as_expr, binary, call
+from tilewright.ir.loops import (
+    Allocate,
+    Block,
+    BlockIter,
+    For,
+    If,
+    Intrinsic,
+    Let,
+    PrimFunc,
+    Region,
+    Seq,
+    Stmt,
+    Store,
+    seq,
+)
+
+ExprFn = Callable[[Expr], Expr]
+
+
+def rebuild(e: Expr, children: tuple[Expr, ...]) -> Expr:
+    """`e` with other children; integer operators fold constants on the way."""
+    match e:
+        case Op(name, args):
+            if all(a is b for a, b in zip(args, children, strict=True)):
+                return e
+            if name in ("cast", "bitcast"):
+                return Op(name, children, e.dtype)
+            if len(children) == 2:
+                return binary(name, *children)
+            return call(name, *children)
+        case Load(buffer, indices):
+            return e if all(a is b for a, b in zip(indices, children, strict=True)) else Load(buffer, children)
+        case Reduce():
+            n = len(e.values)
+            axes = tuple((v, x) for (v, _), x in zip(e.axes, children[n:-1], strict=True))
+            return Reduce(e.reducer, children[:n], axes, children[-1], e.index)
+    return e
+
+
+def map_expr(e: Expr, f: Callable[[Expr], Expr | None], memo: dict[Expr, Expr] | None = None) -> Expr:
+    """Rewrite bottom-up: children first, then `f` on the rebuilt node (None keeps it). Shared parts are done once."""
+    memo = {} if memo is None else memo
+
+    def go(node: Expr) -> Expr:
+        done = memo.get(node)
+        if done is None:
+            children = node.children
+            rebuilt = rebuild(node, tuple(go(c) for c in children)) if children else node
+            replaced = f(rebuilt)
+            done = memo[node] = rebuilt if replaced is None else replaced
+        return done
+
+    return go(e)
+
+
+def substitute(e: Expr, mapping: Mapping[Var, Expr]) -> Expr:
+    """Replace variables by expressions."""
+    if not mapping:
+        return e
+    return map_expr(e, lambda node: mapping.get(node) if isinstance(node, Var) else None)
+
+
+def walk_expr(e: Expr) -> Iterator[Expr]:
+    """Every distinct sub-expression once, parents before children."""
+    seen: set[Expr] = set()
+    stack = [e]
+    while stack:
+        node = stack.pop()
+        if node not in seen:
+            seen.add(node)
+            yield node
+            stack.extend(reversed(node.children))
+
+
+def variables(e: Expr) -> tuple[Var, ...]:
+    """The variables in `e`, by first appearance."""
+    return tuple(node for node in walk_expr(e) if isinstance(node, Var))
+
+
+def loads(e: Expr) -> tuple[Load, ...]:
+    return tuple(node for node in walk_expr(e) if isinstance(node, Load))
+
+
+def walk(stmt: Stmt) -> Iterator[Stmt]:
+    """Every statement, in program order, parents first."""
+    yield stmt
+    for child in stmt.children:
+        yield from walk(child)
+
+
+def exprs_of(stmt: Stmt) -> Iterator[Expr]:
+    """The expressions that stand directly in `stmt` (not those of inner statements)."""
+    match stmt:
+        case For():
+            yield stmt.extent
+        case Block():
+            for it in stmt.iters:
+                yield it.extent
+                yield it.binding
+            yield stmt.predicate
+        case Store():
+            yield from stmt.indices
+            yield stmt.value
+        case Let():
+            yield stmt.value
+        case If():
+            yield stmt.condition
+        case Allocate():
+            yield from stmt.buffer.shape
+        case Intrinsic():
+            for region in (*stmt.outputs, *stmt.inputs):
+                for start, extent in region.ranges:
+                    yield start
+                    yield extent
+
+
+def with_children(stmt: Stmt, children: tuple[Stmt, ...]) -> Stmt:
+    """`stmt` with other inner statements."""
+    if all(a is b for a, b in zip(stmt.children, children, strict=True)):
+        return stmt
+    match stmt:
+        case Seq():
+            return seq(children)
+        case Block():
+            return replace(stmt, body=children[-1], init=children[0] if stmt.init is not None else None)
+        case If():
+            return If(stmt.condition, children[0], children[1] if len(children) > 1 else None)
+        case For() | Let() | Allocate():
+            return replace(stmt, body=children[0])
+    return stmt
+
+
+def map_exprs_of(stmt: Stmt, f: ExprFn) -> Stmt:
+    """`stmt` with `f` applied to the expressions that stand directly in it."""
+    match stmt:
+        case For():
+            extent = f(stmt.extent)
+            return stmt if extent is stmt.extent else replace(stmt, extent=extent)
+        case Block():
+            iters = tuple(BlockIter(it.var, f(it.extent), it.kind, f(it.binding)) for it in stmt.iters)
+            predicate = f(stmt.predicate)
+            return stmt if iters == stmt.iters and predicate is stmt.predicate else replace(
+                stmt, iters=iters, predicate=predicate
+            )
+        case Store():
+            indices = tuple(f(i) for i in stmt.indices)
+            value = f(stmt.value)
+            same = value is stmt.value and all(a is b for a, b in zip(indices, stmt.indices, strict=True))
+            return stmt if same else Store(stmt.buffer, indices, value)
+        case Let():
+            value = f(stmt.value)
+            return stmt if value is stmt.value else Let(stmt.var, value, stmt.body)
+        case If():
+            condition = f(stmt.condition)
+            return stmt if condition is stmt.condition else If(condition, stmt.then, stmt.orelse)
+        case Intrinsic():
+            return Intrinsic(
+                stmt.name, tuple(_map_region(r, f) for r in stmt.outputs), tuple(_map_region(r, f) for r in stmt.inputs)
+            )
+    return stmt
+
+
+def _map_region(region: Region, f: ExprFn) -> Region:
+    return Region(region.buffer, tuple((f(a), f(b)) for a, b in region.ranges))
+
+
+def map_stmt(stmt: Stmt, f: Callable[[Stmt], Stmt | None], exprs: ExprFn | None = None) -> Stmt:
+    """Rewrite bottom-up: expressions by `exprs`, inner statements, then `f` on the rebuilt one (None keeps it)."""
+    children = stmt.children
+    rebuilt = with_children(stmt, tuple(map_stmt(c, f, exprs) for c in children)) if children else stmt
+    if exprs is not None:
+        rebuilt = map_exprs_of(rebuilt, exprs)
+    replaced = f(rebuilt)
+    return rebuilt if replaced is None else replaced
+
+
+def substitute_stmt(stmt: Stmt, mapping: Mapping[Var, Expr]) -> Stmt:
+    """Replace free variables in a statement (variables bound inside have other names, so nothing is captured)."""
+    if not mapping:
+        return stmt
+    memo: dict[Expr, Expr] = {}
+    return map_stmt(
+        stmt,
+        lambda _: None,
+        lambda e: map_expr(e, lambda node: mapping.get(node) if isinstance(node, Var) else None, memo),
+    )
+
+
+def replace_buffers(stmt: Stmt, mapping: Mapping[Buffer, Buffer]) -> Stmt:
+    """Use other buffers of the same rank in loads, stores, allocations and regions."""
+    memo: dict[Expr, Expr] = {}
+
+    def on_expr(e: Expr) -> Expr | None:
+        return Load(mapping[e.buffer], e.indices) if isinstance(e, Load) and e.buffer in mapping else None
+
+    def on_stmt(s: Stmt) -> Stmt | None:
+        match s:
+            case Store() if s.buffer in mapping:
+                return Store(mapping[s.buffer], s.indices, s.value)
+            case Allocate() if s.buffer in mapping:
+                return Allocate(mapping[s.buffer], s.body)
+            case Intrinsic():
+                return Intrinsic(s.name, tuple(map(on_region, s.outputs)), tuple(map(on_region, s.inputs)))
+        return None
+
+    def on_region(r: Region) -> Region:
+        return Region(mapping.get(r.buffer, r.buffer), r.ranges)
+
+    return map_stmt(stmt, on_stmt, lambda e: map_expr(e, on_expr, memo))
+
+
+def replace_stmt(root: Stmt, old: Stmt, new: Stmt | None) -> Stmt | None:
+    """`root` with the one statement that *is* `old` replaced, or removed when `new` is None (empty loops go too)."""
+    if root is old:
+        return new
+    if not root.children:
+        return root
+    children = [replace_stmt(c, old, new) for c in root.children]
+    kept = tuple(c for c in children if c is not None)
+    if len(kept) == len(children):
+        return with_children(root, kept)
+    if isinstance(root, Seq):
+        return seq(kept) if kept else None
+    if isinstance(root, If) and children[0] is not None:
+        return If(root.condition, children[0], None)
+    return None
+
+
+def fresh_name(base: str, taken: set[str]) -> str:
+    """`base`, or `base_1`, `base_2`, ... : the first that is not taken; it is added to `taken`."""
+    name, n = base, 0
+    while name in taken:
+        n += 1
+        name = f"{base}_{n}"
+    taken.add(name)
+    return name
+
+
+def names_of(func: PrimFunc) -> set[str]:
+    """Every name used in a function: variables, buffers, blocks, symbols."""
+    taken = {b.name for b in (*func.params, *func.buffers)} | {v.name for v in func.symbols}
+    for stmt in walk(func.body):
+        match stmt:
+            case For() | Let():
+                taken.add(stmt.var.name)
+            case Block():
+                taken.add(stmt.name)
+                taken.update(it.var.name for it in stmt.iters)
+            case Allocate():
+                taken.add(stmt.buffer.name)
+    return taken
+
+
+def buffers_in(stmt: Stmt) -> tuple[Buffer, ...]:
+    """The buffers loaded, stored or named in regions inside `stmt`, by first appearance."""
+    found: dict[Buffer, None] = {}
+    for s in walk(stmt):
+        for e in exprs_of(s):
+            found.update((load.buffer, None) for load in loads(e))
+        if isinstance(s, Store):
+            found[s.buffer] = None
+        elif isinstance(s, Intrinsic):
+            found.update((r.buffer, None) for r in (*s.outputs, *s.inputs))
+    return tuple(found)
+
+
+def is_pure_constant(e: Expr) -> bool:
+    return isinstance(e, Const)
+
+
+__all__ = [
+    "as_expr",
+    "buffers_in",
+    "exprs_of",
+    "fresh_name",
+    "loads",
+    "map_expr",
+    "map_exprs_of",
+    "map_stmt",
+    "names_of",
+    "rebuild",
+    "replace_buffers",
+    "replace_stmt",
+    "substitute",
+    "substitute_stmt",
+    "variables",
+    "walk",
+    "walk_expr",
+    "with_children",
+]

@@ -1,0 +1,167 @@
+"""The on-disk object cache: key -> bytes, for many processes at once, bounded, and never trusted blindly.
+
+An entry is one file, written under a temporary name and renamed, so that a reader sees all of it or nothing. Its header
+holds a digest of key and content: an entry that is cut, flipped or foreign reads as absent and is removed, and the next
+writer replaces it. Reading touches the file, and what was read longest ago goes first when the bound is passed.
+
+A cache is a convenience: a folder that cannot be used makes every `get` a miss and every `put` a no-op.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import re
+import stat
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from tilewright.support import flags
+from tilewright.support.errors import CacheError
+
+_MAGIC = b"TWCACHE1"
+_DIGEST = 16
+_HEADER = len(_MAGIC) + 8 + _DIGEST
+_KEY = re.compile(r"[0-9A-Za-z][0-9A-Za-z_.-]{2,199}")
+_PUTS_BETWEEN_SWEEPS = 64
+_STALE_SECONDS = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class CacheUsage:
+    """What a cache holds: number of entries and their bytes on disk."""
+
+    entries: int
+    bytes: int
+
+
+class ObjectCache:
+    """A folder of entries.
+
+    Args:
+        folder: where; `TILEWRIGHT_CACHE_DIR`/objects if None.
+        limit: bound in bytes; `TILEWRIGHT_CACHE_SIZE` if None.
+
+    Keys are letters, digits, `_`, `.` and `-`, 3 to 200 of them: use a hexadecimal digest of everything that the
+    content depends on.
+    """
+
+    def __init__(self, folder: Path | None = None, limit: int | None = None) -> None:
+        self.folder = flags.CACHE_DIR() / "objects" if folder is None else folder
+        self.limit = flags.CACHE_SIZE() if limit is None else limit
+        self._puts = 0
+
+    def get(self, key: str) -> bytes | None:
+        """The bytes kept under `key`, or None."""
+        path = self._path(key)
+        if not flags.CACHE():
+            return None
+        try:
+            raw = path.read_bytes()
+        except OSError:
+            return None
+        data = _unpack(key, raw)
+        with contextlib.suppress(OSError):
+            if data is None or not _is_private(self.folder):
+                path.unlink()
+                return None
+            os.utime(path)
+        return data
+
+    def put(self, key: str, data: bytes) -> None:
+        """Keep `data` under `key`, in place of what was there."""
+        path = self._path(key)
+        if not flags.CACHE() or len(data) + _HEADER > self.limit:
+            return
+        try:
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if not _is_private(self.folder):
+                return
+            path.parent.mkdir(mode=0o700, exist_ok=True)
+            _write_atomically(path, _pack(key, data))
+        except OSError:
+            return
+        # A sweep reads the whole folder, so a process does it seldom; the bound may be passed by what lies between.
+        if self._puts % _PUTS_BETWEEN_SWEEPS == 0:
+            self.sweep()
+        self._puts += 1
+
+    def usage(self) -> CacheUsage:
+        """How many entries there are, and how large they are."""
+        sizes = [size for _, size, _ in self._entries()]
+        return CacheUsage(len(sizes), sum(sizes))
+
+    def sweep(self) -> None:
+        """Remove leftovers of writers that died and, over the bound, what was used longest ago, down to 9/10 of it."""
+        entries = sorted(self._entries())
+        total = sum(size for _, size, _ in entries)
+        goal = self.limit if total <= self.limit else self.limit * 9 // 10
+        for _, size, path in entries:
+            if total <= goal:
+                break
+            with contextlib.suppress(OSError):
+                path.unlink()
+                total -= size
+        for path in self.folder.glob("*/.tmp-*"):
+            with contextlib.suppress(OSError):
+                if time.time() - path.stat().st_mtime > _STALE_SECONDS:
+                    path.unlink()
+
+    def clear(self) -> CacheUsage:
+        """Remove every entry; says what was removed."""
+        before = self.usage()
+        for _, _, path in self._entries():
+            with contextlib.suppress(OSError):
+                path.unlink()
+        return before
+
+    def _path(self, key: str) -> Path:
+        if not _KEY.fullmatch(key):
+            raise CacheError("not a key", expected="3 to 200 letters, digits, '_', '.' or '-'", got=repr(key))
+        return self.folder / key[:2] / key
+
+    def _entries(self) -> list[tuple[float, int, Path]]:
+        """(time of last use, size, path) of each entry."""
+        found = []
+        for path in self.folder.glob("*/[!.]*"):
+            with contextlib.suppress(OSError):
+                info = path.stat()
+                found.append((info.st_mtime, info.st_size, path))
+        return found
+
+
+def _is_private(folder: Path) -> bool:
+    """Entries are code that will run: a folder that strangers can write to is not used."""
+    info = folder.stat()
+    return info.st_uid in (0, os.getuid()) and not info.st_mode & stat.S_IWOTH
+
+
+def _digest(key: str, data: bytes) -> bytes:
+    return hashlib.blake2b(data, digest_size=_DIGEST, key=hashlib.blake2b(key.encode()).digest()).digest()
+
+
+def _pack(key: str, data: bytes) -> bytes:
+    return _MAGIC + len(data).to_bytes(8, "little") + _digest(key, data) + data
+
+
+def _unpack(key: str, raw: bytes) -> bytes | None:
+    if len(raw) < _HEADER or raw[: len(_MAGIC)] != _MAGIC:
+        return None
+    length = int.from_bytes(raw[len(_MAGIC) : len(_MAGIC) + 8], "little")
+    digest, data = raw[_HEADER - _DIGEST : _HEADER], raw[_HEADER:]
+    return data if len(data) == length and _digest(key, data) == digest else None
+
+
+def _write_atomically(path: Path, content: bytes) -> None:
+    handle, temporary = tempfile.mkstemp(prefix=".tmp-", dir=path.parent)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise

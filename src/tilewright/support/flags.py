@@ -1,0 +1,118 @@
+"""Environment flags: one table, read through typed functions. `flags.DEBUG()` reads TILEWRIGHT_DEBUG now.
+
+A flag is read when it is asked for, so that a test or a caller may change it while the process runs.
+`docs/tour.md` shows this table, and a test compares the two.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Generic, TypeVar
+
+from tilewright.support.errors import FlagError
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Flag(Generic[T]):
+    """One environment variable.
+
+    Args:
+        name: the variable.
+        parse: from its text to its value; raises ValueError with what was expected.
+        default: its value when the variable is unset or empty.
+        default_text: the default for people.
+        help: one sentence.
+    """
+
+    name: str
+    parse: Callable[[str], T]
+    default: Callable[[], T]
+    default_text: str
+    help: str
+
+    def __call__(self) -> T:
+        text = os.environ.get(self.name, "").strip()
+        if not text:
+            return self.default()
+        try:
+            return self.parse(text)
+        except ValueError as e:
+            raise FlagError(
+                "bad value", where=f"environment variable {self.name}", expected=e, got=repr(text)
+            ) from None
+
+
+def _integer(low: int, high: int) -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        if not re.fullmatch(r"\d{1,9}", text) or not low <= int(text) <= high:
+            raise ValueError(f"an integer from {low} to {high}")
+        return int(text)
+
+    return parse
+
+
+def _switch(text: str) -> bool:
+    match text.lower():
+        case "1" | "true" | "yes" | "on":
+            return True
+        case "0" | "false" | "no" | "off":
+            return False
+    raise ValueError("0 or 1")
+
+
+_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+
+
+def _bytes(text: str) -> int:
+    found = re.fullmatch(r"(\d{1,15})\s*([kmgt]?)i?b?", text.lower())
+    if not found:
+        raise ValueError("a number of bytes such as 4096, 512M or 2G")
+    return int(found[1]) * _UNITS[found[2]]
+
+
+def _default_cache() -> Path:
+    base = os.environ.get("XDG_CACHE_HOME") or str(Path("~/.cache").expanduser())
+    return Path(base) / "tilewright"
+
+
+DEBUG = Flag(
+    "TILEWRIGHT_DEBUG",
+    _integer(0, 5),
+    lambda: 0,
+    "0",
+    "What the compiler prints: 1 passes with their times, 2 also the graph, 3 also the loops, 4 also LLVM IR, "
+    "5 also assembly.",
+)
+VERIFY = Flag("TILEWRIGHT_VERIFY", _switch, lambda: True, "1", "Verify the program after every pass.")
+THREADS = Flag(
+    "TILEWRIGHT_THREADS", _integer(1, 1024), lambda: 1, "1", "Threads of a model when the caller names none."
+)
+CACHE = Flag("TILEWRIGHT_CACHE", _switch, lambda: True, "1", "Keep compiled objects on disk.")
+CACHE_DIR = Flag(
+    "TILEWRIGHT_CACHE_DIR",
+    lambda text: Path(text).expanduser(),
+    _default_cache,
+    "~/.cache/tilewright",
+    "Where compiled objects are kept.",
+)
+CACHE_SIZE = Flag(
+    "TILEWRIGHT_CACHE_SIZE", _bytes, lambda: 2 << 30, "2G", "The cache's bound; what was used longest ago goes first."
+)
+
+
+def table() -> list[Flag[int] | Flag[bool] | Flag[Path]]:
+    """All flags, in the order in which the documents show them."""
+    return [DEBUG, VERIFY, THREADS, CACHE, CACHE_DIR, CACHE_SIZE]
+
+
+def markdown() -> str:
+    """The table as Markdown, for the documents."""
+    rows = ["| flag | default | meaning |", "|---|---|---|"]
+    rows += [f"| `{flag.name}` | `{flag.default_text}` | {flag.help} |" for flag in table()]
+    return "\n".join(rows)

@@ -1,0 +1,111 @@
+"""The pass log: every pass is announced and timed, says when it changed nothing, and can show its result.
+
+    log = PassLog("compile policy.onnx")
+    graph = log.run("fold", fold, graph)
+    log.dump(2, "graph", lambda: str(graph))          # printed at TILEWRIGHT_DEBUG=2 and above
+    log.dump(4, "LLVM IR", lambda: llvm_text)
+    print(log.summary())
+
+Times are always kept; text goes to stderr at TILEWRIGHT_DEBUG >= 1 only.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Concatenate, ParamSpec, TextIO, TypeVar
+
+from tilewright.support import flags
+
+P = ParamSpec("P")
+A = TypeVar("A")
+B = TypeVar("B")
+
+
+@dataclass(frozen=True, slots=True)
+class PassRecord:
+    """One pass that ran: its name, its time in seconds, whether it changed the program (None: not looked at)."""
+
+    name: str
+    seconds: float
+    changed: bool | None
+
+
+class PassLog:
+    """The passes of one compilation, in order.
+
+    Args:
+        title: what is being compiled.
+        level: overrides TILEWRIGHT_DEBUG.
+        stream: where text goes; stderr if None.
+    """
+
+    def __init__(self, title: str = "", *, level: int | None = None, stream: TextIO | None = None) -> None:
+        self.title = title
+        self.level = flags.DEBUG() if level is None else level
+        self.records: list[PassRecord] = []
+        self._stream = stream
+        self._depth = 0
+        if title and self.level >= 1:
+            self._write(f"== {title}")
+
+    def run(
+        self,
+        name: str,
+        function: Callable[Concatenate[A, P], B],
+        value: A,
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> B:
+        """`function(value, ...)`, timed and announced as `name`."""
+        start = time.perf_counter()
+        result = function(value, *args, **kwargs)
+        seconds = time.perf_counter() - start
+        changed: bool | None = None
+        if result is value:  # type: ignore[comparison-overlap]
+            changed = False
+        elif self.level >= 1 and type(result) is type(value):
+            changed = bool(result != value)
+        self._note(PassRecord(name, seconds, changed))
+        return result
+
+    @contextmanager
+    def timed(self, name: str) -> Iterator[None]:
+        """Time a region that is not a pass; passes inside it are shown under it."""
+        start = time.perf_counter()
+        self._depth += 1
+        try:
+            yield
+        finally:
+            self._depth -= 1
+            self._note(PassRecord(name, time.perf_counter() - start, None))
+
+    def dump(self, level: int, title: str, text: Callable[[], str]) -> None:
+        """Print `text()` under `title` if the debug level is at least `level`."""
+        if self.level >= level:
+            self._write(f"-- {title}\n{text().rstrip()}")
+
+    def seconds(self) -> dict[str, float]:
+        """Time by pass, runs of the same pass added up."""
+        times: dict[str, float] = {}
+        for record in self.records:
+            times[record.name] = times.get(record.name, 0.0) + record.seconds
+        return times
+
+    def summary(self) -> str:
+        """A table of the passes, the longest first."""
+        rows = sorted(self.seconds().items(), key=lambda row: -row[1])
+        width = max((len(name) for name, _ in rows), default=0)
+        return "\n".join(f"{name:<{width}}  {seconds * 1e3:9.2f} ms" for name, seconds in rows)
+
+    def _note(self, record: PassRecord) -> None:
+        self.records.append(record)
+        if self.level >= 1:
+            unchanged = "  (unchanged)" if record.changed is False else ""
+            self._write(f"{'  ' * self._depth}{record.name:<28} {record.seconds * 1e3:9.2f} ms{unchanged}")
+
+    def _write(self, text: str) -> None:
+        print(text, file=self._stream or sys.stderr)
