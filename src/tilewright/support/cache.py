@@ -60,15 +60,16 @@ class ObjectCache:
         if not flags.CACHE():
             return None
         try:
-            raw = path.read_bytes()
+            if not _is_private(self.folder):
+                return None
+            data = _unpack(key, path.read_bytes())
         except OSError:
             return None
-        data = _unpack(key, raw)
         with contextlib.suppress(OSError):
-            if data is None or not _is_private(self.folder):
+            if data is None:
                 path.unlink()
-                return None
-            os.utime(path)
+            else:
+                os.utime(path)
         return data
 
     def put(self, key: str, data: bytes) -> None:

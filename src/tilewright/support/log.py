@@ -65,7 +65,7 @@ class PassLog:
         result = function(value, *args, **kwargs)
         seconds = time.perf_counter() - start
         changed: bool | None = None
-        if result is value:  # type: ignore[comparison-overlap]
+        if result is value:
             changed = False
         elif self.level >= 1 and type(result) is type(value):
             changed = bool(result != value)
