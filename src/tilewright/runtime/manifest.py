@@ -1,0 +1,300 @@
+"""The manifest: everything that the runtime must know about a program besides its code and weights.
+
+The compiler fills it in, the artifact stores it as JSON, and the runtime trusts nothing of it: `Manifest.check`
+refuses whatever would make the call glue, the memory planner or the loader read or write out of bounds.
+
+Slots, in order (see `codegen/entry.py` for the native entry that uses them):
+
+    run      [inputs | outputs | packed | run_temps]
+    prepare  [params | packed | prepare_temps]
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any
+
+from tilewright.ir.dtype import BY_NAME
+from tilewright.runtime.schema import SchemaError, decode, encode
+from tilewright.support.errors import ArtifactError, Error
+
+ABI_VERSION = 1
+"""Version of the native entries' calling convention (`tw_run`, `tw_prepare`, `tw_shapes`) and of this manifest."""
+
+ALIGNMENT = 64
+"""Alignment in bytes of packed parameters, raw parameters and temporaries. Inputs and outputs: their element's."""
+
+MAX_RANK = 32
+MAX_ENTRIES = 100_000
+MAX_DIM = 1 << 40
+MAX_BYTES = 1 << 46
+_KEY = re.compile(r"[0-9a-f]{0,128}")
+_KERNEL = re.compile(r"[A-Za-z_][A-Za-z0-9_.$]{0,511}")
+
+Dim = int | str
+"""A dimension: a number, or the name of a symbol."""
+
+Work = tuple[tuple[int, tuple[str, ...]], ...]
+"""A polynomial in the symbols: `((8192, ("n",)), (64, ()))` is 8192 n + 64."""
+
+
+@dataclass(frozen=True, slots=True)
+class SymbolSpec:
+    """A symbolic dimension with its inclusive range; its value is a multiple of `multiple`."""
+
+    name: str
+    lo: int = 1
+    hi: int = (1 << 31) - 1
+    multiple: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class InputSpec:
+    """An input; each dimension is a number or a symbol's name."""
+
+    name: str
+    dtype: str
+    shape: tuple[Dim, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class OutputSpec:
+    """An output. A number is a promise; any other dimension comes from `tw_shapes` and is text for display here."""
+
+    name: str
+    dtype: str
+    shape: tuple[Dim, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ParamSpec:
+    """A raw weight, as the user names and shapes it."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+
+    @property
+    def nbytes(self) -> int:
+        return prod(self.shape) * BY_NAME[self.dtype].itemsize
+
+
+@dataclass(frozen=True, slots=True)
+class PackedSpec:
+    """A weight as `tw_run` reads it: written by `tw_prepare`, or (`alias`) the raw parameter of that name as it is."""
+
+    name: str
+    nbytes: int
+    alias: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TempSpec:
+    """A temporary, live from step `first` to step `last` inclusive.
+
+    Args:
+        nbytes: its size; None where it depends on symbols. `tw_shapes` gives the size of every run temporary, which
+            must equal this one where it is stated. Prepare temporaries must state it.
+        alias: index of an earlier temporary in the same list whose memory this one takes over (in place).
+        per_thread: the size is for one thread; the runtime multiplies it by the number of threads.
+    """
+
+    first: int
+    last: int
+    nbytes: int | None = None
+    alias: int | None = None
+    per_thread: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class StepSpec:
+    """One kernel call: its symbol in the object code and its arguments.
+
+    Args:
+        slots: indices into the slot table, in the order of the kernel's pointers.
+        symbols: indices into `Manifest.symbols`, in the order of the kernel's integers.
+        label: what it computes, for tables ("conv2d + relu").
+        flops: operations of a call (a fused multiply-add is two), for `profile`.
+        traffic: bytes that a call must move at the least, for `profile`.
+    """
+
+    kernel: str
+    slots: tuple[int, ...]
+    symbols: tuple[int, ...] = ()
+    label: str = ""
+    flops: Work | None = None
+    traffic: Work | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TargetSpec:
+    """The machine that the object code is for. `features` are LLVM's names of those the code may use ("avx512f")."""
+
+    triple: str
+    cpu: str
+    features: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """A program's description. `structure_key` identifies the program whatever its weights' values."""
+
+    name: str
+    target: TargetSpec
+    symbols: tuple[SymbolSpec, ...] = ()
+    inputs: tuple[InputSpec, ...] = ()
+    outputs: tuple[OutputSpec, ...] = ()
+    params: tuple[ParamSpec, ...] = ()
+    packed: tuple[PackedSpec, ...] = ()
+    run_temps: tuple[TempSpec, ...] = ()
+    run_steps: tuple[StepSpec, ...] = ()
+    prepare_temps: tuple[TempSpec, ...] = ()
+    prepare_steps: tuple[StepSpec, ...] = ()
+    structure_key: str = ""
+    schedule_version: int = 0
+    abi_version: int = field(default=ABI_VERSION)
+
+    def __post_init__(self) -> None:
+        self.check()
+
+    def check(self) -> None:
+        """Raise ArtifactError listing everything that is inconsistent."""
+        problems = _Checker(self).run()
+        if problems:
+            raise ArtifactError.many(problems, "the manifest is not consistent", where=f"manifest {self.name[:80]!r}")
+
+    def to_json(self) -> str:
+        """The manifest as JSON text, the same bytes for equal manifests."""
+        return json.dumps(encode(self), separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+
+    @classmethod
+    def from_json(cls, text: str) -> Manifest:
+        """Read what `to_json` wrote; ArtifactError on anything else."""
+        try:
+            data = json.loads(text, object_pairs_hook=_no_duplicates)
+        except (ValueError, RecursionError) as error:
+            raise ArtifactError(f"not JSON: {error}", where="manifest") from None
+        version = data.get("abi_version") if isinstance(data, dict) else None
+        if isinstance(version, int) and version > ABI_VERSION:
+            hint = "load it with the version of tilewright that wrote it, or a later one"
+            raise ArtifactError(
+                "written by a newer version", where="manifest", expected=f"ABI <= {ABI_VERSION}", got=version, hint=hint
+            )
+        try:
+            return decode(cls, data, "manifest")
+        except SchemaError as error:
+            raise ArtifactError(error.what, where=error.path) from None
+
+    @property
+    def output_rank_total(self) -> int:
+        """How many output dimensions `tw_shapes` writes."""
+        return sum(len(o.shape) for o in self.outputs)
+
+
+def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    result = dict(pairs)
+    if len(result) != len(pairs):
+        raise ValueError("an object has the same key twice")
+    return result
+
+
+class _Checker:
+    """Collects the inconsistencies of one manifest."""
+
+    def __init__(self, manifest: Manifest) -> None:
+        self.m = manifest
+        self.found: list[Error] = []
+
+    def expect(self, holds: bool, what: str, where: str) -> None:
+        if not holds:
+            self.found.append(ArtifactError(what, where=where))
+
+    def run(self) -> list[Error]:
+        m = self.m
+        self.expect(m.abi_version == ABI_VERSION, f"ABI version {m.abi_version} is not {ABI_VERSION}", "abi_version")
+        self.expect(_KEY.fullmatch(m.structure_key) is not None, "is not a hexadecimal digest", "structure_key")
+        lists = (m.symbols, m.inputs, m.outputs, m.params, m.packed, m.run_temps, m.run_steps, m.prepare_temps)
+        if any(len(part) > MAX_ENTRIES for part in (*lists, m.prepare_steps)):
+            self.expect(False, f"a list has more than {MAX_ENTRIES} entries", "manifest")
+            return self.found
+        self.unique("symbol", [s.name for s in m.symbols])
+        self.unique("input", [i.name for i in m.inputs])
+        self.unique("output", [o.name for o in m.outputs])
+        self.unique("parameter", [p.name for p in m.params])
+        self.symbols()
+        self.tensors()
+        self.packed()
+        self.temps("run temporary", m.run_temps, len(m.run_steps), must_state=False)
+        self.temps("prepare temporary", m.prepare_temps, len(m.prepare_steps), must_state=True)
+        run_slots = len(m.inputs) + len(m.outputs) + len(m.packed) + len(m.run_temps)
+        self.steps("run step", m.run_steps, run_slots, len(m.symbols))
+        self.steps("prepare step", m.prepare_steps, len(m.params) + len(m.packed) + len(m.prepare_temps), 0)
+        return self.found
+
+    def unique(self, what: str, names: list[str]) -> None:
+        seen: set[str] = set()
+        for name in names:
+            self.expect(bool(name) and name not in seen, "the name is empty or used twice", f"{what} {name[:80]!r}")
+            seen.add(name)
+
+    def symbols(self) -> None:
+        bound = {d for i in self.m.inputs for d in i.shape if isinstance(d, str)}
+        for s in self.m.symbols:
+            fits = 0 <= s.lo <= s.hi <= MAX_DIM and 1 <= s.multiple <= MAX_DIM
+            self.expect(fits, f"range {s.lo}..{s.hi} by {s.multiple} is not possible", f"symbol {s.name!r}")
+            self.expect(s.name in bound, "no input has this dimension", f"symbol {s.name!r}")
+
+    def tensors(self) -> None:
+        names = {s.name for s in self.m.symbols}
+        for i in self.m.inputs:
+            self.tensor(f"input {i.name!r}", i.dtype, i.shape)
+            unknown = [d for d in i.shape if isinstance(d, str) and d not in names]
+            self.expect(not unknown, f"dimensions {unknown} are no symbols", f"input {i.name!r}")
+        for o in self.m.outputs:
+            self.tensor(f"output {o.name!r}", o.dtype, o.shape)
+        for p in self.m.params:
+            self.tensor(f"parameter {p.name!r}", p.dtype, p.shape)
+
+    def tensor(self, where: str, dtype: str, shape: tuple[Dim, ...]) -> None:
+        self.expect(dtype in BY_NAME, f"no such element type: {dtype[:40]!r}", where)
+        self.expect(len(shape) <= MAX_RANK, f"rank {len(shape)} is above {MAX_RANK}", where)
+        sizes = [d for d in shape if isinstance(d, int)]
+        self.expect(all(0 <= d <= MAX_DIM for d in sizes), "a dimension is negative or too large", where)
+        self.expect(prod(sizes) <= MAX_BYTES // 8, "too many elements", where)
+
+    def packed(self) -> None:
+        params = {p.name: p for p in self.m.params if p.dtype in BY_NAME}
+        for p in self.m.packed:
+            where = f"packed parameter {p.name!r}"
+            self.expect(0 <= p.nbytes <= MAX_BYTES, f"size {p.nbytes} is not possible", where)
+            if p.alias is not None:
+                raw = params.get(p.alias)
+                self.expect(raw is not None, f"is an alias of {p.alias!r}, which is no parameter", where)
+                self.expect(raw is None or raw.nbytes == p.nbytes, "its size is not that of its alias", where)
+
+    def temps(self, what: str, temps: tuple[TempSpec, ...], steps: int, *, must_state: bool) -> None:
+        for k, t in enumerate(temps):
+            where = f"{what} {k}"
+            self.expect(0 <= t.first <= t.last < steps, f"lives from step {t.first} to {t.last} of {steps}", where)
+            size = -1 if t.nbytes is None and must_state else t.nbytes or 0
+            self.expect(0 <= size <= MAX_BYTES, f"size {t.nbytes} is not possible", where)
+            self.expect(t.alias is None or 0 <= t.alias < k, f"alias {t.alias} is no earlier temporary", where)
+
+    def steps(self, what: str, steps: tuple[StepSpec, ...], slots: int, symbols: int) -> None:
+        names = {s.name for s in self.m.symbols}
+        for k, s in enumerate(steps):
+            where = f"{what} {k} ({s.kernel[:80]})"
+            self.expect(_KERNEL.fullmatch(s.kernel) is not None, "the kernel's name is not an identifier", where)
+            self.expect(all(0 <= i < slots for i in s.slots), f"a slot is outside 0..{slots - 1}", where)
+            self.expect(all(0 <= i < symbols for i in s.symbols), f"a symbol is outside 0..{symbols - 1}", where)
+            for work in (s.flops, s.traffic):
+                used = {name for _, powers in work or () for name in powers}
+                self.expect(used <= names, f"work uses unknown symbols {sorted(used - names)}", where)
+
+
+def evaluate(work: Work, symbols: dict[str, int]) -> int:
+    """The value of a polynomial for given symbols."""
+    return sum(coefficient * prod(symbols[name] for name in powers) for coefficient, powers in work)

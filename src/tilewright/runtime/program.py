@@ -1,0 +1,40 @@
+"""`Program`: what the compiler hands to the runtime, and what an artifact stores."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from tilewright.runtime.manifest import Manifest
+
+Text = str | Callable[[], str]
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A compiled program.
+
+    The objects together define `tw_run`, `tw_prepare`, `tw_shapes` and every kernel that the manifest names, each
+    symbol once. They may call `tw_barrier` (of the runtime) and the C library's `libm`; nothing else is resolved.
+
+        void tw_run(ptr slots, ptr dims, i64 tid, i64 nthreads, ptr barrier)       slots [inputs|outputs|packed|temps]
+        void tw_prepare(ptr slots, ptr dims, i64 tid, i64 nthreads, ptr barrier)   slots [params|packed|temps]
+        void tw_shapes(ptr dims, ptr out)   i64 out[]: bytes of each run temporary, then each output's dims, flattened
+
+    With nthreads > 1 every thread calls `tw_run`, whose kernels each end with `tw_barrier(barrier, nthreads)`.
+    Packed slots that are aliases hold the raw parameter's address in both tables; `tw_prepare` leaves them alone.
+
+    Args:
+        objects: relocatable ELF images by a name for messages.
+        weights: the raw parameters' values, by the names in `manifest.params`.
+        texts: what `Model.show` prints ("graph", "loops", "schedule", "llvm", "asm"), each a string or a function
+            that makes it when asked.
+    """
+
+    manifest: Manifest
+    objects: Mapping[str, bytes]
+    weights: Mapping[str, np.ndarray[Any, Any]] = field(default_factory=dict)
+    texts: Mapping[str, Text] = field(default_factory=dict)
