@@ -1,0 +1,1 @@
+"""Benchmarks: the models of the suite, the peers, and the harness that compares them side by side."""
