@@ -2,7 +2,7 @@
 
 PYTHON ?= python3
 VENV   ?= .venv
-TORCH  ?= torch==2.13.0
+TORCH  ?= torch==2.13.0 onnxscript transformers
 
 BIN    := $(VENV)/bin
 PY     := $(BIN)/python
@@ -25,7 +25,7 @@ $(STAMP): pyproject.toml | $(PY)
 	@touch $@
 
 $(TORCH_STAMP): | $(STAMP)
-	$(BIN)/pip install --quiet '$(TORCH)'
+	$(BIN)/pip install --quiet $(TORCH)
 	@touch $@
 
 demo: $(STAMP) $(TORCH_STAMP) ## compile and run four models, compare with ONNX Runtime
