@@ -28,7 +28,7 @@ $(TORCH_STAMP): | $(STAMP)
 	$(BIN)/pip install --quiet $(TORCH)
 	@touch $@
 
-demo: $(STAMP) $(TORCH_STAMP) ## compile and run four models, compare with ONNX Runtime
+demo: $(STAMP) ## compile and run four models, compare with ONNX Runtime
 	$(PY) -m benchmarks.demo
 
 test: lint types layers pytest ## format, lint, types, import layers, documents, tests
@@ -47,7 +47,7 @@ pytest: $(STAMP) $(TORCH_STAMP)
 	$(PY) -m pytest
 
 onnx: $(STAMP) ## ONNX's own backend tests and real models, each skip with its reason
-	$(PY) -m benchmarks.onnx_conformance
+	$(PY) -m tests.onnx.run
 
 bench: $(STAMP) $(TORCH_STAMP) ## the suite, side by side with ONNX Runtime
 	$(PY) -m benchmarks
