@@ -1,0 +1,80 @@
+"""Contenders run apart and in turns; one that fails says why and does not stop the others."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tilewright.support.contender import Prepared, load_arrays
+from tilewright.support.errors import Error
+from tilewright.support.paired import Contender, must_succeed, race, ratio
+
+HERE = "tests.support.test_paired"
+
+
+def sleeper(milliseconds: float) -> Prepared:
+    print("libraries may print")
+    return Prepared(
+        lambda: time.sleep(milliseconds / 1e3),
+        lambda: {"file": np.full(3, milliseconds)},
+        {"pid": os.getpid(), "flag": os.environ.get("CONTENDER_FLAG")},
+    )
+
+
+def refuses() -> Prepared:
+    raise Error("cannot do that", where="model m")
+
+
+def dies() -> Prepared:
+    os._exit(7)
+
+
+def hangs() -> Prepared:
+    time.sleep(60)
+    return Prepared(lambda: None)
+
+
+def test_ratio_of_paired_rounds(tmp_path: Path) -> None:
+    slow, fast = race(
+        [
+            Contender("slow", f"{HERE}:sleeper", {"milliseconds": 4}, {"CONTENDER_FLAG": "x"}),
+            Contender("fast", f"{HERE}:sleeper", {"milliseconds": 1}),
+        ],
+        rounds=5,
+        warmup_seconds=0.01,
+        outputs=tmp_path,
+    )
+    assert len(slow.times) == len(fast.times) == 5
+    assert slow.info["pid"] != fast.info["pid"] != os.getpid()
+    assert slow.info["flag"] == "x"
+    assert 2 < ratio(slow, fast) < 4.5
+    assert slow.median >= 0.004
+    assert slow.peak_memory > 1 << 20
+    assert slow.outputs is not None
+    assert load_arrays(str(slow.outputs))["file"].tolist() == [4, 4, 4]
+    must_succeed([slow, fast])
+
+
+def test_failures_are_told_and_others_go_on() -> None:
+    names = ["refuses", "dies", "hangs", "no_such_function"]
+    results = race(
+        [*(Contender(n, f"{HERE}:{n}") for n in names), Contender("good", f"{HERE}:sleeper", {"milliseconds": 1})],
+        rounds=2,
+        warmup_seconds=0.0,
+        timeout_seconds=3.0,
+    )
+    errors = [r.error or "" for r in results]
+    assert "model m: cannot do that" in errors[0]
+    assert "status 7" in errors[1]
+    assert "no answer within 3 s" in errors[2]
+    assert "no_such_function" in errors[3]
+    assert errors[4] == ""
+    assert len(results[4].times) == 2
+    assert math.isnan(ratio(results[0], results[4]))
+    with pytest.raises(Error, match=r"contenders failed(.|\n)*refuses(.|\n)*dies"):
+        must_succeed(results)
