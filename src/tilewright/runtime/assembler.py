@@ -1,0 +1,310 @@
+"""A few words of structured LLVM, so that native support code is written as one writes C.
+
+    m = Module()
+    with m.function("sum", I64, [("p", PTR), ("n", I64)]) as (f, p, n):
+        total = f.var(I64, 0)
+        with f.each(n) as i:
+            total.set(total.get() + f.load(I64, p, i * 8))
+        f.ret(total.get())
+
+Variables live in `alloca`s, which LLVM turns into registers. `Value`s are single assignments; a Python int stands for a
+constant of the type that the other operand has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+VOID, I1, I8, I32, I64, PTR = "void", "i1", "i8", "i32", "i64", "ptr"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Value:
+    """A typed LLVM operand of the function `fn`; comparisons are signed."""
+
+    fn: Function
+    type: str
+    text: str
+
+    def _binary(self, op: str, other: Value | int, result: str | None = None) -> Value:
+        return self.fn.let(result or self.type, f"{op} {self.type} {self.text}, {self.fn.operand(other, self.type)}")
+
+    def __add__(self, other: Value | int) -> Value:
+        if self.type == PTR:
+            return self.fn.let(PTR, f"getelementptr i8, ptr {self.text}, i64 {self.fn.operand(other, I64)}")
+        return self._binary("add", other)
+
+    def __sub__(self, other: Value | int) -> Value:
+        return self._binary("sub", other)
+
+    def __mul__(self, other: Value | int) -> Value:
+        return self._binary("mul", other)
+
+    def __mod__(self, other: Value | int) -> Value:
+        return self._binary("urem", other)
+
+    def __and__(self, other: Value | int) -> Value:
+        return self._binary("and", other)
+
+    def __or__(self, other: Value | int) -> Value:
+        return self._binary("or", other)
+
+    def __lshift__(self, other: Value | int) -> Value:
+        return self._binary("shl", other)
+
+    def __rshift__(self, other: Value | int) -> Value:
+        return self._binary("lshr", other)
+
+    def eq(self, other: Value | int) -> Value:
+        return self._binary("icmp eq", other, I1)
+
+    def ne(self, other: Value | int) -> Value:
+        return self._binary("icmp ne", other, I1)
+
+    def __lt__(self, other: Value | int) -> Value:
+        return self._binary("icmp slt", other, I1)
+
+    def __le__(self, other: Value | int) -> Value:
+        return self._binary("icmp sle", other, I1)
+
+    def __gt__(self, other: Value | int) -> Value:
+        return self._binary("icmp sgt", other, I1)
+
+    def __ge__(self, other: Value | int) -> Value:
+        return self._binary("icmp sge", other, I1)
+
+    def cast(self, to: str) -> Value:
+        """Between integers (zero extended) and pointers."""
+        if to == self.type:
+            return self
+        if PTR in (to, self.type):
+            op = "inttoptr" if to == PTR else "ptrtoint"
+        else:
+            op = "zext" if int(to[1:]) > int(self.type[1:]) else "trunc"
+        return self.fn.let(to, f"{op} {self.type} {self.text} to {to}")
+
+    def signed(self, to: str) -> Value:
+        """A wider integer, sign extended."""
+        return self.fn.let(to, f"sext {self.type} {self.text} to {to}")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Variable:
+    """A local variable."""
+
+    fn: Function
+    type: str
+    address: Value
+
+    def get(self) -> Value:
+        return self.fn.load(self.type, self.address)
+
+    def set(self, value: Value | int) -> None:
+        self.fn.store(self.fn.value(value, self.type), self.address)
+
+    def add(self, value: Value | int) -> None:
+        self.set(self.get() + value)
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """Where `break` of a loop goes."""
+
+    fn: Function
+    end: str
+
+    def leave_if(self, condition: Value) -> None:
+        stay = self.fn.label()
+        self.fn.emit(f"br i1 {condition.text}, label %{self.end}, label %{stay}")
+        self.fn.start(stay)
+
+    def leave(self) -> None:
+        self.fn.emit(f"br label %{self.end}")
+        self.fn.start(self.fn.label())
+
+
+class Function:
+    """A function under construction."""
+
+    def __init__(self, module: Module) -> None:
+        self.module = module
+        self._allocas: list[str] = []
+        self._lines: list[str] = []
+        self._next = 0
+
+    # -- plumbing ------------------------------------------------------------------------------------------------
+
+    def emit(self, line: str) -> None:
+        self._lines.append(f"  {line}")
+
+    def label(self) -> str:
+        self._next += 1
+        return f"l{self._next}"
+
+    def start(self, label: str) -> None:
+        """Open a block; code after a terminator lands in a block of its own, which LLVM drops."""
+        self._lines.append(f"{label}:")
+
+    def let(self, type: str, expression: str) -> Value:
+        self._next += 1
+        self.emit(f"%v{self._next} = {expression}")
+        return Value(self, type, f"%v{self._next}")
+
+    def operand(self, x: Value | int, type: str) -> str:
+        if isinstance(x, Value):
+            if x.type != type:
+                raise TypeError(f"{x.text} is {x.type}, not {type}")
+            return x.text
+        return ("null" if x == 0 else f"inttoptr (i64 {x} to ptr)") if type == PTR else str(int(x))
+
+    def value(self, x: Value | int, type: str) -> Value:
+        return x if isinstance(x, Value) else Value(self, type, self.operand(x, type))
+
+    def text(self, header: str) -> str:
+        body = [f"define {header} {{", "entry:", *self._allocas, *self._lines, "  unreachable", "}"]
+        return "\n".join(body)
+
+    # -- memory --------------------------------------------------------------------------------------------------
+
+    def var(self, type: str, initial: Value | int | None = None) -> Variable:
+        v = Variable(self, type, self.space(8, f"{type}"))
+        if initial is not None:
+            v.set(initial)
+        return v
+
+    def space(self, nbytes: int, type: str = "") -> Value:
+        """Fixed stack memory, aligned to 16."""
+        self._next += 1
+        name = f"%a{self._next}"
+        self._allocas.append(f"  {name} = alloca {type or f'[{nbytes} x i8]'}, align 16")
+        return Value(self, PTR, name)
+
+    def dynamic_space(self, words: Value) -> Value:
+        """Stack memory of a computed number of i64, until the function returns."""
+        return self.let(PTR, f"alloca i64, i64 {words.text}, align 16")
+
+    def load(self, type: str, pointer: Value, offset: Value | int = 0, order: str = "") -> Value:
+        at = pointer if isinstance(offset, int) and offset == 0 else pointer + offset
+        if order:
+            return self.let(type, f"load atomic {type}, ptr {at.text} {order}, align {_size(type)}")
+        return self.let(type, f"load {type}, ptr {at.text}, align {_size(type)}")
+
+    def store(self, value: Value, pointer: Value, offset: Value | int = 0, order: str = "") -> None:
+        at = pointer if isinstance(offset, int) and offset == 0 else pointer + offset
+        atomic = "atomic " if order else ""
+        self.emit(f"store {atomic}{value.type} {value.text}, ptr {at.text} {order}, align {_size(value.type)}")
+
+    def put(self, value: int, type: str, pointer: Value, offset: Value | int = 0, order: str = "") -> None:
+        """Store a constant."""
+        self.store(self.value(value, type), pointer, offset, order)
+
+    def add_atomic(self, pointer: Value, value: int, type: str = I64) -> Value:
+        """Fetch and add, sequentially consistent; gives the value before."""
+        return self.let(type, f"atomicrmw add ptr {pointer.text}, {type} {value} seq_cst")
+
+    def swap_if(self, pointer: Value, expected: int, wanted: int, type: str = I64) -> Value:
+        """Compare and swap; gives whether it did."""
+        pair = self.let("", f"cmpxchg ptr {pointer.text}, {type} {expected}, {type} {wanted} seq_cst seq_cst")
+        return self.let(I1, f"extractvalue {{ {type}, i1 }} {pair.text}, 1")
+
+    def symbol(self, name: str) -> Value:
+        """The address of a global or function."""
+        return Value(self, PTR, f"@{name}")
+
+    # -- control -------------------------------------------------------------------------------------------------
+
+    def call(self, result: str, callee: str | Value, *args: Value | tuple[str, int]) -> Value:
+        """Call a function by name (declared on the way) or through a pointer."""
+        values = [a if isinstance(a, Value) else self.value(a[1], a[0]) for a in args]
+        if isinstance(callee, str):
+            self.module.declare(callee, result, [v.type for v in values])
+        target = f"@{callee}" if isinstance(callee, str) else callee.text
+        text = f"call {result} {target}({', '.join(f'{v.type} {v.text}' for v in values)})"
+        if result == VOID:
+            self.emit(text)
+            return Value(self, VOID, "")
+        return self.let(result, text)
+
+    def ret(self, value: Value | int | None = None, type: str = I64) -> None:
+        if value is None:
+            self.emit("ret void")
+        else:
+            v = self.value(value, type)
+            self.emit(f"ret {v.type} {v.text}")
+        self.start(self.label())
+
+    @contextmanager
+    def when(self, condition: Value) -> Iterator[None]:
+        """Run the body if the condition holds."""
+        then, end = self.label(), self.label()
+        self.emit(f"br i1 {condition.text}, label %{then}, label %{end}")
+        self.start(then)
+        yield
+        self.emit(f"br label %{end}")
+        self.start(end)
+
+    @contextmanager
+    def loop(self) -> Iterator[Loop]:
+        """Repeat the body until it leaves."""
+        head, end = self.label(), self.label()
+        self.emit(f"br label %{head}")
+        self.start(head)
+        yield Loop(self, end)
+        self.emit(f"br label %{head}")
+        self.start(end)
+
+    @contextmanager
+    def each(self, count: Value | int) -> Iterator[Value]:
+        """Repeat the body for 0 <= i < count. Return from the middle is fine."""
+        i = self.var(I64, 0)
+        with self.loop() as loop:
+            now = i.get()
+            loop.leave_if(now >= count)
+            yield now
+            i.set(now + 1)
+
+    def pause(self) -> None:
+        """Tell the core that this is a spin loop."""
+        if self.module.pause is not None:
+            intrinsic, arguments = self.module.pause
+            self.call(VOID, intrinsic, *arguments)
+
+
+class Module:
+    """LLVM text under construction."""
+
+    def __init__(self, triple: str = "") -> None:
+        arm = triple.startswith(("aarch64", "arm64"))
+        x86 = triple.startswith(("x86_64", "i386", "i686"))
+        self.pause = ("llvm.aarch64.hint", ((I32, 1),)) if arm else ("llvm.x86.sse2.pause", ()) if x86 else None
+        self._declared: dict[str, str] = {}
+        self._defined: set[str] = set()
+        self._parts: list[str] = []
+
+    @contextmanager
+    def function(
+        self, name: str, result: str, params: Sequence[tuple[str, str]], *, local: bool = False
+    ) -> Iterator[tuple[Function, list[Value]]]:
+        """Define a function; gives it and its parameters. Falling off the end is undefined: return."""
+        f = Function(self)
+        self._defined.add(name)
+        yield f, [Value(f, type, f"%{p}") for p, type in params]
+        signature = ", ".join(f"{type} %{p}" for p, type in params)
+        self._parts.append(f.text(f"{'internal ' if local else ''}{result} @{name}({signature}) nounwind"))
+
+    def declare(self, name: str, result: str, params: list[str]) -> None:
+        self._declared.setdefault(name, f"declare {result} @{name}({', '.join(params)})")
+
+    def variable(self, name: str, nbytes: int) -> None:
+        """A zeroed global, aligned to 128 so that it shares no cache line."""
+        self._parts.append(f"@{name} = global [{nbytes} x i8] zeroinitializer, align 128")
+
+    def text(self) -> str:
+        declarations = [d for name, d in self._declared.items() if name not in self._defined]
+        return "\n\n".join([*declarations, *self._parts]) + "\n"
+
+
+def _size(type: str) -> int:
+    return {I1: 1, I8: 1, I32: 4, I64: 8, PTR: 8}[type]

@@ -1,0 +1,50 @@
+"""Native structs shared by Python and support code: field names to byte offsets, every field eight bytes."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+
+class Struct:
+    """Offsets by name: `Struct("head", "tail").tail == 8`. `size` is that of the fixed part."""
+
+    def __init__(self, *fields: str, offset: int = 0) -> None:
+        self._offsets = {name: offset + 8 * i for i, name in enumerate(fields)}
+        self.size = offset + 8 * len(fields)
+
+    def __getattr__(self, name: str) -> int:
+        try:
+            return self._offsets[name]
+        except KeyError:
+            raise AttributeError(name) from None
+
+
+class Memory:
+    """Zeroed 64-byte aligned native memory that support code reads and writes, addressed by byte offset."""
+
+    def __init__(self, nbytes: int) -> None:
+        words = max(8, -(-nbytes // 8))
+        self._owner = np.zeros(words + 8, np.int64)
+        skip = (-self._owner.ctypes.data % 64) // 8
+        self.words = self._owner[skip : skip + words]
+        self.address: int = self.words.ctypes.data
+
+    def __getitem__(self, offset: int) -> int:
+        return int(self.words[offset >> 3])
+
+    def __setitem__(self, offset: int, value: int) -> None:
+        self.words[offset >> 3] = value
+
+    def write(self, offset: int, values: Sequence[int] | np.ndarray[Any, Any]) -> None:
+        """Store consecutive words."""
+        at = offset >> 3
+        self.words[at : at + len(values)] = values
+
+
+def function(address: int, result: Any, *arguments: Any) -> Any:
+    """A ctypes function at an address; it releases the GIL while it runs."""
+    return ctypes.CFUNCTYPE(result, *arguments)(address)

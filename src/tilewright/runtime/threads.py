@@ -1,0 +1,277 @@
+"""The thread pool, as native code: one per process, shared by all models, with no worker until one is needed.
+
+A *region* is one parallel call: the caller is thread 0, workers are 1..n-1, and all of them call the same function. One
+region runs at a time. A caller that finds the pool busy runs its function alone, as thread 0 of 1: with several callers
+the cores are busy anyway, and nobody waits behind a slower model.
+
+`epoch` announces a region. It holds a counter and, in its low byte, the number of threads, so that a worker learns
+both at once and those who take no part need not read the job. A worker spins some tens of microseconds for the next
+epoch and then sleeps on a futex of its own. Workers do not survive a fork: the child forgets them and starts others
+when it needs them.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import os
+import sys
+from functools import cache
+from typing import Any
+
+from tilewright.runtime.assembler import I32, I64, PTR, VOID, Function, Module, Value
+from tilewright.runtime.layout import Struct, function
+from tilewright.runtime.link import Library, compile_text, host_triple
+from tilewright.support.errors import TargetError
+
+MAX_THREADS = 128
+SPINS_BEFORE_SLEEP = 1500
+SPINS_BEFORE_YIELD = 2000
+
+# Each group has a cache line (or two) of its own: workers poll `epoch`, and writing `done` must not disturb them.
+_EPOCH = Struct("epoch")
+_JOB = Struct("function", "slots", "dims", "lock", "workers", "stop", offset=128)
+_DONE = Struct("done", offset=256)
+_BARRIER = Struct("count", "phase", offset=384)
+_WORKERS = 512
+_WORKER = Struct("asleep", "seen", "handle")
+_WORKER_SIZE = 128
+_POOL_SIZE = _WORKERS + MAX_THREADS * _WORKER_SIZE
+
+_FUTEX_WAIT_PRIVATE, _FUTEX_WAKE_PRIVATE = 128, 129
+_SYS_FUTEX = {"x86_64": 202, "aarch64": 98, "riscv64": 98}
+
+
+def _pool(f: Function) -> Value:
+    return f.symbol("tw_pool")
+
+
+def _worker(f: Function, index: Value) -> Value:
+    return _pool(f) + (index * _WORKER_SIZE + _WORKERS)
+
+
+def _futex(f: Function, word: Value, operation: int, value: int) -> None:
+    number = _SYS_FUTEX[host_triple().split("-")[0]]
+    null = f.value(0, PTR)
+    f.call(I64, "syscall", (I64, number), word, (I64, operation), (I64, value), null, null, (I64, 0))
+
+
+def _spin_while(f: Function, pointer: Value, value: Value, type: str) -> None:
+    """Wait until the word differs from `value`, giving the core away now and then."""
+    spins = f.var(I64, 0)
+    with f.loop() as loop:
+        loop.leave_if(f.load(type, pointer, order="acquire").ne(value))
+        f.pause()
+        spins.add(1)
+        with f.when(spins.get() > SPINS_BEFORE_YIELD):
+            f.call(I32, "sched_yield")
+
+
+def _barrier(m: Module) -> None:
+    # The last to arrive resets the count and turns the phase; the others wait for the phase to turn.
+    with m.function("tw_barrier", VOID, [("barrier", PTR), ("nthreads", I64)]) as (f, (barrier, nthreads)):
+        with f.when(nthreads <= 1):
+            f.ret()
+        base = barrier + (-_BARRIER.count)
+        phase = f.load(I64, base, _BARRIER.phase, order="acquire")
+        arrived = f.add_atomic(barrier, 1)
+        with f.when(arrived.eq(nthreads - 1)):
+            f.put(0, I64, barrier, order="monotonic")
+            f.store(phase + 1, base, _BARRIER.phase, order="release")
+            f.ret()
+        _spin_while(f, base + _BARRIER.phase, phase, I64)
+        f.ret()
+
+
+def _run_job(f: Function, tid: Value, nthreads: Value) -> None:
+    pool = _pool(f)
+    job, slots, dims = (f.load(PTR, pool, at) for at in (_JOB.function, _JOB.slots, _JOB.dims))
+    f.call(VOID, job, slots, dims, tid, nthreads, pool + _BARRIER.count)
+
+
+def _worker_main(m: Module) -> None:
+    with m.function("tw_worker", PTR, [("arg", PTR)], local=True) as (f, (arg,)):
+        index = arg.cast(I64)
+        pool, me = _pool(f), _worker(f, index)
+        seen = f.var(I32, f.load(I64, me, _WORKER.seen).cast(I32))
+        asleep = me + _WORKER.asleep
+        with f.loop() as forever:
+            spins = f.var(I64, 0)
+            spins.set(0)
+            with f.loop() as spinning:
+                spinning.leave_if(f.load(I32, pool, order="acquire").ne(seen.get()))
+                f.pause()
+                spins.add(1)
+                with f.when(spins.get() >= SPINS_BEFORE_SLEEP):
+                    # Announce, look once more, sleep: the dispatcher changes the epoch first and then looks here.
+                    f.put(1, I32, asleep, order="seq_cst")
+                    with f.when(f.load(I32, pool, order="seq_cst").eq(seen.get())):
+                        _futex(f, asleep, _FUTEX_WAIT_PRIVATE, 1)
+                    f.put(0, I32, asleep, order="seq_cst")
+                    spins.set(SPINS_BEFORE_SLEEP - 1)
+            now = f.load(I32, pool, order="acquire")
+            seen.set(now)
+            forever.leave_if(f.load(I64, pool, _JOB.stop, order="acquire").ne(0))
+            nthreads = (now & 255).cast(I64)
+            with f.when(index < nthreads):
+                _run_job(f, index, nthreads)
+                f.add_atomic(pool + _DONE.done, 1)
+        f.ret(0, PTR)
+
+
+def _wake(f: Function, index: Value) -> None:
+    asleep = _worker(f, index) + _WORKER.asleep
+    with f.when(f.load(I32, asleep, order="seq_cst").ne(0)):
+        f.put(0, I32, asleep, order="seq_cst")
+        _futex(f, asleep, _FUTEX_WAKE_PRIVATE, 1)
+
+
+def _next_epoch(f: Function, nthreads: Value) -> None:
+    pool = _pool(f)
+    counter = (f.load(I32, pool) & ~255) + 256
+    f.store(counter | nthreads.cast(I32), pool, order="seq_cst")
+
+
+def _start_workers(f: Function, wanted: Value) -> None:
+    """Start workers until there are `wanted`, or as many as the system allows."""
+    pool = _pool(f)
+    with f.loop() as loop:
+        index = f.load(I64, pool, _JOB.workers) + 1
+        loop.leave_if(index > wanted)
+        me = _worker(f, index)
+        f.store(f.load(I32, pool).cast(I64), me, _WORKER.seen)
+        f.put(0, I64, me, _WORKER.asleep)
+        failed = f.call(
+            I32, "pthread_create", me + _WORKER.handle, f.value(0, PTR), f.symbol("tw_worker"), index.cast(PTR)
+        )
+        loop.leave_if(failed.ne(0))
+        f.store(index, pool, _JOB.workers)
+
+
+def _parallel(m: Module) -> None:
+    params = [("fn", PTR), ("slots", PTR), ("dims", PTR), ("nthreads", I64)]
+    with m.function("tw_parallel", VOID, params) as (f, (fn, slots, dims, nthreads)):
+        pool = _pool(f)
+        threads = f.var(I64, 1)
+        lock = pool + _JOB.lock
+        with f.when(nthreads > 1), f.when(f.swap_if(lock, 0, 1)):
+            threads.set(nthreads)
+            _start_workers(f, nthreads - 1)
+            available = f.load(I64, pool, _JOB.workers) + 1
+            with f.when(available < nthreads):
+                threads.set(available)
+            with f.when(threads.get() <= 1):
+                f.put(0, I64, lock, order="release")
+        n = threads.get()
+        with f.when(n <= 1):
+            f.call(VOID, fn, slots, dims, (I64, 0), (I64, 1), f.value(0, PTR))
+            f.ret()
+        for value, at in ((fn, _JOB.function), (slots, _JOB.slots), (dims, _JOB.dims)):
+            f.store(value, pool, at)
+        for at in (_DONE.done, _BARRIER.count):
+            f.put(0, I64, pool, at)
+        _next_epoch(f, n)
+        with f.each(n - 1) as i:
+            _wake(f, i + 1)
+        _run_job(f, f.value(0, I64), n)
+        spins = f.var(I64, 0)
+        with f.loop() as loop:
+            loop.leave_if(f.load(I64, pool, _DONE.done, order="acquire") >= n - 1)
+            f.pause()
+            spins.add(1)
+            with f.when(spins.get() > SPINS_BEFORE_YIELD):
+                f.call(I32, "sched_yield")
+        f.put(0, I64, lock, order="release")
+        f.ret()
+
+
+def _control(m: Module) -> None:
+    with m.function("tw_pool_workers", I64, []) as (f, _):
+        f.ret(f.load(I64, _pool(f), _JOB.workers))
+    with m.function("tw_pool_forget", VOID, []) as (f, _):
+        for at in (_JOB.workers, _JOB.lock, _BARRIER.count):
+            f.put(0, I64, _pool(f), at)
+        f.ret()
+    with m.function("tw_pool_stop", I64, []) as (f, _):
+        # Ends the workers; gives 0 if a region is running, which then keeps them.
+        pool = _pool(f)
+        with f.when(f.swap_if(pool + _JOB.lock, 0, 1).eq(0)):
+            f.ret(0)
+        f.put(1, I64, pool, _JOB.stop, order="seq_cst")
+        _next_epoch(f, f.value(0, I64))
+        workers = f.load(I64, pool, _JOB.workers)
+        with f.each(workers) as i:
+            _wake(f, i + 1)
+        with f.each(workers) as i:
+            f.call(I32, "pthread_join", f.load(PTR, _worker(f, i + 1), _WORKER.handle), f.value(0, PTR))
+        for at in (_JOB.workers, _JOB.stop):
+            f.put(0, I64, pool, at)
+        f.put(0, I64, pool, _JOB.lock, order="seq_cst")
+        f.ret(1)
+
+
+def pool_text() -> str:
+    """The pool's LLVM text."""
+    m = Module(host_triple())
+    m.variable("tw_pool", _POOL_SIZE)
+    for part in (_barrier, _worker_main, _parallel, _control):
+        part(m)
+    return m.text()
+
+
+def _serial_text() -> str:
+    """The same functions where there is no pool: every region runs on its caller."""
+    m = Module(host_triple())
+    with m.function("tw_barrier", VOID, [("barrier", PTR), ("nthreads", I64)]) as (f, _):
+        f.ret()
+    params = [("fn", PTR), ("slots", PTR), ("dims", PTR), ("nthreads", I64)]
+    with m.function("tw_parallel", VOID, params) as (f, (fn, slots, dims, _)):
+        f.call(VOID, fn, slots, dims, (I64, 0), (I64, 1), f.value(0, PTR))
+        f.ret()
+    return m.text()
+
+
+def supported() -> bool:
+    """Whether this system has a pool."""
+    return sys.platform == "linux" and host_triple().split("-")[0] in _SYS_FUTEX
+
+
+class Pool:
+    """The process's pool."""
+
+    def __init__(self) -> None:
+        if not supported():
+            self._library = Library({"serial": compile_text(_serial_text())}, ["tw_barrier", "tw_parallel"])
+        else:
+            names = ["tw_barrier", "tw_parallel", "tw_pool_workers", "tw_pool_forget", "tw_pool_stop"]
+            self._library = Library({"pool": compile_text(pool_text())}, names)
+            self._workers = function(self._library["tw_pool_workers"], ctypes.c_int64)
+            self._stop = function(self._library["tw_pool_stop"], ctypes.c_int64)
+            os.register_at_fork(after_in_child=function(self._library["tw_pool_forget"], None))
+            atexit.register(self.stop)
+        self.barrier: int = self._library["tw_barrier"]
+        self.parallel: int = self._library["tw_parallel"]
+
+    @property
+    def workers(self) -> int:
+        """How many threads it has started and not ended."""
+        return int(self._workers()) if supported() else 0
+
+    def stop(self) -> bool:
+        """End the workers unless a region is running; the next region starts them again."""
+        return not supported() or bool(self._stop())
+
+
+@cache
+def pool() -> Pool:
+    """The pool, linked when it is first asked for."""
+    return Pool()
+
+
+def check_threads(threads: Any) -> int:
+    """A number of threads that can be had here, or TargetError."""
+    if not isinstance(threads, int) or isinstance(threads, bool) or not 1 <= threads <= MAX_THREADS:
+        raise TargetError("not a number of threads", expected=f"1 to {MAX_THREADS}", got=repr(threads))
+    if threads > 1 and not supported():
+        raise TargetError("there is no thread pool for this system yet", expected="threads=1", got=threads)
+    return threads
