@@ -1,0 +1,11 @@
+"""All benchmarks one after another: `python -m benchmarks` (or `make bench`); reports go to `benchmarks/results`."""
+
+from __future__ import annotations
+
+from benchmarks import bench_compile, bench_models, bench_overhead
+
+if __name__ == "__main__":
+    status = bench_models.main([])
+    status |= bench_overhead.main([])
+    status |= bench_compile.main([])
+    raise SystemExit(status)
