@@ -1,0 +1,356 @@
+"""Expressions, loop programs and graphs as text that `ir.parser` reads back: `parse(print(x)) == x`.
+
+The grammar stands in docs/ir.md. Types are printed where they cannot be inferred: on constants that are neither i64 nor
+f32, on buffers and values, and in the `where` clause for variables that are not plain i64.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from tilewright.ir.dtype import DType, dtype, i64
+from tilewright.ir.expr import OPS, Buffer, Const, Expr, Load, Op, OpInfo, Reduce, Var
+from tilewright.ir.graph import ConstantArray, Graph, Node, TensorType, Value
+from tilewright.ir.loops import (
+    TRUE,
+    Allocate,
+    Annotations,
+    Block,
+    For,
+    If,
+    Intrinsic,
+    Let,
+    PrimFunc,
+    Region,
+    Seq,
+    Stmt,
+    Store,
+)
+from tilewright.ir.rewrite import exprs_of, walk, walk_expr
+from tilewright.ir.text import const_text, element_text, float_text, name_text, value_text
+
+_ATOM = 100
+_COMPARISON = 50
+_LISTED_ELEMENTS = 256
+"""Constant arrays of more elements print as base64 instead of a list."""
+
+
+def expr_text(e: Expr) -> str:
+    """An expression on one line, with the parentheses it needs and no others."""
+    return _ExprPrinter().text(e)
+
+
+def stmt_text(s: Stmt) -> str:
+    """A statement, indented by two blanks a level."""
+    return "\n".join(_StmtPrinter().lines(s))
+
+
+def func_text(f: PrimFunc) -> str:
+    """A loop program: `func @name(A: f32[n], ...) where n in 1..8 { ... }`."""
+    printer = _StmtPrinter()
+    params = ", ".join(printer.buffer(b) for b in f.params)
+    header = f"func @{name_text(f.name)}({params}){_where(_variables_of_func(f))}{printer.annotations(f.attrs)} {{"
+    lines = [header]
+    lines += [f"  buffer {printer.buffer(b)}" for b in f.buffers]
+    lines += printer.lines(f.body, "  ")
+    return "\n".join([*lines, "}"])
+
+
+def graph_text(g: Graph) -> str:
+    """A graph: `graph @name(%x: f32[n]) params(...) where ... { %y = op(%x) {attr = 1} : f32[n]  return %y }`."""
+    exprs = _ExprPrinter()
+    header = f"graph @{name_text(g.name)}({_typed_values(g.inputs, exprs)})"
+    if g.params:
+        header += f" params({_typed_values(g.params, exprs)})"
+    lines = [f"{header}{_where(_variables_of_graph(g))} {{"]
+    lines += [f"  {_node_text(node, exprs)}" for node in g.nodes]
+    results = ", ".join(value_text(v.name) for v in g.outputs)
+    return "\n".join([*lines, f"  return {results}".rstrip(), "}"])
+
+
+class _ExprPrinter:
+    """Texts of expressions with their binding strength; shared parts are done once."""
+
+    def __init__(self) -> None:
+        self.memo: dict[Expr, tuple[str, int]] = {}
+
+    def text(self, e: Expr, least: int = 0) -> str:
+        """`e`, in parentheses if it binds weaker than `least`."""
+        done = self.memo.get(e)
+        if done is None:
+            done = self.memo[e] = self._print(e)
+        text, precedence = done
+        return text if precedence >= least else f"({text})"
+
+    def list(self, exprs: Iterable[Expr]) -> str:
+        return ", ".join([self.text(e) for e in exprs])
+
+    def _print(self, e: Expr) -> tuple[str, int]:
+        match e:
+            case Const():
+                return const_text(e.value, e.dtype), _ATOM
+            case Var():
+                return name_text(e.name), _ATOM
+            case Load():
+                return f"{name_text(e.buffer.name)}[{self.list(e.indices)}]", _ATOM
+            case Op():
+                info = OPS[e.name]
+                return self._operator(e, info) if info.symbol else (self._call(e), _ATOM)
+            case Reduce():
+                return self._reduce(e), _ATOM
+        raise TypeError(f"not an expression: {type(e).__name__}")
+
+    def _operator(self, e: Op, info: OpInfo) -> tuple[str, int]:
+        level = info.precedence
+        if info.arity == 1:
+            # `-3` is a literal, so the negation of a literal shows its parentheses.
+            operand = f"({self.text(e.args[0])})" if isinstance(e.args[0], Const) else self.text(e.args[0], level)
+            return (f"not {operand}" if info.name == "not" else f"-{operand}"), level
+        left = level + 1 if level == _COMPARISON else level
+        return f"{self.text(e.args[0], left)} {info.symbol} {self.text(e.args[1], level + 1)}", level
+
+    def _call(self, e: Op) -> str:
+        if e.name == "cast":
+            return f"{e.dtype}({self.text(e.args[0])})"
+        if e.name == "bitcast":
+            return f"bitcast({self.text(e.args[0])}, {e.dtype})"
+        return f"{e.name}({self.list(e.args)})"
+
+    def _reduce(self, e: Reduce) -> str:
+        reducer = e.reducer
+        lhs, rhs = (", ".join(f"{name_text(v.name)}: {v.dtype}" for v in side) for side in (reducer.lhs, reducer.rhs))
+        text = f"reduce({name_text(reducer.name)}({lhs}; {rhs}) -> ({self.list(reducer.result)})"
+        text += f" from ({self.list(reducer.identity)})"
+        text += " over " + ", ".join(f"{name_text(v.name)} in 0..{self.text(x)}" for v, x in e.axes)
+        text += f" of {self.list(e.values)}"
+        if e.condition is not TRUE:
+            text += f" if {self.text(e.condition)}"
+        return text + (f" at {e.index})" if e.index else ")")
+
+
+class _StmtPrinter:
+    """Lines of statements."""
+
+    def __init__(self) -> None:
+        self.exprs = _ExprPrinter()
+
+    def lines(self, s: Stmt, indent: str = "", last: bool = True) -> Iterator[str]:
+        """The lines of `s`. A `let` or `alloc` that ends its sequence needs no braces: its scope is what follows."""
+        text = self.exprs.text
+        match s:
+            case Seq(stmts):
+                for i, stmt in enumerate(stmts):
+                    yield from self.lines(stmt, indent, last and i == len(stmts) - 1)
+            case Store():
+                yield f"{indent}{self._store(s)}"
+            case For():
+                header = f"for {name_text(s.var.name)} in 0..{text(s.extent)}{_kind(s)}"
+                yield from self._braces(header + self.annotations(s.annotations), s.body, indent)
+            case Block():
+                yield from self._block(s, indent)
+            case Let():
+                yield from self._scope(f"let {name_text(s.var.name)} = {text(s.value)}", s.body, indent, last)
+            case Allocate():
+                yield from self._scope(f"alloc {self.buffer(s.buffer)}", s.body, indent, last)
+            case If():
+                yield from self._if(s, indent)
+            case Intrinsic():
+                outputs, inputs = (", ".join(map(self._region, side)) for side in (s.outputs, s.inputs))
+                yield f"{indent}call {name_text(s.name)}({outputs}; {inputs})"
+            case _:
+                raise TypeError(f"not a statement: {type(s).__name__}")
+
+    def buffer(self, b: Buffer) -> str:
+        text = f"{name_text(b.name)}: {b.dtype}[{self.exprs.list(b.shape)}]"
+        if b.scope != "global":
+            text += f" in {name_text(b.scope)}"
+        return text if b.align is None else f"{text} align {b.align}"
+
+    def annotations(self, annotations: Annotations) -> str:
+        if not annotations:
+            return ""
+        return f" with ({', '.join(f'{name_text(k)} = {attr_text(v, self.exprs)}' for k, v in annotations)})"
+
+    def _braces(self, header: str, body: Stmt, indent: str) -> Iterator[str]:
+        yield f"{indent}{header} {{"
+        yield from self.lines(body, indent + "  ")
+        yield f"{indent}}}"
+
+    def _scope(self, header: str, body: Stmt, indent: str, last: bool) -> Iterator[str]:
+        if not last:
+            yield from self._braces(header, body, indent)
+            return
+        yield f"{indent}{header}"
+        yield from self.lines(body, indent)
+
+    def _store(self, s: Store) -> str:
+        return f"{name_text(s.buffer.name)}[{self.exprs.list(s.indices)}] = {self.exprs.text(s.value)}"
+
+    def _if(self, s: If, indent: str, lead: str = "if") -> Iterator[str]:
+        yield f"{indent}{lead} {self.exprs.text(s.condition)} {{"
+        yield from self.lines(s.then, indent + "  ")
+        if isinstance(s.orelse, If):
+            yield from self._if(s.orelse, indent, "} else if")
+            return
+        if s.orelse is not None:
+            yield f"{indent}}} else {{"
+            yield from self.lines(s.orelse, indent + "  ")
+        yield f"{indent}}}"
+
+    def _block(self, s: Block, indent: str) -> Iterator[str]:
+        text = self.exprs.text
+        iters = (f"{name_text(it.var.name)} = {it.kind}({text(it.extent)}): {text(it.binding)}" for it in s.iters)
+        header = f"block {name_text(s.name)} ({', '.join(iters)})"
+        if s.predicate is not TRUE:
+            header += f" if {text(s.predicate)}"
+        yield f"{indent}{header}{self.annotations(s.annotations)} {{"
+        inner = indent + "  "
+        if isinstance(s.init, Store):
+            yield f"{inner}init {{ {self._store(s.init)} }}"
+        elif s.init is not None:
+            yield from self._braces("init", s.init, inner)
+        yield from self.lines(s.body, inner)
+        yield f"{indent}}}"
+
+    def _region(self, region: Region) -> str:
+        ranges = ", ".join(f"{self.exprs.text(start)} +: {self.exprs.text(extent)}" for start, extent in region.ranges)
+        return f"{name_text(region.buffer.name)}[{ranges}]"
+
+
+def attr_text(value: Any, exprs: _ExprPrinter | None = None) -> str:
+    """An attribute's value: a number, `true`, a string, a dtype, `$expr`, an array, `none` or a `[list]` of those."""
+    exprs = exprs or _ExprPrinter()
+    match value:
+        case None:
+            return "none"
+        case bool():
+            return "true" if value else "false"
+        case int():
+            return str(value)
+        case float():
+            return float_text(value)
+        case str():
+            return json.dumps(value)
+        case DType():
+            return value.name
+        case Expr():
+            return f"${exprs.text(value, _ATOM)}"
+        case ConstantArray():
+            return _array_text(value)
+        case tuple():
+            return f"[{', '.join([attr_text(v, exprs) for v in value])}]"
+    raise TypeError(f"an attribute cannot hold {type(value).__name__}")
+
+
+def type_text(t: TensorType) -> str:
+    """A tensor type: `f32[batch, 64]`, with a layout `f32[1, 4, 7, 7, 16]:NCHW16c`."""
+    return _type_text(t, _ExprPrinter())
+
+
+def _type_text(t: TensorType, exprs: _ExprPrinter) -> str:
+    return f"{t.dtype}[{exprs.list(t.shape)}]" + (f":{name_text(t.layout)}" if t.layout else "")
+
+
+def _typed_values(values: Sequence[Value], exprs: _ExprPrinter) -> str:
+    return ", ".join(f"{value_text(v.name)}: {_type_text(v.type, exprs)}" for v in values)
+
+
+def _node_text(node: Node, exprs: _ExprPrinter) -> str:
+    inputs = ", ".join("none" if v is None else value_text(v.name) for v in node.inputs)
+    text = f"{name_text(node.op)}({inputs})"
+    if node.attrs:
+        text += f" {{{', '.join(f'{name_text(k)} = {attr_text(v, exprs)}' for k, v in node.attrs)}}}"
+    if not node.outputs:
+        return text
+    outputs = ", ".join(value_text(v.name) for v in node.outputs)
+    return f"{outputs} = {text} : {', '.join(_type_text(v.type, exprs) for v in node.outputs)}"
+
+
+def _array_text(constant: ConstantArray) -> str:
+    array = constant.array
+    kind = dtype(array.dtype)
+    head = f"array {kind}[{', '.join(map(str, array.shape))}]"
+    if array.size > _LISTED_ELEMENTS:
+        little = array.astype(array.dtype.newbyteorder("<")) if array.dtype.byteorder == ">" else array
+        return f'{head} "{base64.b64encode(little.tobytes()).decode()}"'
+    return f"{head} ({', '.join(element_text(x, kind) for x in np.ravel(array))})"
+
+
+def _kind(loop: For) -> str:
+    if loop.kind == "serial":
+        return ""
+    if loop.kind == "thread" and loop.thread is not None:
+        return f" thread({name_text(loop.thread)})"
+    return f" {loop.kind}"
+
+
+def _where(variables: Iterable[Var]) -> str:
+    """The clause that describes every variable which is not a plain i64 without bounds."""
+    entries = [_described(v) for v in dict.fromkeys(variables)]
+    return f" where {', '.join(entries)}" if entries else ""
+
+
+def _is_plain(v: Var) -> bool:
+    return v.dtype is i64 and v.lo is None and v.hi is None and v.multiple == 1
+
+
+def _described(v: Var) -> str:
+    text = name_text(v.name)
+    if v.dtype is not i64:
+        text += f": {v.dtype}"
+    if v.lo is not None or v.hi is not None:
+        text += f" in {'' if v.lo is None else v.lo}..{'' if v.hi is None else v.hi}"
+    return text if v.multiple == 1 else f"{text} % {v.multiple}"
+
+
+def _variables_of_func(f: PrimFunc) -> Iterator[Var]:
+    """The variables that need describing, wherever they are bound. A `let` takes its value's type, so it needs no
+    entry unless it has bounds."""
+    seen: set[Expr] = set()
+    lets: set[Var] = set()
+    found: list[Var] = []
+
+    def visit(e: Expr) -> None:
+        if e not in seen:
+            for node in walk_expr(e):
+                if node not in seen:
+                    seen.add(node)
+                    if isinstance(node, Var):
+                        found.append(node)
+
+    for buffer in (*f.params, *f.buffers):
+        for extent in buffer.shape:
+            visit(extent)
+    for stmt in walk(f.body):
+        match stmt:
+            case For():
+                found.append(stmt.var)
+            case Let():
+                found.append(stmt.var)
+                if stmt.var == Var(stmt.var.name, stmt.value.dtype):
+                    lets.add(stmt.var)
+            case Block():
+                found.extend(it.var for it in stmt.iters)
+        for e in exprs_of(stmt):
+            visit(e)
+    return (v for v in found if not _is_plain(v) and v not in lets)
+
+
+def _variables_of_graph(g: Graph) -> Iterator[Var]:
+    values = [*g.inputs, *g.params, *(out for node in g.nodes for out in node.outputs)]
+    exprs = [dim for v in values for dim in v.shape]
+    exprs += [e for node in g.nodes for _, value in node.attrs for e in _exprs_in(value)]
+    return (v for e in dict.fromkeys(exprs) for v in walk_expr(e) if isinstance(v, Var) and not _is_plain(v))
+
+
+def _exprs_in(value: Any) -> Iterator[Expr]:
+    if isinstance(value, Expr):
+        yield value
+    elif isinstance(value, tuple):
+        for v in value:
+            yield from _exprs_in(v)
