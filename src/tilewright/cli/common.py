@@ -1,0 +1,138 @@
+"""What the commands share: exit codes, output as tables or JSON, options that several have."""
+
+from __future__ import annotations
+
+import json as json_library
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from enum import IntEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from tilewright.support import flags
+from tilewright.support.errors import Error, ModelError
+
+if TYPE_CHECKING:
+    from tilewright.runtime.model import Model
+
+out = Console(highlight=False)
+err = Console(stderr=True, highlight=False)
+
+
+class Exit(IntEnum):
+    """Exit codes of the program."""
+
+    OK = 0
+    ERROR = 1
+    USAGE = 2
+    MISMATCH = 3
+    MISSING = 4
+    INTERRUPTED = 130
+
+
+ModelArgument = Annotated[Path, typer.Argument(help="An .onnx file, or a .tw file that was compiled before.")]
+ThreadsOption = Annotated[
+    int | None, typer.Option("--threads", "-t", min=1, help="Threads of one call. [default: TILEWRIGHT_THREADS or 1]")
+]
+DimOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--dim",
+        "-d",
+        metavar="NAME=N",
+        help="Fix a symbolic dimension: `--dim batch=8`. `batch=1:64` states its range. May be repeated.",
+    ),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
+SeedOption = Annotated[int, typer.Option("--seed", help="Seed of random inputs.")]
+
+
+def print_json(value: object) -> None:
+    """Print plain data as JSON on stdout."""
+    print(json_library.dumps(value, indent=2, default=str))
+
+
+def report_error(error: Error, *, json: bool = False) -> None:
+    """Say what went wrong: on stderr for people, on stdout for machines."""
+    if json:
+        print_json(error.to_dict())
+    else:
+        err.print(Text.assemble(("error: ", "bold red"), str(error)), soft_wrap=True)
+
+
+def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]], *, left: int = 1) -> None:
+    """Print a table: the first `left` columns to the left, the others (numbers) to the right."""
+    grid = Table(title=title or None, title_justify="left", title_style="bold", header_style="dim")
+    for number, column in enumerate(columns):
+        grid.add_column(column, justify="left" if number < left else "right", overflow="fold")
+    for row in rows:
+        grid.add_row(*[Text(str(cell)) for cell in row])
+    out.print(grid)
+
+
+def facts(rows: Mapping[str, object]) -> None:
+    """Print names and values in two columns."""
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(style="dim", no_wrap=True)
+    grid.add_column(overflow="fold")
+    for name, value in rows.items():
+        grid.add_row(name, Text(str(value)))
+    out.print(grid)
+
+
+def shape_text(dtype: str, shape: Sequence[object]) -> str:
+    """A tensor type for people: `f32[batch, 17]`."""
+    return f"{dtype}[{', '.join(map(str, shape))}]"
+
+
+def bytes_text(count: float) -> str:
+    """1234567 -> "1.18 MiB"."""
+    for unit in ("B", "KiB", "MiB"):
+        if count < 1024:
+            return f"{count:.0f} B" if unit == "B" else f"{count:.2f} {unit}"
+        count /= 1024
+    return f"{count:.2f} GiB"
+
+
+def time_text(seconds: float) -> str:
+    """0.0000123 -> "12.3 µs"."""
+    if seconds != seconds:
+        return "-"
+    for scale, unit in ((1e6, "µs"), (1e3, "ms")):
+        if seconds * scale < 1000:
+            return f"{seconds * scale:.3g} {unit}" if seconds * scale < 100 else f"{seconds * scale:.0f} {unit}"
+    return f"{seconds:.2f} s"
+
+
+def parse_dims(texts: Sequence[str] | None) -> dict[str, int | tuple[int, int]]:
+    """`["batch=8", "n=1:64"]` -> {"batch": 8, "n": (1, 64)}; a usage error otherwise."""
+    dims: dict[str, int | tuple[int, int]] = {}
+    for text in texts or ():
+        name, equals, value = text.partition("=")
+        low, colon, high = value.partition(":")
+        if not (name and equals and low.isdigit() and (high.isdigit() if colon else True)):
+            raise typer.BadParameter(f"{text!r}: expected NAME=N or NAME=LOW:HIGH", param_hint="--dim")
+        dims[name] = (int(low), int(high)) if colon else int(low)
+    return dims
+
+
+def open_model(path: Path, threads: int | None, dims: Mapping[str, int | tuple[int, int]]) -> Model:
+    """Compile an ONNX file or load a compiled one."""
+    import tilewright
+
+    if not path.exists():
+        raise ModelError("no such file", where=str(path))
+    count = flags.THREADS() if threads is None else threads
+    if path.suffix == ".tw":
+        return tilewright.load(path, threads=count)
+    return tilewright.compile(path, threads=count, dims=dict(dims))
+
+
+def is_quiet(json: bool) -> bool:
+    """True where progress bars and remarks do not belong."""
+    return json or not sys.stderr.isatty()

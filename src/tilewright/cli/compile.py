@@ -1,0 +1,82 @@
+"""`tilewright compile`: from a model file to one `.tw` file."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tilewright.cli.common import (
+    DimOption,
+    JsonOption,
+    ThreadsOption,
+    bytes_text,
+    facts,
+    is_quiet,
+    open_model,
+    parse_dims,
+    print_json,
+    shape_text,
+    time_text,
+)
+from tilewright.support.progress import progress
+
+if TYPE_CHECKING:
+    from tilewright.runtime.model import Model
+
+
+def compile_command(
+    model: Annotated[Path, typer.Argument(help="An .onnx file.")],
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="The file to write. [default: MODEL with the suffix .tw]")
+    ] = None,
+    threads: ThreadsOption = None,
+    dim: DimOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Compile a model to one file: native code, weights and description.
+
+    The file runs wherever Tilewright is installed on a CPU with the same features; nothing is compiled there.
+
+        tilewright compile policy.onnx -o policy.tw
+        tilewright compile resnet50.onnx --threads 2 --dim batch=1:64
+    """
+    if model.suffix == ".tw":
+        raise typer.BadParameter(f"{model} is compiled already", param_hint="MODEL")
+    path = output or model.with_suffix(".tw")
+    start = time.perf_counter()
+    with progress(f"compile {model.name}", enabled=not is_quiet(json)):
+        compiled = open_model(model, threads, parse_dims(dim))
+    seconds = time.perf_counter() - start
+    compiled.save(path)
+    report = {"output": str(path), "bytes": path.stat().st_size, "seconds": seconds, **describe(compiled)}
+    if json:
+        print_json(report)
+        return
+    facts(
+        {
+            "wrote": f"{path} ({bytes_text(report['bytes'])})",
+            "compiled in": time_text(seconds),
+            "inputs": "  ".join(report["inputs"]),
+            "outputs": "  ".join(report["outputs"]),
+            "kernels": f"{report['kernels']} at each call, {report['prepare_kernels']} when weights change",
+            "weights": f"{report['weights']} ({bytes_text(report['weight_bytes'])})",
+        }
+    )
+
+
+def describe(model: Model) -> dict[str, Any]:
+    """What a compiled model is, as plain data."""
+    manifest = model.manifest
+    return {
+        "name": manifest.name,
+        "inputs": [f"{i.name}: {shape_text(i.dtype, i.shape)}" for i in manifest.inputs],
+        "outputs": [f"{o.name}: {shape_text(o.dtype, o.shape)}" for o in manifest.outputs],
+        "kernels": len(manifest.run_steps),
+        "prepare_kernels": len(manifest.prepare_steps),
+        "weights": len(manifest.params),
+        "weight_bytes": sum(p.nbytes for p in manifest.params),
+        "structure_key": manifest.structure_key,
+    }

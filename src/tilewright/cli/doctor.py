@@ -1,0 +1,109 @@
+"""`tilewright doctor`: what machine this is, how fast it can be at all, what is installed."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from importlib import metadata
+from typing import Annotated, Any
+
+import typer
+
+from tilewright.cli.common import JsonOption, bytes_text, facts, out, print_json
+from tilewright.support import flags, machine, peak
+from tilewright.support.cache import ObjectCache
+
+_NEEDED = ("numpy", "llvmlite", "ml_dtypes", "onnx", "safetensors", "apache-tvm-ffi", "typer", "rich")
+_OPTIONAL = ("torch", "onnxruntime", "jax", "lightgbm", "ray")
+_TELLING = (
+    "sse4.2",
+    "avx2",
+    "fma",
+    "f16c",
+    "avx512",
+    "amx",
+    "avxvnni",
+    "neon",
+    "dotprod",
+    "i8mm",
+    "bf16",
+    "sve",
+    "sme",
+)
+
+
+def doctor(
+    measure: Annotated[bool, typer.Option(help="Measure peak and bandwidth (about a second).")] = True,
+    json: JsonOption = False,
+) -> None:
+    """Show the CPU, its caches, its measured ceilings, versions and the cache folder.
+
+    The ceilings are what every kernel is judged by: no program does more multiply-adds a second than the peak, and what
+    streams through memory moves no faster than the copy.
+    """
+    report = collect(measure)
+    if json:
+        print_json(report)
+        return
+    host, ceilings = report["machine"], report["ceilings"]
+    facts(
+        {
+            "CPU": f"{host['model']} ({host['cpu']}, {host['triple']})",
+            "features": " ".join(f for f in host["features"] if f.startswith(_TELLING)),
+            "cores": f"{host['cores']} cores, {host['cpus']} threads, {host['usable']:g} usable here",
+            "caches": ", ".join(
+                f"L{c['level']}{ {'Data': 'd', 'Instruction': 'i'}.get(c['kind'], '') } {bytes_text(c['bytes'])}"
+                + (f" shared by {c['shared_by']}" if c["shared_by"] > 1 else "")
+                for c in host["caches"]
+            )
+            or "unknown",
+            "memory": bytes_text(host["memory"]) if host["memory"] else "unknown",
+        }
+    )
+    if ceilings:
+        out.print()
+        facts(
+            {
+                "peak, one core": f"{ceilings['peak_gflops_one']:.0f} GFLOP/s (float32 multiply-adds)",
+                f"peak, {ceilings['threads']} threads": f"{ceilings['peak_gflops_all']:.0f} GFLOP/s",
+                "copy, one core": f"{ceilings['copy_gbs_one']:.1f} GB/s (read and write)",
+            }
+        )
+    out.print()
+    facts({name: version or "not installed" for name, version in report["versions"].items()})
+    out.print()
+    cache = report["cache"]
+    size, bound = bytes_text(cache["bytes"]), bytes_text(cache["bound"])
+    facts({"object cache": f"{cache['folder']}: {cache['entries']} entries, {size} of at most {bound}"})
+
+
+def collect(measure: bool) -> dict[str, Any]:
+    """Everything as plain data."""
+    import llvmlite.binding as llvm
+
+    import tilewright
+
+    host = machine.describe()
+    cache = ObjectCache()
+    usage = cache.usage()
+    versions: dict[str, str | None] = {"tilewright": tilewright.__version__}
+    versions["LLVM"] = ".".join(map(str, llvm.llvm_version_info))
+    versions |= {name: _version(name) for name in (*_NEEDED, *_OPTIONAL)}
+    return {
+        "machine": asdict(host),
+        "ceilings": asdict(peak.measure(host)) if measure else None,
+        "versions": versions,
+        "cache": {
+            "folder": str(cache.folder),
+            "entries": usage.entries,
+            "bytes": usage.bytes,
+            "bound": cache.limit,
+        },
+        "flags": {flag.name: str(flag()) for flag in flags.table()},
+    }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None

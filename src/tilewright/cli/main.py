@@ -1,0 +1,76 @@
+"""The program `tilewright`: its commands, and how an error becomes a message and an exit code."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import typer
+
+from tilewright.cli.bench import bench
+from tilewright.cli.common import Exit, out, report_error
+from tilewright.cli.compile import compile_command
+from tilewright.cli.doctor import doctor
+from tilewright.cli.run import run
+from tilewright.cli.show import show
+from tilewright.support.errors import Error
+
+EXIT_CODES = """
+Exit codes: **0** done; **1** the model, its file, its inputs or the machine do not fit; **2** wrong usage of the
+command line; **3** results differ from what was expected; **4** something optional that was asked for is not
+installed; **130** interrupted.
+"""
+
+app = typer.Typer(
+    name="tilewright",
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog=EXIT_CODES,
+)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        import tilewright
+
+        out.print(f"tilewright {tilewright.__version__}", highlight=False)
+        raise typer.Exit
+
+
+@app.callback()
+def about(
+    version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version."),
+) -> None:
+    """A compiler for neural networks: a model goes in, native code comes out.
+
+    Begin with `tilewright bench model.onnx`, which compiles a model and races it against ONNX Runtime, and
+    `tilewright compile model.onnx -o model.tw`, which writes one file that needs no compiler to run.
+    """
+
+
+app.command("compile")(compile_command)
+app.command("run")(run)
+app.command("show")(show)
+app.command("bench")(bench)
+app.command("doctor")(doctor)
+
+
+def main() -> None:
+    """Run the command line of this process and exit."""
+    try:
+        app()
+    except Error as error:
+        report_error(error, json="--json" in sys.argv)
+        sys.exit(Exit.ERROR)
+    except KeyboardInterrupt:
+        sys.exit(Exit.INTERRUPTED)
+    except BrokenPipeError:
+        # The reader of a pipe went away (`tilewright show ... | head`); nothing is left to say to it.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(Exit.OK)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,150 @@
+"""`tilewright run`: run a model on files or random inputs, look at the outputs, compare them with expected ones."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+
+from tilewright.cli.common import (
+    DimOption,
+    Exit,
+    JsonOption,
+    ModelArgument,
+    SeedOption,
+    ThreadsOption,
+    is_quiet,
+    open_model,
+    out,
+    parse_dims,
+    print_json,
+    shape_text,
+    table,
+    time_text,
+)
+from tilewright.cli.inputs import Array, random_inputs, read_inputs
+from tilewright.support.errors import CallError
+from tilewright.support.progress import progress
+
+
+def run(
+    model: ModelArgument,
+    inputs: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--input", "-i", metavar="[NAME=]FILE", help="An .npy, .npz or .pb file; inputs not given are random."
+        ),
+    ] = None,
+    save: Annotated[Path | None, typer.Option(help="Write the outputs to this .npz file.")] = None,
+    expect: Annotated[
+        Path | None, typer.Option(help="Compare the outputs with this .npz file; exit code 3 if they differ.")
+    ] = None,
+    rtol: Annotated[float, typer.Option(help="Allowed error, relative to the output's largest magnitude.")] = 1e-4,
+    repeat: Annotated[int, typer.Option(min=1, help="Calls; the median time is shown.")] = 1,
+    seed: SeedOption = 0,
+    threads: ThreadsOption = None,
+    dim: DimOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Run a model and show its outputs.
+
+    tilewright run policy.tw
+    tilewright run policy.onnx -i obs=obs.npy --save out.npz
+    tilewright run policy.tw -i inputs.npz --expect out.npz
+    """
+    dims = parse_dims(dim)
+    with progress(f"compile {model.name}", enabled=not is_quiet(json)):
+        # The dimensions given here are those of this run's inputs: the compiled code keeps them symbolic.
+        compiled = open_model(model, threads, {name: d for name, d in dims.items() if isinstance(d, tuple)})
+    arrays = read_inputs(inputs or [], compiled.inputs)
+    sizes = _sizes(compiled.inputs, arrays) | {name: d if isinstance(d, int) else d[0] for name, d in dims.items()}
+    arrays = random_inputs(compiled.inputs, sizes, seed) | arrays
+    results, times = {}, []
+    for _ in range(repeat):
+        start = time.perf_counter()
+        results = compiled.run(arrays)
+        times.append(time.perf_counter() - start)
+    found = {name: np.asarray(array) for name, array in results.items()}
+    if save:
+        np.savez(save, **found)  # type: ignore[arg-type]
+    differences = compare(found, expect, rtol) if expect else []
+    report = {
+        "outputs": [_summary(name, array) for name, array in found.items()],
+        "seconds": float(np.median(times)),
+        "differences": differences,
+    }
+    _print(report, repeat, expect is not None, json)
+    if any(not d["equal"] for d in differences):
+        raise typer.Exit(Exit.MISMATCH)
+
+
+def compare(found: dict[str, Array], expect: Path, rtol: float) -> list[dict[str, Any]]:
+    """Each expected output: its largest error relative to the largest magnitude expected."""
+    if not expect.exists():
+        raise CallError("no such file", where=str(expect))
+    with np.load(expect, allow_pickle=False) as file:
+        wanted = dict(file)
+    return [difference(name, found.get(name), array, rtol) for name, array in wanted.items()]
+
+
+def difference(name: str, found: Array | None, wanted: Array, rtol: float) -> dict[str, Any]:
+    """One output against the one that was expected, as plain data."""
+    if found is None or found.shape != wanted.shape:
+        got = "no such output" if found is None else f"shape {found.shape} in place of {wanted.shape}"
+        return {"output": name, "equal": False, "error": got}
+    if wanted.size == 0:
+        return {"output": name, "equal": True, "error": 0.0}
+    a, b = found.astype(np.float64), wanted.astype(np.float64)
+    same = (a == b) | (np.isnan(a) & np.isnan(b))
+    with np.errstate(invalid="ignore"):
+        distance = np.where(same, 0.0, np.abs(a - b))
+    finite = np.abs(b[np.isfinite(b)])
+    error = float(distance.max() / max(finite.max() if finite.size else 0.0, 1e-30))
+    return {"output": name, "equal": bool(error <= rtol), "error": error}
+
+
+def _sizes(specs: Any, arrays: dict[str, Array]) -> dict[str, int]:
+    """Symbols whose value the given arrays tell."""
+    sizes: dict[str, int] = {}
+    for spec in specs:
+        array = arrays.get(spec.name)
+        if array is not None and array.ndim == len(spec.shape):
+            sizes |= {d: n for d, n in zip(spec.shape, array.shape, strict=True) if isinstance(d, str)}
+    return sizes
+
+
+def _summary(name: str, array: Array) -> dict[str, Any]:
+    values = array.astype(np.float64).ravel()
+    numbers = {"min": values.min(), "max": values.max(), "mean": values.mean()} if values.size else {}
+    return {
+        "name": name,
+        "type": shape_text(str(array.dtype), array.shape),
+        **{key: float(value) for key, value in numbers.items()},
+        "first": [float(v) for v in values[:4]],
+    }
+
+
+def _print(report: dict[str, Any], repeat: int, compared: bool, json: bool) -> None:
+    if json:
+        print_json(report)
+        return
+    rows = [
+        [o["name"], o["type"], *(f"{o[k]:.5g}" if k in o else "-" for k in ("min", "max", "mean"))]
+        + [" ".join(f"{v:.5g}" for v in o["first"])]
+        for o in report["outputs"]
+    ]
+    table("", ["output", "type", "min", "max", "mean", "first values"], rows, left=2)
+    out.print(f"{'median of ' + str(repeat) + ' calls' if repeat > 1 else 'one call'}: {time_text(report['seconds'])}")
+    if compared:
+        verdicts = [
+            [
+                d["output"],
+                d["error"] if isinstance(d["error"], str) else f"{d['error']:.2e}",
+                "yes" if d["equal"] else "NO",
+            ]
+            for d in report["differences"]
+        ]
+        table("", ["output", "relative error", "as expected"], verdicts)

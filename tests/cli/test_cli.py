@@ -1,0 +1,153 @@
+"""The command line: usage, errors and their exit codes, the machine's report."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tilewright.cli.common import bytes_text, parse_dims, time_text
+from tilewright.cli.inputs import random_inputs, read_inputs
+from tilewright.cli.main import main
+from tilewright.cli.run import difference
+from tilewright.runtime.manifest import InputSpec
+from tilewright.support.errors import CallError
+
+Cli = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def cli(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Cli:
+    """`cli("run", "m.onnx")` -> (exit code, stdout, stderr)."""
+    monkeypatch.setenv("COLUMNS", "120")
+
+    def call(*arguments: object) -> tuple[int, str, str]:
+        monkeypatch.setattr("sys.argv", ["tilewright", *map(str, arguments)])
+        with pytest.raises(SystemExit) as stop:
+            main()
+        captured = capsys.readouterr()
+        return int(stop.value.code or 0), captured.out, captured.err
+
+    return call
+
+
+def test_help_teaches(cli: Cli) -> None:
+    code, text, _ = cli("--help")
+    assert code == 0
+    for command in ("compile", "run", "show", "bench", "doctor"):
+        assert command in text
+        status, page, _ = cli(command, "--help")
+        assert status == 0
+        assert command == "doctor" or f"tilewright {command} " in page, "an example of the command"
+    assert "Exit codes" in text
+
+
+def test_version(cli: Cli) -> None:
+    import tilewright
+
+    assert cli("--version")[:2] == (0, f"tilewright {tilewright.__version__}\n")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["fly"], ["run"], ["run", "m.onnx", "--dim", "n"], ["run", "m.onnx", "--dim", "n=a"], ["compile", "m.tw"]],
+    ids=" ".join,
+)
+def test_wrong_usage_is_2(cli: Cli, arguments: list[str]) -> None:
+    assert cli(*arguments)[0] == 2
+
+
+@pytest.mark.parametrize("command", ["compile", "run", "show", "bench"])
+def test_errors_are_1_and_name_the_file(cli: Cli, command: str) -> None:
+    code, text, error = cli(command, "nothing.onnx")
+    assert code == 1
+    assert "nothing.onnx" in error
+    assert text == ""
+    code, text, _ = cli(command, "nothing.onnx", "--json")
+    assert code == 1
+    assert json.loads(text)["where"] == "nothing.onnx"
+
+
+def test_bad_flag_is_1(cli: Cli, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("TILEWRIGHT_THREADS", "many")
+    (tmp_path / "m.onnx").write_bytes(b"")
+    code, _, error = cli("run", tmp_path / "m.onnx")
+    assert code == 1
+    assert "TILEWRIGHT_THREADS" in error
+
+
+def test_doctor(cli: Cli) -> None:
+    code, text, _ = cli("doctor", "--no-measure")
+    assert code == 0
+    for word in ("CPU", "caches", "LLVM", "numpy", "object cache"):
+        assert word in text
+    code, text, _ = cli("doctor", "--json")
+    report = json.loads(text)
+    assert report["ceilings"]["peak_gflops_one"] > 1
+    assert report["ceilings"]["copy_gbs_one"] > 0.5
+    assert report["machine"]["cores"] >= 1
+
+
+def test_dims() -> None:
+    assert parse_dims(["a=3", "b=1:64"]) == {"a": 3, "b": (1, 64)}
+    assert parse_dims(None) == {}
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(1.23e-6, "1.23 µs"), (4.2e-4, "420 µs"), (0.0042, "4.2 ms"), (3, "3.00 s")]
+)
+def test_times(seconds: float, text: str) -> None:
+    assert time_text(seconds) == text
+
+
+def test_sizes() -> None:
+    assert [bytes_text(n) for n in (12, 2048, 3 << 20, 5 << 30)] == ["12 B", "2.00 KiB", "3.00 MiB", "5.00 GiB"]
+
+
+SPECS = [InputSpec("x", "f32", ("n", 3)), InputSpec("id", "i64", (2,)), InputSpec("image", "u8", (4, "m"))]
+
+
+def test_random_inputs_follow_the_specification() -> None:
+    made = random_inputs(SPECS, {"n": 5}, seed=1)
+    assert {k: (v.dtype.name, v.shape) for k, v in made.items()} == {
+        "x": ("float32", (5, 3)),
+        "id": ("int64", (2,)),
+        "image": ("uint8", (4, 1)),
+    }
+    assert made["x"].tobytes() == random_inputs(SPECS, {"n": 5}, seed=1)["x"].tobytes()
+
+
+def test_inputs_from_files(tmp_path: Path) -> None:
+    from onnx import numpy_helper
+
+    np.save(tmp_path / "x.npy", np.ones((5, 3), np.float32))
+    np.savez(tmp_path / "all.npz", image=np.zeros((4, 1), np.uint8))
+    (tmp_path / "id.pb").write_bytes(numpy_helper.from_array(np.array([1, 2])).SerializeToString())
+    found = read_inputs([f"{tmp_path}/x.npy", f"id={tmp_path}/id.pb", f"{tmp_path}/all.npz"], SPECS)
+    assert {k: v.shape for k, v in found.items()} == {"x": (5, 3), "id": (2,), "image": (4, 1)}
+    assert found["id"].tolist() == [1, 2]
+    with pytest.raises(CallError, match=r"inputs do not fit(.|\n)*missing.npy(.|\n)*'y'"):
+        read_inputs([f"{tmp_path}/missing.npy", f"y={tmp_path}/x.npy"], SPECS)
+
+
+@pytest.mark.parametrize(
+    ("found", "wanted", "equal"),
+    [
+        ([1.0, 2.0], [1.0, 2.0], True),
+        ([1.0, np.nan, np.inf], [1.0, np.nan, np.inf], True),
+        ([1.0, 2.1], [1.0, 2.0], False),
+        ([1.0, np.nan], [1.0, 2.0], False),
+        ([1.0, np.inf], [1.0, 2.0], False),
+        ([1.0], [1.0, 2.0], False),
+        ([0.00001, 100.0], [0.0, 100.0], True),
+        ([], [], True),
+    ],
+)
+def test_difference(found: list[float], wanted: list[float], equal: bool) -> None:
+    report: dict[str, Any] = difference("y", np.array(found), np.array(wanted), 1e-4)
+    assert report["equal"] is equal
+    assert not difference("y", None, np.array(wanted), 1e-4)["equal"]
