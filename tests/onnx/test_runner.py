@@ -1,0 +1,89 @@
+"""The conformance runner itself: what it counts as passed, skipped and failed."""
+
+from __future__ import annotations
+
+import os
+import time
+import unittest
+
+import numpy as np
+import pytest
+from onnx.backend.test.runner import BackendIsNotSupposedToImplementIt
+from tests.onnx import run
+from tests.onnx.backend import ReferenceBackend, structural_inputs, with_constants
+
+from onnx import TensorProto, helper
+
+
+def _passes(_: object) -> None:
+    return None
+
+
+def _fails(_: object) -> None:
+    np.testing.assert_array_equal(np.zeros(2), np.ones(2))
+
+
+def _skips(_: object) -> None:
+    raise unittest.SkipTest("operator Foo is not implemented")
+
+
+def _crashes(_: object) -> None:
+    os._exit(3)
+
+
+def _hangs(_: object) -> None:
+    time.sleep(60)
+
+
+def test_outcomes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run, "NODE_LIMIT_S", 2.0)
+    functions = (_passes, _hangs, _fails, _crashes, _skips, _passes)
+    tests = [run.Test(f"t{i}{f.__name__}", "Node", "Foo", f) for i, f in enumerate(functions)]
+    results = run.run_all(tests, run._Watch(), 2, lambda _: None)
+    assert [r.outcome for r in results] == ["passed", "failed", "failed", "failed", "skipped", "passed"]
+    assert "hang" in results[1].reason
+    assert "AssertionError" in results[2].reason
+    assert "crash" in results[3].reason
+    assert results[4].reason == "operator Foo is not implemented"
+
+
+class _Declines(ReferenceBackend):
+    @classmethod
+    def prepare(cls, model: object, device: str = "CPU", **kwargs: object) -> object:
+        raise BackendIsNotSupposedToImplementIt("not here")
+
+
+def test_declined_tests_are_skips() -> None:
+    tests, watch = run.collect(_Declines)
+    result = run.run_one(next(t for t in tests if t.name == "test_abs"), watch)
+    assert result.outcome == "skipped"
+    assert "not here" in result.reason
+
+
+def test_every_test_is_there() -> None:
+    tests, _ = run.collect(ReferenceBackend)
+    assert sum(t.category == "Real" for t in tests) == 9
+    assert sum(t.category == "Node" for t in tests) > 1500
+    assert len({(t.category, t.name) for t in tests}) == len(tests)
+
+
+def test_structural_inputs() -> None:
+    def value(name: str, kind: int, shape: list[int]) -> object:
+        return helper.make_tensor_value_info(name, kind, shape)
+
+    nodes = [
+        helper.make_node("Shape", ["x"], ["s"]),
+        helper.make_node("Concat", ["s", "tail"], ["target"], axis=0),
+        helper.make_node("Reshape", ["y", "target"], ["z"]),
+    ]
+    inputs = [
+        value("x", TensorProto.FLOAT, [2]),
+        value("y", TensorProto.FLOAT, [6]),
+        value("tail", TensorProto.INT64, [1]),
+    ]
+    graph = helper.make_graph(nodes, "g", inputs, [value("z", TensorProto.FLOAT, [2, 3])])
+    model = helper.make_model(graph)
+    assert structural_inputs(model) == ("tail",)
+    fixed = with_constants(model, {"tail": np.array([3])})
+    assert [i.name for i in fixed.graph.input] == ["x", "y"]
+    assert [i.name for i in fixed.graph.initializer] == ["tail"]
