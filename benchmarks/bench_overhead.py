@@ -13,10 +13,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-
 import onnx
-from benchmarks import harness, models
 from onnx import TensorProto, helper
+
+from benchmarks import harness, models
 
 BARS = {"model.run(x, out=buffer)": 1.0, "model(x, out=buffer)": 1.0, "model(x)": 1.5}
 

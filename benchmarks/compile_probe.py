@@ -59,6 +59,7 @@ def probe(model: str, threads: int, cache: Path) -> CompileTimes:
 def main(path: str, threads: int) -> None:
     start = time.perf_counter()
     import onnx
+
     import tilewright as tw
 
     importing = time.perf_counter() - start

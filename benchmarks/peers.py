@@ -110,6 +110,7 @@ def torch_eager(model: str, threads: int, batch: int) -> Prepared:
 
 def _load(model: str, batch: int) -> tuple[str, dict[str, np.ndarray]]:
     import onnx
+
     from benchmarks import models
 
     path = models.load(model)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
+import onnx
 import pytest
 
-import onnx
 from benchmarks import harness, light_models, models
 
 ort = pytest.importorskip("onnxruntime")

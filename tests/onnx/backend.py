@@ -15,11 +15,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import onnx
+from onnx import numpy_helper
 from onnx.backend.base import Backend, BackendRep
 
-import onnx
 import tilewright as tw
-from onnx import numpy_helper
 
 # Operator -> positions of inputs that decide shapes or the structure of the computation.
 STRUCTURAL: dict[str, tuple[int, ...]] = {

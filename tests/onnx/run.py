@@ -29,14 +29,14 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
+import onnx
 from onnx.backend.test.loader import load_model_tests
 from onnx.backend.test.runner import BackendIsNotSupposedToImplementIt, Runner
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
-from tests.onnx.backend import BACKENDS
 
-import onnx
+from tests.onnx.backend import BACKENDS
 
 EXPECTED = Path(__file__).with_name("expected_passes.txt")
 FLOOR = 600

@@ -8,11 +8,11 @@ import unittest
 
 import numpy as np
 import pytest
+from onnx import TensorProto, helper
 from onnx.backend.test.runner import BackendIsNotSupposedToImplementIt
+
 from tests.onnx import run
 from tests.onnx.backend import ReferenceBackend, structural_inputs, with_constants
-
-from onnx import TensorProto, helper
 
 
 def _passes(_: object) -> None:
