@@ -15,12 +15,14 @@ from tilewright.support.contender import Prepared
 
 PEERS: dict[str, str] = {
     "tilewright": "benchmarks.peers:tilewright",
+    "tilewright-fixed": "benchmarks.peers:tilewright_fixed",
     "onnxruntime": "benchmarks.peers:onnxruntime_bound",
     "onnxruntime-run": "benchmarks.peers:onnxruntime_run",
     "torch": "benchmarks.peers:torch_eager",
 }
 DESCRIPTIONS: dict[str, str] = {
-    "tilewright": "`model.run(inputs, out=buffers)`",
+    "tilewright": "`model.run(inputs, out=buffers)`, compiled with a symbolic batch",
+    "tilewright-fixed": "`model.run(inputs, out=buffers)`, compiled for the batch that is timed",
     "onnxruntime": "IOBinding with inputs and outputs bound once, all optimizations, sequential",
     "onnxruntime-run": "`session.run(None, inputs)`, all optimizations, sequential",
     "torch": "eager, under `torch.inference_mode()`",
@@ -29,10 +31,19 @@ DESCRIPTIONS: dict[str, str] = {
 
 def tilewright(model: str, threads: int, batch: int) -> Prepared:
     """Tilewright, compiled from the ONNX file (through the cache on disk), writing into the caller's buffers."""
+    return _tilewright(model, threads, batch, {})
+
+
+def tilewright_fixed(model: str, threads: int, batch: int) -> Prepared:
+    """The same with every symbolic dimension fixed at compile time."""
+    return _tilewright(model, threads, batch, {"batch": batch})
+
+
+def _tilewright(model: str, threads: int, batch: int, dims: dict[str, int]) -> Prepared:
     import tilewright as tw
 
     path, inputs = _load(model, batch)
-    compiled = tw.compile(path, threads=threads)
+    compiled = tw.compile(path, threads=threads, dims=dims) if dims else tw.compile(path, threads=threads)
     outputs = {name: np.array(value, order="C") for name, value in compiled.run(inputs).items()}
     return Prepared(lambda: compiled.run(inputs, out=outputs), lambda: outputs, {"version": tw.__version__})
 
