@@ -51,8 +51,7 @@ def doctor(
             "features": " ".join(f for f in host["features"] if f.startswith(_TELLING)),
             "cores": f"{host['cores']} cores, {host['cpus']} threads, {host['usable']:g} usable here",
             "caches": ", ".join(
-                f"L{c['level']}{ {'Data': 'd', 'Instruction': 'i'}.get(c['kind'], '') } {bytes_text(c['bytes'])}"
-                + (f" shared by {c['shared_by']}" if c["shared_by"] > 1 else "")
+                f"{c['name']} {bytes_text(c['bytes'])}" + (f" shared by {c['shared_by']}" if c["shared_by"] > 1 else "")
                 for c in host["caches"]
             )
             or "unknown",
@@ -89,7 +88,7 @@ def collect(measure: bool) -> dict[str, Any]:
     versions["LLVM"] = ".".join(map(str, llvm.llvm_version_info))
     versions |= {name: _version(name) for name in (*_NEEDED, *_OPTIONAL)}
     return {
-        "machine": asdict(host),
+        "machine": asdict(host) | {"caches": [asdict(c) | {"name": c.name} for c in host.caches]},
         "ceilings": asdict(peak.measure(host)) if measure else None,
         "versions": versions,
         "cache": {

@@ -1,0 +1,53 @@
+"""The host is described without raising, whatever /sys says; its ceilings are plausible."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tilewright.support import machine, peak
+
+
+def test_describe() -> None:
+    host = machine.describe()
+    assert host.cpu
+    assert host.triple
+    assert 1 <= host.cores <= host.cpus
+    assert 0 < host.usable <= host.cpus
+    assert host.vector_lanes in (4, 8, 16)
+
+
+def test_caches_as_the_kernel_tells_them(tmp_path: Path) -> None:
+    for number, (level, kind, size, cpus) in enumerate(
+        [
+            ("1", "Data", "48K", "0"),
+            ("2", "Unified", "2M", "0-1"),
+            ("3", "Unified", "96M", "0-3,8-11"),
+            ("x", "?", "", ""),
+        ]
+    ):
+        folder = tmp_path / f"index{number}"
+        folder.mkdir()
+        for name, text in (("level", level), ("type", kind), ("size", size), ("shared_cpu_list", cpus)):
+            (folder / name).write_text(text + "\n")
+    found = machine.caches(tmp_path)
+    assert [(c.name, c.bytes, c.shared_by) for c in found] == [
+        ("L1d", 48 << 10, 1),
+        ("L2", 2 << 20, 2),
+        ("L3", 96 << 20, 8),
+    ]
+    assert machine.caches(tmp_path / "nothing") == ()
+
+
+@pytest.mark.parametrize("lanes", [4, 8, 16])
+def test_the_peak_kernel_is_valid_for_any_width(lanes: int) -> None:
+    import llvmlite.binding as llvm
+
+    llvm.parse_assembly(peak.fma_text(lanes, 12)).verify()
+
+
+def test_ceilings_are_plausible() -> None:
+    ceilings = peak.measure(machine.describe())
+    assert 1 < ceilings.peak_gflops_one < 1000
+    assert ceilings.copy_gbs_one > 0.5
