@@ -1,0 +1,7 @@
+"""Operators: each family's file holds type rule, tensor expression and NumPy reference side by side."""
+
+from __future__ import annotations
+
+from tilewright.ops.registry import OpDef, check_node, emit, emit1, get, infer, names, register
+
+__all__ = ["OpDef", "check_node", "emit", "emit1", "get", "infer", "names", "register"]

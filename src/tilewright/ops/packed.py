@@ -1,0 +1,306 @@
+"""Operators that layout assignment introduces: channel-blocked tensors and packed weights.
+
+A blocked tensor holds `NCHW` data as `[N, ceil(C/b), H, W, b]` ("NCHW16c" for b = 16). The lanes past C hold finite
+rubbish that no contraction ever reads. Packed weights are panels of `width` output channels, each panel contiguous in
+the order in which the register tile walks it:
+
+    matmul   w[..., K, N]      ->  [..., ceil(N/width), K, width]
+    conv     w[K, C, kh, kw]   ->  [ceil(K/width), C/b, kh, kw, b, width]     (b = 1 for an unblocked input)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from tilewright import te
+from tilewright.ir.expr import Expr, as_expr, as_int, ceildiv, const, is_const, select
+from tilewright.ir.graph import TensorType
+from tilewright.ops.registry import Attrs, OpDef, Types, register
+from tilewright.te import Tensor
+
+Arrays = Sequence[Any]
+
+
+def layout_name(block: int) -> str:
+    return f"NCHW{block}c"
+
+
+def _only(types: Types, k: int = 0) -> TensorType:
+    found = types[k]
+    assert found is not None
+    return found
+
+
+def _present(inputs: Sequence[Tensor | None], k: int) -> Tensor:
+    found = inputs[k]
+    assert found is not None
+    return found
+
+
+# -- blocking ---------------------------------------------------------------------------------------------------------
+
+
+def _block_infer(types: Types, attrs: Attrs) -> tuple[TensorType, ...]:
+    x, b = _only(types), attrs["block"]
+    n, c, *spatial = x.shape
+    blocks = const(1) if as_int(c) == 1 else ceildiv(c, b)
+    return (TensorType(x.dtype, (n, blocks, *spatial, const(1 if as_int(c) == 1 else b)), layout_name(b)),)
+
+
+def _block_compute(inputs: Sequence[Tensor | None], attrs: Attrs, types: tuple[TensorType, ...]) -> tuple[Tensor, ...]:
+    x, b = _present(inputs, 0), attrs["block"]
+    channels = as_int(x.shape[1])
+    assert channels is not None
+
+    def element(*at: Expr) -> Expr:
+        n, outer, *spatial, inner = at
+        if channels == 1:
+            return x[(n, outer, *spatial)]
+        c = outer * b + inner
+        value = x[(n, c, *spatial)]
+        return value if channels % b == 0 else select(c < channels, value, const(0, x.dtype))
+
+    return (te.compute(types[0].shape, element, name="block_channels"),)
+
+
+def _block_reference(arrays: Arrays, attrs: Attrs) -> tuple[Any, ...]:
+    x, b = arrays[0], attrs["block"]
+    n, c, *spatial = x.shape
+    if c == 1:
+        return (x.reshape(n, 1, *spatial, 1),)
+    padded = np.zeros((n, -(-c // b) * b, *spatial), x.dtype)
+    padded[:, :c] = x
+    return (np.ascontiguousarray(np.moveaxis(padded.reshape(n, -1, b, *spatial), 2, -1)),)
+
+
+register(OpDef("block_channels", "injective", _block_infer, _block_reference, _block_compute))
+
+
+def _unblock_infer(types: Types, attrs: Attrs) -> tuple[TensorType, ...]:
+    n, _, *spatial, _ = _only(types).shape
+    return (TensorType(_only(types).dtype, (n, const(attrs["channels"]), *spatial)),)
+
+
+def _unblock_compute(
+    inputs: Sequence[Tensor | None], attrs: Attrs, types: tuple[TensorType, ...]
+) -> tuple[Tensor, ...]:
+    x = _present(inputs, 0)
+    b = x.shape[-1]
+
+    def element(*at: Expr) -> Expr:
+        n, c, *spatial = at
+        return x[(n, c // b, *spatial, c % b)]
+
+    return (te.compute(types[0].shape, element, name="unblock_channels"),)
+
+
+def _unblock_reference(arrays: Arrays, attrs: Attrs) -> tuple[Any, ...]:
+    x = np.moveaxis(arrays[0], -1, 2)
+    n, blocks, b, *spatial = x.shape
+    return (np.ascontiguousarray(x.reshape(n, blocks * b, *spatial)[:, : attrs["channels"]]),)
+
+
+register(OpDef("unblock_channels", "injective", _unblock_infer, _unblock_reference, _unblock_compute))
+
+
+# -- matmul with packed weights ---------------------------------------------------------------------------------------
+
+
+def _pack_matmul_infer(types: Types, attrs: Attrs) -> tuple[TensorType, ...]:
+    """`w[..., K, N]` (`[..., N, K]` if `transpose`) to `[..., ceil(N/width), K, width]`."""
+    w, width = _only(types), attrs["width"]
+    *batch, k, n = w.shape
+    if attrs["transpose"]:
+        k, n = n, k
+    return (TensorType(w.dtype, (*batch, ceildiv(n, width), k, const(width))),)
+
+
+def _pack_matmul_compute(
+    inputs: Sequence[Tensor | None], attrs: Attrs, types: tuple[TensorType, ...]
+) -> tuple[Tensor, ...]:
+    w, width = _present(inputs, 0), attrs["width"]
+    n = w.shape[-2 if attrs["transpose"] else -1]
+    whole = as_int(n) is not None and as_int(n) % width == 0  # type: ignore[operator]
+
+    def element(*at: Expr) -> Expr:
+        *batch, panel, k, lane = at
+        column = panel * width + lane
+        value = w[(*batch, column, k)] if attrs["transpose"] else w[(*batch, k, column)]
+        return value if whole else select(column < n, value, const(0, w.dtype))
+
+    return (te.compute(types[0].shape, element, name="pack"),)
+
+
+def _pack_matmul_reference(arrays: Arrays, attrs: Attrs) -> tuple[Any, ...]:
+    w, width = arrays[0], attrs["width"]
+    w = np.swapaxes(w, -1, -2) if attrs["transpose"] else w
+    *batch, k, n = w.shape
+    padded = np.zeros((*batch, k, -(-n // width) * width), w.dtype)
+    padded[..., :n] = w
+    return (np.ascontiguousarray(np.swapaxes(padded.reshape(*batch, k, -1, width), -2, -3)),)
+
+
+register(OpDef("pack_matmul", "injective", _pack_matmul_infer, _pack_matmul_reference, _pack_matmul_compute))
+
+
+def _matmul_infer(types: Types, attrs: Attrs) -> tuple[TensorType, ...]:
+    """`x[..., M, K]` and panels `w[..., P, K, width]` to `[..., M, columns]`; a batch dimension of w is that of x, or 1,
+    or absent."""
+    x = _only(types)
+    return (TensorType(x.dtype, (*x.shape[:-1], as_expr(attrs["columns"]))),)
+
+
+def _matmul_compute(inputs: Sequence[Tensor | None], attrs: Attrs, types: tuple[TensorType, ...]) -> tuple[Tensor, ...]:
+    x, w = _present(inputs, 0), _present(inputs, 1)
+    *batch, panels, depth, width = w.shape
+    k = te.reduce_axis(depth, "k")
+
+    def element(*at: Expr) -> Expr:
+        *rows, n = at
+        lead = rows[: len(rows) - 1][-len(batch) :] if batch else []
+        which = [const(0) if is_const(d, 1) else i for d, i in zip(batch, lead, strict=True)]
+        return te.sum(  # type: ignore[no-any-return]
+            x[(*rows, k.var)] * w[(*which, n // width, k.var, n % width)], axis=k
+        )
+
+    product: Tensor = te.compute((*types[0].shape[:-1], panels * width), element, name="matmul")
+    return (_cropped(product, types[0].shape),)
+
+
+def _cropped(x: Tensor, shape: Sequence[Expr]) -> Tensor:
+    """Contractions compute whole panels, so that no register tile is ever cut; what is past the shape is dropped."""
+    if all(a is b for a, b in zip(x.shape, shape, strict=True)):
+        return x
+    result: Tensor = te.compute(shape, lambda *at: x[at], name="crop")
+    return result
+
+
+def _matmul_reference(arrays: Arrays, attrs: Attrs) -> tuple[Any, ...]:
+    x, w = arrays
+    *batch, panels, k, width = w.shape
+    full = np.swapaxes(w, -2, -3).reshape(*batch, k, panels * width)
+    return (np.matmul(x, full)[..., : as_int(attrs["columns"])],)
+
+
+register(OpDef("matmul_packed", "contraction", _matmul_infer, _matmul_reference, _matmul_compute))
+
+
+# -- convolution over blocked channels ----------------------------------------------------------------------------------
+
+
+def _pack_conv_infer(types: Types, attrs: Attrs) -> tuple[TensorType, ...]:
+    w = _only(types)
+    k, c, *window = w.shape
+    b, width = attrs["block"], attrs["width"]
+    return (TensorType(w.dtype, (ceildiv(k, width), ceildiv(c, b), *window, const(b), const(width))),)
+
+
+def _pack_conv_compute(
+    inputs: Sequence[Tensor | None], attrs: Attrs, types: tuple[TensorType, ...]
+) -> tuple[Tensor, ...]:
+    w, b, width = _present(inputs, 0), attrs["block"], attrs["width"]
+    k = as_int(w.shape[0])
+    assert k is not None
+
+    def element(*at: Expr) -> Expr:
+        panel, outer, *window, inner, lane = at
+        channel = panel * width + lane
+        value = w[(channel, outer * b + inner, *window)]
+        return value if k % width == 0 else select(channel < k, value, const(0, w.dtype))
+
+    return (te.compute(types[0].shape, element, name="pack"),)
+
+
+def _pack_conv_reference(arrays: Arrays, attrs: Attrs) -> tuple[Any, ...]:
+    w, b, width = arrays[0], attrs["block"], attrs["width"]
+    k, c, *window = w.shape
+    padded = np.zeros((-(-k // width) * width, c, *window), w.dtype)
+    padded[:k] = w
+    panels = padded.reshape(-1, width, c // b, b, *window)
+    return (np.ascontiguousarray(panels.transpose(0, 2, *range(4, 4 + len(window)), 3, 1)),)
+
+
+register(OpDef("pack_conv", "injective", _pack_conv_infer, _pack_conv_reference, _pack_conv_compute))
+
+
+def _conv_infer(types: Types, attrs: Attrs) -> tuple[TensorType, ...]:
+    """`x` blocked (rank 5) or plain (rank 4) and packed weights to a blocked output of `channels` channels."""
+    x, w = _only(types), _only(types, 1)
+    spatial = x.shape[2:4]
+    window = w.shape[2:4]
+    pads, strides, dilations = attrs["pads"], attrs["strides"], attrs["dilations"]
+    out = [
+        (size + pads[i] + pads[i + 2] - (extent - 1) * dilations[i] - 1) // strides[i] + 1
+        for i, (size, extent) in enumerate(zip(spatial, window, strict=True))
+    ]
+    b = attrs["out_block"]
+    return (TensorType(x.dtype, (x.shape[0], const(-(-attrs["channels"] // b)), *out, const(b)), layout_name(b)),)
+
+
+def pad_spatial(x: Tensor, pads: Sequence[int], fill: Any) -> Tensor:
+    """`x` with its dimensions 2 and 3 grown by `pads` = (top, left, bottom, right); `x` itself if there are none."""
+    if not any(pads):
+        return x
+    h, w = x.shape[2], x.shape[3]
+    shape = (*x.shape[:2], h + pads[0] + pads[2], w + pads[1] + pads[3], *x.shape[4:])
+
+    def element(*at: Expr) -> Expr:
+        n, c, i, j, *rest = at
+        inside = (i >= pads[0]) & (i < h + pads[0]) & (j >= pads[1]) & (j < w + pads[1])
+        return select(inside, x[(n, c, i - pads[0], j - pads[1], *rest)], const(fill, x.dtype))
+
+    padded: Tensor = te.compute(shape, element, name="pad")
+    return padded
+
+
+def _conv_compute(inputs: Sequence[Tensor | None], attrs: Attrs, types: tuple[TensorType, ...]) -> tuple[Tensor, ...]:
+    w = _present(inputs, 1)
+    x = pad_spatial(_present(inputs, 0), attrs["pads"], 0)
+    (sh, sw), (dh, dw), b = attrs["strides"], attrs["dilations"], attrs["out_block"]
+    _, outer_extent, kh_extent, kw_extent, inner_extent, width = w.shape
+    co = te.reduce_axis(outer_extent, "co")
+    kh, kw = te.reduce_axis(kh_extent, "kh"), te.reduce_axis(kw_extent, "kw")
+    ci = te.reduce_axis(inner_extent, "ci")
+    blocked = x.ndim == 5
+
+    def element(n: Expr, k: Expr, h: Expr, v: Expr, lane: Expr) -> Expr:
+        row, column = h * sh + kh.var * dh, v * sw + kw.var * dw
+        at = (n, co.var, row, column, ci.var) if blocked else (n, co.var, row, column)
+        inner = ci.var if blocked else const(0)
+        channel = k * b + lane
+        weight = w[channel // width, co.var, kh.var, kw.var, inner, channel % width]
+        axes = [co, kh, kw, ci] if blocked else [co, kh, kw]
+        return te.sum(x[at] * weight, axis=axes)  # type: ignore[no-any-return]
+
+    n, _, oh, ow, _ = types[0].shape
+    blocks = as_int(w.shape[0] * width)
+    assert blocks is not None
+    product: Tensor = te.compute((n, const(blocks // b), oh, ow, const(b)), element, name="conv")
+    return (_cropped(product, types[0].shape),)
+
+
+def _conv_reference(arrays: Arrays, attrs: Attrs) -> tuple[Any, ...]:
+    x, w = arrays
+    panels, outer, kh, kw, inner, width = w.shape
+    if x.ndim == 5:
+        x = _unblock_reference([x], {"channels": outer * inner})[0]
+    full = w.transpose(0, 5, 1, 4, 2, 3).reshape(panels * width, outer * inner, kh, kw)
+    (sh, sw), (dh, dw), (top, left, bottom, right) = attrs["strides"], attrs["dilations"], attrs["pads"]
+    x = np.pad(x, ((0, 0), (0, 0), (top, bottom), (left, right)))
+    oh = (x.shape[2] - (kh - 1) * dh - 1) // sh + 1
+    ow = (x.shape[3] - (kw - 1) * dw - 1) // sw + 1
+    y = np.zeros((x.shape[0], full.shape[0], oh, ow), x.dtype)
+    for i in range(kh):
+        for j in range(kw):
+            part = x[:, :, i * dh : i * dh + (oh - 1) * sh + 1 : sh, j * dw : j * dw + (ow - 1) * sw + 1 : sw]
+            y += np.einsum("nchw,kc->nkhw", part, full[:, :, i, j])
+    blocks = -(-attrs["channels"] // attrs["out_block"]) * attrs["out_block"]
+    grown = np.zeros((y.shape[0], blocks, oh, ow), y.dtype)
+    grown[:, : min(blocks, y.shape[1])] = y[:, :blocks]
+    return _block_reference([grown], {"block": attrs["out_block"]})
+
+
+register(OpDef("conv_blocked", "contraction", _conv_infer, _conv_reference, _conv_compute))

@@ -1,0 +1,127 @@
+"""What a function's blocks are and how they feed each other, as plans need to know it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from tilewright.ir.expr import Buffer, Expr, Load, Op, Var
+from tilewright.ir.loops import Block, BlockIter, PrimFunc, Store
+from tilewright.ir.rewrite import exprs_of, loads, variables, walk
+
+Role = Literal["spatial", "reduction", "contraction"]
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A block with what it reads and writes. `role`: spatial (no reduction), contraction (sum of products of two
+    loads), or any other reduction."""
+
+    block: Block
+    role: Role
+    writes: tuple[Buffer, ...]
+    reads: tuple[Buffer, ...]
+
+    @property
+    def name(self) -> str:
+        return self.block.name
+
+    @property
+    def spatial(self) -> tuple[BlockIter, ...]:
+        return tuple(it for it in self.block.iters if it.kind == "spatial")
+
+    @property
+    def reduce(self) -> tuple[BlockIter, ...]:
+        return tuple(it for it in self.block.iters if it.kind == "reduce")
+
+
+@dataclass(frozen=True, slots=True)
+class Structure:
+    """The stages of an unscheduled function, in order."""
+
+    func: PrimFunc
+    stages: tuple[Stage, ...]
+
+    def stage(self, name: str) -> Stage:
+        return next(s for s in self.stages if s.name == name)
+
+    def producers(self, stage: Stage) -> tuple[Stage, ...]:
+        return tuple(s for s in self.stages if s is not stage and any(b in stage.reads for b in s.writes))
+
+    def consumers(self, stage: Stage) -> tuple[Stage, ...]:
+        return tuple(s for s in self.stages if s is not stage and any(b in s.reads for b in stage.writes))
+
+    def before(self, stage: Stage) -> tuple[Stage, ...]:
+        """Everything `stage` depends on, in order."""
+        found: set[str] = set()
+        work = [stage]
+        while work:
+            for producer in self.producers(work.pop()):
+                if producer.name not in found:
+                    found.add(producer.name)
+                    work.append(producer)
+        return tuple(s for s in self.stages if s.name in found)
+
+    def after(self, stage: Stage) -> tuple[Stage, ...]:
+        """Everything that depends on `stage`, in order."""
+        found: set[str] = set()
+        work = [stage]
+        while work:
+            for consumer in self.consumers(work.pop()):
+                if consumer.name not in found:
+                    found.add(consumer.name)
+                    work.append(consumer)
+        return tuple(s for s in self.stages if s.name in found)
+
+    def is_output(self, stage: Stage) -> bool:
+        return any(b in self.func.params for b in stage.writes)
+
+    @property
+    def anchors(self) -> tuple[Stage, ...]:
+        return tuple(s for s in self.stages if s.role == "contraction")
+
+
+def analyse(func: PrimFunc) -> Structure:
+    """The stages of a function as `te.create_prim_func` makes it."""
+    return Structure(func, tuple(_stage(s) for s in walk(func.body) if isinstance(s, Block)))
+
+
+def _stage(block: Block) -> Stage:
+    writes: dict[Buffer, None] = {}
+    reads: dict[Buffer, None] = {}
+    for stmt in walk(block.body):
+        if isinstance(stmt, Store):
+            writes[stmt.buffer] = None
+        for e in exprs_of(stmt):
+            reads.update((load.buffer, None) for load in loads(e))
+    role: Role = "spatial"
+    if block.is_reduction:
+        role = "contraction" if factors(block) is not None else "reduction"
+    outside = tuple(b for b in reads if b not in writes)
+    return Stage(block, role, tuple(writes), outside)
+
+
+def factors(block: Block) -> tuple[Load, Load] | None:
+    """The two loads a, b of `C[...] = C[...] + a * b`, casts looked through; None if the body is something else."""
+    store = block.body
+    if not isinstance(store, Store):
+        return None
+    match store.value:
+        case Op("add", (Load() as old, Op("mul", (a, b)))) if old.buffer == store.buffer:
+            x, y = _load(a), _load(b)
+            if x is not None and y is not None:
+                return x, y
+    return None
+
+
+def _load(e: Expr) -> Load | None:
+    while isinstance(e, Op) and e.name == "cast":
+        e = e.args[0]
+    return e if isinstance(e, Load) else None
+
+
+def uses(load: Load, iters: Sequence[BlockIter]) -> tuple[BlockIter, ...]:
+    """The iterators that a load's indices mention."""
+    found: set[Var] = {v for i in load.indices for v in variables(i)}
+    return tuple(it for it in iters if it.var in found)

@@ -1,0 +1,71 @@
+"""Steps that several plans share."""
+
+from __future__ import annotations
+
+from tilewright.arith import bounds
+from tilewright.ir.expr import as_int
+from tilewright.ir.loops import For
+from tilewright.ir.rewrite import walk
+from tilewright.ir.target import Target
+from tilewright.plans.analysis import Stage, Structure
+from tilewright.schedule.schedule import BlockRef, LoopRef, Schedule
+from tilewright.support.errors import ScheduleError
+
+MAX_UNROLL = 64
+
+
+def inline_all(s: Schedule, structure: Structure, stages: tuple[Stage, ...]) -> None:
+    """Inline every spatial stage among `stages` that is no output into its readers."""
+    for stage in stages:
+        if stage.role == "spatial" and not structure.is_output(stage):
+            s.compute_inline(s.block(stage.name))
+
+
+def extent(s: Schedule, loop: LoopRef) -> int | None:
+    """A loop's extent if it is a number."""
+    for stmt in walk(s.func.body):
+        if isinstance(stmt, For) and stmt.var.name == loop.name:
+            return as_int(stmt.extent)
+    raise ScheduleError(f"no loop named {loop.name!r}")
+
+
+def lanes_of(stage: Stage, target: Target) -> int:
+    """Lanes of the widest element type that the stage touches."""
+    widest = max((b.dtype.itemsize for b in (*stage.writes, *stage.reads)), default=4)
+    return target.lanes(max(widest, 4))
+
+
+def vectorize_spatial(s: Schedule, block: BlockRef, target: Target, lanes: int, *, parallel: bool = True) -> None:
+    """A spatial block's own loops: outermost in parallel, innermost in vectors with a masked or shorter tail."""
+    loops = list(s.loops(block))
+    if not loops:
+        return
+    inner = loops[-1]
+    size = extent(s, inner)
+    outer = loops[:-1]
+    if size is None or size > 4 * lanes:
+        factor = 4 * lanes if size is None or size >= 16 * lanes else lanes
+        chunk, inner = s.split(inner, factor=factor)
+        outer.append(chunk)
+    s.vectorize(inner)
+    if parallel and outer:
+        parallelize(s, outer)
+
+
+def parallelize(s: Schedule, loops: list[LoopRef]) -> LoopRef | None:
+    """Fuse leading loops until there is enough to share among threads, and make the result parallel."""
+    if not loops:
+        return None
+    head, rest = loops[0], loops[1:]
+    while rest and (size := extent(s, head)) is not None and size < 8:
+        following = extent(s, rest[0])
+        if following is None and size != 1:
+            break
+        head = s.fuse(head, rest[0])
+        rest = rest[1:]
+    if extent(s, head) != 1:
+        s.parallel(head)
+    return head
+
+
+__all__ = ["bounds", "extent", "inline_all", "lanes_of", "parallelize", "vectorize_spatial"]

@@ -1,0 +1,72 @@
+"""Register tiles of contractions: how many rows by how many columns stay in registers, by an analytic estimate.
+
+A step of the reduction costs the tile's multiply-adds, its loads, or the latency of one multiply-add, whichever is
+longest; a tile costs its steps, an epilogue, and a little for the loop around it. Rows and columns that do not divide
+leave a smaller last tile (rows) or wasted lanes (columns). The figures are those of a core with two loads and one
+full-width multiply-add a cycle; only their ratios matter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from tilewright.ir.dtype import DType
+from tilewright.ir.expr import Expr, as_int
+from tilewright.ir.target import Target
+
+FMA_LATENCY = 4.0
+LOADS_PER_CYCLE = 2.0
+TILE_OVERHEAD = 24.0
+SYMBOLIC_ROWS = (1, 4, 32)
+"""Row counts that a symbolic number of rows is judged by, with equal weight for each."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """`rows` x `width` accumulators; `width` is also the width of the packed weight panels."""
+
+    rows: int
+    width: int
+
+
+def matmul_tile(rows: Expr, columns: int, depth: int, dtype: DType, target: Target) -> Tile:
+    """The tile for a product of `rows` (may be symbolic) x `depth` with `depth` x `columns`."""
+    known = as_int(rows)
+    lanes = max(4, target.vector_bits // dtype.bits)
+    counts = SYMBOLIC_ROWS if known is None else (max(1, known),)
+    most = 4 if known is None else 14
+    return _best(counts, columns, max(1, depth), lanes, target.registers, most)
+
+
+def conv_tile(out: Sequence[Expr], channels: int, target: Target) -> Tile:
+    """The tile for a blocked convolution: rows are output columns of one line, `channels` the output channels."""
+    width = as_int(out[3])
+    counts = (max(1, width),) if width is not None else (14, 28, 56)
+    return _best(counts, channels, 256, target.vector_bits // 32, target.registers, 14)
+
+
+@lru_cache(maxsize=4096)
+def _best(counts: tuple[int, ...], columns: int, depth: int, lanes: int, registers: int, most: int) -> Tile:
+    candidates = [
+        Tile(rows, vectors * lanes)
+        for vectors in range(1, 5)
+        for rows in range(1, most + 1)
+        if rows * vectors + vectors + 1 <= registers and (vectors - 1) * lanes < columns
+    ]
+    return min(candidates, key=lambda t: (sum(cycles(t, m, columns, depth, lanes) / m for m in counts), -t.width))
+
+
+def cycles(tile: Tile, rows: int, columns: int, depth: int, lanes: int) -> float:
+    """Estimated cycles of a rows x columns x depth product done with `tile`."""
+    vectors = tile.width // lanes
+    whole, rest = divmod(rows, tile.rows)
+    panels = -(-columns // tile.width)
+    one = whole * _tile_cycles(tile.rows, vectors, depth) + (_tile_cycles(rest, vectors, depth) if rest else 0.0)
+    return panels * one
+
+
+def _tile_cycles(rows: int, vectors: int, depth: int) -> float:
+    step = max(rows * vectors, (rows + vectors) / LOADS_PER_CYCLE, FMA_LATENCY)
+    return depth * step + 2.0 * rows * vectors + TILE_OVERHEAD

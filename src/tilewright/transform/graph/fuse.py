@@ -1,0 +1,179 @@
+"""Group nodes into kernels.
+
+    conv -> add(bias) -> add(skip) -> relu        one group: the anchor and its pointwise epilogue
+    transpose -> mul -> softmax                    one group: the reduction and what feeds it alone
+
+A group has one output. It grows from a leader along immediate post-dominators: everything between the leader and its
+post-dominator comes along, so the group's inside is never seen from outside (the method of TVM's FuseOps and of
+"Relay", section 4.4). Aliases (reshape) make no code and end a group, unless pointwise nodes surround them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tilewright import ops
+from tilewright.arith import prove_equal
+from tilewright.ir.graph import Graph, Node, Value
+
+MAX_NODES = 48
+MAX_INPUTS = 24
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Nodes that become one kernel, in order. `inputs` come from outside; the last node's outputs leave."""
+
+    nodes: tuple[Node, ...]
+    inputs: tuple[Value, ...]
+    outputs: tuple[Value, ...]
+
+    @property
+    def label(self) -> str:
+        """For tables: the operators, in order."""
+        names = [n.op for n in self.nodes]
+        return " + ".join(names[:6]) + (f" + {len(names) - 6} more" if len(names) > 6 else "")
+
+
+def fuse(graph: Graph) -> list[Group]:
+    """The graph as kernels, in an order that respects their dependencies. Alias nodes are groups of their own."""
+    return _Fuser(graph).run()
+
+
+class _Fuser:
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.nodes = [n for n in graph.nodes if n.op != "constant"]
+        self.constants = {n.output: n for n in graph.nodes if n.op == "constant"}
+        self.position = {id(n): i for i, n in enumerate(self.nodes)}
+        self.users = graph.consumers()
+        self.outputs = set(graph.outputs)
+        self.leader = list(range(len(self.nodes)))
+        self.dominator = self.post_dominators()
+
+    def run(self) -> list[Group]:
+        for kinds in (("contraction",), ("reduction",), ("injective", "pointwise")):
+            for i, node in enumerate(self.nodes):
+                if ops.get(node.op).kind in kinds and not ops.get(node.op).alias and self.leader[i] == i:
+                    self.grow(i)
+        members: dict[int, list[int]] = {}
+        for i in range(len(self.nodes)):
+            members.setdefault(self.find(i), []).append(i)
+        ordered = sorted(members.values(), key=lambda group: group[-1])
+        return [self.group([self.nodes[i] for i in group]) for group in ordered]
+
+    def find(self, i: int) -> int:
+        while self.leader[i] != i:
+            i = self.leader[i]
+        return i
+
+    def members(self, root: int) -> list[int]:
+        return [i for i in range(len(self.nodes)) if self.find(i) == root]
+
+    def post_dominators(self) -> list[int | None]:
+        """For each node the nearest node that every path from it to an output passes; None: leaves the graph."""
+        depth = [0] * len(self.nodes)
+        result: list[int | None] = [None] * len(self.nodes)
+        for i in reversed(range(len(self.nodes))):
+            node = self.nodes[i]
+            users = {self.position[id(u)] for v in node.outputs for u in self.users.get(v, [])}
+            if not users or any(v in self.outputs for v in node.outputs):
+                continue
+            candidate: int | None = None
+            for k, user in enumerate(sorted(users)):
+                candidate = user if k == 0 else self.common(candidate, user, depth, result)
+            result[i] = candidate
+            depth[i] = 0 if candidate is None else depth[candidate] + 1
+        return result
+
+    @staticmethod
+    def common(a: int | None, b: int | None, depth: list[int], up: list[int | None]) -> int | None:
+        while a != b:
+            if a is None or b is None:
+                return None
+            if depth[a] >= depth[b] and depth[a] > 0:
+                a = up[a]
+            elif depth[b] > 0:
+                b = up[b]
+            else:
+                return None
+        return a
+
+    def grow(self, start: int) -> None:
+        """Take in post-dominators as long as the rules allow."""
+        root = start
+        tip = start
+        while True:
+            end = self.dominator[tip]
+            if end is None:
+                return
+            between = self.between(tip, end)
+            if between is None or not self.may_join(root, tip, between, end):
+                return
+            for i in (*between, end):
+                self.leader[self.find(i)] = root
+            if ops.get(self.nodes[end].op).kind == "reduction":
+                return
+            tip = end
+
+    def between(self, start: int, end: int) -> list[int] | None:
+        """The nodes strictly between, or None if they are too many."""
+        seen: set[int] = set()
+        stack = [start]
+        while stack:
+            for v in self.nodes[stack.pop()].outputs:
+                for user in self.users.get(v, []):
+                    i = self.position[id(user)]
+                    if i != end and i not in seen:
+                        seen.add(i)
+                        stack.append(i)
+                        if len(seen) > MAX_NODES:
+                            return None
+        return sorted(seen)
+
+    def may_join(self, root: int, tip: int, between: list[int], end: int) -> bool:
+        anchor = ops.get(self.nodes[root].op).kind
+        joined = [*between, end]
+        inside = self.members(root) + joined
+        for i in joined:
+            if self.find(i) != i or len(self.members(i)) > 1:
+                return False
+        if len(inside) > MAX_NODES or len(self.nodes[tip].outputs) != 1:
+            return False
+        made = {v for i in inside for v in self.nodes[i].outputs}
+        outside = {v for i in inside for v in self.nodes[i].inputs if v is not None} - made - set(self.constants)
+        if len(outside) > MAX_INPUTS:
+            return False
+        shape_of = self.nodes[tip].output
+        for i in joined:
+            node = self.nodes[i]
+            op = ops.get(node.op)
+            if op.kind == "reduction" and i == end and anchor in ("pointwise", "injective"):
+                return self.is_prologue_of(node, made)
+            if op.kind != "pointwise" or len(node.outputs) != 1 or not same_shape(node.output, shape_of):
+                return False
+        return True
+
+    def is_prologue_of(self, reduction: Node, made: set[Value]) -> bool:
+        """A chain may feed a reduction if it is the reduction's main input only."""
+        return all(v not in made for v in reduction.inputs[1:])
+
+    def group(self, nodes: list[Node]) -> Group:
+        made = {v for n in nodes for v in n.outputs}
+        read = dict.fromkeys(v for n in nodes for v in n.inputs if v is not None and v not in made)
+        constants = [self.constants[v] for v in read if v in self.constants]
+        inputs = tuple(v for v in read if v not in self.constants)
+        leaving = tuple(
+            v
+            for n in nodes
+            for v in n.outputs
+            if v in self.outputs or any(u not in nodes for u in self.users.get(v, [])) or n is nodes[-1]
+        )
+        return Group((*constants, *nodes), inputs, leaving)
+
+
+def same_shape(a: Value, b: Value) -> bool:
+    """True when the shapes are provably equal."""
+    return a.type.rank == b.type.rank and all(
+        x is y or prove_equal(x, y) for x, y in zip(a.shape, b.shape, strict=True)
+    )

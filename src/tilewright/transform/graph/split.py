@@ -1,0 +1,59 @@
+"""Split a graph into `prepare` (what depends on weights alone) and `run` (the rest).
+
+    graph(x; w) { p = transpose(w); y = matmul(x, p) }
+    ->
+    prepare(; w) { p = transpose(w) } -> p           run(x; p) { y = matmul(x, p) }
+
+New weights are packed by running `prepare` again; nothing of it is ever done in `run`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tilewright.ir.graph import Graph, Node, Value
+
+
+@dataclass(frozen=True, slots=True)
+class SplitGraph:
+    """`run.params` are the values that `run` reads of the raw parameters and of `prepare`'s outputs, in order."""
+
+    prepare: Graph
+    run: Graph
+
+
+def split_prepare(graph: Graph) -> SplitGraph:
+    """Move every node whose inputs are all parameters, or depend on parameters alone, to `prepare`.
+
+    Nodes without any input (constants) go where they are used.
+    """
+    fixed: set[Value] = set(graph.params)
+    free: list[Node] = []
+    prepare: list[Node] = []
+    run: list[Node] = []
+    for node in graph.nodes:
+        inputs = [v for v in node.inputs if v is not None]
+        if not inputs:
+            free.append(node)
+        elif all(v in fixed or v in _outputs(free) for v in inputs) and any(v in fixed for v in inputs):
+            prepare.append(node)
+            fixed.update(node.outputs)
+        else:
+            run.append(node)
+    outputs_of_run = dict.fromkeys(v for node in run for v in node.inputs if v is not None and v in fixed)
+    outputs_of_run.update((v, None) for v in graph.outputs if v in fixed)
+    crossing = tuple(outputs_of_run)
+    made = tuple(v for v in crossing if v not in set(graph.params))
+    return SplitGraph(
+        Graph(f"{graph.name}_prepare", (), graph.params, (*_used(free, prepare, ()), *prepare), made),
+        Graph(graph.name, graph.inputs, crossing, (*_used(free, run, graph.outputs), *run), graph.outputs),
+    )
+
+
+def _outputs(nodes: list[Node]) -> set[Value]:
+    return {v for node in nodes for v in node.outputs}
+
+
+def _used(free: list[Node], readers: list[Node], outputs: tuple[Value, ...]) -> tuple[Node, ...]:
+    wanted = {v for node in readers for v in node.inputs if v is not None} | set(outputs)
+    return tuple(node for node in free if any(v in wanted for v in node.outputs))

@@ -1,0 +1,56 @@
+"""Lower a group of graph nodes to one unscheduled loop program."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from tilewright import ops, te
+from tilewright.ir.graph import Node, Value
+from tilewright.ir.loops import PrimFunc
+from tilewright.transform.graph.fuse import Group
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """A loop program and the values of its parameters, in order: the group's inputs, then its outputs."""
+
+    func: PrimFunc
+    args: tuple[Value, ...]
+    label: str
+    group: Group
+
+
+def lower_group(group: Group, name: str) -> Kernel:
+    """State every node as tensor expressions over placeholders and make the loops of them."""
+    args = (*group.inputs, *group.outputs)
+    nodes = [n for n in group.nodes if n.op != "constant"]
+    op = ops.get(nodes[-1].op)
+    if op.loops is not None:
+        (node,) = nodes
+        types = [None if v is None else v.type for v in node.inputs]
+        func = op.loops(types, node.attributes, tuple(v.type for v in node.outputs))
+        present = tuple(dict.fromkeys(v for v in node.inputs if v is not None))
+        return Kernel(PrimFunc(name, func.params, func.body, func.buffers, func.attrs), (*present, *node.outputs),
+                      group.label, group)
+    tensors: dict[Value, te.Tensor] = {
+        v: te.placeholder(v.shape, v.dtype, identifier(v.name)) for v in group.inputs
+    }
+    for node in group.nodes:
+        for value, tensor in zip(node.outputs, _compute(node, tensors), strict=True):
+            tensors[value] = tensor
+    func = te.create_prim_func([tensors[v] for v in args], name)
+    return Kernel(func, args, group.label, group)
+
+
+def _compute(node: Node, tensors: dict[Value, te.Tensor]) -> tuple[te.Tensor, ...]:
+    op = ops.get(node.op)
+    assert op.compute is not None, f"{node.op} states neither a tensor expression nor loops"
+    inputs = [None if v is None else tensors[v] for v in node.inputs]
+    return op.compute(inputs, node.attributes, tuple(v.type for v in node.outputs))
+
+
+def identifier(name: str) -> str:
+    """A value's name as an identifier of the loop language."""
+    text = re.sub(r"\W", "_", name, flags=re.ASCII).strip("_")[-40:] or "t"
+    return text if not text[0].isdigit() else f"t{text}"
