@@ -1,0 +1,58 @@
+"""Text to expressions, loop programs and graphs: the inverse of `ir.printer`, by recursive descent.
+
+The grammar stands in docs/ir.md. Nothing is executed or evaluated; every failure is a ParseError with line and column.
+The constructors of `ir` check arity and types on the way; scopes and uniqueness are the verifier's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TypeVar
+
+from tilewright.ir import exprparser, graphparser, loopparser
+from tilewright.ir.expr import Buffer, Expr, Var
+from tilewright.ir.graph import Graph
+from tilewright.ir.lexer import Cursor, Scope
+from tilewright.ir.loops import PrimFunc, Stmt
+
+T = TypeVar("T")
+
+
+def parse_expr(
+    text: str, variables: Iterable[Var] = (), buffers: Iterable[Buffer] = (), *, source: str = "<text>"
+) -> Expr:
+    """The expression that `text` prints. Names that are not among `variables` are plain i64 variables; every buffer
+    must be among `buffers`. Raises ParseError."""
+    return _whole(Cursor(text, source, _scope(variables, buffers)), exprparser.expr)
+
+
+def parse_stmt(
+    text: str, variables: Iterable[Var] = (), buffers: Iterable[Buffer] = (), *, source: str = "<text>"
+) -> Stmt:
+    """The statement (or sequence) that `text` prints; names as in `parse_expr`."""
+    return _whole(Cursor(text, source, _scope(variables, buffers)), loopparser.statements)
+
+
+def parse_func(text: str, *, source: str = "<text>") -> PrimFunc:
+    """The loop program that `text` prints. Raises ParseError."""
+    return _whole(Cursor(text, source), loopparser.func)
+
+
+def parse_graph(text: str, *, source: str = "<text>") -> Graph:
+    """The graph that `text` prints. Raises ParseError."""
+    return _whole(Cursor(text, source), graphparser.graph)
+
+
+def _scope(variables: Iterable[Var], buffers: Iterable[Buffer]) -> Scope:
+    return Scope({v.name: v for v in variables}, {b.name: b for b in buffers})
+
+
+def _whole(cursor: Cursor, rule: Callable[[Cursor], T]) -> T:
+    """Apply `rule` to the whole text."""
+    try:
+        result = rule(cursor)
+    except RecursionError:
+        cursor.fail("nested too deeply")
+    if cursor.token.kind != "end":
+        cursor.fail("text after the end", expected="nothing more")
+    return result
