@@ -1,0 +1,91 @@
+"""Arithmetic on expressions: simplify, bound, prove. The one place that knows what index expressions can be.
+
+`Extents` says that each of its variables lies in `[0, extent)`; symbols carry their own range and divisibility. i64
+arithmetic is taken as exact, other integers wrap.
+
+    simplify((io*8 + ii) // 8, {ii: 8})          ->  io
+    bounds(io*8 + ii, {io: 4, ii: 8})            ->  Interval(0, 31)
+    prove(i < n, {i: n})                         ->  True     (False: not known)
+    symbolic_bounds(io*8 + ii, {ii: 8})          ->  (io*8, io*8 + 7)
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from tilewright.arith.analyzer import Analyzer, Extents
+from tilewright.arith.forms import Linear, order
+from tilewright.arith.interval import Interval
+from tilewright.arith.symbolic import eliminate
+from tilewright.ir.expr import Expr, Var, const
+
+_MEMO_LIMIT = 20_000
+
+
+@lru_cache(maxsize=32)
+def _remembered(items: tuple[tuple[Var, Expr], ...]) -> Analyzer:
+    return Analyzer(dict(items))
+
+
+def _analyzer(extents: Extents | None) -> Analyzer:
+    """An analyzer for these extents; the last few are kept, since passes ask many questions about one nest."""
+    found = _remembered(tuple(extents.items()) if extents else ())
+    if found.remembered > _MEMO_LIMIT:
+        _remembered.cache_clear()
+        return _analyzer(extents)
+    return found
+
+
+def simplify(e: Expr, extents: Extents | None = None) -> Expr:
+    """An expression equal to `e` wherever the variables lie in their extents, in canonical form."""
+    return _analyzer(extents).simplify(e)
+
+
+def bounds(e: Expr, extents: Extents | None = None) -> Interval:
+    """An interval that contains every value of an integer or boolean expression; None for an unbounded end."""
+    return _analyzer(extents).bounds(e)
+
+
+def prove(condition: Expr, extents: Extents | None = None) -> bool:
+    """True if `condition` holds for all values; False means that this is not known."""
+    return _analyzer(extents).prove(condition)
+
+
+def prove_equal(a: Expr, b: Expr, extents: Extents | None = None) -> bool:
+    """True if `a` and `b` are proven equal."""
+    if a is b:
+        return True
+    analyzer = _analyzer(extents)
+    return analyzer.simplify(a) is analyzer.simplify(b) or (
+        a.dtype.is_int and analyzer.simplify(a - b) is const(0, a.dtype)
+    )
+
+
+def symbolic_bounds(e: Expr, extents: Extents, context: Extents | None = None) -> tuple[Expr, Expr] | None:
+    """The least and greatest value of `e` over the variables of `extents`, as expressions of the others.
+
+    Both ends are inclusive. `context` gives extents of variables that stay. None if `e` cannot be bounded (say, an
+    index loaded from memory).
+    """
+    analyzer = _analyzer({**context, **extents} if context else extents)
+    return eliminate(e, frozenset(extents), analyzer)
+
+
+def linear(e: Expr, extents: Extents | None = None) -> Linear:
+    """An i64 expression as an integer combination of opaque atoms, in a fixed order."""
+    terms, constant = _analyzer(extents).form(e)
+    return Linear(tuple(sorted(terms.items(), key=lambda t: order(t[0]))), constant)
+
+
+__all__ = [
+    "Analyzer",
+    "Extents",
+    "Interval",
+    "Linear",
+    "bounds",
+    "linear",
+    "prove",
+    "prove_equal",
+    "simplify",
+    "symbolic_bounds",
+]

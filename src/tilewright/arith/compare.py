@@ -1,0 +1,241 @@
+"""Comparisons of i64 expressions: decided by the range of the difference, proven by eliminating variables, else brought
+into one form (`a < b`, or `c <= a` with a literal c, positive terms on both sides, constants on the right).
+
+`nonnegative` proves `form >= 0`. Interval arithmetic comes first. Where ranges are symbolic, a variable v in
+`[0, extent)` with coefficient c is replaced by the worse end (0 if c >= 0, else `extent - 1`), and atoms by what bounds
+them: `d*(x // d)` by `x - d + 1` or `x`, a minimum by either or both sides. So `i < n` follows from the extent n, and
+`io*8 + ii < n` from `io < n // 8` if 8 divides n.
+"""
+
+from __future__ import annotations
+
+from math import gcd
+from typing import TYPE_CHECKING
+
+from tilewright.arith import forms
+from tilewright.arith.forms import Form
+from tilewright.arith.interval import Interval
+from tilewright.ir.dtype import i64
+from tilewright.ir.expr import Const, Expr, Op, Var, const
+from tilewright.ir.rewrite import walk_expr
+
+if TYPE_CHECKING:
+    from tilewright.arith.analyzer import Analyzer
+
+TRUE = const(True)
+FALSE = const(False)
+_DEPTH = 8
+
+
+def decide(name: str, difference: Interval) -> Const | None:
+    """The truth of `a <name> b` from the range of `a - b`, or None."""
+    lo, hi = difference
+    match name:
+        case "lt":
+            return TRUE if hi is not None and hi < 0 else FALSE if lo is not None and lo >= 0 else None
+        case "le":
+            return TRUE if hi is not None and hi <= 0 else FALSE if lo is not None and lo > 0 else None
+        case "gt":
+            return TRUE if lo is not None and lo > 0 else FALSE if hi is not None and hi <= 0 else None
+        case "ge":
+            return TRUE if lo is not None and lo >= 0 else FALSE if hi is not None and hi < 0 else None
+        case "eq" | "ne":
+            if (lo is not None and lo > 0) or (hi is not None and hi < 0):
+                return FALSE if name == "eq" else TRUE
+            if lo == 0 and hi == 0:
+                return TRUE if name == "eq" else FALSE
+    return None
+
+
+def simplify(an: Analyzer, name: str, a: Form, b: Form) -> Expr:
+    """`a <name> b` as a literal or in canonical form."""
+    if name in ("eq", "ne"):
+        return _equality(an, name, forms.add(a, b, -1))
+    if name in ("gt", "ge"):
+        a, b = b, a
+    # a < b  is  b - a - 1 >= 0;  a <= b  is  b - a >= 0.
+    slack = forms.add(b, a, -1)
+    if name in ("lt", "gt"):
+        slack = (slack[0], slack[1] - 1)
+    if nonnegative(an, slack):
+        return TRUE
+    if nonnegative(an, (forms.scale(slack, -1)[0], -slack[1] - 1)):
+        return FALSE
+    return inequality(an, slack)
+
+
+def inequality(an: Analyzer, slack: Form) -> Expr:
+    """The canonical expression of `slack >= 0`."""
+    terms, constant = slack
+    terms, constant = _drop_low_part(an, terms, constant)
+    g = gcd(*terms.values())
+    if g > 1:
+        terms, constant = {t: c // g for t, c in terms.items()}, constant // g
+    left = {t: -c for t, c in terms.items() if c < 0}
+    right = {t: c for t, c in terms.items() if c > 0}
+    if not left:
+        return Op("le", (const(-constant), forms.to_expr((right, 0))))
+    return Op("lt", (forms.to_expr((left, 0)), forms.to_expr((right, constant + 1))))
+
+
+def _drop_low_part(an: Analyzer, terms: dict[Expr, int], constant: int) -> tuple[dict[Expr, int], int]:
+    """`g*a + b + k >= 0` with `0 <= b + (k mod g) < g` is `a + k // g >= 0`: the inner loop of a split drops out."""
+    if len(terms) < 2:
+        return terms, constant
+    for g in sorted({abs(c) for c in terms.values()} - {1}, reverse=True):
+        low = {t: c for t, c in terms.items() if c % g}
+        if low and len(low) < len(terms):
+            lo, hi = an.form_range((low, constant % g))
+            if lo is not None and hi is not None and lo // g == hi // g:
+                return {t: c // g for t, c in terms.items() if c % g == 0}, constant // g + lo // g
+    return terms, constant
+
+
+def _equality(an: Analyzer, name: str, difference: Form) -> Expr:
+    terms, constant = difference
+    decided = decide(name, an.form_range(difference))
+    if decided is not None:
+        return decided
+    g = 0
+    for atom, c in terms.items():
+        g = gcd(g, c * an.divisor(atom))
+    if g and constant % g:
+        return FALSE if name == "eq" else TRUE
+    if nonnegative(an, (terms, constant - 1)) or nonnegative(an, (forms.scale(difference, -1)[0], -constant - 1)):
+        return FALSE if name == "eq" else TRUE
+    g = gcd(*terms.values(), constant)
+    if g > 1:
+        terms, constant = {t: c // g for t, c in terms.items()}, constant // g
+    positive = {t: c for t, c in terms.items() if c > 0}
+    negative = {t: -c for t, c in terms.items() if c < 0}
+    if not positive:
+        positive, negative, constant = negative, positive, -constant
+    left = forms.to_expr((positive, constant if constant > 0 and negative else 0))
+    right = forms.to_expr((negative, 0 if constant > 0 and negative else -constant))
+    return Op(name, (left, right))
+
+
+def nonnegative_forms(an: Analyzer, condition: Expr) -> list[Form]:
+    """Forms that are at least 0 where a simplified condition holds."""
+    if type(condition) is not Op:
+        return []
+    a, b = condition.args[0], condition.args[-1]
+    if condition.name == "and":
+        return nonnegative_forms(an, a) + nonnegative_forms(an, b)
+    if a.dtype is not i64 or condition.name not in ("lt", "le", "gt", "ge", "eq"):
+        return []
+    difference = forms.add(an.form(b), an.form(a), -1)
+    opposite = forms.scale(difference, -1)
+    match condition.name:
+        case "lt":
+            return [(difference[0], difference[1] - 1)]
+        case "le":
+            return [difference]
+        case "gt":
+            return [(opposite[0], opposite[1] - 1)]
+        case "ge":
+            return [opposite]
+    return [difference, opposite]
+
+
+# -- proof ------------------------------------------------------------------------------------------------------
+
+
+def nonnegative(an: Analyzer, form: Form, depth: int = _DEPTH) -> bool:
+    """True if `form >= 0` is proven."""
+    lo, hi = an.form_range(form)
+    if lo is not None and lo >= 0:
+        return True
+    if hi is not None and hi < 0:
+        return False
+    if not form[0]:
+        return False
+    for fact in an.facts:
+        if len(fact[0]) <= len(form[0]) + 1:
+            low = an.form_range(forms.add(form, fact, -1)).lo
+            if low is not None and low >= 0:
+                return True
+    if depth == 0 or (lo is not None and hi is not None and _independent(form)):
+        return False
+    return _eliminate_variable(an, form, depth) or _relax_atom(an, form, depth)
+
+
+def _independent(form: Form) -> bool:
+    """True if the interval is exact: distinct variables only. (With constant ends there is nothing to eliminate.)"""
+    return all(type(atom) is Var for atom in form[0])
+
+
+def _eliminate_variable(an: Analyzer, form: Form, depth: int) -> bool:
+    extents = an.extents
+    present = {f for atom in form[0] for f in forms.factors(atom) if type(f) is Var and f in extents}
+    symbolic = [
+        v
+        for v in present
+        if type(extents[v]) is not Const or any(len(forms.factors(t)) > 1 and v in forms.factors(t) for t in form[0])
+    ]
+    symbolic.sort(key=lambda v: v.name)
+    for v in symbolic:
+        # Innermost first: a variable that another one's extent mentions must stay until that one is gone.
+        if any(v in walk_expr(extents[w]) for w in symbolic if w is not v):
+            continue
+        parts = coefficient(form, v)
+        if parts is None:
+            continue
+        factor, rest = parts
+        lo, hi = an.form_range(factor)
+        if lo is not None and lo >= 0:
+            return nonnegative(an, rest, depth - 1)
+        if hi is not None and hi <= 0:
+            last = forms.add(an.form(extents[v]), ({}, -1))
+            return nonnegative(an, forms.add(rest, forms.mul(factor, last)), depth - 1)
+    return False
+
+
+def coefficient(form: Form, v: Var) -> tuple[Form, Form] | None:
+    """`(c, r)` with `form = c*v + r` and no v among c's and r's factors; None if v has a higher power."""
+    factor: dict[Expr, int] = {}
+    factor_constant = 0
+    rest: dict[Expr, int] = {}
+    for atom, c in form[0].items():
+        parts = forms.factors(atom)
+        if v not in parts:
+            rest[atom] = c
+            continue
+        left = list(parts)
+        left.remove(v)
+        if v in left:
+            return None
+        if left:
+            factor[forms.monomial(tuple(left))] = c
+        else:
+            factor_constant += c
+    return (factor, factor_constant), (rest, form[1])
+
+
+def _relax_atom(an: Analyzer, form: Form, depth: int) -> bool:
+    for atom, c in form[0].items():
+        if type(atom) is not Op:
+            continue
+        rest = forms.add(form, ({atom: 1}, 0), -c)
+        name = atom.name
+        if name == "floordiv" and type(atom.args[1]) is Const and atom.args[1].value > 0:
+            # d*(x // d) lies in [x - d + 1, x]; the whole inequality is multiplied by d.
+            d = atom.args[1].value
+            x = an.form(atom.args[0])
+            worst = x if c < 0 else (x[0], x[1] - d + 1)
+            if nonnegative(an, forms.add(forms.scale(rest, d), worst, c), depth - 1):
+                return True
+        elif name == "min" or name == "max" or name == "select":
+            sides = [nonnegative(an, forms.add(rest, an.form(s), c), depth - 1) for s in atom.args[-2:]]
+            either = (name == "min") == (c < 0) and name != "select"
+            if any(sides) if either else all(sides):
+                return True
+        elif name == "mod" and type(atom.args[1]) is not Const:
+            # x % m lies in [0, m - 1] for m > 0.
+            m = an.form(atom.args[1])
+            least = an.form_range(m).lo
+            if least is not None and least > 0:
+                worst = (m[0], m[1] - 1) if c < 0 else forms.ZERO
+                if nonnegative(an, forms.add(rest, worst, c), depth - 1):
+                    return True
+    return False

@@ -1,0 +1,222 @@
+"""Floor division and remainder of linear forms. Each law holds for negative numbers too, because both round down.
+
+With d > 0:
+    (d*q + r) // d           = q + r // d                          (d*q + r) % d = r % d
+    r // d                   = t, r % d = r - t*d                  when t*d <= r < (t+1)*d by bounds
+    (g*a + b) // (g*d)       = (a + t) // d                        when t*g <= b < (t+1)*g
+    (g*a + b) % (g*d)        = g*((a + t) % d) + b - t*g           likewise
+    (x // c + k) // d        = (x + k*c) // (c*d)                  for c > 0
+    (x % (d*k)) // d         = (x // d) % k                        (x % (d*k)) % d = x % d
+    c*d*(x // d) + c*(x % d) = c*x                                 (digits merge, also inside longer chains)
+    x // d * (c*d)           = c*x                                 when d divides x
+By definition x // 0 = x % 0 = 0, so laws with a symbolic divisor need it to be positive.
+"""
+
+from __future__ import annotations
+
+from math import gcd
+from typing import TYPE_CHECKING
+
+from tilewright.arith import compare, forms
+from tilewright.arith.forms import ZERO, Form
+from tilewright.ir.expr import Const, Expr, Op, const
+
+if TYPE_CHECKING:
+    from tilewright.arith.analyzer import Analyzer
+
+
+def floordiv(an: Analyzer, a: Form, b: Form) -> Form:
+    """`a // b`."""
+    return _symbolic(an, "floordiv", a, b) if b[0] else floordiv_const(an, a, b[1])
+
+
+def mod(an: Analyzer, a: Form, b: Form) -> Form:
+    """`a % b`."""
+    return _symbolic(an, "mod", a, b) if b[0] else mod_const(an, a, b[1])
+
+
+def floordiv_const(an: Analyzer, a: Form, d: int) -> Form:
+    if d == 0:
+        return ZERO
+    if d < 0:
+        a, d = forms.scale(a, -1), -d
+    if d == 1:
+        return a
+    quotient, rest = _split(an, a, d)
+    if rest[0]:
+        return forms.add(quotient, _reduced_floordiv(an, rest, d))
+    return forms.add(quotient, ({}, rest[1] // d))
+
+
+def _split(an: Analyzer, a: Form, d: int) -> tuple[Form, Form]:
+    """`(q, r)` with `a = d*q + r`: the terms that d divides apart from the others."""
+    quotient: Form = ({}, a[1] // d)
+    rest: dict[Expr, int] = {}
+    for atom, c in a[0].items():
+        if c % d == 0:
+            quotient = forms.add(quotient, ({atom: c // d}, 0))
+        elif (c * an.divisor(atom)) % d == 0:
+            # (c*x)/d is whole; with g = gcd(c, d) it is (c/g) * (x / (d/g)).
+            g = gcd(c, d)
+            quotient = forms.add(quotient, _exact(an, atom, d // g), c // g)
+        else:
+            whole = abs(c) // d * (1 if c > 0 else -1)
+            if whole:
+                quotient = forms.add(quotient, ({atom: whole}, 0))
+            rest[atom] = c - whole * d
+    return quotient, (rest, a[1] % d)
+
+
+def _exact(an: Analyzer, atom: Expr, d: int) -> Form:
+    """`atom / d`, known to be whole: one factor takes the division if it can."""
+    parts = forms.factors(atom)
+    for k, part in enumerate(parts):
+        if len(parts) > 1 and an.divisor(part) % d == 0:
+            divided: Form = ({Op("floordiv", (part, const(d))): 1}, 0)
+            others: Form = ({forms.monomial((*parts[:k], *parts[k + 1 :])): 1}, 0)
+            return forms.mul(divided, others)
+    return ({Op("floordiv", (atom, const(d))): 1}, 0)
+
+
+def _common_part(an: Analyzer, r: Form, d: int) -> tuple[int, Form, Form] | None:
+    """The largest `(g, a, b)` with `r = g*a + b`, g dividing d, and b inside one period of g (moved to start at 0)."""
+    for g in sorted({gcd(c, d) for c in r[0].values()} - {1}, reverse=True):
+        low = ({x: c for x, c in r[0].items() if c % g}, r[1])
+        lo, hi = an.form_range(low)
+        if lo is not None and hi is not None and lo // g == hi // g:
+            t = lo // g
+            return g, ({x: c // g for x, c in r[0].items() if c % g == 0}, t), (low[0], low[1] - t * g)
+    return None
+
+
+def _reduced_floordiv(an: Analyzer, r: Form, d: int) -> Form:
+    lo, hi = an.form_range(r)
+    if lo is not None and hi is not None and lo // d == hi // d:
+        return ({}, lo // d)
+    common = _common_part(an, r, d)
+    if common is not None:
+        g, a, _ = common
+        return floordiv_const(an, a, d // g)
+    if len(r[0]) == 1:
+        ((atom, c),) = r[0].items()
+        if c == 1 and type(atom) is Op and type(atom.args[-1]) is Const:
+            inner = atom.args[-1].value
+            if atom.name == "floordiv" and inner > 0:
+                return floordiv_const(an, forms.add(an.form(atom.args[0]), ({}, r[1] * inner)), inner * d)
+            if atom.name == "mod" and inner > 0 and inner % d == 0 and r[1] == 0:
+                return mod_const(an, floordiv_const(an, an.form(atom.args[0]), d), inner // d)
+    return ({Op("floordiv", (forms.to_expr(r), const(d))): 1}, 0)
+
+
+def mod_const(an: Analyzer, a: Form, d: int) -> Form:
+    if d == 0:
+        return ZERO
+    if d < 0:
+        return forms.scale(mod_const(an, forms.scale(a, -1), -d), -1)
+    if d == 1:
+        return ZERO
+    for atom, c in a[0].items():
+        if type(atom) is Op and atom.name == "mod" and type(atom.args[1]) is Const:
+            if atom.args[1].value and (c * atom.args[1].value) % d == 0:
+                opened = forms.add(a, ({atom: 1}, 0), -c)
+                return mod_const(an, forms.add(opened, an.form(atom.args[0]), c), d)
+    _, r = _split(an, a, d)
+    if not r[0]:
+        return ({}, r[1] % d)
+    lo, hi = an.form_range(r)
+    if lo is not None and hi is not None and lo // d == hi // d:
+        return (r[0], r[1] - lo // d * d)
+    common = _common_part(an, r, d)
+    if common is not None:
+        g, high, low = common
+        return merge_digits(an, forms.add(low, mod_const(an, high, d // g), g))
+    return ({Op("mod", (forms.to_expr(r), const(d))): 1}, 0)
+
+
+# -- symbolic divisors ------------------------------------------------------------------------------------------
+
+
+def _symbolic(an: Analyzer, name: str, a: Form, b: Form) -> Form:
+    """With `a = b*q + r`: q and r if `0 <= r < b` can be proven, `q + r // b` or `r % b` if only `b > 0` can."""
+    divisor = forms.to_expr(b)
+    least = an.form_range(b).lo
+    if least is None or least <= 0:
+        return ZERO if a == ZERO else ({Op(name, (forms.to_expr(a), divisor)): 1}, 0)
+    quotient = _divide_polynomial(a, b)
+    rest = forms.add(a, forms.mul(quotient, b), -1)
+    below = forms.add(forms.add(b, rest, -1), ({}, -1))
+    if rest == ZERO or (compare.nonnegative(an, rest) and compare.nonnegative(an, below)):
+        return quotient if name == "floordiv" else rest
+    atom = Op(name, (forms.to_expr(rest), divisor))
+    return forms.add(quotient, ({atom: 1}, 0)) if name == "floordiv" else ({atom: 1}, 0)
+
+
+def _divide_polynomial(a: Form, b: Form) -> Form:
+    """The quotient by b's leading term (the one with most factors), term by term."""
+    lead, c = max(b[0].items(), key=lambda t: (len(forms.factors(t[0])), -abs(t[1]), forms.order(t[0])))
+    by = forms.factors(lead)
+    quotient = ZERO
+    for atom, k in a[0].items():
+        left = forms.divide_monomial(atom, by)
+        if left is not None and k % c == 0:
+            term: Form = ({forms.monomial(left): k // c}, 0) if left else ({}, k // c)
+            quotient = forms.add(quotient, term)
+    return quotient
+
+
+# -- digits -----------------------------------------------------------------------------------------------------
+
+
+def merge_digits(an: Analyzer, a: Form) -> Form:
+    """Put `x // (k*m) * m + (x // k) % m` together, as `x // k`, and undo whole divisions."""
+    terms = a[0]
+    divided = False
+    for atom in terms:
+        if type(atom) is Op and (atom.name == "floordiv" or atom.name == "mod"):
+            divided = True
+            break
+    if not divided:
+        return a
+    views = {atom: _digit(atom) for atom in terms}
+    for atom, c in terms.items():
+        x, k, m = views[atom]
+        if m is None:
+            if k > 1 and c % k == 0 and an.form_divisor(an.form(x)) % k == 0:
+                rest = forms.add(a, ({atom: 1}, 0), -c)
+                return merge_digits(an, forms.add(rest, an.form(x), c // k))
+            continue
+        for other, co in terms.items():
+            y, ky, my = views[other]
+            if other is not atom and y is x and ky == k * m and co == c * m:
+                rest = forms.add(forms.add(a, ({atom: 1}, 0), -c), ({other: 1}, 0), -co)
+                merged = floordiv_const(an, an.form(x), k)
+                if my is not None:
+                    merged = mod_const(an, merged, m * my)
+                return merge_digits(an, forms.add(rest, merged, c))
+        merged_plain = _merge_plain(an, a, atom, c, x, k, m)
+        if merged_plain is not None:
+            return merge_digits(an, merged_plain)
+    return a
+
+
+def _merge_plain(an: Analyzer, a: Form, atom: Expr, c: int, x: Expr, k: int, m: int) -> Form | None:
+    """`c*((x // k) % m) + c*m*q` where q, the higher part, is not one atom: x // (k*m) as a form (or part of it)."""
+    higher = floordiv_const(an, an.form(x), k * m)
+    if len(higher[0]) + (higher[1] != 0) < 2 or not higher[0]:
+        return None
+    if any(a[0].get(t) != h * c * m for t, h in higher[0].items()):
+        return None
+    rest = forms.add(forms.add(a, ({atom: 1}, 0), -c), higher, -c * m)
+    return forms.add(rest, floordiv_const(an, an.form(x), k), c)
+
+
+def _digit(atom: Expr) -> tuple[Expr, int, int | None]:
+    """`atom` as `(x // k) % m`; m is None where there is no remainder."""
+    m: int | None = None
+    x = atom
+    if type(x) is Op and x.name == "mod" and type(x.args[1]) is Const and x.args[1].value > 0:
+        m = x.args[1].value
+        x = x.args[0]
+    if type(x) is Op and x.name == "floordiv" and type(x.args[1]) is Const and x.args[1].value > 0:
+        return x.args[0], x.args[1].value, m
+    return x, 1, m

@@ -1,0 +1,159 @@
+"""Linear forms: an i64 expression as an integer combination of opaque *atoms* plus a constant.
+
+    (i + 1) * 8 + j - n * m   is   8*i + j - 1*(n*m) + 8
+
+Inside this package a form is a pair `(terms, constant)` of a dict and an int, never changed once made. An atom is a
+variable, a load, an operator that is not linear, or a product of such (a *monomial*: its factors sorted, so that equal
+products are one expression). Index arithmetic is taken as exact: overflow of i64 is not modelled.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tilewright.ir.expr import Const, Expr, Load, Op, Var, const
+
+Form = tuple[dict[Expr, int], int]
+
+ZERO: Form = ({}, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Linear:
+    """`sum(coefficient * atom) + constant`; coefficients are not zero."""
+
+    terms: tuple[tuple[Expr, int], ...]
+    constant: int
+
+    def coefficient(self, atom: Expr) -> int:
+        """The coefficient of an atom, 0 if it is absent (it may still occur inside other atoms)."""
+        for term, c in self.terms:
+            if term is atom:
+                return c
+        return 0
+
+
+def add(a: Form, b: Form, factor: int = 1) -> Form:
+    """`a + factor * b`."""
+    if not b[0]:
+        return (a[0], a[1] + factor * b[1])
+    terms = dict(a[0])
+    for atom, c in b[0].items():
+        total = terms.get(atom, 0) + c * factor
+        if total:
+            terms[atom] = total
+        else:
+            terms.pop(atom, None)
+    return (terms, a[1] + factor * b[1])
+
+
+def scale(a: Form, factor: int) -> Form:
+    if factor == 1:
+        return a
+    if factor == 0:
+        return ZERO
+    return ({atom: c * factor for atom, c in a[0].items()}, a[1] * factor)
+
+
+def factors(atom: Expr) -> tuple[Expr, ...]:
+    """The factors of a monomial."""
+    if type(atom) is Op and atom.name == "mul":
+        left, right = atom.args
+        return (*factors(left), *factors(right))
+    return (atom,)
+
+
+def monomial(parts: tuple[Expr, ...]) -> Expr:
+    """The product of atoms, in canonical order."""
+    ordered = sorted(parts, key=order) if len(parts) > 1 else parts
+    result = ordered[0]
+    for factor in ordered[1:]:
+        result = Op("mul", (result, factor))
+    return result
+
+
+def mul(a: Form, b: Form) -> Form:
+    """The product, multiplied out."""
+    if not a[0]:
+        return scale(b, a[1])
+    if not b[0]:
+        return scale(a, b[1])
+    result: Form = ({}, a[1] * b[1])
+    if b[1]:
+        result = add(result, (a[0], 0), b[1])
+    if a[1]:
+        result = add(result, (b[0], 0), a[1])
+    for x, c in a[0].items():
+        for y, d in b[0].items():
+            result = add(result, ({monomial((*factors(x), *factors(y))): c * d}, 0))
+    return result
+
+
+def divide_monomial(atom: Expr, by: tuple[Expr, ...]) -> tuple[Expr, ...] | None:
+    """The factors of `atom` without those of `by`; None if some are missing."""
+    left = list(factors(atom))
+    for factor in by:
+        if factor not in left:
+            return None
+        left.remove(factor)
+    return tuple(left)
+
+
+def order(e: Expr) -> str:
+    """A text that orders atoms the same way in every process."""
+    if type(e) is Var:
+        return e.name
+    if type(e) is Op:
+        return f"{e.name}({','.join([order(a) for a in e.args])})"
+    if type(e) is Const:
+        return str(e.value)
+    if type(e) is Load:
+        return f"{e.buffer.name}[{','.join([order(i) for i in e.indices])}]"
+    return str(e)
+
+
+def _position(term: tuple[Expr, int]) -> tuple[int, int, bool, str]:
+    atom, c = term
+    return (-len(factors(atom)), -abs(c), c < 0, order(atom))
+
+
+def to_expr(form: Form) -> Expr:
+    """The canonical expression: products first, then falling coefficients, the constant last."""
+    terms, constant = form
+    if not terms:
+        return const(constant)
+    if len(terms) == 1:
+        ((atom, c),) = terms.items()
+        if c == 1:
+            return atom if constant == 0 else _plus(atom, constant)
+        if c < 0 < constant:
+            return Op("sub", (const(constant), atom if c == -1 else Op("mul", (atom, const(-c)))))
+        return _plus(Op("mul", (atom, const(c))), constant)
+    ordered = sorted(terms.items(), key=_position)
+    # A sum starts with something positive if there is any.
+    first = next((t for t in ordered if t[1] > 0), None)
+    result: Expr | None = None
+    if first is not None:
+        ordered.remove(first)
+        result = _term(*first)
+    elif constant > 0:
+        result, constant = const(constant), 0
+    for atom, c in ordered:
+        if result is None:
+            result = _term(atom, c)
+        elif c > 0:
+            result = Op("add", (result, _term(atom, c)))
+        else:
+            result = Op("sub", (result, _term(atom, -c)))
+    assert result is not None
+    return _plus(result, constant)
+
+
+def _term(atom: Expr, c: int) -> Expr:
+    return atom if c == 1 else Op("mul", (atom, const(c)))
+
+
+def _plus(e: Expr, constant: int) -> Expr:
+    if constant == 0:
+        return e
+    return Op("add", (e, const(constant))) if constant > 0 else Op("sub", (e, const(-constant)))

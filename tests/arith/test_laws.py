@@ -1,0 +1,87 @@
+"""Laws of the simplifier on random expressions: the value stays, bounds contain it, proofs are true."""
+
+from __future__ import annotations
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.arith.evaluate import conditions, evaluate, int_exprs
+from tilewright.arith import Analyzer, bounds, prove, simplify, symbolic_bounds
+from tilewright.ir.expr import Expr, Var, const, minimum
+from tilewright.ir.rewrite import substitute
+
+X, Y = Var("x"), Var("y", lo=-20, hi=20)
+N, M = Var("n", lo=1), Var("m", lo=1, multiple=4)
+I, J, K = Var("i"), Var("j"), Var("k")
+# Extents of many forms: a literal, a symbol, a rounded-up quotient, one that depends on another loop.
+EXTENTS: dict[Var, Expr] = {I: const(5), J: (N + 3) // 4, K: minimum(const(4), N - J * 4)}
+LEAVES: list[Expr] = [X, Y, N, M, I, J, K]
+SETTINGS = settings(max_examples=400, deadline=None, suppress_health_check=list(HealthCheck))
+
+
+@st.composite
+def points(draw: st.DrawFn) -> dict[Var, int]:
+    """Values of all variables, inside their ranges."""
+    n = draw(st.integers(1, 21))
+    j = draw(st.integers(0, (n + 3) // 4 - 1))
+    return {
+        X: draw(st.integers(-30, 30)),
+        Y: draw(st.integers(-20, 20)),
+        N: n,
+        M: 4 * draw(st.integers(1, 6)),
+        I: draw(st.integers(0, 4)),
+        J: j,
+        K: draw(st.integers(0, min(4, n - j * 4) - 1)),
+    }
+
+
+@SETTINGS
+@given(int_exprs(LEAVES, 4), st.lists(points(), min_size=4, max_size=8))
+def test_simplify_keeps_the_value_and_bounds_contain_it(e: Expr, samples: list[dict[Var, int]]) -> None:
+    simple = simplify(e, EXTENTS)
+    found = bounds(e, EXTENTS)
+    assert simplify(simple, EXTENTS) is simple
+    for values in samples:
+        value = int(evaluate(e, values))
+        assert int(evaluate(simple, values)) == value
+        assert found.contains(value), found
+
+
+@SETTINGS
+@given(conditions(LEAVES), st.lists(points(), min_size=4, max_size=8))
+def test_conditions_keep_their_truth(e: Expr, samples: list[dict[Var, int]]) -> None:
+    simple = simplify(e, EXTENTS)
+    proven, refuted = prove(e, EXTENTS), prove(~e, EXTENTS)
+    assert not (proven and refuted)
+    for values in samples:
+        truth = bool(evaluate(e, values))
+        assert bool(evaluate(simple, values)) == truth
+        assert not proven or truth
+        assert not refuted or not truth
+
+
+@SETTINGS
+@given(int_exprs([X, N, M, I, J, K], 3), st.lists(points(), min_size=4, max_size=8))
+def test_symbolic_bounds_contain_the_value(e: Expr, samples: list[dict[Var, int]]) -> None:
+    ends = symbolic_bounds(e, {I: EXTENTS[I], K: EXTENTS[K]}, {J: EXTENTS[J]})
+    if ends is None:
+        return
+    lo, hi = ends
+    for values in samples:
+        outer = {v: x for v, x in values.items() if v not in (I, K)}
+        assert int(evaluate(lo, outer)) <= int(evaluate(e, values)) <= int(evaluate(hi, outer))
+
+
+@SETTINGS
+@given(conditions([X, N, I]), conditions([X, N, I]), st.lists(points(), min_size=6, max_size=12))
+def test_facts_are_used_truthfully(fact: Expr, e: Expr, samples: list[dict[Var, int]]) -> None:
+    simple = Analyzer(EXTENTS, (fact,)).simplify(e)
+    for values in samples:
+        if evaluate(fact, values):
+            assert bool(evaluate(simple, values)) == bool(evaluate(e, values))
+
+
+@SETTINGS
+@given(int_exprs([I, X], 3))
+def test_substituting_a_loop_of_one_iteration(e: Expr) -> None:
+    assert simplify(e, {I: const(1)}) is simplify(substitute(e, {I: const(0)}))
