@@ -71,11 +71,12 @@ class OutputSpec:
 
 @dataclass(frozen=True, slots=True)
 class ParamSpec:
-    """A raw weight, as the user names and shapes it."""
+    """A raw weight, as the user names and shapes it. A `fixed` one is a constant of the model: updates leave it out."""
 
     name: str
     dtype: str
     shape: tuple[int, ...]
+    fixed: bool = False
 
     @property
     def nbytes(self) -> int:

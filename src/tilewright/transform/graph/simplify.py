@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from tilewright import ops
 from tilewright.ir.expr import const, is_const
 from tilewright.ir.graph import Graph, GraphBuilder, Node, Value
+from tilewright.transform.graph.fuse import Group
+from tilewright.transform.graph.memory import alias_sources
 
 
 def eliminate_dead(graph: Graph) -> Graph:
@@ -197,13 +199,14 @@ def _per_channel(factor: Value, data: Value) -> bool:
     return True
 
 
-def materialize_outputs(graph: Graph) -> Graph:
-    """Give every output memory of its own: outputs that are inputs, parameters, aliases or twice the same are copied."""
-    from tilewright.transform.graph.fuse import Group
-    from tilewright.transform.graph.memory import alias_sources
+def materialize_outputs(graph: Graph, *, share_params: bool = False) -> Graph:
+    """Give every output memory of its own: outputs that are inputs, parameters, aliases or twice the same are copied.
 
+    With `share_params` an output may be a parameter seen with another shape.
+    """
     sources = alias_sources([Group((n,), (), ()) for n in graph.nodes])
-    taken: set[Value] = {*graph.inputs, *graph.params}
+    taken: set[Value] = {*graph.inputs, *(() if share_params else graph.params)}
+    shared = set(graph.params) if share_params else set()
     constants = {v for n in graph.nodes if n.op == "constant" for v in n.outputs}
     builder = GraphBuilder(graph.name)
     builder.taken = {v.name for n in graph.nodes for v in n.outputs} | {v.name for v in taken}
@@ -215,7 +218,8 @@ def materialize_outputs(graph: Graph) -> Graph:
             root = sources[root]
         if root in taken or root in constants:
             value = root = ops.emit1(builder, "identity", value, name=f"{value.name}_copy")
-        taken.add(root)
+        if root not in shared:
+            taken.add(root)
         outputs.append(value)
     return _with_nodes(graph, tuple(builder.nodes), tuple(outputs)) if outputs != list(graph.outputs) else graph
 

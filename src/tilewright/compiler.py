@@ -1,0 +1,283 @@
+"""The compiler: every pass by name, in order.
+
+    model --import--> Graph --graph passes--> prepare + run --fuse--> groups --lower--> PrimFunc
+          --plan--> scheduled --lower_loops--> flat loops --emit--> LLVM --> objects --> Program --> Model
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tilewright import ops
+from tilewright.codegen.entry import EntryStep, emit_entry
+from tilewright.kernels import CompiledKernel, KernelTexts, compile_kernel
+from tilewright.codegen.llvm import compile_llvm
+from tilewright.ir.expr import Expr, as_int
+from tilewright.ir.graph import Graph, Node, Value
+from tilewright.ir.key import key
+from tilewright.ir.target import Target
+from tilewright.ir.verify import verify_graph
+from tilewright.runtime.manifest import (
+    InputSpec,
+    Manifest,
+    OutputSpec,
+    PackedSpec,
+    ParamSpec,
+    SymbolSpec,
+    TargetSpec,
+)
+from tilewright.runtime.model import Model
+from tilewright.runtime.program import Program
+from tilewright.support.errors import ModelError
+from tilewright.support.log import PassLog
+from tilewright.transform.graph.fuse import Group, fuse
+from tilewright.transform.graph.layout import assign_layouts
+from tilewright.transform.graph.memory import Step, Storage, alias_sources, assign_slots, is_alias, overwritable
+from tilewright.transform.graph.simplify import (
+    eliminate_common,
+    eliminate_dead,
+    fold_scales,
+    materialize_outputs,
+    remove_identities,
+)
+from tilewright.transform.graph.split import SplitGraph, split_prepare
+from tilewright.transform.lower import Kernel, lower_group
+
+SCHEDULE_VERSION = 1
+"""Changes whenever the same input would be compiled to other code; keeps old cache entries from being found."""
+
+Array = np.ndarray[Any, Any]
+Weights = Mapping[str, Array]
+
+
+def compile(
+    model: Any,
+    *,
+    threads: int = 1,
+    dims: Mapping[str, int] | None = None,
+    target: Target | None = None,
+) -> Model:
+    """Compile a model to native code.
+
+    Args:
+        model: path of an ONNX file, an `onnx.ModelProto`, or a `(Graph, weights)` pair.
+        threads: threads of a call, the caller's included.
+        dims: values for symbolic dimensions that shall be fixed, by name.
+        target: the machine; the host if None.
+
+    Raises ModelError (or a subclass) listing everything that is wrong with the model.
+    """
+    target = target or Target.host()
+    log = PassLog(f"compile {model if isinstance(model, str | Path) else type(model).__name__}")
+    graph, weights = log.run("import", import_model, model, dims)
+    return Model(compile_graph(graph, weights, target, log), threads=threads)
+
+
+def import_model(model: Any, dims: Mapping[str, int] | None = None) -> tuple[Graph, dict[str, Array]]:
+    """Any model to a graph and its weights by name."""
+    if isinstance(model, tuple) and len(model) == 2 and isinstance(model[0], Graph):
+        return model[0], dict(model[1])
+    if isinstance(model, Graph):
+        if model.params:
+            raise ModelError("a graph with parameters needs their values", expected="(graph, weights)")
+        return model, {}
+    from tilewright.frontend.onnx import import_onnx
+
+    imported = import_onnx(model, dims)
+    return imported.graph, imported.weights
+
+
+def graph_passes(target: Target) -> list[tuple[str, Callable[[Graph], Graph]]]:
+    """The passes over the whole graph, in order."""
+    return [
+        ("remove identities", remove_identities),
+        ("eliminate common", eliminate_common),
+        ("eliminate dead", eliminate_dead),
+        ("fold scales", fold_scales),
+        ("assign layouts", lambda g: assign_layouts(g, target)),
+        ("remove identities", remove_identities),
+        ("eliminate common", eliminate_common),
+        ("eliminate dead", eliminate_dead),
+        ("materialize outputs", materialize_outputs),
+    ]
+
+
+def compile_graph(graph: Graph, weights: Weights, target: Target, log: PassLog | None = None) -> Program:
+    """A graph and its weights to a program that the runtime can run."""
+    log = log or PassLog()
+    graph, constants = hoist_constants(graph)
+    structure = key(graph)
+    for name, function in graph_passes(target):
+        graph = log.run(name, function, graph)
+        verify_graph(graph)
+        log.dump(2, f"graph after {name}", lambda g=graph: str(g))  # type: ignore[misc]
+    split = log.run("split prepare", split_prepare, graph)
+    prepare = materialize_outputs(split.prepare, share_params=True)
+    split = SplitGraph(prepare, _with_params(split.run, split.prepare.outputs, prepare.outputs))
+    with log.timed("kernels"):
+        run_part = _compile_part(split.run, "run", target, log)
+        prepare_part = _compile_part(split.prepare, "prepare", target, log)
+    return _assemble(split, run_part, prepare_part, {**weights, **constants}, set(constants), structure, target, log)
+
+
+def hoist_constants(graph: Graph) -> tuple[Graph, dict[str, Array]]:
+    """Constants of several elements become parameters with a fixed value; scalars stay in the code."""
+    arrays: dict[str, Array] = {}
+    nodes: list[Node] = []
+    params = list(graph.params)
+    for node in graph.nodes:
+        if node.op == "constant" and (as_int(node.output.type.size) or 0) > 1:
+            value = node.output
+            params.append(value)
+            arrays[value.name] = node.attr("value").array
+        else:
+            nodes.append(node)
+    return Graph(graph.name, graph.inputs, tuple(params), tuple(nodes), graph.outputs), arrays
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """`run` or `prepare`, compiled: its groups, steps over values, and the distinct kernels."""
+
+    graph: Graph
+    groups: tuple[Group, ...]
+    steps: tuple[Step, ...]
+    kernels: tuple[tuple[Kernel, CompiledKernel], ...]
+
+
+def _compile_part(graph: Graph, name: str, target: Target, log: PassLog) -> _Part:
+    groups = log.run(f"fuse {name}", fuse, graph)
+    steps: list[Step] = []
+    kernels: dict[str, tuple[Kernel, CompiledKernel]] = {}
+    for i, group in enumerate(groups):
+        if is_alias(group):
+            continue
+        kernel = log.run(f"lower {name}", lower_group, group, f"{name}{i}_{group.nodes[-1].op}")
+        over = overwritable(group)
+        if over:
+            func = kernel.func
+            kernel = replace(kernel, func=replace(func, attrs=(*func.attrs, ("noalias", False))))
+        done = log.run("kernel", compile_kernel, kernel.func, target, SCHEDULE_VERSION)
+        kernels.setdefault(done.symbol, (kernel, done))
+        steps.append(Step(done.symbol, group, kernel.args, done.workspaces, done.symbols, kernel.label, over))
+    return _Part(graph, tuple(groups), tuple(steps), tuple(kernels.values()))
+
+
+def _with_params(run: Graph, old: Sequence[Value], new: Sequence[Value]) -> Graph:
+    """`run` reading `new` parameters where it read `old` ones (copies made so that each has its own memory)."""
+    renamed = {a: b for a, b in zip(old, new, strict=True) if a != b}
+    if not renamed:
+        return run
+    nodes = tuple(
+        Node(n.op, tuple(None if v is None else renamed.get(v, v) for v in n.inputs), n.outputs, n.attrs)
+        for n in run.nodes
+    )
+    params = tuple(renamed.get(v, v) for v in run.params)
+    return Graph(run.name, run.inputs, params, nodes, tuple(renamed.get(v, v) for v in run.outputs))
+
+
+def _assemble(
+    split: SplitGraph,
+    run: _Part,
+    prepare: _Part,
+    weights: Weights,
+    fixed: set[str],
+    structure: str,
+    target: Target,
+    log: PassLog,
+) -> Program:
+    """Slots, the native entry and the manifest."""
+    graph, raw = split.run, split.prepare.params
+    symbols = graph.symbols
+    run_aliases, prepare_aliases = alias_sources(run.groups), alias_sources(prepare.groups)
+    run_storage = assign_slots(run.steps, [*graph.inputs, *graph.outputs, *graph.params], run_aliases, symbols)
+    prepare_storage = assign_slots(prepare.steps, [*raw, *graph.params], prepare_aliases, ())
+    shapes = [*run_storage.sizes, *(d for v in graph.outputs for d in v.shape)]
+    entry = log.run("entry", _entry, run_storage, prepare_storage, run, prepare, shapes, symbols, target)
+    objects = {"entry": entry}
+    objects.update((done.symbol, done.object) for part in (run, prepare) for _, done in part.kernels)
+    manifest = Manifest(
+        name=graph.name,
+        target=TargetSpec(target.triple, target.cpu, tuple(target.features)),
+        symbols=tuple(
+            SymbolSpec(s.name, s.lo if s.lo is not None else 0, s.hi if s.hi is not None else (1 << 31) - 1, s.multiple)
+            for s in symbols
+        ),
+        inputs=tuple(InputSpec(v.name, v.dtype.name, _dims(v)) for v in graph.inputs),
+        outputs=tuple(OutputSpec(v.name, v.dtype.name, _dims(v)) for v in graph.outputs),
+        params=tuple(ParamSpec(v.name, v.dtype.name, _numbers(v), v.name in fixed) for v in raw),
+        packed=tuple(_packed(v, set(raw), prepare_aliases) for v in graph.params),
+        run_temps=run_storage.temps,
+        run_steps=run_storage.steps,
+        prepare_temps=prepare_storage.temps,
+        prepare_steps=prepare_storage.steps,
+        structure_key=structure,
+        schedule_version=SCHEDULE_VERSION,
+    )
+    return Program(manifest, objects, {v.name: weights[v.name] for v in raw}, _texts(split, run, prepare, target))
+
+
+def _entry(
+    run_storage: Storage,
+    prepare_storage: Storage,
+    run: _Part,
+    prepare: _Part,
+    shapes: Sequence[Expr],
+    symbols: Sequence[Any],
+    target: Target,
+) -> bytes:
+    """The object code of tw_run, tw_prepare and tw_shapes."""
+    run_steps = [EntryStep(s.kernel, s.slots, s.symbols) for s in run_storage.steps]
+    prepare_steps = [EntryStep(s.kernel, s.slots, s.symbols) for s in prepare_storage.steps]
+    return compile_llvm(emit_entry(run_steps, prepare_steps, shapes, symbols, target), target)
+
+
+def _packed(value: Value, raw: set[Value], aliases: Mapping[Value, Value]) -> PackedSpec:
+    root = value
+    while root in aliases:
+        root = aliases[root]
+    size = as_int(value.type.size)
+    assert size is not None, f"parameter {value.name} has a symbolic shape"
+    return PackedSpec(value.name, size * value.dtype.itemsize, root.name if root in raw else None)
+
+
+def _dims(value: Value) -> tuple[int | str, ...]:
+    numbers = (as_int(d) for d in value.shape)
+    return tuple(str(d) if n is None else n for n, d in zip(numbers, value.shape, strict=True))
+
+
+def _numbers(value: Value) -> tuple[int, ...]:
+    return tuple(d for d in _dims(value) if isinstance(d, int))
+
+
+def _texts(split: SplitGraph, run: _Part, prepare: _Part, target: Target) -> dict[str, Callable[[], str]]:
+    """What `Model.show` prints, made when asked."""
+    kernels = [kernel for part in (run, prepare) for kernel, _ in part.kernels]
+
+    def each(text: Callable[[KernelTexts], str]) -> Callable[[], str]:
+        def make() -> str:
+            return "\n\n".join(f"// {k.label}\n{text(KernelTexts(k.func, target))}" for k in kernels)
+
+        return make
+
+    return {
+        "graph": lambda: f"{split.prepare}\n\n{split.run}",
+        "loops": each(lambda t: t.loops()),
+        "schedule": each(lambda t: t.schedule()),
+        "llvm": each(lambda t: t.llvm()),
+        "asm": each(lambda t: t.asm()),
+    }
+
+
+def digest(*parts: str) -> str:
+    """A key for the object cache."""
+    return hashlib.blake2b("\0".join(parts).encode(), digest_size=16).hexdigest()
+
+
+__all__ = ["compile", "compile_graph", "graph_passes", "ops"]
