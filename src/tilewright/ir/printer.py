@@ -50,6 +50,11 @@ def stmt_text(s: Stmt) -> str:
     return "\n".join(_StmtPrinter().lines(s))
 
 
+def buffer_text(b: Buffer) -> str:
+    """A buffer's declaration: `A: f32[n, 4] in local align 64`."""
+    return _StmtPrinter().buffer(b)
+
+
 def func_text(f: PrimFunc) -> str:
     """A loop program: `func @name(A: f32[n], ...) where n in 1..8 { ... }`."""
     printer = _StmtPrinter()

@@ -1,0 +1,222 @@
+"""Digests of programs: equal for programs that are equal up to names, different under any other change.
+
+A program is written as a list of numbers and strings in which every variable, buffer, block and value is the number of
+its first appearance, and every sub-expression is written once. The digest is of that list, so it does not depend on the
+process, and shared expressions cost nothing.
+"""
+
+from __future__ import annotations
+
+import struct
+from hashlib import blake2b
+from typing import Any
+
+from tilewright.ir.dtype import DType, dtype
+from tilewright.ir.expr import Buffer, Const, Expr, Load, Op, Reduce, Reducer, Var
+from tilewright.ir.graph import ConstantArray, Graph, TensorType, Value
+from tilewright.ir.loops import (
+    Allocate,
+    Annotations,
+    Block,
+    For,
+    If,
+    Intrinsic,
+    Let,
+    PrimFunc,
+    Region,
+    Seq,
+    Stmt,
+    Store,
+)
+
+DIGEST_BYTES = 16
+
+
+def key(x: PrimFunc | Graph | Expr) -> str:
+    """128 bits in hexadecimal that identify a program up to renaming of its variables, buffers, blocks and values, of
+    symbols, and of the program itself. A graph's weights are not part of it (their types are), constant arrays are."""
+    writer = _Writer()
+    match x:
+        case PrimFunc():
+            writer.func(x)
+        case Graph():
+            writer.graph(x)
+        case Expr():
+            writer.tokens.append(f"expr {writer.expr(x)}")
+        case _:
+            raise TypeError(f"no key for a {type(x).__name__}")
+    return digest(writer.tokens)
+
+
+def digest(tokens: list[str]) -> str:
+    """A digest of strings that tells apart any two different lists."""
+    # Lengths first: then no separator inside a string can imitate another list.
+    lengths = ",".join([str(len(token)) for token in tokens])
+    text = f"{lengths}\n{''.join(tokens)}"
+    return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=DIGEST_BYTES).hexdigest()
+
+
+class _Writer:
+    """Tokens of a program, and the numbers of what has been named so far."""
+
+    def __init__(self) -> None:
+        self.tokens: list[str] = []
+        self.exprs: dict[Expr, int] = {}
+        self.buffers: dict[Buffer, int] = {}
+        self.values: dict[Value, int] = {}
+        self.types: dict[TensorType, int] = {}
+
+    # Expressions: the number of an expression is its place among those written.
+
+    def expr(self, e: Expr) -> int:
+        number = self.exprs.get(e)
+        if number is None:
+            text = self._expr(e)
+            number = self.exprs[e] = len(self.exprs)
+            self.tokens.append(text)
+        return number
+
+    def _expr(self, e: Expr) -> str:
+        match e:
+            case Op():
+                args = " ".join([str(self.expr(a)) for a in e.args])
+                return f"{e.name} {args} {e.dtype.name}" if e.name in ("cast", "bitcast") else f"{e.name} {args}"
+            case Var():
+                return f"var {e.dtype.name} {e.lo} {e.hi} {e.multiple}"
+            case Const():
+                value = struct.pack("<d", e.value).hex() if e.dtype.is_float else e.value
+                return f"const {e.dtype.name} {value}"
+            case Load():
+                return f"load {self.buffer(e.buffer)} {self.list(e.indices)}"
+            case Reduce():
+                return self._reduce(e)
+        raise TypeError(f"not an expression: {type(e).__name__}")
+
+    def list(self, exprs: tuple[Expr, ...]) -> str:
+        return " ".join([str(self.expr(e)) for e in exprs])
+
+    def _reduce(self, e: Reduce) -> str:
+        axes = " ".join(f"{self.expr(v)} {self.expr(extent)}" for v, extent in e.axes)
+        reducer = self._reducer(e.reducer)
+        return f"reduce {reducer} | {axes} | {self.list(e.values)} | {self.expr(e.condition)} {e.index}"
+
+    def _reducer(self, r: Reducer) -> str:
+        return " | ".join(self.list(part) for part in (r.lhs, r.rhs, r.result, r.identity))
+
+    def buffer(self, b: Buffer) -> int:
+        """The number of a buffer; its type is written at its first appearance."""
+        number = self.buffers.get(b)
+        if number is None:
+            shape = self.list(b.shape)
+            number = self.buffers[b] = len(self.buffers)
+            self.tokens.append(f"buffer {b.dtype.name} [{shape}] {b.align} {b.scope}")
+        return number
+
+    # Loop programs
+
+    def func(self, f: PrimFunc) -> None:
+        params = " ".join([str(self.buffer(b)) for b in f.params])
+        buffers = " ".join([str(self.buffer(b)) for b in f.buffers])
+        self.tokens.append(f"func [{params}] [{buffers}] {len(f.attrs)}")
+        self.annotations(f.attrs)
+        self.stmt(f.body)
+
+    def stmt(self, s: Stmt) -> None:
+        tokens = self.tokens
+        match s:
+            case Store():
+                index, value = self.list(s.indices), self.expr(s.value)
+                tokens.append(f"store {self.buffer(s.buffer)} [{index}] {value}")
+            case For():
+                extent = self.expr(s.extent)
+                tokens.append(f"for {self.expr(s.var)} {extent} {s.kind} {len(s.annotations)} {s.thread}")
+                self.annotations(s.annotations)
+                self.stmt(s.body)
+            case Seq():
+                tokens.append(f"seq {len(s.stmts)}")
+                for child in s.stmts:
+                    self.stmt(child)
+            case Block():
+                self._block(s)
+            case Let():
+                value = self.expr(s.value)
+                tokens.append(f"let {self.expr(s.var)} {value}")
+                self.stmt(s.body)
+            case If():
+                tokens.append(f"if {self.expr(s.condition)} {s.orelse is not None}")
+                for child in s.children:
+                    self.stmt(child)
+            case Allocate():
+                tokens.append(f"alloc {self.buffer(s.buffer)}")
+                self.stmt(s.body)
+            case Intrinsic():
+                outputs, inputs = ("; ".join(map(self._region, side)) for side in (s.outputs, s.inputs))
+                tokens.append(f"call [{outputs}] [{inputs}] {s.name}")
+            case _:
+                raise TypeError(f"not a statement: {type(s).__name__}")
+
+    def _block(self, s: Block) -> None:
+        iters = [f"{self.expr(it.binding)} {self.expr(it.extent)} {self.expr(it.var)} {it.kind}" for it in s.iters]
+        self.tokens.append(
+            f"block [{'; '.join(iters)}] {self.expr(s.predicate)} {s.init is not None} {len(s.annotations)}"
+        )
+        self.annotations(s.annotations)
+        for child in s.children:
+            self.stmt(child)
+
+    def _region(self, region: Region) -> str:
+        ranges = " ".join(f"{self.expr(start)} {self.expr(extent)}" for start, extent in region.ranges)
+        return f"{self.buffer(region.buffer)} {ranges}"
+
+    def annotations(self, annotations: Annotations) -> None:
+        for name, value in annotations:
+            self.tokens.append(name)
+            self.tokens.append(self._attr(value))
+
+    # Graphs
+
+    def graph(self, g: Graph) -> None:
+        for value in (*g.inputs, *g.params):
+            self.define(value)
+        self.tokens.append(f"graph {len(g.inputs)} {len(g.params)} {len(g.nodes)}")
+        for node in g.nodes:
+            inputs = " ".join(["-" if v is None else str(self.values[v]) for v in node.inputs])
+            self.tokens.append(node.op)
+            self.tokens.append(f"[{inputs}] {len(node.attrs)} {len(node.outputs)}")
+            self.annotations(node.attrs)
+            for value in node.outputs:
+                self.define(value)
+        self.tokens.append("return " + " ".join([str(self.values[v]) for v in g.outputs]))
+
+    def define(self, value: Value) -> None:
+        type = value.type
+        number = self.types.get(type)
+        if number is None:
+            shape = self.list(type.shape)
+            number = self.types[type] = len(self.types)
+            self.tokens.append(f"type {type.dtype.name} [{shape}] {type.layout}")
+        self.values[value] = len(self.values)
+        self.tokens.append(f"value {number}")
+
+    def _attr(self, value: Any) -> str:
+        """An attribute or annotation; the first word is its kind, so that `1`, `1.0`, `true` and "1" differ."""
+        match value:
+            case None:
+                return "none"
+            case bool() | int():
+                return f"{type(value).__name__} {value}"
+            case float():
+                return f"float {struct.pack('<d', value).hex()}"
+            case str():
+                return f"str {value}"
+            case DType():
+                return f"dtype {value.name}"
+            case Expr():
+                return f"expr {self.expr(value)}"
+            case ConstantArray():
+                array = value.array
+                content = blake2b(array.tobytes(), digest_size=DIGEST_BYTES).hexdigest()
+                return f"array {dtype(array.dtype).name} {list(array.shape)} {content}"
+            case tuple():
+                return digest([self._attr(v) for v in value])
+        raise TypeError(f"an attribute cannot hold {type(value).__name__}")
