@@ -1,0 +1,165 @@
+"""Solving index expressions for the variables in them: points (layouts, inlining) and boxes (moving blocks).
+
+An index map is a tuple of expressions such as `(i // 16, j, i % 16)` or `(i * 16 + j,)`. What can be solved: variables,
+quotients with their remainders, and sums in mixed radix.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from tilewright.arith import bounds, linear, prove, prove_equal, simplify
+from tilewright.ir.expr import Expr, Op, Var, as_int, ceildiv, const, maximum, minimum
+
+Range = tuple[Expr, Expr]
+"""An inclusive range."""
+
+
+def quotient(e: Op) -> tuple[Expr, Expr, Expr | None]:
+    """(base, divisor, modulus) such that `e` is `base // divisor % modulus`; modulus None: without the remainder."""
+    inner, operand = e.args
+    if e.name == "floordiv":
+        size = as_int(inner.args[1]) if isinstance(inner, Op) and inner.name == "mod" else None
+        step = as_int(operand)
+        if isinstance(inner, Op) and size and step and size % step == 0:
+            return inner.args[0], operand, const(size // step)
+        return inner, operand, None
+    if isinstance(inner, Op) and inner.name == "floordiv":
+        return inner.args[0], inner.args[1], operand
+    return inner, const(1), operand
+
+
+def is_quotient(e: Expr) -> bool:
+    return isinstance(e, Op) and e.name in ("floordiv", "mod")
+
+
+def chain_of(base: Expr, pieces: Sequence[tuple[Expr, Expr | None]], extents: Mapping[Var, Expr]) -> list[int] | None:
+    """The pieces (divisor, modulus) that together determine `base`, least significant first, or None."""
+    reached: Expr = const(1)
+    chosen: list[int] = []
+    for _ in pieces:
+        k = next((k for k, (d, _) in enumerate(pieces) if d is reached or prove_equal(d, reached)), None)
+        if k is None or k in chosen:
+            return None
+        chosen.append(k)
+        modulus = pieces[k][1]
+        if modulus is None or prove(base < reached * modulus, extents):
+            return chosen
+        reached = reached * modulus
+    return None
+
+
+def solve(indices: Sequence[Expr], values: Sequence[Expr], extents: Mapping[Var, Expr]) -> dict[Var, Expr]:
+    """The variables of `extents` that `indices == values` determines, each as an expression of the values.
+
+    Only right at points that the map reaches (`values` must be the map of some point in `extents`).
+    """
+    known = list(zip(indices, values, strict=True))
+    pieces: dict[Expr, list[tuple[Expr, Expr | None, Expr]]] = {}
+    solved: dict[Var, Expr] = {}
+    while known:
+        index, value = known.pop()
+        if isinstance(index, Var):
+            if index in extents and index not in solved:
+                solved[index] = value
+        elif isinstance(index, Op) and is_quotient(index):
+            base, divisor, modulus = quotient(index)
+            found = pieces.setdefault(base, [])
+            found.append((divisor, modulus, value))
+            chain = chain_of(base, [(d, m) for d, m, _ in found], extents)
+            if chain is not None:
+                whole: Expr = const(0)
+                for k in reversed(chain):
+                    whole = whole + found[k][2] * found[k][0]
+                known.append((base, whole))
+        else:
+            known.extend(_digits(index, value, extents))
+    return {v: simplify(e) for v, e in solved.items()}
+
+
+def _digits(index: Expr, value: Expr, extents: Mapping[Var, Expr]) -> list[tuple[Expr, Expr]]:
+    """The terms of a sum in mixed radix, each with its value; none if the sum is not of that kind."""
+    form = linear(index)
+    terms = sorted(form.terms, key=lambda term: term[1])
+    if not terms or terms[0][0] is index or terms[0][1] <= 0:
+        return []
+    below = 0
+    for term, step in terms:
+        interval = bounds(term, extents)
+        if below >= step or interval.lo is None or interval.lo < 0:
+            return []
+        if (term, step) != terms[-1]:
+            if interval.hi is None:
+                return []
+            below += step * interval.hi
+    rest = value - form.constant if form.constant else value
+    found: list[tuple[Expr, Expr]] = []
+    for k in range(len(terms)):
+        term, step = terms[k]
+        if k + 1 == len(terms):
+            found.append((term, rest // step))
+        elif terms[k + 1][1] % step == 0:
+            found.append((term, rest // step % (terms[k + 1][1] // step)))
+        else:
+            return []
+    return found
+
+
+def solve_ranges(
+    indices: Sequence[Expr], ranges: Sequence[Range | None], extents: Mapping[Var, Expr]
+) -> dict[Var, Range]:
+    """For the variables of `extents`: where they may lie so that each index may lie in its range (None: anywhere)."""
+    found: dict[Var, Range] = {}
+    tops: dict[Expr, list[tuple[Expr, Expr | None, Range]]] = {}
+    for index, box in zip(indices, ranges, strict=True):
+        if box is None:
+            continue
+        if isinstance(index, Op) and is_quotient(index):
+            base, divisor, modulus = quotient(index)
+            if isinstance(base, Var):
+                tops.setdefault(base, []).append((divisor, modulus, box))
+            continue
+        form = linear(index)
+        if len(form.terms) == 1 and isinstance(form.terms[0][0], Var) and form.terms[0][1] > 0:
+            var, step = form.terms[0]
+            low = simplify(ceildiv(box[0] - form.constant, step))
+            high = simplify((box[1] - form.constant) // step)
+            assert isinstance(var, Var)
+            if var in extents:
+                found[var] = intersect(found[var], (low, high)) if var in found else (low, high)
+    for base, parts in tops.items():
+        for divisor, modulus, (low, high) in parts:
+            assert isinstance(base, Var)
+            if base in extents and modulus is None:
+                box = simplify(low * divisor), simplify(high * divisor + divisor - 1)
+                found[base] = intersect(found[base], box) if base in found else box
+    return found
+
+
+def union(a: Range, b: Range) -> Range:
+    """The least range that contains both."""
+    return lesser(a[0], b[0]), greater(a[1], b[1])
+
+
+def intersect(a: Range, b: Range) -> Range:
+    return greater(a[0], b[0]), lesser(a[1], b[1])
+
+
+def lesser(a: Expr, b: Expr) -> Expr:
+    """`min(a, b)`, decided where their difference is known."""
+    difference = bounds(simplify(a - b), {})
+    if difference.hi is not None and difference.hi <= 0:
+        return a
+    if difference.lo is not None and difference.lo >= 0:
+        return b
+    return minimum(a, b)
+
+
+def greater(a: Expr, b: Expr) -> Expr:
+    """`max(a, b)`, decided where their difference is known."""
+    difference = bounds(simplify(a - b), {})
+    if difference.lo is not None and difference.lo >= 0:
+        return a
+    if difference.hi is not None and difference.hi <= 0:
+        return b
+    return maximum(a, b)

@@ -1,0 +1,199 @@
+"""What iterations of a loop may do to one another: the checks behind reorder, parallel and vectorize.
+
+The facts they rest on hold for every function a front end makes and every primitive keeps: a block writes each element
+of its spatial domain once (or, for a reduction, only combines into it), and one iteration of a loop reads of an
+intermediate only what the same iteration, or an earlier statement, has written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from tilewright.arith import bounds, linear, prove, symbolic_bounds
+from tilewright.ir.expr import Buffer, Expr, Load, Op, Var, as_int, is_const
+from tilewright.ir.loops import Block, For, If, PrimFunc, Stmt, Store
+from tilewright.ir.rewrite import substitute, variables
+from tilewright.schedule.affine import chain_of, is_quotient, quotient
+from tilewright.schedule.state import (
+    blocks_in,
+    depends_on,
+    extents_of,
+    find,
+    loads_in,
+    loops_on,
+    read_buffers,
+    refuse,
+    stores_in,
+    written_buffers,
+)
+
+KNOWN_REDUCERS = ("add", "mul", "min", "max")
+
+
+def reduce_iters_using(block: Block, var: Var) -> list[str]:
+    """The reduction iterators of a block that a loop drives."""
+    return [it.var.name for it in block.iters if it.kind == "reduce" and depends_on(it.binding, var)]
+
+
+def spatial_bindings(block: Block) -> list[Expr]:
+    return [it.binding for it in block.iters if it.kind == "spatial"]
+
+
+def check_reduction_order(
+    func: PrimFunc, block: Block, loops: Sequence[For], before: Sequence[Var], after: Sequence[Var]
+) -> None:
+    """Refuse an order of loops in which a reduction would start again on a point that is already partly reduced.
+
+    A point that several iterations of a loop compute (overlapping tiles) is computed wholly by each of them; so a
+    reduction loop must not come to stand outside of such a loop.
+    """
+    if not block.is_reduction:
+        return
+    reducing = [v for v in before if reduce_iters_using(block, v)]
+    single = {loop.var for loop in loops if is_const(loop.extent, 1)}
+    for v in before:
+        if v in single:
+            continue
+        overtaken = [r for r in reducing if before.index(r) > before.index(v) and after.index(r) < after.index(v)]
+        if overtaken and v not in reducing and not injective(spatial_bindings(block), v, extents_of(loops)):
+            raise refuse(
+                func,
+                f"cannot move reduction loop {overtaken[0].name!r} outside of {v.name!r}: iterations of {v.name!r} "
+                f"compute the same points of block {block.name!r}",
+            )
+
+
+def check_independent(func: PrimFunc, loop: For, around: Sequence[For], *, reductions: bool) -> None:
+    """Refuse a loop whose iterations may not run at the same time.
+
+    `reductions`: a loop over a reduction with a known reducer (sum, product, min, max) is acceptable.
+    """
+    if as_int(loop.extent) == 1:
+        return
+    word = "vectorize" if reductions else "parallelize"
+    for block in blocks_in(loop.body):
+        reduces = reduce_iters_using(block, loop.var)
+        if reduces and not reductions:
+            raise refuse(
+                func,
+                f"cannot {word} loop {loop.var.name!r}: it drives reduction iterator {', '.join(reduces)} of block "
+                f"{block.name!r}, whose steps update the same elements",
+                hint="rfactor the block over this loop first, or choose a spatial loop",
+            )
+        if reduces:
+            _check_vector_reduction(func, loop, block)
+            continue
+        shared = [b for b in written_buffers(block) if not is_private(func, b, loop)]
+        if not shared:
+            continue
+        inner = extents_of(loops_on(find(loop.body, lambda s, b=block: s is b) or ()))  # type: ignore[misc]
+        if not injective(spatial_bindings(block), loop.var, inner | {loop.var: loop.extent}):
+            raise refuse(
+                func,
+                f"cannot {word} loop {loop.var.name!r}: two of its iterations may write the same elements of "
+                f"{shared[0].name!r} in block {block.name!r}",
+            )
+        _check_in_place(func, loop, block, word)
+
+
+def is_private(func: PrimFunc, buffer: Buffer, loop: For) -> bool:
+    """True if `buffer` is an intermediate that only the body of `loop` touches."""
+    if buffer in func.params:
+        return False
+    inside = {b.name for b in blocks_in(loop.body)}
+    return all(
+        b.name in inside for b in blocks_in(func.body) if buffer in written_buffers(b) or buffer in read_buffers(b)
+    )
+
+
+def _check_in_place(func: PrimFunc, loop: For, block: Block, word: str) -> None:
+    """A spatial block that reads what it writes must do so at the same element."""
+    writes = {(s.buffer, s.indices) for s in stores_in(block)}
+    for load in loads_in(block):
+        if load.buffer in {b for b, _ in writes} and (load.buffer, load.indices) not in writes:
+            raise refuse(
+                func,
+                f"cannot {word} loop {loop.var.name!r}: block {block.name!r} reads other elements of the buffer "
+                f"{load.buffer.name!r} that it writes",
+            )
+
+
+def _check_vector_reduction(func: PrimFunc, loop: For, block: Block) -> None:
+    if not has_known_reducer(block):
+        raise refuse(
+            func,
+            f"cannot vectorize loop {loop.var.name!r}: it drives a reduction of block {block.name!r} that is not a "
+            "plain sum, product, minimum or maximum",
+        )
+
+
+def has_known_reducer(block: Block) -> bool:
+    """True for `C[i] = C[i] op value` with op one of add, mul, min, max, the value not reading C."""
+    body: Stmt = block.body
+    if isinstance(body, If) and body.orelse is None:
+        body = body.then
+    if not isinstance(body, Store):
+        return False
+    target = Load(body.buffer, body.indices)
+    value = body.value
+    if not (isinstance(value, Op) and value.name in KNOWN_REDUCERS and target in value.args):
+        return False
+    other = value.args[1] if value.args[0] is target else value.args[0]
+    return body.buffer not in {n.buffer for n in loads_in(Store(body.buffer, body.indices, other))}
+
+
+def injective(values: Iterable[Expr], var: Var, extents: Mapping[Var, Expr]) -> bool:
+    """True if different values of `var` are known to give different `values`, whatever the other variables in
+    `extents` are (variables not in `extents` are fixed).
+
+    Works backwards from known expressions: `8*a + b` with 0 <= b < 8 determines a; `f // m` with `f % m` determine f.
+    """
+    known = [v for v in values if depends_on(v, var)]
+    parts: dict[Expr, list[tuple[Expr, Expr | None]]] = {}
+    while known:
+        value = known.pop()
+        if value is var:
+            return True
+        if isinstance(value, Op) and is_quotient(value):
+            base, divisor, modulus = quotient(value)
+            pieces = parts.setdefault(base, [])
+            pieces.append((divisor, modulus))
+            if chain_of(base, pieces, extents) is not None:
+                known.append(base)
+            continue
+        terms = _determined_terms(value, extents)
+        known.extend(t for t in terms if depends_on(t, var))
+        if not terms and _separated(value, var, extents):
+            return True
+    return False
+
+
+def _determined_terms(value: Expr, extents: Mapping[Var, Expr]) -> list[Expr]:
+    """The terms of a sum that its value determines: each steps further than all smaller ones together can reach."""
+    terms = [(e, abs(c)) for e, c in linear(value).terms if any(v in extents for v in variables(e))]
+    if len(terms) == 1 and terms[0][0] is value:
+        return []
+    terms.sort(key=lambda term: term[1])
+    reach: int | None = 0
+    reaches: list[int | None] = []
+    for e, step in terms:
+        reaches.append(reach)
+        interval = bounds(e, extents)
+        if reach is not None:
+            known = interval.lo is not None and interval.hi is not None
+            reach = reach + step * (interval.hi - interval.lo) if known else None  # type: ignore[operator]
+    found: list[Expr] = []
+    for (e, step), below in reversed(list(zip(terms, reaches, strict=True))):
+        if below is None or below >= step:
+            break
+        found.append(e)
+    return found
+
+
+def _separated(value: Expr, var: Var, extents: Mapping[Var, Expr]) -> bool:
+    """True if the values at `var + 1` all lie above those at `var` (for symbolic strides)."""
+    box = symbolic_bounds(value, {v: x for v, x in extents.items() if v is not var})
+    if box is None:
+        return False
+    low_next = substitute(box[0], {var: var + 1})
+    return prove(low_next > box[1], {var: extents[var]} if var in extents else {})

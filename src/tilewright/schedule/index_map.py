@@ -1,0 +1,57 @@
+"""Index maps: how a layout sends a buffer's indices to others, as `(i, j) -> (i, j // 16, j % 16)`."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tilewright.arith import simplify
+from tilewright.ir.expr import Expr, Var, as_expr
+from tilewright.ir.rewrite import substitute, variables
+from tilewright.schedule.affine import solve
+
+
+@dataclass(frozen=True, slots=True)
+class IndexMap:
+    """`results` over `variables`, one variable an old index and one result a new index."""
+
+    variables: tuple[Var, ...]
+    results: tuple[Expr, ...]
+
+    def __str__(self) -> str:
+        names = ", ".join(v.name for v in self.variables)
+        results = ", ".join(map(str, self.results))
+        return f"lambda {names}: ({results}{',' if len(self.results) == 1 else ''})"
+
+    def __call__(self, indices: Sequence[Expr]) -> tuple[Expr, ...]:
+        """The new indices of an element."""
+        mapping = dict(zip(self.variables, indices, strict=True))
+        return tuple(substitute(r, mapping) for r in self.results)
+
+    def inverse(self, indices: Sequence[Expr], shape: Sequence[Expr]) -> tuple[Expr, ...] | None:
+        """The old indices, in a buffer of `shape`, of an element that the map reaches; None if they are not known."""
+        extents = dict(zip(self.variables, shape, strict=True))
+        found = solve(self.results, indices, extents)
+        return tuple(found[v] for v in self.variables) if found.keys() == extents.keys() else None
+
+
+def index_map(f: IndexMap | Callable[..., Any], rank: int | None = None) -> IndexMap:
+    """The map that a Python function on indices describes. Raises TypeError if it is not a function of indices."""
+    if isinstance(f, IndexMap):
+        return f
+    parameters = list(inspect.signature(f).parameters.values())
+    if any(p.kind is p.VAR_POSITIONAL for p in parameters):
+        names = [f"i{k}" for k in range(rank or 0)]
+    else:
+        names = [p.name for p in parameters]
+    arguments = tuple(Var(name) for name in names)
+    results = f(*arguments)
+    if not isinstance(results, tuple | list):
+        results = (results,)
+    exprs = tuple(simplify(as_expr(r)) for r in results)
+    foreign = {v.name for e in exprs for v in variables(e)} - set(names)
+    if foreign:
+        raise TypeError(f"an index map mentions only its own indices, not {', '.join(sorted(foreign))}")
+    return IndexMap(arguments, exprs)

@@ -1,0 +1,201 @@
+"""Primitives that dissolve a block into its neighbour: compute_inline and reverse_compute_inline."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tilewright.arith import prove, prove_equal, simplify
+from tilewright.ir.expr import Buffer, Expr, Load, Var, const, equal
+from tilewright.ir.loops import Block, If, Intrinsic, PrimFunc, Stmt, Store, seq
+from tilewright.ir.rewrite import map_expr, map_stmt, substitute, variables, walk
+from tilewright.schedule.affine import solve
+from tilewright.schedule.state import (
+    block_path,
+    blocks_in,
+    conjoin,
+    last_block,
+    loads_in,
+    map_blocks,
+    read_buffers,
+    readers_of,
+    refuse,
+    replace_at,
+    stores_in,
+    writers_of,
+    written_buffers,
+)
+
+
+def compute_inline(func: PrimFunc, block: str) -> PrimFunc:
+    """Compute a block's elements where they are read, and drop its buffer.
+
+    Before::
+
+        for i in 0..n:
+            block B(vi = i): B[vi] = A[vi] + 1
+        for i2 in 0..n:
+            block C(vi2 = i2): C[vi2] = B[vi2] * 2
+
+    After `compute_inline("B")`::
+
+        for i2 in 0..n:
+            block C(vi2 = i2): C[vi2] = (A[vi2] + 1) * 2
+
+    Refuses reductions, blocks that write an output, blocks with other statements than stores, and index maps that
+    cannot be inverted.
+    """
+    path = block_path(func, block)
+    source = last_block(path)
+    stores = _plain_stores(func, source, "inline")
+    for buffer in stores:
+        _require_intermediate(func, source, buffer, "inline")
+        if len(writers_of(func, buffer)) > 1:
+            raise refuse(func, f"cannot inline block {block!r}: other blocks write {buffer.name!r} too")
+    readers = {b.name for buffer in stores for b in readers_of(func, buffer)} - {block}
+    if not readers:
+        raise refuse(func, f"cannot inline block {block!r}: no other block reads what it writes")
+    _require_stable_inputs(func, source, "inline")
+    extents = {it.var: it.extent for it in source.iters}
+    for store in stores.values():
+        used = {v for v in variables(store.value) if v in extents}
+        if not used <= solve(store.indices, store.indices, extents).keys() | _units(source):
+            raise refuse(func, f"cannot inline block {block!r}: its element is not known from the indices stored to")
+
+    def on_expr(e: Expr) -> Expr | None:
+        store = stores.get(e.buffer) if isinstance(e, Load) else None
+        if store is None:
+            return None
+        assert isinstance(e, Load)
+        point = solve(store.indices, e.indices, extents)
+        return substitute(store.value, {v: point.get(v, const(0)) for v in extents})
+
+    smaller = replace_at(func, path, None)
+    memo: dict[Expr, Expr] = {}
+
+    def on_block(b: Block) -> Stmt:
+        if b.name not in readers:
+            return b
+        for s in walk(b):
+            if isinstance(s, Intrinsic) and any(r.buffer in stores for r in s.inputs):
+                raise refuse(func, f"cannot inline block {block!r}: intrinsic {s.name!r} reads its buffer")
+        return map_stmt(b, lambda _: None, lambda e: map_expr(e, on_expr, memo))
+
+    return without_buffers(smaller.with_body(map_blocks(smaller.body, on_block)), tuple(stores))
+
+
+def reverse_compute_inline(func: PrimFunc, block: str) -> PrimFunc:
+    """Compute a block's elements where the one block it reads from produces them, and drop the buffer between.
+
+    Before::
+
+        for i in 0..n:
+            block B(vi = i): B[vi] = A[vi] + 1
+        for i2 in 0..n:
+            block C(vi2 = i2): C[vi2] = B[vi2] * 2
+
+    After `reverse_compute_inline("C")`::
+
+        for i in 0..n:
+            block B(vi = i): C[vi] = (A[vi] + 1) * 2
+
+    Refuses reductions on either side, several producers, and a read that does not say which element is to be computed.
+    """
+    what = "reverse-inline"
+    path = block_path(func, block)
+    consumer = last_block(path)
+    outputs = _plain_stores(func, consumer, what)
+    if len(outputs) != 1:
+        raise refuse(func, f"cannot {what} block {block!r}: it writes several buffers")
+    (output,) = outputs.values()
+    producers = [
+        (p, b)
+        for b in read_buffers(consumer)
+        for p in writers_of(func, b)
+        if b in func.buffers and p.name != block and len(readers_of(func, b)) == 1
+    ]
+    if len(producers) != 1:
+        names = ", ".join(p.name for p, _ in producers) or "none"
+        raise refuse(func, f"cannot {what} block {block!r}: it needs exactly one producer of its own", got=names)
+    producer, buffer = producers[0]
+    values = _plain_stores(func, producer, f"{what} block {block!r} into")
+    if len(values) != 1:
+        raise refuse(func, f"cannot {what} block {block!r}: its producer {producer.name!r} writes several buffers")
+    (value,) = values.values()
+    reads = [load for load in loads_in(consumer) if load.buffer == buffer]
+    if len(reads) != 1:
+        raise refuse(func, f"cannot {what} block {block!r}: it reads several elements of {buffer.name!r}")
+    order = [b.name for b in blocks_in(func.body)]
+    for other in read_buffers(consumer):
+        late = [w.name for w in writers_of(func, other) if order.index(w.name) > order.index(producer.name)]
+        if other != buffer and late:
+            raise refuse(func, f"cannot {what} block {block!r}: {late[0]!r} computes its input {other.name!r} too late")
+    extents = {it.var: it.extent for it in consumer.iters}
+    point = solve(reads[0].indices, value.indices, extents)
+    missing = [v.name for v in extents if v not in point and v not in _units(consumer)]
+    if missing:
+        raise refuse(
+            func, f"cannot {what} block {block!r}: its read of {buffer.name!r} does not determine {', '.join(missing)}"
+        )
+    point = {v: point.get(v, const(0)) for v in extents}
+    # Where the producer computes elements that the consumer does not read, nothing is stored.
+    around = {it.var: it.extent for it in producer.iters}
+    conditions: list[Expr] = []
+    for v, e in point.items():
+        conditions += [c for c in (e >= 0, e < extents[v]) if not prove(c, around)]
+    for given, made in zip(value.indices, reads[0].indices, strict=True):
+        reached = simplify(substitute(made, point))
+        if not prove_equal(given, reached, around):
+            conditions.append(equal(given, reached))
+    # Only the consumer's own variables are replaced; the producer's value goes in as it is.
+    inlined: dict[Expr, Expr] = {reads[0]: value.value}
+    indices, body = (
+        tuple(simplify(substitute(i, point)) for i in output.indices),
+        map_expr(output.value, lambda n: point.get(n) if isinstance(n, Var) else None, inlined),
+    )
+    stored: Stmt = Store(output.buffer, indices, body)
+    if conditions:
+        stored = If(conjoin(conditions), stored)
+    smaller = replace_at(func, path, None)
+    merged = replace_at(smaller, block_path(smaller, producer.name), replace(producer, body=stored))
+    return without_buffers(merged, (buffer,))
+
+
+def without_buffers(func: PrimFunc, gone: tuple[Buffer, ...]) -> PrimFunc:
+    return PrimFunc(func.name, func.params, func.body, tuple(b for b in func.buffers if b not in gone), func.attrs)
+
+
+def _units(block: Block) -> set[Var]:
+    return {it.var for it in block.iters if it.extent is const(1)}
+
+
+def _plain_stores(func: PrimFunc, block: Block, what: str) -> dict[Buffer, Store]:
+    """The stores of a block that does nothing but store values computed from other buffers."""
+    if block.is_reduction or block.init is not None:
+        raise refuse(func, f"cannot {what} block {block.name!r}: it is a reduction")
+    stores = stores_in(block)
+    if block.body != seq(stores) or len({s.buffer for s in stores}) != len(stores):
+        raise refuse(func, f"cannot {what} block {block.name!r}: its body is more than one store to each buffer")
+    own = [b.name for b in read_buffers(block) if b in written_buffers(block)]
+    if own:
+        raise refuse(func, f"cannot {what} block {block.name!r}: it reads {own[0]!r}, which it writes")
+    return {s.buffer: s for s in stores}
+
+
+def _require_intermediate(func: PrimFunc, block: Block, buffer: Buffer, what: str) -> None:
+    if buffer in func.params:
+        raise refuse(
+            func, f"cannot {what} block {block.name!r}: it writes {buffer.name!r}, a parameter of the function"
+        )
+
+
+def _require_stable_inputs(func: PrimFunc, block: Block, what: str) -> None:
+    """What the block reads must not be written after the block."""
+    order = [b.name for b in blocks_in(func.body)]
+    here = order.index(block.name)
+    for buffer in read_buffers(block):
+        for writer in writers_of(func, buffer):
+            if order.index(writer.name) > here:
+                raise refuse(
+                    func,
+                    f"cannot {what} block {block.name!r}: block {writer.name!r} writes its input {buffer.name!r} later",
+                )

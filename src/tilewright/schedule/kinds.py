@@ -1,0 +1,182 @@
+"""Primitives that say how a loop runs: unroll, vectorize, parallel, bind; and annotate, which only takes notes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tilewright.ir.expr import as_int
+from tilewright.ir.loops import Block, For, LoopKind, PrimFunc
+from tilewright.schedule.dependence import check_independent
+from tilewright.schedule.state import (
+    block_path,
+    blocks_in,
+    last_block,
+    last_loop,
+    loop_path,
+    loops_on,
+    outside_blocks,
+    refuse,
+    replace_at,
+)
+
+MAX_UNROLL = 4096
+THREADS = tuple(f"{kind}.{axis}" for kind in ("blockIdx", "threadIdx") for axis in "xyz") + ("vthread",)
+
+Note = int | str | float | bool
+
+
+def unroll(func: PrimFunc, loop: str) -> PrimFunc:
+    """Expand a loop of constant extent when code is generated.
+
+    Before::
+
+        for i in 0..4:
+            block C(vi = i)
+
+    After `unroll("i")`::
+
+        for i in 0..4:  # unrolled
+            block C(vi = i)
+
+    Refuses symbolic extents and extents above 4096.
+    """
+    target = last_loop(loop_path(func, loop))
+    extent = as_int(target.extent)
+    if extent is None:
+        raise refuse(
+            func,
+            f"cannot unroll loop {loop!r}: its extent {target.extent} is not constant",
+            hint="split it by a constant factor and unroll the inner loop",
+        )
+    if extent > MAX_UNROLL:
+        raise refuse(func, f"cannot unroll loop {loop!r}: {extent} copies are too many", expected=f"<= {MAX_UNROLL}")
+    return _with_kind(func, loop, "unrolled")
+
+
+def vectorize(func: PrimFunc, loop: str) -> PrimFunc:
+    """Run the iterations of a loop as lanes of vectors.
+
+    Before::
+
+        for i in 0..8:
+            block C(vi = i)
+
+    After `vectorize("i")`::
+
+        for i in 0..8:  # vectorized
+            block C(vi = i)
+
+    A loop over a reduction is accepted for sums, products, minima and maxima. Refuses symbolic extents, loops whose
+    iterations are not independent, and loops inside or around another vectorized loop.
+    """
+    path = loop_path(func, loop)
+    target = last_loop(path)
+    if as_int(target.extent) is None:
+        raise refuse(
+            func,
+            f"cannot vectorize loop {loop!r}: its extent {target.extent} is not constant",
+            hint="split it by the number of lanes and vectorize the inner loop",
+        )
+    related = [*loops_on(path[:-1]), *(s for s in outside_blocks(target.body) if isinstance(s, For))]
+    for other in related:
+        if other.kind == "vectorized":
+            raise refuse(func, f"cannot vectorize loop {loop!r}: loop {other.var.name!r} is vectorized already")
+    check_independent(func, target, loops_on(path[:-1]), reductions=True)
+    return _with_kind(func, loop, "vectorized")
+
+
+def parallel(func: PrimFunc, loop: str) -> PrimFunc:
+    """Share the iterations of a loop among threads.
+
+    Before::
+
+        for i in 0..n:
+            block C(vi = i)
+
+    After `parallel("i")`::
+
+        for i in 0..n:  # parallel
+            block C(vi = i)
+
+    Refuses reduction loops, loops whose iterations may write the same elements, and loops inside or around another
+    parallel loop.
+    """
+    path = loop_path(func, loop)
+    target = last_loop(path)
+    for other in loops_on(path[:-1]):
+        if other.kind in ("parallel", "vectorized", "unrolled"):
+            raise refuse(func, f"cannot parallelize loop {loop!r}: it is inside {other.kind} {other.var.name!r}")
+    for stmt in outside_blocks(target.body):
+        if isinstance(stmt, For) and stmt.kind == "parallel":
+            raise refuse(func, f"cannot parallelize loop {loop!r}: it contains parallel {stmt.var.name!r}")
+    check_independent(func, target, loops_on(path[:-1]), reductions=False)
+    return _with_kind(func, loop, "parallel")
+
+
+def bind(func: PrimFunc, loop: str, thread: str) -> PrimFunc:
+    """Let a hardware index ("blockIdx.x", "threadIdx.x", ...) run through a loop.
+
+    Before::
+
+        for i in 0..64:
+            block C(vi = i)
+
+    After `bind("i", "threadIdx.x")`::
+
+        for i in 0..64:  # threadIdx.x
+            block C(vi = i)
+
+    Refuses what `parallel` refuses, unknown indices, and an index that an outer loop is bound to.
+    """
+    if thread not in THREADS:
+        raise refuse(func, f"cannot bind loop {loop!r} to {thread!r}", expected=f"one of {', '.join(THREADS)}")
+    path = loop_path(func, loop)
+    target = last_loop(path)
+    _require_plain(func, target, "bind")
+    inner = [s for s in outside_blocks(target.body) if isinstance(s, For)]
+    for other in (*loops_on(path[:-1]), *inner):
+        if other.thread == thread and thread != "vthread":
+            raise refuse(func, f"cannot bind loop {loop!r} to {thread!r}: loop {other.var.name!r} has it already")
+    check_independent(func, target, loops_on(path[:-1]), reductions=False)
+    return replace_at(func, path, replace(target, kind="thread", thread=thread))
+
+
+def annotate_loop(func: PrimFunc, loop: str, key: str, value: Note) -> PrimFunc:
+    """Put a note on a loop for later passes; an earlier note of this name is replaced.
+
+    Before::
+
+        for i in 0..n:
+
+    After `annotate("i", "pragma_prefetch", 1)`::
+
+        for i in 0..n:  # pragma_prefetch = 1
+    """
+    path = loop_path(func, loop)
+    target = last_loop(path)
+    return replace_at(func, path, replace(target, annotations=_noted(target, key, value)))
+
+
+def annotate_block(func: PrimFunc, block: str, key: str, value: Note) -> PrimFunc:
+    """Put a note on a block for later passes; see `annotate_loop`."""
+    path = block_path(func, block)
+    target = last_block(path)
+    return replace_at(func, path, replace(target, annotations=_noted(target, key, value)))
+
+
+def _noted(target: For | Block, key: str, value: Note) -> tuple[tuple[str, Note], ...]:
+    return (*((k, v) for k, v in target.annotations if k != key), (key, value))
+
+
+def _with_kind(func: PrimFunc, loop: str, kind: LoopKind) -> PrimFunc:
+    path = loop_path(func, loop)
+    target = last_loop(path)
+    _require_plain(func, target, f"mark as {kind}")
+    if not any(True for _ in blocks_in(target.body)):
+        raise refuse(func, f"loop {loop!r} contains no block")
+    return replace_at(func, path, replace(target, kind=kind))
+
+
+def _require_plain(func: PrimFunc, loop: For, what: str) -> None:
+    if loop.kind != "serial":
+        raise refuse(func, f"cannot {what} loop {loop.var.name!r}: it is already {loop.thread or loop.kind}")

@@ -1,0 +1,204 @@
+"""Primitives on buffers: set_scope, cache_read, cache_write."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tilewright.ir.expr import Buffer, Expr, Load, Var
+from tilewright.ir.loops import Block, BlockIter, For, PrimFunc, Seq, Stmt, Store, seq
+from tilewright.ir.rewrite import fresh_name, map_expr, map_stmt, replace_buffers
+from tilewright.schedule.move import loop_name
+from tilewright.schedule.state import (
+    Path,
+    block_names,
+    block_path,
+    blocks_in,
+    last_block,
+    map_blocks,
+    nest,
+    read_buffers,
+    refuse,
+    replace_at,
+    taken_names,
+    writers_of,
+    written_buffers,
+)
+
+SCOPES = ("global", "local")
+EMPTY = Seq(())
+
+
+def set_scope(func: PrimFunc, block: str, scope: str, buffer: str | None = None) -> PrimFunc:
+    """Say where the buffer that a block writes lives: "global" (memory) or "local" (registers, if it can be).
+
+    Before::
+
+        buffers B: f32[64]
+
+    After `set_scope("B", "local")`::
+
+        buffers B: f32[64] local
+
+    `buffer` chooses one when the block writes several. Refuses parameters of the function and unknown scopes.
+    """
+    target = written_by(func, block, buffer)
+    if scope not in SCOPES:
+        raise refuse(func, f"cannot set the scope of {target.name!r} to {scope!r}", expected=" or ".join(SCOPES))
+    if target in func.params:
+        raise refuse(func, f"cannot set the scope of {target.name!r}: it is a parameter of the function")
+    return swap_buffer(func, target, replace(target, scope=scope))
+
+
+def cache_write(func: PrimFunc, block: str, scope: str, buffer: str | None = None) -> tuple[PrimFunc, str]:
+    """Let a block write a new buffer, which another block copies to the old one.
+
+    Before::
+
+        for i in 0..64:
+            block C(vi = i): C[vi] = A[vi] * 2
+
+    After `cache_write("C", "local")`::
+
+        for i in 0..64:
+            block C(vi = i): C_local[vi] = A[vi] * 2
+        for C_0 in 0..64:
+            block C_local(vC_0 = C_0): C[vC_0] = C_local[vC_0]
+
+    Returns the copying block. It stands after the outermost loop around the block. Refuses blocks inside a nest with
+    other blocks that use the buffer, and buffers that several blocks write.
+    """
+    path = block_path(func, block)
+    target = written_by(func, block, buffer)
+    if scope not in SCOPES:
+        raise refuse(func, f"cannot cache what {block!r} writes in {scope!r}", expected=" or ".join(SCOPES))
+    if len(writers_of(func, target)) > 1:
+        raise refuse(
+            func,
+            f"cannot cache what block {block!r} writes: other blocks write {target.name!r} too",
+            hint="decompose_reduction comes after cache_write",
+        )
+    root = _root_of(path)
+    for b in blocks_in(path[root]):
+        if b.name != block and target in read_buffers(b):
+            raise refuse(
+                func, f"cannot cache what block {block!r} writes: {b.name!r} reads {target.name!r} in the same loops"
+            )
+    taken, names = taken_names(func), block_names(func)
+    cache = Buffer(fresh_name(f"{target.name}_{scope}", taken), target.dtype, target.shape, scope)
+    copied = replace_at(func, path, replace_buffers(last_block(path), {target: cache}))
+    copy = copy_nest(fresh_name(cache.name, names), cache, target, taken)
+    nest_path = _root_path(block_path(copied, block))
+    result = replace_at(copied, nest_path, seq((nest_path[-1], copy)))
+    return replace(result, buffers=(*result.buffers, cache)), cache_block_name(copy)
+
+
+def cache_read(
+    func: PrimFunc, block: str, buffer: str, scope: str, consumers: tuple[str, ...] | None = None
+) -> tuple[PrimFunc, str]:
+    """Let a block (and the blocks named in `consumers`) read a copy of a buffer.
+
+    Before::
+
+        for i in 0..64:
+            block C(vi = i): C[vi] = A[vi] * 2
+
+    After `cache_read("C", "A", "local")`::
+
+        for i0 in 0..64:
+            block A_local(vi0 = i0): A_local[vi0] = A[vi0]
+        for i in 0..64:
+            block C(vi = i): C[vi] = A_local[vi] * 2
+
+    Returns the copying block. It stands before the outermost loop around the first consumer. Refuses buffers that the
+    block does not read, and buffers that are written in the same loops or later.
+    """
+    names = (block, *(consumers or ()))
+    paths = {name: block_path(func, name) for name in names}
+    readable = {b.name: b for b in read_buffers(last_block(paths[block]))}
+    if buffer not in readable:
+        raise refuse(
+            func, f"cannot cache {buffer!r} for block {block!r}: it does not read it; it reads {', '.join(readable)}"
+        )
+    if scope not in SCOPES:
+        raise refuse(func, f"cannot cache {buffer!r} in {scope!r}", expected=" or ".join(SCOPES))
+    source = readable[buffer]
+    order = [b.name for b in blocks_in(func.body)]
+    first = min(names, key=order.index)
+    place = _root_path(paths[first])
+    start = order.index(next(blocks_in(place[-1])).name)
+    for writer in writers_of(func, source):
+        if order.index(writer.name) >= start:
+            raise refuse(
+                func, f"cannot cache {buffer!r} for block {block!r}: block {writer.name!r} writes it after that place"
+            )
+    taken = taken_names(func)
+    cache = Buffer(fresh_name(f"{buffer}_{scope}", taken), source.dtype, source.shape, scope)
+    copy = copy_nest(fresh_name(cache.name, block_names(func)), source, cache, taken)
+    result = replace_at(func, place, seq((copy, place[-1])))
+    chosen = set(names)
+
+    def redirect(b: Block) -> Stmt:
+        return redirect_reads(b, source, cache) if b.name in chosen else b
+
+    body = map_blocks(result.body, redirect)
+    return replace(result, body=body, buffers=(*result.buffers, cache)), cache_block_name(copy)
+
+
+def written_by(func: PrimFunc, block: str, buffer: str | None = None) -> Buffer:
+    """The buffer that a block writes (the one of this name if it writes several)."""
+    written = written_buffers(last_block(block_path(func, block)))
+    if buffer is None and len(written) == 1:
+        return written[0]
+    found = next((b for b in written if b.name == buffer), None)
+    if found is None:
+        names = ", ".join(b.name for b in written)
+        what = f"does not write {buffer!r}" if buffer is not None else "writes several buffers, name one"
+        raise refuse(func, f"block {block!r} {what}; it writes {names}")
+    return found
+
+
+def swap_buffer(func: PrimFunc, old: Buffer, new: Buffer) -> PrimFunc:
+    """Use another buffer of the same rank everywhere."""
+    if old == new:
+        return func
+    body = map_blocks(func.body, lambda b: replace_buffers(b, {old: new}))
+    params = tuple(new if b == old else b for b in func.params)
+    buffers = tuple(new if b == old else b for b in func.buffers)
+    return PrimFunc(func.name, params, body, buffers, func.attrs)
+
+
+def redirect_reads(block: Block, old: Buffer, new: Buffer) -> Stmt:
+    """`block` with its loads (not its stores) of one buffer going to another."""
+    memo: dict[Expr, Expr] = {}
+
+    def on(e: Expr) -> Expr | None:
+        return Load(new, e.indices) if isinstance(e, Load) and e.buffer == old else None
+
+    return map_stmt(block, lambda _: None, lambda e: map_expr(e, on, memo))
+
+
+def copy_nest(name: str, source: Buffer, target: Buffer, taken: set[str]) -> Stmt:
+    """Loops and a block that copy one buffer to another of the same shape."""
+    iters: list[BlockIter] = []
+    loops: list[For] = []
+    for k, extent in enumerate(source.shape):
+        var = Var(fresh_name(f"v{source.name}_{k}", taken))
+        loop = Var(fresh_name(loop_name(var), taken))
+        iters.append(BlockIter(var, extent, "spatial", loop))
+        loops.append(For(loop, extent, EMPTY))
+    point = tuple(it.var for it in iters)
+    return nest(loops, Block(name, tuple(iters), Store(target, point, Load(source, point))))
+
+
+def cache_block_name(stmt: Stmt) -> str:
+    """The name of the only block in a nest."""
+    return next(blocks_in(stmt)).name
+
+
+def _root_of(path: Path) -> int:
+    """The position on a path of the outermost loop (or of the block itself)."""
+    return next(k for k, s in enumerate(path) if isinstance(s, For | Block))
+
+
+def _root_path(path: Path) -> Path:
+    return path[: _root_of(path) + 1]

@@ -1,0 +1,428 @@
+"""`Schedule`: a function being scheduled, and the trace of what was done to it.
+
+    s = Schedule(func)
+    b = s.block("C")
+    i, j = s.loops(b)
+    io, ii = s.split(i, factor=8)
+    s.reorder(io, j, ii)
+    s.vectorize(ii)
+    s.func, s.trace
+
+Every method resolves its references, calls the pure function of its theme file, and records an instruction; a refused
+primitive raises ScheduleError and leaves the schedule as it was. Blocks and loops may be given as references or names.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tilewright.ir.expr import as_int
+from tilewright.ir.loops import Block, For, PrimFunc
+from tilewright.schedule import inline, kinds, loops, memory, move, reduction
+from tilewright.schedule.index_map import IndexMap
+from tilewright.schedule.state import (
+    block_path,
+    blocks_in,
+    find_block,
+    last_loop,
+    loop_path,
+    loops_on,
+    read_buffers,
+    refuse,
+    written_buffers,
+)
+from tilewright.schedule.trace import Instruction, Ref, RefKind, Trace, Value
+
+
+@dataclass(frozen=True, slots=True)
+class BlockRef:
+    """A block, by name."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class LoopRef:
+    """A loop, by its variable's name."""
+
+    name: str
+
+
+class Choice(int):
+    """A sampled number; a trace remembers where it came from."""
+
+    ref: Ref
+
+
+Factor = int | None
+
+
+class Schedule:
+    """See the module. `seed` feeds the sampling methods that are not given a decision."""
+
+    def __init__(self, func: PrimFunc, seed: int = 0) -> None:
+        self.func = func
+        self._random = random.Random(seed)
+        self._instructions: list[Instruction] = []
+        self._refs: dict[tuple[RefKind, str], Ref] = {}
+        self._counts: dict[RefKind, int] = {"b": 0, "l": 0, "v": 0}
+        self._made: dict[Ref, BlockRef | LoopRef | Choice] = {}
+
+    def __str__(self) -> str:
+        return str(self.func)
+
+    @property
+    def trace(self) -> Trace:
+        """What was applied so far."""
+        return Trace(tuple(self._instructions))
+
+    def copy(self) -> Schedule:
+        """A schedule with the same function and trace that goes its own way."""
+        other = Schedule(self.func)
+        other._random.setstate(self._random.getstate())
+        other._instructions = list(self._instructions)
+        other._refs, other._counts, other._made = dict(self._refs), dict(self._counts), dict(self._made)
+        return other
+
+    # Finding
+
+    def block(self, name: str) -> BlockRef:
+        """The block of this name."""
+        block_path(self.func, name)
+        return self._block_result("block", (name,), (), name)
+
+    def loop(self, name: str) -> LoopRef:
+        """The loop over the variable of this name."""
+        loop_path(self.func, name)
+        return self._loop_results("loop", (name,), (), (name,))[0]
+
+    def blocks(self) -> tuple[BlockRef, ...]:
+        """All blocks, in program order (not recorded)."""
+        return tuple(BlockRef(b.name) for b in blocks_in(self.func.body))
+
+    def loops(self, block: BlockRef | str) -> tuple[LoopRef, ...]:
+        """The loops around a block, outermost first."""
+        names = tuple(x.var.name for x in loops_on(block_path(self.func, _name(block))))
+        return self._loop_results("loops", (self._ref("b", block),), (), names)
+
+    def producers(self, block: BlockRef | str) -> tuple[BlockRef, ...]:
+        """The blocks that write what a block reads, in program order (not recorded)."""
+        name = _name(block)
+        read = set(read_buffers(find_block(self.func, name)))
+        found = (b for b in blocks_in(self.func.body) if b.name != name and read & set(written_buffers(b)))
+        return tuple(BlockRef(b.name) for b in found)
+
+    def consumers(self, block: BlockRef | str) -> tuple[BlockRef, ...]:
+        """The blocks that read what a block writes, in program order (not recorded)."""
+        name = _name(block)
+        written = set(written_buffers(find_block(self.func, name)))
+        found = (b for b in blocks_in(self.func.body) if b.name != name and written & set(read_buffers(b)))
+        return tuple(BlockRef(b.name) for b in found)
+
+    def get(self, ref: BlockRef | LoopRef) -> Block | For:
+        """The statement that a reference stands for now."""
+        if isinstance(ref, BlockRef):
+            return find_block(self.func, ref.name)
+        return last_loop(loop_path(self.func, ref.name))
+
+    def extent(self, loop: LoopRef | str) -> int | None:
+        """The extent of a loop if it is constant."""
+        return as_int(last_loop(loop_path(self.func, _name(loop))).extent)
+
+    # Sampling
+
+    def sample_perfect_tile(
+        self, loop: LoopRef | str, n: int, max_innermost: int = 64, decision: Sequence[int] | None = None
+    ) -> tuple[Choice, ...]:
+        """`n` factors whose product is the loop's extent, the last at most `max_innermost`."""
+        extent = self.extent(loop)
+        if extent is None:
+            raise refuse(self.func, f"cannot tile loop {_name(loop)!r} perfectly: its extent is not constant")
+        chosen = list(decision) if decision is not None else self._perfect_tile(extent, n, max_innermost)
+        total = 1
+        for factor in chosen:
+            total *= factor
+        if len(chosen) != n or total != extent or chosen[-1] > max_innermost or min(chosen) < 1:
+            raise refuse(
+                self.func,
+                f"decision {chosen} is no perfect tile of loop {_name(loop)!r}",
+                expected=f"{n} factors of {extent}, the last <= {max_innermost}",
+            )
+        attributes = (("n", n), ("max_innermost", max_innermost))
+        return self._choices("sample_perfect_tile", (self._ref("l", loop),), attributes, chosen)
+
+    def sample_categorical(self, candidates: Sequence[int], decision: int | None = None) -> Choice:
+        """One of the candidates; the decision is its position."""
+        position = self._random.randrange(len(candidates)) if decision is None else decision
+        if not 0 <= position < len(candidates):
+            raise refuse(self.func, f"decision {position} is not among {len(candidates)} candidates")
+        (choice,) = self._choices(
+            "sample_categorical", (tuple(candidates),), (), [candidates[position]], decision=position
+        )
+        return choice
+
+    def _perfect_tile(self, extent: int, n: int, max_innermost: int) -> list[int]:
+        factors: list[int] = []
+        rest = extent
+        for k in range(n - 1):
+            limit = max_innermost if k == 0 else rest
+            factors.append(self._random.choice([d for d in range(1, min(rest, limit) + 1) if rest % d == 0]))
+            rest //= factors[-1]
+        return [rest, *reversed(factors)]
+
+    # Loops
+
+    def split(
+        self,
+        loop: LoopRef | str,
+        factor: int | None = None,
+        *,
+        nparts: int | None = None,
+        factors: Sequence[Factor] | None = None,
+    ) -> tuple[LoopRef, ...]:
+        """Split a loop into nested ones: see `loops.split`."""
+        new, names = loops.split(self.func, _name(loop), factor, nparts=nparts, factors=factors)
+        given = {"factor": factor, "nparts": nparts, "factors": None if factors is None else tuple(factors)}
+        inputs = (self._ref("l", loop),)
+        return self._loop_results("split", inputs, _given(**given), names, new)
+
+    def tile(
+        self, first: LoopRef | str, second: LoopRef | str, first_factor: int, second_factor: int
+    ) -> tuple[LoopRef, LoopRef, LoopRef, LoopRef]:
+        """Split two nested loops and put the inner parts inside: see `loops.tile`."""
+        new, names = loops.tile(self.func, _name(first), _name(second), first_factor, second_factor)
+        inputs = (self._ref("l", first), self._ref("l", second), _literal(first_factor), _literal(second_factor))
+        a, b, c, d = self._loop_results("tile", inputs, (), names, new)
+        return a, b, c, d
+
+    def fuse(self, *targets: LoopRef | str) -> LoopRef:
+        """Join nested loops into one: see `loops.fuse`."""
+        new, name = loops.fuse(self.func, *map(_name, targets))
+        return self._loop_results("fuse", tuple(self._ref("l", t) for t in targets), (), (name,), new)[0]
+
+    def reorder(self, *targets: LoopRef | str) -> None:
+        """Put loops of one chain into this order: see `loops.reorder`."""
+        new = loops.reorder(self.func, *map(_name, targets))
+        self._record("reorder", tuple(self._ref("l", t) for t in targets), (), new)
+
+    def unroll(self, loop: LoopRef | str) -> None:
+        """Expand a loop: see `kinds.unroll`."""
+        self._on_loop("unroll", kinds.unroll, loop)
+
+    def vectorize(self, loop: LoopRef | str) -> None:
+        """Run a loop's iterations as lanes: see `kinds.vectorize`."""
+        self._on_loop("vectorize", kinds.vectorize, loop)
+
+    def parallel(self, loop: LoopRef | str) -> None:
+        """Share a loop's iterations among threads: see `kinds.parallel`."""
+        self._on_loop("parallel", kinds.parallel, loop)
+
+    def bind(self, loop: LoopRef | str, thread: str) -> None:
+        """Let a hardware index run through a loop: see `kinds.bind`."""
+        new = kinds.bind(self.func, _name(loop), thread)
+        self._record("bind", (self._ref("l", loop), thread), (), new)
+
+    def annotate(self, target: BlockRef | LoopRef, key: str, value: kinds.Note) -> None:
+        """Put a note on a loop or block: see `kinds.annotate_loop`."""
+        if isinstance(target, BlockRef):
+            new = kinds.annotate_block(self.func, target.name, key, value)
+        else:
+            new = kinds.annotate_loop(self.func, target.name, key, value)
+        ref = self._ref("b" if isinstance(target, BlockRef) else "l", target)
+        self._record("annotate", (ref, key, _literal(value)), (), new)
+
+    # Blocks
+
+    def compute_inline(self, block: BlockRef | str) -> None:
+        """Compute a block's elements where they are read: see `inline.compute_inline`."""
+        new = inline.compute_inline(self.func, _name(block))
+        self._record("compute_inline", (self._ref("b", block),), (), new)
+
+    def reverse_compute_inline(self, block: BlockRef | str) -> None:
+        """Compute a block's elements where its input is produced: see `inline.reverse_compute_inline`."""
+        new = inline.reverse_compute_inline(self.func, _name(block))
+        self._record("reverse_compute_inline", (self._ref("b", block),), (), new)
+
+    def compute_at(self, block: BlockRef | str, loop: LoopRef | str) -> None:
+        """Move a producer into a loop of its consumers: see `move.compute_at`."""
+        new = move.compute_at(self.func, _name(block), _name(loop))
+        self._record("compute_at", (self._ref("b", block), self._ref("l", loop)), (), new)
+
+    def reverse_compute_at(self, block: BlockRef | str, loop: LoopRef | str) -> None:
+        """Move a consumer into a loop of its producers: see `move.reverse_compute_at`."""
+        new = move.reverse_compute_at(self.func, _name(block), _name(loop))
+        self._record("reverse_compute_at", (self._ref("b", block), self._ref("l", loop)), (), new)
+
+    def decompose_reduction(self, block: BlockRef | str, loop: LoopRef | str) -> BlockRef:
+        """Make a reduction's init a block before `loop`: see `reduction.decompose_reduction`."""
+        new, name = reduction.decompose_reduction(self.func, _name(block), _name(loop))
+        inputs = (self._ref("b", block), self._ref("l", loop))
+        return self._block_result("decompose_reduction", inputs, (), name, new)
+
+    # Memory
+
+    def set_scope(self, block: BlockRef | str, scope: str, buffer: str | None = None) -> None:
+        """Say where a block's output lives: see `memory.set_scope`."""
+        new = memory.set_scope(self.func, _name(block), scope, buffer)
+        self._record("set_scope", (self._ref("b", block), scope), _given(buffer=buffer), new)
+
+    def cache_write(self, block: BlockRef | str, scope: str, buffer: str | None = None) -> BlockRef:
+        """Write through a new buffer: see `memory.cache_write`."""
+        new, name = memory.cache_write(self.func, _name(block), scope, buffer)
+        return self._block_result("cache_write", (self._ref("b", block), scope), _given(buffer=buffer), name, new)
+
+    def cache_read(
+        self, block: BlockRef | str, buffer: str, scope: str, consumers: Sequence[BlockRef | str] = ()
+    ) -> BlockRef:
+        """Read through a new buffer: see `memory.cache_read`."""
+        new, name = memory.cache_read(self.func, _name(block), buffer, scope, tuple(map(_name, consumers)))
+        others = tuple(self._ref("b", c) for c in consumers)
+        inputs = (self._ref("b", block), buffer, scope)
+        return self._block_result("cache_read", inputs, _given(consumers=others or None), name, new)
+
+    # Recording
+
+    def execute(self, instruction: Instruction) -> None:
+        """Apply one instruction of a trace. Raises ScheduleError when it does not fit."""
+        if instruction.primitive not in PRIMITIVES:
+            raise refuse(self.func, f"no primitive is called {instruction.primitive!r}", where=str(instruction))
+        inputs = [self._resolve(v) for v in instruction.inputs]
+        attributes = {name: self._resolve(v) for name, v in instruction.attributes}
+        if instruction.decision is not None:
+            attributes["decision"] = self._resolve(instruction.decision)
+        try:
+            results = getattr(self, instruction.primitive)(*inputs, **attributes)
+        except (TypeError, AttributeError) as error:
+            raise refuse(self.func, f"the arguments do not fit: {error}", where=str(instruction)) from error
+        made = results if isinstance(results, tuple) else () if results is None else (results,)
+        if len(made) != len(instruction.outputs):
+            raise refuse(self.func, f"gives {len(made)} results here", where=str(instruction))
+        # The numbers of the trace are kept, whatever they are, so that a replayed trace is the same text.
+        own = self._instructions[-1]
+        for old, new, value in zip(own.outputs, instruction.outputs, made, strict=True):
+            self._made.pop(old, None)
+            self._made[new] = value
+            self._counts[new.kind] = max(self._counts[new.kind], new.number + 1)
+            if isinstance(value, Choice):
+                value.ref = new
+            else:
+                self._refs[new.kind, value.name] = new
+        self._instructions[-1] = Instruction(
+            own.primitive, own.inputs, own.attributes, instruction.outputs, own.decision
+        )
+
+    def _resolve(self, v: Value) -> Any:
+        if isinstance(v, Ref):
+            if v not in self._made:
+                raise refuse(self.func, f"{v} is used before an instruction gives it")
+            return self._made[v]
+        return tuple(map(self._resolve, v)) if isinstance(v, tuple) else v
+
+    def _ref(self, kind: RefKind, target: BlockRef | LoopRef | str) -> Ref:
+        """The result that stands for a block or loop; one that is known only by name is looked up, on record."""
+        name = _name(target)
+        found = self._refs.get((kind, name))
+        if found is None:
+            (self.block if kind == "b" else self.loop)(name)
+            found = self._refs[kind, name]
+        return found
+
+    def _on_loop(self, primitive: str, f: Callable[[PrimFunc, str], PrimFunc], loop: LoopRef | str) -> None:
+        new = f(self.func, _name(loop))
+        self._record(primitive, (self._ref("l", loop),), (), new)
+
+    def _new_ref(self, kind: RefKind) -> Ref:
+        ref = Ref(kind, self._counts[kind])
+        self._counts[kind] += 1
+        return ref
+
+    def _record(
+        self,
+        primitive: str,
+        inputs: tuple[Value, ...],
+        attributes: tuple[tuple[str, Value], ...],
+        func: PrimFunc | None = None,
+        outputs: tuple[Ref, ...] = (),
+        decision: Value = None,
+    ) -> None:
+        self._instructions.append(Instruction(primitive, inputs, attributes, outputs, decision))
+        if func is not None:
+            self.func = func
+
+    def _block_result(
+        self,
+        primitive: str,
+        inputs: tuple[Value, ...],
+        attributes: tuple[tuple[str, Value], ...],
+        name: str,
+        func: PrimFunc | None = None,
+    ) -> BlockRef:
+        result = BlockRef(name)
+        ref = self._new_ref("b")
+        self._refs["b", name] = ref
+        self._made[ref] = result
+        self._record(primitive, inputs, attributes, func, (ref,))
+        return result
+
+    def _loop_results(
+        self,
+        primitive: str,
+        inputs: tuple[Value, ...],
+        attributes: tuple[tuple[str, Value], ...],
+        names: Sequence[str],
+        func: PrimFunc | None = None,
+    ) -> tuple[LoopRef, ...]:
+        results = tuple(map(LoopRef, names))
+        refs = tuple(self._new_ref("l") for _ in names)
+        for result, ref in zip(results, refs, strict=True):
+            self._refs["l", result.name] = ref
+            self._made[ref] = result
+        self._record(primitive, inputs, attributes, func, refs)
+        return results
+
+    def _choices(
+        self,
+        primitive: str,
+        inputs: tuple[Value, ...],
+        attributes: tuple[tuple[str, Value], ...],
+        chosen: Sequence[int],
+        decision: Value = None,
+    ) -> tuple[Choice, ...]:
+        results = tuple(map(Choice, chosen))
+        for result in results:
+            result.ref = self._new_ref("v")
+            self._made[result.ref] = result
+        taken = tuple(int(c) for c in chosen) if decision is None else decision
+        self._record(primitive, inputs, attributes, None, tuple(r.ref for r in results), taken)
+        return results
+
+
+PRIMITIVES = frozenset(
+    """block loop loops sample_perfect_tile sample_categorical split tile fuse reorder unroll vectorize parallel bind
+    annotate compute_inline reverse_compute_inline compute_at reverse_compute_at decompose_reduction set_scope
+    cache_write cache_read""".split()
+)
+"""The methods of `Schedule` that a trace may name."""
+
+
+def _name(target: BlockRef | LoopRef | str) -> str:
+    return target if isinstance(target, str) else target.name
+
+
+def _literal(value: Any) -> Value:
+    """A Python value as a trace has it: sampled numbers by reference, sequences as tuples."""
+    if isinstance(value, Choice):
+        return value.ref
+    if isinstance(value, list | tuple):
+        return tuple(map(_literal, value))
+    if value is None or isinstance(value, bool | int | float | str | Ref | IndexMap):
+        return value
+    raise TypeError(f"a trace cannot hold a {type(value).__name__}")
+
+
+def _given(**attributes: Any) -> tuple[tuple[str, Value], ...]:
+    """The attributes that are not None."""
+    return tuple((name, _literal(v)) for name, v in attributes.items() if v is not None)

@@ -1,0 +1,278 @@
+"""Finding and replacing parts of a `PrimFunc` by name: what every schedule primitive starts and ends with.
+
+A *path* is the tuple of statements from the function's body down to the one that was asked for. Replacing copies only
+the path. Loops and statements inside a block's body belong to the block: primitives neither see nor move them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
+
+from tilewright.arith import simplify
+from tilewright.ir.expr import Buffer, Const, Expr, Load, Op, Var, binary
+from tilewright.ir.loops import TRUE, Block, BlockIter, For, Intrinsic, PrimFunc, Seq, Stmt, Store, seq
+from tilewright.ir.rewrite import exprs_of, map_expr, variables, walk, walk_expr, with_children
+from tilewright.support.errors import ScheduleError
+
+Path = tuple[Stmt, ...]
+
+
+def refuse(func: PrimFunc, what: str, **details: object) -> ScheduleError:
+    """The error of a refused primitive, to be raised: says why and shows the loops."""
+    return ScheduleError(what, loops=outline(func), **details)  # type: ignore[arg-type]
+
+
+def outline(func: PrimFunc) -> str:
+    """The loops and blocks of a function without the blocks' bodies."""
+    lines: list[str] = []
+
+    def go(stmt: Stmt, depth: int) -> None:
+        pad = "    " * depth
+        match stmt:
+            case For():
+                kind = "" if stmt.kind == "serial" else f"  # {stmt.thread or stmt.kind}"
+                lines.append(f"{pad}for {stmt.var.name} in 0..{stmt.extent}:{kind}")
+                go(stmt.body, depth + 1)
+            case Block():
+                iters = ", ".join(
+                    f"{'' if it.kind == 'spatial' else 'reduce '}{it.var.name} = {it.binding}" for it in stmt.iters
+                )
+                where = "" if stmt.predicate is TRUE else f" where {stmt.predicate}"
+                lines.append(f"{pad}block {stmt.name}({iters}){where}")
+            case Seq():
+                for child in stmt.stmts:
+                    go(child, depth)
+            case _:
+                lines.append(f"{pad}{type(stmt).__name__.lower()} ...")
+                for child in stmt.children:
+                    go(child, depth + 1)
+
+    go(func.body, 0)
+    return "\n".join(lines)
+
+
+def find(root: Stmt, test: Callable[[Stmt], bool]) -> Path | None:
+    """The path to the first statement that passes `test`, not looking inside blocks."""
+    if test(root):
+        return (root,)
+    if isinstance(root, Block):
+        return None
+    for child in root.children:
+        below = find(child, test)
+        if below is not None:
+            return (root, *below)
+    return None
+
+
+def loop_path(func: PrimFunc, name: str) -> Path:
+    """The path to the loop over variable `name`. Raises ScheduleError if there is none."""
+    path = find(func.body, lambda s: isinstance(s, For) and s.var.name == name)
+    if path is None:
+        raise refuse(func, f"there is no loop {name!r}; loops: {', '.join(loop_names(func)) or 'none'}")
+    return path
+
+
+def block_path(func: PrimFunc, name: str) -> Path:
+    """The path to the block `name`. Raises ScheduleError if there is none."""
+    path = find(func.body, lambda s: isinstance(s, Block) and s.name == name)
+    if path is None:
+        raise refuse(func, f"there is no block {name!r}; blocks: {', '.join(b.name for b in blocks_in(func.body))}")
+    return path
+
+
+def last_loop(path: Path) -> For:
+    """The loop that `path` leads to."""
+    loop = path[-1]
+    assert isinstance(loop, For)
+    return loop
+
+
+def last_block(path: Path) -> Block:
+    """The block that `path` leads to."""
+    block = path[-1]
+    assert isinstance(block, Block)
+    return block
+
+
+def find_block(func: PrimFunc, name: str) -> Block:
+    return last_block(block_path(func, name))
+
+
+def loops_on(path: Iterable[Stmt]) -> tuple[For, ...]:
+    """The loops on a path, outermost first."""
+    return tuple(s for s in path if isinstance(s, For))
+
+
+def loop_names(func: PrimFunc) -> list[str]:
+    return [s.var.name for s in outside_blocks(func.body) if isinstance(s, For)]
+
+
+def outside_blocks(stmt: Stmt) -> Iterator[Stmt]:
+    """Every statement in program order, blocks included but not what is inside them."""
+    yield stmt
+    if not isinstance(stmt, Block):
+        for child in stmt.children:
+            yield from outside_blocks(child)
+
+
+def blocks_in(stmt: Stmt) -> Iterator[Block]:
+    """The blocks in program order."""
+    return (s for s in outside_blocks(stmt) if isinstance(s, Block))
+
+
+def replace_on(path: Path, new: Stmt | None) -> Stmt | None:
+    """The root of `path` with its last statement replaced; removed when `new` is None, and empty loops with it."""
+    for parent, child in zip(reversed(path[:-1]), reversed(path[1:]), strict=True):
+        if new is not None:
+            kept: tuple[Stmt, ...] = tuple(new if c is child else c for c in parent.children)
+        else:
+            kept = tuple(c for c in parent.children if c is not child)
+        if len(kept) == len(parent.children):
+            new = with_children(parent, kept)
+        else:
+            new = seq(kept) if isinstance(parent, Seq) and kept else None
+    return new
+
+
+def replace_at(func: PrimFunc, path: Path, new: Stmt | None) -> PrimFunc:
+    """`func` with the last statement of `path` replaced by `new` (None removes it)."""
+    body = replace_on(path, new)
+    if body is None:
+        raise refuse(func, "nothing would remain of the function")
+    return func.with_body(body)
+
+
+def map_blocks(stmt: Stmt, f: Callable[[Block], Stmt]) -> Stmt:
+    """Replace every block by `f(block)`."""
+    if isinstance(stmt, Block):
+        return f(stmt)
+    if not stmt.children:
+        return stmt
+    return with_children(stmt, tuple(map_blocks(c, f) for c in stmt.children))
+
+
+def rebind(stmt: Stmt, mapping: Mapping[Var, Expr], extents: Mapping[Var, Expr], condition: Expr = TRUE) -> Stmt:
+    """Express loop variables by others in every binding and predicate below, and add `condition` to the predicates.
+
+    `extents` are those of the new loops around `stmt`; they help to simplify divisions.
+    """
+    memo: dict[Expr, Expr] = {}
+
+    def express(e: Expr, around: Mapping[Var, Expr]) -> Expr:
+        new = map_expr(e, lambda n: mapping.get(n) if isinstance(n, Var) else None, memo)
+        return simplify(new, around) if new is not e and has_division(new) else new
+
+    def go(s: Stmt, around: Mapping[Var, Expr]) -> Stmt:
+        if isinstance(s, For):
+            extent = express(s.extent, around)
+            body = go(s.body, {**around, s.var: extent})
+            return replace(s, extent=extent, body=body)
+        if isinstance(s, Block):
+            iters = tuple(BlockIter(it.var, it.extent, it.kind, express(it.binding, around)) for it in s.iters)
+            predicate = conjunction(condition, express(s.predicate, around))
+            return replace(s, iters=iters, predicate=predicate)
+        return with_children(s, tuple(go(c, around) for c in s.children))
+
+    return go(stmt, extents)
+
+
+def has_division(e: Expr) -> bool:
+    return any(isinstance(n, Op) and n.name in ("floordiv", "mod") for n in walk_expr(e))
+
+
+def conjunction(a: Expr, b: Expr) -> Expr:
+    """`a and b`, each conjunct once."""
+    parts = conjuncts(a)
+    return conjoin((*parts, *(c for c in conjuncts(b) if c not in parts)))
+
+
+def conjoin(parts: Iterable[Expr]) -> Expr:
+    result: Expr = TRUE
+    for part in parts:
+        result = binary("and", result, part)
+    return result
+
+
+def conjuncts(e: Expr) -> tuple[Expr, ...]:
+    """The conditions that `e` joins by "and"; none if it is true."""
+    if isinstance(e, Op) and e.name == "and":
+        return (*conjuncts(e.args[0]), *conjuncts(e.args[1]))
+    return () if isinstance(e, Const) and e.value else (e,)
+
+
+def depends_on(e: Expr, var: Var) -> bool:
+    return not isinstance(e, Const) and var in variables(e)
+
+
+def extents_of(loops: Iterable[For]) -> dict[Var, Expr]:
+    return {loop.var: loop.extent for loop in loops}
+
+
+def stores_in(stmt: Stmt) -> tuple[Store, ...]:
+    return tuple(s for s in walk(stmt) if isinstance(s, Store))
+
+
+def written_buffers(stmt: Stmt) -> tuple[Buffer, ...]:
+    """The buffers written inside `stmt`, by first appearance."""
+    found: dict[Buffer, None] = {}
+    for s in walk(stmt):
+        if isinstance(s, Store):
+            found[s.buffer] = None
+        elif isinstance(s, Intrinsic):
+            found.update((r.buffer, None) for r in s.outputs)
+    return tuple(found)
+
+
+def loads_in(stmt: Stmt) -> tuple[Load, ...]:
+    """The distinct loads inside `stmt`, by first appearance."""
+    found: dict[Load, None] = {}
+    for s in walk(stmt):
+        for e in exprs_of(s):
+            if not isinstance(e, Const | Var):
+                found.update((n, None) for n in walk_expr(e) if isinstance(n, Load))
+    return tuple(found)
+
+
+def read_buffers(stmt: Stmt) -> tuple[Buffer, ...]:
+    """The buffers read inside `stmt` (those it updates included), by first appearance."""
+    found: dict[Buffer, None] = {load.buffer: None for load in loads_in(stmt)}
+    for s in walk(stmt):
+        if isinstance(s, Intrinsic):
+            found.update((r.buffer, None) for r in s.inputs)
+    return tuple(found)
+
+
+def writers_of(func: PrimFunc, buffer: Buffer) -> tuple[Block, ...]:
+    return tuple(b for b in blocks_in(func.body) if buffer in written_buffers(b))
+
+
+def readers_of(func: PrimFunc, buffer: Buffer) -> tuple[Block, ...]:
+    return tuple(b for b in blocks_in(func.body) if buffer in read_buffers(b))
+
+
+def taken_names(func: PrimFunc) -> set[str]:
+    """The names of buffers, symbols and variables; blocks have a name space of their own (see `block_names`)."""
+    taken = {b.name for b in func.params} | {b.name for b in func.buffers} | {v.name for v in func.symbols}
+    for stmt in walk(func.body):
+        match stmt:
+            case Block():
+                taken.update(it.var.name for it in stmt.iters)
+            case For():
+                taken.add(stmt.var.name)
+            case _ if hasattr(stmt, "var"):
+                taken.add(stmt.var.name)
+            case _ if hasattr(stmt, "buffer"):
+                taken.add(stmt.buffer.name)
+    return taken
+
+
+def block_names(func: PrimFunc) -> set[str]:
+    return {b.name for b in blocks_in(func.body)}
+
+
+def nest(loops: Iterable[For], body: Stmt) -> Stmt:
+    """`loops` (outermost first; their bodies are dropped) around `body`."""
+    for loop in reversed(tuple(loops)):
+        body = replace(loop, body=body)
+    return body
