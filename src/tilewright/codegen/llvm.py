@@ -1,0 +1,115 @@
+"""PrimFunc to LLVM text. The function is flat: loops, stores, conditions, allocations; no blocks.
+
+    void kernel(ptr buffer0, ..., ptr bufferN, i64 symbol0, ..., i64 tid, i64 nthreads, ptr barrier)
+
+One C function a kernel. With several threads all of them call it (see `llvm_threads`). The text says everything the
+optimiser needs: explicit vectors, `noalias`, alignment, sizes, and which loops to leave alone. The same function gives
+the same text.
+
+How the emitter is laid out: `polynomial` (index arithmetic), `vector` (may lanes run side by side), `llvm_state` (what
+is known where), `llvm_expr`, `llvm_masks`, `llvm_memory`, `llvm_ops`, `llvm_cast` (values), `llvm_stmt`, `llvm_threads`
+(control), `llvm_compile` (text to object code).
+"""
+
+from __future__ import annotations
+
+from tilewright.codegen.llvm_compile import assembly, compile_llvm
+from tilewright.codegen.llvm_expr import evaluate
+from tilewright.codegen.llvm_state import Pointer, State
+from tilewright.codegen.llvm_text import identifier
+from tilewright.codegen.llvm_threads import THREAD_COUNT, THREAD_ID, emit_threads
+from tilewright.codegen.llvm_values import Value
+from tilewright.ir.dtype import i64
+from tilewright.ir.expr import Buffer, Var, as_int
+from tilewright.ir.loops import Allocate, Intrinsic, PrimFunc, Store
+from tilewright.ir.rewrite import walk
+from tilewright.ir.target import Target
+
+__all__ = ["THREAD_COUNT", "THREAD_ID", "assembly", "compile_llvm", "emit_llvm", "kernel_symbols"]
+
+
+def kernel_symbols(func: PrimFunc) -> tuple[Var, ...]:
+    """The symbols that the kernel takes as integers, in order: the function's, less the thread's own."""
+    return tuple(v for v in func.symbols if v not in (THREAD_ID, THREAD_COUNT))
+
+
+def emit_llvm(func: PrimFunc, target: Target) -> str:
+    """The LLVM text of a flat function. Raises CompileError for what has no native code."""
+    written = _written(func)
+    s = State(target, written, evaluate)
+    names = _Names({"tid", "nthreads", "barrier"})
+    arguments = []
+    shared = set(str(func.attr("may_alias", "")).split(","))
+    for buffer in func.params:
+        operand = identifier(names.take(buffer.name), "%")
+        align = max(buffer.align or 0, buffer.dtype.itemsize)
+        s.pointers[buffer.name] = Pointer(operand, align & -align)
+        arguments.append(f"ptr {_attributes(buffer, written, align & -align, buffer.name not in shared)} {operand}")
+    for symbol in kernel_symbols(func):
+        operand = identifier(names.take(symbol.name), "%")
+        s.env[symbol] = Value(i64, (operand,))
+        arguments.append(f"i64 {operand}")
+    s.env[THREAD_ID] = Value(i64, ("%tid",))
+    s.env[THREAD_COUNT] = Value(i64, ("%nthreads",))
+    arguments += ["i64 %tid", "i64 %nthreads", "ptr %barrier"]
+    emit_threads(s, func.body)
+    return _module(s, func.name, arguments, target)
+
+
+def _module(s: State, name: str, arguments: list[str], target: Target) -> str:
+    lines = [
+        f'target triple = "{target.triple}"',
+        "",
+        f"define void {identifier(name, '@')}({', '.join(arguments)}) nounwind {{",
+        "entry:",
+        *s.out.entry,
+        *s.out.lines,
+        "  ret void",
+        "}",
+        "",
+        *(s.out.declarations[k] for k in sorted(s.out.declarations)),
+        "",
+    ]
+    for text in s.out.metadata:
+        lines.append(text)
+    return "\n".join(lines).rstrip("\n") + "\n"
+
+
+def _attributes(buffer: Buffer, written: frozenset[str], align: int, private: bool) -> str:
+    words = ["noalias"] if private else []
+    if buffer.name not in written:
+        words.append("readonly")
+    words.append(f"captures(none) align {align}")
+    size = as_int(buffer.size)
+    if size:
+        words.append(f"dereferenceable({size * buffer.dtype.itemsize})")
+    return " ".join(words)
+
+
+def _written(func: PrimFunc) -> frozenset[str]:
+    """The names of the buffers that the function may change."""
+    found: set[str] = set()
+    for stmt in walk(func.body):
+        match stmt:
+            case Store(buffer):
+                found.add(buffer.name)
+            case Allocate(buffer):
+                found.add(buffer.name)
+            case Intrinsic(_, outputs):
+                found.update(region.buffer.name for region in outputs)
+    return frozenset(found)
+
+
+class _Names:
+    """Distinct names for the function's arguments."""
+
+    def __init__(self, taken: set[str]) -> None:
+        self.taken = taken | {"entry"}
+
+    def take(self, name: str) -> str:
+        n, candidate = 0, name
+        while candidate in self.taken:
+            n += 1
+            candidate = f"{name}_{n}"
+        self.taken.add(candidate)
+        return candidate

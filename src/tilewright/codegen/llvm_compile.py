@@ -1,0 +1,68 @@
+"""LLVM text to object code and assembly, through llvmlite's LLVM."""
+
+from __future__ import annotations
+
+import threading
+
+import llvmlite.binding as llvm
+
+from tilewright.ir.target import Target
+from tilewright.support.errors import CompileError, TargetError
+
+_lock = threading.Lock()
+_ready = False
+
+
+def _initialize() -> None:
+    global _ready
+    with _lock:
+        if not _ready:
+            llvm.initialize_all_targets()
+            llvm.initialize_all_asmprinters()
+            _ready = True
+
+
+def _machine(target: Target, opt: int) -> llvm.TargetMachine:
+    """LLVM's code generator for a target: position independent code, so that any loader can place it."""
+    _initialize()
+    try:
+        found = llvm.Target.from_triple(target.triple)
+    except RuntimeError as error:
+        raise TargetError(f"LLVM has no such target: {error}", where=target.triple) from None
+    return found.create_target_machine(
+        cpu=target.cpu, features=target.llvm_features, opt=opt, reloc="pic", codemodel="small"
+    )
+
+
+def _optimized(text: str, target: Target, opt: int) -> tuple[llvm.ModuleRef, llvm.TargetMachine]:
+    machine = _machine(target, opt)
+    try:
+        module = llvm.parse_assembly(text, llvm.create_context())
+        module.triple = target.triple
+        module.data_layout = str(machine.target_data)
+        module.verify()
+    except RuntimeError as error:
+        raise CompileError(f"LLVM refused generated code: {str(error).strip()}") from None
+    options = llvm.create_pipeline_tuning_options(speed_level=opt)
+    options.slp_vectorization = False
+    options.loop_vectorization = True
+    builder = llvm.create_pass_builder(machine, options)
+    builder.getModulePassManager().run(module, builder)
+    return module, machine
+
+
+def compile_llvm(text: str, target: Target, opt: int = 3) -> bytes:
+    """A relocatable object for LLVM text. `opt` is 0 to 3."""
+    module, machine = _optimized(text, target, opt)
+    return bytes(machine.emit_object(module))
+
+
+def assembly(text: str, target: Target, opt: int = 3) -> str:
+    """The assembly of the same code."""
+    module, machine = _optimized(text, target, opt)
+    return str(machine.emit_assembly(module))
+
+
+def optimized_llvm(text: str, target: Target, opt: int = 3) -> str:
+    """The text after LLVM's passes, for reading."""
+    return str(_optimized(text, target, opt)[0])

@@ -1,0 +1,225 @@
+"""What the emitter knows at a point of the program: names in scope, the vectorized loop, the mask, values made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from tilewright.codegen.llvm_ops import Ops
+from tilewright.codegen.llvm_text import Writer
+from tilewright.codegen.llvm_values import Lanes, Value, is_literal, register_type, splat_literal
+from tilewright.codegen.polynomial import Atoms, Converter, Key, Poly
+from tilewright.ir.dtype import DType, boolean
+from tilewright.ir.expr import Buffer, Const, Expr, Load, Var
+from tilewright.ir.target import Target
+from tilewright.support.errors import CompileError
+
+
+@dataclass(frozen=True, slots=True)
+class Pointer:
+    """Where a buffer is: its address, known alignment, and for an allocation inside a vectorized loop the number of
+    lanes, each of which has its own copy (copies are interleaved, so that lanes are contiguous). `elements` is the size
+    of an allocation of this function's own, 0 for a parameter."""
+
+    operand: str
+    align: int
+    copies: int = 1
+    elements: int = 0
+
+
+@dataclass(slots=True)
+class Scope:
+    """Values that hold in a region of code that the current block is dominated by."""
+
+    values: dict[Expr, Value] = field(default_factory=dict)
+    loaded: dict[Expr, Value] = field(default_factory=dict)
+    offsets: dict[Key, str] = field(default_factory=dict)
+    addresses: dict[tuple[str, str, Key], str] = field(default_factory=dict)
+    splats: dict[tuple[str, int, DType], str] = field(default_factory=dict)
+
+
+class State:
+    """The emitter's state while it walks a function."""
+
+    def __init__(self, target: Target, written: frozenset[str], evaluate: Callable[[State, Expr], Value]) -> None:
+        self.target = target
+        self.written = written
+        self.out = Writer()
+        self.ops = Ops(self.out)
+        self.atoms = Atoms()
+        self.constants: dict[Var, int] = {}
+        self.converter = Converter(self.atoms, self.constants)
+        self.env: dict[Var, Value] = {}
+        self.depth: dict[Var, int] = {}
+        self.counters: set[Var] = set()
+        self.pointers: dict[str, Pointer] = {}
+        self.lanes: Lanes | None = None
+        self.mask: Value | None = None
+        self.scopes: list[Scope] = [Scope()]
+        self._evaluate = evaluate
+        self._varies: dict[Expr, bool] = {}
+        self._reads: dict[Expr, bool] = {}
+        self._mutables: dict[Expr, bool] = {}
+
+    def evaluate(self, e: Expr) -> Value:
+        return self._evaluate(self, e)
+
+    def scalar(self, e: Expr) -> str:
+        """The operand of an expression that is the same for all lanes."""
+        return self.evaluate(e).scalar
+
+    # scopes
+
+    @contextmanager
+    def scope(self) -> Iterator[None]:
+        """Code that does not dominate what follows it: what is computed inside is forgotten after."""
+        self.scopes.append(Scope())
+        try:
+            yield
+        finally:
+            self.scopes.pop()
+
+    @contextmanager
+    def binding(self, var: Var, value: int) -> Iterator[None]:
+        """An unrolled loop's variable is a constant; values that mention it are forgotten after."""
+        outer = self.converter
+        self.constants[var] = value
+        self.counters.add(var)
+        self.converter = Converter(self.atoms, self.constants)
+        # Offsets and addresses are keyed by polynomials with the constants put in, so they stay valid.
+        scope = Scope(
+            offsets=self.scopes[-1].offsets, addresses=self.scopes[-1].addresses, splats=self.scopes[-1].splats
+        )
+        self.scopes.append(scope)
+        try:
+            yield
+        finally:
+            self.scopes.pop()
+            self.constants.pop(var, None)
+            self.converter = outer
+
+    @contextmanager
+    def vectorized(self, lanes: Lanes) -> Iterator[None]:
+        self.lanes = lanes
+        self.counters.add(lanes.var)
+        self._varies = {}
+        try:
+            with self.scope():
+                yield
+        finally:
+            self.lanes = None
+            self._varies = {}
+
+    @contextmanager
+    def masked(self, mask: Value | None) -> Iterator[None]:
+        """Lanes where `mask` is false do nothing."""
+        outer, self.mask = self.mask, mask
+        try:
+            yield
+        finally:
+            self.mask = outer
+
+    def forget_loads(self) -> None:
+        """Memory may have changed."""
+        for scope in self.scopes:
+            scope.loaded.clear()
+
+    def known(self, e: Expr) -> Value | None:
+        for scope in reversed(self.scopes):
+            found = scope.values.get(e) or scope.loaded.get(e)
+            if found is not None:
+                return found
+        return None
+
+    def remember(self, e: Expr, value: Value) -> Value:
+        scope = self.scopes[-1]
+        (scope.loaded if self._mutable(e) else scope.values)[e] = value
+        return value
+
+    def _mutable(self, e: Expr) -> bool:
+        """Whether `e` reads a buffer that this function writes."""
+        found = self._mutables.get(e)
+        if found is None:
+            written = isinstance(e, Load) and e.buffer.name in self.written
+            found = self._mutables[e] = written or any(self._mutable(c) for c in e.children)
+        return found
+
+    def reads(self, e: Expr) -> bool:
+        """Whether `e` reads memory."""
+        found = self._reads.get(e)
+        if found is None:
+            found = self._reads[e] = isinstance(e, Load) or any(self.reads(c) for c in e.children)
+        return found
+
+    def stable(self, p: Poly) -> bool:
+        """Whether the value of a polynomial cannot change by a store."""
+        return not any(self._mutable(self.atoms.exprs[n]) for monomial in p for n in monomial)
+
+    # lanes
+
+    def varies(self, e: Expr) -> bool:
+        """Whether `e` may differ between lanes."""
+        if self.lanes is None:
+            return False
+        found = self._varies.get(e)
+        if found is None:
+            found = self._varies[e] = self._compute_varies(e)
+        return found
+
+    def _compute_varies(self, e: Expr) -> bool:
+        assert self.lanes is not None
+        match e:
+            case Const():
+                return False
+            case Var():
+                value = self.env.get(e)
+                return e is self.lanes.var or (value is not None and value.vector)
+            case Load(buffer, indices):
+                return self.pointer(buffer).copies > 1 or any(self.varies(i) for i in indices)
+        return any(self.varies(c) for c in e.children)
+
+    def pointer(self, buffer: Buffer) -> Pointer:
+        found = self.pointers.get(buffer.name)
+        if found is None:
+            raise CompileError("buffer is neither a parameter nor allocated", where=f"buffer {buffer.name!r}")
+        return found
+
+    def parts(self, value: Value) -> tuple[str, ...]:
+        """The value for every vector of lanes, a scalar put into all of them."""
+        assert self.lanes is not None
+        if value.vector:
+            return value.parts
+        return tuple(self.splat(value.parts[0], value.dtype, w) for w in self.lanes.widths)
+
+    def splat(self, operand: str, t: DType, width: int) -> str:
+        element = register_type(t)
+        if is_literal(operand):
+            return splat_literal(operand, element)
+        for scope in reversed(self.scopes):
+            found = scope.splats.get((operand, width, t))
+            if found is not None:
+                return found
+        ty = f"<{width} x {element}>"
+        first = self.out.inst(f"insertelement {ty} poison, {element} {operand}, i64 0")
+        result = self.out.inst(f"shufflevector {ty} {first}, {ty} poison, <{width} x i32> zeroinitializer")
+        self.scopes[-1].splats[operand, width, t] = result
+        return result
+
+    def both(self, a: Value | None, b: Value) -> Value:
+        """The conjunction of two masks (None: all lanes)."""
+        if a is None:
+            return b
+        return self.elementwise("and", [a, b], boolean)
+
+    def elementwise(self, name: str, args: list[Value], result: DType) -> Value:
+        """An operator on values, lane by lane."""
+        t = args[0].dtype
+        if not any(a.vector for a in args):
+            return Value(result, (self.ops.apply(name, t, [a.parts[0] for a in args], 0, result),))
+        assert self.lanes is not None
+        columns = [self.parts(a) for a in args]
+        parts = tuple(
+            self.ops.apply(name, t, [c[k] for c in columns], width, result) for k, width in enumerate(self.lanes.widths)
+        )
+        return Value(result, parts, True)

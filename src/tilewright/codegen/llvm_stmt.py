@@ -1,0 +1,253 @@
+"""Statements: loops, conditions, allocations, and how vectorized and unrolled loops are spread out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tilewright.codegen.llvm_expr import evaluate
+from tilewright.codegen.llvm_masks import any_lane
+from tilewright.codegen.llvm_memory import buffer_offset, store, store_scalar
+from tilewright.codegen.llvm_ops import number
+from tilewright.codegen.llvm_state import Pointer, State
+from tilewright.codegen.llvm_values import Lanes, Value, memory_type, register_type, widths
+from tilewright.codegen.vector import Reduction, can_vectorize, match_reduction, native_lanes
+from tilewright.ir.dtype import DType, boolean, i64
+from tilewright.ir.expr import Const, Expr, Load, Var, as_int, const
+from tilewright.ir.loops import Allocate, Block, For, If, Intrinsic, Let, Seq, Stmt, Store
+from tilewright.ir.rewrite import substitute_stmt, walk
+from tilewright.support.errors import CompileError
+
+MAX_STACK = 1 << 20
+"""Bytes that one allocation may take of a thread's stack."""
+
+MAX_VECTORS = 16
+"""Vectors that a vectorized loop is spread over; a longer one becomes a loop over vectors."""
+
+MAX_UNROLLED = 4096
+
+
+def emit(s: State, stmt: Stmt) -> None:
+    """Write the code of a statement that one thread executes."""
+    match stmt:
+        case Seq(stmts):
+            for inner in stmts:
+                emit(s, inner)
+        case Store():
+            _store(s, stmt)
+        case For():
+            loop(s, stmt)
+        case Let(var, value, body):
+            s.env[var] = evaluate(s, value)
+            s.depth[var] = len(s.scopes)
+            with s.scope():
+                emit(s, body)
+        case If():
+            _if(s, stmt)
+        case Allocate():
+            allocate(s, stmt)
+            emit(s, stmt.body)
+        case Block(name):
+            raise CompileError("a block must be lowered before code is made", where=f"block {name!r}")
+        case Intrinsic(name):
+            raise CompileError("this target has no such intrinsic", where=f"intrinsic {name!r}")
+        case _:
+            raise CompileError(f"no native code for a {type(stmt).__name__}")
+
+
+def allocate(s: State, stmt: Allocate) -> None:
+    """Give a buffer its place on the stack; inside a vectorized loop every lane gets its own."""
+    buffer = stmt.buffer
+    copies = s.lanes.extent if s.lanes is not None else 1
+    size = as_int(s.converter.bind(buffer.size))
+    if size is None or size * copies * buffer.dtype.itemsize > MAX_STACK:
+        raise CompileError(
+            "a buffer on the stack must have a constant size",
+            where=f"buffer {buffer.name!r}",
+            expected=f"at most {MAX_STACK} bytes",
+            got=f"{buffer.size} elements of {buffer.dtype}",
+        )
+    known = s.pointers.get(buffer.name)
+    if known is None or known.copies != copies:
+        operand = s.out.alloca(memory_type(buffer.dtype), max(size * copies, 1), buffer.name)
+        s.pointers[buffer.name] = Pointer(operand, 64, copies, size * copies)
+
+
+# stores
+
+
+def _store(s: State, stmt: Store) -> None:
+    varies = s.lanes is not None and any(s.varies(i) for i in (Load(stmt.buffer, stmt.indices), *stmt.indices))
+    if s.lanes is not None and not varies:
+        reduction = match_reduction(stmt)
+        if reduction is not None:
+            _reduce(s, stmt, reduction)
+            s.forget_loads()
+            return
+    store(s, stmt.buffer, stmt.indices, evaluate(s, stmt.value))
+    s.forget_loads()
+
+
+def _reduce(s: State, stmt: Store, reduction: Reduction) -> None:
+    """Combine the lanes of a value with each other, then with what is stored."""
+    assert s.lanes is not None
+    op, t = reduction.op, stmt.buffer.dtype
+    value = evaluate(s, reduction.value)
+    pieces: dict[int, str] = {}
+    for k, (part, width) in enumerate(zip(s.parts(value), s.lanes.widths, strict=True)):
+        if s.mask is not None:
+            mask = s.parts(s.mask)[k]
+            part = s.ops.select(mask, width, part, number(neutral(op, t), t, width), t, width)
+        pieces[width] = s.ops.apply(op, t, [pieces[width], part], width, t) if width in pieces else part
+    total = ""
+    for width, part in pieces.items():
+        single = _across(s, op, t, part, width)
+        total = s.ops.apply(op, t, [total, single], 0, t) if total else single
+    old = evaluate(s, Load(stmt.buffer, stmt.indices)).scalar
+    result = s.ops.apply(op, t, [old, total], 0, t)
+    store_scalar(s, stmt.buffer, buffer_offset(s, stmt.buffer, stmt.indices), result)
+
+
+def _across(s: State, op: str, t: DType, part: str, width: int) -> str:
+    """Combine the lanes of one vector by halving it."""
+    while width > 1:
+        ty, half = register_type(t, width), width // 2
+        low, high = (
+            s.out.inst(
+                f"shufflevector {ty} {part}, {ty} poison, <{half} x i32> "
+                f"<{', '.join(f'i32 {first + k}' for k in range(half))}>"
+            )
+            for first in (0, half)
+        )
+        part, width = s.ops.apply(op, t, [low, high], half, t), half
+    return s.out.inst(f"extractelement {register_type(t, 1)} {part}, i64 0")
+
+
+def neutral(op: str, t: DType) -> int | float | bool:
+    """The value that changes nothing when combined by `op`."""
+    match op:
+        case "add" | "or" | "bitor" | "bitxor":
+            return -0.0 if t.is_float else 0
+        case "mul":
+            return 1
+        case "min":
+            return True if t is boolean else t.max
+        case "max":
+            return False if t is boolean else t.min
+        case "and":
+            return True
+        case "bitand":
+            return -1 if t.kind == "int" else t.max
+    raise CompileError(f"no neutral element of {op!r}")
+
+
+# conditions
+
+
+def _if(s: State, stmt: If) -> None:
+    condition = s.converter.bind(stmt.condition)
+    if isinstance(condition, Const):
+        chosen = stmt.then if condition.value else stmt.orelse
+        if chosen is not None:
+            emit(s, chosen)
+        return
+    value = evaluate(s, condition)
+    if not value.vector:
+        _jump(s, value.scalar, stmt.then, stmt.orelse, s.mask)
+        return
+    mask = s.both(s.mask, value)
+    _jump(s, any_lane(s, mask), stmt.then, None, mask)
+    if stmt.orelse is not None:
+        rest = s.both(s.mask, s.elementwise("not", [value], boolean))
+        _jump(s, any_lane(s, rest), stmt.orelse, None, rest)
+
+
+def _jump(s: State, condition: str, then: Stmt, orelse: Stmt | None, mask: Value | None) -> None:
+    out = s.out
+    then_block, join = out.fresh("then"), out.fresh("join")
+    else_block = join if orelse is None else out.fresh("else")
+    out.branch(condition, then_block, else_block)
+    for block, body in ((then_block, then), (else_block, orelse)):
+        if body is not None:
+            out.start(block)
+            with s.scope(), s.masked(mask):
+                emit(s, body)
+            out.jump(join)
+    out.start(join)
+
+
+# loops
+
+
+def loop(s: State, stmt: For) -> None:
+    """A loop of any kind, run by one thread."""
+    if stmt.kind == "thread":
+        raise CompileError(f"no hardware index {stmt.thread!r} on a CPU", where=f"loop {stmt.var.name!r}")
+    extent = as_int(s.converter.bind(stmt.extent))
+    if extent == 0:
+        return
+    if extent == 1:
+        with s.binding(stmt.var, 0):
+            emit(s, stmt.body)
+    elif stmt.kind == "unrolled" and extent is not None and extent <= MAX_UNROLLED:
+        for i in range(extent):
+            with s.binding(stmt.var, i):
+                emit(s, stmt.body)
+    elif stmt.kind == "vectorized" and s.lanes is None and can_vectorize(stmt, s.constants):
+        _vectorized(s, stmt, extent)
+    else:
+        serial(s, stmt, "0", s.scalar(stmt.extent), lambda: emit(s, stmt.body), positive=extent is not None)
+
+
+def _vectorized(s: State, stmt: For, extent: int | None) -> None:
+    native = native_lanes(s.target, stmt)
+    if extent is not None and extent <= native * MAX_VECTORS:
+        with s.vectorized(Lanes(stmt.var, widths(extent, native))):
+            emit(s, stmt.body)
+        return
+    # A loop over vectors, and what is left: `v` becomes `outer * native + inner`.
+    outer = Var(f"{stmt.var.name}.vector")
+    inner = Var(f"{stmt.var.name}.lane")
+    body = substitute_stmt(stmt.body, {stmt.var: outer * native + inner})
+    full = stmt.extent // native
+    emit(s, For(outer, full, For(inner, const(native), body, "vectorized")))
+    rest: Expr = stmt.extent - full * native
+    last = Var(f"{stmt.var.name}.rest")
+    body = substitute_stmt(stmt.body, {stmt.var: full * native + last})
+    if extent is not None:
+        emit(s, For(last, const(extent % native), body, "vectorized"))
+    else:
+        emit(s, For(last, const(native), If(last < rest, body), "vectorized"))
+
+
+def serial(s: State, stmt: For, start: str, stop: str, body: Callable[[], None], *, positive: bool = False) -> None:
+    """`for var in start..stop`, tested at the end; `positive` promises one iteration."""
+    out = s.out
+    name = stmt.var.name
+    head, done = out.fresh(f"{name}.body"), out.fresh(f"{name}.done")
+    before = out.block
+    if positive:
+        out.jump(head)
+    else:
+        out.branch(out.inst(f"icmp slt i64 {start}, {stop}"), head, done)
+    out.start(head)
+    variable = "%" + out.fresh(name)
+    phi = out.reserve()
+    s.env[stmt.var] = Value(i64, (variable,))
+    s.depth[stmt.var] = len(s.scopes)
+    s.counters.add(stmt.var)
+    s.forget_loads()
+    with s.scope():
+        body()
+    s.forget_loads()
+    following = out.inst(f"add nuw nsw i64 {variable}, 1", f"{name}.next")
+    out.fill(phi, f"{variable} = phi i64 [ {start}, %{before} ], [ {following}, %{out.block} ]")
+    out.branch(out.inst(f"icmp slt i64 {following}, {stop}"), head, done, _metadata(s, stmt))
+    out.start(done)
+
+
+def _metadata(s: State, stmt: For) -> str:
+    """LLVM's vectoriser keeps away from loops that we spread out ourselves, its unroller from unrolled bodies."""
+    kinds = {inner.kind for inner in walk(stmt.body) if isinstance(inner, For)}
+    explicit = s.lanes is not None or bool(kinds & {"vectorized", "unrolled"})
+    unroll = "unrolled" not in kinds and s.lanes is None
+    return s.out.loop_metadata(vectorize=not explicit, unroll=unroll)

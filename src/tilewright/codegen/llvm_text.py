@@ -1,0 +1,99 @@
+"""Building LLVM text: instructions into basic blocks, fresh names, declarations, loop metadata."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+_PLAIN = re.compile(r"[A-Za-z_$][A-Za-z0-9_$.]*")
+
+
+def identifier(name: str, sigil: str) -> str:
+    """`name` as an LLVM identifier with `sigil` "%" or "@", quoted if it must be."""
+    if _PLAIN.fullmatch(name):
+        return sigil + name
+    escaped = "".join(
+        c if c.isascii() and c.isprintable() and c not in '"\\' else f"\\{ord(c) & 255:02X}" for c in name
+    )
+    return f'{sigil}"{escaped}"'
+
+
+class Writer:
+    """The text of one module with one function, written front to back.
+
+    `entry` collects the function's allocas, which stand at the start of its first block. `block` is the name of the
+    block being written (phi nodes need it); a block ends with `br`, and `start` begins the next one.
+    """
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.entry: list[str] = []
+        self.block = "entry"
+        self.declarations: dict[str, str] = {}
+        self.metadata: list[str] = []
+        self._count = 0
+
+    def fresh(self, hint: str = "") -> str:
+        """A new local name without sigil. Names from programs have no dot before their number, so none is taken."""
+        self._count += 1
+        return f"{re.sub(r'[^A-Za-z0-9_]', '_', hint)}.{self._count}"
+
+    def inst(self, text: str, hint: str = "") -> str:
+        """Write `%new = text` and return `%new`."""
+        name = "%" + self.fresh(hint)
+        self.lines.append(f"  {name} = {text}")
+        return name
+
+    def effect(self, text: str) -> None:
+        """Write an instruction without a result."""
+        self.lines.append(f"  {text}")
+
+    def reserve(self) -> int:
+        """Keep a line to be filled in later with `fill`."""
+        self.lines.append("")
+        return len(self.lines) - 1
+
+    def fill(self, line: int, text: str) -> None:
+        self.lines[line] = f"  {text}"
+
+    def start(self, block: str) -> None:
+        self.lines.append(f"{block}:")
+        self.block = block
+
+    def jump(self, block: str) -> None:
+        self.effect(f"br label %{block}")
+
+    def branch(self, condition: str, then: str, orelse: str, suffix: str = "") -> None:
+        self.effect(f"br i1 {condition}, label %{then}, label %{orelse}{suffix}")
+
+    def alloca(self, type_: str, count: int, hint: str, align: int = 64) -> str:
+        name = "%" + self.fresh(hint)
+        self.entry.append(f"  {name} = alloca [{count} x {type_}], align {align}")
+        return name
+
+    def declare(self, name: str, result: str, arguments: Sequence[str], attributes: str = "") -> str:
+        """`@name`, declared once in the module."""
+        symbol = identifier(name, "@")
+        self.declarations.setdefault(
+            name, f"declare {result} {symbol}({', '.join(arguments)}){' ' + attributes if attributes else ''}"
+        )
+        return symbol
+
+    def intrinsic(self, name: str, result: str, arguments: Sequence[tuple[str, str]], flags: str = "") -> str:
+        """Call an LLVM intrinsic or library function; arguments are (type, operand)."""
+        symbol = self.declare(name, result, [t for t, _ in arguments])
+        operands = ", ".join(f"{t} {v}" for t, v in arguments)
+        return self.inst(f"call {flags + ' ' if flags else ''}{result} {symbol}({operands})")
+
+    def loop_metadata(self, *, vectorize: bool, unroll: bool) -> str:
+        """`, !llvm.loop !N` with what LLVM's own loop passes must leave alone; "" if nothing."""
+        facts = []
+        if not vectorize:
+            facts.append('!{!"llvm.loop.vectorize.enable", i1 false}')
+        if not unroll:
+            facts.append('!{!"llvm.loop.unroll.disable"}')
+        if not facts:
+            return ""
+        first = len(self.metadata)
+        self.metadata.append(f"!{first} = distinct !{{{', '.join([f'!{first}', *facts])}}}")
+        return f", !llvm.loop !{first}"

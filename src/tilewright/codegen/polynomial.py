@@ -1,0 +1,163 @@
+"""Index arithmetic as polynomials: a flat offset is a sum of integer multiples of products of *atoms*.
+
+An atom is a variable, or an integer expression that is no sum or product (`i // 3`). Written this way, equal addresses
+are equal keys, the coefficient of the lane variable can be read off, and constants from unrolled loops fold away.
+Atoms are numbered by first appearance, so that everything derived from a polynomial is deterministic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import gcd
+
+from tilewright.ir.expr import Buffer, Const, Expr, Op, Var
+from tilewright.ir.rewrite import substitute, variables
+
+Monomial = tuple[int, ...]
+"""Sorted atom numbers; the empty tuple is the constant term."""
+
+Poly = dict[Monomial, int]
+Key = tuple[tuple[Monomial, int], ...]
+
+
+class Atoms:
+    """The numbering of atoms."""
+
+    def __init__(self) -> None:
+        self.exprs: list[Expr] = []
+        self._numbers: dict[Expr, int] = {}
+
+    def number(self, e: Expr) -> int:
+        n = self._numbers.get(e)
+        if n is None:
+            n = self._numbers[e] = len(self.exprs)
+            self.exprs.append(e)
+        return n
+
+
+def constant(value: int) -> Poly:
+    return {(): value} if value else {}
+
+
+def add(a: Poly, b: Poly, scale: int = 1) -> Poly:
+    """a + scale * b."""
+    result = dict(a)
+    for monomial, c in b.items():
+        total = result.get(monomial, 0) + scale * c
+        if total:
+            result[monomial] = total
+        else:
+            result.pop(monomial, None)
+    return result
+
+
+def multiply(a: Poly, b: Poly) -> Poly:
+    result: Poly = {}
+    for m, c in a.items():
+        for n, d in b.items():
+            key = tuple(sorted(m + n))
+            result[key] = result.get(key, 0) + c * d
+    return {m: c for m, c in result.items() if c}
+
+
+def as_constant(p: Poly) -> int | None:
+    """The value of a constant polynomial, else None."""
+    if not p:
+        return 0
+    return p[()] if len(p) == 1 and () in p else None
+
+
+def key(p: Poly) -> Key:
+    """A hashable form, equal for equal polynomials."""
+    return tuple(sorted(p.items()))
+
+
+def divisor(p: Poly, limit: int) -> int:
+    """The greatest power of two up to `limit` (itself one) that divides every value of `p`."""
+    return gcd(limit, *p.values())
+
+
+class Converter:
+    """Turns expressions into polynomials under a binding of variables to constants (those of unrolled loops)."""
+
+    def __init__(self, atoms: Atoms, constants: Mapping[Var, int]) -> None:
+        self.atoms = atoms
+        self.constants = constants
+        self.memo: dict[Expr, Poly] = {}
+
+    def poly(self, e: Expr) -> Poly:
+        found = self.memo.get(e)
+        if found is None:
+            found = self.memo[e] = self._poly(e)
+        return found
+
+    def _poly(self, e: Expr) -> Poly:
+        match e:
+            case Const(value):
+                return constant(int(value))
+            case Var():
+                if e in self.constants:
+                    return constant(self.constants[e])
+            case Op("add", (a, b)):
+                return add(self.poly(a), self.poly(b))
+            case Op("sub", (a, b)):
+                return add(self.poly(a), self.poly(b), -1)
+            case Op("neg", (a,)):
+                return add({}, self.poly(a), -1)
+            case Op("mul", (a, b)):
+                return multiply(self.poly(a), self.poly(b))
+            case Op("shl", (a, Const(n))) if 0 <= n < 63:
+                return multiply(self.poly(a), constant(1 << n))
+        bound = self.bind(e)
+        if bound is not e:
+            return self.poly(bound)
+        return {(self.atoms.number(e),): 1}
+
+    def bind(self, e: Expr) -> Expr:
+        """`e` with the constants put in (and folded)."""
+        if not self.constants or isinstance(e, Const):
+            return e
+        used = {v: Const(self.constants[v], v.dtype) for v in variables(e) if v in self.constants}
+        return substitute(e, used) if used else e
+
+    def offset(self, buffer: Buffer, indices: Sequence[Expr]) -> Poly:
+        """The element offset of `buffer[indices]`, row-major."""
+        total: Poly = {}
+        for extent, index in zip(buffer.shape, indices, strict=True):
+            total = add(multiply(total, self.poly(extent)), self.poly(index))
+        return self.rejoin(total)
+
+    def rejoin(self, p: Poly) -> Poly:
+        """`c * (f // c) + f % c` is `f`: undo a fused index that was taken apart only to be put together."""
+        for monomial, c in p.items():
+            for n in monomial:
+                e = self.atoms.exprs[n]
+                if not (isinstance(e, Op) and e.name == "mod" and isinstance(e.args[1], Const)):
+                    continue
+                f, size = e.args
+                quotient = Op("floordiv", (f, size))
+                rest = list(monomial)
+                rest.remove(n)
+                twin = tuple(sorted((*rest, self.atoms.number(quotient))))
+                if p.get(twin) == c * e.args[1].value:
+                    without = {m: v for m, v in p.items() if m not in (monomial, twin)}
+                    whole = multiply({tuple(rest): c}, self.poly(f))
+                    return self.rejoin(add(without, whole))
+        return p
+
+
+def split_lane(p: Poly, lane: int) -> tuple[Poly, Poly | None]:
+    """`p` as (rest, coefficient), p = rest + coefficient * atom `lane`; None if `lane` appears in a higher power."""
+    rest: Poly = {}
+    coefficient: Poly = {}
+    for monomial, c in p.items():
+        count = monomial.count(lane)
+        if count == 0:
+            rest[monomial] = c
+        elif count == 1:
+            others = list(monomial)
+            others.remove(lane)
+            coefficient[tuple(others)] = c
+        else:
+            return p, None
+    return rest, coefficient

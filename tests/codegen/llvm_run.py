@@ -1,0 +1,65 @@
+"""Runs generated LLVM text in this process: compile, link, call with NumPy arrays."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import llvmlite.binding as llvm
+import numpy as np
+
+from tilewright.codegen.llvm import compile_llvm, emit_llvm, kernel_symbols
+from tilewright.ir.loops import PrimFunc
+from tilewright.ir.target import Target
+
+_BARRIER = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)
+
+
+class Native:
+    """A linked object with one kernel; `address` holds while it lives."""
+
+    def __init__(self, image: bytes, name: str, imports: Mapping[str, int] | None = None) -> None:
+        llvm.initialize_native_target()
+        llvm.initialize_native_asmprinter()
+        builder = llvm.JITLibraryBuilder()
+        builder.add_object_img(image)
+        for symbol, address in (imports or {}).items():
+            builder.import_symbol(symbol, address)
+        builder.export_symbol(name)
+        builder.add_current_process()
+        machine = llvm.Target.from_default_triple().create_target_machine()
+        self._jit = llvm.create_lljit_compiler(machine)
+        self._tracker = builder.link(self._jit, "kernel")
+        self.address = self._tracker[name]
+
+
+_barriers_met = []
+
+
+@_BARRIER
+def _count_barrier(_: Any, threads: int) -> None:
+    _barriers_met.append(threads)
+
+
+def native(func: PrimFunc, target: Target | None = None) -> Native:
+    """`func` compiled and linked."""
+    target = target or Target.host()
+    image = compile_llvm(emit_llvm(func, target), target)
+    barrier = ctypes.cast(_count_barrier, ctypes.c_void_p).value
+    assert barrier is not None
+    return Native(image, func.name, {"tw_barrier": barrier})
+
+
+def call(kernel: Native, arrays: Sequence[np.ndarray], symbols: Sequence[int] = (), threads: int = 1) -> None:
+    """Call a kernel as every one of `threads` threads, one after another (right where no barrier lies between)."""
+    types = [ctypes.c_void_p] * len(arrays) + [ctypes.c_int64] * (len(symbols) + 2) + [ctypes.c_void_p]
+    function = ctypes.CFUNCTYPE(None, *types)(kernel.address)
+    for tid in range(threads):
+        function(*(a.ctypes.data for a in arrays), *symbols, tid, threads, None)
+
+
+def run(func: PrimFunc, *arrays: np.ndarray, target: Target | None = None, threads: int = 1, **symbols: int) -> None:
+    """Compile and call; arrays are the parameters in order, written in place."""
+    values = [symbols[v.name] for v in kernel_symbols(func)]
+    call(native(func, target), arrays, values, threads)
