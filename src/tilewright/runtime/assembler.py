@@ -297,6 +297,14 @@ class Module:
     def declare(self, name: str, result: str, params: list[str]) -> None:
         self._declared.setdefault(name, f"declare {result} @{name}({', '.join(params)})")
 
+    def external(self, name: str) -> None:
+        """Declare a variable defined elsewhere."""
+        self._declared[name] = f"@{name} = external global i8"
+
+    def string(self, name: str, text: str) -> None:
+        """A constant, zero-terminated string of ASCII letters without quotes."""
+        self._parts.append(f'@{name} = internal constant [{len(text) + 1} x i8] c"{text}\\00"')
+
     def variable(self, name: str, nbytes: int) -> None:
         """A zeroed global, aligned to 128 so that it shares no cache line."""
         self._parts.append(f"@{name} = global [{nbytes} x i8] zeroinitializer, align 128")

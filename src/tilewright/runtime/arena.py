@@ -1,0 +1,223 @@
+"""The memory planner: live intervals and sizes to offsets in one arena, close to the largest sum of live bytes.
+
+This is offline dynamic storage allocation, which is NP-hard; on programs' intervals simple orders come within a few
+percent. Several orders are placed best-fit, the best is improved by moving what ends at the top to the front of the
+order and then by random moves, and the search stops as soon as the lower bound is met.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from random import Random
+
+from tilewright.support.errors import Error
+
+ALIGNMENT = 64
+_SEARCH_STEPS = 300
+_SEARCH_BUDGET = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """A block of `nbytes`, live from step `first` to `last` inclusive. `alias` is the earlier block it takes over."""
+
+    first: int
+    last: int
+    nbytes: int
+    alias: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Offsets by block, the arena's size and the lower bound: the largest sum of live bytes at a step.
+
+    Attributes:
+        live: the bytes that blocks really ask for at the fullest step, before any rounding to the alignment.
+    """
+
+    offsets: tuple[int, ...]
+    arena: int
+    live: int
+
+    @property
+    def ratio(self) -> float:
+        """Arena over lower bound; 1.0 is perfect."""
+        return self.arena / self.live if self.live else 1.0
+
+
+@dataclass(slots=True)
+class _Block:
+    first: int
+    last: int
+    nbytes: int
+
+
+def plan(intervals: Sequence[Interval]) -> Plan:
+    """Place blocks so that no two that are live at the same step overlap, each at a multiple of 64 bytes.
+
+    A block with an `alias` shares its memory: together they are live from the first to the last step of either, which
+    is exact for an operation in place (one ends where the other begins).
+    """
+    for k, x in enumerate(intervals):
+        if x.first > x.last or x.nbytes < 0 or (x.alias is not None and not 0 <= x.alias < k):
+            raise Error("not a block that can be placed", where=f"block {k}", got=str(x))
+    roots = _roots(intervals)
+    blocks: dict[int, _Block] = {}
+    for k, x in enumerate(intervals):
+        size = -(-x.nbytes // ALIGNMENT) * ALIGNMENT
+        block = blocks.setdefault(roots[k], _Block(x.first, x.last, size))
+        block.first, block.last = min(block.first, x.first), max(block.last, x.last)
+        block.nbytes = max(block.nbytes, size)
+    live = _largest_sum(_live_blocks(intervals, roots))
+    keys = [k for k, b in blocks.items() if b.nbytes]
+    offsets, arena = _search([blocks[k] for k in keys])
+    at = dict(zip(keys, offsets, strict=True))
+    return Plan(tuple(at.get(r, 0) for r in roots), arena, live)
+
+
+def _roots(intervals: Sequence[Interval]) -> list[int]:
+    roots: list[int] = []
+    for k, x in enumerate(intervals):
+        roots.append(k if x.alias is None else roots[x.alias])
+    return roots
+
+
+def _live_blocks(intervals: Sequence[Interval], roots: Sequence[int]) -> Iterable[_Block]:
+    """What must be held at each step: blocks in one place count once, where several are live the largest counts."""
+    groups: dict[int, list[Interval]] = {}
+    for k, x in enumerate(intervals):
+        groups.setdefault(roots[k], []).append(x)
+    for group in groups.values():
+        if len(group) == 1:
+            yield _Block(group[0].first, group[0].last, group[0].nbytes)
+            continue
+        points = sorted({x.first for x in group} | {x.last + 1 for x in group})
+        for start, end in pairwise(points):
+            most = max((x.nbytes for x in group if x.first <= start <= x.last), default=0)
+            yield _Block(start, end - 1, most)
+
+
+def _largest_sum(blocks: Iterable[_Block]) -> int:
+    change: dict[int, int] = {}
+    for b in blocks:
+        change[b.first] = change.get(b.first, 0) + b.nbytes
+        change[b.last + 1] = change.get(b.last + 1, 0) - b.nbytes
+    now = most = 0
+    for step in sorted(change):
+        now += change[step]
+        most = max(most, now)
+    return most
+
+
+def _search(blocks: list[_Block]) -> tuple[list[int], int]:
+    if not blocks:
+        return [], 0
+    goal = _largest_sum(blocks)
+    conflicts = _conflicts(blocks)
+    n = range(len(blocks))
+    orders = [
+        sorted(n, key=lambda k: (-blocks[k].nbytes, blocks[k].first)),
+        sorted(n, key=lambda k: (-blocks[k].nbytes * (blocks[k].last - blocks[k].first + 1), blocks[k].first)),
+        sorted(n, key=lambda k: (blocks[k].first - blocks[k].last, -blocks[k].nbytes)),
+        sorted(n, key=lambda k: (blocks[k].first, -blocks[k].nbytes)),
+        _by_pressure(blocks),
+    ]
+    best: tuple[list[int], int] = [], 0
+    best_order: list[int] = []
+    for order in orders:
+        offsets, top = _place(order, blocks, conflicts)
+        if not best_order or top < best[1]:
+            best, best_order = (offsets, top), order
+        if best[1] <= goal:
+            return best
+    best, best_order = _raise_the_top(best, best_order, blocks, conflicts, goal)
+    return _wander(best, best_order, blocks, conflicts, goal)
+
+
+def _by_pressure(blocks: list[_Block]) -> list[int]:
+    """Blocks live at the fullest step first, then those at the fullest of what is left, and so on."""
+    load: dict[int, int] = {}
+    steps = sorted({b.first for b in blocks})
+    for b in blocks:
+        for s in steps:
+            if b.first <= s <= b.last:
+                load[s] = load.get(s, 0) + b.nbytes
+    rank = {s: i for i, s in enumerate(sorted(steps, key=lambda s: -load[s]))}
+    best = [min(rank[s] for s in steps if b.first <= s <= b.last) for b in blocks]
+    return sorted(range(len(blocks)), key=lambda k: (best[k], -blocks[k].nbytes))
+
+
+def _conflicts(blocks: list[_Block]) -> list[list[int]]:
+    """For each block, the others that are live at some step of its life."""
+    result: list[list[int]] = [[] for _ in blocks]
+    active: list[tuple[int, int]] = []
+    for k in sorted(range(len(blocks)), key=lambda k: blocks[k].first):
+        active = [a for a in active if a[0] >= blocks[k].first]
+        for _, other in active:
+            result[k].append(other)
+            result[other].append(k)
+        insort(active, (blocks[k].last, k))
+    return result
+
+
+def _place(order: Sequence[int], blocks: list[_Block], conflicts: list[list[int]]) -> tuple[list[int], int]:
+    """Best fit: each block into the smallest gap, below what it conflicts with, that holds it; else on top."""
+    offsets = [-1] * len(blocks)
+    top = 0
+    for k in order:
+        size = blocks[k].nbytes
+        taken = sorted((offsets[o], offsets[o] + blocks[o].nbytes) for o in conflicts[k] if offsets[o] >= 0)
+        end, best, best_gap = 0, -1, 1 << 62
+        for start, stop in taken:
+            if size <= start - end < best_gap:
+                best, best_gap = end, start - end
+            end = max(end, stop)
+        offsets[k] = best if best >= 0 else end
+        top = max(top, offsets[k] + size)
+    return offsets, top
+
+
+def _raise_the_top(
+    best: tuple[list[int], int], order: list[int], blocks: list[_Block], conflicts: list[list[int]], goal: int
+) -> tuple[tuple[list[int], int], list[int]]:
+    """Move a block that reaches the top to the front of the order and place again, as long as that may help."""
+    current, seen = order, {tuple(order)}
+    latest = best
+    for _ in range(_steps(conflicts)):
+        offsets = latest[0]
+        highest = max(range(len(blocks)), key=lambda k: (offsets[k] + blocks[k].nbytes, blocks[k].nbytes))
+        current = [highest, *(k for k in current if k != highest)]
+        if tuple(current) in seen:
+            break
+        seen.add(tuple(current))
+        latest = _place(current, blocks, conflicts)
+        if latest[1] < best[1]:
+            best, order = latest, current
+        if best[1] <= goal:
+            break
+    return best, order
+
+
+def _wander(
+    best: tuple[list[int], int], order: list[int], blocks: list[_Block], conflicts: list[list[int]], goal: int
+) -> tuple[list[int], int]:
+    """Move random blocks of the order forward and keep what is no worse. The seed is fixed: plans are reproducible."""
+    random = Random(len(order))
+    for _ in range(_steps(conflicts)):
+        if best[1] <= goal + goal // 100:
+            break
+        current = list(order)
+        block = current.pop(random.randrange(len(current)))
+        current.insert(random.randrange(len(current) + 1), block)
+        latest = _place(current, blocks, conflicts)
+        if latest[1] <= best[1]:
+            best, order = latest, current
+    return best
+
+
+def _steps(conflicts: list[list[int]]) -> int:
+    """How many placements a search may try: a few milliseconds' worth."""
+    return min(_SEARCH_STEPS, max(4, _SEARCH_BUDGET // (sum(map(len, conflicts)) + len(conflicts))))

@@ -1,0 +1,126 @@
+"""The slow path's first half: check arguments one by one, convert what may be converted, explain the rest together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tilewright.ir.dtype import BY_NAME
+from tilewright.runtime.interop import Array, as_numpy, describe
+from tilewright.runtime.manifest import InputSpec, OutputSpec, SymbolSpec
+from tilewright.support.errors import CallError, Error, Problems
+
+
+@dataclass(frozen=True, slots=True)
+class BoundInputs:
+    """Inputs as native code takes them, and the symbols' values."""
+
+    arrays: list[Array]
+    dims: tuple[int, ...]
+
+
+def describe_spec(spec: InputSpec | OutputSpec) -> str:
+    """ "f32[n, 17]"."""
+    return f"{spec.dtype}[{', '.join(map(str, spec.shape))}]"
+
+
+def bind_inputs(inputs: Sequence[InputSpec], symbols: Sequence[SymbolSpec], args: Sequence[Any]) -> BoundInputs:
+    """Check and convert all inputs; CallError listing everything that does not fit.
+
+    Not contiguous and not aligned arrays are copied; nothing else is converted: a wrong dtype is more likely a mistake
+    than a wish.
+    """
+    if len(args) != len(inputs):
+        names = ", ".join(f"{i.name}: {describe_spec(i)}" for i in inputs)
+        raise CallError("wrong number of inputs", expected=f"{len(inputs)} ({names})", got=len(args))
+    problems = Problems()
+    bound: dict[str, tuple[int, str]] = {}
+    arrays: list[Array] = []
+    for spec, arg in zip(inputs, args, strict=True):
+        where = f"input {spec.name!r}"
+        try:
+            array = as_numpy(arg, where)
+            _check_input(array, spec, where, bound)
+            arrays.append(np.require(array, requirements=["C", "A"]))
+        except Error as error:
+            problems.add(error)
+    problems.raise_if_any("the inputs do not fit", kind=CallError)
+    for s in symbols:
+        value, where = bound[s.name]
+        if not s.lo <= value <= s.hi or value % s.multiple:
+            multiple = f", a multiple of {s.multiple}" if s.multiple > 1 else ""
+            expected = f"{s.name} in {s.lo}..{s.hi}{multiple}"
+            problems.add(CallError("a dimension is out of range", where=where, expected=expected, got=value))
+    problems.raise_if_any("the inputs do not fit", kind=CallError)
+    return BoundInputs(arrays, tuple(bound[s.name][0] for s in symbols))
+
+
+def _check_input(array: Array, spec: InputSpec, where: str, bound: dict[str, tuple[int, str]]) -> None:
+    want = BY_NAME[spec.dtype].numpy
+    if array.dtype != want or not array.dtype.isnative:
+        hint = f"convert it: x.astype(np.{want.name})" if want.isbuiltin == 1 else None
+        raise CallError("wrong element type", where=where, expected=describe_spec(spec), got=describe(array), hint=hint)
+    if array.ndim != len(spec.shape):
+        raise CallError("wrong rank", where=where, expected=describe_spec(spec), got=describe(array))
+    for axis, (dim, size) in enumerate(zip(spec.shape, array.shape, strict=True)):
+        if isinstance(dim, str):
+            value, first = bound.setdefault(dim, (size, where))
+            if value != size:
+                raise CallError(
+                    f"dimension {axis} disagrees with {first}", where=where, expected=f"{dim} = {value}", got=size
+                )
+        elif dim != size:
+            raise CallError(f"wrong dimension {axis}", where=where, expected=describe_spec(spec), got=describe(array))
+
+
+def bind_outputs(
+    outputs: Sequence[OutputSpec], shapes: Sequence[tuple[int, ...]], out: Any
+) -> tuple[list[Array], list[Array]]:
+    """The caller's output arrays, and what native code writes: the same, or a buffer where one is not contiguous."""
+    given = list(out) if isinstance(out, (tuple, list)) else [out]
+    if len(given) != len(outputs):
+        names = ", ".join(f"{o.name}: {describe_spec(o)}" for o in outputs)
+        raise CallError("wrong number of outputs", expected=f"{len(outputs)} ({names})", got=len(given))
+    problems = Problems()
+    theirs: list[Array] = []
+    ours: list[Array] = []
+    for spec, shape, obj in zip(outputs, shapes, given, strict=True):
+        where = f"output {spec.name!r}"
+        try:
+            array = as_numpy(obj, where)
+            _check_output(array, spec, shape, where)
+            theirs.append(array)
+            ours.append(array if _writable_in_place(array) else np.empty(shape, array.dtype))
+        except Error as error:
+            problems.add(error)
+    problems.raise_if_any("the outputs do not fit", kind=CallError)
+    for k, a in enumerate(theirs):
+        for j in range(k):
+            if np.may_share_memory(a, theirs[j]):
+                where = f"output {outputs[k].name!r}"
+                problems.add(CallError(f"shares memory with output {outputs[j].name!r}", where=where))
+    problems.raise_if_any("the outputs do not fit", kind=CallError)
+    return theirs, ours
+
+
+def _check_output(array: Array, spec: OutputSpec, shape: tuple[int, ...], where: str) -> None:
+    want = BY_NAME[spec.dtype].numpy
+    expected = f"{spec.dtype}[{', '.join(map(str, shape))}]"
+    if array.dtype != want or not array.dtype.isnative:
+        raise CallError("wrong element type", where=where, expected=expected, got=describe(array))
+    if array.shape != shape:
+        raise CallError("wrong shape", where=where, expected=expected, got=describe(array))
+    if not array.flags.writeable:
+        raise CallError("is read-only", where=where)
+
+
+def _writable_in_place(array: Array) -> bool:
+    return bool(array.flags.c_contiguous and array.flags.aligned)
+
+
+def separate(inputs: list[Array], outputs: Sequence[Array]) -> list[Array]:
+    """Inputs, copied where they share memory with an output, which native code may write before it has read them."""
+    return [x.copy() if any(np.may_share_memory(x, o) for o in outputs) else x for x in inputs]

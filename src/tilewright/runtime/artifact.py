@@ -1,0 +1,353 @@
+"""The `.tw` file: manifest, object code, raw weights and texts, each a checked section of one file that can be mapped.
+
+    0      magic (8), format version (u32), sections (u32), file size (u64), digest of this and the table (16), zeros
+    64     the table: for each section its name (16), offset (u64), bytes (u64), digest (16), zeros (16)
+    ...    the sections, each at a multiple of 64, zeros between them
+
+The weights are a complete safetensors image; tensors named `__pad_N__` keep the others at multiples of 64 bytes, so
+that they are used in place. Every byte of the file is covered by a digest or must be zero. Reading executes nothing;
+but a program is native code, so load only files whose origin you trust: digests find damage, not malice.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import mmap
+import os
+import struct
+import tempfile
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tilewright.ir.dtype import BY_NAME
+from tilewright.runtime.interop import Array
+from tilewright.runtime.manifest import ALIGNMENT, Manifest, ParamSpec
+from tilewright.runtime.program import Program, Text
+from tilewright.support.errors import ArtifactError
+
+MAGIC = b"TWMODEL\x1a"
+FORMAT_VERSION = 1
+
+_HEADER = struct.Struct("<8sIIQ16s24x")
+_ENTRY = struct.Struct("<16sQQ16s16x")
+_MAX_SECTIONS = 64
+_CHUNK = 4 << 20
+_MAX_TEXT = 1 << 30
+_SECTIONS = ("manifest", "objects", "weights", "texts")
+_SAFETENSORS = {
+    "f64": "F64", "f32": "F32", "f16": "F16", "bf16": "BF16", "bool": "BOOL", "i4": "I8", "u4": "U8",
+    **{f"{sign}{bits}": f"{sign.upper()}{bits}" for sign in "iu" for bits in (8, 16, 32, 64)},
+}  # fmt: skip
+
+Buffer = bytes | memoryview | Array
+
+
+# -- writing -----------------------------------------------------------------------------------------------------------
+
+
+def write(path: str | os.PathLike[str], program: Program, version: int) -> None:
+    """Write a program to a file, which appears whole or not at all.
+
+    Args:
+        version: of the weights, to be given back by `read`.
+    """
+    texts = {name: text() if callable(text) else text for name, text in program.texts.items()}
+    extra = {"weights_version": version, "texts": sorted(texts)}
+    sections: list[tuple[str, list[Buffer]]] = [
+        ("manifest", [json.dumps(extra).encode(), b"\n", program.manifest.to_json().encode()]),
+        ("objects", list(_pack_blobs(program.objects))),
+        ("weights", list(_pack_weights(program.manifest.params, program.weights))),
+        ("texts", [zlib.compress(json.dumps(texts).encode(), 1)]),
+    ]
+    offset = _round(_HEADER.size + len(sections) * _ENTRY.size)
+    table = b""
+    for name, parts in sections:
+        nbytes = sum(_nbytes(p) for p in parts)
+        table += _ENTRY.pack(name.encode(), offset, nbytes, _digest(parts))
+        offset = _round(offset + nbytes)
+    head = _HEADER.pack(MAGIC, FORMAT_VERSION, len(sections), offset, bytes(16))
+    digest = hashlib.blake2b(head + table, digest_size=16).digest()
+    head = _HEADER.pack(MAGIC, FORMAT_VERSION, len(sections), offset, digest)
+    try:
+        with _replacing(Path(path)) as file:
+            everything: list[list[Buffer]] = [[head, table], *(parts for _, parts in sections)]
+            for parts in everything:
+                for part in parts:
+                    file.write(part)
+                file.write(bytes(-sum(_nbytes(p) for p in parts) % ALIGNMENT))
+    except OSError as error:
+        raise ArtifactError(f"cannot be written: {error.strerror or error}", where=str(path)) from None
+
+
+@contextlib.contextmanager
+def _replacing(path: Path) -> Iterator[Any]:
+    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(temporary, 0o666 & ~_umask())
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise
+
+
+def _umask() -> int:
+    mask = os.umask(0o022)
+    os.umask(mask)
+    return mask
+
+
+def _pack_blobs(blobs: Mapping[str, bytes]) -> Iterator[Buffer]:
+    index = json.dumps({name: len(blob) for name, blob in blobs.items()}).encode()
+    yield struct.pack("<Q", len(index))
+    yield index
+    yield from blobs.values()
+
+
+def _pack_weights(params: Iterable[ParamSpec], weights: Mapping[str, Array]) -> Iterator[Buffer]:
+    index: dict[str, Any] = {}
+    body: list[Buffer] = []
+    at = 0
+    names = {p.name for p in params}
+    for p in params:
+        array = np.ascontiguousarray(weights[p.name])
+        index[p.name] = {"dtype": _SAFETENSORS[p.dtype], "shape": list(p.shape), "data_offsets": [at, at + p.nbytes]}
+        body.append(array.reshape(-1).view(np.uint8) if p.nbytes else b"")
+        at += p.nbytes
+        if padding := -at % ALIGNMENT:
+            pad = _pad_name(len(index), names)
+            index[pad] = {"dtype": "U8", "shape": [padding], "data_offsets": [at, at + padding]}
+            body.append(bytes(padding))
+            at += padding
+    header = json.dumps(index, separators=(",", ":")).encode()
+    header += b" " * (-(8 + len(header)) % ALIGNMENT)
+    yield struct.pack("<Q", len(header))
+    yield header
+    yield from body
+
+
+def _pad_name(number: int, taken: set[str]) -> str:
+    name = f"__pad_{number}__"
+    while name in taken:
+        name = f"_{name}"
+    return name
+
+
+# -- reading -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Section:
+    name: str
+    offset: int
+    nbytes: int
+    digest: bytes
+
+
+def read(path: str | os.PathLike[str]) -> tuple[Program, int]:
+    """The program in a file and the version of its weights, which stay mapped. ArtifactError says what is wrong."""
+    where = str(path)
+    try:
+        with open(path, "rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            if size < _HEADER.size:
+                raise ArtifactError("not a .tw file, or one that was cut off", where=where, got=f"{size} bytes")
+            mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    except (OSError, ValueError) as error:
+        raise ArtifactError(f"cannot be read: {error}", where=where) from None
+    data = memoryview(mapped)
+    try:
+        return _parse(data, where)
+    except ArtifactError as error:
+        if error.where != where and not error.problems:
+            error.where = f"{where}: {error.where}" if error.where else where
+        raise
+
+
+def _parse(data: memoryview, where: str) -> tuple[Program, int]:
+    sections = _check_file(data, where)
+    manifest_bytes = bytes(sections["manifest"])
+    first, _, rest = manifest_bytes.partition(b"\n")
+    extra = _json(first, "manifest")
+    version, names = extra.get("weights_version"), extra.get("texts")
+    if not isinstance(version, int) or isinstance(version, bool) or version < 0:
+        raise ArtifactError("the weights' version is not a number", where="manifest")
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise ArtifactError("the texts' names are not a list", where="manifest")
+    try:
+        manifest = Manifest.from_json(rest.decode())
+    except UnicodeDecodeError:
+        raise ArtifactError("is not text", where="manifest") from None
+    objects = _unpack_blobs(sections["objects"])
+    weights = _unpack_weights(manifest.params, sections["weights"])
+    texts = _LazyTexts(sections["texts"]).by_name(names)
+    return Program(manifest, objects, weights, texts), version
+
+
+def _check_file(data: memoryview, where: str) -> dict[str, memoryview]:
+    magic, version, count, size, digest = _HEADER.unpack_from(data)
+    if magic != MAGIC:
+        raise ArtifactError("not a .tw file", where=where)
+    end = _HEADER.size + count * _ENTRY.size
+    if count > _MAX_SECTIONS or end > len(data):
+        raise ArtifactError("the file is damaged or cut off (its table is not whole)", where=where)
+    head = _HEADER.pack(magic, version, count, size, bytes(16)) + bytes(data[_HEADER.size : end])
+    if hashlib.blake2b(head, digest_size=16).digest() != digest or any(data[40 : _HEADER.size]):
+        raise ArtifactError("the file is damaged (its header does not match its digest)", where=where)
+    if version > FORMAT_VERSION:
+        hint = "load it with the version of tilewright that wrote it, or a later one"
+        raise ArtifactError(
+            "written by a newer version", where=where, expected=f"format <= {FORMAT_VERSION}", got=version, hint=hint
+        )
+    if size != len(data):
+        what = "the file is cut off" if size > len(data) else "the file has more bytes than it says"
+        raise ArtifactError(what, where=where, expected=f"{size} bytes", got=len(data))
+    table = [_section(_ENTRY.unpack_from(data, _HEADER.size + k * _ENTRY.size)) for k in range(count)]
+    found: dict[str, memoryview] = {}
+    for s in table:
+        if s.offset != _round(end) or s.nbytes > size - s.offset:
+            raise ArtifactError("the file is damaged (a section is out of place)", where=where, got=repr(s.name))
+        found[s.name] = data[s.offset : s.offset + s.nbytes]
+        if any(data[end : s.offset]) or _digest([found[s.name]]) != s.digest:
+            raise ArtifactError(f"the file is damaged (section {s.name!r} does not match its digest)", where=where)
+        end = s.offset + s.nbytes
+    missing = [name for name in _SECTIONS if name not in found]
+    if _round(end) != size or any(data[end:]) or missing:
+        raise ArtifactError("the file is damaged (sections are missing)", where=where, got=str(missing))
+    return found
+
+
+def _section(fields: tuple[bytes, int, int, bytes]) -> _Section:
+    name, offset, nbytes, digest = fields
+    return _Section(name.rstrip(b"\0").decode("ascii", "replace"), offset, nbytes, digest)
+
+
+def _json(data: bytes, where: str) -> dict[str, Any]:
+    try:
+        value = json.loads(data)
+    except (ValueError, RecursionError):
+        raise ArtifactError("is not JSON", where=where) from None
+    if not isinstance(value, dict):
+        raise ArtifactError("is not a JSON object", where=where)
+    return value
+
+
+def _indexed(data: memoryview, where: str) -> tuple[dict[str, Any], memoryview]:
+    """A JSON index with its length before it, and what follows."""
+    length = int.from_bytes(data[:8], "little")
+    if len(data) < 8 or length > len(data) - 8:
+        raise ArtifactError("its index is longer than it", where=where)
+    return _json(bytes(data[8 : 8 + length]), where), data[8 + length :]
+
+
+def _unpack_blobs(data: memoryview) -> dict[str, bytes]:
+    index, body = _indexed(data, "objects")
+    blobs, at = {}, 0
+    for name, nbytes in index.items():
+        if type(nbytes) is not int or not 0 <= nbytes <= len(body) - at:
+            raise ArtifactError("an object is longer than the section", where=f"object {name!r}")
+        blobs[name] = bytes(body[at : at + nbytes])
+        at += nbytes
+    return blobs
+
+
+def _unpack_weights(params: Iterable[ParamSpec], data: memoryview) -> dict[str, Array]:
+    index, body = _indexed(data, "weights")
+    weights: dict[str, Array] = {}
+    for p in params:
+        where = f"weight {p.name!r}"
+        entry = index.get(p.name)
+        if not isinstance(entry, dict) or entry.get("dtype") != _SAFETENSORS[p.dtype]:
+            raise ArtifactError("is missing or of another type than the manifest says", where=where)
+        if entry.get("shape") != list(p.shape):
+            raise ArtifactError("has another shape than the manifest says", where=where)
+        offsets = entry.get("data_offsets")
+        if not isinstance(offsets, list) or [type(o) for o in offsets] != [int, int]:
+            raise ArtifactError("has no offsets", where=where)
+        start, end = offsets
+        if start % ALIGNMENT or not 0 <= start <= end <= len(body) or end - start != p.nbytes:
+            raise ArtifactError("is out of place", where=where)
+        weights[p.name] = np.frombuffer(body[start:end], BY_NAME[p.dtype].numpy).reshape(p.shape)
+    return weights
+
+
+class _LazyTexts:
+    """Texts that are unpacked when one is first asked for."""
+
+    def __init__(self, data: memoryview) -> None:
+        self._data = data
+        self._texts: dict[str, str] | None = None
+
+    def by_name(self, names: Iterable[str]) -> dict[str, Text]:
+        return {name: partial(self.get, name) for name in names}
+
+    def get(self, name: str) -> str:
+        if self._texts is None:
+            unpacker = zlib.decompressobj()
+            try:
+                raw = unpacker.decompress(self._data, _MAX_TEXT)
+            except zlib.error as error:
+                raise ArtifactError(f"cannot be unpacked: {error}", where="texts") from None
+            self._texts = {k: str(v) for k, v in _json(raw, "texts").items()}
+        return self._texts.get(name, "(the file holds no such text)")
+
+
+# -- shared ------------------------------------------------------------------------------------------------------------
+
+
+def _digest(parts: Iterable[Buffer]) -> bytes:
+    """A tree digest: BLAKE2 of the digests of chunks, which are hashed on several threads where they are many."""
+    chunks = list(_chunks(parts))
+    hash_all: Callable[..., Iterable[bytes]] = map
+    if len(chunks) > 2:
+        with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as threads:
+            digests = list(threads.map(_hash, chunks))
+    else:
+        digests = list(hash_all(_hash, chunks))
+    return hashlib.blake2b(b"".join(digests), digest_size=16).digest()
+
+
+def _hash(parts: list[memoryview]) -> bytes:
+    h = hashlib.blake2b(digest_size=32)
+    for part in parts:
+        h.update(part)
+    return h.digest()
+
+
+def _chunks(parts: Iterable[Buffer]) -> Iterator[list[memoryview]]:
+    """The concatenation of `parts` in pieces of `_CHUNK` bytes, each a list of views."""
+    chunk: list[memoryview] = []
+    room = _CHUNK
+    for part in parts:
+        # An empty array has no view that could be cast.
+        view = memoryview(part).cast("B") if _nbytes(part) else memoryview(b"")  # type: ignore[arg-type]
+        while len(view):
+            chunk.append(view[:room])
+            taken = min(room, len(view))
+            view, room = view[taken:], room - taken
+            if room == 0:
+                yield chunk
+                chunk, room = [], _CHUNK
+    if chunk:
+        yield chunk
+
+
+def _nbytes(part: Buffer) -> int:
+    return len(part) if isinstance(part, bytes) else part.nbytes
+
+
+def _round(nbytes: int) -> int:
+    return -(-nbytes // ALIGNMENT) * ALIGNMENT

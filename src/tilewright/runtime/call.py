@@ -1,0 +1,220 @@
+"""The native core of a call: find the memory layout for these dimensions, claim an executor, run, give it back.
+
+It touches no Python object, so that it runs without the GIL and serves callers that have none. What it reads is
+laid out by `engine.py`:
+
+    model      one per loaded program: addresses, counts, and where the following are
+    layout     for one binding of the symbols: output dims, and each temporary's offset in an arena. Shared by calls
+               (`users`); Python may refill one that nobody uses, after taking it by making `users` very negative.
+    executor   one per call in flight: an arena and a slot table. Any executor whose arena is large enough can load any
+               layout (`tag` says which it holds), so memory is bounded by calls in flight, not by dimensions seen.
+    weights    one per version alive: addresses of packed parameters. A call pins the current one and looks again
+               whether it still is current; a slot whose pins are zero and that is not current may be rewritten.
+
+None of these structs is ever freed before the model, so a reader that comes late reads stale data but never freed data,
+and notices.
+"""
+
+from __future__ import annotations
+
+from tilewright.runtime.assembler import I1, I32, I64, PTR, VOID, Function, Module, Value
+from tilewright.runtime.layout import Struct
+
+OK, NO_LAYOUT, NO_EXECUTOR = 0, 1, 2
+
+TAKEN = 1 << 40
+"""Subtracted from `users` of a layout that Python is refilling."""
+
+MEASURED_CALLS = 8
+RELEASE_GIL_NS = 10_000
+"""Calls at least this long give up the GIL; for shorter ones, getting it back may cost more than the call."""
+
+MODEL = Struct(
+    "run", "threads", "inputs", "outputs", "packed", "temps", "symbols",
+    "tensors", "ranges",
+    "layouts", "layout_size", "layout_count", "layout_hint", "clock",
+    "executors", "executor_size", "executor_count",
+    "weights", "weights_size", "current",
+    "ensure", "context",
+)  # fmt: skip
+TENSOR = Struct("descr", "code", "itemsize", "rank", "dims", "message")
+RANGE = Struct("lo", "hi", "multiple")
+LAYOUT = Struct("users", "tag", "arena", "stamp", "measured", "least_ns", "outputs", "offsets", "dims")
+EXECUTOR = Struct("busy", "tag", "arena", "capacity", "generation", "slots")
+WEIGHTS = Struct("pins", "generation", "addresses")
+"""`dims`, `slots` and `addresses` are where the array begins that ends the struct."""
+
+
+def _layout_at(f: Function, model: Value, index: Value) -> Value:
+    return f.load(PTR, model, MODEL.layouts) + index * f.load(I64, model, MODEL.layout_size)
+
+
+def _same_dims(m: Module) -> None:
+    with m.function("tw_same", I1, [("a", PTR), ("b", PTR), ("n", I64)], local=True) as (f, (a, b, n)):
+        with f.each(n) as i, f.when(f.load(I64, a, i * 8).ne(f.load(I64, b, i * 8))):
+            f.ret(0, I1)
+        f.ret(1, I1)
+
+
+def _find(m: Module) -> None:
+    with m.function("tw_find", PTR, [("model", PTR), ("dims", PTR)]) as (f, (model, dims)):
+        count = f.load(I64, model, MODEL.layout_count, order="acquire")
+        symbols = f.load(I64, model, MODEL.symbols)
+        index = f.var(I64, f.load(I64, model, MODEL.layout_hint))
+        with f.each(count):
+            with f.when(index.get() >= count):
+                index.set(0)
+            layout = _layout_at(f, model, index.get())
+            with f.when(f.call(I1, "tw_same", layout + LAYOUT.dims, dims, symbols)):
+                # Pin, then look again: it may have been refilled in between.
+                before = f.add_atomic(layout + LAYOUT.users, 1)
+                with f.when(before >= 0), f.when(f.call(I1, "tw_same", layout + LAYOUT.dims, dims, symbols)):
+                    f.store(index.get(), model, MODEL.layout_hint)
+                    clock = f.load(I64, model, MODEL.clock) + 1
+                    f.store(clock, model, MODEL.clock)
+                    f.store(clock, layout, LAYOUT.stamp)
+                    f.ret(layout)
+                f.add_atomic(layout + LAYOUT.users, -1)
+            index.add(1)
+        f.ret(0, PTR)
+
+
+def _claim(m: Module) -> None:
+    """An executor for a layout: one that has it loaded, else any whose arena is large enough; null if there is none."""
+    with m.function("tw_take", I1, [("executor", PTR)], local=True) as (f, (executor,)):
+        with f.when(f.load(I64, executor, EXECUTOR.busy, order="monotonic").ne(0)):
+            f.ret(0, I1)
+        f.ret(f.swap_if(executor + EXECUTOR.busy, 0, 1))
+    with m.function("tw_claim", PTR, [("model", PTR), ("layout", PTR)], local=True) as (f, (model, layout)):
+        count = f.load(I64, model, MODEL.executor_count, order="acquire")
+        size = f.load(I64, model, MODEL.executor_size)
+        tag = f.load(I64, layout, LAYOUT.tag)
+        arena = f.load(I64, layout, LAYOUT.arena)
+        for exact in (True, False):
+            at = f.var(PTR, f.load(PTR, model, MODEL.executors))
+            with f.each(count):
+                e = at.get()
+                fits = f.load(I64, e, EXECUTOR.tag).eq(tag) if exact else f.load(I64, e, EXECUTOR.capacity) >= arena
+                with f.when(fits), f.when(f.call(I1, "tw_take", e)):
+                    # Its arena may have been exchanged before we took it.
+                    with f.when(f.load(I64, e, EXECUTOR.capacity) >= arena):
+                        f.ret(e)
+                    f.put(0, I64, e, EXECUTOR.busy, order="release")
+                at.set(e + size)
+        f.ret(0, PTR)
+
+
+def _load_layout(m: Module) -> None:
+    """Make an executor's temporaries those of a layout."""
+    params = [("model", PTR), ("layout", PTR), ("executor", PTR), ("first", I64)]
+    with m.function("tw_load", VOID, params, local=True) as (f, (model, layout, executor, first)):
+        arena = f.load(PTR, executor, EXECUTOR.arena)
+        offsets = f.load(PTR, layout, LAYOUT.offsets)
+        slots = executor + (first * 8 + EXECUTOR.slots)
+        with f.each(f.load(I64, model, MODEL.temps)) as i:
+            f.store(arena + f.load(I64, offsets, i * 8), slots, i * 8)
+        f.store(f.load(I64, layout, LAYOUT.tag), executor, EXECUTOR.tag)
+        f.ret()
+
+
+def _copy_words(m: Module) -> None:
+    with m.function("tw_copy", VOID, [("to", PTR), ("source", PTR), ("n", I64)], local=True) as (f, (to, source, n)):
+        with f.each(n) as i:
+            f.store(f.load(I64, source, i * 8), to, i * 8)
+        f.ret()
+
+
+def _pin_weights(f: Function, model: Value, executor: Value, first: Value) -> Value:
+    """Pin the current weights and bring their addresses into the slots."""
+    pinned = f.var(PTR)
+    with f.loop() as loop:
+        index = f.load(I64, model, MODEL.current, order="seq_cst")
+        weights = f.load(PTR, model, MODEL.weights) + index * f.load(I64, model, MODEL.weights_size)
+        pinned.set(weights)
+        f.add_atomic(weights + WEIGHTS.pins, 1)
+        loop.leave_if(f.load(I64, model, MODEL.current, order="seq_cst").eq(index))
+        f.add_atomic(weights + WEIGHTS.pins, -1)
+    weights = pinned.get()
+    generation = f.load(I64, weights, WEIGHTS.generation)
+    with f.when(generation.ne(f.load(I64, executor, EXECUTOR.generation))):
+        slots = executor + (first * 8 + EXECUTOR.slots)
+        f.call(VOID, "tw_copy", slots, weights + WEIGHTS.addresses, f.load(I64, model, MODEL.packed))
+        f.store(generation, executor, EXECUTOR.generation)
+    return weights
+
+
+def _now(f: Function) -> Value:
+    spec = f.space(16)
+    f.call(I32, "clock_gettime", (I32, 1), spec)
+    return f.load(I64, spec) * 1_000_000_000 + f.load(I64, spec, 8)
+
+
+def _run(m: Module) -> None:
+    params = [("model", PTR), ("slots", PTR), ("dims", PTR)]
+    with m.function("tw_run_model", VOID, params, local=True) as (f, (model, slots, dims)):
+        run, threads = f.load(PTR, model, MODEL.run), f.load(I64, model, MODEL.threads)
+        with f.when(threads <= 1):
+            f.call(VOID, run, slots, dims, (I64, 0), (I64, 1), f.value(0, PTR))
+            f.ret()
+        f.call(VOID, "tw_parallel", run, slots, dims, threads)
+        f.ret()
+
+
+def _execute(m: Module) -> None:
+    params = [("model", PTR), ("layout", PTR), ("io", PTR)]
+    with m.function("tw_execute", I64, params) as (f, (model, layout, io)):
+        executor = f.call(PTR, "tw_claim", model, layout)
+        with f.when(executor.eq(0)):
+            f.ret(NO_EXECUTOR)
+        arguments = f.load(I64, model, MODEL.inputs) + f.load(I64, model, MODEL.outputs)
+        temps = arguments + f.load(I64, model, MODEL.packed)
+        with f.when(f.load(I64, executor, EXECUTOR.tag).ne(f.load(I64, layout, LAYOUT.tag))):
+            f.call(VOID, "tw_load", model, layout, executor, temps)
+        weights = _pin_weights(f, model, executor, arguments)
+        slots, dims = executor + EXECUTOR.slots, layout + LAYOUT.dims
+        f.call(VOID, "tw_copy", slots, io, arguments)
+        measured = f.load(I64, layout, LAYOUT.measured)
+        with f.when(measured >= MEASURED_CALLS):
+            f.call(VOID, "tw_run_model", model, slots, dims)
+        with f.when(measured < MEASURED_CALLS):
+            start = _now(f)
+            f.call(VOID, "tw_run_model", model, slots, dims)
+            took = _now(f) - start
+            with f.when(took < f.load(I64, layout, LAYOUT.least_ns)):
+                f.store(took, layout, LAYOUT.least_ns)
+            f.store(measured + 1, layout, LAYOUT.measured)
+        f.add_atomic(weights + WEIGHTS.pins, -1)
+        f.put(0, I64, executor, EXECUTOR.busy, order="release")
+        f.ret(OK)
+
+
+def _call(m: Module) -> None:
+    """The whole call for arguments that have been checked: `io` holds their addresses, `dims` the symbols' values."""
+    with m.function("tw_call", I64, [("model", PTR), ("io", PTR), ("dims", PTR)]) as (f, (model, io, dims)):
+        layout = f.call(PTR, "tw_find", model, dims)
+        with f.when(layout.eq(0)):
+            f.ret(NO_LAYOUT)
+        status = f.call(I64, "tw_execute", model, layout, io)
+        f.add_atomic(layout + LAYOUT.users, -1)
+        f.ret(status)
+
+
+def _python_side(m: Module) -> None:
+    """Atomics for `engine.py`."""
+    with m.function("tw_swap", I64, [("p", PTR), ("old", I64), ("new", I64)]) as (f, (p, old, new)):
+        pair = f.let("", f"cmpxchg ptr {p.text}, i64 {old.text}, i64 {new.text} seq_cst seq_cst")
+        f.ret(f.let(I1, f"extractvalue {{ i64, i1 }} {pair.text}, 1").cast(I64))
+    with m.function("tw_add", I64, [("p", PTR), ("n", I64)]) as (f, (p, n)):
+        f.ret(f.let(I64, f"atomicrmw add ptr {p.text}, i64 {n.text} seq_cst"))
+    with m.function("tw_set", VOID, [("p", PTR), ("n", I64)]) as (f, (p, n)):
+        f.store(n, p, order="seq_cst")
+        f.ret()
+
+
+def define_core(m: Module) -> None:
+    """Add the core to a module; it calls `tw_parallel`."""
+    for part in (_same_dims, _copy_words, _find, _claim, _load_layout, _run, _execute, _call, _python_side):
+        part(m)
+
+
+CORE_EXPORTS = ("tw_find", "tw_execute", "tw_call", "tw_swap", "tw_add", "tw_set")

@@ -1,0 +1,399 @@
+"""The Python face of a call, as native code: a builtin that takes arrays and hands addresses to the core.
+
+The builtin reads NumPy arrays through the fields of `PyArrayObject`, whose layout is NumPy's stable ABI (its own macros
+compile to the same loads), and other frameworks' tensors through the C functions of their type's
+`__dlpack_c_exchange_api__`. What it does not expect (a wrong argument, a copy to be made, dimensions not seen before)
+it leaves to a Python function, the *slow path*, called with the very same arguments: that one converts or explains.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from tilewright.runtime.assembler import I1, I32, I64, PTR, VOID, Function, Module, Value
+from tilewright.runtime.call import LAYOUT, MEASURED_CALLS, MODEL, OK, RANGE, RELEASE_GIL_NS, TENSOR
+from tilewright.runtime.layout import Struct
+
+# CPython and NumPy, 64-bit with the GIL; `native.py` checks these on live objects before the builtin is ever used.
+OB_TYPE = 8
+ARRAY_DATA, ARRAY_RANK, ARRAY_DIMS, ARRAY_DESCR, ARRAY_FLAGS = 16, 24, 32, 56, 64
+READABLE = 0x1 | 0x100  # C-contiguous and aligned
+WRITABLE = READABLE | 0x400
+
+# DLPack, major version 1.
+DL_DATA, DL_DEVICE, DL_RANK, DL_CODE, DL_SHAPE, DL_STRIDES, DL_OFFSET, DL_SIZE = 0, 8, 16, 20, 24, 32, 40, 48
+DL_CPU = 1
+DL_MANAGED_TENSOR = 32
+API_ALLOCATE, API_TO_PYTHON, API_VIEW = 16, 32, 40
+
+MAX_TYPES = 16
+GLOBALS = Struct("array_type", "tuple_type", "out", "types", "table")
+"""Addresses of NumPy's array type, Python's tuple type and the interned name "out"; then `types` pairs (type, API)."""
+GLOBALS_SIZE = 256 + MAX_TYPES * 16
+
+_INPUT, _OUTPUT = 0, 1
+
+
+def _globals(f: Function) -> Value:
+    return f.symbol("tw_globals")
+
+
+def _type_of(f: Function, obj: Value) -> Value:
+    return f.load(PTR, obj, OB_TYPE)
+
+
+def _is(f: Function, obj: Value, field: int) -> Value:
+    return _type_of(f, obj).eq(f.load(PTR, _globals(f), field))
+
+
+def _api(m: Module) -> None:
+    """The exchange functions for an object's type, or null."""
+    with m.function("tw_api", PTR, [("obj", PTR)], local=True) as (f, (obj,)):
+        type = _type_of(f, obj)
+        table = _globals(f) + GLOBALS.table
+        with f.each(f.load(I64, _globals(f), GLOBALS.types)) as i, f.when(f.load(PTR, table, i * 16).eq(type)):
+            f.ret(f.load(PTR, table, i * 16 + 8))
+        f.ret(0, PTR)
+
+
+def _fits(m: Module) -> None:
+    """Compare a shape with an input's template, binding symbols on the way; gives the number of elements or -1."""
+    params = [("tensor", PTR), ("shape", PTR), ("dims", PTR)]
+    with m.function("tw_bind", I64, params, local=True) as (f, (tensor, shape, dims)):
+        template = f.load(PTR, tensor, TENSOR.dims)
+        count = f.var(I64, 1)
+        with f.each(f.load(I64, tensor, TENSOR.rank)) as i:
+            want, got = f.load(I64, template, i * 8), f.load(I64, shape, i * 8)
+            with f.when(want >= 0), f.when(want.ne(got)):
+                f.ret(-1)
+            with f.when(want < 0):
+                # ~k stands for symbol k.
+                at = dims + (f.value(-1, I64) - want) * 8
+                bound = f.load(I64, at)
+                with f.when(bound < 0):
+                    f.store(got, at)
+                with f.when(bound >= 0), f.when(bound.ne(got)):
+                    f.ret(-1)
+            count.set(count.get() * got)
+        f.ret(count.get())
+    # The same for an output, whose dimensions the layout knows.
+    with m.function("tw_equal", I64, params, local=True) as (f, (tensor, shape, dims)):
+        count = f.var(I64, 1)
+        with f.each(f.load(I64, tensor, TENSOR.rank)) as i:
+            got = f.load(I64, shape, i * 8)
+            with f.when(got.ne(f.load(I64, dims, i * 8))):
+                f.ret(-1)
+            count.set(count.get() * got)
+        f.ret(count.get())
+
+
+def _contiguous(m: Module) -> None:
+    with m.function("tw_dense", I1, [("rank", I64), ("shape", PTR), ("strides", PTR)], local=True) as (
+        f,
+        (rank, shape, strides),
+    ):
+        with f.when(strides.eq(0)):
+            f.ret(1, I1)
+        expected, dense = f.var(I64, 1), f.var(I1, 1)
+        with f.each(rank) as i:
+            at = (rank - 1 - i) * 8
+            dim = f.load(I64, shape, at)
+            with f.when(dim.eq(0)):
+                f.ret(1, I1)
+            with f.when(dim.ne(1)), f.when(f.load(I64, strides, at).ne(expected.get())):
+                dense.set(0)
+            expected.set(expected.get() * dim)
+        f.ret(dense.get())
+
+
+def _accept(f: Function, kind: int, tensor: Value, shape: Value, dims: Value, data: Value, io: Value) -> None:
+    """Check a shape and, if it fits, note address and bytes in `io` and return 1; else return 0."""
+    count = f.call(I64, "tw_bind" if kind == _INPUT else "tw_equal", tensor, shape, dims)
+    with f.when(count < 0):
+        f.ret(0)
+    f.store(data, io)
+    f.store(count * f.load(I64, tensor, TENSOR.itemsize), io, 8)
+    f.ret(1)
+
+
+def _take(m: Module) -> None:
+    """Check one argument against its tensor; `io` is where its address and size go. Gives whether it is as expected."""
+    for kind, suffix in ((_INPUT, "input"), (_OUTPUT, "output")):
+        params = [("tensor", PTR), ("view", PTR), ("dims", PTR), ("io", PTR)]
+        with m.function(f"tw_take_dl_{suffix}", I64, params) as (f, (tensor, view, dims, io)):
+            rank = f.load(I32, view, DL_RANK).signed(I64)
+            shape = f.load(PTR, view, DL_SHAPE)
+            address = f.load(PTR, view, DL_DATA) + f.load(I64, view, DL_OFFSET)
+            itemsize = f.load(I64, tensor, TENSOR.itemsize)
+            for bad in (
+                f.load(I32, view, DL_DEVICE).ne(DL_CPU),
+                f.load(I32, view, DL_CODE).cast(I64).ne(f.load(I64, tensor, TENSOR.code)),
+                rank.ne(f.load(I64, tensor, TENSOR.rank)),
+                (address.cast(I64) % itemsize).ne(0),
+            ):
+                with f.when(bad):
+                    f.ret(0)
+            with f.when(f.call(I1, "tw_dense", rank, shape, f.load(PTR, view, DL_STRIDES)).eq(0)):
+                f.ret(0)
+            _accept(f, kind, tensor, shape, dims, address, io)
+        params = [("tensor", PTR), ("obj", PTR), ("dims", PTR), ("io", PTR)]
+        with m.function(f"tw_take_{suffix}", I64, params, local=True) as (f, (tensor, obj, dims, io)):
+            with f.when(_is(f, obj, GLOBALS.array_type).eq(0)):
+                api = f.call(PTR, "tw_api", obj)
+                with f.when(api.eq(0)):
+                    f.ret(0)
+                view = f.space(DL_SIZE)
+                with f.when(f.call(I32, f.load(PTR, api, API_VIEW), obj, view).ne(0)):
+                    # The slow path will meet the same trouble and report it.
+                    f.call(VOID, "PyErr_Clear")
+                    f.ret(0)
+                f.ret(f.call(I64, f"tw_take_dl_{suffix}", tensor, view, dims, io))
+            need = READABLE if kind == _INPUT else WRITABLE
+            for bad in (
+                f.load(PTR, obj, ARRAY_DESCR).ne(f.load(PTR, tensor, TENSOR.descr)),
+                f.load(I32, obj, ARRAY_RANK).signed(I64).ne(f.load(I64, tensor, TENSOR.rank)),
+                (f.load(I32, obj, ARRAY_FLAGS) & need).ne(need),
+            ):
+                with f.when(bad):
+                    f.ret(0)
+            _accept(f, kind, tensor, f.load(PTR, obj, ARRAY_DIMS), dims, f.load(PTR, obj, ARRAY_DATA), io)
+
+
+def _ranges(m: Module) -> None:
+    with m.function("tw_in_range", I1, [("model", PTR), ("dims", PTR)]) as (f, (model, dims)):
+        ranges = f.load(PTR, model, MODEL.ranges)
+        with f.each(f.load(I64, model, MODEL.symbols)) as i:
+            r, d = ranges + i * RANGE.size, f.load(I64, dims, i * 8)
+            for bad in (
+                d < f.load(I64, r, RANGE.lo),
+                d > f.load(I64, r, RANGE.hi),
+                (d % f.load(I64, r, RANGE.multiple)).ne(0),
+            ):
+                with f.when(bad):
+                    f.ret(0, I1)
+        f.ret(1, I1)
+
+
+def _overlaps(m: Module) -> None:
+    """Whether an output shares memory with an input or with another output; `io` holds (address, bytes) pairs."""
+    params = [("io", PTR), ("inputs", I64), ("outputs", I64)]
+    with m.function("tw_overlap", I1, params) as (f, (io, inputs, outputs)):
+        with f.each(outputs) as k:
+            a = io + (inputs + k) * 16
+            start = f.load(I64, a)
+            end = start + f.load(I64, a, 8)
+            with f.each(inputs + k) as i:
+                b = io + i * 16
+                other = f.load(I64, b)
+                with f.when(other < end), f.when(start < other + f.load(I64, b, 8)):
+                    f.ret(1, I1)
+        f.ret(0, I1)
+
+
+def _new_outputs(m: Module) -> None:
+    """A new array of the framework of `api` (null: NumPy), its address noted in `io`; null with an exception set."""
+    params = [("api", PTR), ("tensor", PTR), ("shape", PTR), ("io", PTR)]
+    with m.function("tw_new", PTR, params, local=True) as (f, (api, tensor, shape, io)):
+        rank = f.load(I64, tensor, TENSOR.rank).cast(I32)
+        null = f.value(0, PTR)
+        with f.when(api.eq(0)):
+            descr = f.load(PTR, tensor, TENSOR.descr)
+            f.call(VOID, "Py_IncRef", descr)
+            array_type = f.load(PTR, _globals(f), GLOBALS.array_type)
+            array = f.call(PTR, "PyArray_NewFromDescr", array_type, descr, rank, shape, null, null, (I32, 0), null)
+            with f.when(array.ne(0)):
+                f.store(f.load(PTR, array, ARRAY_DATA), io)
+            f.ret(array)
+        prototype = f.space(DL_SIZE)
+        for at in (DL_DATA, DL_STRIDES, DL_OFFSET):
+            f.put(0, I64, prototype, at)
+        f.put(DL_CPU, I64, prototype, DL_DEVICE)
+        f.store(rank, prototype, DL_RANK)
+        f.store(f.load(I64, tensor, TENSOR.code).cast(I32), prototype, DL_CODE)
+        f.store(shape, prototype, DL_SHAPE)
+        out = f.space(16)
+        failed = f.call(I32, f.load(PTR, api, API_ALLOCATE), prototype, out, null, f.symbol("tw_set_error"))
+        with f.when(failed.ne(0)):
+            f.ret(0, PTR)
+        managed = f.load(PTR, out)
+        view = managed + DL_MANAGED_TENSOR
+        f.store(f.load(PTR, view, DL_DATA) + f.load(I64, view, DL_OFFSET), io)
+        with f.when(f.call(I32, f.load(PTR, api, API_TO_PYTHON), managed, out).ne(0)):
+            f.ret(0, PTR)
+        f.ret(f.load(PTR, out))
+    with m.function("tw_set_error", VOID, [("c", PTR), ("kind", PTR), ("message", PTR)], local=True) as (f, values):
+        f.call(VOID, "PyErr_SetString", f.load(PTR, f.symbol("PyExc_MemoryError")), values[2])
+        f.ret()
+
+
+class _CallEmitter:
+    """`tw_vectorcall(self, args, nargs, kwnames)`: `self` is a tuple (address of the model, slow path, ...)."""
+
+    def __init__(self, m: Module) -> None:
+        params = [("self", PTR), ("args", PTR), ("nargs", I64), ("kwnames", PTR)]
+        with m.function("tw_vectorcall", PTR, params) as (self.f, (self.self, self.args, self.nargs, self.kwnames)):
+            self.emit()
+
+    def emit(self) -> None:
+        f = self.f
+        self.model = f.call(PTR, "PyLong_AsVoidPtr", f.call(PTR, "PyTuple_GetItem", self.self, (I64, 0)))
+        self.inputs = f.load(I64, self.model, MODEL.inputs)
+        self.outputs = f.load(I64, self.model, MODEL.outputs)
+        self.out = f.var(PTR, 0)
+        self.read_keywords()
+        self.slow_if(self.nargs.ne(self.inputs))
+        self.io = f.dynamic_space((self.inputs + self.outputs) * 2 + 1)
+        self.dims = f.dynamic_space(f.load(I64, self.model, MODEL.symbols) + 1)
+        self.api = f.var(PTR, 0)
+        self.take_inputs()
+        self.layout = f.call(PTR, "tw_find", self.model, self.dims)
+        self.slow_if(self.layout.eq(0))
+        result = f.var(PTR, 0)
+        with f.when(self.out.get().ne(0)):
+            self.take_outputs()
+            f.call(VOID, "Py_IncRef", self.out.get())
+            result.set(self.out.get())
+        with f.when(self.out.get().eq(0)):
+            result.set(self.new_outputs())
+        self.run(result.get())
+
+    def slow(self) -> None:
+        f = self.f
+        path = f.call(PTR, "PyTuple_GetItem", self.self, (I64, 1))
+        f.ret(f.call(PTR, "PyObject_Vectorcall", path, self.args, self.nargs, self.kwnames))
+
+    def slow_if(self, condition: Value) -> None:
+        with self.f.when(condition):
+            self.slow()
+
+    @contextmanager
+    def slow_unpinned_if(self, condition: Value) -> Iterator[None]:
+        f = self.f
+        with f.when(condition):
+            f.add_atomic(self.layout + LAYOUT.users, -1)
+            yield
+            self.slow()
+
+    def read_keywords(self) -> None:
+        f = self.f
+        with f.when(self.kwnames.ne(0)):
+            count = f.call(I64, "PyTuple_Size", self.kwnames)
+            self.slow_if(count > 1)
+            with f.when(count.eq(1)):
+                # Names of keywords in calls are interned, so the same name is the same object.
+                name = f.call(PTR, "PyTuple_GetItem", self.kwnames, (I64, 0))
+                self.slow_if(name.ne(f.load(PTR, _globals(f), GLOBALS.out)))
+                given = f.load(PTR, self.args, self.nargs * 8)
+                with f.when(given.ne(f.symbol("_Py_NoneStruct"))):
+                    self.out.set(given)
+
+    def tensor(self, index: Value) -> Value:
+        return self.f.load(PTR, self.model, MODEL.tensors) + index * TENSOR.size
+
+    def take_inputs(self) -> None:
+        f = self.f
+        with f.each(f.load(I64, self.model, MODEL.symbols)) as i:
+            f.put(-1, I64, self.dims, i * 8)
+        with f.each(self.inputs) as i:
+            obj = f.load(PTR, self.args, i * 8)
+            taken = f.call(I64, "tw_take_input", self.tensor(i), obj, self.dims, self.io + i * 16)
+            self.slow_if(taken.eq(0))
+        self.slow_if(f.call(I1, "tw_in_range", self.model, self.dims).eq(0))
+        # New outputs are of the first argument's framework.
+        with f.when(self.inputs > 0):
+            first = f.load(PTR, self.args)
+            with f.when(_is(f, first, GLOBALS.array_type).eq(0)):
+                self.api.set(f.call(PTR, "tw_api", first))
+
+    def take_outputs(self) -> None:
+        f = self.f
+        out = self.out.get()
+        shape = f.var(PTR, f.load(PTR, self.layout, LAYOUT.outputs))
+        is_tuple = _is(f, out, GLOBALS.tuple_type)
+        with f.when(is_tuple.eq(0)), self.slow_unpinned_if(self.outputs.ne(1)):
+            pass
+        with f.when(is_tuple), self.slow_unpinned_if(f.call(I64, "PyTuple_Size", out).ne(self.outputs)):
+            pass
+        with f.each(self.outputs) as i:
+            obj = f.var(PTR, out)
+            obj.set(out)
+            with f.when(is_tuple):
+                obj.set(f.call(PTR, "PyTuple_GetItem", out, i))
+            index = self.inputs + i
+            tensor = self.tensor(index)
+            taken = f.call(I64, "tw_take_output", tensor, obj.get(), shape.get(), self.io + index * 16)
+            with self.slow_unpinned_if(taken.eq(0)):
+                pass
+            shape.set(shape.get() + f.load(I64, tensor, TENSOR.rank) * 8)
+        with self.slow_unpinned_if(f.call(I1, "tw_overlap", self.io, self.inputs, self.outputs)):
+            pass
+
+    def new_outputs(self) -> Value:
+        f = self.f
+        result = f.var(PTR, 0)
+        shape = f.var(PTR, f.load(PTR, self.layout, LAYOUT.outputs))
+        single = self.outputs.eq(1)
+        with f.when(single.eq(0)):
+            result.set(f.call(PTR, "PyTuple_New", self.outputs))
+            self.fail_if(result.get().eq(0), None)
+        with f.each(self.outputs) as i:
+            index = self.inputs + i
+            tensor = self.tensor(index)
+            array = f.call(PTR, "tw_new", self.api.get(), tensor, shape.get(), self.io + index * 16)
+            self.fail_if(array.eq(0), result.get())
+            with f.when(single):
+                result.set(array)
+            with f.when(single.eq(0)):
+                f.call(I32, "PyTuple_SetItem", result.get(), i, array)
+            shape.set(shape.get() + f.load(I64, tensor, TENSOR.rank) * 8)
+        return result.get()
+
+    def fail_if(self, condition: Value, drop: Value | None) -> None:
+        f = self.f
+        with f.when(condition):
+            f.add_atomic(self.layout + LAYOUT.users, -1)
+            if drop is not None:
+                f.call(VOID, "Py_DecRef", drop)
+            f.ret(0, PTR)
+
+    def run(self, result: Value) -> None:
+        f = self.f
+        # The core wants addresses alone; compacting in place only moves words down.
+        with f.each(self.inputs + self.outputs) as i:
+            f.store(f.load(I64, self.io, i * 16), self.io, i * 8)
+        measured = f.load(I64, self.layout, LAYOUT.measured)
+        release = f.var(I1, measured < MEASURED_CALLS)
+        with f.when(f.load(I64, self.layout, LAYOUT.least_ns) > RELEASE_GIL_NS):
+            release.set(1)
+        state, status = f.var(PTR, 0), f.var(I64)
+        with f.when(release.get()):
+            state.set(f.call(PTR, "PyEval_SaveThread"))
+        status.set(f.call(I64, "tw_execute", self.model, self.layout, self.io))
+        with f.when(release.get()):
+            f.call(VOID, "PyEval_RestoreThread", state.get())
+        with self.slow_unpinned_if(status.get().ne(OK)):
+            f.call(VOID, "Py_DecRef", result)
+        f.add_atomic(self.layout + LAYOUT.users, -1)
+        f.ret(result)
+
+
+def define_glue(m: Module) -> None:
+    """Add the builtin's body, `tw_vectorcall`, to a module that has the core."""
+    m.variable("tw_globals", GLOBALS_SIZE)
+    parts: tuple[Callable[[Module], None], ...] = (
+        _api, _fits, _contiguous, _ranges, _overlaps, _take, _new_outputs,
+    )  # fmt: skip
+    for part in parts:
+        part(m)
+    m.external("_Py_NoneStruct")
+    m.external("PyExc_MemoryError")
+    _CallEmitter(m)
+
+
+GLUE_EXPORTS = ("tw_globals", "tw_vectorcall")
+PYTHON_FUNCTIONS = (
+    "PyTuple_GetItem", "PyTuple_SetItem", "PyTuple_New", "PyTuple_Size", "PyLong_AsVoidPtr", "Py_IncRef", "Py_DecRef",
+    "PyErr_Clear", "PyErr_SetString", "PyEval_SaveThread", "PyEval_RestoreThread", "PyObject_Vectorcall",
+)  # fmt: skip
+PYTHON_DATA = ("_Py_NoneStruct", "PyExc_MemoryError")

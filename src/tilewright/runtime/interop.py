@@ -1,0 +1,87 @@
+"""Other people's arrays: NumPy views of PyTorch, JAX and DLPack tensors, and results in the caller's kind."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from tilewright.ir.dtype import dtype
+from tilewright.support.errors import CallError
+
+Array = np.ndarray[Any, Any]
+
+
+def framework(obj: object) -> str:
+    """The name of the package that an array's type comes from: "numpy", "torch", "jaxlib", ..."""
+    return type(obj).__module__.split(".")[0]
+
+
+def as_numpy(obj: Any, where: str) -> Array:
+    """A NumPy view of an array in CPU memory, without a copy. CallError if it is none."""
+    if isinstance(obj, (np.ndarray, np.generic)):
+        return np.asarray(obj)
+    try:
+        if framework(obj) == "torch":
+            return _torch_view(obj, where)
+        if framework(obj) in ("jax", "jaxlib"):
+            return _jax_view(obj, where)
+        if hasattr(obj, "__dlpack__"):
+            return _dlpack_view(obj, where)
+    except (BufferError, TypeError, ValueError, RuntimeError) as error:
+        raise CallError(f"its memory cannot be viewed: {error}", where=where) from None
+    raise CallError("not an array", where=where, expected="a NumPy, PyTorch or JAX array", got=type(obj).__qualname__)
+
+
+def _on_cpu(device: str, where: str) -> None:
+    if device != "cpu":
+        raise CallError("on the wrong device", where=where, expected="cpu", got=device)
+
+
+def _torch_view(tensor: Any, where: str) -> Array:
+    import torch
+
+    _on_cpu(tensor.device.type, where)
+    if tensor.layout != torch.strided:
+        raise CallError("not a dense tensor", where=where, got=str(tensor.layout))
+    tensor = tensor.detach().resolve_conj().resolve_neg()
+    if tensor.dtype == torch.bfloat16:
+        view: Array = tensor.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
+        return view
+    return np.asarray(tensor.numpy())
+
+
+def _jax_view(array: Any, where: str) -> Array:
+    for device in array.devices():
+        _on_cpu(device.platform, where)
+    return np.asarray(array)
+
+
+def _dlpack_view(obj: Any, where: str) -> Array:
+    _on_cpu("cpu" if int(obj.__dlpack_device__()[0]) == 1 else f"DLPack device {obj.__dlpack_device__()}", where)
+    return np.from_dlpack(obj)
+
+
+def in_kind_of(obj: object, array: Array) -> Any:
+    """`array` as the kind of array that `obj` is; NumPy where that is not known."""
+    if framework(obj) == "torch":
+        import torch
+
+        if array.dtype == ml_dtypes.bfloat16:
+            return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
+        return torch.from_numpy(array)
+    if framework(obj) in ("jax", "jaxlib"):
+        import jax  # type: ignore[import-not-found,unused-ignore]
+
+        return jax.numpy.asarray(array)
+    return array
+
+
+def describe(array: Array) -> str:
+    """ "f32[3, 17]", for messages."""
+    try:
+        name = dtype(array.dtype).name if array.dtype.isnative else array.dtype.str
+    except TypeError:
+        name = str(array.dtype)
+    return f"{name}[{', '.join(map(str, array.shape))}]"

@@ -1,0 +1,157 @@
+"""The support code of this process, linked once: thread pool, call core, and the faces for Python and tvm-ffi."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+import sysconfig
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from tilewright.runtime import glue
+from tilewright.runtime.assembler import Module
+from tilewright.runtime.call import CORE_EXPORTS, define_core
+from tilewright.runtime.foreign import FOREIGN_EXPORTS, define_foreign
+from tilewright.runtime.glue import GLOBALS, GLUE_EXPORTS, MAX_TYPES, PYTHON_DATA, PYTHON_FUNCTIONS, define_glue
+from tilewright.runtime.layout import function
+from tilewright.runtime.link import Library, compile_text, host_triple
+from tilewright.runtime.threads import pool
+
+_NEW_FROM_DESCR = 94  # index in NumPy's C API table, fixed by its ABI
+_METH_FASTCALL_KEYWORDS = 0x80 | 0x02
+_I64, _PTR = ctypes.c_int64, ctypes.c_void_p
+
+
+class _MethodDef(ctypes.Structure):
+    _fields_ = [("name", ctypes.c_char_p), ("body", _PTR), ("flags", ctypes.c_int), ("doc", ctypes.c_char_p)]
+
+
+def support_text() -> str:
+    """LLVM text of the call core and its faces."""
+    m = Module(host_triple())
+    define_core(m)
+    define_glue(m)
+    define_foreign(m)
+    return m.text()
+
+
+class Native:
+    """Addresses and ctypes functions of the linked support code."""
+
+    def __init__(self) -> None:
+        imports = {name: _address(getattr(ctypes.pythonapi, name)) for name in PYTHON_FUNCTIONS}
+        imports |= {name: ctypes.addressof(_I64.in_dll(ctypes.pythonapi, name)) for name in PYTHON_DATA}
+        imports["PyArray_NewFromDescr"] = _numpy_api(_NEW_FROM_DESCR)
+        imports["tw_parallel"] = pool().parallel
+        exports = (*CORE_EXPORTS, *GLUE_EXPORTS, *FOREIGN_EXPORTS)
+        self.library = Library({"support": compile_text(support_text())}, exports, imports)
+        self.call = self._function("tw_call", _I64, _PTR, _PTR, _PTR)
+        self.swap = self._function("tw_swap", _I64, _PTR, _I64, _I64)
+        self.add = self._function("tw_add", _I64, _PTR, _I64)
+        self.set = self._function("tw_set", None, _PTR, _I64)
+        self.foreign: int = self.library["tw_foreign"]
+        self._globals = self.library["tw_globals"]
+        self._keep: list[object] = []
+        self._known: set[type] = {np.ndarray}
+        self._word(GLOBALS.array_type).value = id(np.ndarray)
+        self._word(GLOBALS.tuple_type).value = id(tuple)
+        self._word(GLOBALS.out).value = id(sys.intern("out"))
+        self._method = _MethodDef(b"program", self.library["tw_vectorcall"], _METH_FASTCALL_KEYWORDS, None)
+        self._fast = _objects_are_as_assumed()
+
+    def _function(self, name: str, result: Any, *arguments: Any) -> Any:
+        return function(self.library[name], result, *arguments)
+
+    def _word(self, offset: int) -> Any:
+        return _I64.from_address(self._globals + offset)
+
+    def builtin(self, model: int, slow: Callable[..., Any], keep_alive: object) -> Callable[..., Any]:
+        """A builtin that runs the model at this address, and calls `slow` with the same arguments when it cannot.
+
+        On an interpreter whose objects it does not know, this is `slow` itself.
+        """
+        if not self._fast:
+            return slow
+        make = _python_function("PyCFunction_NewEx", ctypes.py_object, _PTR, ctypes.py_object, _PTR)
+        made: Callable[..., Any] = make(ctypes.addressof(self._method), (model, slow, keep_alive, self), None)
+        return made
+
+    def learn(self, kind: type) -> None:
+        """Let the builtin read tensors of this type by itself from now on, if the type offers C functions for that."""
+        if kind in self._known or len(self._known) > MAX_TYPES:
+            return
+        self._known.add(kind)
+        capsule = getattr(kind, "__dlpack_c_exchange_api__", None)
+        api = _exchange_api(capsule)
+        if api is None:
+            return
+        count = self._word(GLOBALS.types).value
+        self._word(GLOBALS.table + 16 * count).value = id(kind)
+        self._word(GLOBALS.table + 16 * count + 8).value = api
+        self._word(GLOBALS.types).value = count + 1
+        self._keep.append((kind, capsule))
+
+
+@cache
+def native() -> Native:
+    """The support code, linked when it is first asked for."""
+    return Native()
+
+
+def _address(symbol: Any) -> int:
+    return ctypes.cast(symbol, _PTR).value or 0
+
+
+def _python_function(name: str, result: Any, *arguments: Any) -> Any:
+    """A function of the interpreter's C API, called with the GIL held; shares no state with `ctypes.pythonapi`."""
+    return ctypes.PYFUNCTYPE(result, *arguments)(_address(getattr(ctypes.pythonapi, name)))
+
+
+def _capsule_pointer(capsule: Any, name: bytes | None) -> int:
+    get = _python_function("PyCapsule_GetPointer", _PTR, ctypes.py_object, ctypes.c_char_p)
+    return int(get(capsule, name) or 0)
+
+
+def _numpy_api(index: int) -> int:
+    core: Any = getattr(np, "_core", None) or np.core
+    table = _capsule_pointer(core._multiarray_umath._ARRAY_API, None)
+    return int(_I64.from_address(table + 8 * index).value)
+
+
+def _exchange_api(capsule: Any) -> int | None:
+    """The address of a DLPackExchangeAPI of major version 1 that can view a tensor; None if there is none."""
+    try:
+        api = _capsule_pointer(capsule, b"dlpack_exchange_api")
+    except (ValueError, TypeError, ctypes.ArgumentError):
+        return None
+    major = ctypes.c_uint32.from_address(api).value
+    functions = [_I64.from_address(api + at).value for at in (glue.API_ALLOCATE, glue.API_TO_PYTHON, glue.API_VIEW)]
+    return api if major == 1 and all(functions) else None
+
+
+def _objects_are_as_assumed() -> bool:
+    """Compare the offsets that the builtin reads with live objects."""
+    if sys.implementation.name != "cpython" or sysconfig.get_config_var("Py_GIL_DISABLED") or sys.maxsize < 2**32:
+        return False
+    array = np.zeros((3, 5), np.float32)
+    at = id(array)
+
+    def word(offset: int) -> int:
+        return int(_I64.from_address(at + offset).value)
+
+    dims = word(glue.ARRAY_DIMS)
+    readonly = np.zeros((3, 5), np.float32).T
+    readonly.flags.writeable = False
+    flags = [ctypes.c_int32.from_address(id(a) + glue.ARRAY_FLAGS).value for a in (array, readonly)]
+    return (
+        word(glue.OB_TYPE) == id(np.ndarray)
+        and word(glue.ARRAY_DATA) == array.ctypes.data
+        and ctypes.c_int32.from_address(at + glue.ARRAY_RANK).value == 2
+        and (_I64 * 2).from_address(dims)[:] == [3, 5]
+        and word(glue.ARRAY_DESCR) == id(np.dtype(np.float32))
+        and flags[0] & glue.WRITABLE == glue.WRITABLE
+        and flags[1] & glue.WRITABLE == 0x100
+    )

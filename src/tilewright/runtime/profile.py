@@ -1,0 +1,129 @@
+"""Time per kernel: a native loop over the manifest's steps with the clock read between them."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tilewright.ir.dtype import BY_NAME
+from tilewright.runtime.arguments import BoundInputs
+from tilewright.runtime.assembler import I32, I64, PTR, VOID, Function, Module, Value
+from tilewright.runtime.layout import function
+from tilewright.runtime.link import Library, compile_text, host_triple
+from tilewright.runtime.manifest import StepSpec, evaluate
+from tilewright.runtime.threads import pool
+from tilewright.support.errors import CallError
+
+if TYPE_CHECKING:
+    from tilewright.runtime.engine import Engine
+
+
+@dataclass(frozen=True, slots=True)
+class KernelTime:
+    """One kernel: seconds (median of the repeats), share of the whole, and rates where the work is known."""
+
+    kernel: str
+    label: str
+    seconds: float
+    share: float
+    gflops: float | None
+    gbytes: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """Kernels in the order in which they run, and the median time of a whole run."""
+
+    kernels: tuple[KernelTime, ...]
+    seconds: float
+    symbols: dict[str, int]
+    threads: int
+
+    def __str__(self) -> str:
+        rows = [("kernel", "us", "share", "GFLOP/s", "GB/s", "")]
+        for k in self.kernels:
+            rates = [f"{r:.1f}" if r is not None else "-" for r in (k.gflops, k.gbytes)]
+            rows.append((k.kernel, f"{k.seconds * 1e6:.2f}", f"{k.share:.1%}", rates[0], rates[1], k.label))
+        widths = [max(len(row[c]) for row in rows) for c in range(5)]
+        lines = []
+        for row in rows:
+            numbers = "  ".join(cell.rjust(width) for cell, width in zip(row[1:5], widths[1:], strict=True))
+            lines.append(f"{row[0]:<{widths[0]}}  {numbers}  {row[5]}".rstrip())
+        return "\n".join([*lines, f"a run: {self.seconds * 1e6:.2f} us, {self.threads} threads"])
+
+
+def measure(engine: Engine, bound: BoundInputs, repeat: int) -> Profile:
+    """Run the program `repeat` times on these inputs, with the clock read after every kernel."""
+    if repeat < 1:
+        raise CallError("nothing would be measured", expected="repeat >= 1", got=repeat)
+    m = engine.manifest
+    steps = m.run_steps
+    times = np.zeros(len(steps) + 1, np.int64)
+    text = _profile_text(steps, engine.library.addresses, times.ctypes.data)
+    library = Library({"profile": compile_text(text, speed=0, cache=False)}, ["tw_profile"])
+    keep, slots = _slots(engine, bound)
+    dims = np.array([*bound.dims, 0], np.int64)
+    run = function(pool().parallel, None, *[ctypes.c_void_p] * 3, ctypes.c_int64)
+    samples = np.zeros((repeat, len(steps) + 1), np.int64)
+    for k in range(-2, repeat):
+        run(library["tw_profile"], slots.ctypes.data, dims.ctypes.data, engine.threads)
+        if k >= 0:
+            samples[k] = times
+    del keep
+    symbols = dict(zip((s.name for s in m.symbols), bound.dims, strict=True))
+    return _summary(steps, np.diff(samples, axis=1), symbols, engine.threads)
+
+
+def _summary(steps: Sequence[StepSpec], each: Any, symbols: dict[str, int], threads: int) -> Profile:
+    medians = np.median(each, axis=0) * 1e-9
+    total = float(medians.sum()) or 1e-12
+    kernels = []
+    for step, seconds in zip(steps, medians.tolist(), strict=True):
+        rates = [
+            evaluate(work, symbols) / max(seconds, 1e-9) * 1e-9 if work is not None else None
+            for work in (step.flops, step.traffic)
+        ]
+        kernels.append(KernelTime(step.kernel, step.label, seconds, seconds / total, rates[0], rates[1]))
+    return Profile(tuple(kernels), float(np.median(each.sum(axis=1))) * 1e-9, symbols, threads)
+
+
+def _slots(engine: Engine, bound: BoundInputs) -> tuple[list[Any], Any]:
+    """A slot table of its own: inputs, new outputs, the present packed weights, a new arena."""
+    from tilewright.runtime.engine import aligned_bytes
+
+    m = engine.manifest
+    shapes = engine.output_shapes(bound.dims)
+    outputs = [np.empty(shape, BY_NAME[o.dtype].numpy) for o, shape in zip(m.outputs, shapes, strict=True)]
+    placed = engine.memory(bound.dims)
+    arena = aligned_bytes(placed.arena)
+    weights = engine.weights
+    arguments = [a.ctypes.data for a in (*bound.arrays, *outputs)]
+    temps = [arena.ctypes.data + offset for offset in placed.offsets]
+    keep = [bound.arrays, outputs, arena, weights]
+    return keep, np.array([*arguments, *weights.packed_addresses, *temps, 0], np.int64)
+
+
+def _profile_text(steps: Sequence[StepSpec], addresses: dict[str, int], times: int) -> str:
+    m = Module(host_triple())
+    params = [("slots", PTR), ("dims", PTR), ("tid", I64), ("nthreads", I64), ("barrier", PTR)]
+    with m.function("tw_profile", VOID, params) as (f, (slots, dims, tid, nthreads, barrier)):
+        _read_clock(f, tid, times)
+        for k, step in enumerate(steps):
+            pointers = [f.load(PTR, slots, 8 * i) for i in step.slots]
+            symbols = [f.load(I64, dims, 8 * i) for i in step.symbols]
+            kernel = f.let(PTR, f"inttoptr i64 {addresses[step.kernel]} to ptr")
+            f.call(VOID, kernel, *pointers, *symbols, tid, nthreads, barrier)
+            _read_clock(f, tid, times + 8 * (k + 1))
+        f.ret()
+    return m.text()
+
+
+def _read_clock(f: Function, tid: Value, address: int) -> None:
+    with f.when(tid.eq(0)):
+        spec = f.space(16)
+        f.call(I32, "clock_gettime", (I32, 1), spec)
+        f.store(f.load(I64, spec) * 1_000_000_000 + f.load(I64, spec, 8), f.value(address, PTR))
