@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from tilewright.arith import bounds
-from tilewright.ir.expr import as_int
-from tilewright.ir.loops import For
-from tilewright.ir.rewrite import walk
 from tilewright.ir.target import Target
 from tilewright.plans.analysis import Stage, Structure
 from tilewright.schedule.schedule import BlockRef, LoopRef, Schedule
-from tilewright.support.errors import ScheduleError
 
-MAX_UNROLL = 64
+ENOUGH = 16
+"""Iterations of a parallel loop that share well among a few threads."""
 
 
 def inline_all(s: Schedule, structure: Structure, stages: tuple[Stage, ...]) -> None:
@@ -23,10 +19,7 @@ def inline_all(s: Schedule, structure: Structure, stages: tuple[Stage, ...]) -> 
 
 def extent(s: Schedule, loop: LoopRef) -> int | None:
     """A loop's extent if it is a number."""
-    for stmt in walk(s.func.body):
-        if isinstance(stmt, For) and stmt.var.name == loop.name:
-            return as_int(stmt.extent)
-    raise ScheduleError(f"no loop named {loop.name!r}")
+    return s.extent(loop)
 
 
 def lanes_of(stage: Stage, target: Target) -> int:
@@ -53,14 +46,16 @@ def vectorize_spatial(s: Schedule, block: BlockRef, target: Target, lanes: int, 
 
 
 def parallelize(s: Schedule, loops: list[LoopRef]) -> LoopRef | None:
-    """Fuse leading loops until there is enough to share among threads, and make the result parallel."""
+    """Fuse leading loops until there is enough to share among threads, and make the result parallel.
+
+    A symbolic extent may be one, so loops behind it are fused as well.
+    """
     if not loops:
         return None
     head, rest = loops[0], loops[1:]
-    while rest and (size := extent(s, head)) is not None and size < 8:
-        following = extent(s, rest[0])
-        if following is None and size != 1:
-            break
+    known = extent(s, head) or 1
+    while rest and known < ENOUGH:
+        known *= extent(s, rest[0]) or 1
         head = s.fuse(head, rest[0])
         rest = rest[1:]
     if extent(s, head) != 1:
@@ -68,4 +63,4 @@ def parallelize(s: Schedule, loops: list[LoopRef]) -> LoopRef | None:
     return head
 
 
-__all__ = ["bounds", "extent", "inline_all", "lanes_of", "parallelize", "vectorize_spatial"]
+__all__ = ["ENOUGH", "extent", "inline_all", "lanes_of", "parallelize", "vectorize_spatial"]

@@ -97,7 +97,7 @@ def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Targe
     others = tuple(st for st in structure.stages if st not in prologue and st not in epilogue and st is not anchor)
     inline_all(s, structure, (*others, *epilogue))
     block = s.block(anchor.name)
-    out = s.block(epilogue[-1].name) if epilogue else s.cache_write(block, 0, "local")
+    out = s.block(epilogue[-1].name) if epilogue else s.cache_write(block, "local")
     tile_output(s, anchor, block, out, candidate)
 
 
@@ -134,7 +134,7 @@ def tile_output(s: Schedule, anchor: Stage, block: object, out: object, candidat
     s.reorder(*order, *inner, *vector)
     at = order[-1]
     s.compute_at(block, at)
-    s.set_scope(block, 0, "local")
+    s.set_scope(block, "local")
     mine = s.loops(block)
     shared = len(s.loops(out)) - len(inner) - len(vector)
     own = list(mine[shared:])

@@ -12,6 +12,7 @@ another.
 
 from __future__ import annotations
 
+from tilewright.arith import linear
 from tilewright.ir.expr import Load, Op, as_int, is_const
 from tilewright.ir.loops import Store
 from tilewright.ir.rewrite import loads, variables, walk
@@ -35,12 +36,16 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
 def shared_rows(structure: Structure) -> int:
     """How many leading spatial dimensions all materialised stages have in common with the output, passed unchanged."""
     outputs = [s for s in structure.stages if structure.is_output(s)]
-    if len(outputs) != 1:
+    kept = [s for s in structure.stages if materialised(structure, s)]
+    if len(outputs) != 1 or len(kept) == 1:
         return 0
     count = len(outputs[0].spatial)
-    for stage in structure.stages:
-        if stage is not outputs[0] and materialised(structure, stage):
+    for stage in kept:
+        if stage is not outputs[0]:
             count = min(count, _common(structure, stage))
+    across = [s for s in kept if s.role != "spatial"]
+    if count == len(outputs[0].spatial) and all(vector_last(s) for s in across):
+        count -= 1
     return count
 
 
@@ -112,24 +117,21 @@ def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Targe
         spatial, reduce = own[: len(stage.spatial)], own[len(stage.spatial) :]
         if reduce:
             schedule_inner(s, structure, stage, own, target)
-            outer = [loop for loop in spatial[:-1]] or spatial[:1]
-            if not vector_last(stage):
-                outer = spatial[:1]
-            parallelize(s, outer[:1])
+            parallelize(s, spatial[:-1] if vector_last(stage) else spatial)
         else:
             vectorize_spatial(s, s.block(stage.name), target, lanes_of(stage, target))
 
 
 def vector_last(stage: Stage) -> bool:
     """True when the last spatial iterator is contiguous in what the stage reads and writes."""
-    if not stage.spatial:
+    if not stage.spatial or as_int(stage.spatial[-1].extent) == 1:
         return False
     last = stage.spatial[-1].var
     for stmt in walk(stage.block.body):
         if isinstance(stmt, Store):
             for load in loads(stmt.value):
                 at = [k for k, i in enumerate(load.indices) if last in variables(i)]
-                if at and (at != [len(load.indices) - 1] or load.indices[-1] is not last):
+                if at and (at != [len(load.indices) - 1] or linear(load.indices[-1]).coefficient(last) != 1):
                     return False
     return True
 

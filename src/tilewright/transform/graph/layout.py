@@ -209,12 +209,14 @@ class _Assigner:
         return True
 
     def pool(self, node: Node) -> bool:
-        """Windows over the spatial dimensions keep the blocks."""
+        """Windows over the spatial dimensions keep the blocks: the lanes are a third dimension with windows of one."""
         x = node.inputs[0]
         assert x is not None
-        if len(node.outputs) != 1 or x.type.rank != 4 or not self.is_blocked(x) or node.attr("blocked", False):
+        if len(node.outputs) != 1 or x.type.rank != 4 or not self.is_blocked(x):
             return False
-        attrs = node.attributes | {"blocked": True}
+        (top, left, bottom, right), attrs = node.attr("pads"), node.attributes
+        attrs |= {name: (*attrs[name], 1) for name in ("kernel", "strides", "dilations")}
+        attrs["pads"] = (top, left, 0, bottom, right, 0)
         (self.blocked[node.output],) = self.emit(node.op, (self.as_blocked(x),), attrs, node.output.name)
         return True
 
