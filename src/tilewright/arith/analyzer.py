@@ -37,8 +37,11 @@ class Analyzer:
         self._divisors: dict[Expr, int] = {}
         given = [f for fact in facts for f in compare.nonnegative_forms(self, self.simplify(fact))]
         if given:
-            # What was remembered so far was found without the facts.
-            self._forms, self._simple, self._ranges = {}, {}, {}
+            # What was simplified so far was so without the facts. Ranges stay (wide, but true), those of the facts'
+            # own atoms above all: using a fact must not need it.
+            for atom in [a for form in given for a in form[0]]:
+                self.range(atom)
+            self._forms, self._simple = {}, {}
             self.facts = tuple(given)
 
     @property
