@@ -16,13 +16,15 @@ from tilewright.support.contender import Prepared
 PEERS: dict[str, str] = {
     "tilewright": "benchmarks.peers:tilewright",
     "tilewright-fixed": "benchmarks.peers:tilewright_fixed",
+    "tilewright-run": "benchmarks.peers:tilewright_run",
     "onnxruntime": "benchmarks.peers:onnxruntime_bound",
     "onnxruntime-run": "benchmarks.peers:onnxruntime_run",
     "torch": "benchmarks.peers:torch_eager",
 }
 DESCRIPTIONS: dict[str, str] = {
-    "tilewright": "`model.run(inputs, out=buffers)`, compiled with a symbolic batch",
-    "tilewright-fixed": "`model.run(inputs, out=buffers)`, compiled for the batch that is timed",
+    "tilewright": "`model(*inputs, out=buffers)`, compiled with a symbolic batch",
+    "tilewright-fixed": "`model(*inputs, out=buffers)`, compiled for the batch that is timed",
+    "tilewright-run": "`model.run(inputs)` by names with new outputs, compiled with a symbolic batch",
     "onnxruntime": "IOBinding with inputs and outputs bound once, all optimizations, sequential",
     "onnxruntime-run": "`session.run(None, inputs)`, all optimizations, sequential",
     "torch": "eager, under `torch.inference_mode()`",
@@ -39,13 +41,24 @@ def tilewright_fixed(model: str, threads: int, batch: int) -> Prepared:
     return _tilewright(model, threads, batch, {"batch": batch})
 
 
+def tilewright_run(model: str, threads: int, batch: int) -> Prepared:
+    """Inputs and outputs in dictionaries, outputs allocated by each call: the counterpart of `session.run`."""
+    import tilewright as tw
+
+    path, inputs = _load(model, batch)
+    compiled = tw.compile(path, threads=threads)
+    return Prepared(lambda: compiled.run(inputs), lambda: compiled.run(inputs), {"version": tw.__version__})
+
+
 def _tilewright(model: str, threads: int, batch: int, dims: dict[str, int]) -> Prepared:
     import tilewright as tw
 
     path, inputs = _load(model, batch)
-    compiled = tw.compile(path, threads=threads, dims=dims) if dims else tw.compile(path, threads=threads)
-    outputs = {name: np.array(value, order="C") for name, value in compiled.run(inputs).items()}
-    return Prepared(lambda: compiled.run(inputs, out=outputs), lambda: outputs, {"version": tw.__version__})
+    compiled = tw.compile(path, threads=threads, dims=dims)
+    arguments = [inputs[spec.name] for spec in compiled.inputs]
+    outputs = compiled.empty_outputs(*arguments)
+    buffers = tuple(outputs.values())
+    return Prepared(lambda: compiled(*arguments, out=buffers), lambda: outputs, {"version": tw.__version__})
 
 
 def _session(path: str, threads: int) -> Any:

@@ -1,0 +1,113 @@
+"""Memory: a call's arena against its lower bound, weights, peak of the process: `python -m benchmarks.bench_memory`.
+
+The lower bound is the largest sum of bytes that are live at once. Each model is compiled in a process of its own, so
+that the peak is the peak of compiling, packing the weights and one call of that model.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from typing import Any
+
+from benchmarks import harness, light_models, models
+
+DEFAULT = ",".join(("m64", "m256", "nat", "imp", "hok1", "dz", "az6", *(f"onnx-{n}" for n in light_models.names())))
+BAR = 1.10
+HEADER = ["model", "batch", "arena MB", "lower bound MB", "ratio", "bar", "weights MB", "packed MB", "peak MB"]
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.bench_memory", description=__doc__.splitlines()[0])
+    parser.add_argument("--models", default=DEFAULT, help="names; onnx-NAME is a light model as the onnx wheel has it")
+    parser.add_argument("--batches", default="1,8", help="values of a symbolic batch")
+    parser.add_argument("--no-report", action="store_true", help="print only")
+    options = parser.parse_args(arguments)
+    console = harness.console()
+    rows: list[dict[str, Any]] = []
+    status = 0
+    for model in options.models.split(","):
+        with console.status(model):
+            found = _in_process(model, options.batches)
+        if isinstance(found, str):
+            console.print(f"{model} failed: {found}", style="red", markup=False)
+            status = 1
+            continue
+        rows += found
+    cells = [_cells(row) for row in rows]
+    text = harness.markdown_table(HEADER, cells)
+    print(text)
+    if any(row["ratio"] > BAR for row in rows):
+        status = 1
+    if not options.no_report:
+        print(f"wrote {harness.write_report('memory', 'Memory', rows, text)}")
+    return status
+
+
+def _cells(row: dict[str, Any]) -> list[str]:
+    sizes = {k: f"{row[k] / 1e6:.3g}" for k in ("arena", "lower_bound", "raw_weights", "packed_weights")}
+    return [
+        row["model"],
+        str(row["batch"]),
+        sizes["arena"],
+        sizes["lower_bound"],
+        f"{row['ratio']:.3f}",
+        f"{BAR:g}",
+        sizes["raw_weights"],
+        sizes["packed_weights"],
+        f"{row['peak'] / 1e6:.0f}",
+    ]
+
+
+def _in_process(model: str, batches: str) -> list[dict[str, Any]] | str:
+    """The rows of one model, or what went wrong."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(entry or os.getcwd() for entry in sys.path)}
+    code = "import sys; from benchmarks.bench_memory import measure; measure(*sys.argv[1:])"
+    result = subprocess.run(
+        [sys.executable, "-c", code, model, batches],
+        env=environment,
+        cwd=models.ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if result.returncode != 0:
+        return result.stderr.strip().splitlines()[-1] if result.stderr.strip() else f"status {result.returncode}"
+    rows: list[dict[str, Any]] = json.loads(result.stdout.splitlines()[-1])
+    return rows
+
+
+def measure(name: str, batches: str) -> None:
+    """Compiles, runs once at each batch, prints the rows as JSON."""
+    import onnx
+
+    import tilewright as tw
+
+    onnx_name = name.removeprefix("onnx-")
+    path = models.load(name) if name == onnx_name else light_models.load(onnx_name).path
+    model = tw.compile(str(path), threads=1)
+    proto = onnx.load(path)
+    rows = []
+    for batch in [int(b) for b in batches.split(",")] if model.manifest.symbols else [1]:
+        model.run(models.example_inputs(proto, batch))
+        found = model.memory(**{s.name: batch for s in model.manifest.symbols})
+        rows.append(
+            {
+                "model": name,
+                "batch": batch,
+                "arena": found.arena,
+                "lower_bound": found.lower_bound,
+                "ratio": found.ratio,
+                "raw_weights": found.raw_weights,
+                "packed_weights": found.packed_weights,
+                "peak": found.process_peak,
+            }
+        )
+    print(json.dumps(rows))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
