@@ -9,6 +9,12 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from tilewright import te as te
+    from tilewright.compiler import compile as compile
+    from tilewright.ir.graph import Graph as Graph
+    from tilewright.runtime.model import Model as Model
+    from tilewright.runtime.model import load as load
+    from tilewright.support import errors as errors
     from tilewright.support.errors import Error as Error
 
 __version__ = "0.1.0"

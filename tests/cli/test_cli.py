@@ -93,7 +93,7 @@ def test_doctor(cli: Cli) -> None:
 
 
 def test_dims() -> None:
-    assert parse_dims(["a=3", "b=1:64"]) == {"a": 3, "b": (1, 64)}
+    assert parse_dims(["a=3", "b=64"]) == {"a": 3, "b": 64}
     assert parse_dims(None) == {}
 
 

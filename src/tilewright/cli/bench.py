@@ -53,7 +53,7 @@ def bench(
         tilewright bench a.onnx b.onnx --threads 2 --dim batch=32 --json
     """
     count = flags.THREADS() if threads is None else threads
-    sizes = {name: d if isinstance(d, int) else d[0] for name, d in parse_dims(dim).items()}
+    sizes = parse_dims(dim)
     problems = Problems()
     for path in models:
         if not path.exists():

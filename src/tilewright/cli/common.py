@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json as json_library
+import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from enum import IntEnum
@@ -45,7 +46,7 @@ DimOption = Annotated[
         "--dim",
         "-d",
         metavar="NAME=N",
-        help="Fix a symbolic dimension: `--dim batch=8`. `batch=1:64` states its range. May be repeated.",
+        help="The value of a symbolic dimension: `--dim batch=8`. May be repeated.",
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
@@ -109,19 +110,18 @@ def time_text(seconds: float) -> str:
     return f"{seconds:.2f} s"
 
 
-def parse_dims(texts: Sequence[str] | None) -> dict[str, int | tuple[int, int]]:
-    """`["batch=8", "n=1:64"]` -> {"batch": 8, "n": (1, 64)}; a usage error otherwise."""
-    dims: dict[str, int | tuple[int, int]] = {}
+def parse_dims(texts: Sequence[str] | None) -> dict[str, int]:
+    """`["batch=8", "n=3"]` -> {"batch": 8, "n": 3}; a usage error otherwise."""
+    dims: dict[str, int] = {}
     for text in texts or ():
-        name, equals, value = text.partition("=")
-        low, colon, high = value.partition(":")
-        if not (name and equals and low.isdigit() and (high.isdigit() if colon else True)):
-            raise typer.BadParameter(f"{text!r}: expected NAME=N or NAME=LOW:HIGH", param_hint="--dim")
-        dims[name] = (int(low), int(high)) if colon else int(low)
+        name, _, value = text.partition("=")
+        if not (name and re.fullmatch(r"[0-9]{1,9}", value)):
+            raise typer.BadParameter(f"{text!r}: expected NAME=N", param_hint="--dim")
+        dims[name] = int(value)
     return dims
 
 
-def open_model(path: Path, threads: int | None, dims: Mapping[str, int | tuple[int, int]]) -> Model:
+def open_model(path: Path, threads: int | None, dims: Mapping[str, int]) -> Model:
     """Compile an ONNX file or load a compiled one."""
     import tilewright
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -44,6 +45,7 @@ def run(
     ] = None,
     rtol: Annotated[float, typer.Option(help="Allowed error, relative to the output's largest magnitude.")] = 1e-4,
     repeat: Annotated[int, typer.Option(min=1, help="Calls; the median time is shown.")] = 1,
+    profile: Annotated[bool, typer.Option("--profile", help="Show the time of each kernel.")] = False,
     seed: SeedOption = 0,
     threads: ThreadsOption = None,
     dim: DimOption = None,
@@ -58,10 +60,9 @@ def run(
     dims = parse_dims(dim)
     with progress(f"compile {model.name}", enabled=not is_quiet(json)):
         # The dimensions given here are those of this run's inputs: the compiled code keeps them symbolic.
-        compiled = open_model(model, threads, {name: d for name, d in dims.items() if isinstance(d, tuple)})
+        compiled = open_model(model, threads, {})
     arrays = read_inputs(inputs or [], compiled.inputs)
-    sizes = _sizes(compiled.inputs, arrays) | {name: d if isinstance(d, int) else d[0] for name, d in dims.items()}
-    arrays = random_inputs(compiled.inputs, sizes, seed) | arrays
+    arrays = random_inputs(compiled.inputs, dims | _sizes(compiled.inputs, arrays), seed) | arrays
     results, times = {}, []
     for _ in range(repeat):
         start = time.perf_counter()
@@ -76,7 +77,12 @@ def run(
         "seconds": float(np.median(times)),
         "differences": differences,
     }
+    kernels = compiled.profile(*[arrays[spec.name] for spec in compiled.inputs]) if profile else None
+    if kernels and json:
+        report["profile"] = asdict(kernels)
     _print(report, repeat, expect is not None, json)
+    if kernels and not json:
+        print(f"\n{kernels}")
     if any(not d["equal"] for d in differences):
         raise typer.Exit(Exit.MISMATCH)
 
