@@ -12,12 +12,12 @@ from __future__ import annotations
 from math import gcd
 from typing import TYPE_CHECKING
 
-from tilewright.arith import forms
+from tilewright.arith import division, forms
 from tilewright.arith.forms import Form
 from tilewright.arith.interval import Interval
 from tilewright.ir.dtype import i64
 from tilewright.ir.expr import Const, Expr, Op, Var, const
-from tilewright.ir.rewrite import walk_expr
+from tilewright.ir.rewrite import substitute, walk_expr
 
 if TYPE_CHECKING:
     from tilewright.arith.analyzer import Analyzer
@@ -50,11 +50,11 @@ def decide(name: str, difference: Interval) -> Const | None:
 def simplify(an: Analyzer, name: str, a: Form, b: Form) -> Expr:
     """`a <name> b` as a literal or in canonical form."""
     if name in ("eq", "ne"):
-        return _equality(an, name, forms.add(a, b, -1))
+        return _equality(an, name, division.merge_digits(an, forms.add(a, b, -1)))
     if name in ("gt", "ge"):
         a, b = b, a
     # a < b  is  b - a - 1 >= 0;  a <= b  is  b - a >= 0.
-    slack = forms.add(b, a, -1)
+    slack = division.merge_digits(an, forms.add(b, a, -1))
     if name in ("lt", "gt"):
         slack = (slack[0], slack[1] - 1)
     if nonnegative(an, slack):
@@ -150,14 +150,53 @@ def nonnegative(an: Analyzer, form: Form, depth: int = _DEPTH) -> bool:
         return False
     if not form[0]:
         return False
-    for fact in an.facts:
-        if len(fact[0]) <= len(form[0]) + 1:
-            low = an.form_range(forms.add(form, fact, -1)).lo
-            if low is not None and low >= 0:
+    if an.facts:
+        # Questions that arise on the way are answered without the facts, else they could need each other.
+        facts, an.facts = an.facts, ()
+        try:
+            if _from_facts(an, facts, form, depth):
                 return True
+        finally:
+            an.facts = facts
     if depth == 0 or (lo is not None and hi is not None and _independent(form)):
         return False
-    return _eliminate_variable(an, form, depth) or _relax_atom(an, form, depth)
+    if _eliminate_variable(an, form, depth) or _relax_atom(an, form, depth):
+        return True
+    return depth == _DEPTH and _split_symbol(an, form)
+
+
+def _from_facts(an: Analyzer, facts: tuple[Form, ...], form: Form, depth: int) -> bool:
+    """`form - k*fact >= 0` for a fact and the k > 0 that cancels a term they share."""
+    for fact in facts:
+        ratios = {form[0][t] // c for t, c in fact[0].items() if t in form[0] and form[0][t] % c == 0}
+        for k in sorted(ratios):
+            if k > 0:
+                rest = forms.add(form, fact, -k)
+                low = an.form_range(rest).lo
+                if (low is not None and low >= 0) or (depth == _DEPTH and nonnegative(an, rest, depth // 2)):
+                    return True
+    return False
+
+
+def _split_symbol(an: Analyzer, form: Form) -> bool:
+    """Where two quotients of one symbol meet, as in `(n + 7)//8 - n//8`, try `n = 8*q + r` with r in 0..7."""
+    divided = [
+        (atom.args[0], atom.args[1].value)
+        for atom in form[0]
+        if type(atom) is Op and atom.name in ("floordiv", "mod") and type(atom.args[1]) is Const
+    ]
+    if not divided:
+        return False
+    x, d = max(divided, key=lambda pair: pair[1])
+    for v in an.form(x)[0]:
+        if type(v) is Var and v not in an.extents and d > 1:
+            lo, hi = an.range(v)
+            q = Var(f"{v.name}//{d}", lo=None if lo is None else lo // d, hi=None if hi is None else hi // d)
+            r = Var(f"{v.name}%{d}", lo=0, hi=d - 1, multiple=1)
+            split = an.form(substitute(forms.to_expr(form), {v: q * d + r}))
+            if nonnegative(an, split, _DEPTH - 1):
+                return True
+    return False
 
 
 def _independent(form: Form) -> bool:

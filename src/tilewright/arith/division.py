@@ -8,6 +8,7 @@ With d > 0:
     (x // c + k) // d        = (x + k*c) // (c*d)                  for c > 0
     (x % (d*k)) // d         = (x // d) % k                        (x % (d*k)) % d = x % d
     c*d*(x // d) + c*(x % d) = c*x                                 (digits merge, also inside longer chains)
+    x - d*(x // d)           = x % d
     x // d * (c*d)           = c*x                                 when d divides x
 By definition x // 0 = x % 0 = 0, so laws with a symbolic divisor need it to be positive.
 """
@@ -181,6 +182,8 @@ def merge_digits(an: Analyzer, a: Form) -> Form:
     for atom, c in terms.items():
         x, k, m = views[atom]
         if m is None:
+            if k > 1 and c % k == 0 and (low := _remainder(an, a, atom, c, x, k)) is not None:
+                return merge_digits(an, low)
             if k > 1 and c % k == 0 and an.form_divisor(an.form(x)) % k == 0:
                 rest = forms.add(a, ({atom: 1}, 0), -c)
                 return merge_digits(an, forms.add(rest, an.form(x), c // k))
@@ -197,6 +200,16 @@ def merge_digits(an: Analyzer, a: Form) -> Form:
         if merged_plain is not None:
             return merge_digits(an, merged_plain)
     return a
+
+
+def _remainder(an: Analyzer, a: Form, atom: Expr, c: int, x: Expr, k: int) -> Form | None:
+    """`c*x - c*k*(x // k)` as `c*(x % k)`, where the terms of x all stand in the form."""
+    numerator = an.form(x)
+    factor = -c // k
+    if any(a[0].get(t) != factor * h for t, h in numerator[0].items()):
+        return None
+    rest = forms.add(forms.add(a, ({atom: 1}, 0), -c), numerator, -factor)
+    return forms.add(rest, mod_const(an, numerator, k), factor)
 
 
 def _merge_plain(an: Analyzer, a: Form, atom: Expr, c: int, x: Expr, k: int, m: int) -> Form | None:
