@@ -280,6 +280,8 @@ def _finished(
     for buffer, box in boxes:
         for load in loads_in(source):
             if load.buffer == buffer:
+                if not _inside(load.indices, buffer, extents):
+                    raise refuse(func, f"{what}: some of its points lie outside of {buffer.name!r}, which it reads")
                 for v, r in solve_ranges(load.indices, box, extents).items():
                     domain[v] = intersect(domain[v], r) if v in domain else r
     full = {v: domain.get(v, (const(0), simplify(x - 1))) for v, x in extents.items()}
@@ -297,6 +299,14 @@ def _written_box(root: Stmt, writer: Block, buffer: Buffer, around: Mapping[Var,
     inner, binding = _inner_extents(root, writer)
     stores = [s for s in stores_in(writer.body) if s.buffer == buffer]
     return tuple(_range_of(substitute(i, binding), inner, around) for i in stores[0].indices)
+
+
+def _inside(indices: Sequence[Expr], buffer: Buffer, extents: Mapping[Var, Expr]) -> bool:
+    """True if the indices are known to lie in the buffer for every point of the domain (no guarded halo)."""
+    return all(
+        prove(binary("ge", i, const(0)), extents) and prove(binary("lt", i, size), extents)
+        for i, size in zip(indices, buffer.shape, strict=True)
+    )
 
 
 def _covered(

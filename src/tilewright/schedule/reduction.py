@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tilewright.ir.expr import Expr, Var
+from tilewright.ir.expr import Expr, Var, is_const
 from tilewright.ir.loops import Block, BlockIter, For, PrimFunc, seq
 from tilewright.ir.rewrite import fresh_name, substitute, substitute_stmt, variables
-from tilewright.schedule.dependence import reduce_iters_using
+from tilewright.schedule.dependence import injective, reduce_iters_using
 from tilewright.schedule.state import (
     block_names,
     block_path,
     conjoin,
     conjuncts,
     depends_on,
+    extents_of,
     last_block,
     loop_path,
     loops_on,
@@ -70,6 +71,15 @@ def decompose_reduction(func: PrimFunc, block: str, loop: str) -> tuple[PrimFunc
         raise refuse(
             func, f"cannot decompose block {block!r} at {loop!r}: {mixed[0]!r} drives spatial and reduction iterators"
         )
+    within = extents_of(below)
+    for x in below:
+        repeats = not (is_const(x.extent, 1) or reduce_iters_using(source, x.var))
+        if repeats and not injective([it.binding for it in spatial], x.var, within):
+            raise refuse(
+                func,
+                f"cannot decompose block {block!r} at {loop!r}: iterations of {x.var.name!r} compute the same points, "
+                "each starting the reduction again",
+            )
     taken = taken_names(func)
     renamed: dict[Var, Expr] = {}
     news: list[For] = []
