@@ -1,0 +1,126 @@
+"""Graph passes keep a graph's meaning, and do what they are for."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from tests.transform.graph.graphs import ALL, BATCH, conv, numbers, tensor
+
+from tilewright import ops
+from tilewright.compiler import graph_passes
+from tilewright.ir.graph import Graph, GraphBuilder
+from tilewright.ir.parser import parse_graph
+from tilewright.ir.target import Target
+from tilewright.ir.verify import verify_graph
+from tilewright.ops.interpret import run_graph
+from tilewright.transform.graph.fuse import fuse
+from tilewright.transform.graph.memory import alias_sources
+from tilewright.transform.graph.simplify import eliminate_common, fold_scales, materialize_outputs
+from tilewright.transform.graph.split import split_prepare
+
+TARGETS = ["znver4", "haswell"]
+
+
+def passed(graph: Graph, target: Target) -> Graph:
+    for _, function in graph_passes(target):
+        graph = function(graph)
+        verify_graph(graph)
+    return graph
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("batch", [1, 3])
+def test_every_pass_keeps_the_meaning(name: str, batch: int, target: str) -> None:
+    graph = ALL[name]()
+    inputs, params = numbers(graph, batch)
+    expected = list(run_graph(graph, inputs, params).values())
+    for title, function in graph_passes(Target.parse(target)):
+        graph = function(graph)
+        got = run_graph(graph, inputs, params).values()
+        for a, b in zip(expected, got, strict=True):
+            np.testing.assert_allclose(b, a, rtol=1e-4, atol=1e-4, err_msg=title)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_prepare_then_run_is_the_graph(name: str) -> None:
+    graph = ALL[name]()
+    inputs, params = numbers(graph, 2)
+    expected = list(run_graph(graph, inputs, params).values())
+    split = split_prepare(passed(graph, Target.parse("znver4")))
+    assert not any(all(v in split.run.params for v in n.inputs if v is not None) for n in split.run.nodes if n.inputs)
+    made = run_graph(split.prepare, {}, params)
+    packed = dict(zip((v.name for v in split.prepare.outputs), made.values(), strict=True))
+    got = run_graph(split.run, inputs, {**params, **packed}).values()
+    for a, b in zip(expected, got, strict=True):
+        np.testing.assert_allclose(b, a, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_passed_graph_prints_and_parses(name: str) -> None:
+    graph = passed(ALL[name](), Target.parse("znver4"))
+    assert parse_graph(str(graph)) == graph
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_groups_cover_the_graph_in_order(name: str) -> None:
+    graph = split_prepare(passed(ALL[name](), Target.parse("znver4"))).run
+    groups = fuse(graph)
+    known = {*graph.inputs, *graph.params}
+    for group in groups:
+        assert set(group.inputs) <= known, group.label
+        known.update(group.outputs)
+    assert set(graph.outputs) <= known
+    nodes = [n for group in groups for n in group.nodes if n.op != "constant"]
+    assert sorted(map(id, nodes)) == sorted(id(n) for n in graph.nodes if n.op != "constant")
+
+
+def test_an_epilogue_joins_its_convolution() -> None:
+    graph = split_prepare(passed(ALL["full blocks"](), Target.parse("znver4"))).run
+    labels = [g.label for g in fuse(graph)]
+    assert "conv_blocked + add + relu" in labels
+    assert "conv_blocked + add + add + relu" in labels
+
+
+def test_scales_leave_no_multiplication_in_run() -> None:
+    run = split_prepare(passed(ALL["residual"](), Target.parse("znver4"))).run
+    assert not [n for n in run.nodes if n.op == "mul"]
+
+
+def test_blocked_layout_is_converted_at_the_edges_only() -> None:
+    run = split_prepare(passed(ALL["full blocks"](), Target.parse("znver4"))).run
+    assert not [n for n in run.nodes if n.op == "block_channels"]
+    assert len([n for n in run.nodes if n.op == "unblock_channels"]) == 2  # the pooled row and the second output
+
+
+def test_a_scale_that_is_used_twice_is_not_folded() -> None:
+    b = GraphBuilder()
+    x, w, s = b.input("x", tensor(BATCH, 4, 5, 5)), b.param("w", tensor(4, 4, 3, 3)), b.param("s", tensor(4, 1, 1))
+    y = conv(b, x, w)
+    graph = b.finish((ops.emit1(b, "mul", y, s), y))
+    assert fold_scales(graph) is graph
+
+
+def test_common_computations_are_done_once_but_outputs_keep_their_names() -> None:
+    b = GraphBuilder()
+    x = b.input("x", tensor(BATCH, 4))
+    first, second, third = (ops.emit1(b, "tanh", x) for _ in range(3))
+    graph = eliminate_common(b.finish((ops.emit1(b, "add", first, second), third)))
+    assert [n.op for n in graph.nodes] == ["tanh", "tanh", "add"]
+
+
+def test_outputs_have_memory_of_their_own() -> None:
+    b = GraphBuilder()
+    x = b.input("x", tensor(2, 6))
+    y = ops.emit1(b, "relu", x)
+    views = tuple(ops.emit1(b, "reshape", v, shape=(3, 4)) for v in (x, y, y))
+    graph = materialize_outputs(b.finish((x, *views)))
+    sources = alias_sources(fuse(graph))
+
+    def root(v: object) -> object:
+        while v in sources:
+            v = sources[v]  # type: ignore[index]
+        return v
+
+    roots = [root(v) for v in graph.outputs]
+    assert len(set(roots)) == 4 and x not in roots
