@@ -97,20 +97,20 @@ def cast(out: Writer, a: str, source: DType, to: DType, width: int) -> str:
 
 
 def _int_to_float(out: Writer, a: str, source: DType, to: DType, width: int) -> str:
-    """Through f64 where f32 would round first, so that the result is rounded once."""
+    """f16 and bf16 by way of f32, as NumPy does."""
     opcode = "sitofp" if source.kind == "int" else "uitofp"
     s = register_type(source, width)
     if to in (f32, f64):
         return out.inst(f"{opcode} {s} {a} to {register_type(to, width)}")
-    if source.bits <= 16:
-        return from_f32(out, out.inst(f"{opcode} {s} {a} to {register_type(f32, width)}"), to, width)
-    double = out.inst(f"{opcode} {s} {a} to {register_type(f64, width)}")
-    return _float_to_float(out, double, f64, to, width)
+    return from_f32(out, out.inst(f"{opcode} {s} {a} to {register_type(f32, width)}"), to, width)
 
 
 def _float_to_float(out: Writer, a: str, source: DType, to: DType, width: int) -> str:
-    if source is f64 and to in (f16, bf16):
+    if source is f64 and to is f16:
         return from_f32(out, _round_to_odd(out, a, width), to, width)
+    if source is f64 and to is bf16:
+        # ml_dtypes rounds twice.
+        a, source = out.inst(f"fptrunc {register_type(f64, width)} {a} to {register_type(f32, width)}"), f32
     if source in (f16, bf16):
         a = to_f32(out, a, source, width)
         source = f32

@@ -12,6 +12,8 @@ from tilewright.ir.dtype import boolean, i64
 from tilewright.ir.expr import Const, Expr, Load, Op, Var
 from tilewright.support.errors import CompileError
 
+_DIVISIONS = ("floordiv", "mod", "truncdiv", "truncmod")
+
 
 def evaluate(s: State, e: Expr) -> Value:
     """The value of `e` for the lanes that are on."""
@@ -25,17 +27,19 @@ def evaluate(s: State, e: Expr) -> Value:
     match e:
         case Load(buffer, indices):
             return s.remember(e, load(s, buffer, indices))
-        case Op("select", _):
-            return s.remember(e, select(s, e))
+        case Op("select", (condition, then, orelse)):
+            return s.remember(e, select(s, condition, then, orelse))
+        case Op("and", (a, b)) if _pending(s, b):
+            return s.remember(e, select(s, a, b, Const(False, boolean)))
+        case Op("or", (a, b)) if _pending(s, b):
+            return s.remember(e, select(s, a, Const(True, boolean), b))
         case Op(name, (a, b)) if is_comparison(name) and a.dtype is i64 and s.varies(e):
             short = compare_lanes(s, name, a, b)
             if short is not None:
                 return s.remember(e, short)
     if not isinstance(e, Op):
         raise CompileError(f"{type(e).__name__} has no place in a lowered function")
-    natural = (
-        e.name in ("floordiv", "mod", "truncdiv", "truncmod") and _natural(s, e.args[0]) and _positive(s, e.args[1])
-    )
+    natural = e.name in _DIVISIONS and _natural(s, e.args[0]) and _positive(s, e.args[1])
     args = [evaluate(s, a) for a in e.args]
     if natural and not any(a.vector for a in args):
         operand = s.ops.divide(e.name, e.dtype, args[0].scalar, args[1].scalar, 0, natural=True)
@@ -89,10 +93,9 @@ def _positive(s: State, e: Expr) -> bool:
 # select
 
 
-def select(s: State, e: Op) -> Value:
+def select(s: State, condition: Expr, then: Expr, orelse: Expr) -> Value:
     """`select(c, a, b)`: both branches if they read nothing that is not known to be safe, else only where it holds."""
-    condition = s.converter.bind(e.args[0])
-    then, orelse = e.args[1:]
+    condition = s.converter.bind(condition)
     if isinstance(condition, Const):
         return evaluate(s, then if condition.value else orelse)
     chosen = evaluate(s, condition)
@@ -103,7 +106,7 @@ def select(s: State, e: Op) -> Value:
     if not _pending(s, then) and not _pending(s, orelse):
         return blend(s, chosen, evaluate(s, then), evaluate(s, orelse))
     if not chosen.vector:
-        return _branch(s, chosen.scalar, then, orelse, e)
+        return _branch(s, chosen.scalar, then, orelse)
     negated = s.elementwise("not", [chosen], boolean)
     a = _under_mask(s, s.both(s.mask, chosen), then)
     b = _under_mask(s, s.both(s.mask, negated), orelse)
@@ -156,13 +159,13 @@ def _certain_loads(s: State, e: Expr) -> dict[Expr, None]:
     return found
 
 
-def _branch(s: State, condition: str, then: Expr, orelse: Expr, e: Expr) -> Value:
+def _branch(s: State, condition: str, then: Expr, orelse: Expr) -> Value:
     """A condition that is the same for all lanes: jump."""
     out = s.out
     then_block, else_block, join = (out.fresh(n) for n in ("then", "else", "join"))
     out.branch(condition, then_block, else_block)
     results: list[tuple[Value, str]] = []
-    vector = s.varies(e)
+    vector = s.varies(then) or s.varies(orelse)
     for block, branch in ((then_block, then), (else_block, orelse)):
         out.start(block)
         with s.scope():

@@ -254,6 +254,7 @@ def _saturating(target: DType) -> Function:
     lo, hi = int(target.min), int(target.max)
 
     def convert(x: Any) -> int:
+        x = float(x)  # exact; a bf16 does not compare with an int
         if x != x:
             return 0
         if x <= lo:
