@@ -1,0 +1,64 @@
+"""The native entries: kernels called in order with the right slots and symbols, shapes computed."""
+
+from __future__ import annotations
+
+import ctypes
+
+import llvmlite.binding as llvm
+import numpy as np
+
+from tilewright.codegen.entry import KernelCall, emit_entry
+from tilewright.codegen.llvm import compile_llvm, emit_llvm
+from tilewright.ir.dtype import f32
+from tilewright.ir.expr import Buffer, Var, const, maximum
+from tilewright.ir.loops import For, PrimFunc, Store
+from tilewright.ir.target import Target
+
+HOST = Target.host()
+n, m = Var("n", lo=1), Var("m", lo=1)
+
+
+def link(*texts: str) -> tuple[object, dict[str, int]]:
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    builder = llvm.JITLibraryBuilder()
+    for text in texts:
+        builder.add_object_img(compile_llvm(text, HOST))
+    names = ("tw_run", "tw_prepare", "tw_shapes")
+    for name in names:
+        builder.export_symbol(name)
+    barrier = ctypes.CFUNCTYPE(None)(lambda: None)
+    builder.import_symbol("tw_barrier", ctypes.cast(barrier, ctypes.c_void_p).value)
+    jit = llvm.create_lljit_compiler(llvm.Target.from_default_triple().create_target_machine())
+    tracker = builder.link(jit, "program")
+    return (jit, tracker, barrier), {name: tracker[name] for name in names}
+
+
+def kernel(name: str, factor: float) -> PrimFunc:
+    i, j = Var("i"), Var("j")
+    a, b = Buffer("a", f32, (n, m)), Buffer("b", f32, (n, m))
+    return PrimFunc(name, (a, b), For(i, n, For(j, m, Store(b, (i, j), a[i, j] * factor + 1.0), "vectorized")))
+
+
+def test_steps_run_in_order() -> None:
+    run = [KernelCall("twice", (0, 2), (1, 0)), KernelCall("thrice", (2, 1), (1, 0))]
+    prepare = [KernelCall("twice", (1, 0), (0, 0))]
+    shapes = [n * m * 4, maximum(n, m), (n + 15) // 16 * 64, const(7)]
+    texts = [emit_llvm(kernel("twice", 2.0), HOST), emit_llvm(kernel("thrice", 3.0), HOST)]
+    keep, address = link(emit_entry(run, prepare, [m, n], shapes, HOST), *texts)
+    x = np.arange(15, dtype="f").reshape(3, 5)
+    out, temp, dims = np.zeros_like(x), np.zeros_like(x), np.array([5, 3], np.int64)
+    slots = (ctypes.c_void_p * 3)(x.ctypes.data, out.ctypes.data, temp.ctypes.data)
+    entry = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p)
+    entry(address["tw_run"])(slots, dims.ctypes.data, 0, 1, None)
+    np.testing.assert_array_equal(out, (x * 2 + 1) * 3 + 1)
+    result = np.zeros(4, np.int64)
+    ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)(address["tw_shapes"])(dims.ctypes.data, result.ctypes.data)
+    assert result.tolist() == [60, 5, 64, 7]
+    del keep
+
+
+def test_an_empty_program() -> None:
+    keep, address = link(emit_entry([], [], [], [], HOST))
+    ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)(address["tw_shapes"])(None, None)
+    del keep
