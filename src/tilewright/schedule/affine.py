@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from tilewright.arith import bounds, linear, prove, prove_equal, simplify
-from tilewright.ir.expr import Expr, Op, Var, as_int, ceildiv, const, maximum, minimum
+from tilewright.ir.expr import Expr, Op, Var, as_int, binary, ceildiv, const, maximum, minimum
 
 Range = tuple[Expr, Expr]
 """An inclusive range."""
@@ -134,6 +134,17 @@ def solve_ranges(
                 box = simplify(low * divisor), simplify(high * divisor + divisor - 1)
                 found[base] = intersect(found[base], box) if base in found else box
     return found
+
+
+def inside(indices: Sequence[Expr], shape: Sequence[Expr], extents: Mapping[Var, Expr]) -> bool:
+    """True if the indices are known to lie in a buffer of `shape` everywhere, so that no select guards them."""
+    return all(not outside(i, size, extents) for i, size in zip(indices, shape, strict=True))
+
+
+def outside(index: Expr, size: Expr, extents: Mapping[Var, Expr]) -> list[Expr]:
+    """Of the conditions `0 <= index` and `index < size`, those that are not known to hold."""
+    conditions = (binary("ge", index, const(0)), binary("lt", index, size))
+    return [c for c in conditions if not prove(c, extents)]
 
 
 def union(a: Range, b: Range) -> Range:

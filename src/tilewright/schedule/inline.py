@@ -8,7 +8,7 @@ from tilewright.arith import prove, prove_equal, simplify
 from tilewright.ir.expr import Buffer, Expr, Load, Var, const, equal
 from tilewright.ir.loops import Block, If, Intrinsic, PrimFunc, Stmt, Store, seq
 from tilewright.ir.rewrite import map_expr, map_stmt, substitute, variables, walk
-from tilewright.schedule.affine import solve
+from tilewright.schedule.affine import inside, solve
 from tilewright.schedule.state import (
     block_path,
     blocks_in,
@@ -130,6 +130,10 @@ def reverse_compute_inline(func: PrimFunc, block: str) -> PrimFunc:
         if other != buffer and late:
             raise refuse(func, f"cannot {what} block {block!r}: {late[0]!r} computes its input {other.name!r} too late")
     extents = {it.var: it.extent for it in consumer.iters}
+    if not inside(reads[0].indices, buffer.shape, extents):
+        raise refuse(
+            func, f"cannot {what} block {block!r}: some of its points lie outside of {buffer.name!r}, which it reads"
+        )
     point = solve(reads[0].indices, value.indices, extents)
     missing = [v.name for v in extents if v not in point and v not in _units(consumer)]
     if missing:

@@ -10,10 +10,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from tilewright.arith import bounds, prove, simplify, symbolic_bounds
-from tilewright.ir.expr import Buffer, Expr, Var, binary, const
+from tilewright.ir.expr import Buffer, Expr, Var, const
 from tilewright.ir.loops import Block, BlockIter, For, PrimFunc, Seq, Stmt, seq
 from tilewright.ir.rewrite import fresh_name, substitute, variables, walk
-from tilewright.schedule.affine import Range, intersect, solve_ranges, union
+from tilewright.schedule.affine import Range, inside, intersect, outside, solve_ranges, union
 from tilewright.schedule.dependence import injective, reduce_iters_using
 from tilewright.schedule.state import (
     block_path,
@@ -79,13 +79,13 @@ def compute_at(func: PrimFunc, block: str, loop: str) -> PrimFunc:
                 f"{what}: other blocks write {buffer.name!r} too",
                 hint="decompose_reduction comes after compute_at",
             )
-    inside = {b.name for b in blocks_in(target.body)}
+    within = {b.name for b in blocks_in(target.body)}
     consumers = [b for b in blocks_in(func.body) if b.name != block and set(written) & set(read_buffers(b))]
     if not consumers:
         raise refuse(func, f"{what}: no block reads what it writes")
-    outside = [b.name for b in consumers if b.name not in inside]
-    if outside:
-        raise refuse(func, f"{what}: block {outside[0]!r} reads it outside of this loop")
+    elsewhere = [b.name for b in consumers if b.name not in within]
+    if elsewhere:
+        raise refuse(func, f"{what}: block {elsewhere[0]!r} reads it outside of this loop")
     smaller = replace_at(func, path, None)
     target_path = loop_path(smaller, loop)
     target = last_loop(target_path)
@@ -126,20 +126,20 @@ def reverse_compute_at(func: PrimFunc, block: str, loop: str) -> PrimFunc:
     source = last_block(path)
     what = f"cannot reverse_compute {block!r} at {loop!r}"
     before = last_loop(loop_path(func, loop))
-    inside = {b.name: b for b in blocks_in(before.body)}
-    if block in inside:
+    within = {b.name: b for b in blocks_in(before.body)}
+    if block in within:
         raise refuse(func, f"{what}: it is inside this loop already")
     order = [b.name for b in blocks_in(func.body)]
     made: list[tuple[Block, Buffer]] = []
     for buffer in read_buffers(source):
         for writer in writers_of(func, buffer):
-            if writer.name in inside:
+            if writer.name in within:
                 made.append((writer, buffer))
-            elif writer.name != block and order.index(writer.name) > order.index(next(iter(inside))):
+            elif writer.name != block and order.index(writer.name) > order.index(next(iter(within))):
                 raise refuse(func, f"{what}: block {writer.name!r} computes its input {buffer.name!r} too late")
     if not made:
         raise refuse(func, f"{what}: no block under this loop computes what it reads")
-    if order.index(block) < order.index(next(iter(inside))):
+    if order.index(block) < order.index(next(iter(within))):
         raise refuse(func, f"{what}: it stands before this loop")
     for buffer in written_buffers(source):
         others = [b.name for b in (*writers_of(func, buffer), *readers_of(func, buffer)) if b.name != block]
@@ -240,10 +240,7 @@ def _nest_over(block: Block, domain: Mapping[Var, Range], outer: Sequence[For], 
         low, extent = _clip(domain.get(it.var), it.extent, around)
         var = Var(fresh_name(loop_name(it.var), taken))
         value = simplify(low + var, {**around, var: extent})
-        inside = {**around, var: extent}
-        conditions += [
-            c for c in (binary("ge", value, const(0)), binary("lt", value, it.extent)) if not prove(c, inside)
-        ]
+        conditions += outside(value, it.extent, {**around, var: extent})
         loops.append(For(var, extent, block.body))
         iters.append(BlockIter(it.var, it.extent, it.kind, value))
     return nest(loops, replace(block, iters=tuple(iters), predicate=conjoin(conditions)))
@@ -280,7 +277,7 @@ def _finished(
     for buffer, box in boxes:
         for load in loads_in(source):
             if load.buffer == buffer:
-                if not _inside(load.indices, buffer, extents):
+                if not inside(load.indices, buffer.shape, extents):
                     raise refuse(func, f"{what}: some of its points lie outside of {buffer.name!r}, which it reads")
                 for v, r in solve_ranges(load.indices, box, extents).items():
                     domain[v] = intersect(domain[v], r) if v in domain else r
@@ -299,14 +296,6 @@ def _written_box(root: Stmt, writer: Block, buffer: Buffer, around: Mapping[Var,
     inner, binding = _inner_extents(root, writer)
     stores = [s for s in stores_in(writer.body) if s.buffer == buffer]
     return tuple(_range_of(substitute(i, binding), inner, around) for i in stores[0].indices)
-
-
-def _inside(indices: Sequence[Expr], buffer: Buffer, extents: Mapping[Var, Expr]) -> bool:
-    """True if the indices are known to lie in the buffer for every point of the domain (no guarded halo)."""
-    return all(
-        prove(binary("ge", i, const(0)), extents) and prove(binary("lt", i, size), extents)
-        for i, size in zip(indices, buffer.shape, strict=True)
-    )
 
 
 def _covered(

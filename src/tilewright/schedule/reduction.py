@@ -7,6 +7,7 @@ from dataclasses import replace
 from tilewright.ir.expr import Expr, Var, is_const
 from tilewright.ir.loops import Block, BlockIter, For, PrimFunc, seq
 from tilewright.ir.rewrite import fresh_name, substitute, substitute_stmt, variables
+from tilewright.schedule.affine import outside
 from tilewright.schedule.dependence import injective, reduce_iters_using
 from tilewright.schedule.state import (
     block_names,
@@ -95,6 +96,9 @@ def decompose_reduction(func: PrimFunc, block: str, loop: str) -> tuple[PrimFunc
         iters.append(BlockIter(var, it.extent, it.kind, substitute(it.binding, renamed)))
     dropped = {x.var for x in below} - set(renamed)
     kept = [c for c in conjuncts(source.predicate) if not dropped & set(variables(c))]
+    if len(kept) < len(conjuncts(source.predicate)):
+        around = extents_of(loops)
+        kept += [c for it in spatial for c in outside(it.binding, it.extent, around) if c not in kept]
     init = Block(
         fresh_name(f"{block}_init", block_names(func)),
         tuple(iters),
