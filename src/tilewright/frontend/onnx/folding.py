@@ -1,0 +1,243 @@
+"""Evaluate nodes whose inputs are known when compiling: numbers by the operators' references, symbols by NumPy on
+arrays of expressions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from tilewright.arith import prove
+from tilewright.frontend.onnx.call import Call
+from tilewright.frontend.onnx.functions import check_attributes
+from tilewright.frontend.onnx.registry import find
+from tilewright.frontend.onnx.scope import Item, known_item, object_array
+from tilewright.ir.dtype import DType
+from tilewright.ir.expr import Expr, as_int, equal, maximum, minimum
+from tilewright.ir.expr import call as apply
+from tilewright.ir.graph import GraphBuilder, Value
+from tilewright.ops.interpret import evaluate_attr
+from tilewright.ops.registry import get
+from tilewright.support.errors import Error
+
+MAX_FOLDED = 4096
+"""Larger arrays are left to run time (or to `prepare`)."""
+
+_NEVER = {"Constant", "ConstantOfShape", "Shape", "Size", "RandomNormal", "RandomUniform", "Loop", "Scan", "If"}
+
+
+def fold(call: Call) -> list[Item | None] | None:
+    """The outputs of a node whose inputs are all known, or None."""
+    items = call.items
+    if not items or call.node.op_type in _NEVER or call.node.domain not in ("", "ai.onnx"):
+        return None
+    if any(i is not None and (i.known is None or i.weight or i.known.size > MAX_FOLDED) for i in items):
+        return None
+    if any(i is not None and i.is_symbolic for i in items):
+        return _symbolic(call)
+    return _numeric(call)
+
+
+def _numeric(call: Call) -> list[Item | None] | None:
+    """Run the node's rule on a graph of its own and evaluate that with the references."""
+    rule = find(call.node.domain, call.node.op_type)
+    if rule is None:
+        return None
+    builder = GraphBuilder()
+    copies = [None if i is None else replace(i, value=None, name="", weight=False) for i in call.items]
+    inner = replace(call, builder=builder, items=copies, weights={}, asked=set())
+    results = rule(inner)
+    several = list(results) if isinstance(results, list | tuple) else [results]
+    check_attributes(inner)
+    if not all(_small(v) for node in builder.nodes for v in node.outputs):
+        return None
+    arrays: dict[Value, Any] = {p: inner.weights[p.name] for p in builder.params}
+    try:
+        for node in builder.nodes:
+            given = [None if v is None else arrays[v] for v in node.inputs]
+            attrs = {name: evaluate_attr(v, {}) for name, v in node.attrs}
+            with np.errstate(all="ignore"):
+                arrays.update(zip(node.outputs, get(node.op).reference(given, attrs), strict=True))
+    except KeyError:  # depends on a symbol
+        return None
+    return [
+        known_item(arrays[r], r.dtype) if isinstance(r, Value) else r if isinstance(r, Item | None) else None
+        for r in several
+    ]
+
+
+def _small(v: Value) -> bool:
+    size = as_int(v.type.size)
+    return size is not None and size <= MAX_FOLDED
+
+
+# --- symbols --------------------------------------------------------------------------------------------------------
+
+
+def _symbolic(call: Call) -> list[Item | None] | None:
+    handler = _HANDLERS.get(call.node.op_type)
+    if handler is None:
+        return None
+    arrays = [None if i is None else _objects(i.known) for i in call.items]
+    try:
+        result = handler(call, *arrays)
+    except (Error, TypeError, ValueError, IndexError, ZeroDivisionError):
+        return None  # the node's rule says what is wrong
+    if result is None:
+        return None
+    several = result if isinstance(result, list) else [result]
+    t = _result_type(call)
+    return [known_item(_as_objects(a), t) for a in several]
+
+
+def _as_objects(a: Any) -> Any:
+    """A Python expression or number as a zero-dimensional object array; arrays as they are."""
+    return a if isinstance(a, np.ndarray) else object_array([a], ())
+
+
+def _objects(array: Any) -> Any:
+    return array if array.dtype == object else object_array([v for v in array.reshape(-1).tolist()], array.shape)
+
+
+def _result_type(call: Call) -> DType:
+    from tilewright.frontend.onnx.tensors import element_type
+    from tilewright.ir.dtype import boolean
+
+    if call.node.op_type in ("Equal", "Less", "Greater", "LessOrEqual", "GreaterOrEqual", "Not", "And", "Or"):
+        return boolean
+    if call.node.op_type == "Cast":
+        return element_type(call.attr("to"))
+    return call.dtype(1 if call.node.op_type == "Where" else 0)
+
+
+def _elementwise(f: Callable[..., Any]) -> Callable[..., Any]:
+    def run(call: Call, *arrays: Any) -> Any:
+        shapes = np.broadcast_shapes(*(a.shape for a in arrays))
+        flat = [np.broadcast_to(a, shapes).reshape(-1).tolist() for a in arrays]
+        values = [f(*args) for args in zip(*flat, strict=True)]
+        return None if any(v is None for v in values) else object_array(values, shapes)
+
+    return run
+
+
+def _divide(a: Any, b: Any) -> Any:
+    """ONNX truncates; dimensions are not negative, so flooring is the same where that is proven."""
+    if isinstance(a, Expr) or isinstance(b, Expr):
+        positive = _decide(apply("ge", a, 0)) and _decide(apply("gt", b, 0))
+        return a // b if positive else None
+    return int(a / b) if isinstance(a, float) else abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
+
+
+def _decide(condition: Any) -> bool | None:
+    """True or False where it is proven, else None."""
+    if not isinstance(condition, Expr):
+        return bool(condition)
+    if prove(condition):
+        return True
+    return False if prove(~condition) else None
+
+
+def _compare(name: str) -> Callable[..., Any]:
+    def decide(a: Any, b: Any) -> bool | None:
+        if not isinstance(a, Expr) and not isinstance(b, Expr):
+            return {"eq": a == b, "lt": a < b, "gt": a > b, "le": a <= b, "ge": a >= b}[name]
+        negated = {"eq": "ne", "lt": "ge", "gt": "le", "le": "gt", "ge": "lt"}[name]
+        if (equal(a, b) if name == "eq" else apply(name, a, b)) is not None and prove(apply(name, a, b)):
+            return True
+        return False if prove(apply(negated, a, b)) else None
+
+    return _elementwise(decide)
+
+
+def _where(call: Call, condition: Any, a: Any, b: Any) -> Any:
+    return _elementwise(lambda c, x, y: None if isinstance(c, Expr) else (x if c else y))(call, condition, a, b)
+
+
+def _rearranged(call: Call, *arrays: Any) -> list[Any] | None:
+    """Operators that only move elements: run them on positions, then pick the expressions."""
+    table = object_array([v for a in arrays[: _data_inputs(call, arrays)] for v in a.reshape(-1).tolist()])
+    offset, items = 0, list(call.items)
+    for i in range(_data_inputs(call, arrays)):
+        positions = np.arange(offset, offset + arrays[i].size, dtype=np.int64).reshape(arrays[i].shape)
+        offset += arrays[i].size
+        items[i] = known_item(positions, _i64())
+    if any(i is not None and i.is_symbolic for i in items):
+        return None
+    found = _numeric(replace(call, items=items))
+    if found is None or any(i is None for i in found):
+        return None
+    return [table[np.asarray(i.known, np.int64)] if i.known.size else i.known.astype(object) for i in found if i]
+
+
+def _data_inputs(call: Call, arrays: Any) -> int:
+    return len(arrays) if call.node.op_type == "Concat" else 1
+
+
+def _i64() -> DType:
+    from tilewright.ir.dtype import i64
+
+    return i64
+
+
+def _cast(call: Call, a: Any) -> Any:
+    t = _result_type(call)
+    return a if t.is_int and t.bits >= 32 else None
+
+
+def _reduce(f: Callable[[Any, Any], Any], start: Any) -> Callable[..., Any]:
+    def run(call: Call, a: Any, axes: Any = None) -> Any:
+        chosen = axes.reshape(-1).tolist() if axes is not None else call.ints("axes")
+        if a.ndim != 1 or (chosen is not None and chosen not in ([0], [-1])):
+            return None
+        if not chosen and call.int("noop_with_empty_axes", 0):
+            return None
+        total = start
+        for v in a.tolist():
+            total = f(total, v)
+        return object_array([total], (1,) if call.int("keepdims", 1) else ())
+
+    return run
+
+
+def _range(call: Call, start: Any, limit: Any, delta: Any) -> Any:
+    numbers = [a.reshape(-1)[0] for a in (start, limit, delta)]
+    if any(isinstance(v, Expr) for v in numbers):
+        return None
+    return object_array(list(np.arange(*numbers)))
+
+
+_HANDLERS: dict[str, Callable[..., Any]] = {
+    "Add": _elementwise(lambda a, b: a + b),
+    "Sub": _elementwise(lambda a, b: a - b),
+    "Mul": _elementwise(lambda a, b: a * b),
+    "Div": _elementwise(_divide),
+    "Mod": _elementwise(lambda a, b: a % b),
+    "Neg": _elementwise(lambda a: -a),
+    "Max": _elementwise(lambda *a: _fold_pairs(maximum, a)),
+    "Min": _elementwise(lambda *a: _fold_pairs(minimum, a)),
+    "Equal": _compare("eq"),
+    "Less": _compare("lt"),
+    "Greater": _compare("gt"),
+    "LessOrEqual": _compare("le"),
+    "GreaterOrEqual": _compare("ge"),
+    "Where": _where,
+    "Cast": _cast,
+    "Identity": lambda call, a: a,
+    "Range": _range,
+    "ReduceProd": _reduce(lambda a, b: a * b, 1),
+    "ReduceSum": _reduce(lambda a, b: a + b, 0),
+    "ReduceMax": _reduce(lambda a, b: _fold_pairs(maximum, (a, b)), 0),
+    **dict.fromkeys("Concat Gather GatherElements GatherND Reshape Squeeze Unsqueeze Slice Split Transpose Expand Tile Flatten".split(), _rearranged),
+}
+
+
+def _fold_pairs(f: Callable[[Any, Any], Any], values: Any) -> Any:
+    result = values[0]
+    for v in values[1:]:
+        if isinstance(result, Expr) or isinstance(v, Expr):
+            result = f(result, v)
+        else:
+            result = max(result, v) if f is maximum else min(result, v)
+    return result

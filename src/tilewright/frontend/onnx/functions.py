@@ -1,0 +1,173 @@
+"""Attributes, and functions: those a model brings along and those by which ONNX defines its own operators."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import onnx
+
+from tilewright.frontend.onnx.call import Call
+from tilewright.frontend.onnx.tensors import DTYPES, to_array
+from tilewright.ir.dtype import DType
+from tilewright.ir.expr import Var, as_int
+from tilewright.support.errors import ModelError, UnsupportedError
+
+_A = onnx.AttributeProto
+_CODES: dict[DType, int] = {t: code for code, t in DTYPES.items()}
+
+
+def attributes(node: onnx.NodeProto, outer: Mapping[str, Any], folder: Path | None) -> dict[str, Any]:
+    """A node's attributes as Python values; references to a function's attributes are looked up in `outer`."""
+    found: dict[str, Any] = {}
+    for a in node.attribute:
+        if a.name in found:
+            raise ModelError(f"attribute {a.name} is given twice")
+        if a.ref_attr_name:
+            if a.ref_attr_name in outer:
+                found[a.name] = outer[a.ref_attr_name]
+            continue
+        found[a.name] = _value(a, folder)
+    return found
+
+
+def _value(a: onnx.AttributeProto, folder: Path | None) -> Any:
+    match a.type:
+        case _A.FLOAT:
+            return a.f
+        case _A.INT:
+            return a.i
+        case _A.STRING:
+            return a.s
+        case _A.FLOATS:
+            return list(a.floats)
+        case _A.INTS:
+            return list(a.ints)
+        case _A.STRINGS:
+            return list(a.strings)
+        case _A.TENSOR:
+            return Tensor(to_array(a.t, f"attribute {a.name!r}", folder), a.t.data_type)
+        case _A.GRAPH:
+            return a.g
+    raise UnsupportedError(f"attribute {a.name} is of a kind that is not supported", got=_A.AttributeType.Name(a.type))
+
+
+class Tensor:
+    """A tensor attribute: its array and ONNX's code of its element type."""
+
+    __slots__ = ("array", "code")
+
+    def __init__(self, array: Any, code: int) -> None:
+        self.array = array
+        self.code = code
+
+
+def check_attributes(call: Call) -> None:
+    """Raise for attributes that the rule never asked for, unless they have their default value."""
+    ignored = [name for name in call.attributes if name not in call.asked]
+    if not ignored:
+        return
+    defaults = _defaults(call)
+    for name in ignored:
+        if name not in defaults or defaults[name] != call.attributes[name]:
+            known = "" if name in defaults else " (the operator has none of this name)"
+            raise UnsupportedError(f"attribute {name} is not supported{known}", got=str(call.attributes[name])[:100])
+
+
+def _defaults(call: Call) -> dict[str, Any]:
+    try:
+        schema = onnx.defs.get_schema(call.node.op_type, call.opset, call.node.domain)
+    except onnx.defs.SchemaError:
+        return {}
+    return {
+        name: _value(a.default_value, None) if a.default_value.name else None for name, a in schema.attributes.items()
+    }
+
+
+# --- functions ------------------------------------------------------------------------------------------------------
+
+
+def local_function(model: onnx.ModelProto, node: onnx.NodeProto) -> onnx.FunctionProto | None:
+    """The model's own function that the node calls."""
+    for f in model.functions:
+        if f.name == node.op_type and f.domain == node.domain and f.overload == node.overload:
+            return f
+    return None
+
+
+def parameters(call: Call, body: onnx.FunctionProto) -> dict[str, Any]:
+    """The values of a function's attributes for one call: those given, and the defaults."""
+    values = {a.name: _value(a, None) for a in body.attribute_proto}
+    if not call.node.domain:
+        values = {k: v for k, v in _defaults(call).items() if v is not None} | values
+    return values | call.attributes
+
+
+def schema_body(call: Call) -> onnx.FunctionProto | None:
+    """The function by which ONNX defines an operator for these input types, if it does."""
+    try:
+        schema = onnx.defs.get_schema(call.node.op_type, call.opset, call.node.domain)
+    except onnx.defs.SchemaError:
+        return None
+    if schema.has_function:
+        return schema.function_body  # type: ignore[no-any-return]
+    if not schema.has_context_dependent_function:
+        return None
+    types = [_type_proto(call, i).SerializeToString() for i in range(len(call.items))]
+    node = onnx.NodeProto()
+    node.CopyFrom(call.node)
+    try:
+        text = schema.get_context_dependent_function(node.SerializeToString(), types)
+    except (RuntimeError, onnx.defs.SchemaError):
+        return None
+    if not text:
+        return None
+    body = onnx.FunctionProto()
+    body.ParseFromString(text)
+    return body
+
+
+def _type_proto(call: Call, i: int) -> onnx.TypeProto:
+    if not call.has(i):
+        return onnx.TypeProto()
+    t = call.type(i)
+    result = onnx.helper.make_tensor_type_proto(_CODES[t.dtype], None)
+    result.tensor_type.shape.SetInParent()
+    for d in t.shape:
+        entry = result.tensor_type.shape.dim.add()
+        number = as_int(d)
+        if number is not None:
+            entry.dim_value = number
+        elif isinstance(d, Var):
+            entry.dim_param = d.name
+    return result
+
+
+def without_absent(nodes: Sequence[onnx.NodeProto], missing: Sequence[str]) -> list[onnx.NodeProto]:
+    """A body's nodes where inputs that the caller left out are empty."""
+    if not missing:
+        return list(nodes)
+    gone = set(missing)
+    result = []
+    for node in nodes:
+        if gone.intersection(node.input):
+            copy = onnx.NodeProto()
+            copy.CopyFrom(node)
+            copy.input[:] = ["" if name in gone else name for name in node.input]
+            node = copy
+        result.append(node)
+    return result
+
+
+def defined_names(graph: onnx.GraphProto) -> set[str]:
+    """Every name of a value in a graph."""
+
+    def all_names() -> Iterable[str]:
+        yield from (i.name for i in graph.input)
+        yield from (i.name for i in graph.initializer)
+        yield from (i.name for i in graph.output)
+        for node in graph.node:
+            yield from node.output
+
+    return set(filter(None, all_names()))

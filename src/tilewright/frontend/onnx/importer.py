@@ -1,0 +1,363 @@
+"""ONNX to Graph: one walk over the nodes, in the file's order.
+
+    for each node:  known inputs only?  ->  evaluate it now (shape arithmetic, constants)
+                    a rule exists?      ->  the rule emits our operators
+                    a function body?    ->  walk the body in a scope of its own
+                    otherwise           ->  note an UnsupportedError and go on
+
+All problems are raised together at the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import onnx
+
+from tilewright.frontend.onnx import folding, functions
+from tilewright.frontend.onnx.call import Call, check_size
+from tilewright.frontend.onnx.load import Loaded, load
+from tilewright.frontend.onnx.registry import find
+from tilewright.frontend.onnx.scope import Item, Scope, Symbols, known_item
+from tilewright.frontend.onnx.tensors import element_type, to_array
+from tilewright.ir.expr import Expr, as_expr
+from tilewright.ir.graph import Graph, GraphBuilder, Node, TensorType, Value
+from tilewright.ops.registry import emit1
+from tilewright.support.errors import Error, ModelError, Problems, UnsupportedError
+
+MAX_DEPTH = 32
+MAX_NODES = 500_000
+MAX_DIM = 1 << 40
+
+
+@dataclass(frozen=True, slots=True)
+class Imported:
+    """A graph and the arrays of its parameters by name. An output's name is its value's name."""
+
+    graph: Graph
+    weights: dict[str, Any]
+
+
+def import_onnx(
+    model: onnx.ModelProto | bytes | str | Path, dims: Mapping[str, int] | None = None
+) -> Imported:
+    """Read a model. `dims` fixes symbolic dimensions by name.
+
+    Raises ModelError (UnsupportedError for what Tilewright lacks), which lists everything that is wrong.
+    """
+    return _Importer(load(model), dict(dims or {})).run()
+
+
+@dataclass(slots=True)
+class _Importer:
+    loaded: Loaded
+    fixed: dict[str, int]
+    builder: GraphBuilder = field(default_factory=GraphBuilder)
+    weights: dict[str, Any] = field(default_factory=dict)
+    problems: Problems = field(default_factory=Problems)
+    visited: int = 0
+
+    @property
+    def model(self) -> onnx.ModelProto:
+        return self.loaded.model
+
+    def where(self, thing: str) -> str:
+        return f"{self.loaded.label}: {thing}"
+
+    def run(self) -> Imported:
+        graph = self.model.graph
+        self.builder.name = graph.name or "main"
+        self.builder.taken.update(functions.defined_names(graph))
+        scope = Scope()
+        self.initializers(graph, scope)
+        self.inputs(graph, scope)
+        self.problems.raise_if_any("the model cannot be read", where=self.loaded.label, kind=ModelError)
+        self.nodes(graph.node, scope, {}, 0)
+        self.problems.raise_if_any(
+            f"{len(self.problems)} problems in the model", where=self.loaded.label, kind=_kind(self.problems)
+        )
+        outputs = self.outputs(graph, scope)
+        self.problems.raise_if_any("the model cannot be read", where=self.loaded.label, kind=ModelError)
+        return self.finish(outputs)
+
+    # --- what stands around the nodes ---------------------------------------------------------------------------------
+
+    def initializers(self, graph: onnx.GraphProto, scope: Scope) -> None:
+        for sparse in graph.sparse_initializer:
+            self.problems.add(UnsupportedError("sparse initializers are not supported",
+                                               where=self.where(f"initializer {sparse.values.name!r}")))  # fmt: skip
+        for tensor in graph.initializer:
+            where = self.where(f"initializer {tensor.name!r}")
+            try:
+                if not tensor.name or tensor.name in scope.items:
+                    raise ModelError("the initializer's name is empty or used twice", where=where)
+                array = to_array(tensor, where, self.loaded.folder)
+                t = element_type(tensor.data_type, where)
+                scope.items[tensor.name] = known_item(array, t, scope.prefix + tensor.name, weight=t.is_float)
+            except Error as error:
+                self.problems.add(error)
+
+    def inputs(self, graph: onnx.GraphProto, scope: Scope) -> None:
+        symbols = Symbols(self.fixed)
+        initialized = set(scope.items)
+        for info in graph.input:
+            if info.name in initialized:
+                continue
+            where = self.where(f"input {info.name!r}")
+            try:
+                if not info.name or info.name in scope.items:
+                    raise ModelError("the input's name is empty or used twice", where=where)
+                type = self.input_type(info, symbols, where)
+                self.builder.taken.discard(info.name)
+                scope.items[info.name] = Item(type, self.builder.input(info.name, type), name=info.name)
+            except Error as error:
+                self.problems.add(_located(error, where))
+        unknown = [name for name in self.fixed if name not in symbols.found]
+        if unknown and not self.problems:
+            self.problems.add(ModelError("no dimension of the inputs has this name", where=self.loaded.label,
+                                         expected=", ".join(symbols.found) or "none", got=", ".join(unknown)))  # fmt: skip
+
+    def input_type(self, info: onnx.ValueInfoProto, symbols: Symbols, where: str) -> TensorType:
+        kind = info.type.WhichOneof("value")
+        if kind is None:
+            raise ModelError("the type is not given", where=where)
+        if kind != "tensor_type":
+            raise UnsupportedError(f"values of kind {kind.removesuffix('_type')} are not supported", where=where)
+        tensor = info.type.tensor_type
+        if not tensor.HasField("shape"):
+            raise UnsupportedError("the shape is not given, not even its rank", where=where)
+        shape: list[Expr] = []
+        for k, d in enumerate(tensor.shape.dim):
+            if d.HasField("dim_value"):
+                if not 0 <= d.dim_value <= MAX_DIM:
+                    raise ModelError(f"dimension {k} makes no sense", where=where, got=d.dim_value)
+                shape.append(as_expr(d.dim_value))
+            else:
+                shape.append(symbols.get(d.dim_param or f"{info.name}_dim{k}"))
+        type = TensorType(element_type(tensor.elem_type, where), tuple(shape))
+        check_size(type)
+        return type
+
+    def outputs(self, graph: onnx.GraphProto, scope: Scope) -> list[tuple[str, Value]]:
+        found: list[tuple[str, Value]] = []
+        for info in graph.output:
+            where = self.where(f"output {info.name!r}")
+            item = scope.find(info.name)
+            if item is None or any(name == info.name for name, _ in found):
+                what = "nothing computes the output" if item is None else "the output is named twice"
+                self.problems.add(ModelError(what, where=where))
+                continue
+            declared = info.type.tensor_type.elem_type if info.type.HasField("tensor_type") else 0
+            if declared and element_type(declared, where) is not item.dtype:
+                self.problems.add(ModelError("the output's element type is not what the nodes compute", where=where,
+                                             expected=element_type(declared), got=item.dtype))  # fmt: skip
+            found.append((info.name, self.call(None, scope, info.name).materialize(item)))
+        if not graph.output:
+            self.problems.add(ModelError("the model has no outputs", where=self.loaded.label))
+        return found
+
+    # --- nodes --------------------------------------------------------------------------------------------------------
+
+    def nodes(self, nodes: Sequence[onnx.NodeProto], scope: Scope, attributes: Mapping[str, Any], depth: int) -> None:
+        """Walk a graph's or a function's nodes; problems are noted, and what depends on a failed node is passed over."""
+        for position, node in enumerate(nodes):
+            self.visited += 1
+            if self.visited > MAX_NODES:
+                raise ModelError("the model has too many nodes", where=self.loaded.label, expected=MAX_NODES)
+            where = self.where(f"node {scope.prefix}{node.name or f'#{position}'} ({node.op_type})")
+            try:
+                self.node(node, scope, attributes, depth, where)
+            except Error as error:
+                self.problems.add(_located(error, where))
+                scope.failed.update(node.output)
+            except RecursionError:
+                self.problems.add(ModelError("the node nests too deeply", where=where))
+                scope.failed.update(node.output)
+
+    def node(
+        self, node: onnx.NodeProto, scope: Scope, attributes: Mapping[str, Any], depth: int, where: str
+    ) -> None:
+        taken = [name for name in node.output if name and (name in scope.items or name in scope.failed)]
+        if taken or len(set(filter(None, node.output))) != len(list(filter(None, node.output))):
+            raise ModelError("the node computes a value that exists already", got=", ".join(taken) or node.output)
+        items: list[Item | None] = []
+        for name in node.input:
+            if name and scope.has_failed(name):
+                scope.failed.update(node.output)
+                return
+            item = scope.find(name) if name else None
+            if name and item is None:
+                raise ModelError("the node reads a value that nothing before it computes", got=repr(name))
+            items.append(item)
+        while items and items[-1] is None:
+            items.pop()
+        call = self.call(node, scope, next(filter(None, node.output), node.name), items, attributes)
+        if node.op_type == "If" and node.domain in ("", "ai.onnx"):
+            results = self.branch(call, scope, depth)
+        else:
+            results = folding.fold(call) or self.translate(call, node, scope, depth)
+        self.bind(node, results, scope)
+
+    def call(
+        self,
+        node: onnx.NodeProto | None,
+        scope: Scope,
+        hint: str,
+        items: list[Item | None] | None = None,
+        outer: Mapping[str, Any] | None = None,
+    ) -> Call:
+        attributes = {} if node is None else functions.attributes(node, outer or {}, self.loaded.folder)
+        domain = node.domain if node is not None else ""
+        return Call(
+            node if node is not None else onnx.NodeProto(),
+            self.loaded.opset(domain),
+            items or [],
+            attributes,
+            self.builder,
+            self.weights,
+            0 if node is None else len(node.output),
+            scope.prefix + hint,
+        )
+
+    def translate(self, call: Call, node: onnx.NodeProto, scope: Scope, depth: int) -> list[Item | None]:
+        local = functions.local_function(self.model, node)
+        if local is not None:
+            return self.body(call, local, depth)
+        found = find(node.domain, node.op_type)
+        if found is not None:
+            start = len(self.builder.nodes)
+            results = as_items(found(call))
+            functions.check_attributes(call)
+            self.name_outputs(results, node, scope, start)
+            return results
+        body = functions.schema_body(call)
+        if body is None:
+            domain = f" of domain {node.domain}" if node.domain not in ("", "ai.onnx") else ""
+            raise UnsupportedError(f"the operator {node.op_type}{domain} is not supported")
+        return self.body(call, body, depth)
+
+    def body(self, call: Call, body: onnx.FunctionProto, depth: int) -> list[Item | None]:
+        """Walk a function's body in place of the node."""
+        if depth >= MAX_DEPTH:
+            raise ModelError("functions call each other too deeply", expected=f"at most {MAX_DEPTH} levels")
+        inner = Scope(prefix=f"{call.hint}/")
+        if len(call.items) > len(body.input):
+            raise ModelError("the function takes fewer inputs", expected=len(body.input), got=len(call.items))
+        for name, item in zip(body.input, call.items, strict=False):
+            if item is not None:
+                inner.items[name] = item
+        missing = [name for name in body.input if name not in inner.items]
+        before = len(self.problems)
+        self.nodes(functions.without_absent(body.node, missing), inner, functions.parameters(call, body), depth + 1)
+        if len(self.problems) > before:
+            raise UnsupportedError("the body of the operator's function cannot be used")
+        return [inner.find(name) for name in body.output]
+
+    def branch(self, call: Call, scope: Scope, depth: int) -> list[Item | None]:
+        """`If` with a condition that is known."""
+        condition = call.known(0)
+        if condition is None or condition.dtype == object or condition.size != 1:
+            raise UnsupportedError("If with a condition that is computed from the data is not supported")
+        graph = call.attr("then_branch" if condition.reshape(-1)[0] else "else_branch")
+        if not isinstance(graph, onnx.GraphProto) or depth >= MAX_DEPTH:
+            raise ModelError("the branch is missing or nests too deeply")
+        inner = Scope(parent=scope, prefix=f"{call.hint}/")
+        self.initializers(graph, inner)
+        before = len(self.problems)
+        self.nodes(graph.node, inner, {}, depth + 1)
+        found = [inner.find(info.name) for info in graph.output]
+        if len(self.problems) > before or any(item is None for item in found):
+            raise ModelError("the branch does not compute its outputs")
+        return found
+
+    def name_outputs(self, results: list[Item | None], node: onnx.NodeProto, scope: Scope, start: int) -> None:
+        """Give the values just made for the node's outputs the outputs' names."""
+        made = {v for n in self.builder.nodes[start:] for v in n.outputs}
+        renamed: dict[Value, Value] = {}
+        for name, item in zip(node.output, results, strict=False):
+            if name and item is not None and item.value in made and item.value not in renamed:
+                new = scope.prefix + name
+                if scope.prefix:
+                    new = self.builder.fresh(new)
+                renamed[item.value] = item.value = Value(new, item.value.type)
+        if renamed:
+            self.builder.nodes[start:] = [_renamed(n, renamed) for n in self.builder.nodes[start:]]
+
+    def bind(self, node: onnx.NodeProto, results: Sequence[Item | None], scope: Scope) -> None:
+        if len(results) < len([name for name in node.output if name]):
+            raise UnsupportedError(f"output {len(results)} of the operator is not supported")
+        for name, item in zip(node.output, results, strict=False):
+            if name and item is None:
+                raise UnsupportedError(f"the output {name!r} of the operator is not supported")
+            if name and item is not None:
+                if item.value is None and not item.name:
+                    item.name = scope.prefix + name
+                scope.items[name] = item
+
+    # --- the end ------------------------------------------------------------------------------------------------------
+
+    def finish(self, outputs: list[tuple[str, Value]]) -> Imported:
+        """Name the outputs, drop what they do not need."""
+        nodes = self.builder.nodes
+        free = {v for n in nodes for v in n.outputs}
+        chosen: list[Value] = []
+        names = {name for name, _ in outputs}
+        for name, value in outputs:
+            if value.name != name:
+                if value in free and value.name not in names and value not in chosen:
+                    renamed = {value: Value(name, value.type)}
+                    nodes[:] = [_renamed(n, renamed) for n in nodes]
+                    free.add(renamed[value])
+                    outputs = [(n, renamed.get(v, v)) for n, v in outputs]
+                    value = renamed[value]
+                else:
+                    self.builder.taken.discard(name)
+                    value = emit1(self.builder, "copy", value, name=name)
+            chosen.append(value)
+        graph = pruned(self.builder.finish(tuple(chosen)))
+        return Imported(graph, {v.name: self.weights[v.name] for v in graph.params})
+
+
+def as_items(results: Any) -> list[Item | None]:
+    """What a rule returned, as items."""
+    several = list(results) if isinstance(results, list | tuple) else [results]
+    return [Item(r.type, r, name=r.name) if isinstance(r, Value) else r for r in several]
+
+
+def pruned(graph: Graph) -> Graph:
+    """The graph without nodes and parameters that no output needs."""
+    needed = set(graph.outputs)
+    kept: list[Node] = []
+    for node in reversed(graph.nodes):
+        if any(v in needed for v in node.outputs):
+            kept.append(node)
+            needed.update(v for v in node.inputs if v is not None)
+    params = tuple(p for p in graph.params if p in needed)
+    return replace(graph, nodes=tuple(reversed(kept)), params=params)
+
+
+def _renamed(node: Node, renamed: Mapping[Value, Value]) -> Node:
+    if not any(v in renamed for v in (*node.inputs, *node.outputs)):
+        return node
+    inputs = tuple(None if v is None else renamed.get(v, v) for v in node.inputs)
+    return replace(node, inputs=inputs, outputs=tuple(renamed.get(v, v) for v in node.outputs))
+
+
+def _located(error: Error, where: str) -> Error:
+    """The error with the thing it is about."""
+    if error.problems:
+        for problem in error.problems:
+            _located(problem, where)
+    elif error.where is None:
+        error.where = where
+    return error
+
+
+def _kind(problems: Problems) -> type[Error]:
+    return UnsupportedError if all(isinstance(p, UnsupportedError) for p in problems) else ModelError
+
+
+__all__ = ["Imported", "import_onnx"]

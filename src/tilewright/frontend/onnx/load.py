@@ -1,0 +1,67 @@
+"""Read a model file, checked before anything is done with it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import onnx
+from google.protobuf.message import DecodeError
+
+from tilewright.support.errors import ModelError, UnsupportedError
+
+MIN_OPSET = 7
+MAX_FILE = 1 << 31
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A parsed model, what to call it in messages, and the folder its external data may lie in."""
+
+    model: onnx.ModelProto
+    label: str
+    folder: Path | None
+    opsets: dict[str, int]
+
+    def opset(self, domain: str) -> int:
+        return self.opsets.get("" if domain == "ai.onnx" else domain, 1)
+
+
+def load(model: onnx.ModelProto | bytes | str | Path) -> Loaded:
+    """Parse the model and check its versions. Raises ModelError."""
+    folder: Path | None = None
+    label = "model"
+    if isinstance(model, str | Path):
+        path = Path(model)
+        label, folder = path.name, path.parent
+        try:
+            if path.stat().st_size > MAX_FILE:
+                raise ModelError("the file is too large for a protocol buffer", where=label)
+            model = path.read_bytes()
+        except OSError as error:
+            raise ModelError(f"the file cannot be read: {error.strerror or error}", where=str(path)) from None
+    if isinstance(model, bytes):
+        data, model = model, onnx.ModelProto()
+        try:
+            model.ParseFromString(data)
+        except DecodeError as error:
+            raise ModelError("the file is not an ONNX model", where=label, got=str(error)[:200]) from None
+    if not isinstance(model, onnx.ModelProto):
+        raise ModelError("expected an ONNX model", where=label, got=type(model).__name__)
+    if not model.HasField("graph"):
+        raise ModelError("the file holds no ONNX graph", where=label)
+    return Loaded(model, label, folder, _opsets(model, label))
+
+
+def _opsets(model: onnx.ModelProto, label: str) -> dict[str, int]:
+    opsets: dict[str, int] = {}
+    for entry in model.opset_import:
+        domain = "" if entry.domain == "ai.onnx" else entry.domain
+        if domain in opsets and opsets[domain] != entry.version:
+            raise ModelError(f"the operator set {domain or 'ai.onnx'} is imported in two versions", where=label)
+        opsets[domain] = entry.version
+    version = opsets.setdefault("", 1)
+    if not MIN_OPSET <= version <= onnx.defs.onnx_opset_version():
+        raise UnsupportedError("the version of the operator set is not supported", where=label,
+                               expected=f"{MIN_OPSET} to {onnx.defs.onnx_opset_version()}", got=version)  # fmt: skip
+    return opsets

@@ -1,0 +1,113 @@
+"""Rules for values that exist without data: constants, shapes, ranges."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tilewright.frontend.onnx.call import MAX_CONSTANT, Call, check_size
+from tilewright.frontend.onnx.functions import Tensor
+from tilewright.frontend.onnx.registry import rule
+from tilewright.frontend.onnx.scope import Item, known_item, object_array
+from tilewright.frontend.onnx.tensors import DTYPES, element_type
+from tilewright.ir.dtype import DType, f32, i64
+from tilewright.ir.expr import Expr, as_int
+from tilewright.ir.graph import TensorType, Value
+from tilewright.ops.dims import dims
+from tilewright.support.errors import ModelError, ShapeError, UnsupportedError
+
+MAX_FILLED = 1 << 30
+"""Bytes of the largest constant that a few bytes of the file may ask for."""
+
+
+@rule("Constant")
+def constant(n: Call) -> list[Item]:
+    given = [name for name in n.attributes if name.startswith("value") or name == "sparse_value"]
+    if len(given) != 1:
+        raise ModelError("Constant needs exactly one value", got=", ".join(given) or "none")
+    value = n.attr(given[0])
+    match given[0]:
+        case "value":
+            if not isinstance(value, Tensor):
+                raise ModelError("the attribute value must be a tensor")
+            t = DTYPES[value.code]
+            large = t.is_float and value.array.size > MAX_CONSTANT
+            return [known_item(value.array, t, weight=large)]
+        case "value_float" | "value_floats":
+            return [known_item(np.asarray(value, np.float32), f32)]
+        case "value_int" | "value_ints":
+            return [known_item(np.asarray(value, np.int64), i64)]
+    raise UnsupportedError(f"Constant with {given[0]} is not supported")
+
+
+@rule("ConstantOfShape")
+def constant_of_shape(n: Call) -> Any:
+    shape = n.dimensions(0, "the shape of ConstantOfShape") or []
+    value = n.attr("value")
+    fill, t = (np.zeros((), np.float32), f32) if value is None else (value.array, DTYPES[value.code])
+    if fill.size != 1:
+        raise ModelError("the value of ConstantOfShape must be one number", got=list(fill.shape))
+    return filled(n, fill.reshape(()), t, shape)
+
+
+def filled(n: Call, fill: Any, t: DType, shape: list[Any]) -> Any:
+    """A tensor of one number: known when small, a parameter (without memory) when a large float one."""
+    type = TensorType(t, dims(shape))
+    check_size(type)
+    count = as_int(type.size)
+    if count is not None and count <= MAX_CONSTANT:
+        return [known_item(np.full([int(as_int(d) or 0) for d in type.shape], fill), t)]
+    if count is not None and t.is_float and count * t.itemsize <= MAX_FILLED:
+        array = np.broadcast_to(np.asarray(fill, t.numpy), [as_int(d) for d in type.shape])
+        return [known_item(array, t, weight=True)]
+    return n.emit("broadcast", n.constant(fill, t), shape=type.shape)
+
+
+@rule("Shape")
+def shape(n: Call) -> list[Item]:
+    given = n.shape(0)
+    rank = len(given)
+    start, end = n.int("start", 0), n.int("end", rank)
+    start = min(max(start + rank if start < 0 else start, 0), rank)
+    end = min(max(end + rank if end < 0 else end, 0), rank)
+    return [known_item(object_array(list(given[start:end])), i64)]
+
+
+@rule("Size")
+def size(n: Call) -> list[Item]:
+    return [known_item(object_array([n.type(0).size], ()), i64)]
+
+
+@rule("Range")
+def range_(n: Call) -> Value:
+    start, limit, delta = (n.structure(i, "start, limit and delta of Range").reshape(-1)[0] for i in range(3))
+    t = n.dtype(0)
+    if delta == 0:
+        raise ShapeError("Range with a delta of 0")
+    if isinstance(delta, Expr):
+        raise UnsupportedError("Range with a symbolic delta is not supported")
+    if isinstance(start, Expr) or isinstance(limit, Expr):
+        if delta not in (1, -1):
+            raise UnsupportedError("Range of symbols with a delta other than 1 is not supported")
+        count: Any = (limit - start) * int(delta)
+    else:
+        span = (float(limit) - float(start)) / float(delta) if t.is_float else None
+        whole = -((int(start) - int(limit)) // int(delta)) if span is None else int(np.ceil(span))
+        count = max(whole, 0)
+    return n.emit("range", start=_plain(start), step=_plain(delta), size=dims((count,))[0], dtype=t)
+
+
+def _plain(v: Any) -> Any:
+    return v if isinstance(v, Expr) else v.item() if hasattr(v, "item") else v
+
+
+@rule("EyeLike")
+def eye_like(n: Call) -> Value:
+    t = n.dtype(0) if n.attr("dtype") is None else element_type(n.int("dtype", 1))
+    if n.rank(0) != 2:
+        raise ShapeError("EyeLike needs a matrix", got=n.type(0))
+    rows, columns = n.shape(0)
+    return n.emit("eye", rows=rows, columns=columns, k=n.int("k", 0), dtype=t)
+
+

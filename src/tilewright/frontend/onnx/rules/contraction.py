@@ -1,0 +1,176 @@
+"""Rules for matrix products and convolutions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tilewright.frontend.onnx.call import Call
+from tilewright.frontend.onnx.registry import rule
+from tilewright.ir.expr import as_int, const
+from tilewright.ir.graph import Value
+from tilewright.ops.dims import static
+from tilewright.support.errors import ModelError, ShapeError
+
+
+@rule("MatMul")
+def matmul(n: Call) -> Value:
+    return product(n, n.value(0), n.value(1))
+
+
+def product(n: Call, a: Value, b: Value) -> Value:
+    """The matrix product of NumPy: a vector on the left is a row, one on the right a column."""
+    if a.type.rank == 0 or b.type.rank == 0:
+        raise ShapeError("a matrix product of a scalar", got=f"{a.type} and {b.type}")
+    row, column = a.type.rank == 1, b.type.rank == 1
+    if row:
+        a = n.reshape(a, (1, *a.shape))
+    if column:
+        b = n.reshape(b, (*b.shape, 1))
+    result = n.emit("matmul", a, b)
+    shape = result.shape
+    if row:
+        shape = (*shape[:-2], shape[-1])
+    if column:
+        shape = shape[:-1]
+    return n.reshape(result, shape)
+
+
+@rule("Gemm")
+def gemm(n: Call) -> Value:
+    if n.rank(0) != 2 or n.rank(1) != 2:
+        raise ShapeError("Gemm needs matrices", got=f"{n.type(0)} and {n.type(1)}")
+    alpha, beta = n.float("alpha", 1.0), n.float("beta", 1.0)
+    swap_a, swap_b = bool(n.int("transA", 0)), bool(n.int("transB", 0))
+    result = n.emit("matmul", n.value(0), n.value(1), transpose_a=swap_a, transpose_b=swap_b)
+    result = scaled(n, result, alpha)
+    if not n.has(2) or beta == 0:
+        return result
+    return n.emit("add", result, scaled(n, n.value(2), beta))
+
+
+def scaled(n: Call, x: Value, factor: float) -> Value:
+    if factor == 1:
+        return x
+    if x.dtype.is_int and factor != int(factor):
+        raise ModelError("alpha and beta of integers must be integers", got=factor)
+    return n.emit("mul", x, n.like(int(factor) if x.dtype.is_int else factor, x))
+
+
+# --- convolution ----------------------------------------------------------------------------------------------------
+
+
+def kernel_shape(n: Call, w: Value) -> list[int]:
+    """The spatial extents of the weight, which the attribute, if given, must repeat."""
+    kernel = [static(d, "the kernel of a convolution") for d in w.shape[2:]]
+    given = n.ints("kernel_shape")
+    if given is not None and given != kernel:
+        raise ShapeError("kernel_shape is not the weight's", expected=kernel, got=given)
+    return kernel
+
+
+def same_pads(
+    n: Call, extents: Sequence[Any], kernel: Sequence[int], strides: Sequence[int], dilations: Sequence[int]
+) -> list[int]:
+    """Pads (befores, then afters) from `auto_pad` and `pads`."""
+    rank = len(kernel)
+    auto = n.text("auto_pad", "NOTSET")
+    pads = n.ints("pads", [0] * 2 * rank)
+    if auto == "NOTSET":
+        return list(pads or [])
+    if auto == "VALID":
+        return [0] * 2 * rank
+    if auto not in ("SAME_UPPER", "SAME_LOWER"):
+        raise ModelError("unknown auto_pad", got=auto)
+    before, after = [], []
+    for extent, k, s, d in zip(extents, kernel, strides, dilations, strict=True):
+        span = d * (k - 1) + 1
+        if s == 1:
+            total = span - 1
+        else:
+            number = static(extent, "a dimension padded by auto_pad with a stride")
+            total = max((-(-number // s) - 1) * s + span - number, 0)
+        less, more = total // 2, total - total // 2
+        before.append(less if auto == "SAME_UPPER" else more)
+        after.append(more if auto == "SAME_UPPER" else less)
+    return before + after
+
+
+@rule("Conv")
+def conv(n: Call) -> Value:
+    x, w = n.value(0), n.value(1)
+    result = convolve(n, x, w)
+    return add_bias(n, result, n.optional(2))
+
+
+def convolve(n: Call, x: Value, w: Value) -> Value:
+    rank = x.type.rank - 2
+    if w.type.rank != x.type.rank or rank < 1:
+        raise ShapeError("input and weight of a convolution differ in rank", got=f"{x.type} and {w.type}")
+    kernel = kernel_shape(n, w)
+    strides, dilations = n.ints("strides", [1] * rank) or [], n.ints("dilations", [1] * rank) or []
+    if len(strides) != rank or len(dilations) != rank:
+        raise ShapeError("strides and dilations need one entry for each spatial dimension", expected=rank)
+    pads = same_pads(n, x.shape[2:], kernel, strides, dilations)
+    return n.emit("conv", x, w, strides=tuple(strides), dilations=tuple(dilations), pads=tuple(pads),
+                  groups=n.int("group", 1))  # fmt: skip
+
+
+def add_bias(n: Call, x: Value, bias: Value | None) -> Value:
+    """A vector of channels, added along dimension 1."""
+    if bias is None:
+        return x
+    return n.emit("add", x, channels(n, bias, x.type.rank))
+
+
+def channels(n: Call, v: Value, rank: int) -> Value:
+    """A vector of channels shaped to broadcast along dimension 1."""
+    if v.type.rank != 1:
+        raise ShapeError("a vector with one entry for each channel is needed", got=v.type)
+    return n.reshape(v, (1, v.shape[0], *([1] * (rank - 2))))
+
+
+@rule("ConvTranspose")
+def conv_transpose(n: Call) -> Value:
+    x, w = n.value(0), n.value(1)
+    rank = x.type.rank - 2
+    if w.type.rank != x.type.rank or rank < 1:
+        raise ShapeError("input and weight of a convolution differ in rank", got=f"{x.type} and {w.type}")
+    kernel = kernel_shape(n, w)
+    strides, dilations = n.ints("strides", [1] * rank) or [], n.ints("dilations", [1] * rank) or []
+    extra = n.ints("output_padding", [0] * rank) or []
+    pads = _transposed_pads(n, x, kernel, strides, dilations, extra)
+    crop = [max(-p, 0) for p in pads]  # a negative pad widens the result
+    if any(crop):
+        extra = [e + c for e, c in zip(extra, crop[rank:], strict=True)]
+        if any(crop[:rank]):
+            raise ShapeError("negative pads in front of a transposed convolution are not supported", got=pads)
+        pads = [max(p, 0) for p in pads]
+    result = n.emit("conv_transpose", x, w, strides=tuple(strides), dilations=tuple(dilations), pads=tuple(pads),
+                    groups=n.int("group", 1), output_padding=tuple(extra))  # fmt: skip
+    return add_bias(n, result, n.optional(2))
+
+
+def _transposed_pads(
+    n: Call, x: Value, kernel: list[int], strides: list[int], dilations: list[int], extra: list[int]
+) -> list[int]:
+    """Pads so that the result has `output_shape`, or the input's times the stride with auto_pad SAME."""
+    rank = len(kernel)
+    auto = n.text("auto_pad", "NOTSET")
+    wanted = n.ints("output_shape")
+    given = n.ints("pads", [0] * 2 * rank) or []
+    if wanted is None and auto in ("NOTSET", "VALID"):
+        return given if auto == "NOTSET" else [0] * 2 * rank
+    before, after = [], []
+    for k in range(rank):
+        target = x.shape[2 + k] * strides[k] if wanted is None else const(wanted[-rank:][k])
+        full = (x.shape[2 + k] - 1) * strides[k] + extra[k] + dilations[k] * (kernel[k] - 1) + 1
+        from tilewright.ops.dims import dim
+
+        total = as_int(dim(full - target))
+        if total is None:
+            raise ShapeError("output_shape with a symbolic input is not supported", got=x.type)
+        half = total // 2
+        before.append(total - half if auto == "SAME_LOWER" else half)
+        after.append(half if auto == "SAME_LOWER" else total - half)
+    return before + after

@@ -1,0 +1,161 @@
+"""Rules for softmax and the normalisations."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tilewright.frontend.onnx.call import Call
+from tilewright.frontend.onnx.registry import rule
+from tilewright.frontend.onnx.rules.contraction import channels
+from tilewright.frontend.onnx.rules.shape import divide
+from tilewright.frontend.onnx.tensors import element_type
+from tilewright.ir.expr import const, product
+from tilewright.ir.graph import Value
+from tilewright.ops.dims import axis_of
+from tilewright.support.errors import ShapeError, UnsupportedError
+
+
+@rule("Softmax", "LogSoftmax")
+def softmax(n: Call) -> Value:
+    """Before opset 13 the dimensions from `axis` on are one."""
+    op = "softmax" if n.node.op_type == "Softmax" else "log_softmax"
+    x = n.value(0)
+    rank = x.type.rank
+    axis = axis_of(n.int("axis", -1 if n.opset >= 13 else 1), rank)
+    if n.opset >= 13 or axis == rank - 1:
+        return n.emit(op, x, axis=axis)
+    flat = n.reshape(x, (product(x.shape[:axis]), product(x.shape[axis:])))
+    return n.reshape(n.emit(op, flat, axis=1), x.shape)
+
+
+@rule("BatchNormalization")
+def batch_norm(n: Call) -> list[Value]:
+    """x * a + b with a = scale / sqrt(var + epsilon), b = bias - mean * a: both depend on weights alone."""
+    x, scale, bias, mean, var = (n.value(i) for i in range(5))
+    epsilon = n.float("epsilon", 1e-5)
+    momentum = n.float("momentum", 0.9)
+    n.attr("spatial")
+    if n.int("training_mode", 0):
+        return _training(n, x, scale, bias, mean, var, epsilon, momentum)
+    if n.outputs > 1 and any(n.node.output[1:]):
+        raise UnsupportedError("the statistics of BatchNormalization are not supported")
+    return [_batch_norm(n, x, scale, bias, mean, var, epsilon)]
+
+
+def _batch_norm(n: Call, x: Value, scale: Value, bias: Value, mean: Value, var: Value, epsilon: float) -> Value:
+    t = var.dtype
+    a = n.emit("div", n.cast(scale, t), n.emit("sqrt", n.emit("add", var, n.like(epsilon, var))))
+    b = n.emit("sub", n.cast(bias, t), n.emit("mul", mean, a))
+    rank = max(x.type.rank, 2)
+    a, b = n.cast(channels(n, a, rank), x.dtype), n.cast(channels(n, b, rank), x.dtype)
+    return n.emit("add", n.emit("mul", x, a), b)
+
+
+def _training(
+    n: Call, x: Value, scale: Value, bias: Value, mean: Value, var: Value, epsilon: float, momentum: float
+) -> list[Value]:
+    """The batch's own statistics, and the running ones moved towards them."""
+    axes = tuple(k for k in range(x.type.rank) if k != 1)
+    centre = n.emit("reduce_mean", x, axes=axes, keepdims=True)
+    deviation = n.emit("sub", x, centre)
+    spread = n.emit("reduce_mean", n.emit("mul", deviation, deviation), axes=axes, keepdims=True)
+    vector = (x.shape[1],)
+    centre, spread = n.cast(n.reshape(centre, vector), mean.dtype), n.cast(n.reshape(spread, vector), var.dtype)
+
+    def moved(running: Value, now: Value) -> Value:
+        old = n.emit("mul", running, n.like(momentum, running))
+        return n.emit("add", old, n.emit("mul", now, n.like(1 - momentum, now)))
+
+    y = _batch_norm(n, x, scale, bias, centre, spread, epsilon)
+    return [y, moved(mean, centre), moved(var, spread)]
+
+
+@rule("LayerNormalization")
+def layer_norm(n: Call) -> list[Value]:
+    x, scale, bias = n.value(0), n.optional(1), n.optional(2)
+    axis = axis_of(n.int("axis", -1), x.type.rank)
+    epsilon = n.float("epsilon", 1e-5)
+    work = element_type(n.int("stash_type", 1))
+    results = [n.emit("layer_norm", x, scale, bias, axis=axis, epsilon=epsilon)]
+    if n.outputs > 1:
+        axes = tuple(range(axis, x.type.rank))
+        wide = n.cast(x, work)
+        mean = n.emit("reduce_mean", wide, axes=axes, keepdims=True)
+        results += [mean, _inverse_deviation(n, wide, mean, axes, epsilon)]
+    return results
+
+
+def _inverse_deviation(n: Call, x: Value, mean: Value, axes: Sequence[int], epsilon: float) -> Value:
+    deviation = n.emit("sub", x, mean)
+    variance = n.emit("reduce_mean", n.emit("mul", deviation, deviation), axes=tuple(axes), keepdims=True)
+    return n.emit("reciprocal", n.emit("sqrt", n.emit("add", variance, n.like(epsilon, variance))))
+
+
+@rule("RMSNormalization")
+def rms_norm(n: Call) -> Value:
+    n.int("stash_type", 1)
+    axis = axis_of(n.int("axis", -1), n.rank(0))
+    x, scale = n.value(0), n.value(1)
+    if scale.dtype is not x.dtype:
+        y = n.emit("rms_norm", x, axis=axis, epsilon=n.float("epsilon", 1e-5))
+        return n.emit("mul", n.cast(y, scale.dtype), scale)
+    return n.emit("rms_norm", x, scale, axis=axis, epsilon=n.float("epsilon", 1e-5))
+
+
+@rule("InstanceNormalization")
+def instance_norm(n: Call) -> Value:
+    x, scale, bias = n.value(0), n.value(1), n.value(2)
+    if x.type.rank < 3:
+        raise ShapeError("instance normalisation needs spatial dimensions", got=x.type)
+    y = n.emit("layer_norm", x, axis=2, epsilon=n.float("epsilon", 1e-5))
+    return n.emit("add", n.emit("mul", y, channels(n, scale, x.type.rank)), channels(n, bias, x.type.rank))
+
+
+@rule("GroupNormalization")
+def group_norm(n: Call) -> Value:
+    """Before opset 21 scale and bias have one entry for each group, then one for each channel."""
+    x, scale, bias = n.value(0), n.value(1), n.value(2)
+    groups = n.int("num_groups", 0)
+    n.int("stash_type", 1)
+    per = divide([x.shape[1]], [const(groups)]) if groups > 0 and x.type.rank >= 3 else None
+    if per is None:
+        raise ShapeError("the channels do not divide into groups", expected=groups, got=x.type)
+    grouped = n.reshape(x, (x.shape[0], groups, per, *x.shape[2:]))
+    y = n.emit("layer_norm", grouped, axis=2, epsilon=n.float("epsilon", 1e-5))
+    if n.opset < 21:
+        y = n.emit("add", n.emit("mul", y, channels(n, scale, y.type.rank)), channels(n, bias, y.type.rank))
+        return n.reshape(y, x.shape)
+    y = n.reshape(y, x.shape)
+    return n.emit("add", n.emit("mul", y, channels(n, scale, x.type.rank)), channels(n, bias, x.type.rank))
+
+
+@rule("LRN")
+def lrn(n: Call) -> Value:
+    return n.emit("lrn", n.value(0), size=n.int("size", 1), alpha=n.float("alpha", 1e-4), beta=n.float("beta", 0.75),
+                  bias=n.float("bias", 1.0))  # fmt: skip
+
+
+@rule("MeanVarianceNormalization")
+def mean_variance(n: Call) -> Value:
+    x = n.value(0)
+    axes = tuple(sorted(axis_of(a, x.type.rank) for a in n.ints("axes", [0, 2, 3]) or []))
+    mean = n.emit("reduce_mean", x, axes=axes, keepdims=True)
+    deviation = n.emit("sub", x, mean)
+    variance = n.emit("reduce_mean", n.emit("mul", deviation, deviation), axes=axes, keepdims=True)
+    spread = n.emit("add", n.emit("sqrt", variance), n.like(1e-9, variance))
+    return n.emit("div", deviation, spread)
+
+
+@rule("LpNormalization")
+def lp_normalization(n: Call) -> Value:
+    """x divided by its norm along an axis; zero where the norm is zero."""
+    x = n.value(0)
+    axis, p = axis_of(n.int("axis", -1), x.type.rank), n.int("p", 2)
+    powered = n.emit("abs", x) if p == 1 else n.emit("mul", x, x)
+    norm = n.emit("reduce_sum", powered, axes=(axis,), keepdims=True)
+    if p == 2:
+        norm = n.emit("sqrt", norm)
+    empty = n.emit("eq", norm, n.like(0.0, norm))
+    return n.emit("select", empty, n.like(0.0, x), n.emit("div", x, norm))
+
+

@@ -1,0 +1,289 @@
+"""Rules for arithmetic, comparison, logic, activations and casts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from tilewright.frontend.onnx.call import Call
+from tilewright.frontend.onnx.registry import RULES, rule
+from tilewright.frontend.onnx.tensors import element_type
+from tilewright.ir.dtype import boolean, f32, f64
+from tilewright.ir.graph import Value
+from tilewright.support.errors import ModelError, UnsupportedError
+
+_UNARY = {
+    "Abs": "abs",
+    "Acos": "arccos",
+    "Acosh": "arccosh",
+    "Asin": "arcsin",
+    "Asinh": "arcsinh",
+    "Atan": "arctan",
+    "Atanh": "arctanh",
+    "Ceil": "ceil",
+    "Cos": "cos",
+    "Cosh": "cosh",
+    "Erf": "erf",
+    "Exp": "exp",
+    "Floor": "floor",
+    "HardSwish": "hard_swish",
+    "IsNaN": "isnan",
+    "Log": "log",
+    "Mish": "mish",
+    "Neg": "neg",
+    "Not": "not",
+    "Reciprocal": "reciprocal",
+    "Relu": "relu",
+    "Round": "round",
+    "Sigmoid": "sigmoid",
+    "Sign": "sign",
+    "Sin": "sin",
+    "Sinh": "sinh",
+    "Softplus": "softplus",
+    "Softsign": "softsign",
+    "Sqrt": "sqrt",
+    "Tan": "tan",
+    "Tanh": "tanh",
+}
+
+_BINARY = {
+    "Add": "add",
+    "Sub": "sub",
+    "Mul": "mul",
+    "Equal": "eq",
+    "Less": "lt",
+    "LessOrEqual": "le",
+    "Greater": "gt",
+    "GreaterOrEqual": "ge",
+    "And": "and",
+    "Or": "or",
+    "Xor": "xor",
+    "BitwiseAnd": "bitand",
+    "BitwiseOr": "bitor",
+    "BitwiseXor": "bitxor",
+}
+
+# Operator -> ours, and its attributes with their defaults.
+_WITH_ATTRIBUTES: dict[str, tuple[str, dict[str, float]]] = {
+    "LeakyRelu": ("leaky_relu", {"alpha": 0.01}),
+    "Elu": ("elu", {"alpha": 1.0}),
+    "Celu": ("celu", {"alpha": 1.0}),
+    "Selu": ("selu", {"alpha": 1.6732632423543772, "gamma": 1.0507009873554805}),
+    "HardSigmoid": ("hard_sigmoid", {"alpha": 0.2, "beta": 0.5}),
+    "ThresholdedRelu": ("thresholded_relu", {"alpha": 1.0}),
+    "Swish": ("swish", {"alpha": 1.0}),
+}
+
+
+def _unary(op: str) -> Callable[[Call], Value]:
+    return lambda n: n.emit(op, n.value(0))
+
+
+def _binary(op: str) -> Callable[[Call], Value]:
+    return lambda n: n.emit(op, n.value(0), n.value(1))
+
+
+def _with_attributes(op: str, defaults: dict[str, float]) -> Callable[[Call], Value]:
+    return lambda n: n.emit(op, n.value(0), **{name: n.float(name, value) for name, value in defaults.items()})
+
+
+for _onnx, _ours in _UNARY.items():
+    RULES[_onnx] = _unary(_ours)
+for _onnx, _ours in _BINARY.items():
+    RULES[_onnx] = _binary(_ours)
+for _onnx, (_ours, _defaults) in _WITH_ATTRIBUTES.items():
+    RULES[_onnx] = _with_attributes(_ours, _defaults)
+
+
+@rule("BitwiseNot")
+def bitwise_not(n: Call) -> Value:
+    return n.emit("bitnot", n.value(0))
+
+
+@rule("Div")
+def div(n: Call) -> Value:
+    """Integers truncate."""
+    return n.emit("div" if n.dtype(0).is_float else "truncdiv", n.value(0), n.value(1))
+
+
+@rule("Mod")
+def mod(n: Call) -> Value:
+    """fmod 0: the sign of the divisor, integers only; fmod 1: the sign of the dividend, as in C."""
+    fmod = n.int("fmod", 0)
+    if n.dtype(0).is_float:
+        if not fmod:
+            raise ModelError("Mod of floats needs fmod=1")
+        return n.emit("fmod", n.value(0), n.value(1))
+    return n.emit("truncmod" if fmod else "mod", n.value(0), n.value(1))
+
+
+@rule("Pow")
+def power(n: Call) -> Value:
+    """The result has the base's type, whatever the exponent's. Small known exponents become products and roots."""
+    x = n.value(0)
+    exponent = n.known(1)
+    if exponent is not None and exponent.dtype != object and exponent.size == 1 and len(exponent.shape) <= x.type.rank:
+        simple = _simple_power(n, x, float(exponent.reshape(-1)[0]))
+        if simple is not None:
+            return simple
+    y = n.value(1)
+    work = x.dtype if x.dtype.is_float and (not y.dtype.is_float or y.dtype.bits <= x.dtype.bits) else f64
+    return n.cast(n.emit("pow", n.cast(x, work), n.cast(y, work)), x.dtype)
+
+
+def _simple_power(n: Call, x: Value, exponent: float) -> Value | None:
+    if exponent == 1:
+        return n.emit("copy", x)
+    if exponent in (2, 3, 4):
+        square = n.emit("mul", x, x)
+        return square if exponent == 2 else n.emit("mul", square, x if exponent == 3 else square)
+    if x.dtype.is_float and exponent == 0.5:
+        return n.emit("sqrt", x)
+    if x.dtype.is_float and exponent == -1:
+        return n.emit("reciprocal", x)
+    return None
+
+
+@rule("Sum", "Max", "Min")
+def variadic(n: Call) -> Value:
+    op = {"Sum": "add", "Max": "max", "Min": "min"}[n.node.op_type]
+    result, *rest = n.values()
+    for v in rest:
+        result = n.emit(op, result, v)
+    return result if rest else n.emit("copy", result)
+
+
+@rule("Mean")
+def mean(n: Call) -> Value:
+    total = variadic_sum(n)
+    return n.emit("mul", total, n.like(1 / len(n.items), total))
+
+
+def variadic_sum(n: Call) -> Value:
+    result, *rest = n.values()
+    for v in rest:
+        result = n.emit("add", result, v)
+    return result
+
+
+@rule("BitShift")
+def bit_shift(n: Call) -> Value:
+    direction = n.text("direction", "")
+    if direction not in ("LEFT", "RIGHT"):
+        raise ModelError("attribute direction must be LEFT or RIGHT", got=direction)
+    return n.emit("shl" if direction == "LEFT" else "shr", n.value(0), n.value(1))
+
+
+@rule("Where")
+def where(n: Call) -> Value:
+    return n.emit("select", n.value(0), n.value(1), n.value(2))
+
+
+@rule("PRelu")
+def prelu(n: Call) -> Value:
+    """The slope broadcasts to the input from the last dimension; a vector of channels may also be meant."""
+    return n.emit("prelu", n.value(0), n.value(1))
+
+
+@rule("Clip")
+def clip(n: Call) -> Value:
+    """Bounds are attributes (before opset 11) or inputs, which become attributes when they are known."""
+    x = n.value(0)
+    if n.opset < 11:
+        return n.emit("clip", x, min=n.float("min", None), max=n.float("max", None))
+    bounds: dict[str, Any] = {}
+    for i, (name, op) in enumerate((("min", "max"), ("max", "min")), 1):
+        known = n.known(i)
+        if not n.has(i):
+            bounds[name] = None
+        elif known is not None and known.dtype != object and known.size == 1:
+            value = known.reshape(-1)[0]
+            bounds[name] = int(value) if x.dtype.is_int else float(value)
+        else:
+            x = n.emit(op, x, n.value(i))
+    fixed = {k: v for k, v in bounds.items() if v is not None}
+    if not fixed:
+        return n.emit("copy", x)
+    return n.emit("clip", x, min=fixed.get("min"), max=fixed.get("max"))
+
+
+@rule("Gelu")
+def gelu(n: Call) -> Value:
+    approximate = n.text("approximate", "none")
+    if approximate not in ("none", "tanh"):
+        raise ModelError("attribute approximate must be none or tanh", got=approximate)
+    return n.emit("gelu", n.value(0), approximate=approximate)
+
+
+@rule("Shrink")
+def shrink(n: Call) -> Value:
+    x = n.value(0)
+    work = x if x.dtype.is_float else n.cast(x, f32)
+    return n.cast(n.emit("shrink", work, lambd=n.float("lambd", 0.5), bias=n.float("bias", 0.0)), x.dtype)
+
+
+@rule("IsInf")
+def is_inf(n: Call) -> Value:
+    positive, negative = bool(n.int("detect_positive", 1)), bool(n.int("detect_negative", 1))
+    return n.emit("detect_inf", n.value(0), positive=positive, negative=negative)
+
+
+@rule("Cast")
+def cast(n: Call) -> Value:
+    n.attr("saturate")  # for 8-bit floats only
+    n.attr("round_mode")
+    return _cast(n, n.value(0), element_type(n.int("to", 0)))
+
+
+@rule("CastLike")
+def cast_like(n: Call) -> Value:
+    n.attr("saturate")
+    n.attr("round_mode")
+    return _cast(n, n.value(0), n.dtype(1))
+
+
+def _cast(n: Call, x: Value, to: Any) -> Value:
+    return n.emit("copy", x) if x.dtype is to else n.emit("cast", x, dtype=to)
+
+
+@rule("BitCast")
+def bit_cast(n: Call) -> Value:
+    to = element_type(n.int("to", 0))
+    if to.bits != n.dtype(0).bits or boolean in (to, n.dtype(0)):
+        raise UnsupportedError("BitCast between types of different widths, or bool, is not supported")
+    return n.emit("copy", n.value(0)) if to is n.dtype(0) else n.emit("cast", n.value(0), dtype=to, bits=True)
+
+
+@rule("Identity", "Dropout")
+def identity(n: Call) -> Any:
+    """Vanishes. Dropout in inference passes its input on; its mask, if asked for, is all true."""
+    item = n.item(0)
+    if n.node.op_type == "Identity":
+        return [item]
+    if n.opset < 12:
+        n.attr("ratio")
+    n.attr("seed")
+    n.attr("is_test")
+    if n.has(2) and n.structure(2, "the training mode of Dropout").any():
+        ratio = n.structure(1, "the ratio of Dropout") if n.has(1) else np.float32(0.5)
+        if float(np.asarray(ratio).reshape(-1)[0]) != 0:
+            raise UnsupportedError("Dropout in training mode is not supported")
+    if n.outputs < 2:
+        return [item]
+    return [item, n.emit("broadcast", n.constant(True), shape=n.shape(0))]
+
+
+@rule("Hardmax")
+def hardmax(n: Call) -> Value:
+    """One where the first maximum is."""
+    x = n.value(0)
+    axis = n.int("axis", -1 if n.opset >= 13 else 1) % max(x.type.rank, 1)
+    if n.opset < 13 and axis != x.type.rank - 1:
+        raise UnsupportedError("Hardmax over several dimensions is not supported")
+    index = n.emit("argmax", x, axis=axis, keepdims=False, select_last_index=False)
+    values = n.constant([0, 1], x.dtype)
+    return n.emit("one_hot", index, values, axis=axis, depth=x.shape[axis])
+
+

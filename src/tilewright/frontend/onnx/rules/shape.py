@@ -1,0 +1,343 @@
+"""Rules for operators that move elements."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tilewright.arith import prove
+from tilewright.frontend.onnx.call import Call
+from tilewright.frontend.onnx.registry import rule
+from tilewright.ir.expr import Const, Expr, Op, as_expr, as_int, const, is_const, maximum, minimum, product
+from tilewright.ir.graph import Value
+from tilewright.ops.dims import axes_of, axis_of, broadcast_shapes, dim, dims, same_dim, show
+from tilewright.support.errors import ModelError, ShapeError, UnsupportedError
+
+
+@rule("Reshape")
+def reshape(n: Call) -> Value:
+    wanted = n.dimensions(1, "the shape of Reshape")
+    if wanted is None:
+        raise ModelError("the shape is missing")
+    given = n.shape(0)
+    shape: list[Any] = []
+    for k, d in enumerate(wanted):
+        if isinstance(d, int) and d == 0 and not n.int("allowzero", 0):
+            if k >= len(given):
+                raise ShapeError("a 0 in the shape copies a dimension that does not exist", got=wanted)
+            d = given[k]
+        shape.append(d)
+    n.attr("allowzero")
+    return n.emit("reshape", n.value(0), shape=dims(solve(shape, given)))
+
+
+def solve(shape: Sequence[Any], given: Sequence[Expr]) -> list[Any]:
+    """The shape with its -1, if there is one, replaced by what keeps the number of elements."""
+    places = [k for k, d in enumerate(shape) if isinstance(d, int) and d == -1]
+    if not places:
+        return list(shape)
+    if len(places) > 1 or any(isinstance(d, int) and d < -1 for d in shape):
+        raise ShapeError("a shape may have one -1", got=list(shape))
+    rest = [as_expr(d) for k, d in enumerate(shape) if k not in places]
+    quotient = divide(list(given), rest)
+    if quotient is None:
+        raise ShapeError("the elements do not divide into the shape", expected=f"a divisor of {show(given)}",
+                         got=list(shape))  # fmt: skip
+    return [quotient if k in places else d for k, d in enumerate(shape)]
+
+
+def divide(numerator: Sequence[Expr], denominator: Sequence[Expr]) -> Expr | None:
+    """The exact quotient of two products, or None. Equal factors cancel; what remains is left to the simplifier."""
+    top, number = _factors(numerator)
+    bottom, divisor = _factors(denominator)
+    for factor in list(bottom):
+        match = next((t for t in top if same_dim(t, factor)), None)
+        if match is not None:
+            top.remove(match)
+            bottom.remove(factor)
+    if divisor == 0:
+        return const(0) if number == 0 else None
+    if not bottom:
+        if number % divisor == 0:
+            return dim(product(top) * (number // divisor))
+        whole = dim(product(top) * number)
+        quotient = dim(whole // divisor)
+        return quotient if same_dim(dim(quotient * divisor), whole) else None
+    whole, part = dim(product(top) * number), dim(product(bottom) * divisor)
+    quotient = dim(whole // part)
+    return quotient if same_dim(dim(quotient * part), whole) else None
+
+
+def _factors(dims: Sequence[Expr]) -> tuple[list[Expr], int]:
+    """Symbolic factors and the product of the numbers."""
+    symbols: list[Expr] = []
+    number = 1
+    stack = list(dims)
+    while stack:
+        d = stack.pop()
+        if isinstance(d, Const):
+            number *= int(d.value)
+        elif isinstance(d, Op) and d.name == "mul":
+            stack.extend(d.args)
+        else:
+            symbols.append(d)
+    return symbols, number
+
+
+@rule("Flatten")
+def flatten(n: Call) -> Value:
+    rank = n.rank(0)
+    axis = n.int("axis", 1)
+    if not -rank <= axis <= rank:
+        raise ShapeError("axis is outside the tensor", expected=f"from {-rank} to {rank}", got=axis)
+    axis = axis + rank if axis < 0 else axis
+    shape = n.shape(0)
+    return n.emit("reshape", n.value(0), shape=dims((product(shape[:axis]), product(shape[axis:]))))
+
+
+@rule("Squeeze")
+def squeeze(n: Call) -> Value:
+    given = n.shape(0)
+    chosen = n.ints("axes") if n.opset < 13 else n.integers(1, "the axes of Squeeze")
+    if chosen is None:
+        axes = tuple(k for k, d in enumerate(given) if is_const(d, 1))
+    else:
+        axes = axes_of(chosen, len(given))
+        wrong = [given[a] for a in axes if not same_dim(given[a], const(1))]
+        if wrong:
+            raise ShapeError("only dimensions of 1 can be squeezed", got=show(given))
+    return n.emit("reshape", n.value(0), shape=tuple(d for k, d in enumerate(given) if k not in axes))
+
+
+@rule("Unsqueeze")
+def unsqueeze(n: Call) -> Value:
+    chosen = n.ints("axes") if n.opset < 13 else n.integers(1, "the axes of Unsqueeze")
+    if chosen is None:
+        raise ModelError("the axes are missing")
+    given = n.shape(0)
+    rank = len(given) + len(chosen)
+    axes = axes_of(chosen, rank)
+    rest = iter(given)
+    return n.emit("reshape", n.value(0), shape=tuple(const(1) if k in axes else next(rest) for k in range(rank)))
+
+
+@rule("Transpose")
+def transpose(n: Call) -> Value:
+    perm = n.ints("perm", range(n.rank(0))[::-1]) or []
+    return n.emit("transpose", n.value(0), perm=tuple(perm))
+
+
+@rule("Expand")
+def expand(n: Call) -> Value:
+    wanted = n.dimensions(1, "the shape of Expand")
+    shape = broadcast_shapes(n.shape(0), dims(wanted or ()))
+    if shape == n.shape(0):
+        return n.emit("copy", n.value(0))
+    return n.emit("broadcast", n.value(0), shape=shape)
+
+
+@rule("Concat")
+def concat(n: Call) -> Value:
+    axis = axis_of(n.int("axis", 0 if n.opset >= 4 else 1), n.rank(0))
+    values = [v for v in n.values() if not is_const(v.shape[axis], 0)] or [n.value(0)]
+    return n.emit("concat", *values, axis=axis) if len(values) > 1 else n.emit("copy", values[0])
+
+
+@rule("Split")
+def split(n: Call) -> list[Value]:
+    x = n.value(0)
+    axis = axis_of(n.int("axis", 0), x.type.rank)
+    sizes: list[Any] | None = n.ints("split") if n.opset < 13 else n.dimensions(1, "the sizes of Split")
+    total = x.shape[axis]
+    if sizes is None:
+        count = n.int("num_outputs", n.outputs)
+        number = as_int(total)
+        if number is None:
+            part = divide([total], [const(count)])
+            if part is None:
+                raise UnsupportedError(f"splitting {total} into {count} equal parts is not supported")
+            sizes = [part] * count
+        else:
+            chunk = -(-number // count)
+            sizes = [min(chunk, max(number - k * chunk, 0)) for k in range(count)]
+    if not same_dim(dim(_sum(sizes)), total) or len(sizes) < n.outputs:
+        raise ShapeError("the parts do not make up the dimension", expected=total, got=sizes)
+    result, begin = [], const(0)
+    for size in sizes:
+        result.append(n.emit("slice", x, **_one_axis(x, axis, begin, size)))
+        begin = dim(begin + size)  # type: ignore[assignment]
+    return result
+
+
+def _sum(values: Sequence[Any]) -> Expr:
+    total: Expr = const(0)
+    for v in values:
+        total = total + v
+    return total
+
+
+def _one_axis(x: Value, axis: int, begin: Any, size: Any) -> dict[str, Any]:
+    begins = [begin if k == axis else 0 for k in range(x.type.rank)]
+    sizes = [size if k == axis else d for k, d in enumerate(x.shape)]
+    return {"begin": dims(begins), "size": dims(sizes), "step": (1,) * x.type.rank}
+
+
+@rule("Slice")
+def slice_(n: Call) -> Value:
+    x = n.value(0)
+    rank = x.type.rank
+    if n.opset < 10:
+        starts: list[Any] = n.ints("starts") or []
+        ends: list[Any] = n.ints("ends") or []
+        axes, steps = n.ints("axes"), None
+    else:
+        starts = n.dimensions(1, "the starts of Slice") or []
+        ends = n.dimensions(2, "the ends of Slice") or []
+        axes, steps = n.integers(3, "the axes of Slice"), n.integers(4, "the steps of Slice")
+    axes = list(range(len(starts))) if axes is None else axes
+    steps = [1] * len(starts) if steps is None else steps
+    if not len(starts) == len(ends) == len(axes) == len(steps):
+        raise ShapeError("starts, ends, axes and steps differ in length")
+    axes_of(axes, rank)
+    begin: list[Any] = [0] * rank
+    size: list[Any] = list(x.shape)
+    stride = [1] * rank
+    for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
+        k = axis_of(axis, rank)
+        begin[k], size[k] = _slice_range(start, end, step, x.shape[k])
+        stride[k] = step
+    return n.emit("slice", x, begin=dims(begin), size=dims(size), step=tuple(stride))
+
+
+def _slice_range(start: Any, end: Any, step: int, extent: Expr) -> tuple[Expr, Expr]:
+    """First index and number of elements of `start:end:step`, as in Python."""
+    if step == 0:
+        raise ShapeError("the step of a slice is 0")
+    low, high = (const(0), extent) if step > 0 else (const(-1), dim(extent - 1))
+    first = _clamped(start, extent, low, high)
+    last = _clamped(end, extent, low, high)
+    span = dim(last - first) if step > 0 else dim(first - last)
+    size = dim((span + (abs(step) - 1)) // abs(step))
+    number = as_int(size)
+    if number is not None:
+        size = const(max(number, 0))
+    elif not prove(size >= 0):
+        size = dim(maximum(size, 0))
+    return (const(0) if is_const(size, 0) else first), size
+
+
+def _clamped(position: Any, extent: Expr, low: Expr, high: Expr) -> Expr:
+    p = as_expr(position)
+    number = as_int(p)
+    if number is not None:
+        if number >= 1 << 31:
+            return high
+        if number <= -(1 << 31):
+            return low
+        if number < 0:
+            p = dim(extent + number)
+    elif prove(p < 0):
+        p = dim(p + extent)
+    elif not prove(p >= 0):
+        raise UnsupportedError("a slice bound whose sign is not known is not supported", got=p)
+    if not prove(p <= high):
+        p = dim(minimum(p, high))
+    return p if prove(p >= low) else dim(maximum(p, low))
+
+
+@rule("Pad")
+def pad(n: Call) -> Value:
+    x = n.value(0)
+    rank = x.type.rank
+    mode = n.text("mode", "constant")
+    if mode not in ("constant", "reflect", "edge", "wrap"):
+        raise UnsupportedError(f"the mode {mode} of Pad is not supported")
+    if n.opset < 11:
+        pads: list[Any] = n.ints("pads") or []
+        fill, axes = n.float("value", 0.0), None
+    else:
+        pads = n.dimensions(1, "the pads of Pad") or []
+        fill, axes = None, n.integers(3, "the axes of Pad")
+    axes = list(range(rank)) if axes is None else list(axes)
+    if len(pads) != 2 * len(axes):
+        raise ShapeError("pads need two entries for each axis", expected=2 * len(axes), got=len(pads))
+    before: list[Any] = [0] * rank
+    after: list[Any] = [0] * rank
+    for k, axis in enumerate(axes):
+        before[axis_of(axis, rank)], after[axis_of(axis, rank)] = pads[k], pads[len(axes) + k]
+    x, before, after = cropped(n, x, before, after)
+    attrs: dict[str, Any] = {"before": dims(before), "after": dims(after), "mode": mode}
+    if mode == "constant" and n.opset >= 11 and n.has(2):
+        known = n.known(2)
+        if known is None or known.dtype == object:
+            return n.emit("pad", x, n.value(2), **attrs)
+        fill = known.reshape(-1)[0].item() if known.dtype.kind in "fiub" else float(known.reshape(-1)[0])
+    return n.emit("pad", x, value=0 if fill is None else fill, **attrs)
+
+
+def cropped(n: Call, x: Value, before: list[Any], after: list[Any]) -> tuple[Value, list[Any], list[Any]]:
+    """Negative pads cut away; what is left is not negative."""
+    for k in range(x.type.rank):
+        low, high = as_int(before[k]), as_int(after[k])
+        cut_low = -low if low is not None and low < 0 else 0
+        cut_high = -high if high is not None and high < 0 else 0
+        if cut_low or cut_high:
+            x = n.slice(x, k, cut_low, x.shape[k] - (cut_low + cut_high))
+            before[k], after[k] = (0 if cut_low else before[k]), (0 if cut_high else after[k])
+    return x, before, after
+
+
+@rule("Tile")
+def tile(n: Call) -> Value:
+    repeats = n.dimensions(1, "the repeats of Tile") or []
+    return n.emit("tile", n.value(0), repeats=tuple(repeats))
+
+
+@rule("DepthToSpace")
+def depth_to_space(n: Call) -> Value:
+    block = _block(n)
+    mode = n.text("mode", "DCR")
+    b, c, h, w = n.shape(0)
+    rest = divide([c], [const(block * block)])
+    if rest is None:
+        raise ShapeError("the channels do not divide into blocks", expected=f"a multiple of {block * block}", got=c)
+    x = n.value(0)
+    if mode == "DCR":
+        x = n.transpose(n.reshape(x, (b, block, block, rest, h, w)), (0, 3, 4, 1, 5, 2))
+    elif mode == "CRD":
+        x = n.transpose(n.reshape(x, (b, rest, block, block, h, w)), (0, 1, 4, 2, 5, 3))
+    else:
+        raise ModelError("attribute mode must be DCR or CRD", got=mode)
+    return n.reshape(x, (b, rest, h * block, w * block))
+
+
+@rule("SpaceToDepth")
+def space_to_depth(n: Call) -> Value:
+    block = _block(n)
+    b, c, h, w = n.shape(0)
+    high, wide = divide([h], [const(block)]), divide([w], [const(block)])
+    if high is None or wide is None:
+        raise ShapeError("height and width do not divide into blocks", expected=f"multiples of {block}", got=n.type(0))
+    x = n.transpose(n.reshape(n.value(0), (b, c, high, block, wide, block)), (0, 3, 5, 1, 2, 4))
+    return n.reshape(x, (b, c * (block * block), high, wide))
+
+
+def _block(n: Call) -> int:
+    block = n.int("blocksize", 0)
+    if block < 1 or n.rank(0) != 4:
+        raise ShapeError("blocks need a positive blocksize and a tensor of rank 4", got=f"{block}, {n.type(0)}")
+    return int(block)
+
+
+@rule("Trilu")
+def trilu(n: Call) -> Value:
+    k = n.number(1, "the diagonal of Trilu")
+    return n.emit("trilu", n.value(0), upper=bool(n.int("upper", 1)), k=0 if k is None else int(k))
+
+
+@rule("ReverseSequence")
+def reverse_sequence(n: Call) -> Value:
+    batch, time = n.int("batch_axis", 1), n.int("time_axis", 0)
+    return n.emit("reverse_sequence", n.value(0), n.value(1), batch_axis=batch, time_axis=time)
+
+

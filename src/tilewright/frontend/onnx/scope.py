@@ -1,0 +1,124 @@
+"""What the importer knows of each ONNX value while it walks the nodes.
+
+An `Item` is a value of the graph, or an array that is known when compiling and becomes a value only if somebody needs
+it at run time. The known arrays of shape arithmetic are NumPy object arrays of numbers and expressions, so that
+`Shape -> Gather -> Mul -> Concat -> Reshape` leaves no trace in the graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from tilewright.ir.dtype import DType
+from tilewright.ir.expr import Const, Expr, Var, as_expr
+from tilewright.ir.graph import TensorType, Value
+from tilewright.ops.dims import dim
+
+
+@dataclass(slots=True)
+class Item:
+    """A value of the graph (`value`), or an array known when compiling (`known`), or both.
+
+    `weight`: the array is an initializer that may be changed later, so nothing computed from it may be folded.
+    """
+
+    type: TensorType
+    value: Value | None = None
+    known: Any = None
+    name: str = ""
+    weight: bool = False
+
+    @property
+    def dtype(self) -> DType:
+        return self.type.dtype
+
+    @property
+    def is_symbolic(self) -> bool:
+        """Known, but with expressions among its elements."""
+        return self.known is not None and self.known.dtype == object
+
+
+def known_item(array: Any, t: DType, name: str = "", weight: bool = False) -> Item:
+    """An item for a known array (numeric, or of objects)."""
+    array = canonical(array, t)
+    return Item(TensorType(t, tuple(as_expr(int(d)) for d in array.shape)), None, array, name, weight)
+
+
+def canonical(array: Any, t: DType) -> Any:
+    """A numeric array when all elements are numbers, else an object array of ints and expressions."""
+    array = np.asarray(array)
+    if array.dtype != object:
+        return array.astype(t.numpy, copy=False)
+    flat = [_number(v) for v in array.reshape(-1).tolist()]
+    if not any(isinstance(v, Expr) for v in flat):
+        return np.array(flat, t.numpy).reshape(array.shape) if flat else np.zeros(array.shape, t.numpy)
+    result = np.empty(len(flat), object)
+    result[:] = flat
+    return result.reshape(array.shape)
+
+
+def _number(value: Any) -> Any:
+    if isinstance(value, Expr):
+        value = dim(value)
+        return value.value if isinstance(value, Const) else value
+    return value
+
+
+def object_array(values: Sequence[Any], shape: Sequence[int] | None = None) -> Any:
+    """An object array of numbers and expressions (NumPy must not look into the expressions)."""
+    result = np.empty(len(values), object)
+    result[:] = list(values)
+    return result.reshape(shape if shape is not None else (len(values),))
+
+
+@dataclass(slots=True)
+class Scope:
+    """Names of one graph or function body. Inner graphs see the names around them; functions do not."""
+
+    items: dict[str, Item] = field(default_factory=dict)
+    parent: Scope | None = None
+    prefix: str = ""
+    failed: set[str] = field(default_factory=set)
+
+    def find(self, name: str) -> Item | None:
+        scope: Scope | None = self
+        while scope is not None:
+            if name in scope.items:
+                return scope.items[name]
+            scope = scope.parent
+        return None
+
+    def has_failed(self, name: str) -> bool:
+        scope: Scope | None = self
+        while scope is not None:
+            if name in scope.failed:
+                return True
+            scope = scope.parent
+        return False
+
+
+@dataclass(slots=True)
+class Symbols:
+    """Symbolic dimensions by the name the model gives them."""
+
+    fixed: dict[str, int]
+    found: dict[str, Expr] = field(default_factory=dict)
+    taken: set[str] = field(default_factory=set)
+
+    def get(self, name: str) -> Expr:
+        """The number fixed for `name`, or its variable, whose name is made an identifier."""
+        known = self.found.get(name)
+        if known is None:
+            from tilewright.ir.rewrite import fresh_name
+
+            if name in self.fixed:
+                known = as_expr(self.fixed[name])
+            else:
+                text = "".join(c if c.isascii() and (c.isalnum() or c == "_") else "_" for c in name)[:40]
+                known = Var(fresh_name(text if text[:1].isalpha() else f"d_{text}", self.taken), lo=1)
+            self.found[name] = known
+        return known

@@ -1,0 +1,151 @@
+"""ONNX tensors and element types to NumPy arrays, checked: a file may claim anything.
+
+The number of elements that a tensor claims is compared with the bytes that are there before anything is allocated.
+External data is read only from files inside the model's folder.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+
+from tilewright.ir import dtype as dtypes
+from tilewright.ir.dtype import DType
+from tilewright.support.errors import ModelError, UnsupportedError
+
+_T = onnx.TensorProto
+
+DTYPES: dict[int, DType] = {
+    _T.FLOAT: dtypes.f32,
+    _T.DOUBLE: dtypes.f64,
+    _T.FLOAT16: dtypes.f16,
+    _T.BFLOAT16: dtypes.bf16,
+    _T.INT4: dtypes.i4,
+    _T.INT8: dtypes.i8,
+    _T.INT16: dtypes.i16,
+    _T.INT32: dtypes.i32,
+    _T.INT64: dtypes.i64,
+    _T.UINT4: dtypes.u4,
+    _T.UINT8: dtypes.u8,
+    _T.UINT16: dtypes.u16,
+    _T.UINT32: dtypes.u32,
+    _T.UINT64: dtypes.u64,
+    _T.BOOL: dtypes.boolean,
+}
+MAX_RANK = 32
+
+# Fields that may hold a type's elements instead of raw_data, and how many elements one entry holds.
+_FIELDS: dict[int, str] = {
+    _T.FLOAT: "float_data",
+    _T.DOUBLE: "double_data",
+    _T.INT64: "int64_data",
+    _T.UINT64: "uint64_data",
+    _T.UINT32: "uint64_data",
+}
+
+
+def element_type(code: int, where: str | None = None) -> DType:
+    """The element type of a code of `TensorProto.DataType`. Raises UnsupportedError, or ModelError for no code."""
+    found = DTYPES.get(code)
+    if found is not None:
+        return found
+    try:
+        name = _T.DataType.Name(code)
+    except ValueError:
+        raise ModelError("unknown element type", where=where, got=code) from None
+    if name == "UNDEFINED":
+        raise ModelError("the element type is not given", where=where)
+    raise UnsupportedError(f"the element type {name} is not supported", where=where)
+
+
+def to_array(tensor: onnx.TensorProto, where: str, folder: Path | None) -> Any:
+    """The tensor's elements. Raises ModelError when the data does not fit what the tensor claims."""
+    t = element_type(tensor.data_type, where)
+    shape = tuple(tensor.dims)
+    if len(shape) > MAX_RANK or any(d < 0 for d in shape):
+        raise ModelError("the tensor's dimensions make no sense", where=where, got=list(shape))
+    count = math.prod(shape)
+    if tensor.HasField("segment"):
+        raise UnsupportedError("tensors in segments are not supported", where=where)
+    if tensor.data_location == _T.EXTERNAL:
+        raw: Any = _external(tensor, where, folder, _packed_bytes(t, count))
+    elif tensor.HasField("raw_data"):
+        raw = tensor.raw_data
+    else:
+        return _from_field(tensor, t, shape, count, where)
+    if len(raw) != _packed_bytes(t, count):
+        raise ModelError("the tensor's data has the wrong length", where=where,
+                         expected=f"{_packed_bytes(t, count)} bytes for {t}{list(shape)}", got=f"{len(raw)} bytes")  # fmt: skip
+    if t.bits == 4:
+        return _unpack4(np.frombuffer(raw, np.uint8), t, count).reshape(shape)
+    array = np.frombuffer(raw, t.numpy.newbyteorder("<") if t.itemsize > 1 and t.name != "bf16" else t.numpy)
+    if t is dtypes.boolean:
+        array = np.frombuffer(raw, np.uint8) != 0
+    return array.astype(t.numpy, copy=False).reshape(shape)
+
+
+def _packed_bytes(t: DType, count: int) -> int:
+    return (count + 1) // 2 if t.bits == 4 else count * t.itemsize
+
+
+def _unpack4(packed: Any, t: DType, count: int) -> Any:
+    nibbles = np.stack([packed & 15, packed >> 4], axis=-1).reshape(-1)[:count].astype(np.int16)
+    if t.kind == "int":
+        nibbles = np.where(nibbles >= 8, nibbles - 16, nibbles)
+    return nibbles.astype(t.numpy)
+
+
+def _from_field(tensor: onnx.TensorProto, t: DType, shape: tuple[int, ...], count: int, where: str) -> Any:
+    values = getattr(tensor, _FIELDS.get(tensor.data_type, "int32_data"))
+    expected = (count + 1) // 2 if t.bits == 4 and len(values) != count else count
+    if len(values) != expected:
+        raise ModelError("the tensor's data has the wrong length", where=where,
+                         expected=f"{expected} elements for {t}{list(shape)}", got=f"{len(values)}")  # fmt: skip
+    array = np.array(values)
+    if t.bits == 4:
+        return _unpack4(array.astype(np.uint8), t, count).reshape(shape)
+    if t.is_float and t.bits == 16:
+        return array.astype(np.uint16).view(t.numpy).reshape(shape)
+    return array.astype(t.numpy).reshape(shape)
+
+
+def _external(tensor: onnx.TensorProto, where: str, folder: Path | None, expected: int) -> Any:
+    """The bytes of a tensor kept in a file beside the model, mapped rather than read."""
+    entries = {e.key: e.value for e in tensor.external_data}
+    location = entries.get("location", "")
+    if folder is None:
+        raise ModelError("the tensor's data is in another file, but the model was not read from a file", where=where,
+                         got=location)  # fmt: skip
+    path = _inside(folder, location, where)
+    try:
+        offset = int(entries.get("offset") or 0)
+        length = int(entries.get("length") or expected)
+    except ValueError:
+        raise ModelError("the place of the tensor's external data is not a number", where=where) from None
+    size = path.stat().st_size
+    if offset < 0 or length != expected or offset + length > size:
+        raise ModelError("the tensor's external data does not fit its file", where=where,
+                         expected=f"{expected} bytes at {offset} within {size} of {location!r}", got=length)  # fmt: skip
+    if not expected:
+        return b""
+    return np.memmap(path, np.uint8, "r", offset, (expected,))
+
+
+def _inside(folder: Path, location: str, where: str) -> Path:
+    """The path of `location`, which must be a regular file in the folder, reached without links."""
+    relative = Path(location.replace("\\", "/"))
+    if not location or "\0" in location or relative.is_absolute() or ".." in relative.parts or relative.drive:
+        raise ModelError("external data must lie in the model's folder", where=where, got=location)
+    path = folder
+    for part in relative.parts:
+        path = path / part
+        if path.is_symlink():
+            raise ModelError("external data must not be a link", where=where, got=location)
+    if not path.is_file() or os.path.commonpath([path.resolve(), folder.resolve()]) != str(folder.resolve()):
+        raise ModelError("the file of external data is missing", where=where, got=location)
+    return path

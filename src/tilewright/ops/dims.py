@@ -1,0 +1,168 @@
+"""What type rules share: equality of symbolic dimensions, broadcasting, axes, and reading attributes."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from tilewright.arith import prove_equal, simplify
+from tilewright.ir.dtype import DType, f32
+from tilewright.ir.expr import Const, Expr, as_expr, as_int, cast, const, is_const, product
+from tilewright.ir.graph import TensorType
+from tilewright.support.errors import DTypeError, ShapeError
+from tilewright.te import Tensor, compute
+
+Shape = tuple[Expr, ...]
+
+
+def dim(value: Any) -> Expr:
+    """A dimension in canonical form: types are compared by identity of their dimensions."""
+    e = as_expr(int(value) if isinstance(value, np.integer) else value)
+    return e if isinstance(e, Const) or not e.children else simplify(e)
+
+
+def dims(values: Sequence[Any]) -> Shape:
+    return tuple(dim(v) for v in values)
+
+
+def same_dim(a: Expr, b: Expr) -> bool:
+    """True when two dimensions are provably equal."""
+    if a is b:
+        return True
+    if isinstance(a, Const) and isinstance(b, Const):
+        return bool(a.value == b.value)
+    return prove_equal(a, b)
+
+
+def same_shape(a: Sequence[Expr], b: Sequence[Expr]) -> bool:
+    return len(a) == len(b) and all(same_dim(x, y) for x, y in zip(a, b, strict=True))
+
+
+def show(shape: Sequence[Expr]) -> str:
+    return f"[{', '.join(str(d) for d in shape)}]"
+
+
+def broadcast_shapes(*shapes: Sequence[Expr]) -> Shape:
+    """NumPy's broadcasting; a symbol broadcasts only with itself and with 1. Raises ShapeError."""
+    rank = max((len(s) for s in shapes), default=0)
+    result: list[Expr] = [const(1)] * rank
+    for shape in shapes:
+        for i, d in enumerate(shape, rank - len(shape)):
+            if is_const(d, 1) or result[i] is d:
+                continue
+            if is_const(result[i], 1):
+                result[i] = d
+            elif not same_dim(result[i], d):
+                raise ShapeError("the operands' shapes do not broadcast", got=" and ".join(show(s) for s in shapes))
+    return tuple(result)
+
+
+def axis_of(axis: int, rank: int, what: str = "axis") -> int:
+    """A possibly negative axis as a position. Raises ShapeError when there is none."""
+    if not -rank <= axis < rank:
+        raise ShapeError(f"{what} is outside the tensor", expected=f"from {-rank} to {rank - 1}", got=axis)
+    return axis % rank
+
+
+def axes_of(axes: Sequence[int], rank: int) -> tuple[int, ...]:
+    """Axes as sorted positions. Raises ShapeError on an axis outside or named twice."""
+    found = sorted(axis_of(int(a), rank) for a in axes)
+    if len(set(found)) != len(found):
+        raise ShapeError("an axis is named twice", got=list(axes))
+    return tuple(found)
+
+
+def static(d: Any, what: str) -> int:
+    """A dimension that must be a number. Raises ShapeError."""
+    value = as_int(d)
+    if value is None:
+        raise ShapeError(f"{what} must be a number known when compiling", got=d)
+    return value
+
+
+def present(t: TensorType | None, what: str = "an input") -> TensorType:
+    if t is None:
+        raise ShapeError(f"{what} is missing")
+    return t
+
+
+def need(t: Tensor | None) -> Tensor:
+    assert t is not None, "type inference refuses absent inputs"
+    return t
+
+
+def rank_at_least(t: TensorType, rank: int) -> None:
+    if t.rank < rank:
+        raise ShapeError("the rank is too small", expected=f"at least {rank}", got=f"{t.rank} ({t})")
+
+
+def same_dtype(types: Sequence[TensorType]) -> DType:
+    first = types[0].dtype
+    if any(t.dtype is not first for t in types):
+        raise DTypeError("the operands' element types differ", got=" and ".join(t.dtype.name for t in types))
+    return first
+
+
+def check_kind(t: DType, kinds: Sequence[str]) -> None:
+    if t.kind not in kinds:
+        raise DTypeError("the element type does not fit", expected=" or ".join(kinds), got=t)
+
+
+def element_count(shape: Sequence[Expr]) -> Expr:
+    return product(shape)
+
+
+def broadcast_index(tensor: Tensor, point: Sequence[Expr], shape: Sequence[Expr]) -> tuple[Expr, ...]:
+    """The indices of `tensor`'s element that broadcasts to `point` of a result of `shape`."""
+    offset = len(point) - tensor.ndim
+    return tuple(
+        const(0) if is_const(d, 1) and not is_const(whole, 1) else p
+        for d, p, whole in zip(tensor.shape, point[offset:], shape[offset:], strict=True)
+    )
+
+
+def accumulator(t: DType) -> DType:
+    """The type in which values of `t` are summed: 16-bit floats in f32, small integers in their own type."""
+    return f32 if t.is_float and t.bits == 16 else t
+
+
+def wide(values: Any) -> Any:
+    """An array of 16-bit floats as f32, anything else as it is."""
+    array = np.asarray(values)
+    return array.astype(np.float32) if array.dtype.itemsize == 2 and not np.issubdtype(array.dtype, np.integer) else array
+
+
+def in_accumulator(f: Callable[[Sequence[Any]], Any]) -> Callable[[Sequence[Any]], Any]:
+    """A NumPy function of arrays, evaluated in the accumulator's type and rounded to the first array's type."""
+
+    def run(arrays: Sequence[Any]) -> Any:
+        return np.asarray(f([wide(a) for a in arrays])).astype(np.asarray(arrays[0]).dtype)
+
+    return run
+
+
+def narrow(tensor: Tensor, to: DType, name: str) -> Tensor:
+    """A stage that rounds an accumulator to the result's type (nothing when it has it already)."""
+    if tensor.dtype is to:
+        return tensor
+    result: Tensor = compute(tensor.shape, lambda *i: cast(tensor[i], to), name=name)
+    return result
+
+
+def scalar(value: Any, t: DType) -> Const:
+    """A literal of `t`."""
+    return const(float(value) if t.is_float else bool(value) if t.kind == "bool" else int(value), t)
+
+
+def labelled(element: Any, names: Sequence[str]) -> Any:
+    """`element` as a function whose parameters have these names, which become the names of loops."""
+
+    def renamed(*point: Expr) -> Any:
+        return element(*point)
+
+    parameters = [inspect.Parameter(n, inspect.Parameter.POSITIONAL_ONLY) for n in names]
+    renamed.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    return renamed

@@ -1,0 +1,7 @@
+"""Imports every operator family, which registers its operators."""
+
+from __future__ import annotations
+
+from tilewright.ops import conv, index, matmul, norm, pointwise, pool, reduce, shape
+
+__all__ = ["conv", "index", "matmul", "norm", "pointwise", "pool", "reduce", "shape"]

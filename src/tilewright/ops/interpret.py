@@ -1,0 +1,76 @@
+"""Run a graph with the operators' NumPy references: the oracle of everything that compiles graphs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from tilewright.ir.expr import OPS, Const, Expr, Op, Var
+from tilewright.ir.graph import Graph, Value
+from tilewright.ops.registry import get
+from tilewright.support.errors import CallError, VerifyError
+
+
+def run_graph(graph: Graph, inputs: Mapping[str, Any], params: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """The outputs by name. Symbolic dimensions are bound by the inputs' shapes.
+
+    Raises CallError for arguments that do not fit, VerifyError when an operator's reference disagrees with its type.
+    """
+    symbols: dict[Var, int] = {}
+    arrays: dict[Value, Any] = {}
+    for source, values in ((inputs, graph.inputs), (params or {}, graph.params)):
+        for value in values:
+            if value.name not in source:
+                raise CallError("an argument is missing", where=f"graph {graph.name}: {value.name!r}")
+            arrays[value] = np.asarray(source[value.name])
+            _bind(value, arrays[value], symbols)
+    for node in graph.nodes:
+        given = [None if v is None else arrays[v] for v in node.inputs]
+        attrs = {name: evaluate_attr(v, symbols) for name, v in node.attrs}
+        results = get(node.op).reference(given, attrs)
+        for value, result in zip(node.outputs, results, strict=True):
+            arrays[value] = np.asarray(result)
+            _check(node.op, value, arrays[value], symbols)
+    return {v.name: arrays[v] for v in graph.outputs}
+
+
+def evaluate(e: Expr, symbols: Mapping[Var, int]) -> Any:
+    """The number that a dimension has."""
+    match e:
+        case Const(value):
+            return value
+        case Var():
+            return symbols[e]
+        case Op(name, args):
+            values = [np.asarray(evaluate(a, symbols), a.dtype.numpy) for a in args]
+            return np.asarray(OPS[name].numpy(*values)).astype(e.dtype.numpy).item()
+    raise TypeError(f"{e} is not an expression of symbols")
+
+
+def evaluate_attr(value: Any, symbols: Mapping[Var, int]) -> Any:
+    """An attribute with its symbols replaced by numbers."""
+    if isinstance(value, tuple):
+        return tuple(evaluate_attr(v, symbols) for v in value)
+    return evaluate(value, symbols) if isinstance(value, Expr) else value
+
+
+def _bind(value: Value, array: Any, symbols: dict[Var, int]) -> None:
+    if array.dtype != value.dtype.numpy or array.ndim != value.type.rank:
+        raise CallError("an argument has the wrong type", where=repr(value.name), expected=value.type,
+                        got=f"{array.dtype}{list(array.shape)}")  # fmt: skip
+    for d, extent in zip(value.shape, array.shape, strict=True):
+        if isinstance(d, Var):
+            symbols.setdefault(d, extent)
+    for d, extent in zip(value.shape, array.shape, strict=True):
+        if evaluate(d, symbols) != extent:
+            raise CallError("an argument has the wrong shape", where=repr(value.name), expected=value.type,
+                            got=list(array.shape))  # fmt: skip
+
+
+def _check(op: str, value: Value, array: Any, symbols: Mapping[Var, int]) -> None:
+    expected = tuple(evaluate(d, symbols) for d in value.shape)
+    if array.dtype != value.dtype.numpy or array.shape != expected:
+        raise VerifyError(f"the reference of {op} does not give what its type rule says", where=repr(value.name),
+                          expected=f"{value.dtype}{list(expected)}", got=f"{array.dtype}{list(array.shape)}")  # fmt: skip

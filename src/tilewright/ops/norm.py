@@ -1,0 +1,237 @@
+"""Softmax and the normalisations: several stages over rows, so that one kernel keeps the row in cache."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from tilewright import te
+from tilewright.ir.expr import Expr, call, cast, const, is_const, maximum, minimum, select
+from tilewright.ir.graph import TensorType
+from tilewright.ops.dims import (
+    accumulator,
+    axis_of,
+    broadcast_index,
+    broadcast_shapes,
+    check_kind,
+    need,
+    present,
+    rank_at_least,
+    same_dtype,
+    same_shape,
+    scalar,
+    wide,
+)
+from tilewright.ops.reduce import count, reduce_stage
+from tilewright.ops.registry import Attrs, OpDef, Types, register
+from tilewright.support.errors import ShapeError
+from tilewright.te import Tensor
+
+Tensors = Sequence[Tensor | None]
+Out = tuple[TensorType, ...]
+
+
+def _kept(axes: Sequence[int], point: Sequence[Expr]) -> tuple[Expr, ...]:
+    """The point of a reduced tensor (with kept dimensions) that belongs to `point`."""
+    return tuple(const(0) if k in axes else p for k, p in enumerate(point))
+
+
+# --- softmax --------------------------------------------------------------------------------------------------------
+
+
+def _softmax_infer(types: Types, attrs: Attrs) -> Out:
+    t = present(types[0])
+    check_kind(t.dtype, ("float",))
+    axis_of(attrs["axis"], t.rank)
+    return (t,)
+
+
+def _softmax_compute(inputs: Tensors, attrs: Attrs, out: Out) -> tuple[Tensor, ...]:
+    x, (type,) = need(inputs[0]), out
+    axes = (attrs["axis"] % x.ndim,)
+    acc = accumulator(x.dtype)
+    top = reduce_stage(x, axes, True, te.max, lambda e: cast(e, acc), "top")
+    e = te.compute(x.shape, lambda *i: te.exp(cast(x[i], acc) - top[_kept(axes, i)]), name="exponent")
+    total = reduce_stage(e, axes, True, te.sum, lambda v: v, "total")
+    return (te.compute(x.shape, lambda *i: cast(e[i] / total[_kept(axes, i)], type.dtype), name="softmax"),)
+
+
+def _log_softmax_compute(inputs: Tensors, attrs: Attrs, out: Out) -> tuple[Tensor, ...]:
+    x, (type,) = need(inputs[0]), out
+    axes = (attrs["axis"] % x.ndim,)
+    acc = accumulator(x.dtype)
+    top = reduce_stage(x, axes, True, te.max, lambda e: cast(e, acc), "top")
+    e = te.compute(x.shape, lambda *i: te.exp(cast(x[i], acc) - top[_kept(axes, i)]), name="exponent")
+    total = reduce_stage(e, axes, True, te.sum, lambda v: v, "total")
+
+    def element(*i: Expr) -> Expr:
+        row = _kept(axes, i)
+        return cast(cast(x[i], acc) - top[row] - te.log(total[row]), type.dtype)
+
+    return (te.compute(x.shape, element, name="log_softmax"),)
+
+
+def _softmax_numpy(arrays: Sequence[Any], attrs: Attrs) -> tuple[Any, ...]:
+    x = wide(arrays[0])
+    with np.errstate(all="ignore"):
+        e = np.exp(x - np.max(x, axis=attrs["axis"], keepdims=True))
+        return ((e / np.sum(e, axis=attrs["axis"], keepdims=True)).astype(np.asarray(arrays[0]).dtype),)
+
+
+def _log_softmax_numpy(arrays: Sequence[Any], attrs: Attrs) -> tuple[Any, ...]:
+    x = wide(arrays[0])
+    with np.errstate(all="ignore"):
+        shifted = x - np.max(x, axis=attrs["axis"], keepdims=True)
+        total = np.sum(np.exp(shifted), axis=attrs["axis"], keepdims=True)
+        return ((shifted - np.log(total)).astype(np.asarray(arrays[0]).dtype),)
+
+
+register(OpDef("softmax", "reduction", _softmax_infer, _softmax_numpy, compute=_softmax_compute))
+register(OpDef("log_softmax", "reduction", _softmax_infer, _log_softmax_numpy, compute=_log_softmax_compute))
+
+
+# --- layer norm and RMS norm ----------------------------------------------------------------------------------------
+
+
+def _layer_norm_infer(types: Types, attrs: Attrs) -> Out:
+    """Inputs x, scale?, bias? (broadcasting to x); normalises over the axes from `axis` on; `epsilon`."""
+    x = present(types[0])
+    check_kind(x.dtype, ("float",))
+    axis_of(attrs["axis"], x.rank)
+    given = [t for t in types if t is not None]
+    same_dtype(given)
+    for t in given[1:]:
+        if not same_shape(broadcast_shapes(x.shape, t.shape), x.shape):
+            raise ShapeError("scale and bias must broadcast to the input", expected=x, got=t)
+    return (x,)
+
+
+def _affine(e: Expr, inputs: Tensors, point: Sequence[Expr], shape: Sequence[Expr]) -> Expr:
+    """`e * scale + bias` as far as they are given."""
+    for k, combine in ((1, "mul"), (2, "add")):
+        t = inputs[k] if len(inputs) > k else None
+        if t is not None:
+            e = call(combine, e, cast(t[broadcast_index(t, point, shape)], e.dtype))
+    return e
+
+
+def _layer_norm_compute(inputs: Tensors, attrs: Attrs, out: Out) -> tuple[Tensor, ...]:
+    """Two passes over the row: the mean, then the mean square deviation from it."""
+    x, (type,) = need(inputs[0]), out
+    axes = tuple(range(attrs["axis"] % x.ndim, x.ndim))
+    acc = accumulator(x.dtype)
+    scale = scalar(1.0, acc) / cast(count(x, axes), acc)
+    total = reduce_stage(x, axes, True, te.sum, lambda e: cast(e, acc), "total")
+    mean = te.compute(total.shape, lambda *i: total[i] * scale, name="mean")
+    centered = te.compute(x.shape, lambda *i: cast(x[i], acc) - mean[_kept(axes, i)], name="centered")
+    squares = reduce_stage(centered, axes, True, te.sum, lambda e: e * e, "squares")
+    epsilon = scalar(attrs["epsilon"], acc)
+    inverse = te.compute(total.shape, lambda *i: _one(acc) / te.sqrt(squares[i] * scale + epsilon), name="inverse")
+
+    def element(*i: Expr) -> Expr:
+        return cast(_affine(centered[i] * inverse[_kept(axes, i)], inputs, i, x.shape), type.dtype)
+
+    return (te.compute(x.shape, element, name="layer_norm"),)
+
+
+def _one(t: Any) -> Expr:
+    return scalar(1.0, t)
+
+
+def _layer_norm_numpy(arrays: Sequence[Any], attrs: Attrs) -> tuple[Any, ...]:
+    x = wide(arrays[0])
+    axes = tuple(range(attrs["axis"] % x.ndim, x.ndim))
+    centered = x - np.mean(x, axis=axes, keepdims=True)
+    variance = np.mean(centered * centered, axis=axes, keepdims=True)
+    return (_affine_numpy(centered / np.sqrt(variance + np.asarray(attrs["epsilon"], x.dtype)), arrays),)
+
+
+def _affine_numpy(y: Any, arrays: Sequence[Any]) -> Any:
+    if len(arrays) > 1 and arrays[1] is not None:
+        y = y * wide(arrays[1])
+    if len(arrays) > 2 and arrays[2] is not None:
+        y = y + wide(arrays[2])
+    return y.astype(np.asarray(arrays[0]).dtype)
+
+
+def _rms_norm_compute(inputs: Tensors, attrs: Attrs, out: Out) -> tuple[Tensor, ...]:
+    x, (type,) = need(inputs[0]), out
+    axes = tuple(range(attrs["axis"] % x.ndim, x.ndim))
+    acc = accumulator(x.dtype)
+    scale = scalar(1.0, acc) / cast(count(x, axes), acc)
+    epsilon = scalar(attrs["epsilon"], acc)
+    squares = reduce_stage(x, axes, True, te.sum, lambda e: cast(e, acc) * cast(e, acc), "squares")
+    inverse = te.compute(squares.shape, lambda *i: _one(acc) / te.sqrt(squares[i] * scale + epsilon), name="inverse")
+
+    def element(*i: Expr) -> Expr:
+        return cast(_affine(cast(x[i], acc) * inverse[_kept(axes, i)], inputs, i, x.shape), type.dtype)
+
+    return (te.compute(x.shape, element, name="rms_norm"),)
+
+
+def _rms_norm_numpy(arrays: Sequence[Any], attrs: Attrs) -> tuple[Any, ...]:
+    x = wide(arrays[0])
+    axes = tuple(range(attrs["axis"] % x.ndim, x.ndim))
+    square = np.mean(x * x, axis=axes, keepdims=True)
+    return (_affine_numpy(x / np.sqrt(square + np.asarray(attrs["epsilon"], x.dtype)), arrays),)
+
+
+register(OpDef("layer_norm", "reduction", _layer_norm_infer, _layer_norm_numpy, compute=_layer_norm_compute))
+register(OpDef("rms_norm", "reduction", _layer_norm_infer, _rms_norm_numpy, compute=_rms_norm_compute))
+
+
+# --- local response normalisation -----------------------------------------------------------------------------------
+
+
+def _lrn_infer(types: Types, attrs: Attrs) -> Out:
+    """x / (bias + alpha / size * sum of squares over `size` channels) ** beta."""
+    x = present(types[0])
+    check_kind(x.dtype, ("float",))
+    rank_at_least(x, 2)
+    return (x,)
+
+
+def _lrn_compute(inputs: Tensors, attrs: Attrs, out: Out) -> tuple[Tensor, ...]:
+    x, (type,) = need(inputs[0]), out
+    acc = accumulator(x.dtype)
+    size = attrs["size"]
+    before = (size - 1) // 2
+    channels = x.shape[1]
+    k = te.reduce_axis(size, "k")
+
+    def window(n: Expr, c: Expr, *rest: Expr) -> Any:
+        at = c + k.var - before
+        inside = (at >= 0) & (at < channels)
+        value = cast(x[(n, minimum(maximum(at, 0), channels - 1), *rest)], acc)
+        return te.sum(select(inside, value * value, scalar(0, acc)), axis=k)
+
+    squares = te.compute(x.shape, lambda *i: window(*i), name="squares")
+    alpha, beta, bias = (scalar(attrs[a], acc) for a in ("alpha", "beta", "bias"))
+    ratio = alpha / scalar(size, acc)
+
+    def element(*i: Expr) -> Expr:
+        base = bias + ratio * squares[i]
+        # x ** -0.75 is two square roots; the general power is a logarithm and an exponential.
+        if is_const(beta, 0.75):
+            root = te.sqrt(base)
+            return cast(cast(x[i], acc) / (root * te.sqrt(root)), type.dtype)
+        return cast(cast(x[i], acc) / te.power(base, beta), type.dtype)
+
+    return (te.compute(x.shape, element, name="lrn"),)
+
+
+def _lrn_numpy(arrays: Sequence[Any], attrs: Attrs) -> tuple[Any, ...]:
+    x = wide(arrays[0])
+    size = attrs["size"]
+    before = (size - 1) // 2
+    widths = [(0, 0)] * x.ndim
+    widths[1] = (before, size - 1 - before)
+    padded = np.pad(x * x, widths)
+    total = sum(np.take(padded, np.arange(x.shape[1]) + k, axis=1) for k in range(size))
+    y = x / (attrs["bias"] + attrs["alpha"] / size * total) ** attrs["beta"]
+    return (y.astype(np.asarray(arrays[0]).dtype),)
+
+
+register(OpDef("lrn", "reduction", _lrn_infer, _lrn_numpy, compute=_lrn_compute))

@@ -1,0 +1,322 @@
+"""Pointwise operators with broadcasting: those of `ir.expr.OPS` and the activations made of them.
+
+Floating point types of 16 bits are computed in f32 and rounded once, which equals rounding each operation.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from tilewright.ir.dtype import DType, boolean, f32
+from tilewright.ir.expr import OPS, Expr, call, cast, const, maximum, minimum, select
+from tilewright.ir.graph import TensorType
+from tilewright.ops.dims import broadcast_index, broadcast_shapes, check_kind, need, present, same_dtype, scalar, wide
+from tilewright.ops.registry import Attrs, OpDef, Types, register
+from tilewright.support.errors import DTypeError
+from tilewright.te import Tensor, compute
+
+Scalars = Sequence[Expr]
+Body = Callable[[Scalars, Attrs], Expr]
+TypeRule = Callable[[Sequence[TensorType], Attrs], DType]
+
+
+def _arity(types: Types, arity: int) -> list[TensorType]:
+    if len(types) != arity:
+        raise DTypeError("wrong number of operands", expected=arity, got=len(types))
+    return [present(t) for t in types]
+
+
+def _wide(e: Expr) -> Expr:
+    return cast(e, f32) if e.dtype.is_float and e.dtype.bits == 16 else e
+
+
+def pointwise(
+    name: str,
+    arity: int,
+    body: Body,
+    reference: Callable[..., Any],
+    result: TypeRule,
+) -> OpDef:
+    """Register an operator whose element is `body` of the operands' elements."""
+
+    def infer(types: Types, attrs: Attrs) -> tuple[TensorType, ...]:
+        given = _arity(types, arity)
+        layout = next((t.layout for t in given if t.layout), "")
+        return (TensorType(result(given, attrs), broadcast_shapes(*(t.shape for t in given)), layout),)
+
+    def tensor_expression(inputs: Sequence[Tensor | None], attrs: Attrs, out: tuple[TensorType, ...]) -> Any:
+        tensors = [need(t) for t in inputs]
+        (type,) = out
+
+        def element(*point: Expr) -> Expr:
+            args = [_wide(t[broadcast_index(t, point, type.shape)]) for t in tensors]
+            return cast(body(args, attrs), type.dtype)
+
+        return (compute(type.shape, element, name=name),)
+
+    def numpy(arrays: Sequence[Any], attrs: Attrs) -> tuple[Any, ...]:
+        types = [TensorType(_dtype_of(a), ()) for a in arrays]
+        value = reference(*(wide(a) for a in arrays), **attrs)
+        return (np.asarray(value).astype(result(types, attrs).numpy),)
+
+    return register(OpDef(name, "pointwise", infer, numpy, compute=tensor_expression))
+
+
+def _dtype_of(array: Any) -> DType:
+    from tilewright.ir.dtype import dtype
+
+    return dtype(np.asarray(array).dtype)
+
+
+def same(*kinds: str) -> TypeRule:
+    """All operands of one type of these kinds, which is the result's too."""
+
+    def rule(types: Sequence[TensorType], attrs: Attrs) -> DType:
+        t = same_dtype(types)
+        check_kind(t, kinds)
+        return t
+
+    return rule
+
+
+def to_bool(*kinds: str) -> TypeRule:
+    """All operands of one type of these kinds; the result is bool."""
+    operands = same(*kinds)
+
+    def rule(types: Sequence[TensorType], attrs: Attrs) -> DType:
+        operands(types, attrs)
+        return boolean
+
+    return rule
+
+
+_real = same("float")
+
+
+def _quiet(f: Callable[..., Any]) -> Callable[..., Any]:
+    def run(*args: Any, **attrs: Any) -> Any:
+        with np.errstate(all="ignore"):
+            return f(*args, **attrs)
+
+    return run
+
+
+def _scalar_operator(name: str) -> None:
+    info = OPS[name]
+    rule = to_bool(*info.kinds) if info.rule == "bool" else same(*info.kinds)
+    pointwise(name, info.arity, lambda x, _: call(name, *x), _quiet(info.numpy), rule)
+
+
+for _name, _info in OPS.items():
+    if _info.rule in ("same", "bool", "logic") and _name != "fma":
+        _scalar_operator(_name)
+
+
+pointwise("identity", 1, lambda x, _: x[0], lambda x: x, same("float", "int", "uint", "bool"))
+
+
+# --- selection and conversion ---------------------------------------------------------------------------------------
+
+
+def _select_type(types: Sequence[TensorType], attrs: Attrs) -> DType:
+    if types[0].dtype is not boolean:
+        raise DTypeError("the condition must be bool", got=types[0].dtype)
+    return same_dtype(types[1:])
+
+
+def _cast_numpy(x: Any, dtype: DType) -> Any:
+    """Floats to integers truncate and saturate, NaN becomes 0; integers wrap."""
+    array = np.asarray(x)
+    if dtype.is_int and not np.issubdtype(array.dtype, np.integer) and array.dtype != np.bool_:
+        wide_values = array.astype(np.float64)
+        inside = np.where(np.isnan(wide_values), 0.0, np.trunc(wide_values))
+        low, high = int(dtype.min), int(dtype.max)
+        exact = np.where((inside > low) & (inside < high), inside, 0.0).astype(np.int64 if low < 0 else np.uint64)
+        limits = np.where(inside >= high, high, low).astype(exact.dtype)
+        return np.where((inside > low) & (inside < high), exact, limits).astype(dtype.numpy)
+    if dtype is boolean:
+        return array.astype(np.float64) != 0 if dtype is not _dtype_of(array) else array
+    if dtype.is_int and dtype.bits == 4:
+        return array.astype(np.int64).astype(np.uint8).astype(dtype.numpy)
+    return array.astype(dtype.numpy)
+
+
+def _bitcast_type(types: Sequence[TensorType], attrs: Attrs) -> DType:
+    to: DType = attrs["dtype"]
+    if to.bits != types[0].dtype.bits:
+        raise DTypeError("a bit cast keeps the width", expected=f"{types[0].dtype.bits} bits", got=to)
+    return to
+
+
+pointwise("select", 3, lambda x, _: select(x[0], x[1], x[2]), np.where, _select_type)
+pointwise("copy", 1, lambda x, _: x[0], lambda x: x, lambda types, _: types[0].dtype)
+pointwise("xor", 2, lambda x, _: call("ne", x[0], x[1]), np.logical_xor, same("bool"))
+
+
+def _register_casts() -> None:
+    def infer(types: Types, attrs: Attrs) -> tuple[TensorType, ...]:
+        (t,) = _arity(types, 1)
+        to = _bitcast_type([t], attrs) if attrs.get("bits") else attrs["dtype"]
+        return (TensorType(to, t.shape, t.layout),)
+
+    def element(x: Expr, attrs: Attrs) -> Expr:
+        from tilewright.ir.expr import Op
+
+        return Op("bitcast", (x,), attrs["dtype"]) if attrs.get("bits") else cast(x, attrs["dtype"])
+
+    def tensor_expression(inputs: Sequence[Tensor | None], attrs: Attrs, out: tuple[TensorType, ...]) -> Any:
+        x = need(inputs[0])
+        return (compute(x.shape, lambda *i: element(x[i], attrs), name="cast"),)
+
+    def numpy(arrays: Sequence[Any], attrs: Attrs) -> tuple[Any, ...]:
+        with np.errstate(all="ignore"):
+            if attrs.get("bits"):
+                return (np.asarray(arrays[0]).view(attrs["dtype"].numpy),)
+            return (_cast_numpy(arrays[0], attrs["dtype"]),)
+
+    register(OpDef("cast", "pointwise", infer, numpy, compute=tensor_expression))
+
+
+_register_casts()
+
+
+# --- activations ----------------------------------------------------------------------------------------------------
+
+
+def activation(name: str, body: Body, reference: Callable[..., Any], rule: TypeRule = _real, arity: int = 1) -> None:
+    pointwise(name, arity, body, _quiet(reference), rule)
+
+
+def _c(value: float, like: Expr) -> Expr:
+    return scalar(value, like.dtype)
+
+
+def _clip(x: Scalars, attrs: Attrs) -> Expr:
+    e = x[0]
+    if attrs.get("min") is not None:
+        e = maximum(e, _c(attrs["min"], e))
+    if attrs.get("max") is not None:
+        e = minimum(e, _c(attrs["max"], e))
+    return e
+
+
+def _clip_numpy(x: Any, min: Any = None, max: Any = None) -> Any:
+    if min is not None:
+        x = np.maximum(x, np.asarray(min, x.dtype))
+    return x if max is None else np.minimum(x, np.asarray(max, x.dtype))
+
+
+def _sign(e: Expr) -> Expr:
+    zero = select(call("isnan", e), e, _c(0, e)) if e.dtype.is_float else _c(0, e)
+    negative = zero if e.dtype.kind == "uint" else select(e < 0, _c(-1, e), zero)
+    return select(e > 0, _c(1, e), negative)
+
+
+def _softplus(e: Expr) -> Expr:
+    return maximum(e, _c(0, e)) + call("log1p", call("exp", -call("abs", e)))
+
+
+def _softplus_numpy(x: Any) -> Any:
+    return np.maximum(x, 0) + np.log1p(np.exp(-np.abs(x)))
+
+
+def _gelu(e: Expr, approximate: str) -> Expr:
+    if approximate == "tanh":
+        inner = _c(math.sqrt(2 / math.pi), e) * (e + _c(0.044715, e) * e * e * e)
+        return _c(0.5, e) * e * (_c(1, e) + call("tanh", inner))
+    return _c(0.5, e) * e * (_c(1, e) + call("erf", e * _c(math.sqrt(0.5), e)))
+
+
+def _gelu_numpy(x: Any, approximate: str = "none") -> Any:
+    if approximate == "tanh":
+        return 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
+    return 0.5 * x * (1 + OPS["erf"].numpy(x * math.sqrt(0.5)))
+
+
+def _hard_sigmoid(e: Expr, alpha: float, beta: float) -> Expr:
+    return minimum(maximum(_c(alpha, e) * e + _c(beta, e), _c(0, e)), _c(1, e))
+
+
+def _isinf(e: Expr, attrs: Attrs) -> Expr:
+    positive = call("eq", e, _c(math.inf, e)) if attrs.get("positive", True) else const(False)
+    negative = call("eq", e, _c(-math.inf, e)) if attrs.get("negative", True) else const(False)
+    return positive | negative
+
+
+activation("relu", lambda x, _: maximum(x[0], _c(0, x[0])), lambda x: np.maximum(x, 0), same("float", "int"))
+activation("clip", _clip, _clip_numpy, same("float", "int", "uint"))
+activation("sign", lambda x, _: _sign(x[0]), np.sign, same("float", "int", "uint"))
+activation("reciprocal", lambda x, _: _c(1, x[0]) / x[0], lambda x: 1 / x)
+activation(
+    "leaky_relu",
+    lambda x, a: select(x[0] < 0, _c(a["alpha"], x[0]) * x[0], x[0]),
+    lambda x, alpha: np.where(x < 0, alpha * x, x),
+)
+activation(
+    "prelu",
+    lambda x, _: select(x[0] < 0, x[1] * x[0], x[0]),
+    lambda x, slope: np.where(x < 0, slope * x, x),
+    same("float", "int", "uint"),
+    arity=2,
+)
+activation(
+    "elu",
+    lambda x, a: select(x[0] > 0, x[0], _c(a["alpha"], x[0]) * (call("exp", x[0]) - _c(1, x[0]))),
+    lambda x, alpha: np.where(x > 0, x, alpha * (np.exp(x) - 1)),
+)
+activation(
+    "selu",
+    lambda x, a: _c(a["gamma"], x[0])
+    * select(x[0] > 0, x[0], _c(a["alpha"], x[0]) * (call("exp", x[0]) - _c(1, x[0]))),
+    lambda x, alpha, gamma: gamma * np.where(x > 0, x, alpha * (np.exp(x) - 1)),
+)
+activation(
+    "celu",
+    lambda x, a: maximum(x[0], _c(0, x[0]))
+    + minimum(_c(a["alpha"], x[0]) * (call("exp", x[0] / _c(a["alpha"], x[0])) - _c(1, x[0])), _c(0, x[0])),
+    lambda x, alpha: np.maximum(x, 0) + np.minimum(0, alpha * (np.exp(x / alpha) - 1)),
+)
+activation("softplus", lambda x, _: _softplus(x[0]), _softplus_numpy)
+activation("softsign", lambda x, _: x[0] / (_c(1, x[0]) + call("abs", x[0])), lambda x: x / (1 + np.abs(x)))
+activation("mish", lambda x, _: x[0] * call("tanh", _softplus(x[0])), lambda x: x * np.tanh(_softplus_numpy(x)))
+activation("gelu", lambda x, a: _gelu(x[0], a.get("approximate", "none")), _gelu_numpy)
+activation(
+    "swish",
+    lambda x, a: x[0] * call("sigmoid", _c(a["alpha"], x[0]) * x[0]),
+    lambda x, alpha: x * OPS["sigmoid"].numpy(alpha * x),
+)
+activation(
+    "hard_sigmoid",
+    lambda x, a: _hard_sigmoid(x[0], a["alpha"], a["beta"]),
+    lambda x, alpha, beta: np.clip(alpha * x + beta, 0, 1),
+)
+activation(
+    "hard_swish",
+    lambda x, _: x[0] * _hard_sigmoid(x[0], 1 / 6, 0.5),
+    lambda x: x * np.clip(x / 6 + 0.5, 0, 1),
+)
+activation(
+    "thresholded_relu",
+    lambda x, a: select(x[0] > _c(a["alpha"], x[0]), x[0], _c(0, x[0])),
+    lambda x, alpha: np.where(x > alpha, x, 0),
+)
+activation(
+    "shrink",
+    lambda x, a: select(
+        x[0] < _c(-a["lambd"], x[0]),
+        x[0] + _c(a["bias"], x[0]),
+        select(x[0] > _c(a["lambd"], x[0]), x[0] - _c(a["bias"], x[0]), _c(0, x[0])),
+    ),
+    lambda x, lambd, bias: np.where(x < -lambd, x + bias, np.where(x > lambd, x - bias, 0)),
+    same("float", "int"),
+)
+activation(
+    "detect_inf",
+    lambda x, a: _isinf(x[0], a),
+    lambda x, positive=True, negative=True: (positive & np.isposinf(x)) | (negative & np.isneginf(x)),
+    to_bool("float"),
+)

@@ -1,0 +1,306 @@
+"""Pooling: maximum (with indices), average and Lp over windows."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from tilewright import te
+from tilewright.ir.dtype import DType, i64
+from tilewright.ir.expr import Expr, as_int, call, cast, const, maximum, minimum, select
+from tilewright.ir.graph import TensorType
+from tilewright.ops.conv import KERNEL, SPATIAL, pad_stage
+from tilewright.ops.dims import accumulator, check_kind, dim, labelled, narrow, need, present, scalar, wide
+from tilewright.ops.registry import Attrs, OpDef, Types, register
+from tilewright.support.errors import ShapeError
+from tilewright.te import Tensor
+
+Tensors = Sequence[Tensor | None]
+Out = tuple[TensorType, ...]
+
+
+def pooled_extent(extent: Expr, kernel: int, before: int, after: int, stride: int, dilation: int, ceil: bool) -> Expr:
+    """Windows along one dimension. With `ceil` a last partial window counts if it starts inside the input or the
+    padding before it."""
+    span = dilation * (kernel - 1) + 1
+    room = extent + (before + after - span)
+    size = dim((room + (stride - 1)) // stride + 1 if ceil else room // stride + 1)
+    number = as_int(size)
+    if number is None:
+        if ceil and stride > 1:
+            size = dim(minimum(size, (extent + (before - 1)) // stride + 1))
+        return size
+    if ceil and (number - 1) * stride >= static_value(extent) + before:
+        number -= 1
+    if number < 1:
+        raise ShapeError("the window is larger than the padded input", expected=f"at most {extent + before + after}",
+                         got=span)  # fmt: skip
+    return const(number)
+
+
+def static_value(e: Expr) -> int:
+    value = as_int(e)
+    assert value is not None
+    return value
+
+
+def _infer_shape(types: Types, attrs: Attrs) -> TensorType:
+    """Attributes `kernel`, `strides`, `dilations`, `pads` (befores, afters), `ceil_mode`."""
+    x = present(types[0])
+    rank = x.rank - 2
+    if rank not in SPATIAL:
+        raise ShapeError("pooling has 1 to 3 spatial dimensions", got=x)
+    for name, length in (("kernel", rank), ("strides", rank), ("dilations", rank), ("pads", 2 * rank)):
+        if len(attrs[name]) != length:
+            raise ShapeError(f"{name} has the wrong length", expected=length, got=len(attrs[name]))
+    if any(v < 1 for name in ("kernel", "strides", "dilations") for v in attrs[name]) or min(attrs["pads"]) < 0:
+        raise ShapeError("kernel, strides and dilations must be positive and pads not negative")
+    pads = attrs["pads"]
+    spatial = tuple(
+        pooled_extent(x.shape[2 + k], attrs["kernel"][k], pads[k], pads[rank + k], attrs["strides"][k],
+                      attrs["dilations"][k], bool(attrs.get("ceil_mode")))
+        for k in range(rank)
+    )  # fmt: skip
+    return TensorType(x.dtype, (*x.shape[:2], *spatial))
+
+
+def _after(x: Tensor, attrs: Attrs, out: Sequence[Expr]) -> list[Expr]:
+    """How much must stand behind each dimension so that every window lies inside."""
+    rank = x.ndim - 2
+    result: list[Expr] = []
+    for k in range(rank):
+        if not attrs.get("ceil_mode"):
+            result.append(const(attrs["pads"][rank + k]))
+            continue
+        span = attrs["dilations"][k] * (attrs["kernel"][k] - 1) + 1
+        end = (out[2 + k] - 1) * attrs["strides"][k] + span - attrs["pads"][k]
+        result.append(dim(maximum(end - x.shape[2 + k], 0)))
+    return result
+
+
+def _windows(x: Tensor, attrs: Attrs, out: TensorType, fill: Expr, reducer: Any, value: Any, name: str) -> Tensor:
+    """Reduce `value` of each element of each window of the padded input."""
+    rank = x.ndim - 2
+    padded = pad_stage(x, attrs["pads"], fill, _after(x, attrs, out.shape))
+    taps = [te.reduce_axis(attrs["kernel"][k], KERNEL[rank][k]) for k in range(rank)]
+
+    def element(n: Expr, c: Expr, *space: Expr) -> Any:
+        at = [p * s + t.var * d
+              for p, s, t, d in zip(space, attrs["strides"], taps, attrs["dilations"], strict=True)]  # fmt: skip
+        return reducer(value(padded[(n, c, *at)]), axis=taps)
+
+    result: Tensor = te.compute(out.shape, labelled(element, ("n", "c", *SPATIAL[rank])), name=name)
+    return result
+
+
+# --- maximum --------------------------------------------------------------------------------------------------------
+
+
+def _max_infer(types: Types, attrs: Attrs) -> Out:
+    return (_infer_shape(types, attrs),)
+
+
+def _max_compute(inputs: Tensors, attrs: Attrs, out: Out) -> tuple[Tensor, ...]:
+    x = need(inputs[0])
+    return (_windows(x, attrs, out[0], const(x.dtype.min, x.dtype), te.max, lambda e: e, "max_pool"),)
+
+
+def _window_views(x: Any, attrs: Attrs, fill: Any, out: Sequence[int]) -> list[Any]:
+    """For each tap of the window the elements it sees, shaped like the output."""
+    rank = x.ndim - 2
+    widths = [(0, 0), (0, 0)]
+    for k in range(rank):
+        span = attrs["dilations"][k] * (attrs["kernel"][k] - 1) + 1
+        end = (out[k] - 1) * attrs["strides"][k] + span - attrs["pads"][k]
+        widths.append((attrs["pads"][k], max(end - x.shape[2 + k], attrs["pads"][rank + k])))
+    padded = np.pad(x, widths, constant_values=fill)
+    views = []
+    for taps in itertools.product(*(range(k) for k in attrs["kernel"])):
+        window = tuple(slice(t * d, t * d + (o - 1) * s + 1, s)
+                       for t, d, o, s in zip(taps, attrs["dilations"], out, attrs["strides"], strict=True))  # fmt: skip
+        views.append(padded[(slice(None), slice(None), *window)])
+    return views
+
+
+def _out_extents(x: Any, attrs: Attrs) -> list[int]:
+    from tilewright.ir.dtype import dtype
+
+    t = TensorType(dtype(x.dtype), tuple(const(d) for d in x.shape))
+    return [static_value(d) for d in _infer_shape([t], attrs).shape[2:]]
+
+
+def _max_numpy(arrays: Sequence[Any], attrs: Attrs) -> tuple[Any, ...]:
+    x = np.asarray(arrays[0])
+    fill = -np.inf if not np.issubdtype(x.dtype, np.integer) else np.iinfo(x.dtype).min
+    views = _window_views(x, attrs, fill, _out_extents(x, attrs))
+    result = views[0]
+    for view in views[1:]:
+        result = np.maximum(result, view)
+    return (np.ascontiguousarray(result),)
+
+
+register(OpDef("max_pool", "reduction", _max_infer, _max_numpy, compute=_max_compute))
+
+
+# --- indices of the maxima ------------------------------------------------------------------------------------------
+
+
+def _indices_infer(types: Types, attrs: Attrs) -> Out:
+    """As `max_pool`; gives the flat index in the whole input of each window's first maximum. `storage_order` 1 counts
+    the spatial part in column-major order."""
+    t = _infer_shape(types, attrs)
+    return (TensorType(i64, t.shape),)
+
+
+def _flat(x_shape: Sequence[Expr], point: Sequence[Expr], storage_order: int) -> Expr:
+    order = list(range(2, len(x_shape)))
+    if storage_order:
+        order.reverse()
+    index = point[0] * x_shape[1] + point[1]
+    for k in range(2, len(x_shape)):
+        index = index * x_shape[k]
+    within: Expr = const(0)
+    for k in order:
+        within = within * x_shape[k] + point[k]
+    return index + within
+
+
+def _first_max() -> Any:
+    def combine(a: Any, b: Any) -> Any:
+        takes = (b[0] > a[0]) | (call("eq", a[0], b[0]) & (b[1] < a[1]))
+        return select(takes, b[0], a[0]), select(takes, b[1], a[1])
+
+    return te.comm_reducer(combine, lambda v, i: (const(v.min, v), const(i.max, i)), "argmax")
+
+
+def _indices_compute(inputs: Tensors, attrs: Attrs, out: Out) -> tuple[Tensor, ...]:
+    x = need(inputs[0])
+    rank = x.ndim - 2
+    taps = [te.reduce_axis(attrs["kernel"][k], KERNEL[rank][k]) for k in range(rank)]
+    reducer = _first_max()
+
+    def element(n: Expr, c: Expr, *space: Expr) -> Any:
+        inside: Expr = const(True)
+        at: list[Expr] = []
+        for k in range(rank):
+            p = space[k] * attrs["strides"][k] + taps[k].var * attrs["dilations"][k] - attrs["pads"][k]
+            inside = inside & (p >= 0) & (p < x.shape[2 + k])
+            at.append(p)
+        value = select(inside, x[(n, c, *at)], const(x.dtype.min, x.dtype))
+        flat = _flat(x.shape, (n, c, *at), attrs.get("storage_order", 0))
+        return reducer((value, select(inside, flat, const(i64.max))), axis=taps)
+
+    _, index = te.compute(out[0].shape, labelled(element, ("n", "c", *SPATIAL[rank])), name="max_pool_indices")
+    return (index,)
+
+
+def _indices_numpy(arrays: Sequence[Any], attrs: Attrs) -> tuple[Any, ...]:
+    x = np.asarray(arrays[0])
+    out = _out_extents(x, attrs)
+    fill = -np.inf if not np.issubdtype(x.dtype, np.integer) else np.iinfo(x.dtype).min
+    spatial = np.arange(int(np.prod(x.shape[2:])), dtype=np.int64).reshape(
+        x.shape[2:], order="F" if attrs.get("storage_order") else "C"
+    )
+    blocks = np.arange(x.shape[0] * x.shape[1]).reshape(x.shape[:2]) * spatial.size
+    flat = blocks.reshape(*x.shape[:2], *([1] * spatial.ndim)) + spatial
+    values = np.stack(_window_views(x, attrs, fill, out))
+    places = np.stack(_window_views(flat, attrs, np.iinfo(np.int64).max, out))
+    best = values.max(axis=0)
+    return (np.where(values == best, places, np.iinfo(np.int64).max).min(axis=0),)
+
+
+register(OpDef("max_pool_indices", "reduction", _indices_infer, _indices_numpy, compute=_indices_compute))
+
+
+# --- average --------------------------------------------------------------------------------------------------------
+
+
+def _average_infer(types: Types, attrs: Attrs) -> Out:
+    """As `max_pool`; `count_include_pad` divides by the padded window's size."""
+    t = _infer_shape(types, attrs)
+    check_kind(t.dtype, ("float",))
+    return (t,)
+
+
+def _covered(x: Tensor, attrs: Attrs, k: int, p: Expr, t: DType) -> Expr | None:
+    """How many taps of the window at `p` along dimension `k` count; None when all of them do everywhere."""
+    rank = x.ndim - 2
+    before, after = attrs["pads"][k], attrs["pads"][rank + k]
+    include = bool(attrs.get("count_include_pad"))
+    if (include or not (before or after)) and not attrs.get("ceil_mode"):
+        return None
+    low, high = (-before, x.shape[2 + k] + after) if include else (0, x.shape[2 + k])
+    start = p * attrs["strides"][k] - before
+    if attrs["dilations"][k] == 1:
+        return cast(minimum(start + attrs["kernel"][k], high) - maximum(start, low), t)
+    total: Expr = const(0)
+    for tap in range(attrs["kernel"][k]):
+        at = start + tap * attrs["dilations"][k]
+        total = total + select((at >= low) & (at < high), const(1), const(0))
+    return cast(total, t)
+
+
+def _average_compute(inputs: Tensors, attrs: Attrs, out: Out) -> tuple[Tensor, ...]:
+    x, (type,) = need(inputs[0]), out
+    acc = accumulator(x.dtype)
+    total = _windows(x, attrs, type, scalar(0, x.dtype), te.sum, lambda e: cast(e, acc), "total")
+
+    def element(*point: Expr) -> Expr:
+        fixed, divisor = 1, None
+        for k, p in enumerate(point[2:]):
+            covered = _covered(x, attrs, k, p, acc)
+            if covered is None:
+                fixed *= attrs["kernel"][k]
+            else:
+                divisor = covered if divisor is None else divisor * covered
+        if divisor is None:
+            return cast(total[point] * scalar(1 / fixed, acc), type.dtype)
+        return cast(total[point] / (divisor * scalar(fixed, acc)), type.dtype)
+
+    return (te.compute(type.shape, element, name="avg_pool"),)
+
+
+def _average_numpy(arrays: Sequence[Any], attrs: Attrs) -> tuple[Any, ...]:
+    x = wide(arrays[0])
+    rank, out, pads = x.ndim - 2, _out_extents(wide(arrays[0]), attrs), attrs["pads"]
+    ones = np.ones((1, 1, *x.shape[2:]), x.dtype)
+    if attrs.get("count_include_pad"):
+        ones = np.pad(ones, [(0, 0), (0, 0), *zip(pads[:rank], pads[rank:], strict=True)], constant_values=1)
+        inner = {**attrs, "pads": (0,) * (2 * rank)}
+        counts = sum(_window_views(ones, inner, 0, out))
+    else:
+        counts = sum(_window_views(ones, attrs, 0, out))
+    return ((sum(_window_views(x, attrs, 0, out)) / counts).astype(np.asarray(arrays[0]).dtype),)
+
+
+register(OpDef("avg_pool", "reduction", _average_infer, _average_numpy, compute=_average_compute))
+
+
+# --- Lp -------------------------------------------------------------------------------------------------------------
+
+
+def _lp_compute(inputs: Tensors, attrs: Attrs, out: Out) -> tuple[Tensor, ...]:
+    x, (type,) = need(inputs[0]), out
+    acc, p = accumulator(x.dtype), attrs["p"]
+
+    def power(e: Expr) -> Expr:
+        e = te.abs(cast(e, acc))
+        return e if p == 1 else e * e if p == 2 else te.power(e, scalar(p, acc))
+
+    total = _windows(x, attrs, type, scalar(0, x.dtype), te.sum, power, "total")
+    if p == 1:
+        return (narrow(total, type.dtype, "lp_pool"),)
+    root = te.sqrt if p == 2 else lambda e: te.power(e, scalar(1 / p, acc))
+    return (te.compute(type.shape, lambda *i: cast(root(total[i]), type.dtype), name="lp_pool"),)
+
+
+def _lp_numpy(arrays: Sequence[Any], attrs: Attrs) -> tuple[Any, ...]:
+    x = wide(arrays[0])
+    views = _window_views(np.abs(x) ** attrs["p"], attrs, 0, _out_extents(x, attrs))
+    return ((sum(views) ** (1 / attrs["p"])).astype(np.asarray(arrays[0]).dtype),)
+
+
+register(OpDef("lp_pool", "reduction", _average_infer, _lp_numpy, compute=_lp_compute))

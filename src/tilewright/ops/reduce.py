@@ -1,0 +1,195 @@
+"""Reductions over axes: sum, mean, max, min, prod, and argmax/argmin.
+
+16-bit floats are summed in f32. Attributes: `axes` (positions, sorted), `keepdims`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from tilewright import te
+from tilewright.ir.dtype import DType, boolean, i64
+from tilewright.ir.expr import Expr, call, cast, const, product, select
+from tilewright.ir.graph import TensorType
+from tilewright.ops.dims import accumulator, axes_of, axis_of, check_kind, narrow, need, present, wide
+from tilewright.ops.registry import Attrs, OpDef, Types, register
+from tilewright.te import IterVar, Tensor
+
+Tensors = Sequence[Tensor | None]
+Out = tuple[TensorType, ...]
+
+
+def reduced_shape(shape: Sequence[Expr], axes: Sequence[int], keepdims: bool) -> tuple[Expr, ...]:
+    if keepdims:
+        return tuple(const(1) if k in axes else d for k, d in enumerate(shape))
+    return tuple(d for k, d in enumerate(shape) if k not in axes)
+
+
+def reduce_stage(
+    x: Tensor,
+    axes: Sequence[int],
+    keepdims: bool,
+    reducer: Callable[..., Any],
+    value: Callable[[Expr], Any],
+    name: str,
+) -> Any:
+    """The stage that reduces `value(x[...])` over `axes`, reduction axes named k0, k1, ..."""
+    reduce_axes = {a: te.reduce_axis(x.shape[a], f"k{a}") for a in axes}
+
+    def element(*point: Expr) -> Any:
+        return reducer(value(x[_full_point(point, x.ndim, reduce_axes, keepdims)]), axis=list(reduce_axes.values()))
+
+    return te.compute(reduced_shape(x.shape, axes, keepdims), element, name=name)
+
+
+def _full_point(point: Sequence[Expr], rank: int, reduced: dict[int, IterVar], keepdims: bool) -> tuple[Expr, ...]:
+    kept = iter(p for k, p in enumerate(point) if not (keepdims and k in reduced))
+    return tuple(reduced[k].var if k in reduced else next(kept) for k in range(rank))
+
+
+def _infer(kinds: Sequence[str]) -> Callable[[Types, Attrs], Out]:
+    def infer(types: Types, attrs: Attrs) -> Out:
+        t = present(types[0])
+        check_kind(t.dtype, kinds)
+        axes = axes_of(attrs["axes"], t.rank)
+        return (TensorType(t.dtype, reduced_shape(t.shape, axes, bool(attrs["keepdims"]))),)
+
+    return infer
+
+
+def _reduction(name: str, reducer: Callable[..., Any], numpy: Callable[..., Any], kinds: Sequence[str]) -> None:
+    def tensor_expression(inputs: Tensors, attrs: Attrs, out: Out) -> tuple[Tensor, ...]:
+        x, (type,) = need(inputs[0]), out
+        acc = accumulator(x.dtype)
+        stage = reduce_stage(x, attrs["axes"], attrs["keepdims"], reducer, lambda e: cast(e, acc), name)
+        return (narrow(stage, type.dtype, "rounded"),)
+
+    def reference(arrays: Sequence[Any], attrs: Attrs) -> tuple[Any, ...]:
+        x = np.asarray(arrays[0])
+        options = {"axis": tuple(attrs["axes"]), "keepdims": bool(attrs["keepdims"])}
+        with np.errstate(all="ignore"):
+            return (np.asarray(numpy(wide(x), **options)).astype(x.dtype),)
+
+    register(OpDef(name, "reduction", _infer(kinds), reference, compute=tensor_expression))
+
+
+def _sum_numpy(f: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda x, **options: f(x, dtype=x.dtype, **options)
+
+
+def _extreme_numpy(f: Any, empty: Callable[[DType], Any]) -> Callable[..., Any]:
+    """Of no elements, the extreme is the reduction's identity."""
+
+    def run(x: Any, **options: Any) -> Any:
+        from tilewright.ir.dtype import dtype
+
+        return f.reduce(x, initial=empty(dtype(x.dtype)), **options)
+
+    return run
+
+
+_reduction("reduce_sum", te.sum, _sum_numpy(np.sum), ("float", "int", "uint"))
+_reduction("reduce_prod", te.prod, _sum_numpy(np.prod), ("float", "int", "uint"))
+_reduction("reduce_max", te.max, _extreme_numpy(np.maximum, lambda t: t.min), ("float", "int", "uint", "bool"))
+_reduction("reduce_min", te.min, _extreme_numpy(np.minimum, lambda t: t.max), ("float", "int", "uint", "bool"))
+
+
+# --- mean -----------------------------------------------------------------------------------------------------------
+
+
+def count(x: Tensor, axes: Sequence[int]) -> Expr:
+    """The number of elements reduced into one."""
+    return product([x.shape[a] for a in axes])
+
+
+def _mean_compute(inputs: Tensors, attrs: Attrs, out: Out) -> tuple[Tensor, ...]:
+    x, (type,) = need(inputs[0]), out
+    acc = accumulator(x.dtype) if x.dtype.is_float else i64
+    total = reduce_stage(x, attrs["axes"], attrs["keepdims"], te.sum, lambda e: cast(e, acc), "sum")
+    n = cast(count(x, attrs["axes"]), acc)
+    divide = "div" if x.dtype.is_float else "truncdiv"
+    return (te.compute(type.shape, lambda *i: cast(call(divide, total[i], n), type.dtype), name="mean"),)
+
+
+def _mean_numpy(arrays: Sequence[Any], attrs: Attrs) -> tuple[Any, ...]:
+    x = np.asarray(arrays[0])
+    with np.errstate(all="ignore"):
+        mean = np.mean(wide(x), axis=tuple(attrs["axes"]), keepdims=bool(attrs["keepdims"]))
+    return (np.asarray(mean).astype(x.dtype),)
+
+
+register(OpDef("reduce_mean", "reduction", _infer(("float", "int", "uint")), _mean_numpy, compute=_mean_compute))
+
+
+# --- argmax, argmin -------------------------------------------------------------------------------------------------
+
+
+def _before(a: Expr, b: Expr, largest: bool) -> Expr:
+    """True where value `a` goes before `b`: greater (or less), NaN before every number."""
+    better = a > b if largest else a < b
+    if a.dtype.is_float:
+        return (call("isnan", a) & ~call("isnan", b)) | better
+    return better
+
+
+def _tie(a: Expr, b: Expr) -> Expr:
+    same = call("eq", a, b)
+    return same | (call("isnan", a) & call("isnan", b)) if a.dtype.is_float else same
+
+
+def _arg_reducer(largest: bool, last: bool) -> Callable[..., Any]:
+    def combine(a: Sequence[Expr], b: Sequence[Expr]) -> tuple[Expr, Expr]:
+        nearer = b[1] > a[1] if last else b[1] < a[1]
+        takes_b = _before(b[0], a[0], largest) | (_tie(b[0], a[0]) & nearer)
+        return select(takes_b, b[0], a[0]), select(takes_b, b[1], a[1])
+
+    def identity(value: DType, index: DType) -> tuple[Expr, Expr]:
+        return const(value.min if largest else value.max, value), const(-1 if last else index.max, index)
+
+    return te.comm_reducer(combine, identity, "argmax" if largest else "argmin")
+
+
+def _arg(name: str, largest: bool) -> None:
+    def infer(types: Types, attrs: Attrs) -> Out:
+        """`axis`, `keepdims`, `select_last_index`; gives i64."""
+        t = present(types[0])
+        axis = axis_of(attrs["axis"], t.rank)
+        return (TensorType(i64, reduced_shape(t.shape, (axis,), bool(attrs["keepdims"]))),)
+
+    def tensor_expression(inputs: Tensors, attrs: Attrs, out: Out) -> tuple[Tensor, ...]:
+        x = need(inputs[0])
+        axis = attrs["axis"] % x.ndim
+        k = te.reduce_axis(x.shape[axis], "k")
+        reducer = _arg_reducer(largest, bool(attrs.get("select_last_index")))
+
+        def element(*point: Expr) -> Any:
+            value = x[_full_point(point, x.ndim, {axis: k}, attrs["keepdims"])]
+            if x.dtype is boolean:
+                value = cast(value, i64)
+            elif x.dtype.is_float and x.dtype.bits == 16:
+                value = cast(value, accumulator(x.dtype))
+            return reducer((value, k.var), axis=k)
+
+        _, index = te.compute(out[0].shape, element, name=name)
+        return (index,)
+
+    def reference(arrays: Sequence[Any], attrs: Attrs) -> tuple[Any, ...]:
+        x = wide(arrays[0])
+        axis = attrs["axis"]
+        find = np.argmax if largest else np.argmin
+        if attrs.get("select_last_index"):
+            index = x.shape[axis] - 1 - find(np.flip(x, axis), axis=axis, keepdims=bool(attrs["keepdims"]))
+        else:
+            index = find(x, axis=axis, keepdims=bool(attrs["keepdims"]))
+        return (np.asarray(index, np.int64),)
+
+    register(OpDef(name, "reduction", infer, reference, compute=tensor_expression))
+
+
+_arg("argmax", True)
+_arg("argmin", False)
+
+__all__ = ["count", "reduce_stage", "reduced_shape"]
