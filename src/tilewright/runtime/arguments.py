@@ -44,7 +44,7 @@ def bind_inputs(inputs: Sequence[InputSpec], symbols: Sequence[SymbolSpec], args
         try:
             array = as_numpy(arg, where)
             _check_input(array, spec, where, bound)
-            arrays.append(np.require(array, requirements=["C", "A"]))
+            arrays.append(array if spec.written else np.require(array, requirements=["C", "A"]))
         except Error as error:
             problems.add(error)
     problems.raise_if_any("the inputs do not fit", kind=CallError)
@@ -55,7 +55,16 @@ def bind_inputs(inputs: Sequence[InputSpec], symbols: Sequence[SymbolSpec], args
             expected = f"{s.name} in {s.lo}..{s.hi}{multiple}"
             problems.add(CallError("a dimension is out of range", where=where, expected=expected, got=value))
     problems.raise_if_any("the inputs do not fit", kind=CallError)
+    _check_written(inputs, arrays)
     return BoundInputs(arrays, tuple(bound[s.name][0] for s in symbols))
+
+
+def _check_written(inputs: Sequence[InputSpec], arrays: Sequence[Array]) -> None:
+    for k, spec in enumerate(inputs):
+        for j in range(len(inputs)):
+            if spec.written and j != k and np.may_share_memory(arrays[k], arrays[j]):
+                what = f"is written to and shares memory with {inputs[j].name!r}"
+                raise CallError(what, where=f"input {spec.name!r}")
 
 
 def _check_input(array: Array, spec: InputSpec, where: str, bound: dict[str, tuple[int, str]]) -> None:
@@ -65,6 +74,8 @@ def _check_input(array: Array, spec: InputSpec, where: str, bound: dict[str, tup
         raise CallError("wrong element type", where=where, expected=describe_spec(spec), got=describe(array), hint=hint)
     if array.ndim != len(spec.shape):
         raise CallError("wrong rank", where=where, expected=describe_spec(spec), got=describe(array))
+    if spec.written and not (_writable_in_place(array) and array.flags.writeable):
+        raise CallError("is written to, so it must be contiguous, aligned and writable", where=where)
     for axis, (dim, size) in enumerate(zip(spec.shape, array.shape, strict=True)):
         if isinstance(dim, str):
             value, first = bound.setdefault(dim, (size, where))

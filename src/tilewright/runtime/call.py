@@ -35,9 +35,9 @@ MODEL = Struct(
     "layouts", "layout_size", "layout_count", "layout_hint", "clock",
     "executors", "executor_size", "executor_count",
     "weights", "weights_size", "current",
-    "ensure", "context",
+    "ensure", "writes",
 )  # fmt: skip
-TENSOR = Struct("descr", "code", "itemsize", "rank", "dims", "message")
+TENSOR = Struct("descr", "code", "itemsize", "rank", "dims", "message", "written")
 RANGE = Struct("lo", "hi", "multiple")
 LAYOUT = Struct("users", "tag", "arena", "stamp", "measured", "least_ns", "outputs", "offsets", "dims")
 EXECUTOR = Struct("busy", "tag", "arena", "capacity", "generation", "slots")

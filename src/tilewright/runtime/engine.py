@@ -76,6 +76,7 @@ class Engine:
         m, model = self.manifest, self._model
         model[MODEL.run] = self.library["tw_run"]
         model[MODEL.threads] = self.threads
+        model[MODEL.writes] = int(any(i.written for i in m.inputs))
         for field, part in (
             (MODEL.inputs, m.inputs), (MODEL.outputs, m.outputs), (MODEL.packed, m.packed),
             (MODEL.temps, m.run_temps), (MODEL.symbols, m.symbols),
@@ -113,7 +114,8 @@ class Engine:
             descr = kind.numpy
             self._keep += [text, descr]
             row = [id(descr), _dlpack_code(spec.dtype), kind.itemsize, len(spec.shape), dims.address]
-            tensors.write(k * TENSOR.size, [*row, ctypes.addressof(text)])
+            written = isinstance(spec, OutputSpec) or spec.written
+            tensors.write(k * TENSOR.size, [*row, ctypes.addressof(text), int(written)])
         return tensors
 
     # -- layouts and executors ---------------------------------------------------------------------------------------

@@ -70,7 +70,7 @@ def define_foreign(m: Module) -> None:
                 refuse(taken.eq(0), "tw_type_error", message, pinned)
                 if suffix == "output":
                     shape.set(shape.get() + f.load(I64, tensor, TENSOR.rank) * 8)
-        overlap = f.call(I1, "tw_overlap", io, inputs, outputs)
+        overlap = f.call(I1, "tw_overlap", model, io, inputs + outputs)
         refuse(overlap, "tw_value_error", f.symbol("tw_overlap_message"), layout.get())
         with f.each(inputs + outputs) as i:
             f.store(f.load(I64, io, i * 16), io, i * 8)

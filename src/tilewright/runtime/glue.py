@@ -149,7 +149,8 @@ def _take(m: Module) -> None:
                     f.call(VOID, "PyErr_Clear")
                     f.ret(0)
                 f.ret(f.call(I64, f"tw_take_dl_{suffix}", tensor, view, dims, io))
-            need = READABLE if kind == _INPUT else WRITABLE
+            written = f.load(I64, tensor, TENSOR.written).cast(I32)
+            need = written * (WRITABLE - READABLE) + READABLE
             for bad in (
                 f.load(PTR, obj, ARRAY_DESCR).ne(f.load(PTR, tensor, TENSOR.descr)),
                 f.load(I32, obj, ARRAY_RANK).signed(I64).ne(f.load(I64, tensor, TENSOR.rank)),
@@ -176,17 +177,20 @@ def _ranges(m: Module) -> None:
 
 
 def _overlaps(m: Module) -> None:
-    """Whether an output shares memory with an input or with another output; `io` holds (address, bytes) pairs."""
-    params = [("io", PTR), ("inputs", I64), ("outputs", I64)]
-    with m.function("tw_overlap", I1, params) as (f, (io, inputs, outputs)):
-        with f.each(outputs) as k:
-            a = io + (inputs + k) * 16
-            start = f.load(I64, a)
-            end = start + f.load(I64, a, 8)
-            with f.each(inputs + k) as i:
-                b = io + i * 16
-                other = f.load(I64, b)
-                with f.when(other < end), f.when(start < other + f.load(I64, b, 8)):
+    """Whether what is written shares memory with another argument; `io` holds (address, bytes) pairs."""
+    with m.function("tw_overlap", I1, [("model", PTR), ("io", PTR), ("count", I64)], local=True) as (f, values):
+        model, io, count = values
+        tensors = f.load(PTR, model, MODEL.tensors)
+
+        def written(k: Value) -> Value:
+            return f.load(I64, tensors + k * TENSOR.size, TENSOR.written)
+
+        with f.each(count) as k, f.when(written(k).ne(0)):
+            start = f.load(I64, io, k * 16)
+            end = start + f.load(I64, io, k * 16 + 8)
+            with f.each(count) as i:
+                other = f.load(I64, io, i * 16)
+                with f.when(i.ne(k)), f.when(other < end), f.when(start < other + f.load(I64, io, i * 16 + 8)):
                     f.ret(1, I1)
         f.ret(0, I1)
 
@@ -255,6 +259,8 @@ class _CallEmitter:
             f.call(VOID, "Py_IncRef", self.out.get())
             result.set(self.out.get())
         with f.when(self.out.get().eq(0)):
+            with f.when(f.load(I64, self.model, MODEL.writes).ne(0)):
+                self.slow_if_overlap(self.inputs)
             result.set(self.new_outputs())
         self.run(result.get())
 
@@ -326,7 +332,10 @@ class _CallEmitter:
             with self.slow_unpinned_if(taken.eq(0)):
                 pass
             shape.set(shape.get() + f.load(I64, tensor, TENSOR.rank) * 8)
-        with self.slow_unpinned_if(f.call(I1, "tw_overlap", self.io, self.inputs, self.outputs)):
+        self.slow_if_overlap(self.inputs + self.outputs)
+
+    def slow_if_overlap(self, count: Value) -> None:
+        with self.slow_unpinned_if(self.f.call(I1, "tw_overlap", self.model, self.io, count)):
             pass
 
     def new_outputs(self) -> Value:
@@ -334,7 +343,10 @@ class _CallEmitter:
         result = f.var(PTR, 0)
         shape = f.var(PTR, f.load(PTR, self.layout, LAYOUT.outputs))
         single = self.outputs.eq(1)
-        with f.when(single.eq(0)):
+        with f.when(self.outputs.eq(0)):
+            result.set(f.symbol("_Py_NoneStruct"))
+            f.call(VOID, "Py_IncRef", result.get())
+        with f.when(self.outputs > 1):
             result.set(f.call(PTR, "PyTuple_New", self.outputs))
             self.fail_if(result.get().eq(0), None)
         with f.each(self.outputs) as i:

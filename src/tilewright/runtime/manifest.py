@@ -53,11 +53,12 @@ class SymbolSpec:
 
 @dataclass(frozen=True, slots=True)
 class InputSpec:
-    """An input; each dimension is a number or a symbol's name."""
+    """An input; each dimension is a number or a symbol's name. `written`: the program writes to it (`kernel.py`)."""
 
     name: str
     dtype: str
     shape: tuple[Dim, ...]
+    written: bool = False
 
 
 @dataclass(frozen=True, slots=True)

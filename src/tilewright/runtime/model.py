@@ -23,17 +23,17 @@ from tilewright.runtime.weights import WeightSet, check_weights, copy_aligned, p
 from tilewright.support.errors import ArtifactError, CallError, CompileError, Problems, WeightError
 
 
-class _Called:
+class Called:
     """Instances are called through the builtin in their `__call__` slot.
 
-    Python looks `__call__` up on the type, finds the slot's descriptor and calls what the instance keeps there: all in C.
-    A method that passes its arguments on would cost three times what the call itself does.
+    Python looks `__call__` up on the type, finds the slot's descriptor and calls what the instance keeps there, all in
+    C. A method that passes its arguments on would cost three times what the call itself does.
     """
 
     __slots__ = ("__call__", "__dict__", "__weakref__")
 
 
-class Model(_Called):
+class Model(Called):
     """A program, loaded. Any number of threads may call it at once.
 
         action, value = model(obs)                       new arrays, of the kind of the first input
@@ -87,7 +87,7 @@ class Model(_Called):
             new = [np.empty(shape, BY_NAME[o.dtype].numpy) for o, shape in zip(outputs, shapes, strict=True)]
             self._engine.call([*bound.arrays, *new], bound.dims)
             results = [in_kind_of(inputs[0], a) if inputs else a for a in new]
-            return results[0] if len(results) == 1 else tuple(results)
+            return results[0] if len(results) == 1 else tuple(results) or None
         theirs, ours = bind_outputs(outputs, shapes, out)
         self._engine.learn(out if isinstance(out, (tuple, list)) else [out])
         self._engine.call([*separate(bound.arrays, ours), *ours], bound.dims)
@@ -102,7 +102,7 @@ class Model(_Called):
         names = [o.name for o in self._manifest.outputs]
         if out is None:
             result = self._call(*args)
-            return dict(zip(names, [result] if len(names) == 1 else result, strict=True))
+            return dict(zip(names, [result] if len(names) == 1 else result or (), strict=True))
         unknown = [name for name in out if name not in names]
         if unknown:
             raise CallError(f"there is no output {unknown[0]!r}", expected=f"some of {names}")

@@ -50,12 +50,12 @@ class Memory:
 
 
 def memory(engine: Engine, symbols: Mapping[str, int]) -> Memory:
-    """The report for these values of symbols; those not named take their smallest legal value."""
+    """The report for these values of symbols; those not named take their smallest legal value above zero."""
     m = engine.manifest
     unknown = sorted(set(symbols) - {s.name for s in m.symbols})
     if unknown:
         raise CallError(f"there is no symbol {unknown[0]!r}", expected=f"some of {[s.name for s in m.symbols]}")
-    values = {s.name: symbols.get(s.name, -(-s.lo // s.multiple) * s.multiple) for s in m.symbols}
+    values = {s.name: symbols.get(s.name, min(s.hi, -(-max(s.lo, 1) // s.multiple) * s.multiple)) for s in m.symbols}
     for s in m.symbols:
         if not s.lo <= values[s.name] <= s.hi or values[s.name] % s.multiple:
             raise CallError("is out of range", where=f"symbol {s.name!r}", got=values[s.name])

@@ -1,0 +1,158 @@
+"""New weights: checked as a whole, swapped at once, and never half."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import pytest
+
+from tests.runtime.programs import affine, affine_reference, copy16
+from tilewright.runtime.model import Model
+from tilewright.support.errors import WeightError
+
+X = np.linspace(-1, 1, 50, dtype=np.float32)
+
+
+def weights(value: float) -> dict[str, np.ndarray]:
+    w = np.arange(6, dtype=np.float32).reshape(2, 3) * value
+    return {"w": w, "scale": np.array([value], np.float32)}
+
+
+def test_update_equals_fresh() -> None:
+    model, fresh = Model(affine()), Model(affine())
+    before = model(X)[0].copy()
+    assert model.update(weights(3)) == 1
+    fresh._publish([weights(3)["w"], weights(3)["scale"]], 1)
+    assert (model(X)[0] == fresh(X)[0]).all()
+    assert not (model(X)[0] == before).all()
+    np.testing.assert_allclose(model(X)[0], affine_reference(X, weights(3)["w"]), rtol=1e-5)
+
+
+def test_arrays_may_change_after() -> None:
+    model = Model(affine())
+    given = weights(2)
+    model.update(given)
+    before = model(X)
+    given["w"][:] = -1
+    given["scale"][:] = -1
+    after = model(X)
+    assert (before[0] == after[0]).all()
+    assert after[1][0] == 2
+    assert model.weights["scale"][0] == 2
+    with pytest.raises(ValueError):
+        model.weights["w"][0, 0] = 1
+
+
+def test_versions_grow() -> None:
+    model = Model(affine())
+    assert model.version == 0
+    assert model.update(weights(1)) == 1
+    assert model.update(weights(1), version=17) == 17
+    for bad in (17, 3, -1, "18", 18.0, True):
+        with pytest.raises(WeightError, match="does not grow"):
+            model.update(weights(2), version=bad)
+    assert model.version == 17
+    assert model(X)[1][0] == 1
+    assert model.update(weights(2)) == 18
+
+
+def test_everything_wrong_is_listed() -> None:
+    model = Model(affine())
+    expected = model(X)[0]
+    with pytest.raises(WeightError) as caught:
+        model.update({"scale": np.zeros((2,), np.float32), "nobody": np.zeros(1), "other": 3})
+    text = str(caught.value)
+    assert "weight 'w': is missing" in text
+    assert "weight 'scale': wrong shape or type: expected f32[1], got f32[2]" in text
+    assert "weight 'nobody': there is no such weight" in text
+    assert len(caught.value.problems) == 4
+    assert model.version == 0
+    assert (model(X)[0] == expected).all()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"w": np.zeros((2, 3))}, "got f64[2, 3]"),
+        ({"w": np.zeros((3, 2), np.float32)}, "got f32[3, 2]"),
+        ({"w": [[0.0] * 3] * 2}, "not an array"),
+        ({"w": None}, "not an array"),
+        ({"w": np.zeros((2, 3), ">f4")}, "wrong shape or type"),
+        ({"w": np.full((2, 3), np.nan, np.float32)}, "holds NaN or infinity"),
+        ({"w": np.full((2, 3), np.inf, np.float32)}, "holds NaN or infinity"),
+    ],
+)
+def test_refused(change: dict[str, object], message: str) -> None:
+    model = Model(affine())
+    with pytest.raises(WeightError) as caught:
+        model.update({**weights(1), **change})
+    assert message in str(caught.value)
+    assert model.version == 0
+
+
+def test_not_a_mapping() -> None:
+    with pytest.raises(WeightError, match="not a mapping"):
+        Model(affine()).update([1, 2])
+
+
+def test_infinity_by_wish_and_large_values() -> None:
+    model = Model(affine())
+    model.update({**weights(1), "scale": np.array([np.inf], np.float32)}, finite=False)
+    assert model(X)[1][0] == np.inf
+    # A sum that overflows is not a value that is not finite.
+    model.update({**weights(1), "w": np.full((2, 3), 3e38, np.float32)})
+
+
+def test_transposed_and_strided_are_taken() -> None:
+    model = Model(affine())
+    w = weights(1)["w"]
+    model.update({**weights(1), "w": np.asfortranarray(w)})
+    np.testing.assert_allclose(model(X)[0], affine_reference(X, w), rtol=1e-5)
+
+
+def test_no_weights() -> None:
+    model = Model(copy16())
+    assert model.update({}) == 1
+    with pytest.raises(WeightError):
+        model.update({"w": X})
+
+
+def test_never_torn() -> None:
+    """Every call sees one version: the output's slope and its `c` belong together."""
+    model = Model(affine())
+    model.update(weights(1))
+    stop, failures, seen = threading.Event(), [], set()
+
+    def work() -> None:
+        x = np.zeros(64, np.float32)
+        last = 0.0
+        while not stop.is_set():
+            y, c = model(x)
+            # exp(0) w0 + w1 = (3, 5, 7) times the version's value
+            if not (y == np.array([3, 5, 7], np.float32) * c[0]).all():
+                failures.append((y[0].tolist(), float(c[0])))
+            if c[0] < last:
+                failures.append(("went back", last, float(c[0])))
+            last = float(c[0])
+            seen.add(last)
+
+    callers = [threading.Thread(target=work) for _ in range(4)]
+    for t in callers:
+        t.start()
+    for value in range(2, 300):
+        model.update(weights(value))
+    stop.set()
+    for t in callers:
+        t.join()
+    assert not failures
+    assert model(X)[1][0] == 299
+    alive = [v for v in model._engine._versions if v is not None]
+    assert len(alive) <= 8
+
+
+def test_old_versions_are_dropped() -> None:
+    model = Model(affine())
+    for value in range(20):
+        model.update(weights(value))
+    assert sum(v is not None for v in model._engine._versions) == 1
