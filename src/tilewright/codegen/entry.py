@@ -4,8 +4,9 @@
     void tw_prepare(ptr slots, ptr dims, i64 tid, i64 nthreads, ptr barrier)
     void tw_shapes(ptr dims, ptr out)                                          out: i64[]
 
-An entry calls its kernels in order, with their buffers taken from the slot table and their symbols from `dims`. Every
-kernel ends with a barrier, so nothing stands between the calls. `tw_shapes` fills `out` with expressions of the symbols.
+An entry calls its kernels in order, their buffers taken from the slot table and their symbols from `dims`. Every
+kernel ends with a barrier, so nothing stands between the calls. `tw_shapes` fills `out` with expressions of the
+symbols.
 """
 
 from __future__ import annotations
