@@ -1,0 +1,35 @@
+"""From a scheduled function to flat loops that the code generators take: every pass by name, in order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tilewright.ir.loops import PrimFunc
+from tilewright.ir.target import Target
+from tilewright.transform.loops.blocks import lower_blocks
+from tilewright.transform.loops.compact import compact_buffers
+from tilewright.transform.loops.simplify import simplify_loops
+from tilewright.transform.loops.workspace import plan_workspace
+
+Pass = Callable[[PrimFunc], PrimFunc]
+
+
+def passes(target: Target) -> tuple[tuple[str, Pass], ...]:
+    """The passes of `lower_loops`, with their names."""
+    return (
+        ("lower blocks", lower_blocks),
+        ("simplify", simplify_loops),
+        ("compact buffers", compact_buffers),
+        ("simplify again", simplify_loops),
+        ("plan workspace", plan_workspace),
+    )
+
+
+def lower_loops(func: PrimFunc, target: Target) -> PrimFunc:
+    """Flat loops: no blocks, every buffer placed, main parts free of conditions, ready for code generation."""
+    for _, run in passes(target):
+        func = run(func)
+    return func
+
+
+__all__ = ["lower_loops", "passes"]

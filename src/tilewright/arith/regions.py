@@ -1,0 +1,144 @@
+"""Regions: which boxes of which buffers a statement reads and writes.
+
+Loops inside the statement are eliminated by symbolic bounds; a block's regions are over its own iterators, any other
+statement's over the loops around it. One region a buffer: the union box. A dimension whose index cannot be bounded
+(loaded from memory, say) counts whole.
+
+    for ii in 0..8 { B[io*8 + ii] = A[io*8 + ii + 1] }     reads A[io*8 + 1 : 8], writes B[io*8 : 8]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tilewright.arith.analyzer import Analyzer, Extents
+from tilewright.arith.symbolic import eliminate
+from tilewright.ir.expr import Buffer, Expr, Var, const, maximum, minimum
+from tilewright.ir.loops import Block, For, Intrinsic, Let, Region, Stmt, Store
+from tilewright.ir.rewrite import exprs_of, loads, substitute, walk
+
+Ends = tuple[Expr, Expr]
+"""Least and greatest index, inclusive."""
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """One place where a buffer is read or written: a box with inclusive ends, None where not boundable."""
+
+    buffer: Buffer
+    box: tuple[Ends | None, ...]
+    is_write: bool
+
+
+def reads(stmt: Stmt, context: Extents | None = None) -> tuple[Region, ...]:
+    """The regions that `stmt` reads; a reduction reads what it updates. `context`: extents of loops around it."""
+    return _regions(stmt, context, lambda access: not access.is_write)
+
+
+def writes(stmt: Stmt, context: Extents | None = None) -> tuple[Region, ...]:
+    """The regions that `stmt` writes."""
+    return _regions(stmt, context, lambda access: access.is_write)
+
+
+def _regions(stmt: Stmt, context: Extents | None, wanted: Callable[[Access], bool]) -> tuple[Region, ...]:
+    collector = Collector(stmt, context)
+    boxes: dict[Buffer, list[Access]] = {}
+    for access in collector.accesses():
+        if wanted(access):
+            boxes.setdefault(access.buffer, []).append(access)
+    return tuple(collector.region(buffer, found) for buffer, found in boxes.items())
+
+
+class Collector:
+    """The accesses of one statement, bounded over the loops inside it."""
+
+    __slots__ = ("_ends", "_substitution", "analyzer", "inner", "root")
+
+    def __init__(self, root: Stmt, context: Extents | None = None) -> None:
+        self.root = root
+        extents: dict[Var, Expr] = dict(context or {})
+        if isinstance(root, Block):
+            extents.update((it.var, it.extent) for it in root.iters)
+        loops = {s.var: s.extent for s in walk(root) if isinstance(s, For)}
+        self.inner = frozenset(loops)
+        self.analyzer = Analyzer({**extents, **loops})
+        self._ends: dict[Expr, Ends | None] = {}
+        self._substitution: dict[Var, Expr] = {}
+
+    def accesses(self) -> list[Access]:
+        """Every access, in program order: what a statement loads before what it stores."""
+        found: list[Access] = []
+        if isinstance(self.root, Block):
+            if self.root.init is not None:
+                self._visit(self.root.init, found, False)
+            self._visit(self.root.body, found, self.root.is_reduction)
+        else:
+            self._visit(self.root, found, False)
+        return found
+
+    def region(self, buffer: Buffer, accesses: list[Access]) -> Region:
+        """The union box of accesses to one buffer."""
+        simplify = self.analyzer.simplify
+        ranges: list[tuple[Expr, Expr]] = []
+        for d, whole in enumerate(buffer.shape):
+            ends = self.union([a.box[d] for a in accesses])
+            if ends is None:
+                ranges.append((const(0), whole))
+            else:
+                ranges.append((ends[0], simplify(ends[1] - ends[0] + 1)))
+        return Region(buffer, tuple(ranges))
+
+    def union(self, all_ends: list[Ends | None]) -> Ends | None:
+        """The hull of inclusive ranges; None if one is unknown."""
+        hull: Ends | None = None
+        for ends in dict.fromkeys(all_ends):
+            if ends is None:
+                return None
+            if hull is None:
+                hull = ends
+            else:
+                lo, hi = minimum(hull[0], ends[0]), maximum(hull[1], ends[1])
+                hull = self.analyzer.simplify(lo), self.analyzer.simplify(hi)
+        return hull
+
+    def _visit(self, s: Stmt, found: list[Access], reduction: bool) -> None:
+        for e in exprs_of(s):
+            for load in loads(e):
+                found.append(Access(load.buffer, self._box(load.indices), False))
+        match s:
+            case Store():
+                found.append(Access(s.buffer, self._box(s.indices), True))
+            case Intrinsic():
+                for r in s.inputs:
+                    found.append(Access(r.buffer, self._region_box(r), False))
+                for r in s.outputs:
+                    if reduction:
+                        found.append(Access(r.buffer, self._region_box(r), False))
+                    found.append(Access(r.buffer, self._region_box(r), True))
+            case Let():
+                self._bind(s.var, s.value)
+            case Block():
+                for it in s.iters:
+                    self._bind(it.var, it.binding)
+                reduction = reduction or s.is_reduction
+        for child in s.children:
+            self._visit(child, found, reduction)
+
+    def _bind(self, v: Var, value: Expr) -> None:
+        self._substitution[v] = substitute(value, self._substitution)
+
+    def _box(self, indices: tuple[Expr, ...]) -> tuple[Ends | None, ...]:
+        return tuple([self._bounds(i) for i in indices])
+
+    def _region_box(self, r: Region) -> tuple[Ends | None, ...]:
+        box: list[Ends | None] = []
+        for start, extent in r.ranges:
+            low, high = self._bounds(start), self._bounds(start + extent - 1)
+            box.append(None if low is None or high is None else (low[0], high[1]))
+        return tuple(box)
+
+    def _bounds(self, index: Expr) -> Ends | None:
+        if index not in self._ends:
+            self._ends[index] = eliminate(substitute(index, self._substitution), self.inner, self.analyzer)
+        return self._ends[index]

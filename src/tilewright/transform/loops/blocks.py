@@ -1,0 +1,115 @@
+"""From blocks to plain loops: bindings replace iterators, predicates become `If`, `init` finds its place.
+
+    for i in 0..n {                              for i in 0..n {
+      for k in 0..m {                              C[i] = 0.0
+        block C(vi = i, reduce vk = k) {   ->      for k in 0..m {
+          init { C[vi] = 0.0 }                       C[i] = C[i] + A[i, k]
+          C[vi] = C[vi] + A[vi, vk]                }
+        } } }                                    }
+
+The init goes in front of the outermost loop that drives the reduction, with copies of the spatial loops in between.
+Where that is not possible (one loop drives both kinds of iterators, or others use the result inside) it stays in place,
+guarded by `all reduction bindings == 0`.
+"""
+
+from __future__ import annotations
+
+from tilewright.ir.expr import Buffer, Expr, Var, all_of, const, equal, is_const
+from tilewright.ir.loops import Block, For, If, PrimFunc, Seq, Stmt, Store, seq
+from tilewright.ir.rewrite import (
+    buffers_in,
+    names_of,
+    substitute,
+    substitute_stmt,
+    variables,
+    walk,
+    with_children,
+)
+from tilewright.transform.loops.copies import copy_fresh
+
+
+def lower_blocks(func: PrimFunc) -> PrimFunc:
+    """The function without blocks."""
+    return func.with_body(_Lowering(names_of(func)).statement(func.body))
+
+
+class _Lowering:
+    """One walk. `placed` names the blocks whose init stands in front of a loop already."""
+
+    __slots__ = ("placed", "taken")
+
+    def __init__(self, taken: set[str]) -> None:
+        self.taken = taken
+        self.placed: set[str] = set()
+
+    def statement(self, s: Stmt) -> Stmt:
+        match s:
+            case Block():
+                return self.block(s)
+            case For():
+                inits = [init for block in _blocks(s.body) if (init := self.hoisted_init(s, block)) is not None]
+                body = self.statement(s.body)
+                loop = For(s.var, s.extent, body, s.kind, s.thread, s.annotations)
+                return seq([*inits, loop]) if inits else loop
+        return with_children(s, tuple(self.statement(c) for c in s.children)) if s.children else s
+
+    def block(self, block: Block) -> Stmt:
+        bindings: dict[Var, Expr] = {it.var: it.binding for it in block.iters}
+        body = self.statement(substitute_stmt(block.body, bindings))
+        if block.init is not None and block.name not in self.placed:
+            first = all_of(equal(it.binding, const(0)) for it in block.iters if it.kind == "reduce")
+            init = self.statement(substitute_stmt(block.init, bindings))
+            body = seq([init if is_const(first, True) else If(first, init), body])
+        return body if is_const(block.predicate, True) else If(block.predicate, body)
+
+    def hoisted_init(self, loop: For, block: Block) -> Stmt | None:
+        """The init of `block` with its spatial loops, to stand in front of `loop`; None if it cannot."""
+        if block.init is None or block.name in self.placed:
+            return None
+        driving = {v for it in block.iters if it.kind == "reduce" for v in variables(it.binding)}
+        spatial = {v for it in block.iters if it.kind == "spatial" for v in variables(it.binding)}
+        if loop.var not in driving or driving & spatial:
+            return None
+        path = _path(loop.body, block)
+        if path is None or any(not isinstance(s, For | Seq) for s in path):
+            return None
+        outputs = {s.buffer for s in walk(block.init) if isinstance(s, Store)}
+        if _used_elsewhere(loop.body, block, outputs):
+            return None
+        predicate = substitute(block.predicate, dict.fromkeys(driving, const(0)))
+        needed = spatial | set(variables(predicate))
+        loops = [s for s in path if isinstance(s, For) and s.var not in driving and s.var in needed]
+        if any(v in driving for s in loops for v in variables(s.extent)):
+            return None
+        self.placed.add(block.name)
+        init = substitute_stmt(block.init, {it.var: it.binding for it in block.iters if it.kind == "spatial"})
+        nest = init if is_const(predicate, True) else If(predicate, init)
+        for s in reversed(loops):
+            nest = For(s.var, s.extent, nest, s.kind, s.thread, s.annotations)
+        return copy_fresh(nest, self.taken)
+
+
+def _blocks(s: Stmt) -> list[Block]:
+    """The outermost blocks in a statement."""
+    if isinstance(s, Block):
+        return [s]
+    return [b for c in s.children for b in _blocks(c)]
+
+
+def _path(s: Stmt, block: Block) -> list[Stmt] | None:
+    """The statements from `s` down to `block`, without it."""
+    if s is block:
+        return []
+    for child in s.children:
+        below = _path(child, block)
+        if below is not None:
+            return [s, *below]
+    return None
+
+
+def _used_elsewhere(s: Stmt, block: Block, buffers: set[Buffer]) -> bool:
+    if s is block:
+        return False
+    if not s.children or isinstance(s, Block):
+        return any(b in buffers for b in buffers_in(s))
+    return any(_used_elsewhere(c, block, buffers) for c in s.children)

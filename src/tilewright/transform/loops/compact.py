@@ -1,0 +1,205 @@
+"""Place every intermediate buffer, as small as its uses allow.
+
+    buffer B: f32[1024]                            for io in 0..128 {
+    for io in 0..128 {                               alloc B: f32[8] {
+      for ii in 0..8 { B[io*8 + ii] = ... }   ->       for ii in 0..8 { B[ii] = ... }
+      for ii in 0..8 { C[io*8 + ii] = B[io*8 + ii] }   for ii in 0..8 { C[io*8 + ii] = B[ii] }
+    }                                                } }
+
+A buffer lives at the innermost statement that holds all its uses and starts by writing it; inside, a dimension needs
+only the range that the loops in there go through. A buffer is never placed inside a vectorized loop: there the
+loop becomes part of its shape, so that lanes stay apart. Sizes are literals where one bounds the range.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from tilewright.arith import Analyzer
+from tilewright.arith.regions import Access, Collector
+from tilewright.arith.symbolic import eliminate
+from tilewright.ir.expr import Buffer, Const, Expr, Load, Var, const, minimum
+from tilewright.ir.loops import Allocate, For, Intrinsic, PrimFunc, Region, Stmt, Store
+from tilewright.ir.rewrite import exprs_of, loads, map_expr, map_exprs_of, variables, walk, with_children
+from tilewright.support.errors import CompileError
+
+
+def compact_buffers(func: PrimFunc) -> PrimFunc:
+    """The function with an `Allocate` for each of `func.buffers`; those never used are dropped."""
+    if not func.buffers:
+        return func
+    extents = {s.var: s.extent for s in walk(func.body) if isinstance(s, For)}
+    uses = _uses(func.body, frozenset(func.buffers))
+    places = [_place(buffer, uses[buffer], extents) for buffer in func.buffers if buffer in uses]
+    body = _Rewriter({p.old: p for p in places}).statement(func.body, ())
+    return PrimFunc(func.name, func.params, body, (), func.attrs)
+
+
+Path = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """`new` replaces `old` below the statement at `path`; `starts` are subtracted from the indices."""
+
+    old: Buffer
+    new: Buffer
+    path: Path
+    starts: tuple[Expr, ...]
+
+
+def _uses(body: Stmt, buffers: frozenset[Buffer]) -> dict[Buffer, list[tuple[Path, Stmt]]]:
+    """For each buffer the chain of statements from the root to the place where it should live."""
+    chains: dict[Buffer, list[tuple[Path, Stmt]]] = {}
+
+    def visit(s: Stmt, path: Path, above: list[tuple[Path, Stmt]]) -> None:
+        chain = [*above, (path, s)]
+        for buffer in _touched(s):
+            if buffer in buffers:
+                known = chains.get(buffer)
+                chains[buffer] = chain if known is None else _common(known, chain)
+        for k, child in enumerate(s.children):
+            visit(child, (*path, k), chain)
+
+    visit(body, (), [])
+    return {buffer: _trim(chain, buffer) for buffer, chain in chains.items()}
+
+
+def _common(a: list[tuple[Path, Stmt]], b: list[tuple[Path, Stmt]]) -> list[tuple[Path, Stmt]]:
+    n = 0
+    while n < len(a) and n < len(b) and a[n][0] == b[n][0]:
+        n += 1
+    return a[:n]
+
+
+def _trim(chain: list[tuple[Path, Stmt]], buffer: Buffer) -> list[tuple[Path, Stmt]]:
+    """Shorten the chain until its last statement writes the buffer first and stands in no vectorized loop."""
+    for k, (_, s) in enumerate(chain):
+        if isinstance(s, For) and s.kind == "vectorized":
+            chain = chain[: k + 1]
+            break
+    while len(chain) > 1 and not _writes_first(chain[-1][1], buffer):
+        chain = chain[:-1]
+    return chain
+
+
+def _touched(s: Stmt) -> list[Buffer]:
+    """The buffers that `s` itself loads, stores or names."""
+    found = [load.buffer for e in exprs_of(s) for load in loads(e)]
+    if isinstance(s, Store):
+        found.append(s.buffer)
+    elif isinstance(s, Intrinsic):
+        found += [r.buffer for r in (*s.inputs, *s.outputs)]
+    return found
+
+
+def _writes_first(s: Stmt, buffer: Buffer) -> bool:
+    """True if the first use of the buffer in `s` is a store that does not load it."""
+    for inner in walk(s):
+        if any(load.buffer == buffer for e in exprs_of(inner) for load in loads(e)):
+            return False
+        if isinstance(inner, Store) and inner.buffer == buffer:
+            return True
+        if isinstance(inner, Intrinsic):
+            if any(r.buffer == buffer for r in inner.inputs):
+                return False
+            if any(r.buffer == buffer for r in inner.outputs):
+                return True
+    return False
+
+
+def _place(buffer: Buffer, chain: list[tuple[Path, Stmt]], extents: dict[Var, Expr]) -> _Place:
+    path, root = chain[-1]
+    around = [s.var for _, s in chain[:-1] if isinstance(s, For)]
+    collector = Collector(root, {v: extents[v] for v in around})
+    accesses = [a for a in collector.accesses() if a.buffer == buffer]
+    analyzer = collector.analyzer
+    starts: list[Expr] = []
+    shape: list[Expr] = []
+    for d, whole in enumerate(buffer.shape):
+        start, extent = _dimension(collector, accesses, d, whole, frozenset(around))
+        starts.append(start)
+        shape.append(extent)
+    if buffer.scope == "local":
+        if any(not isinstance(e, Const) for e in shape):
+            sizes = ", ".join(str(e) for e in shape)
+            raise CompileError(
+                "a local buffer needs a constant size", where=f"buffer {buffer.name!r}", got=f"[{sizes}]"
+            )
+        if any(isinstance(s, For) and s.kind == "parallel" for s in walk(root)):
+            # Shared between threads, so it cannot be private to one.
+            return _Place(buffer, replace(buffer, shape=tuple(shape), scope="global"), path, tuple(starts))
+    same = all(analyzer.simplify(s) is const(0) for s in starts) and tuple(shape) == buffer.shape
+    return _Place(buffer, buffer if same else replace(buffer, shape=tuple(shape)), path, tuple(starts))
+
+
+def _dimension(
+    collector: Collector, accesses: list[Access], d: int, whole: Expr, around: frozenset[Var]
+) -> tuple[Expr, Expr]:
+    """`(start, extent)` of what is used of dimension `d`; start over the loops around, extent over symbols alone."""
+    analyzer = collector.analyzer
+    ends = collector.union([a.box[d] for a in accesses])
+    if ends is None:
+        return const(0), whole
+    start, stop = ends
+    if any(load for e in ends for load in loads(e)):
+        return const(0), whole
+    extent = analyzer.simplify(stop - start + 1)
+    most = analyzer.bounds(extent).hi
+    if most is not None and (not isinstance(extent, Const) or extent.value > most):
+        extent = const(max(most, 1))
+    elif any(v in around for v in variables(extent)):
+        symbolic = eliminate(extent, around, analyzer)
+        if symbolic is None:
+            return const(0), whole
+        extent = symbolic[1]
+    if analyzer.prove(extent >= whole):
+        return const(0), whole
+    if not isinstance(extent, Const) and not isinstance(whole, Const):
+        extent = analyzer.simplify(minimum(extent, whole))
+    return start, extent
+
+
+class _Rewriter:
+    """Puts the allocations in place and moves indices to the new origin."""
+
+    __slots__ = ("_analyzer", "_memo", "places")
+
+    def __init__(self, places: dict[Buffer, _Place]) -> None:
+        self.places = places
+        self._memo: dict[Expr, Expr] = {}
+        self._analyzer = Analyzer()
+
+    def statement(self, s: Stmt, path: Path) -> Stmt:
+        children = tuple(self.statement(c, (*path, k)) for k, c in enumerate(s.children))
+        result = map_exprs_of(with_children(s, children), self.expr)
+        match result:
+            case Store(buffer, indices, value) if buffer in self.places:
+                result = Store(self.places[buffer].new, self.moved(buffer, indices), value)
+            case Intrinsic():
+                result = Intrinsic(
+                    result.name, tuple(map(self.region, result.outputs)), tuple(map(self.region, result.inputs))
+                )
+        for place in reversed(self.places.values()):
+            if place.path == path:
+                result = Allocate(place.new, result)
+        return result
+
+    def expr(self, e: Expr) -> Expr:
+        return map_expr(e, self._load, self._memo)
+
+    def _load(self, e: Expr) -> Expr | None:
+        if type(e) is Load and e.buffer in self.places:
+            return Load(self.places[e.buffer].new, self.moved(e.buffer, e.indices))
+        return None
+
+    def moved(self, buffer: Buffer, indices: tuple[Expr, ...]) -> tuple[Expr, ...]:
+        starts = self.places[buffer].starts
+        return tuple(self._analyzer.simplify(i - s) for i, s in zip(indices, starts, strict=True))
+
+    def region(self, r: Region) -> Region:
+        place = self.places.get(r.buffer)
+        if place is None:
+            return r
+        ranges = zip(r.ranges, place.starts, strict=True)
+        return Region(place.new, tuple((self._analyzer.simplify(a - s), extent) for (a, extent), s in ranges))

@@ -1,0 +1,64 @@
+"""Copies of statements with fresh names: in a function every loop variable, let and buffer has a name of its own."""
+
+from __future__ import annotations
+
+from tilewright.ir.expr import Buffer, Expr, Load, Op, Var
+from tilewright.ir.loops import Allocate, For, Intrinsic, Let, Region, Stmt, Store
+from tilewright.ir.rewrite import fresh_name, map_expr, map_exprs_of, walk, with_children
+
+
+def copy_fresh(stmt: Stmt, taken: set[str]) -> Stmt:
+    """`stmt` with what it binds renamed: the copy may stand beside the original."""
+    renamed: dict[Var, Expr] = {}
+    buffers: dict[Buffer, Buffer] = {}
+    for s in walk(stmt):
+        match s:
+            case For() | Let():
+                old = s.var
+                renamed[old] = Var(fresh_name(old.name, taken), old.dtype, old.lo, old.hi, old.multiple)
+            case Allocate():
+                old_buffer = s.buffer
+                name = fresh_name(old_buffer.name, taken)
+                buffers[old_buffer] = Buffer(
+                    name, old_buffer.dtype, old_buffer.shape, old_buffer.scope, old_buffer.align
+                )
+    memo: dict[Expr, Expr] = {}
+
+    def on_expr(e: Expr) -> Expr | None:
+        if type(e) is Var:
+            return renamed.get(e)
+        if type(e) is Load and e.buffer in buffers:
+            return Load(buffers[e.buffer], e.indices)
+        return None
+
+    def region(r: Region) -> Region:
+        return Region(buffers.get(r.buffer, r.buffer), r.ranges)
+
+    def go(s: Stmt) -> Stmt:
+        children = tuple(go(c) for c in s.children)
+        s = map_exprs_of(with_children(s, children), lambda e: map_expr(e, on_expr, memo))
+        match s:
+            case For():
+                new = renamed[s.var]
+                assert isinstance(new, Var)
+                return For(new, s.extent, s.body, s.kind, s.thread, s.annotations)
+            case Let():
+                new = renamed[s.var]
+                assert isinstance(new, Var)
+                return Let(new, s.value, s.body)
+            case Allocate():
+                return Allocate(buffers[s.buffer], s.body)
+            case Store() if s.buffer in buffers:
+                return Store(buffers[s.buffer], s.indices, s.value)
+            case Intrinsic():
+                return Intrinsic(s.name, tuple(map(region, s.outputs)), tuple(map(region, s.inputs)))
+        return s
+
+    return go(stmt)
+
+
+def conjuncts(condition: Expr) -> list[Expr]:
+    """The parts of a conjunction, from left to right."""
+    if type(condition) is Op and condition.name == "and":
+        return [*conjuncts(condition.args[0]), *conjuncts(condition.args[1])]
+    return [condition]

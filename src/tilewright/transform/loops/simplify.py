@@ -1,0 +1,129 @@
+"""Simplify a flat program: expressions with what is known of loops and conditions around them, and what then is dead.
+
+    for i in 0..1 { if i < n { A[i*4 // 4] = x } }   ->   A[0] = x                 (n >= 1)
+
+Loops of one iteration are replaced by their body, of none removed. Conditions proven true or false disappear.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tilewright.arith import Analyzer
+from tilewright.ir.expr import Const, Expr, Load, Op, Var
+from tilewright.ir.loops import Allocate, For, If, Intrinsic, Let, PrimFunc, Region, Seq, Stmt, Store, seq
+from tilewright.ir.rewrite import substitute_stmt, walk
+
+EMPTY = Seq(())
+
+
+def simplify_loops(func: PrimFunc) -> PrimFunc:
+    """The function with every expression simplified."""
+    body = simplify_stmt(func.body)
+    return func if body is func.body else func.with_body(body)
+
+
+def simplify_stmt(stmt: Stmt, outer: dict[Var, Expr] | None = None) -> Stmt:
+    """`stmt` simplified; `outer` gives the extents of the loops around it. `Seq(())` if nothing remains."""
+    extents = dict(outer or {})
+    extents.update((s.var, s.extent) for s in walk(stmt) if isinstance(s, For))
+    return _Simplifier(Analyzer(extents)).statement(stmt) or EMPTY
+
+
+class _Simplifier:
+    """Rewrites under one analyzer; inside a condition a new one that knows it."""
+
+    __slots__ = ("an", "facts")
+
+    def __init__(self, analyzer: Analyzer, facts: tuple[Expr, ...] = ()) -> None:
+        self.an = analyzer
+        self.facts = facts
+
+    def statement(self, s: Stmt) -> Stmt | None:
+        match s:
+            case For():
+                return self.loop(s)
+            case Store():
+                return self.store(s)
+            case Seq(stmts):
+                kept = [r for c in stmts if (r := self.statement(c)) is not None]
+                return None if not kept else s if _same(kept, stmts) else seq(kept)
+            case If():
+                return self.branch(s)
+            case Let():
+                return self.let(s)
+            case Allocate():
+                inner = self.statement(s.body)
+                return None if inner is None else s if inner is s.body else Allocate(s.buffer, inner)
+            case Intrinsic():
+                return Intrinsic(s.name, tuple(map(self.region, s.outputs)), tuple(map(self.region, s.inputs)))
+        return s
+
+    def store(self, s: Store) -> Stmt | None:
+        an = self.an
+        indices = tuple([an.simplify(i) for i in s.indices])
+        value = an.simplify(s.value)
+        if type(value) is Load and value.buffer == s.buffer and value.indices == indices:
+            return None
+        if value is s.value and _same(indices, s.indices):
+            return s
+        return Store(s.buffer, indices, value)
+
+    def region(self, r: Region) -> Region:
+        return Region(r.buffer, tuple((self.an.simplify(a), self.an.simplify(b)) for a, b in r.ranges))
+
+    def loop(self, s: For) -> Stmt | None:
+        extent = self.an.simplify(s.extent)
+        most = self.an.bounds(extent).hi
+        if most is not None and most <= 0:
+            return None
+        body = self.statement(s.body)
+        if body is None:
+            return None
+        if type(extent) is Const and extent.value == 1 and s.kind != "thread":
+            # The analyzer has put 0 for the variable wherever it stood.
+            return body
+        if extent is s.extent and body is s.body:
+            return s
+        return For(s.var, extent, body, s.kind, s.thread, s.annotations)
+
+    def branch(self, s: If) -> Stmt | None:
+        condition = self.an.simplify(s.condition)
+        if type(condition) is Const:
+            taken = s.then if condition.value else s.orelse
+            return None if taken is None else self.statement(taken)
+        fixed = _fixed(condition)
+        then = self.under(condition).statement(substitute_stmt(s.then, fixed) if fixed else s.then)
+        orelse = None if s.orelse is None else self.under(self.an.simplify(~condition)).statement(s.orelse)
+        if then is None:
+            return None if orelse is None else If(self.an.simplify(~condition), orelse)
+        if condition is s.condition and then is s.then and orelse is s.orelse:
+            return s
+        return If(condition, then, orelse)
+
+    def under(self, condition: Expr) -> _Simplifier:
+        facts = (*self.facts, condition)
+        return _Simplifier(Analyzer(self.an.extents, facts), facts)
+
+    def let(self, s: Let) -> Stmt | None:
+        value = self.an.simplify(s.value)
+        if type(value) in (Const, Var):
+            return self.statement(substitute_stmt(s.body, {s.var: value}))
+        body = self.statement(s.body)
+        return None if body is None else s if value is s.value and body is s.body else Let(s.var, value, body)
+
+
+def _fixed(condition: Expr) -> dict[Var, Expr]:
+    """The variable that a condition fixes, with its value."""
+    if type(condition) is Op and condition.name == "eq":
+        a, b = condition.args
+        if type(a) is Var and type(b) is Const:
+            return {a: b}
+    return {}
+
+
+def _same(a: Sequence[object], b: Sequence[object]) -> bool:
+    return len(a) == len(b) and all(x is y for x, y in zip(a, b, strict=True))
+
+
+__all__ = ["EMPTY", "simplify_loops", "simplify_stmt"]

@@ -1,0 +1,103 @@
+"""Decide where allocations live: on the stack of a thread, or in a workspace that the caller passes.
+
+    kernel(A, C) {                                   kernel(A, C, B) attrs(workspace=1) {
+      alloc B: f32[n, 64] { ... parallel ... }   ->    ... parallel ...
+    }                                                }
+
+A buffer of scope "global" at the root, or with a parallel loop inside (its threads share it), becomes a trailing
+parameter. Inside a loop a constant size of at most 256 KiB stays an `Allocate`. Larger or symbolic ones become
+parameters too; if each thread needs its own, with a leading dimension `nthreads`, indexed by `tid`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from tilewright.ir.expr import Buffer, Const, Expr, Load, Var, const
+from tilewright.ir.loops import Allocate, For, Intrinsic, PrimFunc, Region, Stmt, Store
+from tilewright.ir.rewrite import map_expr, map_exprs_of, replace_buffers, walk, with_children
+
+TID = Var("tid", lo=0)
+"""The calling thread's number: a reserved variable of lowered functions."""
+
+NTHREADS = Var("nthreads", lo=1)
+"""How many threads call the kernel: a reserved symbol of lowered functions."""
+
+STACK_LIMIT = 256 << 10
+"""Bytes up to which an allocation stays on the stack."""
+
+ALIGNMENT = 64
+
+
+def plan_workspace(func: PrimFunc) -> PrimFunc:
+    """The function whose remaining allocations are constant, small and private to a thread."""
+    plan = _Plan()
+    body = plan.statement(func.body, in_loop=False, in_parallel=False)
+    if not plan.params:
+        return func if body is func.body else func.with_body(body)
+    attrs = (*(a for a in func.attrs if a[0] != "workspace"), ("workspace", len(plan.params)))
+    return PrimFunc(func.name, (*func.params, *plan.params), body, func.buffers, attrs)
+
+
+@dataclass(slots=True)
+class _Plan:
+    params: list[Buffer] = field(default_factory=list)
+
+    def statement(self, s: Stmt, in_loop: bool, in_parallel: bool) -> Stmt:
+        if isinstance(s, Allocate):
+            return self.allocate(s, in_loop, in_parallel)
+        if not s.children:
+            return s
+        looping = in_loop or isinstance(s, For)
+        parallel = in_parallel or (isinstance(s, For) and s.kind == "parallel")
+        return with_children(s, tuple(self.statement(c, looping, parallel) for c in s.children))
+
+    def allocate(self, s: Allocate, in_loop: bool, in_parallel: bool) -> Stmt:
+        body = self.statement(s.body, in_loop, in_parallel)
+        shared = not in_parallel and any(isinstance(c, For) and c.kind == "parallel" for c in walk(s.body))
+        size = _constant_bytes(s.buffer)
+        small = size is not None and size <= STACK_LIMIT
+        if small and not shared and (in_loop or s.buffer.scope == "local"):
+            return Allocate(s.buffer, body)
+        if in_parallel:
+            return self.private(s.buffer, body)
+        buffer = replace(s.buffer, scope="global", align=ALIGNMENT)
+        self.params.append(buffer)
+        return replace_buffers(body, {s.buffer: buffer})
+
+    def private(self, buffer: Buffer, body: Stmt) -> Stmt:
+        """One part of a workspace for each thread."""
+        shared = Buffer(buffer.name, buffer.dtype, (NTHREADS, *buffer.shape), "global", ALIGNMENT)
+        self.params.append(shared)
+        return _with_leading(body, buffer, shared)
+
+
+def _constant_bytes(buffer: Buffer) -> int | None:
+    total = buffer.dtype.itemsize
+    for extent in buffer.shape:
+        if not isinstance(extent, Const):
+            return None
+        total *= extent.value
+    return total
+
+
+def _with_leading(stmt: Stmt, old: Buffer, new: Buffer) -> Stmt:
+    """`stmt` with `old[...]` read and written as `new[tid, ...]`."""
+    memo: dict[Expr, Expr] = {}
+
+    def on_expr(e: Expr) -> Expr | None:
+        return Load(new, (TID, *e.indices)) if type(e) is Load and e.buffer == old else None
+
+    def region(r: Region) -> Region:
+        return Region(new, ((TID, const(1)), *r.ranges)) if r.buffer == old else r
+
+    def go(s: Stmt) -> Stmt:
+        s = map_exprs_of(with_children(s, tuple(go(c) for c in s.children)), lambda e: map_expr(e, on_expr, memo))
+        match s:
+            case Store() if s.buffer == old:
+                return Store(new, (TID, *s.indices), s.value)
+            case Intrinsic():
+                return Intrinsic(s.name, tuple(map(region, s.outputs)), tuple(map(region, s.inputs)))
+        return s
+
+    return go(stmt)
