@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from tilewright.codegen.llvm import assembly, compile_llvm, emit_llvm
+from tilewright.codegen.llvm import THREAD_COUNT, assembly, compile_llvm, emit_llvm, kernel_symbols
 from tilewright.ir.expr import Expr, Var
 from tilewright.ir.key import key
 from tilewright.ir.loops import PrimFunc
@@ -21,8 +21,6 @@ from tilewright.support.cache import ObjectCache
 from tilewright.support.errors import ParseError
 from tilewright.transform.graph.memory import Workspace
 from tilewright.transform.loops import lower_loops
-
-NTHREADS = "nthreads"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +72,7 @@ def compile_kernel(func: PrimFunc, target: Target, version: int, cache: ObjectCa
         return found
     flat = replace(lower_loops(plan(func, target).func, target), name=symbol)
     code = compile_llvm(emit_llvm(flat, target), target)
-    done = CompiledKernel(symbol, code, _workspaces(flat), flat.symbols)
+    done = CompiledKernel(symbol, code, _workspaces(flat), kernel_symbols(flat))
     cache.put(f"kernel-{identity}", _encode(done, canonical))
     return done
 
@@ -85,7 +83,7 @@ def _workspaces(flat: PrimFunc) -> tuple[Workspace, ...]:
     result = []
     for buffer in flat.params[len(flat.params) - count :]:
         first = buffer.shape[0] if buffer.shape else None
-        per_thread = isinstance(first, Var) and first.name == NTHREADS
+        per_thread = first is THREAD_COUNT
         size = buffer.size
         if per_thread:
             size = replace(buffer, shape=buffer.shape[1:]).size

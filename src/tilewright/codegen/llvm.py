@@ -39,12 +39,13 @@ def emit_llvm(func: PrimFunc, target: Target) -> str:
     s = State(target, written, evaluate)
     names = _Names({"tid", "nthreads", "barrier"})
     arguments = []
-    shared = set(str(func.attr("may_alias", "")).split(","))
+    # A pointwise kernel may write over an operand that dies with it: its parameters may share memory.
+    noalias = bool(func.attr("noalias", True))
     for buffer in func.params:
         operand = identifier(names.take(buffer.name), "%")
         align = max(buffer.align or 0, buffer.dtype.itemsize)
         s.pointers[buffer.name] = Pointer(operand, align & -align)
-        arguments.append(f"ptr {_attributes(buffer, written, align & -align, buffer.name not in shared)} {operand}")
+        arguments.append(f"ptr {_attributes(buffer, written, align & -align, noalias)} {operand}")
     for symbol in kernel_symbols(func):
         operand = identifier(names.take(symbol.name), "%")
         s.env[symbol] = Value(i64, (operand,))
