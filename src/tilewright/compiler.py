@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from tilewright import ops
-from tilewright.codegen.entry import EntryStep, emit_entry
+from tilewright.codegen.entry import KernelCall, emit_entry
 from tilewright.kernels import CompiledKernel, KernelTexts, compile_kernel
 from tilewright.codegen.llvm import compile_llvm
 from tilewright.ir.expr import Expr, as_int
@@ -233,9 +233,9 @@ def _entry(
     target: Target,
 ) -> bytes:
     """The object code of tw_run, tw_prepare and tw_shapes."""
-    run_steps = [EntryStep(s.kernel, s.slots, s.symbols) for s in run_storage.steps]
-    prepare_steps = [EntryStep(s.kernel, s.slots, s.symbols) for s in prepare_storage.steps]
-    return compile_llvm(emit_entry(run_steps, prepare_steps, shapes, symbols, target), target)
+    run_steps = [KernelCall(s.kernel, s.slots, s.symbols) for s in run_storage.steps]
+    prepare_steps = [KernelCall(s.kernel, s.slots, s.symbols) for s in prepare_storage.steps]
+    return compile_llvm(emit_entry(run_steps, prepare_steps, symbols, shapes, target), target)
 
 
 def _packed(value: Value, raw: set[Value], aliases: Mapping[Value, Value]) -> PackedSpec:

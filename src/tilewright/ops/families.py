@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from tilewright.ops import conv, index, matmul, norm, pointwise, pool, reduce, shape
+from tilewright.ops import conv, index, matmul, norm, packed, pointwise, pool, reduce, shape
 
-__all__ = ["conv", "index", "matmul", "norm", "pointwise", "pool", "reduce", "shape"]
+__all__ = ["conv", "index", "matmul", "norm", "packed", "pointwise", "pool", "reduce", "shape"]
