@@ -11,7 +11,7 @@ the values given, keeping the other inputs free; `TilewrightModel.specialized` t
 from __future__ import annotations
 
 import unittest
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -63,14 +63,15 @@ _SHAPE_ONLY = {"Shape", "Size"}
 class TilewrightModel(BackendRep):
     """A compiled model, or one that is compiled at the first call for the values of its structural inputs."""
 
-    def __init__(self, model: onnx.ModelProto) -> None:
+    def __init__(self, model: onnx.ModelProto, compile: Callable[[onnx.ModelProto], Any]) -> None:
         self._proto = model
+        self._compile = compile
         self._inputs = [i.name for i in data_inputs(model)]
         self._outputs = [o.name for o in model.graph.output]
         self.specialized: tuple[str, ...] = ()
         self._compiled: Any = None
         try:
-            self._compiled = compile_or_skip(model)
+            self._compiled = or_skip(compile, model)
         except unittest.SkipTest:
             self.specialized = structural_inputs(model)
             if not self.specialized or len(self.specialized) == len(self._inputs):
@@ -81,7 +82,7 @@ class TilewrightModel(BackendRep):
         compiled = self._compiled
         if self.specialized:
             values = {name: feeds.pop(name) for name in self.specialized}
-            compiled = compile_or_skip(with_constants(self._proto, values))
+            compiled = or_skip(self._compile, with_constants(self._proto, values))
         results = compiled.run(feeds)
         return tuple(results[name] for name in self._outputs)
 
@@ -92,17 +93,39 @@ class TilewrightBackend(Backend):
     @classmethod
     def prepare(cls, model: onnx.ModelProto, device: str = "CPU", **kwargs: Any) -> BackendRep:
         super().prepare(model, device, **kwargs)
-        return TilewrightModel(model)
+        return TilewrightModel(model, cls.compile)
+
+    @staticmethod
+    def compile(model: onnx.ModelProto) -> Any:
+        """An object with `run(inputs by name) -> outputs by name`."""
+        return tw.compile(model, threads=1)
 
     @classmethod
     def supports_device(cls, device: str) -> bool:
         return device == "CPU"
 
 
-def compile_or_skip(model: onnx.ModelProto) -> Any:
+class InterpreterBackend(TilewrightBackend):
+    """The importer with the NumPy references of the operators, no code: tells their mistakes from the compiler's."""
+
+    @staticmethod
+    def compile(model: onnx.ModelProto) -> Any:
+        from tilewright.frontend.onnx import import_onnx
+        from tilewright.ops.interpret import run_graph
+
+        imported = import_onnx(model)
+
+        class Interpreted:
+            def run(self, feeds: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+                return run_graph(imported.graph, feeds, imported.weights)
+
+        return Interpreted()
+
+
+def or_skip(compile: Callable[[onnx.ModelProto], Any], model: onnx.ModelProto) -> Any:
     """Compiles; what Tilewright says is unsupported (and nothing else) skips the test."""
     try:
-        return tw.compile(model, threads=1)
+        return compile(model)
     except tw.Error as error:
         problems = list(error.each())
         if all(isinstance(problem, tw.errors.UnsupportedError) for problem in problems):
@@ -206,6 +229,7 @@ class OnnxRuntimeBackend(Backend):
 
 BACKENDS: dict[str, type[Backend]] = {
     "tilewright": TilewrightBackend,
+    "interpreter": InterpreterBackend,
     "reference": ReferenceBackend,
     "onnxruntime": OnnxRuntimeBackend,
 }
