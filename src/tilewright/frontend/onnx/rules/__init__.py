@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from tilewright.frontend.onnx.rules import constants, contraction, index, norm, pointwise, pool, reduce, shape
+from tilewright.frontend.onnx.rules import constants, contraction, index, norm, pointwise, pool, reduce, rnn, shape
 
-__all__ = ["constants", "contraction", "index", "norm", "pointwise", "pool", "reduce", "shape"]
+__all__ = ["constants", "contraction", "index", "norm", "pointwise", "pool", "reduce", "rnn", "shape"]
