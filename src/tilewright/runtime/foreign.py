@@ -106,5 +106,5 @@ def foreign_function(model: int, entry: int, keep_alive: object) -> Any:
         target = f.let(PTR, f"inttoptr i64 {entry} to ptr")
         f.ret(f.call(I32, target, f.value(model, PTR), f.value(report or 0, PTR), args, count))
     thunk = Library({"thunk": compile_text(m.text(), speed=0, cache=False)}, ["tw_safe_call"])
-    make = tvm_ffi.Function.__from_mlir_packed_safe_call__
+    make = tvm_ffi.Function.__from_extern_c__
     return make(thunk["tw_safe_call"], keep_alive_object=(thunk, keep_alive))

@@ -59,6 +59,8 @@ class Model(Called):
         self._program = program
         self._manifest = manifest
         self._update_lock = threading.Lock()
+        self._input_names = tuple(i.name for i in manifest.inputs)
+        self._output_names = tuple(o.name for o in manifest.outputs)
         kernels = {s.kernel for s in (*manifest.run_steps, *manifest.prepare_steps)}
         exports = {"tw_run", "tw_prepare", "tw_shapes"} | kernels
         library = Library(program.objects, exports, {"tw_barrier": pool().barrier})
@@ -98,18 +100,21 @@ class Model(Called):
 
     def run(self, inputs: Mapping[str, Any], out: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Call by names. `out` may hold some of the outputs; the others are new arrays."""
-        args = self._by_name("input", [i.name for i in self._manifest.inputs], inputs)
-        names = [o.name for o in self._manifest.outputs]
+        try:
+            args = [inputs[name] for name in self._input_names]
+        except (KeyError, TypeError, IndexError):
+            args = []
+        if len(args) != len(inputs) or not args:
+            args = self._by_name(inputs)
+        names = self._output_names
         if out is None:
             result = self._call(*args)
             return dict(zip(names, [result] if len(names) == 1 else result or (), strict=True))
         unknown = [name for name in out if name not in names]
         if unknown:
-            raise CallError(f"there is no output {unknown[0]!r}", expected=f"some of {names}")
-        arrays = dict(out)
-        if len(arrays) < len(names):
-            arrays = {**self.empty_outputs(*args), **arrays}
-        self._call(*args, out=tuple(arrays[name] for name in names))
+            raise CallError(f"there is no output {unknown[0]!r}", expected=f"some of {list(names)}")
+        arrays = out if len(out) == len(names) else {**self.empty_outputs(*args), **out}
+        self._call(*args, out=tuple([arrays[name] for name in names]))
         return {name: arrays[name] for name in names}
 
     def empty_outputs(self, *inputs: Any) -> dict[str, Array]:
@@ -121,22 +126,20 @@ class Model(Called):
             for o, shape in zip(self._manifest.outputs, shapes, strict=True)
         }
 
-    @staticmethod
-    def _by_name(what: str, names: Sequence[str], given: Mapping[str, Any]) -> list[Any]:
+    def _by_name(self, given: Mapping[str, Any]) -> list[Any]:
+        names = list(self._input_names)
         if not isinstance(given, Mapping):
             raise CallError(
-                f"{what}s by name are wanted", expected=f"a mapping with {names}", got=type(given).__qualname__
+                "inputs by name are wanted", expected=f"a mapping with {names}", got=type(given).__qualname__
             )
         problems = Problems()
         for name in names:
             if name not in given:
-                problems.add(CallError("is missing", where=f"{what} {name!r}"))
+                problems.add(CallError("is missing", where=f"input {name!r}"))
         for name in given:
             if name not in names:
-                problems.add(
-                    CallError(f"there is no such {what}", where=f"{what} {name!r}", expected=f"one of {names}")
-                )
-        problems.raise_if_any(f"the {what}s do not fit", kind=CallError)
+                problems.add(CallError("there is no such input", where=f"input {name!r}", expected=f"one of {names}"))
+        problems.raise_if_any("the inputs do not fit", kind=CallError)
         return [given[name] for name in names]
 
     def ffi_function(self) -> Any:
