@@ -14,6 +14,7 @@ from tilewright.ir.expr import Var, as_int
 from tilewright.ir.loops import PrimFunc
 from tilewright.ir.rewrite import substitute
 from tilewright.schedule import BlockRef, LoopRef, Schedule
+from tilewright.schedule.state import written_buffers
 from tilewright.support.errors import ScheduleError
 
 Arrays = dict[str, np.ndarray[Any, Any]]
@@ -254,6 +255,23 @@ def _cache_read(s: Schedule, rng: random.Random, block: BlockRef, loops: tuple[L
     s.cache_read(block, rng.choice(buffers).name, rng.choice(["global", "local"]))
 
 
+def _layout(s: Schedule, rng: random.Random, block: BlockRef, loops: tuple[LoopRef, ...]) -> None:
+    buffer = rng.choice(list(s.func.buffers) or [None])
+    if buffer is None:
+        return
+    writer = next((b for b in s.blocks() if buffer in written_buffers(s.get(b))), block)
+    maps: dict[int, list[Callable[..., Any]]] = {
+        1: [lambda i: (i // 4, i % 4), lambda i: (i % 3, i // 3)],
+        2: [lambda i, j: (j, i), lambda i, j: (i, j // 2, j % 2), lambda i, j: (i // 3, j, i % 3)],
+        3: [lambda i, j, k: (k, i, j), lambda i, j, k: (i // 2, j, k, i % 2), lambda i, j, k: (i, j * 16 + k)],
+    }
+    s.transform_layout(writer, rng.choice(maps[len(buffer.shape)]) if len(buffer.shape) < 4 else lambda *i: i[::-1])
+
+
+def _pad(s: Schedule, rng: random.Random, block: BlockRef, loops: tuple[LoopRef, ...]) -> None:
+    s.pad(block, [rng.choice([1, 1, 2, 4]) for _ in s.get(block).iters])
+
+
 STEPS: tuple[tuple[str, Step], ...] = (
     ("split", _split),
     ("split", _split),
@@ -273,6 +291,10 @@ STEPS: tuple[tuple[str, Step], ...] = (
     ("set_scope", lambda s, rng, block, loops: s.set_scope(block, rng.choice(["local", "global"]))),
     ("cache_write", lambda s, rng, block, loops: s.cache_write(block, rng.choice(["local", "global"]))),
     ("cache_read", _cache_read),
+    ("rfactor", lambda s, rng, block, loops: s.rfactor(block, rng.choice(loops), rng.randint(-2, 1))),
+    ("rfactor", lambda s, rng, block, loops: s.rfactor(block, rng.choice(loops), 0)),
+    ("transform_layout", _layout),
+    ("pad", _pad),
 )
 BLOCK_STEPS = frozenset({"compute_inline", "reverse_compute_inline", "set_scope", "cache_write", "cache_read"})
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.ir.dtype import DType, f32, f64
+from tilewright.ir.dtype import DType, bf16, f32, f64
 from tilewright.ir.expr import OPS
 
 Scalar = Any
@@ -238,6 +238,8 @@ def _exact_fma(a: float, b: float, c: float) -> float:
 
 def _to_float(source: DType, target: DType) -> Function:
     to = value_of(target)
+    if source is f64 and target is bf16:
+        return lambda x: to(_float_to_odd(x))
     if source.is_float:
         return lambda x: to(float(x))
     if source.bits > 32:
@@ -248,6 +250,14 @@ def _to_float(source: DType, target: DType) -> Function:
     if target.bits == 16:
         return lambda x: to(np.float32(x))
     return lambda x: to(x)
+
+
+def _float_to_odd(x: Any) -> Any:
+    """A double as f32, rounded to odd so that a second rounding (to bf16) is the only one that counts."""
+    near = np.float32(x)
+    if float(near) == x or x != x or np.isinf(near) or near.view(np.uint32) & 1:
+        return near
+    return np.nextafter(near, np.float32(math.copysign(math.inf, x - float(near))))
 
 
 def _saturating(target: DType) -> Function:

@@ -116,8 +116,18 @@ class _ExprPrinter:
             # `-3` is a literal, so the negation of a literal shows its parentheses.
             operand = f"({self.text(e.args[0])})" if isinstance(e.args[0], Const) else self.text(e.args[0], level)
             return (f"not {operand}" if info.name == "not" else f"-{operand}"), level
-        left = level + 1 if level == _COMPARISON else level
-        return f"{self.text(e.args[0], left)} {info.symbol} {self.text(e.args[1], level + 1)}", level
+        if level == _COMPARISON:
+            left, right = (self.text(a, level + 1) for a in e.args)
+            return f"{left} {info.symbol} {right}", level
+        # Down the left side in a loop: sums may be long.
+        chain: list[Op] = []
+        node: Expr = e
+        while isinstance(node, Op) and OPS[node.name].precedence == level and len(node.args) == 2:
+            chain.append(node)
+            node = node.args[0]
+        parts = [self.text(node, level)]
+        parts += [f"{OPS[op.name].symbol} {self.text(op.args[1], level + 1)}" for op in reversed(chain)]
+        return " ".join(parts), level
 
     def _call(self, e: Op) -> str:
         if e.name == "cast":
@@ -166,7 +176,7 @@ class _StmtPrinter:
                 yield from self._if(s, indent)
             case Intrinsic():
                 outputs, inputs = (", ".join(map(self._region, side)) for side in (s.outputs, s.inputs))
-                yield f"{indent}call {name_text(s.name)}({outputs}; {inputs})"
+                yield f"{indent}call {name_text(s.name)}({f'{outputs}; {inputs}'.rstrip()})"
             case _:
                 raise TypeError(f"not a statement: {type(s).__name__}")
 

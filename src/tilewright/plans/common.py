@@ -48,14 +48,18 @@ def vectorize_spatial(s: Schedule, block: BlockRef, target: Target, lanes: int, 
 def parallelize(s: Schedule, loops: list[LoopRef]) -> LoopRef | None:
     """Fuse leading loops until there is enough to share among threads, and make the result parallel.
 
-    A symbolic extent may be one, so loops behind it are fused as well.
+    A symbolic extent may be one, so constant loops behind it are fused as well; a symbolic one is never fused into
+    what precedes it, for dividing by it would cost more than it gains.
     """
     if not loops:
         return None
     head, rest = loops[0], loops[1:]
     known = extent(s, head) or 1
     while rest and known < ENOUGH:
-        known *= extent(s, rest[0]) or 1
+        following = extent(s, rest[0])
+        if following is None and extent(s, head) != 1:
+            break
+        known *= following or 1
         head = s.fuse(head, rest[0])
         rest = rest[1:]
     if extent(s, head) != 1:

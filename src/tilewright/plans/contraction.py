@@ -50,6 +50,13 @@ def packed_operand(anchor: Stage) -> Load | None:
     return weights if last.var is weights.indices[-1] else None
 
 
+def weight_iters(anchor: Stage) -> tuple[BlockIter, ...]:
+    """All spatial iterators that index the packed operand."""
+    weights = packed_operand(anchor)
+    assert weights is not None
+    return uses(weights, anchor.spatial)
+
+
 def column_iters(anchor: Stage) -> tuple[BlockIter, ...]:
     """The iterators that index the weights and not the other operand."""
     weights = packed_operand(anchor)
@@ -83,10 +90,11 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
 
 
 def row_iter(anchor: Stage) -> BlockIter | None:
-    """The iterator whose values share the weights: the innermost spatial one that does not index them."""
-    columns = column_iters(anchor)
-    rows = [it for it in anchor.spatial if it not in columns]
-    return rows[-1] if rows else None
+    """The iterator whose values share the weights: the innermost one that does not index them and is not one."""
+    mine = weight_iters(anchor)
+    rows = [it for it in anchor.spatial if it not in mine]
+    wide = [it for it in rows if as_int(it.extent) != 1]
+    return (wide or rows)[-1] if rows else None
 
 
 def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Target) -> None:
@@ -115,6 +123,7 @@ def tile_output(s: Schedule, anchor: Stage, block: object, out: object, candidat
     row = row_iter(anchor)
     loops = dict(zip([it.var for it in anchor.spatial], s.loops(out), strict=True))
     width = candidate.knob("width")
+    own_weights = {loops[it.var].name for it in weight_iters(anchor) if it.var not in columns}
     outer: list[LoopRef] = []
     inner: list[LoopRef] = []
     row_outer: list[LoopRef] = []
@@ -128,9 +137,13 @@ def tile_output(s: Schedule, anchor: Stage, block: object, out: object, candidat
             inner.append(tile_inner)
         else:
             outer.append(loops[it.var])
-    # A matmul walks its panels outermost, so that a panel stays in cache for all rows; a convolution's image comes
-    # first and its lines last.
-    order = [*outer[:1], panel, *outer[1:], *row_outer] if len(anchor.reduce) > 1 else [panel, *outer, *row_outer]
+    # A matmul walks its panels outside whatever shares them, so that a panel stays in cache for all rows; symbolic
+    # loops come first (they are not divided by). A convolution's image comes first and its lines last.
+    if len(anchor.reduce) > 1:
+        order = [*outer[:1], panel, *outer[1:], *row_outer]
+    else:
+        first = [loop for loop in outer if extent(s, loop) is None or loop.name in own_weights]
+        order = [*first, panel, *(loop for loop in outer if loop not in first), *row_outer]
     s.reorder(*order, *inner, *vector)
     at = order[-1]
     s.compute_at(block, at)

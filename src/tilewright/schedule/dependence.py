@@ -8,11 +8,12 @@ intermediate only what the same iteration, or an earlier statement, has written.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from tilewright.arith import bounds, linear, prove, symbolic_bounds
 from tilewright.ir.expr import Buffer, Expr, Load, Op, Var, as_int, is_const
-from tilewright.ir.loops import Block, For, If, PrimFunc, Stmt, Store
-from tilewright.ir.rewrite import substitute, variables
+from tilewright.ir.loops import TRUE, Block, For, If, PrimFunc, Stmt, Store
+from tilewright.ir.rewrite import substitute, variables, walk_expr
 from tilewright.schedule.affine import chain_of, is_quotient, quotient
 from tilewright.schedule.state import (
     blocks_in,
@@ -51,15 +52,23 @@ def check_reduction_order(
         return
     reducing = [v for v in before if reduce_iters_using(block, v)]
     single = {loop.var for loop in loops if is_const(loop.extent, 1)}
+    spatial = spatial_bindings(block)
     for v in before:
-        if v in single:
-            continue
         overtaken = [r for r in reducing if before.index(r) > before.index(v) and after.index(r) < after.index(v)]
-        if overtaken and v not in reducing and not injective(spatial_bindings(block), v, extents_of(loops)):
+        if v in single or not overtaken:
+            continue
+        if v not in reducing and not injective(spatial, v, extents_of(loops)):
             raise refuse(
                 func,
                 f"cannot move reduction loop {overtaken[0].name!r} outside of {v.name!r}: iterations of {v.name!r} "
                 f"compute the same points of block {block.name!r}",
+            )
+        mixed = [x for x in (v, *overtaken) if any(depends_on(e, x) for e in spatial)]
+        if v in reducing and block.init is not None and mixed:
+            raise refuse(
+                func,
+                f"cannot move loop {overtaken[0].name!r} outside of {v.name!r}: {mixed[0].name!r} drives spatial and "
+                f"reduction iterators of block {block.name!r}, whose init would not come first",
             )
 
 
@@ -119,7 +128,7 @@ def _check_in_place(func: PrimFunc, loop: For, block: Block, word: str) -> None:
 
 
 def _check_vector_reduction(func: PrimFunc, loop: For, block: Block) -> None:
-    if not has_known_reducer(block):
+    if reduction_update(block) is None:
         raise refuse(
             func,
             f"cannot vectorize loop {loop.var.name!r}: it drives a reduction of block {block.name!r} that is not a "
@@ -127,19 +136,32 @@ def _check_vector_reduction(func: PrimFunc, loop: For, block: Block) -> None:
         )
 
 
-def has_known_reducer(block: Block) -> bool:
-    """True for `C[i] = C[i] op value` with op one of add, mul, min, max, the value not reading C."""
+@dataclass(frozen=True, slots=True)
+class Update:
+    """The step of a plain reduction: `target = op(target, value)`, where `condition` holds."""
+
+    op: str
+    target: Load
+    value: Expr
+    condition: Expr
+
+
+def reduction_update(block: Block) -> Update | None:
+    """The step of `C[i] = C[i] op value` with op one of add, mul, min, max and a value that does not read C."""
     body: Stmt = block.body
+    condition: Expr = TRUE
     if isinstance(body, If) and body.orelse is None:
-        body = body.then
+        condition, body = body.condition, body.then
     if not isinstance(body, Store):
-        return False
+        return None
     target = Load(body.buffer, body.indices)
     value = body.value
     if not (isinstance(value, Op) and value.name in KNOWN_REDUCERS and target in value.args):
-        return False
+        return None
     other = value.args[1] if value.args[0] is target else value.args[0]
-    return body.buffer not in {n.buffer for n in loads_in(Store(body.buffer, body.indices, other))}
+    if any(isinstance(n, Load) and n.buffer == body.buffer for e in (other, condition) for n in walk_expr(e)):
+        return None
+    return Update(value.name, target, other, condition)
 
 
 def injective(values: Iterable[Expr], var: Var, extents: Mapping[Var, Expr]) -> bool:

@@ -87,7 +87,7 @@ def cache_write(func: PrimFunc, block: str, scope: str, buffer: str | None = Non
     cache = Buffer(fresh_name(f"{target.name}_{scope}", taken), target.dtype, target.shape, scope)
     copied = replace_at(func, path, replace_buffers(last_block(path), {target: cache}))
     copy = copy_nest(fresh_name(cache.name, names), cache, target, taken)
-    nest_path = _root_path(block_path(copied, block))
+    nest_path = root_path(block_path(copied, block))
     result = replace_at(copied, nest_path, seq((nest_path[-1], copy)))
     return replace(result, buffers=(*result.buffers, cache)), cache_block_name(copy)
 
@@ -124,7 +124,7 @@ def cache_read(
     source = readable[buffer]
     order = [b.name for b in blocks_in(func.body)]
     first = min(names, key=order.index)
-    place = _root_path(paths[first])
+    place = root_path(paths[first])
     start = order.index(next(blocks_in(place[-1])).name)
     for writer in writers_of(func, source):
         if order.index(writer.name) >= start:
@@ -178,10 +178,10 @@ def redirect_reads(block: Block, old: Buffer, new: Buffer) -> Stmt:
 
 
 def copy_nest(name: str, source: Buffer, target: Buffer, taken: set[str]) -> Stmt:
-    """Loops and a block that copy one buffer to another of the same shape."""
+    """Loops and a block that copy a buffer to `target`, over the shape of `target`."""
     iters: list[BlockIter] = []
     loops: list[For] = []
-    for k, extent in enumerate(source.shape):
+    for k, extent in enumerate(target.shape):
         var = Var(fresh_name(f"v{source.name}_{k}", taken))
         loop = Var(fresh_name(loop_name(var), taken))
         iters.append(BlockIter(var, extent, "spatial", loop))
@@ -200,5 +200,5 @@ def _root_of(path: Path) -> int:
     return next(k for k, s in enumerate(path) if isinstance(s, For | Block))
 
 
-def _root_path(path: Path) -> Path:
+def root_path(path: Path) -> Path:
     return path[: _root_of(path) + 1]

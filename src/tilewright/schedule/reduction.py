@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tilewright.ir.expr import Expr, Var, is_const
-from tilewright.ir.loops import Block, BlockIter, For, PrimFunc, seq
+from tilewright.ir.expr import Buffer, Expr, Load, Var, call, is_const, select
+from tilewright.ir.loops import Block, BlockIter, For, If, PrimFunc, Stmt, Store, seq
 from tilewright.ir.rewrite import fresh_name, substitute, substitute_stmt, variables
 from tilewright.schedule.affine import outside
-from tilewright.schedule.dependence import injective, reduce_iters_using
+from tilewright.schedule.dependence import Update, injective, reduce_iters_using, reduction_update
 from tilewright.schedule.state import (
+    Path,
     block_names,
     block_path,
     conjoin,
@@ -23,6 +24,7 @@ from tilewright.schedule.state import (
     refuse,
     replace_at,
     replace_on,
+    stores_in,
     taken_names,
 )
 
@@ -109,3 +111,165 @@ def decompose_reduction(func: PrimFunc, block: str, loop: str) -> tuple[PrimFunc
     update = replace_on(path[len(target_path) - 1 :], replace(source, init=None))
     assert update is not None
     return replace_at(func, target_path, seq((nest(news, init), update))), init.name
+
+
+def rfactor(func: PrimFunc, block: str, loop: str, factor_axis: int = 0) -> tuple[PrimFunc, str]:
+    """Let each iteration of a reduction loop reduce into its own element, and reduce those in a second block.
+
+    Before::
+
+        for i in 0..64:
+            for k_0 in 0..8:
+                for k_1 in 0..16:
+                    block C(vi = i, reduce vk = k_0 * 16 + k_1): init C[vi] = 0; C[vi] = C[vi] + A[vi, vk]
+
+    After `rfactor("C", "k_1")`; `k_1` is spatial in the first block, so it can be vectorized or made parallel::
+
+        for i in 0..64:
+            for k_0 in 0..8:
+                for k_1 in 0..16:
+                    block C_rf(vk_1 = k_1, vi_rf = i, reduce vk_0 = k_0):
+                        init C_rf[vk_1, vi_rf] = 0; C_rf[vk_1, vi_rf] = C_rf[vk_1, vi_rf] + A[vi_rf, vk_0 * 16 + vk_1]
+        for i_1 in 0..64:
+            for k_1_1 in 0..16:
+                block C(vi = i_1, reduce vk_1_1 = k_1_1): init C[vi] = 0; C[vi] = C[vi] + C_rf[vk_1_1, vi]
+
+    `factor_axis` is the place of the new dimension; negative ones count from the end. Returns the first block. Refuses
+    reducers other than sum, product, min and max, loops that drive spatial iterators, and reduction loops shared with
+    other blocks.
+    """
+    path = block_path(func, block)
+    source = last_block(path)
+    what = f"cannot rfactor block {block!r} over {loop!r}"
+    update = reduction_update(source)
+    if update is None or source.init is None:
+        raise refuse(func, f"{what}: it is not a plain sum, product, minimum or maximum with its init")
+    own = _own_loops(path)
+    factored = next((x for x in own if x.var.name == loop), None)
+    if factored is None:
+        raise refuse(func, f"{what}: the loop is not around this block alone")
+    if factored.kind != "serial":
+        raise refuse(func, f"{what}: the loop is already {factored.kind}")
+    spatial = [it for it in source.iters if it.kind == "spatial"]
+    if not reduce_iters_using(source, factored.var) or any(depends_on(it.binding, factored.var) for it in spatial):
+        raise refuse(func, f"{what}: the loop does not drive reduction iterators alone")
+    for x in loops_on(path)[: -len(own)]:
+        if reduce_iters_using(source, x.var):
+            raise refuse(func, f"{what}: loop {x.var.name!r}, shared with other blocks, drives the reduction")
+    rank = len(update.target.indices)
+    axis = factor_axis + rank + 1 if factor_axis < 0 else factor_axis
+    if not 0 <= axis <= rank:
+        raise refuse(func, f"{what}: factor_axis {factor_axis} is outside of -{rank + 1}..{rank}")
+    taken = taken_names(func)
+    output = update.target.buffer
+    partial = Buffer(fresh_name(f"{output.name}_rf", taken), output.dtype, _insert(output.shape, axis, factored.extent))
+    name = fresh_name(f"{block}_rf", block_names(func))
+    first = _partial_block(func, source, update, partial, factored, own, (name, axis, what), taken)
+    second = _final_nest(source, update, partial, factored, own, axis, taken)
+    start = path[len(path) - 1 - len(own)]
+    result = replace_at(func, (*path[: path.index(start)], start), seq((nest(own, first), second)))
+    return replace(result, buffers=(*result.buffers, partial)), name
+
+
+def _own_loops(path: Path) -> tuple[For, ...]:
+    """The innermost loops of a path that contain nothing but the block at its end."""
+    own: list[For] = []
+    for s in reversed(path[:-1]):
+        if not isinstance(s, For):
+            break
+        own.append(s)
+    return tuple(reversed(own))
+
+
+def _insert(items: tuple[Expr, ...], position: int, item: Expr) -> tuple[Expr, ...]:
+    return (*items[:position], item, *items[position:])
+
+
+def _partial_block(
+    func: PrimFunc,
+    source: Block,
+    update: Update,
+    partial: Buffer,
+    factored: For,
+    own: tuple[For, ...],
+    names: tuple[str, int, str],
+    taken: set[str],
+) -> Block:
+    """The block that reduces into `partial`: the factored loop is spatial, the loops it shared an iterator with are
+    reduction iterators of their own."""
+    name, axis, what = names
+    lane = Var(fresh_name(f"v{factored.var.name}", taken))
+    of_loop: dict[Var, Expr] = {factored.var: lane}
+    inner: dict[Var, Expr] = {}
+    iters = [BlockIter(lane, factored.extent, "spatial", factored.var)]
+    for it in source.iters:
+        if it.kind == "reduce" and depends_on(it.binding, factored.var):
+            for x in own:
+                if depends_on(it.binding, x.var) and x.var not in of_loop:
+                    if any(depends_on(o.binding, x.var) for o in source.iters if o.kind == "spatial"):
+                        raise refuse(func, f"{what}: loop {x.var.name!r} drives spatial iterators too")
+                    var = Var(fresh_name(f"v{x.var.name}", taken))
+                    of_loop[x.var] = var
+                    iters.append(BlockIter(var, x.extent, "reduce", x.var))
+            inner[it.var] = substitute(it.binding, of_loop)
+    for it in source.iters:
+        if it.var not in inner:
+            var = Var(fresh_name(f"{it.var.name}_rf", taken))
+            inner[it.var] = var
+            iters.append(BlockIter(var, it.extent, it.kind, it.binding))
+            if isinstance(it.binding, Var):
+                of_loop.setdefault(it.binding, var)
+    # Conditions on reduction loops move into the body: every element of the partial result must be started.
+    outer, guards = [], [substitute(update.condition, inner)]
+    reducing = {x.var for x in own if reduce_iters_using(source, x.var)}
+    for c in conjuncts(source.predicate):
+        if not reducing & set(variables(c)):
+            outer.append(c)
+            continue
+        loops = {x.var for x in own}
+        if not (set(variables(c)) & loops) <= of_loop.keys() or set(variables(c)) & _shared(func, source) - loops:
+            raise refuse(func, f"{what}: the condition {c} mixes reduction and split spatial loops")
+        guards.append(substitute(c, of_loop))
+    point = _insert(tuple(substitute(i, inner) for i in update.target.indices), axis, lane)
+    assert source.init is not None
+    start = next(s.value for s in stores_in(source.init))
+    value = substitute(update.value, inner)
+    guard = conjoin(c for g in guards for c in conjuncts(g))
+    init: Stmt | None = Store(partial, point, start)
+    body: Stmt
+    if any(it.kind == "reduce" for it in iters):
+        body = Store(partial, point, call(update.op, Load(partial, point), value))
+        body = body if is_const(guard, True) else If(guard, body)
+    else:
+        init, body = None, Store(partial, point, select(guard, value, start))
+    return Block(name, tuple(iters), body, init, conjoin(outer), source.annotations)
+
+
+def _shared(func: PrimFunc, source: Block) -> set[Var]:
+    return {x.var for x in loops_on(block_path(func, source.name))}
+
+
+def _final_nest(
+    source: Block, update: Update, partial: Buffer, factored: For, own: tuple[For, ...], axis: int, taken: set[str]
+) -> Stmt:
+    """The loops and the block that reduce `partial` into the output, under the old block's name."""
+    spatial = [it for it in source.iters if it.kind == "spatial"]
+    renamed: dict[Var, Expr] = {}
+    loops: list[For] = []
+    for x in own:
+        if any(depends_on(it.binding, x.var) for it in spatial):
+            var = Var(fresh_name(x.var.name, taken))
+            renamed[x.var] = var
+            loops.append(replace(x, var=var))
+    lane_loop, lane = Var(fresh_name(factored.var.name, taken)), Var(fresh_name(f"v{factored.var.name}", taken))
+    iters = [BlockIter(it.var, it.extent, it.kind, substitute(it.binding, renamed)) for it in spatial]
+    iters.append(BlockIter(lane, factored.extent, "reduce", lane_loop))
+    dropped = {x.var for x in own} - renamed.keys()
+    kept = [substitute(c, renamed) for c in conjuncts(source.predicate) if not dropped & set(variables(c))]
+    if len(kept) < len(conjuncts(source.predicate)):
+        around = extents_of(loops)
+        kept += [c for it in iters if it.kind == "spatial" for c in outside(it.binding, it.extent, around)]
+    read = Load(partial, _insert(update.target.indices, axis, lane))
+    body = Store(update.target.buffer, update.target.indices, call(update.op, update.target, read))
+    block = Block(source.name, tuple(iters), body, source.init, conjoin(kept), source.annotations)
+    return nest((*loops, replace(factored, var=lane_loop)), block)

@@ -21,7 +21,7 @@ from typing import Any
 
 from tilewright.ir.expr import as_int
 from tilewright.ir.loops import Block, For, PrimFunc
-from tilewright.schedule import inline, kinds, loops, memory, move, reduction
+from tilewright.schedule import inline, kinds, layout, loops, memory, move, reduction
 from tilewright.schedule.index_map import IndexMap
 from tilewright.schedule.state import (
     block_path,
@@ -283,6 +283,29 @@ class Schedule:
         inputs = (self._ref("b", block), buffer, scope)
         return self._block_result("cache_read", inputs, _given(consumers=others or None), name, new)
 
+    def rfactor(self, block: BlockRef | str, loop: LoopRef | str, factor_axis: int = 0) -> BlockRef:
+        """Reduce each iteration of a loop into its own element first: see `reduction.rfactor`."""
+        new, name = reduction.rfactor(self.func, _name(block), _name(loop), factor_axis)
+        inputs = (self._ref("b", block), self._ref("l", loop), factor_axis)
+        return self._block_result("rfactor", inputs, (), name, new)
+
+    def transform_layout(
+        self, block: BlockRef | str, index_map: IndexMap | Callable[..., Any], buffer: str | None = None
+    ) -> None:
+        """Store a buffer in another layout: see `layout.transform_layout`."""
+        new, mapping = layout.transform_layout(self.func, _name(block), index_map, buffer)
+        self._record("transform_layout", (self._ref("b", block), mapping), _given(buffer=buffer), new)
+
+    def pad(self, block: BlockRef | str, multiples: Sequence[int]) -> tuple[BlockRef, ...]:
+        """Enlarge a block's extents to multiples: see `layout.pad`."""
+        new, names = layout.pad(self.func, _name(block), multiples)
+        results = tuple(map(BlockRef, names))
+        refs = tuple(self._new_ref("b") for _ in names)
+        for result, ref in zip(results, refs, strict=True):
+            self._refs["b", result.name], self._made[ref] = ref, result
+        self._record("pad", (self._ref("b", block), _literal(tuple(multiples))), (), new, refs)
+        return results
+
     # Recording
 
     def execute(self, instruction: Instruction) -> None:
@@ -403,7 +426,7 @@ class Schedule:
 PRIMITIVES = frozenset(
     """block loop loops sample_perfect_tile sample_categorical split tile fuse reorder unroll vectorize parallel bind
     annotate compute_inline reverse_compute_inline compute_at reverse_compute_at decompose_reduction set_scope
-    cache_write cache_read""".split()
+    cache_write cache_read rfactor transform_layout pad""".split()
 )
 """The methods of `Schedule` that a trace may name."""
 

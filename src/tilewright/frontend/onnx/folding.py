@@ -30,7 +30,7 @@ _NEVER = {"Constant", "ConstantOfShape", "Shape", "Size", "RandomNormal", "Rando
 
 def fold(call: Call) -> list[Item | None] | None:
     """The outputs of a node whose inputs are all known, or None."""
-    items = call.items
+    items = call.items[:1] if call.node.op_type == "CastLike" else call.items
     if not items or call.node.op_type in _NEVER or call.node.domain not in ("", "ai.onnx"):
         return None
     if any(i is not None and (i.known is None or i.weight or i.known.size > MAX_FOLDED) for i in items):

@@ -115,8 +115,7 @@ def schema_body(call: Call) -> onnx.FunctionProto | None:
     if not schema.has_context_dependent_function:
         return None
     types = [_type_proto(call, i).SerializeToString() for i in range(len(call.items))]
-    node = onnx.NodeProto()
-    node.CopyFrom(call.node)
+    node = _without_references(call)
     try:
         text = schema.get_context_dependent_function(node.SerializeToString(), types)
     except (RuntimeError, onnx.defs.SchemaError):
@@ -126,6 +125,36 @@ def schema_body(call: Call) -> onnx.FunctionProto | None:
     body = onnx.FunctionProto()
     body.ParseFromString(text)
     return body
+
+
+def _without_references(call: Call) -> onnx.NodeProto:
+    """The node with the values of attributes that refer to an enclosing function's: the body may depend on them."""
+    node = onnx.NodeProto()
+    node.CopyFrom(call.node)
+    del node.attribute[:]
+    for a in call.node.attribute:
+        if not a.ref_attr_name:
+            node.attribute.append(a)
+        elif a.name in call.attributes:
+            value = call.attributes[a.name]
+            if isinstance(value, Tensor):
+                value = onnx.numpy_helper.from_array(value.array)
+            node.attribute.append(onnx.helper.make_attribute(a.name, value, attr_type=a.type))
+    return node
+
+
+def _resolved(call: Call) -> onnx.NodeProto:
+    """The node with references to an outer function's attributes replaced by their values."""
+    node = onnx.NodeProto()
+    node.CopyFrom(call.node)
+    kept = [a for a in node.attribute if not a.ref_attr_name]
+    for a in node.attribute:
+        value = call.attributes.get(a.name)
+        if a.ref_attr_name and value is not None and not isinstance(value, Tensor | onnx.GraphProto):
+            kept.append(onnx.helper.make_attribute(a.name, value))
+    del node.attribute[:]
+    node.attribute.extend(kept)
+    return node
 
 
 def _type_proto(call: Call, i: int) -> onnx.TypeProto:

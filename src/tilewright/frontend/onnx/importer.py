@@ -51,6 +51,10 @@ def import_onnx(
     return _Importer(load(model), dict(dims or {})).run()
 
 
+class _Noted(Exception):
+    """A node failed because of problems inside it that are noted already."""
+
+
 @dataclass(slots=True)
 class _Importer:
     loaded: Loaded
@@ -170,6 +174,8 @@ class _Importer:
             where = self.where(f"node {scope.prefix}{node.name or f'#{position}'} ({node.op_type})")
             try:
                 self.node(node, scope, attributes, depth, where)
+            except _Noted:
+                scope.failed.update(node.output)
             except Error as error:
                 self.problems.add(_located(error, where))
                 scope.failed.update(node.output)
@@ -196,7 +202,7 @@ class _Importer:
             items.pop()
         call = self.call(node, scope, next(filter(None, node.output), node.name), items, attributes)
         if node.op_type == "If" and node.domain in ("", "ai.onnx"):
-            results = self.branch(call, scope, depth)
+            results = self.branch(call, scope, attributes, depth)
         else:
             results = folding.fold(call) or self.translate(call, node, scope, depth)
         self.bind(node, results, scope)
@@ -253,10 +259,10 @@ class _Importer:
         before = len(self.problems)
         self.nodes(functions.without_absent(body.node, missing), inner, functions.parameters(call, body), depth + 1)
         if len(self.problems) > before:
-            raise UnsupportedError("the body of the operator's function cannot be used")
+            raise _Noted
         return [inner.find(name) for name in body.output]
 
-    def branch(self, call: Call, scope: Scope, depth: int) -> list[Item | None]:
+    def branch(self, call: Call, scope: Scope, attributes: Mapping[str, Any], depth: int) -> list[Item | None]:
         """`If` with a condition that is known."""
         condition = call.known(0)
         if condition is None or condition.dtype == object or condition.size != 1:
@@ -267,9 +273,11 @@ class _Importer:
         inner = Scope(parent=scope, prefix=f"{call.hint}/")
         self.initializers(graph, inner)
         before = len(self.problems)
-        self.nodes(graph.node, inner, {}, depth + 1)
+        self.nodes(graph.node, inner, attributes, depth + 1)
         found = [inner.find(info.name) for info in graph.output]
-        if len(self.problems) > before or any(item is None for item in found):
+        if len(self.problems) > before:
+            raise _Noted
+        if any(item is None for item in found):
             raise ModelError("the branch does not compute its outputs")
         return found
 

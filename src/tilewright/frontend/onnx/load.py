@@ -60,8 +60,9 @@ def _opsets(model: onnx.ModelProto, label: str) -> dict[str, int]:
         if domain in opsets and opsets[domain] != entry.version:
             raise ModelError(f"the operator set {domain or 'ai.onnx'} is imported in two versions", where=label)
         opsets[domain] = entry.version
-    version = opsets.setdefault("", 1)
-    if not MIN_OPSET <= version <= onnx.defs.onnx_opset_version():
+    latest = onnx.defs.onnx_opset_version()
+    version = opsets.setdefault("", latest if opsets else 1)
+    if not MIN_OPSET <= version <= latest:
         raise UnsupportedError("the version of the operator set is not supported", where=label,
-                               expected=f"{MIN_OPSET} to {onnx.defs.onnx_opset_version()}", got=version)  # fmt: skip
+                               expected=f"{MIN_OPSET} to {latest}", got=version)  # fmt: skip
     return opsets

@@ -63,7 +63,7 @@ def remove_identities(graph: Graph) -> Graph:
 def _is_identity(node: Node) -> bool:
     if len(node.outputs) != 1 or not node.inputs or node.inputs[0] is None or node.inputs[0].type != node.output.type:
         return False
-    if node.op in ("reshape", "identity", "expand", "cast"):
+    if node.op in ("reshape", "identity", "broadcast", "cast"):
         return True
     return node.op == "transpose" and tuple(node.attr("perm")) == tuple(range(node.output.type.rank))
 
@@ -157,7 +157,7 @@ class _ScaleFolder:
         """A scalar factor as one value a channel."""
         if all(is_const(d, 1) for d in factor.shape):
             channels = conv.output.shape[1]
-            return self.emit("expand", self.emit("reshape", factor, like="scale", shape=(const(1),)), like="scale",
+            return self.emit("broadcast", self.emit("reshape", factor, like="scale", shape=(const(1),)), like="scale",
                              shape=(channels,))
         return factor
 

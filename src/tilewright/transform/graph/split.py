@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tilewright.ir.expr import as_int
 from tilewright.ir.graph import Graph, Node, Value
 
 
@@ -25,7 +26,7 @@ class SplitGraph:
 def split_prepare(graph: Graph) -> SplitGraph:
     """Move every node whose inputs are all parameters, or depend on parameters alone, to `prepare`.
 
-    Nodes without any input (constants) go where they are used.
+    Nodes without any input (constants) go where they are used. What is stretched to a symbolic size stays in `run`.
     """
     fixed: set[Value] = set(graph.params)
     free: list[Node] = []
@@ -35,7 +36,11 @@ def split_prepare(graph: Graph) -> SplitGraph:
         inputs = [v for v in node.inputs if v is not None]
         if not inputs:
             free.append(node)
-        elif all(v in fixed or v in _outputs(free) for v in inputs) and any(v in fixed for v in inputs):
+        elif (
+            all(v in fixed or v in _outputs(free) for v in inputs)
+            and any(v in fixed for v in inputs)
+            and all(as_int(v.type.size) is not None for v in node.outputs)
+        ):
             prepare.append(node)
             fixed.update(node.outputs)
         else:

@@ -8,6 +8,8 @@ from tilewright.ir.loops import PrimFunc
 from tilewright.ir.target import Target
 from tilewright.transform.loops.blocks import lower_blocks
 from tilewright.transform.loops.compact import compact_buffers
+from tilewright.transform.loops.conditions import move_conditions
+from tilewright.transform.loops.partition import partition_loops
 from tilewright.transform.loops.simplify import simplify_loops
 from tilewright.transform.loops.workspace import plan_workspace
 
@@ -20,7 +22,10 @@ def passes(target: Target) -> tuple[tuple[str, Pass], ...]:
         ("lower blocks", lower_blocks),
         ("simplify", simplify_loops),
         ("compact buffers", compact_buffers),
+        ("move conditions", move_conditions),
+        ("partition loops", partition_loops),
         ("simplify again", simplify_loops),
+        ("move conditions again", move_conditions),
         ("plan workspace", plan_workspace),
     )
 

@@ -9,7 +9,7 @@ from tilewright.frontend.onnx.call import Call
 from tilewright.frontend.onnx.registry import rule
 from tilewright.ir.expr import as_int, const
 from tilewright.ir.graph import Value
-from tilewright.ops.dims import static
+from tilewright.ops.dims import dim, dims, static
 from tilewright.support.errors import ModelError, ShapeError
 
 
@@ -140,14 +140,13 @@ def conv_transpose(n: Call) -> Value:
     strides, dilations = n.ints("strides", [1] * rank) or [], n.ints("dilations", [1] * rank) or []
     extra = n.ints("output_padding", [0] * rank) or []
     pads = _transposed_pads(n, x, kernel, strides, dilations, extra)
-    crop = [max(-p, 0) for p in pads]  # a negative pad widens the result
-    if any(crop):
-        extra = [e + c for e, c in zip(extra, crop[rank:], strict=True)]
-        if any(crop[:rank]):
-            raise ShapeError("negative pads in front of a transposed convolution are not supported", got=pads)
-        pads = [max(p, 0) for p in pads]
-    result = n.emit("conv_transpose", x, w, strides=tuple(strides), dilations=tuple(dilations), pads=tuple(pads),
-                    groups=n.int("group", 1), output_padding=tuple(extra))  # fmt: skip
+    result = n.emit("conv_transpose", x, w, strides=tuple(strides), dilations=tuple(dilations), 
+                    pads=tuple(max(p, 0) for p in pads), groups=n.int("group", 1),
+                    output_padding=tuple(extra))  # fmt: skip
+    wider = [max(-p, 0) for p in pads]  # a negative pad widens the result by zeros
+    if any(wider):
+        result = n.emit("pad", result, before=dims([0, 0, *wider[:rank]]), after=dims([0, 0, *wider[rank:]]),
+                        mode="constant", value=0)  # fmt: skip
     return add_bias(n, result, n.optional(2))
 
 
@@ -165,8 +164,6 @@ def _transposed_pads(
     for k in range(rank):
         target = x.shape[2 + k] * strides[k] if wanted is None else const(wanted[-rank:][k])
         full = (x.shape[2 + k] - 1) * strides[k] + extra[k] + dilations[k] * (kernel[k] - 1) + 1
-        from tilewright.ops.dims import dim
-
         total = as_int(dim(full - target))
         if total is None:
             raise ShapeError("output_shape with a symbolic input is not supported", got=x.type)

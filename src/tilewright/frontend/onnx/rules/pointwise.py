@@ -10,7 +10,7 @@ import numpy as np
 from tilewright.frontend.onnx.call import Call
 from tilewright.frontend.onnx.registry import RULES, rule
 from tilewright.frontend.onnx.tensors import element_type
-from tilewright.ir.dtype import boolean, f32, f64
+from tilewright.ir.dtype import boolean, f32, f64, i32
 from tilewright.ir.graph import Value
 from tilewright.support.errors import ModelError, UnsupportedError
 
@@ -110,12 +110,16 @@ def div(n: Call) -> Value:
 
 @rule("Mod")
 def mod(n: Call) -> Value:
-    """fmod 0: the sign of the divisor, integers only; fmod 1: the sign of the dividend, as in C."""
+    """fmod 0: the sign of the divisor; fmod 1: the sign of the dividend, as in C."""
     fmod = n.int("fmod", 0)
     if n.dtype(0).is_float:
-        if not fmod:
-            raise ModelError("Mod of floats needs fmod=1")
-        return n.emit("fmod", n.value(0), n.value(1))
+        rest = n.emit("fmod", n.value(0), n.value(1))
+        if fmod:
+            return rest
+        zero = n.like(0.0, rest)
+        crossed = n.emit("xor", n.emit("lt", rest, zero), n.emit("lt", n.value(1), zero))
+        moved = n.emit("and", crossed, n.emit("ne", rest, zero))
+        return n.emit("select", moved, n.emit("add", rest, n.value(1)), rest)
     return n.emit("truncmod" if fmod else "mod", n.value(0), n.value(1))
 
 
@@ -245,7 +249,11 @@ def cast_like(n: Call) -> Value:
 
 
 def _cast(n: Call, x: Value, to: Any) -> Value:
-    return n.emit("copy", x) if x.dtype is to else n.emit("cast", x, dtype=to)
+    if x.dtype is to:
+        return n.emit("copy", x)
+    if to.bits == 4 and x.dtype.is_float:  # ONNX keeps the low bits here
+        x = n.emit("cast", x, dtype=i32)
+    return n.emit("cast", x, dtype=to)
 
 
 @rule("BitCast")
