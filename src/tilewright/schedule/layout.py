@@ -1,0 +1,302 @@
+"""Primitives on the shape of memory: transform_layout and pad."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from tilewright.arith import prove_equal, simplify, symbolic_bounds
+from tilewright.ir.expr import (
+    OPS,
+    Buffer,
+    Const,
+    Expr,
+    Load,
+    Op,
+    Var,
+    binary,
+    ceildiv,
+    const,
+    product,
+    select,
+)
+from tilewright.ir.loops import Block, BlockIter, For, PrimFunc, Stmt, Store, seq
+from tilewright.ir.rewrite import fresh_name, map_expr, map_stmt, replace_buffers, variables, walk_expr
+from tilewright.schedule.dependence import reduction_update
+from tilewright.schedule.index_map import IndexMap, index_map
+from tilewright.schedule.memory import copy_nest, root_path, swap_buffer
+from tilewright.schedule.state import (
+    block_names,
+    block_path,
+    conjoin,
+    last_block,
+    loads_in,
+    loops_on,
+    map_blocks,
+    read_buffers,
+    refuse,
+    replace_at,
+    stores_in,
+    taken_names,
+    writers_of,
+    written_buffers,
+)
+
+
+def transform_layout(
+    func: PrimFunc, block: str, layout: IndexMap | Callable[..., Any], buffer: str | None = None
+) -> tuple[PrimFunc, IndexMap]:
+    """Store a buffer in another layout: the element at `indices` moves to `layout(*indices)`.
+
+    Before::
+
+        buffer B: f32[64, 32]
+        block B(vi = i, vj = j): B[vi, vj] = A[vi, vj] + 1
+        block C(vi2 = i2, vj2 = j2): C[vi2, vj2] = B[vi2, vj2] * 2
+
+    After `transform_layout("B", lambda i, j: (i, j // 16, j % 16))`::
+
+        buffer B: f32[64, 2, 16]
+        block B(vi = i, vj = j): B[vi, vj // 16, vj % 16] = A[vi, vj] + 1
+        block C(vi2 = i2, vj2 = j2): C[vi2, vj2] = B[vi2, vj2 // 16, vj2 % 16] * 2
+
+    `buffer` names one that the block reads or writes, else it is the one that the block writes. The layout may leave
+    gaps (32 elements in blocks of 5), which stay unwritten; a parameter of the function must not get any, and its
+    callers pass the new layout. Returns the map too. Refuses maps that cannot be inverted.
+    """
+    target = _buffer_of(func, block, buffer)
+    what = f"cannot transform the layout of {target.name!r}"
+    try:
+        mapping = index_map(layout, len(target.shape))
+    except TypeError as error:
+        raise refuse(func, f"{what}: {error}") from error
+    if len(mapping.variables) != len(target.shape):
+        raise refuse(func, f"{what}: the map takes {len(mapping.variables)} indices, not {len(target.shape)}")
+    extents = dict(zip(mapping.variables, target.shape, strict=True))
+    if mapping.inverse(mapping.results, target.shape) is None and target.shape:
+        raise refuse(func, f"{what}: {mapping} does not say which element is at a place")
+    shape: list[Expr] = []
+    for result in mapping.results:
+        box = symbolic_bounds(result, extents)
+        if box is None or simplify(box[0]) is not const(0):
+            raise refuse(func, f"{what}: the index {result} does not start at 0")
+        shape.append(simplify(box[1] + 1))
+    new = replace(target, shape=tuple(shape))
+    if target in func.params and not prove_equal(product(shape), product(target.shape)):
+        raise refuse(func, f"{what}: it is a parameter and would get gaps", expected=target.size, got=new.size)
+
+    def on_block(b: Block) -> Stmt:
+        if target not in read_buffers(b) and target not in written_buffers(b):
+            return b
+        around = {it.var: it.extent for it in b.iters}
+        memo: dict[Expr, Expr] = {}
+
+        def moved(indices: tuple[Expr, ...]) -> tuple[Expr, ...]:
+            return tuple(simplify(i, around) for i in mapping(indices))
+
+        def on_expr(e: Expr) -> Expr | None:
+            return Load(new, moved(e.indices)) if isinstance(e, Load) and e.buffer == target else None
+
+        def on_stmt(s: Stmt) -> Stmt | None:
+            if isinstance(s, Store) and s.buffer == target:
+                return Store(new, moved(s.indices), s.value)
+            return None
+
+        return map_stmt(b, on_stmt, lambda e: map_expr(e, on_expr, memo))
+
+    body = map_blocks(func.body, on_block)
+    params = tuple(new if b == target else b for b in func.params)
+    buffers = tuple(new if b == target else b for b in func.buffers)
+    return PrimFunc(func.name, params, body, buffers, func.attrs), mapping
+
+
+def pad(func: PrimFunc, block: str, multiples: Sequence[int]) -> tuple[PrimFunc, tuple[str, ...]]:
+    """Enlarge a block's domain so that each extent is a multiple (one a iterator, 1: leave it).
+
+    Before::
+
+        for i in 0..30:
+            for k in 0..5:
+                block C(vi = i, reduce vk = k): init C[vi] = 0; C[vi] = C[vi] + A[vi, vk]
+
+    After `pad("C", (16, 4))`::
+
+        for A_0 in 0..32:
+            for A_1 in 0..8:
+                block A_pad(vA_0 = A_0, vA_1 = A_1):
+                    A_pad[vA_0, vA_1] = select(vA_0 < 30 and vA_1 < 5, A[vA_0, vA_1], 0)
+        for i in 0..32:
+            for k in 0..8:
+                block C(vi = i, reduce vk = k): init C_pad[vi] = 0; C_pad[vi] = C_pad[vi] + A_pad[vi, vk]
+        for C_pad_0 in 0..30:
+            block C_pad(vC_pad_0 = C_pad_0): C[vC_pad_0] = C_pad[vC_pad_0]
+
+    Inputs that the enlarged iterators index are padded with values that do not change the reduction; an intermediate
+    output grows in place, a parameter gets a copy. Returns the new blocks. Refuses iterators that stand in larger index
+    expressions, loops that do not drive one iterator each, and reductions whose padding would change the result.
+    """
+    path = block_path(func, block)
+    source = last_block(path)
+    what = f"cannot pad block {block!r}"
+    if len(multiples) != len(source.iters):
+        raise refuse(func, f"{what}: it has {len(source.iters)} iterators, got {len(multiples)} multiples")
+    if min(multiples, default=1) < 1:
+        raise refuse(func, f"{what}: a multiple must be at least 1", got=list(multiples))
+    extents = {
+        it.var: it.extent if m == 1 else simplify(ceildiv(it.extent, m) * m)
+        for it, m in zip(source.iters, multiples, strict=True)
+    }
+    grown = {it.var: it for it in source.iters if extents[it.var] is not it.extent}
+    if not grown:
+        return func, ()
+    _require_simple_nest(func, source, loops_on(path[len(root_path(path)) - 1 :]), what)
+    if any(len(writers_of(func, b)) > 1 for b in written_buffers(source)):
+        raise refuse(func, f"{what}: other blocks write its output too", hint="decompose_reduction comes after pad")
+    filler = _filler(func, source, set(grown), what)
+    _require_plain_indices(func, source, set(grown), what)
+    taken, names = taken_names(func), block_names(func)
+    before: list[Stmt] = []
+    after: list[Stmt] = []
+    made: list[str] = []
+    new_buffers: list[Buffer] = []
+    body: Stmt = source
+    for load in loads_in(source):
+        input_, used = load.buffer, [i for i in load.indices if i in grown]
+        if not used or input_ in written_buffers(source):
+            continue
+        shape = _grown_shape(load.indices, input_, {v: extents[v] for v in grown})
+        padded = Buffer(fresh_name(f"{input_.name}_pad", taken), input_.dtype, shape)
+        new_buffers.append(padded)
+        made.append(fresh_name(padded.name, names))
+        before.append(_padding_nest(made[-1], input_, padded, filler, taken))
+        body = replace_buffers(body, {input_: padded})
+    (output,) = written_buffers(source)
+    (indices,) = {s.indices for s in stores_in(source)}
+    shape = _grown_shape(indices, output, {v: extents[v] for v in grown})
+    if shape != output.shape and output in func.params:
+        padded = Buffer(fresh_name(f"{output.name}_pad", taken), output.dtype, shape)
+        new_buffers.append(padded)
+        made.append(fresh_name(padded.name, names))
+        after.append(copy_nest(made[-1], padded, output, taken))
+        body = replace_buffers(body, {output: padded})
+    assert isinstance(body, Block)
+    iters = tuple(BlockIter(it.var, extents[it.var], it.kind, it.binding) for it in body.iters)
+    drives = {it.binding: extents[it.var] for it in source.iters}
+    place = root_path(path)
+    nest_: Stmt = replace(body, iters=iters)
+    for loop in reversed(loops_on(path[len(place) - 1 :])):
+        nest_ = replace(loop, extent=drives.get(loop.var, loop.extent), body=nest_)
+    result = replace_at(func, place, seq((*before, nest_, *after)))
+    result = replace(result, buffers=(*result.buffers, *new_buffers))
+    if shape != output.shape and output not in func.params:
+        result = swap_buffer(result, output, replace(output, shape=shape))
+    return result, tuple(made)
+
+
+def _grown_shape(indices: Sequence[Expr], buffer: Buffer, extents: Mapping[Var, Expr]) -> tuple[Expr, ...]:
+    """The buffer's shape, with enlarged extents where an enlarged iterator is the index."""
+    pairs = zip(indices, buffer.shape, strict=True)
+    return tuple(extents.get(i, x) if isinstance(i, Var) else x for i, x in pairs)
+
+
+def _buffer_of(func: PrimFunc, block: str, buffer: str | None) -> Buffer:
+    source = last_block(block_path(func, block))
+    written = written_buffers(source)
+    if buffer is None and len(written) == 1:
+        return written[0]
+    touched = {b.name: b for b in (*written, *read_buffers(source))}
+    if buffer is None or buffer not in touched:
+        raise refuse(func, f"block {block!r} uses {', '.join(touched)}; name one of them", got=buffer)
+    return touched[buffer]
+
+
+def _require_simple_nest(func: PrimFunc, source: Block, loops: Sequence[For], what: str) -> None:
+    """Each loop drives one iterator directly, and only this block stands inside."""
+    driven = [it.binding for it in source.iters]
+    for loop in loops:
+        if driven.count(loop.var) != 1 or loop.kind != "serial":
+            raise refuse(func, f"{what}: loop {loop.var.name!r} does not drive one iterator of it", hint="pad first")
+    if len(loops) != len(driven):
+        raise refuse(func, f"{what}: its iterators are not driven by one loop each", hint="pad before other primitives")
+    stmt: Stmt = loops[0] if loops else source
+    while isinstance(stmt, For):
+        stmt = stmt.body
+    if stmt is not source:
+        raise refuse(func, f"{what}: other blocks stand in its loops")
+
+
+def _require_plain_indices(func: PrimFunc, source: Block, grown: set[Var], what: str) -> None:
+    """Enlarged iterators are indices by themselves, and nothing else depends on them."""
+    points = [(s.buffer, s.indices) for s in stores_in(source)] + [(n.buffer, n.indices) for n in loads_in(source)]
+    if len({i for b, i in points if b in written_buffers(source)}) != 1 or len(written_buffers(source)) != 1:
+        raise refuse(func, f"{what}: it does not write one element of one buffer at each point")
+    for b in read_buffers(source):
+        if len({i for x, i in points if x == b and b not in written_buffers(source)}) > 1:
+            raise refuse(func, f"{what}: it reads {b.name!r} at several indices")
+    for b, indices in points:
+        for index in indices:
+            if not isinstance(index, Var) and grown & set(variables(index)):
+                raise refuse(func, f"{what}: index {index} of {b.name!r} is not an iterator by itself")
+    for s in stores_in(source):
+        outside = _without_loads(s.value)
+        if grown & set(variables(outside)):
+            raise refuse(func, f"{what}: its value depends on an enlarged iterator other than through an index")
+    if any(it.kind == "spatial" and it.var in grown and it.var not in points[0][1] for it in source.iters):
+        raise refuse(func, f"{what}: an enlarged iterator does not index what it writes")
+    if source.body != seq(s for s in stores_in(source.body)):
+        raise refuse(func, f"{what}: its body is more than a store")
+
+
+def _without_loads(e: Expr) -> Expr:
+    """`e` with every load a constant, so that only variables outside of indices remain."""
+    if isinstance(e, Load):
+        return const(0, e.dtype)
+    if isinstance(e, Op):
+        return Op(e.name, tuple(map(_without_loads, e.args)), e.dtype)
+    return e
+
+
+def _filler(func: PrimFunc, source: Block, grown: set[Var], what: str) -> float:
+    """The value of padded inputs with which the steps added to a reduction change nothing."""
+    added = {it.var for it in source.iters if it.kind == "reduce" and it.var in grown}
+    if not added:
+        return 0.0
+    update = reduction_update(source)
+    if update is None or source.init is None:
+        raise refuse(func, f"{what}: its reduction is not a plain sum, product, minimum or maximum with its init")
+    identity = next(s.value for s in stores_in(source.init))
+    loads = [n for n in walk_expr(update.value) if isinstance(n, Load)]
+    if not isinstance(identity, Const) or any(not added <= set(n.indices) for n in loads):
+        raise refuse(func, f"{what}: an input of its reduction does not depend on the enlarged iterators")
+    for value in (0.0, float(identity.value)):
+        if _evaluate(update.value, value) == identity.value:
+            return value
+    raise refuse(func, f"{what}: padding would change the result of the reduction of {update.value}")
+
+
+def _evaluate(e: Expr, load: float) -> Any:
+    """The number that `e` is when every load gives `load`; None if it is not known."""
+    if isinstance(e, Load):
+        return load
+    if isinstance(e, Const):
+        return e.value
+    if isinstance(e, Op) and e.name not in ("cast", "bitcast"):
+        args = [_evaluate(a, load) for a in e.args]
+        return None if None in args else OPS[e.name].numpy(*args)
+    return _evaluate(e.args[0], load) if isinstance(e, Op) and e.name == "cast" else None
+
+
+def _padding_nest(name: str, source: Buffer, target: Buffer, filler: float, taken: set[str]) -> Stmt:
+    """Copy `source` into the larger `target`, with `filler` around it."""
+    stmt = copy_nest(name, target, target, taken)
+
+    def on_block(b: Block) -> Stmt:
+        point = tuple(it.var for it in b.iters)
+        guard = conjoin(
+            binary("lt", i, x) for i, x, y in zip(point, source.shape, target.shape, strict=True) if x is not y
+        )
+        value = filler if source.dtype.is_float else int(filler)
+        return replace(b, body=Store(target, point, select(guard, Load(source, point), const(value, source.dtype))))
+
+    return map_blocks(stmt, on_block)
