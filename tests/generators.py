@@ -1,0 +1,497 @@
+"""Hypothesis strategies for random programs: any expression, function or graph that the grammar allows (for texts and
+keys), and programs that can be run with arrays to run them on (for the backends)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from hypothesis import strategies as st
+
+from tilewright import te
+from tilewright.ir.dtype import ALL, DType, boolean, f32, i64
+from tilewright.ir.expr import OPS, Buffer, Const, Expr, Load, Op, Var, all_of, cast, const, equal, select
+from tilewright.ir.graph import ConstantArray, Graph, Node, TensorType, Value, make_attrs
+from tilewright.ir.loops import (
+    TRUE,
+    Allocate,
+    Block,
+    BlockIter,
+    For,
+    If,
+    Intrinsic,
+    Let,
+    PrimFunc,
+    Region,
+    Seq,
+    Stmt,
+    Store,
+    seq,
+)
+from tilewright.ir.rewrite import map_stmt, rebuild, substitute_stmt
+
+Draw = Callable[[st.SearchStrategy[Any]], Any]
+
+ODD_NAMES = ["for", "f32", "a/b:0", "1x", "", "x.y", 'say "hi"', "ünï", "nan", "a b", "T.local", "line\nbreak", "12"]
+plain_names = st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{0,4}", fullmatch=True)
+names = st.one_of(plain_names, plain_names, st.sampled_from(ODD_NAMES))
+finite_doubles = st.floats(allow_nan=False, allow_infinity=False)
+PAYLOAD_NAN = np.array([0x7FF8000000000123], np.uint64).view(np.float64)[0].item()
+doubles = st.one_of(
+    st.sampled_from([0.0, -0.0, 1.0, -1.5, 0.1, 1e-7, 1e30, math.inf, -math.inf, math.nan, PAYLOAD_NAN]), finite_doubles
+)
+
+
+@st.composite
+def fresh_names(draw: Any, taken: set[str]) -> str:
+    name: str = draw(names)
+    while name in taken:
+        name += "_"
+    taken.add(name)
+    return name
+
+
+@st.composite
+def constants(draw: Any, dtype: DType) -> Const:
+    """Any literal of a type."""
+    if dtype.is_float:
+        return Const(draw(doubles), dtype)
+    if dtype is boolean:
+        return Const(draw(st.booleans()), dtype)
+    lo, hi = int(dtype.min), int(dtype.max)
+    return Const(draw(st.one_of(st.integers(max(lo, -4), min(hi, 9)), st.integers(lo, hi))), dtype)
+
+
+@st.composite
+def exprs(
+    draw: Any, dtype: DType = i64, variables: Sequence[Var] = (), buffers: Sequence[Buffer] = (), depth: int = 3
+) -> Expr:
+    """Any expression of a type over these variables and buffers."""
+
+    def sub(kind: DType) -> Expr:
+        found: Expr = draw(exprs(kind, variables, buffers, depth - 1))
+        return found
+
+    leaves: list[Any] = [v for v in variables if v.dtype is dtype]
+    loads = [b for b in buffers if b.dtype is dtype] if depth > 0 else []
+    choice = draw(st.integers(0, 9)) if depth > 0 else draw(st.integers(0, 1))
+    if choice == 0 or (choice == 1 and not leaves):
+        return draw(constants(dtype))  # type: ignore[no-any-return]
+    if choice == 1:
+        return draw(st.sampled_from(leaves))  # type: ignore[no-any-return]
+    if choice == 2 and loads:
+        b = draw(st.sampled_from(loads))
+        return Load(b, tuple(sub(i64) for _ in b.shape))
+    if choice == 3:
+        return Op("select", (sub(boolean), sub(dtype), sub(dtype)))
+    if choice == 4:
+        name = draw(st.sampled_from(["cast", "cast", "bitcast"]))
+        return Op(name, (sub(draw(st.sampled_from(ALL))),), dtype)
+    if dtype is boolean and choice in (5, 6, 7):
+        kind = draw(st.sampled_from(ALL))
+        found = [o for o in OPS.values() if o.rule == "bool" and kind.kind in o.kinds]
+        info = draw(st.sampled_from(found))
+        return Op(info.name, tuple(sub(kind) for _ in range(info.arity)))
+    found = [o for o in OPS.values() if o.rule in ("same", "logic") and dtype.kind in o.kinds]
+    info = draw(st.sampled_from(found))
+    return Op(info.name, tuple(sub(dtype) for _ in range(info.arity)))
+
+
+@st.composite
+def symbols(draw: Any, taken: set[str]) -> Var:
+    lo = draw(st.one_of(st.none(), st.integers(-3, 8)))
+    hi = draw(st.one_of(st.none(), st.integers(8, 4096)))
+    return Var(draw(fresh_names(taken)), i64, lo, hi, draw(st.sampled_from([1, 1, 2, 16])))
+
+
+annotation_values = st.one_of(st.integers(), doubles.filter(lambda x: x == x), st.booleans(), st.text(max_size=5))
+annotations = st.lists(st.tuples(names, annotation_values), max_size=2).map(tuple)
+
+
+@st.composite
+def funcs(draw: Any) -> PrimFunc:
+    """Any function that the verifier accepts; running it may make no sense."""
+    taken: set[str] = set()
+    dims = [draw(symbols(taken)) for _ in range(draw(st.integers(0, 2)))]
+    params = [draw(_buffers(dims, taken)) for _ in range(draw(st.integers(1, 3)))]
+    if dims:
+        params.append(Buffer(draw(fresh_names(taken)), f32, tuple(dims)))
+    locals_ = [draw(_buffers(dims, taken)) for _ in range(draw(st.integers(0, 2)))]
+    func = PrimFunc(draw(names), tuple(params), Seq(()), tuple(locals_), draw(annotations))
+    body = draw(_stmts([*params, *locals_], list(func.symbols), list(func.symbols), taken, 3))
+    return func.with_body(body)
+
+
+@st.composite
+def _buffers(draw: Any, dims: list[Var], taken: set[str]) -> Buffer:
+    extent = st.integers(1, 9).map(const)
+    if dims:
+        extent = st.one_of(extent, st.sampled_from(dims), st.sampled_from([d + 1 for d in dims]))
+    shape = tuple(draw(st.lists(extent, max_size=3)))
+    scope = draw(st.sampled_from(["global", "global", "local", "odd scope"]))
+    align = draw(st.sampled_from([None, None, 64]))
+    return Buffer(draw(fresh_names(taken)), draw(st.sampled_from(ALL)), shape, scope, align)
+
+
+@st.composite
+def _stmts(draw: Any, buffers: list[Buffer], scope: list[Var], dims: list[Var], taken: set[str], depth: int) -> Stmt:
+    """Statements over `scope`; `dims` are the symbols, which blocks may use too."""
+
+    def expr(dtype: DType) -> Expr:
+        found: Expr = draw(exprs(dtype, scope, buffers, 2))
+        return found
+
+    def index() -> Expr:
+        found: Expr = draw(exprs(i64, scope, [], 1))
+        return found
+
+    def inside(extra: list[Var], more: Sequence[Buffer] = ()) -> Stmt:
+        found: Stmt = draw(_stmts([*buffers, *more], [*scope, *extra], dims, taken, depth - 1))
+        return found
+
+    kind = draw(st.integers(0, 8 if depth > 0 else 1))
+    match kind:
+        case 2 | 3:
+            loop = Var(draw(fresh_names(taken)))
+            what = draw(st.sampled_from(["serial", "parallel", "vectorized", "unrolled", "thread"]))
+            thread = draw(st.sampled_from(["blockIdx.x", "odd one"])) if what == "thread" else None
+            return For(loop, index(), inside([loop]), what, thread, draw(annotations))
+        case 4:
+            return draw(_blocks(buffers, scope, dims, taken, depth))  # type: ignore[no-any-return]
+        case 5:
+            value = expr(draw(st.sampled_from(ALL)))
+            let = Var(draw(fresh_names(taken)), value.dtype)
+            return Let(let, value, inside([let]))
+        case 6:
+            return If(expr(boolean), inside([]), inside([]) if draw(st.booleans()) else None)
+        case 7:
+            local = draw(_buffers(dims, taken))
+            return Allocate(local, inside([], [local]))
+        case 8:
+            parts = [inside([]) for _ in range(draw(st.integers(0, 3)))]
+            return seq(parts) if parts else Seq(())
+        case 1:
+            regions = [
+                Region(b, tuple((index(), index()) for _ in b.shape))
+                for b in draw(st.lists(st.sampled_from(buffers), max_size=3))
+            ]
+            return Intrinsic(draw(names), tuple(regions[:1]), tuple(regions[1:]))
+    target = draw(st.sampled_from(buffers))
+    return Store(target, tuple(index() for _ in target.shape), expr(target.dtype))
+
+
+@st.composite
+def _blocks(draw: Any, buffers: list[Buffer], scope: list[Var], dims: list[Var], taken: set[str], depth: int) -> Block:
+    iters = []
+    for _ in range(draw(st.integers(0, 3))):
+        var = Var(draw(fresh_names(taken)))
+        extent, binding = draw(exprs(i64, dims, [], 1)), draw(exprs(i64, scope, [], 1))
+        iters.append(BlockIter(var, extent, draw(st.sampled_from(["spatial", "reduce"])), binding))
+    own = [*dims, *(it.var for it in iters)]
+    spatial = [*dims, *(it.var for it in iters if it.kind == "spatial")]
+    init = None
+    if any(it.kind == "reduce" for it in iters) and draw(st.booleans()):
+        init = draw(_stmts(buffers, spatial, dims, taken, 0))
+    body = draw(_stmts(buffers, own, dims, taken, depth - 1))
+    predicate = draw(exprs(boolean, scope, [], 2)) if draw(st.booleans()) else TRUE
+    return Block(draw(fresh_names(taken)), tuple(iters), body, init, predicate, draw(annotations))
+
+
+@st.composite
+def arrays(draw: Any, dtype: DType | None = None, max_size: int = 12) -> np.ndarray[Any, Any]:
+    """A small array of any element type with any bits."""
+    kind = draw(st.sampled_from(ALL)) if dtype is None else dtype
+    shape = tuple(draw(st.lists(st.integers(0, 4), max_size=3)))
+    size = math.prod(shape)
+    if kind is boolean or kind.bits < 8:
+        return (
+            (np.frombuffer(draw(st.binary(min_size=size, max_size=size)), np.uint8) & 1)
+            .astype(kind.numpy)
+            .reshape(shape)
+        )
+    nbytes = size * kind.itemsize
+    return np.frombuffer(draw(st.binary(min_size=nbytes, max_size=nbytes)), kind.numpy).reshape(shape)
+
+
+@st.composite
+def graphs(draw: Any) -> Graph:
+    """Any graph that the verifier accepts (operators are not checked)."""
+    taken: set[str] = set()
+    dims = [draw(symbols(set())) for _ in range(draw(st.integers(0, 2)))]
+    dims = list({v.name: v for v in dims}.values())
+    extent = st.integers(0, 9).map(const)
+    if dims:
+        extent = st.one_of(extent, st.sampled_from(dims), st.sampled_from([d * 2 for d in dims]))
+
+    def type() -> TensorType:
+        layout = draw(st.sampled_from(["", "", "NCHW16c", "odd layout"]))
+        return TensorType(draw(st.sampled_from(ALL)), tuple(draw(st.lists(extent, max_size=3))), layout)
+
+    inputs = [Value(draw(fresh_names(taken)), type()) for _ in range(draw(st.integers(0, 2)))]
+    if dims:
+        inputs.append(Value(draw(fresh_names(taken)), TensorType(f32, tuple(dims))))
+    params = [Value(draw(fresh_names(taken)), type()) for _ in range(draw(st.integers(0, 2)))]
+    known = [*inputs, *params]
+    base = st.one_of(
+        st.none(),
+        st.booleans(),
+        st.integers(),
+        doubles.filter(lambda x: x == x),
+        st.text(max_size=6),
+        st.sampled_from(ALL),
+        exprs(i64, dims, [], 2),
+        arrays().map(ConstantArray),
+    )
+    attribute = st.recursive(base, lambda inner: st.lists(inner, max_size=3).map(tuple), max_leaves=4)
+    nodes = []
+    for _ in range(draw(st.integers(0, 4))):
+        pick = st.one_of(st.none(), st.sampled_from(known)) if known else st.none()
+        operands = tuple(draw(st.lists(pick, max_size=3)))
+        outputs = tuple(Value(draw(fresh_names(taken)), type()) for _ in range(draw(st.integers(0, 2))))
+        attrs = make_attrs(draw(st.dictionaries(names, attribute, max_size=2)))
+        nodes.append(Node(draw(names), operands, outputs, attrs))
+        known.extend(outputs)
+    results = tuple(draw(st.lists(st.sampled_from(known), max_size=3))) if known else ()
+    return Graph(draw(names), tuple(inputs), tuple(params), tuple(nodes), results)
+
+
+# Renaming and changing
+
+
+def renamed_func(func: PrimFunc, new: Callable[[str], str]) -> PrimFunc:
+    """`func` with every name in it passed through `new` (which must be one to one)."""
+    variables: dict[Expr, Expr] = {}
+    memo: dict[Expr, Expr] = {}
+
+    def var(v: Var) -> Var:
+        return Var(new(v.name), v.dtype, v.lo, v.hi, v.multiple)
+
+    def on(node: Expr) -> Expr | None:
+        if isinstance(node, Var):
+            return variables.setdefault(node, var(node))
+        return Load(buffer(node.buffer), node.indices) if isinstance(node, Load) else None
+
+    def expr(e: Expr) -> Expr:
+        return map_raw(e, on, memo)
+
+    def buffer(b: Buffer) -> Buffer:
+        return replace(b, name=new(b.name), shape=tuple(expr(d) for d in b.shape))
+
+    def region(r: Region) -> Region:
+        return Region(buffer(r.buffer), tuple((expr(a), expr(b)) for a, b in r.ranges))
+
+    def stmt(s: Stmt) -> Stmt:
+        match s:
+            case For():
+                return replace(s, var=var(s.var), extent=expr(s.extent), body=stmt(s.body))
+            case Block():
+                iters = tuple(BlockIter(var(it.var), expr(it.extent), it.kind, expr(it.binding)) for it in s.iters)
+                init = None if s.init is None else stmt(s.init)
+                return Block(new(s.name), iters, stmt(s.body), init, expr(s.predicate), s.annotations)
+            case Store():
+                return Store(buffer(s.buffer), tuple(expr(i) for i in s.indices), expr(s.value))
+            case Let():
+                return Let(var(s.var), expr(s.value), stmt(s.body))
+            case If():
+                return If(expr(s.condition), stmt(s.then), None if s.orelse is None else stmt(s.orelse))
+            case Allocate():
+                return Allocate(buffer(s.buffer), stmt(s.body))
+            case Seq():
+                return Seq(tuple(stmt(c) for c in s.stmts))
+            case Intrinsic():
+                return Intrinsic(s.name, tuple(map(region, s.outputs)), tuple(map(region, s.inputs)))
+        raise AssertionError(s)
+
+    params, buffers = (tuple(map(buffer, side)) for side in (func.params, func.buffers))
+    return PrimFunc(new(func.name), params, stmt(func.body), buffers, func.attrs)
+
+
+def map_raw(e: Expr, f: Callable[[Expr], Expr | None], memo: dict[Expr, Expr]) -> Expr:
+    """`rewrite.map_expr` that folds nothing."""
+    done = memo.get(e)
+    if done is None:
+        children = tuple(map_raw(c, f, memo) for c in e.children)
+        same = Op(e.name, children, e.dtype) if isinstance(e, Op) else rebuild(e, children) if children else e
+        changed = f(same)
+        done = memo[e] = same if changed is None else changed
+    return done
+
+
+def canonical(func: PrimFunc) -> PrimFunc:
+    """A generated function with names by first appearance: equal for functions that are equal up to names."""
+    order: dict[str, str] = {}
+    return replace(renamed_func(func, lambda name: order.setdefault(name, f"n{len(order)}")), name="")
+
+
+# Programs to run
+
+EXACT = ("add", "sub", "mul", "min", "max", "neg", "abs")
+"""Operators whose native results are equal bit for bit."""
+
+
+@dataclass(frozen=True)
+class Program:
+    """A function and arrays for its parameters."""
+
+    func: PrimFunc
+    arrays: tuple[np.ndarray[Any, Any], ...]
+
+    def fresh(self) -> list[np.ndarray[Any, Any]]:
+        return [a.copy() for a in self.arrays]
+
+
+def small_values(dtype: DType, shape: tuple[int, ...], seed: int) -> np.ndarray[Any, Any]:
+    """Numbers whose sums and products are exact in f32: eighths between -8 and 8, or small integers."""
+    rng = np.random.default_rng(seed)
+    if dtype is boolean:
+        return rng.integers(0, 2, shape).astype(np.bool_)
+    low = 0 if dtype.kind == "uint" else -min(64, 1 << (dtype.bits - 1))
+    whole = rng.integers(low, min(64, int(min(dtype.max, 64)) + 1), shape)
+    return (whole / 8).astype(dtype.numpy) if dtype.is_float else whole.astype(dtype.numpy)
+
+
+@st.composite
+def values(draw: Any, dtype: DType, leaves: Sequence[Expr], depth: int) -> Expr:
+    """An expression over `leaves` (of any type) that every backend must compute exactly."""
+
+    def sub(kind: DType) -> Expr:
+        found: Expr = draw(values(kind, leaves, depth - 1))
+        return found
+
+    own = [e for e in leaves if e.dtype is dtype]
+    choice = draw(st.integers(0, 9)) if depth > 0 else 0
+    if choice <= 1:
+        if own and draw(st.integers(0, 3)):
+            return draw(st.sampled_from(own))  # type: ignore[no-any-return]
+        if dtype is boolean:
+            return const(draw(st.booleans()))
+        number = draw(st.integers(0 if dtype.kind == "uint" else -8, 7))
+        return const(number / 4 if dtype.is_float else number, dtype)
+    if choice == 2:
+        return select(sub(boolean), sub(dtype), sub(dtype))
+    if choice == 3 and leaves:
+        source = draw(st.sampled_from([e.dtype for e in leaves]))
+        return cast(sub(source), dtype)
+    if dtype is boolean:
+        if choice < 7:
+            kind = draw(st.sampled_from([f32, i64, *(e.dtype for e in leaves)]))
+            compare = draw(st.sampled_from(["eq", "ne", "lt", "le", "gt", "ge"]))
+            return Op(compare, (sub(kind), sub(kind)))
+        return Op(draw(st.sampled_from(["and", "or"])), (sub(dtype), sub(dtype)))
+    if dtype.is_int and choice > 6:
+        name = draw(st.sampled_from(["floordiv", "mod", "truncdiv", "truncmod", "bitand", "bitor", "bitxor"]))
+        return Op(name, (sub(dtype), sub(dtype)))
+    if dtype.is_float and choice > 7:
+        rounding = draw(st.sampled_from(["floor", "ceil", "trunc", "round"]))
+        return Op(rounding, (sub(dtype),))
+    name = draw(st.sampled_from(EXACT))
+    return Op(name, tuple(sub(dtype) for _ in range(OPS[name].arity)))
+
+
+@st.composite
+def programs(draw: Any, dtypes: Sequence[DType] = (f32,), depth: int = 3) -> Program:
+    """One to three stages of tensor expressions: pointwise, padded, gathered, reductions, products; the first dimension
+    may be symbolic."""
+    n = draw(st.integers(1, 6))
+    symbolic = draw(st.booleans())
+    first: Any = te.var("n", hi=64) if symbolic else const(n)
+    extents = [first, *(const(draw(st.integers(1, 5))) for _ in range(2))]
+    inputs = []
+    for k in range(draw(st.integers(1, 2))):
+        shape = [draw(st.sampled_from(extents)) for _ in range(draw(st.integers(1, 3)))]
+        if k == 0:
+            shape[0] = first
+        inputs.append(te.placeholder(shape, draw(st.sampled_from(list(dtypes))), name=f"I{k}"))
+    tensors = list(inputs)
+    for k in range(draw(st.integers(1, 3))):
+        tensors.append(draw(_stages(tensors, extents, list(dtypes), depth, f"S{k}")))
+    func = te.create_prim_func([*inputs, tensors[-1]], "program")
+    seed = draw(st.integers(0, 1 << 16))
+
+    def size(e: Expr) -> int:
+        return n if e is first else int(e.value)  # type: ignore[attr-defined]
+
+    shapes = [tuple(size(e) for e in b.shape) for b in func.params]
+    return Program(
+        func,
+        tuple(small_values(b.dtype, s, seed + i) for i, (b, s) in enumerate(zip(func.params, shapes, strict=True))),
+    )
+
+
+@st.composite
+def _stages(draw: Any, tensors: list[Any], extents: list[Any], dtypes: list[DType], depth: int, name: str) -> Any:
+    shape = [draw(st.sampled_from(extents)) for _ in range(draw(st.integers(1, 3)))]
+    dtype = draw(st.sampled_from([t.dtype for t in tensors] + dtypes))
+    reduces = draw(st.integers(0, 2)) == 0 and dtype is not boolean
+    axes = [te.reduce_axis(draw(st.sampled_from(extents)), f"r{k}") for k in range(draw(st.integers(1, 2)))]
+
+    def body(*point: Expr) -> Expr:
+        known = [*zip(point, shape, strict=True)]
+        if reduces:
+            known += [(axis.var, axis.extent) for axis in axes]
+        leaves = [_element(draw, t, known) for t in tensors]
+        leaves += [leaf for leaf in (_padded(draw, t, known) for t in tensors) if leaf is not None]
+        leaves += [v for v, _ in known]
+        value = draw(values(dtype, leaves, depth if not reduces else 1))
+        if not reduces:
+            return value  # type: ignore[no-any-return]
+        # A product of many numbers would leave what a float holds exactly.
+        reducer = draw(st.sampled_from([te.sum, te.max, te.min]))
+        return reducer(value, axes)  # type: ignore[no-any-return]
+
+    return te.compute(shape, body, name=name)
+
+
+def _element(draw: Draw, tensor: Any, known: list[tuple[Expr, Any]]) -> Expr:
+    """An element of a tensor at indices that lie inside."""
+    index = []
+    for extent in tensor.shape:
+        fitting = [v for v, e in known if e is extent]
+        if fitting and draw(st.integers(0, 4)):
+            index.append(draw(st.sampled_from(fitting)))
+        else:
+            v, _ = draw(st.sampled_from(known))
+            index.append((v + draw(st.integers(0, 3))) % extent)
+    return tensor[tuple(index)]  # type: ignore[no-any-return]
+
+
+def _padded(draw: Draw, tensor: Any, known: list[tuple[Expr, Any]]) -> Expr | None:
+    """An element at shifted indices, a literal where those lie outside."""
+    index, inside = [], []
+    for extent in tensor.shape:
+        v, _ = draw(st.sampled_from(known))
+        at = v - draw(st.integers(-1, 2))
+        index.append(at)
+        inside += [at >= 0, at < extent]
+    if not draw(st.booleans()):
+        return None
+    return select(all_of(inside), tensor[tuple(index)], const(1, tensor.dtype))
+
+
+def flattened(func: PrimFunc) -> PrimFunc:
+    """`func` with its blocks replaced by what they do, and its buffers allocated: the plainest lowering."""
+
+    def on(s: Stmt) -> Stmt | None:
+        if not isinstance(s, Block):
+            return None
+        binding = {it.var: it.binding for it in s.iters}
+        body = substitute_stmt(s.body, binding)
+        if s.init is not None:
+            first = all_of(equal(it.binding, 0) for it in s.iters if it.kind == "reduce")
+            init = substitute_stmt(s.init, binding)
+            body = seq([init if first is TRUE else If(first, init), body])
+        return body if s.predicate is TRUE else If(s.predicate, body)
+
+    body = map_stmt(func.body, on)
+    for b in reversed(func.buffers):
+        body = Allocate(b, body)
+    return replace(func, body=body, buffers=())
+
+
+def assert_same(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any], what: str = "") -> None:
+    """Equal elements; any NaN equals any other, and the zeros are equal."""
+    wide = np.float64 if a.dtype.kind not in "iub" and a.dtype != bool else a.dtype
+    np.testing.assert_array_equal(a.astype(wide), b.astype(wide), err_msg=what)

@@ -1,0 +1,202 @@
+"""What programs look like as text, and what is said of text that cannot be read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from tilewright import te
+from tilewright.ir.dtype import bf16, f16, f32, i32
+from tilewright.ir.expr import Buffer, Expr, Op, Var, cast, const, select
+from tilewright.ir.graph import GraphBuilder, TensorType
+from tilewright.ir.loops import Allocate, For, If, Intrinsic, Let, PrimFunc, Region, Store, seq
+from tilewright.ir.parser import parse_expr, parse_func, parse_graph, parse_stmt
+from tilewright.ir.printer import stmt_text
+from tilewright.support.errors import ParseError
+
+i, j, n = Var("i"), Var("j"), Var("n", lo=1, hi=1024, multiple=8)
+x = Var("x", f32)
+A = Buffer("A", f32, (n,))
+VARIABLES = [n, x, Var("h", f16)]
+
+
+@pytest.mark.parametrize(
+    ("expr", "text"),
+    [
+        (i + j * 2 - 1, "i + j * 2 - 1"),
+        ((i + j) * 2, "(i + j) * 2"),
+        (i - (j - 1), "i - (j - 1)"),
+        (i // 4 % 3, "i // 4 % 3"),
+        (i // (j % 3), "i // (j % 3)"),
+        (-(i + 1), "-(i + 1)"),
+        (-i * 2, "-i * 2"),
+        (Op("neg", (const(3),)), "-(3)"),
+        (const(-3) * i, "-3 * i"),
+        (i + -3, "i + -3"),
+        ((i < n) & (j >= 0) | (i > j), "i < n and j >= 0 or i > j"),
+        (~((i < n) & (j < n)), "not (i < n and j < n)"),
+        ((i < j) & ~(j < i), "i < j and not j < i"),
+        (select(i < n, A[i], 0.0), "select(i < n, A[i], 0.0)"),
+        (cast(i, f32) * x, "f32(i) * x"),
+        (const(3, i32), "3:i32"),
+        (const(0.5, bf16), "0.5:bf16"),
+        (const(float("-inf")), "-inf"),
+        (const(float("nan"), f16), "nan:f16"),
+        (const(-0.0), "-0.0"),
+        (const(True), "true"),
+        (Op("bitcast", (x,), i32), "bitcast(x, i32)"),
+        (Op("fma", (x, x, const(1.0))), "fma(x, x, 1.0)"),
+    ],
+)
+def test_expression(expr: Expr, text: str) -> None:
+    assert str(expr) == text
+    assert parse_expr(text, VARIABLES, [A]) is expr
+
+
+def test_long_sums_print_and_parse() -> None:
+    total: Expr = i
+    for k in range(900):
+        total = total + Var(f"v{k}")
+    assert parse_expr(str(total)) is total
+
+
+def test_reduction_of_a_tensor_expression() -> None:
+    k = Var("k")
+    data = Buffer("D", f32, (const(8),))
+    stage = te.sum(te.placeholder((8,), name="D")[k], te.IterVar(k, const(8), "reduce", "k"), where=k < 7)
+    text = str(stage)
+    assert text == "reduce(sum(lhs0: f32; rhs0: f32) -> (lhs0 + rhs0) from (0.0) over k in 0..8 of D[k] if k < 7)"
+    assert str(parse_expr(text, buffers=[data])) == text
+
+
+def matmul() -> PrimFunc:
+    m = te.var("m", hi=64)
+    a, b = te.placeholder((m, 32), name="A"), te.placeholder((32, 16), name="B")
+    k = te.reduce_axis(32, "k")
+    c = te.compute((m, 16), lambda i, j: te.sum(a[i, k] * b[k, j], k), name="C")
+    d = te.compute((m, 16), lambda i, j: te.maximum(c[i, j], 0.0), name="D")
+    return te.create_prim_func([a, b, d], "matmul_relu")
+
+
+def test_function(golden: Callable[..., None]) -> None:
+    func = matmul()
+    golden(str(func))
+    assert parse_func(str(func)) == func
+
+
+def test_every_statement(golden: Callable[..., None]) -> None:
+    t, y = Buffer("T", f32, (const(4),), "local", 64), Var("y", f32)
+    inner = Var("k")
+    body = seq(
+        [
+            Allocate(t, For(inner, const(4), Store(t, (inner,), A[inner]), "vectorized", None, (("hint", 2),))),
+            Let(y, A[0] * 2.0, Store(A, (const(0),), y)),
+            For(
+                i,
+                n,
+                If(
+                    i < 4, Store(A, (i,), const(1.0)), If(i < 8, Store(A, (i,), const(2.0)), Store(A, (i,), const(3.0)))
+                ),
+                "parallel",
+            ),
+            For(
+                Var("b"),
+                const(2),
+                Intrinsic("dot", (Region(A, ((Var("b") * 4, const(4)),)),), ()),
+                "thread",
+                "blockIdx.x",
+            ),
+            Let(Var("last"), n - 1, Store(A, (Var("last"),), const(0.0))),
+        ]
+    )
+    func = PrimFunc("all of it", (A,), body, attrs=(("workspace", 0), ("origin", "by hand")))
+    golden(str(func))
+    assert parse_func(str(func)) == func
+    assert parse_stmt(stmt_text(body), VARIABLES, [A]) == body
+
+
+def test_graph(golden: Callable[..., None]) -> None:
+    g = GraphBuilder()
+    batch = Var("batch", lo=1, hi=64)
+    a = g.input("obs/x:0", TensorType(f32, (batch, const(17))))
+    w = g.param("12", TensorType(f32, (const(64), const(17))))
+    (h,) = g.node("matmul", (a, w), (TensorType(f32, (batch, const(64))),), {"transpose_b": True}, ("h",))
+    shape = (batch * 2, 32, const(3, i32))
+    (r,) = g.node("reshape", (h, None), (TensorType(f32, (batch * 2, const(32)), "NC16c"),), {"shape": shape}, ("r",))
+    table = np.array([[1.0, -0.0], [np.nan, 0.1]], np.float32)
+    attrs = {"value": table, "to": f16, "name": 'a "b"', "none": None, "alpha": 1e-5}
+    (c,) = g.node("constant", (), (TensorType(f32, (const(2), const(2))),), attrs)
+    big = np.zeros(300, np.int8)
+    s, t = g.node("split", (r, c), (TensorType(f32, ()), TensorType(f32, ())), {"sizes": big})
+    graph = g.finish((s, t, h))
+    golden(str(graph))
+    assert parse_graph(str(graph)) == graph
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("func @f(A: f32[n]) { A[0] = B[0] }", "<text>:1:29: no buffer is named 'B'"),
+        ("func @f(A: f32[n]) {\n  A[0] = 1\n}", "<text>:2:3: storing i64 into A of f32"),
+        ("func @f(A: f32[n]) {\n  A[0, 1] = 1.0\n}", "<text>:2:3: A has 1 dimensions, not 2"),
+        ("func @f(A: f32[n]) { for i in 1..n { } }", "<text>:1:31: ranges start at 0"),
+        (
+            "func @f(A: f32[n]) { A[0] = 1.0",
+            "<text>:1:32: cannot read this: expected a statement, got the end of the text",
+        ),
+        ("func @f(A: f99[n]) { }", "<text>:1:12: cannot read this: expected an element type, got 'f99'"),
+        ("func @f(A: f32[n]) where n in 1..2, n in 1..3 { }", "<text>:1:37: 'n' is described twice"),
+        ("func @f(A: f32[1], A: f32[1]) { }", "<text>:1:20: a second buffer named 'A'"),
+        ("func @f(A: f32[n]) { A[0] = exq(A[0]) }", "<text>:1:29: no scalar operator is named 'exq'"),
+        ("func @f(A: f32[n]) { A[0] = exp(A[0], A[0]) }", "<text>:1:29: exp takes 1 arguments, got 2"),
+        ("func @f(A: f32[n]) { A[0] = A[0] + 1 }", "<text>:1:34: add: argument types do not agree: f32, i64"),
+        ("func @f(A: i8[n]) { A[0] = 300:i8 }", "<text>:1:28: 300 does not fit i8"),
+        ("func @f(A: f32[n]) { if 0 < n < 3 { } }", "<text>:1:31: comparisons do not chain; use parentheses"),
+        ("func @f(A: f32[n]) { } x", "<text>:1:24: text after the end: expected nothing more, got 'x'"),
+        ("func @f(A: f32[n]) ~ { }", "<text>:1:20: unexpected character '~'"),
+    ],
+)
+def test_function_errors(text: str, message: str) -> None:
+    with pytest.raises(ParseError) as caught:
+        parse_func(text)
+    assert str(caught.value) == message
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("graph @g(%x: f32[2]) { return %y }", "<text>:1:31: no value is named 'y'"),
+        ("graph @g(%x: f32[2]) { %x = relu(%x) : f32[2] return %x }", "<text>:1:24: a second value named 'x'"),
+        ("graph @g(%x: f32[2]) { %y = a(%x) {b = 1, a = 1} : f32[2] return }", "attributes are sorted by name"),
+        ("graph @g() { %y = c() {v = array f32[3] (1.0)} : f32[3] return }", "an array of shape [3] has 3 elements"),
+        ("graph @g() { %y = c() {v = array i8[1] (300)} : f32[3] return }", "300 does not fit i8"),
+        ('graph @g() { %y = c() {v = array bool[1] "Ag=="} : f32[3] return }', "bool elements are 0 or 1"),
+        ('graph @g() { %y = c() {v = array f32[99999999999] ""} : f32[3] return }', "has 99999999999 elements"),
+        ("graph @g(%x: f32[2]) { return %x", "expected ',' or '}', got the end of the text"),
+    ],
+)
+def test_graph_errors(text: str, message: str) -> None:
+    with pytest.raises(ParseError) as caught:
+        parse_graph(text)
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("opening", ["(", "-", "A[", "not ", "f32(", "i + (", "- -", "select(true, 1, "])
+def test_deep_nesting_is_refused(opening: str) -> None:
+    with pytest.raises(ParseError, match="nested"):
+        parse_expr(opening * 100_000, buffers=[A])
+
+
+def test_deep_statements_are_refused() -> None:
+    for opening in ("if true {", "for i in 0..4 {", "block b () {", "if true { } else "):
+        with pytest.raises(ParseError):
+            parse_stmt(opening * 50_000)
+
+
+def test_huge_numbers_are_refused() -> None:
+    with pytest.raises(ParseError, match="digits"):
+        parse_expr("9" * 10_000)
+    with pytest.raises(ParseError, match="operators in a row"):
+        parse_expr("1 + " * 100_000 + "1")
