@@ -8,7 +8,7 @@ from tilewright.ir.loops import PrimFunc
 from tilewright.ir.target import Target
 from tilewright.transform.loops.blocks import lower_blocks
 from tilewright.transform.loops.compact import compact_buffers
-from tilewright.transform.loops.conditions import move_conditions
+from tilewright.transform.loops.conditions import bound_loops, move_conditions
 from tilewright.transform.loops.partition import partition_loops
 from tilewright.transform.loops.simplify import simplify_loops
 from tilewright.transform.loops.workspace import plan_workspace
@@ -25,7 +25,7 @@ def passes(target: Target) -> tuple[tuple[str, Pass], ...]:
         ("move conditions", move_conditions),
         ("partition loops", partition_loops),
         ("simplify again", simplify_loops),
-        ("move conditions again", move_conditions),
+        ("bound loops", bound_loops),
         ("plan workspace", plan_workspace),
     )
 

@@ -23,11 +23,15 @@ def simplify_loops(func: PrimFunc) -> PrimFunc:
     return func if body is func.body else func.with_body(body)
 
 
-def simplify_stmt(stmt: Stmt, outer: dict[Var, Expr] | None = None) -> Stmt:
-    """`stmt` simplified; `outer` gives the extents of the loops around it. `Seq(())` if nothing remains."""
-    extents = dict(outer or {})
-    extents.update((s.var, s.extent) for s in walk(stmt) if isinstance(s, For))
-    return _Simplifier(Analyzer(extents)).statement(stmt) or EMPTY
+def simplify_stmt(stmt: Stmt, analyzer: Analyzer | None = None) -> Stmt:
+    """`stmt` simplified; the analyzer knows the extents of its loops and those around it. `Seq(())` if nothing
+    remains."""
+    return _Simplifier(analyzer or analyzer_of(stmt)).statement(stmt) or EMPTY
+
+
+def analyzer_of(stmt: Stmt) -> Analyzer:
+    """An analyzer that knows the loops inside a statement."""
+    return Analyzer({s.var: s.extent for s in walk(stmt) if isinstance(s, For)})
 
 
 class _Simplifier:

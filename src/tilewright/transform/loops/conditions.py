@@ -1,0 +1,142 @@
+"""Move conditions outwards and into loop bounds.
+
+    for i in 0..16 {                              if n > 0 {
+      for j in 0..16 {                              for i in 0..4 {
+        if n > 0 and i < 4 { A[i, j] = 0.0 }   ->     for j in 0..16 { A[i, j] = 0.0 }
+      } }                                           } }
+
+A condition that does not mention a loop leaves it (but never a parallel one: outside, only one thread runs). What
+then stands directly in its own loop and only bounds it from above becomes the loop's extent; in a vectorized or
+unrolled loop only if that is a literal.
+"""
+
+from __future__ import annotations
+
+from tilewright.arith import Analyzer
+from tilewright.arith.compare import coefficient, nonnegative_forms
+from tilewright.arith.forms import to_expr
+from tilewright.ir.expr import Const, Expr, Load, all_of, const, maximum, minimum
+from tilewright.ir.loops import Allocate, For, If, Let, PrimFunc, Seq, Stmt, seq
+from tilewright.ir.rewrite import walk, walk_expr, with_children
+from tilewright.transform.loops.copies import conjuncts
+from tilewright.transform.loops.simplify import analyzer_of
+
+
+def move_conditions(func: PrimFunc) -> PrimFunc:
+    """The function with its conditions as far out as they can be."""
+    body = _Mover(None).statement(func.body)
+    return func if body is func.body else func.with_body(body)
+
+
+def bound_loops(func: PrimFunc) -> PrimFunc:
+    """The same, and conditions that only bound a loop become its extent."""
+    body = bound_loops_of(func.body)
+    return func if body is func.body else func.with_body(body)
+
+
+def bound_loops_of(stmt: Stmt, analyzer: Analyzer | None = None) -> Stmt:
+    """`bound_loops` on a statement; the analyzer knows the extents of its loops and those around it."""
+    if not any(isinstance(s, If) for s in walk(stmt)):
+        return stmt
+    return _Mover(analyzer or analyzer_of(stmt)).statement(stmt)
+
+
+class _Mover:
+    """Rewrites bottom-up. With an analyzer, conditions become extents; without, they only move."""
+
+    __slots__ = ("an",)
+
+    def __init__(self, analyzer: Analyzer | None) -> None:
+        self.an = analyzer
+
+    def statement(self, s: Stmt) -> Stmt:
+        if not s.children:
+            return s
+        s = with_children(s, tuple([self.statement(c) for c in s.children]))
+        match s:
+            case For():
+                return self.loop(s)
+            case Seq(stmts):
+                return _sequence(stmts)
+            case If(condition, If(inner, then, None), None):
+                return If(_conjunction([*conjuncts(condition), *conjuncts(inner)]), then)
+            case Allocate(buffer, If(condition, then, None)) if not _loads(condition):
+                return If(condition, Allocate(buffer, then))
+            case Let(var, value, If(condition, then, None)) if not _loads(condition):
+                inside = [c for c in conjuncts(condition) if var in walk_expr(c)]
+                outside = [c for c in conjuncts(condition) if var not in walk_expr(c)]
+                return _guard(outside, Let(var, value, _guard(inside, then)))
+        return s
+
+    def loop(self, s: For) -> Stmt:
+        if not isinstance(s.body, If) or s.body.orelse is not None:
+            return s
+        parts = conjuncts(s.body.condition)
+        outside = []
+        if s.kind not in ("parallel", "thread"):
+            outside = [c for c in parts if not _loads(c) and s.var not in walk_expr(c)]
+        inside = []
+        extent = s.extent
+        for part in parts:
+            if part in outside:
+                continue
+            bound = self.limit(part, s)
+            if bound is None:
+                inside.append(part)
+            else:
+                extent = minimum(extent, bound)
+        if extent is not s.extent and self.an is not None:
+            extent = self.an.simplify(maximum(extent, const(0)) if s.kind == "parallel" else extent)
+        return _guard(outside, For(s.var, extent, _guard(inside, s.body.then), s.kind, s.thread, s.annotations))
+
+    def limit(self, condition: Expr, loop: For) -> Expr | None:
+        """The extent that `condition` allows the loop, if that is all it says."""
+        if self.an is None or loop.kind == "thread" or loop.var not in walk_expr(condition):
+            return None
+        slack = nonnegative_forms(self.an, condition)
+        if len(slack) != 1:
+            return None
+        parts = coefficient(slack[0], loop.var)
+        if parts is None:
+            return None
+        (terms, c), rest = parts
+        if terms or c >= 0 or any(loop.var in walk_expr(atom) for atom in rest[0]) or any(map(_loads, rest[0])):
+            return None
+        # c*v + rest >= 0 for c < 0 is v < rest // -c + 1.
+        bound = self.an.simplify(to_expr(rest) // -c + 1)
+        if loop.kind in ("vectorized", "unrolled") and not isinstance(bound, Const):
+            return None
+        return bound
+
+
+def _sequence(stmts: tuple[Stmt, ...]) -> Stmt:
+    """Neighbours under one condition go under it together."""
+    result: list[Stmt] = []
+    for s in stmts:
+        last = result[-1] if result else None
+        match last, s:
+            case If(a, first, None), If(b, second, None):
+                left, right = conjuncts(a), conjuncts(b)
+                common = [c for c in left if c in right and not _loads(c)]
+                if common:
+                    inner = [
+                        _guard([c for c in left if c not in common], first),
+                        _guard([c for c in right if c not in common], second),
+                    ]
+                    result[-1] = _guard(common, seq(inner))
+                    continue
+        result.append(s)
+    return seq(result)
+
+
+def _guard(conditions: list[Expr], body: Stmt) -> Stmt:
+    return If(_conjunction(conditions), body) if conditions else body
+
+
+def _conjunction(conditions: list[Expr]) -> Expr:
+    return all_of(dict.fromkeys(conditions))
+
+
+def _loads(e: Expr) -> bool:
+    """True if `e` reads memory: where the condition stands now, something may guard its indices."""
+    return any(type(node) is Load for node in walk_expr(e))
