@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 
 import numpy as np
@@ -109,6 +110,20 @@ def test_transposed_and_strided_are_taken() -> None:
     w = weights(1)["w"]
     model.update({**weights(1), "w": np.asfortranarray(w)})
     np.testing.assert_allclose(model(X)[0], affine_reference(X, w), rtol=1e-5)
+
+
+def test_constants_of_the_model_stay() -> None:
+    base = affine()
+    fixed = tuple(dataclasses.replace(p, fixed=p.name == "scale") for p in base.manifest.params)
+    model = Model(dataclasses.replace(base, manifest=dataclasses.replace(base.manifest, params=fixed)))
+    assert [p.name for p in model.params] == ["w"] == list(model.weights)
+    for value in (2, 3):
+        model.update({"w": weights(value)["w"]})
+        y, c = model(X)
+        np.testing.assert_allclose(y, affine_reference(X, weights(value)["w"]), rtol=1e-5)
+        assert c[0] == 7
+    with pytest.raises(WeightError, match="weight 'scale': there is no such weight"):
+        model.update(weights(1))
 
 
 def test_no_weights() -> None:

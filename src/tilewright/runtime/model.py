@@ -158,12 +158,14 @@ class Model(Called):
             version: a number larger than the present one; one more if None.
             finite: refuse NaN and infinity.
         """
-        arrays = check_weights(self._manifest.params, weights, finite=finite)
+        arrays = check_weights(self.params, weights, finite=finite)
         with self._update_lock:
             chosen = self.version + 1 if version is None else version
             if not isinstance(chosen, int) or isinstance(chosen, bool) or chosen <= self.version:
                 raise WeightError("the version does not grow", expected=f"more than {self.version}", got=repr(version))
-            self._publish(copy_aligned(self._manifest.params, arrays), chosen)
+            copies = iter(copy_aligned(self.params, arrays))
+            old = zip(self._manifest.params, self._engine.weights.raw, strict=True)
+            self._publish([array if p.fixed else next(copies) for p, array in old], chosen)
             return chosen
 
     def _publish(self, raw: Sequence[Array], version: int) -> None:
@@ -178,9 +180,9 @@ class Model(Called):
 
     @property
     def weights(self) -> dict[str, Array]:
-        """The present raw weights by name, read-only."""
-        raw = self._engine.weights.raw
-        return {p.name: array for p, array in zip(self._manifest.params, raw, strict=True)}
+        """The present raw weights by name, read-only: what `update` takes."""
+        raw = zip(self._manifest.params, self._engine.weights.raw, strict=True)
+        return {p.name: array for p, array in raw if not p.fixed}
 
     # -- files ---------------------------------------------------------------------------------------------------------
 
@@ -226,7 +228,7 @@ class Model(Called):
     @property
     def params(self) -> tuple[ParamSpec, ...]:
         """Names, dtypes and shapes of the weights that `update` takes."""
-        return self._manifest.params
+        return tuple(p for p in self._manifest.params if not p.fixed)
 
     @property
     def threads(self) -> int:
