@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,27 +11,11 @@ import pytest
 
 from tilewright.cli.common import bytes_text, parse_dims, time_text
 from tilewright.cli.inputs import random_inputs, read_inputs
-from tilewright.cli.main import main
 from tilewright.cli.run import difference
 from tilewright.runtime.manifest import InputSpec
 from tilewright.support.errors import CallError
 
-Cli = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def cli(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Cli:
-    """`cli("run", "m.onnx")` -> (exit code, stdout, stderr)."""
-    monkeypatch.setenv("COLUMNS", "120")
-
-    def call(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr("sys.argv", ["tilewright", *map(str, arguments)])
-        with pytest.raises(SystemExit) as stop:
-            main()
-        captured = capsys.readouterr()
-        return int(stop.value.code or 0), captured.out, captured.err
-
-    return call
+from .conftest import Cli
 
 
 def test_help_teaches(cli: Cli) -> None:

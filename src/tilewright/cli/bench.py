@@ -129,8 +129,7 @@ def _print(reports: list[dict[str, Any]], threads: int) -> None:
                 [
                     Path(report["model"]).stem if first else "",
                     c["name"],
-                    time_text(c["median_seconds"]) if c["median_seconds"] else "failed",
-                    f"±{c['spread']:.1%}" if c["median_seconds"] else "",
+                    f"{time_text(c['median_seconds'])} ±{c['spread']:.0%}" if c["median_seconds"] else "failed",
                     f"{report['ratio']:.3f}" if first and report["ratio"] else "",
                     verdict if first else "",
                     time_text(c["info"].get("compile_seconds", c["setup_seconds"])),
@@ -138,7 +137,7 @@ def _print(reports: list[dict[str, Any]], threads: int) -> None:
                 ]
             )
     title = f"time per call, {threads} thread{'s' if threads > 1 else ''}"
-    columns = ["model", "", "median", "spread", "ratio", "error", "compile", "peak memory"]
+    columns = ["model", "", "median", "ratio", "error", "compile", "memory"]
     table(title, columns, rows, left=2)
     for report in reports:
         for c in report["contenders"]:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -21,7 +22,8 @@ from tilewright.support.errors import Error, ModelError
 if TYPE_CHECKING:
     from tilewright.runtime.model import Model
 
-out = Console(highlight=False)
+# Where there is no terminal to fit, tables are as wide as they like.
+out = Console(highlight=False, width=None if sys.stdout.isatty() else 160)
 err = Console(stderr=True, highlight=False)
 
 
@@ -68,9 +70,9 @@ def report_error(error: Error, *, json: bool = False) -> None:
 
 def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]], *, left: int = 1) -> None:
     """Print a table: the first `left` columns to the left, the others (numbers) to the right."""
-    grid = Table(title=title or None, title_justify="left", title_style="bold", header_style="dim")
+    grid = Table(title=title or None, title_justify="left", title_style="bold", header_style="dim", box=SIMPLE_HEAD)
     for number, column in enumerate(columns):
-        grid.add_column(column, justify="left" if number < left else "right", overflow="fold")
+        grid.add_column(column, justify="left" if number < left else "right", overflow="fold", no_wrap=number < left)
     for row in rows:
         grid.add_row(*[Text(str(cell)) for cell in row])
     out.print(grid)

@@ -194,14 +194,14 @@ class _Child:
 @contextlib.contextmanager
 def _child(contender: Contender, timeout: float) -> Iterator[_Child]:
     environment = {**os.environ, **contender.environment}
-    # The child must find what the parent finds: code beside a script is on its sys.path alone.
+    # The child must find what the parent finds (code beside a script is on its sys.path alone) and, with -P, no more.
     environment["PYTHONPATH"] = os.pathsep.join(path or os.getcwd() for path in sys.path)
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "stderr"
         with (
             log.open("w") as stderr,
             subprocess.Popen(
-                [sys.executable, "-m", "tilewright.support.contender"],
+                [sys.executable, "-P", "-m", "tilewright.support.contender"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=stderr,

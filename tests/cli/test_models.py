@@ -1,0 +1,107 @@
+"""The commands on a real model: what they write, show and answer."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from .conftest import Cli
+
+
+def test_compile_writes_a_file_that_runs_alone(cli: Cli, layer: Path) -> None:
+    code, text, _ = cli("compile", layer, "--json")
+    report = json.loads(text)
+    assert code == 0
+    assert report["inputs"] == ["x: f32[n, 4]"]
+    assert report["outputs"] == ["y: f32[n, 3]"]
+    assert report["weights"] == 2
+    compiled = layer.with_suffix(".tw")
+    assert compiled.stat().st_size == report["bytes"]
+    layer.unlink()
+    assert cli("run", compiled, "--dim", "n=5")[0] == 0
+
+
+def test_compile_for_one_size(cli: Cli, layer: Path, tmp_path: Path) -> None:
+    code, text, _ = cli("compile", layer, "-o", tmp_path / "eight.tw", "--dim", "n=8")
+    assert code == 0
+    assert "x: f32[8, 4]" in text
+
+
+def test_run_on_files_and_compare(cli: Cli, layer: Path, tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.ones((6, 4), np.float32))
+    code, text, _ = cli("run", layer, "-i", tmp_path / "x.npy", "--save", tmp_path / "y.npz", "--repeat", 3)
+    assert code == 0
+    assert "float32[6, 3]" in text
+    assert "median of 3 calls" in text
+    assert cli("run", layer, "-i", f"x={tmp_path / 'x.npy'}", "--expect", tmp_path / "y.npz")[0] == 0
+    code, text, _ = cli("run", layer, "-d", "n=6", "--expect", tmp_path / "y.npz", "--json")
+    assert code == 3
+    assert json.loads(text)["differences"][0]["equal"] is False
+    code, text, _ = cli("run", layer, "-d", "n=5", "--expect", tmp_path / "y.npz")
+    assert code == 3
+    assert "shape (5, 3) in place of (6, 3)" in text
+
+
+def test_inputs_that_do_not_fit(cli: Cli, layer: Path, tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.ones((6, 5), np.float64))
+    code, _, error = cli("run", layer, "-i", tmp_path / "x.npy")
+    assert code == 1
+    assert "'x'" in error
+
+
+def test_profile(cli: Cli, layer: Path) -> None:
+    code, text, _ = cli("run", layer, "--profile")
+    assert code == 0
+    assert "kernel" in text
+    code, text, _ = cli("run", layer, "--profile", "--json")
+    assert json.loads(text)["profile"]["kernels"]
+
+
+def test_show_every_stage(cli: Cli, layer: Path) -> None:
+    stages = {
+        "graph": "%y =",
+        "schedule": "layer",
+        "loops": "for ",
+        "llvm": "define ",
+        "asm": ".text",
+        "memory": "lower bound",
+    }
+    code, text, _ = cli("show", layer, *(f"--{stage}" for stage in stages))
+    assert code == 0
+    parts = text.split("==== ")
+    assert [part.split(" ")[0] for part in parts[1:]] == list(stages)
+    for part, (stage, sign) in zip(parts[1:], stages.items(), strict=True):
+        assert stage == "schedule" or sign in part, stage
+    code, text, _ = cli("show", layer)
+    assert "==== " not in text
+    assert "graph @layer" in text
+
+
+def test_damaged_files_are_1(cli: Cli, layer: Path, tmp_path: Path) -> None:
+    (tmp_path / "bad.onnx").write_bytes(layer.read_bytes()[:50])
+    (tmp_path / "bad.tw").write_bytes(b"not a program")
+    for name in ("bad.onnx", "bad.tw"):
+        code, _, error = cli("run", tmp_path / name)
+        assert code == 1, error
+        assert name in error
+
+
+def test_bench_against_onnxruntime(cli: Cli, layer: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    code, text, _ = cli("bench", layer, "--rounds", 2, "--dim", "n=4", "--json")
+    report = json.loads(text)["models"][0]
+    assert code == 0, text
+    assert [c["name"] for c in report["contenders"]] == ["tilewright", "onnxruntime"]
+    assert report["ratio"] > 0
+    assert [d["output"] for d in report["differences"]] == ["y"]
+
+
+def test_bench_without_a_peer_is_4(cli: Cli, layer: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tilewright.cli.peers.is_installed", lambda setup: False)
+    code, text, error = cli("bench", layer, "--rounds", 1)
+    assert code == 4
+    assert "tilewright" in text
+    assert "onnxruntime is not installed" in error
