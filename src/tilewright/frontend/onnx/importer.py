@@ -258,7 +258,7 @@ class _Importer:
         missing = [name for name in body.input if name not in inner.items]
         before = len(self.problems)
         self.nodes(functions.without_absent(body.node, missing), inner, functions.parameters(call, body), depth + 1)
-        if len(self.problems) > before:
+        if len(self.problems) > before or any(name in inner.failed for name in body.output):
             raise _Noted
         return [inner.find(name) for name in body.output]
 
@@ -275,7 +275,7 @@ class _Importer:
         before = len(self.problems)
         self.nodes(graph.node, inner, attributes, depth + 1)
         found = [inner.find(info.name) for info in graph.output]
-        if len(self.problems) > before:
+        if len(self.problems) > before or any(inner.has_failed(info.name) for info in graph.output):
             raise _Noted
         if any(item is None for item in found):
             raise ModelError("the branch does not compute its outputs")

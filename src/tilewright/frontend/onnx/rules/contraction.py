@@ -167,7 +167,7 @@ def _transposed_pads(
         total = as_int(dim(full - target))
         if total is None:
             raise ShapeError("output_shape with a symbolic input is not supported", got=x.type)
-        half = total // 2
+        half = max(total, 0) // 2
         before.append(total - half if auto == "SAME_LOWER" else half)
         after.append(half if auto == "SAME_LOWER" else total - half)
     return before + after
