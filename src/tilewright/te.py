@@ -40,6 +40,7 @@ from tilewright.ir.expr import (
 )
 from tilewright.ir.loops import Block, BlockIter, For, If, IterKind, Let, PrimFunc, Stmt, Store, seq
 from tilewright.ir.rewrite import fresh_name, map_expr, substitute, walk_expr
+from tilewright.schedule.stages import AxisPlace, StageSchedule
 
 _counter = itertools.count()
 
@@ -167,9 +168,7 @@ def reduce_axis(extent: Any, name: str = "k") -> IterVar:
     return IterVar(Var(f"{name}.{next(_counter)}"), as_expr(extent), "reduce", name)
 
 
-def compute(
-    shape: Sequence[Any], fcompute: Callable[..., Any], name: str = "compute"
-) -> Any:
+def compute(shape: Sequence[Any], fcompute: Callable[..., Any], name: str = "compute") -> Any:
     """A stage: `fcompute` takes the axes' variables and gives the element (or a tuple: several outputs).
 
     Returns a Tensor, or a tuple of Tensors. Raises TypeError when the number of arguments is not the rank.
@@ -192,13 +191,10 @@ def compute(
         raise TypeError(f"{name}: the outputs of a reduction stage must be the parts of one reduction")
     reduce_axes: tuple[IterVar, ...] = ()
     if reductions:
-        reduce_axes = tuple(
-            IterVar(v, extent, "reduce", v.name.rsplit(".", 1)[0]) for v, extent in reductions[0].axes
-        )
+        reduce_axes = tuple(IterVar(v, extent, "reduce", v.name.rsplit(".", 1)[0]) for v, extent in reductions[0].axes)
     op = ComputeOp(name, axis, reduce_axes, bodies, extents)
     tensors = tuple(
-        Tensor(name if len(bodies) == 1 else f"{name}_{k}", body.dtype, extents, op, k)
-        for k, body in enumerate(bodies)
+        Tensor(name if len(bodies) == 1 else f"{name}_{k}", body.dtype, extents, op, k) for k, body in enumerate(bodies)
     )
     return tensors if several else tensors[0]
 
@@ -336,6 +332,43 @@ def lower_stages(args: Sequence[Tensor], name: str = "main") -> Lowered:
     return Lowered(func, loops, blocks)
 
 
+def create_schedule(outputs: Tensor | Sequence[Tensor]) -> StageSchedule:
+    """A schedule for the stages that `outputs` need: see `tilewright.schedule.stages`.
+
+    Its function takes the inputs by first appearance, then the outputs; `lower` puts them in another order.
+    """
+    results = [outputs] if isinstance(outputs, Tensor) else list(outputs)
+    stages = stages_of(results)
+    inputs = dict.fromkeys(t for op in stages for t in op.inputs if t.op is None)
+    lowered = lower_stages([*inputs, *results])
+    axes = {
+        axis.var: AxisPlace(lowered.blocks[op], k, lowered.loops[axis.var])
+        for op in stages
+        for k, axis in enumerate((*op.axis, *op.reduce_axis))
+    }
+    buffers = {t: b.name for t, b in zip((*inputs, *results), lowered.func.params, strict=True)}
+    computed = {
+        t: lowered.blocks[t.op] for op in stages for t in op.inputs if t.op is not None and len(t.op.bodies) == 1
+    }
+    return StageSchedule(lowered.func, lowered.blocks, axes, computed | buffers)
+
+
+def lower(schedule: StageSchedule, args: Sequence[Tensor], name: str = "main") -> PrimFunc:
+    """The scheduled function over `args`, in calling order. A stage among them that was an intermediate becomes an
+    output. Raises ValueError if an input or output is missing, or a stage was dissolved by inlining."""
+    func = schedule.func
+    buffers = {b.name: b for b in (*func.params, *func.buffers)}
+    names = [schedule.buffer_name(t) for t in args]
+    missing = [b.name for b in func.params if b.name not in names]
+    if missing:
+        raise ValueError(f"{name}: not among the arguments: {', '.join(missing)}")
+    unknown = [n for n in names if n not in buffers or buffers[n].scope != "global"]
+    if unknown:
+        raise ValueError(f"{name}: neither inputs nor global results of this schedule: {', '.join(unknown)}")
+    inner = tuple(b for b in func.buffers if b.name not in names)
+    return PrimFunc(name, tuple(buffers[n] for n in names), func.body, inner, func.attrs)
+
+
 def _token(tensor: Tensor) -> Any:
     return tensor if tensor.op is None else (tensor.op, tensor.index)
 
@@ -419,8 +452,10 @@ __all__ = [
     "compute",
     "const",
     "create_prim_func",
+    "create_schedule",
     "equal",
     "if_then_else",
+    "lower",
     "placeholder",
     "reduce_axis",
     "var",

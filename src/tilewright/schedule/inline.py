@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tilewright.arith import prove, prove_equal, simplify
-from tilewright.ir.expr import Buffer, Expr, Load, Var, const, equal
+from tilewright.ir.expr import Buffer, Expr, Load, Var, const, equal, product, select
 from tilewright.ir.loops import Block, If, Intrinsic, PrimFunc, Stmt, Store, seq
 from tilewright.ir.rewrite import map_expr, map_stmt, substitute, variables, walk
-from tilewright.schedule.affine import inside, solve
+from tilewright.schedule.affine import inside, outside, solve
 from tilewright.schedule.state import (
     block_path,
     blocks_in,
@@ -61,13 +61,21 @@ def compute_inline(func: PrimFunc, block: str) -> PrimFunc:
         if not used <= solve(store.indices, store.indices, extents).keys() | _units(source):
             raise refuse(func, f"cannot inline block {block!r}: its element is not known from the indices stored to")
 
+    # A layout may have places that no element goes to; a copy of the whole buffer reads them, so they need a value.
+    domain = product(list(extents.values()))
+    gaps = {b for b in stores if not prove_equal(b.size, domain)}
+
     def on_expr(e: Expr) -> Expr | None:
         store = stores.get(e.buffer) if isinstance(e, Load) else None
         if store is None:
             return None
         assert isinstance(e, Load)
         point = solve(store.indices, e.indices, extents)
-        return substitute(store.value, {v: point.get(v, const(0)) for v in extents})
+        element = substitute(store.value, {v: point.get(v, const(0)) for v in extents})
+        if store.buffer not in gaps:
+            return element
+        within = conjoin(c for v, i in point.items() for c in outside(i, extents[v], {}))
+        return select(within, element, const(0, element.dtype))
 
     smaller = replace_at(func, path, None)
     memo: dict[Expr, Expr] = {}

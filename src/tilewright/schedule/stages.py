@@ -1,0 +1,230 @@
+"""Schedules by tensors and axes: the familiar face of `Schedule`.
+
+    s = te.create_schedule(C)
+    xo, xi = s[C].split(C.axis[0], factor=32)
+    s[C].vectorize(xi)
+    s[B].compute_at(s[C], xo)
+    print(te.lower(s, [A, B, C]))
+
+A stage is a block, an axis of a tensor the loop that drives the block's iterator. What primitives return are loops too
+and can be passed on. `s.schedule` is the schedule underneath, with its trace.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from tilewright.ir.expr import Var
+from tilewright.ir.loops import PrimFunc
+from tilewright.schedule.index_map import IndexMap
+from tilewright.schedule.kinds import Note
+from tilewright.schedule.schedule import BlockRef, LoopRef, Schedule
+from tilewright.schedule.state import block_path, depends_on, last_block, loops_on, refuse
+
+
+class HasVar(Protocol):
+    """An axis of a tensor."""
+
+    @property
+    def var(self) -> Var: ...
+
+
+Axis = HasVar | LoopRef | str
+
+
+@dataclass(frozen=True, slots=True)
+class AxisPlace:
+    """Which iterator of which block an axis became, and its loop's first name."""
+
+    block: str
+    position: int
+    loop: str
+
+
+class StageSchedule:
+    """The schedule of a function made from tensors.
+
+    Args:
+        func: the unscheduled function.
+        blocks: tensors and stages to block names.
+        axes: axes' variables to their places.
+        buffers: tensors to buffer names.
+    """
+
+    def __init__(
+        self, func: PrimFunc, blocks: Mapping[Any, str], axes: Mapping[Var, AxisPlace], buffers: Mapping[Any, str]
+    ) -> None:
+        self.schedule = Schedule(func)
+        self._buffers = dict(buffers)
+        self._blocks = dict(blocks)
+        self._axes = dict(axes)
+        self._used: dict[Var, str] = {}
+
+    @property
+    def func(self) -> PrimFunc:
+        """The function as it stands."""
+        return self.schedule.func
+
+    def __str__(self) -> str:
+        return str(self.func)
+
+    def __getitem__(self, key: Any) -> Stage:
+        """The stage of a tensor, or of a block by name or reference."""
+        if isinstance(key, Stage):
+            return key
+        if isinstance(key, BlockRef | str):
+            return Stage(self, key if isinstance(key, BlockRef) else self.schedule.block(key))
+        name = self._blocks.get(key) or self._blocks.get(getattr(key, "op", None))
+        if name is None:
+            known = ", ".join(dict.fromkeys(self._blocks.values()))
+            raise refuse(self.func, f"{getattr(key, 'name', key)} is not computed by this schedule; stages: {known}")
+        return Stage(self, BlockRef(name))
+
+    def buffer_name(self, tensor: Any) -> str:
+        """The name of a tensor's buffer."""
+        return self._buffers.get(tensor, tensor if isinstance(tensor, str) else str(tensor.name))
+
+    def axis(self, axis: Axis) -> LoopRef:
+        """The loop of an axis. Raises ScheduleError if a primitive has replaced it."""
+        if isinstance(axis, str):
+            return LoopRef(axis)
+        if isinstance(axis, LoopRef):
+            return axis
+        place = self._axes.get(axis.var)
+        if place is None:
+            raise refuse(self.func, f"axis {axis.var} does not belong to a stage of this schedule")
+        if axis.var in self._used:
+            raise refuse(self.func, f"axis {place.loop!r} of {place.block!r} is gone: {self._used[axis.var]} took it")
+        return self._loop_of(place)
+
+    def used(self, axes: Sequence[Axis], by: str) -> None:
+        """Remember that a primitive replaced these axes' loops by others."""
+        for axis in axes:
+            if not isinstance(axis, LoopRef | str):
+                self._used[axis.var] = by
+
+    def _loop_of(self, place: AxisPlace) -> LoopRef:
+        path = block_path(self.func, place.block)
+        binding = last_block(path).iters[place.position].binding
+        driving = [x.var.name for x in loops_on(path) if depends_on(binding, x.var)]
+        if place.loop in driving:
+            return LoopRef(place.loop)
+        if not driving:
+            # A loop that runs once may have been simplified out of the binding.
+            names = [x.var.name for x in loops_on(path)]
+            if place.loop in names:
+                return LoopRef(place.loop)
+            raise refuse(self.func, f"no loop drives axis {place.loop!r} of {place.block!r}")
+        return LoopRef(driving[-1])
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One block of a `StageSchedule`; the primitives act on it."""
+
+    owner: StageSchedule
+    block: BlockRef
+
+    @property
+    def name(self) -> str:
+        return self.block.name
+
+    @property
+    def loops(self) -> tuple[LoopRef, ...]:
+        """All loops around the stage, outermost first."""
+        return self.owner.schedule.loops(self.block)
+
+    def split(self, axis: Axis, factor: int | None = None, nparts: int | None = None) -> tuple[LoopRef, LoopRef]:
+        """Outer and inner part of an axis."""
+        outer, inner = self._schedule.split(self._loop(axis), factor=factor, nparts=nparts)
+        self.owner.used([axis], "split")
+        return outer, inner
+
+    def tile(self, x: Axis, y: Axis, x_factor: int, y_factor: int) -> tuple[LoopRef, LoopRef, LoopRef, LoopRef]:
+        """Tiles of two axes: the outer parts, then the inner parts."""
+        loops = self._schedule.tile(self._loop(x), self._loop(y), x_factor, y_factor)
+        self.owner.used([x, y], "tile")
+        return loops
+
+    def fuse(self, *axes: Axis) -> LoopRef:
+        """Nested axes as one loop."""
+        fused = self._schedule.fuse(*map(self._loop, axes))
+        self.owner.used(axes, "fuse")
+        return fused
+
+    def reorder(self, *axes: Axis) -> None:
+        """Put axes in this order."""
+        self._schedule.reorder(*map(self._loop, axes))
+
+    def unroll(self, axis: Axis) -> None:
+        self._schedule.unroll(self._loop(axis))
+
+    def vectorize(self, axis: Axis) -> None:
+        self._schedule.vectorize(self._loop(axis))
+
+    def parallel(self, axis: Axis) -> None:
+        self._schedule.parallel(self._loop(axis))
+
+    def bind(self, axis: Axis, thread: str) -> None:
+        """Let a hardware index run through an axis."""
+        self._schedule.bind(self._loop(axis), thread)
+
+    def annotate(self, key: str, value: Note, axis: Axis | None = None) -> None:
+        """Put a note on an axis, or on the stage itself."""
+        self._schedule.annotate(self.block if axis is None else self._loop(axis), key, value)
+
+    def compute_at(self, consumer: Stage, axis: Axis) -> None:
+        """Compute this stage inside an axis of a consumer."""
+        self._schedule.compute_at(self.block, self._loop(axis))
+
+    def reverse_compute_at(self, producer: Stage, axis: Axis) -> None:
+        """Compute this stage inside an axis of a producer."""
+        self._schedule.reverse_compute_at(self.block, self._loop(axis))
+
+    def compute_inline(self) -> None:
+        """Compute this stage where it is read."""
+        self._schedule.compute_inline(self.block)
+
+    def reverse_compute_inline(self) -> None:
+        """Compute this stage where its input is produced."""
+        self._schedule.reverse_compute_inline(self.block)
+
+    def decompose_reduction(self, axis: Axis) -> Stage:
+        """The stage's init, as a stage before this axis."""
+        return Stage(self.owner, self._schedule.decompose_reduction(self.block, self._loop(axis)))
+
+    def rfactor(self, axis: Axis, factor_axis: int = 0) -> Stage:
+        """A stage that reduces each iteration of the axis into its own element; this stage reduces those."""
+        loop = self._loop(axis)
+        result = self._schedule.rfactor(self.block, loop, factor_axis)
+        return Stage(self.owner, result)
+
+    def set_scope(self, scope: str) -> None:
+        """Where the stage's tensor lives: "global" or "local"."""
+        self._schedule.set_scope(self.block, scope)
+
+    def cache_write(self, scope: str) -> Stage:
+        """Compute into a new buffer; the stage that copies it to the tensor."""
+        return Stage(self.owner, self._schedule.cache_write(self.block, scope))
+
+    def cache_read(self, tensor: Any, scope: str) -> Stage:
+        """Read a tensor (or a buffer by name) through a copy; the stage that makes the copy."""
+        name = self.owner.buffer_name(tensor)
+        return Stage(self.owner, self._schedule.cache_read(self.block, name, scope))
+
+    def transform_layout(self, layout: IndexMap | Callable[..., Any]) -> None:
+        """Store the stage's tensor in another layout."""
+        self._schedule.transform_layout(self.block, layout)
+
+    def pad(self, *multiples: int) -> tuple[Stage, ...]:
+        """Enlarge the stage's axes (reduction axes last) to multiples; the stages that this makes."""
+        return tuple(Stage(self.owner, b) for b in self._schedule.pad(self.block, multiples))
+
+    @property
+    def _schedule(self) -> Schedule:
+        return self.owner.schedule
+
+    def _loop(self, axis: Axis) -> LoopRef:
+        return self.owner.axis(axis)
