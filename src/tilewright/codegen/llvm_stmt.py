@@ -246,8 +246,10 @@ def serial(s: State, stmt: For, start: str, stop: str, body: Callable[[], None],
 
 
 def _metadata(s: State, stmt: For) -> str:
-    """LLVM's vectoriser keeps away from loops that we spread out ourselves, its unroller from unrolled bodies."""
-    kinds = {inner.kind for inner in walk(stmt.body) if isinstance(inner, For)}
-    explicit = s.lanes is not None or bool(kinds & {"vectorized", "unrolled"})
-    unroll = "unrolled" not in kinds and s.lanes is None
-    return s.out.loop_metadata(vectorize=not explicit, unroll=unroll)
+    """LLVM's vectoriser and unroller keep away from loops that the schedule spread out; other loops are theirs."""
+    explicit = s.lanes is not None or any(
+        isinstance(inner, For) and inner.kind in ("vectorized", "unrolled") for inner in walk(stmt.body)
+    )
+    if explicit:
+        return s.out.loop_metadata(vectorize=False, unroll=False)
+    return s.out.loop_metadata(vectorize=True, unroll=True)
