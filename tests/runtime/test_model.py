@@ -43,6 +43,9 @@ def test_profile(threads: int) -> None:
     assert result.kernels[1].gflops is not None and result.kernels[1].gbytes is not None
     assert result.kernels[2].gflops is None
     assert "multiply + add" in str(result)
+    before = model(x)[0]
+    assert [k.kernel for k in model.profile_prepare().kernels] == ["transpose"]
+    assert (model(x)[0] == before).all()
     with pytest.raises(CallError):
         model.profile(x, repeat=0)
     with pytest.raises(CallError):

@@ -18,7 +18,7 @@ from tilewright.runtime.arguments import describe_spec
 from tilewright.runtime.call import EXECUTOR, LAYOUT, MODEL, NO_EXECUTOR, OK, RANGE, TAKEN, TENSOR, WEIGHTS
 from tilewright.runtime.foreign import foreign_function
 from tilewright.runtime.interop import Array
-from tilewright.runtime.layout import Memory, function
+from tilewright.runtime.layout import Memory, aligned_bytes, function
 from tilewright.runtime.link import Library
 from tilewright.runtime.manifest import MAX_BYTES, InputSpec, Manifest, OutputSpec, TempSpec
 from tilewright.runtime.native import native
@@ -310,17 +310,22 @@ class Engine:
 
     def prepare(self, weights: WeightSet) -> None:
         """Run the prepare program on raw weights into their packed memory."""
-        m = self.manifest
-        if not m.prepare_steps:
+        if not self.manifest.prepare_steps:
             return
+        arena, slots = self.prepare_slots(weights)
+        dims = np.zeros(1, np.int64)
+        run = function(pool().parallel, None, *[ctypes.c_void_p] * 3, ctypes.c_int64)
+        run(self.library["tw_prepare"], slots.ctypes.data, dims.ctypes.data, self.threads)
+        del arena
+
+    def prepare_slots(self, weights: WeightSet) -> tuple[Array, Array]:
+        """Memory for the prepare program's temporaries, and its slot table."""
+        m = self.manifest
         sizes = [t.nbytes or 0 for t in m.prepare_temps]
         placed = plan(temp_intervals(m.prepare_temps, sizes, self.threads))
         arena = aligned_bytes(placed.arena)
         temps = [arena.ctypes.data + offset for offset in placed.offsets]
-        slots = np.array([*weights.raw_addresses, *weights.packed_addresses, *temps, 0], np.int64)
-        dims = np.zeros(1, np.int64)
-        run = function(pool().parallel, None, *[ctypes.c_void_p] * 3, ctypes.c_int64)
-        run(self.library["tw_prepare"], slots.ctypes.data, dims.ctypes.data, self.threads)
+        return arena, np.array([*weights.raw_addresses, *weights.packed_addresses, *temps, 0], np.int64)
 
     def forget_calls(self) -> None:
         """In the child of a fork: calls that other threads were making do not go on here."""
@@ -339,13 +344,6 @@ def temp_intervals(temps: Sequence[TempSpec], sizes: Sequence[int], threads: int
         Interval(t.first, t.last, size * (threads if t.per_thread else 1), t.alias)
         for t, size in zip(temps, sizes, strict=True)
     ]
-
-
-def aligned_bytes(nbytes: int) -> Array:
-    """Uninitialised memory, 64-byte aligned."""
-    memory = np.empty(nbytes + 128, np.uint8)
-    skip = -memory.ctypes.data % 64
-    return memory[skip : skip + max(nbytes, 64)]
 
 
 def _round(nbytes: int) -> int:

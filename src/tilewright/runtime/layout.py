@@ -45,6 +45,13 @@ class Memory:
         self.words[at : at + len(values)] = values
 
 
+def aligned_bytes(nbytes: int) -> np.ndarray[Any, Any]:
+    """Uninitialised memory, 64-byte aligned."""
+    memory = np.empty(nbytes + 128, np.uint8)
+    skip = -memory.ctypes.data % 64
+    return memory[skip : skip + max(nbytes, 64)]
+
+
 def function(address: int, result: Any, *arguments: Any) -> Any:
     """A ctypes function at an address; it releases the GIL while it runs."""
     return ctypes.CFUNCTYPE(result, *arguments)(address)

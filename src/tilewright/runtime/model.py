@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tilewright.ir.dtype import BY_NAME
-from tilewright.runtime import artifact, profile, report
+from tilewright.runtime import artifact, report
 from tilewright.runtime.arguments import bind_inputs, bind_outputs, describe_spec, separate
-from tilewright.runtime.engine import Engine, aligned_bytes
+from tilewright.runtime.engine import Engine
 from tilewright.runtime.interop import Array, in_kind_of
+from tilewright.runtime.layout import aligned_bytes
 from tilewright.runtime.link import Library
 from tilewright.runtime.manifest import InputSpec, Manifest, OutputSpec, ParamSpec
+from tilewright.runtime.profile import Profile, measure, measure_prepare
 from tilewright.runtime.program import Program
 from tilewright.runtime.target import check_target
 from tilewright.runtime.threads import check_threads, pool
@@ -186,11 +188,16 @@ class Model(Called):
 
     # -- files ---------------------------------------------------------------------------------------------------------
 
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write code and present weights to one `.tw` file, which appears whole or not at all."""
+    def save(self, path: str | os.PathLike[str], *, texts: Sequence[str] = ("graph",)) -> None:
+        """Write code and present weights to one `.tw` file, which appears whole or not at all.
+
+        Args:
+            texts: what `show` shall know of the loaded model; making some ("asm") takes a while.
+        """
         weights = self._engine.weights
         named = {p.name: array for p, array in zip(self._manifest.params, weights.raw, strict=True)}
-        program = Program(self._manifest, self._program.objects, named, self._program.texts)
+        kept = {name: text for name, text in self._program.texts.items() if name in texts}
+        program = Program(self._manifest, self._program.objects, named, kept)
         artifact.write(path, program, weights.version)
 
     @classmethod
@@ -235,10 +242,14 @@ class Model(Called):
         """How many threads a call uses."""
         return self._engine.threads
 
-    def profile(self, *inputs: Any, repeat: int = 50) -> profile.Profile:
+    def profile(self, *inputs: Any, repeat: int = 50) -> Profile:
         """Time every kernel on these inputs."""
         bound = bind_inputs(self._manifest.inputs, self._manifest.symbols, inputs)
-        return profile.measure(self._engine, bound, repeat)
+        return measure(self._engine, bound, repeat)
+
+    def profile_prepare(self, repeat: int = 5) -> Profile:
+        """Time every kernel that packs weights, on the present ones."""
+        return measure_prepare(self._engine, repeat)
 
     def memory(self, **symbols: int) -> report.Memory:
         """Where memory goes, for these values of the symbolic dimensions (their smallest if not given)."""
@@ -255,9 +266,13 @@ class Model(Called):
         return text() if callable(text) else text
 
     def __repr__(self) -> str:
-        ins = ", ".join(f"{i.name}: {describe_spec(i)}" for i in self.inputs)
-        outs = ", ".join(f"{o.name}: {describe_spec(o)}" for o in self.outputs)
+        ins, outs = _listed(self.inputs), _listed(self.outputs)
         return f"<Model {self.name}({ins}) -> ({outs}), {self.threads} threads, weights version {self.version}>"
+
+
+def _listed(specs: Sequence[InputSpec | OutputSpec], most: int = 6) -> str:
+    more = [f"{len(specs) - most} more"] if len(specs) > most else []
+    return ", ".join([f"{s.name}: {describe_spec(s)}" for s in specs[:most]] + more)
 
 
 def load(path: str | os.PathLike[str], threads: int = 1) -> Model:

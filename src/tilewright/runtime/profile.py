@@ -12,10 +12,11 @@ import numpy as np
 from tilewright.ir.dtype import BY_NAME
 from tilewright.runtime.arguments import BoundInputs
 from tilewright.runtime.assembler import I32, I64, PTR, VOID, Function, Module, Value
-from tilewright.runtime.layout import function
+from tilewright.runtime.layout import aligned_bytes, function
 from tilewright.runtime.link import Library, compile_text, host_triple
 from tilewright.runtime.manifest import StepSpec, evaluate
 from tilewright.runtime.threads import pool
+from tilewright.runtime.weights import WeightSet, packed_nbytes
 from tilewright.support.errors import CallError
 
 if TYPE_CHECKING:
@@ -44,10 +45,11 @@ class Profile:
     threads: int
 
     def __str__(self) -> str:
-        rows = [("kernel", "us", "share", "GFLOP/s", "GB/s", "")]
+        rows = [("", "us", "share", "GFLOP/s", "GB/s", "kernel")]
         for k in self.kernels:
             rates = [f"{r:.1f}" if r is not None else "-" for r in (k.gflops, k.gbytes)]
-            rows.append((k.kernel, f"{k.seconds * 1e6:.2f}", f"{k.share:.1%}", rates[0], rates[1], k.label))
+            label = k.label if len(k.label) <= 60 else k.label[:57] + "..."
+            rows.append((label, f"{k.seconds * 1e6:.2f}", f"{k.share:.1%}", rates[0], rates[1], k.kernel))
         widths = [max(len(row[c]) for row in rows) for c in range(5)]
         lines = []
         for row in rows:
@@ -58,23 +60,34 @@ class Profile:
 
 def measure(engine: Engine, bound: BoundInputs, repeat: int) -> Profile:
     """Run the program `repeat` times on these inputs, with the clock read after every kernel."""
+    keep, slots = _run_slots(engine, bound)
+    symbols = dict(zip((s.name for s in engine.manifest.symbols), bound.dims, strict=True))
+    result = _measure(engine, engine.manifest.run_steps, slots, symbols, repeat)
+    del keep
+    return result
+
+
+def measure_prepare(engine: Engine, repeat: int) -> Profile:
+    """Pack the present weights `repeat` times into memory that is not used."""
+    keep, slots = _prepare_slots(engine)
+    result = _measure(engine, engine.manifest.prepare_steps, slots, {}, repeat)
+    del keep
+    return result
+
+
+def _measure(engine: Engine, steps: Sequence[StepSpec], slots: Any, symbols: dict[str, int], repeat: int) -> Profile:
     if repeat < 1:
         raise CallError("nothing would be measured", expected="repeat >= 1", got=repeat)
-    m = engine.manifest
-    steps = m.run_steps
     times = np.zeros(len(steps) + 1, np.int64)
     text = _profile_text(steps, engine.library.addresses, times.ctypes.data)
     library = Library({"profile": compile_text(text, speed=0, cache=False)}, ["tw_profile"])
-    keep, slots = _slots(engine, bound)
-    dims = np.array([*bound.dims, 0], np.int64)
+    dims = np.array([*symbols.values(), 0], np.int64)
     run = function(pool().parallel, None, *[ctypes.c_void_p] * 3, ctypes.c_int64)
     samples = np.zeros((repeat, len(steps) + 1), np.int64)
     for k in range(-2, repeat):
         run(library["tw_profile"], slots.ctypes.data, dims.ctypes.data, engine.threads)
         if k >= 0:
             samples[k] = times
-    del keep
-    symbols = dict(zip((s.name for s in m.symbols), bound.dims, strict=True))
     return _summary(steps, np.diff(samples, axis=1), symbols, engine.threads)
 
 
@@ -91,10 +104,8 @@ def _summary(steps: Sequence[StepSpec], each: Any, symbols: dict[str, int], thre
     return Profile(tuple(kernels), float(np.median(each.sum(axis=1))) * 1e-9, symbols, threads)
 
 
-def _slots(engine: Engine, bound: BoundInputs) -> tuple[list[Any], Any]:
+def _run_slots(engine: Engine, bound: BoundInputs) -> tuple[list[Any], Any]:
     """A slot table of its own: inputs, new outputs, the present packed weights, a new arena."""
-    from tilewright.runtime.engine import aligned_bytes
-
     m = engine.manifest
     shapes = engine.output_shapes(bound.dims)
     outputs = [np.empty(shape, BY_NAME[o.dtype].numpy) for o, shape in zip(m.outputs, shapes, strict=True)]
@@ -105,6 +116,12 @@ def _slots(engine: Engine, bound: BoundInputs) -> tuple[list[Any], Any]:
     temps = [arena.ctypes.data + offset for offset in placed.offsets]
     keep = [bound.arrays, outputs, arena, weights]
     return keep, np.array([*arguments, *weights.packed_addresses, *temps, 0], np.int64)
+
+
+def _prepare_slots(engine: Engine) -> tuple[list[Any], Any]:
+    weights = WeightSet(engine.manifest, engine.weights.raw, aligned_bytes(packed_nbytes(engine.manifest)), 0)
+    arena, slots = engine.prepare_slots(weights)
+    return [weights, arena], slots
 
 
 def _profile_text(steps: Sequence[StepSpec], addresses: dict[str, int], times: int) -> str:
