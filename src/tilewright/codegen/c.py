@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 
-from tilewright.codegen.c_expr import COMPARE, UNARY, ExprEmitter
+from tilewright.codegen.c_expr import COMPARE, MATH_NAMES, UNARY, ExprEmitter
 from tilewright.codegen.c_helpers import MEMORY_TYPES, VALUE_TYPES, helper
 from tilewright.ir.expr import Buffer, Expr, Var, as_int
 from tilewright.ir.loops import Allocate, Block, For, If, Intrinsic, Let, PrimFunc, Seq, Stmt, Store
@@ -25,12 +25,12 @@ _HELPER_NAME = re.compile(
     r"(floordiv|mod|truncdiv|truncmod|udiv|umod|shl|shr|min|max|abs|sigmoid|wrap|round|to|bits)_\w+"
     r"|b?f\d+_to_\w+"
 )
-_KEYWORDS = (
+_RESERVED = MATH_NAMES.union(
     "auto break case char const continue default do double else enum extern float for goto if inline int long "
     "register restrict return short signed sizeof static struct switch typedef union unsigned void volatile while "
-    "bool true false NAN INFINITY main malloc free abort memcpy size_t y0 y1 yn j0 j1 jn gamma exp log pow sqrt sin "
-    "cos tan fma fmin fmax floor ceil trunc erf abs fabs round rint mod allocate"
-).split(" ")
+    "bool true false NAN INFINITY main malloc free abort memcpy size_t ldexp frexp signbit y0 y1 yn j0 j1 jn "
+    "allocate".split(" ")
+)
 
 
 def emit_c(func: PrimFunc) -> str:
@@ -41,7 +41,7 @@ def emit_c(func: PrimFunc) -> str:
 class _Emitter:
     def __init__(self, func: PrimFunc) -> None:
         self.func = func
-        self.taken = set(_KEYWORDS)
+        self.taken = set(_RESERVED)
         self.names: dict[Var | Buffer, str] = {}
         self.extents: dict[Var, Expr] = {}
         self.exprs = ExprEmitter(self.names, self.extents)

@@ -12,8 +12,8 @@ import numpy as np
 
 from tilewright.arith import bounds
 from tilewright.codegen.c_helpers import VALUE_TYPES
-from tilewright.ir.dtype import DType, bf16, boolean, f16, f32, f64, i64
-from tilewright.ir.expr import Buffer, Const, Expr, Load, Op, Var, as_int, const
+from tilewright.ir.dtype import DType, bf16, boolean, f16, f32, f64, i64, u32, u64
+from tilewright.ir.expr import OPS, Buffer, Const, Expr, Load, Op, Var, as_int, const
 from tilewright.ir.rewrite import walk_expr
 from tilewright.support.errors import CompileError
 
@@ -32,6 +32,11 @@ _C_NAMES = {
     "arccosh": "acosh",
     "arctanh": "atanh",
 }
+MATH_NAMES = frozenset(
+    _C_NAMES.get(name, name) + suffix for name, info in OPS.items() if info.kinds == ("float",) for suffix in ("", "f")
+)
+"""What emitted text may call from math.h."""
+
 _COMPARISONS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
 _REFLEXIVE = {"eq": True, "le": True, "ge": True, "ne": False, "lt": False, "gt": False}
 _ARITHMETIC = {"add": ("+", SUM), "sub": ("-", SUM), "mul": ("*", PRODUCT)}
@@ -263,9 +268,22 @@ class ExprEmitter:
             return self._infix(sign, level, e.args)
         if dtype.bits < 32 and not (sign == "*" and dtype.bits == 16):
             return self._narrowed(dtype, *self._infix(sign, level, e.args))
-        kind = f"uint{max(32, dtype.bits)}_t"
-        parts = [f"({kind}){self.text(a, UNARY)}" for a in e.args]
-        return f"({VALUE_TYPES[dtype.name]})({parts[0]} {sign} {parts[1]})", UNARY
+        return f"({VALUE_TYPES[dtype.name]})({self._modular(e)[0]})", UNARY
+
+    def _modular(self, e: Expr) -> Text:
+        """A 32 or 64 bit integer (or a product of 16 bit ones) as unsigned, sums and products without casts between."""
+        if isinstance(e, Op) and e.name in _ARITHMETIC and not self.is_index(e):
+            sign, level = _ARITHMETIC[e.name]
+            parts = [self._modular(a) for a in e.args]
+            left, right = (
+                text if own >= least else f"({text})"
+                for (text, own), least in zip(parts, (level, level + 1), strict=True)
+            )
+            return f"{left} {sign} {right}", level
+        bits = max(32, e.dtype.bits)
+        if isinstance(e, Const):
+            return _int_literal(int(e.value) & ((1 << bits) - 1), u64 if bits == 64 else u32), ATOM
+        return f"(uint{bits}_t){self.text(e, UNARY)}", UNARY
 
     def _narrowed(self, dtype: DType, text: str, level: int) -> Text:
         """The value of an int expression as `dtype`."""

@@ -18,7 +18,22 @@ import numpy as np
 from tilewright.codegen.scalars import bitcaster, caster, function, poison, value_of
 from tilewright.ir.dtype import DType, dtype, i64
 from tilewright.ir.expr import Buffer, Const, Expr, Load, Op, Var
-from tilewright.ir.loops import TRUE, Allocate, Block, For, If, Intrinsic, Let, PrimFunc, Region, Seq, Stmt, Store
+from tilewright.ir.loops import (
+    NTHREADS,
+    TID,
+    TRUE,
+    Allocate,
+    Block,
+    For,
+    If,
+    Intrinsic,
+    Let,
+    PrimFunc,
+    Region,
+    Seq,
+    Stmt,
+    Store,
+)
 from tilewright.ir.rewrite import variables, walk
 from tilewright.support.errors import CallError, Error
 
@@ -94,6 +109,9 @@ def _bind_symbols(func: PrimFunc, arrays: list[Array | None], given: Mapping[str
                 values.setdefault(extent, size)
             elif (solved := _solve(extent, size)) is not None:
                 values.setdefault(*solved)
+    if NTHREADS in func.symbols:
+        values.setdefault(NTHREADS, 1)
+        values[TID] = 0
     for v, value in values.items():
         where = f"func {func.name!r}, symbol {v.name!r}"
         if (v.lo is not None and value < v.lo) or (v.hi is not None and value > v.hi):

@@ -1,0 +1,228 @@
+"""Emitted C: reads as written by hand, compiles without a warning, computes what the interpreter does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.codegen.c_run import compile_c, needs_compiler, run_c
+from tests.generators import Program, assert_same, flattened, programs
+from tilewright import te
+from tilewright.codegen.c import emit_c
+from tilewright.codegen.interpret import interpret
+from tilewright.ir.dtype import ALL, DType, bf16, f16, f32, f64, i4, i8, i16, i32, i64, u4, u8, u16, u32, u64
+from tilewright.ir.expr import OPS
+from tilewright.ir.loops import PrimFunc
+from tilewright.ir.parser import parse_func
+from tilewright.support.errors import CompileError
+
+ADD = "func @add(A: f32[n], B: f32[n], C: f32[n]) where n in 1.. { for i in 0..n { C[i] = A[i] + B[i] } }"
+SPLIT = """func @add(A: f32[n], B: f32[n], C: f32[n]) where n in 1.. {
+  for io in 0..(n + 31) // 32 parallel {
+    for ii in 0..32 vectorized {
+      if io * 32 + ii < n { C[io * 32 + ii] = A[io * 32 + ii] + B[io * 32 + ii] }
+    }
+  }
+}"""
+SOFTMAX = """func @softmax(X: f32[n, 16], Y: f32[n, 16]) where n in 1.. {
+  for i in 0..n parallel {
+    alloc E: f32[16] in local align 64
+    alloc total: f32[1] in local
+    total[0] = 0.0
+    for j in 0..16 { E[j] = exp(X[i, j]) total[0] = total[0] + E[j] }
+    for k in 0..16 { Y[i, k] = E[k] / total[0] }
+  }
+}"""
+MIXED = """func @"odd name"(A: f16[4, n], I: i32[n], "for": u8[4], M: bool[n]) where n in 1..8 {
+  for i in 0..4 {
+    for j in 0..n {
+      let s = A[i, j] * 0.5:f16
+      if M[j] and not (i < 2 or I[j] < 0:i32) {
+        A[i, j] = max(s, f16(I[j]))
+      } else if i == 3 {
+        A[i, j] = select(j % 2 == 0, s, -s)
+      } else {
+        I[j] = I[j] * 3:i32 + i32(i // 2) - i32(A[i, (j + i - 3) % n])
+      }
+      "for"[i] = "for"[i] + 200:u8
+    }
+  }
+}"""
+HEAP = """func @heap(A: f32[n], B: f32[n]) where n in 1.. {
+  alloc T: f32[n]
+  for i in 0..n { T[i] = A[n - 1 - i] }
+  for j in 0..n { B[j] = T[j] }
+}"""
+
+
+@pytest.mark.parametrize("text", [ADD, SPLIT, SOFTMAX, MIXED, HEAP], ids=["add", "split", "softmax", "mixed", "heap"])
+def test_text(text: str, golden: Callable[..., None]) -> None:
+    golden(emit_c(parse_func(text)), "c")
+
+
+@needs_compiler
+@pytest.mark.parametrize("text", [ADD, SPLIT, SOFTMAX, MIXED, HEAP], ids=["add", "split", "softmax", "mixed", "heap"])
+def test_runs_equal(text: str) -> None:
+    func = parse_func(text)
+    rng = np.random.default_rng(0)
+    shapes = [tuple(6 if str(d) == "n" else int(str(d)) for d in b.shape) for b in func.params]
+    arrays = [(rng.standard_normal(s) * 4).astype(b.dtype.numpy) for s, b in zip(shapes, func.params, strict=True)]
+    expected = [a.copy() for a in arrays]
+    interpret(func, expected)
+    run_c(func, arrays, [6], "odd_name" if "odd" in func.name else "")
+    for a, b in zip(arrays, expected, strict=True):
+        if func.name == "softmax":
+            np.testing.assert_allclose(a, b, rtol=1e-6)
+        else:
+            assert_same(a, b)
+
+
+def pointwise(kind: DType, out: DType, expr: str) -> PrimFunc:
+    return parse_func(f"func @f(A: {kind}[n], B: {kind}[n], C: {out}[n]) {{ for i in 0..n {{ C[i] = {expr} }} }}")
+
+
+def samples(kind: DType) -> np.ndarray:
+    if kind.is_float:
+        values = [0.0, -0.0, 1.0, -1.5, 2.5, 3.5, 0.1, 1e-3, 1e-6, 1e4, 65519.0, 1e20, np.inf, -np.inf, np.nan, 300.0]
+        with np.errstate(all="ignore"):
+            return np.array(values, np.float64).astype(kind.numpy)
+    if kind.kind == "bool":
+        return np.array([False, True])
+    lo, hi = int(kind.min), int(kind.max)
+    wide = np.uint64 if kind.kind == "uint" else np.int64
+    return np.array(
+        [x for x in {0, 1, 2, 3, 5, 7, 100, 127, -1, -2, -7, -8, lo, lo + 1, hi, hi - 1} if lo <= x <= hi], wide
+    ).astype(kind.numpy)
+
+
+SYMBOLS = {info.name: info.symbol for info in OPS.values() if info.symbol and info.arity == 2}
+
+
+@needs_compiler
+@pytest.mark.parametrize("kind", [f32, f64, f16, bf16, i8, i16, i32, i64, u8, u16, u32, u64, i4, u4], ids=str)
+def test_operators_of_a_type(kind: DType) -> None:
+    """All exact operators in one function, on all pairs of special values."""
+    names = [
+        o.name
+        for o in OPS.values()
+        if o.rule in ("same", "bool")
+        and kind.kind in o.kinds
+        and (not kind.is_float or o.name in EXACT_FLOAT)
+        and not (kind.bits < 8 and o.name in ("shl", "shr"))
+    ]
+    lines, params = [], []
+    for name in names:
+        info = OPS[name]
+        args = ["A[i]", "B[i]", "A[i]"][: info.arity]
+        text = f"{args[0]} {SYMBOLS[name]} {args[1]}" if name in SYMBOLS else f"{name}({', '.join(args)})"
+        text = "-A[i]" if name == "neg" else text
+        params.append(f"R_{name}: {kind if info.rule == 'same' else 'bool'}[n]")
+        lines.append(f"R_{name}[i] = {text}")
+    header = f"func @f(A: {kind}[n], B: {kind}[n], {', '.join(params)})"
+    func = parse_func(f"{header} {{ for i in 0..n {{ {' '.join(lines)} }} }}")
+    a, b = (x.ravel() for x in np.meshgrid(samples(kind), samples(kind)))
+    compare(func, [a.copy(), b.copy()])
+
+
+EXACT_FLOAT = (
+    "add sub mul div min max neg abs eq ne lt le gt ge isnan isinf floor ceil trunc round sqrt fma fmod".split()
+)
+
+
+@needs_compiler
+@pytest.mark.parametrize("source", ALL, ids=str)
+def test_casts_from_a_type(source: DType) -> None:
+    params = ", ".join(f"R_{t}: {t}[n]" for t in ALL)
+    lines = " ".join(f"R_{t}[i] = {t}(A[i])" for t in ALL if t is not source)
+    func = parse_func(f"func @f(A: {source}[n], {params}) {{ for i in 0..n {{ {lines} }} }}")
+    compare(func, [samples(source)])
+
+
+@needs_compiler
+@pytest.mark.parametrize(("a", "b"), [(f32, i32), (f64, u64), (f16, i16), (bf16, u16), (f16, bf16), (u8, i8)], ids=str)
+def test_bitcasts(a: DType, b: DType) -> None:
+    func = parse_func(
+        f"func @f(A: {a}[n], B: {b}[n], X: {b}[n], Y: {a}[n])"
+        f" {{ for i in 0..n {{ X[i] = bitcast(A[i], {b}) Y[i] = bitcast(B[i], {a}) }} }}"
+    )
+    compare(func, [samples(a), samples(a).view(b.numpy)])
+
+
+@needs_compiler
+def test_transcendental_functions() -> None:
+    names = [o.name for o in OPS.values() if o.rule == "same" and o.kinds == ("float",) and o.arity == 1]
+    for kind, tolerance in ((f32, 3e-7), (f64, 1e-15), (f16, 2e-3)):
+        params = ", ".join(f"R_{name}: {kind}[n]" for name in names)
+        lines = " ".join(f"R_{name}[i] = {name}(A[i])" for name in names)
+        func = parse_func(f"func @f(A: {kind}[n], {params}) {{ for i in 0..n {{ {lines} }} }}")
+        compare(func, [np.array([0.3, -0.3, 0.7, 1.5, -2.0, 0.0], kind.numpy)], tolerance)
+
+
+def compare(func: PrimFunc, inputs: list[np.ndarray], tolerance: float = 0) -> None:
+    outputs = [np.zeros(len(inputs[0]), b.dtype.numpy) for b in func.params[len(inputs) :]]
+    expected = [np.zeros_like(x) for x in outputs]
+    interpret(func, [*inputs, *expected])
+    run_c(func, [*inputs, *outputs], [len(inputs[0])])
+    for b, x, y in zip(func.params[len(inputs) :], outputs, expected, strict=True):
+        if tolerance:
+            np.testing.assert_allclose(
+                x.astype(np.float64), y.astype(np.float64), rtol=tolerance, atol=1e-30, err_msg=b.name
+            )
+        else:
+            assert_same(x, y, b.name)
+
+
+@needs_compiler
+@settings(max_examples=60)
+@given(programs([f32, f32, i32, i64, f64, u8, i8]))
+def test_random_programs(program: Program) -> None:
+    """Law 4 for C, on the plainest lowering."""
+    check(program)
+
+
+@needs_compiler
+@settings(max_examples=30)
+@given(st.sampled_from(ALL).flatmap(lambda t: programs([t, t, f32])))
+def test_random_programs_of_a_type(program: Program) -> None:
+    check(program)
+
+
+def check(program: Program) -> None:
+    expected, actual = program.fresh(), program.fresh()
+    interpret(program.func, expected)
+    flat = flattened(program.func)
+    also = program.fresh()
+    interpret(flat, also)
+    assert_same(also[-1], expected[-1], "the flat program")
+    symbols = [program.arrays[0].shape[0]] if flat.symbols else []
+    run_c(flat, actual, symbols)
+    assert_same(actual[-1], expected[-1], "the C program")
+
+
+def test_what_has_no_c_form_is_refused() -> None:
+    blocks = parse_func("func @f(A: f32[4]) { block b (v = spatial(4): 0) { A[v] = 0.0 } }")
+    with pytest.raises(CompileError, match="block 'b': blocks have no C form; lower the function first"):
+        emit_c(blocks)
+    with pytest.raises(CompileError, match="intrinsic 'dot'"):
+        emit_c(parse_func("func @f(A: f32[4]) { call dot(A[0 +: 4];) }"))
+
+
+@needs_compiler
+def test_names_that_c_knows() -> None:
+    func = parse_func(
+        "func @main(double: f32[int], expf: f32[int], y1: f32[int])"
+        " { for for_ in 0..int { let free = exp(double[for_]) y1[for_] = free + expf[for_] } }"
+    )
+    assert compile_c(emit_c(func)).main_
+
+
+def test_tensor_expression_example() -> None:
+    n = te.var("n")
+    a, b = te.placeholder((n,), name="A"), te.placeholder((n,), name="B")
+    c = te.compute((n,), lambda i: a[i] + b[i], name="C")
+    text = emit_c(flattened(te.create_prim_func([a, b, c], "add")))
+    assert "for (int64_t i = 0; i < n; ++i) {\n        C[i] = A[i] + B[i];\n    }" in text
