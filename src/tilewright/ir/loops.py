@@ -23,6 +23,12 @@ Annotations = tuple[tuple[str, int | str | float | bool], ...]
 
 TRUE: Const = const(True)
 
+TID = Var("tid", lo=0)
+"""The calling thread's number: every function that has the symbol `nthreads` may use it, without declaring it."""
+
+NTHREADS = Var("nthreads", lo=1)
+"""How many threads call the function: a reserved symbol, the leading extent of buffers with a part for each thread."""
+
 
 class Stmt:
     """Base of statements; all are frozen dataclasses compared by value."""

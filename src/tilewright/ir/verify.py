@@ -13,6 +13,8 @@ from tilewright.ir.dtype import DType, boolean, i64
 from tilewright.ir.expr import Buffer, Expr, Load, Reduce, Var
 from tilewright.ir.graph import ConstantArray, Graph, Node, TensorType, Value
 from tilewright.ir.loops import (
+    NTHREADS,
+    TID,
     Allocate,
     Block,
     For,
@@ -141,7 +143,8 @@ class _FuncVerifier:
             self.declare(buffer, "parameters", self.symbols)
         for buffer in self.func.buffers:
             self.declare(buffer, "buffers", self.symbols)
-        self.statement(self.func.body, self.symbols, "body")
+        scope = self.symbols | {TID} if NTHREADS in self.symbols else self.symbols
+        self.statement(self.func.body, scope, "body")
 
     def report(self, what: str, where: str, expected: object = None, got: object = None) -> None:
         self.problems.add(VerifyError(what, where=where, expected=expected, got=got))

@@ -9,6 +9,8 @@ from tilewright.ir.target import Target
 from tilewright.transform.loops.blocks import lower_blocks
 from tilewright.transform.loops.compact import compact_buffers
 from tilewright.transform.loops.conditions import bound_loops, move_conditions
+from tilewright.transform.loops.dead import drop_dead_stores
+from tilewright.transform.loops.math import expand_math
 from tilewright.transform.loops.partition import partition_loops
 from tilewright.transform.loops.simplify import simplify_loops
 from tilewright.transform.loops.workspace import plan_workspace
@@ -26,6 +28,8 @@ def passes(target: Target) -> tuple[tuple[str, Pass], ...]:
         ("partition loops", partition_loops),
         ("simplify again", simplify_loops),
         ("bound loops", bound_loops),
+        ("drop dead stores", drop_dead_stores),
+        ("expand math", expand_math),
         ("plan workspace", plan_workspace),
     )
 

@@ -21,7 +21,6 @@ from tilewright.arith.symbolic import eliminate
 from tilewright.ir.expr import Buffer, Const, Expr, Load, Var, const, minimum
 from tilewright.ir.loops import Allocate, For, Intrinsic, PrimFunc, Region, Stmt, Store
 from tilewright.ir.rewrite import exprs_of, loads, map_expr, map_exprs_of, variables, walk, with_children
-from tilewright.support.errors import CompileError
 
 
 def compact_buffers(func: PrimFunc) -> PrimFunc:
@@ -117,24 +116,20 @@ def _place(buffer: Buffer, chain: list[tuple[Path, Stmt]], extents: dict[Var, Ex
     starts: list[Expr] = []
     shape: list[Expr] = []
     for d, whole in enumerate(buffer.shape):
-        start, extent = _dimension(collector, accesses, d, whole, frozenset(around))
+        start, extent = _dimension(collector, accesses, d, whole, frozenset(around), buffer.scope)
         starts.append(start)
         shape.append(extent)
     if buffer.scope == "local":
-        if any(not isinstance(e, Const) for e in shape):
-            sizes = ", ".join(str(e) for e in shape)
-            raise CompileError(
-                "a local buffer needs a constant size", where=f"buffer {buffer.name!r}", got=f"[{sizes}]"
-            )
-        if any(isinstance(s, For) and s.kind == "parallel" for s in walk(root)):
-            # Shared between threads, so it cannot be private to one.
+        shared = any(isinstance(s, For) and s.kind == "parallel" for s in walk(root))
+        if shared or any(not isinstance(e, Const) for e in shape):
+            # What threads share, or what has no known size, cannot be private to one: it lives in memory.
             return _Place(buffer, replace(buffer, shape=tuple(shape), scope="global"), path, tuple(starts))
     same = all(analyzer.simplify(s) is const(0) for s in starts) and tuple(shape) == buffer.shape
     return _Place(buffer, buffer if same else replace(buffer, shape=tuple(shape)), path, tuple(starts))
 
 
 def _dimension(
-    collector: Collector, accesses: list[Access], d: int, whole: Expr, around: frozenset[Var]
+    collector: Collector, accesses: list[Access], d: int, whole: Expr, around: frozenset[Var], scope: str
 ) -> tuple[Expr, Expr]:
     """`(start, extent)` of what is used of dimension `d`; start over the loops around, extent over symbols alone."""
     analyzer = collector.analyzer
@@ -154,7 +149,8 @@ def _dimension(
             return const(0), whole
         extent = symbolic[1]
     if analyzer.prove(extent >= whole):
-        return const(0), whole
+        limit = analyzer.bounds(whole).hi if scope == "local" else None
+        return const(0), whole if limit is None else const(limit)
     if not isinstance(extent, Const) and not isinstance(whole, Const):
         extent = analyzer.simplify(minimum(extent, whole))
     return start, extent

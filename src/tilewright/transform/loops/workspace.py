@@ -13,15 +13,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from tilewright.ir.expr import Buffer, Const, Expr, Load, Var, const
-from tilewright.ir.loops import Allocate, For, Intrinsic, PrimFunc, Region, Stmt, Store
+from tilewright.ir.expr import Buffer, Const, Expr, Load, const
+from tilewright.ir.loops import NTHREADS, TID, Allocate, For, Intrinsic, PrimFunc, Region, Stmt, Store
 from tilewright.ir.rewrite import map_expr, map_exprs_of, replace_buffers, walk, with_children
-
-TID = Var("tid", lo=0)
-"""The calling thread's number: a reserved variable of lowered functions."""
-
-NTHREADS = Var("nthreads", lo=1)
-"""How many threads call the kernel: a reserved symbol of lowered functions."""
 
 STACK_LIMIT = 256 << 10
 """Bytes up to which an allocation stays on the stack."""
