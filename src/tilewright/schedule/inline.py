@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from tilewright.arith import prove, prove_equal, simplify
@@ -65,7 +66,7 @@ def compute_inline(func: PrimFunc, block: str) -> PrimFunc:
     domain = product(list(extents.values()))
     gaps = {b for b in stores if not prove_equal(b.size, domain)}
 
-    def on_expr(e: Expr) -> Expr | None:
+    def on_expr(e: Expr, around: Mapping[Var, Expr]) -> Expr | None:
         store = stores.get(e.buffer) if isinstance(e, Load) else None
         if store is None:
             return None
@@ -74,11 +75,10 @@ def compute_inline(func: PrimFunc, block: str) -> PrimFunc:
         element = substitute(store.value, {v: point.get(v, const(0)) for v in extents})
         if store.buffer not in gaps:
             return element
-        within = conjoin(c for v, i in point.items() for c in outside(i, extents[v], {}))
+        within = conjoin(c for v, i in point.items() for c in outside(i, extents[v], around))
         return select(within, element, const(0, element.dtype))
 
     smaller = replace_at(func, path, None)
-    memo: dict[Expr, Expr] = {}
 
     def on_block(b: Block) -> Stmt:
         if b.name not in readers:
@@ -86,7 +86,9 @@ def compute_inline(func: PrimFunc, block: str) -> PrimFunc:
         for s in walk(b):
             if isinstance(s, Intrinsic) and any(r.buffer in stores for r in s.inputs):
                 raise refuse(func, f"cannot inline block {block!r}: intrinsic {s.name!r} reads its buffer")
-        return map_stmt(b, lambda _: None, lambda e: map_expr(e, on_expr, memo))
+        around = {it.var: it.extent for it in b.iters}
+        memo: dict[Expr, Expr] = {}
+        return map_stmt(b, lambda _: None, lambda e: map_expr(e, lambda n: on_expr(n, around), memo))
 
     return without_buffers(smaller.with_body(map_blocks(smaller.body, on_block)), tuple(stores))
 

@@ -169,7 +169,8 @@ def pad(func: PrimFunc, block: str, multiples: Sequence[int]) -> tuple[PrimFunc,
         padded = Buffer(fresh_name(f"{input_.name}_pad", taken), input_.dtype, shape)
         new_buffers.append(padded)
         made.append(fresh_name(padded.name, names))
-        before.append(_padding_nest(made[-1], input_, padded, filler, taken))
+        limits = [grown[i].extent if isinstance(i, Var) and i in grown else None for i in load.indices]
+        before.append(_padding_nest(made[-1], input_, padded, limits, filler, taken))
         body = replace_buffers(body, {input_: padded})
     (output,) = written_buffers(source)
     (indices,) = {s.indices for s in stores_in(source)}
@@ -287,16 +288,15 @@ def _evaluate(e: Expr, load: float) -> Any:
     return _evaluate(e.args[0], load) if isinstance(e, Op) and e.name == "cast" else None
 
 
-def _padding_nest(name: str, source: Buffer, target: Buffer, filler: float, taken: set[str]) -> Stmt:
-    """Copy `source` into the larger `target`, with `filler` around it."""
-    stmt = copy_nest(name, target, target, taken)
+def _padding_nest(
+    name: str, source: Buffer, target: Buffer, limits: Sequence[Expr | None], filler: float, taken: set[str]
+) -> Stmt:
+    """Copy `source` into the larger `target`, with `filler` from the limits on."""
 
     def on_block(b: Block) -> Stmt:
         point = tuple(it.var for it in b.iters)
-        guard = conjoin(
-            binary("lt", i, x) for i, x, y in zip(point, source.shape, target.shape, strict=True) if x is not y
-        )
-        value = filler if source.dtype.is_float else int(filler)
-        return replace(b, body=Store(target, point, select(guard, Load(source, point), const(value, source.dtype))))
+        guard = conjoin(binary("lt", i, x) for i, x in zip(point, limits, strict=True) if x is not None)
+        value = const(filler if source.dtype.is_float else int(filler), source.dtype)
+        return replace(b, body=Store(target, point, select(guard, Load(source, point), value)))
 
-    return map_blocks(stmt, on_block)
+    return map_blocks(copy_nest(name, target, target, taken), on_block)
