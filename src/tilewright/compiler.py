@@ -50,7 +50,7 @@ from tilewright.transform.graph.split import SplitGraph, split_prepare
 from tilewright.transform.lower import Kernel, lower_group
 
 SCHEDULE_VERSION = 1
-"""Changes whenever the same input would be compiled to other code; keeps old cache entries from being found."""
+"""Of the artifact: grows when schedules change in a way that a stored program must not be mixed with."""
 
 Array = np.ndarray[Any, Any]
 Weights = Mapping[str, Array]
@@ -163,7 +163,7 @@ def _compile_part(graph: Graph, name: str, target: Target, log: PassLog) -> _Par
         if over:
             func = kernel.func
             kernel = replace(kernel, func=replace(func, attrs=(*func.attrs, ("noalias", False))))
-        done = log.run("kernel", compile_kernel, kernel.func, target, SCHEDULE_VERSION)
+        done = log.run("kernel", compile_kernel, kernel.func, target)
         kernels.setdefault(done.symbol, (kernel, done))
         steps.append(Step(done.symbol, group, kernel.args, done.workspaces, done.symbols, kernel.label, over))
     return _Part(graph, tuple(groups), tuple(steps), tuple(kernels.values()))

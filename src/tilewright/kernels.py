@@ -7,8 +7,10 @@ import json
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
+from pathlib import Path
 
+import tilewright
 from tilewright.codegen.llvm import THREAD_COUNT, assembly, compile_llvm, emit_llvm, kernel_symbols
 from tilewright.ir.expr import Expr, Var
 from tilewright.ir.key import key
@@ -21,6 +23,21 @@ from tilewright.support.cache import ObjectCache
 from tilewright.support.errors import ParseError
 from tilewright.transform.graph.memory import Workspace
 from tilewright.transform.loops import lower_loops
+
+
+@cache
+def code_version() -> str:
+    """A digest of the compiler's own source: what one version compiled, another does not find."""
+    digest = hashlib.blake2b(digest_size=16)
+    root = Path(tilewright.__file__).parent
+    for path in sorted(root.rglob("*.py")):
+        if path.relative_to(root).parts[0] not in UNRELATED:
+            digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+UNRELATED = ("cli", "frontend", "runtime", "support")
+"""Parts whose text cannot change a kernel's code."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,19 +78,19 @@ class KernelTexts:
         return assembly(self.llvm(), self.target)
 
 
-def compile_kernel(func: PrimFunc, target: Target, version: int, cache: ObjectCache | None = None) -> CompiledKernel:
+def compile_kernel(func: PrimFunc, target: Target, store: ObjectCache | None = None) -> CompiledKernel:
     """Native code of an unscheduled function, from the cache if it was compiled before under any names."""
-    cache = cache or ObjectCache()
-    identity = hashlib.blake2b(f"{key(func)} {target.fingerprint} {version}".encode(), digest_size=16).hexdigest()
+    objects = store or ObjectCache()
+    identity = hashlib.blake2b(f"{key(func)} {target.fingerprint} {code_version()}".encode(), digest_size=16).hexdigest()
     symbol = f"tw_{identity}"
     canonical = {s: Var(f"s{i}", s.dtype, s.lo, s.hi, s.multiple) for i, s in enumerate(func.symbols)}
-    entry = cache.get(f"kernel-{identity}")
+    entry = objects.get(f"kernel-{identity}")
     if entry is not None and (found := _decode(entry, symbol, canonical)) is not None:
         return found
     flat = replace(lower_loops(plan(func, target).func, target), name=symbol)
     code = compile_llvm(emit_llvm(flat, target), target)
     done = CompiledKernel(symbol, code, _workspaces(flat), kernel_symbols(flat))
-    cache.put(f"kernel-{identity}", _encode(done, canonical))
+    objects.put(f"kernel-{identity}", _encode(done, canonical))
     return done
 
 

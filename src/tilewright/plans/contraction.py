@@ -18,7 +18,7 @@ from tilewright.ir.target import Target
 from tilewright.plans.analysis import Stage, Structure, factors, uses
 from tilewright.plans.base import Candidate, Plan
 from tilewright.plans.common import extent, inline_all, lanes_of, parallelize, vectorize_spatial
-from tilewright.plans.tiles import SYMBOLIC_ROWS, Tile, cycles
+from tilewright.plans.tiles import SYMBOLIC_ROWS, Tile, cycles, row_limit
 from tilewright.schedule.schedule import LoopRef, Schedule
 
 
@@ -80,6 +80,8 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
     depth = 1
     for it in anchor.reduce:
         depth *= as_int(it.extent) or 64
+    if len(anchor.reduce) == 1:
+        most = min(most, row_limit(depth * anchor.writes[0].dtype.itemsize, target))
     found = []
     for count in range(1, most + 1):
         if count > 1 and (row is None or count * vectors + vectors + 1 > target.registers):

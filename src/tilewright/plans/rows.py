@@ -39,12 +39,18 @@ def shared_rows(structure: Structure) -> int:
     kept = [s for s in structure.stages if materialised(structure, s)]
     if len(outputs) != 1 or len(kept) == 1:
         return 0
-    count = len(outputs[0].spatial)
-    for stage in kept:
-        if stage is not outputs[0]:
+    out = outputs[0]
+    count = len(out.spatial)
+    inner = [s for s in kept if s is not out]
+    for stage in inner:
+        same = [a.extent is b.extent for a, b in zip(stage.spatial, out.spatial, strict=False)]
+        count = min(count, same.index(False) if False in same else len(same))
+    between = {s.name for stage in inner for s in (stage, *structure.after(stage))} - {out.name}
+    for stage in structure.stages:
+        if stage.name in between:
             count = min(count, _common(structure, stage))
     across = [s for s in kept if s.role != "spatial"]
-    if count == len(outputs[0].spatial) and all(vector_last(s) for s in across):
+    if count == len(out.spatial) and all(vector_last(s) for s in across):
         count -= 1
     return count
 
@@ -174,7 +180,7 @@ def vector_reduce(s: Schedule, block: object, reduce: list[LoopRef], lanes: int)
     size = extent(s, inner)
     if size is not None and size < 2 * lanes:
         return
-    _, lane = s.split(inner, factor=lanes)
+    _, lane = s.split(inner, factor=4 * lanes if size is None or size >= 8 * lanes else lanes)
     try:
         s.vectorize(lane)
     except Exception:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from math import gcd
 
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Expr, as_int
@@ -19,6 +20,8 @@ from tilewright.ir.target import Target
 FMA_LATENCY = 4.0
 LOADS_PER_CYCLE = 2.0
 TILE_OVERHEAD = 24.0
+WAYS = 8
+"""Ways of the first-level cache."""
 SYMBOLIC_ROWS = (1, 4, 32)
 """Row counts that a symbolic number of rows is judged by, with equal weight for each."""
 
@@ -37,22 +40,34 @@ def matmul_tile(rows: Expr, columns: int, depth: int, dtype: DType, target: Targ
     lanes = max(4, target.vector_bits // dtype.bits)
     counts = SYMBOLIC_ROWS if known is None else (max(1, known),)
     most = 4 if known is None else 14
-    return _best(counts, columns, max(1, depth), lanes, target.registers, most)
+    return _best(counts, columns, max(1, depth), lanes, target.registers, most, row_limit(depth * dtype.itemsize, target))
 
 
 def conv_tile(out: Sequence[Expr], channels: int, target: Target) -> Tile:
     """The tile for a blocked convolution: rows are output columns of one line, `channels` the output channels."""
     width = as_int(out[3])
     counts = (max(1, width),) if width is not None else (14, 28, 56)
-    return _best(counts, channels, 256, target.vector_bits // 32, target.registers, 14)
+    return _best(counts, channels, 256, target.vector_bits // 32, target.registers, 14, 14)
+
+
+def row_limit(stride: int, target: Target) -> int:
+    """How many rows `stride` bytes apart can stand in the first-level cache at once, with room for the panel.
+
+    Rows whose distance is a multiple of the size of a cache way all fall into the same sets.
+    """
+    way = target.l1 // WAYS
+    distinct = way // gcd(stride, way) if stride else 1
+    return (WAYS - 2) * distinct
 
 
 @lru_cache(maxsize=4096)
-def _best(counts: tuple[int, ...], columns: int, depth: int, lanes: int, registers: int, most: int) -> Tile:
+def _best(
+    counts: tuple[int, ...], columns: int, depth: int, lanes: int, registers: int, most: int, limit: int
+) -> Tile:
     candidates = [
         Tile(rows, vectors * lanes)
         for vectors in range(1, 5)
-        for rows in range(1, most + 1)
+        for rows in range(1, min(most, limit) + 1)
         if rows * vectors + vectors + 1 <= registers and (vectors - 1) * lanes < columns
     ]
     return min(candidates, key=lambda t: (sum(cycles(t, m, columns, depth, lanes) / m for m in counts), -t.width))
