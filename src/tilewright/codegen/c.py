@@ -1,9 +1,10 @@
 """Flat loops as C11 that reads as a person would write it.
 
 The function takes its buffers in order, then its symbols: `void f(const float *restrict A, float *restrict B,
-int64_t n)`. It is serial: loops of every kind become plain loops, with a comment that says what they were; there is no
-thread argument. The text needs nothing but the C library (-lm) and computes what `codegen.interpret` does, except that
-the library's transcendental functions may differ in the last place.
+int64_t n)`. It is serial: loops of every kind become plain loops, with a comment that says what they were; it has no
+thread number and no barrier (a function with the symbol `nthreads` is called with 1). The text needs nothing but the C
+library (-lm) and computes what `codegen.interpret` does, except that the library's transcendental functions may differ
+in the last place.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import re
 from tilewright.codegen.c_expr import COMPARE, MATH_NAMES, UNARY, ExprEmitter
 from tilewright.codegen.c_helpers import MEMORY_TYPES, VALUE_TYPES, helper
 from tilewright.ir.expr import Buffer, Expr, Var, as_int
-from tilewright.ir.loops import Allocate, Block, For, If, Intrinsic, Let, PrimFunc, Seq, Stmt, Store
+from tilewright.ir.loops import NTHREADS, TID, Allocate, Block, For, If, Intrinsic, Let, PrimFunc, Seq, Stmt, Store
 from tilewright.ir.rewrite import buffers_in, exprs_of, loads, walk, walk_expr
 from tilewright.support.errors import CompileError
 
@@ -57,7 +58,11 @@ class _Emitter:
         body: Stmt = func.body
         for buffer in reversed(func.buffers):
             body = Allocate(buffer, body)
+        if NTHREADS in func.symbols:
+            self.declare(TID)
         self.statement(body, 1)
+        if self.names.get(TID) in self.exprs.used:
+            self.lines.insert(0, f"    const int64_t {self.names[TID]} = 0;")
         unused = [f"    (void){self.names[x]};" for x in arguments if not self.is_used(x)]
         lines = [*self.signature(name), *unused, *self.lines, "}"]
         return "\n\n".join([self.includes(), *self.helper_texts(), "\n".join(lines)]) + "\n"
