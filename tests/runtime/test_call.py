@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from tests.runtime.programs import affine, affine_reference, copy16
+from tilewright.ir.dtype import BY_NAME
 from tilewright.runtime.model import Model
 from tilewright.runtime.native import native
 from tilewright.support.errors import CallError
@@ -292,6 +293,19 @@ def test_dlpack_objects(copy: Model) -> None:
 
     with pytest.raises(CallError, match="on the wrong device: expected cpu"):
         copy(Elsewhere(sixteen()))
+
+
+@pytest.mark.parametrize("name", ["f16", "bf16", "f64", "i4", "u8", "i32", "i64", "u64", "bool"])
+def test_builtin_reads_every_dtype(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Model, "_slow_call", lambda *_, **__: pytest.fail("the slow path was taken"))
+    dtype = BY_NAME[name].numpy
+    code = copy16().texts["llvm"]().replace("16 x float", f"{16 * dtype.itemsize} x i8").replace("align 4", "align 1")
+    model = Model(copy16(name, code))
+    x = (np.arange(16) % 5).astype(dtype)
+    y = model(x)
+    assert y.dtype == dtype
+    assert y.tobytes() == x.tobytes()
+    assert model(x, out=np.empty_like(x)).tobytes() == x.tobytes()
 
 
 def test_globals_are_sound() -> None:

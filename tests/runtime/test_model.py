@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import timeit
 
+import llvmlite.binding as llvm
 import numpy as np
 import pytest
 
 from tests.runtime.programs import affine, copy16
+from tilewright.runtime import native, threads
 from tilewright.runtime.link import Library, compile_text
 from tilewright.runtime.model import Model
 from tilewright.support.errors import CallError, CompileError
@@ -100,6 +102,22 @@ def test_sixty_objects_that_call_each_other() -> None:
     from tilewright.runtime.layout import function
 
     assert function(library["f0"], c_int64, c_int64)(120) == 2 * sum(range(60))
+
+
+@pytest.mark.parametrize("triple", ["aarch64-unknown-linux-gnu", "x86_64-unknown-linux-gnu"])
+def test_support_code_for_other_machines(triple: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It compiles, and asks for nothing that only a compiler's own library has."""
+    for module in ("threads", "native", "foreign"):
+        monkeypatch.setattr(f"tilewright.runtime.{module}.host_triple", lambda: triple)
+    llvm.initialize_all_targets()
+    llvm.initialize_all_asmprinters()
+    machine = llvm.Target.from_triple(triple).create_target_machine(opt=2, reloc="pic")
+    for text in (threads.pool_text(), native.support_text()):
+        module = llvm.parse_assembly(text)
+        module.triple = triple
+        assembly = machine.emit_assembly(module)
+        assert "__aarch64_" not in assembly
+        assert "tw_" in assembly
 
 
 def test_link_errors() -> None:

@@ -381,4 +381,5 @@ def _after_fork() -> None:
         engine.forget_calls()
 
 
-os.register_at_fork(after_in_child=_after_fork)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

@@ -6,6 +6,7 @@ frees its memory. LLVM's ORC linker is used rather than MCJIT: it reports an unr
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import threading
 from collections.abc import Iterable, Mapping
@@ -73,6 +74,10 @@ class Library:
 
     def __getitem__(self, symbol: str) -> int:
         return self.addresses[symbol]
+
+    def keep_forever(self) -> None:
+        """Never unload: threads may still run this code while the interpreter ends."""
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self))
 
 
 def _link_error(objects: Mapping[str, bytes], exports: list[str], message: str) -> Error:

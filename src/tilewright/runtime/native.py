@@ -48,6 +48,7 @@ class Native:
         imports["tw_parallel"] = pool().parallel
         exports = (*CORE_EXPORTS, *GLUE_EXPORTS, *FOREIGN_EXPORTS)
         self.library = Library({"support": compile_text(support_text())}, exports, imports)
+        self.library.keep_forever()
         self.call = self._function("tw_call", _I64, _PTR, _PTR, _PTR)
         self.swap = self._function("tw_swap", _I64, _PTR, _I64, _I64)
         self.add = self._function("tw_add", _I64, _PTR, _I64)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import resource
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -75,6 +74,10 @@ def memory(engine: Engine, symbols: Mapping[str, int]) -> Memory:
 
 
 def peak_resident() -> int:
-    """The most memory this process has had, in bytes."""
+    """The most memory this process has had, in bytes; 0 where the system does not tell."""
+    if sys.platform == "win32":
+        return 0
+    import resource
+
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024

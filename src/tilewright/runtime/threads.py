@@ -249,6 +249,7 @@ class Pool:
             self._stop = function(self._library["tw_pool_stop"], ctypes.c_int64)
             os.register_at_fork(after_in_child=function(self._library["tw_pool_forget"], None))
             atexit.register(self.stop)
+        self._library.keep_forever()
         self.barrier: int = self._library["tw_barrier"]
         self.parallel: int = self._library["tw_parallel"]
 
