@@ -1,7 +1,7 @@
 """The compiler: every pass by name, in order.
 
-    model --import--> Graph --graph passes--> prepare + run --fuse--> groups --lower--> PrimFunc
-          --plan--> scheduled --lower_loops--> flat loops --emit--> LLVM --> objects --> Program --> Model
+model --import--> Graph --graph passes--> prepare + run --fuse--> groups --lower--> PrimFunc
+      --plan--> scheduled --lower_loops--> flat loops --emit--> LLVM --> objects --> Program --> Model
 """
 
 from __future__ import annotations
@@ -113,6 +113,7 @@ def compile_graph(graph: Graph, weights: Weights, target: Target, log: PassLog |
     log = log or PassLog()
     graph, constants = hoist_constants(graph)
     structure = key(graph)
+    names = tuple(v.name for v in graph.outputs)  # passes may give other values in their place
     for name, function in graph_passes(target):
         graph = log.run(name, function, graph)
         verify_graph(graph)
@@ -123,7 +124,8 @@ def compile_graph(graph: Graph, weights: Weights, target: Target, log: PassLog |
     with log.timed("kernels"):
         run_part = _compile_part(split.run, "run", target, log)
         prepare_part = _compile_part(split.prepare, "prepare", target, log)
-    return _assemble(split, run_part, prepare_part, {**weights, **constants}, set(constants), structure, target, log)
+    arrays = {**weights, **constants}
+    return _assemble(split, run_part, prepare_part, names, arrays, set(constants), structure, target, log)
 
 
 def hoist_constants(graph: Graph) -> tuple[Graph, dict[str, Array]]:
@@ -186,6 +188,7 @@ def _assemble(
     split: SplitGraph,
     run: _Part,
     prepare: _Part,
+    outputs: Sequence[str],
     weights: Weights,
     fixed: set[str],
     structure: str,
@@ -210,7 +213,7 @@ def _assemble(
             for s in symbols
         ),
         inputs=tuple(InputSpec(v.name, v.dtype.name, _dims(v)) for v in graph.inputs),
-        outputs=tuple(OutputSpec(v.name, v.dtype.name, _dims(v)) for v in graph.outputs),
+        outputs=tuple(OutputSpec(name, v.dtype.name, _dims(v)) for name, v in zip(outputs, graph.outputs, strict=True)),
         params=tuple(ParamSpec(v.name, v.dtype.name, _numbers(v), v.name in fixed) for v in raw),
         packed=tuple(_packed(v, set(raw), prepare_aliases) for v in graph.params),
         run_temps=run_storage.temps,
