@@ -298,6 +298,7 @@ def write_expected(results: list[Result]) -> None:
 def parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.onnx.run", description=__doc__.splitlines()[0])
     parser.add_argument("-k", default="*", metavar="GLOB", help="only tests whose name matches, e.g. 'test_conv*'")
+    parser.add_argument("--list", type=Path, metavar="FILE", help="only tests named in FILE, one a line")
     parser.add_argument("--category", help="only Node, Real, Simple, PyTorchConverted or PyTorchOperator")
     parser.add_argument("--backend", choices=sorted(BACKENDS), default="tilewright")
     parser.add_argument("--jobs", type=int, default=min(os.cpu_count() or 1, 8))
@@ -315,14 +316,17 @@ def main(arguments: list[str] | None = None) -> int:
     home = tempfile.TemporaryDirectory(prefix="onnx-home-")
     os.environ["ONNX_HOME"] = home.name
     tests, watch = collect(BACKENDS[options.backend])
-    everything = options.k == "*" and options.category is None
+    everything = options.k == "*" and options.category is None and options.list is None
     if options.update and not everything:
-        raise SystemExit("--update needs all tests: leave out -k and --category")
+        raise SystemExit("--update needs all tests: leave out -k, --list and --category")
     tests = [
         t
         for t in tests
         if fnmatch.fnmatch(t.name, options.k) and (options.category is None or t.category == options.category)
     ]
+    if options.list is not None:
+        named = set(options.list.read_text().split())
+        tests = [t for t in tests if t.name in named]
     start = time.perf_counter()
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
