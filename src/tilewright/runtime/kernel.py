@@ -69,7 +69,7 @@ class NativeFunction(Called):
             run_temps=tuple(TempSpec(0, 0, per_thread=w.per_thread) for w in workspace),
             run_steps=(known,),
         )
-        entry = compile_text(_entry_text(kernel, manifest.symbols, len(slots), workspace))
+        entry = compile_text(_entry_text(kernel, manifest.symbols, known.symbols, len(slots), workspace))
         self.model = Model(Program(manifest, {**objects, "entry": entry}, {}, texts or {}), threads)
         self.__call__ = self.model.__call__  # type: ignore[method-assign]
 
@@ -79,13 +79,15 @@ class NativeFunction(Called):
             """Run the kernel."""
 
 
-def _entry_text(kernel: str, symbols: Sequence[SymbolSpec], slots: int, workspace: Sequence[Workspace]) -> str:
+def _entry_text(
+    kernel: str, symbols: Sequence[SymbolSpec], taken: Sequence[int], slots: int, workspace: Sequence[Workspace]
+) -> str:
     """`tw_run`, `tw_prepare` and `tw_shapes` for one kernel."""
     m = Module(host_triple())
     params = [("slots", PTR), ("dims", PTR), ("tid", I64), ("nthreads", I64), ("barrier", PTR)]
     with m.function("tw_run", VOID, params) as (f, (table, dims, tid, nthreads, barrier)):
         pointers = [f.load(PTR, table, 8 * k) for k in range(slots)]
-        integers = [f.load(I64, dims, 8 * k) for k in range(len(symbols))]
+        integers = [f.load(I64, dims, 8 * k) for k in taken]
         f.call(VOID, kernel, *pointers, *integers, tid, nthreads, barrier)
         f.ret()
     with m.function("tw_prepare", VOID, params) as (f, _):

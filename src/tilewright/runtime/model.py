@@ -104,20 +104,20 @@ class Model(Called):
         """Call by names. `out` may hold some of the outputs; the others are new arrays."""
         try:
             args = [inputs[name] for name in self._input_names]
+            if len(args) != len(inputs):
+                args = self._by_name(inputs)
         except (KeyError, TypeError, IndexError):
-            args = []
-        if len(args) != len(inputs) or not args:
             args = self._by_name(inputs)
         names = self._output_names
         if out is None:
             result = self._call(*args)
-            return dict(zip(names, [result] if len(names) == 1 else result or (), strict=True))
-        unknown = [name for name in out if name not in names]
-        if unknown:
-            raise CallError(f"there is no output {unknown[0]!r}", expected=f"some of {list(names)}")
+            return {names[0]: result} if len(names) == 1 else dict(zip(names, result or (), strict=True))
         arrays = out if len(out) == len(names) else {**self.empty_outputs(*args), **out}
+        if len(arrays) != len(names) or not all([name in arrays for name in names]):
+            unknown = [name for name in out if name not in names]
+            raise CallError(f"there is no output {unknown[0]!r}", expected=f"some of {list(names)}")
         self._call(*args, out=tuple([arrays[name] for name in names]))
-        return {name: arrays[name] for name in names}
+        return dict(arrays)
 
     def empty_outputs(self, *inputs: Any) -> dict[str, Array]:
         """Uninitialised arrays that fit the outputs for these inputs, by name."""
