@@ -70,6 +70,12 @@ def _only_lane(s: State, atom: int) -> bool:
 def _steps(s: State, known: Poly) -> tuple[int, ...] | None:
     """The value of a polynomial of the lane variable alone for each lane; None if something in it does not fold."""
     assert s.lanes is not None
+    if not known:
+        return (0,) * s.lanes.extent
+    lane_only = (s.atoms.number(s.lanes.var),)
+    if len(known) == 1 and lane_only in known:
+        c = known[lane_only]
+        return tuple(range(0, c * s.lanes.extent, c))
     tables: dict[int, list[int]] = {}
     for n in sorted({n for m in known for n in m}):
         e = s.atoms.exprs[n]
@@ -362,9 +368,9 @@ def store_scalar(s: State, buffer: Buffer, p: Poly, value: str) -> None:
 
 
 def store(s: State, buffer: Buffer, indices: Sequence[Expr], value: Value) -> None:
-    """`buffer[indices] = value` for all lanes. A uniform access stores a uniform value once."""
+    """`buffer[indices] = value` for all lanes. One location gets one value once, or the last lane's."""
     access = classify(s, buffer_offset(s, buffer, indices))
-    if s.lanes is None or (access.steps is not None and not any(access.steps)):
+    if s.lanes is None or (access.steps is not None and not any(access.steps) and not value.vector):
         store_scalar(s, buffer, access.base, value.scalar)
         return
     start = 0

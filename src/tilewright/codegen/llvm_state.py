@@ -10,8 +10,10 @@ from tilewright.codegen.llvm_ops import Ops
 from tilewright.codegen.llvm_text import Writer
 from tilewright.codegen.llvm_values import Lanes, Value, is_literal, register_type, splat_literal
 from tilewright.codegen.polynomial import Atoms, Converter, Key, Poly
+from tilewright.codegen.vector import can_vectorize, native_lanes
 from tilewright.ir.dtype import DType, boolean
 from tilewright.ir.expr import Buffer, Const, Expr, Load, Var
+from tilewright.ir.loops import For
 from tilewright.ir.target import Target
 from tilewright.support.errors import CompileError
 
@@ -61,6 +63,9 @@ class State:
         self._varies: dict[Expr, bool] = {}
         self._reads: dict[Expr, bool] = {}
         self._mutables: dict[Expr, bool] = {}
+        # By identity: comparing loops by value would walk them. The loop is kept so that its identity stays its own.
+        self._vectorizable: dict[int, tuple[For, bool]] = {}
+        self._native: dict[int, tuple[For, int]] = {}
 
     def evaluate(self, e: Expr) -> Value:
         return self._evaluate(self, e)
@@ -178,6 +183,20 @@ class State:
             case Load(buffer, indices):
                 return self.pointer(buffer).copies > 1 or any(self.varies(i) for i in indices)
         return any(self.varies(c) for c in e.children)
+
+    def can_vectorize(self, loop: For) -> bool:
+        """`vector.can_vectorize`, decided once for a loop that an unrolled loop repeats."""
+        known = self._vectorizable.get(id(loop))
+        if known is None:
+            known = self._vectorizable[id(loop)] = (loop, can_vectorize(loop))
+        return known[1]
+
+    def native_lanes(self, loop: For) -> int:
+        """`vector.native_lanes`, counted once."""
+        known = self._native.get(id(loop))
+        if known is None:
+            known = self._native[id(loop)] = (loop, native_lanes(self.target, loop))
+        return known[1]
 
     def pointer(self, buffer: Buffer) -> Pointer:
         found = self.pointers.get(buffer.name)

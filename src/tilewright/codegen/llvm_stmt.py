@@ -10,7 +10,7 @@ from tilewright.codegen.llvm_memory import buffer_offset, store, store_scalar
 from tilewright.codegen.llvm_ops import number
 from tilewright.codegen.llvm_state import Pointer, State
 from tilewright.codegen.llvm_values import Lanes, Value, memory_type, register_type, widths
-from tilewright.codegen.vector import Reduction, can_vectorize, match_reduction, native_lanes
+from tilewright.codegen.vector import Reduction, match_reduction
 from tilewright.ir.dtype import DType, boolean, i64
 from tilewright.ir.expr import Const, Expr, Load, Var, as_int, const
 from tilewright.ir.loops import Allocate, Block, For, If, Intrinsic, Let, Seq, Stmt, Store
@@ -192,14 +192,14 @@ def loop(s: State, stmt: For) -> None:
         for i in range(extent):
             with s.binding(stmt.var, i):
                 emit(s, stmt.body)
-    elif stmt.kind == "vectorized" and s.lanes is None and can_vectorize(stmt, s.constants):
+    elif stmt.kind == "vectorized" and s.lanes is None and s.can_vectorize(stmt):
         _vectorized(s, stmt, extent)
     else:
         serial(s, stmt, "0", s.scalar(stmt.extent), lambda: emit(s, stmt.body), positive=extent is not None)
 
 
 def _vectorized(s: State, stmt: For, extent: int | None) -> None:
-    native = native_lanes(s.target, stmt)
+    native = s.native_lanes(stmt)
     if extent is not None and extent <= native * MAX_VECTORS:
         with s.vectorized(Lanes(stmt.var, widths(extent, native))):
             emit(s, stmt.body)

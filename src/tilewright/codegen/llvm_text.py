@@ -7,6 +7,8 @@ from collections.abc import Sequence
 
 _PLAIN = re.compile(r"[A-Za-z_$][A-Za-z0-9_$.]*")
 
+_UNUSABLE = re.compile(r"[^A-Za-z0-9_]")
+
 
 def identifier(name: str, sigil: str) -> str:
     """`name` as an LLVM identifier with `sigil` "%" or "@", quoted if it must be."""
@@ -36,7 +38,7 @@ class Writer:
     def fresh(self, hint: str = "") -> str:
         """A new local name without sigil. Names from programs have no dot before their number, so none is taken."""
         self._count += 1
-        return f"{re.sub(r'[^A-Za-z0-9_]', '_', hint)}.{self._count}"
+        return f"{_UNUSABLE.sub('_', hint)}.{self._count}" if hint else f".{self._count}"
 
     def inst(self, text: str, hint: str = "") -> str:
         """Write `%new = text` and return `%new`."""

@@ -72,15 +72,16 @@ class _Access:
 class Checker:
     """Decides whether the lanes of one vectorized loop are independent."""
 
-    def __init__(self, loop: For, constants: dict[Var, int]) -> None:
+    def __init__(self, loop: For) -> None:
         self.loop = loop
         self.atoms = Atoms()
-        self.converter = Converter(self.atoms, constants)
+        self.converter = Converter(self.atoms, {})
         self.lane = self.atoms.number(loop.var)
         self.varying: set[Var] = {loop.var}
         self.private: set[Buffer] = set()
         self.accesses: list[_Access] = []
         self.reductions: set[int] = set()
+        self.has_loops = any(isinstance(s, For) for s in walk(loop.body))
         self._memo: dict[Expr, bool] = {}
 
     def run(self) -> bool:
@@ -153,9 +154,8 @@ class Checker:
     def _same_lane(self, a: _Access, b: _Access) -> bool:
         """Whether the two accesses can meet only in the same lane."""
         if not any(self._varies(i) for i in (*a.indices, *b.indices)):
-            # One location, the same value from every lane. A read of it elsewhere sees it as in order.
-            return a is b or (not b.is_store and b.statement > a.statement)
-        if a is b and not any(x.buffer == a.buffer and x is not a for x in self.accesses):
+            return a is b  # One location, the same values from every lane.
+        if a is b and not self.has_loops and not any(x.buffer == a.buffer and x is not a for x in self.accesses):
             return True  # Written once and not read: the last lane wins, and lanes are stored in order.
         for i, j in zip(a.indices, b.indices, strict=True):
             if i is j and self._injective(self.converter.poly(i)):
@@ -172,6 +172,6 @@ class Checker:
         return not any(self._varies(self.atoms.exprs[n]) for monomial in rest for n in monomial)
 
 
-def can_vectorize(loop: For, constants: dict[Var, int]) -> bool:
+def can_vectorize(loop: For) -> bool:
     """Whether running the lanes of `loop` side by side gives what running them in order gives."""
-    return Checker(loop, constants).run()
+    return Checker(loop).run()
