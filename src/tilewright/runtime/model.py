@@ -113,7 +113,7 @@ class Model(Called):
             result = self._call(*args)
             return {names[0]: result} if len(names) == 1 else dict(zip(names, result or (), strict=True))
         arrays = out if len(out) == len(names) else {**self.empty_outputs(*args), **out}
-        if len(arrays) != len(names) or not all([name in arrays for name in names]):
+        if len(arrays) != len(names) or not all(map(arrays.__contains__, names)):
             unknown = [name for name in out if name not in names]
             raise CallError(f"there is no output {unknown[0]!r}", expected=f"some of {list(names)}")
         self._call(*args, out=tuple([arrays[name] for name in names]))
