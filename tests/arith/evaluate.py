@@ -1,4 +1,4 @@
-"""Evaluates integer and boolean expressions with Python's numbers, by the table of operators; and random expressions."""
+"""Evaluates integer and boolean expressions by the table of operators, with numbers; and makes random ones."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """Comparisons of i64 expressions: decided by the range of the difference, proven by eliminating variables, else brought
-into one form (`a < b`, or `c <= a` with a literal c, positive terms on both sides, constants on the right).
+into one form (`a < b`, `a <= b`, or `c <= a` with a literal c; positive terms on both sides, constants on the right).
 
 `nonnegative` proves `form >= 0`. Interval arithmetic comes first. Where ranges are symbolic, a variable v in
 `[0, extent)` with coefficient c is replaced by the worse end (0 if c >= 0, else `extent - 1`), and atoms by what bounds
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 TRUE = const(True)
 FALSE = const(False)
+ONE = const(1)
 _DEPTH = 8
 
 
@@ -75,6 +76,8 @@ def inequality(an: Analyzer, slack: Form) -> Expr:
     right = {t: c for t, c in terms.items() if c > 0}
     if not left:
         return Op("le", (const(-constant), forms.to_expr((right, 0))))
+    if constant == 0 and right:
+        return Op("le", (forms.to_expr((left, 0)), forms.to_expr((right, 0))))
     return Op("lt", (forms.to_expr((left, 0)), forms.to_expr((right, constant + 1))))
 
 
@@ -158,7 +161,7 @@ def nonnegative(an: Analyzer, form: Form, depth: int = _DEPTH) -> bool:
                 return True
         finally:
             an.facts = facts
-    if depth == 0 or (lo is not None and hi is not None and _independent(form)):
+    if depth == 0 or (lo is not None and hi is not None and _independent(an, form)):
         return False
     if _eliminate_variable(an, form, depth) or _relax_atom(an, form, depth):
         return True
@@ -199,9 +202,10 @@ def _split_symbol(an: Analyzer, form: Form) -> bool:
     return False
 
 
-def _independent(form: Form) -> bool:
-    """True if the interval is exact: distinct variables only. (With constant ends there is nothing to eliminate.)"""
-    return all(type(atom) is Var for atom in form[0])
+def _independent(an: Analyzer, form: Form) -> bool:
+    """True if the interval is exact, so that nothing more can be found: variables whose ranges do not depend on
+    others."""
+    return all(type(atom) is Var and type(an.extents.get(atom, ONE)) is Const for atom in form[0])
 
 
 def _eliminate_variable(an: Analyzer, form: Form, depth: int) -> bool:
@@ -257,6 +261,8 @@ def _relax_atom(an: Analyzer, form: Form, depth: int) -> bool:
             continue
         rest = forms.add(form, ({atom: 1}, 0), -c)
         name = atom.name
+        if name == "floordiv" and abs(c) == 1 and _exact_quotient(an, atom, rest, c, depth):
+            return True
         if name == "floordiv" and type(atom.args[1]) is Const and atom.args[1].value > 0:
             # d*(x // d) lies in [x - d + 1, x]; the whole inequality is multiplied by d.
             d = atom.args[1].value
@@ -278,3 +284,15 @@ def _relax_atom(an: Analyzer, form: Form, depth: int) -> bool:
                 if nonnegative(an, forms.add(rest, worst, c), depth - 1):
                     return True
     return False
+
+
+def _exact_quotient(an: Analyzer, atom: Op, rest: Form, c: int, depth: int) -> bool:
+    """With d > 0: `x // d <= r` is `x < (r + 1)*d`, and `x // d >= -r` is `x + r*d >= 0`."""
+    x, d = an.form(atom.args[0]), an.form(atom.args[1])
+    least = an.form_range(d).lo
+    if least is None or least <= 0:
+        return False
+    if c > 0:
+        return nonnegative(an, forms.add(forms.mul(rest, d), x), depth - 1)
+    above = forms.mul((rest[0], rest[1] + 1), d)
+    return nonnegative(an, forms.add(forms.add(above, x, -1), ({}, -1)), depth - 1)

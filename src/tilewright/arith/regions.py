@@ -53,7 +53,7 @@ def _regions(stmt: Stmt, context: Extents | None, wanted: Callable[[Access], boo
 class Collector:
     """The accesses of one statement, bounded over the loops inside it."""
 
-    __slots__ = ("_ends", "_substitution", "analyzer", "inner", "root")
+    __slots__ = ("_ends", "_only", "_substitution", "analyzer", "inner", "root")
 
     def __init__(self, root: Stmt, context: Extents | None = None) -> None:
         self.root = root
@@ -65,10 +65,12 @@ class Collector:
         self.analyzer = Analyzer({**extents, **loops})
         self._ends: dict[Expr, Ends | None] = {}
         self._substitution: dict[Var, Expr] = {}
+        self._only: Buffer | None = None
 
-    def accesses(self) -> list[Access]:
-        """Every access, in program order: what a statement loads before what it stores."""
+    def accesses(self, only: Buffer | None = None) -> list[Access]:
+        """Every access (to one buffer), in program order: what a statement loads before what it stores."""
         found: list[Access] = []
+        self._only = only
         if isinstance(self.root, Block):
             if self.root.init is not None:
                 self._visit(self.root.init, found, False)
@@ -105,14 +107,16 @@ class Collector:
     def _visit(self, s: Stmt, found: list[Access], reduction: bool) -> None:
         for e in exprs_of(s):
             for load in loads(e):
-                found.append(Access(load.buffer, self._box(load.indices), False))
+                if self._wanted(load.buffer):
+                    found.append(Access(load.buffer, self._box(load.indices), False))
         match s:
             case Store():
-                found.append(Access(s.buffer, self._box(s.indices), True))
+                if self._wanted(s.buffer):
+                    found.append(Access(s.buffer, self._box(s.indices), True))
             case Intrinsic():
-                for r in s.inputs:
+                for r in filter(self._wanted_region, s.inputs):
                     found.append(Access(r.buffer, self._region_box(r), False))
-                for r in s.outputs:
+                for r in filter(self._wanted_region, s.outputs):
                     if reduction:
                         found.append(Access(r.buffer, self._region_box(r), False))
                     found.append(Access(r.buffer, self._region_box(r), True))
@@ -124,6 +128,12 @@ class Collector:
                 reduction = reduction or s.is_reduction
         for child in s.children:
             self._visit(child, found, reduction)
+
+    def _wanted(self, buffer: Buffer) -> bool:
+        return self._only is None or buffer is self._only or buffer == self._only
+
+    def _wanted_region(self, r: Region) -> bool:
+        return self._wanted(r.buffer)
 
     def _bind(self, v: Var, value: Expr) -> None:
         self._substitution[v] = substitute(value, self._substitution)
@@ -140,5 +150,8 @@ class Collector:
 
     def _bounds(self, index: Expr) -> Ends | None:
         if index not in self._ends:
-            self._ends[index] = eliminate(substitute(index, self._substitution), self.inner, self.analyzer)
+            ends = eliminate(substitute(index, self._substitution), self.inner, self.analyzer)
+            if ends is not None and any(loads(e) for e in ends):
+                ends = None
+            self._ends[index] = ends
         return self._ends[index]

@@ -111,7 +111,7 @@ def _place(buffer: Buffer, chain: list[tuple[Path, Stmt]], extents: dict[Var, Ex
     path, root = chain[-1]
     around = [s.var for _, s in chain[:-1] if isinstance(s, For)]
     collector = Collector(root, {v: extents[v] for v in around})
-    accesses = [a for a in collector.accesses() if a.buffer == buffer]
+    accesses = collector.accesses(buffer)
     analyzer = collector.analyzer
     starts: list[Expr] = []
     shape: list[Expr] = []
@@ -137,8 +137,6 @@ def _dimension(
     if ends is None:
         return const(0), whole
     start, stop = ends
-    if any(load for e in ends for load in loads(e)):
-        return const(0), whole
     extent = analyzer.simplify(stop - start + 1)
     most = analyzer.bounds(extent).hi
     if most is not None and (not isinstance(extent, Const) or extent.value > most):

@@ -1,0 +1,172 @@
+"""What the simplifier, the bounds and the prover must find: one line an example."""
+
+from __future__ import annotations
+
+import pytest
+
+from tilewright.arith import Analyzer, bounds, linear, prove, prove_equal, simplify, symbolic_bounds
+from tilewright.ir.dtype import boolean, f32, i8, i32, i64
+from tilewright.ir.expr import Expr, Var, cast, const, equal, maximum, minimum, select
+
+i, j, k, x, y = (Var(name) for name in "ijkxy")
+io, ii, f = Var("io"), Var("ii"), Var("f")
+n, m, b = Var("n", lo=1), Var("m", lo=1, multiple=8), Var("b", lo=1, hi=64)
+u, v = Var("u", f32), Var("v", f32)
+p = Var("p", boolean)
+c = const
+
+SPLIT = {io: c(4), ii: c(8)}
+
+SIMPLIFIED: list[tuple[Expr, dict[Var, Expr], str]] = [
+    ((io * 8 + ii) // 8, SPLIT, "io"),
+    ((io * 8 + ii) % 8, SPLIT, "ii"),
+    ((io * 8 + ii) // 16, SPLIT, "io // 2"),
+    ((io * 8 + ii) % 16, SPLIT, "io % 2 * 8 + ii"),
+    ((x * 6 + 3) // 4, {}, "(x + 1) // 2 + x"),
+    ((x * 6) // 4, {}, "x // 2 + x"),
+    (x // 4 // 3, {}, "x // 12"),
+    (x % 12 // 4, {}, "x // 4 % 3"),
+    (x % 12 % 4, {}, "x % 4"),
+    (x // 4 * 4 + x % 4, {}, "x"),
+    (x // 12 * 12 + x // 4 % 3 * 4 + x % 4, {}, "x"),
+    ((x * 3 + y) // 3 * 3 + (x * 3 + y) % 3, {}, "x * 3 + y"),
+    (x - x // 8 * 8, {}, "x % 8"),
+    ((x - 1) // 2, {}, "(x + 1) // 2 - 1"),
+    (-x // -4, {}, "x // 4"),
+    (x // 0 + x % 0, {}, "0"),
+    (m // 8 * 8, {}, "m"),
+    ((m + 7) // 8, {}, "m // 8"),
+    (m % 4, {}, "0"),
+    ((i * n + j) // n, {j: n}, "i"),
+    ((i * n + j) % n, {j: n}, "j"),
+    ((i * (n + 2) + j) // (n + 2), {j: n + 2}, "i"),
+    ((i * n * 3 + j * 3 + k) // 3 % n, {j: n, k: c(3)}, "j"),
+    (x + y - x, {}, "y"),
+    ((x + 1) * (x - 1) - x * x, {}, "-1"),
+    (minimum(i, 7), {i: c(8)}, "i"),
+    (maximum(minimum(x, 9), 0), {}, "max(min(x, 9), 0)"),
+    (minimum(x + 1, x + 3), {}, "x + 1"),
+    (minimum(n - io * 8, 8), {io: n // 8}, "8"),
+    (select(i < 8, x, y), {i: c(8)}, "x"),
+    (select(~(x < y), i, j), {}, "select(y <= x, i, j)"),
+    (x * 2 < 9, {}, "x < 5"),
+    (io * 8 + ii < 24, SPLIT, "io < 3"),
+    (n // 8 * 8 + ii < n, {ii: c(8)}, "ii < n % 8"),
+    (1 + x <= y, {}, "x < y"),
+    (c(1) <= x, {}, "1 <= x"),
+    (equal(x * 2, 5), {}, "false"),
+    (equal(i * 2 + j, 0), {i: c(3), j: c(2)}, "i * 2 + j == 0"),
+    (p & ~p, {}, "false"),
+    (u * 1.0, {}, "u"),
+    (u + 0.0, {}, "u + 0.0"),
+    (u * 0.0, {}, "u * 0.0"),
+    ((u + v) - v, {}, "u + v - v"),
+    (cast(cast(Var("a", i8), i32), i8), {}, "a"),
+    (cast(cast(x, i32), i64), {}, "i64(i32(x))"),
+    (i * 64 + j, {i: c(1)}, "j"),
+]
+
+
+@pytest.mark.parametrize("e, extents, text", SIMPLIFIED, ids=[t for _, _, t in SIMPLIFIED])
+def test_simplify(e: Expr, extents: dict[Var, Expr], text: str) -> None:
+    assert str(simplify(e, extents)) == text
+
+
+PROVEN: list[tuple[Expr, dict[Var, Expr]]] = [
+    (i < n, {i: n}),
+    (c(0) <= i * n + j, {i: n, j: n}),
+    (i * n + j < n * n, {i: n, j: n}),
+    (io * 8 + ii < m, {io: m // 8, ii: c(8)}),
+    (io * 8 + ii < m, {io: (m + 7) // 8, ii: c(8)}),
+    (io * 8 < n, {io: (n + 7) // 8}),
+    (io * 8 + ii < n, {io: n // 8, ii: c(8)}),
+    (io * 8 + ii < n, {io: (n + 7) // 8, ii: minimum(c(8), n - io * 8)}),
+    (n // 8 <= (n + 7) // 8, {}),
+    ((n + 7) // 8 - n // 8 <= 1, {}),
+    (f // n < 4, {f: n * 4}),
+    (f % n < n, {f: n * 4}),
+    (b <= 64, {}),
+    (minimum(x, 3) <= 3, {}),
+]
+
+
+@pytest.mark.parametrize("e, extents", PROVEN, ids=[str(e) for e, _ in PROVEN])
+def test_prove(e: Expr, extents: dict[Var, Expr]) -> None:
+    assert prove(e, extents)
+    assert not prove(~e, extents)
+
+
+UNPROVEN: list[tuple[Expr, dict[Var, Expr]]] = [
+    (io * 8 + ii < n, {io: (n + 7) // 8, ii: c(8)}),
+    (i + 1 < n, {i: n}),
+    (n < 1000, {}),
+    (x * y <= x * y * n, {}),
+    (u < u + 1.0, {}),
+    (equal(u, u), {}),
+]
+
+
+@pytest.mark.parametrize("e, extents", UNPROVEN, ids=[str(e) for e, _ in UNPROVEN])
+def test_not_provable(e: Expr, extents: dict[Var, Expr]) -> None:
+    assert not prove(e, extents)
+
+
+BOUNDS: list[tuple[Expr, dict[Var, Expr], tuple[int | None, int | None]]] = [
+    (io * 8 + ii, SPLIT, (0, 31)),
+    (c(7) - i, {i: c(8)}, (0, 7)),
+    (n * 2, {}, (2, None)),
+    (m, {}, (8, None)),
+    (x % 8, {}, (0, 7)),
+    (x % -8, {}, (-7, 0)),
+    (b // 10, {}, (0, 6)),
+    (minimum(x, 3), {}, (None, 3)),
+    (cast(Var("a", i8), i64) + 1, {}, (-127, 128)),
+    (select(p, i, 20), {i: c(8)}, (0, 20)),
+]
+
+
+@pytest.mark.parametrize("e, extents, ends", BOUNDS, ids=[str(e) for e, _, _ in BOUNDS])
+def test_bounds(e: Expr, extents: dict[Var, Expr], ends: tuple[int | None, int | None]) -> None:
+    assert tuple(bounds(e, extents)) == ends
+
+
+SYMBOLIC: list[tuple[Expr, dict[Var, Expr], tuple[str, str] | None]] = [
+    (io * 8 + ii + 1, {ii: c(8)}, ("io * 8 + 1", "io * 8 + 8")),
+    (x - ii * 2, {ii: c(4)}, ("x - 6", "x")),
+    ((io * 8 + ii) // 4, {ii: c(8)}, ("io * 2", "io * 2 + 1")),
+    ((io * 2 + ii) % 16, {ii: c(2)}, ("io % 8 * 2", "io % 8 * 2 + 1")),
+    (i * n + j, {i: c(4), j: n}, ("0", "n * 4 - 1")),
+    (minimum(io * 8 + ii, n - 1), {ii: c(8)}, ("min(io * 8, n - 1)", "min(io * 8 + 7, n - 1)")),
+    (i * x, {i: c(4)}, ("min(x * 3, 0)", "max(x * 3, 0)")),
+    (ii + j, {ii: c(8), j: minimum(c(4), n - ii)}, None),
+]
+
+
+@pytest.mark.parametrize("e, extents, ends", SYMBOLIC, ids=[str(e) for e, _, _ in SYMBOLIC])
+def test_symbolic_bounds(e: Expr, extents: dict[Var, Expr], ends: tuple[str, str] | None) -> None:
+    found = symbolic_bounds(e, extents)
+    if ends is None:
+        assert found is None or len(found) == 2
+    else:
+        assert found is not None
+        assert (str(found[0]), str(found[1])) == ends
+
+
+def test_linear() -> None:
+    form = linear((i + 1) * 8 + j - n * 2)
+    assert dict(form.terms) == {i: 8, j: 1, n: -2}
+    assert form.constant == 8
+    assert form.coefficient(j) == 1
+    assert form.coefficient(k) == 0
+
+
+def test_prove_equal() -> None:
+    assert prove_equal((n + 1) * (n - 1), n * n - 1)
+    assert prove_equal((m + 7) // 8 * 8, m)
+    assert not prove_equal(n, m)
+
+
+def test_facts() -> None:
+    an = Analyzer({io: (n + 7) // 8, ii: c(8)}, [io < n // 8])
+    assert an.prove(io * 8 + ii < n)
+    assert not an.prove(io * 8 + ii + 1 < n)

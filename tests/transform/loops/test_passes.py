@@ -1,0 +1,190 @@
+"""Each pass of the loop lowering, as text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tilewright import te
+from tilewright.ir.loops import PrimFunc
+from tilewright.ir.target import Target
+from tilewright.ir.verify import verify_func
+from tilewright.schedule import Schedule
+from tilewright.transform.loops import lower_loops
+from tilewright.transform.loops.blocks import lower_blocks
+from tilewright.transform.loops.compact import compact_buffers
+from tilewright.transform.loops.conditions import bound_loops, move_conditions
+from tilewright.transform.loops.dead import drop_dead_stores
+from tilewright.transform.loops.partition import partition_loops
+from tilewright.transform.loops.simplify import simplify_loops
+from tilewright.transform.loops.workspace import plan_workspace
+
+Golden = Callable[..., None]
+HOST = Target("x86_64-unknown-linux-gnu", "x86-64-v3")
+
+
+def before_after(golden: Golden, before: PrimFunc, *passes: Callable[[PrimFunc], PrimFunc]) -> None:
+    after = before
+    for p in passes:
+        after = p(after)
+    verify_func(after)
+    golden(f"before\n\n{before}\n\nafter\n\n{after}")
+
+
+def add(n: Any) -> PrimFunc:
+    a, b = te.placeholder((n,), name="A"), te.placeholder((n,), name="B")
+    return te.create_prim_func([a, b, te.compute((n,), lambda i: a[i] + b[i], name="C")], "add")
+
+
+def matmul(n: Any, m: Any, k: Any) -> PrimFunc:
+    a, b = te.placeholder((n, k), name="A"), te.placeholder((k, m), name="B")
+    r = te.reduce_axis(k, "k")
+    return te.create_prim_func([a, b, te.compute((n, m), lambda i, j: te.sum(a[i, r] * b[r, j], r), name="C")], "mm")
+
+
+def tiled(n: Any, m: Any, k: Any) -> Schedule:
+    s = Schedule(matmul(n, m, k))
+    block = s.block("C")
+    i, j, r = s.loops(block)
+    io, jo, ii, ji = s.tile(i, j, 6, 16)
+    s.reorder(io, jo, r, ii, ji)
+    copy = s.cache_write(block, "local")
+    s.reverse_compute_at(copy, jo)
+    s.unroll(ii)
+    s.vectorize(ji)
+    return s
+
+
+def padded_conv() -> Schedule:
+    x, w = te.placeholder((28, 14), name="X"), te.placeholder((3, 8), name="W")
+    k = te.reduce_axis(3, "k")
+
+    def element(h: Any, q: Any, o: Any) -> Any:
+        inside = te.all_of([q + k >= 1, q + k < 15])
+        return te.sum(te.if_then_else(inside, x[h, q + k - 1], 0.0) * w[k, o], k)
+
+    s = Schedule(te.create_prim_func([x, w, te.compute((28, 14, 8), element, name="Y")], "conv"))
+    h, q, o, k_loop = s.loops("Y")
+    qo, qi = s.split(q, factor=2)
+    s.reorder(h, qo, k_loop, qi, o)
+    s.unroll(qi)
+    s.vectorize(o)
+    return s
+
+
+def test_blocks_with_init_before_the_reduction(golden: Golden) -> None:
+    before_after(golden, matmul(8, 8, 8), lower_blocks)
+
+
+def test_blocks_with_init_in_place(golden: Golden) -> None:
+    s = Schedule(matmul(8, 8, 8))
+    _i, j, k = s.loops("C")
+    s.fuse(j, k)
+    before_after(golden, s.func, lower_blocks, simplify_loops)
+
+
+def test_simplify_removes_what_is_known(golden: Golden) -> None:
+    s = Schedule(add(32))
+    (i,) = s.loops("C")
+    s.split(i, factors=[None, 4, 8])
+    before_after(golden, s.func, lower_blocks, simplify_loops)
+
+
+def test_compact_to_the_tile(golden: Golden) -> None:
+    n = te.var("n")
+    a = te.placeholder((n, 64), name="A")
+    b = te.compute((n, 64), lambda i, j: a[i, j] * 2.0, name="B")
+    c = te.compute((n, 62), lambda i, j: b[i, j] + b[i, j + 1] + b[i, j + 2], name="C")
+    s = Schedule(te.create_prim_func([a, c], "stencil"))
+    _i, j = s.loops("C")
+    jo, _ = s.split(j, factor=16)
+    s.compute_at("B", jo)
+    before_after(golden, s.func, lower_blocks, compact_buffers, simplify_loops)
+
+
+def test_conditions_move_and_bound_loops(golden: Golden) -> None:
+    s = Schedule(add(te.var("n")))
+    (i,) = s.loops("C")
+    s.split(i, factor=32)
+    before_after(golden, s.func, lower_blocks, move_conditions, bound_loops)
+
+
+def test_partition_symbolic(golden: Golden) -> None:
+    s = Schedule(add(te.var("n")))
+    (i,) = s.loops("C")
+    _io, ii = s.split(i, factor=32)
+    s.vectorize(ii)
+    before_after(golden, s.func, lower_blocks, partition_loops)
+
+
+def test_partition_parallel(golden: Golden) -> None:
+    s = Schedule(add(100))
+    (i,) = s.loops("C")
+    io, ii = s.split(i, factor=32)
+    s.vectorize(ii)
+    s.parallel(io)
+    before_after(golden, s.func, lower_blocks, partition_loops)
+
+
+def test_partition_fused(golden: Golden) -> None:
+    s = Schedule(matmul(19, 4, 3))
+    i, j, _ = s.loops("C")
+    io, ii = s.split(i, factor=8)
+    s.reorder(io, j, ii)
+    s.parallel(s.fuse(io, j))
+    s.unroll(ii)
+    before_after(golden, s.func, lower_blocks, partition_loops, bound_loops, simplify_loops)
+
+
+def test_partition_two_tails(golden: Golden) -> None:
+    before_after(golden, tiled(19, 37, 20).func, lambda f: lower_loops(f, HOST))
+
+
+def test_partition_two_tails_symbolic(golden: Golden) -> None:
+    before_after(golden, tiled(te.var("n"), 37, 20).func, lambda f: lower_loops(f, HOST))
+
+
+def test_partition_padding(golden: Golden) -> None:
+    before_after(golden, padded_conv().func, lambda f: lower_loops(f, HOST))
+
+
+def test_partition_is_bounded() -> None:
+    func = lower_blocks(tiled(19, 37, 20).func)
+    assert partition_loops(func, limit=1) == func
+    two, four = (str(partition_loops(func, limit=n)).count("unrolled") for n in (2, 4))
+    assert two < four
+
+
+def test_workspace_for_what_threads_share(golden: Golden) -> None:
+    n = te.var("n")
+    a = te.placeholder((n, 8), name="A")
+    b = te.compute((n, 8), lambda i, j: a[i, j] * 2.0, name="B")
+    c = te.compute((n, 8), lambda i, j: b[i, 7 - j] + 1.0, name="C")
+    s = Schedule(te.create_prim_func([a, c], "twice"))
+    s.parallel(s.loops("B")[0])
+    s.parallel(s.loops("C")[0])
+    before_after(golden, s.func, lower_blocks, compact_buffers, plan_workspace)
+
+
+def test_workspace_for_each_thread(golden: Golden) -> None:
+    n, m = te.var("n"), te.var("m")
+    a = te.placeholder((n, m), name="A")
+    b = te.compute((n, m), lambda i, j: a[i, j] * 2.0, name="B")
+    c = te.compute((n, m), lambda i, j: b[i, m - 1 - j] + 1.0, name="C")
+    s = Schedule(te.create_prim_func([a, c], "rows"))
+    i, _ = s.loops("C")
+    s.compute_at("B", i)
+    s.parallel(i)
+    before_after(golden, s.func, lower_blocks, compact_buffers, simplify_loops, plan_workspace)
+
+
+def test_dead_stores(golden: Golden) -> None:
+    a = te.placeholder((8,), name="A")
+    b = te.compute((8,), lambda i: a[i] * 2.0, name="B")
+    c = te.compute((8,), lambda i: b[i] + a[i], name="C")
+    s = Schedule(te.create_prim_func([a, c], "inline"))
+    func = s.func
+    s.compute_inline("B")
+    # The stage B again, although C no longer reads it.
+    unread = PrimFunc(func.name, func.params, type(func.body)((func.body.children[0], s.func.body)), func.buffers)
+    before_after(golden, unread, lower_blocks, compact_buffers, drop_dead_stores)
