@@ -154,7 +154,13 @@ def tile_output(s: Schedule, anchor: Stage, block: object, out: object, candidat
     shared = len(s.loops(out)) - len(inner) - len(vector)
     own = list(mine[shared:])
     spatial, reduce = own[: len(anchor.spatial)], own[len(anchor.spatial) :]
-    tile_loops = [loop for loop in spatial if extent(s, loop) != 1]
+    # Rows outside columns: a row's value is then used at once for all its columns and needs one register.
+    tile_loops = [
+        loop
+        for inside in (False, True)
+        for it, loop in zip(anchor.spatial, spatial, strict=True)
+        if (it.var in columns) is inside and extent(s, loop) != 1
+    ]
     s.reorder(*reduce, *tile_loops)
     init = s.decompose_reduction(block, reduce[0])
     for stage in (block, init, out):
