@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tilewright import te as te
+    from tilewright.builder import build as build
     from tilewright.compiler import compile as compile
     from tilewright.ir.graph import Graph as Graph
     from tilewright.runtime.model import Model as Model
@@ -24,7 +25,7 @@ _PUBLIC = {
     "Error": "tilewright.support.errors:Error",
     "Graph": "tilewright.ir.graph:Graph",
     "Model": "tilewright.runtime.model:Model",
-    "build": "tilewright.compiler:build",
+    "build": "tilewright.builder:build",
     "compile": "tilewright.compiler:compile",
     "errors": "tilewright.support.errors",
     "load": "tilewright.runtime.model:load",

@@ -1,0 +1,197 @@
+"""`tw.build`: a schedule, or a function of loops, to something to call and to read. The kernel engineer's compiler.
+
+    add = tw.build(s, [A, B, C])          # s from te.create_schedule
+    add(a, b, c)                          # arrays in calling order; those that it writes are written in place
+    print(add.source("c"))                # "loops", "c", "llvm" or "asm"
+
+Nothing is planned here: the code is what the schedule says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tilewright import te
+from tilewright.arith import linear
+from tilewright.arith.forms import factors
+from tilewright.codegen.c import emit_c
+from tilewright.codegen.llvm import THREAD_COUNT, assembly, compile_llvm, emit_llvm, kernel_symbols
+from tilewright.ir.expr import Buffer, Expr, Var, as_int, const
+from tilewright.ir.loops import PrimFunc
+from tilewright.ir.rewrite import substitute
+from tilewright.ir.target import Target
+from tilewright.ir.verify import verify_func
+from tilewright.runtime.kernel import KernelParam, NativeFunction, Workspace
+from tilewright.runtime.manifest import StepSpec, SymbolSpec, TargetSpec, Work
+from tilewright.runtime.model import Called
+from tilewright.schedule.schedule import Schedule
+from tilewright.schedule.stages import StageSchedule
+from tilewright.schedule.state import written_buffers
+from tilewright.support.errors import CallError, CompileError, TargetError
+from tilewright.transform.loops import lower_loops
+
+_LARGEST = (1 << 31) - 1
+
+
+def build(
+    program: StageSchedule | Schedule | PrimFunc,
+    args: Sequence[te.Tensor] | None = None,
+    target: str | Target = "host",
+    *,
+    name: str | None = None,
+    threads: int = 1,
+) -> BuiltFunction:
+    """Compile a scheduled program as it is.
+
+    Args:
+        program: what `te.create_schedule` gave, a `Schedule`, or a function.
+        args: the tensors in calling order; wanted with `te.create_schedule`, refused otherwise.
+        target: "host" or "llvm" for code that can be called here, "c" for C text only, or a `Target` or its name for
+            another machine's text.
+        name: of the function.
+        threads: how many threads a call uses, the caller included (loops that are marked parallel).
+    """
+    if isinstance(program, StageSchedule):
+        if args is None:
+            raise CompileError(
+                "the order of the arguments is not known", expected="tensors, such as build(s, [A, B, C])"
+            )
+        func = te.lower(program, args, name or "kernel")
+    elif args is not None:
+        raise CompileError("a function has its arguments already", expected="no tensors", got=f"{len(args)} of them")
+    else:
+        func = program.func if isinstance(program, Schedule) else program
+        func = replace(func, name=name or func.name)
+    verify_func(func)
+    if target == "c":
+        return BuiltFunction(func, Target.host(), None)
+    machine = target if isinstance(target, Target) else Target.parse(target)
+    return BuiltFunction(func, machine, threads if machine == Target.host() else None)
+
+
+class BuiltFunction(Called):
+    """A compiled function. Call it with arrays in the order of its parameters; what it writes is written in place.
+
+    Args:
+        func: the scheduled function.
+        target: the machine it is for.
+        threads: of a call; None makes text only.
+    """
+
+    def __init__(self, func: PrimFunc, target: Target, threads: int | None) -> None:
+        self.func = func
+        self.target = target
+        self.native = None if threads is None else self._compile(threads)
+        self.__call__ = self._entry()  # type: ignore[method-assign]
+
+    if TYPE_CHECKING:
+
+        def __call__(self, *arrays: Any) -> None:
+            """Run the function."""
+
+    @cached_property
+    def flat(self) -> PrimFunc:
+        """The loops that code is made from."""
+        return lower_loops(self.func, self.target)
+
+    def source(self, what: str = "llvm") -> str:
+        """The program as text: "schedule" (blocks and loops), "loops" (as they are emitted), "c", "llvm" or "asm"."""
+        match what:
+            case "schedule":
+                return str(self.func)
+            case "loops":
+                return str(self.flat)
+            case "c":
+                return emit_c(self.flat)
+            case "llvm":
+                return emit_llvm(self.flat, self.target)
+            case "asm":
+                return assembly(emit_llvm(self.flat, self.target), self.target)
+        raise CallError(f"there is no source {what!r}", expected='"schedule", "loops", "c", "llvm" or "asm"')
+
+    def __repr__(self) -> str:
+        return f"<{self.func.name}({', '.join(f'{p.name}: {_type(p)}' for p in self.func.params)}), {self.target.cpu}>"
+
+    def _compile(self, threads: int) -> NativeFunction:
+        # The name in the object must not be one of the C library's, which the code may call.
+        flat = replace(self.flat, name=f"tw_{self.func.name}")
+        count = int(flat.attr("workspace", 0))
+        params, scratch = flat.params[: len(flat.params) - count], flat.params[len(flat.params) - count :]
+        symbols = kernel_symbols(flat)
+        written = set(written_buffers(flat.body))
+        derived = [d for p in params for d in p.shape if as_int(d) is None and not isinstance(d, Var)]
+        specs = [SymbolSpec(s.name, s.lo or 0, _LARGEST if s.hi is None else s.hi, s.multiple) for s in symbols]
+        # A dimension such as n + 2 binds to a symbol of its own, and is checked against n before the call.
+        specs += [SymbolSpec(name, 0) for name in dict.fromkeys(map(str, derived))]
+        unbound = {s.name for s in symbols} - {d.name for p in params for d in p.shape if isinstance(d, Var)}
+        if unbound:
+            raise CompileError("no parameter has this dimension", where=f"symbol {sorted(unbound)[0]!r}")
+        return NativeFunction(
+            {"kernel": compile_llvm(emit_llvm(flat, self.target), self.target)},
+            flat.name,
+            [KernelParam(p.name, p.dtype.name, _dims(p), p in written) for p in params],
+            specs,
+            target=TargetSpec(self.target.triple, self.target.cpu, tuple(self.target.features)),
+            workspace=[_workspace(b) for b in scratch],
+            threads=threads,
+            texts={what: lambda what=what: self.source(what) for what in ("loops", "c", "llvm", "asm")},  # type: ignore[misc]
+            step=StepSpec(flat.name, tuple(range(len(flat.params))), tuple(range(len(symbols))), label=self.func.name),
+        )
+
+    def _entry(self) -> Callable[..., None]:
+        """What a call does: the native entry itself where nothing is left to check."""
+        if self.native is None:
+            return self._refuse
+        derived = any(as_int(d) is None and not isinstance(d, Var) for p in self.func.params for d in p.shape)
+        return self._checked if derived else self.native.__call__
+
+    def _refuse(self, *arrays: Any) -> None:
+        raise TargetError(
+            "was built as text, not to be called here", where=self.func.name, hint='build it with target="host"'
+        )
+
+    def _checked(self, *arrays: Any) -> None:
+        """Call after dimensions that are expressions were compared with what they must be."""
+        shapes = [np.shape(a) for a in arrays]
+        fits = len(shapes) == len(self.func.params)
+        if fits and all(len(s) == len(p.shape) for s, p in zip(shapes, self.func.params, strict=True)):
+            pairs = [
+                pair for s, p in zip(shapes, self.func.params, strict=True) for pair in zip(p.shape, s, strict=True)
+            ]
+            values: dict[Var, Expr] = {d: const(n) for d, n in pairs if isinstance(d, Var)}
+            for param, shape in zip(self.func.params, shapes, strict=True):
+                wanted = tuple(as_int(substitute(d, values)) for d in param.shape)
+                if wanted != shape:
+                    raise CallError("wrong shape", where=f"parameter {param.name!r}", expected=wanted, got=shape)
+        assert self.native is not None
+        self.native(*arrays)
+
+
+def _dims(buffer: Buffer) -> tuple[int | str, ...]:
+    numbers = (as_int(d) for d in buffer.shape)
+    return tuple(str(d) if n is None else n for n, d in zip(numbers, buffer.shape, strict=True))
+
+
+def _type(buffer: Buffer) -> str:
+    return f"{buffer.dtype}[{', '.join(map(str, buffer.shape))}]"
+
+
+def _workspace(buffer: Buffer) -> Workspace:
+    per_thread = bool(buffer.shape) and buffer.shape[0] is THREAD_COUNT
+    size = replace(buffer, shape=buffer.shape[1:]).size if per_thread else buffer.size
+    return Workspace(_polynomial(size * buffer.dtype.itemsize, buffer.name), per_thread)
+
+
+def _polynomial(size: Expr, name: str) -> Work:
+    """A size as a polynomial in the symbols."""
+    form = linear(size)
+    terms = [(coefficient, factors(atom)) for atom, coefficient in form.terms]
+    if not all(isinstance(f, Var) for _, parts in terms for f in parts):
+        raise CompileError("the size of a buffer is not a polynomial", where=f"buffer {name!r}", got=str(size))
+    work = tuple((c, tuple(f.name for f in parts if isinstance(f, Var))) for c, parts in terms)
+    return (*work, (form.constant, ()))
