@@ -33,8 +33,11 @@ def window_extent(extent: Expr, kernel: Expr, before: int, after: int, stride: i
     size = dim((extent + (before + after) - (kernel - 1) * dilation - 1) // stride + 1)
     number = as_int(size)
     if number is not None and number < 1:
-        raise ShapeError("the window is larger than the padded input", expected=f"at most {extent + before + after}",
-                         got=f"{kernel} with dilation {dilation}")  # fmt: skip
+        raise ShapeError(
+            "the window is larger than the padded input",
+            expected=f"at most {extent + before + after}",
+            got=f"{kernel} with dilation {dilation}",
+        )
     return size
 
 
@@ -47,8 +50,10 @@ def _check(types: Types, attrs: Attrs) -> tuple[TensorType, TensorType, int]:
         if len(attrs[name]) != length:
             raise ShapeError(f"{name} has the wrong length", expected=length, got=len(attrs[name]))
     if any(s < 1 for s in (*attrs["strides"], *attrs["dilations"])) or any(p < 0 for p in attrs["pads"]):
-        raise ShapeError("strides and dilations must be positive and pads not negative",
-                         got=f"{attrs['strides']}, {attrs['dilations']}, {attrs['pads']}")  # fmt: skip
+        raise ShapeError(
+            "strides and dilations must be positive and pads not negative",
+            got=f"{attrs['strides']}, {attrs['dilations']}, {attrs['pads']}",
+        )
     return x, w, rank
 
 
@@ -58,22 +63,26 @@ def _conv_infer(types: Types, attrs: Attrs) -> Out:
     x, w, rank = _check(types, attrs)
     groups = attrs["groups"]
     if groups < 1 or not same_dim(dim(w.shape[1] * groups), x.shape[1]):
-        raise ShapeError("the weight does not fit the input's channels",
-                         expected=f"{x.shape[1]} channels in {groups} groups", got=show(w.shape))  # fmt: skip
+        raise ShapeError(
+            "the weight does not fit the input's channels",
+            expected=f"{x.shape[1]} channels in {groups} groups",
+            got=show(w.shape),
+        )
     filters = as_int(w.shape[0])
     if filters is not None and filters % groups:
         raise ShapeError("the filters do not divide into groups", expected=f"a multiple of {groups}", got=filters)
     pads = attrs["pads"]
     spatial = tuple(
-        window_extent(x.shape[2 + k], w.shape[2 + k], pads[k], pads[rank + k], attrs["strides"][k],
-                      attrs["dilations"][k])
+        window_extent(
+            x.shape[2 + k], w.shape[2 + k], pads[k], pads[rank + k], attrs["strides"][k], attrs["dilations"][k]
+        )
         for k in range(rank)
-    )  # fmt: skip
+    )
     return (TensorType(product_type(x.dtype, w.dtype), (x.shape[0], w.shape[0], *spatial)),)
 
 
 def pad_stage(x: Tensor, pads: Sequence[int], fill: Expr, after: Sequence[Expr] | None = None) -> Tensor:
-    """`x` with `pads` around its spatial dimensions, as a stage called "pad"; `x` itself when there is nothing to pad."""
+    """`x` with `pads` around its spatial dimensions, as a stage called "pad"; `x` itself if there is none."""
     rank = x.ndim - 2
     behind = list(pads[rank:]) if after is None else list(after)
     if not any(pads[:rank]) and all(as_int(a) == 0 for a in behind):
@@ -105,8 +114,7 @@ def _conv_compute(inputs: Tensors, attrs: Attrs, out: Out) -> tuple[Tensor, ...]
 
     def element(n: Expr, f: Expr, *space: Expr) -> Any:
         channel = c.var if groups == 1 else f // (w.shape[0] // groups) * w.shape[1] + c.var
-        at = [p * s + t.var * d
-              for p, s, t, d in zip(space, attrs["strides"], taps, attrs["dilations"], strict=True)]  # fmt: skip
+        at = [p * s + t.var * d for p, s, t, d in zip(space, attrs["strides"], taps, attrs["dilations"], strict=True)]
         value = cast(padded[(n, channel, *at)], acc) * cast(w[(f, c.var, *(t.var for t in taps))], acc)
         return te.sum(value, axis=[c, *taps])
 
@@ -122,14 +130,18 @@ def _conv_numpy(arrays: Sequence[Any], attrs: Attrs) -> tuple[Any, ...]:
         x, w = x.astype(result), w.astype(result)
     rank, groups, pads = x.ndim - 2, attrs["groups"], attrs["pads"]
     x = np.pad(x, [(0, 0), (0, 0), *zip(pads[:rank], pads[rank:], strict=True)])
-    size = [(d - (k - 1) * g - 1) // s + 1 for d, k, g, s in
-            zip(x.shape[2:], w.shape[2:], attrs["dilations"], attrs["strides"], strict=True)]  # fmt: skip
+    size = [
+        (d - (k - 1) * g - 1) // s + 1
+        for d, k, g, s in zip(x.shape[2:], w.shape[2:], attrs["dilations"], attrs["strides"], strict=True)
+    ]
     per_in, per_out = w.shape[1], w.shape[0] // groups
     y = np.zeros((x.shape[0], groups, per_out, *size), np.result_type(x, w))
     grouped = w.reshape(groups, per_out, *w.shape[1:])
     for taps in itertools.product(*(range(k) for k in w.shape[2:])):
-        window = tuple(slice(t * g, t * g + (o - 1) * s + 1, s) for t, g, o, s in
-                       zip(taps, attrs["dilations"], size, attrs["strides"], strict=True))  # fmt: skip
+        window = tuple(
+            slice(t * g, t * g + (o - 1) * s + 1, s)
+            for t, g, o, s in zip(taps, attrs["dilations"], size, attrs["strides"], strict=True)
+        )
         part = x[(slice(None), slice(None), *window)].reshape(x.shape[0], groups, per_in, *size)
         y += np.einsum("ngc...,gfc->ngf...", part, grouped[(..., *taps)], optimize=True)
     return (y.reshape(x.shape[0], w.shape[0], *size).astype(result),)
@@ -194,20 +206,28 @@ def _conv_transpose_numpy(arrays: Sequence[Any], attrs: Attrs) -> tuple[Any, ...
     x, w = (wide(a) for a in arrays)
     rank, groups, pads = x.ndim - 2, attrs["groups"], attrs["pads"]
     per_in, per_out = x.shape[1] // groups, w.shape[1]
-    full = [(d - 1) * s + (k - 1) * g + 1 + e for d, s, k, g, e in zip(
-        x.shape[2:], attrs["strides"], w.shape[2:], attrs["dilations"], attrs["output_padding"], strict=True)]  # fmt: skip
+    full = [
+        (d - 1) * s + (k - 1) * g + 1 + e
+        for d, s, k, g, e in zip(
+            x.shape[2:], attrs["strides"], w.shape[2:], attrs["dilations"], attrs["output_padding"], strict=True
+        )
+    ]
     y = np.zeros((x.shape[0], groups, per_out, *full), x.dtype)
     xs = x.reshape(x.shape[0], groups, per_in, *x.shape[2:])
     ws = w.reshape(groups, per_in, *w.shape[1:])
     for taps in itertools.product(*(range(k) for k in w.shape[2:])):
-        window = tuple(slice(t * g, t * g + (d - 1) * s + 1, s) for t, g, d, s in zip(
-            taps, attrs["dilations"], x.shape[2:], attrs["strides"], strict=True))  # fmt: skip
-        y[(..., *window)] += np.einsum("ngc...,gcf->ngf...", xs, ws[(..., *taps)], optimize=True)
+        window = tuple(
+            slice(t * g, t * g + (d - 1) * s + 1, s)
+            for t, g, d, s in zip(taps, attrs["dilations"], x.shape[2:], attrs["strides"], strict=True)
+        )
+        y[(slice(None),) * 3 + window] += np.einsum("ngc...,gcf->ngf...", xs, ws[(..., *taps)], optimize=True)
     y = y.reshape(x.shape[0], groups * per_out, *full)
     kept = tuple(slice(pads[k], full[k] - pads[rank + k]) for k in range(rank))
     return (y[(slice(None), slice(None), *kept)].astype(given),)
 
 
 register(
-    OpDef("conv_transpose", "contraction", _conv_transpose_infer, _conv_transpose_numpy, compute=_conv_transpose_compute)
+    OpDef(
+        "conv_transpose", "contraction", _conv_transpose_infer, _conv_transpose_numpy, compute=_conv_transpose_compute
+    )
 )

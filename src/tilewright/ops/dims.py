@@ -132,7 +132,9 @@ def accumulator(t: DType) -> DType:
 def wide(values: Any) -> Any:
     """An array of 16-bit floats as f32, anything else as it is."""
     array = np.asarray(values)
-    return array.astype(np.float32) if array.dtype.itemsize == 2 and not np.issubdtype(array.dtype, np.integer) else array
+    return (
+        array.astype(np.float32) if array.dtype.itemsize == 2 and not np.issubdtype(array.dtype, np.integer) else array
+    )
 
 
 def in_accumulator(f: Callable[[Sequence[Any]], Any]) -> Callable[[Sequence[Any]], Any]:

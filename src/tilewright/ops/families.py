@@ -2,6 +2,34 @@
 
 from __future__ import annotations
 
-from tilewright.ops import conv, index, matmul, norm, packed, pointwise, pool, reduce, shape
+from tilewright.ops import (
+    conv,
+    index,
+    matmul,
+    norm,
+    packed,
+    pointwise,
+    pool,
+    reduce,
+    resize,
+    rnn,
+    scan,
+    scatter,
+    shape,
+)
 
-__all__ = ["conv", "index", "matmul", "norm", "packed", "pointwise", "pool", "reduce", "shape"]
+__all__ = [
+    "conv",
+    "index",
+    "matmul",
+    "norm",
+    "packed",
+    "pointwise",
+    "pool",
+    "reduce",
+    "resize",
+    "rnn",
+    "scan",
+    "scatter",
+    "shape",
+]

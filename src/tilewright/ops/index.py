@@ -119,8 +119,11 @@ def _gather_nd_infer(types: Types, attrs: Attrs) -> Out:
     batch = attrs.get("batch_dims", 0)
     depth = as_int(indices.shape[-1]) if indices.rank else None
     if depth is None or not 1 <= depth <= x.rank - batch:
-        raise ShapeError("the indices' last dimension does not fit the data", expected=f"1 to {x.rank - batch}",
-                         got=show(indices.shape))  # fmt: skip
+        raise ShapeError(
+            "the indices' last dimension does not fit the data",
+            expected=f"1 to {x.rank - batch}",
+            got=show(indices.shape),
+        )
     if not all(same_dim(a, b) for a, b in zip(x.shape[:batch], indices.shape[:batch], strict=True)):
         raise ShapeError("the batch dimensions differ", expected=show(x.shape[:batch]), got=show(indices.shape))
     return (TensorType(x.dtype, (*indices.shape[:-1], *x.shape[batch + depth :])),)
@@ -196,7 +199,9 @@ def _reverse_infer(types: Types, attrs: Attrs) -> Out:
     x, lengths = present(types[0]), present(types[1])
     integer(lengths, "lengths")
     if lengths.rank != 1 or not same_dim(lengths.shape[0], x.shape[attrs["batch_axis"]]):
-        raise ShapeError("one length is needed for each batch entry", expected=x.shape[attrs["batch_axis"]], got=lengths)
+        raise ShapeError(
+            "one length is needed for each batch entry", expected=x.shape[attrs["batch_axis"]], got=lengths
+        )
     return (x,)
 
 
@@ -223,4 +228,3 @@ def _reverse_numpy(arrays: Sequence[Any], attrs: Attrs) -> tuple[Any, ...]:
 
 
 register(OpDef("reverse_sequence", "injective", _reverse_infer, _reverse_numpy, compute=_reverse_compute))
-

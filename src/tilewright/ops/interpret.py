@@ -58,19 +58,28 @@ def evaluate_attr(value: Any, symbols: Mapping[Var, int]) -> Any:
 
 def _bind(value: Value, array: Any, symbols: dict[Var, int]) -> None:
     if array.dtype != value.dtype.numpy or array.ndim != value.type.rank:
-        raise CallError("an argument has the wrong type", where=repr(value.name), expected=value.type,
-                        got=f"{array.dtype}{list(array.shape)}")  # fmt: skip
+        raise CallError(
+            "an argument has the wrong type",
+            where=repr(value.name),
+            expected=value.type,
+            got=f"{array.dtype}{list(array.shape)}",
+        )
     for d, extent in zip(value.shape, array.shape, strict=True):
         if isinstance(d, Var):
             symbols.setdefault(d, extent)
     for d, extent in zip(value.shape, array.shape, strict=True):
         if evaluate(d, symbols) != extent:
-            raise CallError("an argument has the wrong shape", where=repr(value.name), expected=value.type,
-                            got=list(array.shape))  # fmt: skip
+            raise CallError(
+                "an argument has the wrong shape", where=repr(value.name), expected=value.type, got=list(array.shape)
+            )
 
 
 def _check(op: str, value: Value, array: Any, symbols: Mapping[Var, int]) -> None:
     expected = tuple(evaluate(d, symbols) for d in value.shape)
     if array.dtype != value.dtype.numpy or array.shape != expected:
-        raise VerifyError(f"the reference of {op} does not give what its type rule says", where=repr(value.name),
-                          expected=f"{value.dtype}{list(expected)}", got=f"{array.dtype}{list(array.shape)}")  # fmt: skip
+        raise VerifyError(
+            f"the reference of {op} does not give what its type rule says",
+            where=repr(value.name),
+            expected=f"{value.dtype}{list(expected)}",
+            got=f"{array.dtype}{list(array.shape)}",
+        )

@@ -23,6 +23,9 @@ Scalars = Sequence[Expr]
 Body = Callable[[Scalars, Attrs], Expr]
 TypeRule = Callable[[Sequence[TensorType], Attrs], DType]
 
+BODIES: dict[str, Body] = {}
+"""The scalar expression of each pointwise operator, by name."""
+
 
 def _arity(types: Types, arity: int) -> list[TensorType]:
     if len(types) != arity:
@@ -63,6 +66,7 @@ def pointwise(
         value = reference(*(wide(a) for a in arrays), **attrs)
         return (np.asarray(value).astype(result(types, attrs).numpy),)
 
+    BODIES[name] = body
     return register(OpDef(name, "pointwise", infer, numpy, compute=tensor_expression))
 
 
@@ -270,14 +274,17 @@ activation(
 )
 activation(
     "selu",
-    lambda x, a: _c(a["gamma"], x[0])
-    * select(x[0] > 0, x[0], _c(a["alpha"], x[0]) * (call("exp", x[0]) - _c(1, x[0]))),
+    lambda x, a: (
+        _c(a["gamma"], x[0]) * select(x[0] > 0, x[0], _c(a["alpha"], x[0]) * (call("exp", x[0]) - _c(1, x[0])))
+    ),
     lambda x, alpha, gamma: gamma * np.where(x > 0, x, alpha * (np.exp(x) - 1)),
 )
 activation(
     "celu",
-    lambda x, a: maximum(x[0], _c(0, x[0]))
-    + minimum(_c(a["alpha"], x[0]) * (call("exp", x[0] / _c(a["alpha"], x[0])) - _c(1, x[0])), _c(0, x[0])),
+    lambda x, a: (
+        maximum(x[0], _c(0, x[0]))
+        + minimum(_c(a["alpha"], x[0]) * (call("exp", x[0] / _c(a["alpha"], x[0])) - _c(1, x[0])), _c(0, x[0]))
+    ),
     lambda x, alpha: np.maximum(x, 0) + np.minimum(0, alpha * (np.exp(x / alpha) - 1)),
 )
 activation("softplus", lambda x, _: _softplus(x[0]), _softplus_numpy)

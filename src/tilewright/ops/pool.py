@@ -36,8 +36,9 @@ def pooled_extent(extent: Expr, kernel: int, before: int, after: int, stride: in
     if ceil and (number - 1) * stride >= static_value(extent) + before:
         number -= 1
     if number < 1:
-        raise ShapeError("the window is larger than the padded input", expected=f"at most {extent + before + after}",
-                         got=span)  # fmt: skip
+        raise ShapeError(
+            "the window is larger than the padded input", expected=f"at most {extent + before + after}", got=span
+        )
     return const(number)
 
 
@@ -60,10 +61,17 @@ def _infer_shape(types: Types, attrs: Attrs) -> TensorType:
         raise ShapeError("kernel, strides and dilations must be positive and pads not negative")
     pads = attrs["pads"]
     spatial = tuple(
-        pooled_extent(x.shape[2 + k], attrs["kernel"][k], pads[k], pads[rank + k], attrs["strides"][k],
-                      attrs["dilations"][k], bool(attrs.get("ceil_mode")))
+        pooled_extent(
+            x.shape[2 + k],
+            attrs["kernel"][k],
+            pads[k],
+            pads[rank + k],
+            attrs["strides"][k],
+            attrs["dilations"][k],
+            bool(attrs.get("ceil_mode")),
+        )
         for k in range(rank)
-    )  # fmt: skip
+    )
     return TensorType(x.dtype, (*x.shape[:2], *spatial))
 
 
@@ -88,8 +96,7 @@ def _windows(x: Tensor, attrs: Attrs, out: TensorType, fill: Expr, reducer: Any,
     taps = [te.reduce_axis(attrs["kernel"][k], KERNEL[rank][k]) for k in range(rank)]
 
     def element(n: Expr, c: Expr, *space: Expr) -> Any:
-        at = [p * s + t.var * d
-              for p, s, t, d in zip(space, attrs["strides"], taps, attrs["dilations"], strict=True)]  # fmt: skip
+        at = [p * s + t.var * d for p, s, t, d in zip(space, attrs["strides"], taps, attrs["dilations"], strict=True)]
         return reducer(value(padded[(n, c, *at)]), axis=taps)
 
     result: Tensor = te.compute(out.shape, labelled(element, ("n", "c", *SPATIAL[rank])), name=name)
@@ -119,8 +126,10 @@ def _window_views(x: Any, attrs: Attrs, fill: Any, out: Sequence[int]) -> list[A
     padded = np.pad(x, widths, constant_values=fill)
     views = []
     for taps in itertools.product(*(range(k) for k in attrs["kernel"])):
-        window = tuple(slice(t * d, t * d + (o - 1) * s + 1, s)
-                       for t, d, o, s in zip(taps, attrs["dilations"], out, attrs["strides"], strict=True))  # fmt: skip
+        window = tuple(
+            slice(t * d, t * d + (o - 1) * s + 1, s)
+            for t, d, o, s in zip(taps, attrs["dilations"], out, attrs["strides"], strict=True)
+        )
         views.append(padded[(slice(None), slice(None), *window)])
     return views
 

@@ -1,4 +1,4 @@
-"""Operators that move elements without computing: reshape, transpose, broadcast, concat, slice, pad, tile, constants."""
+"""Operators that move elements without computing: reshape, transpose, broadcast, concat, slice, pad, tile."""
 
 from __future__ import annotations
 
@@ -308,15 +308,18 @@ def _pad_compute(inputs: Tensors, attrs: Attrs, out: Out) -> tuple[Tensor, ...]:
     def element(*point: Expr) -> Expr:
         index = [p - b if q else p for p, b, q in zip(point, before, padded, strict=True)]
         if attrs["mode"] != "constant":
-            return x[tuple(_wrapped(i, d, attrs["mode"]) if q else i
-                           for i, d, q in zip(index, x.shape, padded, strict=True))]  # fmt: skip
+            return x[
+                tuple(_wrapped(i, d, attrs["mode"]) if q else i for i, d, q in zip(index, x.shape, padded, strict=True))
+            ]
         inside: Expr = const(True)
         for i, d, b, a, q in zip(index, x.shape, before, after, padded, strict=True):
             if q and not is_const(b, 0):
                 inside = inside & (i >= 0)
             if q and not is_const(a, 0):
                 inside = inside & (i < d)
-        value = fill[tuple(const(0) for _ in fill.shape)] if fill is not None else scalar(attrs.get("value", 0), x.dtype)
+        value = (
+            fill[tuple(const(0) for _ in fill.shape)] if fill is not None else scalar(attrs.get("value", 0), x.dtype)
+        )
         return select(inside, x[tuple(index)], value)
 
     return (compute(out[0].shape, element, name="pad"),)
@@ -355,8 +358,10 @@ def _range_compute(inputs: Tensors, attrs: Attrs, out: Out) -> tuple[Tensor, ...
     def element(i: Expr) -> Expr:
         from tilewright.ir.expr import cast
 
-        start, step = (v if isinstance(v, Expr) and not isinstance(v, Const) else scalar(_number(v), t)
-                       for v in (attrs["start"], attrs["step"]))  # fmt: skip
+        start, step = (
+            v if isinstance(v, Expr) and not isinstance(v, Const) else scalar(_number(v), t)
+            for v in (attrs["start"], attrs["step"])
+        )
         return cast(i, t) * cast(step, t) + cast(start, t)
 
     return (compute(type.shape, element, name="range"),)

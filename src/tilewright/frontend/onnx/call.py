@@ -129,13 +129,13 @@ class Call:
             raise ModelError(f"attribute {name} must be a list of integers", got=value)
         return value
 
-    def int(self, name: str, default: Any) -> Any:
+    def integer(self, name: str, default: Any) -> Any:
         value = self.attr(name, default)
         if value is not None and not isinstance(value, int):
             raise ModelError(f"attribute {name} must be an integer", got=value)
         return value
 
-    def float(self, name: str, default: Any) -> Any:
+    def real(self, name: str, default: Any) -> Any:
         value = self.attr(name, default)
         if value is not None and not isinstance(value, int | float):
             raise ModelError(f"attribute {name} must be a number", got=value)

@@ -15,7 +15,7 @@ from tilewright.frontend.onnx.functions import check_attributes
 from tilewright.frontend.onnx.registry import find
 from tilewright.frontend.onnx.scope import Item, known_item, object_array
 from tilewright.ir.dtype import DType
-from tilewright.ir.expr import Expr, as_int, equal, maximum, minimum
+from tilewright.ir.expr import Expr, as_int, maximum, minimum
 from tilewright.ir.expr import call as apply
 from tilewright.ir.graph import GraphBuilder, Value
 from tilewright.ops.interpret import evaluate_attr
@@ -98,7 +98,7 @@ def _as_objects(a: Any) -> Any:
 
 
 def _objects(array: Any) -> Any:
-    return array if array.dtype == object else object_array([v for v in array.reshape(-1).tolist()], array.shape)
+    return array if array.dtype == object else object_array(array.reshape(-1).tolist(), array.shape)
 
 
 def _result_type(call: Call) -> DType:
@@ -142,9 +142,9 @@ def _decide(condition: Any) -> bool | None:
 def _compare(name: str) -> Callable[..., Any]:
     def decide(a: Any, b: Any) -> bool | None:
         if not isinstance(a, Expr) and not isinstance(b, Expr):
-            return {"eq": a == b, "lt": a < b, "gt": a > b, "le": a <= b, "ge": a >= b}[name]
+            return bool({"eq": a == b, "lt": a < b, "gt": a > b, "le": a <= b, "ge": a >= b}[name])
         negated = {"eq": "ne", "lt": "ge", "gt": "le", "le": "gt", "ge": "lt"}[name]
-        if (equal(a, b) if name == "eq" else apply(name, a, b)) is not None and prove(apply(name, a, b)):
+        if prove(apply(name, a, b)):
             return True
         return False if prove(apply(negated, a, b)) else None
 
@@ -191,12 +191,12 @@ def _reduce(f: Callable[[Any, Any], Any], start: Any) -> Callable[..., Any]:
         chosen = axes.reshape(-1).tolist() if axes is not None else call.ints("axes")
         if a.ndim != 1 or (chosen is not None and chosen not in ([0], [-1])):
             return None
-        if not chosen and call.int("noop_with_empty_axes", 0):
+        if not chosen and call.integer("noop_with_empty_axes", 0):
             return None
         total = start
         for v in a.tolist():
             total = f(total, v)
-        return object_array([total], (1,) if call.int("keepdims", 1) else ())
+        return object_array([total], (1,) if call.integer("keepdims", 1) else ())
 
     return run
 
@@ -207,6 +207,8 @@ def _range(call: Call, start: Any, limit: Any, delta: Any) -> Any:
         return None
     return object_array(list(np.arange(*numbers)))
 
+
+_MOVERS = "Concat Gather GatherElements GatherND Reshape Squeeze Unsqueeze Slice Split Transpose Expand Tile Flatten"
 
 _HANDLERS: dict[str, Callable[..., Any]] = {
     "Add": _elementwise(lambda a, b: a + b),
@@ -229,7 +231,7 @@ _HANDLERS: dict[str, Callable[..., Any]] = {
     "ReduceProd": _reduce(lambda a, b: a * b, 1),
     "ReduceSum": _reduce(lambda a, b: a + b, 0),
     "ReduceMax": _reduce(lambda a, b: _fold_pairs(maximum, (a, b)), 0),
-    **dict.fromkeys("Concat Gather GatherElements GatherND Reshape Squeeze Unsqueeze Slice Split Transpose Expand Tile Flatten".split(), _rearranged),
+    **dict.fromkeys(_MOVERS.split(), _rearranged),
 }
 
 

@@ -111,7 +111,7 @@ def schema_body(call: Call) -> onnx.FunctionProto | None:
     except onnx.defs.SchemaError:
         return None
     if schema.has_function:
-        return schema.function_body  # type: ignore[no-any-return]
+        return schema.function_body
     if not schema.has_context_dependent_function:
         return None
     types = [_type_proto(call, i).SerializeToString() for i in range(len(call.items))]

@@ -41,9 +41,7 @@ class Imported:
     weights: dict[str, Any]
 
 
-def import_onnx(
-    model: onnx.ModelProto | bytes | str | Path, dims: Mapping[str, int] | None = None
-) -> Imported:
+def import_onnx(model: onnx.ModelProto | bytes | str | Path, dims: Mapping[str, int] | None = None) -> Imported:
     """Read a model. `dims` fixes symbolic dimensions by name.
 
     Raises ModelError (UnsupportedError for what Tilewright lacks), which lists everything that is wrong.
@@ -91,8 +89,11 @@ class _Importer:
 
     def initializers(self, graph: onnx.GraphProto, scope: Scope) -> None:
         for sparse in graph.sparse_initializer:
-            self.problems.add(UnsupportedError("sparse initializers are not supported",
-                                               where=self.where(f"initializer {sparse.values.name!r}")))  # fmt: skip
+            self.problems.add(
+                UnsupportedError(
+                    "sparse initializers are not supported", where=self.where(f"initializer {sparse.values.name!r}")
+                )
+            )
         for tensor in graph.initializer:
             where = self.where(f"initializer {tensor.name!r}")
             try:
@@ -121,8 +122,14 @@ class _Importer:
                 self.problems.add(_located(error, where))
         unknown = [name for name in self.fixed if name not in symbols.found]
         if unknown and not self.problems:
-            self.problems.add(ModelError("no dimension of the inputs has this name", where=self.loaded.label,
-                                         expected=", ".join(symbols.found) or "none", got=", ".join(unknown)))  # fmt: skip
+            self.problems.add(
+                ModelError(
+                    "no dimension of the inputs has this name",
+                    where=self.loaded.label,
+                    expected=", ".join(symbols.found) or "none",
+                    got=", ".join(unknown),
+                )
+            )
 
     def input_type(self, info: onnx.ValueInfoProto, symbols: Symbols, where: str) -> TensorType:
         kind = info.type.WhichOneof("value")
@@ -156,8 +163,14 @@ class _Importer:
                 continue
             declared = info.type.tensor_type.elem_type if info.type.HasField("tensor_type") else 0
             if declared and element_type(declared, where) is not item.dtype:
-                self.problems.add(ModelError("the output's element type is not what the nodes compute", where=where,
-                                             expected=element_type(declared), got=item.dtype))  # fmt: skip
+                self.problems.add(
+                    ModelError(
+                        "the output's element type is not what the nodes compute",
+                        where=where,
+                        expected=element_type(declared),
+                        got=item.dtype,
+                    )
+                )
             found.append((info.name, self.call(None, scope, info.name).materialize(item)))
         if not graph.output:
             self.problems.add(ModelError("the model has no outputs", where=self.loaded.label))
@@ -166,7 +179,7 @@ class _Importer:
     # --- nodes --------------------------------------------------------------------------------------------------------
 
     def nodes(self, nodes: Sequence[onnx.NodeProto], scope: Scope, attributes: Mapping[str, Any], depth: int) -> None:
-        """Walk a graph's or a function's nodes; problems are noted, and what depends on a failed node is passed over."""
+        """Walk a graph's or a function's nodes; problems are noted, what depends on a failed node is passed over."""
         for position, node in enumerate(nodes):
             self.visited += 1
             if self.visited > MAX_NODES:
@@ -183,9 +196,7 @@ class _Importer:
                 self.problems.add(ModelError("the node nests too deeply", where=where))
                 scope.failed.update(node.output)
 
-    def node(
-        self, node: onnx.NodeProto, scope: Scope, attributes: Mapping[str, Any], depth: int, where: str
-    ) -> None:
+    def node(self, node: onnx.NodeProto, scope: Scope, attributes: Mapping[str, Any], depth: int, where: str) -> None:
         taken = [name for name in node.output if name and (name in scope.items or name in scope.failed)]
         if taken or len(set(filter(None, node.output))) != len(list(filter(None, node.output))):
             raise ModelError("the node computes a value that exists already", got=", ".join(taken) or node.output)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import onnx
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from tilewright.support.errors import ModelError, UnsupportedError
 
@@ -63,6 +63,10 @@ def _opsets(model: onnx.ModelProto, label: str) -> dict[str, int]:
     latest = onnx.defs.onnx_opset_version()
     version = opsets.setdefault("", latest if opsets else 1)
     if not MIN_OPSET <= version <= latest:
-        raise UnsupportedError("the version of the operator set is not supported", where=label,
-                               expected=f"{MIN_OPSET} to {latest}", got=version)  # fmt: skip
+        raise UnsupportedError(
+            "the version of the operator set is not supported",
+            where=label,
+            expected=f"{MIN_OPSET} to {latest}",
+            got=version,
+        )
     return opsets

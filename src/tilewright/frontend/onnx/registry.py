@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from tilewright.frontend.onnx.call import Call
+from tilewright.frontend.onnx.scope import Item
 from tilewright.ir.graph import Value
 
-Result = Value | Sequence[Value | None]
+Result = Value | Sequence[Value | Item | None]
 Rule = Callable[[Call], Result]
 
 RULES: dict[str, Rule] = {}

@@ -79,8 +79,12 @@ def to_array(tensor: onnx.TensorProto, where: str, folder: Path | None) -> Any:
     else:
         return _from_field(tensor, t, shape, count, where)
     if len(raw) != _packed_bytes(t, count):
-        raise ModelError("the tensor's data has the wrong length", where=where,
-                         expected=f"{_packed_bytes(t, count)} bytes for {t}{list(shape)}", got=f"{len(raw)} bytes")  # fmt: skip
+        raise ModelError(
+            "the tensor's data has the wrong length",
+            where=where,
+            expected=f"{_packed_bytes(t, count)} bytes for {t}{list(shape)}",
+            got=f"{len(raw)} bytes",
+        )
     if t.bits == 4:
         return _unpack4(np.frombuffer(raw, np.uint8), t, count).reshape(shape)
     array = np.frombuffer(raw, t.numpy.newbyteorder("<") if t.itemsize > 1 and t.name != "bf16" else t.numpy)
@@ -104,8 +108,12 @@ def _from_field(tensor: onnx.TensorProto, t: DType, shape: tuple[int, ...], coun
     values = getattr(tensor, _FIELDS.get(tensor.data_type, "int32_data"))
     expected = (count + 1) // 2 if t.bits == 4 and len(values) != count else count
     if len(values) != expected:
-        raise ModelError("the tensor's data has the wrong length", where=where,
-                         expected=f"{expected} elements for {t}{list(shape)}", got=f"{len(values)}")  # fmt: skip
+        raise ModelError(
+            "the tensor's data has the wrong length",
+            where=where,
+            expected=f"{expected} elements for {t}{list(shape)}",
+            got=f"{len(values)}",
+        )
     array = np.array(values)
     if t.bits == 4:
         return _unpack4(array.astype(np.uint8), t, count).reshape(shape)
@@ -119,8 +127,9 @@ def _external(tensor: onnx.TensorProto, where: str, folder: Path | None, expecte
     entries = {e.key: e.value for e in tensor.external_data}
     location = entries.get("location", "")
     if folder is None:
-        raise ModelError("the tensor's data is in another file, but the model was not read from a file", where=where,
-                         got=location)  # fmt: skip
+        raise ModelError(
+            "the tensor's data is in another file, but the model was not read from a file", where=where, got=location
+        )
     path = _inside(folder, location, where)
     try:
         offset = int(entries.get("offset") or 0)
@@ -129,8 +138,12 @@ def _external(tensor: onnx.TensorProto, where: str, folder: Path | None, expecte
         raise ModelError("the place of the tensor's external data is not a number", where=where) from None
     size = path.stat().st_size
     if offset < 0 or length != expected or offset + length > size:
-        raise ModelError("the tensor's external data does not fit its file", where=where,
-                         expected=f"{expected} bytes at {offset} within {size} of {location!r}", got=length)  # fmt: skip
+        raise ModelError(
+            "the tensor's external data does not fit its file",
+            where=where,
+            expected=f"{expected} bytes at {offset} within {size} of {location!r}",
+            got=length,
+        )
     if not expected:
         return b""
     return np.memmap(path, np.uint8, "r", offset, (expected,))

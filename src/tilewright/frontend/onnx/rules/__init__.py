@@ -2,6 +2,34 @@
 
 from __future__ import annotations
 
-from tilewright.frontend.onnx.rules import constants, contraction, index, norm, pointwise, pool, reduce, rnn, shape
+from tilewright.frontend.onnx.rules import (
+    constants,
+    contraction,
+    einsum,
+    index,
+    norm,
+    pointwise,
+    pool,
+    quant,
+    reduce,
+    resize,
+    rnn,
+    scan,
+    shape,
+)
 
-__all__ = ["constants", "contraction", "index", "norm", "pointwise", "pool", "reduce", "rnn", "shape"]
+__all__ = [
+    "constants",
+    "contraction",
+    "einsum",
+    "index",
+    "norm",
+    "pointwise",
+    "pool",
+    "quant",
+    "reduce",
+    "resize",
+    "rnn",
+    "scan",
+    "shape",
+]

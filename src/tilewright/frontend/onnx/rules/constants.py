@@ -59,7 +59,7 @@ def filled(n: Call, fill: Any, t: DType, shape: list[Any]) -> Any:
     if count is not None and count <= MAX_CONSTANT:
         return [known_item(np.full([int(as_int(d) or 0) for d in type.shape], fill), t)]
     if count is not None and t.is_float and count * t.itemsize <= MAX_FILLED:
-        array = np.broadcast_to(np.asarray(fill, t.numpy), [as_int(d) for d in type.shape])
+        array = np.broadcast_to(np.asarray(fill, t.numpy), [int(as_int(d) or 0) for d in type.shape])
         return [known_item(array, t, weight=True)]
     return n.emit("broadcast", n.constant(fill, t), shape=type.shape)
 
@@ -68,7 +68,7 @@ def filled(n: Call, fill: Any, t: DType, shape: list[Any]) -> Any:
 def shape(n: Call) -> list[Item]:
     given = n.shape(0)
     rank = len(given)
-    start, end = n.int("start", 0), n.int("end", rank)
+    start, end = n.integer("start", 0), n.integer("end", rank)
     start = min(max(start + rank if start < 0 else start, 0), rank)
     end = min(max(end + rank if end < 0 else end, 0), rank)
     return [known_item(object_array(list(given[start:end])), i64)]
@@ -104,10 +104,8 @@ def _plain(v: Any) -> Any:
 
 @rule("EyeLike")
 def eye_like(n: Call) -> Value:
-    t = n.dtype(0) if n.attr("dtype") is None else element_type(n.int("dtype", 1))
+    t = n.dtype(0) if n.attr("dtype") is None else element_type(n.integer("dtype", 1))
     if n.rank(0) != 2:
         raise ShapeError("EyeLike needs a matrix", got=n.type(0))
     rows, columns = n.shape(0)
-    return n.emit("eye", rows=rows, columns=columns, k=n.int("k", 0), dtype=t)
-
-
+    return n.emit("eye", rows=rows, columns=columns, k=n.integer("k", 0), dtype=t)

@@ -40,8 +40,8 @@ def product(n: Call, a: Value, b: Value) -> Value:
 def gemm(n: Call) -> Value:
     if n.rank(0) != 2 or n.rank(1) != 2:
         raise ShapeError("Gemm needs matrices", got=f"{n.type(0)} and {n.type(1)}")
-    alpha, beta = n.float("alpha", 1.0), n.float("beta", 1.0)
-    swap_a, swap_b = bool(n.int("transA", 0)), bool(n.int("transB", 0))
+    alpha, beta = n.real("alpha", 1.0), n.real("beta", 1.0)
+    swap_a, swap_b = bool(n.integer("transA", 0)), bool(n.integer("transB", 0))
     result = n.emit("matmul", n.value(0), n.value(1), transpose_a=swap_a, transpose_b=swap_b)
     result = scaled(n, result, alpha)
     if not n.has(2) or beta == 0:
@@ -112,8 +112,9 @@ def convolve(n: Call, x: Value, w: Value) -> Value:
     if len(strides) != rank or len(dilations) != rank:
         raise ShapeError("strides and dilations need one entry for each spatial dimension", expected=rank)
     pads = same_pads(n, x.shape[2:], kernel, strides, dilations)
-    return n.emit("conv", x, w, strides=tuple(strides), dilations=tuple(dilations), pads=tuple(pads),
-                  groups=n.int("group", 1))  # fmt: skip
+    return n.emit(
+        "conv", x, w, strides=tuple(strides), dilations=tuple(dilations), pads=tuple(pads), groups=n.integer("group", 1)
+    )
 
 
 def add_bias(n: Call, x: Value, bias: Value | None) -> Value:
@@ -140,13 +141,26 @@ def conv_transpose(n: Call) -> Value:
     strides, dilations = n.ints("strides", [1] * rank) or [], n.ints("dilations", [1] * rank) or []
     extra = n.ints("output_padding", [0] * rank) or []
     pads = _transposed_pads(n, x, kernel, strides, dilations, extra)
-    result = n.emit("conv_transpose", x, w, strides=tuple(strides), dilations=tuple(dilations), 
-                    pads=tuple(max(p, 0) for p in pads), groups=n.int("group", 1),
-                    output_padding=tuple(extra))  # fmt: skip
+    result = n.emit(
+        "conv_transpose",
+        x,
+        w,
+        strides=tuple(strides),
+        dilations=tuple(dilations),
+        pads=tuple(max(p, 0) for p in pads),
+        groups=n.integer("group", 1),
+        output_padding=tuple(extra),
+    )
     wider = [max(-p, 0) for p in pads]  # a negative pad widens the result by zeros
     if any(wider):
-        result = n.emit("pad", result, before=dims([0, 0, *wider[:rank]]), after=dims([0, 0, *wider[rank:]]),
-                        mode="constant", value=0)  # fmt: skip
+        result = n.emit(
+            "pad",
+            result,
+            before=dims([0, 0, *wider[:rank]]),
+            after=dims([0, 0, *wider[rank:]]),
+            mode="constant",
+            value=0,
+        )
     return add_bias(n, result, n.optional(2))
 
 

@@ -17,14 +17,17 @@ from tilewright.support.errors import ShapeError, UnsupportedError
 def gather(n: Call) -> Value:
     """One known index is a slice; any other indices gather."""
     x = n.value(0)
-    axis = axis_of(n.int("axis", 0), x.type.rank)
+    axis = axis_of(n.integer("axis", 0), x.type.rank)
     indices = n.known(1)
     extent = as_int(x.shape[axis])
     if indices is not None and indices.dtype != object and n.dtype(1).is_int and indices.size:
         low, high = int(indices.min()), int(indices.max())
         if extent is not None and not -extent <= low <= high < extent:
-            raise ShapeError("an index is outside the dimension", expected=f"from {-extent} to {extent - 1}",
-                             got=low if low < -extent else high)  # fmt: skip
+            raise ShapeError(
+                "an index is outside the dimension",
+                expected=f"from {-extent} to {extent - 1}",
+                got=low if low < -extent else high,
+            )
         if indices.size == 1 and (extent is not None or low >= 0):
             begin = low if low >= 0 else low + (extent or 0)
             part = n.slice(x, axis, begin, 1)
@@ -41,12 +44,12 @@ def _dims(values: Any) -> Any:
 
 @rule("GatherElements")
 def gather_elements(n: Call) -> Value:
-    return n.emit("gather_elements", n.value(0), n.value(1), axis=axis_of(n.int("axis", 0), n.rank(0)))
+    return n.emit("gather_elements", n.value(0), n.value(1), axis=axis_of(n.integer("axis", 0), n.rank(0)))
 
 
 @rule("GatherND")
 def gather_nd(n: Call) -> Value:
-    return n.emit("gather_nd", n.value(0), n.value(1), batch_dims=n.int("batch_dims", 0))
+    return n.emit("gather_nd", n.value(0), n.value(1), batch_dims=n.integer("batch_dims", 0))
 
 
 @rule("OneHot")
@@ -55,7 +58,5 @@ def one_hot(n: Call) -> Value:
     if depth is None or int(depth) < 1:
         raise UnsupportedError("OneHot needs a positive depth", got=depth)
     indices = n.value(0) if n.dtype(0).is_int else n.cast(n.value(0), i64)
-    axis = axis_of(n.int("axis", -1), n.rank(0) + 1)
+    axis = axis_of(n.integer("axis", -1), n.rank(0) + 1)
     return n.emit("one_hot", indices, n.value(2), axis=axis, depth=int(depth))
-
-

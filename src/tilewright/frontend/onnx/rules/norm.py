@@ -21,7 +21,7 @@ def softmax(n: Call) -> Value:
     op = "softmax" if n.node.op_type == "Softmax" else "log_softmax"
     x = n.value(0)
     rank = x.type.rank
-    axis = axis_of(n.int("axis", -1 if n.opset >= 13 else 1), rank)
+    axis = axis_of(n.integer("axis", -1 if n.opset >= 13 else 1), rank)
     if n.opset >= 13 or axis == rank - 1:
         return n.emit(op, x, axis=axis)
     flat = n.reshape(x, (product(x.shape[:axis]), product(x.shape[axis:])))
@@ -32,10 +32,10 @@ def softmax(n: Call) -> Value:
 def batch_norm(n: Call) -> list[Value]:
     """x * a + b with a = scale / sqrt(var + epsilon), b = bias - mean * a: both depend on weights alone."""
     x, scale, bias, mean, var = (n.value(i) for i in range(5))
-    epsilon = n.float("epsilon", 1e-5)
-    momentum = n.float("momentum", 0.9)
+    epsilon = n.real("epsilon", 1e-5)
+    momentum = n.real("momentum", 0.9)
     n.attr("spatial")
-    if n.int("training_mode", 0):
+    if n.integer("training_mode", 0):
         return _training(n, x, scale, bias, mean, var, epsilon, momentum)
     if n.outputs > 1 and any(n.node.output[1:]):
         raise UnsupportedError("the statistics of BatchNormalization are not supported")
@@ -73,9 +73,9 @@ def _training(
 @rule("LayerNormalization")
 def layer_norm(n: Call) -> list[Value]:
     x, scale, bias = n.value(0), n.optional(1), n.optional(2)
-    axis = axis_of(n.int("axis", -1), x.type.rank)
-    epsilon = n.float("epsilon", 1e-5)
-    work = element_type(n.int("stash_type", 1))
+    axis = axis_of(n.integer("axis", -1), x.type.rank)
+    epsilon = n.real("epsilon", 1e-5)
+    work = element_type(n.integer("stash_type", 1))
     results = [n.emit("layer_norm", x, scale, bias, axis=axis, epsilon=epsilon)]
     if n.outputs > 1:
         axes = tuple(range(axis, x.type.rank))
@@ -93,13 +93,13 @@ def _inverse_deviation(n: Call, x: Value, mean: Value, axes: Sequence[int], epsi
 
 @rule("RMSNormalization")
 def rms_norm(n: Call) -> Value:
-    n.int("stash_type", 1)
-    axis = axis_of(n.int("axis", -1), n.rank(0))
+    n.integer("stash_type", 1)
+    axis = axis_of(n.integer("axis", -1), n.rank(0))
     x, scale = n.value(0), n.value(1)
     if scale.dtype is not x.dtype:
-        y = n.emit("rms_norm", x, axis=axis, epsilon=n.float("epsilon", 1e-5))
+        y = n.emit("rms_norm", x, axis=axis, epsilon=n.real("epsilon", 1e-5))
         return n.emit("mul", n.cast(y, scale.dtype), scale)
-    return n.emit("rms_norm", x, scale, axis=axis, epsilon=n.float("epsilon", 1e-5))
+    return n.emit("rms_norm", x, scale, axis=axis, epsilon=n.real("epsilon", 1e-5))
 
 
 @rule("InstanceNormalization")
@@ -107,7 +107,7 @@ def instance_norm(n: Call) -> Value:
     x, scale, bias = n.value(0), n.value(1), n.value(2)
     if x.type.rank < 3:
         raise ShapeError("instance normalisation needs spatial dimensions", got=x.type)
-    y = n.emit("layer_norm", x, axis=2, epsilon=n.float("epsilon", 1e-5))
+    y = n.emit("layer_norm", x, axis=2, epsilon=n.real("epsilon", 1e-5))
     return n.emit("add", n.emit("mul", y, channels(n, scale, x.type.rank)), channels(n, bias, x.type.rank))
 
 
@@ -115,13 +115,13 @@ def instance_norm(n: Call) -> Value:
 def group_norm(n: Call) -> Value:
     """Before opset 21 scale and bias have one entry for each group, then one for each channel."""
     x, scale, bias = n.value(0), n.value(1), n.value(2)
-    groups = n.int("num_groups", 0)
-    n.int("stash_type", 1)
+    groups = n.integer("num_groups", 0)
+    n.integer("stash_type", 1)
     per = divide([x.shape[1]], [const(groups)]) if groups > 0 and x.type.rank >= 3 else None
     if per is None:
         raise ShapeError("the channels do not divide into groups", expected=groups, got=x.type)
     grouped = n.reshape(x, (x.shape[0], groups, per, *x.shape[2:]))
-    y = n.emit("layer_norm", grouped, axis=2, epsilon=n.float("epsilon", 1e-5))
+    y = n.emit("layer_norm", grouped, axis=2, epsilon=n.real("epsilon", 1e-5))
     if n.opset < 21:
         y = n.emit("add", n.emit("mul", y, channels(n, scale, y.type.rank)), channels(n, bias, y.type.rank))
         return n.reshape(y, x.shape)
@@ -131,8 +131,14 @@ def group_norm(n: Call) -> Value:
 
 @rule("LRN")
 def lrn(n: Call) -> Value:
-    return n.emit("lrn", n.value(0), size=n.int("size", 1), alpha=n.float("alpha", 1e-4), beta=n.float("beta", 0.75),
-                  bias=n.float("bias", 1.0))  # fmt: skip
+    return n.emit(
+        "lrn",
+        n.value(0),
+        size=n.integer("size", 1),
+        alpha=n.real("alpha", 1e-4),
+        beta=n.real("beta", 0.75),
+        bias=n.real("bias", 1.0),
+    )
 
 
 @rule("MeanVarianceNormalization")
@@ -150,12 +156,10 @@ def mean_variance(n: Call) -> Value:
 def lp_normalization(n: Call) -> Value:
     """x divided by its norm along an axis; zero where the norm is zero."""
     x = n.value(0)
-    axis, p = axis_of(n.int("axis", -1), x.type.rank), n.int("p", 2)
+    axis, p = axis_of(n.integer("axis", -1), x.type.rank), n.integer("p", 2)
     powered = n.emit("abs", x) if p == 1 else n.emit("mul", x, x)
     norm = n.emit("reduce_sum", powered, axes=(axis,), keepdims=True)
     if p == 2:
         norm = n.emit("sqrt", norm)
     empty = n.emit("eq", norm, n.like(0.0, norm))
     return n.emit("select", empty, n.like(0.0, x), n.emit("div", x, norm))
-
-

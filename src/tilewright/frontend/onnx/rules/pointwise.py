@@ -86,7 +86,7 @@ def _binary(op: str) -> Callable[[Call], Value]:
 
 
 def _with_attributes(op: str, defaults: dict[str, float]) -> Callable[[Call], Value]:
-    return lambda n: n.emit(op, n.value(0), **{name: n.float(name, value) for name, value in defaults.items()})
+    return lambda n: n.emit(op, n.value(0), **{name: n.real(name, value) for name, value in defaults.items()})
 
 
 for _onnx, _ours in _UNARY.items():
@@ -111,7 +111,7 @@ def div(n: Call) -> Value:
 @rule("Mod")
 def mod(n: Call) -> Value:
     """fmod 0: the sign of the divisor; fmod 1: the sign of the dividend, as in C."""
-    fmod = n.int("fmod", 0)
+    fmod = n.integer("fmod", 0)
     if n.dtype(0).is_float:
         rest = n.emit("fmod", n.value(0), n.value(1))
         if fmod:
@@ -196,7 +196,7 @@ def clip(n: Call) -> Value:
     """Bounds are attributes (before opset 11) or inputs, which become attributes when they are known."""
     x = n.value(0)
     if n.opset < 11:
-        return n.emit("clip", x, min=n.float("min", None), max=n.float("max", None))
+        return n.emit("clip", x, min=n.real("min", None), max=n.real("max", None))
     bounds: dict[str, Any] = {}
     for i, (name, op) in enumerate((("min", "max"), ("max", "min")), 1):
         known = n.known(i)
@@ -225,12 +225,12 @@ def gelu(n: Call) -> Value:
 def shrink(n: Call) -> Value:
     x = n.value(0)
     work = x if x.dtype.is_float else n.cast(x, f32)
-    return n.cast(n.emit("shrink", work, lambd=n.float("lambd", 0.5), bias=n.float("bias", 0.0)), x.dtype)
+    return n.cast(n.emit("shrink", work, lambd=n.real("lambd", 0.5), bias=n.real("bias", 0.0)), x.dtype)
 
 
 @rule("IsInf")
 def is_inf(n: Call) -> Value:
-    positive, negative = bool(n.int("detect_positive", 1)), bool(n.int("detect_negative", 1))
+    positive, negative = bool(n.integer("detect_positive", 1)), bool(n.integer("detect_negative", 1))
     return n.emit("detect_inf", n.value(0), positive=positive, negative=negative)
 
 
@@ -238,7 +238,7 @@ def is_inf(n: Call) -> Value:
 def cast(n: Call) -> Value:
     n.attr("saturate")  # for 8-bit floats only
     n.attr("round_mode")
-    return _cast(n, n.value(0), element_type(n.int("to", 0)))
+    return _cast(n, n.value(0), element_type(n.integer("to", 0)))
 
 
 @rule("CastLike")
@@ -258,7 +258,7 @@ def _cast(n: Call, x: Value, to: Any) -> Value:
 
 @rule("BitCast")
 def bit_cast(n: Call) -> Value:
-    to = element_type(n.int("to", 0))
+    to = element_type(n.integer("to", 0))
     if to.bits != n.dtype(0).bits or boolean in (to, n.dtype(0)):
         raise UnsupportedError("BitCast between types of different widths, or bool, is not supported")
     return n.emit("copy", n.value(0)) if to is n.dtype(0) else n.emit("cast", n.value(0), dtype=to, bits=True)
@@ -287,11 +287,9 @@ def identity(n: Call) -> Any:
 def hardmax(n: Call) -> Value:
     """One where the first maximum is."""
     x = n.value(0)
-    axis = n.int("axis", -1 if n.opset >= 13 else 1) % max(x.type.rank, 1)
+    axis = n.integer("axis", -1 if n.opset >= 13 else 1) % max(x.type.rank, 1)
     if n.opset < 13 and axis != x.type.rank - 1:
         raise UnsupportedError("Hardmax over several dimensions is not supported")
     index = n.emit("argmax", x, axis=axis, keepdims=False, select_last_index=False)
     values = n.constant([0, 1], x.dtype)
     return n.emit("one_hot", index, values, axis=axis, depth=x.shape[axis])
-
-

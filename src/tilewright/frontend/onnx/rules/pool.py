@@ -20,16 +20,21 @@ def _window(n: Call) -> dict[str, Any]:
     if len(strides) != rank or len(dilations) != rank:
         raise ShapeError("strides and dilations need one entry for each spatial dimension", expected=rank)
     pads = same_pads(n, n.shape(0)[2:], kernel, strides, dilations)
-    ceil = bool(n.int("ceil_mode", 0))
-    return {"kernel": tuple(kernel), "strides": tuple(strides), "dilations": tuple(dilations), "pads": tuple(pads),
-            "ceil_mode": ceil}  # fmt: skip
+    ceil = bool(n.integer("ceil_mode", 0))
+    return {
+        "kernel": tuple(kernel),
+        "strides": tuple(strides),
+        "dilations": tuple(dilations),
+        "pads": tuple(pads),
+        "ceil_mode": ceil,
+    }
 
 
 @rule("MaxPool")
 def max_pool(n: Call) -> list[Value]:
     window = _window(n)
     x = n.value(0)
-    storage = n.int("storage_order", 0)
+    storage = n.integer("storage_order", 0)
     results = [n.emit("max_pool", x, **window)]
     if n.outputs > 1:
         results.append(n.emit("max_pool_indices", x, storage_order=storage, **window))
@@ -38,12 +43,12 @@ def max_pool(n: Call) -> list[Value]:
 
 @rule("AveragePool")
 def average_pool(n: Call) -> Value:
-    return n.emit("avg_pool", n.value(0), count_include_pad=bool(n.int("count_include_pad", 0)), **_window(n))
+    return n.emit("avg_pool", n.value(0), count_include_pad=bool(n.integer("count_include_pad", 0)), **_window(n))
 
 
 @rule("LpPool")
 def lp_pool(n: Call) -> Value:
-    return n.emit("lp_pool", n.value(0), p=n.int("p", 2), **_window(n))
+    return n.emit("lp_pool", n.value(0), p=n.integer("p", 2), **_window(n))
 
 
 @rule("GlobalAveragePool", "GlobalMaxPool")
@@ -61,7 +66,7 @@ def _spatial(n: Call) -> tuple[int, ...]:
 @rule("GlobalLpPool")
 def global_lp_pool(n: Call) -> Value:
     x = n.emit("abs", n.value(0))
-    p = n.int("p", 2)
+    p = n.integer("p", 2)
     powered = n.emit("pow", x, n.like(float(p), x))
     total = n.emit("reduce_sum", powered, axes=_spatial(n), keepdims=True)
     return n.emit("pow", total, n.like(1 / p, total))

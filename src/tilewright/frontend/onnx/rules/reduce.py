@@ -23,7 +23,7 @@ def _axes(n: Call) -> tuple[int, ...] | None:
     """The reduced axes, all of them by default; None when nothing is reduced."""
     if n.opset >= _AXES_AS_INPUT.get(n.node.op_type, 18):
         chosen = n.integers(1, "the axes of a reduction")
-        if not chosen and n.int("noop_with_empty_axes", 0):
+        if not chosen and n.integer("noop_with_empty_axes", 0):
             return None
     else:
         chosen = n.ints("axes")
@@ -33,7 +33,7 @@ def _axes(n: Call) -> tuple[int, ...] | None:
 
 @rule(*_PLAIN)
 def plain(n: Call) -> Value:
-    axes, keepdims = _axes(n), bool(n.int("keepdims", 1))
+    axes, keepdims = _axes(n), bool(n.integer("keepdims", 1))
     if not axes:
         return n.emit("copy", n.value(0))
     return n.emit(_PLAIN[n.node.op_type], n.value(0), axes=axes, keepdims=keepdims)
@@ -43,7 +43,7 @@ def plain(n: Call) -> Value:
 def transformed(n: Call) -> Value:
     """A sum with something pointwise before or after it."""
     x = n.value(0)
-    axes, keepdims = _axes(n), bool(n.int("keepdims", 1))
+    axes, keepdims = _axes(n), bool(n.integer("keepdims", 1))
     kind = n.node.op_type
     if kind == "ReduceL1":
         x = n.emit("abs", x)
@@ -62,7 +62,7 @@ def log_sum_exp(n: Call) -> Value:
     """log(sum(exp(x - max))) + max; a maximum that is not finite is not subtracted."""
     given = n.dtype(0)
     x = n.value(0) if given.is_float else n.cast(n.value(0), f32)
-    axes, keepdims = _axes(n), bool(n.int("keepdims", 1))
+    axes, keepdims = _axes(n), bool(n.integer("keepdims", 1))
     if not axes:
         return n.emit("copy", n.value(0))
     top = n.emit("reduce_max", x, axes=axes, keepdims=True)
@@ -77,6 +77,11 @@ def log_sum_exp(n: Call) -> Value:
 
 @rule("ArgMax", "ArgMin")
 def arg(n: Call) -> Value:
-    axis = axis_of(n.int("axis", 0), n.rank(0))
-    return n.emit("argmax" if n.node.op_type == "ArgMax" else "argmin", n.value(0), axis=axis,
-                  keepdims=bool(n.int("keepdims", 1)), select_last_index=bool(n.int("select_last_index", 0)))  # fmt: skip
+    axis = axis_of(n.integer("axis", 0), n.rank(0))
+    return n.emit(
+        "argmax" if n.node.op_type == "ArgMax" else "argmin",
+        n.value(0),
+        axis=axis,
+        keepdims=bool(n.integer("keepdims", 1)),
+        select_last_index=bool(n.integer("select_last_index", 0)),
+    )

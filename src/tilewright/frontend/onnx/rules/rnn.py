@@ -58,13 +58,13 @@ class Direction:
 def recurrent(n: Call) -> list[Value]:
     kind = n.node.op_type
     hidden = static(n.shape(2)[-1], "the hidden size")
-    if n.int("hidden_size", hidden) != hidden:
-        raise ShapeError("hidden_size is not the weights'", expected=hidden, got=n.int("hidden_size", hidden))
+    if n.integer("hidden_size", hidden) != hidden:
+        raise ShapeError("hidden_size is not the weights'", expected=hidden, got=n.integer("hidden_size", hidden))
     direction = n.text("direction", "forward").lower()
     if direction not in ("forward", "reverse", "bidirectional"):
         raise ModelError("unknown direction", got=direction)
     count = 2 if direction == "bidirectional" else 1
-    batch_first = bool(n.int("layout", 0))
+    batch_first = bool(n.integer("layout", 0))
     x = n.value(0)
     if x.type.rank != 3 or not same_dim(n.shape(1)[0], const(count)):
         raise ShapeError("the input or the weights do not fit the direction", got=f"{x.type} and {n.type(1)}")
@@ -103,7 +103,7 @@ def _direction(n: Call, kind: str, x: Value, d: int, hidden: int, reverse: bool,
         bias = _part(n, n.value(3), d)
         early = n.slice(bias, 0, 0, gates * hidden)
         second = n.slice(bias, 0, gates * hidden, gates * hidden)
-        if kind == "GRU" and n.int("linear_before_reset", 0):
+        if kind == "GRU" and n.integer("linear_before_reset", 0):
             late = n.slice(second, 0, 2 * hidden, hidden)
             zeros = n.emit("broadcast", n.like(0.0, second), shape=(const(hidden),))
             second = n.emit("concat", n.slice(second, 0, 0, 2 * hidden), zeros, axis=0)
@@ -150,21 +150,21 @@ def _activations(n: Call, kind: str, d: int) -> tuple[tuple[str, tuple[tuple[str
             raise UnsupportedError(f"the activation {name} is not supported")
         op, attrs = _OPS[name.lower()]
         # alpha and beta are lists over the activations that have them, in order.
-        values = tuple((a, (alphas if a == "alpha" else betas).pop(0) if (alphas if a == "alpha" else betas) else v)
-                       for a, v in attrs)  # fmt: skip
+        values = tuple(
+            (a, (alphas if a == "alpha" else betas).pop(0) if (alphas if a == "alpha" else betas) else v)
+            for a, v in attrs
+        )
         if per * d <= position < per * (d + 1):
             found.append((op, values))
     return tuple(found)
 
 
-def _run(
-    n: Call, kind: str, d: Direction, lengths: Value | None, hidden: int
-) -> tuple[Value, list[Value]]:
+def _run(n: Call, kind: str, d: Direction, lengths: Value | None, hidden: int) -> tuple[Value, list[Value]]:
     """The states at every step [time, batch, hidden], and the last states."""
-    clip = n.float("clip", None)
+    clip = n.real("clip", None)
     time = as_int(d.gates_x.shape[0])
     if kind == "LSTM":
-        coupled = bool(n.int("input_forget", 0))
+        coupled = bool(n.integer("input_forget", 0))
         if coupled:
             raise UnsupportedError("coupled input and forget gates are not supported")
     if time is None or time > MAX_UNROLLED:
@@ -247,7 +247,7 @@ def _gru_step(
 ) -> tuple[Value, Value | None]:
     """Gates z, r, h."""
     z, r, g = (_gate(n, gates, k, hidden) for k in range(3))
-    linear_first = bool(n.int("linear_before_reset", 0))
+    linear_first = bool(n.integer("linear_before_reset", 0))
     if h is not None:
         weights = n.slice(d.recurrence, 0, 0, 3 * hidden if linear_first else 2 * hidden)
         products = n.emit("matmul", h, weights, transpose_b=True)
@@ -284,7 +284,7 @@ def _loop(
     results = n.emit_all(
         "recurrence",
         d.gates_x,
-        d.recurrence,
+        n.transpose(d.recurrence, (1, 0)),
         d.state or zeros,
         (d.cell or zeros) if kind == "LSTM" else None,
         None if lengths is None else n.cast(lengths, i64),
@@ -294,6 +294,6 @@ def _loop(
         reverse=d.reverse,
         clip=clip,
         activations=d.activations,
-        linear_before_reset=kind == "GRU" and bool(n.int("linear_before_reset", 0)),
+        linear_before_reset=kind == "GRU" and bool(n.integer("linear_before_reset", 0)),
     )
     return results[0], list(results[1:])

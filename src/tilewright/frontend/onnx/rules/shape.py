@@ -22,7 +22,7 @@ def reshape(n: Call) -> Value:
     given = n.shape(0)
     shape: list[Any] = []
     for k, d in enumerate(wanted):
-        if isinstance(d, int) and d == 0 and not n.int("allowzero", 0):
+        if isinstance(d, int) and d == 0 and not n.integer("allowzero", 0):
             if k >= len(given):
                 raise ShapeError("a 0 in the shape copies a dimension that does not exist", got=wanted)
             d = given[k]
@@ -41,8 +41,9 @@ def solve(shape: Sequence[Any], given: Sequence[Expr]) -> list[Any]:
     rest = [as_expr(d) for k, d in enumerate(shape) if k not in places]
     quotient = divide(list(given), rest)
     if quotient is None:
-        raise ShapeError("the elements do not divide into the shape", expected=f"a divisor of {show(given)}",
-                         got=list(shape))  # fmt: skip
+        raise ShapeError(
+            "the elements do not divide into the shape", expected=f"a divisor of {show(given)}", got=list(shape)
+        )
     return [quotient if k in places else d for k, d in enumerate(shape)]
 
 
@@ -87,7 +88,7 @@ def _factors(dims: Sequence[Expr]) -> tuple[list[Expr], int]:
 @rule("Flatten")
 def flatten(n: Call) -> Value:
     rank = n.rank(0)
-    axis = n.int("axis", 1)
+    axis = n.integer("axis", 1)
     if not -rank <= axis <= rank:
         raise ShapeError("axis is outside the tensor", expected=f"from {-rank} to {rank}", got=axis)
     axis = axis + rank if axis < 0 else axis
@@ -138,7 +139,7 @@ def expand(n: Call) -> Value:
 
 @rule("Concat")
 def concat(n: Call) -> Value:
-    axis = axis_of(n.int("axis", 0 if n.opset >= 4 else 1), n.rank(0))
+    axis = axis_of(n.integer("axis", 0 if n.opset >= 4 else 1), n.rank(0))
     values = [v for v in n.values() if not is_const(v.shape[axis], 0)] or [n.value(0)]
     return n.emit("concat", *values, axis=axis) if len(values) > 1 else n.emit("copy", values[0])
 
@@ -146,11 +147,11 @@ def concat(n: Call) -> Value:
 @rule("Split")
 def split(n: Call) -> list[Value]:
     x = n.value(0)
-    axis = axis_of(n.int("axis", 0), x.type.rank)
+    axis = axis_of(n.integer("axis", 0), x.type.rank)
     sizes: list[Any] | None = n.ints("split") if n.opset < 13 else n.dimensions(1, "the sizes of Split")
     total = x.shape[axis]
     if sizes is None:
-        count = n.int("num_outputs", n.outputs)
+        count = n.integer("num_outputs", n.outputs)
         number = as_int(total)
         if number is None:
             part = divide([total], [const(count)])
@@ -254,7 +255,7 @@ def pad(n: Call) -> Value:
         raise UnsupportedError(f"the mode {mode} of Pad is not supported")
     if n.opset < 11:
         pads: list[Any] = n.ints("pads") or []
-        fill, axes = n.float("value", 0.0), None
+        fill, axes = n.real("value", 0.0), None
     else:
         pads = n.dimensions(1, "the pads of Pad") or []
         fill, axes = None, n.integers(3, "the axes of Pad")
@@ -323,7 +324,7 @@ def space_to_depth(n: Call) -> Value:
 
 
 def _block(n: Call) -> int:
-    block = n.int("blocksize", 0)
+    block = n.integer("blocksize", 0)
     if block < 1 or n.rank(0) != 4:
         raise ShapeError("blocks need a positive blocksize and a tensor of rank 4", got=f"{block}, {n.type(0)}")
     return int(block)
@@ -332,12 +333,10 @@ def _block(n: Call) -> int:
 @rule("Trilu")
 def trilu(n: Call) -> Value:
     k = n.number(1, "the diagonal of Trilu")
-    return n.emit("trilu", n.value(0), upper=bool(n.int("upper", 1)), k=0 if k is None else int(k))
+    return n.emit("trilu", n.value(0), upper=bool(n.integer("upper", 1)), k=0 if k is None else int(k))
 
 
 @rule("ReverseSequence")
 def reverse_sequence(n: Call) -> Value:
-    batch, time = n.int("batch_axis", 1), n.int("time_axis", 0)
+    batch, time = n.integer("batch_axis", 1), n.integer("time_axis", 0)
     return n.emit("reverse_sequence", n.value(0), n.value(1), batch_axis=batch, time_axis=time)
-
-

@@ -1,0 +1,123 @@
+"""Rules for quantised operators: integers with scales and zero points, decomposed into integer and float arithmetic."""
+
+from __future__ import annotations
+
+from tilewright.frontend.onnx.call import Call
+from tilewright.frontend.onnx.registry import rule
+from tilewright.frontend.onnx.rules.contraction import add_bias, convolve, product
+from tilewright.frontend.onnx.tensors import element_type
+from tilewright.ir.dtype import DType, f32, i32, u8
+from tilewright.ir.expr import const
+from tilewright.ir.graph import Value
+from tilewright.ops.dims import axis_of, dim, same_dim
+from tilewright.support.errors import DTypeError, ShapeError
+
+
+def along(n: Call, v: Value, x: Value, axis: int, block: int = 0) -> Value:
+    """A scale or zero point shaped to broadcast with `x`: one number, one a slice of `axis`, or one a block of it."""
+    if v.type.rank == 0:
+        return v
+    if block:
+        return _blocked(n, v, x, axis, block)
+    if v.type.rank == 1 and same_dim(v.shape[0], const(1)):
+        return n.reshape(v, ())
+    axis = axis_of(axis, x.type.rank)
+    if v.type.rank != 1 or not same_dim(v.shape[0], x.shape[axis]):
+        raise ShapeError("scale and zero point need one entry for each slice", expected=x.shape[axis], got=v.type)
+    return n.reshape(v, [v.shape[0] if k == axis else 1 for k in range(x.type.rank)])
+
+
+def _blocked(n: Call, v: Value, x: Value, axis: int, block: int) -> Value:
+    axis = axis_of(axis, x.type.rank)
+    if v.type.rank != x.type.rank:
+        raise ShapeError("scales of blocks have the rank of the data", expected=x.type, got=v.type)
+    spread = n.reshape(v, (*v.shape[: axis + 1], 1, *v.shape[axis + 1 :]))
+    wide = n.emit("broadcast", spread, shape=(*v.shape[: axis + 1], const(block), *v.shape[axis + 1 :]))
+    flat = n.reshape(wide, (*v.shape[:axis], dim(v.shape[axis] * block), *v.shape[axis + 1 :]))
+    return n.slice(flat, axis, 0, x.shape[axis])
+
+
+def quantized(n: Call, x: Value, zero_point: Value | None, to: DType) -> Value:
+    """Round to even, add the zero point, saturate, convert. `x` is a float already divided by the scale."""
+    y = n.emit("round", x)
+    if zero_point is not None:
+        y = n.emit("add", y, n.cast(zero_point, y.dtype))
+    y = n.emit("clip", y, min=int(to.min), max=int(to.max))
+    return n.cast(n.cast(y, i32), to)
+
+
+@rule("QuantizeLinear")
+def quantize_linear(n: Call) -> Value:
+    x, scale = n.value(0), n.value(1)
+    axis, block = n.integer("axis", 1), n.integer("block_size", 0)
+    n.integer("saturate", 1)
+    code = n.integer("output_dtype", 0)
+    precision = n.integer("precision", 0)
+    zero = n.optional(2)
+    to = zero.dtype if zero is not None else element_type(code) if code else u8
+    if not to.is_int or to.bits > 16:
+        raise DTypeError("the quantised type must be an integer of at most 16 bits", got=to)
+    work = element_type(precision) if precision else f32
+    quotient = n.emit("div", n.cast(x, work), n.cast(along(n, scale, x, axis, block), work))
+    return quantized(n, n.cast(quotient, f32), None if zero is None else along(n, zero, x, axis, block), to)
+
+
+@rule("DequantizeLinear")
+def dequantize_linear(n: Call) -> Value:
+    x, scale = n.value(0), n.value(1)
+    axis, block = n.integer("axis", 1), n.integer("block_size", 0)
+    code = n.integer("output_dtype", 0)
+    result = element_type(code) if code else scale.dtype
+    y = n.cast(x, i32)
+    if n.has(2):
+        y = n.emit("sub", y, n.cast(along(n, n.value(2), x, axis, block), i32))
+    y = n.emit("mul", n.cast(y, f32), n.cast(along(n, scale, x, axis, block), f32))
+    return n.cast(y, result)
+
+
+def centred(n: Call, x: Value, i: int, axis: int) -> Value:
+    """Input `x` as i32 minus the zero point that is input `i`, if there is one."""
+    x = n.cast(x, i32)
+    if not n.has(i):
+        return x
+    zero = n.value(i)
+    if zero.type.rank > 1:
+        return n.emit("sub", x, n.cast(zero, i32))
+    return n.emit("sub", x, n.cast(along(n, zero, x, axis), i32))
+
+
+@rule("MatMulInteger")
+def matmul_integer(n: Call) -> Value:
+    return product(n, centred(n, n.value(0), 2, -2), centred(n, n.value(1), 3, -1))
+
+
+@rule("ConvInteger")
+def conv_integer(n: Call) -> Value:
+    return convolve(n, centred(n, n.value(0), 2, 1), centred(n, n.value(1), 3, 0))
+
+
+@rule("QLinearMatMul")
+def qlinear_matmul(n: Call) -> Value:
+    """Inputs a, its scale and zero point, b with its, the result's."""
+    a, b, y_scale, y_zero = n.value(0), n.value(3), n.value(6), n.value(7)
+    total = product(n, centred(n, a, 2, -2), centred(n, b, 5, -1))
+    scale = n.emit("mul", n.cast(_side(n, 1, a, -2), f32), n.cast(_side(n, 4, b, -1), f32))
+    factor = n.emit("div", scale, n.cast(along(n, y_scale, total, -1), f32))
+    return quantized(n, n.emit("mul", n.cast(total, f32), factor), along(n, y_zero, total, -1), y_zero.dtype)
+
+
+def _side(n: Call, i: int, x: Value, axis: int) -> Value:
+    scale = n.value(i)
+    return scale if scale.type.rank > 1 else along(n, scale, x, axis)
+
+
+@rule("QLinearConv")
+def qlinear_conv(n: Call) -> Value:
+    """Inputs x, its scale and zero point, w with its, the result's, and a bias of i32."""
+    x, w, y_scale, y_zero = n.value(0), n.value(3), n.value(6), n.value(7)
+    total = convolve(n, centred(n, x, 2, 1), centred(n, w, 5, 0))
+    total = add_bias(n, total, n.optional(8))
+    w_scale = along(n, n.value(4), total, 1)
+    scale = n.emit("mul", n.cast(along(n, n.value(1), x, 1), f32), n.cast(w_scale, f32))
+    factor = n.emit("div", scale, n.cast(along(n, y_scale, total, 1), f32))
+    return quantized(n, n.emit("mul", n.cast(total, f32), factor), along(n, y_zero, total, 1), y_zero.dtype)

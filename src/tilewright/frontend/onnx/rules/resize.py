@@ -1,0 +1,126 @@
+"""Rules for Resize and Upsample: one axis after another."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from tilewright.frontend.onnx.call import Call
+from tilewright.frontend.onnx.registry import rule
+from tilewright.ir.expr import Expr, as_int
+from tilewright.ir.graph import Value
+from tilewright.ops.dims import axis_of, dim, same_dim
+from tilewright.support.errors import ModelError, ShapeError, UnsupportedError
+
+
+@rule("Upsample")
+def upsample(n: Call) -> Value:
+    mode = n.text("mode", "nearest")
+    if n.opset < 9:
+        scales = [float(v) for v in n.attr("scales") or []]
+    else:
+        scales = _floats(n.structure(1, "the scales of Upsample"))
+    options = {"mode": mode, "coordinates": "asymmetric", "rounding": "floor"}
+    return _resize(n, n.value(0), list(range(n.rank(0))), _from_scales(n, scales, range(n.rank(0))), options)
+
+
+def _floats(array: Any) -> list[float]:
+    return [float(v) for v in np.asarray(array, np.float64).reshape(-1)]
+
+
+@rule("Resize")
+def resize(n: Call) -> Value:
+    """Inputs x, roi, scales, sizes (scales alone before opset 11)."""
+    x, rank = n.value(0), n.rank(0)
+    given = n.ints("axes")
+    axes = list(range(rank)) if given is None else [axis_of(a, rank) for a in given]
+    options: dict[str, Any] = {
+        "mode": n.text("mode", "nearest"),
+        "coordinates": n.text("coordinate_transformation_mode", "half_pixel" if n.opset >= 11 else "asymmetric"),
+        "rounding": n.text("nearest_mode", "round_prefer_floor" if n.opset >= 11 else "floor"),
+        "cubic_a": n.real("cubic_coeff_a", -0.75),
+        "exclude_outside": bool(n.integer("exclude_outside", 0)),
+        "antialias": bool(n.integer("antialias", 0)),
+        "extrapolation": n.real("extrapolation_value", 0.0),
+    }
+    policy = n.text("keep_aspect_ratio_policy", "stretch")
+    if options["coordinates"] == "tf_crop_and_resize":
+        roi = _floats(n.structure(1, "the region of Resize"))
+        if len(roi) != 2 * len(axes):
+            raise ShapeError("the region needs two numbers for each axis", expected=2 * len(axes), got=len(roi))
+        options["roi"] = {axis: (roi[k], roi[len(axes) + k]) for k, axis in enumerate(axes)}
+    place = 1 if n.opset < 11 else 2
+    scales = _floats(n.structure(place, "the scales of Resize")) if n.has(place) else []
+    if scales:
+        plan = _from_scales(n, scales, axes)
+    else:
+        sizes = n.dimensions(3, "the sizes of Resize")
+        if sizes is None:
+            raise ModelError("Resize needs scales or sizes")
+        plan = _from_sizes(n, sizes, axes, policy)
+    return _resize(n, x, axes, plan, options)
+
+
+Plan = list[tuple[float, Any]]
+
+_DEFAULTS = {"cubic_a": -0.75, "exclude_outside": False, "antialias": False, "extrapolation": 0.0}
+
+
+def _from_scales(n: Call, scales: list[float], axes: Any) -> Plan:
+    """(scale, size) for each axis; None as the size means unchanged."""
+    axes = list(axes)
+    if len(scales) != len(axes) or any(not s > 0 or not math.isfinite(s) for s in scales):
+        raise ShapeError("one positive scale is needed for each axis", expected=len(axes), got=scales)
+    plan: Plan = []
+    for scale, axis in zip(scales, axes, strict=True):
+        extent = n.shape(0)[axis]
+        number = as_int(extent)
+        if scale == 1:
+            plan.append((1.0, extent))
+        elif number is not None:
+            plan.append((scale, math.floor(number * scale)))
+        elif scale == int(scale):
+            plan.append((scale, dim(extent * int(scale))))
+        else:
+            raise UnsupportedError("a symbolic dimension cannot be scaled by a fraction", got=f"{extent} by {scale}")
+    return plan
+
+
+def _from_sizes(n: Call, sizes: list[Any], axes: list[int], policy: str) -> Plan:
+    if len(sizes) != len(axes):
+        raise ShapeError("one size is needed for each axis", expected=len(axes), got=sizes)
+    extents = [n.shape(0)[a] for a in axes]
+    if policy != "stretch":
+        numbers = [as_int(e) for e in extents]
+        if any(v is None for v in (*numbers, *(as_int(s) for s in sizes))):
+            raise UnsupportedError("an aspect ratio kept with symbolic dimensions is not supported")
+        ratios = [int(s) / int(e or 1) for s, e in zip(sizes, numbers, strict=True)]
+        scale = min(ratios) if policy == "not_larger" else max(ratios)
+        return [(scale, math.floor(scale * int(e or 0) + 0.5)) for e in numbers]
+    plan: Plan = []
+    for size, extent in zip(sizes, extents, strict=True):
+        number, wanted = as_int(extent), as_int(size)
+        if isinstance(size, Expr) and same_dim(size, extent):
+            plan.append((1.0, extent))
+        elif number is None or wanted is None or number < 1 or wanted < 1:
+            raise UnsupportedError("resizing a symbolic dimension is not supported", got=f"{extent} to {size}")
+        else:
+            plan.append((wanted / number, wanted))
+    return plan
+
+
+def _resize(n: Call, x: Value, axes: list[int], plan: Plan, options: dict[str, Any]) -> Value:
+    rois = options.pop("roi", None)
+    mode = options["mode"]
+    if mode not in ("nearest", "linear", "cubic"):
+        raise UnsupportedError(f"the mode {mode} of Resize is not supported")
+    changed = False
+    for axis, (scale, size) in zip(axes, plan, strict=True):
+        if scale == 1 and rois is None:
+            continue
+        extra = {} if rois is None else {"roi": rois[axis]}
+        x = n.emit("resize", x, axis=axis, scale=scale, size=size, **_DEFAULTS | options, **extra)
+        changed = True
+    return x if changed else n.emit("copy", x)

@@ -1,0 +1,118 @@
+"""A builder of flat loop programs, for operators that tensor expressions cannot say.
+
+nest = Nest("cumsum", [x, y])
+with nest.loop("i", n, parallel=True) as i:
+    with nest.local("total", f32) as total:
+        ...
+func = nest.finish()
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from tilewright.ir.dtype import DType
+from tilewright.ir.expr import Buffer, Expr, Var, as_expr, const
+from tilewright.ir.graph import TensorType
+from tilewright.ir.loops import Allocate, For, If, Let, PrimFunc, Stmt, Store, seq
+from tilewright.ir.rewrite import fresh_name, variables
+
+
+class Cell:
+    """A local scalar: a buffer of one element."""
+
+    def __init__(self, nest: Nest, buffer: Buffer) -> None:
+        self.nest = nest
+        self.buffer = buffer
+
+    @property
+    def value(self) -> Expr:
+        return self.buffer[0]
+
+    def set(self, value: Any) -> None:
+        self.nest.store(self.buffer, (0,), value)
+
+
+class Nest:
+    """Statements under construction. Every name that is asked for is made unique."""
+
+    def __init__(self, name: str, params: Sequence[Buffer]) -> None:
+        self.name = name
+        self.params = tuple(params)
+        self.taken = {b.name for b in params} | {v.name for b in params for d in b.shape for v in variables(d)}
+        self.stack: list[list[Stmt]] = [[]]
+
+    def store(self, buffer: Buffer, indices: Sequence[Any], value: Any) -> None:
+        self.stack[-1].append(Store(buffer, tuple(as_expr(i) for i in indices), as_expr(value, buffer.dtype)))
+
+    @contextmanager
+    def loop(self, name: str, extent: Any, parallel: bool = False) -> Iterator[Var]:
+        var = Var(fresh_name(name, self.taken))
+        self.stack.append([])
+        yield var
+        body = self._body()
+        self.stack[-1].append(For(var, as_expr(extent), body, "parallel" if parallel else "serial"))
+
+    @contextmanager
+    def loops(self, names: str, extents: Sequence[Any], parallel: bool = False) -> Iterator[tuple[Var, ...]]:
+        """Nested loops, the outermost parallel if asked for; there may be none."""
+        variables_: list[Var] = []
+        for k, _ in enumerate(extents):
+            variables_.append(Var(fresh_name(f"{names}{k}", self.taken)))
+        self.stack.append([])
+        yield tuple(variables_)
+        body = self._body()
+        for k, (var, extent) in reversed(list(enumerate(zip(variables_, extents, strict=True)))):
+            body = For(var, as_expr(extent), body, "parallel" if parallel and k == 0 else "serial")
+        self.stack[-1].append(body)
+
+    @contextmanager
+    def when(self, condition: Expr) -> Iterator[None]:
+        self.stack.append([])
+        yield
+        body = self._body()
+        self.stack[-1].append(If(condition, body))
+
+    @contextmanager
+    def let(self, name: str, value: Expr) -> Iterator[Var]:
+        var = Var(fresh_name(name, self.taken), value.dtype)
+        self.stack.append([])
+        yield var
+        body = self._body()
+        self.stack[-1].append(Let(var, value, body))
+
+    @contextmanager
+    def allocate(self, name: str, dtype: DType, shape: Sequence[Any]) -> Iterator[Buffer]:
+        """A buffer for the statements inside."""
+        buffer = Buffer(fresh_name(name, self.taken), dtype, tuple(as_expr(d) for d in shape), "local")
+        self.stack.append([])
+        yield buffer
+        body = self._body()
+        self.stack[-1].append(Allocate(buffer, body))
+
+    @contextmanager
+    def local(self, name: str, dtype: DType) -> Iterator[Cell]:
+        """A local scalar."""
+        with self.allocate(name, dtype, (1,)) as buffer:
+            yield Cell(self, buffer)
+
+    def _body(self) -> Stmt:
+        return seq(self.stack.pop())
+
+    def finish(self) -> PrimFunc:
+        (statements,) = self.stack
+        return PrimFunc(self.name, self.params, seq(statements))
+
+
+def buffers(
+    types: Sequence[TensorType | None], outputs: Sequence[TensorType]
+) -> tuple[list[Buffer | None], list[Buffer]]:
+    """Parameters for the present inputs and for the outputs of an operator."""
+    given = [None if t is None else Buffer(f"x{k}", t.dtype, t.shape) for k, t in enumerate(types)]
+    return given, [Buffer(f"y{k}", t.dtype, t.shape) for k, t in enumerate(outputs)]
+
+
+def zero_index(buffer: Buffer) -> tuple[Expr, ...]:
+    return tuple(const(0) for _ in buffer.shape)

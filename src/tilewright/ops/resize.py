@@ -1,0 +1,255 @@
+"""Resizing along one axis: nearest, linear and cubic, with ONNX's ways to place the output's samples in the input.
+
+An output sample at `o` lies at a coordinate `c(o)` of the input. Its value is a weighted sum of the taps around `c`;
+indices outside are moved to the edge. The coordinates and weights are small stages of their own, in f64 as in ONNX's
+reference. Several axes are resized one after another.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from tilewright import te
+from tilewright.ir.dtype import f64, i64
+from tilewright.ir.expr import Expr, as_int, call, cast, const, maximum, minimum, select
+from tilewright.ir.graph import TensorType
+from tilewright.ops.dims import accumulator, axis_of, dim, need, present, scalar, static, wide
+from tilewright.ops.registry import Attrs, OpDef, Types, register
+from tilewright.support.errors import UnsupportedError
+from tilewright.te import Tensor
+
+Tensors = Sequence[Tensor | None]
+Out = tuple[TensorType, ...]
+
+MODES = ("nearest", "linear", "cubic")
+COORDINATES = (
+    "half_pixel",
+    "half_pixel_symmetric",
+    "pytorch_half_pixel",
+    "align_corners",
+    "asymmetric",
+    "tf_half_pixel_for_nn",
+    "tf_crop_and_resize",
+)
+ROUNDINGS = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
+
+
+def _infer(types: Types, attrs: Attrs) -> Out:
+    """`axis`, `size` (of the result), `scale`, `mode`, `coordinates`, `rounding` (nearest), `cubic_a`,
+    `exclude_outside`, `antialias`, `roi` (two numbers), `extrapolation` (tf_crop_and_resize)."""
+    t = present(types[0])
+    axis = axis_of(attrs["axis"], t.rank)
+    for name, known in (("mode", MODES), ("coordinates", COORDINATES), ("rounding", ROUNDINGS)):
+        if attrs[name] not in known:
+            raise UnsupportedError(f"the {name} {attrs[name]} of Resize is not supported")
+    if not attrs["scale"] > 0:
+        raise UnsupportedError("a scale of Resize must be positive", got=attrs["scale"])
+    return (TensorType(t.dtype, (*t.shape[:axis], dim(attrs["size"]), *t.shape[axis + 1 :])),)
+
+
+def taps(attrs: Attrs) -> int:
+    """How many input samples one output sample reads."""
+    if attrs["mode"] == "nearest":
+        return 1
+    radius = 1 if attrs["mode"] == "linear" else 2
+    if not attrs.get("antialias"):
+        return 2 * radius
+    return int(2 * radius - 2 * (math.floor(-radius / min(attrs["scale"], 1.0)) + radius))
+
+
+# The formulas are written once, over `m`: the operations on expressions or on arrays.
+
+
+class _Symbolic:
+    """Operations on scalar expressions of f64."""
+
+    floor = staticmethod(lambda a: call("floor", a))
+    ceil = staticmethod(lambda a: call("ceil", a))
+    abs = staticmethod(lambda a: call("abs", a))
+    max = staticmethod(lambda a, b: maximum(a, scalar(b, f64)))
+    where = staticmethod(lambda c, a, b: select(c, a, b))
+    number = staticmethod(lambda v, like: scalar(v, f64))
+
+
+class _Numeric:
+    """The same on arrays."""
+
+    floor = staticmethod(np.floor)
+    ceil = staticmethod(np.ceil)
+    abs = staticmethod(np.abs)
+    max = staticmethod(np.maximum)
+    where = staticmethod(np.where)
+    number = staticmethod(lambda v, like: np.full_like(like, v))
+
+
+def _coordinate(m: Any, o: Any, extent: Any, size: Any, attrs: Attrs) -> Any:
+    """Where output sample `o` lies in the input. `extent` is a number or expression of f64, `size` a number."""
+    scale = float(attrs["scale"])
+    start, end = attrs.get("roi") or (0.0, 1.0)
+    match attrs["coordinates"]:
+        case "asymmetric":
+            return o / scale
+        case "tf_half_pixel_for_nn":
+            return (o + 0.5) / scale
+        case "align_corners":
+            length = scale * extent
+            return o * 0.0 if length == 1 else o * (extent - 1) / (length - 1)
+        case "tf_crop_and_resize":
+            length = scale * extent
+            if length == 1:
+                return m.number((end - start) * (extent - 1) / 2 + start * (extent - 1), o)
+            return o * ((end - start) * (extent - 1) / (length - 1)) + start * (extent - 1)
+        case "pytorch_half_pixel" if size == 1:
+            return m.number(-0.5, o)
+        case "half_pixel_symmetric":
+            return (o + 0.5) / scale - 0.5 + extent / 2 * (1 - size / (scale * extent))
+    return (o + 0.5) / scale - 0.5
+
+
+_NEEDS_EXTENT = ("align_corners", "tf_crop_and_resize", "half_pixel_symmetric")
+
+
+def _first_tap(m: Any, c: Any, attrs: Attrs) -> Any:
+    """The first input index that the sample at `c` reads."""
+    if attrs["mode"] != "nearest":
+        return m.ceil(c) - taps(attrs) / 2
+    match attrs["rounding"]:
+        case "floor":
+            return m.floor(c)
+        case "ceil":
+            return m.ceil(c)
+        case "round_prefer_floor":
+            return m.ceil(c - 0.5)
+    return m.floor(c + 0.5)
+
+
+def _weight(m: Any, distance: Any, attrs: Attrs) -> Any:
+    """The filter at a signed distance, not normalised."""
+    stretch = min(attrs["scale"], 1.0) if attrs.get("antialias") else 1.0
+    d = m.abs(distance * stretch)
+    if attrs["mode"] == "linear":
+        return m.max(1.0 - d, 0.0)
+    a = attrs["cubic_a"]
+    near = ((a + 2) * d - (a + 3)) * d * d + 1.0
+    far = ((a * d - 5 * a) * d + 8 * a) * d - 4 * a
+    return m.where(d <= 1.0, near, m.where(d < 2.0, far, d * 0.0))
+
+
+def _inside(m: Any, position: Any, extent: Any) -> Any:
+    return (position >= 0.0) & (position < extent)
+
+
+def _normalised(attrs: Attrs) -> bool:
+    return attrs["mode"] != "nearest" and bool(attrs.get("antialias") or attrs.get("exclude_outside"))
+
+
+# --- tensor expression ----------------------------------------------------------------------------------------------
+
+
+def _compute(inputs: Tensors, attrs: Attrs, out: Out) -> tuple[Tensor, ...]:
+    x, (type,) = need(inputs[0]), out
+    axis = attrs["axis"] % x.ndim
+    extent, n = x.shape[axis], taps(attrs)
+    simple = _integer_upsampling(attrs)
+    if simple is not None:
+        return (te.compute(type.shape, lambda *i: x[(*i[:axis], i[axis] // simple, *i[axis + 1 :])], name="resize"),)
+    size = as_int(type.shape[axis])
+    known: Any = None
+    if attrs["coordinates"] in _NEEDS_EXTENT:
+        known = float(static(extent, "the resized dimension"))
+    span = cast(extent, f64)
+
+    def coordinate(o: Expr) -> Expr:
+        found: Expr = _coordinate(_Symbolic, cast(o, f64), known, size, attrs)
+        return found
+
+    def clamped(position: Expr) -> Expr:
+        return minimum(maximum(cast(position, i64), 0), extent - 1)
+
+    first = te.compute((type.shape[axis],), lambda o: cast(_first_tap(_Symbolic, coordinate(o), attrs), i64), "first")
+    acc = accumulator(x.dtype) if x.dtype.is_float else f64
+
+    def read(point: Sequence[Expr], t: Any) -> Expr:
+        return x[(*point[:axis], clamped(first[point[axis]] + t), *point[axis + 1 :])]
+
+    if n == 1:
+        result = te.compute(
+            type.shape, lambda *i: _outside(i[axis], coordinate, span, read(i, 0), attrs), name="resize"
+        )
+        return (result,)
+
+    def raw(o: Expr, t: Expr) -> Expr:
+        position = cast(first[o] + t, f64)
+        w: Expr = _weight(_Symbolic, position - coordinate(o), attrs)
+        return select(_inside(_Symbolic, position, span), w, scalar(0, f64)) if attrs.get("exclude_outside") else w
+
+    weights = te.compute((type.shape[axis], const(n)), raw, name="weights")
+    if _normalised(attrs):
+        k = te.reduce_axis(n, "k")
+        total = te.compute((type.shape[axis],), lambda o: te.sum(weights[o, k.var], axis=k), name="total")
+        plain = weights
+        weights = te.compute(plain.shape, lambda o, t: plain[o, t] / total[o], name="normalised")
+
+    def element(*i: Expr) -> Expr:
+        value: Expr | None = None
+        for t in range(n):
+            term = cast(read(i, t), acc) * cast(weights[i[axis], const(t)], acc)
+            value = term if value is None else value + term
+        assert value is not None
+        return _outside(i[axis], coordinate, span, cast(value, type.dtype), attrs)
+
+    return (te.compute(type.shape, element, name="resize"),)
+
+
+def _outside(o: Expr, coordinate: Any, span: Expr, value: Expr, attrs: Attrs) -> Expr:
+    """With tf_crop_and_resize, samples outside the input have a value of their own."""
+    if attrs["coordinates"] != "tf_crop_and_resize":
+        return value
+    c = coordinate(o)
+    return select((c < 0.0) | (c > span - 1.0), scalar(attrs["extrapolation"], value.dtype), value)
+
+
+def _integer_upsampling(attrs: Attrs) -> int | None:
+    """The factor by which samples are simply repeated, if that is all there is to do."""
+    factor = int(attrs["scale"])
+    if attrs["mode"] != "nearest" or factor != attrs["scale"]:
+        return None
+    floors = attrs["coordinates"] == "asymmetric" and attrs["rounding"] == "floor"
+    rounds = attrs["coordinates"] in ("half_pixel", "pytorch_half_pixel") and attrs["rounding"] == "round_prefer_floor"
+    rounds = rounds and not (attrs["coordinates"] == "pytorch_half_pixel" and attrs["size"] == 1)
+    return factor if floors or rounds else None
+
+
+# --- reference ------------------------------------------------------------------------------------------------------
+
+
+def _numpy(arrays: Sequence[Any], attrs: Attrs) -> tuple[Any, ...]:
+    given = np.asarray(arrays[0])
+    x = wide(given)
+    axis, size, n = attrs["axis"] % x.ndim, attrs["size"], taps(attrs)
+    extent = x.shape[axis]
+    c = _coordinate(_Numeric, np.arange(size, dtype=np.float64), float(extent), size, attrs)
+    first = _first_tap(_Numeric, c, attrs)
+    positions = first[:, None] + np.arange(n)
+    weights = np.ones((size, 1)) if n == 1 else _weight(_Numeric, positions - c[:, None], attrs)
+    if n > 1 and attrs.get("exclude_outside"):
+        weights = np.where(_inside(_Numeric, positions, extent), weights, 0.0)
+    if _normalised(attrs):
+        weights = weights / weights.sum(axis=1, keepdims=True)
+    index = np.clip(positions, 0, extent - 1).astype(np.int64)
+    shape = [-1 if k == axis else 1 for k in range(x.ndim)]
+    if n == 1:
+        y = np.take(x, index[:, 0], axis=axis)
+    else:
+        kind = x.dtype if np.issubdtype(x.dtype, np.floating) else np.float64
+        y = sum(np.take(x, index[:, t], axis=axis) * weights[:, t].astype(kind).reshape(shape) for t in range(n))
+    if attrs["coordinates"] == "tf_crop_and_resize":
+        y = np.where(((c < 0) | (c > extent - 1)).reshape(shape), attrs["extrapolation"], y)
+    return (np.asarray(y).astype(given.dtype),)
+
+
+register(OpDef("resize", "injective", _infer, _numpy, compute=_compute))

@@ -1,0 +1,141 @@
+"""Scatters: a copy of a tensor with elements replaced, or combined, at places chosen at run time.
+
+Updates happen in order, so the last of several to one place wins. Indices outside are moved to the nearest place, as
+in `ops.index`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from tilewright.ir.expr import Buffer, Expr, as_int, cast, const, maximum, minimum
+from tilewright.ir.graph import TensorType
+from tilewright.ir.loops import PrimFunc
+from tilewright.ops.dims import accumulator, axis_of, present, same_dtype, same_shape
+from tilewright.ops.index import integer, wrapped, wrapped_numpy
+from tilewright.ops.loopnest import Nest, buffers
+from tilewright.ops.registry import Attrs, OpDef, Types, register
+from tilewright.support.errors import ShapeError, UnsupportedError
+
+Out = tuple[TensorType, ...]
+
+COMBINE: dict[str, tuple[Callable[[Expr, Expr], Expr], Any]] = {
+    "none": (lambda old, new: new, None),
+    "add": (lambda old, new: old + new, np.add),
+    "mul": (lambda old, new: old * new, np.multiply),
+    "max": (maximum, np.maximum),
+    "min": (minimum, np.minimum),
+}
+
+
+def _check(types: Types, attrs: Attrs) -> tuple[TensorType, TensorType, TensorType]:
+    data, indices, updates = present(types[0]), present(types[1]), present(types[2])
+    integer(indices)
+    same_dtype([data, updates])
+    if attrs["reduction"] not in COMBINE:
+        raise UnsupportedError(f"the reduction {attrs['reduction']} of a scatter is not supported")
+    return data, indices, updates
+
+
+def _copy(nest: Nest, x: Buffer, y: Buffer) -> None:
+    with nest.loops("c", x.shape) as point:
+        nest.store(y, point, x[point])
+
+
+def _combined(old: Expr, new: Expr, reduction: str) -> Expr:
+    acc = accumulator(old.dtype)
+    return cast(COMBINE[reduction][0](cast(old, acc), cast(new, acc)), old.dtype)
+
+
+# --- elements -------------------------------------------------------------------------------------------------------
+
+
+def _elements_infer(types: Types, attrs: Attrs) -> Out:
+    """data, indices, updates: each update goes to its own place, but on `axis` to its index. `reduction`."""
+    data, indices, updates = _check(types, attrs)
+    axis_of(attrs["axis"], data.rank)
+    if indices.rank != data.rank or not same_shape(indices.shape, updates.shape):
+        raise ShapeError("indices and updates must have one shape, of the data's rank", got=f"{indices}, {updates}")
+    for k, (i, d) in enumerate(zip(indices.shape, data.shape, strict=True)):
+        a, b = as_int(i), as_int(d)
+        if k != attrs["axis"] % data.rank and a is not None and b is not None and a > b:
+            raise ShapeError("the updates are larger than the data", expected=data, got=updates)
+    return (data,)
+
+
+def _elements_loops(types: Types, attrs: Attrs, out: Out) -> PrimFunc:
+    (data, indices, updates), (y,) = buffers(types, out)
+    assert data is not None and indices is not None and updates is not None
+    axis = attrs["axis"] % len(data.shape)
+    nest = Nest("scatter_elements", [data, indices, updates, y])
+    _copy(nest, data, y)
+    with nest.loops("i", updates.shape) as point, nest.let("at", wrapped(indices[point], data.shape[axis])) as at:
+        place = (*point[:axis], at, *point[axis + 1 :])
+        nest.store(y, place, _combined(y[place], updates[point], attrs["reduction"]))
+    return nest.finish()
+
+
+def _elements_numpy(arrays: Sequence[Any], attrs: Attrs) -> tuple[Any, ...]:
+    data, indices, updates = (np.asarray(a) for a in arrays)
+    axis = attrs["axis"] % data.ndim
+    grid = list(np.indices(indices.shape, sparse=False))
+    grid[axis] = wrapped_numpy(indices, data.shape[axis])
+    return (_scattered(data, tuple(g.reshape(-1) for g in grid), updates.reshape(-1), attrs["reduction"]),)
+
+
+def _scattered(data: Any, places: tuple[Any, ...], updates: Any, reduction: str) -> Any:
+    result = data.copy()
+    combine = COMBINE[reduction][1]
+    if combine is None:
+        result[places] = updates
+    else:
+        for k in range(len(updates)):
+            place = tuple(p[k] for p in places)
+            result[place] = combine(result[place], updates[k])
+    return result
+
+
+register(OpDef("scatter_elements", "opaque", _elements_infer, _elements_numpy, loops=_elements_loops))
+
+
+# --- n-d ------------------------------------------------------------------------------------------------------------
+
+
+def _nd_infer(types: Types, attrs: Attrs) -> Out:
+    """The last dimension of the indices names a place in the first dimensions of the data; an update fills the rest."""
+    data, indices, updates = _check(types, attrs)
+    depth = as_int(indices.shape[-1]) if indices.rank else None
+    if depth is None or not 1 <= depth <= data.rank:
+        raise ShapeError("the indices' last dimension does not fit the data", expected=f"1 to {data.rank}", got=indices)
+    expected = (*indices.shape[:-1], *data.shape[depth:])
+    if not same_shape(updates.shape, expected):
+        raise ShapeError("the updates do not fit the indices and the data", expected=list(expected), got=updates)
+    return (data,)
+
+
+def _nd_loops(types: Types, attrs: Attrs, out: Out) -> PrimFunc:
+    (data, indices, updates), (y,) = buffers(types, out)
+    assert data is not None and indices is not None and updates is not None
+    lead = len(indices.shape) - 1
+    depth = as_int(indices.shape[-1]) or 0
+    nest = Nest("scatter_nd", [data, indices, updates, y])
+    _copy(nest, data, y)
+    with nest.loops("i", updates.shape) as point:
+        at = [wrapped(indices[(*point[:lead], const(k))], data.shape[k]) for k in range(depth)]
+        place = (*at, *point[lead:])
+        nest.store(y, place, _combined(y[place], updates[point], attrs["reduction"]))
+    return nest.finish()
+
+
+def _nd_numpy(arrays: Sequence[Any], attrs: Attrs) -> tuple[Any, ...]:
+    data, indices, updates = (np.asarray(a) for a in arrays)
+    depth = indices.shape[-1]
+    flat = indices.reshape(-1, depth)
+    places = tuple(wrapped_numpy(flat[:, k], data.shape[k]) for k in range(depth))
+    return (_scattered(data, places, updates.reshape(len(flat), *data.shape[depth:]), attrs["reduction"]),)
+
+
+register(OpDef("scatter_nd", "opaque", _nd_infer, _nd_numpy, loops=_nd_loops))

@@ -1,0 +1,58 @@
+"""Run an operator's tensor expression through the interpreter, to compare it with its NumPy reference."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from tilewright import ops, te
+from tilewright.codegen.interpret import interpret
+from tilewright.ir.dtype import dtype
+from tilewright.ir.expr import const
+from tilewright.ir.graph import TensorType, make_attrs
+
+
+def type_of(array: np.ndarray) -> TensorType:
+    return TensorType(dtype(array.dtype), tuple(const(d) for d in array.shape))
+
+
+def by_expression(op: str, arrays: Sequence[np.ndarray | None], attrs: Mapping[str, Any]) -> list[np.ndarray]:
+    """The outputs of `op` computed by its tensor expression (or loops) in the interpreter."""
+    definition = ops.get(op)
+    types = [None if a is None else type_of(a) for a in arrays]
+    outputs = definition.infer(types, attrs)
+    results = [np.empty([int(d.value) for d in t.shape], t.dtype.numpy) for t in outputs]
+    given = [a for a in arrays if a is not None]
+    if definition.loops is not None:
+        func = definition.loops(types, attrs, outputs)
+    else:
+        assert definition.compute is not None, op
+        tensors = [None if t is None else te.placeholder(t.shape, t.dtype, f"x{i}") for i, t in enumerate(types)]
+        made = definition.compute(tensors, attrs, outputs)
+        assert [(t.dtype, t.shape) for t in made] == [(t.dtype, t.shape) for t in outputs], op
+        func = te.create_prim_func([*(t for t in tensors if t is not None), *made], "f")
+    interpret(func, [*(np.ascontiguousarray(a).reshape(a.shape) for a in given), *results])
+    return results
+
+
+def assert_same(got: np.ndarray, want: np.ndarray, rtol: float = 2e-5, atol: float = 1e-6) -> None:
+    assert got.shape == want.shape and got.dtype == want.dtype, (got.dtype, got.shape, want.dtype, want.shape)
+    if got.dtype.kind == "f" or got.dtype.name == "bfloat16":
+        if got.dtype.itemsize == 2:
+            rtol, atol = 1e-2, 1e-3
+        np.testing.assert_allclose(got.astype(np.float64), want.astype(np.float64), rtol=rtol, atol=atol)
+    else:
+        np.testing.assert_array_equal(got, want)
+
+
+def check(op: str, *arrays: np.ndarray | None, **attrs: Any) -> list[np.ndarray]:
+    """Type rule, tensor expression and reference of `op` agree on these arrays; returns the outputs."""
+    attributes = dict(make_attrs(attrs))
+    with np.errstate(all="ignore"):
+        want = ops.get(op).reference(arrays, attributes)
+        got = by_expression(op, arrays, attributes)
+    for g, w in zip(got, want, strict=True):
+        assert_same(g, np.asarray(w))
+    return got

@@ -1,0 +1,217 @@
+"""Every operator: type rule, tensor expression (in the interpreter) and NumPy reference agree, on awkward shapes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from tests.ops.oracle import check
+from tilewright import ops
+from tilewright.ir.dtype import bf16, boolean, f16, f32, f64, i4, i8, i32, i64, u8
+
+rng = np.random.default_rng(0)
+F = np.float32
+
+
+def x(*shape: int, dtype: Any = F) -> np.ndarray:
+    return rng.standard_normal(shape).astype(dtype)
+
+
+def ints(*shape: int, lo: int = -5, hi: int = 6, dtype: Any = np.int64) -> np.ndarray:
+    return rng.integers(lo, hi, shape).astype(dtype)
+
+
+def flags(*shape: int) -> np.ndarray:
+    return rng.integers(0, 2, shape).astype(bool)
+
+
+ODD = np.array([0.0, -0.0, 1.5, -2.5, 0.5, np.inf, -np.inf, np.nan, 1e-3, -7.0, 88.0], F)
+UNIT = np.linspace(-0.99, 0.99, 7, dtype=F)
+
+# (operator, arrays, attributes)
+CASES: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = []
+
+
+def case(op: str, *arrays: Any, **attrs: Any) -> None:
+    CASES.append((op, arrays, attrs))
+
+
+for name in "neg abs exp exp2 expm1 sqrt sin cos tan sinh cosh tanh arctan arcsinh floor ceil trunc round erf".split():
+    case(name, np.clip(ODD[:5], -2, 2))
+for name in "sigmoid relu sign softplus softsign mish hard_swish isnan isinf detect_inf reciprocal".split():
+    case(name, ODD)
+for name in "log log2 log1p rsqrt".split():
+    case(name, np.abs(x(5)) + F(0.5))
+for name in "arcsin arccos arctanh".split():
+    case(name, UNIT)
+case("arccosh", np.abs(x(5)) + F(1.5))
+for name in "add sub mul div min max fmod atan2".split():
+    case(name, x(3, 1, 5), x(4, 1))
+    case(name, x(5, dtype=np.float16), x(5, dtype=np.float16))
+case("max", ODD, ODD[::-1].copy())
+case("min", ODD, ODD[::-1].copy())
+case("pow", np.abs(x(4)) + F(0.1), x(4))
+for name in "add sub mul min max truncdiv truncmod floordiv mod bitand bitor bitxor".split():
+    case(name, ints(3, 1, 4), ints(2, 1))
+    case(name, ints(7, dtype=np.int8), ints(7, dtype=np.int8))
+case("shl", ints(5, lo=0, dtype=np.uint8), ints(5, lo=0, hi=4, dtype=np.uint8))
+case("shr", ints(5, lo=0, dtype=np.uint8), ints(5, lo=0, hi=4, dtype=np.uint8))
+case("bitnot", ints(5, dtype=np.int32))
+for name in "eq ne lt le gt ge".split():
+    case(name, ODD, ODD[::-1].copy())
+    case(name, ints(4, 1), ints(3))
+for name in "and or xor".split():
+    case(name, flags(3, 1), flags(4))
+case("not", flags(5))
+case("select", flags(3, 1), x(3, 4), x(4))
+case("copy", x(2, 3))
+for to in (f16, bf16, f64, i8, u8, i32, i64, boolean):
+    case("cast", ODD, dtype=to)
+for to in (f32, i4, i8, u8, boolean):
+    case("cast", ints(9, lo=-300, hi=300), dtype=to)
+case("cast", ODD, dtype=i32, bits=True)
+case("cast", ODD.astype(ml_dtypes.bfloat16), dtype=f32)
+case("clip", ODD, min=-1.0, max=2.0)
+case("clip", ints(5), min=-2, max=None)
+case("leaky_relu", ODD, alpha=0.1)
+case("prelu", x(2, 3, 4), x(3, 1))
+case("elu", x(5), alpha=0.7)
+case("selu", x(5), alpha=1.67, gamma=1.05)
+case("celu", x(5), alpha=0.7)
+case("gelu", x(5), approximate="none")
+case("gelu", x(5, dtype=np.float16), approximate="tanh")
+case("swish", x(5), alpha=1.3)
+case("hard_sigmoid", x(5), alpha=0.2, beta=0.5)
+case("thresholded_relu", x(5), alpha=0.3)
+case("shrink", x(9), lambd=0.5, bias=0.2)
+
+case("constant", value=x(2, 3))
+case("constant", value=np.array([True, False, True]))
+case("constant", value=np.asarray(2.5, F))
+case("reshape", x(3, 4, 5), shape=(5, 12))
+case("transpose", x(3, 4, 5), perm=(2, 0, 1))
+case("broadcast", x(3, 1), shape=(2, 3, 4))
+case("tile", x(2, 3), repeats=(3, 2))
+case("concat", x(2, 3), x(2, 1), x(2, 4), axis=1)
+case("slice", x(5, 7), begin=(1, 6), size=(2, 3), step=(2, -3))
+case("slice", x(5, 7), begin=(0, 0), size=(0, 7), step=(1, 1))
+for mode in ("constant", "reflect", "edge", "wrap"):
+    case("pad", x(4, 5), before=(1, 3), after=(0, 2), mode=mode)
+case("pad", x(4, 5), np.asarray(7, F), before=(1, 0), after=(0, 2), mode="constant")
+case("range", start=3, step=-2, size=5, dtype=i64)
+case("range", start=0.5, step=0.25, size=5, dtype=f32)
+case("trilu", x(2, 4, 5), upper=True, k=1)
+case("trilu", x(4, 4), upper=False, k=-1)
+case("eye", rows=3, columns=5, k=1, dtype=f32)
+
+case("gather", x(5, 3), ints(2, 2, lo=-9, hi=9), axis=0)
+case("gather", x(2, 5, 3), np.asarray(-1), axis=1)
+case("gather_elements", x(4, 5), ints(2, 5, lo=-4, hi=4), axis=0)
+case("gather_nd", x(3, 4, 5), ints(2, 2, lo=-3, hi=3))
+case("gather_nd", x(3, 4, 5), ints(3, 1, lo=-4, hi=4), batch_dims=1)
+case("one_hot", ints(3, 2), np.array([-1, 2], F), axis=1, depth=4)
+case("reverse_sequence", x(4, 3, 2), np.array([4, 1, 2]), batch_axis=1, time_axis=0)
+for reduction in ("none", "add", "mul", "max", "min"):
+    case("scatter_elements", x(4, 5), ints(2, 5, lo=-4, hi=4), x(2, 5), axis=0, reduction=reduction)
+    case("scatter_nd", x(4, 5), ints(3, 1, lo=-4, hi=4), x(3, 5), reduction=reduction)
+
+for name in "reduce_sum reduce_mean reduce_max reduce_min reduce_prod".split():
+    case(name, x(3, 4, 5), axes=(0, 2), keepdims=False)
+    case(name, x(3, 4, dtype=np.float16), axes=(1,), keepdims=True)
+    case(name, ints(3, 4, dtype=np.int32), axes=(0, 1), keepdims=True)
+case("reduce_max", ODD, axes=(0,), keepdims=False)
+case("reduce_max", flags(3, 4), axes=(1,), keepdims=False)
+case("reduce_sum", x(0, 3), axes=(0,), keepdims=False)
+case("reduce_max", x(0, 3), axes=(0,), keepdims=False)
+for name in ("argmax", "argmin"):
+    case(name, np.array([[1, 3, 3, 1], [2, 2, 0, 0]], F), axis=1, keepdims=True, select_last_index=False)
+    case(name, np.array([[1, 3, 3, 1], [2, 2, 0, 0]], F), axis=1, keepdims=False, select_last_index=True)
+    case(name, ODD, axis=0, keepdims=False, select_last_index=False)
+
+for dtype in (F, np.float16, np.float64):
+    case("softmax", x(3, 7, dtype=dtype), axis=1)
+    case("log_softmax", x(3, 7, dtype=dtype), axis=0)
+    case("layer_norm", x(2, 3, 5, dtype=dtype), x(5, dtype=dtype), x(3, 5, dtype=dtype), axis=1, epsilon=1e-5)
+    case("rms_norm", x(2, 3, 5, dtype=dtype), x(5, dtype=dtype), axis=2, epsilon=1e-5)
+case("layer_norm", x(2, 7), axis=1, epsilon=1e-5)
+case("lrn", x(2, 7, 3), size=4, alpha=0.1, beta=0.75, bias=1.0)
+case("lrn", x(2, 7, 3), size=3, alpha=0.1, beta=0.5, bias=2.0)
+
+case("matmul", x(3, 4), x(4, 5))
+case("matmul", x(2, 1, 3, 4), x(5, 7, 4), transpose_b=True)
+case("matmul", x(4, 3, dtype=np.float16), x(4, 5, dtype=np.float16), transpose_a=True)
+case("matmul", ints(3, 4, dtype=np.int8), ints(4, 2, lo=0, dtype=np.uint8))
+case("matmul", ints(3, 4), ints(4, 2))
+case("einsum", x(2, 3, 4), x(4, 3), equation="bij,ji->b")
+case("einsum", x(3, 3), equation="ii->i")
+
+case("conv", x(2, 3, 9), x(4, 3, 3), strides=(2,), dilations=(1,), pads=(1, 0), groups=1)
+case("conv", x(1, 4, 7, 6), x(6, 2, 3, 2), strides=(2, 1), dilations=(1, 2), pads=(1, 0, 2, 1), groups=2)
+case("conv", x(2, 3, 5, 5), x(3, 1, 3, 3), strides=(1, 1), dilations=(1, 1), pads=(1, 1, 1, 1), groups=3)
+case("conv", x(1, 2, 3, 4, 5), x(2, 2, 2, 2, 2), strides=(1, 1, 1), dilations=(1, 1, 1), pads=(0,) * 6, groups=1)
+case("conv", ints(1, 2, 5, dtype=np.int8), ints(3, 2, 3, dtype=np.int8), strides=(1,), dilations=(1,), pads=(0, 0),
+     groups=1)  # fmt: skip
+for groups, filters in ((1, 3), (2, 2)):
+    case("conv_transpose", x(2, 4, 3, 4), x(4, filters, 3, 2), strides=(2, 3), dilations=(1, 2), pads=(1, 0, 0, 1),
+         groups=groups, output_padding=(1, 0))  # fmt: skip
+POOL = {"kernel": (3, 2), "strides": (2, 2), "dilations": (1, 1), "pads": (1, 0, 1, 1)}
+for ceil in (False, True):
+    case("max_pool", x(2, 3, 7, 6), **POOL, ceil_mode=ceil)
+    case("avg_pool", x(2, 3, 7, 6), **POOL, ceil_mode=ceil, count_include_pad=False)
+    case("avg_pool", x(2, 3, 7, 6), **POOL, ceil_mode=ceil, count_include_pad=True)
+    case("max_pool_indices", x(2, 3, 7, 6), **POOL, ceil_mode=ceil, storage_order=int(ceil))
+case("lp_pool", x(1, 2, 7, 6), **POOL, ceil_mode=False, p=2)
+case("lp_pool", x(1, 2, 7, 6), **POOL, ceil_mode=False, p=3)
+case("avg_pool", x(1, 2, 9), kernel=(3,), strides=(1,), dilations=(2,), pads=(1, 2), ceil_mode=False,
+     count_include_pad=False)  # fmt: skip
+case("max_pool", ints(1, 2, 5, dtype=np.uint8), kernel=(2,), strides=(2,), dilations=(1,), pads=(0, 1), ceil_mode=False)
+
+for exclusive in (False, True):
+    for reverse in (False, True):
+        case("cumsum", x(3, 5), axis=1, exclusive=exclusive, reverse=reverse)
+        case("cumprod", x(3, 5), axis=0, exclusive=exclusive, reverse=reverse)
+for largest in (False, True):
+    case("topk", np.array([[3, 1, 3, 2, 1], [np.nan, 0, -np.inf, 1, np.nan]], F), axis=1, k=4, largest=largest)
+    case("topk", ints(7, 2), axis=0, k=3, largest=largest)
+
+RESIZE = {"rounding": "round_prefer_floor", "cubic_a": -0.75, "exclude_outside": False, "antialias": False,
+          "extrapolation": 7.0}  # fmt: skip
+for coordinates in ("half_pixel", "asymmetric", "align_corners", "pytorch_half_pixel", "half_pixel_symmetric"):
+    for mode in ("nearest", "linear", "cubic"):
+        case("resize", x(2, 5), axis=1, size=8, scale=1.6, mode=mode, coordinates=coordinates, **RESIZE)
+case("resize", x(2, 5, 2), axis=1, size=10, scale=2.0, mode="nearest", coordinates="half_pixel", **RESIZE)
+case("resize", x(2, 9), axis=1, size=4, scale=4 / 9, mode="linear", coordinates="half_pixel",
+     **RESIZE | {"antialias": True})  # fmt: skip
+case("resize", x(2, 5), axis=1, size=7, scale=1.4, mode="cubic", coordinates="half_pixel",
+     **RESIZE | {"exclude_outside": True})  # fmt: skip
+case("resize", x(2, 5), axis=1, size=7, scale=1.4, mode="linear", coordinates="tf_crop_and_resize", roi=(0.2, 1.3),
+     **RESIZE)  # fmt: skip
+
+TANH, SIGMOID = ("tanh", ()), ("sigmoid", ())
+LENGTHS = np.array([3, 1, 5])
+for reverse in (False, True):
+    for lengths in (None, LENGTHS):
+        common = {"reverse": reverse, "clip": 0.8 if reverse else None}
+        case("recurrence", x(5, 3, 16), x(4, 16), x(3, 4), x(3, 4), lengths, x(12) if reverse else None, cell="lstm",
+             activations=(SIGMOID, TANH, TANH), **common)  # fmt: skip
+        case("recurrence", x(5, 3, 4), x(4, 4), x(3, 4), None, lengths, cell="rnn", activations=(TANH,), **common)
+        for linear in (False, True):
+            case("recurrence", x(5, 3, 12), x(4, 12), x(3, 4), None, lengths, None, x(4) if linear else None,
+                 cell="gru", activations=(SIGMOID, TANH), linear_before_reset=linear, **common)  # fmt: skip
+
+
+@pytest.mark.parametrize("position", range(len(CASES)), ids=lambda i: f"{i}-{CASES[i][0]}")
+def test_expression_equals_reference(position: int) -> None:
+    op, arrays, attrs = CASES[position]
+    check(op, *arrays, **attrs)
+
+
+def test_every_operator_has_a_case() -> None:
+    from tilewright.ops import packed
+
+    elsewhere = {n for n in ops.names() if ops.get(n).infer.__module__ == packed.__name__}
+    missing = set(ops.names()) - {op for op, _, _ in CASES} - elsewhere
+    assert not missing, f"operators without a case: {sorted(missing)}"
