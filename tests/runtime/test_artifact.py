@@ -248,10 +248,12 @@ def test_large_model_loads_fast(tmp_path: Path) -> None:
     base = copy16()
     program = dataclasses.replace(base, manifest=dataclasses.replace(base.manifest, params=params), weights=weights)
     artifact.write(tmp_path / "large.tw", program, 0)
-    Model.load(tmp_path / "large.tw")
-    start = time.perf_counter()
-    Model.load(tmp_path / "large.tw")
-    assert time.perf_counter() - start < 0.5
+    times = []
+    for _ in range(4):  # the least of them: other processes may be busy
+        start = time.perf_counter()
+        Model.load(tmp_path / "large.tw")
+        times.append(time.perf_counter() - start)
+    assert min(times) < 0.5
 
 
 def test_manifest_is_readable_text(saved: Path) -> None:
