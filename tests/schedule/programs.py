@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import ctypes
 import random
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
+from tests.codegen.llvm_run import Native, call
 from tilewright import te
 from tilewright.codegen.interpret import interpret
+from tilewright.codegen.llvm import compile_llvm, emit_llvm, kernel_symbols
 from tilewright.ir.expr import Var, as_int
 from tilewright.ir.loops import PrimFunc
 from tilewright.ir.rewrite import substitute
+from tilewright.ir.target import Target
 from tilewright.schedule import BlockRef, LoopRef, Schedule
 from tilewright.schedule.state import written_buffers
 from tilewright.support.errors import ScheduleError
+from tilewright.transform.loops import lower_loops
 
 Arrays = dict[str, np.ndarray[Any, Any]]
 
@@ -187,6 +192,37 @@ def assert_same(func: PrimFunc, scheduled: PrimFunc, rng: random.Random, run: Ca
     run(scheduled, copies)
     for name, expected in arrays.items():
         np.testing.assert_allclose(copies[name], expected, rtol=1e-5, atol=1e-6, err_msg=name)
+
+
+def _aligned(shape: list[int], dtype: Any) -> np.ndarray[Any, Any]:
+    """Memory that nobody wrote, as the runtime gives it."""
+    size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+    raw = np.full(size + 64, 0xA5, np.uint8)
+    start = -raw.ctypes.data % 64
+    return raw[start : start + size].view(dtype).reshape(shape)
+
+
+def _no_barrier(_: Any, threads: int) -> None:
+    """One thread never waits."""
+
+
+_BARRIER = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)(_no_barrier)
+NO_BARRIER = ctypes.cast(_BARRIER, ctypes.c_void_p).value or 0
+
+
+def run_native(func: PrimFunc, arrays: Arrays, opt: int = 1) -> None:
+    """Lower, compile and call with one thread, in place."""
+    target = Target.host()
+    flat = lower_loops(func, target)
+    image = compile_llvm(emit_llvm(flat, target), target, opt)
+    kernel = Native(image, flat.name, {"tw_barrier": NO_BARRIER})
+    symbols = {v: value for b in func.params for v, value in zip(b.shape, arrays[b.name].shape, strict=True)}
+    values = {v: te.const(x) for v, x in symbols.items() if isinstance(v, Var)}
+    memory = [arrays[b.name] for b in func.params]
+    for b in flat.params[len(func.params) :]:
+        shape = [as_int(substitute(x, values)) or 0 for x in b.shape]
+        memory.append(_aligned(shape, b.dtype.numpy))
+    call(kernel, memory, [symbols[v] for v in kernel_symbols(flat)])
 
 
 def random_schedule(func: PrimFunc, rng: random.Random, steps: int) -> tuple[Schedule, int]:

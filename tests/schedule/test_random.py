@@ -1,0 +1,45 @@
+"""Random schedules of random programs: legal or refused, the same meaning interpreted and as native code, traces replay.
+
+`TILEWRIGHT_SCHEDULE_CASES` sets how many (2,000; with `TILEWRIGHT_FUZZ` 20,000). A failing case names its seed.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+
+import pytest
+
+from tests.schedule.programs import assert_same, random_program, random_schedule, run_native
+from tilewright.ir.verify import verify_func
+from tilewright.schedule import parse_trace
+
+CASES = int(os.environ.get("TILEWRIGHT_SCHEDULE_CASES", "20000" if os.environ.get("TILEWRIGHT_FUZZ") else "2000"))
+CHUNK = 100
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", range(0, CASES, CHUNK))
+def test_random_schedules(first):
+    for seed in range(first, min(first + CHUNK, CASES)):
+        try:
+            check_case(seed)
+        except Exception as error:
+            raise AssertionError(f"seed {seed}: {error}") from error
+
+
+def check_case(seed: int) -> None:
+    """One program, one schedule. Any error but a refusal inside `random_schedule` is a failure."""
+    rng = random.Random(seed)
+    func = random_program(rng)
+    schedule, _ = random_schedule(func, rng, rng.randint(3, 8))
+    verify_func(schedule.func)
+    assert_same(func, schedule.func, rng)
+    # Most cases are about meaning, which the optimiser does not change; it takes most of the time.
+    opt = 3 if seed % 10 == 0 else 0
+    assert_same(func, schedule.func, rng, lambda f, arrays: run_native(f, arrays, opt))
+    trace = parse_trace(str(schedule.trace))
+    assert trace == schedule.trace
+    replayed = trace.replay(func)
+    assert replayed.func == schedule.func
+    assert replayed.trace == trace
