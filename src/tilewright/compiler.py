@@ -120,7 +120,8 @@ def compile_graph(graph: Graph, weights: Weights, target: Target, log: PassLog |
         log.dump(2, f"graph after {name}", lambda g=graph: str(g))  # type: ignore[misc]
     split = log.run("split prepare", split_prepare, graph)
     prepare = materialize_outputs(split.prepare, share_params=True)
-    split = SplitGraph(prepare, _with_params(split.run, split.prepare.outputs, prepare.outputs))
+    run = _with_params(split.run, split.prepare.outputs, prepare.outputs)
+    split = SplitGraph(prepare, materialize_outputs(run))  # an output may depend on weights alone
     with log.timed("kernels"):
         run_part = _compile_part(split.run, "run", target, log)
         prepare_part = _compile_part(split.prepare, "prepare", target, log)
