@@ -157,7 +157,6 @@ def _bitcast_type(types: Sequence[TensorType], attrs: Attrs) -> DType:
 
 
 pointwise("select", 3, lambda x, _: select(x[0], x[1], x[2]), np.where, _select_type)
-pointwise("copy", 1, lambda x, _: x[0], lambda x: x, lambda types, _: types[0].dtype)
 pointwise("xor", 2, lambda x, _: call("ne", x[0], x[1]), np.logical_xor, same("bool"))
 
 

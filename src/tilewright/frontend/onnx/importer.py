@@ -334,7 +334,7 @@ class _Importer:
                     value = renamed[value]
                 else:
                     self.builder.taken.discard(name)
-                    value = emit1(self.builder, "copy", value, name=name)
+                    value = emit1(self.builder, "identity", value, name=name)
             chosen.append(value)
         graph = pruned(self.builder.finish(tuple(chosen)))
         return Imported(graph, {v.name: self.weights[v.name] for v in graph.params})

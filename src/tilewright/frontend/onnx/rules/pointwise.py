@@ -139,7 +139,7 @@ def power(n: Call) -> Value:
 
 def _simple_power(n: Call, x: Value, exponent: float) -> Value | None:
     if exponent == 1:
-        return n.emit("copy", x)
+        return n.emit("identity", x)
     if exponent in (2, 3, 4):
         square = n.emit("mul", x, x)
         return square if exponent == 2 else n.emit("mul", square, x if exponent == 3 else square)
@@ -156,7 +156,7 @@ def variadic(n: Call) -> Value:
     result, *rest = n.values()
     for v in rest:
         result = n.emit(op, result, v)
-    return result if rest else n.emit("copy", result)
+    return result if rest else n.emit("identity", result)
 
 
 @rule("Mean")
@@ -209,7 +209,7 @@ def clip(n: Call) -> Value:
             x = n.emit(op, x, n.value(i))
     fixed = {k: v for k, v in bounds.items() if v is not None}
     if not fixed:
-        return n.emit("copy", x)
+        return n.emit("identity", x)
     return n.emit("clip", x, min=fixed.get("min"), max=fixed.get("max"))
 
 
@@ -250,7 +250,7 @@ def cast_like(n: Call) -> Value:
 
 def _cast(n: Call, x: Value, to: Any) -> Value:
     if x.dtype is to:
-        return n.emit("copy", x)
+        return n.emit("identity", x)
     if to.bits == 4 and x.dtype.is_float:  # ONNX keeps the low bits here
         x = n.emit("cast", x, dtype=i32)
     return n.emit("cast", x, dtype=to)
@@ -261,7 +261,7 @@ def bit_cast(n: Call) -> Value:
     to = element_type(n.integer("to", 0))
     if to.bits != n.dtype(0).bits or boolean in (to, n.dtype(0)):
         raise UnsupportedError("BitCast between types of different widths, or bool, is not supported")
-    return n.emit("copy", n.value(0)) if to is n.dtype(0) else n.emit("cast", n.value(0), dtype=to, bits=True)
+    return n.emit("identity", n.value(0)) if to is n.dtype(0) else n.emit("cast", n.value(0), dtype=to, bits=True)
 
 
 @rule("Identity", "Dropout")

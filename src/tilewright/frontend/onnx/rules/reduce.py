@@ -35,7 +35,7 @@ def _axes(n: Call) -> tuple[int, ...] | None:
 def plain(n: Call) -> Value:
     axes, keepdims = _axes(n), bool(n.integer("keepdims", 1))
     if not axes:
-        return n.emit("copy", n.value(0))
+        return n.emit("identity", n.value(0))
     return n.emit(_PLAIN[n.node.op_type], n.value(0), axes=axes, keepdims=keepdims)
 
 
@@ -64,7 +64,7 @@ def log_sum_exp(n: Call) -> Value:
     x = n.value(0) if given.is_float else n.cast(n.value(0), f32)
     axes, keepdims = _axes(n), bool(n.integer("keepdims", 1))
     if not axes:
-        return n.emit("copy", n.value(0))
+        return n.emit("identity", n.value(0))
     top = n.emit("reduce_max", x, axes=axes, keepdims=True)
     infinite = n.emit("detect_inf", top)
     top = n.emit("select", infinite, n.like(0.0, top), top)

@@ -123,4 +123,4 @@ def _resize(n: Call, x: Value, axes: list[int], plan: Plan, options: dict[str, A
         extra = {} if rois is None else {"roi": rois[axis]}
         x = n.emit("resize", x, axis=axis, scale=scale, size=size, **_DEFAULTS | options, **extra)
         changed = True
-    return x if changed else n.emit("copy", x)
+    return x if changed else n.emit("identity", x)

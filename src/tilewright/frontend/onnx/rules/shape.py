@@ -133,7 +133,7 @@ def expand(n: Call) -> Value:
     wanted = n.dimensions(1, "the shape of Expand")
     shape = broadcast_shapes(n.shape(0), dims(wanted or ()))
     if shape == n.shape(0):
-        return n.emit("copy", n.value(0))
+        return n.emit("identity", n.value(0))
     return n.emit("broadcast", n.value(0), shape=shape)
 
 
@@ -141,7 +141,7 @@ def expand(n: Call) -> Value:
 def concat(n: Call) -> Value:
     axis = axis_of(n.integer("axis", 0 if n.opset >= 4 else 1), n.rank(0))
     values = [v for v in n.values() if not is_const(v.shape[axis], 0)] or [n.value(0)]
-    return n.emit("concat", *values, axis=axis) if len(values) > 1 else n.emit("copy", values[0])
+    return n.emit("concat", *values, axis=axis) if len(values) > 1 else n.emit("identity", values[0])
 
 
 @rule("Split")
