@@ -1,4 +1,4 @@
-"""Random schedules of random programs: legal or refused, the same meaning interpreted and as native code, traces replay.
+"""Random schedules of random programs: refused or the same meaning, interpreted and native; traces replay.
 
 `TILEWRIGHT_SCHEDULE_CASES` sets how many (2,000; with `TILEWRIGHT_FUZZ` 20,000). A failing case names its seed.
 """

@@ -1,0 +1,306 @@
+"""Inlining, moving blocks, caches, scopes, reductions and layouts: what they make and what they refuse."""
+
+from __future__ import annotations
+
+import random
+import time
+
+import pytest
+
+from tests.schedule.checks import chain, check_schedule, conv, copy, matmul, refused, row_sum, scheduled
+from tests.schedule.programs import softmax
+from tilewright import te
+from tilewright.ir.loops import PrimFunc
+from tilewright.schedule import Schedule
+
+
+def test_compute_inline(golden):
+    golden(scheduled(chain(halo=3), lambda s: s.compute_inline("B")))
+
+
+def test_compute_inline_of_padding(golden):
+    golden(scheduled(conv(5, 2), lambda s: s.compute_inline("P")))
+
+
+def test_reverse_compute_inline(golden):
+    golden(scheduled(chain(), lambda s: s.reverse_compute_inline("C")))
+
+
+def test_reverse_compute_inline_through_a_transpose(golden):
+    a = te.placeholder((4, 6), name="A")
+    b = te.compute((6, 4), lambda i, j: a[j, i] + 1.0, name="B")
+    c = te.compute((4, 6), lambda i, j: b[j, i] * 2.0, name="C")
+    golden(scheduled(te.create_prim_func([a, c], "transposed"), lambda s: s.reverse_compute_inline("C")))
+
+
+def test_compute_at(golden):
+    def apply(s: Schedule) -> None:
+        outer, _ = s.split("i_1", factor=8)
+        s.compute_at("B", outer)
+
+    golden(scheduled(chain(), apply))
+
+
+def test_compute_at_with_halo(golden):
+    def apply(s: Schedule) -> None:
+        outer, _ = s.split("i_1", factor=5)
+        s.compute_at("B", outer)
+        s.set_scope("B", "local")
+
+    golden(scheduled(chain(halo=4), apply))
+
+
+def test_compute_at_symbolic(golden):
+    def apply(s: Schedule) -> None:
+        outer, _ = s.split("i_1", factor=8)
+        s.compute_at("B", outer)
+
+    golden(scheduled(chain(te.var("n", hi=30)), apply))
+
+
+def test_compute_at_of_a_reduction(golden):
+    def apply(s: Schedule) -> None:
+        i_0, j_0, _, _ = s.tile("i_1", "j_1", 4, 4)
+        s.compute_at("C", j_0)
+        *outer, i, j, k = s.loops("C")
+        assert [x.name for x in outer] == [i_0.name, j_0.name]
+        assert [s.get(x).var.name for x in (i, j, k)] == ["i", "j", "k"]
+
+    golden(scheduled(matmul(), apply))
+
+
+def test_compute_at_of_all_consumers(golden):
+    """Both readers stand in the loop: the region is what either needs."""
+
+    def apply(s: Schedule) -> None:
+        s.reverse_compute_at("D", s.split("i_1", factor=4)[0])
+        s.compute_at("B", "i_1_0")
+
+    a = te.placeholder((20,), name="A")
+    b = te.compute((20,), lambda i: a[i] + 1.0, name="B")
+    c = te.compute((16,), lambda i: b[i] * 2.0, name="C")
+    d = te.compute((16,), lambda i: c[i] - b[i + 3], name="D")
+    golden(scheduled(te.create_prim_func([a, d], "shared"), apply))
+
+
+def test_reverse_compute_at(golden):
+    golden(scheduled(chain(), lambda s: s.reverse_compute_at("C", s.split("i", factor=6)[0])))
+
+
+def test_reverse_compute_at_of_a_reduction(golden):
+    a = te.placeholder((6, 8), name="A")
+    b = te.compute((6, 8), lambda i, j: a[i, j] + 1.0, name="B")
+    r = te.reduce_axis(8, "r")
+    c = te.compute((6,), lambda i: te.sum(b[i, r], r), name="C")
+    golden(scheduled(te.create_prim_func([a, c], "sums"), lambda s: s.reverse_compute_at("C", "j")))
+
+
+def test_softmax_in_one_loop(golden):
+    def apply(s: Schedule) -> None:
+        row = s.loops("O")[0]
+        for name in ("S", "E", "M"):
+            s.compute_at(name, row)
+            s.set_scope(name, "local")
+        s.parallel(row)
+
+    golden(scheduled(softmax(random.Random(1)), apply))
+
+
+def test_decompose_reduction(golden):
+    def apply(s: Schedule) -> None:
+        _, j, k = s.loops("C")
+        j_0, j_1 = s.split(j, factor=5)
+        s.reorder(k, j_0, j_1)
+        s.vectorize(j_1)
+        s.decompose_reduction("C", k)
+
+    golden(scheduled(matmul(4, 12, 3, epilogue=False), apply))
+
+
+def test_set_scope_and_caches(golden):
+    def apply(s: Schedule) -> None:
+        s.cache_read("C", "A", "local")
+        copy_out = s.cache_write("D", "local")
+        s.compute_at("A_local", s.loops("C")[0])
+        s.set_scope("C", "local")
+        s.reverse_compute_at(copy_out, s.loops("D")[0])
+
+    golden(scheduled(matmul(4, 4, 4), apply))
+
+
+def test_rfactor(golden):
+    def apply(s: Schedule) -> None:
+        _, inner = s.split("k", factor=8)
+        first = s.rfactor("S", inner)
+        i, outer, lane = s.loops(first)
+        s.reorder(i, outer, lane)
+        s.vectorize(lane)
+
+    golden(scheduled(row_sum(), apply))
+
+
+def test_rfactor_of_uneven_parts(golden):
+    golden(scheduled(row_sum(3, 13), lambda s: s.rfactor("S", s.split("k", factor=8)[1], -1)))
+
+
+def test_rfactor_of_the_outer_part(golden):
+    golden(scheduled(row_sum(3, 13), lambda s: s.parallel(s.loops(s.rfactor("S", s.split("k", nparts=3)[0]))[1])))
+
+
+def test_transform_layout(golden):
+    golden(scheduled(chain(20), lambda s: s.transform_layout("B", lambda i: (i // 8, i % 8))))
+
+
+def test_transform_layout_then_tile(golden):
+    def apply(s: Schedule) -> None:
+        s.transform_layout("C", lambda i, j: (i, j // 4, j % 4))
+        _, j_1 = s.split("j", factor=4)
+        s.vectorize(j_1)
+        s.compute_at("C", s.loops("D")[0])
+
+    golden(scheduled(matmul(), apply))
+
+
+def test_transform_layout_of_a_parameter(golden):
+    func = matmul(8, 8, 4, epilogue=False)
+    golden(scheduled(func, lambda s: s.transform_layout("C", lambda k, j: (j // 4, k, j % 4), buffer="B"), same=False))
+
+
+def test_pad(golden):
+    golden(scheduled(matmul(6, 5, 3), lambda s: s.pad("C", [4, 4, 2])))
+
+
+def test_pad_of_an_output(golden):
+    golden(scheduled(matmul(6, 5, 3, epilogue=False), lambda s: s.pad("C", [1, 4, 1])))
+
+
+def test_pad_of_a_maximum(golden):
+    a = te.placeholder((3, 5), name="A")
+    r = te.reduce_axis(5, "r")
+    b = te.compute((3,), lambda i: te.max(a[i, r], r), name="B")
+    golden(scheduled(te.create_prim_func([a, b], "high"), lambda s: s.pad("B", [1, 4])))
+
+
+def test_the_plan_of_a_convolution(golden):
+    """What the direct convolution does: register tile, reduction outside, init apart, epilogue in the tile."""
+
+    def apply(s: Schedule) -> None:
+        s.compute_inline("P")
+        s.compute_inline("U")
+        o, h, w = s.loops("R")
+        o_0, o_1 = s.split(o, factor=16)
+        w_0, w_1 = s.split(w, factor=6)
+        s.reorder(o_0, h, w_0, w_1, o_1)
+        s.compute_at("T", w_0)
+        s.set_scope("T", "local")
+        o, h, w, rc, rh, rw = s.loops("T")[3:]
+        s.reorder(rc, rh, rw, h, w, o)
+        s.vectorize(o)
+        s.unroll(w)
+        s.vectorize(o_1)
+        s.decompose_reduction("T", rc)
+        s.parallel(o_0)
+
+    golden(scheduled(conv(), apply))
+
+
+def test_primitives_are_fast():
+    """A plan has some 25 primitives and a model some 40 kernels: about a millisecond each is the budget."""
+    func = conv()
+    best = float("inf")
+    for _ in range(5):
+        start = time.perf_counter()
+        s = Schedule(func)
+        s.compute_inline("P")
+        s.compute_inline("U")
+        o, _, w = s.loops("R")
+        s.split(o, factor=16)
+        w_0, _ = s.split(w, factor=6)
+        s.compute_at("T", w_0)
+        s.set_scope("T", "local")
+        best = min(best, time.perf_counter() - start)
+    assert best / 6 < 5e-3
+
+
+def outputs() -> PrimFunc:
+    """Two outputs, one read by the other."""
+    a = te.placeholder((8,), name="A")
+    b = te.compute((8,), lambda i: a[i] + 1.0, name="B")
+    c = te.compute((8,), lambda i: b[i] * 2.0, name="C")
+    return te.create_prim_func([a, b, c], "outputs")
+
+
+def reducer() -> PrimFunc:
+    """A reduction with a reducer of the user's."""
+    a = te.placeholder((4, 6), name="A")
+    r = te.reduce_axis(6, "r")
+    norm = te.comm_reducer(lambda x, y: te.sqrt(x * x + y * y), lambda t: te.const(0.0, t), "norm")
+    return te.create_prim_func([a, te.compute((4,), lambda i: norm(a[i, r], r), name="N")], "norms")
+
+
+REFUSALS = {
+    "inline-reduction": (matmul, lambda s: s.compute_inline("C")),
+    "inline-output": (outputs, lambda s: s.compute_inline("B")),
+    "inline-last": (copy, lambda s: s.compute_inline("B")),
+    "reverse-inline-into-reduction": (matmul, lambda s: s.reverse_compute_inline("D")),
+    "reverse-inline-halo": (lambda: chain(halo=2), lambda s: s.reverse_compute_inline("C")),
+    "reverse-inline-nothing": (copy, lambda s: s.reverse_compute_inline("B")),
+    "compute-at-output": (outputs, lambda s: s.compute_at("B", "i_1")),
+    "compute-at-elsewhere": (lambda: conv(4, 2), lambda s: s.compute_at("P", "o_1")),
+    "compute-at-own-loop": (chain, lambda s: s.compute_at("B", "i")),
+    "compute-at-decomposed": (matmul, lambda s: [s.decompose_reduction("C", "k"), s.compute_at("C", "i_1")]),
+    "reverse-compute-at-unfinished": (matmul, lambda s: s.reverse_compute_at("D", "k")),
+    "reverse-compute-at-halo": (lambda: chain(halo=2), lambda s: s.reverse_compute_at("C", "i")),
+    "reverse-compute-at-itself": (chain, lambda s: s.reverse_compute_at("C", "i_1")),
+    "reverse-compute-at-late-input": (lambda: softmax(random.Random(1)), lambda s: s.reverse_compute_at("O", "i_1")),
+    "decompose-spatial": (chain, lambda s: s.decompose_reduction("B", "i")),
+    "decompose-twice": (matmul, lambda s: [s.decompose_reduction("C", "k"), s.decompose_reduction("C", "k")]),
+    "decompose-inside": (
+        matmul,
+        lambda s: [s.reorder("k", "i", "j"), s.decompose_reduction("C", "j")],
+    ),
+    "decompose-other-nest": (matmul, lambda s: s.decompose_reduction("C", "i_1")),
+    "set-scope-parameter": (matmul, lambda s: s.set_scope("D", "local")),
+    "set-scope-unknown": (matmul, lambda s: s.set_scope("C", "registers")),
+    "cache-read-unread": (matmul, lambda s: s.cache_read("C", "D", "local")),
+    "cache-read-late": (chain, lambda s: [s.reverse_compute_at("C", "i"), s.cache_read("C", "B", "local")]),
+    "cache-write-decomposed": (matmul, lambda s: [s.decompose_reduction("C", "k"), s.cache_write("C", "local")]),
+    "rfactor-spatial": (matmul, lambda s: s.rfactor("C", "j")),
+    "rfactor-own-reducer": (reducer, lambda s: s.rfactor("N", "r")),
+    "rfactor-axis": (row_sum, lambda s: s.rfactor("S", "k", 5)),
+    "layout-not-invertible": (chain, lambda s: s.transform_layout("B", lambda i: (i // 4,))),
+    "layout-wrong-rank": (chain, lambda s: s.transform_layout("B", lambda i, j: (i, j))),
+    "layout-gaps-in-parameter": (chain, lambda s: s.transform_layout("C", lambda i: (i // 8, i % 8))),
+    "layout-foreign-variable": (chain, lambda s: s.transform_layout("B", lambda i: (i + te.var("q"),))),
+    "layout-negative": (chain, lambda s: s.transform_layout("B", lambda i: (i - 1,))),
+    "pad-wrong-count": (matmul, lambda s: s.pad("C", [4])),
+    "pad-after-split": (matmul, lambda s: [s.split("i", factor=3), s.pad("C", [3, 1, 1])]),
+    "pad-window": (lambda: conv(4, 2), lambda s: s.pad("T", [1, 3, 1, 1, 1, 1])),
+    "pad-exp": (
+        lambda: _sum_of_exp(),
+        lambda s: s.pad("S", [1, 4]),
+    ),
+}
+
+
+def _sum_of_exp() -> PrimFunc:
+    a = te.placeholder((3, 5), name="A")
+    r = te.reduce_axis(5, "r")
+    return te.create_prim_func([a, te.compute((3,), lambda i: te.sum(te.exp(a[i, r]), r), name="S")], "sum_of_exp")
+
+
+@pytest.mark.parametrize("case", REFUSALS)
+def test_refused(case, golden):
+    make, apply = REFUSALS[case]
+    golden(refused(make(), apply))
+
+
+def test_multi_output_stage_moves_and_inlines():
+    a = te.placeholder((6,), name="A")
+    p, q = te.compute((6,), lambda i: (a[i] + 1.0, a[i] * 2.0), name="P")
+    c = te.compute((6,), lambda i: p[i] + q[i], name="C")
+    func = te.create_prim_func([a, c], "pair")
+    for apply in (lambda s: s.compute_inline("P"), lambda s: s.compute_at("P", s.split("i_1", factor=4)[0])):
+        s = Schedule(func)
+        apply(s)
+        check_schedule(func, s)
