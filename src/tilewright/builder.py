@@ -33,7 +33,7 @@ from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.stages import StageSchedule
 from tilewright.schedule.state import written_buffers
 from tilewright.support.errors import CallError, CompileError, TargetError
-from tilewright.transform.loops import lower_loops
+from tilewright.transform.loops import lower_loops, passes
 
 _LARGEST = (1 << 31) - 1
 
@@ -99,15 +99,24 @@ class BuiltFunction(Called):
         """The loops that code is made from."""
         return lower_loops(self.func, self.target)
 
+    @cached_property
+    def _readable(self) -> PrimFunc:
+        """The same loops with exp as `exp`, not as the polynomial that code generation puts in its place."""
+        func = self.func
+        for name, run in passes(self.target):
+            if name != "expand math":
+                func = run(func)
+        return func
+
     def source(self, what: str = "llvm") -> str:
-        """The program as text: "schedule" (blocks and loops), "loops" (as they are emitted), "c", "llvm" or "asm"."""
+        """The program as text: "schedule" (blocks and loops), "loops" (flat), "c", "llvm" or "asm"."""
         match what:
             case "schedule":
                 return str(self.func)
             case "loops":
-                return str(self.flat)
+                return str(self._readable)
             case "c":
-                return emit_c(self.flat)
+                return emit_c(self._readable)
             case "llvm":
                 return emit_llvm(self.flat, self.target)
             case "asm":
