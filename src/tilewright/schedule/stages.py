@@ -84,7 +84,8 @@ class StageSchedule:
 
     def buffer_name(self, tensor: Any) -> str:
         """The name of a tensor's buffer."""
-        return self._buffers.get(tensor, tensor if isinstance(tensor, str) else str(tensor.name))
+        known: str | None = self._buffers.get(tensor)
+        return known or (tensor if isinstance(tensor, str) else str(tensor.name))
 
     def axis(self, axis: Axis) -> LoopRef:
         """The loop of an axis. Raises ScheduleError if a primitive has replaced it."""

@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Literal, NoReturn
 
 from tilewright.ir.expr import Var
 from tilewright.ir.parser import parse_expr
+from tilewright.ir.rewrite import variables
 from tilewright.schedule.index_map import IndexMap
 from tilewright.support.errors import ParseError
 
@@ -239,6 +240,9 @@ class _Parser:
         results = [
             parse_expr(part, variables=arguments, source=self.source) for part in self.parenthesized() if part.strip()
         ]
+        foreign = {v.name for e in results for v in variables(e)} - {v.name for v in arguments}
+        if foreign:
+            self.fail(f"the map mentions {', '.join(sorted(foreign))}, which is not among its indices")
         return IndexMap(tuple(arguments), tuple(results))
 
     def parenthesized(self) -> list[str]:
