@@ -1,4 +1,4 @@
-"""The plan that does nothing: functions with an empty loop have nothing to gain, and primitives nothing to hold on to."""
+"""The plan that does nothing: functions with an empty loop gain nothing, and primitives have nothing to hold on to."""
 
 from __future__ import annotations
 
