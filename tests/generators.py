@@ -4,11 +4,13 @@ keys), and programs that can be run with arrays to run them on (for the backends
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from hypothesis import settings
 from hypothesis import strategies as st
 
 from tilewright import te
@@ -328,6 +330,12 @@ def canonical(func: PrimFunc) -> PrimFunc:
 
 # Programs to run
 
+
+def examples(count: int) -> settings:
+    """So many examples in the tests, a hundred times as many under `make fuzz`."""
+    return settings(max_examples=count * (100 if os.environ.get("TILEWRIGHT_FUZZ") else 1))
+
+
 EXACT = ("add", "sub", "mul", "min", "max", "neg", "abs")
 """Operators whose native results are equal bit for bit."""
 
@@ -344,13 +352,13 @@ class Program:
 
 
 def small_values(dtype: DType, shape: tuple[int, ...], seed: int) -> np.ndarray[Any, Any]:
-    """Numbers whose sums and products are exact in f32: eighths between -8 and 8, or small integers."""
+    """Numbers whose sums and products are exact in f32: quarters between -2 and 2, or small integers."""
     rng = np.random.default_rng(seed)
     if dtype is boolean:
         return rng.integers(0, 2, shape).astype(np.bool_)
-    low = 0 if dtype.kind == "uint" else -min(64, 1 << (dtype.bits - 1))
-    whole = rng.integers(low, min(64, int(min(dtype.max, 64)) + 1), shape)
-    return (whole / 8).astype(dtype.numpy) if dtype.is_float else whole.astype(dtype.numpy)
+    limit = 8 if dtype.is_float else min(64, int(dtype.max))
+    whole = rng.integers(0 if dtype.kind == "uint" else -limit, limit + 1, shape)
+    return (whole / 4).astype(dtype.numpy) if dtype.is_float else whole.astype(dtype.numpy)
 
 
 @st.composite
@@ -369,7 +377,7 @@ def values(draw: Any, dtype: DType, leaves: Sequence[Expr], depth: int) -> Expr:
         if dtype is boolean:
             return const(draw(st.booleans()))
         number = draw(st.integers(0 if dtype.kind == "uint" else -8, 7))
-        return const(number / 4 if dtype.is_float else number, dtype)
+        return const(number / 2 if dtype.is_float else number, dtype)
     if choice == 2:
         return select(sub(boolean), sub(dtype), sub(dtype))
     if choice == 3 and leaves:
@@ -391,6 +399,9 @@ def values(draw: Any, dtype: DType, leaves: Sequence[Expr], depth: int) -> Expr:
     return Op(name, tuple(sub(dtype) for _ in range(OPS[name].arity)))
 
 
+EXTENTS = (1, 2, 3, 4, 5, 8, 16, 17, 33)
+
+
 @st.composite
 def programs(draw: Any, dtypes: Sequence[DType] = (f32,), depth: int = 3) -> Program:
     """One to three stages of tensor expressions: pointwise, padded, gathered, reductions, products; the first dimension
@@ -398,7 +409,7 @@ def programs(draw: Any, dtypes: Sequence[DType] = (f32,), depth: int = 3) -> Pro
     n = draw(st.integers(1, 6))
     symbolic = draw(st.booleans())
     first: Any = te.var("n", hi=64) if symbolic else const(n)
-    extents = [first, *(const(draw(st.integers(1, 5))) for _ in range(2))]
+    extents = [first, *(const(draw(st.sampled_from(EXTENTS))) for _ in range(2))]
     inputs = []
     for k in range(draw(st.integers(1, 2))):
         shape = [draw(st.sampled_from(extents)) for _ in range(draw(st.integers(1, 3)))]
@@ -433,14 +444,16 @@ def _stages(draw: Any, tensors: list[Any], extents: list[Any], dtypes: list[DTyp
         if reduces:
             known += [(axis.var, axis.extent) for axis in axes]
         leaves = [_element(draw, t, known) for t in tensors]
+        newest = cast(leaves[-1], dtype)
+        if reduces:
+            other = cast(draw(st.sampled_from(leaves)), dtype)
+            term = newest * other if draw(st.booleans()) else newest
+            reducer = draw(st.sampled_from([te.sum, te.sum, te.max, te.min]))
+            return reducer(term, axes)  # type: ignore[no-any-return]
         leaves += [leaf for leaf in (_padded(draw, t, known) for t in tensors) if leaf is not None]
         leaves += [v for v, _ in known]
-        value = draw(values(dtype, leaves, depth if not reduces else 1))
-        if not reduces:
-            return value  # type: ignore[no-any-return]
-        # A product of many numbers would leave what a float holds exactly.
-        reducer = draw(st.sampled_from([te.sum, te.max, te.min]))
-        return reducer(value, axes)  # type: ignore[no-any-return]
+        name = "or" if dtype is boolean else draw(st.sampled_from(["add", "sub", "min", "max"]))
+        return Op(name, (newest, draw(values(dtype, leaves, depth))))
 
     return te.compute(shape, body, name=name)
 

@@ -16,13 +16,13 @@ import numpy as np
 
 from tilewright import ops
 from tilewright.codegen.entry import KernelCall, emit_entry
-from tilewright.kernels import CompiledKernel, KernelTexts, compile_kernel
 from tilewright.codegen.llvm import compile_llvm
 from tilewright.ir.expr import Expr, as_int
 from tilewright.ir.graph import Graph, Node, Value
 from tilewright.ir.key import key
 from tilewright.ir.target import Target
 from tilewright.ir.verify import verify_graph
+from tilewright.kernels import CompiledKernel, KernelTexts, code_version, compile_kernel
 from tilewright.runtime.manifest import (
     InputSpec,
     Manifest,
@@ -34,6 +34,7 @@ from tilewright.runtime.manifest import (
 )
 from tilewright.runtime.model import Model
 from tilewright.runtime.program import Program
+from tilewright.support.cache import ObjectCache
 from tilewright.support.errors import ModelError
 from tilewright.support.log import PassLog
 from tilewright.transform.graph.fuse import Group, fuse
@@ -239,7 +240,14 @@ def _entry(
     """The object code of tw_run, tw_prepare and tw_shapes."""
     run_steps = [KernelCall(s.kernel, s.slots, s.symbols) for s in run_storage.steps]
     prepare_steps = [KernelCall(s.kernel, s.slots, s.symbols) for s in prepare_storage.steps]
-    return compile_llvm(emit_entry(run_steps, prepare_steps, symbols, shapes, target), target)
+    text = emit_entry(run_steps, prepare_steps, symbols, shapes, target)
+    identity = f"entry-{digest(text, target.fingerprint, code_version())}"
+    store = ObjectCache()
+    done = store.get(identity)
+    if done is None:
+        done = compile_llvm(text, target)
+        store.put(identity, done)
+    return done
 
 
 def _packed(value: Value, raw: set[Value], aliases: Mapping[Value, Value]) -> PackedSpec:

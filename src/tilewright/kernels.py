@@ -22,7 +22,7 @@ from tilewright.plans import Planned, plan
 from tilewright.support.cache import ObjectCache
 from tilewright.support.errors import ParseError
 from tilewright.transform.graph.memory import Workspace
-from tilewright.transform.loops import lower_loops
+from tilewright.transform.loops import lower_loops, passes
 
 
 @cache
@@ -69,7 +69,12 @@ class KernelTexts:
         return self.planned.describe()
 
     def loops(self) -> str:
-        return str(self.flat)
+        """The flat loops, mathematical functions by name: their polynomials are graphs that text would unfold."""
+        func = self.planned.func
+        for name, run in passes(self.target):
+            if name != "expand math":
+                func = run(func)
+        return str(func)
 
     def llvm(self) -> str:
         return emit_llvm(self.flat, self.target)
@@ -81,7 +86,9 @@ class KernelTexts:
 def compile_kernel(func: PrimFunc, target: Target, store: ObjectCache | None = None) -> CompiledKernel:
     """Native code of an unscheduled function, from the cache if it was compiled before under any names."""
     objects = store or ObjectCache()
-    identity = hashlib.blake2b(f"{key(func)} {target.fingerprint} {code_version()}".encode(), digest_size=16).hexdigest()
+    identity = hashlib.blake2b(
+        f"{key(func)} {target.fingerprint} {code_version()}".encode(), digest_size=16
+    ).hexdigest()
     symbol = f"tw_{identity}"
     canonical = {s: Var(f"s{i}", s.dtype, s.lo, s.hi, s.multiple) for i, s in enumerate(func.symbols)}
     entry = objects.get(f"kernel-{identity}")

@@ -58,39 +58,43 @@ class IterVar:
         return self.var
 
     def __add__(self, other: Any) -> Expr:
-        return self.var + _plain(other)
+        return self.as_expr() + _element(other)
 
     def __radd__(self, other: Any) -> Expr:
-        return _plain(other) + self.var
+        return _element(other) + self.as_expr()
 
     def __sub__(self, other: Any) -> Expr:
-        return self.var - _plain(other)
+        return self.as_expr() - _element(other)
 
     def __rsub__(self, other: Any) -> Expr:
         return as_expr(other) - self.var
 
     def __mul__(self, other: Any) -> Expr:
-        return self.var * _plain(other)
+        return self.as_expr() * _element(other)
 
     __rmul__ = __mul__
 
     def __floordiv__(self, other: Any) -> Expr:
-        return self.var // _plain(other)
+        return self.as_expr() // _element(other)
 
     def __mod__(self, other: Any) -> Expr:
-        return self.var % _plain(other)
+        return self.as_expr() % _element(other)
 
     def __lt__(self, other: Any) -> Expr:
-        return self.var < _plain(other)
+        return self.as_expr() < _element(other)
 
     def __le__(self, other: Any) -> Expr:
-        return self.var <= _plain(other)
+        return self.as_expr() <= _element(other)
 
     def __gt__(self, other: Any) -> Expr:
-        return self.var > _plain(other)
+        return self.as_expr() > _element(other)
 
     def __ge__(self, other: Any) -> Expr:
-        return self.var >= _plain(other)
+        return self.as_expr() >= _element(other)
+
+
+def _element(x: Any) -> Expr:
+    return as_expr(_plain(x))
 
 
 def _plain(x: Any) -> Any:

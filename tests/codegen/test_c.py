@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.codegen.c_run import compile_c, needs_compiler, run_c
-from tests.generators import Program, assert_same, flattened, programs
+from tests.generators import Program, assert_same, examples, flattened, programs
 from tilewright import te
 from tilewright.codegen.c import emit_c
 from tilewright.codegen.interpret import interpret
@@ -177,7 +177,7 @@ def compare(func: PrimFunc, inputs: list[np.ndarray], tolerance: float = 0) -> N
 
 
 @needs_compiler
-@settings(max_examples=60)
+@examples(40)
 @given(programs([f32, f32, i32, i64, f64, u8, i8]))
 def test_random_programs(program: Program) -> None:
     """Law 4 for C, on the plainest lowering."""
@@ -185,7 +185,7 @@ def test_random_programs(program: Program) -> None:
 
 
 @needs_compiler
-@settings(max_examples=30)
+@examples(20)
 @given(st.sampled_from(ALL).flatmap(lambda t: programs([t, t, f32])))
 def test_random_programs_of_a_type(program: Program) -> None:
     check(program)

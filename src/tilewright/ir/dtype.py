@@ -26,10 +26,12 @@ class DType:
     def numpy(self) -> np.dtype[Any]:
         """The NumPy dtype with the same values (from `ml_dtypes` for bf16, i4 and u4)."""
         if self.name in _EXTENSION_TYPES:
-            return np.dtype(_EXTENSION_TYPES[self.name])
+            extension: np.dtype[Any] = np.dtype(_EXTENSION_TYPES[self.name])
+            return extension
         if self.kind == "bool":
             return np.dtype(np.bool_)
-        return np.dtype({"float": "f", "int": "i", "uint": "u"}[self.kind] + str(self.bits // 8))
+        name: str = {"float": "f", "int": "i", "uint": "u"}[self.kind] + str(self.bits // 8)
+        return np.dtype(name)
 
     @property
     def itemsize(self) -> int:

@@ -242,7 +242,8 @@ def _intern(cls: type[Any], identity: tuple[Any, ...], **fields: Any) -> Any:
 
 
 class Var(Expr):
-    """A named integer or scalar. `lo`/`hi` bound a symbol's value (inclusive, None: unbounded), `multiple` divides it."""
+    """A named integer or scalar. `lo`/`hi` bound a symbol's value (inclusive; None: not at all), `multiple`
+    divides it."""
 
     __slots__ = ("hi", "lo", "multiple", "name")
     __match_args__ = ("name",)
@@ -418,10 +419,10 @@ def _result_type(name: str, args: tuple[Expr, ...], dtype: DType | None) -> DTyp
     return result
 
 
-def const(value: Number | np.generic, dtype: DType | None = None) -> Const:
+def const(value: Number | np.generic[Any], dtype: DType | None = None) -> Const:
     """A literal; without `dtype` ints become i64, floats f32, bools bool. Integers wrap into `dtype`'s range."""
     if isinstance(value, np.generic):
-        value = value.item()
+        value = _plain_number(value)
     if dtype is None:
         dtype = boolean if isinstance(value, bool) else i64 if isinstance(value, int) else f32
     if dtype.is_int:
@@ -429,6 +430,11 @@ def const(value: Number | np.generic, dtype: DType | None = None) -> Const:
         if dtype.kind == "int" and value >> (dtype.bits - 1):
             value -= 1 << dtype.bits
     return Const(value, dtype)
+
+
+def _plain_number(value: np.generic[Any]) -> Number:
+    number: Number = value.item()
+    return number
 
 
 def as_expr(value: Any, dtype: DType | None = None) -> Expr:
@@ -485,9 +491,9 @@ def _fold_int(name: str, a: Expr, b: Expr) -> Expr | None:
         return const(exact(a.value, b.value), boolean if kind == "bool" else a.dtype)
     if isinstance(b, Const):
         match name, b.value:
-            case ("add" | "sub" | "shl" | "shr" | "or"), (0 | False):
+            case (("add" | "sub" | "shl" | "shr" | "or"), (0 | False)):
                 return a
-            case ("mul" | "floordiv"), 1:
+            case (("mul" | "floordiv"), 1):
                 return a
             case "and", True:
                 return a
@@ -497,7 +503,7 @@ def _fold_int(name: str, a: Expr, b: Expr) -> Expr | None:
                 return const(0, a.dtype)
     if isinstance(a, Const):
         match name, a.value:
-            case ("add" | "or"), (0 | False):
+            case (("add" | "or"), (0 | False)):
                 return b
             case "mul", 1:
                 return b
@@ -528,12 +534,12 @@ _EXACT: dict[str, Callable[[int, int], Any]] = {
 def cast(value: Any, to: DType | str) -> Expr:
     """Convert to another element type: floats to ints truncate (saturating, NaN to 0), ints wrap, to bool is `!= 0`."""
     target = dtype(to)
-    value = as_expr(value)
-    if value.dtype is target:
-        return value
-    if isinstance(value, Const) and value.dtype.kind in ("int", "uint", "bool"):
-        return const(value.value, target)
-    return Op("cast", (value,), target)
+    given = as_expr(value)
+    if given.dtype is target:
+        return given
+    if isinstance(given, Const) and given.dtype.kind in ("int", "uint", "bool"):
+        return const(given.value, target)
+    return Op("cast", (given,), target)
 
 
 def select(condition: Any, then: Any, orelse: Any) -> Expr:
@@ -542,11 +548,11 @@ def select(condition: Any, then: Any, orelse: Any) -> Expr:
 
 
 def minimum(a: Any, b: Any) -> Expr:
-    return a if a is b else binary("min", a, b)
+    return as_expr(a) if a is b else binary("min", a, b)
 
 
 def maximum(a: Any, b: Any) -> Expr:
-    return a if a is b else binary("max", a, b)
+    return as_expr(a) if a is b else binary("max", a, b)
 
 
 def equal(a: Any, b: Any) -> Expr:
@@ -566,7 +572,8 @@ def all_of(conditions: Iterable[Expr]) -> Expr:
 
 def ceildiv(a: Any, b: Any) -> Expr:
     """Division rounded up: `-(-a // b)` written `(a + b - 1) // b`."""
-    return (as_expr(a) + (as_expr(b) - 1)) // b
+    divisor = as_expr(b)
+    return (as_expr(a) + (divisor - 1)) // divisor
 
 
 def product(factors: Sequence[Any]) -> Expr:

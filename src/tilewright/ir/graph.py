@@ -199,9 +199,7 @@ class GraphBuilder:
         attrs: Mapping[str, AttrValue] | None = None,
         names: tuple[str, ...] = (),
     ) -> tuple[Value, ...]:
-        outputs = tuple(
-            Value(self.fresh(names[i] if i < len(names) else op), type) for i, type in enumerate(types)
-        )
+        outputs = tuple(Value(self.fresh(names[i] if i < len(names) else op), type) for i, type in enumerate(types))
         self.nodes.append(Node(op, inputs, outputs, make_attrs(attrs or {})))
         return outputs
 

@@ -48,7 +48,7 @@ class Stmt:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class For(Stmt):
-    """`for var in 0..extent`. Kind "thread" is a loop bound to a hardware index named by `thread` ("blockIdx.x", ...)."""
+    """`for var in 0..extent`. Kind "thread": bound to a hardware index named by `thread` ("blockIdx.x")."""
 
     var: Var
     extent: Expr

@@ -147,8 +147,10 @@ def map_exprs_of(stmt: Stmt, f: ExprFn) -> Stmt:
         case Block():
             iters = tuple(BlockIter(it.var, f(it.extent), it.kind, f(it.binding)) for it in stmt.iters)
             predicate = f(stmt.predicate)
-            return stmt if iters == stmt.iters and predicate is stmt.predicate else replace(
-                stmt, iters=iters, predicate=predicate
+            return (
+                stmt
+                if iters == stmt.iters and predicate is stmt.predicate
+                else replace(stmt, iters=iters, predicate=predicate)
             )
         case Store():
             indices = tuple(f(i) for i in stmt.indices)

@@ -40,7 +40,7 @@ def _present(inputs: Sequence[Tensor | None], k: int) -> Tensor:
     return found
 
 
-# -- blocking ---------------------------------------------------------------------------------------------------------
+# -- blocking ----------------------------------------------------------------------------------------------------------
 
 
 def _block_infer(types: Types, attrs: Attrs) -> tuple[TensorType, ...]:
@@ -106,7 +106,7 @@ def _unblock_reference(arrays: Arrays, attrs: Attrs) -> tuple[Any, ...]:
 register(OpDef("unblock_channels", "injective", _unblock_infer, _unblock_reference, _unblock_compute))
 
 
-# -- matmul with packed weights ---------------------------------------------------------------------------------------
+# -- matmul with packed weights ----------------------------------------------------------------------------------------
 
 
 def _pack_matmul_infer(types: Types, attrs: Attrs) -> tuple[TensorType, ...]:
@@ -123,7 +123,7 @@ def _pack_matmul_compute(
 ) -> tuple[Tensor, ...]:
     w, width = _present(inputs, 0), attrs["width"]
     n = w.shape[-2 if attrs["transpose"] else -1]
-    whole = as_int(n) is not None and as_int(n) % width == 0  # type: ignore[operator]
+    whole = as_int(n) is not None and as_int(n) % width == 0
 
     def element(*at: Expr) -> Expr:
         *batch, panel, k, lane = at
@@ -147,8 +147,10 @@ register(OpDef("pack_matmul", "injective", _pack_matmul_infer, _pack_matmul_refe
 
 
 def _matmul_infer(types: Types, attrs: Attrs) -> tuple[TensorType, ...]:
-    """`x[..., M, K]` and panels `w[..., P, K, width]` to `[..., M, columns]`; a batch dimension of w is that of x, or 1,
-    or absent."""
+    """`x[..., M, K]` and panels `w[..., P, K, width]` to `[..., M, columns]`.
+
+    A batch dimension of w is that of x, or 1, or absent.
+    """
     x = _only(types)
     return (TensorType(x.dtype, (*x.shape[:-1], as_expr(attrs["columns"]))),)
 
@@ -188,7 +190,7 @@ def _matmul_reference(arrays: Arrays, attrs: Attrs) -> tuple[Any, ...]:
 register(OpDef("matmul_packed", "contraction", _matmul_infer, _matmul_reference, _matmul_compute))
 
 
-# -- convolution over blocked channels ----------------------------------------------------------------------------------
+# -- convolution over blocked channels ---------------------------------------------------------------------------------
 
 
 def _pack_conv_infer(types: Types, attrs: Attrs) -> tuple[TensorType, ...]:

@@ -1,4 +1,4 @@
-"""Plans: parameterised schedules, one file for each kind of computation. `plan(func, target)` takes the first that fits."""
+"""Plans: parameterised schedules, one file for each kind of computation; `plan` takes the first that fits."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from tilewright.plans.analysis import Stage, Structure, factors, uses
 from tilewright.plans.base import Candidate, Plan
 from tilewright.plans.common import extent, inline_all, lanes_of, parallelize, vectorize_spatial
 from tilewright.plans.tiles import SYMBOLIC_ROWS, Tile, cycles, row_limit
-from tilewright.schedule.schedule import LoopRef, Schedule
+from tilewright.schedule.schedule import BlockRef, LoopRef, Schedule
 
 
 def fits(structure: Structure, target: Target) -> bool:
@@ -120,7 +120,7 @@ def schedule_prologue(s: Schedule, structure: Structure, prologue: tuple[Stage, 
     vectorize_spatial(s, s.block(last.name), target, lanes_of(last, target))
 
 
-def tile_output(s: Schedule, anchor: Stage, block: object, out: object, candidate: Candidate) -> None:
+def tile_output(s: Schedule, anchor: Stage, block: BlockRef, out: BlockRef, candidate: Candidate) -> None:
     columns = {it.var for it in column_iters(anchor)}
     row = row_iter(anchor)
     loops = dict(zip([it.var for it in anchor.spatial], s.loops(out), strict=True))
@@ -180,7 +180,7 @@ def split_columns(s: Schedule, loops: list[LoopRef], width: int) -> tuple[LoopRe
     return panel, [part, lane]
 
 
-def unroll_tile(s: Schedule, block: object, count: int) -> None:
+def unroll_tile(s: Schedule, block: BlockRef, count: int) -> None:
     """The innermost `count` loops: the last in vectors, the others unrolled."""
     loops = s.loops(block)[-count:] if count else []
     for loop in loops[:-1]:

@@ -142,9 +142,7 @@ def vector_last(stage: Stage) -> bool:
     return True
 
 
-def schedule_inner(
-    s: Schedule, structure: Structure, stage: Stage, own: list[LoopRef], target: Target
-) -> None:
+def schedule_inner(s: Schedule, structure: Structure, stage: Stage, own: list[LoopRef], target: Target) -> None:
     """The loops of one stage below the shared rows."""
     if not own:
         return

@@ -40,7 +40,9 @@ def matmul_tile(rows: Expr, columns: int, depth: int, dtype: DType, target: Targ
     lanes = max(4, target.vector_bits // dtype.bits)
     counts = SYMBOLIC_ROWS if known is None else (max(1, known),)
     most = 4 if known is None else 14
-    return _best(counts, columns, max(1, depth), lanes, target.registers, most, row_limit(depth * dtype.itemsize, target))
+    return _best(
+        counts, columns, max(1, depth), lanes, target.registers, most, row_limit(depth * dtype.itemsize, target)
+    )
 
 
 def conv_tile(out: Sequence[Expr], channels: int, target: Target) -> Tile:
@@ -61,9 +63,7 @@ def row_limit(stride: int, target: Target) -> int:
 
 
 @lru_cache(maxsize=4096)
-def _best(
-    counts: tuple[int, ...], columns: int, depth: int, lanes: int, registers: int, most: int, limit: int
-) -> Tile:
+def _best(counts: tuple[int, ...], columns: int, depth: int, lanes: int, registers: int, most: int, limit: int) -> Tile:
     candidates = [
         Tile(rows, vectors * lanes)
         for vectors in range(1, 5)

@@ -31,11 +31,13 @@ def lower_group(group: Group, name: str) -> Kernel:
         types = [None if v is None else v.type for v in node.inputs]
         func = op.loops(types, node.attributes, tuple(v.type for v in node.outputs))
         present = tuple(dict.fromkeys(v for v in node.inputs if v is not None))
-        return Kernel(PrimFunc(name, func.params, func.body, func.buffers, func.attrs), (*present, *node.outputs),
-                      group.label, group)
-    tensors: dict[Value, te.Tensor] = {
-        v: te.placeholder(v.shape, v.dtype, identifier(v.name)) for v in group.inputs
-    }
+        return Kernel(
+            PrimFunc(name, func.params, func.body, func.buffers, func.attrs),
+            (*present, *node.outputs),
+            group.label,
+            group,
+        )
+    tensors: dict[Value, te.Tensor] = {v: te.placeholder(v.shape, v.dtype, identifier(v.name)) for v in group.inputs}
     for node in group.nodes:
         for value, tensor in zip(node.outputs, _compute(node, tensors), strict=True):
             tensors[value] = tensor

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tests.transform.graph.graphs import ALL, BATCH, conv, numbers, tensor
 
+from tests.transform.graph.graphs import ALL, BATCH, conv, numbers, tensor
 from tilewright import ops
 from tilewright.compiler import graph_passes
 from tilewright.ir.graph import Graph, GraphBuilder

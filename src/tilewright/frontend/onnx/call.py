@@ -15,7 +15,7 @@ from tilewright.ir.expr import Expr, as_expr, as_int
 from tilewright.ir.graph import GraphBuilder, TensorType, Value
 from tilewright.ops.dims import dims
 from tilewright.ops.registry import emit, emit1
-from tilewright.support.errors import ModelError, UnsupportedError
+from tilewright.support.errors import ModelError, ShapeError, UnsupportedError
 
 MAX_CONSTANT = 64
 """Arrays of more elements become parameters rather than constants of the graph."""
@@ -181,6 +181,8 @@ class Call:
 
     def slice(self, x: Value, axis: int, begin: Any, size: Any, step: int = 1) -> Value:
         """Part of one dimension."""
+        if axis >= x.type.rank:
+            raise ShapeError("the rank is too small", expected=f"more than {axis}", got=x.type)
         begins: list[Any] = [0] * x.type.rank
         sizes: list[Any] = list(x.shape)
         steps = [1] * x.type.rank

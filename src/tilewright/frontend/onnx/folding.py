@@ -3,6 +3,7 @@ arrays of expressions."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -115,6 +116,8 @@ def _result_type(call: Call) -> DType:
 def _elementwise(f: Callable[..., Any]) -> Callable[..., Any]:
     def run(call: Call, *arrays: Any) -> Any:
         shapes = np.broadcast_shapes(*(a.shape for a in arrays))
+        if math.prod(shapes) > MAX_FOLDED:
+            return None
         flat = [np.broadcast_to(a, shapes).reshape(-1).tolist() for a in arrays]
         values = [f(*args) for args in zip(*flat, strict=True)]
         return None if any(v is None for v in values) else object_array(values, shapes)

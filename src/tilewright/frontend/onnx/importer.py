@@ -29,7 +29,7 @@ from tilewright.ops.registry import emit1
 from tilewright.support.errors import Error, ModelError, Problems, UnsupportedError
 
 MAX_DEPTH = 32
-MAX_NODES = 500_000
+MAX_NODES = 200_000
 MAX_DIM = 1 << 40
 
 
@@ -46,7 +46,25 @@ def import_onnx(model: onnx.ModelProto | bytes | str | Path, dims: Mapping[str, 
 
     Raises ModelError (UnsupportedError for what Tilewright lacks), which lists everything that is wrong.
     """
-    return _Importer(load(model), dict(dims or {})).run()
+    loaded = load(model)
+    try:
+        return _Importer(loaded, dict(dims or {})).run()
+    except _MALFORMED as error:
+        raise ModelError("the model is malformed", where=loaded.label, got=_reason(error)) from error
+
+
+# What Python raises when a file's values make no sense in a place where no rule foresaw it. Turned into a ModelError at
+# the node, so that no file, however damaged, is more than an error.
+_MALFORMED = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    LookupError,
+    MemoryError,
+    RecursionError,
+    TypeError,
+    ValueError,
+)
 
 
 class _Noted(Exception):
@@ -192,8 +210,10 @@ class _Importer:
             except Error as error:
                 self.problems.add(_located(error, where))
                 scope.failed.update(node.output)
-            except RecursionError:
-                self.problems.add(ModelError("the node nests too deeply", where=where))
+            except _MALFORMED as error:
+                problem = ModelError("the node is malformed", where=where, got=_reason(error))
+                problem.__cause__ = error
+                self.problems.add(problem)
                 scope.failed.update(node.output)
 
     def node(self, node: onnx.NodeProto, scope: Scope, attributes: Mapping[str, Any], depth: int, where: str) -> None:
@@ -373,6 +393,10 @@ def _located(error: Error, where: str) -> Error:
     elif error.where is None:
         error.where = where
     return error
+
+
+def _reason(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}".splitlines()[0][:200]
 
 
 def _kind(problems: Problems) -> type[Error]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -50,7 +51,27 @@ def load(model: onnx.ModelProto | bytes | str | Path) -> Loaded:
         raise ModelError("expected an ONNX model", where=label, got=type(model).__name__)
     if not model.HasField("graph"):
         raise ModelError("the file holds no ONNX graph", where=label)
+    _check_text(model, label)
     return Loaded(model, label, folder, _opsets(model, label))
+
+
+def _check_text(model: onnx.ModelProto, label: str) -> None:
+    """Names must be text: protocol buffers pass bytes that are not UTF-8 on as bytes."""
+
+    def graphs() -> Iterator[str | bytes]:
+        graph = model.graph
+        yield graph.name
+        for value in (*graph.input, *graph.output, *graph.initializer):
+            yield value.name
+        for f in model.functions:
+            yield from (f.name, f.domain, *f.input, *f.output, *f.attribute)
+        for node in (*graph.node, *(n for f in model.functions for n in f.node)):
+            yield from (node.name, node.op_type, node.domain, *node.input, *node.output)
+            yield from (a.name for a in node.attribute)
+
+    bad = next((name for name in graphs() if not isinstance(name, str)), None)
+    if bad is not None:
+        raise ModelError("a name in the file is not UTF-8 text", where=label, got=repr(bad)[:80])
 
 
 def _opsets(model: onnx.ModelProto, label: str) -> dict[str, int]:

@@ -75,9 +75,7 @@ def overwritable(group: Group) -> tuple[tuple[Value, Value], ...]:
     if any(n.op != "constant" and ops.get(n.op).kind != "pointwise" for n in group.nodes) or len(group.outputs) != 1:
         return ()
     (out,) = group.outputs
-    return tuple(
-        (out, v) for v in group.inputs if v.dtype.itemsize == out.dtype.itemsize and same_shape(v, out)
-    )
+    return tuple((out, v) for v in group.inputs if v.dtype.itemsize == out.dtype.itemsize and same_shape(v, out))
 
 
 def assign_slots(

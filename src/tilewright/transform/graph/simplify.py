@@ -157,8 +157,12 @@ class _ScaleFolder:
         """A scalar factor as one value a channel."""
         if all(is_const(d, 1) for d in factor.shape):
             channels = conv.output.shape[1]
-            return self.emit("broadcast", self.emit("reshape", factor, like="scale", shape=(const(1),)), like="scale",
-                             shape=(channels,))
+            return self.emit(
+                "broadcast",
+                self.emit("reshape", factor, like="scale", shape=(const(1),)),
+                like="scale",
+                shape=(channels,),
+            )
         return factor
 
     def scale_sum(self, node: Node, total: Node, factor: Value) -> Value | None:

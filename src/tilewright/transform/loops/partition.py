@@ -10,7 +10,8 @@ A condition inside a loop over v is a slack `c*v + rest >= 0`; with the worst va
 gives the range of v where it always holds. The loop becomes head, main and tail; in a head or tail of one iteration v
 is substituted, so that with a literal n the tail's inner loop has the remaining extent and no condition. Two such loops
 around each other give main/main, main/tail, tail/main, tail/tail. A parallel loop stays one loop and chooses inside, as
-does a loop whose variable occurs through a quotient (`f // 4` after fusing).
+does a loop whose variable occurs through a quotient (`f // 4` after fusing), and one where only a part of the body, say
+the final write of a tile, has conditions.
 
 Conditions of `If` are always considered, those of `select` (padding) only if they differ between the lanes or the
 copies of an inner vectorized or unrolled loop. `limit` bounds how many versions of a statement there may be.
@@ -26,12 +27,13 @@ from tilewright.arith.compare import nonnegative_forms
 from tilewright.arith.forms import Form, add, factors, to_expr
 from tilewright.arith.symbolic import Eliminator
 from tilewright.ir.expr import Const, Expr, Load, Op, Var, all_of, const, maximum, minimum
-from tilewright.ir.loops import For, If, Intrinsic, PrimFunc, Stmt, Store, seq
+from tilewright.ir.loops import Allocate, For, If, Let, PrimFunc, Seq, Stmt, seq
 from tilewright.ir.rewrite import (
     exprs_of,
     map_expr,
     map_stmt,
     names_of,
+    replace_stmt,
     substitute,
     substitute_stmt,
     walk,
@@ -40,9 +42,10 @@ from tilewright.ir.rewrite import (
 )
 from tilewright.transform.loops.conditions import bound_loops_of
 from tilewright.transform.loops.copies import conjuncts, copy_fresh
+from tilewright.transform.loops.remainder import all_behind, by_remainder, put
 from tilewright.transform.loops.simplify import EMPTY, simplify_stmt
 
-VERSIONS = 16
+VERSIONS = 24
 
 
 def partition_loops(func: PrimFunc, limit: int = VERSIONS) -> PrimFunc:
@@ -62,7 +65,31 @@ class _Candidate:
     slack: Form
 
 
+@dataclass(frozen=True, slots=True)
+class _Split:
+    """How to split `loop`: the conditions `found` hold for `start <= key < stop`; key is always below `most`."""
+
+    loop: For
+    found: tuple[_Candidate, ...]
+    key: Expr
+    start: Expr
+    stop: Expr
+    most: Expr
+    has_tail: bool
+    an: Analyzer
+
+    @property
+    def has_head(self) -> bool:
+        return not _is_zero(self.start)
+
+    @property
+    def conditions(self) -> set[Expr]:
+        return {c.condition for c in self.found}
+
+
 class _Partition:
+    """One walk. `outer` gives the extents of the loops around a statement, `budget` how often it may be copied."""
+
     __slots__ = ("taken",)
 
     def __init__(self, taken: set[str]) -> None:
@@ -70,112 +97,115 @@ class _Partition:
 
     def statement(self, s: Stmt, outer: dict[Var, Expr], budget: int) -> Stmt:
         if isinstance(s, For):
-            if s.kind in ("serial", "parallel") and budget > 1 and isinstance(s.body, Stmt):
-                split = self.loop(s, outer, budget)
-                if split is not None:
-                    return split
+            if s.kind in ("serial", "parallel") and budget > 1:
+                split = _find_split(s, outer)
+                count = 0 if split is None else 1 + split.has_head + split.has_tail
+                if split is not None and 1 < count <= budget:
+                    return self.split(split, outer, budget // count)
             outer = {**outer, s.var: s.extent}
         if not s.children:
             return s
         return with_children(s, tuple([self.statement(c, outer, budget) for c in s.children]))
 
-    def loop(self, s: For, outer: dict[Var, Expr], budget: int) -> Stmt | None:
-        """The loop in pieces, each treated further; None if nothing is gained."""
-        conditions = list(_conditions(s))
-        if not conditions:
-            return None
-        extents = {**outer, s.var: s.extent} | {c.var: c.extent for c in walk(s.body) if isinstance(c, For)}
-        an = Analyzer(extents)
-        inner = frozenset(c.var for c in walk(s.body) if isinstance(c, For))
-        found = [c for e in conditions if (c := _candidate(an, inner, s.var, e)) is not None]
-        found = [c for c in found if c.key is (found[0].key)]
-        if not found:
-            return None
-        key = found[0].key
-        most = s.extent if key is s.var else _least_above(an, key)
-        if most is None:
-            return None
-        # Numbers first: a condition that leaves no main part is not worth a split.
-        start, stop = _main_range(an, found, most)
-        if an.prove(stop <= start):
-            return None
-        pieces = 1 + (not _is_zero(start)) + (not an.prove(stop >= most))
-        if pieces == 1 or pieces > budget:
-            return None
-        if s.kind == "parallel" or key is not s.var:
-            return self.choice(s, an, found, (start, stop, most), outer, budget // pieces)
-        return self.pieces(s, an, found, (start, stop), outer, budget // pieces)
+    def split(self, how: _Split, outer: dict[Var, Expr], budget: int) -> Stmt:
+        focus = _focus(how.loop.body, how.conditions)
+        if how.loop.kind == "parallel" or how.key is not how.loop.var or focus is not _focus(how.loop.body, set()):
+            return self.choice(how, focus, outer, budget)
+        return seq([self.statement(p, outer, budget) for p in self.pieces(how, outer, budget)])
 
-    def pieces(
-        self,
-        s: For,
-        an: Analyzer,
-        found: list[_Candidate],
-        ends: tuple[Expr, Expr],
-        outer: dict[Var, Expr],
-        budget: int,
-    ) -> Stmt:
-        """Head, main and tail one after another."""
-        start, stop = ends
-        true = {c.condition for c in found}
-        main = self.piece(s, an, start, stop, _assume(s.body, true))
-        parts: list[Stmt] = []
-        if not _is_zero(start):
-            parts.append(self.rest(s, an, const(0), start, outer, found=()))
-        parts.append(main)
-        if not an.prove(stop >= s.extent):
-            parts.append(self.rest(s, an, stop, s.extent, outer, tuple(found)))
-        return seq([self.statement(p, outer, budget) for p in parts])
+    # -- one loop after another
 
-    def rest(
-        self, s: For, an: Analyzer, start: Expr, stop: Expr, outer: dict[Var, Expr], found: tuple[_Candidate, ...]
-    ) -> Stmt:
-        """A head or tail: a copy of its own, simplified for its range."""
-        body = s.body
-        if found and an.prove(stop - start <= 1) and _idle_at(an, s, stop, found):
-            # Where the tail would not run at all it does nothing, so it need not be a loop.
-            stop = an.simplify(start + 1)
-        return self.tidy(copy_fresh(self.piece(s, an, start, stop, body), self.taken), outer)
+    def pieces(self, how: _Split, outer: dict[Var, Expr], budget: int) -> Iterator[Stmt]:
+        """Head, main and tail, each a loop or its only iteration."""
+        loop, an = how.loop, how.an
+        if how.has_head:
+            yield self.version(_range(loop, an, const(0), how.start), outer, budget)
+        yield _range(loop, an, how.start, how.stop, _assume(loop.body, how.conditions))
+        if how.has_tail:
+            end = loop.extent
+            if an.prove(end - how.stop <= 1) and _idle_at(how):
+                # Where the tail would not run at all it does nothing, so it need not be a loop.
+                end = an.simplify(how.stop + 1)
+            yield self.version(_range(loop, an, how.stop, end), outer, budget)
+
+    # -- one loop that chooses inside
+
+    def choice(self, how: _Split, focus: Stmt, outer: dict[Var, Expr], budget: int) -> Stmt:
+        """The loop with `if start <= key and key < stop { main } else { rest }` around the part that differs."""
+        loop, an = how.loop, how.an
+        inside = {**outer, loop.var: loop.extent}
+        tests = [how.start <= how.key] if how.has_head else []
+        if how.has_tail:
+            tests.append(how.key < how.stop)
+        rest = focus
+        if how.has_tail and not how.has_head and an.prove(how.most - how.stop <= 1):
+            rest = put(rest, how.key, how.stop)
+        elif not how.has_tail and isinstance(how.start, Const) and how.start.value == 1:
+            rest = put(rest, how.key, const(0))
+        rest = self.version(rest, inside, budget)
+        main = _assume(focus, how.conditions)
+        chosen = If(an.simplify(all_of(tests)), main, None if rest is EMPTY else rest)
+        body = replace_stmt(loop.body, focus, chosen)
+        assert body is not None
+        body = self.statement(body, inside, budget)
+        return For(loop.var, loop.extent, body, loop.kind, loop.thread, loop.annotations)
+
+    def version(self, s: Stmt, outer: dict[Var, Expr], budget: int) -> Stmt:
+        """A version beside the main one, simplified; by cases of a remainder if copies depend on one."""
+        version = self.tidy(s, outer)
+        cases = by_remainder(version, Analyzer(outer), budget, lambda v: self.tidy(v, outer))
+        return version if cases is None else cases
 
     def tidy(self, s: Stmt, outer: dict[Var, Expr]) -> Stmt:
-        an = Analyzer({**outer, **{c.var: c.extent for c in walk(s) if isinstance(c, For)}})
-        return bound_loops_of(simplify_stmt(s, an), an)
+        copy = copy_fresh(s, self.taken)
+        an = Analyzer({**outer, **{c.var: c.extent for c in walk(copy) if isinstance(c, For)}})
+        return bound_loops_of(simplify_stmt(copy, an), an)
 
-    def piece(self, s: For, an: Analyzer, start: Expr, stop: Expr, body: Stmt) -> Stmt:
-        """The loop from `start` to `stop`."""
-        extent = an.simplify(stop - start)
-        if isinstance(extent, Const) and extent.value == 1:
-            return substitute_stmt(body, {s.var: start})
-        if not _is_zero(start):
-            body = substitute_stmt(body, {s.var: an.simplify(s.var + start)})
-        return For(s.var, extent, body, s.kind, s.thread, s.annotations)
 
-    def choice(
-        self,
-        s: For,
-        an: Analyzer,
-        found: list[_Candidate],
-        ends: tuple[Expr, Expr, Expr],
-        outer: dict[Var, Expr],
-        budget: int,
-    ) -> Stmt:
-        """One loop that chooses the version inside."""
-        start, stop, most = ends
-        key = found[0].key
-        inside = {**outer, s.var: s.extent}
-        main = self.statement(_assume(s.body, {c.condition for c in found}), inside, budget)
-        tests = [] if _is_zero(start) else [start <= key]
-        has_tail = not an.prove(stop >= most)
-        if has_tail:
-            tests.append(key < stop)
-        other = s.body
-        if has_tail and _is_zero(start) and an.prove(most - stop <= 1):
-            other = _put(other, key, stop)
-        elif not has_tail and isinstance(start, Const) and start.value == 1:
-            other = _put(other, key, const(0))
-        other = self.statement(self.tidy(copy_fresh(other, self.taken), inside), inside, budget)
-        body = If(an.simplify(all_of(tests)), main, None if other is EMPTY else other)
-        return For(s.var, s.extent, body, s.kind, s.thread, s.annotations)
+def _find_split(loop: For, outer: dict[Var, Expr]) -> _Split | None:
+    conditions = list(_conditions(loop))
+    if not conditions:
+        return None
+    loops = {c.var: c.extent for c in walk(loop.body) if isinstance(c, For)}
+    an = Analyzer({**outer, loop.var: loop.extent, **loops})
+    found = [c for e in conditions if (c := _candidate(an, frozenset(loops), loop.var, e)) is not None]
+    if not found:
+        return None
+    key = found[0].key
+    found = [c for c in found if c.key is key]
+    most = loop.extent if key is loop.var else _least_above(an, key)
+    if most is None:
+        return None
+    start, stop = _main_range(an, found, most)
+    if an.prove(stop <= start):
+        return None
+    return _Split(loop, tuple(found), key, start, stop, most, not an.prove(stop >= most), an)
+
+
+def _range(loop: For, an: Analyzer, start: Expr, stop: Expr, body: Stmt | None = None) -> Stmt:
+    """The iterations of `loop` from `start` to `stop`."""
+    body = body or loop.body
+    extent = an.simplify(stop - start)
+    if isinstance(extent, Const) and extent.value == 1:
+        return substitute_stmt(body, {loop.var: start})
+    if not _is_zero(start):
+        body = substitute_stmt(body, {loop.var: an.simplify(loop.var + start)})
+    return For(loop.var, extent, body, loop.kind, loop.thread, loop.annotations)
+
+
+def _focus(s: Stmt, conditions: set[Expr]) -> Stmt:
+    """The part of a loop's body that holds the conditions, below allocations, lets and sequences but in no loop."""
+    match s:
+        case Allocate() | Let():
+            return _focus(s.body, conditions)
+        case Seq(stmts):
+            holding = [c for c in stmts if conditions and _holds(c, conditions)]
+            return _focus(holding[0], conditions) if len(holding) == 1 else s
+    return s
+
+
+def _holds(s: Stmt, conditions: set[Expr]) -> bool:
+    return any(n in conditions for t in walk(s) for e in exprs_of(t) for n in walk_expr(e))
 
 
 def _conditions(loop: For) -> Iterator[Expr]:
@@ -250,18 +280,11 @@ def _main_range(an: Analyzer, found: list[_Candidate], extent: Expr) -> tuple[Ex
     return start, an.simplify(maximum(stop, start))
 
 
-def _idle_at(an: Analyzer, s: For, at: Expr, found: tuple[_Candidate, ...]) -> bool:
-    """True if with `v = at` every store of the body is behind a condition that then is false."""
-    false = {c.condition for c in found if not c.is_low and an.prove(~substitute(c.condition, {s.var: at}))}
-    return _all_behind(s.body, false)
-
-
-def _all_behind(s: Stmt, false: set[Expr]) -> bool:
-    if isinstance(s, Store | Intrinsic):
-        return False
-    if isinstance(s, If) and s.orelse is None and not false.isdisjoint(conjuncts(s.condition)):
-        return True
-    return all(_all_behind(c, false) for c in s.children)
+def _idle_at(how: _Split) -> bool:
+    """True if with `key = most` every store of the body is behind a condition that then is false."""
+    end = {how.loop.var: how.most}
+    false = {c.condition for c in how.found if not c.is_low and how.an.prove(~substitute(c.condition, end))}
+    return all_behind(how.loop.body, false)
 
 
 def _assume(s: Stmt, true: set[Expr]) -> Stmt:
@@ -275,14 +298,6 @@ def _assume(s: Stmt, true: set[Expr]) -> Stmt:
         return None
 
     return map_stmt(s, statement, lambda e: map_expr(e, lambda n: holds if n in true else None, memo))
-
-
-def _put(s: Stmt, key: Expr, value: Expr) -> Stmt:
-    """`s` with an atom's value put in its place."""
-    if isinstance(key, Var):
-        return substitute_stmt(s, {key: value})
-    memo: dict[Expr, Expr] = {}
-    return map_stmt(s, lambda _: None, lambda e: map_expr(e, lambda n: value if n is key else None, memo))
 
 
 def _is_zero(e: Expr) -> bool:

@@ -29,6 +29,7 @@ def plan_workspace(func: PrimFunc) -> PrimFunc:
     body = plan.statement(func.body, in_loop=False, in_parallel=False)
     if not plan.params:
         return func if body is func.body else func.with_body(body)
+    body = replace_buffers(body, plan.shared)
     attrs = (*(a for a in func.attrs if a[0] != "workspace"), ("workspace", len(plan.params)))
     return PrimFunc(func.name, (*func.params, *plan.params), body, func.buffers, attrs)
 
@@ -36,6 +37,7 @@ def plan_workspace(func: PrimFunc) -> PrimFunc:
 @dataclass(slots=True)
 class _Plan:
     params: list[Buffer] = field(default_factory=list)
+    shared: dict[Buffer, Buffer] = field(default_factory=dict)
 
     def statement(self, s: Stmt, in_loop: bool, in_parallel: bool) -> Stmt:
         if isinstance(s, Allocate):
@@ -57,7 +59,8 @@ class _Plan:
             return self.private(s.buffer, body)
         buffer = replace(s.buffer, scope="global", align=ALIGNMENT)
         self.params.append(buffer)
-        return replace_buffers(body, {s.buffer: buffer})
+        self.shared[s.buffer] = buffer
+        return body
 
     def private(self, buffer: Buffer, body: Stmt) -> Stmt:
         """One part of a workspace for each thread."""

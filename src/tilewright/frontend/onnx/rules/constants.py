@@ -45,6 +45,8 @@ def constant(n: Call) -> list[Item]:
 def constant_of_shape(n: Call) -> Any:
     shape = n.dimensions(0, "the shape of ConstantOfShape") or []
     value = n.attr("value")
+    if value is not None and not isinstance(value, Tensor):
+        raise ModelError("the attribute value must be a tensor")
     fill, t = (np.zeros((), np.float32), f32) if value is None else (value.array, DTYPES[value.code])
     if fill.size != 1:
         raise ModelError("the value of ConstantOfShape must be one number", got=list(fill.shape))
@@ -81,7 +83,7 @@ def size(n: Call) -> list[Item]:
 
 @rule("Range")
 def range_(n: Call) -> Value:
-    start, limit, delta = (n.structure(i, "start, limit and delta of Range").reshape(-1)[0] for i in range(3))
+    start, limit, delta = (_one(n, i) for i in range(3))
     t = n.dtype(0)
     if delta == 0:
         raise ShapeError("Range with a delta of 0")
@@ -96,6 +98,13 @@ def range_(n: Call) -> Value:
         whole = -((int(start) - int(limit)) // int(delta)) if span is None else int(np.ceil(span))
         count = max(whole, 0)
     return n.emit("range", start=_plain(start), step=_plain(delta), size=dims((count,))[0], dtype=t)
+
+
+def _one(n: Call, i: int) -> Any:
+    array = n.structure(i, "start, limit and delta of Range")
+    if array is None or array.size != 1:
+        raise ShapeError("start, limit and delta of Range must be single numbers")
+    return array.reshape(-1)[0]
 
 
 def _plain(v: Any) -> Any:

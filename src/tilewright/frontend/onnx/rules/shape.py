@@ -140,8 +140,14 @@ def expand(n: Call) -> Value:
 @rule("Concat")
 def concat(n: Call) -> Value:
     axis = axis_of(n.integer("axis", 0 if n.opset >= 4 else 1), n.rank(0))
-    values = [v for v in n.values() if not is_const(v.shape[axis], 0)] or [n.value(0)]
+    given = n.values()
+    if any(v.type.rank != given[0].type.rank for v in given):
+        raise ShapeError("the tensors differ in rank", got=" and ".join(str(v.type) for v in given))
+    values = [v for v in given if not is_const(v.shape[axis], 0)] or given[:1]
     return n.emit("concat", *values, axis=axis) if len(values) > 1 else n.emit("identity", values[0])
+
+
+MAX_PARTS = 4096
 
 
 @rule("Split")
@@ -152,6 +158,8 @@ def split(n: Call) -> list[Value]:
     total = x.shape[axis]
     if sizes is None:
         count = n.integer("num_outputs", n.outputs)
+        if not 1 <= count <= MAX_PARTS:
+            raise ModelError("the number of parts makes no sense", expected=f"1 to {MAX_PARTS}", got=count)
         number = as_int(total)
         if number is None:
             part = divide([total], [const(count)])
