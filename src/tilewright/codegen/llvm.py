@@ -13,7 +13,7 @@ is known where), `llvm_expr`, `llvm_masks`, `llvm_memory`, `llvm_ops`, `llvm_cas
 
 from __future__ import annotations
 
-from tilewright.codegen.llvm_compile import assembly, compile_llvm
+from tilewright.codegen.llvm_compile import EXPLICIT, assembly, compile_llvm
 from tilewright.codegen.llvm_expr import evaluate
 from tilewright.codegen.llvm_state import Pointer, State
 from tilewright.codegen.llvm_text import identifier
@@ -22,7 +22,7 @@ from tilewright.codegen.llvm_values import Value
 from tilewright.ir.dtype import i64
 from tilewright.ir.expr import Buffer, Var, as_int
 from tilewright.ir.loops import Allocate, Intrinsic, PrimFunc, Store
-from tilewright.ir.rewrite import walk
+from tilewright.ir.rewrite import loads, walk
 from tilewright.ir.target import Target
 
 __all__ = ["THREAD_COUNT", "THREAD_ID", "assembly", "compile_llvm", "emit_llvm", "kernel_symbols"]
@@ -54,11 +54,21 @@ def emit_llvm(func: PrimFunc, target: Target) -> str:
     s.env[THREAD_COUNT] = Value(i64, ("%nthreads",))
     arguments += ["i64 %tid", "i64 %nthreads", "ptr %barrier"]
     emit_threads(s, func.body)
-    return _module(s, func.name, arguments, target)
+    return _module(s, func.name, arguments, target, s.out.plain_loops == 0 and not _accumulates(func))
 
 
-def _module(s: State, name: str, arguments: list[str], target: Target) -> str:
+def _accumulates(func: PrimFunc) -> bool:
+    """Whether a parameter is read and written again in one statement: LLVM can keep it in a register meanwhile."""
+    names = {b.name for b in func.params}
+    return any(
+        isinstance(s, Store) and s.buffer.name in names and any(x.buffer == s.buffer for x in loads(s.value))
+        for s in walk(func.body)
+    )
+
+
+def _module(s: State, name: str, arguments: list[str], target: Target, explicit: bool) -> str:
     lines = [
+        *([EXPLICIT] if explicit else []),
         f'target triple = "{target.triple}"',
         "",
         f"define void {identifier(name, '@')}({', '.join(arguments)}) nounwind {{",

@@ -33,6 +33,7 @@ class Writer:
         self.block = "entry"
         self.declarations: dict[str, str] = {}
         self.metadata: list[str] = []
+        self.plain_loops = 0
         self._count = 0
 
     def fresh(self, hint: str = "") -> str:
@@ -95,6 +96,7 @@ class Writer:
         if not unroll:
             facts.append('!{!"llvm.loop.unroll.disable"}')
         if not facts:
+            self.plain_loops += 1
             return ""
         first = len(self.metadata)
         self.metadata.append(f"!{first} = distinct !{{{', '.join([f'!{first}', *facts])}}}")
