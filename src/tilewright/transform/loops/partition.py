@@ -26,7 +26,7 @@ from tilewright.arith import Analyzer
 from tilewright.arith.compare import nonnegative_forms
 from tilewright.arith.forms import Form, add, factors, to_expr
 from tilewright.arith.symbolic import Eliminator
-from tilewright.ir.expr import Const, Expr, Load, Op, Var, all_of, const, maximum, minimum
+from tilewright.ir.expr import Const, Expr, Load, Op, Var, all_of, const, is_const, maximum, minimum
 from tilewright.ir.loops import Allocate, For, If, Let, PrimFunc, Seq, Stmt, seq
 from tilewright.ir.rewrite import (
     exprs_of,
@@ -83,6 +83,11 @@ class _Split:
         return not _is_zero(self.start)
 
     @property
+    def single_tail(self) -> bool:
+        """The tail has at most one value of the key."""
+        return self.an.prove(self.most - self.stop <= 1)
+
+    @property
     def conditions(self) -> set[Expr]:
         return {c.condition for c in self.found}
 
@@ -101,17 +106,21 @@ class _Partition:
                 split = _find_split(s, outer)
                 count = 0 if split is None else 1 + split.has_head + split.has_tail
                 if split is not None and 1 < count <= budget:
-                    return self.split(split, outer, budget // count)
+                    return self.split(split, outer, budget)
             outer = {**outer, s.var: s.extent}
         if not s.children:
             return s
         return with_children(s, tuple([self.statement(c, outer, budget) for c in s.children]))
 
     def split(self, how: _Split, outer: dict[Var, Expr], budget: int) -> Stmt:
-        focus = _focus(how.loop.body, how.conditions)
-        if how.loop.kind == "parallel" or how.key is not how.loop.var or focus is not _focus(how.loop.body, set()):
-            return self.choice(how, focus, outer, budget)
-        return seq([self.statement(p, outer, budget) for p in self.pieces(how, outer, budget)])
+        count = 1 + how.has_head + how.has_tail
+        one_loop = how.loop.kind == "parallel" or how.key is not how.loop.var
+        part = _part(how.loop.body, how.conditions)
+        if part is not None and (one_loop or (not how.has_head and how.single_tail)):
+            return self.choice(how, part, outer, budget)
+        if one_loop:
+            return self.choice(how, how.loop.body, outer, budget // count)
+        return seq([self.statement(p, outer, budget // count) for p in self.pieces(how, outer, budget // count)])
 
     # -- one loop after another
 
@@ -123,7 +132,7 @@ class _Partition:
         yield _range(loop, an, how.start, how.stop, _assume(loop.body, how.conditions))
         if how.has_tail:
             end = loop.extent
-            if an.prove(end - how.stop <= 1) and _idle_at(how):
+            if how.single_tail and _idle_at(how):
                 # Where the tail would not run at all it does nothing, so it need not be a loop.
                 end = an.simplify(how.stop + 1)
             yield self.version(_range(loop, an, how.stop, end), outer, budget)
@@ -131,20 +140,23 @@ class _Partition:
     # -- one loop that chooses inside
 
     def choice(self, how: _Split, focus: Stmt, outer: dict[Var, Expr], budget: int) -> Stmt:
-        """The loop with `if start <= key and key < stop { main } else { rest }` around the part that differs."""
+        """The loop with `if start <= key and key < stop { main } else { rest }` in place of the part `focus`."""
         loop, an = how.loop, how.an
         inside = {**outer, loop.var: loop.extent}
-        tests = [how.start <= how.key] if how.has_head else []
+        around = {**inside, **_loops_around(loop.body, focus)}
+        tests: list[Expr] = []
+        rest: Stmt | None = None
         if how.has_tail:
             tests.append(how.key < how.stop)
-        rest = focus
-        if how.has_tail and not how.has_head and an.prove(how.most - how.stop <= 1):
-            rest = put(rest, how.key, how.stop)
-        elif not how.has_tail and isinstance(how.start, Const) and how.start.value == 1:
-            rest = put(rest, how.key, const(0))
-        rest = self.version(rest, inside, budget)
+            tail = put(focus, how.key, how.stop) if how.single_tail else focus
+            rest = self.version(tail, around, budget)
+        if how.has_head:
+            tests.append(how.start <= how.key)
+            head = put(focus, how.key, const(0)) if is_const(how.start, 1) else focus
+            first = self.version(head, around, budget)
+            rest = first if rest is None else If(an.simplify(how.key < how.start), first, rest)
         main = _assume(focus, how.conditions)
-        chosen = If(an.simplify(all_of(tests)), main, None if rest is EMPTY else rest)
+        chosen = If(an.simplify(all_of(reversed(tests))), main, None if rest is EMPTY else rest)
         body = replace_stmt(loop.body, focus, chosen)
         assert body is not None
         body = self.statement(body, inside, budget)
@@ -193,15 +205,28 @@ def _range(loop: For, an: Analyzer, start: Expr, stop: Expr, body: Stmt | None =
     return For(loop.var, extent, body, loop.kind, loop.thread, loop.annotations)
 
 
-def _focus(s: Stmt, conditions: set[Expr]) -> Stmt:
-    """The part of a loop's body that holds the conditions, below allocations, lets and sequences but in no loop."""
+def _part(s: Stmt, conditions: set[Expr]) -> Stmt | None:
+    """The statement of a sequence that alone holds the conditions, if there is such a sequence in a loop's body."""
     match s:
         case Allocate() | Let():
-            return _focus(s.body, conditions)
+            return _part(s.body, conditions)
+        case For(kind="serial"):
+            return _part(s.body, conditions)
         case Seq(stmts):
-            holding = [c for c in stmts if conditions and _holds(c, conditions)]
-            return _focus(holding[0], conditions) if len(holding) == 1 else s
-    return s
+            holding = [c for c in stmts if _holds(c, conditions)]
+            if len(holding) == 1:
+                return _part(holding[0], conditions) or holding[0]
+    return None
+
+
+def _loops_around(s: Stmt, inner: Stmt) -> dict[Var, Expr]:
+    """The loops between `s` and the statement `inner` in it, with their extents."""
+    around: dict[Var, Expr] = {}
+    while s is not inner:
+        if isinstance(s, For):
+            around[s.var] = s.extent
+        s = next(c for c in s.children if any(t is inner for t in walk(c)))
+    return around
 
 
 def _holds(s: Stmt, conditions: set[Expr]) -> bool:
