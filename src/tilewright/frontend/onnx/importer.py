@@ -29,7 +29,8 @@ from tilewright.ops.registry import emit1
 from tilewright.support.errors import Error, ModelError, Problems, UnsupportedError
 
 MAX_DEPTH = 32
-MAX_NODES = 200_000
+MAX_EXPANSION = 20
+"""Nodes visited inside functions, for each node of the file; see `_Importer.budget`."""
 MAX_DIM = 1 << 40
 
 
@@ -79,6 +80,12 @@ class _Importer:
     weights: dict[str, Any] = field(default_factory=dict)
     problems: Problems = field(default_factory=Problems)
     visited: int = 0
+
+    @property
+    def budget(self) -> int:
+        """How many nodes may be visited: functions that call others twice each must not grow without bound."""
+        in_file = len(self.model.graph.node) + sum(len(f.node) for f in self.model.functions)
+        return 10_000 + MAX_EXPANSION * in_file
 
     @property
     def model(self) -> onnx.ModelProto:
@@ -200,8 +207,8 @@ class _Importer:
         """Walk a graph's or a function's nodes; problems are noted, what depends on a failed node is passed over."""
         for position, node in enumerate(nodes):
             self.visited += 1
-            if self.visited > MAX_NODES:
-                raise ModelError("the model has too many nodes", where=self.loaded.label, expected=MAX_NODES)
+            if self.visited > self.budget:
+                raise ModelError("the model's functions expand to too many nodes", expected=f"at most {self.budget}")
             where = self.where(f"node {scope.prefix}{node.name or f'#{position}'} ({node.op_type})")
             try:
                 self.node(node, scope, attributes, depth, where)
@@ -341,20 +348,19 @@ class _Importer:
     def finish(self, outputs: list[tuple[str, Value]]) -> Imported:
         """Name the outputs, drop what they do not need."""
         nodes = self.builder.nodes
-        free = {v for n in nodes for v in n.outputs}
-        chosen: list[Value] = []
+        computed = {v for n in nodes for v in n.outputs}
         names = {name for name, _ in outputs}
+        renamed: dict[Value, Value] = {}
         for name, value in outputs:
+            if value.name not in names and value in computed:
+                renamed.setdefault(value, Value(name, value.type))
+        nodes[:] = [_renamed(n, renamed) for n in nodes]
+        chosen: list[Value] = []
+        for name, value in outputs:
+            value = renamed.get(value, value)
             if value.name != name:
-                if value in free and value.name not in names and value not in chosen:
-                    renamed = {value: Value(name, value.type)}
-                    nodes[:] = [_renamed(n, renamed) for n in nodes]
-                    free.add(renamed[value])
-                    outputs = [(n, renamed.get(v, v)) for n, v in outputs]
-                    value = renamed[value]
-                else:
-                    self.builder.taken.discard(name)
-                    value = emit1(self.builder, "identity", value, name=name)
+                self.builder.taken.discard(name)
+                value = emit1(self.builder, "identity", value, name=name)
             chosen.append(value)
         graph = pruned(self.builder.finish(tuple(chosen)))
         return Imported(graph, {v.name: self.weights[v.name] for v in graph.params})
