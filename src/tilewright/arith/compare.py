@@ -192,13 +192,17 @@ def _split_symbol(an: Analyzer, form: Form) -> bool:
         return False
     x, d = max(divided, key=lambda pair: pair[1])
     for v in an.form(x)[0]:
-        if type(v) is Var and v not in an.extents and d > 1:
-            lo, hi = an.range(v)
-            q = Var(f"{v.name}//{d}", lo=None if lo is None else lo // d, hi=None if hi is None else hi // d)
-            r = Var(f"{v.name}%{d}", lo=0, hi=d - 1, multiple=1)
-            split = an.form(substitute(forms.to_expr(form), {v: q * d + r}))
-            if nonnegative(an, split, _DEPTH - 1):
-                return True
+        if type(v) is not Var or v in an.extents or d < 2:
+            continue
+        if sum(v in walk_expr(atom) for atom in form[0]) < 2:
+            # One occurrence alone says no more than its range.
+            continue
+        lo, hi = an.range(v)
+        q = Var(f"{v.name}//{d}", lo=None if lo is None else lo // d, hi=None if hi is None else hi // d)
+        r = Var(f"{v.name}%{d}", lo=0, hi=d - 1)
+        split = an.form(substitute(forms.to_expr(form), {v: q * d + r}))
+        if nonnegative(an, split, _DEPTH - 1):
+            return True
     return False
 
 

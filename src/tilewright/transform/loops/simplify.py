@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from tilewright.arith import Analyzer
 from tilewright.ir.expr import Const, Expr, Load, Op, Var
 from tilewright.ir.loops import Allocate, For, If, Intrinsic, Let, PrimFunc, Region, Seq, Stmt, Store, seq
-from tilewright.ir.rewrite import substitute_stmt, walk
+from tilewright.ir.rewrite import exprs_of, substitute_stmt, variables, walk, walk_expr
 
 EMPTY = Seq(())
 
@@ -97,15 +97,20 @@ class _Simplifier:
             taken = s.then if condition.value else s.orelse
             return None if taken is None else self.statement(taken)
         fixed = _fixed(condition)
-        then = self.under(condition).statement(substitute_stmt(s.then, fixed) if fixed else s.then)
-        orelse = None if s.orelse is None else self.under(self.an.simplify(~condition)).statement(s.orelse)
+        then = self.under(condition, s.then).statement(substitute_stmt(s.then, fixed) if fixed else s.then)
+        orelse = None
+        if s.orelse is not None:
+            orelse = self.under(self.an.simplify(~condition), s.orelse).statement(s.orelse)
         if then is None:
             return None if orelse is None else If(self.an.simplify(~condition), orelse)
         if condition is s.condition and then is s.then and orelse is s.orelse:
             return s
         return If(condition, then, orelse)
 
-    def under(self, condition: Expr) -> _Simplifier:
+    def under(self, condition: Expr, body: Stmt) -> _Simplifier:
+        """The simplifier for `body`, which runs only where `condition` holds."""
+        if not _may_decide(condition, body):
+            return self
         facts = (*self.facts, condition)
         return _Simplifier(Analyzer(self.an.extents, facts), facts)
 
@@ -115,6 +120,25 @@ class _Simplifier:
             return self.statement(substitute_stmt(s.body, {s.var: value}))
         body = self.statement(s.body)
         return None if body is None else s if value is s.value and body is s.body else Let(s.var, value, body)
+
+
+_DECIDED = frozenset(("lt", "le", "gt", "ge", "eq", "ne", "min", "max"))
+
+
+def _may_decide(condition: Expr, body: Stmt) -> bool:
+    """True if something in `body` that a fact can decide has a variable in common with the condition."""
+    known = set(variables(condition))
+    for s in walk(body):
+        for e in exprs_of(s):
+            for node in walk_expr(e):
+                if type(node) is Op and (node.name in _DECIDED or _symbolic_division(node)):
+                    if not known.isdisjoint(variables(node)):
+                        return True
+    return False
+
+
+def _symbolic_division(e: Op) -> bool:
+    return e.name in ("floordiv", "mod") and type(e.args[1]) is not Const
 
 
 def _fixed(condition: Expr) -> dict[Var, Expr]:
