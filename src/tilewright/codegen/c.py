@@ -16,6 +16,7 @@ from tilewright.codegen.c_helpers import MEMORY_TYPES, VALUE_TYPES, helper
 from tilewright.ir.expr import Buffer, Expr, Var, as_int
 from tilewright.ir.loops import NTHREADS, TID, Allocate, Block, For, If, Intrinsic, Let, PrimFunc, Seq, Stmt, Store
 from tilewright.ir.rewrite import buffers_in, exprs_of, loads, walk, walk_expr
+from tilewright.schedule.intrinsics import expand
 from tilewright.support.errors import CompileError
 
 STACK_BYTES = 64 * 1024
@@ -150,7 +151,7 @@ class _Emitter:
             case Block():
                 raise CompileError("blocks have no C form; lower the function first", where=f"block {s.name!r}")
             case Intrinsic():
-                raise CompileError("this intrinsic has no C form", where=f"intrinsic {s.name!r}")
+                self.statement(expand(s), level)
 
     def otherwise(self, s: Stmt | None, level: int) -> None:
         if isinstance(s, If):

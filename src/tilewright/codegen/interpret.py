@@ -35,6 +35,7 @@ from tilewright.ir.loops import (
     Store,
 )
 from tilewright.ir.rewrite import variables, walk
+from tilewright.schedule.intrinsics import expand, is_known
 from tilewright.support.errors import CallError, Error
 
 Array = np.ndarray[Any, Any]
@@ -60,7 +61,8 @@ def interpret(
         arrays: one array for each parameter, in order or by name, of its dtype and shape. Trailing workspace
             parameters (`func.attrs["workspace"]` of them) may be left out.
         symbols: values of symbols that the shapes do not determine.
-        intrinsics: what intrinsics by name do; called with the outputs' regions, then the inputs', as arrays.
+        intrinsics: what intrinsics by name do, called with the outputs' regions, then the inputs', as arrays; for
+            others their descriptions are run.
 
     Raises CallError if the arrays do not fit, InterpretError if the program is wrong.
     """
@@ -449,6 +451,8 @@ class _Machine:
 
     def _intrinsic(self, s: Intrinsic) -> Thunk:
         reference = self.intrinsics.get(s.name)
+        if reference is None and is_known(s.name):
+            return self.statement(expand(s))
         if reference is None:
             raise InterpretError("no reference is given for this intrinsic", where=f"intrinsic {s.name!r}")
         outputs = [self._region(r) for r in s.outputs]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tilewright.codegen.llvm_expr import evaluate
+from tilewright.codegen.llvm_intrinsic import emit_call
 from tilewright.codegen.llvm_masks import any_lane
 from tilewright.codegen.llvm_memory import buffer_offset, store, store_scalar
 from tilewright.codegen.llvm_ops import number
@@ -15,6 +16,7 @@ from tilewright.ir.dtype import DType, boolean, i64
 from tilewright.ir.expr import Const, Expr, Load, Var, as_int, const
 from tilewright.ir.loops import Allocate, Block, For, If, Intrinsic, Let, Seq, Stmt, Store
 from tilewright.ir.rewrite import substitute_stmt, walk
+from tilewright.schedule.intrinsics import expand
 from tilewright.support.errors import CompileError
 
 MAX_STACK = 1 << 20
@@ -48,8 +50,9 @@ def emit(s: State, stmt: Stmt) -> None:
             emit(s, stmt.body)
         case Block(name):
             raise CompileError("a block must be lowered before code is made", where=f"block {name!r}")
-        case Intrinsic(name):
-            raise CompileError("this target has no such intrinsic", where=f"intrinsic {name!r}")
+        case Intrinsic():
+            if not emit_call(s, stmt):
+                emit(s, expand(stmt))
         case _:
             raise CompileError(f"no native code for a {type(stmt).__name__}")
 

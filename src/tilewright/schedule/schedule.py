@@ -21,8 +21,9 @@ from typing import Any
 
 from tilewright.ir.expr import as_int
 from tilewright.ir.loops import Block, For, PrimFunc
-from tilewright.schedule import inline, kinds, layout, loops, memory, move, reduction
+from tilewright.schedule import inline, kinds, layout, loops, memory, move, reduction, tensorize
 from tilewright.schedule.index_map import IndexMap
+from tilewright.schedule.intrinsics import find_intrinsic
 from tilewright.schedule.state import (
     block_path,
     blocks_in,
@@ -306,6 +307,16 @@ class Schedule:
         self._record("pad", (self._ref("b", block), _literal(tuple(multiples))), (), new, refs)
         return results
 
+    def tensorize(self, target: BlockRef | LoopRef, intrin: str) -> None:
+        """Replace loops (or the innermost loops of a block) by an intrinsic: see `tensorize.tensorize`."""
+        found = find_intrinsic(intrin)
+        if isinstance(target, BlockRef):
+            new = tensorize.tensorize_block(self.func, target.name, found)
+        else:
+            new = tensorize.tensorize(self.func, target.name, found)
+        ref = self._ref("b" if isinstance(target, BlockRef) else "l", target)
+        self._record("tensorize", (ref, intrin), (), new)
+
     # Recording
 
     def execute(self, instruction: Instruction) -> None:
@@ -426,7 +437,7 @@ class Schedule:
 PRIMITIVES = frozenset(
     """block loop loops sample_perfect_tile sample_categorical split tile fuse reorder unroll vectorize parallel bind
     annotate compute_inline reverse_compute_inline compute_at reverse_compute_at decompose_reduction set_scope
-    cache_write cache_read rfactor transform_layout pad""".split()
+    cache_write cache_read rfactor transform_layout pad tensorize""".split()
 )
 """The methods of `Schedule` that a trace may name."""
 

@@ -215,6 +215,10 @@ class Stage:
         name = self.owner.buffer_name(tensor)
         return Stage(self.owner, self._schedule.cache_read(self.block, name, scope))
 
+    def tensorize(self, axis: Axis, intrin: str) -> None:
+        """Replace the loops from an axis inwards by an intrinsic."""
+        self._schedule.tensorize(self._loop(axis), intrin)
+
     def transform_layout(self, layout: IndexMap | Callable[..., Any]) -> None:
         """Store the stage's tensor in another layout."""
         self._schedule.transform_layout(self.block, layout)

@@ -1,0 +1,267 @@
+"""Tensor intrinsics: what an instruction sequence computes, as a small loop program, and how LLVM is told to do it.
+
+The description is the meaning: `tensorize` matches loops against it, the interpreter runs it, and code generators for
+targets without the instructions expand it. Descriptions have constant shapes and one block without init, such as
+
+    for i in 0..16 { for k in 0..4 {
+        block dot(vi = i, reduce vk = k): C[vi] = C[vi] + cast(A[vk], i32) * cast(B[vi, vk], i32) } }
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from tilewright.ir.dtype import DType, f32, i8, i32, u8
+from tilewright.ir.expr import Buffer, Expr, Load, Var, as_int, cast, const, is_const
+from tilewright.ir.loops import Block, BlockIter, For, Intrinsic, PrimFunc, Region, Stmt, Store
+from tilewright.ir.rewrite import map_expr, substitute
+from tilewright.schedule.state import blocks_in, stores_in, written_buffers
+from tilewright.support.errors import CompileError, ScheduleError
+
+
+@dataclass(frozen=True)
+class TensorIntrin:
+    """An intrinsic.
+
+    Args:
+        name: by which `Intrinsic` statements and traces call it.
+        description: the meaning; every parameter has a constant shape without dimensions of 1.
+        llvm: definitions of LLVM text with a function `@tw.intrin.<name>`, which takes for each parameter of the
+            description its address and the strides, in elements, of all dimensions but the last (i64). None: expand.
+        features: what the target must have for `llvm`.
+        dense: the regions must be as dense in memory as the description's parameters.
+    """
+
+    name: str
+    description: PrimFunc
+    llvm: str | None = None
+    features: tuple[str, ...] = ()
+    dense: bool = False
+
+    def __post_init__(self) -> None:
+        problem = _problem(self.description)
+        if problem:
+            raise ScheduleError(f"the description of {self.name!r} {problem}", loops=str(self.description))
+
+    @cached_property
+    def block(self) -> Block:
+        """The one block of the description."""
+        (block,) = blocks_in(self.description.body)
+        return block
+
+    @cached_property
+    def loops(self) -> tuple[For, ...]:
+        """The description's loops, outermost first."""
+        found: list[For] = []
+        stmt = self.description.body
+        while isinstance(stmt, For):
+            found.append(stmt)
+            stmt = stmt.body
+        return tuple(found)
+
+    @cached_property
+    def outputs(self) -> tuple[Buffer, ...]:
+        """The parameters that it writes, in order."""
+        written = written_buffers(self.description.body)
+        return tuple(b for b in self.description.params if b in written)
+
+    @cached_property
+    def inputs(self) -> tuple[Buffer, ...]:
+        """The parameters that it only reads, in order."""
+        return tuple(b for b in self.description.params if b not in self.outputs)
+
+    @property
+    def symbol(self) -> str:
+        """The LLVM function's name without sigil."""
+        return f"tw.intrin.{self.name}"
+
+
+def _problem(description: PrimFunc) -> str | None:
+    """Why a function cannot describe an intrinsic."""
+    stmt = description.body
+    extents: dict[str, Expr] = {}
+    while isinstance(stmt, For):
+        extents[stmt.var.name] = stmt.extent
+        stmt = stmt.body
+    if not isinstance(stmt, Block) or stmt.init is not None:
+        return "must be loops around one block without init"
+    if not isinstance(stmt.body, Store) or not is_const(stmt.predicate, True):
+        return "must store one element at each point"
+    driven = [it.binding.name for it in stmt.iters if isinstance(it.binding, Var)]
+    if sorted(driven) != sorted(extents) or len(driven) != len(stmt.iters):
+        return "must drive each iterator by one loop"
+    shapes = [as_int(x) for b in description.params for x in b.shape] + [as_int(x) for x in extents.values()]
+    if any(x is None or x < 2 for x in shapes):
+        return "must have constant extents of at least 2"
+    if description.buffers:
+        return "must have no buffers of its own"
+    return None
+
+
+_REGISTRY: dict[str, TensorIntrin] = {}
+
+
+def register(intrin: TensorIntrin) -> TensorIntrin:
+    """Make an intrinsic known to traces and code generators. Raises ScheduleError if another one has its name."""
+    known = _REGISTRY.setdefault(intrin.name, intrin)
+    if known != intrin:
+        raise ScheduleError(f"there is another intrinsic {intrin.name!r}")
+    return intrin
+
+
+def find_intrinsic(name: str) -> TensorIntrin:
+    """The intrinsic of this name. Raises ScheduleError if there is none."""
+    found = _REGISTRY.get(name)
+    if found is None:
+        raise ScheduleError(f"no intrinsic is called {name!r}", expected=f"one of {', '.join(sorted(_REGISTRY))}")
+    return found
+
+
+def is_known(name: str) -> bool:
+    """Whether an intrinsic of this name is registered."""
+    return name in _REGISTRY
+
+
+def matched_dimensions(region: Region, shape: tuple[Expr, ...]) -> tuple[int, ...] | None:
+    """The dimensions of a region that are those of a described parameter: all but the ones of extent 1."""
+    places = tuple(d for d, (_, extent) in enumerate(region.ranges) if not is_const(extent, 1))
+    extents = tuple(region.ranges[d][1] for d in places)
+    return places if extents == shape else None
+
+
+def expand(call: Intrinsic) -> Stmt:
+    """The loops that an `Intrinsic` statement stands for. Raises CompileError if they are not known."""
+    where = f"intrinsic {call.name!r}"
+    if not is_known(call.name):
+        raise CompileError("no intrinsic of this name is registered", where=where)
+    intrin = find_intrinsic(call.name)
+    if (len(call.outputs), len(call.inputs)) != (len(intrin.outputs), len(intrin.inputs)):
+        raise CompileError("wrong number of regions", where=where)
+    regions = dict(zip((*intrin.outputs, *intrin.inputs), (*call.outputs, *call.inputs), strict=True))
+    places: dict[Buffer, tuple[int, ...]] = {}
+    for buffer, region in regions.items():
+        found = matched_dimensions(region, buffer.shape)
+        if found is None:
+            raise CompileError(f"the region of {region.buffer.name!r} does not fit", where=where)
+        places[buffer] = found
+    suffix = ".".join(call.name.split())
+    renamed: dict[Var, Expr] = {loop.var: Var(f"{loop.var.name}.{suffix}") for loop in intrin.loops}
+    point = {it.var: substitute(it.binding, renamed) for it in intrin.block.iters}
+
+    def on_expr(e: Expr) -> Expr | None:
+        return _moved(e, regions, places) if isinstance(e, Load) else None
+
+    (store,) = stores_in(intrin.block)
+    target = Load(store.buffer, tuple(substitute(i, point) for i in store.indices))
+    moved = _moved(target, regions, places)
+    value = map_expr(substitute(store.value, point), on_expr)
+    stmt: Stmt = Store(moved.buffer, moved.indices, value)
+    for loop in reversed(intrin.loops):
+        var = renamed[loop.var]
+        assert isinstance(var, Var)
+        stmt = For(var, loop.extent, stmt)
+    return stmt
+
+
+def _moved(load: Load, regions: Mapping[Buffer, Region], places: Mapping[Buffer, tuple[int, ...]]) -> Load:
+    """An access to a described parameter as an access to the region that stands for it."""
+    region = regions[load.buffer]
+    indices = [start for start, _ in region.ranges]
+    for d, i in zip(places[load.buffer], load.indices, strict=True):
+        indices[d] = indices[d] + i
+    return Load(region.buffer, tuple(indices))
+
+
+def describe(
+    name: str, extents: Mapping[str, int], reduce: str, types: tuple[DType, DType, DType], maps: Mapping[str, str]
+) -> PrimFunc:
+    """The description of a sum of products: `maps` gives the indices of A, B and C as letters of `extents`."""
+    loops = {k: Var(k) for k in extents}
+    points = {k: Var(f"v{k}") for k in extents}
+    a, b, c = (Buffer(x, t, tuple(const(extents[k]) for k in maps[x])) for x, t in zip("ABC", types, strict=True))
+    result = Load(c, tuple(points[k] for k in maps["C"]))
+    factors = [cast(Load(x, tuple(points[k] for k in maps[x.name])), c.dtype) for x in (a, b)]
+    iters = tuple(
+        BlockIter(points[k], const(n), "reduce" if k in reduce else "spatial", loops[k]) for k, n in extents.items()
+    )
+    stmt: Stmt = Block(name, iters, Store(c, result.indices, result + factors[0] * factors[1]))
+    for k, n in reversed(list(extents.items())):
+        stmt = For(loops[k], const(n), stmt)
+    return PrimFunc(name, (a, b, c), stmt)
+
+
+def _dot4_text() -> str:
+    """Rows of C in vectors of four; each element of A times a row of B is added to its row."""
+    lines = [
+        "declare <4 x float> @llvm.fma.v4f32(<4 x float>, <4 x float>, <4 x float>)",
+        "define internal void @tw.intrin.dot_4x4x4_f32(ptr %a, i64 %as, ptr %b, i64 %bs, ptr %c, i64 %cs)"
+        " alwaysinline {",
+    ]
+    for n in "abc":
+        for r in range(4):
+            lines.append(f"  %{n}o{r} = mul i64 %{n}s, {r}")
+            lines.append(f"  %{n}p{r} = getelementptr float, ptr %{n}, i64 %{n}o{r}")
+    for r in range(4):
+        lines.append(f"  %b{r} = load <4 x float>, ptr %bp{r}, align 4")
+        lines.append(f"  %c{r}.0 = load <4 x float>, ptr %cp{r}, align 4")
+    for r in range(4):
+        for k in range(4):
+            lines += [
+                f"  %e{r}{k}p = getelementptr float, ptr %ap{r}, i64 {k}",
+                f"  %e{r}{k} = load float, ptr %e{r}{k}p, align 4",
+                f"  %i{r}{k} = insertelement <4 x float> poison, float %e{r}{k}, i64 0",
+                f"  %s{r}{k} = shufflevector <4 x float> %i{r}{k}, <4 x float> poison, <4 x i32> zeroinitializer",
+                f"  %c{r}.{k + 1} = call <4 x float> @llvm.fma.v4f32(<4 x float> %s{r}{k}, <4 x float> %b{k},"
+                f" <4 x float> %c{r}.{k})",
+            ]
+    lines += [f"  store <4 x float> %c{r}.4, ptr %cp{r}, align 4" for r in range(4)]
+    return "\n".join([*lines, "  ret void", "}"])
+
+
+_VNNI_TEXT = """\
+declare <16 x i32> @llvm.x86.avx512.vpdpbusd.512(<16 x i32>, <64 x i8>, <64 x i8>)
+define internal void @tw.intrin.vnni_16x4_u8i8i32(ptr %a, ptr %b, i64 %bs, ptr %c) alwaysinline {
+  %four = load i32, ptr %a, align 1
+  %one = insertelement <16 x i32> poison, i32 %four, i64 0
+  %all = shufflevector <16 x i32> %one, <16 x i32> poison, <16 x i32> zeroinitializer
+  %left = bitcast <16 x i32> %all to <64 x i8>
+  %right = load <64 x i8>, ptr %b, align 1
+  %old = load <16 x i32>, ptr %c, align 4
+  %new = call <16 x i32> @llvm.x86.avx512.vpdpbusd.512(<16 x i32> %old, <64 x i8> %left, <64 x i8> %right)
+  store <16 x i32> %new, ptr %c, align 4
+  ret void
+}"""
+
+DOT_4X4X4_F32 = register(
+    TensorIntrin(
+        "dot_4x4x4_f32",
+        describe("dot_4x4x4_f32", {"i": 4, "j": 4, "k": 4}, "k", (f32, f32, f32), {"A": "ik", "B": "kj", "C": "ij"}),
+        _dot4_text(),
+    )
+)
+"""A 4x4 tile of a matrix product, rows of C and B contiguous."""
+
+VNNI_16X4_U8I8I32 = register(
+    TensorIntrin(
+        "vnni_16x4_u8i8i32",
+        describe("vnni_16x4_u8i8i32", {"i": 16, "k": 4}, "k", (u8, i8, i32), {"A": "k", "B": "ik", "C": "i"}),
+        _VNNI_TEXT,
+        ("avx512f", "avx512vnni"),
+        dense=True,
+    )
+)
+"""AVX-512 VNNI: sixteen sums of four products of u8 and i8 (Intel SDM, VPDPBUSD)."""
+
+__all__ = [
+    "DOT_4X4X4_F32",
+    "VNNI_16X4_U8I8I32",
+    "TensorIntrin",
+    "describe",
+    "expand",
+    "find_intrinsic",
+    "is_known",
+    "matched_dimensions",
+    "register",
+]

@@ -1,0 +1,261 @@
+"""tensorize: replace a loop nest that computes what an intrinsic's description says by the intrinsic."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import permutations
+
+from tilewright.arith import linear, prove_equal, simplify
+from tilewright.ir.expr import Buffer, Const, Expr, Load, Op, Var, as_int, const, is_const
+from tilewright.ir.loops import Block, BlockIter, For, Intrinsic, PrimFunc, Region, Stmt, Store
+from tilewright.ir.rewrite import map_expr, substitute, variables
+from tilewright.schedule.intrinsics import TensorIntrin
+from tilewright.schedule.state import block_path, depends_on, last_loop, loop_path, loops_on, refuse, replace_at
+
+COMMUTATIVE = ("add", "mul", "min", "max")
+
+
+def tensorize(func: PrimFunc, loop: str, intrin: TensorIntrin) -> PrimFunc:
+    """Replace the loops from `loop` inwards by an intrinsic.
+
+    Before::
+
+        for i_0 in 0..16:
+            for k_0 in 0..8:
+                for i_1 in 0..16:
+                    for k_1 in 0..4:
+                        block C(vi = i_0 * 16 + i_1, reduce vk = k_0 * 4 + k_1):
+                            C[vi] = C[vi] + cast(A[vk], i32) * cast(B[vi, vk], i32)
+
+    After `tensorize("i_1", vnni_16x4_u8i8i32)`; the block's iterators now count tiles::
+
+        for i_0 in 0..16:
+            for k_0 in 0..8:
+                block C(vi = i_0, reduce vk = k_0):
+                    call vnni_16x4_u8i8i32(C[vi * 16 : 16], A[vk * 4 : 4], B[vi * 16 : 16, vk * 4 : 4])
+
+    Names, the order of the loops, the order of factors and further dimensions of the buffers may differ from the
+    description. Refuses nests that compute something else, tiles that are not whole, and reductions with their init.
+    """
+    path = loop_path(func, loop)
+    loops, block = _nest(func, last_loop(path))
+    what = f"cannot tensorize {loop!r} with {intrin.name!r}"
+    if block.init is not None:
+        raise refuse(func, f"{what}: block {block.name!r} has its init", hint="decompose_reduction comes first")
+    inner = {x.var: x for x in loops}
+    if set(variables(block.predicate)) & inner.keys():
+        raise refuse(
+            func, f"{what}: block {block.name!r} does not run everywhere in these loops", hint="pad to whole tiles"
+        )
+    if not isinstance(block.body, Store):
+        raise refuse(func, f"{what}: block {block.name!r} does more than store one element")
+    tiles = _tiles(func, block, inner, what)
+    matching = next(_match(intrin, _by_tiles(block, tiles), tiles), None)
+    if matching is None:
+        raise refuse(
+            func,
+            f"{what}: block {block.name!r} does not compute what the intrinsic does",
+            expected=f"\n{intrin.description.body}\n",
+            got=f"{block.body}",
+        )
+    regions = {p: _region(matching.buffers[p], matching.indices[p], tiles) for p in intrin.description.params}
+    if intrin.dense:
+        for parameter, region in regions.items():
+            if not is_dense(region):
+                raise refuse(func, f"{what}: the part of {region.buffer.name!r} for {parameter.name} is not contiguous")
+    iters = tuple(
+        BlockIter(it.var, simplify(it.extent // tiles[it.var].size), it.kind, tiles[it.var].outer) for it in block.iters
+    )
+    call = Intrinsic(intrin.name, tuple(regions[p] for p in intrin.outputs), tuple(regions[p] for p in intrin.inputs))
+    return replace_at(func, path, Block(block.name, iters, call, None, block.predicate, block.annotations))
+
+
+def tensorize_block(func: PrimFunc, block: str, intrin: TensorIntrin) -> PrimFunc:
+    """`tensorize` over as many of the innermost loops of a block as the description has."""
+    loops = loops_on(block_path(func, block))
+    if len(loops) < len(intrin.loops):
+        raise refuse(func, f"cannot tensorize block {block!r} with {intrin.name!r}: it has {len(loops)} loops")
+    return tensorize(func, loops[-len(intrin.loops)].var.name, intrin)
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """An iterator of the target block as `outer * size + point`; `point` is None if size is 1."""
+
+    outer: Expr
+    size: int
+    point: Var | None
+    kind: str
+
+
+@dataclass(frozen=True, slots=True)
+class Matching:
+    """Which variables, buffers and accesses of the target stand for those of the description."""
+
+    points: Mapping[Var, Var]
+    buffers: Mapping[Buffer, Buffer]
+    indices: Mapping[Buffer, tuple[Expr, ...]]
+
+
+def is_dense(region: Region) -> bool:
+    """True if the region's elements follow one another in memory."""
+    started = False
+    for (_, extent), size in zip(region.ranges, region.buffer.shape, strict=True):
+        if started and not prove_equal(extent, size):
+            return False
+        started = started or not is_const(extent, 1)
+    return True
+
+
+def _nest(func: PrimFunc, loop: For) -> tuple[list[For], Block]:
+    """A chain of loops and the block inside."""
+    loops: list[For] = []
+    stmt: Stmt = loop
+    while isinstance(stmt, For):
+        if stmt.kind not in ("serial", "unrolled"):
+            raise refuse(func, f"cannot tensorize loop {stmt.var.name!r}: it is {stmt.kind}")
+        loops.append(stmt)
+        stmt = stmt.body
+    if not isinstance(stmt, Block):
+        raise refuse(func, f"cannot tensorize loop {loop.var.name!r}: more than one block stands inside")
+    return loops, stmt
+
+
+def _tiles(func: PrimFunc, block: Block, inner: Mapping[Var, For], what: str) -> dict[Var, Tile]:
+    """Each iterator as tile and point."""
+    found: dict[Var, Tile] = {}
+    used: set[Var] = set()
+    for it in block.iters:
+        mine = [v for v in inner if depends_on(it.binding, v) and not is_const(inner[v].extent, 1)]
+        outer = simplify(substitute(it.binding, {v: const(0) for v in inner}))
+        if not mine:
+            found[it.var] = Tile(outer, 1, None, it.kind)
+            continue
+        size = as_int(inner[mine[0]].extent)
+        start = simplify(outer // (size or 1))
+        whole = size is not None and prove_equal(start * size, outer) and prove_equal(it.extent % size, const(0))
+        if len(mine) > 1 or mine[0] in used or not whole or not prove_equal(outer + mine[0], it.binding):
+            raise refuse(
+                func, f"{what}: iterator {it.var.name} = {it.binding} is not whole tiles of one loop", hint="split it"
+            )
+        assert size is not None
+        used.add(mine[0])
+        found[it.var] = Tile(start, size, Var(f"{it.var.name}.point"), it.kind)
+    idle = [v.name for v in inner if v not in used and not is_const(inner[v].extent, 1)]
+    if idle:
+        raise refuse(func, f"{what}: loop {idle[0]!r} drives no iterator of block {block.name!r}")
+    return found
+
+
+def _by_tiles(block: Block, tiles: Mapping[Var, Tile]) -> Store:
+    """The block's store with its iterators counting tiles, and points inside of them: `vj // 16` is the tile `vj`."""
+    split: dict[Var, Expr] = {v: v * t.size + t.point for v, t in tiles.items() if t.point is not None}
+    extents: dict[Var, Expr] = {it.var: simplify(it.extent // tiles[it.var].size) for it in block.iters}
+    extents |= {t.point: const(t.size) for t in tiles.values() if t.point is not None}
+
+    def index(e: Expr) -> Expr:
+        return simplify(substitute(e, split), extents)
+
+    def on_expr(e: Expr) -> Expr | None:
+        return Load(e.buffer, tuple(map(index, e.indices))) if isinstance(e, Load) else None
+
+    assert isinstance(block.body, Store)
+    store = block.body
+    return Store(store.buffer, tuple(map(index, store.indices)), map_expr(store.value, on_expr))
+
+
+def _region(buffer: Buffer, indices: tuple[Expr, ...], tiles: Mapping[Var, Tile]) -> Region:
+    """What the accesses of one tile touch: start and extent in each dimension."""
+    sizes = {t.point: t.size for t in tiles.values() if t.point is not None}
+    ranges = []
+    for index in indices:
+        size = 1 + sum(c * (sizes[e] - 1) for e, c in linear(index).terms if isinstance(e, Var) and e in sizes)
+        ranges.append((simplify(substitute(index, dict.fromkeys(sizes, const(0)))), const(size)))
+    return Region(buffer, tuple(ranges))
+
+
+def _match(intrin: TensorIntrin, body: Store, tiles: Mapping[Var, Tile]) -> Iterator[Matching]:
+    """The ways in which the store, written by tiles, is the description."""
+    described = intrin.block
+    kinds = {it.var: (as_int(it.extent), it.kind) for it in described.iters}
+    points = {t.point: (t.size, t.kind) for t in tiles.values() if t.point is not None}
+    pattern = described.body
+    if len(points) != len(kinds) or not isinstance(pattern, Store):
+        return
+    for order in permutations(points):
+        mapping = dict(zip(kinds, order, strict=True))
+        if any(points[p] != kinds[d] for d, p in mapping.items()):
+            continue
+        matcher = _Matcher(mapping)
+        goal = [(Load(pattern.buffer, pattern.indices), Load(body.buffer, body.indices)), (pattern.value, body.value)]
+        for buffers, indices in matcher.all(goal, {}, {}):
+            if len({b.name for b in buffers.values()}) == len(buffers) == len(intrin.description.params):
+                yield Matching(mapping, buffers, indices)
+
+
+Found = tuple[dict[Buffer, Buffer], dict[Buffer, tuple[Expr, ...]]]
+
+
+class _Matcher:
+    """Unifies expressions for a given correspondence of iterators."""
+
+    def __init__(self, points: Mapping[Var, Var]) -> None:
+        self.points = points
+        self.inner = frozenset(points.values())
+
+    def all(
+        self, goals: list[tuple[Expr, Expr]], buffers: dict[Buffer, Buffer], indices: dict[Buffer, tuple[Expr, ...]]
+    ) -> Iterator[Found]:
+        """The ways in which every pattern of `goals` is its expression."""
+        if not goals:
+            yield buffers, indices
+            return
+        (pattern, e), *rest = goals
+        match pattern:
+            case Load():
+                if isinstance(e, Load) and self.same_access(pattern, e, buffers, indices):
+                    yield from self.all(
+                        rest, {**buffers, pattern.buffer: e.buffer}, {**indices, pattern.buffer: e.indices}
+                    )
+            case Op(name, args):
+                if isinstance(e, Op) and e.name == name and e.dtype is pattern.dtype:
+                    orders = [e.args, e.args[::-1]] if name in COMMUTATIVE else [e.args]
+                    for order in orders:
+                        yield from self.all([*zip(args, order, strict=True), *rest], buffers, indices)
+            case Const():
+                if e is pattern:
+                    yield from self.all(rest, buffers, indices)
+            case Var():
+                # A value that depends on the point itself would need the tile's offset: none does.
+                return
+
+    def same_access(
+        self, pattern: Load, e: Load, buffers: Mapping[Buffer, Buffer], indices: Mapping[Buffer, tuple[Expr, ...]]
+    ) -> bool:
+        """True if `e` reads, at each point of the tile, the described element of one region."""
+        if e.dtype is not pattern.dtype or buffers.get(pattern.buffer, e.buffer) != e.buffer:
+            return False
+        if indices.get(pattern.buffer, e.indices) != e.indices:
+            return False
+        moving = [k for k in map(self.inner_terms, e.indices) if k is None or k]
+        wanted = [self.described_terms(i) for i in pattern.indices]
+        return moving == wanted
+
+    def inner_terms(self, index: Expr) -> dict[Var, int] | None:
+        """The coefficients of the tile's points in an index of the target; None if it is not affine in them."""
+        found: dict[Var, int] = {}
+        for e, c in linear(index).terms:
+            if isinstance(e, Var) and e in self.inner:
+                found[e] = c
+            elif self.inner & set(variables(e)):
+                return None
+        return found
+
+    def described_terms(self, index: Expr) -> dict[Var, int] | None:
+        found: dict[Var, int] = {}
+        for e, c in linear(index).terms:
+            if not isinstance(e, Var) or e not in self.points:
+                return None
+            found[self.points[e]] = c
+        return found

@@ -1,0 +1,186 @@
+"""tensorize: matching, the program after it, native code with the instructions, and what is refused."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+
+from tests.schedule.checks import check_schedule, matmul, refused, scheduled
+from tests.schedule.programs import assert_same, run_native
+from tilewright import te
+from tilewright.codegen.c import emit_c
+from tilewright.codegen.interpret import interpret
+from tilewright.codegen.llvm import assembly, emit_llvm
+from tilewright.ir.dtype import f32, i8, i32, u8
+from tilewright.ir.loops import PrimFunc
+from tilewright.ir.target import Target
+from tilewright.schedule import Schedule
+from tilewright.schedule.intrinsics import TensorIntrin, describe, find_intrinsic, register
+from tilewright.support.errors import ScheduleError
+from tilewright.transform.loops import lower_loops
+
+
+def tile_matmul(s: Schedule) -> None:
+    i, j, k = s.loops("C")
+    (i_0, i_1), (j_0, j_1), (k_0, k_1) = (s.split(x, factor=4) for x in (i, j, k))
+    s.reorder(i_0, j_0, k_0, i_1, j_1, k_1)
+    s.decompose_reduction("C", k_0)
+    s.tensorize(i_1, "dot_4x4x4_f32")
+
+
+def quantized(m: int = 4, n: int = 32, k: int = 8, packed: bool = True) -> PrimFunc:
+    """u8 x i8 -> i32, the weights packed as the instruction wants them: [n/16, k/4, 16, 4]."""
+    a = te.placeholder((m, k), "u8", name="A")
+    b = te.placeholder((n // 16, k // 4, 16, 4), "i8", name="B") if packed else te.placeholder((n, k), "i8", name="B")
+    r = te.reduce_axis(k, "k")
+
+    def weight(j, x):
+        return b[j // 16, x // 4, j % 16, x % 4] if packed else b[j, x]
+
+    c = te.compute((m, n), lambda i, j: te.sum(te.cast(a[i, r], "i32") * te.cast(weight(j, r.var), "i32"), r), name="C")
+    return te.create_prim_func([a, b, c], "quantized")
+
+
+def tile_quantized(s: Schedule) -> None:
+    i, j, k = s.loops("C")
+    j_0, j_1 = s.split(j, factor=16)
+    k_0, k_1 = s.split(k, factor=4)
+    s.reorder(i, j_0, k_0, j_1, k_1)
+    s.decompose_reduction("C", k_0)
+    s.tensorize(j_1, "vnni_16x4_u8i8i32")
+
+
+def test_dot(golden):
+    golden(scheduled(matmul(8, 12, 8), tile_matmul))
+
+
+def test_dot_of_the_innermost_loops_of_a_block():
+    func = matmul(8, 8, 8)
+    s = Schedule(func)
+    s.tile("i", "j", 4, 4)
+    s.split("k", factor=4)
+    s.reorder("i_0", "j_0", "k_0", "j_1_1", "k_1", "i_1_1")
+    s.decompose_reduction("C", "k_0")
+    s.tensorize(s.block("C"), "dot_4x4x4_f32")
+    check_schedule(func, s)
+
+
+def test_vnni(golden):
+    golden(scheduled(quantized(), tile_quantized))
+
+
+@pytest.mark.parametrize(
+    ("func", "apply", "instruction"),
+    [
+        (matmul(16, 16, 16), tile_matmul, "vfmadd"),
+        (quantized(), tile_quantized, "vpdpbusd"),
+    ],
+    ids=["dot", "vnni"],
+)
+def test_native_code_uses_the_instruction(func, apply, instruction):
+    s = Schedule(func)
+    apply(s)
+    assert_same(func, s.func, random.Random(1), lambda f, a: run_native(f, a, 3))
+    target = Target.host()
+    flat = lower_loops(s.func, target)
+    if instruction == "vpdpbusd" and not target.has("avx512vnni"):
+        pytest.skip("this processor has no AVX-512 VNNI")
+    if instruction == "vfmadd" and not target.has("fma"):
+        pytest.skip("this processor has no FMA")
+    assert instruction in assembly(emit_llvm(flat, target), target)
+
+
+def test_targets_without_the_instruction_expand_it():
+    func = quantized()
+    s = Schedule(func)
+    tile_quantized(s)
+    target = Target.parse("x86-64-v3") if "x86-64-v3" in _known() else Target.host()
+    flat = lower_loops(s.func, target)
+    assert "vpdpbusd" not in emit_llvm(flat, target) or target.has("avx512vnni")
+    text = emit_c(lower_loops(s.func, Target.host()))
+    assert "vnni" not in text.split("{", 1)[0] and "for (" in text
+
+
+def _known() -> tuple[str, ...]:
+    from tilewright.ir.target import known
+
+    return known()
+
+
+def test_extreme_values():
+    """The instruction does not saturate: 255 * -128 * 4 goes in whole."""
+    func = quantized(1, 16, 4)
+    s = Schedule(func)
+    tile_quantized(s)
+    arrays = {
+        "A": np.full((1, 4), 255, np.uint8),
+        "B": np.full((1, 1, 16, 4), -128, np.int8),
+        "C": np.zeros((1, 16), np.int32),
+    }
+    other = {k: v.copy() for k, v in arrays.items()}
+    interpret(s.func, arrays)
+    run_native(s.func, other)
+    assert (arrays["C"] == 255 * -128 * 4).all()
+    assert (other["C"] == arrays["C"]).all()
+
+
+def test_an_intrinsic_of_the_users_own():
+    own = register(TensorIntrin("own_2x8", describe("own_2x8", {"i": 2, "j": 8}, "", (f32, f32, f32), _OUTER)))
+    assert find_intrinsic("own_2x8") is own
+    a, b = te.placeholder((4,), name="A"), te.placeholder((16,), name="B")
+    c = te.placeholder((4, 16), name="C")
+    d = te.compute((4, 16), lambda i, j: c[i, j] + a[i] * b[j], name="D")
+    func = te.create_prim_func([a, b, c, d], "outer")
+    s = Schedule(func)
+    s.tile("i", "j", 2, 8)
+    with pytest.raises(ScheduleError, match="does not compute what the intrinsic does"):
+        s.tensorize(s.loop("i_1"), "own_2x8")
+
+
+_OUTER = {"A": "i", "B": "j", "C": "ij"}
+
+
+def test_descriptions_are_checked():
+    with pytest.raises(ScheduleError, match="must have constant extents of at least 2"):
+        TensorIntrin("bad", describe("bad", {"i": 1, "k": 4}, "k", (u8, i8, i32), {"A": "k", "B": "ik", "C": "i"}))
+    with pytest.raises(ScheduleError, match="must be loops around one block without init"):
+        TensorIntrin("bad", matmul())
+    with pytest.raises(ScheduleError, match="there is another intrinsic"):
+        register(TensorIntrin("dot_4x4x4_f32", find_intrinsic("vnni_16x4_u8i8i32").description))
+    with pytest.raises(ScheduleError, match="no intrinsic is called 'x'"):
+        find_intrinsic("x")
+
+
+def _tiled(s: Schedule, factors: tuple[int, int, int], decompose: bool = True) -> None:
+    i, j, k = s.loops("C")
+    parts = [s.split(x, factor=f) for x, f in zip((i, j, k), factors, strict=True)]
+    s.reorder(*(p[0] for p in parts), *(p[1] for p in parts))
+    if decompose:
+        s.decompose_reduction("C", parts[2][0])
+
+
+REFUSALS = {
+    "wrong-tile": (lambda: matmul(8, 8, 8), lambda s: [_tiled(s, (4, 4, 2)), s.tensorize(s.loop("i_1_1"), DOT)]),
+    "with-init": (lambda: matmul(8, 8, 8), lambda s: [_tiled(s, (4, 4, 4), False), s.tensorize(s.loop("i_1_1"), DOT)]),
+    "partial-tiles": (lambda: matmul(6, 8, 8), lambda s: [_tiled(s, (4, 4, 4)), s.tensorize(s.loop("i_1_1"), DOT)]),
+    "not-tiled": (lambda: matmul(8, 8, 8), lambda s: [s.decompose_reduction("C", "k"), s.tensorize(s.loop("k"), DOT)]),
+    "vectorized": (
+        lambda: matmul(8, 8, 8),
+        lambda s: [_tiled(s, (4, 4, 4)), s.vectorize("j_1_1"), s.tensorize(s.loop("i_1_1"), DOT)],
+    ),
+    "other-types": (lambda: quantized(4, 16, 4), lambda s: [_tiled(s, (4, 4, 4)), s.tensorize(s.loop("i_1"), DOT)]),
+    "not-contiguous": (
+        lambda: quantized(packed=False),
+        tile_quantized,
+    ),
+    "unknown": (lambda: matmul(8, 8, 8), lambda s: s.tensorize(s.loop("k"), "nothing")),
+}
+DOT = "dot_4x4x4_f32"
+
+
+@pytest.mark.parametrize("case", [c for c in REFUSALS if c != "unknown"])
+def test_refused(case, golden):
+    make, apply = REFUSALS[case]
+    golden(refused(make(), apply))
