@@ -26,6 +26,10 @@ TRUE = const(True)
 FALSE = const(False)
 ONE = const(1)
 _DEPTH = 8
+"""How many variables and atoms a proof may eliminate one after another."""
+
+_STEPS = 120
+"""How many goals a proof may try: minima and maxima branch."""
 
 
 def decide(name: str, difference: Interval) -> Const | None:
@@ -146,6 +150,17 @@ def nonnegative_forms(an: Analyzer, condition: Expr) -> list[Form]:
 
 def nonnegative(an: Analyzer, form: Form, depth: int = _DEPTH) -> bool:
     """True if `form >= 0` is proven."""
+    if depth < _DEPTH:
+        an.steps += 1
+        return an.steps <= _STEPS and _nonnegative(an, form, depth)
+    outside, an.steps = an.steps, 0
+    try:
+        return _nonnegative(an, form, depth)
+    finally:
+        an.steps = outside
+
+
+def _nonnegative(an: Analyzer, form: Form, depth: int) -> bool:
     lo, hi = an.form_range(form)
     if lo is not None and lo >= 0:
         return True

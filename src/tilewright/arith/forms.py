@@ -10,6 +10,8 @@ products are one expression). Index arithmetic is taken as exact: overflow of i6
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
+from hashlib import blake2b
 
 from tilewright.ir.expr import Const, Expr, Load, Op, Var, const
 
@@ -103,13 +105,22 @@ def order(e: Expr) -> str:
     """A text that orders atoms the same way in every process."""
     if type(e) is Var:
         return e.name
-    if type(e) is Op:
-        return f"{e.name}({','.join([order(a) for a in e.args])})"
     if type(e) is Const:
         return str(e.value)
-    if type(e) is Load:
-        return f"{e.buffer.name}[{','.join([order(i) for i in e.indices])}]"
-    return str(e)
+    return _compound_order(e)
+
+
+@lru_cache(maxsize=4096)
+def _compound_order(e: Expr) -> str:
+    parts = ",".join([order(c) for c in e.children])
+    if type(e) is Op:
+        text = f"{e.name}({parts})"
+    elif type(e) is Load:
+        text = f"{e.buffer.name}[{parts}]"
+    else:
+        text = str(e)
+    # Expressions share parts, texts do not: written out, one may be exponentially long.
+    return text if len(text) <= 200 else text[:40] + blake2b(text.encode(), digest_size=16).hexdigest()
 
 
 def _position(term: tuple[Expr, int]) -> tuple[int, int, bool, str]:
