@@ -152,11 +152,26 @@ case("conv", x(2, 3, 9), x(4, 3, 3), strides=(2,), dilations=(1,), pads=(1, 0), 
 case("conv", x(1, 4, 7, 6), x(6, 2, 3, 2), strides=(2, 1), dilations=(1, 2), pads=(1, 0, 2, 1), groups=2)
 case("conv", x(2, 3, 5, 5), x(3, 1, 3, 3), strides=(1, 1), dilations=(1, 1), pads=(1, 1, 1, 1), groups=3)
 case("conv", x(1, 2, 3, 4, 5), x(2, 2, 2, 2, 2), strides=(1, 1, 1), dilations=(1, 1, 1), pads=(0,) * 6, groups=1)
-case("conv", ints(1, 2, 5, dtype=np.int8), ints(3, 2, 3, dtype=np.int8), strides=(1,), dilations=(1,), pads=(0, 0),
-     groups=1)  # fmt: skip
+case(
+    "conv",
+    ints(1, 2, 5, dtype=np.int8),
+    ints(3, 2, 3, dtype=np.int8),
+    strides=(1,),
+    dilations=(1,),
+    pads=(0, 0),
+    groups=1,
+)
 for groups, filters in ((1, 3), (2, 2)):
-    case("conv_transpose", x(2, 4, 3, 4), x(4, filters, 3, 2), strides=(2, 3), dilations=(1, 2), pads=(1, 0, 0, 1),
-         groups=groups, output_padding=(1, 0))  # fmt: skip
+    case(
+        "conv_transpose",
+        x(2, 4, 3, 4),
+        x(4, filters, 3, 2),
+        strides=(2, 3),
+        dilations=(1, 2),
+        pads=(1, 0, 0, 1),
+        groups=groups,
+        output_padding=(1, 0),
+    )
 POOL = {"kernel": (3, 2), "strides": (2, 2), "dilations": (1, 1), "pads": (1, 0, 1, 1)}
 for ceil in (False, True):
     case("max_pool", x(2, 3, 7, 6), **POOL, ceil_mode=ceil)
@@ -165,8 +180,16 @@ for ceil in (False, True):
     case("max_pool_indices", x(2, 3, 7, 6), **POOL, ceil_mode=ceil, storage_order=int(ceil))
 case("lp_pool", x(1, 2, 7, 6), **POOL, ceil_mode=False, p=2)
 case("lp_pool", x(1, 2, 7, 6), **POOL, ceil_mode=False, p=3)
-case("avg_pool", x(1, 2, 9), kernel=(3,), strides=(1,), dilations=(2,), pads=(1, 2), ceil_mode=False,
-     count_include_pad=False)  # fmt: skip
+case(
+    "avg_pool",
+    x(1, 2, 9),
+    kernel=(3,),
+    strides=(1,),
+    dilations=(2,),
+    pads=(1, 2),
+    ceil_mode=False,
+    count_include_pad=False,
+)
 case("max_pool", ints(1, 2, 5, dtype=np.uint8), kernel=(2,), strides=(2,), dilations=(1,), pads=(0, 1), ceil_mode=False)
 
 for exclusive in (False, True):
@@ -177,30 +200,82 @@ for largest in (False, True):
     case("topk", np.array([[3, 1, 3, 2, 1], [np.nan, 0, -np.inf, 1, np.nan]], F), axis=1, k=4, largest=largest)
     case("topk", ints(7, 2), axis=0, k=3, largest=largest)
 
-RESIZE = {"rounding": "round_prefer_floor", "cubic_a": -0.75, "exclude_outside": False, "antialias": False,
-          "extrapolation": 7.0}  # fmt: skip
+RESIZE = {
+    "rounding": "round_prefer_floor",
+    "cubic_a": -0.75,
+    "exclude_outside": False,
+    "antialias": False,
+    "extrapolation": 7.0,
+}
 for coordinates in ("half_pixel", "asymmetric", "align_corners", "pytorch_half_pixel", "half_pixel_symmetric"):
     for mode in ("nearest", "linear", "cubic"):
         case("resize", x(2, 5), axis=1, size=8, scale=1.6, mode=mode, coordinates=coordinates, **RESIZE)
 case("resize", x(2, 5, 2), axis=1, size=10, scale=2.0, mode="nearest", coordinates="half_pixel", **RESIZE)
-case("resize", x(2, 9), axis=1, size=4, scale=4 / 9, mode="linear", coordinates="half_pixel",
-     **RESIZE | {"antialias": True})  # fmt: skip
-case("resize", x(2, 5), axis=1, size=7, scale=1.4, mode="cubic", coordinates="half_pixel",
-     **RESIZE | {"exclude_outside": True})  # fmt: skip
-case("resize", x(2, 5), axis=1, size=7, scale=1.4, mode="linear", coordinates="tf_crop_and_resize", roi=(0.2, 1.3),
-     **RESIZE)  # fmt: skip
+case(
+    "resize",
+    x(2, 9),
+    axis=1,
+    size=4,
+    scale=4 / 9,
+    mode="linear",
+    coordinates="half_pixel",
+    **RESIZE | {"antialias": True},
+)
+case(
+    "resize",
+    x(2, 5),
+    axis=1,
+    size=7,
+    scale=1.4,
+    mode="cubic",
+    coordinates="half_pixel",
+    **RESIZE | {"exclude_outside": True},
+)
+case(
+    "resize",
+    x(2, 5),
+    axis=1,
+    size=7,
+    scale=1.4,
+    mode="linear",
+    coordinates="tf_crop_and_resize",
+    roi=(0.2, 1.3),
+    **RESIZE,
+)
 
 TANH, SIGMOID = ("tanh", ()), ("sigmoid", ())
 LENGTHS = np.array([3, 1, 5])
 for reverse in (False, True):
     for lengths in (None, LENGTHS):
         common = {"reverse": reverse, "clip": 0.8 if reverse else None}
-        case("recurrence", x(5, 3, 16), x(4, 16), x(3, 4), x(3, 4), lengths, x(12) if reverse else None, cell="lstm",
-             activations=(SIGMOID, TANH, TANH), **common)  # fmt: skip
+        case(
+            "recurrence",
+            x(5, 3, 16),
+            x(4, 16),
+            x(3, 4),
+            x(3, 4),
+            lengths,
+            x(12) if reverse else None,
+            cell="lstm",
+            activations=(SIGMOID, TANH, TANH),
+            **common,
+        )
         case("recurrence", x(5, 3, 4), x(4, 4), x(3, 4), None, lengths, cell="rnn", activations=(TANH,), **common)
         for linear in (False, True):
-            case("recurrence", x(5, 3, 12), x(4, 12), x(3, 4), None, lengths, None, x(4) if linear else None,
-                 cell="gru", activations=(SIGMOID, TANH), linear_before_reset=linear, **common)  # fmt: skip
+            case(
+                "recurrence",
+                x(5, 3, 12),
+                x(4, 12),
+                x(3, 4),
+                None,
+                lengths,
+                None,
+                x(4) if linear else None,
+                cell="gru",
+                activations=(SIGMOID, TANH),
+                linear_before_reset=linear,
+                **common,
+            )
 
 
 @pytest.mark.parametrize("position", range(len(CASES)), ids=lambda i: f"{i}-{CASES[i][0]}")
