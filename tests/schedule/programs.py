@@ -1,26 +1,18 @@
-"""Random small programs, random legal schedules of them, and a check that both do the same."""
+"""Random small programs, their arrays, and a check that two functions do the same."""
 
 from __future__ import annotations
 
-import ctypes
 import random
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from tests.codegen.llvm_run import Native, call
 from tilewright import te
 from tilewright.codegen.interpret import interpret
-from tilewright.codegen.llvm import compile_llvm, emit_llvm, kernel_symbols
-from tilewright.ir.expr import Var, as_int
+from tilewright.ir.expr import as_int
 from tilewright.ir.loops import PrimFunc
 from tilewright.ir.rewrite import substitute
-from tilewright.ir.target import Target
-from tilewright.schedule import BlockRef, LoopRef, Schedule
-from tilewright.schedule.state import written_buffers
-from tilewright.support.errors import ScheduleError
-from tilewright.transform.loops import lower_loops
 
 Arrays = dict[str, np.ndarray[Any, Any]]
 
@@ -192,146 +184,3 @@ def assert_same(func: PrimFunc, scheduled: PrimFunc, rng: random.Random, run: Ca
     run(scheduled, copies)
     for name, expected in arrays.items():
         np.testing.assert_allclose(copies[name], expected, rtol=1e-5, atol=1e-6, err_msg=name)
-
-
-def _aligned(shape: list[int], dtype: Any) -> np.ndarray[Any, Any]:
-    """Memory that nobody wrote, as the runtime gives it."""
-    size = int(np.prod(shape)) * np.dtype(dtype).itemsize
-    raw = np.full(size + 64, 0xA5, np.uint8)
-    start = -raw.ctypes.data % 64
-    return raw[start : start + size].view(dtype).reshape(shape)
-
-
-def _no_barrier(_: Any, threads: int) -> None:
-    """One thread never waits."""
-
-
-_BARRIER = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)(_no_barrier)
-NO_BARRIER = ctypes.cast(_BARRIER, ctypes.c_void_p).value or 0
-
-
-def run_native(func: PrimFunc, arrays: Arrays, opt: int = 1) -> None:
-    """Lower, compile and call with one thread, in place."""
-    target = Target.host()
-    flat = lower_loops(func, target)
-    image = compile_llvm(emit_llvm(flat, target), target, opt)
-    kernel = Native(image, flat.name, {"tw_barrier": NO_BARRIER})
-    symbols = {v: value for b in func.params for v, value in zip(b.shape, arrays[b.name].shape, strict=True)}
-    values = {v: te.const(x) for v, x in symbols.items() if isinstance(v, Var)}
-    memory = [arrays[b.name] for b in func.params]
-    for b in flat.params[len(func.params) :]:
-        shape = [as_int(substitute(x, values)) or 0 for x in b.shape]
-        memory.append(_aligned(shape, b.dtype.numpy))
-    call(kernel, memory, [symbols[v] for v in kernel_symbols(flat)])
-
-
-def random_schedule(func: PrimFunc, rng: random.Random, steps: int) -> tuple[Schedule, int]:
-    """Try random primitives until `steps` were accepted (or many were refused); how many were accepted."""
-    schedule = Schedule(func, rng.randrange(1 << 30))
-    accepted = 0
-    for _ in range(4 * steps):
-        if accepted == steps:
-            break
-        try:
-            random_step(schedule, rng)
-        except ScheduleError:
-            continue
-        accepted += 1
-    return schedule, accepted
-
-
-def random_step(s: Schedule, rng: random.Random) -> None:
-    """One primitive with arguments that are often, not always, legal."""
-    block = rng.choice(s.blocks())
-    loops = s.loops(block)
-    name, step = rng.choice(STEPS)
-    if loops or name in BLOCK_STEPS:
-        step(s, rng, block, loops)
-
-
-Step = Callable[[Schedule, random.Random, BlockRef, tuple[LoopRef, ...]], Any]
-
-
-def _split(s: Schedule, rng: random.Random, block: BlockRef, loops: tuple[LoopRef, ...]) -> None:
-    loop = rng.choice(loops)
-    match rng.randrange(4):
-        case 0:
-            s.split(loop, nparts=rng.randint(1, 4))
-        case 1:
-            s.split(loop, factors=[None, rng.randint(1, 3), rng.randint(1, 3)])
-        case 2 if s.extent(loop) is not None:
-            s.split(loop, factors=s.sample_perfect_tile(loop, 2, 8))
-        case _:
-            s.split(loop, factor=rng.randint(1, 6))
-
-
-def _fuse(s: Schedule, rng: random.Random, block: BlockRef, loops: tuple[LoopRef, ...]) -> None:
-    start = rng.randrange(len(loops))
-    s.fuse(*loops[start : start + rng.randint(2, 3)])
-
-
-def _reorder(s: Schedule, rng: random.Random, block: BlockRef, loops: tuple[LoopRef, ...]) -> None:
-    s.reorder(*rng.sample(loops, rng.randint(1, len(loops))))
-
-
-def _move(s: Schedule, rng: random.Random, block: BlockRef, loops: tuple[LoopRef, ...]) -> None:
-    consumers = s.consumers(block)
-    target = rng.choice(consumers or s.blocks())
-    s.compute_at(block, rng.choice(s.loops(target)))
-
-
-def _reverse_move(s: Schedule, rng: random.Random, block: BlockRef, loops: tuple[LoopRef, ...]) -> None:
-    producers = s.producers(block)
-    target = rng.choice(producers or s.blocks())
-    s.reverse_compute_at(block, rng.choice(s.loops(target)))
-
-
-def _cache_read(s: Schedule, rng: random.Random, block: BlockRef, loops: tuple[LoopRef, ...]) -> None:
-    buffers = [*s.func.params, *s.func.buffers]
-    s.cache_read(block, rng.choice(buffers).name, rng.choice(["global", "local"]))
-
-
-def _layout(s: Schedule, rng: random.Random, block: BlockRef, loops: tuple[LoopRef, ...]) -> None:
-    buffer = rng.choice(list(s.func.buffers) or [None])
-    if buffer is None:
-        return
-    writer = next((b for b in s.blocks() if buffer in written_buffers(s.get(b))), block)
-    maps: dict[int, list[Callable[..., Any]]] = {
-        1: [lambda i: (i // 4, i % 4), lambda i: (i % 3, i // 3)],
-        2: [lambda i, j: (j, i), lambda i, j: (i, j // 2, j % 2), lambda i, j: (i // 3, j, i % 3)],
-        3: [lambda i, j, k: (k, i, j), lambda i, j, k: (i // 2, j, k, i % 2), lambda i, j, k: (i, j * 16 + k)],
-    }
-    s.transform_layout(writer, rng.choice(maps[len(buffer.shape)]) if len(buffer.shape) < 4 else lambda *i: i[::-1])
-
-
-def _pad(s: Schedule, rng: random.Random, block: BlockRef, loops: tuple[LoopRef, ...]) -> None:
-    s.pad(block, [rng.choice([1, 1, 2, 4]) for _ in s.get(block).iters])
-
-
-STEPS: tuple[tuple[str, Step], ...] = (
-    ("split", _split),
-    ("split", _split),
-    ("fuse", _fuse),
-    ("reorder", _reorder),
-    ("reorder", _reorder),
-    ("unroll", lambda s, rng, block, loops: s.unroll(rng.choice(loops))),
-    ("vectorize", lambda s, rng, block, loops: s.vectorize(rng.choice(loops))),
-    ("parallel", lambda s, rng, block, loops: s.parallel(rng.choice(loops))),
-    ("annotate", lambda s, rng, block, loops: s.annotate(rng.choice(loops), "note", rng.randint(0, 3))),
-    ("compute_at", _move),
-    ("compute_at", _move),
-    ("reverse_compute_at", _reverse_move),
-    ("compute_inline", lambda s, rng, block, loops: s.compute_inline(block)),
-    ("reverse_compute_inline", lambda s, rng, block, loops: s.reverse_compute_inline(block)),
-    ("decompose_reduction", lambda s, rng, block, loops: s.decompose_reduction(block, rng.choice(loops))),
-    ("set_scope", lambda s, rng, block, loops: s.set_scope(block, rng.choice(["local", "global"]))),
-    ("cache_write", lambda s, rng, block, loops: s.cache_write(block, rng.choice(["local", "global"]))),
-    ("cache_read", _cache_read),
-    ("rfactor", lambda s, rng, block, loops: s.rfactor(block, rng.choice(loops), rng.randint(-2, 1))),
-    ("rfactor", lambda s, rng, block, loops: s.rfactor(block, rng.choice(loops), 0)),
-    ("transform_layout", _layout),
-    ("pad", _pad),
-)
-BLOCK_STEPS = frozenset({"compute_inline", "reverse_compute_inline", "set_scope", "cache_write", "cache_read"})
-
-__all__ = ["PROGRAMS", "Var", "assert_same", "random_arrays", "random_program", "random_schedule", "random_step"]

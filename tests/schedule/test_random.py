@@ -10,7 +10,9 @@ import random
 
 import pytest
 
-from tests.schedule.programs import assert_same, random_program, random_schedule, run_native
+from tests.schedule.native import run_native
+from tests.schedule.programs import assert_same, random_program
+from tests.schedule.random_steps import random_schedule
 from tilewright.ir.verify import verify_func
 from tilewright.schedule import parse_trace
 
@@ -32,12 +34,12 @@ def check_case(seed: int) -> None:
     """One program, one schedule. Any error but a refusal inside `random_schedule` is a failure."""
     rng = random.Random(seed)
     func = random_program(rng)
-    schedule, _ = random_schedule(func, rng, rng.randint(3, 8))
+    schedule = random_schedule(func, rng, rng.randint(3, 8))
     verify_func(schedule.func)
     assert_same(func, schedule.func, rng)
     # Most cases are about meaning, which the optimiser does not change; it takes most of the time.
-    opt = 3 if seed % 10 == 0 else 0
-    assert_same(func, schedule.func, rng, lambda f, arrays: run_native(f, arrays, opt))
+    opt, threads = 3 if seed % 10 == 0 else 0, rng.choice([1, 1, 2, 3])
+    assert_same(func, schedule.func, rng, lambda f, arrays: run_native(f, arrays, opt, threads))
     trace = parse_trace(str(schedule.trace))
     assert trace == schedule.trace
     replayed = trace.replay(func)

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from tests.schedule.checks import check_schedule, matmul, refused, scheduled
-from tests.schedule.programs import assert_same, run_native
+from tests.schedule.native import run_native
+from tests.schedule.programs import assert_same
 from tilewright import te
 from tilewright.codegen.c import emit_c
 from tilewright.codegen.interpret import interpret

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.schedule.programs import assert_same, random_program, random_schedule
+from tests.schedule.programs import assert_same, random_program
+from tests.schedule.random_steps import random_schedule
 from tests.transform.loops.test_passes import HOST, add, matmul, padded_conv, tiled
 from tilewright import te
 from tilewright.ir.loops import Block, PrimFunc
@@ -71,7 +72,7 @@ def test_nested_splits_leave_several_conditions() -> None:
 def test_random_schedules(seed: int) -> None:
     rng = random.Random(seed)
     func = random_program(rng)
-    schedule, _ = random_schedule(func, rng, rng.randint(2, 10))
+    schedule = random_schedule(func, rng, rng.randint(2, 10))
     check(schedule.func, seed)
 
 
