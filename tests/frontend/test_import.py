@@ -294,3 +294,32 @@ def test_batch_norm_is_arithmetic_on_weights() -> None:
         else:
             run.append(n.op)
     assert run == ["mul", "add"]
+
+
+def test_loops_with_a_known_count_are_unrolled() -> None:
+    body = helper.make_graph(
+        [
+            node("Identity", ["go"], ["on"]),
+            node("Mul", ["state", "two"], ["next"]),
+            node("Identity", ["next"], ["seen"]),
+        ],
+        "body",
+        [info("i", [], I64), info("go", [], TensorProto.BOOL), info("state", [3])],
+        [info("on", [], TensorProto.BOOL), info("next", [3]), info("seen", [3])],
+    )
+    nodes = [helper.make_node("Loop", ["count", "", "x"], ["last", "all"], body=body)]
+    m = model(nodes, [info("x", [3])], ["last", "all"], {"count": np.int64(4), "two": np.array(2, F)})
+    imported = compare(m, {"x": np.array([1, 2, 3], F)})
+    assert ops_of(imported)["mul"] == 4
+
+
+def test_scans_are_unrolled() -> None:
+    body = helper.make_graph(
+        [node("Add", ["sum", "e"], ["next"]), node("Relu", ["next"], ["out"])],
+        "body",
+        [info("sum", [2]), info("e", [2])],
+        [info("next", [2]), info("out", [2])],
+    )
+    nodes = [helper.make_node("Scan", ["s", "x"], ["total", "partial"], num_scan_inputs=1, body=body)]
+    m = model(nodes, [info("x", [5, 2])], ["total", "partial"], {"s": np.zeros(2, F)})
+    compare(m, {"x": rng.standard_normal((5, 2)).astype(F)})

@@ -19,6 +19,7 @@ import onnx
 
 from tilewright.frontend.onnx import folding, functions
 from tilewright.frontend.onnx.call import Call, check_size
+from tilewright.frontend.onnx.control import CONTROL
 from tilewright.frontend.onnx.load import Loaded, load
 from tilewright.frontend.onnx.registry import find
 from tilewright.frontend.onnx.scope import Item, Scope, Symbols, known_item
@@ -29,7 +30,7 @@ from tilewright.ops.registry import emit1
 from tilewright.support.errors import Error, ModelError, Problems, UnsupportedError
 
 MAX_DEPTH = 32
-MAX_EXPANSION = 20
+MAX_EXPANSION = 100
 """Nodes visited inside functions, for each node of the file; see `_Importer.budget`."""
 MAX_DIM = 1 << 40
 
@@ -239,8 +240,8 @@ class _Importer:
         while items and items[-1] is None:
             items.pop()
         call = self.call(node, scope, next(filter(None, node.output), node.name), items, attributes)
-        if node.op_type == "If" and node.domain in ("", "ai.onnx"):
-            results = self.branch(call, scope, attributes, depth)
+        if node.op_type in CONTROL and node.domain in ("", "ai.onnx"):
+            results = self.control(call, scope, attributes, depth)
         else:
             results = folding.fold(call) or self.translate(call, node, scope, depth)
         self.bind(node, results, scope)
@@ -300,24 +301,26 @@ class _Importer:
             raise _Noted
         return [inner.find(name) for name in body.output]
 
-    def branch(self, call: Call, scope: Scope, attributes: Mapping[str, Any], depth: int) -> list[Item | None]:
-        """`If` with a condition that is known."""
-        condition = call.known(0)
-        if condition is None or condition.dtype == object or condition.size != 1:
-            raise UnsupportedError("If with a condition that is computed from the data is not supported")
-        graph = call.attr("then_branch" if condition.reshape(-1)[0] else "else_branch")
-        if not isinstance(graph, onnx.GraphProto) or depth >= MAX_DEPTH:
-            raise ModelError("the branch is missing or nests too deeply")
-        inner = Scope(parent=scope, prefix=f"{call.hint}/")
-        self.initializers(graph, inner)
-        before = len(self.problems)
-        self.nodes(graph.node, inner, attributes, depth + 1)
-        found = [inner.find(info.name) for info in graph.output]
-        if len(self.problems) > before or any(inner.has_failed(info.name) for info in graph.output):
-            raise _Noted
-        if any(item is None for item in found):
-            raise ModelError("the branch does not compute its outputs")
-        return found
+    def control(self, call: Call, scope: Scope, attributes: Mapping[str, Any], depth: int) -> list[Item | None]:
+        """`If`, `Loop` and `Scan`, as far as they are decided when compiling."""
+        if depth >= MAX_DEPTH:
+            raise ModelError("graphs nest too deeply", expected=f"at most {MAX_DEPTH} levels")
+
+        def walk(graph: onnx.GraphProto, inputs: Mapping[str, Item], prefix: str) -> list[Item]:
+            inner = Scope(dict(inputs), scope, f"{call.hint}/{prefix}")
+            self.initializers(graph, inner)
+            before = len(self.problems)
+            self.nodes(graph.node, inner, attributes, depth + 1)
+            if len(self.problems) > before or any(inner.has_failed(info.name) for info in graph.output):
+                raise _Noted
+            found = [inner.find(info.name) for info in graph.output]
+            if any(item is None for item in found):
+                raise ModelError("an inner graph does not compute its outputs")
+            return [item for item in found if item is not None]
+
+        results = list(CONTROL[call.node.op_type](call, walk))
+        functions.check_attributes(call)
+        return results
 
     def name_outputs(self, results: list[Item | None], node: onnx.NodeProto, scope: Scope, start: int) -> None:
         """Give the values just made for the node's outputs the outputs' names."""
