@@ -1,12 +1,30 @@
-"""Pointwise and data-moving functions: everything inlined into the outputs, vectors inside, threads outside."""
+"""Pointwise and data-moving functions: everything inlined into the outputs, vectors inside, threads outside.
+
+A transposition (packing weights, changing layouts) has no dimension that is contiguous on both sides. It walks the
+source along its contiguous dimensions, inside a box of the destination that stays in the first-level cache:
+
+    for panel, k_outer:                              threads
+        for lane, k_inner in 0..16:                  reads run along k, writes stay within 16 x width elements
+            packed[panel, k, lane] = w[panel * width + lane, k]
+"""
 
 from __future__ import annotations
 
+from tilewright.arith import linear
+from tilewright.ir.expr import as_int
+from tilewright.ir.loops import Block, Store
+from tilewright.ir.rewrite import loads
 from tilewright.ir.target import Target
 from tilewright.plans.analysis import Structure
 from tilewright.plans.base import Candidate, Plan
-from tilewright.plans.common import inline_all, lanes_of, vectorize_spatial
-from tilewright.schedule.schedule import Schedule
+from tilewright.plans.common import extent, inline_all, lanes_of, parallelize, vectorize_spatial
+from tilewright.schedule.schedule import BlockRef, Schedule
+
+BOX = 8192
+"""Elements of the destination that a transposition writes in one go."""
+
+STRIP = 16
+"""Elements read along a long contiguous dimension before going to the next row of the box."""
 
 
 def fits(structure: Structure, target: Target) -> bool:
@@ -21,7 +39,57 @@ def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Targe
     inline_all(s, structure, structure.stages)
     for stage in structure.stages:
         if structure.is_output(stage):
-            vectorize_spatial(s, s.block(stage.name), target, lanes_of(stage, target))
+            block = s.block(stage.name)
+            strip = source_order(s, block)
+            if strip:
+                transpose(s, block, strip)
+            else:
+                vectorize_spatial(s, block, target, lanes_of(stage, target))
+
+
+def source_order(s: Schedule, block: BlockRef) -> list[str]:
+    """For a pure transposition the block's iterators along the source's contiguous dimensions, innermost first, up to
+    the one that is innermost in the destination; empty for anything else."""
+    stage = s.get(block)
+    assert isinstance(stage, Block)
+    store = stage.body
+    if not isinstance(store, Store) or not stage.iters:
+        return []
+    sources = loads(store.value)
+    if len(sources) != 1:
+        return []
+    iters = {it.var.name: it for it in stage.iters if as_int(it.extent) != 1}
+    last = store.indices[-1]
+    order: list[str] = []
+    for index in reversed(sources[0].indices):
+        unit = [name for name, it in iters.items() if linear(index).coefficient(it.var) == 1]
+        if len(unit) == 1 and unit[0] not in order:
+            order.append(unit[0])
+            if iters[unit[0]].var is last:
+                return order if len(order) > 1 else []
+        elif as_int(index) is None:
+            return []
+    return []
+
+
+def transpose(s: Schedule, block: BlockRef, strip: list[str]) -> None:
+    """The loops of `strip` innermost, those of large boxes cut into pieces; all others around them, in threads."""
+    stage = s.get(block)
+    assert isinstance(stage, Block)
+    by_name = dict(zip([it.var.name for it in stage.iters], s.loops(block), strict=True))
+    outer = [loop for name, loop in by_name.items() if name not in strip]
+    size = 1
+    for name in strip:
+        size *= extent(s, by_name[name]) or BOX
+    for name in strip[:-1]:
+        length = extent(s, by_name[name])
+        if size > BOX and (length is None or length > STRIP):
+            piece, by_name[name] = s.split(by_name[name], factor=STRIP)
+            outer.append(piece)
+            size = size // (length or BOX) * STRIP
+    inner = [by_name[name] for name in reversed(strip)]
+    s.reorder(*outer, *inner)
+    parallelize(s, outer)
 
 
 PLAN = Plan("elementwise", fits, candidates, apply)
