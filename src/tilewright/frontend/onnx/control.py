@@ -27,7 +27,7 @@ Walk = Callable[[onnx.GraphProto, Mapping[str, Item], str], list[Item]]
 
 def branch(call: Call, walk: Walk) -> Sequence[Item | None]:
     """`If`: only the branch that is taken is looked at."""
-    condition = _truth(call.items[0])
+    condition = _truth(call.item(0))
     if condition is None:
         raise UnsupportedError("If with a condition that is computed from the data is not supported")
     return walk(_graph(call, "then_branch" if condition else "else_branch"), {}, "")
@@ -47,7 +47,7 @@ def _truth(item: Item | None) -> bool | None:
 
 
 def loop(call: Call, walk: Walk) -> Sequence[Item | None]:
-    """`Loop`: inputs trip count, condition, carried values; the body gives condition, carried values, collected ones."""
+    """`Loop`: inputs trip count, condition, carried values; the body gives condition, carried and collected values."""
     body = _graph(call, "body")
     items = [*call.items, *[None] * (2 - len(call.items))]
     count = _count(items[0])

@@ -140,6 +140,8 @@ def conv_transpose(n: Call) -> Value:
     kernel = kernel_shape(n, w)
     strides, dilations = n.ints("strides", [1] * rank) or [], n.ints("dilations", [1] * rank) or []
     extra = n.ints("output_padding", [0] * rank) or []
+    if any(len(v) != rank for v in (strides, dilations, extra)):
+        raise ShapeError("strides, dilations and output_padding need one entry for each dimension", expected=rank)
     pads = _transposed_pads(n, x, kernel, strides, dilations, extra)
     result = n.emit(
         "conv_transpose",
@@ -174,6 +176,8 @@ def _transposed_pads(
     given = n.ints("pads", [0] * 2 * rank) or []
     if wanted is None and auto in ("NOTSET", "VALID"):
         return given if auto == "NOTSET" else [0] * 2 * rank
+    if wanted is not None and len(wanted) < rank:
+        raise ShapeError("output_shape needs one entry for each spatial dimension", expected=rank, got=wanted)
     before, after = [], []
     for k in range(rank):
         target = x.shape[2 + k] * strides[k] if wanted is None else const(wanted[-rank:][k])
