@@ -49,6 +49,7 @@ from tilewright.transform.graph.simplify import (
 )
 from tilewright.transform.graph.split import SplitGraph, split_prepare
 from tilewright.transform.lower import Kernel, lower_group
+from tilewright.transform.work import operations, traffic
 
 SCHEDULE_VERSION = 1
 """Of the artifact: grows when schedules change in a way that a stored program must not be mixed with."""
@@ -169,7 +170,8 @@ def _compile_part(graph: Graph, name: str, target: Target, log: PassLog) -> _Par
             kernel = replace(kernel, func=replace(func, attrs=(*func.attrs, ("noalias", False))))
         done = log.run("kernel", compile_kernel, kernel.func, target)
         kernels.setdefault(done.symbol, (kernel, done))
-        steps.append(Step(done.symbol, group, kernel.args, done.workspaces, done.symbols, kernel.label, over))
+        work = (operations(kernel.func), traffic(kernel.func))
+        steps.append(Step(done.symbol, group, kernel.args, done.workspaces, done.symbols, kernel.label, over, *work))
     return _Part(graph, tuple(groups), tuple(steps), tuple(kernels.values()))
 
 

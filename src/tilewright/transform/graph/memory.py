@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from tilewright import ops
 from tilewright.ir.expr import Expr, Var, const, is_const
 from tilewright.ir.graph import Value
-from tilewright.runtime.manifest import StepSpec, TempSpec
+from tilewright.runtime.manifest import StepSpec, TempSpec, Work
 from tilewright.transform.graph.fuse import Group, same_shape
 
 
@@ -36,6 +36,8 @@ class Step:
     label: str = ""
     over: tuple[tuple[Value, Value], ...] = ()
     """(output, input) pairs where the output may be written over the input."""
+    flops: Work | None = None
+    traffic: Work | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +123,7 @@ class _Assigner:
             slots = [self.home[self.root(v)] for v in step.args]
             slots += [self.scratch(i, w, step.label) for w in step.workspaces]
             passed = tuple(self.symbols[s] for s in step.symbols)
-            specs.append(StepSpec(step.kernel, tuple(slots), passed, step.label))
+            specs.append(StepSpec(step.kernel, tuple(slots), passed, step.label, step.flops, step.traffic))
         slots_of = {v: self.home[self.root(v)] for s in self.steps for v in s.args}
         return Storage(slots_of, tuple(self.temps), tuple(self.sizes), tuple(specs), tuple(self.owners))
 

@@ -6,14 +6,17 @@
 
 A buffer of scope "global" at the root, or with a parallel loop inside (its threads share it), becomes a trailing
 parameter. Inside a loop a constant size of at most 256 KiB stays an `Allocate`. Larger or symbolic ones become
-parameters too; if each thread needs its own, with a leading dimension `nthreads`, indexed by `tid`.
+parameters too; if each thread needs its own, with a leading dimension `nthreads`, indexed by `tid`. Their shapes are
+polynomials of the symbols, larger than needed if they must be.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from tilewright.ir.expr import Buffer, Const, Expr, Load, const
+from tilewright.arith import Analyzer
+from tilewright.arith.forms import Form, add, scale, to_expr
+from tilewright.ir.expr import Buffer, Const, Expr, Load, Op, const
 from tilewright.ir.loops import NTHREADS, TID, Allocate, For, Intrinsic, PrimFunc, Region, Stmt, Store
 from tilewright.ir.rewrite import map_expr, map_exprs_of, replace_buffers, walk, with_children
 
@@ -57,16 +60,52 @@ class _Plan:
             return Allocate(s.buffer, body)
         if in_parallel:
             return self.private(s.buffer, body)
-        buffer = replace(s.buffer, scope="global", align=ALIGNMENT)
+        buffer = replace(s.buffer, shape=_polynomials(s.buffer), scope="global", align=ALIGNMENT)
         self.params.append(buffer)
         self.shared[s.buffer] = buffer
         return body
 
     def private(self, buffer: Buffer, body: Stmt) -> Stmt:
         """One part of a workspace for each thread."""
-        shared = Buffer(buffer.name, buffer.dtype, (NTHREADS, *buffer.shape), "global", ALIGNMENT)
+        shared = Buffer(buffer.name, buffer.dtype, (NTHREADS, *_polynomials(buffer)), "global", ALIGNMENT)
         self.params.append(shared)
         return _with_leading(body, buffer, shared)
+
+
+def _polynomials(buffer: Buffer) -> tuple[Expr, ...]:
+    """The shape, or a larger one: the caller finds the sizes of workspaces from polynomials of the symbols."""
+    analyzer = Analyzer()
+    return tuple(to_expr(_polynomial(analyzer, analyzer.form(extent))) for extent in buffer.shape)
+
+
+def _polynomial(an: Analyzer, form: Form) -> Form:
+    """A polynomial that is at least `form`; `form` itself where none is found."""
+    for atom, c in form[0].items():
+        if type(atom) is not Op or atom.name == "mul":
+            continue
+        bound = _bound(an, atom, c)
+        if bound is not None:
+            return _polynomial(an, add(add(form, ({atom: 1}, 0), -c), bound))
+    return form
+
+
+def _bound(an: Analyzer, atom: Op, c: int) -> Form | None:
+    """At least `c * atom`: exact numbers first, then `c*(x // d) <= ceil(c/d)*x`, a minimum by one side."""
+    lo, hi = an.range(atom)
+    end = hi if c > 0 else lo
+    if end is not None:
+        return ({}, c * end)
+    if c < 0:
+        return None
+    a, b = an.form(atom.args[0]), an.form(atom.args[-1])
+    least_a, least_b = an.form_range(a).lo, an.form_range(b).lo
+    if atom.name == "floordiv" and not b[0] and b[1] > 0 and least_a is not None and least_a >= 0:
+        return scale(a, -(-c // b[1]))
+    if atom.name == "min":
+        return scale(a, c)
+    if atom.name == "max" and least_a is not None and least_b is not None and min(least_a, least_b) >= 0:
+        return scale(add(a, b), c)
+    return None
 
 
 def _constant_bytes(buffer: Buffer) -> int | None:

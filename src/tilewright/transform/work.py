@@ -1,0 +1,92 @@
+"""How much a kernel must do: floating-point operations and bytes, as polynomials of the symbols, for profiles.
+
+Operations are those of the unscheduled program (a multiply-add is two, a function such as exp one). Bytes are every
+argument once, which no schedule can undercut; a kernel that gathers has no such figure.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+from tilewright.ir.expr import Const, Expr, Load, Op, Var
+from tilewright.ir.loops import Block, PrimFunc, Store
+from tilewright.ir.rewrite import exprs_of, loads, walk, walk_expr
+from tilewright.runtime.manifest import Work
+
+Polynomial = dict[tuple[str, ...], int]
+FREE = frozenset({"cast", "bitcast", "select", "neg", "abs"})
+
+
+def operations(func: PrimFunc) -> Work | None:
+    """Floating-point operations of one call; None if an extent is no polynomial."""
+    total: Polynomial = {}
+    for block in (s for s in walk(func.body) if isinstance(s, Block)):
+        count = sum(_operations_of(s.value) for s in walk(block.body) if isinstance(s, Store))
+        _accumulate(total, _product(it.extent for it in block.iters), count)
+        if total.get(_UNKNOWN):
+            return None
+    return _work(total)
+
+
+def traffic(func: PrimFunc) -> Work | None:
+    """Bytes of all parameters; None if a size is no polynomial, or if it is data that decides what is read."""
+    total: Polynomial = {}
+    exprs = (e for s in walk(func.body) for e in exprs_of(s))
+    if any(loads(i) for e in exprs for load in loads(e) for i in load.indices):
+        return None
+    for buffer in func.params:
+        _accumulate(total, _product(buffer.shape), buffer.dtype.itemsize)
+    return None if total.get(_UNKNOWN) else _work(total)
+
+
+_UNKNOWN = ("?",)
+
+
+def _operations_of(e: Expr) -> int:
+    """Operators on floating-point values, those inside indices left out."""
+    indices = {part for node in walk_expr(e) if isinstance(node, Load) for i in node.indices for part in walk_expr(i)}
+    return sum(
+        isinstance(node, Op) and node.name not in FREE and node.args[0].dtype.is_float and node not in indices
+        for node in walk_expr(e)
+    )
+
+
+def _accumulate(total: Polynomial, term: Polynomial, factor: int) -> None:
+    for powers, coefficient in term.items():
+        total[powers] = total.get(powers, 0) + coefficient * factor
+
+
+def _product(extents: Iterable[Expr]) -> Polynomial:
+    result: Polynomial = {(): 1}
+    for extent in extents:
+        factor = _polynomial(extent)
+        result = _multiply(result, factor)
+    return result
+
+
+def _multiply(a: Polynomial, b: Polynomial) -> Polynomial:
+    result: Counter[tuple[str, ...]] = Counter()
+    for p, x in a.items():
+        for q, y in b.items():
+            result[_UNKNOWN if _UNKNOWN in (p, q) else tuple(sorted((*p, *q)))] += x * y
+    return dict(result)
+
+
+def _polynomial(e: Expr) -> Polynomial:
+    match e:
+        case Const(value):
+            return {(): int(value)}
+        case Var(name):
+            return {(name,): 1}
+        case Op("add" | "sub", (a, b)):
+            total = dict(_polynomial(a))
+            _accumulate(total, _polynomial(b), 1 if e.name == "add" else -1)
+            return total
+        case Op("mul", (a, b)):
+            return _multiply(_polynomial(a), _polynomial(b))
+    return {_UNKNOWN: 1}
+
+
+def _work(total: Polynomial) -> Work:
+    return tuple((coefficient, powers) for powers, coefficient in sorted(total.items()) if coefficient)
