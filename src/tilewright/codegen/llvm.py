@@ -22,7 +22,7 @@ from tilewright.codegen.llvm_values import Value
 from tilewright.ir.dtype import i64
 from tilewright.ir.expr import Buffer, Var, as_int
 from tilewright.ir.loops import Allocate, Intrinsic, PrimFunc, Store
-from tilewright.ir.rewrite import loads, walk
+from tilewright.ir.rewrite import exprs_of, loads, walk
 from tilewright.ir.target import Target
 
 __all__ = ["THREAD_COUNT", "THREAD_ID", "assembly", "compile_llvm", "emit_llvm", "kernel_symbols"]
@@ -38,22 +38,29 @@ def emit_llvm(func: PrimFunc, target: Target) -> str:
     written = _written(func)
     s = State(target, written, evaluate)
     names = _Names({"tid", "nthreads", "barrier"})
-    arguments = []
+    operands = []
     # A pointwise kernel may write over an operand that dies with it: its parameters may share memory.
     noalias = bool(func.attr("noalias", True))
     for buffer in func.params:
         operand = identifier(names.take(buffer.name), "%")
         align = max(buffer.align or 0, buffer.dtype.itemsize)
         s.pointers[buffer.name] = Pointer(operand, align & -align)
-        arguments.append(f"ptr {_attributes(buffer, written, align & -align, noalias)} {operand}")
+        operands.append(operand)
+    sizes = []
     for symbol in kernel_symbols(func):
         operand = identifier(names.take(symbol.name), "%")
         s.env[symbol] = Value(i64, (operand,))
-        arguments.append(f"i64 {operand}")
+        sizes.append(f"i64 {operand}")
     s.env[THREAD_ID] = Value(i64, ("%tid",))
     s.env[THREAD_COUNT] = Value(i64, ("%nthreads",))
-    arguments += ["i64 %tid", "i64 %nthreads", "ptr %barrier"]
     emit_threads(s, func.body)
+    # What one thread writes and another reads after a barrier changes behind the reader's back.
+    exchanged = _loaded(func) & written if s.out.calls_of("tw_barrier") > 1 else frozenset[str]()
+    arguments = [
+        f"ptr {_attributes(b, written, s.pointer(b).align, noalias and b.name not in exchanged)} {operand}"
+        for b, operand in zip(func.params, operands, strict=True)
+    ]
+    arguments += [*sizes, "i64 %tid", "i64 %nthreads", "ptr %barrier"]
     return _module(s, func.name, arguments, target, s.out.plain_loops == 0 and not _accumulates(func))
 
 
@@ -108,6 +115,17 @@ def _written(func: PrimFunc) -> frozenset[str]:
                 found.add(buffer.name)
             case Intrinsic(_, outputs):
                 found.update(region.buffer.name for region in outputs)
+    return frozenset(found)
+
+
+def _loaded(func: PrimFunc) -> frozenset[str]:
+    """The names of the buffers that the function reads."""
+    found: set[str] = set()
+    for stmt in walk(func.body):
+        for e in exprs_of(stmt):
+            found.update(x.buffer.name for x in loads(e))
+        if isinstance(stmt, Intrinsic):
+            found.update(region.buffer.name for region in (*stmt.outputs, *stmt.inputs))
     return frozenset(found)
 
 

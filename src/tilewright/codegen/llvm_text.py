@@ -88,6 +88,11 @@ class Writer:
         operands = ", ".join(f"{t} {v}" for t, v in arguments)
         return self.inst(f"call {flags + ' ' if flags else ''}{result} {symbol}({operands})")
 
+    def calls_of(self, function: str) -> int:
+        """How many calls of a function stand in the text so far."""
+        symbol = f"{identifier(function, '@')}("
+        return sum(symbol in line for line in self.lines)
+
     def loop_metadata(self, *, vectorize: bool, unroll: bool) -> str:
         """`, !llvm.loop !N` with what LLVM's own loop passes must leave alone; "" if nothing."""
         facts = []
