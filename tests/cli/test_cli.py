@@ -134,3 +134,22 @@ def test_difference(found: list[float], wanted: list[float], equal: bool) -> Non
     report: dict[str, Any] = difference("y", np.array(found), np.array(wanted), 1e-4)
     assert report["equal"] is equal
     assert not difference("y", None, np.array(wanted), 1e-4)["equal"]
+
+
+def test_a_defect_is_70_and_shows_where(cli: Cli, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def broken(*arguments: object) -> None:
+        raise AssertionError("cannot happen")
+
+    monkeypatch.setattr("tilewright.cli.run.open_model", broken)
+    code, _, error = cli("run", tmp_path / "m.onnx")
+    assert code == 70
+    assert "Traceback" in error
+    assert "a defect of Tilewright" in error
+
+
+def test_interrupted_is_130(cli: Cli, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def stopped(*arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("tilewright.cli.run.open_model", stopped)
+    assert cli("run", tmp_path / "m.onnx")[0] == 130

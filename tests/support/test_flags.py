@@ -27,7 +27,7 @@ def test_sizes(monkeypatch: pytest.MonkeyPatch, text: str, value: int) -> None:
 
 @pytest.mark.parametrize(
     ("name", "text"),
-    [("DEBUG", "6"), ("DEBUG", "-1"), ("DEBUG", "high"), ("THREADS", "0"), ("CACHE_SIZE", "lots"), ("VERIFY", "maybe")],
+    [("DEBUG", "6"), ("DEBUG", "-1"), ("DEBUG", "high"), ("THREADS", "0"), ("CACHE_SIZE", "lots"), ("CACHE", "maybe")],
 )
 def test_bad_values_name_the_variable(monkeypatch: pytest.MonkeyPatch, name: str, text: str) -> None:
     monkeypatch.setenv(f"TILEWRIGHT_{name}", text)

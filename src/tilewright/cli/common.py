@@ -35,6 +35,7 @@ class Exit(IntEnum):
     USAGE = 2
     MISMATCH = 3
     MISSING = 4
+    INTERNAL = 70
     INTERRUPTED = 130
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import traceback
 
 import typer
 
@@ -18,7 +19,7 @@ from tilewright.support.errors import Error
 EXIT_CODES = """
 Exit codes: **0** done; **1** the model, its file, its inputs or the machine do not fit; **2** wrong usage of the
 command line; **3** results differ from what was expected; **4** something optional that was asked for is not
-installed; **130** interrupted.
+installed; **70** a defect of Tilewright; **130** interrupted.
 """
 
 app = typer.Typer(
@@ -66,10 +67,18 @@ def main() -> None:
         sys.exit(Exit.ERROR)
     except KeyboardInterrupt:
         sys.exit(Exit.INTERRUPTED)
+    except MemoryError:
+        report_error(Error("there is not enough memory"), json="--json" in sys.argv)
+        sys.exit(Exit.ERROR)
     except BrokenPipeError:
         # The reader of a pipe went away (`tilewright show ... | head`); nothing is left to say to it.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(Exit.OK)
+    except Exception as error:
+        traceback.print_exc()
+        hint = "this is a defect of Tilewright, not of your input: please report it with the text above"
+        report_error(Error(f"{type(error).__name__}: {error}", hint=hint), json="--json" in sys.argv)
+        sys.exit(Exit.INTERNAL)
 
 
 if __name__ == "__main__":

@@ -89,7 +89,6 @@ DEBUG = Flag(
     "What the compiler prints: 1 passes with their times, 2 also the graph, 3 also the loops, 4 also LLVM IR, "
     "5 also assembly.",
 )
-VERIFY = Flag("TILEWRIGHT_VERIFY", _switch, lambda: True, "1", "Verify the program after every pass.")
 THREADS = Flag(
     "TILEWRIGHT_THREADS", _integer(1, 1024), lambda: 1, "1", "Threads of a model when the caller names none."
 )
@@ -108,7 +107,7 @@ CACHE_SIZE = Flag(
 
 def table() -> list[Flag[int] | Flag[bool] | Flag[Path]]:
     """All flags, in the order in which the documents show them."""
-    return [DEBUG, VERIFY, THREADS, CACHE, CACHE_DIR, CACHE_SIZE]
+    return [DEBUG, THREADS, CACHE, CACHE_DIR, CACHE_SIZE]
 
 
 def markdown() -> str:
