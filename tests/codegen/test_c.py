@@ -207,8 +207,23 @@ def test_what_has_no_c_form_is_refused() -> None:
     blocks = parse_func("func @f(A: f32[4]) { block b (v = spatial(4): 0) { A[v] = 0.0 } }")
     with pytest.raises(CompileError, match="block 'b': blocks have no C form; lower the function first"):
         emit_c(blocks)
-    with pytest.raises(CompileError, match="intrinsic 'dot'"):
+    with pytest.raises(CompileError, match="intrinsic 'dot': no intrinsic of this name is registered"):
         emit_c(parse_func("func @f(A: f32[4]) { call dot(A[0 +: 4];) }"))
+
+
+@needs_compiler
+def test_intrinsics_are_expanded() -> None:
+    func = parse_func(
+        "func @f(A: f32[8, 4], B: f32[4, 4], C: f32[8, 4]) { for i in 0..2"
+        " { call dot_4x4x4_f32(C[i * 4 +: 4, 0 +: 4]; A[i * 4 +: 4, 0 +: 4], B[0 +: 4, 0 +: 4]) } }"
+    )
+    rng = np.random.default_rng(0)
+    a, b, c = (rng.integers(-4, 4, s).astype(np.float32) for s in ((8, 4), (4, 4), (8, 4)))
+    expected, actual = c.copy(), c.copy()
+    interpret(func, [a, b, expected])
+    np.testing.assert_array_equal(expected, c + a @ b)
+    run_c(func, [a, b, actual])
+    np.testing.assert_array_equal(actual, expected)
 
 
 @needs_compiler

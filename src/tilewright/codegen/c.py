@@ -15,7 +15,7 @@ from tilewright.codegen.c_expr import COMPARE, MATH_NAMES, UNARY, ExprEmitter
 from tilewright.codegen.c_helpers import MEMORY_TYPES, VALUE_TYPES, helper
 from tilewright.ir.expr import Buffer, Expr, Var, as_int
 from tilewright.ir.loops import NTHREADS, TID, Allocate, Block, For, If, Intrinsic, Let, PrimFunc, Seq, Stmt, Store
-from tilewright.ir.rewrite import buffers_in, exprs_of, loads, walk, walk_expr
+from tilewright.ir.rewrite import buffers_in, exprs_of, loads, map_stmt, walk, walk_expr
 from tilewright.schedule.intrinsics import expand
 from tilewright.support.errors import CompileError
 
@@ -36,8 +36,9 @@ _RESERVED = MATH_NAMES.union(
 
 
 def emit_c(func: PrimFunc) -> str:
-    """The C text of a lowered function. Raises CompileError if it still has blocks or has intrinsics."""
-    return _Emitter(func).function()
+    """The C text of a lowered function. Raises CompileError if it still has blocks or has unknown intrinsics."""
+    expanded = map_stmt(func.body, lambda s: expand(s) if isinstance(s, Intrinsic) else None)
+    return _Emitter(func.with_body(expanded)).function()
 
 
 class _Emitter:
@@ -150,8 +151,6 @@ class _Emitter:
                 self.allocate(s, level)
             case Block():
                 raise CompileError("blocks have no C form; lower the function first", where=f"block {s.name!r}")
-            case Intrinsic():
-                self.statement(expand(s), level)
 
     def otherwise(self, s: Stmt | None, level: int) -> None:
         if isinstance(s, If):
