@@ -30,12 +30,22 @@ class Pointer:
     elements: int = 0
 
 
+ValueKey = Expr | tuple[Expr, Lanes]
+"""An expression, with the lanes it was computed for if it differs between them."""
+
+
 @dataclass(slots=True)
 class Scope:
-    """Values that hold in a region of code that the current block is dominated by."""
+    """Values that hold in a region of code that the current block is dominated by.
 
-    values: dict[Expr, Value] = field(default_factory=dict)
-    loaded: dict[Expr, Value] = field(default_factory=dict)
+    `open` scopes (an unrolled iteration, the lanes of a vector loop) are no region of their own: what does not mention
+    the iteration's variable `var` holds in the scope around as well.
+    """
+
+    open: bool = False
+    var: Var | None = None
+    values: dict[ValueKey, Value] = field(default_factory=dict)
+    loaded: dict[ValueKey, Value] = field(default_factory=dict)
     offsets: dict[Key, str] = field(default_factory=dict)
     addresses: dict[tuple[str, str, Key], str] = field(default_factory=dict)
     splats: dict[tuple[str, int, DType], str] = field(default_factory=dict)
@@ -61,6 +71,8 @@ class State:
         self.scopes: list[Scope] = [Scope()]
         self._evaluate = evaluate
         self._varies: dict[Expr, bool] = {}
+        self._varies_in: dict[Lanes, dict[Expr, bool]] = {}
+        self._variables: dict[Expr, frozenset[Expr]] = {}
         self._reads: dict[Expr, bool] = {}
         self._mutables: dict[Expr, bool] = {}
         # By identity: comparing loops by value would walk them. The loop is kept so that its identity stays its own.
@@ -92,29 +104,35 @@ class State:
         self.constants[var] = value
         self.counters.add(var)
         self.converter = Converter(self.atoms, self.constants)
+        try:
+            with self._open(var):
+                yield
+        finally:
+            self.constants.pop(var, None)
+            self.converter = outer
+
+    @contextmanager
+    def _open(self, var: Var | None) -> Iterator[None]:
         # Offsets and addresses are keyed by polynomials with the constants put in, so they stay valid.
-        scope = Scope(
-            offsets=self.scopes[-1].offsets, addresses=self.scopes[-1].addresses, splats=self.scopes[-1].splats
+        last = self.scopes[-1]
+        self.scopes.append(
+            Scope(open=True, var=var, offsets=last.offsets, addresses=last.addresses, splats=last.splats)
         )
-        self.scopes.append(scope)
         try:
             yield
         finally:
             self.scopes.pop()
-            self.constants.pop(var, None)
-            self.converter = outer
 
     @contextmanager
     def vectorized(self, lanes: Lanes) -> Iterator[None]:
         self.lanes = lanes
         self.counters.add(lanes.var)
-        self._varies = {}
+        self._varies = self._varies_in.setdefault(lanes, {})
         try:
-            with self.scope():
+            with self._open(None):
                 yield
         finally:
             self.lanes = None
-            self._varies = {}
 
     @contextmanager
     def masked(self, mask: Value | None) -> Iterator[None]:
@@ -131,16 +149,32 @@ class State:
             scope.loaded.clear()
 
     def known(self, e: Expr) -> Value | None:
+        key = self._key(e)
         for scope in reversed(self.scopes):
-            found = scope.values.get(e) or scope.loaded.get(e)
+            found = scope.values.get(key) or scope.loaded.get(key)
             if found is not None:
                 return found
         return None
 
     def remember(self, e: Expr, value: Value) -> Value:
-        scope = self.scopes[-1]
-        (scope.loaded if self._mutable(e) else scope.values)[e] = value
+        """Note the value of `e` as far out as it holds."""
+        k = len(self.scopes) - 1
+        while k and self.scopes[k].open and self.scopes[k].var not in self._free(e):
+            k -= 1
+        scope = self.scopes[k]
+        (scope.loaded if self._mutable(e) else scope.values)[self._key(e)] = value
         return value
+
+    def _key(self, e: Expr) -> ValueKey:
+        return (e, self.lanes) if self.lanes is not None and self.varies(e) else e
+
+    def _free(self, e: Expr) -> frozenset[Expr]:
+        """The variables in `e`."""
+        found = self._variables.get(e)
+        if found is None:
+            own = frozenset((e,)) if isinstance(e, Var) else frozenset()
+            found = self._variables[e] = own.union(*(self._free(c) for c in e.children))
+        return found
 
     def _mutable(self, e: Expr) -> bool:
         """Whether `e` reads a buffer that this function writes."""
