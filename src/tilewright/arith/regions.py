@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from tilewright.arith.analyzer import Analyzer, Extents
 from tilewright.arith.symbolic import eliminate
 from tilewright.ir.expr import Buffer, Expr, Var, const, maximum, minimum
-from tilewright.ir.loops import Block, For, Intrinsic, Let, Region, Stmt, Store
+from tilewright.ir.loops import Block, For, If, Intrinsic, Let, Region, Stmt, Store
 from tilewright.ir.rewrite import exprs_of, loads, substitute, walk
 
 Ends = tuple[Expr, Expr]
@@ -24,11 +24,16 @@ Ends = tuple[Expr, Expr]
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """One place where a buffer is read or written: a box with inclusive ends, None where not boundable."""
+    """One place where a buffer is read or written: a box with inclusive ends, None where not boundable.
+
+    `conditions` are those of the `If`s around it; `indices` are empty for a region of an intrinsic.
+    """
 
     buffer: Buffer
     box: tuple[Ends | None, ...]
     is_write: bool
+    indices: tuple[Expr, ...] = ()
+    conditions: tuple[Expr, ...] = ()
 
 
 def reads(stmt: Stmt, context: Extents | None = None) -> tuple[Region, ...]:
@@ -104,30 +109,41 @@ class Collector:
                 hull = self.analyzer.simplify(lo), self.analyzer.simplify(hi)
         return hull
 
-    def _visit(self, s: Stmt, found: list[Access], reduction: bool) -> None:
+    def _visit(self, s: Stmt, found: list[Access], reduction: bool, conditions: tuple[Expr, ...] = ()) -> None:
         for e in exprs_of(s):
             for load in loads(e):
                 if self._wanted(load.buffer):
-                    found.append(Access(load.buffer, self._box(load.indices), False))
+                    found.append(self._access(load.buffer, load.indices, False, conditions))
         match s:
             case Store():
                 if self._wanted(s.buffer):
-                    found.append(Access(s.buffer, self._box(s.indices), True))
+                    found.append(self._access(s.buffer, s.indices, True, conditions))
             case Intrinsic():
                 for r in filter(self._wanted_region, s.inputs):
-                    found.append(Access(r.buffer, self._region_box(r), False))
+                    found.append(Access(r.buffer, self._region_box(r), False, (), conditions))
                 for r in filter(self._wanted_region, s.outputs):
                     if reduction:
-                        found.append(Access(r.buffer, self._region_box(r), False))
-                    found.append(Access(r.buffer, self._region_box(r), True))
+                        found.append(Access(r.buffer, self._region_box(r), False, (), conditions))
+                    found.append(Access(r.buffer, self._region_box(r), True, (), conditions))
             case Let():
                 self._bind(s.var, s.value)
             case Block():
                 for it in s.iters:
                     self._bind(it.var, it.binding)
                 reduction = reduction or s.is_reduction
+            case If():
+                self._visit(s.then, found, reduction, (*conditions, substitute(s.condition, self._substitution)))
+                if s.orelse is not None:
+                    self._visit(s.orelse, found, reduction, (*conditions, substitute(~s.condition, self._substitution)))
+                return
         for child in s.children:
-            self._visit(child, found, reduction)
+            self._visit(child, found, reduction, conditions)
+
+    def _access(
+        self, buffer: Buffer, indices: tuple[Expr, ...], is_write: bool, conditions: tuple[Expr, ...]
+    ) -> Access:
+        indices = tuple([substitute(i, self._substitution) for i in indices])
+        return Access(buffer, tuple([self._bounds(i) for i in indices]), is_write, indices, conditions)
 
     def _wanted(self, buffer: Buffer) -> bool:
         return self._only is None or buffer is self._only or buffer == self._only
@@ -138,19 +154,16 @@ class Collector:
     def _bind(self, v: Var, value: Expr) -> None:
         self._substitution[v] = substitute(value, self._substitution)
 
-    def _box(self, indices: tuple[Expr, ...]) -> tuple[Ends | None, ...]:
-        return tuple([self._bounds(i) for i in indices])
-
     def _region_box(self, r: Region) -> tuple[Ends | None, ...]:
         box: list[Ends | None] = []
         for start, extent in r.ranges:
-            low, high = self._bounds(start), self._bounds(start + extent - 1)
+            low, high = (self._bounds(substitute(e, self._substitution)) for e in (start, start + extent - 1))
             box.append(None if low is None or high is None else (low[0], high[1]))
         return tuple(box)
 
     def _bounds(self, index: Expr) -> Ends | None:
         if index not in self._ends:
-            ends = eliminate(substitute(index, self._substitution), self.inner, self.analyzer)
+            ends = eliminate(index, self.inner, self.analyzer)
             if ends is not None and any(loads(e) for e in ends):
                 ends = None
             self._ends[index] = ends

@@ -7,6 +7,7 @@ from typing import Any
 
 from tilewright import te
 from tilewright.ir.loops import PrimFunc
+from tilewright.ir.parser import parse_func
 from tilewright.ir.target import Target
 from tilewright.ir.verify import verify_func
 from tilewright.schedule import Schedule
@@ -188,3 +189,40 @@ def test_dead_stores(golden: Golden) -> None:
     # The stage B again, although C no longer reads it.
     unread = PrimFunc(func.name, func.params, type(func.body)((func.body.children[0], s.func.body)), func.buffers)
     before_after(golden, unread, lower_blocks, compact_buffers, drop_dead_stores)
+
+
+CARRIED = """func @carried(C: f32[4, 8]) {
+  buffer B: f32[8]
+  for i in 0..4 {
+    for j in 0..8 {
+      if i < 1 {
+        B[j] = 1.0
+      }
+    }
+    for k in 0..8 {
+      C[i, k] = B[k]
+    }
+  }
+}
+"""
+
+
+def test_what_an_iteration_leaves_to_the_next_is_kept(golden: Golden) -> None:
+    before_after(golden, parse_func(CARRIED), compact_buffers)
+
+
+SHARED = """func @shared(C: f32[n]) where n in 2.. {
+  alloc B: f32[(n + 2) // 3 * 3 + min(n, 5) + n % 4]
+  for i in 0..n parallel {
+    B[i] = 1.0
+  }
+  for j in 0..n parallel {
+    C[j] = B[n - j - 1]
+  }
+}
+"""
+
+
+def test_shapes_of_workspaces_are_polynomials() -> None:
+    (_, workspace) = plan_workspace(parse_func(SHARED)).params
+    assert str(workspace.shape[0]) == "n + 10"

@@ -6,8 +6,8 @@
       for ii in 0..8 { C[io*8 + ii] = B[io*8 + ii] }   for ii in 0..8 { C[io*8 + ii] = B[ii] }
     }                                                } }
 
-A buffer lives at the innermost statement that holds all its uses and starts by writing it; inside, a dimension needs
-only the range that the loops in there go through. A buffer is never placed inside a vectorized loop: there the
+A buffer lives at the innermost statement that holds all its uses and writes all that it reads; inside, a dimension
+needs only the range that the loops in there go through. A buffer is never placed inside a vectorized loop: there the
 loop becomes part of its shape, so that lanes stay apart. Sizes are literals where one bounds the range.
 """
 
@@ -21,6 +21,7 @@ from tilewright.arith.symbolic import eliminate
 from tilewright.ir.expr import Buffer, Const, Expr, Load, Var, const, minimum
 from tilewright.ir.loops import Allocate, For, Intrinsic, PrimFunc, Region, Stmt, Store
 from tilewright.ir.rewrite import exprs_of, loads, map_expr, map_exprs_of, variables, walk, with_children
+from tilewright.transform.loops.coverage import is_self_contained
 
 
 def compact_buffers(func: PrimFunc) -> PrimFunc:
@@ -108,24 +109,33 @@ def _writes_first(s: Stmt, buffer: Buffer) -> bool:
 
 
 def _place(buffer: Buffer, chain: list[tuple[Path, Stmt]], extents: dict[Var, Expr]) -> _Place:
-    path, root = chain[-1]
-    around = [s.var for _, s in chain[:-1] if isinstance(s, For)]
-    collector = Collector(root, {v: extents[v] for v in around})
-    accesses = collector.accesses(buffer)
-    analyzer = collector.analyzer
-    starts: list[Expr] = []
-    shape: list[Expr] = []
-    for d, whole in enumerate(buffer.shape):
-        start, extent = _dimension(collector, accesses, d, whole, frozenset(around), buffer.scope)
-        starts.append(start)
-        shape.append(extent)
-    if buffer.scope == "local":
+    while True:
+        path, root = chain[-1]
+        around = [s.var for _, s in chain[:-1] if isinstance(s, For)]
+        collector = Collector(root, {v: extents[v] for v in around})
+        accesses = collector.accesses(buffer)
+        if not around or is_self_contained(collector, accesses, frozenset(around)):
+            break
+        chain = _outside_one_loop(chain)
+    dimensions = [
+        _dimension(collector, accesses, d, whole, frozenset(around), buffer.scope)
+        for d, whole in enumerate(buffer.shape)
+    ]
+    starts, shape = tuple(d[0] for d in dimensions), tuple(d[1] for d in dimensions)
+    scope = buffer.scope
+    if scope == "local":
         shared = any(isinstance(s, For) and s.kind == "parallel" for s in walk(root))
         if shared or any(not isinstance(e, Const) for e in shape):
             # What threads share, or what has no known size, cannot be private to one: it lives in memory.
-            return _Place(buffer, replace(buffer, shape=tuple(shape), scope="global"), path, tuple(starts))
-    same = all(analyzer.simplify(s) is const(0) for s in starts) and tuple(shape) == buffer.shape
-    return _Place(buffer, buffer if same else replace(buffer, shape=tuple(shape)), path, tuple(starts))
+            scope = "global"
+    new = buffer if shape == buffer.shape and scope == buffer.scope else replace(buffer, shape=shape, scope=scope)
+    return _Place(buffer, new, path, starts)
+
+
+def _outside_one_loop(chain: list[tuple[Path, Stmt]]) -> list[tuple[Path, Stmt]]:
+    """The chain up to its innermost loop (which then is inside the place)."""
+    last = max(k for k, (_, s) in enumerate(chain[:-1]) if isinstance(s, For))
+    return chain[: last + 1]
 
 
 def _dimension(

@@ -1,0 +1,65 @@
+"""Does a statement read from a buffer only what it wrote there itself?
+
+    for i in 0..4 {
+      if i == 0 { B[0] = 1.0 }         no: in the later iterations of i, B[0] comes from the first one
+      C[i] = B[0]
+    }
+
+If not, the buffer must outlive the statement. What cannot be proven counts as no.
+"""
+
+from __future__ import annotations
+
+from tilewright.arith import Analyzer
+from tilewright.arith.regions import Access, Collector, Ends
+from tilewright.ir.expr import Expr, Load, Var, const
+from tilewright.ir.rewrite import walk_expr
+from tilewright.transform.loops.copies import conjuncts
+
+
+def is_self_contained(collector: Collector, accesses: list[Access], around: frozenset[Var]) -> bool:
+    """True if in every iteration of the loops `around` the writes among `accesses` cover the reads."""
+    reads = [a for a in accesses if not a.is_write]
+    if not reads:
+        return True
+    given = frozenset.intersection(*(frozenset(_parts(a)) for a in reads))
+    writes = [a for a in accesses if a.is_write and _happens(collector, a, given, around)]
+    if not writes:
+        return False
+    for d, whole in enumerate(writes[0].buffer.shape):
+        written = collector.union([a.box[d] for a in writes])
+        if written is None or not all(_covers(collector.analyzer, written, a.box[d], whole) for a in reads):
+            return False
+    return True
+
+
+def _parts(access: Access) -> list[Expr]:
+    return [part for condition in access.conditions for part in conjuncts(condition)]
+
+
+def _happens(collector: Collector, write: Access, given: frozenset[Expr], around: frozenset[Var]) -> bool:
+    """True if the write is done, wherever it is inside the buffer, in each iteration of the loops around in which
+    reads (under the conditions `given`) are."""
+    simplify = collector.analyzer.simplify
+    inside: list[Expr] = []
+    for index, extent in zip(write.indices, write.buffer.shape, strict=False):
+        inside += [simplify(const(0) <= index), simplify(index < extent)]
+    open_parts = [p for p in _parts(write) if p not in given and _varies(p, around) and simplify(p) not in inside]
+    if not open_parts:
+        return True
+    facts = Analyzer(collector.analyzer.extents, inside)
+    return all(facts.prove(p) for p in open_parts)
+
+
+def _varies(condition: Expr, around: frozenset[Var]) -> bool:
+    """True if a condition may differ between iterations of the loops around."""
+    return any(n in around if type(n) is Var else type(n) is Load for n in walk_expr(condition))
+
+
+def _covers(an: Analyzer, written: Ends, read: Ends | None, whole: Expr) -> bool:
+    """True if the range `written` holds the part of `read` that is inside the buffer."""
+    (low, high), zero = written, const(0)
+    last = whole - 1
+    if read is None:
+        read = (zero, last)
+    return (an.prove(low <= zero) or an.prove(low <= read[0])) and (an.prove(high >= last) or an.prove(high >= read[1]))
