@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from benchmarks import bench_compile, bench_memory, bench_models, bench_overhead
+from benchmarks import bench_compile, bench_memory, bench_models, bench_overhead, bench_profile
 
 if __name__ == "__main__":
     status = bench_models.main([])
+    status |= bench_profile.main([])
     status |= bench_overhead.main([])
     status |= bench_compile.main([])
     status |= bench_memory.main([])
