@@ -53,7 +53,7 @@ bench: $(STAMP) $(TORCH_STAMP) ## the suite, side by side with ONNX Runtime
 	$(PY) -m benchmarks
 
 fuzz: $(STAMP) ## long random runs: schedules, parsers, importers
-	TILEWRIGHT_FUZZ=1 $(PY) -m pytest tests/fuzz
+	TILEWRIGHT_FUZZ=1 $(PY) -m pytest tests/fuzz tests/laws
 
 example-matmul: $(STAMP) ## a 1024x1024x1024 matmul scheduled step by step
 	$(PY) examples/matmul.py
