@@ -86,10 +86,12 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _peak(threads: int) -> float:
+    """The best of three: other work on the machine makes the peak look lower, never higher."""
     from tilewright.support import machine, peak
 
-    found = peak.measure(machine.describe())
-    return found.peak_gflops_one if threads == 1 else found.peak_gflops_all
+    host = machine.describe()
+    found = [peak.measure(host) for _ in range(3)]
+    return max(f.peak_gflops_one if threads == 1 else f.peak_gflops_all for f in found)
 
 
 def _cells(model: str, kind: Kind, peak: float) -> list[str]:
