@@ -19,12 +19,14 @@ from tilewright.schedule.state import (
     block_path,
     blocks_in,
     conjoin,
+    conjuncts,
     extents_of,
     find,
     last_block,
     last_loop,
     loads_in,
     loop_path,
+    loops_in,
     loops_on,
     nest,
     read_buffers,
@@ -162,7 +164,10 @@ def reverse_compute_at(func: PrimFunc, block: str, loop: str) -> PrimFunc:
     producers = {w.name for w, _ in made}
     position = max(k for k, child in enumerate(children) if any(b.name in producers for b in blocks_in(child)))
     domain = _finished(func, source, target.body, made, outer, what)
-    placed = _nest_over(source, domain, outer, taken_names(smaller))
+    # An iteration that skips the producers has nothing new to read.
+    idle = {x.var for x in loops_in(target.body)}
+    conditions = dict.fromkeys(c for w, _ in made for c in conjuncts(w.predicate) if not idle & set(variables(c)))
+    placed = _nest_over(source, domain, outer, taken_names(smaller), tuple(conditions))
     _require_once(func, placed, outer, what)
     body = seq((*children[: position + 1], placed, *children[position + 1 :]))
     return replace_at(smaller, target_path, replace(target, body=body))
@@ -230,17 +235,24 @@ def _range_of(index: Expr, inner: Mapping[Var, Expr], around: Mapping[Var, Expr]
     return low, high
 
 
-def _nest_over(block: Block, domain: Mapping[Var, Range], outer: Sequence[For], taken: set[str]) -> Stmt:
-    """`block` with new loops over `domain` (whole extents where nothing is said), clipped by a predicate."""
+def _nest_over(
+    block: Block,
+    domain: Mapping[Var, Range],
+    outer: Sequence[For],
+    taken: set[str],
+    given: Sequence[Expr] = (),
+) -> Stmt:
+    """`block` with new loops over `domain` (whole extents where nothing is said), clipped by a predicate that also
+    holds the `given` conditions."""
     around = extents_of(outer)
     loops: list[For] = []
     iters: list[BlockIter] = []
-    conditions: list[Expr] = []
+    conditions: list[Expr] = list(given)
     for it in block.iters:
         low, extent = _clip(domain.get(it.var), it.extent, around)
         var = Var(fresh_name(loop_name(it.var), taken))
         value = simplify(low + var, {**around, var: extent})
-        conditions += outside(value, it.extent, {**around, var: extent})
+        conditions += [c for c in outside(value, it.extent, {**around, var: extent}) if c not in conditions]
         loops.append(For(var, extent, block.body))
         iters.append(BlockIter(it.var, it.extent, it.kind, value))
     return nest(loops, replace(block, iters=tuple(iters), predicate=conjoin(conditions)))

@@ -108,6 +108,11 @@ def loop_names(func: PrimFunc) -> list[str]:
     return [s.var.name for s in outside_blocks(func.body) if isinstance(s, For)]
 
 
+def loops_in(stmt: Stmt) -> tuple[For, ...]:
+    """The loops in and below a statement, not looking inside blocks."""
+    return tuple(s for s in outside_blocks(stmt) if isinstance(s, For))
+
+
 def outside_blocks(stmt: Stmt) -> Iterator[Stmt]:
     """Every statement in program order, blocks included but not what is inside them."""
     yield stmt
