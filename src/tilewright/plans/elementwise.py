@@ -1,18 +1,20 @@
 """Pointwise and data-moving functions: everything inlined into the outputs, vectors inside, threads outside.
 
 A transposition (packing weights, changing layouts) has no dimension that is contiguous on both sides. It walks the
-source along its contiguous dimensions, inside a box of the destination that stays in the first-level cache:
+source along its contiguous dimensions, inside a box of the destination that stays in cache:
 
     for panel, k_outer:                              threads
-        for lane, k_inner in 0..16:                  reads run along k, writes stay within 16 x width elements
+        for lane, k_inner:                           reads run along k, writes stay within a box
             packed[panel, k, lane] = w[panel * width + lane, k]
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from tilewright.arith import linear
-from tilewright.ir.expr import as_int
-from tilewright.ir.loops import Block, Store
+from tilewright.ir.expr import Expr, as_int
+from tilewright.ir.loops import Block, BlockIter, Store
 from tilewright.ir.rewrite import loads
 from tilewright.ir.target import Target
 from tilewright.plans.analysis import Structure
@@ -20,8 +22,9 @@ from tilewright.plans.base import Candidate, Plan
 from tilewright.plans.common import extent, inline_all, lanes_of, parallelize, vectorize_spatial
 from tilewright.schedule.schedule import BlockRef, Schedule
 
-BOX = 8192
-"""Elements of the destination that a transposition writes in one go."""
+BOX = 128 << 10
+"""Elements of the destination that a transposition writes in one go: they stay in the second-level cache, while long
+runs of the source are read in order, as prefetchers like it."""
 
 STRIP = 16
 """Elements read along a long contiguous dimension before going to the next row of the box."""
@@ -62,14 +65,30 @@ def source_order(s: Schedule, block: BlockRef) -> list[str]:
     last = store.indices[-1]
     order: list[str] = []
     for index in reversed(sources[0].indices):
-        unit = [name for name, it in iters.items() if linear(index).coefficient(it.var) == 1]
-        if len(unit) == 1 and unit[0] not in order:
-            order.append(unit[0])
-            if iters[unit[0]].var is last:
+        run = contiguous_run(index, iters)
+        if not run or any(name in order for name in run):
+            if as_int(index) is None:
+                return []
+            continue
+        for name in run:
+            order.append(name)
+            if iters[name].var is last:
                 return order if len(order) > 1 else []
-        elif as_int(index) is None:
-            return []
     return []
+
+
+def contiguous_run(index: Expr, iters: Mapping[str, BlockIter]) -> list[str]:
+    """The iterators of `outer * 16 + inner`, the one of unit stride first; as far as each continues the last."""
+    form = linear(index)
+    run: list[str] = []
+    stride = 1
+    while (name := next((n for n, it in iters.items() if form.coefficient(it.var) == stride), None)) is not None:
+        run.append(name)
+        size = as_int(iters[name].extent)
+        if size is None:
+            break
+        stride *= size
+    return run
 
 
 def transpose(s: Schedule, block: BlockRef, strip: list[str]) -> None:
