@@ -170,6 +170,9 @@ def _compile_part(graph: Graph, name: str, target: Target, log: PassLog) -> _Par
             kernel = replace(kernel, func=replace(func, attrs=(*func.attrs, ("noalias", False))))
         done = log.run("kernel", compile_kernel, kernel.func, target)
         kernels.setdefault(done.symbol, (kernel, done))
+        texts = KernelTexts(kernel.func, target)
+        for level, stage, text in ((3, "loops", texts.loops), (4, "LLVM IR", texts.llvm), (5, "assembly", texts.asm)):
+            log.dump(level, f"{stage} of {kernel.label}", text)
         work = (operations(kernel.func), traffic(kernel.func))
         steps.append(Step(done.symbol, group, kernel.args, done.workspaces, done.symbols, kernel.label, over, *work))
     return _Part(graph, tuple(groups), tuple(steps), tuple(kernels.values()))
