@@ -13,7 +13,7 @@ from typing import Any
 from tilewright.frontend.onnx.call import Call
 from tilewright.frontend.onnx.registry import rule
 from tilewright.ir.dtype import i64
-from tilewright.ir.expr import as_int, const
+from tilewright.ir.expr import Expr, as_int, const
 from tilewright.ir.graph import Value
 from tilewright.ops.dims import same_dim, static
 from tilewright.support.errors import ModelError, ShapeError, UnsupportedError
@@ -41,8 +41,10 @@ _OPS: dict[str, tuple[str, tuple[tuple[str, float], ...]]] = {
 class Direction:
     """One direction's weights, transposed and joined as the steps want them, and its initial states."""
 
+    time: Expr
+    batch: Expr
     gates_x: Value
-    """[time, batch, gates * hidden]: x W^T plus the biases that may be added early."""
+    """[time * batch, gates * hidden]: x W^T plus the biases that may be added early."""
     recurrence: Value
     """[gates * hidden, hidden]"""
     state: Value | None
@@ -108,9 +110,10 @@ def _direction(n: Call, kind: str, x: Value, d: int, hidden: int, reverse: bool,
             zeros = n.emit("broadcast", n.like(0.0, second), shape=(const(hidden),))
             second = n.emit("concat", n.slice(second, 0, 0, 2 * hidden), zeros, axis=0)
         gates_x = n.emit("add", gates_x, n.emit("add", early, second))
-    gates_x = n.reshape(gates_x, (time, batch, gates * hidden))
     peephole = _part(n, n.value(7), d) if kind == "LSTM" and n.has(7) else None
     return Direction(
+        time,
+        batch,
         gates_x,
         r,
         _initial(n, 5, d, batch_first),
@@ -162,7 +165,7 @@ def _activations(n: Call, kind: str, d: int) -> tuple[tuple[str, tuple[tuple[str
 def _run(n: Call, kind: str, d: Direction, lengths: Value | None, hidden: int) -> tuple[Value, list[Value]]:
     """The states at every step [time, batch, hidden], and the last states."""
     clip = n.real("clip", None)
-    time = as_int(d.gates_x.shape[0])
+    time = as_int(d.time)
     if kind == "LSTM":
         coupled = bool(n.integer("input_forget", 0))
         if coupled:
@@ -175,13 +178,13 @@ def _run(n: Call, kind: str, d: Direction, lengths: Value | None, hidden: int) -
 def _unrolled(
     n: Call, kind: str, d: Direction, lengths: Value | None, hidden: int, clip: float | None, time: int
 ) -> tuple[Value, list[Value]]:
-    batch = d.gates_x.shape[1]
+    batch = d.batch
     step = {"LSTM": _lstm_step, "GRU": _gru_step, "RNN": _rnn_step}[kind]
     h, c = d.state, d.cell
     outputs: dict[int, Value] = {}
     mask = None if lengths is None else n.reshape(n.cast(lengths, i64), (batch, 1))
     for t in range(time)[:: -1 if d.reverse else 1]:
-        gates = n.reshape(n.slice(d.gates_x, 0, t, 1), (batch, d.gates_x.shape[2]))
+        gates = n.slice(d.gates_x, 0, batch * t, batch)
         new_h, new_c = step(n, d, gates, h, c, hidden, clip)
         outputs[t] = new_h
         if mask is not None:
@@ -279,11 +282,10 @@ def _loop(
     n: Call, kind: str, d: Direction, lengths: Value | None, hidden: int, clip: float | None
 ) -> tuple[Value, list[Value]]:
     """The operator `recurrence`, which runs the steps in a loop."""
-    batch = d.gates_x.shape[1]
-    zeros = n.emit("broadcast", n.like(0.0, d.gates_x), shape=(batch, const(hidden)))
+    zeros = n.emit("broadcast", n.like(0.0, d.gates_x), shape=(d.batch, const(hidden)))
     results = n.emit_all(
         "recurrence",
-        d.gates_x,
+        n.reshape(d.gates_x, (d.time, d.batch, d.gates_x.shape[1])),
         n.transpose(d.recurrence, (1, 0)),
         d.state or zeros,
         (d.cell or zeros) if kind == "LSTM" else None,
