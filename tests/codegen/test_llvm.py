@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 
 from tests.codegen.llvm_run import call, native, run
 from tilewright.codegen.interpret import interpret
-from tilewright.codegen.llvm import emit_llvm
+from tilewright.codegen.llvm import compile_llvm, emit_llvm
 from tilewright.ir.dtype import ALL, DType, bf16, boolean, f16, f32, f64, i4, i8, i32, i64, u8
 from tilewright.ir.expr import OPS, Buffer, Const, Expr, Op, Var, cast, const, equal, maximum, minimum, select
 from tilewright.ir.loops import Allocate, For, If, Let, PrimFunc, Stmt, Store, seq
 from tilewright.ir.target import Target
+from tilewright.support.errors import CompileError
 
 n, m = Var("n", lo=0), Var("m", lo=0)
 HOST = Target.host()
@@ -411,3 +414,31 @@ def test_constants_of_every_type() -> None:
     body = seq(Store(b, (i,), Const(True if b.dtype is boolean else 1, b.dtype)) for b in outputs)
     func = PrimFunc("f", tuple(outputs), For(i, const(3), body, "vectorized"))
     check(func, [np.zeros(3, b.dtype.numpy) for b in outputs])
+
+
+def test_text_of_a_vector_loop(golden: Callable[..., None]) -> None:
+    """What the text looks like: whole vectors, then one masked vector."""
+    i = Var("i")
+    a, b = buffer("a", f32, n, align=64), buffer("b", f32, n, align=64)
+    func = PrimFunc("scale", (a, b), For(i, n, Store(b, (i,), a[i] * 2.0), "vectorized"))
+    golden(emit_llvm(func, Target.parse("x86-64-v4")), "ll")
+
+
+def test_text_of_a_register_tile(golden: Callable[..., None]) -> None:
+    golden(emit_llvm(gemm_tile(2, 16, 8), Target.parse("x86-64-v4")), "ll")
+
+
+def test_errors_name_the_thing() -> None:
+    i = Var("i")
+    a = buffer("a", f32, 4)
+    big = buffer("big", f32, n, scope="local")
+    with pytest.raises(CompileError, match=r"big.*constant size"):
+        emit_llvm(PrimFunc("f", (a, buffer("b", f32, n)), Allocate(big, Store(a, (const(0),), big[0]))), HOST)
+    with pytest.raises(CompileError, match="'elsewhere'"):
+        emit_llvm(PrimFunc("f", (a,), Store(a, (const(0),), buffer("elsewhere", f32, 4)[0])), HOST)
+    with pytest.raises(CompileError, match="loop 'i'"):
+        emit_llvm(PrimFunc("f", (a,), For(i, const(4), Store(a, (i,), const(0.0)), "thread", "blockIdx.x")), HOST)
+    with pytest.raises(CompileError, match="variable 'i'"):
+        emit_llvm(PrimFunc("f", (a,), Store(a, (i,), const(0.0))), HOST)
+    with pytest.raises(CompileError, match="LLVM refused"):
+        compile_llvm("define void @f() { ret i32 0 }", HOST)

@@ -1,0 +1,43 @@
+"""Index polynomials: equal addresses have equal forms, lanes can be read off."""
+
+from __future__ import annotations
+
+from tilewright.codegen.polynomial import Atoms, Converter, add, as_constant, key, multiply, split_lane
+from tilewright.ir.dtype import f32
+from tilewright.ir.expr import Buffer, Var, const
+
+i, j, n, v = Var("i"), Var("j"), Var("n"), Var("v")
+
+
+def converter(**constants: int) -> Converter:
+    return Converter(Atoms(), {Var(name): value for name, value in constants.items()})
+
+
+def test_equal_offsets_are_equal() -> None:
+    c = converter()
+    assert key(c.poly((i + 1) * n - j)) == key(c.poly(n + i * n - j))
+    assert as_constant(add(c.poly(i * 3 + 2), c.poly(i * 3), -1)) == 2
+
+
+def test_constants_of_unrolled_loops_fold_even_inside_divisions() -> None:
+    c = converter(i=7, j=2)
+    assert as_constant(c.poly(i // 2 * 10 + (i * 3 + j) % 5)) == 30 + 23 % 5
+    assert as_constant(c.poly((i << const(2)) - j)) == 26
+
+
+def test_fused_index_is_put_together_again() -> None:
+    c = converter()
+    b = Buffer("b", f32, (const(6), const(7), const(3)))
+    fused = i * 16 + v
+    offset = c.offset(b, (fused // 7, fused % 7, const(1)))
+    assert key(offset) == key(c.poly(fused * 3 + 1))
+
+
+def test_lane_coefficient() -> None:
+    c = converter()
+    lane = c.atoms.number(v)
+    rest, coefficient = split_lane(c.poly(i * n + v * 4 + v * n + 3), lane)
+    assert key(rest) == key(c.poly(i * n + 3))
+    assert coefficient is not None
+    assert key(coefficient) == key(c.poly(n + 4))
+    assert split_lane(multiply(c.poly(v), c.poly(v + 1)), lane)[1] is None
