@@ -243,6 +243,32 @@ case(
     **RESIZE,
 )
 
+GRID = (2 * rng.random((2, 3, 2, 2)) - 1).astype(F) * F(1.3)
+for mode in ("nearest", "linear", "cubic"):
+    for padding in ("zeros", "border", "reflection"):
+        case("grid_sample", x(2, 3, 4, 5), GRID, mode=mode, padding=padding, align_corners=padding == "zeros")
+case("grid_sample", x(1, 2, 3, 2, 4), x(1, 2, 2, 2, 3), mode="linear", padding="zeros", align_corners=False)
+REGIONS = np.array([[0, 0, 3, 4], [-2, 1, 2, 9], [1, 1, 1.2, 1.1]], F)
+for mode in ("avg", "max"):
+    case(
+        "roi_align",
+        x(2, 3, 6, 5),
+        REGIONS,
+        np.array([0, 1, 1]),
+        height=2,
+        width=3,
+        samples=2,
+        scale=0.75,
+        half_pixel=mode == "avg",
+        mode=mode,
+    )
+for inverse in (False, True):
+    case("dft", x(2, 6, 3, 2), axis=1, inverse=inverse, onesided=False)
+case("dft", x(2, 7, 1), axis=1, inverse=False, onesided=True)
+case("col2im", x(2, 12, 9), image=(4, 5), block=(2, 3), strides=(1, 2), dilations=(1, 1), pads=(0, 1, 0, 2))
+for circular in (False, True):
+    case("insert", x(2, 5, 3), x(2, 2, 3), np.array([4, 1]), axis=1, circular=circular)
+
 TANH, SIGMOID = ("tanh", ()), ("sigmoid", ())
 LENGTHS = np.array([3, 1, 5])
 for reverse in (False, True):

@@ -13,9 +13,11 @@ from tilewright.ops import (
     reduce,
     resize,
     rnn,
+    sample,
     scan,
     scatter,
     shape,
+    signal,
 )
 
 __all__ = [
@@ -29,7 +31,9 @@ __all__ = [
     "reduce",
     "resize",
     "rnn",
+    "sample",
     "scan",
     "scatter",
     "shape",
+    "signal",
 ]

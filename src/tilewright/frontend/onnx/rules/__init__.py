@@ -16,6 +16,7 @@ from tilewright.frontend.onnx.rules import (
     rnn,
     scan,
     shape,
+    signal,
 )
 
 __all__ = [
@@ -32,4 +33,5 @@ __all__ = [
     "rnn",
     "scan",
     "shape",
+    "signal",
 ]

@@ -1,0 +1,173 @@
+"""Rules for sampling, Fourier transforms, col2im, unpooling, caches."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from tilewright.frontend.onnx.call import Call
+from tilewright.frontend.onnx.registry import rule
+from tilewright.ir.dtype import i64
+from tilewright.ir.expr import as_int
+from tilewright.ir.graph import Value
+from tilewright.ops.dims import axis_of, dims, static
+from tilewright.support.errors import ModelError, ShapeError, UnsupportedError
+
+_MODES = {"linear": "linear", "bilinear": "linear", "nearest": "nearest", "cubic": "cubic", "bicubic": "cubic"}
+
+
+@rule("GridSample")
+def grid_sample(n: Call) -> Value:
+    mode = n.text("mode", "linear")
+    return n.emit(
+        "grid_sample",
+        n.value(0),
+        n.value(1),
+        mode=_MODES.get(mode, mode),
+        padding=n.text("padding_mode", "zeros"),
+        align_corners=bool(n.integer("align_corners", 0)),
+    )
+
+
+@rule("RoiAlign")
+def roi_align(n: Call) -> Value:
+    samples = n.integer("sampling_ratio", 0)
+    if samples < 1:
+        raise UnsupportedError("RoiAlign with a number of samples that depends on the data is not supported")
+    mode = n.text("mode", "avg")
+    if mode not in ("avg", "max"):
+        raise ModelError("attribute mode must be avg or max", got=mode)
+    half = n.text("coordinate_transformation_mode", "half_pixel" if n.opset >= 16 else "output_half_pixel")
+    return n.emit(
+        "roi_align",
+        n.value(0),
+        n.value(1),
+        n.value(2),
+        height=n.integer("output_height", 1),
+        width=n.integer("output_width", 1),
+        samples=samples,
+        scale=n.real("spatial_scale", 1.0),
+        half_pixel=half == "half_pixel",
+        mode=mode,
+    )
+
+
+@rule("DFT")
+def dft(n: Call) -> Value:
+    x = n.value(0)
+    rank = x.type.rank
+    if n.opset < 20:
+        axis = axis_of(n.integer("axis", 1), rank)
+    else:
+        given = n.number(2, "the axis of DFT")
+        axis = axis_of(-2 if given is None else int(given), rank)
+    inverse, onesided = bool(n.integer("inverse", 0)), bool(n.integer("onesided", 0))
+    length = n.number(1, "the length of DFT")
+    if inverse and onesided:
+        raise UnsupportedError("the inverse of a one-sided DFT is not supported")
+    return n.emit("dft", _fitted(n, x, axis, length), axis=axis, inverse=inverse, onesided=onesided)
+
+
+def _fitted(n: Call, x: Value, axis: int, length: int | None) -> Value:
+    """The axis cut, or filled with zeros, to a length."""
+    extent = static(x.shape[axis], "the length of DFT")
+    if length is None or length == extent:
+        return x
+    if length < extent:
+        return n.slice(x, axis, 0, int(length))
+    after = [int(length) - extent if k == axis else 0 for k in range(x.type.rank)]
+    return n.emit("pad", x, before=dims([0] * x.type.rank), after=dims(after), mode="constant", value=0)
+
+
+@rule("STFT")
+def stft(n: Call) -> Value:
+    """Inputs signal [batch, length, 1 or 2], step, window?, frame length?."""
+    x = n.value(0)
+    step, length = n.number(1, "the step of STFT"), n.number(3, "the frame length of STFT")
+    window = n.optional(2)
+    if length is None:
+        if window is None:
+            raise ModelError("STFT needs a window or a frame length")
+        length = static(window.shape[0], "the window of STFT")
+    total = static(x.shape[1], "the signal of STFT")
+    frames = (total - int(length)) // int(step) + 1 if step and step > 0 else 0
+    if frames < 1:
+        raise ShapeError("the signal of STFT is shorter than a frame", got=x.type)
+    begin = n.emit("range", start=0, step=int(step), size=frames, dtype=i64)
+    within = n.emit("range", start=0, step=1, size=int(length), dtype=i64)
+    indices = n.emit("add", n.reshape(begin, (frames, 1)), within)
+    parts = n.emit("gather", x, indices, axis=1)
+    if window is not None:
+        parts = n.emit("mul", parts, n.reshape(window, (int(length), 1)))
+    return n.emit("dft", parts, axis=2, inverse=False, onesided=bool(n.integer("onesided", 1)))
+
+
+@rule("Col2Im")
+def col2im(n: Call) -> Value:
+    image, block = n.integers(1, "the image's shape"), n.integers(2, "the block's shape")
+    if image is None or block is None or len(image) != len(block):
+        raise ModelError("Col2Im needs an image's and a block's shape of one rank")
+    rank = len(image)
+    attrs = {
+        "strides": n.ints("strides", [1] * rank) or [],
+        "dilations": n.ints("dilations", [1] * rank) or [],
+        "pads": n.ints("pads", [0] * 2 * rank) or [],
+    }
+    if [len(v) for v in attrs.values()] != [rank, rank, 2 * rank] or min(*attrs["strides"], *attrs["dilations"], 1) < 1:
+        raise ShapeError("strides, dilations and pads do not fit the image", got=attrs)
+    return n.emit(
+        "col2im", n.value(0), image=tuple(image), block=tuple(block), **{k: tuple(v) for k, v in attrs.items()}
+    )
+
+
+@rule("MaxUnpool")
+def max_unpool(n: Call) -> Value:
+    """Values go back to the places, in the flat output, that the pooling recorded."""
+    x, indices = n.value(0), n.value(1)
+    rank = x.type.rank - 2
+    kernel = n.ints("kernel_shape") or []
+    strides, pads = n.ints("strides", [1] * rank) or [], n.ints("pads", [0] * 2 * rank) or []
+    if rank < 1 or len(kernel) != rank or len(strides) != rank or len(pads) != 2 * rank:
+        raise ShapeError("kernel_shape, strides and pads need one entry for each spatial dimension", expected=rank)
+    shape = [static(d, "the input of MaxUnpool") for d in x.shape[:2]]
+    shape += [
+        (static(d, "the input of MaxUnpool") - 1) * strides[k] + kernel[k] - pads[k] - pads[rank + k]
+        for k, d in enumerate(x.shape[2:])
+    ]
+    wanted = n.integers(2, "the output's shape")
+    zeros = n.emit("broadcast", n.like(0, x), shape=dims((math.prod(shape),)))
+    flat = (x.type.size,)
+    placed = n.emit("scatter_elements", zeros, n.reshape(indices, flat), n.reshape(x, flat), axis=0, reduction="none")
+    result = n.reshape(placed, shape)
+    if wanted is None or wanted == shape:
+        return result
+    after = [w - s for w, s in zip(wanted, shape, strict=True)]
+    if min(after) < 0:
+        raise ShapeError("the output's shape is smaller than what the pooling covered", expected=shape, got=wanted)
+    return n.emit("pad", result, before=dims([0] * x.type.rank), after=dims(after), mode="constant", value=0)
+
+
+@rule("TensorScatter")
+def tensor_scatter(n: Call) -> Value:
+    mode = n.text("mode", "linear")
+    if mode not in ("linear", "circular"):
+        raise ModelError("attribute mode must be linear or circular", got=mode)
+    axis = axis_of(n.integer("axis", -2), n.rank(0))
+    return n.emit("insert", n.value(0), n.value(1), n.optional(2), axis=axis, circular=mode == "circular")
+
+
+@rule("Compress")
+def compress(n: Call) -> Value:
+    """With a known condition: a gather of the places where it holds."""
+    condition = n.structure(1, "the condition of Compress")
+    x = n.value(0)
+    axis = n.integer("axis", None)
+    if axis is None:
+        x, axis = n.reshape(x, (x.type.size,)), 0
+    axis = axis_of(axis, x.type.rank)
+    places = np.flatnonzero(condition)
+    extent = as_int(x.shape[axis])
+    if extent is None or (places.size and places[-1] >= extent):
+        raise ShapeError("the condition is longer than the dimension", expected=x.shape[axis], got=condition.size)
+    return n.emit("gather", x, n.constant(places, i64), axis=axis)

@@ -1,0 +1,281 @@
+"""Sampling at places computed at run time: grid_sample and roi_align."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from tilewright import te
+from tilewright.ir.dtype import f32, f64, i64
+from tilewright.ir.expr import Expr, as_int, call, cast, const, maximum, minimum, select
+from tilewright.ir.graph import TensorType
+from tilewright.ops.dims import check_kind, dims, need, present, same_dim, scalar, wide
+from tilewright.ops.registry import Attrs, OpDef, Types, register
+from tilewright.support.errors import ShapeError, UnsupportedError
+from tilewright.te import Tensor
+
+Tensors = Sequence[Tensor | None]
+Out = tuple[TensorType, ...]
+
+TAPS = {"nearest": 1, "linear": 2, "cubic": 4}
+CUBIC = -0.75
+
+
+def _grid_infer(types: Types, attrs: Attrs) -> Out:
+    """x [N, C, spatial...], grid [N, out..., rank] of coordinates from -1 to 1, the last dimension's first. `mode`
+    nearest, linear or cubic; `padding` zeros, border or reflection; `align_corners`."""
+    x, grid = present(types[0]), present(types[1])
+    check_kind(x.dtype, ("float",))
+    check_kind(grid.dtype, ("float",))
+    rank = x.rank - 2
+    if rank not in (1, 2, 3) or grid.rank != rank + 2 or as_int(grid.shape[-1]) != rank:
+        raise ShapeError("the grid does not fit the input", expected=f"[N, ..., {rank}]", got=f"{grid} for {x}")
+    if not same_dim(x.shape[0], grid.shape[0]):
+        raise ShapeError("input and grid differ in batch", expected=x.shape[0], got=grid.shape[0])
+    if attrs["mode"] not in TAPS or attrs["padding"] not in ("zeros", "border", "reflection"):
+        raise UnsupportedError("the mode of GridSample is not supported", got=f"{attrs['mode']}, {attrs['padding']}")
+    return (TensorType(x.dtype, (*x.shape[:2], *grid.shape[1:-1])),)
+
+
+def _reflected(c: Expr, low: Expr, high: Expr) -> Expr:
+    """`c` mirrored at `low` and `high` until it lies between them."""
+    span = high - low
+    period = maximum(span + span, scalar(1e-30, f64))
+    distance = call("abs", c - low)
+    rest = distance - call("floor", distance / period) * period
+    return low + minimum(rest, period - rest)
+
+
+def _limits(extent: Expr, attrs: Attrs) -> tuple[Expr, Expr]:
+    """Where the input begins and ends for reflection."""
+    length = cast(extent, f64)
+    if attrs["align_corners"]:
+        return scalar(0, f64), length - 1.0
+    return scalar(-0.5, f64), length - 0.5
+
+
+def _coordinate(g: Expr, extent: Expr, attrs: Attrs) -> Expr:
+    """The place in the input's own units."""
+    g, length = cast(g, f64), cast(extent, f64)
+    c = (g + 1.0) * 0.5 * (length - 1.0) if attrs["align_corners"] else ((g + 1.0) * length - 1.0) * 0.5
+    if attrs["mode"] == "nearest":
+        c = call("round", c)
+    if attrs["padding"] == "border":
+        return minimum(maximum(c, scalar(0, f64)), length - 1.0)
+    return _reflected(c, *_limits(extent, attrs)) if attrs["padding"] == "reflection" else c
+
+
+def _weights(fraction: Expr, mode: str) -> list[Expr]:
+    """The weights of the taps, for a place `fraction` behind the tap at its floor."""
+    if mode == "nearest":
+        return [scalar(1, f64)]
+    if mode == "linear":
+        return [scalar(1, f64) - fraction, fraction]
+    result = []
+    for k in range(-1, 3):
+        d = call("abs", fraction - float(k))
+        near = ((CUBIC + 2) * d - (CUBIC + 3)) * d * d + 1.0
+        far = ((CUBIC * d - 5 * CUBIC) * d + 8 * CUBIC) * d - 4 * CUBIC
+        result.append(select(d <= 1.0, near, far))
+    return result
+
+
+def _grid_compute(inputs: Tensors, attrs: Attrs, out: Out) -> tuple[Tensor, ...]:
+    x, grid, (type,) = need(inputs[0]), need(inputs[1]), out
+    rank, mode = x.ndim - 2, attrs["mode"]
+    first = -1 if mode == "cubic" else 0
+    shape = (x.shape[0], *type.shape[2:])
+    acc = f64 if x.dtype is f64 else f32
+
+    def stage(k: int) -> Tensor:
+        which = const(rank - 1 - k)
+        return te.compute(shape, lambda *i: _coordinate(grid[(*i, which)], x.shape[2 + k], attrs), name=f"place{k}")  # type: ignore[no-any-return]
+
+    places = [stage(k) for k in range(rank)]
+
+    def tap(floor: Expr, offset: int, k: int) -> tuple[Expr, Expr]:
+        """Index of a tap along dimension `k`, and whether it lies inside."""
+        extent = x.shape[2 + k]
+        at = floor + float(offset)
+        if attrs["padding"] == "reflection":
+            at = _reflected(at, *_limits(extent, attrs))
+        # Far away places must not wrap when they become integers.
+        at = minimum(maximum(at, scalar(-4, f64)), cast(extent, f64) + 4.0)
+        index = cast(call("round", at), i64)
+        inside = (index >= 0) & (index < extent) if attrs["padding"] == "zeros" else const(True)
+        return minimum(maximum(index, 0), extent - 1), inside
+
+    def element(n: Expr, c: Expr, *space: Expr) -> Expr:
+        axes = []
+        for k in range(rank):
+            at = places[k][(n, *space)]
+            floor = call("floor", at)
+            taps = [tap(floor, first + t, k) for t in range(TAPS[mode])]
+            axes.append(list(zip(taps, _weights(at - floor, mode), strict=True)))
+        total: Expr | None = None
+        for corner in itertools.product(*axes):
+            inside: Expr = const(True)
+            weight: Expr = scalar(1, f64)
+            for (_, valid), w in corner:
+                inside, weight = inside & valid, w if weight is scalar(1, f64) else weight * w
+            value = select(inside, x[(n, c, *(index for (index, _), _ in corner))], scalar(0, x.dtype))
+            term = cast(value, acc) * cast(weight, acc)
+            total = term if total is None else total + term
+        assert total is not None
+        return cast(total, type.dtype)
+
+    return (te.compute(type.shape, lambda *i: element(*i), name="grid_sample"),)
+
+
+def _grid_numpy(arrays: Sequence[Any], attrs: Attrs) -> tuple[Any, ...]:
+    given = np.asarray(arrays[0])
+    x, grid = wide(given), np.asarray(arrays[1]).astype(np.float64)
+    rank, mode = x.ndim - 2, attrs["mode"]
+    first = -1 if mode == "cubic" else 0
+    indices, inside, weights = [], [], []
+    for k in range(rank):
+        length = x.shape[2 + k]
+        g = grid[..., rank - 1 - k]
+        c = (g + 1) / 2 * (length - 1) if attrs["align_corners"] else ((g + 1) * length - 1) / 2
+        c = np.rint(c) if mode == "nearest" else c
+        low, high = (0.0, length - 1.0) if attrs["align_corners"] else (-0.5, length - 0.5)
+        c = np.clip(c, 0, length - 1) if attrs["padding"] == "border" else c
+        c = _mirror(c, low, high) if attrs["padding"] == "reflection" else c
+        floor = np.floor(c)
+        at = floor[..., None] + first + np.arange(TAPS[mode])
+        at = _mirror(at, low, high) if attrs["padding"] == "reflection" else at
+        at = np.rint(np.clip(at, -4, length + 4)).astype(np.int64)
+        inside.append((at >= 0) & (at < length) if attrs["padding"] == "zeros" else np.ones(at.shape, bool))
+        indices.append(np.clip(at, 0, length - 1))
+        weights.append(_tap_weights(c - floor, mode))
+    batch = np.arange(x.shape[0]).reshape(-1, *[1] * rank)
+    y = np.zeros((*grid.shape[:-1], x.shape[1]), np.float64)
+    for corner in itertools.product(range(TAPS[mode]), repeat=rank):
+        place = tuple(indices[k][..., t] for k, t in enumerate(corner))
+        valid = np.logical_and.reduce([inside[k][..., t] for k, t in enumerate(corner)])
+        weight = math.prod(weights[k][..., t] for k, t in enumerate(corner))
+        values = x[(batch, slice(None), *place)]
+        y += np.where(valid[..., None], values, 0) * np.asarray(weight)[..., None]
+    return (np.ascontiguousarray(np.moveaxis(y, -1, 1)).astype(given.dtype),)
+
+
+def _mirror(c: Any, low: float, high: float) -> Any:
+    period = max(2 * (high - low), 1e-30)
+    rest = np.abs(c - low) % period
+    return low + np.minimum(rest, period - rest)
+
+
+def _tap_weights(fraction: Any, mode: str) -> Any:
+    if mode == "nearest":
+        return np.ones((*fraction.shape, 1))
+    if mode == "linear":
+        return np.stack([1 - fraction, fraction], axis=-1)
+    d = np.abs(fraction[..., None] - np.arange(-1, 3))
+    near = ((CUBIC + 2) * d - (CUBIC + 3)) * d * d + 1
+    far = ((CUBIC * d - 5 * CUBIC) * d + 8 * CUBIC) * d - 4 * CUBIC
+    return np.where(d <= 1, near, far)
+
+
+register(OpDef("grid_sample", "injective", _grid_infer, _grid_numpy, compute=_grid_compute))
+
+
+# --- regions of interest --------------------------------------------------------------------------------------------
+
+
+def _roi_infer(types: Types, attrs: Attrs) -> Out:
+    """x [N, C, H, W], regions [R, 4] (x1, y1, x2, y2), batch entries [R]: [R, C, height, width]. Attributes `height`,
+    `width`, `samples` (along each side of a cell), `scale`, `half_pixel`, `mode` avg or max."""
+    x, rois, batch = (present(types[k]) for k in range(3))
+    check_kind(x.dtype, ("float",))
+    if x.rank != 4 or rois.rank != 2 or as_int(rois.shape[1]) != 4 or batch.rank != 1 or rois.dtype is not x.dtype:
+        raise ShapeError(
+            "roi_align needs an image, regions [R, 4] and their batch entries", got=f"{x}, {rois}, {batch}"
+        )
+    return (TensorType(x.dtype, (rois.shape[0], x.shape[1], *dims((attrs["height"], attrs["width"])))),)
+
+
+def _roi_compute(inputs: Tensors, attrs: Attrs, out: Out) -> tuple[Tensor, ...]:
+    x, rois, batch, (type,) = need(inputs[0]), need(inputs[1]), need(inputs[2]), out
+    t, samples = x.dtype, attrs["samples"]
+    offset = 0.5 if attrs["half_pixel"] else 0.0
+
+    def along(r: Expr, cell: Expr, sample: Expr, which: int, cells: int) -> Expr:
+        """The coordinate of a sample: `which` 0 for x, 1 for y."""
+        start = rois[r, const(which)] * attrs["scale"] - offset
+        length = rois[r, const(which + 2)] * attrs["scale"] - offset - start
+        if not attrs["half_pixel"]:
+            length = maximum(length, scalar(1, t))
+        size: Expr = length / scalar(cells, t)
+        place: Expr = start + size * (cast(cell, t) + (cast(sample, t) + 0.5) / scalar(samples, t))
+        return place
+
+    def corners(c: Expr, extent: Expr) -> tuple[Expr, Expr, Expr, Expr]:
+        """Two indices, the second's weight, and whether the place counts at all."""
+        valid = (c >= -1.0) & (c <= cast(extent, t))
+        c = minimum(maximum(c, scalar(0, t)), cast(extent - 1, t))
+        low = minimum(maximum(cast(call("floor", c), i64), 0), extent - 1)
+        return low, minimum(low + 1, extent - 1), c - cast(low, t), valid
+
+    sy, sx = te.reduce_axis(samples, "sy"), te.reduce_axis(samples, "sx")
+
+    def element(r: Expr, c: Expr, h: Expr, w: Expr) -> Any:
+        n = minimum(maximum(cast(batch[r], i64), 0), x.shape[0] - 1)
+        y0, y1, fy, in_y = corners(along(r, h, sy.var, 1, attrs["height"]), x.shape[2])
+        x0, x1, fx, in_x = corners(along(r, w, sx.var, 0, attrs["width"]), x.shape[3])
+        one = scalar(1, t)
+        parts = [
+            x[n, c, y0, x0] * ((one - fy) * (one - fx)),
+            x[n, c, y0, x1] * ((one - fy) * fx),
+            x[n, c, y1, x0] * (fy * (one - fx)),
+            x[n, c, y1, x1] * (fy * fx),
+        ]
+        if attrs["mode"] == "avg":
+            value = parts[0] + parts[1] + parts[2] + parts[3]
+            return te.sum(select(in_y & in_x, value, scalar(0, t)), axis=[sy, sx])
+        value = maximum(maximum(parts[0], parts[1]), maximum(parts[2], parts[3]))
+        return te.max(select(in_y & in_x, value, scalar(0, t)), axis=[sy, sx])
+
+    total = te.compute(type.shape, element, name="total")
+    if attrs["mode"] == "max":
+        return (total,)
+    return (te.compute(type.shape, lambda *i: total[i] * scalar(1 / samples**2, t), name="roi_align"),)
+
+
+def _roi_numpy(arrays: Sequence[Any], attrs: Attrs) -> tuple[Any, ...]:
+    x, rois, batch = (np.asarray(a) for a in arrays)
+    offset = 0.5 if attrs["half_pixel"] else 0.0
+    scaled = rois.astype(np.float64) * attrs["scale"] - offset
+    samples, cells = attrs["samples"], (attrs["width"], attrs["height"])
+
+    def along(which: int) -> tuple[Any, Any, Any, Any]:
+        start, length = scaled[:, which], scaled[:, which + 2] - scaled[:, which]
+        length = length if attrs["half_pixel"] else np.maximum(length, 1)
+        steps = (np.arange(cells[which] * samples) + 0.5) / samples
+        c = start[:, None] + (length / cells[which])[:, None] * steps
+        extent = x.shape[3 - which]
+        valid = (c >= -1) & (c <= extent)
+        c = np.clip(c, 0, extent - 1)
+        low = np.floor(c).astype(np.int64)
+        return low, np.minimum(low + 1, extent - 1), c - low, valid
+
+    (x0, x1, fx, in_x), (y0, y1, fy, in_y) = along(0), along(1)
+    image = x[np.clip(batch, 0, x.shape[0] - 1)].astype(np.float64)
+    entry = np.arange(len(rois))[:, None, None]
+
+    def part(ys: Any, xs: Any, wy: Any, wx: Any) -> Any:
+        values = image[entry, :, ys[:, :, None], xs[:, None, :]]
+        return values * (wy[:, :, None] * wx[:, None, :])[..., None]
+
+    parts = [part(y0, x0, 1 - fy, 1 - fx), part(y0, x1, 1 - fy, fx), part(y1, x0, fy, 1 - fx), part(y1, x1, fy, fx)]
+    combined = sum(parts) if attrs["mode"] == "avg" else np.maximum.reduce(parts)
+    combined = np.where((in_y[:, :, None] & in_x[:, None, :])[..., None], combined, 0)
+    grid = combined.reshape(len(rois), cells[1], samples, cells[0], samples, x.shape[1])
+    y = grid.mean(axis=(2, 4)) if attrs["mode"] == "avg" else grid.max(axis=(2, 4))
+    return (np.ascontiguousarray(np.moveaxis(y, -1, 1)).astype(x.dtype),)
+
+
+register(OpDef("roi_align", "reduction", _roi_infer, _roi_numpy, compute=_roi_compute))
