@@ -62,6 +62,21 @@ def test_long_sums_print_and_parse() -> None:
     assert parse_expr(str(total)) is total
 
 
+def test_shared_parts_are_printed_once() -> None:
+    power: Expr = x + 1.0
+    for _ in range(60):
+        power = power * power - x
+    text = str(power)
+    assert text.startswith("(&60 := (&59 := ")
+    assert len(text) < 2000
+    assert parse_expr(text, VARIABLES) is power
+    stored = Store(Buffer("R", f32, (const(2),)), (const(0),), power)
+    twice = seq([stored, Store(stored.buffer, (const(1),), power * 2.0)])
+    assert parse_stmt(str(twice), VARIABLES, [stored.buffer]) == twice
+    with pytest.raises(ParseError, match="no part of this number came before"):
+        parse_expr("&1 + (&1 := x)", VARIABLES)
+
+
 def test_reduction_of_a_tensor_expression() -> None:
     k = Var("k")
     data = Buffer("D", f32, (const(8),))

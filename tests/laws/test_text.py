@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.generators import exprs, funcs, graphs
 from tilewright.ir.dtype import ALL, f16, f32, i8
-from tilewright.ir.expr import Buffer, Var, const
+from tilewright.ir.expr import Buffer, Expr, Op, Var, const
 from tilewright.ir.graph import Graph
 from tilewright.ir.loops import PrimFunc
 from tilewright.ir.parser import parse_expr, parse_func, parse_graph
@@ -26,6 +26,17 @@ BUFFERS = [Buffer("A", f32, (N, const(4))), Buffer("b 1", i8, ())]
 def test_expressions_round_trip(data: Any) -> None:
     e = data.draw(exprs(data.draw(st.sampled_from(ALL)), VARIABLES, BUFFERS, 4))
     assert parse_expr(str(e), VARIABLES, BUFFERS) is e
+
+
+@given(
+    exprs(f32, VARIABLES, BUFFERS, 3), st.lists(st.sampled_from(["add", "sub", "mul", "min", "select"]), max_size=20)
+)
+def test_expressions_with_shared_parts_round_trip(e: Expr, names: list[str]) -> None:
+    parts = [e, e]
+    for name in names:
+        args = (parts[-1], parts[-2]) if len(parts) % 2 else (parts[-1], parts[-1])
+        parts.append(Op(name, args) if name != "select" else Op(name, (Op("lt", args), *args)))
+    assert parse_expr(str(parts[-1]), VARIABLES, BUFFERS) is parts[-1]
 
 
 @given(funcs())

@@ -14,13 +14,19 @@ Kind = Literal["float", "int", "uint", "bool"]
 _EXTENSION_TYPES: dict[str, Any] = {"bf16": ml_dtypes.bfloat16, "i4": ml_dtypes.int4, "u4": ml_dtypes.uint4}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class DType:
-    """A scalar type. `bits` is its width; `itemsize` the bytes an element takes in memory (4-bit integers take one)."""
+    """A scalar type. `bits` is its width; `itemsize` the bytes an element takes in memory (4-bit integers take one).
+
+    There is one object a type, so types are compared and hashed as objects.
+    """
 
     name: str
     kind: Kind
     bits: int
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return dtype, (self.name,)
 
     @cached_property
     def numpy(self) -> np.dtype[Any]:

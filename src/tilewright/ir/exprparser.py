@@ -45,7 +45,11 @@ def _operand(c: Cursor) -> Expr:
     token = c.token
     if token.kind == "number":
         return literal(c)
+    if c.accept("&"):
+        return _numbered(c)
     if c.accept("("):
+        if c.sees("&") and c.tokens[c.position + 2].text == ":=":
+            return _define(c)
         inner = expr(c)
         c.expect(")")
         return inner
@@ -68,6 +72,24 @@ def _operand(c: Cursor) -> Expr:
         indices = tuple(c.separated(expr, "]"))
         return _load(c, token, name, indices)
     return variable(c, name)
+
+
+def _define(c: Cursor) -> Expr:
+    """After `(`: `&1 := expr)` numbers a part, which `&1` then stands for."""
+    c.expect("&")
+    number = c.integer()
+    c.expect(":=")
+    inner = c.scope.numbered[number] = expr(c)
+    c.expect(")")
+    return inner
+
+
+def _numbered(c: Cursor) -> Expr:
+    token = c.token
+    found = c.scope.numbered.get(c.integer())
+    if found is None:
+        c.fail("no part of this number came before", token)
+    return found
 
 
 def literal(c: Cursor, negative: bool = False) -> Const:

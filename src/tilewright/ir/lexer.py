@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Literal, NoReturn, TypeVar
 
-from tilewright.ir.expr import Buffer, Var
+from tilewright.ir.expr import Buffer, Expr, Var
 from tilewright.ir.graph import Value
 from tilewright.ir.text import DTYPE, IDENTIFIER, KEYWORDS
 from tilewright.support.errors import ParseError
@@ -26,7 +26,7 @@ _TOKEN = re.compile(
     |(?P<number>(?:[0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?|(?:inf|nan)(?![A-Za-z0-9_]))(?::(?:{DTYPE})(?![A-Za-z0-9_]))?)
     |(?P<name>{IDENTIFIER.pattern})
     |(?P<string>"(?:[^"\\\n]|\\.)*")
-    |(?P<sign>\.\.|->|\+:|//|==|!=|<=|>=|[-()\[\]{{}},;:=+*/%<>@$])""",
+    |(?P<sign>\.\.|->|\+:|:=|//|==|!=|<=|>=|[-()\[\]{{}},;:=+*/%<>@$&])""",
     re.VERBOSE,
 )
 
@@ -68,6 +68,7 @@ class Scope:
     variables: dict[str, Var] = field(default_factory=dict)
     buffers: dict[str, Buffer] = field(default_factory=dict)
     values: dict[str, Value] = field(default_factory=dict)
+    numbered: dict[int, Expr] = field(default_factory=dict)
 
 
 class Cursor:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import json
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -36,6 +37,8 @@ from tilewright.ir.text import const_text, element_text, float_text, name_text, 
 
 _ATOM = 100
 _COMPARISON = 50
+_TANGLED = 24
+"""Distinct parts from which an expression is worth a look for repeated ones."""
 _LISTED_ELEMENTS = 256
 """Constant arrays of more elements print as base64 instead of a list."""
 
@@ -79,18 +82,40 @@ def graph_text(g: Graph) -> str:
 
 
 class _ExprPrinter:
-    """Texts of expressions with their binding strength; shared parts are done once."""
+    """Texts of expressions with their binding strength.
+
+    Parts that an expression has more than once are printed once each time, unless that would multiply the text: then
+    they are numbered, `(&1 := x * x) + &1`.
+    """
 
     def __init__(self) -> None:
         self.memo: dict[Expr, tuple[str, int]] = {}
+        self.shared: frozenset[Expr] | None = None
+        self.count = 0
 
     def text(self, e: Expr, least: int = 0) -> str:
         """`e`, in parentheses if it binds weaker than `least`."""
+        if self.shared is None and (parts := _repeated(e)):
+            return self._numbered(e, parts, least)
         done = self.memo.get(e)
         if done is None:
-            done = self.memo[e] = self._print(e)
+            done = self._define(e) if self.shared and e in self.shared else self._print(e)
+            self.memo.setdefault(e, done)
         text, precedence = done
         return text if precedence >= least else f"({text})"
+
+    def _numbered(self, e: Expr, parts: frozenset[Expr], least: int) -> str:
+        outer, self.memo, self.shared, self.count = self.memo, {}, parts, 0
+        text = self.text(e, least)
+        self.memo, self.shared = outer, None
+        return text
+
+    def _define(self, e: Expr) -> tuple[str, int]:
+        """The first appearance of a numbered part; the others find its number in the memo."""
+        text, _ = self._print(e)
+        self.count += 1
+        self.memo[e] = f"&{self.count}", _ATOM
+        return f"(&{self.count} := {text})", _ATOM
 
     def list(self, exprs: Iterable[Expr]) -> str:
         return ", ".join([self.text(e) for e in exprs])
@@ -123,6 +148,8 @@ class _ExprPrinter:
         chain: list[Op] = []
         node: Expr = e
         while isinstance(node, Op) and OPS[node.name].precedence == level and len(node.args) == 2:
+            if node is not e and self.shared and node in self.shared:
+                break
             chain.append(node)
             node = node.args[0]
         parts = [self.text(node, level)]
@@ -146,6 +173,22 @@ class _ExprPrinter:
         if e.condition is not TRUE:
             text += f" if {self.text(e.condition)}"
         return text + (f" at {e.index})" if e.index else ")")
+
+
+def _repeated(e: Expr) -> frozenset[Expr]:
+    """The operators that `e` has more than once, if printing them each time would multiply the text; else nothing."""
+    distinct = list(walk_expr(e))
+    if len(distinct) < _TANGLED:
+        return frozenset()
+    limit = max(150, 3 * len(distinct))
+    stack, unfolded = [e], 0
+    while stack and unfolded <= limit:
+        unfolded += 1
+        stack.extend(stack.pop().children)
+    if unfolded <= limit:
+        return frozenset()
+    uses = Counter(child for node in distinct for child in node.children)
+    return frozenset(node for node, count in uses.items() if count > 1 and isinstance(node, Op))
 
 
 class _StmtPrinter:

@@ -70,6 +70,9 @@ def substitute(e: Expr, mapping: Mapping[Var, Expr]) -> Expr:
 
 def walk_expr(e: Expr) -> Iterator[Expr]:
     """Every distinct sub-expression once, parents before children."""
+    if not e.children:
+        yield e
+        return
     seen: set[Expr] = set()
     stack = [e]
     while stack:
@@ -77,7 +80,9 @@ def walk_expr(e: Expr) -> Iterator[Expr]:
         if node not in seen:
             seen.add(node)
             yield node
-            stack.extend(reversed(node.children))
+            children = node.children
+            if children:
+                stack.extend(reversed(children))
 
 
 def variables(e: Expr) -> tuple[Var, ...]:
