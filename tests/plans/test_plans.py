@@ -1,0 +1,180 @@
+"""Plans: what they schedule computes what was meant, by interpretation and natively, on odd and on symbolic sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tests.transform.graph.graphs import BATCH, numbers, tensor
+from tilewright import ops
+from tilewright.codegen.interpret import interpret
+from tilewright.compiler import graph_passes
+from tilewright.ir.expr import const
+from tilewright.ir.graph import Graph, GraphBuilder, Value
+from tilewright.ir.parser import parse_func
+from tilewright.ir.target import Target
+from tilewright.ops.interpret import run_graph
+from tilewright.plans import plan
+from tilewright.plans.tiles import Tile, conv_tile, cycles, matmul_tile, row_limit
+from tilewright.schedule.trace import parse_trace
+from tilewright.transform.graph.fuse import fuse
+from tilewright.transform.graph.memory import is_alias
+from tilewright.transform.graph.split import split_prepare
+from tilewright.transform.loops import lower_loops
+from tilewright.transform.lower import Kernel, lower_group
+
+ZEN4 = Target.parse("znver4")
+Build = Callable[[GraphBuilder], Value]
+
+
+def graph_of(build: Build) -> Graph:
+    b = GraphBuilder("case")
+    return b.finish((build(b),))
+
+
+def conv(c: int, k: int, size: int, window: int = 3, stride: int = 1, pad: int = 1, batch: Any = 1) -> Build:
+    def build(b: GraphBuilder) -> Value:
+        x, w = b.input("x", tensor(batch, c, size, size + 1)), b.param("w", tensor(k, c, window, window))
+        y = ops.emit1(b, "conv", x, w, pads=(pad,) * 4, strides=(stride,) * 2, dilations=(1, 1), groups=1)
+        return ops.emit1(b, "relu", ops.emit1(b, "add", y, b.param("bias", tensor(1, k, 1, 1))))
+
+    return build
+
+
+def matmul(m: Any, k: int, n: int, transpose: bool = False) -> Build:
+    def build(b: GraphBuilder) -> Value:
+        x, w = b.input("x", tensor(m, k)), b.param("w", tensor(*((n, k) if transpose else (k, n))))
+        y = ops.emit1(b, "matmul", x, w, transpose_b=transpose)
+        return ops.emit1(b, "tanh", ops.emit1(b, "add", y, b.param("bias", tensor(n))))
+
+    return build
+
+
+def rows(op: str, *shape: Any, **attrs: Any) -> Build:
+    return lambda b: ops.emit1(b, op, b.input("x", tensor(*shape)), **attrs)
+
+
+def layer_norm(b: GraphBuilder) -> Value:
+    x = b.input("x", tensor(BATCH, 5, 100))
+    return ops.emit1(b, "layer_norm", x, b.param("s", tensor(100)), b.param("o", tensor(100)), axis=-1, epsilon=1e-5)
+
+
+def products(b: GraphBuilder) -> Value:
+    x, y = b.input("x", tensor(BATCH, 3, 7, 20)), b.input("y", tensor(BATCH, 3, 9, 20))
+    return ops.emit1(b, "matmul", x, y, transpose_b=True)
+
+
+CASES: dict[str, Build] = {
+    "conv full blocks": conv(16, 32, 5),
+    "conv odd channels": conv(17, 20, 4),
+    "conv image": conv(3, 20, 9, window=5, stride=2, pad=2),
+    "conv pointwise, symbolic batch": conv(16, 100, 5, window=1, pad=0, batch=BATCH),
+    "conv strided": conv(16, 16, 7, stride=2, batch=BATCH),
+    "conv one pixel": conv(16, 16, 1),
+    "matmul": matmul(15, 20, 100),
+    "matmul one row": matmul(1, 50, 130, transpose=True),
+    "matmul symbolic rows": matmul(BATCH, 17, 64, transpose=True),
+    "matmul few columns": matmul(BATCH, 64, 6),
+    "matmul one of everything": matmul(1, 1, 1),
+    "products of activations": products,
+    "softmax": rows("softmax", BATCH, 4, 37, axis=2),
+    "softmax over a middle dimension": rows("softmax", 3, 5, 40, axis=1),
+    "layer norm": layer_norm,
+    "mean of a plane": rows("reduce_mean", BATCH, 20, 6, 7, axes=(2, 3), keepdims=False),
+    "sum of everything": rows("reduce_sum", 7, 50, axes=(0, 1), keepdims=False),
+    "max over rows": rows("reduce_max", 50, 33, axes=(0,), keepdims=True),
+    "argmax": rows("argmax", BATCH, 50, axis=1, keepdims=False, select_last_index=False),
+    "transpose": rows("transpose", BATCH, 9, 33, 5, perm=(0, 3, 1, 2)),
+    "pooling": rows("max_pool", 2, 20, 9, 9, kernel=(3, 3), pads=(1, 1, 1, 1), strides=(2, 2), dilations=(1, 1)),
+    "pointwise": rows("sigmoid", BATCH, 3, 33),
+    "slice": lambda b: ops.emit1(
+        b, "reshape", ops.emit1(b, "transpose", b.input("x", tensor(4, 6)), perm=(1, 0)), shape=(const(24),)
+    ),
+}
+
+
+def kernels(graph: Graph, target: Target) -> list[Kernel]:
+    for _, function in graph_passes(target):
+        graph = function(graph)
+    split = split_prepare(graph)
+    groups = [g for part in (split.prepare, split.run) for g in fuse(part) if not is_alias(g)]
+    return [lower_group(g, f"k{i}") for i, g in enumerate(groups)]
+
+
+def arguments(kernel: Kernel, batch: int) -> list[Any]:
+    rng = np.random.default_rng(0)
+    result = []
+    for buffer in kernel.func.params:
+        shape = [batch if d is BATCH else d.value for d in buffer.shape]  # type: ignore[attr-defined]
+        result.append(rng.standard_normal(shape).astype(buffer.dtype.numpy))
+    return result
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_scheduled_and_lowered_mean_the_same(case: str) -> None:
+    for kernel in kernels(graph_of(CASES[case]), ZEN4):
+        scheduled = plan(kernel.func, ZEN4).func
+        flat = lower_loops(scheduled, ZEN4)
+        for batch in {1, 3} if BATCH in kernel.func.symbols else {1}:
+            plain, planned = arguments(kernel, batch), arguments(kernel, batch)
+            interpret(kernel.func, plain)
+            interpret(scheduled, planned)
+            lowered = [*arguments(kernel, batch)]
+            for buffer in flat.params[len(lowered) :]:
+                shape = [batch if d is BATCH else getattr(d, "value", 1) for d in buffer.shape]
+                lowered.append(np.full(shape, np.nan, buffer.dtype.numpy))
+            interpret(flat, lowered)
+            for a, b, c in zip(plain, planned, lowered, strict=False):
+                np.testing.assert_allclose(b, a, rtol=1e-4, atol=1e-4)
+                np.testing.assert_allclose(c, a, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_native_code_agrees_with_the_reference(case: str) -> None:
+    graph = graph_of(CASES[case])
+    for batch in (1, 2, 5, 8) if BATCH in graph.symbols else (1,):
+        inputs, params = numbers(graph, batch)
+        model = tw.compile((graph, params))
+        (expected,) = run_graph(graph, inputs, params).values()
+        (got,) = model.run(inputs).values()
+        assert got.shape == expected.shape and got.dtype == expected.dtype
+        scale = max(1.0, float(np.abs(expected).max(initial=0)))
+        np.testing.assert_allclose(got, expected, rtol=0, atol=2e-5 * scale)
+
+
+@pytest.mark.parametrize("case", ["conv odd channels", "matmul symbolic rows", "softmax"])
+def test_a_plan_is_a_trace_that_replays(case: str) -> None:
+    for kernel in kernels(graph_of(CASES[case]), ZEN4):
+        planned = plan(kernel.func, ZEN4)
+        trace = parse_trace(str(planned.schedule.trace))
+        assert trace == planned.schedule.trace
+        assert trace.replay(kernel.func).func == planned.func
+        assert parse_func(str(planned.func)) == planned.func
+
+
+def test_a_register_tile_has_no_condition_inside_when_sizes_are_known() -> None:
+    (kernel,) = [k for k in kernels(graph_of(conv(32, 64, 19)), ZEN4) if "conv" in k.label and "pack" not in k.label]
+    flat = str(lower_loops(plan(kernel.func, ZEN4).func, ZEN4))
+    tiles = flat[flat.index("conv[") :]
+    assert "if " not in tiles and "select(" not in tiles
+
+
+def test_tiles_fit_the_registers_and_the_work() -> None:
+    for rows_, columns in ((1, 64), (128, 768), (7, 512), (19, 128), (1024, 1024), (3, 5)):
+        for tile in (
+            matmul_tile(const(rows_), columns, 256, tensor(1).dtype, ZEN4),
+            conv_tile([const(1), const(1), const(rows_), const(rows_)], columns, ZEN4),
+        ):
+            vectors = tile.width // 16
+            assert tile.rows * vectors + vectors < ZEN4.registers
+            assert tile.width < columns + 16
+    assert cycles(Tile(8, 48), 128, 768, 768, 16) < cycles(Tile(1, 48), 128, 768, 768, 16)
+
+
+def test_rows_a_cache_way_apart_are_few() -> None:
+    assert row_limit(4096, ZEN4) == 6
+    assert row_limit(3072, ZEN4) > 14
