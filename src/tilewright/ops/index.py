@@ -1,7 +1,7 @@
 """Gathers: elements chosen by integer tensors at run time.
 
-Indices count from the end when negative. An index outside the tensor reads the nearest element: whatever the data,
-no memory outside is touched.
+Indices count from the end when negative. An index outside the tensor reads the nearest element, and one into an empty
+dimension reads zero: whatever the data, no memory outside is touched.
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ from typing import Any
 
 import numpy as np
 
+from tilewright.arith import prove
 from tilewright.ir.dtype import i64
 from tilewright.ir.expr import Expr, as_int, call, cast, const, maximum, minimum, select
 from tilewright.ir.graph import TensorType
-from tilewright.ops.dims import axis_of, dim, need, present, same_dim, show
+from tilewright.ops.dims import axis_of, dim, need, present, same_dim, scalar, show
 from tilewright.ops.registry import Attrs, OpDef, Types, register
 from tilewright.support.errors import DTypeError, ShapeError
 from tilewright.te import Tensor, compute
@@ -36,6 +37,34 @@ def wrapped(index: Expr, extent: Expr) -> Expr:
     return maximum(minimum(i, extent - 1), 0)
 
 
+def nearest(position: Expr, count: Expr, extent: Expr) -> Expr:
+    """A position below `count`, moved inside `0..extent` unless it is known to lie there."""
+    return position if prove(count <= extent) else minimum(position, extent - 1)
+
+
+def loaded(x: Tensor, at: Sequence[Expr], chosen: Sequence[Expr]) -> Expr:
+    """`x[at]`, or zero where one of the `chosen` extents is zero, so that there is nothing to choose from."""
+    value: Expr = x[tuple(at)]
+    for extent in chosen:
+        if not prove(extent > 0):
+            value = select(extent > 0, value, scalar(0, x.dtype))
+    return value
+
+
+def check_choice(indices: TensorType, chosen: Sequence[Expr]) -> None:
+    """Raises ShapeError when there are indices, but nothing that they could name."""
+    if any(as_int(extent) == 0 for extent in chosen) and as_int(indices.size) != 0:
+        raise ShapeError("indices into an empty dimension", got=indices)
+
+
+def check_within(indices: TensorType, x: TensorType, axis: int) -> None:
+    """Raises ShapeError when the indices are larger than the data on another dimension than `axis`."""
+    for k, (i, d) in enumerate(zip(indices.shape, x.shape, strict=True)):
+        a, b = as_int(i), as_int(d)
+        if k != axis and a is not None and b is not None and a > b:
+            raise ShapeError("the indices are larger than the data", expected=x, got=indices)
+
+
 def wrapped_numpy(indices: Any, extent: int) -> Any:
     i = np.asarray(indices).astype(np.int64)
     return np.clip(np.where(i < 0, i + extent, i), 0, max(extent - 1, 0))
@@ -49,6 +78,7 @@ def _gather_infer(types: Types, attrs: Attrs) -> Out:
     x, indices = present(types[0]), present(types[1])
     integer(indices)
     axis = axis_of(attrs["axis"], x.rank)
+    check_choice(indices, [x.shape[axis]])
     return (TensorType(x.dtype, (*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :])),)
 
 
@@ -59,7 +89,7 @@ def _gather_compute(inputs: Tensors, attrs: Attrs, out: Out) -> tuple[Tensor, ..
     def element(*point: Expr) -> Expr:
         middle = point[axis : axis + indices.ndim]
         at = wrapped(indices[middle], x.shape[axis])
-        return x[(*point[:axis], at, *point[axis + indices.ndim :])]
+        return loaded(x, (*point[:axis], at, *point[axis + indices.ndim :]), [x.shape[axis]])
 
     return (compute(out[0].shape, element, name="gather"),)
 
@@ -76,9 +106,11 @@ register(OpDef("gather", "injective", _gather_infer, _gather_numpy, compute=_gat
 def _gather_elements_infer(types: Types, attrs: Attrs) -> Out:
     x, indices = present(types[0]), present(types[1])
     integer(indices)
-    axis_of(attrs["axis"], x.rank)
+    axis = axis_of(attrs["axis"], x.rank)
     if indices.rank != x.rank:
         raise ShapeError("data and indices must have one rank", expected=x, got=indices)
+    check_within(indices, x, axis)
+    check_choice(indices, x.shape)
     return (TensorType(x.dtype, indices.shape),)
 
 
@@ -87,8 +119,9 @@ def _gather_elements_compute(inputs: Tensors, attrs: Attrs, out: Out) -> tuple[T
     axis = attrs["axis"] % x.ndim
 
     def element(*point: Expr) -> Expr:
-        at = wrapped(indices[point], x.shape[axis])
-        return x[(*point[:axis], at, *point[axis + 1 :])]
+        place = [nearest(p, n, d) for p, n, d in zip(point, indices.shape, x.shape, strict=True)]
+        place[axis] = wrapped(indices[point], x.shape[axis])
+        return loaded(x, place, x.shape)
 
     return (compute(out[0].shape, element, name="gather_elements"),)
 
@@ -126,6 +159,7 @@ def _gather_nd_infer(types: Types, attrs: Attrs) -> Out:
         )
     if not all(same_dim(a, b) for a, b in zip(x.shape[:batch], indices.shape[:batch], strict=True)):
         raise ShapeError("the batch dimensions differ", expected=show(x.shape[:batch]), got=show(indices.shape))
+    check_choice(indices, x.shape[batch : batch + depth])
     return (TensorType(x.dtype, (*indices.shape[:-1], *x.shape[batch + depth :])),)
 
 
@@ -137,7 +171,7 @@ def _gather_nd_compute(inputs: Tensors, attrs: Attrs, out: Out) -> tuple[Tensor,
 
     def element(*point: Expr) -> Expr:
         at = [wrapped(indices[(*point[:lead], const(k))], x.shape[batch + k]) for k in range(depth)]
-        return x[(*point[:batch], *at, *point[lead:])]
+        return loaded(x, (*point[:batch], *at, *point[lead:]), x.shape[batch : batch + depth])
 
     return (compute(out[0].shape, element, name="gather_nd"),)
 
@@ -162,6 +196,8 @@ def _one_hot_infer(types: Types, attrs: Attrs) -> Out:
     """indices, values [2] (off, on): `depth` entries along a new `axis`; indices outside -depth..depth-1 give none."""
     indices, values = present(types[0]), present(types[1])
     axis = axis_of(attrs["axis"], indices.rank + 1)
+    if values.rank != 1 or as_int(values.shape[0]) != 2:
+        raise ShapeError("the values must be two: off and on", got=values)
     return (TensorType(values.dtype, (*indices.shape[:axis], dim(attrs["depth"]), *indices.shape[axis:])),)
 
 

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from tilewright.ir.dtype import DType
-from tilewright.ir.expr import Buffer, Expr, Var, as_expr, const
+from tilewright.ir.expr import Buffer, Expr, Var, as_expr, const, is_const
 from tilewright.ir.graph import TensorType
 from tilewright.ir.loops import Allocate, For, If, Let, PrimFunc, Stmt, Store, seq
 from tilewright.ir.rewrite import fresh_name, variables
@@ -73,7 +73,7 @@ class Nest:
         self.stack.append([])
         yield
         body = self._body()
-        self.stack[-1].append(If(condition, body))
+        self.stack[-1].append(body if is_const(condition, True) else If(condition, body))
 
     @contextmanager
     def let(self, name: str, value: Expr) -> Iterator[Var]:

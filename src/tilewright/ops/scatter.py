@@ -1,21 +1,23 @@
 """Scatters: a copy of a tensor with elements replaced, or combined, at places chosen at run time.
 
 Updates happen in order, so the last of several to one place wins. Indices outside are moved to the nearest place, as
-in `ops.index`.
+in `ops.index`; updates of an empty tensor do nothing.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
+from tilewright.arith import prove
 from tilewright.ir.expr import Buffer, Expr, as_int, cast, const, maximum, minimum
 from tilewright.ir.graph import TensorType
 from tilewright.ir.loops import PrimFunc
 from tilewright.ops.dims import accumulator, axis_of, present, same_dtype, same_shape
-from tilewright.ops.index import integer, wrapped, wrapped_numpy
+from tilewright.ops.index import check_choice, check_within, integer, nearest, wrapped, wrapped_numpy
 from tilewright.ops.loopnest import Nest, buffers
 from tilewright.ops.registry import Attrs, OpDef, Types, register
 from tilewright.support.errors import ShapeError, UnsupportedError
@@ -50,19 +52,22 @@ def _combined(old: Expr, new: Expr, reduction: str) -> Expr:
     return cast(COMBINE[reduction][0](cast(old, acc), cast(new, acc)), old.dtype)
 
 
+def _some(chosen: Sequence[Expr]) -> Expr:
+    """True when there are places to choose from."""
+    return functools.reduce(lambda a, b: a & b, [d > 0 for d in chosen if not prove(d > 0)], const(True))
+
+
 # --- elements -------------------------------------------------------------------------------------------------------
 
 
 def _elements_infer(types: Types, attrs: Attrs) -> Out:
     """data, indices, updates: each update goes to its own place, but on `axis` to its index. `reduction`."""
     data, indices, updates = _check(types, attrs)
-    axis_of(attrs["axis"], data.rank)
+    axis = axis_of(attrs["axis"], data.rank)
     if indices.rank != data.rank or not same_shape(indices.shape, updates.shape):
         raise ShapeError("indices and updates must have one shape, of the data's rank", got=f"{indices}, {updates}")
-    for k, (i, d) in enumerate(zip(indices.shape, data.shape, strict=True)):
-        a, b = as_int(i), as_int(d)
-        if k != attrs["axis"] % data.rank and a is not None and b is not None and a > b:
-            raise ShapeError("the updates are larger than the data", expected=data, got=updates)
+    check_within(indices, data, axis)
+    check_choice(indices, data.shape)
     return (data,)
 
 
@@ -73,8 +78,10 @@ def _elements_loops(types: Types, attrs: Attrs, out: Out) -> PrimFunc:
     nest = Nest("scatter_elements", [data, indices, updates, y])
     _copy(nest, data, y)
     with nest.loops("i", updates.shape) as point, nest.let("at", wrapped(indices[point], data.shape[axis])) as at:
-        place = (*point[:axis], at, *point[axis + 1 :])
-        nest.store(y, place, _combined(y[place], updates[point], attrs["reduction"]))
+        near = [nearest(p, n, d) for p, n, d in zip(point, updates.shape, data.shape, strict=True)]
+        place = (*near[:axis], at, *near[axis + 1 :])
+        with nest.when(_some(data.shape)):
+            nest.store(y, place, _combined(y[place], updates[point], attrs["reduction"]))
     return nest.finish()
 
 
@@ -113,6 +120,7 @@ def _nd_infer(types: Types, attrs: Attrs) -> Out:
     expected = (*indices.shape[:-1], *data.shape[depth:])
     if not same_shape(updates.shape, expected):
         raise ShapeError("the updates do not fit the indices and the data", expected=list(expected), got=updates)
+    check_choice(indices, data.shape[:depth])
     return (data,)
 
 
@@ -126,7 +134,8 @@ def _nd_loops(types: Types, attrs: Attrs, out: Out) -> PrimFunc:
     with nest.loops("i", updates.shape) as point:
         at = [wrapped(indices[(*point[:lead], const(k))], data.shape[k]) for k in range(depth)]
         place = (*at, *point[lead:])
-        nest.store(y, place, _combined(y[place], updates[point], attrs["reduction"]))
+        with nest.when(_some(data.shape[:depth])):
+            nest.store(y, place, _combined(y[place], updates[point], attrs["reduction"]))
     return nest.finish()
 
 

@@ -149,6 +149,10 @@ class Engine:
         promised = [d for o in m.outputs for d in o.shape]
         kept = all(not isinstance(p, int) or p == d for p, d in zip(promised, outputs, strict=True))
         stated = all(t.nbytes is None or t.nbytes == s for t, s in zip(m.run_temps, sizes, strict=True))
+        if dims and not (all(0 <= s <= MAX_BYTES for s in sizes) and min(outputs, default=0) >= 0):
+            values_text = ", ".join(f"{s.name} = {d}" for s, d in zip(m.symbols, dims, strict=True))
+            what = "tensors of the model have no size, or too large a one, with these dimensions"
+            raise CallError(what, where=f"program {m.name!r}", got=values_text)
         if not (kept and stated and all(0 <= s <= MAX_BYTES for s in sizes) and min(outputs, default=0) >= 0):
             raise CompileError("tw_shapes breaks the manifest's promises", where=f"program {m.name!r}", got=str(dims))
         return sizes, outputs
