@@ -23,7 +23,8 @@ def by_expression(op: str, arrays: Sequence[np.ndarray | None], attrs: Mapping[s
     definition = ops.get(op)
     types = [None if a is None else type_of(a) for a in arrays]
     outputs = definition.infer(types, attrs)
-    results = [np.empty([int(d.value) for d in t.shape], t.dtype.numpy) for t in outputs]
+    # What nobody writes must not pass for zero.
+    results = [np.ones([int(d.value) for d in t.shape]).astype(t.dtype.numpy) for t in outputs]
     given = [a for a in arrays if a is not None]
     if definition.loops is not None:
         func = definition.loops(types, attrs, outputs)

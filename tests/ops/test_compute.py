@@ -126,6 +126,7 @@ case("reduce_max", ODD, axes=(0,), keepdims=False)
 case("reduce_max", flags(3, 4), axes=(1,), keepdims=False)
 case("reduce_sum", x(0, 3), axes=(0,), keepdims=False)
 case("reduce_max", x(0, 3), axes=(0,), keepdims=False)
+case("matmul", x(2, 0), x(0, 3))
 for name in ("argmax", "argmin"):
     case(name, np.array([[1, 3, 3, 1], [2, 2, 0, 0]], F), axis=1, keepdims=True, select_last_index=False)
     case(name, np.array([[1, 3, 3, 1], [2, 2, 0, 0]], F), axis=1, keepdims=False, select_last_index=True)

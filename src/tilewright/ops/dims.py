@@ -10,7 +10,7 @@ import numpy as np
 
 from tilewright.arith import prove_equal, simplify
 from tilewright.ir.dtype import DType, f32
-from tilewright.ir.expr import Const, Expr, as_expr, as_int, cast, const, is_const, product
+from tilewright.ir.expr import Const, Expr, Reduce, as_expr, as_int, cast, const, is_const, product
 from tilewright.ir.graph import TensorType
 from tilewright.support.errors import DTypeError, ShapeError
 from tilewright.te import Tensor, compute
@@ -152,6 +152,13 @@ def narrow(tensor: Tensor, to: DType, name: str) -> Tensor:
         return tensor
     result: Tensor = compute(tensor.shape, lambda *i: cast(tensor[i], to), name=name)
     return result
+
+
+def or_identity(body: Any) -> Any:
+    """A reduction, or its identity when it is over nothing: no step would run that could start it."""
+    if isinstance(body, Reduce) and any(is_const(extent, 0) for _, extent in body.axes):
+        return body.reducer.identity[body.index]
+    return body
 
 
 def scalar(value: Any, t: DType) -> Const:

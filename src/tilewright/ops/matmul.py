@@ -18,6 +18,7 @@ from tilewright.ops.dims import (
     labelled,
     narrow,
     need,
+    or_identity,
     present,
     same_dim,
     wide,
@@ -69,7 +70,7 @@ def _matmul_compute(inputs: Tensors, attrs: Attrs, out: Out) -> tuple[Tensor, ..
         *lead, i, j = point
         left = operand(a, lead, i, k.var, swap_a)
         right = operand(b, lead, k.var, j, swap_b)
-        return te.sum(left * right, axis=k)  # type: ignore[no-any-return]
+        return or_identity(te.sum(left * right, axis=k))  # type: ignore[no-any-return]
 
     axes = (*(f"b{d}" for d in range(len(batch))), "i", "j")
     return (narrow(te.compute(type.shape, labelled(element, axes), name="matmul"), type.dtype, "rounded"),)
@@ -148,7 +149,7 @@ def _einsum_compute(inputs: Tensors, attrs: Attrs, out: Out) -> tuple[Tensor, ..
         value = factors[0]
         for factor in factors[1:]:
             value = value * factor
-        return te.sum(value, axis=list(summed.values())) if summed else value
+        return or_identity(te.sum(value, axis=list(summed.values()))) if summed else value
 
     return (narrow(te.compute(type.shape, element, name="einsum"), type.dtype, "rounded"),)
 

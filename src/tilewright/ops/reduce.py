@@ -14,7 +14,7 @@ from tilewright import te
 from tilewright.ir.dtype import DType, boolean, i64
 from tilewright.ir.expr import Expr, call, cast, const, product, select
 from tilewright.ir.graph import TensorType
-from tilewright.ops.dims import accumulator, axes_of, axis_of, check_kind, narrow, need, present, wide
+from tilewright.ops.dims import accumulator, axes_of, axis_of, check_kind, narrow, need, or_identity, present, wide
 from tilewright.ops.registry import Attrs, OpDef, Types, register
 from tilewright.te import IterVar, Tensor
 
@@ -40,7 +40,8 @@ def reduce_stage(
     reduce_axes = {a: te.reduce_axis(x.shape[a], f"k{a}") for a in axes}
 
     def element(*point: Expr) -> Any:
-        return reducer(value(x[_full_point(point, x.ndim, reduce_axes, keepdims)]), axis=list(reduce_axes.values()))
+        element_value = value(x[_full_point(point, x.ndim, reduce_axes, keepdims)])
+        return or_identity(reducer(element_value, axis=list(reduce_axes.values())))
 
     return te.compute(reduced_shape(x.shape, axes, keepdims), element, name=name)
 

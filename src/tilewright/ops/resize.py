@@ -46,6 +46,8 @@ def _infer(types: Types, attrs: Attrs) -> Out:
     for name, known in (("mode", MODES), ("coordinates", COORDINATES), ("rounding", ROUNDINGS)):
         if attrs[name] not in known:
             raise UnsupportedError(f"the {name} {attrs[name]} of Resize is not supported")
+    if attrs["coordinates"] in _NEEDS_EXTENT and as_int(t.shape[axis]) is None:
+        raise UnsupportedError("these coordinates of Resize need a dimension that is a number", got=t.shape[axis])
     if not attrs["scale"] > 0:
         raise UnsupportedError("a scale of Resize must be positive", got=attrs["scale"])
     return (TensorType(t.dtype, (*t.shape[:axis], dim(attrs["size"]), *t.shape[axis + 1 :])),)

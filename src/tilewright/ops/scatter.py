@@ -6,14 +6,13 @@ in `ops.index`; updates of an empty tensor do nothing.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from tilewright.arith import prove
-from tilewright.ir.expr import Buffer, Expr, as_int, cast, const, maximum, minimum
+from tilewright.ir.expr import Buffer, Expr, all_of, as_int, cast, const, maximum, minimum
 from tilewright.ir.graph import TensorType
 from tilewright.ir.loops import PrimFunc
 from tilewright.ops.dims import accumulator, axis_of, present, same_dtype, same_shape
@@ -54,7 +53,7 @@ def _combined(old: Expr, new: Expr, reduction: str) -> Expr:
 
 def _some(chosen: Sequence[Expr]) -> Expr:
     """True when there are places to choose from."""
-    return functools.reduce(lambda a, b: a & b, [d > 0 for d in chosen if not prove(d > 0)], const(True))
+    return all_of(d > 0 for d in chosen if not prove(d > 0))
 
 
 # --- elements -------------------------------------------------------------------------------------------------------

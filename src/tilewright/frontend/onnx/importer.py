@@ -99,7 +99,7 @@ class _Importer:
         graph = self.model.graph
         self.builder.name = graph.name or "main"
         self.builder.taken.update(functions.defined_names(graph))
-        scope = Scope()
+        scope = Scope(opsets=self.loaded.opsets)
         self.initializers(graph, scope)
         self.inputs(graph, scope)
         self.problems.raise_if_any("the model cannot be read", where=self.loaded.label, kind=ModelError)
@@ -258,7 +258,7 @@ class _Importer:
         domain = node.domain if node is not None else ""
         return Call(
             node if node is not None else onnx.NodeProto(),
-            self.loaded.opset(domain),
+            scope.opset(domain),
             items or [],
             attributes,
             self.builder,
@@ -288,7 +288,8 @@ class _Importer:
         """Walk a function's body in place of the node."""
         if depth >= MAX_DEPTH:
             raise ModelError("functions call each other too deeply", expected=f"at most {MAX_DEPTH} levels")
-        inner = Scope(prefix=f"{call.hint}/")
+        own = {"" if o.domain == "ai.onnx" else o.domain: o.version for o in body.opset_import}
+        inner = Scope(prefix=f"{call.hint}/", opsets=self.loaded.opsets | own)
         if len(call.items) > len(body.input):
             raise ModelError("the function takes fewer inputs", expected=len(body.input), got=len(call.items))
         for name, item in zip(body.input, call.items, strict=False):
@@ -307,7 +308,7 @@ class _Importer:
             raise ModelError("graphs nest too deeply", expected=f"at most {MAX_DEPTH} levels")
 
         def walk(graph: onnx.GraphProto, inputs: Mapping[str, Item], prefix: str) -> list[Item]:
-            inner = Scope(dict(inputs), scope, f"{call.hint}/{prefix}")
+            inner = Scope(dict(inputs), scope, f"{call.hint}/{prefix}", opsets=scope.opsets)
             self.initializers(graph, inner)
             before = len(self.problems)
             self.nodes(graph.node, inner, attributes, depth + 1)

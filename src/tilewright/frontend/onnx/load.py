@@ -24,9 +24,6 @@ class Loaded:
     folder: Path | None
     opsets: dict[str, int]
 
-    def opset(self, domain: str) -> int:
-        return self.opsets.get("" if domain == "ai.onnx" else domain, 1)
-
 
 def load(model: onnx.ModelProto | bytes | str | Path) -> Loaded:
     """Parse the model and check its versions. Raises ModelError."""

@@ -83,6 +83,8 @@ class Scope:
     parent: Scope | None = None
     prefix: str = ""
     failed: set[str] = field(default_factory=set)
+    opsets: dict[str, int] = field(default_factory=dict)
+    """Versions of the operator sets, by domain; a function has its own."""
 
     def find(self, name: str) -> Item | None:
         scope: Scope | None = self
@@ -91,6 +93,9 @@ class Scope:
                 return scope.items[name]
             scope = scope.parent
         return None
+
+    def opset(self, domain: str) -> int:
+        return self.opsets.get("" if domain == "ai.onnx" else domain, 1)
 
     def has_failed(self, name: str) -> bool:
         scope: Scope | None = self

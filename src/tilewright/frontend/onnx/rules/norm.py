@@ -34,7 +34,8 @@ def batch_norm(n: Call) -> list[Value]:
     x, scale, bias, mean, var = (n.value(i) for i in range(5))
     epsilon = n.real("epsilon", 1e-5)
     momentum = n.real("momentum", 0.9)
-    n.attr("spatial")
+    if not n.integer("spatial", 1):
+        raise UnsupportedError("BatchNormalization with statistics for each element (spatial=0) is not supported")
     if n.integer("training_mode", 0):
         return _training(n, x, scale, bias, mean, var, epsilon, momentum)
     if n.outputs > 1 and any(n.node.output[1:]):
