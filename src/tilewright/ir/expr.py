@@ -383,6 +383,10 @@ class Buffer:
     scope: str = "global"
     align: int | None = None
 
+    def __hash__(self) -> int:
+        # Names identify inside a function; this is asked for with every load.
+        return hash(self.name)
+
     def __getitem__(self, indices: Any) -> Expr:
         if not isinstance(indices, tuple):
             indices = (indices,)
