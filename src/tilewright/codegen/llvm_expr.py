@@ -39,7 +39,7 @@ def evaluate(s: State, e: Expr) -> Value:
                 return s.remember(e, short)
     if not isinstance(e, Op):
         raise CompileError(f"{type(e).__name__} has no place in a lowered function")
-    natural = e.name in _DIVISIONS and _natural(s, e.args[0]) and _positive(s, e.args[1])
+    natural = e.name in _DIVISIONS and is_natural(s, e.args[0]) and _positive(s, e.args[1])
     args = [evaluate(s, a) for a in e.args]
     if natural and not any(a.vector for a in args):
         operand = s.ops.divide(e.name, e.dtype, args[0].scalar, args[1].scalar, 0, natural=True)
@@ -63,7 +63,7 @@ def variable(s: State, v: Var) -> Value:
     return found
 
 
-def _natural(s: State, e: Expr) -> bool:
+def is_natural(s: State, e: Expr) -> bool:
     """Whether an index is plainly not negative: built from loop variables and symbols without subtraction."""
     match e:
         case Const(value):
@@ -71,7 +71,7 @@ def _natural(s: State, e: Expr) -> bool:
         case Var():
             return e in s.counters or (e.lo is not None and e.lo >= 0)
         case Op("add" | "mul" | "floordiv" | "max", (a, b)) if e.dtype is i64:
-            return _natural(s, a) and _natural(s, b)
+            return is_natural(s, a) and is_natural(s, b)
         case Op("mod", (_, b)) if e.dtype is i64:
             return _positive(s, b)
     return False
@@ -84,7 +84,7 @@ def _positive(s: State, e: Expr) -> bool:
         case Var():
             return e.lo is not None and e.lo > 0
         case Op("add", (a, b)):
-            return (_positive(s, a) and _natural(s, b)) or (_natural(s, a) and _positive(s, b))
+            return (_positive(s, a) and is_natural(s, b)) or (is_natural(s, a) and _positive(s, b))
         case Op("mul", (a, b)):
             return _positive(s, a) and _positive(s, b)
     return False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tilewright.codegen.llvm_expr import evaluate
+from tilewright.codegen.llvm_expr import evaluate, is_natural
 from tilewright.codegen.llvm_intrinsic import emit_call
 from tilewright.codegen.llvm_masks import any_lane
 from tilewright.codegen.llvm_memory import buffer_offset, store, store_scalar
@@ -13,7 +13,7 @@ from tilewright.codegen.llvm_state import Pointer, State
 from tilewright.codegen.llvm_values import Lanes, Value, memory_type, register_type, widths
 from tilewright.codegen.vector import Reduction, match_reduction
 from tilewright.ir.dtype import DType, boolean, i64
-from tilewright.ir.expr import Const, Expr, Load, Var, as_int, const
+from tilewright.ir.expr import Const, Expr, Load, Var, as_int, const, maximum
 from tilewright.ir.loops import Allocate, Block, For, If, Intrinsic, Let, Seq, Stmt, Store
 from tilewright.ir.rewrite import substitute_stmt, walk
 from tilewright.schedule.intrinsics import expand
@@ -186,7 +186,7 @@ def loop(s: State, stmt: For) -> None:
     if stmt.kind == "thread":
         raise CompileError(f"no hardware index {stmt.thread!r} on a CPU", where=f"loop {stmt.var.name!r}")
     extent = as_int(s.converter.bind(stmt.extent))
-    if extent == 0:
+    if extent is not None and extent <= 0:
         return
     if extent == 1:
         with s.binding(stmt.var, 0):
@@ -211,9 +211,10 @@ def _vectorized(s: State, stmt: For, extent: int | None) -> None:
     outer = Var(f"{stmt.var.name}.vector")
     inner = Var(f"{stmt.var.name}.lane")
     body = substitute_stmt(stmt.body, {stmt.var: outer * native + inner})
-    full = stmt.extent // native
+    count = stmt.extent if is_natural(s, stmt.extent) else maximum(stmt.extent, 0)
+    full = count // native
     emit(s, For(outer, full, For(inner, const(native), body, "vectorized")))
-    rest: Expr = stmt.extent - full * native
+    rest: Expr = count - full * native
     last = Var(f"{stmt.var.name}.rest")
     body = substitute_stmt(stmt.body, {stmt.var: full * native + last})
     if extent is not None:

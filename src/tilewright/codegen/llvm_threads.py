@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from tilewright.codegen.llvm_expr import evaluate
+from tilewright.codegen.llvm_expr import evaluate, is_natural
 from tilewright.codegen.llvm_state import State
 from tilewright.codegen.llvm_stmt import emit, serial
 from tilewright.ir.expr import Var, as_int
@@ -131,7 +131,7 @@ class _Threads:
             self.run(stmt.body)
             self._barrier()
 
-        serial(s, stmt, "0", s.scalar(stmt.extent), body, positive=bool(as_int(stmt.extent)))
+        serial(s, stmt, "0", s.scalar(stmt.extent), body, positive=(as_int(stmt.extent) or 0) > 0)
 
     def _if(self, stmt: If) -> None:
         s = self.s
@@ -196,6 +196,9 @@ def _share(s: State, stmt: For) -> None:
     """The calling thread's share of a parallel loop."""
     out = s.out
     extent = s.scalar(stmt.extent)
+    if not is_natural(s, stmt.extent):
+        # An extent such as `min(n - 8*i, 8)` may be negative: no iterations.
+        extent = out.intrinsic("llvm.smax.i64", "i64", [("i64", extent), ("i64", "0")])
     split, join = out.fresh("split"), out.fresh("share")
     before = out.block
     out.branch(out.inst("icmp sgt i64 %nthreads, 1"), split, join)
