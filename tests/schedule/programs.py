@@ -158,7 +158,56 @@ def _beats(q: Any, p: Any) -> Any:
     return (q[0] > p[0]) | (te.equal(q[0], p[0]) & (q[1] < p[1]))
 
 
-PROGRAMS: tuple[Callable[[random.Random], PrimFunc], ...] = (matmul, batched, conv, softmax, pointwise, rows)
+def grouped(rng: random.Random) -> PrimFunc:
+    """A grouped convolution in integers, whose channels index by quotients, then a rescaling."""
+    groups, each, size, kernel = rng.choice([1, 2, 3]), rng.choice([1, 2]), rng.choice([4, 5]), rng.choice([1, 2])
+    x = te.placeholder((groups * 2, size), "u8", name="X")
+    w = te.placeholder((groups * each, 2, kernel), "i8", name="W")
+    wide = te.compute((groups * 2, size), lambda c, i: te.cast(x[c, i], "i32") - 1, name="Z")
+    rc, rk = te.reduce_axis(2, "rc"), te.reduce_axis(kernel, "rk")
+    t = te.compute(
+        (groups * each, size - kernel + 1),
+        lambda o, i: te.sum(wide[o // each * 2 + rc, i + rk] * te.cast(w[o, rc, rk], "i32"), [rc, rk]),
+        name="T",
+    )
+    u = te.compute(t.shape, lambda o, i: te.maximum(t[o, i], -5) * 3, name="U")
+    return te.create_prim_func([x, w, u], "grouped")
+
+
+def lookup(rng: random.Random) -> PrimFunc:
+    """Rows of a table chosen by an array, then summed: which elements are read is not known before."""
+    count, width = rng.choice([3, 5]), rng.choice([4, 6])
+    table = te.placeholder((8, width), name="A")
+    index = te.placeholder((count,), "i64", name="I")
+    scaled = te.compute((8, width), lambda i, j: table[i, j] * 2.0, name="B")
+    rows_ = te.compute((count, width), lambda i, j: scaled[te.maximum(te.minimum(index[i], 7), 0), j], name="R")
+    r = te.reduce_axis(count, "r")
+    total = te.compute((width,), lambda j: te.sum(rows_[r, j], r), name="T")
+    return te.create_prim_func([table, index, total], "lookup")
+
+
+def several_symbols(rng: random.Random) -> PrimFunc:
+    """A product whose three dimensions are symbolic, of known divisibility or not."""
+    m, n = te.var("m", hi=9), te.var("n", lo=4, hi=12, multiple=rng.choice([1, 4]))
+    k = te.var("k", lo=2, hi=6, multiple=rng.choice([1, 2]))
+    a, b = te.placeholder((m, k), name="A"), te.placeholder((k, n), name="B")
+    r = te.reduce_axis(k, "k")
+    c = te.compute((m, n), lambda i, j: te.sum(a[i, r] * b[r, j], r), name="C")
+    d = te.compute((m, n), lambda i, j: c[i, j] - 1.0, name="D")
+    return te.create_prim_func([a, b, d], "several_symbols")
+
+
+PROGRAMS: tuple[Callable[[random.Random], PrimFunc], ...] = (
+    matmul,
+    batched,
+    conv,
+    softmax,
+    pointwise,
+    rows,
+    grouped,
+    lookup,
+    several_symbols,
+)
 
 
 def random_program(rng: random.Random) -> PrimFunc:
@@ -167,12 +216,16 @@ def random_program(rng: random.Random) -> PrimFunc:
 
 def random_arrays(func: PrimFunc, rng: random.Random) -> Arrays:
     """Small whole numbers, so that sums are exact in any order; symbols get random values."""
-    values = {v: te.const(rng.randint(v.lo or 1, v.hi or 12)) for v in func.symbols}
+    values = {
+        v: te.const(v.multiple * rng.randint(-(-(v.lo or 1) // v.multiple), (v.hi or 12) // v.multiple))
+        for v in func.symbols
+    }
     generator = np.random.default_rng(rng.randrange(1 << 30))
     arrays: Arrays = {}
     for buffer in func.params:
         shape = [as_int(substitute(x, values)) or 0 for x in buffer.shape]
-        arrays[buffer.name] = generator.integers(-3, 4, shape).astype(buffer.dtype.numpy)
+        low = 0 if buffer.dtype.kind == "uint" else -3
+        arrays[buffer.name] = generator.integers(low, 4, shape).astype(buffer.dtype.numpy)
     return arrays
 
 

@@ -10,9 +10,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from tilewright.arith import bounds, prove, simplify, symbolic_bounds
-from tilewright.ir.expr import Buffer, Expr, Var, const
+from tilewright.ir.expr import Buffer, Expr, Load, Var, const
 from tilewright.ir.loops import Block, BlockIter, For, PrimFunc, Seq, Stmt, seq
-from tilewright.ir.rewrite import fresh_name, substitute, variables, walk
+from tilewright.ir.rewrite import fresh_name, substitute, variables, walk, walk_expr
 from tilewright.schedule.affine import Range, inside, intersect, outside, solve_ranges, union
 from tilewright.schedule.dependence import injective, reduce_iters_using
 from tilewright.schedule.state import (
@@ -230,6 +230,9 @@ def _range_of(index: Expr, inner: Mapping[Var, Expr], around: Mapping[Var, Expr]
     if found is None:
         return None
     low, high = found
+    if any(isinstance(n, Load) for e in found for n in walk_expr(e)):
+        # An index that is itself loaded: where it leads is not known, and it may not be loaded everywhere.
+        return None
     if any(v not in around and v.lo is None for e in found for v in variables(e)):
         return None
     return low, high
