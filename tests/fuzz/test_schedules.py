@@ -1,0 +1,18 @@
+"""Many more random schedules than `make test` tries: see `tests/schedule/test_random.py`."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from tests.schedule.test_random import CHUNK, check_chunk
+
+CASES = int(os.environ.get("TILEWRIGHT_SCHEDULE_CASES", "20000")) if os.environ.get("TILEWRIGHT_FUZZ") else 0
+FIRST = 1_000_000
+"""Seeds from here on, which `make test` does not see."""
+
+
+@pytest.mark.parametrize("first", range(FIRST, FIRST + CASES, CHUNK))
+def test_random_schedules(first: int) -> None:
+    check_chunk(range(first, min(first + CHUNK, FIRST + CASES)))
