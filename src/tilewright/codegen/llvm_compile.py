@@ -25,7 +25,7 @@ def _initialize() -> None:
             _ready = True
 
 
-def _machine(target: Target, opt: int) -> llvm.TargetMachine:
+def _machine(target: Target, opt: int, tuning: str = "") -> llvm.TargetMachine:
     """LLVM's code generator for a target: position independent code, so that any loader can place it."""
     _initialize()
     try:
@@ -33,12 +33,14 @@ def _machine(target: Target, opt: int) -> llvm.TargetMachine:
     except RuntimeError as error:
         raise TargetError(f"LLVM has no such target: {error}", where=target.triple) from None
     return found.create_target_machine(
-        cpu=target.cpu, features=target.llvm_features, opt=opt, reloc="pic", codemodel="small"
+        cpu=target.cpu, features=target.llvm_features + tuning, opt=opt, reloc="pic", codemodel="small"
     )
 
 
 def _optimized(text: str, target: Target, opt: int) -> tuple[llvm.ModuleRef, llvm.TargetMachine]:
-    machine = _machine(target, opt)
+    # LLVM's vectoriser likes scatters, which are several times slower than scalar stores on most CPUs.
+    scatters = "llvm.masked.scatter" in text
+    machine = _machine(target, opt, ",+prefer-no-scatter" if target.is_x86 and not scatters else "")
     try:
         module = llvm.parse_assembly(text, llvm.create_context())
         module.triple = target.triple
