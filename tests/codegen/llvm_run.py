@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -63,3 +64,23 @@ def run(func: PrimFunc, *arrays: np.ndarray, target: Target | None = None, threa
     """Compile and call; arrays are the parameters in order, written in place."""
     values = [symbols[v.name] for v in kernel_symbols(func)]
     call(native(func, target), arrays, values, threads)
+
+
+def call_in_threads(func: PrimFunc, arrays: Sequence[np.ndarray], symbols: Sequence[int], threads: int) -> None:
+    """Call a kernel from `threads` threads at once, with a barrier at which they wait."""
+    target = Target.host()
+    meeting = threading.Barrier(threads, timeout=30)
+    callback = _BARRIER(lambda _, count: meeting.wait() and None)
+    address = ctypes.cast(callback, ctypes.c_void_p).value
+    assert address is not None
+    kernel = Native(compile_llvm(emit_llvm(func, target), target), func.name, {"tw_barrier": address})
+    types = [ctypes.c_void_p] * len(arrays) + [ctypes.c_int64] * (len(symbols) + 2) + [ctypes.c_void_p]
+    function = ctypes.CFUNCTYPE(None, *types)(kernel.address)
+    pointers = [a.ctypes.data for a in arrays]
+    workers = [
+        threading.Thread(target=function, args=(*pointers, *symbols, tid, threads, None)) for tid in range(threads)
+    ]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()

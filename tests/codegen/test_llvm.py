@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from tests.codegen.llvm_run import call, native, run
+from tests.codegen.llvm_run import call, call_in_threads, native, run
 from tilewright.codegen.interpret import interpret
 from tilewright.codegen.llvm import compile_llvm, emit_llvm
 from tilewright.ir.dtype import ALL, DType, bf16, boolean, f16, f32, f64, i4, i8, i32, i64, u8
@@ -442,3 +442,26 @@ def test_errors_name_the_thing() -> None:
         emit_llvm(PrimFunc("f", (a,), Store(a, (i,), const(0.0))), HOST)
     with pytest.raises(CompileError, match="LLVM refused"):
         compile_llvm("define void @f() { ret i32 0 }", HOST)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_threads_meet_at_barriers(threads: int) -> None:
+    """Dependent parallel loops inside a serial loop, single statements between them, run by real threads."""
+    t, i, j, k = Var("t"), Var("i"), Var("j"), Var("k")
+    a, b, c = buffer("a", i32, n), buffer("b", i32, n), buffer("c", i32, 1)
+    zero = (const(0),)
+    step = seq(
+        [
+            For(i, n, Store(b, (i,), a[(i + 1) % n] + c[0]), "parallel"),
+            Store(c, zero, c[0] * 3 + b[n - 1]),
+            For(j, n, Store(a, (j,), b[n - 1 - j] ^ c[0]), "parallel"),
+        ]
+    )
+    tail = If(c[0] > 0, For(k, n, Store(b, (k,), a[k] + 1), "parallel"), Store(c, zero, const(7, i32)))
+    func = PrimFunc("f", (a, b, c), seq([For(t, const(6), step), tail]))
+    got = [np.arange(11, dtype=np.int32), np.zeros(11, np.int32), np.ones(1, np.int32)]
+    want = [x.copy() for x in got]
+    interpret(func, want, symbols={"n": 11})
+    call_in_threads(func, got, [11], threads)
+    for g, w in zip(got, want, strict=True):
+        np.testing.assert_array_equal(g, w)
