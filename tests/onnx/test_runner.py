@@ -32,18 +32,25 @@ def _crashes(_: object) -> None:
 
 
 def _hangs(_: object) -> None:
+    while True:
+        pass
+
+
+def _sleeps(_: object) -> None:
     time.sleep(60)
 
 
 def test_outcomes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run, "NODE_LIMIT_S", 2.0)
-    functions = (_passes, _hangs, _fails, _crashes, _skips, _passes)
+    monkeypatch.setattr(run, "NODE_LIMIT_S", 1.0)
+    monkeypatch.setattr(run, "IDLE_FACTOR", 4)
+    functions = (_passes, _hangs, _fails, _crashes, _skips, _passes, _sleeps)
     tests = [run.Test(f"t{i}{f.__name__}", "Node", "Foo", f) for i, f in enumerate(functions)]
     results = run.run_all(tests, run._Watch(), 2, lambda _: None)
-    assert [r.outcome for r in results] == ["passed", "failed", "failed", "failed", "skipped", "passed"]
+    assert [r.outcome for r in results] == ["passed", "failed", "failed", "failed", "skipped", "passed", "failed"]
     assert "hang" in results[1].reason
     assert "AssertionError" in results[2].reason
     assert "crash" in results[3].reason
+    assert "hang" in results[6].reason
     assert results[4].reason == "operator Foo is not implemented"
 
 
