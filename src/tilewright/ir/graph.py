@@ -108,6 +108,19 @@ class Node:
         return dict(self.attrs)
 
     @property
+    def symbols(self) -> tuple[Var, ...]:
+        """The symbolic dimensions that the attributes mention."""
+        found: dict[Var, None] = {}
+        stack: list[AttrValue] = [value for _, value in self.attrs]
+        while stack:
+            value = stack.pop()
+            if isinstance(value, tuple):
+                stack.extend(value)
+            elif isinstance(value, Expr):
+                found.update(dict.fromkeys(variables(value)))
+        return tuple(found)
+
+    @property
     def output(self) -> Value:
         """The only output."""
         (value,) = self.outputs

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from tilewright import ops
 from tilewright.arith import prove_equal
 from tilewright.ir.graph import Graph, Node, Value
+from tilewright.ir.rewrite import variables
 
 MAX_NODES = 48
 MAX_INPUTS = 24
@@ -169,7 +170,18 @@ class _Fuser:
             for v in n.outputs
             if v in self.outputs or any(u not in nodes for u in self.users.get(v, [])) or n is nodes[-1]
         )
-        return Group((*constants, *nodes), inputs, leaving)
+        return Group((*constants, *nodes), (*inputs, *self.carriers(nodes, (*inputs, *leaving))), leaving)
+
+    def carriers(self, nodes: list[Node], values: tuple[Value, ...]) -> tuple[Value, ...]:
+        """Inputs of the graph whose shapes give a kernel the symbols that its attributes alone mention."""
+        known = {symbol for v in values for d in v.shape for symbol in variables(d)}
+        found: list[Value] = []
+        for symbol in (s for n in nodes for s in n.symbols):
+            if symbol not in known:
+                carrier = next(v for v in self.graph.inputs if any(symbol in variables(d) for d in v.shape))
+                known.update(s for d in carrier.shape for s in variables(d))
+                found.append(carrier)
+        return tuple(found)
 
 
 def same_shape(a: Value, b: Value) -> bool:

@@ -26,7 +26,7 @@ class SplitGraph:
 def split_prepare(graph: Graph) -> SplitGraph:
     """Move every node whose inputs are all parameters, or depend on parameters alone, to `prepare`.
 
-    Nodes without any input (constants) go where they are used. What is stretched to a symbolic size stays in `run`.
+    Nodes without any input (constants) go where they are used. What depends on a symbolic size stays in `run`.
     """
     fixed: set[Value] = set(graph.params)
     free: list[Node] = []
@@ -34,11 +34,12 @@ def split_prepare(graph: Graph) -> SplitGraph:
     run: list[Node] = []
     for node in graph.nodes:
         inputs = [v for v in node.inputs if v is not None]
-        if not inputs:
+        if not inputs and not node.symbols:
             free.append(node)
         elif (
             all(v in fixed or v in _outputs(free) for v in inputs)
             and any(v in fixed for v in inputs)
+            and not node.symbols
             and all(as_int(v.type.size) is not None for v in node.outputs)
         ):
             prepare.append(node)
