@@ -44,7 +44,7 @@ layers: $(STAMP)
 	$(BIN)/lint-imports
 
 pytest: $(STAMP) $(TORCH_STAMP)
-	$(PY) -m pytest
+	$(PY) -m pytest $(PYTEST_ARGS)
 
 onnx: $(STAMP) ## ONNX's own backend tests and real models, each skip with its reason
 	$(PY) -m tests.onnx.run
