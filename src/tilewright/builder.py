@@ -33,7 +33,7 @@ from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.stages import StageSchedule
 from tilewright.schedule.state import written_buffers
 from tilewright.support.errors import CallError, CompileError, TargetError
-from tilewright.transform.loops import lower_loops, passes
+from tilewright.transform.loops import lower_loops, readable_loops
 
 _LARGEST = (1 << 31) - 1
 
@@ -101,12 +101,7 @@ class BuiltFunction(Called):
 
     @cached_property
     def _readable(self) -> PrimFunc:
-        """The same loops with exp as `exp`, not as the polynomial that code generation puts in its place."""
-        func = self.func
-        for name, run in passes(self.target):
-            if name != "expand math":
-                func = run(func)
-        return func
+        return readable_loops(self.func, self.target)
 
     def source(self, what: str = "llvm") -> str:
         """The program as text: "schedule" (blocks and loops), "loops" (flat), "c", "llvm" or "asm"."""

@@ -22,7 +22,7 @@ from tilewright.plans import Planned, plan
 from tilewright.support.cache import ObjectCache
 from tilewright.support.errors import ParseError
 from tilewright.transform.graph.memory import Workspace
-from tilewright.transform.loops import lower_loops, passes
+from tilewright.transform.loops import lower_loops, readable_loops, passes
 
 
 @cache

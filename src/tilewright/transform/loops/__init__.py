@@ -41,4 +41,12 @@ def lower_loops(func: PrimFunc, target: Target) -> PrimFunc:
     return func
 
 
-__all__ = ["lower_loops", "passes"]
+def readable_loops(func: PrimFunc, target: Target) -> PrimFunc:
+    """The same loops for readers and for C: `exp` stays `exp`, not the polynomial that takes its place."""
+    for name, run in passes(target):
+        if name != "expand math":
+            func = run(func)
+    return func
+
+
+__all__ = ["lower_loops", "passes", "readable_loops"]
