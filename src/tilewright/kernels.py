@@ -22,7 +22,7 @@ from tilewright.plans import Planned, plan
 from tilewright.support.cache import ObjectCache
 from tilewright.support.errors import ParseError
 from tilewright.transform.graph.memory import Workspace
-from tilewright.transform.loops import lower_loops, readable_loops, passes
+from tilewright.transform.loops import lower_loops, readable_loops
 
 
 @cache
@@ -70,11 +70,7 @@ class KernelTexts:
 
     def loops(self) -> str:
         """The flat loops, mathematical functions by name: their polynomials are graphs that text would unfold."""
-        func = self.planned.func
-        for name, run in passes(self.target):
-            if name != "expand math":
-                func = run(func)
-        return str(func)
+        return str(readable_loops(self.planned.func, self.target))
 
     def llvm(self) -> str:
         return emit_llvm(self.flat, self.target)
