@@ -6,18 +6,25 @@ import random
 from collections.abc import Callable
 from typing import Any
 
+from tilewright.ir.dtype import f32
 from tilewright.ir.loops import PrimFunc
 from tilewright.schedule import BlockRef, LoopRef, Schedule
+from tilewright.schedule.intrinsics import TensorIntrin, describe, register
 from tilewright.schedule.state import written_buffers
 from tilewright.support.errors import ScheduleError
+
+MATMUL = {"A": "ik", "B": "kj", "C": "ij"}
 
 
 def random_schedule(func: PrimFunc, rng: random.Random, steps: int) -> Schedule:
     """Try random primitives until `steps` were accepted (or many were refused), for some after a random plan."""
     schedule = Schedule(func, rng.randrange(1 << 30))
-    if rng.random() < 0.35:
+    start = rng.random()
+    if start < 0.35:
         random_plan(schedule, rng)
         steps //= 2
+    elif start < 0.45:
+        attempt(lambda: random_tensorized(schedule, rng))
     accepted = 0
     for _ in range(4 * steps):
         if accepted == steps:
@@ -33,6 +40,26 @@ def attempt(step: Callable[[], Any]) -> bool:
     except ScheduleError:
         return False
     return True
+
+
+DOT = register(TensorIntrin("test_dot_2x2x2", describe("dot", {"i": 2, "j": 2, "k": 2}, "k", (f32, f32, f32), MATMUL)))
+"""A small product of matrices, for which there is no instruction."""
+
+
+def random_tensorized(s: Schedule, rng: random.Random) -> None:
+    """Pad and tile a product of matrices and tensorize the tile, if there is one."""
+    block = next((b for b in s.blocks() if s.get(b).is_reduction and len(s.get(b).iters) >= 3), s.blocks()[0])
+    loops = s.loops(block)
+    if len(loops) < 3:
+        return
+    attempt(lambda: s.pad(block, [1] * (len(loops) - 3) + [2, 2, 2]))
+    *rest, i, j, k = loops
+    parts = [s.split(x, factor=2) for x in (i, j, k)]
+    inner = [p[1] for p in parts]
+    rng.shuffle(inner)
+    s.reorder(*rest, *(p[0] for p in parts), *inner)
+    s.decompose_reduction(block, parts[2][0])
+    s.tensorize(rng.choice([block, inner[0]]), DOT.name)
 
 
 def random_plan(s: Schedule, rng: random.Random) -> None:

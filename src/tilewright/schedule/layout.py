@@ -30,6 +30,7 @@ from tilewright.schedule.state import (
     block_names,
     block_path,
     conjoin,
+    intrinsics_in,
     last_block,
     loads_in,
     loops_on,
@@ -89,6 +90,8 @@ def transform_layout(
     def on_block(b: Block) -> Stmt:
         if target not in read_buffers(b) and target not in written_buffers(b):
             return b
+        if intrinsics_in(b):
+            raise refuse(func, f"{what}: block {b.name!r} is an intrinsic", hint="tensorize comes last")
         around = {it.var: it.extent for it in b.iters}
         memo: dict[Expr, Expr] = {}
 

@@ -13,6 +13,7 @@ from tilewright.schedule.state import (
     block_names,
     block_path,
     blocks_in,
+    intrinsics_in,
     last_block,
     map_blocks,
     nest,
@@ -121,6 +122,8 @@ def cache_read(
         )
     if scope not in SCOPES:
         raise refuse(func, f"cannot cache {buffer!r} in {scope!r}", expected=" or ".join(SCOPES))
+    if any(intrinsics_in(p[-1]) for p in paths.values()):
+        raise refuse(func, f"cannot cache {buffer!r} for block {block!r}: an intrinsic reads it", hint="tensorize last")
     source = readable[buffer]
     order = [b.name for b in blocks_in(func.body)]
     first = min(names, key=order.index)

@@ -22,6 +22,7 @@ from tilewright.schedule.state import (
     conjuncts,
     extents_of,
     find,
+    intrinsics_in,
     last_block,
     last_loop,
     loads_in,
@@ -132,6 +133,8 @@ def reverse_compute_at(func: PrimFunc, block: str, loop: str) -> PrimFunc:
     if block in within:
         raise refuse(func, f"{what}: it is inside this loop already")
     order = [b.name for b in blocks_in(func.body)]
+    if intrinsics_in(source):
+        raise refuse(func, f"{what}: it is an intrinsic", hint="tensorize comes last")
     made: list[tuple[Block, Buffer]] = []
     for buffer in read_buffers(source):
         for writer in writers_of(func, buffer):
@@ -206,11 +209,24 @@ def _needed(source: Block, root: Stmt, consumers: Iterable[Block], outer: Sequen
 def _read_boxes(root: Stmt, consumer: Block, buffer: Buffer, around: Mapping[Var, Expr]) -> list[Box]:
     """Where each load of `consumer` reads `buffer` in one iteration of the outer loops."""
     inner, binding = _inner_extents(root, consumer)
-    return [
-        tuple(_range_of(substitute(i, binding), inner, around) for i in load.indices)
-        for load in loads_in(consumer)
-        if load.buffer == buffer
-    ]
+
+    def box(low: Iterable[Expr], high: Iterable[Expr]) -> Box:
+        ends = zip(low, high, strict=True)
+        return tuple(_between(substitute(a, binding), substitute(b, binding), inner, around) for a, b in ends)
+
+    found = [box(load.indices, load.indices) for load in loads_in(consumer) if load.buffer == buffer]
+    for call in intrinsics_in(consumer):
+        for r in (*call.outputs, *call.inputs):
+            if r.buffer == buffer:
+                found.append(box((a for a, _ in r.ranges), (a + n - 1 for a, n in r.ranges)))
+    return found
+
+
+def _between(low: Expr, high: Expr, inner: Mapping[Var, Expr], around: Mapping[Var, Expr]) -> Range | None:
+    """The inclusive range from the least `low` to the greatest `high`."""
+    first = _range_of(low, inner, around)
+    last = first if high is low else _range_of(high, inner, around)
+    return None if first is None or last is None else (first[0], last[1])
 
 
 def _join(a: Box, b: Box) -> Box:
@@ -310,6 +326,8 @@ def _finished(
 def _written_box(root: Stmt, writer: Block, buffer: Buffer, around: Mapping[Var, Expr]) -> Box:
     inner, binding = _inner_extents(root, writer)
     stores = [s for s in stores_in(writer.body) if s.buffer == buffer]
+    if not stores:
+        return (None,) * len(buffer.shape)
     return tuple(_range_of(substitute(i, binding), inner, around) for i in stores[0].indices)
 
 

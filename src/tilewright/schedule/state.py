@@ -239,6 +239,10 @@ def loads_in(stmt: Stmt) -> tuple[Load, ...]:
     return tuple(found)
 
 
+def intrinsics_in(stmt: Stmt) -> tuple[Intrinsic, ...]:
+    return tuple(s for s in walk(stmt) if isinstance(s, Intrinsic))
+
+
 def read_buffers(stmt: Stmt) -> tuple[Buffer, ...]:
     """The buffers read inside `stmt` (those it updates included), by first appearance."""
     found: dict[Buffer, None] = {load.buffer: None for load in loads_in(stmt)}

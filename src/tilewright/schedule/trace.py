@@ -207,7 +207,10 @@ class _Parser:
             self.fail("lists are nested too deeply")
         kind, token = self.take()
         if kind == "number":
-            return float(token) if any(c in token for c in ".enf") else int(token)
+            try:
+                return float(token) if any(c in token for c in ".enf") else int(token)
+            except ValueError:  # Python reads no more than 4300 digits
+                self.fail(f"bad number {token[:40]}")
         if kind == "string":
             try:
                 return str(json.loads(token))
