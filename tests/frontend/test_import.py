@@ -326,3 +326,35 @@ def test_scans_are_unrolled() -> None:
     nodes = [helper.make_node("Scan", ["s", "x"], ["total", "partial"], num_scan_inputs=1, body=body)]
     m = model(nodes, [info("x", [5, 2])], ["total", "partial"], {"s": np.zeros(2, F)})
     compare(m, {"x": rng.standard_normal((5, 2)).astype(F)})
+
+
+def test_transposed_convolutions_of_every_kind() -> None:
+    """Most become one convolution with stride 1; all mean what the operator `conv_transpose` means."""
+    from tilewright import ops
+    from tilewright.support.errors import Error
+
+    seen: Counter[str] = Counter()
+    for _ in range(60):
+        rank, groups = int(rng.integers(1, 3)), int(rng.integers(1, 3))
+        kernel, strides = rng.integers(1, 5, rank).tolist(), rng.integers(1, 4, rank).tolist()
+        dilations = [int(rng.integers(1, 3)) if s == 1 or rng.random() < 0.3 else 1 for s in strides]
+        pads = rng.integers(0, 3, 2 * rank).tolist()
+        extra = [int(rng.integers(0, s)) for s in strides]
+        x = rng.standard_normal((2, 2 * groups, *rng.integers(2, 5, rank))).astype(F)
+        w = rng.standard_normal((2 * groups, 3, *kernel)).astype(F)
+        attrs = {"strides": strides, "dilations": dilations, "pads": pads, "output_padding": extra}
+        m = model(
+            [helper.make_node("ConvTranspose", ["x", "w"], ["y"], group=groups, **attrs)],
+            [info("x", ["n", *x.shape[1:]])],
+            ["y"],
+            {"w": w},
+        )
+        try:
+            imported = import_onnx(m)
+        except Error:
+            continue  # nothing is left of the result
+        (want,) = ops.get("conv_transpose").reference([x, w], {**attrs, "groups": groups})
+        got = run_graph(imported.graph, {"x": x}, imported.weights)["y"]
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
+        seen.update(op for op in ops_of(imported) if op.startswith("conv"))
+    assert seen["conv"] > 20 and seen["conv_transpose"] > 0

@@ -244,6 +244,21 @@ case(
     **RESIZE,
 )
 
+for mode in ("nearest", "linear", "cubic"):
+    case("resize_taps", axis=1, size=7, extent=5, scale=1.4, mode=mode, coordinates="half_pixel", dtype=f32, **RESIZE)
+case(
+    "resize_taps",
+    axis=1,
+    size=4,
+    extent=9,
+    scale=4 / 9,
+    mode="linear",
+    coordinates="asymmetric",
+    dtype=f64,
+    **RESIZE | {"antialias": True, "exclude_outside": True},
+)
+case("resample", x(2, 5, 3), ints(2, 4, lo=0, hi=5), x(2, 4), axis=1)
+
 GRID = (2 * rng.random((2, 3, 2, 2)) - 1).astype(F) * F(1.3)
 for mode in ("nearest", "linear", "cubic"):
     for padding in ("zeros", "border", "reflection"):

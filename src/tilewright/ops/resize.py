@@ -19,7 +19,7 @@ from tilewright.ir.expr import Expr, as_int, call, cast, const, maximum, minimum
 from tilewright.ir.graph import TensorType
 from tilewright.ops.dims import accumulator, axis_of, dim, need, present, scalar, static, wide
 from tilewright.ops.registry import Attrs, OpDef, Types, register
-from tilewright.support.errors import UnsupportedError
+from tilewright.support.errors import ShapeError, UnsupportedError
 from tilewright.te import Tensor
 
 Tensors = Sequence[Tensor | None]
@@ -156,7 +156,7 @@ def _compute(inputs: Tensors, attrs: Attrs, out: Out) -> tuple[Tensor, ...]:
     x, (type,) = need(inputs[0]), out
     axis = attrs["axis"] % x.ndim
     extent, n = x.shape[axis], taps(attrs)
-    simple = _integer_upsampling(attrs)
+    simple = integer_upsampling(attrs)
     if simple is not None:
         return (te.compute(type.shape, lambda *i: x[(*i[:axis], i[axis] // simple, *i[axis + 1 :])], name="resize"),)
     size = as_int(type.shape[axis])
@@ -215,7 +215,7 @@ def _outside(o: Expr, coordinate: Any, span: Expr, value: Expr, attrs: Attrs) ->
     return select((c < 0.0) | (c > span - 1.0), scalar(attrs["extrapolation"], value.dtype), value)
 
 
-def _integer_upsampling(attrs: Attrs) -> int | None:
+def integer_upsampling(attrs: Attrs) -> int | None:
     """The factor by which samples are simply repeated, if that is all there is to do."""
     factor = int(attrs["scale"])
     if attrs["mode"] != "nearest" or factor != attrs["scale"]:
@@ -255,3 +255,103 @@ def _numpy(arrays: Sequence[Any], attrs: Attrs) -> tuple[Any, ...]:
 
 
 register(OpDef("resize", "injective", _infer, _numpy, compute=_compute))
+
+
+# --- with tables ----------------------------------------------------------------------------------------------------
+#
+# Where the sizes are numbers, the taps are computed once into tables rather than at every element.
+
+
+def _taps_infer(types: Types, attrs: Attrs) -> Out:
+    """No inputs; `resize`'s attributes and `extent`, the input's size. Gives the indices [taps, size], inside the
+    input, and the weights."""
+    shape = (const(taps(attrs)), dim(attrs["size"]))
+    return TensorType(i64, shape), TensorType(attrs["dtype"], shape)
+
+
+def _taps_compute(inputs: Tensors, attrs: Attrs, out: Out) -> tuple[Tensor, ...]:
+    extent, size, n = attrs["extent"], attrs["size"], taps(attrs)
+
+    def position(o: Expr, t: Any) -> Expr:
+        found: Expr = _first_tap(_Symbolic, _place(o), attrs) + t
+        return found
+
+    def _place(o: Expr) -> Expr:
+        found: Expr = _coordinate(_Symbolic, cast(o, f64), float(extent), size, attrs)
+        return found
+
+    def weight(o: Expr, t: Any) -> Expr:
+        at = position(o, t)
+        w: Expr = _weight(_Symbolic, at - _place(o), attrs)
+        inside = _inside(_Symbolic, at, float(extent))
+        return select(inside, w, scalar(0, f64)) if attrs.get("exclude_outside") else w
+
+    def element(t: Expr, o: Expr) -> tuple[Expr, Expr]:
+        index = minimum(maximum(cast(position(o, cast(t, f64)), i64), 0), extent - 1)
+        if attrs["mode"] == "nearest":
+            return index, scalar(1, out[1].dtype)
+        w = weight(o, cast(t, f64))
+        if _normalised(attrs):
+            total = weight(o, 0.0)
+            for k in range(1, n):
+                total = total + weight(o, float(k))
+            w = w / total
+        return index, cast(w, out[1].dtype)
+
+    index, weights = te.compute(out[0].shape, element, name="taps")
+    return index, weights
+
+
+def _taps_numpy(arrays: Sequence[Any], attrs: Attrs) -> tuple[Any, ...]:
+    extent, n = attrs["extent"], taps(attrs)
+    c = _coordinate(_Numeric, np.arange(attrs["size"], dtype=np.float64), float(extent), attrs["size"], attrs)
+    positions = _first_tap(_Numeric, c, attrs)[None] + np.arange(n)[:, None]
+    weights = np.ones(positions.shape) if n == 1 else _weight(_Numeric, positions - c, attrs)
+    if n > 1 and attrs.get("exclude_outside"):
+        weights = np.where(_inside(_Numeric, positions, extent), weights, 0.0)
+    if _normalised(attrs):
+        weights = weights / weights.sum(axis=0, keepdims=True)
+    return np.clip(positions, 0, extent - 1).astype(np.int64), weights.astype(attrs["dtype"].numpy)
+
+
+register(OpDef("resize_taps", "opaque", _taps_infer, _taps_numpy, compute=_taps_compute))
+
+
+def _resample_infer(types: Types, attrs: Attrs) -> Out:
+    """x, indices [taps, size], weights [taps, size]: weighted sums of the slices of x along `axis`."""
+    x, index, weights = (present(types[k]) for k in range(3))
+    axis = axis_of(attrs["axis"], x.rank)
+    static(index.shape[0], "the number of taps")
+    if index.shape != weights.shape or index.rank != 2:
+        raise ShapeError("indices and weights must have one shape", expected=index, got=weights)
+    return (TensorType(x.dtype, (*x.shape[:axis], index.shape[1], *x.shape[axis + 1 :])),)
+
+
+def _resample_compute(inputs: Tensors, attrs: Attrs, out: Out) -> tuple[Tensor, ...]:
+    x, index, weights, (type,) = need(inputs[0]), need(inputs[1]), need(inputs[2]), out
+    axis = attrs["axis"] % x.ndim
+
+    def element(*i: Expr) -> Expr:
+        total: Expr | None = None
+        for t in range(static(index.shape[0], "the number of taps")):
+            at = minimum(maximum(index[const(t), i[axis]], 0), x.shape[axis] - 1)
+            value = cast(x[(*i[:axis], at, *i[axis + 1 :])], weights.dtype)
+            term = value * weights[const(t), i[axis]]
+            total = term if total is None else total + term
+        assert total is not None
+        return cast(total, type.dtype)
+
+    return (te.compute(type.shape, lambda *i: element(*i), name="resample"),)
+
+
+def _resample_numpy(arrays: Sequence[Any], attrs: Attrs) -> tuple[Any, ...]:
+    x, index, weights = (np.asarray(a) for a in arrays)
+    axis = attrs["axis"] % x.ndim
+    shape = [-1 if k == axis else 1 for k in range(x.ndim)]
+    index = np.clip(index, 0, x.shape[axis] - 1)
+    wide_x = x.astype(weights.dtype)
+    y = sum(np.take(wide_x, index[t], axis=axis) * weights[t].reshape(shape) for t in range(len(index)))
+    return (np.asarray(y).astype(x.dtype),)
+
+
+register(OpDef("resample", "injective", _resample_infer, _resample_numpy, compute=_resample_compute))

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 from tilewright.frontend.onnx.call import Call
 from tilewright.frontend.onnx.registry import rule
-from tilewright.ir.expr import as_int, const
+from tilewright.ir.expr import Expr, as_int, const
 from tilewright.ir.graph import Value
-from tilewright.ops.dims import dim, dims, static
+from tilewright.ops.dims import dim, dims, same_dim, static
 from tilewright.support.errors import ModelError, ShapeError
 
 
@@ -143,6 +144,9 @@ def conv_transpose(n: Call) -> Value:
     if any(len(v) != rank for v in (strides, dilations, extra)):
         raise ShapeError("strides, dilations and output_padding need one entry for each dimension", expected=rank)
     pads = _transposed_pads(n, x, kernel, strides, dilations, extra)
+    convolved = _as_convolution(n, x, w, kernel, strides, dilations, pads, extra)
+    if convolved is not None:
+        return add_bias(n, convolved, n.optional(2))
     result = n.emit(
         "conv_transpose",
         x,
@@ -164,6 +168,81 @@ def conv_transpose(n: Call) -> Value:
             value=0,
         )
     return add_bias(n, result, n.optional(2))
+
+
+def _as_convolution(
+    n: Call,
+    x: Value,
+    w: Value,
+    kernel: Sequence[int],
+    strides: Sequence[int],
+    dilations: Sequence[int],
+    pads: Sequence[int],
+    extra: Sequence[int],
+) -> Value | None:
+    """The transpose of a convolution as one convolution with stride 1; None where that does not fit.
+
+    With stride s, output element t (counted from the front of the padding) belongs to phase t mod s and sees the taps
+    r, r + s, r + 2s ... of the weight only. The s phases of each dimension become channels of one convolution with the
+    taps of each phase, mirrored, whose results are then interleaved. ("Sub-pixel convolution", Shi et al. 2016.)
+    """
+    rank, groups = len(kernel), n.integer("group", 1)
+    if any(s > 1 and d > 1 for s, d in zip(strides, dilations, strict=True)) or min(pads, default=0) < 0:
+        return None
+    if groups < 1 or not same_dim(dim(x.shape[1] // groups * groups), x.shape[1]) or x.shape[1] is not w.shape[0]:
+        return None
+    per_phase = [-(-k // s) for k, s in zip(kernel, strides, strict=True)]
+    spans = [(j - 1) * d for j, d in zip(per_phase, dilations, strict=True)]
+    # Whole blocks that the padding cuts away in front need not be computed.
+    skipped = [min(pads[k] // strides[k], spans[k]) for k in range(rank)]
+    after = [((kernel[k] - 1) * dilations[k] + extra[k] - pads[rank + k]) // strides[k] for k in range(rank)]
+    if min(after) < 0 or any(e >= max(s, 1) and e for e, s in zip(extra, strides, strict=True)):
+        return None
+    weight = _phase_weights(n, w, kernel, strides, per_phase, groups)
+    before = [span - skip for span, skip in zip(spans, skipped, strict=True)]
+    y = n.emit(
+        "conv", x, weight, strides=(1,) * rank, dilations=tuple(dilations), pads=(*before, *after), groups=groups
+    )
+    y = _interleaved(n, y, strides, groups, w.shape[1])
+    for k in range(rank):
+        size = (x.shape[2 + k] - 1) * strides[k] + (kernel[k] - 1) * dilations[k] + 1 + extra[k]
+        y = n.slice(y, 2 + k, pads[k] - skipped[k] * strides[k], dim(size - pads[k] - pads[rank + k]))
+    return y
+
+
+def _phase_weights(
+    n: Call, w: Value, kernel: Sequence[int], strides: Sequence[int], per_phase: Sequence[int], groups: int
+) -> Value:
+    """[C, F/g, k...] to [g * s... * F/g, C/g, j...]: taps by phase, mirrored."""
+    rank = len(kernel)
+    channels_in, filters = dim(w.shape[0] // groups), w.shape[1]
+    missing = [j * s - k for j, s, k in zip(per_phase, strides, kernel, strict=True)]
+    if any(missing):
+        w = n.emit("pad", w, before=dims([0] * (2 + rank)), after=dims([0, 0, *missing]), mode="constant", value=0)
+    split = [d for j, s in zip(per_phase, strides, strict=True) for d in (j, s)]
+    w = n.reshape(w, (groups, channels_in, filters, *split))
+    begin = [j - 1 if k % 2 == 0 else 0 for k, j in enumerate(split)]
+    step = [-1 if k % 2 == 0 else 1 for k in range(2 * rank)]
+    if any(begin):
+        w = n.emit("slice", w, begin=dims([0, 0, 0, *begin]), size=w.shape, step=(1, 1, 1, *step))
+    taps, phases = [3 + 2 * k for k in range(rank)], [4 + 2 * k for k in range(rank)]
+    w = n.transpose(w, (0, *phases, 2, 1, *taps))
+    return n.reshape(w, (dim(filters * (groups * math.prod(strides))), channels_in, *per_phase))
+
+
+def _interleaved(n: Call, y: Value, strides: Sequence[int], groups: int, filters: Expr) -> Value:
+    """[N, g * s... * F/g, q...] to [N, F, (q s)...]."""
+    if all(s == 1 for s in strides):
+        return y
+    rank = len(strides)
+    batch, _, *blocks = y.shape
+    y = n.reshape(y, (batch, groups, *strides, filters, *blocks))
+    order = [0, 1, 2 + rank]
+    for k in range(rank):
+        order += [3 + rank + k, 2 + k]
+    y = n.transpose(y, order)
+    whole = [dim(q * s) for q, s in zip(blocks, strides, strict=True)]
+    return n.reshape(y, (batch, dim(filters * groups), *whole))
 
 
 def _transposed_pads(
