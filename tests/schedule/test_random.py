@@ -49,3 +49,4 @@ def check_case(seed: int) -> None:
     replayed = trace.replay(func)
     assert replayed.func == schedule.func
     assert replayed.trace == trace
+    assert trace.simplified().replay(func).func == schedule.func

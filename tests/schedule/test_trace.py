@@ -67,6 +67,16 @@ def test_a_refused_primitive_leaves_no_instruction():
     assert all(i.primitive != "parallel" for i in s.trace.instructions)
 
 
+def test_simplified_drops_unused_look_ups():
+    s = tiled()
+    s.loops("D")
+    s.block("D")
+    trace = s.trace.simplified()
+    assert len(trace) == len(s.trace) - 3
+    assert trace == trace.simplified()
+    assert trace.replay(matmul(16, 16, 8)).func == s.func
+
+
 def test_copies_are_independent():
     s = tiled()
     other = s.copy()

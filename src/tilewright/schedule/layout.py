@@ -15,6 +15,7 @@ from tilewright.ir.expr import (
     Load,
     Op,
     Var,
+    as_int,
     binary,
     ceildiv,
     const,
@@ -43,6 +44,10 @@ from tilewright.schedule.state import (
     writers_of,
     written_buffers,
 )
+
+MAX_MULTIPLE = 1 << 16
+MAX_GROWTH = 64
+"""How many times larger a layout with gaps may be."""
 
 
 def transform_layout(
@@ -86,6 +91,10 @@ def transform_layout(
     new = replace(target, shape=tuple(shape))
     if target in func.params and not prove_equal(product(shape), product(target.shape)):
         raise refuse(func, f"{what}: it is a parameter and would get gaps", expected=target.size, got=new.size)
+
+    old_size, new_size = as_int(target.size), as_int(new.size)
+    if old_size is not None and new_size is not None and new_size > MAX_GROWTH * max(old_size, MAX_GROWTH):
+        raise refuse(func, f"{what}: it would have too many gaps", got=f"{new_size} elements for {old_size}")
 
     def on_block(b: Block) -> Stmt:
         if target not in read_buffers(b) and target not in written_buffers(b):
@@ -144,8 +153,8 @@ def pad(func: PrimFunc, block: str, multiples: Sequence[int]) -> tuple[PrimFunc,
     what = f"cannot pad block {block!r}"
     if len(multiples) != len(source.iters):
         raise refuse(func, f"{what}: it has {len(source.iters)} iterators, got {len(multiples)} multiples")
-    if min(multiples, default=1) < 1:
-        raise refuse(func, f"{what}: a multiple must be at least 1", got=list(multiples))
+    if not all(1 <= m <= MAX_MULTIPLE for m in multiples):
+        raise refuse(func, f"{what}: a multiple must be between 1 and {MAX_MULTIPLE}", got=list(multiples))
     extents = {
         it.var: it.extent if m == 1 else simplify(ceildiv(it.extent, m) * m)
         for it, m in zip(source.iters, multiples, strict=True)

@@ -17,6 +17,7 @@ from tilewright.schedule.state import (
     Path,
     blocks_in,
     extents_of,
+    find,
     last_loop,
     loop_path,
     loops_on,
@@ -28,6 +29,9 @@ from tilewright.schedule.state import (
 )
 
 Factor = int | Expr | None
+
+MAX_FACTOR = 1 << 31
+MAX_PARTS = 16
 
 
 def split(
@@ -196,8 +200,6 @@ def _chain(func: PrimFunc, top: Path, names: set[str]) -> list[For]:
 
 
 def _loops_between(root: Stmt, block: Block) -> tuple[For, ...]:
-    from tilewright.schedule.state import find
-
     return loops_on(find(root, lambda s: s is block) or ())
 
 
@@ -211,12 +213,15 @@ def _factor_list(
         given = factors
     else:
         given = (None, factor) if factor is not None else (nparts, None)
-    if len(given) < 2 or sum(f is None for f in given) > 1:
-        raise refuse(func, f"split of {loop!r} needs two factors or more, at most one of them None", got=list(given))
-    result = [None if f is None else as_expr(int(f) if isinstance(f, int) else f) for f in given]
+    if not 2 <= len(given) <= MAX_PARTS or sum(f is None for f in given) > 1:
+        raise refuse(
+            func, f"split of {loop!r} needs 2 to {MAX_PARTS} factors, at most one of them None", got=list(given)
+        )
+    # A number beyond an index is cut to one that is refused, not wrapped.
+    result = [None if f is None else as_expr(min(f, MAX_FACTOR + 1) if isinstance(f, int) else f) for f in given]
     for f in result:
-        if f is not None and not prove(f >= 1):
-            raise refuse(func, f"split of {loop!r}: every factor must be at least 1", got=f)
+        if f is not None and not (prove(f >= 1) and (as_int(f) or 1) <= MAX_FACTOR):
+            raise refuse(func, f"split of {loop!r}: every factor must be between 1 and {MAX_FACTOR}", got=f)
     return result
 
 

@@ -142,6 +142,8 @@ class Schedule:
         extent = self.extent(loop)
         if extent is None:
             raise refuse(self.func, f"cannot tile loop {_name(loop)!r} perfectly: its extent is not constant")
+        if not 1 <= n <= loops.MAX_PARTS:
+            raise refuse(self.func, f"cannot tile loop {_name(loop)!r} into {n} parts")
         chosen = list(decision) if decision is not None else self._perfect_tile(extent, n, max_innermost)
         total = 1
         for factor in chosen:
@@ -329,7 +331,7 @@ class Schedule:
             attributes["decision"] = self._resolve(instruction.decision)
         try:
             results = getattr(self, instruction.primitive)(*inputs, **attributes)
-        except (TypeError, AttributeError) as error:
+        except (TypeError, AttributeError, ValueError, OverflowError, RecursionError) as error:
             raise refuse(self.func, f"the arguments do not fit: {error}", where=str(instruction)) from error
         made = results if isinstance(results, tuple) else () if results is None else (results,)
         if len(made) != len(instruction.outputs):

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, NoReturn
 
@@ -98,6 +98,17 @@ class Trace:
             changed[k] = replace(changed[k], decision=new)  # type: ignore[arg-type]
         return Trace(tuple(changed))
 
+    def simplified(self) -> Trace:
+        """The same program without look-ups whose results nothing uses."""
+        used: set[Ref] = set()
+        kept: list[Instruction] = []
+        for i in reversed(self.instructions):
+            if i.primitive in LOOKUPS and used.isdisjoint(i.outputs):
+                continue
+            kept.append(i)
+            used.update(_refs((*i.inputs, *(v for _, v in i.attributes))))
+        return Trace(tuple(reversed(kept)))
+
     def replay(self, func: PrimFunc) -> Schedule:
         """Apply the instructions to `func`. Raises ScheduleError where one does not fit."""
         from tilewright.schedule.schedule import Schedule
@@ -106,6 +117,18 @@ class Trace:
         for instruction in self.instructions:
             schedule.execute(instruction)
         return schedule
+
+
+LOOKUPS = frozenset({"block", "loop", "loops"})
+"""Primitives that only name what is there."""
+
+
+def _refs(values: Iterable[Value]) -> Iterator[Ref]:
+    for v in values:
+        if isinstance(v, Ref):
+            yield v
+        elif isinstance(v, tuple):
+            yield from _refs(v)
 
 
 def value_text(v: Value) -> str:
