@@ -56,13 +56,13 @@ class _Worker:
         assert self.process.stdout is not None
         os.set_blocking(self.process.stdout.fileno(), False)
         self.seed: int | None = None
-        self.stage = "start"
+        self.stage = "new"
         self.since = time.monotonic()
         self.buffer = b""
 
     def give(self, seed: int) -> None:
         assert self.process.stdin is not None
-        self.seed, self.stage, self.since = seed, "start", time.monotonic()
+        self.seed, self.since = seed, time.monotonic()
         try:
             self.process.stdin.write(f"{seed}\n".encode())
             self.process.stdin.flush()
@@ -131,7 +131,8 @@ def run(kind: str, seeds: Iterable[int], workers: int = 2, limit: float = LIMIT_
                 retire(worker)
                 begin(None)
         for worker in list(busy.values()):
-            if worker.seed is not None and time.monotonic() - worker.since > limit:
+            patience = limit if worker.stage != "new" else limit + LIMIT_S
+            if worker.seed is not None and time.monotonic() - worker.since > patience:
                 report.failures[worker.seed] = f"no answer in {limit:.0f} s in stage {worker.stage}"
                 retire(worker)
                 begin(None)
@@ -149,7 +150,8 @@ def _note(report: Report, worker: _Worker, line: dict[str, object]) -> bool:
         report.slowest = max(report.slowest, (float(str(line["seconds"])), int(str(line["seed"]))))
     elif "failure" in line:
         report.failures[int(str(line["seed"]))] = f"{line['failure']}\n{line['detail']}"
-    else:
+    else:  # it has read the seed: what it took to start does not count
+        worker.stage, worker.since = "start", time.monotonic()
         return False
     worker.seed = None
     return True

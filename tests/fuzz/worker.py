@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import json
 import mmap
+import random
 import resource
 import sys
+import tempfile
 import time
 import traceback
 from collections.abc import Callable
@@ -22,10 +25,12 @@ from typing import Any
 import numpy as np
 
 import tilewright as tw
-from tests.fuzz import corpus, mutate
+from tests.fuzz import artifacts, corpus, mutate, texts
 from tilewright.compiler import import_model
 from tilewright.ir.dtype import BY_NAME
+from tilewright.runtime import artifact
 from tilewright.runtime.manifest import InputSpec
+from tilewright.support.errors import ArtifactError
 
 MEMORY = 3 << 30
 LARGEST = 1 << 24
@@ -67,11 +72,21 @@ def refusal(error: tw.Error) -> str:
 
 def call(model: Any, seed: int) -> str:
     """Call with hostile values in memory that ends where the process may not read."""
+    symbols = model.manifest.symbols
+    outcomes = [
+        _call(model, seed, {s.name: size * s.multiple for s in symbols}) for size in ((1, 3) if symbols else (1,))
+    ]
+    return max(outcomes, key=["compiled", "call refused: CallError", "ran"].index)
+
+
+def _call(model: Any, seed: int, dims: dict[str, int]) -> str:
     rng = np.random.default_rng(seed)
-    dims = {s.name: max(s.lo, 1) * s.multiple for s in model.manifest.symbols}
     shapes = [[dims.get(d, d) for d in spec.shape] for spec in model.inputs]
     sizes = [int(np.prod(shape, dtype=object)) * 8 for shape in shapes]
-    report = model.memory(**dims)
+    try:
+        report = model.memory(**dims)
+    except tw.Error as error:
+        return f"call {refusal(error)}"
     if max([*sizes, report.arena, report.temporary_bytes]) > LARGEST:
         return "compiled"
     arrays = [hostile(spec, shape, rng) for spec, shape in zip(model.inputs, shapes, strict=True)]
@@ -119,7 +134,69 @@ def guard(array: np.ndarray) -> np.ndarray:
     return result
 
 
-KINDS: dict[str, Callable[[int, Mark], str]] = {"onnx": run_onnx}
+def run_text(seed: int, mark: Mark) -> str:
+    """Parsers of graphs, loop programs and traces."""
+    mark("read")
+    try:
+        return texts.read_damaged(_texts(), seed)
+    except tw.Error as error:
+        return refusal(error)
+
+
+@functools.cache
+def _texts() -> Any:
+    return texts.sources()
+
+
+def run_artifact(seed: int, mark: Mark) -> str:
+    """The reader of `.tw` files: damage is found by the digests, sealed nonsense by what reads the sections."""
+    rng = random.Random(seed)
+    data = _artifact()
+    sealed = rng.random() < 0.5
+    changed = artifacts.resealed_damage(data, rng) if sealed else artifacts.damage(data, rng)
+    mark("read")
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "m.tw"
+        path.write_bytes(changed)
+        try:
+            artifact.read(path)
+        except ArtifactError as error:
+            if "m.tw" not in str(error):
+                raise AssertionError(f"the file is not named: {error}") from error
+            return "sealed, refused" if sealed else "refused"
+    if changed != data and not sealed:
+        raise AssertionError("damage is not found")
+    return "sealed, read" if sealed else "unchanged"
+
+
+@functools.cache
+def _artifact() -> bytes:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "m.tw"
+        tw.compile(import_model(corpus.corpus()["image"])).save(path)
+        return path.read_bytes()
+
+
+def run_self(seed: int, mark: Mark) -> str:
+    """What the farm must be able to see."""
+    match seed:
+        case 1:
+            ctypes.string_at(8)
+        case 2:
+            raise ZeroDivisionError
+        case 3:
+            np.ones(8 * MEMORY, np.uint8)
+        case 4:
+            time.sleep(1000)
+    return "fine"
+
+
+KINDS: dict[str, Callable[[int, Mark], str]] = {
+    "onnx": run_onnx,
+    "text": run_text,
+    "artifact": run_artifact,
+    "self": run_self,
+}
 
 
 def main(kind: str, seeds: list[int]) -> None:
