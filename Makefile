@@ -10,6 +10,8 @@ STAMP  := $(VENV)/.stamp-test
 TORCH_STAMP := $(VENV)/.stamp-torch
 
 export PYTHONPATH := src:$(PYTHONPATH)
+# Tests and benchmarks start many processes: let the first one keep the bytecode, wherever that is switched off.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: help demo test lint types layers pytest onnx bench fuzz example-matmul format clean
 
