@@ -16,7 +16,8 @@ I, J, K = Var("i"), Var("j"), Var("k")
 # Extents of many forms: a literal, a symbol, a rounded-up quotient, one that depends on another loop.
 EXTENTS: dict[Var, Expr] = {I: const(5), J: (N + 3) // 4, K: minimum(const(4), N - J * 4)}
 LEAVES: list[Expr] = [X, Y, N, M, I, J, K]
-SETTINGS = settings(max_examples=400, deadline=None, suppress_health_check=list(HealthCheck))
+EXAMPLES = max(400, settings().max_examples)
+SETTINGS = settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
 
 
 @st.composite

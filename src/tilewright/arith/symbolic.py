@@ -53,11 +53,8 @@ class Eliminator:
             low, high = ends if c > 0 else (ends[1], ends[0])
             lo = forms.add(forms.add(lo, ({atom: 1}, 0), -c), low, c)
             hi = forms.add(forms.add(hi, ({atom: 1}, 0), -c), high, c)
-        return (
-            None
-            if (low_end := self._variables(lo, -1)) is None or (high_end := self._variables(hi, 1)) is None
-            else (low_end, high_end)
-        )
+        least, most = self._variables(lo, -1), self._variables(hi, 1)
+        return None if least is None or most is None else (least, most)
 
     def _plain(self, factor: Expr) -> bool:
         return type(factor) is Var or self.free(factor)
