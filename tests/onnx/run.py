@@ -162,12 +162,14 @@ def describe(error: BaseException) -> str:
 
 
 def _work(connection: Connection, tests: list[Test], watch: _Watch) -> None:
-    """A worker: receives a test's index, sends its result."""
+    """A worker: receives a test's index, sends its result; ends with its parent."""
     quiet = os.open(os.devnull, os.O_WRONLY)
     os.dup2(quiet, 1)
     os.dup2(quiet, 2)
-    while (index := connection.recv()) is not None:
-        connection.send(run_one(tests[index], watch))
+    parent = os.getppid()
+    while os.getppid() == parent:
+        if connection.poll(5.0):
+            connection.send(run_one(tests[connection.recv()], watch))
 
 
 class _Worker:
