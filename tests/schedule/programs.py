@@ -21,6 +21,8 @@ def matmul(rng: random.Random) -> PrimFunc:
     """A product of matrices with a pointwise epilogue; the rows may be symbolic."""
     m: Any = te.var("m", hi=9) if rng.random() < 0.3 else rng.choice([4, 6, 9])
     n, k = rng.choice([4, 5, 8]), rng.choice([3, 4, 6])
+    if rng.random() < 0.2:
+        m, n = rng.choice([5, 8]), rng.choice([32, 37])
     a, b, bias = te.placeholder((m, k), name="A"), te.placeholder((k, n), name="B"), te.placeholder((n,), name="bias")
     r = te.reduce_axis(k, "k")
     c = te.compute((m, n), lambda i, j: te.sum(a[i, r] * b[r, j], r), name="C")
@@ -96,7 +98,7 @@ def softmax(rng: random.Random) -> PrimFunc:
 def pointwise(rng: random.Random) -> PrimFunc:
     """Stages that transpose, broadcast, shift, reverse strides and read several neighbours; sizes may be symbolic."""
     n: Any = te.var("n", hi=13) if rng.random() < 0.4 else rng.choice([5, 8, 13])
-    m = rng.choice([3, 4, 6])
+    m = rng.choice([3, 4, 6, 37])
     a, b = te.placeholder((n, m), name="A"), te.placeholder((m,), name="B")
     stage = te.compute((n, m), lambda i, j: a[i, j] + b[j], name="S0")
     for k in range(rng.randint(1, 3)):

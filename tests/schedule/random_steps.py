@@ -71,7 +71,7 @@ def random_plan(s: Schedule, rng: random.Random) -> None:
     outer, inner = [], []
     for loop in s.loops(last):
         if rng.random() < 0.6:
-            parts = s.split(loop, factor=rng.choice([1, 2, 3, 4, 8]))
+            parts = s.split(loop, factor=rng.choice([1, 2, 3, 4, 8, 16]))
             outer.append(parts[0])
             inner.append(parts[1])
         else:

@@ -338,8 +338,9 @@ class Schedule:
             raise refuse(self.func, f"gives {len(made)} results here", where=str(instruction))
         # The numbers of the trace are kept, whatever they are, so that a replayed trace is the same text.
         own = self._instructions[-1]
-        for old, new, value in zip(own.outputs, instruction.outputs, made, strict=True):
-            self._made.pop(old, None)
+        for old in own.outputs:
+            del self._made[old]
+        for new, value in zip(instruction.outputs, made, strict=True):
             self._made[new] = value
             self._counts[new.kind] = max(self._counts[new.kind], new.number + 1)
             if isinstance(value, Choice):
