@@ -30,7 +30,8 @@ def lower_group(group: Group, name: str) -> Kernel:
         (node,) = nodes
         types = [None if v is None else v.type for v in node.inputs]
         func = op.loops(types, node.attributes, tuple(v.type for v in node.outputs))
-        present = tuple(dict.fromkeys(v for v in node.inputs if v is not None))
+        # A value read twice is two parameters, as the function has them.
+        present = tuple(v for v in node.inputs if v is not None)
         return Kernel(
             PrimFunc(name, func.params, func.body, func.buffers, func.attrs),
             (*present, *node.outputs),
