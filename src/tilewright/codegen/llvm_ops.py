@@ -201,8 +201,8 @@ class Ops:
             plain = out.inst(f"{'udiv' if quotient else 'urem'} {ty} {a}, {b}")
             return plain if natural else out.inst(f"select {i1} {zero}, {ty} {number(0, t, width)}, {ty} {plain}")
         known = self._literal_divisor(b, width)
-        zero = minus = None
-        if known is None or known in (0, -1):
+        guarded = known is None or known in (0, -1)
+        if guarded:
             zero = out.inst(f"icmp eq {ty} {b}, {number(0, t, width)}")
             minus = out.inst(f"icmp eq {ty} {b}, {number(-1, t, width)}")
             either = out.inst(f"or {i1} {zero}, {minus}")
@@ -222,7 +222,7 @@ class Ops:
             else:
                 fixed = out.inst(f"add {ty} {rest}, {b}")
                 result = out.inst(f"select {i1} {adjust}, {ty} {fixed}, {ty} {rest}")
-        if zero is not None:
+        if guarded:
             if quotient:
                 negated = out.inst(f"sub {ty} {number(0, t, width)}, {a}")
                 result = out.inst(f"select {i1} {minus}, {ty} {negated}, {ty} {result}")
