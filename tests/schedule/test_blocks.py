@@ -251,6 +251,10 @@ REFUSALS = {
     "compute-at-decomposed": (matmul, lambda s: [s.decompose_reduction("C", "k"), s.compute_at("C", "i_1")]),
     "reverse-compute-at-unfinished": (matmul, lambda s: s.reverse_compute_at("D", "k")),
     "reverse-compute-at-halo": (lambda: chain(halo=2), lambda s: s.reverse_compute_at("C", "i")),
+    "reverse-compute-at-parallel-reduction": (
+        lambda: _columns(),
+        lambda s: [s.parallel("i"), s.reverse_compute_at("C", "i")],
+    ),
     "reverse-compute-at-itself": (chain, lambda s: s.reverse_compute_at("C", "i_1")),
     "reverse-compute-at-late-input": (lambda: softmax(random.Random(1)), lambda s: s.reverse_compute_at("O", "i_1")),
     "decompose-spatial": (chain, lambda s: s.decompose_reduction("B", "i")),
@@ -281,6 +285,14 @@ REFUSALS = {
         lambda s: s.pad("S", [1, 4]),
     ),
 }
+
+
+def _columns() -> PrimFunc:
+    """B, then the sum of its columns."""
+    a = te.placeholder((4, 6), name="A")
+    b = te.compute((4, 6), lambda i, j: a[i, j] + 1.0, name="B")
+    r = te.reduce_axis(4, "r")
+    return te.create_prim_func([a, te.compute((6,), lambda j: te.sum(b[r, j], r), name="C")], "columns")
 
 
 def _sum_of_exp() -> PrimFunc:

@@ -72,7 +72,14 @@ def check_reduction_order(
             )
 
 
-def check_independent(func: PrimFunc, loop: For, around: Sequence[For], *, reductions: bool) -> None:
+def check_kinds(func: PrimFunc, loops: Sequence[For]) -> None:
+    """Refuse a function in which one of these loops runs its iterations at the same time but must not."""
+    for loop in loops:
+        if loop.kind in ("parallel", "thread", "vectorized"):
+            check_independent(func, loop, reductions=loop.kind == "vectorized")
+
+
+def check_independent(func: PrimFunc, loop: For, *, reductions: bool) -> None:
     """Refuse a loop whose iterations may not run at the same time.
 
     `reductions`: a loop over a reduction with a known reducer (sum, product, min, max) is acceptable.
@@ -128,6 +135,12 @@ def _check_in_place(func: PrimFunc, loop: For, block: Block, word: str) -> None:
 
 
 def _check_vector_reduction(func: PrimFunc, loop: For, block: Block) -> None:
+    if any(depends_on(e, loop.var) for e in spatial_bindings(block)):
+        raise refuse(
+            func,
+            f"cannot vectorize loop {loop.var.name!r}: it drives spatial and reduction iterators of block "
+            f"{block.name!r} at once",
+        )
     if reduction_update(block) is None:
         raise refuse(
             func,

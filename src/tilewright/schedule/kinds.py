@@ -81,7 +81,7 @@ def vectorize(func: PrimFunc, loop: str) -> PrimFunc:
     for other in related:
         if other.kind == "vectorized":
             raise refuse(func, f"cannot vectorize loop {loop!r}: loop {other.var.name!r} is vectorized already")
-    check_independent(func, target, loops_on(path[:-1]), reductions=True)
+    check_independent(func, target, reductions=True)
     return _with_kind(func, loop, "vectorized")
 
 
@@ -109,7 +109,7 @@ def parallel(func: PrimFunc, loop: str) -> PrimFunc:
     for stmt in outside_blocks(target.body):
         if isinstance(stmt, For) and stmt.kind == "parallel":
             raise refuse(func, f"cannot parallelize loop {loop!r}: it contains parallel {stmt.var.name!r}")
-    check_independent(func, target, loops_on(path[:-1]), reductions=False)
+    check_independent(func, target, reductions=False)
     return _with_kind(func, loop, "parallel")
 
 
@@ -137,7 +137,7 @@ def bind(func: PrimFunc, loop: str, thread: str) -> PrimFunc:
     for other in (*loops_on(path[:-1]), *inner):
         if other.thread == thread and thread != "vthread":
             raise refuse(func, f"cannot bind loop {loop!r} to {thread!r}: loop {other.var.name!r} has it already")
-    check_independent(func, target, loops_on(path[:-1]), reductions=False)
+    check_independent(func, target, reductions=False)
     return replace_at(func, path, replace(target, kind="thread", thread=thread))
 
 

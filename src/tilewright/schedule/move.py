@@ -14,7 +14,7 @@ from tilewright.ir.expr import Buffer, Expr, Load, Var, const
 from tilewright.ir.loops import Block, BlockIter, For, PrimFunc, Seq, Stmt, seq
 from tilewright.ir.rewrite import fresh_name, substitute, variables, walk, walk_expr
 from tilewright.schedule.affine import Range, inside, intersect, outside, solve_ranges, union
-from tilewright.schedule.dependence import injective, reduce_iters_using
+from tilewright.schedule.dependence import check_kinds, injective, reduce_iters_using
 from tilewright.schedule.state import (
     block_path,
     blocks_in,
@@ -39,6 +39,7 @@ from tilewright.schedule.state import (
     writers_of,
     written_buffers,
 )
+from tilewright.support.errors import ScheduleError
 
 Box = tuple[Range | None, ...]
 """Where each index of a buffer may lie; None: anywhere in the dimension."""
@@ -123,7 +124,7 @@ def reverse_compute_at(func: PrimFunc, block: str, loop: str) -> PrimFunc:
                 block C(vi2 = i_0 * 8 + i2): C[vi2] = B[vi2] * 2
 
     Refuses when an iteration of the loop does not finish what the block reads: reductions not complete there, reads
-    beyond the iteration's part, other inputs computed later.
+    beyond the iteration's part, other inputs computed later, a reduction over iterations that run at the same time.
     """
     path = block_path(func, block)
     source = last_block(path)
@@ -173,7 +174,12 @@ def reverse_compute_at(func: PrimFunc, block: str, loop: str) -> PrimFunc:
     placed = _nest_over(source, domain, outer, taken_names(smaller), tuple(conditions))
     _require_once(func, placed, outer, what)
     body = seq((*children[: position + 1], placed, *children[position + 1 :]))
-    return replace_at(smaller, target_path, replace(target, body=body))
+    result = replace_at(smaller, target_path, replace(target, body=body))
+    try:
+        check_kinds(result, loops_on(loop_path(result, loop)))
+    except ScheduleError as error:
+        raise refuse(func, f"{what}: {error.what}") from None
+    return result
 
 
 def _require_inputs_before(func: PrimFunc, smaller: PrimFunc, source: Block, later: Sequence[Stmt], what: str) -> None:
