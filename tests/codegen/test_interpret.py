@@ -70,6 +70,14 @@ def test_flat_function_with_every_loop_kind() -> None:
     np.testing.assert_array_equal(out, data * 2)
 
 
+def test_backwards_shows_loops_that_are_not_parallel() -> None:
+    func = parse_func("func @f(A: f32[4]) { for i in 0..3 parallel { A[i + 1] = A[i] } }")
+    forwards, backwards = np.arange(4, dtype=np.float32), np.arange(4, dtype=np.float32)
+    interpret(func, [forwards])
+    interpret(func, [backwards], backwards=True)
+    assert (forwards.tolist(), backwards.tolist()) == ([0, 0, 0, 0], [0, 0, 1, 2])
+
+
 def test_zero_dimensional_and_empty() -> None:
     func = parse_func("func @f(A: f32[], B: f32[n]) { A[] = A[] + 1.0 for i in 0..n { B[i] = A[] } }")
     a, b = np.array(2.0, np.float32), np.zeros(0, np.float32)

@@ -18,6 +18,7 @@ from tilewright.ir.loops import PrimFunc
 from tilewright.ir.rewrite import substitute
 from tilewright.ir.target import Target
 from tilewright.ir.verify import verify_func
+from tilewright.plans import plan
 from tilewright.transform.loops import lower_loops, passes
 
 HOST = Target.host()
@@ -53,11 +54,31 @@ def test_native_code_agrees_on_a_type(dtype: DType) -> None:
     run_type()
 
 
-def check(program: Program) -> None:
-    expected, actual = program.fresh(), program.fresh()
+@examples(60)
+@given(programs([f32, f32, f32, i32, f64]))
+def test_planned_code_agrees(program: Program) -> None:
+    """As the compiler schedules it by default."""
+    expected, scheduled = program.fresh(), program.fresh()
     interpret(program.func, expected)
-    flat = lower_loops(program.func, HOST)
-    symbols = {v.name: program.arrays[0].shape[0] for v in program.func.symbols}
+    func = plan(program.func, HOST).func
+    verify_func(func)
+    interpret(func, scheduled, backwards=True)
+    assert_same(scheduled[-1], expected[-1], str(func))
+    compare(func, program, expected)
+
+
+def check(program: Program) -> None:
+    expected = program.fresh()
+    interpret(program.func, expected)
+    compare(program.func, program, expected)
+
+
+def compare(func: PrimFunc, program: Program, expected: list[np.ndarray]) -> None:
+    """Lower, compile and run."""
+    flat = lower_loops(func, HOST)
+    verify_func(flat)
+    actual = program.fresh()
+    symbols = {v.name: program.arrays[0].shape[0] for v in func.symbols}
     run(flat, *actual, *workspaces(flat, symbols), **symbols)
     assert_same(actual[-1], expected[-1], str(flat))
 

@@ -54,6 +54,7 @@ def interpret(
     *,
     symbols: Mapping[str, int] | None = None,
     intrinsics: Mapping[str, Reference] | None = None,
+    backwards: bool = False,
 ) -> None:
     """Run `func` on `arrays` in place.
 
@@ -68,7 +69,7 @@ def interpret(
     """
     given = _in_order(func, arrays)
     values = _bind_symbols(func, given, symbols or {})
-    machine = _Machine(func, values, intrinsics or {})
+    machine = _Machine(func, values, intrinsics or {}, backwards)
     written = machine.bind(given)
     with np.errstate(all="ignore"):
         machine.statement(func.body)()
@@ -176,9 +177,12 @@ def _elements(array: Array, kind: DType) -> list[Any]:
 class _Machine:
     """Compiles statements and expressions to closures over variables (one-element lists) and memory."""
 
-    def __init__(self, func: PrimFunc, values: Mapping[Var, int], intrinsics: Mapping[str, Reference]) -> None:
+    def __init__(
+        self, func: PrimFunc, values: Mapping[Var, int], intrinsics: Mapping[str, Reference], backwards: bool
+    ) -> None:
         self.func = func
         self.intrinsics = intrinsics
+        self.backwards = backwards
         self.cells: dict[Var, list[Any]] = {v: [value] for v, value in values.items()}
         self.fixed: set[Var] = set(values)
         self.loops: dict[Var, Expr] = {}
@@ -378,7 +382,11 @@ class _Machine:
             for cell[0] in range(extent()):
                 body()
 
-        return loop
+        def reverse() -> None:
+            for cell[0] in range(extent() - 1, -1, -1):
+                body()
+
+        return reverse if self.backwards and s.kind == "parallel" else loop
 
     def _let(self, s: Let) -> Thunk:
         value = self.expr(s.value)

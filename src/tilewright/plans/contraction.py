@@ -24,7 +24,13 @@ from tilewright.schedule.schedule import BlockRef, LoopRef, Schedule
 
 def fits(structure: Structure, target: Target) -> bool:
     """One contraction whose weights are panels: the last dimension of an operand is the panel's width."""
-    return len(structure.anchors) == 1 and panel_width(structure.anchors[0]) is not None
+    if len(structure.anchors) != 1 or panel_width(structure.anchors[0]) is None:
+        return False
+    (anchor,) = structure.anchors
+    epilogue = structure.after(anchor)
+    if any(st.block.is_reduction for st in structure.stages if st is not anchor):
+        return False
+    return not epilogue or len(epilogue[-1].spatial) == len(anchor.spatial)
 
 
 def panel_width(anchor: Stage) -> int | None:
