@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import prod
 
 from tilewright.codegen.llvm_expr import evaluate, is_natural
 from tilewright.codegen.llvm_intrinsic import emit_call
@@ -26,6 +27,10 @@ MAX_VECTORS = 16
 """Vectors that a vectorized loop is spread over; a longer one becomes a loop over vectors."""
 
 MAX_UNROLLED = 4096
+"""Iterations of an unrolled loop; a longer one stays a loop."""
+
+MAX_LEFT_TO_LLVM = 32
+"""Iterations of a plain nest that LLVM may unroll."""
 
 
 def emit(s: State, stmt: Stmt) -> None:
@@ -250,10 +255,11 @@ def serial(s: State, stmt: For, start: str, stop: str, body: Callable[[], None],
 
 
 def _metadata(s: State, stmt: For) -> str:
-    """LLVM's vectoriser and unroller keep away from loops that the schedule spread out; other loops are theirs."""
+    """LLVM's vectoriser and unroller keep away from loops that the schedule spread out. Of other loops it may unroll
+    the short ones; unrolling nests of long ones costs much time to compile and gains little."""
     explicit = s.lanes is not None or any(
         isinstance(inner, For) and inner.kind in ("vectorized", "unrolled") for inner in walk(stmt.body)
     )
-    if explicit:
-        return s.out.loop_metadata(vectorize=False, unroll=False)
-    return s.out.loop_metadata(vectorize=True, unroll=True)
+    extents = [as_int(inner.extent) for inner in walk(stmt) if isinstance(inner, For)]
+    short = prod(MAX_LEFT_TO_LLVM + 1 if n is None else n for n in extents) <= MAX_LEFT_TO_LLVM
+    return s.out.loop_metadata(vectorize=not explicit, unroll=short and not explicit)

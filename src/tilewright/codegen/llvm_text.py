@@ -100,8 +100,8 @@ class Writer:
             facts.append('!{!"llvm.loop.vectorize.enable", i1 false}')
         if not unroll:
             facts.append('!{!"llvm.loop.unroll.disable"}')
+        self.plain_loops += vectorize
         if not facts:
-            self.plain_loops += 1
             return ""
         first = len(self.metadata)
         self.metadata.append(f"!{first} = distinct !{{{', '.join([f'!{first}', *facts])}}}")
