@@ -100,11 +100,31 @@ def same_pads(
 @rule("Conv")
 def conv(n: Call) -> Value:
     x, w = n.value(0), n.value(1)
-    result = convolve(n, x, w)
-    return add_bias(n, result, n.optional(2))
+    return convolved(n, x, w, n.optional(2), window(n, x, w))
+
+
+def convolved(n: Call, x: Value, w: Value, bias: Value | None, attrs: dict[str, Any]) -> Value:
+    """A convolution and its bias. One spatial dimension becomes two, the first of extent 1, so that the schedules for
+    images serve both."""
+    if x.type.rank != 3:
+        return add_bias(n, n.emit("conv", x, w, **attrs), bias)
+    image, filters = n.reshape(x, (*x.shape[:2], 1, x.shape[2])), n.reshape(w, (*w.shape[:2], 1, w.shape[2]))
+    flat = {
+        "strides": (1, *attrs["strides"]),
+        "dilations": (1, *attrs["dilations"]),
+        "pads": (0, attrs["pads"][0], 0, attrs["pads"][1]),
+        "groups": attrs["groups"],
+    }
+    result = add_bias(n, n.emit("conv", image, filters, **flat), bias)
+    return n.reshape(result, (*result.shape[:2], result.shape[3]))
 
 
 def convolve(n: Call, x: Value, w: Value) -> Value:
+    return n.emit("conv", x, w, **window(n, x, w))
+
+
+def window(n: Call, x: Value, w: Value) -> dict[str, Any]:
+    """The attributes of our operator `conv`."""
     rank = x.type.rank - 2
     if w.type.rank != x.type.rank or rank < 1:
         raise ShapeError("input and weight of a convolution differ in rank", got=f"{x.type} and {w.type}")
@@ -113,9 +133,14 @@ def convolve(n: Call, x: Value, w: Value) -> Value:
     if len(strides) != rank or len(dilations) != rank:
         raise ShapeError("strides and dilations need one entry for each spatial dimension", expected=rank)
     pads = same_pads(n, x.shape[2:], kernel, strides, dilations)
-    return n.emit(
-        "conv", x, w, strides=tuple(strides), dilations=tuple(dilations), pads=tuple(pads), groups=n.integer("group", 1)
-    )
+    if len(pads) != 2 * rank:
+        raise ShapeError("pads needs two entries for each spatial dimension", expected=2 * rank, got=pads)
+    return {
+        "strides": tuple(strides),
+        "dilations": tuple(dilations),
+        "pads": tuple(pads),
+        "groups": n.integer("group", 1),
+    }
 
 
 def add_bias(n: Call, x: Value, bias: Value | None) -> Value:
@@ -200,9 +225,8 @@ def _as_convolution(
         return None
     weight = _phase_weights(n, w, kernel, strides, per_phase, groups)
     before = [span - skip for span, skip in zip(spans, skipped, strict=True)]
-    y = n.emit(
-        "conv", x, weight, strides=(1,) * rank, dilations=tuple(dilations), pads=(*before, *after), groups=groups
-    )
+    attrs = {"strides": (1,) * rank, "dilations": tuple(dilations), "pads": (*before, *after), "groups": groups}
+    y = convolved(n, x, weight, None, attrs)
     y = _interleaved(n, y, strides, groups, w.shape[1])
     for k in range(rank):
         size = (x.shape[2 + k] - 1) * strides[k] + (kernel[k] - 1) * dilations[k] + 1 + extra[k]
