@@ -1,0 +1,57 @@
+"""Imported models as native code: what the importer emits in unusual combinations."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+
+import tilewright as tw
+from tests.frontend.build import info, model, node
+from tilewright.frontend.onnx import import_onnx
+from tilewright.ops.interpret import run_graph
+
+rng = np.random.default_rng(0)
+F = np.float32
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])
+def test_long_sequences(kind: str) -> None:
+    """A loop, not unrolled; without initial states, so that one value is read as both of them."""
+    gates = {"LSTM": 4, "GRU": 3, "RNN": 1}[kind]
+    weights = {
+        "w": rng.standard_normal((1, gates * 5, 3)).astype(F),
+        "r": rng.standard_normal((1, gates * 5, 5)).astype(F),
+    }
+    m = model(
+        [helper.make_node(kind, ["x", "w", "r"], ["y"], hidden_size=5)], [info("x", ["t", "n", 3])], ["y"], weights
+    )
+    same(m, {"x": rng.standard_normal((40, 2, 3)).astype(F)})
+
+
+@pytest.mark.slow
+def test_transposed_and_one_dimensional_convolutions() -> None:
+    nodes = [
+        node("Conv", ["x", "k", "b"], ["c"], pads=[1, 1]),
+        node("Relu", ["c"], ["r"]),
+        node("ConvTranspose", ["r", "k"], ["y"], strides=[2], pads=[1, 1], output_padding=[1]),
+    ]
+    weights = {"k": rng.standard_normal((4, 4, 3)).astype(F), "b": rng.standard_normal(4).astype(F)}
+    same(model(nodes, [info("x", ["n", 4, 9])], ["y"], weights), {"x": rng.standard_normal((3, 4, 9)).astype(F)})
+
+
+@pytest.mark.slow
+def test_constants_as_operands_of_loops() -> None:
+    nodes = [node("ScatterND", ["x", "i", "u"], ["s"]), node("CumSum", ["s", "axis"], ["y"])]
+    weights = {"i": np.array([[1], [0]]), "u": np.arange(8, dtype=F).reshape(2, 4), "axis": np.array(1)}
+    same(model(nodes, [info("x", ["n", 4])], ["y"], weights), {"x": rng.standard_normal((3, 4)).astype(F)})
+
+
+def same(m: onnx.ModelProto, feeds: dict[str, np.ndarray]) -> None:
+    imported = import_onnx(m)
+    want = run_graph(imported.graph, feeds, imported.weights)
+    got = tw.compile(m).run(feeds)
+    for name, w in want.items():
+        np.testing.assert_allclose(got[name], w, rtol=1e-4, atol=1e-5)
