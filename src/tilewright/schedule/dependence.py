@@ -20,6 +20,7 @@ from tilewright.schedule.state import (
     depends_on,
     extents_of,
     find,
+    last_loop,
     loads_in,
     loops_on,
     read_buffers,
@@ -27,6 +28,7 @@ from tilewright.schedule.state import (
     stores_in,
     written_buffers,
 )
+from tilewright.support.errors import ScheduleError
 
 KNOWN_REDUCERS = ("add", "mul", "min", "max")
 
@@ -72,11 +74,19 @@ def check_reduction_order(
             )
 
 
-def check_kinds(func: PrimFunc, loops: Sequence[For]) -> None:
-    """Refuse a function in which one of these loops runs its iterations at the same time but must not."""
+def check_kinds(before: PrimFunc, after: PrimFunc, loops: Sequence[For], what: str) -> None:
+    """Refuse a step after which one of these loops runs iterations at the same time that must not.
+
+    A step may give a loop other blocks to run, or take away what made a buffer private to its iterations.
+    """
     for loop in loops:
-        if loop.kind in ("parallel", "thread", "vectorized"):
-            check_independent(func, loop, reductions=loop.kind == "vectorized")
+        path = find(after.body, lambda s, v=loop.var: isinstance(s, For) and s.var is v)  # type: ignore[misc]
+        if loop.kind not in ("parallel", "thread", "vectorized") or path is None:
+            continue
+        try:
+            check_independent(after, last_loop(path), reductions=loop.kind == "vectorized")
+        except ScheduleError as error:
+            raise refuse(before, f"{what}: {error.what}") from None
 
 
 def check_independent(func: PrimFunc, loop: For, *, reductions: bool) -> None:

@@ -10,12 +10,14 @@ from tilewright.ir.expr import Buffer, Expr, Load, Var, const, equal, product, s
 from tilewright.ir.loops import Block, If, Intrinsic, PrimFunc, Stmt, Store, seq
 from tilewright.ir.rewrite import map_expr, map_stmt, substitute, variables, walk
 from tilewright.schedule.affine import inside, outside, solve
+from tilewright.schedule.dependence import check_kinds
 from tilewright.schedule.state import (
     block_path,
     blocks_in,
     conjoin,
     last_block,
     loads_in,
+    loops_on,
     map_blocks,
     read_buffers,
     readers_of,
@@ -90,7 +92,9 @@ def compute_inline(func: PrimFunc, block: str) -> PrimFunc:
         memo: dict[Expr, Expr] = {}
         return map_stmt(b, lambda _: None, lambda e: map_expr(e, lambda n: on_expr(n, around), memo))
 
-    return without_buffers(smaller.with_body(map_blocks(smaller.body, on_block)), tuple(stores))
+    result = without_buffers(smaller.with_body(map_blocks(smaller.body, on_block)), tuple(stores))
+    check_kinds(func, result, loops_on(path), f"cannot inline block {block!r}")
+    return result
 
 
 def reverse_compute_inline(func: PrimFunc, block: str) -> PrimFunc:

@@ -39,7 +39,6 @@ from tilewright.schedule.state import (
     writers_of,
     written_buffers,
 )
-from tilewright.support.errors import ScheduleError
 
 Box = tuple[Range | None, ...]
 """Where each index of a buffer may lie; None: anywhere in the dimension."""
@@ -175,10 +174,7 @@ def reverse_compute_at(func: PrimFunc, block: str, loop: str) -> PrimFunc:
     _require_once(func, placed, outer, what)
     body = seq((*children[: position + 1], placed, *children[position + 1 :]))
     result = replace_at(smaller, target_path, replace(target, body=body))
-    try:
-        check_kinds(result, loops_on(loop_path(result, loop)))
-    except ScheduleError as error:
-        raise refuse(func, f"{what}: {error.what}") from None
+    check_kinds(func, result, (*loops_on(path), *outer), what)
     return result
 
 
