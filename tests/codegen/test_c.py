@@ -15,7 +15,7 @@ from tilewright import te
 from tilewright.codegen.c import emit_c
 from tilewright.codegen.interpret import interpret
 from tilewright.ir.dtype import ALL, DType, bf16, f16, f32, f64, i4, i8, i16, i32, i64, u4, u8, u16, u32, u64
-from tilewright.ir.expr import OPS
+from tilewright.ir.expr import OPS, Expr, select
 from tilewright.ir.loops import PrimFunc
 from tilewright.ir.parser import parse_func
 from tilewright.support.errors import CompileError
@@ -201,6 +201,23 @@ def check(program: Program) -> None:
     symbols = [program.arrays[0].shape[0]] if flat.symbols else []
     run_c(flat, actual, symbols)
     assert_same(actual[-1], expected[-1], "the C program")
+
+
+@needs_compiler
+def test_long_repeated_parts_are_named() -> None:
+    a = te.placeholder((8,), name="A")
+
+    def body(i: Expr) -> Expr:
+        x = a[i] * 0.25
+        for _ in range(12):
+            x = x * x - select(i < 4, x, x * x + 1.0)
+        return x
+
+    func = flattened(te.create_prim_func([a, te.compute((8,), body, name="C")], "f"))
+    text = emit_c(func)
+    assert "const bool t1 = i < 4;" in text
+    assert len(text) < 4000
+    compare(func, [np.linspace(-1, 1, 8, dtype=np.float32)])
 
 
 def test_what_has_no_c_form_is_refused() -> None:

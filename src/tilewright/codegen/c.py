@@ -16,6 +16,7 @@ from tilewright.codegen.c_helpers import MEMORY_TYPES, VALUE_TYPES, helper
 from tilewright.ir.expr import Buffer, Expr, Var, as_int
 from tilewright.ir.loops import NTHREADS, TID, Allocate, Block, For, If, Intrinsic, Let, PrimFunc, Seq, Stmt, Store
 from tilewright.ir.rewrite import buffers_in, exprs_of, loads, map_stmt, walk, walk_expr
+from tilewright.ir.sharing import computed_first
 from tilewright.schedule.intrinsics import expand
 from tilewright.support.errors import CompileError
 
@@ -49,6 +50,7 @@ class _Emitter:
         self.extents: dict[Var, Expr] = {}
         self.exprs = ExprEmitter(self.names, self.extents)
         self.lines: list[str] = []
+        self.parts = 0
         self.stored = {s.buffer for s in walk(func.body) if isinstance(s, Store)}
 
     def function(self) -> str:
@@ -138,7 +140,9 @@ class _Emitter:
                 for child in stmts:
                     self.statement(child, level)
             case Store():
+                self.compute_first(s.value, level)
                 self.line(f"{self.exprs.element(s.buffer, s.indices)} = {self.exprs.stored(s.value)};", level)
+                self.exprs.computed.clear()
             case For():
                 self.loop(s, level)
             case Let():
@@ -173,8 +177,18 @@ class _Emitter:
         self.statement(s.body, level + 1)
         self.line("}", level)
 
+    def compute_first(self, e: Expr, level: int) -> None:
+        """Name what a long expression would repeat."""
+        for part in computed_first(e):
+            text = self.exprs.text(part)
+            self.parts += 1
+            name = self.exprs.computed[part] = self.identifier(f"t{self.parts}")
+            self.line(f"const {VALUE_TYPES[part.dtype.name]} {name} = {text};", level)
+
     def let(self, s: Let, level: int) -> None:
+        self.compute_first(s.value, level)
         value = self.exprs.text(s.value)
+        self.exprs.computed.clear()
         if not self.exprs.is_index(s.value):
             self.exprs.data_variables.add(s.var)
         name = self.declare(s.var)

@@ -49,6 +49,7 @@ class ExprEmitter:
         self.names = names
         self.extents = extents
         self.data_variables: set[Var] = set()
+        self.computed: dict[Expr, str] = {}
         self.used: set[str] = set()
         self.helpers: dict[str, None] = {}
         self.headers: set[str] = {"stdint.h"}
@@ -91,6 +92,8 @@ class ExprEmitter:
         return f"{helper}({', '.join(args)})", ATOM
 
     def _emit(self, e: Expr) -> Text:
+        if e in self.computed:
+            return self.computed[e], ATOM
         match e:
             case Const():
                 return self._const(e)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import json
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -33,12 +32,11 @@ from tilewright.ir.loops import (
     Store,
 )
 from tilewright.ir.rewrite import exprs_of, walk, walk_expr
+from tilewright.ir.sharing import repeated
 from tilewright.ir.text import const_text, element_text, float_text, name_text, value_text
 
 _ATOM = 100
 _COMPARISON = 50
-_TANGLED = 24
-"""Distinct parts from which an expression is worth a look for repeated ones."""
 _LISTED_ELEMENTS = 256
 """Constant arrays of more elements print as base64 instead of a list."""
 
@@ -95,7 +93,7 @@ class _ExprPrinter:
 
     def text(self, e: Expr, least: int = 0) -> str:
         """`e`, in parentheses if it binds weaker than `least`."""
-        if self.shared is None and (parts := _repeated(e)):
+        if self.shared is None and (parts := repeated(e)):
             return self._numbered(e, parts, least)
         done = self.memo.get(e)
         if done is None:
@@ -173,22 +171,6 @@ class _ExprPrinter:
         if e.condition is not TRUE:
             text += f" if {self.text(e.condition)}"
         return text + (f" at {e.index})" if e.index else ")")
-
-
-def _repeated(e: Expr) -> frozenset[Expr]:
-    """The operators that `e` has more than once, if printing them each time would multiply the text; else nothing."""
-    distinct = list(walk_expr(e))
-    if len(distinct) < _TANGLED:
-        return frozenset()
-    limit = max(150, 3 * len(distinct))
-    stack, unfolded = [e], 0
-    while stack and unfolded <= limit:
-        unfolded += 1
-        stack.extend(stack.pop().children)
-    if unfolded <= limit:
-        return frozenset()
-    uses = Counter(child for node in distinct for child in node.children)
-    return frozenset(node for node, count in uses.items() if count > 1 and isinstance(node, Op))
 
 
 class _StmtPrinter:

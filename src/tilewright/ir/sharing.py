@@ -1,0 +1,49 @@
+"""Which parts an expression has more than once: expressions are graphs, texts are trees."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from tilewright.ir.expr import Expr, Op
+from tilewright.ir.rewrite import walk_expr
+
+_FEW = 24
+"""Distinct parts up to which nobody minds repetition."""
+_LONG = 150
+"""Parts of an expression written as a tree up to which it is not long."""
+
+
+def repeated(e: Expr) -> frozenset[Expr]:
+    """The operators that `e` has more than once, if writing them each time would multiply a long text; else nothing."""
+    distinct = list(walk_expr(e))
+    if len(distinct) < _FEW:
+        return frozenset()
+    limit = max(_LONG, 3 * len(distinct))
+    stack, unfolded = [e], 0
+    while stack and unfolded <= limit:
+        unfolded += 1
+        stack.extend(stack.pop().children)
+    if unfolded <= limit:
+        return frozenset()
+    uses = Counter(child for node in distinct for child in node.children)
+    return frozenset(node for node, count in uses.items() if count > 1 and isinstance(node, Op))
+
+
+def computed_first(e: Expr) -> tuple[Expr, ...]:
+    """The repeated parts of `e` that are always evaluated (not only where a `select`, `and` or `or` chooses), each
+    after those that it contains: what may be computed before `e`."""
+    parts = repeated(e)
+    order: dict[Expr, None] = {}
+    seen: set[Expr] = set()
+    stack = [(e, False)] if parts else []
+    while stack:
+        node, done = stack.pop()
+        if done:
+            if node in parts:
+                order[node] = None
+        elif node not in seen:
+            seen.add(node)
+            stack.append((node, True))
+            lazy = isinstance(node, Op) and node.name in ("select", "and", "or")
+            stack.extend((child, False) for child in (node.children[:1] if lazy else node.children))
+    return tuple(order)
