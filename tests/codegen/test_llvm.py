@@ -465,3 +465,16 @@ def test_threads_meet_at_barriers(threads: int) -> None:
     call_in_threads(func, got, [11], threads)
     for g, w in zip(got, want, strict=True):
         np.testing.assert_array_equal(g, w)
+
+
+def test_unrolling_has_a_limit() -> None:
+    i, j, k = Var("i"), Var("j"), Var("k")
+    a = buffer("a", f32, 16, 16, 16)
+    nest: Stmt = Store(a, (i, j, k), cast(i * 256 + j * 16 + k, f32))
+    for var in (k, j, i):
+        nest = For(var, const(16), nest, "unrolled")
+    func = PrimFunc("f", (a,), nest)
+    assert emit_llvm(func, HOST).count("store ") == 256
+    data = np.zeros((16, 16, 16), "f")
+    run(func, data)
+    np.testing.assert_array_equal(data.ravel(), np.arange(16**3))

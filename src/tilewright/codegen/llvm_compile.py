@@ -12,6 +12,9 @@ from tilewright.support.errors import CompileError, TargetError
 EXPLICIT = "; every loop is explicit"
 """First line of text whose loops and accumulators are spelled out: a few of LLVM's passes are enough for it."""
 
+MAX_LINES = 4000
+"""Longer text gets those few passes too: some of the others take time that grows with the square of a block's length."""
+
 _lock = threading.Lock()
 _ready = False
 
@@ -52,7 +55,7 @@ def _optimized(text: str, target: Target, opt: int) -> tuple[llvm.ModuleRef, llv
     options.slp_vectorization = False
     options.loop_vectorization = True
     builder = llvm.create_pass_builder(machine, options)
-    if opt and text.startswith(EXPLICIT):
+    if opt and (text.startswith(EXPLICIT) or text.count("\n") > MAX_LINES):
         _run_few_passes(module, builder)
     else:
         builder.getModulePassManager().run(module, builder)
@@ -66,7 +69,6 @@ def _run_few_passes(module: llvm.ModuleRef, builder: llvm.PassBuilder) -> None:
     passes.add_sroa_pass()
     passes.add_new_gvn_pass()
     passes.add_instruction_combine_pass()
-    passes.add_dead_store_elimination_pass()
     passes.add_simplify_cfg_pass()
     for function in module.functions:
         if not function.is_declaration:

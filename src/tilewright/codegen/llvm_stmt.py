@@ -26,8 +26,8 @@ MAX_STACK = 1 << 20
 MAX_VECTORS = 16
 """Vectors that a vectorized loop is spread over; a longer one becomes a loop over vectors."""
 
-MAX_UNROLLED = 4096
-"""Iterations of an unrolled loop; a longer one stays a loop."""
+MAX_UNROLLED = 1024
+"""Copies that a nest of unrolled loops may make of its body; beyond that the outer loops stay loops."""
 
 MAX_LEFT_TO_LLVM = 32
 """Iterations of a plain nest that LLVM may unroll."""
@@ -196,7 +196,7 @@ def loop(s: State, stmt: For) -> None:
     if extent == 1:
         with s.binding(stmt.var, 0):
             emit(s, stmt.body)
-    elif stmt.kind == "unrolled" and extent is not None and extent <= MAX_UNROLLED:
+    elif stmt.kind == "unrolled" and extent is not None and _copies(stmt) <= MAX_UNROLLED:
         for i in range(extent):
             with s.binding(stmt.var, i):
                 emit(s, stmt.body)
@@ -204,6 +204,14 @@ def loop(s: State, stmt: For) -> None:
         _vectorized(s, stmt, extent)
     else:
         serial(s, stmt, "0", s.scalar(stmt.extent), lambda: emit(s, stmt.body), positive=extent is not None)
+
+
+def _copies(stmt: Stmt) -> int:
+    """How often the innermost statements of a nest of unrolled loops are written."""
+    inner = max((_copies(c) for c in stmt.children), default=1)
+    if isinstance(stmt, For) and stmt.kind == "unrolled":
+        return inner * (as_int(stmt.extent) or 1)
+    return inner
 
 
 def _vectorized(s: State, stmt: For, extent: int | None) -> None:
