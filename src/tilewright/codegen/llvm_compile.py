@@ -13,7 +13,7 @@ EXPLICIT = "; every loop is explicit"
 """First line of text whose loops and accumulators are spelled out: a few of LLVM's passes are enough for it."""
 
 MAX_LINES = 4000
-"""Longer text gets those few passes too: some of the others take time that grows with the square of a block's length."""
+"""Longer text gets those few passes too: of the others some take time that is quadratic in the length of a block."""
 
 _lock = threading.Lock()
 _ready = False
