@@ -478,3 +478,21 @@ def test_unrolling_has_a_limit() -> None:
     data = np.zeros((16, 16, 16), "f")
     run(func, data)
     np.testing.assert_array_equal(data.ravel(), np.arange(16**3))
+
+
+@pytest.mark.parametrize("divisor", [1, 2, 3, 7, 16, 29, 1000])
+def test_lanes_divided_by_constants(divisor: int) -> None:
+    """Quotients and remainders of fused indices, below zero too, as data and as addresses."""
+    i, v = Var("i"), Var("v")
+    a, q, r = buffer("a", i32, 1000), buffer("q", i64, 9, 19), buffer("r", i32, 9, 19)
+    fused = i * 19 + v * 3 - 40
+    body = seq(
+        [
+            Store(q, (i, v), fused // divisor * 1000 + fused % divisor),
+            Store(r, (i, v), a[(i * 19 + v) // divisor] + a[(i * 19 + v) % divisor]),
+        ]
+    )
+    func = PrimFunc("f", (a, q, r), loop("i", 9, For(v, const(19), body, "vectorized")))
+    check(func, [values(i32, 1000), np.zeros((9, 19), np.int64), np.zeros((9, 19), np.int32)])
+    text = emit_llvm(func, HOST)
+    assert "x i64> %" not in "".join(line for line in text.splitlines() if "div " in line or "rem " in line)

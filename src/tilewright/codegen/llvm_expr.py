@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from tilewright.codegen.llvm_divide import divide_lanes
 from tilewright.codegen.llvm_masks import any_lane, compare_lanes, is_comparison
 from tilewright.codegen.llvm_memory import load
 from tilewright.codegen.llvm_state import State
@@ -37,6 +38,10 @@ def evaluate(s: State, e: Expr) -> Value:
             short = compare_lanes(s, name, a, b)
             if short is not None:
                 return s.remember(e, short)
+        case Op("floordiv" | "mod" as name, (a, Const(divisor))) if a.dtype is i64 and s.varies(e):
+            quick = divide_lanes(s, name, a, int(divisor))
+            if quick is not None:
+                return s.remember(e, quick)
     if not isinstance(e, Op):
         raise CompileError(f"{type(e).__name__} has no place in a lowered function")
     natural = e.name in _DIVISIONS and is_natural(s, e.args[0]) and _positive(s, e.args[1])
