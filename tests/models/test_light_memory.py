@@ -1,0 +1,26 @@
+"""The light real models: the arena of a call against its lower bound, planned without making machine code."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks import light_models
+from tilewright import kernels
+from tilewright.compiler import compile_graph, import_model
+from tilewright.ir.target import Target
+from tilewright.runtime.arena import plan
+from tilewright.runtime.engine import temp_intervals
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", light_models.names())
+def test_arena_is_near_its_lower_bound(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TILEWRIGHT_CACHE", "0")  # kernels without code must not be kept
+    monkeypatch.setattr(kernels, "emit_llvm", lambda *_: "")
+    monkeypatch.setattr(kernels, "compile_llvm", lambda *_: b"")
+    graph, weights = import_model(str(light_models.load(name).path))
+    manifest = compile_graph(graph, weights, Target.host()).manifest
+    sizes = [t.nbytes for t in manifest.run_temps]
+    assert sizes and None not in sizes
+    placed = plan(temp_intervals(manifest.run_temps, [s or 0 for s in sizes], threads=1))
+    assert placed.live <= placed.arena <= 1.10 * placed.live
