@@ -30,16 +30,17 @@ from tilewright.transform.loops.copies import copy_fresh
 
 def lower_blocks(func: PrimFunc) -> PrimFunc:
     """The function without blocks."""
-    return func.with_body(_Lowering(names_of(func)).statement(func.body))
+    return func.with_body(_Lowering(names_of(func), frozenset(func.symbols)).statement(func.body))
 
 
 class _Lowering:
     """One walk. `placed` names the blocks whose init stands in front of a loop already."""
 
-    __slots__ = ("placed", "taken")
+    __slots__ = ("placed", "symbols", "taken")
 
-    def __init__(self, taken: set[str]) -> None:
+    def __init__(self, taken: set[str], symbols: frozenset[Var]) -> None:
         self.taken = taken
+        self.symbols = symbols
         self.placed: set[str] = set()
 
     def statement(self, s: Stmt) -> Stmt:
@@ -66,8 +67,10 @@ class _Lowering:
         """The init of `block` with its spatial loops, to stand in front of `loop`; None if it cannot."""
         if block.init is None or block.name in self.placed:
             return None
-        driving = {v for it in block.iters if it.kind == "reduce" for v in variables(it.binding)}
-        spatial = {v for it in block.iters if it.kind == "spatial" for v in variables(it.binding)}
+        driving, spatial = (
+            {v for it in block.iters if it.kind == kind for v in variables(it.binding)} - self.symbols
+            for kind in ("reduce", "spatial")
+        )
         if loop.var not in driving or driving & spatial:
             return None
         path = _path(loop.body, block)
