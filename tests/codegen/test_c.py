@@ -252,6 +252,17 @@ def test_names_that_c_knows() -> None:
     assert compile_c(emit_c(func)).main_
 
 
+@needs_compiler
+def test_names_like_our_helpers() -> None:
+    func = parse_func(
+        "func @round_f16(min_f32: f32[mod_1], f32_to_i8: i8[mod_1], to_x: f16[mod_1])"
+        " { for min_2 in 0..mod_1 { f32_to_i8[min_2] = i8(min(min_f32[min_2], f32(to_x[min_2 % 2]))) } }"
+    )
+    text = emit_c(func)
+    assert "int64_t mod_1" in text
+    assert compile_c(text).round_f16_
+
+
 def test_tensor_expression_example() -> None:
     n = te.var("n")
     a, b = te.placeholder((n,), name="A"), te.placeholder((n,), name="B")

@@ -17,6 +17,7 @@ from tilewright.ir.expr import Buffer, Expr, Var, as_int
 from tilewright.ir.loops import NTHREADS, TID, Allocate, Block, For, If, Intrinsic, Let, PrimFunc, Seq, Stmt, Store
 from tilewright.ir.rewrite import buffers_in, exprs_of, loads, map_stmt, walk, walk_expr
 from tilewright.ir.sharing import computed_first
+from tilewright.ir.text import DTYPE
 from tilewright.schedule.intrinsics import expand
 from tilewright.support.errors import CompileError
 
@@ -24,10 +25,8 @@ STACK_BYTES = 64 * 1024
 """Buffers larger than this (or of symbolic size) are taken from the heap."""
 
 _LINE = 100
-_HELPER_NAME = re.compile(
-    r"(floordiv|mod|truncdiv|truncmod|udiv|umod|shl|shr|min|max|abs|sigmoid|wrap|round|to|bits)_\w+"
-    r"|b?f\d+_to_\w+"
-)
+_HELPER_NAME = re.compile(rf"([a-z]+_)?({DTYPE})(_to_({DTYPE}))?")
+"""What functions of ours may be called: `min_f32`, `f32_to_i8`, `bits_f32_to_i32`."""
 _RESERVED = MATH_NAMES.union(
     "auto break case char const continue default do double else enum extern float for goto if inline int long "
     "register restrict return short signed sizeof static struct switch typedef union unsigned void volatile while "
