@@ -13,7 +13,7 @@ export PYTHONPATH := src:$(PYTHONPATH)
 # Tests and benchmarks start many processes: let the first one keep the bytecode, wherever that is switched off.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo test lint types layers pytest onnx bench fuzz example-matmul format clean
+.PHONY: help demo test lint types layers pytest torch onnx bench fuzz example-matmul format clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -45,8 +45,12 @@ types: $(STAMP)
 layers: $(STAMP)
 	$(BIN)/lint-imports
 
-pytest: $(STAMP) $(TORCH_STAMP)
+pytest: $(STAMP)
 	$(PY) -m pytest $(PYTEST_ARGS)
+
+torch: $(STAMP) $(TORCH_STAMP) ## what needs PyTorch: its tensors in and out, its exporters' models
+	$(PY) -m pytest tests/runtime/test_frameworks.py
+	$(PY) -m benchmarks.bench_models --models resnet18 --rounds 5 --no-report
 
 onnx: $(STAMP) ## ONNX's own backend tests and real models, each skip with its reason
 	$(PY) -m tests.onnx.run

@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks import harness, light_models, models
 
-ort = pytest.importorskip("onnxruntime")
+ort = pytest.importorskip("onnxruntime", reason="the peer is an extra: tilewright[test] has it")
 
 _SMALL = [name for name in models.POLICY if name not in ("az6", "az20", "imp84")]
 

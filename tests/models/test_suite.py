@@ -18,7 +18,7 @@ from tests.models import cases
 from tests.models.cases import SUITE, Case
 from tests.models.cases import bytes_of as _bytes
 
-pytest.importorskip("onnxruntime")
+pytest.importorskip("onnxruntime", reason="the peer is an extra: tilewright[test] has it")
 
 TOLERANCE = 1e-4
 

@@ -9,7 +9,7 @@ import pytest
 import tilewright as tw
 from tests.frontend.build import info, model, node
 
-ort = pytest.importorskip("onnxruntime")
+ort = pytest.importorskip("onnxruntime", reason="the peer is an extra: tilewright[test] has it")
 
 I64 = onnx.TensorProto.INT64
 

@@ -15,8 +15,8 @@ from tilewright.runtime.model import Model
 from tilewright.support.errors import CallError
 
 # Importing torch takes seconds and tvm_ffi imports it: these tests stand in a file of their own.
-torch = pytest.importorskip("torch")
-tvm_ffi = pytest.importorskip("tvm_ffi")
+torch = pytest.importorskip("torch", reason="PyTorch is an extra: `make torch` runs this")
+tvm_ffi = pytest.importorskip("tvm_ffi", reason="apache-tvm-ffi has no wheel here")
 
 BF16 = """
 define void @copy(ptr noalias %x, ptr noalias %y, i64 %tid, i64 %nthreads, ptr %barrier) {
