@@ -20,9 +20,9 @@ from tilewright import te
 from tilewright.arith import linear
 from tilewright.arith.forms import factors
 from tilewright.codegen.c import emit_c
-from tilewright.codegen.llvm import THREAD_COUNT, assembly, compile_llvm, emit_llvm, kernel_symbols
+from tilewright.codegen.llvm import assembly, compile_llvm, emit_llvm, kernel_symbols
 from tilewright.ir.expr import Buffer, Expr, Var, as_int, const
-from tilewright.ir.loops import PrimFunc
+from tilewright.ir.loops import NTHREADS, PrimFunc
 from tilewright.ir.rewrite import substitute
 from tilewright.ir.target import Target
 from tilewright.ir.verify import verify_func
@@ -186,7 +186,7 @@ def _type(buffer: Buffer) -> str:
 
 
 def _workspace(buffer: Buffer) -> Workspace:
-    per_thread = bool(buffer.shape) and buffer.shape[0] is THREAD_COUNT
+    per_thread = bool(buffer.shape) and buffer.shape[0] is NTHREADS
     size = replace(buffer, shape=buffer.shape[1:]).size if per_thread else buffer.size
     return Workspace(_polynomial(size * buffer.dtype.itemsize, buffer.name), per_thread)
 

@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 
-from tilewright import ops
 from tilewright.codegen.entry import KernelCall, emit_entry
 from tilewright.codegen.llvm import compile_llvm
 from tilewright.ir.expr import Expr, as_int
@@ -297,4 +296,4 @@ def digest(*parts: str) -> str:
     return hashlib.blake2b("\0".join(parts).encode(), digest_size=16).hexdigest()
 
 
-__all__ = ["compile", "compile_graph", "graph_passes", "ops"]
+__all__ = ["compile", "compile_graph", "graph_passes"]

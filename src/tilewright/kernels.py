@@ -11,10 +11,10 @@ from functools import cache, cached_property
 from pathlib import Path
 
 import tilewright
-from tilewright.codegen.llvm import THREAD_COUNT, assembly, compile_llvm, emit_llvm, kernel_symbols
+from tilewright.codegen.llvm import assembly, compile_llvm, emit_llvm, kernel_symbols
 from tilewright.ir.expr import Expr, Var
 from tilewright.ir.key import key
-from tilewright.ir.loops import PrimFunc
+from tilewright.ir.loops import NTHREADS, PrimFunc
 from tilewright.ir.parser import parse_expr
 from tilewright.ir.rewrite import substitute
 from tilewright.ir.target import Target
@@ -103,7 +103,7 @@ def _workspaces(flat: PrimFunc) -> tuple[Workspace, ...]:
     result = []
     for buffer in flat.params[len(flat.params) - count :]:
         first = buffer.shape[0] if buffer.shape else None
-        per_thread = first is THREAD_COUNT
+        per_thread = first is NTHREADS
         size = buffer.size
         if per_thread:
             size = replace(buffer, shape=buffer.shape[1:]).size

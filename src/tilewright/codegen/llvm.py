@@ -17,20 +17,20 @@ from tilewright.codegen.llvm_compile import EXPLICIT, assembly, compile_llvm
 from tilewright.codegen.llvm_expr import evaluate
 from tilewright.codegen.llvm_state import Pointer, State
 from tilewright.codegen.llvm_text import identifier
-from tilewright.codegen.llvm_threads import THREAD_COUNT, THREAD_ID, emit_threads
+from tilewright.codegen.llvm_threads import emit_threads
 from tilewright.codegen.llvm_values import Value
 from tilewright.ir.dtype import i64
 from tilewright.ir.expr import Buffer, Var, as_int
-from tilewright.ir.loops import Allocate, Intrinsic, PrimFunc, Store
+from tilewright.ir.loops import NTHREADS, TID, Allocate, Intrinsic, PrimFunc, Store
 from tilewright.ir.rewrite import exprs_of, loads, walk
 from tilewright.ir.target import Target
 
-__all__ = ["THREAD_COUNT", "THREAD_ID", "assembly", "compile_llvm", "emit_llvm", "kernel_symbols"]
+__all__ = ["assembly", "compile_llvm", "emit_llvm", "kernel_symbols"]
 
 
 def kernel_symbols(func: PrimFunc) -> tuple[Var, ...]:
     """The symbols that the kernel takes as integers, in order: the function's, less the thread's own."""
-    return tuple(v for v in func.symbols if v not in (THREAD_ID, THREAD_COUNT))
+    return tuple(v for v in func.symbols if v not in (TID, NTHREADS))
 
 
 def emit_llvm(func: PrimFunc, target: Target) -> str:
@@ -51,8 +51,8 @@ def emit_llvm(func: PrimFunc, target: Target) -> str:
         operand = identifier(names.take(symbol.name), "%")
         s.env[symbol] = Value(i64, (operand,))
         sizes.append(f"i64 {operand}")
-    s.env[THREAD_ID] = Value(i64, ("%tid",))
-    s.env[THREAD_COUNT] = Value(i64, ("%nthreads",))
+    s.env[TID] = Value(i64, ("%tid",))
+    s.env[NTHREADS] = Value(i64, ("%nthreads",))
     emit_threads(s, func.body)
     # What one thread writes and another reads after a barrier changes behind the reader's back.
     exchanged = _loaded(func) & written if s.out.calls_of("tw_barrier") > 1 else frozenset[str]()

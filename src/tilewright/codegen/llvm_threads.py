@@ -15,15 +15,9 @@ from dataclasses import dataclass, field
 from tilewright.codegen.llvm_expr import evaluate, is_natural
 from tilewright.codegen.llvm_state import State
 from tilewright.codegen.llvm_stmt import emit, serial
-from tilewright.ir.expr import Var, as_int
+from tilewright.ir.expr import as_int
 from tilewright.ir.loops import Allocate, For, If, Intrinsic, Let, Seq, Stmt, Store
 from tilewright.ir.rewrite import exprs_of, loads, walk
-
-THREAD_ID = Var("tid", lo=0)
-"""The number of the calling thread, for buffers that have a part for each thread."""
-
-THREAD_COUNT = Var("nthreads", lo=1)
-"""How many threads call the kernel."""
 
 
 @dataclass(slots=True)

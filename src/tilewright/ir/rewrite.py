@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
-from tilewright.ir.expr import Buffer, Const, Expr, Load, Op, Reduce, Var, as_expr, binary, call
+from tilewright.ir.expr import Buffer, Expr, Load, Op, Reduce, Var, as_expr, binary, call
 from tilewright.ir.loops import (
     Allocate,
     Block,
@@ -277,10 +277,6 @@ def buffers_in(stmt: Stmt) -> tuple[Buffer, ...]:
         elif isinstance(s, Intrinsic):
             found.update((r.buffer, None) for r in (*s.outputs, *s.inputs))
     return tuple(found)
-
-
-def is_pure_constant(e: Expr) -> bool:
-    return isinstance(e, Const)
 
 
 __all__ = [

@@ -12,6 +12,8 @@ another.
 
 from __future__ import annotations
 
+import contextlib
+
 from tilewright.arith import linear
 from tilewright.ir.expr import Load, Op, as_int, is_const
 from tilewright.ir.loops import Store
@@ -21,6 +23,7 @@ from tilewright.plans.analysis import Stage, Structure
 from tilewright.plans.base import Candidate, Plan
 from tilewright.plans.common import extent, inline_all, lanes_of, parallelize, vectorize_spatial
 from tilewright.schedule.schedule import LoopRef, Schedule
+from tilewright.support.errors import ScheduleError
 
 CHEAP_OPS = 4
 
@@ -115,14 +118,14 @@ def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Targe
                 s.compute_at(s.block(stage.name), row_loops[-1])
         for stage in kept:
             own = [loop for loop in s.loops(s.block(stage.name)) if loop.name not in {r.name for r in row_loops}]
-            schedule_inner(s, structure, stage, own, target)
+            schedule_inner(s, stage, own, target)
         parallelize(s, row_loops)
         return
     for stage in kept:
         own = list(s.loops(s.block(stage.name)))
         spatial, reduce = own[: len(stage.spatial)], own[len(stage.spatial) :]
         if reduce:
-            schedule_inner(s, structure, stage, own, target)
+            schedule_inner(s, stage, own, target)
             parallelize(s, spatial[:-1] if vector_last(stage) else spatial)
         else:
             vectorize_spatial(s, s.block(stage.name), target, lanes_of(stage, target))
@@ -142,7 +145,7 @@ def vector_last(stage: Stage) -> bool:
     return True
 
 
-def schedule_inner(s: Schedule, structure: Structure, stage: Stage, own: list[LoopRef], target: Target) -> None:
+def schedule_inner(s: Schedule, stage: Stage, own: list[LoopRef], target: Target) -> None:
     """The loops of one stage below the shared rows."""
     if not own:
         return
@@ -163,26 +166,25 @@ def schedule_inner(s: Schedule, structure: Structure, stage: Stage, own: list[Lo
         if size is None or size > 4 * lanes:
             _, inner = s.split(inner, factor=lanes)
         s.reorder(*reduce, inner)
-        s.decompose_reduction(block, reduce[0])
+        init = s.decompose_reduction(block, reduce[0])
         s.vectorize(inner)
-        for name in (f"{stage.name}_init",):
-            loops = s.loops(s.block(name))
-            s.vectorize(loops[-1])
+        s.vectorize(s.loops(init)[-1])
         return
-    vector_reduce(s, block, reduce, lanes)
+    vector_reduce(s, reduce, lanes)
 
 
-def vector_reduce(s: Schedule, block: object, reduce: list[LoopRef], lanes: int) -> None:
-    """Reduce along a contiguous dimension: partial results in lanes, then across them."""
+def vector_reduce(s: Schedule, reduce: list[LoopRef], lanes: int) -> None:
+    """Reduce along a contiguous dimension: a few vectors at a time, then across their lanes.
+
+    What cannot be combined across lanes (a reducer of several values) stays a plain loop.
+    """
     inner = reduce[-1]
     size = extent(s, inner)
     if size is not None and size < 2 * lanes:
         return
     _, lane = s.split(inner, factor=4 * lanes if size is None or size >= 8 * lanes else lanes)
-    try:
+    with contextlib.suppress(ScheduleError):
         s.vectorize(lane)
-    except Exception:
-        return
 
 
 PLAN = Plan("rows", fits, candidates, apply)

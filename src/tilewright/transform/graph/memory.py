@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tilewright import ops
-from tilewright.ir.expr import Expr, Var, const, is_const
+from tilewright.ir.expr import Expr, Var, is_const
 from tilewright.ir.graph import Value
 from tilewright.runtime.manifest import StepSpec, TempSpec, Work
 from tilewright.transform.graph.fuse import Group, same_shape
@@ -150,6 +150,3 @@ class _Assigner:
 
 def _number(size: Expr) -> int | None:
     return int(size.value) if is_const(size) else None  # type: ignore[attr-defined]
-
-
-ZERO = const(0)
