@@ -39,6 +39,7 @@ from tilewright.support.log import PassLog
 from tilewright.transform.graph.fuse import Group, fuse
 from tilewright.transform.graph.layout import assign_layouts
 from tilewright.transform.graph.memory import Step, Storage, alias_sources, assign_slots, is_alias, overwritable
+from tilewright.transform.graph.options import DEFAULTS, Options
 from tilewright.transform.graph.simplify import (
     eliminate_common,
     eliminate_dead,
@@ -63,6 +64,8 @@ def compile(
     threads: int = 1,
     dims: Mapping[str, int] | None = None,
     target: Target | None = None,
+    precision: str = "fp32",
+    winograd: str = "auto",
 ) -> Model:
     """Compile a model to native code.
 
@@ -71,13 +74,15 @@ def compile(
         threads: threads of a call, the caller's included.
         dims: values for symbolic dimensions that shall be fixed, by name.
         target: the machine; the host if None.
+        precision: the type in which products multiply: "fp32", "bf16", "int8" (see docs/accuracy.md).
+        winograd: which fast convolutions are allowed: "auto", "exact" (none), "f2", "f4", "f6".
 
     Raises ModelError (or a subclass) listing everything that is wrong with the model.
     """
-    target = target or Target.host()
+    target, options = target or Target.host(), Options(precision, winograd)
     log = PassLog(f"compile {model if isinstance(model, str | Path) else type(model).__name__}")
     graph, weights = log.run("import", import_model, model, dims)
-    return Model(compile_graph(graph, weights, target, log), threads=threads)
+    return Model(compile_graph(graph, weights, target, log, options), threads=threads)
 
 
 def import_model(model: Any, dims: Mapping[str, int] | None = None) -> tuple[Graph, dict[str, Array]]:
@@ -94,14 +99,14 @@ def import_model(model: Any, dims: Mapping[str, int] | None = None) -> tuple[Gra
     return imported.graph, imported.weights
 
 
-def graph_passes(target: Target) -> list[tuple[str, Callable[[Graph], Graph]]]:
+def graph_passes(target: Target, options: Options = DEFAULTS) -> list[tuple[str, Callable[[Graph], Graph]]]:
     """The passes over the whole graph, in order."""
     return [
         ("remove identities", remove_identities),
         ("eliminate common", eliminate_common),
         ("eliminate dead", eliminate_dead),
         ("fold scales", fold_scales),
-        ("assign layouts", lambda g: assign_layouts(g, target)),
+        ("assign layouts", lambda g: assign_layouts(g, target, options)),
         ("remove identities", remove_identities),
         ("eliminate common", eliminate_common),
         ("eliminate dead", eliminate_dead),
@@ -109,13 +114,15 @@ def graph_passes(target: Target) -> list[tuple[str, Callable[[Graph], Graph]]]:
     ]
 
 
-def compile_graph(graph: Graph, weights: Weights, target: Target, log: PassLog | None = None) -> Program:
+def compile_graph(
+    graph: Graph, weights: Weights, target: Target, log: PassLog | None = None, options: Options = DEFAULTS
+) -> Program:
     """A graph and its weights to a program that the runtime can run."""
     log = log or PassLog()
     graph, constants = hoist_constants(graph)
     structure = key(graph)
     names = tuple(v.name for v in graph.outputs)  # passes may give other values in their place
-    for name, function in graph_passes(target):
+    for name, function in graph_passes(target, options):
         graph = log.run(name, function, graph)
         verify_graph(graph)
         log.dump(2, f"graph after {name}", lambda g=graph: str(g))  # type: ignore[misc]

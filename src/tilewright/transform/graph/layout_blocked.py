@@ -1,0 +1,92 @@
+"""Operators that work on blocked channels as they are: pointwise, pooling, concatenation, global means."""
+
+from __future__ import annotations
+
+from tilewright import ops
+from tilewright.ir.expr import as_int, const, is_const
+from tilewright.ir.graph import Node, TensorType, Value
+from tilewright.transform.graph.assigner import Assigner
+
+
+def pointwise(a: Assigner, node: Node) -> bool:
+    """Stay blocked if a full-size operand is blocked and the others can follow."""
+    if len(node.outputs) != 1 or node.output.type.rank != 4 or as_int(node.output.shape[1]) is None:
+        return False
+    present = [v for v in node.inputs if v is not None]
+    if not any(a.is_blocked(v) for v in present):
+        return False
+    forms: dict[Value, Value] = {}
+    for v in present:
+        form = follow(a, v)
+        if form is None:
+            return False
+        forms[v] = form
+    inputs = tuple(None if v is None else forms[v] for v in node.inputs)
+    attrs = node.attributes
+    types = ops.infer(node.op, [None if v is None else v.type for v in inputs], attrs)
+    shape = types[0].shape
+    block = a.block if as_int(node.output.shape[1]) != 1 else 1
+    if not is_const(shape[-1], block):
+        return False
+    typed = tuple(TensorType(t.dtype, t.shape, f"NCHW{block}c") for t in types)
+    (a.blocked[node.output],) = a.builder.node(node.op, inputs, typed, attrs, (node.output.name,))
+    return True
+
+
+def follow(a: Assigner, value: Value) -> Value | None:
+    """The form of an operand that broadcasts against blocked ones; None if there is none."""
+    if value.type.rank == 0 or all(is_const(d, 1) for d in value.shape):
+        return a.as_plain(value)
+    if value.type.rank > 4 or value.type.rank < 3:
+        return None
+    if value.type.rank == 3:
+        shape = (const(1), *value.shape)
+        if as_int(shape[1]) is None:
+            return None
+        lifted = a.emit("reshape", (a.as_plain(value),), {"shape": shape}, f"{value.name}_4d")[0]
+        if value in a.fixed:
+            a.fixed.add(lifted)
+        return a.emit("block_channels", (lifted,), {"block": a.block}, f"{value.name}_blocked")[0]
+    if as_int(value.shape[1]) is None:
+        return None
+    return a.as_blocked(value)
+
+
+def concat(a: Assigner, node: Node) -> bool:
+    """Along channels, when every part fills its blocks."""
+    present = [v for v in node.inputs if v is not None]
+    if node.attr("axis") != 1 or node.output.type.rank != 4 or not any(a.is_blocked(v) for v in present):
+        return False
+    counts = [as_int(v.shape[1]) for v in present]
+    if any(c is None or c % a.block for c in counts):
+        return False
+    inputs = tuple(a.as_blocked(v) for v in present)
+    (a.blocked[node.output],) = a.emit("concat", inputs, {"axis": 1}, node.output.name)
+    return True
+
+
+def pool(a: Assigner, node: Node) -> bool:
+    """Windows over the spatial dimensions keep the blocks: the lanes are a third dimension with windows of one."""
+    x = node.inputs[0]
+    assert x is not None
+    if len(node.outputs) != 1 or x.type.rank != 4 or not a.is_blocked(x):
+        return False
+    (top, left, bottom, right), attrs = node.attr("pads"), node.attributes
+    attrs |= {name: (*attrs[name], 1) for name in ("kernel", "strides", "dilations")}
+    attrs["pads"] = (top, left, 0, bottom, right, 0)
+    (a.blocked[node.output],) = a.emit(node.op, (a.as_blocked(x),), attrs, node.output.name)
+    return True
+
+
+def reduce(a: Assigner, node: Node) -> bool:
+    """Mean over both spatial dimensions (global average pooling), dimensions kept."""
+    x = node.inputs[0]
+    assert x is not None
+    axes = node.attr("axes")
+    if x.type.rank != 4 or not a.is_blocked(x) or axes is None or not node.attr("keepdims", True):
+        return False
+    if tuple(sorted(a % 4 for a in axes)) != (2, 3):
+        return False
+    attrs = node.attributes | {"axes": (2, 3)}
+    (a.blocked[node.output],) = a.emit(node.op, (a.as_blocked(x),), attrs, node.output.name)
+    return True
