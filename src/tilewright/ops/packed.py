@@ -28,13 +28,13 @@ def layout_name(block: int) -> str:
     return f"NCHW{block}c"
 
 
-def _only(types: Types, k: int = 0) -> TensorType:
+def only(types: Types, k: int = 0) -> TensorType:
     found = types[k]
     assert found is not None
     return found
 
 
-def _present(inputs: Sequence[Tensor | None], k: int) -> Tensor:
+def present(inputs: Sequence[Tensor | None], k: int) -> Tensor:
     found = inputs[k]
     assert found is not None
     return found
@@ -44,14 +44,14 @@ def _present(inputs: Sequence[Tensor | None], k: int) -> Tensor:
 
 
 def _block_infer(types: Types, attrs: Attrs) -> tuple[TensorType, ...]:
-    x, b = _only(types), attrs["block"]
+    x, b = only(types), attrs["block"]
     n, c, *spatial = x.shape
     blocks = const(1) if as_int(c) == 1 else ceildiv(c, b)
     return (TensorType(x.dtype, (n, blocks, *spatial, const(1 if as_int(c) == 1 else b)), layout_name(b)),)
 
 
 def _block_compute(inputs: Sequence[Tensor | None], attrs: Attrs, types: tuple[TensorType, ...]) -> tuple[Tensor, ...]:
-    x, b = _present(inputs, 0), attrs["block"]
+    x, b = present(inputs, 0), attrs["block"]
     channels = as_int(x.shape[1])
     assert channels is not None
 
@@ -66,7 +66,7 @@ def _block_compute(inputs: Sequence[Tensor | None], attrs: Attrs, types: tuple[T
     return (te.compute(types[0].shape, element, name="block_channels"),)
 
 
-def _block_reference(arrays: Arrays, attrs: Attrs) -> tuple[Any, ...]:
+def block_reference(arrays: Arrays, attrs: Attrs) -> tuple[Any, ...]:
     x, b = arrays[0], attrs["block"]
     n, c, *spatial = x.shape
     if c == 1:
@@ -76,18 +76,18 @@ def _block_reference(arrays: Arrays, attrs: Attrs) -> tuple[Any, ...]:
     return (np.ascontiguousarray(np.moveaxis(padded.reshape(n, -1, b, *spatial), 2, -1)),)
 
 
-register(OpDef("block_channels", "injective", _block_infer, _block_reference, _block_compute))
+register(OpDef("block_channels", "injective", _block_infer, block_reference, _block_compute))
 
 
 def _unblock_infer(types: Types, attrs: Attrs) -> tuple[TensorType, ...]:
-    n, _, *spatial, _ = _only(types).shape
-    return (TensorType(_only(types).dtype, (n, const(attrs["channels"]), *spatial)),)
+    n, _, *spatial, _ = only(types).shape
+    return (TensorType(only(types).dtype, (n, const(attrs["channels"]), *spatial)),)
 
 
 def _unblock_compute(
     inputs: Sequence[Tensor | None], attrs: Attrs, types: tuple[TensorType, ...]
 ) -> tuple[Tensor, ...]:
-    x = _present(inputs, 0)
+    x = present(inputs, 0)
     b = x.shape[-1]
 
     def element(*at: Expr) -> Expr:
@@ -97,13 +97,13 @@ def _unblock_compute(
     return (te.compute(types[0].shape, element, name="unblock_channels"),)
 
 
-def _unblock_reference(arrays: Arrays, attrs: Attrs) -> tuple[Any, ...]:
+def unblock_reference(arrays: Arrays, attrs: Attrs) -> tuple[Any, ...]:
     x = np.moveaxis(arrays[0], -1, 2)
     n, blocks, b, *spatial = x.shape
     return (np.ascontiguousarray(x.reshape(n, blocks * b, *spatial)[:, : attrs["channels"]]),)
 
 
-register(OpDef("unblock_channels", "injective", _unblock_infer, _unblock_reference, _unblock_compute))
+register(OpDef("unblock_channels", "injective", _unblock_infer, unblock_reference, _unblock_compute))
 
 
 # -- matmul with packed weights ----------------------------------------------------------------------------------------
@@ -111,7 +111,7 @@ register(OpDef("unblock_channels", "injective", _unblock_infer, _unblock_referen
 
 def _pack_matmul_infer(types: Types, attrs: Attrs) -> tuple[TensorType, ...]:
     """`w[..., K, N]` (`[..., N, K]` if `transpose`) to `[..., ceil(N/width), K, width]`."""
-    w, width = _only(types), attrs["width"]
+    w, width = only(types), attrs["width"]
     *batch, k, n = w.shape
     if attrs["transpose"]:
         k, n = n, k
@@ -121,7 +121,7 @@ def _pack_matmul_infer(types: Types, attrs: Attrs) -> tuple[TensorType, ...]:
 def _pack_matmul_compute(
     inputs: Sequence[Tensor | None], attrs: Attrs, types: tuple[TensorType, ...]
 ) -> tuple[Tensor, ...]:
-    w, width = _present(inputs, 0), attrs["width"]
+    w, width = present(inputs, 0), attrs["width"]
     n = w.shape[-2 if attrs["transpose"] else -1]
     whole = as_int(n) is not None and as_int(n) % width == 0
 
@@ -151,12 +151,12 @@ def _matmul_infer(types: Types, attrs: Attrs) -> tuple[TensorType, ...]:
 
     A batch dimension of w is that of x, or 1, or absent.
     """
-    x = _only(types)
+    x = only(types)
     return (TensorType(x.dtype, (*x.shape[:-1], as_expr(attrs["columns"]))),)
 
 
 def _matmul_compute(inputs: Sequence[Tensor | None], attrs: Attrs, types: tuple[TensorType, ...]) -> tuple[Tensor, ...]:
-    x, w = _present(inputs, 0), _present(inputs, 1)
+    x, w = present(inputs, 0), present(inputs, 1)
     *batch, panels, depth, width = w.shape
     k = te.reduce_axis(depth, "k")
 
@@ -169,10 +169,10 @@ def _matmul_compute(inputs: Sequence[Tensor | None], attrs: Attrs, types: tuple[
         )
 
     product: Tensor = te.compute((*types[0].shape[:-1], panels * width), element, name="matmul")
-    return (_cropped(product, types[0].shape),)
+    return (cropped(product, types[0].shape),)
 
 
-def _cropped(x: Tensor, shape: Sequence[Expr]) -> Tensor:
+def cropped(x: Tensor, shape: Sequence[Expr]) -> Tensor:
     """Contractions compute whole panels, so that no register tile is ever cut; what is past the shape is dropped."""
     if all(a is b for a, b in zip(x.shape, shape, strict=True)):
         return x
@@ -194,7 +194,7 @@ register(OpDef("matmul_packed", "contraction", _matmul_infer, _matmul_reference,
 
 
 def _pack_conv_infer(types: Types, attrs: Attrs) -> tuple[TensorType, ...]:
-    w = _only(types)
+    w = only(types)
     k, c, *window = w.shape
     b, width = attrs["block"], attrs["width"]
     return (TensorType(w.dtype, (ceildiv(k, width), ceildiv(c, b), *window, const(b), const(width))),)
@@ -203,7 +203,7 @@ def _pack_conv_infer(types: Types, attrs: Attrs) -> tuple[TensorType, ...]:
 def _pack_conv_compute(
     inputs: Sequence[Tensor | None], attrs: Attrs, types: tuple[TensorType, ...]
 ) -> tuple[Tensor, ...]:
-    w, b, width = _present(inputs, 0), attrs["block"], attrs["width"]
+    w, b, width = present(inputs, 0), attrs["block"], attrs["width"]
     k = as_int(w.shape[0])
     assert k is not None
 
@@ -230,7 +230,7 @@ register(OpDef("pack_conv", "injective", _pack_conv_infer, _pack_conv_reference,
 
 def _conv_infer(types: Types, attrs: Attrs) -> tuple[TensorType, ...]:
     """`x` blocked (rank 5) or plain (rank 4) and packed weights to a blocked output of `channels` channels."""
-    x, w = _only(types), _only(types, 1)
+    x, w = only(types), only(types, 1)
     spatial = x.shape[2:4]
     window = w.shape[2:4]
     pads, strides, dilations = attrs["pads"], attrs["strides"], attrs["dilations"]
@@ -259,8 +259,8 @@ def pad_spatial(x: Tensor, pads: Sequence[int], fill: Any) -> Tensor:
 
 
 def _conv_compute(inputs: Sequence[Tensor | None], attrs: Attrs, types: tuple[TensorType, ...]) -> tuple[Tensor, ...]:
-    w = _present(inputs, 1)
-    x = pad_spatial(_present(inputs, 0), attrs["pads"], 0)
+    w = present(inputs, 1)
+    x = pad_spatial(present(inputs, 0), attrs["pads"], 0)
     (sh, sw), (dh, dw), b = attrs["strides"], attrs["dilations"], attrs["out_block"]
     _, outer_extent, kh_extent, kw_extent, inner_extent, width = w.shape
     co = te.reduce_axis(outer_extent, "co")
@@ -281,14 +281,14 @@ def _conv_compute(inputs: Sequence[Tensor | None], attrs: Attrs, types: tuple[Te
     blocks = as_int(w.shape[0] * width)
     assert blocks is not None
     product: Tensor = te.compute((n, const(blocks // b), oh, ow, const(b)), element, name="conv")
-    return (_cropped(product, types[0].shape),)
+    return (cropped(product, types[0].shape),)
 
 
 def _conv_reference(arrays: Arrays, attrs: Attrs) -> tuple[Any, ...]:
     x, w = arrays
     panels, outer, kh, kw, inner, width = w.shape
     if x.ndim == 5:
-        x = _unblock_reference([x], {"channels": outer * inner})[0]
+        x = unblock_reference([x], {"channels": outer * inner})[0]
     full = w.transpose(0, 5, 1, 4, 2, 3).reshape(panels * width, outer * inner, kh, kw)
     (sh, sw), (dh, dw), (top, left, bottom, right) = attrs["strides"], attrs["dilations"], attrs["pads"]
     x = np.pad(x, ((0, 0), (0, 0), (top, bottom), (left, right)))
@@ -302,7 +302,7 @@ def _conv_reference(arrays: Arrays, attrs: Attrs) -> tuple[Any, ...]:
     blocks = -(-attrs["channels"] // attrs["out_block"]) * attrs["out_block"]
     grown = np.zeros((y.shape[0], blocks, oh, ow), y.dtype)
     grown[:, : min(blocks, y.shape[1])] = y[:, :blocks]
-    return _block_reference([grown], {"block": attrs["out_block"]})
+    return block_reference([grown], {"block": attrs["out_block"]})
 
 
 register(OpDef("conv_blocked", "contraction", _conv_infer, _conv_reference, _conv_compute))
