@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from tilewright.ir.loops import PrimFunc
 from tilewright.ir.target import Target
-from tilewright.plans import contraction, elementwise, plain, rows
+from tilewright.plans import contraction, convolution, elementwise, plain, rows
 from tilewright.plans.analysis import analyse
 from tilewright.plans.base import Candidate, Plan, Planned
 from tilewright.schedule.schedule import Schedule
 
-PLANS: tuple[Plan, ...] = (plain.PLAN, contraction.PLAN, elementwise.PLAN, rows.PLAN)
+PLANS: tuple[Plan, ...] = (plain.PLAN, contraction.PLAN, convolution.PLAN, elementwise.PLAN, rows.PLAN)
 """In order of preference; the last fits everything."""
 
 
