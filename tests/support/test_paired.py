@@ -12,7 +12,7 @@ import pytest
 
 from tilewright.support.contender import Prepared, load_arrays
 from tilewright.support.errors import Error
-from tilewright.support.paired import Contender, must_succeed, race, ratio
+from tilewright.support.paired import Contender, Team, must_succeed, race, ratio
 
 HERE = "tests.support.test_paired"
 
@@ -78,3 +78,17 @@ def test_failures_are_told_and_others_go_on() -> None:
     assert math.isnan(ratio(results[0], results[4]))
     with pytest.raises(Error, match=r"contenders failed(.|\n)*refuses(.|\n)*dies"):
         must_succeed(results)
+
+
+def test_a_team_stays_for_several_races_and_replaces_who_ended() -> None:
+    contender = Contender("a", f"{HERE}:sleeper", {"milliseconds": 1})
+    options: dict[str, float] = {"warmup_seconds": 0.01, "turn_seconds": 0.001}
+    with Team() as team:
+        first, second = (race([contender], rounds=2, team=team, **options)[0] for _ in range(2))
+        assert first.info["pid"] == second.info["pid"]
+        (dead,) = race([Contender("a", f"{HERE}:dies")], rounds=1, team=team)
+        assert dead.error is not None
+        (third,) = race([contender], rounds=5, enough_seconds=0, team=team, **options)
+        assert third.error is None
+        assert third.info["pid"] != first.info["pid"]
+        assert len(third.times) == 3

@@ -70,6 +70,7 @@ class _Worker:
         raise Error("unknown order", got=order)
 
     def _setup(self, name: str, arguments: dict[str, Any], warmup: float, turn: float) -> dict[str, Any]:
+        self._prepared = None  # what an earlier race left in this process
         start = time.perf_counter()
         module, _, function = name.partition(":")
         prepared: Prepared = getattr(importlib.import_module(module), function)(**arguments)

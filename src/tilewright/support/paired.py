@@ -93,8 +93,10 @@ def race(
     warmup_seconds: float = 0.2,
     pause_seconds: float = 0.0,
     timeout_seconds: float = 600.0,
+    enough_seconds: float = float("inf"),
     outputs: Path | None = None,
     announce: Callable[[str], None] = lambda _text: None,
+    team: Team | None = None,
 ) -> list[Result]:
     """Set all contenders up, then let them take turns.
 
@@ -104,19 +106,26 @@ def race(
         warmup_seconds: calls before the first turn.
         pause_seconds: rest between turns; give 0.03 when contenders have spinning workers.
         timeout_seconds: the longest that a setup or a turn may take.
+        enough_seconds: no further round begins after this time, once there were three.
         outputs: a folder; each contender saves its outputs there as <number>.npz.
         announce: told about each setup and round, for a progress bar.
+        team: processes to use again from an earlier race.
 
     A contender that fails has `error` set and no times; the others go on.
     """
     with contextlib.ExitStack() as stack:
+        if team is None:
+            team = stack.enter_context(Team())
         children = []
         for number, contender in enumerate(contenders):
             announce(f"{contender.name}: set up")
-            child = stack.enter_context(_child(contender, timeout_seconds))
+            child = _Child(contender, team.process(contender), timeout_seconds)
             child.prepare(warmup_seconds, turn_seconds, outputs / f"{number}.npz" if outputs else None)
             children.append(child)
+        start = time.monotonic()
         for number in range(rounds):
+            if number >= 3 and time.monotonic() - start > enough_seconds:
+                break
             announce(f"round {number + 1} of {rounds}")
             # The order is turned round each time, so that nobody always follows the same neighbour.
             for child in children if number % 2 == 0 else reversed(children):
@@ -126,10 +135,51 @@ def race(
         return [child.result() for child in children]
 
 
-class _Child:
-    """A contender's process and what it has said so far."""
+class Team:
+    """Processes that stay for several races, one for each contender's name: imports are then paid once.
 
-    def __init__(self, contender: Contender, process: subprocess.Popen[str], log: Path, timeout: float) -> None:
+    A contender sets up anew for each race and its earlier work is dropped; a process that has ended is replaced. The
+    peak of memory is the process's, so it covers the earlier races too.
+    """
+
+    def __init__(self) -> None:
+        self._processes: dict[str, _Process] = {}
+        self._stack = contextlib.ExitStack()
+
+    def __enter__(self) -> Team:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._stack.close()
+
+    def process(self, contender: Contender) -> _Process:
+        """The process of that name and environment, started if there is none."""
+        found = self._processes.get(contender.name)
+        if found is not None and found.alive and found.environment == contender.environment:
+            return found
+        if found is not None:
+            found.popen.kill()
+        self._processes[contender.name] = started = self._stack.enter_context(_process(contender))
+        return started
+
+
+@dataclass(frozen=True, slots=True)
+class _Process:
+    """A child process and the file with what it writes to stderr."""
+
+    popen: subprocess.Popen[str]
+    log: Path
+    environment: Mapping[str, str]
+
+    @property
+    def alive(self) -> bool:
+        return self.popen.poll() is None
+
+
+class _Child:
+    """A contender in a process and what it has said so far."""
+
+    def __init__(self, contender: Contender, process: _Process, timeout: float) -> None:
         self.contender = contender
         self.times: list[float] = []
         self.info: dict[str, Any] = {}
@@ -137,8 +187,8 @@ class _Child:
         self.peak_memory = 0
         self.outputs: Path | None = None
         self.error: str | None = None
-        self._process = process
-        self._log = log
+        self._process = process.popen
+        self._log = process.log
         self._timeout = timeout
 
     def prepare(self, warmup_seconds: float, turn_seconds: float, outputs: Path | None) -> None:
@@ -177,6 +227,7 @@ class _Child:
                 selector.register(self._process.stdout, selectors.EVENT_READ)
                 if not selector.select(self._timeout):
                     self._process.kill()
+                    self._process.wait()
                     self.error = f"no answer within {self._timeout:g} s"
                     return {}
             line = self._process.stdout.readline()
@@ -192,7 +243,7 @@ class _Child:
 
 
 @contextlib.contextmanager
-def _child(contender: Contender, timeout: float) -> Iterator[_Child]:
+def _process(contender: Contender) -> Iterator[_Process]:
     environment = {**os.environ, **contender.environment}
     # The child must find what the parent finds (code beside a script is on its sys.path alone) and, with -P, no more.
     environment["PYTHONPATH"] = os.pathsep.join(path or os.getcwd() for path in sys.path)
@@ -210,7 +261,7 @@ def _child(contender: Contender, timeout: float) -> Iterator[_Child]:
             ) as process,
         ):
             try:
-                yield _Child(contender, process, log, timeout)
+                yield _Process(process, log, contender.environment)
             finally:
                 process.kill()
 
