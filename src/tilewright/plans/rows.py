@@ -6,26 +6,48 @@
         s[row] = sum over e[row, :]
         out[row, :] = e / s
 
-Stages are computed at the rows they share with the output; a function whose stages share no rows runs them one after
+Where the innermost dimension is kept and an outer one reduced, a row is a strip of columns:
+
+    for n, strip:                                parallel
+        for k: for j in strip: m[j] = max(m[j], x[n, k, j])
+        ...
+
+Stages are computed at the rows they share with the outputs; a function whose stages share no rows runs them one after
 another.
 """
 
 from __future__ import annotations
 
-import contextlib
+from dataclasses import dataclass
 
-from tilewright.arith import linear
 from tilewright.ir.expr import Load, Op, as_int, is_const
 from tilewright.ir.loops import Store
-from tilewright.ir.rewrite import loads, variables, walk
+from tilewright.ir.rewrite import loads, walk
 from tilewright.ir.target import Target
 from tilewright.plans.analysis import Stage, Structure
 from tilewright.plans.base import Candidate, Plan
 from tilewright.plans.common import extent, inline_all, lanes_of, parallelize, vectorize_spatial
+from tilewright.plans.reducing import (
+    is_window,
+    lane_stride,
+    reduce_columns,
+    reduce_lanes,
+    reduce_window,
+)
 from tilewright.schedule.schedule import LoopRef, Schedule
-from tilewright.support.errors import ScheduleError
 
 CHEAP_OPS = 4
+
+STRIP = 1024
+"""Columns whose results are kept in the first-level cache: long runs of memory are read in order."""
+
+STEPS = 4
+"""Rows added to such a strip at once."""
+
+SPREAD = 1 << 16
+"""Elements from which on the reduction of everything is split into parts that threads share."""
+
+PARTS = 32
 
 
 def fits(structure: Structure, target: Target) -> bool:
@@ -33,29 +55,61 @@ def fits(structure: Structure, target: Target) -> bool:
 
 
 def candidates(structure: Structure, target: Target) -> list[Candidate]:
-    return [Candidate((("rows", shared_rows(structure)),), 0.0)]
+    rows = shared_rows(structure)
+    return [Candidate((("rows", rows.leading), ("strip", strip_width(structure, rows, target))), 0.0)]
 
 
-def shared_rows(structure: Structure) -> int:
-    """How many leading spatial dimensions all materialised stages have in common with the output, passed unchanged."""
+# what the stages share
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """The first `leading` dimensions, and the innermost one if `strip`, are the same in all stages."""
+
+    leading: int
+    strip: bool
+
+
+def shared_rows(structure: Structure) -> Rows:
+    """The dimensions that all materialised stages have in common with the output and pass on unchanged."""
     outputs = [s for s in structure.stages if structure.is_output(s)]
     kept = [s for s in structure.stages if materialised(structure, s)]
-    if len(outputs) != 1 or len(kept) == 1:
-        return 0
-    out = outputs[0]
-    count = len(out.spatial)
-    inner = [s for s in kept if s is not out]
-    for stage in inner:
-        same = [a.extent is b.extent for a, b in zip(stage.spatial, out.spatial, strict=False)]
-        count = min(count, same.index(False) if False in same else len(same))
-    between = {s.name for stage in inner for s in (stage, *structure.after(stage))} - {out.name}
+    out = outputs[-1]
+    rank = len(out.spatial)
+    if not rank or (len(kept) == 1 and out.role == "spatial"):
+        return Rows(0, False)
+    same = [all(d < len(st.spatial) and st.spatial[d].extent is out.spatial[d].extent for st in kept)
+            for d in range(rank)]  # fmt: skip
+    between = {s.name for stage in kept if stage is not out for s in (stage, *structure.after(stage))} - {out.name}
+    if any(len(st.spatial) != rank for st in kept):
+        same = [k and d < min(len(st.spatial) for st in kept) for d, k in enumerate(same)]
+        same[-1] = False
     for stage in structure.stages:
         if stage.name in between:
-            count = min(count, _common(structure, stage))
-    across = [s for s in kept if s.role != "spatial"]
-    if count == len(out.spatial) and all(vector_last(s) for s in across):
-        count -= 1
-    return count
+            passed = _passed(structure, stage)
+            same = [k and d < len(passed) and passed[d] for d, k in enumerate(same)]
+    leading = same.index(False) if False in same else rank
+    reductions = [st for st in kept if st.role != "spatial"]
+    strip = same[-1] and as_int(out.spatial[-1].extent) != 1 and all(vector_last(st) for st in reductions)
+    return Rows(min(leading, rank - 1) if strip else leading, strip)
+
+
+def _passed(structure: Structure, stage: Stage) -> list[bool]:
+    """For each dimension of a stage whether every reader reads it at its own iterator (or at extent one)."""
+    result = [True] * len(stage.spatial)
+    written = stage.writes
+    for reader in structure.consumers(stage):
+        for stmt in walk(reader.block.body):
+            if not isinstance(stmt, Store):
+                continue
+            for load in loads(stmt.value):
+                if load.buffer not in written:
+                    continue
+                for d, index in enumerate(load.indices):
+                    it = reader.spatial[d] if d < len(reader.spatial) else None
+                    own = it is not None and (index is it.var or (is_const(index, 0) and as_int(it.extent) == 1))
+                    result[d] = result[d] and own
+    return result
 
 
 def materialised(structure: Structure, stage: Stage) -> bool:
@@ -84,107 +138,145 @@ def cost(stage: Stage) -> int:
     return total
 
 
-def _common(structure: Structure, stage: Stage) -> int:
-    """Leading dimensions d such that every reader reads this stage at its own d-th iterator (or at extent one)."""
-    count = len(stage.spatial)
-    written = stage.writes[0]
-    for reader in structure.consumers(stage):
-        for stmt in walk(reader.block.body):
-            if not isinstance(stmt, Store):
-                continue
-            for load in loads(stmt.value):
-                if load.buffer != written:
-                    continue
-                same = 0
-                for index, it in zip(load.indices, reader.spatial, strict=False):
-                    if index is not it.var and not (is_const(index, 0) and as_int(it.extent) == 1):
-                        break
-                    same += 1
-                count = min(count, same)
-    return count
+def vector_last(stage: Stage) -> bool:
+    """True when the last spatial iterator is contiguous in what the stage reads, or nearly so in a window."""
+    if not stage.spatial or as_int(stage.spatial[-1].extent) == 1:
+        return False
+    stride = lane_stride(stage, stage.spatial[-1].var)
+    return stride is not None and 1 <= stride <= (2 if is_window(stage) else 1)
+
+
+def strip_width(structure: Structure, rows: Rows, target: Target) -> int:
+    """Columns of a strip; 0 without strips. Several arrays of a strip must stay in the second-level cache; of a single
+    reduction only the results need a place."""
+    if not rows.strip:
+        return 0
+    kept = [s for s in structure.stages if materialised(structure, s)]
+    out = [s for s in structure.stages if structure.is_output(s)][-1]
+    lanes = lanes_of(out, target)
+    width = as_int(out.spatial[-1].extent)
+    if any(is_window(st) for st in kept if st.reduce):
+        return 4 * lanes if width is None or width > 4 * lanes else width
+    full = [st for st in kept if st.role == "spatial" and len(st.spatial) > rows.leading + 1]
+    height = 1
+    for st in full:
+        tall = 1
+        for it in st.spatial[rows.leading : -1]:
+            tall *= as_int(it.extent) or 1024
+        height = max(height, tall)
+    if height == 1:
+        widest = 8 * lanes
+        if width is not None:
+            return width if width <= widest else min(STRIP, width)
+        return widest
+    vectors = max(2, min(8, target.l2 // 2 // (height * lanes * 4 * 2)))
+    return min(width or vectors * lanes, vectors * lanes)
+
+
+# the schedule
 
 
 def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Target) -> None:
     inlined = tuple(st for st in structure.stages if not materialised(structure, st))
     inline_all(s, structure, inlined)
     kept = [st for st in structure.stages if st not in inlined]
-    rows = candidate.knob("rows")
+    rows, strip = candidate.knob("rows"), candidate.knob("strip")
     outputs = [st for st in kept if structure.is_output(st)]
-    if rows and len(outputs) == 1:
-        out = outputs[0]
-        row_loops = list(s.loops(s.block(out.name)))[:rows]
-        for stage in reversed(kept):
-            if stage is not out:
-                s.compute_at(s.block(stage.name), row_loops[-1])
-        for stage in kept:
-            own = [loop for loop in s.loops(s.block(stage.name)) if loop.name not in {r.name for r in row_loops}]
-            schedule_inner(s, stage, own, target)
-        parallelize(s, row_loops)
+    if (rows or strip) and len(outputs) == 1:
+        around = gather(s, kept, outputs[0], rows, strip, target)
+    elif rows and not strip:
+        around = spread(s, kept, rows)
+    else:
+        one_after_another(s, kept, target)
         return
+    names = {loop.name for loop in around}
     for stage in kept:
-        own = list(s.loops(s.block(stage.name)))
-        spatial, reduce = own[: len(stage.spatial)], own[len(stage.spatial) :]
-        if reduce:
-            schedule_inner(s, stage, own, target)
-            parallelize(s, spatial[:-1] if vector_last(stage) else spatial)
-        else:
-            vectorize_spatial(s, s.block(stage.name), target, lanes_of(stage, target))
+        own = [loop for loop in s.loops(s.block(stage.name)) if loop.name not in names]
+        schedule_inner(s, stage, own, target, bool(strip))
+    parallelize(s, around)
 
 
-def vector_last(stage: Stage) -> bool:
-    """True when the last spatial iterator is contiguous in what the stage reads and writes."""
-    if not stage.spatial or as_int(stage.spatial[-1].extent) == 1:
-        return False
-    last = stage.spatial[-1].var
-    for stmt in walk(stage.block.body):
-        if isinstance(stmt, Store):
-            for load in loads(stmt.value):
-                at = [k for k, i in enumerate(load.indices) if last in variables(i)]
-                if at and (at != [len(load.indices) - 1] or linear(load.indices[-1]).coefficient(last) != 1):
-                    return False
-    return True
+def gather(s: Schedule, kept: list[Stage], out: Stage, rows: int, strip: int, target: Target) -> list[LoopRef]:
+    """Compute every stage where the output needs it. Returns the loops around."""
+    block = s.block(out.name)
+    copied = out.reduce and (strip or len(kept) > 1)
+    if copied:
+        block = s.cache_write(block, "local")
+    loops = list(s.loops(block))
+    around = loops[:rows]
+    last = loops[len(out.spatial) - 1]
+    if strip:
+        width = extent(s, last)
+        if width is None or width > strip:
+            chunk, last = s.split(last, factor=strip)
+            s.reorder(*around, chunk, *loops[rows : len(out.spatial) - 1], last)
+            around.append(chunk)
+    if not around:
+        return []
+    for stage in reversed(kept):
+        if stage is not out or copied:
+            s.compute_at(s.block(stage.name), around[-1])
+    if copied:
+        own = list(s.loops(block))[len(around) :]
+        vector_tail(s, own, lanes_of(out, target))
+    return around
 
 
-def schedule_inner(s: Schedule, stage: Stage, own: list[LoopRef], target: Target) -> None:
+def spread(s: Schedule, kept: list[Stage], rows: int) -> list[LoopRef]:
+    """Several outputs: every stage follows the first one, row by row. Returns the loops around."""
+    around = list(s.loops(s.block(kept[0].name)))[:rows]
+    for stage in kept[1:]:
+        s.reverse_compute_at(s.block(stage.name), around[-1])
+    return around
+
+
+def one_after_another(s: Schedule, kept: list[Stage], target: Target) -> None:
+    for stage in kept:
+        block, own = s.block(stage.name), list(s.loops(s.block(stage.name)))
+        if not stage.reduce:
+            vectorize_spatial(s, block, target, lanes_of(stage, target))
+            continue
+        if not stage.spatial or all(as_int(it.extent) == 1 for it in stage.spatial):
+            own = share_out(s, stage, own)
+        spatial = own[: len(own) - len(stage.reduce)]
+        schedule_inner(s, stage, own, target, False)
+        parallelize(s, spatial[:-1] if vector_last(stage) else spatial)
+
+
+def share_out(s: Schedule, stage: Stage, own: list[LoopRef]) -> list[LoopRef]:
+    """A long reduction to one element becomes as many parts as do not depend on the number of threads."""
+    return own
+
+
+def schedule_inner(s: Schedule, stage: Stage, own: list[LoopRef], target: Target, strip: bool) -> None:
     """The loops of one stage below the shared rows."""
     if not own:
         return
     lanes = lanes_of(stage, target)
     block = s.block(stage.name)
     if stage.role == "spatial":
-        inner = own[-1]
-        size = extent(s, inner)
-        if size is None or size > 8 * lanes:
-            _, inner = s.split(inner, factor=4 * lanes)
-        s.vectorize(inner)
+        vector_tail(s, own, lanes)
         return
     spatial = own[: len(own) - len(stage.reduce)]
     reduce = own[len(own) - len(stage.reduce) :]
     if spatial and vector_last(stage) and (extent(s, spatial[-1]) or lanes) > 1:
-        inner = spatial[-1]
-        size = extent(s, inner)
-        if size is None or size > 4 * lanes:
-            _, inner = s.split(inner, factor=lanes)
-        s.reorder(*reduce, inner)
-        init = s.decompose_reduction(block, reduce[0])
-        s.vectorize(inner)
-        s.vectorize(s.loops(init)[-1])
+        if is_window(stage):
+            reduce_window(s, block, reduce, spatial[-1])
+        else:
+            reduce_columns(s, block, reduce, spatial[-1], lanes, STEPS)
         return
-    vector_reduce(s, reduce, lanes)
+    reduce_lanes(s, stage, reduce, lanes)
 
 
-def vector_reduce(s: Schedule, reduce: list[LoopRef], lanes: int) -> None:
-    """Reduce along a contiguous dimension: a few vectors at a time, then across their lanes.
-
-    What cannot be combined across lanes (a reducer of several values) stays a plain loop.
-    """
-    inner = reduce[-1]
+def vector_tail(s: Schedule, own: list[LoopRef], lanes: int) -> None:
+    """The innermost of a spatial block's own loops in vectors, a few at a time."""
+    if not own:
+        return
+    inner = own[-1]
     size = extent(s, inner)
-    if size is not None and size < 2 * lanes:
-        return
-    _, lane = s.split(inner, factor=4 * lanes if size is None or size >= 8 * lanes else lanes)
-    with contextlib.suppress(ScheduleError):
-        s.vectorize(lane)
+    if size is None or size > 8 * lanes:
+        _, inner = s.split(inner, factor=4 * lanes)
+    s.vectorize(inner)
 
 
 PLAN = Plan("rows", fits, candidates, apply)
