@@ -88,6 +88,8 @@ def exprs(
         b = draw(st.sampled_from(loads))
         return Load(b, tuple(sub(i64) for _ in b.shape))
     if choice == 3:
+        if draw(st.integers(0, 3)) == 0:
+            return Op("lookup", (sub(i64), *draw(st.lists(constants(dtype), min_size=1, max_size=4))))
         return Op("select", (sub(boolean), sub(dtype), sub(dtype)))
     if choice == 4:
         name = draw(st.sampled_from(["cast", "cast", "bitcast"]))
@@ -379,6 +381,9 @@ def values(draw: Any, dtype: DType, leaves: Sequence[Expr], depth: int) -> Expr:
         number = draw(st.integers(0 if dtype.kind == "uint" else -8, 7))
         return const(number / 2 if dtype.is_float else number, dtype)
     if choice == 2:
+        if draw(st.integers(0, 3)) == 0:
+            numbers = draw(st.lists(st.integers(0, 1 if dtype is boolean else 3), min_size=1, max_size=5))
+            return Op("lookup", (sub(i64), *(const(bool(n) if dtype is boolean else n, dtype) for n in numbers)))
         return select(sub(boolean), sub(dtype), sub(dtype))
     if choice == 3 and leaves:
         source = draw(st.sampled_from([e.dtype for e in leaves]))

@@ -18,6 +18,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from tilewright.ir.dtype import DType, dtype, f32, i64
 from tilewright.ir.expr import (
     Buffer,
@@ -34,6 +36,7 @@ from tilewright.ir.expr import (
     const,
     equal,
     is_const,
+    lookup,
     maximum,
     minimum,
     select,
@@ -160,6 +163,39 @@ def var(name: str, dtype: DType | str = i64, lo: int | None = 1, hi: int | None 
 def placeholder(shape: Sequence[Any], dtype: DType | str = f32, name: str = "placeholder") -> Tensor:
     """An input tensor."""
     return Tensor(name, _dtype(dtype), tuple(as_expr(d) for d in shape))
+
+
+@dataclass(frozen=True, slots=True)
+class ConstMatrix:
+    """A small matrix (or array of any rank) of literals; `M[i, r]` is the expression of its element."""
+
+    dtype: DType
+    shape: tuple[int, ...]
+    entries: tuple[Const, ...]
+
+    def __getitem__(self, indices: Any) -> Expr:
+        point = indices if isinstance(indices, tuple) else (indices,)
+        if len(point) != len(self.shape):
+            raise ValueError(f"the constant array has {len(self.shape)} dimensions, indexed with {len(point)}")
+        position: Expr = const(0)
+        for extent, index in zip(self.shape, point, strict=True):
+            position = position * extent + as_expr(_plain(index))
+        return lookup(position, self.entries)
+
+
+def const_matrix(array: Any, dtype: DType | str = f32) -> ConstMatrix:
+    """A constant array (nested sequences, NumPy, `Fraction`s) for use in bodies, its elements rounded to `dtype`.
+
+        y = te.compute((n, 4), lambda t, i: te.sum(M[i, r] * d[t, r], axis=r))
+
+    The schedule primitive `expand` makes straight-line code with shared subexpressions of such a stage.
+    """
+    values = np.asarray(array, dtype=object)
+    kind = _dtype(dtype)
+    if not values.size:
+        raise ValueError("a constant array needs elements")
+    entries = tuple(const(float(v) if kind.is_float else int(v), kind) for v in values.ravel())
+    return ConstMatrix(kind, values.shape, entries)
 
 
 def reduce_axis(extent: Any, name: str = "k") -> IterVar:
@@ -448,6 +484,7 @@ def _dtype(x: DType | str) -> DType:
 __all__ = [
     "Buffer",
     "Const",
+    "ConstMatrix",
     "IterVar",
     "Tensor",
     "all_of",
@@ -455,6 +492,7 @@ __all__ = [
     "comm_reducer",
     "compute",
     "const",
+    "const_matrix",
     "create_prim_func",
     "create_schedule",
     "equal",

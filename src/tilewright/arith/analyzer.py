@@ -236,6 +236,9 @@ class Analyzer:
             return _BINARY_RANGES[name](self.bounds(args[0]), self.bounds(args[1]))
         if name == "select":
             return interval.union(self.bounds(args[1]), self.bounds(args[2])) if not e.dtype.is_float else EVERYTHING
+        if name == "lookup" and not e.dtype.is_float:
+            entries = [int(entry.value) for entry in args[1:] if type(entry) is Const]
+            return Interval(min(entries), max(entries))
         if name == "abs" and e.dtype.is_int:
             return interval.absolute(self.bounds(args[0]))
         if name == "neg" and e.dtype.is_int:

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from tilewright.arith import bounds
+from tilewright.arith.interval import EVERYTHING
 from tilewright.codegen.c_helpers import VALUE_TYPES
 from tilewright.ir.dtype import DType, bf16, boolean, f16, f32, f64, i64, u32, u64
 from tilewright.ir.expr import OPS, Buffer, Const, Expr, Load, Op, Var, as_int, const
@@ -107,6 +108,8 @@ class ExprEmitter:
             case Op("select", (condition, then, orelse)):
                 c, a, b = self.text(condition, OR), self.text(then, OR), self.text(orelse, TERNARY)
                 return f"{c} ? {a} : {b}", TERNARY
+            case Op("lookup", (index, *table)):
+                return self._lookup(index, table), ATOM
             case Op("cast", (value,)):
                 return self._cast(value, e.dtype)
             case Op("bitcast", (value,)):
@@ -133,6 +136,19 @@ class ExprEmitter:
             case Op():
                 return self._int(e)
         raise CompileError(f"{type(e).__name__} has no C form; lower the function first", where=str(e))
+
+    def _lookup(self, index: Expr, table: list[Expr]) -> str:
+        """An element of an array literal; an index that may be outside is moved to the nearest end."""
+        if table[0].dtype is boolean:
+            self.headers.add("stdbool.h")
+        last = len(table) - 1
+        limits = bounds(index, self.extents) if self.is_index(index) else EVERYTHING
+        if limits.hi is None or limits.hi > last:
+            index = Op("min", (index, const(last)))
+        if limits.lo is None or limits.lo < 0:
+            index = Op("max", (index, const(0)))
+        entries = ", ".join(self.text(entry) for entry in table)
+        return f"((const {VALUE_TYPES[table[0].dtype.name]}[]){{{entries}}})[{self.text(index)}]"
 
     # Literals
 
@@ -183,7 +199,7 @@ class ExprEmitter:
 
     def _half(self, e: Op) -> tuple[Text, str | None]:
         """An f16 or bf16 operation: computed in float and rounded. Also the text before rounding, None if exact."""
-        if e.name in ("select", "cast", "bitcast"):
+        if e.name in ("select", "lookup", "cast", "bitcast"):
             if e.name == "cast" and e.args[0].dtype is not e.dtype:
                 unrounded = self._cast(e.args[0], f64 if e.args[0].dtype is f64 else f32)[0]
                 return self._emit(e), unrounded

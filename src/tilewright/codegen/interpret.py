@@ -261,6 +261,10 @@ class _Machine:
             case "or":
                 left, right = args
                 return lambda: left() or right()
+            case "lookup":
+                position, *entries = args
+                table, last = [entry() for entry in entries], len(entries) - 1
+                return lambda: table[min(max(position(), 0), last)]
             case "cast" | "bitcast":
                 convert = (caster if e.name == "cast" else bitcaster)(e.args[0].dtype, e.dtype)
                 (only,) = args

@@ -78,6 +78,7 @@ def _module(s: State, name: str, arguments: list[str], target: Target, explicit:
         *([EXPLICIT] if explicit else []),
         f'target triple = "{target.triple}"',
         "",
+        *(f"{name} = private unnamed_addr constant {content}, align 64" for content, name in s.out.tables.items()),
         f"define void {identifier(name, '@')}({', '.join(arguments)}) nounwind {{",
         "entry:",
         *s.out.entry,

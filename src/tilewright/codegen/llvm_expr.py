@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from tilewright.codegen.llvm_divide import divide_lanes
 from tilewright.codegen.llvm_masks import any_lane, compare_lanes, is_comparison
-from tilewright.codegen.llvm_memory import load
+from tilewright.codegen.llvm_memory import load, lookup
 from tilewright.codegen.llvm_state import State
 from tilewright.codegen.llvm_values import Value, literal, register_type, vector_literal
 from tilewright.ir.dtype import boolean, i64
@@ -30,6 +30,12 @@ def evaluate(s: State, e: Expr) -> Value:
             return s.remember(e, load(s, buffer, indices))
         case Op("select", (condition, then, orelse)):
             return s.remember(e, select(s, condition, then, orelse))
+        case Op("lookup", (index, *table)):
+            bound = s.converter.bind(e)
+            if isinstance(bound, Const):
+                return evaluate(s, bound)
+            entries = [entry for entry in table if isinstance(entry, Const)]
+            return s.remember(e, lookup(s, evaluate(s, index), entries))
         case Op("and", (a, b)) if _pending(s, b):
             return s.remember(e, select(s, a, b, Const(False, boolean)))
         case Op("or", (a, b)) if _pending(s, b):

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from tilewright.codegen.llvm_ops import suffix
 from tilewright.codegen.llvm_state import State
-from tilewright.codegen.llvm_values import Value, memory_type, register_type, splat_literal, vector_literal
+from tilewright.codegen.llvm_values import Value, literal, memory_type, register_type, splat_literal, vector_literal
 from tilewright.codegen.polynomial import Poly, add, as_constant, constant, divisor, key, multiply, split_lane
 from tilewright.ir.dtype import DType, boolean, i64
 from tilewright.ir.expr import Buffer, Const, Expr
@@ -205,6 +205,29 @@ def load(s: State, buffer: Buffer, indices: Sequence[Expr]) -> Value:
             parts.append(_load_masked(s, buffer, access, k, start, width, mask))
         start += width
     return Value(t, tuple(parts), True)
+
+
+def lookup(s: State, index: Value, table: Sequence[Const]) -> Value:
+    """An entry of a table of literals. The index is brought into the table, so that lanes which are off read no
+    other memory."""
+    t = table[0].dtype
+    # Memory holds a bool as a byte, a 4-bit integer as its low bits.
+    entries = [str(int(entry.value)) if t is boolean or t.bits < 8 else literal(entry.value, t) for entry in table]
+    symbol = s.out.table(memory_type(t), entries)
+    inside = s.elementwise("min", [index, Value(i64, (str(len(table) - 1),))], i64)
+    inside = s.elementwise("max", [inside, Value(i64, ("0",))], i64)
+    parts = []
+    for k, operand in enumerate(inside.parts):
+        width = s.lanes.widths[k] if inside.vector and s.lanes else 0
+        pointer = s.out.inst(
+            f"getelementptr inbounds {memory_type(t)}, ptr {symbol}, {register_type(i64, width)} {operand}"
+        )
+        if width:
+            parts.append(_gather(s, t, pointer, width, "splat (i1 true)"))
+        else:
+            raw = s.out.inst(f"load {memory_type(t)}, ptr {pointer}, align {t.itemsize}")
+            parts.append(from_memory(s, raw, t, 0))
+    return Value(t, tuple(parts), inside.vector)
 
 
 def _load_scalar(s: State, buffer: Buffer, p: Poly) -> str:

@@ -32,6 +32,7 @@ class Writer:
         self.entry: list[str] = []
         self.block = "entry"
         self.declarations: dict[str, str] = {}
+        self.tables: dict[str, str] = {}
         self.metadata: list[str] = []
         self.plain_loops = 0
         self._count = 0
@@ -81,6 +82,11 @@ class Writer:
             name, f"declare {result} {symbol}({', '.join(arguments)}){' ' + attributes if attributes else ''}"
         )
         return symbol
+
+    def table(self, element: str, entries: Sequence[str]) -> str:
+        """`@name` of a constant array, one for each content."""
+        content = f"[{len(entries)} x {element}] [{', '.join(f'{element} {entry}' for entry in entries)}]"
+        return self.tables.setdefault(content, f"@table.{len(self.tables)}")
 
     def intrinsic(self, name: str, result: str, arguments: Sequence[tuple[str, str]], flags: str = "") -> str:
         """Call an LLVM intrinsic or library function; arguments are (type, operand)."""

@@ -9,6 +9,7 @@ interpreter, the simplifier's checks and the tests all read the meaning there. S
   integers gives 0 everywhere (never a trap).
 * Integer arithmetic wraps. `min`/`max` propagate NaN, as NumPy's do. `round` rounds halves to even.
 * `select(c, a, b)` is lazy: what is loaded by the branch not taken is never touched. That is how padding is written.
+* `lookup(i, c0, c1, ...)` is entry `i` of a table of literals; an index outside takes the nearest entry.
 """
 
 from __future__ import annotations
@@ -32,11 +33,11 @@ ExprLike = "Expr | int | float | bool"
 @dataclass(frozen=True, slots=True)
 class OpInfo:
     """What an operator means. `rule`: "same" (result has the arguments' type), "bool" (comparison), "logic" (bool to
-    bool), "select", or "cast" (the type is given with the node)."""
+    bool), "select", "lookup" (any number of arguments), or "cast" (the type is given with the node)."""
 
     name: str
     arity: int
-    rule: Literal["same", "bool", "logic", "select", "cast"]
+    rule: Literal["same", "bool", "logic", "select", "lookup", "cast"]
     numpy: Callable[..., Any]
     symbol: str | None = None
     precedence: int = 0
@@ -65,6 +66,10 @@ def _sigmoid(x: Any) -> Any:
     values = np.asarray(x)
     e = np.exp(-np.abs(values))
     return np.where(values >= 0, 1 / (1 + e), e / (1 + e)).astype(values.dtype)
+
+
+def _lookup(index: Any, *table: Any) -> Any:
+    return np.asarray(table)[np.clip(index, 0, len(table) - 1)]
 
 
 _F = ("float",)
@@ -107,6 +112,7 @@ _TABLE: list[OpInfo] = [
     OpInfo("shl", 2, "same", np.left_shift, kinds=_I),
     OpInfo("shr", 2, "same", np.right_shift, kinds=_I),
     OpInfo("select", 3, "select", np.where, kinds=_ANY),
+    OpInfo("lookup", 2, "lookup", _lookup, kinds=_ANY),
     OpInfo("cast", 1, "cast", lambda a: a, kinds=_ANY),
     OpInfo("bitcast", 1, "cast", lambda a: a, kinds=_ANY),
     OpInfo("sigmoid", 1, "same", _sigmoid, kinds=_F),
@@ -405,6 +411,8 @@ def _result_type(name: str, args: tuple[Expr, ...], dtype: DType | None) -> DTyp
     info = OPS.get(name)
     if info is None:
         raise TypeError(f"no scalar operator named {name!r}")
+    if info.rule == "lookup":
+        return _lookup_type(args, dtype)
     if len(args) != info.arity:
         raise TypeError(f"{name} takes {info.arity} arguments, got {len(args)}")
     if info.rule == "cast":
@@ -421,6 +429,17 @@ def _result_type(name: str, args: tuple[Expr, ...], dtype: DType | None) -> DTyp
     if dtype is not None and dtype is not result:
         raise TypeError(f"{name} of {first} gives {result}, not {dtype}")
     return result
+
+
+def _lookup_type(args: tuple[Expr, ...], dtype: DType | None) -> DType:
+    if len(args) < 2 or args[0].dtype is not i64:
+        raise TypeError("lookup takes an i64 index and at least one entry")
+    first = args[1].dtype
+    if any(not isinstance(a, Const) or a.dtype is not first for a in args[1:]):
+        raise TypeError("lookup: the entries are not literals of one type")
+    if dtype is not None and dtype is not first:
+        raise TypeError(f"lookup of {first} gives {first}, not {dtype}")
+    return first
 
 
 def const(value: Number | np.generic[Any], dtype: DType | None = None) -> Const:
@@ -468,6 +487,16 @@ def call(name: str, *args: Any) -> Expr:
             return converted[1] if converted[0].value else converted[2]
         return Op(name, converted)
     return Op(name, tuple(as_expr(a, model.dtype if model is not None else None) for a in args))
+
+
+def lookup(index: Any, table: Sequence[Expr]) -> Expr:
+    """Entry `index` (i64) of a table of literals of one type; the nearest entry if the index is outside. Folds where
+    the index is known or all entries are the same."""
+    position = as_expr(index)
+    if isinstance(position, Const) and position.dtype is i64:
+        return table[min(max(int(position.value), 0), len(table) - 1)]
+    node = Op("lookup", (position, *table))
+    return table[0] if all(entry is table[0] for entry in table) else node
 
 
 def binary(name: str, a: Any, b: Any) -> Expr:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
-from tilewright.ir.expr import Buffer, Expr, Load, Op, Reduce, Var, as_expr, binary, call
+from tilewright.ir.expr import Buffer, Expr, Load, Op, Reduce, Var, as_expr, binary, call, lookup
 from tilewright.ir.loops import (
     Allocate,
     Block,
@@ -33,6 +33,8 @@ def rebuild(e: Expr, children: tuple[Expr, ...]) -> Expr:
                 return e
             if name in ("cast", "bitcast"):
                 return Op(name, children, e.dtype)
+            if name == "lookup":
+                return lookup(children[0], children[1:])
             if len(children) == 2:
                 return binary(name, *children)
             return call(name, *children)
