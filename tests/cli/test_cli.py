@@ -73,6 +73,10 @@ def test_doctor(cli: Cli) -> None:
     assert report["ceilings"]["peak_gflops_one"] > 1
     assert report["ceilings"]["copy_gbs_one"] > 0.5
     assert report["machine"]["cores"] >= 1
+    assert report["calibration"]["fma_per_cycle"] >= 0.5
+    assert Path(report["calibration_file"]).exists()
+    _, again, _ = cli("doctor", "--no-measure", "--json")
+    assert json.loads(again)["calibration"] == report["calibration"]
 
 
 def test_dims() -> None:

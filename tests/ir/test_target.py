@@ -37,6 +37,8 @@ def test_levels_widen_vectors() -> None:
 def test_fingerprint_ignores_cores_alone() -> None:
     target = Target.parse("x86-64-v3")
     assert replace(target, cores=64).fingerprint == target.fingerprint
+    assert replace(target, frequency=5.0).fingerprint == target.fingerprint
+    assert replace(target, l2_bandwidth=5.0).fingerprint != target.fingerprint
     assert replace(target, l2=1).fingerprint != target.fingerprint
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tilewright.support import machine, peak
+from tilewright.support import machine, peak, probes
 
 
 def test_describe() -> None:
@@ -41,13 +41,17 @@ def test_caches_as_the_kernel_tells_them(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("lanes", [4, 8, 16])
-def test_the_peak_kernel_is_valid_for_any_width(lanes: int) -> None:
+def test_the_probes_are_valid_for_any_width(lanes: int) -> None:
     import llvmlite.binding as llvm
 
-    llvm.parse_assembly(peak.fma_text(lanes, 12)).verify()
+    text = "\n".join([probes.fma_text(lanes, 12), probes.chain_text(), probes.read_text(lanes)])
+    llvm.parse_assembly(text).verify()
 
 
 def test_ceilings_are_plausible() -> None:
     ceilings = peak.measure(machine.describe())
     assert 1 < ceilings.peak_gflops_one < 1000
     assert ceilings.copy_gbs_one > 0.5
+    assert 0.2 < ceilings.frequency_ghz < 10
+    assert 0.2 < ceilings.fma_per_cycle < 8
+    assert min(ceilings.l1_gbs, ceilings.l2_gbs, ceilings.l3_gbs, ceilings.memory_gbs) > 0.5

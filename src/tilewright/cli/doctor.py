@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from tilewright.cli.common import JsonOption, bytes_text, facts, out, print_json
-from tilewright.support import flags, machine, peak
+from tilewright.support import calibration, flags, machine, peak
 from tilewright.support.cache import ObjectCache
 
 _NEEDED = ("numpy", "llvmlite", "ml_dtypes", "onnx", "safetensors", "apache-tvm-ffi", "typer", "rich")
@@ -32,19 +32,22 @@ _TELLING = (
 
 
 def doctor(
-    measure: Annotated[bool, typer.Option(help="Measure peak and bandwidth (about a second).")] = True,
+    measure: Annotated[
+        bool, typer.Option(help="Measure the ceilings and store them for later compiles (about two seconds).")
+    ] = True,
     json: JsonOption = False,
 ) -> None:
     """Show the CPU, its caches, its measured ceilings, versions and the cache folder.
 
     The ceilings are what every kernel is judged by: no program does more multiply-adds a second than the peak, and what
-    streams through memory moves no faster than the copy.
+    streams through memory moves no faster than the copy. They are stored in the cache folder, and from then on compiles
+    estimate with them what is faster here; run this once on a quiet machine. `--no-measure` shows what is stored.
     """
     report = collect(measure)
     if json:
         print_json(report)
         return
-    host, ceilings = report["machine"], report["ceilings"]
+    host, ceilings, stored = report["machine"], report["ceilings"], report["calibration"]
     facts(
         {
             "CPU": f"{host['model']} ({host['cpu']}, {host['triple']})",
@@ -64,9 +67,30 @@ def doctor(
             {
                 "peak, one core": f"{ceilings['peak_gflops_one']:.0f} GFLOP/s (float32 multiply-adds)",
                 f"peak, {ceilings['threads']} threads": f"{ceilings['peak_gflops_all']:.0f} GFLOP/s",
+                "frequency": f"{ceilings['frequency_ghz']:.2f} GHz under load",
+                "multiply-adds": f"{ceilings['fma_per_cycle']:.2f} full vectors a cycle",
+                "read, one core": ", ".join(
+                    f"{level} {ceilings[key]:.1f}"
+                    for level, key in (("L1", "l1_gbs"), ("L2", "l2_gbs"), ("L3", "l3_gbs"), ("memory", "memory_gbs"))
+                )
+                + " GB/s",
                 "copy, one core": f"{ceilings['copy_gbs_one']:.1f} GB/s (read and write)",
+                "barrier": f"{1e9 * report['barrier_seconds']:.0f} ns among {ceilings['threads']} threads"
+                if report["barrier_seconds"]
+                else "none: one thread",
             }
         )
+    out.print()
+    facts(
+        {
+            "estimates with": "what is known of this kind of CPU (nothing is stored)"
+            if stored is None
+            else f"{stored['fma_per_cycle']:g} multiply-adds a cycle at {stored['frequency']:g} GHz; bytes a cycle: "
+            + ", ".join(f"{n} {stored[f'{n.lower()}_bandwidth']:g}" for n in ("L1", "L2", "L3", "memory"))
+            + f"; barrier {stored['barrier']:g} cycles",
+            "stored in": report["calibration_file"] if stored else "-",
+        }
+    )
     out.print()
     facts({name: version or "not installed" for name, version in report["versions"].items()})
     out.print()
@@ -87,9 +111,14 @@ def collect(measure: bool) -> dict[str, Any]:
     versions: dict[str, str | None] = {"tilewright": tilewright.__version__}
     versions["LLVM"] = ".".join(map(str, llvm.llvm_version_info))
     versions |= {name: _version(name) for name in (*_NEEDED, *_OPTIONAL)}
+    ceilings, barrier = calibrate(host) if measure else (None, None)
+    stored = calibration.load(host)
     return {
         "machine": asdict(host) | {"caches": [asdict(c) | {"name": c.name} for c in host.caches]},
-        "ceilings": asdict(peak.measure(host)) if measure else None,
+        "ceilings": asdict(ceilings) if ceilings else None,
+        "barrier_seconds": barrier,
+        "calibration": asdict(stored) if stored else None,
+        "calibration_file": str(calibration.path(host)),
         "versions": versions,
         "cache": {
             "folder": str(cache.folder),
@@ -99,6 +128,16 @@ def collect(measure: bool) -> dict[str, Any]:
         },
         "flags": {flag.name: str(flag()) for flag in flags.table()},
     }
+
+
+def calibrate(host: machine.Machine) -> tuple[peak.Ceilings, float]:
+    """Measure and store: (ceilings, seconds of a barrier among all usable threads, 0.0 if there is one)."""
+    from tilewright.runtime.barrier import barrier_seconds
+
+    ceilings = peak.measure(host)
+    barrier = barrier_seconds(ceilings.threads)
+    calibration.store(calibration.settle(ceilings, barrier, calibration.load(host)), host)
+    return ceilings, barrier
 
 
 def _version(package: str) -> str | None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cache
+from typing import Any
 
 from tilewright.support.errors import TargetError
 
@@ -43,6 +44,13 @@ class Target:
         registers: number of vector registers.
         l1, l2, l3: data cache of a core, second level of a core, last level (shared), in bytes.
         cores: physical cores; code does not depend on it.
+        fma_per_cycle: multiply-adds of full vectors that a core starts in a cycle.
+        l1_bandwidth, l2_bandwidth, l3_bandwidth, memory_bandwidth: bytes that a core reads in a cycle from each level.
+        barrier: cycles of a barrier among a few threads.
+        frequency: GHz under load, to show cycles as time; code does not depend on it.
+
+    The ceilings are those that `tilewright doctor` measured on this machine, otherwise what is known of its kind
+    (`ceilings`). Estimates use them, so schedules depend on them.
     """
 
     triple: str
@@ -55,6 +63,13 @@ class Target:
     l2: int = 512 << 10
     l3: int = 8 << 20
     cores: int = 1
+    fma_per_cycle: float = 2.0
+    l1_bandwidth: float = 32.0
+    l2_bandwidth: float = 16.0
+    l3_bandwidth: float = 12.0
+    memory_bandwidth: float = 6.0
+    barrier: float = 500.0
+    frequency: float = 3.0
 
     def has(self, feature: str) -> bool:
         """Whether the code may use an instruction set extension ("avx512vnni")."""
@@ -75,8 +90,8 @@ class Target:
 
     @property
     def fingerprint(self) -> str:
-        """A digest of everything that generated code and schedules may depend on (not the number of cores)."""
-        text = repr(replace(self, cores=1))
+        """A digest of all that generated code may depend on (not the number of cores, not the frequency)."""
+        text = repr(replace(self, cores=1, frequency=1.0))
         return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
     @classmethod
@@ -94,12 +109,34 @@ class Target:
         triple, features = _KNOWN[name]
         cpu = "generic" if name == "generic-aarch64" else name
         bits, registers = _vectors(triple, features)
-        return cls(triple, cpu, tuple(sorted(features)), (), bits, registers)
+        return cls(triple, cpu, tuple(sorted(features)), (), bits, registers, **ceilings(cpu, triple, bits))
 
 
 def known() -> tuple[str, ...]:
     """The names that `Target.parse` takes besides "host"."""
     return tuple(_KNOWN)
+
+
+_FMA_PER_CYCLE = {"znver4": {512: 1.0}}
+"""Where it is not two: Zen 4 passes a 512-bit multiply-add through its pipes in two halves."""
+_INTEL_SERVERS = ("skylake-avx512", "cascadelake", "cooperlake", "icelake-server", "sapphirerapids", "emeraldrapids")
+
+
+def ceilings(cpu: str, triple: str, bits: int) -> dict[str, Any]:
+    """What is known of a kind of CPU that was not measured: the ceilings' fields of `Target`, without the barrier."""
+    vector = bits / 8
+    # Loads of 512 bits: two a cycle on Intel's cores, one on Zen 4. Others load two vectors.
+    l1 = vector if _FMA_PER_CYCLE.get(cpu, {}).get(bits) == 1.0 else 2 * vector
+    server = cpu in _INTEL_SERVERS
+    x86 = triple.startswith("x86_64")
+    return {
+        "fma_per_cycle": _FMA_PER_CYCLE.get(cpu, {}).get(bits, 2.0),
+        "l1_bandwidth": l1,
+        "l2_bandwidth": min(l1, 38.0 if server else 27.0 if x86 else 16.0),
+        "l3_bandwidth": min(l1, 9.5 if server else 19.0 if x86 else 9.5),
+        "memory_bandwidth": 4.8 if server else 6.7,
+        "frequency": 3.0,
+    }
 
 
 def _vectors(triple: str, features: tuple[str, ...]) -> tuple[int, int]:
@@ -115,12 +152,15 @@ def _vectors(triple: str, features: tuple[str, ...]) -> tuple[int, int]:
 def _host() -> Target:
     import llvmlite.binding as llvm
 
+    from tilewright.support import calibration
     from tilewright.support.machine import describe
 
     machine = describe()
     flags = llvm.get_host_cpu_features()
     bits, registers = _vectors(machine.triple, machine.features)
     sizes = {c.level: c.bytes for c in machine.caches if c.kind != "Instruction"}
+    measured = calibration.load(machine)
+    limits = ceilings(machine.cpu, machine.triple, bits) if measured is None else asdict(measured)
     return Target(
         triple=machine.triple,
         cpu=machine.cpu,
@@ -132,4 +172,5 @@ def _host() -> Target:
         l2=sizes.get(2, 512 << 10),
         l3=sizes.get(3, sizes.get(2, 8 << 20)),
         cores=machine.cores,
+        **limits,
     )
