@@ -55,7 +55,9 @@ def _softmax_compute(inputs: Tensors, attrs: Attrs, out: Out) -> tuple[Tensor, .
     top = reduce_stage(x, axes, True, te.max, lambda e: cast(e, acc), "top")
     e = te.compute(x.shape, lambda *i: te.exp(cast(x[i], acc) - top[_kept(axes, i)]), name="exponent")
     total = reduce_stage(e, axes, True, te.sum, lambda v: v, "total")
-    return (te.compute(x.shape, lambda *i: cast(e[i] / total[_kept(axes, i)], type.dtype), name="softmax"),)
+    # One division a row: the products differ from quotients by half a unit in the last place at most.
+    inverse = te.compute(total.shape, lambda *i: _one(acc) / total[i], name="inverse")
+    return (te.compute(x.shape, lambda *i: cast(e[i] * inverse[_kept(axes, i)], type.dtype), name="softmax"),)
 
 
 def _log_softmax_compute(inputs: Tensors, attrs: Attrs, out: Out) -> tuple[Tensor, ...]:
@@ -66,9 +68,11 @@ def _log_softmax_compute(inputs: Tensors, attrs: Attrs, out: Out) -> tuple[Tenso
     e = te.compute(x.shape, lambda *i: te.exp(cast(x[i], acc) - top[_kept(axes, i)]), name="exponent")
     total = reduce_stage(e, axes, True, te.sum, lambda v: v, "total")
 
+    shift = te.compute(total.shape, lambda *i: te.log(total[i]), name="shift")
+
     def element(*i: Expr) -> Expr:
         row = _kept(axes, i)
-        return cast(cast(x[i], acc) - top[row] - te.log(total[row]), type.dtype)
+        return cast(cast(x[i], acc) - top[row] - shift[row], type.dtype)
 
     return (te.compute(x.shape, element, name="log_softmax"),)
 

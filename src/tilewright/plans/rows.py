@@ -113,11 +113,20 @@ def _passed(structure: Structure, stage: Stage) -> list[bool]:
 
 
 def materialised(structure: Structure, stage: Stage) -> bool:
-    """Reductions always; spatial stages that are read by several or inside reductions and cost something."""
+    """Reductions always; spatial stages that are read by several or inside reductions and cost something; what is
+    computed from a row's results, such as a mean, and read by all of its elements."""
     if structure.is_output(stage) or stage.role != "spatial":
         return True
     readers = structure.consumers(stage)
+    if cost(stage) and any(_spreads(stage, reader) for reader in readers):
+        return any(p.role != "spatial" for p in structure.before(stage))
     return cost(stage) > CHEAP_OPS and (len(readers) > 1 or any(r.role != "spatial" for r in readers))
+
+
+def _spreads(stage: Stage, reader: Stage) -> bool:
+    """True if many points of `reader` read one of `stage`."""
+    pairs = zip(stage.spatial, reader.spatial, strict=False)
+    return any(as_int(a.extent) == 1 != as_int(b.extent) for a, b in pairs) or len(stage.spatial) < len(reader.spatial)
 
 
 def cost(stage: Stage) -> int:
@@ -184,7 +193,7 @@ def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Targe
     outputs = [st for st in kept if structure.is_output(st)]
     if (rows or strip) and len(outputs) == 1:
         around = gather(s, kept, outputs[0], rows, strip, target)
-    elif rows and not strip:
+    elif rows and not strip and connected(structure, kept):
         around = spread(s, kept, rows)
     else:
         one_after_another(s, kept, target)
@@ -230,6 +239,12 @@ def spread(s: Schedule, kept: list[Stage], rows: int) -> list[LoopRef]:
     return around
 
 
+def connected(structure: Structure, kept: list[Stage]) -> bool:
+    """True if every stage but the first reads what an earlier one makes."""
+    names = [st.name for st in kept]
+    return all(any(b.name in names[:k] for b in structure.before(st)) for k, st in enumerate(kept) if k)
+
+
 def one_after_another(s: Schedule, kept: list[Stage], target: Target) -> None:
     for stage in kept:
         block, own = s.block(stage.name), list(s.loops(s.block(stage.name)))
@@ -268,14 +283,14 @@ def schedule_inner(s: Schedule, stage: Stage, own: list[LoopRef], target: Target
     reduce_lanes(s, stage, reduce, lanes)
 
 
-def vector_tail(s: Schedule, own: list[LoopRef], lanes: int) -> None:
+def vector_tail(s: Schedule, own: list[LoopRef], lanes: int, vectors: int = 4) -> None:
     """The innermost of a spatial block's own loops in vectors, a few at a time."""
     if not own:
         return
     inner = own[-1]
     size = extent(s, inner)
-    if size is None or size > 8 * lanes:
-        _, inner = s.split(inner, factor=4 * lanes)
+    if size is None or size > 2 * vectors * lanes:
+        _, inner = s.split(inner, factor=vectors * lanes)
     s.vectorize(inner)
 
 

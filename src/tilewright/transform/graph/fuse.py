@@ -1,21 +1,25 @@
 """Group nodes into kernels.
 
     conv -> add(bias) -> add(skip) -> relu        one group: the anchor and its pointwise epilogue
-    transpose -> mul -> softmax                    one group: the reduction and what feeds it alone
+    add -> mean -> sub -> ... -> mul               one group over common rows: see rowgroups.py
+    transpose -> mul -> pooling                    one group: the reduction and what feeds it alone
 
-A group has one output. It grows from a leader along immediate post-dominators: everything between the leader and its
-post-dominator comes along, so the group's inside is never seen from outside (the method of TVM's FuseOps and of
-"Relay", section 4.4). Aliases (reshape) make no code and end a group, unless pointwise nodes surround them.
+But for row groups, a group has one output. It grows from a leader along immediate post-dominators: everything between
+the leader and its post-dominator comes along, so the group's inside is never seen from outside (the method of TVM's
+FuseOps and of "Relay", section 4.4). Aliases (reshape) make no code and end a group, unless pointwise nodes surround
+them.
 """
 
 from __future__ import annotations
 
+import heapq
 from dataclasses import dataclass
 
 from tilewright import ops
 from tilewright.arith import prove_equal
 from tilewright.ir.graph import Graph, Node, Value
 from tilewright.ir.rewrite import variables
+from tilewright.transform.graph.rowgroups import RowGrower, row_shape
 
 MAX_NODES = 48
 MAX_INPUTS = 24
@@ -54,14 +58,60 @@ class _Fuser:
 
     def run(self) -> list[Group]:
         for kinds in (("contraction",), ("reduction",), ("injective", "pointwise")):
+            if kinds == ("reduction",):
+                self.grow_rows()
             for i, node in enumerate(self.nodes):
                 if ops.get(node.op).kind in kinds and not ops.get(node.op).alias and self.leader[i] == i:
                     self.grow(i)
         members: dict[int, list[int]] = {}
         for i in range(len(self.nodes)):
             members.setdefault(self.find(i), []).append(i)
-        ordered = sorted(members.values(), key=lambda group: group[-1])
-        return [self.group([self.nodes[i] for i in group]) for group in ordered]
+        return [self.group([self.nodes[i] for i in group]) for group in self.in_order(members)]
+
+    def grow_rows(self) -> None:
+        """Groups of several reductions over common rows."""
+        users = {v: sorted(self.position[id(u)] for u in us) for v, us in self.users.items()}
+        makers = {v: i for i, n in enumerate(self.nodes) for v in n.outputs}
+        sizes = [len(self.members(i)) if self.find(i) == i else 0 for i in range(len(self.nodes))]
+
+        def taken(i: int) -> bool:
+            return sizes[self.find(i)] > 1
+
+        def whole(i: int) -> list[int]:
+            return self.members(self.find(i)) if taken(i) else [i]
+
+        grower = RowGrower(self.nodes, users, makers, self.outputs, taken, whole)
+        for i, node in enumerate(self.nodes):
+            if row_shape(node) is not None and not taken(i):
+                group = grower.grow(i)
+                for k in group:
+                    self.leader[k] = i
+                sizes[i] = len(group)
+
+    def in_order(self, members: dict[int, list[int]]) -> list[list[int]]:
+        """The groups so that each stands behind those it reads from, else by their last nodes."""
+        makers = {v: i for i, n in enumerate(self.nodes) for v in n.outputs}
+        needs = {
+            root: {self.find(makers[v]) for i in group for v in self.nodes[i].inputs if v in makers} - {root}
+            for root, group in members.items()
+        }
+        readers: dict[int, list[int]] = {}
+        for root, needed in needs.items():
+            for other in needed:
+                readers.setdefault(other, []).append(root)
+        waiting = {root: len(needed) for root, needed in needs.items()}
+        ready = [(members[root][-1], root) for root, count in waiting.items() if not count]
+        heapq.heapify(ready)
+        ordered = []
+        while ready:
+            _, root = heapq.heappop(ready)
+            ordered.append(members[root])
+            for reader in readers.get(root, ()):
+                waiting[reader] -= 1
+                if not waiting[reader]:
+                    heapq.heappush(ready, (members[reader][-1], reader))
+        assert len(ordered) == len(members), "groups depend on each other in a circle"
+        return ordered
 
     def find(self, i: int) -> int:
         while self.leader[i] != i:

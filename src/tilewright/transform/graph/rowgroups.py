@@ -1,0 +1,170 @@
+"""Which nodes make one kernel over common rows: reductions, what feeds them, what they scale.
+
+    s = add(x, r); m = mean(s); d = sub(s, m); v = mean(mul(d, d)); y = mul(d, rsqrt(v))      one kernel, outputs s and y
+
+All reductions of a row group go over the same dimensions of the same shape; everything else is pointwise, on whole rows
+or on one value a row. A value that others need too is one more output, which saves reading it again. A group is convex:
+no path leaves it and comes back, other groups counted as one node each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from tilewright import ops
+from tilewright.arith import prove_equal
+from tilewright.ir.expr import Expr, is_const
+from tilewright.ir.graph import Node, Value
+
+MAX_NODES = 48
+MAX_INPUTS = 24
+MAX_OUTPUTS = 4
+
+_PLAIN = ("reduce_sum", "reduce_mean", "reduce_max", "reduce_min", "reduce_prod")
+_OVER_AXIS = ("softmax", "log_softmax")
+_FROM_AXIS = ("layer_norm", "rms_norm")
+
+
+@dataclass(frozen=True, slots=True)
+class RowShape:
+    """The shape that is reduced, and the dimensions that are reduced."""
+
+    shape: tuple[Expr, ...]
+    axes: tuple[int, ...]
+    kept: bool
+    """Whether the reduced dimensions stay, with extent one."""
+
+
+def row_shape(node: Node) -> RowShape | None:
+    """What a reduction reduces; None for nodes that are no reduction over whole dimensions of their input."""
+    x = node.inputs[0] if node.inputs else None
+    if x is None or len(node.outputs) != 1:
+        return None
+    rank = x.type.rank
+    if node.op in _PLAIN:
+        return RowShape(x.shape, tuple(sorted(a % rank for a in node.attr("axes"))), bool(node.attr("keepdims", True)))
+    if node.op in _OVER_AXIS:
+        return RowShape(x.shape, (node.attr("axis") % rank,), True)
+    if node.op in _FROM_AXIS:
+        return RowShape(x.shape, tuple(range(node.attr("axis") % rank, rank)), True)
+    return None
+
+
+def equal_shapes(a: Sequence[Expr], b: Sequence[Expr]) -> bool:
+    return len(a) == len(b) and all(x is y or prove_equal(x, y) for x, y in zip(a, b, strict=True))
+
+
+class RowGrower:
+    """Grows one row group. `taken` says which nodes belong to groups of several nodes already; `whole` gives all nodes
+    of a node's group."""
+
+    def __init__(
+        self,
+        nodes: Sequence[Node],
+        users: Mapping[Value, Sequence[int]],
+        makers: Mapping[Value, int],
+        outputs: set[Value],
+        taken: Callable[[int], bool],
+        whole: Callable[[int], Sequence[int]],
+    ) -> None:
+        self.nodes = nodes
+        self.users = users
+        self.makers = makers
+        self.outputs = outputs
+        self.taken = taken
+        self.whole = whole
+
+    def grow(self, start: int) -> list[int]:
+        """The nodes of the group around reduction `start`, in order; only itself if nothing joins."""
+        rows = row_shape(self.nodes[start])
+        if rows is None:
+            return [start]
+        members = {start}
+        refused: set[int] = set()
+        found = True
+        while found:
+            found = False
+            for i in self.neighbours(members):
+                if i in refused:
+                    continue
+                if self.may_join(rows, members, i):
+                    members.add(i)
+                    found = True
+                    refused.clear()
+                    break
+                refused.add(i)
+        return sorted(members)
+
+    def neighbours(self, members: set[int]) -> list[int]:
+        """Producers and consumers of members, producers first."""
+        before = {self.makers[v] for i in members for v in self.nodes[i].inputs if v in self.makers}
+        after = {u for i in members for v in self.nodes[i].outputs for u in self.users.get(v, ())}
+        return [*sorted(before - members, reverse=True), *sorted(after - members - before)]
+
+    def may_join(self, rows: RowShape, members: set[int], i: int) -> bool:
+        node = self.nodes[i]
+        op = ops.get(node.op)
+        if self.taken(i) or op.alias or op.loops is not None or len(node.outputs) != 1:
+            return False
+        if len(members) >= MAX_NODES or not self.fits(rows, node, members, i):
+            return False
+        joined = members | {i}
+        return self.within_limits(joined) and self.is_convex(joined)
+
+    def fits(self, rows: RowShape, node: Node, members: set[int], i: int) -> bool:
+        kind = ops.get(node.op).kind
+        if kind == "reduction":
+            own = row_shape(node)
+            return own is not None and rows.kept and own.axes == rows.axes and equal_shapes(own.shape, rows.shape)
+        if kind == "injective":
+            inside = all(u in members for u in self.users.get(node.output, ()))
+            moves = node.op == "transpose" and node.attr("perm")[-1] != node.output.type.rank - 1
+            simple = node.op in ("transpose", "slice", "broadcast") and not moves
+            return simple and inside and node.output not in self.outputs and equal_shapes(node.output.shape, rows.shape)
+        if kind != "pointwise":
+            return False
+        shape = node.output.shape
+        if equal_shapes(shape, rows.shape):
+            return True
+        return self.is_row_value(rows, shape)
+
+    @staticmethod
+    def is_row_value(rows: RowShape, shape: Sequence[Expr]) -> bool:
+        """One value a row: the reduced dimensions gone, or of extent one."""
+        if rows.kept:
+            kept = len(shape) == len(rows.shape)
+            return kept and all(
+                is_const(d, 1) if k in rows.axes else d is full or prove_equal(d, full)
+                for k, (d, full) in enumerate(zip(shape, rows.shape, strict=True))
+            )
+        return equal_shapes(shape, [d for k, d in enumerate(rows.shape) if k not in rows.axes])
+
+    def within_limits(self, members: set[int]) -> bool:
+        made = {v for i in members for v in self.nodes[i].outputs}
+        read = {v for i in members for v in self.nodes[i].inputs if v is not None} - made
+        return len(read) <= MAX_INPUTS and len(self.leaving(members)) <= MAX_OUTPUTS
+
+    def leaving(self, members: set[int]) -> list[Value]:
+        return [
+            v
+            for i in sorted(members)
+            for v in self.nodes[i].outputs
+            if v in self.outputs or any(u not in members for u in self.users.get(v, ()))
+        ]
+
+    def is_convex(self, members: set[int]) -> bool:
+        """No path from a member through other nodes back to a member."""
+        last = max(members)
+        stack = [u for v in self.leaving(members) for u in self.users.get(v, ()) if u not in members]
+        seen = set(stack)
+        while stack:
+            for i in self.whole(stack.pop()):
+                for v in self.nodes[i].outputs:
+                    for u in self.users.get(v, ()):
+                        if u in members:
+                            return False
+                        if u not in seen and (u < last or len(self.whole(u)) > 1):
+                            seen.add(u)
+                            stack.append(u)
+        return True
