@@ -47,7 +47,6 @@ def test_known_indices_fold() -> None:
     entries = table(f32)
     assert lookup(3, entries) is entries[3] and lookup(-5, entries) is entries[0] and lookup(99, entries) is entries[6]
     assert simplify(lookup(i, entries), {i: const(1)}) is entries[0]
-    assert lookup(i, [entries[1]] * 3) is entries[1]
     assert bounds(lookup(i, table(i64))) == (-2, 100)
     assert te.const_matrix([[1, 2], [3, 4]])[1, 0] is const(3.0, f32)
 

@@ -491,12 +491,11 @@ def call(name: str, *args: Any) -> Expr:
 
 def lookup(index: Any, table: Sequence[Expr]) -> Expr:
     """Entry `index` (i64) of a table of literals of one type; the nearest entry if the index is outside. Folds where
-    the index is known or all entries are the same."""
+    the index is known."""
     position = as_expr(index)
     if isinstance(position, Const) and position.dtype is i64:
         return table[min(max(int(position.value), 0), len(table) - 1)]
-    node = Op("lookup", (position, *table))
-    return table[0] if all(entry is table[0] for entry in table) else node
+    return Op("lookup", (position, *table))
 
 
 def binary(name: str, a: Any, b: Any) -> Expr:

@@ -21,7 +21,7 @@ from typing import Any
 
 from tilewright.ir.expr import as_int
 from tilewright.ir.loops import Block, For, PrimFunc
-from tilewright.schedule import inline, kinds, layout, loops, memory, move, reduction, tensorize
+from tilewright.schedule import expand, inline, kinds, layout, loops, memory, move, reduction, tensorize
 from tilewright.schedule.index_map import IndexMap
 from tilewright.schedule.intrinsics import find_intrinsic
 from tilewright.schedule.state import (
@@ -265,6 +265,11 @@ class Schedule:
         inputs = (self._ref("b", block), self._ref("l", loop))
         return self._block_result("decompose_reduction", inputs, (), name, new)
 
+    def expand(self, block: BlockRef | str) -> None:
+        """Write out a contraction with a constant matrix: see `expand.expand`."""
+        new = expand.expand(self.func, _name(block))
+        self._record("expand", (self._ref("b", block),), (), new)
+
     # Memory
 
     def set_scope(self, block: BlockRef | str, scope: str, buffer: str | None = None) -> None:
@@ -440,7 +445,7 @@ class Schedule:
 PRIMITIVES = frozenset(
     """block loop loops sample_perfect_tile sample_categorical split tile fuse reorder unroll vectorize parallel bind
     annotate compute_inline reverse_compute_inline compute_at reverse_compute_at decompose_reduction set_scope
-    cache_write cache_read rfactor transform_layout pad tensorize""".split()
+    cache_write cache_read rfactor transform_layout pad tensorize expand""".split()
 )
 """The methods of `Schedule` that a trace may name."""
 

@@ -202,6 +202,10 @@ class Stage:
         result = self._schedule.rfactor(self.block, loop, factor_axis)
         return Stage(self.owner, result)
 
+    def expand(self) -> None:
+        """Write out the contraction with a constant matrix that this stage is."""
+        self._schedule.expand(self.block)
+
     def set_scope(self, scope: str) -> None:
         """Where the stage's tensor lives: "global" or "local"."""
         self._schedule.set_scope(self.block, scope)
