@@ -18,7 +18,8 @@ from tilewright.ir.loops import NTHREADS, PrimFunc
 from tilewright.ir.parser import parse_expr
 from tilewright.ir.rewrite import substitute
 from tilewright.ir.target import Target
-from tilewright.plans import Planned, plan
+from tilewright.plans import Planned, plan, site
+from tilewright.plans.decisions import forced_at, recording
 from tilewright.support.cache import ObjectCache
 from tilewright.support.errors import ParseError
 from tilewright.transform.graph.memory import Workspace
@@ -82,12 +83,13 @@ class KernelTexts:
 def compile_kernel(func: PrimFunc, target: Target, store: ObjectCache | None = None) -> CompiledKernel:
     """Native code of an unscheduled function, from the cache if it was compiled before under any names."""
     objects = store or ObjectCache()
-    identity = hashlib.blake2b(
-        f"{key(func)} {target.fingerprint} {code_version()}".encode(), digest_size=16
-    ).hexdigest()
+    # A record of decisions is complete only if the kernel is planned, so that a cached one is made anew.
+    forced = forced_at(lambda: site(func))
+    what = f"{key(func)} {target.fingerprint} {code_version()}" + (f" {forced}" if forced else "")
+    identity = hashlib.blake2b(what.encode(), digest_size=16).hexdigest()
     symbol = f"tw_{identity}"
     canonical = {s: Var(f"s{i}", s.dtype, s.lo, s.hi, s.multiple) for i, s in enumerate(func.symbols)}
-    entry = objects.get(f"kernel-{identity}")
+    entry = None if recording() else objects.get(f"kernel-{identity}")
     if entry is not None and (found := _decode(entry, symbol, canonical)) is not None:
         return found
     flat = replace(lower_loops(plan(func, target).func, target), name=symbol)

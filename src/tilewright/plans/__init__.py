@@ -2,27 +2,38 @@
 
 from __future__ import annotations
 
+from tilewright.ir.key import key
 from tilewright.ir.loops import PrimFunc
 from tilewright.ir.target import Target
 from tilewright.plans import contraction, convolution, elementwise, plain, rows
 from tilewright.plans.analysis import analyse
 from tilewright.plans.base import Candidate, Plan, Planned
+from tilewright.plans.cost import roofline
+from tilewright.plans.decisions import decide
 from tilewright.schedule.schedule import Schedule
 
 PLANS: tuple[Plan, ...] = (plain.PLAN, contraction.PLAN, convolution.PLAN, elementwise.PLAN, rows.PLAN)
 """In order of preference; the last fits everything."""
 
 
+def site(func: PrimFunc) -> str:
+    """The name of the decision about a function's knobs (`plans/decisions.py`)."""
+    return f"plan {key(func)}"
+
+
 def plan(func: PrimFunc, target: Target) -> Planned:
-    """Schedule an unscheduled function by the first plan that fits, with the knobs of the best estimate."""
+    """Schedule an unscheduled function by the first plan that fits, with the knobs of the best estimate (or those that
+    are forced at `site(func)`)."""
     structure = analyse(func)
     for candidate_plan in PLANS:
         if candidate_plan.fits(structure, target):
             choices = candidate_plan.candidates(structure, target)
+            chosen = decide(lambda: site(func), choices, [c.label for c in choices], [c.cycles for c in choices])
             schedule = Schedule(func)
-            candidate_plan.apply(schedule, structure, choices[0], target)
-            return Planned(schedule, candidate_plan.name, choices[0], tuple(choices[1:]))
+            candidate_plan.apply(schedule, structure, chosen, target)
+            others = tuple(c for c in choices if c is not chosen)
+            return Planned(schedule, candidate_plan.name, chosen, others, target, roofline(structure, target))
     raise AssertionError("the last plan fits everything")
 
 
-__all__ = ["PLANS", "Candidate", "Plan", "Planned", "plan"]
+__all__ = ["PLANS", "Candidate", "Plan", "Planned", "plan", "site"]

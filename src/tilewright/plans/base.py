@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from tilewright.ir.loops import PrimFunc
 from tilewright.ir.target import Target
 from tilewright.plans.analysis import Structure
+from tilewright.plans.cost import Cost
 from tilewright.schedule.schedule import Schedule
 
 Knobs = Mapping[str, int]
@@ -15,13 +16,27 @@ Knobs = Mapping[str, int]
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A setting of a plan's knobs and what it is estimated to take, in cycles (relative to other candidates)."""
+    """A setting of a plan's knobs and what it is estimated to take, in cycles.
+
+    `cost` has the stages of the estimate (`plans/cost.py`). Without them `cycles` compares candidates of one plan only.
+    """
 
     knobs: tuple[tuple[str, int], ...]
     cycles: float
+    cost: Cost | None = None
+
+    @classmethod
+    def of(cls, knobs: tuple[tuple[str, int], ...], cost: Cost) -> Candidate:
+        """A candidate with an estimate by stages."""
+        return cls(knobs, cost.cycles, cost)
 
     def knob(self, name: str) -> int:
         return dict(self.knobs)[name]
+
+    @property
+    def label(self) -> str:
+        """The knobs as text, "rows=6,width=16": by it a decision can be forced (`plans/decisions.py`)."""
+        return ",".join(f"{name}={value}" for name, value in self.knobs) or "no knobs"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,17 +62,32 @@ class Planned:
     plan: str
     chosen: Candidate
     others: tuple[Candidate, ...]
+    target: Target
+    least: Cost
 
     @property
     def func(self) -> PrimFunc:
         return self.schedule.func
 
     def describe(self) -> str:
-        """Plan, knobs, estimate, and the runners-up."""
-        lines = [f"plan {self.plan}: {_knobs(self.chosen)}  estimated {self.chosen.cycles:.0f} cycles"]
-        lines += [f"  runner-up: {_knobs(c)}  estimated {c.cycles:.0f} cycles" for c in self.others[:3]]
+        """Plan, knobs, estimated time by stage and what bounds it, and the runners-up."""
+        lines = [f"plan {self.plan}: {self.chosen.label}  {self._estimate(self.chosen)}"]
+        lines += [f"  runner-up: {c.label}  {self._estimate(c)}" for c in self.others[:3]]
+        lines += [f"  at least:  {_stages(self.least, self.target)}"]
         return "\n".join([*lines, str(self.schedule.trace).rstrip()])
 
+    def _estimate(self, candidate: Candidate) -> str:
+        if candidate.cost is not None:
+            return _stages(candidate.cost, self.target)
+        if not candidate.cycles or not self.chosen.cycles:
+            return ""
+        return f"{candidate.cycles / self.chosen.cycles:.2f} times the estimate of the first"
 
-def _knobs(candidate: Candidate) -> str:
-    return ", ".join(f"{name}={value}" for name, value in candidate.knobs) or "no knobs"
+
+def _stages(cost: Cost, target: Target) -> str:
+    stages = [f"{name} {_microseconds(cycles, target)}" for name, cycles in cost.stages.items() if cycles]
+    return f"{_microseconds(cost.cycles, target)} µs ({', '.join(stages)}), bound by {cost.bound}"
+
+
+def _microseconds(cycles: float, target: Target) -> str:
+    return f"{cycles / target.frequency / 1e3:.3g}"
