@@ -199,6 +199,31 @@ def several_symbols(rng: random.Random) -> PrimFunc:
     return te.create_prim_func([a, b, d], "several_symbols")
 
 
+def transforms(rng: random.Random) -> PrimFunc:
+    """Two products with constant matrices, rows and columns of tiles, as in fast convolutions; edges are padded."""
+    n, rows = rng.choice([2, 3, 4]), rng.choice([2, 3, 4])
+    table = te.const_matrix([[rng.choice([0, 0, 1, 1, -1, 2, -2]) for _ in range(n)] for _ in range(rows)])
+    tiles: Any = te.var("t", hi=5) if rng.random() < 0.3 else rng.choice([1, 3])
+    lanes, shift = rng.choice([1, 4, 8]), rng.choice([0, 1])
+    x = te.placeholder((tiles, n, n, lanes), name="X")
+
+    def element(t: Any, i: Any, j: Any, c: Any) -> Any:
+        value = x[t, i, j - shift, c]
+        return te.if_then_else(j >= shift, value, 0.0) if shift else value
+
+    r1, r2 = te.reduce_axis(n, "r"), te.reduce_axis(n, "s")
+    half = te.compute(
+        (tiles, rows, n, lanes),
+        lambda t, i, j, c: te.sum(table[i, r1] * element(t, r1.var, j, c), r1),
+        name="H",
+    )
+    whole = te.compute(
+        (tiles, rows, rows, lanes), lambda t, i, j, c: te.sum(table[j, r2] * half[t, i, r2, c], r2), name="V"
+    )
+    out = te.compute((tiles, lanes, rows, rows), lambda t, c, i, j: te.maximum(whole[t, i, j, c], 0.0), name="Y")
+    return te.create_prim_func([x, out], "transforms")
+
+
 PROGRAMS: tuple[Callable[[random.Random], PrimFunc], ...] = (
     matmul,
     batched,
@@ -209,6 +234,7 @@ PROGRAMS: tuple[Callable[[random.Random], PrimFunc], ...] = (
     grouped,
     lookup,
     several_symbols,
+    transforms,
 )
 
 

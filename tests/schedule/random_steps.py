@@ -90,6 +90,9 @@ def random_plan(s: Schedule, rng: random.Random) -> None:
 def _tile_inside(s: Schedule, rng: random.Random, block: BlockRef, depth: int) -> None:
     """Schedule a moved block within its tile."""
     attempt(lambda: s.set_scope(block, rng.choice(["local", "global"])))
+    if attempt(lambda: s.expand(block)):
+        attempt(lambda: s.vectorize(s.loops(block)[-1]))
+        return
     own = s.loops(block)[depth:]
     kinds = [it.kind for it in s.get(block).iters]
     reduces = [x for x, kind in zip(own, kinds, strict=True) if kind == "reduce"]
@@ -196,7 +199,11 @@ STEPS: tuple[tuple[str, Step], ...] = (
     ("cache_read", _cache_read),
     ("rfactor", lambda s, rng, block, loops: s.rfactor(block, rng.choice(loops), rng.randint(-2, 1))),
     ("rfactor", lambda s, rng, block, loops: s.rfactor(block, rng.choice(loops), 0)),
+    ("expand", lambda s, rng, block, loops: s.expand(block)),
+    ("expand", lambda s, rng, block, loops: s.expand(block)),
     ("transform_layout", _layout),
     ("pad", _pad),
 )
-BLOCK_STEPS = frozenset({"compute_inline", "reverse_compute_inline", "set_scope", "cache_write", "cache_read"})
+BLOCK_STEPS = frozenset(
+    {"compute_inline", "reverse_compute_inline", "set_scope", "cache_write", "cache_read", "expand"}
+)

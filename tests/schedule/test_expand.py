@@ -12,6 +12,7 @@ import pytest
 from tests.schedule.checks import refused, scheduled
 from tests.schedule.native import run_native
 from tilewright import te
+from tilewright.codegen.llvm import assembly, emit_llvm
 from tilewright.ir.expr import Op, as_int
 from tilewright.ir.loops import For, PrimFunc, Stmt
 from tilewright.ir.rewrite import exprs_of, walk_expr
@@ -116,6 +117,19 @@ def test_native_transforms(m: int) -> None:
         want = np.einsum("yi,tijc,xj->tyxc", exact, d, exact)
         size = np.einsum("yi,tijc,xj->tyxc", abs(exact), abs(d), abs(exact))
         assert np.all(abs(v - want) <= 4e-7 * size)
+
+
+@pytest.mark.parametrize(("target", "lanes"), [("x86-64-v3", 8), ("znver4", 16)])
+def test_registers_suffice(target: str, lanes: int) -> None:
+    """F(4)'s transforms touch the stack for the pass in between alone, and multiply and add in one instruction."""
+    at, _, bt = winograd_matrices(4, 3)
+    machine = Target.parse(target)
+    for matrix in (bt, at):
+        func = lower_loops(expanded(separable(matrix, lanes, tiles=64)).func, machine)
+        text = assembly(emit_llvm(func, machine), machine)
+        stack = [line for line in text.splitlines() if "rsp" in line and "mm" in line]
+        assert len(stack) <= len(matrix) + len(matrix[0])
+        assert "vfmadd" in text and "callq\tfma" not in text
 
 
 def test_any_matrix() -> None:

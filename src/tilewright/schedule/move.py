@@ -156,6 +156,12 @@ def reverse_compute_at(func: PrimFunc, block: str, loop: str) -> PrimFunc:
     target = last_loop(target_path)
     outer = loops_on(target_path)
     for writer, buffer in made:
+        if len({s.indices for s in stores_in(writer.body) if s.buffer == buffer}) > 1:
+            raise refuse(
+                func,
+                f"{what}: block {writer.name!r} stores several elements of {buffer.name!r} at once",
+                hint="expand comes after reverse_compute_at",
+            )
         for above in outer:
             if reduce_iters_using(writer, above.var):
                 raise refuse(
@@ -192,19 +198,21 @@ def _needed(source: Block, root: Stmt, consumers: Iterable[Block], outer: Sequen
     """The part of the domain of `source` that the consumers under `root` read, for fixed outer loops."""
     around = extents_of(outer)
     extents = {it.var: it.extent for it in source.iters}
-    stores = {s.buffer: s for s in stores_in(source.body)}
     domain: dict[Var, Range] = {}
-    for buffer, store in stores.items():
+    for buffer in written_buffers(source.body):
         boxes = [box for consumer in consumers for box in _read_boxes(root, consumer, buffer, around)]
         if not boxes:
             continue
         box = boxes[0]
         for other in boxes[1:]:
             box = _join(box, other)
-        ranges = solve_ranges(store.indices, box, extents)
+        # A block that stores several elements runs for each of them that is needed.
+        points = dict.fromkeys(s.indices for s in stores_in(source.body) if s.buffer == buffer)
+        solved = [solve_ranges(point, box, extents) for point in points]
         for v in extents:
-            if v in ranges:
-                domain[v] = union(domain[v], ranges[v]) if v in domain else ranges[v]
+            if solved and all(v in ranges for ranges in solved):
+                for ranges in solved:
+                    domain[v] = union(domain[v], ranges[v]) if v in domain else ranges[v]
     return domain
 
 
