@@ -36,6 +36,7 @@ from tilewright.runtime.program import Program
 from tilewright.support.cache import ObjectCache
 from tilewright.support.errors import ModelError
 from tilewright.support.log import PassLog
+from tilewright.transform.graph.attention import recognise_attention
 from tilewright.transform.graph.fuse import Group, fuse
 from tilewright.transform.graph.layout import assign_layouts
 from tilewright.transform.graph.memory import Step, Storage, alias_sources, assign_slots, is_alias, overwritable
@@ -104,6 +105,8 @@ def graph_passes(target: Target, options: Options = DEFAULTS) -> list[tuple[str,
     return [
         ("remove identities", remove_identities),
         ("eliminate common", eliminate_common),
+        ("eliminate dead", eliminate_dead),
+        ("recognise attention", lambda g: recognise_attention(g, target)),
         ("eliminate dead", eliminate_dead),
         ("fold scales", fold_scales),
         ("assign layouts", lambda g: assign_layouts(g, target, options)),

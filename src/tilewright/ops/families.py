@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from tilewright.ops import (
+    attention,
     conv,
     index,
     matmul,
     norm,
     packed,
+    packed_groups,
     pointwise,
     pool,
     reduce,
@@ -18,14 +20,17 @@ from tilewright.ops import (
     scatter,
     shape,
     signal,
+    winograd,
 )
 
 __all__ = [
+    "attention",
     "conv",
     "index",
     "matmul",
     "norm",
     "packed",
+    "packed_groups",
     "pointwise",
     "pool",
     "reduce",
@@ -36,4 +41,5 @@ __all__ = [
     "scatter",
     "shape",
     "signal",
+    "winograd",
 ]

@@ -16,7 +16,7 @@ from typing import Any
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Buffer, Expr, Var, as_expr, const, is_const
 from tilewright.ir.graph import TensorType
-from tilewright.ir.loops import Allocate, For, If, Let, PrimFunc, Stmt, Store, seq
+from tilewright.ir.loops import Allocate, For, If, Let, LoopKind, PrimFunc, Stmt, Store, seq
 from tilewright.ir.rewrite import fresh_name, variables
 
 
@@ -48,12 +48,12 @@ class Nest:
         self.stack[-1].append(Store(buffer, tuple(as_expr(i) for i in indices), as_expr(value, buffer.dtype)))
 
     @contextmanager
-    def loop(self, name: str, extent: Any, parallel: bool = False) -> Iterator[Var]:
+    def loop(self, name: str, extent: Any, parallel: bool = False, kind: LoopKind = "serial") -> Iterator[Var]:
         var = Var(fresh_name(name, self.taken))
         self.stack.append([])
         yield var
         body = self._body()
-        self.stack[-1].append(For(var, as_expr(extent), body, "parallel" if parallel else "serial"))
+        self.stack[-1].append(For(var, as_expr(extent), body, "parallel" if parallel else kind))
 
     @contextmanager
     def loops(self, names: str, extents: Sequence[Any], parallel: bool = False) -> Iterator[tuple[Var, ...]]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tilewright.arith import Analyzer
-from tilewright.ir.expr import Const, Expr, Load, Op, Var
+from tilewright.ir.expr import Const, Expr, Load, Op, Var, const
 from tilewright.ir.loops import Allocate, For, If, Intrinsic, Let, PrimFunc, Region, Seq, Stmt, Store, seq
 from tilewright.ir.rewrite import exprs_of, substitute_stmt, variables, walk, walk_expr
 
@@ -81,7 +81,11 @@ class _Simplifier:
         most = self.an.bounds(extent).hi
         if most is not None and most <= 0:
             return None
-        body = self.statement(s.body)
+        inside = s.body
+        if type(extent) is Const and extent is not s.extent:
+            # Known only now, so the analyzer does not know yet that the variable is 0.
+            inside = substitute_stmt(inside, {s.var: const(0)}) if extent.value == 1 else inside
+        body = self.statement(inside)
         if body is None:
             return None
         if type(extent) is Const and extent.value == 1 and s.kind != "thread":

@@ -1,0 +1,100 @@
+"""`attention`: softmax(Q K^T * scale + mask) V in one operator, straight from and to the projections' layouts.
+
+    y[b, i, h, :] = sum_j p[i, j] v[b, j, g, :]      p[i, :] = softmax_j(scale * q[b, i, h, :] . k[b, j, g, :] + mask)
+
+Its loops (`attention_loops.py`) never hold more than some rows of scores. Recognised in graphs by
+`transform/graph/attention.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from tilewright.ir.dtype import boolean
+from tilewright.ir.graph import TensorType
+from tilewright.ops.attention_loops import Tile, attention_loops
+from tilewright.ops.dims import broadcast_shapes, check_kind, dim, present, same_dim, same_dtype, same_shape, wide
+from tilewright.ops.registry import Attrs, OpDef, Types, register
+from tilewright.support.errors import DTypeError, ShapeError
+
+ORDERS = {"s": (0, 1, 2, 3), "h": (0, 2, 1, 3)}
+"""Dimensions (batch, sequence, head, depth) of an operand, by the letter of its order."""
+
+
+def _logical(t: TensorType, order: str) -> tuple[Any, ...]:
+    """The shape as (batch, sequence, heads, depth)."""
+    if t.rank != 4:
+        raise ShapeError("an operand of attention has four dimensions", got=t)
+    return tuple(t.shape[k] for k in ORDERS[order])
+
+
+def _infer(types: Types, attrs: Attrs) -> tuple[TensorType, ...]:
+    """Inputs q, k, v, mask?, scale?, substitute?; output y.
+
+    `order` has one letter for each of q, k, v, y: "s" for [batch, sequence, heads, depth], "h" for [batch, heads,
+    sequence, depth]. `heads` query heads share `groups` heads of keys and values; operand o uses its heads from
+    `first[o]` on, so that q, k and v may be parts of one array. The mask broadcasts to [batch, heads, S_q, S_k]: a
+    boolean one puts `fill` where it is false, any other is added. `scale` (a number) multiplies the scores, as does
+    the input of that name (one element). `causal`: query i sees the keys up to i + S_k - S_q. `guard`: probabilities
+    that are NaN (a row without any key) count as zero, or as `substitute` (one element) if that is given. `rows`,
+    `width`, `keys`, `tiles` (see `attention_loops.Tile`) change the speed only.
+    """
+    q, k, v = (present(t) for t in types[:3])
+    check_kind(q.dtype, ("float",))
+    same_dtype([q, k, v])
+    mask, scale, substitute = (*types[3:], None, None, None)[:3]
+    order, heads, groups = attrs["order"], attrs["heads"], attrs["groups"]
+    (bq, sq, hq, dq), (bk, sk, hk, dk), (bv, sv, hv, dv) = (
+        _logical(t, o) for t, o in zip((q, k, v), order[:3], strict=True)
+    )
+    if not (same_dim(bq, bk) and same_dim(bq, bv) and same_dim(sk, sv) and same_dim(dq, dk)):
+        raise ShapeError("the operands of attention do not fit each other", got=f"{q}, {k} and {v}")
+    need = zip((hq, hk, hv), attrs["first"], (heads, groups, groups), strict=True)
+    if heads % groups or any(int(h.value) < first + n for h, first, n in need):
+        raise ShapeError("attention has too few heads", expected=f"{heads} and {groups}", got=f"{q}, {k} and {v}")
+    if mask is not None:
+        full = (bq, dim(heads), sq, sk)
+        if not same_shape(broadcast_shapes(mask.shape, full), full):
+            raise ShapeError("the mask does not fit the scores", expected=full, got=mask)
+        if not (mask.dtype is boolean or mask.dtype.is_float):
+            raise DTypeError("a mask is boolean or floating-point", got=mask)
+    for single in (scale, substitute):
+        if single is not None and (single.dtype is not q.dtype or any(not same_dim(d, dim(1)) for d in single.shape)):
+            raise ShapeError("scale and substitute are one number of the operands' type", got=single)
+    shape = (bq, sq, dim(heads), dv)
+    return (TensorType(q.dtype, tuple(shape[k] for k in ORDERS[order[3]])),)
+
+
+def _loops(types: Types, attrs: Attrs, out: tuple[TensorType, ...]) -> Any:
+    return attention_loops(types, attrs, out, Tile.of(attrs, out[0].dtype))
+
+
+def _reference(arrays: Sequence[Any], attrs: Attrs) -> tuple[Any, ...]:
+    q, k, v = (wide(a).transpose(ORDERS[o]) for a, o in zip(arrays[:3], attrs["order"], strict=False))
+    mask, scale, substitute = (*arrays[3:], None, None, None)[:3]
+    first, heads, groups = attrs["first"], attrs["heads"], attrs["groups"]
+    q = q[:, :, first[0] : first[0] + heads]
+    k, v = (np.repeat(x[:, :, f : f + groups], heads // groups, 2) for x, f in ((k, first[1]), (v, first[2])))
+    with np.errstate(all="ignore"):
+        factor = q.dtype.type(attrs["scale"]) * (1 if scale is None else wide(scale).reshape(()))
+        scores = np.einsum("bihd,bjhd->bhij", q, k) * factor
+        if mask is not None and mask.dtype == bool:
+            scores = np.where(mask, scores, q.dtype.type(attrs["fill"]))
+        elif mask is not None:
+            scores = scores + wide(mask)
+        rows, keys = scores.shape[-2:]
+        if attrs["causal"]:
+            scores = np.where(np.tri(rows, keys, keys - rows, dtype=bool), scores, -np.inf)
+        top = scores.max(-1, keepdims=True, initial=-np.inf)
+        p = np.exp(scores - top)
+        p = p / p.sum(-1, keepdims=True)
+        if attrs["guard"]:
+            p = np.where(np.isnan(p), 0 if substitute is None else wide(substitute).reshape(()), p)
+        y = np.einsum("bhij,bjhd->bihd", p, v)
+    return (np.ascontiguousarray(y.transpose(ORDERS[attrs["order"][3]])).astype(np.asarray(arrays[0]).dtype),)
+
+
+register(OpDef("attention", "opaque", _infer, _reference, loops=_loops))

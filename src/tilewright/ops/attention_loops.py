@@ -1,0 +1,410 @@
+"""The loops of `attention`: register tiles over packed keys and values, the softmax of a block of rows between them.
+
+    for batch and head:                                      threads
+        kt[panel, d, lane] = k;  vp[panel, j, lane] = v      panels of `width`, once a head
+        for block of row tiles:
+            for block of keys:                               one if the keys are few
+                scores = q kt * scale + mask                 tiles of rows x width in registers
+                m, l, scores = softmax so far                online: Milakov and Gimelshein 2018, "Online normalizer
+                o = o * exp(m_old - m) + scores vp           calculation for softmax"
+            y = o / l
+
+Few rows (decoding) would not pay for packing: there the scores are dot products along the depth, and y grows by whole
+rows of v. Rows of a last tile that is not full overlap the tile before it: both write the same values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+from tilewright.ir.dtype import DType, boolean
+from tilewright.ir.expr import (
+    Buffer,
+    Expr,
+    as_int,
+    call,
+    cast,
+    ceildiv,
+    const,
+    equal,
+    is_const,
+    maximum,
+    minimum,
+    select,
+)
+from tilewright.ir.graph import TensorType
+from tilewright.ir.loops import PrimFunc
+from tilewright.ops.dims import accumulator
+from tilewright.ops.loopnest import Nest, buffers, zero_index
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """`rows` x `width` accumulators; `keys` whose scores are held at once (a multiple of width); `tiles` of rows that
+    share a pass over them."""
+
+    rows: int = 4
+    width: int = 16
+    keys: int = 512
+    tiles: int = 4
+
+    @classmethod
+    def of(cls, attrs: Mapping[str, Any], dtype: DType) -> Tile:
+        """From a node's attributes, with a tile that is right everywhere if there are none."""
+        return cls(**{k: attrs[k] for k in ("rows", "width", "keys", "tiles") if k in attrs})
+
+
+DIRECT_ROWS = 2
+"""Up to so many query rows keys and values are read where they are."""
+
+
+def attention_loops(
+    types: Sequence[TensorType | None], attrs: Mapping[str, Any], out: Sequence[TensorType], tile: Tile
+) -> PrimFunc:
+    """The loop program of an `attention` node."""
+    given, (y,) = buffers(types, out)
+    return _Attention([*given, *[None] * 6], y, attrs, tile).build()
+
+
+class _Attention:
+    def __init__(self, given: Sequence[Buffer | None], y: Buffer, attrs: Mapping[str, Any], tile: Tile) -> None:
+        q, k, v, self.mask, self.scale, self.substitute = given[:6]
+        assert q is not None and k is not None and v is not None
+        self.q, self.k, self.v, self.y, self.attrs, self.tile = q, k, v, y, attrs, tile
+        self.nest = Nest("attention", [*(b for b in given if b is not None), y])
+        self.type = accumulator(q.dtype)
+        self.batch, self.rows, self.depth = self.dims(q, 0)
+        _, self.keys, _ = self.dims(k, 1)
+        _, _, self.out_depth = self.dims(v, 2)
+        self.heads, self.groups = attrs["heads"], attrs["groups"]
+        known, width = as_int(self.keys), tile.width
+        self.panels = ceildiv(self.keys, width)
+        self.online = known is None or known > max(tile.keys, width)
+        self.block = max(width, tile.keys // width * width) if self.online else max(1, -(-known // width)) * width  # type: ignore[operator]
+        rows = as_int(self.rows)
+        self.tile_rows = tile.rows if rows is None else max(1, min(tile.rows, rows))
+        self.low = const(float("-inf"), self.type)
+
+    def dims(self, buffer: Buffer, operand: int) -> tuple[Expr, Expr, Expr]:
+        """Batch, sequence and depth of an operand."""
+        b, x, y, d = buffer.shape
+        return b, (x if self.attrs["order"][operand] == "s" else y), d
+
+    def at(self, operand: int, b: Expr, s: Expr, h: Expr, d: Expr) -> tuple[Expr, ...]:
+        """The indices of an element of q, k, v or y (operands 0 to 3)."""
+        h = h if operand == 3 else h + self.attrs["first"][operand]
+        return (b, s, h, d) if self.attrs["order"][operand] == "s" else (b, h, s, d)
+
+    def number(self, value: float) -> Expr:
+        return const(value, self.type)
+
+    # the program
+
+    def build(self) -> PrimFunc:
+        nest, rows = self.nest, as_int(self.rows)
+        with (
+            nest.loop("bh", self.batch * self.heads, parallel=True) as bh,
+            nest.let("b", bh // self.heads) as b,
+            nest.let("h", bh % self.heads) as h,
+            nest.let("g", bh % self.heads // (self.heads // self.groups)) as g,
+        ):
+            if rows is None:
+                with nest.when(self.rows >= self.tile_rows):
+                    self.tiled(b, h, g)
+                with nest.when(self.rows < self.tile_rows):
+                    self.direct(b, h, g)
+            elif rows <= DIRECT_ROWS:
+                self.direct(b, h, g)
+            else:
+                self.tiled(b, h, g)
+        return nest.finish()
+
+    def score(self, raw: Expr, b: Expr, h: Expr, i: Expr, j: Expr) -> Expr:
+        """A product of q and k to what the softmax takes; minus infinity past the keys and where none may be seen."""
+        value = raw
+        factor = self.number(self.attrs["scale"])
+        if self.scale is not None:
+            factor = factor * self.single(self.scale)
+        value = value * factor
+        if self.mask is not None:
+            where = self.mask_index(b, h, i, j)
+            if self.mask.dtype is boolean:
+                value = select(self.mask[where], value, self.number(self.attrs["fill"]))
+            else:
+                value = value + cast(self.mask[where], self.type)
+        if self.attrs["causal"]:
+            value = select(j <= i + (self.keys - self.rows), value, self.low)
+        return value
+
+    def single(self, buffer: Buffer) -> Expr:
+        """The element of an array that has one."""
+        return cast(buffer[zero_index(buffer)], self.type)
+
+    def mask_index(self, b: Expr, h: Expr, i: Expr, j: Expr) -> tuple[Expr, ...]:
+        assert self.mask is not None
+        rank = len(self.mask.shape)
+        point = (b, h, i, j)[4 - rank :]
+        return tuple(const(0) if is_const(d, 1) else p for d, p in zip(self.mask.shape, point, strict=True))
+
+    # few rows
+
+    def direct(self, b: Expr, h: Expr, g: Expr) -> None:
+        nest, width = self.nest, self.tile.width
+        with (
+            nest.allocate("scores", self.type, (self.panels * width,)) as scores,
+            nest.allocate("state", self.type, (4,)) as state,
+            nest.loop("i", self.rows) as i,
+        ):
+            with nest.loop("x", width, kind="vectorized") as x:
+                nest.store(scores, ((self.panels - 1) * width + x,), self.low)
+            with nest.loop("j", self.keys) as j, nest.local("dot", self.type) as dot:
+                dot.set(0.0)
+                with nest.loop("d", self.depth, kind="vectorized") as d:
+                    dot.set(dot.value + self.load(self.q, 0, b, i, h, d) * self.load(self.k, 1, b, j, g, d))
+                nest.store(scores, (j,), self.score(dot.value, b, h, i, j))
+            self.softmax(scores, (), self.panels, state, (const(0),), first=True)
+            chunk = 4 * width
+            with (
+                nest.loop("c", ceildiv(self.out_depth, chunk)) as c,
+                nest.allocate("acc", self.type, (chunk,)) as acc,
+            ):
+                whole = (as_int(self.out_depth) or 1) % chunk == 0
+                with nest.loop("x", chunk, kind="vectorized") as x:
+                    nest.store(acc, (x,), 0.0)
+                with nest.loop("j", self.keys) as j, nest.loop("x", chunk, kind="vectorized") as x:
+                    at = c * chunk + x
+                    value = self.load(self.v, 2, b, j, g, at)
+                    value = value if whole else select(at < self.out_depth, value, self.number(0.0))
+                    nest.store(acc, (x,), acc[x] + scores[j] * value)
+                with nest.loop("x", chunk, kind="vectorized") as x:
+                    self.finish(acc[x], state[1], b, i, h, c * chunk + x, whole)
+
+    def load(self, buffer: Buffer, operand: int, b: Expr, s: Expr, h: Expr, d: Expr) -> Expr:
+        return cast(buffer[self.at(operand, b, s, h, d)], self.type)
+
+    def finish(self, value: Expr, total: Expr, b: Expr, i: Expr, h: Expr, d: Expr, whole: bool) -> None:
+        """y = value / total."""
+        value = value * (self.number(1.0) / total)
+        if self.attrs["guard"]:
+            value = select(total > self.number(0.0), value, self.number(0.0))
+        with nullcontext() if whole else self.nest.when(d < self.out_depth):
+            self.nest.store(self.y, self.at(3, b, i, h, d), cast(value, self.y.dtype))
+
+    # many rows
+
+    def tiled(self, b: Expr, h: Expr, g: Expr) -> None:
+        nest, width, rows = self.nest, self.tile.width, self.tile_rows
+        chunks = ceildiv(self.out_depth, width)
+        count = ceildiv(self.rows, rows)
+        tiles = min(self.tile.tiles, as_int(count) or self.tile.tiles)
+        stride = self.block + (width if self.block % 256 == 0 else 0)  # rows of scores in different cache sets
+        with (
+            nest.allocate("kt", self.type, (self.panels, self.depth, width)) as kt,
+            nest.allocate("vp", self.type, (chunks, self.keys, width)) as vp,
+            nest.allocate("scores", self.type, (tiles, rows, stride)) as scores,
+            nest.allocate("state", self.type, (tiles, rows, 4)) as state,
+            nest.allocate("o", self.type, (chunks, tiles, rows, width) if self.online else (1, 1, 1, 1)) as o,
+        ):
+            self.pack(kt, vp, b, g)
+            with nest.loop("rb", ceildiv(count, tiles)) as rb:
+                first, here = rb * tiles, minimum(count - rb * tiles, tiles)
+                if self.online:
+                    self.online_blocks(kt, vp, scores, state, o, b, h, first, here)
+                else:
+                    self.scores(kt, scores, b, h, first, here, const(0), self.panels)
+                    self.softmax_tiles(scores, state, here, self.panels, first=True)
+                    self.values(vp, scores, state, None, b, h, first, here, const(0), self.keys)
+
+    def pack(self, kt: Buffer, vp: Buffer, b: Expr, g: Expr) -> None:
+        nest, width, zero = self.nest, self.tile.width, self.number(0.0)
+        with (
+            nest.loop("p", self.panels) as p,
+            nest.loop("d", self.depth) as d,
+            nest.loop("x", width, kind="vectorized") as x,
+        ):
+            j = p * width + x
+            nest.store(kt, (p, d, x), select(j < self.keys, self.load(self.k, 1, b, j, g, d), zero))
+        with (
+            nest.loop("j", self.keys) as j,
+            nest.loop("c", vp.shape[0]) as c,
+            nest.loop("x", width, kind="vectorized") as x,
+        ):
+            at = c * width + x
+            value = self.load(self.v, 2, b, j, g, at)
+            whole = (as_int(self.out_depth) or 1) % width == 0
+            nest.store(vp, (c, j, x), value if whole else select(at < self.out_depth, value, zero))
+
+    def row(self, tile: Expr, r: Expr) -> Expr:
+        """Row r of a tile; the last tile ends with the last row."""
+        return minimum(tile * self.tile_rows, self.rows - self.tile_rows) + r
+
+    def scores(
+        self, kt: Buffer, scores: Buffer, b: Expr, h: Expr, first: Expr, here: Expr, panel: Expr, panels: Expr
+    ) -> None:
+        """The scores of `here` tiles from tile `first` on with `panels` panels of keys from `panel` on."""
+        nest, width, rows = self.nest, self.tile.width, self.tile_rows
+        with (
+            nest.loop("p", panels) as p,
+            nest.loop("t", here) as t,
+            nest.allocate("acc", self.type, (rows, width)) as acc,
+        ):
+            i0 = self.row(first + t, const(0))
+            self.clear(acc)
+            with (
+                nest.loop("d", self.depth) as d,
+                nest.loop("r", rows, kind="unrolled") as r,
+                nest.loop("x", width, kind="vectorized") as x,
+            ):
+                product = self.load(self.q, 0, b, i0 + r, h, d) * kt[panel + p, d, x]
+                nest.store(acc, (r, x), acc[r, x] + product)
+            with nest.loop("r", rows, kind="unrolled") as r, nest.loop("x", width, kind="vectorized") as x:
+                j = (panel + p) * width + x
+                value = self.score(acc[r, x], b, h, i0 + r, j)
+                nest.store(scores, (t, r, p * width + x), select(j < self.keys, value, self.low))
+
+    def clear(self, acc: Buffer) -> None:
+        nest, (rows, width) = self.nest, acc.shape
+        with nest.loop("r", rows, kind="unrolled") as r, nest.loop("x", width, kind="vectorized") as x:
+            nest.store(acc, (r, x), 0.0)
+
+    def softmax_tiles(self, scores: Buffer, state: Buffer, here: Expr, panels: Expr, first: bool) -> None:
+        nest = self.nest
+        with nest.loop("t", here) as t, nest.loop("r", self.tile_rows) as r:
+            self.softmax(scores, (t, r), panels, state, (t, r, const(0)), first=first)
+
+    def softmax(
+        self, scores: Buffer, row: tuple[Expr, ...], panels: Expr, state: Buffer, at: tuple[Expr, ...], first: bool
+    ) -> None:
+        """scores = exp(scores - top) for one row. The state's entries: 0 the greatest score so far, 1 the sum of the
+        exponentials so far, 2 the factor for what was summed before."""
+        nest, width = self.nest, self.tile.width
+        lead = at[:-1]
+        top, total, factor = ((*lead, const(k)) for k in range(3))
+        with (
+            nest.allocate("part", self.type, (width,)) as part,
+            nest.local("new", self.type) as new,
+        ):
+            with nest.loop("x", width, kind="vectorized") as x:
+                nest.store(part, (x,), self.low)
+            with nest.loop("p", panels) as p, nest.loop("x", width, kind="vectorized") as x:
+                nest.store(part, (x,), maximum(part[x], scores[(*row, p * width + x)]))
+            new.set(self.low if first else state[top])
+            with nest.loop("x", width, kind="vectorized") as x:
+                new.set(maximum(new.value, part[x]))
+            safe = select(equal(new.value, self.low), self.number(0.0), new.value)
+            with nest.let("safe", safe) as base:
+                with nest.loop("x", width, kind="vectorized") as x:
+                    nest.store(part, (x,), 0.0)
+                with nest.loop("p", panels) as p, nest.loop("x", width, kind="vectorized") as x:
+                    where = (*row, p * width + x)
+                    nest.store(scores, where, call("exp", scores[where] - base))
+                    nest.store(part, (x,), part[x] + scores[where])
+                if first:
+                    nest.store(state, total, 0.0)
+                else:
+                    nest.store(state, factor, call("exp", state[top] - base))
+                    nest.store(state, total, state[total] * state[factor])
+            nest.store(state, top, new.value)
+            with nest.loop("x", width, kind="vectorized") as x:
+                nest.store(state, total, state[total] + part[x])
+            if first and self.substitute is not None:
+                with nest.when(call("not", state[total] > self.number(0.0))):
+                    with nest.loop("p", panels) as p, nest.loop("x", width, kind="vectorized") as x:
+                        nest.store(scores, (*row, p * width + x), self.single(self.substitute))
+                    nest.store(state, total, 1.0)
+
+    def values(
+        self,
+        vp: Buffer,
+        scores: Buffer,
+        state: Buffer,
+        o: Buffer | None,
+        b: Expr,
+        h: Expr,
+        first: Expr,
+        here: Expr,
+        key: Expr,
+        keys: Expr,
+    ) -> None:
+        """Scores times `keys` values from `key` on: into y, or into o with what was there scaled."""
+        nest, width, rows = self.nest, self.tile.width, self.tile_rows
+        whole = (as_int(self.out_depth) or 1) % width == 0
+        with (
+            nest.loop("c", vp.shape[0]) as c,
+            nest.loop("t", here) as t,
+            nest.allocate("acc", self.type, (rows, width)) as acc,
+        ):
+            if o is None:
+                self.clear(acc)
+            else:
+                with nest.loop("r", rows, kind="unrolled") as r, nest.loop("x", width, kind="vectorized") as x:
+                    nest.store(acc, (r, x), o[c, t, r, x] * state[t, r, 2])
+            with (
+                nest.loop("j", keys) as j,
+                nest.loop("r", rows, kind="unrolled") as r,
+                nest.loop("x", width, kind="vectorized") as x,
+            ):
+                nest.store(acc, (r, x), acc[r, x] + scores[t, r, j] * vp[c, key + j, x])
+            with nest.loop("r", rows, kind="unrolled") as r, nest.loop("x", width, kind="vectorized") as x:
+                if o is None:
+                    i = self.row(first + t, r)
+                    self.finish(acc[r, x], state[t, r, 1], b, i, h, c * width + x, whole)
+                else:
+                    nest.store(o, (c, t, r, x), acc[r, x])
+
+    def online_blocks(
+        self,
+        kt: Buffer,
+        vp: Buffer,
+        scores: Buffer,
+        state: Buffer,
+        o: Buffer,
+        b: Expr,
+        h: Expr,
+        first: Expr,
+        here: Expr,
+    ) -> None:
+        """All blocks of keys for some tiles of rows."""
+        nest, width, rows = self.nest, self.tile.width, self.tile_rows
+        chunks, each = vp.shape[0], self.block // width
+        whole = (as_int(self.out_depth) or 1) % width == 0
+        with nest.loop("t", here) as t, nest.loop("r", rows) as r:
+            nest.store(state, (t, r, 0), self.low)
+            nest.store(state, (t, r, 1), 0.0)
+            with nest.loop("c", chunks) as c, nest.loop("x", width, kind="vectorized") as x:
+                nest.store(o, (c, t, r, x), 0.0)
+        with nest.loop("kb", ceildiv(self.panels, each)) as kb:
+            panels = minimum(self.panels - kb * each, each)
+            keys = minimum(self.keys - kb * self.block, self.block)
+            self.scores(kt, scores, b, h, first, here, kb * each, panels)
+            self.softmax_tiles(scores, state, here, panels, first=False)
+            self.values(vp, scores, state, o, b, h, first, here, kb * self.block, keys)
+        if self.substitute is not None:
+            self.replace_rows(vp, state, o, here)
+        with (
+            nest.loop("t", here) as t,
+            nest.loop("r", rows) as r,
+            nest.loop("c", chunks) as c,
+            nest.loop("x", width, kind="vectorized") as x,
+        ):
+            self.finish(o[c, t, r, x], state[t, r, 1], b, self.row(first + t, r), h, c * width + x, whole)
+
+    def replace_rows(self, vp: Buffer, state: Buffer, o: Buffer, here: Expr) -> None:
+        """Rows without a sum get the substitute for every probability."""
+        nest, width = self.nest, self.tile.width
+        assert self.substitute is not None
+        with (
+            nest.loop("t", here) as t,
+            nest.loop("r", self.tile_rows) as r,
+            nest.when(call("not", state[t, r, 1] > self.number(0.0))),
+        ):
+            nest.store(state, (t, r, 1), 1.0)
+            with nest.loop("c", vp.shape[0]) as c:
+                with nest.loop("x", width, kind="vectorized") as x:
+                    nest.store(o, (c, t, r, x), 0.0)
+                with nest.loop("j", self.keys) as j, nest.loop("x", width, kind="vectorized") as x:
+                    value = vp[c, j, x] * self.single(self.substitute)
+                    nest.store(o, (c, t, r, x), o[c, t, r, x] + value)

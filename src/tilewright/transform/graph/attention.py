@@ -1,0 +1,379 @@
+"""Recognise attention: softmax(Q K^T * scale + mask) V with the transposes around it becomes one operator.
+
+    k' = transpose(k, [0, 2, 3, 1])
+    s = softmax(matmul(transpose(q, [0, 2, 1, 3]), k') * scale + mask)      ->      y = attention(q, k, v, mask)
+    y = transpose(matmul(s, transpose(v, [0, 2, 1, 3])), [0, 2, 1, 3])
+
+Taken in the forms in which exporters write it: the scale on the scores or on both factors, as a number or a weight;
+masks added or selected; K transposed in one or two steps, over batch and heads together or apart; q, k and v as slices
+of one projection; rows without keys turned to zeros ("safe softmax"). What else reads a value between keeps it alive.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import isinf
+from typing import Any
+
+import numpy as np
+
+from tilewright import ops
+from tilewright.arith import prove_equal
+from tilewright.ir.dtype import boolean
+from tilewright.ir.expr import Expr, as_int, const, is_const
+from tilewright.ir.graph import Graph, GraphBuilder, Node, Value
+from tilewright.ir.target import Target
+from tilewright.plans.attention import attention_tile
+
+SWAP = (0, 2, 1, 3)
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """A 4-dimensional operand in `order` "s" or "h", used from head `first` on."""
+
+    value: Value
+    order: str
+    first: int = 0
+
+
+@dataclass(slots=True)
+class Scores:
+    """What is known of a value that the softmax takes: the product's factors, what multiplies them, the mask."""
+
+    q: Value
+    k: Value
+    transposed: bool
+    number: float = 1.0
+    factors: tuple[Value, ...] = ()
+    mask: Value | None = None
+    fill: float = 0.0
+    substitute: Value | None = None
+
+
+def recognise_attention(graph: Graph, target: Target) -> Graph:
+    """The graph with attention as one operator wherever it is found."""
+    return _Recogniser(graph, target).run()
+
+
+class _Recogniser:
+    def __init__(self, graph: Graph, target: Target) -> None:
+        self.graph, self.target = graph, target
+        self.made = {v: n for n in graph.nodes for v in n.outputs}
+        self.users = graph.consumers()
+        self.outputs = set(graph.outputs)
+        self.replaced: dict[Value, list[Node]] = {}
+        self.names = {v.name for n in graph.nodes for v in n.outputs}
+        self.names |= {v.name for v in (*graph.inputs, *graph.params)}
+
+    def run(self) -> Graph:
+        for node in self.graph.nodes:
+            if node.op == "softmax" and node.output.dtype.is_float:
+                self.softmax(node)
+        if not self.replaced:
+            return self.graph
+        nodes: list[Node] = []
+        for node in self.graph.nodes:
+            nodes += self.replaced.get(node.outputs[0], [node]) if len(node.outputs) == 1 else [node]
+        return replace(self.graph, nodes=tuple(nodes))
+
+    # reading the graph
+
+    def producer(self, value: Value | None, *names: str) -> Node | None:
+        node = None if value is None else self.made.get(value)
+        return node if node is not None and node.op in names else None
+
+    def only_user(self, value: Value) -> Node | None:
+        users = self.users.get(value, [])
+        return users[0] if len(users) == 1 and value not in self.outputs else None
+
+    def number(self, value: Value | None) -> float | None:
+        """The value of a constant of one element."""
+        node = self.producer(value, "constant")
+        if node is None:
+            broadcast = self.producer(value, "broadcast", "reshape")
+            return None if broadcast is None else self.number(broadcast.inputs[0])
+        array = node.attr("value").array
+        return float(array.reshape(())) if array.size == 1 and np.issubdtype(array.dtype, np.number) else None
+
+    # the pattern
+
+    def softmax(self, node: Node) -> None:
+        given, p = node.inputs[0], node.output
+        assert given is not None
+        if node.attr("axis") % p.type.rank != p.type.rank - 1 or p.type.rank not in (3, 4):
+            return
+        found = self.scores(given)
+        if found is None:
+            return
+        p, guard, found.substitute = self.guarded(p)
+        product = self.only_user(p)
+        if (
+            product is None
+            or product.op != "matmul"
+            or product.inputs[0] != p
+            or _transposes(product) != (False, False)
+        ):
+            return
+        v = product.inputs[1]
+        assert v is not None
+        if v == p or not _same_lead(found.q, found.k, v):
+            return
+        self.rewrite(found, v, guard, product)
+
+    def guarded(self, p: Value) -> tuple[Value, bool, Value | None]:
+        """Through `select(isnan(p), c, p)`; also c unless it is the number zero."""
+        users = {id(u): u for u in self.users.get(p, [])}
+        tests = [u for u in users.values() if u.op == "isnan"]
+        if len(users) == 2 and len(tests) == 1 and p not in self.outputs:
+            chosen = next(u for u in users.values() if u.op != "isnan")
+            if (
+                chosen.op == "select"
+                and chosen.inputs[0] == tests[0].output
+                and chosen.inputs[2] == p
+                and self.only_user(tests[0].output) is chosen
+            ):
+                c = chosen.inputs[1]
+                assert c is not None
+                if self.number(c) == 0.0:
+                    return chosen.output, True, None
+                if all(is_const(d, 1) for d in c.shape) and self.producer(c, "constant") is None:
+                    return chosen.output, True, c
+        return p, False, None
+
+    def scores(self, value: Value) -> Scores | None:
+        """The product behind the softmax's input, or None."""
+        node = self.made.get(value)
+        if node is None or self.only_user(value) is None:
+            return None
+        match node.op:
+            case "matmul":
+                return self.product(node)
+            case "mul" | "div":
+                return self.scaled(node)
+            case "add":
+                for k in (0, 1):
+                    data, mask = node.inputs[k], node.inputs[1 - k]
+                    assert data is not None and mask is not None
+                    found = self.scores(data)
+                    if found is not None and found.mask is None and data.type == node.output.type:
+                        found.mask = mask
+                        return found
+            case "select":
+                mask, data, fill = node.inputs
+                assert mask is not None and data is not None
+                found, filling = self.scores(data), self.number(fill)
+                if found is not None and found.mask is None and filling is not None and mask.dtype is boolean:
+                    if data.type != node.output.type:
+                        return None
+                    found.mask, found.fill = mask, filling
+                    return found
+        return None
+
+    def product(self, node: Node) -> Scores | None:
+        q, k = node.inputs
+        assert q is not None and k is not None
+        swap_a, swap_b = _transposes(node)
+        if swap_a or q.type.rank != k.type.rank or q.dtype is not k.dtype:
+            return None
+        found = Scores(q, k, swap_b)
+        for side in ("q", "k"):
+            inner = self.producer(getattr(found, side), "mul", "div")
+            split = None if inner is None or self.only_user(inner.output) is None else self.factor(inner)
+            if split is not None:
+                data, number, factors = split
+                setattr(found, side, data)
+                found.number *= number
+                found.factors += factors
+        return found
+
+    def scaled(self, node: Node) -> Scores | None:
+        split = self.factor(node)
+        if split is None:
+            return None
+        data, number, factors = split
+        found = self.scores(data)
+        if found is None or found.mask is not None:
+            return None
+        found.number *= number
+        found.factors += factors
+        return found
+
+    def factor(self, node: Node) -> tuple[Value, float, tuple[Value, ...]] | None:
+        """A product with one number: (data, the number if it is a constant, the value if it is not)."""
+        for data, factor in ((node.inputs[0], node.inputs[1]), (node.inputs[1], node.inputs[0])):
+            assert data is not None and factor is not None
+            if data.type != node.output.type:
+                continue
+            number = self.number(factor)
+            if number is not None and (node.op == "mul" or number != 0.0):
+                return data, number if node.op == "mul" else 1.0 / number, ()
+            if node.op == "mul" and all(is_const(d, 1) for d in factor.shape) and factor.type.rank <= data.type.rank:
+                return data, 1.0, (factor,)
+            if node.op == "div":
+                return None
+        return None
+
+    # operands
+
+    def operand(self, value: Value, new: GraphBuilder) -> Operand:
+        """A [batch, heads, sequence, depth] value as it lies in memory."""
+        node = self.producer(value, "transpose", "identity", "reshape")
+        if node is not None and node.op == "identity":
+            assert node.inputs[0] is not None
+            return self.operand(node.inputs[0], new)
+        if node is None or node.op != "transpose" or tuple(node.attr("perm")) != SWAP:
+            return Operand(value, "h")
+        (source,) = node.inputs
+        assert source is not None
+        return self.part(source, new)
+
+    def part(self, value: Value, new: GraphBuilder) -> Operand:
+        """A [batch, sequence, heads, depth] value, perhaps some heads of a larger one."""
+        reshape = self.producer(value, "reshape")
+        part = None if reshape is None else self.producer(reshape.inputs[0], "slice")
+        if part is None:
+            return Operand(value, "s")
+        whole, (batch, length, heads, depth) = part.inputs[0], value.shape
+        assert whole is not None
+        begin, step, size = part.attr("begin"), part.attr("step"), as_int(depth)
+        start, total = as_int(begin[-1]), as_int(whole.shape[-1])
+        if whole.type.rank != 3 or size is None or start is None or total is None or start % size or total % size:
+            return Operand(value, "s")
+        fits = _equal(whole.shape[0], batch) and _equal(whole.shape[1], length)
+        if not fits or any(s != 1 for s in step) or any(not is_const(b, 0) for b in begin[:-1]):
+            return Operand(value, "s")
+        if as_int(part.output.shape[-1]) != (as_int(heads) or 0) * size:
+            return Operand(value, "s")
+        shape = (batch, length, const(total // size), depth)
+        return Operand(ops.emit1(new, "reshape", whole, shape=shape), "s", start // size)
+
+    def keys(self, found: Scores, new: GraphBuilder) -> Operand:
+        """The keys: the product's second factor is [batch, heads, depth, sequence] unless it is `transposed`."""
+        if found.transposed:
+            return self.operand(found.k, new)
+        value = found.k
+        node = self.producer(value, "transpose")
+        if node is not None and node.inputs[0] is not None:
+            perm = tuple(node.attr("perm"))
+            if perm == (0, 2, 3, 1):
+                return self.part(node.inputs[0], new)
+            if perm == (0, 1, 3, 2):
+                return self.operand(node.inputs[0], new)
+        flat = self.flat_transpose(value)
+        if flat is not None:
+            return self.operand(flat, new)
+        return Operand(ops.emit1(new, "transpose", value, perm=(0, 1, 3, 2)), "h")
+
+    def flat_transpose(self, value: Value) -> Value | None:
+        """x of `reshape(transpose(reshape(x, [B*H, S, D]), [0, 2, 1]), [B, H, D, S])`."""
+        outer = self.producer(value, "reshape")
+        middle = None if outer is None else self.producer(outer.inputs[0], "transpose")
+        inner = None if middle is None else self.producer(middle.inputs[0], "reshape")
+        if middle is None or inner is None or tuple(middle.attr("perm")) != (0, 2, 1):
+            return None
+        x = inner.inputs[0]
+        assert x is not None
+        if x.type.rank != 4 or not all(_equal(a, b) for a, b in zip(value.shape[:2], x.shape[:2], strict=True)):
+            return None
+        return x if _equal(x.shape[2], value.shape[3]) and _equal(x.shape[3], value.shape[2]) else None
+
+    # the new nodes
+
+    def rewrite(self, found: Scores, v: Value, guard: bool, product: Node) -> None:
+        new = GraphBuilder(self.graph.name)
+        new.taken = self.names
+        flat = found.q.type.rank == 3
+        if flat:  # heads and batch are one dimension
+            parts = [self.flat_operand(found.q, new), self.flat_keys(found, new), self.flat_operand(v, new)]
+            last, order = product, "s"
+        else:
+            parts = [self.operand(found.q, new), self.keys(found, new), self.operand(v, new)]
+            user = self.only_user(product.output)
+            moved = user is not None and user.op == "transpose" and tuple(user.attr("perm")) == SWAP
+            last, order = (user, "s") if moved and user is not None else (product, "h")
+        shape = [tuple(p.value.shape[k] for k in ((0, 1, 2, 3) if p.order == "s" else SWAP)) for p in parts]
+        heads = 1 if flat else as_int(found.q.shape[1])
+        depths = [as_int(s[3]) for s in shape]
+        if heads is None or None in depths or any(as_int(s[2]) is None for s in shape):
+            return
+        if found.mask is not None and not self.mask_fits(found, flat):
+            return
+        attrs = {
+            "order": "".join(p.order for p in parts) + order,
+            "heads": heads,
+            "groups": heads,
+            "first": tuple(p.first for p in parts),
+            "scale": found.number,
+            "causal": False,
+            "fill": found.fill,
+            "guard": guard,
+            **attention_tile(shape[0][1], shape[1][1], found.q.dtype, self.target),
+        }
+        mask = found.mask
+        if flat and mask is not None and mask.type.rank == 3:
+            mask = ops.emit1(new, "reshape", mask, shape=(mask.shape[0], const(1), *mask.shape[1:]))
+        inputs: list[Value | None] = [*(p.value for p in parts), mask, self.scale(found, new), found.substitute]
+        while inputs[-1] is None:
+            inputs.pop()
+        self.finish(new, inputs, attrs, last, flat)
+
+    def finish(
+        self, new: GraphBuilder, inputs: Sequence[Value | None], attrs: dict[str, Any], last: Node, flat: bool
+    ) -> None:
+        if flat:
+            y = ops.emit1(new, "attention", *inputs, **attrs)
+            new.nodes.append(Node("reshape", (y,), last.outputs, (("shape", tuple(last.output.shape)),)))
+        else:
+            types = ops.infer("attention", [None if i is None else i.type for i in inputs], attrs)
+            if types != (last.output.type,):
+                return
+            new.node("attention", tuple(inputs), types, attrs, ())
+            made = new.nodes.pop()
+            new.nodes.append(Node(made.op, made.inputs, last.outputs, made.attrs))
+        self.replaced[last.output] = new.nodes
+
+    def scale(self, found: Scores, new: GraphBuilder) -> Value | None:
+        """The factors that are no numbers, as one."""
+        if not found.factors:
+            return None
+        result, *rest = (ops.emit1(new, "reshape", f, shape=(const(1),)) for f in found.factors)
+        for other in rest:
+            result = ops.emit1(new, "mul", result, other)
+        return result
+
+    def mask_fits(self, found: Scores, flat: bool) -> bool:
+        mask = found.mask
+        assert mask is not None
+        if self.producer(mask, "constant") is not None:
+            return False  # a number: nothing that a mask would be
+        if mask.dtype.is_float and mask.dtype is not found.q.dtype:
+            return False
+        return not (isinf(found.fill) and found.fill > 0) and (not flat or mask.type.rank <= 3)
+
+    def flat_operand(self, value: Value, new: GraphBuilder) -> Operand:
+        b, s, d = value.shape
+        return Operand(ops.emit1(new, "reshape", value, shape=(b, s, const(1), d)), "s")
+
+    def flat_keys(self, found: Scores, new: GraphBuilder) -> Operand:
+        if found.transposed:
+            return self.flat_operand(found.k, new)
+        node = self.producer(found.k, "transpose")
+        if node is not None and tuple(node.attr("perm")) == (0, 2, 1) and node.inputs[0] is not None:
+            return self.flat_operand(node.inputs[0], new)
+        return self.flat_operand(ops.emit1(new, "transpose", found.k, perm=(0, 2, 1)), new)
+
+
+def _transposes(node: Node) -> tuple[bool, bool]:
+    return bool(node.attr("transpose_a", False)), bool(node.attr("transpose_b", False))
+
+
+def _same_lead(*values: Value) -> bool:
+    """True when batch and heads agree without broadcasting."""
+    first, *rest = (v.shape[:-2] for v in values)
+    return all(len(r) == len(first) and all(_equal(a, b) for a, b in zip(first, r, strict=True)) for r in rest)
+
+
+def _equal(a: Expr, b: Expr) -> bool:
+    return a is b or prove_equal(a, b)

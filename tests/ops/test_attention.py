@@ -1,0 +1,153 @@
+"""Attention: its loops in the interpreter, native code and the pattern's recognition against NumPy in double precision.
+
+Tolerance: 2e-6 of the output's scale in f32 (sums of up to 300 products and a softmax), 2e-3 in f16.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tests.ops.oracle import by_expression, type_of
+from tilewright import ops
+from tilewright.ir.dtype import f16, f32, f64
+from tilewright.ir.expr import Var, const
+from tilewright.ir.graph import GraphBuilder, TensorType, make_attrs
+from tilewright.ir.target import Target
+from tilewright.plans.attention import attention_tile
+
+RNG = np.random.default_rng(0)
+
+
+def attributes(**given: Any) -> dict[str, Any]:
+    plain = {"order": "ssss", "heads": 2, "groups": 2, "first": (0, 0, 0), "scale": 0.125, "causal": False}
+    return dict(make_attrs({**plain, "fill": 0.0, "guard": False, **given}))
+
+
+def operands(
+    batch: int, rows: int, keys: int, heads: int, depth: int, order: str = "ssss", dtype: Any = np.float32
+) -> list[Any]:
+    def one(length: int, letter: str) -> np.ndarray:
+        shape = (batch, length, heads, depth) if letter == "s" else (batch, heads, length, depth)
+        return RNG.standard_normal(shape).astype(dtype)
+
+    return [one(n, o) for n, o in zip((rows, keys, keys), order[:3], strict=True)]
+
+
+def exact(arrays: list[Any], attrs: dict[str, Any]) -> np.ndarray:
+    wide = [a if a is None or a.dtype == bool else a.astype(np.float64) for a in arrays]
+    return ops.get("attention").reference(wide, attrs)[0]
+
+
+def native(arrays: list[Any], attrs: dict[str, Any]) -> np.ndarray:
+    builder = GraphBuilder("one")
+    values = [None if a is None else builder.input(f"x{k}", type_of(a)) for k, a in enumerate(arrays)]
+    model = tw.compile((builder.finish(ops.emit(builder, "attention", *values, **attrs)), {}))
+    return np.asarray(model(*[a for a in arrays if a is not None]))
+
+
+def assert_near(got: np.ndarray, want: np.ndarray, tolerance: float = 2e-6) -> None:
+    assert got.shape == want.shape
+    np.testing.assert_array_equal(np.isnan(got), np.isnan(want))
+    scale = np.nanmax(np.abs(want), initial=1e-6)
+    assert np.nanmax(np.abs(got - want), initial=0.0) <= tolerance * scale
+
+
+def tile(m: int, n: int, **given: int) -> dict[str, int]:
+    return {**attention_tile(const(m), const(n), f32, Target.host()), **given}
+
+
+@pytest.mark.parametrize("rows,keys", [(1, 1), (1, 129), (7, 7), (64, 64), (129, 129), (300, 64), (5, 300)])
+def test_lengths(rows: int, keys: int) -> None:
+    arrays = [*operands(2, rows, keys, 2, 24), RNG.standard_normal((2, 1, rows, keys)).astype(np.float32)]
+    attrs = attributes(**tile(rows, keys))
+    assert_near(native(arrays, attrs), exact(arrays, attrs))
+
+
+@pytest.mark.parametrize("keys", [64, 129, 300])
+def test_blocks_of_keys_give_the_same(keys: int) -> None:
+    arrays = operands(1, 20, keys, 2, 16)
+    attrs = attributes(**tile(20, keys, keys=48, tiles=2))
+    assert_near(native(arrays, attrs), exact(arrays, attrs))
+
+
+@pytest.mark.parametrize("order", ["ssss", "hhhh", "shhs", "hsss"])
+@pytest.mark.parametrize("depth", [5, 20])
+def test_orders_and_odd_depths(order: str, depth: int) -> None:
+    for rows in (2, 9):
+        arrays = operands(2, rows, 11, 2, depth, order)
+        attrs = attributes(order=order, **tile(rows, 11))
+        assert_near(native(arrays, attrs), exact(arrays, attrs))
+
+
+def masks(rows: int, keys: int) -> list[np.ndarray]:
+    additive = np.where(RNG.random((2, 1, rows, keys)) < 0.3, -np.inf, 0).astype(np.float32)
+    additive[1, 0, rows - 1] = -np.inf
+    return [additive, RNG.random((rows, keys)) < 0.5, RNG.standard_normal((2, 2, 1, keys)).astype(np.float32)]
+
+
+@pytest.mark.parametrize("which", [0, 1, 2])
+@pytest.mark.parametrize("rows,blocks", [(2, False), (7, False), (7, True)])
+def test_masks(which: int, blocks: bool, rows: int) -> None:
+    """Rows that see no key are NaN, as in the reference; zero with `guard`, the substitute's share if there is one."""
+    arrays = [*operands(2, rows, 70, 2, 16), masks(rows, 70)[which]]
+    small = {"keys": 32, "tiles": 1} if blocks else {}
+    for given in ({"causal": True}, {"fill": -1e9}, {"fill": float("-inf"), "guard": True}):
+        attrs = attributes(**tile(rows, 70, **small), **given)
+        assert_near(native(arrays, attrs), exact(arrays, attrs))
+    attrs = attributes(**tile(rows, 70, **small), guard=True)
+    more = [*arrays, np.full((1,), 1.5, np.float32), np.full((1,), 0.25, np.float32)]
+    assert_near(native(more, attrs), exact(more, attrs))
+
+
+def test_infinite_scores_are_not_a_number() -> None:
+    q, k, v = operands(1, 8, 20, 1, 4)
+    q[0, 3], k[0, 5] = np.inf, 1.0
+    attrs = attributes(heads=1, groups=1, **tile(8, 20))
+    with np.errstate(all="ignore"):
+        assert_near(native([q, k, v], attrs), exact([q, k, v], attrs))
+
+
+def test_heads_in_groups_and_parts_of_one_array() -> None:
+    whole = RNG.standard_normal((2, 10, 8, 16)).astype(np.float32)
+    attrs = attributes(heads=4, groups=2, first=(0, 4, 6), **tile(10, 10))
+    assert_near(native([whole] * 3, attrs), exact([whole] * 3, attrs))
+
+
+@pytest.mark.parametrize("dtype,tolerance", [(np.float16, 2e-3), (np.float64, 1e-14)])
+def test_element_types(dtype: Any, tolerance: float) -> None:
+    arrays = operands(1, 9, 33, 2, 12, dtype=dtype)
+    kind = f16 if dtype == np.float16 else f64
+    attrs = attributes(**attention_tile(const(9), const(33), kind, Target.host()))
+    assert_near(native(arrays, attrs).astype(np.float64), exact(arrays, attrs), tolerance)
+
+
+def test_the_interpreter_runs_the_same_loops() -> None:
+    arrays = [*operands(1, 3, 9, 2, 5), RNG.random((3, 9)) < 0.7]
+    for given in (attributes(fill=-1e4), attributes(fill=-1e4, rows=2, width=4, keys=4, tiles=1)):
+        (got,) = by_expression("attention", arrays, given)
+        assert_near(got, exact(arrays, given))
+
+
+def test_symbolic_lengths_serve_all() -> None:
+    batch, rows, keys = (Var(n, lo=0) for n in ("b", "s", "t"))
+    builder = GraphBuilder("one")
+    types = [TensorType(f32, (batch, n, const(2), const(16))) for n in (rows, keys, keys)]
+    values = [builder.input(f"x{k}", t) for k, t in enumerate(types)]
+    attrs = attributes(**attention_tile(rows, keys, f32, Target.host()), causal=True)
+    model = tw.compile((builder.finish(ops.emit(builder, "attention", *values, **attrs)), {}))
+    for b, s, t in ((1, 1, 1), (2, 7, 7), (1, 64, 64), (0, 3, 3), (1, 1, 129), (1, 30, 530)):
+        arrays = operands(b, s, t, 2, 16)
+        assert_near(np.asarray(model(*arrays)), exact(arrays, attrs))
+
+
+@pytest.mark.parametrize("name", ["x86-64-v3", "znver4", "generic-aarch64"])
+def test_tiles_fit_the_registers(name: str) -> None:
+    target = Target.parse(name)
+    for rows in (3, 64, 128, 129, 384):
+        knobs = attention_tile(const(rows), const(128), f32, target)
+        vectors = knobs["width"] // target.lanes(4)
+        assert 1 <= knobs["rows"] * vectors + vectors + 1 <= target.registers
