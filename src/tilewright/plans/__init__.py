@@ -5,14 +5,22 @@ from __future__ import annotations
 from tilewright.ir.key import key
 from tilewright.ir.loops import PrimFunc
 from tilewright.ir.target import Target
-from tilewright.plans import contraction, convolution, elementwise, plain, rows
+from tilewright.plans import contraction, convolution, elementwise, plain, rows, winograd
 from tilewright.plans.analysis import analyse
 from tilewright.plans.base import Candidate, Plan, Planned
 from tilewright.plans.cost import roofline
 from tilewright.plans.decisions import decide
 from tilewright.schedule.schedule import Schedule
 
-PLANS: tuple[Plan, ...] = (plain.PLAN, contraction.PLAN, convolution.PLAN, elementwise.PLAN, rows.PLAN)
+PLANS: tuple[Plan, ...] = (
+    plain.PLAN,
+    winograd.PLAN,
+    winograd.FILTERS,
+    contraction.PLAN,
+    convolution.PLAN,
+    elementwise.PLAN,
+    rows.PLAN,
+)
 """In order of preference; the last fits everything."""
 
 

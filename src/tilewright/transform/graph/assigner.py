@@ -36,6 +36,11 @@ class Assigner:
     def block(self) -> int:
         return self.target.vector_bits // 32
 
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of all weights of the model."""
+        return sum((as_int(v.type.size) or 0) * v.dtype.itemsize for v in self.graph.params)
+
     def visit(self, node: Node) -> None:
         """Note whether the node depends on weights alone."""
         if all(v in self.fixed for v in node.inputs if v is not None):

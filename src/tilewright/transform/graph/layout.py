@@ -18,13 +18,19 @@ from tilewright.transform.graph.assigner import Assigner
 from tilewright.transform.graph.layout_blocked import concat, pointwise, pool, reduce
 from tilewright.transform.graph.layout_conv import conv
 from tilewright.transform.graph.layout_matmul import matmul
+from tilewright.transform.graph.layout_winograd import winograd
 from tilewright.transform.graph.options import DEFAULTS, Options
 
 Rule = Callable[[Assigner, Node], bool]
 """True when the node was rewritten."""
 
+def convolution(a: Assigner, node: Node) -> bool:
+    """By Winograd's transforms, or direct."""
+    return winograd(a, node) or conv(a, node)
+
+
 RULES: dict[str, Rule] = {
-    "conv": conv,
+    "conv": convolution,
     "matmul": matmul,
     "concat": concat,
     "max_pool": pool,

@@ -1,0 +1,207 @@
+"""Winograd convolution: one block of tiles at a time through all stages, so that everything between stays in cache.
+
+    for tile block:
+        for channel block:                          parallel
+            for tile row:
+                strip = rows of the input           zeros past the map; L1
+                half  = B^T strip                   straight-line code over constants
+                tiles[:, :, t, channels] = half B   transformed input of the block; L2
+        for panel of filters:                       parallel
+            for xi in alpha x alpha, rows of tiles:
+                product[xi, t, panel] = tiles[xi] @ u[panel, xi]     a register tile
+            for tile:
+                out = epilogue(A^T product A)       bias, residual, activation
+
+The stages are those of `ops/winograd.py`; blocks of tiles are as large as it says.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tilewright.ir.expr import Op, as_int
+from tilewright.ir.loops import Store
+from tilewright.ir.rewrite import walk, walk_expr
+from tilewright.ir.target import Target
+from tilewright.plans.analysis import Stage, Structure
+from tilewright.plans.base import Candidate, Plan
+from tilewright.plans.common import inline_all
+from tilewright.plans.panels import panel_width
+from tilewright.plans.winograd_tiles import most_rows, row_steps
+from tilewright.schedule.schedule import BlockRef, LoopRef, Schedule
+
+
+@dataclass(frozen=True, slots=True)
+class Stages:
+    """The stages of a Winograd convolution, in order; `rest` is the epilogue."""
+
+    strip: Stage
+    half: Stage
+    tiles: Stage
+    product: Stage
+    upright: Stage
+    result: Stage
+    rest: tuple[Stage, ...]
+
+
+def stages(structure: Structure) -> Stages | None:
+    """The stages if the function is one: two constant matrices before the contraction, two behind it."""
+    if len(structure.anchors) != 1:
+        return None
+    (product,) = structure.anchors
+    before = [s for s in structure.before(product) if is_transform(s)]
+    after = structure.after(product)
+    transforms = [s for s in after if is_transform(s)]
+    rest = [s for s in after if s not in transforms]
+    if len(before) != 2 or len(transforms) != 2 or not rest or any(s.role != "spatial" for s in rest):
+        return None
+    half, tiles = before
+    strip = structure.producers(half)
+    if len(strip) != 1 or strip[0].role != "spatial" or len(rest[-1].spatial) != 5:
+        return None
+    upright, result = transforms
+    return Stages(strip[0], half, tiles, product, upright, result, tuple(rest))
+
+
+def is_transform(stage: Stage) -> bool:
+    """Whether a reduction contracts with a constant matrix."""
+    if not stage.block.is_reduction or stage.role == "contraction":
+        return False
+    bodies = [s.value for s in walk(stage.block.body) if isinstance(s, Store)]
+    return any(isinstance(e, Op) and e.name == "lookup" for body in bodies for e in walk_expr(body))
+
+
+def fits(structure: Structure, target: Target) -> bool:
+    return stages(structure) is not None
+
+
+def candidates(structure: Structure, target: Target) -> list[Candidate]:
+    found = stages(structure)
+    assert found is not None
+    count, width = as_int(found.product.spatial[4].extent), panel_width(found.product)
+    assert count is not None and width is not None
+    vectors = width // target.lanes(4)
+    most = min(most_rows(vectors, target), count)
+    steps = [(rows, row_steps(count, rows, vectors, target)) for rows in range(1, most + 1)]
+    return sorted((Candidate((("rows", n), ("width", width)), c) for n, c in steps), key=lambda c: c.cycles)
+
+
+def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Target) -> None:
+    found = stages(structure)
+    assert found is not None
+    inline_all(s, structure, found.rest)
+    out = s.block(found.rest[-1].name)
+    column_block, panel, channel, p = output_loops(s, found, out, candidate)
+    s.compute_at(s.block(found.result.name), p)
+    s.compute_at(s.block(found.upright.name), channel)
+    product = s.cache_write(s.block(found.product.name), "local")
+    s.compute_at(product, panel)
+    products(s, found, product, candidate)
+    s.compute_at(s.block(found.tiles.name), column_block)
+    input_transform(s, found)
+    for stage in (found.upright, found.result):
+        s.set_scope(s.block(stage.name), "local")
+        constant_product(s, s.block(stage.name))
+    q, lane = s.loops(out)[-2:]
+    s.unroll(q)
+    s.vectorize(lane)
+    s.parallel(panel)
+
+
+def input_transform(s: Schedule, found: Stages) -> None:
+    """Channel block by channel block, tile row by tile row."""
+    columns, _ = tile_block(found)
+    tiles, half, strip = (s.block(stage.name) for stage in (found.tiles, found.half, found.strip))
+    y, z, t, co = s.loops(tiles)[-6:-2]
+    row, column = s.split(t, factor=columns)
+    s.reorder(co, row, column, y, z)
+    s.compute_at(half, row)
+    s.compute_at(strip, row)
+    constant_product(s, half)
+    constant_product(s, tiles)
+    s.vectorize(s.loops(strip)[-1])
+    s.parallel(co)
+
+
+def constant_product(s: Schedule, block: BlockRef) -> None:
+    """Straight-line code over the constant matrix, in vectors over the channels."""
+    s.expand(block)
+    s.vectorize(s.loops(block)[-1])
+
+
+def products(s: Schedule, found: Stages, out: BlockRef, candidate: Candidate) -> None:
+    """Register tiles of tiles x filters through all channels."""
+    block = s.block(found.product.name)
+    t_outer, _ = s.split(s.loops(out)[-2], factor=candidate.knob("rows"))
+    s.compute_at(block, t_outer)
+    t, k_inner, co, ci = s.loops(block)[-4:]
+    s.reorder(co, ci, t, k_inner)
+    init = s.decompose_reduction(block, s.fuse(co, ci))
+    for stage in (block, init, out):
+        row, lane = s.loops(stage)[-2:]
+        s.unroll(row)
+        s.vectorize(lane)
+
+
+def output_loops(
+    s: Schedule, found: Stages, out: BlockRef, candidate: Candidate
+) -> tuple[LoopRef, LoopRef, LoopRef, LoopRef]:
+    """Loops over blocks of tiles, panels, tiles, blocks of channels and rows of the tile, the first without the tiles.
+
+    Images and tile rows are counted together.
+    """
+    m = as_int(found.result.spatial[3].extent)
+    columns, rows = tile_block(found)
+    n, k, h, w, lane = s.loops(out)
+    lanes = s.extent(lane)
+    assert m is not None and lanes is not None
+    down, p = s.split(h, factor=m)
+    across, q = s.split(w, factor=m)
+    s.reorder(n, down, across, k, p, q, lane)
+    row = s.fuse(n, down)
+    row_block, row = s.split(row, factor=rows)
+    column_block, column = s.split(across, factor=columns)
+    panel, part = s.split(k, factor=candidate.knob("width") // lanes)
+    s.reorder(row_block, column_block, panel, row, column, part, p, q, lane)
+    return column_block, panel, part, p
+
+
+def tile_block(found: Stages) -> tuple[int, int]:
+    """Tile columns and tile rows of a block."""
+    m = as_int(found.result.spatial[3].extent)
+    strip = found.strip.spatial
+    size, reach = as_int(found.tiles.spatial[2].extent), as_int(strip[4].extent)
+    count = as_int(found.product.spatial[4].extent)
+    assert m is not None and size is not None and reach is not None and count is not None
+    columns = (reach - (size - m)) // m
+    return columns, count // columns
+
+
+def fits_filters(structure: Structure, target: Target) -> bool:
+    """Two constant matrices between a gathering and a scattering stage: the transform of filters."""
+    if [is_transform(stage) for stage in structure.stages] != [False, True, True, False]:
+        return False
+    first, _, _, last = structure.stages
+    return first.role == last.role == "spatial" and len(last.spatial) == 6
+
+
+def filters_candidates(structure: Structure, target: Target) -> list[Candidate]:
+    return [Candidate((), 0.0)]
+
+
+def apply_filters(s: Schedule, structure: Structure, candidate: Candidate, target: Target) -> None:
+    """One channel of a panel of filters at a time, in vectors over the filters."""
+    source, half, whole, packed = (s.block(stage.name) for stage in structure.stages)
+    panel, y, z, outer, inner, lane = s.loops(packed)
+    s.reorder(panel, outer, inner, y, z, lane)
+    for block in (whole, half, source):
+        s.compute_at(block, inner)
+    constant_product(s, half)
+    constant_product(s, whole)
+    for block in (source, packed):
+        s.vectorize(s.loops(block)[-1])
+    s.parallel(s.fuse(panel, outer))
+
+
+PLAN = Plan("winograd", fits, candidates, apply)
+FILTERS = Plan("winograd filters", fits_filters, filters_candidates, apply_filters)

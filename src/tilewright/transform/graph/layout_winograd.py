@@ -1,0 +1,59 @@
+"""Convolutions of stride one by Winograd's transforms, where an estimate says that they are faster."""
+
+from __future__ import annotations
+
+from tilewright.ir.expr import as_int
+from tilewright.ir.graph import Node
+from tilewright.plans.winograd_tiles import LAST_LEVEL, Choice, Shape, choose
+from tilewright.transform.graph.assigner import Assigner
+
+TILES = {"auto": (2, 4), "exact": (), "f2": (2,), "f4": (2, 4), "f6": (2, 4, 6)}
+"""Tiles that each setting of `winograd` allows."""
+
+SYMBOLIC_IMAGES = (1, 8)
+"""Batches that a symbolic one is judged by."""
+
+
+def winograd(a: Assigner, node: Node) -> bool:
+    """Rewrite a convolution of stride one; False where it stays direct."""
+    choice = choose_winograd(a, node)
+    if choice is None:
+        return False
+    x, w = node.inputs[:2]
+    assert x is not None and w is not None
+    attrs = {"tile": choice.tile, "block": a.block, "width": choice.width}
+    (packed,) = a.emit("pack_winograd", (a.as_plain(w),), attrs, f"{w.name}_packed")
+    a.fixed.add(packed)
+    attributes = {
+        "tile": choice.tile,
+        "rows": choice.rows,
+        "columns": choice.columns,
+        "pads": node.attr("pads"),
+        "channels": as_int(w.shape[0]),
+        "input_channels": as_int(w.shape[1]),
+        "out_block": a.block,
+    }
+    (a.blocked[node.output],) = a.emit("conv_winograd", (a.as_blocked(x), packed), attributes, node.output.name)
+    return True
+
+
+def choose_winograd(a: Assigner, node: Node) -> Choice | None:
+    """The transform for a convolution, None if it has none or is faster without."""
+    x, w = node.inputs[:2]
+    assert x is not None and w is not None
+    if x.type.rank != 4 or w not in a.fixed or x.dtype.name != "f32" or node.attr("groups", 1) != 1:
+        return None
+    known = [as_int(d) for d in w.shape]
+    height, width, images = (as_int(node.output.shape[k]) for k in (2, 3, 0))
+    if None in known or not height or not width or images == 0:
+        return None
+    filters, channels, window, other = known
+    assert filters is not None and channels is not None and window is not None
+    if window != other or window != 3 or not filters or not channels or channels < a.block:
+        return None
+    if any(s != 1 for s in (*node.attr("strides"), *node.attr("dilations"))):
+        return None
+    batches = SYMBOLIC_IMAGES if images is None else (images,)
+    cold = a.weight_bytes > LAST_LEVEL * a.target.l3
+    shapes = tuple(Shape(n, height, width, channels, filters, window, cold) for n in batches)
+    return choose(shapes, TILES[a.options.winograd], a.target)

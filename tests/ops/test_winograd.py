@@ -1,0 +1,52 @@
+"""Winograd convolution: the expression against the reference, and the reference against a plain convolution."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.ops.oracle import by_expression, check, type_of
+from tilewright import ops
+
+LANES = 4
+
+
+def convolution(x: np.ndarray, w: np.ndarray, pads: tuple[int, int, int, int]) -> np.ndarray:
+    """In double precision, stride one."""
+    top, left, bottom, right = pads
+    padded = np.pad(x.astype(np.float64), ((0, 0), (0, 0), (top, bottom), (left, right)))
+    windows = np.lib.stride_tricks.sliding_window_view(padded, w.shape[2:], axis=(2, 3))
+    return np.einsum("nchwrs,kcrs->nkhw", windows, w.astype(np.float64))
+
+
+CASES = [
+    # tile, images, channels, filters, height, width, pads, rows, columns, panel
+    (2, 1, 4, 4, 4, 4, (1, 1, 1, 1), 2, 2, 4),
+    (2, 2, 5, 7, 3, 5, (0, 1, 2, 0), 1, 2, 8),
+    (4, 1, 8, 4, 9, 5, (1, 1, 1, 1), 2, 1, 4),
+    (4, 3, 3, 9, 4, 6, (1, 0, 0, 1), 2, 2, 8),
+    (4, 1, 4, 4, 1, 1, (1, 1, 1, 1), 1, 1, 4),
+    (6, 1, 4, 5, 7, 8, (1, 1, 1, 1), 1, 2, 4),
+]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_expression_reference_and_plain_convolution_agree(case: tuple) -> None:
+    tile, images, channels, filters, height, width, pads, rows, columns, panel = case
+    rng = np.random.default_rng(tile)
+    x = rng.standard_normal((images, channels, height, width)).astype(np.float32)
+    w = rng.standard_normal((filters, channels, 3, 3)).astype(np.float32)
+    (packed,) = check("pack_winograd", w, tile=tile, block=LANES, width=panel)
+    (blocked,) = ops.get("block_channels").reference([x], {"block": LANES})
+    attrs = {"tile": tile, "rows": rows, "columns": columns, "pads": pads, "out_block": LANES}
+    attrs |= {"channels": filters, "input_channels": channels}
+    want = convolution(x, w, pads)
+    (y,) = ops.get("conv_winograd").infer([type_of(blocked), type_of(packed)], attrs)
+    assert [d.value for d in y.shape] == [images, -(-filters // LANES), *want.shape[2:], LANES]
+    (got,) = ops.get("conv_winograd").reference([blocked, packed], attrs)
+    (plain,) = ops.get("unblock_channels").reference([got], {"channels": filters})
+    scale = np.abs(want).max()
+    np.testing.assert_allclose(plain / scale, want / scale, atol=5e-6, rtol=0)
+    (computed,) = by_expression("conv_winograd", [blocked, packed], attrs)
+    (plain,) = ops.get("unblock_channels").reference([computed], {"channels": filters})
+    np.testing.assert_allclose(plain / scale, want / scale, atol=2e-5, rtol=0)

@@ -1,0 +1,97 @@
+"""Winograd plans: native code against a convolution in double precision, on awkward shapes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.ops.test_winograd import convolution
+from tests.transform.graph.graphs import BATCH, tensor
+from tilewright import ops
+from tilewright.compiler import compile_graph
+from tilewright.ir.graph import Graph, GraphBuilder
+from tilewright.ir.target import Target
+from tilewright.plans.winograd_tiles import Shape, choose, cycles
+from tilewright.runtime.model import Model
+
+HOST = Target.host()
+BLOCK = HOST.vector_bits // 32
+
+
+def layer(
+    tile: int, images: Any, channels: int, filters: int, size: tuple[int, int], pads: tuple[int, ...], block: Any
+) -> Graph:
+    """block -> winograd -> bias, skip, relu -> unblock, as layout assignment leaves it."""
+    b = GraphBuilder("layer")
+    rows, columns, width = block
+    x = b.input("x", tensor(images, channels, *size))
+    w = b.param("w", tensor(filters, channels, 3, 3))
+    packed = ops.emit1(b, "pack_winograd", w, tile=tile, block=BLOCK, width=width * BLOCK)
+    blocked = ops.emit1(b, "block_channels", x, block=BLOCK)
+    attrs = {"tile": tile, "rows": rows, "columns": columns, "pads": pads, "out_block": BLOCK}
+    y = ops.emit1(b, "conv_winograd", blocked, packed, channels=filters, input_channels=channels, **attrs)
+    bias = ops.emit1(b, "block_channels", b.param("bias", tensor(1, filters, 1, 1)), block=BLOCK)
+    y = ops.emit1(b, "relu", ops.emit1(b, "add", y, bias))
+    return b.finish((ops.emit1(b, "unblock_channels", y, channels=filters),))
+
+
+CASES = [
+    # tile, channels, filters, size, pads, (tile rows, tile columns, vectors of a panel)
+    (4, 3, 17, (7, 9), (1, 1, 1, 1), (2, 3, 1)),
+    (4, 17, 31, (19, 19), (1, 1, 1, 1), (5, 5, 2)),
+    (4, 31, 100, (5, 6), (0, 0, 0, 0), (3, 1, 2)),
+    (4, 16, 16, (1, 1), (1, 1, 1, 1), (1, 1, 2)),
+    (4, 16, 24, (13, 4), (2, 0, 1, 2), (2, 2, 3)),
+    (2, 100, 3, (4, 7), (1, 1, 1, 1), (2, 4, 1)),
+    (2, 20, 40, (6, 6), (0, 2, 2, 1), (4, 2, 2)),
+    (6, 17, 20, (19, 8), (1, 1, 1, 1), (2, 2, 2)),
+    (6, 8, 8, (3, 3), (0, 0, 0, 0), (1, 1, 1)),
+]
+TOLERANCE = {2: 2e-6, 4: 1e-5, 6: 3e-5}
+"""Of the output's scale."""
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_native_code_agrees_with_a_plain_convolution(case: tuple[Any, ...]) -> None:
+    tile, channels, filters, size, pads, block = case
+    rng = np.random.default_rng(tile)
+    w = (rng.standard_normal((filters, channels, 3, 3)) / np.sqrt(9 * channels)).astype(np.float32)
+    bias = rng.standard_normal((1, filters, 1, 1)).astype(np.float32)
+    graph = layer(tile, BATCH, channels, filters, size, pads, block)
+    for threads in (1, 3):
+        model = Model(compile_graph(graph, {"w": w, "bias": bias}, HOST), threads=threads)
+        for images in (1, 2, 5, 9):
+            x = rng.standard_normal((images, channels, *size)).astype(np.float32)
+            (got,) = model(x) if isinstance(model(x), tuple) else (model(x),)
+            want = np.maximum(convolution(x, w, pads) + bias, 0)
+            scale = max(1.0, np.abs(want).max())
+            assert np.abs(got - want).max() <= TOLERANCE[tile] * scale
+
+
+def test_nan_and_infinity_stay_in_their_tiles() -> None:
+    graph = layer(4, 1, 16, 16, (12, 12), (1, 1, 1, 1), (3, 3, 2))
+    rng = np.random.default_rng(0)
+    w = rng.standard_normal((16, 16, 3, 3)).astype(np.float32)
+    model = Model(compile_graph(graph, {"w": w, "bias": np.zeros((1, 16, 1, 1), np.float32)}, HOST))
+    x = rng.standard_normal((1, 16, 12, 12)).astype(np.float32)
+    clean = np.array(model(x))
+    x[0, 3, 0, 0] = np.nan
+    dirty = np.array(model(x))
+    assert np.isnan(dirty[:, :, :2, :2]).all()
+    np.testing.assert_array_equal(dirty[:, :, 4:, 4:], clean[:, :, 4:, 4:])
+
+
+def test_the_estimate_prefers_what_multiplies_less() -> None:
+    wide = Shape(1, 56, 56, 64, 64, 3)
+    found = choose((wide,), (2, 4), HOST)
+    assert found is not None and found.tile == 4
+    assert choose((wide,), (), HOST) is None
+    assert cycles(wide, 4, 2, 14, 2 * BLOCK, HOST) < cycles(wide, 2, 2, 14, 2 * BLOCK, HOST)
+
+
+def test_small_maps_with_many_filters_take_small_tiles() -> None:
+    """The transformed filters of a large tile would be read for a handful of tiles."""
+    found = choose((Shape(1, 7, 7, 512, 512, 3),), (2, 4), HOST)
+    assert found is None or found.tile == 2
