@@ -35,7 +35,7 @@ def main(arguments: list[str] | None = None) -> int:
     console = harness.console()
     table = Table(title=f"Batch 1, {options.threads} thread(s)", title_justify="left")
     table.add_column("model")
-    for name in ("Tilewright µs", "ONNX Runtime µs", "ratio [95 %]", "max error", "cold s", "cached s"):
+    for name in ("Tilewright µs", "ONNX Runtime µs", "times faster [95 %]", "max error", "cold s", "cached s"):
         table.add_column(name, justify="right")
     failures = []
     with tempfile.TemporaryDirectory(prefix="tilewright-cache-") as folder:
@@ -66,7 +66,8 @@ def _row(model: str, options: argparse.Namespace, cache: Path, announce: object)
     announce(f"{model}: compile from the cache")
     warm = probe(model, options.threads, cache)
     peers = ["tilewright", "onnxruntime"]
-    c = harness.compare(model, peers, threads=options.threads, rounds=options.rounds, announce=announce)
+    timing = harness.Timing(rounds=options.rounds)
+    c = harness.compare(model, peers, threads=options.threads, timing=timing, announce=announce)
     if c.failures:
         raise RuntimeError("; ".join(f"{peer}: {text}" for peer, text in c.failures.items()))
     error = c.errors["onnxruntime"]
@@ -74,7 +75,7 @@ def _row(model: str, options: argparse.Namespace, cache: Path, announce: object)
         error,
         f"{c.seconds['tilewright'] * 1e6:.1f}",
         f"{c.seconds['onnxruntime'] * 1e6:.1f}",
-        str(c.ratios["onnxruntime"]),
+        str(c.speedups["onnxruntime"]),
         f"{error:.1e}",
         f"{cold.compiling:.2f}",
         f"{warm.compiling:.2f}",

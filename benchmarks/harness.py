@@ -7,6 +7,7 @@ always states the command line, the versions, the CPU and the threads. Reports g
 from __future__ import annotations
 
 import datetime
+import functools
 import importlib.metadata
 import json
 import os
@@ -16,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +25,14 @@ import numpy as np
 from rich.console import Console
 
 from benchmarks import models
-from benchmarks.peers import DESCRIPTIONS, PEERS
+from benchmarks.peers import OWN, PEERS
+from benchmarks.peers.common import fixed_shapes
+from benchmarks.work import Work, count, limit
 from tilewright.support import machine, paired
 from tilewright.support.contender import load_arrays
+from tilewright.support.peak import Ceilings
 
+_PACKAGES = "numpy llvmlite onnx onnxruntime openvino MNN ncnn pnnx torch jax apache-tvm-ffi"
 RESULTS = Path(__file__).resolve().parent / "results"
 
 
@@ -40,24 +45,67 @@ class Interval:
     high: float
 
     def __str__(self) -> str:
-        return f"{self.median:.3f} [{self.low:.3f}, {self.high:.3f}]"
+        return f"{self.median:.2f} [{self.low:.2f}, {self.high:.2f}]"
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """One model: seconds per call of each peer, and the first peer's time as a share of each other's."""
+    """One model or layer: seconds per call of each peer, and how many times faster the first peer is than each other.
+
+    `repeat` is how many equal layers the call chains: all figures are of one. `flops` and `bytes` are what has to be
+    done at least, `limit_seconds` the least time for them on this machine, `bound` what sets it (see `work.py`).
+    """
 
     model: str
+    group: str
+    own: str
     batch: int
     threads: int
     rounds: int
-    seconds: Mapping[str, float]
-    spread: Mapping[str, float]
-    ratios: Mapping[str, Interval]
-    errors: Mapping[str, float]  # largest difference of the first peer's outputs, relative to the output's scale
-    peak_memory: Mapping[str, int]
-    versions: Mapping[str, str]
-    failures: Mapping[str, str] = field(default_factory=dict)
+    repeat: int
+    seconds: dict[str, float]
+    spread: dict[str, float]
+    speedups: dict[str, Interval]
+    errors: dict[str, float]  # largest difference of the first peer's outputs, relative to the output's scale
+    peak_memory: dict[str, int]
+    versions: dict[str, str]
+    failures: dict[str, str]
+    flops: int = 0
+    bytes: int = 0
+    limit_seconds: float | None = None
+    bound: str = ""
+    commit: str = ""
+    date: str = ""
+
+    @property
+    def label(self) -> str:
+        return self.model if self.batch == 1 else f"{self.model}@{self.batch}"
+
+    @property
+    def best(self) -> str | None:
+        """The other framework that comes nearest."""
+        others = {name: s.median for name, s in self.speedups.items() if name not in OWN}
+        return min(others, key=others.__getitem__) if others else None
+
+    @property
+    def own_seconds(self) -> float | None:
+        """Time of the first peer, which is judged; None if it failed."""
+        return self.seconds.get(self.own)
+
+    @property
+    def of_limit(self) -> float | None:
+        """The limit's share of the judged time: 1 is the machine's limit, more needs a better algorithm."""
+        return None if self.limit_seconds is None or not self.own_seconds else self.limit_seconds / self.own_seconds
+
+    @property
+    def error(self) -> float | None:
+        """Difference of the judged outputs from ONNX Runtime's, or from whoever is nearest."""
+        return self.errors.get("onnxruntime", min(self.errors.values(), default=None))
+
+    @staticmethod
+    def from_json(row: dict[str, Any]) -> Comparison:
+        speedups = {name: Interval(**value) for name, value in row["speedups"].items()}
+        return Comparison(**{**row, "speedups": speedups})
 
 
 def bootstrap(ratios: Sequence[float], samples: int = 4000, seed: int = 0) -> Interval:
@@ -69,51 +117,91 @@ def bootstrap(ratios: Sequence[float], samples: int = 4000, seed: int = 0) -> In
     return Interval(float(np.median(values)), float(low), float(high))
 
 
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """How long to measure: turns of each peer, about how long a turn and the warming up take, and when it is enough."""
+
+    rounds: int = 30
+    turn_seconds: float = 0.02
+    warmup_seconds: float = 0.2
+    enough_seconds: float = float("inf")
+
+
 def compare(
     model: str,
     peers: Sequence[str],
     *,
     threads: int = 1,
     batch: int = 1,
-    rounds: int = 30,
-    turn_seconds: float = 0.02,
+    timing: Timing = Timing(),
+    repeat: int = 1,
+    group: str = "",
+    work: Work | None = None,
+    ceilings: Ceilings | None = None,
+    team: paired.Team | None = None,
     announce: Callable[[str], None] = lambda _text: None,
 ) -> Comparison:
-    """Times `peers` (names in `PEERS`) on `model`. A peer that fails is listed in `failures`."""
+    """Times `peers` (names in `PEERS`) on `model`. A peer that is not installed or fails is listed in `failures`.
+
+    `repeat` is how many equal layers the model chains; `work` is that of one (counted in the model if None).
+    """
     models.load(model)  # built here, not by several children at once
+    missing = {name: PEERS[name].missing for name in peers}
+    failures = {name: f"not installed: {', '.join(found)}" for name, found in missing.items() if found}
     environment = {name: str(threads) for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")}
     arguments = {"model": model, "threads": threads, "batch": batch}
-    contenders = [paired.Contender(peer, PEERS[peer], arguments, environment) for peer in peers]
+    contenders = [paired.Contender(p, PEERS[p].setup, arguments, environment) for p in peers if not missing[p]]
     with tempfile.TemporaryDirectory() as folder:
         results = paired.race(
             contenders,
-            rounds=rounds,
-            turn_seconds=turn_seconds,
+            rounds=timing.rounds,
+            turn_seconds=timing.turn_seconds,
+            warmup_seconds=timing.warmup_seconds,
+            enough_seconds=timing.enough_seconds,
             # Workers of other frameworks spin for some 16 ms after their work has ended.
             pause_seconds=0.03 if threads > 1 else 0.0,
             outputs=Path(folder),
-            announce=lambda text: announce(f"{model} batch {batch}: {text}"),
+            announce=announce,
+            team=team,
         )
         errors = _errors(results)
-    first, others = results[0], results[1:]
-    ratios = {}
-    for other in others:
-        if first.times and other.times:
-            ratios[other.name] = bootstrap([a / b for a, b in zip(first.times, other.times, strict=True)])
-    good = [r for r in results if r.error is None]
+    failures |= {r.name: r.error for r in results if r.error is not None}
+    good = [r for r in results if r.error is None and r.times]
+    first, others = results[0], [r for r in good if r is not results[0]]
+    judged = first if first in good else None
+    work = work or count(fixed_shapes(model, batch))
+    found = limit(work, ceilings, _caches(), threads) if ceilings else None
     return Comparison(
-        model,
-        batch,
-        threads,
-        rounds,
-        {r.name: r.median for r in good},
-        {r.name: r.spread for r in good},
-        ratios,
-        errors,
-        {r.name: r.peak_memory for r in good},
-        {r.name: str(r.info.get("version", "")) for r in good},
-        {r.name: r.error for r in results if r.error is not None},
+        model=model,
+        group=group,
+        own=peers[0],
+        batch=batch,
+        threads=threads,
+        rounds=len(first.times),
+        repeat=repeat,
+        seconds={r.name: r.median / repeat for r in good},
+        spread={r.name: r.spread for r in good},
+        speedups={o.name: _speedup(judged, o) for o in others} if judged else {},
+        errors=errors,
+        peak_memory={r.name: r.peak_memory for r in good},
+        versions={r.name: str(r.info.get("version", "")) for r in good},
+        failures=failures,
+        flops=work.flops,
+        bytes=work.read + work.written,
+        limit_seconds=found.seconds if found else None,
+        bound=found.bound if found else "",
+        commit=commit(),
+        date=_now(),
     )
+
+
+def _speedup(judged: paired.Result, other: paired.Result) -> Interval:
+    return bootstrap([theirs / ours for ours, theirs in zip(judged.times, other.times, strict=True)])
+
+
+@functools.cache
+def _caches() -> dict[int, int]:
+    return {c.level: c.bytes for c in machine.describe().caches if c.kind != "Instruction"}
 
 
 def relative_error(got: Mapping[str, np.ndarray], want: Mapping[str, np.ndarray]) -> float:
@@ -148,22 +236,33 @@ def console() -> Console:
     return found if found.is_terminal else Console(width=160)
 
 
+def _now() -> str:
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+
+
+@functools.cache
+def commit() -> str:
+    """The tree that is measured: its short hash, with a + if the sources were changed since."""
+
+    def git(*arguments: str) -> str:
+        return subprocess.run(["git", *arguments], cwd=models.ROOT, capture_output=True, text=True, check=False).stdout
+
+    return git("rev-parse", "--short", "HEAD").strip() + ("+" if git("status", "--porcelain", "src") else "")
+
+
 def environment() -> dict[str, Any]:
     """The machine and the versions, for the head of a report."""
     host = machine.describe()
     packages = {}
-    for name in ("numpy", "llvmlite", "onnx", "onnxruntime", "torch", "apache-tvm-ffi"):
+    for name in _PACKAGES.split():
         try:
             packages[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
             continue
-    commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], cwd=models.ROOT, capture_output=True, text=True, check=False
-    ).stdout.strip()
     return {
         "command": shlex.join(["python", "-m", f"benchmarks.{Path(sys.argv[0]).stem}", *sys.argv[1:]]),
-        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "commit": commit,
+        "date": _now(),
+        "commit": commit(),
         "cpu": f"{host.model} ({host.cpu}), {host.cores} cores, {host.usable:g} usable",
         "caches": ", ".join(f"{c.name} {c.bytes >> 10} KiB" for c in host.caches),
         "system": f"{platform.system()} {platform.release()}, Python {platform.python_version()}",
@@ -175,8 +274,13 @@ def environment() -> dict[str, Any]:
 def write_report(name: str, title: str, rows: Any, markdown: str) -> Path:
     """Writes results/NAME.json with the raw figures and results/NAME.md with `markdown` under a head that says how."""
     RESULTS.mkdir(exist_ok=True)
+    (RESULTS / f"{name}.json").write_text(json.dumps({"environment": environment(), "rows": rows}, indent=1) + "\n")
+    return write_markdown(name, title, markdown)
+
+
+def write_markdown(name: str, title: str, markdown: str) -> Path:
+    """Writes results/NAME.md alone."""
     facts = environment()
-    (RESULTS / f"{name}.json").write_text(json.dumps({"environment": facts, "rows": rows}, indent=1) + "\n")
     versions = ", ".join(f"{k} {v}" for k, v in facts["versions"].items())
     head = [
         f"# {title}",
@@ -188,6 +292,7 @@ def write_report(name: str, title: str, rows: Any, markdown: str) -> Path:
         f"- commit {facts['commit']}, {facts['date']}, load average at the end {facts['load_average']:.1f}",
         "",
     ]
+    RESULTS.mkdir(exist_ok=True)
     path = RESULTS / f"{name}.md"
     path.write_text("\n".join(head) + "\n" + markdown.rstrip() + "\n")
     return path
@@ -197,7 +302,3 @@ def markdown_table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> s
     lines = ["| " + " | ".join(header) + " |", "|" + "---|" * len(header)]
     lines += ["| " + " | ".join(str(cell) for cell in row) + " |" for row in rows]
     return "\n".join(lines) + "\n"
-
-
-def describe_peers(peers: Sequence[str]) -> str:
-    return "".join(f"- {peer}: {DESCRIPTIONS.get(peer, '')}\n" for peer in peers)

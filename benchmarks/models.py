@@ -2,10 +2,11 @@
 
 `load("az6")` returns the path of an ONNX file. Names:
 
-* policy suite (onnx and NumPy only): m64 m256 nat nl imp imp84 hok1 dz az6 az20;
+* policy suite (onnx and NumPy only): m64 m256 nat nl imp imp84 hok1 hok3 dz txl az6 az20;
 * light-<name>: the light models of the onnx wheel with random weights in place of constants, e.g. light-resnet50;
-* from PyTorch (needs the torch extra): resnet18 resnet50 bert, and each with the suffix -torchscript
-  (without it, the exporter is the one based on torch.export).
+* from PyTorch (needs the torch extra): resnet18 resnet50 vgg16 unet mobilenetv2 yolo bert bert384 gpt2 gpt2-decode,
+  and each with the suffix -torchscript (without it, the exporter is the one based on torch.export);
+* layer-<name>: a single layer of the tables in `suites/` (see layers.py).
 
 `python -m benchmarks.models NAME...` builds models, runs each with ONNX Runtime and prints the outputs' scale.
 """
@@ -21,7 +22,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 
-from benchmarks import light_models, policy_suite
+from benchmarks import layers, light_models, policy_suite
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "build" / "models"
@@ -34,11 +35,13 @@ POLICY: dict[str, Callable[[], onnx.ModelProto]] = {
     "imp": policy_suite.imp,
     "imp84": functools.partial(policy_suite.imp, channels=4, size=84),
     "hok1": policy_suite.hok1,
+    "hok3": policy_suite.hok3,
     "dz": policy_suite.dz,
+    "txl": policy_suite.txl,
     "az6": policy_suite.az,
     "az20": functools.partial(policy_suite.az, blocks=20, width=256),
 }
-TORCH = ("resnet18", "resnet50", "bert")
+TORCH = tuple("resnet18 resnet50 vgg16 unet mobilenetv2 yolo bert bert384 gpt2 gpt2-decode".split())
 LIGHT = tuple(f"light-{name}" for name in light_models.names())
 NAMES: tuple[str, ...] = (*POLICY, *LIGHT, *TORCH, *(f"{name}-torchscript" for name in TORCH))
 
@@ -50,6 +53,8 @@ def load(name: str) -> Path:
     """Path of the ONNX file of model `name` (or of an .onnx file, returned as it is), built if it is not there yet."""
     if name.endswith(".onnx"):
         return Path(name)
+    if name.startswith(layers.PREFIX):
+        return _layer(name.removeprefix(layers.PREFIX))
     if name not in NAMES:
         raise SystemExit(f"unknown model {name!r}; known: {', '.join(NAMES)}")
     path = FOLDER / f"{name}.v{_VERSION}.onnx"
@@ -65,6 +70,15 @@ def load(name: str) -> Path:
 
         base = name.removesuffix("-torchscript")
         torch_models.export(base, "dynamo" if base == name else "torchscript", path)
+    return path
+
+
+def _layer(name: str) -> Path:
+    shape = layers.read()[name].shape
+    path = FOLDER / "layers" / f"{layers.PREFIX}{name}.v{_VERSION}.onnx"
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _save(shape.build(), path)
     return path
 
 
@@ -93,7 +107,7 @@ def example_inputs(model: onnx.ModelProto, batch: int = 1, seed: int = 0) -> dic
 
 def _example(rng: np.random.Generator, name: str, shape: list[int], dtype: np.dtype) -> np.ndarray:
     match name:
-        case "attention_mask":
+        case "attention_mask" | "mask":
             return np.ones(shape, dtype)
         case "token_type_ids":
             return np.zeros(shape, dtype)

@@ -110,6 +110,11 @@ class Builder:
         var = self.weight(f"{name}.running_var", uniform(0.8, 1.2, channels).astype(np.float32))
         return self.op("BatchNormalization", [x, scale, shift, mean, var], epsilon=1e-5)
 
+    def layer_norm(self, x: str, name: str, width: int) -> str:
+        scale = self.weight(f"{name}.weight", self.rng.uniform(0.8, 1.2, width).astype(np.float32))
+        shift = self.weight(f"{name}.bias", self.normal((width,), 0.1))
+        return self.op("LayerNormalization", [x, scale, shift], axis=-1, epsilon=1e-5)
+
     def relu(self, x: str) -> str:
         return self.op("Relu", [x])
 

@@ -159,6 +159,78 @@ def hok1(hidden: int = 512) -> onnx.ModelProto:
     return b.build()
 
 
+def hok3() -> onnx.ModelProto:
+    """Tencent's hok_env 3v3: for each of three heroes a small image and the features of all units around it.
+
+    The 2852 features are 6 heroes of 251, 20 soldiers of 25, 6 organs of 29, 20 monsters of 28, 44 of the main hero, 68
+    global ones. The heroes share all weights, so they are a batch of three.
+    """
+    b = Builder("hok3", seed=33)
+    image = b.reshape(b.input("image", [BATCH, 3, 6, 17, 17]), [-1, 6, 17, 17])
+    vector = b.reshape(b.input("vector", [BATCH, 3, 2852]), [-1, 2852])
+    x = b.relu(b.conv(image, "conv1", 6, 18, 5, pad=2))
+    x = b.op("MaxPool", [x], kernel_shape=[3, 3], strides=[2, 2])
+    x = b.op("Flatten", [b.relu(b.conv(x, "conv2", 18, 12, 3, pad=1))], axis=1)
+    sizes = b.constant(np.array([1506, 500, 174, 560, 44, 68], np.int64))
+    heroes, soldiers, organs, monsters, main, world = b.ops("Split", [vector, sizes], 6, axis=1)
+    _, hero = _units(b, heroes, "hero", 2, 3, [251, 512, 512, 128, 128, 64])
+    _, soldier = _units(b, soldiers, "soldier", 2, 10, [25, 64, 64, 64, 32])
+    _, organ = _units(b, organs, "organ", 2, 3, [29, 64, 64, 64, 32])
+    _, monster = _units(b, monsters, "monster", 1, 20, [28, 64, 64, 64, 32])
+    main = _shared_mlp(b, main, "main", [44, 64, 32])
+    x = b.op("Concat", [x, hero, soldier, organ, monster, main, world], axis=1)
+    x = b.relu(b.linear(x, "concat", 1156, 256))
+    for i, width in enumerate((13, 25, 42, 42, 39)):
+        y = b.relu(b.linear(x, f"head.{i}.0", 256, 64))
+        y = b.reshape(b.linear(y, f"head.{i}.1", 64, width), [-1, 3, width])
+        b.output(y, f"head{i}", [BATCH, 3, width])
+    return b.build()
+
+
+def txl(actions: int = 4, width: int = 384, layers: int = 3, heads: int = 4, memory: int = 119) -> onnx.ModelProto:
+    """CleanRL ppo_trxl: the Nature trunk, three transformer layers that attend to a memory of earlier steps, heads."""
+    b = Builder("txl", seed=119)
+    image = b.input("obs", [BATCH, 3, 84, 84], "uint8")
+    past = b.input("memory", [BATCH, memory, layers, width])
+    mask = b.input("mask", [BATCH, memory])
+    steps = b.input("memory_indices", [BATCH, memory], "int64")
+    x = b.relu(b.linear(_nature_trunk(b, b.scaled_bytes(image), 3), "linear_embedding", 512, width))
+    positions = b.op("Gather", [b.weight("pos_embedding", b.normal((1024, width), 0.1)), steps], axis=0)
+    hidden = b.op("Mul", [b.op("Sub", [mask, b.constant(np.float32(1))]), b.constant(np.float32(1e20))])
+    hidden = b.reshape(hidden, [-1, 1, 1, memory])
+    kept = []
+    for i in range(layers):
+        kept.append(b.unsqueeze(x, 1))
+        name = f"layers.{i}"
+        memories = b.op("Add", [b.op("Gather", [past, b.constant(np.int64(i))], axis=2), positions])
+        memories = b.layer_norm(memories, f"{name}.norm_kv", width)
+        query = b.dense(b.layer_norm(x, f"{name}.layer_norm_q", width), f"{name}.queries", width, width)
+        y = _attend(b, query, memories, hidden, name, (width, heads, memory))
+        x = b.op("Add", [b.dense(y, f"{name}.fc_out", width, width), x])
+        y = b.relu(b.dense(b.layer_norm(x, f"{name}.norm_attn", width), f"{name}.fc", width, width))
+        x = b.op("Add", [x, y])
+    x = b.relu(b.linear(x, "hidden_post_trxl", width, width))
+    b.output(b.linear(x, "actor", width, actions), "action", [BATCH, actions])
+    b.output(b.linear(x, "critic", width, 1), "value", [BATCH, 1])
+    b.output(b.op("Concat", kept, axis=1), "memory_next", [BATCH, layers, width])
+    return b.build()
+
+
+def _attend(b: Builder, query: str, memories: str, hidden: str, name: str, sizes: tuple[int, int, int]) -> str:
+    """One query of each batch entry [batch, width] over its memories [batch, memory, width]."""
+    width, heads, memory = sizes
+    q = b.reshape(query, [-1, heads, 1, width // heads])
+    k, v = (
+        b.reshape(b.dense(memories, f"{name}.{part}", width, width), [-1, memory, heads, width // heads])
+        for part in ("keys", "values")
+    )
+    scores = b.op("MatMul", [q, b.op("Transpose", [k], perm=[0, 2, 3, 1])])
+    scores = b.op("Div", [scores, b.constant(np.float32(width**0.5))])
+    scores = b.op("Softmax", [b.op("Add", [scores, hidden])], axis=-1)
+    y = b.op("MatMul", [scores, b.op("Transpose", [v], perm=[0, 2, 1, 3])])
+    return b.reshape(y, [-1, width])
+
+
 def dz() -> onnx.ModelProto:
     """DouZero: an LSTM over five earlier moves, then five layers of 512; the batch is the set of legal moves."""
     b = Builder("dz", seed=5)

@@ -1,0 +1,150 @@
+"""What the benchmarks must show: a table of bars, and which of them the measured rows reach.
+
+`python -m benchmarks.bars` judges everything under `results/`; each report judges its own rows.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from benchmarks.harness import RESULTS, Comparison, console, markdown_table
+from benchmarks.peers import OWN
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """One requirement.
+
+    Args:
+        point: its number in the list of requirements.
+        what: in words.
+        cases: patterns of groups or labels, comma-separated.
+        against: "best", "limit" (share of the machine's limit), peers of which the best counts ("mnn,ncnn"), or a
+            quotient "a/b": how many times faster b is than a.
+        statistic: "mean" (geometric), or "least" of the cases.
+        bound: the value must not be below it.
+    """
+
+    point: int
+    what: str
+    cases: str
+    against: str
+    statistic: str
+    bound: float
+
+
+_CONV = "resnet50-layers,mobilenetv2-layers,yolo-layers,nat-layers,imp-layers"
+_GEMM = "sgemm,bert-layers,gpt2-layers"
+BARS = (
+    Bar(1, "3x3 layers against ONNX Runtime", "conv3x3*", "onnxruntime", "mean", 3.0),
+    Bar(1, "3x3 layers against OpenVINO", "conv3x3*", "openvino", "mean", 3.0),
+    Bar(1, "3x3 layers against the better of MNN and ncnn", "conv3x3*", "mnn,ncnn", "mean", 1.25),
+    Bar(1, "3x3 layers, the slowest", "conv3x3*", "best", "least", 1.0),
+    Bar(2, "other convolutions of networks", _CONV, "best", "mean", 1.0),
+    Bar(2, "other convolutions, the slowest", _CONV, "best", "least", 0.9),
+    Bar(3, "products against OpenBLAS, ORT, oneDNN", _GEMM, "numpy,onnxruntime,openvino", "mean", 1.05),
+    Bar(3, "1024x1024x1024, share of peak", "gemm-1024x1024x1024", "limit", "least", 0.93),
+    Bar(3, "matrix times vector, share of bandwidth", "gemv", "limit", "least", 0.85),
+    Bar(4, "AZ6 against ONNX Runtime", "az6", "onnxruntime", "least", 3.0),
+    Bar(4, "AZ6 against MNN", "az6", "mnn", "least", 1.25),
+    Bar(5, "ResNet-50 against ONNX Runtime", "resnet50", "onnxruntime", "least", 1.4),
+    Bar(5, "ResNet-18 against ONNX Runtime", "resnet18", "onnxruntime", "least", 2.0),
+    Bar(5, "VGG-16 against ONNX Runtime", "vgg16", "onnxruntime", "least", 2.7),
+    Bar(5, "U-Net against ONNX Runtime", "unet", "onnxruntime", "least", 2.3),
+    Bar(5, "these four against MNN and ncnn", "resnet50,resnet18,vgg16,unet", "mnn,ncnn", "least", 1.2),
+    Bar(6, "IMP, batch 1 and 32", "imp,imp@32", "best", "least", 1.25),
+    Bar(6, "NAT, bytes in", "nat", "best", "least", 1.05),
+    Bar(6, "NAT, bytes in, batch 32", "nat@32", "best", "least", 1.12),
+    Bar(7, "M64 against ONNX Runtime", "m64", "onnxruntime", "least", 4.0),
+    Bar(7, "M64 against MNN, new outputs", "m64", "mnn/tilewright-call", "least", 1.6),
+    Bar(7, "M64 against MNN, into buffers", "m64", "mnn", "least", 2.0),
+    Bar(7, "M64, batch 64", "m64@64", "best", "least", 2.0),
+    Bar(7, "M256 and HOK1", "m256,hok1", "best", "least", 1.35),
+    Bar(7, "HOK1 against ONNX Runtime", "hok1", "onnxruntime", "least", 4.0),
+    Bar(7, "HOK1 against PyTorch, eager", "hok1", "torch", "least", 15.0),
+    Bar(7, "DZ, batch 1 to 64", "dz,dz@*", "best", "least", 1.2),
+    Bar(8, "BERT and GPT-2", "bert,bert384,gpt2,gpt2-decode", "best", "least", 1.1),
+    Bar(8, "bf16 against our fp32", "bert,bert384,gpt2", "own/tilewright-bf16", "mean", 1.7),
+    Bar(9, "memory-bound blocks out of cache, share of bandwidth", "memory-out-of-cache", "limit", "least", 0.85),
+    Bar(9, "memory-bound blocks against Inductor", "memory-*", "inductor", "mean", 1.1),
+    Bar(9, "memory-bound blocks against Inductor, the slowest", "memory-*", "inductor", "least", 1.0),
+    Bar(10, "two threads against one", "threads", "own/2 threads", "least", 1.85),
+)  # fmt: skip
+
+
+def value(c: Comparison, against: str) -> float | None:
+    """What a bar looks at in one case; None if it was not measured."""
+    speeds = {name: s.median for name, s in c.speedups.items()} | {c.own: 1.0, "own": 1.0}
+    if c.own_seconds is None:
+        return 0.0
+    if against == "limit":
+        return c.of_limit
+    if "/" in against:
+        slow, fast = against.split("/")
+        return speeds[slow] / speeds[fast] if {slow, fast} <= speeds.keys() else None
+    named = [name for name in c.speedups if name not in OWN] if against == "best" else against.split(",")
+    return min((speeds[name] for name in named if name in speeds), default=None)
+
+
+def _cases(bar: Bar, rows: Sequence[Comparison]) -> list[tuple[str, float]]:
+    patterns = bar.cases.split(",")
+    found = []
+    for c in rows:
+        if any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns for name in (c.label, c.group)):
+            measured = value(c, bar.against)
+            if measured is not None:
+                found.append((c.label, measured))
+    return found
+
+
+def judge(bar: Bar, rows: Sequence[Comparison]) -> list[str] | None:
+    """The table's cells for a bar; None if no row tells."""
+    found = _cases(bar, rows)
+    if not found:
+        return None
+    values = [v for _, v in found]
+    if bar.statistic == "least":
+        label, result = min(found, key=lambda case: case[1])
+    else:
+        label, result = "", math.exp(sum(math.log(max(v, 1e-9)) for v in values) / len(values))
+    below = sum(v < bar.bound for v in values)
+    verdict = "pass" if result >= bar.bound else "**miss**"
+    count = f"{len(found)}" + (f", {below} below" if below else "")
+    return [str(bar.point), bar.what, bar.statistic, f"{bar.bound:g}", f"{result:.2f}", verdict, count, label]
+
+
+def markdown(rows: Sequence[Comparison], every: bool = False) -> str:
+    """The table of the bars that `rows` tell about; with `every`, the others too, as not measured."""
+    cells = []
+    for bar in BARS:
+        found = judge(bar, rows)
+        if found is None and every:
+            found = [str(bar.point), bar.what, bar.statistic, f"{bar.bound:g}", "", "not measured", "", ""]
+        if found is not None:
+            cells.append(found)
+    header = ["point", "bar", "statistic", "at least", "measured", "verdict", "cases", "least at"]
+    return markdown_table(header, cells) if cells else "None of the bars is about these cases.\n"
+
+
+def main() -> int:
+    rows: list[Comparison] = []
+    for path in sorted(RESULTS.glob("*.json")):
+        content = json.loads(path.read_text())
+        if (
+            isinstance(content, dict)
+            and "ceilings" in content
+            and (path.stem.endswith("-1t") or path.stem == "threads")
+        ):
+            rows += [Comparison.from_json(row) for row in content["rows"]]
+    text = markdown(rows, every=True)
+    console().print(text, markup=False)
+    (RESULTS / "bars.md").write_text("# Bars\n\n`python -m benchmarks.bars`\n\n" + text)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,227 @@
+"""The untuned choice against the best setting of all: every candidate of a layer compiled, run and ranked.
+
+    python -m benchmarks.bench_choice [--layers NAME...] [--compile | --measure]
+
+What the compiler decides for a layer (`tilewright.plans.decisions`) is enumerated: each setting of each decision of
+layout, and for each of those every setting of each kernel. The candidates are timed quickly, those near the best taken
+turns with the untuned one until medians settle, and the last two raced against each other. The loss is how much longer
+the untuned one takes. Compiling and measuring can be done apart, for the first needs no quiet machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import math
+import shutil
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+
+import tilewright as tw
+from benchmarks import harness, layers, models
+from tilewright.plans.decisions import Decision, deciding
+from tilewright.support.progress import progress
+
+LAYERS = (
+    "conv3x3-64-64-56",
+    "conv3x3-256-256-14",
+    "conv3x3-128-128-56-s2",
+    "conv1x1-256-64-56",
+    "conv1x1-1024-256-14",
+    "conv7x7-3-64-224-s2",
+    "gemm-512x512x512",
+    "gemm-128x768x3072",
+    "gemm-4x512x512",
+    "gemv-1x3072x768",
+    "depthwise3x3-144-144-56",
+    "softmax-1536x128",
+)
+FOLDER = models.ROOT / "build" / "choice"
+NEAR = 1.15
+"""Candidates within this of the best quick time are measured again."""
+FINALISTS = 12
+ROUNDS = 15
+LAST_ROUNDS = 41
+QUICK_SECONDS = 0.01
+
+Forced = dict[str, str]
+
+
+def settings(model: Path) -> Iterator[tuple[Forced, list[Decision]]]:
+    """Every setting to try, the untuned one (nothing forced) first, each with the decisions it met."""
+    _, made = compiled(model, {})
+    yield {}, made
+    layout = [d for d in made if not _is_kernel(d) and len(d.labels) > 1]
+    for labels in itertools.product(*[d.labels for d in layout]):
+        chosen = {d.site: label for d, label in zip(layout, labels, strict=True)}
+        untuned = all(label == d.taken for d, label in zip(layout, labels, strict=True))
+        met = made if untuned else compiled(model, chosen)[1]
+        if not untuned:
+            yield chosen, met
+        for d in met:
+            if _is_kernel(d):
+                yield from (({**chosen, d.site: label}, met) for label in d.labels if label != d.taken)
+
+
+def _is_kernel(d: Decision) -> bool:
+    return d.site.startswith("plan ")
+
+
+def compiled(model: Path, forced: Mapping[str, str]) -> tuple[tw.Model, list[Decision]]:
+    with deciding(forced) as record:
+        result = tw.compile(model, threads=1)
+    return result, record.made
+
+
+def describe(forced: Forced, made: Sequence[Decision]) -> str:
+    """The labels of the decisions that had an alternative, layouts first."""
+    several = [d for d in made if len(d.labels) > 1]
+    several.sort(key=_is_kernel)
+    return " / ".join(forced.get(d.site, d.taken) for d in several) or "no choice"
+
+
+def compile_all(name: str) -> int:
+    """Compile every candidate of a layer into a folder of its own; their number."""
+    folder = FOLDER / name
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    path = models.load(layers.read()[name].model)
+    index = []
+    with progress(name) as step:
+        for number, (forced, made) in enumerate(settings(path)):
+            compiled(path, forced)[0].save(folder / f"{number}.tw")
+            index.append({"forced": forced, "label": describe(forced, made)})
+            step()
+    (folder / "index.json").write_text(json.dumps(index))
+    return len(index)
+
+
+@dataclass(slots=True)
+class Contender:
+    number: int
+    label: str
+    call: Callable[[], object]
+    calls: int
+    times: list[float]
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self.times)
+
+    def turn(self) -> float:
+        start = time.perf_counter()
+        for _ in range(self.calls):
+            self.call()
+        self.times.append((time.perf_counter() - start) / self.calls)
+        return self.times[-1]
+
+
+def load(name: str) -> list[Contender]:
+    """The candidates of a layer, ready to run on inputs of their own."""
+    folder = FOLDER / name
+    index = json.loads((folder / "index.json").read_text())
+    path = models.load(layers.read()[name].model)
+    inputs = models.example_inputs(onnx.load(path))
+    found = []
+    for number, entry in enumerate(index):
+        model = tw.load(folder / f"{number}.tw", threads=1)
+        arguments = [inputs[i.name] for i in model.inputs]
+        out = next(iter(model.empty_outputs(*arguments).values()))
+        found.append(Contender(number, entry["label"], _caller(model, arguments, out), 1, []))
+    return found
+
+
+def _caller(model: tw.Model, arguments: list[Any], out: np.ndarray[Any, Any]) -> Callable[[], object]:
+    return lambda: model(*arguments, out=out)
+
+
+def measure(name: str) -> dict[str, Any]:
+    """Rank a layer's candidates."""
+    contenders = load(name)
+    untuned = contenders[0]
+    untuned.call()
+    calls = max(1, math.ceil(QUICK_SECONDS / max(untuned.turn(), 1e-7)))
+    for c in contenders:
+        c.calls = 1
+        c.turn()
+        c.calls = calls
+        c.times = []
+        c.turn()
+        c.turn()
+    quick = {c.number: min(c.times) for c in contenders}
+    ranked = sorted(contenders, key=lambda c: quick[c.number])
+    best = quick[ranked[0].number]
+    near = [c for c in ranked if quick[c.number] <= NEAR * best][:FINALISTS]
+    take_turns(near if untuned in near else [*near, untuned], ROUNDS)
+    winner = min(near, key=lambda c: c.median)
+    ratio = take_turns([winner, untuned], LAST_ROUNDS) if winner is not untuned else 1.0
+    return {
+        "layer": name,
+        "candidates": len(contenders),
+        "untuned": untuned.label,
+        "best": winner.label,
+        "untuned_us": untuned.median * 1e6,
+        "best_us": winner.median * 1e6,
+        "rank": 1 + sum(quick[c.number] < quick[untuned.number] for c in contenders),
+        "loss": max(ratio, 1.0) - 1.0,
+        "all_us": {c.label: quick[c.number] * 1e6 for c in ranked},
+    }
+
+
+def take_turns(contenders: Sequence[Contender], rounds: int) -> float:
+    """Rounds in alternating order; the median over the rounds of last / first."""
+    for c in contenders:
+        c.times = []
+    for k in range(rounds):
+        for c in contenders if k % 2 == 0 else reversed(contenders):
+            c.turn()
+    first, last = contenders[0], contenders[-1]
+    return statistics.median(b / a for a, b in zip(first.times, last.times, strict=True))
+
+
+def report(rows: Sequence[Mapping[str, Any]]) -> str:
+    mean = statistics.mean(r["loss"] for r in rows)
+    table = harness.markdown_table(
+        ["layer", "candidates", "untuned", "best", "µs untuned", "µs best", "rank", "loss"],
+        [
+            [r["layer"], r["candidates"], r["untuned"], r["best"]]
+            + [f"{r['untuned_us']:.1f}", f"{r['best_us']:.1f}", r["rank"], f"{r['loss']:.1%}"]
+            for r in rows
+        ],
+    )
+    return f"Mean loss of the untuned choice over {len(rows)} layers: **{mean:.1%}**.\n\n{table}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--layers", nargs="+", default=list(LAYERS), metavar="NAME")
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--compile", action="store_true", help="compile the candidates only")
+    what.add_argument("--measure", action="store_true", help="measure those that were compiled before only")
+    args = parser.parse_args()
+    if not args.measure:
+        for name in args.layers:
+            print(f"{name}: {compile_all(name)} candidates", flush=True)
+    if args.compile:
+        return
+    results = FOLDER / "rows.json"
+    rows = {r["layer"]: r for r in json.loads(results.read_text())} if results.exists() else {}
+    for name in args.layers:
+        rows[name] = measure(name)
+        results.write_text(json.dumps(list(rows.values()), indent=1))
+        print(f"{name}: {rows[name]['loss']:.1%} of {rows[name]['best_us']:.1f} µs", flush=True)
+    ordered = [rows[name] for name in LAYERS if name in rows]
+    if ordered:
+        print(harness.write_report("choice", "The untuned choice against the best of all", ordered, report(ordered)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,35 @@
+"""Single layers and blocks side by side: `python -m benchmarks.bench_layers --groups 'conv3x3*' --rounds 5`.
+
+The tables of shapes are in `suites/`. Which peers a table meets is below; `--peers` names others.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from benchmarks import layers, suite
+
+PEERS = {
+    "conv": ("onnxruntime", "openvino", "mnn", "ncnn"),
+    "gemm": ("onnxruntime", "openvino", "mnn", "numpy"),
+    "memory": ("onnxruntime", "openvino", "mnn", "inductor"),
+}
+ROUNDS = 5
+
+
+def cases() -> list[suite.Case]:
+    return [
+        suite.Case(x.model, x.name, x.group, PEERS[x.suite], repeat=x.shape.repeat, work=x.work)
+        for x in layers.read().values()
+    ]
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.bench_layers", description=__doc__.splitlines()[0])
+    suite.add_options(parser, ROUNDS, "tilewright-fixed")
+    options = parser.parse_args(arguments)
+    return suite.run(cases(), options, "layers", f"Layers, {options.threads} thread(s)")
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

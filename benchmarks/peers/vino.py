@@ -1,0 +1,50 @@
+"""OpenVINO's CPU plugin."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import numpy as np
+
+from benchmarks.peers.common import load
+from tilewright.support.contender import Prepared
+
+
+@functools.cache
+def _core() -> Any:
+    import openvino
+
+    return openvino.Core()
+
+
+def latency(model: str, threads: int, batch: int) -> Prepared:
+    """Settings for the lowest time of one request; pinning is off because peers take turns on the same cores."""
+    import openvino
+    import openvino.properties as properties
+    import openvino.properties.hint as hints
+
+    path, inputs = load(model, batch)
+    graph = _core().read_model(path)
+    graph.reshape({name: list(array.shape) for name, array in inputs.items()})
+    settings = {
+        hints.inference_precision(): openvino.Type.f32,
+        hints.performance_mode(): hints.PerformanceMode.LATENCY,
+        hints.enable_cpu_pinning(): False,
+        hints.enable_hyper_threading(): False,
+        properties.num_streams(): 1,
+        properties.inference_num_threads(): threads,
+    }
+    compiled = _core().compile_model(graph, "CPU", settings)
+    request = compiled.create_infer_request()
+    for name, array in inputs.items():
+        request.get_tensor(name).data[...] = array  # its own buffers: nothing is converted or copied in a call
+
+    def call() -> object:
+        return request.infer(share_outputs=True)
+
+    def results() -> dict[str, np.ndarray[Any, Any]]:
+        call()
+        return {min(port.names): np.array(request.get_tensor(port).data) for port in compiled.outputs}
+
+    return Prepared(call, results, {"version": openvino.__version__})

@@ -1,0 +1,168 @@
+"""Runs a suite: cases one after another, each a race of peers; rows are kept as they come, reports follow.
+
+Rows live in `results/NAME.json` and are replaced one by one, so that a run of a few cases brings these up to date and
+an interrupted run loses nothing; every row says of which commit it is. `--resume` leaves out the cases whose row is of
+this commit and has all its peers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import fnmatch
+import json
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks import harness, plots, tables
+from benchmarks.harness import Comparison
+from benchmarks.peers import OWN, PEERS
+from benchmarks.work import Work
+from tilewright.support import machine, paired, peak
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One thing to compare: what `models.load` calls it, how it is labelled, and with whom."""
+
+    model: str
+    label: str
+    group: str
+    peers: tuple[str, ...]
+    batch: int = 1
+    repeat: int = 1
+    work: Callable[[], Work] | None = None
+
+
+def add_options(parser: argparse.ArgumentParser, rounds: int, own: str) -> None:
+    parser.add_argument("--only", default="*", help="names, comma-separated, * and ? allowed")
+    parser.add_argument("--groups", default="*", help="groups, comma-separated, * and ? allowed")
+    parser.add_argument("--peers", help=f"instead of each group's own; of {', '.join(PEERS)}")
+    parser.add_argument("--own", default=own, help=f"what is judged (default {own}); of {', '.join(OWN)}")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--rounds", type=int, default=rounds, help=f"turns of each peer (default {rounds})")
+    parser.add_argument("--turn", type=float, default=0.02, help="seconds of a turn, at least one call (default 0.02)")
+    parser.add_argument("--enough", type=float, default=8.0, help="seconds after which a case ends (default 8)")
+    parser.add_argument("--budget", type=float, help="minutes after which no further case begins")
+    parser.add_argument("--resume", action="store_true", help="leave out what this commit has measured")
+    parser.add_argument("--prepare", action="store_true", help="only convert and compile for all peers, time nothing")
+    parser.add_argument("--report", action="store_true", help="only write the reports of the rows there are")
+    parser.add_argument("--name", help="name of the report")
+    parser.add_argument("--no-report", action="store_true", help="print only")
+
+
+def chosen(cases: Sequence[Case], options: argparse.Namespace) -> list[Case]:
+    """The cases that the options name, with the peers that they name."""
+
+    def matches(text: str, patterns: str) -> bool:
+        return any(fnmatch.fnmatchcase(text, pattern) for pattern in patterns.split(","))
+
+    found = [c for c in cases if matches(c.label, options.only) and matches(c.group, options.groups)]
+    if not found:
+        raise SystemExit("no case has such a name and group")
+    peers = options.peers.split(",") if options.peers else None
+    unknown = set(peers or []) - set(PEERS)
+    if unknown:
+        raise SystemExit(f"unknown peers {', '.join(sorted(unknown))}; known: {', '.join(PEERS)}")
+    return [
+        dataclasses.replace(c, peers=(options.own, *[p for p in peers or c.peers if p != options.own])) for c in found
+    ]
+
+
+def run(cases: Sequence[Case], options: argparse.Namespace, name: str, title: str) -> int:
+    """Runs the cases that `options` chooses; 1 if ours failed on one of them."""
+    console = harness.console()
+    name = options.name or f"{name}-{options.threads}t"
+    store = Store(name, title)
+    if options.report:
+        store.write_reports()
+        return 0
+    todo = chosen(cases, options)
+    timing = harness.Timing(options.rounds, options.turn, min(0.05, 2 * options.turn), options.enough)
+    if options.prepare:
+        timing = harness.Timing(0, 0.001, 0.0)
+    ceilings = peak.measure(machine.describe())
+    store.ceilings = dataclasses.asdict(ceilings)
+    failed, start = 0, time.monotonic()
+    with paired.Team() as team, console.status(name) as status:
+        for number, case in enumerate(todo, 1):
+            if options.budget and time.monotonic() - start > 60 * options.budget:
+                console.print(f"out of time: {len(todo) - number + 1} cases left; go on with --resume")
+                break
+            if options.resume and store.has(case):
+                continue
+            head = f"{number}/{len(todo)} {case.label}"
+            comparison = harness.compare(
+                case.model,
+                case.peers,
+                threads=options.threads,
+                batch=case.batch,
+                timing=timing,
+                repeat=case.repeat,
+                group=case.group,
+                work=case.work() if case.work else None,
+                ceilings=ceilings,
+                team=team,
+                announce=lambda text, head=head: status.update(f"{head}: {text}"),  # type: ignore[misc]
+            )
+            comparison = dataclasses.replace(comparison, model=case.label.partition("@")[0])
+            failed += options.own in comparison.failures
+            seconds = time.monotonic() - start
+            console.print(f"{seconds:4.0f} s {number}/{len(todo)} {tables.line(comparison)}", highlight=False)
+            for peer, failure in comparison.failures.items():
+                console.print(f"  {peer}: {failure.splitlines()[-1]}", highlight=False, markup=False, style="red")
+            if not options.no_report and not options.prepare:
+                store.put(comparison)
+    if options.prepare:
+        return 1 if failed else 0
+    if options.no_report:
+        console.print(tables.summary(list(store.rows.values())), markup=False)
+    else:
+        for path in store.write_reports():
+            console.print(f"wrote {path}", highlight=False)
+    return 1 if failed else 0
+
+
+class Store:
+    """The rows of one report on disk, by label."""
+
+    def __init__(self, name: str, title: str) -> None:
+        self.name, self.title = name, title
+        self.rows: dict[str, Comparison] = {}
+        self.ceilings: dict[str, Any] = {}
+        if self.path.exists():
+            kept = json.loads(self.path.read_text())
+            self.ceilings = kept.get("ceilings", {})
+            found = [Comparison.from_json(row) for row in kept["rows"]] if self.ceilings else []
+            self.rows = {c.label: c for c in found}
+
+    @property
+    def path(self) -> Path:
+        return harness.RESULTS / f"{self.name}.json"
+
+    def has(self, case: Case) -> bool:
+        """Whether the row of a case is of this commit and knows of each of its peers."""
+        row = self.rows.get(case.label)
+        return row is not None and row.commit == harness.commit() and {*case.peers} <= {*row.seconds, *row.failures}
+
+    def put(self, comparison: Comparison) -> None:
+        self.rows[comparison.label] = comparison
+        self._save()
+
+    def _save(self) -> None:
+        harness.RESULTS.mkdir(exist_ok=True)
+        rows = [dataclasses.asdict(c) for c in self.rows.values()]
+        content = {"environment": harness.environment(), "ceilings": self.ceilings, "rows": rows}
+        temporary = self.path.with_suffix(".tmp")
+        temporary.write_text(json.dumps(content, indent=1) + "\n")
+        temporary.replace(self.path)
+
+    def write_reports(self) -> list[Path]:
+        """Markdown and plots from the rows; the raw figures are already there."""
+        rows = list(self.rows.values())
+        text = tables.report(rows, self.ceilings)
+        paths = [harness.write_markdown(self.name, self.title, text)]
+        return [*paths, *plots.write(self.name, self.title, rows)]

@@ -1,0 +1,157 @@
+"""Rows of a suite as text: a line for the terminal, a summary, and the whole report in Markdown."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from benchmarks import bars
+from benchmarks.harness import Comparison, markdown_table
+from benchmarks.peers import OWN, PEERS, describe
+
+SLOW = 0.9
+"""A case below this speed against the best peer is counted."""
+
+
+def geometric_mean(values: Iterable[float]) -> float:
+    logs = [math.log(v) for v in values]
+    return math.exp(sum(logs) / len(logs)) if logs else float("nan")
+
+
+def vs_best(c: Comparison) -> float | None:
+    return c.speedups[c.best].median if c.best else None
+
+
+def line(c: Comparison) -> str:
+    """One case for the terminal."""
+    if c.own_seconds is None:
+        return f"{c.label}: [red]{c.own} failed[/red]"
+    text = f"{c.label}: {_time(c.own_seconds)}"
+    if c.of_limit is not None:
+        text += f", {c.of_limit:.0%} of {c.bound}"
+    others = sorted(c.speedups.items(), key=lambda item: item[1].median)
+    return text + "".join(f"; {name} {s.median:.2f}x" for name, s in others)
+
+
+def summary(rows: Sequence[Comparison]) -> str:
+    """A line for each group: geometric means against each peer and against the best, and how many cases are slow."""
+    peers = _peers(rows)
+    header = ["group", "cases", "against the best", "least", f"below {SLOW}x", *peers]
+    cells = []
+    groups = _groups(rows)
+    for name, group in [*groups.items(), *([("all", list(rows))] if len(groups) > 1 else [])]:
+        best = [v for v in map(vs_best, group) if v is not None]
+        if not best:
+            continue
+        each = [[c.speedups[p].median for c in group if p in c.speedups] for p in peers]
+        cells.append(
+            [
+                name,
+                len(group),
+                f"**{geometric_mean(best):.2f}**",
+                f"{min(best):.2f}",
+                sum(v < SLOW for v in best),
+                *[
+                    f"{geometric_mean(v):.2f}" + (f" ({len(v)})" if len(v) < len(group) else "") if v else ""
+                    for v in each
+                ],
+            ]
+        )
+    return markdown_table(header, cells)
+
+
+def report(rows: Sequence[Comparison], ceilings: dict[str, Any]) -> str:
+    """The Markdown below the head of a report."""
+    parts = [
+        _ceilings(ceilings),
+        "## Bars\n\n" + bars.markdown(rows),
+        "## Geometric means\n\nTimes faster than each peer; in parentheses the cases that it ran, if not all.\n\n"
+        + summary(rows),
+    ]
+    parts += [f"## {name}\n\n{_table(group)}" for name, group in _groups(rows).items()]
+    parts.append(_notes(rows))
+    return "\n".join(parts)
+
+
+def _table(rows: Sequence[Comparison]) -> str:
+    peers = _peers(rows)
+    header = ["case", "time", "of the limit", "best peer", "times faster than it [95 %]", *peers, "error"]
+    return markdown_table(header, [_cells(c, peers) for c in rows])
+
+
+def _cells(c: Comparison, peers: Sequence[str]) -> list[str]:
+    name = c.label + (f" (chain of {c.repeat})" if c.repeat > 1 else "")
+    if c.own_seconds is None:
+        return [name, "failed", *[""] * (len(peers) + 4)]
+    spread = f" ±{c.spread[c.own]:.0%}"
+    limit = f"{c.of_limit:.2f} {c.bound}" if c.of_limit is not None else ""
+    cells = [name, _time(c.own_seconds) + spread, limit, c.best or "-", str(c.speedups[c.best]) if c.best else "-"]
+    for peer in peers:
+        if peer in c.speedups:
+            cells.append(f"{c.speedups[peer].median:.2f} ({_time(c.seconds[peer])})")
+        else:
+            cells.append("failed" if peer in c.failures else "")
+    return [*cells, f"{c.error:.0e}" if c.error is not None else "-"]
+
+
+def _time(seconds: float) -> str:
+    microseconds = seconds * 1e6
+    if microseconds >= 1e5:
+        return f"{microseconds / 1e3:.0f} ms"
+    return f"{microseconds:.0f} µs" if microseconds >= 100 else f"{microseconds:.3g} µs"
+
+
+def _groups(rows: Sequence[Comparison]) -> dict[str, list[Comparison]]:
+    groups: dict[str, list[Comparison]] = defaultdict(list)
+    for c in rows:
+        groups[c.group].append(c)
+    return dict(groups)
+
+
+def _peers(rows: Sequence[Comparison]) -> list[str]:
+    """Those that anybody met, in the order of the table of peers; ours last."""
+    met = {name for c in rows for name in (*c.speedups, *c.failures)} - {c.own for c in rows}
+    return sorted(met, key=lambda name: (name in OWN, list(PEERS).index(name)))
+
+
+def _ceilings(ceilings: dict[str, Any]) -> str:
+    if not ceilings:
+        return ""
+    names = {"l1_gbs": "L1", "l2_gbs": "L2", "l3_gbs": "L3", "memory_gbs": "memory"}
+    read = ", ".join(f"{name} {ceilings[key]:.0f}" for key, name in names.items() if key in ceilings)
+    return (
+        f"Limits measured at the start of the last run: {ceilings['peak_gflops_one']:.0f} GFLOP/s on one core,"
+        f" {ceilings['peak_gflops_all']:.0f} on {ceilings['threads']}; reading in GB/s: {read};"
+        f" copying {ceilings['copy_gbs_one']:.1f} (read and written).\n"
+    )
+
+
+def _notes(rows: Sequence[Comparison]) -> str:
+    text = """## How to read this
+
+Medians over rounds in which the frameworks take turns, each in its own process; ± is half the distance between the
+quartiles. Times faster: the median of the paired ratios peer / ours, with its bootstrap interval; the best peer is the
+one with the least. A chain of equal layers counts by the layer, for everybody. "Of the limit" is the least time that
+the measured peak or bandwidth allows (direct convolution; every weight, input and output moved once), as a share of
+ours: above 1 an algorithm saves work. Error: the largest difference from ONNX Runtime's outputs, relative
+to their scale.
+
+"""
+    peers = [*dict.fromkeys(c.own for c in rows), *_peers(rows)]
+    text += describe(peers)
+    versions = {f"{p} {v}" for c in rows for p, v in c.versions.items() if v}
+    text += f"\nVersions met: {', '.join(sorted(versions))}.\n"
+    by_commit = {commit: sum(c.commit == commit for c in rows) for commit in dict.fromkeys(c.commit for c in rows)}
+    text += "Cases by commit: " + ", ".join(f"{commit} {count}" for commit, count in by_commit.items()) + ".\n"
+    failures = [(c.label, peer, why) for c in rows for peer, why in c.failures.items()]
+    if failures:
+        text += "\n### Who could not\n\n"
+        text += "".join(f"- {label}, {peer}: `{_last(why)}`\n" for label, peer, why in failures)
+    return text
+
+
+def _last(text: str) -> str:
+    lines = [part.strip() for part in text.splitlines() if part.strip()]
+    return (lines[-1] if lines else "")[:200].replace("`", "'")
