@@ -19,7 +19,8 @@ from tilewright.ir.parser import parse_func
 from tilewright.ir.target import Target
 from tilewright.ops.interpret import run_graph
 from tilewright.plans import plan
-from tilewright.plans.tiles import Tile, conv_tile, cycles, matmul_tile, row_limit
+from tilewright.plans.matmul_tiles import matmul_tile
+from tilewright.plans.tiles import Tile, conv_tile, cycles, row_limit
 from tilewright.schedule.trace import parse_trace
 from tilewright.transform.graph.fuse import fuse
 from tilewright.transform.graph.memory import is_alias
@@ -152,7 +153,7 @@ def test_a_plan_is_a_trace_that_replays(case: str) -> None:
         planned = plan(kernel.func, ZEN4)
         trace = parse_trace(str(planned.schedule.trace))
         assert trace == planned.schedule.trace
-        assert trace.replay(kernel.func).func == planned.func
+        assert trace.replay(kernel.func).func == planned.schedule.func
         assert parse_func(str(planned.func)) == planned.func
 
 

@@ -10,6 +10,7 @@ from tilewright.plans.analysis import analyse
 from tilewright.plans.base import Candidate, Plan, Planned
 from tilewright.plans.cost import roofline
 from tilewright.plans.decisions import decide
+from tilewright.plans.variants import specialize
 from tilewright.schedule.schedule import Schedule
 
 PLANS: tuple[Plan, ...] = (
@@ -40,7 +41,9 @@ def plan(func: PrimFunc, target: Target) -> Planned:
             schedule = Schedule(func)
             candidate_plan.apply(schedule, structure, chosen, target)
             others = tuple(c for c in choices if c is not chosen)
-            return Planned(schedule, candidate_plan.name, chosen, others, target, roofline(structure, target))
+            variants = tuple((v, plan(specialize(func, v), target)) for v in candidate_plan.cases(structure))
+            least = roofline(structure, target)
+            return Planned(schedule, candidate_plan.name, chosen, others, target, least, variants)
     raise AssertionError("the last plan fits everything")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -9,6 +10,7 @@ from tilewright.ir.loops import PrimFunc
 from tilewright.ir.target import Target
 from tilewright.plans.analysis import Structure
 from tilewright.plans.cost import Cost
+from tilewright.plans.variants import Values, choose
 from tilewright.schedule.schedule import Schedule
 
 Knobs = Mapping[str, int]
@@ -46,17 +48,19 @@ class Plan:
     fits        whether the plan can schedule a function of this structure
     candidates  settings of the knobs, the best estimate first
     apply       the primitives, recorded in the schedule's trace
+    cases       values of symbols for which a version of its own is worth its code
     """
 
     name: str
     fits: Callable[[Structure, Target], bool]
     candidates: Callable[[Structure, Target], list[Candidate]]
     apply: Callable[[Schedule, Structure, Candidate, Target], None]
+    cases: Callable[[Structure], list[Values]] = lambda _: []
 
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """A scheduled function with the decision that led to it."""
+    """A scheduled function with the decision that led to it; `variants` are its versions for values of its symbols."""
 
     schedule: Schedule
     plan: str
@@ -64,17 +68,26 @@ class Planned:
     others: tuple[Candidate, ...]
     target: Target
     least: Cost
+    variants: tuple[tuple[Values, Planned], ...] = ()
 
     @property
     def func(self) -> PrimFunc:
-        return self.schedule.func
+        """The scheduled function, which chooses among the variants."""
+        func = self.schedule.func
+        for values, planned in self.variants:
+            func = choose(values, planned.func, func)
+        return func
 
     def describe(self) -> str:
         """Plan, knobs, estimated time by stage and what bounds it, and the runners-up."""
         lines = [f"plan {self.plan}: {self.chosen.label}  {self._estimate(self.chosen)}"]
         lines += [f"  runner-up: {c.label}  {self._estimate(c)}" for c in self.others[:3]]
         lines += [f"  at least:  {_stages(self.least, self.target)}"]
-        return "\n".join([*lines, str(self.schedule.trace).rstrip()])
+        lines.append(str(self.schedule.trace).rstrip())
+        for values, planned in self.variants:
+            condition = " and ".join(f"{symbol} == {value}" for symbol, value in values.items())
+            lines.append(f"variant {condition}\n{textwrap.indent(planned.describe(), '  ')}")
+        return "\n".join(lines)
 
     def _estimate(self, candidate: Candidate) -> str:
         if candidate.cost is not None:

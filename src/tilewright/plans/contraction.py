@@ -11,11 +11,16 @@ Weights come in panels (`ops/packed.py`), so the innermost loop reads them as on
 
 from __future__ import annotations
 
+from math import prod
+
 from tilewright.ir.expr import as_int
+from tilewright.ir.rewrite import variables
 from tilewright.ir.target import Target
 from tilewright.plans.analysis import Stage, Structure
 from tilewright.plans.base import Candidate, Plan
-from tilewright.plans.common import extent, inline_all, lanes_of, parallelize
+from tilewright.plans.common import extent, inline_all, parallelize
+from tilewright.plans.cost import Cost, number
+from tilewright.plans.matmul_tiles import MANY_ROWS, Product, estimate, tiles
 from tilewright.plans.panels import (
     column_iters,
     fits_panels,
@@ -25,7 +30,7 @@ from tilewright.plans.panels import (
     unroll_tile,
     weight_iters,
 )
-from tilewright.plans.tiles import SYMBOLIC_ROWS, Tile, cycles, row_limit
+from tilewright.plans.variants import Values
 from tilewright.schedule.schedule import BlockRef, LoopRef, Schedule
 
 
@@ -38,23 +43,29 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
     anchor = structure.anchors[0]
     width = panel_width(anchor)
     assert width is not None
-    lanes = lanes_of(anchor, target)
     row = row_iter(anchor)
-    rows = None if row is None else as_int(row.extent)
-    counts = (1,) if row is None else SYMBOLIC_ROWS if rows is None else (max(1, rows),)
-    vectors = max(1, width // lanes)
-    most = 4 if row is not None and rows is None else 14
-    depth = 1
-    for it in anchor.reduce:
-        depth *= as_int(it.extent) or 64
-    most = min(most, row_limit(depth * anchor.writes[0].dtype.itemsize, target))
+    rows = 1 if row is None else as_int(row.extent)
+    counts = MANY_ROWS if rows is None else (max(1, rows),)
+    depth = as_int(anchor.reduce[0].extent) or 64
+    (column,) = column_iters(anchor)
+    columns = as_int(column.extent) or 4 * width
+    itemsize = anchor.writes[0].dtype.itemsize
+    others = prod(number(it.extent) for it in anchor.spatial if it is not column and it is not row)
     found = []
-    for count in range(1, most + 1):
-        if count > 1 and (row is None or count * vectors + vectors + 1 > target.registers):
-            break
-        cost = sum(cycles(Tile(count, width), m, width, depth, lanes) / m for m in counts) / len(counts)
-        found.append(Candidate((("rows", count), ("width", width)), cost))
+    for tile in tiles(rows, width, columns, depth, itemsize, target):
+        cost = Cost()
+        for count in counts:
+            cost |= estimate(tile, Product(count, columns, depth, itemsize), target) * (1 / len(counts))
+        knobs = (("rows", tile.rows), ("panels", tile.panels), ("width", width))
+        found.append(Candidate.of(knobs, cost * others))
     return sorted(found, key=lambda c: c.cycles)
+
+
+def cases(structure: Structure) -> list[Values]:
+    """One row of a symbolic number is a matrix-vector product, which wants a tile of its own."""
+    row = row_iter(structure.anchors[0])
+    symbols = () if row is None else variables(row.extent)
+    return [{symbols[0]: 1}] if len(symbols) == 1 and (symbols[0].lo or 0) <= 1 else []
 
 
 def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Target) -> None:
@@ -79,7 +90,8 @@ def tile_output(s: Schedule, anchor: Stage, block: BlockRef, out: BlockRef, cand
     inner: list[LoopRef] = []
     row_outer: list[LoopRef] = []
     (column,) = (loops[it.var] for it in anchor.spatial if it.var in columns)
-    panel, vector = s.split(column, factor=width)
+    # Several panels at once: (group, panel in it, lane).
+    panel, inside, vector = s.split(column, factors=(None, candidate.knob("panels"), width))
     for it in anchor.spatial:
         if it.var in columns:
             continue
@@ -93,12 +105,12 @@ def tile_output(s: Schedule, anchor: Stage, block: BlockRef, out: BlockRef, cand
     # loops come first (they are not divided by).
     first = [loop for loop in outer if extent(s, loop) is None or loop.name in own_weights]
     order = [*first, panel, *(loop for loop in outer if loop not in first), *row_outer]
-    s.reorder(*order, *inner, vector)
+    s.reorder(*order, *inner, inside, vector)
     at = order[-1]
     s.compute_at(block, at)
     s.set_scope(block, "local")
     mine = s.loops(block)
-    shared = len(s.loops(out)) - len(inner) - 1
+    shared = len(s.loops(out)) - len(inner) - 2
     own = list(mine[shared:])
     spatial, reduce = own[: len(anchor.spatial)], own[len(anchor.spatial) :]
     # Rows outside columns: a row's value is then used at once for all its columns and needs one register.
@@ -108,11 +120,13 @@ def tile_output(s: Schedule, anchor: Stage, block: BlockRef, out: BlockRef, cand
         for it, loop in zip(anchor.spatial, spatial, strict=True)
         if (it.var in columns) is inside and extent(s, loop) != 1
     ]
+    if candidate.knob("panels") > 1:
+        tile_loops[-1:] = s.split(tile_loops[-1], factor=width)
     s.reorder(*reduce, *tile_loops)
     init = s.decompose_reduction(block, reduce[0])
     for stage in (block, init, out):
-        unroll_tile(s, stage, len(tile_loops) if stage is not out else len(inner) + 1)
+        unroll_tile(s, stage, len(tile_loops) if stage is not out else len(inner) + 2)
     parallelize(s, order[: max(1, len(order) - len(row_outer))])
 
 
-PLAN = Plan("contraction", fits, candidates, apply)
+PLAN = Plan("contraction", fits, candidates, apply, cases)

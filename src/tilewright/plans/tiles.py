@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 from math import gcd
 
-from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Expr, as_int
 from tilewright.ir.target import Target
 
@@ -22,8 +21,6 @@ LOADS_PER_CYCLE = 2.0
 TILE_OVERHEAD = 24.0
 WAYS = 8
 """Ways of the first-level cache."""
-SYMBOLIC_ROWS = (1, 4, 32)
-"""Row counts that a symbolic number of rows is judged by, with equal weight for each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,17 +29,6 @@ class Tile:
 
     rows: int
     width: int
-
-
-def matmul_tile(rows: Expr, columns: int, depth: int, dtype: DType, target: Target) -> Tile:
-    """The tile for a product of `rows` (may be symbolic) x `depth` with `depth` x `columns`."""
-    known = as_int(rows)
-    lanes = max(4, target.vector_bits // dtype.bits)
-    counts = SYMBOLIC_ROWS if known is None else (max(1, known),)
-    most = 4 if known is None else 14
-    return _best(
-        counts, columns, max(1, depth), lanes, target.registers, most, row_limit(depth * dtype.itemsize, target)
-    )
 
 
 def conv_tile(out: Sequence[Expr], channels: int, target: Target) -> Tile:

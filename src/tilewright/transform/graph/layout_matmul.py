@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tilewright.ir.expr import as_int, is_const
 from tilewright.ir.graph import Node
-from tilewright.plans.tiles import matmul_tile
+from tilewright.plans.matmul_tiles import matmul_tile
 from tilewright.transform.graph.assigner import Assigner
 
 

@@ -1,0 +1,142 @@
+"""Tiles of matrix products with packed weights: what stays in registers, by an analytic estimate.
+
+A tile is `rows` x `panels` x `width` accumulators. A step of the reduction costs the tile's multiply-adds, its loads or
+the latency of one multiply-add, whichever is longest, beside what the weights' cache level needs to bring the
+step's bytes (`plans/cost.py` says how they overlap). With few rows the
+weights are read once and their level decides; then several panels at once keep enough multiply-adds in flight, and
+enough streams of memory.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+from tilewright.ir.dtype import DType
+from tilewright.ir.expr import Expr, as_int
+from tilewright.ir.target import Target
+from tilewright.plans.cost import Cost, level
+from tilewright.plans.tiles import FMA_LATENCY, LOADS_PER_CYCLE, TILE_OVERHEAD, WAYS, row_limit
+
+SYMBOLIC_ROWS = (1, 4, 30, 64)
+"""Row counts that a symbolic number of rows is judged by; being slow at any of them counts alike."""
+MANY_ROWS = (4, 30, 64)
+"""The same without the one row, for which there is a version of its own."""
+MOST_SYMBOLIC = 8
+"""Rows of a tile when their number is symbolic: each remainder becomes a version of its own."""
+MOST_ROWS = 14
+MOST_PANELS = 4
+CROWDED = 0.1
+"""Cycles that a load costs even where multiply-adds bound: ports and the front end are not ideal."""
+ONE_STREAM = 0.7
+"""The share of the memory's bandwidth that a single stream draws."""
+
+
+@dataclass(frozen=True, slots=True)
+class MatmulTile:
+    """`rows` x (`panels` x `width`) accumulators; `width` is also the width of the packed weight panels."""
+
+    rows: int
+    width: int
+    panels: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """A product of `rows` x `depth` with `depth` x `columns`, elements of `itemsize` bytes."""
+
+    rows: int
+    columns: int
+    depth: int
+    itemsize: int = 4
+
+
+def matmul_tile(rows: Expr, columns: int, depth: int, dtype: DType, target: Target) -> MatmulTile:
+    """The tile for a product of `rows` (may be symbolic) x `depth` with `depth` x `columns`."""
+    known = as_int(rows)
+    return _best(known, columns, max(1, depth), dtype.itemsize, target)
+
+
+@lru_cache(maxsize=4096)
+def _best(rows: int | None, columns: int, depth: int, itemsize: int, target: Target) -> MatmulTile:
+    counts = SYMBOLIC_ROWS if rows is None else (max(1, rows),)
+    lanes = max(4, target.lanes(itemsize))
+    found: dict[int, list[tuple[float, MatmulTile]]] = {}
+    for vectors in range(1, 5):
+        if vectors > 1 and (vectors - 1) * lanes >= columns:
+            break
+        width = vectors * lanes
+        found[width] = [
+            min(
+                ((estimate(t, Product(m, columns, depth, itemsize), target).cycles, t) for t in options),
+                key=lambda c: c[0],
+            )
+            for m in counts
+            if (options := tiles(None if rows is None else m, width, columns, depth, itemsize, target))
+        ]
+    least = [min(costs[k][0] for costs in found.values()) for k in range(len(counts))]
+    width = min(found, key=lambda w: (sum(c / least[k] for k, (c, _) in enumerate(found[w])), -w))
+    return found[width][-1][1]
+
+
+def tiles(rows: int | None, width: int, columns: int, depth: int, itemsize: int, target: Target) -> list[MatmulTile]:
+    """The tiles over panels of `width` that fit the registers; `rows` None: a symbolic number."""
+    vectors = max(1, width // target.lanes(itemsize))
+    most = MOST_SYMBOLIC if rows is None else min(MOST_ROWS, max(1, rows))
+    limit = row_limit(depth * itemsize, target)
+    found = []
+    for count in range(1, min(most, limit) + 1):
+        for panels in range(1, MOST_PANELS + 1):
+            # One row multiplies straight from memory; more rows share the panel's vectors in registers, and a full
+            # register file leaves the next step's loads no place.
+            spare = 1 if count == 1 else vectors * panels + 2
+            fits = count * vectors * panels + spare <= target.registers
+            if fits and (panels == 1 or (panels - 1) * width < columns):
+                found.append(MatmulTile(count, width, panels))
+    return found or [MatmulTile(1, width)]
+
+
+def estimate(tile: MatmulTile, product: Product, target: Target) -> Cost:
+    """What a product done with `tile` is estimated to take."""
+    whole, rest = divmod(product.rows, tile.rows)
+    groups, last = divmod(-(-product.columns // tile.width), tile.panels)
+    total = Cost()
+    for count, panels in ((groups, tile.panels), (1, last)):
+        if panels and count:
+            rate = bandwidth(tile, product, panels, target)
+            total += _tile(tile, product, tile.rows, panels, rate, target) * (count * whole)
+            if rest:
+                total += _tile(tile, product, rest, panels, rate, target) * count
+    return total
+
+
+def _tile(tile: MatmulTile, product: Product, rows: int, panels: int, rate: float, target: Target) -> Cost:
+    vector = target.vector_bits // 8
+    vectors = max(1, tile.width * product.itemsize // vector) * panels
+    loads = max(vectors * vector / target.l1_bandwidth, (rows + vectors) / LOADS_PER_CYCLE)
+    steps = product.depth
+    return Cost(
+        compute=steps * max(rows * vectors / target.fma_per_cycle, FMA_LATENCY),
+        load=steps * loads,
+        memory=steps * vectors * vector / rate if rate else 0.0,
+        overhead=steps * CROWDED * loads + 2.0 * rows * vectors + TILE_OVERHEAD,
+    )
+
+
+def bandwidth(tile: MatmulTile, product: Product, panels: int, target: Target) -> float:
+    """Bytes a cycle with which a group of panels arrives at the first level; 0.0: it stays there."""
+    group = product.depth * tile.width * panels * product.itemsize
+    if product.rows > tile.rows:
+        # Read once for every tile of rows: it stays where it fits beside those rows.
+        beside = product.depth * tile.rows * product.itemsize
+        if group + beside <= target.l1 * (WAYS - 1) // WAYS:
+            return 0.0
+        return target.l2_bandwidth if group <= target.l2 // 2 else target.l3_bandwidth
+    match level(product.depth * product.columns * product.itemsize, target):
+        case "l1":
+            return 0.0
+        case "l2":
+            return target.l2_bandwidth
+        case "l3":
+            return target.l3_bandwidth
+    return target.memory_bandwidth * (1.0 if panels >= MOST_PANELS else ONE_STREAM)
