@@ -10,6 +10,7 @@ from tilewright.codegen.llvm_intrinsic import emit_call
 from tilewright.codegen.llvm_masks import any_lane
 from tilewright.codegen.llvm_memory import buffer_offset, store, store_scalar
 from tilewright.codegen.llvm_ops import number
+from tilewright.codegen.llvm_prefetch import emit_prefetch
 from tilewright.codegen.llvm_state import Pointer, State
 from tilewright.codegen.llvm_values import Lanes, Value, memory_type, register_type, widths
 from tilewright.codegen.vector import Reduction, match_reduction
@@ -203,7 +204,12 @@ def loop(s: State, stmt: For) -> None:
     elif stmt.kind == "vectorized" and s.lanes is None and s.can_vectorize(stmt):
         _vectorized(s, stmt, extent)
     else:
-        serial(s, stmt, "0", s.scalar(stmt.extent), lambda: emit(s, stmt.body), positive=extent is not None)
+        serial(s, stmt, "0", s.scalar(stmt.extent), lambda: _iteration(s, stmt), positive=extent is not None)
+
+
+def _iteration(s: State, stmt: For) -> None:
+    emit_prefetch(s, stmt)
+    emit(s, stmt.body)
 
 
 def _copies(stmt: Stmt) -> int:

@@ -26,9 +26,13 @@ from tilewright.ir.target import Target
 from tilewright.plans.analysis import Stage, Structure
 from tilewright.plans.base import Candidate, Plan
 from tilewright.plans.common import inline_all
-from tilewright.plans.panels import panel_width
+from tilewright.plans.panels import packed_operand, panel_width
 from tilewright.plans.winograd_tiles import most_rows, row_steps
 from tilewright.schedule.schedule import BlockRef, LoopRef, Schedule
+
+
+AHEAD = 4096
+"""Bytes ahead of the products that transformed filters are asked for: they may come from memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +140,12 @@ def products(s: Schedule, found: Stages, out: BlockRef, candidate: Candidate) ->
     s.compute_at(block, t_outer)
     t, k_inner, co, ci = s.loops(block)[-4:]
     s.reorder(co, ci, t, k_inner)
-    init = s.decompose_reduction(block, s.fuse(co, ci))
+    channel = s.fuse(co, ci)
+    weights = packed_operand(found.product)
+    assert weights is not None
+    s.annotate(channel, "prefetch", weights.buffer.name)
+    s.annotate(channel, "prefetch_bytes", AHEAD)
+    init = s.decompose_reduction(block, channel)
     for stage in (block, init, out):
         row, lane = s.loops(stage)[-2:]
         s.unroll(row)
