@@ -8,12 +8,13 @@ BIN    := $(VENV)/bin
 PY     := $(BIN)/python
 STAMP  := $(VENV)/.stamp-test
 TORCH_STAMP := $(VENV)/.stamp-torch
+PEERS_STAMP := $(VENV)/.stamp-peers
 
 export PYTHONPATH := src:$(PYTHONPATH)
 # Tests and benchmarks start many processes: let the first one keep the bytecode, wherever that is switched off.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo test lint types layers pytest torch onnx bench fuzz example-matmul format clean
+.PHONY: help demo test lint types layers pytest torch onnx bench bench-layers bench-models bench-threads bench-memory bars fuzz example-matmul format clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -28,6 +29,10 @@ $(STAMP): pyproject.toml | $(PY)
 
 $(TORCH_STAMP): | $(STAMP)
 	$(BIN)/pip install --quiet $(TORCH)
+	@touch $@
+
+$(PEERS_STAMP): pyproject.toml | $(TORCH_STAMP)
+	$(BIN)/pip install --quiet -e '.[peers]'
 	@touch $@
 
 demo: $(STAMP) ## compile and run four models, compare with ONNX Runtime
@@ -55,8 +60,24 @@ torch: $(STAMP) $(TORCH_STAMP) ## what needs PyTorch: its tensors in and out, it
 onnx: $(STAMP) ## ONNX's own backend tests and real models, each skip with its reason
 	$(PY) -m tests.onnx.run
 
-bench: $(STAMP) $(TORCH_STAMP) ## the suite, side by side with ONNX Runtime
+# Options go into ARGS, such as ARGS="--groups 'conv3x3*' --rounds 20"; --help lists them.
+bench: $(STAMP) $(TORCH_STAMP) $(PEERS_STAMP) ## all benchmarks side by side with the peers
 	$(PY) -m benchmarks
+
+bench-layers: $(STAMP) $(TORCH_STAMP) $(PEERS_STAMP) ## single layers and blocks against the peers
+	$(PY) -m benchmarks.bench_layers $(ARGS)
+
+bench-models: $(STAMP) $(TORCH_STAMP) $(PEERS_STAMP) ## whole models against the peers
+	$(PY) -m benchmarks.bench_models $(ARGS)
+
+bench-threads: $(STAMP) $(TORCH_STAMP) ## two threads against one
+	$(PY) -m benchmarks.bench_threads $(ARGS)
+
+bench-memory: $(STAMP) ## arenas against their lower bounds, weights, peaks
+	$(PY) -m benchmarks.bench_memory $(ARGS)
+
+bars: $(STAMP) ## which of the required figures the last results reach
+	$(PY) -m benchmarks.bars
 
 fuzz: $(STAMP) ## long random runs: schedules, parsers, importers
 	TILEWRIGHT_FUZZ=1 $(PY) -m pytest tests/fuzz tests/laws

@@ -15,21 +15,24 @@ from typing import Any
 
 from benchmarks import harness, light_models, models
 
-DEFAULT = ",".join(("m64", "m256", "nat", "imp", "hok1", "dz", "az6", *(f"onnx-{n}" for n in light_models.names())))
+DEFAULT = "m64,m256,nat,imp,hok1,dz,az6,onnx-squeezenet,onnx-shufflenet,onnx-resnet50"
+ALL = ",".join((*models.POLICY, *(f"onnx-{n}" for n in light_models.names())))
 BAR = 1.10
+TIMEOUT = 180.0
+"""Seconds for one model."""
 HEADER = ["model", "batch", "arena MB", "lower bound MB", "ratio", "bar", "weights MB", "packed MB", "peak MB"]
 
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.bench_memory", description=__doc__.splitlines()[0])
-    parser.add_argument("--models", default=DEFAULT, help="names; onnx-NAME is a light model as the onnx wheel has it")
+    parser.add_argument("--models", default=DEFAULT, help="names; onnx-NAME is a light model of the onnx wheel; all")
     parser.add_argument("--batches", default="1,8", help="values of a symbolic batch")
     parser.add_argument("--no-report", action="store_true", help="print only")
     options = parser.parse_args(arguments)
     console = harness.console()
     rows: list[dict[str, Any]] = []
     status = 0
-    for model in options.models.split(","):
+    for model in (ALL if options.models == "all" else options.models).split(","):
         with console.status(model):
             found = _in_process(model, options.batches)
         if isinstance(found, str):
@@ -37,6 +40,7 @@ def main(arguments: list[str] | None = None) -> int:
             status = 1
             continue
         rows += found
+        console.print(" | ".join(_cells(found[-1])), markup=False, highlight=False)
     cells = [_cells(row) for row in rows]
     text = harness.markdown_table(HEADER, cells)
     print(text)
@@ -66,16 +70,23 @@ def _in_process(model: str, batches: str) -> list[dict[str, Any]] | str:
     """The rows of one model, or what went wrong."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(entry or os.getcwd() for entry in sys.path)}
     code = "import sys; from benchmarks.bench_memory import measure; measure(*sys.argv[1:])"
-    result = subprocess.run(
-        [sys.executable, "-c", code, model, batches],
-        env=environment,
-        cwd=models.ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    command = [sys.executable, "-c", code, model, batches]
+    try:
+        result = subprocess.run(
+            command,
+            env=environment,
+            cwd=models.ROOT,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=TIMEOUT,
+        )
+    except subprocess.TimeoutExpired:
+        return f"took longer than {TIMEOUT:g} s"
     if result.returncode != 0:
-        return result.stderr.strip().splitlines()[-1] if result.stderr.strip() else f"status {result.returncode}"
+        # The message begins at the margin and may be followed by the program that it is about.
+        said = [line for line in result.stderr.splitlines() if line[:1].strip()]
+        return said[-1] if said else f"status {result.returncode}"
     rows: list[dict[str, Any]] = json.loads(result.stdout.splitlines()[-1])
     return rows
 

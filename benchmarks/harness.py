@@ -181,7 +181,7 @@ def compare(
         repeat=repeat,
         seconds={r.name: r.median / repeat for r in good},
         spread={r.name: r.spread for r in good},
-        speedups={o.name: _speedup(judged, o) for o in others} if judged else {},
+        speedups={o.name: speedup(judged, o) for o in others} if judged else {},
         errors=errors,
         peak_memory={r.name: r.peak_memory for r in good},
         versions={r.name: str(r.info.get("version", "")) for r in good},
@@ -191,11 +191,12 @@ def compare(
         limit_seconds=found.seconds if found else None,
         bound=found.bound if found else "",
         commit=commit(),
-        date=_now(),
+        date=now(),
     )
 
 
-def _speedup(judged: paired.Result, other: paired.Result) -> Interval:
+def speedup(judged: paired.Result, other: paired.Result) -> Interval:
+    """How many times faster `judged` is, round by round."""
     return bootstrap([theirs / ours for ours, theirs in zip(judged.times, other.times, strict=True)])
 
 
@@ -236,7 +237,8 @@ def console() -> Console:
     return found if found.is_terminal else Console(width=160)
 
 
-def _now() -> str:
+def now() -> str:
+    """UTC, to the second."""
     return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
 
 
@@ -261,7 +263,7 @@ def environment() -> dict[str, Any]:
             continue
     return {
         "command": shlex.join(["python", "-m", f"benchmarks.{Path(sys.argv[0]).stem}", *sys.argv[1:]]),
-        "date": _now(),
+        "date": now(),
         "commit": commit(),
         "cpu": f"{host.model} ({host.cpu}), {host.cores} cores, {host.usable:g} usable",
         "caches": ", ".join(f"{c.name} {c.bytes >> 10} KiB" for c in host.caches),

@@ -111,9 +111,10 @@ def run(cases: Sequence[Case], options: argparse.Namespace, name: str, title: st
             comparison = dataclasses.replace(comparison, model=case.label.partition("@")[0])
             failed += options.own in comparison.failures
             seconds = time.monotonic() - start
-            console.print(f"{seconds:4.0f} s {number}/{len(todo)} {tables.line(comparison)}", highlight=False)
+            text = f"{case.label}: prepared" if options.prepare else tables.line(comparison)
+            console.print(f"{seconds:4.0f} s {number}/{len(todo)} {text}", highlight=False)
             for peer, failure in comparison.failures.items():
-                console.print(f"  {peer}: {failure.splitlines()[-1]}", highlight=False, markup=False, style="red")
+                console.print(f"  {peer}: {tables.reason(failure)}", highlight=False, markup=False, style="red")
             if not options.no_report and not options.prepare:
                 store.put(comparison)
     if options.prepare:

@@ -148,10 +148,11 @@ to their scale.
     failures = [(c.label, peer, why) for c in rows for peer, why in c.failures.items()]
     if failures:
         text += "\n### Who could not\n\n"
-        text += "".join(f"- {label}, {peer}: `{_last(why)}`\n" for label, peer, why in failures)
+        text += "".join(f"- {label}, {peer}: `{reason(why)}`\n" for label, peer, why in failures)
     return text
 
 
-def _last(text: str) -> str:
-    lines = [part.strip() for part in text.splitlines() if part.strip()]
-    return (lines[-1] if lines else "")[:200].replace("`", "'")
+def reason(failure: str) -> str:
+    """The line of a failure that says what it was."""
+    lines = [part.strip() for part in failure.splitlines() if part.strip()]
+    return (lines[0] if lines else "")[:200].replace("`", "'")

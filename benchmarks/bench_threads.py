@@ -1,0 +1,106 @@
+"""What more threads bring: each framework against itself on one thread: `python -m benchmarks.bench_threads`."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+
+from benchmarks import harness, models
+from benchmarks.peers import PEERS
+from benchmarks.peers.common import fixed_shapes
+from benchmarks.work import count
+from tilewright.support import paired
+
+MODELS = "resnet50,bert,az6@8"
+HEADER = ["model", "framework", "one thread µs", "more µs", "threads", "times faster [95 %]", "efficiency"]
+
+
+def scaling(label: str, peer: str, threads: int, timing: harness.Timing) -> harness.Comparison:
+    """One model in two processes, with one thread and with `threads`; the second is listed as "N threads"."""
+    model, _, number = label.partition("@")
+    batch = int(number or 1)
+    models.load(model)
+    more = f"{threads} threads"
+    contenders = [
+        paired.Contender(
+            name,
+            PEERS[peer].setup,
+            {"model": model, "threads": n, "batch": batch},
+            {v: str(n) for v in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")},
+        )
+        for name, n in ((peer, 1), (more, threads))
+    ]
+    one, many = paired.race(
+        contenders,
+        rounds=timing.rounds,
+        turn_seconds=timing.turn_seconds,
+        warmup_seconds=timing.warmup_seconds,
+        enough_seconds=timing.enough_seconds,
+        pause_seconds=0.03,
+    )
+    good = [r for r in (one, many) if r.error is None and r.times]
+    work = count(fixed_shapes(model, batch))
+    return harness.Comparison(
+        model=model,
+        group="threads" if peer.startswith("tilewright") else f"threads of {peer}",
+        own=peer,
+        batch=batch,
+        threads=threads,
+        rounds=len(one.times),
+        repeat=1,
+        seconds={r.name: r.median for r in good},
+        spread={r.name: r.spread for r in good},
+        speedups={more: harness.speedup(one, many)} if len(good) == 2 else {},
+        errors={},
+        peak_memory={r.name: r.peak_memory for r in good},
+        versions={r.name: str(r.info.get("version", "")) for r in good},
+        failures={r.name: r.error for r in (one, many) if r.error is not None},
+        flops=work.flops,
+        bytes=work.read + work.written,
+        commit=harness.commit(),
+        date=harness.now(),
+    )
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.bench_threads", description=__doc__.splitlines()[0])
+    parser.add_argument("--models", default=MODELS, help=f"names, each with @batch if not 1 (default {MODELS})")
+    parser.add_argument("--peers", default="tilewright-fixed,onnxruntime,openvino", help=f"of {', '.join(PEERS)}")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--no-report", action="store_true", help="print only")
+    options = parser.parse_args(arguments)
+    console = harness.console()
+    timing = harness.Timing(options.rounds, 0.05, 0.1, 15.0)
+    rows: list[harness.Comparison] = []
+    for label in options.models.split(","):
+        for peer in options.peers.split(","):
+            with console.status(f"{label}, {peer}"):
+                rows.append(scaling(label, peer, options.threads, timing))
+            console.print(" | ".join(_cells(rows[-1])), markup=False, highlight=False)
+    text = harness.markdown_table(HEADER, [_cells(c) for c in rows])
+    text += "\nEach framework in two processes that take turns; efficiency is the gain by thread.\n"
+    if not options.no_report:
+        content = {"environment": harness.environment(), "ceilings": {}, "rows": [dataclasses.asdict(c) for c in rows]}
+        harness.RESULTS.mkdir(exist_ok=True)
+        (harness.RESULTS / "threads.json").write_text(json.dumps(content, indent=1) + "\n")
+        title = f"{options.threads} threads against one"
+        console.print(f"wrote {harness.write_markdown('threads', title, text)}")
+    return 1 if any(c.failures for c in rows) else 0
+
+
+def _cells(c: harness.Comparison) -> list[str]:
+    more = f"{c.threads} threads"
+    times = [
+        f"{c.seconds[name] * 1e6:.0f} ±{c.spread[name]:.0%}" if name in c.seconds else "failed"
+        for name in (c.own, more)
+    ]
+    ratio = c.speedups.get(more)
+    # The interval of one / many; what is stored is many / one.
+    gain = str(harness.Interval(1 / ratio.median, 1 / ratio.high, 1 / ratio.low)) if ratio else "-"
+    return [c.label, c.own, *times, str(c.threads), gain, f"{1 / ratio.median / c.threads:.2f}" if ratio else "-"]
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
