@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 
 from tilewright import te
-from tilewright.ir.expr import Expr, as_expr, as_int, ceildiv, const, is_const, select
+from tilewright.ir.dtype import i32
+from tilewright.ir.expr import Expr, as_expr, as_int, cast, ceildiv, const, is_const, select
 from tilewright.ir.graph import TensorType
 from tilewright.ops.registry import Attrs, OpDef, Types, register
 from tilewright.te import Tensor
@@ -149,10 +150,12 @@ register(OpDef("pack_matmul", "injective", _pack_matmul_infer, _pack_matmul_refe
 def _matmul_infer(types: Types, attrs: Attrs) -> tuple[TensorType, ...]:
     """`x[..., M, K]` and panels `w[..., P, K, width]` to `[..., M, columns]`.
 
-    A batch dimension of w is that of x, or 1, or absent.
+    A batch dimension of w is that of x, or 1, or absent. Weights may be narrower than x: they are converted on the
+    way into registers. Integers narrower than 32 bits give i32.
     """
     x = only(types)
-    return (TensorType(x.dtype, (*x.shape[:-1], as_expr(attrs["columns"]))),)
+    result = i32 if x.dtype.is_int and x.dtype.bits < 32 else x.dtype
+    return (TensorType(result, (*x.shape[:-1], as_expr(attrs["columns"]))),)
 
 
 def _matmul_compute(inputs: Sequence[Tensor | None], attrs: Attrs, types: tuple[TensorType, ...]) -> tuple[Tensor, ...]:
@@ -164,9 +167,8 @@ def _matmul_compute(inputs: Sequence[Tensor | None], attrs: Attrs, types: tuple[
         *rows, n = at
         lead = rows[: len(rows) - 1][-len(batch) :] if batch else []
         which = [const(0) if is_const(d, 1) else i for d, i in zip(batch, lead, strict=True)]
-        return te.sum(  # type: ignore[no-any-return]
-            x[(*rows, k.var)] * w[(*which, n // width, k.var, n % width)], axis=k
-        )
+        weight = cast(w[(*which, n // width, k.var, n % width)], types[0].dtype)
+        return te.sum(cast(x[(*rows, k.var)], types[0].dtype) * weight, axis=k)  # type: ignore[no-any-return]
 
     product: Tensor = te.compute((*types[0].shape[:-1], panels * width), element, name="matmul")
     return (cropped(product, types[0].shape),)
@@ -184,7 +186,9 @@ def _matmul_reference(arrays: Arrays, attrs: Attrs) -> tuple[Any, ...]:
     x, w = arrays
     *batch, panels, k, width = w.shape
     full = np.swapaxes(w, -2, -3).reshape(*batch, k, panels * width)
-    return (np.matmul(x, full)[..., : as_int(attrs["columns"])],)
+    if x.dtype.kind in "iu" and x.dtype.itemsize < 4:
+        x = x.astype(np.int32)
+    return (np.matmul(x, full.astype(x.dtype))[..., : as_int(attrs["columns"])],)
 
 
 register(OpDef("matmul_packed", "contraction", _matmul_infer, _matmul_reference, _matmul_compute))

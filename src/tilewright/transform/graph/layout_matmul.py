@@ -6,6 +6,7 @@ from tilewright.ir.expr import as_int, is_const
 from tilewright.ir.graph import Node
 from tilewright.plans.matmul_tiles import matmul_tile
 from tilewright.transform.graph.assigner import Assigner
+from tilewright.transform.graph.layout_precision import reduced
 
 
 def matmul(a: Assigner, node: Node) -> bool:
@@ -22,6 +23,8 @@ def matmul(a: Assigner, node: Node) -> bool:
     batch = zip(x.shape[lead:-2], w.shape[:-2], strict=True)
     if any(is_const(d, 0) for d in (k, n)) or not all(is_const(b, 1) or a is b for a, b in batch):
         return False
+    if a.options.precision != "fp32" and reduced(a, node):
+        return True
     tile = matmul_tile(x.shape[-2], as_int(n) or 64, as_int(k) or 64, w.dtype, a.target)
     (packed,) = a.emit(
         "pack_matmul", (a.as_plain(w),), {"width": tile.width, "transpose": transpose}, f"{w.name}_packed"
