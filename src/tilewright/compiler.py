@@ -137,7 +137,7 @@ def compile_graph(
         run_part = _compile_part(split.run, "run", target, log)
         prepare_part = _compile_part(split.prepare, "prepare", target, log)
     arrays = {**weights, **constants}
-    return _assemble(split, run_part, prepare_part, names, arrays, set(constants), structure, target, log)
+    return _assemble(split, run_part, prepare_part, names, arrays, set(constants), structure, target, log, options)
 
 
 def hoist_constants(graph: Graph) -> tuple[Graph, dict[str, Array]]:
@@ -210,6 +210,7 @@ def _assemble(
     structure: str,
     target: Target,
     log: PassLog,
+    options: Options,
 ) -> Program:
     """Slots, the native entry and the manifest."""
     graph, raw = split.run, split.prepare.params
@@ -238,6 +239,8 @@ def _assemble(
         prepare_steps=prepare_storage.steps,
         structure_key=structure,
         schedule_version=SCHEDULE_VERSION,
+        precision=options.precision,
+        winograd=options.winograd,
     )
     return Program(manifest, objects, {v.name: weights[v.name] for v in raw}, _texts(split, run, prepare, target))
 

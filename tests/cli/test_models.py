@@ -105,3 +105,38 @@ def test_bench_without_a_peer_is_4(cli: Cli, layer: Path, monkeypatch: pytest.Mo
     assert code == 4
     assert "tilewright" in text
     assert "onnxruntime is not installed" in error
+
+
+def test_options_are_recorded_and_shown(cli: Cli, layer: Path) -> None:
+    code, text, _ = cli("compile", layer, "--winograd", "exact", "--json")
+    report = json.loads(text)
+    assert (code, report["precision"], report["winograd"]) == (0, "fp32", "exact")
+    compiled = layer.with_suffix(".tw")
+    code, text, _ = cli("show", compiled, "--info", "--json")
+    info = json.loads(text)["info"]
+    assert (info["precision"], info["winograd"]) == ("fp32", "exact")
+    assert info["target"]["triple"]
+    code, text, _ = cli("show", compiled, "--info")
+    assert code == 0
+    assert "winograd" in text
+    assert "exact" in text
+    assert cli("run", compiled, "-d", "n=2", "--winograd", "exact")[0] == 0
+
+
+def test_options_that_do_not_exist_or_do_not_fit(cli: Cli, layer: Path) -> None:
+    code, _, error = cli("compile", layer, "--winograd", "f7")
+    assert code == 1
+    assert "no such winograd" in error
+    assert "f2, f4, f6" in error
+    assert cli("compile", layer)[0] == 0
+    code, _, error = cli("run", layer.with_suffix(".tw"), "-d", "n=2", "--precision", "bf16", "--winograd", "f2")
+    assert code == 1
+    assert "another precision" in error
+    assert "another winograd" in error
+
+
+def test_the_schedule_tells_plans_and_estimates(cli: Cli, layer: Path) -> None:
+    code, text, _ = cli("show", layer, "--schedule", "--dim", "n=8")
+    assert code == 0
+    for word in ("plan contraction: rows=", "runner-up: ", "bound by "):
+        assert word in text

@@ -14,8 +14,11 @@ from tilewright.cli.common import (
     DimOption,
     Exit,
     JsonOption,
+    PrecisionOption,
     SeedOption,
     ThreadsOption,
+    WinogradOption,
+    accuracy,
     bytes_text,
     err,
     is_quiet,
@@ -39,6 +42,8 @@ def bench(
     models: Annotated[list[Path], typer.Argument(help="ONNX files.")],
     threads: ThreadsOption = None,
     dim: DimOption = None,
+    precision: PrecisionOption = None,
+    winograd: WinogradOption = None,
     rounds: Annotated[int, typer.Option(min=1, help="Turns of each contender; 30 resolve about 1 %.")] = 30,
     seed: SeedOption = 0,
     alone: Annotated[bool, typer.Option("--alone", help="Time Tilewright only.")] = False,
@@ -64,7 +69,8 @@ def bench(
     with progress("bench", total=len(models) * (rounds + 2), enabled=not is_quiet(json)) as step:
         for path in models:
             arguments = {"path": str(path), "threads": count, "dims": sizes, "seed": seed}
-            contenders = [Contender("tilewright", peers.TILEWRIGHT, arguments)]
+            ours = arguments | {"options": accuracy(precision, winograd)}
+            contenders = [Contender("tilewright", peers.TILEWRIGHT, ours)]
             if not alone and not peer_missing:
                 contenders.append(Contender("onnxruntime", peers.ONNXRUNTIME, arguments))
             with tempfile.TemporaryDirectory() as folder:

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from enum import IntEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.box import SIMPLE_HEAD
@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tilewright.support import flags
-from tilewright.support.errors import Error, ModelError
+from tilewright.support.errors import Error, ModelError, Problems
 
 if TYPE_CHECKING:
     from tilewright.runtime.model import Model
@@ -50,6 +50,22 @@ DimOption = Annotated[
         "-d",
         metavar="NAME=N",
         help="The value of a symbolic dimension: `--dim batch=8`. May be repeated.",
+    ),
+]
+PrecisionOption = Annotated[
+    str | None,
+    typer.Option(
+        "--precision",
+        metavar="TYPE",
+        help="In which type products multiply: fp32, bf16, int8 (sums stay wide). [default: fp32]",
+    ),
+]
+WinogradOption = Annotated[
+    str | None,
+    typer.Option(
+        "--winograd",
+        metavar="WHICH",
+        help="Fast convolutions: auto (error within 2e-5 of a layer's scale), exact (no), f2, f4, f6. [default: auto]",
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
@@ -124,16 +140,42 @@ def parse_dims(texts: Sequence[str] | None) -> dict[str, int]:
     return dims
 
 
-def open_model(path: Path, threads: int | None, dims: Mapping[str, int]) -> Model:
-    """Compile an ONNX file or load a compiled one."""
+def open_model(
+    path: Path,
+    threads: int | None,
+    dims: Mapping[str, int],
+    precision: str | None = None,
+    winograd: str | None = None,
+) -> Model:
+    """Compile an ONNX file or load a compiled one, which must have been compiled with the options that are given."""
     import tilewright
 
     if not path.exists():
         raise ModelError("no such file", where=str(path))
     count = flags.THREADS() if threads is None else threads
     if path.suffix == ".tw":
-        return tilewright.load(path, threads=count)
-    return tilewright.compile(path, threads=count, dims=dict(dims))
+        return _with_options(tilewright.load(path, threads=count), path, precision, winograd)
+    return tilewright.compile(path, threads=count, dims=dict(dims), **accuracy(precision, winograd))
+
+
+def accuracy(precision: str | None, winograd: str | None) -> dict[str, Any]:
+    """The options that were given, as arguments of `tilewright.compile`."""
+    given = {"precision": precision, "winograd": winograd}
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def _with_options(model: Model, path: Path, precision: str | None, winograd: str | None) -> Model:
+    manifest = model.manifest
+    problems = Problems()
+    for name, value in accuracy(precision, winograd).items():
+        found = getattr(manifest, name)
+        if value != found:
+            hint = "compile the model again"
+            problems.add(
+                ModelError(f"compiled with another {name}", where=str(path), expected=value, got=found, hint=hint)
+            )
+    problems.raise_if_any("the file does not fit the options")
+    return model
 
 
 def is_quiet(json: bool) -> bool:

@@ -11,7 +11,9 @@ import typer
 from tilewright.cli.common import (
     DimOption,
     JsonOption,
+    PrecisionOption,
     ThreadsOption,
+    WinogradOption,
     bytes_text,
     facts,
     is_quiet,
@@ -34,6 +36,8 @@ def compile_command(
     ] = None,
     threads: ThreadsOption = None,
     dim: DimOption = None,
+    precision: PrecisionOption = None,
+    winograd: WinogradOption = None,
     json: JsonOption = False,
 ) -> None:
     """Compile a model to one file: native code, weights and description.
@@ -42,13 +46,14 @@ def compile_command(
 
         tilewright compile policy.onnx -o policy.tw
         tilewright compile resnet50.onnx --threads 2 --dim batch=1
+        tilewright compile resnet50.onnx --winograd exact
     """
     if model.suffix == ".tw":
         raise typer.BadParameter(f"{model} is compiled already", param_hint="MODEL")
     path = output or model.with_suffix(".tw")
     start = time.perf_counter()
     with progress(f"compile {model.name}", enabled=not is_quiet(json)):
-        compiled = open_model(model, threads, parse_dims(dim))
+        compiled = open_model(model, threads, parse_dims(dim), precision, winograd)
     seconds = time.perf_counter() - start
     compiled.save(path)
     report = {"output": str(path), "bytes": path.stat().st_size, "seconds": seconds, **describe(compiled)}
@@ -62,6 +67,7 @@ def compile_command(
             "inputs": "  ".join(report["inputs"]),
             "outputs": "  ".join(report["outputs"]),
             "kernels": f"{report['kernels']} at each call, {report['prepare_kernels']} when weights change",
+            "accuracy": f"products in {report['precision']}, Winograd {report['winograd']}",
             "weights": f"{report['weights']} ({bytes_text(report['weight_bytes'])})",
         }
     )
@@ -78,5 +84,7 @@ def describe(model: Model) -> dict[str, Any]:
         "prepare_kernels": len(manifest.prepare_steps),
         "weights": len(manifest.params),
         "weight_bytes": sum(p.nbytes for p in manifest.params),
+        "precision": manifest.precision,
+        "winograd": manifest.winograd,
         "structure_key": manifest.structure_key,
     }

@@ -22,17 +22,23 @@ ONNXRUNTIME = "tilewright.cli.peers:onnxruntime"
 
 
 def tilewright(
-    path: str, threads: int = 1, dims: Mapping[str, int] | None = None, seed: int = 0, symbolic: bool = False
+    path: str,
+    threads: int = 1,
+    dims: Mapping[str, int] | None = None,
+    seed: int = 0,
+    symbolic: bool = False,
+    options: Mapping[str, Any] | None = None,
 ) -> Prepared:
     """The model called with its inputs in order, new outputs each time.
 
-    `symbolic` compiles with symbolic dimensions left open; otherwise `dims` are fixed at compile time.
+    `symbolic` compiles with symbolic dimensions left open; otherwise `dims` are fixed at compile time. `options` are
+    further arguments of `tw.compile`: precision, winograd.
     """
     import tilewright as tw
 
     feeds = declared_inputs(path, dims or {}, seed)
     start = time.perf_counter()
-    model = tw.compile(path, threads=threads, dims={} if symbolic else dict(dims or {}))
+    model = tw.compile(path, threads=threads, dims={} if symbolic else dict(dims or {}), **(options or {}))
     seconds = time.perf_counter() - start
     arguments = [feeds[spec.name] for spec in model.inputs]
     info = {"version": tw.__version__, "compile_seconds": seconds}

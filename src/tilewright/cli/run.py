@@ -15,8 +15,10 @@ from tilewright.cli.common import (
     Exit,
     JsonOption,
     ModelArgument,
+    PrecisionOption,
     SeedOption,
     ThreadsOption,
+    WinogradOption,
     is_quiet,
     open_model,
     out,
@@ -49,6 +51,8 @@ def run(
     seed: SeedOption = 0,
     threads: ThreadsOption = None,
     dim: DimOption = None,
+    precision: PrecisionOption = None,
+    winograd: WinogradOption = None,
     json: JsonOption = False,
 ) -> None:
     """Run a model and show its outputs.
@@ -60,7 +64,7 @@ def run(
     dims = parse_dims(dim)
     with progress(f"compile {model.name}", enabled=not is_quiet(json)):
         # The dimensions given here are those of this run's inputs: the compiled code keeps them symbolic.
-        compiled = open_model(model, threads, {})
+        compiled = open_model(model, threads, {}, precision, winograd)
     arrays = read_inputs(inputs or [], compiled.inputs)
     arrays = random_inputs(compiled.inputs, dims | _sizes(compiled.inputs, arrays), seed) | arrays
     results, times = {}, []

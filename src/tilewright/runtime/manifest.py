@@ -33,6 +33,7 @@ MAX_DIM = 1 << 40
 MAX_BYTES = 1 << 46
 _KEY = re.compile(r"[0-9a-f]{0,128}")
 _KERNEL = re.compile(r"[A-Za-z_][A-Za-z0-9_.$]{0,511}")
+_OPTION = re.compile(r"[a-z0-9]{1,16}")
 
 Dim = int | str
 """A dimension: a number, or the name of a symbol."""
@@ -142,7 +143,8 @@ class TargetSpec:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """A program's description. `structure_key` identifies the program whatever its weights' values."""
+    """A program's description. `structure_key` identifies the program whatever its weights' values; `precision` and
+    `winograd` are what the user allowed the compiler to trade."""
 
     name: str
     target: TargetSpec
@@ -157,6 +159,8 @@ class Manifest:
     prepare_steps: tuple[StepSpec, ...] = ()
     structure_key: str = ""
     schedule_version: int = 0
+    precision: str = "fp32"
+    winograd: str = "auto"
     abi_version: int = field(default=ABI_VERSION)
 
     def __post_init__(self) -> None:
@@ -218,6 +222,8 @@ class _Checker:
         m = self.m
         self.expect(m.abi_version == ABI_VERSION, f"ABI version {m.abi_version} is not {ABI_VERSION}", "abi_version")
         self.expect(_KEY.fullmatch(m.structure_key) is not None, "is not a hexadecimal digest", "structure_key")
+        for name, value in (("precision", m.precision), ("winograd", m.winograd)):
+            self.expect(_OPTION.fullmatch(value) is not None, f"{value[:40]!r} is no setting", name)
         lists = (m.symbols, m.inputs, m.outputs, m.params, m.packed, m.run_temps, m.run_steps, m.prepare_temps)
         if any(len(part) > MAX_ENTRIES for part in (*lists, m.prepare_steps)):
             self.expect(False, f"a list has more than {MAX_ENTRIES} entries", "manifest")
