@@ -181,5 +181,5 @@ def roofline(structure: Structure, target: Target, symbol: int = SYMBOL) -> Cost
     outs = sum(nbytes_of(b, symbol) for b in structure.func.params if b in written)
     # What a kernel reads another one wrote, or the last call used: at best it is in the second level.
     apart = max(ins + outs, target.l1)
-    memory = fetch_cycles(ins, apart, target) + fetch_cycles(outs, apart, target)
+    memory = fetch_cycles(ins, apart, target) + write_cycles(outs, apart, target)
     return Cost(compute, load_cycles(passed, target), store_cycles(outs, target), memory)

@@ -20,6 +20,7 @@ from tilewright.ir.target import Target
 from tilewright.plans.analysis import Structure
 from tilewright.plans.base import Candidate, Plan
 from tilewright.plans.common import extent, inline_all, lanes_of, parallelize, vectorize_spatial
+from tilewright.plans.cost import roofline
 from tilewright.schedule.schedule import BlockRef, Schedule
 
 BOX = 128 << 10
@@ -35,7 +36,7 @@ def fits(structure: Structure, target: Target) -> bool:
 
 
 def candidates(structure: Structure, target: Target) -> list[Candidate]:
-    return [Candidate((), 0.0)]
+    return [Candidate.of((), roofline(structure, target))]
 
 
 def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Target) -> None:

@@ -27,6 +27,7 @@ from tilewright.ir.target import Target
 from tilewright.plans.analysis import Stage, Structure
 from tilewright.plans.base import Candidate, Plan
 from tilewright.plans.common import extent, inline_all, lanes_of, parallelize, vectorize_spatial
+from tilewright.plans.cost import roofline
 from tilewright.plans.reducing import (
     is_window,
     lane_stride,
@@ -56,7 +57,8 @@ def fits(structure: Structure, target: Target) -> bool:
 
 def candidates(structure: Structure, target: Target) -> list[Candidate]:
     rows = shared_rows(structure)
-    return [Candidate((("rows", rows.leading), ("strip", strip_width(structure, rows, target))), 0.0)]
+    knobs = (("rows", rows.leading), ("strip", strip_width(structure, rows, target)))
+    return [Candidate.of(knobs, roofline(structure, target))]
 
 
 # what the stages share
