@@ -26,10 +26,10 @@ from tilewright.ir.target import Target
 from tilewright.plans.analysis import Stage, Structure
 from tilewright.plans.base import Candidate, Plan
 from tilewright.plans.common import inline_all
+from tilewright.plans.cost import Cost, number
 from tilewright.plans.panels import packed_operand, panel_width
 from tilewright.plans.winograd_tiles import most_rows, row_steps
 from tilewright.schedule.schedule import BlockRef, LoopRef, Schedule
-
 
 AHEAD = 4096
 """Bytes ahead of the products that transformed filters are asked for: they may come from memory."""
@@ -85,9 +85,13 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
     count, width = as_int(found.product.spatial[4].extent), panel_width(found.product)
     assert count is not None and width is not None
     vectors = width // target.lanes(4)
-    most = min(most_rows(vectors, target), count)
-    steps = [(rows, row_steps(count, rows, vectors, target)) for rows in range(1, most + 1)]
-    return sorted((Candidate((("rows", n), ("width", width)), c) for n, c in steps), key=lambda c: c.cycles)
+    scale = 1.0
+    for it in (*found.product.spatial[:4], *found.product.reduce):
+        scale *= number(it.extent)
+    scale *= number(found.product.spatial[5].extent) / width
+    steps = [(n, row_steps(count, n, vectors, target)) for n in range(1, min(most_rows(vectors, target), count) + 1)]
+    options = [Candidate.of((("rows", n), ("width", width)), Cost(compute=scale * cycles)) for n, cycles in steps]
+    return sorted(options, key=lambda c: c.cycles)
 
 
 def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Target) -> None:

@@ -8,9 +8,8 @@ Cycles of one core, stage by stage, for a block of `rows x columns` tiles:
     tiles     the transformed tiles are read again for every panel of filters
     output    transform, epilogue and stores of each filter vector of each tile
 
-Streams overlap with the arithmetic as far as prefetching goes (`EXPOSED` of the shorter one remains). Counting the
-multiplications alone (Lavin and Gray 2016) would not see narrow layers, where the transforms weigh most, nor small maps,
-where the filters do.
+Counting the multiplications alone (Lavin and Gray 2016) would not see narrow layers, where the transforms weigh most,
+nor small maps, where the filters do.
 """
 
 from __future__ import annotations
@@ -21,15 +20,18 @@ from functools import lru_cache
 from math import ceil
 
 from tilewright.ir.target import Target
+from tilewright.plans.cost import Cost, fma_cycles
+from tilewright.plans.decisions import decide
 
-PRODUCT_EFFICIENCY = 0.93
 DIRECT_EFFICIENCY = 0.9
-EXPOSED = 0.3
+STREAMING = 0.5
+"""What a stream beside arithmetic gets of the bandwidth of a level that threads share."""
+
 LAST_LEVEL = 0.75
 """Share of the last cache that weights may fill and still be found there at the next call."""
 
-L2_SHARE, L3_SHARE, MEMORY_SHARE = 0.75, 0.4, 0.75
-"""What a stream beside arithmetic gets of a level's bandwidth."""
+FEW_COLUMNS = 8
+MOST_TILES = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,32 +52,37 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """`tile` outputs a side, blocks of `rows` x `columns` tiles, panels of `width` filters; cycles for all images."""
+    """`tile` outputs a side, blocks of `rows` x `columns` tiles, panels of `width` filters."""
 
     tile: int
     rows: int
     columns: int
     width: int
-    cycles: float
+
+    @property
+    def label(self) -> str:
+        return f"tile={self.tile},rows={self.rows},columns={self.columns},width={self.width}"
 
 
 def choose(shapes: tuple[Shape, ...], tiles: tuple[int, ...], target: Target) -> Choice | None:
     """The best transform for a layer that is called with any of `shapes` (they differ in images), or None if computing
     it directly is estimated to be faster."""
-    options = [
-        Choice(tile, rows, columns, width, _mean(shapes, tile, rows, columns, width, target))
+
+    def mean(choice: Choice | None) -> float:
+        each = (direct(s, target) if choice is None else cost(s, choice, target).cycles for s in shapes)
+        return sum(c / s.images for c, s in zip(each, shapes, strict=True)) / len(shapes)
+
+    most = max(s.images for s in shapes)
+    choices = [
+        Choice(tile, rows, columns, width)
         for tile in tiles
         for width in _widths(shapes[0], target)
-        for rows, columns in blocks(shapes[0], tile, max(s.images for s in shapes))
+        for rows, columns in blocks(shapes[0], tile, most)
     ]
-    if not options:
-        return None
-    best = min(options, key=lambda c: c.cycles)
-    return best if best.cycles < sum(direct(s, target) / s.images for s in shapes) / len(shapes) else None
-
-
-def _mean(shapes: tuple[Shape, ...], tile: int, rows: int, columns: int, width: int, target: Target) -> float:
-    return sum(cycles(s, tile, rows, columns, width, target) / s.images for s in shapes) / len(shapes)
+    options: list[tuple[float, Choice | None]] = [(mean(c), c) for c in (None, *choices)]
+    options.sort(key=lambda option: option[0])
+    labels = ["direct" if c is None else c.label for _, c in options]
+    return decide(lambda: f"winograd {shapes}", [c for _, c in options], labels, [e for e, _ in options])
 
 
 def _widths(shape: Shape, target: Target) -> tuple[int, ...]:
@@ -85,54 +92,54 @@ def _widths(shape: Shape, target: Target) -> tuple[int, ...]:
 
 def blocks(shape: Shape, tile: int, images: int) -> Iterator[tuple[int, int]]:
     """Blocks of tiles: whole tile rows of one or several images, or equal parts of a row that is long."""
-    down, across = -(-shape.height // tile), -(-shape.width // tile)
+    down, across = ceil(shape.height / tile), ceil(shape.width / tile)
     for parts in range(1, across + 1):
-        columns = -(-across // parts)
-        if columns < 8 and parts > 1:
+        columns = ceil(across / parts)
+        if columns < FEW_COLUMNS and parts > 1:
             return
-        for rows in range(1, max(1, 64 // columns) + 1):
+        for rows in range(1, max(1, MOST_TILES // columns) + 1):
             if rows <= down * images:
                 yield rows, columns
 
 
-def cycles(shape: Shape, tile: int, rows: int, columns: int, width: int, target: Target) -> float:
-    """Estimated cycles of all images."""
-    lanes, size = target.lanes(4), tile + shape.window - 1
-    channel_vectors, filter_vectors = -(-shape.channels // lanes), -(-shape.filters // width) * (width // lanes)
-    depth, filters = channel_vectors * lanes, filter_vectors * lanes
-    count = rows * columns
-    down, across = ceil(shape.height / tile), ceil(shape.width / tile)
-    row_blocks, column_blocks = ceil(shape.images * down / rows), ceil(across / columns)
-    product = size * size * depth * filter_vectors / (width // lanes) * _tile_steps(count, width // lanes, target)
-    product /= PRODUCT_EFFICIENCY
-    weights = 4.0 * size * size * depth * filters
-    moved = 4.0 * size * size * depth * count
+def cost(shape: Shape, choice: Choice, target: Target) -> Cost:
+    """The estimate for all images."""
+    down, across = ceil(shape.height / choice.tile), ceil(shape.width / choice.tile)
+    times = ceil(shape.images * down / choice.rows) * ceil(across / choice.columns)
+    return block_cost(shape, choice, target) * times
+
+
+def block_cost(shape: Shape, choice: Choice, target: Target) -> Cost:
+    """The estimate for one block of tiles."""
+    lanes, tile = target.lanes(4), choice.tile
+    size, vectors, count = tile + shape.window - 1, choice.width // lanes, choice.rows * choice.columns
+    channels = ceil(shape.channels / lanes)
+    panels = ceil(shape.filters / choice.width)
+    depth, filters = channels * lanes, panels * choice.width
+    steps = min(row_steps(count, rows, vectors, target) for rows in range(1, most_rows(vectors, target) + 1))
+    product = size * size * depth * panels * steps
+    weights, tiles = 4.0 * size * size * depth * filters, 4.0 * size * size * depth * count
     stream = weights / _bandwidth(weights, target, shape.cold)
-    if moved > target.l1:
-        stream += moved * (filters // width) / _bandwidth(2 * moved, target)
-    inward = count * channel_vectors * (size * size + 2.0 * size * tile) * 1.2
-    outward = count * filter_vectors * (size * size + size * tile + 3.0 * tile * tile) * 1.2
-    block = max(product, stream) + EXPOSED * min(product, stream) + inward + outward
-    return row_blocks * column_blocks * block
+    if tiles > target.l1:
+        stream += tiles * panels / _bandwidth(2 * tiles, target)
+    inward = count * channels * (size * size + 2.0 * size * tile)
+    outward = count * panels * vectors * (size * size + size * tile + 3.0 * tile * tile)
+    return Cost(compute=product, memory=stream) + Cost(store=1.2 * (inward + outward))
 
 
 def direct(shape: Shape, target: Target) -> float:
     """Estimated cycles of the same convolution computed directly."""
     lanes = target.lanes(4)
-    vectors = -(-shape.filters // lanes)
-    products = shape.images * shape.height * shape.width * shape.window**2 * shape.channels * vectors
-    weights = 4.0 * shape.window**2 * shape.channels * vectors * lanes
-    return max(products / target.fma_per_cycle / DIRECT_EFFICIENCY, weights / _bandwidth(weights, target, shape.cold))
+    filters = ceil(shape.filters / lanes) * lanes
+    products = shape.images * shape.height * shape.width * shape.window**2 * shape.channels * filters
+    weights = 4.0 * shape.window**2 * shape.channels * filters
+    compute = fma_cycles(products, lanes, target) / DIRECT_EFFICIENCY
+    return Cost(compute=compute, memory=weights / _bandwidth(weights, target, shape.cold)).cycles
 
 
 @lru_cache(maxsize=4096)
-def _tile_steps(count: int, vectors: int, target: Target) -> float:
-    """Cycles of one step of the reduction for `count` tiles in the best register tile."""
-    return min(row_steps(count, rows, vectors, target) for rows in range(1, most_rows(vectors, target) + 1))
-
-
 def row_steps(count: int, rows: int, vectors: int, target: Target) -> float:
-    """The same with `rows` tiles in registers; the last register tile may have fewer."""
+    """Cycles of one step of the reduction for `count` tiles with `rows` tiles in registers; the last may have fewer."""
     whole, rest = divmod(count, rows)
     return whole * _step(rows, vectors, target) + (_step(rest, vectors, target) if rest else 0.0)
 
@@ -143,13 +150,14 @@ def most_rows(vectors: int, target: Target) -> int:
 
 
 def _step(rows: int, vectors: int, target: Target) -> float:
-    ports = target.fma_per_cycle
-    return max(rows * vectors / ports, (rows + vectors) / 2.0, 4.0) + 0.05 * (rows + vectors)
+    """Multiply-adds, loads, or the latency of one multiply-add; a little for filling and emptying the tile."""
+    loads = (rows + vectors) * target.vector_bits / 8 / target.l1_bandwidth
+    return max(rows * vectors / target.fma_per_cycle, loads, 4.0) * 1.02 + 0.05 * (rows + vectors)
 
 
 def _bandwidth(size: float, target: Target, cold: bool = False) -> float:
     if size <= 0.6 * target.l2 and not cold:
-        return L2_SHARE * target.l2_bandwidth
+        return target.l2_bandwidth
     if size <= LAST_LEVEL * target.l3 and not cold:
-        return L3_SHARE * target.l3_bandwidth
-    return MEMORY_SHARE * target.memory_bandwidth
+        return STREAMING * target.l3_bandwidth
+    return target.memory_bandwidth
