@@ -16,6 +16,7 @@ from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Expr, as_int
 from tilewright.ir.target import Target
 from tilewright.plans.cost import Cost, level
+from tilewright.plans.decisions import decide
 from tilewright.plans.tiles import FMA_LATENCY, LOADS_PER_CYCLE, TILE_OVERHEAD, WAYS, row_limit
 
 SYMBOLIC_ROWS = (1, 4, 30, 64)
@@ -54,11 +55,20 @@ class Product:
 def matmul_tile(rows: Expr, columns: int, depth: int, dtype: DType, target: Target) -> MatmulTile:
     """The tile for a product of `rows` (may be symbolic) x `depth` with `depth` x `columns`."""
     known = as_int(rows)
-    return _best(known, columns, max(1, depth), dtype.itemsize, target)
+    ranked = _ranked(known, columns, max(1, depth), dtype.itemsize, target)
+    return decide(
+        lambda: f"matmul {rows if known is None else known}x{depth}x{columns} {dtype}: panels",
+        [tile for _, tile in ranked],
+        [f"width={tile.width}" for _, tile in ranked],
+        [score for score, _ in ranked],
+    )
 
 
 @lru_cache(maxsize=4096)
-def _best(rows: int | None, columns: int, depth: int, itemsize: int, target: Target) -> MatmulTile:
+def _ranked(
+    rows: int | None, columns: int, depth: int, itemsize: int, target: Target
+) -> tuple[tuple[float, MatmulTile], ...]:
+    """The best tile of each width of panels, the best width first; the score is the mean distance from the best."""
     counts = SYMBOLIC_ROWS if rows is None else (max(1, rows),)
     lanes = max(4, target.lanes(itemsize))
     found: dict[int, list[tuple[float, MatmulTile]]] = {}
@@ -75,8 +85,8 @@ def _best(rows: int | None, columns: int, depth: int, itemsize: int, target: Tar
             if (options := tiles(None if rows is None else m, width, columns, depth, itemsize, target))
         ]
     least = [min(costs[k][0] for costs in found.values()) for k in range(len(counts))]
-    width = min(found, key=lambda w: (sum(c / least[k] for k, (c, _) in enumerate(found[w])), -w))
-    return found[width][-1][1]
+    scores = {w: sum(c / least[k] for k, (c, _) in enumerate(costs)) / len(counts) for w, costs in found.items()}
+    return tuple((scores[w], found[w][-1][1]) for w in sorted(found, key=lambda w: (scores[w], -w)))
 
 
 def tiles(rows: int | None, width: int, columns: int, depth: int, itemsize: int, target: Target) -> list[MatmulTile]:

@@ -15,6 +15,7 @@ from math import gcd
 
 from tilewright.ir.expr import Expr, as_int
 from tilewright.ir.target import Target
+from tilewright.plans.decisions import decide
 
 FMA_LATENCY = 4.0
 LOADS_PER_CYCLE = 2.0
@@ -35,7 +36,13 @@ def conv_tile(out: Sequence[Expr], channels: int, target: Target) -> Tile:
     """The tile for a blocked convolution: rows are output columns of one line, `channels` the output channels."""
     width = as_int(out[3])
     counts = (max(1, width),) if width is not None else (14, 28, 56)
-    return _best(counts, channels, 256, target.vector_bits // 32, target.registers, 14, 14)
+    ranked = _ranked(counts, channels, 256, target.vector_bits // 32, target.registers, 14, 14)
+    return decide(
+        lambda: f"convolution {'x'.join(map(str, out))}, {channels} channels: panels",
+        [tile for _, tile in ranked],
+        [f"width={tile.width}" for _, tile in ranked],
+        [score for score, _ in ranked],
+    )
 
 
 def row_limit(stride: int, target: Target) -> int:
@@ -49,14 +56,21 @@ def row_limit(stride: int, target: Target) -> int:
 
 
 @lru_cache(maxsize=4096)
-def _best(counts: tuple[int, ...], columns: int, depth: int, lanes: int, registers: int, most: int, limit: int) -> Tile:
+def _ranked(
+    counts: tuple[int, ...], columns: int, depth: int, lanes: int, registers: int, most: int, limit: int
+) -> tuple[tuple[float, Tile], ...]:
+    """The best tile of each width with its cycles a row, the best first."""
     candidates = [
         Tile(rows, vectors * lanes)
         for vectors in range(1, 5)
         for rows in range(1, min(most, limit) + 1)
         if rows * vectors + vectors + 1 <= registers and (vectors - 1) * lanes < columns
     ]
-    return min(candidates, key=lambda t: (sum(cycles(t, m, columns, depth, lanes) / m for m in counts), -t.width))
+    scores = [(sum(cycles(t, m, columns, depth, lanes) / m for m in counts), t) for t in candidates]
+    best: dict[int, tuple[float, Tile]] = {}
+    for score, tile in sorted(scores, key=lambda s: (s[0], -s[1].width)):
+        best.setdefault(tile.width, (score, tile))
+    return tuple(best.values())
 
 
 def cycles(tile: Tile, rows: int, columns: int, depth: int, lanes: int) -> float:
