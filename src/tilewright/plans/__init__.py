@@ -5,7 +5,7 @@ from __future__ import annotations
 from tilewright.ir.key import key
 from tilewright.ir.loops import PrimFunc
 from tilewright.ir.target import Target
-from tilewright.plans import contraction, convolution, elementwise, plain, rows, winograd
+from tilewright.plans import contraction, convolution, depthwise, elementwise, plain, rows, winograd
 from tilewright.plans.analysis import analyse
 from tilewright.plans.base import Candidate, Plan, Planned
 from tilewright.plans.cost import roofline
@@ -19,6 +19,7 @@ PLANS: tuple[Plan, ...] = (
     winograd.FILTERS,
     contraction.PLAN,
     convolution.PLAN,
+    depthwise.PLAN,
     elementwise.PLAN,
     rows.PLAN,
 )

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from tilewright.ir.expr import Buffer, Expr, Load, Op, Var
-from tilewright.ir.loops import Block, BlockIter, PrimFunc, Store
+from tilewright.ir.loops import Block, BlockIter, If, PrimFunc, Store
 from tilewright.ir.rewrite import exprs_of, loads, variables, walk
 
 Role = Literal["spatial", "reduction", "contraction"]
@@ -103,8 +103,9 @@ def _stage(block: Block) -> Stage:
 
 
 def factors(block: Block) -> tuple[Load, Load] | None:
-    """The two loads a, b of `C[...] = C[...] + a * b`, casts looked through; None if the body is something else."""
-    store = block.body
+    """The two loads a, b of `C[...] = C[...] + a * b`, casts and a condition looked through; None if the body is
+    something else."""
+    store = block.body.then if isinstance(block.body, If) and block.body.orelse is None else block.body
     if not isinstance(store, Store):
         return None
     match store.value:

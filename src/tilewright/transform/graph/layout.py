@@ -17,6 +17,7 @@ from tilewright.ir.target import Target
 from tilewright.transform.graph.assigner import Assigner
 from tilewright.transform.graph.layout_blocked import concat, pointwise, pool, reduce
 from tilewright.transform.graph.layout_conv import conv
+from tilewright.transform.graph.layout_depthwise import grouped
 from tilewright.transform.graph.layout_matmul import matmul
 from tilewright.transform.graph.layout_winograd import winograd
 from tilewright.transform.graph.options import DEFAULTS, Options
@@ -24,8 +25,11 @@ from tilewright.transform.graph.options import DEFAULTS, Options
 Rule = Callable[[Assigner, Node], bool]
 """True when the node was rewritten."""
 
+
 def convolution(a: Assigner, node: Node) -> bool:
-    """By Winograd's transforms, or direct."""
+    """In groups, by Winograd's transforms, or direct."""
+    if node.attr("groups", 1) != 1:
+        return grouped(a, node)
     return winograd(a, node) or conv(a, node)
 
 

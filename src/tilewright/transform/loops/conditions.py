@@ -7,17 +7,19 @@
 
 A condition that does not mention a loop leaves it (but never a parallel one: outside, only one thread runs). What
 then stands directly in its own loop and only bounds it from above becomes the loop's extent; in a vectorized or
-unrolled loop only if that is a literal.
+unrolled loop only if that is a literal. What bounds a serial loop from below moves its start:
+
+    for k in 0..5 { if 2 <= k { C = C + A[k] } }   ->   for k in 0..3 { C = C + A[k + 2] }
 """
 
 from __future__ import annotations
 
 from tilewright.arith import Analyzer
 from tilewright.arith.compare import coefficient, nonnegative_forms
-from tilewright.arith.forms import to_expr
-from tilewright.ir.expr import Const, Expr, Load, all_of, const, maximum, minimum
+from tilewright.arith.forms import Form, to_expr
+from tilewright.ir.expr import Const, Expr, Load, all_of, const, is_const, maximum, minimum
 from tilewright.ir.loops import Allocate, For, If, Let, PrimFunc, Seq, Stmt, seq
-from tilewright.ir.rewrite import walk, walk_expr, with_children
+from tilewright.ir.rewrite import substitute_stmt, walk, walk_expr, with_children
 from tilewright.transform.loops.copies import conjuncts
 from tilewright.transform.loops.simplify import analyzer_of
 
@@ -76,21 +78,51 @@ class _Mover:
         if s.kind not in ("parallel", "thread"):
             outside = [c for c in parts if not _loads(c) and s.var not in walk_expr(c)]
         inside = []
+        start: Expr = const(0)
         extent = s.extent
         for part in parts:
             if part in outside:
                 continue
             bound = self.limit(part, s)
-            if bound is None:
-                inside.append(part)
-            else:
+            first = self.first(part, s) if bound is None else None
+            if bound is not None:
                 extent = minimum(extent, bound)
+            elif first is not None:
+                start = maximum(start, first)
+            else:
+                inside.append(part)
+        body = _guard(inside, s.body.then)
+        if not is_const(start, 0) and self.an is not None:
+            start = self.an.simplify(start)
+            body = substitute_stmt(body, {s.var: s.var + start})
+            extent = extent - start
         if extent is not s.extent and self.an is not None:
             extent = self.an.simplify(maximum(extent, const(0)) if s.kind == "parallel" else extent)
-        return _guard(outside, For(s.var, extent, _guard(inside, s.body.then), s.kind, s.thread, s.annotations))
+        return _guard(outside, For(s.var, extent, body, s.kind, s.thread, s.annotations))
+
+    def first(self, condition: Expr, loop: For) -> Expr | None:
+        """The iteration from which on `condition` holds in a serial loop, if that is all it says."""
+        if loop.kind != "serial":
+            return None
+        parts = self.slack(condition, loop)
+        if parts is None or parts[0] <= 0:
+            return None
+        # c*v + rest >= 0 for c > 0 is v >= -(rest // c).
+        return -(to_expr(parts[1]) // parts[0])
 
     def limit(self, condition: Expr, loop: For) -> Expr | None:
         """The extent that `condition` allows the loop, if that is all it says."""
+        parts = self.slack(condition, loop)
+        if self.an is None or parts is None or parts[0] >= 0:
+            return None
+        # c*v + rest >= 0 for c < 0 is v < rest // -c + 1.
+        bound = self.an.simplify(to_expr(parts[1]) // -parts[0] + 1)
+        if loop.kind in ("vectorized", "unrolled") and not isinstance(bound, Const):
+            return None
+        return bound
+
+    def slack(self, condition: Expr, loop: For) -> tuple[int, Form] | None:
+        """`c` and `rest` such that the condition says `c*v + rest >= 0` of the loop's variable and nothing else."""
         if self.an is None or loop.kind == "thread" or loop.var not in walk_expr(condition):
             return None
         slack = nonnegative_forms(self.an, condition)
@@ -100,13 +132,9 @@ class _Mover:
         if parts is None:
             return None
         (terms, c), rest = parts
-        if terms or c >= 0 or any(loop.var in walk_expr(atom) for atom in rest[0]) or any(map(_loads, rest[0])):
+        if terms or any(loop.var in walk_expr(atom) for atom in rest[0]) or any(map(_loads, rest[0])):
             return None
-        # c*v + rest >= 0 for c < 0 is v < rest // -c + 1.
-        bound = self.an.simplify(to_expr(rest) // -c + 1)
-        if loop.kind in ("vectorized", "unrolled") and not isinstance(bound, Const):
-            return None
-        return bound
+        return c, rest
 
 
 def _sequence(stmts: tuple[Stmt, ...]) -> Stmt:

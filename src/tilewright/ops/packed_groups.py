@@ -1,0 +1,119 @@
+"""Convolutions in groups over blocked channels: depthwise, and small groups that lie within a block.
+
+    weights  w[K, C/g, kh, kw]  ->  [ceil(K/b), C/g, kh, kw, b]        one vector of filters for each tap
+
+An output block of `b` filters reads one block of the input: filter k belongs to group k // (K/g), whose channels stand
+in the same lanes (depthwise), in lanes of the same block (small groups), or are shared by neighbours (a multiplier).
+Lanes past K have zero weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from tilewright import te
+from tilewright.ir.expr import Expr, all_of, as_int, ceildiv, const, select
+from tilewright.ir.graph import TensorType
+from tilewright.ops.packed import block_reference, layout_name, only, present, unblock_reference
+from tilewright.ops.registry import Attrs, OpDef, Types, register
+from tilewright.te import Tensor
+
+Arrays = Sequence[Any]
+
+
+def _pack_infer(types: Types, attrs: Attrs) -> tuple[TensorType, ...]:
+    w, b = only(types), attrs["block"]
+    return (TensorType(w.dtype, (ceildiv(w.shape[0], b), *w.shape[1:], const(b))),)
+
+
+def _pack_compute(inputs: Sequence[Tensor | None], attrs: Attrs, types: tuple[TensorType, ...]) -> tuple[Tensor, ...]:
+    w, b = present(inputs, 0), attrs["block"]
+    filters = as_int(w.shape[0])
+    assert filters is not None
+
+    def element(*at: Expr) -> Expr:
+        outer, *tap, lane = at
+        k = outer * b + lane
+        value = w[(k, *tap)]
+        return value if filters % b == 0 else select(k < filters, value, const(0, w.dtype))
+
+    return (te.compute(types[0].shape, element, name="pack"),)
+
+
+def _pack_reference(arrays: Arrays, attrs: Attrs) -> tuple[Any, ...]:
+    w, b = arrays[0], attrs["block"]
+    padded = np.zeros((-(-w.shape[0] // b) * b, *w.shape[1:]), w.dtype)
+    padded[: w.shape[0]] = w
+    return (np.ascontiguousarray(np.moveaxis(padded.reshape(-1, b, *w.shape[1:]), 1, -1)),)
+
+
+register(OpDef("pack_depthwise", "injective", _pack_infer, _pack_reference, _pack_compute))
+
+
+def window_sizes(spatial: Sequence[Any], window: Sequence[Any], attrs: Attrs) -> list[Any]:
+    """Extents of a convolution's output, for extents of any rank as numbers or expressions."""
+    pads, rank = attrs["pads"], len(spatial)
+    return [
+        (size + pads[i] + pads[i + rank] - (extent - 1) * attrs["dilations"][i] - 1) // attrs["strides"][i] + 1
+        for i, (size, extent) in enumerate(zip(spatial, window, strict=True))
+    ]
+
+
+def _infer(types: Types, attrs: Attrs) -> tuple[TensorType, ...]:
+    """x [N, ceil(C/b), H, W, b] and packed weights to a blocked output of `groups * per_out` channels."""
+    x, w = only(types), only(types, 1)
+    out = window_sizes(x.shape[2:4], w.shape[2:4], attrs)
+    return (TensorType(x.dtype, (x.shape[0], w.shape[0], *out, w.shape[4]), layout_name(as_int(w.shape[4]) or 0)),)
+
+
+def within(at: Sequence[Expr], shape: Sequence[Expr], pads: Sequence[int]) -> Expr:
+    """Whether indices that windows give, padding taken off, are inside of `shape`; true where nothing is padded."""
+    tests = [index >= 0 for index, before in zip(at, pads, strict=False) if before]
+    tests += [index < size for index, size, after in zip(at, shape, pads[len(at) :], strict=True) if after]
+    return all_of(tests)
+
+
+def _compute(inputs: Sequence[Tensor | None], attrs: Attrs, types: tuple[TensorType, ...]) -> tuple[Tensor, ...]:
+    x, w = present(inputs, 0), present(inputs, 1)
+    (sh, sw), (dh, dw), pads = attrs["strides"], attrs["dilations"], attrs["pads"]
+    per_in, per_out = attrs["per_in"], attrs["per_out"]
+    b = as_int(w.shape[4])
+    assert b is not None
+    rc = te.reduce_axis(w.shape[1], "rc")
+    kh, kw = te.reduce_axis(w.shape[2], "kh"), te.reduce_axis(w.shape[3], "kw")
+
+    def element(n: Expr, k: Expr, h: Expr, v: Expr, lane: Expr) -> Expr:
+        if per_in == per_out:
+            block, inner = k, lane if per_in == 1 else lane // per_in * per_in + rc.var
+        else:
+            channel = (k * b + lane) // per_out
+            block, inner = channel // b, channel % b
+        at = (h * sh + kh.var * dh - pads[0], v * sw + kw.var * dw - pads[1])
+        value = x[(n, block, *at, inner)] * w[k, rc.var, kh.var, kw.var, lane]
+        return te.sum(value, axis=[kh, rc, kw], where=within(at, x.shape[2:4], pads))  # type: ignore[no-any-return]
+
+    return (te.compute(types[0].shape, element, name="depthwise"),)
+
+
+def _reference(arrays: Arrays, attrs: Attrs) -> tuple[Any, ...]:
+    x, w = arrays
+    blocks, per_in, kh, kw, b = w.shape
+    full = np.moveaxis(w, -1, 1).reshape(blocks * b, per_in, kh, kw)
+    x = unblock_reference([x], {"channels": x.shape[1] * x.shape[-1]})[0]
+    which = np.arange(blocks * b) // attrs["per_out"] * per_in
+    (sh, sw), (dh, dw), (top, left, bottom, right) = attrs["strides"], attrs["dilations"], attrs["pads"]
+    oh, ow = window_sizes(x.shape[2:], (kh, kw), attrs)
+    x = np.pad(x, ((0, 0), (0, 0), (top, bottom), (left, right)))
+    y = np.zeros((x.shape[0], blocks * b, oh, ow), x.dtype)
+    for t in range(per_in):
+        for i in range(kh):
+            for j in range(kw):
+                part = x[:, :, i * dh : i * dh + (oh - 1) * sh + 1 : sh, j * dw : j * dw + (ow - 1) * sw + 1 : sw]
+                y += part[:, which + t] * full[:, t, i, j, None, None]
+    return block_reference([y], {"block": b})
+
+
+register(OpDef("conv_depthwise", "contraction", _infer, _reference, _compute))

@@ -1,0 +1,163 @@
+"""Convolutions in groups, transposed, of one and three dimensions: against float64, on sizes that fill nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tests.transform.graph.graphs import BATCH, numbers
+from tilewright import ops
+from tilewright.codegen.interpret import interpret
+from tilewright.compiler import graph_passes
+from tilewright.ir.dtype import DType, f32, f64
+from tilewright.ir.expr import as_expr
+from tilewright.ir.graph import Graph, GraphBuilder, TensorType
+from tilewright.ir.parser import parse_func
+from tilewright.ir.target import Target
+from tilewright.ops.interpret import run_graph
+from tilewright.plans import plan
+from tilewright.schedule.trace import parse_trace
+from tilewright.transform.graph.fuse import fuse
+from tilewright.transform.graph.memory import is_alias
+from tilewright.transform.graph.split import split_prepare
+from tilewright.transform.loops import lower_loops
+from tilewright.transform.lower import Kernel, lower_group
+
+ZEN4 = Target.parse("znver4")
+
+
+@dataclass(frozen=True)
+class Case:
+    """A convolution with bias and activation. `pads` is one number, or all of them."""
+
+    channels: int
+    filters: int
+    size: tuple[int, ...]
+    window: int
+    groups: int = 1
+    stride: int = 1
+    pads: int | tuple[int, ...] = 0
+    dilation: int = 1
+    batch: Any = 1
+    transpose: bool = False
+    output_padding: int = 0
+    activation: str = "relu"
+
+    def graph(self, dtype: DType = f32) -> Graph:
+        def tensor(*shape: Any) -> TensorType:
+            return TensorType(dtype, tuple(as_expr(d) for d in shape))
+
+        b = GraphBuilder("case")
+        rank = len(self.size)
+        x = b.input("x", tensor(self.batch, self.channels, *self.size))
+        outer, inner = self.filters, self.channels // self.groups
+        if self.transpose:
+            outer, inner = self.channels, self.filters // self.groups
+        w = b.param("w", tensor(outer, inner, *(self.window,) * rank))
+        pads = (self.pads,) * 2 * rank if isinstance(self.pads, int) else self.pads
+        attrs: dict[str, Any] = {"pads": pads, "strides": (self.stride,) * rank, "dilations": (self.dilation,) * rank}
+        attrs["groups"] = self.groups
+        if self.transpose:
+            attrs["output_padding"] = (self.output_padding,) * rank
+        y = ops.emit1(b, "conv_transpose" if self.transpose else "conv", x, w, **attrs)
+        y = ops.emit1(b, "add", y, b.param("bias", tensor(self.filters, *(1,) * rank)))
+        return b.finish((ops.emit1(b, self.activation, y),))
+
+
+DEPTHWISE = {
+    "3x3": Case(17, 17, (9, 11), 3, 17, pads=1),
+    "3x3, stride 2, uneven pads": Case(
+        100, 100, (14, 15), 3, 100, stride=2, pads=(0, 1, 1, 0), activation="hard_swish"
+    ),
+    "5x5 on a map smaller than the window": Case(31, 31, (3, 2), 5, 31, pads=2),
+    "5x5, many columns": Case(8, 8, (6, 33), 5, 8, pads=2, activation="sigmoid"),
+    "7x7, symbolic batch": Case(16, 16, (8, 9), 7, 16, pads=3, batch=BATCH),
+    "small map": Case(17, 17, (4, 6), 3, 17, stride=2, pads=1, batch=BATCH),
+    "one pixel": Case(3, 3, (1, 1), 3, 3, pads=1),
+    "dilated": Case(24, 24, (13, 12), 3, 24, pads=2, dilation=2),
+    "dilated, strided, no padding": Case(20, 20, (16, 11), 3, 20, stride=3, dilation=2),
+    "multiplier 2": Case(12, 24, (6, 7), 3, 12, pads=1),
+    "multiplier 3": Case(10, 30, (3, 4), 3, 10, pads=1, batch=2),
+    "groups of 2": Case(30, 30, (6, 7), 3, 15, pads=1),
+    "groups of 4": Case(20, 20, (7, 4), 3, 5, pads=1, stride=2),
+}
+
+CASES = DEPTHWISE
+
+
+def reference(case: Case, inputs: dict[str, Any], params: dict[str, Any]) -> np.ndarray:
+    wide = [{name: a.astype(np.float64) for name, a in arrays.items()} for arrays in (inputs, params)]
+    (result,) = run_graph(case.graph(f64), *wide).values()
+    return np.asarray(result)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_native_code_against_float64(name: str) -> None:
+    graph = CASES[name].graph()
+    for batch in (1, 3, 9) if BATCH in graph.symbols else (1,):
+        inputs, params = numbers(graph, batch)
+        expected = reference(CASES[name], inputs, params)
+        (got,) = tw.compile((graph, params)).run(inputs).values()
+        assert got.shape == expected.shape
+        scale = max(1.0, float(np.abs(expected).max(initial=0)))
+        np.testing.assert_allclose(got, expected, rtol=0, atol=1e-5 * scale)
+
+
+def kernels(graph: Graph, target: Target) -> list[Kernel]:
+    for _, function in graph_passes(target):
+        graph = function(graph)
+    split = split_prepare(graph)
+    groups = [g for part in (split.prepare, split.run) for g in fuse(part) if not is_alias(g)]
+    return [lower_group(g, f"k{i}") for i, g in enumerate(groups)]
+
+
+INTERPRETED = ("5x5 on a map smaller than the window", "one pixel", "groups of 4", "multiplier 3", "small map")
+
+
+@pytest.mark.parametrize("name", INTERPRETED)
+def test_wide_vectors_by_interpretation(name: str) -> None:
+    """What is scheduled and lowered for registers of sixteen lanes means the same."""
+    for kernel in kernels(CASES[name].graph(), ZEN4):
+        if "conv" not in kernel.label or "pack" in kernel.label:
+            continue
+        planned = plan(kernel.func, ZEN4)
+        assert parse_trace(str(planned.schedule.trace)).replay(kernel.func).func == planned.schedule.func
+        flat = lower_loops(planned.func, ZEN4)
+        assert parse_func(str(flat)) == flat
+        want, got = arguments(kernel, 2), arguments(kernel, 2)
+        interpret(kernel.func, want)
+        for buffer in flat.params[len(got) :]:
+            shape = [2 if d is BATCH else getattr(d, "value", 1) for d in buffer.shape]
+            got.append(np.full(shape, np.nan, buffer.dtype.numpy))
+        interpret(flat, got)
+        for a, b in zip(want, got, strict=False):
+            np.testing.assert_allclose(b, a, rtol=1e-4, atol=1e-4)
+
+
+def arguments(kernel: Kernel, batch: int) -> list[Any]:
+    rng = np.random.default_rng(0)
+    shapes = [[batch if d is BATCH else d.value for d in b.shape] for b in kernel.func.params]  # type: ignore[attr-defined]
+    return [rng.standard_normal(shape).astype(np.float32) for shape in shapes]
+
+
+@pytest.mark.parametrize("name", ["3x3", "multiplier 2", "groups of 4"])
+def test_packed_operators_and_their_references_agree(name: str) -> None:
+    graph = CASES[name].graph()
+    inputs, params = numbers(graph, 1)
+    (expected,) = run_graph(graph, inputs, params).values()
+    for _, function in graph_passes(ZEN4):
+        graph = function(graph)
+    (got,) = run_graph(graph, inputs, params).values()
+    np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_nothing_is_padded_in_memory_and_inside_the_image_nothing_is_tested() -> None:
+    graph = Case(32, 32, (40, 40), 3, 32, pads=1).graph()
+    (kernel,) = [k for k in kernels(graph, ZEN4) if "conv_depthwise" in k.label]
+    flat = str(lower_loops(plan(kernel.func, ZEN4).func, ZEN4))
+    assert "pad" not in flat and "select(" not in flat
+    assert any("if " not in tile for tile in flat.split("alloc")[1:])
