@@ -82,7 +82,8 @@ class Planned:
         """Plan, knobs, estimated time by stage and what bounds it, and the runners-up."""
         lines = [f"plan {self.plan}: {self.chosen.label}  {self._estimate(self.chosen)}"]
         lines += [f"  runner-up: {c.label}  {self._estimate(c)}" for c in self.others[:3]]
-        lines += [f"  at least:  {_stages(self.least, self.target)}"]
+        if self.chosen.cost != self.least:
+            lines.append(f"  any schedule takes at least {_stages(self.least, self.target)}")
         lines.append(str(self.schedule.trace).rstrip())
         for values, planned in self.variants:
             condition = " and ".join(f"{symbol} == {value}" for symbol, value in values.items())

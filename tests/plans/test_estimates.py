@@ -1,0 +1,153 @@
+"""Estimates: stages add up as stated, levels of memory are told apart, what is shown is stable text; decisions can be
+listed and forced."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tests.transform.graph.graphs import tensor
+from tilewright import ops
+from tilewright.ir.graph import Graph, GraphBuilder
+from tilewright.ir.target import Target
+from tilewright.kernels import compile_kernel
+from tilewright.plans import plan, site
+from tilewright.plans.analysis import analyse
+from tilewright.plans.base import Candidate
+from tilewright.plans.cost import Cost, bandwidth, fetch_cycles, fma_cycles, level, load_cycles, roofline
+from tilewright.plans.decisions import deciding
+from tilewright.support.cache import ObjectCache
+from tilewright.support.errors import ScheduleError
+from tilewright.transform.graph.fuse import fuse
+from tilewright.transform.lower import lower_group
+
+Golden = Callable[[str], None]
+
+FIXED = replace(
+    Target.parse("x86-64-v3"),
+    l1=32 << 10,
+    l2=512 << 10,
+    l3=32 << 20,
+    fma_per_cycle=2.0,
+    l1_bandwidth=64.0,
+    l2_bandwidth=32.0,
+    l3_bandwidth=16.0,
+    memory_bandwidth=8.0,
+    frequency=2.0,
+)
+
+
+def product(rows: int, depth: int, columns: int) -> Graph:
+    b = GraphBuilder("product")
+    x, w = b.input("x", tensor(rows, depth)), b.param("w", tensor(depth, columns))
+    return b.finish((ops.emit1(b, "matmul", x, w),))
+
+
+def test_stages_overlap_and_phases_add() -> None:
+    busy = Cost(compute=100.0, load=60.0, store=10.0)
+    assert busy.cycles == 100.0
+    assert busy.bound == "compute"
+    fed = busy | Cost(memory=200.0)
+    assert fed.cycles == pytest.approx(200.0 + 0.3 * 100.0)
+    assert fed.bound == "memory"
+    both = busy + fed
+    assert both.cycles == pytest.approx(busy.cycles + fed.cycles)
+    assert both.compute == 200.0
+    assert (2.0 * 3 * fed.cycles) == pytest.approx((fed * 6).cycles)
+    assert Cost(overhead=5.0, compute=1.0).bound == "overhead"
+
+
+def test_levels_and_units() -> None:
+    assert [level(n, FIXED) for n in (1 << 14, 1 << 16, 1 << 20, 1 << 26)] == ["l1", "l2", "l3", "memory"]
+    assert [bandwidth(n, FIXED) for n in (1 << 14, 1 << 16, 1 << 20, 1 << 26)] == [64.0, 32.0, 16.0, 8.0]
+    assert fetch_cycles(1 << 14, 1 << 14, FIXED) == 0.0
+    assert fetch_cycles(800.0, 1 << 26, FIXED) == 100.0
+    assert fma_cycles(1600.0, 8, FIXED) == 100.0
+    assert load_cycles(6400.0, FIXED) == 100.0
+    assert Cost(compute=2000.0).microseconds(FIXED) == 1.0
+
+
+def test_the_roofline_counts_work_and_bytes() -> None:
+    b = GraphBuilder("double")
+    x = b.input("x", tensor(1 << 10, 1 << 10))
+    (group,) = fuse(b.finish((ops.emit1(b, "add", x, x),)))
+    cost = roofline(analyse(lower_group(group, "k").func), FIXED)
+    assert cost.compute == pytest.approx((1 << 20) / 16)
+    # Read once and written twice (a line is read before it is written), from the third level.
+    assert cost.memory == pytest.approx(3 * (4 << 20) / 16.0)
+    assert cost.bound == "memory"
+
+
+def test_describe_tells_what_was_estimated(golden: Golden) -> None:
+    b = GraphBuilder("bias")
+    x, bias = b.input("x", tensor(64, 48)), b.param("bias", tensor(48))
+    (group,) = fuse(b.finish((ops.emit1(b, "relu", ops.emit1(b, "add", x, bias)),)))
+    planned = plan(lower_group(group, "k").func, FIXED)
+    slower = Candidate.of((("rows", 2), ("width", 8)), Cost(compute=9000.0, load=9500.0, memory=100.0))
+    vague = Candidate((("rows", 1), ("width", 8)), 2 * planned.chosen.cycles)
+    golden(replace(planned, others=(slower, vague)).describe())
+
+
+def listed(graph: Graph, weights: dict[str, np.ndarray], forced: dict[str, str] | None = None) -> tuple:  # type: ignore[type-arg]
+    with deciding(forced) as record:
+        compiled = tw.compile((graph, weights))
+    return compiled, record
+
+
+def test_forced_decisions_are_obeyed() -> None:
+    graph = product(12, 32, 40)
+    rng = np.random.default_rng(0)
+    weights = {"w": rng.standard_normal((32, 40)).astype(np.float32)}
+    x = rng.standard_normal((12, 32)).astype(np.float32)
+    compiled, record = listed(graph, weights)
+    layout = [d for d in record.made if d.site.endswith("panels")]
+    assert len(layout) == 1
+    assert len(layout[0].labels) > 1
+    assert layout[0].taken == layout[0].labels[0]
+    assert sorted(layout[0].estimates) == list(layout[0].estimates)
+    for label in layout[0].labels:
+        other, forced = listed(graph, weights, {layout[0].site: label})
+        kernels = [d for d in forced.made if len(d.labels) > 1 and d.site.startswith("plan ")]
+        assert all(f"width={label.partition('=')[2]}" in text for d in kernels for text in d.labels)
+        assert not forced.unused()
+        last = kernels[0].labels[-1]
+        worst, again = listed(graph, weights, {layout[0].site: label, kernels[0].site: last})
+        assert next(d.taken for d in again.made if d.site == kernels[0].site) == last
+        for model in (compiled, other, worst):
+            np.testing.assert_allclose(model(x), x @ weights["w"], rtol=1e-5, atol=1e-5)
+
+
+def test_wrong_decisions_are_refused() -> None:
+    graph, weights = product(12, 32, 40), {"w": np.ones((32, 40), np.float32)}
+    _, record = listed(graph, weights)
+    name = next(d.site for d in record.made if d.site.endswith("panels"))
+    with pytest.raises(ScheduleError, match="no such setting") as caught:
+        listed(graph, weights, {name: "width=7"})
+    assert name in str(caught.value)
+    assert "width=8" in str(caught.value) or "width=16" in str(caught.value)
+    _, record = listed(graph, weights, {"plan of another model": "rows=1"})
+    assert record.unused() == ("plan of another model",)
+
+
+def test_a_forced_kernel_has_an_entry_of_its_own_in_the_cache() -> None:
+    (group,) = fuse(product(12, 32, 40))
+    func = lower_group(group, "k").func
+    store = ObjectCache()
+    plain = compile_kernel(func, FIXED, store)
+    chosen = plan(func, FIXED).chosen.label
+    with deciding({site(func): chosen}):
+        forced = compile_kernel(func, FIXED, store)
+    assert forced.symbol != plain.symbol
+    assert compile_kernel(func, FIXED, store).symbol == plain.symbol
+
+
+def test_equal_targets_give_equal_bytes_and_ceilings_are_part_of_them() -> None:
+    (group,) = fuse(product(12, 32, 40))
+    func = lower_group(group, "k").func
+    again = compile_kernel(func, replace(FIXED, cores=7, frequency=4.0))
+    assert compile_kernel(func, FIXED).object == again.object
+    assert compile_kernel(func, replace(FIXED, l2_bandwidth=8.0)).symbol != again.symbol
