@@ -1,6 +1,6 @@
 """Matrix products over packed weights: one register tile of rows x width through the whole reduction.
 
-    for outer..., panel, row tile:                      parallel over what is outermost
+    for outer..., strip of rows, panel, row tile:       parallel over what is outermost
         tile[rows, width] = 0                           registers
         for reduction...:
             tile[r, :] += a[r] * w[panel, :]            rows unrolled, width in vectors
@@ -20,10 +20,11 @@ from tilewright.plans.analysis import Stage, Structure
 from tilewright.plans.base import Candidate, Plan
 from tilewright.plans.common import extent, inline_all, parallelize
 from tilewright.plans.cost import Cost, number
-from tilewright.plans.matmul_tiles import MANY_ROWS, Product, estimate, tiles
+from tilewright.plans.matmul_tiles import MANY_ROWS, Product, estimate, prefetch_distance, strip_rows, tiles
 from tilewright.plans.panels import (
     column_iters,
     fits_panels,
+    packed_operand,
     panel_width,
     row_iter,
     schedule_prologue,
@@ -56,7 +57,14 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
         cost = Cost()
         for count in counts:
             cost |= estimate(tile, Product(count, columns, depth, itemsize), target) * (1 / len(counts))
-        knobs = (("rows", tile.rows), ("panels", tile.panels), ("width", width))
+        most = Product(max(counts), columns, depth, itemsize)
+        knobs = (
+            ("rows", tile.rows),
+            ("panels", tile.panels),
+            ("width", width),
+            ("strip", 0 if rows is None else strip_rows(tile, most)),
+            ("ahead", prefetch_distance(tile, most, target)),
+        )
         found.append(Candidate.of(knobs, cost * others))
     return sorted(found, key=lambda c: c.cycles)
 
@@ -84,49 +92,49 @@ def tile_output(s: Schedule, anchor: Stage, block: BlockRef, out: BlockRef, cand
     columns = {it.var for it in column_iters(anchor)}
     row = row_iter(anchor)
     loops = dict(zip([it.var for it in anchor.spatial], s.loops(out), strict=True))
-    width = candidate.knob("width")
     own_weights = {loops[it.var].name for it in weight_iters(anchor) if it.var not in columns}
-    outer: list[LoopRef] = []
-    inner: list[LoopRef] = []
-    row_outer: list[LoopRef] = []
     (column,) = (loops[it.var] for it in anchor.spatial if it.var in columns)
+    outer = [loops[it.var] for it in anchor.spatial if it.var not in columns and it is not row]
     # Several panels at once: (group, panel in it, lane).
-    panel, inside, vector = s.split(column, factors=(None, candidate.knob("panels"), width))
-    for it in anchor.spatial:
-        if it.var in columns:
-            continue
-        if row is not None and it.var is row.var:
-            tile_outer, tile_inner = s.split(loops[it.var], factor=candidate.knob("rows"))
-            row_outer.append(tile_outer)
-            inner.append(tile_inner)
-        else:
-            outer.append(loops[it.var])
-    # A matmul walks its panels outside whatever shares them, so that a panel stays in cache for all rows; symbolic
-    # loops come first (they are not divided by).
+    panel, *inner = s.split(column, factors=(None, candidate.knob("panels"), candidate.knob("width")))
+    strips, tiles = [], []
+    if row is not None:
+        *around, inside = split_rows(s, loops[row.var], candidate)
+        strips, tiles, inner = around[:-1], around[-1:], [inside, *inner]
+    # A panel stays in cache for all rows of a strip and for whatever else shares it; symbolic loops come first (they
+    # are not divided by).
     first = [loop for loop in outer if extent(s, loop) is None or loop.name in own_weights]
-    order = [*first, panel, *(loop for loop in outer if loop not in first), *row_outer]
-    s.reorder(*order, *inner, inside, vector)
-    at = order[-1]
-    s.compute_at(block, at)
+    order = [*first, *strips, panel, *(loop for loop in outer if loop not in first), *tiles]
+    s.reorder(*order, *inner)
+    s.compute_at(block, order[-1])
     s.set_scope(block, "local")
-    mine = s.loops(block)
-    shared = len(s.loops(out)) - len(inner) - 2
-    own = list(mine[shared:])
-    spatial, reduce = own[: len(anchor.spatial)], own[len(anchor.spatial) :]
+    tile_block(s, anchor, block, candidate)
+    unroll_tile(s, out, len(inner))
+    parallelize(s, order[: max(1, len(order) - len(tiles))])
+
+
+def split_rows(s: Schedule, row: LoopRef, candidate: Candidate) -> tuple[LoopRef, ...]:
+    """(strip, tile, row in the tile), or without the strip if there is one only."""
+    rows, strip = candidate.knob("rows"), candidate.knob("strip")
+    return s.split(row, factors=(None, strip // rows, rows) if strip else (None, rows))
+
+
+def tile_block(s: Schedule, anchor: Stage, block: BlockRef, candidate: Candidate) -> None:
+    """The register tile: reduction outside, rows inside it, columns innermost."""
+    *own, reduce = s.loops(block)[-len(anchor.spatial) - 1 :]
     # Rows outside columns: a row's value is then used at once for all its columns and needs one register.
-    tile_loops = [
-        loop
-        for inside in (False, True)
-        for it, loop in zip(anchor.spatial, spatial, strict=True)
-        if (it.var in columns) is inside and extent(s, loop) != 1
-    ]
+    inner = [loop for loop in own if extent(s, loop) != 1]
     if candidate.knob("panels") > 1:
-        tile_loops[-1:] = s.split(tile_loops[-1], factor=width)
-    s.reorder(*reduce, *tile_loops)
-    init = s.decompose_reduction(block, reduce[0])
-    for stage in (block, init, out):
-        unroll_tile(s, stage, len(tile_loops) if stage is not out else len(inner) + 2)
-    parallelize(s, order[: max(1, len(order) - len(row_outer))])
+        inner[-1:] = s.split(inner[-1], factor=candidate.knob("width"))
+    s.reorder(reduce, *inner)
+    ahead = candidate.knob("ahead")
+    weights = packed_operand(anchor)
+    if ahead and weights is not None:
+        for note, value in (("prefetch", weights.buffer.name), ("prefetch_bytes", ahead), ("prefetch_level", 1)):
+            s.annotate(reduce, note, value)
+    zero = s.decompose_reduction(block, reduce)
+    for stage in (block, zero):
+        unroll_tile(s, stage, len(inner))
 
 
 PLAN = Plan("contraction", fits, candidates, apply, cases)

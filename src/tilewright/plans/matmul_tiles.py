@@ -31,6 +31,9 @@ CROWDED = 0.1
 """Cycles that a load costs even where multiply-adds bound: ports and the front end are not ideal."""
 ONE_STREAM = 0.7
 """The share of the memory's bandwidth that a single stream draws."""
+STRIP = 2 << 20
+"""Bytes of the rows that are walked again and again: a quarter of what 2048 entries for pages of 4 KB cover."""
+AHEAD = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +134,27 @@ def _tile(tile: MatmulTile, product: Product, rows: int, panels: int, rate: floa
         memory=steps * vectors * vector / rate if rate else 0.0,
         overhead=steps * CROWDED * loads + 2.0 * rows * vectors + TILE_OVERHEAD,
     )
+
+
+def strip_rows(tile: MatmulTile, product: Product) -> int:
+    """Rows that pass below all panels before the next ones do, 0 for all at once.
+
+    Every panel walks over the rows of a strip again: together they must not have more pages than the second level of
+    the translation buffer. Strips are of about equal size, in whole tiles.
+    """
+    count = -(-product.rows * product.depth * product.itemsize // STRIP)
+    if count <= 2:
+        return 0
+    rows = -(-product.rows // count)
+    return -(-rows // tile.rows) * tile.rows
+
+
+def prefetch_distance(tile: MatmulTile, product: Product, target: Target) -> int:
+    """How many bytes ahead a panel is asked for, 0 if it stays in the first level or if there are several at once.
+
+    Hardware stops following a stream at the end of a page.
+    """
+    return AHEAD if tile.panels == 1 and product.rows > 1 and bandwidth(tile, product, 1, target) else 0
 
 
 def bandwidth(tile: MatmulTile, product: Product, panels: int, target: Target) -> float:
