@@ -11,6 +11,7 @@ from tilewright.codegen.llvm_state import State
 from tilewright.codegen.llvm_values import Value, literal, register_type, vector_literal
 from tilewright.ir.dtype import boolean, i64
 from tilewright.ir.expr import Const, Expr, Load, Op, Var
+from tilewright.ir.rewrite import substitute, variables
 from tilewright.support.errors import CompileError
 
 _DIVISIONS = ("floordiv", "mod", "truncdiv", "truncmod")
@@ -109,7 +110,10 @@ def select(s: State, condition: Expr, then: Expr, orelse: Expr) -> Value:
     condition = s.converter.bind(condition)
     if isinstance(condition, Const):
         return evaluate(s, then if condition.value else orelse)
-    chosen = evaluate(s, condition)
+    truths = lane_truths(s, condition)
+    if truths is not None and len(set(truths)) == 1:
+        return evaluate(s, then if truths[0] else orelse)
+    chosen = evaluate(s, condition) if truths is None else literal_mask(s, truths)
     common = _certain_loads(s, orelse)
     for node in _certain_loads(s, then):
         if node in common:
@@ -118,10 +122,36 @@ def select(s: State, condition: Expr, then: Expr, orelse: Expr) -> Value:
         return blend(s, chosen, evaluate(s, then), evaluate(s, orelse))
     if not chosen.vector:
         return _branch(s, chosen.scalar, then, orelse)
+    if truths is not None and s.mask is None:
+        a = _under_mask(s, chosen, then, truths)
+        off = tuple(not x for x in truths)
+        return blend(s, chosen, a, _under_mask(s, literal_mask(s, off), orelse, off))
     negated = s.elementwise("not", [chosen], boolean)
     a = _under_mask(s, s.both(s.mask, chosen), then)
     b = _under_mask(s, s.both(s.mask, negated), orelse)
     return blend(s, chosen, a, b)
+
+
+def lane_truths(s: State, condition: Expr) -> tuple[bool, ...] | None:
+    """For each lane whether the condition holds, if it depends on nothing but the lane."""
+    if s.lanes is None or not s.varies(condition) or any(v is not s.lanes.var for v in variables(condition)):
+        return None
+    truths = []
+    for lane in range(s.lanes.extent):
+        value = substitute(condition, {s.lanes.var: Const(lane, i64)})
+        if not isinstance(value, Const):
+            return None
+        truths.append(bool(value.value))
+    return tuple(truths)
+
+
+def literal_mask(s: State, truths: tuple[bool, ...]) -> Value:
+    assert s.lanes is not None
+    parts = tuple(
+        f"<{', '.join('i1 true' if x else 'i1 false' for x in truths[start : start + width])}>"
+        for start, width in zip(s.lanes.offsets, s.lanes.widths, strict=True)
+    )
+    return Value(boolean, parts, True)
 
 
 def blend(s: State, condition: Value, a: Value, b: Value) -> Value:
@@ -199,12 +229,12 @@ def merge(s: State, a: tuple[Value, str], b: tuple[Value, str]) -> Value:
     return Value(left.dtype, tuple(parts), left.vector)
 
 
-def _under_mask(s: State, mask: Value, e: Expr) -> Value:
+def _under_mask(s: State, mask: Value, e: Expr, on: tuple[bool, ...] | None = None) -> Value:
     """`e` for the lanes in `mask`. Reads that are the same for all lanes happen only if there is such a lane."""
     if not _pending(s, e):
         return evaluate(s, e)
-    with s.masked(mask):
-        if not any(not s.varies(node) for node in _uniform_loads(s, e)):
+    with s.masked(mask, on):
+        if on is not None or not any(not s.varies(node) for node in _uniform_loads(s, e)):
             with s.scope():
                 return evaluate(s, e)
         out = s.out

@@ -195,16 +195,25 @@ def load(s: State, buffer: Buffer, indices: Sequence[Expr]) -> Value:
     access = classify(s, buffer_offset(s, buffer, indices))
     if s.lanes is None or (access.steps is not None and not any(access.steps)):
         return Value(t, (_load_scalar(s, buffer, access.base),))
+    known = s.on is not None and access.steps is not None
+    if s.on is not None and access.steps is not None:
+        access = Access(access.base, _where_on(access.steps, s.on))
     parts = []
     start = 0
     for k, width in enumerate(s.lanes.widths):
-        mask = None if s.mask is None else s.parts(s.mask)[k]
+        mask = None if s.mask is None or known else s.parts(s.mask)[k]
         if mask is None:
             parts.append(_load_vector(s, buffer, access, k, start, width))
         else:
             parts.append(_load_masked(s, buffer, access, k, start, width, mask))
         start += width
     return Value(t, tuple(parts), True)
+
+
+def _where_on(steps: tuple[int, ...], on: tuple[bool, ...]) -> tuple[int, ...]:
+    """The lanes' offsets where those that are off read what the nearest lane that is on reads."""
+    lanes = [k for k, x in enumerate(on) if x]
+    return tuple(steps[min(lanes, key=lambda m: abs(m - k))] for k in range(len(steps)))
 
 
 def lookup(s: State, index: Value, table: Sequence[Const]) -> Value:

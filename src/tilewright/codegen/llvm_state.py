@@ -68,6 +68,7 @@ class State:
         self.pointers: dict[str, Pointer] = {}
         self.lanes: Lanes | None = None
         self.mask: Value | None = None
+        self.on: tuple[bool, ...] | None = None
         self.scopes: list[Scope] = [Scope()]
         self._evaluate = evaluate
         self._varies: dict[Expr, bool] = {}
@@ -135,13 +136,13 @@ class State:
             self.lanes = None
 
     @contextmanager
-    def masked(self, mask: Value | None) -> Iterator[None]:
-        """Lanes where `mask` is false do nothing."""
-        outer, self.mask = self.mask, mask
+    def masked(self, mask: Value | None, on: tuple[bool, ...] | None = None) -> Iterator[None]:
+        """Lanes where `mask` is false do nothing; `on` says which those are where that is known."""
+        outer, self.mask, self.on = (self.mask, self.on), mask, on
         try:
             yield
         finally:
-            self.mask = outer
+            self.mask, self.on = outer
 
     def forget_loads(self) -> None:
         """Memory may have changed."""

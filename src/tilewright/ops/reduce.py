@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from tilewright import te
-from tilewright.ir.dtype import DType, boolean, i64
+from tilewright.ir.dtype import DType, boolean, i32, i64
 from tilewright.ir.expr import Expr, call, cast, const, product, select
 from tilewright.ir.graph import TensorType
 from tilewright.ops.dims import accumulator, axes_of, axis_of, check_kind, narrow, need, or_identity, present, wide
@@ -126,31 +126,7 @@ register(OpDef("reduce_mean", "reduction", _infer(("float", "int", "uint")), _me
 
 
 # --- argmax, argmin -------------------------------------------------------------------------------------------------
-
-
-def _before(a: Expr, b: Expr, largest: bool) -> Expr:
-    """True where value `a` goes before `b`: greater (or less), NaN before every number."""
-    better = a > b if largest else a < b
-    if a.dtype.is_float:
-        return (call("isnan", a) & ~call("isnan", b)) | better
-    return better
-
-
-def _tie(a: Expr, b: Expr) -> Expr:
-    same = call("eq", a, b)
-    return same | (call("isnan", a) & call("isnan", b)) if a.dtype.is_float else same
-
-
-def _arg_reducer(largest: bool, last: bool) -> Callable[..., Any]:
-    def combine(a: Sequence[Expr], b: Sequence[Expr]) -> tuple[Expr, Expr]:
-        nearer = b[1] > a[1] if last else b[1] < a[1]
-        takes_b = _before(b[0], a[0], largest) | (_tie(b[0], a[0]) & nearer)
-        return select(takes_b, b[0], a[0]), select(takes_b, b[1], a[1])
-
-    def identity(value: DType, index: DType) -> tuple[Expr, Expr]:
-        return const(value.min if largest else value.max, value), const(-1 if last else index.max, index)
-
-    return te.comm_reducer(combine, identity, "argmax" if largest else "argmin")
+# Two reductions that vectorise: the extreme (NaN if there is one), and the first index where it, or a NaN, stands.
 
 
 def _arg(name: str, largest: bool) -> None:
@@ -163,19 +139,24 @@ def _arg(name: str, largest: bool) -> None:
     def tensor_expression(inputs: Tensors, attrs: Attrs, out: Out) -> tuple[Tensor, ...]:
         x = need(inputs[0])
         axis = attrs["axis"] % x.ndim
+        acc = i32 if x.dtype is boolean else accumulator(x.dtype)
+        extreme = te.max if largest else te.min
+        best = reduce_stage(x, (axis,), bool(attrs["keepdims"]), extreme, lambda e: cast(e, acc), "best")
+        last = bool(attrs.get("select_last_index"))
         k = te.reduce_axis(x.shape[axis], "k")
-        reducer = _arg_reducer(largest, bool(attrs.get("select_last_index")))
+        # An extent above 2^31 would be more memory than there is.
+        none = const(-1 if last else i32.max, i32)
 
         def element(*point: Expr) -> Any:
-            value = x[_full_point(point, x.ndim, {axis: k}, attrs["keepdims"])]
-            if x.dtype is boolean:
-                value = cast(value, i64)
-            elif x.dtype.is_float and x.dtype.bits == 16:
-                value = cast(value, accumulator(x.dtype))
-            return reducer((value, k.var), axis=k)
+            value = cast(x[_full_point(point, x.ndim, {axis: k}, attrs["keepdims"])], acc)
+            found = call("eq", value, best[point])
+            if acc.is_float:
+                found = found | call("isnan", value)  # there are none, or the best is one
+            at = select(found, cast(k.var, i32), none)
+            return or_identity((te.max if last else te.min)(at, axis=k))
 
-        _, index = te.compute(out[0].shape, element, name=name)
-        return (index,)
+        index = te.compute(out[0].shape, element, name="index")
+        return (te.compute(out[0].shape, lambda *i: cast(index[i], i64), name=name),)
 
     def reference(arrays: Sequence[Any], attrs: Attrs) -> tuple[Any, ...]:
         x = wide(arrays[0])

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.ir.dtype import i64
-from tilewright.ir.expr import Expr, as_int, call, cast, const, select
+from tilewright.ir.dtype import i32, i64
+from tilewright.ir.expr import Expr, as_int, call, cast, const, maximum, select
 from tilewright.ir.graph import TensorType
 from tilewright.ir.loops import PrimFunc
 from tilewright.ops.dims import accumulator, axis_of, check_kind, dim, present, scalar, wide
@@ -35,6 +35,10 @@ def _cumulative_infer(types: Types, attrs: Attrs) -> Out:
     return (t,)
 
 
+STRIP = 64
+"""Columns that are summed side by side where the axis is not the last."""
+
+
 def _cumulative(name: str, combine: Callable[[Expr, Expr], Expr], start: int, numpy: Callable[..., Any]) -> None:
     def loops(types: Types, attrs: Attrs, out: Out) -> PrimFunc:
         (x,), (y,) = buffers(types, out)
@@ -43,15 +47,21 @@ def _cumulative(name: str, combine: Callable[[Expr, Expr], Expr], start: int, nu
         rest = [d for k, d in enumerate(x.shape) if k != axis]
         extent, acc = x.shape[axis], accumulator(x.dtype)
         nest = Nest(name, [x, y])
-        with nest.loops("i", rest, parallel=True) as point, nest.local("total", acc) as total:
-            total.set(scalar(start, acc))
-            with nest.loop("k", extent) as k:
-                at = _at(point, axis, extent - 1 - k if attrs.get("reverse") else k)
-                if attrs.get("exclusive"):
-                    nest.store(y, at, cast(total.value, x.dtype))
-                total.set(combine(total.value, cast(x[at], acc)))
-                if not attrs.get("exclusive"):
-                    nest.store(y, at, cast(total.value, x.dtype))
+        columns = axis < len(x.shape) - 1
+        strip = STRIP if columns else 1
+        outer = [*rest[:-1], (rest[-1] + (strip - 1)) // strip] if columns else rest
+        with nest.loops("i", outer, parallel=True) as point, nest.allocate("total", acc, (strip,)) as total:
+            with nest.loop("j", strip, kind="vectorized") as j:
+                nest.store(total, (j,), scalar(start, acc))
+            with nest.loop("k", extent) as k, nest.loop("j", strip, kind="vectorized") as j:
+                inner = (*point[:-1], point[-1] * strip + j) if columns else point
+                at = _at(inner, axis, extent - 1 - k if attrs.get("reverse") else k)
+                with nest.when(inner[-1] < rest[-1] if columns else const(True)):
+                    if attrs.get("exclusive"):
+                        nest.store(y, at, cast(total[j], x.dtype))
+                    nest.store(total, (j,), combine(total[j], cast(x[at], acc)))
+                    if not attrs.get("exclusive"):
+                        nest.store(y, at, cast(total[j], x.dtype))
         return nest.finish()
 
     def reference(arrays: Sequence[Any], attrs: Attrs) -> tuple[Any, ...]:
@@ -87,49 +97,68 @@ def _topk_infer(types: Types, attrs: Attrs) -> Out:
     return TensorType(t.dtype, shape), TensorType(i64, shape)
 
 
+def _better(a: Expr, b: Expr, largest: bool) -> Expr:
+    """Whether value `a` comes before value `b`."""
+    a, b = (cast(e, accumulator(e.dtype)) for e in (a, b))
+    if not a.dtype.is_float:
+        return a > b if largest else a < b
+    nan_a, nan_b = call("isnan", a), call("isnan", b)
+    return (nan_a & ~nan_b) | (a > b) if largest else (nan_b & ~nan_a) | (a < b)
+
+
 def _before(a: Expr, ia: Expr, b: Expr, ib: Expr, largest: bool) -> Expr:
     """Whether element `a` at `ia` comes before `b` at `ib`."""
+    tie = call("eq", a, b)
     if a.dtype.is_float:
-        nan_a, nan_b = call("isnan", a), call("isnan", b)
-        better = (nan_a & ~nan_b) | (a > b) if largest else (nan_b & ~nan_a) | (a < b)
-        tie = call("eq", a, b) | (nan_a & nan_b)
-    else:
-        better, tie = (a > b if largest else a < b), call("eq", a, b)
-    return better | (tie & (ia < ib))
+        tie = tie | (call("isnan", a) & call("isnan", b))
+    return _better(a, b, largest) | (tie & (ia < ib))
+
+
+CHUNK = 16
+"""Elements that are compared with the worst of the best so far at once; most chunks have nothing to offer."""
 
 
 def _topk_loops(types: Types, attrs: Attrs, out: Out) -> PrimFunc:
-    """Selection: the r-th is the first of those behind the one before it."""
+    """Insertion into the sorted list of the best so far, which stands in the outputs: the first `k` elements fill it,
+    of the others whole chunks are skipped that have nothing better than its end."""
     (x,), (values, indices) = buffers(types, out)
     assert x is not None
     axis, largest = attrs["axis"] % len(x.shape), bool(attrs["largest"])
     rest = [d for k, d in enumerate(x.shape) if k != axis]
-    extent = x.shape[axis]
-    acc = accumulator(x.dtype)
-
-    def element(point: Sequence[Expr], index: Expr) -> Expr:
-        return cast(x[_at(point, axis, index)], acc)
-
+    extent, count = x.shape[axis], out[0].shape[axis]
     nest = Nest("topk", [x, values, indices])
-    with nest.loops("i", rest, parallel=True) as point, nest.local("last", i64) as last:
-        last.set(-1)
-        with nest.loop("r", out[0].shape[axis]) as r, nest.local("best", i64) as best:
-            best.set(-1)
-            with nest.loop("j", extent) as j:
-                # Indices are clamped so that a select may be evaluated on both sides.
-                newest, chosen = _clamp(last.value), _clamp(best.value)
-                behind = (last.value < 0) | _before(element(point, newest), newest, element(point, j), j, largest)
-                first = (best.value < 0) | _before(element(point, j), j, element(point, chosen), chosen, largest)
-                with nest.when(behind & first):
-                    best.set(j)
-            nest.store(indices, _at(point, axis, r), best.value)
-            nest.store(values, _at(point, axis, r), x[_at(point, axis, _clamp(best.value))])
-            last.set(best.value)
+    with nest.loops("i", rest, parallel=True) as point:
+
+        def insert(index: Expr, ranks: Expr) -> None:
+            """Put element `index` where it belongs among the first `ranks`; the last one of a full list falls out."""
+            with nest.let("value", x[_at(point, axis, index)]) as value, nest.local("place", i64) as place:
+                place.set(ranks - 1)
+                with nest.loop("up", ranks - 1) as up:
+                    to = ranks - 1 - up
+                    above, below = _at(point, axis, to - 1), _at(point, axis, to)
+                    with nest.when(_before(value, index, values[above], indices[above], largest)):
+                        nest.store(values, below, values[above])
+                        nest.store(indices, below, indices[above])
+                        place.set(to - 1)
+                nest.store(values, _at(point, axis, place.value), value)
+                nest.store(indices, _at(point, axis, place.value), index)
+
+        with nest.loop("first", count) as first:
+            insert(first, first + 1)
+        with nest.when(count > 0), nest.loop("chunk", (extent - count + (CHUNK - 1)) // CHUNK) as chunk:
+            start = count + chunk * CHUNK
+            with nest.local("some", i32) as some:
+                some.set(0)
+                worst = values[_at(point, axis, count - 1)]
+                with nest.loop("lane", CHUNK, kind="vectorized") as lane:
+                    with nest.when(start + lane < extent):
+                        better = _better(x[_at(point, axis, start + lane)], worst, largest)
+                        some.set(maximum(some.value, select(better, const(1, i32), const(0, i32))))
+                with nest.when(some.value > 0), nest.loop("j", CHUNK) as j:
+                    with nest.when(start + j < extent):
+                        with nest.when(_better(x[_at(point, axis, start + j)], worst, largest)):
+                            insert(start + j, count)
     return nest.finish()
-
-
-def _clamp(index: Expr) -> Expr:
-    return select(index < 0, const(0), index)
 
 
 def _topk_numpy(arrays: Sequence[Any], attrs: Attrs) -> tuple[Any, ...]:

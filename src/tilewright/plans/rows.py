@@ -167,7 +167,8 @@ def strip_width(structure: Structure, rows: Rows, target: Target) -> int:
     lanes = lanes_of(out, target)
     width = as_int(out.spatial[-1].extent)
     if any(is_window(st) for st in kept if st.reduce):
-        return 4 * lanes if width is None or width > 4 * lanes else width
+        # A whole line, or so little of one that some strips touch neither end, where padding is.
+        return 4 * lanes if width is None or width > 8 * lanes else width
     full = [st for st in kept if st.role == "spatial" and len(st.spatial) > rows.leading + 1]
     height = 1
     for st in full:

@@ -1,6 +1,6 @@
 """Which nodes make one kernel over common rows: reductions, what feeds them, what they scale.
 
-    s = add(x, r); m = mean(s); d = sub(s, m); v = mean(mul(d, d)); y = mul(d, rsqrt(v))      one kernel, outputs s and y
+    s = add(x, r); m = mean(s); d = sub(s, m); v = mean(mul(d, d)); y = mul(d, rsqrt(v))   one kernel: s and y
 
 All reductions of a row group go over the same dimensions of the same shape; everything else is pointwise, on whole rows
 or on one value a row. A value that others need too is one more output, which saves reading it again. A group is convex:
