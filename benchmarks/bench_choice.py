@@ -99,7 +99,7 @@ def compile_all(name: str) -> int:
         for number, (forced, made) in enumerate(settings(path)):
             compiled(path, forced)[0].save(folder / f"{number}.tw")
             index.append({"forced": forced, "label": describe(forced, made)})
-            step()
+            step("")
     (folder / "index.json").write_text(json.dumps(index))
     return len(index)
 

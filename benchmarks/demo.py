@@ -70,7 +70,7 @@ def _row(model: str, options: argparse.Namespace, cache: Path, announce: object)
     c = harness.compare(model, peers, threads=options.threads, timing=timing, announce=announce)
     if c.failures:
         raise RuntimeError("; ".join(f"{peer}: {text}" for peer, text in c.failures.items()))
-    error = c.errors["onnxruntime"]
+    error = c.errors["tilewright"]
     return (
         error,
         f"{c.seconds['tilewright'] * 1e6:.1f}",

@@ -33,6 +33,8 @@ from tilewright.support.contender import load_arrays
 from tilewright.support.peak import Ceilings
 
 _PACKAGES = "numpy llvmlite onnx onnxruntime openvino MNN ncnn pnnx torch jax apache-tvm-ffi"
+REFERENCE = "onnxruntime"
+"""The peer whose outputs the others' are compared with, where it runs."""
 RESULTS = Path(__file__).resolve().parent / "results"
 
 
@@ -66,7 +68,7 @@ class Comparison:
     seconds: dict[str, float]
     spread: dict[str, float]
     speedups: dict[str, Interval]
-    errors: dict[str, float]  # largest difference of the first peer's outputs, relative to the output's scale
+    errors: dict[str, float]  # largest difference from ONNX Runtime's outputs (or the first peer's), by their scale
     peak_memory: dict[str, int]
     versions: dict[str, str]
     failures: dict[str, str]
@@ -99,8 +101,8 @@ class Comparison:
 
     @property
     def error(self) -> float | None:
-        """Difference of the judged outputs from ONNX Runtime's, or from whoever is nearest."""
-        return self.errors.get("onnxruntime", min(self.errors.values(), default=None))
+        """Of the judged outputs; where ONNX Runtime did not run, the difference from whoever is nearest."""
+        return self.errors.get(self.own, min(self.errors.values(), default=None))
 
     @staticmethod
     def from_json(row: dict[str, Any]) -> Comparison:
@@ -166,7 +168,8 @@ def compare(
         )
         errors = _errors(results)
     failures |= {r.name: r.error for r in results if r.error is not None}
-    good = [r for r in results if r.error is None and r.times]
+    failures |= {name: f"wrong result: off by {e:.1e} of the scale" for name, e in errors.items() if e > _wrong(name)}
+    good = [r for r in results if r.name not in failures and r.times]
     first, others = results[0], [r for r in good if r is not results[0]]
     judged = first if first in good else None
     work = work or count(fixed_shapes(model, batch))
@@ -220,12 +223,18 @@ def relative_error(got: Mapping[str, np.ndarray], want: Mapping[str, np.ndarray]
     return worst
 
 
+def _wrong(peer: str) -> float:
+    """The error from which on a result is no result: a peer that computes something else wins no race."""
+    return 0.2 if peer.endswith(("bf16", "int8")) else 0.02
+
+
 def _errors(results: Sequence[paired.Result]) -> dict[str, float]:
-    first, *others = results
-    if first.outputs is None:
+    found = {r.name: load_arrays(str(r.outputs)) for r in results if r.outputs is not None and r.error is None}
+    reference = REFERENCE if REFERENCE in found else results[0].name
+    if reference not in found:
         return {}
-    got = load_arrays(str(first.outputs))
-    return {o.name: relative_error(got, load_arrays(str(o.outputs))) for o in others if o.outputs is not None}
+    want = found.pop(reference)
+    return {name: relative_error(got, want) for name, got in found.items()}
 
 
 # ---------------------------------------------------------------- reports

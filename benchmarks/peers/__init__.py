@@ -58,7 +58,11 @@ PEERS: dict[str, Peer] = {
         "f32 inference precision, latency hint, 1 stream, N threads, fixed shapes, its own buffers filled once,"
         " `infer(share_outputs=True)`",
     ),
-    "mnn": _peer("mnn:session", "MNN _tools", "session API, precision high (fp32), N threads, fixed shapes"),
+    "mnn": _peer(
+        "mnn:fastest",
+        "MNN _tools",
+        "precision high (fp32), N threads, fixed shapes; session or module API, whichever is faster on the model",
+    ),
     "ncnn": _peer(
         "tencent:extractor",
         "ncnn pnnx",

@@ -24,15 +24,15 @@ def load(model: str, batch: int) -> tuple[str, Arrays]:
 
 
 def fixed_shapes(model: str, batch: int) -> onnx.ModelProto:
-    """The model with every symbolic dimension replaced by `batch` and all shapes inferred anew."""
+    """The model with its symbolic dimension "batch" replaced by a number."""
     proto = onnx.load(models.load(model))
-    symbolic = False
-    for value in (*proto.graph.input, *proto.graph.output):
+    for value in (*proto.graph.input, *proto.graph.output, *proto.graph.value_info):
         for dim in value.type.tensor_type.shape.dim:
-            if not dim.HasField("dim_value"):
-                dim.dim_value, symbolic = batch, True
-    if symbolic:
-        del proto.graph.value_info[:]
+            if dim.dim_param == "batch":
+                dim.dim_value = batch
+    kept = [v for v in proto.graph.value_info if not any(d.dim_param for d in v.type.tensor_type.shape.dim)]
+    del proto.graph.value_info[:]
+    proto.graph.value_info.extend(kept)
     return proto
 
 
