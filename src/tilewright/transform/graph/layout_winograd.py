@@ -7,8 +7,14 @@ from tilewright.ir.graph import Node
 from tilewright.plans.winograd_tiles import LAST_LEVEL, Choice, Shape, choose
 from tilewright.transform.graph.assigner import Assigner
 
-TILES = {"auto": (2, 4), "exact": (), "f2": (2,), "f4": (2, 4), "f6": (2, 4, 6)}
-"""Tiles that each setting of `winograd` allows."""
+SIZES = {"auto": (4, 6, 8), "exact": (), "f2": (4,), "f4": (4, 6), "f6": (4, 6, 8)}
+"""Sizes of transformed tiles that each setting of `winograd` allows: 4, 6 and 8 are F(2,3), F(4,3) and F(6,3), but also
+F(2,5), F(4,5) and F(2,7), whose matrices come from the same points."""
+
+MOST_CHANNELS = {4: 4096, 6: 4096, 8: 128}
+"""Channels up to which "auto" takes a size: the error stays within 2e-5 of the output's scale (docs/accuracy.md)."""
+
+WINDOWS = (3, 5, 7)
 
 SYMBOLIC_IMAGES = (1, 8)
 """Batches that a symbolic one is judged by."""
@@ -49,11 +55,14 @@ def choose_winograd(a: Assigner, node: Node) -> Choice | None:
         return None
     filters, channels, window, other = known
     assert filters is not None and channels is not None and window is not None
-    if window != other or window != 3 or not filters or not channels or channels < a.block:
+    if window != other or window not in WINDOWS or not filters or not channels or channels < a.block:
         return None
     if any(s != 1 for s in (*node.attr("strides"), *node.attr("dilations"))):
         return None
     batches = SYMBOLIC_IMAGES if images is None else (images,)
     cold = a.weight_bytes > LAST_LEVEL * a.target.l3
     shapes = tuple(Shape(n, height, width, channels, filters, window, cold) for n in batches)
-    return choose(shapes, TILES[a.options.winograd], a.target)
+    setting = a.options.winograd
+    sizes = [n for n in SIZES[setting] if setting != "auto" or channels <= MOST_CHANNELS[n]]
+    tiles = tuple(n - window + 1 for n in sizes if n > window)
+    return choose(shapes, tiles, a.target)

@@ -1,0 +1,133 @@
+"""Errors of convolutions by Winograd's transforms against double precision: `python -m benchmarks.bench_accuracy`.
+
+Each layer is computed directly and with every tile. An error is relative to the largest output of the layer in
+magnitude; the mean is also given as a multiple of the direct single-precision convolution's.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+
+import numpy as np
+
+from benchmarks import harness
+from tilewright import ops
+from tilewright.compiler import compile_graph
+from tilewright.ir.dtype import f32
+from tilewright.ir.expr import const
+from tilewright.ir.graph import Graph, GraphBuilder, TensorType
+from tilewright.ir.target import Target
+from tilewright.runtime.model import Model
+
+CHANNELS = (16, 64, 128, 256, 512)
+FILTERS, SIZE, IMAGES = 64, 28, 2
+INPUTS = ("normal", "after ReLU", "positive weights")
+
+
+def layer(channels: int, tile: int | None, target: Target) -> Graph:
+    """A 3x3 convolution in the form that layout assignment gives it; tile None: computed directly."""
+    b, block = GraphBuilder("layer"), target.vector_bits // 32
+    x = b.input("x", _type(IMAGES, channels, SIZE, SIZE))
+    w = b.param("w", _type(FILTERS, channels, 3, 3))
+    if tile is None:
+        y = ops.emit1(b, "conv", x, w, pads=(1, 1, 1, 1), strides=(1, 1), dilations=(1, 1), groups=1)
+        return b.finish((y,))
+    packed = ops.emit1(b, "pack_winograd", w, tile=tile, block=block, width=2 * block)
+    blocked = ops.emit1(b, "block_channels", x, block=block)
+    attrs = {"tile": tile, "rows": 2, "columns": -(-SIZE // tile), "pads": (1, 1, 1, 1), "out_block": block}
+    y = ops.emit1(b, "conv_winograd", blocked, packed, channels=FILTERS, input_channels=channels, **attrs)
+    return b.finish((ops.emit1(b, "unblock_channels", y, channels=FILTERS),))
+
+
+def _type(*shape: int) -> TensorType:
+    return TensorType(f32, tuple(map(const, shape)))
+
+
+def numbers(channels: int, kind: str, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Input and filters of He's scale."""
+    rng = np.random.default_rng(seed)
+    x = rng.standard_normal((IMAGES, channels, SIZE, SIZE)).astype(np.float32)
+    w = (rng.standard_normal((FILTERS, channels, 3, 3)) * np.sqrt(2 / (9 * channels))).astype(np.float32)
+    if kind != INPUTS[0]:
+        x = np.maximum(x, 0)
+    return x, np.abs(w) if kind == INPUTS[2] else w
+
+
+def reference(x: np.ndarray, w: np.ndarray) -> np.ndarray:
+    """The convolution in double precision, one tap after the other."""
+    padded = np.pad(x.astype(np.float64), ((0, 0), (0, 0), (1, 1), (1, 1)))
+    y = np.zeros((x.shape[0], w.shape[0], *x.shape[2:]))
+    for i in range(3):
+        for j in range(3):
+            window = padded[:, :, i : i + x.shape[2], j : j + x.shape[3]]
+            y += np.einsum("nchw,kc->nkhw", window, w[:, :, i, j].astype(np.float64), optimize=True)
+    return y
+
+
+def errors(seeds: int) -> Iterator[dict[str, object]]:
+    target = Target.host()
+    for channels in CHANNELS:
+        for kind in INPUTS:
+            worst: dict[int | None, float] = {}
+            mean: dict[int | None, float] = {}
+            for seed in range(seeds):
+                x, w = numbers(channels, kind, seed)
+                want = reference(x, w)
+                scale = np.abs(want).max()
+                for tile in (None, 2, 4, 6):
+                    model = Model(compile_graph(_graph(channels, tile, target), {"w": w}, target))
+                    error = np.abs(np.asarray(model(x)) - want) / scale
+                    worst[tile] = max(worst.get(tile, 0.0), float(error.max()))
+                    mean[tile] = mean.get(tile, 0.0) + float(error.mean()) / seeds
+            for tile in (None, 2, 4, 6):
+                yield {
+                    "channels": channels,
+                    "input": kind,
+                    "tile": tile,
+                    "largest": worst[tile],
+                    "mean": mean[tile],
+                    "times direct": mean[tile] / mean[None],
+                }
+
+
+def _graph(channels: int, tile: int | None, target: Target) -> Graph:
+    graph = layer(channels, tile, target)
+    if tile is not None:
+        return graph
+    from tilewright.compiler import graph_passes
+    from tilewright.transform.graph.options import Options
+
+    for _, run in graph_passes(target, Options(winograd="exact")):
+        graph = run(graph)
+    return graph
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.bench_accuracy", description=__doc__.splitlines()[0])
+    parser.add_argument("--seeds", type=int, default=3, help="random layers of each kind")
+    parser.add_argument("--no-report", action="store_true", help="print only")
+    options = parser.parse_args(arguments)
+    rows = list(errors(options.seeds))
+    names = {None: "direct", 2: "F(2,3)", 4: "F(4,3)", 6: "F(6,3)"}
+    table = []
+    for channels in CHANNELS:
+        for kind in INPUTS:
+            cells = [r for r in rows if r["channels"] == channels and r["input"] == kind]
+            parts = [f"{r['largest']:.1e} ({r['times direct']:.1f}x)" for r in cells]
+            table.append([str(channels), kind, *parts])
+    text = harness.markdown_table(["channels", "input", *names.values()], table)
+    text += (
+        f"\nLargest error of {IMAGES} images of {SIZE}x{SIZE} with {FILTERS} filters, relative to the largest output; "
+    )
+    text += "in brackets the mean error as a multiple of the direct convolution's.\n"
+    print(text)
+    if not options.no_report:
+        print(
+            f"wrote {harness.write_report('accuracy', 'Errors of convolutions against double precision', rows, text)}"
+        )
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
