@@ -30,6 +30,7 @@ STREAMING = 0.5
 LAST_LEVEL = 0.75
 """Share of the last cache that weights may fill and still be found there at the next call."""
 
+SPARE = 6
 FEW_COLUMNS = 8
 MOST_TILES = 64
 
@@ -145,8 +146,10 @@ def row_steps(count: int, rows: int, vectors: int, target: Target) -> float:
 
 
 def most_rows(vectors: int, target: Target) -> int:
-    """Rows of a register tile: accumulators, one panel row and one broadcast value fill the register file."""
-    return max(1, (target.registers - vectors - 1) // vectors)
+    """Rows of a register tile: accumulators, one panel row, broadcast values; of a large register file some registers
+    stay free, for constants of the transforms are kept in them across the products."""
+    spare = SPARE if target.registers > 16 else 1
+    return max(1, (target.registers - vectors - spare) // vectors)
 
 
 def _step(rows: int, vectors: int, target: Target) -> float:
