@@ -7,6 +7,7 @@ structure are read when the module is made, so that a call is tensor functions a
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,14 @@ from torch import Tensor, nn
 
 Attributes = dict[str, Any]
 Values = Sequence[Any]
-"""Tensors, or NumPy arrays where a value is known when the module is made, or None where an input is left out."""
+"""Tensors; integers or lists of them where they are known when the module is made; None where an input is left out."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """An integer or a list that belongs to the structure; torch.compile takes it as a constant, unlike an array."""
+
+    value: Any
 
 
 class OnnxModule(nn.Module):
@@ -47,7 +55,7 @@ class OnnxModule(nn.Module):
         operands: list[Any] = []
         for name in node.input:
             floating = name not in known or known[name].dtype.kind == "f"
-            operands.append((name or None) if floating else known[name])
+            operands.append((name or None) if floating else _Known(known[name].tolist()))
         function = OPERATORS[node.op_type]
         return (lambda values: function(values, attributes)), operands, list(node.output)
 
@@ -56,7 +64,7 @@ class OnnxModule(nn.Module):
         for name, buffer in self.weights.items():
             values[name] = getattr(self, buffer)
         for function, operands, names in self.steps:
-            found = function([values[x] if isinstance(x, str) else x for x in operands])
+            found = function([x.value if isinstance(x, _Known) else values[x] if x else None for x in operands])
             results = found if isinstance(found, tuple) else (found,)
             for name, result in zip(names, results, strict=False):
                 values[name] = result
@@ -128,13 +136,13 @@ def _max_pool(v: Values, a: Attributes) -> Tensor:
 
 
 def _split(v: Values, a: Attributes) -> tuple[Tensor, ...]:
-    return tuple(torch.split(v[0], v[1].tolist(), a.get("axis", 0)))
+    return tuple(torch.split(v[0], v[1], a.get("axis", 0)))
 
 
 def _slice(v: Values, a: Attributes) -> Tensor:
-    starts, ends = v[1].tolist(), v[2].tolist()
-    axes = v[3].tolist() if len(v) > 3 else list(range(len(starts)))
-    steps = v[4].tolist() if len(v) > 4 else [1] * len(starts)
+    starts, ends = v[1], v[2]
+    axes = v[3] if len(v) > 3 else list(range(len(starts)))
+    steps = v[4] if len(v) > 4 else [1] * len(starts)
     index: list[Any] = [slice(None)] * v[0].dim()
     for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
         index[axis] = slice(start, min(end, v[0].shape[axis]), step)
@@ -142,23 +150,23 @@ def _slice(v: Values, a: Attributes) -> Tensor:
 
 
 def _reshape(v: Values, a: Attributes) -> Tensor:
-    shape = [v[0].shape[i] if size == 0 else size for i, size in enumerate(v[1].tolist())]
+    shape = [v[0].shape[i] if size == 0 else size for i, size in enumerate(v[1])]
     return v[0].reshape(shape)
 
 
 def _gather(v: Values, a: Attributes) -> Tensor:
     index, axis = v[1], a.get("axis", 0)
-    if isinstance(index, np.ndarray):
-        if index.ndim == 0:
-            return v[0].select(axis, int(index))
-        index = torch.from_numpy(index)
+    if isinstance(index, int):
+        return v[0].select(axis, index)
+    if isinstance(index, list):
+        index = torch.tensor(index)
     found = torch.index_select(v[0], axis, index.reshape(-1))
     return found.reshape(*v[0].shape[:axis], *index.shape, *v[0].shape[axis + 1 :])
 
 
 def _reduce(function: Callable[..., Tensor]) -> Callable[[Values, Attributes], Tensor]:
     def reduce(v: Values, a: Attributes) -> Tensor:
-        axes = tuple(v[1].tolist() if len(v) > 1 else a.get("axes", range(v[0].dim())))
+        axes = tuple(v[1] if len(v) > 1 else a.get("axes", range(v[0].dim())))
         return function(v[0], dim=axes, keepdim=bool(a.get("keepdims", 1)))
 
     return reduce
@@ -173,8 +181,10 @@ def _layer_norm(v: Values, a: Attributes) -> Tensor:
     return F.layer_norm(v[0], v[0].shape[-1:], v[1], v[2] if len(v) > 2 else None, a.get("epsilon", 1e-5))
 
 
-def _concat(v: Values, a: Attributes) -> Tensor:
-    return torch.cat([torch.from_numpy(x) if isinstance(x, np.ndarray) else x for x in v], a["axis"])
+def _concat(v: Values, a: Attributes) -> Any:
+    if isinstance(v[0], list):
+        return [size for part in v for size in part]
+    return torch.cat(list(v), a["axis"])
 
 
 def _flatten(v: Values, a: Attributes) -> Tensor:
@@ -186,12 +196,11 @@ def _batch_norm(v: Values, a: Attributes) -> Tensor:
 
 
 def _expand(v: Values, a: Attributes) -> Tensor:
-    shape = v[1].tolist() if isinstance(v[1], np.ndarray) else [int(x) for x in v[1]]
-    return v[0].expand(torch.broadcast_shapes(v[0].shape, tuple(shape)))
+    return v[0].expand(torch.broadcast_shapes(v[0].shape, tuple(v[1])))
 
 
-def _shape(v: Values, a: Attributes) -> Tensor:
-    return torch.tensor(v[0].shape[a.get("start", 0) : a.get("end")])
+def _shape(v: Values, a: Attributes) -> list[int]:
+    return list(v[0].shape[a.get("start", 0) : a.get("end")])
 
 
 OPERATORS: dict[str, Callable[[Values, Attributes], Any]] = {
@@ -212,7 +221,7 @@ OPERATORS: dict[str, Callable[[Values, Attributes], Any]] = {
     "LogSoftmax": lambda v, a: F.log_softmax(v[0], a.get("axis", -1)),
     "Transpose": lambda v, a: v[0].permute(a["perm"]),
     "Unsqueeze": lambda v, a: v[0].unsqueeze(int(v[1][0])),
-    "Squeeze": lambda v, a: v[0].squeeze(tuple(v[1].tolist())),
+    "Squeeze": lambda v, a: v[0].squeeze(tuple(v[1])),
     "ReduceMax": _reduce(torch.amax),
     "ReduceMean": _reduce(torch.mean),
     "ReduceSum": _reduce(torch.sum),

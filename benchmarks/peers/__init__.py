@@ -70,7 +70,9 @@ PEERS: dict[str, Peer] = {
         " are given as floats, because ncnn has no cast",
     ),
     "inductor": _peer(
-        "inductor:compiled", "torch", "torch.compile, freezing, max-autotune, g++, under `torch.inference_mode()`"
+        "inductor:compiled",
+        "torch",
+        "torch.compile, freezing, max-autotune, g++, guards skipped, `torch.inference_mode()`",
     ),
     "torch": _peer("inductor:eager", "torch", "eager, under `torch.inference_mode()`"),
     "xla": _peer("xla:jitted", "jax", "XLA:CPU through `jax.jit`, weights as constants"),
