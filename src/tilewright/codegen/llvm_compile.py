@@ -64,6 +64,10 @@ def _optimized(text: str, target: Target, opt: int) -> tuple[llvm.ModuleRef, llv
 
 def _run_few_passes(module: llvm.ModuleRef, builder: llvm.PassBuilder) -> None:
     """Allocations to registers, common subexpressions, simplification: a quarter of the time of the full pipeline."""
+    if any(b"alwaysinline" in bytes(a) for f in module.functions if not f.is_declaration for a in f.attributes):
+        inline = llvm.create_new_module_pass_manager()
+        inline.add_always_inliner_pass()
+        inline.run(module, builder)
     passes = llvm.create_new_function_pass_manager()
     passes.add_simplify_cfg_pass()
     passes.add_sroa_pass()

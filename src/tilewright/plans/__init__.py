@@ -5,7 +5,7 @@ from __future__ import annotations
 from tilewright.ir.key import key
 from tilewright.ir.loops import PrimFunc
 from tilewright.ir.target import Target
-from tilewright.plans import contraction, convolution, depthwise, elementwise, plain, rows, winograd
+from tilewright.plans import contraction, convolution, depthwise, dots, elementwise, plain, rows, transposed, winograd
 from tilewright.plans.analysis import analyse
 from tilewright.plans.base import Candidate, Plan, Planned
 from tilewright.plans.cost import roofline
@@ -18,7 +18,9 @@ PLANS: tuple[Plan, ...] = (
     winograd.PLAN,
     winograd.FILTERS,
     contraction.PLAN,
+    dots.PLAN,
     convolution.PLAN,
+    transposed.PLAN,
     depthwise.PLAN,
     elementwise.PLAN,
     rows.PLAN,

@@ -1,0 +1,121 @@
+"""Products for dot instructions, which multiply groups of neighbours along the depth and add them up at once.
+
+    matmul   w[..., K, N]   ->   [..., ceil(N/width), K/group, width, group]
+
+A panel holds, for each step of the depth, `group` elements for each of its `width` columns: one vector register of a
+dot instruction (`group` 2: bf16 and i16, 4: 8-bit integers). The depth must be a multiple of the group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from tilewright import te
+from tilewright.ir.dtype import DType, f32, i32
+from tilewright.ir.expr import Expr, as_expr, as_int, cast, ceildiv, const, is_const, select
+from tilewright.ir.graph import TensorType
+from tilewright.ops.dims import dim, static
+from tilewright.ops.packed import cropped, only, present
+from tilewright.ops.registry import Attrs, OpDef, Types, register
+from tilewright.support.errors import ShapeError
+from tilewright.te import Tensor
+
+Tensors = Sequence[Tensor | None]
+Out = tuple[TensorType, ...]
+
+
+def accumulator(t: DType) -> DType:
+    """The type in which products of `t` are summed: f32 of floats, i32 of integers."""
+    return f32 if t.is_float else i32
+
+
+# packing
+
+
+def _pack_infer(types: Types, attrs: Attrs) -> Out:
+    """`w[..., K, N]` (`[..., N, K]` if `transpose`) to panels, their number rounded up to a multiple of `panels`;
+    columns past N are zero."""
+    w, width, group = only(types), attrs["width"], attrs["group"]
+    *batch, k, n = w.shape
+    if attrs["transpose"]:
+        k, n = n, k
+    depth = static(k, "the depth of packed weights")
+    if depth % group:
+        raise ShapeError("the depth is no multiple of the group", expected=group, got=depth)
+    count = ceildiv(n, width * attrs["panels"]) * attrs["panels"]
+    return (TensorType(w.dtype, (*batch, dim(count), const(depth // group), const(width), const(group))),)
+
+
+def _pack_compute(inputs: Tensors, attrs: Attrs, out: Out) -> tuple[Tensor, ...]:
+    w, width, group, transpose = present(inputs, 0), attrs["width"], attrs["group"], attrs["transpose"]
+    n = w.shape[-2 if transpose else -1]
+    whole = as_int(n) is not None and as_int(n) % (width * attrs["panels"]) == 0
+
+    def element(*at: Expr) -> Expr:
+        *batch, panel, step, lane, inner = at
+        column, k = panel * width + lane, step * group + inner
+        value = w[(*batch, column, k)] if transpose else w[(*batch, k, column)]
+        return value if whole else select(column < n, value, const(0, w.dtype))
+
+    return (te.compute(out[0].shape, element, name="pack"),)
+
+
+def _pack_reference(arrays: Sequence[Any], attrs: Attrs) -> tuple[Any, ...]:
+    w, width, group = np.asarray(arrays[0]), attrs["width"], attrs["group"]
+    w = np.swapaxes(w, -1, -2) if attrs["transpose"] else w
+    *batch, k, n = w.shape
+    chunk = width * attrs["panels"]
+    padded = np.zeros((*batch, k, -(-n // chunk) * chunk), w.dtype)
+    padded[..., :n] = w
+    panels = padded.reshape(*batch, k // group, group, -1, width)
+    return (np.ascontiguousarray(np.moveaxis(np.moveaxis(panels, -2, -4), -2, -1)),)
+
+
+register(OpDef("pack_dot", "injective", _pack_infer, _pack_reference, _pack_compute))
+
+
+# the product
+
+
+def _matmul_infer(types: Types, attrs: Attrs) -> Out:
+    """`x[..., M, K]` and panels `w[..., P, K/group, width, group]` to `[..., M, columns]` of f32 or i32.
+
+    A batch dimension of w is that of x, or 1, or absent.
+    """
+    x, w = only(types), only(types, 1)
+    depth = static(w.shape[-3] * w.shape[-1], "the depth")
+    if as_int(x.shape[-1]) != depth or x.dtype.is_float is not w.dtype.is_float:
+        raise ShapeError("the packed weights do not fit the rows", expected=w, got=x)
+    return (TensorType(accumulator(x.dtype), (*x.shape[:-1], as_expr(attrs["columns"]))),)
+
+
+def _matmul_compute(inputs: Tensors, attrs: Attrs, out: Out) -> tuple[Tensor, ...]:
+    x, w = present(inputs, 0), present(inputs, 1)
+    *batch, panels, steps, width, group = w.shape
+    k, inner = te.reduce_axis(steps, "k"), te.reduce_axis(group, "p")
+    acc = out[0].dtype
+
+    def element(*at: Expr) -> Expr:
+        *rows, n = at
+        lead = rows[: len(rows) - 1][-len(batch) :] if batch else []
+        which = [const(0) if is_const(d, 1) else i for d, i in zip(batch, lead, strict=True)]
+        weight = w[(*which, n // width, k.var, n % width, inner.var)]
+        value = x[(*rows, k.var * group + inner.var)]
+        return te.sum(cast(value, acc) * cast(weight, acc), axis=[k, inner])  # type: ignore[no-any-return]
+
+    product: Tensor = te.compute((*out[0].shape[:-1], panels * width), element, name="matmul")
+    return (cropped(product, out[0].shape),)
+
+
+def _matmul_reference(arrays: Sequence[Any], attrs: Attrs) -> tuple[Any, ...]:
+    x, w = (np.asarray(a) for a in arrays)
+    acc = np.int32 if x.dtype.kind in "iu" else np.float32
+    *batch, panels, steps, width, group = w.shape
+    full = np.moveaxis(np.moveaxis(w, -1, -2), -4, -2).reshape(*batch, steps * group, panels * width)
+    return (np.matmul(x.astype(acc), full.astype(acc))[..., : as_int(attrs["columns"])],)
+
+
+register(OpDef("matmul_dot", "contraction", _matmul_infer, _matmul_reference, _matmul_compute))
