@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from tilewright.codegen.llvm_ops import suffix
 from tilewright.codegen.llvm_state import State
+from tilewright.codegen.llvm_transpose import SIZES, column
 from tilewright.codegen.llvm_values import Value, literal, memory_type, register_type, splat_literal, vector_literal
 from tilewright.codegen.polynomial import Poly, add, as_constant, constant, divisor, key, multiply, split_lane
 from tilewright.ir.dtype import DType, boolean, i64
@@ -254,6 +255,9 @@ def _load_contiguous(s: State, buffer: Buffer, p: Poly, width: int) -> str:
 def _load_vector(s: State, buffer: Buffer, access: Access, k: int, start: int, width: int) -> str:
     t = buffer.dtype
     if access.steps is not None:
+        tile = _tile_column(s, buffer, access, start, width)
+        if tile is not None:
+            return tile
         steps = access.steps[start : start + width]
         low, high = min(steps), max(steps)
         first = add(access.base, constant(low))
@@ -277,6 +281,27 @@ def _load_vector(s: State, buffer: Buffer, access: Access, k: int, start: int, w
         return _collect(s, buffer, offsets, width)
     pointers = _pointers(s, buffer, access, k, start, width)
     return _gather(s, t, pointers, width, splat_literal("true", "i1"))
+
+
+def _tile_column(s: State, buffer: Buffer, access: Access, start: int, width: int) -> str | None:
+    """Lanes that go down a column of a square tile of our own; None for any other access."""
+    pointer, base = s.pointer(buffer), as_constant(access.base)
+    assert access.steps is not None
+    steps = access.steps[start : start + width]
+    if pointer.copies > 1 or base is None or width < 2 or buffer.dtype.itemsize != 4:
+        return None
+    n = steps[1] - steps[0]
+    if n not in SIZES or pointer.elements < n * n or steps != tuple(range(steps[0], steps[0] + n * width, n)):
+        return None
+    row, j = divmod(base + steps[0], n)
+    top = row - row % n
+    if row % n + width > n or (top + n) * n > pointer.elements:
+        return None
+    rows = [_load_contiguous(s, buffer, constant((top + r) * n), n) for r in range(n)]
+    whole = column(rows, j, lambda a, b, picks: _shuffle(s, a, b, buffer.dtype, n, picks))
+    if width == n:
+        return whole
+    return _shuffle(s, whole, None, buffer.dtype, n, tuple(range(row % n, row % n + width)))
 
 
 def _collect(s: State, buffer: Buffer, offsets: Sequence[Poly], width: int) -> str:
