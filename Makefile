@@ -61,6 +61,9 @@ onnx: $(STAMP) ## ONNX's own backend tests and real models, each skip with its r
 	$(PY) -m tests.onnx.run
 
 # Options go into ARGS, such as ARGS="--groups 'conv3x3*' --rounds 20"; --help lists them.
+ulp: $(STAMP) ## errors of exp, tanh, ... over all 2^32 arguments of float32 against the stated bounds
+	$(PY) -m tests.transform.ulp
+
 bench: $(STAMP) $(TORCH_STAMP) $(PEERS_STAMP) ## all benchmarks side by side with the peers
 	$(PY) -m benchmarks
 

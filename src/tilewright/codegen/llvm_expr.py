@@ -9,6 +9,7 @@ from tilewright.codegen.llvm_masks import any_lane, compare_lanes, is_comparison
 from tilewright.codegen.llvm_memory import load, lookup
 from tilewright.codegen.llvm_state import State
 from tilewright.codegen.llvm_values import Value, literal, register_type, vector_literal
+from tilewright.codegen.vector import is_seldom
 from tilewright.ir.dtype import boolean, i64
 from tilewright.ir.expr import Const, Expr, Load, Op, Var
 from tilewright.ir.rewrite import substitute, variables
@@ -119,6 +120,8 @@ def select(s: State, condition: Expr, then: Expr, orelse: Expr) -> Value:
         if node in common:
             evaluate(s, node)
     if not _pending(s, then) and not _pending(s, orelse):
+        if s.known(orelse) is None and is_seldom(orelse):
+            return _seldom(s, chosen, then, orelse)
         return blend(s, chosen, evaluate(s, then), evaluate(s, orelse))
     if not chosen.vector:
         return _branch(s, chosen.scalar, then, orelse)
@@ -168,6 +171,24 @@ def blend(s: State, condition: Value, a: Value, b: Value) -> Value:
         for k, w in enumerate(s.lanes.widths)
     )
     return Value(t, parts, True)
+
+
+def _seldom(s: State, condition: Value, usual: Expr, other: Expr) -> Value:
+    """`select` whose other branch is dear: computed where some lane takes it."""
+    if not condition.vector:
+        return _branch(s, condition.scalar, usual, other)
+    value = evaluate(s, usual)
+    value = value if value.vector else Value(value.dtype, s.parts(value), True)
+    out = s.out
+    here, some, join = out.block, out.fresh("seldom"), out.fresh("join")
+    out.branch(any_lane(s, s.elementwise("not", [condition], boolean)), some, join)
+    out.start(some)
+    with s.scope():
+        mixed = blend(s, condition, value, evaluate(s, other))
+    there = out.block
+    out.jump(join)
+    out.start(join)
+    return merge(s, (value, here), (mixed, there))
 
 
 def _pending(s: State, e: Expr) -> bool:

@@ -27,6 +27,11 @@ _LIBM = {
 } | {n: n for n in "exp exp2 expm1 log log2 log1p sin cos tan sinh cosh tanh".split()}  # fmt: skip
 
 
+def is_library(name: str) -> bool:
+    """Whether an operator is a call of the C library (on floats)."""
+    return name in _LIBM
+
+
 def suffix(t: DType, width: int) -> str:
     """The type's part of an overloaded intrinsic's name: "v16f32"."""
     name = f"f{t.bits}" if t.is_float else f"i{1 if t is boolean else t.bits}"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tilewright.codegen.llvm_ops import is_library
 from tilewright.codegen.polynomial import Atoms, Converter, Poly, add, split_lane
 from tilewright.ir.dtype import DType, bf16, boolean, f16, i64
 from tilewright.ir.expr import Buffer, Expr, Load, Op, Var, as_int
@@ -45,12 +46,33 @@ def native_lanes(target: Target, loop: For) -> int:
         if isinstance(stmt, Store):
             size = max(size, _compute_size(stmt.buffer.dtype))
         for e in exprs_of(stmt):
-            for node in walk_expr(e):
+            for node in _usual(e):
                 if isinstance(node, Op) and node.dtype is not i64 and node.dtype is not boolean:
                     size = max(size, _compute_size(node.dtype))
                 elif isinstance(node, Load) and loop.var in _variables(node):
                     size = max(size, _compute_size(node.buffer.dtype))
     return max(2, target.lanes(size))
+
+
+def is_seldom(e: Expr) -> bool:
+    """Whether an expression takes tables or library functions, lane by lane. As the last operand of a `select` it is
+    computed behind a branch, if a lane needs it, and does not count for the width of the vectors."""
+    return any(isinstance(node, Op) and (node.name == "lookup" or is_library(node.name)) for node in walk_expr(e))
+
+
+def _usual(e: Expr) -> list[Expr]:
+    """The distinct parts of an expression, those left out that are computed behind a branch."""
+    seen: dict[Expr, None] = {}
+    stack = [e]
+    while stack:
+        node = stack.pop()
+        if node not in seen:
+            seen[node] = None
+            children = node.children
+            if isinstance(node, Op) and node.name == "select" and is_seldom(children[2]):
+                children = children[:2]
+            stack.extend(children)
+    return list(seen)
 
 
 def _compute_size(t: DType) -> int:
