@@ -6,7 +6,8 @@
             tile[r, :] += a[r] * w[panel, :]            rows unrolled, width in vectors
         out[...] = epilogue(tile)                       bias, residual, activation
 
-Weights come in panels (`ops/packed.py`), so the innermost loop reads them as one stream.
+Weights come in panels (`ops/packed.py`), so the innermost loop reads them as one stream. Few rows take activations in
+the weights' part as they are, rows of columns: packing them would cost more than it gains.
 """
 
 from __future__ import annotations
@@ -18,14 +19,20 @@ from tilewright.ir.rewrite import variables
 from tilewright.ir.target import Target
 from tilewright.plans.analysis import Stage, Structure
 from tilewright.plans.base import Candidate, Plan
-from tilewright.plans.common import extent, inline_all, parallelize
+from tilewright.plans.common import extent, inline_all, lanes_of, parallelize
 from tilewright.plans.cost import Cost, number
-from tilewright.plans.matmul_tiles import MANY_ROWS, Product, estimate, prefetch_distance, strip_rows, tiles
+from tilewright.plans.matmul_tiles import (
+    MANY_ROWS,
+    MOST_VECTORS,
+    Product,
+    estimate,
+    prefetch_distance,
+    strip_rows,
+    tiles,
+)
 from tilewright.plans.panels import (
-    column_iters,
     fits_panels,
     packed_operand,
-    panel_width,
     row_iter,
     schedule_prologue,
     unroll_tile,
@@ -42,31 +49,40 @@ def fits(structure: Structure, target: Target) -> bool:
 
 def candidates(structure: Structure, target: Target) -> list[Candidate]:
     anchor = structure.anchors[0]
-    width = panel_width(anchor)
-    assert width is not None
-    row = row_iter(anchor)
+    row, column = row_iter(anchor), anchor.spatial[-1]
     rows = 1 if row is None else as_int(row.extent)
     counts = MANY_ROWS if rows is None else (max(1, rows),)
     depth = as_int(anchor.reduce[0].extent) or 64
-    (column,) = column_iters(anchor)
-    columns = as_int(column.extent) or 4 * width
+    columns = as_int(column.extent) or 64
     itemsize = anchor.writes[0].dtype.itemsize
     others = prod(number(it.extent) for it in anchor.spatial if it is not column and it is not row)
     found = []
-    for tile in tiles(rows, width, columns, depth, itemsize, target):
-        cost = Cost()
-        for count in counts:
-            cost |= estimate(tile, Product(count, columns, depth, itemsize), target) * (1 / len(counts))
-        most = Product(max(counts), columns, depth, itemsize)
-        knobs = (
-            ("rows", tile.rows),
-            ("panels", tile.panels),
-            ("width", width),
-            ("strip", 0 if rows is None else strip_rows(tile, most)),
-            ("ahead", prefetch_distance(tile, most, target)),
-        )
-        found.append(Candidate.of(knobs, cost * others))
+    for width in widths(anchor, rows, target):
+        for tile in tiles(rows, width, columns, depth, itemsize, target):
+            cost = Cost()
+            for count in counts:
+                cost |= estimate(tile, Product(count, columns, depth, itemsize), target) * (1 / len(counts))
+            most = Product(max(counts), columns, depth, itemsize)
+            knobs = (
+                ("rows", tile.rows),
+                ("panels", tile.panels),
+                ("width", width),
+                ("strip", 0 if rows is None else strip_rows(tile, most)),
+                ("ahead", prefetch_distance(tile, most, target)),
+            )
+            found.append(Candidate.of(knobs, cost * others))
     return sorted(found, key=lambda c: c.cycles)
+
+
+def widths(anchor: Stage, rows: int | None, target: Target) -> list[int]:
+    """The width of the weights' panels; some to choose from if the weights are plain rows."""
+    weights = packed_operand(anchor)
+    assert weights is not None
+    width, lanes = as_int(weights.buffer.shape[-1]), lanes_of(anchor, target)
+    assert width is not None
+    if weights.indices[-1] is not anchor.spatial[-1].var or width <= MOST_VECTORS * lanes:
+        return [width]
+    return [vectors * lanes for vectors in range(1, (2 if rows == 1 else 1) * MOST_VECTORS + 1)]
 
 
 def cases(structure: Structure) -> list[Values]:
@@ -89,14 +105,13 @@ def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Targe
 
 
 def tile_output(s: Schedule, anchor: Stage, block: BlockRef, out: BlockRef, candidate: Candidate) -> None:
-    columns = {it.var for it in column_iters(anchor)}
     row = row_iter(anchor)
+    *others, column = anchor.spatial
     loops = dict(zip([it.var for it in anchor.spatial], s.loops(out), strict=True))
-    own_weights = {loops[it.var].name for it in weight_iters(anchor) if it.var not in columns}
-    (column,) = (loops[it.var] for it in anchor.spatial if it.var in columns)
-    outer = [loops[it.var] for it in anchor.spatial if it.var not in columns and it is not row]
+    own_weights = {loops[it.var].name for it in weight_iters(anchor) if it is not column}
+    outer = [loops[it.var] for it in others if it is not row]
     # Several panels at once: (group, panel in it, lane).
-    panel, *inner = s.split(column, factors=(None, candidate.knob("panels"), candidate.knob("width")))
+    panel, *inner = s.split(loops[column.var], factors=(None, candidate.knob("panels"), candidate.knob("width")))
     strips, tiles = [], []
     if row is not None:
         *around, inside = split_rows(s, loops[row.var], candidate)

@@ -27,6 +27,10 @@ MOST_SYMBOLIC = 8
 """Rows of a tile when their number is symbolic: each remainder becomes a version of its own."""
 MOST_ROWS = 14
 MOST_PANELS = 4
+MOST_VECTORS = 4
+"""Vectors of a panel."""
+FEW_ROWS = 6
+"""Up to so many rows, about one tile, the weights are read once."""
 CROWDED = 0.1
 """Cycles that a load costs even where multiply-adds bound: ports and the front end are not ideal."""
 ONE_STREAM = 0.7
@@ -75,7 +79,7 @@ def _ranked(
     counts = SYMBOLIC_ROWS if rows is None else (max(1, rows),)
     lanes = max(4, target.lanes(itemsize))
     found: dict[int, list[tuple[float, MatmulTile]]] = {}
-    for vectors in range(1, 5):
+    for vectors in range(1, MOST_VECTORS + 1):
         if vectors > 1 and (vectors - 1) * lanes >= columns:
             break
         width = vectors * lanes

@@ -1,0 +1,233 @@
+"""Matrix products: all forms, odd sizes, 1 and 0, symbolic rows, against NumPy in float64; what their tiles are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tests.transform.graph.graphs import tensor
+from tilewright import ops
+from tilewright.codegen.interpret import interpret
+from tilewright.codegen.llvm import assembly, emit_llvm
+from tilewright.ir.dtype import dtype
+from tilewright.ir.expr import Var, const
+from tilewright.ir.graph import Graph, GraphBuilder, TensorType
+from tilewright.ir.parser import parse_func
+from tilewright.ir.target import Target
+from tilewright.plans import plan
+from tilewright.plans.matmul_tiles import (
+    MatmulTile,
+    Product,
+    estimate,
+    matmul_tile,
+    prefetch_distance,
+    strip_rows,
+    tiles,
+)
+from tilewright.transform.graph.fuse import fuse
+from tilewright.transform.graph.layout import assign_layouts
+from tilewright.transform.loops import lower_loops
+from tilewright.transform.lower import lower_group
+
+ROWS = Var("rows", lo=0, hi=4096)
+TARGETS = ("x86-64-v3", "znver4", "skylake-avx512", "neoverse-n1")
+TOLERANCE = {"float64": 1e-13, "float32": 2e-6, "float16": 2e-3}
+"""Of the output's scale; integers are exact."""
+
+Array = np.ndarray[Any, Any]
+
+
+def values(rng: np.random.Generator, shape: tuple[int, ...], kind: str) -> Array:
+    if np.dtype(kind).kind == "i":
+        return rng.integers(-9, 10, shape).astype(kind)
+    return rng.standard_normal(shape).astype(kind)
+
+
+def check(got: Array, a: Array, b: Array) -> None:
+    expected = np.matmul(a.astype(np.float64), b.astype(np.float64))
+    assert got.shape == expected.shape and got.dtype == a.dtype
+    scale = float(np.abs(expected).max(initial=0))
+    np.testing.assert_allclose(got, expected, rtol=0, atol=TOLERANCE.get(a.dtype.name, 0) * max(scale, 1e-30))
+
+
+def multiply(
+    a_shape: tuple[int, ...], b_shape: tuple[int, ...], kind: str = "float32", param: bool = True, **attrs: bool
+) -> None:
+    """Compiles a product of constant shapes and checks it."""
+    rng = np.random.default_rng(7)
+    a, b = values(rng, a_shape, kind), values(rng, b_shape, kind)
+    builder = GraphBuilder("product")
+    types = [TensorType(dtype(v.dtype), tuple(const(d) for d in v.shape)) for v in (a, b)]
+    x = builder.input("a", types[0])
+    y = builder.param("b", types[1]) if param else builder.input("b", types[1])
+    graph = builder.finish((ops.emit1(builder, "matmul", x, y, **attrs),))
+    model = tw.compile((graph, {"b": b} if param else {}))
+    (got,) = model.run({"a": a} if param else {"a": a, "b": b}).values()
+    swap = [np.swapaxes(v, -1, -2) if attrs.get(f"transpose_{n}") else v for n, v in (("a", a), ("b", b))]
+    check(got, *swap)
+
+
+SIZES = [
+    *((1, 1, 1), (1, 17, 33), (2, 3, 100), (5, 64, 8), (6, 31, 49), (7, 1, 20), (13, 50, 1), (128, 5, 96)),
+    *((31, 100, 66), (1, 300, 257), (19, 256, 16)),
+]
+
+
+@pytest.mark.parametrize("param", [True, False], ids=["weights", "activations"])
+@pytest.mark.parametrize("size", SIZES, ids=str)
+def test_sizes(size: tuple[int, int, int], param: bool) -> None:
+    m, k, n = size
+    multiply((m, k), (k, n), param=param)
+
+
+@pytest.mark.parametrize("param", [True, False], ids=["weights", "activations"])
+@pytest.mark.parametrize("size", [(0, 5, 7), (5, 0, 7), (5, 7, 0), (0, 0, 0)], ids=str)
+def test_nothing(size: tuple[int, int, int], param: bool) -> None:
+    m, k, n = size
+    multiply((m, k), (k, n), param=param)
+
+
+@pytest.mark.parametrize("param", [True, False], ids=["weights", "activations"])
+@pytest.mark.parametrize("first", [False, True], ids=["x", "xT"])
+@pytest.mark.parametrize("second", [False, True], ids=["w", "wT"])
+@pytest.mark.parametrize("m,n", [(11, 37), (1, 40), (9, 1)])
+def test_transposed(first: bool, second: bool, param: bool, m: int, n: int) -> None:
+    shape_a, shape_b = ((23, m) if first else (m, 23)), ((n, 23) if second else (23, n))
+    multiply(shape_a, shape_b, param=param, transpose_a=first, transpose_b=second)
+
+
+@pytest.mark.parametrize("param", [True, False], ids=["weights", "activations"])
+@pytest.mark.parametrize(
+    "a,b",
+    [
+        ((3, 10, 12), (3, 12, 20)),
+        ((2, 3, 7, 12), (3, 12, 40)),
+        ((2, 3, 7, 12), (12, 20)),
+        ((9, 12), (5, 12, 50)),
+        ((2, 1, 9, 12), (1, 3, 12, 33)),
+        ((4, 2, 12), (4, 12, 1)),
+    ],
+    ids=str,
+)
+def test_batches(a: tuple[int, ...], b: tuple[int, ...], param: bool) -> None:
+    multiply(a, b, param=param)
+
+
+@pytest.mark.parametrize("kind", ["float64", "float16", "int32", "int64"])
+@pytest.mark.parametrize("size", [(9, 40, 37), (1, 33, 20)], ids=str)
+def test_types(kind: str, size: tuple[int, int, int]) -> None:
+    m, k, n = size
+    multiply((m, k), (k, n), kind)
+    multiply((m, k), (k, n), kind, param=False)
+
+
+@pytest.mark.parametrize("k,n", [(17, 64), (64, 6), (5, 1), (160, 33)])
+def test_any_number_of_rows(k: int, n: int) -> None:
+    rng = np.random.default_rng(3)
+    builder = GraphBuilder("product")
+    y = ops.emit1(builder, "matmul", builder.input("x", tensor(ROWS, k)), builder.param("w", tensor(k, n)))
+    w, bias = values(rng, (k, n), "float32"), values(rng, (n,), "float32")
+    graph = builder.finish((ops.emit1(builder, "add", y, builder.param("bias", tensor(n))),))
+    model = tw.compile((graph, {"w": w, "bias": bias}))
+    for rows in range(71):
+        x = values(rng, (rows, k), "float32")
+        (got,) = model.run({"x": x}).values()
+        check(got - bias, x, w)
+
+
+def test_rows_of_heads_without_packing() -> None:
+    """[rows, heads, depth] by weights of all heads: rows are symbolic outside, few inside."""
+    rng = np.random.default_rng(5)
+    builder = GraphBuilder("product")
+    x = builder.input("x", tensor(ROWS, 2, 35))
+    model = tw.compile(
+        (
+            builder.finish((ops.emit1(builder, "matmul", x, builder.param("w", tensor(35, 50))),)),
+            {"w": (w := values(rng, (35, 50), "float32"))},
+        )
+    )
+    for rows in (0, 1, 2, 9):
+        given = values(rng, (rows, 2, 35), "float32")
+        (got,) = model.run({"x": given}).values()
+        check(got, given, w)
+
+
+def test_strips_of_rows() -> None:
+    assert strip_rows(MatmulTile(6, 16), Product(1600, 16, 1024)) == 402
+    multiply((1600, 1024), (1024, 20))
+
+
+# -- the plan --------------------------------------------------------------------------------------------------------
+
+
+def product(rows: Any, k: int, n: int, target: Target) -> Any:
+    """The unscheduled product, weights packed."""
+    builder = GraphBuilder("product")
+    y = ops.emit1(builder, "matmul", builder.input("x", tensor(rows, k)), builder.param("w", tensor(k, n)))
+    graph: Graph = assign_layouts(builder.finish((y,)), target)
+    return lower_group(next(g for g in fuse(graph) if g.nodes[-1].op == "matmul_packed"), "kernel").func
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_one_row_is_a_version_of_its_own(name: str) -> None:
+    target = Target.parse(name)
+    func = product(ROWS, 20, 100, target)
+    planned = plan(func, target)
+    assert "variant rows == 1" in planned.describe() and len(planned.variants) == 1
+    assert parse_func(str(planned.func)) == planned.func
+    flat = lower_loops(planned.func, target)
+    rng = np.random.default_rng(0)
+    for rows in (1, 3):
+        x, w = values(rng, (rows, 20), "float32"), np.zeros([d.value for d in func.params[1].shape], np.float32)
+        w[...] = rng.standard_normal(w.shape)
+        results = []
+        for version in (func, planned.func, flat):
+            out = np.full((rows, 100), np.nan, np.float32)
+            interpret(version, [x, w, out])
+            results.append(out)
+        np.testing.assert_allclose(results[1], results[0], rtol=0, atol=1e-5)
+        np.testing.assert_allclose(results[2], results[0], rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("rows", [1, 6, 128, ROWS], ids=str)
+@pytest.mark.parametrize("name", ["x86-64-v3", "znver4", "skylake-avx512"])
+def test_the_hot_loop_stays_in_registers(name: str, rows: Any) -> None:
+    target = Target.parse(name)
+    func = product(rows, 64, 256, target)
+    text = assembly(emit_llvm(lower_loops(plan(func, target).func, target), target), target)
+    steps = [line for line in text.splitlines() if "vfmadd" in line]
+    assert len(steps) >= 4 and not any("(%rsp)" in line or "(%rbp)" in line for line in steps)
+    if rows == 1:  # enough multiply-adds in flight to hide their latency
+        width = "%zmm" if target.vector_bits == 512 else "%ymm"
+        assert len({line.split(",")[-1] for line in steps if width in line}) >= 8
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_tiles_fit_the_registers_and_the_work(name: str) -> None:
+    target = Target.parse(name)
+    lanes = target.lanes(4)
+    for rows, columns, depth in ((1, 64, 17), (1, 4096, 4096), (7, 512, 512), (128, 3072, 768), (1024, 1024, 1024)):
+        tile = matmul_tile(const(rows), columns, depth, dtype(np.float32), target)
+        vectors = tile.width // lanes * tile.panels
+        assert tile.rows * vectors + (vectors if tile.rows > 1 else 0) < target.registers
+        assert tile.rows <= rows and (tile.panels - 1) * tile.width < columns
+        best = estimate(tile, Product(rows, columns, depth), target).cycles
+        least = rows * columns * depth / lanes / target.fma_per_cycle
+        assert best >= least
+        if rows >= 128:
+            assert best < 1.35 * least
+    symbolic = matmul_tile(ROWS, 512, 512, dtype(np.float32), target)
+    assert symbolic.rows <= 8
+
+
+def test_one_row_takes_several_panels_from_memory() -> None:
+    target = Target.parse("x86-64-v3")
+    large = Product(1, 4096, 4096)
+    options = tiles(1, 16, 4096, 4096, 4, target)
+    assert min(options, key=lambda t: estimate(t, large, target).cycles).panels == 4
+    assert prefetch_distance(MatmulTile(6, 16), Product(64, 512, 512), target) > 0
+    assert prefetch_distance(MatmulTile(6, 16), Product(64, 64, 64), target) == 0
+    assert strip_rows(MatmulTile(6, 16), Product(128, 3072, 768)) == 0
