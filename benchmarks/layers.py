@@ -58,8 +58,9 @@ class Conv:
         if self.groups == 1:
             kind = self.kind if self.kind == "transposed" else "conv"
         else:
-            kind = "depthwise" if self.groups == self.c_in else f"grouped{self.groups}"
-        extra = (f"-s{self.stride}" if self.stride > 1 else "") + (f"-d{self.dilation}" if self.dilation > 1 else "")
+            kind = "depthwise" if self.groups == self.c_in else "grouped"
+        extra = f"-g{self.groups}" if kind == "grouped" else ""
+        extra += (f"-s{self.stride}" if self.stride > 1 else "") + (f"-d{self.dilation}" if self.dilation > 1 else "")
         batch = f"-b{self.batch}" if self.batch > 1 else ""
         return f"{kind}{kernel}-{self.c_in}-{self.c_out}-{self.size}{extra}{batch}"
 

@@ -41,6 +41,7 @@ def add_options(parser: argparse.ArgumentParser, rounds: int, own: str) -> None:
     parser.add_argument("--only", default="*", help="names, comma-separated, * and ? allowed")
     parser.add_argument("--groups", default="*", help="groups, comma-separated, * and ? allowed")
     parser.add_argument("--peers", help=f"instead of each group's own; of {', '.join(PEERS)}")
+    parser.add_argument("--add", help="peers beside each group's own")
     parser.add_argument("--own", default=own, help=f"what is judged (default {own}); of {', '.join(OWN)}")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=rounds, help=f"turns of each peer (default {rounds})")
@@ -64,12 +65,15 @@ def chosen(cases: Sequence[Case], options: argparse.Namespace) -> list[Case]:
     if not found:
         raise SystemExit("no case has such a name and group")
     peers = options.peers.split(",") if options.peers else None
-    unknown = set(peers or []) - set(PEERS)
+    more = options.add.split(",") if options.add else []
+    unknown = {*(peers or []), *more} - set(PEERS)
     if unknown:
         raise SystemExit(f"unknown peers {', '.join(sorted(unknown))}; known: {', '.join(PEERS)}")
-    return [
-        dataclasses.replace(c, peers=(options.own, *[p for p in peers or c.peers if p != options.own])) for c in found
-    ]
+
+    def racing(case: Case) -> tuple[str, ...]:
+        return tuple(dict.fromkeys((options.own, *(peers or case.peers), *more)))
+
+    return [dataclasses.replace(c, peers=racing(c)) for c in found]
 
 
 def run(cases: Sequence[Case], options: argparse.Namespace, name: str, title: str) -> int:

@@ -6,6 +6,7 @@ each conversion to a server.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,8 @@ def _convert(model: str, batch: int, folder: Path) -> None:
     source, target = folder / "model.onnx", folder / "model.mnn"
     onnx.save(fixed_shapes(model, batch), source)
     arguments = ["-f", "ONNX", "--modelFile", str(source), "--MNNModel", str(target), "--bizCode", "benchmark"]
-    _tools.mnnconvert(["mnnconvert", *arguments])
+    with contextlib.chdir(folder):  # it leaves a file with weights in the working directory for a while
+        _tools.mnnconvert(["mnnconvert", *arguments])
     source.unlink()
     if not target.exists():
         raise Error("MNN's converter failed", where=model)
