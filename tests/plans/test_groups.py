@@ -86,7 +86,17 @@ DEPTHWISE = {
     "groups of 4": Case(20, 20, (7, 4), 3, 5, pads=1, stride=2),
 }
 
-CASES = DEPTHWISE
+TRANSPOSED = {
+    "2x2, stride 2": Case(16, 24, (5, 7), 2, stride=2, transpose=True),
+    "4x4, stride 2": Case(17, 31, (3, 4), 4, stride=2, pads=1, transpose=True, activation="hard_swish"),
+    "3x3, stride 2, output padding": Case(8, 100, (4, 3), 3, stride=2, pads=1, output_padding=1, transpose=True),
+    "5x5, stride 3, uneven pads": Case(3, 16, (4, 5), 5, stride=3, pads=(2, 0, 1, 3), transpose=True, batch=BATCH),
+    "window smaller than the stride": Case(16, 3, (3, 3), 2, stride=3, transpose=True),
+    "one pixel to many": Case(40, 20, (1, 1), 4, stride=2, transpose=True, batch=2),
+    "a line": Case(16, 16, (1, 9), 4, stride=2, pads=(0, 1, 0, 1), transpose=True),
+}
+
+CASES = DEPTHWISE | TRANSPOSED
 
 
 def reference(case: Case, inputs: dict[str, Any], params: dict[str, Any]) -> np.ndarray:
@@ -115,7 +125,14 @@ def kernels(graph: Graph, target: Target) -> list[Kernel]:
     return [lower_group(g, f"k{i}") for i, g in enumerate(groups)]
 
 
-INTERPRETED = ("5x5 on a map smaller than the window", "one pixel", "groups of 4", "multiplier 3", "small map")
+INTERPRETED = (
+    "5x5 on a map smaller than the window",
+    "one pixel",
+    "groups of 4",
+    "multiplier 3",
+    "small map",
+    "one pixel to many",
+)
 
 
 @pytest.mark.parametrize("name", INTERPRETED)
@@ -144,7 +161,7 @@ def arguments(kernel: Kernel, batch: int) -> list[Any]:
     return [rng.standard_normal(shape).astype(np.float32) for shape in shapes]
 
 
-@pytest.mark.parametrize("name", ["3x3", "multiplier 2", "groups of 4"])
+@pytest.mark.parametrize("name", ["3x3", "multiplier 2", "groups of 4", *TRANSPOSED])
 def test_packed_operators_and_their_references_agree(name: str) -> None:
     graph = CASES[name].graph()
     inputs, params = numbers(graph, 1)

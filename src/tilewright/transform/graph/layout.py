@@ -19,6 +19,7 @@ from tilewright.transform.graph.layout_blocked import concat, pointwise, pool, r
 from tilewright.transform.graph.layout_conv import conv
 from tilewright.transform.graph.layout_depthwise import grouped
 from tilewright.transform.graph.layout_matmul import matmul
+from tilewright.transform.graph.layout_transposed import transposed
 from tilewright.transform.graph.layout_winograd import winograd
 from tilewright.transform.graph.options import DEFAULTS, Options
 
@@ -35,6 +36,7 @@ def convolution(a: Assigner, node: Node) -> bool:
 
 RULES: dict[str, Rule] = {
     "conv": convolution,
+    "conv_transpose": transposed,
     "matmul": matmul,
     "concat": concat,
     "max_pool": pool,

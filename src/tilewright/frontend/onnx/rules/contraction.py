@@ -169,19 +169,29 @@ def conv_transpose(n: Call) -> Value:
     if any(len(v) != rank for v in (strides, dilations, extra)):
         raise ShapeError("strides, dilations and output_padding need one entry for each dimension", expected=rank)
     pads = _transposed_pads(n, x, kernel, strides, dilations, extra)
-    convolved = _as_convolution(n, x, w, kernel, strides, dilations, pads, extra)
+    convolved = (
+        None
+        if _by_phases(n, w, strides, dilations)
+        else _as_convolution(n, x, w, kernel, strides, dilations, pads, extra)
+    )
     if convolved is not None:
         return add_bias(n, convolved, n.optional(2))
+    lift = rank == 1
+    if lift:
+        x, w = (n.reshape(v, (*v.shape[:2], 1, v.shape[2])) for v in (x, w))
+    kept = [max(p, 0) for p in pads]
     result = n.emit(
         "conv_transpose",
         x,
         w,
-        strides=tuple(strides),
-        dilations=tuple(dilations),
-        pads=tuple(max(p, 0) for p in pads),
+        strides=(1,) * lift + tuple(strides),
+        dilations=(1,) * lift + tuple(dilations),
+        pads=(*(0,) * lift, *kept[:rank], *(0,) * lift, *kept[rank:]),
         groups=n.integer("group", 1),
-        output_padding=tuple(extra),
+        output_padding=(0,) * lift + tuple(extra),
     )
+    if lift:
+        result = n.reshape(result, (*result.shape[:2], result.shape[3]))
     wider = [max(-p, 0) for p in pads]  # a negative pad widens the result by zeros
     if any(wider):
         result = n.emit(
@@ -193,6 +203,17 @@ def conv_transpose(n: Call) -> Value:
             value=0,
         )
     return add_bias(n, result, n.optional(2))
+
+
+def _by_phases(n: Call, w: Value, strides: Sequence[int], dilations: Sequence[int]) -> bool:
+    """Whether `conv_transpose` has a schedule of its own, phase by phase: images in one group, whose filters fill
+    vectors. Of few filters the phases together fill them, as channels of one convolution."""
+    wide = (as_int(w.shape[1]) or VECTOR) >= VECTOR
+    return wide and w.type.rank <= 4 and n.integer("group", 1) == 1 and set(dilations) <= {1} and max(strides) > 1
+
+
+VECTOR = 8
+"""Filters that about fill a vector register."""
 
 
 def _as_convolution(

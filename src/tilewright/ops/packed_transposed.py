@@ -1,0 +1,163 @@
+"""Transposed convolution over blocked channels: a correlation of stride one for each phase of the output.
+
+With stride s an output position o reads the taps t for which o + pad = i*s + t, so t = phase + j*s where the phase is
+(o + pad) % s: every phase has its own ceil((k - phase) / s) taps, and nothing is ever scattered or multiplied by zero.
+
+    weights  w[C, K, k...]  ->  [ceil(K/width), s..., ceil(k/s)..., C/b, b, width]     (b = 1 for an unblocked input)
+
+of which a phase reads the taps that it has.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from tilewright import te
+from tilewright.ir.expr import Expr, all_of, as_int, ceildiv, const, select
+from tilewright.ir.graph import TensorType
+from tilewright.ops.packed import block_reference, cropped, layout_name, only, present, unblock_reference
+from tilewright.ops.registry import Attrs, OpDef, Types, register
+from tilewright.te import Tensor
+
+Arrays = Sequence[Any]
+
+
+def _pack_infer(types: Types, attrs: Attrs) -> tuple[TensorType, ...]:
+    w, b, width, strides = only(types), attrs["block"], attrs["width"], attrs["strides"]
+    c, k, *window = w.shape
+    taps = [ceildiv(size, s) for size, s in zip(window, strides, strict=True)]
+    shape = (ceildiv(k, width), *(const(s) for s in strides), *taps, ceildiv(c, b), const(b), const(width))
+    return (TensorType(w.dtype, shape),)
+
+
+def _pack_compute(inputs: Sequence[Tensor | None], attrs: Attrs, types: tuple[TensorType, ...]) -> tuple[Tensor, ...]:
+    w, b, width, strides = present(inputs, 0), attrs["block"], attrs["width"], attrs["strides"]
+    filters, rank = as_int(w.shape[1]), len(attrs["strides"])
+    assert filters is not None
+
+    def element(*at: Expr) -> Expr:
+        panel, *steps, outer, inner, lane = at
+        channel = panel * width + lane
+        tap = [steps[k] + steps[rank + k] * s for k, s in enumerate(strides)]
+        inside = [t < size for t, size, s in zip(tap, w.shape[2:], strides, strict=True) if (as_int(size) or 0) % s]
+        if filters % width:
+            inside.append(channel < filters)
+        value = w[(outer * b + inner, channel, *tap)]
+        return select(all_of(inside), value, const(0, w.dtype)) if inside else value
+
+    return (te.compute(types[0].shape, element, name="pack"),)
+
+
+def _pack_reference(arrays: Arrays, attrs: Attrs) -> tuple[Any, ...]:
+    w, b, width, strides = arrays[0], attrs["block"], attrs["width"], attrs["strides"]
+    c, k, *window = w.shape
+    taps = [-(-size // s) for size, s in zip(window, strides, strict=True)]
+    panels, rank = -(-k // width), len(window)
+    padded = np.zeros((c, panels * width, *(t * s for t, s in zip(taps, strides, strict=True))), w.dtype)
+    padded[(slice(c), slice(k), *map(slice, window))] = w
+    split = padded.reshape(c // b, b, panels, width, *itertools.chain(*zip(taps, strides, strict=True)))
+    phases, steps = range(5, 5 + 2 * rank, 2), range(4, 4 + 2 * rank, 2)
+    return (np.ascontiguousarray(split.transpose(2, *phases, *steps, 0, 1, 3)),)
+
+
+register(OpDef("pack_transposed", "injective", _pack_infer, _pack_reference, _pack_compute))
+
+
+def _infer(types: Types, attrs: Attrs) -> tuple[TensorType, ...]:
+    """x blocked or plain and packed weights to a blocked output of `channels` channels and `size` spatial extents."""
+    x, b = only(types), attrs["out_block"]
+    shape = (x.shape[0], const(-(-attrs["channels"] // b)), *attrs["size"], const(b))
+    return (TensorType(x.dtype, shape, layout_name(b)),)
+
+
+def _compute(inputs: Sequence[Tensor | None], attrs: Attrs, types: tuple[TensorType, ...]) -> tuple[Tensor, ...]:
+    x, w = present(inputs, 0), present(inputs, 1)
+    window, strides, b, out = attrs["window"], attrs["strides"], attrs["out_block"], types[0].shape
+    rank = len(strides)
+    pads = attrs["pads"][:rank]
+    taps = w.shape[1 + rank : 1 + 2 * rank]
+    depth, inner, width = w.shape[-3:]
+    # Positions of a phase, counted from the first that the padding cuts off.
+    size = [(out[2 + k] - 1 + pads[k]) // strides[k] + 1 for k in range(rank)]
+    x = grown(x, [(as_int(t) or 1) - 1 for t in taps], size)
+    steps = [te.reduce_axis(t, f"t{k}") for k, t in enumerate(taps)]
+    co, ci = te.reduce_axis(depth, "co"), te.reduce_axis(inner, "ci")
+
+    def element(*at: Expr) -> Expr:
+        n, k, *places, lane = at
+        phase, place = places[:rank], places[rank:]
+        row = [q - j.var + (extent - 1) for q, j, extent in zip(place, steps, taps, strict=True)]
+        channel = k * b + lane
+        weight = w[(channel // width, *phase, *(j.var for j in steps), co.var, ci.var, channel % width)]
+        exists = [
+            p + j.var * s < length for p, j, s, length in zip(phase, steps, strides, window, strict=True) if length % s
+        ]
+        value = x[(n, co.var, *row, *([ci.var] if x.ndim == rank + 3 else []))] * weight
+        return te.sum(value, axis=[*steps, co, ci], where=all_of(exists))  # type: ignore[no-any-return]
+
+    blocks = as_int(w.shape[0] * width)
+    assert blocks is not None
+    shape = (out[0], const(blocks // b), *(const(s) for s in strides), *size, const(b))
+    product: Tensor = te.compute(shape, element, name="transposed")
+
+    def interleaved(*at: Expr) -> Expr:
+        n, k, *place, lane = at
+        shifted = [p + before for p, before in zip(place, pads, strict=True)]
+        phase = [p % s for p, s in zip(shifted, strides, strict=True)]
+        return product[(n, k, *phase, *(p // s for p, s in zip(shifted, strides, strict=True)), lane)]
+
+    full = (*out[:1], const(blocks // b), *out[2:])
+    return (cropped(te.compute(full, interleaved, name="interleave"), out),)
+
+
+def grown(x: Tensor, before: Sequence[int], size: Sequence[Expr]) -> Tensor:
+    """`x` with zeros before and behind its spatial dimensions, so that `size` windows of before + 1 pixels fit."""
+    rank = len(size)
+    whole = x.shape[2 : 2 + rank]
+    if not any(before) and all(a is b for a, b in zip(size, whole, strict=True)):
+        return x
+    shape = (*x.shape[:2], *(a + b for a, b in zip(size, before, strict=True)), *x.shape[2 + rank :])
+
+    def element(*at: Expr) -> Expr:
+        n, c, *place = at
+        rest = place[rank:]
+        moved = [p - b for p, b in zip(place[:rank], before, strict=True)]
+        inside = all_of([t for m, extent in zip(moved, whole, strict=True) for t in (m >= 0, m < extent)])
+        return select(inside, x[(n, c, *moved, *rest)], const(0, x.dtype))
+
+    result: Tensor = te.compute(shape, element, name="pad")
+    return result
+
+
+def _reference(arrays: Arrays, attrs: Attrs) -> tuple[Any, ...]:
+    x, w = arrays
+    strides, window, b, rank = attrs["strides"], attrs["window"], attrs["out_block"], len(attrs["strides"])
+    panels, width = w.shape[0], w.shape[-1]
+    channels = w.shape[-3] * w.shape[-2]
+    if x.ndim == rank + 3:
+        x = unblock_reference([x], {"channels": channels})[0]
+    full = np.zeros(
+        (x.shape[0], panels * width, *(d * s + k for d, s, k in zip(x.shape[2:], strides, window, strict=True))),
+        x.dtype,
+    )
+    for t in itertools.product(*(range(k) for k in window)):
+        at = (*(i % s for i, s in zip(t, strides, strict=True)), *(i // s for i, s in zip(t, strides, strict=True)))
+        tap = w[(slice(None), *at)].reshape(panels, channels, width)
+        place = tuple(slice(i, i + d * s, s) for i, d, s in zip(t, x.shape[2:], strides, strict=True))
+        full[(slice(None), slice(None), *place)] += np.einsum("nc...,pcl->npl...", x, tap).reshape(
+            x.shape[0], -1, *x.shape[2:]
+        )
+    size = [as_int(d) or 0 for d in attrs["size"]]
+    whole = np.pad(full, [(0, 0), (0, 0), *((0, d) for d in size)])
+    blocks = -(-attrs["channels"] // b) * b
+    kept = whole[(slice(None), slice(blocks), *(slice(p, p + d) for p, d in zip(attrs["pads"], size, strict=False)))]
+    grown_ = np.zeros((kept.shape[0], blocks, *kept.shape[2:]), x.dtype)
+    grown_[:, : kept.shape[1]] = kept
+    return block_reference([grown_], {"block": b})
+
+
+register(OpDef("conv_transposed", "contraction", _infer, _reference, _compute))
