@@ -14,7 +14,7 @@ export PYTHONPATH := src:$(PYTHONPATH)
 # Tests and benchmarks start many processes: let the first one keep the bytecode, wherever that is switched off.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo test lint types layers pytest torch onnx bench bench-layers bench-models bench-threads bench-memory bars fuzz example-matmul format clean
+.PHONY: help demo test lint types layers pytest torch onnx bench bench-layers bench-models bench-threads bench-memory bench-choice bars fuzz example-matmul format clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -78,6 +78,9 @@ bench-threads: $(STAMP) $(TORCH_STAMP) ## two threads against one
 
 bench-memory: $(STAMP) ## arenas against their lower bounds, weights, peaks
 	$(PY) -m benchmarks.bench_memory $(ARGS)
+
+bench-choice: $(STAMP) ## the untuned choice of tiles and algorithms against the best of all
+	$(PY) -m benchmarks.bench_choice $(ARGS)
 
 bars: $(STAMP) ## which of the required figures the last results reach
 	$(PY) -m benchmarks.bars
