@@ -3,7 +3,7 @@
 `expand_math` rewrites the operators of `SINGLE` (f32; f16 and bf16 go through it) and `DOUBLE` (f64) into fma, bit and
 compare operators. What is in neither table stays and becomes a call of the C library. Infinities, NaN and signed zeros
 are as IEEE 754 says; the greatest errors stand in `ACCURACY` and `ACCURACY_DOUBLE`, and docs/accuracy.md. The functions
-are in `math_f32` and `math_f64`.
+are in `math_f32`, `math_inverse` and `math_f64`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tilewright.ir.dtype import bf16, f16, f32, f64
 from tilewright.ir.expr import Const, Expr, Op, call, cast, const, equal, select
 from tilewright.ir.loops import PrimFunc, Stmt
 from tilewright.ir.rewrite import map_expr, map_stmt
-from tilewright.transform.loops import math_f32, math_f64
+from tilewright.transform.loops import math_f32, math_f64, math_inverse
 
 
 def expand_math(func: PrimFunc) -> PrimFunc:
@@ -83,6 +83,14 @@ SINGLE: dict[str, Callable[..., Expr]] = {
     "cos": math_f32.cos,
     "tan": math_f32.tan,
     "pow": math_f32.pow,
+    "sinh": math_inverse.sinh,
+    "cosh": math_inverse.cosh,
+    "arcsin": math_inverse.arcsin,
+    "arccos": math_inverse.arccos,
+    "arctan": math_inverse.arctan,
+    "arcsinh": math_inverse.arcsinh,
+    "arccosh": math_inverse.arccosh,
+    "arctanh": math_inverse.arctanh,
 }
 """What is written out of f32, by operator."""
 
@@ -116,6 +124,14 @@ ACCURACY: dict[str, float] = {
     "cos": 2.0,
     "tan": 4.0,
     "pow": 1.0,
+    "sinh": 3.0,
+    "cosh": 2.0,
+    "arcsin": 3.0,
+    "arccos": 2.0,
+    "arctan": 2.0,
+    "arcsinh": 3.0,
+    "arccosh": 3.0,
+    "arctanh": 3.0,
 }
 """The greatest error of each function in f32, in ulp; docs/accuracy.md says the same."""
 

@@ -65,7 +65,7 @@ def _signed_zero(x: Expr, result: Expr) -> Expr:
 # exponentials
 
 
-def _reduced(x: Expr, bias: int) -> tuple[Expr, Expr]:
+def reduced(x: Expr, bias: int) -> tuple[Expr, Expr]:
     """(integer n + bias in the low bits, r) with x = n ln 2 + r."""
     shifted = fma(x, _LOG2E, single(_ROUND + bias))
     n = shifted - single(_ROUND + bias)
@@ -73,7 +73,7 @@ def _reduced(x: Expr, bias: int) -> tuple[Expr, Expr]:
     return bits(shifted), r
 
 
-def _exp_of_reduced(r: Expr) -> Expr:
+def exp_of_reduced(r: Expr) -> Expr:
     """exp(r) - 1."""
     return fma(r * r, polynomial(r, _EXP), r)
 
@@ -86,8 +86,8 @@ def _scaled(p: Expr, n: Expr) -> Expr:
 
 def exp(x: Expr) -> Expr:
     """e^x, 1.02 ulp."""
-    n, r = _reduced(minimum(single(89.0), maximum(single(-104.0), x)), 254)
-    return _scaled(_exp_of_reduced(r) + 1.0, n)
+    n, r = reduced(minimum(single(89.0), maximum(single(-104.0), x)), 254)
+    return _scaled(exp_of_reduced(r) + 1.0, n)
 
 
 def exp2(x: Expr) -> Expr:
@@ -100,24 +100,24 @@ def exp2(x: Expr) -> Expr:
 
 def expm1(x: Expr) -> Expr:
     """e^x - 1, 2 ulp."""
-    n, r = _reduced(minimum(single(89.0), maximum(single(-20.0), x)), 126)
+    n, r = reduced(minimum(single(89.0), maximum(single(-20.0), x)), 126)
     half = as_float(n << word(23))  # 2^(n - 1), which does not overflow
-    return _signed_zero(x, fma(_exp_of_reduced(r), half, half - 0.5) * 2.0)
+    return _signed_zero(x, fma(exp_of_reduced(r), half, half - 0.5) * 2.0)
 
 
 def sigmoid(x: Expr) -> Expr:
     """1 / (1 + e^-x), 3 ulp: s / (s + s e^-x) with s = 2^-64, so that nothing overflows."""
-    n, r = _reduced(-maximum(single(-104.0), minimum(single(30.0), x)), 127 - 64)
-    power = (_exp_of_reduced(r) + 1.0) * as_float(n << word(23))
+    n, r = reduced(-maximum(single(-104.0), minimum(single(30.0), x)), 127 - 64)
+    power = (exp_of_reduced(r) + 1.0) * as_float(n << word(23))
     return single(2.0**-64) / (power + 2.0**-64)
 
 
 def tanh(x: Expr) -> Expr:
     """tanh, 3 ulp: t / (t + 2) with t = exp(2|x|) - 1."""
     size = minimum(single(10.0), call("abs", x))
-    n, r = _reduced(size + size, 127)
+    n, r = reduced(size + size, 127)
     power = as_float(n << word(23))
-    t = fma(_exp_of_reduced(r), power, power - 1.0)
+    t = fma(exp_of_reduced(r), power, power - 1.0)
     return with_sign(t / (t + 2.0), x)
 
 
@@ -126,9 +126,9 @@ def erf(x: Expr) -> Expr:
     square = x * x
     small = fma(x, polynomial(square, _ERF), x)
     t = minimum(single(3.95), call("abs", x))
-    n, r = _reduced(-(t * polynomial(t, _ERFC)), 127)
+    n, r = reduced(-(t * polynomial(t, _ERFC)), 127)
     power = as_float(n << word(23))
-    large = 1.0 - fma(_exp_of_reduced(r), power, power)
+    large = 1.0 - fma(exp_of_reduced(r), power, power)
     return select(call("abs", x) < 0.9, small, with_sign(large, x))
 
 
