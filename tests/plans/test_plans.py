@@ -20,7 +20,7 @@ from tilewright.ir.target import Target
 from tilewright.ops.interpret import run_graph
 from tilewright.plans import plan
 from tilewright.plans.matmul_tiles import matmul_tile
-from tilewright.plans.tiles import Tile, conv_tile, cycles, row_limit
+from tilewright.plans.tiles import row_limit
 from tilewright.schedule.trace import parse_trace
 from tilewright.transform.graph.fuse import fuse
 from tilewright.transform.graph.memory import is_alias
@@ -157,23 +157,12 @@ def test_a_plan_is_a_trace_that_replays(case: str) -> None:
         assert parse_func(str(planned.func)) == planned.func
 
 
-def test_a_register_tile_has_no_condition_inside_when_sizes_are_known() -> None:
-    (kernel,) = [k for k in kernels(graph_of(conv(32, 64, 19)), ZEN4) if "conv" in k.label and "pack" not in k.label]
-    flat = str(lower_loops(plan(kernel.func, ZEN4).func, ZEN4))
-    tiles = flat[flat.index("conv[") :]
-    assert "if " not in tiles and "select(" not in tiles
-
-
 def test_tiles_fit_the_registers_and_the_work() -> None:
     for rows_, columns in ((1, 64), (128, 768), (7, 512), (19, 128), (1024, 1024), (3, 5)):
-        for tile in (
-            matmul_tile(const(rows_), columns, 256, tensor(1).dtype, ZEN4),
-            conv_tile([const(1), const(1), const(rows_), const(rows_)], columns, ZEN4),
-        ):
-            vectors = tile.width // 16
-            assert tile.rows * vectors + vectors < ZEN4.registers
-            assert tile.width < columns + 16
-    assert cycles(Tile(8, 48), 128, 768, 768, 16) < cycles(Tile(1, 48), 128, 768, 768, 16)
+        tile = matmul_tile(const(rows_), columns, 256, tensor(1).dtype, ZEN4)
+        vectors = tile.width // 16
+        assert tile.rows * vectors + vectors < ZEN4.registers
+        assert tile.width < columns + 16
 
 
 def test_rows_a_cache_way_apart_are_few() -> None:

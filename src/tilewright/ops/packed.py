@@ -263,29 +263,59 @@ def pad_spatial(x: Tensor, pads: Sequence[int], fill: Any) -> Tensor:
 
 
 def _conv_compute(inputs: Sequence[Tensor | None], attrs: Attrs, types: tuple[TensorType, ...]) -> tuple[Tensor, ...]:
+    """With `flat`, the output's pixels are one dimension of the product, `h * width + v`, so that a register tile may
+    cross lines; a window of one pixel then reads the pixels in that order too."""
     w = present(inputs, 1)
+    outer_extent, kh_extent, kw_extent, inner_extent, width = w.shape[1:]
+    n, _, oh, ow, _ = types[0].shape
+    b, flat = attrs["out_block"], attrs["flat"]
+    pixel = is_const(kh_extent, 1) and is_const(kw_extent, 1)
     x = pad_spatial(present(inputs, 0), attrs["pads"], 0)
-    (sh, sw), (dh, dw), b = attrs["strides"], attrs["dilations"], attrs["out_block"]
-    _, outer_extent, kh_extent, kw_extent, inner_extent, width = w.shape
-    co = te.reduce_axis(outer_extent, "co")
+    (sh, sw), (dh, dw) = attrs["strides"], attrs["dilations"]
+    if flat and pixel:
+        x, sh, sw = _sampled(x, attrs, oh, ow), 1, 1
+    co, ci = te.reduce_axis(outer_extent, "co"), te.reduce_axis(inner_extent, "ci")
     kh, kw = te.reduce_axis(kh_extent, "kh"), te.reduce_axis(kw_extent, "kw")
-    ci = te.reduce_axis(inner_extent, "ci")
-    blocked = x.ndim == 5
+    blocked = present(inputs, 0).ndim == 5
 
-    def element(n: Expr, k: Expr, h: Expr, v: Expr, lane: Expr) -> Expr:
-        row, column = h * sh + kh.var * dh, v * sw + kw.var * dw
-        at = (n, co.var, row, column, ci.var) if blocked else (n, co.var, row, column)
+    def element(*at: Expr) -> Expr:
+        n, k, *pixel_at, lane = at
+        h, v = (pixel_at[0] // ow, pixel_at[0] % ow) if flat else pixel_at
+        where: tuple[Any, ...] = (h * sh + kh.var * dh, v * sw + kw.var * dw)
+        if x.ndim < present(inputs, 0).ndim:
+            where = (pixel_at[0],)
         inner = ci.var if blocked else const(0)
         channel = k * b + lane
         weight = w[channel // width, co.var, kh.var, kw.var, inner, channel % width]
         axes = [co, kh, kw, ci] if blocked else [co, kh, kw]
-        return te.sum(x[at] * weight, axis=axes)  # type: ignore[no-any-return]
+        last = (ci.var,) if blocked else ()
+        return te.sum(x[(n, co.var, *where, *last)] * weight, axis=axes)  # type: ignore[no-any-return]
 
-    n, _, oh, ow, _ = types[0].shape
     blocks = as_int(w.shape[0] * width)
     assert blocks is not None
-    product: Tensor = te.compute((n, const(blocks // b), oh, ow, const(b)), element, name="conv")
-    return (cropped(product, types[0].shape),)
+    spatial = (oh * ow,) if flat else (oh, ow)
+    product: Tensor = te.compute((n, const(blocks // b), *spatial, const(b)), element, name="conv")
+    if not flat:
+        return (cropped(product, types[0].shape),)
+
+    def line(n: Expr, k: Expr, h: Expr, v: Expr, lane: Expr) -> Expr:
+        return product[n, k, h * ow + v, lane]
+
+    return (te.compute(types[0].shape, line, name="lines"),)
+
+
+def _sampled(x: Tensor, attrs: Attrs, oh: Expr, ow: Expr) -> Tensor:
+    """The pixels that a window of one pixel reads, in the order of the output's; `x` itself if those are all."""
+    sh, sw = attrs["strides"]
+    if (sh, sw) == (1, 1):
+        return x
+    shape = (*x.shape[:2], oh * ow, *x.shape[4:])
+
+    def element(n: Expr, c: Expr, f: Expr, *rest: Expr) -> Expr:
+        return x[(n, c, f // ow * sh, f % ow * sw, *rest)]
+
+    sampled: Tensor = te.compute(shape, element, name="sample")
+    return sampled
 
 
 def _conv_reference(arrays: Arrays, attrs: Attrs) -> tuple[Any, ...]:

@@ -1,116 +1,215 @@
-"""Convolutions over packed weights and blocked channels: one register tile of pixels x width through the whole window.
+"""Convolutions over packed weights and blocked channels: register tiles of pixels x width, blocked for the caches.
 
-    for image, panel, line, column tile:                parallel over what is outermost
-        tile[pixels, width] = 0                         registers
-        for channel block, kh, kw, channel:
-            tile[p, :] += x[p] * w[panel, :]            pixels unrolled, width in vectors
-        out[...] = epilogue(tile)                       bias, residual, activation
+    for image, strip of pixels:                         parallel over what is outermost
+        x' = the strip's part of the padded input       stays in the second-level cache
+        for panel:                                      of `width` output channels
+            acc[strip, width] = 0
+            for block of input channels:                its weights stay in the first-level cache
+                for tile of the strip's pixels:
+                    tile[pixels, width] = 0             registers
+                    for channel, kh, kw:
+                        tile[p, :] += x'[p] * w[:]      pixels unrolled, width in vectors
+                    acc += tile
+            out[...] = epilogue(acc)                    bias, residual, activation
 
-Weights come in panels (`ops/packed.py`), so the innermost loop reads them as one stream.
+With a single block of input channels the tile is what the epilogue reads. Pixels are those of a line, or of the whole
+map where the operator says so ("flat", see `ops/packed.py`). Weights come in panels, read as one stream. The sizes are
+estimated in `plans/conv_tiles.py`.
 """
 
 from __future__ import annotations
 
-from tilewright.ir.expr import as_int
+from tilewright.arith import linear
+from tilewright.ir.expr import Load, as_int
+from tilewright.ir.loops import Block
 from tilewright.ir.target import Target
-from tilewright.plans.analysis import Stage, Structure
+from tilewright.plans.analysis import Stage, Structure, factors
 from tilewright.plans.base import Candidate, Plan
-from tilewright.plans.common import extent, inline_all, lanes_of, parallelize
-from tilewright.plans.panels import column_iters, fits_panels, panel_width, row_iter, schedule_prologue, unroll_tile
-from tilewright.plans.tiles import Tile, cycles
+from tilewright.plans.common import extent, inline_all, lanes_of, parallelize, vectorize_spatial
+from tilewright.plans.conv_tiles import SYMBOLIC_IMAGES, SYMBOLIC_SIZE, Blocking, Shape, blockings
+from tilewright.plans.cost import nbytes_of
+from tilewright.plans.panels import fits_panels, packed_operand, panel_width, unroll_tile
 from tilewright.schedule.schedule import BlockRef, LoopRef, Schedule
+
+BODY = 64
+"""Products (vector multiply-adds) that the innermost loop's body holds at least, where the reduction is that long."""
 
 
 def fits(structure: Structure, target: Target) -> bool:
     """One contraction over packed weights that reduces channels and a window."""
-    return fits_panels(structure) and len(structure.anchors[0].reduce) > 1
+    return fits_panels(structure) and len(structure.anchors[0].reduce) in (3, 4)
 
 
 def candidates(structure: Structure, target: Target) -> list[Candidate]:
     anchor = structure.anchors[0]
     width = panel_width(anchor)
     assert width is not None
-    lanes = lanes_of(anchor, target)
-    row = row_iter(anchor)
-    rows = None if row is None else as_int(row.extent)
-    counts = (1,) if row is None else (14, 28, 56) if rows is None else (max(1, rows),)
-    vectors = max(1, width // lanes)
-    depth = 1
-    for it in anchor.reduce:
-        depth *= as_int(it.extent) or 64
-    found = []
-    for count in range(1, 15):
-        if count > 1 and (row is None or count * vectors + vectors + 1 > target.registers):
-            break
-        cost = sum(cycles(Tile(count, width), m, width, depth, lanes) / m for m in counts) / len(counts)
-        found.append(Candidate((("rows", count), ("width", width)), cost))
-    return sorted(found, key=lambda c: c.cycles)
+    found = blockings(shapes(structure), width, is_flat(anchor), target)
+    return [Candidate.of(_knobs(b), cost) for cost, b in found]
+
+
+def _knobs(blocking: Blocking) -> tuple[tuple[str, int], ...]:
+    names = ("rows", "width", "strip", "channels")
+    return tuple((name, int(getattr(blocking, name))) for name in names)
+
+
+def is_flat(anchor: Stage) -> bool:
+    """Whether the pixels of the whole map are one dimension."""
+    return len(anchor.spatial) == 4
+
+
+def shapes(structure: Structure) -> tuple[Shape, ...]:
+    """What is computed, for each number of images that is to be considered."""
+    (anchor,) = structure.anchors
+    weights, loads = packed_operand(anchor), factors(anchor.block)
+    assert weights is not None and loads is not None
+    x = next(load for load in loads if load is not weights)
+    iters = (structure.after(anchor) or (anchor,))[-1].spatial if is_flat(anchor) else anchor.spatial
+    height, width = (as_int(it.extent) or SYMBOLIC_SIZE for it in iters[2:4])
+    channels, kh, kw, *block = (as_int(it.extent) or 1 for it in anchor.reduce)
+    filters = (as_int(anchor.spatial[1].extent) or 1) * (as_int(anchor.spatial[-1].extent) or 1)
+    images = as_int(anchor.spatial[0].extent)
+    counts = SYMBOLIC_IMAGES if images is None else (max(1, images),)
+    return tuple(
+        Shape(
+            images=n,
+            height=height,
+            width=width,
+            window=(kh, kw),
+            stride=column_stride(anchor, x, width, kw),
+            channels=channels * (block[0] if block else 1),
+            block=block[0] if block else 1,
+            filters=filters,
+            source=nbytes_of(x.buffer) // max(1, as_int(x.buffer.shape[0]) or 8),
+            copied=bool(structure.before(anchor)),
+        )
+        for n in counts
+    )
+
+
+def column_stride(anchor: Stage, x: Load, width: int, kw: int) -> int:
+    """How far apart in a line of the input neighbouring pixels of the output read."""
+    if not is_flat(anchor):
+        column = anchor.spatial[3].var
+        return next((abs(c) for index in x.indices for e, c in linear(index).terms if e is column), 1)
+    if kw == 1 or width == 1:
+        return 1
+    return max(1, ((as_int(x.buffer.shape[3]) or width) - kw) // (width - 1))
 
 
 def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Target) -> None:
     anchor = structure.anchors[0]
     prologue = structure.before(anchor)
     epilogue = structure.after(anchor)
-    schedule_prologue(s, structure, prologue, target)
+    inline_all(s, structure, prologue[:-1])
     others = tuple(st for st in structure.stages if st not in prologue and st not in epilogue and st is not anchor)
     inline_all(s, structure, (*others, *epilogue))
     block = s.block(anchor.name)
     out = s.block(epilogue[-1].name) if epilogue else s.cache_write(block, "local")
-    tile_output(s, anchor, block, out, candidate)
+    image, strip, panel, tiles = tile_output(s, anchor, out, candidate)
+    if candidate.knob("channels") < (as_int(anchor.reduce[0].extent) or 0):
+        block = sum_by_parts(s, anchor, block, panel, candidate)
+    else:
+        s.compute_at(block, tiles[-1])
+    register_tile(s, anchor, block, candidate)
+    unroll_tile(s, out, 3)
+    shared = [image, strip]
+    if extent(s, strip) == 1 or not prologue:
+        shared.append(panel)
+    if prologue:
+        place_prologue(s, prologue[-1], strip, target)
+    parallelize(s, shared)
 
 
-def tile_output(s: Schedule, anchor: Stage, block: BlockRef, out: BlockRef, candidate: Candidate) -> None:
-    columns = {it.var for it in column_iters(anchor)}
-    row = row_iter(anchor)
-    loops = dict(zip([it.var for it in anchor.spatial], s.loops(out), strict=True))
-    width = candidate.knob("width")
-    outer: list[LoopRef] = []
-    inner: list[LoopRef] = []
-    row_outer: list[LoopRef] = []
-    panel, vector = split_columns(s, [loops[it.var] for it in anchor.spatial if it.var in columns], width)
-    for it in anchor.spatial:
-        if it.var in columns:
-            continue
-        if row is not None and it.var is row.var:
-            tile_outer, tile_inner = s.split(loops[it.var], factor=candidate.knob("rows"))
-            row_outer.append(tile_outer)
-            inner.append(tile_inner)
-        else:
-            outer.append(loops[it.var])
-    # The image comes first and its lines last, so that a panel stays in cache for all of an image's lines.
-    order = [*outer[:1], panel, *outer[1:], *row_outer]
-    s.reorder(*order, *inner, *vector)
-    at = order[-1]
-    s.compute_at(block, at)
+def tile_output(
+    s: Schedule, anchor: Stage, out: BlockRef, candidate: Candidate
+) -> tuple[LoopRef, LoopRef, LoopRef, list[LoopRef]]:
+    """Block the output's loops. Returns those over images, strips, panels, and tiles of a strip."""
+    image, k, *pixels, lane = s.loops(out)
+    panel, part = s.split(k, factor=candidate.knob("width") // _size(s, lane))
+    rows = candidate.knob("rows")
+    if is_flat(anchor):
+        f = s.fuse(*pixels)
+        strip, f = s.split(f, factor=min(candidate.knob("strip"), _size(s, f)))
+        tile, row = s.split(f, factor=rows)
+        tiles = [tile]
+    else:
+        lines, columns = pixels
+        known = extent(s, lines)
+        strip, line = s.split(lines, factor=1 if known is None else min(candidate.knob("strip"), known))
+        tile, row = s.split(columns, factor=rows)
+        tiles = [line, tile]
+    s.reorder(image, strip, panel, *tiles, row, part, lane)
+    return image, strip, panel, tiles
+
+
+def _size(s: Schedule, loop: LoopRef) -> int:
+    size = extent(s, loop)
+    assert size is not None
+    return size
+
+
+def sum_by_parts(s: Schedule, anchor: Stage, block: BlockRef, panel: LoopRef, candidate: Candidate) -> BlockRef:
+    """Sum blocks of input channels one after another over all tiles of a strip. Returns the block of a tile's part."""
+    spatial = len(anchor.spatial)
+    outer, _ = s.split(s.loops(block)[spatial], factor=candidate.knob("channels"))
+    part = s.rfactor(block, outer)
+    s.compute_at(block, panel)
     s.set_scope(block, "local")
-    mine = s.loops(block)
-    shared = len(s.loops(out)) - len(inner) - len(vector)
-    own = list(mine[shared:])
-    spatial, reduce = own[: len(anchor.spatial)], own[len(anchor.spatial) :]
-    # Rows outside columns: a row's value is then used at once for all its columns and needs one register.
-    tile_loops = [
-        loop
-        for inside in (False, True)
-        for it, loop in zip(anchor.spatial, spatial, strict=True)
-        if (it.var in columns) is inside and extent(s, loop) != 1
-    ]
-    s.reorder(*reduce, *tile_loops)
-    init = s.decompose_reduction(block, reduce[0])
-    for stage in (block, init, out):
-        unroll_tile(s, stage, len(tile_loops) if stage is not out else len(inner) + len(vector))
-    parallelize(s, order[: max(1, len(order) - len(row_outer))])
+    _, k, *pixels, lane, outer = s.loops(block)[-spatial - 1 :]
+    tile, row = s.split(pixels[-1], factor=candidate.knob("rows"))
+    s.reorder(outer, *pixels[:-1], tile, row, k, lane)
+    s.compute_at(part, tile)
+    zero = s.decompose_reduction(block, outer)
+    unroll_tile(s, zero, 1)
+    unroll_tile(s, block, 3)
+    return part
 
 
-def split_columns(s: Schedule, loops: list[LoopRef], width: int) -> tuple[LoopRef, list[LoopRef]]:
-    """(panel loop, loops inside the panel) from the column loops: (n,) of a matmul, (block, lane) of a convolution."""
-    if len(loops) == 1:
-        panel, lane = s.split(loops[0], factor=width)
-        return panel, [lane]
-    block, lane = loops
-    lanes = extent(s, lane)
-    assert lanes is not None
-    panel, part = s.split(block, factor=width // lanes)
-    return panel, [part, lane]
+def register_tile(s: Schedule, anchor: Stage, block: BlockRef, candidate: Candidate) -> None:
+    """Reduce into registers: rows outside columns, so that a pixel is used at once for all its columns and needs one
+    register; or the other way round where that needs fewer."""
+    s.set_scope(block, "local")
+    stage = s.get(block)
+    assert isinstance(stage, Block)
+    own = list(zip(stage.iters, s.loops(block)[-len(stage.iters) :], strict=True))
+    spatial = [loop for it, loop in own if it.kind == "spatial"][-len(anchor.spatial) :]
+    reduce = [loop for it, loop in own if it.kind == "reduce"]
+    _, k, *pixels, lane = spatial
+    vectors = candidate.knob("width") // _size(s, lane)
+    rows = candidate.knob("rows")
+    inner = (k, pixels[-1]) if vectors > rows else (pixels[-1], k)
+    s.reorder(*reduce, *inner, lane)
+    zero = s.decompose_reduction(block, reduce[0])
+    unroll_steps(s, reduce, rows * vectors)
+    unroll_tile(s, block, 3)
+    unroll_tile(s, zero, 3)
+
+
+def unroll_steps(s: Schedule, reduce: list[LoopRef], products: int) -> None:
+    """Unroll the innermost loop of the reduction, of which a step has so many products, for a body of `BODY` of them.
+
+    A loop of a few short steps inside others is left by a mispredicted branch too often.
+    """
+    inner = next((loop for loop in reversed(reduce) if extent(s, loop) != 1), None)
+    steps = None if inner is None else extent(s, inner)
+    if inner is None or steps is None:
+        return
+    factor = next((d for d in range(1, steps + 1) if steps % d == 0 and d * products >= BODY), steps)
+    if factor < steps:
+        _, inner = s.split(inner, factor=factor)
+    s.unroll(inner)
+
+
+def place_prologue(s: Schedule, stage: Stage, strip: LoopRef, target: Target) -> None:
+    """Padding and pointwise work on the input is done for a strip at a time, or once before if there is one strip."""
+    block = s.block(stage.name)
+    if extent(s, strip) == 1:
+        vectorize_spatial(s, block, target, lanes_of(stage, target))
+    else:
+        s.compute_at(block, strip)
+        s.vectorize(s.loops(block)[-1])
 
 
 PLAN = Plan("convolution", fits, candidates, apply)
+"""Direct convolution, in one plan for all windows and strides."""

@@ -18,7 +18,7 @@ def fits_panels(structure: Structure) -> bool:
     epilogue = structure.after(anchor)
     if any(st.block.is_reduction for st in structure.stages if st is not anchor):
         return False
-    return not epilogue or len(epilogue[-1].spatial) == len(anchor.spatial)
+    return not epilogue or len(epilogue[-1].spatial) >= len(anchor.spatial)
 
 
 def panel_width(anchor: Stage) -> int | None:

@@ -9,14 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
-from tilewright.arith import bounds, linear, prove, symbolic_bounds
-from tilewright.ir.expr import Buffer, Expr, Load, Op, Var, as_int, is_const
+from tilewright.arith import bounds, linear, prove, simplify, symbolic_bounds
+from tilewright.ir.expr import Buffer, Const, Expr, Load, Op, Var, as_int, const, is_const
 from tilewright.ir.loops import TRUE, Block, For, If, PrimFunc, Stmt, Store
 from tilewright.ir.rewrite import substitute, variables, walk_expr
 from tilewright.schedule.affine import chain_of, is_quotient, quotient
 from tilewright.schedule.state import (
     blocks_in,
+    conjuncts,
     depends_on,
     extents_of,
     find,
@@ -113,7 +115,9 @@ def check_independent(func: PrimFunc, loop: For, *, reductions: bool) -> None:
         if not shared:
             continue
         inner = extents_of(loops_on(find(loop.body, lambda s, b=block: s is b) or ()))  # type: ignore[misc]
-        if not injective(spatial_bindings(block), loop.var, inner | {loop.var: loop.extent}):
+        if not injective(
+            spatial_bindings(block), loop.var, inner | {loop.var: loop.extent}, conjuncts(block.predicate)
+        ):
             raise refuse(
                 func,
                 f"cannot {word} loop {loop.var.name!r}: two of its iterations may write the same elements of "
@@ -187,13 +191,17 @@ def reduction_update(block: Block) -> Update | None:
     return Update(value.name, target, other, condition)
 
 
-def injective(values: Iterable[Expr], var: Var, extents: Mapping[Var, Expr]) -> bool:
+def injective(values: Iterable[Expr], var: Var, extents: Mapping[Var, Expr], conditions: Sequence[Expr] = ()) -> bool:
     """True if different values of `var` are known to give different `values`, whatever the other variables in
-    `extents` are (variables not in `extents` are fixed).
+    `extents` are (variables not in `extents` are fixed), as long as the `conditions` hold.
 
     Works backwards from known expressions: `8*a + b` with 0 <= b < 8 determines a; `f // m` with `f % m` determine f.
     """
-    known = [v for v in values if depends_on(v, var)]
+    given = list(values)
+    given += _rejoined(given, extents)
+    limited, limits = _limited(given, extents, conditions)
+    extents = {**extents, **limits}
+    known = [v for v in (*given, *limited) if depends_on(v, var)]
     parts: dict[Expr, list[tuple[Expr, Expr | None]]] = {}
     while known:
         value = known.pop()
@@ -211,6 +219,64 @@ def injective(values: Iterable[Expr], var: Var, extents: Mapping[Var, Expr]) -> 
         if not terms and _separated(value, var, extents):
             return True
     return False
+
+
+def _rejoined(values: Sequence[Expr], extents: Mapping[Var, Expr]) -> list[Expr]:
+    """`c*q + r` for neighbours q, r with 0 <= r < c, as sums in which `m * (e // m) + e % m` is e.
+
+    The simplifier takes a fused index apart: with f = 96*a + 6*b + d the pair `f // 54`, `f % 54` may have become
+    `a + (7*a + b) // 9` and `(7*a + b) % 9 * 6 + d`, which determine f all the same.
+    """
+    found = []
+    for q, r in pairwise(values):
+        quotients = [e for e, _ in linear(q).terms if isinstance(e, Op) and e.name == "floordiv"]
+        reach = bounds(r, extents)
+        if not quotients or reach.lo is None or reach.lo < 0 or reach.hi is None:
+            continue
+        total = linear(q * (reach.hi + 1) + r)
+        terms = dict(total.terms)
+        for e, c in total.terms:
+            if not (isinstance(e, Op) and e.name == "mod"):
+                continue
+            base, size = e.args
+            for twin in quotients:
+                of, by = twin.args
+                fits = by is size and isinstance(by, Const) and terms.get(twin, 0) == c * by.value
+                # The remainder may be that of a number which differs by a multiple of the divisor.
+                if fits and (of is base or is_const(simplify((of - base) % size, extents), 0)):
+                    del terms[e], terms[twin]
+                    terms[of] = terms.get(of, 0) + c
+                    break
+        rejoined: Expr = const(total.constant)
+        for e, c in terms.items():
+            rejoined = rejoined + e * c
+        found.append(simplify(rejoined, extents))
+    return found
+
+
+def _limited(
+    values: Sequence[Expr], extents: Mapping[Var, Expr], conditions: Sequence[Expr]
+) -> tuple[list[Expr], dict[Var, Expr]]:
+    """The values with `e` replaced by a variable over 0..c for each condition `e < c`, and those variables' extents.
+
+    With 6*a + b < 112 then 112*f + 6*a + b determines f, although a and b alone would reach further.
+    """
+    found: list[Expr] = []
+    limits: dict[Var, Expr] = {}
+    for condition in conditions:
+        if not (isinstance(condition, Op) and condition.name == "lt" and as_int(condition.args[1]) is not None):
+            continue
+        e, most = condition.args
+        low = bounds(e, extents).lo
+        if low is None or low < 0:
+            continue
+        short = Var(f"limited{len(limits)}")
+        for value in values:
+            rest = simplify(value - e, extents)
+            if not set(variables(e)) & set(variables(rest)):
+                limits[short] = most
+                found.append(rest + short)
+    return found, limits
 
 
 def _determined_terms(value: Expr, extents: Mapping[Var, Expr]) -> list[Expr]:

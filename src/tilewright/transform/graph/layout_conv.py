@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from tilewright.ir.expr import as_int
 from tilewright.ir.graph import Node
-from tilewright.plans.tiles import conv_tile
+from tilewright.ir.target import Target
+from tilewright.plans.conv_tiles import MOST_FLAT_PIXELS, SYMBOLIC_IMAGES, SYMBOLIC_SIZE, Blocking, Shape, ranked
+from tilewright.plans.decisions import decide
 from tilewright.transform.graph.assigner import Assigner
 
 
@@ -20,8 +22,8 @@ def conv(a: Assigner, node: Node) -> bool:
     k, c = channels[0], channels[1]
     assert k is not None and c is not None
     block = a.block if c % a.block == 0 else 1
-    tile = conv_tile(node.output.shape, k, a.target)
-    attrs = {"block": block, "width": tile.width}
+    blocking = blocking_of(node, k, c, block, a.target)
+    attrs = {"block": block, "width": blocking.width}
     (packed,) = a.emit("pack_conv", (a.as_plain(w),), attrs, f"{w.name}_packed")
     a.fixed.add(packed)
     source = a.as_blocked(x) if block > 1 else a.as_plain(x)
@@ -31,6 +33,48 @@ def conv(a: Assigner, node: Node) -> bool:
         "dilations": node.attr("dilations"),
         "channels": k,
         "out_block": a.block,
+        "flat": blocking.flat,
     }
     (a.blocked[node.output],) = a.emit("conv_blocked", (source, packed), attributes, node.output.name)
     return True
+
+
+def blocking_of(node: Node, filters: int, channels: int, block: int, target: Target) -> Blocking:
+    """The blocking of a convolution with the least estimated time; its width and flatness bind the plan."""
+    x, w = node.inputs[:2]
+    assert x is not None and w is not None
+    kh, kw = (as_int(d) or 1 for d in w.shape[2:])
+    pads, (sh, sw) = node.attr("pads"), node.attr("strides")
+    known = [as_int(d) for d in node.output.shape[2:]]
+    height, width = (d or SYMBOLIC_SIZE for d in known)
+    images = as_int(node.output.shape[0])
+    pixel = kh == kw == 1
+    counts = SYMBOLIC_IMAGES if images is None else (max(1, images),)
+    lines, columns = (height, width) if pixel else ((height - 1) * sh + kh, (width - 1) * sw + kw)
+    shape = tuple(
+        Shape(
+            images=n,
+            height=height,
+            width=width,
+            window=(kh, kw),
+            stride=1 if pixel else sw,
+            channels=channels,
+            block=block,
+            filters=filters,
+            source=4 * channels * lines * columns,
+            copied=any(pads) or (pixel and (sh, sw) != (1, 1)),
+        )
+        for n in counts
+    )
+    flats: tuple[bool, ...] = (False, True)
+    if None in known or height * width > MOST_FLAT_PIXELS:
+        flats = (False,)
+    if pixel and None not in known:
+        flats = (True,)
+    found = ranked(shape, flats, target)
+    return decide(
+        lambda: f"convolution {'x'.join(map(str, node.output.shape))} of {'x'.join(map(str, w.shape))}: panels",
+        [blocking for _, blocking in found],
+        [f"width={b.width},flat={int(b.flat)}" for _, b in found],
+        [cost for cost, _ in found],
+    )

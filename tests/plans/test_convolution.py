@@ -1,0 +1,188 @@
+"""Direct convolution: native code against double precision, and blockings that fit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tests.transform.graph.graphs import BATCH, tensor
+from tilewright import ops
+from tilewright.codegen.interpret import interpret
+from tilewright.compiler import graph_passes
+from tilewright.ir.graph import Graph, GraphBuilder
+from tilewright.ir.target import Target
+from tilewright.plans import plan
+from tilewright.plans.conv_tiles import Blocking, Shape, blockings, estimate, ranked
+from tilewright.plans.decisions import deciding
+from tilewright.transform.graph.fuse import fuse
+from tilewright.transform.graph.options import Options
+from tilewright.transform.graph.split import split_prepare
+from tilewright.transform.loops import lower_loops
+from tilewright.transform.lower import Kernel, lower_group
+
+Case = tuple[Any, ...]
+TARGETS = {name: Target.parse(name) for name in ("znver4", "haswell", "generic-aarch64")}
+
+# batch, channels, filters, (height, width), window, strides, pads (top, left, bottom, right), dilations
+CASES: list[Case] = [
+    (1, 3, 17, (9, 11), (3, 3), (1, 1), (1, 1, 1, 1), (1, 1)),
+    (2, 3, 31, (23, 22), (7, 7), (2, 2), (3, 3, 3, 3), (1, 1)),
+    (3, 4, 32, (20, 20), (8, 8), (4, 4), (0, 0, 0, 0), (1, 1)),
+    (1, 17, 31, (7, 5), (3, 3), (2, 2), (1, 1, 1, 1), (1, 1)),
+    (2, 31, 17, (6, 9), (1, 1), (1, 1), (0, 0, 0, 0), (1, 1)),
+    (1, 100, 100, (7, 7), (1, 1), (2, 2), (0, 0, 0, 0), (1, 1)),
+    (9, 16, 24, (5, 5), (1, 1), (1, 1), (1, 0, 2, 1), (1, 1)),
+    (4, 32, 40, (19, 19), (3, 3), (2, 1), (0, 2, 1, 0), (1, 1)),
+    (1, 64, 48, (14, 14), (3, 3), (2, 2), (1, 1, 1, 1), (1, 1)),
+    (5, 16, 16, (7, 7), (3, 3), (1, 1), (2, 2, 2, 2), (2, 2)),
+    (1, 8, 9, (1, 30), (1, 5), (1, 2), (0, 2, 0, 2), (1, 1)),
+    (1, 8, 8, (30, 1), (5, 1), (3, 1), (1, 0, 0, 0), (2, 1)),
+    (1, 160, 32, (13, 13), (3, 3), (2, 2), (1, 1, 1, 1), (1, 1)),
+    (1, 512, 33, (6, 6), (1, 1), (1, 1), (0, 0, 0, 0), (1, 1)),
+    (1, 64, 64, (56, 56), (1, 1), (1, 1), (0, 0, 0, 0), (1, 1)),
+    (1, 16, 16, (40, 41), (3, 3), (2, 2), (1, 1, 1, 1), (1, 1)),
+    (1, 1, 1, (5, 5), (1, 1), (1, 1), (0, 0, 0, 0), (1, 1)),
+    (1, 1, 5, (4, 4), (4, 4), (1, 1), (3, 3, 3, 3), (1, 1)),
+]
+
+
+def graph_of(case: Case, symbolic: bool = False, residual: bool = True) -> Graph:
+    n, c, k, (h, w), (kh, kw), strides, pads, dilations = case
+    b = GraphBuilder("case")
+    x = b.input("x", tensor(BATCH if symbolic else n, c, h, w))
+    attrs = {"pads": pads, "strides": strides, "dilations": dilations, "groups": 1}
+    y = ops.emit1(b, "conv", x, b.param("w", tensor(k, c, kh, kw)), **attrs)
+    y = ops.emit1(b, "add", y, b.param("bias", tensor(1, k, 1, 1)))
+    if residual:
+        y = ops.emit1(b, "add", y, b.input("r", tensor(*y.shape)))
+    return b.finish((ops.emit1(b, "relu", y),))
+
+
+def arrays(case: Case) -> dict[str, np.ndarray]:
+    n, c, k, (h, w), (kh, kw), *_ = case
+    rng = np.random.default_rng(0)
+    shapes = {"w": (k, c, kh, kw), "bias": (1, k, 1, 1), "x": (n, c, h, w)}
+    found = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
+    found["r"] = rng.standard_normal(reference(case, found).shape).astype(np.float32)
+    return found
+
+
+def reference(case: Case, data: dict[str, np.ndarray]) -> np.ndarray:
+    """The convolution with bias in double precision."""
+    _, _, _, _, (kh, kw), (sh, sw), (top, left, bottom, right), (dh, dw) = case
+    x = np.pad(data["x"].astype(np.float64), ((0, 0), (0, 0), (top, bottom), (left, right)))
+    oh, ow = (x.shape[2] - (kh - 1) * dh - 1) // sh + 1, (x.shape[3] - (kw - 1) * dw - 1) // sw + 1
+    y = np.zeros((x.shape[0], data["w"].shape[0], oh, ow))
+    for i in range(kh):
+        for j in range(kw):
+            part = x[:, :, i * dh : i * dh + (oh - 1) * sh + 1 : sh, j * dw : j * dw + (ow - 1) * sw + 1 : sw]
+            y += np.einsum("nchw,kc->nkhw", part, data["w"][:, :, i, j].astype(np.float64))
+    return y + data["bias"]
+
+
+def check(got: np.ndarray, case: Case, data: dict[str, np.ndarray]) -> None:
+    want = np.maximum(reference(case, data) + data["r"], 0)
+    assert got.shape == want.shape
+    assert np.abs(got - want).max() <= 5e-6 * np.abs(want).max()
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_native_code_against_double_precision(case: Case) -> None:
+    data = arrays(case)
+    model = tw.compile((graph_of(case), {"w": data["w"], "bias": data["bias"]}), winograd="exact")
+    (got,) = model.run({"x": data["x"], "r": data["r"]}).values()
+    check(got, case, data)
+
+
+def test_any_batch() -> None:
+    case = CASES[8]
+    model = tw.compile((graph_of(case, symbolic=True, residual=False), {k: arrays(case)[k] for k in ("w", "bias")}))
+    for n in range(1, 10):
+        data = arrays((n, *case[1:]))
+        (got,) = model.run({"x": data["x"]}).values()
+        check(got, case, data | {"r": np.zeros((), np.float32)})
+
+
+def kernel_of(case: Case, target: Target) -> Kernel:
+    graph = graph_of(case)
+    for _, function in graph_passes(target, Options(winograd="exact")):
+        graph = function(graph)
+    groups = [g for g in fuse(split_prepare(graph).run) if any(n.op == "conv_blocked" for n in g.nodes)]
+    (group,) = groups
+    return lower_group(group, "k")
+
+
+SMALL = [
+    (2, 32, 24, (5, 3), (1, 1), (1, 1), (1, 0, 2, 1), (1, 1)),
+    (1, 32, 16, (5, 5), (3, 3), (2, 2), (1, 1, 1, 1), (1, 1)),
+]
+
+
+@pytest.mark.parametrize("knobs", [(1, 16, 3, 1), (3, 16, 9, 2), (5, 16, 1 << 20, 1), (2, 16, 8, 1 << 20)], ids=str)
+@pytest.mark.parametrize("case", SMALL, ids=str)
+def test_all_blockings_mean_the_same(case: Case, knobs: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    target = TARGETS["znver4"]
+    blocking = Blocking(*knobs)
+    shape = Shape(1, 8, 8, (1, 1), 1, 16, 16, 16, 4096, False)
+    choice = [(estimate(shape, blocking, target), blocking)]
+    monkeypatch.setattr("tilewright.plans.convolution.blockings", lambda *_: choice)
+    kernel = kernel_of(case, target)
+    rng = np.random.default_rng(1)
+    shapes = [(b, tuple(int(getattr(d, "value", 0)) for d in b.shape)) for b in kernel.func.params]
+    plain = [rng.standard_normal(shape).astype(b.dtype.numpy) for b, shape in shapes]
+    planned = plan(kernel.func, target)
+    assert dict(planned.chosen.knobs)["rows"] == blocking.rows
+    flat = lower_loops(planned.func, target)
+    given = [a.copy() for a in plain]
+    space = [np.full([getattr(d, "value", 1) for d in b.shape], np.nan, np.float32) for b in flat.params[len(given) :]]
+    interpret(kernel.func, plain)
+    interpret(flat, [*given, *space])
+    np.testing.assert_allclose(given[-1], plain[-1], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_blockings_fit_registers_and_work(name: str) -> None:
+    target = TARGETS[name]
+    lanes = target.lanes(4)
+    for size, filters, channels, window in ((56, 64, 64, 3), (7, 512, 2048, 1), (19, 17, 128, 3), (1, 1000, 512, 1)):
+        shape = Shape(1, size, size, (window, window), 1, channels, 16, filters, 4 * channels * size**2, window > 1)
+        for _, blocking in ranked((shape,), (False, True), target):
+            vectors = blocking.width // lanes
+            assert blocking.rows * vectors + min(blocking.rows, vectors) < max(target.registers, 3)
+            assert blocking.width < filters + lanes
+
+
+def test_estimates_prefer_full_tiles() -> None:
+    target = TARGETS["haswell"]
+    shape = Shape(1, 56, 56, (3, 3), 1, 64, 8, 64, 4 * 64 * 58 * 58, True)
+    (best, blocking), *_, (worst, _) = blockings((shape,), 16, False, target)
+    assert best.cycles < worst.cycles
+    assert blocking.rows >= 5
+    assert estimate(shape, Blocking(1, 16), target).cycles > 1.5 * best.cycles
+
+
+def test_a_register_tile_has_no_condition_inside() -> None:
+    for target in TARGETS.values():
+        for case in ((1, 32, 64, (19, 19), (3, 3), (1, 1), (1, 1, 1, 1), (1, 1)), CASES[14]):
+            flat = str(lower_loops(plan(kernel_of(case, target).func, target).func, target))
+            tiles = flat[flat.index("alloc conv") :]
+            assert "select(" not in tiles
+            assert all("if " not in line or "fused" in line for line in tiles.splitlines())
+
+
+def test_panels_and_flatness_can_be_forced() -> None:
+    case = (1, 32, 64, (7, 7), (3, 3), (2, 2), (1, 1, 1, 1), (1, 1))
+    data = arrays(case)
+    model = (graph_of(case), {"w": data["w"], "bias": data["bias"]})
+    with deciding() as record:
+        tw.compile(model, winograd="exact")
+    panels = next(d for d in record.made if d.site.startswith("convolution"))
+    assert {label[-1] for label in panels.labels} == {"0", "1"}
+    for label in (panels.labels[0], panels.labels[-1]):
+        with deciding({panels.site: label}):
+            forced = tw.compile(model, winograd="exact")
+        (got,) = forced.run({"x": data["x"], "r": data["r"]}).values()
+        check(got, case, data)
