@@ -14,7 +14,7 @@ import numpy as np
 import onnx
 import torch
 import torch.nn.functional as F
-from onnx import helper, numpy_helper
+from onnx import TensorProto, helper, numpy_helper
 from torch import Tensor, nn
 
 Attributes = dict[str, Any]
@@ -172,8 +172,17 @@ def _reduce(function: Callable[..., Tensor]) -> Callable[[Values, Attributes], T
     return reduce
 
 
+_DTYPES = {
+    TensorProto.FLOAT: torch.float32,
+    TensorProto.UINT8: torch.uint8,
+    TensorProto.INT32: torch.int32,
+    TensorProto.INT64: torch.int64,
+    TensorProto.BOOL: torch.bool,
+}
+
+
 def _cast(v: Values, a: Attributes) -> Tensor:
-    return v[0].to(torch.from_numpy(np.zeros(1, helper.tensor_dtype_to_np_dtype(a["to"]))).dtype)
+    return v[0].to(_DTYPES[a["to"]])
 
 
 def _layer_norm(v: Values, a: Attributes) -> Tensor:
