@@ -328,22 +328,22 @@ def _exp2_wide(x: Expr) -> Expr:
 
 def pow(x: Expr, y: Expr) -> Expr:
     """x^y, 1 ulp: 2^(y log2 |x|) in f64, then the cases of IEEE 754."""
-    size = call("abs", x)
-    finite = all_of([size > 0.0, size < math.inf])
+    size, reach = call("abs", x), call("abs", y)
+    finite = _both(size > 0.0, size < math.inf)
     log_size = _log2_wide(cast(select(finite, size, 1.0), f64))
     infinite = select(equal(size, single(0.0)), -_INF, size)
     exponent = select(finite, log_size, cast(infinite, f64)) * cast(y, f64)
     power = cast(_exp2_wide(minimum(double(300.0), maximum(double(-300.0), exponent))), f32)
     whole = equal(call("floor", y), y)
     half = y * 0.5
-    odd = all_of([whole, binary("ne", call("floor", half), half), call("abs", y) < math.inf])
-    negative = bits(x) < 0
-    signed = select(all_of([negative, odd]), -power, power)
-    undefined = all_of([x < 0.0, x > -math.inf, call("not", whole)])
+    odd = _both(_both(whole, binary("ne", call("floor", half), half)), reach < math.inf)
+    signed = as_float(bits(power) ^ select(odd, bits(x) & -(1 << 31), 0))
+    undefined = _both(_both(x < 0.0, x > -math.inf), binary("ne", call("floor", y), y))
     result = select(undefined, _NAN, signed)
-    one = binary("or", binary("or", equal(x, single(1.0)), equal(y, single(0.0))), _minus_one_to_infinity(x, y))
-    return select(one, 1.0, result)
+    unit = maximum(equal(x, single(1.0)), equal(y, single(0.0)))
+    return select(maximum(unit, _both(equal(x, single(-1.0)), equal(reach, _INF))), 1.0, result)
 
 
-def _minus_one_to_infinity(x: Expr, y: Expr) -> Expr:
-    return all_of([equal(x, single(-1.0)), equal(call("abs", y), _INF)])
+def _both(a: Expr, b: Expr) -> Expr:
+    """Both conditions; unlike `and` it computes both in any case, so that loads in `b` need no mask."""
+    return minimum(a, b)
