@@ -12,6 +12,7 @@ from benchmarks.peers import OWN, PEERS
 
 _PALETTE = "#1f77b4 #aec7e8 #2ca02c #ff7f0e #d62728 #9467bd #8c564b #e377c2 #7f7f7f".split()
 _COLOURS = dict(zip((name for name in PEERS if name not in OWN), _PALETTE, strict=False))
+_TICKS = (0.1, 0.2, 0.3, 0.5, 0.75, 1, 1.25, 1.5, 2, 3, 4, 6, 8, 12, 16, 32, 64, 128)
 _ROWS = 40
 """Cases in one picture at most."""
 
@@ -64,11 +65,14 @@ def _draw(path: Path, title: str, rows: Sequence[Comparison]) -> Path:
             axes.errorbar(s.median, position, xerr=error, fmt="o", ms=5, lw=1, color=colour, label=label, zorder=2)
     axes.axvline(1.0, color="black", lw=1)
     axes.set_xscale("log", base=2)
-    axes.xaxis.set_major_formatter(lambda value, _position: f"{value:g}x")
     axes.set_yticks(range(len(rows)), [f"{c.label}  [{c.group}]" for c in rows], fontsize=7)
     axes.set_ylim(len(rows) - 0.5, -0.5)
     peers = [s for c in rows for name, s in c.speedups.items() if name not in OWN]
-    axes.set_xlim(0.95 * min(0.8, *(s.low for s in peers)), 1.05 * max(2.0, *(s.high for s in peers)))
+    left, right = 0.95 * min([0.8, *(s.low for s in peers)]), 1.05 * max([2.0, *(s.high for s in peers)])
+    axes.set_xlim(left, right)
+    ticks = [t for t in _TICKS if left <= t <= right]
+    axes.set_xticks(ticks, [f"{t:g}x" for t in ticks], fontsize=7)
+    axes.set_xticks([], minor=True)
     axes.set_xlabel("times faster than the peer (right of 1: Tilewright is faster), 95 % intervals")
     axes.set_title(title, fontsize=10)
     axes.grid(axis="x", color="#eeeeee")

@@ -168,6 +168,7 @@ class Store:
     def write_reports(self) -> list[Path]:
         """Markdown and plots from the rows; the raw figures are already there."""
         rows = list(self.rows.values())
-        text = tables.report(rows, self.ceilings)
-        paths = [harness.write_markdown(self.name, self.title, text)]
-        return [*paths, *plots.write(self.name, self.title, rows)]
+        pictures = plots.write(self.name, self.title, rows)
+        links = "".join(f"![times faster than the peers]({path.name})\n\n" for path in pictures)
+        text = tables.report(rows, self.ceilings) + (f"\n## Plots\n\n{links}" if links else "")
+        return [harness.write_markdown(self.name, self.title, text), *pictures]
