@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from tests.codegen.llvm_run import call, native
+from tests.transform.ulp import (
+    COMPOSED,
+    RELATIVE_TO_ARGUMENT,
+    compiled,
+    errors,
+    reference,
+    sample,
+    wide_sample,
+    worst_of,
+)
 from tests.transform.ulp import N as n
-from tests.transform.ulp import compiled, errors, reference, sample, wide_sample, worst_of
 from tilewright.ir.dtype import DType, bf16, f16, f32, f64
 from tilewright.ir.expr import Buffer, Op, Var, const
 from tilewright.ir.loops import For, PrimFunc, Store
@@ -23,11 +35,30 @@ def test_every_function_states_its_error() -> None:
     assert ACCURACY.keys() == SINGLE.keys() and ACCURACY_DOUBLE.keys() == DOUBLE.keys()
 
 
-@pytest.mark.parametrize("name", [x for x in SINGLE if x != "pow"])
+@pytest.mark.parametrize("name", [x for x in {**SINGLE, **COMPOSED} if x != "pow"])
 def test_error_bound(name: str) -> None:
     """`make ulp` does the same for every f32 there is."""
     worst = worst_of(name, [sample()])
-    assert worst.error <= ACCURACY[name], f"{name}: {worst}"
+    assert worst.error <= {**ACCURACY, **COMPOSED}[name], f"{name}: {worst}"
+
+
+@pytest.mark.parametrize("name", RELATIVE_TO_ARGUMENT)
+def test_error_of_activations_that_cancel(name: str) -> None:
+    x = sample()
+    x = x[(np.abs(x) < 1e18) & (np.abs(x) > 1e-30)]
+    error = np.abs(evaluate(name, x) - reference(name)(x.astype(np.float64))) / np.abs(x)
+    assert np.max(error) <= RELATIVE_TO_ARGUMENT[name]
+    assert np.array_equal(evaluate(name, np.array([np.inf, 200, -200, 0], np.float32)), [np.inf, 200, 0, 0])
+
+
+def test_the_document_states_the_errors() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "accuracy.md").read_text()
+    rows = dict(re.findall(r"^\| `(\w+)` \| ([^|]*) \|", text, re.MULTILINE))
+    for name in {**SINGLE, **COMPOSED}:
+        double = f"{ACCURACY_DOUBLE[name]:g}" if name in DOUBLE else "C library" if name in SINGLE else None
+        stated = f"{ {**ACCURACY, **COMPOSED}[name]:g}"
+        assert rows[name] == stated, name
+        assert double is None or f"| `{name}` | {stated} | {double} |" in text, name
 
 
 @pytest.mark.skipif(np.finfo(np.longdouble).nmant < 60, reason="no type is wider than f64 here")
