@@ -24,8 +24,8 @@ from tilewright.plans.cost import Cost, fma_cycles
 from tilewright.plans.decisions import decide
 
 DIRECT_EFFICIENCY = 0.9
-STREAMING = 0.5
-"""What a stream beside arithmetic gets of the bandwidth of a level that threads share."""
+REREAD = 0.4
+"""What reading tiles again and again gets of the last cache's bandwidth; filters are one stream and prefetched."""
 
 LAST_LEVEL = 0.75
 """Share of the last cache that weights may fill and still be found there at the next call."""
@@ -122,7 +122,7 @@ def block_cost(shape: Shape, choice: Choice, target: Target) -> Cost:
     weights, tiles = 4.0 * size * size * depth * filters, 4.0 * size * size * depth * count
     stream = weights / _bandwidth(weights, target, shape.cold)
     if tiles > target.l1:
-        stream += tiles * panels / _bandwidth(2 * tiles, target)
+        stream += tiles * panels / _bandwidth(2 * tiles, target, share=REREAD)
     inward = count * channels * (size * size + 2.0 * size * tile)
     outward = count * panels * vectors * (size * size + size * tile + 3.0 * tile * tile)
     return Cost(compute=product, memory=stream) + Cost(store=1.2 * (inward + outward))
@@ -158,9 +158,9 @@ def _step(rows: int, vectors: int, target: Target) -> float:
     return max(rows * vectors / target.fma_per_cycle, loads, 4.0) * 1.02 + 0.05 * (rows + vectors)
 
 
-def _bandwidth(size: float, target: Target, cold: bool = False) -> float:
+def _bandwidth(size: float, target: Target, cold: bool = False, share: float = 1.0) -> float:
     if size <= 0.6 * target.l2 and not cold:
         return target.l2_bandwidth
     if size <= LAST_LEVEL * target.l3 and not cold:
-        return STREAMING * target.l3_bandwidth
+        return share * target.l3_bandwidth
     return target.memory_bandwidth
