@@ -187,18 +187,17 @@ def register_tile(s: Schedule, anchor: Stage, block: BlockRef, candidate: Candid
 
 
 def unroll_steps(s: Schedule, reduce: list[LoopRef], products: int) -> None:
-    """Unroll the innermost loop of the reduction, of which a step has so many products, for a body of `BODY` of them.
+    """Unroll the innermost loops of the reduction, of which a step has so many products, for a body of `BODY` of them.
 
     A loop of a few short steps inside others is left by a mispredicted branch too often.
     """
-    inner = next((loop for loop in reversed(reduce) if extent(s, loop) != 1), None)
-    steps = None if inner is None else extent(s, inner)
-    if inner is None or steps is None:
-        return
-    factor = next((d for d in range(1, steps + 1) if steps % d == 0 and d * products >= BODY), steps)
-    if factor < steps:
-        _, inner = s.split(inner, factor=factor)
-    s.unroll(inner)
+    for loop in reversed(reduce):
+        steps = extent(s, loop)
+        if steps is None or products >= BODY:
+            return
+        factor = next(d for d in range(1, steps + 1) if steps % d == 0 and (d * products >= BODY or d == steps))
+        s.unroll(loop if factor == steps else s.split(loop, factor=factor)[1])
+        products *= factor
 
 
 def place_prologue(s: Schedule, stage: Stage, strip: LoopRef, target: Target) -> None:
@@ -208,7 +207,11 @@ def place_prologue(s: Schedule, stage: Stage, strip: LoopRef, target: Target) ->
         vectorize_spatial(s, block, target, lanes_of(stage, target))
     else:
         s.compute_at(block, strip)
-        s.vectorize(s.loops(block)[-1])
+        lanes = lanes_of(stage, target)
+        inner = s.loops(block)[-1]
+        if _size(s, inner) > 4 * lanes:
+            _, inner = s.split(inner, factor=lanes)
+        s.vectorize(inner)
 
 
 PLAN = Plan("convolution", fits, candidates, apply)
