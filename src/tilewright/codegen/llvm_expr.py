@@ -120,7 +120,7 @@ def select(s: State, condition: Expr, then: Expr, orelse: Expr) -> Value:
         if node in common:
             evaluate(s, node)
     if not _pending(s, then) and not _pending(s, orelse):
-        if s.known(orelse) is None and is_seldom(orelse):
+        if s.known(orelse) is None and is_seldom(orelse, s.seldom):
             return _seldom(s, chosen, then, orelse)
         return blend(s, chosen, evaluate(s, then), evaluate(s, orelse))
     if not chosen.vector:

@@ -69,12 +69,15 @@ class State:
         self.lanes: Lanes | None = None
         self.mask: Value | None = None
         self.on: tuple[bool, ...] | None = None
+        self.streaming = False
+        self.streamed = False
         self.scopes: list[Scope] = [Scope()]
         self._evaluate = evaluate
         self._varies: dict[Expr, bool] = {}
         self._varies_in: dict[Lanes, dict[Expr, bool]] = {}
         self._variables: dict[Expr, frozenset[Expr]] = {}
         self._reads: dict[Expr, bool] = {}
+        self.seldom: dict[Expr, bool] = {}
         self._mutables: dict[Expr, bool] = {}
         # By identity: comparing loops by value would walk them. The loop is kept so that its identity stays its own.
         self._vectorizable: dict[int, tuple[For, bool]] = {}

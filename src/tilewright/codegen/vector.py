@@ -54,22 +54,27 @@ def native_lanes(target: Target, loop: For) -> int:
     return max(2, target.lanes(size))
 
 
-def is_seldom(e: Expr) -> bool:
+def is_seldom(e: Expr, memo: dict[Expr, bool]) -> bool:
     """Whether an expression takes tables or library functions, lane by lane. As the last operand of a `select` it is
     computed behind a branch, if a lane needs it, and does not count for the width of the vectors."""
-    return any(isinstance(node, Op) and (node.name == "lookup" or is_library(node.name)) for node in walk_expr(e))
+    found = memo.get(e)
+    if found is None:
+        own = isinstance(e, Op) and (e.name == "lookup" or is_library(e.name))
+        found = memo[e] = own or any(is_seldom(c, memo) for c in e.children)
+    return found
 
 
 def _usual(e: Expr) -> list[Expr]:
     """The distinct parts of an expression, those left out that are computed behind a branch."""
     seen: dict[Expr, None] = {}
+    memo: dict[Expr, bool] = {}
     stack = [e]
     while stack:
         node = stack.pop()
         if node not in seen:
             seen[node] = None
             children = node.children
-            if isinstance(node, Op) and node.name == "select" and is_seldom(children[2]):
+            if isinstance(node, Op) and node.name == "select" and is_seldom(children[2], memo):
                 children = children[:2]
             stack.extend(children)
     return list(seen)
