@@ -88,8 +88,9 @@ def run(cases: Sequence[Case], options: argparse.Namespace, name: str, title: st
     timing = harness.Timing(options.rounds, options.turn, min(0.05, 2 * options.turn), options.enough)
     if options.prepare:
         timing = harness.Timing(0, 0.001, 0.0)
-    ceilings = peak.measure(machine.describe())
-    store.ceilings = dataclasses.asdict(ceilings)
+    ceilings = None if options.prepare else peak.measure(machine.describe())
+    store.ceilings = dataclasses.asdict(ceilings) if ceilings else {}
+    done: list[Comparison] = []
     failed, start = 0, time.monotonic()
     with paired.Team() as team, console.status(name) as status:
         for number, case in enumerate(todo, 1):
@@ -119,12 +120,13 @@ def run(cases: Sequence[Case], options: argparse.Namespace, name: str, title: st
             console.print(f"{seconds:4.0f} s {number}/{len(todo)} {text}", highlight=False)
             for peer, failure in comparison.failures.items():
                 console.print(f"  {peer}: {tables.reason(failure)}", highlight=False, markup=False, style="red")
+            done.append(comparison)
             if not options.no_report and not options.prepare:
                 store.put(comparison)
     if options.prepare:
         return 1 if failed else 0
     if options.no_report:
-        console.print(tables.summary(list(store.rows.values())), markup=False)
+        console.print(tables.summary(done), markup=False)
     else:
         for path in store.write_reports():
             console.print(f"wrote {path}", highlight=False)
