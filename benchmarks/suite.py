@@ -80,14 +80,11 @@ def run(cases: Sequence[Case], options: argparse.Namespace, name: str, title: st
     """Runs the cases that `options` chooses; 1 if ours failed on one of them."""
     console = harness.console()
     name = options.name or f"{name}-{options.threads}t"
-    store = Store(name, title)
+    store = Store(name, title, [case.label for case in cases])
     if options.report:
         store.write_reports()
         return 0
     todo = chosen(cases, options)
-    timing = harness.Timing(options.rounds, options.turn, min(0.05, 2 * options.turn), options.enough)
-    if options.prepare:
-        timing = harness.Timing(0, 0.001, 0.0)
     ceilings = None if options.prepare else peak.measure(machine.describe())
     store.ceilings = dataclasses.asdict(ceilings) if ceilings else {}
     done: list[Comparison] = []
@@ -100,20 +97,8 @@ def run(cases: Sequence[Case], options: argparse.Namespace, name: str, title: st
             if options.resume and store.has(case):
                 continue
             head = f"{number}/{len(todo)} {case.label}"
-            comparison = harness.compare(
-                case.model,
-                case.peers,
-                threads=options.threads,
-                batch=case.batch,
-                timing=timing,
-                repeat=case.repeat,
-                group=case.group,
-                work=case.work() if case.work else None,
-                ceilings=ceilings,
-                team=team,
-                announce=lambda text, head=head: status.update(f"{head}: {text}"),  # type: ignore[misc]
-            )
-            comparison = dataclasses.replace(comparison, model=case.label.partition("@")[0])
+            announce = lambda text, head=head: status.update(f"{head}: {text}")  # noqa: E731
+            comparison = _race(case, options, ceilings, team, announce)
             failed += options.own in comparison.failures
             seconds = time.monotonic() - start
             text = f"{case.label}: prepared" if options.prepare else tables.line(comparison)
@@ -133,11 +118,37 @@ def run(cases: Sequence[Case], options: argparse.Namespace, name: str, title: st
     return 1 if failed else 0
 
 
-class Store:
-    """The rows of one report on disk, by label."""
+def _race(
+    case: Case,
+    options: argparse.Namespace,
+    ceilings: peak.Ceilings | None,
+    team: paired.Team,
+    announce: Callable[[str], None],
+) -> Comparison:
+    timing = harness.Timing(options.rounds, options.turn, min(0.05, 2 * options.turn), options.enough)
+    if options.prepare:
+        timing = harness.Timing(0, 0.001, 0.0)
+    found = harness.compare(
+        case.model,
+        case.peers,
+        threads=options.threads,
+        batch=case.batch,
+        timing=timing,
+        repeat=case.repeat,
+        group=case.group,
+        work=case.work() if case.work else None,
+        ceilings=ceilings,
+        team=team,
+        announce=announce,
+    )
+    return dataclasses.replace(found, model=case.label.partition("@")[0])
 
-    def __init__(self, name: str, title: str) -> None:
-        self.name, self.title = name, title
+
+class Store:
+    """The rows of one report on disk, by label; `order` is theirs in the report."""
+
+    def __init__(self, name: str, title: str, order: Sequence[str] = ()) -> None:
+        self.name, self.title, self.order = name, title, list(order)
         self.rows: dict[str, Comparison] = {}
         self.ceilings: dict[str, Any] = {}
         if self.path.exists():
@@ -157,6 +168,8 @@ class Store:
 
     def put(self, comparison: Comparison) -> None:
         self.rows[comparison.label] = comparison
+        places = {label: place for place, label in enumerate(self.order)}
+        self.rows = dict(sorted(self.rows.items(), key=lambda item: places.get(item[0], len(places))))
         self._save()
 
     def _save(self) -> None:
