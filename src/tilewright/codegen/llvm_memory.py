@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from tilewright.codegen.llvm_ops import suffix
 from tilewright.codegen.llvm_state import State
+from tilewright.codegen.llvm_stream import may_stream, stream
 from tilewright.codegen.llvm_transpose import SIZES, column
 from tilewright.codegen.llvm_values import Value, literal, memory_type, register_type, splat_literal, vector_literal
 from tilewright.codegen.polynomial import Poly, add, as_constant, constant, divisor, key, multiply, split_lane
@@ -430,12 +431,28 @@ def store(s: State, buffer: Buffer, indices: Sequence[Expr], value: Value) -> No
     if s.lanes is None or (access.steps is not None and not any(access.steps) and not value.vector):
         store_scalar(s, buffer, access.base, value.scalar)
         return
+    places = _vector_places(s, access)
+    if places and may_stream(s, buffer, places):
+        addresses = [address(s, buffer, p) for p in places]
+        parts = [to_memory(s, part, buffer.dtype, w) for part, w in zip(s.parts(value), s.lanes.widths, strict=True)]
+        stream(s, buffer, [a for a, _ in addresses], parts, min(align for _, align in addresses))
+        return
     start = 0
     for k, width in enumerate(s.lanes.widths):
         part = s.parts(value)[k]
         mask = None if s.mask is None else s.parts(s.mask)[k]
         _store_part(s, buffer, access, k, start, width, part, mask)
         start += width
+
+
+def _vector_places(s: State, access: Access) -> list[Poly]:
+    """Where the vectors of a contiguous access start; nothing for other accesses."""
+    assert s.lanes is not None
+    if access.steps is None:
+        return []
+    if not all(_is_contiguous(access, k, width) for k, width in zip(s.lanes.offsets, s.lanes.widths, strict=True)):
+        return []
+    return [add(access.base, constant(access.steps[k])) for k in s.lanes.offsets]
 
 
 def _store_part(

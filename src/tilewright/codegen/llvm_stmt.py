@@ -221,6 +221,15 @@ def _copies(stmt: Stmt) -> int:
 
 
 def _vectorized(s: State, stmt: For, extent: int | None) -> None:
+    outer_stream = s.streaming
+    s.streaming = outer_stream or any(name == "streaming" and value for name, value in stmt.annotations)
+    try:
+        _lanes(s, stmt, extent)
+    finally:
+        s.streaming = outer_stream
+
+
+def _lanes(s: State, stmt: For, extent: int | None) -> None:
     native = s.native_lanes(stmt)
     if extent is not None and extent <= native * MAX_VECTORS:
         with s.vectorized(Lanes(stmt.var, widths(extent, native))):

@@ -99,6 +99,13 @@ class Writer:
         symbol = f"{identifier(function, '@')}("
         return sum(symbol in line for line in self.lines)
 
+    def nontemporal(self) -> str:
+        """`, !nontemporal !N`: a store that goes past the caches."""
+        if "!{i32 1}" not in "".join(self.metadata):
+            self.metadata.append(f"!{len(self.metadata)} = !{{i32 1}}")
+        number = next(k for k, text in enumerate(self.metadata) if text.endswith("= !{i32 1}"))
+        return f", !nontemporal !{number}"
+
     def loop_metadata(self, *, vectorize: bool, unroll: bool) -> str:
         """`, !llvm.loop !N` with what LLVM's own loop passes must leave alone; "" if nothing."""
         facts = []

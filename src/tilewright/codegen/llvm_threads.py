@@ -4,8 +4,8 @@
     for i in 0..n { parallel } every thread runs the outer loop
     anything else              thread 0 only
 
-A barrier stands wherever a thread might otherwise see memory before the thread that writes it is done, and at the end.
-With one thread none of it happens.
+A barrier stands wherever a thread might otherwise see memory before the thread that writes it is done, and at the end
+of what threads share. With one thread none of it happens.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from dataclasses import dataclass, field
 from tilewright.codegen.llvm_expr import evaluate, is_natural
 from tilewright.codegen.llvm_state import State
 from tilewright.codegen.llvm_stmt import emit, serial
+from tilewright.codegen.llvm_stream import fence
 from tilewright.ir.expr import as_int
-from tilewright.ir.loops import Allocate, For, If, Intrinsic, Let, Seq, Stmt, Store
+from tilewright.ir.loops import Allocate, For, If, Intrinsic, Let, PrimFunc, Seq, Stmt, Store
 from tilewright.ir.rewrite import exprs_of, loads, walk
 
 
@@ -35,13 +36,18 @@ class _Touched:
         self.writes |= other.writes
 
 
-def emit_threads(s: State, body: Stmt) -> None:
-    """Write the kernel's body for every thread, ending with a barrier."""
-    if not _is_shared(body):
-        _alone(s, body)
+def runs_alone(func: PrimFunc) -> bool:
+    """Whether thread 0 executes all of a kernel. Such a kernel has no barrier: its caller puts one behind several."""
+    return bool(func.attr("serial", False)) or not _is_shared(func.body)
+
+
+def emit_threads(s: State, func: PrimFunc) -> None:
+    """Write the kernel's body for every thread, ending with a barrier if they share it."""
+    if runs_alone(func):
+        _alone(s, func.body)
     else:
-        _Threads(s).run(body)
-    _barrier(s)
+        _Threads(s).run(func.body)
+        _barrier(s)
 
 
 def _is_shared(stmt: Stmt) -> bool:
@@ -164,6 +170,7 @@ def _touched(stmt: Stmt, own: bool) -> _Touched:
 
 def _barrier(s: State) -> None:
     """All threads wait for each other; nothing with one thread."""
+    fence(s)
     out = s.out
     symbol = out.declare("tw_barrier", "void", ["ptr", "i64"], "nounwind")
     wait, after = out.fresh("wait"), out.fresh("after")

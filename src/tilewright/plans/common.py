@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from tilewright.ir.expr import as_int
+from tilewright.ir.loops import Store
+from tilewright.ir.rewrite import exprs_of, loads, walk
 from tilewright.ir.target import Target
 from tilewright.plans.analysis import Stage, Structure
 from tilewright.schedule.schedule import BlockRef, LoopRef, Schedule
@@ -28,6 +31,17 @@ def lanes_of(stage: Stage, target: Target) -> int:
     return target.lanes(max(widest, 4))
 
 
+def stream_outputs(s: Schedule, block: BlockRef, loop: LoopRef, target: Target) -> None:
+    """Let a vectorised loop write past the caches what would fill half of the last one: with an input as large, little
+    of it would still be there for a reader."""
+    read = {load.buffer for stmt in walk(s.func.body) for e in exprs_of(stmt) for load in loads(e)}
+    for stmt in walk(s.get(block)):
+        if isinstance(stmt, Store) and stmt.buffer in s.func.params and stmt.buffer not in read:
+            size = as_int(stmt.buffer.size)
+            if size is not None and size * stmt.buffer.dtype.itemsize >= target.l3 // 2:
+                s.annotate(loop, "streaming", 1)
+
+
 def vectorize_spatial(s: Schedule, block: BlockRef, target: Target, lanes: int, *, parallel: bool = True) -> None:
     """A spatial block's own loops: outermost in parallel, innermost in vectors with a masked or shorter tail."""
     loops = list(s.loops(block))
@@ -41,6 +55,7 @@ def vectorize_spatial(s: Schedule, block: BlockRef, target: Target, lanes: int, 
         chunk, inner = s.split(inner, factor=factor)
         outer.append(chunk)
     s.vectorize(inner)
+    stream_outputs(s, block, inner, target)
     if parallel and outer:
         parallelize(s, outer)
 

@@ -26,7 +26,7 @@ from tilewright.ir.rewrite import loads, walk
 from tilewright.ir.target import Target
 from tilewright.plans.analysis import Stage, Structure
 from tilewright.plans.base import Candidate, Plan
-from tilewright.plans.common import extent, inline_all, lanes_of, parallelize, vectorize_spatial
+from tilewright.plans.common import extent, inline_all, lanes_of, parallelize, stream_outputs, vectorize_spatial
 from tilewright.plans.cost import roofline
 from tilewright.plans.reducing import (
     is_window,
@@ -35,7 +35,7 @@ from tilewright.plans.reducing import (
     reduce_lanes,
     reduce_window,
 )
-from tilewright.schedule.schedule import LoopRef, Schedule
+from tilewright.schedule.schedule import BlockRef, LoopRef, Schedule
 
 CHEAP_OPS = 4
 
@@ -230,7 +230,7 @@ def gather(s: Schedule, kept: list[Stage], out: Stage, rows: int, strip: int, ta
             s.compute_at(s.block(stage.name), around[-1])
     if copied:
         own = list(s.loops(block))[len(around) :]
-        vector_tail(s, own, lanes_of(out, target))
+        vector_tail(s, block, own, lanes_of(out, target), target)
     return around
 
 
@@ -273,7 +273,7 @@ def schedule_inner(s: Schedule, stage: Stage, own: list[LoopRef], target: Target
     lanes = lanes_of(stage, target)
     block = s.block(stage.name)
     if stage.role == "spatial":
-        vector_tail(s, own, lanes)
+        vector_tail(s, block, own, lanes, target)
         return
     spatial = own[: len(own) - len(stage.reduce)]
     reduce = own[len(own) - len(stage.reduce) :]
@@ -286,15 +286,16 @@ def schedule_inner(s: Schedule, stage: Stage, own: list[LoopRef], target: Target
     reduce_lanes(s, stage, reduce, lanes)
 
 
-def vector_tail(s: Schedule, own: list[LoopRef], lanes: int, vectors: int = 4) -> None:
+def vector_tail(s: Schedule, block: BlockRef, own: list[LoopRef], lanes: int, target: Target) -> None:
     """The innermost of a spatial block's own loops in vectors, a few at a time."""
     if not own:
         return
     inner = own[-1]
     size = extent(s, inner)
-    if size is None or size > 2 * vectors * lanes:
-        _, inner = s.split(inner, factor=vectors * lanes)
+    if size is None or size > 8 * lanes:
+        _, inner = s.split(inner, factor=4 * lanes)
     s.vectorize(inner)
+    stream_outputs(s, block, inner, target)
 
 
 PLAN = Plan("rows", fits, candidates, apply)

@@ -1,0 +1,253 @@
+"""Memory-bound kernels, natively, against NumPy in double precision: odd sizes, NaN, infinities, threads, every layout
+that a plan treats differently."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tilewright import ops
+from tilewright.ir.dtype import dtype
+from tilewright.ir.expr import Var, const
+from tilewright.ir.graph import Graph, GraphBuilder, TensorType, Value
+from tilewright.ir.target import Target
+from tilewright.kernels import KernelTexts
+from tilewright.transform.graph.fuse import fuse
+from tilewright.transform.lower import lower_group
+
+Array = np.ndarray[Any, Any]
+ROWS = Var("rows", lo=1, hi=4096)
+
+
+def tensor(shape: tuple[Any, ...], t: str = "f32") -> TensorType:
+    return TensorType(dtype(t), tuple(const(d) if isinstance(d, int) else d for d in shape))
+
+
+def run(build: Callable[[GraphBuilder], tuple[Value, ...]], *feeds: Array, threads: int = 1) -> list[Array]:
+    b = GraphBuilder("case")
+    graph = b.finish(build(b))
+    model = tw.compile((graph, {}), threads=threads)
+    return [np.asarray(v) for v in model.run({v.name: a for v, a in zip(graph.inputs, feeds, strict=True)}).values()]
+
+
+def one(op: str, *arrays: Array, symbolic: bool = False, threads: int = 1, **attrs: Any) -> Array:
+    def build(b: GraphBuilder) -> tuple[Value, ...]:
+        shapes = [(ROWS, *a.shape[1:]) if symbolic else a.shape for a in arrays]
+        values = [b.input(f"x{k}", tensor(s, str(dtype(a.dtype)))) for k, (s, a) in enumerate(zip(shapes, arrays))]  # noqa: B905
+        return tuple(ops.emit(b, op, *values, **attrs))
+
+    return run(build, *arrays, threads=threads)[0]
+
+
+def data(*shape: int, seed: int = 0) -> Array:
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def softmax64(x: Array, axis: int) -> Array:
+    wide = x.astype(np.float64)
+    e = np.exp(wide - wide.max(axis, keepdims=True))
+    return np.asarray(e / e.sum(axis, keepdims=True))
+
+
+SIZES = (1, 3, 31, 1000, 4097)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_softmax_and_sums_over_rows_of_any_length(size: int) -> None:
+    x = data(3, size)
+    np.testing.assert_allclose(one("softmax", x, axis=1), softmax64(x, 1), rtol=2e-6, atol=1e-12)
+    np.testing.assert_allclose(one("softmax", x, axis=0, symbolic=True), softmax64(x, 0), rtol=2e-6)
+    total = one("reduce_sum", x, axes=(1,), keepdims=False, symbolic=True)
+    np.testing.assert_allclose(total, x.astype(np.float64).sum(1), atol=1e-4)
+    np.testing.assert_array_equal(one("reduce_max", x, axes=(0, 1), keepdims=True), x.max(keepdims=True))
+
+
+@pytest.mark.parametrize("shape", [(5, 7, 33), (2, 3, 1000), (9, 20, 8)])
+@pytest.mark.parametrize("axes", [(0,), (1,), (0, 2), (1, 2), (0, 1)])
+def test_sums_over_any_axes(shape: tuple[int, ...], axes: tuple[int, ...]) -> None:
+    x = data(*shape)
+    keepdims = len(axes) == 1
+    got = one("reduce_mean", x, axes=axes, keepdims=keepdims)
+    np.testing.assert_allclose(got, x.astype(np.float64).mean(axes, keepdims=keepdims), atol=1e-5)
+
+
+@pytest.mark.parametrize("t", ["f16", "bf16", "f32", "f64", "i32", "u8"])
+def test_reductions_of_every_type(t: str) -> None:
+    x = (data(6, 37) * 20).astype(dtype(t).numpy) if t != "u8" else (np.abs(data(6, 37)) * 40).astype(np.uint8)
+    np.testing.assert_array_equal(one("reduce_max", x, axes=(1,), keepdims=False), x.max(1))
+    np.testing.assert_array_equal(one("reduce_min", x, axes=(0,), keepdims=False), x.min(0))
+    np.testing.assert_array_equal(one("argmax", x, axis=1, keepdims=False, select_last_index=False), x.argmax(1))
+
+
+def test_nan_and_infinity_go_through() -> None:
+    x = data(5, 40)
+    x[0, 17], x[1, 3], x[2, 39], x[3] = np.nan, np.inf, -np.inf, -np.inf
+    x[4, 5] = x[4, 30] = np.nan
+    with np.errstate(all="ignore"):
+        for op, f in (("reduce_max", np.max), ("reduce_min", np.min), ("reduce_sum", np.sum)):
+            for axis in (0, 1):
+                np.testing.assert_allclose(one(op, x, axes=(axis,), keepdims=False), f(x, axis), rtol=1e-5)
+        np.testing.assert_allclose(one("softmax", x, axis=1), softmax64(x, 1), rtol=2e-6)
+    for last in (False, True):
+        for op, find in (("argmax", np.argmax), ("argmin", np.argmin)):
+            want = 39 - find(x[:, ::-1], axis=1) if last else find(x, axis=1)
+            np.testing.assert_array_equal(one(op, x, axis=1, keepdims=False, select_last_index=last), want)
+
+
+def test_empty_rows() -> None:
+    x = np.zeros((4, 0), np.float32)
+    assert one("reduce_sum", x, axes=(1,), keepdims=False).tolist() == [0.0] * 4
+    assert one("softmax", x, axis=1).shape == (4, 0)
+
+
+def test_results_do_not_depend_on_the_number_of_threads() -> None:
+    x = data(300, 1000)
+    for op, attrs in (
+        ("reduce_sum", {"axes": (0, 1), "keepdims": False}),
+        ("reduce_sum", {"axes": (0,), "keepdims": False}),
+        ("softmax", {"axis": 1}),
+    ):
+        assert one(op, x, **attrs).tobytes() == one(op, x, threads=2, **attrs).tobytes()
+
+
+# norms as exporters write them
+
+
+def decomposed_norm(b: GraphBuilder, x: Value) -> Value:
+    mean = ops.emit1(b, "reduce_mean", x, axes=(1,), keepdims=True)
+    d = ops.emit1(b, "sub", x, mean)
+    square = ops.emit1(b, "mul", d, d)
+    variance = ops.emit1(b, "reduce_mean", square, axes=(1,), keepdims=True)
+    return ops.emit1(b, "div", d, ops.emit1(b, "sqrt", variance))
+
+
+def norm64(x: Array) -> Array:
+    wide = x.astype(np.float64)
+    d = wide - wide.mean(-1, keepdims=True)
+    return np.asarray(d / np.sqrt((d * d).mean(-1, keepdims=True)))
+
+
+def residual_norm(b: GraphBuilder, shape: tuple[Any, ...]) -> tuple[Value, ...]:
+    s = ops.emit1(b, "add", b.input("x", tensor(shape)), b.input("r", tensor(shape)))
+    return s, decomposed_norm(b, s)
+
+
+@pytest.mark.parametrize("size", [2, 17, 1000])
+def test_residual_and_norm_are_one_kernel_with_two_outputs(size: int) -> None:
+    b = GraphBuilder("case")
+    (group,) = fuse(b.finish(residual_norm(b, (7, size))))
+    assert len(group.outputs) == 2
+    x, r = data(7, size), data(7, size, seed=1)
+    for shape in ((7, size), (ROWS, size)):
+        total, y = run(lambda b, shape=shape: residual_norm(b, shape), x, r)  # type: ignore[misc]
+        np.testing.assert_array_equal(total, x + r)
+        np.testing.assert_allclose(y, norm64(x + r), atol=3e-6)
+
+
+def test_a_row_group_has_no_path_through_others() -> None:
+    """sum -> matmul -> back into the normalisation: the group stops before, so that kernels can be put in order."""
+
+    def build(b: GraphBuilder) -> tuple[Value, ...]:
+        x = b.input("x", tensor((6, 6)))
+        s = ops.emit1(b, "exp", x)
+        total = ops.emit1(b, "reduce_sum", s, axes=(1,), keepdims=True)
+        other = ops.emit1(b, "matmul", s, s)
+        return (ops.emit1(b, "div", other, ops.emit1(b, "mul", total, s)),)
+
+    x = data(6, 6)
+    e = np.exp(x.astype(np.float64))
+    np.testing.assert_allclose(run(build, x)[0], e @ e / (e.sum(1, keepdims=True) * e), rtol=1e-5)
+
+
+# moves
+
+
+@pytest.mark.parametrize("shape", [(17, 31), (100, 1000), (3, 40)])
+def test_transpositions(shape: tuple[int, ...]) -> None:
+    x = data(*shape)
+    np.testing.assert_array_equal(one("transpose", x, perm=(1, 0)), x.T)
+    np.testing.assert_array_equal(one("transpose", x, perm=(1, 0), symbolic=True), x.T)
+
+
+@pytest.mark.parametrize("perm", [(0, 2, 3, 1), (0, 3, 1, 2), (3, 2, 1, 0)])
+@pytest.mark.parametrize("shape", [(2, 8, 5, 16), (1, 17, 9, 20)])
+def test_permutes(shape: tuple[int, ...], perm: tuple[int, ...]) -> None:
+    for t in ("f32", "u8"):
+        x = (data(*shape) * 9).astype(dtype(t).numpy)
+        np.testing.assert_array_equal(one("transpose", x, perm=perm), x.transpose(perm))
+
+
+@pytest.mark.parametrize("channels", [16, 20])
+def test_blocked_channels_there_and_back(channels: int) -> None:
+    x = data(2, channels, 5, 17)
+    blocked = one("block_channels", x, block=8)
+    np.testing.assert_array_equal(blocked[1, 0, 2, 3], x[1, :8, 2, 3])
+    np.testing.assert_array_equal(one("unblock_channels", blocked, channels=channels), x)
+
+
+@pytest.mark.parametrize("size", [5, 56, 70])
+def test_pools_with_padding(size: int) -> None:
+    x = data(1, 2, size, size + 1)
+    x[0, 0, 1, 1] = np.nan
+    for k, s, p in ((3, 2, 1), (5, 1, 2)):
+        attrs = {"kernel": (k, k), "strides": (s, s), "pads": (p,) * 4, "dilations": (1, 1)}
+        for op in ("max_pool", "avg_pool"):
+            (want,) = ops.get(op).reference([x], attrs)
+            np.testing.assert_allclose(one(op, x, **attrs), want, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("largest", [True, False])
+def test_top_k(largest: bool) -> None:
+    x = data(4, 333)
+    x[1, 7], x[2, 40:60] = np.nan, 1.5
+    for k in (1, 40):
+        want = ops.get("topk").reference([x], {"axis": 1, "k": k, "largest": largest})
+
+        def build(b: GraphBuilder, k: int = k) -> tuple[Value, ...]:
+            return tuple(ops.emit(b, "topk", b.input("x", tensor(x.shape)), axis=1, k=k, largest=largest))
+
+        for a, w in zip(run(build, x), want, strict=True):
+            np.testing.assert_array_equal(a, w)
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2])
+def test_cumulative_sums(axis: int) -> None:
+    x = np.round(data(5, 33, 70) * 4)
+    for reverse, exclusive in ((False, False), (True, False), (False, True), (True, True)):
+        attrs = {"axis": axis, "reverse": reverse, "exclusive": exclusive}
+        np.testing.assert_array_equal(one("cumsum", x, **attrs), ops.get("cumsum").reference([x], attrs)[0])
+
+
+# larger than the last cache
+
+
+def large(b: GraphBuilder, target: Target) -> Graph:
+    n = target.l3 // 4
+    return b.finish((ops.emit1(b, "relu", b.input("x", tensor((n // 1024, 1024)))),))
+
+
+def test_large_outputs_are_streamed_small_ones_are_not() -> None:
+    target = Target.parse("znver4")
+    (group,) = fuse(large(GraphBuilder("large"), target))
+    text = KernelTexts(lower_group(group, "k").func, target)
+    assert "!nontemporal" in text.llvm() and "sfence" in text.asm() and "vmovntps" in text.asm()
+    b = GraphBuilder("small")
+    (group,) = fuse(b.finish((ops.emit1(b, "relu", b.input("x", tensor((10, 1024)))),)))
+    assert "!nontemporal" not in KernelTexts(lower_group(group, "k").func, target).llvm()
+
+
+def test_streamed_results_are_right_wherever_the_output_starts() -> None:
+    b = GraphBuilder("large")
+    graph = large(b, Target.host())
+    model = tw.compile((graph, {}), threads=2)
+    rows = graph.inputs[0].shape[0].value  # type: ignore[attr-defined]
+    x = data(rows, 1024)
+    room = np.empty(x.size + 16, np.float32)
+    for start in range(0, 9, 3):
+        y = room[start : start + x.size].reshape(x.shape)
+        model(x, out=(y,))
+        np.testing.assert_array_equal(y, np.maximum(x, 0))
