@@ -24,6 +24,7 @@ class Assigner:
     plain: dict[Value, Value] = field(default_factory=dict)
     blocked: dict[Value, Value] = field(default_factory=dict)
     fixed: set[Value] = field(default_factory=set)
+    made: dict[Value, Node] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.builder = GraphBuilder(self.graph.name)
@@ -31,6 +32,7 @@ class Assigner:
         self.builder.taken = taken | {v.name for v in (*self.graph.inputs, *self.graph.params)}
         self.plain.update((v, v) for v in (*self.graph.inputs, *self.graph.params))
         self.fixed.update(self.graph.params)
+        self.made.update((v, n) for n in self.graph.nodes for v in n.outputs)
 
     @property
     def block(self) -> int:
@@ -40,6 +42,10 @@ class Assigner:
     def weight_bytes(self) -> int:
         """Bytes of all weights of the model."""
         return sum((as_int(v.type.size) or 0) * v.dtype.itemsize for v in self.graph.params)
+
+    def producer(self, value: Value) -> Node | None:
+        """The node of the graph that makes a value; None for inputs and weights."""
+        return self.made.get(value)
 
     def visit(self, node: Node) -> None:
         """Note whether the node depends on weights alone."""

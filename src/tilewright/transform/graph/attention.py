@@ -29,6 +29,10 @@ from tilewright.plans.attention import attention_tile
 SWAP = (0, 2, 1, 3)
 
 
+Factor = tuple[Value, bool]
+"""A value of one element by which scores are multiplied, or divided if the second is true."""
+
+
 @dataclass(frozen=True, slots=True)
 class Operand:
     """A 4-dimensional operand in `order` "s" or "h", used from head `first` on."""
@@ -46,7 +50,7 @@ class Scores:
     k: Value
     transposed: bool
     number: float = 1.0
-    factors: tuple[Value, ...] = ()
+    factors: tuple[Factor, ...] = ()
     mask: Value | None = None
     fill: float = 0.0
     substitute: Value | None = None
@@ -200,19 +204,18 @@ class _Recogniser:
         found.factors += factors
         return found
 
-    def factor(self, node: Node) -> tuple[Value, float, tuple[Value, ...]] | None:
+    def factor(self, node: Node) -> tuple[Value, float, tuple[Factor, ...]] | None:
         """A product with one number: (data, the number if it is a constant, the value if it is not)."""
-        for data, factor in ((node.inputs[0], node.inputs[1]), (node.inputs[1], node.inputs[0])):
+        pairs = ((node.inputs[0], node.inputs[1]), (node.inputs[1], node.inputs[0]))
+        for data, factor in pairs if node.op == "mul" else pairs[:1]:
             assert data is not None and factor is not None
             if data.type != node.output.type:
                 continue
             number = self.number(factor)
             if number is not None and (node.op == "mul" or number != 0.0):
                 return data, number if node.op == "mul" else 1.0 / number, ()
-            if node.op == "mul" and all(is_const(d, 1) for d in factor.shape) and factor.type.rank <= data.type.rank:
-                return data, 1.0, (factor,)
-            if node.op == "div":
-                return None
+            if number is None and all(is_const(d, 1) for d in factor.shape) and factor.type.rank <= data.type.rank:
+                return data, 1.0, ((factor, node.op == "div"),)
         return None
 
     # operands
@@ -338,7 +341,8 @@ class _Recogniser:
         """The factors that are no numbers, as one."""
         if not found.factors:
             return None
-        result, *rest = (ops.emit1(new, "reshape", f, shape=(const(1),)) for f in found.factors)
+        single = [(ops.emit1(new, "reshape", f, shape=(const(1),)), inverse) for f, inverse in found.factors]
+        result, *rest = (ops.emit1(new, "reciprocal", f) if inverse else f for f, inverse in single)
         for other in rest:
             result = ops.emit1(new, "mul", result, other)
         return result

@@ -18,6 +18,7 @@ from tilewright.transform.graph.assigner import Assigner
 from tilewright.transform.graph.layout_blocked import concat, pointwise, pool, reduce
 from tilewright.transform.graph.layout_conv import conv
 from tilewright.transform.graph.layout_depthwise import grouped
+from tilewright.transform.graph.layout_integer import integer_conv
 from tilewright.transform.graph.layout_matmul import matmul
 from tilewright.transform.graph.layout_transposed import transposed
 from tilewright.transform.graph.layout_winograd import winograd
@@ -28,7 +29,9 @@ Rule = Callable[[Assigner, Node], bool]
 
 
 def convolution(a: Assigner, node: Node) -> bool:
-    """In groups, by Winograd's transforms, or direct."""
+    """Of integers, in groups, by Winograd's transforms, or direct."""
+    if node.output.dtype.is_int:
+        return integer_conv(a, node)
     if node.attr("groups", 1) != 1:
         return grouped(a, node)
     return winograd(a, node) or conv(a, node)

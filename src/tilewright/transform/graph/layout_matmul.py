@@ -7,6 +7,7 @@ from tilewright.ir.expr import Expr, as_int, is_const
 from tilewright.ir.graph import Node, Value
 from tilewright.plans.matmul_tiles import FEW_ROWS, matmul_tile
 from tilewright.transform.graph.assigner import Assigner
+from tilewright.transform.graph.layout_integer import integer_matmul
 from tilewright.transform.graph.layout_precision import reduced
 
 
@@ -18,6 +19,8 @@ def matmul(a: Assigner, node: Node) -> bool:
     """
     x, w = node.inputs[:2]
     assert x is not None and w is not None
+    if w.dtype.is_int and integer_matmul(a, node):
+        return True
     if not w.dtype.is_float or x.dtype is not node.output.dtype or x.dtype is not w.dtype:
         return False
     *x_batch, _, k = _rows_and_columns(x.shape, bool(node.attr("transpose_a", False)))
