@@ -45,6 +45,7 @@ def emit_threads(s: State, func: PrimFunc) -> None:
     """Write the kernel's body for every thread, ending with a barrier if they share it."""
     if runs_alone(func):
         _alone(s, func.body)
+        fence(s)
     else:
         _Threads(s).run(func.body)
         _barrier(s)
