@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.codegen.llvm_run import run
 from tests.schedule.checks import refused, scheduled
 from tests.schedule.native import run_native
 from tilewright import te
@@ -130,6 +131,18 @@ def test_registers_suffice(target: str, lanes: int) -> None:
         stack = [line for line in text.splitlines() if "rsp" in line and "mm" in line]
         assert len(stack) <= len(matrix) + len(matrix[0])
         assert "vfmadd" in text and "callq\tfma" not in text
+
+
+def test_a_machine_without_multiply_add() -> None:
+    """Nothing is called for a product and a sum."""
+    machine = Target.parse("x86-64-v2")
+    func = lower_loops(expanded(separable(winograd_matrices(4, 3)[2], 4)).func, machine)
+    text = emit_llvm(func, machine)
+    assert "llvm.fma" not in text and "fma" not in assembly(text, machine)
+    arrays = [np.ones((2, 6, 6, 4), np.float32), np.zeros((2, 6, 6, 4), np.float32)]
+    run(func, *arrays, target=machine)
+    exact = np.array(winograd_matrices(4, 3)[2], np.float64).sum(1)
+    np.testing.assert_allclose(arrays[1][0, :, :, 0], np.outer(exact, exact), atol=1e-5)
 
 
 def test_any_matrix() -> None:

@@ -45,10 +45,11 @@ def number(value: float | int | bool, t: DType, width: int) -> str:
 
 
 class Ops:
-    """Emits operators into a writer."""
+    """Emits operators into a writer. `fused`: the target has a multiply-add."""
 
-    def __init__(self, out: Writer) -> None:
+    def __init__(self, out: Writer, fused: bool = True) -> None:
         self.out = out
+        self.fused = fused
 
     def apply(self, name: str, t: DType, args: Sequence[str], width: int, result: DType) -> str:
         """Operator `name` on operands of type `t`; for casts `result` is the type to make."""
@@ -83,6 +84,12 @@ class Ops:
         if name in _ROUNDING:
             return out.intrinsic(f"llvm.{_ROUNDING[name]}.{suffix(t, width)}", ty, [(ty, args[0])])
         match name:
+            case "fma" if t is f32 and not self.fused:
+                # The product is exact in f64; the library's function would be called for each lane.
+                a, b, c = (cast(out, x, f32, f64, width) for x in args)
+                wide = register_type(f64, width)
+                product = out.inst(f"fmul {wide} {a}, {b}")
+                return cast(out, out.inst(f"fadd {wide} {product}, {c}"), f64, f32, width)
             case "fma":
                 return out.intrinsic(f"llvm.fma.{suffix(t, width)}", ty, [(ty, a) for a in args])
             case "neg":
