@@ -42,11 +42,12 @@ class OnnxModule(nn.Module):
         self.inputs = [v.name for v in graph.input if v.name not in known]
         self.outputs = [v.name for v in graph.output]
         self.weights: dict[str, str] = {}
+        nodes = [_lstm_as_torch_has_it(node, known) if node.op_type == "LSTM" else node for node in graph.node]
         for number, (name, array) in enumerate(known.items()):
             if array.dtype.kind == "f":
                 self.register_buffer(f"w{number}", torch.from_numpy(np.array(array)))
                 self.weights[name] = f"w{number}"
-        self.steps = [self._step(node, known) for node in graph.node if node.op_type != "Constant"]
+        self.steps = [self._step(node, known) for node in nodes if node.op_type != "Constant"]
 
     def _step(self, node: onnx.NodeProto, known: dict[str, Any]) -> tuple[Any, list[Any], list[str]]:
         if node.op_type not in OPERATORS:
@@ -111,19 +112,31 @@ def _gemm(v: Values, a: Attributes) -> Tensor:
     return y + a.get("beta", 1.0) * v[2] if len(v) > 2 else y
 
 
+def _lstm_as_torch_has_it(node: onnx.NodeProto, known: dict[str, Any]) -> onnx.NodeProto:
+    """An LSTM of one direction with inputs x, w, r, bias of w, bias of r, h, c, its gates in PyTorch's order.
+
+    ONNX orders them i, o, f, c and PyTorch i, f, c, o; the weights in that order are added to `known`.
+    """
+    hidden = next(a.i for a in node.attribute if a.name == "hidden_size")
+
+    def gates(weight: np.ndarray[Any, Any], name: str) -> str:
+        parts = np.split(weight, range(hidden, 4 * hidden, hidden))
+        known[f"{node.name}.{name}"] = np.concatenate([parts[i] for i in (0, 2, 3, 1)])
+        return f"{node.name}.{name}"
+
+    w, r, bias = (known[name][0] for name in node.input[1:4])
+    names = [gates(w, "w"), gates(r, "r"), gates(bias[: 4 * hidden], "bw"), gates(bias[4 * hidden :], "br")]
+    state = [*node.input[5:7], "", ""][:2]
+    new = onnx.NodeProto()
+    new.CopyFrom(node)
+    new.input[:] = [node.input[0], *names, *state]
+    return new
+
+
 def _lstm(v: Values, a: Attributes) -> tuple[Tensor, Tensor, Tensor]:
-    """One direction; ONNX orders the gates i, o, f, c and PyTorch i, f, c, o."""
-    hidden = a["hidden_size"]
-    zeros = v[0].new_zeros(1, v[0].shape[1], hidden)
-    state = tuple(v[i] if len(v) > i and v[i] is not None else zeros for i in (5, 6))
-    order = [0, 2, 3, 1]
-
-    def gates(weight: Tensor) -> Tensor:
-        return torch.cat([weight.split(hidden)[i] for i in order])
-
-    w, r = gates(v[1][0]), gates(v[2][0])
-    biases = [gates(part) for part in v[3][0].chunk(2)]
-    y, h, c = torch._VF.lstm(v[0], state, [w, r, *biases], True, 1, 0.0, False, False, False)  # type: ignore[attr-defined]
+    zeros = v[0].new_zeros(1, v[0].shape[1], a["hidden_size"])
+    state = tuple(zeros if x is None else x for x in v[5:7])
+    y, h, c = torch._VF.lstm(v[0], state, list(v[1:5]), True, 1, 0.0, False, False, False)  # type: ignore[attr-defined]
     return y.unsqueeze(1), h, c
 
 
