@@ -183,7 +183,8 @@ def _compile_part(graph: Graph, name: str, target: Target, log: PassLog) -> _Par
         for level, stage, text in ((3, "loops", texts.loops), (4, "LLVM IR", texts.llvm), (5, "assembly", texts.asm)):
             log.dump(level, f"{stage} of {kernel.label}", text)
         work = (operations(kernel.func), traffic(kernel.func))
-        steps.append(Step(done.symbol, group, kernel.args, done.workspaces, done.symbols, kernel.label, over, *work))
+        names = (done.workspaces, done.symbols, kernel.label, over)
+        steps.append(Step(done.symbol, group, kernel.args, *names, *work, done.alone))
     return _Part(graph, tuple(groups), tuple(steps), tuple(kernels.values()))
 
 
@@ -255,8 +256,8 @@ def _entry(
     target: Target,
 ) -> bytes:
     """The object code of tw_run, tw_prepare and tw_shapes."""
-    run_steps = [KernelCall(s.kernel, s.slots, s.symbols) for s in run_storage.steps]
-    prepare_steps = [KernelCall(s.kernel, s.slots, s.symbols) for s in prepare_storage.steps]
+    run_steps = [KernelCall(s.kernel, s.slots, s.symbols, s.alone) for s in run_storage.steps]
+    prepare_steps = [KernelCall(s.kernel, s.slots, s.symbols, s.alone) for s in prepare_storage.steps]
     text = emit_entry(run_steps, prepare_steps, symbols, shapes, target)
     identity = f"entry-{digest(text, target.fingerprint, code_version())}"
     store = ObjectCache()

@@ -12,14 +12,15 @@ from pathlib import Path
 
 import tilewright
 from tilewright.codegen.llvm import assembly, compile_llvm, emit_llvm, kernel_symbols
+from tilewright.codegen.llvm_threads import runs_alone
 from tilewright.ir.expr import Expr, Var
 from tilewright.ir.key import key
 from tilewright.ir.loops import NTHREADS, PrimFunc
 from tilewright.ir.parser import parse_expr
 from tilewright.ir.rewrite import substitute
 from tilewright.ir.target import Target
-from tilewright.plans import Planned, plan, site
-from tilewright.plans.decisions import forced_at, recording
+from tilewright.plans import Planned, forced, plan
+from tilewright.plans.decisions import recording
 from tilewright.support.cache import ObjectCache
 from tilewright.support.errors import ParseError
 from tilewright.transform.graph.memory import Workspace
@@ -43,12 +44,13 @@ UNRELATED = ("cli", "frontend", "runtime", "support")
 
 @dataclass(frozen=True, slots=True)
 class CompiledKernel:
-    """Object code that defines `symbol`; what it needs besides its buffers."""
+    """Object code that defines `symbol`; what it needs besides its buffers; whether one thread executes all of it."""
 
     symbol: str
     object: bytes
     workspaces: tuple[Workspace, ...]
     symbols: tuple[Var, ...]
+    alone: bool
 
 
 class KernelTexts:
@@ -83,18 +85,16 @@ class KernelTexts:
 def compile_kernel(func: PrimFunc, target: Target, store: ObjectCache | None = None) -> CompiledKernel:
     """Native code of an unscheduled function, from the cache if it was compiled before under any names."""
     objects = store or ObjectCache()
-    # A record of decisions is complete only if the kernel is planned, so that a cached one is made anew.
-    forced = forced_at(lambda: site(func))
-    what = f"{key(func)} {target.fingerprint} {code_version()}" + (f" {forced}" if forced else "")
+    what = " ".join([key(func), target.fingerprint, code_version(), *(forced(func, target) if recording() else ())])
     identity = hashlib.blake2b(what.encode(), digest_size=16).hexdigest()
     symbol = f"tw_{identity}"
     canonical = {s: Var(f"s{i}", s.dtype, s.lo, s.hi, s.multiple) for i, s in enumerate(func.symbols)}
-    entry = None if recording() else objects.get(f"kernel-{identity}")
+    entry = objects.get(f"kernel-{identity}")
     if entry is not None and (found := _decode(entry, symbol, canonical)) is not None:
         return found
     flat = replace(lower_loops(plan(func, target).func, target), name=symbol)
     code = compile_llvm(emit_llvm(flat, target), target)
-    done = CompiledKernel(symbol, code, _workspaces(flat), kernel_symbols(flat))
+    done = CompiledKernel(symbol, code, _workspaces(flat), kernel_symbols(flat), runs_alone(flat))
     objects.put(f"kernel-{identity}", _encode(done, canonical))
     return done
 
@@ -117,6 +117,7 @@ def _encode(kernel: CompiledKernel, canonical: Mapping[Var, Var]) -> bytes:
     header = {
         "workspaces": [[str(substitute(w.nbytes, canonical)), w.per_thread] for w in kernel.workspaces],
         "symbols": [list(canonical).index(s) for s in kernel.symbols],
+        "alone": kernel.alone,
     }
     text = json.dumps(header).encode()
     return struct.pack("<I", len(text)) + text + kernel.object
@@ -131,9 +132,10 @@ def _decode(data: bytes, symbol: str, canonical: Mapping[Var, Var]) -> CompiledK
         workspaces = tuple(Workspace(_size(text, names), bool(each)) for text, each in header["workspaces"])
         order = list(canonical)
         symbols = tuple(order[i] for i in header["symbols"])
+        alone = bool(header["alone"])
     except (ValueError, KeyError, IndexError, TypeError, struct.error, ParseError):
         return None
-    return CompiledKernel(symbol, data[4 + length :], workspaces, symbols)
+    return CompiledKernel(symbol, data[4 + length :], workspaces, symbols, alone)
 
 
 def _size(text: str, names: Mapping[str, Var]) -> Expr:

@@ -62,3 +62,10 @@ def test_an_empty_program() -> None:
     keep, address = link(emit_entry([], [], [], [], HOST))
     ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)(address["tw_shapes"])(None, None)
     del keep
+
+
+def test_a_barrier_stands_where_shared_kernels_follow_those_of_one_thread() -> None:
+    run = [KernelCall(name, (0,), (), name.startswith("alone")) for name in ("alone1", "alone2", "shared1", "alone3")]
+    text = emit_entry(run, [KernelCall("shared2", (0,))], [], [], HOST)
+    calls = [line.split("@")[1].split("(")[0] for line in text.splitlines() if " call void @" in line]
+    assert calls == ["alone1", "alone2", "tw_barrier", "shared1", "alone3", "shared2"]

@@ -12,17 +12,21 @@ import pytest
 import tilewright as tw
 from tests.transform.graph.graphs import tensor
 from tilewright import ops
+from tilewright.codegen.llvm import emit_llvm
+from tilewright.ir.expr import Var
 from tilewright.ir.graph import Graph, GraphBuilder
+from tilewright.ir.parser import parse_func
 from tilewright.ir.target import Target
 from tilewright.kernels import compile_kernel
 from tilewright.plans import plan, site
 from tilewright.plans.analysis import analyse
-from tilewright.plans.base import Candidate
+from tilewright.plans.base import Candidate, Planned
 from tilewright.plans.cost import Cost, bandwidth, fetch_cycles, fma_cycles, level, load_cycles, roofline
 from tilewright.plans.decisions import deciding
 from tilewright.support.cache import ObjectCache
 from tilewright.support.errors import ScheduleError
 from tilewright.transform.graph.fuse import fuse
+from tilewright.transform.loops import lower_loops
 from tilewright.transform.lower import lower_group
 
 Golden = Callable[[str], None]
@@ -138,10 +142,13 @@ def test_a_forced_kernel_has_an_entry_of_its_own_in_the_cache() -> None:
     func = lower_group(group, "k").func
     store = ObjectCache()
     plain = compile_kernel(func, FIXED, store)
-    chosen = plan(func, FIXED).chosen.label
-    with deciding({site(func): chosen}):
+    planned = plan(func, FIXED)
+    with deciding({site(func): planned.others[0].label}):
         forced = compile_kernel(func, FIXED, store)
-    assert forced.symbol != plain.symbol
+    with deciding({site(func): planned.chosen.label}) as record:
+        same = compile_kernel(func, FIXED, store)
+    assert forced.symbol != plain.symbol == same.symbol
+    assert [d.site for d in record.made] == [site(func)]  # although it was found in the cache
     assert compile_kernel(func, FIXED, store).symbol == plain.symbol
 
 
@@ -151,3 +158,18 @@ def test_equal_targets_give_equal_bytes_and_ceilings_are_part_of_them() -> None:
     again = compile_kernel(func, replace(FIXED, cores=7, frequency=4.0))
     assert compile_kernel(func, FIXED).object == again.object
     assert compile_kernel(func, replace(FIXED, l2_bandwidth=8.0)).symbol != again.symbol
+
+
+def test_small_kernels_are_for_one_thread() -> None:
+    def planned(*shape: object) -> Planned:
+        b = GraphBuilder("double")
+        x = b.input("x", tensor(*shape))
+        (group,) = fuse(b.finish((ops.emit1(b, "add", x, x),)))
+        return plan(lower_group(group, "k").func, FIXED)
+
+    small, large, symbolic = planned(4, 16), planned(256, 256), planned(Var("n", lo=1), 16)
+    assert [p.serial for p in (small, large, symbolic)] == [True, False, False]
+    assert "one thread" in small.describe()
+    assert parse_func(str(small.func)) == small.func
+    assert "tw_barrier" not in emit_llvm(lower_loops(small.func, FIXED), FIXED)
+    assert "tw_barrier" in emit_llvm(lower_loops(large.func, FIXED), FIXED)

@@ -4,8 +4,9 @@
     void tw_prepare(ptr slots, ptr dims, i64 tid, i64 nthreads, ptr barrier)
     void tw_shapes(ptr dims, ptr out)                                          out: i64[]
 
-An entry calls its kernels in order, their buffers taken from the slot table and their symbols from `dims`. Every
-kernel ends with a barrier, so nothing stands between the calls. `tw_shapes` fills `out` with expressions of the
+An entry calls its kernels in order, their buffers taken from the slot table and their symbols from `dims`. Kernels that
+threads share end with a barrier; where such a one follows those of one thread, a barrier stands before it. `tw_shapes`
+fills `out` with expressions of the
 symbols.
 """
 
@@ -27,11 +28,13 @@ _SIGNATURE = "ptr noalias readonly %slots, ptr noalias readonly %dims, i64 %tid,
 
 @dataclass(frozen=True, slots=True)
 class KernelCall:
-    """One call: the kernel's symbol, indices into the slot table for its buffers, into `dims` for its symbols."""
+    """One call: the kernel's symbol, indices into the slot table for its buffers, into `dims` for its symbols; whether
+    one thread alone executes it, without a barrier."""
 
     kernel: str
     slots: tuple[int, ...]
     symbols: tuple[int, ...] = ()
+    alone: bool = False
 
 
 def emit_entry(
@@ -57,6 +60,8 @@ def emit_entry(
         buffers, integers = arity[kernel]
         arguments = ["ptr"] * buffers + ["i64"] * (integers + 2) + ["ptr"]
         lines.append(f"declare void {identifier(kernel, '@')}({', '.join(arguments)}) nounwind")
+    if any("@tw_barrier(" in line for line in lines):
+        lines.append("declare void @tw_barrier(ptr, i64) nounwind")
     return "\n".join(lines) + "\n"
 
 
@@ -64,7 +69,11 @@ def _calls(name: str, steps: Sequence[KernelCall]) -> list[str]:
     out = Writer()
     pointers: dict[int, str] = {}
     integers: dict[int, str] = {}
+    waiting = False
     for step in steps:
+        if waiting and not step.alone:
+            out.effect("call void @tw_barrier(ptr %barrier, i64 %nthreads)")
+        waiting = step.alone
         for slot in step.slots:
             if slot not in pointers:
                 where = out.inst(f"getelementptr inbounds ptr, ptr %slots, i64 {slot}")

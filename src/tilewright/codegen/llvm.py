@@ -53,7 +53,7 @@ def emit_llvm(func: PrimFunc, target: Target) -> str:
         sizes.append(f"i64 {operand}")
     s.env[TID] = Value(i64, ("%tid",))
     s.env[NTHREADS] = Value(i64, ("%nthreads",))
-    emit_threads(s, func.body)
+    emit_threads(s, func)
     # What one thread writes and another reads after a barrier changes behind the reader's back.
     exchanged = _loaded(func) & written if s.out.calls_of("tw_barrier") > 1 else frozenset[str]()
     arguments = [

@@ -6,7 +6,7 @@ from tilewright.ir.key import key
 from tilewright.ir.loops import PrimFunc
 from tilewright.ir.target import Target
 from tilewright.plans import contraction, convolution, depthwise, dots, elementwise, plain, rows, transposed, winograd
-from tilewright.plans.analysis import analyse
+from tilewright.plans.analysis import Structure, analyse
 from tilewright.plans.base import Candidate, Plan, Planned
 from tilewright.plans.cost import roofline
 from tilewright.plans.decisions import decide
@@ -37,17 +37,33 @@ def plan(func: PrimFunc, target: Target) -> Planned:
     """Schedule an unscheduled function by the first plan that fits, with the knobs of the best estimate (or those that
     are forced at `site(func)`)."""
     structure = analyse(func)
-    for candidate_plan in PLANS:
-        if candidate_plan.fits(structure, target):
-            choices = candidate_plan.candidates(structure, target)
-            chosen = decide(lambda: site(func), choices, [c.label for c in choices], [c.cycles for c in choices])
-            schedule = Schedule(func)
-            candidate_plan.apply(schedule, structure, chosen, target)
-            others = tuple(c for c in choices if c is not chosen)
-            variants = tuple((v, plan(specialize(func, v), target)) for v in candidate_plan.cases(structure))
-            least = roofline(structure, target)
-            return Planned(schedule, candidate_plan.name, chosen, others, target, least, variants)
-    raise AssertionError("the last plan fits everything")
+    taken, choices = _candidates(structure, target)
+    chosen = _decide(func, choices)
+    schedule = Schedule(func)
+    taken.apply(schedule, structure, chosen, target)
+    others = tuple(c for c in choices if c is not chosen)
+    variants = tuple((v, plan(specialize(func, v), target)) for v in taken.cases(structure))
+    return Planned(schedule, taken.name, chosen, others, target, roofline(structure, target), variants)
 
 
-__all__ = ["PLANS", "Candidate", "Plan", "Planned", "plan", "site"]
+def forced(func: PrimFunc, target: Target) -> tuple[str, ...]:
+    """The settings of a function and its variants that are not those of the best estimate, without scheduling it; what
+    is decided is recorded as by `plan`."""
+    structure = analyse(func)
+    taken, choices = _candidates(structure, target)
+    chosen = _decide(func, choices)
+    own = () if chosen is choices[0] else (f"{site(func)}: {chosen.label}",)
+    variants = (forced(specialize(func, v), target) for v in taken.cases(structure))
+    return (*own, *(label for labels in variants for label in labels))
+
+
+def _candidates(structure: Structure, target: Target) -> tuple[Plan, list[Candidate]]:
+    taken = next(p for p in PLANS if p.fits(structure, target))
+    return taken, taken.candidates(structure, target)
+
+
+def _decide(func: PrimFunc, choices: list[Candidate]) -> Candidate:
+    return decide(lambda: site(func), choices, [c.label for c in choices], [c.cycles for c in choices])
+
+
+__all__ = ["PLANS", "Candidate", "Plan", "Planned", "forced", "plan", "site"]

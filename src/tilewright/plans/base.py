@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tilewright.ir.loops import PrimFunc
 from tilewright.ir.target import Target
@@ -14,6 +14,9 @@ from tilewright.plans.variants import Values, choose
 from tilewright.schedule.schedule import Schedule
 
 Knobs = Mapping[str, int]
+
+BARRIERS = 2.0
+"""What two threads save of a kernel's time is half of it, which a barrier costs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +74,17 @@ class Planned:
     variants: tuple[tuple[Values, Planned], ...] = ()
 
     @property
+    def serial(self) -> bool:
+        """Whether so little is to be done, whatever the symbols are, that sharing it among threads takes longer."""
+        cost = self.chosen.cost or self.least
+        return not self.schedule.func.symbols and cost.cycles < BARRIERS * self.target.barrier
+
+    @property
     def func(self) -> PrimFunc:
         """The scheduled function, which chooses among the variants."""
         func = self.schedule.func
+        if self.serial:
+            func = replace(func, attrs=(*func.attrs, ("serial", True)))
         for values, planned in self.variants:
             func = choose(values, planned.func, func)
         return func
@@ -82,6 +93,8 @@ class Planned:
         """Plan, knobs, estimated time by stage and what bounds it, and the runners-up."""
         lines = [f"plan {self.plan}: {self.chosen.label}  {self._estimate(self.chosen)}"]
         lines += [f"  runner-up: {c.label}  {self._estimate(c)}" for c in self.others[:3]]
+        if self.serial:
+            lines.append("  one thread: a barrier takes longer")
         if self.chosen.cost != self.least:
             lines.append(f"  any schedule takes at least {_stages(self.least, self.target)}")
         lines.append(str(self.schedule.trace).rstrip())

@@ -81,12 +81,6 @@ def decide(site: Callable[[], str], options: Sequence[T], labels: Sequence[str],
     return options[list(labels).index(taken)]
 
 
-def forced_at(site: Callable[[], str]) -> str | None:
-    """The label that is forced at a site, if any: what caches must tell apart."""
-    record = _current.get()
-    return None if record is None else record.forced.get(site())
-
-
 def recording() -> bool:
-    """Whether decisions are recorded."""
+    """Whether decisions are recorded, and some of them perhaps forced."""
     return _current.get() is not None

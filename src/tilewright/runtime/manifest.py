@@ -122,6 +122,7 @@ class StepSpec:
         label: what it computes, for tables ("conv2d + relu").
         flops: operations of a call (a fused multiply-add is two), for `profile`.
         traffic: bytes that a call must move at the least, for `profile`.
+        alone: thread 0 executes all of it, and it has no barrier at its end.
     """
 
     kernel: str
@@ -130,6 +131,7 @@ class StepSpec:
     label: str = ""
     flops: Work | None = None
     traffic: Work | None = None
+    alone: bool = False
 
 
 @dataclass(frozen=True, slots=True)

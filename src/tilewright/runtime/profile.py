@@ -80,7 +80,8 @@ def _measure(engine: Engine, steps: Sequence[StepSpec], slots: Any, symbols: dic
         raise CallError("nothing would be measured", expected="repeat >= 1", got=repeat)
     times = np.zeros(len(steps) + 1, np.int64)
     text = _profile_text(steps, engine.library.addresses, times.ctypes.data)
-    library = Library({"profile": compile_text(text, speed=0, cache=False)}, ["tw_profile"])
+    objects = {"profile": compile_text(text, speed=0, cache=False)}
+    library = Library(objects, ["tw_profile"], {"tw_barrier": pool().barrier})
     dims = np.array([*symbols.values(), 0], np.int64)
     run = function(pool().parallel, None, *[ctypes.c_void_p] * 3, ctypes.c_int64)
     samples = np.zeros((repeat, len(steps) + 1), np.int64)
@@ -134,6 +135,8 @@ def _profile_text(steps: Sequence[StepSpec], addresses: dict[str, int], times: i
             symbols = [f.load(I64, dims, 8 * i) for i in step.symbols]
             kernel = f.let(PTR, f"inttoptr i64 {addresses[step.kernel]} to ptr")
             f.call(VOID, kernel, *pointers, *symbols, tid, nthreads, barrier)
+            if step.alone and k + 1 < len(steps) and not steps[k + 1].alone:
+                f.call(VOID, "tw_barrier", barrier, nthreads)
             _read_clock(f, tid, times + 8 * (k + 1))
         f.ret()
     return m.text()

@@ -38,6 +38,8 @@ class Step:
     """(output, input) pairs where the output may be written over the input."""
     flops: Work | None = None
     traffic: Work | None = None
+    alone: bool = False
+    """Whether one thread executes the kernel."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +125,7 @@ class _Assigner:
             slots = [self.home[self.root(v)] for v in step.args]
             slots += [self.scratch(i, w, step.label) for w in step.workspaces]
             passed = tuple(self.symbols[s] for s in step.symbols)
-            specs.append(StepSpec(step.kernel, tuple(slots), passed, step.label, step.flops, step.traffic))
+            specs.append(StepSpec(step.kernel, tuple(slots), passed, step.label, step.flops, step.traffic, step.alone))
         slots_of = {v: self.home[self.root(v)] for s in self.steps for v in s.args}
         return Storage(slots_of, tuple(self.temps), tuple(self.sizes), tuple(specs), tuple(self.owners))
 

@@ -44,15 +44,8 @@ k_done.7:
   store <16 x float> %.30, ptr %.31, align 4
   br label %join.2
 join.2:
-  %.34 = icmp sgt i64 %nthreads, 1
-  br i1 %.34, label %wait.32, label %after.33
-wait.32:
-  call void @tw_barrier(ptr %barrier, i64 %nthreads)
-  br label %after.33
-after.33:
   ret void
 }
 
-declare void @tw_barrier(ptr, i64) nounwind
 
 !0 = distinct !{!0, !{!"llvm.loop.vectorize.enable", i1 false}, !{!"llvm.loop.unroll.disable"}}

@@ -42,12 +42,6 @@ then.25:
 join.26:
   br label %join.2
 join.2:
-  %.34 = icmp sgt i64 %nthreads, 1
-  br i1 %.34, label %wait.32, label %after.33
-wait.32:
-  call void @tw_barrier(ptr %barrier, i64 %nthreads)
-  br label %after.33
-after.33:
   ret void
 }
 
@@ -56,6 +50,5 @@ declare void @llvm.masked.store.v16f32.p0(<16 x float>, ptr, <16 x i1>)
 declare i64 @llvm.smax.i64(i64, i64)
 declare i64 @llvm.smin.i64(i64, i64)
 declare i1 @llvm.vector.reduce.or.v16i1(<16 x i1>)
-declare void @tw_barrier(ptr, i64) nounwind
 
 !0 = distinct !{!0, !{!"llvm.loop.vectorize.enable", i1 false}, !{!"llvm.loop.unroll.disable"}}
