@@ -15,8 +15,9 @@ from tilewright.schedule.schedule import Schedule
 
 Knobs = Mapping[str, int]
 
-BARRIERS = 2.0
-"""What two threads save of a kernel's time is half of it, which a barrier costs."""
+BARRIERS = 1.0
+"""Kernels estimated to take less than so many barriers are for one thread. Two threads save half of the time at most,
+but estimates of the smallest kernels are low: they leave out what is paid once a call."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -77,7 +77,7 @@ def settle(measured: Ceilings, barrier_seconds: float, before: Calibration | Non
         # Without threads there is nothing to measure, and programs may yet be moved to where there are.
         "barrier": min(max(barrier_seconds * hz * 1e9, 100.0), 1e5) if barrier_seconds else BARRIER,
     }
-    values = {"frequency": round(hz, 1), "fma_per_cycle": max(0.5, round(2 * measured.fma_per_cycle) / 2)}
+    values = {"frequency": round(hz, 1), "fma_per_cycle": rounded(measured.fma_per_cycle, 1)}
     for name, value in per_cycle.items():
         old = getattr(before, name) if before else 0.0
         near = old and 1 / _NEAR < value / old < _NEAR
