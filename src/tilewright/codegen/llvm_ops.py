@@ -102,7 +102,7 @@ class Ops:
                 size = out.intrinsic(f"llvm.fabs.{suffix(t, width)}", ty, [(ty, args[0])])
                 return out.inst(f"fcmp oeq {ty} {size}, {number(float('inf'), t, width)}")
             case "min" | "max":
-                return self._extremum(name, ty, args[0], args[1])
+                return self._extremum(name, t, width, args[0], args[1])
             case "rsqrt":
                 root = out.intrinsic(f"llvm.sqrt.{suffix(t, width)}", ty, [(ty, args[0])])
                 return out.inst(f"fdiv {ty} {number(1.0, t, width)}, {root}")
@@ -115,19 +115,20 @@ class Ops:
             return self._library(_LIBM[name], t, args, width)
         raise CompileError(f"no native code for the operator {name!r} on {t}")
 
-    def _extremum(self, name: str, ty: str, a: str, b: str) -> str:
+    def _extremum(self, name: str, t: DType, width: int, a: str, b: str) -> str:
         """NaN-propagating min/max. `select(a > b, a, b)` is one x86 instruction that gives `b` when unordered, so with
-        a literal `a` nothing more is needed; else `a` is put back where it is NaN."""
+        a literal `a` nothing more is needed; else `a` is put back where it is NaN, which LLVM does best by itself if
+        it need not tell zeros apart."""
+        ty = register_type(t, width)
         if is_literal(b):
             a, b = b, a
+        if not is_literal(a):
+            intrinsic = f"llvm.{'minimum' if name == 'min' else 'maximum'}.{suffix(t, width)}"
+            return self.out.intrinsic(intrinsic, ty, [(ty, a), (ty, b)], "nsz")
         compare = "olt" if name == "min" else "ogt"
-        best = self.out.inst(
+        return self.out.inst(
             f"select {self._i1(ty)} {self.out.inst(f'fcmp {compare} {ty} {a}, {b}')}, {ty} {a}, {ty} {b}"
         )
-        if is_literal(a):
-            return best
-        nan = self.out.inst(f"fcmp uno {ty} {a}, {a}")
-        return self.out.inst(f"select {self._i1(ty)} {nan}, {ty} {a}, {ty} {best}")
 
     @staticmethod
     def _i1(ty: str) -> str:

@@ -20,9 +20,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tilewright.ir.expr import Load, Op, as_int, is_const
+from tilewright.ir.expr import Buffer, Load, Op, as_int, is_const, product
 from tilewright.ir.loops import Store
-from tilewright.ir.rewrite import loads, walk
+from tilewright.ir.rewrite import exprs_of, loads, walk
 from tilewright.ir.target import Target
 from tilewright.plans.analysis import Stage, Structure
 from tilewright.plans.base import Candidate, Plan
@@ -205,7 +205,38 @@ def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Targe
     for stage in kept:
         own = [loop for loop in s.loops(s.block(stage.name)) if loop.name not in names]
         schedule_inner(s, stage, own, target, bool(strip))
+    if not strip:
+        ask_ahead(s, names, rows, target)
     parallelize(s, around)
+
+
+def ask_ahead(s: Schedule, around: set[str], rows: int, target: Target) -> None:
+    """Let later passes over a row ask for the next row, which the first pass would have to wait for."""
+    params = {b for b in s.func.params if (as_int(b.size) or 0) * b.dtype.itemsize > target.l2}
+    passes: dict[Buffer, list[str]] = {}
+    for block in s.blocks():
+        inner = [loop for loop in s.loops(block) if loop.name not in around and (extent(s, loop) or 2) > 1]
+        if len(inner) < 2:
+            continue
+        for e in (e for stmt in walk(s.get(block)) for e in exprs_of(stmt)):
+            for load in loads(e):
+                if load.buffer in params and inner[-2].name not in passes.setdefault(load.buffer, []):
+                    passes[load.buffer].append(inner[-2].name)
+    used: set[str] = set()
+    for buffer, names in passes.items():
+        length = as_int(product(buffer.shape[rows:]))
+        free = [name for name in names[1:] if name not in used]
+        if length is None or not free or not SHORT <= length * buffer.dtype.itemsize <= target.l1 // 2:
+            continue
+        used.add(free[-1])
+        loop, size = s.loop(free[-1]), length * buffer.dtype.itemsize
+        s.annotate(loop, "prefetch", buffer.name)
+        s.annotate(loop, "prefetch_bytes", size)
+        s.annotate(loop, "prefetch_level", 1 if size <= target.l1 // 4 else 2)
+
+
+SHORT = 512
+"""Bytes of a row below which asking for the next one is not worth an instruction."""
 
 
 def gather(s: Schedule, kept: list[Stage], out: Stage, rows: int, strip: int, target: Target) -> list[LoopRef]:
