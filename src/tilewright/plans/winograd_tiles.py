@@ -20,10 +20,11 @@ from functools import lru_cache
 from math import ceil
 
 from tilewright.ir.target import Target
-from tilewright.plans.cost import Cost, fma_cycles
+from tilewright.plans import conv_tiles
+from tilewright.plans.conv_tiles import tile_steps
+from tilewright.plans.cost import Cost
 from tilewright.plans.decisions import decide
 
-DIRECT_EFFICIENCY = 0.9
 REREAD = 0.4
 """What reading tiles again and again gets of the last cache's bandwidth; filters are one stream and prefetched."""
 
@@ -129,20 +130,24 @@ def block_cost(shape: Shape, choice: Choice, target: Target) -> Cost:
 
 
 def direct(shape: Shape, target: Target) -> float:
-    """Estimated cycles of the same convolution computed directly."""
+    """Estimated cycles of the same convolution computed directly, by `plans/conv_tiles.py`."""
     lanes = target.lanes(4)
-    filters = ceil(shape.filters / lanes) * lanes
-    products = shape.images * shape.height * shape.width * shape.window**2 * shape.channels * filters
-    weights = 4.0 * shape.window**2 * shape.channels * filters
-    compute = fma_cycles(products, lanes, target) / DIRECT_EFFICIENCY
-    return Cost(compute=compute, memory=weights / _bandwidth(weights, target, shape.cold)).cycles
+    channels = ceil(shape.channels / lanes) * lanes
+    window = (shape.window, shape.window)
+    source = 4 * channels * shape.height * shape.width
+    layer = conv_tiles.Shape(
+        shape.images, shape.height, shape.width, window, 1, channels, lanes, shape.filters, source, copied=True
+    )
+    compute, _ = conv_tiles.ranked((layer,), (False,), target)[0]
+    weights = 4.0 * shape.window**2 * channels * shape.filters
+    return Cost(compute=compute * shape.images, memory=weights / _bandwidth(weights, target, shape.cold)).cycles
 
 
 @lru_cache(maxsize=4096)
 def row_steps(count: int, rows: int, vectors: int, target: Target) -> float:
     """Cycles of one step of the reduction for `count` tiles with `rows` tiles in registers; the last may have fewer."""
     whole, rest = divmod(count, rows)
-    return whole * _step(rows, vectors, target) + (_step(rest, vectors, target) if rest else 0.0)
+    return whole * tile_steps(rows, vectors, target) + (tile_steps(rest, vectors, target) if rest else 0.0)
 
 
 def most_rows(vectors: int, target: Target) -> int:
@@ -150,12 +155,6 @@ def most_rows(vectors: int, target: Target) -> int:
     stay free, for constants of the transforms are kept in them across the products."""
     spare = SPARE if target.registers > 16 else 1
     return max(1, (target.registers - vectors - spare) // vectors)
-
-
-def _step(rows: int, vectors: int, target: Target) -> float:
-    """Multiply-adds, loads, or the latency of one multiply-add; a little for filling and emptying the tile."""
-    loads = (rows + vectors) * target.vector_bits / 8 / target.l1_bandwidth
-    return max(rows * vectors / target.fma_per_cycle, loads, 4.0) * 1.02 + 0.05 * (rows + vectors)
 
 
 def _bandwidth(size: float, target: Target, cold: bool = False, share: float = 1.0) -> float:
