@@ -319,6 +319,11 @@ for reverse in (False, True):
                 **common,
             )
 
+for step, clip in ((0, None), (2, 0.8)):
+    common = {"batch": 3, "step": step, "clip": clip, "activations": (SIGMOID, TANH, TANH)}
+    for product, cell in ((None, None), (x(3, 16), x(3, 4)), (x(3, 16), None), (None, x(3, 4))):
+        case("lstm_cell", x(9, 16), product, cell, **common)
+
 
 @pytest.mark.parametrize("position", range(len(CASES)), ids=lambda i: f"{i}-{CASES[i][0]}")
 def test_expression_equals_reference(position: int) -> None:

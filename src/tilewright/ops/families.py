@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tilewright.ops import (
     attention,
+    cells,
     conv,
     dots,
     index,
@@ -28,6 +29,7 @@ from tilewright.ops import (
 
 __all__ = [
     "attention",
+    "cells",
     "conv",
     "dots",
     "index",

@@ -12,7 +12,7 @@ from typing import Any
 
 from tilewright.frontend.onnx.call import Call
 from tilewright.frontend.onnx.registry import rule
-from tilewright.ir.dtype import i64
+from tilewright.ir.dtype import f32, f64, i64
 from tilewright.ir.expr import Expr, as_int, const
 from tilewright.ir.graph import Value
 from tilewright.ops.dims import same_dim, static
@@ -184,8 +184,11 @@ def _unrolled(
     outputs: dict[int, Value] = {}
     mask = None if lengths is None else n.reshape(n.cast(lengths, i64), (batch, 1))
     for t in range(time)[:: -1 if d.reverse else 1]:
-        gates = n.slice(d.gates_x, 0, batch * t, batch)
-        new_h, new_c = step(n, d, gates, h, c, hidden, clip)
+        if kind == "LSTM" and d.peephole is None and d.gates_x.dtype in (f32, f64):
+            new_h, new_c = _lstm_cell(n, d, t, h, c, clip)
+        else:
+            gates = n.slice(d.gates_x, 0, batch * t, batch)
+            new_h, new_c = step(n, d, gates, h, c, hidden, clip)
         outputs[t] = new_h
         if mask is not None:
             alive = n.emit("gt", mask, n.constant(t, i64))
@@ -220,6 +223,17 @@ def _recur(n: Call, d: Direction, gates: Value, h: Value | None) -> Value:
 
 
 Step = Callable[[Call, Direction, Value, Value | None, Value | None, int, Any], tuple[Value, Value | None]]
+
+
+def _lstm_cell(
+    n: Call, d: Direction, step: int, h: Value | None, c: Value | None, clip: float | None
+) -> tuple[Value, Value | None]:
+    """One step as a product and the operator `lstm_cell`."""
+    product = None if h is None else n.emit("matmul", h, d.recurrence, transpose_b=True)
+    batch = as_int(d.batch)
+    attrs = {"batch": d.batch if batch is None else batch, "step": step, "clip": clip, "activations": d.activations}
+    new_h, new_c = n.emit_all("lstm_cell", d.gates_x, product, c, **attrs)
+    return new_h, new_c
 
 
 def _lstm_step(
