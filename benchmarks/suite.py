@@ -46,7 +46,7 @@ def add_options(parser: argparse.ArgumentParser, rounds: int, own: str) -> None:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=rounds, help=f"turns of each peer (default {rounds})")
     parser.add_argument("--turn", type=float, default=0.02, help="seconds of a turn, at least one call (default 0.02)")
-    parser.add_argument("--enough", type=float, default=8.0, help="seconds after which a case ends (default 8)")
+    parser.add_argument("--enough", type=float, default=5.0, help="seconds after which a case ends (default 5)")
     parser.add_argument("--budget", type=float, help="minutes after which no further case begins")
     parser.add_argument("--resume", action="store_true", help="leave out what this commit has measured")
     parser.add_argument("--prepare", action="store_true", help="only convert and compile for all peers, time nothing")
