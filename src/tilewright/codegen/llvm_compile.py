@@ -6,6 +6,7 @@ import threading
 
 import llvmlite.binding as llvm
 
+from tilewright.codegen.llvm_text import UNROLL_COUNT
 from tilewright.ir.target import Target
 from tilewright.support.errors import CompileError, TargetError
 
@@ -56,13 +57,13 @@ def _optimized(text: str, target: Target, opt: int) -> tuple[llvm.ModuleRef, llv
     options.loop_vectorization = True
     builder = llvm.create_pass_builder(machine, options)
     if opt and (text.startswith(EXPLICIT) or text.count("\n") > MAX_LINES):
-        _run_few_passes(module, builder)
+        _run_few_passes(module, builder, UNROLL_COUNT in text)
     else:
         builder.getModulePassManager().run(module, builder)
     return module, machine
 
 
-def _run_few_passes(module: llvm.ModuleRef, builder: llvm.PassBuilder) -> None:
+def _run_few_passes(module: llvm.ModuleRef, builder: llvm.PassBuilder, unroll: bool) -> None:
     """Allocations to registers, common subexpressions, simplification: a quarter of the time of the full pipeline."""
     if any(b"alwaysinline" in bytes(a) for f in module.functions if not f.is_declaration for a in f.attributes):
         inline = llvm.create_new_module_pass_manager()
@@ -72,6 +73,8 @@ def _run_few_passes(module: llvm.ModuleRef, builder: llvm.PassBuilder) -> None:
     passes.add_simplify_cfg_pass()
     passes.add_sroa_pass()
     passes.add_new_gvn_pass()
+    if unroll:
+        passes.add_loop_unroll_pass()
     passes.add_instruction_combine_pass()
     passes.add_simplify_cfg_pass()
     for function in module.functions:

@@ -5,6 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+UNROLL_COUNT = "llvm.loop.unroll.count"
+"""LLVM's name for the wish that it unrolls a loop."""
+
 _PLAIN = re.compile(r"[A-Za-z_$][A-Za-z0-9_$.]*")
 
 _UNUSABLE = re.compile(r"[^A-Za-z0-9_]")
@@ -106,12 +109,15 @@ class Writer:
         number = next(k for k, text in enumerate(self.metadata) if text.endswith("= !{i32 1}"))
         return f", !nontemporal !{number}"
 
-    def loop_metadata(self, *, vectorize: bool, unroll: bool) -> str:
-        """`, !llvm.loop !N` with what LLVM's own loop passes must leave alone; "" if nothing."""
+    def loop_metadata(self, *, vectorize: bool, unroll: bool, copies: int = 0) -> str:
+        """`, !llvm.loop !N` with what LLVM's own loop passes must leave alone; "" if nothing. With `copies`, how often
+        LLVM shall write the body in one iteration."""
         facts = []
         if not vectorize:
             facts.append('!{!"llvm.loop.vectorize.enable", i1 false}')
-        if not unroll:
+        if copies:
+            facts.append(f'!{{!"{UNROLL_COUNT}", i32 {copies}}}')
+        elif not unroll:
             facts.append('!{!"llvm.loop.unroll.disable"}')
         self.plain_loops += vectorize
         if not facts:

@@ -23,6 +23,8 @@ LATENCY = 4.4
 """Cycles of a multiply-add, with what scheduling leaves idle when accumulators are just enough."""
 CROWDED = 0.05
 """Cycles that a load costs even where multiply-adds bound: ports and the front end are not ideal."""
+TIGHT = 1.03
+"""What a tile that takes all registers costs more: loads cannot run ahead."""
 TILE_OVERHEAD = 24.0
 STREAMED = 0.4
 """The share of the weights' transfer from the second level that counts: it is one stream, well prefetched."""
@@ -119,7 +121,9 @@ def _legal(shape: Shape, width: int, flat: bool, target: Target) -> Iterator[Blo
     vectors = max(1, width // target.lanes(4))
     most = shape.height * shape.width if flat else shape.width
     for rows in range(1, min(most, MOST_ROWS if shape.is_pixel or not flat else MOST_FLAT_ROWS) + 1):
-        if rows > 1 and rows * vectors + min(rows, vectors) + 1 > target.registers:
+        # Steps over plain channels do not come in a stream: with no register to spare LLVM's schedule spills.
+        spare = 0 if shape.block > 1 else 1
+        if rows > 1 and registers(rows, vectors) + spare > target.registers:
             return
         for strip in _strips(shape, rows, flat):
             for channels in _channel_blocks(shape, width, target):
@@ -214,8 +218,14 @@ def _tiling(shape: Shape, blocking: Blocking) -> tuple[int, list[tuple[int, int]
     return strips, tiles, strip / shape.width
 
 
+def registers(rows: int, vectors: int) -> int:
+    """Vector registers of a tile: accumulators, the shorter side, one of the longer side."""
+    return rows * vectors + min(rows, vectors) + 1
+
+
 def tile_steps(rows: int, vectors: int, target: Target) -> float:
     """Cycles of one step of the reduction in a tile of `rows` x `vectors`."""
     loads = rows + vectors
     ports = max(1.0, target.l1_bandwidth / (target.vector_bits / 8))
-    return max(rows * vectors / target.fma_per_cycle, loads / max(2.0, ports), LATENCY) + CROWDED * loads
+    cycles = max(rows * vectors / target.fma_per_cycle, loads / max(2.0, ports), LATENCY) + CROWDED * loads
+    return cycles * (TIGHT if registers(rows, vectors) >= target.registers else 1.0)

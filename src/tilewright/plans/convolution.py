@@ -175,6 +175,11 @@ def register_tile(s: Schedule, anchor: Stage, block: BlockRef, candidate: Candid
     own = list(zip(stage.iters, s.loops(block)[-len(stage.iters) :], strict=True))
     spatial = [loop for it, loop in own if it.kind == "spatial"][-len(anchor.spatial) :]
     reduce = [loop for it, loop in own if it.kind == "reduce"]
+    if len(reduce) == 3:
+        # Plain input: neighbouring pixels of a line share what they read. Steps that are unrolled together must not,
+        # for LLVM would keep all of it in registers; those of different lines and channels do not.
+        channel, line, column = reduce
+        reduce = [column, channel, line]
     _, k, *pixels, lane = spatial
     vectors = candidate.knob("width") // _size(s, lane)
     rows = candidate.knob("rows")
@@ -196,7 +201,8 @@ def unroll_steps(s: Schedule, reduce: list[LoopRef], products: int) -> None:
         if steps is None or products >= BODY:
             return
         factor = next(d for d in range(1, steps + 1) if steps % d == 0 and (d * products >= BODY or d == steps))
-        s.unroll(loop if factor == steps else s.split(loop, factor=factor)[1])
+        if factor > 1:
+            s.annotate(loop, "unroll", factor)
         products *= factor
 
 
