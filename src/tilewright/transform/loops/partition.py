@@ -30,6 +30,7 @@ from tilewright.ir.expr import Const, Expr, Load, Op, Var, all_of, const, is_con
 from tilewright.ir.loops import Allocate, For, If, Let, PrimFunc, Seq, Stmt, seq
 from tilewright.ir.rewrite import (
     exprs_of,
+    loads,
     map_expr,
     map_stmt,
     names_of,
@@ -175,7 +176,11 @@ class _Partition:
 
 
 def _find_split(loop: For, outer: dict[Var, Expr]) -> _Split | None:
-    conditions = list(_conditions(loop))
+    """By conditions that hold in a main part; else by alternatives between two sources, where the first is not used."""
+    return _split_by(list(_conditions(loop)), loop, outer) or _split_by(list(_alternatives(loop)), loop, outer)
+
+
+def _split_by(conditions: list[Expr], loop: For, outer: dict[Var, Expr]) -> _Split | None:
     if not conditions:
         return None
     loops = {c.var: c.extent for c in walk(loop.body) if isinstance(c, For)}
@@ -188,8 +193,9 @@ def _find_split(loop: For, outer: dict[Var, Expr]) -> _Split | None:
     most = loop.extent if key is loop.var else _least_above(an, key)
     if most is None:
         return None
+    found = [c for c in found if not an.prove(c.bound >= most if c.is_low else c.bound <= 0)]
     start, stop = _main_range(an, found, most)
-    if an.prove(stop <= start):
+    if not found or an.prove(stop <= start):
         return None
     return _Split(loop, tuple(found), key, start, stop, most, not an.prove(stop >= most), an)
 
@@ -261,6 +267,27 @@ def _conditions(loop: For) -> Iterator[Expr]:
     return visit(loop.body, frozenset(), frozenset())
 
 
+def _alternatives(loop: For) -> Iterator[Expr]:
+    """The negations of conditions in `select(c, a[...], b[...])` that differ between lanes, as in a concatenation."""
+    seen: set[Expr] = set()
+
+    def visit(s: Stmt, lanes: frozenset[Var]) -> Iterator[Expr]:
+        if lanes:
+            for node in (n for e in exprs_of(s) for n in walk_expr(e)):
+                if type(node) is Op and node.name == "select" and all(loads(x) for x in node.args[1:]):
+                    condition = node.args[0]
+                    if condition not in seen and len(list(conjuncts(condition))) == 1:
+                        seen.add(condition)
+                        if _mentions(condition, loop.var, lanes):
+                            yield ~condition
+        if isinstance(s, For) and s.kind in ("vectorized", "unrolled"):
+            lanes = lanes | {s.var}
+        for child in s.children:
+            yield from visit(child, lanes)
+
+    return visit(loop.body, frozenset())
+
+
 def _mentions(e: Expr, v: Var, inner: frozenset[Var]) -> bool:
     nodes = set(walk_expr(e))
     return v in nodes and not inner.isdisjoint(nodes) and not any(type(n) is Load for n in nodes)
@@ -322,7 +349,12 @@ def _assume(s: Stmt, true: set[Expr]) -> Stmt:
             return t.then if t.condition.value else t.orelse
         return None
 
-    return map_stmt(s, statement, lambda e: map_expr(e, lambda n: holds if n in true else None, memo))
+    false = {~c for c in true}
+
+    def expr(n: Expr) -> Expr | None:
+        return holds if n in true else const(False) if n in false else None
+
+    return map_stmt(s, statement, lambda e: map_expr(e, expr, memo))
 
 
 def _is_zero(e: Expr) -> bool:
