@@ -10,10 +10,12 @@ from tests.codegen.llvm_run import run
 from tilewright import te
 from tilewright.arith import bounds, simplify
 from tilewright.codegen.interpret import interpret
+from tilewright.codegen.llvm import emit_llvm
 from tilewright.ir.dtype import DType, bf16, boolean, f16, f32, f64, i8, i32, i64, u8
 from tilewright.ir.expr import Buffer, Const, Expr, Op, Var, const, lookup
 from tilewright.ir.loops import For, PrimFunc, Store, seq
 from tilewright.ir.parser import parse_expr
+from tilewright.ir.target import Target
 
 TABLE = [3, 0, 1, -2, 5, 7, 100]
 
@@ -40,6 +42,19 @@ def test_native_code_agrees(kind: DType, loop: str) -> None:
         got = [np.zeros(11, kind.numpy), np.zeros(11, kind.numpy)]
         execute(index, *got)
         assert all(np.array_equal(g, w) for g, w in zip(got, want, strict=True))
+
+
+def test_known_lanes_are_a_literal_vector() -> None:
+    """No table in memory for `M[i, lane]`."""
+    i, lane = Var("i"), Var("lane")
+    out = Buffer("out", f32, (const(2), const(4)))
+    matrix = te.const_matrix(np.arange(8).reshape(2, 4) ** 2)
+    store = Store(out, (i, lane), matrix[i, lane])
+    func = PrimFunc("rows", (out,), For(i, const(2), For(lane, const(4), store, "vectorized"), "unrolled"))
+    assert "@table" not in emit_llvm(func, Target.host())
+    got = np.zeros((2, 4), np.float32)
+    run(func, got)
+    assert np.array_equal(got, np.arange(8).reshape(2, 4) ** 2)
 
 
 def test_known_indices_fold() -> None:

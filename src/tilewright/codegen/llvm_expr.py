@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from tilewright.codegen.llvm_divide import divide_lanes
 from tilewright.codegen.llvm_masks import any_lane, compare_lanes, is_comparison
-from tilewright.codegen.llvm_memory import load, lookup
+from tilewright.codegen.llvm_memory import load, lookup, lookup_lanes
 from tilewright.codegen.llvm_state import State
 from tilewright.codegen.llvm_values import Value, literal, register_type, vector_literal
 from tilewright.codegen.vector import is_seldom
@@ -37,7 +37,8 @@ def evaluate(s: State, e: Expr) -> Value:
             if isinstance(bound, Const):
                 return evaluate(s, bound)
             entries = [entry for entry in table if isinstance(entry, Const)]
-            return s.remember(e, lookup(s, evaluate(s, index), entries))
+            known = lookup_lanes(s, index, entries) if s.varies(e) else None
+            return s.remember(e, known or lookup(s, evaluate(s, index), entries))
         case Op("and", (a, b)) if _pending(s, b):
             return s.remember(e, select(s, a, b, Const(False, boolean)))
         case Op("or", (a, b)) if _pending(s, b):

@@ -218,6 +218,19 @@ def _where_on(steps: tuple[int, ...], on: tuple[bool, ...]) -> tuple[int, ...]:
     return tuple(steps[min(lanes, key=lambda m: abs(m - k))] for k in range(len(steps)))
 
 
+def lookup_lanes(s: State, index: Expr, table: Sequence[Const]) -> Value | None:
+    """The entries of a table as literals if the index is a known one in every lane; None if not."""
+    access = classify(s, s.converter.poly(index))
+    first = as_constant(access.base)
+    if s.lanes is None or access.steps is None or first is None:
+        return None
+    t, last = table[0].dtype, len(table) - 1
+    element = register_type(t)
+    entries = [f"{element} {literal(table[min(max(first + step, 0), last)].value, t)}" for step in access.steps]
+    ends = zip(s.lanes.offsets, s.lanes.widths, strict=True)
+    return Value(t, tuple(f"<{', '.join(entries[start : start + width])}>" for start, width in ends), True)
+
+
 def lookup(s: State, index: Value, table: Sequence[Const]) -> Value:
     """An entry of a table of literals. The index is brought into the table, so that lanes which are off read no
     other memory."""
