@@ -117,30 +117,41 @@ def judge(bar: Bar, rows: Sequence[Comparison]) -> list[str] | None:
     return [str(bar.point), bar.what, bar.statistic, f"{bar.bound:g}", f"{result:.2f}", verdict, count, label]
 
 
-def markdown(rows: Sequence[Comparison], every: bool = False) -> str:
-    """The table of the bars that `rows` tell about; with `every`, the others too, as not measured."""
-    cells = []
-    for bar in BARS:
-        found = judge(bar, rows)
-        if found is None and every:
-            found = [str(bar.point), bar.what, bar.statistic, f"{bar.bound:g}", "", "not measured", "", ""]
-        if found is not None:
-            cells.append(found)
-    header = ["point", "bar", "statistic", "at least", "measured", "verdict", "cases", "least at"]
-    return markdown_table(header, cells) if cells else "None of the bars is about these cases.\n"
+def markdown(rows: Sequence[Comparison]) -> str:
+    """The table of the bars that `rows` tell about."""
+    cells = [found for bar in BARS if (found := judge(bar, rows)) is not None]
+    return markdown_table(_HEADER, cells) if cells else "None of the bars is about these cases.\n"
+
+
+_HEADER = ["point", "bar", "statistic", "at least", "measured", "verdict", "cases", "least at"]
+
+
+def _choice() -> list[list[str]]:
+    """Point 11, of what `bench_choice` has found: speed of the untuned choice as a share of the best's."""
+    path = RESULTS / "choice.json"
+    if not path.exists():
+        return []
+    rows = json.loads(path.read_text())["rows"]
+    shares = {row["layer"]: 1 / (1 + row["loss"]) for row in rows}
+    mean = math.exp(sum(map(math.log, shares.values())) / len(shares))
+    worst = min(shares, key=shares.__getitem__)
+    below = sum(share < 1 / 1.1 for share in shares.values())
+    count = f"{len(shares)}" + (f", {below} below" if below else "")
+    verdict = "pass" if mean >= 1 / 1.1 else "**miss**"
+    return [["11", "untuned against the best setting", "mean", "0.91", f"{mean:.2f}", verdict, count, worst]]
 
 
 def main() -> int:
     rows: list[Comparison] = []
     for path in sorted(RESULTS.glob("*.json")):
         content = json.loads(path.read_text())
-        if (
-            isinstance(content, dict)
-            and "ceilings" in content
-            and (path.stem.endswith("-1t") or path.stem == "threads")
-        ):
+        if "ceilings" in content and (path.stem.endswith("-1t") or path.stem == "threads"):
             rows += [Comparison.from_json(row) for row in content["rows"]]
-    text = markdown(rows, every=True)
+    cells = [
+        judge(bar, rows) or [str(bar.point), bar.what, bar.statistic, f"{bar.bound:g}", "", "not measured", "", ""]
+        for bar in BARS
+    ]
+    text = markdown_table(_HEADER, [*cells, *_choice()])
     console().print(text, markup=False)
     (RESULTS / "bars.md").write_text("# Bars\n\n`python -m benchmarks.bars`\n\n" + text)
     return 0
