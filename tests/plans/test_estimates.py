@@ -88,7 +88,7 @@ def test_the_roofline_counts_work_and_bytes() -> None:
 
 def test_describe_tells_what_was_estimated(golden: Golden) -> None:
     b = GraphBuilder("bias")
-    x, bias = b.input("x", tensor(64, 48)), b.param("bias", tensor(48))
+    x, bias = b.input("x", tensor(64, 8)), b.param("bias", tensor(8))
     (group,) = fuse(b.finish((ops.emit1(b, "relu", ops.emit1(b, "add", x, bias)),)))
     planned = plan(lower_group(group, "k").func, FIXED)
     slower = Candidate.of((("rows", 2), ("width", 8)), Cost(compute=9000.0, load=9500.0, memory=100.0))

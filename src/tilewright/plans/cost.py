@@ -18,14 +18,15 @@ between two uses of the same byte, so it says which level holds the byte.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from math import prod
+from math import inf, prod
 
 from tilewright.ir.expr import Buffer, Expr, Load, Op, as_int
-from tilewright.ir.loops import Store
-from tilewright.ir.rewrite import walk, walk_expr
+from tilewright.ir.loops import Block, For, Stmt, Store
+from tilewright.ir.rewrite import loads, walk_expr
 from tilewright.ir.target import Target
-from tilewright.plans.analysis import Stage, Structure
+from tilewright.plans.analysis import Structure
 
 EXPOSED = 0.3
 """The share of a transfer from beyond the first level that work beside it does not hide."""
@@ -138,8 +139,10 @@ def write_cycles(nbytes: float, working_set: float, target: Target) -> float:
 
 
 def number(e: Expr, symbol: int = SYMBOL) -> int:
-    """An extent as a number, `symbol` for one that is not known."""
+    """An extent as a number: the constant of a minimum with one, `symbol` for what is not known."""
     known = as_int(e)
+    if known is None and isinstance(e, Op) and e.name == "min":
+        return min(number(part, symbol) for part in e.args)
     return symbol if known is None else known
 
 
@@ -147,39 +150,55 @@ def nbytes_of(buffer: Buffer, symbol: int = SYMBOL) -> int:
     return prod(number(d, symbol) for d in buffer.shape) * buffer.dtype.itemsize
 
 
-def weight(stage: Stage) -> float:
-    """Operations of one element of a stage, in multiply-adds."""
-    if stage.role == "contraction":
-        return 1.0
+def weight(value: Expr) -> float:
+    """Operations of an expression in multiply-adds; those of indices are left out, a product that is added is free."""
+    skipped = {part for e in walk_expr(value) if isinstance(e, Load) for i in e.indices for part in walk_expr(i)}
     total = 0.0
-    for store in (s for s in walk(stage.block.body) if isinstance(s, Store)):
-        inside = {
-            part for e in walk_expr(store.value) if isinstance(e, Load) for i in e.indices for part in walk_expr(i)
-        }
-        for e in walk_expr(store.value):
-            if isinstance(e, Op) and e not in inside and (e.dtype.is_float or e.name == "select"):
-                total += _WEIGHTS.get(e.name, 1.0)
+    for e in walk_expr(value):
+        if isinstance(e, Op) and e.name in ("add", "sub"):
+            skipped.update(part for part in e.args if isinstance(part, Op) and part.name == "mul")
+    for e in walk_expr(value):
+        if isinstance(e, Op) and e not in skipped and (e.dtype.is_float or e.name == "select"):
+            total += _WEIGHTS.get(e.name, 1.0)
     return total
 
 
 def roofline(structure: Structure, target: Target, symbol: int = SYMBOL) -> Cost:
-    """What any schedule of the function takes at least, about: all operations in full vectors, every stage's results
-    once through the first level, all parameters once through the level that holds them together.
+    """What any schedule of the function takes at least, about: all operations in full vectors, what pointwise stages
+    read once through the first level, all parameters once through the level that holds them together.
 
-    A symbolic extent counts as `symbol`.
+    A symbolic extent counts as `symbol`. What data select from a table is counted, not the table.
     """
-    compute = 0.0
-    passed = 0.0
-    for stage in structure.stages:
-        points = prod(number(it.extent, symbol) for it in stage.block.iters)
-        itemsize = max((b.dtype.itemsize for b in stage.writes), default=4)
-        compute += fma_cycles(points * weight(stage), target.lanes(max(4, itemsize)), target)
-        if stage.role != "contraction":
-            passed += points * sum(b.dtype.itemsize for b in stage.reads)
+    func = structure.func
     written = {b for stage in structure.stages for b in stage.writes}
-    ins = sum(nbytes_of(b, symbol) for b in structure.func.params if b not in written)
-    outs = sum(nbytes_of(b, symbol) for b in structure.func.params if b in written)
+    compute = passed = 0.0
+    picked: dict[Buffer, float] = {}
+    for store, times in _stores(func.body, 1.0, symbol):
+        written.add(store.buffer)
+        compute += fma_cycles(times * weight(store.value), target.lanes(max(4, store.buffer.dtype.itemsize)), target)
+        sources = loads(store.value)
+        for load in sources:
+            if any(loads(i) for i in load.indices):
+                picked[load.buffer] = picked.get(load.buffer, 0.0) + times * load.buffer.dtype.itemsize
+        if all(load.buffer != store.buffer for load in sources):
+            passed += times * sum(load.buffer.dtype.itemsize for load in sources)
+    ins = sum(min(picked.get(b, inf), nbytes_of(b, symbol)) for b in func.params if b not in written)
+    outs = sum(nbytes_of(b, symbol) for b in func.params if b in written)
     # What a kernel reads another one wrote, or the last call used: at best it is in the second level.
     apart = max(ins + outs, target.l1)
     memory = fetch_cycles(ins, apart, target) + write_cycles(outs, apart, target)
     return Cost(compute, load_cycles(passed, target), store_cycles(outs, target), memory)
+
+
+def _stores(stmt: Stmt, times: float, symbol: int) -> Iterator[tuple[Store, float]]:
+    """Every store with how often it is executed; initial values of reductions are left out."""
+    match stmt:
+        case For():
+            times *= number(stmt.extent, symbol)
+        case Store():
+            yield stmt, times
+        case Block():
+            yield from _stores(stmt.body, times, symbol)
+            return
+    for child in stmt.children:
+        yield from _stores(child, times, symbol)
