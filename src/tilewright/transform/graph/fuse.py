@@ -1,6 +1,7 @@
 """Group nodes into kernels.
 
     conv -> add(bias) -> add(skip) -> relu        one group: the anchor and its pointwise epilogue
+    cast -> mul(1/255) -> conv                    one group: the anchor and what feeds its data alone
     add -> mean -> sub -> ... -> mul               one group over common rows: see rowgroups.py
     transpose -> mul -> pooling                    one group: the reduction and what feeds it alone
 
@@ -23,6 +24,9 @@ from tilewright.transform.graph.rowgroups import RowGrower, row_shape
 
 MAX_NODES = 48
 MAX_INPUTS = 24
+
+PROLOGUE_OF = ("conv_blocked",)
+"""Contractions that take pointwise work on their data into their kernel."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,10 +67,32 @@ class _Fuser:
             for i, node in enumerate(self.nodes):
                 if ops.get(node.op).kind in kinds and not ops.get(node.op).alias and self.leader[i] == i:
                     self.grow(i)
+            if kinds == ("contraction",):
+                self.grow_prologues()
         members: dict[int, list[int]] = {}
         for i in range(len(self.nodes)):
             members.setdefault(self.find(i), []).append(i)
         return [self.group([self.nodes[i] for i in group]) for group in self.in_order(members)]
+
+    def grow_prologues(self) -> None:
+        """Pointwise chains that feed the data of a convolution alone: computed where its input is padded or copied."""
+        makers = {v: i for i, n in enumerate(self.nodes) for v in n.outputs}
+        for root, node in enumerate(self.nodes):
+            if node.op not in PROLOGUE_OF:
+                continue
+            value = node.inputs[0]
+            while value is not None and (i := makers.get(value)) is not None and self.is_private(i):
+                made = self.nodes[i]
+                self.leader[i] = self.find(root)
+                value = next((v for v in made.inputs if v in makers and v is not None and same_shape(v, value)), None)
+
+    def is_private(self, i: int) -> bool:
+        """Whether a node is pointwise, in no group, and read by one node only."""
+        node = self.nodes[i]
+        if ops.get(node.op).kind != "pointwise" or len(node.outputs) != 1 or len(self.members(i)) != 1:
+            return False
+        value = node.output
+        return self.find(i) == i and value not in self.outputs and len(self.users.get(value, [])) == 1
 
     def grow_rows(self) -> None:
         """Groups of several reductions over common rows."""

@@ -1,6 +1,7 @@
 """Graph clean-up: one of each computation, nothing unused, scales moved into weights.
 
     y = conv(x, w) * a + b        ->      y = conv(x, w * a) + b          (a, b depend on weights alone)
+    y = conv(x / 255, w)          ->      y = conv(x, w / 255)
 
 The new weight-only nodes move to `prepare` later, so batch normalisation costs nothing in `run`.
 """
@@ -114,6 +115,8 @@ class _ScaleFolder:
         return value
 
     def fold(self, node: Node, original: Node) -> Value | None:
+        if node.op == "conv":
+            return self.scale_weights(node, original)
         if node.op not in ("mul", "add") or original.output in self.outputs:
             return None
         split = self.operands(node)
@@ -130,6 +133,25 @@ class _ScaleFolder:
         if producer.op == "add":
             return self.scale_sum(node, producer, factor)
         return None
+
+    def scale_weights(self, node: Node, original: Node) -> Value | None:
+        """`conv(x / 255, w)` to `conv(x, w / 255)`: one factor for all of the data is the weights' as well."""
+        x, w, *rest = node.inputs
+        assert x is not None and w is not None
+        producer = self.made.get(x)
+        if producer is None or producer.op not in ("mul", "div") or w not in self.fixed or not w.dtype.is_float:
+            return None
+        data, factor = producer.inputs
+        assert data is not None and factor is not None
+        if producer.op == "mul" and data in self.fixed:
+            data, factor = factor, data
+        if factor not in self.fixed or data in self.fixed or factor.type.rank > w.type.rank:
+            return None
+        uniform = all(is_const(d, 1) for d in factor.shape)
+        if not uniform or data.shape != x.shape or x.dtype is not w.dtype or not self.single_use(original, x):
+            return None
+        scaled = self.emit(producer.op, w, factor, like=f"{w.name}_scaled")
+        return self.emit("conv", data, scaled, *rest, like=node.output.name, **node.attributes)
 
     def operands(self, node: Node) -> tuple[Value, Value] | None:
         """(full-size operand, per-channel operand that depends on weights alone)."""
