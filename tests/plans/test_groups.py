@@ -96,7 +96,14 @@ TRANSPOSED = {
     "a line": Case(16, 16, (1, 9), 4, stride=2, pads=(0, 1, 0, 1), transpose=True),
 }
 
-CASES = DEPTHWISE | TRANSPOSED
+POINTWISE = {
+    "pixels, groups of 17": Case(51, 51, (7, 7), 1, 3, batch=BATCH),
+    "pixels, fewer filters": Case(16, 10, (3, 9), 1, 2, activation="sigmoid"),
+    "pixels, a filter for each group": Case(6, 3, (1, 1), 1, 3),
+    "pixels, full blocks": Case(64, 64, (4, 6), 1, 4, batch=2),
+}
+
+CASES = DEPTHWISE | POINTWISE | TRANSPOSED
 
 
 def reference(case: Case, inputs: dict[str, Any], params: dict[str, Any]) -> np.ndarray:
@@ -132,6 +139,8 @@ INTERPRETED = (
     "multiplier 3",
     "small map",
     "one pixel to many",
+    "pixels, fewer filters",
+    "pixels, a filter for each group",
 )
 
 
@@ -161,7 +170,7 @@ def arguments(kernel: Kernel, batch: int) -> list[Any]:
     return [rng.standard_normal(shape).astype(np.float32) for shape in shapes]
 
 
-@pytest.mark.parametrize("name", ["3x3", "multiplier 2", "groups of 4", *TRANSPOSED])
+@pytest.mark.parametrize("name", ["3x3", "multiplier 2", "groups of 4", *TRANSPOSED, *POINTWISE])
 def test_packed_operators_and_their_references_agree(name: str) -> None:
     graph = CASES[name].graph()
     inputs, params = numbers(graph, 1)

@@ -117,3 +117,77 @@ def _reference(arrays: Arrays, attrs: Attrs) -> tuple[Any, ...]:
 
 
 register(OpDef("conv_depthwise", "contraction", _infer, _reference, _compute))
+
+
+# -- one pixel at a time, groups that fill no blocks -------------------------------------------------------------------
+
+
+def _pack_pointwise_infer(types: Types, attrs: Attrs) -> tuple[TensorType, ...]:
+    """`w[K, C/g, 1, 1]` to `[g, ceil(K/g/width), C/g, width]`."""
+    w, groups, width = only(types), attrs["groups"], attrs["width"]
+    each = (as_int(w.shape[0]) or 0) // groups
+    return (TensorType(w.dtype, (const(groups), const(-(-each // width)), w.shape[1], const(width))),)
+
+
+def _pack_pointwise_compute(
+    inputs: Sequence[Tensor | None], attrs: Attrs, types: tuple[TensorType, ...]
+) -> tuple[Tensor, ...]:
+    w, width = present(inputs, 0), attrs["width"]
+    each = (as_int(w.shape[0]) or 0) // attrs["groups"]
+
+    def element(g: Expr, panel: Expr, c: Expr, lane: Expr) -> Expr:
+        f = panel * width + lane
+        value = w[g * each + f, c, const(0), const(0)]
+        return value if each % width == 0 else select(f < each, value, const(0, w.dtype))
+
+    return (te.compute(types[0].shape, element, name="pack"),)
+
+
+def _pack_pointwise_reference(arrays: Arrays, attrs: Attrs) -> tuple[Any, ...]:
+    w, groups, width = arrays[0], attrs["groups"], attrs["width"]
+    each = w.shape[0] // groups
+    padded = np.zeros((groups, -(-each // width) * width, w.shape[1]), w.dtype)
+    padded[:, :each] = w.reshape(groups, each, w.shape[1])
+    return (np.ascontiguousarray(np.swapaxes(padded.reshape(groups, -1, width, w.shape[1]), 2, 3)),)
+
+
+register(
+    OpDef("pack_pointwise", "injective", _pack_pointwise_infer, _pack_pointwise_reference, _pack_pointwise_compute)
+)
+
+
+def _pointwise_infer(types: Types, attrs: Attrs) -> tuple[TensorType, ...]:
+    """Plain x [N, C, H, W] and packed weights to a plain [N, channels, H, W]."""
+    x = only(types)
+    return (TensorType(x.dtype, (x.shape[0], const(attrs["channels"]), *x.shape[2:])),)
+
+
+def _pointwise_compute(
+    inputs: Sequence[Tensor | None], attrs: Attrs, types: tuple[TensorType, ...]
+) -> tuple[Tensor, ...]:
+    """A product over the pixels of a map in one dimension, put into lines behind it."""
+    x, w = present(inputs, 0), present(inputs, 1)
+    groups, panels, depth, width = w.shape
+    n, _, height, columns = types[0].shape
+    each = attrs["channels"] // (as_int(groups) or 1)
+    c = te.reduce_axis(depth, "c")
+
+    def element(n: Expr, g: Expr, f: Expr, p: Expr) -> Expr:
+        value = x[n, g * depth + c.var, p // columns, p % columns] * w[g, f // width, c.var, f % width]
+        return te.sum(value, axis=c)  # type: ignore[no-any-return]
+
+    product = te.compute((n, groups, panels * width, height * columns), element, name="pointwise")
+    return (
+        te.compute(types[0].shape, lambda n, k, h, v: product[n, k // each, k % each, h * columns + v], name="lines"),
+    )
+
+
+def _pointwise_reference(arrays: Arrays, attrs: Attrs) -> tuple[Any, ...]:
+    x, w = arrays
+    groups, panels, depth, width = w.shape
+    full = np.swapaxes(w, 2, 3).reshape(groups, panels * width, depth)[:, : attrs["channels"] // groups]
+    split = x.reshape(x.shape[0], groups, depth, *x.shape[2:])
+    return (np.einsum("ngchw,gkc->ngkhw", split, full).reshape(x.shape[0], -1, *x.shape[2:]),)
+
+
+register(OpDef("conv_pointwise_groups", "contraction", _pointwise_infer, _pointwise_reference, _pointwise_compute))

@@ -5,7 +5,18 @@ from __future__ import annotations
 from tilewright.ir.key import key
 from tilewright.ir.loops import PrimFunc
 from tilewright.ir.target import Target
-from tilewright.plans import contraction, convolution, depthwise, dots, elementwise, plain, rows, transposed, winograd
+from tilewright.plans import (
+    contraction,
+    convolution,
+    depthwise,
+    dots,
+    elementwise,
+    pixels,
+    plain,
+    rows,
+    transposed,
+    winograd,
+)
 from tilewright.plans.analysis import Structure, analyse
 from tilewright.plans.base import Candidate, Plan, Planned
 from tilewright.plans.cost import roofline
@@ -17,6 +28,7 @@ PLANS: tuple[Plan, ...] = (
     plain.PLAN,
     winograd.PLAN,
     winograd.FILTERS,
+    pixels.PLAN,
     contraction.PLAN,
     dots.PLAN,
     convolution.PLAN,
