@@ -3,9 +3,10 @@
     python -m benchmarks.bench_choice [--layers NAME...] [--compile | --measure]
 
 What the compiler decides for a layer (`tilewright.plans.decisions`) is enumerated: each setting of each decision of
-layout, and for each of those every setting of each kernel. The candidates are timed quickly, those near the best taken
-turns with the untuned one until medians settle, and the last two raced against each other. The loss is how much longer
-the untuned one takes. Compiling and measuring can be done apart, for the first needs no quiet machine.
+layout, and for each of those every setting of each kernel (with --most N a part of them). The candidates are timed
+quickly, those near the best taken turns with the untuned one until medians settle, and the last two raced against each
+other. The loss is how much longer the untuned one takes. Compiling and measuring can be done apart, for the first needs
+no quiet machine.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import argparse
 import itertools
 import json
 import math
+import random
 import shutil
 import statistics
 import time
@@ -90,20 +92,40 @@ def describe(forced: Forced, made: Sequence[Decision]) -> str:
     return " / ".join(forced.get(d.site, d.taken) for d in several) or "no choice"
 
 
-def compile_all(name: str) -> int:
-    """Compile every candidate of a layer into a folder of its own; their number."""
+def some(everything: Sequence[tuple[Forced, list[Decision]]], most: int) -> list[tuple[Forced, list[Decision]]]:
+    """The first, half of what is wanted by the estimates, and of the others as many as are wanted, drawn by chance."""
+    if len(everything) <= most:
+        return list(everything)
+    ranked = sorted(everything[1:], key=lambda s: distance(*s))
+    half = most // 2
+    return [everything[0], *ranked[:half], *random.Random(0).sample(ranked[half:], most - 1 - half)]
+
+
+def distance(forced: Forced, made: Sequence[Decision]) -> float:
+    """How much worse than the best the estimates say a setting is: the product over its decisions."""
+    result = 1.0
+    for d in made:
+        estimates = dict(zip(d.labels, d.estimates, strict=True))
+        if min(d.estimates) > 0:
+            result *= estimates[forced.get(d.site, d.taken)] / min(d.estimates)
+    return result
+
+
+def compile_all(name: str, most: int) -> int:
+    """Compile the candidates of a layer into a folder of its own; how many there are, compiled or not."""
     folder = FOLDER / name
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     path = models.load(layers.read()[name].model)
     index = []
+    everything = list(settings(path))
     with progress(name) as step:
-        for number, (forced, made) in enumerate(settings(path)):
+        for number, (forced, made) in enumerate(some(everything, most)):
             compiled(path, forced)[0].save(folder / f"{number}.tw")
-            index.append({"forced": forced, "label": describe(forced, made)})
+            index.append({"forced": forced, "label": describe(forced, made), "space": len(everything)})
             step("")
     (folder / "index.json").write_text(json.dumps(index))
-    return len(index)
+    return len(everything)
 
 
 @dataclass(slots=True)
@@ -126,8 +148,8 @@ class Contender:
         return self.times[-1]
 
 
-def load(name: str) -> list[Contender]:
-    """The candidates of a layer, ready to run on inputs of their own."""
+def load(name: str) -> tuple[list[Contender], int]:
+    """The candidates of a layer, ready to run, and how many there would be."""
     folder = FOLDER / name
     index = json.loads((folder / "index.json").read_text())
     path = models.load(layers.read()[name].model)
@@ -138,7 +160,7 @@ def load(name: str) -> list[Contender]:
         arguments = [inputs[i.name] for i in model.inputs]
         out = next(iter(model.empty_outputs(*arguments).values()))
         found.append(Contender(number, entry["label"], _caller(model, arguments, out), 1, []))
-    return found
+    return found, int(index[0]["space"])
 
 
 def _caller(model: tw.Model, arguments: list[Any], out: np.ndarray[Any, Any]) -> Callable[[], object]:
@@ -147,7 +169,7 @@ def _caller(model: tw.Model, arguments: list[Any], out: np.ndarray[Any, Any]) ->
 
 def measure(name: str) -> dict[str, Any]:
     """Rank a layer's candidates."""
-    contenders = load(name)
+    contenders, space = load(name)
     untuned = contenders[0]
     untuned.call()
     calls = max(1, math.ceil(QUICK_SECONDS / max(untuned.turn(), 1e-7)))
@@ -165,6 +187,7 @@ def measure(name: str) -> dict[str, Any]:
     return {
         "layer": name,
         "candidates": len(contenders),
+        "space": space,
         "untuned": untuned.label,
         "best": winner.label,
         "untuned_us": untuned.median * 1e6,
@@ -191,7 +214,7 @@ def report(rows: Sequence[Mapping[str, Any]]) -> str:
     table = harness.markdown_table(
         ["layer", "candidates", "untuned", "best", "µs untuned", "µs best", "rank", "loss"],
         [
-            [r["layer"], r["candidates"], r["untuned"], r["best"]]
+            [r["layer"], f"{r['candidates']} of {r['space']}", r["untuned"], r["best"]]
             + [f"{r['untuned_us']:.1f}", f"{r['best_us']:.1f}", r["rank"], f"{r['loss']:.1%}"]
             for r in rows
         ],
@@ -202,13 +225,20 @@ def report(rows: Sequence[Mapping[str, Any]]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--layers", nargs="+", default=list(LAYERS), metavar="NAME")
+    parser.add_argument(
+        "--most",
+        type=int,
+        default=10000,
+        metavar="N",
+        help="of a layer's candidates N: half by estimate, half by chance",
+    )
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--compile", action="store_true", help="compile the candidates only")
     what.add_argument("--measure", action="store_true", help="measure those that were compiled before only")
     args = parser.parse_args()
     if not args.measure:
         for name in args.layers:
-            print(f"{name}: {compile_all(name)} candidates", flush=True)
+            print(f"{name}: {compile_all(name, args.most)} candidates", flush=True)
     if args.compile:
         return
     results = FOLDER / "rows.json"
