@@ -251,3 +251,16 @@ def test_streamed_results_are_right_wherever_the_output_starts() -> None:
         y = room[start : start + x.size].reshape(x.shape)
         model(x, out=(y,))
         np.testing.assert_array_equal(y, np.maximum(x, 0))
+
+
+def test_long_rows_are_kept_in_the_output() -> None:
+    def build(b: GraphBuilder, length: int) -> Graph:
+        return b.finish((ops.emit1(b, "softmax", b.input("x", tensor((2, length))), axis=1),))
+
+    for length, kept in ((100, True), (20000, False)):
+        (group,) = fuse(build(GraphBuilder("case"), length))
+        text = KernelTexts(lower_group(group, "k").func, Target.host()).loops()
+        assert ("alloc exponent" in text) == kept
+        x = data(2, length)
+        model = tw.compile((build(GraphBuilder("case"), length), {}))
+        np.testing.assert_allclose(np.asarray(model(x)), softmax64(x, 1), rtol=3e-6, atol=1e-12)

@@ -26,8 +26,12 @@ def extent(s: Schedule, loop: LoopRef) -> int | None:
 
 
 def lanes_of(stage: Stage, target: Target) -> int:
-    """Lanes of the widest element type that the stage touches."""
-    widest = max((b.dtype.itemsize for b in (*stage.writes, *stage.reads)), default=4)
+    """Lanes of the widest element type that the stage works on, what it only reads places from aside."""
+    widest = max((b.dtype.itemsize for b in stage.writes), default=4)
+    for stmt in walk(stage.block.body):
+        if isinstance(stmt, Store):
+            inside = {x for load in loads(stmt.value) for i in load.indices for x in loads(i)}
+            widest = max([widest, *(x.dtype.itemsize for x in loads(stmt.value) if x not in inside)])
     return target.lanes(max(widest, 4))
 
 
@@ -50,9 +54,8 @@ def vectorize_spatial(s: Schedule, block: BlockRef, target: Target, lanes: int, 
     inner = loops[-1]
     size = extent(s, inner)
     outer = loops[:-1]
-    if size is None or size > 4 * lanes:
-        factor = 4 * lanes if size is None or size >= 16 * lanes else lanes
-        chunk, inner = s.split(inner, factor=factor)
+    if size is None or size > 8 * lanes:
+        chunk, inner = s.split(inner, factor=4 * lanes)
         outer.append(chunk)
     s.vectorize(inner)
     stream_outputs(s, block, inner, target)

@@ -261,7 +261,7 @@ def gather(s: Schedule, kept: list[Stage], out: Stage, rows: int, strip: int, ta
             s.compute_at(s.block(stage.name), around[-1])
     if copied:
         own = list(s.loops(block))[len(around) :]
-        vector_tail(s, block, own, lanes_of(out, target), target)
+        vector_tail(s, block, own, lanes_of(out, target), target, stream=False)
     return around
 
 
@@ -304,7 +304,7 @@ def schedule_inner(s: Schedule, stage: Stage, own: list[LoopRef], target: Target
     lanes = lanes_of(stage, target)
     block = s.block(stage.name)
     if stage.role == "spatial":
-        vector_tail(s, block, own, lanes, target)
+        vector_tail(s, block, own, lanes, target, stream=not strip)
         return
     spatial = own[: len(own) - len(stage.reduce)]
     reduce = own[len(own) - len(stage.reduce) :]
@@ -317,8 +317,8 @@ def schedule_inner(s: Schedule, stage: Stage, own: list[LoopRef], target: Target
     reduce_lanes(s, stage, reduce, lanes)
 
 
-def vector_tail(s: Schedule, block: BlockRef, own: list[LoopRef], lanes: int, target: Target) -> None:
-    """The innermost of a spatial block's own loops in vectors, a few at a time."""
+def vector_tail(s: Schedule, block: BlockRef, own: list[LoopRef], lanes: int, target: Target, *, stream: bool) -> None:
+    """The innermost of a spatial block's own loops in vectors, a few at a time. `stream`: lines are written whole."""
     if not own:
         return
     inner = own[-1]
@@ -326,7 +326,8 @@ def vector_tail(s: Schedule, block: BlockRef, own: list[LoopRef], lanes: int, ta
     if size is None or size > 8 * lanes:
         _, inner = s.split(inner, factor=4 * lanes)
     s.vectorize(inner)
-    stream_outputs(s, block, inner, target)
+    if stream:
+        stream_outputs(s, block, inner, target)
 
 
 PLAN = Plan("rows", fits, candidates, apply)

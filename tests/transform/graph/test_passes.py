@@ -124,3 +124,20 @@ def test_outputs_have_memory_of_their_own() -> None:
 
     roots = [root(v) for v in graph.outputs]
     assert len(set(roots)) == 4 and x not in roots
+
+
+@pytest.mark.parametrize("mode", ["nearest", "linear"])
+def test_resizing_between_convolutions_stays_blocked(mode: str) -> None:
+    b = GraphBuilder("upsampling")
+    w = b.param("w", tensor(16, 16, 3, 3))
+    y = conv(b, b.input("x", tensor(1, 16, 5, 6)), w)
+    defaults = {"cubic_a": -0.75, "exclude_outside": False, "antialias": False, "extrapolation": 0.0}
+    for axis, size in ((2, 10), (3, 12)):
+        attrs = {"axis": axis, "scale": 2.0, "size": size, "mode": mode, "rounding": "floor", **defaults}
+        y = ops.emit1(b, "resize", y, coordinates="asymmetric", **attrs)
+    graph = b.finish((conv(b, y, w),))
+    after = passed(graph, Target.parse("haswell"))
+    assert sum(n.op == "unblock_channels" for n in after.nodes) == 1
+    inputs, params = numbers(graph, 1)
+    (want,), (got,) = (run_graph(g, inputs, params).values() for g in (graph, after))
+    np.testing.assert_allclose(got, want, atol=2e-5 * np.abs(want).max())

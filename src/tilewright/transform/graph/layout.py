@@ -15,7 +15,7 @@ from tilewright import ops
 from tilewright.ir.graph import Graph, Node
 from tilewright.ir.target import Target
 from tilewright.transform.graph.assigner import Assigner
-from tilewright.transform.graph.layout_blocked import concat, pointwise, pool, reduce
+from tilewright.transform.graph.layout_blocked import along_space, concat, pointwise, pool, reduce
 from tilewright.transform.graph.layout_conv import conv
 from tilewright.transform.graph.layout_depthwise import grouped
 from tilewright.transform.graph.layout_integer import integer_conv
@@ -45,6 +45,9 @@ RULES: dict[str, Rule] = {
     "max_pool": pool,
     "avg_pool": pool,
     "reduce_mean": reduce,
+    "resize": along_space,
+    "resample": along_space,
+    "gather": along_space,
 }
 
 

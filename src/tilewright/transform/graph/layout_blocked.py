@@ -1,4 +1,4 @@
-"""Operators that work on blocked channels as they are: pointwise, pooling, concatenation, global means."""
+"""Operators that work on blocked channels as they are: pointwise, pooling, resizing, concatenation, global means."""
 
 from __future__ import annotations
 
@@ -89,4 +89,17 @@ def reduce(a: Assigner, node: Node) -> bool:
         return False
     attrs = node.attributes | {"axes": (2, 3)}
     (a.blocked[node.output],) = a.emit(node.op, (a.as_blocked(x),), attrs, node.output.name)
+    return True
+
+
+def along_space(a: Assigner, node: Node) -> bool:
+    """Resizing and gathering along a spatial dimension: the lanes beside it move together."""
+    x, *others = node.inputs
+    assert x is not None
+    if len(node.outputs) != 1 or x.type.rank != 4 or not a.is_blocked(x) or node.attr("axis") not in (2, 3):
+        return False
+    if node.op == "gather" and (others[0] is None or others[0].type.rank != 1):
+        return False
+    inputs = (a.as_blocked(x), *(None if v is None else a.as_plain(v) for v in others))
+    (a.blocked[node.output],) = a.emit(node.op, inputs, node.attributes, node.output.name)
     return True

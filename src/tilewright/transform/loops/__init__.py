@@ -12,6 +12,7 @@ from tilewright.transform.loops.conditions import bound_loops, move_conditions
 from tilewright.transform.loops.dead import drop_dead_stores
 from tilewright.transform.loops.math import expand_math
 from tilewright.transform.loops.partition import partition_loops
+from tilewright.transform.loops.reuse import reuse_outputs
 from tilewright.transform.loops.simplify import simplify_loops
 from tilewright.transform.loops.workspace import plan_workspace
 
@@ -21,6 +22,7 @@ Pass = Callable[[PrimFunc], PrimFunc]
 def passes(target: Target) -> tuple[tuple[str, Pass], ...]:
     """The passes of `lower_loops`, with their names."""
     return (
+        ("reuse outputs", lambda func: reuse_outputs(func, target.l1)),
         ("lower blocks", lower_blocks),
         ("simplify", simplify_loops),
         ("compact buffers", compact_buffers),
