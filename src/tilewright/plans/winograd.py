@@ -106,6 +106,8 @@ def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Targe
     s.compute_at(product, panel)
     products(s, found, product, candidate)
     s.compute_at(s.block(found.tiles.name), column_block)
+    for block in (s.block(found.tiles.name), product):
+        s.set_scope(block, "padded")
     input_transform(s, found)
     for stage in (found.upright, found.result):
         s.set_scope(s.block(stage.name), "local")

@@ -25,12 +25,13 @@ from tilewright.schedule.state import (
     written_buffers,
 )
 
-SCOPES = ("global", "local")
+SCOPES = ("global", "local", "padded")
 EMPTY = Seq(())
 
 
 def set_scope(func: PrimFunc, block: str, scope: str, buffer: str | None = None) -> PrimFunc:
-    """Say where the buffer that a block writes lives: "global" (memory) or "local" (registers, if it can be).
+    """Say where the buffer that a block writes lives: "global" (memory), "local" (registers, if it can be) or "padded"
+    (memory whose inner dimensions may grow, so that planes do not meet in the same sets of the cache).
 
     Before::
 
@@ -44,7 +45,7 @@ def set_scope(func: PrimFunc, block: str, scope: str, buffer: str | None = None)
     """
     target = written_by(func, block, buffer)
     if scope not in SCOPES:
-        raise refuse(func, f"cannot set the scope of {target.name!r} to {scope!r}", expected=" or ".join(SCOPES))
+        raise refuse(func, f"cannot set the scope of {target.name!r} to {scope!r}", expected=", ".join(SCOPES))
     if target in func.params:
         raise refuse(func, f"cannot set the scope of {target.name!r}: it is a parameter of the function")
     return swap_buffer(func, target, replace(target, scope=scope))
@@ -71,7 +72,7 @@ def cache_write(func: PrimFunc, block: str, scope: str, buffer: str | None = Non
     path = block_path(func, block)
     target = written_by(func, block, buffer)
     if scope not in SCOPES:
-        raise refuse(func, f"cannot cache what {block!r} writes in {scope!r}", expected=" or ".join(SCOPES))
+        raise refuse(func, f"cannot cache what {block!r} writes in {scope!r}", expected=", ".join(SCOPES))
     if len(writers_of(func, target)) > 1:
         raise refuse(
             func,
@@ -121,7 +122,7 @@ def cache_read(
             func, f"cannot cache {buffer!r} for block {block!r}: it does not read it; it reads {', '.join(readable)}"
         )
     if scope not in SCOPES:
-        raise refuse(func, f"cannot cache {buffer!r} in {scope!r}", expected=" or ".join(SCOPES))
+        raise refuse(func, f"cannot cache {buffer!r} in {scope!r}", expected=", ".join(SCOPES))
     if any(intrinsics_in(p[-1]) for p in paths.values()):
         raise refuse(func, f"cannot cache {buffer!r} for block {block!r}: an intrinsic reads it", hint="tensorize last")
     source = readable[buffer]

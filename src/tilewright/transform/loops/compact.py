@@ -7,7 +7,8 @@
     }                                                } }
 
 A buffer lives at the innermost statement that holds all its uses and writes all that it reads; inside, a dimension
-needs only the range that the loops in there go through. A buffer is never placed inside a vectorized loop: there the
+needs only the range that the loops in there go through. One of scope "padded" is enlarged where its planes would meet
+in the same sets of the cache (`spread.py`). A buffer is never placed inside a vectorized loop: there the
 loop becomes part of its shape, so that lanes stay apart. Sizes are literals where one bounds the range.
 """
 
@@ -18,10 +19,11 @@ from dataclasses import dataclass, replace
 from tilewright.arith import Analyzer
 from tilewright.arith.regions import Access, Collector
 from tilewright.arith.symbolic import eliminate
-from tilewright.ir.expr import Buffer, Const, Expr, Load, Var, const, minimum
+from tilewright.ir.expr import Buffer, Const, Expr, Load, Var, as_int, const, minimum
 from tilewright.ir.loops import Allocate, For, Intrinsic, PrimFunc, Region, Stmt, Store
 from tilewright.ir.rewrite import exprs_of, loads, map_expr, map_exprs_of, variables, walk, with_children
 from tilewright.transform.loops.coverage import is_self_contained
+from tilewright.transform.loops.spread import spread
 
 
 def compact_buffers(func: PrimFunc) -> PrimFunc:
@@ -128,6 +130,10 @@ def _place(buffer: Buffer, chain: list[tuple[Path, Stmt]], extents: dict[Var, Ex
         if shared or any(not isinstance(e, Const) for e in shape):
             # What threads share, or what has no known size, cannot be private to one: it lives in memory.
             scope = "global"
+    if scope == "padded":
+        sizes = tuple(as_int(e) for e in shape)
+        known = tuple(n for n in sizes if n is not None)
+        scope, shape = "global", tuple(map(const, spread(known, buffer.dtype.itemsize))) if known == sizes else shape
     new = buffer if shape == buffer.shape and scope == buffer.scope else replace(buffer, shape=shape, scope=scope)
     return _Place(buffer, new, path, starts)
 

@@ -1,0 +1,47 @@
+"""Pad a buffer so that what is touched together does not fall into the same sets of the first-level cache.
+
+A set-associative cache places addresses that differ by a multiple of a way's size (4096 bytes on most CPUs) in the same
+set. The transforms of a Winograd tile touch one element of each of 36 planes: if a plane is 4096 bytes long, all of them
+compete for the eight lines of one set. One more element in an inner dimension moves the planes apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import gcd, prod
+
+WAY = 4096
+"""Bytes of a way of the first-level cache; x86 cores have had this size, the page's, for two decades."""
+LINE = 64
+WAYS = 8
+MANY = 64
+"""Elements of outer dimensions that are taken to be in use at once, at most."""
+
+
+def spread(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
+    """`shape`, or the least enlarged one in which neighbours along every outer dimension find room in a cache of
+    eight ways; the last dimension, which vectors run along, stays as it is."""
+    if is_spread(shape, itemsize):
+        return shape
+    options = [s for s in _enlarged(shape) if is_spread(s, itemsize)]
+    return min(options, key=prod) if options else shape
+
+
+def is_spread(shape: tuple[int, ...], itemsize: int) -> bool:
+    """Whether the indices of each dimension, with those of the dimensions around it, leave room for each other."""
+    for d in range(len(shape) - 1):
+        count = min(prod(shape[: d + 1]), MANY)
+        stride = prod(shape[d + 1 :]) * itemsize
+        sets = WAY // gcd(stride, WAY) if stride >= LINE else MANY
+        if shape[d] > 1 and sets * WAYS < count:
+            return False
+    return True
+
+
+def _enlarged(shape: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+    inner = range(1, len(shape) - 1)
+    for d in inner:
+        yield (*shape[:d], shape[d] + 1, *shape[d + 1 :])
+    for d in inner:
+        for e in range(d + 1, len(shape) - 1):
+            yield (*shape[:d], shape[d] + 1, *shape[d + 1 : e], shape[e] + 1, *shape[e + 1 :])
