@@ -1,7 +1,7 @@
 """Pad a buffer so that what is touched together does not fall into the same sets of the first-level cache.
 
 A set-associative cache places addresses that differ by a multiple of a way's size (4096 bytes on most CPUs) in the same
-set. The transforms of a Winograd tile touch one element of each of 36 planes: if a plane is 4096 bytes long, all of them
+set. The transforms of a Winograd tile touch an element of each of 36 planes: if a plane is 4096 bytes long, all of them
 compete for the eight lines of one set. One more element in an inner dimension moves the planes apart.
 """
 
