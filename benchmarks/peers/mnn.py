@@ -42,12 +42,14 @@ def fastest(model: str, threads: int, batch: int) -> Prepared:
 
     folder = converted(f"mnn-{MNN.version()}", model, batch, lambda folder: _convert(model, batch, folder))
     path, inputs = load(model, batch)
-    names = [o.name for o in onnx.load(path, load_external_data=False).graph.output]
+    declared = onnx.load(path, load_external_data=False).graph.output
+    names = [o.name for o in declared]
+    ranks = {o.name: len(o.type.tensor_type.shape.dim) for o in declared}
     file = str(folder / "model.mnn")
-    module = _module(file, inputs, names, threads)
+    module = _module(file, inputs, ranks, threads)
     want = module.outputs() if module.outputs else {}
     try:
-        session = _session(file, inputs, threads)
+        session = _session(file, inputs, ranks, threads)
         got = session.outputs() if session.outputs else {}
         same = all(got[n].shape == want[n].shape and np.allclose(got[n], want[n], 1e-3, 1e-3) for n in names)
     except (KeyError, ValueError):
@@ -66,14 +68,14 @@ def _seconds(prepared: Prepared) -> float:
     return min(times)
 
 
-def _module(file: str, inputs: Arrays, names: list[str], threads: int) -> Prepared:
+def _module(file: str, inputs: Arrays, ranks: dict[str, int], threads: int) -> Prepared:
     import MNN
     import MNN.expr as expr
     import MNN.nn as nn
 
     kinds = {"f": (expr.float, np.float32), "i": (expr.int, np.int32), "u": (expr.uint8, np.uint8)}
     runtime = nn.create_runtime_manager(({"backend": "CPU", "precision": "high", "numThread": threads},))
-    module = nn.load_module_from_file(file, list(inputs), names, runtime_manager=runtime)
+    module = nn.load_module_from_file(file, list(inputs), list(ranks), runtime_manager=runtime)
     variables = []
     for array in inputs.values():
         kind, element = kinds[array.dtype.kind]
@@ -88,12 +90,12 @@ def _module(file: str, inputs: Arrays, names: list[str], threads: int) -> Prepar
 
     def outputs() -> Arrays:
         found = [expr.convert(x, expr.NCHW) if x.data_format == expr.NC4HW4 else x for x in call()]
-        return {name: np.array(x.read()) for name, x in zip(names, found, strict=True)}
+        return {name: _of_rank(np.array(x.read()), ranks[name]) for name, x in zip(ranks, found, strict=True)}
 
     return Prepared(call, outputs, {"version": MNN.version(), "api": "module"})
 
 
-def _session(file: str, inputs: Arrays, threads: int) -> Prepared:
+def _session(file: str, inputs: Arrays, ranks: dict[str, int], threads: int) -> Prepared:
     import MNN
 
     kinds = {"f": (MNN.Halide_Type_Float, np.float32), "i": (MNN.Halide_Type_Int, np.int32)}
@@ -116,7 +118,7 @@ def _session(file: str, inputs: Arrays, threads: int) -> Prepared:
 
     def outputs() -> Arrays:
         call()
-        return {name: _read(tensor) for name, tensor in tensors.items()}
+        return {name: _of_rank(_read(tensor), ranks[name]) for name, tensor in tensors.items()}
 
     return Prepared(call, outputs, {"version": MNN.version(), "api": "session"})
 
@@ -129,3 +131,9 @@ def _read(tensor: Any) -> np.ndarray[Any, Any]:
     host = MNN.Tensor(shape, MNN.Halide_Type_Float, array, MNN.Tensor_DimensionType_Caffe)
     tensor.copyToHostTensor(host)
     return np.array(host.getData(), np.float32).reshape(shape)
+
+
+def _of_rank(array: np.ndarray[Any, Any], rank: int) -> np.ndarray[Any, Any]:
+    """Without the dimensions of one that MNN appends to a tensor of fewer than four."""
+    extra = array.shape[rank:]
+    return array.reshape(array.shape[:rank]) if all(size == 1 for size in extra) else array
