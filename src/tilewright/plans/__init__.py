@@ -15,6 +15,7 @@ from tilewright.plans import (
     plain,
     rows,
     transposed,
+    windows,
     winograd,
 )
 from tilewright.plans.analysis import Structure, analyse
@@ -31,6 +32,7 @@ PLANS: tuple[Plan, ...] = (
     pixels.PLAN,
     contraction.PLAN,
     dots.PLAN,
+    windows.PLAN,
     convolution.PLAN,
     transposed.PLAN,
     depthwise.PLAN,

@@ -17,7 +17,7 @@ from tilewright.ir.target import Target
 from tilewright.transform.graph.assigner import Assigner
 from tilewright.transform.graph.layout_blocked import along_space, concat, pointwise, pool, reduce
 from tilewright.transform.graph.layout_conv import conv
-from tilewright.transform.graph.layout_depthwise import grouped
+from tilewright.transform.graph.layout_depthwise import grouped, windows
 from tilewright.transform.graph.layout_integer import integer_conv
 from tilewright.transform.graph.layout_matmul import matmul
 from tilewright.transform.graph.layout_transposed import transposed
@@ -34,6 +34,8 @@ def convolution(a: Assigner, node: Node) -> bool:
         return integer_conv(a, node)
     if node.attr("groups", 1) != 1:
         return grouped(a, node)
+    if node.output.type.rank == 5:
+        return windows(a, node)
     return winograd(a, node) or conv(a, node)
 
 
