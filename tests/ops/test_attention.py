@@ -16,6 +16,7 @@ from tilewright import ops
 from tilewright.ir.dtype import f16, f32, f64
 from tilewright.ir.expr import Var, const
 from tilewright.ir.graph import GraphBuilder, TensorType, make_attrs
+from tilewright.ir.parser import parse_graph
 from tilewright.ir.target import Target
 from tilewright.plans.attention import attention_tile
 
@@ -151,3 +152,24 @@ def test_tiles_fit_the_registers(name: str) -> None:
         knobs = attention_tile(const(rows), const(128), f32, target)
         vectors = knobs["width"] // target.lanes(4)
         assert 1 <= knobs["rows"] * vectors + vectors + 1 <= target.registers
+
+
+def test_text_keeps_every_attribute() -> None:
+    builder = GraphBuilder("one")
+    arrays = [*operands(1, 4, 6, 2, 8), np.ones((4, 6), bool)]
+    values = [builder.input(f"x{k}", type_of(a)) for k, a in enumerate(arrays)]
+    attrs = attributes(fill=float("-inf"), **tile(4, 6))
+    graph = builder.finish(ops.emit(builder, "attention", *values, **attrs))
+    assert parse_graph(str(graph)) == graph
+
+
+def test_two_threads_share_the_heads() -> None:
+    rows = Var("s", lo=0)
+    builder = GraphBuilder("one")
+    types = [TensorType(f32, (const(2), rows, const(3), const(16)))] * 3
+    values = [builder.input(f"x{k}", t) for k, t in enumerate(types)]
+    attrs = attributes(heads=3, groups=3, **attention_tile(rows, rows, f32, Target.host()))
+    model = tw.compile((builder.finish(ops.emit(builder, "attention", *values, **attrs)), {}), threads=2)
+    for n in (3, 50):
+        arrays = operands(2, n, n, 3, 16)
+        assert_near(np.asarray(model(*arrays)), exact(arrays, attrs))

@@ -1,0 +1,166 @@
+"""Attention is recognised in the forms exporters write and means the same; what differs is left alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tilewright import ops
+from tilewright.ir.dtype import boolean, f32
+from tilewright.ir.expr import Var, const
+from tilewright.ir.graph import ConstantArray, Graph, GraphBuilder, TensorType, Value
+from tilewright.ir.target import Target
+from tilewright.ir.verify import verify_graph
+from tilewright.ops.interpret import run_graph
+from tilewright.transform.graph.attention import recognise_attention
+from tilewright.transform.graph.simplify import eliminate_dead
+
+BATCH, TOKENS, HEADS, DEPTH = Var("b", lo=0), 6, 2, 4
+RNG = np.random.default_rng(0)
+
+
+class Form:
+    """A graph under construction; subject to one way of writing attention."""
+
+    def __init__(self) -> None:
+        self.b = GraphBuilder("form")
+        self.shapes: dict[str, tuple[int, ...]] = {}
+
+    def input(self, name: str, *shape: Any, dtype: Any = f32) -> Value:
+        return self.b.input(name, TensorType(dtype, tuple(d if isinstance(d, Var) else const(d) for d in shape)))
+
+    def number(self, value: float) -> Value:
+        return self("constant", value=ConstantArray(np.float32(value)))
+
+    def weight(self, name: str, *shape: int) -> Value:
+        return self.b.param(name, TensorType(f32, tuple(map(const, shape))))
+
+    def __call__(self, op: str, *inputs: Value, **attrs: Any) -> Value:
+        return ops.emit1(self.b, op, *inputs, **attrs)
+
+    def heads(self, x: Value, perm: tuple[int, ...] = (0, 2, 1, 3)) -> Value:
+        shape = (BATCH, const(TOKENS), const(HEADS), const(DEPTH))
+        return self("transpose", self("reshape", x, shape=shape), perm=perm)
+
+    def qkv(self, perm: tuple[int, ...] = (0, 2, 3, 1)) -> tuple[Value, Value, Value]:
+        q, k, v = (self.input(n, BATCH, TOKENS, HEADS * DEPTH) for n in "qkv")
+        return self.heads(q), self.heads(k, perm), self.heads(v)
+
+    def merged(self, y: Value) -> Graph:
+        moved = self("transpose", y, perm=(0, 2, 1, 3))
+        shape = (BATCH, const(TOKENS), const(HEADS * DEPTH))
+        return self.b.finish((self("reshape", moved, shape=shape),))
+
+
+def scaled_and_masked(f: Form) -> Graph:
+    q, k, v = f.qkv()
+    scores = f("mul", f("matmul", q, k), f.number(0.5))
+    mask = f.input("mask", BATCH, 1, 1, TOKENS)
+    return f.merged(f("matmul", f("softmax", f("add", mask, scores), axis=3), v))
+
+
+def divided_by_a_weight(f: Form) -> Graph:
+    q, k, v = f.qkv((0, 2, 1, 3))
+    scores = f("div", f("matmul", q, k, transpose_b=True), f.weight("root"))
+    return f.merged(f("matmul", f("softmax", scores, axis=-1), v))
+
+
+def safe_softmax(f: Form) -> Graph:
+    q, k, v = f.qkv((0, 2, 1, 3))
+    flat = f("reshape", k, shape=(BATCH * HEADS, const(TOKENS), const(DEPTH)))
+    moved = f("transpose", flat, perm=(0, 2, 1))
+    k = f("reshape", moved, shape=(BATCH, const(HEADS), const(DEPTH), const(TOKENS)))
+    root = f.weight("root")
+    scores = f("add", f("matmul", f("mul", q, root), f("mul", k, root)), f.input("mask", TOKENS, TOKENS))
+    p = f("softmax", scores, axis=3)
+    return f.merged(f("matmul", f("select", f("isnan", p), f.weight("zero"), p), v))
+
+
+def selected(f: Form) -> Graph:
+    q, k, v = f.qkv()
+    seen = f.input("seen", BATCH, 1, TOKENS, TOKENS, dtype=boolean)
+    scores = f("select", seen, f("matmul", q, k), f.number(-1e9))
+    return f.merged(f("matmul", f("softmax", scores, axis=3), v))
+
+
+def parts_of_one_projection(f: Form) -> Graph:
+    x = f.input("x", BATCH, TOKENS, 3 * HEADS * DEPTH)
+    width = HEADS * DEPTH
+    parts = [
+        f("slice", x, begin=(const(0), const(0), const(k * width)), size=(BATCH, const(TOKENS), const(width)),
+          step=(1, 1, 1))
+        for k in range(3)
+    ]  # fmt: skip
+    q, k, v = (f.heads(p) for p in parts)
+    return f.merged(f("matmul", f("softmax", f("matmul", q, f("transpose", k, perm=(0, 1, 3, 2))), axis=3), v))
+
+
+def batch_and_heads_in_one(f: Form) -> Graph:
+    q, k, v = (f.input(n, BATCH, TOKENS, DEPTH) for n in "qkv")
+    p = f("softmax", f("matmul", q, f("transpose", k, perm=(0, 2, 1))), axis=2)
+    return f.b.finish((f("matmul", p, v),))
+
+
+FORMS = [
+    scaled_and_masked,
+    divided_by_a_weight,
+    safe_softmax,
+    selected,
+    parts_of_one_projection,
+    batch_and_heads_in_one,
+]
+
+
+def arrays(graph: Graph) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    def one(v: Value) -> np.ndarray:
+        shape = [3 if d is BATCH else int(d.value) for d in v.shape]  # type: ignore[attr-defined]
+        if v.dtype is boolean:
+            return RNG.random(shape) < 0.5
+        if v.name == "zero":
+            return np.zeros(shape, np.float32)
+        x = RNG.standard_normal(shape).astype(np.float32)
+        if v.name == "mask" and len(shape) == 2:
+            x[2], x[:, 1] = -np.inf, -np.inf
+        return np.asarray(np.abs(x) + 1 if v.name == "root" else x)
+
+    return {v.name: one(v) for v in graph.inputs}, {v.name: one(v) for v in graph.params}
+
+
+@pytest.mark.parametrize("form", FORMS, ids=lambda f: f.__name__)
+def test_forms(form: Callable[[Form], Graph]) -> None:
+    graph = form(Form())
+    found = eliminate_dead(recognise_attention(graph, Target.host()))
+    verify_graph(found)
+    kinds = [n.op for n in found.nodes]
+    assert kinds.count("attention") == 1
+    assert not {"softmax", "matmul", "transpose", "slice"} & set(kinds)
+    inputs, params = arrays(graph)
+    with np.errstate(all="ignore"):
+        (want,), (got,) = (list(run_graph(g, inputs, params).values()) for g in (graph, found))
+    np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
+
+
+def probabilities_are_a_result(f: Form) -> Graph:
+    q, k, v = f.qkv()
+    p = f("softmax", f("matmul", q, k), axis=3)
+    return f.b.finish((p, f("matmul", p, v)))
+
+
+def softmax_over_another_axis(f: Form) -> Graph:
+    q, k, v = f.qkv()
+    return f.merged(f("matmul", f("softmax", f("matmul", q, k), axis=2), v))
+
+
+def scaled_after_the_mask(f: Form) -> Graph:
+    q, k, v = f.qkv()
+    scores = f("mul", f("add", f("matmul", q, k), f.input("mask", TOKENS, TOKENS)), f.number(0.5))
+    return f.merged(f("matmul", f("softmax", scores, axis=3), v))
+
+
+@pytest.mark.parametrize("form", [probabilities_are_a_result, softmax_over_another_axis, scaled_after_the_mask])
+def test_what_is_left_alone(form: Callable[[Form], Graph]) -> None:
+    graph = form(Form())
+    assert recognise_attention(graph, Target.host()) is graph
