@@ -6,8 +6,12 @@ The tables of shapes are in `suites/`. Which peers a table meets is below; `--pe
 from __future__ import annotations
 
 import argparse
+import functools
 
-from benchmarks import layers, suite
+import onnx
+
+from benchmarks import layers, models, suite
+from benchmarks.work import Work
 
 PEERS = {
     "conv": ("onnxruntime", "openvino", "mnn", "ncnn"),
@@ -18,8 +22,11 @@ ROUNDS = 5
 
 
 def cases() -> list[suite.Case]:
+    def work(layer: layers.Layer) -> Work:
+        return layer.work(onnx.load(models.load(layer.model)))
+
     return [
-        suite.Case(x.model, x.name, x.group, PEERS[x.suite], repeat=x.shape.repeat, work=x.work)
+        suite.Case(x.model, x.name, x.group, PEERS[x.suite], repeat=x.shape.repeat, work=functools.partial(work, x))
         for x in layers.read().values()
     ]
 

@@ -198,9 +198,9 @@ class Layer:
         """What `models.load` knows it by."""
         return PREFIX + self.name
 
-    def work(self) -> Work:
-        """Of one layer, also where several are chained."""
-        work, repeat = count(self.shape.build()), self.shape.repeat
+    def work(self, proto: onnx.ModelProto) -> Work:
+        """Of one layer, also where several are chained in `proto`."""
+        work, repeat = count(proto), self.shape.repeat
         if repeat == 1:
             return work
         weights = (work.read - work.written) // repeat  # what goes in is as large as what comes out

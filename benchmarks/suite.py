@@ -85,7 +85,7 @@ def run(cases: Sequence[Case], options: argparse.Namespace, name: str, title: st
         store.write_reports()
         return 0
     todo = chosen(cases, options)
-    ceilings = None if options.prepare else peak.measure(machine.describe())
+    ceilings = None if options.prepare else _ceilings()
     store.ceilings = dataclasses.asdict(ceilings) if ceilings else {}
     done: list[Comparison] = []
     failed, start = 0, time.monotonic()
@@ -116,6 +116,13 @@ def run(cases: Sequence[Case], options: argparse.Namespace, name: str, title: st
         for path in store.write_reports():
             console.print(f"wrote {path}", highlight=False)
     return 1 if failed else 0
+
+
+def _ceilings() -> peak.Ceilings:
+    """The better of three measurements, each figure by itself: other work on the machine only lowers them."""
+    host = machine.describe()
+    found = [dataclasses.asdict(peak.measure(host)) for _ in range(3)]
+    return peak.Ceilings(**{name: max(f[name] for f in found) for name in found[0]})
 
 
 def _race(

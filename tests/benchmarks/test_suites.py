@@ -68,7 +68,9 @@ def test_a_chain_keeps_its_shape() -> None:
     chain, alone = (layers.read()[name] for name in ("conv3x3-32-32-21", "conv3x3-64-128-112"))
     assert (chain.shape.repeat, alone.shape.repeat) == (4, 1)
     assert [n.op_type for n in chain.shape.build().graph.node].count("Conv") == 4
-    assert chain.work() == Work(2 * 21 * 21 * 32 * 32 * 9, 4 * (21 * 21 * 32 + 32 * 32 * 9 + 32), 4 * 21 * 21 * 32)
+    assert chain.work(chain.shape.build()) == Work(
+        2 * 21 * 21 * 32 * 32 * 9, 4 * (21 * 21 * 32 + 32 * 32 * 9 + 32), 4 * 21 * 21 * 32
+    )
 
 
 @pytest.mark.parametrize("name", ["softmax-384x128", "rms-norm-128x768", "gelu-128x3072", "bias-silu-512x512"])
