@@ -45,6 +45,10 @@ _LOG = (
 # sin(r) = r + r^3 q(r^2), cos(r) = 1 - r^2/2 + r^4 q(r^2), |r| <= pi/4
 _SIN = (-0.1666666716337204, 0.008333379402756691, -0.00019853070261888206, 2.832689915521769e-06)
 _COS = (0.0416666679084301, -0.0013888980029150844, 2.4822020350256935e-05, -2.8880890567961615e-07)
+# tanh(x) = x p(x^2) / q(x^2), |x| <= 8.17: a third faster than by exp, which would have 3 ulp
+_TANH_MOST = 8.170075416564941
+_TANH = (1.0, 0.13434548844823974, 0.0035595404438430746, 2.168339960038854e-05, 1.490349698801697e-08)
+_TANH_BELOW = (1.0, 0.4676787710225566, 0.02611922390165615, 0.00033910690179261925, 8.396532304508847e-07)
 # erf(x) = x + x q(x^2), |x| <= 0.9
 _ERF = (
     0.12837915122509003, -0.3761250674724579, 0.11281977593898773, -0.026773201301693916, 0.005003754049539566,
@@ -113,12 +117,10 @@ def sigmoid(x: Expr) -> Expr:
 
 
 def tanh(x: Expr) -> Expr:
-    """tanh, 3 ulp: t / (t + 2) with t = exp(2|x|) - 1."""
-    size = minimum(single(10.0), call("abs", x))
-    n, r = reduced(size + size, 127)
-    power = as_float(n << word(23))
-    t = fma(exp_of_reduced(r), power, power - 1.0)
-    return with_sign(t / (t + 2.0), x)
+    """tanh, 5.5 ulp: a quotient of polynomials, clamped where it first is 1 for good (beyond, it would exceed 1)."""
+    x = maximum(single(-_TANH_MOST), minimum(single(_TANH_MOST), x))
+    square = x * x
+    return x * polynomial(square, _TANH) / polynomial(square, _TANH_BELOW)
 
 
 def erf(x: Expr) -> Expr:
