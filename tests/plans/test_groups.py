@@ -103,7 +103,16 @@ POINTWISE = {
     "pixels, full blocks": Case(64, 64, (4, 6), 1, 4, batch=2),
 }
 
-CASES = DEPTHWISE | POINTWISE | TRANSPOSED
+WINDOWS = {
+    "groups of two blocks": Case(64, 64, (6, 9), 3, 2, pads=1, batch=BATCH),
+    "groups of two blocks, stride 2": Case(96, 64, (9, 8), 3, 2, stride=2, pads=(0, 1, 1, 0)),
+    "volume": Case(3, 20, (5, 6, 9), 3, pads=1),
+    "volume of full blocks": Case(16, 17, (4, 3, 5), 3, stride=2, pads=(1, 0, 1, 0, 1, 2), batch=BATCH),
+    "volume, dilated": Case(8, 8, (5, 5, 26), 3, dilation=2, activation="sigmoid"),
+    "volume of one pixel": Case(4, 4, (1, 1, 1), 3, pads=1),
+}
+
+CASES = DEPTHWISE | POINTWISE | WINDOWS | TRANSPOSED
 
 
 def reference(case: Case, inputs: dict[str, Any], params: dict[str, Any]) -> np.ndarray:
@@ -141,6 +150,7 @@ INTERPRETED = (
     "one pixel to many",
     "pixels, fewer filters",
     "pixels, a filter for each group",
+    "volume of one pixel",
 )
 
 
@@ -170,7 +180,7 @@ def arguments(kernel: Kernel, batch: int) -> list[Any]:
     return [rng.standard_normal(shape).astype(np.float32) for shape in shapes]
 
 
-@pytest.mark.parametrize("name", ["3x3", "multiplier 2", "groups of 4", *TRANSPOSED, *POINTWISE])
+@pytest.mark.parametrize("name", ["3x3", "multiplier 2", "groups of 4", *TRANSPOSED, *POINTWISE, *WINDOWS])
 def test_packed_operators_and_their_references_agree(name: str) -> None:
     graph = CASES[name].graph()
     inputs, params = numbers(graph, 1)

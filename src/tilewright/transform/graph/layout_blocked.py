@@ -10,14 +10,15 @@ from tilewright.transform.graph.assigner import Assigner
 
 def pointwise(a: Assigner, node: Node) -> bool:
     """Stay blocked if a full-size operand is blocked and the others can follow."""
-    if len(node.outputs) != 1 or node.output.type.rank != 4 or as_int(node.output.shape[1]) is None:
+    rank = node.output.type.rank
+    if len(node.outputs) != 1 or rank not in (4, 5) or as_int(node.output.shape[1]) is None:
         return False
     present = [v for v in node.inputs if v is not None]
     if not any(a.is_blocked(v) for v in present):
         return False
     forms: dict[Value, Value] = {}
     for v in present:
-        form = follow(a, v)
+        form = follow(a, v, rank)
         if form is None:
             return False
         forms[v] = form
@@ -33,17 +34,17 @@ def pointwise(a: Assigner, node: Node) -> bool:
     return True
 
 
-def follow(a: Assigner, value: Value) -> Value | None:
-    """The form of an operand that broadcasts against blocked ones; None if there is none."""
+def follow(a: Assigner, value: Value, rank: int) -> Value | None:
+    """The form of an operand that broadcasts against blocked ones of `rank` dimensions; None if there is none."""
     if value.type.rank == 0 or all(is_const(d, 1) for d in value.shape):
         return a.as_plain(value)
-    if value.type.rank > 4 or value.type.rank < 3:
+    if value.type.rank > rank or value.type.rank < rank - 1:
         return None
-    if value.type.rank == 3:
+    if value.type.rank == rank - 1:
         shape = (const(1), *value.shape)
         if as_int(shape[1]) is None:
             return None
-        lifted = a.emit("reshape", (a.as_plain(value),), {"shape": shape}, f"{value.name}_4d")[0]
+        lifted = a.emit("reshape", (a.as_plain(value),), {"shape": shape}, f"{value.name}_lifted")[0]
         if value in a.fixed:
             a.fixed.add(lifted)
         return a.emit("block_channels", (lifted,), {"block": a.block}, f"{value.name}_blocked")[0]

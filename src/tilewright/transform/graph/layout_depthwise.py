@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from math import gcd
+
 from tilewright.ir.expr import as_int
 from tilewright.ir.graph import Node
 from tilewright.plans.pixels import tile
+from tilewright.plans.tiles import conv_tile
 from tilewright.transform.graph.assigner import Assigner
 
 
@@ -21,6 +24,8 @@ def grouped(a: Assigner, node: Node) -> bool:
     per_out = filters // groups
     if is_pointwise(node):
         return pointwise(a, node)
+    if per_in % a.block == 0 and per_out % a.block == 0 and per_in > a.block:
+        return windows(a, node)
     if not (per_in == 1 or (per_in == per_out and a.block % per_in == 0)):
         return False
     (packed,) = a.emit("pack_depthwise", (a.as_plain(w),), {"block": a.block}, f"{w.name}_packed")
@@ -53,4 +58,26 @@ def pointwise(a: Assigner, node: Node) -> bool:
     (a.plain[node.output],) = a.emit(
         "conv_pointwise_groups", (a.as_plain(x), packed), {"channels": filters}, node.output.name
     )
+    return True
+
+
+def windows(a: Assigner, node: Node) -> bool:
+    """A convolution of any rank without stored padding: groups that fill blocks, or volumes of one group."""
+    x, w = node.inputs[:2]
+    assert x is not None and w is not None
+    groups, known = node.attr("groups", 1), [as_int(d) for d in w.shape]
+    if w not in a.fixed or x.dtype.name != "f32" or None in known or 0 in known:
+        return False
+    filters, depth = known[:2]
+    assert filters is not None and depth is not None
+    block = a.block if depth % a.block == 0 else 1
+    width = conv_tile((*x.shape[:2], *node.output.shape[-2:]), filters // groups, a.target).width
+    if groups > 1:
+        width = gcd(width, filters // groups)
+    (packed,) = a.emit("pack_conv", (a.as_plain(w),), {"block": block, "width": width}, f"{w.name}_packed")
+    a.fixed.add(packed)
+    attrs = {name: node.attr(name) for name in ("pads", "strides", "dilations")}
+    attrs |= {"groups": groups, "channels": filters, "out_block": a.block}
+    source = a.as_blocked(x) if block > 1 else a.as_plain(x)
+    (a.blocked[node.output],) = a.emit("conv_windows", (source, packed), attrs, node.output.name)
     return True
