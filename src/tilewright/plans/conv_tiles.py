@@ -38,6 +38,8 @@ SYMBOLIC_IMAGES = (1, 8)
 """Batches that a symbolic one is judged by."""
 SYMBOLIC_SIZE = 28
 """What a symbolic height or width is taken for."""
+PARTS = (2, 3, 4, 6, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160)
+"""Numbers of strips that are considered: a few of each size."""
 WHOLE = 1 << 20
 """A strip of all pixels, a block of all channels."""
 
@@ -136,16 +138,16 @@ def _strips(shape: Shape, rows: int, flat: bool) -> list[int]:
     if flat and not shape.is_pixel:
         return [WHOLE]
     found = [WHOLE]
-    for parts in range(2, whole + 1):
+    for parts in PARTS:
         strip = ceil(whole / parts)
         if flat:
             strip = ceil(strip / rows) * rows
             if strip < 8 * rows:
                 break
-        if strip not in found and (not shape.copied or shape.images * ceil(whole / strip) >= ENOUGH_STRIPS):
-            found.append(strip)
-        if len(found) > 24:
+        if parts > whole or strip in found:
             break
+        if not shape.copied or shape.images * ceil(whole / strip) >= ENOUGH_STRIPS:
+            found.append(strip)
     return found
 
 

@@ -26,7 +26,7 @@ from tilewright.ir.target import Target
 from tilewright.plans.analysis import Stage, Structure, factors
 from tilewright.plans.base import Candidate, Plan
 from tilewright.plans.common import extent, inline_all, lanes_of, parallelize, vectorize_spatial
-from tilewright.plans.conv_tiles import SYMBOLIC_IMAGES, SYMBOLIC_SIZE, Blocking, Shape, blockings
+from tilewright.plans.conv_tiles import ENOUGH_STRIPS, SYMBOLIC_IMAGES, SYMBOLIC_SIZE, Blocking, Shape, blockings
 from tilewright.plans.cost import nbytes_of
 from tilewright.plans.panels import fits_panels, packed_operand, panel_width, unroll_tile
 from tilewright.schedule.schedule import BlockRef, LoopRef, Schedule
@@ -113,11 +113,12 @@ def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Targe
         s.compute_at(block, tiles[-1])
     register_tile(s, anchor, block, candidate)
     unroll_tile(s, out, 3)
-    shared = [image, strip]
-    if extent(s, strip) == 1 or not prologue:
-        shared.append(panel)
-    if prologue:
+    shared = [image, strip, panel]
+    if prologue and (extent(s, strip) != 1 or (extent(s, image) or 1) >= ENOUGH_STRIPS):
+        shared.remove(panel)
         place_prologue(s, prologue[-1], strip, target)
+    elif prologue:
+        vectorize_spatial(s, s.block(prologue[-1].name), target, lanes_of(prologue[-1], target))
     parallelize(s, shared)
 
 
@@ -207,17 +208,14 @@ def unroll_steps(s: Schedule, reduce: list[LoopRef], products: int) -> None:
 
 
 def place_prologue(s: Schedule, stage: Stage, strip: LoopRef, target: Target) -> None:
-    """Padding and pointwise work on the input is done for a strip at a time, or once before if there is one strip."""
+    """Padding and pointwise work on the input is done for a strip at a time."""
     block = s.block(stage.name)
-    if extent(s, strip) == 1:
-        vectorize_spatial(s, block, target, lanes_of(stage, target))
-    else:
-        s.compute_at(block, strip)
-        lanes = lanes_of(stage, target)
-        inner = s.loops(block)[-1]
-        if _size(s, inner) > 4 * lanes:
-            _, inner = s.split(inner, factor=lanes)
-        s.vectorize(inner)
+    s.compute_at(block, strip)
+    lanes = lanes_of(stage, target)
+    inner = s.loops(block)[-1]
+    if (extent(s, inner) or 0) > 4 * lanes:
+        _, inner = s.split(inner, factor=lanes)
+    s.vectorize(inner)
 
 
 PLAN = Plan("convolution", fits, candidates, apply)
