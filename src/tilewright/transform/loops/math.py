@@ -117,7 +117,7 @@ ACCURACY: dict[str, float] = {
     "log": 2.0,
     "log2": 1.25,
     "log1p": 1.5,
-    "tanh": 2.75,
+    "tanh": 5.5,
     "sigmoid": 2.5,
     "erf": 1.25,
     "sin": 1.6,
