@@ -173,3 +173,12 @@ def test_two_threads_share_the_heads() -> None:
     for n in (3, 50):
         arrays = operands(2, n, n, 3, 16)
         assert_near(np.asarray(model(*arrays)), exact(arrays, attrs))
+
+
+@pytest.mark.parametrize("rows,keys", [(1, 40), (2, 33), (9, 20)])
+def test_keys_of_a_cache(rows: int, keys: int) -> None:
+    """The cache holds three layers of two batch entries; the second layer is meant."""
+    arrays = [*operands(2, rows, rows, 4, 16), RNG.standard_normal((rows, keys + rows)).astype(np.float32), None, None]
+    arrays += [RNG.standard_normal((6, 4, keys, 16)).astype(np.float32) for _ in range(2)]
+    attrs = attributes(heads=4, groups=4, past_first=2, causal=True, **tile(rows, keys + rows))
+    assert_near(native(arrays, attrs), exact(arrays, attrs))

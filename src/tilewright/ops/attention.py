@@ -32,7 +32,7 @@ def _logical(t: TensorType, order: str) -> tuple[Any, ...]:
 
 
 def _infer(types: Types, attrs: Attrs) -> tuple[TensorType, ...]:
-    """Inputs q, k, v, mask?, scale?, substitute?; output y.
+    """Inputs q, k, v, mask?, scale?, substitute?, past_k?, past_v?; output y.
 
     `order` has one letter for each of q, k, v, y: "s" for [batch, sequence, heads, depth], "h" for [batch, heads,
     sequence, depth]. `heads` query heads share `groups` heads of keys and values; operand o uses its heads from
@@ -41,6 +41,9 @@ def _infer(types: Types, attrs: Attrs) -> tuple[TensorType, ...]:
     the input of that name (one element). `causal`: query i sees the keys up to i + S_k - S_q. `guard`: probabilities
     that are NaN (a row without any key) count as zero, or as `substitute` (one element) if that is given. `rows`,
     `width`, `keys`, `tiles` (see `attention_loops.Tile`) change the speed only.
+
+    `past_k` and `past_v`, [batches, groups, earlier keys, depth], stand before k and v; a batch entry b is their entry
+    b + `past_first`, so that they may be one layer's part of a cache for all layers.
     """
     q, k, v = (present(t) for t in types[:3])
     check_kind(q.dtype, ("float",))
@@ -52,6 +55,10 @@ def _infer(types: Types, attrs: Attrs) -> tuple[TensorType, ...]:
     )
     if not (same_dim(bq, bk) and same_dim(bq, bv) and same_dim(sk, sv) and same_dim(dq, dk)):
         raise ShapeError("the operands of attention do not fit each other", got=f"{q}, {k} and {v}")
+    past = [t for t in (*types[6:], None, None)[:2] if t is not None]
+    if past:
+        sk = dim(sk + _earlier(past, groups, dk, dv))
+        same_dtype([q, *past])
     need = zip((hq, hk, hv), attrs["first"], (heads, groups, groups), strict=True)
     if heads % groups or any(int(h.value) < first + n for h, first, n in need):
         raise ShapeError("attention has too few heads", expected=f"{heads} and {groups}", got=f"{q}, {k} and {v}")
@@ -68,6 +75,16 @@ def _infer(types: Types, attrs: Attrs) -> tuple[TensorType, ...]:
     return (TensorType(q.dtype, tuple(shape[k] for k in ORDERS[order[3]])),)
 
 
+def _earlier(past: Sequence[TensorType], groups: int, depth: Any, out_depth: Any) -> Any:
+    """The number of earlier keys."""
+    if len(past) != 2 or any(t.rank != 4 for t in past) or not same_dim(past[0].shape[2], past[1].shape[2]):
+        raise ShapeError("earlier keys and values do not fit each other", got=past)
+    for t, d in zip(past, (depth, out_depth), strict=True):
+        if not same_dim(t.shape[1], dim(groups)) or not same_dim(t.shape[3], d):
+            raise ShapeError("earlier keys or values do not fit the new ones", expected=f"{groups} heads of {d}", got=t)
+    return past[0].shape[2]
+
+
 def _loops(types: Types, attrs: Attrs, out: tuple[TensorType, ...]) -> Any:
     return attention_loops(types, attrs, out, Tile.of(attrs, out[0].dtype))
 
@@ -77,7 +94,12 @@ def _reference(arrays: Sequence[Any], attrs: Attrs) -> tuple[Any, ...]:
     mask, scale, substitute = (*arrays[3:], None, None, None)[:3]
     first, heads, groups = attrs["first"], attrs["heads"], attrs["groups"]
     q = q[:, :, first[0] : first[0] + heads]
-    k, v = (np.repeat(x[:, :, f : f + groups], heads // groups, 2) for x, f in ((k, first[1]), (v, first[2])))
+    k, v = (x[:, :, f : f + groups] for x, f in ((k, first[1]), (v, first[2])))
+    past = [wide(a).transpose(0, 2, 1, 3) for a in arrays[6:] if a is not None]
+    if past:
+        where = slice(attrs["past_first"], attrs["past_first"] + len(q))
+        k, v = (np.concatenate([old[where], new], 1) for old, new in zip(past, (k, v), strict=True))
+    k, v = (np.repeat(x, heads // groups, 2) for x in (k, v))
     with np.errstate(all="ignore"):
         factor = q.dtype.type(attrs["scale"]) * (1 if scale is None else wide(scale).reshape(()))
         scores = np.einsum("bihd,bjhd->bhij", q, k) * factor

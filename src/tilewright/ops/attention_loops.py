@@ -66,18 +66,20 @@ def attention_loops(
 ) -> PrimFunc:
     """The loop program of an `attention` node."""
     given, (y,) = buffers(types, out)
-    return _Attention([*given, *[None] * 6], y, attrs, tile).build()
+    return _Attention([*given, *[None] * 8], y, attrs, tile).build()
 
 
 class _Attention:
     def __init__(self, given: Sequence[Buffer | None], y: Buffer, attrs: Mapping[str, Any], tile: Tile) -> None:
-        q, k, v, self.mask, self.scale, self.substitute = given[:6]
+        q, k, v, self.mask, self.scale, self.substitute, past_k, past_v = given[:8]
         assert q is not None and k is not None and v is not None
         self.q, self.k, self.v, self.y, self.attrs, self.tile = q, k, v, y, attrs, tile
         self.nest = Nest("attention", [*(b for b in given if b is not None), y])
         self.type = accumulator(q.dtype)
         self.batch, self.rows, self.depth = self.dims(q, 0)
-        _, self.keys, _ = self.dims(k, 1)
+        self.past = {1: past_k, 2: past_v} if past_k is not None and past_v is not None else {}
+        self.earlier = const(0) if past_k is None else past_k.shape[2]
+        self.keys = self.earlier + self.dims(k, 1)[1]
         _, _, self.out_depth = self.dims(v, 2)
         self.heads, self.groups = attrs["heads"], attrs["groups"]
         known, width = as_int(self.keys), tile.width
@@ -97,6 +99,19 @@ class _Attention:
         """The indices of an element of q, k, v or y (operands 0 to 3)."""
         h = h if operand == 3 else h + self.attrs["first"][operand]
         return (b, s, h, d) if self.attrs["order"][operand] == "s" else (b, h, s, d)
+
+    def read(self, operand: int, b: Expr, j: Expr, g: Expr, d: Expr, past: bool) -> Expr:
+        """An element of the keys or values (operand 1 or 2): of those given, or of the cache before them."""
+        if not past:
+            return self.load(self.k if operand == 1 else self.v, operand, b, j, g, d)
+        buffer = self.past[operand]
+        assert buffer is not None
+        return cast(buffer[b + self.attrs["past_first"], g, j, d], self.type)
+
+    def segments(self) -> tuple[tuple[bool, Expr, Expr], ...]:
+        """(in the cache, first key, number of keys)."""
+        new = (False, self.earlier, self.keys - self.earlier)
+        return ((True, const(0), self.earlier), new) if self.past else (new,)
 
     def number(self, value: float) -> Expr:
         return const(value, self.type)
@@ -160,11 +175,12 @@ class _Attention:
         ):
             with nest.loop("x", width, kind="vectorized") as x:
                 nest.store(scores, ((self.panels - 1) * width + x,), self.low)
-            with nest.loop("j", self.keys) as j, nest.local("dot", self.type) as dot:
-                dot.set(0.0)
-                with nest.loop("d", self.depth, kind="vectorized") as d:
-                    dot.set(dot.value + self.load(self.q, 0, b, i, h, d) * self.load(self.k, 1, b, j, g, d))
-                nest.store(scores, (j,), self.score(dot.value, b, h, i, j))
+            for past, start, length in self.segments():
+                with nest.loop("j", length) as j, nest.local("dot", self.type) as dot:
+                    dot.set(0.0)
+                    with nest.loop("d", self.depth, kind="vectorized") as d:
+                        dot.set(dot.value + self.load(self.q, 0, b, i, h, d) * self.read(1, b, j, g, d, past))
+                    nest.store(scores, (start + j,), self.score(dot.value, b, h, i, start + j))
             self.softmax(scores, (), self.panels, state, (const(0),), first=True)
             chunk = 4 * width
             with (
@@ -174,11 +190,12 @@ class _Attention:
                 whole = (as_int(self.out_depth) or 1) % chunk == 0
                 with nest.loop("x", chunk, kind="vectorized") as x:
                     nest.store(acc, (x,), 0.0)
-                with nest.loop("j", self.keys) as j, nest.loop("x", chunk, kind="vectorized") as x:
-                    at = c * chunk + x
-                    value = self.load(self.v, 2, b, j, g, at)
-                    value = value if whole else select(at < self.out_depth, value, self.number(0.0))
-                    nest.store(acc, (x,), acc[x] + scores[j] * value)
+                for past, start, length in self.segments():
+                    with nest.loop("j", length) as j, nest.loop("x", chunk, kind="vectorized") as x:
+                        at = c * chunk + x
+                        value = self.read(2, b, j, g, at, past)
+                        value = value if whole else select(at < self.out_depth, value, self.number(0.0))
+                        nest.store(acc, (x,), acc[x] + scores[start + j] * value)
                 with nest.loop("x", chunk, kind="vectorized") as x:
                     self.finish(acc[x], state[1], b, i, h, c * chunk + x, whole)
 
@@ -226,16 +243,20 @@ class _Attention:
             nest.loop("x", width, kind="vectorized") as x,
         ):
             j = p * width + x
-            nest.store(kt, (p, d, x), select(j < self.keys, self.load(self.k, 1, b, j, g, d), zero))
-        with (
-            nest.loop("j", self.keys) as j,
-            nest.loop("c", vp.shape[0]) as c,
-            nest.loop("x", width, kind="vectorized") as x,
-        ):
-            at = c * width + x
-            value = self.load(self.v, 2, b, j, g, at)
-            whole = (as_int(self.out_depth) or 1) % width == 0
-            nest.store(vp, (c, j, x), value if whole else select(at < self.out_depth, value, zero))
+            value = select(j < self.keys, self.read(1, b, j - self.earlier, g, d, False), zero)
+            if self.past:
+                value = select(j < self.earlier, self.read(1, b, j, g, d, True), value)
+            nest.store(kt, (p, d, x), value)
+        whole = (as_int(self.out_depth) or 1) % width == 0
+        for past, start, length in self.segments():
+            with (
+                nest.loop("j", length) as j,
+                nest.loop("c", vp.shape[0]) as c,
+                nest.loop("x", width, kind="vectorized") as x,
+            ):
+                at = c * width + x
+                value = self.read(2, b, j, g, at, past)
+                nest.store(vp, (c, start + j, x), value if whole else select(at < self.out_depth, value, zero))
 
     def row(self, tile: Expr, r: Expr) -> Expr:
         """Row r of a tile; the last tile ends with the last row."""

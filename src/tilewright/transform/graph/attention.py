@@ -24,9 +24,11 @@ from tilewright.ir.dtype import boolean
 from tilewright.ir.expr import Expr, as_int, const, is_const
 from tilewright.ir.graph import Graph, GraphBuilder, Node, Value
 from tilewright.ir.target import Target
+from tilewright.ops.dims import dim
 from tilewright.plans.attention import attention_tile
 
 SWAP = (0, 2, 1, 3)
+ZERO = const(0)
 
 
 Factor = tuple[Value, bool]
@@ -35,11 +37,19 @@ Factor = tuple[Value, bool]
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """A 4-dimensional operand in `order` "s" or "h", used from head `first` on."""
+    """A 4-dimensional operand in `order` "s" or "h", used from head `first` on; what stands before it in a cache."""
 
     value: Value
     order: str
     first: int = 0
+    past: Value | None = None
+    past_first: Expr = ZERO
+
+    @property
+    def length(self) -> Expr:
+        """Elements of the sequence, the cache's included."""
+        new = self.value.shape[1 if self.order == "s" else 2]
+        return new if self.past is None else new + self.past.shape[2]
 
 
 @dataclass(slots=True)
@@ -68,6 +78,7 @@ class _Recogniser:
         self.users = graph.consumers()
         self.outputs = set(graph.outputs)
         self.replaced: dict[Value, list[Node]] = {}
+        self.with_cache = True
         self.names = {v.name for n in graph.nodes for v in n.outputs}
         self.names |= {v.name for v in (*graph.inputs, *graph.params)}
 
@@ -223,6 +234,9 @@ class _Recogniser:
 
     def operand(self, value: Value, new: GraphBuilder) -> Operand:
         """A [batch, heads, sequence, depth] value as it lies in memory."""
+        cached = self.cached(value, new)
+        if cached is not None:
+            return cached
         node = self.producer(value, "transpose", "identity", "reshape")
         if node is not None and node.op == "identity":
             assert node.inputs[0] is not None
@@ -232,6 +246,36 @@ class _Recogniser:
         (source,) = node.inputs
         assert source is not None
         return self.part(source, new)
+
+    def cached(self, value: Value, new: GraphBuilder) -> Operand | None:
+        """Keys or values appended to those of a cache, where nothing else wants the two as one."""
+        node = self.producer(value, "concat")
+        if not self.with_cache or node is None or node.attr("axis") != 2 or len(node.inputs) != 2:
+            return None
+        past, added = node.inputs
+        assert past is not None and added is not None
+        if value.type.rank != 4 or self.only_user(value) is None:
+            return None
+        inner = self.operand(added, new)
+        if inner.past is not None:
+            return None
+        layer = self.producer(past, "reshape")
+        part = None if layer is None else self.producer(layer.inputs[0], "slice")
+        if part is not None and (stack := self.stacked(part, past)) is not None:
+            whole, index = stack
+            flat = ops.emit1(new, "reshape", whole, shape=(dim(whole.shape[0] * past.shape[0]), *past.shape[1:]))
+            return replace(inner, past=flat, past_first=dim(past.shape[0] * index))
+        return replace(inner, past=past)
+
+    def stacked(self, part: Node, past: Value) -> tuple[Value, int] | None:
+        """(x, i) of `past = x[i]`."""
+        (whole,) = part.inputs
+        assert whole is not None
+        begin, index = part.attr("begin"), as_int(part.attr("begin")[0])
+        whole_rest = all(_equal(a, b) for a, b in zip(whole.shape[1:], past.shape, strict=False))
+        if whole.type.rank != 5 or index is None or not is_const(part.output.shape[0], 1) or not whole_rest:
+            return None
+        return (whole, index) if all(is_const(b, 0) for b in begin[1:]) else None
 
     def part(self, value: Value, new: GraphBuilder) -> Operand:
         """A [batch, sequence, heads, depth] value, perhaps some heads of a larger one."""
@@ -294,6 +338,10 @@ class _Recogniser:
             last, order = product, "s"
         else:
             parts = [self.operand(found.q, new), self.keys(found, new), self.operand(v, new)]
+            _, keys, values = parts
+            if self.with_cache and (keys.past is None) is not (values.past is None):
+                self.without_cache(found, v, guard, product)
+                return
             user = self.only_user(product.output)
             moved = user is not None and user.op == "transpose" and tuple(user.attr("perm")) == SWAP
             last, order = (user, "s") if moved and user is not None else (product, "h")
@@ -313,15 +361,24 @@ class _Recogniser:
             "causal": False,
             "fill": found.fill,
             "guard": guard,
-            **attention_tile(shape[0][1], shape[1][1], found.q.dtype, self.target),
+            **attention_tile(shape[0][1], parts[1].length, found.q.dtype, self.target),
         }
+        if parts[1].past is not None:
+            attrs["past_first"] = parts[1].past_first
         mask = found.mask
         if flat and mask is not None and mask.type.rank == 3:
             mask = ops.emit1(new, "reshape", mask, shape=(mask.shape[0], const(1), *mask.shape[1:]))
         inputs: list[Value | None] = [*(p.value for p in parts), mask, self.scale(found, new), found.substitute]
+        inputs += [p.past for p in parts[1:]]
         while inputs[-1] is None:
             inputs.pop()
         self.finish(new, inputs, attrs, last, flat)
+
+    def without_cache(self, found: Scores, v: Value, guard: bool, product: Node) -> None:
+        """Only one of keys and values comes out of a cache: neither is taken apart."""
+        self.with_cache = False
+        self.rewrite(found, v, guard, product)
+        self.with_cache = True
 
     def finish(
         self, new: GraphBuilder, inputs: Sequence[Value | None], attrs: dict[str, Any], last: Node, flat: bool
