@@ -11,12 +11,15 @@ import pytest
 
 import tilewright as tw
 from tilewright import ops
+from tilewright.codegen.interpret import interpret
 from tilewright.ir.dtype import dtype
 from tilewright.ir.expr import Var, const
 from tilewright.ir.graph import Graph, GraphBuilder, TensorType, Value
 from tilewright.ir.target import Target
 from tilewright.kernels import KernelTexts
+from tilewright.plans import plan
 from tilewright.transform.graph.fuse import fuse
+from tilewright.transform.loops import passes
 from tilewright.transform.lower import lower_group
 
 Array = np.ndarray[Any, Any]
@@ -264,3 +267,24 @@ def test_long_rows_are_kept_in_the_output() -> None:
         x = data(2, length)
         model = tw.compile((build(GraphBuilder("case"), length), {}))
         np.testing.assert_allclose(np.asarray(model(x)), softmax64(x, 1), rtol=3e-6, atol=1e-12)
+
+
+@pytest.mark.parametrize("length", [384, 1000])
+def test_a_sum_joins_the_loop_that_makes_its_terms(length: int) -> None:
+    b = GraphBuilder("case")
+    (group,) = fuse(b.finish((ops.emit1(b, "softmax", b.input("x", tensor((3, length))), axis=1),)))
+    target = Target.host()
+    func = plan(lower_group(group, "k").func, target).func
+    rng = np.random.default_rng(0)
+    arrays = [rng.standard_normal((3, length)).astype(np.float32), np.empty((3, length), np.float32)]
+    for name, run_pass in passes(target):
+        before, func = func, run_pass(func)
+        if name == "merge loops":
+            assert func is not before
+            results = []
+            for version in (before, func):
+                copies = [a.copy() for a in arrays]
+                interpret(version, dict(zip((p.name for p in version.params), copies, strict=True)))
+                results.append(copies[1])
+            np.testing.assert_array_equal(*results)
+            np.testing.assert_allclose(results[1], softmax64(arrays[0], 1), rtol=3e-6)

@@ -104,7 +104,10 @@ def reduce_lanes(s: Schedule, stage: Stage, reduce: list[LoopRef], lanes: int) -
             with contextlib.suppress(ScheduleError):
                 s.vectorize(inner)
         return
-    outer, lane = s.split(inner, factor=lanes * partial_vectors(length, lanes))
+    vectors = partial_vectors(length, lanes)
+    if all(b not in s.func.params for b in stage.reads):
+        vectors = min(vectors, 4)  # as many as the stage before makes at once: the two loops become one
+    outer, lane = s.split(inner, factor=lanes * vectors)
     try:
         partial = s.rfactor(s.block(stage.name), lane, factor_axis=-1)
     except ScheduleError:

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tilewright.arith import prove_equal
 from tilewright.ir.expr import Buffer, Load, Op, as_int, is_const, product
 from tilewright.ir.loops import Store
 from tilewright.ir.rewrite import exprs_of, loads, walk
@@ -122,7 +123,14 @@ def materialised(structure: Structure, stage: Stage) -> bool:
     readers = structure.consumers(stage)
     if cost(stage) and any(_spreads(stage, reader) for reader in readers):
         return any(p.role != "spatial" for p in structure.before(stage))
-    return cost(stage) > CHEAP_OPS and (len(readers) > 1 or any(r.role != "spatial" for r in readers))
+    if cost(stage) <= CHEAP_OPS:
+        return False
+    return len(readers) > 1 or any(r.role != "spatial" and not _once(stage, r) for r in readers)
+
+
+def _once(stage: Stage, reader: Stage) -> bool:
+    """True if a reader has as many points as the stage: it reads each element once."""
+    return prove_equal(product([it.extent for it in reader.block.iters]), product([it.extent for it in stage.spatial]))
 
 
 def _spreads(stage: Stage, reader: Stage) -> bool:

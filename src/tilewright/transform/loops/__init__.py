@@ -11,6 +11,7 @@ from tilewright.transform.loops.compact import compact_buffers
 from tilewright.transform.loops.conditions import bound_loops, move_conditions
 from tilewright.transform.loops.dead import drop_dead_stores
 from tilewright.transform.loops.math import expand_math
+from tilewright.transform.loops.merge import merge_loops
 from tilewright.transform.loops.partition import partition_loops
 from tilewright.transform.loops.reuse import reuse_outputs
 from tilewright.transform.loops.simplify import simplify_loops
@@ -29,6 +30,7 @@ def passes(target: Target) -> tuple[tuple[str, Pass], ...]:
         ("move conditions", move_conditions),
         ("partition loops", partition_loops),
         ("simplify again", simplify_loops),
+        ("merge loops", merge_loops),
         ("bound loops", bound_loops),
         ("drop dead stores", drop_dead_stores),
         ("expand math", expand_math),

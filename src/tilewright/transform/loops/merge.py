@@ -1,0 +1,118 @@
+"""Merge a loop that reduces vectors with the loop that has just made them, so that they need not be loaded again.
+
+    for i in 0..n { for v in vectorized 0..32 { e[i*32 + v] = exp(x[i*32 + v]) } }
+    for v in vectorized 0..32 { part[v] = 0.0 }
+    for k in 0..n { for w in vectorized 0..32 { part[w] = part[w] + e[k*32 + w] } }
+
+becomes
+
+    for v in vectorized 0..32 { part[v] = 0.0 }
+    for i in 0..n { for v in vectorized 0..32 { e[i*32 + v] = exp(x[i*32 + v]) }
+                    for w in vectorized 0..32 { part[w] = part[w] + e[i*32 + w] } }
+
+What stands between the two moves before or behind them, if nothing it touches forbids that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from tilewright.arith import bounds
+from tilewright.ir.expr import Buffer, Load
+from tilewright.ir.loops import For, Intrinsic, PrimFunc, Seq, Stmt, Store, seq
+from tilewright.ir.rewrite import exprs_of, loads, substitute, substitute_stmt, walk, with_children
+
+
+def merge_loops(func: PrimFunc) -> PrimFunc:
+    """The function with such pairs of neighbouring loops as one."""
+    body = _statement(func.body)
+    return func if body is func.body else func.with_body(body)
+
+
+def _statement(s: Stmt) -> Stmt:
+    if not s.children:
+        return s
+    s = with_children(s, tuple(_statement(c) for c in s.children))
+    if not isinstance(s, Seq):
+        return s
+    stmts = list(s.stmts)
+    for k, first in enumerate(stmts):
+        if _vector_store(first) is None:
+            continue
+        for m in range(k + 1, len(stmts)):
+            merged = _merged(stmts[k : m + 1])
+            if merged is not None:
+                return _statement(seq([*stmts[:k], *merged, *stmts[m + 1 :]]))
+    return s
+
+
+def _vector_store(s: Stmt) -> tuple[For, For, Store] | None:
+    """A serial loop around a vectorized one around one store."""
+    if isinstance(s, For) and s.kind == "serial" and isinstance(s.body, For) and s.body.kind == "vectorized":
+        if isinstance(s.body.body, Store):
+            return s, s.body, s.body.body
+    return None
+
+
+def _merged(stmts: Sequence[Stmt]) -> list[Stmt] | None:
+    """The first and the last of these statements as one loop, with what stands between before or behind it."""
+    made, used = _vector_store(stmts[0]), _vector_store(stmts[-1])
+    if made is None or used is None:
+        return None
+    (outer, lanes, store), (other, other_lanes, update) = made, used
+    if outer.extent is not other.extent or lanes.extent is not other_lanes.extent:
+        return None
+    renamed = substitute_stmt(other_lanes, {other.var: outer.var})
+    assert isinstance(renamed, For) and isinstance(renamed.body, Store)
+    own = Load(update.buffer, update.indices)
+    read = [x for e in exprs_of(renamed.body) for x in loads(e)]
+    of_made = [x for x in read if x.buffer == store.buffer]
+    if not of_made:
+        return None
+    point = tuple(substitute(i, {renamed.var: lanes.var}) for i in of_made[0].indices)
+    if point != store.indices or any(x.indices != of_made[0].indices for x in of_made):
+        return None
+    if own not in {x for e in exprs_of(update) for x in loads(e)} or update.buffer in _touched(stmts[0]):
+        return None
+    before: list[Stmt] = []
+    behind: list[Stmt] = []
+    for s in stmts[1:-1]:
+        if update.buffer in _touched(s):
+            if any(_depend(s, other) for other in (stmts[0], *behind)):
+                return None
+            before.append(s)
+        else:
+            if _written(s) & (_touched(stmts[-1]) - {store.buffer}) or not _apart(s, store, outer, lanes):
+                return None
+            behind.append(s)
+    return [*before, replace(outer, body=seq((lanes, renamed))), *behind]
+
+
+def _depend(a: Stmt, b: Stmt) -> bool:
+    """Whether the order of two statements matters."""
+    return bool(_written(a) & _touched(b) or _written(b) & _touched(a))
+
+
+def _touched(s: Stmt) -> set[Buffer]:
+    read = {x.buffer for inner in walk(s) for e in exprs_of(inner) for x in loads(e)}
+    calls = {r.buffer for inner in walk(s) if isinstance(inner, Intrinsic) for r in (*inner.inputs, *inner.outputs)}
+    return read | calls | _written(s)
+
+
+def _written(s: Stmt) -> set[Buffer]:
+    stores = {inner.buffer for inner in walk(s) if isinstance(inner, Store)}
+    return stores | {r.buffer for inner in walk(s) if isinstance(inner, Intrinsic) for r in inner.outputs}
+
+
+def _apart(s: Stmt, store: Store, outer: For, lanes: For) -> bool:
+    """Whether `s` writes nothing of what `store` writes: a tail behind the main part does not."""
+    extents = {x.var: x.extent for x in (outer, lanes)} | {x.var: x.extent for x in walk(s) if isinstance(x, For)}
+    for inner in walk(s):
+        if isinstance(inner, Intrinsic) and store.buffer in _written(inner):
+            return False
+        if isinstance(inner, Store) and inner.buffer == store.buffer:
+            high, low = bounds(store.indices[-1], extents).hi, bounds(inner.indices[-1], extents).lo
+            if high is None or low is None or low <= high:
+                return False
+    return True
