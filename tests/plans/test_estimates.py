@@ -21,6 +21,7 @@ from tilewright.kernels import compile_kernel
 from tilewright.plans import plan, site
 from tilewright.plans.analysis import analyse
 from tilewright.plans.base import Candidate, Planned
+from tilewright.plans.common import shares_well
 from tilewright.plans.cost import Cost, bandwidth, fetch_cycles, fma_cycles, level, load_cycles, roofline
 from tilewright.plans.decisions import deciding
 from tilewright.support.cache import ObjectCache
@@ -173,3 +174,16 @@ def test_small_kernels_are_for_one_thread() -> None:
     assert parse_func(str(small.func)) == small.func
     assert "tw_barrier" not in emit_llvm(lower_loops(small.func, FIXED), FIXED)
     assert "tw_barrier" in emit_llvm(lower_loops(large.func, FIXED), FIXED)
+
+
+def test_shares_are_even() -> None:
+    assert [shares_well(n) for n in (12, 16, 17, 25, 32, 50, 127, 128)] == [
+        False,
+        True,
+        False,
+        False,
+        True,
+        False,
+        True,
+        True,
+    ]

@@ -10,7 +10,9 @@ from tilewright.plans.analysis import Stage, Structure
 from tilewright.schedule.schedule import BlockRef, LoopRef, Schedule
 
 ENOUGH = 16
-"""Iterations of a parallel loop that share well among a few threads."""
+"""Iterations of a parallel loop that a few threads can share."""
+IDLE = 32
+"""One in so many iterations may be missing in the shares of some threads."""
 
 
 def inline_all(s: Schedule, structure: Structure, stages: tuple[Stage, ...]) -> None:
@@ -64,7 +66,7 @@ def vectorize_spatial(s: Schedule, block: BlockRef, target: Target, lanes: int, 
 
 
 def parallelize(s: Schedule, loops: list[LoopRef]) -> LoopRef | None:
-    """Fuse leading loops until there is enough to share among threads, and make the result parallel.
+    """Fuse leading loops until there is enough to share evenly among threads, and make the result parallel.
 
     A symbolic extent may be one, so constant loops behind it are fused as well; a symbolic one is never fused into
     what precedes it, for dividing by it would cost more than it gains.
@@ -73,7 +75,7 @@ def parallelize(s: Schedule, loops: list[LoopRef]) -> LoopRef | None:
         return None
     head, rest = loops[0], loops[1:]
     known = extent(s, head) or 1
-    while rest and known < ENOUGH:
+    while rest and not shares_well(known):
         following = extent(s, rest[0])
         if following is None and extent(s, head) != 1:
             break
@@ -85,4 +87,10 @@ def parallelize(s: Schedule, loops: list[LoopRef]) -> LoopRef | None:
     return head
 
 
-__all__ = ["ENOUGH", "extent", "inline_all", "lanes_of", "parallelize", "vectorize_spatial"]
+def shares_well(iterations: int) -> bool:
+    """Whether two or four threads get about equal shares."""
+    missing = max(-iterations % threads for threads in (2, 4))
+    return iterations >= ENOUGH and missing <= iterations // IDLE
+
+
+__all__ = ["ENOUGH", "extent", "inline_all", "lanes_of", "parallelize", "shares_well", "vectorize_spatial"]
