@@ -22,15 +22,7 @@ def scaling(label: str, peer: str, threads: int, timing: harness.Timing) -> harn
     batch = int(number or 1)
     models.load(model)
     more = f"{threads} threads"
-    contenders = [
-        paired.Contender(
-            name,
-            PEERS[peer].setup,
-            {"model": model, "threads": n, "batch": batch},
-            {v: str(n) for v in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")},
-        )
-        for name, n in ((peer, 1), (more, threads))
-    ]
+    contenders = [harness.contender(name, peer, model, n, batch) for name, n in ((peer, 1), (more, threads))]
     one, many = paired.race(
         contenders,
         rounds=timing.rounds,

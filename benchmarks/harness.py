@@ -150,9 +150,7 @@ def compare(
     models.load(model)  # built here, not by several children at once
     missing = {name: PEERS[name].missing for name in peers}
     failures = {name: f"not installed: {', '.join(found)}" for name, found in missing.items() if found}
-    environment = {name: str(threads) for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")}
-    arguments = {"model": model, "threads": threads, "batch": batch}
-    contenders = [paired.Contender(p, PEERS[p].setup, arguments, environment) for p in peers if not missing[p]]
+    contenders = [contender(p, p, model, threads, batch) for p in peers if not missing[p]]
     with tempfile.TemporaryDirectory() as folder:
         results = paired.race(
             contenders,
@@ -196,6 +194,13 @@ def compare(
         commit=commit(),
         date=now(),
     )
+
+
+def contender(name: str, peer: str, model: str, threads: int, batch: int) -> paired.Contender:
+    """A peer in a process of its own; what reads the number of threads from the environment finds it there."""
+    environment = {v: str(threads) for v in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")}
+    arguments = {"model": model, "threads": threads, "batch": batch}
+    return paired.Contender(name, PEERS[peer].setup, arguments, environment)
 
 
 def speedup(judged: paired.Result, other: paired.Result) -> Interval:
