@@ -77,7 +77,9 @@ def test_one_compile_serves_every_batch() -> None:
     for batch in (1, 2, 3, 7, 16):
         inputs = numbers(graph, batch)[0]
         for got, expected in zip(model.run(inputs).values(), run_graph(graph, inputs, params).values(), strict=True):
-            np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-4)
+            # Layers err by up to 2e-5 of their output's scale (docs/accuracy.md).
+            scale = max(1.0, float(np.abs(expected).max()))
+            np.testing.assert_allclose(got, expected, rtol=1e-4, atol=2e-5 * scale)
 
 
 def test_constants_are_no_weights() -> None:
@@ -97,7 +99,7 @@ def test_texts_of_every_stage() -> None:
     for what, word in (
         ("graph", "conv_blocked"),
         ("loops", "vectorized"),
-        ("schedule", "plan contraction"),
+        ("schedule", "plan convolution"),
         ("llvm", "define void"),
         ("asm", "ret"),
         ("memory", "arena"),
