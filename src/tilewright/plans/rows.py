@@ -31,12 +31,15 @@ from tilewright.plans.common import extent, inline_all, lanes_of, parallelize, s
 from tilewright.plans.cost import roofline
 from tilewright.plans.reducing import (
     is_window,
+    joined,
     lane_stride,
+    partial_vectors,
     reduce_columns,
     reduce_lanes,
     reduce_window,
 )
 from tilewright.schedule.schedule import BlockRef, LoopRef, Schedule
+from tilewright.support.errors import ScheduleError
 
 CHEAP_OPS = 4
 
@@ -202,6 +205,9 @@ def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Targe
     kept = [st for st in structure.stages if st not in inlined]
     rows, strip = candidate.knob("rows"), candidate.knob("strip")
     outputs = [st for st in kept if structure.is_output(st)]
+    if all(as_int(it.extent) == 1 for st in kept for it in st.spatial):
+        one_after_another(s, kept, target)
+        return
     if (rows or strip) and len(outputs) == 1:
         around = gather(s, kept, outputs[0], rows, strip, target)
     elif rows and not strip and connected(structure, kept):
@@ -293,16 +299,40 @@ def one_after_another(s: Schedule, kept: list[Stage], target: Target) -> None:
         if not stage.reduce:
             vectorize_spatial(s, block, target, lanes_of(stage, target))
             continue
-        if not stage.spatial or all(as_int(it.extent) == 1 for it in stage.spatial):
-            own = share_out(s, stage, own)
+        if all(as_int(it.extent) == 1 for it in stage.spatial) and share_out(s, stage, own, target):
+            continue
+        own = list(s.loops(block))
         spatial = own[: len(own) - len(stage.reduce)]
         schedule_inner(s, stage, own, target, False)
         parallelize(s, spatial[:-1] if vector_last(stage) else spatial)
 
 
-def share_out(s: Schedule, stage: Stage, own: list[LoopRef]) -> list[LoopRef]:
-    """A long reduction to one element becomes as many parts as do not depend on the number of threads."""
-    return own
+def share_out(s: Schedule, stage: Stage, own: list[LoopRef], target: Target) -> bool:
+    """Reduce to one element in parts, as many whatever the number of threads, so that the sum is always the same one.
+    False if there is too little to share."""
+    reduce = joined(s, stage, own[len(stage.spatial) :])
+    length = extent(s, reduce[0])
+    if len(reduce) != 1 or length is None or length < SPREAD:
+        return False
+    lanes = lanes_of(stage, target)
+    part, inner = s.split(reduce[0], nparts=PARTS)
+    try:
+        partial = s.rfactor(s.block(stage.name), part, factor_axis=0)
+    except ScheduleError:
+        return False
+    _, lane = s.split(inner, factor=lanes * partial_vectors(length // PARTS, lanes))
+    side = s.rfactor(partial, lane, factor_axis=-1)
+    s.set_scope(side, "local")
+    part = next(loop for loop in s.loops(partial) if extent(s, loop) == PARTS)
+    s.compute_at(side, part)
+    loops = list(s.loops(side))
+    lane, steps, *single = loops[[loop.name for loop in loops].index(part.name) + 1 :]
+    s.reorder(steps, *single, lane)
+    init = s.decompose_reduction(side, steps)
+    for loop in (lane, s.loops(partial)[-1], s.loops(init)[-1]):
+        s.vectorize(loop)
+    s.parallel(part)
+    return True
 
 
 def schedule_inner(s: Schedule, stage: Stage, own: list[LoopRef], target: Target, strip: bool) -> None:
