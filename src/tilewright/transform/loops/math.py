@@ -114,7 +114,7 @@ ACCURACY: dict[str, float] = {
     "exp": 1.02,
     "exp2": 1.0,
     "expm1": 1.5,
-    "log": 2.0,
+    "log": 1.0,
     "log2": 1.25,
     "log1p": 1.5,
     "tanh": 5.5,

