@@ -149,7 +149,7 @@ to their scale.
     text += f"\nVersions met: {', '.join(sorted(versions))}.\n"
     by_commit = {commit: sum(c.commit == commit for c in rows) for commit in dict.fromkeys(c.commit for c in rows)}
     text += "Cases by commit: " + ", ".join(f"{commit} {count}" for commit, count in by_commit.items()) + ".\n"
-    inexact = [f"{p} on {c.label} {e:.0e}" for c in rows for p, e in c.errors.items() if COARSE < e and p in c.seconds]
+    inexact = [f"{p} on {c.label} {e:.0e}" for c in rows for p, e in c.errors.items() if e > COARSE and p in c.seconds]
     if inexact:
         text += f"\nOff by more than {COARSE:.0e} of the scale, yet counted: {', '.join(inexact)}.\n"
     failures = [(c.label, peer, why) for c in rows for peer, why in c.failures.items()]
