@@ -2,6 +2,7 @@
 
     for k in 0..128 { prefetch = "w", prefetch_bytes = 4096 }     each step: the lines of its part of w, 4096 bytes on
 
+A note `prefetch_level` = 1 brings them into the first level of cache, otherwise they go into the second.
 It is a hint without meaning for the program; addresses past the buffer do no harm. Hardware follows streams of its own
 accord but stops at the end of a page and sees a stream late; weights that come from memory gain up to a fifth.
 """
@@ -19,8 +20,8 @@ LINE = 64
 """Bytes that one prefetch brings."""
 
 MOST_LINES = 8
-INTO_SECOND_LEVEL = 2
-"""LLVM's locality: 3 is the first level."""
+SECOND_LEVEL = 2
+"""Where the bytes go if the note `prefetch_level` says nothing else."""
 
 
 def emit_prefetch(s: State, stmt: For) -> None:
@@ -32,13 +33,15 @@ def emit_prefetch(s: State, stmt: For) -> None:
     load = _read(stmt, source)
     if load is None:
         return
+    level = notes.get("prefetch_level", SECOND_LEVEL)
+    locality = 3 if level == 1 else 2
     size = load.buffer.dtype.itemsize
     start = buffer_offset(s, load.buffer, load.indices)
     stride = start.get((s.atoms.number(stmt.var),), 0) * size
     symbol = s.out.declare("llvm.prefetch.p0", "void", ["ptr", "i32", "i32", "i32"])
     for line in range(min(max(1, stride // LINE), MOST_LINES)):
         place, _ = address(s, load.buffer, add(start, constant((ahead + line * LINE) // size)))
-        s.out.effect(f"call void {symbol}(ptr {place}, i32 0, i32 {INTO_SECOND_LEVEL}, i32 1)")
+        s.out.effect(f"call void {symbol}(ptr {place}, i32 0, i32 {locality}, i32 1)")
 
 
 def _read(stmt: For, name: str) -> Load | None:
