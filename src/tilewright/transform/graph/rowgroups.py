@@ -98,7 +98,7 @@ class RowGrower:
 
     def neighbours(self, members: set[int]) -> list[int]:
         """Producers and consumers of members, producers first."""
-        before = {self.makers[v] for i in members for v in self.nodes[i].inputs if v in self.makers}
+        before = {self.makers[v] for i in members for v in self.nodes[i].inputs if v is not None and v in self.makers}
         after = {u for i in members for v in self.nodes[i].outputs for u in self.users.get(v, ())}
         return [*sorted(before - members, reverse=True), *sorted(after - members - before)]
 
