@@ -17,7 +17,7 @@ from tilewright.ir.target import Target
 from tilewright.plans.analysis import Structure, factors, uses
 from tilewright.plans.base import Candidate, Plan
 from tilewright.plans.common import extent, inline_all, lanes_of, parallelize
-from tilewright.plans.depthwise import MAX_TILES
+from tilewright.plans.depthwise import MAX_TAPS, MAX_TILES
 from tilewright.plans.panels import packed_operand, panel_width
 from tilewright.plans.tiles import Tile, cycles
 from tilewright.schedule.schedule import Schedule
@@ -77,8 +77,12 @@ def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Targe
     init = s.decompose_reduction(block, reduce[0])
     if (extent(s, tile) or MAX_TILES + 1) <= MAX_TILES:
         s.unroll(tile)
-    # Unrolled, the taps along a line know which pixels of a tile at the border they have.
-    s.unroll(reduce[len(anchor.spatial) - 3])
+    # Unrolled, the taps along a line know which pixels of a tile at the border they have. If no channels follow them,
+    # several lines of taps are one long step.
+    taps = reduce[1 : len(anchor.spatial) - 2]
+    s.unroll(taps[-1])
+    if len(reduce) == len(taps) + 1 and (extent(s, taps[-1]) or 0) * (extent(s, taps[-2]) or 0) <= MAX_TAPS:
+        s.unroll(taps[-2])
     s.unroll(own_row)
     s.unroll(own_part)
     s.vectorize(own_lane)
