@@ -31,6 +31,8 @@ from tilewright.plans.panels import packed_operand, panel_width
 from tilewright.plans.winograd_tiles import most_rows, row_steps
 from tilewright.schedule.schedule import BlockRef, LoopRef, Schedule
 
+ENOUGH_BLOCKS = 4
+"""Blocks of tiles that share well among a few threads."""
 AHEAD = 4096
 """Bytes ahead of the products that transformed filters are asked for: they may come from memory."""
 
@@ -108,18 +110,29 @@ def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Targe
     s.compute_at(s.block(found.tiles.name), column_block)
     for block in (s.block(found.tiles.name), product):
         s.set_scope(block, "padded")
-    input_transform(s, found)
+    channels = input_transform(s, found)
     for stage in (found.upright, found.result):
         s.set_scope(s.block(stage.name), "local")
         constant_product(s, s.block(stage.name))
     q, lane = s.loops(out)[-2:]
     s.unroll(q)
     s.vectorize(lane)
-    s.parallel(panel)
+    share(s, s.loops(out)[0], column_block, channels, panel)
 
 
-def input_transform(s: Schedule, found: Stages) -> None:
-    """Channel block by channel block, tile row by tile row."""
+def share(s: Schedule, row_block: LoopRef, column_block: LoopRef, channels: LoopRef, panel: LoopRef) -> None:
+    """Threads share blocks of tiles where there are enough, for then each core has its tiles in its own cache; else
+    they share the channels of the tiles' transforms, and then the panels."""
+    rows, columns = s.extent(row_block), s.extent(column_block)
+    if rows is not None and columns is not None and rows * columns >= ENOUGH_BLOCKS:
+        s.parallel(s.fuse(row_block, column_block))
+    else:
+        s.parallel(channels)
+        s.parallel(panel)
+
+
+def input_transform(s: Schedule, found: Stages) -> LoopRef:
+    """Channel block by channel block, tile row by tile row. Returns the loop over channel blocks."""
     columns, _ = tile_block(found)
     tiles, half, strip = (s.block(stage.name) for stage in (found.tiles, found.half, found.strip))
     y, z, t, co = s.loops(tiles)[-6:-2]
@@ -130,7 +143,7 @@ def input_transform(s: Schedule, found: Stages) -> None:
     constant_product(s, half)
     constant_product(s, tiles)
     s.vectorize(s.loops(strip)[-1])
-    s.parallel(co)
+    return co
 
 
 def constant_product(s: Schedule, block: BlockRef) -> None:
