@@ -17,6 +17,7 @@ The stages are those of `ops/winograd.py`; blocks of tiles are as large as it sa
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 
 from tilewright.ir.expr import Op, as_int
@@ -30,6 +31,7 @@ from tilewright.plans.cost import Cost, number
 from tilewright.plans.panels import packed_operand, panel_width
 from tilewright.plans.winograd_tiles import most_rows, row_steps
 from tilewright.schedule.schedule import BlockRef, LoopRef, Schedule
+from tilewright.support.errors import ScheduleError
 
 ENOUGH_BLOCKS = 4
 """Blocks of tiles that share well among a few threads."""
@@ -125,10 +127,12 @@ def share(s: Schedule, row_block: LoopRef, column_block: LoopRef, channels: Loop
     they share the channels of the tiles' transforms, and then the panels."""
     rows, columns = s.extent(row_block), s.extent(column_block)
     if rows is not None and columns is not None and rows * columns >= ENOUGH_BLOCKS:
-        s.parallel(s.fuse(row_block, column_block))
-    else:
-        s.parallel(channels)
-        s.parallel(panel)
+        # Where tile rows run across images it may not be provable that blocks write different elements.
+        with contextlib.suppress(ScheduleError):
+            s.parallel(s.fuse(row_block, column_block))
+            return
+    s.parallel(channels)
+    s.parallel(panel)
 
 
 def input_transform(s: Schedule, found: Stages) -> LoopRef:
