@@ -218,9 +218,11 @@ def _caches() -> dict[int, int]:
     return {c.level: c.bytes for c in machine.describe().caches if c.kind != "Instruction"}
 
 
-def relative_error(got: Mapping[str, np.ndarray], want: Mapping[str, np.ndarray]) -> float:
-    """Largest difference over all outputs, each relative to the largest value of that output; NaN or a missing
-    output count as infinite."""
+def relative_error(
+    got: Mapping[str, np.ndarray], want: Mapping[str, np.ndarray], scales: Mapping[str, float] | None = None
+) -> float:
+    """Largest difference over all outputs, each relative to the largest value of that output (or to its scale in
+    `scales`, if that is larger); NaN or a missing output count as infinite."""
     worst = 0.0
     for name, expected in want.items():
         if name not in got or got[name].shape != expected.shape or got[name].dtype != expected.dtype:
@@ -228,6 +230,7 @@ def relative_error(got: Mapping[str, np.ndarray], want: Mapping[str, np.ndarray]
         if expected.size == 0:
             continue
         scale = float(np.abs(expected.astype(np.float64)).max()) or 1.0
+        scale = max(scale, (scales or {}).get(name, 0.0))
         difference = np.abs(got[name].astype(np.float64) - expected.astype(np.float64)).max() / scale
         worst = max(worst, float(difference) if np.isfinite(difference) else float("inf"))
     return worst

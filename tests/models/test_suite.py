@@ -31,7 +31,9 @@ def case(request: pytest.FixtureRequest) -> Case:
 @pytest.mark.parametrize("batch", [1, 2, 5, 8, 33])
 def test_one_compile_is_right_at_every_batch(case: Case, batch: int) -> None:
     inputs = case.inputs(batch, seed=batch)
-    assert harness.relative_error(case.model.run(inputs), case.expected(inputs)) < TOLERANCE
+    # One number that happens to be near zero says nothing of the sum that it comes from: the scale is a batch's.
+    scales = {name: float(np.abs(value).max()) for name, value in case.expected(case.inputs(33, seed=33)).items()}
+    assert harness.relative_error(case.model.run(inputs), case.expected(inputs), scales) < TOLERANCE
 
 
 def test_outputs_into_the_callers_buffers(case: Case) -> None:

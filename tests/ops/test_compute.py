@@ -338,7 +338,7 @@ COVERED = {
     "packed_groups": "tests/plans/test_groups.py",
     "packed_transposed": "tests/plans/test_groups.py",
     "packed_windows": "tests/plans/test_groups.py",
-    "patches": "tests/plans/test_groups.py",
+    "patches": "tests/transform/graph/test_integer.py",
     "winograd": "tests/ops/test_winograd.py",
 }
 """Families of operators whose expressions and references other files test."""
