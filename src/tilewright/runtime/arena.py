@@ -18,6 +18,8 @@ from tilewright.support.errors import Error
 ALIGNMENT = 64
 _SEARCH_STEPS = 300
 _SEARCH_BUDGET = 100_000
+_FRONT = 32
+"""Places at the front of an order that moved blocks go to: what is placed early decides."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,14 +206,16 @@ def _raise_the_top(
 def _wander(
     best: tuple[list[int], int], order: list[int], blocks: list[_Block], conflicts: list[list[int]], goal: int
 ) -> tuple[list[int], int]:
-    """Move random blocks of the order forward and keep what is no worse. The seed is fixed: plans are reproducible."""
+    """Move random blocks of the order and keep what is no worse. The seed is fixed: plans are reproducible."""
     random = Random(len(order))
     for _ in range(_steps(conflicts)):
         if best[1] <= goal + goal // 100:
             break
-        current = list(order)
-        block = current.pop(random.randrange(len(current)))
-        current.insert(random.randrange(len(current) + 1), block)
+        # Only blocks that meet the highest one can bring it down.
+        highest = max(range(len(blocks)), key=lambda k: best[0][k] + blocks[k].nbytes)
+        block = random.choice([highest, *conflicts[highest]])
+        current = [k for k in order if k != block]
+        current.insert(random.randrange(min(len(current) + 1, _FRONT)), block)
         latest = _place(current, blocks, conflicts)
         if latest[1] <= best[1]:
             best, order = latest, current
