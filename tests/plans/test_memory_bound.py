@@ -15,6 +15,7 @@ from tilewright.codegen.interpret import interpret
 from tilewright.ir.dtype import dtype
 from tilewright.ir.expr import Var, const
 from tilewright.ir.graph import Graph, GraphBuilder, TensorType, Value
+from tilewright.ir.parser import parse_func
 from tilewright.ir.target import Target
 from tilewright.kernels import KernelTexts
 from tilewright.plans import plan
@@ -288,3 +289,36 @@ def test_a_sum_joins_the_loop_that_makes_its_terms(length: int) -> None:
                 results.append(copies[1])
             np.testing.assert_array_equal(*results)
             np.testing.assert_allclose(results[1], softmax64(arrays[0], 1), rtol=3e-6)
+
+
+@pytest.mark.parametrize("shape", [(3, 7), (3, 64), (5, 100)])
+def test_a_sum_does_not_join_the_loop_that_takes_the_maximum(shape: tuple[int, int]) -> None:
+    """Along an outer dimension the terms read a maximum that is not there before the last row."""
+    b = GraphBuilder("case")
+    model = tw.compile((b.finish((ops.emit1(b, "log_softmax", b.input("x", tensor(shape)), axis=0),)), {}))
+    x = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+    np.testing.assert_allclose(np.asarray(model(x)), np.log(softmax64(x, 0)), rtol=2e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("width", ["n", "100"])
+def test_windows_of_any_width_are_scheduled(width: str) -> None:
+    """Results side by side, in steps where their number is not known."""
+    func = parse_func(f"""
+        func @window(x: f32[{width}], y: f32[n, 1, {width}]) where n in 1..200 {{
+          buffer t: f32[2]
+          for h in 0..2 {{ for q in 0..3 {{
+            block t(e = spatial(2): h, f = reduce(3): q) {{ init {{ t[e] = 0.0 }} t[e] = t[e] + x[0] }}
+          }} }}
+          for i in 0..n {{ for j in 0..1 {{ for k in 0..{width} {{ for r in 0..2 {{
+            block y(a = spatial(n): i, b = spatial(1): j, c = spatial({width}): k, d = reduce(2): r) {{
+              init {{ y[a, b, c] = 0.0 }}
+              y[a, b, c] = y[a, b, c] + t[d] * x[c]
+            }}
+          }} }} }} }}
+        }}
+    """)
+    planned = plan(func, Target.host()).func
+    x = np.random.default_rng(0).standard_normal(100).astype(np.float32)
+    got = np.empty((100, 1, 100), np.float32)
+    interpret(planned, {"x": x, "y": got})
+    np.testing.assert_allclose(got[:, 0], np.broadcast_to(6 * x[0] * x, (100, 100)), rtol=2e-6)

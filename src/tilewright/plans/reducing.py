@@ -147,9 +147,14 @@ def reduce_columns(
     s.vectorize(s.loops(init)[-1])
 
 
-def reduce_window(s: Schedule, block: BlockRef, reduce: list[LoopRef], lane: LoopRef) -> None:
-    """A window: its taps written out, results side by side."""
-    s.reorder(*reduce, lane)
+def reduce_window(s: Schedule, block: BlockRef, reduce: list[LoopRef], lane: LoopRef, lanes: int) -> None:
+    """A window: its taps written out, results side by side, a few vectors of them at a time where lines are long."""
+    width = extent(s, lane)
+    if width is None or width > 8 * lanes:
+        chunk, lane = s.split(lane, factor=4 * lanes)
+        s.reorder(chunk, *reduce, lane)
+    else:
+        s.reorder(*reduce, lane)
     init = s.decompose_reduction(block, reduce[0])
     for loop in reduce:
         s.unroll(loop)

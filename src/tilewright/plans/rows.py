@@ -348,7 +348,7 @@ def schedule_inner(s: Schedule, stage: Stage, own: list[LoopRef], target: Target
     reduce = own[len(own) - len(stage.reduce) :]
     if spatial and vector_last(stage) and (extent(s, spatial[-1]) or lanes) > 1:
         if is_window(stage):
-            reduce_window(s, block, reduce, spatial[-1])
+            reduce_window(s, block, reduce, spatial[-1], lanes)
         else:
             reduce_columns(s, block, reduce, spatial[-1], lanes, STEPS)
         return

@@ -10,7 +10,8 @@ becomes
     for i in 0..n { for v in vectorized 0..32 { e[i*32 + v] = exp(x[i*32 + v]) }
                     for w in vectorized 0..32 { part[w] = part[w] + e[i*32 + w] } }
 
-What stands between the two moves before or behind them, if nothing it touches forbids that.
+What stands between the two moves before or behind them, if nothing it touches forbids that. Each iteration must make
+elements of its own: a maximum that the first loop is still taking is not ready for whoever reads it.
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from tilewright.arith import bounds
-from tilewright.ir.expr import Buffer, Load
+from tilewright.arith import bounds, linear
+from tilewright.ir.expr import Buffer, Load, as_int
 from tilewright.ir.loops import For, Intrinsic, PrimFunc, Seq, Stmt, Store, seq
-from tilewright.ir.rewrite import exprs_of, loads, substitute, substitute_stmt, walk, with_children
+from tilewright.ir.rewrite import exprs_of, loads, substitute, substitute_stmt, variables, walk, with_children
 
 
 def merge_loops(func: PrimFunc) -> PrimFunc:
@@ -75,6 +76,8 @@ def _merged(stmts: Sequence[Stmt]) -> list[Stmt] | None:
         return None
     if own not in {x for e in exprs_of(update) for x in loads(e)} or update.buffer in _touched(stmts[0]):
         return None
+    if not _own_elements(store, outer, lanes):
+        return None
     before: list[Stmt] = []
     behind: list[Stmt] = []
     for s in stmts[1:-1]:
@@ -87,6 +90,19 @@ def _merged(stmts: Sequence[Stmt]) -> list[Stmt] | None:
                 return None
             behind.append(s)
     return [*before, replace(outer, body=seq((lanes, renamed))), *behind]
+
+
+def _own_elements(store: Store, outer: For, lanes: For) -> bool:
+    """Whether no two iterations of `outer` store to the same element: one index moves by more than the lanes span."""
+    width = as_int(lanes.extent)
+    for index in store.indices:
+        form = linear(index)
+        rest = [atom for atom, _ in form.terms if atom is not outer.var and atom is not lanes.var]
+        if width is None or any(v in variables(atom) for atom in rest for v in (outer.var, lanes.var)):
+            continue
+        if abs(form.coefficient(outer.var)) > abs(form.coefficient(lanes.var)) * (width - 1):
+            return True
+    return False
 
 
 def _depend(a: Stmt, b: Stmt) -> bool:
@@ -107,12 +123,13 @@ def _written(s: Stmt) -> set[Buffer]:
 
 def _apart(s: Stmt, store: Store, outer: For, lanes: For) -> bool:
     """Whether `s` writes nothing of what `store` writes: a tail behind the main part does not."""
-    extents = {x.var: x.extent for x in (outer, lanes)} | {x.var: x.extent for x in walk(s) if isinstance(x, For)}
+    extents = {x.var: x.extent for x in (outer, lanes)}
+    others = {x.var: x.extent for x in walk(s) if isinstance(x, For)}
     for inner in walk(s):
         if isinstance(inner, Intrinsic) and store.buffer in _written(inner):
             return False
         if isinstance(inner, Store) and inner.buffer == store.buffer:
-            high, low = bounds(store.indices[-1], extents).hi, bounds(inner.indices[-1], extents).lo
+            high, low = bounds(store.indices[-1], extents).hi, bounds(inner.indices[-1], others).lo
             if high is None or low is None or low <= high:
                 return False
     return True
