@@ -38,6 +38,13 @@ def test_noise_changes_nothing_stored() -> None:
     assert calibration.settle(replace(MEASURED, l1_gbs=400.0), 60e-9, before).l1_bandwidth > before.l1_bandwidth
 
 
+def test_a_busy_machine_lowers_no_ceiling() -> None:
+    before = calibration.settle(MEASURED, 60e-9, None)
+    busy = replace(MEASURED, l1_gbs=90.0, l3_gbs=20.0, memory_gbs=6.0, fma_per_cycle=1.2)
+    assert calibration.settle(busy, 5e-6, before) == before
+    assert calibration.settle(MEASURED, 60e-9, calibration.settle(busy, 5e-6, None)) == before
+
+
 def test_one_thread_has_the_default_barrier() -> None:
     assert calibration.settle(MEASURED, 0.0, None).barrier == Target("x", "y").barrier
 

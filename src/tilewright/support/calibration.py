@@ -67,7 +67,11 @@ def rounded(value: float, steps: int = 4) -> float:
 
 
 def settle(measured: Ceilings, barrier_seconds: float, before: Calibration | None) -> Calibration:
-    """What to store: the measured values rounded, but what was stored `before` where that is still near enough."""
+    """What to store: the measured values rounded, but what was stored `before` where that is near enough or better.
+
+    A busy machine reaches less and waits longer than it can; nothing makes it faster than it is. So the best that was
+    ever seen is the ceiling.
+    """
     hz = measured.frequency_ghz
     per_cycle = {
         "l1_bandwidth": measured.l1_gbs / hz,
@@ -77,11 +81,13 @@ def settle(measured: Ceilings, barrier_seconds: float, before: Calibration | Non
         # Without threads there is nothing to measure, and programs may yet be moved to where there are.
         "barrier": min(max(barrier_seconds * hz * 1e9, 100.0), 1e5) if barrier_seconds else BARRIER,
     }
-    values = {"frequency": round(hz, 1), "fma_per_cycle": rounded(measured.fma_per_cycle, 1)}
+    fma = rounded(measured.fma_per_cycle, 1)
+    values = {"frequency": round(hz, 1), "fma_per_cycle": max(fma, before.fma_per_cycle) if before else fma}
     for name, value in per_cycle.items():
         old = getattr(before, name) if before else 0.0
         near = old and 1 / _NEAR < value / old < _NEAR
-        values[name] = old if near else value if value == BARRIER else rounded(value)
+        worse = old and (value > old if name == "barrier" else value < old)
+        values[name] = old if near or worse else value if value == BARRIER else rounded(value)
     return Calibration(**values)
 
 
