@@ -16,9 +16,9 @@ from random import Random
 from tilewright.support.errors import Error
 
 ALIGNMENT = 64
-_SEARCH_STEPS = 300
-_SEARCH_BUDGET = 100_000
-_FRONT = 32
+_SEARCH_STEPS = 1000
+_SEARCH_BUDGET = 1_000_000
+_FRONT = 24
 """Places at the front of an order that moved blocks go to: what is placed early decides."""
 
 
