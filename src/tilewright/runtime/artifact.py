@@ -26,11 +26,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from tilewright.ir.dtype import BY_NAME
-from tilewright.runtime.interop import Array
-from tilewright.runtime.manifest import ALIGNMENT, Manifest, ParamSpec
+from tilewright.runtime.image import Buffer, indexed, json_object, pack, unpack
+from tilewright.runtime.manifest import ALIGNMENT, Manifest
 from tilewright.runtime.program import Program, Text
 from tilewright.support.errors import ArtifactError
 
@@ -43,13 +40,6 @@ _MAX_SECTIONS = 64
 _CHUNK = 4 << 20
 _MAX_TEXT = 1 << 30
 _SECTIONS = ("manifest", "objects", "weights", "texts")
-_SAFETENSORS = {
-    "f64": "F64", "f32": "F32", "f16": "F16", "bf16": "BF16", "bool": "BOOL", "i4": "I8", "u4": "U8",
-    **{f"{sign}{bits}": f"{sign.upper()}{bits}" for sign in "iu" for bits in (8, 16, 32, 64)},
-}  # fmt: skip
-
-Buffer = bytes | memoryview | Array
-
 
 # -- writing -----------------------------------------------------------------------------------------------------------
 
@@ -65,7 +55,7 @@ def write(path: str | os.PathLike[str], program: Program, version: int) -> None:
     sections: list[tuple[str, list[Buffer]]] = [
         ("manifest", [json.dumps(extra).encode(), b"\n", program.manifest.to_json().encode()]),
         ("objects", list(_pack_blobs(program.objects))),
-        ("weights", list(_pack_weights(program.manifest.params, program.weights))),
+        ("weights", list(pack(program.manifest.params, program.weights))),
         ("texts", [zlib.compress(json.dumps(texts).encode(), 1)]),
     ]
     offset = _round(_HEADER.size + len(sections) * _ENTRY.size)
@@ -117,35 +107,6 @@ def _pack_blobs(blobs: Mapping[str, bytes]) -> Iterator[Buffer]:
     yield from blobs.values()
 
 
-def _pack_weights(params: Iterable[ParamSpec], weights: Mapping[str, Array]) -> Iterator[Buffer]:
-    index: dict[str, Any] = {}
-    body: list[Buffer] = []
-    at = 0
-    names = {p.name for p in params}
-    for p in params:
-        array = np.ascontiguousarray(weights[p.name])
-        index[p.name] = {"dtype": _SAFETENSORS[p.dtype], "shape": list(p.shape), "data_offsets": [at, at + p.nbytes]}
-        body.append(array.reshape(-1).view(np.uint8) if p.nbytes else b"")
-        at += p.nbytes
-        if padding := -at % ALIGNMENT:
-            pad = _pad_name(len(index), names)
-            index[pad] = {"dtype": "U8", "shape": [padding], "data_offsets": [at, at + padding]}
-            body.append(bytes(padding))
-            at += padding
-    header = json.dumps(index, separators=(",", ":")).encode()
-    header += b" " * (-(8 + len(header)) % ALIGNMENT)
-    yield struct.pack("<Q", len(header))
-    yield header
-    yield from body
-
-
-def _pad_name(number: int, taken: set[str]) -> str:
-    name = f"__pad_{number}__"
-    while name in taken:
-        name = f"_{name}"
-    return name
-
-
 # -- reading -----------------------------------------------------------------------------------------------------------
 
 
@@ -181,7 +142,7 @@ def _parse(data: memoryview, where: str) -> tuple[Program, int]:
     sections = _check_file(data, where)
     manifest_bytes = bytes(sections["manifest"])
     first, _, rest = manifest_bytes.partition(b"\n")
-    extra = _json(first, "manifest")
+    extra = json_object(first, "manifest")
     version, names = extra.get("weights_version"), extra.get("texts")
     if not isinstance(version, int) or isinstance(version, bool) or version < 0:
         raise ArtifactError("the weights' version is not a number", where="manifest")
@@ -192,7 +153,7 @@ def _parse(data: memoryview, where: str) -> tuple[Program, int]:
     except UnicodeDecodeError:
         raise ArtifactError("is not text", where="manifest") from None
     objects = _unpack_blobs(sections["objects"])
-    weights = _unpack_weights(manifest.params, sections["weights"])
+    weights = unpack(manifest.params, sections["weights"])
     texts = _LazyTexts(sections["texts"]).by_name(names)
     return Program(manifest, objects, weights, texts), version
 
@@ -235,26 +196,8 @@ def _section(fields: tuple[bytes, int, int, bytes]) -> _Section:
     return _Section(name.rstrip(b"\0").decode("ascii", "replace"), offset, nbytes, digest)
 
 
-def _json(data: bytes, where: str) -> dict[str, Any]:
-    try:
-        value = json.loads(data)
-    except (ValueError, RecursionError):
-        raise ArtifactError("is not JSON", where=where) from None
-    if not isinstance(value, dict):
-        raise ArtifactError("is not a JSON object", where=where)
-    return value
-
-
-def _indexed(data: memoryview, where: str) -> tuple[dict[str, Any], memoryview]:
-    """A JSON index with its length before it, and what follows."""
-    length = int.from_bytes(data[:8], "little")
-    if len(data) < 8 or length > len(data) - 8:
-        raise ArtifactError("its index is longer than it", where=where)
-    return _json(bytes(data[8 : 8 + length]), where), data[8 + length :]
-
-
 def _unpack_blobs(data: memoryview) -> dict[str, bytes]:
-    index, body = _indexed(data, "objects")
+    index, body = indexed(data, "objects")
     blobs, at = {}, 0
     for name, nbytes in index.items():
         if type(nbytes) is not int or not 0 <= nbytes <= len(body) - at:
@@ -262,26 +205,6 @@ def _unpack_blobs(data: memoryview) -> dict[str, bytes]:
         blobs[name] = bytes(body[at : at + nbytes])
         at += nbytes
     return blobs
-
-
-def _unpack_weights(params: Iterable[ParamSpec], data: memoryview) -> dict[str, Array]:
-    index, body = _indexed(data, "weights")
-    weights: dict[str, Array] = {}
-    for p in params:
-        where = f"weight {p.name!r}"
-        entry = index.get(p.name)
-        if not isinstance(entry, dict) or entry.get("dtype") != _SAFETENSORS[p.dtype]:
-            raise ArtifactError("is missing or of another type than the manifest says", where=where)
-        if entry.get("shape") != list(p.shape):
-            raise ArtifactError("has another shape than the manifest says", where=where)
-        offsets = entry.get("data_offsets")
-        if not isinstance(offsets, list) or [type(o) for o in offsets] != [int, int]:
-            raise ArtifactError("has no offsets", where=where)
-        start, end = offsets
-        if start % ALIGNMENT or not 0 <= start <= end <= len(body) or end - start != p.nbytes:
-            raise ArtifactError("is out of place", where=where)
-        weights[p.name] = np.frombuffer(body[start:end], BY_NAME[p.dtype].numpy).reshape(p.shape)
-    return weights
 
 
 class _LazyTexts:
@@ -301,7 +224,7 @@ class _LazyTexts:
                 raw = unpacker.decompress(self._data, _MAX_TEXT)
             except zlib.error as error:
                 raise ArtifactError(f"cannot be unpacked: {error}", where="texts") from None
-            self._texts = {k: str(v) for k, v in _json(raw, "texts").items()}
+            self._texts = {k: str(v) for k, v in json_object(raw, "texts").items()}
         return self._texts.get(name, "(the file holds no such text)")
 
 
