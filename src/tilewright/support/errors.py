@@ -33,6 +33,7 @@ __all__ = [
     "ScheduleError",
     "ShapeError",
     "TargetError",
+    "TransportError",
     "UnsupportedError",
     "VerifyError",
     "WeightError",
@@ -199,6 +200,10 @@ class WeightError(Error):
 
 class CallError(Error):
     """Arguments of a call that do not fit: count, name, rank, dims, dtype, device, contiguity."""
+
+
+class TransportError(Error):
+    """Weights that do not get from one machine to another: addresses, connections, secrets, peers."""
 
 
 class CacheError(Error):
