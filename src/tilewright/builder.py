@@ -28,7 +28,7 @@ from tilewright.ir.target import Target
 from tilewright.ir.verify import verify_func
 from tilewright.runtime.kernel import KernelParam, NativeFunction, Workspace
 from tilewright.runtime.manifest import StepSpec, SymbolSpec, TargetSpec, Work
-from tilewright.runtime.model import Called
+from tilewright.runtime.runner import Called
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.stages import StageSchedule
 from tilewright.schedule.state import written_buffers

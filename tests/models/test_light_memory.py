@@ -8,8 +8,7 @@ from benchmarks import light_models
 from tilewright import kernels
 from tilewright.compiler import compile_graph, import_model
 from tilewright.ir.target import Target
-from tilewright.runtime.arena import plan
-from tilewright.runtime.engine import temp_intervals
+from tilewright.runtime.arena import plan, temp_intervals
 
 
 @pytest.mark.slow

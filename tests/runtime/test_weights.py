@@ -21,10 +21,9 @@ def weights(value: float) -> dict[str, np.ndarray]:
 
 
 def test_update_equals_fresh() -> None:
-    model, fresh = Model(affine()), Model(affine())
+    model, fresh = Model(affine()), Model(dataclasses.replace(affine(), weights=weights(3)))
     before = model(X)[0].copy()
     assert model.update(weights(3)) == 1
-    fresh._publish([weights(3)["w"], weights(3)["scale"]], 1)
     assert (model(X)[0] == fresh(X)[0]).all()
     assert not (model(X)[0] == before).all()
     np.testing.assert_allclose(model(X)[0], affine_reference(X, weights(3)["w"]), rtol=1e-5)
@@ -162,12 +161,32 @@ def test_never_torn() -> None:
         t.join()
     assert not failures
     assert model(X)[1][0] == 299
-    alive = [v for v in model._engine._versions if v is not None]
-    assert len(alive) <= 8
 
 
-def test_old_versions_are_dropped() -> None:
+def test_memory_of_old_versions_is_used_again() -> None:
     model = Model(affine())
+    places = set()
     for value in range(20):
         model.update(weights(value))
-    assert sum(v is not None for v in model._engine._versions) == 1
+        places.add(model._weight_addresses()[0])
+    assert len(places) == 2
+
+
+def test_weights_handed_out_stay_as_they_are() -> None:
+    model = Model(affine())
+    handed = []
+    for value in range(1, 20):
+        model.update(weights(value))
+        handed.append(model.weights["w"])
+    for value, w in enumerate(handed, 1):
+        assert (w == weights(value)["w"]).all()
+
+
+def test_a_call_can_tell_its_version() -> None:
+    model = Model(affine(), version=4)
+    for value in range(5, 9):
+        assert model.update(weights(value)) == value
+        (_, c), version = model.versioned(X)
+        assert version == value == c[0]
+        (_, c), version = model.versioned(X[::2])  # through the slow path
+        assert version == value == c[0]

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from random import Random
 
+from tilewright.runtime.manifest import TempSpec
 from tilewright.support.errors import Error
 
 ALIGNMENT = 64
@@ -55,6 +56,14 @@ class _Block:
     first: int
     last: int
     nbytes: int
+
+
+def temp_intervals(temps: Sequence[TempSpec], sizes: Sequence[int], threads: int) -> list[Interval]:
+    """A program's temporaries, with the sizes that they have for one thread, as `plan` takes them."""
+    return [
+        Interval(t.first, t.last, size * (threads if t.per_thread else 1), t.alias)
+        for t, size in zip(temps, sizes, strict=True)
+    ]
 
 
 def plan(intervals: Sequence[Interval]) -> Plan:

@@ -75,6 +75,10 @@ class Value:
     def __ge__(self, other: Value | int) -> Value:
         return self._binary("icmp sge", other, I1)
 
+    def below(self, other: Value | int) -> Value:
+        """Less, both taken as unsigned."""
+        return self._binary("icmp ult", other, I1)
+
     def cast(self, to: str) -> Value:
         """Between integers (zero extended) and pointers."""
         if to == self.type:
@@ -308,6 +312,10 @@ class Module:
     def variable(self, name: str, nbytes: int) -> None:
         """A zeroed global, aligned to 128 so that it shares no cache line."""
         self._parts.append(f"@{name} = global [{nbytes} x i8] zeroinitializer, align 128")
+
+    def raw(self, text: str) -> None:
+        """A definition as LLVM text, for what the rest of this class has no words for (vectors)."""
+        self._parts.append(text)
 
     def text(self) -> str:
         declarations = [d for name, d in self._declared.items() if name not in self._defined]

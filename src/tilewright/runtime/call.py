@@ -8,8 +8,9 @@ laid out by `engine.py`:
                (`users`); Python may refill one that nobody uses, after taking it by making `users` very negative.
     executor   one per call in flight: an arena and a slot table. Any executor whose arena is large enough can load any
                layout (`tag` says which it holds), so memory is bounded by calls in flight, not by dimensions seen.
-    weights    one per version alive: addresses of packed parameters. A call pins the current one and looks again
-               whether it still is current; a slot whose pins are zero and that is not current may be rewritten.
+    weights    one per slot of the control page (`weights/control.py`), which is private or shared with other processes:
+               where the version stands, and addresses of packed parameters. A call pins the current slot and looks
+               again whether it still is current; a slot that nobody pins and that is not current may be rewritten.
 
 None of these structs is ever freed before the model, so a reader that comes late reads stale data but never freed data,
 and notices.
@@ -17,10 +18,14 @@ and notices.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from tilewright.runtime.assembler import I1, I32, I64, PTR, VOID, Function, Module, Value
 from tilewright.runtime.layout import Struct
+from tilewright.runtime.weights.control import READER
 
-OK, NO_LAYOUT, NO_EXECUTOR = 0, 1, 2
+OK, NO_LAYOUT, NO_EXECUTOR, SUPERSEDED = 0, 1, 2, 3
+"""What `tw_execute` gives. SUPERSEDED: the control page names no slot, so its owner must be asked where to go."""
 
 TAKEN = 1 << 40
 """Subtracted from `users` of a layout that Python is refilling."""
@@ -34,15 +39,16 @@ MODEL = Struct(
     "tensors", "ranges",
     "layouts", "layout_size", "layout_count", "layout_hint", "clock",
     "executors", "executor_size", "executor_count",
-    "weights", "weights_size", "current",
+    "weights", "weights_size", "slots", "current", "reader",
     "ensure", "writes",
 )  # fmt: skip
 TENSOR = Struct("descr", "code", "itemsize", "rank", "dims", "message", "written")
 RANGE = Struct("lo", "hi", "multiple")
 LAYOUT = Struct("users", "tag", "arena", "stamp", "measured", "least_ns", "outputs", "offsets", "dims")
 EXECUTOR = Struct("busy", "tag", "arena", "capacity", "generation", "slots")
-WEIGHTS = Struct("pins", "generation", "addresses")
-"""`dims`, `slots` and `addresses` are where the array begins that ends the struct."""
+WEIGHTS = Struct("version", "generation", "addresses")
+"""`dims`, `slots` and `addresses` are where the array begins that ends the struct. MODEL's `current` and WEIGHTS'
+`version` are addresses of words of the control page, MODEL's `reader` that of this process's entry in it."""
 
 
 def _layout_at(f: Function, model: Value, index: Value) -> Value:
@@ -124,23 +130,42 @@ def _copy_words(m: Module) -> None:
         f.ret()
 
 
-def _pin_weights(f: Function, model: Value, executor: Value, first: Value) -> Value:
-    """Pin the current weights and bring their addresses into the slots."""
-    pinned = f.var(PTR)
+def _pin_weights(f: Function, model: Value, give_up: Callable[[], None]) -> tuple[Value, Value]:
+    """Pin the current slot; gives its WEIGHTS and the address of the pins."""
+    pinned, pins = f.var(I64), f.var(PTR)
+    current = f.load(PTR, model, MODEL.current)
     with f.loop() as loop:
-        index = f.load(I64, model, MODEL.current, order="seq_cst")
-        weights = f.load(PTR, model, MODEL.weights) + index * f.load(I64, model, MODEL.weights_size)
-        pinned.set(weights)
-        f.add_atomic(weights + WEIGHTS.pins, 1)
-        loop.leave_if(f.load(I64, model, MODEL.current, order="seq_cst").eq(index))
-        f.add_atomic(weights + WEIGHTS.pins, -1)
-    weights = pinned.get()
+        index = f.load(I64, current, order="seq_cst")
+        # A negative number, or one that a damaged page holds.
+        with f.when(index.below(f.load(I64, model, MODEL.slots)).eq(0)):
+            give_up()
+        pinned.set(index)
+        pins.set(f.load(PTR, model, MODEL.reader) + READER.pins + index * 8)
+        f.add_atomic(pins.get(), 1)
+        loop.leave_if(f.load(I64, current, order="seq_cst").eq(index))
+        f.add_atomic(pins.get(), -1)
+    return f.load(PTR, model, MODEL.weights) + pinned.get() * f.load(I64, model, MODEL.weights_size), pins.get()
+
+
+def _load_weights(f: Function, model: Value, weights: Value, executor: Value, first: Value) -> None:
+    """Bring the addresses of pinned weights into the slots."""
     generation = f.load(I64, weights, WEIGHTS.generation)
     with f.when(generation.ne(f.load(I64, executor, EXECUTOR.generation))):
         slots = executor + (first * 8 + EXECUTOR.slots)
         f.call(VOID, "tw_copy", slots, weights + WEIGHTS.addresses, f.load(I64, model, MODEL.packed))
         f.store(generation, executor, EXECUTOR.generation)
-    return weights
+
+
+def _note_call(f: Function, model: Value, weights: Value, io: Value, arguments: Value) -> None:
+    """Leave the version in the word after the arguments, and in the reader's entry, where a publisher sees it.
+
+    Threads of one reader may lose counts to each other: the number of calls is for people.
+    """
+    version = f.load(I64, f.load(PTR, weights, WEIGHTS.version), order="monotonic")
+    f.store(version, io + arguments * 8)
+    reader = f.load(PTR, model, MODEL.reader)
+    f.store(version, reader, READER.version, order="monotonic")
+    f.store(f.load(I64, reader, READER.calls, order="monotonic") + 1, reader, READER.calls, order="monotonic")
 
 
 def _now(f: Function) -> Value:
@@ -170,9 +195,16 @@ def _execute(m: Module) -> None:
         temps = arguments + f.load(I64, model, MODEL.packed)
         with f.when(f.load(I64, executor, EXECUTOR.tag).ne(f.load(I64, layout, LAYOUT.tag))):
             f.call(VOID, "tw_load", model, layout, executor, temps)
-        weights = _pin_weights(f, model, executor, arguments)
+
+        def give_up() -> None:
+            f.put(0, I64, executor, EXECUTOR.busy, order="release")
+            f.ret(SUPERSEDED)
+
+        weights, pins = _pin_weights(f, model, give_up)
+        _load_weights(f, model, weights, executor, arguments)
         slots, dims = executor + EXECUTOR.slots, layout + LAYOUT.dims
         f.call(VOID, "tw_copy", slots, io, arguments)
+        _note_call(f, model, weights, io, arguments)
         measured = f.load(I64, layout, LAYOUT.measured)
         with f.when(measured >= MEASURED_CALLS):
             f.call(VOID, "tw_run_model", model, slots, dims)
@@ -183,13 +215,14 @@ def _execute(m: Module) -> None:
             with f.when(took < f.load(I64, layout, LAYOUT.least_ns)):
                 f.store(took, layout, LAYOUT.least_ns)
             f.store(measured + 1, layout, LAYOUT.measured)
-        f.add_atomic(weights + WEIGHTS.pins, -1)
+        f.add_atomic(pins, -1)
         f.put(0, I64, executor, EXECUTOR.busy, order="release")
         f.ret(OK)
 
 
 def _call(m: Module) -> None:
-    """The whole call for arguments that have been checked: `io` holds their addresses, `dims` the symbols' values."""
+    """The whole call for arguments that have been checked: `io` holds their addresses and has room for one word more,
+    the version; `dims` the symbols' values."""
     with m.function("tw_call", I64, [("model", PTR), ("io", PTR), ("dims", PTR)]) as (f, (model, io, dims)):
         layout = f.call(PTR, "tw_find", model, dims)
         with f.when(layout.eq(0)):
@@ -200,7 +233,7 @@ def _call(m: Module) -> None:
 
 
 def _python_side(m: Module) -> None:
-    """Atomics for `engine.py`."""
+    """Atomics for Python."""
     with m.function("tw_swap", I64, [("p", PTR), ("old", I64), ("new", I64)]) as (f, (p, old, new)):
         pair = f.let("", f"cmpxchg ptr {p.text}, i64 {old.text}, i64 {new.text} seq_cst seq_cst")
         f.ret(f.let(I1, f"extractvalue {{ i64, i1 }} {pair.text}, 1").cast(I64))
@@ -209,6 +242,11 @@ def _python_side(m: Module) -> None:
     with m.function("tw_set", VOID, [("p", PTR), ("n", I64)]) as (f, (p, n)):
         f.store(n, p, order="seq_cst")
         f.ret()
+    with m.function("tw_scan", I64, [("p", PTR), ("stride", I64), ("first", I64), ("count", I64)]) as (f, values):
+        p, stride, first, count = values
+        with f.each(count) as i, f.when(i >= first), f.when(f.load(I64, p + i * stride, order="seq_cst").ne(0)):
+            f.ret(i)
+        f.ret(count)
 
 
 def define_core(m: Module) -> None:
@@ -217,4 +255,4 @@ def define_core(m: Module) -> None:
         part(m)
 
 
-CORE_EXPORTS = ("tw_find", "tw_execute", "tw_call", "tw_swap", "tw_add", "tw_set")
+CORE_EXPORTS = ("tw_find", "tw_execute", "tw_call", "tw_swap", "tw_add", "tw_set", "tw_scan")

@@ -13,22 +13,33 @@ from typing import Any
 import numpy as np
 
 from tilewright.ir.dtype import BY_NAME
-from tilewright.runtime.arena import Interval, Plan, plan
+from tilewright.runtime.arena import Interval, Plan, plan, temp_intervals
 from tilewright.runtime.arguments import describe_spec
-from tilewright.runtime.call import EXECUTOR, LAYOUT, MODEL, NO_EXECUTOR, OK, RANGE, TAKEN, TENSOR, WEIGHTS
+from tilewright.runtime.call import (
+    EXECUTOR,
+    LAYOUT,
+    MODEL,
+    NO_EXECUTOR,
+    OK,
+    RANGE,
+    SUPERSEDED,
+    TAKEN,
+    TENSOR,
+    WEIGHTS,
+)
 from tilewright.runtime.foreign import foreign_function
 from tilewright.runtime.interop import Array
 from tilewright.runtime.layout import Memory, aligned_bytes, function
 from tilewright.runtime.link import Library
-from tilewright.runtime.manifest import MAX_BYTES, InputSpec, Manifest, OutputSpec, TempSpec
+from tilewright.runtime.manifest import MAX_BYTES, InputSpec, Manifest, OutputSpec
 from tilewright.runtime.native import native
 from tilewright.runtime.threads import pool
-from tilewright.runtime.weights import WeightSet
+from tilewright.runtime.weights.control import SLOTS, Control
+from tilewright.runtime.weights.prepare import Prepare
 from tilewright.support.errors import CallError, CompileError
 
 MAX_LAYOUTS = 256
 MAX_EXECUTORS = 64
-MAX_VERSIONS = 8
 _PATIENCE_SECONDS = 60.0
 
 _DLPACK_CODES = {"int": 0, "uint": 1, "float": 2, "bool": 6}
@@ -36,20 +47,32 @@ _NO_CODE = 0xFFFFFFFF
 _live: weakref.WeakSet[Engine] = weakref.WeakSet()
 
 
-class Engine:
-    """Native state of one program: descriptors, memory layouts by dimensions, executors, and versions of weights."""
+class StoreMoved(Exception):
+    """The control page names no slot: the weights are elsewhere now, or gone."""
 
-    def __init__(self, manifest: Manifest, library: Library, threads: int) -> None:
+
+class Engine:
+    """Native state of one program: descriptors, memory layouts by dimensions, executors, and where its weights are.
+
+    Args:
+        control: the control page that says which slot is current; a private one if None.
+        reader: which entry of the page counts the calls of this process.
+    """
+
+    def __init__(
+        self, manifest: Manifest, library: Library, threads: int, control: Control | None = None, reader: int = 0
+    ) -> None:
         self.manifest = manifest
         self.library = library
         self.threads = threads
+        self.control = control or Control.private()
+        self.prepare = Prepare(manifest, library, threads)
         self._native = native()
         self._lock = threading.RLock()
         self._shapes = function(library["tw_shapes"], None, ctypes.c_void_p, ctypes.c_void_p)
         self._keep: list[object] = []
         self._arenas: list[Array | None] = [None] * MAX_EXECUTORS
         self._plans: dict[tuple[int, ...], tuple[int, Plan]] = {}
-        self._versions: list[WeightSet | None] = [None] * MAX_VERSIONS
         self._tags = 0
         m = manifest
         self._arguments = len(m.inputs) + len(m.outputs)
@@ -60,9 +83,10 @@ class Engine:
         self._weights_size = _round(WEIGHTS.addresses + 8 * len(m.packed))
         self._layouts = Memory(MAX_LAYOUTS * self._layout_size)
         self._executors = Memory(MAX_EXECUTORS * self._executor_size)
-        self._weights = Memory(MAX_VERSIONS * self._weights_size)
+        self._weights = Memory(SLOTS * self._weights_size)
         self._model = Memory(MODEL.size)
         self._describe()
+        self.set_reader(reader)
         _live.add(self)
 
     @property
@@ -90,6 +114,9 @@ class Engine:
         model[MODEL.layouts], model[MODEL.layout_size] = self._layouts.address, self._layout_size
         model[MODEL.executors], model[MODEL.executor_size] = self._executors.address, self._executor_size
         model[MODEL.weights], model[MODEL.weights_size] = self._weights.address, self._weights_size
+        model[MODEL.slots], model[MODEL.current] = SLOTS, self.control.current_address
+        for k in range(SLOTS):
+            self._weights[k * self._weights_size + WEIGHTS.version] = self.control.version_address(k)
         self._ensure_callback = _ensure_callback(weakref.ref(self))
         model[MODEL.ensure] = ctypes.cast(self._ensure_callback, ctypes.c_void_p).value or 0
 
@@ -242,24 +269,29 @@ class Engine:
 
     # -- calls -------------------------------------------------------------------------------------------------------
 
-    def call(self, arrays: Sequence[Array], dims: tuple[int, ...]) -> None:
-        """Run on checked arrays, inputs then outputs, planning memory for these dims if need be."""
+    def call(self, arrays: Sequence[Array], dims: tuple[int, ...]) -> int:
+        """Run on checked arrays, inputs then outputs, planning memory for these dims if need be.
+
+        Gives the version of the weights that were used. StoreMoved if there are none where they were.
+        """
         addresses = np.array([a.ctypes.data for a in arrays] + [0], np.int64)
         values = np.array([*dims, 0], np.int64)
         deadline = time.monotonic() + _PATIENCE_SECONDS
         while True:
             status = self._native.call(self.address, addresses.ctypes.data, values.ctypes.data)
             if status == OK:
-                return
+                return int(addresses[-1])
+            if status == SUPERSEDED:
+                raise StoreMoved
             self.ensure(dims)
             if status == NO_EXECUTOR and self._model[MODEL.executor_count] == MAX_EXECUTORS:
                 if time.monotonic() > deadline:
                     raise CallError("too many calls at once", expected=f"at most {MAX_EXECUTORS}")
                 time.sleep(0.0002)
 
-    def builtin(self, slow: Callable[..., Any]) -> Callable[..., Any]:
+    def builtin(self, slow: Callable[..., Any], *, versioned: bool = False) -> Callable[..., Any]:
         """The native face for Python; `slow` is called with the same arguments where it cannot go on."""
-        return self._native.builtin(self.address, slow, self)
+        return self._native.builtin(self.address, slow, self, versioned=versioned)
 
     def learn(self, args: Sequence[object]) -> None:
         """Let the native face read these arguments' types by itself from now on."""
@@ -272,64 +304,17 @@ class Engine:
 
     # -- weights -----------------------------------------------------------------------------------------------------
 
-    def publish(self, weights: WeightSet) -> None:
-        """Make these weights current, at once and for every later call; calls in flight keep the ones they have."""
-        with self._lock:
-            current = self._model[MODEL.current]
-            index = self._free_version(current)
-            base = index * self._weights_size
-            self._weights[base + WEIGHTS.generation] = self._next_generation()
-            self._weights.write(base + WEIGHTS.addresses, weights.packed_addresses)
-            self._versions[index] = weights
-            self._native.set(self.address + MODEL.current, index)
-            self._drop_unused(index)
-
-    def _next_generation(self) -> int:
+    def set_slot(self, index: int, addresses: Sequence[int]) -> None:
+        """Say where the packed parameters of a slot are; nobody pins it."""
+        base = index * self._weights_size
         self._tags += 1
-        return self._tags
+        self._weights[base + WEIGHTS.generation] = self._tags
+        self._weights.write(base + WEIGHTS.addresses, addresses)
 
-    def _pins(self, index: int) -> int:
-        return self._weights[index * self._weights_size + WEIGHTS.pins]
-
-    def _free_version(self, current: int) -> int:
-        deadline = time.monotonic() + _PATIENCE_SECONDS
-        while time.monotonic() < deadline:
-            for index in range(MAX_VERSIONS):
-                if index != current and self._pins(index) == 0:
-                    return index
-            time.sleep(0.0005)
-        raise CallError(f"calls on {MAX_VERSIONS - 1} older versions of the weights do not end")
-
-    def _drop_unused(self, current: int) -> None:
-        for index in range(MAX_VERSIONS):
-            if index != current and self._pins(index) == 0:
-                self._versions[index] = None
-
-    @property
-    def weights(self) -> WeightSet:
-        """The current weights."""
-        current = self._versions[self._model[MODEL.current]]
-        assert current is not None, "weights are published before the engine is used"
-        return current
-
-    def prepare(self, weights: WeightSet) -> None:
-        """Run the prepare program on raw weights into their packed memory."""
-        if not self.manifest.prepare_steps:
-            return
-        arena, slots = self.prepare_slots(weights)
-        dims = np.zeros(1, np.int64)
-        run = function(pool().parallel, None, *[ctypes.c_void_p] * 3, ctypes.c_int64)
-        run(self.library["tw_prepare"], slots.ctypes.data, dims.ctypes.data, self.threads)
-        del arena
-
-    def prepare_slots(self, weights: WeightSet) -> tuple[Array, Array]:
-        """Memory for the prepare program's temporaries, and its slot table."""
-        m = self.manifest
-        sizes = [t.nbytes or 0 for t in m.prepare_temps]
-        placed = plan(temp_intervals(m.prepare_temps, sizes, self.threads))
-        arena = aligned_bytes(placed.arena)
-        temps = [arena.ctypes.data + offset for offset in placed.offsets]
-        return arena, np.array([*weights.raw_addresses, *weights.packed_addresses, *temps, 0], np.int64)
+    def set_reader(self, index: int) -> None:
+        """Count calls in another entry of the control page."""
+        self._reader = index
+        self._model[MODEL.reader] = self.control.reader_address(index)
 
     def forget_calls(self) -> None:
         """In the child of a fork: calls that other threads were making do not go on here."""
@@ -338,16 +323,9 @@ class Engine:
             self._executors[k * self._executor_size + EXECUTOR.busy] = 0
         for k in range(MAX_LAYOUTS):
             self._layouts[k * self._layout_size + LAYOUT.users] = 0
-        for k in range(MAX_VERSIONS):
-            self._weights[k * self._weights_size + WEIGHTS.pins] = 0
-
-
-def temp_intervals(temps: Sequence[TempSpec], sizes: Sequence[int], threads: int) -> list[Interval]:
-    """Temporaries as the planner takes them."""
-    return [
-        Interval(t.first, t.last, size * (threads if t.per_thread else 1), t.alias)
-        for t, size in zip(temps, sizes, strict=True)
-    ]
+        self.prepare.forget()
+        if self._reader == 0 and self.control.readers == 1:
+            self.control.forget_pins(0)  # a shared page's entry is the parent's
 
 
 def _round(nbytes: int) -> int:

@@ -11,7 +11,7 @@ import ctypes
 from typing import Any
 
 from tilewright.runtime.assembler import I1, I32, I64, PTR, VOID, Module
-from tilewright.runtime.call import LAYOUT, MODEL, OK, TENSOR
+from tilewright.runtime.call import LAYOUT, MODEL, OK, SUPERSEDED, TENSOR
 from tilewright.runtime.link import Library, compile_text, host_triple
 
 ANY_SIZE, ANY_VALUE = 16, 8
@@ -28,6 +28,7 @@ def define_foreign(m: Module) -> None:
     m.string("tw_range_message", "tilewright: a dimension is outside the range that the program was compiled for")
     m.string("tw_overlap_message", "tilewright: an output shares memory with an input or another output")
     m.string("tw_memory_message", "tilewright: no memory could be set up for these dimensions")
+    m.string("tw_moved_message", "tilewright: the weight store has another structure now; ask for its function again")
     params = [("model", PTR), ("raise", PTR), ("args", PTR), ("count", I32)]
     with m.function("tw_foreign", I32, params) as (f, (model, report, args, count)):
         inputs, outputs = f.load(I64, model, MODEL.inputs), f.load(I64, model, MODEL.outputs)
@@ -76,7 +77,9 @@ def define_foreign(m: Module) -> None:
             f.store(f.load(I64, io, i * 16), io, i * 8)
         tries = f.var(I64, 0)
         with f.loop() as loop:
-            loop.leave_if(f.call(I64, "tw_execute", model, layout.get(), io).eq(OK))
+            status = f.call(I64, "tw_execute", model, layout.get(), io)
+            loop.leave_if(status.eq(OK))
+            refuse(status.eq(SUPERSEDED), "tw_value_error", f.symbol("tw_moved_message"), layout.get())
             tries.add(1)
             refuse(tries.get() > _RETRIES, "tw_value_error", f.symbol("tw_memory_message"), layout.get())
             f.call(I64, f.load(PTR, model, MODEL.ensure), model, dims)

@@ -232,11 +232,15 @@ def _new_outputs(m: Module) -> None:
 
 
 class _CallEmitter:
-    """`tw_vectorcall(self, args, nargs, kwnames)`: `self` is a tuple (address of the model, slow path, ...)."""
+    """`tw_vectorcall(self, args, nargs, kwnames)`: `self` is a tuple (address of the model, slow path, ...).
 
-    def __init__(self, m: Module) -> None:
+    `tw_versioned` is the same, but gives a pair of the result and the version of the weights that it used.
+    """
+
+    def __init__(self, m: Module, name: str, *, versioned: bool) -> None:
+        self.versioned = versioned
         params = [("self", PTR), ("args", PTR), ("nargs", I64), ("kwnames", PTR)]
-        with m.function("tw_vectorcall", PTR, params) as (self.f, (self.self, self.args, self.nargs, self.kwnames)):
+        with m.function(name, PTR, params) as (self.f, (self.self, self.args, self.nargs, self.kwnames)):
             self.emit()
 
     def emit(self) -> None:
@@ -387,7 +391,18 @@ class _CallEmitter:
         with self.slow_unpinned_if(status.get().ne(OK)):
             f.call(VOID, "Py_DecRef", result)
         f.add_atomic(self.layout + LAYOUT.users, -1)
-        f.ret(result)
+        if not self.versioned:
+            f.ret(result)
+            return
+        version = f.call(PTR, "PyLong_FromLongLong", f.load(I64, self.io, (self.inputs + self.outputs) * 8))
+        pair = f.call(PTR, "PyTuple_New", (I64, 2))
+        with f.when(version.eq(0)):
+            f.ret(0, PTR)
+        with f.when(pair.eq(0)):
+            f.ret(0, PTR)
+        f.call(I32, "PyTuple_SetItem", pair, (I64, 0), result)
+        f.call(I32, "PyTuple_SetItem", pair, (I64, 1), version)
+        f.ret(pair)
 
 
 def define_glue(m: Module) -> None:
@@ -400,12 +415,13 @@ def define_glue(m: Module) -> None:
         part(m)
     m.external("_Py_NoneStruct")
     m.external("PyExc_MemoryError")
-    _CallEmitter(m)
+    _CallEmitter(m, "tw_vectorcall", versioned=False)
+    _CallEmitter(m, "tw_versioned", versioned=True)
 
 
-GLUE_EXPORTS = ("tw_globals", "tw_vectorcall")
+GLUE_EXPORTS = ("tw_globals", "tw_vectorcall", "tw_versioned")
 PYTHON_FUNCTIONS = (
-    "PyTuple_GetItem", "PyTuple_SetItem", "PyTuple_New", "PyTuple_Size", "PyLong_AsVoidPtr", "Py_IncRef", "Py_DecRef",
+    "PyTuple_GetItem", "PyTuple_SetItem", "PyTuple_New", "PyTuple_Size", "PyLong_AsVoidPtr", "PyLong_FromLongLong", "Py_IncRef", "Py_DecRef",
     "PyErr_Clear", "PyErr_SetString", "PyEval_SaveThread", "PyEval_RestoreThread", "PyObject_Vectorcall",
 )  # fmt: skip
 PYTHON_DATA = ("_Py_NoneStruct", "PyExc_MemoryError")

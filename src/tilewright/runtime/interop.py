@@ -39,6 +39,17 @@ def _on_cpu(device: str, where: str) -> None:
         raise CallError("on the wrong device", where=where, expected="cpu", got=device)
 
 
+def on_cpu(obj: Any) -> Any:
+    """The array itself, or a copy in CPU memory of a PyTorch tensor that is elsewhere: learners train on GPUs."""
+    if (
+        framework(obj) == "torch"
+        and getattr(obj, "device", None) is not None
+        and obj.device.type not in ("cpu", "meta")
+    ):
+        return obj.detach().cpu()
+    return obj
+
+
 def _torch_view(tensor: Any, where: str) -> Array:
     import torch
 

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 from tilewright.runtime.assembler import I64, PTR, VOID, Function, Module, Value
 from tilewright.runtime.link import compile_text, host_triple
 from tilewright.runtime.manifest import Dim, InputSpec, Manifest, StepSpec, SymbolSpec, TargetSpec, TempSpec, Work
-from tilewright.runtime.model import Called, Model
+from tilewright.runtime.model import Model
 from tilewright.runtime.program import Program, Text
+from tilewright.runtime.runner import Called
 
 
 @dataclass(frozen=True, slots=True)

@@ -163,6 +163,7 @@ class Manifest:
     schedule_version: int = 0
     precision: str = "fp32"
     winograd: str = "auto"
+    ignored: tuple[str, ...] = ()
     abi_version: int = field(default=ABI_VERSION)
 
     def __post_init__(self) -> None:

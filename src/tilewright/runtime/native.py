@@ -18,6 +18,7 @@ from tilewright.runtime.foreign import FOREIGN_EXPORTS, define_foreign
 from tilewright.runtime.glue import GLOBALS, GLUE_EXPORTS, MAX_TYPES, PYTHON_DATA, PYTHON_FUNCTIONS, define_glue
 from tilewright.runtime.layout import function
 from tilewright.runtime.link import Library, compile_text, host_triple
+from tilewright.runtime.scans import SCAN_EXPORTS, define_scans
 from tilewright.runtime.threads import pool
 
 _NEW_FROM_DESCR = 94  # index in NumPy's C API table, fixed by its ABI
@@ -35,6 +36,7 @@ def support_text() -> str:
     define_core(m)
     define_glue(m)
     define_foreign(m)
+    define_scans(m)
     return m.text()
 
 
@@ -46,13 +48,16 @@ class Native:
         imports |= {name: ctypes.addressof(_I64.in_dll(ctypes.pythonapi, name)) for name in PYTHON_DATA}
         imports["PyArray_NewFromDescr"] = _numpy_api(_NEW_FROM_DESCR)
         imports["tw_parallel"] = pool().parallel
-        exports = (*CORE_EXPORTS, *GLUE_EXPORTS, *FOREIGN_EXPORTS)
+        exports = (*CORE_EXPORTS, *GLUE_EXPORTS, *FOREIGN_EXPORTS, *SCAN_EXPORTS)
         self.library = Library({"support": compile_text(support_text())}, exports, imports)
         self.library.keep_forever()
         self.call = self._function("tw_call", _I64, _PTR, _PTR, _PTR)
         self.swap = self._function("tw_swap", _I64, _PTR, _I64, _I64)
         self.add = self._function("tw_add", _I64, _PTR, _I64)
         self.set = self._function("tw_set", None, _PTR, _I64)
+        self.scan = self._function("tw_scan", _I64, _PTR, _I64, _I64, _I64)
+        self.checksum = self._function("tw_checksum", _I64, _PTR, _I64)
+        self.finite = self._function("tw_finite", _I64, _PTR, _I64)
         self.foreign: int = self.library["tw_foreign"]
         self._globals = self.library["tw_globals"]
         self._keep: list[object] = []
@@ -60,7 +65,10 @@ class Native:
         self._word(GLOBALS.array_type).value = id(np.ndarray)
         self._word(GLOBALS.tuple_type).value = id(tuple)
         self._word(GLOBALS.out).value = id(sys.intern("out"))
-        self._method = _MethodDef(b"program", self.library["tw_vectorcall"], _METH_FASTCALL_KEYWORDS, None)
+        self._methods = {
+            entry: _MethodDef(b"program", self.library[entry], _METH_FASTCALL_KEYWORDS, None)
+            for entry in ("tw_vectorcall", "tw_versioned")
+        }
         self._fast = _objects_are_as_assumed()
 
     def _function(self, name: str, result: Any, *arguments: Any) -> Any:
@@ -69,15 +77,20 @@ class Native:
     def _word(self, offset: int) -> Any:
         return _I64.from_address(self._globals + offset)
 
-    def builtin(self, model: int, slow: Callable[..., Any], keep_alive: object) -> Callable[..., Any]:
+    def builtin(
+        self, model: int, slow: Callable[..., Any], keep_alive: object, *, versioned: bool = False
+    ) -> Callable[..., Any]:
         """A builtin that runs the model at this address, and calls `slow` with the same arguments when it cannot.
+
+        A `versioned` one gives a pair: the result, and the version of the weights that the call used.
 
         On an interpreter whose objects it does not know, this is `slow` itself.
         """
         if not self._fast:
             return slow
         make = _python_function("PyCFunction_NewEx", ctypes.py_object, _PTR, ctypes.py_object, _PTR)
-        made: Callable[..., Any] = make(ctypes.addressof(self._method), (model, slow, keep_alive, self), None)
+        method = self._methods["tw_versioned" if versioned else "tw_vectorcall"]
+        made: Callable[..., Any] = make(ctypes.addressof(method), (model, slow, keep_alive, self), None)
         return made
 
     def learn(self, kind: type) -> None:

@@ -12,11 +12,12 @@ import numpy as np
 from tilewright.ir.dtype import BY_NAME
 from tilewright.runtime.arguments import BoundInputs
 from tilewright.runtime.assembler import I32, I64, PTR, VOID, Function, Module, Value
+from tilewright.runtime.interop import Array
 from tilewright.runtime.layout import aligned_bytes, function
 from tilewright.runtime.link import Library, compile_text, host_triple
 from tilewright.runtime.manifest import StepSpec, evaluate
 from tilewright.runtime.threads import pool
-from tilewright.runtime.weights import WeightSet, packed_nbytes
+from tilewright.runtime.weights.packed import WeightSet, packed_nbytes
 from tilewright.support.errors import CallError
 
 if TYPE_CHECKING:
@@ -58,20 +59,25 @@ class Profile:
         return "\n".join([*lines, f"a run: {self.seconds * 1e6:.2f} us, {self.threads} threads"])
 
 
-def measure(engine: Engine, bound: BoundInputs, repeat: int) -> Profile:
-    """Run the program `repeat` times on these inputs, with the clock read after every kernel."""
-    keep, slots = _run_slots(engine, bound)
+def measure(engine: Engine, weights: Sequence[int], bound: BoundInputs, repeat: int) -> Profile:
+    """Run the program `repeat` times on these inputs, with the clock read after every kernel.
+
+    Args:
+        weights: addresses of the packed parameters.
+    """
+    keep, slots = _run_slots(engine, weights, bound)
     symbols = dict(zip((s.name for s in engine.manifest.symbols), bound.dims, strict=True))
     result = _measure(engine, engine.manifest.run_steps, slots, symbols, repeat)
     del keep
     return result
 
 
-def measure_prepare(engine: Engine, repeat: int) -> Profile:
-    """Pack the present weights `repeat` times into memory that is not used."""
-    keep, slots = _prepare_slots(engine)
+def measure_prepare(engine: Engine, raw: Sequence[Array], repeat: int) -> Profile:
+    """Pack these raw weights `repeat` times into memory that is not used."""
+    weights = WeightSet(engine.manifest, raw, aligned_bytes(packed_nbytes(engine.manifest)), 0)
+    keep, slots = engine.prepare.slots(weights.raw_addresses, weights.packed_addresses)
     result = _measure(engine, engine.manifest.prepare_steps, slots, {}, repeat)
-    del keep
+    del keep, weights
     return result
 
 
@@ -105,24 +111,17 @@ def _summary(steps: Sequence[StepSpec], each: Any, symbols: dict[str, int], thre
     return Profile(tuple(kernels), float(np.median(each.sum(axis=1))) * 1e-9, symbols, threads)
 
 
-def _run_slots(engine: Engine, bound: BoundInputs) -> tuple[list[Any], Any]:
-    """A slot table of its own: inputs, new outputs, the present packed weights, a new arena."""
+def _run_slots(engine: Engine, weights: Sequence[int], bound: BoundInputs) -> tuple[list[Any], Any]:
+    """A slot table of its own: inputs, new outputs, packed weights, a new arena."""
     m = engine.manifest
     shapes = engine.output_shapes(bound.dims)
     outputs = [np.empty(shape, BY_NAME[o.dtype].numpy) for o, shape in zip(m.outputs, shapes, strict=True)]
     placed = engine.memory(bound.dims)
     arena = aligned_bytes(placed.arena)
-    weights = engine.weights
     arguments = [a.ctypes.data for a in (*bound.arrays, *outputs)]
     temps = [arena.ctypes.data + offset for offset in placed.offsets]
-    keep = [bound.arrays, outputs, arena, weights]
-    return keep, np.array([*arguments, *weights.packed_addresses, *temps, 0], np.int64)
-
-
-def _prepare_slots(engine: Engine) -> tuple[list[Any], Any]:
-    weights = WeightSet(engine.manifest, engine.weights.raw, aligned_bytes(packed_nbytes(engine.manifest)), 0)
-    arena, slots = engine.prepare_slots(weights)
-    return [weights, arena], slots
+    keep = [bound.arrays, outputs, arena]
+    return keep, np.array([*arguments, *weights, *temps, 0], np.int64)
 
 
 def _profile_text(steps: Sequence[StepSpec], addresses: dict[str, int], times: int) -> str:

@@ -8,7 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from tilewright.runtime.link import Library
 from tilewright.runtime.manifest import Manifest
+from tilewright.runtime.threads import pool
 
 Text = str | Callable[[], str]
 
@@ -38,3 +40,11 @@ class Program:
     objects: Mapping[str, bytes]
     weights: Mapping[str, np.ndarray[Any, Any]] = field(default_factory=dict)
     texts: Mapping[str, Text] = field(default_factory=dict)
+
+
+def link(program: Program) -> Library:
+    """A program's code in memory: its entries and each of its kernels. CompileError if it does not link."""
+    manifest = program.manifest
+    kernels = {s.kernel for s in (*manifest.run_steps, *manifest.prepare_steps)}
+    exports = {"tw_run", "tw_prepare", "tw_shapes"} | kernels
+    return Library(program.objects, exports, {"tw_barrier": pool().barrier})

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tilewright.runtime.weights import packed_nbytes
+from tilewright.runtime.weights.packed import packed_nbytes
 from tilewright.support.errors import CallError
 
 if TYPE_CHECKING:

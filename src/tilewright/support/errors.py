@@ -32,6 +32,7 @@ __all__ = [
     "Problems",
     "ScheduleError",
     "ShapeError",
+    "StoreError",
     "TargetError",
     "TransportError",
     "UnsupportedError",
@@ -196,6 +197,10 @@ class ArtifactError(Error):
 
 class WeightError(Error):
     """Weights that are missing, extra, or of the wrong shape or dtype."""
+
+
+class StoreError(Error):
+    """A weight store that is missing, full, damaged, foreign, or in somebody else's hands."""
 
 
 class CallError(Error):

@@ -1,0 +1,89 @@
+"""Passes over memory at its own speed: a checksum, and a search for NaN and infinity."""
+
+from __future__ import annotations
+
+from tilewright.runtime.assembler import Module
+
+# Fletcher's idea on eight lanes of 64 bits: sums, and sums of sums, so that neither a changed nor a misplaced word goes
+# unseen; a fold with odd multipliers ends it. Two vectors a turn hide the additions behind the loads.
+_CHECKSUM = """
+define i64 @tw_checksum(ptr %p, i64 %nbytes) nounwind {
+entry:
+  %end = getelementptr i8, ptr %p, i64 %nbytes
+  br label %head
+head:
+  %at = phi ptr [ %p, %entry ], [ %next, %body ]
+  %a = phi <8 x i64> [ zeroinitializer, %entry ], [ %a1, %body ]
+  %b = phi <8 x i64> [ zeroinitializer, %entry ], [ %b1, %body ]
+  %more = icmp ult ptr %at, %end
+  br i1 %more, label %body, label %fold
+body:
+  %x = load <8 x i64>, ptr %at, align 64
+  %a1 = add <8 x i64> %a, %x
+  %b1 = add <8 x i64> %b, %a1
+  %next = getelementptr i8, ptr %at, i64 64
+  br label %head
+fold:
+  %odd = mul <8 x i64> %b, <i64 3, i64 5, i64 7, i64 11, i64 13, i64 17, i64 19, i64 23>
+  %mixed = mul <8 x i64> %a, <i64 29, i64 31, i64 37, i64 41, i64 43, i64 47, i64 53, i64 59>
+  %both = xor <8 x i64> %odd, %mixed
+  %sum = call i64 @llvm.vector.reduce.add.v8i64(<8 x i64> %both)
+  %result = add i64 %sum, %nbytes
+  ret i64 %result
+}
+"""
+
+# A float is finite if not all bits of its exponent are set.
+_FINITE = """
+define i64 @tw_finite(ptr %p, i64 %count) nounwind {
+entry:
+  %wide = and i64 %count, -16
+  br label %head
+head:
+  %i = phi i64 [ 0, %entry ], [ %i1, %body ]
+  %bad = phi <16 x i32> [ zeroinitializer, %entry ], [ %bad1, %body ]
+  %more = icmp ult i64 %i, %wide
+  br i1 %more, label %body, label %tail
+body:
+  %at = getelementptr i32, ptr %p, i64 %i
+  %x = load <16 x i32>, ptr %at, align 4
+  %e = and <16 x i32> %x, splat (i32 2139095040)
+  %is = icmp eq <16 x i32> %e, splat (i32 2139095040)
+  %mask = sext <16 x i1> %is to <16 x i32>
+  %bad1 = or <16 x i32> %bad, %mask
+  %i1 = add i64 %i, 16
+  br label %head
+tail:
+  %found = call i32 @llvm.vector.reduce.or.v16i32(<16 x i32> %bad)
+  br label %single
+single:
+  %k = phi i64 [ %wide, %tail ], [ %k1, %one ]
+  %f = phi i32 [ %found, %tail ], [ %f1, %one ]
+  %left = icmp ult i64 %k, %count
+  br i1 %left, label %one, label %done
+one:
+  %at1 = getelementptr i32, ptr %p, i64 %k
+  %y = load i32, ptr %at1, align 4
+  %e1 = and i32 %y, 2139095040
+  %is1 = icmp eq i32 %e1, 2139095040
+  %m1 = sext i1 %is1 to i32
+  %f1 = or i32 %f, %m1
+  %k1 = add i64 %k, 1
+  br label %single
+done:
+  %ok = icmp eq i32 %f, 0
+  %r = zext i1 %ok to i64
+  ret i64 %r
+}
+"""
+
+SCAN_EXPORTS = ("tw_checksum", "tw_finite")
+
+
+def define_scans(m: Module) -> None:
+    """Add `tw_checksum(ptr, bytes)`, for 64-byte aligned memory of a multiple of 64 bytes, and `tw_finite(ptr, count)`,
+    which gives 1 if none of so many f32 is NaN or infinite."""
+    m.raw("declare i64 @llvm.vector.reduce.add.v8i64(<8 x i64>)")
+    m.raw("declare i32 @llvm.vector.reduce.or.v16i32(<16 x i32>)")
+    m.raw(_CHECKSUM)
+    m.raw(_FINITE)

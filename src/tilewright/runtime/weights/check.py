@@ -1,0 +1,78 @@
+"""What the user hands in as weights against what the program wants."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from tilewright.ir.dtype import BY_NAME
+from tilewright.runtime.interop import Array, as_numpy, describe, on_cpu
+from tilewright.runtime.manifest import ParamSpec
+from tilewright.support.errors import CallError, Problems, WeightError
+
+
+def check_weights(
+    params: Sequence[ParamSpec], weights: Mapping[str, Any], *, finite: bool, ignored: Collection[str] = ()
+) -> list[Array]:
+    """The arrays in the parameters' order, each checked; WeightError listing all that is wrong.
+
+    Args:
+        finite: refuse NaN and infinity.
+        ignored: names that may be there and are not looked at.
+    """
+    problems = Problems()
+    if not isinstance(weights, Mapping):
+        raise WeightError("not a mapping of names to arrays", got=type(weights).__qualname__)
+    known = {*ignored, *(p.name for p in params)}
+    extra = [str(name) for name in weights if name not in known]
+    for name in extra:
+        problems.add(WeightError("there is no such weight", where=f"weight {name!r}"))
+    arrays: list[Array] = []
+    for p in params:
+        where = f"weight {p.name!r}"
+        if p.name not in weights:
+            problems.add(WeightError("is missing", where=where, expected=f"{p.dtype}{list(p.shape)}"))
+            continue
+        try:
+            array = as_numpy(on_cpu(weights[p.name]), where)
+        except CallError as error:
+            problems.add(WeightError(error.what, where=where, expected=error.expected, got=error.got))
+            continue
+        if array.dtype != BY_NAME[p.dtype].numpy or not array.dtype.isnative or array.shape != p.shape:
+            expected = f"{p.dtype}[{', '.join(map(str, p.shape))}]"
+            problems.add(WeightError("wrong shape or type", where=where, expected=expected, got=describe(array)))
+        elif finite and not _all_finite(array):
+            hint = "pass finite=False to accept them"
+            problems.add(WeightError("holds NaN or infinity", where=where, hint=hint))
+        else:
+            arrays.append(array)
+    problems.raise_if_any("the weights do not fit", kind=WeightError)
+    return arrays
+
+
+def check_version(wanted: object, newest: int, *, force: bool = False) -> int:
+    """The version to publish as: `wanted`, or one more than the newest if that is None. WeightError unless it grows.
+
+    Args:
+        force: any number that a version can be will do.
+    """
+    if wanted is None:
+        return newest + 1
+    least = 0 if force else newest + 1
+    if not isinstance(wanted, (int, np.integer)) or isinstance(wanted, bool) or not least <= wanted < 1 << 62:
+        hint = None if force else "a publisher may go back with force=True"
+        raise WeightError("the version does not grow", expected=f"at least {least}", got=repr(wanted), hint=hint)
+    return int(wanted)
+
+
+def _all_finite(array: Array) -> bool:
+    """Whether no element is NaN or infinite. Dense f32 is looked through natively, at the speed of memory."""
+    if array.dtype.kind != "f" and array.dtype.name != "bfloat16":
+        return True
+    if array.dtype == np.float32 and array.flags.c_contiguous:
+        from tilewright.runtime.native import native
+
+        return bool(native().finite(array.ctypes.data, array.size))
+    return bool(np.isfinite(array).all())

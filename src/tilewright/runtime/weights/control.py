@@ -1,0 +1,214 @@
+"""The control page: which slot is current, what each slot holds, and who is reading.
+
+It is the same in the private memory of one `Model` and in a file that the processes of a node map. Words are 64 bits:
+
+    0      magic, ABI, bytes of a slot, slots, readers, program (two words of a digest)
+    64     current        the slot that calls use; NONE before the first version, SUPERSEDED when there is a newer epoch
+    128    slots          a line each: state, version, monotonic and wall time of publication, checksum, seconds spent
+    512    readers        a line each: process, since, pins of each slot, version last used, calls
+
+A slot goes FREE -> WRITING -> SEALED, becomes current, and is free again when it is neither current nor pinned. Whoever
+reads pins the current slot in its own line, then looks again whether the slot still is current; whoever writes takes a
+slot that is not current, and looks for pins after that. All of this is sequentially consistent, so one of the two sees
+the other (Michael, "Hazard Pointers", 2004). A reader that finds its slot taken away has read nothing yet.
+
+There is one writer at a time; its lock is not in this page (`files.py`).
+"""
+
+from __future__ import annotations
+
+import struct
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tilewright.runtime.layout import Memory, Struct
+from tilewright.support.errors import StoreError
+
+Array = np.ndarray[Any, Any]
+
+ABI_VERSION = 1
+SLOTS = 4
+MAX_READERS = 1024
+NONE, SUPERSEDED = -1, -2
+FREE, WRITING, SEALED = 0, 1, 2
+
+_LINE = 64
+_READERS_AT = 512
+_MAGIC = int.from_bytes(b"TWSTORE\x1a", "little")
+HEAD = Struct("magic", "abi", "nbytes", "slots", "readers", "program0", "program1")
+CURRENT = 64
+SLOT = Struct("state", "version", "published", "wall", "checksum", "spent")
+READER = Struct("process", "since", "pins", "pins1", "pins2", "pins3", "version", "calls")
+
+assert READER.size <= _LINE and SLOT.size <= _LINE and 128 + SLOTS * _LINE <= _READERS_AT
+assert READER.version == READER.pins + 8 * SLOTS
+
+
+@dataclass(frozen=True, slots=True)
+class SlotState:
+    """What a slot holds. `published` is monotonic seconds, `wall` seconds since 1970, `spent` seconds of publishing."""
+
+    index: int
+    state: int
+    version: int
+    published: float
+    wall: float
+    checksum: int
+    spent: float
+
+
+@dataclass(frozen=True, slots=True)
+class ReaderState:
+    """A reader that is attached: its process, since when (monotonic seconds), the version of its last call, calls made,
+    and the slots that it pins now."""
+
+    index: int
+    process: int
+    since: float
+    version: int
+    calls: int
+    pins: tuple[int, ...]
+
+
+def control_nbytes(readers: int = MAX_READERS) -> int:
+    """Bytes of a control page for so many readers."""
+    return _READERS_AT + readers * _LINE
+
+
+class Control:
+    """A control page in somebody's memory: `words` are int64 and stay where they are while this object lives."""
+
+    def __init__(self, words: Array, readers: int) -> None:
+        from tilewright.runtime.native import native  # which is built on call.py, which reads this file
+
+        self.words = words
+        self.address: int = words.ctypes.data
+        self.readers = readers
+        self._native = native()
+
+    @classmethod
+    def private(cls) -> Control:
+        """One in the memory of this process, with a single reader."""
+        memory = Memory(control_nbytes(1))
+        control = cls(memory.words, 1)
+        control.initialize(0, bytes(16))
+        return control
+
+    def initialize(self, nbytes: int, program: bytes) -> None:
+        """Make it a page without a version, for slots of `nbytes` and the program of this 16-byte digest."""
+        head = [ABI_VERSION, nbytes, SLOTS, self.readers, *struct.unpack("<qq", program)]
+        self.words[1 : 1 + len(head)] = head
+        self.words[CURRENT >> 3] = NONE
+        self.words[0] = _MAGIC
+
+    def check(self, nbytes: int, program: bytes, where: str) -> None:
+        """StoreError unless this page is of our making and belongs to the program."""
+        words = [int(w) for w in self.words[: HEAD.size >> 3]]
+        if words[0] != _MAGIC:
+            raise StoreError("its control page is damaged or not one", where=where)
+        if words[1] != ABI_VERSION:
+            hint = "publisher and actors must use the same version of tilewright"
+            raise StoreError(
+                "made by another version", where=where, expected=f"ABI {ABI_VERSION}", got=words[1], hint=hint
+            )
+        if words[2:5] != [nbytes, SLOTS, self.readers] or struct.pack("<qq", *words[5:7]) != program:
+            raise StoreError("its control page does not belong to its program", where=where)
+
+    # -- what there is -------------------------------------------------------------------------------------------------
+
+    @property
+    def current(self) -> int:
+        """The current slot, or NONE, SUPERSEDED, or what damage has left."""
+        return int(self.words[CURRENT >> 3])
+
+    def newest(self) -> SlotState | None:
+        """The current slot's contents; None if there is none."""
+        while True:
+            index = self.current
+            if not 0 <= index < SLOTS:
+                return None
+            state = self.slot(index)
+            if self.current == index:
+                return state
+
+    def slot(self, index: int) -> SlotState:
+        at = self._slot(index) >> 3
+        state, version, published, wall, checksum, spent = (int(w) for w in self.words[at : at + 6])
+        return SlotState(index, state, version, published * 1e-9, wall * 1e-9, checksum, spent * 1e-9)
+
+    def reader(self, index: int) -> ReaderState:
+        at = (self.reader_address(index) - self.address) >> 3
+        process, since, *pins, version, calls = (int(w) for w in self.words[at : at + 8])
+        return ReaderState(index, process, since * 1e-9, version, calls, tuple(k for k in range(SLOTS) if pins[k]))
+
+    def version_address(self, slot: int) -> int:
+        return self.address + self._slot(slot) + SLOT.version
+
+    def reader_address(self, index: int) -> int:
+        return self.address + _READERS_AT + index * _LINE
+
+    @property
+    def current_address(self) -> int:
+        return self.address + CURRENT
+
+    def _slot(self, index: int) -> int:
+        return 128 + index * _LINE
+
+    # -- the reader's side ---------------------------------------------------------------------------------------------
+
+    def enter(self, index: int, process: int) -> None:
+        """Begin as reader `index`, whose line may hold what a dead one left."""
+        at = (self.reader_address(index) - self.address) >> 3
+        self.words[at : at + 8] = [process, time.monotonic_ns(), *[0] * SLOTS, 0, 0]
+
+    def forget_pins(self, index: int) -> None:
+        """In the child of a fork: calls that other threads were making do not go on here."""
+        at = (self.reader_address(index) - self.address + READER.pins) >> 3
+        self.words[at : at + SLOTS] = 0
+
+    # -- the writer's side ---------------------------------------------------------------------------------------------
+
+    def take(self, preferred: list[int], is_alive: Callable[[int], bool], patience: float) -> int:
+        """A slot to write to: not current, not pinned by a reader that is alive. The first of `preferred` that is free.
+
+        Waits up to `patience` seconds for calls to end, then raises StoreError naming who holds them.
+        """
+        deadline = time.monotonic() + patience
+        while True:
+            current = self.current
+            for slot in preferred:
+                if slot != current and self._pinned_by(slot, is_alive) is None:
+                    self.words[self._slot(slot) >> 3] = WRITING
+                    return slot
+            if time.monotonic() > deadline:
+                holders = {self._pinned_by(slot, is_alive) for slot in preferred if slot != current} - {None}
+                pids = sorted({self.reader(k).process for k in holders if k is not None})
+                raise StoreError(f"calls on all older versions do not end; they are made by processes {pids}")
+            time.sleep(0.0002)
+
+    def _pinned_by(self, slot: int, is_alive: Callable[[int], bool]) -> int | None:
+        pins = self.reader_address(0) + READER.pins + 8 * slot
+        first = 0
+        while (index := self._native.scan(pins, _LINE, first, self.readers)) < self.readers:
+            if is_alive(index):
+                return int(index)
+            first = index + 1
+        return None
+
+    def seal(self, slot: int, version: int, checksum: int = 0, spent: float = 0.0) -> None:
+        """Say that a slot that was taken holds a version now."""
+        at = self._slot(slot) >> 3
+        self.words[at + 1 : at + 6] = [version, time.monotonic_ns(), time.time_ns(), checksum, int(spent * 1e9)]
+        self.words[at] = SEALED
+
+    def flip(self, slot: int) -> None:
+        """Make a sealed slot (or NONE, SUPERSEDED) current for every later call; stores before this are seen by it."""
+        self._native.set(self.current_address, slot)
+
+    def release(self, slot: int) -> None:
+        """Give back a slot that was taken and not sealed."""
+        self.words[self._slot(slot) >> 3] = FREE

@@ -1,0 +1,84 @@
+"""One version of weights in memory: raw as they were given, packed as the program reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate
+
+import numpy as np
+
+from tilewright.ir.dtype import BY_NAME
+from tilewright.runtime.interop import Array
+from tilewright.runtime.layout import aligned_bytes
+from tilewright.runtime.manifest import ALIGNMENT, Manifest, ParamSpec
+
+
+def packed_nbytes(manifest: Manifest) -> int:
+    """Bytes of the packed parameters that are not aliases of raw ones, each rounded to the alignment."""
+    return sum(_round(p.nbytes) for p in manifest.packed if p.alias is None)
+
+
+def slot_nbytes(manifest: Manifest) -> int:
+    """Bytes of all packed parameters, aliases included: what `tw_run` reads where the raw ones are not kept."""
+    return sum(_round(p.nbytes) for p in manifest.packed)
+
+
+def slot_offsets(manifest: Manifest) -> list[int]:
+    """Where each packed parameter lies in `slot_nbytes` of memory."""
+    return [0, *accumulate(_round(p.nbytes) for p in manifest.packed)][: len(manifest.packed)]
+
+
+class WeightSet:
+    """Weights whose packed form reads raw arrays in place where it can.
+
+    Args:
+        raw: arrays in the order of the manifest's parameters, dense and 64-byte aligned; they are kept, not copied.
+        packed: memory for the packed parameters that are not aliases, of `packed_nbytes(manifest)` bytes.
+    """
+
+    def __init__(self, manifest: Manifest, raw: Sequence[Array], packed: Array, version: int) -> None:
+        self.raw = tuple(raw)
+        self.packed = packed
+        self.version = version
+        self.raw_addresses = [a.ctypes.data for a in raw]
+        by_name = dict(zip((p.name for p in manifest.params), self.raw_addresses, strict=True))
+        self.packed_addresses: list[int] = []
+        at = packed.ctypes.data
+        for p in manifest.packed:
+            if p.alias is not None:
+                self.packed_addresses.append(by_name[p.alias])
+            else:
+                self.packed_addresses.append(at)
+                at += _round(p.nbytes)
+
+
+def raw_nbytes(params: Sequence[ParamSpec]) -> int:
+    """Bytes that `copy_aligned` needs."""
+    return sum(_round(p.nbytes) for p in params)
+
+
+def copy_aligned(params: Sequence[ParamSpec], arrays: Sequence[Array], block: Array | None = None) -> list[Array]:
+    """Dense read-only copies in one block of memory, each 64-byte aligned, so that the caller may change theirs.
+
+    Args:
+        block: aligned memory of `raw_nbytes(params)` bytes to copy into; new memory if None.
+    """
+    block = aligned_bytes(raw_nbytes(params)) if block is None else block
+    at = 0
+    copies = []
+    for p, array in zip(params, arrays, strict=True):
+        copy = block[at : at + p.nbytes].view(BY_NAME[p.dtype].numpy).reshape(p.shape)
+        np.copyto(copy, array)
+        copy.flags.writeable = False
+        copies.append(copy)
+        at += _round(p.nbytes)
+    return copies
+
+
+def is_in_place(array: Array) -> bool:
+    """Whether `tw_prepare` can read this array where it is."""
+    return array.flags.c_contiguous and array.ctypes.data % ALIGNMENT == 0
+
+
+def _round(nbytes: int) -> int:
+    return -(-nbytes // ALIGNMENT) * ALIGNMENT
