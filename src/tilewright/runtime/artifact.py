@@ -44,18 +44,31 @@ _SECTIONS = ("manifest", "objects", "weights", "texts")
 # -- writing -----------------------------------------------------------------------------------------------------------
 
 
-def write(path: str | os.PathLike[str], program: Program, version: int) -> None:
+def write(path: str | os.PathLike[str], program: Program, version: int, *, code_only: bool = False) -> None:
     """Write a program to a file, which appears whole or not at all.
 
     Args:
         version: of the weights, to be given back by `read`.
+        code_only: leave out the weights that `Model.update` takes; the model's constants are kept.
     """
+    parts = encode(program, version, code_only=code_only)
+    try:
+        with _replacing(Path(path)) as file:
+            for part in parts:
+                file.write(part)
+    except OSError as error:
+        raise ArtifactError(f"cannot be written: {error.strerror or error}", where=str(path)) from None
+
+
+def encode(program: Program, version: int, *, code_only: bool = False) -> list[Buffer]:
+    """The file's bytes in parts; see `write`."""
     texts = {name: text() if callable(text) else text for name, text in program.texts.items()}
-    extra = {"weights_version": version, "texts": sorted(texts)}
+    extra = {"weights_version": version, "texts": sorted(texts)} | ({"code_only": True} if code_only else {})
+    params = [p for p in program.manifest.params if p.fixed or not code_only]
     sections: list[tuple[str, list[Buffer]]] = [
         ("manifest", [json.dumps(extra).encode(), b"\n", program.manifest.to_json().encode()]),
         ("objects", list(_pack_blobs(program.objects))),
-        ("weights", list(pack(program.manifest.params, program.weights))),
+        ("weights", list(pack(params, program.weights))),
         ("texts", [zlib.compress(json.dumps(texts).encode(), 1)]),
     ]
     offset = _round(_HEADER.size + len(sections) * _ENTRY.size)
@@ -67,15 +80,8 @@ def write(path: str | os.PathLike[str], program: Program, version: int) -> None:
     head = _HEADER.pack(MAGIC, FORMAT_VERSION, len(sections), offset, bytes(16))
     digest = hashlib.blake2b(head + table, digest_size=16).digest()
     head = _HEADER.pack(MAGIC, FORMAT_VERSION, len(sections), offset, digest)
-    try:
-        with _replacing(Path(path)) as file:
-            everything: list[list[Buffer]] = [[head, table], *(parts for _, parts in sections)]
-            for parts in everything:
-                for part in parts:
-                    file.write(part)
-                file.write(bytes(-sum(_nbytes(p) for p in parts) % ALIGNMENT))
-    except OSError as error:
-        raise ArtifactError(f"cannot be written: {error.strerror or error}", where=str(path)) from None
+    everything: list[list[Buffer]] = [[head, table], *(parts for _, parts in sections)]
+    return [piece for parts in everything for piece in (*parts, bytes(-sum(map(_nbytes, parts)) % ALIGNMENT))]
 
 
 @contextlib.contextmanager
@@ -118,8 +124,12 @@ class _Section:
     digest: bytes
 
 
-def read(path: str | os.PathLike[str]) -> tuple[Program, int]:
-    """The program in a file and the version of its weights, which stay mapped. ArtifactError says what is wrong."""
+def read(path: str | os.PathLike[str], *, code_only: bool = False) -> tuple[Program, int]:
+    """The program in a file and the version of its weights, which stay mapped. ArtifactError says what is wrong.
+
+    Args:
+        code_only: accept a file without weights; the program's `weights` then holds the model's constants alone.
+    """
     where = str(path)
     try:
         with open(path, "rb") as file:
@@ -130,15 +140,22 @@ def read(path: str | os.PathLike[str]) -> tuple[Program, int]:
     except (OSError, ValueError) as error:
         raise ArtifactError(f"cannot be read: {error}", where=where) from None
     data = memoryview(mapped)
+    return decode(data, where, code_only=code_only)
+
+
+def decode(data: memoryview, where: str, *, code_only: bool = False) -> tuple[Program, int]:
+    """The program in the bytes of a file, of which views are kept; see `read`."""
+    if len(data) < _HEADER.size:
+        raise ArtifactError("not a .tw file, or one that was cut off", where=where, got=f"{len(data)} bytes")
     try:
-        return _parse(data, where)
+        return _parse(data, where, code_only)
     except ArtifactError as error:
         if error.where != where and not error.problems:
             error.where = f"{where}: {error.where}" if error.where else where
         raise
 
 
-def _parse(data: memoryview, where: str) -> tuple[Program, int]:
+def _parse(data: memoryview, where: str, code_only: bool) -> tuple[Program, int]:
     sections = _check_file(data, where)
     manifest_bytes = bytes(sections["manifest"])
     first, _, rest = manifest_bytes.partition(b"\n")
@@ -153,7 +170,10 @@ def _parse(data: memoryview, where: str) -> tuple[Program, int]:
     except UnicodeDecodeError:
         raise ArtifactError("is not text", where="manifest") from None
     objects = _unpack_blobs(sections["objects"])
-    weights = unpack(manifest.params, sections["weights"])
+    bare = extra.get("code_only") is True
+    if bare and not code_only:
+        raise ArtifactError("holds code without weights", where=where, hint="`Model.save` writes both")
+    weights = unpack([p for p in manifest.params if p.fixed or not bare], sections["weights"])
     texts = _LazyTexts(sections["texts"]).by_name(names)
     return Program(manifest, objects, weights, texts), version
 
