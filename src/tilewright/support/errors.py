@@ -21,6 +21,7 @@ from typing import Self
 
 __all__ = [
     "ArtifactError",
+    "BrokerError",
     "CacheError",
     "CallError",
     "CompileError",
@@ -205,6 +206,10 @@ class StoreError(Error):
 
 class CallError(Error):
     """Arguments of a call that do not fit: count, name, rank, dims, dtype, device, contiguity."""
+
+
+class BrokerError(Error):
+    """A broker that is not there, does not answer, or does not fit its agents."""
 
 
 class TransportError(Error):
