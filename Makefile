@@ -14,7 +14,7 @@ export PYTHONPATH := src:$(PYTHONPATH)
 # Tests and benchmarks start many processes: let the first one keep the bytecode, wherever that is switched off.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo test lint types layers pytest torch onnx bench bench-layers bench-models bench-threads bench-memory bench-choice bars fuzz example-matmul format clean
+.PHONY: help demo test lint types layers pytest torch onnx bench bench-layers bench-models bench-threads bench-memory bench-choice bench-live bars fuzz live-stress example-matmul format clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -82,11 +82,17 @@ bench-memory: $(STAMP) ## arenas against their lower bounds, weights, peaks
 bench-choice: $(STAMP) ## the untuned choice of tiles and algorithms against the best of all
 	$(PY) -m benchmarks.bench_choice $(ARGS)
 
+bench-live: $(STAMP) ## live weights: publishing, latency, sharing, memory, attaching
+	$(PY) -m benchmarks.bench_live $(ARGS)
+
 bars: $(STAMP) ## which of the required figures the last results reach
 	$(PY) -m benchmarks.bars
 
 fuzz: $(STAMP) ## long random runs: schedules, parsers, importers
 	TILEWRIGHT_FUZZ=1 $(PY) -m pytest tests/fuzz tests/laws
+
+live-stress: $(STAMP) ## the weight store: 2,000 kills, 10^5 publishes, damaged files; takes minutes
+	TILEWRIGHT_FUZZ=1 $(PY) -m pytest tests/runtime/weights $(PYTEST_ARGS)
 
 example-matmul: $(STAMP) ## a 1024x1024x1024 matmul scheduled step by step
 	$(PY) examples/matmul.py
