@@ -9,12 +9,13 @@ PY     := $(BIN)/python
 STAMP  := $(VENV)/.stamp-test
 TORCH_STAMP := $(VENV)/.stamp-torch
 PEERS_STAMP := $(VENV)/.stamp-peers
+DEMO_STAMP := $(VENV)/.stamp-demo
 
 export PYTHONPATH := src:$(PYTHONPATH)
 # Tests and benchmarks start many processes: let the first one keep the bytecode, wherever that is switched off.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo test lint types layers pytest torch onnx bench bench-layers bench-models bench-threads bench-memory bench-choice bench-live bars fuzz live-stress example-matmul format clean
+.PHONY: help demo demo-rl test lint types layers pytest torch onnx bench bench-layers bench-models bench-threads bench-memory bench-choice bench-live bars fuzz live-stress example-matmul format clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -35,8 +36,15 @@ $(PEERS_STAMP): pyproject.toml | $(TORCH_STAMP)
 	$(BIN)/pip install --quiet -e '.[peers]'
 	@touch $@
 
+$(DEMO_STAMP): pyproject.toml | $(TORCH_STAMP)
+	$(BIN)/pip install --quiet -e '.[demo]'
+	@touch $@
+
 demo: $(STAMP) ## compile and run four models, compare with ONNX Runtime
 	$(PY) -m benchmarks.demo
+
+demo-rl: $(STAMP) $(TORCH_STAMP) $(DEMO_STAMP) ## train PPO with actor processes on one weight store, against eager PyTorch; ARGS=--chaos kills actors
+	$(PY) -m examples.ppo_actors --compare $(ARGS)
 
 test: lint types layers pytest ## format, lint, types, import layers, documents, tests
 
