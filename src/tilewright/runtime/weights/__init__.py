@@ -13,3 +13,33 @@
 
 Nothing here imports the compiler. docs/store.md has the design.
 """
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tilewright.runtime.weights.actor import Actor as Actor
+    from tilewright.runtime.weights.actor import attach as attach
+    from tilewright.runtime.weights.publisher import Publisher as Publisher
+    from tilewright.runtime.weights.stores import StoreInfo as StoreInfo
+    from tilewright.runtime.weights.stores import info as info
+    from tilewright.runtime.weights.stores import stores as stores
+    from tilewright.runtime.weights.stores import sweep as sweep
+
+_PUBLIC = {
+    "Actor": "actor", "attach": "actor", "Publisher": "publisher",
+    "StoreInfo": "stores", "info": "stores", "stores": "stores", "sweep": "stores",
+}  # fmt: skip
+
+__all__ = list(_PUBLIC)
+
+
+def __getattr__(name: str) -> Any:
+    # On first use: the engine imports parts of this package, and these import the engine.
+    if name not in _PUBLIC:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value: Any = getattr(importlib.import_module(f"{__name__}.{_PUBLIC[name]}"), name)
+    globals()[name] = value
+    return value
