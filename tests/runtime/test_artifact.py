@@ -272,3 +272,18 @@ def test_program_without_texts(tmp_path: Path) -> None:
 
     with pytest.raises(CallError, match="expected one of memory"):
         Model.load(tmp_path / "m.tw").show("graph")
+
+
+def test_code_without_weights(tmp_path: Path) -> None:
+    model = Model(affine())
+    program = Program(model.manifest, affine().objects, affine().weights, {})
+    artifact.write(tmp_path / "code.tw", program, 3, code_only=True)
+    bare, version = artifact.read(tmp_path / "code.tw", code_only=True)
+    assert version == 3
+    assert bare.manifest == model.manifest
+    assert set(bare.weights) == {p.name for p in model.manifest.params if p.fixed}
+    assert bare.objects == program.objects
+    with pytest.raises(ArtifactError, match="holds code without weights"):
+        Model.load(tmp_path / "code.tw")
+    data = b"".join(bytes(part) for part in artifact.encode(program, 3, code_only=True))
+    assert data == (tmp_path / "code.tw").read_bytes()

@@ -26,11 +26,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from tilewright.ir.dtype import BY_NAME
-from tilewright.runtime.interop import Array
-from tilewright.runtime.manifest import ALIGNMENT, Manifest, ParamSpec
+from tilewright.runtime.image import Buffer, indexed, json_object, pack, unpack
+from tilewright.runtime.manifest import ALIGNMENT, Manifest
 from tilewright.runtime.program import Program, Text
 from tilewright.support.errors import ArtifactError
 
@@ -43,29 +40,35 @@ _MAX_SECTIONS = 64
 _CHUNK = 4 << 20
 _MAX_TEXT = 1 << 30
 _SECTIONS = ("manifest", "objects", "weights", "texts")
-_SAFETENSORS = {
-    "f64": "F64", "f32": "F32", "f16": "F16", "bf16": "BF16", "bool": "BOOL", "i4": "I8", "u4": "U8",
-    **{f"{sign}{bits}": f"{sign.upper()}{bits}" for sign in "iu" for bits in (8, 16, 32, 64)},
-}  # fmt: skip
-
-Buffer = bytes | memoryview | Array
-
 
 # -- writing -----------------------------------------------------------------------------------------------------------
 
 
-def write(path: str | os.PathLike[str], program: Program, version: int) -> None:
+def write(path: str | os.PathLike[str], program: Program, version: int, *, code_only: bool = False) -> None:
     """Write a program to a file, which appears whole or not at all.
 
     Args:
         version: of the weights, to be given back by `read`.
+        code_only: leave out the weights that `Model.update` takes; the model's constants are kept.
     """
+    parts = encode(program, version, code_only=code_only)
+    try:
+        with _replacing(Path(path)) as file:
+            for part in parts:
+                file.write(part)
+    except OSError as error:
+        raise ArtifactError(f"cannot be written: {error.strerror or error}", where=str(path)) from None
+
+
+def encode(program: Program, version: int, *, code_only: bool = False) -> list[Buffer]:
+    """The file's bytes in parts; see `write`."""
     texts = {name: text() if callable(text) else text for name, text in program.texts.items()}
-    extra = {"weights_version": version, "texts": sorted(texts)}
+    extra = {"weights_version": version, "texts": sorted(texts)} | ({"code_only": True} if code_only else {})
+    params = [p for p in program.manifest.params if p.fixed or not code_only]
     sections: list[tuple[str, list[Buffer]]] = [
         ("manifest", [json.dumps(extra).encode(), b"\n", program.manifest.to_json().encode()]),
         ("objects", list(_pack_blobs(program.objects))),
-        ("weights", list(_pack_weights(program.manifest.params, program.weights))),
+        ("weights", list(pack(params, program.weights))),
         ("texts", [zlib.compress(json.dumps(texts).encode(), 1)]),
     ]
     offset = _round(_HEADER.size + len(sections) * _ENTRY.size)
@@ -77,15 +80,8 @@ def write(path: str | os.PathLike[str], program: Program, version: int) -> None:
     head = _HEADER.pack(MAGIC, FORMAT_VERSION, len(sections), offset, bytes(16))
     digest = hashlib.blake2b(head + table, digest_size=16).digest()
     head = _HEADER.pack(MAGIC, FORMAT_VERSION, len(sections), offset, digest)
-    try:
-        with _replacing(Path(path)) as file:
-            everything: list[list[Buffer]] = [[head, table], *(parts for _, parts in sections)]
-            for parts in everything:
-                for part in parts:
-                    file.write(part)
-                file.write(bytes(-sum(_nbytes(p) for p in parts) % ALIGNMENT))
-    except OSError as error:
-        raise ArtifactError(f"cannot be written: {error.strerror or error}", where=str(path)) from None
+    everything: list[list[Buffer]] = [[head, table], *(parts for _, parts in sections)]
+    return [piece for parts in everything for piece in (*parts, bytes(-sum(map(_nbytes, parts)) % ALIGNMENT))]
 
 
 @contextlib.contextmanager
@@ -117,35 +113,6 @@ def _pack_blobs(blobs: Mapping[str, bytes]) -> Iterator[Buffer]:
     yield from blobs.values()
 
 
-def _pack_weights(params: Iterable[ParamSpec], weights: Mapping[str, Array]) -> Iterator[Buffer]:
-    index: dict[str, Any] = {}
-    body: list[Buffer] = []
-    at = 0
-    names = {p.name for p in params}
-    for p in params:
-        array = np.ascontiguousarray(weights[p.name])
-        index[p.name] = {"dtype": _SAFETENSORS[p.dtype], "shape": list(p.shape), "data_offsets": [at, at + p.nbytes]}
-        body.append(array.reshape(-1).view(np.uint8) if p.nbytes else b"")
-        at += p.nbytes
-        if padding := -at % ALIGNMENT:
-            pad = _pad_name(len(index), names)
-            index[pad] = {"dtype": "U8", "shape": [padding], "data_offsets": [at, at + padding]}
-            body.append(bytes(padding))
-            at += padding
-    header = json.dumps(index, separators=(",", ":")).encode()
-    header += b" " * (-(8 + len(header)) % ALIGNMENT)
-    yield struct.pack("<Q", len(header))
-    yield header
-    yield from body
-
-
-def _pad_name(number: int, taken: set[str]) -> str:
-    name = f"__pad_{number}__"
-    while name in taken:
-        name = f"_{name}"
-    return name
-
-
 # -- reading -----------------------------------------------------------------------------------------------------------
 
 
@@ -157,8 +124,12 @@ class _Section:
     digest: bytes
 
 
-def read(path: str | os.PathLike[str]) -> tuple[Program, int]:
-    """The program in a file and the version of its weights, which stay mapped. ArtifactError says what is wrong."""
+def read(path: str | os.PathLike[str], *, code_only: bool = False) -> tuple[Program, int]:
+    """The program in a file and the version of its weights, which stay mapped. ArtifactError says what is wrong.
+
+    Args:
+        code_only: accept a file without weights; the program's `weights` then holds the model's constants alone.
+    """
     where = str(path)
     try:
         with open(path, "rb") as file:
@@ -169,19 +140,26 @@ def read(path: str | os.PathLike[str]) -> tuple[Program, int]:
     except (OSError, ValueError) as error:
         raise ArtifactError(f"cannot be read: {error}", where=where) from None
     data = memoryview(mapped)
+    return decode(data, where, code_only=code_only)
+
+
+def decode(data: memoryview, where: str, *, code_only: bool = False) -> tuple[Program, int]:
+    """The program in the bytes of a file, of which views are kept; see `read`."""
+    if len(data) < _HEADER.size:
+        raise ArtifactError("not a .tw file, or one that was cut off", where=where, got=f"{len(data)} bytes")
     try:
-        return _parse(data, where)
+        return _parse(data, where, code_only)
     except ArtifactError as error:
         if error.where != where and not error.problems:
             error.where = f"{where}: {error.where}" if error.where else where
         raise
 
 
-def _parse(data: memoryview, where: str) -> tuple[Program, int]:
+def _parse(data: memoryview, where: str, code_only: bool) -> tuple[Program, int]:
     sections = _check_file(data, where)
     manifest_bytes = bytes(sections["manifest"])
     first, _, rest = manifest_bytes.partition(b"\n")
-    extra = _json(first, "manifest")
+    extra = json_object(first, "manifest")
     version, names = extra.get("weights_version"), extra.get("texts")
     if not isinstance(version, int) or isinstance(version, bool) or version < 0:
         raise ArtifactError("the weights' version is not a number", where="manifest")
@@ -192,7 +170,10 @@ def _parse(data: memoryview, where: str) -> tuple[Program, int]:
     except UnicodeDecodeError:
         raise ArtifactError("is not text", where="manifest") from None
     objects = _unpack_blobs(sections["objects"])
-    weights = _unpack_weights(manifest.params, sections["weights"])
+    bare = extra.get("code_only") is True
+    if bare and not code_only:
+        raise ArtifactError("holds code without weights", where=where, hint="`Model.save` writes both")
+    weights = unpack([p for p in manifest.params if p.fixed or not bare], sections["weights"])
     texts = _LazyTexts(sections["texts"]).by_name(names)
     return Program(manifest, objects, weights, texts), version
 
@@ -235,26 +216,8 @@ def _section(fields: tuple[bytes, int, int, bytes]) -> _Section:
     return _Section(name.rstrip(b"\0").decode("ascii", "replace"), offset, nbytes, digest)
 
 
-def _json(data: bytes, where: str) -> dict[str, Any]:
-    try:
-        value = json.loads(data)
-    except (ValueError, RecursionError):
-        raise ArtifactError("is not JSON", where=where) from None
-    if not isinstance(value, dict):
-        raise ArtifactError("is not a JSON object", where=where)
-    return value
-
-
-def _indexed(data: memoryview, where: str) -> tuple[dict[str, Any], memoryview]:
-    """A JSON index with its length before it, and what follows."""
-    length = int.from_bytes(data[:8], "little")
-    if len(data) < 8 or length > len(data) - 8:
-        raise ArtifactError("its index is longer than it", where=where)
-    return _json(bytes(data[8 : 8 + length]), where), data[8 + length :]
-
-
 def _unpack_blobs(data: memoryview) -> dict[str, bytes]:
-    index, body = _indexed(data, "objects")
+    index, body = indexed(data, "objects")
     blobs, at = {}, 0
     for name, nbytes in index.items():
         if type(nbytes) is not int or not 0 <= nbytes <= len(body) - at:
@@ -262,26 +225,6 @@ def _unpack_blobs(data: memoryview) -> dict[str, bytes]:
         blobs[name] = bytes(body[at : at + nbytes])
         at += nbytes
     return blobs
-
-
-def _unpack_weights(params: Iterable[ParamSpec], data: memoryview) -> dict[str, Array]:
-    index, body = _indexed(data, "weights")
-    weights: dict[str, Array] = {}
-    for p in params:
-        where = f"weight {p.name!r}"
-        entry = index.get(p.name)
-        if not isinstance(entry, dict) or entry.get("dtype") != _SAFETENSORS[p.dtype]:
-            raise ArtifactError("is missing or of another type than the manifest says", where=where)
-        if entry.get("shape") != list(p.shape):
-            raise ArtifactError("has another shape than the manifest says", where=where)
-        offsets = entry.get("data_offsets")
-        if not isinstance(offsets, list) or [type(o) for o in offsets] != [int, int]:
-            raise ArtifactError("has no offsets", where=where)
-        start, end = offsets
-        if start % ALIGNMENT or not 0 <= start <= end <= len(body) or end - start != p.nbytes:
-            raise ArtifactError("is out of place", where=where)
-        weights[p.name] = np.frombuffer(body[start:end], BY_NAME[p.dtype].numpy).reshape(p.shape)
-    return weights
 
 
 class _LazyTexts:
@@ -301,7 +244,7 @@ class _LazyTexts:
                 raw = unpacker.decompress(self._data, _MAX_TEXT)
             except zlib.error as error:
                 raise ArtifactError(f"cannot be unpacked: {error}", where="texts") from None
-            self._texts = {k: str(v) for k, v in _json(raw, "texts").items()}
+            self._texts = {k: str(v) for k, v in json_object(raw, "texts").items()}
         return self._texts.get(name, "(the file holds no such text)")
 
 

@@ -40,8 +40,9 @@ MODEL = Struct(
     "layouts", "layout_size", "layout_count", "layout_hint", "clock",
     "executors", "executor_size", "executor_count",
     "weights", "weights_size", "slots", "current", "reader",
-    "ensure", "writes",
+    "ensure", "writes", "execute",
 )  # fmt: skip
+"""`execute` is what a call runs once arguments are checked: `tw_execute`, or an agent's way to its broker."""
 TENSOR = Struct("descr", "code", "itemsize", "rank", "dims", "message", "written")
 RANGE = Struct("lo", "hi", "multiple")
 LAYOUT = Struct("users", "tag", "arena", "stamp", "measured", "least_ns", "outputs", "offsets", "dims")
@@ -227,7 +228,7 @@ def _call(m: Module) -> None:
         layout = f.call(PTR, "tw_find", model, dims)
         with f.when(layout.eq(0)):
             f.ret(NO_LAYOUT)
-        status = f.call(I64, "tw_execute", model, layout, io)
+        status = f.call(I64, f.load(PTR, model, MODEL.execute), model, layout, io)
         f.add_atomic(layout + LAYOUT.users, -1)
         f.ret(status)
 

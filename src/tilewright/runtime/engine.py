@@ -100,6 +100,7 @@ class Engine:
         m, model = self.manifest, self._model
         model[MODEL.run] = self.library["tw_run"]
         model[MODEL.threads] = self.threads
+        model[MODEL.execute] = self._native.library["tw_execute"]
         model[MODEL.writes] = int(any(i.written for i in m.inputs))
         for field, part in (
             (MODEL.inputs, m.inputs), (MODEL.outputs, m.outputs), (MODEL.packed, m.packed),

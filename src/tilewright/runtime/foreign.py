@@ -77,7 +77,7 @@ def define_foreign(m: Module) -> None:
             f.store(f.load(I64, io, i * 16), io, i * 8)
         tries = f.var(I64, 0)
         with f.loop() as loop:
-            status = f.call(I64, "tw_execute", model, layout.get(), io)
+            status = f.call(I64, f.load(PTR, model, MODEL.execute), model, layout.get(), io)
             loop.leave_if(status.eq(OK))
             refuse(status.eq(SUPERSEDED), "tw_value_error", f.symbol("tw_moved_message"), layout.get())
             tries.add(1)

@@ -385,7 +385,7 @@ class _CallEmitter:
         state, status = f.var(PTR, 0), f.var(I64)
         with f.when(release.get()):
             state.set(f.call(PTR, "PyEval_SaveThread"))
-        status.set(f.call(I64, "tw_execute", self.model, self.layout, self.io))
+        status.set(f.call(I64, f.load(PTR, self.model, MODEL.execute), self.model, self.layout, self.io))
         with f.when(release.get()):
             f.call(VOID, "PyEval_RestoreThread", state.get())
         with self.slow_unpinned_if(status.get().ne(OK)):

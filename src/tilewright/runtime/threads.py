@@ -43,7 +43,7 @@ _WORKER_SIZE = 128
 _POOL_SIZE = _WORKERS + MAX_THREADS * _WORKER_SIZE
 
 _FUTEX_WAIT_PRIVATE, _FUTEX_WAKE_PRIVATE = 128, 129
-_SYS_FUTEX = {"x86_64": 202, "aarch64": 98, "riscv64": 98}
+SYS_FUTEX = {"x86_64": 202, "aarch64": 98, "riscv64": 98}
 
 
 def _pool(f: Function) -> Value:
@@ -55,7 +55,7 @@ def _worker(f: Function, index: Value) -> Value:
 
 
 def _futex(f: Function, word: Value, operation: int, value: int) -> None:
-    number = _SYS_FUTEX[host_triple().split("-")[0]]
+    number = SYS_FUTEX[host_triple().split("-")[0]]
     null = f.value(0, PTR)
     f.call(I64, "syscall", (I64, number), word, (I64, operation), (I64, value), null, null, (I64, 0))
 
@@ -239,7 +239,7 @@ def _serial_text() -> str:
 
 def supported() -> bool:
     """Whether this system has a pool."""
-    return sys.platform == "linux" and host_triple().split("-")[0] in _SYS_FUTEX
+    return sys.platform == "linux" and host_triple().split("-")[0] in SYS_FUTEX
 
 
 class Pool:

@@ -21,6 +21,7 @@ from typing import Self
 
 __all__ = [
     "ArtifactError",
+    "BrokerError",
     "CacheError",
     "CallError",
     "CompileError",
@@ -34,6 +35,7 @@ __all__ = [
     "ShapeError",
     "StoreError",
     "TargetError",
+    "TransportError",
     "UnsupportedError",
     "VerifyError",
     "WeightError",
@@ -204,6 +206,14 @@ class StoreError(Error):
 
 class CallError(Error):
     """Arguments of a call that do not fit: count, name, rank, dims, dtype, device, contiguity."""
+
+
+class BrokerError(Error):
+    """A broker that is not there, does not answer, or does not fit its agents."""
+
+
+class TransportError(Error):
+    """Weights that do not get from one machine to another: addresses, connections, secrets, peers."""
 
 
 class CacheError(Error):
