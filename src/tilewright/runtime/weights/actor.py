@@ -7,7 +7,7 @@ import threading
 import time
 import weakref
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tilewright.runtime.engine import Engine
 from tilewright.runtime.program import link
@@ -15,12 +15,9 @@ from tilewright.runtime.runner import Runner
 from tilewright.runtime.target import check_target
 from tilewright.runtime.threads import check_threads
 from tilewright.runtime.weights import files
-from tilewright.runtime.weights.control import NONE, SLOTS, SUPERSEDED
+from tilewright.runtime.weights.control import NONE, SLOTS, SUPERSEDED, SlotState
 from tilewright.runtime.weights.epoch import Epoch
 from tilewright.support.errors import ArtifactError, CompileError, StoreError
-
-if TYPE_CHECKING:
-    from tilewright.runtime.runner import Called as Called
 
 _live: weakref.WeakSet[Actor] = weakref.WeakSet()
 _POLL_SECONDS = 0.0005
@@ -54,7 +51,7 @@ class Actor(Runner):
         self._use(self._epoch)
         _live.add(self)
 
-    # -- where the weights are -------------------------------------------------------------------------------------------
+    # -- where the weights are ---------------------------------------------------------------------------------------
 
     def _find(self, timeout: float) -> Epoch:
         """Open the current epoch, waiting for one to appear."""
@@ -78,9 +75,7 @@ class Actor(Runner):
         known = sorted(p.name for p in root.iterdir() if (p / "current").is_symlink()) if root.is_dir() else []
         hint = "publish first: tw.Publisher(name, model); or pass timeout=seconds to wait for it"
         found = f"the stores {known[:8]}" if known else "no stores at all"
-        return StoreError(
-            "there is no such store", where=f"store {self._store!r}", got=f"{found} in {root}", hint=hint
-        )
+        return StoreError("there is no such store", where=f"store {self._store!r}", got=f"{found} in {root}", hint=hint)
 
     def _use(self, epoch: Epoch) -> None:
         where = f"store {self._store!r}"
@@ -118,7 +113,7 @@ class Actor(Runner):
     def _weight_addresses(self) -> list[int]:
         return self._epoch.addresses(self._epoch.control.current)
 
-    # -- versions --------------------------------------------------------------------------------------------------------
+    # -- versions ----------------------------------------------------------------------------------------------------
 
     @property
     def version(self) -> int:
@@ -143,14 +138,14 @@ class Actor(Runner):
             time.sleep(_POLL_SECONDS)
         return True
 
-    def _newest(self) -> Any:
+    def _newest(self) -> SlotState:
         while True:
             newest = self._epoch.control.newest()
             if newest is not None:
                 return newest
             self._follow()
 
-    # -- life ------------------------------------------------------------------------------------------------------------
+    # -- life --------------------------------------------------------------------------------------------------------
 
     @property
     def store(self) -> Path:

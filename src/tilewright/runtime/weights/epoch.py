@@ -60,14 +60,14 @@ class Epoch:
             if is_full(error):
                 raise no_room(path / "control", nbytes) from None
             raise StoreError(f"cannot be made: {error.strerror}", where=str(path)) from None
-        digest = program_digest(path)
+        digest = _file_digest(path)
         control.initialize(nbytes, digest)
         return cls(path, program, digest, control, segments)
 
     @classmethod
     def open(cls, path: Path, *, writable: bool = False) -> Epoch:
         """One that is installed. FileNotFoundError if it has gone in the meantime, StoreError if it is damaged."""
-        digest = program_digest(path)
+        digest = _file_digest(path)
         try:
             program, _ = artifact.read(path / "program.tw", code_only=True)
         except ArtifactError as error:
@@ -119,7 +119,15 @@ class Epoch:
         return self._locks < 0
 
 
-def program_digest(path: Path) -> bytes:
-    """16 bytes of the digest of an epoch's program."""
+def digest_of(program: Program) -> bytes:
+    """16 bytes that two programs share if they are the same but for their weights."""
+    h = hashlib.blake2b(digest_size=16)
+    for part in artifact.encode(program, 0, code_only=True):
+        h.update(memoryview(part))  # type: ignore[arg-type]
+    return h.digest()
+
+
+def _file_digest(path: Path) -> bytes:
+    """The same, of an epoch's program."""
     with open(path / "program.tw", "rb") as file:
         return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).digest()

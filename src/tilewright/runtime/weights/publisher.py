@@ -23,10 +23,11 @@ from tilewright.runtime.target import check_target
 from tilewright.runtime.threads import check_threads
 from tilewright.runtime.weights import files
 from tilewright.runtime.weights.check import check_version, check_weights
-from tilewright.runtime.weights.control import NONE, SEALED, SLOTS, SUPERSEDED
-from tilewright.runtime.weights.epoch import Epoch, program_digest
+from tilewright.runtime.weights.control import SEALED, SLOTS, SUPERSEDED
+from tilewright.runtime.weights.epoch import Epoch, digest_of
 from tilewright.runtime.weights.packed import copy_aligned, is_in_place, raw_nbytes
 from tilewright.runtime.weights.prepare import Prepare
+from tilewright.runtime.weights.segment import open_control
 from tilewright.support.errors import StoreError
 
 _PATIENCE_SECONDS = 30.0
@@ -92,7 +93,7 @@ class Publisher:
             raise
         _live.add(self)
 
-    # -- publishing ----------------------------------------------------------------------------------------------------
+    # -- publishing --------------------------------------------------------------------------------------------------
 
     def publish(
         self, weights: Mapping[str, Any], version: int | None = None, *, force: bool = False, finite: bool = True
@@ -177,7 +178,7 @@ class Publisher:
         raw = [given[p.name].ctypes.data for p in self._manifest.params]
         self._prepare(raw, addresses, keep=True)
 
-    # -- taking over -----------------------------------------------------------------------------------------------------
+    # -- taking over -------------------------------------------------------------------------------------------------
 
     def _continue(self) -> None:
         """Go on with what an earlier publisher left, if it is this program's; remove what a dead one left behind."""
@@ -192,20 +193,10 @@ class Publisher:
             return  # damaged: a new epoch takes its place
         newest = epoch.control.newest()
         self._floor = newest.version if newest else -1
-        if newest is not None and epoch.digest == self._digest():
+        if newest is not None and epoch.digest == digest_of(self._program):
             self._epoch = epoch
         else:
             epoch.close()
-
-    def _digest(self) -> bytes:
-        """Of the program as `_begin` would write it."""
-        import tempfile
-
-        from tilewright.runtime import artifact
-
-        with tempfile.TemporaryDirectory(prefix=files.NEW, dir=self.folder) as folder:
-            artifact.write(Path(folder) / "program.tw", self._program, 0, code_only=True)
-            return program_digest(Path(folder))
 
     def _check_usable(self) -> None:
         where = f"store {self.name!r}"
@@ -215,7 +206,7 @@ class Publisher:
             hint = "a store has one publisher; close the parent's before the child makes one"
             raise StoreError("this publisher belongs to the parent process", where=where, hint=hint)
 
-    # -- what there is ---------------------------------------------------------------------------------------------------
+    # -- what there is -----------------------------------------------------------------------------------------------
 
     @property
     def version(self) -> int:
@@ -238,7 +229,7 @@ class Publisher:
 
         `readers` lists process, calls, the version of the last call, and how many versions old that is.
         """
-        from tilewright.runtime.weights.stores import describe_epoch
+        from tilewright.runtime.weights.inventory import describe_epoch
 
         known = {"name": self.name, "version": self.version, "published": self._published}
         return known | (describe_epoch(self._epoch) if self._epoch is not None else {"readers": []})
@@ -291,8 +282,6 @@ def _parts(model: Model | Program) -> tuple[Program, Mapping[str, Any] | None, i
 
 def retire(path: Path) -> None:
     """Tell the readers of an epoch that it is over, and remove it. They keep the memory that they have mapped."""
-    from tilewright.runtime.weights.segment import open_control
-
     with contextlib.suppress(StoreError, OSError):
         open_control(path / "control").flip(SUPERSEDED)
     files.remove(path)
@@ -304,5 +293,3 @@ def _after_fork() -> None:
 
 
 os.register_at_fork(after_in_child=_after_fork)
-
-__all__ = ["NONE", "Publisher", "retire"]

@@ -28,8 +28,8 @@ def open_control(path: Path, *, create: bool = False, mode: int = 0o600) -> Cont
 class Segments:
     """The slots of an epoch. A publisher maps them to write; readers cannot.
 
-    A slot takes memory when it is first reserved. Outside `writing` the publisher's mapping is read-only too, so that no
-    stray store of the process that it lives in (a learner with its libraries) can change what actors compute with.
+    A slot takes memory when it is first reserved. Outside `writing` the publisher's mapping is read-only too, so that
+    no stray store of the process that it lives in (a learner with its libraries) changes what actors compute with.
 
     Args:
         nbytes: of one slot.
@@ -119,7 +119,9 @@ def _map(path: Path, nbytes: int, *, writable: bool, create: bool, mode: int) ->
             os.ftruncate(file, nbytes)
         found = os.fstat(file).st_size
         if found != nbytes:
-            raise StoreError("is damaged or not of this version", where=str(path), expected=f"{nbytes} bytes", got=found)
+            raise StoreError(
+                "is damaged or not of this version", where=str(path), expected=f"{nbytes} bytes", got=found
+            )
         protection = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
         return mmap.mmap(file, nbytes, flags=mmap.MAP_SHARED, prot=protection)
     finally:
