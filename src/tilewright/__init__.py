@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from tilewright.ir.graph import Graph as Graph
     from tilewright.runtime.model import Model as Model
     from tilewright.runtime.model import load as load
+    from tilewright.runtime.weights.actor import Actor as Actor
+    from tilewright.runtime.weights.actor import attach as attach
+    from tilewright.runtime.weights.publisher import Publisher as Publisher
     from tilewright.support import errors as errors
     from tilewright.support.errors import Error as Error
 
@@ -22,9 +25,12 @@ __version__ = "0.1.0"
 
 # public name -> "module" (the module itself) or "module:attribute"
 _PUBLIC = {
+    "Actor": "tilewright.runtime.weights.actor:Actor",
     "Error": "tilewright.support.errors:Error",
     "Graph": "tilewright.ir.graph:Graph",
     "Model": "tilewright.runtime.model:Model",
+    "Publisher": "tilewright.runtime.weights.publisher:Publisher",
+    "attach": "tilewright.runtime.weights.actor:attach",
     "build": "tilewright.builder:build",
     "compile": "tilewright.compiler:compile",
     "errors": "tilewright.support.errors",

@@ -33,7 +33,6 @@ from tilewright.runtime.layout import Memory, aligned_bytes, function
 from tilewright.runtime.link import Library
 from tilewright.runtime.manifest import MAX_BYTES, InputSpec, Manifest, OutputSpec
 from tilewright.runtime.native import native
-from tilewright.runtime.threads import pool
 from tilewright.runtime.weights.control import SLOTS, Control
 from tilewright.runtime.weights.prepare import Prepare
 from tilewright.support.errors import CallError, CompileError

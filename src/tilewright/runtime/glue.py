@@ -421,7 +421,8 @@ def define_glue(m: Module) -> None:
 
 GLUE_EXPORTS = ("tw_globals", "tw_vectorcall", "tw_versioned")
 PYTHON_FUNCTIONS = (
-    "PyTuple_GetItem", "PyTuple_SetItem", "PyTuple_New", "PyTuple_Size", "PyLong_AsVoidPtr", "PyLong_FromLongLong", "Py_IncRef", "Py_DecRef",
-    "PyErr_Clear", "PyErr_SetString", "PyEval_SaveThread", "PyEval_RestoreThread", "PyObject_Vectorcall",
+    "PyTuple_GetItem", "PyTuple_SetItem", "PyTuple_New", "PyTuple_Size", "PyLong_AsVoidPtr", "PyLong_FromLongLong",
+    "Py_IncRef", "Py_DecRef", "PyErr_Clear", "PyErr_SetString", "PyEval_SaveThread", "PyEval_RestoreThread",
+    "PyObject_Vectorcall",
 )  # fmt: skip
 PYTHON_DATA = ("_Py_NoneStruct", "PyExc_MemoryError")

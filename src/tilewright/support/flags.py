@@ -104,10 +104,18 @@ CACHE_SIZE = Flag(
     "TILEWRIGHT_CACHE_SIZE", _bytes, lambda: 2 << 30, "2G", "The cache's bound; what was used longest ago goes first."
 )
 
+STORE_DIR = Flag(
+    "TILEWRIGHT_STORE_DIR",
+    lambda text: Path(text).expanduser(),
+    lambda: Path("/dev/shm") / f"tilewright-{os.geteuid()}",
+    "/dev/shm/tilewright-<user number>",
+    "Where weight stores are; a folder in memory.",
+)
+
 
 def table() -> list[Flag[int] | Flag[bool] | Flag[Path]]:
     """All flags, in the order in which the documents show them."""
-    return [DEBUG, THREADS, CACHE, CACHE_DIR, CACHE_SIZE]
+    return [DEBUG, THREADS, CACHE, CACHE_DIR, CACHE_SIZE, STORE_DIR]
 
 
 def markdown() -> str:

@@ -118,7 +118,7 @@ class Control:
         if words[2:5] != [nbytes, SLOTS, self.readers] or struct.pack("<qq", *words[5:7]) != program:
             raise StoreError("its control page does not belong to its program", where=where)
 
-    # -- what there is -------------------------------------------------------------------------------------------------
+    # -- what there is -----------------------------------------------------------------------------------------------
 
     @property
     def current(self) -> int:
@@ -158,7 +158,7 @@ class Control:
     def _slot(self, index: int) -> int:
         return 128 + index * _LINE
 
-    # -- the reader's side ---------------------------------------------------------------------------------------------
+    # -- the reader's side -------------------------------------------------------------------------------------------
 
     def enter(self, index: int, process: int) -> None:
         """Begin as reader `index`, whose line may hold what a dead one left."""
@@ -170,7 +170,7 @@ class Control:
         at = (self.reader_address(index) - self.address + READER.pins) >> 3
         self.words[at : at + SLOTS] = 0
 
-    # -- the writer's side ---------------------------------------------------------------------------------------------
+    # -- the writer's side -------------------------------------------------------------------------------------------
 
     def take(self, preferred: list[int], is_alive: Callable[[int], bool], patience: float) -> int:
         """A slot to write to: not current, not pinned by a reader that is alive. The first of `preferred` that is free.

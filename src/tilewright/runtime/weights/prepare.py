@@ -22,6 +22,7 @@ class Prepare:
     def __init__(self, manifest: Manifest, library: Library, threads: int) -> None:
         self.manifest = manifest
         self.threads = threads
+        self._library = library  # whose code lives as long as it does
         self._entry = library["tw_prepare"]
         self._run = function(pool().parallel, None, *[ctypes.c_void_p] * 3, ctypes.c_int64)
         self._lock = threading.Lock()

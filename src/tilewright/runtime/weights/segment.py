@@ -1,0 +1,133 @@
+"""Memory that processes share, as mapped files: an epoch's control page and its slots of packed weights."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import mmap
+import os
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tilewright.runtime.weights.control import MAX_READERS, SLOTS, Control, control_nbytes
+from tilewright.support.errors import StoreError
+
+_PAGE = mmap.PAGESIZE
+
+
+def open_control(path: Path, *, create: bool = False, mode: int = 0o600) -> Control:
+    """Map a control page, which readers too write to (their pins). StoreError if the file is not of its size."""
+    mapped = _map(path, control_nbytes(), writable=True, create=create, mode=mode)
+    return Control(np.frombuffer(mapped, np.int64), MAX_READERS)
+
+
+class Segments:
+    """The slots of an epoch. A publisher maps them to write; readers cannot.
+
+    A slot takes memory when it is first reserved. Outside `writing` the publisher's mapping is read-only too, so that
+    no stray store of the process that it lives in (a learner with its libraries) changes what actors compute with.
+
+    Args:
+        nbytes: of one slot.
+    """
+
+    def __init__(self, path: Path, nbytes: int, *, create: bool = False, writable: bool = False, mode: int = 0o600):
+        self.path = path
+        self.nbytes = nbytes
+        self.stride = max(_PAGE, -(-nbytes // _PAGE) * _PAGE)
+        self._reserved: set[int] = set()
+        self._file = -1
+        self._mapped = _map(path, SLOTS * self.stride, writable=writable, create=create, mode=mode)
+        self._bytes = np.frombuffer(self._mapped, np.uint8)
+        self.address: int = self._bytes.ctypes.data
+        if writable:
+            self._file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+            self._protect(0, SLOTS * self.stride, mmap.PROT_READ)
+        with contextlib.suppress(AttributeError, OSError, ValueError):
+            self._mapped.madvise(mmap.MADV_HUGEPAGE)
+
+    def slot_address(self, slot: int) -> int:
+        return self.address + slot * self.stride
+
+    def view(self, slot: int) -> Any:
+        """A slot's bytes."""
+        start = slot * self.stride
+        return self._bytes[start : start + self.nbytes]
+
+    @contextlib.contextmanager
+    def writing(self, slot: int) -> Any:
+        """Memory of a slot to write to. StoreError if there is no room for it."""
+        self._reserve(slot)
+        start = slot * self.stride
+        self._protect(start, self.stride, mmap.PROT_READ | mmap.PROT_WRITE)
+        try:
+            yield self.view(slot)
+        finally:
+            self._protect(start, self.stride, mmap.PROT_READ)
+
+    @property
+    def reserved(self) -> list[int]:
+        """Slots that have memory since this publisher came."""
+        return sorted(self._reserved)
+
+    def _reserve(self, slot: int) -> None:
+        # Writing to a mapped page that tmpfs has no room for is a SIGBUS; asking for the room first is an error.
+        if slot in self._reserved:
+            return
+        try:
+            os.posix_fallocate(self._file, slot * self.stride, self.stride)
+        except OSError as error:
+            if is_full(error):
+                raise no_room(self.path, self.stride) from None
+            raise
+        self._reserved.add(slot)
+
+    def _protect(self, start: int, nbytes: int, protection: int) -> None:
+        if _libc().mprotect(ctypes.c_void_p(self.address + start), ctypes.c_size_t(nbytes), protection):
+            raise StoreError(f"mprotect failed: {os.strerror(ctypes.get_errno())}", where=str(self.path))
+
+    def close_file(self) -> None:
+        """Let go of the file; what is mapped stays."""
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+
+def is_full(error: OSError) -> bool:
+    """Whether an error says that there is no room."""
+    return error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.ENOMEM)
+
+
+def no_room(path: Path, nbytes: int) -> StoreError:
+    """The error for a full file system."""
+    free = os.statvfs(path.parent)
+    hint = "make the tmpfs larger, sweep old stores (`tilewright store sweep`), or set TILEWRIGHT_STORE_DIR"
+    got = f"{free.f_bavail * free.f_frsize} bytes free"
+    return StoreError("there is no room for a version", where=str(path), expected=f"{nbytes} bytes", got=got, hint=hint)
+
+
+def _map(path: Path, nbytes: int, *, writable: bool, create: bool, mode: int) -> mmap.mmap:
+    flags = (os.O_RDWR if writable else os.O_RDONLY) | os.O_CLOEXEC | os.O_NOFOLLOW
+    file = os.open(path, flags | (os.O_CREAT | os.O_EXCL if create else 0), mode)
+    try:
+        if create:
+            os.fchmod(file, mode)
+            os.ftruncate(file, nbytes)
+        found = os.fstat(file).st_size
+        if found != nbytes:
+            raise StoreError(
+                "is damaged or not of this version", where=str(path), expected=f"{nbytes} bytes", got=found
+            )
+        protection = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
+        return mmap.mmap(file, nbytes, flags=mmap.MAP_SHARED, prot=protection)
+    finally:
+        os.close(file)
+
+
+@cache
+def _libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None, use_errno=True)
