@@ -118,6 +118,7 @@ class Monitor:
     def summary(self) -> dict[str, Any]:
         """Figures of the whole run."""
         timed = [row for row in self.rows if row.calls]
+        known = [a.memory for a in self.actors if not np.isnan(a.memory)]
         return {
             "return": self.rows[-1].returned,
             "seconds": self.rows[-1].seconds,
@@ -126,7 +127,7 @@ class Monitor:
             "versions": self.rows[-1].version,
             "stale": float(np.mean([row.stale for row in self.rows])),
             "stalest": max(row.stalest for row in self.rows),
-            "MB an actor": float(np.nanmean([a.memory for a in self.actors])),
+            "MB an actor": float(np.mean(known)) if known else float("nan"),
             "killed": len(self.kills),
         }
 

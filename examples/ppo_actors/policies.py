@@ -175,6 +175,6 @@ def connect(address: Any, config: Config) -> Policy:
     """The actor's side of what has this address; waits up to a minute for a store to exist."""
     if isinstance(address, SharedWeights):
         return Eager(address, config)
-    from tilewright.runtime import weights
+    import tilewright as tw
 
-    return weights.attach(address, threads=1, timeout=60.0)
+    return tw.attach(address, threads=1, timeout=60.0)
