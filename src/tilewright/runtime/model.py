@@ -110,8 +110,9 @@ class Model(Runner):
 
     @property
     def program(self) -> Program:
-        """Manifest and code, without weights: what a weight store hands to its actors."""
-        return Program(self._manifest, self._program.objects)
+        """Manifest, code and constants, without weights: what a weight store hands to its actors."""
+        constants = {p.name: self._program.weights[p.name] for p in self._manifest.params if p.fixed}
+        return Program(self._manifest, self._program.objects, constants)
 
     # -- what it is ----------------------------------------------------------------------------------------------------
 

@@ -224,6 +224,11 @@ class Publisher:
         """Everything that is known of the program."""
         return self._manifest
 
+    @property
+    def program(self) -> Program:
+        """Manifest, code and constants, without weights."""
+        return Program(self._manifest, self._program.objects, self._fixed)
+
     def stats(self) -> dict[str, Any]:
         """The store as it is now, as plain data: versions, the time that publishing took, readers and how far they are.
 
