@@ -145,13 +145,13 @@ def publisher_process(folder: Path) -> int | None:
 
 # -- readers' locks ----------------------------------------------------------------------------------------------------
 
-_FLOCK = struct.Struct("hhqqi4x")
+FLOCK = struct.Struct("hhqqi4x")
 
 
 def lock_reader(file: int, index: int) -> bool:
     """Lock byte `index` for this open file; whether nobody else had it."""
     try:
-        fcntl.fcntl(file, fcntl.F_OFD_SETLK, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, index, 1, 0))
+        fcntl.fcntl(file, fcntl.F_OFD_SETLK, FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, index, 1, 0))
     except OSError as error:
         if error.errno in (errno.EAGAIN, errno.EACCES):
             return False
@@ -161,8 +161,8 @@ def lock_reader(file: int, index: int) -> bool:
 
 def is_locked(file: int, index: int) -> bool:
     """Whether another open file holds byte `index`."""
-    answer = fcntl.fcntl(file, fcntl.F_OFD_GETLK, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, index, 1, 0))
-    return bool(_FLOCK.unpack(answer)[0] != fcntl.F_UNLCK)
+    answer = fcntl.fcntl(file, fcntl.F_OFD_GETLK, FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, index, 1, 0))
+    return bool(FLOCK.unpack(answer)[0] != fcntl.F_UNLCK)
 
 
 # -- epochs ------------------------------------------------------------------------------------------------------------
