@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from tilewright.ir.graph import Graph as Graph
     from tilewright.runtime.model import Model as Model
     from tilewright.runtime.model import load as load
+    from tilewright.runtime.transport.relay import relay as relay
+    from tilewright.runtime.transport.serve import serve_weights as serve_weights
     from tilewright.runtime.weights.actor import Actor as Actor
     from tilewright.runtime.weights.actor import attach as attach
     from tilewright.runtime.weights.publisher import Publisher as Publisher
@@ -35,6 +37,8 @@ _PUBLIC = {
     "compile": "tilewright.compiler:compile",
     "errors": "tilewright.support.errors",
     "load": "tilewright.runtime.model:load",
+    "relay": "tilewright.runtime.transport.relay:relay",
+    "serve_weights": "tilewright.runtime.transport.serve:serve_weights",
     "te": "tilewright.te",
 }
 
