@@ -313,8 +313,9 @@ class Module:
         """A zeroed global, aligned to 128 so that it shares no cache line."""
         self._parts.append(f"@{name} = global [{nbytes} x i8] zeroinitializer, align 128")
 
-    def raw(self, text: str) -> None:
+    def raw(self, name: str, text: str) -> None:
         """A definition as LLVM text, for what the rest of this class has no words for (vectors)."""
+        self._defined.add(name)
         self._parts.append(text)
 
     def text(self) -> str:

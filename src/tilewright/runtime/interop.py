@@ -53,6 +53,11 @@ def on_cpu(obj: Any) -> Any:
 def _torch_view(tensor: Any, where: str) -> Array:
     import torch
 
+    try:
+        plain: Array = tensor.numpy()  # most often this is all
+        return plain
+    except (RuntimeError, TypeError):
+        pass
     _on_cpu(tensor.device.type, where)
     if tensor.layout != torch.strided:
         raise CallError("not a dense tensor", where=where, got=str(tensor.layout))

@@ -146,7 +146,8 @@ class TargetSpec:
 @dataclass(frozen=True, slots=True)
 class Manifest:
     """A program's description. `structure_key` identifies the program whatever its weights' values; `precision` and
-    `winograd` are what the user allowed the compiler to trade."""
+    `winograd` are what the user allowed the compiler to trade. `ignored` are names that the model's own dictionary of
+    weights has and the program does not read: updates may hold them."""
 
     name: str
     target: TargetSpec
@@ -228,13 +229,13 @@ class _Checker:
         for name, value in (("precision", m.precision), ("winograd", m.winograd)):
             self.expect(_OPTION.fullmatch(value) is not None, f"{value[:40]!r} is no setting", name)
         lists = (m.symbols, m.inputs, m.outputs, m.params, m.packed, m.run_temps, m.run_steps, m.prepare_temps)
-        if any(len(part) > MAX_ENTRIES for part in (*lists, m.prepare_steps)):
+        if any(len(part) > MAX_ENTRIES for part in (*lists, m.prepare_steps, m.ignored)):
             self.expect(False, f"a list has more than {MAX_ENTRIES} entries", "manifest")
             return self.found
         self.unique("symbol", [s.name for s in m.symbols])
         self.unique("input", [i.name for i in m.inputs])
         self.unique("output", [o.name for o in m.outputs])
-        self.unique("parameter", [p.name for p in m.params])
+        self.unique("parameter", [*(p.name for p in m.params), *m.ignored])
         self.symbols()
         self.tensors()
         self.packed()

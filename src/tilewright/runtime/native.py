@@ -5,7 +5,8 @@ from __future__ import annotations
 import ctypes
 import sys
 import sysconfig
-from collections.abc import Callable
+from array import array
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
@@ -57,7 +58,8 @@ class Native:
         self.set = self._function("tw_set", None, _PTR, _I64)
         self.scan = self._function("tw_scan", _I64, _PTR, _I64, _I64, _I64)
         self.checksum = self._function("tw_checksum", _I64, _PTR, _I64)
-        self.finite = self._function("tw_finite", _I64, _PTR, _I64)
+        self._first_unfit = self._function("tw_first_unfit", _I64, _PTR, _PTR, _I64)
+        self._words_at = self._function("tw_words_at", None, _PTR, _I64, _I64, _PTR)
         self.foreign: int = self.library["tw_foreign"]
         self._globals = self.library["tw_globals"]
         self._keep: list[object] = []
@@ -76,6 +78,19 @@ class Native:
 
     def _word(self, offset: int) -> Any:
         return _I64.from_address(self._globals + offset)
+
+    def addresses(self, arrays: Sequence[np.ndarray[Any, Any]]) -> list[int]:
+        """Where the data of NumPy arrays is, all in one call: `array.ctypes.data` takes a microsecond each."""
+        if not self._fast:
+            return [a.ctypes.data for a in arrays]
+        places, out = array("q", map(id, arrays)), array("q", bytes(8 * len(arrays)))
+        self._words_at(places.buffer_info()[0], glue.ARRAY_DATA, len(arrays), out.buffer_info()[0])
+        return out.tolist()
+
+    def are_finite(self, arrays: Sequence[np.ndarray[Any, Any]]) -> bool:
+        """Whether no element of these dense f32 arrays is NaN or infinite; at the speed of memory."""
+        where, counts = array("q", self.addresses(arrays)), array("q", [a.size for a in arrays])
+        return bool(self._first_unfit(where.buffer_info()[0], counts.buffer_info()[0], len(arrays)) < 0)
 
     def builtin(
         self, model: int, slow: Callable[..., Any], keep_alive: object, *, versioned: bool = False
@@ -150,8 +165,8 @@ def _objects_are_as_assumed() -> bool:
     """Compare the offsets that the builtin reads with live objects."""
     if sys.implementation.name != "cpython" or sysconfig.get_config_var("Py_GIL_DISABLED") or sys.maxsize < 2**32:
         return False
-    array = np.zeros((3, 5), np.float32)
-    at = id(array)
+    sample = np.zeros((3, 5), np.float32)
+    at = id(sample)
 
     def word(offset: int) -> int:
         return int(_I64.from_address(at + offset).value)
@@ -159,10 +174,10 @@ def _objects_are_as_assumed() -> bool:
     dims = word(glue.ARRAY_DIMS)
     readonly = np.zeros((3, 5), np.float32).T
     readonly.flags.writeable = False
-    flags = [ctypes.c_int32.from_address(id(a) + glue.ARRAY_FLAGS).value for a in (array, readonly)]
+    flags = [ctypes.c_int32.from_address(id(a) + glue.ARRAY_FLAGS).value for a in (sample, readonly)]
     return (
         word(glue.OB_TYPE) == id(np.ndarray)
-        and word(glue.ARRAY_DATA) == array.ctypes.data
+        and word(glue.ARRAY_DATA) == sample.ctypes.data
         and ctypes.c_int32.from_address(at + glue.ARRAY_RANK).value == 2
         and (_I64 * 2).from_address(dims)[:] == [3, 5]
         and word(glue.ARRAY_DESCR) == id(np.dtype(np.float32))

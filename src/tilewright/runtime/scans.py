@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tilewright.runtime.assembler import Module
+from tilewright.runtime.assembler import I32, I64, PTR, VOID, Module
 
 # Fletcher's idea on eight lanes of 64 bits: sums, and sums of sums, so that neither a changed nor a misplaced word goes
 # unseen; a fold with odd multipliers ends it. Two vectors a turn hide the additions behind the loads.
@@ -77,13 +77,27 @@ done:
 }
 """
 
-SCAN_EXPORTS = ("tw_checksum", "tw_finite")
+SCAN_EXPORTS = ("tw_checksum", "tw_finite", "tw_first_unfit", "tw_words_at")
 
 
 def define_scans(m: Module) -> None:
-    """Add `tw_checksum(ptr, bytes)`, for 64-byte aligned memory of a multiple of 64 bytes, and `tw_finite(ptr, count)`,
-    which gives 1 if none of so many f32 is NaN or infinite."""
-    m.raw("declare i64 @llvm.vector.reduce.add.v8i64(<8 x i64>)")
-    m.raw("declare i32 @llvm.vector.reduce.or.v16i32(<16 x i32>)")
-    m.raw(_CHECKSUM)
-    m.raw(_FINITE)
+    """Add `tw_checksum(ptr, bytes)`, for 64-byte aligned memory of a multiple of 64 bytes; `tw_finite(ptr, count)`,
+    which gives 1 if none of so many f32 is NaN or infinite; `tw_first_unfit`, the first of several arrays that has
+    one, or -1; and `tw_words_at`, which gathers a word from each of several structs.
+    """
+    m.declare("llvm.vector.reduce.add.v8i64", I64, ["<8 x i64>"])
+    m.declare("llvm.vector.reduce.or.v16i32", I32, ["<16 x i32>"])
+    m.raw("tw_checksum", _CHECKSUM)
+    m.raw("tw_finite", _FINITE)
+    params = [("addresses", PTR), ("counts", PTR), ("n", I64)]
+    with m.function("tw_first_unfit", I64, params) as (f, (addresses, counts, n)):
+        with f.each(n) as i:
+            p, count = f.load(PTR, addresses, i * 8), f.load(I64, counts, i * 8)
+            with f.when(f.call(I64, "tw_finite", p, count).eq(0)):
+                f.ret(i)
+        f.ret(-1)
+    params = [("places", PTR), ("offset", I64), ("n", I64), ("out", PTR)]
+    with m.function("tw_words_at", VOID, params) as (f, (places, offset, n, out)):
+        with f.each(n) as i:
+            f.store(f.load(I64, f.load(PTR, places, i * 8) + offset), out, i * 8)
+        f.ret()

@@ -23,11 +23,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from tilewright.runtime.weights.actor import Actor as Actor
     from tilewright.runtime.weights.actor import attach as attach
-    from tilewright.runtime.weights.publisher import Publisher as Publisher
     from tilewright.runtime.weights.inventory import StoreInfo as StoreInfo
     from tilewright.runtime.weights.inventory import info as info
     from tilewright.runtime.weights.inventory import stores as stores
     from tilewright.runtime.weights.inventory import sweep as sweep
+    from tilewright.runtime.weights.publisher import Publisher as Publisher
 
 _PUBLIC = {
     "Actor": "actor", "attach": "actor", "Publisher": "publisher",

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tilewright.runtime.engine import Engine
-from tilewright.runtime.program import link
+from tilewright.runtime.program import Program, link
 from tilewright.runtime.runner import Runner
 from tilewright.runtime.target import check_target
 from tilewright.runtime.threads import check_threads
@@ -146,6 +146,11 @@ class Actor(Runner):
             self._follow()
 
     # -- life --------------------------------------------------------------------------------------------------------
+
+    @property
+    def program(self) -> Program:
+        """The store's program without weights: a `Publisher` made of it goes on with the store."""
+        return self._epoch.program
 
     @property
     def store(self) -> Path:

@@ -10,6 +10,7 @@ import numpy as np
 from tilewright.ir.dtype import BY_NAME
 from tilewright.runtime.interop import Array, as_numpy, describe, on_cpu
 from tilewright.runtime.manifest import ParamSpec
+from tilewright.runtime.native import native
 from tilewright.support.errors import CallError, Problems, WeightError
 
 
@@ -30,6 +31,7 @@ def check_weights(
     for name in extra:
         problems.add(WeightError("there is no such weight", where=f"weight {name!r}"))
     arrays: list[Array] = []
+    names: list[str] = []
     for p in params:
         where = f"weight {p.name!r}"
         if p.name not in weights:
@@ -43,11 +45,14 @@ def check_weights(
         if array.dtype != BY_NAME[p.dtype].numpy or not array.dtype.isnative or array.shape != p.shape:
             expected = f"{p.dtype}[{', '.join(map(str, p.shape))}]"
             problems.add(WeightError("wrong shape or type", where=where, expected=expected, got=describe(array)))
-        elif finite and not _all_finite(array):
-            hint = "pass finite=False to accept them"
-            problems.add(WeightError("holds NaN or infinity", where=where, hint=hint))
         else:
             arrays.append(array)
+            names.append(p.name)
+    if finite and not _all_finite(arrays):
+        hint = "pass finite=False to accept them"
+        unfit = [name for name, array in zip(names, arrays, strict=True) if not _all_finite([array])]
+        for name in unfit:
+            problems.add(WeightError("holds NaN or infinity", where=f"weight {name!r}", hint=hint))
     problems.raise_if_any("the weights do not fit", kind=WeightError)
     return arrays
 
@@ -67,12 +72,12 @@ def check_version(wanted: object, newest: int, *, force: bool = False) -> int:
     return int(wanted)
 
 
-def _all_finite(array: Array) -> bool:
+def _all_finite(arrays: Sequence[Array]) -> bool:
     """Whether no element is NaN or infinite. Dense f32 is looked through natively, at the speed of memory."""
-    if array.dtype.kind != "f" and array.dtype.name != "bfloat16":
-        return True
-    if array.dtype == np.float32 and array.flags.c_contiguous:
-        from tilewright.runtime.native import native
+    dense = [a for a in arrays if _is_dense_f32(a)]
+    others = [a for a in arrays if not _is_dense_f32(a) and (a.dtype.kind == "f" or a.dtype.name == "bfloat16")]
+    return native().are_finite(dense) and all(bool(np.isfinite(a).all()) for a in others)
 
-        return bool(native().finite(array.ctypes.data, array.size))
-    return bool(np.isfinite(array).all())
+
+def _is_dense_f32(array: Array) -> bool:
+    return array.dtype == np.float32 and array.flags.c_contiguous

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import struct
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -172,7 +172,7 @@ class Control:
 
     # -- the writer's side -------------------------------------------------------------------------------------------
 
-    def take(self, preferred: list[int], is_alive: Callable[[int], bool], patience: float) -> int:
+    def take(self, preferred: Sequence[int], is_alive: Callable[[int], bool], patience: float) -> int:
         """A slot to write to: not current, not pinned by a reader that is alive. The first of `preferred` that is free.
 
         Waits up to `patience` seconds for calls to end, then raises StoreError naming who holds them.

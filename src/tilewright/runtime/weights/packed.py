@@ -75,10 +75,5 @@ def copy_aligned(params: Sequence[ParamSpec], arrays: Sequence[Array], block: Ar
     return copies
 
 
-def is_in_place(array: Array) -> bool:
-    """Whether `tw_prepare` can read this array where it is."""
-    return array.flags.c_contiguous and array.ctypes.data % ALIGNMENT == 0
-
-
 def _round(nbytes: int) -> int:
     return -(-nbytes // ALIGNMENT) * ALIGNMENT

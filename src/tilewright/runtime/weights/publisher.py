@@ -15,7 +15,7 @@ import numpy as np
 
 from tilewright.runtime.interop import Array
 from tilewright.runtime.layout import aligned_bytes
-from tilewright.runtime.manifest import Manifest, ParamSpec
+from tilewright.runtime.manifest import ALIGNMENT, Manifest, ParamSpec
 from tilewright.runtime.model import Model
 from tilewright.runtime.native import native
 from tilewright.runtime.program import Program, link
@@ -23,9 +23,9 @@ from tilewright.runtime.target import check_target
 from tilewright.runtime.threads import check_threads
 from tilewright.runtime.weights import files
 from tilewright.runtime.weights.check import check_version, check_weights
-from tilewright.runtime.weights.control import SEALED, SLOTS, SUPERSEDED
+from tilewright.runtime.weights.control import SUPERSEDED
 from tilewright.runtime.weights.epoch import Epoch, digest_of
-from tilewright.runtime.weights.packed import copy_aligned, is_in_place, raw_nbytes
+from tilewright.runtime.weights.packed import copy_aligned, raw_nbytes, slot_offsets
 from tilewright.runtime.weights.prepare import Prepare
 from tilewright.runtime.weights.segment import open_control
 from tilewright.support.errors import StoreError
@@ -76,6 +76,9 @@ class Publisher:
         self._lock = threading.RLock()
         self._fixed = {p.name: program.weights[p.name] for p in program.manifest.params if p.fixed}
         self._params = [p for p in program.manifest.params if not p.fixed]
+        self._names = [p.name for p in self._params]
+        places = zip(program.manifest.packed, slot_offsets(program.manifest), strict=True)
+        self._aliases = [(p.alias, start, p.nbytes) for p, start in places if p.alias is not None and p.nbytes]
         self._staging: Array | None = None
         self._prepare = Prepare(program.manifest, link(program), check_threads(threads))
         self._program = program
@@ -145,9 +148,7 @@ class Publisher:
 
     def _write(self, epoch: Epoch, arrays: Sequence[Array], version: int, started: float) -> None:
         control, segments = epoch.control, epoch.segments
-        # Memory that was used before has its pages: two slots take turns, others serve while older ones are read.
-        order = sorted(range(SLOTS), key=lambda k: (control.slot(k).state != SEALED, k))
-        slot = control.take(order, epoch.is_alive, _PATIENCE_SECONDS)
+        slot = control.take(segments.order, epoch.is_alive, _PATIENCE_SECONDS)
         try:
             with segments.writing(slot) as memory:
                 self._fill(epoch, slot, arrays)
@@ -160,23 +161,23 @@ class Publisher:
 
     def _fill(self, epoch: Epoch, slot: int, arrays: Sequence[Array]) -> None:
         """Pack into a slot. Raw weights are read where they are if their memory allows."""
-        given = dict(zip((p.name for p in self._params), arrays, strict=True))
-        moved = [p for p in self._params if not is_in_place(given[p.name])]
+        where = native().addresses(arrays)
+        given = dict(zip(self._names, arrays, strict=True))
+        moved = [
+            p for p, array, address in zip(self._params, arrays, where, strict=True)
+            if address % ALIGNMENT or not array.flags.c_contiguous
+        ]  # fmt: skip
         if moved:
             if self._staging is None:
                 self._staging = aligned_bytes(raw_nbytes(self._params))
             copies = copy_aligned(moved, [given[p.name] for p in moved], self._staging)
             given |= {p.name: copy for p, copy in zip(moved, copies, strict=True)}
         given |= self._fixed
-        addresses = epoch.addresses(slot)
-        start = epoch.segments.slot_address(slot)
+        raw = [given[p.name] for p in self._manifest.params]
         memory = epoch.segments.view(slot)
-        for p, address in zip(self._manifest.packed, addresses, strict=True):
-            if p.alias is not None and p.nbytes:
-                at = address - start
-                memory[at : at + p.nbytes] = given[p.alias].reshape(-1).view(np.uint8)
-        raw = [given[p.name].ctypes.data for p in self._manifest.params]
-        self._prepare(raw, addresses, keep=True)
+        for name, start, nbytes in self._aliases:
+            memory[start : start + nbytes] = given[name].reshape(-1).view(np.uint8)
+        self._prepare(native().addresses(raw), epoch.addresses(slot), keep=True)
 
     # -- taking over -------------------------------------------------------------------------------------------------
 

@@ -70,9 +70,10 @@ class Segments:
             self._protect(start, self.stride, mmap.PROT_READ)
 
     @property
-    def reserved(self) -> list[int]:
-        """Slots that have memory since this publisher came."""
-        return sorted(self._reserved)
+    def order(self) -> list[int]:
+        """Slots in the order in which to use them. Those that have memory come first: two take turns, and others serve
+        only while older versions are being read."""
+        return sorted(range(SLOTS), key=lambda k: (k not in self._reserved, k))
 
     def _reserve(self, slot: int) -> None:
         # Writing to a mapped page that tmpfs has no room for is a SIGBUS; asking for the room first is an error.
