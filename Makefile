@@ -9,6 +9,7 @@ PY     := $(BIN)/python
 STAMP  := $(VENV)/.stamp-test
 TORCH_STAMP := $(VENV)/.stamp-torch
 PEERS_STAMP := $(VENV)/.stamp-peers
+RL_STAMP := $(VENV)/.stamp-rl
 DEMO_STAMP := $(VENV)/.stamp-demo
 
 export PYTHONPATH := src:$(PYTHONPATH)
@@ -40,6 +41,10 @@ $(DEMO_STAMP): pyproject.toml | $(TORCH_STAMP)
 	$(BIN)/pip install --quiet -e '.[demo]'
 	@touch $@
 
+$(RL_STAMP): pyproject.toml | $(TORCH_STAMP)
+	$(BIN)/pip install --quiet -e '.[rl]'
+	@touch $@
+
 demo: $(STAMP) ## compile and run four models, compare with ONNX Runtime
 	$(PY) -m benchmarks.demo
 
@@ -64,6 +69,10 @@ pytest: $(STAMP)
 torch: $(STAMP) $(TORCH_STAMP) ## what needs PyTorch: its tensors in and out, its exporters' models
 	$(PY) -m pytest tests/runtime/test_frameworks.py
 	$(PY) -m benchmarks.bench_models --models resnet18 --rounds 5 --no-report
+
+# Not part of .ci/run: installing Ray, TorchRL and Stable-Baselines3 and training with them takes longer than is left there.
+rl: $(STAMP) $(TORCH_STAMP) $(RL_STAMP) ## drop-ins for Stable-Baselines3, RLlib and TorchRL against the real libraries
+	$(PY) -m pytest tests/rl $(PYTEST_ARGS)
 
 onnx: $(STAMP) ## ONNX's own backend tests and real models, each skip with its reason
 	$(PY) -m tests.onnx.run

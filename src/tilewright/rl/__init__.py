@@ -1,0 +1,15 @@
+"""Drop-ins for the libraries that people train with. Each stands in a module of its own and is imported by its user
+only.
+
+    from tilewright.rl import sb3         Stable-Baselines3: rollouts and `predict` of a model that is being trained
+    from tilewright.rl import rllib       RLlib's new API stack: an EnvRunner whose forward passes read a node's store
+    from tilewright.rl import torchrl     TorchRL: a policy for collectors, and a WeightSyncScheme that feeds it
+    from tilewright.rl import sampling    actions from a policy's outputs with NumPy alone, for actors without PyTorch
+
+What is compiled is always the deterministic part: observation in, parameters of the action distribution (and values)
+out. Sampling stays with the library's own random numbers, so that a seed gives the same actions as before.
+
+Each actor process runs on one thread unless told otherwise: N actors that each start a thread per core slow each other
+down. How many threads PyTorch takes in the same process is the user's: `torch.set_num_threads(1)`, or
+`OMP_NUM_THREADS=1`.
+"""

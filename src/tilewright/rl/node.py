@@ -1,0 +1,121 @@
+"""One store of weights for all actor processes of a node, any of which may bring new ones.
+
+The first that asks compiles, the first that sees a version publishes, all read. Locks decide who is first, and are held
+for that long only: a process that is busy, or dead, keeps nobody from going on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from tilewright.runtime.model import Model
+from tilewright.runtime.weights import Actor, Publisher, attach, files, stores, sweep
+from tilewright.support.errors import StoreError
+
+Weights = Callable[[], Mapping[str, Any]]
+
+_PATIENCE_SECONDS = 120.0  # while another process packs
+_FORGOTTEN_SECONDS = 60.0
+
+
+class NodeStore:
+    """A store that is made, fed and read by processes that know no more of each other than its name.
+
+        store = NodeStore("policy-of-run-17")
+        store.open(compile, weights, version)         # compiles if no other process has
+        outputs, version = store.call(obs)
+        store.publish(weights, version)               # packs if no other process has
+
+    Args:
+        name: of the store, the same in all processes, and in no other run: versions begin anew in each.
+        threads: of a call.
+    """
+
+    def __init__(self, name: str, threads: int = 1) -> None:
+        self.name = name
+        self._threads = threads
+        self._actor: Actor | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it can be called."""
+        return self._actor is not None
+
+    def open(self, compile: Callable[[], Model], weights: Weights, version: int | None) -> None:
+        """Attach to the store, and see that it has these weights. The first process makes it."""
+        with self._first():
+            try:
+                actor = attach(self.name, self._threads)
+            except StoreError:
+                model = compile()
+                with Publisher(self.name, model) as publisher:
+                    # Attached before the lock goes, so that the new store is nobody's at no time.
+                    publisher.publish(weights(), max(version or 0, 0), force=True)
+                    actor = attach(self.name, self._threads)
+        self._actor = actor
+        self.publish(weights, version)
+
+    def publish(self, weights: Weights, version: int | None) -> None:
+        """See that the store has this version, or a newer one.
+
+        Args:
+            weights: gives all of them by name; called if this process is the first.
+            version: 0 is the first of a run and takes the store back to the beginning if it is further. None puts the
+                weights in the place of the newest version, whose number stays.
+        """
+        actor = self._actor
+        assert actor is not None, "an open store is published to"
+        if not _is_new(version, actor.version):
+            return
+        with Publisher(self.name, actor.program, wait=_PATIENCE_SECONDS) as publisher:
+            if _is_new(version, publisher.version):
+                number = publisher.version if version is None else version
+                publisher.publish(weights(), number, force=True)
+
+    def call(self, *inputs: Any) -> tuple[Any, int]:
+        """The outputs for these inputs, and the version that gave them."""
+        assert self._actor is not None, "an open store is called"
+        found: tuple[Any, int] = self._actor.versioned(*inputs)
+        return found
+
+    def close(self) -> None:
+        """Detach. The last process that does so removes the store."""
+        if self._actor is not None:
+            self._actor.close()
+            self._actor = None
+            with contextlib.suppress(StoreError):
+                sweep(name=self.name)
+
+    @contextlib.contextmanager
+    def _first(self) -> Iterator[None]:
+        """One process at a time: a lock on the store's folder, which is made for it."""
+        folder = files.store_folder(self.name)
+        while True:
+            files.make_folder(folder, 0o600)
+            file = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX)
+                # Whoever swept the folder away took the lock with it.
+                if folder.exists() and os.path.samestat(os.fstat(file), os.stat(folder)):
+                    yield
+                    return
+            finally:
+                os.close(file)
+
+
+def _is_new(version: int | None, present: int) -> bool:
+    if not version:
+        return version is None or present != 0
+    return version > present
+
+
+def sweep_forgotten(prefix: str) -> None:
+    """Remove stores of this prefix that processes left which were killed: nobody reads them, nothing is published."""
+    for store in stores():
+        unused = store.publisher is None and not store.readers and store.age > _FORGOTTEN_SECONDS
+        if store.name.startswith(prefix) and unused:
+            sweep(name=store.name)

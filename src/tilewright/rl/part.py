@@ -1,0 +1,81 @@
+"""The deterministic part of a policy as a module of its own, to be compiled under the policy's own names."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+Tensors = Mapping[str, torch.Tensor]
+
+
+class Part(nn.Module):
+    """A function of tensors, with the parameters of the module that it belongs to.
+
+    The owner's dictionaries are shared, not copied: weights have the names that the owner's `state_dict()` gives
+    them, and the owner is not touched. It is compiled in evaluation mode, if the owner is in it.
+
+    Args:
+        owner: the module whose parameters the function reads.
+        inputs: names of the tensors that the function takes, which become those of the inputs.
+        function: a dict of tensors in, a dict of tensors out, whose keys become the names of the outputs.
+    """
+
+    def __init__(self, owner: nn.Module, inputs: Iterable[str], function: Callable[[Tensors], Tensors]) -> None:
+        super().__init__()
+        for name in ("_modules", "_parameters", "_buffers", "_non_persistent_buffers_set"):
+            self.__dict__[name] = getattr(owner, name)
+        self.training = owner.training
+        names = list(inputs)
+
+        def forward(*args: torch.Tensor, **kwargs: torch.Tensor) -> Tensors:
+            return function(dict(zip(names, args, strict=False)) | kwargs)
+
+        # The arguments have names, which export asks for; they are this object's, not the class's.
+        parameters = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in names]
+        forward.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        self.forward = forward
+
+
+def weights_of(owner: nn.Module, names: Iterable[str] | None = None) -> dict[str, torch.Tensor]:
+    """The owner's present weights of these names (all if None) in CPU memory, to be read before it trains on."""
+    state: dict[str, Any] = owner.state_dict()
+    return {name: state[name].detach().cpu() for name in (state if names is None else names)}
+
+
+class Watch:
+    """Tells whether a module's weights have changed, from the version counters that PyTorch keeps for its tensors.
+
+    Every write in place moves a counter, and an object that was put in a tensor's place is another object. What is
+    written through `.data` goes unseen.
+    """
+
+    def __init__(self, owner: nn.Module) -> None:
+        self._owner = owner
+        self._slots: list[tuple[dict[str, Any], str, Any]] = []
+        self._sum = 0
+        self.look()
+
+    def look(self) -> None:
+        """Take the present weights for known."""
+        tables = [t for m in self._owner.modules() for t in (m._parameters, m._buffers)]
+        self._slots = [
+            (table, name, tensor) for table in tables for name, tensor in table.items() if tensor is not None
+        ]
+        self._sum = self._now()
+
+    def changed(self) -> bool:
+        """Whether they are others since `look`."""
+        return self._now() != self._sum
+
+    def _now(self) -> int:
+        # Counters only grow, and so does their sum.
+        total = 0
+        for table, name, tensor in self._slots:
+            if table[name] is not tensor:
+                return -1
+            total += tensor._version
+        return total

@@ -1,0 +1,212 @@
+"""RLlib's new API stack: env runners whose forward passes run on Tilewright, from one store of weights per node.
+
+    config = (
+        PPOConfig()
+        .environment("CartPole-v1")
+        .env_runners(num_env_runners=8, env_runner_cls=tilewright.rl.rllib.TilewrightEnvRunner)
+    )
+    algorithm = config.build_algo()
+
+Everything else stays as it is: connectors, sampling of actions, episodes, learners. A runner hands the weights that
+arrive through `set_state` to the store of its node, with `WEIGHTS_SEQ_NO` as their version: the first runner that
+sees a number packs and publishes, the others find it done and read. So weights are packed once per node and stand
+there once, whatever the number of runners; and a runner acts on the newest weights that any runner of its node has
+been sent. Episodes carry the `WEIGHTS_SEQ_NO` that was used for each step.
+
+Works with single-agent algorithms whose module gives `action_dist_inputs` for `obs`, without states, in exploration
+as in
+inference: PPO, APPO, IMPALA, SAC, BC, MARWIL and modules of one's own. Anything else is one UnsupportedError when the
+algorithm is built.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import ray
+import torch
+from ray.rllib.core import COMPONENT_RL_MODULE, DEFAULT_MODULE_ID
+from ray.rllib.core.columns import Columns
+from ray.rllib.core.rl_module.torch import TorchRLModule
+from ray.rllib.env.single_agent_env_runner import SingleAgentEnvRunner
+from ray.rllib.utils.metrics import WEIGHTS_SEQ_NO
+
+from tilewright.rl.node import NodeStore, sweep_forgotten
+from tilewright.rl.part import Part, Tensors, weights_of
+from tilewright.runtime.model import Model
+from tilewright.support.errors import Problems, UnsupportedError
+
+__all__ = ["TilewrightEnvRunner"]
+
+PREFIX = "rllib-"
+_OUTPUT = Columns.ACTION_DIST_INPUTS
+
+
+class TilewrightEnvRunner(SingleAgentEnvRunner):
+    """A SingleAgentEnvRunner whose module's forward passes read the node's store of weights.
+
+    Each call uses one thread; `threads` in a subclass changes that:
+
+        class Runner(TilewrightEnvRunner):
+            threads = 2
+
+    The store is named after the algorithm's log folder, lies in `$TILEWRIGHT_STORE_DIR` (default
+    `/dev/shm/tilewright-<uid>`) and goes when the last runner of the node stops; what killed runners left behind is
+    removed by a later run. Evaluation runners have a store of their own.
+    """
+
+    threads = 1
+
+    def __init__(self, *, config: Any, **kwargs: Any) -> None:
+        name = f"{kwargs.get('log_dir')} {ray.get_runtime_context().get_job_id()} {config.in_evaluation}"
+        self._store_name = PREFIX + hashlib.blake2b(name.encode(), digest_size=12).hexdigest()
+        self._forward: _Forward | None = None
+        self._unread_state: Any = None
+        super().__init__(config=config, **kwargs)
+
+    def make_module(self) -> None:
+        """Build the module, and put the compiled program in the place of its forward passes."""
+        super().make_module()
+        if self.module is None:
+            return
+        if self._forward is not None:
+            self._forward.close()
+        _check(self.module, self.config)
+        self._forward = _Forward(self.module, self._store_name, self.threads)
+        self.module.forward_exploration = self._acting
+        self.module.forward_inference = self._acting
+
+    def _acting(self, batch: Any, **kwargs: Any) -> dict[str, Any]:
+        assert self._forward is not None, "only made modules act"
+        outputs, version = self._forward(batch)
+        # What episodes and metrics report is what was used, also when another runner has brought it here.
+        self._weights_seq_no = version
+        return outputs
+
+    def set_state(self, state: Any) -> None:
+        """As RLlib's; weights newer than the node's go to its store."""
+        if self._forward is not None and COMPONENT_RL_MODULE in state:
+            state = dict(state)
+            weights = state.pop(COMPONENT_RL_MODULE)
+            version = state.pop(WEIGHTS_SEQ_NO, None)
+            self._forward.take(lambda: _module_state(weights), version)
+            # RLlib's module is a second copy that nothing reads but get_state: it is filled when that is called.
+            self._unread_state = weights
+            if version:
+                self._weights_seq_no = max(version, self._weights_seq_no)
+        super().set_state(state)
+
+    def get_state(self, *args: Any, **kwargs: Any) -> Any:
+        """As RLlib's."""
+        if self._unread_state is not None:
+            self.module.set_state(_module_state(self._unread_state))
+            self._unread_state = None
+        return super().get_state(*args, **kwargs)
+
+    def stop(self) -> None:
+        """Close the environments, and detach from the store."""
+        if self._forward is not None:
+            self._forward.close()
+        super().stop()
+
+
+def _module_state(state: Any) -> dict[str, Any]:
+    if isinstance(state, ray.ObjectRef):
+        state = ray.get(state)
+    if DEFAULT_MODULE_ID in state:
+        state = state[DEFAULT_MODULE_ID]
+    found: dict[str, Any] = state
+    return found
+
+
+def _check(module: Any, config: Any) -> None:
+    problems = Problems()
+    where = f"module {type(module).__name__}"
+    if not isinstance(module, TorchRLModule):
+        problems.add(UnsupportedError("is not a TorchRLModule", where=where))
+    if config.is_multi_agent:
+        problems.add(UnsupportedError("multi-agent algorithms are not supported", where=where))
+    if module.is_stateful():
+        problems.add(UnsupportedError("recurrent modules are not supported", where=where))
+    problems.raise_if_any("the algorithm cannot run on TilewrightEnvRunner", kind=UnsupportedError)
+
+
+class _Forward:
+    """The compiled forward pass of a module: compiled at the first batch that comes, for its dtypes and shapes."""
+
+    def __init__(self, module: Any, name: str, threads: int) -> None:
+        self._module = module
+        self._store = NodeStore(name, threads)
+        self._keys: list[str] | None = None
+        self._waiting: tuple[Callable[[], Mapping[str, Any]], int | None] | None = None
+
+    def take(self, weights: Callable[[], Mapping[str, Any]], version: int | None) -> None:
+        """Weights that the learner sent, to be fetched only if nobody has published them here."""
+        if self._store.is_open:
+            self._store.publish(weights, version)
+        else:
+            self._waiting = (weights, version)
+
+    def __call__(self, batch: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
+        obs = batch[Columns.OBS]
+        if not self._store.is_open:
+            self._open(obs)
+        inputs = [obs] if self._keys is None else [obs[key] for key in self._keys]
+        outputs, version = self._store.call(*inputs)
+        return {_OUTPUT: outputs}, version
+
+    def _open(self, obs: Any) -> None:
+        _check_obs(obs)
+        sweep_forgotten(PREFIX)
+        self._keys = list(obs) if isinstance(obs, dict) else None
+        waiting = self._waiting or ((lambda: weights_of(self._module)), 0)
+        self._store.open(lambda: self._compile(obs), *waiting)
+        self._waiting = None
+
+    def _compile(self, obs: Any) -> Model:
+        from tilewright.compiler import compile as compile_module
+
+        module, keys = self._module, self._keys
+        examples = {"obs": obs} if keys is None else {key: obs[key] for key in keys}
+        _check_outputs(module, obs)
+
+        def forward(inputs: Tensors) -> Tensors:
+            found: dict[str, Any] = module._forward_exploration(
+                {Columns.OBS: inputs["obs"] if keys is None else inputs}, t=0
+            )
+            return {_OUTPUT: found[_OUTPUT]}
+
+        module.eval()
+        with torch.no_grad():
+            return compile_module(Part(module, examples, forward), examples, name=type(module).__name__)
+
+    def close(self) -> None:
+        """Detach from the store; the last of the node's runners removes it."""
+        self._store.close()
+
+
+def _check_obs(obs: Any) -> None:
+    tensors = obs.values() if isinstance(obs, dict) else [obs]
+    if not all(isinstance(t, torch.Tensor) for t in tensors):
+        raise UnsupportedError(
+            "the observations are no tensors", expected="a tensor, or a dict of tensors", got=type(obs).__name__
+        )
+
+
+def _check_outputs(module: Any, obs: Any) -> None:
+    """Exploration and inference must give the same parameters of a distribution, and nothing else."""
+    where = f"module {type(module).__name__}"
+    module.eval()
+    passes = {"_forward_exploration": {"t": 0}, "_forward_inference": {}}
+    found = [getattr(module, name)({Columns.OBS: obs}, **kwargs) for name, kwargs in passes.items()]
+    problems = Problems()
+    for name, outputs in zip(passes, found, strict=True):
+        if set(outputs) != {_OUTPUT}:
+            problems.add(
+                UnsupportedError(f"{name} gives something else", where=where, expected=_OUTPUT, got=sorted(outputs))
+            )
+    problems.raise_if_any("the module is not supported", kind=UnsupportedError)
+    if not torch.equal(found[0][_OUTPUT], found[1][_OUTPUT]):
+        raise UnsupportedError("exploration and inference compute different things", where=where)
