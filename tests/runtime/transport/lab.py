@@ -1,4 +1,4 @@
-"""What the tests of the transport share: a program with weights of many chunks, a proxy that cuts, peers that misbehave."""
+"""What the tests of the transport share: weights of many chunks, a proxy that cuts, peers that misbehave."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import numpy as np
@@ -125,10 +125,8 @@ class Proxy:
         except OSError:
             pass
         for sock in (inlet, outlet):
-            try:
+            with suppress(OSError):
                 sock.shutdown(socket.SHUT_RDWR)
-            except OSError:
-                pass
             sock.close()
 
     def close(self) -> None:
@@ -148,10 +146,8 @@ def impostor(behave: Callable[[socket.socket], None]) -> Iterator[int]:
             except OSError:
                 return
             with sock:
-                try:
+                with suppress(OSError):
                     behave(sock)
-                except OSError:
-                    pass
 
     threading.Thread(target=accept, daemon=True).start()
     try:

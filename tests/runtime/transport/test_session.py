@@ -30,7 +30,7 @@ def test_with_and_without_a_secret() -> None:
 def test_wrong_secret(caplog: pytest.LogCaptureFixture) -> None:
     with serving() as (server, _), caplog.at_level(logging.WARNING, LOG):
         node = source(server.port, secret="another secret of sixteen bytes")
-        with pytest.raises(LostError, match="ended the handshake.*\n.*are the secrets of both sides the same"):
+        with pytest.raises(LostError, match=r"ended the handshake.*\n.*are the secrets of both sides the same"):
             node.newer(None, None, 5)
         until(lambda: server.stats()["hostile"] == 1)
         assert server.stats()["bytes_sent"] < 100
@@ -62,7 +62,7 @@ def test_short_secrets() -> None:
 
 def test_a_recorded_session_is_worth_nothing(caplog: pytest.LogCaptureFixture) -> None:
     """Played to the server it fails at the first frame, and played to a node too: the nonces are others."""
-    with serving() as (server, feed):
+    with serving() as (server, _):
         proxy = Proxy(server.port, record=True)
         node = source(proxy.port)
         assert node.newer(None, None, 5) is not None
@@ -164,10 +164,11 @@ def test_connections_are_bounded(caplog: pytest.LogCaptureFixture) -> None:
 def test_addresses() -> None:
     assert parse_address("tcp://learner:7070/policy") == Address("learner", 7070, "policy")
     assert str(parse_address("tcp://[::1]:7070/a.b-c_1")) == "tcp://[::1]:7070/a.b-c_1"
-    bad = ("learner:7070", "tcp://learner/policy", "tcp://learner:70700/p", "tcp://:1/p", "http://h:1/p", "tcp://h:1/",
-           "tcp://h:1/a/b", "tcp://u:p@h:1/p", "tcp://h:1/p?q", "tcp://h:1/..", "tcp://[::1/p", "", "tcp://h:x/p")  # fmt: skip
+    bad = ("learner:7070", "tcp://learner/policy", "tcp://learner:70700/p", "tcp://:1/p", "http://h:1/p",
+           "tcp://h:1/", "tcp://h:1/a/b", "tcp://u:p@h:1/p", "tcp://h:1/p?q", "tcp://h:1/..", "tcp://[::1/p", "",
+           "tcp://h:x/p")  # fmt: skip
     for text in bad:
-        with pytest.raises(TransportError, match="not an address|bad name"):
+        with pytest.raises(TransportError, match=r"not an address|bad name"):
             parse_address(text)
     assert [is_loopback(h) for h in ("127.0.0.1", "::1", "localhost", "10.0.0.1", "::", "learner")] == [
         True, True, True, False, False, False,

@@ -81,9 +81,8 @@ def test_repeated_reordered_or_left_out() -> None:
         right.close()
 
 
-def test_a_frame_of_the_other_direction(pair: tuple[Channel, Channel]) -> None:
+def test_a_frame_of_the_other_direction() -> None:
     """What this side sent itself does not come back as the peer's."""
-    left, _ = pair
     frame = _recorded([(Kind.END, b"1")])[0]
     a, b = socket.socketpair()
     mirror = Channel(b, "mirror", 1.0)
