@@ -47,8 +47,8 @@ class Actor(Runner):
         self._folder = files.store_folder(name, directory)
         self._threads = check_threads(threads)
         self._moving = threading.RLock()
-        self._epoch = self._find(timeout)
-        self._use(self._epoch)
+        self._open = True
+        self._use(self._find(timeout))
         _live.add(self)
 
     # -- where the weights are ---------------------------------------------------------------------------------------
@@ -62,13 +62,16 @@ class Actor(Runner):
                 files.check_owner(self._folder)
                 try:
                     return Epoch.open(path)
-                except FileNotFoundError:
-                    continue  # it was superseded while we looked
+                except FileNotFoundError as error:
+                    # Superseded while we looked, then the link has changed; else files are missing.
+                    if files.current_epoch(self._folder) == path and time.monotonic() >= deadline:
+                        what = f"is damaged: {error.filename} is missing"
+                        raise StoreError(what, where=f"store {self._store!r}") from None
                 except PermissionError:
                     raise StoreError("belongs to another user", where=f"store {self._store!r}", got=str(path)) from None
-            if time.monotonic() >= deadline:
+            elif time.monotonic() >= deadline:
                 raise self._missing()
-            time.sleep(min(0.01, max(timeout, 0.0)))
+            time.sleep(0.001)
 
     def _missing(self) -> StoreError:
         root = self._folder.parent
@@ -88,6 +91,8 @@ class Actor(Runner):
         engine = Engine(epoch.manifest, library, self._threads, epoch.control, epoch.enter())
         for slot in range(SLOTS):
             engine.set_slot(slot, epoch.addresses(slot))
+        # A call in flight keeps its engine: until it ends, its memory stays mapped and its pin counts.
+        weakref.finalize(engine, epoch.close).atexit = False
         self._epoch = epoch
         self._start(engine)
 
@@ -96,19 +101,13 @@ class Actor(Runner):
         with self._moving:
             self._check_open()
             now = self._epoch.control.current
-            if 0 <= now < SLOTS:
+            gone = self._epoch.deleted
+            if 0 <= now < SLOTS and not gone:
                 return  # another thread has gone there already
-            if now != SUPERSEDED:
+            if now != SUPERSEDED and not gone:
                 what = "has no version yet" if now == NONE else "its control page is damaged"
                 raise StoreError(what, where=f"store {self._store!r}", got=now)
-            before = self._epoch
-            epoch = self._find(0.0)
-            try:
-                self._use(epoch)
-            except BaseException:
-                epoch.close()
-                raise
-            before.close()
+            self._use(self._find(0.0))
 
     def _weight_addresses(self) -> list[int]:
         return self._epoch.addresses(self._epoch.control.current)
@@ -141,7 +140,7 @@ class Actor(Runner):
     def _newest(self) -> SlotState:
         while True:
             newest = self._epoch.control.newest()
-            if newest is not None:
+            if newest is not None and not self._epoch.deleted:
                 return newest
             self._follow()
 
@@ -160,18 +159,17 @@ class Actor(Runner):
     def close(self) -> None:
         """Detach. Later calls are errors."""
         with self._moving:
-            if self._epoch.closed:
-                return
-            self._epoch.close()
+            self._open = False
             self.__call__ = self._call = self._slow_call  # type: ignore[method-assign]
             self.versioned = self._slow_versioned  # type: ignore[method-assign]
+            del self._engine
 
     def _checked_call(self, inputs: tuple[Any, ...], out: Any) -> tuple[Any, int]:
         self._check_open()
         return super()._checked_call(inputs, out)
 
     def _check_open(self) -> None:
-        if self._epoch.closed:
+        if not self._open:
             raise StoreError("this actor is detached", where=f"store {self._store!r}")
 
     def __enter__(self) -> Actor:
@@ -181,7 +179,7 @@ class Actor(Runner):
         self.close()
 
     def __repr__(self) -> str:
-        if self._epoch.closed:
+        if not self._open:
             return f"<Actor {self._store!r}, detached>"
         newest = self._epoch.control.newest()
         version = newest.version if newest is not None else "moved"
@@ -189,7 +187,7 @@ class Actor(Runner):
 
     def _after_fork(self) -> None:
         self._moving = threading.RLock()
-        if not self._epoch.closed:
+        if self._open:
             self._engine.set_reader(self._epoch.enter_again())
 
 

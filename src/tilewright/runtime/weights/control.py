@@ -4,8 +4,8 @@ It is the same in the private memory of one `Model` and in a file that the proce
 
     0      magic, ABI, bytes of a slot, slots, readers, program (two words of a digest)
     64     current        the slot that calls use; NONE before the first version, SUPERSEDED when there is a newer epoch
-    128    slots          a line each: state, version, monotonic and wall time of publication, checksum, seconds spent
-    512    readers        a line each: process, since, pins of each slot, version last used, calls
+    128    slots          64 each: state, version, monotonic and wall time of publication, checksum, seconds spent
+    640    readers        128 each: process, since, pins of each slot, version last used, calls
 
 A slot goes FREE -> WRITING -> SEALED, becomes current, and is free again when it is neither current nor pinned. Whoever
 reads pins the current slot in its own line, then looks again whether the slot still is current; whoever writes takes a
@@ -31,21 +31,20 @@ from tilewright.support.errors import StoreError
 Array = np.ndarray[Any, Any]
 
 ABI_VERSION = 1
-SLOTS = 4
+SLOTS = 8
 MAX_READERS = 1024
 NONE, SUPERSEDED = -1, -2
 FREE, WRITING, SEALED = 0, 1, 2
 
-_LINE = 64
-_READERS_AT = 512
+_SLOT_LINE, _READER_LINE = 64, 128
+_SLOTS_AT, _READERS_AT = 128, 640
 _MAGIC = int.from_bytes(b"TWSTORE\x1a", "little")
 HEAD = Struct("magic", "abi", "nbytes", "slots", "readers", "program0", "program1")
 CURRENT = 64
 SLOT = Struct("state", "version", "published", "wall", "checksum", "spent")
-READER = Struct("process", "since", "pins", "pins1", "pins2", "pins3", "version", "calls")
+READER = Struct("process", "since", "pins", *(f"pins{k}" for k in range(1, SLOTS)), "version", "calls")
 
-assert READER.size <= _LINE and SLOT.size <= _LINE and 128 + SLOTS * _LINE <= _READERS_AT
-assert READER.version == READER.pins + 8 * SLOTS
+assert READER.size <= _READER_LINE and SLOT.size <= _SLOT_LINE and _SLOTS_AT + SLOTS * _SLOT_LINE <= _READERS_AT
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +75,7 @@ class ReaderState:
 
 def control_nbytes(readers: int = MAX_READERS) -> int:
     """Bytes of a control page for so many readers."""
-    return _READERS_AT + readers * _LINE
+    return _READERS_AT + readers * _READER_LINE
 
 
 class Control:
@@ -132,7 +131,7 @@ class Control:
             if not 0 <= index < SLOTS:
                 return None
             state = self.slot(index)
-            if self.current == index:
+            if self.current == index and self.slot(index) == state:
                 return state
 
     def slot(self, index: int) -> SlotState:
@@ -142,28 +141,28 @@ class Control:
 
     def reader(self, index: int) -> ReaderState:
         at = (self.reader_address(index) - self.address) >> 3
-        process, since, *pins, version, calls = (int(w) for w in self.words[at : at + 8])
+        process, since, *pins, version, calls = (int(w) for w in self.words[at : at + (READER.size >> 3)])
         return ReaderState(index, process, since * 1e-9, version, calls, tuple(k for k in range(SLOTS) if pins[k]))
 
     def version_address(self, slot: int) -> int:
         return self.address + self._slot(slot) + SLOT.version
 
     def reader_address(self, index: int) -> int:
-        return self.address + _READERS_AT + index * _LINE
+        return self.address + _READERS_AT + index * _READER_LINE
 
     @property
     def current_address(self) -> int:
         return self.address + CURRENT
 
     def _slot(self, index: int) -> int:
-        return 128 + index * _LINE
+        return _SLOTS_AT + index * _SLOT_LINE
 
     # -- the reader's side -------------------------------------------------------------------------------------------
 
     def enter(self, index: int, process: int) -> None:
         """Begin as reader `index`, whose line may hold what a dead one left."""
         at = (self.reader_address(index) - self.address) >> 3
-        self.words[at : at + 8] = [process, time.monotonic_ns(), *[0] * SLOTS, 0, 0]
+        self.words[at : at + (READER.size >> 3)] = [process, time.monotonic_ns(), *[0] * SLOTS, 0, 0]
 
     def forget_pins(self, index: int) -> None:
         """In the child of a fork: calls that other threads were making do not go on here."""
@@ -193,7 +192,7 @@ class Control:
     def _pinned_by(self, slot: int, is_alive: Callable[[int], bool]) -> int | None:
         pins = self.reader_address(0) + READER.pins + 8 * slot
         first = 0
-        while (index := self._native.scan(pins, _LINE, first, self.readers)) < self.readers:
+        while (index := self._native.scan(pins, _READER_LINE, first, self.readers)) < self.readers:
             if is_alive(index):
                 return int(index)
             first = index + 1

@@ -33,7 +33,11 @@ class Epoch:
         self.segments = segments
         self._offsets = slot_offsets(program.manifest)
         # A file of its own: closing any other one would not drop the locks that are asked for and held through it.
-        self._locks = os.open(path / "control", os.O_RDWR | os.O_CLOEXEC)
+        try:
+            self._locks = os.open(path / "control", os.O_RDWR | os.O_CLOEXEC)
+        except OSError:
+            segments.close_file()
+            raise
         self._reader: int | None = None
 
     @property
@@ -115,8 +119,9 @@ class Epoch:
         self.segments.close_file()
 
     @property
-    def closed(self) -> bool:
-        return self._locks < 0
+    def deleted(self) -> bool:
+        """Whether somebody has deleted the files, without a word to the readers."""
+        return self._locks >= 0 and os.fstat(self._locks).st_nlink == 0
 
 
 def digest_of(program: Program) -> bytes:

@@ -89,7 +89,13 @@ def lock_publisher(folder: Path, mode: int, wait: float) -> int:
     path = folder / "lock"
     deadline = time.monotonic() + wait
     while True:
-        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, mode)
+        try:
+            file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
+        except FileNotFoundError:
+            make_folder(folder, mode)  # it was swept away meanwhile
+            continue
+        except OSError as error:
+            raise StoreError(f"cannot be locked: {error.strerror}", where=str(path)) from None
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             # Whoever swept the store away took the file that we have just locked with it.
@@ -190,8 +196,7 @@ def new_epoch(folder: Path, mode: int) -> Path:
 
 def install_epoch(folder: Path, built: Path) -> Path:
     """Give a complete epoch the next number and make it the current one."""
-    numbers = [int(p.name) for p in folder.iterdir() if EPOCH.fullmatch(p.name)]
-    name = f"{max(numbers, default=0) + 1:08d}"
+    name = f"{max((int(p.name) for p in epochs(folder)), default=0) + 1:08d}"
     os.rename(built, folder / name)
     link = folder / f"{NEW}link"
     with contextlib.suppress(FileNotFoundError):
@@ -201,22 +206,42 @@ def install_epoch(folder: Path, built: Path) -> Path:
     return folder / name
 
 
+def is_store(folder: Path) -> bool:
+    """Whether a folder is a store and nothing else: what stands in it is ours, and there is a lock."""
+    try:
+        names = os.listdir(folder)
+        lock = os.lstat(folder / "lock")
+    except OSError:
+        return False
+    ours = all(n in ("lock", "current") or n.startswith(NEW) or EPOCH.fullmatch(n) for n in names)
+    return ours and stat.S_ISREG(lock.st_mode) and not folder.is_symlink()
+
+
+def epochs(folder: Path) -> list[Path]:
+    """All epochs that are installed, the current one and superseded ones."""
+    return sorted(p for p in folder.iterdir() if EPOCH.fullmatch(p.name))
+
+
 def leftovers(folder: Path) -> list[Path]:
     """What dead publishers left: epochs begun and not installed, and superseded ones."""
     current = current_epoch(folder)
-    names = [p for p in folder.iterdir() if p.name.startswith(NEW) or EPOCH.fullmatch(p.name)]
-    return sorted(p for p in names if p != current)
+    begun = [p for p in folder.iterdir() if p.name.startswith(NEW)]
+    return sorted(p for p in [*begun, *epochs(folder)] if p != current)
 
 
-def remove(path: Path) -> int:
-    """Delete a file or folder; gives the bytes of memory that it took."""
-    freed = 0
+def nbytes_of(path: Path) -> int:
+    """Bytes of memory that a file takes, or all in a folder."""
+    total = 0
     for found in [path, *path.rglob("*")] if path.is_dir() and not path.is_symlink() else [path]:
         with contextlib.suppress(OSError):
-            freed += os.lstat(found).st_blocks * 512
+            total += os.lstat(found).st_blocks * 512
+    return total
+
+
+def remove(path: Path) -> None:
+    """Delete a file or folder."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
     else:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(path)
-    return freed

@@ -12,7 +12,7 @@ from tilewright.runtime.native import native
 from tilewright.runtime.weights import files
 from tilewright.runtime.weights.control import MAX_READERS, SEALED, SLOTS, WRITING, ReaderState
 from tilewright.runtime.weights.epoch import Epoch
-from tilewright.runtime.weights.publisher import retire
+from tilewright.runtime.weights.publisher import remove_store, retire
 from tilewright.support.errors import StoreError
 
 _STATES = {SEALED: "sealed", WRITING: "being written"}
@@ -49,7 +49,14 @@ def stores(directory: str | os.PathLike[str] | None = None) -> list[StoreInfo]:
     root = files.store_root(directory)
     if not root.is_dir():
         return []
-    return [info(p.name, directory) for p in sorted(root.iterdir()) if (p / "lock").exists()]
+    return [found for p in sorted(root.iterdir()) if files.is_store(p) for found in _look(p.name, directory)]
+
+
+def _look(name: str, directory: str | os.PathLike[str] | None) -> list[StoreInfo]:
+    try:
+        return [info(name, directory)]
+    except (StoreError, OSError):
+        return []  # it went away while we looked, or is somebody else's
 
 
 def info(name: str, directory: str | os.PathLike[str] | None = None, *, verify: bool = False) -> StoreInfo:
@@ -79,10 +86,11 @@ def info(name: str, directory: str | os.PathLike[str] | None = None, *, verify: 
             epoch.close()
         except (StoreError, OSError) as error:
             problem = str(error)
-    sizes = [os.lstat(p).st_blocks * 512 for p in folder.rglob("*")]
     left = tuple(p.name for p in files.leftovers(folder))
     publisher = files.publisher_process(folder)
-    return StoreInfo(name, folder, publisher, problem, version, age, sum(sizes), tuple(readers), left, details)
+    return StoreInfo(
+        name, folder, publisher, problem, version, age, files.nbytes_of(folder), tuple(readers), left, details
+    )
 
 
 def attached(epoch: Epoch) -> list[ReaderState]:
@@ -153,27 +161,32 @@ def sweep(
     root = files.store_root(directory)
     if not root.is_dir():
         return []
+    files.check_owner(root)
     folders = [files.store_folder(name, directory)] if name is not None else sorted(root.iterdir())
     found: list[Swept] = []
     for folder in folders:
-        if folder.is_symlink() or not folder.is_dir():
-            continue
-        files.check_owner(folder)
-        with files.if_unowned(folder) as unowned:
-            if not unowned:
-                continue
-            for path in [folder] if not _has_readers(folder) else files.leftovers(folder):
-                nbytes = sum(os.lstat(p).st_blocks * 512 for p in path.rglob("*"))
-                found.append(Swept(path, nbytes))
-                if not dry:
-                    files.remove(path) if path == folder else retire(path)
+        if files.is_store(folder):
+            with files.if_unowned(folder) as unowned:
+                if unowned:
+                    found += _sweep(folder, dry)
     return found
 
 
-def _has_readers(folder: Path) -> bool:
-    path = files.current_epoch(folder)
-    if path is None:
-        return False
+def _sweep(folder: Path, dry: bool) -> list[Swept]:
+    """Sweep a store that has no publisher and gets none meanwhile."""
+    if any(_has_readers(path) for path in files.epochs(folder)):
+        left = [Swept(path, files.nbytes_of(path)) for path in files.leftovers(folder)]
+        if not dry:
+            for swept in left:
+                retire(swept.path)
+        return left
+    whole = Swept(folder, files.nbytes_of(folder))
+    if not dry:
+        remove_store(folder)
+    return [whole]
+
+
+def _has_readers(path: Path) -> bool:
     try:
         epoch = Epoch.open(path)
     except (StoreError, OSError):

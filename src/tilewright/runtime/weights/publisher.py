@@ -201,11 +201,11 @@ class Publisher:
 
     def _check_usable(self) -> None:
         where = f"store {self.name!r}"
-        if self._file < 0:
-            raise StoreError("its publisher is closed", where=where)
         if os.getpid() != self._process:
             hint = "a store has one publisher; close the parent's before the child makes one"
             raise StoreError("this publisher belongs to the parent process", where=where, hint=hint)
+        if self._file < 0:
+            raise StoreError("its publisher is closed", where=where)
 
     # -- what there is -----------------------------------------------------------------------------------------------
 
@@ -246,9 +246,7 @@ class Publisher:
             if self._file < 0:
                 return
             if remove and os.getpid() == self._process:
-                if self._epoch is not None:
-                    self._epoch.control.flip(SUPERSEDED)
-                files.remove(self.folder)
+                remove_store(self.folder)
             if self._epoch is not None:
                 self._epoch.close()
             os.close(self._file)
@@ -270,6 +268,7 @@ class Publisher:
         self._prepare.forget()
         with contextlib.suppress(OSError):
             os.close(self._file)
+        self._file = -1
         if self._epoch is not None:
             self._epoch.close()
 
@@ -291,6 +290,14 @@ def retire(path: Path) -> None:
     with contextlib.suppress(StoreError, OSError):
         open_control(path / "control").flip(SUPERSEDED)
     files.remove(path)
+
+
+def remove_store(folder: Path) -> None:
+    """Remove a store whose lock the caller holds; its readers are told."""
+    files.remove(folder / "current")  # first, so that nobody comes in any more
+    for path in files.epochs(folder):
+        retire(path)
+    files.remove(folder)
 
 
 def _after_fork() -> None:
