@@ -101,7 +101,7 @@ class Actor(Runner):
         with self._moving:
             self._check_open()
             now = self._epoch.control.current
-            gone = self._epoch.deleted
+            gone = self._epoch.deleted and files.current_epoch(self._folder) is not None
             if 0 <= now < SLOTS and not gone:
                 return  # another thread has gone there already
             if now != SUPERSEDED and not gone:
@@ -140,7 +140,8 @@ class Actor(Runner):
     def _newest(self) -> SlotState:
         while True:
             newest = self._epoch.control.newest()
-            if newest is not None and not self._epoch.deleted:
+            # Files that were deleted behind everybody's back still are in memory; somebody may have made new ones.
+            if newest is not None and not (self._epoch.deleted and files.current_epoch(self._folder)):
                 return newest
             self._follow()
 
@@ -159,6 +160,8 @@ class Actor(Runner):
     def close(self) -> None:
         """Detach. Later calls are errors."""
         with self._moving:
+            if not self._open:
+                return
             self._open = False
             self.__call__ = self._call = self._slow_call  # type: ignore[method-assign]
             self.versioned = self._slow_versioned  # type: ignore[method-assign]
@@ -179,7 +182,7 @@ class Actor(Runner):
         self.close()
 
     def __repr__(self) -> str:
-        if not self._open:
+        if not self.__dict__.get("_open") or "_epoch" not in self.__dict__:
             return f"<Actor {self._store!r}, detached>"
         newest = self._epoch.control.newest()
         version = newest.version if newest is not None else "moved"

@@ -32,7 +32,7 @@ from tilewright.support.errors import StoreError
 
 EPOCH = re.compile(r"[0-9]{8}")
 NEW = ".new-"
-_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@+=:-]{0,127}")
 
 
 def store_root(directory: str | os.PathLike[str] | None = None) -> Path:
@@ -43,7 +43,7 @@ def store_root(directory: str | os.PathLike[str] | None = None) -> Path:
 def store_folder(name: str, directory: str | os.PathLike[str] | None = None) -> Path:
     """The folder of a store that exists or not. StoreError for a name that cannot be one."""
     if not isinstance(name, str) or not _NAME.fullmatch(name):
-        expected = "up to 128 letters, digits, '_', '-' or '.', the first not '-' or '.'"
+        expected = "up to 128 letters, digits and _.@+=:-, a letter, digit or _ first"
         raise StoreError("not a name for a store", where=f"store {str(name)[:60]!r}", expected=expected)
     return store_root(directory) / name
 
