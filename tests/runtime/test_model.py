@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-
 import llvmlite.binding as llvm
 import numpy as np
 import pytest
