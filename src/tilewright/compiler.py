@@ -7,6 +7,7 @@ model --import--> Graph --graph passes--> prepare + run --fuse--> groups --lower
 from __future__ import annotations
 
 import hashlib
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,6 +17,7 @@ import numpy as np
 
 from tilewright.codegen.entry import KernelCall, emit_entry
 from tilewright.codegen.llvm import compile_llvm
+from tilewright.frontend.common.finish import PLAIN, Imported, Interface
 from tilewright.ir.expr import Expr, as_int
 from tilewright.ir.graph import Graph, Node, Value
 from tilewright.ir.key import key
@@ -57,47 +59,73 @@ SCHEDULE_VERSION = 1
 
 Array = np.ndarray[Any, Any]
 Weights = Mapping[str, Array]
+Dynamic = str | Mapping[str, Mapping[int, str]] | None
 
 
 def compile(
     model: Any,
+    example: Any = None,
     *,
     threads: int = 1,
     dims: Mapping[str, int] | None = None,
+    dynamic: Dynamic = "auto",
     target: Target | None = None,
     precision: str = "fp32",
     winograd: str = "auto",
+    name: str | None = None,
 ) -> Model:
     """Compile a model to native code.
 
     Args:
-        model: path of an ONNX file, an `onnx.ModelProto`, or a `(Graph, weights)` pair.
+        model: path of an ONNX file, an `onnx.ModelProto`, a `torch.nn.Module` (with an `example`), a
+            `torch.export.ExportedProgram`, or a `(Graph, weights)` pair.
+        example: inputs of a PyTorch module: a tensor, a tuple of arguments, or a dict of keyword arguments; tensors or
+            NumPy arrays. Only shapes and types count.
         threads: threads of a call, the caller's included.
         dims: values for symbolic dimensions that shall be fixed, by name.
+        dynamic: which dimensions of a PyTorch module's inputs are symbols: "auto" (the batch, called "batch"), None, or
+            `{"input": {axis: "symbol"}}`; see docs/torch.md.
         target: the machine; the host if None.
         precision: the type in which products multiply: "fp32", "bf16", "int8" (see docs/accuracy.md).
         winograd: which fast convolutions are allowed: "auto", "exact" (none), "f2", "f4", "f6".
+        name: what the program is called; the model's own name if None.
 
     Raises ModelError (or a subclass) listing everything that is wrong with the model.
     """
     target, options = target or Target.host(), Options(precision, winograd)
     log = PassLog(f"compile {model if isinstance(model, str | Path) else type(model).__name__}")
-    graph, weights = log.run("import", import_model, model, dims)
-    return Model(compile_graph(graph, weights, target, log, options), threads=threads)
+    read = log.run("import", import_model, model, dims, example, dynamic)
+    graph = read.graph if name is None else replace(read.graph, name=name)
+    return Model(compile_graph(graph, read.weights, target, log, options, read.interface), threads=threads)
 
 
-def import_model(model: Any, dims: Mapping[str, int] | None = None) -> tuple[Graph, dict[str, Array]]:
-    """Any model to a graph and its weights by name."""
+def import_model(
+    model: Any, dims: Mapping[str, int] | None = None, example: Any = None, dynamic: Dynamic = "auto"
+) -> Imported:
+    """Any model to a graph with its weights by name."""
     if isinstance(model, tuple) and len(model) == 2 and isinstance(model[0], Graph):
-        return model[0], dict(model[1])
+        return Imported(model[0], dict(model[1]))
+    if isinstance(model, Imported):
+        return model
     if isinstance(model, Graph):
         if model.params:
             raise ModelError("a graph with parameters needs their values", expected="(graph, weights)")
-        return model, {}
+        return Imported(model, {})
+    if from_torch(model):
+        from tilewright.frontend.torch import import_torch
+
+        return import_torch(model, example, dims, dynamic)
+    if example is not None:
+        raise ModelError("only PyTorch modules need an example of their inputs", got=type(model).__name__)
     from tilewright.frontend.onnx import import_onnx
 
-    imported = import_onnx(model, dims)
-    return imported.graph, imported.weights
+    return import_onnx(model, dims)
+
+
+def from_torch(model: Any) -> bool:
+    """Whether a model is PyTorch's, told without importing it: who has a module has imported it."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(model, torch.nn.Module | torch.export.ExportedProgram)
 
 
 def graph_passes(target: Target, options: Options = DEFAULTS) -> list[tuple[str, Callable[[Graph], Graph]]]:
@@ -118,13 +146,22 @@ def graph_passes(target: Target, options: Options = DEFAULTS) -> list[tuple[str,
 
 
 def compile_graph(
-    graph: Graph, weights: Weights, target: Target, log: PassLog | None = None, options: Options = DEFAULTS
+    graph: Graph,
+    weights: Weights,
+    target: Target,
+    log: PassLog | None = None,
+    options: Options = DEFAULTS,
+    interface: Interface = PLAIN,
 ) -> Program:
     """A graph and its weights to a program that the runtime can run."""
     log = log or PassLog()
     graph, constants = hoist_constants(graph)
     structure = key(graph)
-    names = tuple(v.name for v in graph.outputs)  # passes may give other values in their place
+    names = Interface(  # passes may give other values in the outputs' place
+        interface.inputs or tuple(v.name for v in graph.inputs),
+        interface.outputs or tuple(v.name for v in graph.outputs),
+        interface.ignored,
+    )
     for name, function in graph_passes(target, options):
         graph = log.run(name, function, graph)
         verify_graph(graph)
@@ -205,7 +242,7 @@ def _assemble(
     split: SplitGraph,
     run: _Part,
     prepare: _Part,
-    outputs: Sequence[str],
+    names: Interface,
     weights: Weights,
     fixed: set[str],
     structure: str,
@@ -230,8 +267,12 @@ def _assemble(
             SymbolSpec(s.name, s.lo if s.lo is not None else 0, s.hi if s.hi is not None else (1 << 31) - 1, s.multiple)
             for s in symbols
         ),
-        inputs=tuple(InputSpec(v.name, v.dtype.name, _dims(v)) for v in graph.inputs),
-        outputs=tuple(OutputSpec(name, v.dtype.name, _dims(v)) for name, v in zip(outputs, graph.outputs, strict=True)),
+        inputs=tuple(
+            InputSpec(name, v.dtype.name, _dims(v)) for name, v in zip(names.inputs, graph.inputs, strict=True)
+        ),
+        outputs=tuple(
+            OutputSpec(name, v.dtype.name, _dims(v)) for name, v in zip(names.outputs, graph.outputs, strict=True)
+        ),
         params=tuple(ParamSpec(v.name, v.dtype.name, _numbers(v), v.name in fixed) for v in raw),
         packed=tuple(_packed(v, set(raw), prepare_aliases) for v in graph.params),
         run_temps=run_storage.temps,
@@ -242,6 +283,7 @@ def _assemble(
         schedule_version=SCHEDULE_VERSION,
         precision=options.precision,
         winograd=options.winograd,
+        ignored=names.ignored,
     )
     return Program(manifest, objects, {v.name: weights[v.name] for v in raw}, _texts(split, run, prepare, target))
 

@@ -68,7 +68,7 @@ def sources() -> dict[str, tuple[list[str], Callable[[str], Any]]]:
     """Valid texts of each kind with what reads them."""
     graphs = []
     for data in corpus().values():
-        graph, _ = import_model(data)
+        graph = import_model(data).graph
         graphs.append(str(graph))
         for _, run in graph_passes(Target.host())[:4]:
             graph = run(graph)

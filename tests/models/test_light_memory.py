@@ -17,8 +17,8 @@ def test_arena_is_near_its_lower_bound(name: str, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("TILEWRIGHT_CACHE", "0")  # kernels without code must not be kept
     monkeypatch.setattr(kernels, "emit_llvm", lambda *_: "")
     monkeypatch.setattr(kernels, "compile_llvm", lambda *_: b"")
-    graph, weights = import_model(str(light_models.load(name).path))
-    manifest = compile_graph(graph, weights, Target.host()).manifest
+    read = import_model(str(light_models.load(name).path))
+    manifest = compile_graph(read.graph, read.weights, Target.host()).manifest
     sizes = [t.nbytes for t in manifest.run_temps]
     assert sizes and None not in sizes
     placed = plan(temp_intervals(manifest.run_temps, [s or 0 for s in sizes], threads=1))

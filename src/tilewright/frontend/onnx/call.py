@@ -6,26 +6,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import onnx
 
+from tilewright.frontend.common.emitter import Emitter
 from tilewright.frontend.onnx.scope import Item
-from tilewright.ir.dtype import DType, i64
-from tilewright.ir.expr import Expr, as_expr, as_int
-from tilewright.ir.graph import GraphBuilder, TensorType, Value
-from tilewright.ops.dims import dims
-from tilewright.ops.registry import emit, emit1
-from tilewright.support.errors import ModelError, ShapeError, UnsupportedError
+from tilewright.ir.dtype import DType
+from tilewright.ir.expr import Expr
+from tilewright.ir.graph import TensorType, Value
+from tilewright.ops.registry import emit1
+from tilewright.support.errors import ModelError, UnsupportedError
 
 MAX_CONSTANT = 64
 """Arrays of more elements become parameters rather than constants of the graph."""
 
-MAX_BYTES = 1 << 33
-"""No single tensor may be larger."""
-
 
 @dataclass(slots=True)
-class Call:
+class Call(Emitter):
     """A node being imported. Rules read inputs and attributes here and emit operators; attributes that a rule never
     asks for are reported as unsupported."""
 
@@ -33,10 +29,7 @@ class Call:
     opset: int
     items: list[Item | None]
     attributes: dict[str, Any]
-    builder: GraphBuilder
-    weights: dict[str, Any]
     outputs: int
-    hint: str
     asked: set[str] = field(default_factory=set)
 
     # --- inputs -------------------------------------------------------------------------------------------------------
@@ -152,45 +145,6 @@ class Call:
 
     # --- emitting -----------------------------------------------------------------------------------------------------
 
-    def emit(self, op: str, *inputs: Value | None, **attrs: Any) -> Value:
-        """Put an operator with one output into the graph."""
-        value = emit1(self.builder, op, *inputs, name=f"{self.hint}.{op}", **attrs)
-        check_size(value.type)
-        return value
-
-    def emit_all(self, op: str, *inputs: Value | None, **attrs: Any) -> tuple[Value, ...]:
-        return emit(self.builder, op, *inputs, names=[f"{self.hint}.{op}"] * 8, **attrs)
-
-    def constant(self, array: Any, t: DType | None = None) -> Value:
-        """A constant of the graph."""
-        return self.emit("constant", value=np.asarray(array, None if t is None else t.numpy))
-
-    def like(self, number: Any, value: Value) -> Value:
-        """A scalar constant of `value`'s type."""
-        return self.constant(number, value.dtype)
-
-    def reshape(self, x: Value, shape: Sequence[Any]) -> Value:
-        target = dims(shape)
-        return x if target == x.shape else self.emit("reshape", x, shape=target)
-
-    def transpose(self, x: Value, perm: Sequence[int]) -> Value:
-        return x if list(perm) == list(range(len(perm))) else self.emit("transpose", x, perm=tuple(perm))
-
-    def cast(self, x: Value, to: DType) -> Value:
-        return x if x.dtype is to else self.emit("cast", x, dtype=to)
-
-    def slice(self, x: Value, axis: int, begin: Any, size: Any, step: int = 1) -> Value:
-        """Part of one dimension."""
-        if axis >= x.type.rank:
-            raise ShapeError("the rank is too small", expected=f"more than {axis}", got=x.type)
-        begins: list[Any] = [0] * x.type.rank
-        sizes: list[Any] = list(x.shape)
-        steps = [1] * x.type.rank
-        begins[axis], sizes[axis], steps[axis] = begin, size, step
-        if tuple(dims(sizes)) == x.shape and step == 1:
-            return x
-        return self.emit("slice", x, begin=dims(begins), size=dims(sizes), step=tuple(steps))
-
     def materialize(self, item: Item) -> Value:
         """The item as a value of the graph: a parameter, a constant, or numbers computed from symbols."""
         if item.value is None:
@@ -200,7 +154,7 @@ class Call:
     def _make(self, item: Item) -> Value:
         array = item.known
         if item.is_symbolic:
-            return self._from_symbols(item)
+            return self.symbols(array.reshape(-1).tolist(), item.dtype, item.type.shape)
         if (item.weight and item.dtype.is_float) or array.size > MAX_CONSTANT:
             self.builder.taken.discard(item.name)
             value = self.builder.param(item.name or f"{self.hint}.table", item.type)
@@ -208,22 +162,3 @@ class Call:
             return value
         self.builder.taken.discard(item.name)
         return emit1(self.builder, "constant", name=item.name or f"{self.hint}.constant", value=array)
-
-    def _from_symbols(self, item: Item) -> Value:
-        parts = [
-            self.emit("range", start=as_expr(v), step=0, size=1, dtype=i64) for v in item.known.reshape(-1).tolist()
-        ]
-        joined = parts[0] if len(parts) == 1 else self.emit("concat", *parts, axis=0)
-        return self.reshape(self.cast(joined, item.dtype), item.type.shape)
-
-
-def check_size(t: TensorType) -> None:
-    """Raise ModelError for a tensor that no machine should be asked for."""
-    total = 1
-    for d in t.shape:
-        number = as_int(d)
-        if number is not None and number < 0:
-            raise ModelError("a dimension is negative", got=t)
-        total *= 1 if number is None else number
-    if total * t.dtype.itemsize > MAX_BYTES:
-        raise ModelError("the tensor is too large", expected=f"at most {MAX_BYTES} bytes", got=t)

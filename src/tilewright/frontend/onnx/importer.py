@@ -11,36 +11,29 @@ All problems are raised together at the end.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import onnx
 
+from tilewright.frontend.common.emitter import check_size
+from tilewright.frontend.common.finish import Imported, finished, located, reason, renamed_node
 from tilewright.frontend.onnx import folding, functions
-from tilewright.frontend.onnx.call import Call, check_size
+from tilewright.frontend.onnx.call import Call
 from tilewright.frontend.onnx.control import CONTROL
 from tilewright.frontend.onnx.load import Loaded, load
 from tilewright.frontend.onnx.registry import find
 from tilewright.frontend.onnx.scope import Item, Scope, Symbols, known_item
 from tilewright.frontend.onnx.tensors import element_type, to_array
 from tilewright.ir.expr import Expr, as_expr
-from tilewright.ir.graph import Graph, GraphBuilder, Node, TensorType, Value
-from tilewright.ops.registry import emit1
+from tilewright.ir.graph import GraphBuilder, TensorType, Value
 from tilewright.support.errors import Error, ModelError, Problems, UnsupportedError
 
 MAX_DEPTH = 32
 MAX_EXPANSION = 100
 """Nodes visited inside functions, for each node of the file; see `_Importer.budget`."""
 MAX_DIM = 1 << 40
-
-
-@dataclass(frozen=True, slots=True)
-class Imported:
-    """A graph and the arrays of its parameters by name. An output's name is its value's name."""
-
-    graph: Graph
-    weights: dict[str, Any]
 
 
 def import_onnx(model: onnx.ModelProto | bytes | str | Path, dims: Mapping[str, int] | None = None) -> Imported:
@@ -52,7 +45,7 @@ def import_onnx(model: onnx.ModelProto | bytes | str | Path, dims: Mapping[str, 
     try:
         return _Importer(loaded, dict(dims or {})).run()
     except _MALFORMED as error:
-        raise ModelError("the model is malformed", where=loaded.label, got=_reason(error)) from error
+        raise ModelError("the model is malformed", where=loaded.label, got=reason(error)) from error
 
 
 # What Python raises when a file's values make no sense in a place where no rule foresaw it. Turned into a ModelError at
@@ -145,7 +138,7 @@ class _Importer:
                 self.builder.taken.discard(info.name)
                 scope.items[info.name] = Item(type, self.builder.input(info.name, type), name=info.name)
             except Error as error:
-                self.problems.add(_located(error, where))
+                self.problems.add(located(error, where))
         unknown = [name for name in self.fixed if name not in symbols.found]
         if unknown and not self.problems:
             self.problems.add(
@@ -216,10 +209,10 @@ class _Importer:
             except _Noted:
                 scope.failed.update(node.output)
             except Error as error:
-                self.problems.add(_located(error, where))
+                self.problems.add(located(error, where))
                 scope.failed.update(node.output)
             except _MALFORMED as error:
-                problem = ModelError("the node is malformed", where=where, got=_reason(error))
+                problem = ModelError("the node is malformed", where=where, got=reason(error))
                 problem.__cause__ = error
                 self.problems.add(problem)
                 scope.failed.update(node.output)
@@ -257,14 +250,14 @@ class _Importer:
         attributes = {} if node is None else functions.attributes(node, outer or {}, self.loaded.folder)
         domain = node.domain if node is not None else ""
         return Call(
+            self.builder,
+            self.weights,
+            scope.prefix + hint,
             node if node is not None else onnx.NodeProto(),
             scope.opset(domain),
             items or [],
             attributes,
-            self.builder,
-            self.weights,
             0 if node is None else len(node.output),
-            scope.prefix + hint,
         )
 
     def translate(self, call: Call, node: onnx.NodeProto, scope: Scope, depth: int) -> list[Item | None]:
@@ -334,7 +327,7 @@ class _Importer:
                     new = self.builder.fresh(new)
                 renamed[item.value] = item.value = Value(new, item.value.type)
         if renamed:
-            self.builder.nodes[start:] = [_renamed(n, renamed) for n in self.builder.nodes[start:]]
+            self.builder.nodes[start:] = [renamed_node(n, renamed) for n in self.builder.nodes[start:]]
 
     def bind(self, node: onnx.NodeProto, results: Sequence[Item | None], scope: Scope) -> None:
         if len(results) < len([name for name in node.output if name]):
@@ -351,62 +344,13 @@ class _Importer:
 
     def finish(self, outputs: list[tuple[str, Value]]) -> Imported:
         """Name the outputs, drop what they do not need."""
-        nodes = self.builder.nodes
-        computed = {v for n in nodes for v in n.outputs}
-        names = {name for name, _ in outputs}
-        renamed: dict[Value, Value] = {}
-        for name, value in outputs:
-            if value.name not in names and value in computed:
-                renamed.setdefault(value, Value(name, value.type))
-        nodes[:] = [_renamed(n, renamed) for n in nodes]
-        chosen: list[Value] = []
-        for name, value in outputs:
-            value = renamed.get(value, value)
-            if value.name != name:
-                self.builder.taken.discard(name)
-                value = emit1(self.builder, "identity", value, name=name)
-            chosen.append(value)
-        graph = pruned(self.builder.finish(tuple(chosen)))
-        return Imported(graph, {v.name: self.weights[v.name] for v in graph.params})
+        return finished(self.builder, outputs, self.weights)
 
 
 def as_items(results: Any) -> list[Item | None]:
     """What a rule returned, as items."""
     several = list(results) if isinstance(results, list | tuple) else [results]
     return [Item(r.type, r, name=r.name) if isinstance(r, Value) else r for r in several]
-
-
-def pruned(graph: Graph) -> Graph:
-    """The graph without nodes and parameters that no output needs."""
-    needed = set(graph.outputs)
-    kept: list[Node] = []
-    for node in reversed(graph.nodes):
-        if any(v in needed for v in node.outputs):
-            kept.append(node)
-            needed.update(v for v in node.inputs if v is not None)
-    params = tuple(p for p in graph.params if p in needed)
-    return replace(graph, nodes=tuple(reversed(kept)), params=params)
-
-
-def _renamed(node: Node, renamed: Mapping[Value, Value]) -> Node:
-    if not any(v in renamed for v in (*node.inputs, *node.outputs)):
-        return node
-    inputs = tuple(None if v is None else renamed.get(v, v) for v in node.inputs)
-    return replace(node, inputs=inputs, outputs=tuple(renamed.get(v, v) for v in node.outputs))
-
-
-def _located(error: Error, where: str) -> Error:
-    """The error with the thing it is about."""
-    if error.problems:
-        for problem in error.problems:
-            _located(problem, where)
-    elif error.where is None:
-        error.where = where
-    return error
-
-
-def _reason(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}".splitlines()[0][:200]
 
 
 def _kind(problems: Problems) -> type[Error]:

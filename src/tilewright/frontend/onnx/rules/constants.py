@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.frontend.onnx.call import MAX_CONSTANT, Call, check_size
+from tilewright.frontend.common.emitter import check_size
+from tilewright.frontend.onnx.call import MAX_CONSTANT, Call
 from tilewright.frontend.onnx.functions import Tensor
 from tilewright.frontend.onnx.registry import rule
 from tilewright.frontend.onnx.scope import Item, known_item, object_array

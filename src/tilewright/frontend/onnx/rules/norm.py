@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tilewright.frontend.common.contraction import channels
+from tilewright.frontend.common.norm import batch_norm as _batch_norm
+from tilewright.frontend.common.shapes import divide
 from tilewright.frontend.onnx.call import Call
 from tilewright.frontend.onnx.registry import rule
-from tilewright.frontend.onnx.rules.contraction import channels
-from tilewright.frontend.onnx.rules.shape import divide
 from tilewright.frontend.onnx.tensors import element_type
 from tilewright.ir.expr import const, product
 from tilewright.ir.graph import Value
@@ -41,15 +42,6 @@ def batch_norm(n: Call) -> list[Value]:
     if n.outputs > 1 and any(n.node.output[1:]):
         raise UnsupportedError("the statistics of BatchNormalization are not supported")
     return [_batch_norm(n, x, scale, bias, mean, var, epsilon)]
-
-
-def _batch_norm(n: Call, x: Value, scale: Value, bias: Value, mean: Value, var: Value, epsilon: float) -> Value:
-    t = var.dtype
-    a = n.emit("div", n.cast(scale, t), n.emit("sqrt", n.emit("add", var, n.like(epsilon, var))))
-    b = n.emit("sub", n.cast(bias, t), n.emit("mul", mean, a))
-    rank = max(x.type.rank, 2)
-    a, b = n.cast(channels(n, a, rank), x.dtype), n.cast(channels(n, b, rank), x.dtype)
-    return n.emit("add", n.emit("mul", x, a), b)
 
 
 def _training(

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from tilewright.frontend.common.contraction import add_bias, product
 from tilewright.frontend.onnx.call import Call
 from tilewright.frontend.onnx.registry import rule
-from tilewright.frontend.onnx.rules.contraction import add_bias, convolve, product
+from tilewright.frontend.onnx.rules.contraction import convolve
 from tilewright.frontend.onnx.tensors import element_type
 from tilewright.ir.dtype import DType, f32, i32, u8
 from tilewright.ir.expr import const

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tilewright.arith import prove
+from tilewright.frontend.common.shapes import cropped, divide, slice_range, solve
 from tilewright.frontend.onnx.call import Call
 from tilewright.frontend.onnx.registry import rule
-from tilewright.ir.expr import Const, Expr, Op, as_expr, as_int, const, is_const, maximum, minimum, product
+from tilewright.ir.expr import Expr, as_int, const, is_const, product
 from tilewright.ir.graph import Value
 from tilewright.ops.dims import axes_of, axis_of, broadcast_shapes, dim, dims, same_dim, show
 from tilewright.support.errors import ModelError, ShapeError, UnsupportedError
@@ -29,60 +29,6 @@ def reshape(n: Call) -> Value:
         shape.append(d)
     n.attr("allowzero")
     return n.emit("reshape", n.value(0), shape=dims(solve(shape, given)))
-
-
-def solve(shape: Sequence[Any], given: Sequence[Expr]) -> list[Any]:
-    """The shape with its -1, if there is one, replaced by what keeps the number of elements."""
-    places = [k for k, d in enumerate(shape) if isinstance(d, int) and d == -1]
-    if not places:
-        return list(shape)
-    if len(places) > 1 or any(isinstance(d, int) and d < -1 for d in shape):
-        raise ShapeError("a shape may have one -1", got=list(shape))
-    rest = [as_expr(d) for k, d in enumerate(shape) if k not in places]
-    quotient = divide(list(given), rest)
-    if quotient is None:
-        raise ShapeError(
-            "the elements do not divide into the shape", expected=f"a divisor of {show(given)}", got=list(shape)
-        )
-    return [quotient if k in places else d for k, d in enumerate(shape)]
-
-
-def divide(numerator: Sequence[Expr], denominator: Sequence[Expr]) -> Expr | None:
-    """The exact quotient of two products, or None. Equal factors cancel; what remains is left to the simplifier."""
-    top, number = _factors(numerator)
-    bottom, divisor = _factors(denominator)
-    for factor in list(bottom):
-        match = next((t for t in top if same_dim(t, factor)), None)
-        if match is not None:
-            top.remove(match)
-            bottom.remove(factor)
-    if divisor == 0:
-        return const(0) if number == 0 else None
-    if not bottom:
-        if number % divisor == 0:
-            return dim(product(top) * (number // divisor))
-        whole = dim(product(top) * number)
-        quotient = dim(whole // divisor)
-        return quotient if same_dim(dim(quotient * divisor), whole) else None
-    whole, part = dim(product(top) * number), dim(product(bottom) * divisor)
-    quotient = dim(whole // part)
-    return quotient if same_dim(dim(quotient * part), whole) else None
-
-
-def _factors(dims: Sequence[Expr]) -> tuple[list[Expr], int]:
-    """Symbolic factors and the product of the numbers."""
-    symbols: list[Expr] = []
-    number = 1
-    stack = list(dims)
-    while stack:
-        d = stack.pop()
-        if isinstance(d, Const):
-            number *= int(d.value)
-        elif isinstance(d, Op) and d.name == "mul":
-            stack.extend(d.args)
-        else:
-            symbols.append(d)
-    return symbols, number
 
 
 @rule("Flatten")
@@ -213,45 +159,9 @@ def slice_(n: Call) -> Value:
     stride = [1] * rank
     for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
         k = axis_of(axis, rank)
-        begin[k], size[k] = _slice_range(start, end, step, x.shape[k])
+        begin[k], size[k] = slice_range(start, end, step, x.shape[k])
         stride[k] = step
     return n.emit("slice", x, begin=dims(begin), size=dims(size), step=tuple(stride))
-
-
-def _slice_range(start: Any, end: Any, step: int, extent: Expr) -> tuple[Expr, Expr]:
-    """First index and number of elements of `start:end:step`, as in Python."""
-    if step == 0:
-        raise ShapeError("the step of a slice is 0")
-    low, high = (const(0), extent) if step > 0 else (const(-1), dim(extent - 1))
-    first = _clamped(start, extent, low, high)
-    last = _clamped(end, extent, low, high)
-    span = dim(last - first) if step > 0 else dim(first - last)
-    size = dim((span + (abs(step) - 1)) // abs(step))
-    number = as_int(size)
-    if number is not None:
-        size = const(max(number, 0))
-    elif not prove(size >= 0):
-        size = dim(maximum(size, 0))
-    return (const(0) if is_const(size, 0) else first), size
-
-
-def _clamped(position: Any, extent: Expr, low: Expr, high: Expr) -> Expr:
-    p = as_expr(position)
-    number = as_int(p)
-    if number is not None:
-        if number >= 1 << 31:
-            return high
-        if number <= -(1 << 31):
-            return low
-        if number < 0:
-            p = dim(extent + number)
-    elif prove(p < 0):
-        p = dim(p + extent)
-    elif not prove(p >= 0):
-        raise UnsupportedError("a slice bound whose sign is not known is not supported", got=p)
-    if not prove(p <= high):
-        p = dim(minimum(p, high))
-    return p if prove(p >= low) else dim(maximum(p, low))
 
 
 @rule("Pad")
@@ -282,18 +192,6 @@ def pad(n: Call) -> Value:
             return n.emit("pad", x, n.value(2), **attrs)
         fill = known.reshape(-1)[0].item() if known.dtype.kind in "fiub" else float(known.reshape(-1)[0])
     return n.emit("pad", x, value=0 if fill is None else fill, **attrs)
-
-
-def cropped(n: Call, x: Value, before: list[Any], after: list[Any]) -> tuple[Value, list[Any], list[Any]]:
-    """Negative pads cut away; what is left is not negative."""
-    for k in range(x.type.rank):
-        low, high = as_int(before[k]), as_int(after[k])
-        cut_low = -low if low is not None and low < 0 else 0
-        cut_high = -high if high is not None and high < 0 else 0
-        if cut_low or cut_high:
-            x = n.slice(x, k, cut_low, x.shape[k] - (cut_low + cut_high))
-            before[k], after[k] = (0 if cut_low else before[k]), (0 if cut_high else after[k])
-    return x, before, after
 
 
 @rule("Tile")

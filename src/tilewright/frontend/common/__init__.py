@@ -1,0 +1,1 @@
+"""What the frontends share: emitting operators, shape arithmetic, layers that several formats have, the end."""

@@ -1,0 +1,88 @@
+"""`Emitter`: how a rule of any frontend puts operators into the graph."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tilewright.ir.dtype import DType, i64
+from tilewright.ir.expr import as_expr, as_int
+from tilewright.ir.graph import GraphBuilder, TensorType, Value
+from tilewright.ops.dims import dims
+from tilewright.ops.registry import emit, emit1
+from tilewright.support.errors import ModelError, ShapeError
+
+MAX_BYTES = 1 << 33
+"""No single tensor may be larger."""
+
+
+@dataclass(slots=True)
+class Emitter:
+    """Appends operators to `builder`; what they compute is named after `hint`, the node that is being imported.
+
+    `weights` holds the arrays of the builder's parameters by name.
+    """
+
+    builder: GraphBuilder
+    weights: dict[str, Any]
+    hint: str
+
+    def emit(self, op: str, *inputs: Value | None, **attrs: Any) -> Value:
+        """Put an operator with one output into the graph."""
+        value = emit1(self.builder, op, *inputs, name=f"{self.hint}.{op}", **attrs)
+        check_size(value.type)
+        return value
+
+    def emit_all(self, op: str, *inputs: Value | None, **attrs: Any) -> tuple[Value, ...]:
+        return emit(self.builder, op, *inputs, names=[f"{self.hint}.{op}"] * 8, **attrs)
+
+    def constant(self, array: Any, t: DType | None = None) -> Value:
+        """A constant of the graph."""
+        return self.emit("constant", value=np.asarray(array, None if t is None else t.numpy))
+
+    def like(self, number: Any, value: Value) -> Value:
+        """A scalar constant of `value`'s type."""
+        return self.constant(number, value.dtype)
+
+    def reshape(self, x: Value, shape: Sequence[Any]) -> Value:
+        target = dims(shape)
+        return x if target == x.shape else self.emit("reshape", x, shape=target)
+
+    def transpose(self, x: Value, perm: Sequence[int]) -> Value:
+        return x if list(perm) == list(range(len(perm))) else self.emit("transpose", x, perm=tuple(perm))
+
+    def cast(self, x: Value, to: DType) -> Value:
+        return x if x.dtype is to else self.emit("cast", x, dtype=to)
+
+    def slice(self, x: Value, axis: int, begin: Any, size: Any, step: int = 1) -> Value:
+        """Part of one dimension."""
+        if axis >= x.type.rank:
+            raise ShapeError("the rank is too small", expected=f"more than {axis}", got=x.type)
+        begins: list[Any] = [0] * x.type.rank
+        sizes: list[Any] = list(x.shape)
+        steps = [1] * x.type.rank
+        begins[axis], sizes[axis], steps[axis] = begin, size, step
+        if tuple(dims(sizes)) == x.shape and step == 1:
+            return x
+        return self.emit("slice", x, begin=dims(begins), size=dims(sizes), step=tuple(steps))
+
+    def symbols(self, values: Sequence[Any], t: DType, shape: Sequence[Any]) -> Value:
+        """Numbers and expressions of symbolic dimensions as a tensor of `shape`."""
+        parts = [self.emit("range", start=as_expr(v), step=0, size=1, dtype=i64) for v in values]
+        joined = parts[0] if len(parts) == 1 else self.emit("concat", *parts, axis=0)
+        return self.reshape(self.cast(joined, t), shape)
+
+
+def check_size(t: TensorType) -> None:
+    """Raise ModelError for a tensor that no machine should be asked for."""
+    total = 1
+    for d in t.shape:
+        number = as_int(d)
+        if number is not None and number < 0:
+            raise ModelError("a dimension is negative", got=t)
+        total *= 1 if number is None else number
+    if total * t.dtype.itemsize > MAX_BYTES:
+        raise ModelError("the tensor is too large", expected=f"at most {MAX_BYTES} bytes", got=t)

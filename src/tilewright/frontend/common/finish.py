@@ -1,0 +1,92 @@
+"""The end of every import: outputs get their names, what nobody needs is dropped."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tilewright.ir.graph import Graph, GraphBuilder, Node, Value
+from tilewright.ops.registry import emit1
+from tilewright.support.errors import Error
+
+
+@dataclass(frozen=True, slots=True)
+class Interface:
+    """What a program's user sees beside its graph.
+
+    inputs, outputs  their names where these are not those of the graph's values (a graph names each value once, but an
+                     input, an output and a weight may share a name); empty: as the graph says
+    ignored          names that the model's own dictionary of weights has and the graph does not read
+    """
+
+    inputs: tuple[str, ...] = ()
+    outputs: tuple[str, ...] = ()
+    ignored: tuple[str, ...] = ()
+
+
+PLAIN = Interface()
+
+
+@dataclass(frozen=True, slots=True)
+class Imported:
+    """A graph, the arrays of its parameters by name, and what else its user sees of it."""
+
+    graph: Graph
+    weights: dict[str, Any]
+    interface: Interface = PLAIN
+
+
+def finished(builder: GraphBuilder, outputs: Sequence[tuple[str, Value]], weights: Mapping[str, Any]) -> Imported:
+    """The graph that computes `outputs` (name, value), with those of the weights that it needs."""
+    nodes = builder.nodes
+    computed = {v for n in nodes for v in n.outputs}
+    names = {name for name, _ in outputs}
+    renamed: dict[Value, Value] = {}
+    for name, value in outputs:
+        if value.name not in names and value in computed:
+            renamed.setdefault(value, Value(name, value.type))
+    nodes[:] = [renamed_node(n, renamed) for n in nodes]
+    chosen: list[Value] = []
+    for name, value in outputs:
+        value = renamed.get(value, value)
+        if value.name != name:
+            builder.taken.discard(name)
+            value = emit1(builder, "identity", value, name=name)
+        chosen.append(value)
+    graph = pruned(builder.finish(tuple(chosen)))
+    return Imported(graph, {v.name: weights[v.name] for v in graph.params})
+
+
+def pruned(graph: Graph) -> Graph:
+    """The graph without nodes and parameters that no output needs."""
+    needed = set(graph.outputs)
+    kept: list[Node] = []
+    for node in reversed(graph.nodes):
+        if any(v in needed for v in node.outputs):
+            kept.append(node)
+            needed.update(v for v in node.inputs if v is not None)
+    params = tuple(p for p in graph.params if p in needed)
+    return replace(graph, nodes=tuple(reversed(kept)), params=params)
+
+
+def renamed_node(node: Node, renamed: Mapping[Value, Value]) -> Node:
+    if not any(v in renamed for v in (*node.inputs, *node.outputs)):
+        return node
+    inputs = tuple(None if v is None else renamed.get(v, v) for v in node.inputs)
+    return replace(node, inputs=inputs, outputs=tuple(renamed.get(v, v) for v in node.outputs))
+
+
+def located(error: Error, where: str) -> Error:
+    """The error with the thing it is about."""
+    if error.problems:
+        for problem in error.problems:
+            located(problem, where)
+    elif error.where is None:
+        error.where = where
+    return error
+
+
+def reason(error: BaseException) -> str:
+    """An unforeseen error in one line."""
+    return f"{type(error).__name__}: {error}".splitlines()[0][:200]

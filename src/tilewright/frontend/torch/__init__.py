@@ -1,0 +1,7 @@
+"""PyTorch modules to graphs, through `torch.export`: `import_torch(module, example)`."""
+
+from __future__ import annotations
+
+from tilewright.frontend.torch.importer import import_torch
+
+__all__ = ["import_torch"]

@@ -1,0 +1,99 @@
+"""`Call`: one ATen operator as a rule sees it - what PyTorch says of its results, and how to put operators into the
+graph."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from tilewright.frontend.common.emitter import Emitter
+from tilewright.frontend.torch.dtypes import element_type, promoted
+from tilewright.frontend.torch.symbols import Sizes
+from tilewright.ir.dtype import DType
+from tilewright.ir.expr import Expr, as_int
+from tilewright.ir.graph import Value
+from tilewright.ops.dims import axis_of, dims
+from tilewright.support.errors import UnsupportedError
+
+Operand = Value | Expr | int | float | bool
+"""A tensor, or a number (an expression: one that depends on symbolic sizes)."""
+
+
+@dataclass(slots=True)
+class Call(Emitter):
+    """An operator being imported. `results` is what PyTorch says comes out: a fake tensor, or a tuple of them."""
+
+    name: str
+    results: Any
+    sizes: Sizes
+
+    # --- results ------------------------------------------------------------------------------------------------------
+
+    @property
+    def dtype(self) -> DType:
+        """The element type of the (first) result."""
+        first = self.results[0] if isinstance(self.results, tuple | list) else self.results
+        return element_type(first.dtype)
+
+    @property
+    def shape(self) -> tuple[Expr, ...]:
+        """The shape of the (first) result."""
+        first = self.results[0] if isinstance(self.results, tuple | list) else self.results
+        return tuple(self.sizes.expr(d) for d in first.shape)
+
+    # --- operands -----------------------------------------------------------------------------------------------------
+
+    def number(self, x: Operand, t: DType) -> Value:
+        """A number as a scalar of the graph."""
+        if isinstance(x, Expr):
+            known = as_int(x)
+            return self.symbols([x], t, ()) if known is None else self.constant(known, t)
+        return self.constant(x, t)
+
+    def operand(self, x: Operand, t: DType) -> Value:
+        """A tensor or a number as a value of element type `t`."""
+        return self.cast(x, t) if isinstance(x, Value) else self.number(x, t)
+
+    def together(self, *operands: Operand) -> list[Value]:
+        """The operands in the type in which PyTorch computes with them."""
+        t = promoted(*((o.dtype, o.type.rank) if isinstance(o, Value) else _plain(o) for o in operands))
+        return [self.operand(o, t) for o in operands]
+
+    def floats(self, x: Value) -> Value:
+        """Integers as PyTorch's default floating-point type; that of the result where it is one."""
+        if x.dtype.is_float:
+            return x
+        return self.cast(x, self.dtype if self.dtype.is_float else element_type(torch.get_default_dtype()))
+
+    # --- small things that many rules want ----------------------------------------------------------------------------
+
+    def axis(self, axis: int, x: Value) -> int:
+        """An axis as a position; a scalar counts as having one dimension."""
+        return axis_of(axis, max(x.type.rank, 1))
+
+    def axes(self, given: int | Sequence[int] | None, x: Value) -> tuple[int, ...]:
+        """Sorted positions; none given is all of them."""
+        if isinstance(given, int):
+            given = [given]
+        if not given:
+            return tuple(range(x.type.rank))
+        return tuple(sorted({self.axis(a, x) for a in given if x.type.rank}))
+
+    def broadcast(self, x: Value, shape: Sequence[Any]) -> Value:
+        target = dims(shape)
+        return x if target == x.shape else self.emit("broadcast", x, shape=target)
+
+    def filled(self, number: Operand, t: DType, shape: Sequence[Any]) -> Value:
+        """A tensor of one number."""
+        return self.broadcast(self.operand(number, t), shape)
+
+    def unsupported(self, what: str, **details: Any) -> UnsupportedError:
+        return UnsupportedError(f"{self.name} {what} is not supported", **details)
+
+
+def _plain(x: Any) -> Any:
+    """A number for type promotion: expressions are integers."""
+    return 1 if isinstance(x, Expr) else x

@@ -1,0 +1,60 @@
+"""PyTorch's element types and ours."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from tilewright.ir import dtype as dtypes
+from tilewright.ir.dtype import DType
+from tilewright.support.errors import UnsupportedError
+
+DTYPES: dict[torch.dtype, DType] = {
+    torch.float32: dtypes.f32,
+    torch.float64: dtypes.f64,
+    torch.float16: dtypes.f16,
+    torch.bfloat16: dtypes.bf16,
+    torch.int8: dtypes.i8,
+    torch.int16: dtypes.i16,
+    torch.int32: dtypes.i32,
+    torch.int64: dtypes.i64,
+    torch.uint8: dtypes.u8,
+    torch.uint16: dtypes.u16,
+    torch.uint32: dtypes.u32,
+    torch.uint64: dtypes.u64,
+    torch.bool: dtypes.boolean,
+}
+TORCH: dict[DType, torch.dtype] = {ours: theirs for theirs, ours in DTYPES.items()}
+
+
+def element_type(t: torch.dtype) -> DType:
+    """Our element type. Raises UnsupportedError."""
+    found = DTYPES.get(t)
+    if found is None:
+        raise UnsupportedError(f"the element type {str(t).removeprefix('torch.')} is not supported")
+    return found
+
+
+def default_type() -> DType:
+    return element_type(torch.get_default_dtype())
+
+
+def promoted(*operands: tuple[DType, int] | bool | int | float) -> DType:
+    """The type in which PyTorch computes with these operands: tensors as (type, rank), and numbers."""
+
+    def example(operand: Any) -> Any:
+        if not isinstance(operand, tuple):
+            return operand
+        return torch.empty((1,) * min(operand[1], 1), dtype=TORCH[operand[0]], device="meta")
+
+    found = example(operands[0])
+    for operand in operands[1:]:
+        # A result of two operands stands for both: its rank is the larger one, its type theirs.
+        other = example(operand)
+        t = torch.result_type(found, other)
+        rank = max(getattr(found, "ndim", 0), getattr(other, "ndim", 0))
+        found = torch.empty((1,) * rank, dtype=t, device="meta")
+    if not isinstance(found, torch.Tensor):
+        found = torch.as_tensor(found)
+    return element_type(found.dtype)

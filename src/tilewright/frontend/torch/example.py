@@ -1,0 +1,210 @@
+"""The example inputs of a compile: their names, which of their dimensions are symbols, and what export traces with.
+
+`torch.export` takes sizes 0 and 1 for constants and dimensions of equal size for one; so it is given inputs of the same
+types whose symbolic dimensions have sizes that occur nowhere else.
+"""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from tilewright.runtime.interop import framework
+from tilewright.support.errors import CallError, ModelError, Problems
+
+Dims = dict[int, str]
+"""Symbolic dimensions of one input: axis to the symbol's name."""
+
+MAX_TRIALS = 8
+_UNUSUAL = (11, 13, 19, 23, 29, 31, 37, 41, 43, 47, 53, 59, 61, 67, 71, 73, 79, 83, 89, 97, 101, 103, 107, 109, 113)
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """One tensor of the example and its name: the argument of `forward`, then keys or positions inside it."""
+
+    name: str
+    tensor: torch.Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """Arguments of `forward`, and the tensors among them in order."""
+
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    leaves: tuple[Leaf, ...]
+
+
+def read_example(module: torch.nn.Module, example: Any, device: torch.device) -> Example:
+    """The example as arguments: a dict holds keyword arguments, a tuple or list positional ones, anything else is the
+    only one. NumPy arrays become tensors. Raises CallError."""
+
+    def tensor(x: Any) -> Any:
+        if isinstance(x, torch.Tensor):
+            return x.detach().to(device)
+        if framework(x) == "numpy":
+            return torch.as_tensor(x).to(device)
+        return x
+
+    args: tuple[Any, ...] = ()
+    kwargs: dict[str, Any] = {}
+    if isinstance(example, Mapping) and _keywords(module, example):
+        kwargs = {str(k): pytree.tree_map(tensor, v) for k, v in example.items()}
+    elif isinstance(example, tuple | list):
+        args = tuple(pytree.tree_map(tensor, v) for v in example)
+    else:
+        args = (pytree.tree_map(tensor, example),)
+    try:
+        bound = inspect.signature(module.forward).bind(*args, **kwargs)
+    except TypeError as error:
+        raise CallError(f"the example does not fit {type(module).__name__}.forward: {error}") from None
+    leaves = []
+    paths, _ = pytree.tree_flatten_with_path((tuple(_in_order(module, bound)),))
+    for path, leaf in paths:
+        if isinstance(leaf, torch.Tensor):
+            leaves.append(Leaf(_leaf_name(module, bound, path), leaf))
+    if not leaves:
+        raise CallError("the example has no tensors", got=type(example).__name__)
+    return Example(args, kwargs, tuple(leaves))
+
+
+def _keywords(module: torch.nn.Module, example: Mapping[Any, Any]) -> bool:
+    """Whether a mapping holds keyword arguments: not when `forward` takes one argument of another name."""
+    parameters = inspect.signature(module.forward).parameters.values()
+    if any(p.kind is p.VAR_KEYWORD for p in parameters):
+        return True
+    names = {p.name for p in parameters}
+    required = [p for p in parameters if p.default is p.empty and p.kind is not p.VAR_POSITIONAL]
+    return bool(names & set(map(str, example))) or len(required) != 1
+
+
+def _in_order(module: torch.nn.Module, bound: inspect.BoundArguments) -> Iterator[Any]:
+    """Arguments in the order of export's inputs: positional ones, then keyword ones as they were given."""
+    yield from bound.args
+    yield from bound.kwargs.values()
+
+
+def _leaf_name(module: torch.nn.Module, bound: inspect.BoundArguments, path: Sequence[Any]) -> str:
+    position = path[1].idx
+    names: list[str] = []
+    for p in inspect.signature(module.forward).parameters.values():
+        if p.name not in bound.arguments or p.kind is p.VAR_KEYWORD:
+            continue
+        if p.kind is p.VAR_POSITIONAL:
+            names += [f"{p.name}_{k}" for k in range(len(bound.arguments[p.name]))]
+        elif p.kind is not p.KEYWORD_ONLY:
+            names.append(p.name)
+    names = names[: len(bound.args)] + list(bound.kwargs)
+    return "_".join([names[position], *map(key_text, path[2:])])
+
+
+def key_text(key: Any) -> str:
+    """A step of a path into nested containers as text."""
+    for attribute in ("key", "name", "idx"):
+        if hasattr(key, attribute):
+            return str(getattr(key, attribute))
+    return str(key)
+
+
+# --- symbolic dimensions --------------------------------------------------------------------------------------------
+
+
+def assignments(
+    module: torch.nn.Module, leaves: Sequence[Leaf], dynamic: str | Mapping[str, Mapping[int, str]] | None
+) -> list[list[Dims]]:
+    """Which dimensions of each input are symbols: the likeliest reading first, others where the example is ambiguous.
+
+    "auto": the batch is the first input's axis 0; in every other input it is axis 0, or else axis 1 (recurrent states
+    are [layers, batch, width]), of the same size. None: no symbols. A mapping: as it says, by the input's name.
+    """
+    if dynamic is None:
+        return [[{} for _ in leaves]]
+    if isinstance(dynamic, Mapping):
+        return [_explicit(leaves, dynamic)]
+    if dynamic != "auto":
+        raise ModelError(
+            "argument dynamic makes no sense",
+            expected='"auto", None, or {"input": {axis: "symbol"}}',
+            got=repr(dynamic),
+        )
+    first = leaves[0].tensor
+    if first.ndim == 0:
+        return [[{} for _ in leaves]]
+    batch = first.shape[0]
+    choices = [[0]]
+    for leaf in leaves[1:]:
+        axes = [k for k in (0, 1) if k < leaf.tensor.ndim and leaf.tensor.shape[k] == batch]
+        if len(axes) == 2 and leaf.tensor.ndim == 3 and _recurrent(module, leaf.tensor.shape[2]):
+            axes.reverse()
+        choices.append(axes)
+    found = itertools.islice(itertools.product(*(c or [-1] for c in choices)), MAX_TRIALS)
+    return [[{axis: "batch"} if axis >= 0 else {} for axis in axes] for axes in found]
+
+
+def _recurrent(module: torch.nn.Module, width: int) -> bool:
+    """Whether an input [?, ?, width] may be the state of a recurrent layer."""
+    return any(getattr(m, "hidden_size", None) == width for m in module.modules())
+
+
+def _explicit(leaves: Sequence[Leaf], dynamic: Mapping[str, Mapping[int, str]]) -> list[Dims]:
+    problems = Problems()
+    by_name = {leaf.name: leaf for leaf in leaves}
+    for name, axes in dynamic.items():
+        leaf = by_name.get(name)
+        if leaf is None:
+            problems.add(ModelError("no input has this name", where=f"dynamic[{name!r}]", expected=", ".join(by_name)))
+            continue
+        for axis, symbol in axes.items():
+            where = f"dynamic[{name!r}][{axis!r}]"
+            if not isinstance(axis, int) or not -leaf.tensor.ndim <= axis < leaf.tensor.ndim:
+                problems.add(ModelError("the input has no such axis", where=where, got=list(leaf.tensor.shape)))
+            elif not isinstance(symbol, str) or not symbol.isidentifier() or not symbol.isascii():
+                problems.add(ModelError("a symbol's name must be an identifier", where=where, got=repr(symbol)))
+    problems.raise_if_any("the dynamic dimensions make no sense", kind=ModelError)
+    return [{a % leaf.tensor.ndim: s for a, s in dynamic.get(leaf.name, {}).items()} for leaf in leaves]
+
+
+# --- what export traces with ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """Arguments for export with unusual sizes, and its description of which are symbolic."""
+
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    shapes: Any
+
+
+def trace_inputs(module: torch.nn.Module, example: Example, dims: Sequence[Dims]) -> Trace:
+    """The example with its symbolic dimensions resized."""
+    sizes = _unusual_sizes(module, example, [s for d in dims for s in d.values()])
+    symbols = {name: torch.export.Dim(name, min=1) for name in sizes}
+    shapes = torch.export.ShapesCollection()
+    resized: dict[int, torch.Tensor] = {}
+    for leaf, axes in zip(example.leaves, dims, strict=True):
+        shape = [sizes[axes[k]] if k in axes else d for k, d in enumerate(leaf.tensor.shape)]
+        tensor = leaf.tensor.new_zeros(1).expand(shape).clone() if axes else leaf.tensor
+        if axes:
+            shapes[tensor] = {axis: symbols[name] for axis, name in axes.items()}
+        resized[id(leaf.tensor)] = tensor
+
+    def swap(x: Any) -> Any:
+        return resized.get(id(x), x) if isinstance(x, torch.Tensor) else x
+
+    args, kwargs = pytree.tree_map(swap, (example.args, example.kwargs))
+    return Trace(args, kwargs, shapes if symbols else None)
+
+
+def _unusual_sizes(module: torch.nn.Module, example: Example, names: Sequence[str]) -> dict[str, int]:
+    taken = {d for leaf in example.leaves for d in leaf.tensor.shape}
+    taken.update(d for p in itertools.chain(module.parameters(), module.buffers()) for d in p.shape)
+    free = (n for n in itertools.chain(_UNUSUAL, itertools.count(127, 2)) if n not in taken)
+    return {name: next(free) for name in dict.fromkeys(names)}

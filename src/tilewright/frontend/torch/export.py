@@ -1,0 +1,90 @@
+"""A module to an `ExportedProgram` whose operators have rules.
+
+Export keeps PyTorch's own operators (linear, lstm, layer_norm, scaled_dot_product_attention ...), which is what the
+rules want. Only where something changes memory in place in a way that matters, or has no rule, a second pass of PyTorch
+makes the graph functional and takes those operators apart; the second pass costs more than the first.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import warnings
+from collections.abc import Iterator, Mapping
+
+import torch
+from torch.export import ExportedProgram
+
+from tilewright.frontend.torch import registry
+from tilewright.frontend.torch.example import Dims, Example, assignments, trace_inputs
+from tilewright.support.errors import ModelError
+
+_ADVICE = 'pass dynamic=None to compile for the example\'s sizes only, or {"input": {axis: "symbol"}} to say which vary'
+
+
+def export_module(
+    module: torch.nn.Module, example: Example, dynamic: str | Mapping[str, Mapping[int, str]] | None
+) -> tuple[ExportedProgram, list[Dims]]:
+    """Trace the module in evaluation mode; gives the program and the symbolic dimensions of its inputs.
+
+    Raises ModelError with PyTorch's reason.
+    """
+    failures: list[Exception] = []
+    for dims in assignments(module, example.leaves, dynamic):
+        trace = trace_inputs(module, example, dims)
+        try:
+            with _evaluating(module), quietly(), torch.no_grad():
+                found = torch.export.export(module, trace.args, trace.kwargs, dynamic_shapes=trace.shapes)
+                return found, dims
+        except Exception as error:  # what a module's own code raises while it is traced may be anything
+            failures.append(error)
+    symbols = dynamic is not None
+    what = "cannot be exported" + (" with symbolic dimensions" if symbols else "")
+    raise ModelError(
+        f"{type(module).__name__} {what}: {_reason(failures[0])}", hint=_ADVICE if symbols else None
+    ) from failures[0]
+
+
+def simplified(program: ExportedProgram) -> ExportedProgram:
+    """The program in operators that have rules, as far as PyTorch can say them in such."""
+    missing = [n for n in program.graph.nodes if n.op == "call_function" and not registry.handles(n)]
+    if not missing:
+        return program
+    with quietly(), torch.no_grad():
+        table = torch.export.default_decompositions()
+        for operator in registry.operators():
+            table.pop(operator, None)
+        return program.run_decompositions(table)
+
+
+@contextlib.contextmanager
+def quietly() -> Iterator[None]:
+    """Without PyTorch's warnings and log lines: what matters comes as an error."""
+    logger = logging.getLogger("torch")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(level)
+
+
+@contextlib.contextmanager
+def _evaluating(module: torch.nn.Module) -> Iterator[None]:
+    """The module in evaluation mode; each part has its own mode back afterwards."""
+    modes = [(part, part.training) for part in module.modules()]
+    module.eval()
+    try:
+        yield
+    finally:
+        for part, training in modes:
+            part.training = training
+
+
+def _reason(error: Exception, most: int = 12) -> str:
+    lines = [line for line in str(error).strip().splitlines() if line.strip()]
+    text = "\n".join(lines[:most]) + ("\n..." if len(lines) > most else "")
+    name = type(error).__name__
+    return text if name in ("UserError", "ConstraintViolationError") else f"{name}: {text}"

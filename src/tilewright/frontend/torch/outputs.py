@@ -1,0 +1,37 @@
+"""Names of a program's outputs, from the containers that `forward` returns them in."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from torch.export import ExportedProgram
+from torch.utils import _pytree as pytree
+
+from tilewright.frontend.torch.example import key_text
+
+
+def output_names(program: ExportedProgram, count: int) -> list[str]:
+    """One name for each of the `count` flattened outputs.
+
+    Keys of dicts and fields of named tuples and dataclasses name them, nested ones joined by "_"; positions in tuples
+    count only inside something named. What has no name is "output" and its position among all outputs.
+    """
+    plain = [f"output{k}" for k in range(count)]
+    paths = _paths(program, count)
+    if paths is None:
+        return plain
+    names = []
+    for k, path in enumerate(paths):
+        named = next((i for i, step in enumerate(path) if not isinstance(step, pytree.SequenceKey)), None)
+        names.append(plain[k] if named is None else "_".join(map(key_text, path[named:])))
+    times = Counter(names)
+    return [name if times[name] == 1 and name else f"{plain[k]}_{name}" for k, name in enumerate(names)]
+
+
+def _paths(program: ExportedProgram, count: int) -> list[Any] | None:
+    signature = program.module_call_graph[0].signature if program.module_call_graph else None
+    if signature is None or signature.out_spec is None:
+        return None
+    nested = pytree.tree_unflatten(list(range(count)), signature.out_spec)
+    return [path for path, _ in pytree.tree_flatten_with_path(nested)[0]]

@@ -1,0 +1,118 @@
+"""The table of rules: ATen operator -> function that puts it into the graph as our own operators.
+
+A rule is called with the operator's arguments in the order of its schema, defaults filled in: tensors as values of the
+graph, sizes as numbers or expressions. It returns its results (a value, or a list).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+import torch
+
+Rule = Callable[..., Any]
+F = TypeVar("F", bound=Rule)
+
+RULES: dict[str, Rule] = {}
+IGNORED = {"_assert_tensor_metadata", "_assert_scalar", "_assert_async", "sym_constrain_range", "_guards_fn"}
+"""Operators without results that check what the compiler knows."""
+
+
+def rule(*names: str) -> Callable[[F], F]:
+    """Register a function for ATen operators: "add" is all overloads, "max.dim" is one."""
+
+    def register(f: F) -> F:
+        for name in names:
+            assert name not in RULES, name
+            RULES[name] = f
+        return f
+
+    return register
+
+
+def find(target: Any) -> Rule | None:
+    """The rule of an operator."""
+    import tilewright.frontend.torch.rules  # noqa: F401  imports every file of rules
+
+    if not isinstance(target, torch._ops.OpOverload) or target.namespace != "aten":
+        return None
+    packet = target._schema.name.removeprefix("aten::")
+    found = RULES.get(f"{packet}.{target._overloadname}") or RULES.get(packet)
+    if found is None and packet.endswith("_") and not packet.startswith("_"):
+        base = packet[:-1]
+        found = RULES.get(f"{base}.{target._overloadname}") or RULES.get(base)
+    return found
+
+
+def is_mutable(target: Any) -> bool:
+    return isinstance(target, torch._ops.OpOverload) and target._schema.is_mutable
+
+
+def handles(node: torch.fx.Node) -> bool:
+    """Whether the importer can take a node as it is: it has a rule, and changes nothing that others see."""
+    target: Any = node.target
+    if not isinstance(target, torch._ops.OpOverload):
+        return not isinstance(target, torch._ops.HigherOrderOperator) or is_wrapper(target)
+    if target._schema.name.removeprefix("aten::") in IGNORED or _is_symbolic(node):
+        return True
+    if is_mutable(target) and not _private(node):
+        return False
+    return find(target) is not None
+
+
+WRAPPERS = {"wrap_with_set_grad_enabled": 1, "tag_activation_checkpoint": 0, "wrap": 0}
+"""Operators that call a graph as it is, and the position of that graph among their arguments."""
+
+
+def is_wrapper(target: Any) -> bool:
+    return isinstance(target, torch._ops.HigherOrderOperator) and target.name() in WRAPPERS
+
+
+def _is_symbolic(node: torch.fx.Node) -> bool:
+    """Whether the node computes a size, whose expression PyTorch keeps with it."""
+    return isinstance(node.meta.get("val"), int | float | bool | torch.SymInt | torch.SymFloat | torch.SymBool)
+
+
+# Operators whose result is memory of its own: those may be changed in place by their only reader.
+_FRESH = set(
+    """linear conv1d conv2d conv3d convolution batch_norm layer_norm group_norm add sub mul div matmul mm bmm addmm
+    baddbmm cat stack clone zeros ones full zeros_like ones_like full_like empty_like relu tanh sigmoid gelu silu elu
+    leaky_relu mish hardtanh exp log softplus max_pool1d max_pool2d avg_pool2d where softmax instance_norm
+    conv_transpose2d
+    """.split()
+)
+
+
+def _private(node: torch.fx.Node) -> bool:
+    """Whether a node changes in place what only it reads: nobody can see the difference to a new result."""
+    changed: Any = node.args[0] if node.args else None
+    if not isinstance(changed, torch.fx.Node) or len(changed.users) != 1 or changed.op != "call_function":
+        return False
+    target: Any = changed.target
+    if (
+        not isinstance(target, torch._ops.OpOverload)
+        or sum(a.alias_info is not None for a in node_arguments(node)) != 1
+    ):
+        return False
+    packet = target._schema.name.removeprefix("aten::")
+    return packet in _FRESH or (is_mutable(target) and _private(changed))
+
+
+def node_arguments(node: torch.fx.Node) -> Any:
+    target: Any = node.target
+    return target._schema.arguments
+
+
+def operators() -> Iterator[Any]:
+    """All overloads that have rules."""
+    import tilewright.frontend.torch.rules  # noqa: F401
+
+    for name in RULES:
+        packet, _, overload = name.partition(".")
+        found = getattr(torch.ops.aten, packet, None)
+        if found is not None:
+            yield from (getattr(found, o) for o in ([overload] if overload else found.overloads()))
+
+
+__all__ = ["IGNORED", "RULES", "Rule", "find", "handles", "is_wrapper", "operators", "rule"]

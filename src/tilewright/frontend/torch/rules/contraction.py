@@ -1,0 +1,191 @@
+"""Rules for matrix products and convolutions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tilewright.frontend.common import contraction as common
+from tilewright.frontend.torch.call import Call, Operand
+from tilewright.frontend.torch.registry import rule
+from tilewright.ir.expr import as_int
+from tilewright.ir.graph import Value
+from tilewright.ops.dims import static
+from tilewright.support.errors import ShapeError
+
+
+@rule("linear")
+def linear(n: Call, x: Value, weight: Value, bias: Value | None = None) -> Value:
+    """x W^T + b over the last dimension."""
+    vector = weight.type.rank == 1
+    if vector:
+        weight = n.reshape(weight, (1, weight.shape[0]))
+    rows = n.reshape(x, (1, *x.shape)) if x.type.rank == 1 else x
+    y = n.emit("matmul", rows, weight, transpose_a=False, transpose_b=True)
+    y = y if bias is None else n.emit("add", y, bias)
+    return n.reshape(y, n.shape) if vector or x.type.rank == 1 else y
+
+
+@rule("matmul", "mm", "bmm", "mv", "dot", "linalg_matmul")
+def matmul(n: Call, a: Value, b: Value) -> Value:
+    return common.product(n, a, b)
+
+
+@rule("outer", "ger")
+def outer(n: Call, a: Value, b: Value) -> Value:
+    return n.emit("mul", n.reshape(a, (a.shape[0], 1)), n.reshape(b, (1, b.shape[0])))
+
+
+@rule("addmm", "baddbmm", "addmv", "addbmm")
+def addmm(n: Call, x: Value, a: Value, b: Value, beta: Any = 1, alpha: Any = 1) -> Value:
+    if n.name == "aten.addbmm":
+        raise n.unsupported("")
+    result = _scaled(n, common.product(n, a, b), alpha)
+    return result if beta == 0 else n.emit("add", result, _scaled(n, x, beta))
+
+
+def _scaled(n: Call, x: Value, factor: Any) -> Value:
+    return x if factor == 1 else n.emit("mul", x, n.like(factor, x))
+
+
+@rule("einsum")
+def einsum(n: Call, equation: str, tensors: Sequence[Value], path: Any = None) -> Value:
+    if "." in equation:
+        raise n.unsupported("with an ellipsis", got=equation)
+    left, arrow, right = equation.replace(" ", "").partition("->")
+    if not arrow:
+        letters = left.replace(",", "")
+        right = "".join(sorted(c for c in set(letters) if letters.count(c) == 1))
+    return n.emit("einsum", *tensors, equation=f"{left}->{right}")
+
+
+@rule("bilinear")
+def bilinear(n: Call, a: Value, b: Value, weight: Value, bias: Value | None = None) -> Value:
+    raise n.unsupported("")
+
+
+# --- convolution ----------------------------------------------------------------------------------------------------
+
+
+@rule("conv1d", "conv2d", "conv3d")
+def conv(
+    n: Call, x: Value, w: Value, bias: Value | None, strides: Any, padding: Any, dilations: Any, groups: int
+) -> Value:
+    rank = w.type.rank - 2
+    strides, dilations = _each(strides, rank), _each(dilations, rank)
+    if isinstance(padding, str):
+        pads = _named_padding(n, w, padding, strides, dilations)
+    else:
+        pads = _each(padding, rank) * 2
+    attrs = {"strides": tuple(strides), "dilations": tuple(dilations), "pads": tuple(pads), "groups": groups}
+    return _batched(n, x, rank, lambda v: common.convolved(n, v, w, bias, attrs))
+
+
+def _named_padding(n: Call, w: Value, padding: str, strides: Sequence[int], dilations: Sequence[int]) -> list[int]:
+    """ "same" pads so that the result is as large as the input, the odd one behind."""
+    if padding == "valid":
+        return [0] * 2 * len(strides)
+    totals = [d * (static(k, "the kernel") - 1) for d, k in zip(dilations, w.shape[2:], strict=True)]
+    return [t // 2 for t in totals] + [t - t // 2 for t in totals]
+
+
+def _each(value: Any, rank: int) -> list[int]:
+    """One number for each spatial dimension: a single one counts for all."""
+    given = list(value) if isinstance(value, list | tuple) else [value]
+    return given * rank if len(given) == 1 else given
+
+
+def _batched(n: Call, x: Value, rank: int, f: Any) -> Value:
+    """Apply a function of batches to an input that may lack the batch dimension."""
+    if x.type.rank != rank + 1:
+        return f(x)  # type: ignore[no-any-return]
+    y = f(n.reshape(x, (1, *x.shape)))
+    return n.reshape(y, y.shape[1:])
+
+
+@rule("convolution")
+def convolution(
+    n: Call,
+    x: Value,
+    w: Value,
+    bias: Value | None,
+    strides: Any,
+    padding: Any,
+    dilations: Any,
+    transposed: bool,
+    extra: Any,
+    groups: int,
+) -> Value:
+    if transposed:
+        return conv_transpose(n, x, w, bias, strides, padding, extra, groups, dilations)
+    return conv(n, x, w, bias, strides, padding, dilations, groups)
+
+
+@rule("conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
+def conv_transpose(
+    n: Call, x: Value, w: Value, bias: Value | None, strides: Any, padding: Any, extra: Any, groups: int, dilations: Any
+) -> Value:
+    rank = w.type.rank - 2
+    s, p, e, d = (_each(v, rank) for v in (strides, padding, extra, dilations))
+
+    def run(v: Value) -> Value:
+        return common.add_bias(n, common.conv_transpose(n, v, w, s, d, p * 2, e, groups), bias)
+
+    return _batched(n, x, rank, run)
+
+
+# --- attention ------------------------------------------------------------------------------------------------------
+
+
+@rule("scaled_dot_product_attention")
+def attention(
+    n: Call,
+    q: Value,
+    k: Value,
+    v: Value,
+    mask: Value | None = None,
+    dropout: float = 0.0,
+    causal: bool = False,
+    scale: Operand | None = None,
+    enable_gqa: bool = False,
+) -> Value:
+    """softmax(q k^T * scale + mask) v, as separate operators that the compiler joins again."""
+    if dropout:
+        raise n.unsupported("with dropout", got=dropout)
+    if enable_gqa:
+        k, v = (_repeated_heads(n, t, q) for t in (k, v))
+    if scale is None:
+        depth = static(q.shape[-1], "the depth of attention")
+        scale = 1 / depth**0.5 if depth else 1.0
+    scores = n.emit("matmul", q, k, transpose_a=False, transpose_b=True)
+    scores = n.emit("mul", scores, n.operand(scale, scores.dtype))
+    if causal:
+        mask = _causal(n, q, k)
+    if mask is not None and mask.dtype.kind == "bool":
+        scores = n.emit("select", mask, scores, n.like(float("-inf"), scores))
+    elif mask is not None:
+        scores = n.emit("add", scores, n.cast(mask, scores.dtype))
+    weights = n.emit("softmax", scores, axis=scores.type.rank - 1)
+    if mask is not None:  # a row that may see nothing gives zeros
+        weights = n.emit("select", n.emit("isnan", weights), n.like(0.0, weights), weights)
+    return n.emit("matmul", weights, v)
+
+
+def _causal(n: Call, q: Value, k: Value) -> Value:
+    """Query i sees the keys up to i."""
+    from tilewright.ir.dtype import i64
+
+    rows = n.emit("range", start=0, step=1, size=q.shape[-2], dtype=i64)
+    columns = n.emit("range", start=0, step=1, size=k.shape[-2], dtype=i64)
+    return n.emit("le", n.reshape(columns, (1, k.shape[-2])), n.reshape(rows, (q.shape[-2], 1)))
+
+
+def _repeated_heads(n: Call, x: Value, q: Value) -> Value:
+    heads, groups = as_int(q.shape[-3]), as_int(x.shape[-3])
+    if heads is None or groups is None or heads % groups:
+        raise ShapeError("the heads of attention do not divide", got=f"{q.type} and {x.type}")
+    if heads == groups:
+        return x
+    *lead, _, keys, depth = x.shape
+    wide = n.broadcast(n.reshape(x, (*lead, groups, 1, keys, depth)), (*lead, groups, heads // groups, keys, depth))
+    return n.reshape(wide, (*lead, heads, keys, depth))

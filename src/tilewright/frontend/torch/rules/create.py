@@ -1,0 +1,82 @@
+"""Rules for tensors made from nothing but sizes and numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tilewright.frontend.torch.call import Call, Operand
+from tilewright.frontend.torch.registry import rule
+from tilewright.ir.graph import Value
+
+
+@rule(
+    "zeros",
+    "zeros_like",
+    "new_zeros",
+    "empty",
+    "empty_like",
+    "new_empty",
+    "empty_permuted",
+    "new_empty_strided",
+    "empty_strided",
+    "zero",
+)
+def zeros(n: Call, *_: Any, **__: Any) -> Value:
+    """What is empty in PyTorch holds anything; here it holds zeros."""
+    return n.filled(0, n.dtype, n.shape)
+
+
+@rule("ones", "ones_like", "new_ones")
+def ones(n: Call, *_: Any, **__: Any) -> Value:
+    return n.filled(1, n.dtype, n.shape)
+
+
+@rule("full", "full_like", "new_full", "fill")
+def full(n: Call, _: Any, value: Operand, *__: Any, **___: Any) -> Value:
+    """Also `new_full` and `fill`, whose second argument is the number too; `new_full` has it third."""
+    if n.name.startswith("aten.new_full"):
+        value = __[0]
+    return n.filled(value, n.dtype, n.shape)
+
+
+@rule("scalar_tensor")
+def scalar_tensor(n: Call, value: Operand, **_: Any) -> Value:
+    return n.operand(value, n.dtype)
+
+
+@rule("arange.default", "arange.start", "arange.start_step")
+def arange(n: Call, *numbers: Any, **_: Any) -> Value:
+    start, step = (numbers[0] if len(numbers) > 1 else 0), (numbers[2] if len(numbers) > 2 else 1)
+    return n.emit("range", start=start, step=step, size=n.shape[0], dtype=n.dtype)
+
+
+@rule("linspace")
+def linspace(n: Call, start: float, end: float, steps: int, **_: Any) -> Value:
+    if not isinstance(steps, int) or isinstance(start, Value) or isinstance(end, Value):
+        raise n.unsupported("of symbolic size")
+    import torch
+
+    from tilewright.frontend.torch.dtypes import TORCH
+    from tilewright.runtime.interop import as_numpy
+
+    return n.constant(as_numpy(torch.linspace(start, end, steps, dtype=TORCH[n.dtype]), "linspace"))
+
+
+@rule("eye")
+def eye(n: Call, rows: Any, columns: Any = None, **_: Any) -> Value:
+    return n.emit("eye", rows=rows, columns=rows if columns is None else columns, k=0, dtype=n.dtype)
+
+
+@rule("meshgrid")
+def meshgrid(n: Call, tensors: Sequence[Value], indexing: str = "ij") -> list[Value]:
+    order = list(range(len(tensors)))
+    if indexing == "xy" and len(order) > 1:
+        order[0], order[1] = 1, 0
+    shape = [n.sizes.expr(d) for d in n.results[0].shape]
+    found = []
+    for t, place in zip(tensors, order, strict=True):
+        lone = [1] * len(shape)
+        lone[place] = shape[place]  # type: ignore[call-overload]
+        found.append(n.broadcast(n.reshape(t, lone), shape))
+    return found

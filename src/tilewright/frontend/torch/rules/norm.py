@@ -1,0 +1,152 @@
+"""Rules for softmax and the normalisations."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tilewright.frontend.common.contraction import channels
+from tilewright.frontend.common.norm import batch_norm as common_batch_norm
+from tilewright.frontend.torch.call import Call
+from tilewright.frontend.torch.registry import rule
+from tilewright.ir.expr import product
+from tilewright.ir.graph import Value
+
+
+@rule("softmax", "log_softmax", "_softmax", "_log_softmax", "special_softmax", "special_log_softmax", "softmin")
+def softmax(n: Call, x: Value, dim: int, *_: Any, **__: Any) -> Value:
+    x = n.cast(x, n.dtype)
+    if x.type.rank == 0:
+        return n.filled(0 if "log" in n.name else 1, x.dtype, ())
+    return n.emit("log_softmax" if "log" in n.name else "softmax", x, axis=n.axis(dim, x))
+
+
+@rule("batch_norm")
+def batch_norm(
+    n: Call,
+    x: Value,
+    weight: Value | None,
+    bias: Value | None,
+    mean: Value | None,
+    var: Value | None,
+    training: bool,
+    momentum: float,
+    epsilon: float,
+    cudnn: bool = False,
+) -> Value:
+    if training or mean is None or var is None:
+        return _statistics_of_batch(n, x, weight, bias, epsilon)
+    return common_batch_norm(n, x, weight, bias, mean, var, epsilon)
+
+
+@rule("_native_batch_norm_legit_no_training")
+def native_batch_norm(
+    n: Call, x: Value, weight: Any, bias: Any, mean: Value, var: Value, momentum: float, epsilon: float
+) -> list[Value]:
+    return [common_batch_norm(n, x, weight, bias, mean, var, epsilon)]
+
+
+def _statistics_of_batch(n: Call, x: Value, weight: Value | None, bias: Value | None, epsilon: float) -> Value:
+    """A batch norm without running statistics normalises by the batch's own."""
+    axes = tuple(k for k in range(x.type.rank) if k != 1)
+    return _affine(n, _normalised(n, x, axes, epsilon), weight, bias)
+
+
+def _normalised(n: Call, x: Value, axes: Sequence[int], epsilon: float) -> Value:
+    mean = n.emit("reduce_mean", x, axes=tuple(axes), keepdims=True)
+    deviation = n.emit("sub", x, mean)
+    spread = n.emit("reduce_mean", n.emit("mul", deviation, deviation), axes=tuple(axes), keepdims=True)
+    return n.emit("div", deviation, n.emit("sqrt", n.emit("add", spread, n.like(epsilon, spread))))
+
+
+def _affine(n: Call, x: Value, weight: Value | None, bias: Value | None) -> Value:
+    if weight is not None:
+        x = n.emit("mul", x, channels(n, n.cast(weight, x.dtype), x.type.rank))
+    return x if bias is None else n.emit("add", x, channels(n, n.cast(bias, x.dtype), x.type.rank))
+
+
+@rule("instance_norm")
+def instance_norm(
+    n: Call,
+    x: Value,
+    weight: Value | None,
+    bias: Value | None,
+    mean: Value | None,
+    var: Value | None,
+    use_input_stats: bool,
+    momentum: float,
+    epsilon: float,
+    cudnn: bool = False,
+) -> Value:
+    if not use_input_stats and mean is not None and var is not None:
+        return common_batch_norm(n, x, weight, bias, mean, var, epsilon)
+    return _affine(n, _normalised(n, x, range(2, x.type.rank), epsilon), weight, bias)
+
+
+@rule("layer_norm")
+def layer_norm(
+    n: Call,
+    x: Value,
+    shape: Sequence[Any],
+    weight: Value | None = None,
+    bias: Value | None = None,
+    epsilon: float = 1e-5,
+    cudnn: bool = False,
+) -> Value:
+    axis = x.type.rank - len(shape)
+    weight, bias = (None if v is None else n.cast(v, x.dtype) for v in (weight, bias))
+    return n.emit("layer_norm", x, weight, bias, axis=axis, epsilon=float(epsilon))
+
+
+@rule("native_layer_norm")
+def native_layer_norm(n: Call, x: Value, shape: Any, weight: Any, bias: Any, epsilon: float) -> list[Value]:
+    return [layer_norm(n, x, shape, weight, bias, epsilon)]
+
+
+@rule("rms_norm")
+def rms_norm(
+    n: Call, x: Value, shape: Sequence[Any], weight: Value | None = None, epsilon: float | None = None
+) -> Value:
+    if epsilon is None:
+        import torch
+
+        from tilewright.frontend.torch.dtypes import TORCH
+
+        epsilon = torch.finfo(TORCH[x.dtype]).eps
+    weight = None if weight is None else n.cast(weight, x.dtype)
+    return n.emit("rms_norm", x, weight, axis=x.type.rank - len(shape), epsilon=float(epsilon))
+
+
+@rule("group_norm")
+def group_norm(
+    n: Call,
+    x: Value,
+    groups: int,
+    weight: Value | None = None,
+    bias: Value | None = None,
+    epsilon: float = 1e-5,
+    cudnn: bool = False,
+) -> Value:
+    """Layer norm over the elements of each group."""
+    batch, channels_, *rest = x.shape
+    flat = n.reshape(x, (batch, groups, product(rest) * (channels_ // groups)))
+    y = n.emit("layer_norm", flat, None, None, axis=2, epsilon=float(epsilon))
+    return _affine(n, n.reshape(y, x.shape), weight, bias)
+
+
+@rule("local_response_norm")
+def local_response_norm(n: Call, x: Value, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0) -> Value:
+    return n.emit("lrn", x, size=size, alpha=alpha, beta=beta, bias=k)
+
+
+@rule("weight_norm", "_weight_norm")
+def weight_norm(n: Call, v: Value, g: Value, dim: int = 0) -> Value:
+    """g v / |v|, the norm over all dimensions but `dim`."""
+    axes = tuple(k for k in range(v.type.rank) if k != dim % max(v.type.rank, 1))
+    norm = n.emit("sqrt", n.emit("reduce_sum", n.emit("mul", v, v), axes=axes, keepdims=True))
+    return n.emit("mul", v, n.emit("div", g, norm))
+
+
+@rule("cosine_similarity")
+def cosine_similarity(n: Call, a: Value, b: Value, dim: int = 1, eps: float = 1e-8) -> Value:
+    raise n.unsupported("")

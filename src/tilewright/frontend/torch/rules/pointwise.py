@@ -1,0 +1,553 @@
+"""Rules for arithmetic, comparison, logic, activations and casts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from tilewright.frontend.torch.call import Call, Operand
+from tilewright.frontend.torch.registry import RULES, rule
+from tilewright.ir.dtype import DType, boolean, f32
+from tilewright.ir.expr import Expr
+from tilewright.ir.graph import Value
+from tilewright.support.errors import UnsupportedError
+
+# Functions of real numbers: integers become floating-point numbers first.
+_REAL = {
+    "acos": "arccos",
+    "acosh": "arccosh",
+    "asin": "arcsin",
+    "asinh": "arcsinh",
+    "atan": "arctan",
+    "atanh": "arctanh",
+    "arccos": "arccos",
+    "arccosh": "arccosh",
+    "arcsin": "arcsin",
+    "arcsinh": "arcsinh",
+    "arctan": "arctan",
+    "arctanh": "arctanh",
+    "cos": "cos",
+    "cosh": "cosh",
+    "erf": "erf",
+    "special_erf": "erf",
+    "exp": "exp",
+    "log": "log",
+    "log1p": "log1p",
+    "mish": "mish",
+    "reciprocal": "reciprocal",
+    "sigmoid": "sigmoid",
+    "special_expit": "sigmoid",
+    "sin": "sin",
+    "sinh": "sinh",
+    "sqrt": "sqrt",
+    "tan": "tan",
+    "tanh": "tanh",
+    "hardswish": "hard_swish",
+}
+
+# Functions that keep the type.
+_SAME = {"abs": "abs", "neg": "neg", "negative": "neg", "relu": "relu"}
+_ROUNDING = {"ceil": "ceil", "floor": "floor", "round": "round"}
+_COMPARE = {"eq": "eq", "ne": "ne", "lt": "lt", "le": "le", "gt": "gt", "ge": "ge"}
+_LONG = {"not_equal": "ne", "less": "lt", "less_equal": "le", "greater": "gt", "greater_equal": "ge"}
+_LOGIC = {"logical_and": "and", "logical_or": "or", "logical_xor": "xor"}
+_BITS = {"bitwise_and": ("bitand", "and"), "bitwise_or": ("bitor", "or"), "bitwise_xor": ("bitxor", "xor")}
+
+
+def _real(op: str) -> Callable[[Call, Value], Value]:
+    return lambda n, x: n.emit(op, n.floats(x))
+
+
+def _same(op: str) -> Callable[[Call, Value], Value]:
+    return lambda n, x: n.emit(op, x)
+
+
+def _rounding(op: str) -> Callable[[Call, Value], Value]:
+    return lambda n, x: n.emit(op, x) if x.dtype.is_float else x
+
+
+def _compare(op: str) -> Callable[[Call, Operand, Operand], Value]:
+    def run(n: Call, a: Operand, b: Operand) -> Value:
+        x, y = n.together(a, b)
+        if x.dtype is boolean:
+            if op == "ne":
+                return n.emit("xor", x, y)
+            if op == "eq":
+                return n.emit("not", n.emit("xor", x, y))
+            x, y = (n.cast(v, f32) for v in (x, y))
+        return n.emit(op, x, y)
+
+    return run
+
+
+def _logic(op: str) -> Callable[[Call, Value, Value], Value]:
+    return lambda n, a, b: n.emit(op, n.cast(a, boolean), n.cast(b, boolean))
+
+
+def _bits(op: str, logical: str) -> Callable[[Call, Operand, Operand], Value]:
+    def run(n: Call, a: Operand, b: Operand) -> Value:
+        x, y = n.together(a, b)
+        return n.emit(logical if x.dtype is boolean else op, x, y)
+
+    return run
+
+
+for _names, _make in ((_REAL, _real), (_SAME, _same), (_ROUNDING, _rounding), (_COMPARE, _compare), (_LOGIC, _logic)):
+    for _aten, _ours in _names.items():
+        RULES[_aten] = _make(_ours)
+for _aten, _ours in _LONG.items():
+    RULES[_aten] = _compare(_ours)
+for _aten, _pair in _BITS.items():
+    RULES[_aten] = _bits(*_pair)
+
+
+# --- arithmetic -----------------------------------------------------------------------------------------------------
+
+
+def _binary(n: Call, op: str, a: Operand, b: Operand) -> Value:
+    return n.emit(op, n.operand(a, n.dtype), n.operand(b, n.dtype))
+
+
+def _scaled(n: Call, b: Operand, alpha: Any) -> Operand:
+    """The second operand of `add` and `sub` times `alpha`."""
+    if alpha == 1:
+        return b
+    if not isinstance(b, Value):
+        scaled: Operand = b * alpha
+        return scaled
+    b = n.cast(b, n.dtype)
+    return n.emit("mul", b, n.like(alpha, b))
+
+
+@rule("add")
+def add(n: Call, a: Operand, b: Operand, alpha: Any = 1) -> Value:
+    if n.dtype is boolean:
+        return n.emit("or", n.operand(a, boolean), n.operand(b, boolean))
+    return _binary(n, "add", a, _scaled(n, b, alpha))
+
+
+@rule("sub", "subtract")
+def sub(n: Call, a: Operand, b: Operand, alpha: Any = 1) -> Value:
+    return _binary(n, "sub", a, _scaled(n, b, alpha))
+
+
+@rule("rsub")
+def rsub(n: Call, a: Operand, b: Operand, alpha: Any = 1) -> Value:
+    return _binary(n, "sub", b, _scaled(n, a, alpha))
+
+
+@rule("mul", "multiply")
+def mul(n: Call, a: Operand, b: Operand) -> Value:
+    if n.dtype is boolean:
+        return n.emit("and", n.operand(a, boolean), n.operand(b, boolean))
+    return _binary(n, "mul", a, b)
+
+
+@rule("div", "divide", "true_divide")
+def div(n: Call, a: Operand, b: Operand, rounding_mode: str | None = None) -> Value:
+    if rounding_mode == "floor":
+        return floor_divide(n, a, b)
+    if rounding_mode is not None and n.dtype.is_int:
+        return _binary(n, "truncdiv", a, b)
+    result = _binary(n, "div", a, b)
+    return result if rounding_mode is None else _truncated(n, result)
+
+
+@rule("floor_divide")
+def floor_divide(n: Call, a: Operand, b: Operand) -> Value:
+    if n.dtype.is_int:
+        return _binary(n, "floordiv", a, b)
+    return n.emit("floor", _binary(n, "div", a, b))
+
+
+@rule("trunc", "fix")
+def trunc(n: Call, x: Value) -> Value:
+    return _truncated(n, x) if x.dtype.is_float else x
+
+
+def _truncated(n: Call, x: Value) -> Value:
+    """Towards zero."""
+    return n.emit("select", n.emit("lt", x, n.like(0.0, x)), n.emit("ceil", x), n.emit("floor", x))
+
+
+@rule("frac")
+def frac(n: Call, x: Value) -> Value:
+    return n.emit("sub", x, _truncated(n, x))
+
+
+@rule("fmod")
+def fmod(n: Call, a: Operand, b: Operand) -> Value:
+    return _binary(n, "fmod" if n.dtype.is_float else "truncmod", a, b)
+
+
+@rule("remainder")
+def remainder(n: Call, a: Operand, b: Operand) -> Value:
+    """The sign of the divisor, as Python's `%`."""
+    if n.dtype.is_int:
+        return _binary(n, "mod", a, b)
+    x, y = n.operand(a, n.dtype), n.operand(b, n.dtype)
+    rest = n.emit("fmod", x, y)
+    zero = n.like(0.0, rest)
+    crossed = n.emit("xor", n.emit("lt", rest, zero), n.emit("lt", y, zero))
+    moved = n.emit("and", crossed, n.emit("ne", rest, zero))
+    return n.emit("select", moved, n.emit("add", rest, y), rest)
+
+
+@rule("pow")
+def power(n: Call, a: Operand, b: Operand) -> Value:
+    """Small known exponents become products and roots."""
+    t = n.dtype
+    if isinstance(a, Value) and isinstance(b, int | float):
+        simple = _simple_power(n, n.cast(a, t), float(b))
+        if simple is not None:
+            return simple
+    if t.is_int:
+        raise n.unsupported("of integers with this exponent", got=b)
+    return _binary(n, "pow", a, b)
+
+
+def _simple_power(n: Call, x: Value, exponent: float) -> Value | None:
+    if exponent == 0:
+        return n.filled(1, x.dtype, x.shape)
+    if exponent == 1:
+        return x
+    if exponent in (2, 3, 4):
+        square = n.emit("mul", x, x)
+        return square if exponent == 2 else n.emit("mul", square, x if exponent == 3 else square)
+    if x.dtype.is_float and exponent in (0.5, -0.5):
+        root = n.emit("sqrt", x)
+        return root if exponent > 0 else n.emit("reciprocal", root)
+    if x.dtype.is_float and exponent in (-1, -2):
+        return n.emit("reciprocal", x if exponent == -1 else n.emit("mul", x, x))
+    return None
+
+
+@rule("square")
+def square(n: Call, x: Value) -> Value:
+    return n.emit("mul", x, x)
+
+
+@rule("rsqrt")
+def rsqrt(n: Call, x: Value) -> Value:
+    return n.emit("reciprocal", n.emit("sqrt", n.floats(x)))
+
+
+@rule("addcmul")
+def addcmul(n: Call, x: Value, a: Value, b: Value, value: Any = 1) -> Value:
+    product = n.emit("mul", n.cast(a, n.dtype), n.cast(b, n.dtype))
+    return n.emit("add", n.cast(x, n.dtype), product if value == 1 else n.emit("mul", product, n.like(value, product)))
+
+
+@rule("addcdiv")
+def addcdiv(n: Call, x: Value, a: Value, b: Value, value: Any = 1) -> Value:
+    quotient = n.emit("div", n.cast(a, n.dtype), n.cast(b, n.dtype))
+    scaled = quotient if value == 1 else n.emit("mul", quotient, n.like(value, quotient))
+    return n.emit("add", n.cast(x, n.dtype), scaled)
+
+
+@rule("lerp")
+def lerp(n: Call, start: Value, end: Value, weight: Operand) -> Value:
+    distance = n.emit("sub", end, start)
+    return n.emit("add", start, n.emit("mul", distance, n.operand(weight, start.dtype)))
+
+
+@rule("maximum", "max.other", "fmax")
+def maximum(n: Call, a: Value, b: Value) -> Value:
+    return _extreme(n, "max", a, b)
+
+
+@rule("minimum", "min.other", "fmin")
+def minimum(n: Call, a: Value, b: Value) -> Value:
+    return _extreme(n, "min", a, b)
+
+
+def _extreme(n: Call, op: str, a: Operand, b: Operand) -> Value:
+    if "fm" in n.name:
+        raise n.unsupported("")
+    if n.dtype is boolean:
+        op = "or" if op == "max" else "and"
+    return _binary(n, op, a, b)
+
+
+# --- exponentials, logarithms ---------------------------------------------------------------------------------------
+
+
+@rule("exp2", "special_exp2")
+def exp2(n: Call, x: Value) -> Value:
+    x = n.floats(x)
+    return n.emit("exp", n.emit("mul", x, n.like(math.log(2), x)))
+
+
+@rule("expm1", "special_expm1")
+def expm1(n: Call, x: Value) -> Value:
+    """2 sinh(x/2) exp(x/2), which keeps the digits near zero."""
+    x = n.floats(x)
+    half = n.emit("mul", x, n.like(0.5, x))
+    return n.emit("mul", n.emit("mul", n.like(2.0, x), n.emit("sinh", half)), n.emit("exp", half))
+
+
+@rule("log2")
+def log2(n: Call, x: Value) -> Value:
+    x = n.floats(x)
+    return n.emit("mul", n.emit("log", x), n.like(1 / math.log(2), x))
+
+
+@rule("log10")
+def log10(n: Call, x: Value) -> Value:
+    x = n.floats(x)
+    return n.emit("mul", n.emit("log", x), n.like(1 / math.log(10), x))
+
+
+@rule("log_sigmoid")
+def log_sigmoid(n: Call, x: Value) -> Value:
+    """-softplus(-x)"""
+    return n.emit("neg", n.emit("softplus", n.emit("neg", x)))
+
+
+@rule("softplus")
+def softplus(n: Call, x: Value, beta: float = 1, threshold: float = 20) -> Value:
+    """log(1 + exp(beta x)) / beta; above the threshold, where PyTorch gives x, the two agree to the last digit."""
+    if threshold < 16 and threshold < (36 if x.dtype.bits == 64 else 16):
+        raise n.unsupported("with a low threshold", got=threshold)
+    if beta == 1:
+        return n.emit("softplus", x)
+    return n.emit("mul", n.emit("softplus", n.emit("mul", x, n.like(beta, x))), n.like(1 / beta, x))
+
+
+@rule("atan2", "arctan2")
+def atan2(n: Call, y: Value, x: Value) -> Value:
+    raise n.unsupported("")
+
+
+# --- activations ----------------------------------------------------------------------------------------------------
+
+
+@rule("silu")
+def silu(n: Call, x: Value) -> Value:
+    return n.emit("swish", x, alpha=1.0)
+
+
+@rule("gelu")
+def gelu(n: Call, x: Value, approximate: str = "none") -> Value:
+    return n.emit("gelu", x, approximate=approximate)
+
+
+@rule("leaky_relu")
+def leaky_relu(n: Call, x: Value, negative_slope: float = 0.01) -> Value:
+    return n.emit("leaky_relu", x, alpha=float(negative_slope))
+
+
+@rule("elu")
+def elu(n: Call, x: Value, alpha: float = 1, scale: float = 1, input_scale: float = 1) -> Value:
+    if input_scale != 1:
+        raise n.unsupported("with an input_scale", got=input_scale)
+    return _times(n, n.emit("elu", x, alpha=float(alpha)), scale)
+
+
+def _times(n: Call, x: Value, factor: float) -> Value:
+    return x if factor == 1 else n.emit("mul", x, n.like(factor, x))
+
+
+@rule("selu")
+def selu(n: Call, x: Value) -> Value:
+    return n.emit("selu", x, alpha=1.6732632423543772, gamma=1.0507009873554805)
+
+
+@rule("celu")
+def celu(n: Call, x: Value, alpha: float = 1) -> Value:
+    return n.emit("celu", x, alpha=float(alpha))
+
+
+@rule("prelu", "_prelu_kernel")
+def prelu(n: Call, x: Value, weight: Value) -> Value:
+    """One slope, or one for each channel."""
+    if weight.type.rank == 1 and x.type.rank > 1:
+        weight = n.reshape(weight, (1, weight.shape[0], *([1] * (x.type.rank - 2))))
+    return n.emit("prelu", x, weight)
+
+
+@rule("hardsigmoid")
+def hardsigmoid(n: Call, x: Value) -> Value:
+    return n.emit("hard_sigmoid", x, alpha=1 / 6, beta=0.5)
+
+
+@rule("relu6")
+def relu6(n: Call, x: Value) -> Value:
+    return clamp(n, x, 0, 6)
+
+
+@rule("hardtanh")
+def hardtanh(n: Call, x: Value, min_val: float = -1, max_val: float = 1) -> Value:
+    return clamp(n, x, min_val, max_val)
+
+
+@rule("hardshrink")
+def hardshrink(n: Call, x: Value, lambd: float = 0.5) -> Value:
+    return n.emit("shrink", x, lambd=float(lambd), bias=0.0)
+
+
+@rule("softshrink")
+def softshrink(n: Call, x: Value, lambd: float = 0.5) -> Value:
+    return n.emit("shrink", x, lambd=float(lambd), bias=float(lambd))
+
+
+@rule("threshold")
+def threshold(n: Call, x: Value, limit: float, value: float) -> Value:
+    return n.emit("select", n.emit("gt", x, n.like(limit, x)), x, n.like(value, x))
+
+
+@rule("glu")
+def glu(n: Call, x: Value, dim: int = -1) -> Value:
+    axis = n.axis(dim, x)
+    half = x.shape[axis] // 2
+    return n.emit("mul", n.slice(x, axis, 0, half), n.emit("sigmoid", n.slice(x, axis, half, half)))
+
+
+@rule("clamp", "clip")
+def clamp(n: Call, x: Value, low: Operand | None = None, high: Operand | None = None) -> Value:
+    """Bounds that are numbers are attributes."""
+    t = n.dtype
+    x = n.cast(x, t)
+    if isinstance(low, Value | Expr):
+        x, low = n.emit("max", x, n.operand(low, t)), None
+    if isinstance(high, Value | Expr):
+        bounded = x if low is None else n.emit("clip", x, **_bounds(t, low, None))
+        return n.emit("min", bounded, n.operand(high, t))
+    return x if low is None and high is None else n.emit("clip", x, **_bounds(t, low, high))
+
+
+def _bounds(t: DType, low: Any, high: Any) -> dict[str, Any]:
+    convert = float if t.is_float else int
+    return {"min": None if low is None else convert(low), "max": None if high is None else convert(high)}
+
+
+@rule("clamp_min")
+def clamp_min(n: Call, x: Value, low: Operand) -> Value:
+    return clamp(n, x, low, None)
+
+
+@rule("clamp_max")
+def clamp_max(n: Call, x: Value, high: Operand) -> Value:
+    return clamp(n, x, None, high)
+
+
+# --- selection, tests, casts ----------------------------------------------------------------------------------------
+
+
+@rule("where.self", "where.ScalarOther", "where.ScalarSelf", "where.Scalar")
+def where(n: Call, condition: Value, a: Operand, b: Operand) -> Value:
+    return n.emit("select", n.cast(condition, boolean), n.operand(a, n.dtype), n.operand(b, n.dtype))
+
+
+@rule("masked_fill")
+def masked_fill(n: Call, x: Value, mask: Value, value: Operand) -> Value:
+    filled = n.emit("select", n.cast(mask, boolean), n.operand(value, x.dtype), x)
+    return n.broadcast(filled, n.shape)
+
+
+@rule("sign", "sgn")
+def sign(n: Call, x: Value) -> Value:
+    return x if x.dtype is boolean else n.emit("sign", x)
+
+
+@rule("logical_not")
+def logical_not(n: Call, x: Value) -> Value:
+    return n.emit("not", n.cast(x, boolean))
+
+
+@rule("bitwise_not")
+def bitwise_not(n: Call, x: Value) -> Value:
+    return n.emit("not" if x.dtype is boolean else "bitnot", x)
+
+
+@rule("__lshift__", "bitwise_left_shift")
+def shift_left(n: Call, a: Value, b: Operand) -> Value:
+    return _binary(n, "shl", a, b)
+
+
+@rule("__rshift__", "bitwise_right_shift")
+def shift_right(n: Call, a: Value, b: Operand) -> Value:
+    return _binary(n, "shr", a, b)
+
+
+@rule("isnan")
+def isnan(n: Call, x: Value) -> Value:
+    return n.emit("isnan", x) if x.dtype.is_float else n.filled(False, boolean, x.shape)
+
+
+@rule("isinf")
+def isinf(n: Call, x: Value) -> Value:
+    return n.emit("detect_inf", x) if x.dtype.is_float else n.filled(False, boolean, x.shape)
+
+
+@rule("isfinite")
+def isfinite(n: Call, x: Value) -> Value:
+    if not x.dtype.is_float:
+        return n.filled(True, boolean, x.shape)
+    return n.emit("not", n.emit("or", n.emit("isnan", x), n.emit("detect_inf", x)))
+
+
+@rule("nan_to_num")
+def nan_to_num(
+    n: Call, x: Value, nan: float | None = 0.0, posinf: float | None = None, neginf: float | None = None
+) -> Value:
+    if not x.dtype.is_float:
+        return x
+    import torch
+
+    from tilewright.frontend.torch.dtypes import TORCH
+
+    limits = torch.finfo(TORCH[x.dtype])
+    high = n.like(limits.max if posinf is None else posinf, x)
+    low = n.like(limits.min if neginf is None else neginf, x)
+    known = n.emit("select", n.emit("isnan", x), n.like(nan or 0.0, x), x)
+    known = n.emit("select", n.emit("detect_inf", x, positive=True, negative=False), high, known)
+    return n.emit("select", n.emit("detect_inf", x, positive=False, negative=True), low, known)
+
+
+@rule("to", "_to_copy", "type_as", "float", "double", "half", "int", "long", "bool", "_autocast_to_full_precision")
+def to(n: Call, x: Value, *_: Any, **__: Any) -> Value:
+    """A cast to the type that PyTorch states for the result; moving between devices is nothing here."""
+    return _converted(n, x, n.dtype)
+
+
+def _converted(n: Call, x: Value, t: DType) -> Value:
+    if t.kind == "uint" and x.dtype.is_float:
+        # PyTorch wraps what does not fit where NumPy and C leave it open: through a wide signed type, as it does.
+        from tilewright.ir.dtype import i64
+
+        x = n.cast(x, i64)
+    return n.cast(x, t)
+
+
+@rule(
+    "alias",
+    "clone",
+    "contiguous",
+    "detach",
+    "dropout",
+    "alpha_dropout",
+    "feature_dropout",
+    "feature_alpha_dropout",
+    "lift_fresh",
+    "lift_fresh_copy",
+    "native_dropout",
+    "positive",
+    "view_as_real",
+    "resolve_conj",
+    "resolve_neg",
+    "conj",
+    "conj_physical",
+    "real",
+)
+def identity(n: Call, x: Value, *rest: Any, **_: Any) -> Any:
+    """What is about memory, gradients or complex numbers is nothing here; so is dropout in evaluation."""
+    name = n.name.removeprefix("aten.").split(".")[0]
+    if name == "view_as_real":
+        raise UnsupportedError("complex numbers are not supported")
+    if "dropout" in name and rest[1 if name != "native_dropout" else -1] and rest[0]:
+        raise UnsupportedError(
+            f"the operator {n.name} in training mode is not supported", hint="sample outside of the model"
+        )
+    return [x, n.filled(True, boolean, x.shape)] if name == "native_dropout" else x

@@ -1,0 +1,176 @@
+"""Rules for reductions, sorting and cumulative sums."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tilewright.frontend.torch.call import Call
+from tilewright.frontend.torch.registry import rule
+from tilewright.ir.dtype import DType, boolean, i32
+from tilewright.ir.expr import as_int, product
+from tilewright.ir.graph import Value
+
+Axes = int | Sequence[int] | None
+
+
+def _reduced(n: Call, op: str, x: Value, axes: Axes, keepdim: bool) -> Value:
+    chosen = n.axes(axes, x)
+    if not chosen:
+        return x
+    return n.emit(op, x, axes=chosen, keepdims=bool(keepdim))
+
+
+@rule("sum", "nansum")
+def sum_(n: Call, x: Value, axes: Axes = None, keepdim: bool = False, dtype: DType | None = None) -> Value:
+    if n.name.startswith("aten.nansum"):
+        x = n.emit("select", n.emit("isnan", x), n.like(0.0, x), x)
+    return _reduced(n, "reduce_sum", n.cast(x, n.dtype), axes, keepdim)
+
+
+@rule("mean")
+def mean(n: Call, x: Value, axes: Axes = None, keepdim: bool = False, dtype: DType | None = None) -> Value:
+    return _reduced(n, "reduce_mean", n.cast(x, n.dtype), axes, keepdim)
+
+
+@rule("prod")
+def prod(n: Call, x: Value, axes: Axes = None, keepdim: bool = False, dtype: DType | None = None) -> Value:
+    return _reduced(n, "reduce_prod", n.cast(x, n.dtype), axes, keepdim)
+
+
+@rule("amax", "amin")
+def extreme(n: Call, x: Value, axes: Axes = (), keepdim: bool = False) -> Value:
+    return _reduced(n, "reduce_max" if n.name.startswith("aten.amax") else "reduce_min", x, axes, keepdim)
+
+
+@rule("max.default", "min.default")
+def extreme_of_all(n: Call, x: Value) -> Value:
+    return _reduced(n, "reduce_max" if n.name.startswith("aten.max") else "reduce_min", x, None, False)
+
+
+@rule("max.dim", "min.dim")
+def extreme_with_index(n: Call, x: Value, dim: int, keepdim: bool = False) -> list[Value]:
+    largest = n.name.startswith("aten.max")
+    values = _reduced(n, "reduce_max" if largest else "reduce_min", x, dim, keepdim)
+    return [values, _arg(n, largest, x, dim, keepdim)]
+
+
+@rule("argmax", "argmin")
+def arg(n: Call, x: Value, dim: int | None = None, keepdim: bool = False) -> Value:
+    return _arg(n, n.name.startswith("aten.argmax"), x, dim, keepdim)
+
+
+def _arg(n: Call, largest: bool, x: Value, dim: int | None, keepdim: bool) -> Value:
+    """The first index of the extreme. PyTorch leaves open which of equal ones; eager takes the first here too."""
+    if dim is None:
+        flat = n.reshape(x, (product(x.shape),))
+        index = _arg(n, largest, flat, 0, False)
+        return n.reshape(index, [1] * x.type.rank) if keepdim else index
+    if x.type.rank == 0:
+        return n.filled(0, n.dtype, ())
+    op = "argmax" if largest else "argmin"
+    return n.emit(op, x, axis=n.axis(dim, x), keepdims=bool(keepdim), select_last_index=False)
+
+
+@rule("any", "all")
+def quantifier(n: Call, x: Value, axes: Axes = None, keepdim: bool = False) -> Value:
+    op = "reduce_max" if n.name.startswith("aten.any") else "reduce_min"
+    result = _reduced(n, op, n.cast(n.cast(x, boolean), i32), axes, keepdim)
+    return n.cast(n.cast(result, boolean), n.dtype)
+
+
+@rule("count_nonzero")
+def count_nonzero(n: Call, x: Value, axes: Axes = None) -> Value:
+    return _reduced(n, "reduce_sum", n.cast(n.cast(x, boolean), n.dtype), axes, False)
+
+
+@rule(
+    "var.correction",
+    "std.correction",
+    "var.dim",
+    "std.dim",
+    "var.default",
+    "std.default",
+    "var_mean.correction",
+    "std_mean.correction",
+)
+def variance(
+    n: Call, x: Value, axes: Any = None, unbiased: Any = None, keepdim: bool = False, correction: Any = None
+) -> Any:
+    """Two passes: the mean, then the mean square deviation from it, divided by the count less the correction."""
+    if n.name.endswith("default") or n.name in ("aten.var", "aten.std"):  # (self, unbiased)
+        axes, unbiased = None, axes
+    if n.name.endswith("correction"):  # (self, dim, *, correction, keepdim)
+        less = 1 if correction is None else correction
+    else:
+        less = 1 if unbiased is None or unbiased else 0
+    chosen = n.axes(axes, x)
+    mean_ = n.emit("reduce_mean", x, axes=chosen, keepdims=True)
+    deviation = n.emit("sub", x, mean_)
+    total = n.emit("reduce_sum", n.emit("mul", deviation, deviation), axes=chosen, keepdims=bool(keepdim))
+    count = product([x.shape[a] for a in chosen])
+    number = as_int(count)
+    if number is not None:
+        divisor = n.like(float("nan") if number < less else float(number - less), total)
+    elif isinstance(less, int):
+        divisor = n.symbols([count - less], total.dtype, ())
+    else:
+        raise n.unsupported("with this correction", got=correction)
+    result = n.emit("div", total, divisor)
+    if "std" in n.name:
+        result = n.emit("sqrt", result)
+    if "_mean" not in n.name:
+        return result
+    return [result, mean_ if keepdim else n.reshape(mean_, result.shape)]
+
+
+@rule("logsumexp", "special_logsumexp")
+def logsumexp(n: Call, x: Value, axes: Axes, keepdim: bool = False) -> Value:
+    """log(sum(exp(x - max))) + max; a maximum that is not finite is not subtracted."""
+    x = n.floats(x)
+    chosen = n.axes(axes, x)
+    if not chosen:
+        return x
+    top = n.emit("reduce_max", x, axes=chosen, keepdims=True)
+    top = n.emit("select", n.emit("detect_inf", top), n.like(0.0, top), top)
+    total = n.emit("reduce_sum", n.emit("exp", n.emit("sub", x, top)), axes=chosen, keepdims=True)
+    return n.reshape(n.emit("add", n.emit("log", total), top), n.shape)
+
+
+@rule("linalg_vector_norm", "norm.ScalarOpt_dim", "norm.Scalar")
+def vector_norm(
+    n: Call, x: Value, order: Any = 2, axes: Axes = None, keepdim: bool = False, dtype: DType | None = None
+) -> Value:
+    x = n.cast(x, n.dtype)
+    order = 2 if order is None else order
+    if order in (float("inf"), float("-inf")):
+        return _reduced(n, "reduce_max" if order > 0 else "reduce_min", n.emit("abs", x), axes, keepdim)
+    if order not in (1, 2):
+        raise n.unsupported("of this order", got=order)
+    powered = n.emit("abs", x) if order == 1 else n.emit("mul", x, x)
+    total = _reduced(n, "reduce_sum", powered, axes, keepdim)
+    return total if order == 1 else n.emit("sqrt", total)
+
+
+@rule("cumsum", "cumprod")
+def cumulative(n: Call, x: Value, dim: int, dtype: DType | None = None) -> Value:
+    if x.type.rank == 0:
+        return n.cast(x, n.dtype)
+    op = "cumsum" if n.name.startswith("aten.cumsum") else "cumprod"
+    return n.emit(op, n.cast(x, n.dtype), axis=n.axis(dim, x), exclusive=False, reverse=False)
+
+
+@rule("topk")
+def topk(n: Call, x: Value, k: Any, dim: int = -1, largest: bool = True, sorted: bool = True) -> list[Value]:
+    return list(n.emit_all("topk", x, axis=n.axis(dim, x), k=k, largest=bool(largest)))
+
+
+@rule("sort", "argsort")
+def sort(n: Call, x: Value, *rest: Any, **named: Any) -> Any:
+    """All of them, from the front: `topk` takes the first of equal ones first, which is stable."""
+    numbers = [r for r in rest if not isinstance(r, bool) and r is not None]
+    flags = [r for r in rest if isinstance(r, bool)]
+    axis = n.axis(numbers[0] if numbers else named.get("dim", -1), x)
+    descending = flags[-1] if flags else bool(named.get("descending", False))
+    values, index = n.emit_all("topk", x, axis=axis, k=x.shape[axis], largest=descending)
+    return index if n.name.startswith("aten.argsort") else [values, index]

@@ -1,0 +1,106 @@
+"""Symbolic sizes of `torch.export` (SymPy expressions) as our expressions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import sympy
+import torch
+
+from tilewright.ir.expr import Expr, Var, as_expr, as_int, maximum, minimum
+from tilewright.ops.dims import dim
+from tilewright.support.errors import UnsupportedError
+
+
+def _fold(f: Callable[[Any, Any], Any]) -> Callable[..., Any]:
+    def run(*args: Any) -> Any:
+        result = args[0]
+        for a in args[1:]:
+            result = f(result, a)
+        return result
+
+    return run
+
+
+def _power(base: Any, exponent: Any) -> Any:
+    number = as_int(exponent)
+    if number is None or not 0 <= number <= 8:
+        raise UnsupportedError("a symbolic size is raised to a power that is not supported", got=exponent)
+    result = as_expr(1)
+    for _ in range(number):
+        result = result * base
+    return result
+
+
+# Names of SymPy's and PyTorch's functions of sizes, which are not negative, so that flooring is truncating.
+_FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "Add": _fold(lambda a, b: a + b),
+    "Mul": _fold(lambda a, b: a * b),
+    "Pow": _power,
+    "PowByNatural": _power,
+    "FloorDiv": lambda a, b: a // b,
+    "CleanDiv": lambda a, b: a // b,
+    "CeilDiv": lambda a, b: (a + (b - 1)) // b,
+    "Mod": lambda a, b: a % b,
+    "PythonMod": lambda a, b: a % b,
+    "ModularIndexing": lambda a, b, c: (a // b) % c,
+    "Max": _fold(maximum),
+    "Min": _fold(minimum),
+}
+
+
+@dataclass(slots=True)
+class Sizes:
+    """The variables of one program by the name of their SymPy symbol.
+
+    `ranges` are the program's range constraints, `fixed` the numbers chosen for symbols by our names for them.
+    """
+
+    ranges: Mapping[Any, Any]
+    fixed: Mapping[str, int]
+    known: dict[str, Expr] = field(default_factory=dict)
+    named: dict[str, Expr] = field(default_factory=dict)
+
+    def declare(self, symbol: Any, name: str) -> None:
+        """Give a symbol its name; two symbols of one name are one variable."""
+        if str(symbol) in self.known:
+            return
+        if name not in self.named:
+            if name in self.fixed:
+                self.named[name] = as_expr(self.fixed[name])
+            else:
+                low, high = self._range(symbol)
+                self.named[name] = Var(name, lo=low, hi=high)
+        self.known[str(symbol)] = self.named[name]
+
+    def _range(self, symbol: Any) -> tuple[int, int | None]:
+        given = self.ranges.get(symbol)
+        if given is None:
+            return 1, None
+        low, high = (int(v) if isinstance(v, sympy.Integer) else None for v in (given.lower, given.upper))
+        # Export reasons about sizes of 2 and more unless it is told of 1; the graph that it makes serves 1 as well.
+        low = 1 if low is None or low in (0, 2) else low
+        return low, None if high is None or high >= (1 << 31) - 1 else high
+
+    def expr(self, size: int | torch.SymInt | Any) -> Expr:
+        """A size of PyTorch. Raises UnsupportedError for one that depends on data."""
+        if isinstance(size, int):
+            return as_expr(size)
+        node = size.node.expr if isinstance(size, torch.SymInt) else size
+        return dim(self._expr(node))
+
+    def _expr(self, e: Any) -> Expr:
+        if isinstance(e, sympy.Integer | int):
+            return as_expr(int(e))
+        if isinstance(e, sympy.Symbol):
+            found = self.known.get(str(e))
+            if found is None:
+                raise UnsupportedError("a size that depends on the data is not supported", got=e)
+            return found
+        f = _FUNCTIONS.get(type(e).__name__)
+        if f is None:
+            raise UnsupportedError(f"a symbolic size is computed by {type(e).__name__}, which is not supported", got=e)
+        result: Expr = f(*(self._expr(a) for a in e.args))
+        return result

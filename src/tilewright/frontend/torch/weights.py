@@ -1,0 +1,74 @@
+"""Parameters and buffers: by their names in `state_dict()`, each tensor once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch.export import ExportedProgram
+from torch.export.graph_signature import InputKind
+
+from tilewright.frontend.torch.dtypes import element_type
+from tilewright.ir.expr import as_expr
+from tilewright.ir.graph import TensorType
+from tilewright.runtime.interop import as_numpy
+from tilewright.support.errors import UnsupportedError
+
+
+@dataclass(slots=True)
+class Weights:
+    """What the placeholders of a program stand for.
+
+    names      placeholder to the name of its parameter; tied ones share the first name in `state_dict()`
+    tensors    the tensors by those names
+    constants  placeholder to its tensor: what is not in `state_dict()`
+    all        every name in `state_dict()`
+    """
+
+    names: dict[str, str] = field(default_factory=dict)
+    tensors: dict[str, torch.Tensor] = field(default_factory=dict)
+    constants: dict[str, torch.Tensor] = field(default_factory=dict)
+    all: tuple[str, ...] = ()
+
+
+def read_weights(program: ExportedProgram, module: torch.nn.Module | None) -> Weights:
+    """Sort a program's placeholders. `module` is where it comes from, whose `state_dict()` has the names that count."""
+    state = dict(module.state_dict(keep_vars=True) if module is not None else program.state_dict)
+    state = {name: t for name, t in state.items() if isinstance(t, torch.Tensor)}
+    first: dict[Any, str] = {}
+    for name, tensor in state.items():
+        first.setdefault(_identity(tensor), name)
+    found = Weights(all=tuple(state))
+    for spec in program.graph_signature.input_specs:
+        placeholder, target = spec.arg.name, spec.target
+        if spec.kind in (InputKind.PARAMETER, InputKind.BUFFER) and target in state:
+            name = first[_identity(state[target])]
+            found.names[placeholder] = name
+            found.tensors[name] = state[name]
+        elif spec.kind in (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR):
+            held = program.constants.get(target, program.state_dict.get(target))
+            if isinstance(held, torch.Tensor):
+                found.constants[placeholder] = held
+    return found
+
+
+def _identity(tensor: torch.Tensor) -> Any:
+    """Equal for tensors that are the same memory seen the same way."""
+    if tensor.numel() == 0 or tensor.device.type == "meta":
+        return id(tensor)
+    return tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tuple(tensor.stride())
+
+
+def tensor_type(tensor: torch.Tensor) -> TensorType:
+    return TensorType(element_type(tensor.dtype), tuple(as_expr(int(d)) for d in tensor.shape))
+
+
+def to_array(tensor: torch.Tensor, where: str) -> Any:
+    """A dense copy of a tensor's numbers. Raises UnsupportedError for tensors that have none."""
+    if tensor.device.type == "meta":
+        raise UnsupportedError("the tensor is on the meta device and has no numbers", where=where)
+    if tensor.layout is not torch.strided or tensor.is_quantized:
+        raise UnsupportedError("sparse and quantized tensors are not supported", where=where, got=tensor.layout)
+    return np.array(as_numpy(tensor.detach().cpu(), where), order="C")
