@@ -66,7 +66,7 @@ def source(port: int, name: str = "wide", secret: str | None = SECRET, **options
     return TcpSource(parse_address(f"tcp://127.0.0.1:{port}/{name}"), secret=secret, **options)
 
 
-def until(condition: Callable[[], bool], seconds: float = 10.0) -> None:
+def until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
     """Wait for what another thread does."""
     deadline = time.monotonic() + seconds
     while not condition():

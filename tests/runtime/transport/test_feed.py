@@ -149,8 +149,8 @@ def test_chunks() -> None:
         part = Partial(blob.id, nbytes)
         for k in range(blob.chunks):
 
-            def fill(view: memoryview, k: int = k) -> bytes:
-                view[:] = blob.chunk(k)
+            def fill(view: memoryview, chunk: memoryview = blob.chunk(k)) -> bytes:  # noqa: B008
+                view[:] = chunk
                 return digest(view)
 
             assert part.missing == blob.chunks - k

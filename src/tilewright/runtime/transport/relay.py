@@ -18,7 +18,7 @@ from tilewright.runtime.transport.client import CODE_LIMIT, TcpSource
 from tilewright.runtime.transport.messages import Mark
 from tilewright.runtime.transport.source import Source, Update
 from tilewright.runtime.transport.structure import Structure, decode
-from tilewright.runtime.transport.wire import LostError
+from tilewright.runtime.transport.wire import CHUNK, LostError
 from tilewright.runtime.weights import files
 from tilewright.runtime.weights.publisher import Publisher
 from tilewright.support.errors import Error, StoreError, TransportError
@@ -132,7 +132,7 @@ class Relay:
 
     def run(self) -> None:
         """Work in this thread until `close` is called from another."""
-        failures = 0
+        failures = received = 0
         try:
             while not self._stop.is_set():
                 try:
@@ -140,6 +140,9 @@ class Relay:
                         self._step()
                         failures, self.error = 0, None
                 except Error as error:
+                    before, received = received, self._source.stats()["bytes_received"]
+                    if received - before >= CHUNK:
+                        failures = 0  # it breaks, but it gets on
                     self._note(error, failures)
                     most = _MOST_LOST if isinstance(error, (LostError, StoreError)) else _MOST_REFUSED
                     self._stop.wait(backoff(failures, most))
