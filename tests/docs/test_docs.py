@@ -1,12 +1,15 @@
 """The documents are executed: each Python block of README.md and docs/**/*.md runs, block after block in one namespace.
 
 A fenced block marked `output` that follows holds what the Python block before it prints, exactly;
-`pytest tests/docs --update-golden` rewrites it. `<!-- no-test: reason -->` on the line before a block leaves it out.
+`pytest tests/docs --update-golden` rewrites it. `<!-- no-test: reason -->` on the line before a block leaves it out;
+`<!-- needs: torch -->` there ends the test of the page where that package is missing (`make test` has no PyTorch; `make
+torch` runs the pages again). Weight stores that a page makes stand in its temporary folder.
 """
 
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import io
 import re
 from dataclasses import dataclass
@@ -19,16 +22,19 @@ from tilewright.support import flags
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 NO_TEST = re.compile(r"<!-- no-test: \S.*-->")
+NEEDS = re.compile(r"<!-- needs: (\w+) -->")
 
 
 @dataclass
 class Block:
-    """A fenced block: its language or mark, its first line's number (0-based), its lines, whether it is left out."""
+    """A fenced block: its language or mark, its first line's number (0-based), its lines, whether it is left out, and
+    the package that it and what follows need."""
 
     mark: str
     start: int
     lines: list[str]
     skipped: bool
+    needs: str | None = None
 
 
 def blocks_of(text: str) -> list[Block]:
@@ -43,7 +49,9 @@ def blocks_of(text: str) -> list[Block]:
             else:
                 current.lines.append(line)
         elif line.startswith("```"):
-            current = Block(line[3:].strip(), number + 1, [], bool(NO_TEST.fullmatch(before.strip())))
+            needs = NEEDS.fullmatch(before.strip())
+            skipped = bool(NO_TEST.fullmatch(before.strip()))
+            current = Block(line[3:].strip(), number + 1, [], skipped, needs and needs[1])
         before = line
     assert current is None, "a fenced block is not closed"
     return blocks
@@ -58,6 +66,7 @@ def test_python_blocks_run(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TILEWRIGHT_STORE_DIR", str(tmp_path / "stores"))
     text = page.read_text()
     namespace: dict[str, object] = {"__name__": "__docs__"}
     printed: str | None = None
@@ -65,6 +74,8 @@ def test_python_blocks_run(
     for block in blocks_of(text):
         if block.skipped:
             continue
+        if block.needs and importlib.util.find_spec(block.needs) is None:
+            pytest.skip(f"from line {block.start} on this page needs {block.needs}")
         if block.mark == "python":
             out = io.StringIO()
             # Blank lines before the code make tracebacks show the page's line numbers.
@@ -98,9 +109,11 @@ def test_the_tour_shows_the_table_of_flags() -> None:
 
 
 def test_blocks_are_found() -> None:
-    text = "a\n```python\nx = 1\n```\n<!-- no-test: why -->\n```python\ny\n```\n```output\n1\n```\n"
-    assert [(b.mark, b.lines, b.skipped) for b in blocks_of(text)] == [
-        ("python", ["x = 1"], False),
-        ("python", ["y"], True),
-        ("output", ["1"], False),
+    text = (
+        "a\n```python\nx = 1\n```\n<!-- no-test: why -->\n```python\ny\n```\n<!-- needs: torch -->\n```output\n1\n```\n"
+    )
+    assert [(b.mark, b.lines, b.skipped, b.needs) for b in blocks_of(text)] == [
+        ("python", ["x = 1"], False, None),
+        ("python", ["y"], True, None),
+        ("output", ["1"], False, "torch"),
     ]
