@@ -47,13 +47,14 @@ class Player:
         self._obs, _ = self._env.reset(seed=seed)
         self._new = np.zeros(shared.config.envs, bool)
         self._score = np.zeros(shared.config.envs, np.float32)
+        self._took = np.zeros(shared.config.horizon + 1)
         self._gauges[:] = 0
         self._gauges["pid"] = os.getpid()
 
     def fill(self, segment: Any) -> None:
         """Play one segment into the memory that the learner reads."""
         for t in range(len(segment["version"])):
-            (logits, value), version = self._call()
+            (logits, value), version = self._call(t)
             action, logprob = sample(logits, self._rng)
             row = {"obs": self._obs, "value": value, "action": action, "logprob": logprob, "new": self._new}
             self._obs, reward, terminated, truncated, _ = self._env.step(action)
@@ -62,13 +63,14 @@ class Player:
             row |= {"returned": self._returns(reward, self._new)}
             for name, what in row.items():
                 segment[name][t] = what
-        (_, segment["last_value"][:]), _ = self._call()
+        (_, segment["last_value"][:]), _ = self._call(-1)
         self._gauges["segments"] += 1
+        self._gauges["median"] = np.median(self._took)  # the mean would tell how busy the machine is
 
-    def _call(self) -> tuple[tuple[Array, Array], int]:
+    def _call(self, t: int) -> tuple[tuple[Array, Array], int]:
         start = time.perf_counter()
         outputs, version = self._policy.versioned(self._obs)
-        self._gauges["seconds"] += time.perf_counter() - start
+        self._took[t] = time.perf_counter() - start
         self._gauges["calls"] += 1
         self._gauges["version"] = version
         self._gauges["age"] = self._policy.age

@@ -22,8 +22,8 @@ class Vectors(nn.Module):
 
     def __init__(self, size: int, actions: int) -> None:
         super().__init__()
-        self.actor = nn.Sequential(tanh_tower(size), layer(64, actions, gain=0.01))
-        self.critic = nn.Sequential(tanh_tower(size), layer(64, 1, gain=1.0))
+        self.actor = nn.Sequential(tanh_tower(size), orthogonal(nn.Linear(64, actions), gain=0.01))
+        self.critic = nn.Sequential(tanh_tower(size), orthogonal(nn.Linear(64, 1), gain=1.0))
 
     def forward(self, obs: Tensor) -> tuple[Tensor, Tensor]:
         return self.actor(obs), self.critic(obs).squeeze(1)
@@ -35,16 +35,16 @@ class Pixels(nn.Module):
     def __init__(self, channels: int, actions: int) -> None:
         super().__init__()
         self.body = nn.Sequential(
-            nn.Conv2d(channels, 16, 4, stride=2),
+            orthogonal(nn.Conv2d(channels, 16, 4, stride=2)),
             nn.ReLU(),
-            nn.Conv2d(16, 32, 3),
+            orthogonal(nn.Conv2d(16, 32, 3)),
             nn.ReLU(),
             nn.Flatten(),
-            layer(32 * 4 * 4, 128),
+            orthogonal(nn.Linear(32 * 4 * 4, 128)),
             nn.ReLU(),
         )
-        self.actor = layer(128, actions, gain=0.01)
-        self.critic = layer(128, 1, gain=1.0)
+        self.actor = orthogonal(nn.Linear(128, actions), gain=0.01)
+        self.critic = orthogonal(nn.Linear(128, 1), gain=1.0)
 
     def forward(self, obs: Tensor) -> tuple[Tensor, Tensor]:
         hidden = self.body(obs.float() / 255.0)
@@ -63,16 +63,17 @@ def example_for(config: Config) -> Tensor:
     return torch.from_numpy(np.zeros((config.envs, *shape), dtype))
 
 
-def layer(inputs: int, outputs: int, gain: float = math.sqrt(2)) -> nn.Linear:
-    """A linear layer with orthogonal weights."""
-    linear = nn.Linear(inputs, outputs)
-    nn.init.orthogonal_(linear.weight, gain)
-    nn.init.zeros_(linear.bias)
-    return linear
+def orthogonal(layer: nn.Linear | nn.Conv2d, gain: float = math.sqrt(2)) -> nn.Module:
+    """The layer with orthogonal weights and no bias to begin with."""
+    nn.init.orthogonal_(layer.weight, gain)
+    if layer.bias is not None:
+        nn.init.zeros_(layer.bias)
+    return layer
 
 
 def tanh_tower(inputs: int) -> nn.Sequential:
-    return nn.Sequential(layer(inputs, 64), nn.Tanh(), layer(64, 64), nn.Tanh())
+    """Two layers of 64."""
+    return nn.Sequential(orthogonal(nn.Linear(inputs, 64)), nn.Tanh(), orthogonal(nn.Linear(64, 64)), nn.Tanh())
 
 
 class Learner:

@@ -34,7 +34,7 @@ class Row:
     calls: float
     """Calls of the policy a second, all actors together."""
     call_us: float
-    """Mean time of a call, microseconds."""
+    """Microseconds of a call: the mean over actors of their medians."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ class Monitor:
         if now - self._looked > 0.5:
             self._look(now)
         calls = sum(a.calls for a in self.actors)
-        busy = sum(a.calls * a.call_us for a in self.actors if a.calls)
+        medians = [a.call_us for a in self.actors if a.call_us]
         self.rows.append(
             Row(
                 now - self._start,
@@ -96,7 +96,7 @@ class Monitor:
                 int(np.max(stale)),
                 float(np.mean([a.age for a in self.actors])),
                 calls,
-                busy / calls if calls else float("nan"),
+                float(np.mean(medians)) if medians else float("nan"),
             )
         )
 
@@ -108,8 +108,7 @@ class Monitor:
             gauge = self._fleet.shared.gauges(index).copy()[0]
             if gauge["calls"] < before["calls"]:  # another process: its counts began anew
                 before = np.zeros_like(before)
-            calls, spent = int(gauge["calls"] - before["calls"]), float(gauge["seconds"] - before["seconds"])
-            us = spent / calls * 1e6 if calls else float("nan")
+            calls, us = int(gauge["calls"] - before["calls"]), float(gauge["median"]) * 1e6
             pid, lives = int(gauge["pid"]), self._fleet.lives[index]
             rate, version, age = calls / passed, int(gauge["version"]), float(gauge["age"])
             self.actors.append(ActorRow(pid, lives, rate, us, version, age, memory_of(pid)))
@@ -123,7 +122,7 @@ class Monitor:
             "return": self.rows[-1].returned,
             "seconds": self.rows[-1].seconds,
             "steps/s": self.steps / self.rows[-1].seconds,
-            "call µs": float(np.median([row.call_us for row in timed])) if timed else float("nan"),
+            "call µs": float(np.nanmedian([row.call_us for row in timed])) if timed else float("nan"),
             "versions": self.rows[-1].version,
             "stale": float(np.mean([row.stale for row in self.rows])),
             "stalest": max(row.stalest for row in self.rows),

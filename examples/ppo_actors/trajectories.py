@@ -25,7 +25,7 @@ GAUGES = np.dtype(
     [
         ("pid", np.int64),
         ("calls", np.int64),  # of the policy
-        ("seconds", np.float64),  # spent in them
+        ("median", np.float64),  # seconds of a call, over the last segment
         ("version", np.int64),  # that the last call used
         ("age", np.float64),  # seconds since that version was published
         ("segments", np.int64),
