@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import random
 import socket
 import threading
@@ -20,10 +21,19 @@ from tilewright.runtime.transport.address import parse_address
 from tilewright.runtime.transport.client import TcpSource
 from tilewright.runtime.transport.feed import Feed
 from tilewright.runtime.transport.server import Server
+from tilewright.support.errors import TransportError
 
 SECRET = "a secret of more than sixteen bytes"
 ELEMENTS = 600_001
 """Of the large weight: ten chunks, the last one of which is cut."""
+
+FIRST = int(os.environ.get("TILEWRIGHT_FUZZ_SEED", "0"))
+"""The first case of random ones."""
+
+
+def count(short: int) -> int:
+    """How many random cases: few in `make test`, TILEWRIGHT_FUZZ_CASES in `make fuzz`."""
+    return int(os.environ.get("TILEWRIGHT_FUZZ_CASES", "10000")) if os.environ.get("TILEWRIGHT_FUZZ") else short
 
 
 def wide_program(elements: int = ELEMENTS) -> Program:
@@ -80,11 +90,19 @@ class Proxy:
     Args:
         cut: for each connection, after how many bytes from the server it is cut; None: never.
         record: keep what went each way of the first connection.
+        tamper: what is passed on in place of some bytes.
     """
 
-    def __init__(self, port: int, cut: Callable[[], int | None] = lambda: None, record: bool = False) -> None:
+    def __init__(
+        self,
+        port: int,
+        cut: Callable[[], int | None] = lambda: None,
+        record: bool = False,
+        tamper: Callable[[bytes], bytes] = lambda data: data,
+    ) -> None:
         self._target = port
         self._cut = cut
+        self._tamper = tamper
         self.connections = 0
         self.cuts = 0
         self.recorded: tuple[bytearray, bytearray] | None = (bytearray(), bytearray()) if record else None
@@ -120,7 +138,7 @@ class Proxy:
                     break
                 if record is not None:
                     record += data
-                outlet.sendall(data)
+                outlet.sendall(self._tamper(data))
                 left = None if left is None else left - len(data)
         except OSError:
             pass
@@ -135,9 +153,9 @@ class Proxy:
 
 
 @contextmanager
-def impostor(behave: Callable[[socket.socket], None]) -> Iterator[int]:
+def impostor(behave: Callable[[socket.socket], None], port: int = 0) -> Iterator[int]:
     """A listener on which each connection is handed to `behave`; gives its port."""
-    listener = socket.create_server(("127.0.0.1", 0))
+    listener = socket.create_server(("127.0.0.1", port))
 
     def accept() -> None:
         while True:
@@ -146,7 +164,7 @@ def impostor(behave: Callable[[socket.socket], None]) -> Iterator[int]:
             except OSError:
                 return
             with sock:
-                with suppress(OSError):
+                with suppress(OSError, TransportError):
                     behave(sock)
 
     threading.Thread(target=accept, daemon=True).start()

@@ -173,7 +173,7 @@ def test_actors_while_connections_break(store: Path, models: tuple[Model, Model]
     rng = random.Random(4)
     nbytes = DEPTH * WIDTHS[0] * 4
     with tw.serve_weights("policy", models[0]) as server:
-        proxy = Proxy(server.port, cut=lambda: rng.choice([rng.randrange(900), *[rng.randrange(6 * nbytes)] * 3]))
+        proxy = Proxy(server.port, cut=lambda: rng.choice([rng.randrange(900), *[rng.randrange(4 * nbytes)] * 3]))
         torn: list[int] = []
         versions: list[int] = []
         stop = threading.Event()
@@ -185,23 +185,23 @@ def test_actors_while_connections_break(store: Path, models: tuple[Model, Model]
                     versions.append(version)
                     if not is_whole(outputs, version):
                         torn.append(version)
-                    time.sleep(0.0005)
+                    time.sleep(0.002)
 
         with tw.relay(f"tcp://127.0.0.1:{proxy.port}/policy") as relay:
             thread = threading.Thread(target=act)
             thread.start()
-            for version in range(1, 30):
+            for version in range(1, 16):
                 server.publish(telling_weights(version), version)
                 relay.wait(version, 1.0)
-            assert relay.wait(29, 60)
+            assert relay.wait(15, 60)
             stop.set()
             thread.join(60)
             assert not torn
             assert versions == sorted(versions)
             assert len(set(versions)) > 5
-            assert proxy.cuts > 5
+            assert proxy.cuts > 2
             stats = relay.stats()
-            assert stats["connections"] > 5 and stats["programs"] >= 1
+            assert stats["connections"] > 2 and stats["programs"] >= 1
         proxy.close()
 
 
