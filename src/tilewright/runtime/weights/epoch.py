@@ -84,6 +84,10 @@ class Epoch:
         segments = Segments(path / "segments", nbytes, writable=writable)
         return cls(path, program, digest, control, segments)
 
+    def moved(self, path: Path) -> None:
+        """Its folder has another name now."""
+        self.path, self.segments.path = path, path / "segments"
+
     def addresses(self, slot: int) -> list[int]:
         """Where the packed parameters of a slot are."""
         base = self.segments.slot_address(slot)

@@ -134,7 +134,7 @@ class Publisher:
         try:
             epoch = Epoch.create(built, self._program, self._mode)
             self._write(epoch, arrays, version, started)
-            epoch.path = files.install_epoch(self.folder, built)
+            epoch.moved(files.install_epoch(self.folder, built))
         except BaseException as error:
             if epoch is not None:
                 epoch.close()
