@@ -1,1 +1,145 @@
-"""Rules for recurrent layers."""
+"""Rules for recurrent layers and cells."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from tilewright.frontend.common.recurrent import STANDARD, Cell, Weights, recurrent_layer
+from tilewright.frontend.torch.call import Call
+from tilewright.frontend.torch.registry import rule
+from tilewright.ir.graph import Value
+from tilewright.ops.dims import static
+
+# PyTorch keeps the gates as (input, forget, cell, output) and (reset, update, candidate).
+_ORDER = {"lstm": (0, 3, 1, 2), "gru": (1, 0, 2), "rnn": (0,)}
+_RELU = Cell("rnn", (("relu", ()),))
+
+
+def _cell(name: str) -> Cell:
+    kind = name.removeprefix("aten.").split(".")[0].split("_")[0]
+    if "relu" in name:
+        return _RELU
+    return Cell(kind, STANDARD[kind], linear_first=kind == "gru")
+
+
+@rule("lstm.input")
+def lstm(
+    n: Call,
+    x: Value,
+    states: Sequence[Value],
+    params: Sequence[Value],
+    biases: bool,
+    layers: int,
+    dropout: float,
+    training: bool,
+    bidirectional: bool,
+    batch_first: bool,
+) -> list[Value]:
+    """Gives the sequence of states, the last states and the last cells."""
+    return _layers(n, x, states, params, biases, layers, bidirectional, batch_first)
+
+
+@rule("gru.input", "rnn_tanh.input", "rnn_relu.input")
+def gru(
+    n: Call,
+    x: Value,
+    state: Value,
+    params: Sequence[Value],
+    biases: bool,
+    layers: int,
+    dropout: float,
+    training: bool,
+    bidirectional: bool,
+    batch_first: bool,
+) -> list[Value]:
+    return _layers(n, x, [state], params, biases, layers, bidirectional, batch_first)
+
+
+def _layers(
+    n: Call,
+    x: Value,
+    states: Sequence[Value],
+    params: Sequence[Value],
+    biases: bool,
+    layers: int,
+    bidirectional: bool,
+    batch_first: bool,
+) -> list[Value]:
+    cell = _cell(n.name)
+    directions, each = (2 if bidirectional else 1), (4 if biases else 2)
+    if len(params) != layers * directions * each:
+        raise n.unsupported("with projections")
+    if batch_first:
+        x = n.transpose(x, (1, 0, 2))
+    last: list[list[Value]] = [[] for _ in states]
+    for layer in range(layers):
+        outputs: list[Value] = []
+        for d in range(directions):
+            k = layer * directions + d
+            weights = params[k * each : (k + 1) * each]
+            initial = [_entry(n, s, k) for s in states]
+            y, ends = _direction(n, replace(cell, reverse=d == 1), x, weights, initial)
+            outputs.append(y)
+            for found, end in zip(last, ends, strict=True):
+                found.append(n.reshape(end, (1, *end.shape)))
+        x = outputs[0] if directions == 1 else n.emit("concat", *outputs, axis=2)
+    ends = [found[0] if len(found) == 1 else n.emit("concat", *found, axis=0) for found in last]
+    return [n.transpose(x, (1, 0, 2)) if batch_first else x, *ends]
+
+
+def _direction(
+    n: Call, cell: Cell, x: Value, params: Sequence[Value], initial: Sequence[Value | None]
+) -> tuple[Value, list[Value]]:
+    """One direction of one layer; `params` are its weights and biases."""
+    hidden = static(params[1].shape[1], "the hidden size")
+    order = _ORDER[cell.kind]
+    weights = Weights(*(_reordered(n, p, order, hidden) for p in params))
+    memory = initial[1] if len(initial) > 1 else None
+    return recurrent_layer(n, cell, x, weights, hidden, initial[0], memory)
+
+
+def _entry(n: Call, x: Value, k: int) -> Value | None:
+    """The state of one direction of one layer; None for zeros, whose products need not be computed."""
+    return None if _is_zero(n, x) else n.reshape(n.slice(x, 0, k, 1), x.shape[1:])
+
+
+def _is_zero(n: Call, x: Value) -> bool:
+    while True:
+        node = next((node for node in reversed(n.builder.nodes) if x in node.outputs), None)
+        if node is None:
+            return False
+        if node.op == "constant":
+            return not node.attr("value").array.any()
+        if node.op not in ("broadcast", "reshape", "slice") or node.inputs[0] is None:
+            return False
+        x = node.inputs[0]
+
+
+def _reordered(n: Call, x: Value, order: Sequence[int], hidden: int) -> Value:
+    """Rows of the gates in our order; neighbours stay together."""
+    runs: list[list[int]] = []
+    for k in order:
+        if runs and runs[-1][-1] == k - 1:
+            runs[-1].append(k)
+        else:
+            runs.append([k])
+    parts = [n.slice(x, 0, run[0] * hidden, len(run) * hidden) for run in runs]
+    return parts[0] if len(parts) == 1 else n.emit("concat", *parts, axis=0)
+
+
+@rule("lstm_cell", "gru_cell", "rnn_tanh_cell", "rnn_relu_cell")
+def cell(
+    n: Call,
+    x: Value,
+    state: Value | Sequence[Value],
+    inputs: Value,
+    recurrence: Value,
+    input_bias: Value | None = None,
+    recurrent_bias: Value | None = None,
+) -> list[Value] | Value:
+    """One step."""
+    initial = [None if _is_zero(n, s) else s for s in ([state] if isinstance(state, Value) else state)]
+    params = [inputs, recurrence, *(b for b in (input_bias, recurrent_bias) if b is not None)]
+    _, ends = _direction(n, _cell(n.name), n.reshape(x, (1, *x.shape)), params, initial)
+    return ends if len(ends) > 1 else ends[0]
