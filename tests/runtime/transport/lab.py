@@ -49,6 +49,12 @@ def wide_weights(value: float, elements: int = ELEMENTS) -> dict[str, np.ndarray
     return {"w": w, "scale": scale, "large": np.full(elements, value, np.float32)}
 
 
+def whole(value: float, elements: int, weights: int | None = None) -> Program:
+    """The wide program with its weights, of which the large one may be of another size than it should."""
+    program = wide_program(elements)
+    return Program(program.manifest, program.objects, wide_weights(value, weights or elements))
+
+
 def seen(update: Any) -> float:
     """The one value that all elements of an update have."""
     values = {v for a in update.structure.weights(update.image, "test").values() for v in np.unique(a).tolist()}

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 import numpy as np
 import pytest
 
-from tests.runtime.transport.lab import ELEMENTS, seen, serving, source, wide_program, wide_weights
+from tests.runtime.transport.lab import ELEMENTS, seen, serving, source, whole, wide_program, wide_weights
 from tilewright.runtime.transport.blob import Blob, Partial, chunk_count
 from tilewright.runtime.transport.feed import MOST_IMAGES, Feed, Snapshot
 from tilewright.runtime.transport.messages import Mark
@@ -58,9 +58,9 @@ def test_another_structure_that_does_not_fit_changes_nothing() -> None:
     feed = Feed("wide", wide_program())
     feed.publish(wide_weights(1), 1)
     with pytest.raises(WeightError):
-        feed.replace(wide_program(10), wide_weights(1, 11))
+        feed.replace(whole(1, 10, 11))
     assert feed.publish(wide_weights(2)) == 2
-    assert feed.replace(wide_program(10), wide_weights(3, 10)) == 3
+    assert feed.replace(whole(3, 10)) == 3
     found = take(feed)
     assert found is not None and found.structure.params[-1].shape == (10,)
 

@@ -15,7 +15,7 @@ from tests.runtime.transport.lab import (
     serving,
     source,
     until,
-    wide_program,
+    whole,
     wide_weights,
 )  # fmt: skip
 from tilewright.runtime.transport.client import TcpSource
@@ -77,7 +77,7 @@ def test_a_newer_program_begins_anew() -> None:
         node = source(proxy.port)
         with pytest.raises(LostError):
             node.newer(None, None, 5)
-        feed.replace(wide_program(ELEMENTS - 99), wide_weights(2, ELEMENTS - 99), 2)
+        feed.replace(whole(2, ELEMENTS - 99), 2)
         update, _ = fetch(node, None, None)
         assert seen(update) == 2
         assert update.structure.params[-1].shape == (ELEMENTS - 99,)

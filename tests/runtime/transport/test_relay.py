@@ -215,7 +215,7 @@ def test_a_program_for_another_machine(
     with tw.serve_weights("policy", models[1]) as server, caplog.at_level(logging.ERROR, LOG):
         with tw.relay(server.address) as relay:
             assert relay.wait(0, 60)
-            server._feed.replace(Program(manifest, program.objects), telling_weights(1), 1)
+            server._feed.replace(Program(manifest, program.objects, telling_weights(1)), 1)
             until(lambda: relay.error is not None)
             text = str(relay.error)
             assert "program 'telling' from tcp://127.0.0.1" in text

@@ -12,12 +12,14 @@ from typing import Any
 
 from tilewright.runtime.image import pack_into
 from tilewright.runtime.interop import Array
+from tilewright.runtime.model import Model
 from tilewright.runtime.program import Program
 from tilewright.runtime.transport import structure
 from tilewright.runtime.transport.blob import Blob, reusable
 from tilewright.runtime.transport.messages import Mark
 from tilewright.runtime.transport.structure import Structure
 from tilewright.runtime.weights.check import check_version, check_weights
+from tilewright.runtime.weights.publisher import Publisher
 from tilewright.support.errors import TransportError
 
 MOST_IMAGES = 4
@@ -39,6 +41,10 @@ class Snapshot:
     finite: bool
 
 
+Served = Model | Publisher | Program
+"""What a learner may offer: a model with its weights, a publisher that serves this node too, a program."""
+
+
 class Feed:
     """The newest snapshot of one name. One thread publishes at a time, any number read.
 
@@ -47,9 +53,10 @@ class Feed:
     bounded amount of memory, and never keep others waiting.
     """
 
-    def __init__(self, name: str, program: Program, version: int = -1) -> None:
+    def __init__(self, name: str, model: Served) -> None:
+        program, weights, version, self._publisher = _parts(model)
         self.name = name
-        self.version = version
+        self.version = version if weights is None else -1
         self.published = 0
         self._run = os.urandom(16)
         self._structure, code = structure.encode(program)
@@ -60,6 +67,8 @@ class Feed:
         self._changed = threading.Condition()
         self._publishing = threading.Lock()
         self._closed = False
+        if weights is not None:
+            self.publish(weights, version, finite=False)
 
     # -- the learner -------------------------------------------------------------------------------------------------
 
@@ -68,40 +77,30 @@ class Feed:
     ) -> int:
         """Offer new weights; gives their version. WeightError, and nothing changes, if they do not fit."""
         with self._publishing:
+            if self._publisher is not None:
+                version = self._publisher.publish(weights, version, force=force, finite=finite)
+                force = True  # the store's versions are those that count
             chosen = check_version(version, self.version, force=force)
             self._offer(self._structure, self._code, weights, chosen, finite)
             return chosen
 
-    def replace(
-        self,
-        program: Program,
-        weights: Mapping[str, Any],
-        version: int | None = None,
-        *,
-        force: bool = False,
-        finite: bool = True,
-    ) -> int:
-        """Offer another program with its weights; gives their version."""
+    def replace(self, model: Served, version: int | None = None, *, force: bool = False) -> int:
+        """Offer another program with its weights; gives their version. With a publisher: with those published next."""
+        program, weights, _, publisher = _parts(model)
         with self._publishing:
-            chosen = check_version(version, self.version, force=force)
             before = self._structure, self._code
-            self._announce(program)
+            new, code = structure.encode(program)
+            if new.id != self._structure.id:
+                self._structure, self._code = new, Blob(code)
             try:
-                self._offer(self._structure, self._code, weights, chosen, finite)
+                if weights is not None:
+                    chosen = check_version(version, self.version, force=force)
+                    self._offer(self._structure, self._code, weights, chosen, finite=False)
             except BaseException:
                 self._structure, self._code = before
                 raise
-            return chosen
-
-    def announce(self, program: Program) -> None:
-        """Weights that are published from now on are for this program."""
-        with self._publishing:
-            self._announce(program)
-
-    def _announce(self, program: Program) -> None:
-        new, code = structure.encode(program)
-        if new.id != self._structure.id:
-            self._structure, self._code = new, Blob(code)
+            self._publisher = publisher
+            return self.version
 
     def _offer(self, new: Structure, code: Blob, weights: Mapping[str, Any], version: int, finite: bool) -> None:
         arrays = check_weights(new.params, weights, finite=finite, ignored=new.program.manifest.ignored)
@@ -187,3 +186,18 @@ class Feed:
         """How many versions are in memory."""
         with self._changed:
             return len({*self._fetched, *([self._newest] if self._newest else [])})
+
+
+def _parts(model: Served) -> tuple[Program, Mapping[str, Any] | None, int, Publisher | None]:
+    """The program, its weights if they are to be had, their version, and the publisher if it is one."""
+    match model:
+        case Publisher():
+            return model.program, None, model.version, model
+        case Model():
+            return model.program, model.weights, model.version, None
+        case Program():
+            names = [p.name for p in model.manifest.params if not p.fixed]
+            whole = all(name in model.weights for name in names)
+            return model, {name: model.weights[name] for name in names} if whole else None, -1 + whole, None
+    hint = "compile it first: tw.serve_weights(name, tw.compile(module, example))"
+    raise TransportError("cannot be served", expected="a Model or a Publisher", got=type(model).__qualname__, hint=hint)

@@ -6,28 +6,18 @@ import ssl
 from collections.abc import Mapping
 from typing import Any
 
-from tilewright.runtime.model import Model
-from tilewright.runtime.program import Program
-from tilewright.runtime.transport.feed import Feed
+from tilewright.runtime.transport.feed import Feed, Served
 from tilewright.runtime.transport.server import Server
-from tilewright.runtime.weights.publisher import Publisher
-from tilewright.support.errors import TransportError
-
-Served = Model | Publisher
 
 
 class WeightServer:
     """A learner's weights under one name at a port. Made by `serve_weights`."""
 
     def __init__(self, name: str, model: Served, server: Server, owned: bool) -> None:
-        program, weights, version, publisher = _parts(model)
         self.name = name
         self._server = server
         self._owned = owned
-        self._publisher = publisher
-        self._feed = Feed(name, program, version if publisher is not None else -1)
-        if weights is not None:
-            self._feed.publish(weights, version, finite=False)
+        self._feed = Feed(name, model)
         server.add(self._feed)
 
     def publish(
@@ -46,9 +36,6 @@ class WeightServer:
 
         Raises WeightError listing all that is wrong with the weights; nothing has changed then.
         """
-        if self._publisher is not None:
-            version = self._publisher.publish(weights, version, force=force, finite=finite)
-            force = True
         return self._feed.publish(weights, version, force=force, finite=finite)
 
     def replace(self, model: Served, version: int | None = None, *, force: bool = False) -> int:
@@ -56,13 +43,7 @@ class WeightServer:
 
         A `Publisher` in its place is one whose weights are published next: nodes move then.
         """
-        program, weights, _, publisher = _parts(model)
-        if weights is None:
-            self._feed.announce(program)
-        else:
-            version = self._feed.replace(program, weights, version, force=force, finite=False)
-        self._publisher = publisher
-        return self._feed.version if version is None else version
+        return self._feed.replace(model, version, force=force)
 
     @property
     def version(self) -> int:
@@ -151,15 +132,3 @@ def serve_weights(
         if owned:
             server.close()
         raise
-
-
-def _parts(model: Served) -> tuple[Program, Mapping[str, Any] | None, int, Publisher | None]:
-    """The program, its weights if they are to be had, their version, and the publisher if it is one."""
-    if isinstance(model, Publisher):
-        return model.program, None, model.version, model
-    if not isinstance(model, Model):
-        hint = "compile it first: tw.serve_weights(name, tw.compile(module, example))"
-        raise TransportError(
-            "cannot be served", expected="a Model or a Publisher", got=type(model).__qualname__, hint=hint
-        )
-    return model.program, model.weights, model.version, None
