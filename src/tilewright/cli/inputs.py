@@ -1,4 +1,4 @@
-"""Inputs for a model: random ones by their specification, or from files (.npy, .npz, ONNX .pb)."""
+"""Inputs for a model: random ones by their specification, or from files (.npy, .npz, ONNX .pb); weights from files."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from tilewright.ir.dtype import BY_NAME
-from tilewright.support.errors import CallError, Problems
+from tilewright.support.errors import CallError, Problems, WeightError
 
 Array = np.ndarray[Any, Any]
 
@@ -86,3 +86,37 @@ def _read(path: Path) -> Array | dict[str, Array]:
             tensor.ParseFromString(path.read_bytes())
             return np.asarray(numpy_helper.to_array(tensor))
     raise ValueError("expected .npy, .npz or .pb")
+
+
+_SAFETENSORS = {
+    "F64": "f64", "F32": "f32", "F16": "f16", "BF16": "bf16", "BOOL": "bool",
+    **{f"{sign}{bits}": f"{sign.lower()}{bits}" for sign in "IU" for bits in (8, 16, 32, 64)},
+}  # fmt: skip
+
+
+def read_weights(path: Path) -> dict[str, Array]:
+    """All tensors of a .safetensors or .npz file by name. WeightError if it is damaged or none of these."""
+    try:
+        if path.suffix == ".npz":
+            with np.load(path, allow_pickle=False) as file:
+                return dict(file)
+        if path.suffix == ".safetensors":
+            import safetensors
+
+            found = safetensors.deserialize(path.read_bytes())  # type: ignore[no-untyped-call]
+            return {name: _tensor(name, entry) for name, entry in found}
+    except WeightError:
+        raise
+    except Exception as error:  # the libraries' own kinds of error are many
+        raise WeightError(f"cannot be read: {error}", where=str(path)) from None
+    raise WeightError(
+        "cannot be read", where=str(path), expected=".safetensors or .npz", got=path.suffix or "no suffix"
+    )
+
+
+def _tensor(name: str, entry: Mapping[str, Any]) -> Array:
+    if entry["dtype"] not in _SAFETENSORS:
+        raise WeightError("of a type that no program reads", where=f"weight {name!r}", got=entry["dtype"])
+    dtype = BY_NAME[_SAFETENSORS[entry["dtype"]]].numpy
+    array: Array = np.frombuffer(entry["data"], dtype).reshape(entry["shape"])
+    return array

@@ -8,12 +8,15 @@ import traceback
 
 import typer
 
+from tilewright.cli.attach import attach
 from tilewright.cli.bench import bench
 from tilewright.cli.common import Exit, out, report_error
 from tilewright.cli.compile import compile_command
 from tilewright.cli.doctor import doctor
+from tilewright.cli.publish import publish
 from tilewright.cli.run import run
 from tilewright.cli.show import show
+from tilewright.cli.store import store
 from tilewright.support.errors import Error
 
 EXIT_CODES = """
@@ -55,6 +58,9 @@ app.command("compile")(compile_command)
 app.command("run")(run)
 app.command("show")(show)
 app.command("bench")(bench)
+app.command("publish")(publish)
+app.command("attach")(attach)
+app.add_typer(store)
 app.command("doctor")(doctor)
 
 

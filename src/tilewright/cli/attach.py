@@ -1,0 +1,216 @@
+"""`tilewright attach`: run a store's policy as an actor does, and watch its versions."""
+
+from __future__ import annotations
+
+import json as json_library
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+import numpy as np
+import typer
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from tilewright.cli.common import (
+    DimOption,
+    JsonOption,
+    SeedOption,
+    ThreadsOption,
+    err,
+    facts,
+    out,
+    parse_dims,
+    print_json,
+    shape_text,
+    time_text,
+)
+from tilewright.cli.inputs import Array, random_inputs, read_inputs
+from tilewright.cli.publish import DirectoryOption, StoreName
+from tilewright.support import flags
+
+if TYPE_CHECKING:
+    from tilewright.runtime.weights import Actor
+
+_SAMPLE = 4096
+"""Times that are kept of each interval."""
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """What an actor did in some seconds. `age` is how long ago its version was published, `median` and `p99` are of a
+    call, `versions` how many different ones the calls used."""
+
+    version: int
+    age: float
+    calls: int
+    calls_per_second: float
+    median: float
+    p99: float
+    versions: int
+    back: int
+
+
+def attach(
+    name: StoreName,
+    inputs: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--input", "-i", metavar="[NAME=]FILE", help="An .npy, .npz or .pb file; inputs not given are random."
+        ),
+    ] = None,
+    seconds: Annotated[float, typer.Option(min=0.0, help="How long to call; 0 is one call.")] = 1.0,
+    rate: Annotated[float, typer.Option(min=0.0, help="Calls per second; 0 is as fast as it goes.")] = 0.0,
+    watch: Annotated[
+        bool, typer.Option("--watch", "-w", help="Go on until interrupted, and show what happens live.")
+    ] = False,
+    timeout: Annotated[
+        float, typer.Option(min=0.0, metavar="SECONDS", help="Wait so long for the store to exist.")
+    ] = 0.0,
+    directory: DirectoryOption = None,
+    seed: SeedOption = 0,
+    threads: ThreadsOption = None,
+    dim: DimOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Attach to a store as an actor, call its policy, and show the version, its age and the calls per second.
+
+    Nothing is compiled and no weights are copied: the actor maps what the publisher packed. With --watch each line is a
+    quarter of a second (with --json, an object on a line), until Ctrl-C.
+
+    tilewright attach policy
+    tilewright attach policy --watch --rate 1000
+    tilewright attach policy -i obs=obs.npy --dim batch=8 --json
+    """
+    import tilewright
+
+    dims = parse_dims(dim)
+    count = flags.THREADS() if threads is None else threads
+    start = time.perf_counter()
+    with tilewright.attach(name, threads=count, timeout=timeout, directory=directory) as actor:
+        attached = time.perf_counter() - start
+        arrays = read_inputs(inputs or [], actor.inputs)
+        arrays = random_inputs(actor.inputs, dims, seed) | arrays
+        arguments = [arrays[spec.name] for spec in actor.inputs]
+        outputs, _ = actor.versioned(*arguments)
+        first = time.perf_counter() - start
+        if watch:
+            _watch(name, _intervals(actor, arguments, 0.25, rate), json)
+            return
+        found = next(_intervals(actor, arguments, seconds, rate))
+        report = {
+            "store": name,
+            **asdict(found),
+            "attach_seconds": attached,
+            "first_answer_seconds": first,
+            "inputs": [
+                f"{spec.name}: {shape_text(spec.dtype, a.shape)}" for spec, a in _pairs(actor.inputs, arguments)
+            ],
+            "outputs": [
+                f"{spec.name}: {shape_text(spec.dtype, a.shape)}" for spec, a in _pairs(actor.outputs, _tuple(outputs))
+            ],
+        }
+    if json:
+        print_json(report)
+    else:
+        _print(name, report)
+
+
+def _pairs(specs: Any, arrays: Any) -> Iterator[tuple[Any, Any]]:
+    return zip(specs, arrays, strict=True)
+
+
+def _tuple(outputs: Any) -> tuple[Any, ...]:
+    return outputs if isinstance(outputs, tuple) else (outputs,)
+
+
+def _intervals(actor: Actor, arguments: list[Array], seconds: float, rate: float) -> Iterator[Interval]:
+    """Call on and on, and say after each interval how it went."""
+    clock = time.perf_counter
+    last = actor.version
+    while True:
+        start = now = clock()
+        times: list[float] = []
+        seen: set[int] = set()
+        calls = back = 0
+        while not calls or now < start + seconds:
+            before = clock()
+            _, version = actor.versioned(*arguments)
+            now = clock()
+            calls += 1
+            if calls <= _SAMPLE:
+                times.append(now - before)
+            if version != last or not seen:
+                back += version < last
+                seen.add(version)
+                last = version
+            if rate and (due := start + calls / rate) > now:
+                time.sleep(min(due, start + seconds) - now if due > start + seconds else due - now)
+                now = clock()
+        median, p99 = (float(v) for v in np.quantile(times, [0.5, 0.99]))
+        yield Interval(last, actor.age, calls, calls / max(now - start, 1e-9), median, p99, len(seen), back)
+
+
+def _watch(name: str, intervals: Iterator[Interval], json: bool) -> None:
+    """Show intervals until interrupted, which is how this ends well."""
+    try:
+        if json or not out.is_terminal:
+            for found in intervals:
+                if json:
+                    print(json_library.dumps(asdict(found)), flush=True)
+                else:
+                    out.print(_line(found))
+            return
+        err.print(f"[dim]{name}: Ctrl-C ends[/dim]")
+        with Live(console=out, refresh_per_second=8) as live:
+            total = switches = 0
+            for found in intervals:
+                total += found.calls
+                switches += found.versions - 1
+                live.update(_board(name, found, total, switches))
+    except KeyboardInterrupt:
+        return
+
+
+def _line(found: Interval) -> str:
+    return (
+        f"version {found.version}  age {time_text(found.age)}  {found.calls_per_second:.0f} calls/s  "
+        f"median {time_text(found.median)}  p99 {time_text(found.p99)}"
+    )
+
+
+def _board(name: str, found: Interval, total: int, switches: int) -> Table:
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(style="dim", no_wrap=True)
+    grid.add_column(min_width=12, justify="right")
+    rows = {
+        "store": name,
+        "version": found.version,
+        "age": time_text(found.age),
+        "calls/s": f"{found.calls_per_second:.0f}",
+        "a call": time_text(found.median),
+        "p99": time_text(found.p99),
+        "calls": total,
+        "new versions": switches,
+    }
+    for key, cell in rows.items():
+        grid.add_row(key, Text(str(cell)))
+    return grid
+
+
+def _print(name: str, report: dict[str, Any]) -> None:
+    facts(
+        {
+            "store": name,
+            "version": f"{report['version']}, published {time_text(report['age'])} ago",
+            "attached in": f"{time_text(report['attach_seconds'])}; first answer after "
+            f"{time_text(report['first_answer_seconds'])}",
+            "inputs": "  ".join(report["inputs"]),
+            "outputs": "  ".join(report["outputs"]),
+            "calls": f"{report['calls']}, {report['calls_per_second']:.0f} per second",
+            "a call": f"{time_text(report['median'])}, p99 {time_text(report['p99'])}",
+            "versions used": report["versions"],
+        }
+    )
