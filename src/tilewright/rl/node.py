@@ -39,6 +39,8 @@ class NodeStore:
         self.name = name
         self._threads = threads
         self._actor: Actor | None = None
+        self.published = 0
+        """How many versions this process has packed."""
 
     @property
     def is_open(self) -> bool:
@@ -55,6 +57,7 @@ class NodeStore:
                 with Publisher(self.name, model) as publisher:
                     # Attached before the lock goes, so that the new store is nobody's at no time.
                     publisher.publish(weights(), max(version or 0, 0), force=True)
+                    self.published += 1
                     actor = attach(self.name, self._threads)
         self._actor = actor
         self.publish(weights, version)
@@ -75,6 +78,7 @@ class NodeStore:
             if _is_new(version, publisher.version):
                 number = publisher.version if version is None else version
                 publisher.publish(weights(), number, force=True)
+                self.published += 1
 
     def call(self, *inputs: Any) -> tuple[Any, int]:
         """The outputs for these inputs, and the version that gave them."""
