@@ -64,7 +64,7 @@ class Model(Runner):
             version: a number larger than the present one; one more if None.
             finite: refuse NaN and infinity.
         """
-        arrays = check_weights(self.params, weights, finite=finite, ignored=self._manifest.ignored)
+        arrays = check_weights(self.params, weights, finite=finite, ignored=self.manifest.ignored)
         with self._update_lock:
             chosen = check_version(version, self.version)
             self._weights.publish(arrays, chosen)
@@ -78,7 +78,7 @@ class Model(Runner):
     @property
     def weights(self) -> dict[str, Array]:
         """The present raw weights by name, read-only: what `update` takes."""
-        raw = zip(self._manifest.params, self._weights.lend().raw, strict=True)
+        raw = zip(self.manifest.params, self._weights.lend().raw, strict=True)
         return {p.name: array for p, array in raw if not p.fixed}
 
     def _weight_addresses(self) -> list[int]:
@@ -93,9 +93,9 @@ class Model(Runner):
             texts: what `show` shall know of the loaded model; making some ("asm") takes a while.
         """
         weights = self._weights.lend()
-        named = {p.name: array for p, array in zip(self._manifest.params, weights.raw, strict=True)}
+        named = {p.name: array for p, array in zip(self.manifest.params, weights.raw, strict=True)}
         kept = {name: text for name, text in self._program.texts.items() if name in texts}
-        program = Program(self._manifest, self._program.objects, named, kept)
+        program = Program(self.manifest, self._program.objects, named, kept)
         artifact.write(path, program, weights.version)
 
     @classmethod
@@ -111,8 +111,8 @@ class Model(Runner):
     @property
     def program(self) -> Program:
         """Manifest, code and constants, without weights: what a weight store hands to its actors."""
-        constants = {p.name: self._program.weights[p.name] for p in self._manifest.params if p.fixed}
-        return Program(self._manifest, self._program.objects, constants)
+        constants = {p.name: self._program.weights[p.name] for p in self.manifest.params if p.fixed}
+        return Program(self.manifest, self._program.objects, constants)
 
     # -- what it is ----------------------------------------------------------------------------------------------------
 

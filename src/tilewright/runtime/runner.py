@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -27,24 +28,41 @@ class Called:
     __slots__ = ("__call__", "__dict__", "__weakref__")
 
 
+@dataclass(frozen=True, slots=True)
+class _Face:
+    """An engine, its builtin, and the names that go with them: read together, so that no call mixes two programs."""
+
+    engine: Engine
+    call: Callable[..., Any]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+
 class Runner(Called):
     """A program that any number of threads may call at once. `_start` must be called before the first call."""
 
-    _engine: Engine
-    _manifest: Manifest
+    _face: _Face
 
     def _start(self, engine: Engine) -> None:
         """Be the face of this engine from now on."""
         manifest = engine.manifest
-        self._engine = engine
-        self._manifest = manifest
-        self._input_names = tuple(i.name for i in manifest.inputs)
-        self._output_names = tuple(o.name for o in manifest.outputs)
         if not manifest.symbols:
             engine.ensure(())
-        self._call = engine.builtin(self._slow_call)
+        call = engine.builtin(self._slow_call)
+        names = tuple(i.name for i in manifest.inputs), tuple(o.name for o in manifest.outputs)
+        self._face = _Face(engine, call, *names)
         self.versioned = engine.builtin(self._slow_versioned, versioned=True)  # type: ignore[method-assign]
-        self.__call__ = self._call  # type: ignore[method-assign]
+        self.__call__ = call  # type: ignore[method-assign]
+
+    def _go_slow(self) -> None:
+        """Let every call pass through Python from now on."""
+        self._face = replace(self._face, call=self._slow_call)
+        self.__call__ = self._slow_call  # type: ignore[method-assign]
+        self.versioned = self._slow_versioned  # type: ignore[method-assign]
+
+    @property
+    def _engine(self) -> Engine:
+        return self._face.engine
 
     def _follow(self) -> None:
         """The engine's weights have moved: start another engine, or raise."""
@@ -76,18 +94,20 @@ class Runner(Called):
                 self._follow()
 
     def _checked_call(self, inputs: tuple[Any, ...], out: Any) -> tuple[Any, int]:
-        bound = bind_inputs(self._manifest.inputs, self._manifest.symbols, inputs)
-        self._engine.learn(inputs)
-        outputs = self._manifest.outputs
-        shapes = self._engine.output_shapes(bound.dims)
+        engine = self._engine
+        manifest = engine.manifest
+        bound = bind_inputs(manifest.inputs, manifest.symbols, inputs)
+        engine.learn(inputs)
+        outputs = manifest.outputs
+        shapes = engine.output_shapes(bound.dims)
         if out is None:
             new = [np.empty(shape, BY_NAME[o.dtype].numpy) for o, shape in zip(outputs, shapes, strict=True)]
-            version = self._engine.call([*bound.arrays, *new], bound.dims)
+            version = engine.call([*bound.arrays, *new], bound.dims)
             results = [in_kind_of(inputs[0], a) if inputs else a for a in new]
             return results[0] if len(results) == 1 else tuple(results) or None, version
         theirs, ours = bind_outputs(outputs, shapes, out)
-        self._engine.learn(out if isinstance(out, (tuple, list)) else [out])
-        version = self._engine.call([*separate(bound.arrays, ours), *ours], bound.dims)
+        engine.learn(out if isinstance(out, (tuple, list)) else [out])
+        version = engine.call([*separate(bound.arrays, ours), *ours], bound.dims)
         for their, our in zip(theirs, ours, strict=True):
             if their is not our:
                 np.copyto(their, our)
@@ -95,47 +115,44 @@ class Runner(Called):
 
     def run(self, inputs: Mapping[str, Any], out: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Call by names. `out` may hold some of the outputs; the others are new arrays."""
+        face = self._face
         try:
-            args = [inputs[name] for name in self._input_names]
+            args = [inputs[name] for name in face.inputs]
             if len(args) != len(inputs):
-                args = self._by_name(inputs)
+                args = _by_name(face.inputs, inputs)
         except (KeyError, TypeError, IndexError):
-            args = self._by_name(inputs)
-        names = self._output_names
-        if out is None:
-            result = self._call(*args)
-            return {names[0]: result} if len(names) == 1 else dict(zip(names, result or (), strict=True))
+            args = _by_name(face.inputs, inputs)
+        names = face.outputs
+        arrays = None if out is None else self._all_outputs(names, args, out)
+        try:
+            if arrays is None:
+                result = face.call(*args)
+            else:
+                face.call(*args, out=tuple([arrays[name] for name in names]))
+        except CallError:
+            if self._face is face:
+                raise
+        if self._face is not face:
+            return self.run(inputs, out)  # it became another program meanwhile, to which names may mean other places
+        if arrays is not None:
+            return dict(arrays)
+        return {names[0]: result} if len(names) == 1 else dict(zip(names, result or (), strict=True))
+
+    def _all_outputs(self, names: Sequence[str], args: Sequence[Any], out: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The caller's outputs, and new arrays for those that it did not give."""
         arrays = out if len(out) == len(names) else {**self.empty_outputs(*args), **out}
         if len(arrays) != len(names) or not all(map(arrays.__contains__, names)):
             unknown = [name for name in out if name not in names]
             raise CallError(f"there is no output {unknown[0]!r}", expected=f"some of {list(names)}")
-        self._call(*args, out=tuple([arrays[name] for name in names]))
-        return dict(arrays)
+        return arrays
 
     def empty_outputs(self, *inputs: Any) -> dict[str, Array]:
         """Uninitialised arrays that fit the outputs for these inputs, by name."""
-        bound = bind_inputs(self._manifest.inputs, self._manifest.symbols, inputs)
-        shapes = self._engine.output_shapes(bound.dims)
-        return {
-            o.name: np.empty(shape, BY_NAME[o.dtype].numpy)
-            for o, shape in zip(self._manifest.outputs, shapes, strict=True)
-        }
-
-    def _by_name(self, given: Mapping[str, Any]) -> list[Any]:
-        names = list(self._input_names)
-        if not isinstance(given, Mapping):
-            raise CallError(
-                "inputs by name are wanted", expected=f"a mapping with {names}", got=type(given).__qualname__
-            )
-        problems = Problems()
-        for name in names:
-            if name not in given:
-                problems.add(CallError("is missing", where=f"input {name!r}"))
-        for name in given:
-            if name not in names:
-                problems.add(CallError("there is no such input", where=f"input {name!r}", expected=f"one of {names}"))
-        problems.raise_if_any("the inputs do not fit", kind=CallError)
-        return [given[name] for name in names]
+        engine = self._engine
+        bound = bind_inputs(engine.manifest.inputs, engine.manifest.symbols, inputs)
+        shapes = engine.output_shapes(bound.dims)
+        outputs = zip(engine.manifest.outputs, shapes, strict=True)
+        return {o.name: np.empty(shape, BY_NAME[o.dtype].numpy) for o, shape in outputs}
 
     def ffi_function(self) -> Any:
         """The program as a tvm-ffi function of all inputs and then all outputs, for callers in any language."""
@@ -146,27 +163,27 @@ class Runner(Called):
     @property
     def name(self) -> str:
         """The program's name."""
-        return self._manifest.name
+        return self.manifest.name
 
     @property
     def manifest(self) -> Manifest:
         """Everything the runtime knows of the program."""
-        return self._manifest
+        return self._engine.manifest
 
     @property
     def inputs(self) -> tuple[InputSpec, ...]:
         """Names, dtypes and shapes of the inputs, in the order of a call."""
-        return self._manifest.inputs
+        return self.manifest.inputs
 
     @property
     def outputs(self) -> tuple[OutputSpec, ...]:
         """Names, dtypes and shapes of the outputs, in the order of a call."""
-        return self._manifest.outputs
+        return self.manifest.outputs
 
     @property
     def params(self) -> tuple[ParamSpec, ...]:
         """Names, dtypes and shapes of the weights that `update` takes."""
-        return tuple(p for p in self._manifest.params if not p.fixed)
+        return tuple(p for p in self.manifest.params if not p.fixed)
 
     @property
     def threads(self) -> int:
@@ -175,8 +192,9 @@ class Runner(Called):
 
     def profile(self, *inputs: Any, repeat: int = 50) -> Profile:
         """Time every kernel on these inputs."""
-        bound = bind_inputs(self._manifest.inputs, self._manifest.symbols, inputs)
-        return measure(self._engine, self._weight_addresses(), bound, repeat)
+        engine = self._engine
+        bound = bind_inputs(engine.manifest.inputs, engine.manifest.symbols, inputs)
+        return measure(engine, self._weight_addresses(), bound, repeat)
 
     def memory(self, **symbols: int) -> report.Memory:
         """Where memory goes, for these values of the symbolic dimensions (their smallest if not given)."""
@@ -190,3 +208,20 @@ class Runner(Called):
 def _listed(specs: Sequence[InputSpec | OutputSpec], most: int = 6) -> str:
     more = [f"{len(specs) - most} more"] if len(specs) > most else []
     return ", ".join([f"{s.name}: {describe_spec(s)}" for s in specs[:most]] + more)
+
+
+def _by_name(names: Sequence[str], given: Mapping[str, Any]) -> list[Any]:
+    """The arrays in the order of `names`; CallError listing what is missing or too much."""
+    if not isinstance(given, Mapping):
+        expected = f"a mapping with {list(names)}"
+        raise CallError("inputs by name are wanted", expected=expected, got=type(given).__qualname__)
+    problems = Problems()
+    for name in names:
+        if name not in given:
+            problems.add(CallError("is missing", where=f"input {name!r}"))
+    for name in given:
+        if name not in names:
+            expected = f"one of {list(names)}"
+            problems.add(CallError("there is no such input", where=f"input {name!r}", expected=expected))
+    problems.raise_if_any("the inputs do not fit", kind=CallError)
+    return [given[name] for name in names]

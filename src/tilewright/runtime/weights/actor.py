@@ -163,9 +163,8 @@ class Actor(Runner):
             if not self._open:
                 return
             self._open = False
-            self.__call__ = self._call = self._slow_call  # type: ignore[method-assign]
-            self.versioned = self._slow_versioned  # type: ignore[method-assign]
-            del self._engine
+            self._go_slow()
+            del self._face
 
     def _checked_call(self, inputs: tuple[Any, ...], out: Any) -> tuple[Any, int]:
         self._check_open()
@@ -174,6 +173,11 @@ class Actor(Runner):
     def _check_open(self) -> None:
         if not self._open:
             raise StoreError("this actor is detached", where=f"store {self._store!r}")
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "_face":
+            self._check_open()
+        raise AttributeError(f"an actor has no attribute {name!r}")
 
     def __enter__(self) -> Actor:
         return self
