@@ -13,8 +13,11 @@ if TYPE_CHECKING:
     from tilewright.builder import build as build
     from tilewright.compiler import compile as compile
     from tilewright.ir.graph import Graph as Graph
+    from tilewright.runtime.broker.client import BrokerClient as BrokerClient
+    from tilewright.runtime.broker.server import Broker as Broker
     from tilewright.runtime.model import Model as Model
     from tilewright.runtime.model import load as load
+    from tilewright.runtime.transport.ray_nodes import ray_weights as ray_weights
     from tilewright.runtime.transport.relay import relay as relay
     from tilewright.runtime.transport.serve import serve_weights as serve_weights
     from tilewright.runtime.weights.actor import Actor as Actor
@@ -28,6 +31,8 @@ __version__ = "0.1.0"
 # public name -> "module" (the module itself) or "module:attribute"
 _PUBLIC = {
     "Actor": "tilewright.runtime.weights.actor:Actor",
+    "Broker": "tilewright.runtime.broker.server:Broker",
+    "BrokerClient": "tilewright.runtime.broker.client:BrokerClient",
     "Error": "tilewright.support.errors:Error",
     "Graph": "tilewright.ir.graph:Graph",
     "Model": "tilewright.runtime.model:Model",
@@ -37,6 +42,7 @@ _PUBLIC = {
     "compile": "tilewright.compiler:compile",
     "errors": "tilewright.support.errors",
     "load": "tilewright.runtime.model:load",
+    "ray_weights": "tilewright.runtime.transport.ray_nodes:ray_weights",
     "relay": "tilewright.runtime.transport.relay:relay",
     "serve_weights": "tilewright.runtime.transport.serve:serve_weights",
     "te": "tilewright.te",

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -174,9 +176,6 @@ def test_ray_must_run() -> None:
         "try: tw.ray_weights('policy', None)\n"
         "except tw.Error as error: print(error)\n"
     )
-    import subprocess
-    import sys
-
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
     assert "Ray is not initialised" in done.stdout
     assert issubclass(TransportError, tw.Error)

@@ -97,6 +97,20 @@ class Relay:
             self._news.wait_for(lambda: self._version >= wanted or self._stop.is_set(), timeout)
             return self._version >= wanted
 
+    def wait_mark(self, number: int, timeout: float | None = None) -> bool:
+        """Wait until the source's publish of this number, or a later one, is in the store."""
+        with self._news:
+            self._news.wait_for(lambda: self._number() >= number or self._stop.is_set(), timeout)
+            return self._number() >= number
+
+    def _number(self) -> int:
+        return self._mark.number if self._mark is not None else 0
+
+    @property
+    def folder(self) -> Path:
+        """The folder of the store."""
+        return self._folder
+
     def stats(self) -> dict[str, Any]:
         """Version, how much was published, what the source counts, and the last error as text."""
         return {
@@ -162,7 +176,7 @@ class Relay:
             self._pending = self._source.newer(self._mark, self._structure, _WAIT)
         if self._pending is not None:
             self._apply(self._pending)
-            self._mark, self._pending = self._pending.mark, None
+            self._pending = None
 
     def _apply(self, update: Update) -> None:
         found = update.structure
@@ -182,7 +196,7 @@ class Relay:
         force = update.version <= publisher.version
         publisher.publish(weights, update.version, force=force, finite=update.finite)
         with self._news:
-            self._version = update.version
+            self._version, self._mark = update.version, update.mark
             self._published += 1
             self._news.notify_all()
         log.debug("%r: version %d", self.name, update.version)
