@@ -1,0 +1,59 @@
+"""What an agent and its broker share, and what each keeps to itself, as native structs.
+
+What is shared (`HEADER`, `SLOT`) lies in the ring's file (`ring.py`); `CLIENT`, `SERVER` and `LANE` are private to a
+process. An agent owns its slot, the server owns all that decides where it reads and writes: of a slot it believes only
+the state and, once it has been checked, the number of rows.
+
+    state of a slot   FREE --attach--> IDLE --request--> READY --server--> CLAIMED --server--> DONE --agent--> IDLE
+
+`ready` has a bit for every slot that asks: an agent sets it, the server takes it away, so that collecting a batch costs
+a word and not a walk over the slots. A bit whose slot is not READY is a request that was taken back, and is ignored.
+
+Waiting is sleeping (futexes): agents outnumber cores. A server that waits says for how many requests it is worth waking
+(`wake_at`), and the agent that makes the number full wakes it; the server wakes all agents of a batch by one call of
+the system for 32 slots, each agent by its bit of the futex's mask.
+"""
+
+from __future__ import annotations
+
+from tilewright.runtime.layout import Struct
+
+MAX_SLOTS = 256
+GROUP_SLOTS = 32
+WORDS, GROUPS = MAX_SLOTS // 64, MAX_SLOTS // GROUP_SLOTS
+
+FREE, IDLE, READY, CLAIMED, DONE = range(5)
+
+# Outcomes of a request. OK is 0, as everywhere.
+BUSY, LOST, LATE, INTERRUPTED, FAILED, DETACHED = 11, 12, 13, 14, 15, 16
+
+TICK_NS = 20_000_000
+"""How often an agent that sleeps looks whether the broker still lives."""
+IDLE_NS = 100_000_000
+"""How long a server sleeps at most."""
+IN_FLIGHT = 1 << 62
+
+# The ring's first page. Each part that others write has cache lines of its own.
+HEADER = Struct("magic", "abi", "size", "text_size", "closed", "pid", "epoch", "attached")
+READY_AT = 128
+BELL = Struct("bell", "asleep", "wake_at", "first_ns", offset=256)
+ANSWERS_AT, ANSWER_SIZE = 384, 64
+SLOT = Struct("state", "sleeping", "rows", "version", "status", "pid")
+SLOT_DATA = 128
+
+CLIENT = Struct(
+    "busy", "header", "slot", "word", "bit", "answer", "mask", "rows", "patience_ns", "ring", "lock",
+    "inputs", "outputs", "table",
+)  # fmt: skip
+"""`ring` is the file, `lock` a `struct flock` that asks for the server's byte, `table` has COPY for every tensor."""
+COPY = Struct("offset", "row_bytes", "outer", "inner")
+SERVER = Struct(
+    "stop", "collector", "inflight", "cursor", "last_requests", "last_rows",
+    "header", "slots", "slot_size", "slot_count", "lanes", "max_rows", "max_batch", "max_wait_ns",
+    "model", "inputs", "outputs", "table", "seen", "batch_ns",
+)  # fmt: skip
+LANE = Struct(
+    "server", "requests", "rows", "io", "claimed", "buffers", "batches", "all_requests", "all_rows", "busy_ns"
+)
+"""`requests` and `rows` are those of the present batch; `claimed` has CLAIM for each, `buffers` the batch's tensors."""
+CLAIM = Struct("slot", "index", "rows", "first")
