@@ -77,6 +77,11 @@ def print_json(value: object) -> None:
     print(json_library.dumps(value, indent=2, default=str))
 
 
+def print_line(value: object) -> None:
+    """Print plain data as JSON on one line of stdout, at once."""
+    print(json_library.dumps(value, default=str), flush=True)
+
+
 def report_error(error: Error, *, json: bool = False) -> None:
     """Say what went wrong: on stderr for people, on stdout for machines."""
     if json:

@@ -14,7 +14,9 @@ from tilewright.cli.common import Exit, out, report_error
 from tilewright.cli.compile import compile_command
 from tilewright.cli.doctor import doctor
 from tilewright.cli.publish import publish
+from tilewright.cli.relay import relay
 from tilewright.cli.run import run
+from tilewright.cli.serve import serve
 from tilewright.cli.show import show
 from tilewright.cli.store import store
 from tilewright.support.errors import Error
@@ -61,6 +63,8 @@ app.command("bench")(bench)
 app.command("publish")(publish)
 app.command("attach")(attach)
 app.add_typer(store)
+app.command("serve")(serve)
+app.command("relay")(relay)
 app.command("doctor")(doctor)
 
 
