@@ -32,7 +32,7 @@ class Catch:
     and the one before it, so that the drift can be seen. Actions: left, stay, right.
     """
 
-    SIZE, BALLS, HALF = 14, 5, 1
+    SIZE, BALLS, HALF = 14, 5, 2
     shape, dtype, actions = (2, SIZE, SIZE), np.dtype(np.uint8), 3
 
     def __init__(self, copies: int) -> None:

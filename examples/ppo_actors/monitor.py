@@ -121,7 +121,7 @@ class Monitor:
         return {
             "return": self.rows[-1].returned,
             "seconds": self.rows[-1].seconds,
-            "steps/s": self.steps / self.rows[-1].seconds,
+            "steps/s": self.steps / max(self.rows[-1].seconds, 1e-9),
             "call µs": float(np.nanmedian([row.call_us for row in timed])) if timed else float("nan"),
             "versions": self.rows[-1].version,
             "stale": float(np.mean([row.stale for row in self.rows])),

@@ -19,6 +19,9 @@ from examples.ppo_actors.config import Config
 
 Array = npt.NDArray[Any]
 
+_PREFIX = "ppo-demo-"
+"""Of the stores' names; the learner's process follows, so that any number of runs go on at once."""
+
 
 class Policy(Protocol):
     """The actor's side."""
@@ -59,9 +62,13 @@ class Store:
 
     def __init__(self, agent: Any, example: Any) -> None:
         import tilewright as tw
+        from tilewright.runtime import weights
 
+        for info in weights.stores():
+            if info.name.startswith(_PREFIX):
+                weights.sweep(name=info.name)  # of a run that was killed; one in use stays
         model = tw.compile(agent, example)
-        self.address = f"ppo-demo-{os.getpid()}"
+        self.address = f"{_PREFIX}{os.getpid()}"
         self._publisher = tw.Publisher(self.address, model)
         self.publish = self._publisher.publish
 
