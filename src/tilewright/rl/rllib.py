@@ -21,14 +21,17 @@ algorithm is built.
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import ray
 import torch
 from ray.rllib.core import COMPONENT_RL_MODULE, DEFAULT_MODULE_ID
 from ray.rllib.core.columns import Columns
+from ray.rllib.core.models.torch.heads import TorchFreeLogStdMLPHead
 from ray.rllib.core.rl_module.torch import TorchRLModule
 from ray.rllib.env.single_agent_env_runner import SingleAgentEnvRunner
 from ray.rllib.utils.metrics import WEIGHTS_SEQ_NO
@@ -179,12 +182,33 @@ class _Forward:
             return {_OUTPUT: found[_OUTPUT]}
 
         module.eval()
-        with torch.no_grad():
+        with torch.no_grad(), _traceable(module):
             return compile_module(Part(module, examples, forward), examples, name=type(module).__name__)
 
     def close(self) -> None:
         """Detach from the store; the last of the node's runners removes it."""
         self._store.close()
+
+
+@contextlib.contextmanager
+def _traceable(module: Any) -> Iterator[None]:
+    """RLlib's head with free standard deviations asks for `len` of a tensor, which makes the batch a constant."""
+    found = [m for m in module.modules() if isinstance(m, TorchFreeLogStdMLPHead)]
+    for head in found:
+        head.__dict__["_forward"] = functools.partial(_free_log_std, head)
+    try:
+        yield
+    finally:
+        for head in found:
+            del head.__dict__["_forward"]
+
+
+def _free_log_std(head: Any, inputs: torch.Tensor, **kwargs: Any) -> torch.Tensor:
+    mean: torch.Tensor = head.net(inputs)
+    log_std = head.log_std
+    if head.clip_log_std:
+        log_std = torch.clamp(log_std, -head.log_std_clip_param_const, head.log_std_clip_param_const)
+    return torch.cat([mean, log_std.expand_as(mean)], 1)
 
 
 def _check_obs(obs: Any) -> None:
