@@ -1,8 +1,9 @@
 """Live weights: `python -m benchmarks.bench_live [GROUP ...]` (or `make bench-live`).
 
 Groups: publish (time of a publish), latency (calls while versions change), shared (one copy for all agents against one
-each), memory (what a further process costs), churn (10^5 publishes), attach (a fresh process). Rows are kept in
-results/live.json by group, so a run of some groups replaces these and leaves the others.
+each), memory (what a further process costs), churn (10^5 publishes), attach (a fresh process), across (from a learner
+to a node over TCP). Rows are kept in results/live.json by group, so a run of some groups replaces these and leaves the
+others.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 from benchmarks import harness
-from benchmarks.live import attach, churn, latency, publish, shared
+from benchmarks.live import across, attach, churn, latency, publish, shared
 
 REPORT = "live"
 
@@ -88,6 +89,19 @@ def run_attach(options: Options, say: Callable[[str], None]) -> tuple[list[Any],
     return rows, attach.as_text(rows)
 
 
+def run_across(options: Options, say: Callable[[str], None]) -> tuple[list[Any], str]:
+    rows: list[Any] = []
+    for policy in options.of("m64", "az6", "resnet50"):
+        say(f"fetch {policy}")
+        rows.append(across.fetching(policy, 5 if options.quick else 30))
+    text = across.fetch_text(rows)
+    arrivals = []
+    for policy in options.of("m64", "az6", "resnet50"):
+        say(f"publish to node {policy}")
+        arrivals.append(across.arriving(policy, 10 if options.quick else 50))
+    return rows + arrivals, text + "\n" + across.arrival_text(arrivals)
+
+
 GROUPS: dict[str, tuple[str, Callable[[Options, Callable[[str], None]], tuple[list[Any], str]]]] = {
     "publish": ("Publishing", run_publish),
     "latency": ("Calls while versions change", run_latency),
@@ -95,6 +109,7 @@ GROUPS: dict[str, tuple[str, Callable[[Options, Callable[[str], None]], tuple[li
     "memory": ("Memory of attached processes", run_memory),
     "churn": ("Many publishes", run_churn),
     "attach": ("A fresh process", run_attach),
+    "across": ("Across nodes", run_across),
 }
 
 

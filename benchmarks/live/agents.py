@@ -197,7 +197,21 @@ def _status(key: str) -> int:
     return 0
 
 
-TASKS = {f.__name__: f for f in (ring, sit, check, publish, churn)}
+def fetch(**arguments: Any) -> None:
+    """See `fetching.fetch`."""
+    from benchmarks.live import fetching  # not for all: what processes take in memory is measured
+
+    fetching.fetch(say, commands, **arguments)
+
+
+def relaying(**arguments: Any) -> None:
+    """See `fetching.relaying`."""
+    from benchmarks.live import fetching
+
+    fetching.relaying(say, commands, **arguments)
+
+
+TASKS = {f.__name__: f for f in (ring, sit, check, publish, churn, fetch, relaying)}
 
 if __name__ == "__main__":
     if sys.argv[3] != "None":
