@@ -1,19 +1,27 @@
 """Objects into memory: LLVM text to an object for this machine, and objects to callable addresses.
 
-Each linked library has a JIT session of its own, so that programs cannot see each other's symbols and dropping one
-frees its memory. LLVM's ORC linker is used rather than MCJIT: it reports an unresolved symbol, where MCJIT aborts.
+Programs cannot see each other's symbols, and dropping a library frees its memory. Our own objects are linked by
+`elf.py`, so that a process that only runs models never loads LLVM; for what that does not know, and for other machines,
+each library has a JIT session of its own. LLVM's ORC linker is used rather than MCJIT: it reports an unresolved symbol,
+where MCJIT aborts.
 """
 
 from __future__ import annotations
 
 import ctypes
 import hashlib
+import os
+import platform
+import sys
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
 
 import llvmlite
-import llvmlite.binding as llvm
 
+from tilewright.runtime import elf
 from tilewright.support.cache import ObjectCache
 from tilewright.support.errors import CompileError, Error
 
@@ -21,23 +29,69 @@ _lock = threading.Lock()
 _initialized = False
 
 
-def _initialize() -> None:
+def _llvm() -> Any:
+    """LLVM, loaded and made ready when it is first needed."""
+    import llvmlite.binding as llvm
+
     global _initialized
     with _lock:
         if not _initialized:
             llvm.initialize_native_target()
             llvm.initialize_native_asmprinter()
             _initialized = True
+    return llvm
 
 
+@cache
 def host_triple() -> str:
     """LLVM's triple of this process."""
-    return str(llvm.get_process_triple())
+    if _is_plain_linux():
+        return "x86_64-unknown-linux-gnu"
+    return str(_llvm().get_process_triple())
 
 
-def host_features() -> frozenset[str]:
-    """LLVM's names of the features that this CPU has."""
-    return frozenset(name for name, present in llvm.get_host_cpu_features().items() if present)
+def _is_plain_linux() -> bool:
+    """Whether this is x86-64 Linux with the GNU C library: the machine that is known without asking LLVM."""
+    try:
+        gnu = os.confstr("CS_GNU_LIBC_VERSION")
+    except (AttributeError, ValueError, OSError):
+        return False
+    return bool(gnu) and sys.platform == "linux" and platform.machine() == "x86_64" and sys.maxsize > 2**32
+
+
+def missing_features(wanted: Iterable[str]) -> list[str]:
+    """Those of LLVM's names of CPU features that this CPU lacks."""
+    unproven = set(wanted) - _features_of_kernel()
+    if not unproven:
+        return []
+    return sorted(unproven - {name for name, present in _llvm().get_host_cpu_features().items() if present})
+
+
+_UNUSED = {"shstk"}
+"""Features whose instructions do nothing where they are missing, and which the kernel does not list."""
+_KERNEL_NAMES = {
+    "64bit": "lm", "abm": "lzcnt", "bmi": "bmi1", "cx8": "cx8", "pclmul": "pclmulqdq", "prfchw": "3dnowprefetch",
+    "rdrnd": "rdrand", "sahf": "lahf_lm", "sha": "sha_ni", "sse3": "pni", "sse4.1": "sse4_1", "sse4.2": "sse4_2",
+    "lzcnt": "abm", "x87": "fpu", "crc32": "sse4_2", "avxvnni": "avx_vnni",
+    **{f"avx512{k}": f"avx512_{k}" for k in ("bf16", "fp16", "bitalg", "vnni", "vbmi2", "vpopcntdq")},
+    **{f"amx-{k}": f"amx_{k}" for k in ("tile", "int8", "bf16")},
+}  # fmt: skip
+"""LLVM's names of features for which Linux has other ones."""
+
+
+@cache
+def _features_of_kernel() -> frozenset[str]:
+    """LLVM's names of what /proc/cpuinfo says that every CPU has; empty where there is no such file."""
+    if not _is_plain_linux():
+        return frozenset()
+    try:
+        lines = [line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("flags")]
+    except OSError:
+        return frozenset()
+    found = [set(line.partition(":")[2].split()) for line in set(lines)]
+    flags = set.intersection(*found) if found else set()
+    theirs = flags - {*_KERNEL_NAMES, *_KERNEL_NAMES.values()}
+    return frozenset(theirs | _UNUSED | {ours for ours, name in _KERNEL_NAMES.items() if name in flags})
 
 
 class Library:
@@ -54,23 +108,14 @@ class Library:
     def __init__(
         self, objects: Mapping[str, bytes], exports: Iterable[str], imports: Mapping[str, int] | None = None
     ) -> None:
-        _initialize()
-        builder = llvm.JITLibraryBuilder()
-        for image in objects.values():
-            builder.add_object_img(image)
-        for name, address in (imports or {}).items():
-            builder.import_symbol(name, address)
         names = sorted(set(exports))
-        for name in names:
-            builder.export_symbol(name)
-        builder.add_current_process()
+        self._code: object
+        self.addresses: dict[str, int]
         try:
-            machine = llvm.Target.from_triple(host_triple()).create_target_machine()
-            self._jit = llvm.create_lljit_compiler(machine, suppress_errors=True)
-            self._tracker = builder.link(self._jit, "program")
-        except RuntimeError as error:
-            raise _link_error(objects, names, str(error)) from None
-        self.addresses: dict[str, int] = {name: self._tracker[name] for name in names}
+            loaded = elf.load(objects.values(), names, imports or {})
+            self._code, self.addresses = loaded, loaded.addresses
+        except elf.Unknown:
+            self._code, self.addresses = _link_with_llvm(objects, names, imports or {})
 
     def __getitem__(self, symbol: str) -> int:
         return self.addresses[symbol]
@@ -78,6 +123,28 @@ class Library:
     def keep_forever(self) -> None:
         """Never unload: threads may still run this code while the interpreter ends."""
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(self))
+
+
+def _link_with_llvm(
+    objects: Mapping[str, bytes], names: list[str], imports: Mapping[str, int]
+) -> tuple[object, dict[str, int]]:
+    """Link by ORC: what keeps the code in memory, and the addresses of `names`."""
+    llvm = _llvm()
+    builder = llvm.JITLibraryBuilder()
+    for image in objects.values():
+        builder.add_object_img(image)
+    for name, address in imports.items():
+        builder.import_symbol(name, address)
+    for name in names:
+        builder.export_symbol(name)
+    builder.add_current_process()
+    try:
+        machine = llvm.Target.from_triple(host_triple()).create_target_machine()
+        jit = llvm.create_lljit_compiler(machine, suppress_errors=True)
+        tracker = builder.link(jit, "program")
+    except RuntimeError as error:
+        raise _link_error(objects, names, str(error)) from None
+    return (jit, tracker), {name: tracker[name] for name in names}
 
 
 def _link_error(objects: Mapping[str, bytes], exports: list[str], message: str) -> Error:
@@ -89,19 +156,41 @@ def _link_error(objects: Mapping[str, bytes], exports: list[str], message: str) 
     )
 
 
-def compile_text(text: str, *, speed: int = 2, cache: bool = True) -> bytes:
+def compile_text(text: str | Callable[[], str], *, speed: int = 2, cache: bool = True) -> bytes:
     """An object for LLVM text, for the baseline of this machine's architecture, from the object cache if it is there.
 
     Support code gains nothing from vector extensions, and a baseline object suits every machine that shares the cache.
+
+    Args:
+        text: or a function of this package that makes it from nothing but constants; it is not called if the cache has
+            what these very source files made before.
     """
-    triple = host_triple()
-    key = hashlib.blake2b(
-        "\0".join(("support short", triple, llvmlite.__version__, str(speed), text)).encode(), digest_size=16
-    ).hexdigest()
-    store = ObjectCache() if cache else None
-    if store is not None and (found := store.get(key)) is not None:
-        return found
-    _initialize()
+    if callable(text):
+        return _cached(f"{text.__module__}.{text.__qualname__} of {_source()}", speed, lambda: compile_text(text()))
+    return _cached(text, speed, lambda: _compile(text, speed)) if cache else _compile(text, speed)
+
+
+def _cached(content: str, speed: int, make: Callable[[], bytes]) -> bytes:
+    parts = ("support short", host_triple(), llvmlite.__version__, str(speed), content)
+    key = hashlib.blake2b("\0".join(parts).encode(), digest_size=16).hexdigest()
+    store = ObjectCache()
+    found = store.get(key)
+    if found is None:
+        found = make()
+        store.put(key, found)
+    return found
+
+
+@cache
+def _source() -> str:
+    """What tells these source files from any others: times of change, which nothing but a change moves."""
+    paths = sorted(Path(__file__).parent.rglob("*.py"))
+    facts = [(str(path), (found := path.stat()).st_size, found.st_ctime_ns) for path in paths]
+    return hashlib.blake2b(repr(facts).encode(), digest_size=16).hexdigest()
+
+
+def _compile(text: str, speed: int) -> bytes:
+    llvm, triple = _llvm(), host_triple()
     machine = llvm.Target.from_triple(triple).create_target_machine(opt=speed, reloc="pic")
     try:
         module = llvm.parse_assembly(text)
@@ -122,7 +211,4 @@ def compile_text(text: str, *, speed: int = 2, cache: bool = True) -> bytes:
     ):
         add()
     passes.run(module, builder)
-    image = bytes(machine.emit_object(module))
-    if store is not None:
-        store.put(key, image)
-    return image
+    return bytes(machine.emit_object(module))

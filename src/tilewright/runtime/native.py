@@ -50,7 +50,7 @@ class Native:
         imports["PyArray_NewFromDescr"] = _numpy_api(_NEW_FROM_DESCR)
         imports["tw_parallel"] = pool().parallel
         exports = (*CORE_EXPORTS, *GLUE_EXPORTS, *FOREIGN_EXPORTS, *SCAN_EXPORTS)
-        self.library = Library({"support": compile_text(support_text())}, exports, imports)
+        self.library = Library({"support": compile_text(support_text)}, exports, imports)
         self.library.keep_forever()
         self.call = self._function("tw_call", _I64, _PTR, _PTR, _PTR)
         self.swap = self._function("tw_swap", _I64, _PTR, _I64, _I64)

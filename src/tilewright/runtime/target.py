@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tilewright.runtime.link import host_features, host_triple
+from tilewright.runtime.link import host_triple, missing_features
 from tilewright.runtime.manifest import TargetSpec
 from tilewright.support.errors import ArtifactError
 
@@ -12,7 +12,7 @@ def check_target(target: TargetSpec, where: str) -> None:
     mine, theirs = _platform(host_triple()), _platform(target.triple)
     if mine != theirs:
         raise ArtifactError("the code is for another machine", where=where, expected="/".join(mine), got=target.triple)
-    missing = sorted(set(target.features) - host_features())
+    missing = missing_features(target.features)
     if missing:
         listed = ", ".join(missing[:8]) + (", ..." if len(missing) > 8 else "")
         hint = "compile the model again on this machine"

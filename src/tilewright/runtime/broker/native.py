@@ -25,6 +25,6 @@ def broker_code() -> Library:
     """The broker's code, linked when it is first asked for; never unloaded."""
     imports = {"tw_call": native().library["tw_call"]}
     exports = ["tw_exchange", "tw_serve", "tw_stop"]
-    library = Library({"broker": compile_text(broker_text())}, exports, imports)
+    library = Library({"broker": compile_text(broker_text)}, exports, imports)
     library.keep_forever()
     return library
