@@ -12,7 +12,7 @@ from rich.console import Console
 from examples.ppo_actors import plot
 from examples.ppo_actors.config import Config, parse
 from examples.ppo_actors.display import Display, results
-from examples.ppo_actors.fleet import Fleet
+from examples.ppo_actors.fleet import Fleet, interrupts_blocked
 from examples.ppo_actors.monitor import Monitor
 from examples.ppo_actors.policies import Copies, Source, Store
 from examples.ppo_actors.trajectories import Shared
@@ -45,9 +45,10 @@ def train(config: Config, console: Console, monitors: list[Monitor]) -> None:
                 if (killed := fleet.chaos()) is not None:
                     monitor.kills.append((monitor.seconds, killed))
     finally:
-        if fleet is not None:
-            fleet.close()
-        source.close()
+        with interrupts_blocked():
+            if fleet is not None:
+                fleet.close()
+            source.close()
 
 
 def main(arguments: list[str] | None = None) -> int:

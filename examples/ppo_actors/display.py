@@ -92,7 +92,7 @@ def sparkline(values: list[float], width: int) -> str:
 def results(monitors: list[Monitor]) -> Table:
     """The runs side by side."""
     columns = [monitor.summary() for monitor in monitors]
-    table = Table("", *(monitor.config.label for monitor in monitors), title="results")
+    table = Table("actors on", *(monitor.config.label for monitor in monitors))
     for name in columns[0]:
         table.add_row(name, *(_number(column[name], 0 if isinstance(column[name], int) else 2) for column in columns))
     return table

@@ -55,7 +55,7 @@ class Fleet:
         ours, theirs = self._context.Pipe()
         args = (index, self.lives[index], self._address, self.shared, theirs)
         process = self._context.Process(target=actor.main, args=args, daemon=True, name=f"actor-{index}")
-        with _interrupts_blocked():
+        with interrupts_blocked():
             process.start()
         theirs.close()
         self._pipes[index], self._processes[index] = ours, process
@@ -129,8 +129,9 @@ class Fleet:
 
 
 @contextmanager
-def _interrupts_blocked() -> Iterator[None]:
-    """A process started here never sees Ctrl-C, not even before it runs its first line."""
+def interrupts_blocked() -> Iterator[None]:
+    """Ctrl-C waits until the end of the block. A process started in it never sees one, not even before it runs its
+    first line."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield

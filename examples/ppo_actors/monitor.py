@@ -119,15 +119,15 @@ class Monitor:
         timed = [row for row in self.rows if row.calls]
         known = [a.memory for a in self.actors if not np.isnan(a.memory)]
         return {
-            "return": self.rows[-1].returned,
+            "return, last episodes": self.rows[-1].returned,
             "seconds": self.rows[-1].seconds,
             "steps/s": self.steps / max(self.rows[-1].seconds, 1e-9),
-            "call µs": float(np.nanmedian([row.call_us for row in timed])) if timed else float("nan"),
-            "versions": self.rows[-1].version,
-            "stale": float(np.mean([row.stale for row in self.rows])),
-            "stalest": max(row.stalest for row in self.rows),
+            "µs a call": float(np.nanmedian([row.call_us for row in timed])) if timed else float("nan"),
+            "versions published": self.rows[-1].version,
+            "versions behind, mean": float(np.mean([row.stale for row in self.rows])),
+            "versions behind, most": max(row.stalest for row in self.rows),
             "MB an actor": float(np.mean(known)) if known else float("nan"),
-            "killed": len(self.kills),
+            "actors killed": len(self.kills),
         }
 
 
