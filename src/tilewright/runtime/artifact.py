@@ -17,10 +17,8 @@ import json
 import mmap
 import os
 import struct
-import tempfile
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -86,6 +84,8 @@ def encode(program: Program, version: int, *, code_only: bool = False) -> list[B
 
 @contextlib.contextmanager
 def _replacing(path: Path) -> Iterator[Any]:
+    import tempfile  # here, as in `_digest`: who only reads starts faster without it
+
     handle, temporary = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
     try:
         with os.fdopen(handle, "wb") as file:
@@ -260,6 +260,8 @@ def _digest(name: str, parts: Iterable[Buffer]) -> bytes:
     digest_chunk = _crc if name == "weights" else _hash
     chunks = list(_chunks(parts))
     if len(chunks) > 2:
+        from concurrent.futures import ThreadPoolExecutor
+
         with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as threads:
             digests = list(threads.map(digest_chunk, chunks))
     else:

@@ -12,7 +12,6 @@ import ctypes
 import mmap
 import struct
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 
 _HEADER = struct.Struct("<4s5B7xHHIQQQIHHHHHH")
 _SECTION = struct.Struct("<IIQQQQIIQQ")
@@ -43,30 +42,43 @@ class Unknown(Exception):
     """Something that this linker does not do, or an image that is not sound."""
 
 
-@dataclass(slots=True)
+# Not dataclasses: making three of those takes longer than linking a program.
+
+
 class _Section:
     """A section that takes memory: `at` is its offset in the whole, once placed."""
 
-    flags: int
-    data: bytes
-    nbytes: int
-    align: int
-    at: int = 0
+    __slots__ = ("align", "at", "data", "flags", "nbytes")
+
+    def __init__(self, flags: int, data: bytes, nbytes: int, align: int) -> None:
+        self.flags = flags
+        self.data = data
+        self.nbytes = nbytes
+        self.align = align
+        self.at = 0
 
 
-@dataclass(slots=True)
 class _Symbol:
-    name: str
-    binding: int
-    section: int  # of its image, or one of the reserved numbers
-    value: int
+    """`section` is one of its image, or one of the reserved numbers."""
+
+    __slots__ = ("binding", "name", "section", "value")
+
+    def __init__(self, name: str, binding: int, section: int, value: int) -> None:
+        self.name = name
+        self.binding = binding
+        self.section = section
+        self.value = value
 
 
-@dataclass(slots=True)
 class _Image:
-    sections: dict[int, _Section] = field(default_factory=dict)
-    symbols: list[_Symbol] = field(default_factory=list)
-    relocations: list[tuple[int, int, int, int, int]] = field(default_factory=list)  # section, offset, kind, symbol, +
+    """Relocations are (section, offset, kind, symbol, addend)."""
+
+    __slots__ = ("relocations", "sections", "symbols")
+
+    def __init__(self) -> None:
+        self.sections: dict[int, _Section] = {}
+        self.symbols: list[_Symbol] = []
+        self.relocations: list[tuple[int, int, int, int, int]] = []
 
 
 class Loaded:

@@ -9,13 +9,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tilewright.ir.dtype import BY_NAME
-from tilewright.runtime import report
 from tilewright.runtime.arguments import bind_inputs, bind_outputs, describe_spec, separate
 from tilewright.runtime.engine import Engine, StoreMoved
 from tilewright.runtime.interop import Array, in_kind_of
 from tilewright.runtime.manifest import InputSpec, Manifest, OutputSpec, ParamSpec
-from tilewright.runtime.profile import Profile, measure
 from tilewright.support.errors import CallError, Problems
+
+if TYPE_CHECKING:
+    from tilewright.runtime import report
+    from tilewright.runtime.profile import Profile
 
 
 class Called:
@@ -192,12 +194,16 @@ class Runner(Called):
 
     def profile(self, *inputs: Any, repeat: int = 50) -> Profile:
         """Time every kernel on these inputs."""
+        from tilewright.runtime.profile import measure  # here, as below: actors start without it
+
         engine = self._engine
         bound = bind_inputs(engine.manifest.inputs, engine.manifest.symbols, inputs)
         return measure(engine, self._weight_addresses(), bound, repeat)
 
     def memory(self, **symbols: int) -> report.Memory:
         """Where memory goes, for these values of the symbolic dimensions (their smallest if not given)."""
+        from tilewright.runtime import report
+
         return report.memory(self._engine, symbols)
 
     def _described(self) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
 from types import NoneType, UnionType
@@ -32,55 +33,115 @@ def encode(value: Any) -> Any:
 
 def decode(kind: type[T], data: Any, path: str) -> T:
     """The dataclass `kind` for plain data, checked field by field against its type hints."""
-    if not isinstance(data, dict):
-        raise SchemaError(f"expected an object, got {type(data).__name__}", path)
-    hints = _hints(kind)  # type: ignore[arg-type]
-    unknown = [str(k)[:80] for k in data if k not in hints]
-    if unknown:
-        raise SchemaError(f"unknown fields {unknown[:10]}", path)
-    values = {}
-    for f in fields(kind):  # type: ignore[arg-type]
-        if f.name in data:
-            values[f.name] = _value(hints[f.name], data[f.name], f"{path}.{f.name}")
-        elif f.default is MISSING and f.default_factory is MISSING:
-            raise SchemaError(f"field {f.name!r} is missing", path)
-    return kind(**values)
+    try:
+        found: T = _decoder_of(kind)(data)
+    except SchemaError as error:
+        raise SchemaError(error.what, path + error.path) from None
+    return found
+
+
+# A decoder takes plain data of one declared type; its errors' paths begin where it stands. They are made once for each
+# type, because a process that loads a program waits for the some thousand values of its manifest.
+
+
+def _decoder_of(kind: Any) -> Callable[[Any], Any]:
+    return _decoder(kind)
 
 
 @cache
-def _hints(kind: Any) -> dict[str, Any]:
-    return get_type_hints(kind)
-
-
-def _value(hint: Any, data: Any, path: str) -> Any:
+def _decoder(hint: Any) -> Callable[[Any], Any]:
     if hint in (int, str, bool, NoneType):
-        # bool is a subclass of int, so `isinstance` would let true pass for 1.
-        if type(data) is not hint:
-            raise SchemaError(f"expected {hint.__name__}, got {type(data).__name__}", path)
-        return data
+        return _plain(hint)
     if is_dataclass(hint) and isinstance(hint, type):
-        return decode(hint, data, path)
+        return _object(hint)
     origin, args = get_origin(hint), get_args(hint)
     if origin in (Union, UnionType):
-        return _union(args, data, path)
+        return _union(args)
     if origin is tuple:
-        return _tuple(args, data, path)
+        return _many(args[0]) if len(args) == 2 and args[1] is Ellipsis else _row(args)
     raise TypeError(f"cannot decode {hint!r}")
 
 
-def _union(choices: tuple[Any, ...], data: Any, path: str) -> Any:
-    for choice in choices:
-        if (get_origin(choice) is tuple and isinstance(data, list)) or type(data) is choice:
-            return _value(choice, data, path)
+def _plain(kind: type) -> Callable[[Any], Any]:
+    def decode(data: Any) -> Any:
+        # bool is a subclass of int, so `isinstance` would let true pass for 1.
+        if type(data) is not kind:
+            raise SchemaError(f"expected {kind.__name__}, got {type(data).__name__}", "")
+        return data
+
+    return decode
+
+
+def _object(kind: Any) -> Callable[[Any], Any]:
+    hints = get_type_hints(kind)
+    decoders = {f.name: _decoder(hints[f.name]) for f in fields(kind)}
+    needed = [f.name for f in fields(kind) if f.default is MISSING and f.default_factory is MISSING]
+
+    def decode(data: Any) -> Any:
+        if not isinstance(data, dict):
+            raise SchemaError(f"expected an object, got {type(data).__name__}", "")
+        unknown = [str(k)[:80] for k in data if k not in decoders]
+        if unknown:
+            raise SchemaError(f"unknown fields {unknown[:10]}", "")
+        for name in needed:
+            if name not in data:
+                raise SchemaError(f"field {name!r} is missing", "")
+        values = {}
+        for name, value in data.items():
+            try:
+                values[name] = decoders[name](value)
+            except SchemaError as error:
+                raise SchemaError(error.what, f".{name}{error.path}") from None
+        return kind(**values)
+
+    return decode
+
+
+def _union(choices: tuple[Any, ...]) -> Callable[[Any], Any]:
+    by_type = {list if get_origin(c) is tuple else c: _decoder(c) for c in choices}
     names = " or ".join(getattr(c, "__name__", str(c)) for c in choices)
-    raise SchemaError(f"expected {names}, got {type(data).__name__}", path)
+
+    def decode(data: Any) -> Any:
+        decoder = by_type.get(type(data))
+        if decoder is None:
+            raise SchemaError(f"expected {names}, got {type(data).__name__}", "")
+        return decoder(data)
+
+    return decode
 
 
-def _tuple(args: tuple[Any, ...], data: Any, path: str) -> Any:
-    if not isinstance(data, list):
-        raise SchemaError(f"expected a list, got {type(data).__name__}", path)
-    if len(args) == 2 and args[1] is Ellipsis:
-        return tuple(_value(args[0], item, f"{path}[{i}]") for i, item in enumerate(data))
-    if len(args) != len(data):
-        raise SchemaError(f"expected {len(args)} entries, got {len(data)}", path)
-    return tuple(_value(a, item, f"{path}[{i}]") for i, (a, item) in enumerate(zip(args, data, strict=True)))
+def _many(item: Any) -> Callable[[Any], Any]:
+    decoder = _decoder(item)
+
+    def decode(data: Any) -> Any:
+        if not isinstance(data, list):
+            raise SchemaError(f"expected a list, got {type(data).__name__}", "")
+        try:
+            return tuple([decoder(value) for value in data])
+        except SchemaError:
+            return _row_of([decoder] * len(data), data)  # which says where
+
+    return decode
+
+
+def _row(items: tuple[Any, ...]) -> Callable[[Any], Any]:
+    decoders = [_decoder(item) for item in items]
+
+    def decode(data: Any) -> Any:
+        if not isinstance(data, list):
+            raise SchemaError(f"expected a list, got {type(data).__name__}", "")
+        if len(decoders) != len(data):
+            raise SchemaError(f"expected {len(decoders)} entries, got {len(data)}", "")
+        return _row_of(decoders, data)
+
+    return decode
+
+
+def _row_of(decoders: Sequence[Callable[[Any], Any]], data: Sequence[Any]) -> tuple[Any, ...]:
+    values = []
+    for k, (decoder, value) in enumerate(zip(decoders, data, strict=True)):
+        try:
+            values.append(decoder(value))
+        except SchemaError as error:
+            raise SchemaError(error.what, f"[{k}]{error.path}") from None
+    return tuple(values)

@@ -14,7 +14,6 @@ import hashlib
 import os
 import re
 import stat
-import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -157,6 +156,8 @@ def _unpack(key: str, raw: bytes) -> bytes | None:
 
 
 def _write_atomically(path: Path, content: bytes) -> None:
+    import tempfile  # here: who only reads starts faster without it
+
     handle, temporary = tempfile.mkstemp(prefix=".tmp-", dir=path.parent)
     try:
         with os.fdopen(handle, "wb") as file:

@@ -19,10 +19,8 @@ import errno
 import fcntl
 import os
 import re
-import shutil
 import stat
 import struct
-import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -189,6 +187,8 @@ def current_epoch(folder: Path) -> Path | None:
 
 def new_epoch(folder: Path, mode: int) -> Path:
     """A folder to build an epoch in, which `install_epoch` puts in its place."""
+    import tempfile  # here, as `shutil` below: actors start faster without them
+
     path = Path(tempfile.mkdtemp(prefix=NEW, dir=folder))
     os.chmod(path, folder_mode(mode))
     return path
@@ -241,6 +241,8 @@ def nbytes_of(path: Path) -> int:
 def remove(path: Path) -> None:
     """Delete a file or folder."""
     if path.is_dir() and not path.is_symlink():
+        import shutil
+
         shutil.rmtree(path, ignore_errors=True)
     else:
         with contextlib.suppress(FileNotFoundError):
