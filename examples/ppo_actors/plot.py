@@ -28,9 +28,9 @@ def save(monitors: list[Monitor], path: Path) -> None:
         calls.plot(seconds, [row.call_us for row in rows], label=name, **style)
         for when, _ in monitor.kills:
             for axis in (by_time, stale):
-                axis.axvline(when, color="red", alpha=0.3, linewidth=0.8)
+                axis.axvline(when, color=_COLOURS[name], alpha=0.5, linewidth=0.8, linestyle=":")
     config = monitors[0].config
-    killed = ", red: an actor was killed" if any(monitor.kills for monitor in monitors) else ""
+    killed = ", dotted: one was killed" if any(monitor.kills for monitor in monitors) else ""
     figure.suptitle(f"PPO on {config.env}, {config.actors} actors of {config.envs} environments{killed}")
     by_steps.set(xlabel="environment steps", ylabel=f"return, last {EPISODES} episodes")
     by_time.set(xlabel="seconds", ylabel=f"return, last {EPISODES} episodes")
