@@ -172,7 +172,7 @@ def compile_graph(
     split = SplitGraph(prepare, materialize_outputs(run))  # an output may depend on weights alone
     with log.timed("kernels"):
         run_part = _compile_part(split.run, "run", target, log)
-        prepare_part = _compile_part(split.prepare, "prepare", target, log)
+        prepare_part = _compile_part(split.prepare, "prepare", target, log, past_caches=_past_caches(split, target))
     arrays = {**weights, **constants}
     return _assemble(split, run_part, prepare_part, names, arrays, set(constants), structure, target, log, options)
 
@@ -202,10 +202,22 @@ class _Part:
     kernels: tuple[tuple[Kernel, CompiledKernel], ...]
 
 
-def _compile_part(graph: Graph, name: str, target: Target, log: PassLog) -> _Part:
+def _past_caches(split: SplitGraph, target: Target) -> bool:
+    """Whether packed weights are written past the caches: a store keeps several versions of them, so that memory to be
+    written is in no cache, and what fills a good part of one would drive out what is."""
+    packed = sum((as_int(v.type.size) or 0) * v.dtype.itemsize for v in split.prepare.outputs)
+    return packed >= target.l3 // PAST_CACHES
+
+
+PAST_CACHES = 2
+"""Packed weights that would fill one such part of the last cache are written past it."""
+
+
+def _compile_part(graph: Graph, name: str, target: Target, log: PassLog, *, past_caches: bool = False) -> _Part:
     groups = log.run(f"fuse {name}", fuse, graph)
     steps: list[Step] = []
     kernels: dict[str, tuple[Kernel, CompiledKernel]] = {}
+    outputs = set(graph.outputs)
     for i, group in enumerate(groups):
         if is_alias(group):
             continue
@@ -214,6 +226,8 @@ def _compile_part(graph: Graph, name: str, target: Target, log: PassLog) -> _Par
         if over:
             func = kernel.func
             kernel = replace(kernel, func=replace(func, attrs=(*func.attrs, ("noalias", False))))
+        if past_caches and any(v in outputs for v in group.outputs):
+            kernel = replace(kernel, func=replace(kernel.func, attrs=(*kernel.func.attrs, ("past_caches", True))))
         done = log.run("kernel", compile_kernel, kernel.func, target)
         kernels.setdefault(done.symbol, (kernel, done))
         texts = KernelTexts(kernel.func, target)

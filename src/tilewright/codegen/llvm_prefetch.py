@@ -2,6 +2,7 @@
 
     for k in 0..128 { prefetch = "w", prefetch_bytes = 4096 }     each step: the lines of its part of w, 4096 bytes on
 
+A note `prefetch_lines` = 1 says how many those lines are, where the loop goes over rows and reads a piece of each.
 A note `prefetch_level` = 1 brings them into the first level of cache, otherwise they go into the second.
 It is a hint without meaning for the program; addresses past the buffer do no harm. Hardware follows streams of its own
 accord but stops at the end of a page and sees a stream late; weights that come from memory gain up to a fifth.
@@ -39,7 +40,8 @@ def emit_prefetch(s: State, stmt: For) -> None:
     start = buffer_offset(s, load.buffer, load.indices)
     stride = start.get((s.atoms.number(stmt.var),), 0) * size
     symbol = s.out.declare("llvm.prefetch.p0", "void", ["ptr", "i32", "i32", "i32"])
-    for line in range(min(max(1, stride // LINE), MOST_LINES)):
+    lines = notes.get("prefetch_lines", min(max(1, stride // LINE), MOST_LINES))
+    for line in range(lines if isinstance(lines, int) else 1):
         place, _ = address(s, load.buffer, add(start, constant((ahead + line * LINE) // size)))
         s.out.effect(f"call void {symbol}(ptr {place}, i32 0, i32 {locality}, i32 1)")
 

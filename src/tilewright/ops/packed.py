@@ -17,7 +17,7 @@ import numpy as np
 
 from tilewright import te
 from tilewright.ir.dtype import i32
-from tilewright.ir.expr import Expr, as_expr, as_int, cast, ceildiv, const, is_const, select
+from tilewright.ir.expr import Expr, all_of, as_expr, as_int, cast, ceildiv, const, is_const, product, select
 from tilewright.ir.graph import TensorType
 from tilewright.ops.registry import Attrs, OpDef, Types, register
 from tilewright.te import Tensor
@@ -208,16 +208,38 @@ def _pack_conv_compute(
     inputs: Sequence[Tensor | None], attrs: Attrs, types: tuple[TensorType, ...]
 ) -> tuple[Tensor, ...]:
     w, b, width = present(inputs, 0), attrs["block"], attrs["width"]
-    k = as_int(w.shape[0])
-    assert k is not None
+    _, outer_extent, *window_extents, _, _ = types[0].shape
+    rows = panel_rows(w, width, outer_extent * b)
 
     def element(*at: Expr) -> Expr:
         panel, outer, *window, inner, lane = at
-        channel = panel * width + lane
-        value = w[(channel, outer * b + inner, *window)]
-        return value if k % width == 0 else select(channel < k, value, const(0, w.dtype))
+        place = outer * b + inner
+        for i, size in zip(window, window_extents, strict=True):
+            place = place * size + i
+        return rows[panel, place, lane]
 
     return (te.compute(types[0].shape, element, name="pack"),)
+
+
+def panel_rows(w: Tensor, width: int, channels: Expr) -> Tensor:
+    """The filters of a panel side by side: `w[K, C, ...]` to `[ceil(K/width), channels * ..., width]`, where what the
+    filters hold in a row stays in that order; zeros past K, and past C where there shall be more channels."""
+    filters, own, *window = w.shape
+    size = product(window)
+
+    def element(panel: Expr, place: Expr, lane: Expr) -> Expr:
+        filter_ = panel * width + lane
+        at = []
+        rest = place
+        for d in reversed(window):
+            at.append(rest % d)
+            rest = rest // d
+        whole = as_int(filters % width) == 0
+        inside = [*([] if whole else [filter_ < filters]), *([] if own is channels else [place < own * size])]
+        return select(all_of(inside), w[(filter_, rest, *reversed(at))], const(0, w.dtype))
+
+    rows: Tensor = te.compute((ceildiv(filters, width), channels * size, const(width)), element, name="rows")
+    return rows
 
 
 def _pack_conv_reference(arrays: Arrays, attrs: Attrs) -> tuple[Any, ...]:

@@ -24,7 +24,7 @@ from tilewright import te
 from tilewright.ir.dtype import f64
 from tilewright.ir.expr import Expr, all_of, as_int, cast, ceildiv, const, select
 from tilewright.ir.graph import TensorType
-from tilewright.ops.packed import block_reference, cropped, layout_name, only, present, unblock_reference
+from tilewright.ops.packed import block_reference, cropped, layout_name, only, panel_rows, present, unblock_reference
 from tilewright.ops.registry import Attrs, OpDef, Types, register
 from tilewright.ops.toomcook import winograd_matrices
 from tilewright.te import Tensor
@@ -44,23 +44,20 @@ def _pack_infer(types: Types, attrs: Attrs) -> tuple[TensorType, ...]:
 
 def _pack_compute(inputs: Sequence[Tensor | None], attrs: Attrs, types: tuple[TensorType, ...]) -> tuple[Tensor, ...]:
     w, b, width = present(inputs, 0), attrs["block"], attrs["width"]
-    filters, channels, window, _ = (as_int(d) for d in w.shape)
-    assert filters is not None and channels is not None and window is not None
+    window = as_int(w.shape[2])
+    assert window is not None
     _, g, _ = winograd_matrices(attrs["tile"], window)
     table = te.const_matrix(g, "f64")
     panels, size, _, blocks, _, _ = types[0].shape
     r, s = te.reduce_axis(window, "r"), te.reduce_axis(window, "s")
 
-    def source(p: Expr, co: Expr, ci: Expr, i: Expr, j: Expr, lane: Expr) -> Expr:
-        k, c = p * width + lane, co * b + ci
-        inside = [*([k < filters] if filters % width else []), *([c < channels] if channels % b else [])]
-        return select(all_of(inside), cast(w[k, c, i, j], f64), const(0, f64))
-
     lead, lanes = (panels, blocks, const(b)), const(width)
-    raw: Tensor = te.compute((*lead, const(window), const(window), lanes), source, name="filter")
+    raw = panel_rows(w, width, blocks * b)
     half: Tensor = te.compute(
         (*lead, size, const(window), lanes),
-        lambda p, co, ci, i, j, lane: te.sum(table[i, r.var] * raw[p, co, ci, r.var, j, lane], axis=r),
+        lambda p, co, ci, i, j, lane: te.sum(
+            table[i, r.var] * cast(raw[p, ((co * b + ci) * window + r.var) * window + j, lane], f64), axis=r
+        ),
         name="filter_rows",
     )
     whole: Tensor = te.compute(
@@ -68,8 +65,13 @@ def _pack_compute(inputs: Sequence[Tensor | None], attrs: Attrs, types: tuple[Te
         lambda p, co, ci, i, j, lane: te.sum(table[j, s.var] * half[p, co, ci, i, s.var, lane], axis=s),
         name="filter_columns",
     )
+    rounded: Tensor = te.compute(
+        (panels, blocks, size, size, const(b), lanes),
+        lambda p, co, i, j, ci, lane: cast(whole[p, co, ci, i, j, lane], w.dtype),
+        name="filter_rounded",
+    )
     packed: Tensor = te.compute(
-        types[0].shape, lambda p, i, j, co, ci, lane: cast(whole[p, co, ci, i, j, lane], w.dtype), name="pack"
+        types[0].shape, lambda p, i, j, co, ci, lane: rounded[p, co, i, j, ci, lane], name="pack"
     )
     return (packed,)
 

@@ -11,6 +11,7 @@ from tilewright.plans import (
     depthwise,
     dots,
     elementwise,
+    packing,
     pixels,
     plain,
     rows,
@@ -36,6 +37,7 @@ PLANS: tuple[Plan, ...] = (
     convolution.PLAN,
     transposed.PLAN,
     depthwise.PLAN,
+    packing.PLAN,
     elementwise.PLAN,
     rows.PLAN,
 )

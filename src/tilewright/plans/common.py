@@ -38,14 +38,23 @@ def lanes_of(stage: Stage, target: Target) -> int:
 
 
 def stream_outputs(s: Schedule, block: BlockRef, loop: LoopRef, target: Target) -> None:
-    """Let a vectorised loop write past the caches what would fill half of the last one: with an input as large, little
-    of it would still be there for a reader."""
+    """Let a vectorised loop write past the caches what `streams` says shall go there."""
+    if streams(s, block, target):
+        s.annotate(loop, "streaming", 1)
+
+
+def streams(s: Schedule, block: BlockRef, target: Target) -> bool:
+    """Whether what a block writes is an output to be written past the caches: one that would fill half of the last one
+    (with an input as large, little of it would still be there for a reader), or any where the function says that the
+    program as a whole writes so much (`past_caches`)."""
     read = {load.buffer for stmt in walk(s.func.body) for e in exprs_of(stmt) for load in loads(e)}
     for stmt in walk(s.get(block)):
         if isinstance(stmt, Store) and stmt.buffer in s.func.params and stmt.buffer not in read:
             size = as_int(stmt.buffer.size)
-            if size is not None and size * stmt.buffer.dtype.itemsize >= target.l3 // 2:
-                s.annotate(loop, "streaming", 1)
+            large = size is not None and size * stmt.buffer.dtype.itemsize >= target.l3 // 2
+            if large or s.func.attr("past_caches"):
+                return True
+    return False
 
 
 def vectorize_spatial(s: Schedule, block: BlockRef, target: Target, lanes: int, *, parallel: bool = True) -> None:
@@ -93,4 +102,14 @@ def shares_well(iterations: int) -> bool:
     return iterations >= ENOUGH and missing <= iterations // IDLE
 
 
-__all__ = ["ENOUGH", "extent", "inline_all", "lanes_of", "parallelize", "shares_well", "vectorize_spatial"]
+__all__ = [
+    "ENOUGH",
+    "extent",
+    "inline_all",
+    "lanes_of",
+    "parallelize",
+    "shares_well",
+    "stream_outputs",
+    "streams",
+    "vectorize_spatial",
+]

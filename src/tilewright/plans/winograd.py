@@ -26,9 +26,10 @@ from tilewright.ir.rewrite import walk, walk_expr
 from tilewright.ir.target import Target
 from tilewright.plans.analysis import Stage, Structure
 from tilewright.plans.base import Candidate, Plan
-from tilewright.plans.common import inline_all
-from tilewright.plans.cost import Cost, number
+from tilewright.plans.common import inline_all, stream_outputs
+from tilewright.plans.cost import Cost, number, roofline
 from tilewright.plans.panels import packed_operand, panel_width
+from tilewright.plans.transposes import tile_axes, transpose_tiles
 from tilewright.plans.winograd_tiles import most_rows, row_steps
 from tilewright.schedule.schedule import BlockRef, LoopRef, Schedule
 from tilewright.support.errors import ScheduleError
@@ -210,28 +211,53 @@ def tile_block(found: Stages) -> tuple[int, int]:
 
 
 def fits_filters(structure: Structure, target: Target) -> bool:
-    """Two constant matrices between a gathering and a scattering stage: the transform of filters."""
-    if [is_transform(stage) for stage in structure.stages] != [False, True, True, False]:
+    """Two constant matrices between a gathering stage and two that round and scatter: the transform of filters, with
+    pointwise stages before it."""
+    stages = structure.stages
+    if [is_transform(stage) for stage in stages[-5:]] != [False, True, True, False, False]:
         return False
-    first, _, _, last = structure.stages
-    return first.role == last.role == "spatial" and len(last.spatial) == 6
+    return all(s.role == "spatial" or is_transform(s) for s in stages) and len(stages[-1].spatial) == 6
 
 
 def filters_candidates(structure: Structure, target: Target) -> list[Candidate]:
-    return [Candidate((), 0.0)]
+    return [Candidate.of((), roofline(structure, target))]
 
 
 def apply_filters(s: Schedule, structure: Structure, candidate: Candidate, target: Target) -> None:
-    """One channel of a panel of filters at a time, in vectors over the filters."""
-    source, half, whole, packed = (s.block(stage.name) for stage in structure.stages)
+    """A block of channels of a panel of filters at a time, transposed into the first level of cache, then in vectors of
+    doubles over the filters:
+
+    for panel, block of channels:                       threads
+        filter[channel, i, j, lane] = w[lane, channel, i, j]      transposed through registers
+        for channel, lanes of a vector of doubles:
+            rows = G filter;  for i: rounded[i, :, channel, lanes] = rows[i] G^T
+        for i, j: u[panel, i, j, channels, :] = rounded[i, j, channels, :]
+    """
+    inline_all(s, structure, structure.stages[:-5])
+    source, half, whole, rounded, packed = (s.block(stage.name) for stage in structure.stages[-5:])
     panel, y, z, outer, inner, lane = s.loops(packed)
-    s.reorder(panel, outer, inner, y, z, lane)
-    for block in (whole, half, source):
-        s.compute_at(block, inner)
-    constant_product(s, half)
-    constant_product(s, whole)
-    for block in (source, packed):
-        s.vectorize(s.loops(block)[-1])
+    s.reorder(panel, outer, y, z, inner, lane)
+    s.compute_at(rounded, outer)
+    i, j, channel, lanes = s.loops(rounded)[-4:]
+    group, lanes = s.split(lanes, factor=target.lanes(8))
+    s.reorder(channel, group, i, j, lanes)
+    s.compute_at(whole, i)
+    s.compute_at(half, group)
+    s.compute_at(source, outer)
+    for block in (half, whole):
+        s.set_scope(block, "local")
+        constant_product(s, block)
+    s.unroll(i)
+    s.unroll(s.loops(half)[-2])
+    s.unroll(j)
+    s.vectorize(lanes)
+    s.vectorize(lane)
+    stream_outputs(s, packed, lane, target)
+    tile = tile_axes(s, source, target)
+    if tile:
+        transpose_tiles(s, source, tile, target, lines=False)
+    else:
+        s.vectorize(s.loops(source)[-1])
     s.parallel(s.fuse(panel, outer))
 
 

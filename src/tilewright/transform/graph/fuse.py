@@ -2,6 +2,7 @@
 
     conv -> add(bias) -> add(skip) -> relu        one group: the anchor and its pointwise epilogue
     cast -> mul(1/255) -> conv                    one group: the anchor and what feeds its data alone
+    mul(scale) -> pack_conv                       likewise: weights are scaled where they are packed
     add -> mean -> sub -> ... -> mul               one group over common rows: see rowgroups.py
     transpose -> mul -> pooling                    one group: the reduction and what feeds it alone
 
@@ -25,8 +26,9 @@ from tilewright.transform.graph.rowgroups import RowGrower, row_shape
 MAX_NODES = 48
 MAX_INPUTS = 24
 
-PROLOGUE_OF = ("conv_blocked",)
-"""Contractions that take pointwise work on their data into their kernel."""
+PROLOGUE_OF = ("conv_blocked", "pack_conv", "pack_winograd", "pack_matmul")
+"""Operators that take pointwise work on their first input into their kernel: each element is read once, or once for a
+tile that a convolution pads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +77,7 @@ class _Fuser:
         return [self.group([self.nodes[i] for i in group]) for group in self.in_order(members)]
 
     def grow_prologues(self) -> None:
-        """Pointwise chains that feed the data of a convolution alone: computed where its input is padded or copied."""
+        """Pointwise chains that feed one convolution or packing alone: computed where its input is padded or copied."""
         makers = {v: i for i, n in enumerate(self.nodes) for v in n.outputs}
         for root, node in enumerate(self.nodes):
             if node.op not in PROLOGUE_OF:
