@@ -183,10 +183,11 @@ class Trace:
     shapes: Any
 
 
-def trace_inputs(module: torch.nn.Module, example: Example, dims: Sequence[Dims]) -> Trace:
-    """The example with its symbolic dimensions resized."""
+def trace_inputs(module: torch.nn.Module, example: Example, dims: Sequence[Dims], *, strict: bool) -> Trace:
+    """The example with its symbolic dimensions resized. `strict`: of every size from 1 on; else export finds out which
+    sizes its reasoning holds for."""
     sizes = _unusual_sizes(module, example, [s for d in dims for s in d.values()])
-    symbols = {name: torch.export.Dim(name, min=1) for name in sizes}
+    symbols = {name: torch.export.Dim(name, min=1) if strict else torch.export.Dim.DYNAMIC for name in sizes}
     shapes = torch.export.ShapesCollection()
     resized: dict[int, torch.Tensor] = {}
     for leaf, axes in zip(example.leaves, dims, strict=True):

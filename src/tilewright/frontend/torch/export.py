@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import re
 import warnings
 from collections.abc import Iterator, Mapping
 
@@ -31,13 +32,16 @@ def export_module(
     """
     failures: list[Exception] = []
     for dims in assignments(module, example.leaves, dynamic):
-        trace = trace_inputs(module, example, dims)
-        try:
-            with _evaluating(module), quietly(), torch.no_grad():
-                found = torch.export.export(module, trace.args, trace.kwargs, dynamic_shapes=trace.shapes)
-                return found, dims
-        except Exception as error:  # what a module's own code raises while it is traced may be anything
-            failures.append(error)
+        for strict in (True, False):
+            trace = trace_inputs(module, example, dims, strict=strict)
+            try:
+                with _evaluating(module), quietly(), torch.no_grad():
+                    found = torch.export.export(module, trace.args, trace.kwargs, dynamic_shapes=trace.shapes)
+                    return found, dims
+            except Exception as error:  # what a module's own code raises while it is traced may be anything
+                failures.append(error)
+                if "generated guard" not in str(error):
+                    break
     symbols = dynamic is not None
     what = "cannot be exported" + (" with symbolic dimensions" if symbols else "")
     raise ModelError(
@@ -47,8 +51,9 @@ def export_module(
 
 def simplified(program: ExportedProgram) -> ExportedProgram:
     """The program in operators that have rules, as far as PyTorch can say them in such."""
-    missing = [n for n in program.graph.nodes if n.op == "call_function" and not registry.handles(n)]
-    if not missing:
+    graphs = [m for m in program.graph_module.modules() if isinstance(m, torch.fx.GraphModule)]
+    nodes = (n for g in graphs for n in g.graph.nodes if n.op == "call_function")
+    if all(registry.handles(n) for n in nodes):
         return program
     with quietly(), torch.no_grad():
         table = torch.export.default_decompositions()
@@ -83,8 +88,15 @@ def _evaluating(module: torch.nn.Module) -> Iterator[None]:
             part.training = training
 
 
+# What PyTorch adds to its reasons that is of no use here.
+_CHATTER = re.compile(
+    r"For more information, run with TORCH_LOGS.*|If you're using mark_dynamic.*|The error above occ.*"
+)
+
+
 def _reason(error: Exception, most: int = 12) -> str:
-    lines = [line for line in str(error).strip().splitlines() if line.strip()]
-    text = "\n".join(lines[:most]) + ("\n..." if len(lines) > most else "")
+    lines = dict.fromkeys(_CHATTER.sub("", line).rstrip() for line in str(error).strip().splitlines())
+    kept = [line for line in lines if line.strip()]
+    text = "\n".join(kept[:most]) + ("\n..." if len(kept) > most else "")
     name = type(error).__name__
     return text if name in ("UserError", "ConstraintViolationError") else f"{name}: {text}"

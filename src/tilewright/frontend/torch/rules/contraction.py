@@ -36,10 +36,8 @@ def outer(n: Call, a: Value, b: Value) -> Value:
     return n.emit("mul", n.reshape(a, (a.shape[0], 1)), n.reshape(b, (1, b.shape[0])))
 
 
-@rule("addmm", "baddbmm", "addmv", "addbmm")
+@rule("addmm", "baddbmm", "addmv")
 def addmm(n: Call, x: Value, a: Value, b: Value, beta: Any = 1, alpha: Any = 1) -> Value:
-    if n.name == "aten.addbmm":
-        raise n.unsupported("")
     result = _scaled(n, common.product(n, a, b), alpha)
     return result if beta == 0 else n.emit("add", result, _scaled(n, x, beta))
 
@@ -57,11 +55,6 @@ def einsum(n: Call, equation: str, tensors: Sequence[Value], path: Any = None) -
         letters = left.replace(",", "")
         right = "".join(sorted(c for c in set(letters) if letters.count(c) == 1))
     return n.emit("einsum", *tensors, equation=f"{left}->{right}")
-
-
-@rule("bilinear")
-def bilinear(n: Call, a: Value, b: Value, weight: Value, bias: Value | None = None) -> Value:
-    raise n.unsupported("")
 
 
 # --- convolution ----------------------------------------------------------------------------------------------------

@@ -40,6 +40,12 @@ def full(n: Call, _: Any, value: Operand, *__: Any, **___: Any) -> Value:
     return n.filled(value, n.dtype, n.shape)
 
 
+@rule("copy")
+def copy(n: Call, x: Value, source: Value, *_: Any) -> Value:
+    """What stands in `x` after it took the numbers of another tensor."""
+    return n.broadcast(n.cast(source, x.dtype), x.shape)
+
+
 @rule("scalar_tensor")
 def scalar_tensor(n: Call, value: Operand, **_: Any) -> Value:
     return n.operand(value, n.dtype)

@@ -145,8 +145,3 @@ def weight_norm(n: Call, v: Value, g: Value, dim: int = 0) -> Value:
     axes = tuple(k for k in range(v.type.rank) if k != dim % max(v.type.rank, 1))
     norm = n.emit("sqrt", n.emit("reduce_sum", n.emit("mul", v, v), axes=axes, keepdims=True))
     return n.emit("mul", v, n.emit("div", g, norm))
-
-
-@rule("cosine_similarity")
-def cosine_similarity(n: Call, a: Value, b: Value, dim: int = 1, eps: float = 1e-8) -> Value:
-    raise n.unsupported("")

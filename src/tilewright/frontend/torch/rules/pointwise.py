@@ -252,19 +252,17 @@ def lerp(n: Call, start: Value, end: Value, weight: Operand) -> Value:
     return n.emit("add", start, n.emit("mul", distance, n.operand(weight, start.dtype)))
 
 
-@rule("maximum", "max.other", "fmax")
+@rule("maximum", "max.other")
 def maximum(n: Call, a: Value, b: Value) -> Value:
     return _extreme(n, "max", a, b)
 
 
-@rule("minimum", "min.other", "fmin")
+@rule("minimum", "min.other")
 def minimum(n: Call, a: Value, b: Value) -> Value:
     return _extreme(n, "min", a, b)
 
 
 def _extreme(n: Call, op: str, a: Operand, b: Operand) -> Value:
-    if "fm" in n.name:
-        raise n.unsupported("")
     if n.dtype is boolean:
         op = "or" if op == "max" else "and"
     return _binary(n, op, a, b)
@@ -317,7 +315,7 @@ def softplus(n: Call, x: Value, beta: float = 1, threshold: float = 20) -> Value
 
 @rule("atan2", "arctan2")
 def atan2(n: Call, y: Value, x: Value) -> Value:
-    raise n.unsupported("")
+    return _binary(n, "atan2", y, x)
 
 
 # --- activations ----------------------------------------------------------------------------------------------------
@@ -534,18 +532,14 @@ def _converted(n: Call, x: Value, t: DType) -> Value:
     "lift_fresh_copy",
     "native_dropout",
     "positive",
-    "view_as_real",
     "resolve_conj",
     "resolve_neg",
     "conj",
     "conj_physical",
-    "real",
 )
 def identity(n: Call, x: Value, *rest: Any, **_: Any) -> Any:
-    """What is about memory, gradients or complex numbers is nothing here; so is dropout in evaluation."""
+    """What is about memory and gradients is nothing here; so is dropout in evaluation."""
     name = n.name.removeprefix("aten.").split(".")[0]
-    if name == "view_as_real":
-        raise UnsupportedError("complex numbers are not supported")
     if "dropout" in name and rest[1 if name != "native_dropout" else -1] and rest[0]:
         raise UnsupportedError(
             f"the operator {n.name} in training mode is not supported", hint="sample outside of the model"

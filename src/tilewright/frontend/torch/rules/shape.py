@@ -30,8 +30,6 @@ from tilewright.support.errors import ShapeError
     "squeeze_copy",
     "unsqueeze_copy",
     "ravel",
-    "atleast_1d",
-    "atleast_2d",
 )
 def reshape(n: Call, x: Value, *_: Any, **__: Any) -> Value:
     """Everything that only gives the elements another shape, which PyTorch states."""
@@ -122,11 +120,6 @@ def stack(n: Call, tensors: Sequence[Value], dim: int = 0) -> Value:
     axis = dim % (tensors[0].type.rank + 1)
     parts = [n.reshape(n.cast(t, n.dtype), (*t.shape[:axis], 1, *t.shape[axis:])) for t in tensors]
     return parts[0] if len(parts) == 1 else n.emit("concat", *parts, axis=axis)
-
-
-@rule("hstack", "vstack", "dstack", "column_stack", "row_stack")
-def stacked(n: Call, tensors: Sequence[Value]) -> Value:
-    raise n.unsupported("")
 
 
 @rule("split.Tensor", "split_copy.Tensor", "unsafe_split.Tensor", "chunk", "unsafe_chunk", "tensor_split.sections")
