@@ -79,9 +79,8 @@ def pack(params: Iterable[ParamSpec], weights: Mapping[str, Array]) -> Iterator[
     yield bytes(placed.nbytes - at)
 
 
-def pack_into(params: Sequence[ParamSpec], arrays: Sequence[Array], memory: Array) -> None:
+def pack_into(placed: Layout, params: Sequence[ParamSpec], arrays: Sequence[Array], memory: Array) -> None:
     """Write the image into bytes of exactly its size: one copy, whatever the arrays' strides."""
-    placed = layout(params)
     memory[: len(placed.head)] = np.frombuffer(placed.head, np.uint8)
     at = len(placed.head)
     for p, start, array in zip(params, placed.starts, arrays, strict=True):

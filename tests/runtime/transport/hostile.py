@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import random
 import socket
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 import numpy as np
@@ -27,8 +28,9 @@ SMALL = 70_000
 
 STRUCTURE, CODE = structure.encode(wide_program(SMALL))
 IMAGE = np.zeros(STRUCTURE.layout.nbytes, np.uint8)
-pack_into(STRUCTURE.params, [wide_weights(1, SMALL)[p.name] for p in STRUCTURE.params], IMAGE)
+pack_into(STRUCTURE.layout, STRUCTURE.params, [wide_weights(1, SMALL)[p.name] for p in STRUCTURE.params], IMAGE)
 
+WORKERS = ThreadPoolExecutor(1)
 Frames = list[tuple[Kind | int, bytes]]
 
 
@@ -36,6 +38,7 @@ def offered(what: What, data: bytes, of: bytes = STRUCTURE.id) -> Frames:
     """A good transfer of these bytes."""
     blob = Blob(np.frombuffer(data, np.uint8))
     offer = Offer(what, Mark(b"r" * 16, 7), 7, of, blob.id, blob.nbytes, 0, True)
+    blob.begin(WORKERS)
     chunks: Frames = [(Kind.DATA, bytes(blob.chunk(k))) for k in range(blob.chunks)]
     return [(Kind.OFFER, offer.pack()), *chunks, (Kind.END, blob.root())]
 

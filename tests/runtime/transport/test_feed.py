@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 
 import numpy as np
@@ -142,20 +143,18 @@ def test_one_copy_for_all_nodes() -> None:
 
 
 def test_chunks() -> None:
-    for nbytes in (0, 1, CHUNK - 1, CHUNK, CHUNK + 1, 3 * CHUNK):
-        data = np.arange(nbytes, dtype=np.uint32).astype(np.uint8)
-        blob = Blob(data)
-        assert blob.chunks == chunk_count(nbytes)
-        part = Partial(blob.id, nbytes)
-        for k in range(blob.chunks):
-
-            def fill(view: memoryview, chunk: memoryview = blob.chunk(k)) -> bytes:  # noqa: B008
-                view[:] = chunk
-                return digest(view)
-
-            assert part.missing == blob.chunks - k
-            part.receive(fill)
-        assert part.missing == 0
-        assert part.root() == blob.root()
-        assert part.memory.tobytes() == data.tobytes()
+    with ThreadPoolExecutor(2) as workers:
+        for nbytes in (0, 1, CHUNK - 1, CHUNK, CHUNK + 1, 3 * CHUNK):
+            data = np.arange(nbytes, dtype=np.uint32).astype(np.uint8)
+            blob = Blob(data)
+            blob.begin(workers)
+            assert blob.chunks == chunk_count(nbytes)
+            part = Partial(blob.id, nbytes)
+            for k in range(part.chunks):
+                assert part.done == k
+                part.view(k)[:] = blob.chunk(k)
+                part.add(digest(part.view(k)))
+            assert part.done == part.chunks == blob.chunks
+            assert part.root() == blob.root()
+            assert part.memory.tobytes() == data.tobytes()
     assert chunk_count(ELEMENTS * 4) == 10

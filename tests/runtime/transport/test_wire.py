@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tilewright.runtime.transport.wire import CHUNK, Channel, HostileError, Kind, LostError
+from tilewright.runtime.transport.wire import CHUNK, Channel, HostileError, Kind, LostError, digest
 
 KEYS = b"k" * 64, b"l" * 64
 HEAD = struct.Struct("<IB16s")
@@ -42,11 +42,14 @@ def test_into_memory(pair: tuple[Channel, Channel]) -> None:
     body = b"abc" * (CHUNK // 3)
     threading.Thread(target=left.send, args=(Kind.DATA, body)).start()
     memory = bytearray(len(body))
-    right.receive_into(Kind.DATA, memoryview(memory))
+    accept = right.read_into(Kind.DATA, memoryview(memory))
+    accept(digest(memory))
     assert memory == body
+    with pytest.raises(HostileError, match="forged"):
+        accept(digest(b"something else"))
     left.send(Kind.DATA, b"short")
     with pytest.raises(HostileError, match="wrong length"):
-        right.receive_into(Kind.DATA, memoryview(memory))
+        right.read_into(Kind.DATA, memoryview(memory))
 
 
 @pytest.mark.parametrize("damaged", [0, 3, 4, 5, 20, 21, 30])

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import threading
+from concurrent.futures import Executor, Future
 from hashlib import blake2b
 
 import numpy as np
@@ -13,6 +14,7 @@ from tilewright.runtime.layout import aligned_bytes
 from tilewright.runtime.transport.wire import CHUNK, digest
 
 NO_ID = bytes(16)
+_SMALL = 64 << 10
 
 
 class Blob:
@@ -26,18 +28,22 @@ class Blob:
         self.data = data.data.cast("B") if isinstance(data, np.ndarray) else memoryview(data)
         self.nbytes = len(self.data)
         self.chunks = chunk_count(self.nbytes)
-        self._digests: list[bytes | None] = [None] * self.chunks
+        self._digests: list[Future[bytes]] = []
+        self._lock = threading.Lock()
+
+    def begin(self, workers: Executor) -> None:
+        """Let all chunks be digested, in order and ahead of who sends them; only the first call does anything."""
+        with self._lock:
+            if not self._digests:
+                self._digests = [digested(workers, self.chunk(k)) for k in range(self.chunks)]
 
     def chunk(self, index: int) -> memoryview:
         """One chunk's bytes."""
         return self.data[index * CHUNK : (index + 1) * CHUNK]
 
     def chunk_digest(self, index: int) -> bytes:
-        """One chunk's digest; whoever asks first makes it."""
-        known = self._digests[index]
-        if known is None:
-            known = self._digests[index] = digest(self.chunk(index))
-        return known
+        """One chunk's digest; waits for it."""
+        return self._digests[index].result()
 
     def root(self) -> bytes:
         """The digest of the whole."""
@@ -59,19 +65,30 @@ class Partial:
         return len(self._digests)
 
     @property
-    def missing(self) -> int:
-        """How many chunks are not."""
-        return chunk_count(self.nbytes) - self.done
+    def chunks(self) -> int:
+        """How many chunks it has when it is whole."""
+        return chunk_count(self.nbytes)
 
-    def receive(self, receiver: Callable[[memoryview], bytes]) -> None:
-        """Receive the next chunk by a function that fills memory and gives its digest; nothing changes if it fails."""
-        start = self.done * CHUNK
-        view = self.memory.data[start : min(start + CHUNK, self.nbytes)]
-        self._digests.append(receiver(view))
+    def view(self, index: int) -> memoryview:
+        """Where a chunk's bytes go."""
+        return self.memory.data[index * CHUNK : min((index + 1) * CHUNK, self.nbytes)]
+
+    def add(self, chunk_digest: bytes) -> None:
+        """The next chunk is there, and this is its digest."""
+        self._digests.append(chunk_digest)
 
     def root(self) -> bytes:
         """The digest of what is there."""
         return root_of(self.nbytes, self._digests)
+
+
+def digested(workers: Executor, data: memoryview) -> Future[bytes]:
+    """The digest of a chunk, made by a worker; at once where that is less work than telling one."""
+    if len(data) > _SMALL:
+        return workers.submit(digest, data)
+    done: Future[bytes] = Future()
+    done.set_result(digest(data))
+    return done
 
 
 def chunk_count(nbytes: int) -> int:

@@ -5,10 +5,13 @@ from __future__ import annotations
 import logging
 import socket
 import ssl
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 
 from tilewright.runtime.interop import Array
 from tilewright.runtime.transport.address import Address, is_loopback, peer_text
-from tilewright.runtime.transport.blob import NO_ID, Partial, chunk_count, reusable
+from tilewright.runtime.transport.blob import NO_ID, Partial, chunk_count, digested, reusable
 from tilewright.runtime.transport.messages import MAX_WAIT, NO_STRUCTURE, OFFER_BYTES, Mark, Offer, Want, What
 from tilewright.runtime.transport.session import join, secret_bytes
 from tilewright.runtime.transport.source import Update
@@ -17,6 +20,9 @@ from tilewright.runtime.transport.wire import Channel, HostileError, Kind, LostE
 from tilewright.support.errors import Error, TransportError
 
 log = logging.getLogger("tilewright.transport")
+
+DIGESTERS = 2
+"""Threads that digest chunks while others arrive."""
 
 CODE_LIMIT = 256 << 20
 """Default bound on the bytes of a program."""
@@ -58,6 +64,7 @@ class TcpSource:
         self._fetched: Structure | None = None  # a program that has come, before its weights have
         self._unfit: tuple[bytes, Error] | None = None  # a program that cannot be used here, and why
         self._memory: Array | None = None
+        self._workers = ThreadPoolExecutor(DIGESTERS, thread_name_prefix="weights-digest")
         self._stats = {"connections": 0, "bytes_received": 0, "updates": 0, "programs": 0, "resumed": 0}
 
     def newer(self, after: Mark | None, structure: Structure | None, wait: float) -> Update | None:
@@ -124,11 +131,11 @@ class TcpSource:
 
     # -- updates -----------------------------------------------------------------------------------------------------
 
-    def _ask(self, channel: Channel, after: Mark | None, have: Structure | None, wait: float) -> Update | None:
-        wait = min(max(wait, 0.0), MAX_WAIT)
-        want = Want(after, have.id if have else NO_STRUCTURE, wait, _part(self._code), _part(self._weights))
+    def _ask(self, channel: Channel, after: Mark | None, have: Structure | None, seconds: float) -> Update | None:
+        seconds = min(max(seconds, 0.0), MAX_WAIT)
+        want = Want(after, have.id if have else NO_STRUCTURE, seconds, _part(self._code), _part(self._weights))
         channel.send(Kind.WANT, want.pack())
-        kind, body = channel.receive({Kind.NOTHING: 0, Kind.OFFER: OFFER_BYTES}, wait=wait)
+        kind, body = channel.receive({Kind.NOTHING: 0, Kind.OFFER: OFFER_BYTES}, wait=seconds)
         if kind is Kind.NOTHING:
             return None
         offer = Offer.unpack(body, channel.peer)
@@ -197,11 +204,33 @@ class TcpSource:
 
     def _receive(self, channel: Channel, part: Partial) -> None:
         """Receive the rest of a blob, and compare the digest of the whole."""
-        while part.missing:
-            part.receive(lambda view: channel.receive_into(Kind.DATA, view))
+        waiting: deque[tuple[Future[bytes], Callable[[bytes], None]]] = deque()
+        try:
+            for k in range(part.done, part.chunks):
+                view = part.view(k)
+                accept = channel.read_into(Kind.DATA, view)
+                waiting.append((digested(self._workers, view), accept))
+                if len(waiting) > DIGESTERS:
+                    _settle(part, waiting)
+        finally:
+            # What has arrived before the connection broke counts.
+            while waiting:
+                _settle(part, waiting)
         _, root = channel.receive({Kind.END: 32})
         if root != part.root():
             raise HostileError("the digest of the whole is wrong", where=channel.peer)
+
+
+def _settle(part: Partial, waiting: deque[tuple[Future[bytes], Callable[[bytes], None]]]) -> None:
+    """Take the chunk that has been waiting longest, if its tag fits."""
+    try:
+        found, accept = waiting.popleft()
+        accept(found.result())
+        part.add(found.result())
+    except BaseException:
+        wait([future for future, _ in waiting])  # nobody may read the memory when this is left
+        waiting.clear()
+        raise
 
 
 def _part(part: Partial | None) -> tuple[bytes, int]:

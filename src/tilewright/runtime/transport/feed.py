@@ -107,7 +107,7 @@ class Feed:
         with self._changed:
             spare, self._spare = self._spare, None
         memory = reusable(spare, new.layout.nbytes)
-        pack_into(new.params, arrays, memory)
+        pack_into(new.layout, new.params, arrays, memory)
         with self._changed:
             if self._closed:
                 raise TransportError("the server is closed", where=f"weights {self.name!r}")

@@ -11,9 +11,11 @@ import ssl
 import threading
 import time
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 
 from tilewright.runtime.transport.address import is_loopback, peer_text
 from tilewright.runtime.transport.blob import Blob
+from tilewright.runtime.transport.client import DIGESTERS
 from tilewright.runtime.transport.feed import Feed, Snapshot
 from tilewright.runtime.transport.messages import MAX_WAIT, WANT_BYTES, Offer, Want, What
 from tilewright.runtime.transport.session import admit, check_name, secret_bytes
@@ -60,6 +62,7 @@ class Server:
         if not (is_loopback(host) or secret or tls or trust):
             hint = "give a secret or a TLS context, or trust=True if everyone who can connect may read the weights"
             raise TransportError("weights would be open to the network", where=f"host {host!r}", hint=hint)
+        self._workers = ThreadPoolExecutor(DIGESTERS, thread_name_prefix="weights-digest")
         self._listener = _listen(host, port)
         self.host, self.port = host, int(self._listener.getsockname()[1])
         _live.add(self)
@@ -191,6 +194,7 @@ class Server:
         offer = Offer(
             what, snapshot.mark, snapshot.version, snapshot.structure.id, blob.id, blob.nbytes, start, snapshot.finite
         )
+        blob.begin(self._workers)
         channel.send(Kind.OFFER, offer.pack())
         for k in range(start, blob.chunks):
             channel.send(Kind.DATA, blob.chunk(k), blob.chunk_digest(k))

@@ -18,7 +18,7 @@ import socket
 import ssl
 import struct
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from enum import IntEnum
 from hashlib import blake2b
 from hmac import compare_digest
@@ -119,18 +119,23 @@ class Channel:
         length, kind, tag = self._head(limits, wait)
         body = bytearray(length)
         self.read(memoryview(body))
-        self._check(kind, length, tag, digest(body))
+        self._check(kind, length, tag, digest(body), self._receive_count)
+        self._receive_count += 1
         return kind, bytes(body)
 
-    def receive_into(self, kind: Kind, memory: memoryview) -> bytes:
-        """Receive a frame of this kind and exactly this size into memory; its digest, which has been checked."""
+    def read_into(self, kind: Kind, memory: memoryview) -> Callable[[bytes], None]:
+        """Read a frame of this kind and exactly this size into memory.
+
+        What stands there may be anything until the function that this gives has accepted its digest: it raises
+        HostileError if the tag does not fit. So frames can be digested while the next ones arrive.
+        """
         length, _, tag = self._head({kind: len(memory)}, 0.0)
         if length != len(memory):
             raise HostileError("a frame has the wrong length", where=self.peer, expected=len(memory), got=length)
         self.read(memory)
-        found = digest(memory)
-        self._check(kind, length, tag, found)
-        return found
+        count = self._receive_count
+        self._receive_count += 1
+        return lambda body_digest: self._check(kind, length, tag, body_digest, count)
 
     def _head(self, limits: Mapping[Kind, int], wait: float) -> tuple[int, Kind, bytes]:
         head = bytearray(_HEAD.size)
@@ -145,11 +150,10 @@ class Channel:
             raise HostileError("a frame is too long", where=self.peer, expected=f"{kind.name} <= {limit}", got=length)
         return length, kind, tag
 
-    def _check(self, kind: Kind, length: int, tag: bytes, body_digest: bytes) -> None:
-        wanted = self._tag(self._receive_key, self._receive_count, kind, length, body_digest)
+    def _check(self, kind: Kind, length: int, tag: bytes, body_digest: bytes, count: int) -> None:
+        wanted = self._tag(self._receive_key, count, kind, length, body_digest)
         if not compare_digest(tag, wanted):
             raise HostileError("a frame is forged, damaged or out of turn", where=self.peer, got=kind.name)
-        self._receive_count += 1
 
     @staticmethod
     def _tag(key: bytes, count: int, kind: Kind, length: int, body_digest: bytes) -> bytes:
