@@ -54,11 +54,19 @@ def other_weights(model: tw.Model, seed: int) -> Arrays:
     source = np.random.default_rng(seed)
     made = {}
     for name, array in model.weights.items():
+        made[name] = _aligned(array)
         if array.dtype.kind == "f":
-            made[name] = (array * source.uniform(0.9, 1.1, array.shape).astype(array.dtype)).astype(array.dtype)
-        else:
-            made[name] = np.array(array)
+            made[name] *= source.uniform(0.9, 1.1, array.shape).astype(array.dtype)
     return made
+
+
+def _aligned(array: np.ndarray) -> np.ndarray:
+    """A copy at a multiple of 64 bytes, as PyTorch's CPU tensors are."""
+    memory = np.empty(array.nbytes + 64, np.uint8)
+    start = -memory.ctypes.data % 64
+    copy = memory[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
+    copy[...] = array
+    return copy
 
 
 def inputs(model: Any, batch: int = 1, seed: int = 0) -> Arrays:

@@ -29,6 +29,7 @@ class PublishRow:
     copy: float  # of (raw + packed) / 2 bytes: as many are read and written in all
     ratio: float  # median of publish / copy, taken in turns
     finite: float  # of the same publish without looking for NaN
+    unaligned: float  # of the same publish of arrays that begin anywhere, as NumPy's do
 
     def cells(self) -> list[object]:
         bar = BARS.get(self.policy)
@@ -37,6 +38,7 @@ class PublishRow:
             f"{self.seconds['p50'] * 1e3:.3f}", f"{self.seconds['p90'] * 1e3:.3f}", f"{bar * 1e3:g}" if bar else "-",
             f"{self.copy * 1e3:.3f}", f"{self.ratio:.2f}",
             f"{COPY_BAR:g}" if self.raw >= LARGE else "-", f"{self.finite * 1e3:.3f}",
+            f"{self.unaligned * 1e3:.3f}",
         ]  # fmt: skip
 
 
@@ -49,7 +51,8 @@ def measure(policy: str, seconds: float, threads: int = 1) -> PublishRow:
     moved = (raw + packed) // 2
     # Several pairs, so that neither end of a copy is in a cache that a large publish would not find full.
     pairs = [(np.ones(moved, np.uint8), np.zeros(moved, np.uint8)) for _ in range(2)]
-    times: list[tuple[float, float, float]] = []
+    anywhere = [{name: _shifted(array) for name, array in weights.items()} for weights in sets]
+    times: list[list[float]] = []
     with store_folder(), tw.Publisher(policy, model) as publisher, tw.attach(policy) as actor:
         for k in range(8):
             publisher.publish(sets[k % 2])
@@ -63,23 +66,35 @@ def measure(policy: str, seconds: float, threads: int = 1) -> PublishRow:
             marks.append(time.perf_counter())
             publisher.publish(sets[1 - k], finite=False)
             marks.append(time.perf_counter())
-            times.append((marks[1] - marks[0], marks[2] - marks[1], marks[3] - marks[2]))
+            publisher.publish(anywhere[k])
+            marks.append(time.perf_counter())
+            times.append(list(np.diff(marks)))
         assert actor.version == publisher.version
     table = np.array(times)
     middle = np.median(table, axis=0)
     return PublishRow(
         policy, threads, raw, packed, summary(table[:, 0]), float(middle[1]),
-        float(np.median(table[:, 0] / table[:, 1])), float(middle[2]),
+        float(np.median(table[:, 0] / table[:, 1])), float(middle[2]), float(middle[3]),
     )  # fmt: skip
+
+
+def _shifted(array: np.ndarray) -> np.ndarray:
+    """A copy that is not aligned to 64 bytes."""
+    memory = np.empty(array.nbytes + 128, np.uint8)
+    start = -memory.ctypes.data % 64 + 16
+    copy = memory[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
+    copy[...] = array
+    return copy
 
 
 def as_text(rows: list[PublishRow]) -> str:
     header = [
         "policy", "threads", "raw MB", "packed MB", "publish ms", "p90 ms", "bar ms", "copy ms", "publish / copy",
-        "bar", "unchecked ms",
+        "bar", "unchecked ms", "unaligned ms",
     ]  # fmt: skip
     text = markdown_table(header, [row.cells() for row in rows])
     return text + (
         "\nPublish: names, shapes, types and finite values checked, packed into the slot, current. Copy: NumPy's copy"
-        "\nof (raw + packed) / 2 bytes, so that as many bytes are read and written in all. Unchecked: `finite=False`.\n"
+        "\nof (raw + packed) / 2 bytes, so that as many bytes are read and written in all. Weights are aligned as"
+        "\nPyTorch aligns them. Unchecked: `finite=False`. Unaligned: arrays that begin at any multiple of 16 bytes.\n"
     )
