@@ -18,6 +18,7 @@ import itertools
 import gymnasium as gym
 import ray
 import torch
+import tree
 from ray.rllib.algorithms.dqn import DQNConfig
 from ray.rllib.algorithms.impala import IMPALAConfig
 from ray.rllib.algorithms.ppo import PPOConfig
@@ -221,6 +222,32 @@ def test_models(env: Any, model: Any) -> None:
         algorithm.stop()
 
 
+def test_recurrent_modules() -> None:
+    """States go in and out; a policy with memory trains, and acts as the learner's module does step by step."""
+    base = config(PPOConfig(), train_batch_size=200, minibatch_size=50, num_epochs=1, runners=0)
+    model = DefaultModelConfig(fcnet_hiddens=[16], use_lstm=True, lstm_cell_size=32, max_seq_len=5)
+    algorithm = base.rl_module(model_config=model).build_algo()
+    try:
+        for _ in range(2):
+            algorithm.train()
+        runner = algorithm.env_runner
+        module = algorithm.learner_group._learner.module[DEFAULT_MODULE_ID]
+        batch = {
+            "obs": torch.randn(3, 1, 4),
+            "state_in": tree.map_structure(lambda s: s.expand(3, *s.shape), module.get_initial_state()),
+        }
+        for _ in range(4):
+            found = runner.module.forward_exploration(batch, t=0)
+            with torch.no_grad():
+                expected = module._forward(batch)
+            tree.assert_same_structure(found, expected)
+            for one, other in zip(tree.flatten(found), tree.flatten(expected), strict=True):
+                torch.testing.assert_close(one, other, atol=TOLERANCE, rtol=TOLERANCE)
+            batch = {"obs": torch.randn(3, 1, 4), "state_in": found["state_out"]}
+    finally:
+        algorithm.stop()
+
+
 def test_evaluation_has_a_store_of_its_own() -> None:
     base = config(PPOConfig(), runners=1, train_batch_size=100, minibatch_size=50, num_epochs=1)
     algorithm = base.evaluation(evaluation_interval=1, evaluation_num_env_runners=1, evaluation_duration=2).build_algo()
@@ -255,11 +282,6 @@ def test_forced_and_old_states() -> None:
 
 
 def test_what_is_not_supported_is_one_error() -> None:
-    recurrent = config(PPOConfig(), runners=0, train_batch_size=100, minibatch_size=50).rl_module(
-        model_config=DefaultModelConfig(use_lstm=True, max_seq_len=5)
-    )
-    with pytest.raises(UnsupportedError, match="recurrent"):
-        recurrent.build_algo()
     greedy = config(DQNConfig(), runners=0).build_algo()
     with pytest.raises(UnsupportedError, match="_forward_exploration gives something else"):
         greedy.train()

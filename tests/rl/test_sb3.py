@@ -319,3 +319,18 @@ def test_published_policies(action: str, store: str) -> None:
         with pytest.raises(WeightError, match=r"action_net\.weight"):
             published.publish()
         actor.close()
+
+
+def test_publishing_takes_over_what_an_earlier_run_left(store: str) -> None:
+    obs = np.ones((3, 17), np.float32)
+    versions = []
+    for _ in range(2):
+        model = ppo()
+        spread(model.policy)
+        with torch.no_grad():
+            model.policy.value_net.bias.add_(len(versions))
+        with sb3.publish(model, store) as published, tw.attach(store) as actor:
+            versions.append(published.version)
+            expected = eager(model.policy, "predict_values", torch.as_tensor(obs))
+            np.testing.assert_allclose(actor.run({"obs": obs})["values"], expected, atol=TOLERANCE)
+    assert versions == [0, 1]

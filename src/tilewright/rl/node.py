@@ -10,16 +10,27 @@ import contextlib
 import fcntl
 import os
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from tilewright.runtime.model import Model
-from tilewright.runtime.weights import Actor, Publisher, attach, files, stores, sweep
+from tilewright.runtime.weights import Actor, Publisher, attach, files, info, sweep
 from tilewright.support.errors import StoreError
 
 Weights = Callable[[], Mapping[str, Any]]
 
 _PATIENCE_SECONDS = 120.0  # while another process packs
 _FORGOTTEN_SECONDS = 60.0
+
+
+def publisher_of(
+    name: str, model: Model, *, directory: str | os.PathLike[str] | None = None, wait: float = 0.0
+) -> Publisher:
+    """The publisher of a store whose newest version is this model's weights, also if an earlier run has left others."""
+    publisher = Publisher(name, model, directory=directory, wait=wait)
+    if not publisher.stats()["published"]:
+        publisher.publish(model.weights, finite=False)
+    return publisher
 
 
 class NodeStore:
@@ -56,8 +67,7 @@ class NodeStore:
                 model = compile()
                 with Publisher(self.name, model) as publisher:
                     # Attached before the lock goes, so that the new store is nobody's at no time.
-                    publisher.publish(weights(), max(version or 0, 0), force=True)
-                    self.published += 1
+                    self._put(publisher, weights(), version or 0)
                     actor = attach(self.name, self._threads)
         self._actor = actor
         self.publish(weights, version)
@@ -66,7 +76,7 @@ class NodeStore:
         """See that the store has this version, or a newer one.
 
         Args:
-            weights: gives all of them by name; called if this process is the first.
+            weights: gives all of them by name, and perhaps others; called if this process is the first.
             version: 0 is the first of a run and takes the store back to the beginning if it is further. None puts the
                 weights in the place of the newest version, whose number stays.
         """
@@ -77,8 +87,13 @@ class NodeStore:
         with Publisher(self.name, actor.program, wait=_PATIENCE_SECONDS) as publisher:
             if _is_new(version, publisher.version):
                 number = publisher.version if version is None else version
-                publisher.publish(weights(), number, force=True)
-                self.published += 1
+                self._put(publisher, weights(), number)
+
+    def _put(self, publisher: Publisher, weights: Mapping[str, Any], version: int) -> None:
+        # A learner may send more than actors read: critics, targets.
+        known = {p.name: weights[p.name] for p in publisher.params if p.name in weights}
+        publisher.publish(known, version, force=True)
+        self.published += 1
 
     def call(self, *inputs: Any) -> tuple[Any, int]:
         """The outputs for these inputs, and the version that gave them."""
@@ -88,7 +103,10 @@ class NodeStore:
 
     def close(self) -> None:
         """Detach. The last process that does so removes the store."""
-        if self._actor is not None:
+        if self._actor is None:
+            return
+        # Under the lock, so that of two that leave together the second finds no reader and no other sweep.
+        with self._first():
             self._actor.close()
             self._actor = None
             with contextlib.suppress(StoreError):
@@ -98,17 +116,29 @@ class NodeStore:
     def _first(self) -> Iterator[None]:
         """One process at a time: a lock on the store's folder, which is made for it."""
         folder = files.store_folder(self.name)
-        while True:
+        file = -1
+        while file < 0:
             files.make_folder(folder, 0o600)
-            file = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX)
-                # Whoever swept the folder away took the lock with it.
-                if folder.exists() and os.path.samestat(os.fstat(file), os.stat(folder)):
-                    yield
-                    return
-            finally:
-                os.close(file)
+            with contextlib.suppress(FileNotFoundError):
+                file = _locked(folder)
+        try:
+            yield
+        finally:
+            os.close(file)
+
+
+def _locked(folder: Path) -> int:
+    """The folder, open and locked; -1 if it is not the one any more that has this name."""
+    file = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        if os.path.samestat(os.fstat(file), os.stat(folder)):
+            return file
+    except BaseException:
+        os.close(file)
+        raise
+    os.close(file)
+    return -1
 
 
 def _is_new(version: int | None, present: int) -> bool:
@@ -119,7 +149,9 @@ def _is_new(version: int | None, present: int) -> bool:
 
 def sweep_forgotten(prefix: str) -> None:
     """Remove stores of this prefix that processes left which were killed: nobody reads them, nothing is published."""
-    for store in stores():
-        unused = store.publisher is None and not store.readers and store.age > _FORGOTTEN_SECONDS
-        if store.name.startswith(prefix) and unused:
-            sweep(name=store.name)
+    root = files.store_root()
+    for folder in root.glob(f"{prefix}*/") if root.is_dir() else ():
+        with contextlib.suppress(StoreError):  # of others, or going already
+            store = info(folder.name)
+            if store.publisher is None and not store.readers and store.age > _FORGOTTEN_SECONDS:
+                sweep(name=store.name)

@@ -24,7 +24,8 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from operator import getitem
 from typing import Any
 
 import ray
@@ -44,7 +45,10 @@ from tilewright.support.errors import Problems, UnsupportedError
 __all__ = ["TilewrightEnvRunner"]
 
 PREFIX = "rllib-"
+_INPUTS = (Columns.OBS, Columns.STATE_IN)
 _OUTPUT = Columns.ACTION_DIST_INPUTS
+
+Path = tuple[str, ...]
 
 
 class TilewrightEnvRunner(SingleAgentEnvRunner):
@@ -131,8 +135,6 @@ def _check(module: Any, config: Any) -> None:
         problems.add(UnsupportedError("is not a TorchRLModule", where=where))
     if config.is_multi_agent:
         problems.add(UnsupportedError("multi-agent algorithms are not supported", where=where))
-    if module.is_stateful():
-        problems.add(UnsupportedError("recurrent modules are not supported", where=where))
     problems.raise_if_any("the algorithm cannot run on TilewrightEnvRunner", kind=UnsupportedError)
 
 
@@ -142,7 +144,8 @@ class _Forward:
     def __init__(self, module: Any, name: str, threads: int) -> None:
         self._module = module
         self._store = NodeStore(name, threads)
-        self._keys: list[str] | None = None
+        self._inputs: list[Path] = []
+        self._outputs: list[Path] = []
         self._waiting: tuple[Callable[[], Mapping[str, Any]], int | None] | None = None
 
     def take(self, weights: Callable[[], Mapping[str, Any]], version: int | None) -> None:
@@ -153,41 +156,62 @@ class _Forward:
             self._waiting = (weights, version)
 
     def __call__(self, batch: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
-        obs = batch[Columns.OBS]
         if not self._store.is_open:
-            self._open(obs)
-        inputs = [obs] if self._keys is None else [obs[key] for key in self._keys]
-        outputs, version = self._store.call(*inputs)
-        return {_OUTPUT: outputs}, version
+            self._open({key: batch[key] for key in _INPUTS if key in batch})
+        found, version = self._store.call(*[functools.reduce(getitem, path, batch) for path in self._inputs])
+        outputs = found if isinstance(found, tuple) else (found,)
+        return _nested(zip(self._outputs, outputs, strict=True)), version
 
-    def _open(self, obs: Any) -> None:
-        _check_obs(obs)
+    def _open(self, batch: dict[str, Any]) -> None:
         sweep_forgotten(PREFIX)
-        self._keys = list(obs) if isinstance(obs, dict) else None
+        inputs = _flat(batch)
+        self._inputs = list(inputs)
+        self._outputs = list(_flat(_eager(self._module, batch)))
         waiting = self._waiting or ((lambda: weights_of(self._module)), 0)
-        self._store.open(lambda: self._compile(obs), *waiting)
+        self._store.open(lambda: self._compile(inputs), *waiting)
         self._waiting = None
 
-    def _compile(self, obs: Any) -> Model:
+    def _compile(self, inputs: dict[Path, Any]) -> Model:
         from tilewright.compiler import compile as compile_module
 
-        module, keys = self._module, self._keys
-        examples = {"obs": obs} if keys is None else {key: obs[key] for key in keys}
-        _check_outputs(module, obs)
+        examples = {"_".join(path): tensor for path, tensor in inputs.items()}
+        module = self._module
 
-        def forward(inputs: Tensors) -> Tensors:
-            found: dict[str, Any] = module._forward_exploration(
-                {Columns.OBS: inputs["obs"] if keys is None else inputs}, t=0
-            )
-            return {_OUTPUT: found[_OUTPUT]}
+        def forward(tensors: Tensors) -> Tensors:
+            batch = _nested(zip(inputs, tensors.values(), strict=True))
+            found = _flat(module._forward_exploration(batch, t=0))
+            return {"_".join(path): found[path] for path in self._outputs}
 
-        module.eval()
+        dims = {name: {0: "batch"} for name in examples}
         with torch.no_grad(), _traceable(module):
-            return compile_module(Part(module, examples, forward), examples, name=type(module).__name__)
+            part = Part(module, examples, forward)
+            return compile_module(part, examples, dynamic=dims, name=type(module).__name__)
 
     def close(self) -> None:
         """Detach from the store; the last of the node's runners removes it."""
         self._store.close()
+
+
+def _flat(nested: Mapping[str, Any], prefix: Path = ()) -> dict[Path, Any]:
+    """The tensors of nested dicts, by the keys that lead to them, sorted."""
+    found: dict[Path, Any] = {}
+    for key in sorted(nested):
+        value = nested[key]
+        if isinstance(value, Mapping):
+            found |= _flat(value, (*prefix, key))
+        elif isinstance(value, torch.Tensor):
+            found[(*prefix, key)] = value
+        else:
+            where = "_".join((*prefix, key))
+            raise UnsupportedError("is no tensor", where=where, got=type(value).__name__)
+    return found
+
+
+def _nested(flat: Iterable[tuple[Path, Any]]) -> dict[str, Any]:
+    nested: dict[str, Any] = {}
+    for (*way, last), value in flat:
+        functools.reduce(lambda table, key: table.setdefault(key, {}), way, nested)[last] = value
+    return nested
 
 
 @contextlib.contextmanager
@@ -211,26 +235,20 @@ def _free_log_std(head: Any, inputs: torch.Tensor, **kwargs: Any) -> torch.Tenso
     return torch.cat([mean, log_std.expand_as(mean)], 1)
 
 
-def _check_obs(obs: Any) -> None:
-    tensors = obs.values() if isinstance(obs, dict) else [obs]
-    if not all(isinstance(t, torch.Tensor) for t in tensors):
-        raise UnsupportedError(
-            "the observations are no tensors", expected="a tensor, or a dict of tensors", got=type(obs).__name__
-        )
-
-
-def _check_outputs(module: Any, obs: Any) -> None:
-    """Exploration and inference must give the same parameters of a distribution, and nothing else."""
+def _eager(module: Any, batch: dict[str, Any]) -> dict[str, Any]:
+    """What the module gives. Exploration and inference must give the same parameters of a distribution, and no more."""
     where = f"module {type(module).__name__}"
     module.eval()
-    passes = {"_forward_exploration": {"t": 0}, "_forward_inference": {}}
-    found = [getattr(module, name)({Columns.OBS: obs}, **kwargs) for name, kwargs in passes.items()]
+    passes: dict[str, dict[str, Any]] = {"_forward_exploration": {"t": 0}, "_forward_inference": {}}
+    found = [getattr(module, name)(dict(batch), **kwargs) for name, kwargs in passes.items()]
     problems = Problems()
     for name, outputs in zip(passes, found, strict=True):
-        if set(outputs) != {_OUTPUT}:
+        if _OUTPUT not in outputs or not set(outputs) <= {_OUTPUT, Columns.STATE_OUT}:
             problems.add(
                 UnsupportedError(f"{name} gives something else", where=where, expected=_OUTPUT, got=sorted(outputs))
             )
     problems.raise_if_any("the module is not supported", kind=UnsupportedError)
     if not torch.equal(found[0][_OUTPUT], found[1][_OUTPUT]):
         raise UnsupportedError("exploration and inference compute different things", where=where)
+    first: dict[str, Any] = found[0]
+    return first

@@ -42,6 +42,7 @@ from stable_baselines3.td3.policies import TD3Policy
 
 from tilewright.compiler import compile as compile_module
 from tilewright.rl import heads
+from tilewright.rl.node import publisher_of
 from tilewright.rl.part import Part, Tensors, Watch, weights_of
 from tilewright.runtime.model import Model
 from tilewright.runtime.weights import Publisher
@@ -107,7 +108,7 @@ def publish(model: Any, name: str, *, directory: str | None = None, wait: float 
     parts = _parts(policy)
     if isinstance(parts.head, heads.StateDependentNoise):
         raise UnsupportedError("state-dependent exploration (gSDE) is not published", where=type(policy).__name__)
-    return Published(parts, Publisher(name, parts.compile(1, name), directory=directory, wait=wait))
+    return Published(parts, publisher_of(name, parts.compile(1, name), directory=directory, wait=wait))
 
 
 class Accelerated:

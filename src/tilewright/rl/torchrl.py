@@ -33,6 +33,7 @@ from tensordict.nn import (
 from torch import nn
 from torchrl.weight_update import WeightSyncScheme
 
+from tilewright.rl.node import publisher_of
 from tilewright.rl.part import Part, Tensors, weights_of
 from tilewright.runtime.weights import Actor, Publisher, attach
 from tilewright.support.errors import CallError, Problems, UnsupportedError, WeightError
@@ -77,7 +78,7 @@ def publish(
             model = compile_module(Part(policy, examples, parts.function), examples, name=type(policy).__name__)
     finally:
         policy.train(training)
-    publisher = Publisher(name, model, directory=directory, wait=wait)
+    publisher = publisher_of(name, model, directory=directory, wait=wait)
     store = StorePolicy(parts, name, threads=threads, version_key=version_key, directory=directory)
     return Published(policy, publisher, store)
 
