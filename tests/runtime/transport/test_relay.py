@@ -205,6 +205,35 @@ def test_actors_while_connections_break(store: Path, models: tuple[Model, Model]
         proxy.close()
 
 
+def test_relays_that_are_killed(store: Path, models: tuple[Model, Model]) -> None:
+    """At any point of their work, again and again: an actor never sees a torn version, the next relay goes on."""
+    rng = random.Random(11)
+    code = "import sys, time, tilewright as tw; relay = tw.relay(sys.argv[1]); time.sleep(600)"
+    published, torn, seen = 0, [], set()
+    with tw.serve_weights("policy", models[0]) as server:
+        for _ in range(4):
+            with subprocess.Popen([sys.executable, "-c", code, server.address]) as process:
+                with tw.attach("policy", timeout=60) as actor:
+                    before = actor.version
+                    until(lambda before=before, actor=actor: actor.version > before or before <= 0)
+                    deadline = time.monotonic() + rng.uniform(0.05, 0.3)
+                    while time.monotonic() < deadline:
+                        published = server.publish(telling_weights(published + 1), published + 1)
+                        outputs, version = actor.versioned(ONES)
+                        seen.add(version)
+                        if not is_whole(outputs, version):
+                            torn.append(version)
+                        time.sleep(0.001)
+                    process.kill()
+                    process.wait()
+                    outputs, version = actor.versioned(ONES)
+                    assert is_whole(outputs, version)
+                    published = server.publish(telling_weights(published + 1), published + 1)
+        with tw.relay(server.address) as relay:
+            assert relay.wait(published, 60)
+    assert not torn and len(seen) > 4
+
+
 def test_a_program_for_another_machine(
     store: Path, models: tuple[Model, Model], caplog: pytest.LogCaptureFixture
 ) -> None:

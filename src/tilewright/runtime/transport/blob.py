@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from concurrent.futures import Executor, Future
@@ -85,7 +86,8 @@ class Partial:
 def digested(workers: Executor, data: memoryview) -> Future[bytes]:
     """The digest of a chunk, made by a worker; at once where that is less work than telling one."""
     if len(data) > _SMALL:
-        return workers.submit(digest, data)
+        with contextlib.suppress(RuntimeError):  # the interpreter ends, and its workers have
+            return workers.submit(digest, data)
     done: Future[bytes] = Future()
     done.set_result(digest(data))
     return done

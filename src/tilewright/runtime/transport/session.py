@@ -29,7 +29,7 @@ MIN_SECRET = 16
 _HELLO = struct.Struct("<8sHH32s")
 _MAX_NAME = 128
 _MAX_REASON = 512
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
 _PERSON = b"tw-transport-1"
 
 
