@@ -73,7 +73,8 @@ def _check_input(array: Array, spec: InputSpec, where: str, bound: dict[str, tup
         hint = f"convert it: x.astype(np.{want.name})" if want.isbuiltin == 1 else None
         raise CallError("wrong element type", where=where, expected=describe_spec(spec), got=describe(array), hint=hint)
     if array.ndim != len(spec.shape):
-        raise CallError("wrong rank", where=where, expected=describe_spec(spec), got=describe(array))
+        hint = "add the batch: x[None]" if array.shape == spec.shape[1:] else None
+        raise CallError("wrong rank", where=where, expected=describe_spec(spec), got=describe(array), hint=hint)
     if spec.written and not (_writable_in_place(array) and array.flags.writeable):
         raise CallError("is written to, so it must be contiguous, aligned and writable", where=where)
     for axis, (dim, size) in enumerate(zip(spec.shape, array.shape, strict=True)):

@@ -89,6 +89,11 @@ class Engine:
         _live.add(self)
 
     @property
+    def writes_inputs(self) -> bool:
+        """Whether the program writes to some of its inputs, which must then be the caller's own memory."""
+        return bool(self._model[MODEL.writes])
+
+    @property
     def address(self) -> int:
         """Where the model's descriptor is."""
         return self._model.address

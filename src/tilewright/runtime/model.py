@@ -130,6 +130,10 @@ class Model(Runner):
             raise CallError(f"there is nothing to show for {what!r}", expected=f"one of {known}")
         return text() if callable(text) else text
 
+    def __reduce__(self) -> Any:
+        hint = "send a file (model.save, tw.load), or publish it and send the store's name (tw.Publisher, tw.attach)"
+        raise CallError("a model cannot be sent to another process", where=f"model {self.name!r}", hint=hint)
+
     def __repr__(self) -> str:
         return f"<Model {self._described()}, weights version {self.version}>"
 

@@ -80,7 +80,7 @@ class BrokerClient(Runner):
 
     # -- calls ---------------------------------------------------------------------------------------------------------
 
-    def _slow_versioned(self, *inputs: Any, out: Any = None) -> tuple[Any, int]:
+    def _answer(self, inputs: tuple[Any, ...], out: Any) -> tuple[Any, int]:
         deadline = time.monotonic() + self._patience
         while True:
             agent = self._agent

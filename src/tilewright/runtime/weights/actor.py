@@ -70,15 +70,16 @@ class Actor(Runner):
                 except PermissionError:
                     raise StoreError("belongs to another user", where=f"store {self._store!r}", got=str(path)) from None
             elif time.monotonic() >= deadline:
-                raise self._missing()
+                raise self._missing(timeout)
             time.sleep(0.001)
 
-    def _missing(self) -> StoreError:
+    def _missing(self, timeout: float) -> StoreError:
         root = self._folder.parent
         known = sorted(p.name for p in root.iterdir() if (p / "current").is_symlink()) if root.is_dir() else []
         hint = "publish first: tw.Publisher(name, model); or pass timeout=seconds to wait for it"
         found = f"the stores {known[:8]}" if known else "no stores at all"
-        return StoreError("there is no such store", where=f"store {self._store!r}", got=f"{found} in {root}", hint=hint)
+        what = "there is no such store" + (f", after waiting {timeout:g} s" if timeout else "")
+        return StoreError(what, where=f"store {self._store!r}", got=f"{found} in {root}", hint=hint)
 
     def _use(self, epoch: Epoch) -> None:
         where = f"store {self._store!r}"
@@ -179,6 +180,10 @@ class Actor(Runner):
             self._check_open()
         raise AttributeError(f"an actor has no attribute {name!r}")
 
+    def __reduce__(self) -> Any:
+        # Sent to another process, an actor attaches there.
+        return _attach_again, (self._store, self._threads, self._folder.parent)
+
     def __enter__(self) -> Actor:
         return self
 
@@ -211,6 +216,10 @@ def attach(
     Raises StoreError if there is no such store, or it cannot be used here.
     """
     return Actor(name, threads=threads, timeout=timeout, directory=directory)
+
+
+def _attach_again(name: str, threads: int, directory: Path) -> Actor:
+    return attach(name, threads, directory=directory)
 
 
 def _after_fork() -> None:

@@ -27,6 +27,7 @@ def check_weights(
     if not isinstance(weights, Mapping):
         raise WeightError("not a mapping of names to arrays", got=type(weights).__qualname__)
     known = {*ignored, *(p.name for p in params)}
+    _check_prefix(weights, known)
     extra = [str(name) for name in weights if name not in known]
     for name in extra:
         problems.add(WeightError("there is no such weight", where=f"weight {name!r}"))
@@ -44,7 +45,8 @@ def check_weights(
             continue
         if array.dtype != BY_NAME[p.dtype].numpy or not array.dtype.isnative or array.shape != p.shape:
             expected = f"{p.dtype}[{', '.join(map(str, p.shape))}]"
-            problems.add(WeightError("wrong shape or type", where=where, expected=expected, got=describe(array)))
+            got, hint = describe(array), _how_to_convert(array, p)
+            problems.add(WeightError("wrong shape or type", where=where, expected=expected, got=got, hint=hint))
         else:
             arrays.append(array)
             names.append(p.name)
@@ -57,6 +59,23 @@ def check_weights(
     return arrays
 
 
+def _how_to_convert(array: Array, wanted: ParamSpec) -> str | None:
+    """Learners that train in half precision have weights that only need a cast."""
+    is_float = array.dtype.kind == "f" or array.dtype.name == "bfloat16"
+    if array.shape != wanted.shape or wanted.dtype != "f32" or not is_float:
+        return None
+    return "publish {name: w.float() for name, w in module.state_dict().items()}"
+
+
+def _check_prefix(weights: Mapping[str, Any], known: Collection[str]) -> None:
+    """One error in place of two for each weight if all names are those of a wrapped module."""
+    for prefix in ("module.", "_orig_mod."):
+        if weights and all(str(name).startswith(prefix) and str(name)[len(prefix) :] in known for name in weights):
+            inner = prefix.rstrip(".")
+            hint = f"give the inner module's: wrapped.{inner}.state_dict()"
+            raise WeightError(f"every name begins with {prefix!r}: these are a wrapper's weights", hint=hint)
+
+
 def check_version(wanted: object, newest: int, *, force: bool = False) -> int:
     """The version to publish as: `wanted`, or one more than the newest if that is None. WeightError unless it grows.
 
@@ -66,7 +85,9 @@ def check_version(wanted: object, newest: int, *, force: bool = False) -> int:
     if wanted is None:
         return newest + 1
     least = 0 if force else newest + 1
-    if not isinstance(wanted, (int, np.integer)) or isinstance(wanted, bool) or not least <= wanted < 1 << 62:
+    if not isinstance(wanted, (int, np.integer)) or isinstance(wanted, bool) or wanted >= 1 << 62:
+        raise WeightError("not a version", expected=f"a whole number from {least} to 2**62", got=repr(wanted))
+    if wanted < least:
         hint = None if force else "a publisher may go back with force=True"
         raise WeightError("the version does not grow", expected=f"at least {least}", got=repr(wanted), hint=hint)
     return int(wanted)

@@ -237,6 +237,7 @@ class Publisher:
         """
         from tilewright.runtime.weights.inventory import describe_epoch
 
+        self._check_usable()
         known = {"name": self.name, "version": self.version, "published": self._published}
         return known | (describe_epoch(self._epoch) if self._epoch is not None else {"readers": []})
 
@@ -251,6 +252,10 @@ class Publisher:
                 self._epoch.close()
             os.close(self._file)
             self._file = -1
+
+    def __reduce__(self) -> Any:
+        hint = "send the store's name, and attach there: tw.attach(name)"
+        raise StoreError("a publisher cannot be sent to another process", where=f"store {self.name!r}", hint=hint)
 
     def __enter__(self) -> Publisher:
         return self
