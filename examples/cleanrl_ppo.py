@@ -91,10 +91,10 @@ def train(args: argparse.Namespace) -> dict[str, float]:
 
         for step in range(args.num_steps):
             obs[step], dones[step] = next_obs, next_done
-            start = time.perf_counter()
             with torch.no_grad():
+                start = time.perf_counter()
                 logits, values[step] = policy(next_obs)  # tilewright: 3 of 5
-            inference, calls = inference + time.perf_counter() - start, calls + 1
+                inference, calls = inference + time.perf_counter() - start, calls + 1
             distribution = Categorical(logits=logits)
             actions[step] = distribution.sample()
             logprobs[step] = distribution.log_prob(actions[step])

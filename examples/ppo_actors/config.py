@@ -49,7 +49,7 @@ class Config:
         return max(1, self.steps // (self.segment * self.actors))
 
 
-PIXELS = Config(env="pixels", steps=300_000, epochs=6, learning_rate=2e-3, gae_lambda=0.9, entropy=0.01)
+PIXELS = Config(env="pixels", steps=150_000, epochs=6, learning_rate=2e-3, gae_lambda=0.9, entropy=0.01)
 
 
 @dataclass(frozen=True)
