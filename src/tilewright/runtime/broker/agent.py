@@ -14,7 +14,7 @@ import numpy as np
 from tilewright.runtime.broker.batcher import copy_table
 from tilewright.runtime.broker.native import broker_code
 from tilewright.runtime.broker.ring import Ring, RingSpec, shape_of
-from tilewright.runtime.broker.structs import ANSWER_SIZE, ANSWERS_AT, BUSY, CLIENT, INTERRUPTED
+from tilewright.runtime.broker.structs import ANSWER_SIZE, ANSWERS_AT, BUSY, CLIENT, INTERRUPTED, LATE
 from tilewright.runtime.call import MODEL, NO_LAYOUT, OK
 from tilewright.runtime.engine import Engine
 from tilewright.runtime.interop import Array
@@ -38,6 +38,7 @@ class AgentEngine(Engine):
 
     def __init__(self, spec: RingSpec, patience: float) -> None:
         self.spec = spec
+        self._patience = patience
         self._client = Memory(CLIENT.size)
         self._table = copy_table(spec)
         self._shapes_callback = _shapes_callback(spec)
@@ -85,6 +86,7 @@ class AgentEngine(Engine):
         """Ask on checked arrays, inputs then outputs; gives the version. Unanswered if the broker does not."""
         addresses = np.array([a.ctypes.data for a in arrays] + [0], np.int64)
         values = np.array([*dims, 0], np.int64)
+        deadline = time.monotonic() + self._patience
         while True:
             status = self._native.call(self.address, addresses.ctypes.data, values.ctypes.data)
             if status == OK:
@@ -93,8 +95,10 @@ class AgentEngine(Engine):
                 self.ensure(dims)
             elif status == BUSY:
                 time.sleep(POLL_SECONDS)
-            elif status != INTERRUPTED:  # after an interruption Python runs its signal handlers here
+            elif status != INTERRUPTED:
                 raise Unanswered(status)
+            elif time.monotonic() > deadline:  # after an interruption Python runs its signal handlers first
+                raise Unanswered(LATE)
 
 
 def _shapes_callback(spec: RingSpec) -> Any:

@@ -16,6 +16,7 @@ from tilewright.runtime.broker.structs import (
     INTERRUPTED,
     LATE,
     LOST,
+    PAUSE_NS,
     READY,
     READY_AT,
     SLOT,
@@ -77,13 +78,15 @@ def _await(m: Module) -> None:
                 f.put(0, I32, slot, SLOT.sleeping)
                 f.ret(f.load(I64, slot, SLOT.status))
             ended = f.call(I64, "tw_sleep", answer, turn.cast(I64), tick.get(), mask)
-            with f.when(ended.eq(EINTR)):
+            time = now(f)
+            up = f.var(I1, ended.eq(EINTR))
+            with f.when(time >= start + PAUSE_NS):
+                up.set(1)
+            with f.when(up.get()):
                 _withdraw(f, slot, INTERRUPTED)
             with f.when(ended.eq(ETIMEDOUT)):
-                time = now(f)
                 tick.set(time + TICK_NS)
-                gone = f.load(I32, header, HEADER.closed, order="seq_cst").ne(0)
-                lost = f.var(I1, gone)
+                lost = f.var(I1, f.load(I32, header, HEADER.closed, order="seq_cst").ne(0))
                 with f.when(f.call(I1, "tw_served", client).eq(0)):
                     lost.set(1)
                 # What was answered just before the end counts.
@@ -92,7 +95,6 @@ def _await(m: Module) -> None:
                         _withdraw(f, slot, LOST)
                         f.ret(LOST)
                     with f.when(time >= deadline):
-                        _withdraw(f, slot, LATE)
                         f.ret(LATE)
 
 

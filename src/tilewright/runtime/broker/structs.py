@@ -29,6 +29,8 @@ BUSY, LOST, LATE, INTERRUPTED, FAILED, DETACHED = 11, 12, 13, 14, 15, 16
 
 TICK_NS = 20_000_000
 """How often an agent that sleeps looks whether the broker still lives."""
+PAUSE_NS = 100_000_000
+"""How often an agent that is still waiting comes up for signals, which may have arrived while it was not asleep."""
 IDLE_NS = 100_000_000
 """How long a server sleeps at most."""
 IN_FLIGHT = 1 << 62
