@@ -16,7 +16,7 @@ export PYTHONPATH := src:$(PYTHONPATH)
 # Tests and benchmarks start many processes: let the first one keep the bytecode, wherever that is switched off.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo demo-rl rl test lint types layers pytest torch onnx bench bench-layers bench-models bench-threads bench-memory bench-choice bench-live bars fuzz live-stress example-matmul format clean
+.PHONY: help demo demo-rl rl test lint types layers pytest torch onnx bench bench-layers bench-models bench-threads bench-memory bench-choice bench-live bench-rl bars fuzz live-stress example-matmul format clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -101,6 +101,9 @@ bench-choice: $(STAMP) ## the untuned choice of tiles and algorithms against the
 
 bench-live: $(STAMP) ## live weights: publishing, latency, sharing, memory, attaching
 	$(PY) -m benchmarks.bench_live $(ARGS)
+
+bench-rl: $(STAMP) $(TORCH_STAMP) $(RL_STAMP) ## Stable-Baselines3 with and without Tilewright: inference, learning curves
+	$(PY) -m benchmarks.bench_rl $(ARGS)
 
 bars: $(STAMP) ## which of the required figures the last results reach
 	$(PY) -m benchmarks.bars

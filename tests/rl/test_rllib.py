@@ -42,13 +42,15 @@ def cluster() -> Iterator[None]:
         os.environ["TILEWRIGHT_STORE_DIR"] = folder
         here = str(Path(__file__).parents[2])
         env = {"PYTHONPATH": f"{here}/src:{here}", "TILEWRIGHT_STORE_DIR": folder, "CUDA_VISIBLE_DEVICES": ""}
-        ray.init(
-            num_cpus=6,
-            include_dashboard=False,
-            log_to_driver=False,
-            object_store_memory=200 << 20,
-            runtime_env={"env_vars": env},
-        )
+        options: dict[str, Any] = {"include_dashboard": False, "log_to_driver": False, "object_store_memory": 200 << 20}
+        for attempt in range(3):
+            try:
+                ray.init(num_cpus=6, runtime_env={"env_vars": env}, **options)
+                break
+            except Exception:  # Ray gives its processes 30 seconds to start, which a busy machine may not
+                ray.shutdown()
+                if attempt == 2:
+                    raise
         yield
         ray.shutdown()
         os.environ.pop("TILEWRIGHT_STORE_DIR")

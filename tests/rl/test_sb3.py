@@ -192,6 +192,26 @@ def test_new_weights_are_noticed_however_they_come() -> None:
         check_forward(model, (4,))
 
 
+@pytest.mark.parametrize("how", [{}, {"foreach": True}, {"fused": True}])
+def test_steps_of_every_kind_of_optimizer_are_noticed(how: dict[str, bool], store: str) -> None:
+    """Fused ones move no version counters."""
+    model = ppo(policy_kwargs={"optimizer_kwargs": how})
+    policy = model.policy
+    with sb3.accelerate(model), sb3.publish(model, store) as published, tw.attach(store) as actor:
+        for _ in range(2):
+            policy.optimizer.zero_grad()
+            policy.evaluate_actions(observations(model, 4), torch.zeros(4))[1].sum().backward()
+            policy.optimizer.step()
+            check_forward(model, (4,))
+            published.publish_if_changed()
+            obs = observations(model, 4)
+            values = eager(policy, "predict_values", obs)
+            np.testing.assert_allclose(actor.run({"obs": obs.numpy()})["values"], values, atol=TOLERANCE)
+        before = published.version
+        published.publish_if_changed()
+        assert published.version == before == 2
+
+
 def test_training_is_eager() -> None:
     model = ppo()
     sb3.accelerate(model)

@@ -58,8 +58,15 @@ class NodeStore:
         """Whether it can be called."""
         return self._actor is not None
 
-    def open(self, compile: Callable[[], Model], weights: Weights, version: int | None) -> None:
-        """Attach to the store, and see that it has these weights. The first process makes it."""
+    def open(self, compile: Callable[[], Model], weights: Weights | None = None, version: int | None = None) -> None:
+        """Attach to the store, and see that it has these weights or newer ones. The first process makes it.
+
+        Args:
+            compile: gives the program, and the weights that stand in the store until others are published; called if
+                this process is the first.
+            weights, version: as for `publish`; but 0 says nothing to a store that is there: a process that comes late
+                must not take the others back. None if there are none yet.
+        """
         with self._first():
             try:
                 actor = attach(self.name, self._threads)
@@ -67,10 +74,12 @@ class NodeStore:
                 model = compile()
                 with Publisher(self.name, model) as publisher:
                     # Attached before the lock goes, so that the new store is nobody's at no time.
-                    self._put(publisher, weights(), version or 0)
+                    if weights is not None:
+                        self._put(publisher, weights(), version or 0)
                     actor = attach(self.name, self._threads)
         self._actor = actor
-        self.publish(weights, version)
+        if weights is not None and version != 0:
+            self.publish(weights, version)
 
     def publish(self, weights: Weights, version: int | None) -> None:
         """See that the store has this version, or a newer one.

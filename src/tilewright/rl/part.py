@@ -49,14 +49,20 @@ def weights_of(owner: nn.Module, names: Iterable[str] | None = None) -> dict[str
 class Watch:
     """Tells whether a module's weights have changed, from the version counters that PyTorch keeps for its tensors.
 
-    Every write in place moves a counter, and an object that was put in a tensor's place is another object. What is
-    written through `.data` goes unseen.
+    Every write in place moves a counter, and an object that was put in a tensor's place is another object. Fused
+    optimizers move none: the optimizers' own steps count too. What else is written through `.data` goes unseen.
+
+    Args:
+        owner: the module.
+        optimizers: those that change it.
     """
 
-    def __init__(self, owner: nn.Module) -> None:
+    def __init__(self, owner: nn.Module, optimizers: Iterable[torch.optim.Optimizer] = ()) -> None:
         self._owner = owner
         self._slots: list[tuple[dict[str, Any], str, Any]] = []
         self._sum = 0
+        self._stepped = False
+        self._handles = [optimizer.register_step_post_hook(self._step) for optimizer in optimizers]
         self.look()
 
     def look(self) -> None:
@@ -66,10 +72,19 @@ class Watch:
             (table, name, tensor) for table in tables for name, tensor in table.items() if tensor is not None
         ]
         self._sum = self._now()
+        self._stepped = False
 
     def changed(self) -> bool:
         """Whether they are others since `look`."""
-        return self._now() != self._sum
+        return self._stepped or self._now() != self._sum
+
+    def close(self) -> None:
+        """Let the optimizers go."""
+        for handle in self._handles:
+            handle.remove()
+
+    def _step(self, *_: Any) -> None:
+        self._stepped = True
 
     def _now(self) -> int:
         # Counters only grow, and so does their sum.

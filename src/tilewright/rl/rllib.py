@@ -38,7 +38,7 @@ from ray.rllib.env.single_agent_env_runner import SingleAgentEnvRunner
 from ray.rllib.utils.metrics import WEIGHTS_SEQ_NO
 
 from tilewright.rl.node import NodeStore, sweep_forgotten
-from tilewright.rl.part import Part, Tensors, weights_of
+from tilewright.rl.part import Part, Tensors
 from tilewright.runtime.model import Model
 from tilewright.support.errors import Problems, UnsupportedError
 
@@ -167,8 +167,7 @@ class _Forward:
         inputs = _flat(batch)
         self._inputs = list(inputs)
         self._outputs = list(_flat(_eager(self._module, batch)))
-        waiting = self._waiting or ((lambda: weights_of(self._module)), 0)
-        self._store.open(lambda: self._compile(inputs), *waiting)
+        self._store.open(lambda: self._compile(inputs), *(self._waiting or ()))
         self._waiting = None
 
     def _compile(self, inputs: dict[Path, Any]) -> Model:

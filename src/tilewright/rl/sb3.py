@@ -71,11 +71,11 @@ def accelerate(model: Any, *, threads: int = 1) -> Accelerated:
 
     The policy's `forward` (actions, values, log-probabilities), `predict_values` and `_predict` are replaced on this
     object; training (`evaluate_actions`, anything with gradients, anything in training mode) goes on in PyTorch. New
-    weights are noticed by PyTorch's own version counters, at the next call after `train()`, `load_state_dict` or an
-    optimizer's step; after writing through `.data` outside `train()`, call `refresh()`. Actions come from PyTorch's
-    generator in the order of the eager policy: the same seed gives the same actions, as far as probabilities that
-    differ by 1e-7 allow. A copy of the model, or one that was saved and loaded, is eager until it is accelerated
-    itself.
+    weights are noticed by PyTorch's own version counters and by the optimizer's steps, at the next call after
+    `train()`, `load_state_dict` or an optimizer's step; after writing through `.data` outside `train()`, call
+    `refresh()`. Actions come from PyTorch's generator in the order of the eager policy: the same seed gives the same
+    actions, as far as probabilities that differ by 1e-7 allow. A copy of the model, or one that was saved and loaded,
+    is eager until it is accelerated itself.
 
     Args:
         model: an algorithm (PPO, A2C, DQN, SAC, TD3, DDPG), or one of their policies. If it lives on a GPU,
@@ -87,7 +87,10 @@ def accelerate(model: Any, *, threads: int = 1) -> Accelerated:
         UnsupportedError: it holds something that is not compiled; all that stands in the way is listed.
     """
     policy = getattr(model, "policy", model)
-    return Accelerated(policy, _parts(policy), threads)
+    parts = _parts(policy)
+    if "_predict" in policy.__dict__:
+        raise UnsupportedError("is accelerated already", where=f"policy {type(policy).__name__}")
+    return Accelerated(policy, parts, threads)
 
 
 def publish(model: Any, name: str, *, directory: str | None = None, wait: float = 0.0) -> Published:
@@ -127,7 +130,7 @@ class Accelerated:
         self._action_shape = (-1, *policy.action_space.shape)
         self._hooked: list[str] = []
         self.model: Model = parts.compile(threads, type(policy).__name__)
-        self._watch = Watch(parts.owner)
+        self._watch = parts.watch()
         self._dirty = False
         if parts.value is not None:
             self._hook("forward", self._forward)
@@ -152,6 +155,7 @@ class Accelerated:
         for name in self._hooked:
             self._policy.__dict__.pop(name, None)
         self._hooked.clear()
+        self._watch.close()
 
     def __enter__(self) -> Self:
         return self
@@ -210,7 +214,7 @@ class Published:
     def __init__(self, parts: _Parts, publisher: Publisher) -> None:
         self._parts = parts
         self.publisher = publisher
-        self._watch = Watch(parts.owner)
+        self._watch = parts.watch()
 
     @property
     def version(self) -> int:
@@ -237,6 +241,7 @@ class Published:
 
     def close(self) -> None:
         """Close the publisher. The last version stays for the actors."""
+        self._watch.close()
         self.publisher.close()
 
     def __enter__(self) -> Self:
@@ -345,6 +350,11 @@ class _Parts:
             taken.append(tensor if self._on_cpu else tensor.cpu())
         return taken
 
+    def watch(self) -> Watch:
+        """What tells of new weights."""
+        found = [getattr(module, "optimizer", None) for module in (self.owner, self.policy)]
+        return Watch(self.owner, {id(o): o for o in found if o is not None}.values())
+
     def weights(self, model: Model) -> dict[str, torch.Tensor]:
         """The present weights that the program reads."""
         return weights_of(self.owner, [p.name for p in model.params])
@@ -373,8 +383,6 @@ def _parts(policy: Any) -> _Parts:
     for name in _FIXED:
         if getattr(type(policy), name, None) is not getattr(kind, name, None):
             problems.add(UnsupportedError(f"overrides {name}", where=where, expected=f"that of {kind.__name__}"))
-    if any(name in policy.__dict__ for name in _FIXED):
-        problems.add(UnsupportedError("is accelerated already", where=where))
     if kind is ActorCriticPolicy and type(policy.action_dist) not in _HEADS:
         problems.add(UnsupportedError(f"has actions from {type(policy.action_dist).__name__}", where=where))
     problems.raise_if_any("the policy is not supported", kind=UnsupportedError)
