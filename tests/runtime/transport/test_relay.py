@@ -211,7 +211,7 @@ def test_relays_that_are_killed(store: Path, models: tuple[Model, Model]) -> Non
     code = "import sys, time, tilewright as tw; relay = tw.relay(sys.argv[1]); time.sleep(600)"
     published, torn, seen = 0, [], set()
     with tw.serve_weights("policy", models[0]) as server:
-        for _ in range(4):
+        for _ in range(3):
             with subprocess.Popen([sys.executable, "-c", code, server.address]) as process:
                 with tw.attach("policy", timeout=60) as actor:
                     before = actor.version
@@ -231,7 +231,7 @@ def test_relays_that_are_killed(store: Path, models: tuple[Model, Model]) -> Non
                     published = server.publish(telling_weights(published + 1), published + 1)
         with tw.relay(server.address) as relay:
             assert relay.wait(published, 60)
-    assert not torn and len(seen) > 4
+    assert not torn and len(seen) > 3
 
 
 def test_a_program_for_another_machine(
