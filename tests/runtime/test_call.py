@@ -116,9 +116,9 @@ def test_refused(copy: Model, args: tuple[object, ...], out: object, message: st
 
 
 def test_unknown_keyword(copy: Model) -> None:
-    with pytest.raises(TypeError):
+    with pytest.raises(CallError, match="inputs are not keywords: got into"):
         copy(sixteen(), into=sixteen())
-    with pytest.raises(TypeError):
+    with pytest.raises(CallError, match="got more"):
         copy(sixteen(), out=None, more=1)
 
 
