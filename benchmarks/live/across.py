@@ -18,6 +18,8 @@ from benchmarks.live.common import Child, other_weights, program, store_folder, 
 
 SECRET = "measurements need a secret too"
 TLS = models.ROOT / "tests" / "runtime" / "transport" / "tls"
+_BYTES = 300_000_000
+"""Large policies are fetched fewer times than small ones."""
 WAYS = "no secret", "secret", "secret, TLS"
 
 
@@ -48,6 +50,7 @@ def fetching(policy: str, rounds: int) -> FetchRow:
     model = tw.load(program(policy))
     sets = [other_weights(model, seed) for seed in range(2)]
     raw = sum(array.nbytes for array in sets[0].values())
+    rounds = max(5, min(rounds, _BYTES // raw))
     with ExitStack() as stack:
         plain = stack.enter_context(_plain(raw))
         servers = {}
@@ -110,6 +113,7 @@ def arriving(policy: str, rounds: int) -> ArrivalRow:
     model = tw.load(program(policy))
     sets = [other_weights(model, seed) for seed in range(2)]
     raw = sum(array.nbytes for array in sets[0].values())
+    rounds = max(5, min(rounds, _BYTES // raw))
     times, local = [], []
     with store_folder(), tw.serve_weights(policy, model, secret=SECRET) as server:
         with Child("relaying", address=server.address, secret=SECRET) as child:
