@@ -10,6 +10,7 @@ import typer
 
 from tilewright.cli.attach import attach
 from tilewright.cli.bench import bench
+from tilewright.cli.broker import broker
 from tilewright.cli.common import Exit, out, report_error
 from tilewright.cli.compile import compile_command
 from tilewright.cli.doctor import doctor
@@ -65,6 +66,7 @@ app.command("attach")(attach)
 app.add_typer(store)
 app.command("serve")(serve)
 app.command("relay")(relay)
+app.command("broker")(broker)
 app.command("doctor")(doctor)
 
 

@@ -131,10 +131,23 @@ class Broker:
         """
         self.start()
         try:
-            while not self._stopping.wait(0.5):
+            while not self.join(0.5):
                 pass
         finally:
             self.close()
+        self.check()
+
+    def join(self, timeout: float) -> bool:
+        """Wait for the end, this many seconds at most; gives whether it has come."""
+        return self._stopping.wait(timeout)
+
+    @property
+    def is_serving(self) -> bool:
+        """Whether agents get answers."""
+        return self._keeper is not None and not self._stopping.is_set()
+
+    def check(self) -> None:
+        """Raise what has ended it, if it did not end by `close`."""
         if self._failure is not None:
             raise self._failure
 
