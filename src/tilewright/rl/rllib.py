@@ -13,10 +13,9 @@ sees a number packs and publishes, the others find it done and read. So weights 
 there once, whatever the number of runners; and a runner acts on the newest weights that any runner of its node has
 been sent. Episodes carry the `WEIGHTS_SEQ_NO` that was used for each step.
 
-Works with single-agent algorithms whose module gives `action_dist_inputs` for `obs`, without states, in exploration
-as in
-inference: PPO, APPO, IMPALA, SAC, BC, MARWIL and modules of one's own. Anything else is one UnsupportedError when the
-algorithm is built.
+Works with single-agent algorithms whose module gives `action_dist_inputs` for `obs` (and `state_out` for `state_in`,
+if it is recurrent), in exploration as in inference: PPO, APPO, IMPALA, SAC, BC, MARWIL and modules of one's own.
+Anything else is one UnsupportedError, when the algorithm is built or at the first sample.
 """
 
 from __future__ import annotations
@@ -71,6 +70,7 @@ class TilewrightEnvRunner(SingleAgentEnvRunner):
         self._store_name = PREFIX + hashlib.blake2b(name.encode(), digest_size=12).hexdigest()
         self._forward: _Forward | None = None
         self._unread_state: Any = None
+        self._state_seq_no = 0
         super().__init__(config=config, **kwargs)
 
     def make_module(self) -> None:
@@ -99,9 +99,11 @@ class TilewrightEnvRunner(SingleAgentEnvRunner):
             weights = state.pop(COMPONENT_RL_MODULE)
             version = state.pop(WEIGHTS_SEQ_NO, None)
             self._forward.take(lambda: _module_state(weights), version)
-            # RLlib's module is a second copy that nothing reads but get_state: it is filled when that is called.
-            self._unread_state = weights
+            if not version or version > self._state_seq_no:
+                # RLlib's module is a second copy that nothing reads but get_state: it is filled when that is called.
+                self._unread_state = weights
             if version:
+                self._state_seq_no = max(version, self._state_seq_no)
                 self._weights_seq_no = max(version, self._weights_seq_no)
         super().set_state(state)
 

@@ -24,41 +24,18 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self
 
-import numpy as np
 import torch
-from gymnasium import spaces
 from stable_baselines3.common.callbacks import BaseCallback
-from stable_baselines3.common.distributions import (
-    BernoulliDistribution,
-    CategoricalDistribution,
-    DiagGaussianDistribution,
-    MultiCategoricalDistribution,
-    StateDependentNoiseDistribution,
-)
-from stable_baselines3.common.policies import ActorCriticPolicy
-from stable_baselines3.dqn.policies import DQNPolicy
-from stable_baselines3.sac.policies import SACPolicy
-from stable_baselines3.td3.policies import TD3Policy
 
-from tilewright.compiler import compile as compile_module
 from tilewright.rl import heads
 from tilewright.rl.node import publisher_of
-from tilewright.rl.part import Part, Tensors, Watch, weights_of
+from tilewright.rl.part import weights_of
+from tilewright.rl.sb3_policy import Parts, parts_of
 from tilewright.runtime.model import Model
 from tilewright.runtime.weights import Publisher
-from tilewright.support.errors import Problems, UnsupportedError
+from tilewright.support.errors import UnsupportedError
 
 __all__ = ["Accelerated", "Published", "accelerate", "publish"]
-
-_HEADS: dict[type, Callable[[Any], heads.Head]] = {
-    CategoricalDistribution: heads.Categorical,
-    MultiCategoricalDistribution: heads.MultiCategorical,
-    BernoulliDistribution: heads.Bernoulli,
-    DiagGaussianDistribution: heads.Gaussian,
-    StateDependentNoiseDistribution: lambda policy: heads.StateDependentNoise(policy, policy.action_net),
-}
-# What the compiled program stands for; a subclass that overrides one of these computes something else.
-_FIXED = ("forward", "_predict", "predict_values", "get_distribution", "_get_action_dist_from_latent")
 
 
 def accelerate(model: Any, *, threads: int = 1) -> Accelerated:
@@ -87,7 +64,7 @@ def accelerate(model: Any, *, threads: int = 1) -> Accelerated:
         UnsupportedError: it holds something that is not compiled; all that stands in the way is listed.
     """
     policy = getattr(model, "policy", model)
-    parts = _parts(policy)
+    parts = parts_of(policy)
     if "_predict" in policy.__dict__:
         raise UnsupportedError("is accelerated already", where=f"policy {type(policy).__name__}")
     return Accelerated(policy, parts, threads)
@@ -108,7 +85,7 @@ def publish(model: Any, name: str, *, directory: str | None = None, wait: float 
         directory, wait: as for `tw.Publisher`.
     """
     policy = getattr(model, "policy", model)
-    parts = _parts(policy)
+    parts = parts_of(policy)
     if isinstance(parts.head, heads.StateDependentNoise):
         raise UnsupportedError("state-dependent exploration (gSDE) is not published", where=type(policy).__name__)
     return Published(parts, publisher_of(name, parts.compile(1, name), directory=directory, wait=wait))
@@ -123,7 +100,7 @@ class Accelerated:
         threads: of a call.
     """
 
-    def __init__(self, policy: Any, parts: _Parts, threads: int) -> None:
+    def __init__(self, policy: Any, parts: Parts, threads: int) -> None:
         self._policy = policy
         self._parts = parts
         self._head = parts.head
@@ -211,7 +188,7 @@ class Accelerated:
 class Published:
     """What `publish` gives: a policy and the store that it is published to. A context manager."""
 
-    def __init__(self, parts: _Parts, publisher: Publisher) -> None:
+    def __init__(self, parts: Parts, publisher: Publisher) -> None:
         self._parts = parts
         self.publisher = publisher
         self._watch = parts.watch()
@@ -285,128 +262,3 @@ class _Hook:
 
 def _own_method(owner: Any, name: str) -> Any:
     return getattr(type(owner), name).__get__(owner)
-
-
-# -- what of a policy is compiled
-# ---------------------------------------------------------------------------------------
-
-
-class _Parts:
-    """The compiled part of a policy.
-
-    Args:
-        policy: the policy, which knows how to preprocess observations.
-        owner: the module whose weights are read: the policy, or its actor or network.
-        head: the action distribution.
-        latent: observations to the features that the head takes.
-        value: observations to values, None if the policy has none; computed together with the latent.
-    """
-
-    def __init__(self, policy: Any, owner: Any, head: heads.Head, latent: Callable[[Any], Any], value: Any) -> None:
-        self.policy = policy
-        self.owner = owner
-        self.head = head
-        self.value = value
-        self._latent = latent
-        space = policy.observation_space
-        self._keys = list(space.spaces) if isinstance(space, spaces.Dict) else None
-        self._examples = _example(policy)
-        self._dtypes = [example.dtype for example in self._examples]
-        self._dtype = self._dtypes[0]
-        self._on_cpu = self._examples[0].device.type == "cpu"
-
-    def compile(self, threads: int, name: str) -> Model:
-        """The program: observations in, the head's outputs and values out."""
-        examples = dict(zip(self._keys or ["obs"], self._examples, strict=True))
-        training = self.policy.training
-        self.policy.set_training_mode(False)
-        try:
-            with torch.no_grad():
-                return compile_module(Part(self.owner, examples, self._function), examples, threads=threads, name=name)
-        finally:
-            self.policy.set_training_mode(training)
-
-    def _function(self, inputs: Tensors) -> Tensors:
-        obs = inputs["obs"] if self._keys is None else inputs
-        latent = self._latent(obs)
-        if self.value is None:
-            return self.head.trace(latent)
-        return {**self.head.trace(latent[0]), "values": self.value(latent[1])}
-
-    def inputs(self, obs: Any) -> list[torch.Tensor] | None:
-        """Observations as the program takes them; None if it does not take them."""
-        if self._keys is None:
-            if obs.dtype is self._dtype and self._on_cpu:
-                return [obs]
-            found = [obs]
-        else:
-            found = [obs[key] for key in self._keys]
-        taken = []
-        for tensor, dtype in zip(found, self._dtypes, strict=True):
-            if tensor.dtype is not dtype:
-                if dtype is not torch.float32:
-                    return None  # only conversions to the network's own type change nothing
-                tensor = tensor.float()
-            taken.append(tensor if self._on_cpu else tensor.cpu())
-        return taken
-
-    def watch(self) -> Watch:
-        """What tells of new weights."""
-        found = [getattr(module, "optimizer", None) for module in (self.owner, self.policy)]
-        return Watch(self.owner, {id(o): o for o in found if o is not None}.values())
-
-    def weights(self, model: Model) -> dict[str, torch.Tensor]:
-        """The present weights that the program reads."""
-        return weights_of(self.owner, [p.name for p in model.params])
-
-
-def _example(policy: Any) -> list[torch.Tensor]:
-    """Observations of zeros, (2, ...), as `collect_rollouts` hands them to the policy."""
-    space = policy.observation_space
-    if isinstance(space, spaces.Dict):
-        zeros: Any = {key: np.zeros((2, *s.shape), s.dtype) for key, s in space.spaces.items()}
-        tensors, _ = policy.obs_to_tensor(zeros)
-        return [tensors[key] for key in space.spaces]
-    return [policy.obs_to_tensor(np.zeros((2, *space.shape), space.dtype))[0]]
-
-
-def _parts(policy: Any) -> _Parts:
-    problems = Problems()
-    kind = next((k for k in (ActorCriticPolicy, DQNPolicy, SACPolicy, TD3Policy) if isinstance(policy, k)), None)
-    where = f"policy {type(policy).__name__}"
-    if kind is None:
-        raise UnsupportedError(
-            "is not a policy that can be compiled",
-            where=where,
-            expected="ActorCriticPolicy (PPO, A2C), or the policy of DQN, SAC, TD3 or DDPG",
-        )
-    for name in _FIXED:
-        if getattr(type(policy), name, None) is not getattr(kind, name, None):
-            problems.add(UnsupportedError(f"overrides {name}", where=where, expected=f"that of {kind.__name__}"))
-    if kind is ActorCriticPolicy and type(policy.action_dist) not in _HEADS:
-        problems.add(UnsupportedError(f"has actions from {type(policy.action_dist).__name__}", where=where))
-    problems.raise_if_any("the policy is not supported", kind=UnsupportedError)
-    if kind is ActorCriticPolicy:
-        return _actor_critic(policy)
-    if kind is DQNPolicy:
-        network = policy.q_net
-        return _Parts(policy, network, heads.Greedy(network), _features(network), None)
-    actor = policy.actor
-    if kind is TD3Policy:
-        return _Parts(policy, actor, heads.Deterministic(actor), _features(actor), None)
-    features = _features(actor)
-    head: heads.Head = heads.StateDependentNoise(actor, actor.mu) if actor.use_sde else heads.Squashed(actor)
-    return _Parts(policy, actor, head, lambda obs: actor.latent_pi(features(obs)), None)
-
-
-def _features(network: Any) -> Callable[[Any], Any]:
-    return lambda obs: network.extract_features(obs, network.features_extractor)
-
-
-def _actor_critic(policy: Any) -> _Parts:
-    def latent(obs: Any) -> tuple[Any, Any]:
-        features = policy.extract_features(obs)
-        pi, vf = (features, features) if policy.share_features_extractor else features
-        return policy.mlp_extractor.forward_actor(pi), policy.mlp_extractor.forward_critic(vf)
-
-    return _Parts(policy, policy, _HEADS[type(policy.action_dist)](policy), latent, policy.value_net)
