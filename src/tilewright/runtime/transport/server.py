@@ -129,9 +129,13 @@ class Server:
                 log.warning("%s: connection refused: there are too many", peer)
                 channel.close()
                 continue
-            threading.Thread(
-                target=self._attend, args=(channel,), name=f"weights:{self.port}:{peer}", daemon=True
-            ).start()
+            attend = threading.Thread(target=self._attend, args=(channel,), name=f"weights:{peer}", daemon=True)
+            try:
+                attend.start()
+            except RuntimeError as error:  # the system gives no more threads
+                log.error("%s: connection refused: %s", peer, error)
+                self._unregister(channel)
+                channel.close()
 
     def _register(self, channel: Channel) -> bool:
         with self._lock:
@@ -141,6 +145,11 @@ class Server:
             if room:
                 self._channels[channel] = None
             return room
+
+    def _unregister(self, channel: Channel) -> None:
+        with self._lock:
+            self._channels.pop(channel, None)
+            self._stats["bytes_sent"] += channel.sent
 
     def _connected(self) -> int:
         return sum(name is not None for name in self._channels.values())
@@ -168,9 +177,7 @@ class Server:
         except Exception:
             log.exception("%s: connection closed by a defect of this side", peer)
         finally:
-            with self._lock:
-                self._channels.pop(channel, None)
-                self._stats["bytes_sent"] += channel.sent
+            self._unregister(channel)
             channel.close()
 
     def _refusal(self, name: str) -> str | None:

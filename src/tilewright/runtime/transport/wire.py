@@ -79,9 +79,9 @@ class Channel:
         self._timeout = timeout
         self._send_key = self._receive_key = b""
         self._send_count = self._receive_count = 0
-        with contextlib.suppress(OSError):  # not a TCP socket
+        with contextlib.suppress(OSError):  # not a TCP socket, or one that has broken already
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
 
     def start_tls(self, context: ssl.SSLContext, host: str | None = None) -> None:
         """Speak TLS from here on: as the server, or as a client of `host`. RefusedError if the two cannot agree."""
