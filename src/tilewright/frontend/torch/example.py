@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,18 +61,32 @@ def read_example(module: torch.nn.Module, example: Any, device: torch.device) ->
         args = tuple(pytree.tree_map(tensor, v) for v in example)
     else:
         args = (pytree.tree_map(tensor, example),)
+    parameters = inspect.signature(module.forward).parameters
     try:
-        bound = inspect.signature(module.forward).bind(*args, **kwargs)
+        inspect.signature(module.forward).bind(*args, **kwargs)
     except TypeError as error:
         raise CallError(f"the example does not fit {type(module).__name__}.forward: {error}") from None
+    order = [name for name in parameters if name in kwargs]
+    kwargs = {name: kwargs[name] for name in dict.fromkeys([*order, *kwargs])}  # inputs stand in this order
+    names = _positional_names(parameters, len(args))
     leaves = []
-    paths, _ = pytree.tree_flatten_with_path((tuple(_in_order(module, bound)),))
-    for path, leaf in paths:
+    for path, leaf in pytree.tree_flatten_with_path((args, kwargs))[0]:
         if isinstance(leaf, torch.Tensor):
-            leaves.append(Leaf(_leaf_name(module, bound, path), leaf))
+            first = names[path[1].idx] if path[0].idx == 0 else path[1].key
+            leaves.append(Leaf("_".join([first, *map(key_text, path[2:])]), leaf))
     if not leaves:
         raise CallError("the example has no tensors", got=type(example).__name__)
     return Example(args, kwargs, tuple(leaves))
+
+
+def _positional_names(parameters: Mapping[str, inspect.Parameter], count: int) -> list[str]:
+    names: list[str] = []
+    for p in parameters.values():
+        if p.kind is p.VAR_POSITIONAL:
+            names += [f"{p.name}_{k}" for k in range(count - len(names))]
+        elif p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD):
+            names.append(p.name)
+    return names
 
 
 def _keywords(module: torch.nn.Module, example: Mapping[Any, Any]) -> bool:
@@ -83,26 +97,6 @@ def _keywords(module: torch.nn.Module, example: Mapping[Any, Any]) -> bool:
     names = {p.name for p in parameters}
     required = [p for p in parameters if p.default is p.empty and p.kind is not p.VAR_POSITIONAL]
     return bool(names & set(map(str, example))) or len(required) != 1
-
-
-def _in_order(module: torch.nn.Module, bound: inspect.BoundArguments) -> Iterator[Any]:
-    """Arguments in the order of export's inputs: positional ones, then keyword ones as they were given."""
-    yield from bound.args
-    yield from bound.kwargs.values()
-
-
-def _leaf_name(module: torch.nn.Module, bound: inspect.BoundArguments, path: Sequence[Any]) -> str:
-    position = path[1].idx
-    names: list[str] = []
-    for p in inspect.signature(module.forward).parameters.values():
-        if p.name not in bound.arguments or p.kind is p.VAR_KEYWORD:
-            continue
-        if p.kind is p.VAR_POSITIONAL:
-            names += [f"{p.name}_{k}" for k in range(len(bound.arguments[p.name]))]
-        elif p.kind is not p.KEYWORD_ONLY:
-            names.append(p.name)
-    names = names[: len(bound.args)] + list(bound.kwargs)
-    return "_".join([names[position], *map(key_text, path[2:])])
 
 
 def key_text(key: Any) -> str:

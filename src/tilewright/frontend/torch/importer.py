@@ -35,9 +35,6 @@ from tilewright.support.errors import Error, ModelError, Problems, UnsupportedEr
 _IRRELEVANT = {"device", "layout", "pin_memory", "memory_format", "non_blocking"}
 """Arguments that say where and how PyTorch keeps a tensor."""
 
-_RANDOM = "bernoulli dropout multinomial normal rand randint randn randperm uniform exponential geometric log_normal"
-_RANDOM_OPS = {name for base in _RANDOM.split() for name in (base, f"{base}_", f"{base}_like", f"native_{base}")}
-
 
 def import_torch(
     model: torch.nn.Module | ExportedProgram,
@@ -302,7 +299,7 @@ def _unsupported(node: Node) -> UnsupportedError:
     name = _name(node.target)
     packet = name.removeprefix("aten.").split(".")[0]
     hint = None
-    if packet in _RANDOM_OPS:
+    if packet in registry.RANDOM:
         hint = "sample outside of the model, or pass the random numbers in"
     return UnsupportedError(f"the operator {name} is not supported", hint=hint)
 

@@ -18,6 +18,10 @@ RULES: dict[str, Rule] = {}
 IGNORED = {"_assert_tensor_metadata", "_assert_scalar", "_assert_async", "sym_constrain_range", "_guards_fn"}
 """Operators without results that check what the compiler knows."""
 
+_RANDOM = "bernoulli dropout multinomial normal rand randint randn randperm uniform exponential geometric log_normal"
+RANDOM = {name for base in _RANDOM.split() for name in (base, f"{base}_", f"{base}_like", f"native_{base}")}
+"""Operators that draw random numbers."""
+
 
 def rule(*names: str) -> Callable[[F], F]:
     """Register a function for ATen operators: "add" is all overloads, "max.dim" is one."""
@@ -105,10 +109,10 @@ def node_arguments(node: torch.fx.Node) -> Any:
 
 
 def operators() -> Iterator[Any]:
-    """All overloads that have rules."""
+    """All overloads that have rules, and those that no rule may take apart."""
     import tilewright.frontend.torch.rules  # noqa: F401
 
-    for name in RULES:
+    for name in (*RULES, *RANDOM):
         packet, _, overload = name.partition(".")
         found = getattr(torch.ops.aten, packet, None)
         if found is not None:

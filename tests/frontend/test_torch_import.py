@@ -1,0 +1,279 @@
+"""What is read of a PyTorch module: names, symbols, containers, weights, errors; run by `make torch`."""
+
+from __future__ import annotations
+
+from collections import namedtuple
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.frontend.torch_checks import Functional, assert_close, check, interpreted, nn, torch
+from tilewright.compiler import import_model
+from tilewright.runtime.manifest import Manifest, ParamSpec, TargetSpec
+from tilewright.support.errors import ArtifactError, CallError, Error, ModelError, UnsupportedError
+
+
+def read(module: Any, example: Any = None, dynamic: Any = "auto", dims: Any = None) -> Any:
+    return import_model(module, dims, example, dynamic)
+
+
+def types(imported: Any) -> list[str]:
+    return [f"{v.name}: {v.type}" for v in imported.graph.inputs]
+
+
+class State(nn.Module):  # type: ignore[misc,name-defined]
+    """An observation and a recurrent state [layers, batch, width]."""
+
+    def __init__(self, layers: int = 1) -> None:
+        super().__init__()
+        self.lstm = nn.LSTM(4, 3, layers)
+
+    def forward(self, obs: Any, state: tuple[Any, Any], scale: float = 2.0) -> Any:
+        y, state = self.lstm((obs * scale).unsqueeze(0), state)
+        return y.squeeze(0), state
+
+
+# --- symbols --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("batch", "layers"), [(1, 1), (1, 2), (2, 2), (4, 1)])
+def test_the_batch_is_found(batch: int, layers: int) -> None:
+    """Also where the example's batch is 1, and where as many layers as batch entries make it ambiguous."""
+    state = torch.zeros(layers, batch, 3)
+    imported = read(State(layers), (torch.zeros(batch, 4), (state, state.clone())))
+    shapes = ["obs: f32[batch, 4]", *(f"state_{k}: f32[{layers}, batch, 3]" for k in (0, 1))]
+    assert types(imported) == shapes
+    assert imported.interface.outputs == ("output0", "output1", "output2")
+
+
+def test_other_inputs_may_be_static() -> None:
+    imported = read(Functional(lambda x, table: x @ table), (torch.zeros(2, 4), torch.zeros(4, 5)))
+    assert types(imported) == ["args_0: f32[batch, 4]", "args_1: f32[4, 5]"]
+
+
+def test_symbols_as_asked_for() -> None:
+    net = nn.Linear(4, 3)
+    imported = read(net, torch.zeros(1, 5, 4), {"input": {0: "batch", 1: "time"}})
+    assert types(imported) == ["input: f32[batch, time, 4]"]
+    assert types(read(net, torch.zeros(1, 5, 4), None)) == ["input: f32[1, 5, 4]"]
+    assert types(read(net, torch.zeros(1, 5, 4), dims={"batch": 7})) == ["input: f32[7, 5, 4]"]
+    with pytest.raises(ModelError, match=r"no dimension of the inputs has this name: expected batch, got time"):
+        read(net, torch.zeros(1, 5, 4), dims={"time": 7})
+
+
+def test_wrong_symbols_are_all_listed() -> None:
+    with pytest.raises(ModelError) as caught:
+        read(nn.Linear(4, 3), torch.zeros(2, 4), {"obs": {0: "n"}, "input": {5: "n", 0: "a b"}})
+    text = str(caught.value)
+    assert "no input has this name: expected input" in text
+    assert "has no such axis" in text and "must be an identifier" in text
+
+
+def test_code_that_fixes_the_batch_says_so() -> None:
+    def fixed(x: Any) -> Any:
+        return x.reshape(4, -1) if x.shape[0] == 4 else x.view(11, 3)
+
+    with pytest.raises(ModelError, match=r"cannot be exported with symbolic dimensions(.|\n)*dynamic=None"):
+        read(Functional(fixed), torch.zeros(4, 3))
+    assert types(read(Functional(fixed), torch.zeros(4, 3), None)) == ["args_0: f32[4, 3]"]
+
+
+def test_bounds_come_from_the_code() -> None:
+    def bounded(x: Any) -> Any:
+        return x * 2 if x.shape[0] <= 99 else x
+
+    (symbol,) = read(Functional(bounded), torch.zeros(4, 3)).graph.symbols
+    assert (symbol.name, symbol.lo, symbol.hi) == ("batch", 1, 99)
+
+
+# --- containers -----------------------------------------------------------------------------------------------------
+
+Pair = namedtuple("Pair", "mean std")
+
+
+@dataclass
+class Result:
+    logits: Any
+    value: Any
+
+
+torch.export.register_dataclass(Result, serialized_type_name="Result")
+
+
+@pytest.mark.parametrize(
+    ("make", "names"),
+    [
+        (lambda x: x + 1, ["output0"]),
+        (lambda x: (x + 1, x + 2), ["output0", "output1"]),
+        (lambda x: {"a": x + 1, "b": {"c": x + 2}}, ["a", "b_c"]),
+        (lambda x: {"heads": [x + 1, x + 2]}, ["heads_0", "heads_1"]),
+        (lambda x: Pair(x + 1, x + 2), ["mean", "std"]),
+        (lambda x: (x + 1, {"state": (x + 2, x + 3)}), ["output0", "state_0", "state_1"]),
+        (lambda x: Result(x + 1, x.sum(1)), ["logits", "value"]),
+        (lambda x: ({"h": x + 1}, {"h": x + 2}), ["output0_h", "output1_h"]),
+    ],
+)
+def test_names_of_outputs(make: Any, names: list[str]) -> None:
+    class Named(nn.Module):  # type: ignore[misc,name-defined]
+        def forward(self, x: Any) -> Any:
+            return make(x)
+
+    assert list(read(Named(), torch.zeros(2, 3)).interface.outputs) == names
+
+
+def test_examples_of_all_kinds() -> None:
+    class Two(nn.Module):  # type: ignore[misc,name-defined]
+        def forward(self, obs: Any, goal: Any = None, *, scale: Any = None) -> Any:
+            y = obs if goal is None else obs + goal
+            return y if scale is None else y * scale
+
+    obs = torch.zeros(2, 3)
+    assert types(read(Two(), obs)) == ["obs: f32[batch, 3]"]
+    assert types(read(Two(), obs.numpy())) == ["obs: f32[batch, 3]"]
+    assert types(read(Two(), [obs, obs])) == ["obs: f32[batch, 3]", "goal: f32[batch, 3]"]
+    imported = read(Two(), {"scale": np.zeros((2, 1)), "obs": obs})
+    assert types(imported) == ["obs: f32[batch, 3]", "scale: f64[batch, 1]"]
+    with pytest.raises(CallError, match=r"does not fit Two\.forward"):
+        read(Two(), {"observation": obs, "goal": obs})
+    with pytest.raises(ModelError, match="needs an example"):
+        read(Two())
+
+
+def test_a_dict_of_observations_is_one_argument() -> None:
+    class Dict(nn.Module):  # type: ignore[misc,name-defined]
+        def forward(self, obs: dict[str, Any]) -> Any:
+            return obs["image"].flatten(1).float().sum(1) + obs["vector"].sum(1)
+
+    example = {"image": torch.zeros(2, 3, 3, dtype=torch.uint8), "vector": torch.zeros(2, 4)}
+    for given in (example, (example,)):
+        assert types(read(Dict(), given)) == ["obs_image: u8[batch, 3, 3]", "obs_vector: f32[batch, 4]"]
+
+
+def test_an_input_an_output_and_a_weight_may_share_a_name() -> None:
+    class Same(nn.Module):  # type: ignore[misc,name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.h = nn.Parameter(torch.ones(3))
+
+        def forward(self, h: Any) -> Any:
+            return {"h": h + self.h}
+
+    imported = read(Same(), torch.zeros(2, 3))
+    assert (imported.interface.inputs, imported.interface.outputs) == (("h",), ("h",))
+    assert set(imported.weights) == {"h"}
+    import tilewright as tw
+
+    model = tw.compile(imported)
+    assert model.run({"h": np.zeros((1, 3), np.float32)})["h"].tolist() == [[1, 1, 1]]
+
+
+# --- weights --------------------------------------------------------------------------------------------------------
+
+
+class Weighted(nn.Module):  # type: ignore[misc,name-defined]
+    """Tied parameters, buffers that are in `state_dict()` and that are not, integers, and what nobody reads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(5, 4)
+        self.head = nn.Linear(4, 5, bias=False)
+        self.head.weight = self.embed.weight
+        self.norm = nn.BatchNorm1d(4)
+        self.register_buffer("order", torch.tensor([3, 1, 0, 2]))
+        self.register_buffer("scale", torch.full((4,), 2.0), persistent=False)
+        self.register_buffer("unused", torch.zeros(2))
+        self.log_alpha = nn.Parameter(torch.tensor(0.5))
+
+    def forward(self, x: Any) -> Any:
+        y = self.norm(self.embed(x))[:, self.order] * self.scale * self.log_alpha.exp()
+        return self.head(y + torch.tensor([1.0, 2.0, 3.0, 4.0]))
+
+
+def test_weights_are_those_of_the_state_dict() -> None:
+    imported = check(Weighted(), lambda n: (torch.randint(0, 5, (n,)),))
+    norm = {f"norm.{name}" for name in ("weight", "bias", "running_mean", "running_var")}
+    assert set(imported.weights) == {"embed.weight", "order", "log_alpha", *norm}
+    assert set(imported.interface.ignored) == {"head.weight", "norm.num_batches_tracked", "unused"}
+
+
+def test_an_exported_program_is_read_as_it_is() -> None:
+    module = Weighted().eval()
+    batch = torch.export.Dim("n", min=1)
+    program = torch.export.export(module, (torch.zeros(3, dtype=torch.int64),), dynamic_shapes=({0: batch},))
+    imported = read(program)
+    assert types(imported) == ["x: i64[batch]"]
+    assert set(imported.weights) | set(imported.interface.ignored) == set(module.state_dict())
+    x = torch.tensor([1, 4])
+    assert_close(interpreted(imported, x), module(x))
+
+
+def test_training_mode_comes_back() -> None:
+    module = nn.Sequential(nn.Linear(3, 3), nn.Dropout(), nn.BatchNorm1d(3))
+    module[1].eval()
+    read(module, torch.zeros(2, 3))
+    assert [m.training for m in module] == [True, False, True] and module.training
+    assert all(p.grad is None and p.requires_grad for p in module.parameters())
+
+
+def test_the_graph_keeps_no_memory_of_the_module() -> None:
+    module = nn.Linear(3, 2)
+    imported = read(module, torch.zeros(1, 3))
+    with torch.no_grad():
+        module.weight.zero_()
+    assert imported.weights["weight"].any()
+
+
+# --- errors ---------------------------------------------------------------------------------------------------------
+
+
+def test_all_that_is_unsupported_is_listed() -> None:
+    class Bad(nn.Module):  # type: ignore[misc,name-defined]
+        def forward(self, x: Any) -> Any:
+            a = torch.bernoulli(torch.sigmoid(x))
+            b = torch.linalg.svd(x)[1]
+            return a, b, torch.fft.fft(x).real
+
+    with pytest.raises(UnsupportedError) as caught:
+        read(Bad(), torch.zeros(3, 3))
+    text = str(caught.value)
+    assert len(list(caught.value.each())) >= 3
+    assert "aten.bernoulli" in text and "sample outside of the model" in text
+    assert "test_torch_import.py:" in text and "torch.linalg.svd(x)[1]" in text
+
+
+def test_state_that_is_kept_inside() -> None:
+    class Counter(nn.Module):  # type: ignore[misc,name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("count", torch.zeros(1))
+
+        def forward(self, x: Any) -> Any:
+            self.count += 1
+            return x + self.count
+
+    with pytest.raises(UnsupportedError, match="changes buffers of the module: count"):
+        read(Counter(), torch.zeros(2, 3))
+
+
+def test_sizes_that_depend_on_data() -> None:
+    with pytest.raises(Error, match=r"depends on the data|cannot be exported"):
+        read(Functional(lambda x: x[x > 0]), torch.zeros(2, 3))
+
+
+def test_what_raises_while_tracing() -> None:
+    def broken(x: Any) -> Any:
+        raise KeyError("observation")
+
+    with pytest.raises(ModelError, match="KeyError: 'observation'"):
+        read(Functional(broken), torch.zeros(2, 3))
+
+
+def test_the_manifest_checks_ignored_names() -> None:
+    params = (ParamSpec("w", "f32", (1,)),)
+    target = TargetSpec("x86_64", "generic")
+    assert Manifest("m", target, params=params, ignored=("log_std",)).ignored == ("log_std",)
+    for ignored in (("w",), ("",), ("a", "a")):
+        with pytest.raises(ArtifactError, match="the name is empty or used twice"):
+            Manifest("m", target, params=params, ignored=ignored)
