@@ -42,3 +42,4 @@ def test_each_drop_in_needs_its_own_library_alone(module: str, library: str, oth
     own = loaded(f"import {library}, torch")
     found = loaded(f"import tilewright.rl.{module}")
     assert not (found - own) & others
+    assert "tilewright.compiler" not in found

@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from tilewright.runtime.model import Model
+
 Tensors = Mapping[str, torch.Tensor]
 
 
@@ -38,6 +40,15 @@ class Part(nn.Module):
         parameters = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in names]
         forward.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         self.forward = forward
+
+
+def compile_part(part: Part, examples: Tensors, *, name: str, threads: int = 1) -> Model:
+    """Compile a part whose inputs and outputs have the batch in front, of any size."""
+    from tilewright.compiler import compile as compile_module  # workers that only read a store do without
+
+    dims = {key: {0: "batch"} for key in examples}
+    with torch.no_grad():
+        return compile_module(part, dict(examples), dynamic=dims, name=name, threads=threads)
 
 
 def weights_of(owner: nn.Module, names: Iterable[str] | None = None) -> dict[str, torch.Tensor]:

@@ -37,7 +37,7 @@ from ray.rllib.env.single_agent_env_runner import SingleAgentEnvRunner
 from ray.rllib.utils.metrics import WEIGHTS_SEQ_NO
 
 from tilewright.rl.node import NodeStore, sweep_forgotten
-from tilewright.rl.part import Part, Tensors
+from tilewright.rl.part import Part, Tensors, compile_part
 from tilewright.runtime.model import Model
 from tilewright.support.errors import Problems, UnsupportedError
 
@@ -173,8 +173,6 @@ class _Forward:
         self._waiting = None
 
     def _compile(self, inputs: dict[Path, Any]) -> Model:
-        from tilewright.compiler import compile as compile_module
-
         examples = {"_".join(path): tensor for path, tensor in inputs.items()}
         module = self._module
 
@@ -183,10 +181,8 @@ class _Forward:
             found = _flat(module._forward_exploration(batch, t=0))
             return {"_".join(path): found[path] for path in self._outputs}
 
-        dims = {name: {0: "batch"} for name in examples}
-        with torch.no_grad(), _traceable(module):
-            part = Part(module, examples, forward)
-            return compile_module(part, examples, dynamic=dims, name=type(module).__name__)
+        with _traceable(module):
+            return compile_part(Part(module, examples, forward), examples, name=type(module).__name__)
 
     def close(self) -> None:
         """Detach from the store; the last of the node's runners removes it."""

@@ -20,9 +20,8 @@ from stable_baselines3.dqn.policies import DQNPolicy
 from stable_baselines3.sac.policies import SACPolicy
 from stable_baselines3.td3.policies import TD3Policy
 
-from tilewright.compiler import compile as compile_module
 from tilewright.rl import heads
-from tilewright.rl.part import Part, Tensors, Watch, weights_of
+from tilewright.rl.part import Part, Tensors, Watch, compile_part, weights_of
 from tilewright.runtime.model import Model
 from tilewright.support.errors import Problems, UnsupportedError
 
@@ -67,8 +66,8 @@ class Parts:
         training = self.policy.training
         self.policy.set_training_mode(False)
         try:
-            with torch.no_grad():
-                return compile_module(Part(self.owner, examples, self._function), examples, threads=threads, name=name)
+            part = Part(self.owner, examples, self._function)
+            return compile_part(part, examples, name=name, threads=threads)
         finally:
             self.policy.set_training_mode(training)
 

@@ -34,7 +34,7 @@ from torch import nn
 from torchrl.weight_update import WeightSyncScheme
 
 from tilewright.rl.node import publisher_of
-from tilewright.rl.part import Part, Tensors, weights_of
+from tilewright.rl.part import Part, Tensors, compile_part, weights_of
 from tilewright.runtime.weights import Actor, Publisher, attach
 from tilewright.support.errors import CallError, Problems, UnsupportedError, WeightError
 
@@ -67,15 +67,12 @@ def publish(
     Raises:
         UnsupportedError: something with parameters depends on what was sampled; all such modules are listed.
     """
-    from tilewright.compiler import compile as compile_module
-
     parts = _Parts(policy)
     examples = parts.examples(example)
     training = policy.training
     policy.eval()
     try:
-        with torch.no_grad():
-            model = compile_module(Part(policy, examples, parts.function), examples, name=type(policy).__name__)
+        model = compile_part(Part(policy, examples, parts.function), examples, name=type(policy).__name__)
     finally:
         policy.train(training)
     publisher = publisher_of(name, model, directory=directory, wait=wait)
