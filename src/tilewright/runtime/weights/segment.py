@@ -1,4 +1,9 @@
-"""Memory that processes share, as mapped files: an epoch's control page and its slots of packed weights."""
+"""Memory that processes share, as mapped files: an epoch's control page and its slots of packed weights.
+
+Slots of 2 MB and more stand on huge pages where the kernel has some to give. An actor that takes turns with others on a
+processor finds its address translations gone each time; with pages of 4 KB it would look up thousands in a call, which
+in a virtual machine takes longer than reading the weights.
+"""
 
 from __future__ import annotations
 
@@ -7,22 +12,27 @@ import ctypes
 import errno
 import mmap
 import os
+import weakref
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from tilewright.runtime.interop import Array
 from tilewright.runtime.weights.control import MAX_READERS, SLOTS, Control, control_nbytes
 from tilewright.support.errors import StoreError
 
 _PAGE = mmap.PAGESIZE
+_HUGE = 2 << 20
+_MAP_FIXED, _MAP_NORESERVE = 0x10, 0x4000
+_MADV_COLLAPSE = 25  # Linux 6.1: heeds no setting of transparent huge pages, tmpfs' included
 
 
 def open_control(path: Path, *, create: bool = False, mode: int = 0o600) -> Control:
     """Map a control page, which readers too write to (their pins). StoreError if the file is not of its size."""
-    mapped = _map(path, control_nbytes(), writable=True, create=create, mode=mode)
-    return Control(np.frombuffer(mapped, np.int64), MAX_READERS)
+    mapped = _map(path, control_nbytes(), _PAGE, writable=True, create=create, mode=mode)
+    return Control(mapped.view(np.int64), MAX_READERS)
 
 
 class Segments:
@@ -38,17 +48,15 @@ class Segments:
     def __init__(self, path: Path, nbytes: int, *, create: bool = False, writable: bool = False, mode: int = 0o600):
         self.path = path
         self.nbytes = nbytes
-        self.stride = max(_PAGE, -(-nbytes // _PAGE) * _PAGE)
+        page = _HUGE if nbytes >= _HUGE else _PAGE
+        self.stride = max(page, -(-nbytes // page) * page)
         self._reserved: set[int] = set()
         self._file = -1
-        self._mapped = _map(path, SLOTS * self.stride, writable=writable, create=create, mode=mode)
-        self._bytes = np.frombuffer(self._mapped, np.uint8)
+        self._bytes = _map(path, SLOTS * self.stride, page, writable=writable, create=create, mode=mode)
         self.address: int = self._bytes.ctypes.data
         if writable:
             self._file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
             self._protect(0, SLOTS * self.stride, mmap.PROT_READ)
-        with contextlib.suppress(AttributeError, OSError, ValueError):
-            self._mapped.madvise(mmap.MADV_HUGEPAGE)
 
     def slot_address(self, slot: int) -> int:
         return self.address + slot * self.stride
@@ -86,9 +94,12 @@ class Segments:
                 raise no_room(self.path, self.stride) from None
             raise
         self._reserved.add(slot)
+        if self.stride % _HUGE == 0:
+            # Once for all who map it. Where it fails, pages stay small and everything else stays the same.
+            _libc().madvise(self.address + slot * self.stride, self.stride, _MADV_COLLAPSE)
 
     def _protect(self, start: int, nbytes: int, protection: int) -> None:
-        if _libc().mprotect(ctypes.c_void_p(self.address + start), ctypes.c_size_t(nbytes), protection):
+        if _libc().mprotect(self.address + start, nbytes, protection):
             raise StoreError(f"mprotect failed: {os.strerror(ctypes.get_errno())}", where=str(self.path))
 
     def close_file(self) -> None:
@@ -111,7 +122,8 @@ def no_room(path: Path, nbytes: int) -> StoreError:
     return StoreError("there is no room for a version", where=str(path), expected=f"{nbytes} bytes", got=got, hint=hint)
 
 
-def _map(path: Path, nbytes: int, *, writable: bool, create: bool, mode: int) -> mmap.mmap:
+def _map(path: Path, nbytes: int, align: int, *, writable: bool, create: bool, mode: int) -> Array:
+    """The bytes of a file of just this size, mapped at a multiple of `align` for as long as the array lives."""
     flags = (os.O_RDWR if writable else os.O_RDONLY) | os.O_CLOEXEC | os.O_NOFOLLOW
     file = os.open(path, flags | (os.O_CREAT | os.O_EXCL if create else 0), mode)
     try:
@@ -123,12 +135,38 @@ def _map(path: Path, nbytes: int, *, writable: bool, create: bool, mode: int) ->
             raise StoreError(
                 "is damaged or not of this version", where=str(path), expected=f"{nbytes} bytes", got=found
             )
-        protection = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
-        return mmap.mmap(file, nbytes, flags=mmap.MAP_SHARED, prot=protection)
+        return _mapped(file, nbytes, align, mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0))
     finally:
         os.close(file)
 
 
+def _mapped(file: int, nbytes: int, align: int, protection: int) -> Array:
+    """Map a file over the aligned part of addresses that are reserved first."""
+    libc, room = _libc(), nbytes + align - _PAGE
+    reserved = libc.mmap(None, room, 0, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE, -1, 0)
+    if reserved == ctypes.c_void_p(-1).value:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    start = -(-reserved // align) * align
+    if libc.mmap(start, nbytes, protection, mmap.MAP_SHARED | _MAP_FIXED, file, 0) != start:
+        number = ctypes.get_errno()
+        libc.munmap(reserved, room)
+        raise OSError(number, os.strerror(number))
+    end = start + -(-nbytes // _PAGE) * _PAGE
+    for first, last in ((reserved, start), (end, reserved + -(-room // _PAGE) * _PAGE)):
+        if last > first:
+            libc.munmap(first, last - first)
+    memory = (ctypes.c_uint8 * nbytes).from_address(start)
+    # Not when the interpreter ends: native threads may still read it then.
+    weakref.finalize(memory, libc.munmap, start, end - start).atexit = False
+    return np.frombuffer(memory, np.uint8)  # type: ignore[call-overload,no-any-return]
+
+
 @cache
 def _libc() -> ctypes.CDLL:
-    return ctypes.CDLL(None, use_errno=True)
+    libc = ctypes.CDLL(None, use_errno=True)
+    pointer, size, number = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
+    libc.mmap.restype = pointer
+    libc.mmap.argtypes = [pointer, size, number, number, number, ctypes.c_int64]
+    libc.munmap.argtypes = [pointer, size]
+    libc.madvise.argtypes = libc.mprotect.argtypes = [pointer, size, number]
+    return libc
