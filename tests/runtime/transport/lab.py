@@ -31,9 +31,11 @@ FIRST = int(os.environ.get("TILEWRIGHT_FUZZ_SEED", "0"))
 """The first case of random ones."""
 
 
-def count(short: int) -> int:
-    """How many random cases: few in `make test`, TILEWRIGHT_FUZZ_CASES in `make fuzz`."""
-    return int(os.environ.get("TILEWRIGHT_FUZZ_CASES", "10000")) if os.environ.get("TILEWRIGHT_FUZZ") else short
+def count(short: int, share: float = 1.0) -> int:
+    """How many random cases: few in `make test`, a share of TILEWRIGHT_FUZZ_CASES in `make fuzz`."""
+    if not os.environ.get("TILEWRIGHT_FUZZ"):
+        return short
+    return max(short, int(share * int(os.environ.get("TILEWRIGHT_FUZZ_CASES", "10000"))))
 
 
 def wide_program(elements: int = ELEMENTS) -> Program:
@@ -97,6 +99,7 @@ class Proxy:
         cut: for each connection, after how many bytes from the server it is cut; None: never.
         record: keep what went each way of the first connection.
         tamper: what is passed on in place of some bytes.
+        freeze: where it would cut, keep the connection open and pass on nothing more.
     """
 
     def __init__(
@@ -105,7 +108,9 @@ class Proxy:
         cut: Callable[[], int | None] = lambda: None,
         record: bool = False,
         tamper: Callable[[bytes], bytes] = lambda data: data,
+        freeze: bool = False,
     ) -> None:
+        self._freeze = threading.Event() if freeze else None
         self._target = port
         self._cut = cut
         self._tamper = tamper
@@ -141,6 +146,8 @@ class Proxy:
             while data := inlet.recv(65536 if left is None else min(65536, max(left, 1))):
                 if left is not None and left <= 0:
                     self.cuts += 1
+                    if self._freeze is not None:
+                        self._freeze.wait(60)
                     break
                 if record is not None:
                     record += data
@@ -154,6 +161,8 @@ class Proxy:
             sock.close()
 
     def close(self) -> None:
+        if self._freeze is not None:
+            self._freeze.set()
         self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
 

@@ -108,8 +108,8 @@ def test_bytes_changed_on_the_way() -> None:
     with serving(elements=SMALL) as (server, feed):
         proxy = Proxy(server.port, tamper=lambda data: damage(data, rng) if rng.random() < 0.15 else data)
         arrived = 0
-        node = source(proxy.port, timeout=0.15)
-        for version in range(2, 2 + count(30)):
+        node = source(proxy.port, timeout=0.3)
+        for version in range(2, 2 + count(30, 0.1)):
             feed.publish(wide_weights(version, SMALL), version)
             try:
                 update = node.newer(None, None, 0)

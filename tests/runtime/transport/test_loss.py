@@ -54,6 +54,22 @@ def test_goes_on_where_it_stopped() -> None:
         proxy.close()
 
 
+def test_a_network_that_falls_silent() -> None:
+    """Nobody says that the connection is gone: the node gives it up in time, and goes on in the next one."""
+    with serving() as (server, _):
+        cuts = iter([5 * CHUNK, 100])
+        proxy = Proxy(server.port, cut=lambda: next(cuts, None), freeze=True)
+        node = source(proxy.port, timeout=0.4)
+        for _ in range(2):
+            with pytest.raises(LostError, match="silent or too slow"):
+                node.newer(None, None, 0)
+        update, _ = fetch(node, None, None)
+        assert seen(update) == 1
+        assert node.stats()["resumed"] >= 1
+        node.close()
+        proxy.close()
+
+
 def test_a_newer_version_begins_anew() -> None:
     """What was fetched of version 1 is not mixed with version 2."""
     with serving() as (server, feed):
@@ -89,7 +105,7 @@ def test_a_newer_program_begins_anew() -> None:
 def test_cut_anywhere() -> None:
     """Each connection is cut after a random number of bytes, often inside the handshake or a frame's head."""
     rng = random.Random(FIRST)
-    rounds = count(30)
+    rounds = count(30, 0.1)
 
     def cut() -> int:
         return rng.choice([rng.randrange(600), rng.randrange(NBYTES), rng.randrange(3 * NBYTES)])

@@ -288,7 +288,7 @@ def test_close_does_not_wait(store: Path, models: tuple[Model, Model]) -> None:
         started = time.monotonic()
         relay.close()
         relay.close()
-        assert time.monotonic() - started < 2
+        assert time.monotonic() - started < 10
         assert not relay.wait(1, 0.01)
     nowhere = tw.relay("tcp://127.0.0.1:1/policy")
     assert not nowhere.wait(0, 0.1)
