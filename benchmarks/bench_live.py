@@ -32,15 +32,15 @@ class Options:
         return self.policies or default
 
 
-def run_publish(options: Options, say: Callable[[str], None]) -> tuple[list[Any], str]:
+def run_publish(options: Options, say: Callable[[str], None]) -> list[Any]:
     rows = []
     for policy in options.of("m64", "hok1", "az6", "resnet50"):
         say(f"publish {policy}")
         rows.append(publish.measure(policy, 1.0 if options.quick else 4.0))
-    return rows, publish.as_text(rows)
+    return rows
 
 
-def run_latency(options: Options, say: Callable[[str], None]) -> tuple[list[Any], str]:
+def run_latency(options: Options, say: Callable[[str], None]) -> list[Any]:
     rows = []
     fast = 100_000 if options.quick else 1_000_000
     for policy in options.of("m64", "az6"):
@@ -51,45 +51,44 @@ def run_latency(options: Options, say: Callable[[str], None]) -> tuple[list[Any]
                 calls = min(calls, 10_000 if rate > 100 else 500)
             say(f"latency {policy}, pause {pause * 1e3:g} ms")
             rows.append(latency.measure(policy, rate, calls=calls, spells=2 if options.quick else 5, pause=pause))
-    return rows, latency.as_text(rows)
+    return rows
 
 
-def run_shared(options: Options, say: Callable[[str], None]) -> tuple[list[Any], str]:
+def run_shared(options: Options, say: Callable[[str], None]) -> list[Any]:
     rows = []
     for policy in options.of("hok1", "nat", "w16"):
         for agents in (16, 32):
             say(f"shared {policy}, {agents} agents")
             rows.append(shared.measure(policy, agents, 5 if options.quick else 15, 0.15))
-    return rows, shared.as_text(rows)
+    return rows
 
 
-def run_memory(options: Options, say: Callable[[str], None]) -> tuple[list[Any], str]:
+def run_memory(options: Options, say: Callable[[str], None]) -> list[Any]:
     rows = []
     for policy in options.of("m64", "hok1", "nat", "az6", "w16"):
         say(f"memory {policy}")
         rows.append(shared.memory(policy, 4 if options.quick else 8))
-    return rows, shared.memory_text(rows)
+    return rows
 
 
-def run_churn(options: Options, say: Callable[[str], None]) -> tuple[list[Any], str]:
+def run_churn(options: Options, say: Callable[[str], None]) -> list[Any]:
     rows: list[Any] = []
     for policy in options.of("m64"):
         say(f"churn {policy}")
         rows += churn.measure(policy, 10_000 if options.quick else 100_000)
-    verdict = "flat" if churn.is_flat(rows) else "it grows"
-    return rows, churn.as_text(rows) + f"\nPublisher and actor in one process; judged: {verdict}.\n"
+    return rows
 
 
-def run_attach(options: Options, say: Callable[[str], None]) -> tuple[list[Any], str]:
+def run_attach(options: Options, say: Callable[[str], None]) -> list[Any]:
     rows = []
     for policy in options.of("m64", "az6"):
         for cold in (False, True):
             say(f"attach {policy}{', no object cache' if cold else ''}")
             rows.append(attach.measure(policy, 4 if options.quick else 15, cold_cache=cold))
-    return rows, attach.as_text(rows)
+    return rows
 
 
-def run_across(options: Options, say: Callable[[str], None]) -> tuple[list[Any], str]:
+def run_across(options: Options, say: Callable[[str], None]) -> list[Any]:
     rows: list[Any] = []
     for policy in options.of("m64", "az6", "resnet50"):
         say(f"fetch {policy}")
@@ -102,15 +101,26 @@ def run_across(options: Options, say: Callable[[str], None]) -> tuple[list[Any],
     return rows + arrivals, text + "\n" + across.arrival_text(arrivals)
 
 
-GROUPS: dict[str, tuple[str, Callable[[Options, Callable[[str], None]], tuple[list[Any], str]]]] = {
-    "publish": ("Publishing", run_publish),
-    "latency": ("Calls while versions change", run_latency),
-    "shared": ("Agents in turns: one copy against one each", run_shared),
-    "memory": ("Memory of attached processes", run_memory),
-    "churn": ("Many publishes", run_churn),
-    "attach": ("A fresh process", run_attach),
-    "across": ("Across nodes", run_across),
+@dataclasses.dataclass(frozen=True, slots=True)
+class Group:
+    """A question: how its rows are made, what they are, and how they are shown."""
+
+    title: str
+    run: Callable[[Options, Callable[[str], None]], list[Any]]
+    row: Callable[..., Any]
+    text: Callable[[list[Any]], str]
+
+
+GROUPS = {
+    "publish": Group("Publishing", run_publish, publish.PublishRow, publish.as_text),
+    "latency": Group("Calls while versions change", run_latency, latency.LatencyRow, latency.as_text),
+    "shared": Group("Agents in turns: one copy against one each", run_shared, shared.SharedRow, shared.as_text),
+    "memory": Group("Memory of attached processes", run_memory, shared.MemoryRow, shared.memory_text),
+    "churn": Group("Many publishes", run_churn, churn.ChurnRow, churn.as_text),
+    "attach": Group("A fresh process", run_attach, attach.AttachRow, attach.as_text),
 }
+_KEYS = ("policy", "agents", "pause", "cache", "publishes")
+"""What tells rows of a group apart."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -129,38 +139,46 @@ def main(arguments: list[str] | None = None) -> int:
         parser.error(f"unknown group {unknown[0]!r}: one of {', '.join(GROUPS)}")
     console = harness.console()
     chosen = Options(options.quick, tuple(name for name in options.policies.split(",") if name))
-    sections = {}
+    found: dict[str, list[dict[str, Any]]] = {}
     for name in options.groups or GROUPS:
-        title, run = GROUPS[name]
-        with console.status(title) as status:
-            rows, text = run(chosen, status.update)
-        command = " ".join(["python -m benchmarks.bench_live", name, *(["--quick"] if options.quick else [])])
-        sections[name] = {
-            "title": title,
-            "command": command + (f" --policies {options.policies}" if options.policies else ""),
-            "commit": harness.commit(),
-            "date": harness.now(),
-            "text": text,
-            "rows": [dataclasses.asdict(row) for row in rows],
-        }
-        console.print(f"{title}\n\n{text}", markup=False, highlight=False)
+        group = GROUPS[name]
+        with console.status(group.title) as status:
+            rows = group.run(chosen, status.update)
+        known = {"commit": harness.commit(), "date": harness.now()}
+        found[name] = [{**dataclasses.asdict(row), "measured": known} for row in rows]
+        console.print(f"{group.title}\n\n{group.text(rows)}", markup=False, highlight=False)
     if not options.no_report:
-        console.print(f"wrote {write(sections)}")
+        console.print(f"wrote {write(found)}")
     return 0
 
 
-def write(sections: dict[str, Any]) -> str:
-    """Merge into the report's JSON and write the Markdown of all of it."""
+def write(found: dict[str, list[dict[str, Any]]]) -> str:
+    """Merge rows into the report's JSON and write the Markdown of all of it."""
     path = harness.RESULTS / f"{REPORT}.json"
     kept = json.loads(path.read_text())["groups"] if path.exists() else {}
-    merged = {name: sections.get(name) or kept[name] for name in GROUPS if name in sections or name in kept}
+    markdown, merged = "", {}
+    for name, group in GROUPS.items():
+        new = found.get(name, [])
+        keys = [_key(row) for row in new]
+        rows = [row for row in kept.get(name, []) if _key(row) not in keys] + new
+        if rows:
+            merged[name] = rows
+            commits = ", ".join(sorted({row["measured"]["commit"] for row in rows}))
+            markdown += f"## {group.title}\n\n`python -m benchmarks.bench_live {name}` (commits {commits})\n\n"
+            markdown += group.text([_row(group, row) for row in rows]) + "\n"
     harness.RESULTS.mkdir(exist_ok=True)
     path.write_text(json.dumps({"environment": harness.environment(), "groups": merged}, indent=1) + "\n")
-    markdown = ""
-    for found in merged.values():
-        markdown += f"## {found['title']}\n\n`{found['command']}` (commit {found['commit']}, {found['date']})\n\n"
-        markdown += found["text"] + "\n"
     return str(harness.write_markdown(REPORT, "Live weights", markdown))
+
+
+def _key(row: dict[str, Any]) -> tuple[Any, ...]:
+    return tuple(row.get(name) for name in _KEYS)
+
+
+def _row(group: Group, row: dict[str, Any]) -> Any:
+    values = {name: value for name, value in row.items() if name != "measured"}
+    intervals = {k: harness.Interval(**v) for k, v in values.items() if isinstance(v, dict) and "median" in v}
+    return group.row(**{**values, **intervals})
 
 
 if __name__ == "__main__":

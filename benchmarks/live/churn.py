@@ -40,11 +40,13 @@ def measure(policy: str, publishes: int) -> list[ChurnRow]:
 
 
 def is_flat(rows: list[ChurnRow]) -> bool:
-    first, last = rows[0], rows[-1]
+    first, last = min(rows, key=lambda row: row.publishes), max(rows, key=lambda row: row.publishes)
     same = (first.shared, first.files, first.descriptors) == (last.shared, last.files, last.descriptors)
     return same and last.own - first.own <= GROWTH_BAR
 
 
 def as_text(rows: list[ChurnRow]) -> str:
     header = ["policy", "publishes", "per second", "own MB", "resident MB", "store MB", "files", "descriptors"]
-    return markdown_table(header, [row.cells() for row in rows])
+    text = markdown_table(header, [row.cells() for row in rows])
+    verdict = "flat" if is_flat(rows) else "it grows"
+    return text + f"\nPublisher and actor in one process; judged: {verdict}.\n"

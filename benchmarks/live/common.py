@@ -38,14 +38,15 @@ def wide() -> onnx.ModelProto:
 
 
 def program(name: str) -> Path:
-    """The compiled file of a policy, made anew where the sources are newer."""
+    """The compiled file of a policy, made anew where what generates its code is newer."""
     path = FOLDER / f"{name}.tw"
-    newest = max(p.stat().st_mtime for p in (models.ROOT / "src").rglob("*.py"))
+    source = models.ROOT / "src" / "tilewright"
+    folders = ("arith", "codegen", "ir", "ops", "plans", "schedule", "transform")
+    newest = max(p.stat().st_mtime for folder in folders for p in (source / folder).rglob("*.py"))
     if path.exists() and path.stat().st_mtime > newest:
         return path
     FOLDER.mkdir(parents=True, exist_ok=True)
-    source = wide() if name == WIDE else str(models.load(name))
-    tw.compile(source, threads=1).save(path)
+    tw.compile(wide() if name == WIDE else str(models.load(name)), threads=1).save(path)
     return path
 
 
