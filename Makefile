@@ -16,7 +16,7 @@ export PYTHONPATH := src:$(PYTHONPATH)
 # Tests and benchmarks start many processes: let the first one keep the bytecode, wherever that is switched off.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo demo-rl rl test lint types layers pytest torch onnx bench bench-layers bench-models bench-threads bench-memory bench-choice bench-live bench-rl bars fuzz live-stress example-matmul format clean
+.PHONY: help demo demo-rl rl test lint types layers pytest torch onnx bench bench-layers bench-models bench-threads bench-memory bench-choice bench-live bench-broker bench-rl bars fuzz live-stress example-matmul format clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -66,8 +66,8 @@ layers: $(STAMP)
 pytest: $(STAMP)
 	$(PY) -m pytest $(PYTEST_ARGS)
 
-torch: $(STAMP) $(TORCH_STAMP) ## what needs PyTorch: its tensors in and out, its exporters' models
-	$(PY) -m pytest tests/runtime/test_frameworks.py tests/docs
+torch: $(STAMP) $(TORCH_STAMP) ## what needs PyTorch: its tensors in and out, its modules, its exporters' models
+	$(PY) -m pytest tests/runtime/test_frameworks.py tests/frontend/test_torch_*.py tests/docs
 	$(PY) -m benchmarks.bench_models --models resnet18 --rounds 5 --no-report
 
 # Not part of .ci/run: installing Ray, TorchRL and Stable-Baselines3 and training with them takes longer than is left there.
@@ -101,6 +101,9 @@ bench-choice: $(STAMP) ## the untuned choice of tiles and algorithms against the
 
 bench-live: $(STAMP) ## live weights: publishing, latency, sharing, memory, attaching
 	$(PY) -m benchmarks.bench_live $(ARGS)
+
+bench-broker: $(STAMP) ## agents batched through a broker against an actor each
+	$(PY) -m benchmarks.bench_broker $(ARGS)
 
 bench-rl: $(STAMP) $(TORCH_STAMP) $(RL_STAMP) ## Stable-Baselines3 with and without Tilewright: inference, learning curves
 	$(PY) -m benchmarks.bench_rl $(ARGS)

@@ -88,6 +88,12 @@ def test_bounds_come_from_the_code() -> None:
     assert (symbol.name, symbol.lo, symbol.hi) == ("batch", 1, 99)
 
 
+def test_a_batch_of_one_that_would_come_out_otherwise_is_refused() -> None:
+    for squeeze, least in ((lambda x: x.squeeze(), 2), (lambda x: x.squeeze(1), 1), (lambda x: x[1:] * 2, 1)):
+        (symbol,) = read(Functional(squeeze), torch.zeros(4, 3)).graph.symbols
+        assert symbol.lo == least
+
+
 # --- containers -----------------------------------------------------------------------------------------------------
 
 Pair = namedtuple("Pair", "mean std")

@@ -177,10 +177,13 @@ class Trace:
     shapes: Any
 
 
-def trace_inputs(module: torch.nn.Module, example: Example, dims: Sequence[Dims], *, strict: bool) -> Trace:
+def trace_inputs(
+    module: torch.nn.Module, example: Example, dims: Sequence[Dims], *, strict: bool = True, ones: bool = False
+) -> Trace:
     """The example with its symbolic dimensions resized. `strict`: of every size from 1 on; else export finds out which
-    sizes its reasoning holds for."""
-    sizes = _unusual_sizes(module, example, [s for d in dims for s in d.values()])
+    sizes its reasoning holds for. `ones`: all are 1."""
+    names = [s for d in dims for s in d.values()]
+    sizes = dict.fromkeys(names, 1) if ones else _unusual_sizes(module, example, names)
     symbols = {name: torch.export.Dim(name, min=1) if strict else torch.export.Dim.DYNAMIC for name in sizes}
     shapes = torch.export.ShapesCollection()
     resized: dict[int, torch.Tensor] = {}

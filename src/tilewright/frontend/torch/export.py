@@ -11,10 +11,14 @@ import contextlib
 import logging
 import re
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.export import ExportedProgram
+from torch.export.graph_signature import OutputKind
+from torch.utils import _pytree as pytree
 
 from tilewright.frontend.torch import registry
 from tilewright.frontend.torch.example import Dims, Example, assignments, trace_inputs
@@ -35,7 +39,7 @@ def export_module(
         for strict in (True, False):
             trace = trace_inputs(module, example, dims, strict=strict)
             try:
-                with _evaluating(module), quietly(), torch.no_grad():
+                with evaluating(module), quietly(), torch.no_grad():
                     found = torch.export.export(module, trace.args, trace.kwargs, dynamic_shapes=trace.shapes)
                     return found, dims
             except Exception as error:  # what a module's own code raises while it is traced may be anything
@@ -47,6 +51,34 @@ def export_module(
     raise ModelError(
         f"{type(module).__name__} {what}: {_reason(failures[0])}", hint=_ADVICE if symbols else None
     ) from failures[0]
+
+
+def serves_one(program: ExportedProgram, module: torch.nn.Module, example: Example, dims: Sequence[Dims]) -> bool:
+    """Whether the program's outputs have the shapes that the module gives where every symbolic dimension is 1.
+
+    Export reasons about sizes of 2 and more, so that a `squeeze()` keeps the batch in the program. True where the
+    module cannot be run on shapes alone.
+    """
+    trace = trace_inputs(module, example, dims, ones=True)
+    try:
+        with evaluating(module), quietly(), torch.no_grad(), FakeTensorMode(allow_non_fake_inputs=True) as mode:
+            args, kwargs = pytree.tree_map_only(torch.Tensor, mode.from_tensor, (trace.args, trace.kwargs))
+            leaves = pytree.tree_leaves(module(*args, **kwargs))
+    except Exception:  # the module's own code again, which ran before
+        return True
+    results = next(n for n in program.graph.nodes if n.op == "output").args[0]
+    kinds = [spec.kind is OutputKind.USER_OUTPUT for spec in program.graph_signature.output_specs]
+    stated = [r.meta["val"] for r, ours in zip(results, kinds, strict=True) if ours and isinstance(r, torch.fx.Node)]
+    found = [tuple(x.shape) for x in leaves if isinstance(x, torch.Tensor)]
+    return found == [tuple(map(_at_one, v.shape)) for v in stated if isinstance(v, torch.Tensor)]
+
+
+def _at_one(size: Any) -> int:
+    """A symbolic size where every symbol is 1."""
+    if isinstance(size, int):
+        return size
+    e = size.node.expr
+    return int(e.subs(dict.fromkeys(e.free_symbols, 1)))
 
 
 def simplified(program: ExportedProgram) -> ExportedProgram:
@@ -77,7 +109,7 @@ def quietly() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _evaluating(module: torch.nn.Module) -> Iterator[None]:
+def evaluating(module: torch.nn.Module) -> Iterator[None]:
     """The module in evaluation mode; each part has its own mode back afterwards."""
     modes = [(part, part.training) for part in module.modules()]
     module.eval()

@@ -23,7 +23,7 @@ from tilewright.frontend.torch import registry
 from tilewright.frontend.torch.call import Call
 from tilewright.frontend.torch.dtypes import DTYPES, element_type
 from tilewright.frontend.torch.example import Dims, read_example
-from tilewright.frontend.torch.export import export_module, simplified
+from tilewright.frontend.torch.export import export_module, serves_one, simplified
 from tilewright.frontend.torch.outputs import output_names
 from tilewright.frontend.torch.symbols import Sizes
 from tilewright.frontend.torch.weights import Weights, read_weights, tensor_type, to_array
@@ -55,8 +55,9 @@ def import_torch(
     program, axes = export_module(model, inputs, dynamic)
     names = [leaf.name for leaf in inputs.leaves]
     label = type(model).__name__
-    importer = _Importer(simplified(program), model, list(zip(names, axes, strict=True)), dict(dims or {}), label)
-    return importer.run()
+    least = 1 if not any(axes) or serves_one(program, model, inputs, axes) else 2
+    declared = list(zip(names, axes, strict=True))
+    return _Importer(simplified(program), model, declared, dict(dims or {}), label, least).run()
 
 
 class _Skipped(Exception):
@@ -71,6 +72,8 @@ class _Importer:
     """Names and symbolic dimensions of the tensors among the inputs, where they are known."""
     fixed: dict[str, int]
     label: str
+    least: int = 1
+    """The smallest size of symbolic dimensions."""
     builder: GraphBuilder = field(default_factory=GraphBuilder)
     weights: dict[str, Any] = field(default_factory=dict)
     problems: Problems = field(default_factory=Problems)
@@ -80,7 +83,7 @@ class _Importer:
     source: Weights = field(init=False)
 
     def run(self) -> Imported:
-        self.sizes = Sizes(self.program.range_constraints, self.fixed)
+        self.sizes = Sizes(self.program.range_constraints, self.fixed, self.least)
         self.source = read_weights(self.program, self.module)
         self.builder.name = self.label if self.label.isidentifier() else "main"
         self.builder.taken.update(self.source.all)

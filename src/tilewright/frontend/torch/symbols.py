@@ -55,11 +55,13 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
 class Sizes:
     """The variables of one program by the name of their SymPy symbol.
 
-    `ranges` are the program's range constraints, `fixed` the numbers chosen for symbols by our names for them.
+    `ranges` are the program's range constraints, `fixed` the numbers chosen for symbols by our names for them, `least`
+    is the smallest size that the program serves.
     """
 
     ranges: Mapping[Any, Any]
     fixed: Mapping[str, int]
+    least: int = 1
     known: dict[str, Expr] = field(default_factory=dict)
     named: dict[str, Expr] = field(default_factory=dict)
 
@@ -78,10 +80,10 @@ class Sizes:
     def _range(self, symbol: Any) -> tuple[int, int | None]:
         given = self.ranges.get(symbol)
         if given is None:
-            return 1, None
+            return self.least, None
         low, high = (int(v) if isinstance(v, sympy.Integer) else None for v in (given.lower, given.upper))
-        # Export reasons about sizes of 2 and more unless it is told of 1; the graph that it makes serves 1 as well.
-        low = 1 if low is None or low in (0, 2) else low
+        # Export reasons about sizes of 2 and more unless it is told of 1; the graph that it makes mostly serves 1 too.
+        low = self.least if low is None or low <= 2 else low
         return low, None if high is None or high >= (1 << 31) - 1 else high
 
     def expr(self, size: int | torch.SymInt | Any) -> Expr:
