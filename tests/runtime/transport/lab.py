@@ -21,6 +21,9 @@ from tilewright.runtime.transport.address import parse_address
 from tilewright.runtime.transport.client import TcpSource
 from tilewright.runtime.transport.feed import Feed
 from tilewright.runtime.transport.server import Server
+from tilewright.runtime.transport.source import Update
+from tilewright.runtime.transport.structure import Structure
+from tilewright.runtime.transport.wire import LostError
 from tilewright.support.errors import TransportError
 
 SECRET = "a secret of more than sixteen bytes"
@@ -82,6 +85,18 @@ def serving(
 
 def source(port: int, name: str = "wide", secret: str | None = SECRET, **options: Any) -> TcpSource:
     return TcpSource(parse_address(f"tcp://127.0.0.1:{port}/{name}"), secret=secret, **options)
+
+
+def fetch(node: TcpSource, after: Update | None, structure: Structure | None, tries: int = 200) -> tuple[Update, int]:
+    """The next update, trying again as often as the connection is lost; and how often that was."""
+    for lost in range(tries):
+        try:
+            update = node.newer(after and after.mark, structure, 30)
+        except LostError:
+            continue
+        assert update is not None
+        return update, lost
+    raise AssertionError("it never arrives")
 
 
 def until(condition: Callable[[], bool], seconds: float = 60.0) -> None:

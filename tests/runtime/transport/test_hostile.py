@@ -22,6 +22,7 @@ from tests.runtime.transport.lab import (
     Proxy,
     count,
     damage,
+    fetch,
     impostor,
     seen,
     serving,
@@ -188,8 +189,8 @@ def test_nodes_that_read_slowly_are_left(caplog: pytest.LogCaptureFixture) -> No
         node = source(server.port)
         for version in range(2, 12):
             feed.publish(wide_weights(version), version)
-            update = node.newer(None, None, 5)
-            assert update is not None and seen(update) == version
+            update, _ = fetch(node, None, None)
+            assert (seen(update), update.version) == (version, version)
         until(lambda: server.stats()["connections"] <= 1)
         assert "silent or too slow" in caplog.text
         assert feed.images() == 1

@@ -11,6 +11,7 @@ from tests.runtime.transport.lab import (
     FIRST,
     Proxy,
     count,
+    fetch,
     seen,
     serving,
     source,
@@ -18,24 +19,11 @@ from tests.runtime.transport.lab import (
     whole,
     wide_weights,
 )  # fmt: skip
-from tilewright.runtime.transport.client import TcpSource
 from tilewright.runtime.transport.source import Update
 from tilewright.runtime.transport.structure import Structure
 from tilewright.runtime.transport.wire import CHUNK, LostError
 
 NBYTES = 4 * ELEMENTS
-
-
-def fetch(node: TcpSource, after: Update | None, structure: Structure | None, tries: int = 200) -> tuple[Update, int]:
-    """The next update, trying again as often as the connection is lost; and how often that was."""
-    for lost in range(tries):
-        try:
-            update = node.newer(after and after.mark, structure, 30)
-        except LostError:
-            continue
-        assert update is not None
-        return update, lost
-    raise AssertionError("it never arrives")
 
 
 def test_goes_on_where_it_stopped() -> None:

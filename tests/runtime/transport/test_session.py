@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from tests.runtime.transport.lab import SECRET, Proxy, impostor, seen, serving, source, until
+from tests.runtime.transport.lab import SECRET, Proxy, fetch, impostor, seen, serving, source, until
 from tilewright.runtime.transport.address import Address, is_loopback, parse_address
 from tilewright.runtime.transport.client import TcpSource
 from tilewright.runtime.transport.server import Server
@@ -150,7 +150,7 @@ def test_silent_connections_do_not_stay() -> None:
             sock.close()
         assert time.monotonic() - started < 30
         node = source(server.port)
-        assert node.newer(None, None, 5) is not None
+        assert seen(fetch(node, None, None)[0]) == 1
         node.close()
 
 
