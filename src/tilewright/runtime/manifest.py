@@ -25,7 +25,8 @@ ABI_VERSION = 1
 """Version of the native entries' calling convention (`tw_run`, `tw_prepare`, `tw_shapes`) and of this manifest."""
 
 ALIGNMENT = 64
-"""Alignment in bytes of packed parameters, raw parameters and temporaries. Inputs and outputs: their element's."""
+"""Alignment in bytes of packed parameters (those that are raw ones included) and temporaries. Inputs, outputs and the
+raw parameters that `tw_prepare` reads: their element's."""
 
 MAX_RANK = 32
 MAX_ENTRIES = 100_000

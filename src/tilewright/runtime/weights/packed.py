@@ -75,5 +75,10 @@ def copy_aligned(params: Sequence[ParamSpec], arrays: Sequence[Array], block: Ar
     return copies
 
 
+def is_readable(array: Array) -> bool:
+    """Whether `tw_prepare` can read this array where it is."""
+    return array.flags.c_contiguous and array.flags.aligned
+
+
 def _round(nbytes: int) -> int:
     return -(-nbytes // ALIGNMENT) * ALIGNMENT

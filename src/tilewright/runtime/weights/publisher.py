@@ -15,7 +15,7 @@ import numpy as np
 
 from tilewright.runtime.interop import Array
 from tilewright.runtime.layout import aligned_bytes
-from tilewright.runtime.manifest import ALIGNMENT, Manifest, ParamSpec
+from tilewright.runtime.manifest import Manifest, ParamSpec
 from tilewright.runtime.model import Model
 from tilewright.runtime.native import native
 from tilewright.runtime.program import Program, link
@@ -25,7 +25,7 @@ from tilewright.runtime.weights import files
 from tilewright.runtime.weights.check import check_version, check_weights
 from tilewright.runtime.weights.control import SUPERSEDED
 from tilewright.runtime.weights.epoch import Epoch, digest_of
-from tilewright.runtime.weights.packed import copy_aligned, raw_nbytes, slot_offsets
+from tilewright.runtime.weights.packed import copy_aligned, is_readable, raw_nbytes, slot_offsets
 from tilewright.runtime.weights.prepare import Prepare
 from tilewright.runtime.weights.segment import open_control
 from tilewright.support.errors import StoreError
@@ -161,12 +161,8 @@ class Publisher:
 
     def _fill(self, epoch: Epoch, slot: int, arrays: Sequence[Array]) -> None:
         """Pack into a slot. Raw weights are read where they are if their memory allows."""
-        where = native().addresses(arrays)
         given = dict(zip(self._names, arrays, strict=True))
-        moved = [
-            p for p, array, address in zip(self._params, arrays, where, strict=True)
-            if address % ALIGNMENT or not array.flags.c_contiguous
-        ]  # fmt: skip
+        moved = [p for p in self._params if not is_readable(given[p.name])]
         if moved:
             if self._staging is None:
                 self._staging = aligned_bytes(raw_nbytes(self._params))
