@@ -121,7 +121,7 @@ class Nursery:
     def kill(self, pid: int, how: int = signal.SIGKILL) -> None:
         """Kill a worker and wait until it is gone."""
         os.kill(pid, how)
-        assert self.wait(pid, 20.0), f"worker {pid} does not die of signal {how}"
+        assert self.wait(pid, 60.0), f"worker {pid} does not die of signal {how}"
 
     def wait(self, pid: int, timeout: float) -> bool:
         """Whether a worker ends within this time."""
@@ -143,7 +143,7 @@ class Nursery:
         self._process.wait()
 
 
-def wait_until(condition: Callable[[], bool], timeout: float = 20.0) -> bool:
+def wait_until(condition: Callable[[], bool], timeout: float = 60.0) -> bool:
     """Poll until it holds; False if it does not in time."""
     deadline = time.monotonic() + timeout
     pause = 0.0005

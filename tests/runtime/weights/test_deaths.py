@@ -28,7 +28,7 @@ from tests.runtime.weights.lab import (
 )
 from tilewright.runtime import weights
 
-ROUNDS = 2000 if os.environ.get("TILEWRIGHT_FUZZ") else 30
+ROUNDS = 2000 if os.environ.get("TILEWRIGHT_FUZZ") else 25
 READERS = 3
 PUBLISHER = READERS
 NAME = "telling"
@@ -47,7 +47,7 @@ class Scene:
     def start(self, row: int) -> None:
         board = [str(self.board.path), self.board.rows]
         if row == PUBLISHER:
-            pid = self.nursery.start("publish", board=board, row=row, name=NAME, model=str(self.model), wait=20.0)
+            pid = self.nursery.start("publish", board=board, row=row, name=NAME, model=str(self.model), wait=60.0)
         else:
             pid = self.nursery.start("read", board=board, row=row, name=NAME)
         self.pids[row] = pid
