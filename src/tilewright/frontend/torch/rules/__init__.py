@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tilewright.frontend.torch.rules import (
+    activation,
     contraction,
     create,
     index,
@@ -14,4 +15,4 @@ from tilewright.frontend.torch.rules import (
     shape,
 )
 
-__all__ = ["contraction", "create", "index", "norm", "pointwise", "pool", "reduce", "rnn", "shape"]
+__all__ = ["activation", "contraction", "create", "index", "norm", "pointwise", "pool", "reduce", "rnn", "shape"]

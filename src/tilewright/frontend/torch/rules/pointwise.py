@@ -9,7 +9,6 @@ from typing import Any
 from tilewright.frontend.torch.call import Call, Operand
 from tilewright.frontend.torch.registry import RULES, rule
 from tilewright.ir.dtype import DType, boolean, f32
-from tilewright.ir.expr import Expr
 from tilewright.ir.graph import Value
 from tilewright.support.errors import UnsupportedError
 
@@ -316,118 +315,6 @@ def softplus(n: Call, x: Value, beta: float = 1, threshold: float = 20) -> Value
 @rule("atan2", "arctan2")
 def atan2(n: Call, y: Value, x: Value) -> Value:
     return _binary(n, "atan2", y, x)
-
-
-# --- activations ----------------------------------------------------------------------------------------------------
-
-
-@rule("silu")
-def silu(n: Call, x: Value) -> Value:
-    return n.emit("swish", x, alpha=1.0)
-
-
-@rule("gelu")
-def gelu(n: Call, x: Value, approximate: str = "none") -> Value:
-    return n.emit("gelu", x, approximate=approximate)
-
-
-@rule("leaky_relu")
-def leaky_relu(n: Call, x: Value, negative_slope: float = 0.01) -> Value:
-    return n.emit("leaky_relu", x, alpha=float(negative_slope))
-
-
-@rule("elu")
-def elu(n: Call, x: Value, alpha: float = 1, scale: float = 1, input_scale: float = 1) -> Value:
-    if input_scale != 1:
-        raise n.unsupported("with an input_scale", got=input_scale)
-    return _times(n, n.emit("elu", x, alpha=float(alpha)), scale)
-
-
-def _times(n: Call, x: Value, factor: float) -> Value:
-    return x if factor == 1 else n.emit("mul", x, n.like(factor, x))
-
-
-@rule("selu")
-def selu(n: Call, x: Value) -> Value:
-    return n.emit("selu", x, alpha=1.6732632423543772, gamma=1.0507009873554805)
-
-
-@rule("celu")
-def celu(n: Call, x: Value, alpha: float = 1) -> Value:
-    return n.emit("celu", x, alpha=float(alpha))
-
-
-@rule("prelu", "_prelu_kernel")
-def prelu(n: Call, x: Value, weight: Value) -> Value:
-    """One slope, or one for each channel."""
-    if weight.type.rank == 1 and x.type.rank > 1:
-        weight = n.reshape(weight, (1, weight.shape[0], *([1] * (x.type.rank - 2))))
-    return n.emit("prelu", x, weight)
-
-
-@rule("hardsigmoid")
-def hardsigmoid(n: Call, x: Value) -> Value:
-    return n.emit("hard_sigmoid", x, alpha=1 / 6, beta=0.5)
-
-
-@rule("relu6")
-def relu6(n: Call, x: Value) -> Value:
-    return clamp(n, x, 0, 6)
-
-
-@rule("hardtanh")
-def hardtanh(n: Call, x: Value, min_val: float = -1, max_val: float = 1) -> Value:
-    return clamp(n, x, min_val, max_val)
-
-
-@rule("hardshrink")
-def hardshrink(n: Call, x: Value, lambd: float = 0.5) -> Value:
-    return n.emit("shrink", x, lambd=float(lambd), bias=0.0)
-
-
-@rule("softshrink")
-def softshrink(n: Call, x: Value, lambd: float = 0.5) -> Value:
-    return n.emit("shrink", x, lambd=float(lambd), bias=float(lambd))
-
-
-@rule("threshold")
-def threshold(n: Call, x: Value, limit: float, value: float) -> Value:
-    return n.emit("select", n.emit("gt", x, n.like(limit, x)), x, n.like(value, x))
-
-
-@rule("glu")
-def glu(n: Call, x: Value, dim: int = -1) -> Value:
-    axis = n.axis(dim, x)
-    half = x.shape[axis] // 2
-    return n.emit("mul", n.slice(x, axis, 0, half), n.emit("sigmoid", n.slice(x, axis, half, half)))
-
-
-@rule("clamp", "clip")
-def clamp(n: Call, x: Value, low: Operand | None = None, high: Operand | None = None) -> Value:
-    """Bounds that are numbers are attributes."""
-    t = n.dtype
-    x = n.cast(x, t)
-    if isinstance(low, Value | Expr):
-        x, low = n.emit("max", x, n.operand(low, t)), None
-    if isinstance(high, Value | Expr):
-        bounded = x if low is None else n.emit("clip", x, **_bounds(t, low, None))
-        return n.emit("min", bounded, n.operand(high, t))
-    return x if low is None and high is None else n.emit("clip", x, **_bounds(t, low, high))
-
-
-def _bounds(t: DType, low: Any, high: Any) -> dict[str, Any]:
-    convert = float if t.is_float else int
-    return {"min": None if low is None else convert(low), "max": None if high is None else convert(high)}
-
-
-@rule("clamp_min")
-def clamp_min(n: Call, x: Value, low: Operand) -> Value:
-    return clamp(n, x, low, None)
-
-
-@rule("clamp_max")
-def clamp_max(n: Call, x: Value, high: Operand) -> Value:
-    return clamp(n, x, None, high)
 
 
 # --- selection, tests, casts ----------------------------------------------------------------------------------------
