@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import copy
+import os
 import pickle
+import platform
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -70,3 +74,17 @@ def test_a_closed_publisher_has_no_stats(store: Path) -> None:
     publisher.close()
     with pytest.raises(StoreError, match="closed"):
         publisher.stats()
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="elsewhere programs are linked by LLVM")
+def test_an_actor_needs_no_object_cache(store: Path, tmp_path: Path) -> None:
+    """What is compiled besides the program comes with the store, so that an empty cache costs no compiling."""
+    code = """
+import sys, numpy as np, tilewright as tw
+with tw.attach("policy") as actor:
+    actor(np.zeros(3, np.float32))
+assert not [name for name in sys.modules if name.startswith("llvmlite.binding")]
+"""
+    environment = {**os.environ, "TILEWRIGHT_CACHE_DIR": str(tmp_path / "empty")}
+    with tw.Publisher("policy", Model(affine())):
+        subprocess.run([sys.executable, "-c", code], env=environment, check=True, timeout=120)

@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 from tilewright.runtime import artifact
+from tilewright.runtime.link import keep_support, look_for_support
 from tilewright.runtime.manifest import Manifest
 from tilewright.runtime.program import Program
 from tilewright.runtime.weights.control import MAX_READERS, Control
@@ -51,6 +52,7 @@ class Epoch:
         try:
             artifact.write(path / "program.tw", program, 0, code_only=True)
             os.chmod(path / "program.tw", mode & 0o444 | 0o400)
+            keep_support(path / "support")
             control = open_control(path / "control", create=True, mode=mode)
             segments = Segments(path / "segments", nbytes, create=True, writable=True, mode=mode)
             file = os.open(path / "control", os.O_RDWR | os.O_CLOEXEC)
@@ -71,6 +73,7 @@ class Epoch:
     @classmethod
     def open(cls, path: Path, *, writable: bool = False) -> Epoch:
         """One that is installed. FileNotFoundError if it has gone in the meantime, StoreError if it is damaged."""
+        look_for_support(path / "support")
         digest = _file_digest(path)
         try:
             program, _ = artifact.read(path / "program.tw", code_only=True)

@@ -5,6 +5,7 @@
         current -> 00000003     a link to the epoch that is in use, exchanged atomically
         00000003/               an epoch: all versions of one structure
             program.tw          code and constants, without weights
+            support/            what else an actor needs compiled, where its own object cache has not got it
             control             the control page; each reader holds a lock on one byte of it
             segments            the slots, one after another
 
