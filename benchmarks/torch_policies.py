@@ -1,6 +1,6 @@
 """The policy suite as ordinary PyTorch modules, with random weights: what `tw.compile(module, example)` is tested on.
 
-Layers follow the code named in each docstring (FACTS: `policy_suite.py` builds the same networks as ONNX graphs). State
+Layers follow the code named in each docstring (`policy_suite.py` builds the same networks as ONNX graphs). State
 goes in and out as arguments and results; a `done` mask of the caller resets it. `python -m benchmarks.torch_policies`
 compiles all of them and prints errors against eager PyTorch and the time to compile.
 """
