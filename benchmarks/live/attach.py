@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from dataclasses import dataclass
 
@@ -70,7 +71,7 @@ class AttachRow:
 
 
 def measure(policy: str, processes: int, *, cold_cache: bool = False) -> AttachRow:
-    """Fresh processes one after another; with a cold cache, each has an object cache with nothing in it."""
+    """Fresh processes one after another; with a cold cache, each has an empty object cache of its own."""
     path = program(policy)
     model = tw.load(path)
     rows = []
@@ -79,13 +80,14 @@ def measure(policy: str, processes: int, *, cold_cache: bool = False) -> AttachR
         environment = {**os.environ, "PYTHONPATH": f"{models.ROOT / 'src'}"}
         environment.pop("PYTHONDONTWRITEBYTECODE", None)
         for _ in range(processes + 1):
-            if cold_cache:
-                environment["TILEWRIGHT_CACHE"] = "0"
-            born = time.monotonic()
-            result = subprocess.run(
-                [sys.executable, "-c", CODE, policy, repr(born), arguments],
-                env=environment, cwd=models.ROOT, capture_output=True, text=True, check=False,
-            )  # fmt: skip
+            with tempfile.TemporaryDirectory() as empty:
+                if cold_cache:
+                    environment["TILEWRIGHT_CACHE_DIR"] = empty
+                born = time.monotonic()
+                result = subprocess.run(
+                    [sys.executable, "-c", CODE, policy, repr(born), arguments],
+                    env=environment, cwd=models.ROOT, capture_output=True, text=True, check=False,
+                )  # fmt: skip
             if result.returncode:
                 raise RuntimeError(f"a fresh process failed: {result.stderr}")
             rows.append(json.loads(result.stdout))
@@ -94,7 +96,7 @@ def measure(policy: str, processes: int, *, cold_cache: bool = False) -> AttachR
         key: summary(np.array([row[key] for row in rows])) for key in ("attach", "first", "start", "steady", "cpu")
     }
     return AttachRow(
-        policy, processes, "none" if cold_cache else "warm", times["attach"], times["first"],
+        policy, processes, "empty" if cold_cache else "warm", times["attach"], times["first"],
         times["cpu"]["p50"], times["start"],
         times["steady"]["p50"], rows[-1]["compiler"], rows[-1]["others"],
     )  # fmt: skip
@@ -108,5 +110,5 @@ def as_text(rows: list[AttachRow]) -> str:
     text = markdown_table(header, [row.cells() for row in rows])
     return text + (
         "\nA fresh interpreter each time. First answer: from the call of `attach`, NumPy being imported; from the"
-        "\nstart: from before the process is made. Without an object cache, support code is compiled in the process.\n"
+        "\nstart: from before the process is made. Empty: an object cache with nothing in it.\n"
     )
