@@ -122,6 +122,20 @@ def test_no_room(policy: Any, monkeypatch: pytest.MonkeyPatch, store: Path) -> N
     Broker("p", policy).close()
 
 
+def test_a_store_that_is_removed(policy: Any) -> None:
+    """Its broker ends, and says why; agents learn it."""
+    publisher = tw.Publisher("p", policy)
+    with Broker("p").start() as broker, BrokerClient("p", patience=0.2) as agent:
+        arguments = observations(SOURCE, 1)
+        assert is_right(agent(*arguments), 0, arguments)
+        publisher.close(remove=True)
+        wait_until(lambda: not broker.is_serving)
+        with pytest.raises(BrokerError, match="its ring was removed"):
+            broker.check()
+        with pytest.raises(BrokerError, match="there is no broker"):
+            agent(*arguments)
+
+
 def test_files_are_private(policy: Any, store: Path) -> None:
     with Broker("p", policy):
         assert (store / "p" / FILE).stat().st_mode & 0o777 == 0o600
@@ -177,8 +191,8 @@ def test_a_signal_interrupts_a_call(policy: Any) -> None:
         with Broker("p", policy) as broker:
             agent = BrokerClient("p", patience=60.0)
             for _ in range(3):
-                signal.setitimer(signal.ITIMER_REAL, 0.02)
                 with pytest.raises(Alarm):
+                    signal.setitimer(signal.ITIMER_REAL, 0.02)
                     agent(*arguments)
             broker.start()
             assert is_right(agent(*arguments), 0, arguments)

@@ -230,6 +230,14 @@ class Ring:
         return self.word(HEADER.closed) != 0
 
     @property
+    def is_in_place(self) -> bool:
+        """Whether agents that look for it find this file."""
+        try:
+            return os.path.samestat(os.fstat(self.fd), os.stat(self.path))
+        except FileNotFoundError:
+            return False
+
+    @property
     def is_served(self) -> bool:
         """Whether a broker holds it."""
         return self.fd >= 0 and is_locked(self.fd, 0)

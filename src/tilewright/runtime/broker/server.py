@@ -211,13 +211,15 @@ class Broker:
         """Free dead agents' slots, follow the weights where they move."""
         while not self._stopping.wait(_KEEPER_SECONDS):
             self._recount()
-            if self._moved.is_set():
-                try:
+            try:
+                if not self._ring.is_in_place:
+                    raise BrokerError("its ring was removed, or another took its place", where=str(self._ring.path))
+                if self._moved.is_set():
                     self._follow()
-                except Error as error:
-                    self._failure = error
-                    self._stopping.set()
-                    self._go()
+            except Error as error:
+                self._failure = error
+                self._stopping.set()
+                self._go()
 
     def _follow(self) -> None:
         with self._state:
