@@ -76,7 +76,7 @@ def measure_prepare(engine: Engine, raw: Sequence[Array], repeat: int) -> Profil
     """Pack these raw weights `repeat` times into memory that is not used."""
     weights = WeightSet(engine.manifest, raw, aligned_bytes(packed_nbytes(engine.manifest)), 0)
     keep, slots = engine.prepare.slots(weights.raw_addresses, weights.packed_addresses)
-    result = _measure(engine, engine.manifest.prepare_steps, slots, {}, repeat)
+    result = _measure(engine, engine.manifest.prepare_steps, np.array(slots, np.int64), {}, repeat)
     del keep, weights
     return result
 

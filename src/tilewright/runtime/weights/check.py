@@ -34,19 +34,15 @@ def check_weights(
     arrays: list[Array] = []
     names: list[str] = []
     for p in params:
-        where = f"weight {p.name!r}"
-        if p.name not in weights:
-            problems.add(WeightError("is missing", where=where, expected=f"{p.dtype}{list(p.shape)}"))
-            continue
-        try:
-            array = as_numpy(on_cpu(weights[p.name]), where)
-        except CallError as error:
-            problems.add(WeightError(error.what, where=where, expected=error.expected, got=error.got))
-            continue
-        if array.dtype != BY_NAME[p.dtype].numpy or not array.dtype.isnative or array.shape != p.shape:
-            expected = f"{p.dtype}[{', '.join(map(str, p.shape))}]"
-            got, hint = describe(array), _how_to_convert(array, p)
-            problems.add(WeightError("wrong shape or type", where=where, expected=expected, got=got, hint=hint))
+        # A publish of a small policy is mostly this loop: what only an error needs is made there.
+        array = weights.get(p.name)
+        if type(array) is not np.ndarray:
+            array = _as_array(p, weights, problems)
+            if array is None:
+                continue
+        wanted = BY_NAME[p.dtype].numpy
+        if array.shape != p.shape or (array.dtype is not wanted and not _is_same(array.dtype, wanted)):
+            problems.add(_misfit(p, array))
         else:
             arrays.append(array)
             names.append(p.name)
@@ -57,6 +53,30 @@ def check_weights(
             problems.add(WeightError("holds NaN or infinity", where=f"weight {name!r}", hint=hint))
     problems.raise_if_any("the weights do not fit", kind=WeightError)
     return arrays
+
+
+def _as_array(p: ParamSpec, weights: Mapping[str, Any], problems: Problems) -> Array | None:
+    """A weight that is no NumPy array as one; None if it is missing or cannot be one, which is noted."""
+    where = f"weight {p.name!r}"
+    if p.name not in weights:
+        problems.add(WeightError("is missing", where=where, expected=f"{p.dtype}{list(p.shape)}"))
+        return None
+    try:
+        return as_numpy(on_cpu(weights[p.name]), where)
+    except CallError as error:
+        problems.add(WeightError(error.what, where=where, expected=error.expected, got=error.got))
+        return None
+
+
+def _is_same(found: np.dtype[Any], wanted: np.dtype[Any]) -> bool:
+    return found == wanted and found.isnative
+
+
+def _misfit(p: ParamSpec, array: Array) -> WeightError:
+    expected = f"{p.dtype}[{', '.join(map(str, p.shape))}]"
+    hint = _how_to_convert(array, p)
+    what = "wrong shape or type"
+    return WeightError(what, where=f"weight {p.name!r}", expected=expected, got=describe(array), hint=hint)
 
 
 def _how_to_convert(array: Array, wanted: ParamSpec) -> str | None:
@@ -95,10 +115,9 @@ def check_version(wanted: object, newest: int, *, force: bool = False) -> int:
 
 def _all_finite(arrays: Sequence[Array]) -> bool:
     """Whether no element is NaN or infinite. Dense f32 is looked through natively, at the speed of memory."""
-    dense = [a for a in arrays if _is_dense_f32(a)]
-    others = [a for a in arrays if not _is_dense_f32(a) and (a.dtype.kind == "f" or a.dtype.name == "bfloat16")]
-    return native().are_finite(dense) and all(bool(np.isfinite(a).all()) for a in others)
-
-
-def _is_dense_f32(array: Array) -> bool:
-    return array.dtype == np.float32 and array.flags.c_contiguous
+    dense: list[Array] = []
+    others: list[Array] = []
+    for array in arrays:
+        (dense if array.dtype == np.float32 and array.flags.c_contiguous else others).append(array)
+    floats = [a for a in others if a.dtype.kind == "f" or a.dtype.name == "bfloat16"]
+    return native().are_finite(dense) and all(bool(np.isfinite(a).all()) for a in floats)

@@ -120,6 +120,17 @@ class Control:
     # -- what there is -----------------------------------------------------------------------------------------------
 
     @property
+    def version(self) -> int | None:
+        """The current version; None if there is none."""
+        while True:
+            index = self.current
+            if not 0 <= index < SLOTS:
+                return None
+            version = int(self.words[(self._slot(index) + SLOT.version) >> 3])
+            if self.current == index:
+                return version
+
+    @property
     def current(self) -> int:
         """The current slot, or NONE, SUPERSEDED, or what damage has left."""
         return int(self.words[CURRENT >> 3])
@@ -134,9 +145,13 @@ class Control:
             if self.current == index and self.slot(index) == state:
                 return state
 
-    def slot(self, index: int) -> SlotState:
+    def _slot_words(self, index: int) -> list[int]:
         at = self._slot(index) >> 3
-        state, version, published, wall, checksum, spent = (int(w) for w in self.words[at : at + 6])
+        words: list[int] = self.words[at : at + (SLOT.size >> 3)].tolist()
+        return words
+
+    def slot(self, index: int) -> SlotState:
+        state, version, published, wall, checksum, spent = self._slot_words(index)
         return SlotState(index, state, version, published * 1e-9, wall * 1e-9, checksum, spent * 1e-9)
 
     def reader(self, index: int) -> ReaderState:

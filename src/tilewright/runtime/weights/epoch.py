@@ -33,6 +33,7 @@ class Epoch:
         self.control = control
         self.segments = segments
         self._offsets = slot_offsets(program.manifest)
+        self._addresses: dict[int, list[int]] = {}
         # A file of its own: closing any other one would not drop the locks that are asked for and held through it.
         try:
             self._locks = os.open(path / "control", os.O_RDWR | os.O_CLOEXEC)
@@ -93,8 +94,11 @@ class Epoch:
 
     def addresses(self, slot: int) -> list[int]:
         """Where the packed parameters of a slot are."""
-        base = self.segments.slot_address(slot)
-        return [base + offset for offset in self._offsets]
+        found = self._addresses.get(slot)
+        if found is None:
+            base = self.segments.slot_address(slot)
+            found = self._addresses[slot] = [base + offset for offset in self._offsets]
+        return found
 
     # -- readers -------------------------------------------------------------------------------------------------------
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import threading
+from array import array
 from collections.abc import Sequence
-
-import numpy as np
 
 from tilewright.runtime.arena import plan, temp_intervals
 from tilewright.runtime.interop import Array
@@ -28,7 +27,7 @@ class Prepare:
         self._lock = threading.Lock()
         self._arena: Array | None = None
         self._offsets: tuple[int, ...] = ()
-        self._dims = np.zeros(1, np.int64)
+        self._dims = array("q", [0])
 
     def __call__(self, raw: Sequence[int], packed: Sequence[int], *, keep: bool = False) -> None:
         """Pack: addresses of raw parameters, and of the memory for packed ones, both in the manifest's order."""
@@ -36,10 +35,10 @@ class Prepare:
             return
         with self._lock:
             arena, slots = self.slots(raw, packed)
-            self._run(self._entry, slots.ctypes.data, self._dims.ctypes.data, self.threads)
+            self._run(self._entry, slots.buffer_info()[0], self._dims.buffer_info()[0], self.threads)
             self._arena = arena if keep else None
 
-    def slots(self, raw: Sequence[int], packed: Sequence[int]) -> tuple[Array, Array]:
+    def slots(self, raw: Sequence[int], packed: Sequence[int]) -> tuple[Array, array[int]]:
         """Memory for temporaries, and the slot table."""
         arena = self._arena
         if arena is None:
@@ -47,7 +46,7 @@ class Prepare:
             placed = plan(temp_intervals(self.manifest.prepare_temps, sizes, self.threads))
             arena, self._offsets = aligned_bytes(placed.arena), placed.offsets
         base = arena.ctypes.data
-        return arena, np.array([*raw, *packed, *[base + offset for offset in self._offsets], 0], np.int64)
+        return arena, array("q", [*raw, *packed, *[base + offset for offset in self._offsets], 0])
 
     def forget(self) -> None:
         """In the child of a fork."""

@@ -208,8 +208,8 @@ class Publisher:
     @property
     def version(self) -> int:
         """The newest version; -1 if there is none yet."""
-        newest = self._epoch.control.newest() if self._epoch is not None else None
-        return newest.version if newest is not None else self._floor
+        newest = self._epoch.control.version if self._epoch is not None else None
+        return self._floor if newest is None else newest
 
     @property
     def params(self) -> tuple[ParamSpec, ...]:
