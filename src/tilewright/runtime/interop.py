@@ -15,17 +15,18 @@ Array = np.ndarray[Any, Any]
 
 def framework(obj: object) -> str:
     """The name of the package that an array's type comes from: "numpy", "torch", "jaxlib", ..."""
-    return type(obj).__module__.split(".")[0]
+    return type(obj).__module__.partition(".")[0]
 
 
 def as_numpy(obj: Any, where: str) -> Array:
     """A NumPy view of an array in CPU memory, without a copy. CallError if it is none."""
     if isinstance(obj, (np.ndarray, np.generic)):
         return np.asarray(obj)
+    kind = framework(obj)
     try:
-        if framework(obj) == "torch":
+        if kind == "torch":
             return _torch_view(obj, where)
-        if framework(obj) in ("jax", "jaxlib"):
+        if kind in ("jax", "jaxlib"):
             return _jax_view(obj, where)
         if hasattr(obj, "__dlpack__"):
             return _dlpack_view(obj, where)
@@ -41,11 +42,7 @@ def _on_cpu(device: str, where: str) -> None:
 
 def on_cpu(obj: Any) -> Any:
     """The array itself, or a copy in CPU memory of a PyTorch tensor that is elsewhere: learners train on GPUs."""
-    if (
-        framework(obj) == "torch"
-        and getattr(obj, "device", None) is not None
-        and obj.device.type not in ("cpu", "meta")
-    ):
+    if framework(obj) == "torch" and not getattr(obj, "is_cpu", True) and not obj.is_meta:
         return obj.detach().cpu()
     return obj
 
