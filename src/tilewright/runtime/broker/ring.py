@@ -155,6 +155,7 @@ class Ring:
         self.path = path
         self.fd = fd
         self.spec = spec
+        self._slots_at, self._slot_size = spec.slots_at, spec.slot_size
         # Mapped through a descriptor of its own: `mmap` keeps a copy of it, and a copy would keep locks.
         other = os.open(f"/proc/self/fd/{fd}", os.O_RDWR | os.O_CLOEXEC)
         try:
@@ -212,17 +213,23 @@ class Ring:
 
     def slot(self, index: int) -> int:
         """The slot's address."""
-        return self.address + self.spec.slots_at + index * self.spec.slot_size
+        return self.address + self._slots_at + index * self._slot_size
 
     def word(self, offset: int) -> int:
         """A word at a byte offset."""
         return int(self.words[offset >> 3])
 
     def slot_word(self, index: int, field: int) -> int:
-        return self.word(self.spec.slots_at + index * self.spec.slot_size + field)
+        return self.word(self._slots_at + index * self._slot_size + field)
 
     def set_slot_word(self, index: int, field: int, value: int) -> None:
-        self.words[(self.spec.slots_at + index * self.spec.slot_size + field) >> 3] = value
+        self.words[(self._slots_at + index * self._slot_size + field) >> 3] = value
+
+    def states(self) -> list[int]:
+        """The first word of every slot."""
+        first, step = self._slots_at >> 3, self._slot_size >> 3
+        states: list[int] = self.words[first : first + self.spec.slots * step : step].tolist()
+        return states
 
     @property
     def closed(self) -> bool:

@@ -245,8 +245,7 @@ class Broker:
 
     def _recount(self) -> None:
         ring, attached = self._ring, 0
-        for k in ring.indices():
-            state = ring.slot_word(k, SLOT.state)
+        for k, state in enumerate(ring.states()):
             if state == FREE:
                 continue
             if is_locked(ring.fd, 1 + k):
