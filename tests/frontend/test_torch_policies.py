@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from benchmarks import torch_policies
 from tests.frontend.torch_checks import BATCHES, assert_close, nn, pytree, torch
+
+from benchmarks import torch_policies  # isort: skip  # needs torch, of which the line above makes a reason to skip
 from tilewright.support.errors import WeightError
 
 F = torch.nn.functional

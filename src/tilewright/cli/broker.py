@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -65,7 +65,7 @@ def broker(
 
 def _watch(server: Broker, seconds: float | None, json: bool) -> None:
     deadline = None if seconds is None else time.monotonic() + seconds
-    before = server.stats()
+    before = replace(server.stats(), requests=0, rows=0, batches=0, elapsed=0.0)  # agents may have been quick
     while server.is_serving and (deadline is None or time.monotonic() < deadline):
         left = _REPORT_SECONDS if deadline is None else min(_REPORT_SECONDS, deadline - time.monotonic())
         server.join(left)
