@@ -283,3 +283,20 @@ def test_the_manifest_checks_ignored_names() -> None:
     for ignored in (("w",), ("",), ("a", "a")):
         with pytest.raises(ArtifactError, match="the name is empty or used twice"):
             Manifest("m", target, params=params, ignored=ignored)
+
+
+class Branches(nn.Module):
+    def forward(self, x: Any) -> Any:
+        return x if x.sum() > 0 else -x
+
+
+class Samples(nn.Module):
+    def forward(self, x: Any) -> Any:
+        return torch.distributions.Categorical(logits=x).sample()
+
+
+@pytest.mark.parametrize("module", [Branches(), Samples()])
+def test_what_depends_on_values_is_explained(module: Any, capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(ModelError, match=r"(?s)test_torch_import.py:\d+: return .*draw or branch outside"):
+        import_model(module, None, torch.zeros(2, 3), "auto")
+    assert capfd.readouterr().err == ""

@@ -8,6 +8,7 @@ makes the graph functional and takes those operators apart; the second pass cost
 from __future__ import annotations
 
 import contextlib
+import io
 import logging
 import re
 import warnings
@@ -46,6 +47,10 @@ def export_module(
                 failures.append(error)
                 if "generated guard" not in str(error):
                     break
+    if type(failures[0]).__name__ == "GuardOnDataDependentSymNode":
+        what = f"{type(module).__name__} does other things for other values, which one program cannot"
+        hint = "give outputs that say everything (logits, means), and draw or branch outside: tilewright.rl.sampling"
+        raise ModelError(what, got=_place(failures[0]), hint=hint) from failures[0]
     symbols = dynamic is not None
     what = "cannot be exported" + (" with symbolic dimensions" if symbols else "")
     raise ModelError(
@@ -101,7 +106,8 @@ def quietly() -> Iterator[None]:
     level = logger.level
     logger.setLevel(logging.CRITICAL)
     try:
-        with warnings.catch_warnings():
+        # Where a trace fails, PyTorch prints the whole graph before it raises.
+        with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
             warnings.simplefilter("ignore")
             yield
     finally:
@@ -124,6 +130,12 @@ def evaluating(module: torch.nn.Module) -> Iterator[None]:
 _CHATTER = re.compile(
     r"For more information, run with TORCH_LOGS.*|If you're using mark_dynamic.*|The error above occ.*"
 )
+
+
+def _place(error: Exception) -> str:
+    """The line of the user's code that PyTorch names at the end of its reasons."""
+    found = re.search(r'File "([^"]+)", line (\d+), in \w+\n\s*(.+)', str(error).partition("raised this error")[2])
+    return f"{found[1]}:{found[2]}: {found[3].strip()}" if found else str(error).partition("\n")[0]
 
 
 def _reason(error: Exception, most: int = 12) -> str:
