@@ -20,6 +20,7 @@ from tilewright.runtime.weights.files import check_owner, lock_reader, store_fol
 from tilewright.support.errors import BrokerError, StoreError
 
 _LOOK_SECONDS = 0.1
+_PAUSE_SECONDS = 0.05
 _HINT = "start one: tilewright broker NAME"
 _live: weakref.WeakSet[BrokerClient] = weakref.WeakSet()
 
@@ -116,6 +117,7 @@ class BrokerClient(Runner):
 
     def _find(self, deadline: float) -> None:
         """Be attached to a living broker, or raise BrokerError at the deadline."""
+        pause = POLL_SECONDS
         while True:
             try:
                 self._enter()
@@ -123,7 +125,8 @@ class BrokerClient(Runner):
             except BrokerError:
                 if time.monotonic() >= deadline:
                     raise
-            time.sleep(POLL_SECONDS)
+            time.sleep(pause)
+            pause = min(1.5 * pause, _PAUSE_SECONDS)  # many who look all the time would keep it from starting
 
     def _look(self) -> bool:
         """Whether there is a broker (again); looks now and then."""
