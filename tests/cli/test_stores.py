@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
-import threading
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -183,18 +184,24 @@ def test_damage_is_3(cli: Cli, root: Path, program: Path) -> None:
     assert cli("store", "info", "policy")[0] == 3
 
 
-def test_watching(cli: Cli, root: Path, program: Path) -> None:
+def test_watching(root: Path, program: Path) -> None:
     """Lines of JSON until it is interrupted, which is no failure."""
+    command = [sys.executable, "-m", "tilewright.cli", "attach", "policy", "--watch", "--rate", "200", "--json"]
+    lines: list[dict[str, float]] = []
     with tw.Publisher("policy", tw.load(program)) as publisher:
-        timers = [threading.Timer(0.3, lambda: publisher.publish(scaled(program, 2.0), version=8))]
-        timers.append(threading.Timer(1.5, lambda: os.kill(os.getpid(), signal.SIGINT)))
-        for timer in timers:
-            timer.start()
-        code, text, _ = cli("attach", "policy", "--watch", "--rate", 200, "--json")
-        for timer in timers:
-            timer.join()
-    assert code == 0
-    lines = [json.loads(line) for line in text.splitlines()]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as watching:
+            try:
+                assert watching.stdout is not None
+                for text in watching.stdout:
+                    lines.append(json.loads(text))
+                    if len(lines) == 1:
+                        publisher.publish(scaled(program, 2.0), version=8)
+                    if lines[-1]["version"] == 8:
+                        break
+                watching.send_signal(signal.SIGINT)
+                assert watching.wait(timeout=120) == 0
+            finally:
+                watching.kill()
     seen = [line["version"] for line in lines]
     assert seen == sorted(seen)
     assert seen[-1] == 8
