@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -189,7 +190,9 @@ def test_watching(root: Path, program: Path) -> None:
     command = [sys.executable, "-m", "tilewright.cli", "attach", "policy", "--watch", "--rate", "200", "--json"]
     lines: list[dict[str, float]] = []
     with tw.Publisher("policy", tw.load(program)) as publisher:
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as watching:
+        # A test run in the background of a shell ignores interrupts, and its children would too.
+        heed = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, preexec_fn=heed) as watching:
             try:
                 assert watching.stdout is not None
                 for text in watching.stdout:
