@@ -70,7 +70,9 @@ def joined(s: Schedule, stage: Stage, reduce: list[LoopRef]) -> list[LoopRef]:
     """The innermost reduction loops fused, as far as together they walk through memory without gaps."""
     names = [it.var for it in stage.reduce]
     result = list(reduce)
-    while len(result) > 1 and len(names) > 1 and _continue(stage, names[-2], names[-1]):
+    if len(result) != len(names):
+        return result  # they have been joined or split before
+    while len(result) > 1 and _continue(stage, names[-2], names[-1]):
         result = [*result[:-2], s.fuse(result[-2], result[-1])]
         names.pop()
     return result

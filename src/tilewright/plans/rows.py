@@ -218,7 +218,7 @@ def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Targe
     names = {loop.name for loop in around}
     for stage in kept:
         own = [loop for loop in s.loops(s.block(stage.name)) if loop.name not in names]
-        schedule_inner(s, stage, own, target, bool(strip))
+        schedule_inner(s, stage, own, len(own) - len(stage.reduce), target, bool(strip))
     if not strip:
         ask_ahead(s, names, rows, target)
     parallelize(s, around)
@@ -301,9 +301,9 @@ def one_after_another(s: Schedule, kept: list[Stage], target: Target) -> None:
             continue
         if all(as_int(it.extent) == 1 for it in stage.spatial) and share_out(s, stage, own, target):
             continue
-        own = list(s.loops(block))
-        spatial = own[: len(own) - len(stage.reduce)]
-        schedule_inner(s, stage, own, target, False)
+        own = list(s.loops(block))  # the reduction's may be other ones now
+        spatial = own[: len(stage.spatial)]
+        schedule_inner(s, stage, own, len(spatial), target, False)
         parallelize(s, spatial[:-1] if vector_last(stage) else spatial)
 
 
@@ -335,8 +335,8 @@ def share_out(s: Schedule, stage: Stage, own: list[LoopRef], target: Target) -> 
     return True
 
 
-def schedule_inner(s: Schedule, stage: Stage, own: list[LoopRef], target: Target, strip: bool) -> None:
-    """The loops of one stage below the shared rows."""
+def schedule_inner(s: Schedule, stage: Stage, own: list[LoopRef], outer: int, target: Target, strip: bool) -> None:
+    """The loops of one stage below the shared rows, of which the first `outer` are not the reduction's."""
     if not own:
         return
     lanes = lanes_of(stage, target)
@@ -344,8 +344,7 @@ def schedule_inner(s: Schedule, stage: Stage, own: list[LoopRef], target: Target
     if stage.role == "spatial":
         vector_tail(s, block, own, lanes, target, stream=not strip)
         return
-    spatial = own[: len(own) - len(stage.reduce)]
-    reduce = own[len(own) - len(stage.reduce) :]
+    spatial, reduce = own[:outer], own[outer:]
     if spatial and vector_last(stage) and (extent(s, spatial[-1]) or lanes) > 1:
         if is_window(stage):
             reduce_window(s, block, reduce, spatial[-1], lanes)
