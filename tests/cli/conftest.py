@@ -10,6 +10,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+import tilewright as tw
 from tilewright.cli.main import main
 
 Cli = Callable[..., tuple[int, str, str]]
@@ -45,4 +46,20 @@ def layer(tmp_path: Path) -> Path:
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
     path = tmp_path / "layer.onnx"
     onnx.save(model, path)
+    return path
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of all stores."""
+    folder = tmp_path / "stores"
+    monkeypatch.setenv("TILEWRIGHT_STORE_DIR", str(folder))
+    return folder
+
+
+@pytest.fixture
+def program(layer: Path, tmp_path: Path) -> Path:
+    """layer.onnx, compiled to layer.tw."""
+    path = tmp_path / "layer.tw"
+    tw.compile(layer).save(path)
     return path

@@ -13,13 +13,7 @@ import tilewright as tw
 
 from .conftest import Cli
 
-
-@pytest.fixture(autouse=True)
-def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder of all stores."""
-    folder = tmp_path / "stores"
-    monkeypatch.setenv("TILEWRIGHT_STORE_DIR", str(folder))
-    return folder
+pytestmark = pytest.mark.usefixtures("root")
 
 
 def test_help_teaches(cli: Cli) -> None:

@@ -21,21 +21,6 @@ from tilewright.support.errors import WeightError
 from .conftest import Cli
 
 
-@pytest.fixture
-def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder of all stores."""
-    folder = tmp_path / "stores"
-    monkeypatch.setenv("TILEWRIGHT_STORE_DIR", str(folder))
-    return folder
-
-
-@pytest.fixture
-def program(layer: Path, tmp_path: Path) -> Path:
-    path = tmp_path / "layer.tw"
-    tw.compile(layer).save(path)
-    return path
-
-
 def scaled(program: Path, factor: float) -> dict[str, np.ndarray]:
     return {name: array * np.float32(factor) for name, array in tw.load(program).weights.items()}
 

@@ -24,21 +24,6 @@ from .conftest import Cli
 SECRET = "a secret of more than sixteen bytes"
 
 
-@pytest.fixture
-def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder of all stores."""
-    folder = tmp_path / "stores"
-    monkeypatch.setenv("TILEWRIGHT_STORE_DIR", str(folder))
-    return folder
-
-
-@pytest.fixture
-def program(layer: Path, tmp_path: Path) -> Path:
-    path = tmp_path / "layer.tw"
-    tw.compile(layer).save(path)
-    return path
-
-
 def free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as sock:
         return int(sock.getsockname()[1])

@@ -49,6 +49,15 @@ def test_constants_as_operands_of_loops() -> None:
     same(model(nodes, [info("x", ["n", 4])], ["y"], weights), {"x": rng.standard_normal((3, 4)).astype(F)})
 
 
+@pytest.mark.parametrize("shape", [(3, 5, 6, 6), (3, 5, 2, 3, 4)])
+def test_a_sum_of_everything_over_loops_that_join_in_part(shape: tuple[int, ...]) -> None:
+    """What is picked by index is contiguous in some of the reduction's dimensions only."""
+    picked = [shape[0], *shape[2:]]
+    nodes = [node("NegativeLogLikelihoodLoss", ["x", "t"], ["y"], reduction="sum")]
+    m = model(nodes, [info("x", list(shape)), info("t", picked, onnx.TensorProto.INT64)], ["y"])
+    same(m, {"x": rng.standard_normal(shape).astype(F), "t": rng.integers(0, shape[1], picked)})
+
+
 def same(m: onnx.ModelProto, feeds: dict[str, np.ndarray]) -> None:
     imported = import_onnx(m)
     want = run_graph(imported.graph, feeds, imported.weights)
