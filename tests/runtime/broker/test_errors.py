@@ -18,6 +18,7 @@ from onnx import TensorProto, helper
 
 import tilewright as tw
 from tests.runtime.broker.lab import OBS, build, is_right, observations, wait_until
+from tilewright.runtime import weights
 from tilewright.runtime.broker.client import BrokerClient
 from tilewright.runtime.broker.ring import FILE, Ring
 from tilewright.runtime.broker.server import Broker
@@ -134,6 +135,18 @@ def test_a_store_that_is_removed(policy: Any) -> None:
             broker.check()
         with pytest.raises(BrokerError, match="there is no broker"):
             agent(*arguments)
+
+
+@pytest.mark.parametrize("published", [True, False])
+def test_a_broker_counts_when_stores_are_swept(policy: Any, store: Path, published: bool) -> None:
+    """A store with a broker's files is a store: it is listed, kept while the broker lives, and removed after it."""
+    if published:
+        tw.Publisher("p", policy).close()
+    with Broker("p", None if published else policy):
+        assert [found.name for found in weights.stores()] == ["p"] * published
+        assert weights.sweep() == []
+    assert [swept.path for swept in weights.sweep()] == [store / "p"]
+    assert not list(store.iterdir())
 
 
 def test_files_are_private(policy: Any, store: Path) -> None:

@@ -28,12 +28,11 @@ from tilewright.ir.dtype import BY_NAME
 from tilewright.runtime.broker.structs import GROUP_SLOTS, HEADER, MAX_SLOTS, SLOT_DATA
 from tilewright.runtime.manifest import Dim, InputSpec, Manifest, OutputSpec, SymbolSpec, TargetSpec
 from tilewright.runtime.schema import SchemaError, decode, encode
-from tilewright.runtime.weights.files import FLOCK, NEW, is_locked, lock_reader
+from tilewright.runtime.weights.files import BROKER, FLOCK, NEW, is_locked, lock_reader
 from tilewright.support.errors import BrokerError, Problems
 
 ABI_VERSION = 1
-FILE = "broker"
-LOCK_FILE = "broker.lock"
+FILE, LOCK_FILE = BROKER
 MAX_ROWS = 4096
 _MAGIC = int.from_bytes(b"TWRING\x1a\x01", "little")
 _PAGE = 4096

@@ -3,6 +3,7 @@
     <root>/<name>/              0700
         lock                    held (flock) by the publisher; its process number is the text
         current -> 00000003     a link to the epoch that is in use, exchanged atomically
+        broker, broker.lock     what a broker and its agents share, if there is one (`runtime/broker/`)
         00000003/               an epoch: all versions of one structure
             program.tw          code and constants, without weights
             support/            what else an actor needs compiled, where its own object cache has not got it
@@ -31,6 +32,7 @@ from tilewright.support.errors import StoreError
 
 EPOCH = re.compile(r"[0-9]{8}")
 NEW = ".new-"
+BROKER = ("broker", "broker.lock")
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@+=:-]{0,127}")
 
 
@@ -123,10 +125,10 @@ def _is_file(file: int, path: Path) -> bool:
 
 
 @contextlib.contextmanager
-def if_unowned(folder: Path) -> Iterator[bool]:
-    """Whether the store has no publisher; while the body runs it gets none."""
+def if_unowned(folder: Path, lock: str = "lock") -> Iterator[bool]:
+    """Whether the store has no publisher (or who else holds `lock`); while the body runs it gets none."""
     try:
-        file = os.open(folder / "lock", os.O_RDWR | os.O_CLOEXEC)
+        file = os.open(folder / lock, os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError:
         yield True
         return
@@ -208,13 +210,13 @@ def install_epoch(folder: Path, built: Path) -> Path:
 
 
 def is_store(folder: Path) -> bool:
-    """Whether a folder is a store and nothing else: what stands in it is ours, and there is a lock."""
+    """Whether a folder is a store, or a broker's alone: what stands in it is ours, a lock included."""
     try:
         names = os.listdir(folder)
-        lock = os.lstat(folder / "lock")
-    except OSError:
+        lock = os.lstat(folder / next(n for n in ("lock", BROKER[1]) if n in names))
+    except (OSError, StopIteration):
         return False
-    ours = all(n in ("lock", "current") or n.startswith(NEW) or EPOCH.fullmatch(n) for n in names)
+    ours = all(n in ("lock", "current", *BROKER) or n.startswith(NEW) or EPOCH.fullmatch(n) for n in names)
     return ours and stat.S_ISREG(lock.st_mode) and not folder.is_symlink()
 
 

@@ -152,7 +152,7 @@ class Swept:
 def sweep(
     directory: str | os.PathLike[str] | None = None, name: str | None = None, *, dry: bool = False
 ) -> list[Swept]:
-    """Remove stores that have neither a publisher nor readers, and what dead publishers left in the others.
+    """Remove stores that have no publisher, no readers and no broker, and what dead publishers left in the others.
 
     Args:
         name: look at this store alone.
@@ -174,7 +174,9 @@ def sweep(
 
 def _sweep(folder: Path, dry: bool) -> list[Swept]:
     """Sweep a store that has no publisher and gets none meanwhile."""
-    if any(_has_readers(path) for path in files.epochs(folder)):
+    with files.if_unowned(folder, files.BROKER[1]) as without_broker:
+        used = not without_broker or any(_has_readers(path) for path in files.epochs(folder))
+    if used:
         left = [Swept(path, files.nbytes_of(path)) for path in files.leftovers(folder)]
         if not dry:
             for swept in left:
