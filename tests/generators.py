@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from tilewright import te
 from tilewright.ir.dtype import ALL, DType, boolean, f32, i64
-from tilewright.ir.expr import OPS, Buffer, Const, Expr, Load, Op, Var, all_of, as_int, cast, const, equal, select
+from tilewright.ir.expr import Buffer, Const, Expr, Load, Op, Var, all_of, as_int, cast, const, equal, select
 from tilewright.ir.graph import ConstantArray, Graph, Node, TensorType, Value, make_attrs
 from tilewright.ir.loops import (
     TRUE,
@@ -34,6 +34,7 @@ from tilewright.ir.loops import (
     seq,
 )
 from tilewright.ir.rewrite import map_stmt, rebuild, substitute_stmt
+from tilewright.ir.scalar_ops import OPS
 
 Draw = Callable[[st.SearchStrategy[Any]], Any]
 

@@ -9,7 +9,8 @@ import numpy as np
 from hypothesis import strategies as st
 
 from tilewright.ir.dtype import boolean, i64
-from tilewright.ir.expr import OPS, Const, Expr, Op, Var, binary, const, select
+from tilewright.ir.expr import Const, Expr, Op, Var, binary, const, select
+from tilewright.ir.scalar_ops import OPS
 
 
 def evaluate(e: Expr, values: Mapping[Var, Any]) -> Any:

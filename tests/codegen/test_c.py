@@ -15,9 +15,10 @@ from tilewright import te
 from tilewright.codegen.c import emit_c
 from tilewright.codegen.interpret import interpret
 from tilewright.ir.dtype import ALL, DType, bf16, f16, f32, f64, i4, i8, i16, i32, i64, u4, u8, u16, u32, u64
-from tilewright.ir.expr import OPS, Expr, select
+from tilewright.ir.expr import Expr, select
 from tilewright.ir.loops import PrimFunc
 from tilewright.ir.parser import parse_func
+from tilewright.ir.scalar_ops import OPS
 from tilewright.support.errors import CompileError
 
 ADD = "func @add(A: f32[n], B: f32[n], C: f32[n]) where n in 1.. { for i in 0..n { C[i] = A[i] + B[i] } }"

@@ -11,8 +11,9 @@ from tests.codegen.llvm_run import call, call_in_threads, native, run
 from tilewright.codegen.interpret import interpret
 from tilewright.codegen.llvm import compile_llvm, emit_llvm
 from tilewright.ir.dtype import ALL, DType, bf16, boolean, f16, f32, f64, i4, i8, i32, i64, u8
-from tilewright.ir.expr import OPS, Buffer, Const, Expr, Op, Var, cast, const, equal, maximum, minimum, select
+from tilewright.ir.expr import Buffer, Const, Expr, Op, Var, cast, const, equal, maximum, minimum, select
 from tilewright.ir.loops import Allocate, For, If, Let, PrimFunc, Stmt, Store, seq
+from tilewright.ir.scalar_ops import OPS
 from tilewright.ir.target import Target
 from tilewright.support.errors import CompileError
 

@@ -21,10 +21,11 @@ import numpy as np
 from tests.codegen.llvm_run import call, native
 from tilewright import te
 from tilewright.ir.dtype import DType, f32
-from tilewright.ir.expr import OPS, Buffer, Expr, Load, Op, Var
+from tilewright.ir.expr import Buffer, Expr, Load, Op, Var
 from tilewright.ir.graph import TensorType
 from tilewright.ir.loops import For, PrimFunc, Store
 from tilewright.ir.rewrite import map_expr
+from tilewright.ir.scalar_ops import OPS
 from tilewright.ops.registry import get
 from tilewright.transform.loops.math import ACCURACY, expand_math
 

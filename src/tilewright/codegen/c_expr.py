@@ -14,8 +14,9 @@ from tilewright.arith import bounds
 from tilewright.arith.interval import EVERYTHING
 from tilewright.codegen.c_helpers import VALUE_TYPES
 from tilewright.ir.dtype import DType, bf16, boolean, f16, f32, f64, i64, u32, u64
-from tilewright.ir.expr import OPS, Buffer, Const, Expr, Load, Op, Var, as_int, const
+from tilewright.ir.expr import Buffer, Const, Expr, Load, Op, Var, as_int, const
 from tilewright.ir.rewrite import walk_expr
+from tilewright.ir.scalar_ops import OPS
 from tilewright.support.errors import CompileError
 
 # C's binding strengths.

@@ -1,4 +1,4 @@
-"""One operator of `ir.expr.OPS` on one operand width: the LLVM instructions for it.
+"""One operator of `ir.scalar_ops.OPS` on one operand width: the LLVM instructions for it.
 
 Works on *parts* (an LLVM operand, scalar or vector of `width` lanes); `llvm_state` splits values into parts. f16 and
 bf16 are computed in f32 and rounded after every operation, as NumPy does.

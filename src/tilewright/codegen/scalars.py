@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.ir.dtype import DType, bf16, f32, f64
-from tilewright.ir.expr import OPS
+from tilewright.ir.scalar_ops import OPS
 
 Scalar = Any
 Function = Callable[..., Scalar]

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.ir.dtype import DType, dtype, i64
-from tilewright.ir.expr import OPS, Buffer, Const, Expr, Load, Op, OpInfo, Reduce, Var
+from tilewright.ir.expr import Buffer, Const, Expr, Load, Op, Reduce, Var
 from tilewright.ir.graph import ConstantArray, Graph, Node, TensorType, Value
 from tilewright.ir.loops import (
     TRUE,
@@ -32,6 +32,7 @@ from tilewright.ir.loops import (
     Store,
 )
 from tilewright.ir.rewrite import exprs_of, walk, walk_expr
+from tilewright.ir.scalar_ops import OPS, OpInfo
 from tilewright.ir.sharing import repeated
 from tilewright.ir.text import const_text, element_text, float_text, name_text, value_text
 

@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.ir.expr import OPS, Const, Expr, Op, Var
+from tilewright.ir.expr import Const, Expr, Op, Var
 from tilewright.ir.graph import Graph, Value
+from tilewright.ir.scalar_ops import OPS
 from tilewright.ops.registry import get
 from tilewright.support.errors import CallError, VerifyError
 

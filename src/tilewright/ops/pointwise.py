@@ -1,4 +1,4 @@
-"""Pointwise operators with broadcasting: those of `ir.expr.OPS` and the activations made of them.
+"""Pointwise operators with broadcasting: those of `ir.scalar_ops.OPS` and the activations made of them.
 
 Floating point types of 16 bits are computed in f32 and rounded once, which equals rounding each operation.
 """
@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 
 from tilewright.ir.dtype import DType, boolean, f32
-from tilewright.ir.expr import OPS, Expr, call, cast, const, maximum, minimum, select
+from tilewright.ir.expr import Expr, call, cast, const, maximum, minimum, select
 from tilewright.ir.graph import TensorType
+from tilewright.ir.scalar_ops import OPS
 from tilewright.ops.dims import broadcast_index, broadcast_shapes, check_kind, need, present, same_dtype, scalar, wide
 from tilewright.ops.registry import Attrs, OpDef, Types, register
 from tilewright.support.errors import DTypeError

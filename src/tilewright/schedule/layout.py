@@ -8,7 +8,6 @@ from typing import Any
 
 from tilewright.arith import prove_equal, simplify, symbolic_bounds
 from tilewright.ir.expr import (
-    OPS,
     Buffer,
     Const,
     Expr,
@@ -24,6 +23,7 @@ from tilewright.ir.expr import (
 )
 from tilewright.ir.loops import Block, BlockIter, For, PrimFunc, Stmt, Store, seq
 from tilewright.ir.rewrite import fresh_name, map_expr, map_stmt, replace_buffers, variables, walk_expr
+from tilewright.ir.scalar_ops import OPS
 from tilewright.schedule.dependence import reduction_update
 from tilewright.schedule.index_map import IndexMap, index_map
 from tilewright.schedule.memory import copy_nest, root_path, swap_buffer

@@ -1,0 +1,121 @@
+"""The operators of scalar expressions: arity, type rule, meaning in NumPy, how they print.
+
+The interpreter, the simplifier's checks and the tests all read the meaning in the table `OPS`. Semantics worth knowing:
+
+* `floordiv`/`mod` round to minus infinity, `truncdiv`/`truncmod` to zero; `div` is for floats. Division by zero of
+  integers gives 0 everywhere (never a trap).
+* Integer arithmetic wraps. `min`/`max` propagate NaN, as NumPy's do. `round` rounds halves to even.
+* `select(c, a, b)` is lazy: what is loaded by the branch not taken is never touched. That is how padding is written.
+* `lookup(i, c0, c1, ...)` is entry `i` of a table of literals; an index outside takes the nearest entry.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+
+@dataclass(frozen=True, slots=True)
+class OpInfo:
+    """What an operator means. `rule`: "same" (result has the arguments' type), "bool" (comparison), "logic" (bool to
+    bool), "select", "lookup" (any number of arguments), or "cast" (the type is given with the node)."""
+
+    name: str
+    arity: int
+    rule: Literal["same", "bool", "logic", "select", "lookup", "cast"]
+    numpy: Callable[..., Any]
+    symbol: str | None = None
+    precedence: int = 0
+    kinds: tuple[str, ...] = ("float", "int", "uint")
+
+
+def _int_division(f: Callable[..., Any]) -> Callable[..., Any]:
+    def divide(a: Any, b: Any) -> Any:
+        zero = np.equal(b, 0)
+        return np.where(zero, np.zeros_like(a), f(a, np.where(zero, np.ones_like(b), b))).astype(np.asarray(a).dtype)
+
+    return divide
+
+
+def _truncdiv(a: Any, b: Any) -> Any:
+    quotient = np.floor_divide(a, b)
+    return quotient + ((np.remainder(a, b) != 0) & ((np.less(a, 0)) != (np.less(b, 0)))).astype(np.asarray(a).dtype)
+
+
+def _erf(x: Any) -> Any:
+    values = np.asarray(x)
+    return np.vectorize(math.erf, otypes=[np.float64])(values.astype(np.float64)).astype(values.dtype)
+
+
+def _sigmoid(x: Any) -> Any:
+    values = np.asarray(x)
+    e = np.exp(-np.abs(values))
+    return np.where(values >= 0, 1 / (1 + e), e / (1 + e)).astype(values.dtype)
+
+
+def _lookup(index: Any, *table: Any) -> Any:
+    return np.asarray(table)[np.clip(index, 0, len(table) - 1)]
+
+
+_F = ("float",)
+_I = ("int", "uint")
+_IB = ("int", "uint", "bool")
+_ANY = ("float", "int", "uint", "bool")
+
+_TABLE: list[OpInfo] = [
+    OpInfo("add", 2, "same", np.add, "+", 60),
+    OpInfo("sub", 2, "same", np.subtract, "-", 60),
+    OpInfo("mul", 2, "same", np.multiply, "*", 70),
+    OpInfo("div", 2, "same", np.divide, "/", 70, _F),
+    OpInfo("floordiv", 2, "same", _int_division(np.floor_divide), "//", 70, _I),
+    OpInfo("mod", 2, "same", _int_division(np.remainder), "%", 70, _I),
+    OpInfo("truncdiv", 2, "same", _int_division(_truncdiv), kinds=_I),
+    OpInfo("truncmod", 2, "same", _int_division(np.fmod), kinds=_I),
+    OpInfo("fmod", 2, "same", np.fmod, kinds=_F),
+    OpInfo("pow", 2, "same", np.power, kinds=_F),
+    OpInfo("atan2", 2, "same", np.arctan2, kinds=_F),
+    OpInfo("min", 2, "same", np.minimum, kinds=_ANY),
+    OpInfo("max", 2, "same", np.maximum, kinds=_ANY),
+    OpInfo("fma", 3, "same", lambda a, b, c: a * b + c, kinds=_F),
+    OpInfo("neg", 1, "same", np.negative, "-", 80),
+    OpInfo("abs", 1, "same", np.abs),
+    OpInfo("eq", 2, "bool", np.equal, "==", 50, _ANY),
+    OpInfo("ne", 2, "bool", np.not_equal, "!=", 50, _ANY),
+    OpInfo("lt", 2, "bool", np.less, "<", 50, _ANY),
+    OpInfo("le", 2, "bool", np.less_equal, "<=", 50, _ANY),
+    OpInfo("gt", 2, "bool", np.greater, ">", 50, _ANY),
+    OpInfo("ge", 2, "bool", np.greater_equal, ">=", 50, _ANY),
+    OpInfo("isnan", 1, "bool", np.isnan, kinds=_F),
+    OpInfo("isinf", 1, "bool", np.isinf, kinds=_F),
+    OpInfo("and", 2, "logic", np.logical_and, "and", 30, ("bool",)),
+    OpInfo("or", 2, "logic", np.logical_or, "or", 20, ("bool",)),
+    OpInfo("not", 1, "logic", np.logical_not, "not", 40, ("bool",)),
+    OpInfo("bitand", 2, "same", np.bitwise_and, kinds=_I),
+    OpInfo("bitor", 2, "same", np.bitwise_or, kinds=_I),
+    OpInfo("bitxor", 2, "same", np.bitwise_xor, kinds=_IB),
+    OpInfo("bitnot", 1, "same", np.bitwise_not, kinds=_I),
+    OpInfo("shl", 2, "same", np.left_shift, kinds=_I),
+    OpInfo("shr", 2, "same", np.right_shift, kinds=_I),
+    OpInfo("select", 3, "select", np.where, kinds=_ANY),
+    OpInfo("lookup", 2, "lookup", _lookup, kinds=_ANY),
+    OpInfo("cast", 1, "cast", lambda a: a, kinds=_ANY),
+    OpInfo("bitcast", 1, "cast", lambda a: a, kinds=_ANY),
+    OpInfo("sigmoid", 1, "same", _sigmoid, kinds=_F),
+    OpInfo("rsqrt", 1, "same", lambda a: (1 / np.sqrt(a)).astype(np.asarray(a).dtype), kinds=_F),
+    OpInfo("erf", 1, "same", _erf, kinds=_F),
+    OpInfo("round", 1, "same", np.rint, kinds=_F),
+]
+_TABLE += [
+    OpInfo(name, 1, "same", getattr(np, name), kinds=_F)
+    for name in (
+        "exp exp2 expm1 log log2 log1p sqrt sin cos tan sinh cosh tanh arcsin arccos arctan arcsinh arccosh arctanh "
+        "floor ceil trunc"
+    ).split()
+]
+
+OPS: dict[str, OpInfo] = {info.name: info for info in _TABLE}
+"""Every scalar operator, by name."""
