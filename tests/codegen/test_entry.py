@@ -58,6 +58,23 @@ def test_steps_run_in_order() -> None:
     del keep
 
 
+def test_prepare_runs_some_of_its_steps() -> None:
+    x = Buffer("x", f32, (const(4),))
+    i = Var("i")
+    func = PrimFunc("grow", (x,), For(i, const(4), Store(x, (i,), x[i] * 2.0 + 1.0)))
+    steps = [KernelCall("grow", (k,)) for k in range(4)]
+    keep, address = link(emit_entry([], steps, [], [], HOST), emit_llvm(func, HOST))
+    entry = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p)
+    for first, last in [(0, 0), (0, 1), (1, 3), (0, 4), (3, 4), (4, 4), (2, 9), (7, 9), (-1, 4)]:
+        values = np.zeros((4, 4), np.float32)
+        slots = (ctypes.c_void_p * 4)(*(row.ctypes.data for row in values))
+        entry(address["tw_prepare"])(slots, np.array([first, last], np.int64).ctypes.data, 0, 1, None)
+        # A step outside of the program is none; the first of a range is always executed.
+        expected = [1.0 if first == k or 0 <= first < k < last else 0.0 for k in range(4)]
+        assert values[:, 0].tolist() == expected, (first, last)
+    del keep
+
+
 def test_an_empty_program() -> None:
     keep, address = link(emit_entry([], [], [], [], HOST))
     ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)(address["tw_shapes"])(None, None)

@@ -5,8 +5,9 @@
     void tw_shapes(ptr dims, ptr out)                                          out: i64[]
 
 An entry calls its kernels in order, their buffers taken from the slot table and their symbols from `dims`. Kernels that
-threads share end with a barrier; where such a one follows those of one thread, a barrier stands before it. `tw_shapes`
-fills `out` with expressions of the
+threads share end with a barrier; where such a one follows those of one thread, a barrier stands before it. `tw_prepare`
+knows no symbols: its `dims` are the first step to execute and the one to stop before, so that a caller may look at some
+weights, pack them while they are in the cache, and go on with the next. `tw_shapes` fills `out` with expressions of the
 symbols.
 """
 
@@ -47,14 +48,14 @@ def emit_entry(
     """The text of a module with the three entries.
 
     Args:
-        run, prepare: the steps of `tw_run` and `tw_prepare`.
+        run, prepare: the steps of `tw_run` and `tw_prepare`; the latter have no symbols.
         symbols: the symbols that `dims` holds, in order.
         shapes: what `tw_shapes` writes, in order: byte sizes of the run temporaries, then the outputs' dimensions.
     """
     arity = {step.kernel: (len(step.slots), len(step.symbols)) for step in (*run, *prepare)}
     lines = [f'target triple = "{target.triple}"', ""]
     lines += _calls("tw_run", run)
-    lines += _calls("tw_prepare", prepare)
+    lines += _ranged_calls("tw_prepare", prepare)
     lines += _shapes(symbols, shapes, target)
     for kernel in sorted(arity):
         buffers, integers = arity[kernel]
@@ -71,20 +72,46 @@ def _calls(name: str, steps: Sequence[KernelCall]) -> list[str]:
     integers: dict[int, str] = {}
     waiting = False
     for step in steps:
-        if waiting and not step.alone:
-            out.effect("call void @tw_barrier(ptr %barrier, i64 %nthreads)")
-        waiting = step.alone
-        for slot in step.slots:
-            if slot not in pointers:
-                where = out.inst(f"getelementptr inbounds ptr, ptr %slots, i64 {slot}")
-                pointers[slot] = out.inst(f"load ptr, ptr {where}, align 8", f"slot{slot}")
-        for index in step.symbols:
-            if index not in integers:
-                integers[index] = _dim(out, index)
-        arguments = [f"ptr {pointers[k]}" for k in step.slots] + [f"i64 {integers[k]}" for k in step.symbols]
-        arguments += ["i64 %tid", "i64 %nthreads", "ptr %barrier"]
-        out.effect(f"call void {identifier(step.kernel, '@')}({', '.join(arguments)})")
+        waiting = _call(out, step, waiting, pointers, integers)
+    return _function(name, out)
+
+
+def _ranged_calls(name: str, steps: Sequence[KernelCall]) -> list[str]:
+    """Calls from the step `dims[0]` to before the step `dims[1]`."""
+    out = Writer()
+    first, last = _dim(out, 0), _dim(out, 1)
+    places = " ".join(f"i64 {k}, label %step{k}" for k in range(len(steps)))
+    out.effect(f"switch i64 {first}, label %done [ {places} ]")
+    waiting = False
+    for k, step in enumerate(steps):
+        out.start(f"step{k}")
+        waiting = _call(out, step, waiting, {}, {})
+        more = out.inst(f"icmp slt i64 {k + 1}, {last}")
+        out.branch(more, f"step{k + 1}" if k + 1 < len(steps) else "done", "done")
+    out.start("done")
+    return _function(name, out)
+
+
+def _function(name: str, out: Writer) -> list[str]:
     return [f"define void @{name}({_SIGNATURE}) nounwind {{", "entry:", *out.lines, "  ret void", "}", ""]
+
+
+def _call(out: Writer, step: KernelCall, waiting: bool, pointers: dict[int, str], integers: dict[int, str]) -> bool:
+    """Write one call; gives whether the other threads would have to wait for it. `pointers` and `integers` hold what
+    has been loaded."""
+    if waiting and not step.alone:
+        out.effect("call void @tw_barrier(ptr %barrier, i64 %nthreads)")
+    for slot in step.slots:
+        if slot not in pointers:
+            where = out.inst(f"getelementptr inbounds ptr, ptr %slots, i64 {slot}")
+            pointers[slot] = out.inst(f"load ptr, ptr {where}, align 8", f"slot{slot}")
+    for index in step.symbols:
+        if index not in integers:
+            integers[index] = _dim(out, index)
+    arguments = [f"ptr {pointers[k]}" for k in step.slots] + [f"i64 {integers[k]}" for k in step.symbols]
+    arguments += ["i64 %tid", "i64 %nthreads", "ptr %barrier"]
+    out.effect(f"call void {identifier(step.kernel, '@')}({', '.join(arguments)})")
+    return step.alone
 
 
 def _dim(out: Writer, index: int) -> str:

@@ -21,7 +21,7 @@ from tilewright.ir.dtype import BY_NAME
 from tilewright.runtime.schema import SchemaError, decode, encode
 from tilewright.support.errors import ArtifactError, Error
 
-ABI_VERSION = 1
+ABI_VERSION = 2
 """Version of the native entries' calling convention (`tw_run`, `tw_prepare`, `tw_shapes`) and of this manifest."""
 
 ALIGNMENT = 64

@@ -67,7 +67,7 @@ class Model(Runner):
         arrays = check_weights(self.params, weights, finite=finite, ignored=self.manifest.ignored)
         with self._update_lock:
             chosen = check_version(version, self.version)
-            self._weights.publish(arrays, chosen)
+            self._weights.publish(arrays, chosen, finite=finite)
             return chosen
 
     @property

@@ -27,6 +27,7 @@ class Program:
         void tw_shapes(ptr dims, ptr out)   i64 out[]: bytes of each run temporary, then each output's dims, flattened
 
     With nthreads > 1 every thread calls `tw_run`, whose kernels each end with `tw_barrier(barrier, nthreads)`.
+    The dims of `tw_prepare` are the first of its steps to execute and the one to stop before.
     Packed slots that are aliases hold the raw parameter's address in both tables; `tw_prepare` leaves them alone.
 
     Args:

@@ -33,7 +33,7 @@ fold:
 }
 """
 
-# A float is finite if not all bits of its exponent are set.
+# Without their signs, floats are ordered as integers are, and those that are not finite are the largest.
 _FINITE = """
 define i64 @tw_finite(ptr %p, i64 %count) nounwind {
 entry:
@@ -41,20 +41,18 @@ entry:
   br label %head
 head:
   %i = phi i64 [ 0, %entry ], [ %i1, %body ]
-  %bad = phi <16 x i32> [ zeroinitializer, %entry ], [ %bad1, %body ]
+  %most = phi <16 x i32> [ zeroinitializer, %entry ], [ %most1, %body ]
   %more = icmp ult i64 %i, %wide
   br i1 %more, label %body, label %tail
 body:
   %at = getelementptr i32, ptr %p, i64 %i
   %x = load <16 x i32>, ptr %at, align 4
-  %e = and <16 x i32> %x, splat (i32 2139095040)
-  %is = icmp eq <16 x i32> %e, splat (i32 2139095040)
-  %mask = sext <16 x i1> %is to <16 x i32>
-  %bad1 = or <16 x i32> %bad, %mask
+  %size = and <16 x i32> %x, splat (i32 2147483647)
+  %most1 = call <16 x i32> @llvm.umax.v16i32(<16 x i32> %most, <16 x i32> %size)
   %i1 = add i64 %i, 16
   br label %head
 tail:
-  %found = call i32 @llvm.vector.reduce.or.v16i32(<16 x i32> %bad)
+  %found = call i32 @llvm.vector.reduce.umax.v16i32(<16 x i32> %most)
   br label %single
 single:
   %k = phi i64 [ %wide, %tail ], [ %k1, %one ]
@@ -64,14 +62,12 @@ single:
 one:
   %at1 = getelementptr i32, ptr %p, i64 %k
   %y = load i32, ptr %at1, align 4
-  %e1 = and i32 %y, 2139095040
-  %is1 = icmp eq i32 %e1, 2139095040
-  %m1 = sext i1 %is1 to i32
-  %f1 = or i32 %f, %m1
+  %size1 = and i32 %y, 2147483647
+  %f1 = call i32 @llvm.umax.i32(i32 %f, i32 %size1)
   %k1 = add i64 %k, 1
   br label %single
 done:
-  %ok = icmp eq i32 %f, 0
+  %ok = icmp ult i32 %f, 2139095040
   %r = zext i1 %ok to i64
   ret i64 %r
 }
@@ -86,7 +82,9 @@ def define_scans(m: Module) -> None:
     one, or -1; and `tw_words_at`, which gathers a word from each of several structs.
     """
     m.declare("llvm.vector.reduce.add.v8i64", I64, ["<8 x i64>"])
-    m.declare("llvm.vector.reduce.or.v16i32", I32, ["<16 x i32>"])
+    m.declare("llvm.vector.reduce.umax.v16i32", I32, ["<16 x i32>"])
+    m.declare("llvm.umax.v16i32", "<16 x i32>", ["<16 x i32>", "<16 x i32>"])
+    m.declare("llvm.umax.i32", I32, [I32, I32])
     m.raw("tw_checksum", _CHECKSUM)
     m.raw("tw_finite", _FINITE)
     params = [("addresses", PTR), ("counts", PTR), ("n", I64)]

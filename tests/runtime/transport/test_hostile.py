@@ -134,13 +134,15 @@ def test_huge_sizes_cost_nothing(what: What, nbytes: int) -> None:
         channel.send(Kind.OFFER, Offer(what, Mark(b"r" * 16, 1), 1, STRUCTURE.id, bytes(16), nbytes, 0, True).pack())
         channel.read(memoryview(bytearray(1)))
 
-    with impostor(lie) as port:
-        node = source(port)
-        tracemalloc.start()
-        with pytest.raises(HostileError, match=r"size"):
-            node.newer(None, STRUCTURE, 0)
-        assert tracemalloc.get_traced_memory()[1] < 200_000
-        tracemalloc.stop()
+    for _ in range(2):  # the first time imports what it needs
+        with impostor(lie) as port:
+            node = source(port)
+            tracemalloc.start()
+            with pytest.raises(HostileError, match=r"size"):
+                node.newer(None, STRUCTURE, 0)
+            most = tracemalloc.get_traced_memory()[1]
+            tracemalloc.stop()
+    assert most < 200_000
 
 
 def test_a_wrong_digest_is_never_published(

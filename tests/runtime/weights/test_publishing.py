@@ -13,6 +13,7 @@ import tilewright as tw
 from tests.runtime.programs import affine, affine_reference
 from tilewright.runtime import weights
 from tilewright.runtime.model import Model
+from tilewright.runtime.weights import sums
 
 X = np.linspace(-1, 1, 20, dtype=np.float32)
 NAME = "affine"
@@ -205,3 +206,53 @@ def test_a_call_that_is_wrong_is_explained_and_frees_its_slot(store: Path) -> No
                 actor.versioned(np.zeros((2, 2), np.float64))
             publisher.publish(numbers(1))
         assert actor(X)[1][0] == 1
+
+
+def damage(path: Path, at: int) -> None:
+    with path.open("r+b") as file:
+        file.seek(at)
+        byte = file.read(1)[0]
+        file.seek(at)
+        file.write(bytes([byte ^ 16]))
+
+
+@pytest.mark.parametrize("at_once", [1 << 40, 0], ids=["at once", "in a thread"])
+def test_checksums_tell_damage(store: Path, monkeypatch: pytest.MonkeyPatch, at_once: int) -> None:
+    monkeypatch.setattr(sums, "AT_ONCE", at_once)
+    with tw.Publisher(NAME, Model(affine())) as publisher:
+        for version in range(1, 20):
+            publisher.publish(numbers(version), version)
+            assert weights.info(NAME, verify=True).problem is None
+    found = weights.info(NAME, verify=True)
+    assert found.problem is None and found.version == 19
+    segments = found.path / "current" / "segments"
+    for at in range(0, segments.stat().st_size, 4096):
+        damage(segments, at)
+    assert weights.info(NAME).problem is None
+    assert weights.info(NAME, verify=True).problem == "version 19 does not match its checksum"
+
+
+def test_a_version_without_a_checksum_is_said_to_have_none(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sums.Sums, "add", lambda *_: None)
+    monkeypatch.setattr(sums, "WAIT_SECONDS", 0.0)
+    with tw.Publisher(NAME, Model(affine())):
+        assert "has no checksum" in (weights.info(NAME, verify=True).problem or "")
+
+
+def test_a_checksum_that_comes_too_late_is_dropped(store: Path) -> None:
+    """The slot was written again while its former contents were summed up."""
+    with tw.Publisher(NAME, Model(affine())) as publisher:
+        control = publisher._epoch.control  # type: ignore[union-attr]
+        publisher.publish(numbers(1), 1)
+        old = control.newest()
+        while control.newest().index != old.index or control.newest().version == 1:
+            publisher.publish(numbers(2))
+        new = control.newest()
+        control.set_checksum(old, 12345)
+        assert control.newest() == new and weights.info(NAME, verify=True).problem is None
+
+
+def test_everything_that_is_wrong_is_said_at_once(store: Path) -> None:
+    with tw.Publisher(NAME, Model(affine())) as publisher, pytest.raises(tw.errors.WeightError) as caught:
+        publisher.publish({"w": np.full((2, 3), np.inf, np.float32), "other": np.zeros(1, np.float32)})
+    assert all(text in str(caught.value) for text in ("NaN or infinity", "'scale'", "is missing", "'other'"))

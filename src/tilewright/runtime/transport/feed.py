@@ -18,7 +18,7 @@ from tilewright.runtime.transport import structure
 from tilewright.runtime.transport.blob import Blob, reusable
 from tilewright.runtime.transport.messages import Mark
 from tilewright.runtime.transport.structure import Structure
-from tilewright.runtime.weights.check import check_version, check_weights
+from tilewright.runtime.weights.check import check_finite, check_version, check_weights
 from tilewright.runtime.weights.publisher import Publisher
 from tilewright.support.errors import TransportError
 
@@ -104,6 +104,8 @@ class Feed:
 
     def _offer(self, new: Structure, code: Blob, weights: Mapping[str, Any], version: int, finite: bool) -> None:
         arrays = check_weights(new.params, weights, finite=finite, ignored=new.program.manifest.ignored)
+        if finite:
+            check_finite(new.params, arrays)
         with self._changed:
             spare, self._spare = self._spare, None
         memory = reusable(spare, new.layout.nbytes)

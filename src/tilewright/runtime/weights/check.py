@@ -13,14 +13,17 @@ from tilewright.runtime.manifest import ParamSpec
 from tilewright.runtime.native import native
 from tilewright.support.errors import CallError, Problems, WeightError
 
+_UNFIT = "the weights do not fit"
+
 
 def check_weights(
     params: Sequence[ParamSpec], weights: Mapping[str, Any], *, finite: bool, ignored: Collection[str] = ()
 ) -> list[Array]:
-    """The arrays in the parameters' order, each checked; WeightError listing all that is wrong.
+    """The arrays in the parameters' order, names, shapes and types checked; WeightError listing all that is wrong.
 
     Args:
-        finite: refuse NaN and infinity.
+        finite: with what is wrong, list NaN and infinity too. Where nothing else is wrong, `check_finite` looks for
+            them, when the arrays have to be read anyway.
         ignored: names that may be there and are not looked at.
     """
     problems = Problems()
@@ -32,7 +35,7 @@ def check_weights(
     for name in extra:
         problems.add(WeightError("there is no such weight", where=f"weight {name!r}"))
     arrays: list[Array] = []
-    names: list[str] = []
+    fitting: list[ParamSpec] = []
     for p in params:
         # A publish of a small policy is mostly this loop: what only an error needs is made there.
         array = weights.get(p.name)
@@ -45,14 +48,27 @@ def check_weights(
             problems.add(_misfit(p, array))
         else:
             arrays.append(array)
-            names.append(p.name)
-    if finite and not _all_finite(arrays):
-        hint = "pass finite=False to accept them"
-        unfit = [name for name, array in zip(names, arrays, strict=True) if not _all_finite([array])]
-        for name in unfit:
-            problems.add(WeightError("holds NaN or infinity", where=f"weight {name!r}", hint=hint))
-    problems.raise_if_any("the weights do not fit", kind=WeightError)
+            fitting.append(p)
+    if problems and finite:
+        _add_unfit(problems, fitting, arrays)
+    problems.raise_if_any(_UNFIT, kind=WeightError)
     return arrays
+
+
+def check_finite(params: Sequence[ParamSpec], arrays: Sequence[Array], some: Sequence[int] | None = None) -> None:
+    """WeightError listing the arrays that hold NaN or infinity. With `some`, if one of those has any."""
+    if _all_finite(arrays if some is None else [arrays[k] for k in some]):
+        return
+    problems = Problems()
+    _add_unfit(problems, params, arrays)
+    problems.raise_if_any(_UNFIT, kind=WeightError)
+
+
+def _add_unfit(problems: Problems, params: Sequence[ParamSpec], arrays: Sequence[Array]) -> None:
+    hint = "pass finite=False to accept them"
+    for p, array in zip(params, arrays, strict=True):
+        if not _all_finite([array]):
+            problems.add(WeightError("holds NaN or infinity", where=f"weight {p.name!r}", hint=hint))
 
 
 def _as_array(p: ParamSpec, weights: Mapping[str, Any], problems: Problems) -> Array | None:

@@ -49,7 +49,8 @@ assert READER.size <= _READER_LINE and SLOT.size <= _SLOT_LINE and _SLOTS_AT + S
 
 @dataclass(frozen=True, slots=True)
 class SlotState:
-    """What a slot holds. `published` is monotonic seconds, `wall` seconds since 1970, `spent` seconds of publishing."""
+    """What a slot holds. `published` is monotonic seconds, `wall` seconds since 1970, `spent` seconds of publishing; a
+    `checksum` of 0 is none."""
 
     index: int
     state: int
@@ -213,11 +214,16 @@ class Control:
             first = index + 1
         return None
 
-    def seal(self, slot: int, version: int, checksum: int = 0, spent: float = 0.0) -> None:
-        """Say that a slot that was taken holds a version now."""
+    def seal(self, slot: int, version: int, spent: float = 0.0) -> None:
+        """Say that a slot that was taken holds a version now, which has no checksum yet."""
         at = self._slot(slot) >> 3
-        self.words[at + 1 : at + 6] = [version, time.monotonic_ns(), time.time_ns(), checksum, int(spent * 1e9)]
+        self.words[at + 1 : at + 6] = [version, time.monotonic_ns(), time.time_ns(), 0, int(spent * 1e9)]
         self.words[at] = SEALED
+
+    def set_checksum(self, state: SlotState, checksum: int) -> None:
+        """Note the checksum of a slot, if it still holds what it held in `state`."""
+        if self.slot(state.index) == state:
+            self.words[(self._slot(state.index) + SLOT.checksum) >> 3] = checksum
 
     def flip(self, slot: int) -> None:
         """Make a sealed slot (or NONE, SUPERSEDED) current for every later call; stores before this are seen by it."""

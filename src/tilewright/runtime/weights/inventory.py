@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tilewright.runtime.native import native
 from tilewright.runtime.weights import files
-from tilewright.runtime.weights.control import MAX_READERS, SEALED, SLOTS, WRITING, ReaderState
+from tilewright.runtime.weights.control import MAX_READERS, SEALED, SLOTS, WRITING, ReaderState, SlotState
 from tilewright.runtime.weights.epoch import Epoch
 from tilewright.runtime.weights.publisher import remove_store, retire
+from tilewright.runtime.weights.sums import is_whole
 from tilewright.support.errors import StoreError
 
 _STATES = {SEALED: "sealed", WRITING: "being written"}
@@ -81,8 +81,8 @@ def info(name: str, directory: str | os.PathLike[str] | None = None, *, verify: 
             details = describe_epoch(epoch)
             if newest is not None:
                 version, age = newest.version, time.monotonic() - newest.published
-            if verify and newest is not None and not is_whole(epoch, newest.index):
-                problem = f"version {version} does not match its checksum"
+            if verify and newest is not None:
+                problem = _mistrust(epoch, newest)
             epoch.close()
         except (StoreError, OSError) as error:
             problem = str(error)
@@ -98,10 +98,12 @@ def attached(epoch: Epoch) -> list[ReaderState]:
     return [epoch.control.reader(k) for k in range(MAX_READERS) if epoch.control.reader(k).since and epoch.is_alive(k)]
 
 
-def is_whole(epoch: Epoch, slot: int) -> bool:
-    """Whether a slot's bytes match its checksum."""
-    found = native().checksum(epoch.segments.slot_address(slot), epoch.segments.nbytes)
-    return bool(found == epoch.control.slot(slot).checksum)
+def _mistrust(epoch: Epoch, newest: SlotState) -> str | None:
+    """Why the newest version cannot be trusted."""
+    whole = is_whole(epoch, newest.index)
+    if whole is None:
+        return f"version {newest.version} has no checksum: its publisher died within milliseconds of publishing it"
+    return None if whole else f"version {newest.version} does not match its checksum"
 
 
 def describe_epoch(epoch: Epoch) -> dict[str, Any]:

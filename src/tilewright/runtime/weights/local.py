@@ -6,10 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from tilewright.runtime.interop import Array
 from tilewright.runtime.layout import aligned_bytes
+from tilewright.runtime.weights.check import check_finite
 from tilewright.runtime.weights.control import SLOTS, Control
-from tilewright.runtime.weights.packed import WeightSet, copy_aligned, packed_nbytes, raw_nbytes
+from tilewright.runtime.weights.packed import WeightSet, aligned_views, free_numbers, packed_nbytes, raw_nbytes
+from tilewright.runtime.weights.prepare import Bring
 
 if TYPE_CHECKING:
     from tilewright.runtime.engine import Engine
@@ -34,6 +38,7 @@ class LocalWeights:
         self._engine = engine
         self._manifest = engine.manifest
         self._params = [p for p in engine.manifest.params if not p.fixed]
+        self._numbers = free_numbers(engine.manifest)
         self._slots: list[_Slot | None] = [None] * SLOTS
         self._fixed: dict[str, Array] = {}
 
@@ -61,10 +66,11 @@ class LocalWeights:
     def adopt(self, arrays: Sequence[Array], version: int) -> None:
         """Publish raw weights that are aligned and never written again, without a copy."""
         self._fixed = {p.name: a for p, a in zip(self._manifest.params, arrays, strict=True) if p.fixed}
-        self._publish(arrays, version, self._take(), keep=False)
+        self._publish(arrays, version, self._take())
 
-    def publish(self, arrays: Sequence[Array], version: int) -> None:
-        """Publish copies of arrays, those of the parameters that are not fixed."""
+    def publish(self, arrays: Sequence[Array], version: int, *, finite: bool) -> None:
+        """Publish copies of arrays, those of the parameters that are not fixed. WeightError, and nothing changes, if
+        they shall be finite and are not."""
         index = self._take()
         slot = self._slots[index]
         if slot is None:
@@ -72,19 +78,33 @@ class LocalWeights:
         if slot.raw is None or slot.lent:
             slot.raw = aligned_bytes(raw_nbytes(self._params))
             slot.lent = False
-        copies = iter(copy_aligned(self._params, arrays, slot.raw))
+        views = aligned_views(self._params, slot.raw)
+        copies = iter(views)
         everything = [self._fixed[p.name] if p.fixed else next(copies) for p in self._manifest.params]
-        self._publish(everything, version, index, keep=True)
+
+        def bring(some: Sequence[int]) -> None:
+            free = [self._numbers[k] for k in some if k in self._numbers]
+            if finite:
+                check_finite(self._params, arrays, free)
+            for k in free:
+                np.copyto(views[k], arrays[k])
+                views[k].flags.writeable = False
+
+        self._publish(everything, version, index, bring)
 
     def _take(self) -> int:
         # Memory that was used before has its pages; a new slot is for when older versions are still being read.
         used = [k for k in range(SLOTS) if self._slots[k] is not None]
         return self.control.take(used + [k for k in range(SLOTS) if k not in used], lambda _: True, _PATIENCE_SECONDS)
 
-    def _publish(self, raw: Sequence[Array], version: int, index: int, *, keep: bool) -> None:
+    def _publish(self, raw: Sequence[Array], version: int, index: int, bring: Bring | None = None) -> None:
         slot = self._slots[index] or _Slot(aligned_bytes(packed_nbytes(self._manifest)))
         weights = WeightSet(self._manifest, raw, slot.packed, version)
-        self._engine.prepare(weights.raw_addresses, weights.packed_addresses, keep=keep)
+        try:
+            self._engine.prepare(weights.raw_addresses, weights.packed_addresses, keep=bring is not None, bring=bring)
+        except BaseException:
+            self.control.release(index)
+            raise
         slot.weights = weights
         self._slots[index] = slot
         self._engine.set_slot(index, weights.packed_addresses)

@@ -52,27 +52,33 @@ class WeightSet:
                 at += _round(p.nbytes)
 
 
+def free_numbers(manifest: Manifest) -> dict[int, int]:
+    """Of each parameter that is not fixed: its number among all of them, to that among those."""
+    free = [k for k, p in enumerate(manifest.params) if not p.fixed]
+    return {k: n for n, k in enumerate(free)}
+
+
 def raw_nbytes(params: Sequence[ParamSpec]) -> int:
-    """Bytes that `copy_aligned` needs."""
+    """Bytes that `aligned_views` needs."""
     return sum(_round(p.nbytes) for p in params)
 
 
-def copy_aligned(params: Sequence[ParamSpec], arrays: Sequence[Array], block: Array | None = None) -> list[Array]:
-    """Dense read-only copies in one block of memory, each 64-byte aligned, so that the caller may change theirs.
-
-    Args:
-        block: aligned memory of `raw_nbytes(params)` bytes to copy into; new memory if None.
-    """
-    block = aligned_bytes(raw_nbytes(params)) if block is None else block
-    at = 0
-    copies = []
-    for p, array in zip(params, arrays, strict=True):
-        copy = block[at : at + p.nbytes].view(BY_NAME[p.dtype].numpy).reshape(p.shape)
+def copy_aligned(params: Sequence[ParamSpec], arrays: Sequence[Array]) -> list[Array]:
+    """Dense read-only copies in one block of memory, each 64-byte aligned, so that the caller may change theirs."""
+    copies = aligned_views(params, aligned_bytes(raw_nbytes(params)))
+    for copy, array in zip(copies, arrays, strict=True):
         np.copyto(copy, array)
         copy.flags.writeable = False
-        copies.append(copy)
-        at += _round(p.nbytes)
     return copies
+
+
+def aligned_views(params: Sequence[ParamSpec], block: Array) -> list[Array]:
+    """Dense 64-byte aligned arrays for parameters, in aligned memory of `raw_nbytes(params)` bytes."""
+    views, at = [], 0
+    for p in params:
+        views.append(block[at : at + p.nbytes].view(BY_NAME[p.dtype].numpy).reshape(p.shape))
+        at += _round(p.nbytes)
+    return views
 
 
 def is_readable(array: Array) -> bool:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import ctypes
 import threading
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from tilewright.runtime.arena import plan, temp_intervals
 from tilewright.runtime.interop import Array
@@ -13,6 +14,19 @@ from tilewright.runtime.layout import aligned_bytes, function
 from tilewright.runtime.link import Library
 from tilewright.runtime.manifest import Manifest
 from tilewright.runtime.threads import pool
+
+Bring = Callable[[Sequence[int]], None]
+GROUP = 2 << 20
+"""Bytes of raw weights that are brought and then packed while the last cache still has them."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """Parameters that the steps from `first` to before `last` are the first to read."""
+
+    params: tuple[int, ...]
+    first: int
+    last: int
 
 
 class Prepare:
@@ -27,16 +41,35 @@ class Prepare:
         self._lock = threading.Lock()
         self._arena: Array | None = None
         self._offsets: tuple[int, ...] = ()
-        self._dims = array("q", [0])
+        self._groups = _groups(manifest)
 
-    def __call__(self, raw: Sequence[int], packed: Sequence[int], *, keep: bool = False) -> None:
-        """Pack: addresses of raw parameters, and of the memory for packed ones, both in the manifest's order."""
-        if not self.manifest.prepare_steps:
-            return
+    def __call__(
+        self,
+        raw: Sequence[int],
+        packed: Sequence[int],
+        *,
+        keep: bool = False,
+        bring: Bring | None = None,
+    ) -> None:
+        """Pack: addresses of raw parameters, and of the memory for packed ones, both in the manifest's order.
+
+        Args:
+            bring: called with the numbers of some parameters right before they are read for the first time, with each
+                once; what it does to them (copying, looking for NaN) leaves them in the cache. If it raises, packing
+                ends there.
+        """
         with self._lock:
             arena, slots = self.slots(raw, packed)
-            self._run(self._entry, slots.buffer_info()[0], self._dims.buffer_info()[0], self.threads)
+            for group in self._groups if bring is not None else [_Group((), 0, len(self.manifest.prepare_steps))]:
+                if bring is not None:
+                    bring(group.params)
+                if group.last > group.first:
+                    self._steps(slots, group.first, group.last)
             self._arena = arena if keep else None
+
+    def _steps(self, slots: array[int], first: int, last: int) -> None:
+        steps = array("q", [first, last])
+        self._run(self._entry, slots.buffer_info()[0], steps.buffer_info()[0], self.threads)
 
     def slots(self, raw: Sequence[int], packed: Sequence[int]) -> tuple[Array, array[int]]:
         """Memory for temporaries, and the slot table."""
@@ -51,3 +84,23 @@ class Prepare:
     def forget(self) -> None:
         """In the child of a fork."""
         self._lock = threading.Lock()
+
+
+def _groups(manifest: Manifest) -> list[_Group]:
+    """All parameters and all steps in groups of about `GROUP` bytes; what no step reads belongs to the last one."""
+    steps = manifest.prepare_steps
+    number = {p.name: k for k, p in enumerate(manifest.params)}
+    slots = [*range(len(number)), *(number.get(p.alias or "", -1) for p in manifest.packed)]
+    fresh = set(number.values())
+    groups: list[_Group] = []
+    params: list[int] = []
+    first = nbytes = 0
+    for k, step in enumerate(steps):
+        read = sorted(fresh.intersection(slots[slot] for slot in step.slots if slot < len(slots)))
+        if params and nbytes + sum(manifest.params[p].nbytes for p in read) > GROUP:
+            groups.append(_Group(tuple(params), first, k))
+            params, first, nbytes = [], k, 0
+        params += read
+        fresh.difference_update(read)
+        nbytes += sum(manifest.params[p].nbytes for p in read)
+    return [*groups, _Group((*params, *sorted(fresh)), first, len(steps))]

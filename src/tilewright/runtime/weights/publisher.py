@@ -8,6 +8,7 @@ import threading
 import time
 import weakref
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,16 +23,27 @@ from tilewright.runtime.program import Program, link
 from tilewright.runtime.target import check_target
 from tilewright.runtime.threads import check_threads
 from tilewright.runtime.weights import files
-from tilewright.runtime.weights.check import check_version, check_weights
+from tilewright.runtime.weights.check import check_finite, check_version, check_weights
 from tilewright.runtime.weights.control import SUPERSEDED
 from tilewright.runtime.weights.epoch import Epoch, digest_of
-from tilewright.runtime.weights.packed import copy_aligned, is_readable, raw_nbytes, slot_offsets
+from tilewright.runtime.weights.packed import aligned_views, free_numbers, is_readable, raw_nbytes, slot_offsets
 from tilewright.runtime.weights.prepare import Prepare
 from tilewright.runtime.weights.segment import open_control
+from tilewright.runtime.weights.sums import Sums
 from tilewright.support.errors import StoreError
 
 _PATIENCE_SECONDS = 30.0
 _live: weakref.WeakSet[Publisher] = weakref.WeakSet()
+
+
+@dataclass(frozen=True, slots=True)
+class _New:
+    """What is being published: arrays in the order of the parameters that are not fixed, names and shapes checked."""
+
+    arrays: Sequence[Array]
+    version: int
+    finite: bool
+    started: float
 
 
 class Publisher:
@@ -76,10 +88,13 @@ class Publisher:
         self._lock = threading.RLock()
         self._fixed = {p.name: program.weights[p.name] for p in program.manifest.params if p.fixed}
         self._params = [p for p in program.manifest.params if not p.fixed]
-        self._names = [p.name for p in self._params]
-        places = zip(program.manifest.packed, slot_offsets(program.manifest), strict=True)
-        self._aliases = [(p.alias, start, p.nbytes) for p, start in places if p.alias is not None and p.nbytes]
+        self._numbers = free_numbers(program.manifest)
+        self._aliases: dict[str, list[tuple[int, int]]] = {}
+        for packed, start in zip(program.manifest.packed, slot_offsets(program.manifest), strict=True):
+            if packed.alias is not None and packed.nbytes:
+                self._aliases.setdefault(packed.alias, []).append((start, packed.nbytes))
         self._staging: Array | None = None
+        self._sums = Sums(self._lock)
         self._prepare = Prepare(program.manifest, link(program), check_threads(threads))
         self._program = program
         self._epoch: Epoch | None = None
@@ -119,21 +134,22 @@ class Publisher:
         with self._lock:
             self._check_usable()
             chosen = check_version(version, self.version, force=force)
+            new = _New(arrays, chosen, finite, started)
             if self._epoch is None:
-                self._begin(arrays, chosen, started)
+                self._begin(new)
             else:
-                self._write(self._epoch, arrays, chosen, started)
+                self._write(self._epoch, new)
             self._published += 1
             return chosen
 
-    def _begin(self, arrays: Sequence[Array], version: int, started: float) -> None:
+    def _begin(self, new: _New) -> None:
         """A new epoch with its first version; actors of an older one are told to move."""
         older = files.leftovers(self.folder) + [p for p in [files.current_epoch(self.folder)] if p]
         built = files.new_epoch(self.folder, self._mode)
         epoch = None
         try:
             epoch = Epoch.create(built, self._program, self._mode)
-            self._write(epoch, arrays, version, started)
+            self._write(epoch, new)
             epoch.moved(files.install_epoch(self.folder, built))
         except BaseException as error:
             if epoch is not None:
@@ -146,34 +162,44 @@ class Publisher:
         for path in older:
             retire(path)
 
-    def _write(self, epoch: Epoch, arrays: Sequence[Array], version: int, started: float) -> None:
+    def _write(self, epoch: Epoch, new: _New) -> None:
         control, segments = epoch.control, epoch.segments
         slot = control.take(segments.order, epoch.is_alive, _PATIENCE_SECONDS)
         try:
-            with segments.writing(slot) as memory:
-                self._fill(epoch, slot, arrays)
-                checksum = native().checksum(memory.ctypes.data, segments.nbytes)
+            with segments.writing(slot):
+                self._fill(epoch, slot, new)
         except BaseException:
             control.release(slot)
             raise
-        control.seal(slot, version, checksum, time.perf_counter() - started)
+        control.seal(slot, new.version, time.perf_counter() - new.started)
         control.flip(slot)
+        self._sums.add(epoch, slot)
 
-    def _fill(self, epoch: Epoch, slot: int, arrays: Sequence[Array]) -> None:
+    def _fill(self, epoch: Epoch, slot: int, new: _New) -> None:
         """Pack into a slot. Raw weights are read where they are if their memory allows."""
-        given = dict(zip(self._names, arrays, strict=True))
-        moved = [p for p in self._params if not is_readable(given[p.name])]
-        if moved:
-            if self._staging is None:
-                self._staging = aligned_bytes(raw_nbytes(self._params))
-            copies = copy_aligned(moved, [given[p.name] for p in moved], self._staging)
-            given |= {p.name: copy for p, copy in zip(moved, copies, strict=True)}
-        given |= self._fixed
-        raw = [given[p.name] for p in self._manifest.params]
         memory = epoch.segments.view(slot)
-        for name, start, nbytes in self._aliases:
-            memory[start : start + nbytes] = given[name].reshape(-1).view(np.uint8)
-        self._prepare(native().addresses(raw), epoch.addresses(slot), keep=True)
+        moved = [k for k, array in enumerate(new.arrays) if not is_readable(array)]
+        if moved and self._staging is None:
+            self._staging = aligned_bytes(raw_nbytes(self._params))
+        params = [self._params[k] for k in moved]
+        staged = dict(
+            zip(moved, aligned_views(params, self._staging) if self._staging is not None else [], strict=True)
+        )
+        given = iter(staged.get(k, array) for k, array in enumerate(new.arrays))
+        raw = [self._fixed[p.name] if p.fixed else next(given) for p in self._manifest.params]
+
+        def bring(some: Sequence[int]) -> None:
+            free = [self._numbers[k] for k in some if k in self._numbers]
+            if new.finite:
+                check_finite(self._params, new.arrays, free)
+            for k in free:
+                if k in staged:
+                    np.copyto(staged[k], new.arrays[k])
+            for k in some:
+                for start, nbytes in self._aliases.get(self._manifest.params[k].name, ()):
+                    memory[start : start + nbytes] = raw[k].reshape(-1).view(np.uint8)
+
+        self._prepare(native().addresses(raw), epoch.addresses(slot), keep=True, bring=bring)
 
     # -- taking over -------------------------------------------------------------------------------------------------
 
@@ -239,6 +265,8 @@ class Publisher:
 
     def close(self, *, remove: bool = False) -> None:
         """Stop being the publisher. The newest version stays for the actors, unless `remove` is set."""
+        if os.getpid() == self._process:
+            self._sums.wait()
         with self._lock:
             if self._file < 0:
                 return
@@ -266,6 +294,7 @@ class Publisher:
     def _after_fork(self) -> None:
         # The child must not keep the parent's lock alive.
         self._lock = threading.RLock()
+        self._sums = Sums(self._lock)
         self._prepare.forget()
         with contextlib.suppress(OSError):
             os.close(self._file)
