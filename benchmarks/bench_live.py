@@ -46,9 +46,9 @@ def run_latency(options: Options, say: Callable[[str], None]) -> list[Any]:
     for policy in options.of("m64", "az6"):
         rate = 20.0 if policy in ("az6", "az20", "resnet50") else 1000.0
         for pause in (0.0, 0.002 if rate > 100 else 0.1):
-            calls = fast if rate > 100 else 1_000
+            calls = fast if rate > 100 else 3_000
             if pause:
-                calls = min(calls, 10_000 if rate > 100 else 500)
+                calls = min(calls, 60_000 if rate > 100 else 1_500)
             say(f"latency {policy}, pause {pause * 1e3:g} ms")
             rows.append(latency.measure(policy, rate, calls=calls, spells=2 if options.quick else 5, pause=pause))
     return rows
