@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any, Literal
 
-import ml_dtypes
 import numpy as np
 
 Kind = Literal["float", "int", "uint", "bool"]
 
-_EXTENSION_TYPES: dict[str, Any] = {"bf16": ml_dtypes.bfloat16, "i4": ml_dtypes.int4, "u4": ml_dtypes.uint4}
+_EXTENSION_TYPES = {"bf16": "bfloat16", "i4": "int4", "u4": "uint4"}
+"""Names in `ml_dtypes`, which is loaded when one of them is first asked for: an actor attaches a tenth sooner."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,7 +32,9 @@ class DType:
     def numpy(self) -> np.dtype[Any]:
         """The NumPy dtype with the same values (from `ml_dtypes` for bf16, i4 and u4)."""
         if self.name in _EXTENSION_TYPES:
-            extension: np.dtype[Any] = np.dtype(_EXTENSION_TYPES[self.name])
+            import ml_dtypes
+
+            extension: np.dtype[Any] = np.dtype(getattr(ml_dtypes, _EXTENSION_TYPES[self.name]))
             return extension
         if self.kind == "bool":
             return np.dtype(np.bool_)
@@ -92,8 +94,13 @@ boolean = DType("bool", "bool", 8)
 
 ALL: tuple[DType, ...] = (f16, bf16, f32, f64, i4, i8, i16, i32, i64, u4, u8, u16, u32, u64, boolean)
 BY_NAME: dict[str, DType] = {t.name: t for t in ALL}
-_BY_NUMPY: dict[np.dtype[Any], DType] = {t.numpy: t for t in ALL}
-_ALIASES: dict[str, DType] = {t.numpy.name: t for t in ALL} | {"bool_": boolean, "float": f32, "int": i64}
+_ALIASES: dict[str, DType] = {_EXTENSION_TYPES.get(t.name) or t.numpy.name: t for t in ALL}
+_ALIASES |= {"bool_": boolean, "float": f32, "int": i64}
+
+
+@cache
+def _by_numpy() -> dict[np.dtype[Any], DType]:
+    return {t.numpy: t for t in ALL}
 
 
 def dtype(x: object) -> DType:
@@ -106,6 +113,6 @@ def dtype(x: object) -> DType:
     if isinstance(x, str) and (found := BY_NAME.get(x) or _ALIASES.get(x)):
         return found
     try:
-        return _BY_NUMPY[np.dtype(x).newbyteorder("=")]  # type: ignore[call-overload]
+        return _by_numpy()[np.dtype(x).newbyteorder("=")]  # type: ignore[call-overload]
     except (KeyError, TypeError):
         raise TypeError(f"no such element type: {x!r}; known: {', '.join(BY_NAME)}") from None

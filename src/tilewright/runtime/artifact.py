@@ -12,7 +12,6 @@ but a program is native code, so load only files whose origin you trust: digests
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import mmap
 import os
@@ -27,6 +26,7 @@ from typing import Any
 from tilewright.runtime.image import Buffer, indexed, json_object, pack, unpack
 from tilewright.runtime.manifest import ALIGNMENT, Manifest
 from tilewright.runtime.program import Program, Text
+from tilewright.support.digest import blake2b
 from tilewright.support.errors import ArtifactError
 
 MAGIC = b"TWMODEL\x1a"
@@ -76,7 +76,7 @@ def encode(program: Program, version: int, *, code_only: bool = False) -> list[B
         table += _ENTRY.pack(name.encode(), offset, nbytes, _digest(name, parts))
         offset = _round(offset + nbytes)
     head = _HEADER.pack(MAGIC, FORMAT_VERSION, len(sections), offset, bytes(16))
-    digest = hashlib.blake2b(head + table, digest_size=16).digest()
+    digest = blake2b(head + table, digest_size=16).digest()
     head = _HEADER.pack(MAGIC, FORMAT_VERSION, len(sections), offset, digest)
     everything: list[list[Buffer]] = [[head, table], *(parts for _, parts in sections)]
     return [piece for parts in everything for piece in (*parts, bytes(-sum(map(_nbytes, parts)) % ALIGNMENT))]
@@ -186,7 +186,7 @@ def _check_file(data: memoryview, where: str) -> dict[str, memoryview]:
     if count > _MAX_SECTIONS or end > len(data):
         raise ArtifactError("the file is damaged or cut off (its table is not whole)", where=where)
     head = _HEADER.pack(magic, version, count, size, bytes(16)) + bytes(data[_HEADER.size : end])
-    if hashlib.blake2b(head, digest_size=16).digest() != digest or any(data[40 : _HEADER.size]):
+    if blake2b(head, digest_size=16).digest() != digest or any(data[40 : _HEADER.size]):
         raise ArtifactError("the file is damaged (its header does not match its digest)", where=where)
     if version > FORMAT_VERSION:
         hint = "load it with the version of tilewright that wrote it, or a later one"
@@ -267,11 +267,11 @@ def _digest(name: str, parts: Iterable[Buffer]) -> bytes:
     else:
         digests = [digest_chunk(chunk) for chunk in chunks]
     length = sum(len(view) for chunk in chunks for view in chunk)
-    return hashlib.blake2b(length.to_bytes(8, "little") + b"".join(digests), digest_size=16).digest()
+    return blake2b(length.to_bytes(8, "little") + b"".join(digests), digest_size=16).digest()
 
 
 def _hash(parts: list[memoryview]) -> bytes:
-    h = hashlib.blake2b(digest_size=32)
+    h = blake2b(digest_size=32)
     for part in parts:
         h.update(part)
     return h.digest()

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
-from tilewright.ir.dtype import dtype
+from tilewright.ir.dtype import bf16, dtype
 from tilewright.support.errors import CallError
 
 Array = np.ndarray[Any, Any]
@@ -60,7 +59,7 @@ def _torch_view(tensor: Any, where: str) -> Array:
         raise CallError("not a dense tensor", where=where, got=str(tensor.layout))
     tensor = tensor.detach().resolve_conj().resolve_neg()
     if tensor.dtype == torch.bfloat16:
-        view: Array = tensor.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
+        view: Array = tensor.view(torch.int16).numpy().view(bf16.numpy)
         return view
     return np.asarray(tensor.numpy())
 
@@ -81,7 +80,7 @@ def in_kind_of(obj: object, array: Array) -> Any:
     if framework(obj) == "torch":
         import torch
 
-        if array.dtype == ml_dtypes.bfloat16:
+        if array.dtype.name == "bfloat16":
             return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
         return torch.from_numpy(array)
     if framework(obj) in ("jax", "jaxlib"):

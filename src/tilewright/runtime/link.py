@@ -9,7 +9,6 @@ where MCJIT aborts.
 from __future__ import annotations
 
 import ctypes
-import hashlib
 import os
 import platform
 import sys
@@ -23,6 +22,7 @@ import llvmlite
 
 from tilewright.runtime import elf
 from tilewright.support.cache import ObjectCache
+from tilewright.support.digest import blake2b
 from tilewright.support.errors import CompileError, Error
 
 _lock = threading.Lock()
@@ -172,7 +172,7 @@ def compile_text(text: str | Callable[[], str], *, speed: int = 2, cache: bool =
 
 def _cached(content: str, speed: int, make: Callable[[], bytes]) -> bytes:
     parts = ("support short", host_triple(), llvmlite.__version__, str(speed), content)
-    key = hashlib.blake2b("\0".join(parts).encode(), digest_size=16).hexdigest()
+    key = blake2b("\0".join(parts).encode(), digest_size=16).hexdigest()
     store = ObjectCache()
     found = store.get(key)
     if found is None:
@@ -205,7 +205,7 @@ def _source() -> str:
     """What tells these source files from any others: times of change, which nothing but a change moves."""
     paths = sorted(Path(__file__).parent.rglob("*.py"))
     facts = [(str(path), (found := path.stat()).st_size, found.st_ctime_ns) for path in paths]
-    return hashlib.blake2b(repr(facts).encode(), digest_size=16).hexdigest()
+    return blake2b(repr(facts).encode(), digest_size=16).hexdigest()
 
 
 def _compile(text: str, speed: int) -> bytes:

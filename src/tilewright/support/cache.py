@@ -10,7 +10,6 @@ A cache is a convenience: a folder that cannot be used makes every `get` a miss 
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import re
 import stat
@@ -19,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tilewright.support import flags
+from tilewright.support.digest import blake2b
 from tilewright.support.errors import CacheError
 
 _MAGIC = b"TWCACHE1"
@@ -140,7 +140,7 @@ def _is_private(folder: Path) -> bool:
 
 
 def _digest(key: str, data: bytes) -> bytes:
-    return hashlib.blake2b(data, digest_size=_DIGEST, key=hashlib.blake2b(key.encode()).digest()).digest()
+    return blake2b(data, digest_size=_DIGEST, key=blake2b(key.encode()).digest()).digest()
 
 
 def _pack(key: str, data: bytes) -> bytes:

@@ -11,7 +11,6 @@ are near, so that measuring again changes nothing.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import math
 import os
@@ -20,6 +19,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 from tilewright.support import flags
+from tilewright.support.digest import blake2b
 from tilewright.support.machine import Machine
 from tilewright.support.peak import Ceilings
 
@@ -94,7 +94,7 @@ def settle(measured: Ceilings, barrier_seconds: float, before: Calibration | Non
 def identity(machine: Machine) -> str:
     """A digest of what the ceilings depend on; not of how many CPUs this process may use."""
     what = (machine.model, machine.cpu, machine.triple, machine.features, machine.caches, machine.cpus)
-    return hashlib.blake2b(repr(what).encode(), digest_size=12).hexdigest()
+    return blake2b(repr(what).encode(), digest_size=12).hexdigest()
 
 
 def path(machine: Machine, folder: Path | None = None) -> Path:

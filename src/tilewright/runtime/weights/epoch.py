@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from tilewright.runtime.weights.control import MAX_READERS, Control
 from tilewright.runtime.weights.files import is_locked, lock_reader
 from tilewright.runtime.weights.packed import slot_nbytes, slot_offsets
 from tilewright.runtime.weights.segment import Segments, is_full, no_room, open_control
+from tilewright.support.digest import blake2b
 from tilewright.support.errors import ArtifactError, StoreError
 
 
@@ -137,7 +137,7 @@ class Epoch:
 
 def digest_of(program: Program) -> bytes:
     """16 bytes that two programs share if they are the same but for their weights."""
-    h = hashlib.blake2b(digest_size=16)
+    h = blake2b(digest_size=16)
     for part in artifact.encode(program, 0, code_only=True):
         h.update(memoryview(part))  # type: ignore[arg-type]
     return h.digest()
@@ -146,4 +146,4 @@ def digest_of(program: Program) -> bytes:
 def _file_digest(path: Path) -> bytes:
     """The same, of an epoch's program."""
     with open(path / "program.tw", "rb") as file:
-        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).digest()
+        return blake2b(file.read(), digest_size=16).digest()
