@@ -276,6 +276,24 @@ def test_what_raises_while_tracing() -> None:
         read(Functional(broken), torch.zeros(2, 3))
 
 
+@pytest.mark.parametrize(
+    ("example", "message"),
+    [
+        ("observation", r"no tensors: expected a tensor or a NumPy array.*got str"),
+        ((2, 8), r"no tensors.*got tuple"),
+        ((torch.zeros(2, 8), torch.zeros(1)), r"does not fit Linear.forward.*expected \(input.*\), got 2 arguments"),
+        (torch.zeros(2, 8).to_sparse(), r"dense tensors: got input \(torch.sparse_coo\)"),
+        (torch.zeros(2, 7), r"Linear cannot run on the example.*2x7 and 8x4.*got input float32\[2, 7\]"),
+        (torch.zeros(2, 8).double(), r"Linear cannot run on the example.*Double and Float.*got input float64\[2, 8\]"),
+    ],
+    ids=["string", "shape", "arguments", "sparse", "width", "type"],
+)
+def test_an_example_that_does_not_fit(example: Any, message: str) -> None:
+    with pytest.raises(Error, match=message) as caught:
+        read(nn.Linear(8, 4), example)
+    assert "dynamic" not in str(caught.value)
+
+
 def test_the_manifest_checks_ignored_names() -> None:
     params = (ParamSpec("w", "f32", (1,)),)
     target = TargetSpec("x86_64", "generic")

@@ -424,6 +424,34 @@ def test_images() -> None:
     )
 
 
+def resizing(*args: Any, **options: Any) -> Any:
+    return lambda x: F.interpolate(x, *args, **options)
+
+
+def test_resized_images() -> None:
+    functions = [resizing(size, mode=mode) for size in ((1, 13), (7, 4)) for mode in ("nearest", "nearest-exact")]
+    for mode in ("bilinear", "bicubic"):
+        functions += [resizing((4, 13), mode=mode, align_corners=corners) for corners in (False, True)]
+        functions += [resizing((1, 9), mode=mode, align_corners=True), resizing((3, 11), mode=mode, antialias=True)]
+        functions += [resizing(scale_factor=f, mode=mode) for f in (0.4, 1.7)]
+        functions += [resizing(scale_factor=1.7, mode=mode, recompute_scale_factor=True)]
+    functions += [resizing(scale_factor=f) for f in (0.3, 1.7, 2.0, (3, 1))]
+    check_functions(*functions, make=reals(2, 5, 9), tolerance=1e-5)
+    check_functions(resizing(4, mode="linear"), resizing(scale_factor=3), make=reals(2, 7))
+    check_functions(resizing((5, 2, 4), mode="trilinear"), resizing(2), make=reals(2, 3, 4, 5), batches=(2,))
+
+
+def test_what_a_rule_refuses_is_taken_apart() -> None:
+    check_functions(
+        lambda x: F.softplus(x, threshold=1.0),
+        lambda x: torch.ops.aten.elu(x, 0.5, 1.5, 2.0),
+        lambda x: F.adaptive_avg_pool2d(x, (3, 4)),
+        lambda x: torch.linalg.vector_norm(x, ord=3.0, dim=1),
+        make=reals(2, 5, 6),
+        tolerance=1e-5,
+    )
+
+
 def test_lines_and_volumes() -> None:
     check(
         Layers(

@@ -61,11 +61,17 @@ def read_example(module: torch.nn.Module, example: Any, device: torch.device) ->
         args = tuple(pytree.tree_map(tensor, v) for v in example)
     else:
         args = (pytree.tree_map(tensor, example),)
+    if not any(isinstance(leaf, torch.Tensor) for leaf in pytree.tree_leaves((args, kwargs))):
+        wanted = "a tensor or a NumPy array, or a tuple, list or dict of arguments"
+        raise CallError("the example has no tensors", expected=wanted, got=type(example).__name__)
     parameters = inspect.signature(module.forward).parameters
     try:
         inspect.signature(module.forward).bind(*args, **kwargs)
     except TypeError as error:
-        raise CallError(f"the example does not fit {type(module).__name__}.forward: {error}") from None
+        what = f"the example does not fit {type(module).__name__}.forward: {error}"
+        raise CallError(
+            what, expected=f"({', '.join(map(str, parameters.values()))})", got=_arguments(example)
+        ) from None
     order = [name for name in parameters if name in kwargs]
     kwargs = {name: kwargs[name] for name in dict.fromkeys([*order, *kwargs])}  # inputs stand in this order
     names = _positional_names(parameters, len(args))
@@ -74,9 +80,18 @@ def read_example(module: torch.nn.Module, example: Any, device: torch.device) ->
         if isinstance(leaf, torch.Tensor):
             first = names[path[1].idx] if path[0].idx == 0 else path[1].key
             leaves.append(Leaf("_".join([first, *map(key_text, path[2:])]), leaf))
-    if not leaves:
-        raise CallError("the example has no tensors", got=type(example).__name__)
+    unusual = [f"{leaf.name} ({leaf.tensor.layout})" for leaf in leaves if leaf.tensor.layout is not torch.strided]
+    if unusual:
+        raise CallError("inputs must be dense tensors", got=", ".join(unusual), hint="call .to_dense()")
     return Example(args, kwargs, tuple(leaves))
+
+
+def _arguments(example: Any) -> str:
+    """How many arguments, or of which names, an example gives."""
+    if isinstance(example, Mapping):
+        return f"keywords {', '.join(map(str, example))}"
+    count = len(example) if isinstance(example, tuple | list) else 1
+    return f"{count} argument{'s' if count != 1 else ''}"
 
 
 def _positional_names(parameters: Mapping[str, inspect.Parameter], count: int) -> list[str]:

@@ -12,10 +12,11 @@ import io
 import logging
 import re
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
+from torch._decomp import decomposition_table
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.export import ExportedProgram
 from torch.export.graph_signature import OutputKind
@@ -51,11 +52,26 @@ def export_module(
         what = f"{type(module).__name__} does other things for other values, which one program cannot"
         hint = "give outputs that say everything (logits, means), and draw or branch outside: tilewright.rl.sampling"
         raise ModelError(what, got=_place(failures[0]), hint=hint) from failures[0]
+    refuse_example(module, example)
     symbols = dynamic is not None
     what = "cannot be exported" + (" with symbolic dimensions" if symbols else "")
     raise ModelError(
         f"{type(module).__name__} {what}: {_reason(failures[0])}", hint=_ADVICE if symbols else None
     ) from failures[0]
+
+
+def refuse_example(module: torch.nn.Module, example: Example) -> None:
+    """Raise ModelError if eager PyTorch cannot run the module on the example either: then no compiler is to blame.
+
+    Asked only after something failed: it runs the module.
+    """
+    try:
+        with evaluating(module), quietly(), torch.no_grad():
+            module(*example.args, **example.kwargs)
+    except Exception as error:  # the module's own code
+        given = (f"{x.name} {str(x.tensor.dtype).removeprefix('torch.')}{list(x.tensor.shape)}" for x in example.leaves)
+        what = f"{type(module).__name__} cannot run on the example: {_reason(error)}"
+        raise ModelError(what, got=", ".join(given)) from error
 
 
 def serves_one(program: ExportedProgram, module: torch.nn.Module, example: Example, dims: Sequence[Dims]) -> bool:
@@ -86,17 +102,30 @@ def _at_one(size: Any) -> int:
     return int(e.subs(dict.fromkeys(e.free_symbols, 1)))
 
 
-def simplified(program: ExportedProgram) -> ExportedProgram:
-    """The program in operators that have rules, as far as PyTorch can say them in such."""
+def simplified(program: ExportedProgram, apart: Collection[Any] = ()) -> ExportedProgram:
+    """The program in operators that have rules, as far as PyTorch can say them in such. Operators in `apart` are taken
+    apart although they have rules."""
     graphs = [m for m in program.graph_module.modules() if isinstance(m, torch.fx.GraphModule)]
     nodes = (n for g in graphs for n in g.graph.nodes if n.op == "call_function")
-    if all(registry.handles(n) for n in nodes):
+    if not apart and all(registry.handles(n) for n in nodes):
         return program
     with quietly(), torch.no_grad():
         table = torch.export.default_decompositions()
         for operator in registry.operators():
             table.pop(operator, None)
+        table.update({operator: _decomposition(operator) for operator in apart})
         return program.run_decompositions(table)
+
+
+def is_composite(target: Any) -> bool:
+    """Whether PyTorch can say an operator in others."""
+    return isinstance(target, torch._ops.OpOverload) and _decomposition(target) is not None
+
+
+def _decomposition(operator: Any) -> Any:
+    """What PyTorch's exporter takes an operator apart with, or else its compiler; None for neither."""
+    found = torch.export.default_decompositions()
+    return found[operator] if operator in found else decomposition_table.get(operator)
 
 
 @contextlib.contextmanager

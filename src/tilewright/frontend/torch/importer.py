@@ -23,7 +23,7 @@ from tilewright.frontend.torch import registry
 from tilewright.frontend.torch.call import Call
 from tilewright.frontend.torch.dtypes import DTYPES, element_type
 from tilewright.frontend.torch.example import Dims, read_example
-from tilewright.frontend.torch.export import export_module, serves_one, simplified
+from tilewright.frontend.torch.export import export_module, is_composite, refuse_example, serves_one, simplified
 from tilewright.frontend.torch.outputs import output_names
 from tilewright.frontend.torch.symbols import Sizes
 from tilewright.frontend.torch.weights import Weights, read_weights, tensor_type, to_array
@@ -47,7 +47,7 @@ def import_torch(
     Raises ModelError (UnsupportedError for what Tilewright lacks), which lists everything that is wrong.
     """
     if isinstance(model, ExportedProgram):
-        return _Importer(simplified(model), None, None, dict(dims or {}), "exported program").run()
+        return _imported(model, None, None, dict(dims or {}), "exported program")
     if example is None:
         raise ModelError("a PyTorch module needs an example of its inputs", expected="tw.compile(module, example)")
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
@@ -57,7 +57,28 @@ def import_torch(
     label = type(model).__name__
     least = 1 if not any(axes) or serves_one(program, model, inputs, axes) else 2
     declared = list(zip(names, axes, strict=True))
-    return _Importer(simplified(program), model, declared, dict(dims or {}), label, least).run()
+    try:
+        return _imported(program, model, declared, dict(dims or {}), label, least)
+    except Error:
+        refuse_example(model, inputs)
+        raise
+
+
+def _imported(program: ExportedProgram, *rest: Any) -> Imported:
+    """The program as a graph. Operators that rules refuse are taken apart by PyTorch where it can, and what that gives
+    is tried again."""
+    apart: set[Any] = set()
+    first: Error | None = None
+    while True:
+        importer = _Importer(simplified(program, apart), *rest)
+        try:
+            return importer.run()
+        except Error as error:
+            first = first or error  # which names the user's operators
+            more = importer.refused - apart
+            if not more:
+                raise first from None
+            apart |= more
 
 
 class _Skipped(Exception):
@@ -79,6 +100,8 @@ class _Importer:
     problems: Problems = field(default_factory=Problems)
     values: dict[Node, Any] = field(default_factory=dict)
     failed: set[Node] = field(default_factory=set)
+    refused: set[Any] = field(default_factory=set)
+    """Operators whose rules do not cover how they are used here, and which PyTorch can take apart."""
     sizes: Sizes = field(init=False)
     source: Weights = field(init=False)
 
@@ -178,14 +201,19 @@ class _Importer:
                 self.failed.add(node)
             except Error as error:
                 self.problems.add(located(error, where))
-                self.failed.add(node)
+                self.refuse(node)
             except (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError) as error:
                 problem = UnsupportedError(
                     f"this use of {_name(node.target)} is not supported ({reason(error)})", where=where
                 )
                 problem.__cause__ = error
                 self.problems.add(problem)
-                self.failed.add(node)
+                self.refuse(node)
+
+    def refuse(self, node: Node) -> None:
+        self.failed.add(node)
+        if is_composite(node.target):
+            self.refused.add(node.target)
 
     def node(self, graph: GraphModule, node: Node, values: dict[Node, Any]) -> Any:
         if node.op == "placeholder":

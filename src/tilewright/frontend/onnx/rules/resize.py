@@ -7,14 +7,12 @@ from typing import Any
 
 import numpy as np
 
+from tilewright.frontend.common.resize import resize_axis
 from tilewright.frontend.onnx.call import Call
 from tilewright.frontend.onnx.registry import rule
-from tilewright.ir.dtype import f32, f64
 from tilewright.ir.expr import Expr, as_int
 from tilewright.ir.graph import Value
 from tilewright.ops.dims import axis_of, dim, same_dim
-from tilewright.ops.registry import infer
-from tilewright.ops.resize import integer_upsampling
 from tilewright.support.errors import ModelError, ShapeError, UnsupportedError
 
 
@@ -67,8 +65,6 @@ def resize(n: Call) -> Value:
 
 
 Plan = list[tuple[float, Any]]
-
-_DEFAULTS = {"cubic_a": -0.75, "exclude_outside": False, "antialias": False, "extrapolation": 0.0}
 
 
 def _from_scales(n: Call, scales: list[float], axes: Any) -> Plan:
@@ -124,21 +120,6 @@ def _resize(n: Call, x: Value, axes: list[int], plan: Plan, options: dict[str, A
         if scale == 1 and rois is None:
             continue
         extra = {} if rois is None else {"roi": rois[axis]}
-        x = _resize_axis(n, x, {"axis": axis, "scale": scale, "size": size, **_DEFAULTS, **options, **extra})
+        x = resize_axis(n, x, axis=axis, scale=scale, size=size, **options, **extra)
         changed = True
     return x if changed else n.emit("identity", x)
-
-
-def _resize_axis(n: Call, x: Value, attrs: dict[str, Any]) -> Value:
-    """With tables of taps where the sizes are numbers, else by formulas at every element."""
-    axis = attrs["axis"]
-    extent, size = as_int(x.shape[axis]), as_int(attrs["size"])
-    plain = extent is None or size is None or attrs["coordinates"] == "tf_crop_and_resize"
-    if plain or integer_upsampling(attrs) is not None:
-        return n.emit("resize", x, **attrs)
-    infer("resize", [x.type], attrs)
-    work = f32 if x.dtype.is_float and x.dtype is not f64 else f64
-    index, weights = n.emit_all("resize_taps", extent=extent, dtype=work, **attrs | {"size": size})
-    if attrs["mode"] == "nearest":
-        return n.emit("gather", x, n.reshape(index, (size,)), axis=axis)
-    return n.emit("resample", x, index, weights, axis=axis)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tilewright.frontend.torch.rules import (
     activation,
+    casts,
     contraction,
     create,
     index,
@@ -11,8 +12,24 @@ from tilewright.frontend.torch.rules import (
     pointwise,
     pool,
     reduce,
+    resize,
     rnn,
+    selection,
     shape,
 )
 
-__all__ = ["activation", "contraction", "create", "index", "norm", "pointwise", "pool", "reduce", "rnn", "shape"]
+__all__ = [
+    "activation",
+    "casts",
+    "contraction",
+    "create",
+    "index",
+    "norm",
+    "pointwise",
+    "pool",
+    "reduce",
+    "resize",
+    "rnn",
+    "selection",
+    "shape",
+]

@@ -1,4 +1,4 @@
-"""Rules for arithmetic, comparison, logic, activations and casts."""
+"""Rules for arithmetic, comparison, logic and functions of single elements."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from typing import Any
 
 from tilewright.frontend.torch.call import Call, Operand
 from tilewright.frontend.torch.registry import RULES, rule
-from tilewright.ir.dtype import DType, boolean, f32
+from tilewright.ir.dtype import boolean, f32
 from tilewright.ir.graph import Value
-from tilewright.support.errors import UnsupportedError
 
 # Functions of real numbers: integers become floating-point numbers first.
 _REAL = {
@@ -317,18 +316,7 @@ def atan2(n: Call, y: Value, x: Value) -> Value:
     return _binary(n, "atan2", y, x)
 
 
-# --- selection, tests, casts ----------------------------------------------------------------------------------------
-
-
-@rule("where.self", "where.ScalarOther", "where.ScalarSelf", "where.Scalar")
-def where(n: Call, condition: Value, a: Operand, b: Operand) -> Value:
-    return n.emit("select", n.cast(condition, boolean), n.operand(a, n.dtype), n.operand(b, n.dtype))
-
-
-@rule("masked_fill")
-def masked_fill(n: Call, x: Value, mask: Value, value: Operand) -> Value:
-    filled = n.emit("select", n.cast(mask, boolean), n.operand(value, x.dtype), x)
-    return n.broadcast(filled, n.shape)
+# --- signs, logic, bits ----------------------------------------------------------------------------------------------
 
 
 @rule("sign", "sgn")
@@ -354,81 +342,3 @@ def shift_left(n: Call, a: Value, b: Operand) -> Value:
 @rule("__rshift__", "bitwise_right_shift")
 def shift_right(n: Call, a: Value, b: Operand) -> Value:
     return _binary(n, "shr", a, b)
-
-
-@rule("isnan")
-def isnan(n: Call, x: Value) -> Value:
-    return n.emit("isnan", x) if x.dtype.is_float else n.filled(False, boolean, x.shape)
-
-
-@rule("isinf")
-def isinf(n: Call, x: Value) -> Value:
-    return n.emit("detect_inf", x) if x.dtype.is_float else n.filled(False, boolean, x.shape)
-
-
-@rule("isfinite")
-def isfinite(n: Call, x: Value) -> Value:
-    if not x.dtype.is_float:
-        return n.filled(True, boolean, x.shape)
-    return n.emit("not", n.emit("or", n.emit("isnan", x), n.emit("detect_inf", x)))
-
-
-@rule("nan_to_num")
-def nan_to_num(
-    n: Call, x: Value, nan: float | None = 0.0, posinf: float | None = None, neginf: float | None = None
-) -> Value:
-    if not x.dtype.is_float:
-        return x
-    import torch
-
-    from tilewright.frontend.torch.dtypes import TORCH
-
-    limits = torch.finfo(TORCH[x.dtype])
-    high = n.like(limits.max if posinf is None else posinf, x)
-    low = n.like(limits.min if neginf is None else neginf, x)
-    known = n.emit("select", n.emit("isnan", x), n.like(nan or 0.0, x), x)
-    known = n.emit("select", n.emit("detect_inf", x, positive=True, negative=False), high, known)
-    return n.emit("select", n.emit("detect_inf", x, positive=False, negative=True), low, known)
-
-
-@rule("to", "_to_copy", "type_as", "float", "double", "half", "int", "long", "bool", "_autocast_to_full_precision")
-def to(n: Call, x: Value, *_: Any, **__: Any) -> Value:
-    """A cast to the type that PyTorch states for the result; moving between devices is nothing here."""
-    return _converted(n, x, n.dtype)
-
-
-def _converted(n: Call, x: Value, t: DType) -> Value:
-    if t.kind == "uint" and x.dtype.is_float:
-        # PyTorch wraps what does not fit where NumPy and C leave it open: through a wide signed type, as it does.
-        from tilewright.ir.dtype import i64
-
-        x = n.cast(x, i64)
-    return n.cast(x, t)
-
-
-@rule(
-    "alias",
-    "clone",
-    "contiguous",
-    "detach",
-    "dropout",
-    "alpha_dropout",
-    "feature_dropout",
-    "feature_alpha_dropout",
-    "lift_fresh",
-    "lift_fresh_copy",
-    "native_dropout",
-    "positive",
-    "resolve_conj",
-    "resolve_neg",
-    "conj",
-    "conj_physical",
-)
-def identity(n: Call, x: Value, *rest: Any, **_: Any) -> Any:
-    """What is about memory and gradients is nothing here; so is dropout in evaluation."""
-    name = n.name.removeprefix("aten.").split(".")[0]
-    if "dropout" in name and rest[1 if name != "native_dropout" else -1] and rest[0]:
-        raise UnsupportedError(
-            f"the operator {n.name} in training mode is not supported", hint="sample outside of the model"
-        )
-    return [x, n.filled(True, boolean, x.shape)] if name == "native_dropout" else x

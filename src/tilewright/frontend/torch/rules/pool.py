@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from tilewright.frontend.torch.call import Call
@@ -102,25 +101,3 @@ def adaptive_pool(n: Call, x: Value, size: Any) -> Any:
         extra = {} if largest else {"count_include_pad": True}
         result = _pooled(n, "max_pool" if largest else "avg_pool", x, rank, {**window, **extra})
     return [result] if largest else result
-
-
-@rule("upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d")
-def upsample_nearest(n: Call, x: Value, *_: Any, **__: Any) -> Value:
-    """By whole factors: each element is repeated."""
-    rank = x.type.rank - 2
-    factors = []
-    for old, new in zip(x.shape[2:], n.shape[2:], strict=True):
-        a, b = static(old, "the size of an image"), static(new, "the size of an image")
-        if b % a:
-            raise n.unsupported("by a factor that is not whole", got=f"{a} to {b}")
-        factors.append(b // a)
-    return _repeated(n, x, rank, factors)
-
-
-def _repeated(n: Call, x: Value, rank: int, factors: Sequence[int]) -> Value:
-    inner: list[Any] = list(x.shape[:2])
-    wide: list[Any] = list(x.shape[:2])
-    for d, f in zip(x.shape[2 : 2 + rank], factors, strict=True):
-        inner += [d, 1]
-        wide += [d, f]
-    return n.reshape(n.broadcast(n.reshape(x, inner), wide), n.shape)

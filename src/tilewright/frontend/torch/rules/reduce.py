@@ -8,7 +8,7 @@ from typing import Any
 from tilewright.frontend.torch.call import Call
 from tilewright.frontend.torch.registry import rule
 from tilewright.ir.dtype import DType, boolean, i32
-from tilewright.ir.expr import as_int, product
+from tilewright.ir.expr import as_int, maximum, product
 from tilewright.ir.graph import Value
 
 Axes = int | Sequence[int] | None
@@ -111,9 +111,9 @@ def variance(
     count = product([x.shape[a] for a in chosen])
     number = as_int(count)
     if number is not None:
-        divisor = n.like(float("nan") if number < less else float(number - less), total)
+        divisor = n.like(float(max(number - less, 0)), total)
     elif isinstance(less, int):
-        divisor = n.symbols([count - less], total.dtype, ())
+        divisor = n.symbols([maximum(count - less, 0)], total.dtype, ())
     else:
         raise n.unsupported("with this correction", got=correction)
     result = n.emit("div", total, divisor)

@@ -1,0 +1,52 @@
+"""Rules for casts, and for what is about memory, devices or gradients and so is nothing here."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tilewright.frontend.torch.call import Call
+from tilewright.frontend.torch.registry import rule
+from tilewright.ir.dtype import DType, boolean, i64
+from tilewright.ir.graph import Value
+from tilewright.support.errors import UnsupportedError
+
+
+@rule("to", "_to_copy", "type_as", "float", "double", "half", "int", "long", "bool", "_autocast_to_full_precision")
+def to(n: Call, x: Value, *_: Any, **__: Any) -> Value:
+    """A cast to the type that PyTorch states for the result; moving between devices is nothing here."""
+    return _converted(n, x, n.dtype)
+
+
+def _converted(n: Call, x: Value, t: DType) -> Value:
+    if t.kind == "uint" and x.dtype.is_float:
+        # PyTorch wraps what does not fit where NumPy and C leave it open: through a wide signed type, as it does.
+        x = n.cast(x, i64)
+    return n.cast(x, t)
+
+
+@rule(
+    "alias",
+    "clone",
+    "contiguous",
+    "detach",
+    "dropout",
+    "alpha_dropout",
+    "feature_dropout",
+    "feature_alpha_dropout",
+    "lift_fresh",
+    "lift_fresh_copy",
+    "native_dropout",
+    "positive",
+    "resolve_conj",
+    "resolve_neg",
+    "conj",
+    "conj_physical",
+)
+def identity(n: Call, x: Value, *rest: Any, **_: Any) -> Any:
+    """What is about memory and gradients is nothing here; so is dropout in evaluation."""
+    name = n.name.removeprefix("aten.").split(".")[0]
+    if "dropout" in name and rest[1 if name != "native_dropout" else -1] and rest[0]:
+        raise UnsupportedError(
+            f"the operator {n.name} in training mode is not supported", hint="sample outside of the model"
+        )
+    return [x, n.filled(True, boolean, x.shape)] if name == "native_dropout" else x
