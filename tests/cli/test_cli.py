@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from typer.main import get_command
 
 from tilewright.cli.common import bytes_text, parse_dims, time_text
 from tilewright.cli.inputs import random_inputs, read_inputs
+from tilewright.cli.main import app
 from tilewright.cli.run import difference
 from tilewright.runtime.manifest import InputSpec
 from tilewright.support.errors import CallError
@@ -27,6 +30,25 @@ def test_help_teaches(cli: Cli) -> None:
         assert status == 0
         assert command == "doctor" or f"tilewright {command} " in page, "an example of the command"
     assert "Exit codes" in text
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        *(["compile"], ["run"], ["show"], ["bench"], ["publish"], ["attach"], ["serve"], ["relay"], ["broker"]),
+        *(["store"], ["store", "list"], ["store", "info"], ["store", "sweep"]),
+    ],
+    ids=" ".join,
+)
+def test_examples_fit_a_terminal(cli: Cli, command: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each line of a help page's examples is a line of its own in 80 columns."""
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = [line.strip() for line in cli(*command, "--help")[1].splitlines()]
+    found: Any = get_command(app)
+    for name in command:
+        found = found.commands[name]
+    examples = inspect.cleandoc(found.help).split("```")[1].split("\n")
+    assert [e for e in examples if e.strip() and e not in lines] == []
 
 
 def test_version(cli: Cli) -> None:

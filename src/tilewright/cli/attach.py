@@ -80,9 +80,11 @@ def attach(
     Nothing is compiled and no weights are copied: the actor maps what the publisher packed. With --watch each line is a
     quarter of a second (with --json, an object on a line), until Ctrl-C.
 
+    ```
     tilewright attach policy
     tilewright attach policy --watch --rate 1000
     tilewright attach policy -i obs=obs.npy --dim batch=8 --json
+    ```
     """
     import tilewright
 

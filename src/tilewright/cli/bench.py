@@ -54,8 +54,10 @@ def bench(
     Each framework has a process of its own; they take turns, and the ratio is the median over the rounds of the times
     of neighbours, which a busy machine disturbs little. A ratio below 1 means that Tilewright is faster.
 
-        tilewright bench policy.onnx
-        tilewright bench a.onnx b.onnx --threads 2 --dim batch=32 --json
+    ```
+    tilewright bench policy.onnx
+    tilewright bench a.onnx b.onnx --threads 2 --dim batch=32 --json
+    ```
     """
     count = flags.THREADS() if threads is None else threads
     sizes = parse_dims(dim)

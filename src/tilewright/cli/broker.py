@@ -46,7 +46,9 @@ def broker(
     policies whose time at batch 1 goes into reading large dense layers, and for many agents; docs/broker.md has
     measurements. Weights are the store's: each batch uses the newest version.
 
+    ```
     tilewright broker policy --max-batch 32 --max-wait 200
+    ```
     """
     import tilewright
 

@@ -44,9 +44,11 @@ def compile_command(
 
     The file runs wherever Tilewright is installed on a CPU with the same features; nothing is compiled there.
 
-        tilewright compile policy.onnx -o policy.tw
-        tilewright compile resnet50.onnx --threads 2 --dim batch=1
-        tilewright compile resnet50.onnx --winograd exact
+    ```
+    tilewright compile policy.onnx -o policy.tw
+    tilewright compile resnet50.onnx --threads 2 --dim batch=1
+    tilewright compile resnet50.onnx --winograd exact
+    ```
     """
     if model.suffix == ".tw":
         raise typer.BadParameter(f"{model} is compiled already", param_hint="MODEL")

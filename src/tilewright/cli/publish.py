@@ -67,9 +67,11 @@ def publish(
     follow between two calls. Weights are checked as a whole (names, shapes, types, no NaN): if anything is wrong,
     nothing changes.
 
+    ```
     tilewright publish policy policy.tw
-    tilewright publish policy policy.tw --weights step1000.safetensors --version 1000
-    tilewright publish policy policy.tw --weights step500.safetensors --version 500 --force
+    tilewright publish policy policy.tw --weights new.safetensors --version 1000
+    tilewright publish policy old.tw --version 9 --force
+    ```
     """
     from tilewright.runtime.weights import Publisher
 

@@ -46,8 +46,10 @@ def relay(
     on where it was, and actors keep the last version meanwhile. The program is native code: it is taken from a learner
     that a secret or TLS authenticates, or that is on this machine. Exit code 1 if --seconds are over before --until.
 
+    ```
     tilewright relay tcp://learner:7070/policy --secret-file secret
-    tilewright relay tcp://learner:7070/policy --ca ca.pem --until 1000 --seconds 60
+    tilewright relay tcp://learner:7070/policy --ca ca.pem --until 1000
+    ```
     """
     import tilewright
 

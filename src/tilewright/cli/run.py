@@ -57,9 +57,11 @@ def run(
 ) -> None:
     """Run a model and show its outputs.
 
+    ```
     tilewright run policy.tw
     tilewright run policy.onnx -i obs=obs.npy --save out.npz
     tilewright run policy.tw -i inputs.npz --expect out.npz
+    ```
     """
     dims = parse_dims(dim)
     with progress(f"compile {model.name}", enabled=not is_quiet(json)):

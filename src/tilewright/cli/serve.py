@@ -60,8 +60,10 @@ def serve(
     read it with `tilewright.attach("NAME")`. A learner in Python calls `tilewright.serve_weights` instead; one in any
     other language writes its weights to a file beside the watched one and renames it.
 
+    ```
     python -c "import secrets; print(secrets.token_hex(32))" > secret
-    tilewright serve policy policy.tw --host 0.0.0.0 --secret-file secret --watch newest.safetensors
+    tilewright serve policy policy.tw --secret-file secret --watch w.safetensors
+    ```
     """
     import tilewright
 

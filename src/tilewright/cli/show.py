@@ -44,10 +44,12 @@ def show(
 ) -> None:
     """Show a model as the compiler sees it, stage by stage.
 
+    ```
     tilewright show policy.onnx --graph
     tilewright show policy.onnx --loops --asm | less
     tilewright show resnet50.onnx --memory
     tilewright show policy.tw --info
+    ```
     """
     asked = {"graph": graph, "schedule": schedule, "loops": loops, "llvm": llvm, "asm": asm, "memory": memory}
     stages = [name for name, wanted in asked.items() if wanted] or ([] if info else ["graph"])

@@ -29,9 +29,11 @@ def about() -> None:
 
     A store is a folder in shared memory that a publisher writes and actors read; `tilewright publish` makes one.
 
+    ```
     tilewright store list
     tilewright store info policy --verify
     tilewright store sweep --dry-run
+    ```
     """
 
 
@@ -39,8 +41,10 @@ def about() -> None:
 def list_command(directory: DirectoryOption = None, json: JsonOption = False) -> None:
     """Show all stores: version, its age, publisher, readers, memory.
 
+    ```
     tilewright store list
     tilewright store list --directory /dev/shm/experiment --json
+    ```
     """
     from tilewright.runtime.weights import stores
 
@@ -74,8 +78,10 @@ def info_command(
 
     Exit code 3 if the store cannot be used or, with --verify, if the newest version does not match its checksum.
 
+    ```
     tilewright store info policy
     tilewright store info policy --verify --json
+    ```
     """
     from tilewright.runtime.weights import info
 
@@ -138,9 +144,11 @@ def sweep_command(
     Stores in use are not touched: who lives holds a lock, which goes with the process however it ends. A store whose
     publisher has ended and that no actor reads goes too, with its last version.
 
+    ```
     tilewright store sweep --dry-run
     tilewright store sweep
     tilewright store sweep policy
+    ```
     """
     from tilewright.runtime.weights import sweep
 
