@@ -16,7 +16,7 @@ export PYTHONPATH := src:$(PYTHONPATH)
 # Tests and benchmarks start many processes: let the first one keep the bytecode, wherever that is switched off.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo demo-rl rl test lint types layers pytest torch onnx bench bench-layers bench-models bench-threads bench-memory bench-choice bench-live bench-broker bench-rl bars fuzz live-stress example-matmul format clean
+.PHONY: help demo demo-rl rl test lint types layers pytest torch onnx bench bench-layers bench-models bench-threads bench-memory bench-choice bench-live bench-broker bench-rl bars ulp fuzz live-stress example-matmul format clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -71,7 +71,7 @@ torch: $(STAMP) $(TORCH_STAMP) ## what needs PyTorch: its tensors in and out, it
 	$(PY) -m benchmarks.bench_models --models resnet18 --rounds 5 --no-report
 
 # Not part of .ci/run: installing Ray, TorchRL and Stable-Baselines3 and training with them takes longer than is left there.
-rl: $(STAMP) $(TORCH_STAMP) $(RL_STAMP) ## drop-ins for Stable-Baselines3, RLlib and TorchRL against the real libraries
+rl: $(STAMP) $(TORCH_STAMP) $(RL_STAMP) $(DEMO_STAMP) ## drop-ins for Stable-Baselines3, RLlib and TorchRL against the real libraries
 	$(PY) -m pytest tests/rl $(PYTEST_ARGS)
 
 onnx: $(STAMP) ## ONNX's own backend tests and real models, each skip with its reason

@@ -104,6 +104,21 @@ def test_links_between_files_lead_somewhere(page: Path) -> None:
             assert (page.parent / target).exists(), f"{page}: link to {target}"
 
 
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "benchmarks" / "README.md"], ids=name_of)
+def test_commands_and_files_are_there(page: Path) -> None:
+    """Targets of make, modules that are run, and files of the source that a page names."""
+    text = page.read_text()
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.M))
+    named = set(re.findall(r"(?:`|^)make ([a-z-]+)", text, re.M))
+    assert named <= targets, f"{page}: no such targets: {named - targets}"
+    for module in re.findall(r"python -m ((?:benchmarks|tests|examples)[\w.]*)", text):
+        path = ROOT / module.replace(".", "/")
+        assert path.with_suffix(".py").exists() or (path / "__main__.py").exists(), f"{page}: no module {module}"
+    roots = (ROOT, ROOT / "src" / "tilewright", page.parent)
+    for name in re.findall(r"`((?:\w+/)+\w+\.py)`", text):
+        assert any((root / name).exists() for root in roots), f"{page}: no file {name}"
+
+
 def test_the_tour_shows_the_table_of_flags() -> None:
     assert flags.markdown() in (ROOT / "docs" / "tour.md").read_text(), "put flags.markdown() into docs/tour.md"
 

@@ -10,6 +10,9 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+pytest.importorskip("torch", reason="PyTorch is an extra: `make rl` runs this")
+pytest.importorskip("gymnasium", reason="gymnasium is an extra: `make rl` runs this")
+
 from examples.ppo_actors.__main__ import main, train
 from examples.ppo_actors.config import Config
 from examples.ppo_actors.monitor import Monitor
@@ -51,6 +54,7 @@ def test_killed_actors_are_replaced(store: str) -> None:
 
 
 def test_both_are_compared_and_drawn(store: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("matplotlib", reason="matplotlib is an extra: `make rl` runs this")
     plot = tmp_path / "plots" / "ppo.png"
     few = ["--actors", "1", "--envs", "4", "--steps", "1000"]
     assert main(["--compare", "--plot", str(plot), *few]) == 0
