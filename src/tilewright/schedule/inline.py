@@ -121,16 +121,7 @@ def reverse_compute_inline(func: PrimFunc, block: str) -> PrimFunc:
     if len(outputs) != 1:
         raise refuse(func, f"cannot {what} block {block!r}: it writes several buffers")
     (output,) = outputs.values()
-    producers = [
-        (p, b)
-        for b in read_buffers(consumer)
-        for p in writers_of(func, b)
-        if b in func.buffers and p.name != block and len(readers_of(func, b)) == 1
-    ]
-    if len(producers) != 1:
-        names = ", ".join(p.name for p, _ in producers) or "none"
-        raise refuse(func, f"cannot {what} block {block!r}: it needs exactly one producer of its own", got=names)
-    producer, buffer = producers[0]
+    producer, buffer = _only_producer(func, consumer)
     values = _plain_stores(func, producer, f"{what} block {block!r} into")
     if len(values) != 1:
         raise refuse(func, f"cannot {what} block {block!r}: its producer {producer.name!r} writes several buffers")
@@ -138,11 +129,7 @@ def reverse_compute_inline(func: PrimFunc, block: str) -> PrimFunc:
     reads = [load for load in loads_in(consumer) if load.buffer == buffer]
     if len(reads) != 1:
         raise refuse(func, f"cannot {what} block {block!r}: it reads several elements of {buffer.name!r}")
-    order = [b.name for b in blocks_in(func.body)]
-    for other in read_buffers(consumer):
-        late = [w.name for w in writers_of(func, other) if order.index(w.name) > order.index(producer.name)]
-        if other != buffer and late:
-            raise refuse(func, f"cannot {what} block {block!r}: {late[0]!r} computes its input {other.name!r} too late")
+    _require_inputs_before(func, consumer, producer, buffer)
     extents = {it.var: it.extent for it in consumer.iters}
     if not inside(reads[0].indices, buffer.shape, extents):
         raise refuse(
@@ -176,6 +163,31 @@ def reverse_compute_inline(func: PrimFunc, block: str) -> PrimFunc:
     smaller = replace_at(func, path, None)
     merged = replace_at(smaller, block_path(smaller, producer.name), replace(producer, body=stored))
     return without_buffers(merged, (buffer,))
+
+
+def _only_producer(func: PrimFunc, consumer: Block) -> tuple[Block, Buffer]:
+    """The one block that computes a buffer for `consumer` alone, and that buffer."""
+    what = f"cannot reverse-inline block {consumer.name!r}"
+    found = [
+        (p, b)
+        for b in read_buffers(consumer)
+        for p in writers_of(func, b)
+        if b in func.buffers and p.name != consumer.name and len(readers_of(func, b)) == 1
+    ]
+    if len(found) != 1:
+        names = ", ".join(p.name for p, _ in found) or "none"
+        raise refuse(func, f"{what}: it needs exactly one producer of its own", got=names)
+    return found[0]
+
+
+def _require_inputs_before(func: PrimFunc, consumer: Block, producer: Block, buffer: Buffer) -> None:
+    """What `consumer` reads besides `buffer` is written before `producer`."""
+    order = [b.name for b in blocks_in(func.body)]
+    for other in read_buffers(consumer):
+        late = [w.name for w in writers_of(func, other) if order.index(w.name) > order.index(producer.name)]
+        if other != buffer and late:
+            what = f"cannot reverse-inline block {consumer.name!r}"
+            raise refuse(func, f"{what}: {late[0]!r} computes its input {other.name!r} too late")
 
 
 def without_buffers(func: PrimFunc, gone: tuple[Buffer, ...]) -> PrimFunc:

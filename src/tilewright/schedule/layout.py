@@ -168,31 +168,31 @@ def pad(func: PrimFunc, block: str, multiples: Sequence[int]) -> tuple[PrimFunc,
     filler = _filler(func, source, set(grown), what)
     _require_plain_indices(func, source, set(grown), what)
     taken, names = taken_names(func), block_names(func)
+    sizes = {v: extents[v] for v in grown}
     before: list[Stmt] = []
     after: list[Stmt] = []
     made: list[str] = []
-    new_buffers: list[Buffer] = []
-    body: Stmt = source
+    swapped: dict[Buffer, Buffer] = {}
+
+    def enlarged(buffer: Buffer, shape: tuple[Expr, ...]) -> Buffer:
+        swapped[buffer] = Buffer(fresh_name(f"{buffer.name}_pad", taken), buffer.dtype, shape)
+        made.append(fresh_name(swapped[buffer].name, names))
+        return swapped[buffer]
+
     for load in loads_in(source):
-        input_, used = load.buffer, [i for i in load.indices if i in grown]
-        if not used or input_ in written_buffers(source):
+        input_ = load.buffer
+        if input_ in written_buffers(source) or not any(i in grown for i in load.indices):
             continue
-        shape = _grown_shape(load.indices, input_, {v: extents[v] for v in grown})
-        padded = Buffer(fresh_name(f"{input_.name}_pad", taken), input_.dtype, shape)
-        new_buffers.append(padded)
-        made.append(fresh_name(padded.name, names))
+        padded = enlarged(input_, _grown_shape(load.indices, input_, sizes))
         limits = [grown[i].extent if isinstance(i, Var) and i in grown else None for i in load.indices]
         before.append(_padding_nest(made[-1], input_, padded, limits, filler, taken))
-        body = replace_buffers(body, {input_: padded})
     (output,) = written_buffers(source)
     (indices,) = {s.indices for s in stores_in(source)}
-    shape = _grown_shape(indices, output, {v: extents[v] for v in grown})
+    shape = _grown_shape(indices, output, sizes)
     if shape != output.shape and output in func.params:
-        padded = Buffer(fresh_name(f"{output.name}_pad", taken), output.dtype, shape)
-        new_buffers.append(padded)
-        made.append(fresh_name(padded.name, names))
+        padded = enlarged(output, shape)
         after.append(copy_nest(made[-1], padded, output, taken))
-        body = replace_buffers(body, {output: padded})
+    body = replace_buffers(source, swapped)
     assert isinstance(body, Block)
     iters = tuple(BlockIter(it.var, extents[it.var], it.kind, it.binding) for it in body.iters)
     drives = {it.binding: extents[it.var] for it in source.iters}
@@ -201,7 +201,7 @@ def pad(func: PrimFunc, block: str, multiples: Sequence[int]) -> tuple[PrimFunc,
     for loop in reversed(loops_on(path[len(place) - 1 :])):
         nest_ = replace(loop, extent=drives.get(loop.var, loop.extent), body=nest_)
     result = replace_at(func, place, seq((*before, nest_, *after)))
-    result = replace(result, buffers=(*result.buffers, *new_buffers))
+    result = replace(result, buffers=(*result.buffers, *swapped.values()))
     if shape != output.shape and output not in func.params:
         result = swap_buffer(result, output, replace(output, shape=shape))
     return result, tuple(made)

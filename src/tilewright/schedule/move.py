@@ -129,32 +129,59 @@ def reverse_compute_at(func: PrimFunc, block: str, loop: str) -> PrimFunc:
     source = last_block(path)
     what = f"cannot reverse_compute {block!r} at {loop!r}"
     before = last_loop(loop_path(func, loop))
-    within = {b.name: b for b in blocks_in(before.body)}
-    if block in within:
+    made = _made_within(func, source, before, what)
+    smaller = replace_at(func, path, None)
+    target_path = loop_path(smaller, loop)
+    target = last_loop(target_path)
+    outer = loops_on(target_path)
+    _require_complete(func, made, outer, what)
+    children = target.body.stmts if isinstance(target.body, Seq) else (target.body,)
+    producers = {w.name for w, _ in made}
+    position = max(k for k, child in enumerate(children) if any(b.name in producers for b in blocks_in(child)))
+    domain = _finished(func, source, target.body, made, outer, what)
+    # An iteration that skips the producers has nothing new to read.
+    idle = {x.var for x in loops_in(target.body)}
+    conditions = dict.fromkeys(c for w, _ in made for c in conjuncts(w.predicate) if not idle & set(variables(c)))
+    placed = _nest_over(source, domain, outer, taken_names(smaller), tuple(conditions))
+    _require_once(func, placed, outer, what)
+    body = seq((*children[: position + 1], placed, *children[position + 1 :]))
+    result = replace_at(smaller, target_path, replace(target, body=body))
+    check_kinds(func, result, (*loops_on(path), *outer), what)
+    return result
+
+
+def _made_within(func: PrimFunc, source: Block, loop: For, what: str) -> list[tuple[Block, Buffer]]:
+    """The blocks under a loop that compute what `source` reads, with the buffers. `source` must be movable there: its
+    other inputs are written before the loop, and nothing uses its outputs before it."""
+    within = {b.name: b for b in blocks_in(loop.body)}
+    if source.name in within:
         raise refuse(func, f"{what}: it is inside this loop already")
-    order = [b.name for b in blocks_in(func.body)]
     if intrinsics_in(source):
         raise refuse(func, f"{what}: it is an intrinsic", hint="tensorize comes last")
+    order = [b.name for b in blocks_in(func.body)]
+    first = order.index(next(iter(within)))
     made: list[tuple[Block, Buffer]] = []
     for buffer in read_buffers(source):
         for writer in writers_of(func, buffer):
             if writer.name in within:
                 made.append((writer, buffer))
-            elif writer.name != block and order.index(writer.name) > order.index(next(iter(within))):
+            elif writer.name != source.name and order.index(writer.name) > first:
                 raise refuse(func, f"{what}: block {writer.name!r} computes its input {buffer.name!r} too late")
     if not made:
         raise refuse(func, f"{what}: no block under this loop computes what it reads")
-    if order.index(block) < order.index(next(iter(within))):
+    place = order.index(source.name)
+    if place < first:
         raise refuse(func, f"{what}: it stands before this loop")
     for buffer in written_buffers(source):
-        others = [b.name for b in (*writers_of(func, buffer), *readers_of(func, buffer)) if b.name != block]
-        early = [name for name in others if order.index(name) < order.index(block)]
+        others = [b.name for b in (*writers_of(func, buffer), *readers_of(func, buffer)) if b.name != source.name]
+        early = [name for name in others if order.index(name) < place]
         if early:
             raise refuse(func, f"{what}: block {early[0]!r} uses {buffer.name!r} before it")
-    smaller = replace_at(func, path, None)
-    target_path = loop_path(smaller, loop)
-    target = last_loop(target_path)
-    outer = loops_on(target_path)
+    return made
+
+
+def _require_complete(func: PrimFunc, made: Sequence[tuple[Block, Buffer]], outer: Sequence[For], what: str) -> None:
+    """No loop of `outer` drives a reduction of the blocks `made`, and each stores one element at a time."""
     for writer, buffer in made:
         if len({s.indices for s in stores_in(writer.body) if s.buffer == buffer}) > 1:
             raise refuse(
@@ -169,19 +196,6 @@ def reverse_compute_at(func: PrimFunc, block: str, loop: str) -> PrimFunc:
                     f"{what}: {buffer.name!r} is not complete there, loop {above.var.name!r} drives the reduction of "
                     f"{writer.name!r}",
                 )
-    children = target.body.stmts if isinstance(target.body, Seq) else (target.body,)
-    producers = {w.name for w, _ in made}
-    position = max(k for k, child in enumerate(children) if any(b.name in producers for b in blocks_in(child)))
-    domain = _finished(func, source, target.body, made, outer, what)
-    # An iteration that skips the producers has nothing new to read.
-    idle = {x.var for x in loops_in(target.body)}
-    conditions = dict.fromkeys(c for w, _ in made for c in conjuncts(w.predicate) if not idle & set(variables(c)))
-    placed = _nest_over(source, domain, outer, taken_names(smaller), tuple(conditions))
-    _require_once(func, placed, outer, what)
-    body = seq((*children[: position + 1], placed, *children[position + 1 :]))
-    result = replace_at(smaller, target_path, replace(target, body=body))
-    check_kinds(func, result, (*loops_on(path), *outer), what)
-    return result
 
 
 def _require_inputs_before(func: PrimFunc, smaller: PrimFunc, source: Block, later: Sequence[Stmt], what: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from tilewright.ir.expr import Buffer, Expr, Load, Var, call, is_const, select
@@ -59,30 +60,42 @@ def decompose_reduction(func: PrimFunc, block: str, loop: str) -> tuple[PrimFunc
     if loop not in names:
         raise refuse(func, f"cannot decompose block {block!r} at {loop!r}: the loop is not around the block")
     position = names.index(loop)
+    _require_one_start(func, source, loops, position, f"cannot decompose block {block!r} at {loop!r}")
+    news, init = _start_of(func, source, loops, position)
+    update = replace_on(path[len(target_path) - 1 :], replace(source, init=None))
+    assert update is not None
+    return replace_at(func, target_path, seq((nest(news, init), update))), init.name
+
+
+def _require_one_start(func: PrimFunc, source: Block, loops: Sequence[For], position: int, what: str) -> None:
+    """A start before loop number `position` happens once for each point: no loop outside drives the reduction, none
+    inside computes a point again."""
     for above in loops[:position]:
         if reduce_iters_using(source, above.var):
             raise refuse(
                 func,
-                f"cannot decompose block {block!r} at {loop!r}: loop {above.var.name!r} outside of it drives the "
-                "reduction, which would start again at each of its iterations",
+                f"{what}: loop {above.var.name!r} outside of it drives the reduction, which would start again at each "
+                "of its iterations",
             )
+    spatial = [it.binding for it in source.iters if it.kind == "spatial"]
+    below = loops[position:]
+    within = extents_of(below)
+    for x in below:
+        reduces = bool(reduce_iters_using(source, x.var))
+        if reduces and any(depends_on(binding, x.var) for binding in spatial):
+            raise refuse(func, f"{what}: {x.var.name!r} drives spatial and reduction iterators")
+        if not (is_const(x.extent, 1) or reduces or injective(spatial, x.var, within)):
+            raise refuse(
+                func,
+                f"{what}: iterations of {x.var.name!r} compute the same points, each starting the reduction again",
+            )
+
+
+def _start_of(func: PrimFunc, source: Block, loops: Sequence[For], position: int) -> tuple[list[For], Block]:
+    """The block that starts a reduction, under copies of the spatial loops from number `position` on."""
     spatial = [it for it in source.iters if it.kind == "spatial"]
     below = loops[position:]
     copied = [x for x in below if any(depends_on(it.binding, x.var) for it in spatial)]
-    mixed = [x.var.name for x in copied if reduce_iters_using(source, x.var)]
-    if mixed:
-        raise refuse(
-            func, f"cannot decompose block {block!r} at {loop!r}: {mixed[0]!r} drives spatial and reduction iterators"
-        )
-    within = extents_of(below)
-    for x in below:
-        repeats = not (is_const(x.extent, 1) or reduce_iters_using(source, x.var))
-        if repeats and not injective([it.binding for it in spatial], x.var, within):
-            raise refuse(
-                func,
-                f"cannot decompose block {block!r} at {loop!r}: iterations of {x.var.name!r} compute the same points, "
-                "each starting the reduction again",
-            )
     taken = taken_names(func)
     renamed: dict[Var, Expr] = {}
     news: list[For] = []
@@ -101,16 +114,15 @@ def decompose_reduction(func: PrimFunc, block: str, loop: str) -> tuple[PrimFunc
     if len(kept) < len(conjuncts(source.predicate)):
         around = extents_of(loops)
         kept += [c for it in spatial for c in outside(it.binding, it.extent, around) if c not in kept]
+    assert source.init is not None
     init = Block(
-        fresh_name(f"{block}_init", block_names(func)),
+        fresh_name(f"{source.name}_init", block_names(func)),
         tuple(iters),
         substitute_stmt(source.init, inner),
         predicate=conjoin(substitute(c, renamed) for c in kept),
         annotations=source.annotations,
     )
-    update = replace_on(path[len(target_path) - 1 :], replace(source, init=None))
-    assert update is not None
-    return replace_at(func, target_path, seq((nest(news, init), update))), init.name
+    return news, init
 
 
 def rfactor(func: PrimFunc, block: str, loop: str, factor_axis: int = 0) -> tuple[PrimFunc, str]:
