@@ -105,9 +105,9 @@ def test_close_to_the_bound(seed: int) -> None:
 
 def test_fast() -> None:
     intervals = residual(500, random.Random(5))
-    start = time.perf_counter()
+    start = time.process_time()
     plan(intervals)
-    assert time.perf_counter() - start < 0.5
+    assert time.process_time() - start < 0.5
 
 
 def test_in_place_costs_nothing() -> None:

@@ -209,7 +209,7 @@ def test_primitives_are_fast():
     func = conv()
     best = float("inf")
     for _ in range(5):
-        start = time.perf_counter()
+        start = time.process_time()
         s = Schedule(func)
         s.compute_inline("P")
         s.compute_inline("U")
@@ -218,7 +218,7 @@ def test_primitives_are_fast():
         w_0, _ = s.split(w, factor=6)
         s.compute_at("T", w_0)
         s.set_scope("T", "local")
-        best = min(best, time.perf_counter() - start)
+        best = min(best, time.process_time() - start)
     assert best / 6 < 5e-3
 
 

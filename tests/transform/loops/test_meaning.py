@@ -82,6 +82,6 @@ def test_time_of_a_tiled_matmul() -> None:
 
     func = tiled(te.var("n"), 37, 20).func
     lower_loops(func, HOST)
-    start = time.perf_counter()
+    start = time.process_time()
     lower_loops(func, HOST)
-    assert time.perf_counter() - start < 1.0
+    assert time.process_time() - start < 1.0
