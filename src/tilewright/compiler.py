@@ -161,6 +161,7 @@ def compile_graph(
         interface.inputs or tuple(v.name for v in graph.inputs),
         interface.outputs or tuple(v.name for v in graph.outputs),
         interface.ignored,
+        interface.tied,
     )
     for name, function in graph_passes(target, options):
         graph = log.run(name, function, graph)
@@ -298,6 +299,7 @@ def _assemble(
         precision=options.precision,
         winograd=options.winograd,
         ignored=names.ignored,
+        tied=names.tied,
     )
     return Program(manifest, objects, {v.name: weights[v.name] for v in raw}, _texts(split, run, prepare, target))
 

@@ -202,6 +202,7 @@ def test_weights_are_those_of_the_state_dict() -> None:
     norm = {f"norm.{name}" for name in ("weight", "bias", "running_mean", "running_var")}
     assert set(imported.weights) == {"embed.weight", "order", "log_alpha", *norm}
     assert set(imported.interface.ignored) == {"head.weight", "norm.num_batches_tracked", "unused"}
+    assert imported.interface.tied == (("head.weight", "embed.weight"),)
 
 
 def test_an_exported_program_is_read_as_it_is() -> None:
@@ -301,6 +302,10 @@ def test_the_manifest_checks_ignored_names() -> None:
     for ignored in (("w",), ("",), ("a", "a")):
         with pytest.raises(ArtifactError, match="the name is empty or used twice"):
             Manifest("m", target, params=params, ignored=ignored)
+    assert Manifest("m", target, params=params, ignored=("v",), tied=(("v", "w"),)).tied == (("v", "w"),)
+    for tied in ((("u", "w"),), (("v", "u"),), (("w", "w"),)):
+        with pytest.raises(ArtifactError, match="is tied to no parameter"):
+            Manifest("m", target, params=params, ignored=("v",), tied=tied)
 
 
 class Branches(nn.Module):

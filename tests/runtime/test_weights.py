@@ -74,6 +74,26 @@ def test_everything_wrong_is_listed() -> None:
     assert (model(X)[0] == expected).all()
 
 
+def test_tied_weights_stay_one() -> None:
+    """A second name of a weight may be left out, or hold the same numbers; others are refused, not dropped."""
+    program = affine()
+    tied = dataclasses.replace(program.manifest, ignored=("twin", "unread"), tied=(("twin", "w"),))
+    model = Model(dataclasses.replace(program, manifest=tied))
+    unread = np.ones(7)
+    assert model.update({**weights(1), "unread": unread}) == 1
+    given = weights(2)
+    assert model.update({**given, "twin": given["w"]}) == 2
+    assert model.update({**given, "twin": given["w"].copy(), "unread": unread}) == 3
+    given["w"][0, 1] = np.nan
+    assert model.update({**given, "twin": given["w"].copy()}, finite=False) == 4
+    for twin in (weights(2)["w"], given["w"][:1], given["w"].astype(np.float64)):
+        with pytest.raises(WeightError, match="weight 'twin': was one tensor with 'w' when the model was compiled"):
+            model.update({**given, "twin": twin}, finite=False)
+    with pytest.raises(WeightError, match="weight 'twin'"):
+        model.update({**given, "twin": "w"}, finite=False)
+    assert model.version == 4
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

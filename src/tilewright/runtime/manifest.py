@@ -148,7 +148,8 @@ class TargetSpec:
 class Manifest:
     """A program's description. `structure_key` identifies the program whatever its weights' values; `precision` and
     `winograd` are what the user allowed the compiler to trade. `ignored` are names that the model's own dictionary of
-    weights has and the program does not read: updates may hold them."""
+    weights has and the program does not read: updates may hold them. `tied` are those among them that were one tensor
+    with a parameter, (name, the parameter's name): updates that hold both must hold the same numbers."""
 
     name: str
     target: TargetSpec
@@ -166,6 +167,7 @@ class Manifest:
     precision: str = "fp32"
     winograd: str = "auto"
     ignored: tuple[str, ...] = ()
+    tied: tuple[tuple[str, str], ...] = ()
     abi_version: int = field(default=ABI_VERSION)
 
     def __post_init__(self) -> None:
@@ -230,13 +232,16 @@ class _Checker:
         for name, value in (("precision", m.precision), ("winograd", m.winograd)):
             self.expect(_OPTION.fullmatch(value) is not None, f"{value[:40]!r} is no setting", name)
         lists = (m.symbols, m.inputs, m.outputs, m.params, m.packed, m.run_temps, m.run_steps, m.prepare_temps)
-        if any(len(part) > MAX_ENTRIES for part in (*lists, m.prepare_steps, m.ignored)):
+        if any(len(part) > MAX_ENTRIES for part in (*lists, m.prepare_steps, m.ignored, m.tied)):
             self.expect(False, f"a list has more than {MAX_ENTRIES} entries", "manifest")
             return self.found
         self.unique("symbol", [s.name for s in m.symbols])
         self.unique("input", [i.name for i in m.inputs])
         self.unique("output", [o.name for o in m.outputs])
         self.unique("parameter", [*(p.name for p in m.params), *m.ignored])
+        names, ignored = {p.name for p in m.params}, set(m.ignored)
+        for name, leader in m.tied:
+            self.expect(name in ignored and leader in names, "is tied to no parameter", f"weight {name[:80]!r}")
         self.symbols()
         self.tensors()
         self.packed()

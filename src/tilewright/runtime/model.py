@@ -64,7 +64,9 @@ class Model(Runner):
             version: a number larger than the present one; one more if None.
             finite: refuse NaN and infinity.
         """
-        arrays = check_weights(self.params, weights, finite=finite, ignored=self.manifest.ignored)
+        arrays = check_weights(
+            self.params, weights, finite=finite, ignored=self.manifest.ignored, tied=self.manifest.tied
+        )
         with self._update_lock:
             chosen = check_version(version, self.version)
             self._weights.publish(arrays, chosen, finite=finite)

@@ -18,11 +18,13 @@ class Interface:
     inputs, outputs  their names where these are not those of the graph's values (a graph names each value once, but an
                      input, an output and a weight may share a name); empty: as the graph says
     ignored          names that the model's own dictionary of weights has and the graph does not read
+    tied             those among them that are one tensor with a weight of the graph: (name, the weight's name)
     """
 
     inputs: tuple[str, ...] = ()
     outputs: tuple[str, ...] = ()
     ignored: tuple[str, ...] = ()
+    tied: tuple[tuple[str, str], ...] = ()
 
 
 PLAIN = Interface()

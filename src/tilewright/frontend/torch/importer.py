@@ -120,7 +120,8 @@ class _Importer:
         imported = finished(self.builder, _distinct(given, self.builder), self.weights)
         read = {p.name for p in imported.graph.params}
         ignored = tuple(name for name in self.source.all if name not in read)
-        return Imported(imported.graph, imported.weights, Interface(tuple(inputs), tuple(names), ignored))
+        tied = tuple((name, first) for name, first in self.source.tied if first in read)
+        return Imported(imported.graph, imported.weights, Interface(tuple(inputs), tuple(names), ignored, tied))
 
     # --- what stands around the nodes ---------------------------------------------------------------------------------
 

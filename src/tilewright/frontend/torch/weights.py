@@ -25,12 +25,14 @@ class Weights:
     tensors    the tensors by those names
     constants  placeholder to its tensor: what is not in `state_dict()`
     all        every name in `state_dict()`
+    tied       later names of a tensor, each with the first
     """
 
     names: dict[str, str] = field(default_factory=dict)
     tensors: dict[str, torch.Tensor] = field(default_factory=dict)
     constants: dict[str, torch.Tensor] = field(default_factory=dict)
     all: tuple[str, ...] = ()
+    tied: tuple[tuple[str, str], ...] = ()
 
 
 def read_weights(program: ExportedProgram, module: torch.nn.Module | None) -> Weights:
@@ -38,9 +40,9 @@ def read_weights(program: ExportedProgram, module: torch.nn.Module | None) -> We
     state = dict(module.state_dict(keep_vars=True) if module is not None else program.state_dict)
     state = {name: t for name, t in state.items() if isinstance(t, torch.Tensor)}
     first: dict[Any, str] = {}
-    for name, tensor in state.items():
-        first.setdefault(_identity(tensor), name)
-    found = Weights(all=tuple(state))
+    leaders = {name: first.setdefault(_identity(tensor), name) for name, tensor in state.items()}
+    tied = tuple((name, leader) for name, leader in leaders.items() if name != leader)
+    found = Weights(all=tuple(state), tied=tied)
     for spec in program.graph_signature.input_specs:
         placeholder, target = spec.arg.name, spec.target
         if spec.kind in (InputKind.PARAMETER, InputKind.BUFFER) and target in state:

@@ -103,7 +103,9 @@ class Feed:
             return self.version
 
     def _offer(self, new: Structure, code: Blob, weights: Mapping[str, Any], version: int, finite: bool) -> None:
-        arrays = check_weights(new.params, weights, finite=finite, ignored=new.program.manifest.ignored)
+        arrays = check_weights(
+            new.params, weights, finite=finite, ignored=new.program.manifest.ignored, tied=new.program.manifest.tied
+        )
         if finite:
             check_finite(new.params, arrays)
         with self._changed:

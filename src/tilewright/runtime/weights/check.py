@@ -17,7 +17,12 @@ _UNFIT = "the weights do not fit"
 
 
 def check_weights(
-    params: Sequence[ParamSpec], weights: Mapping[str, Any], *, finite: bool, ignored: Collection[str] = ()
+    params: Sequence[ParamSpec],
+    weights: Mapping[str, Any],
+    *,
+    finite: bool,
+    ignored: Collection[str] = (),
+    tied: Collection[tuple[str, str]] = (),
 ) -> list[Array]:
     """The arrays in the parameters' order, names, shapes and types checked; WeightError listing all that is wrong.
 
@@ -25,6 +30,7 @@ def check_weights(
         finite: with what is wrong, list NaN and infinity too. Where nothing else is wrong, `check_finite` looks for
             them, when the arrays have to be read anyway.
         ignored: names that may be there and are not looked at.
+        tied: those among them that must hold the same numbers as a parameter, (name, the parameter's name).
     """
     problems = Problems()
     if not isinstance(weights, Mapping):
@@ -51,8 +57,38 @@ def check_weights(
             fitting.append(p)
     if problems and finite:
         _add_unfit(problems, fitting, arrays)
+    if tied:
+        _add_untied(problems, weights, tied, dict(zip((p.name for p in fitting), arrays, strict=True)))
     problems.raise_if_any(_UNFIT, kind=WeightError)
     return arrays
+
+
+def _add_untied(
+    problems: Problems, weights: Mapping[str, Any], tied: Collection[tuple[str, str]], arrays: Mapping[str, Array]
+) -> None:
+    """Note the second names of tied weights whose numbers are others: the program has one tensor for both."""
+    for name, leader in tied:
+        if name not in weights or leader not in arrays:
+            continue
+        where = f"weight {name!r}"
+        read = arrays[leader]
+        try:
+            given = as_numpy(on_cpu(weights[name]), where)
+        except CallError as error:
+            problems.add(WeightError(error.what, where=where, expected=error.expected, got=error.got))
+            continue
+        if not _are_equal(given, read):
+            what = f"was one tensor with {leader!r} when the model was compiled, and now differs from it"
+            problems.add(WeightError(what, where=where, hint="compile the model anew, without tying them first"))
+
+
+def _are_equal(a: Array, b: Array) -> bool:
+    """Whether two arrays hold the same numbers, NaN where the other has NaN; at once if they are the same memory."""
+    if a.shape != b.shape or a.dtype != b.dtype:
+        return False
+    if a.ctypes.data == b.ctypes.data and a.strides == b.strides:
+        return True
+    return bool(((a == b) | ((a != a) & (b != b))).all())
 
 
 def check_finite(params: Sequence[ParamSpec], arrays: Sequence[Array], some: Sequence[int] | None = None) -> None:

@@ -130,7 +130,9 @@ class Publisher:
         Raises WeightError listing all that is wrong with the weights, StoreError if they cannot be stored.
         """
         started = time.perf_counter()
-        arrays = check_weights(self._params, weights, finite=finite, ignored=self._manifest.ignored)
+        arrays = check_weights(
+            self._params, weights, finite=finite, ignored=self._manifest.ignored, tied=self._manifest.tied
+        )
         with self._lock:
             self._check_usable()
             chosen = check_version(version, self.version, force=force)
