@@ -22,6 +22,7 @@ from tilewright.runtime.model import Model
 
 CHANNELS = (16, 64, 128, 256, 512)
 FILTERS, SIZE, IMAGES = 64, 28, 2
+TILES = (None, 2, 4, 5, 6)
 INPUTS = ("normal", "after ReLU", "positive weights")
 
 
@@ -75,12 +76,12 @@ def errors(seeds: int) -> Iterator[dict[str, object]]:
                 x, w = numbers(channels, kind, seed)
                 want = reference(x, w)
                 scale = np.abs(want).max()
-                for tile in (None, 2, 4, 6):
+                for tile in TILES:
                     model = Model(compile_graph(_graph(channels, tile, target), {"w": w}, target))
                     error = np.abs(np.asarray(model(x)) - want) / scale
                     worst[tile] = max(worst.get(tile, 0.0), float(error.max()))
                     mean[tile] = mean.get(tile, 0.0) + float(error.mean()) / seeds
-            for tile in (None, 2, 4, 6):
+            for tile in TILES:
                 yield {
                     "channels": channels,
                     "input": kind,
@@ -109,7 +110,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--no-report", action="store_true", help="print only")
     options = parser.parse_args(arguments)
     rows = list(errors(options.seeds))
-    names = {None: "direct", 2: "F(2,3)", 4: "F(4,3)", 6: "F(6,3)"}
+    names = {tile: "direct" if tile is None else f"F({tile},3)" for tile in TILES}
     table = []
     for channels in CHANNELS:
         for kind in INPUTS:

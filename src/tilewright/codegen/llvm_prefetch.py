@@ -3,6 +3,8 @@
     for k in 0..128 { prefetch = "w", prefetch_bytes = 4096 }     each step: the lines of its part of w, 4096 bytes on
 
 A note `prefetch_lines` = 1 says how many those lines are, where the loop goes over rows and reads a piece of each.
+A note `prefetch_rows` = 25 says that 25 rows read the same, a few of them in each run of the loop: each row asks for a
+25th of what follows, so that memory is busy all the time and not only while the first rows wait for it.
 A note `prefetch_level` = 1 brings them into the first level of cache, otherwise they go into the second.
 It is a hint without meaning for the program; addresses past the buffer do no harm. Hardware follows streams of its own
 accord but stops at the end of a page and sees a stream late; weights that come from memory gain up to a fifth.
@@ -12,10 +14,10 @@ from __future__ import annotations
 
 from tilewright.codegen.llvm_memory import address, buffer_offset
 from tilewright.codegen.llvm_state import State
-from tilewright.codegen.polynomial import add, constant
-from tilewright.ir.expr import Load, const
-from tilewright.ir.loops import For
-from tilewright.ir.rewrite import exprs_of, loads, substitute, walk
+from tilewright.codegen.polynomial import Poly, add, constant, multiply
+from tilewright.ir.expr import Expr, Load, as_int, const
+from tilewright.ir.loops import For, Store
+from tilewright.ir.rewrite import exprs_of, loads, substitute, variables, walk
 
 LINE = 64
 """Bytes that one prefetch brings."""
@@ -31,13 +33,13 @@ def emit_prefetch(s: State, stmt: For) -> None:
     source, ahead = notes.get("prefetch"), notes.get("prefetch_bytes", 0)
     if not isinstance(source, str) or not isinstance(ahead, int) or s.lanes is not None:
         return
-    load = _read(stmt, source)
+    load = first_read(stmt, source)
     if load is None:
         return
     level = notes.get("prefetch_level", SECOND_LEVEL)
     locality = 3 if level == 1 else 2
     size = load.buffer.dtype.itemsize
-    start = buffer_offset(s, load.buffer, load.indices)
+    start = add(buffer_offset(s, load.buffer, load.indices), shift(s, stmt, load))
     stride = start.get((s.atoms.number(stmt.var),), 0) * size
     symbol = s.out.declare("llvm.prefetch.p0", "void", ["ptr", "i32", "i32", "i32"])
     lines = notes.get("prefetch_lines", min(max(1, stride // LINE), MOST_LINES))
@@ -46,7 +48,40 @@ def emit_prefetch(s: State, stmt: For) -> None:
         s.out.effect(f"call void {symbol}(ptr {place}, i32 0, i32 {locality}, i32 1)")
 
 
-def _read(stmt: For, name: str) -> Load | None:
+def shift(s: State, stmt: For, load: Load) -> Poly:
+    """What to add to the offset of what the loop reads for the share of the rows that it works on, in elements.
+
+    Shares are rounded up: the last of them reaches a few lines further."""
+    total, steps = dict(stmt.annotations).get("prefetch_rows"), as_int(stmt.extent)
+    rows = _rows(stmt, load)
+    if not isinstance(total, int) or steps is None or rows is None:
+        return {}
+    first, count = rows
+    step = (s.atoms.number(stmt.var),)
+    stride = s.converter.offset(load.buffer, load.indices).get(step, 0)
+    share = -(-steps * stride // total)
+    return add(multiply(s.converter.poly(first), constant(share)), {step: -(-count * share // steps) - stride})
+
+
+def _rows(stmt: For, load: Load) -> tuple[Expr, int] | None:
+    """The first of the rows that a run of the loop works on, and how many those are: what indexes another buffer that
+    is only read, by a loop inside which does not drive `load`."""
+    body = tuple(walk(stmt.body))
+    written = {x.buffer for x in body if isinstance(x, Store)}
+    others = [e for x in body for part in exprs_of(x) for e in loads(part) if e.buffer not in (load.buffer, *written)]
+    mine = {
+        v for x in body for part in exprs_of(x) for e in loads(part) if e.buffer is load.buffer for v in variables(e)
+    }
+    for inner in body:
+        extent = as_int(inner.extent) if isinstance(inner, For) else None
+        if not isinstance(inner, For) or extent is None or inner.var in mine:
+            continue
+        for index in (i for e in others for i in e.indices if inner.var in variables(i)):
+            return substitute(index, {inner.var: const(0)}), extent
+    return None
+
+
+def first_read(stmt: For, name: str) -> Load | None:
     """The first element of the buffer that an iteration reads."""
     first = {inner.var: const(0) for inner in walk(stmt.body) if isinstance(inner, For)}
     for inner in walk(stmt.body):

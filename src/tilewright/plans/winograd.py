@@ -36,8 +36,6 @@ from tilewright.support.errors import ScheduleError
 
 ENOUGH_BLOCKS = 4
 """Blocks of tiles that share well among a few threads."""
-AHEAD = 4096
-"""Bytes ahead of the products that transformed filters are asked for: they may come from memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,8 +165,12 @@ def products(s: Schedule, found: Stages, out: BlockRef, candidate: Candidate) ->
     channel = s.fuse(co, ci)
     weights = packed_operand(found.product)
     assert weights is not None
-    s.annotate(channel, "prefetch", weights.buffer.name)
-    s.annotate(channel, "prefetch_bytes", AHEAD)
+    count, steps, width = as_int(found.product.spatial[4].extent), s.extent(channel), candidate.knob("width")
+    assert count is not None and steps is not None
+    # The filters of the next element of the tiles, a share by each tile: asked for by the first tiles alone they would
+    # come in a burst that memory cannot keep up with, and then memory would idle.
+    for note, value in (("", weights.buffer.name), ("_bytes", 4 * steps * width), ("_rows", count)):
+        s.annotate(channel, f"prefetch{note}", value)
     init = s.decompose_reduction(block, channel)
     for stage in (block, init, out):
         row, lane = s.loops(stage)[-2:]

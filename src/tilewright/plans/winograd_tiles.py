@@ -4,7 +4,8 @@ Cycles of one core, stage by stage, for a block of `rows x columns` tiles:
 
     input     transform of each channel vector of each tile: straight-line code, bound by its stores
     product   alpha^2 products of tiles x channels x filters in register tiles
-    filters   the transformed filters stream by once a block, from the level of the memory where they stay
+    filters   the transformed filters stream by once a block, from the level of the memory where they stay; each tile
+              asks for a share of what comes next, so that most of the transfer hides behind the products
     tiles     the transformed tiles are read again for every panel of filters
     output    transform, epilogue and stores of each filter vector of each tile
 
@@ -40,7 +41,8 @@ MOST_TILES = 64
 class Shape:
     """A convolution of stride one: `images` x (`height` x `width`) outputs, square window.
 
-    cold: the model's weights do not fit the last cache together, so that each call reads them from memory.
+    model: bytes of all weights of the model. A call finds its weights in the last cache only if all of them fit there,
+    as the layers keep them: transformed ones are larger.
     """
 
     images: int
@@ -49,7 +51,11 @@ class Shape:
     channels: int
     filters: int
     window: int
-    cold: bool = False
+    model: float = 0.0
+
+    def cold(self, size: int, target: Target) -> bool:
+        """Whether weights come from memory if layers like this keep `size` x `size` elements of each filter."""
+        return self.model * (size / self.window) ** 2 > LAST_LEVEL * target.l3
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +127,7 @@ def block_cost(shape: Shape, choice: Choice, target: Target) -> Cost:
     steps = min(row_steps(count, rows, vectors, target) for rows in range(1, most_rows(vectors, target) + 1))
     product = size * size * depth * panels * steps
     weights, tiles = 4.0 * size * size * depth * filters, 4.0 * size * size * depth * count
-    stream = weights / _bandwidth(weights, target, shape.cold)
+    stream = weights / _bandwidth(weights, target, shape.cold(size, target))
     if tiles > target.l1:
         stream += tiles * panels / _bandwidth(2 * tiles, target, share=REREAD)
     inward = count * channels * (size * size + 2.0 * size * tile)
@@ -140,7 +146,8 @@ def direct(shape: Shape, target: Target) -> float:
     )
     compute, _ = conv_tiles.ranked((layer,), (False,), target)[0]
     weights = 4.0 * shape.window**2 * channels * shape.filters
-    return Cost(compute=compute * shape.images, memory=weights / _bandwidth(weights, target, shape.cold)).cycles
+    stream = weights / _bandwidth(weights, target, shape.cold(shape.window, target))
+    return Cost(compute=compute * shape.images, memory=stream).cycles
 
 
 @lru_cache(maxsize=4096)

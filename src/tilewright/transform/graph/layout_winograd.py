@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from tilewright.ir.expr import as_int
 from tilewright.ir.graph import Node
-from tilewright.plans.winograd_tiles import LAST_LEVEL, Choice, Shape, choose
+from tilewright.plans.winograd_tiles import Choice, Shape, choose
 from tilewright.transform.graph.assigner import Assigner
 
-SIZES = {"auto": (4, 6, 8), "exact": (), "f2": (4,), "f4": (4, 6), "f6": (4, 6, 8)}
-"""Sizes of transformed tiles that each setting of `winograd` allows: 4, 6 and 8 are F(2,3), F(4,3) and F(6,3), but also
-F(2,5), F(4,5) and F(2,7), whose matrices come from the same points."""
+SIZES = {"auto": (4, 6, 7, 8), "exact": (), "f2": (4,), "f4": (4, 6), "f6": (4, 6, 7, 8)}
+"""Sizes of transformed tiles that each setting of `winograd` allows: 4, 6, 7 and 8 are F(2,3), F(4,3), F(5,3), F(6,3),
+but also F(2,5), F(3,5), F(4,5) and F(2,7), whose matrices come from the same points."""
 
-MOST_CHANNELS = {4: 4096, 6: 4096, 8: 128}
+MOST_CHANNELS = {4: 4096, 6: 4096, 7: 128, 8: 128}
 """Channels up to which "auto" takes a size: the error stays within 2e-5 of the output's scale (docs/accuracy.md)."""
 
 WINDOWS = (3, 5, 7)
@@ -60,8 +60,7 @@ def choose_winograd(a: Assigner, node: Node) -> Choice | None:
     if any(s != 1 for s in (*node.attr("strides"), *node.attr("dilations"))):
         return None
     batches = SYMBOLIC_IMAGES if images is None else (images,)
-    cold = a.weight_bytes > LAST_LEVEL * a.target.l3
-    shapes = tuple(Shape(n, height, width, channels, filters, window, cold) for n in batches)
+    shapes = tuple(Shape(n, height, width, channels, filters, window, a.weight_bytes) for n in batches)
     setting = a.options.winograd
     sizes = [n for n in SIZES[setting] if setting != "auto" or channels <= MOST_CHANNELS[n]]
     tiles = tuple(n - window + 1 for n in sizes if n > window)
