@@ -38,6 +38,7 @@ from tilewright.runtime.program import Program
 from tilewright.support.cache import ObjectCache
 from tilewright.support.errors import ModelError
 from tilewright.support.log import PassLog
+from tilewright.transform.graph.activations import recognise_activations
 from tilewright.transform.graph.attention import recognise_attention
 from tilewright.transform.graph.fuse import Group, fuse
 from tilewright.transform.graph.layout import assign_layouts
@@ -134,6 +135,7 @@ def graph_passes(target: Target, options: Options = DEFAULTS) -> list[tuple[str,
         ("remove identities", remove_identities),
         ("eliminate common", eliminate_common),
         ("eliminate dead", eliminate_dead),
+        ("recognise activations", recognise_activations),
         ("recognise attention", lambda g: recognise_attention(g, target)),
         ("eliminate dead", eliminate_dead),
         ("fold scales", fold_scales),

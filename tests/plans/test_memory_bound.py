@@ -21,6 +21,7 @@ from tilewright.kernels import KernelTexts
 from tilewright.plans import plan
 from tilewright.transform.graph.fuse import fuse
 from tilewright.transform.loops import passes
+from tilewright.transform.loops.merge import merge_loops
 from tilewright.transform.lower import lower_group
 
 Array = np.ndarray[Any, Any]
@@ -106,6 +107,7 @@ def test_empty_rows() -> None:
     x = np.zeros((4, 0), np.float32)
     assert one("reduce_sum", x, axes=(1,), keepdims=False).tolist() == [0.0] * 4
     assert one("softmax", x, axis=1).shape == (4, 0)
+    assert one("softmax", np.zeros((64, 0), np.float32), axis=1).shape == (64, 0)
 
 
 def test_results_do_not_depend_on_the_number_of_threads() -> None:
@@ -270,14 +272,14 @@ def test_long_rows_are_kept_in_the_output() -> None:
         np.testing.assert_allclose(np.asarray(model(x)), softmax64(x, 1), rtol=3e-6, atol=1e-12)
 
 
-@pytest.mark.parametrize("length", [384, 1000])
-def test_a_sum_joins_the_loop_that_makes_its_terms(length: int) -> None:
+@pytest.mark.parametrize(("rows", "length"), [(3, 384), (3, 1000), (64, 128)])
+def test_a_sum_joins_the_loop_that_makes_its_terms(rows: int, length: int) -> None:
     b = GraphBuilder("case")
-    (group,) = fuse(b.finish((ops.emit1(b, "softmax", b.input("x", tensor((3, length))), axis=1),)))
+    (group,) = fuse(b.finish((ops.emit1(b, "softmax", b.input("x", tensor((rows, length))), axis=1),)))
     target = Target.host()
     func = plan(lower_group(group, "k").func, target).func
     rng = np.random.default_rng(0)
-    arrays = [rng.standard_normal((3, length)).astype(np.float32), np.empty((3, length), np.float32)]
+    arrays = [rng.standard_normal((rows, length)).astype(np.float32), np.empty((rows, length), np.float32)]
     for name, run_pass in passes(target):
         before, func = func, run_pass(func)
         if name == "merge loops":
@@ -289,6 +291,48 @@ def test_a_sum_joins_the_loop_that_makes_its_terms(length: int) -> None:
                 results.append(copies[1])
             np.testing.assert_array_equal(*results)
             np.testing.assert_allclose(results[1], softmax64(arrays[0], 1), rtol=3e-6)
+
+
+@pytest.mark.parametrize("shape", [(64, 1), (64, 7), (64, 128), (34, 129), (37, 31), (3, 32, 100), (68, 511)])
+def test_short_rows_together(shape: tuple[int, ...]) -> None:
+    x = data(*shape)
+    x[1, ..., 0], x[2, ..., -1], x[3 % len(x)] = np.nan, np.inf, -np.inf
+    with np.errstate(all="ignore"):
+        want = softmax64(x, -1)
+        np.testing.assert_allclose(one("softmax", x, axis=-1), want, rtol=2e-6, atol=1e-12)
+        np.testing.assert_array_equal(one("softmax", x, axis=-1), one("softmax", x, axis=-1, threads=2))
+        got = one("log_softmax", x, axis=-1)
+        np.testing.assert_allclose(np.exp(got.astype(np.float64)), want, rtol=1e-5, atol=1e-12)
+    y = data(*shape)
+    centered = y - y.astype(np.float64).mean(-1, keepdims=True)
+    normal = centered / np.sqrt((centered**2).mean(-1, keepdims=True) + 1e-5)
+    np.testing.assert_allclose(one("layer_norm", y, axis=len(shape) - 1, epsilon=1e-5), normal, atol=2e-5)
+
+
+def test_rows_that_read_others_stay_apart() -> None:
+    """Loops over rows become one only if each row's statements touch that row alone."""
+    for read, merges in (("i", True), ("3 - i", False)):
+        func = parse_func(f"""
+            func @rows(x: f32[4, 64], y: f32[4, 64], total: f32[4, 32]) {{
+              for i in 0..4 {{ for j in 0..2 {{ for v in 0..32 vectorized {{
+                y[i, j * 32 + v] = exp(x[i, j * 32 + v])
+              }} }} }}
+              for i in 0..4 {{
+                for v in 0..32 vectorized {{ total[i, v] = 0.0 }}
+                for j in 0..2 {{ for v in 0..32 vectorized {{
+                  total[i, v] = total[i, v] + y[{read}, j * 32 + v]
+                }} }}
+              }}
+            }}
+        """)
+        merged = merge_loops(func)
+        assert (merged is not func) == merges
+        results = []
+        for version in (func, merged):
+            arrays = {"x": data(4, 64), "y": np.empty((4, 64), np.float32), "total": np.empty((4, 32), np.float32)}
+            interpret(version, arrays)
+            results.append(arrays["total"])
+        np.testing.assert_array_equal(*results)
 
 
 @pytest.mark.parametrize("shape", [(3, 7), (3, 64), (5, 100)])

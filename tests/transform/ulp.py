@@ -27,7 +27,7 @@ from tilewright.ir.loops import For, PrimFunc, Store
 from tilewright.ir.rewrite import map_expr
 from tilewright.ir.scalar_ops import OPS
 from tilewright.ops.registry import get
-from tilewright.transform.loops.math import ACCURACY, expand_math
+from tilewright.transform.loops.math import ACCURACY, OF_ARGUMENT, expand_math
 
 Array = np.ndarray[Any, Any]
 CHUNK = 1 << 14
@@ -47,9 +47,8 @@ def expression(name: str, x: Sequence[Expr]) -> Expr:
     """A scalar operator, or the expression of a graph's activation."""
     if name in OPS:
         return Op(name, tuple(x))
-    operator, _, approximate = name.partition("_of_")
-    attrs = {"gelu": {"approximate": approximate or "none"}, "swish": {"alpha": 1.0}}.get(operator, {})
-    compute = get(operator).compute
+    attrs = {"swish": {"alpha": 1.0}}.get(name, {})
+    compute = get(name).compute
     assert compute is not None
     (result,) = compute([te.placeholder((N,), x[0].dtype)], attrs, (TensorType(x[0].dtype, (N,)),))
     return map_expr(result.op.bodies[0], lambda e: x[0] if isinstance(e, Load) else None)
@@ -89,14 +88,14 @@ def _gelu(x: Array) -> Array:
     return 0.5 * x * (1 + _erf(x * math.sqrt(0.5)))
 
 
-def _gelu_of_tanh(x: Array) -> Array:
+def _gelu_tanh(x: Array) -> Array:
     return x * _sigmoid(2 * math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))
 
 
 REFERENCE: dict[str, Callable[..., Array]] = {
     "erf": _erf,
     "gelu": _gelu,
-    "gelu_of_tanh": _gelu_of_tanh,
+    "gelu_tanh": _gelu_tanh,
     "mish": lambda x: x * np.tanh(_softplus(x)),
     "pow": np.power,
     "rsqrt": lambda x: 1 / np.sqrt(x),
@@ -107,7 +106,7 @@ REFERENCE: dict[str, Callable[..., Array]] = {
 
 COMPOSED: dict[str, float] = {"rsqrt": 1.5, "sqrt": 0.5, "softplus": 2.0}
 """Errors in f32 of what the machine has instructions for, and of activations made of the functions."""
-RELATIVE_TO_ARGUMENT: dict[str, float] = {"gelu": 1.5e-7, "gelu_of_tanh": 2e-7, "mish": 3e-7, "swish": 2e-7}
+RELATIVE_TO_ARGUMENT: dict[str, float] = {**OF_ARGUMENT, "mish": 3e-7, "swish": 2e-7}
 """Activations whose results cancel where they are small: their errors are in units of the argument's size."""
 
 

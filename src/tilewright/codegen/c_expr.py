@@ -221,10 +221,8 @@ class ExprEmitter:
                 return self._infix("/", PRODUCT, args)
             case "neg":
                 return self._negated(args[0])
-            case "min" | "max":
+            case "min" | "max" | "sigmoid" | "gelu" | "gelu_tanh":
                 return self.call(f"{name}_{'f64' if e.dtype is f64 else 'f32'}", *map(self.text, args))
-            case "sigmoid":
-                return self.call(f"sigmoid_{'f64' if e.dtype is f64 else 'f32'}", *map(self.text, args))
             case "rsqrt":
                 self.headers.add("math.h")
                 return f"1.0{suffix} / sqrt{suffix}({self.text(args[0])})", PRODUCT

@@ -132,6 +132,20 @@ static inline @type@ @name@(@type@ a, @type@ b) { return a > b || a != a ? a : b
 }""",
         headers=("math.h",),
     ),
+    "gelu": Helper(
+        """static inline @type@ @name@(@type@ x) {
+    double wide = x;
+    return (@type@)(0.5 * wide * erfc(wide * -0.70710678118654752));
+}""",
+        headers=("math.h",),
+    ),
+    "gelu_tanh": Helper(
+        """static inline @type@ @name@(@type@ x) {
+    double wide = x, inner = 0.79788456080286536 * (wide + 0.044715 * wide * wide * wide);
+    return (@type@)(wide / (1.0 + exp(-2.0 * inner)));
+}""",
+        headers=("math.h",),
+    ),
 }
 
 _SINGLE: dict[str, Helper] = {

@@ -6,12 +6,13 @@ bf16 are computed in f32 and rounded after every operation, as NumPy does.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 from tilewright.codegen.llvm_cast import cast, from_f32, to_f32
 from tilewright.codegen.llvm_text import Writer
 from tilewright.codegen.llvm_values import is_literal, literal, register_type, splat_literal
-from tilewright.ir.dtype import DType, bf16, boolean, f16, f32, f64
+from tilewright.ir.dtype import DType, bf16, boolean, f16, f32, f64, i32, i64
 from tilewright.support.errors import CompileError
 
 _HALVES = (f16, bf16)
@@ -45,11 +46,12 @@ def number(value: float | int | bool, t: DType, width: int) -> str:
 
 
 class Ops:
-    """Emits operators into a writer. `fused`: the target has a multiply-add."""
+    """Emits operators into a writer. `fused`: the target has a multiply-add; `x86`: its extrema are those of x86."""
 
-    def __init__(self, out: Writer, fused: bool = True) -> None:
+    def __init__(self, out: Writer, fused: bool = True, x86: bool = True) -> None:
         self.out = out
         self.fused = fused
+        self.x86 = x86
 
     def apply(self, name: str, t: DType, args: Sequence[str], width: int, result: DType) -> str:
         """Operator `name` on operands of type `t`; for casts `result` is the type to make."""
@@ -111,24 +113,44 @@ class Ops:
                 power = self._library("exp", t, [negated], width)
                 one = number(1.0, t, width)
                 return out.inst(f"fdiv {ty} {one}, {out.inst(f'fadd {ty} {one}, {power}')}")
+            case "gelu" | "gelu_tanh":
+                return self._gelu(name, t, args[0], width)
         if name in _LIBM:
             return self._library(_LIBM[name], t, args, width)
         raise CompileError(f"no native code for the operator {name!r} on {t}")
 
     def _extremum(self, name: str, t: DType, width: int, a: str, b: str) -> str:
-        """NaN-propagating min/max. `select(a > b, a, b)` is one x86 instruction that gives `b` when unordered, so with
-        a literal `a` nothing more is needed; else `a` is put back where it is NaN, which LLVM does best by itself if
-        it need not tell zeros apart."""
+        """NaN-propagating min/max, of zeros either. `select(a > b, a, b)` is one x86 instruction that gives `b` when
+        unordered, so with a literal `a` nothing more is needed; else all bits are set where `a` is NaN. Other machines
+        have an instruction for all of it (which tells zeros apart; on x86 that would take another four)."""
         ty = register_type(t, width)
         if is_literal(b):
             a, b = b, a
-        if not is_literal(a):
+        if not self.x86 and not is_literal(a):
             intrinsic = f"llvm.{'minimum' if name == 'min' else 'maximum'}.{suffix(t, width)}"
-            return self.out.intrinsic(intrinsic, ty, [(ty, a), (ty, b)], "nsz")
-        compare = "olt" if name == "min" else "ogt"
-        return self.out.inst(
-            f"select {self._i1(ty)} {self.out.inst(f'fcmp {compare} {ty} {a}, {b}')}, {ty} {a}, {ty} {b}"
-        )
+            return self.out.intrinsic(intrinsic, ty, [(ty, a), (ty, b)])
+        better = self.out.inst(f"fcmp {'olt' if name == 'min' else 'ogt'} {ty} {a}, {b}")
+        result = self.out.inst(f"select {self._i1(ty)} {better}, {ty} {a}, {ty} {b}")
+        if is_literal(a):
+            return result
+        word = register_type(i32 if t is f32 else i64, width)
+        undefined = self.out.inst(f"fcmp uno {ty} {a}, {a}")
+        mask = self.out.inst(f"sext {self._i1(ty)} {undefined} to {word}")
+        marked = self.out.inst(f"or {word} {self.out.inst(f'bitcast {ty} {result} to {word}')}, {mask}")
+        return self.out.inst(f"bitcast {word} {marked} to {ty}")
+
+    def _gelu(self, name: str, t: DType, x: str, width: int) -> str:
+        """x (1 + f) / 2 by the library's error function or hyperbolic tangent."""
+
+        def apply(op: str, a: str, b: str | float) -> str:
+            return self._on_float(op, t, [a, b if isinstance(b, str) else number(b, t, width)], width)
+
+        if name == "gelu":
+            f = self._library("erf", t, [apply("mul", x, math.sqrt(0.5))], width)
+        else:
+            cubic = apply("mul", apply("mul", apply("mul", x, x), x), 0.044715)
+            f = self._library("tanh", t, [apply("mul", apply("add", x, cubic), math.sqrt(2 / math.pi))], width)
+        return apply("mul", apply("mul", x, 0.5), apply("add", f, 1.0))
 
     @staticmethod
     def _i1(ty: str) -> str:

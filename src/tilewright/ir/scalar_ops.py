@@ -57,6 +57,17 @@ def _sigmoid(x: Any) -> Any:
     return np.where(values >= 0, 1 / (1 + e), e / (1 + e)).astype(values.dtype)
 
 
+def _gelu(x: Any) -> Any:
+    wide = np.asarray(x).astype(np.float64)
+    return (0.5 * wide * (1 + _erf(wide * math.sqrt(0.5)))).astype(np.asarray(x).dtype)
+
+
+def _gelu_tanh(x: Any) -> Any:
+    wide = np.asarray(x).astype(np.float64)
+    inner = math.sqrt(2 / math.pi) * (wide + 0.044715 * wide**3)
+    return (0.5 * wide * (1 + np.tanh(inner))).astype(np.asarray(x).dtype)
+
+
 def _lookup(index: Any, *table: Any) -> Any:
     return np.asarray(table)[np.clip(index, 0, len(table) - 1)]
 
@@ -107,6 +118,8 @@ _TABLE: list[OpInfo] = [
     OpInfo("sigmoid", 1, "same", _sigmoid, kinds=_F),
     OpInfo("rsqrt", 1, "same", lambda a: (1 / np.sqrt(a)).astype(np.asarray(a).dtype), kinds=_F),
     OpInfo("erf", 1, "same", _erf, kinds=_F),
+    OpInfo("gelu", 1, "same", _gelu, kinds=_F),
+    OpInfo("gelu_tanh", 1, "same", _gelu_tanh, kinds=_F),
     OpInfo("round", 1, "same", np.rint, kinds=_F),
 ]
 _TABLE += [

@@ -53,11 +53,16 @@ def _softmax_compute(inputs: Tensors, attrs: Attrs, out: Out) -> tuple[Tensor, .
     axes = (attrs["axis"] % x.ndim,)
     acc = accumulator(x.dtype)
     top = reduce_stage(x, axes, True, te.max, lambda e: cast(e, acc), "top")
-    e = te.compute(x.shape, lambda *i: te.exp(cast(x[i], acc) - top[_kept(axes, i)]), name="exponent")
+    e = te.compute(x.shape, lambda *i: _exp_below(cast(x[i], acc), top[_kept(axes, i)]), name="exponent")
     total = reduce_stage(e, axes, True, te.sum, lambda v: v, "total")
     # One division a row: the products differ from quotients by half a unit in the last place at most.
     inverse = te.compute(total.shape, lambda *i: _one(acc) / total[i], name="inverse")
     return (te.compute(x.shape, lambda *i: cast(e[i] * inverse[_kept(axes, i)], type.dtype), name="softmax"),)
+
+
+def _exp_below(x: Expr, top: Expr) -> Expr:
+    """exp(x - top) where the difference is not positive, which is said so that the exponential can be a short one."""
+    return te.exp(minimum(x - top, scalar(0.0, x.dtype)))
 
 
 def _log_softmax_compute(inputs: Tensors, attrs: Attrs, out: Out) -> tuple[Tensor, ...]:
@@ -65,7 +70,7 @@ def _log_softmax_compute(inputs: Tensors, attrs: Attrs, out: Out) -> tuple[Tenso
     axes = (attrs["axis"] % x.ndim,)
     acc = accumulator(x.dtype)
     top = reduce_stage(x, axes, True, te.max, lambda e: cast(e, acc), "top")
-    e = te.compute(x.shape, lambda *i: te.exp(cast(x[i], acc) - top[_kept(axes, i)]), name="exponent")
+    e = te.compute(x.shape, lambda *i: _exp_below(cast(x[i], acc), top[_kept(axes, i)]), name="exponent")
     total = reduce_stage(e, axes, True, te.sum, lambda v: v, "total")
 
     shift = te.compute(total.shape, lambda *i: te.log(total[i]), name="shift")

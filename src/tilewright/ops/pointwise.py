@@ -117,7 +117,7 @@ def _scalar_operator(name: str) -> None:
 
 
 for _name, _info in OPS.items():
-    if _info.rule in ("same", "bool", "logic") and _name != "fma":
+    if _info.rule in ("same", "bool", "logic") and _name not in ("fma", "gelu", "gelu_tanh"):
         _scalar_operator(_name)
 
 
@@ -228,17 +228,8 @@ def _softplus_numpy(x: Any) -> Any:
     return np.maximum(x, 0) + np.log1p(np.exp(-np.abs(x)))
 
 
-def _gelu(e: Expr, approximate: str) -> Expr:
-    if approximate == "tanh":
-        inner = _c(math.sqrt(2 / math.pi), e) * (e + _c(0.044715, e) * e * e * e)
-        return _c(0.5, e) * e * (_c(1, e) + call("tanh", inner))
-    return _c(0.5, e) * e * (_c(1, e) + call("erf", e * _c(math.sqrt(0.5), e)))
-
-
-def _gelu_numpy(x: Any, approximate: str = "none") -> Any:
-    if approximate == "tanh":
-        return 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
-    return 0.5 * x * (1 + OPS["erf"].numpy(x * math.sqrt(0.5)))
+_GELU = {"none": "gelu", "tanh": "gelu_tanh"}
+"""The scalar operator of each form."""
 
 
 def _hard_sigmoid(e: Expr, alpha: float, beta: float) -> Expr:
@@ -290,7 +281,11 @@ activation(
 activation("softplus", lambda x, _: _softplus(x[0]), _softplus_numpy)
 activation("softsign", lambda x, _: x[0] / (_c(1, x[0]) + call("abs", x[0])), lambda x: x / (1 + np.abs(x)))
 activation("mish", lambda x, _: x[0] * call("tanh", _softplus(x[0])), lambda x: x * np.tanh(_softplus_numpy(x)))
-activation("gelu", lambda x, a: _gelu(x[0], a.get("approximate", "none")), _gelu_numpy)
+activation(
+    "gelu",
+    lambda x, a: call(_GELU[a.get("approximate", "none")], x[0]),
+    lambda x, approximate="none": OPS[_GELU[approximate]].numpy(x),
+)
 activation(
     "swish",
     lambda x, a: x[0] * call("sigmoid", _c(a["alpha"], x[0]) * x[0]),

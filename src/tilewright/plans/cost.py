@@ -35,7 +35,7 @@ SYMBOL = 8
 
 _WEIGHTS = {"div": 4.0, "sqrt": 6.0, "exp": 10.0, "log": 12.0, "tanh": 16.0, "sigmoid": 16.0, "erf": 16.0, "pow": 30.0}
 """Operations that take as long as this many multiply-adds; others take one."""
-_WEIGHTS |= {"sin": 20.0, "cos": 20.0, "rsqrt": 8.0, "cast": 1.0, "select": 1.0, "gelu": 20.0}
+_WEIGHTS |= {"sin": 20.0, "cos": 20.0, "rsqrt": 8.0, "cast": 1.0, "select": 1.0, "gelu": 16.0, "gelu_tanh": 16.0}
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,9 +13,9 @@ import contextlib
 
 from tilewright.arith import linear
 from tilewright.ir.expr import Expr, Var, as_int
-from tilewright.ir.loops import Store
+from tilewright.ir.loops import Block, Store
 from tilewright.ir.rewrite import loads, variables, walk
-from tilewright.plans.analysis import Stage
+from tilewright.plans.analysis import Stage, cost
 from tilewright.plans.common import extent
 from tilewright.schedule.schedule import BlockRef, LoopRef, Schedule
 from tilewright.support.errors import ScheduleError
@@ -25,6 +25,9 @@ WINDOW = 64
 
 LONG = 64
 """Vectors from which on a reduction keeps eight partial results: enough to hide an addition's latency."""
+
+FEW = 8
+"""Operations of an element up to which eight vectors of them stay in registers."""
 
 
 def steps(index: Expr, var: Var) -> int | None:
@@ -107,8 +110,12 @@ def reduce_lanes(s: Schedule, stage: Stage, reduce: list[LoopRef], lanes: int) -
                 s.vectorize(inner)
         return
     vectors = partial_vectors(length, lanes)
-    if all(b not in s.func.params for b in stage.reads):
-        vectors = min(vectors, 4)  # as many as the stage before makes at once: the two loops become one
+    block = s.get(s.block(stage.name))
+    assert isinstance(block, Block)
+    if all(b not in s.func.params for b in stage.reads) or cost(block) > FEW:
+        # As many as the stage before makes at once: the two loops become one. Or as many as keep their operands in
+        # registers while functions are computed, which need no more to hide the latency of an addition.
+        vectors = min(vectors, 4)
     outer, lane = s.split(inner, factor=lanes * vectors)
     try:
         partial = s.rfactor(s.block(stage.name), lane, factor_axis=-1)

@@ -1,6 +1,6 @@
 """Chains of reductions and pointwise stages over common rows: softmax, normalisations, pooling, sums.
 
-    for row...:                                  parallel
+    for row...:                                  parallel; short rows a few together
         m[row] = max over x[row, :]              vectors over the reduced dimension, if it is contiguous
         e[row, :] = exp(x[row, :] - m)           a row-local buffer that stays in L1
         s[row] = sum over e[row, :]
@@ -19,15 +19,24 @@ another.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 
 from tilewright.arith import prove_equal
-from tilewright.ir.expr import Buffer, Load, Op, as_int, is_const, product
+from tilewright.ir.expr import Buffer, as_int, is_const, product
 from tilewright.ir.loops import Store
 from tilewright.ir.rewrite import exprs_of, loads, walk
 from tilewright.ir.target import Target
-from tilewright.plans.analysis import Stage, Structure
+from tilewright.plans.analysis import Stage, Structure, cost
 from tilewright.plans.base import Candidate, Plan
-from tilewright.plans.common import extent, inline_all, lanes_of, parallelize, stream_outputs, vectorize_spatial
+from tilewright.plans.common import (
+    ENOUGH,
+    extent,
+    inline_all,
+    lanes_of,
+    parallelize,
+    stream_outputs,
+    vectorize_spatial,
+)
 from tilewright.plans.cost import roofline
 from tilewright.plans.reducing import (
     is_window,
@@ -54,6 +63,12 @@ SPREAD = 1 << 16
 
 PARTS = 32
 
+TOGETHER = (8, 4, 2)
+"""Numbers of short rows that are worked on together."""
+
+LONG_ROW = 64
+"""Vectors from which on a row is long: folding its lanes takes little of its time."""
+
 
 def fits(structure: Structure, target: Target) -> bool:
     return True
@@ -61,7 +76,8 @@ def fits(structure: Structure, target: Target) -> bool:
 
 def candidates(structure: Structure, target: Target) -> list[Candidate]:
     rows = shared_rows(structure)
-    knobs = (("rows", rows.leading), ("strip", strip_width(structure, rows, target)))
+    strip = strip_width(structure, rows, target)
+    knobs = (("rows", rows.leading), ("strip", strip), ("together", rows_together(structure, rows, strip, target)))
     return [Candidate.of(knobs, roofline(structure, target))]
 
 
@@ -124,9 +140,9 @@ def materialised(structure: Structure, stage: Stage) -> bool:
     if structure.is_output(stage) or stage.role != "spatial":
         return True
     readers = structure.consumers(stage)
-    if cost(stage) and any(_spreads(stage, reader) for reader in readers):
+    if cost(stage.block) and any(_spreads(stage, reader) for reader in readers):
         return any(p.role != "spatial" for p in structure.before(stage))
-    if cost(stage) <= CHEAP_OPS:
+    if cost(stage.block) <= CHEAP_OPS:
         return False
     return len(readers) > 1 or any(r.role != "spatial" and not _once(stage, r) for r in readers)
 
@@ -140,24 +156,6 @@ def _spreads(stage: Stage, reader: Stage) -> bool:
     """True if many points of `reader` read one of `stage`."""
     pairs = zip(stage.spatial, reader.spatial, strict=False)
     return any(as_int(a.extent) == 1 != as_int(b.extent) for a, b in pairs) or len(stage.spatial) < len(reader.spatial)
-
-
-def cost(stage: Stage) -> int:
-    """Weighted operations of one element."""
-    total = 0
-    for stmt in walk(stage.block.body):
-        if isinstance(stmt, Store):
-            seen: set[object] = set()
-            stack = [stmt.value]
-            while stack:
-                e = stack.pop()
-                if e in seen or isinstance(e, Load):
-                    continue
-                seen.add(e)
-                if isinstance(e, Op) and e.dtype.is_float:
-                    total += 8 if e.name in ("exp", "log", "tanh", "erf", "pow", "sigmoid", "sin", "cos") else 1
-                stack.extend(e.children)
-    return total
 
 
 def vector_last(stage: Stage) -> bool:
@@ -196,6 +194,25 @@ def strip_width(structure: Structure, rows: Rows, target: Target) -> int:
     return min(width or vectors * lanes, vectors * lanes)
 
 
+def rows_together(structure: Structure, rows: Rows, strip: int, target: Target) -> int:
+    """Short rows that go through all stages together: folding the lanes of one takes as long as a chain of shuffles,
+    that of several hardly longer."""
+    kept = [s for s in structure.stages if materialised(structure, s)]
+    outputs = [s for s in structure.stages if structure.is_output(s)]
+    folded = [s for s in kept if s.role != "spatial" and not vector_last(s)]
+    if strip or not rows.leading or len(outputs) > 1 or not folded or len(kept) < 2:
+        return 1
+    leading = [as_int(it.extent) for it in outputs[0].spatial[: rows.leading]]
+    long = LONG_ROW * target.lanes(4)
+    own = [[as_int(it.extent) for it in s.block.iters[rows.leading :]] for s in kept]
+    longest = max(prod(long if n is None else n for n in extents) for extents in own)
+    if longest >= long or not leading[-1]:
+        return 1
+    parts = prod(n or ENOUGH for n in leading)
+    most = min(parts // ENOUGH, target.l1 // 4 // (max(longest, 1) * 4))
+    return next((n for n in TOGETHER if n <= most and leading[-1] % n == 0), 1)
+
+
 # the schedule
 
 
@@ -203,13 +220,13 @@ def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Targe
     inlined = tuple(st for st in structure.stages if not materialised(structure, st))
     inline_all(s, structure, inlined)
     kept = [st for st in structure.stages if st not in inlined]
-    rows, strip = candidate.knob("rows"), candidate.knob("strip")
+    rows, strip, together = (candidate.knob(name) for name in ("rows", "strip", "together"))
     outputs = [st for st in kept if structure.is_output(st)]
     if all(as_int(it.extent) == 1 for st in kept for it in st.spatial):
         one_after_another(s, kept, target)
         return
     if (rows or strip) and len(outputs) == 1:
-        around = gather(s, kept, outputs[0], rows, strip, target)
+        around = gather(s, kept, outputs[0], rows, strip, together, target)
     elif rows and not strip and connected(structure, kept):
         around = spread(s, kept, rows)
     else:
@@ -220,12 +237,12 @@ def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Targe
         own = [loop for loop in s.loops(s.block(stage.name)) if loop.name not in names]
         schedule_inner(s, stage, own, len(own) - len(stage.reduce), target, bool(strip))
     if not strip:
-        ask_ahead(s, names, rows, target)
+        ask_ahead(s, names, rows, together, target)
     parallelize(s, around)
 
 
-def ask_ahead(s: Schedule, around: set[str], rows: int, target: Target) -> None:
-    """Let later passes over a row ask for the next row, which the first pass would have to wait for."""
+def ask_ahead(s: Schedule, around: set[str], rows: int, together: int, target: Target) -> None:
+    """Let later passes over rows ask for the next ones, which the first pass would have to wait for."""
     params = {b for b in s.func.params if (as_int(b.size) or 0) * b.dtype.itemsize > target.l2}
     passes: dict[Buffer, list[str]] = {}
     for block in s.blocks():
@@ -240,20 +257,23 @@ def ask_ahead(s: Schedule, around: set[str], rows: int, target: Target) -> None:
     for buffer, names in passes.items():
         length = as_int(product(buffer.shape[rows:]))
         free = [name for name in names[1:] if name not in used]
-        if length is None or not free or not SHORT <= length * buffer.dtype.itemsize <= target.l1 // 2:
+        size = (length or 0) * buffer.dtype.itemsize * together
+        if not free or not SHORT <= size <= target.l1 // 2:
             continue
         used.add(free[-1])
-        loop, size = s.loop(free[-1]), length * buffer.dtype.itemsize
+        loop = s.loop(free[-1])
         s.annotate(loop, "prefetch", buffer.name)
         s.annotate(loop, "prefetch_bytes", size)
         s.annotate(loop, "prefetch_level", 1 if size <= target.l1 // 4 else 2)
 
 
 SHORT = 512
-"""Bytes of a row below which asking for the next one is not worth an instruction."""
+"""Bytes of rows below which asking for the next ones is not worth an instruction."""
 
 
-def gather(s: Schedule, kept: list[Stage], out: Stage, rows: int, strip: int, target: Target) -> list[LoopRef]:
+def gather(
+    s: Schedule, kept: list[Stage], out: Stage, rows: int, strip: int, together: int, target: Target
+) -> list[LoopRef]:
     """Compute every stage where the output needs it. Returns the loops around."""
     block = s.block(out.name)
     copied = out.reduce and (strip or len(kept) > 1)
@@ -270,6 +290,8 @@ def gather(s: Schedule, kept: list[Stage], out: Stage, rows: int, strip: int, ta
             around.append(chunk)
     if not around:
         return []
+    if together > 1:
+        around[-1], _ = s.split(around[-1], factor=together)
     for stage in reversed(kept):
         if stage is not out or copied:
             s.compute_at(s.block(stage.name), around[-1])

@@ -10,6 +10,7 @@ All problems are raised together at the end.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,6 +35,7 @@ MAX_DEPTH = 32
 MAX_EXPANSION = 100
 """Nodes visited inside functions, for each node of the file; see `_Importer.budget`."""
 MAX_DIM = 1 << 40
+_LITERAL = re.compile(r"val_\d+")
 
 
 def import_onnx(model: onnx.ModelProto | bytes | str | Path, dims: Mapping[str, int] | None = None) -> Imported:
@@ -120,9 +122,15 @@ class _Importer:
                     raise ModelError("the initializer's name is empty or used twice", where=where)
                 array = to_array(tensor, where, self.loaded.folder)
                 t = element_type(tensor.data_type, where)
-                scope.items[tensor.name] = known_item(array, t, scope.prefix + tensor.name, weight=t.is_float)
+                weight = t.is_float and not self.is_literal(tensor)
+                scope.items[tensor.name] = known_item(array, t, scope.prefix + tensor.name, weight=weight)
             except Error as error:
                 self.problems.add(error)
+
+    def is_literal(self, tensor: onnx.TensorProto) -> bool:
+        """Whether a number stands in the program, not among its weights: PyTorch's exporter (based on torch.export)
+        makes initializers of both, but names literals by itself."""
+        return self.model.producer_name == "pytorch" and not tensor.dims and bool(_LITERAL.fullmatch(tensor.name))
 
     def inputs(self, graph: onnx.GraphProto, scope: Scope) -> None:
         symbols = Symbols(self.fixed)

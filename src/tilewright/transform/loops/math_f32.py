@@ -7,14 +7,24 @@ Functions, 1980); the coefficients are minimax fits, each rounded to f32 in turn
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 
 import numpy as np
 
 from tilewright.ir.dtype import f32, f64, i32, i64
 from tilewright.ir.expr import Const, Expr, all_of, binary, call, cast, const, equal, lookup, maximum, minimum, select
-from tilewright.transform.loops.math_parts import as_float, bits, double, fma, polynomial, single, with_sign, word
+from tilewright.transform.loops.math_parts import (
+    as_float,
+    bits,
+    double,
+    fma,
+    greatest,
+    polynomial,
+    single,
+    with_sign,
+    word,
+)
 
 
 def _split(value: float) -> tuple[Const, Const]:
@@ -49,6 +59,25 @@ _COS = (0.0416666679084301, -0.0013888980029150844, 2.4822020350256935e-05, -2.8
 _TANH_MOST = 8.170075416564941
 _TANH = (1.0, 0.13434548844823974, 0.0035595404438430746, 2.168339960038854e-05, 1.490349698801697e-08)
 _TANH_BELOW = (1.0, 0.4676787710225566, 0.02611922390165615, 0.00033910690179261925, 8.396532304508847e-07)
+# gelu(x) = x (1/2 + x p(x^2) / q(x^2)), |x| <= 5.3, and the form with tanh, |x| <= 4.93; absolute error 5e-9
+_GELU_MOST = 5.2981696128845215
+_GELU = (
+    0.3989422619342804, 0.03308289125561714, 0.004634896758943796, 0.00016157487698365003, 6.361663054121891e-06,
+    2.3758424561037828e-08,
+)  # fmt: skip
+_GELU_BELOW = (
+    1.0, 0.24959278106689453, 0.028217578306794167, 0.001843571080826223, 7.161930989241228e-05,
+    1.2274571190573624e-06,
+)  # fmt: skip
+_GELU_TANH_MOST = 4.931942462921143
+_GELU_TANH = (
+    0.39894232153892517, 0.030424725264310837, 0.0036194014828652143, 0.00013264907465782017, 6.90888464305317e-06,
+    2.2920435327478117e-08,
+)  # fmt: skip
+_GELU_TANH_BELOW = (
+    1.0, 0.24375581741333008, 0.024326447397470474, 0.0012911387020722032, 7.489495328627527e-05,
+    1.274023816222325e-06,
+)  # fmt: skip
 # erf(x) = x + x q(x^2), |x| <= 0.9
 _ERF = (
     0.12837915122509003, -0.3761250674724579, 0.11281977593898773, -0.026773201301693916, 0.005003754049539566,
@@ -69,11 +98,12 @@ def _signed_zero(x: Expr, result: Expr) -> Expr:
 # exponentials
 
 
-def reduced(x: Expr, bias: int) -> tuple[Expr, Expr]:
-    """(integer n + bias in the low bits, r) with x = n ln 2 + r."""
-    shifted = fma(x, _LOG2E, single(_ROUND + bias))
-    n = shifted - single(_ROUND + bias)
-    r = fma(n, -_LN2_REST, fma(n, -_LN2, x))
+def reduced(x: Expr, bias: int | Expr, sign: float = 1.0) -> tuple[Expr, Expr]:
+    """(integer n + bias in the low bits, r) with x = sign n ln 2 + r; sign is 1 or -1."""
+    shifter = single(_ROUND + bias) if isinstance(bias, int) else bias
+    shifted = fma(x, _LOG2E * sign, shifter)
+    n = shifted - shifter
+    r = fma(n, _LN2_REST * -sign, fma(n, _LN2 * -sign, x))
     return bits(shifted), r
 
 
@@ -88,10 +118,21 @@ def _scaled(p: Expr, n: Expr) -> Expr:
     return p * as_float(half << word(23)) * as_float((n - half) << word(23))
 
 
+def _power(r: Expr, scale: float = 1.0, sign: float = 1.0) -> Expr:
+    """exp(sign r) times a power of two."""
+    return polynomial(r, [c * scale * sign**k for k, c in enumerate((1.0, 1.0, *_EXP))])
+
+
 def exp(x: Expr) -> Expr:
-    """e^x, 1.02 ulp."""
-    n, r = reduced(minimum(single(89.0), maximum(single(-104.0), x)), 254)
-    return _scaled(exp_of_reduced(r) + 1.0, n)
+    """e^x, 1 ulp. Where x is known to be 71 at most, one product makes denormals too: 2^-24 e^r * 2^(n + 24)."""
+    x = maximum(single(-104.0), x)
+    if greatest(x) <= 71.0:
+        n, r = reduced(x, 127 + 24)
+        return _power(r, 2.0**-24) * as_float(n << word(23))
+    x = minimum(single(89.0), x)
+    small = bits(x) < 0
+    n, r = reduced(x, select(small, single(_ROUND + 127 + 64), single(_ROUND + 127 - 64)))
+    return _power(r) * as_float(n << word(23)) * select(small, single(2.0**-64), single(2.0**64))
 
 
 def exp2(x: Expr) -> Expr:
@@ -111,9 +152,8 @@ def expm1(x: Expr) -> Expr:
 
 def sigmoid(x: Expr) -> Expr:
     """1 / (1 + e^-x), 3 ulp: s / (s + s e^-x) with s = 2^-64, so that nothing overflows."""
-    n, r = reduced(-maximum(single(-104.0), minimum(single(30.0), x)), 127 - 64)
-    power = (exp_of_reduced(r) + 1.0) * as_float(n << word(23))
-    return single(2.0**-64) / (power + 2.0**-64)
+    n, r = reduced(maximum(single(-104.0), minimum(single(30.0), x)), 127 - 64, -1.0)
+    return single(2.0**-64) / fma(_power(r, sign=-1.0), as_float(n << word(23)), single(2.0**-64))
 
 
 def tanh(x: Expr) -> Expr:
@@ -132,6 +172,23 @@ def erf(x: Expr) -> Expr:
     power = as_float(n << word(23))
     large = 1.0 - fma(exp_of_reduced(r), power, power)
     return select(call("abs", x) < 0.9, small, with_sign(large, x))
+
+
+def gelu(x: Expr) -> Expr:
+    """x (1 + erf(x / sqrt 2)) / 2, within 2.5e-7 |x|."""
+    return _gated(x, _GELU_MOST, _GELU, _GELU_BELOW)
+
+
+def gelu_tanh(x: Expr) -> Expr:
+    """x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2, within 2.5e-7 |x|."""
+    return _gated(x, _GELU_TANH_MOST, _GELU_TANH, _GELU_TANH_BELOW)
+
+
+def _gated(x: Expr, most: float, above: Sequence[float], below: Sequence[float]) -> Expr:
+    """x (1/2 + t p(t^2) / q(t^2)), where t is x no greater than `most`, for which the quotient is exactly 1/2."""
+    t = maximum(single(-most), minimum(single(most), x))
+    square = t * t
+    return x * (t * polynomial(square, above) / polynomial(square, below) + 0.5)
 
 
 # logarithms

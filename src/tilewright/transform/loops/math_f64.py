@@ -142,6 +142,18 @@ def erf(x: Expr) -> Expr:
     return select(size < 1.0, small, with_sign(large, x))
 
 
+def gelu(x: Expr) -> Expr:
+    """x (1 + erf(x / sqrt 2)) / 2, within 5e-16 |x|."""
+    return x * fma(erf(x * math.sqrt(0.5)), double(0.5), double(0.5))
+
+
+def gelu_tanh(x: Expr) -> Expr:
+    """x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2, within 5e-16 |x|."""
+    root = math.sqrt(2 / math.pi)
+    inner = x * fma(x * x, double(0.044715 * root), double(root))
+    return x * fma(tanh(inner), double(0.5), double(0.5))
+
+
 # logarithms
 
 _SQRT_HALF = 0x3FE6A09E667F3BCD

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from tilewright.ir.dtype import f32, f64, i32, i64
@@ -50,3 +51,33 @@ def with_sign(positive: Expr, x: Expr) -> Expr:
     """A number that is not negative with the sign of another."""
     sign = const(-1 << (x.dtype.bits - 1), bits(x).dtype)
     return as_float(bits(positive) | (bits(x) & sign))
+
+
+def greatest(x: Expr) -> float:
+    """What a float is at most, if it is not NaN."""
+    match x:
+        case Const(value):
+            return float(value)
+        case Op("min", (a, b)):
+            return min(greatest(a), greatest(b))
+        case Op("max", (a, b)):
+            return max(greatest(a), greatest(b))
+        case Op("neg", (a,)):
+            return -_least(a)
+    return math.inf
+
+
+def _least(x: Expr) -> float:
+    """What a float is at least, if it is not NaN."""
+    match x:
+        case Const(value):
+            return float(value)
+        case Op("min", (a, b)):
+            return min(_least(a), _least(b))
+        case Op("max", (a, b)):
+            return max(_least(a), _least(b))
+        case Op("neg", (a,)):
+            return -greatest(a)
+        case Op("abs", _):
+            return 0.0
+    return -math.inf

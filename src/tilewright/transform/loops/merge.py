@@ -11,16 +11,18 @@ becomes
                     for w in vectorized 0..32 { part[w] = part[w] + e[i*32 + w] } }
 
 What stands between the two moves before or behind them, if nothing it touches forbids that. Each iteration must make
-elements of its own: a maximum that the first loop is still taking is not ready for whoever reads it.
+elements of its own: a maximum that the first loop is still taking is not ready for whoever reads it. Where several rows
+are worked on together, neighbouring loops over them become one first, if each row's statements touch that row alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 from tilewright.arith import bounds, linear
-from tilewright.ir.expr import Buffer, Load, as_int
+from tilewright.ir.expr import Buffer, Expr, Load, as_int
 from tilewright.ir.loops import For, Intrinsic, PrimFunc, Seq, Stmt, Store, seq
 from tilewright.ir.rewrite import exprs_of, loads, substitute, substitute_stmt, variables, walk, with_children
 
@@ -38,6 +40,10 @@ def _statement(s: Stmt) -> Stmt:
     if not isinstance(s, Seq):
         return s
     stmts = list(s.stmts)
+    for k, (first, second) in enumerate(pairwise(stmts)):
+        rows = _rows_merged(first, second)
+        if rows is not None:
+            return _statement(seq([*stmts[:k], rows, *stmts[k + 2 :]]))
     for k, first in enumerate(stmts):
         if _vector_store(first) is None:
             continue
@@ -46,6 +52,36 @@ def _statement(s: Stmt) -> Stmt:
             if merged is not None:
                 return _statement(seq([*stmts[:k], *merged, *stmts[m + 1 :]]))
     return s
+
+
+def _rows_merged(a: Stmt, b: Stmt) -> For | None:
+    """Two loops over the same rows as one, if the loops inside can be merged then."""
+    if not (isinstance(a, For) and isinstance(b, For) and a.kind == b.kind == "serial" and a.extent is b.extent):
+        return None
+    if as_int(a.extent) is None or not any(isinstance(x, For) and x.kind == "vectorized" for x in walk(b.body)):
+        return None
+    other = substitute_stmt(b.body, {b.var: a.var})
+    for buffer in _written(a) & _touched(b) | _touched(a) & _written(b):
+        points = [p for s in (a.body, other) for p in _points(s, buffer)]
+        if None in points or not any(all(p and p[d] is a.var for p in points) for d in range(len(buffer.shape))):
+            return None
+    inside = _parts(a.body) + _parts(other)
+    merged = _statement(seq(inside))
+    return replace(a, body=merged) if len(_parts(merged)) < len(inside) else None
+
+
+def _parts(s: Stmt) -> list[Stmt]:
+    return list(s.stmts) if isinstance(s, Seq) else [s]
+
+
+def _points(s: Stmt, buffer: Buffer) -> Iterator[tuple[Expr, ...] | None]:
+    """The indices at which a statement touches a buffer; None where they are not known."""
+    for inner in walk(s):
+        if isinstance(inner, Store) and inner.buffer == buffer:
+            yield inner.indices
+        if isinstance(inner, Intrinsic) and any(r.buffer == buffer for r in (*inner.inputs, *inner.outputs)):
+            yield None
+        yield from (x.indices for e in exprs_of(inner) for x in loads(e) if x.buffer == buffer)
 
 
 def _vector_store(s: Stmt) -> tuple[For, For, Store] | None:
