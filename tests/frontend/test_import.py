@@ -54,6 +54,16 @@ def test_weights_keep_their_names() -> None:
     assert {p.name for p in imported.graph.params} == {i.name for i in m.graph.initializer} == set(imported.weights)
 
 
+@pytest.mark.parametrize("producer", ["pytorch", "other"])
+def test_numbers_that_an_exporter_names_are_constants(producer: str) -> None:
+    weights = {"val_3": np.array(2.5, F), "scale": np.array(0.5, F), "val_4": np.ones(4, F)}
+    nodes = [node("Mul", ["x", "val_3"], ["a"]), node("Mul", ["a", "scale"], ["b"]), node("Add", ["b", "val_4"], ["y"])]
+    m = model(nodes, [info("x", ["n", 4])], ["y"], weights)
+    m.producer_name = producer
+    imported = compare(m, {"x": rng.standard_normal((2, 4)).astype(F)})
+    assert set(weights) - set(imported.weights) == ({"val_3"} if producer == "pytorch" else set())
+
+
 def test_fixed_dimensions() -> None:
     m = model([node("Relu", ["x"], ["y"])], [info("x", ["batch", 4])], ["y"])
     assert str(import_onnx(m).graph.inputs[0].type) == "f32[batch, 4]"
