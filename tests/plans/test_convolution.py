@@ -86,7 +86,7 @@ def reference(case: Case, data: dict[str, np.ndarray]) -> np.ndarray:
 def check(got: np.ndarray, case: Case, data: dict[str, np.ndarray]) -> None:
     want = np.maximum(reference(case, data) + data["r"], 0)
     assert got.shape == want.shape
-    assert np.abs(got - want).max() <= 5e-6 * np.abs(want).max()
+    assert np.abs(got - want).max(initial=0) <= 5e-6 * np.abs(want).max(initial=0)
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
@@ -186,3 +186,49 @@ def test_panels_and_flatness_can_be_forced() -> None:
             forced = tw.compile(model, winograd="exact")
         (got,) = forced.run({"x": data["x"], "r": data["r"]}).values()
         check(got, case, data)
+
+
+PLAIN: list[Case] = [
+    (2, 31, 20, (6, 9), (1, 1), (1, 1), (0, 0, 0, 0), (1, 1)),
+    (1, 17, 30, (1, 1), (1, 1), (1, 1), (0, 0, 0, 0), (1, 1)),
+    (1, 60, 48, (40, 33), (1, 1), (1, 1), (0, 0, 0, 0), (1, 1)),
+    (3, 8, 12, (9, 12), (1, 1), (2, 3), (0, 0, 0, 0), (1, 1)),
+    (1, 70, 36, (64, 64), (1, 1), (1, 1), (0, 0, 0, 0), (1, 1)),
+    (0, 8, 8, (5, 5), (1, 1), (1, 1), (0, 0, 0, 0), (1, 1)),
+]
+
+
+@pytest.mark.parametrize("case", PLAIN, ids=str)
+def test_one_pixel_between_plain_maps(case: Case) -> None:
+    """Nothing is converted; NaN and infinity go through."""
+    data, graph = arrays(case), graph_of(case, residual=False)
+    weights = {name: data[name] for name in ("w", "bias")}
+    with deciding() as record:
+        tw.compile((graph, weights))
+    sites = [d.site for d in record.made if d.site.endswith("layout")]
+    with deciding(dict.fromkeys(sites, "plain")):
+        model = tw.compile((graph, weights))
+    assert len(sites) == 1 and "block_channels" not in str(model.show("graph"))
+    check(model(data["x"]), case, data | {"r": np.zeros((), np.float32)})
+    data["x"][:1, 0, 0, 0], data["x"][:, 1, -1, 0] = np.inf, np.nan
+    with np.errstate(invalid="ignore"):
+        want = np.maximum(reference(case, data), 0)
+    np.testing.assert_allclose(model(data["x"]), want, rtol=1e-4, atol=1e-4)
+
+
+def test_layers_of_one_pixel_are_blocked_where_others_are() -> None:
+    attrs: dict[str, Any] = {"strides": (1, 1), "dilations": (1, 1), "groups": 1}
+
+    def operators(*windows: int) -> list[str]:
+        b = GraphBuilder("mixed")
+        y = b.input("x", tensor(1, 64, 40, 40))
+        for i, window in enumerate(windows):
+            w = b.param(f"w{i}", tensor(64, 64, window, window))
+            y = ops.emit1(b, "relu", ops.emit1(b, "conv", y, w, pads=(window // 2,) * 4, **attrs))
+        graph = b.finish((y,))
+        for _, function in graph_passes(TARGETS["haswell"], Options(winograd="exact")):
+            graph = function(graph)
+        return [n.op for n in graph.nodes if n.op.startswith("conv")]
+
+    assert operators(1, 1) == ["conv_pointwise_groups"] * 2
+    assert operators(1, 3, 1, 1) == ["conv_blocked"] * 4

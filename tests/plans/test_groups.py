@@ -101,6 +101,7 @@ POINTWISE = {
     "pixels, fewer filters": Case(16, 10, (3, 9), 1, 2, activation="sigmoid"),
     "pixels, a filter for each group": Case(6, 3, (1, 1), 1, 3),
     "pixels, full blocks": Case(64, 64, (4, 6), 1, 4, batch=2),
+    "pixels, strided": Case(20, 30, (9, 7), 1, 2, stride=2, batch=BATCH),
 }
 
 WINDOWS = {

@@ -119,7 +119,7 @@ def _reference(arrays: Arrays, attrs: Attrs) -> tuple[Any, ...]:
 register(OpDef("conv_depthwise", "contraction", _infer, _reference, _compute))
 
 
-# -- one pixel at a time, groups that fill no blocks -------------------------------------------------------------------
+# -- windows of one pixel over plain maps ------------------------------------------------------------------------------
 
 
 def _pack_pointwise_infer(types: Types, attrs: Attrs) -> tuple[TensorType, ...]:
@@ -157,23 +157,29 @@ register(
 
 
 def _pointwise_infer(types: Types, attrs: Attrs) -> tuple[TensorType, ...]:
-    """Plain x [N, C, H, W] and packed weights to a plain [N, channels, H, W]."""
+    """Plain x [N, C, H, W] and packed weights to a plain [N, channels, ceil(H/sh), ceil(W/sw)]."""
     x = only(types)
-    return (TensorType(x.dtype, (x.shape[0], const(attrs["channels"]), *x.shape[2:])),)
+    size = [ceildiv(d, s) for d, s in zip(x.shape[2:], attrs["strides"], strict=True)]
+    return (TensorType(x.dtype, (x.shape[0], const(attrs["channels"]), *size)),)
 
 
 def _pointwise_compute(
     inputs: Sequence[Tensor | None], attrs: Attrs, types: tuple[TensorType, ...]
 ) -> tuple[Tensor, ...]:
-    """A product over the pixels of a map in one dimension, put into lines behind it."""
+    """A product over the pixels of a map, which are one dimension in it: a stage puts them so, another back."""
     x, w = present(inputs, 0), present(inputs, 1)
     groups, panels, depth, width = w.shape
     n, _, height, columns = types[0].shape
-    each = attrs["channels"] // (as_int(groups) or 1)
+    (sh, sw), each = attrs["strides"], attrs["channels"] // (as_int(groups) or 1)
     c = te.reduce_axis(depth, "c")
 
+    def pixel(n: Expr, k: Expr, p: Expr) -> Expr:
+        return x[n, k, p // columns * sh, p % columns * sw]
+
+    maps = te.compute((n, groups * depth, height * columns), pixel, name="maps")
+
     def element(n: Expr, g: Expr, f: Expr, p: Expr) -> Expr:
-        value = x[n, g * depth + c.var, p // columns, p % columns] * w[g, f // width, c.var, f % width]
+        value = maps[n, g * depth + c.var, p] * w[g, f // width, c.var, f % width]
         return te.sum(value, axis=c)  # type: ignore[no-any-return]
 
     product = te.compute((n, groups, panels * width, height * columns), element, name="pointwise")
@@ -185,6 +191,8 @@ def _pointwise_compute(
 def _pointwise_reference(arrays: Arrays, attrs: Attrs) -> tuple[Any, ...]:
     x, w = arrays
     groups, panels, depth, width = w.shape
+    sh, sw = attrs["strides"]
+    x = x[:, :, ::sh, ::sw]
     full = np.swapaxes(w, 2, 3).reshape(groups, panels * width, depth)[:, : attrs["channels"] // groups]
     split = x.reshape(x.shape[0], groups, depth, *x.shape[2:])
     return (np.einsum("ngchw,gkc->ngkhw", split, full).reshape(x.shape[0], -1, *x.shape[2:]),)

@@ -1,26 +1,59 @@
 """Products of packed weights with plain maps: register tiles of filters x pixels, the pixels in vectors.
 
-    for image, group:                                   parallel
-        for run of pixels, panel of filters:            what a run reads stays in the first-level cache
+    for image, group, run of pixels:                    parallel over what is outermost
+        x' = the run of all channels, side by side      a copy: one stream from the first-level cache or the second
+        for panel of filters:
             tile[filters, pixels] = 0                   registers
             for channel:
-                tile[f, :] += w[panel, channel, f] * x[channel, pixels]
+                tile[f, :] += w[panel, channel, f] * x'[channel, :]
             out[...] = epilogue(tile)                   bias, residual, activation
 
-For groups whose channels fill no blocks: nothing is converted, and lanes are wasted only at the end of a map.
+For groups whose channels fill no blocks, and wherever maps are plain on both sides (`layout_pixels.py`): no layout is
+converted, and lanes are wasted only at the end of a map. A run is copied where enough panels read it, or where its
+channels would take too many pages; sampled pixels (strides) always are.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from math import gcd
+
 from tilewright.ir.expr import Op, as_int
 from tilewright.ir.target import Target
-from tilewright.plans.analysis import Structure, factors, uses
+from tilewright.plans.analysis import Stage, Structure, factors, uses
 from tilewright.plans.base import Candidate, Plan
 from tilewright.plans.common import extent, inline_all, lanes_of, parallelize
-from tilewright.plans.tiles import FMA_LATENCY, LOADS_PER_CYCLE, TILE_OVERHEAD
-from tilewright.schedule.schedule import Schedule
+from tilewright.plans.cost import Cost, bandwidth, fetch_cycles, write_cycles
+from tilewright.plans.tiles import FMA_LATENCY, LOADS_PER_CYCLE, TILE_OVERHEAD, row_limit
+from tilewright.schedule.schedule import LoopRef, Schedule
 
 MAX_VECTORS = 12
+PAGE = 4096
+LINE = 64
+MOST_PAGES = 48
+"""Pages that a run may touch in place: translation buffers of the first level hold 64."""
+FAR = 5.0
+"""Cycles that a step in place takes longer when its page's translation, or its line, comes from the second level."""
+UNALIGNED = 0.05
+"""Cycles that a load in place takes longer, on average: it may cross the end of a line."""
+COPY = 1.5
+"""Cycles of copying a vector."""
+COLLISION = 22.0
+"""Cycles that a line of a run takes longer when it has left the second level before the next run uses its rest."""
+FULL = 0.75
+"""The share of a cache's sets in which other data leave room."""
+WAYS = 8
+"""Ways of the second-level cache."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """One image and group: `filters` over `pixels`, each from `depth` channels; whether the input is sampled."""
+
+    filters: int
+    pixels: int
+    depth: int
+    sampled: bool = False
 
 
 def fits(structure: Structure, target: Target) -> bool:
@@ -29,13 +62,15 @@ def fits(structure: Structure, target: Target) -> bool:
         return False
     (anchor,) = structure.anchors
     loads = factors(anchor.block)
-    after = structure.after(anchor)
-    if loads is None or len(anchor.spatial) != 4 or len(anchor.reduce) != 1 or not after:
+    after, before = structure.after(anchor), structure.before(anchor)
+    if loads is None or len(anchor.spatial) != 4 or len(anchor.reduce) != 1 or not after or len(before) != 1:
         return False
     _, group, filters, pixel = anchor.spatial
     maps = [load for load in loads if pixel in uses(load, anchor.spatial)]
     weights = [load for load in loads if filters in uses(load, anchor.spatial)]
     if len(maps) != 1 or len(weights) != 1 or maps[0] is weights[0] or as_int(pixel.extent) is None:
+        return False
+    if maps[0].buffer not in before[0].writes:
         return False
     in_both = all(group in uses(load, anchor.spatial) for load in loads) or as_int(group.extent) == 1
     panel = weights[0].indices[-1]
@@ -44,21 +79,40 @@ def fits(structure: Structure, target: Target) -> bool:
         or as_int(weights[0].buffer.shape[-1]) == 1
         or (isinstance(panel, Op) and panel.name == "mod" and panel.args[0] is filters.var)
     )
-    return in_both and packed and len(after[-1].spatial) == 4 and structure.before(anchor) == ()
+    return in_both and packed and len(after[-1].spatial) == 4
 
 
 def candidates(structure: Structure, target: Target) -> list[Candidate]:
     anchor = structure.anchors[0]
-    width = panel_of(structure)
-    pixels, filters = (as_int(anchor.spatial[k].extent) or 1 for k in (3, 2))
-    lanes = lanes_of(anchor, target)
-    depth = as_int(anchor.reduce[0].extent) or 64
-    found = []
+    width, shape = panel_of(structure), shape_of(structure)
+    images, groups = (as_int(it.extent) or 1 for it in anchor.spatial[:2])
+    found = [
+        Candidate.of((("filters", width), ("vectors", vectors), ("copied", int(copied))), cost * (images * groups))
+        for vectors, copied, cost in estimates(shape, width, target)
+    ]
+    return sorted(found, key=lambda c: c.cycles)
+
+
+def shape_of(structure: Structure) -> Shape:
+    """The sizes of one image and group."""
+    anchor = structure.anchors[0]
+    (maps,) = structure.before(anchor)
+    pixels = as_int(anchor.spatial[3].extent) or 1
+    read = maps.reads[0].shape
+    sampled = (as_int(read[2]) or 1) * (as_int(read[3]) or 1) != pixels
+    return Shape(filters_of(structure), pixels, as_int(anchor.reduce[0].extent) or 64, sampled)
+
+
+def estimates(shape: Shape, width: int, target: Target) -> list[tuple[int, bool, Cost]]:
+    """Vectors of a tile, whether runs are copied, and the cost, for panels of `width` filters."""
+    lanes, found = target.lanes(4), []
     for vectors in range(1, MAX_VECTORS + 1):
-        if registers(width, vectors) <= target.registers and (vectors - 1) * lanes < pixels:
-            cost = cycles(width, vectors, pixels, lanes, depth, target) * (filters // width)
-            found.append(Candidate((("filters", width), ("vectors", vectors)), cost))
-    return sorted(found or [Candidate((("filters", width), ("vectors", 1)), 0.0)], key=lambda c: c.cycles)
+        if vectors > 1 and (registers(width, vectors) > target.registers or (vectors - 1) * lanes >= shape.pixels):
+            break
+        for copied in (True, False):
+            if copied or not shape.sampled:
+                found.append((vectors, copied, estimate(shape, width, vectors, copied, target)))
+    return found
 
 
 def registers(filters: int, vectors: int) -> int:
@@ -66,29 +120,49 @@ def registers(filters: int, vectors: int) -> int:
     return filters * vectors + (vectors if filters > 1 else 0) + 1
 
 
-def cycles(filters: int, vectors: int, pixels: int, lanes: int, depth: int, target: Target) -> float:
-    """Estimated cycles of a panel of filters over all pixels. A last vector of few lanes is several shorter ones; what
-    a run reads comes from the second level of cache when it takes more than half of the first."""
-    rate = LOADS_PER_CYCLE if 8 * depth * vectors * lanes <= target.l1 else LOADS_PER_CYCLE / 2.0
-    whole, rest = divmod(pixels, vectors * lanes)
-    tail = rest // lanes + (rest % lanes).bit_count()
-    total = 0.0
-    for count, used in ((whole, vectors), (1 if rest else 0, tail)):
-        step = max(filters * used / target.fma_per_cycle, (filters + used) / rate, FMA_LATENCY)
-        total += count * (depth * step + filters * used + TILE_OVERHEAD / 2.0)
-    return total
+def estimate(shape: Shape, width: int, vectors: int, copied: bool, target: Target) -> Cost:
+    """One image and group. A last vector of few lanes is several shorter ones; what a run reads comes from the second
+    level of cache when it takes more than the first."""
+    lanes, panels = target.lanes(4), -(-shape.filters // width)
+    run = 4 * shape.depth * vectors * lanes
+    rate = LOADS_PER_CYCLE if run <= target.l1 else min(LOADS_PER_CYCLE, target.l2_bandwidth / (4.0 * lanes))
+    pages = min(shape.depth, 4 * shape.pixels * shape.depth // PAGE)
+    far = pages > MOST_PAGES or shape.depth > row_limit(4 * shape.pixels, target)
+    whole, rest = divmod(shape.pixels, vectors * lanes)
+    compute = overhead = 0.0
+    for count, used in ((whole, vectors), (1, rest // lanes + (rest % lanes).bit_count())):
+        if not used or not count:
+            continue
+        step = max(width * used / target.fma_per_cycle, width / LOADS_PER_CYCLE + used / rate, FMA_LATENCY)
+        step += 0.0 if copied else UNALIGNED * used + (FAR if far else 0.0)
+        compute += count * panels * shape.depth * step
+        overhead += count * panels * (width * used + TILE_OVERHEAD / 2.0)
+        overhead += count * shape.depth * used * COPY * (lanes if shape.sampled else 1.0) if copied else 0.0
+    if collide(shape, vectors * lanes, target):
+        overhead += COLLISION * whole * (shape.depth + shape.filters)
+    source, result = 4 * shape.depth * shape.pixels, 4 * shape.filters * shape.pixels
+    weights = 4 * shape.filters * shape.depth
+    memory = fetch_cycles(source, max(source, target.l1), target) + write_cycles(result, max(result, target.l1), target)
+    memory += (whole + 1) * weights / bandwidth(weights + run, target) if weights + run > target.l1 else 0.0
+    return Cost(compute=compute, memory=memory, overhead=overhead)
 
 
-def tile(filters: int, pixels: int, depth: int, target: Target) -> int:
-    """How many filters a panel has, for `filters` of each group: a divisor of them."""
-    lanes = target.vector_bits // 32
-    best = min(
-        (-(-filters // width) * cycles(width, vectors, pixels, lanes, depth, target), width)
-        for vectors in range(1, MAX_VECTORS + 1)
-        for width in range(1, filters + 1)
-        if filters % width == 0 and registers(width, vectors) <= target.registers
+def collide(shape: Shape, pixels: int, target: Target) -> bool:
+    """Whether the lines that a run touches in all maps, read and written, are too many for the sets that they fall
+    into: maps of the same size may all start in the same few."""
+    way = target.l2 // WAYS
+    room = WAYS * (way // gcd(4 * shape.pixels, way))
+    return (shape.depth + shape.filters) * (4 * pixels / LINE + 1) >= FULL * room
+
+
+def best(shape: Shape, target: Target) -> tuple[float, int]:
+    """The least cycles of an image and group, and the width of its panels: a divisor of the filters."""
+    return min(
+        (cost.cycles, width)
+        for width in range(1, shape.filters + 1)
+        if shape.filters % width == 0 and (width == 1 or registers(width, 1) <= target.registers)
+        for _, _, cost in estimates(shape, width, target)
     )
-    return best[1]
 
 
 def panel_of(structure: Structure) -> int:
@@ -109,20 +183,21 @@ def filters_of(structure: Structure) -> int:
 
 def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Target) -> None:
     anchor = structure.anchors[0]
+    (maps,) = structure.before(anchor)
     after = structure.after(anchor)
-    inline_all(s, structure, tuple(st for st in structure.stages if st is not anchor))
+    copied = bool(candidate.knob("copied"))
+    inline_all(s, structure, tuple(st for st in structure.stages if st is not anchor and not (copied and st is maps)))
     block, out = s.block(anchor.name), s.block(after[-1].name)
     n, k, h, v = s.loops(out)
-    filters = filters_of(structure)
-    group, f = s.split(k, factor=filters)
+    group, f = s.split(k, factor=filters_of(structure))
     panel, f = s.split(f, factor=candidate.knob("filters"))
     pixel = s.fuse(h, v)
-    run, lane = s.split(pixel, factor=min(candidate.knob("vectors") * lanes_of(anchor, target), extent(s, pixel) or 1))
+    size = min(candidate.knob("vectors") * lanes_of(anchor, target), extent(s, pixel) or 1)
+    run, lane = s.split(pixel, factor=size)
     s.reorder(n, group, run, panel, f, lane)
     s.compute_at(block, panel)
     s.set_scope(block, "local")
-    own = s.loops(block)[4:]
-    _, _, own_f, own_lane, channel = own
+    _, _, own_f, own_lane, channel = s.loops(block)[4:]
     s.reorder(channel, own_f, own_lane)
     init = s.decompose_reduction(block, channel)
     for stage in (block, init, out):
@@ -131,7 +206,22 @@ def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Targe
             s.unroll(around)
         if extent(s, lane) != 1:
             s.vectorize(vector)
-    parallelize(s, [n, group])
+    if copied:
+        copy_run(s, maps, run, 4 * size)
+    parallelize(s, [n, group, run])
+
+
+def copy_run(s: Schedule, maps: Stage, run: LoopRef, nbytes: int) -> None:
+    """Copy what a run of `nbytes` reads, and ask for what the next one will: too many lines of the map, each in a page
+    of its own, for the hardware to see where they lead."""
+    copy = s.block(maps.name)
+    s.compute_at(copy, run)
+    *_, channels, pixels = s.loops(copy)
+    if extent(s, pixels) != 1:
+        s.vectorize(pixels)
+        s.annotate(channels, "prefetch", maps.reads[0].name)
+        s.annotate(channels, "prefetch_bytes", nbytes)
+        s.annotate(channels, "prefetch_lines", -(-nbytes // LINE))
 
 
 PLAN = Plan("pixels", fits, candidates, apply)

@@ -25,6 +25,7 @@ class Assigner:
     blocked: dict[Value, Value] = field(default_factory=dict)
     fixed: set[Value] = field(default_factory=set)
     made: dict[Value, Node] = field(default_factory=dict)
+    plain_use: dict[Value, bool] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.builder = GraphBuilder(self.graph.name)

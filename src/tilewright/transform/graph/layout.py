@@ -20,6 +20,7 @@ from tilewright.transform.graph.layout_conv import conv
 from tilewright.transform.graph.layout_depthwise import grouped, windows
 from tilewright.transform.graph.layout_integer import integer_conv
 from tilewright.transform.graph.layout_matmul import matmul
+from tilewright.transform.graph.layout_pixels import plain_uses
 from tilewright.transform.graph.layout_transposed import transposed
 from tilewright.transform.graph.layout_winograd import winograd
 from tilewright.transform.graph.options import DEFAULTS, Options
@@ -55,7 +56,7 @@ RULES: dict[str, Rule] = {
 
 def assign_layouts(graph: Graph, target: Target, options: Options = DEFAULTS) -> Graph:
     """The graph with packed weights and blocked channels; dead conversions are left to dead code elimination."""
-    a = Assigner(graph, target, options)
+    a = Assigner(graph, target, options, plain_use=plain_uses(graph))
     for node in graph.nodes:
         a.visit(node)
         rule = RULES.get(node.op)

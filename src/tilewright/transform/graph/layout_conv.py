@@ -8,10 +8,12 @@ from tilewright.ir.target import Target
 from tilewright.plans.conv_tiles import MOST_FLAT_PIXELS, SYMBOLIC_IMAGES, SYMBOLIC_SIZE, Blocking, Shape, ranked
 from tilewright.plans.decisions import decide
 from tilewright.transform.graph.assigner import Assigner
+from tilewright.transform.graph.layout_pixels import between_plain, pointwise
 
 
 def conv(a: Assigner, node: Node) -> bool:
-    """2-D convolution, one group: blocked output; blocked input when the channels fill their blocks."""
+    """2-D convolution, one group: blocked output; blocked input when the channels fill their blocks. Windows of one
+    pixel stay plain where all around them is."""
     x, w = node.inputs[:2]
     assert x is not None and w is not None
     channels = [as_int(d) for d in w.shape]
@@ -22,7 +24,15 @@ def conv(a: Assigner, node: Node) -> bool:
     k, c = channels[0], channels[1]
     assert k is not None and c is not None
     block = a.block if c % a.block == 0 else 1
-    blocking = blocking_of(node, k, c, block, a.target)
+    ways = blockings_of(node, k, c, block, a.target)
+    if between_plain(a, node, ways[0][0]):
+        return pointwise(a, node)
+    blocking = decide(
+        lambda: f"convolution {'x'.join(map(str, node.output.shape))} of {'x'.join(map(str, w.shape))}: panels",
+        [b for _, b in ways],
+        [f"width={b.width},flat={int(b.flat)}" for _, b in ways],
+        [cost for cost, _ in ways],
+    )
     attrs = {"block": block, "width": blocking.width}
     (packed,) = a.emit("pack_conv", (a.as_plain(w),), attrs, f"{w.name}_packed")
     a.fixed.add(packed)
@@ -39,8 +49,11 @@ def conv(a: Assigner, node: Node) -> bool:
     return True
 
 
-def blocking_of(node: Node, filters: int, channels: int, block: int, target: Target) -> Blocking:
-    """The blocking of a convolution with the least estimated time; its width and flatness bind the plan."""
+def blockings_of(
+    node: Node, filters: int, channels: int, block: int, target: Target
+) -> tuple[tuple[float, Blocking], ...]:
+    """The blockings of a convolution with their cycles an image, the best first; the width and flatness of the one that
+    is taken bind the plan."""
     x, w = node.inputs[:2]
     assert x is not None and w is not None
     kh, kw = (as_int(d) or 1 for d in w.shape[2:])
@@ -71,10 +84,4 @@ def blocking_of(node: Node, filters: int, channels: int, block: int, target: Tar
         flats = (False,)
     if pixel and None not in known:
         flats = (True,)
-    found = ranked(shape, flats, target)
-    return decide(
-        lambda: f"convolution {'x'.join(map(str, node.output.shape))} of {'x'.join(map(str, w.shape))}: panels",
-        [blocking for _, blocking in found],
-        [f"width={b.width},flat={int(b.flat)}" for _, b in found],
-        [cost for cost, _ in found],
-    )
+    return ranked(shape, flats, target)

@@ -6,9 +6,9 @@ from math import gcd
 
 from tilewright.ir.expr import as_int
 from tilewright.ir.graph import Node
-from tilewright.plans.pixels import tile
 from tilewright.plans.tiles import conv_tile
 from tilewright.transform.graph.assigner import Assigner
+from tilewright.transform.graph.layout_pixels import is_pointwise, pointwise
 
 
 def grouped(a: Assigner, node: Node) -> bool:
@@ -33,31 +33,6 @@ def grouped(a: Assigner, node: Node) -> bool:
     attrs = {name: node.attr(name) for name in ("pads", "strides", "dilations")}
     attrs |= {"per_in": per_in, "per_out": per_out}
     (a.blocked[node.output],) = a.emit("conv_depthwise", (a.as_blocked(x), packed), attrs, node.output.name)
-    return True
-
-
-def is_pointwise(node: Node) -> bool:
-    """Whether every output pixel reads the input pixel at its place."""
-    x, w = node.inputs[:2]
-    assert x is not None and w is not None
-    window = [as_int(d) for d in w.shape[2:]]
-    size = [as_int(d) for d in x.shape[2:]]
-    plain = set(node.attr("pads")) <= {0} and set(node.attr("strides")) <= {1}
-    return window == [1, 1] and plain and None not in size and 0 not in size
-
-
-def pointwise(a: Assigner, node: Node) -> bool:
-    """A product over the plain map for each group."""
-    x, w = node.inputs[:2]
-    assert x is not None and w is not None
-    groups, (filters, depth, *_) = node.attr("groups", 1), (as_int(d) or 1 for d in w.shape)
-    pixels = (as_int(x.shape[2]) or 1) * (as_int(x.shape[3]) or 1)
-    attrs = {"groups": groups, "width": tile(filters // groups, pixels, depth, a.target)}
-    (packed,) = a.emit("pack_pointwise", (a.as_plain(w),), attrs, f"{w.name}_packed")
-    a.fixed.add(packed)
-    (a.plain[node.output],) = a.emit(
-        "conv_pointwise_groups", (a.as_plain(x), packed), {"channels": filters}, node.output.name
-    )
     return True
 
 
