@@ -46,6 +46,7 @@ CASES: list[Case] = [
     (1, 16, 16, (40, 41), (3, 3), (2, 2), (1, 1, 1, 1), (1, 1)),
     (1, 1, 1, (5, 5), (1, 1), (1, 1), (0, 0, 0, 0), (1, 1)),
     (1, 1, 5, (4, 4), (4, 4), (1, 1), (3, 3, 3, 3), (1, 1)),
+    (1, 520, 264, (3, 2), (1, 1), (1, 1), (0, 0, 0, 0), (1, 1)),
 ]
 
 
@@ -162,6 +163,14 @@ def test_estimates_prefer_full_tiles() -> None:
     assert best.cycles < worst.cycles
     assert blocking.rows >= 5
     assert estimate(shape, Blocking(1, 16), target).cycles > 1.5 * best.cycles
+
+
+@pytest.mark.parametrize(("channels", "filters", "asks"), [(520, 264, True), (64, 64, False)])
+def test_weights_past_the_second_level_are_asked_for_ahead(channels: int, filters: int, asks: bool) -> None:
+    case = (1, channels, filters, (5, 5), (1, 1), (1, 1), (0, 0, 0, 0), (1, 1))
+    kernel = kernel_of(case, TARGETS["haswell"])
+    flat = str(lower_loops(plan(kernel.func, TARGETS["haswell"]).func, TARGETS["haswell"]))
+    assert ("prefetch" in flat) == asks
 
 
 def test_a_register_tile_has_no_condition_inside() -> None:

@@ -33,6 +33,8 @@ from tilewright.schedule.schedule import BlockRef, LoopRef, Schedule
 
 BODY = 64
 """Products (vector multiply-adds) that the innermost loop's body holds at least, where the reduction is that long."""
+AHEAD = 2048
+"""Bytes of weights that are asked for ahead of a tile: hardware stops following their stream at the end of a page."""
 
 
 def fits(structure: Structure, target: Target) -> bool:
@@ -111,7 +113,7 @@ def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Targe
         block = sum_by_parts(s, anchor, block, panel, candidate)
     else:
         s.compute_at(block, tiles[-1])
-    register_tile(s, anchor, block, candidate)
+    register_tile(s, anchor, block, candidate, target)
     unroll_tile(s, out, 3)
     shared = [image, strip, panel]
     if prologue and (extent(s, strip) != 1 or (extent(s, image) or 1) >= ENOUGH_STRIPS):
@@ -167,7 +169,7 @@ def sum_by_parts(s: Schedule, anchor: Stage, block: BlockRef, panel: LoopRef, ca
     return part
 
 
-def register_tile(s: Schedule, anchor: Stage, block: BlockRef, candidate: Candidate) -> None:
+def register_tile(s: Schedule, anchor: Stage, block: BlockRef, candidate: Candidate, target: Target) -> None:
     """Reduce into registers: rows outside columns, so that a pixel is used at once for all its columns and needs one
     register; or the other way round where that needs fewer."""
     s.set_scope(block, "local")
@@ -186,10 +188,22 @@ def register_tile(s: Schedule, anchor: Stage, block: BlockRef, candidate: Candid
     rows = candidate.knob("rows")
     inner = (k, pixels[-1]) if vectors > rows else (pixels[-1], k)
     s.reorder(*reduce, *inner, lane)
+    if len(reduce) == 4:
+        ask_ahead(s, anchor, reduce, target)
     zero = s.decompose_reduction(block, reduce[0])
     unroll_steps(s, reduce, rows * vectors)
     unroll_tile(s, block, 3)
     unroll_tile(s, zero, 3)
+
+
+def ask_ahead(s: Schedule, anchor: Stage, reduce: list[LoopRef], target: Target) -> None:
+    """Ask for weights ahead where all of them do not stay in the second level of cache."""
+    weights = packed_operand(anchor)
+    long = [loop for loop in reduce[:-1] if extent(s, loop) != 1]
+    if weights is None or not long or nbytes_of(weights.buffer) <= target.l2:
+        return
+    s.annotate(long[-1], "prefetch", weights.buffer.name)
+    s.annotate(long[-1], "prefetch_bytes", AHEAD)
 
 
 def unroll_steps(s: Schedule, reduce: list[LoopRef], products: int) -> None:
