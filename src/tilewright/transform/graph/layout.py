@@ -3,8 +3,9 @@
     y = conv(x, w)        ->   xb = block_channels(x);  p = pack_conv(w);  yb = conv_blocked(xb, p);  y = unblock(yb)
     y = matmul(x, w)      ->   p = pack_matmul(w);  y = matmul_packed(x, p)
 
-Conversions are made on demand and once; pointwise operators, pooling, global reductions and concatenation work on the
-blocked form directly, so between convolutions none remain. Packing depends on weights alone, hence moves to `prepare`.
+Conversions are made on demand and once; pointwise operators, pooling, global reductions, slices and concatenation work
+on the blocked form directly, so between convolutions none remain. Packing depends on weights alone, hence moves to
+`prepare`.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from tilewright import ops
 from tilewright.ir.graph import Graph, Node
 from tilewright.ir.target import Target
 from tilewright.transform.graph.assigner import Assigner
-from tilewright.transform.graph.layout_blocked import along_space, concat, pointwise, pool, reduce
+from tilewright.transform.graph.layout_blocked import along_space, concat, pointwise, pool, reduce, slices
 from tilewright.transform.graph.layout_conv import conv
 from tilewright.transform.graph.layout_depthwise import grouped, windows
 from tilewright.transform.graph.layout_integer import integer_conv
@@ -51,6 +52,7 @@ RULES: dict[str, Rule] = {
     "resize": along_space,
     "resample": along_space,
     "gather": along_space,
+    "slice": slices,
 }
 
 

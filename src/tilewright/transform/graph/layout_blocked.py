@@ -1,4 +1,5 @@
-"""Operators that work on blocked channels as they are: pointwise, pooling, resizing, concatenation, global means."""
+"""Operators that work on blocked channels as they are: pointwise, pooling, resizing, concatenation, slices, global
+means."""
 
 from __future__ import annotations
 
@@ -63,6 +64,29 @@ def concat(a: Assigner, node: Node) -> bool:
         return False
     inputs = tuple(a.as_blocked(v) for v in present)
     (a.blocked[node.output],) = a.emit("concat", inputs, {"axis": 1}, node.output.name)
+    return True
+
+
+def slices(a: Assigner, node: Node) -> bool:
+    """A part of the channels that starts with a block and fills its blocks or goes to the end; any part of the map."""
+    x = node.inputs[0]
+    assert x is not None
+    if x.type.rank != 4 or not a.is_blocked(x):
+        return False
+    (n, first, *begin), (images, count, *size), (every, step, *steps) = (
+        node.attr(k) for k in ("begin", "size", "step")
+    )
+    channels, first, count = as_int(x.shape[1]), as_int(first), as_int(count)
+    if channels is None or first is None or count is None or step != 1 or channels == 1 or count < 2:
+        return False
+    if first % a.block or (count % a.block and first + count != channels):
+        return False
+    attrs = {
+        "begin": (n, first // a.block, *begin, 0),
+        "size": (images, -(-count // a.block), *size, a.block),
+        "step": (every, 1, *steps, 1),
+    }
+    (a.blocked[node.output],) = a.emit("slice", (a.as_blocked(x),), attrs, node.output.name)
     return True
 
 
