@@ -38,8 +38,13 @@ UNALIGNED = 0.05
 """Cycles that a load in place takes longer, on average: it may cross the end of a line."""
 COPY = 1.5
 """Cycles of copying a vector."""
-COLLISION = 22.0
+COLLISION = 12.0
 """Cycles that a line of a run takes longer when it has left the second level before the next run uses its rest."""
+SCATTERED = 23.0
+"""Cycles of a line from beyond the second level when rows are read a piece at a time: little hides how far it is."""
+STREAMS = 96
+UNFOLLOWED = 60.0
+"""The same where there are more rows than `STREAMS`."""
 FULL = 0.75
 """The share of a cache's sets in which other data leave room."""
 WAYS = 8
@@ -138,21 +143,28 @@ def estimate(shape: Shape, width: int, vectors: int, copied: bool, target: Targe
         compute += count * panels * shape.depth * step
         overhead += count * panels * (width * used + TILE_OVERHEAD / 2.0)
         overhead += count * shape.depth * used * COPY * (lanes if shape.sampled else 1.0) if copied else 0.0
-    if collide(shape, vectors * lanes, target):
-        overhead += COLLISION * whole * (shape.depth + shape.filters)
+    lines = touched(shape, vectors * lanes)
+    if lines >= room(shape, target):
+        overhead += COLLISION * (whole + 1) * lines
     source, result = 4 * shape.depth * shape.pixels, 4 * shape.filters * shape.pixels
     weights = 4 * shape.filters * shape.depth
+    if source > FULL * target.l2:
+        overhead += (SCATTERED if shape.depth <= STREAMS else UNFOLLOWED) * source / LINE
     memory = fetch_cycles(source, max(source, target.l1), target) + write_cycles(result, max(result, target.l1), target)
     memory += (whole + 1) * weights / bandwidth(weights + run, target) if weights + run > target.l1 else 0.0
     return Cost(compute=compute, memory=memory, overhead=overhead)
 
 
-def collide(shape: Shape, pixels: int, target: Target) -> bool:
-    """Whether the lines that a run touches in all maps, read and written, are too many for the sets that they fall
-    into: maps of the same size may all start in the same few."""
+def touched(shape: Shape, pixels: int) -> float:
+    """Lines that a run of so many pixels touches in all maps, read and written."""
+    return (shape.depth + shape.filters) * (4 * pixels / LINE + 1)
+
+
+def room(shape: Shape, target: Target) -> float:
+    """How many such lines stay in the second level of cache: maps of the same size may all start in the same few
+    sets."""
     way = target.l2 // WAYS
-    room = WAYS * (way // gcd(4 * shape.pixels, way))
-    return (shape.depth + shape.filters) * (4 * pixels / LINE + 1) >= FULL * room
+    return FULL * WAYS * (way // gcd(4 * shape.pixels, way))
 
 
 def best(shape: Shape, target: Target) -> tuple[float, int]:
