@@ -19,6 +19,7 @@ from tilewright.ir.parser import parse_func
 from tilewright.ir.target import Target
 from tilewright.plans import plan
 from tilewright.plans.matmul_tiles import (
+    MOST_STEPS,
     MatmulTile,
     Product,
     estimate,
@@ -26,6 +27,7 @@ from tilewright.plans.matmul_tiles import (
     prefetch_distance,
     strip_rows,
     tiles,
+    unrolled_steps,
 )
 from tilewright.transform.graph.fuse import fuse
 from tilewright.transform.graph.layout import assign_layouts
@@ -156,7 +158,10 @@ def test_rows_of_heads_without_packing() -> None:
 
 
 def test_strips_of_rows() -> None:
-    assert strip_rows(MatmulTile(6, 16), Product(1600, 16, 1024)) == 402
+    target = Target.parse("x86-64-v3")
+    assert strip_rows(MatmulTile(6, 16), Product(1600, 1024, 1024), target) == 402
+    assert strip_rows(MatmulTile(6, 16), Product(1600, 256, 1024), target) == 30
+    assert strip_rows(MatmulTile(6, 16), Product(200, 256, 1024), target) == 0
     multiply((1600, 1024), (1024, 20))
 
 
@@ -230,4 +235,12 @@ def test_one_row_takes_several_panels_from_memory() -> None:
     assert min(options, key=lambda t: estimate(t, large, target).cycles).panels == 4
     assert prefetch_distance(MatmulTile(6, 16), Product(64, 512, 512), target) > 0
     assert prefetch_distance(MatmulTile(6, 16), Product(64, 64, 64), target) == 0
-    assert strip_rows(MatmulTile(6, 16), Product(128, 3072, 768)) == 0
+    assert strip_rows(MatmulTile(6, 16), Product(128, 3072, 768), target) == 0
+
+
+@pytest.mark.parametrize("depth", [1, 7, 8, 9, 13, 33])
+@pytest.mark.parametrize("rows", [1, 5])
+def test_steps_beside_the_unrolled_ones(rows: int, depth: int) -> None:
+    multiply((rows, depth), (depth, 40))
+    assert unrolled_steps(12, depth) == (4 if depth >= 8 else 1)
+    assert unrolled_steps(2, None) == MOST_STEPS and unrolled_steps(100, None) == 1

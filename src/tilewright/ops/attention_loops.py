@@ -44,17 +44,18 @@ from tilewright.ops.loopnest import Nest, buffers, zero_index
 @dataclass(frozen=True, slots=True)
 class Tile:
     """`rows` x `width` accumulators; `keys` whose scores are held at once (a multiple of width); `tiles` of rows that
-    share a pass over them."""
+    share a pass over them; `steps` of a product in one iteration of its loop."""
 
     rows: int = 4
     width: int = 16
     keys: int = 512
     tiles: int = 4
+    steps: int = 1
 
     @classmethod
     def of(cls, attrs: Mapping[str, Any], dtype: DType) -> Tile:
         """From a node's attributes, with a tile that is right everywhere if there are none."""
-        return cls(**{k: attrs[k] for k in ("rows", "width", "keys", "tiles") if k in attrs})
+        return cls(**{k: attrs[k] for k in ("rows", "width", "keys", "tiles", "steps") if k in attrs})
 
 
 DIRECT_ROWS = 2
@@ -275,7 +276,7 @@ class _Attention:
             i0 = self.row(first + t, const(0))
             self.clear(acc)
             with (
-                nest.loop("d", self.depth) as d,
+                nest.loop("d", self.depth, copies=self.tile.steps) as d,
                 nest.loop("r", rows, kind="unrolled") as r,
                 nest.loop("x", width, kind="vectorized") as x,
             ):
@@ -364,7 +365,7 @@ class _Attention:
                 with nest.loop("r", rows, kind="unrolled") as r, nest.loop("x", width, kind="vectorized") as x:
                     nest.store(acc, (r, x), o[c, t, r, x] * state[t, r, 2])
             with (
-                nest.loop("j", keys) as j,
+                nest.loop("j", keys, copies=self.tile.steps) as j,
                 nest.loop("r", rows, kind="unrolled") as r,
                 nest.loop("x", width, kind="vectorized") as x,
             ):

@@ -48,12 +48,15 @@ class Nest:
         self.stack[-1].append(Store(buffer, tuple(as_expr(i) for i in indices), as_expr(value, buffer.dtype)))
 
     @contextmanager
-    def loop(self, name: str, extent: Any, parallel: bool = False, kind: LoopKind = "serial") -> Iterator[Var]:
+    def loop(
+        self, name: str, extent: Any, parallel: bool = False, kind: LoopKind = "serial", copies: int = 1
+    ) -> Iterator[Var]:
+        """A loop; `copies` of its body stand in one iteration of the code."""
         var = Var(fresh_name(name, self.taken))
         self.stack.append([])
         yield var
-        body = self._body()
-        self.stack[-1].append(For(var, as_expr(extent), body, "parallel" if parallel else kind))
+        body, notes = self._body(), (("unroll", copies),) if copies > 1 else ()
+        self.stack[-1].append(For(var, as_expr(extent), body, "parallel" if parallel else kind, annotations=notes))
 
     @contextmanager
     def loops(self, names: str, extents: Sequence[Any], parallel: bool = False) -> Iterator[tuple[Var, ...]]:

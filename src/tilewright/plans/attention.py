@@ -10,6 +10,7 @@ from __future__ import annotations
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Expr, as_int
 from tilewright.ir.target import Target
+from tilewright.plans.matmul_tiles import unrolled_steps
 
 MOST_KEYS = 1024
 """Keys up to which a row of scores is held whole; beyond that, and for symbolic lengths, blocks of `KEYS`."""
@@ -19,7 +20,7 @@ MOST_ROWS = 12
 
 
 def attention_tile(rows: Expr, keys: Expr, dtype: DType, target: Target) -> dict[str, int]:
-    """The attributes `rows`, `width`, `keys` and `tiles` for scores of rows x keys elements."""
+    """The attributes `rows`, `width`, `keys`, `tiles` and `steps` for scores of rows x keys elements."""
     itemsize = max(4, dtype.itemsize)
     width = 2 * target.lanes(itemsize)
     tall = max(2, min(MOST_ROWS, (target.registers - 3) // 2))
@@ -29,7 +30,8 @@ def attention_tile(rows: Expr, keys: Expr, dtype: DType, target: Target) -> dict
     length = as_int(keys)
     block = KEYS if length is None or length > MOST_KEYS else max(width, -(-length // width) * width)
     tiles = max(1, min(target.l2 // 4 // (tall * block * itemsize), 32))
-    return {"rows": tall, "width": width, "keys": block, "tiles": tiles}
+    steps = unrolled_steps(tall * width // target.lanes(itemsize), None)
+    return {"rows": tall, "width": width, "keys": block, "tiles": tiles, "steps": steps}
 
 
 def _even(rows: int, tall: int) -> int:

@@ -29,6 +29,7 @@ from tilewright.plans.matmul_tiles import (
     prefetch_distance,
     strip_rows,
     tiles,
+    unrolled_steps,
 )
 from tilewright.plans.panels import (
     fits_panels,
@@ -67,7 +68,7 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
                 ("rows", tile.rows),
                 ("panels", tile.panels),
                 ("width", width),
-                ("strip", 0 if rows is None else strip_rows(tile, most)),
+                ("strip", 0 if rows is None else strip_rows(tile, most, target)),
                 ("ahead", prefetch_distance(tile, most, target)),
             )
             found.append(Candidate.of(knobs, cost * others))
@@ -101,10 +102,12 @@ def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Targe
     inline_all(s, structure, (*others, *epilogue))
     block = s.block(anchor.name)
     out = s.block(epilogue[-1].name) if epilogue else s.cache_write(block, "local")
-    tile_output(s, anchor, block, out, candidate)
+    tile_output(s, anchor, block, out, candidate, target)
 
 
-def tile_output(s: Schedule, anchor: Stage, block: BlockRef, out: BlockRef, candidate: Candidate) -> None:
+def tile_output(
+    s: Schedule, anchor: Stage, block: BlockRef, out: BlockRef, candidate: Candidate, target: Target
+) -> None:
     row = row_iter(anchor)
     *others, column = anchor.spatial
     loops = dict(zip([it.var for it in anchor.spatial], s.loops(out), strict=True))
@@ -123,7 +126,7 @@ def tile_output(s: Schedule, anchor: Stage, block: BlockRef, out: BlockRef, cand
     s.reorder(*order, *inner)
     s.compute_at(block, order[-1])
     s.set_scope(block, "local")
-    tile_block(s, anchor, block, candidate)
+    tile_block(s, anchor, block, candidate, target)
     unroll_tile(s, out, len(inner))
     parallelize(s, order[: max(1, len(order) - len(tiles))])
 
@@ -134,7 +137,7 @@ def split_rows(s: Schedule, row: LoopRef, candidate: Candidate) -> tuple[LoopRef
     return s.split(row, factors=(None, strip // rows, rows) if strip else (None, rows))
 
 
-def tile_block(s: Schedule, anchor: Stage, block: BlockRef, candidate: Candidate) -> None:
+def tile_block(s: Schedule, anchor: Stage, block: BlockRef, candidate: Candidate, target: Target) -> None:
     """The register tile: reduction outside, rows inside it, columns innermost."""
     *own, reduce = s.loops(block)[-len(anchor.spatial) - 1 :]
     # Rows outside columns: a row's value is then used at once for all its columns and needs one register.
@@ -147,6 +150,10 @@ def tile_block(s: Schedule, anchor: Stage, block: BlockRef, candidate: Candidate
     if ahead and weights is not None:
         for note, value in (("prefetch", weights.buffer.name), ("prefetch_bytes", ahead), ("prefetch_level", 1)):
             s.annotate(reduce, note, value)
+    products = prod(extent(s, loop) or 1 for loop in inner) // lanes_of(anchor, target)
+    copies = unrolled_steps(products, extent(s, reduce))
+    if copies > 1:
+        s.annotate(reduce, "unroll", copies)
     zero = s.decompose_reduction(block, reduce)
     for stage in (block, zero):
         unroll_tile(s, stage, len(inner))

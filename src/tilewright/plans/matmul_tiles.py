@@ -37,7 +37,15 @@ ONE_STREAM = 0.7
 """The share of the memory's bandwidth that a single stream draws."""
 STRIP = 2 << 20
 """Bytes of the rows that are walked again and again: a quarter of what 2048 entries for pages of 4 KB cover."""
+NEAR_TILES = 4
+"""Tiles of rows that make a strip for the second level of cache worth while,"""
+NEAR_STRIPS = 8
+"""and strips, so that a smaller last one costs little."""
 AHEAD = 1024
+BODY = 48
+"""Products (vector multiply-adds) that the body of the innermost loop holds at least,"""
+MOST_STEPS = 8
+"""unless it would be more steps than this."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,13 +148,20 @@ def _tile(tile: MatmulTile, product: Product, rows: int, panels: int, rate: floa
     )
 
 
-def strip_rows(tile: MatmulTile, product: Product) -> int:
+def strip_rows(tile: MatmulTile, product: Product, target: Target) -> int:
     """Rows that pass below all panels before the next ones do, 0 for all at once.
 
-    Every panel walks over the rows of a strip again: together they must not have more pages than the second level of
-    the translation buffer. Strips are of about equal size, in whole tiles.
+    Every panel walks over the rows of a strip again, and each tile of rows begins streams that nothing has asked for
+    yet. Where a few tiles fit in a quarter of the second level they make a strip, as long as all panels stay in the
+    last level for the next one. Otherwise strips are of about equal size and have, together, no more pages than the
+    second level of the translation buffer.
     """
-    count = -(-product.rows * product.depth * product.itemsize // STRIP)
+    row = product.depth * product.itemsize
+    near = target.l2 // 4 // row // tile.rows * tile.rows
+    panels = product.columns * row
+    if near >= NEAR_TILES * tile.rows and product.rows >= NEAR_STRIPS * near and panels <= target.l3 // 8:
+        return near
+    count = -(-product.rows * row // STRIP)
     if count <= 2:
         return 0
     rows = -(-product.rows // count)
@@ -159,6 +174,16 @@ def prefetch_distance(tile: MatmulTile, product: Product, target: Target) -> int
     Hardware stops following a stream at the end of a page.
     """
     return AHEAD if tile.panels == 1 and product.rows > 1 and bandwidth(tile, product, 1, target) else 0
+
+
+def unrolled_steps(products: int, depth: int | None) -> int:
+    """How many steps of the reduction, of so many products each, one iteration of the loop has.
+
+    A short body ends in a taken branch every few cycles. Fetching then only just keeps up with the multiply-adds, if
+    the loop happens to lie well, and falls behind where another thread shares the core's front end.
+    """
+    steps = min(MOST_STEPS, -(-BODY // max(1, products)))
+    return steps if depth is None or depth >= 2 * steps else 1
 
 
 def bandwidth(tile: MatmulTile, product: Product, panels: int, target: Target) -> float:
