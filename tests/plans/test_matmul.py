@@ -233,7 +233,8 @@ def test_one_row_takes_several_panels_from_memory() -> None:
     large = Product(1, 4096, 4096)
     options = tiles(1, 16, 4096, 4096, 4, target)
     assert min(options, key=lambda t: estimate(t, large, target).cycles).panels == 4
-    assert prefetch_distance(MatmulTile(6, 16), Product(64, 512, 512), target) > 0
+    assert prefetch_distance(MatmulTile(6, 16), Product(8, 4096, 4096), target) > 0
+    assert prefetch_distance(MatmulTile(6, 16), Product(128, 4096, 4096), target) == 0
     assert prefetch_distance(MatmulTile(6, 16), Product(64, 64, 64), target) == 0
     assert strip_rows(MatmulTile(6, 16), Product(128, 3072, 768), target) == 0
 

@@ -63,13 +63,13 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
             cost = Cost()
             for count in counts:
                 cost |= estimate(tile, Product(count, columns, depth, itemsize), target) * (1 / len(counts))
-            most = Product(max(counts), columns, depth, itemsize)
+            most, least = (Product(m, columns, depth, itemsize) for m in (max(counts), min(counts)))
             knobs = (
                 ("rows", tile.rows),
                 ("panels", tile.panels),
                 ("width", width),
                 ("strip", 0 if rows is None else strip_rows(tile, most, target)),
-                ("ahead", prefetch_distance(tile, most, target)),
+                ("ahead", prefetch_distance(tile, least, target)),
             )
             found.append(Candidate.of(knobs, cost * others))
     return sorted(found, key=lambda c: c.cycles)

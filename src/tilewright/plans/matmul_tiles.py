@@ -41,6 +41,8 @@ NEAR_TILES = 4
 """Tiles of rows that make a strip for the second level of cache worth while,"""
 NEAR_STRIPS = 8
 """and strips, so that a smaller last one costs little."""
+FEW_TILES = 4
+"""Up to so many tiles of rows, what a panel takes to arrive is not hidden by its later uses."""
 AHEAD = 1024
 BODY = 48
 """Products (vector multiply-adds) that the body of the innermost loop holds at least,"""
@@ -169,11 +171,14 @@ def strip_rows(tile: MatmulTile, product: Product, target: Target) -> int:
 
 
 def prefetch_distance(tile: MatmulTile, product: Product, target: Target) -> int:
-    """How many bytes ahead a panel is asked for, 0 if it stays in the first level or if there are several at once.
+    """How many bytes ahead a panel is asked for, 0 if it is not or if there are several at once.
 
-    Hardware stops following a stream at the end of a page.
+    Hardware stops following a stream at the end of a page, which counts where panels come from memory and few tiles of
+    rows use each. Elsewhere asking costs more than it gains: it is one more load in every step.
     """
-    return AHEAD if tile.panels == 1 and product.rows > 1 and bandwidth(tile, product, 1, target) else 0
+    few = 1 < product.rows <= FEW_TILES * tile.rows
+    far = level(product.depth * product.columns * product.itemsize, target) == "memory"
+    return AHEAD if tile.panels == 1 and few and far else 0
 
 
 def unrolled_steps(products: int, depth: int | None) -> int:
