@@ -42,7 +42,7 @@ from tilewright.transform.graph.activations import recognise_activations
 from tilewright.transform.graph.attention import recognise_attention
 from tilewright.transform.graph.fuse import Group, fuse
 from tilewright.transform.graph.layout import assign_layouts
-from tilewright.transform.graph.memory import Step, Storage, alias_sources, assign_slots, is_alias, overwritable
+from tilewright.transform.graph.memory import Place, Step, Storage, assign_slots, is_alias, overwritable, places
 from tilewright.transform.graph.options import DEFAULTS, Options
 from tilewright.transform.graph.simplify import (
     eliminate_common,
@@ -52,6 +52,7 @@ from tilewright.transform.graph.simplify import (
     remove_identities,
 )
 from tilewright.transform.graph.split import SplitGraph, split_prepare
+from tilewright.transform.graph.views import join_slices, place_views
 from tilewright.transform.lower import Kernel, lower_group
 from tilewright.transform.work import operations, traffic
 
@@ -134,6 +135,7 @@ def graph_passes(target: Target, options: Options = DEFAULTS) -> list[tuple[str,
     return [
         ("remove identities", remove_identities),
         ("eliminate common", eliminate_common),
+        ("join slices", join_slices),
         ("eliminate dead", eliminate_dead),
         ("recognise activations", recognise_activations),
         ("recognise attention", lambda g: recognise_attention(g, target)),
@@ -172,7 +174,10 @@ def compile_graph(
     split = log.run("split prepare", split_prepare, graph)
     prepare = materialize_outputs(split.prepare, share_params=True)
     run = _with_params(split.run, split.prepare.outputs, prepare.outputs)
-    split = SplitGraph(prepare, materialize_outputs(run))  # an output may depend on weights alone
+    run = materialize_outputs(run)  # an output may depend on weights alone
+    run = log.run("place views", place_views, run)
+    verify_graph(run)
+    split = SplitGraph(prepare, run)
     with log.timed("kernels"):
         run_part = _compile_part(split.run, "run", target, log)
         prepare_part = _compile_part(split.prepare, "prepare", target, log, past_caches=_past_caches(split, target))
@@ -270,9 +275,9 @@ def _assemble(
     """Slots, the native entry and the manifest."""
     graph, raw = split.run, split.prepare.params
     symbols = graph.symbols
-    run_aliases, prepare_aliases = alias_sources(run.groups), alias_sources(prepare.groups)
-    run_storage = assign_slots(run.steps, [*graph.inputs, *graph.outputs, *graph.params], run_aliases, symbols)
-    prepare_storage = assign_slots(prepare.steps, [*raw, *graph.params], prepare_aliases, ())
+    in_run, in_prepare = places(run.graph.nodes), places(prepare.graph.nodes)
+    run_storage = assign_slots(run.steps, [*graph.inputs, *graph.outputs, *graph.params], in_run, symbols)
+    prepare_storage = assign_slots(prepare.steps, [*raw, *graph.params], in_prepare, ())
     shapes = [*run_storage.sizes, *(d for v in graph.outputs for d in v.shape)]
     entry = log.run("entry", _entry, run_storage, prepare_storage, run, prepare, shapes, symbols, target)
     objects = {"entry": entry}
@@ -291,7 +296,7 @@ def _assemble(
             OutputSpec(name, v.dtype.name, _dims(v)) for name, v in zip(names.outputs, graph.outputs, strict=True)
         ),
         params=tuple(ParamSpec(v.name, v.dtype.name, _numbers(v), v.name in fixed) for v in raw),
-        packed=tuple(_packed(v, set(raw), prepare_aliases) for v in graph.params),
+        packed=tuple(_packed(v, set(raw), in_prepare) for v in graph.params),
         run_temps=run_storage.temps,
         run_steps=run_storage.steps,
         prepare_temps=prepare_storage.temps,
@@ -316,8 +321,10 @@ def _entry(
     target: Target,
 ) -> bytes:
     """The object code of tw_run, tw_prepare and tw_shapes."""
-    run_steps = [KernelCall(s.kernel, s.slots, s.symbols, s.alone) for s in run_storage.steps]
-    prepare_steps = [KernelCall(s.kernel, s.slots, s.symbols, s.alone) for s in prepare_storage.steps]
+    run_steps, prepare_steps = (
+        [KernelCall(s.kernel, s.slots, s.symbols, s.alone, e) for s, e in zip(part.steps, part.shifts, strict=True)]
+        for part in (run_storage, prepare_storage)
+    )
     text = emit_entry(run_steps, prepare_steps, symbols, shapes, target)
     identity = f"entry-{digest(text, target.fingerprint, code_version())}"
     store = ObjectCache()
@@ -328,10 +335,10 @@ def _entry(
     return done
 
 
-def _packed(value: Value, raw: set[Value], aliases: Mapping[Value, Value]) -> PackedSpec:
+def _packed(value: Value, raw: set[Value], where: Mapping[Value, Place]) -> PackedSpec:
     root = value
-    while root in aliases:
-        root = aliases[root]
+    while root in where:
+        root = where[root].base
     size = as_int(value.type.size)
     assert size is not None, f"parameter {value.name} has a symbolic shape"
     return PackedSpec(value.name, size * value.dtype.itemsize, root.name if root in raw else None)

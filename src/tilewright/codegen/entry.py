@@ -21,7 +21,8 @@ from tilewright.codegen.llvm_state import State
 from tilewright.codegen.llvm_text import Writer, identifier
 from tilewright.codegen.llvm_values import Value
 from tilewright.ir.dtype import i64
-from tilewright.ir.expr import Expr, Var
+from tilewright.ir.expr import Expr, Var, const, is_const
+from tilewright.ir.rewrite import variables
 from tilewright.ir.target import Target
 
 _SIGNATURE = "ptr noalias readonly %slots, ptr noalias readonly %dims, i64 %tid, i64 %nthreads, ptr %barrier"
@@ -30,12 +31,14 @@ _SIGNATURE = "ptr noalias readonly %slots, ptr noalias readonly %dims, i64 %tid,
 @dataclass(frozen=True, slots=True)
 class KernelCall:
     """One call: the kernel's symbol, indices into the slot table for its buffers, into `dims` for its symbols; whether
-    one thread alone executes it, without a barrier."""
+    one thread alone executes it, without a barrier; how many bytes behind their slots' addresses its buffers begin
+    (nothing: at them), polynomials of the symbols."""
 
     kernel: str
     slots: tuple[int, ...]
     symbols: tuple[int, ...] = ()
     alone: bool = False
+    shifts: tuple[Expr, ...] = ()
 
 
 def emit_entry(
@@ -54,8 +57,8 @@ def emit_entry(
     """
     arity = {step.kernel: (len(step.slots), len(step.symbols)) for step in (*run, *prepare)}
     lines = [f'target triple = "{target.triple}"', ""]
-    lines += _calls("tw_run", run)
-    lines += _ranged_calls("tw_prepare", prepare)
+    lines += _calls("tw_run", run, symbols, target)
+    lines += _ranged_calls("tw_prepare", prepare, target)
     lines += _shapes(symbols, shapes, target)
     for kernel in sorted(arity):
         buffers, integers = arity[kernel]
@@ -66,26 +69,69 @@ def emit_entry(
     return "\n".join(lines) + "\n"
 
 
-def _calls(name: str, steps: Sequence[KernelCall]) -> list[str]:
-    out = Writer()
-    pointers: dict[int, str] = {}
-    integers: dict[int, str] = {}
+class _Caller:
+    """Writes calls into one entry. What it has loaded from the two tables holds until `forget`."""
+
+    def __init__(self, symbols: Sequence[Var], target: Target) -> None:
+        self.state = State(target, frozenset(), evaluate)
+        self.out = self.state.out
+        self.symbols = symbols
+        self.pointers: dict[tuple[int, Expr], str] = {}
+        self.integers: dict[int, str] = {}
+
+    def forget(self) -> None:
+        self.pointers.clear()
+        self.integers.clear()
+
+    def call(self, step: KernelCall, waiting: bool) -> bool:
+        """Write one call; gives whether the other threads would have to wait for it."""
+        if waiting and not step.alone:
+            self.out.effect("call void @tw_barrier(ptr %barrier, i64 %nthreads)")
+        shifts = step.shifts or (const(0),) * len(step.slots)
+        arguments = [f"ptr {self.pointer(*where)}" for where in zip(step.slots, shifts, strict=True)]
+        arguments += [f"i64 {self.integer(index)}" for index in step.symbols]
+        arguments += ["i64 %tid", "i64 %nthreads", "ptr %barrier"]
+        self.out.effect(f"call void {identifier(step.kernel, '@')}({', '.join(arguments)})")
+        return step.alone
+
+    def pointer(self, slot: int, shift: Expr) -> str:
+        found = self.pointers.get((slot, shift))
+        if found is None and is_const(shift, 0):
+            where = self.out.inst(f"getelementptr inbounds ptr, ptr %slots, i64 {slot}")
+            found = self.out.inst(f"load ptr, ptr {where}, align 8", f"slot{slot}")
+        elif found is None:
+            base = self.pointer(slot, const(0))
+            self.state.env.update((v, Value(i64, (self.integer(self.symbols.index(v)),))) for v in variables(shift))
+            found = self.out.inst(f"getelementptr inbounds i8, ptr {base}, i64 {self.state.scalar(shift)}")
+        self.pointers[slot, shift] = found
+        return found
+
+    def integer(self, index: int) -> str:
+        if index not in self.integers:
+            self.integers[index] = _dim(self.out, index)
+        return self.integers[index]
+
+
+def _calls(name: str, steps: Sequence[KernelCall], symbols: Sequence[Var], target: Target) -> list[str]:
+    caller = _Caller(symbols, target)
     waiting = False
     for step in steps:
-        waiting = _call(out, step, waiting, pointers, integers)
-    return _function(name, out)
+        waiting = caller.call(step, waiting)
+    return _function(name, caller.out)
 
 
-def _ranged_calls(name: str, steps: Sequence[KernelCall]) -> list[str]:
+def _ranged_calls(name: str, steps: Sequence[KernelCall], target: Target) -> list[str]:
     """Calls from the step `dims[0]` to before the step `dims[1]`."""
-    out = Writer()
+    caller = _Caller((), target)
+    out = caller.out
     first, last = _dim(out, 0), _dim(out, 1)
     places = " ".join(f"i64 {k}, label %step{k}" for k in range(len(steps)))
     out.effect(f"switch i64 {first}, label %done [ {places} ]")
     waiting = False
     for k, step in enumerate(steps):
         out.start(f"step{k}")
-        waiting = _call(out, step, waiting, {}, {})
+        caller.forget()
+        waiting = caller.call(step, waiting)
         more = out.inst(f"icmp slt i64 {k + 1}, {last}")
         out.branch(more, f"step{k + 1}" if k + 1 < len(steps) else "done", "done")
     out.start("done")
@@ -94,24 +140,6 @@ def _ranged_calls(name: str, steps: Sequence[KernelCall]) -> list[str]:
 
 def _function(name: str, out: Writer) -> list[str]:
     return [f"define void @{name}({_SIGNATURE}) nounwind {{", "entry:", *out.lines, "  ret void", "}", ""]
-
-
-def _call(out: Writer, step: KernelCall, waiting: bool, pointers: dict[int, str], integers: dict[int, str]) -> bool:
-    """Write one call; gives whether the other threads would have to wait for it. `pointers` and `integers` hold what
-    has been loaded."""
-    if waiting and not step.alone:
-        out.effect("call void @tw_barrier(ptr %barrier, i64 %nthreads)")
-    for slot in step.slots:
-        if slot not in pointers:
-            where = out.inst(f"getelementptr inbounds ptr, ptr %slots, i64 {slot}")
-            pointers[slot] = out.inst(f"load ptr, ptr {where}, align 8", f"slot{slot}")
-    for index in step.symbols:
-        if index not in integers:
-            integers[index] = _dim(out, index)
-    arguments = [f"ptr {pointers[k]}" for k in step.slots] + [f"i64 {integers[k]}" for k in step.symbols]
-    arguments += ["i64 %tid", "i64 %nthreads", "ptr %barrier"]
-    out.effect(f"call void {identifier(step.kernel, '@')}({', '.join(arguments)})")
-    return step.alone
 
 
 def _dim(out: Writer, index: int) -> str:

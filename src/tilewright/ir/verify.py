@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from tilewright.ir.dtype import DType, boolean, i64
-from tilewright.ir.expr import Buffer, Expr, Load, Reduce, Var
+from tilewright.ir.expr import Buffer, Expr, Load, Reduce, Var, is_const
 from tilewright.ir.graph import ConstantArray, Graph, Node, TensorType, Value
 from tilewright.ir.loops import (
     NTHREADS,
@@ -93,7 +93,40 @@ def verify_graph(graph: Graph, check: NodeCheck | None = None) -> None:
             define(value, where)
     for value in graph.outputs:
         use(value, "outputs")
+    for where, problem in _view_problems(graph):
+        problems.add(VerifyError(problem, where=where))
     problems.raise_if_any(where=f"graph {graph.name!r}", kind=VerifyError)
+
+
+def _view_problems(graph: Graph) -> Iterable[tuple[str, str]]:
+    """Views: slices without steps, and concatenations along the first dimension that is not 1 whose parts nodes of the
+    graph compute, each for this place alone."""
+    makers = graph.producers()
+
+    def root(value: Value | None) -> Value | None:
+        while value is not None and value in makers and makers[value].op == "reshape":
+            value = makers[value].inputs[0]
+        return value
+
+    parts = {root(v) for v in graph.outputs}
+    for i, node in enumerate(graph.nodes):
+        where = f"node {i} ({node.op})"
+        if node.attr("view") and node.op == "slice" and any(step != 1 for step in node.attr("step")):
+            yield where, "is a view with steps"
+        if not node.attr("view") or node.op == "slice":
+            continue
+        if node.op != "concat":
+            yield where, "is a view but neither a concatenation nor a slice"
+            continue
+        if not all(is_const(d, 1) for d in node.output.shape[: node.attr("axis") % node.output.type.rank]):
+            yield where, "is a view whose parts are no single pieces of memory"
+        for value in map(root, node.inputs):
+            made = None if value is None else makers.get(value)
+            if value is None or made is None or made.op == "constant" or (made.op == "slice" and made.attr("view")):
+                yield where, f"has a part without memory of its own: {value.name if value else None!r}"
+            elif value in parts:
+                yield where, f"has a part that stands elsewhere: {value.name!r}"
+            parts.add(value)
 
 
 def _type_problems(type: TensorType, symbols: frozenset[Var]) -> list[str]:

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from tilewright.ops.registry import OpDef, check_node, emit, emit1, get, infer, names, register
+from tilewright.ops.registry import OpDef, check_node, emit, emit1, get, infer, is_alias, names, register
 
-__all__ = ["OpDef", "check_node", "emit", "emit1", "get", "infer", "names", "register"]
+__all__ = ["OpDef", "check_node", "emit", "emit1", "get", "infer", "is_alias", "names", "register"]

@@ -74,6 +74,12 @@ def get(name: str) -> OpDef:
     return op
 
 
+def is_alias(node: Node) -> bool:
+    """Whether a node needs no kernel: by its operator, or as a view (`transform/graph/views.py`), a concatenation or a
+    slice with the attribute `view`."""
+    return get(node.op).alias or bool(node.attr("view"))
+
+
 def names() -> list[str]:
     """All operators."""
     _load_families()

@@ -124,6 +124,7 @@ class StepSpec:
         flops: operations of a call (a fused multiply-add is two), for `profile`.
         traffic: bytes that a call must move at the least, for `profile`.
         alone: thread 0 executes all of it, and it has no barrier at its end.
+        shifts: how many bytes behind its slot's address each argument begins, for `profile`; nothing if all are 0.
     """
 
     kernel: str
@@ -133,6 +134,7 @@ class StepSpec:
     flops: Work | None = None
     traffic: Work | None = None
     alone: bool = False
+    shifts: tuple[Work, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,7 +310,8 @@ class _Checker:
             self.expect(_KERNEL.fullmatch(s.kernel) is not None, "the kernel's name is not an identifier", where)
             self.expect(all(0 <= i < slots for i in s.slots), f"a slot is outside 0..{slots - 1}", where)
             self.expect(all(0 <= i < symbols for i in s.symbols), f"a symbol is outside 0..{symbols - 1}", where)
-            for work in (s.flops, s.traffic):
+            self.expect(len(s.shifts) in (0, len(s.slots)), "there is not one shift for each slot", where)
+            for work in (s.flops, s.traffic, *s.shifts):
                 used = {name for _, powers in work or () for name in powers}
                 self.expect(used <= names, f"work uses unknown symbols {sorted(used - names)}", where)
 

@@ -85,7 +85,7 @@ def _measure(engine: Engine, steps: Sequence[StepSpec], slots: Any, symbols: dic
     if repeat < 1:
         raise CallError("nothing would be measured", expected="repeat >= 1", got=repeat)
     times = np.zeros(len(steps) + 1, np.int64)
-    text = _profile_text(steps, engine.library.addresses, times.ctypes.data)
+    text = _profile_text(steps, engine.library.addresses, times.ctypes.data, symbols)
     objects = {"profile": compile_text(text, speed=0, cache=False)}
     library = Library(objects, ["tw_profile"], {"tw_barrier": pool().barrier})
     dims = np.array([*symbols.values(), 0], np.int64)
@@ -124,13 +124,14 @@ def _run_slots(engine: Engine, weights: Sequence[int], bound: BoundInputs) -> tu
     return keep, np.array([*arguments, *weights, *temps, 0], np.int64)
 
 
-def _profile_text(steps: Sequence[StepSpec], addresses: dict[str, int], times: int) -> str:
+def _profile_text(steps: Sequence[StepSpec], addresses: dict[str, int], times: int, values: dict[str, int]) -> str:
     m = Module(host_triple())
     params = [("slots", PTR), ("dims", PTR), ("tid", I64), ("nthreads", I64), ("barrier", PTR)]
     with m.function("tw_profile", VOID, params) as (f, (slots, dims, tid, nthreads, barrier)):
         _read_clock(f, tid, times)
         for k, step in enumerate(steps):
-            pointers = [f.load(PTR, slots, 8 * i) for i in step.slots]
+            shifts = [evaluate(work, values) for work in step.shifts] or [0] * len(step.slots)
+            pointers = [f.load(PTR, slots, 8 * i) + shift for i, shift in zip(step.slots, shifts, strict=True)]
             symbols = [f.load(I64, dims, 8 * i) for i in step.symbols]
             kernel = f.let(PTR, f"inttoptr i64 {addresses[step.kernel]} to ptr")
             f.call(VOID, kernel, *pointers, *symbols, tid, nthreads, barrier)

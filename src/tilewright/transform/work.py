@@ -18,6 +18,12 @@ Polynomial = dict[tuple[str, ...], int]
 FREE = frozenset({"cast", "bitcast", "select", "neg", "abs"})
 
 
+def polynomial(e: Expr) -> Work | None:
+    """An expression of symbols as a polynomial; None if it is none."""
+    total = _polynomial(e)
+    return None if total.get(_UNKNOWN) or any(_UNKNOWN[0] in powers for powers in total) else _work(total)
+
+
 def operations(func: PrimFunc) -> Work | None:
     """Floating-point operations of one call; None if an extent is no polynomial."""
     total: Polynomial = {}

@@ -14,7 +14,7 @@ from tilewright.ir.target import Target
 from tilewright.ir.verify import verify_graph
 from tilewright.ops.interpret import run_graph
 from tilewright.transform.graph.fuse import fuse
-from tilewright.transform.graph.memory import alias_sources
+from tilewright.transform.graph.memory import places
 from tilewright.transform.graph.simplify import eliminate_common, fold_scales, materialize_outputs
 from tilewright.transform.graph.split import split_prepare
 
@@ -115,11 +115,11 @@ def test_outputs_have_memory_of_their_own() -> None:
     y = ops.emit1(b, "relu", x)
     views = tuple(ops.emit1(b, "reshape", v, shape=(3, 4)) for v in (x, y, y))
     graph = materialize_outputs(b.finish((x, *views)))
-    sources = alias_sources(fuse(graph))
+    where = places(graph.nodes)
 
     def root(v: object) -> object:
-        while v in sources:
-            v = sources[v]  # type: ignore[index]
+        while v in where:
+            v = where[v].base  # type: ignore[index]
         return v
 
     roots = [root(v) for v in graph.outputs]

@@ -8,8 +8,8 @@
 
 But for row groups, a group has one output. It grows from a leader along immediate post-dominators: everything between
 the leader and its post-dominator comes along, so the group's inside is never seen from outside (the method of TVM's
-FuseOps and of "Relay", section 4.4). Aliases (reshape) make no code and end a group, unless pointwise nodes surround
-them.
+FuseOps and of "Relay", section 4.4). Aliases (reshape, views) make no code and end a group, unless
+pointwise nodes surround them.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class _Fuser:
             if kinds == ("reduction",):
                 self.grow_rows()
             for i, node in enumerate(self.nodes):
-                if ops.get(node.op).kind in kinds and not ops.get(node.op).alias and self.leader[i] == i:
+                if ops.get(node.op).kind in kinds and not ops.is_alias(node) and self.leader[i] == i:
                     self.grow(i)
             if kinds == ("contraction",):
                 self.grow_prologues()

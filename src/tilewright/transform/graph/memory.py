@@ -1,19 +1,22 @@
 """Give every value of a graph a slot: who shares memory with whom, and from when to when each temporary lives.
 
-Aliases (reshape) take their source's slot; a pointwise kernel may write over an operand that dies with it. Offsets are
-chosen later, on numbers (`runtime/arena.py`), since sizes may depend on symbols.
+Aliases (reshape) take their source's slot; views stand in a part of another value's memory; a pointwise kernel may
+write over an operand that dies with it. Offsets of temporaries are chosen later, on numbers (`runtime/arena.py`), since
+sizes may depend on symbols.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tilewright import ops
-from tilewright.ir.expr import Expr, Var, is_const
-from tilewright.ir.graph import Value
+from tilewright.arith import prove_equal, simplify
+from tilewright.ir.expr import Expr, Var, const, is_const, product
+from tilewright.ir.graph import Node, Value
 from tilewright.runtime.manifest import StepSpec, TempSpec, Work
 from tilewright.transform.graph.fuse import Group, same_shape
+from tilewright.transform.work import polynomial
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +47,14 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Storage:
-    """Slots of values; temporaries with their sizes; the steps in terms of slots."""
+    """Slots of values; temporaries with their sizes; the steps in terms of slots, and by how many bytes each step's
+    arguments are behind their slots (nothing if all stand at them)."""
 
     slots: dict[Value, int]
     temps: tuple[TempSpec, ...]
     sizes: tuple[Expr, ...]
     steps: tuple[StepSpec, ...]
+    shifts: tuple[tuple[Expr, ...], ...]
     owners: tuple[str, ...] = field(default=())
     """What each temporary holds, for reports."""
 
@@ -58,20 +63,60 @@ def nbytes(value: Value) -> Expr:
     return value.type.size * value.dtype.itemsize
 
 
-def alias_sources(groups: Sequence[Group]) -> dict[Value, Value]:
-    """For each alias node's output the value whose memory it is."""
-    result: dict[Value, Value] = {}
-    for group in groups:
-        if is_alias(group):
-            node = group.nodes[-1]
-            assert node.inputs[0] is not None
-            result[node.output] = node.inputs[0]
+ZERO = const(0)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Memory of a value: that of `base` from its element `offset` on."""
+
+    base: Value
+    offset: Expr = ZERO
+
+
+def places(nodes: Iterable[Node]) -> dict[Value, Place]:
+    """For each value without memory of its own where it is: outputs of aliases and slices, parts of concatenations."""
+    result: dict[Value, Place] = {}
+    for node in nodes:
+        if not ops.is_alias(node):
+            continue
+        source = node.inputs[0]
+        assert source is not None
+        match node.op:
+            case "concat":
+                result.update(_parts(node, result))
+            case "slice":
+                result[node.output] = Place(source, _linear(node.attr("begin"), source))
+            case _:
+                result[node.output] = Place(source)
     return result
 
 
+def _parts(node: Node, known: Mapping[Value, Place]) -> dict[Value, Place]:
+    """The parts of a concatenation along its first dimension that is not 1: each behind those before it."""
+    result: dict[Value, Place] = {}
+    start: Expr = ZERO
+    for value in node.inputs:
+        assert value is not None
+        root = value
+        while root in known:
+            root = known[root].base
+        result[root] = Place(node.output, start)
+        start = simplify(start + value.type.size)
+    return result
+
+
+def _linear(begin: Sequence[int | Expr], source: Value) -> Expr:
+    """The element of a value at which a slice begins."""
+    index: Expr = const(0)
+    for k, first in enumerate(begin):
+        index = index + first * product(source.shape[k + 1 :])
+    return simplify(index)
+
+
 def is_alias(group: Group) -> bool:
-    """True when the group is a single alias node, which needs no kernel."""
-    return len(group.nodes) == 1 and ops.get(group.nodes[0].op).alias
+    """True when the group is a single alias or view, which needs no kernel."""
+    return len(group.nodes) == 1 and ops.is_alias(group.nodes[0])
 
 
 def overwritable(group: Group) -> tuple[tuple[Value, Value], ...]:
@@ -83,18 +128,18 @@ def overwritable(group: Group) -> tuple[tuple[Value, Value], ...]:
 
 
 def assign_slots(
-    steps: Sequence[Step], leading: Sequence[Value], aliases: Mapping[Value, Value], symbols: Sequence[Var]
+    steps: Sequence[Step], leading: Sequence[Value], where: Mapping[Value, Place], symbols: Sequence[Var]
 ) -> Storage:
     """Slots for `leading` (inputs, outputs, packed parameters, in the manifest's order), then for the temporaries."""
-    return _Assigner(steps, leading, aliases, symbols).run()
+    return _Assigner(steps, leading, where, symbols).run()
 
 
 class _Assigner:
     def __init__(
-        self, steps: Sequence[Step], leading: Sequence[Value], aliases: Mapping[Value, Value], symbols: Sequence[Var]
+        self, steps: Sequence[Step], leading: Sequence[Value], where: Mapping[Value, Place], symbols: Sequence[Var]
     ) -> None:
         self.steps = steps
-        self.aliases = aliases
+        self.where = where
         self.symbols = {s: i for i, s in enumerate(symbols)}
         self.leading = len(leading)
         self.home: dict[Value, int] = {}
@@ -106,9 +151,14 @@ class _Assigner:
         self.owners: list[str] = []
 
     def root(self, value: Value) -> Value:
-        while value in self.aliases:
-            value = self.aliases[value]
-        return value
+        """The value whose memory this one's is a part of, or all."""
+        return self.place(value).base
+
+    def place(self, value: Value) -> Place:
+        offset: Expr = const(0)
+        while value in self.where:
+            offset, value = offset + self.where[value].offset, self.where[value].base
+        return Place(value, simplify(offset))
 
     def last_uses(self) -> dict[Value, int]:
         last: dict[Value, int] = {}
@@ -117,7 +167,7 @@ class _Assigner:
         return last
 
     def run(self) -> Storage:
-        specs = []
+        specs, shifts = [], []
         for i, step in enumerate(self.steps):
             for value in step.args:
                 if self.root(value) not in self.home:
@@ -125,19 +175,38 @@ class _Assigner:
             slots = [self.home[self.root(v)] for v in step.args]
             slots += [self.scratch(i, w, step.label) for w in step.workspaces]
             passed = tuple(self.symbols[s] for s in step.symbols)
-            specs.append(StepSpec(step.kernel, tuple(slots), passed, step.label, step.flops, step.traffic, step.alone))
+            shifts.append(self.shifts(step))
+            work = step.flops, step.traffic
+            behind = tuple(polynomial(e) or () for e in shifts[-1])
+            specs.append(StepSpec(step.kernel, tuple(slots), passed, step.label, *work, step.alone, behind))
         slots_of = {v: self.home[self.root(v)] for s in self.steps for v in s.args}
-        return Storage(slots_of, tuple(self.temps), tuple(self.sizes), tuple(specs), tuple(self.owners))
+        return Storage(slots_of, tuple(self.temps), tuple(self.sizes), tuple(specs), tuple(shifts), tuple(self.owners))
+
+    def shifts(self, step: Step) -> tuple[Expr, ...]:
+        """How many bytes behind their slots the step's arguments begin; nothing if none does."""
+        found = [simplify(self.place(v).offset * v.dtype.itemsize) for v in step.args]
+        found += [const(0)] * len(step.workspaces)
+        return () if all(is_const(e, 0) for e in found) else tuple(found)
 
     def temporary(self, i: int, step: Step, value: Value) -> int:
-        last = self.last_use[self.root(value)]
+        root = self.root(value)
+        last = self.last_use[root]
         alias = None
         for out, operand in step.over:
             slot = self.home.get(self.root(operand), -1)
             dies = self.last_use.get(self.root(operand)) == i
-            if out == value and dies and slot >= self.leading and alias is None:
+            whole = self.is_whole(value) and self.is_whole(operand) and self.is_read_once(step, operand)
+            if out == value and dies and whole and slot >= self.leading and alias is None:
                 alias = slot - self.leading
-        return self.add(TempSpec(i, last, _number(nbytes(value)), alias), nbytes(value), value.name)
+        return self.add(TempSpec(i, last, _number(nbytes(root)), alias), nbytes(root), root.name)
+
+    def is_read_once(self, step: Step, operand: Value) -> bool:
+        """Whether a step reads an operand's memory nowhere else, as a part that it takes at other places."""
+        return all(v == operand or self.root(v) != self.root(operand) for v in step.args)
+
+    def is_whole(self, value: Value) -> bool:
+        """Whether a value is all of the memory that it stands in."""
+        return prove_equal(self.root(value).type.size, value.type.size)
 
     def scratch(self, i: int, workspace: Workspace, label: str) -> int:
         size = workspace.nbytes

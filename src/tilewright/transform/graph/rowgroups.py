@@ -105,7 +105,7 @@ class RowGrower:
     def may_join(self, rows: RowShape, members: set[int], i: int) -> bool:
         node = self.nodes[i]
         op = ops.get(node.op)
-        if self.taken(i) or op.alias or op.loops is not None or len(node.outputs) != 1:
+        if self.taken(i) or ops.is_alias(node) or op.loops is not None or len(node.outputs) != 1:
             return False
         if len(members) >= MAX_NODES or not self.fits(rows, node, members, i):
             return False

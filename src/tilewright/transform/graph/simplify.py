@@ -13,8 +13,7 @@ from collections.abc import Mapping
 from tilewright import ops
 from tilewright.ir.expr import const, is_const
 from tilewright.ir.graph import Graph, GraphBuilder, Node, Value
-from tilewright.transform.graph.fuse import Group
-from tilewright.transform.graph.memory import alias_sources
+from tilewright.transform.graph.memory import places
 
 
 def eliminate_dead(graph: Graph) -> Graph:
@@ -230,7 +229,7 @@ def materialize_outputs(graph: Graph, *, share_params: bool = False) -> Graph:
 
     With `share_params` an output may be a parameter seen with another shape.
     """
-    sources = alias_sources([Group((n,), (), ()) for n in graph.nodes])
+    sources = {v: place.base for v, place in places(graph.nodes).items()}
     taken: set[Value] = {*graph.inputs, *(() if share_params else graph.params)}
     shared = set(graph.params) if share_params else set()
     constants = {v for n in graph.nodes if n.op == "constant" for v in n.outputs}

@@ -1,0 +1,193 @@
+"""Concatenations and slices without copies: values that stand in a part of another value's memory.
+
+    a = conv(...); b = conv(...)                          a, b = conv(...) straight into their parts of y
+    y = concat(a, b, input) {axis = 1}            ->      c = identity(input), likewise
+                                                          y = concat(a, b, c) {axis = 1, view = true}
+    z = slice(y) {begin = (0, 8, 0), ...}         ->      z = slice(y) {begin = (0, 8, 0), ..., view = true}
+
+Where all dimensions before the axis are 1, a part is one piece of memory. Then whoever computes it can be given an
+address in the middle of the whole, and the concatenation has nothing left to do. The attribute `view` says so; nodes
+keep their meaning, which interpreters and later passes see as before. `memory.py` makes addresses of it.
+
+A part is copied by an `identity` of its own if its memory is decided elsewhere: an input, a weight, an output of the
+graph, a part of two concatenations or twice of one. What is concatenated last decides first, so that a chain of
+concatenations (DenseNet) stands in the last one's memory.
+"""
+
+from __future__ import annotations
+
+from tilewright import ops
+from tilewright.arith import prove_equal, simplify
+from tilewright.ir.expr import Expr, as_expr, as_int, const, is_const
+from tilewright.ir.graph import Graph, GraphBuilder, Node, Value, make_attrs
+from tilewright.transform.work import polynomial
+
+
+def place_views(graph: Graph) -> Graph:
+    """Mark concatenations and slices that need no kernel, and copy the parts that have to be."""
+    return _Placer(graph).run()
+
+
+class _Placer:
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.makers = graph.producers()
+        self.users = graph.consumers()
+        self.outputs = {self.root(v) for v in graph.outputs}
+        self.taken: set[Value] = set()
+        self.copied: dict[Value, set[int]] = {}
+        """For the results of concatenations that become views: which of their parts are copied."""
+
+    def run(self) -> Graph:
+        for node in reversed(self.graph.nodes):
+            if node.op == "concat":
+                self.place(node)
+        builder = GraphBuilder(self.graph.name)
+        builder.taken = {v.name for n in self.graph.nodes for v in n.outputs}
+        builder.taken |= {v.name for v in (*self.graph.inputs, *self.graph.params)}
+        for node in self.graph.nodes:
+            if node.op == "concat" and node.output in self.copied:
+                copied = self.copied[node.output]
+                parts = [_copy(builder, v) if k in copied else v for k, v in enumerate(node.inputs)]
+                node = Node(node.op, tuple(parts), node.outputs, make_attrs(node.attributes | {"view": True}))
+            elif node.op == "slice" and self.is_view(node):
+                node = Node(node.op, node.inputs, node.outputs, make_attrs(node.attributes | {"view": True}))
+            builder.nodes.append(node)
+        nodes = tuple(builder.nodes)
+        graph = self.graph
+        return graph if nodes == graph.nodes else Graph(graph.name, graph.inputs, graph.params, nodes, graph.outputs)
+
+    def root(self, value: Value) -> Value:
+        """The value whose memory this one is, through reshapes."""
+        while (node := self.makers.get(value)) is not None and ops.get(node.op).alias:
+            source = node.inputs[0]
+            assert source is not None
+            value = source
+        return value
+
+    def place(self, node: Node) -> None:
+        """Let the parts of a concatenation be computed in place, where that moves less than copying them all."""
+        axis = node.attr("axis") % node.output.type.rank
+        if not all(is_const(d, 1) for d in node.output.shape[:axis]):
+            return
+        if polynomial(node.output.type.size) is None:
+            return
+        parts = [v for v in node.inputs if v is not None]
+        roots = [self.root(v) for v in parts]
+        copied = {k for k, root in enumerate(roots) if root in roots[:k] or not self.is_free(root)}
+        moved = copied | {k for k, root in enumerate(roots) if k not in copied and self.makers[root].op in COPIES}
+        if self.pays(node, parts, moved):
+            self.taken.update(root for k, root in enumerate(roots) if k not in copied)
+            self.copied[node.output] = copied
+
+    def is_free(self, root: Value) -> bool:
+        """Whether it is open where a value stands."""
+        made = self.makers.get(root)
+        return made is not None and made.op != "constant" and root not in self.outputs and root not in self.taken
+
+    def pays(self, node: Node, parts: list[Value], moved: set[int]) -> bool:
+        """Whether copying only the `moved` parts, each in a kernel of its own, beats one kernel that copies all. Where
+        pointwise work follows, that kernel would have done it on the way."""
+        if len(moved) == len(parts):
+            return False
+        fused = all(ops.get(n.op).kind == "pointwise" for n in self.users.get(node.output, ()))
+        if not moved or (len(moved) == 1 and not (fused and node.output in self.users)):
+            return True
+        sizes = [as_int(v.type.size) for v in parts]
+        known = [1 if None in sizes or n is None else n for n in sizes]  # symbolic: parts are taken to be alike
+        here = sum(known[k] for k in moved)
+        return here * (4 if fused else 2) <= sum(known)
+
+    def is_view(self, node: Node) -> bool:
+        """Whether a slice is one piece of its source, and nothing wants its elements elsewhere."""
+        (source,) = node.inputs
+        assert source is not None
+        made = self.makers.get(self.root(source))
+        if node.output in self.outputs or node.output in self.taken or (made is not None and made.op == "constant"):
+            return False
+        return _is_contiguous(node, source) and all(polynomial(as_expr(b)) is not None for b in node.attr("begin"))
+
+
+COPIES = ("slice", "identity", "transpose")
+"""Operators whose kernels only move elements: the part of a concatenation that one makes is copied either way."""
+
+
+def _copy(builder: GraphBuilder, value: Value | None) -> Value:
+    assert value is not None
+    return ops.emit1(builder, "identity", value, name=f"{value.name}_part")
+
+
+def _is_contiguous(node: Node, source: Value) -> bool:
+    """Whether a slice takes one element along each dimension before one, and everything along those behind it."""
+    if any(step != 1 for step in node.attr("step")):
+        return False
+    sizes = node.output.shape
+    first = next((k for k, size in enumerate(sizes) if not is_const(size, 1)), len(sizes))
+    inner = zip(sizes[first + 1 :], source.shape[first + 1 :], strict=True)
+    return all(size is d or prove_equal(size, d) for size, d in inner)
+
+
+def join_slices(graph: Graph) -> Graph:
+    """Slices that are put together as they were before: concat(x[0:8], x[8:16], y) is concat(x, y)."""
+    makers = graph.producers()
+    builder = GraphBuilder(graph.name)
+    builder.taken = {v.name for n in graph.nodes for v in n.outputs} | {v.name for v in (*graph.inputs, *graph.params)}
+    for node in graph.nodes:
+        if node.op == "concat":
+            parts = _joined(builder, node, makers)
+            if len(parts) < len(node.inputs):
+                op, attrs = ("concat", node.attrs) if len(parts) > 1 else ("identity", ())
+                node = Node(op, tuple(parts), node.outputs, attrs)
+        builder.nodes.append(node)
+    nodes = tuple(builder.nodes)
+    return graph if nodes == graph.nodes else Graph(graph.name, graph.inputs, graph.params, nodes, graph.outputs)
+
+
+def _joined(builder: GraphBuilder, node: Node, makers: dict[Value, Node]) -> list[Value]:
+    """The parts of a concatenation, neighbouring slices of one value as one slice of it or, if they are all, itself."""
+    axis = node.attr("axis") % node.output.type.rank
+    runs: list[list[Node | Value]] = []
+    for value in node.inputs:
+        assert value is not None
+        made = makers.get(value)
+        last = runs[-1][-1] if runs else None
+        if made is not None and isinstance(last, Node) and _follows(made, last, axis):
+            runs[-1].append(made)
+        else:
+            runs.append([made if made is not None and _cuts(made, axis) else value])
+    return [_merged(builder, run, axis) for run in runs]
+
+
+def _cuts(node: Node, axis: int) -> bool:
+    """Whether a slice leaves every other dimension as it is."""
+    source = node.inputs[0]
+    if node.op != "slice" or source is None or any(step != 1 for step in node.attr("step")):
+        return False
+    shapes = zip(node.output.shape, source.shape, strict=True)
+    return all(k == axis or size is d or prove_equal(size, d) for k, (size, d) in enumerate(shapes))
+
+
+def _follows(node: Node, before: Node, axis: int) -> bool:
+    if not _cuts(node, axis) or node.inputs != before.inputs:
+        return False
+    return prove_equal(as_expr(node.attr("begin")[axis]), _end(before, axis))
+
+
+def _end(node: Node, axis: int) -> Expr:
+    return as_expr(node.attr("begin")[axis]) + node.output.shape[axis]
+
+
+def _merged(builder: GraphBuilder, run: list[Node | Value], axis: int) -> Value:
+    first, last = run[0], run[-1]
+    if isinstance(first, Value):
+        return first
+    assert isinstance(last, Node)
+    source, begin = first.inputs[0], first.attr("begin")
+    assert source is not None
+    if len(run) == 1:
+        return first.output
+    if prove_equal(as_expr(begin[axis]), const(0)) and prove_equal(_end(last, axis), source.shape[axis]):
+        return source
+    size = list(source.shape)
+    size[axis] = simplify(_end(last, axis) - as_expr(begin[axis]))
+    return ops.emit1(builder, "slice", source, begin=begin, size=tuple(size), step=(1,) * len(size))
