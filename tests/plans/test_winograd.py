@@ -61,8 +61,10 @@ CASES = [
     (3, 9, 12, (7, 8), (2, 2, 2, 2), (2, 3, 1), 5),
     (4, 16, 16, (11, 11), (2, 1, 0, 2), (3, 2, 2), 5),
     (2, 8, 20, (10, 9), (3, 3, 3, 3), (2, 5, 1), 7),
+    (10, 17, 12, (13, 7), (3, 3, 2, 3), (2, 1, 2), 7),
+    (4, 8, 31, (1, 9), (4, 4, 4, 4), (1, 3, 1), 9),
 ]
-TOLERANCE = {4: 2e-6, 6: 1e-5, 7: 2e-5, 8: 3e-5}
+TOLERANCE = {4: 2e-6, 6: 1e-5, 7: 2e-5, 8: 3e-5, 12: 2e-6, 16: 2e-6}
 """Of the output's scale, by the size of a transformed tile."""
 
 
@@ -103,6 +105,12 @@ def test_the_estimate_prefers_what_multiplies_less() -> None:
     assert choose((wide,), (), HOST) is None
     four, two = (cost(wide, Choice(tile, 2, 14, 2 * BLOCK), HOST).cycles for tile in (4, 2))
     assert four < two
+
+
+def test_large_windows_take_fourier_tiles() -> None:
+    for window in (7, 9, 15):
+        found = choose((Shape(1, 56, 56, 64, 64, window),), (2, 16 - window + 1, 24 - window + 1), HOST)
+        assert found is not None and found.tile > 2
 
 
 def test_small_maps_with_many_filters_take_small_tiles() -> None:

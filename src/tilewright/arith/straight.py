@@ -4,6 +4,9 @@ Sums of two terms that several rows have, up to a factor, become variables of th
 greedy method of Hartley 1996, "Subexpression sharing in filters using canonic signed digit multipliers", on factors
 instead of digits). Rows that differ in the signs of some columns so get their even and odd parts, columns that differ
 in the signs of some rows their sums and differences. A multiply-add counts as one operation, as a sum or product does.
+
+Of matrices with many entries, rows that are sums of two others are made of these, and columns that are go with these:
+where the third column is the sum of the first two, `y = M x` has `x0 + x2` and `x1 + x2` in their place.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
+from itertools import combinations
 
 Terms = tuple[tuple[Fraction, int], ...]
 """A sum of `factor * value`; values are numbered, the inputs first, then the variables in order."""
@@ -20,6 +24,10 @@ Terms = tuple[tuple[Fraction, int], ...]
 _TRIALS = 12
 _MOST_SHARED = 4096
 """Entries of a matrix above which nothing is shared: the search is quadratic in the rows."""
+_LONG = 3
+"""Entries of a row or column from which on it is worth being made of others."""
+_MANY = 128
+"""Entries of a matrix above which sums of whole rows and columns are looked for, and only one greedy search is made."""
 _Rows = list[dict[int, Fraction]]
 _Pair = tuple[int, int, Fraction]
 
@@ -51,6 +59,8 @@ def straight_line(matrix: tuple[tuple[Fraction, ...], ...]) -> Straight:
     inputs = max(map(len, matrix), default=0)
     if inputs * len(rows) > _MOST_SHARED:
         return Straight(inputs, (), tuple(_terms(row) for row in rows))
+    if inputs * len(rows) > _MANY:
+        return _composed(rows, inputs)
     best = _greedy(rows, inputs, lambda pairs: pairs[0])
     rng = random.Random(0)
     for _ in range(_TRIALS):
@@ -58,6 +68,61 @@ def straight_line(matrix: tuple[tuple[Fraction, ...], ...]) -> Straight:
         if (other.operations, len(other.variables)) < (best.operations, len(best.variables)):
             best = other
     return best
+
+
+def _composed(rows: _Rows, inputs: int) -> Straight:
+    """A program that shares sums of whole columns and rows, and pairs of terms in what remains."""
+    folded, variables = _fold_columns(rows, inputs)
+    sums = _sums([tuple(sorted(row.items())) for row in folded])
+    kept = [row for k, row in enumerate(folded) if k not in sums]
+    inner = _greedy(kept, inputs + len(variables), lambda pairs: pairs[0])
+    variables += inner.variables
+    results: dict[int, Terms] = dict(zip((k for k in range(len(folded)) if k not in sums), inner.rows, strict=True))
+    numbers: dict[int, int] = {}
+    for k in sorted({part for parts in sums.values() for part, _ in parts}):
+        numbers[k] = inputs + len(variables)
+        variables.append(results[k])
+        results[k] = ((Fraction(1), numbers[k]),)
+    for k, parts in sums.items():
+        results[k] = tuple(sorted(((Fraction(sign), numbers[part]) for part, sign in parts), key=lambda term: term[1]))
+    return Straight(inputs, tuple(variables), tuple(results[k] for k in range(len(folded))))
+
+
+def _fold_columns(rows: _Rows, inputs: int) -> tuple[_Rows, list[Terms]]:
+    """The rows over fewer values: inputs whose column is a sum of two others' are added to these first."""
+    columns = [tuple((k, row[c]) for k, row in enumerate(rows) if c in row) for c in range(inputs)]
+    rows = [dict(row) for row in rows]
+    variables: list[Terms] = []
+    for gone, parts in _sums(columns).items():
+        for part, sign in parts:
+            number = inputs + len(variables)
+            variables.append(_terms({part: Fraction(1), gone: Fraction(sign)}))
+            for row in rows:
+                if part in row:
+                    row[number] = row.pop(part)
+        for row in rows:
+            row.pop(gone, None)
+    return rows, variables
+
+
+def _sums(vectors: Sequence[tuple[tuple[int, Fraction], ...]]) -> dict[int, tuple[tuple[int, int], ...]]:
+    """Vectors (places and entries) that are plus or minus one other, plus or minus a second; none takes part twice."""
+    where = {v: k for k, v in reversed(list(enumerate(vectors)))}
+    found: dict[int, tuple[tuple[int, int], ...]] = {}
+    used: set[int] = set()
+    for a, b in combinations(range(len(vectors)), 2):
+        if a in used or b in used or min(len(vectors[a]), len(vectors[b])) < _LONG:
+            continue
+        for signs in ((1, 1), (1, -1), (-1, 1), (-1, -1)):
+            total = dict.fromkeys(k for k, _ in (*vectors[a], *vectors[b]))
+            x, y = dict(vectors[a]), dict(vectors[b])
+            both = ((k, signs[0] * x.get(k, Fraction(0)) + signs[1] * y.get(k, Fraction(0))) for k in sorted(total))
+            c = where.get(tuple((k, e) for k, e in both if e))
+            if c is not None and c not in used and c not in (a, b):
+                found[c] = ((a, signs[0]), (b, signs[1]))
+                used.update((a, b, c))
+                break
+    return found
 
 
 def _greedy(given: _Rows, inputs: int, choose: Callable[[Sequence[_Pair]], _Pair]) -> Straight:

@@ -1,7 +1,8 @@
 """Winograd convolution F(m x m, r x r) over blocked channels (Lavin and Gray 2016; Winograd 1980).
 
     U[xi]    = G g G^T                    for each filter, once, in `prepare`, in double precision
-    V[xi]    = B^T d B                    for each tile of the input, alpha x alpha with alpha = m + r - 1
+    V[xi]    = B^T d B                    for each tile of the input, alpha x alpha with alpha = m + r - 1; large tiles
+                                          by Fourier's transform (`fourier.py`), whose matrices are not square
     M[xi]    = V[xi] U[xi]                alpha^2 matrix products of tiles x channels x filters
     y        = A^T M A                    for each tile of the output, m x m
 
@@ -24,9 +25,9 @@ from tilewright import te
 from tilewright.ir.dtype import f64
 from tilewright.ir.expr import Expr, all_of, as_int, cast, ceildiv, const, select
 from tilewright.ir.graph import TensorType
+from tilewright.ops.fourier import inputs, products, transforms
 from tilewright.ops.packed import block_reference, cropped, layout_name, only, panel_rows, present, unblock_reference
 from tilewright.ops.registry import Attrs, OpDef, Types, register
-from tilewright.ops.toomcook import winograd_matrices
 from tilewright.te import Tensor
 
 Arrays = Sequence[Any]
@@ -38,7 +39,9 @@ Arrays = Sequence[Any]
 def _pack_infer(types: Types, attrs: Attrs) -> tuple[TensorType, ...]:
     w = only(types)
     k, c, r, _ = w.shape
-    size, b, width = r + attrs["tile"] - 1, attrs["block"], attrs["width"]
+    window = as_int(r)
+    assert window is not None
+    size, b, width = const(products(window + attrs["tile"] - 1)), attrs["block"], attrs["width"]
     return (TensorType(w.dtype, (ceildiv(k, width), size, size, ceildiv(c, b), const(b), const(width))),)
 
 
@@ -46,7 +49,7 @@ def _pack_compute(inputs: Sequence[Tensor | None], attrs: Attrs, types: tuple[Te
     w, b, width = present(inputs, 0), attrs["block"], attrs["width"]
     window = as_int(w.shape[2])
     assert window is not None
-    _, g, _ = winograd_matrices(attrs["tile"], window)
+    _, g, _ = transforms(attrs["tile"], window)
     table = te.const_matrix(g, "f64")
     panels, size, _, blocks, _, _ = types[0].shape
     r, s = te.reduce_axis(window, "r"), te.reduce_axis(window, "s")
@@ -79,7 +82,7 @@ def _pack_compute(inputs: Sequence[Tensor | None], attrs: Attrs, types: tuple[Te
 def _pack_reference(arrays: Arrays, attrs: Attrs) -> tuple[Any, ...]:
     w, b, width = arrays[0], attrs["block"], attrs["width"]
     k, c, r, _ = w.shape
-    g = np.asarray(winograd_matrices(attrs["tile"], r)[1], np.float64)
+    g = np.asarray(transforms(attrs["tile"], r)[1], np.float64)
     padded = np.zeros((-(-k // width) * width, -(-c // b) * b, r, r))
     padded[:k, :c] = w
     u = np.einsum("ir,kcrs,js->kcij", g, padded, g).astype(w.dtype)
@@ -105,14 +108,15 @@ def _conv_infer(types: Types, attrs: Attrs) -> tuple[TensorType, ...]:
 def _window(u: Sequence[Expr], attrs: Attrs) -> int:
     size = as_int(u[1])
     assert size is not None
-    return size - int(attrs["tile"]) + 1
+    return inputs(size) - int(attrs["tile"]) + 1
 
 
 def _conv_compute(inputs: Sequence[Tensor | None], attrs: Attrs, types: tuple[TensorType, ...]) -> tuple[Tensor, ...]:
     x, u = present(inputs, 0), present(inputs, 1)
     m, window = attrs["tile"], _window(u.shape, attrs)
-    size = m + window - 1
-    at, _, bt = winograd_matrices(m, window)
+    reach = m + window - 1
+    size = products(reach)
+    at, _, bt = transforms(m, window)
     first, last = te.const_matrix(bt, x.dtype), te.const_matrix(at, x.dtype)
     n, _, oh, ow, lanes = types[0].shape
     panels, _, _, blocks, b, width = u.shape
@@ -121,11 +125,11 @@ def _conv_compute(inputs: Sequence[Tensor | None], attrs: Attrs, types: tuple[Te
     row_blocks, column_blocks, count = ceildiv(n * down, rows), ceildiv(across, columns), rows * columns
     filters = panels * width
 
-    shape = (row_blocks * rows, column_blocks, blocks, const(size), const(columns * m + window - 1), b)
+    shape = (row_blocks * rows, column_blocks, blocks, const(reach), const(columns * m + window - 1), b)
     strip = _strip(x, attrs, shape, n * down, down)
-    i, j = te.reduce_axis(size, "i"), te.reduce_axis(size, "j")
+    i, j = te.reduce_axis(reach, "i"), te.reduce_axis(reach, "j")
     half: Tensor = te.compute(
-        shape,
+        (*shape[:3], const(size), *shape[4:]),
         lambda row, block, co, y, v, ci: te.sum(first[y, i.var] * strip[row, block, co, i.var, v, ci], axis=i),
         name="input_rows",
     )
@@ -186,8 +190,9 @@ def _conv_reference(arrays: Arrays, attrs: Attrs) -> tuple[Any, ...]:
     x, u = arrays
     m, (top, left, bottom, right) = attrs["tile"], attrs["pads"]
     size = u.shape[1]
-    window = size - m + 1
-    at, _, bt = (np.asarray(t, np.float64) for t in winograd_matrices(m, window))
+    reach = inputs(size)
+    window = reach - m + 1
+    at, _, bt = (np.asarray(t, np.float64) for t in transforms(m, window))
     filters = u.transpose(0, 5, 3, 4, 1, 2).reshape(u.shape[0] * u.shape[5], -1, size, size)
     channels = attrs["input_channels"]
     x = unblock_reference([x], {"channels": channels})[0]
@@ -198,7 +203,7 @@ def _conv_reference(arrays: Arrays, attrs: Attrs) -> tuple[Any, ...]:
     y = np.zeros((n, filters.shape[0], down * m, across * m), np.float64)
     for i in range(down):
         for j in range(across):
-            d = x[:, :, i * m : i * m + size, j * m : j * m + size]
+            d = x[:, :, i * m : i * m + reach, j * m : j * m + reach]
             v = np.einsum("iy,ncyz,jz->ncij", bt, d, bt)
             product = np.einsum("ncij,kcij->nkij", v, filters[:, :channels])
             y[:, :, i * m : i * m + m, j * m : j * m + m] = np.einsum("py,nkyz,qz->nkpq", at, product, at)

@@ -24,6 +24,7 @@ from tilewright.ir.expr import Op, as_int
 from tilewright.ir.loops import Store
 from tilewright.ir.rewrite import walk, walk_expr
 from tilewright.ir.target import Target
+from tilewright.ops.fourier import MOST_POINTS
 from tilewright.plans.analysis import Stage, Structure
 from tilewright.plans.base import Candidate, Plan
 from tilewright.plans.common import inline_all, stream_outputs
@@ -205,7 +206,7 @@ def tile_block(found: Stages) -> tuple[int, int]:
     """Tile columns and tile rows of a block."""
     m = as_int(found.result.spatial[3].extent)
     strip = found.strip.spatial
-    size, reach = as_int(found.tiles.spatial[2].extent), as_int(strip[4].extent)
+    size, reach = as_int(strip[3].extent), as_int(strip[4].extent)
     count = as_int(found.product.spatial[4].extent)
     assert m is not None and size is not None and reach is not None and count is not None
     columns = (reach - (size - m)) // m
@@ -249,9 +250,10 @@ def apply_filters(s: Schedule, structure: Structure, candidate: Candidate, targe
     for block in (half, whole):
         s.set_scope(block, "local")
         constant_product(s, block)
-    s.unroll(i)
-    s.unroll(s.loops(half)[-2])
-    s.unroll(j)
+    if (s.extent(i) or 0) <= MOST_POINTS:
+        s.unroll(i)
+        s.unroll(s.loops(half)[-2])
+        s.unroll(j)
     s.vectorize(lanes)
     s.vectorize(lane)
     stream_outputs(s, packed, lane, target)

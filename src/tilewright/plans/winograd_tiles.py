@@ -3,7 +3,7 @@
 Cycles of one core, stage by stage, for a block of `rows x columns` tiles:
 
     input     transform of each channel vector of each tile: straight-line code, bound by its stores
-    product   alpha^2 products of tiles x channels x filters in register tiles
+    product   alpha^2 (Fourier: `products(alpha)`^2) products of tiles x channels x filters in register tiles
     filters   the transformed filters stream by once a block, from the level of the memory where they stay; each tile
               asks for a share of what comes next, so that most of the transfer hides behind the products
     tiles     the transformed tiles are read again for every panel of filters
@@ -21,6 +21,7 @@ from functools import lru_cache
 from math import ceil
 
 from tilewright.ir.target import Target
+from tilewright.ops.fourier import MOST_POINTS, products
 from tilewright.plans import conv_tiles
 from tilewright.plans.conv_tiles import tile_steps
 from tilewright.plans.cost import Cost
@@ -31,6 +32,9 @@ REREAD = 0.4
 
 LAST_LEVEL = 0.75
 """Share of the last cache that weights may fill and still be found there at the next call."""
+
+FOURIER_IN, FOURIER_OUT = 3.0, 2.5
+"""How many times as long Fourier's matrices take for a value: five operations in each pass, not two."""
 
 SPARE = 6
 FEW_COLUMNS = 8
@@ -120,7 +124,8 @@ def cost(shape: Shape, choice: Choice, target: Target) -> Cost:
 def block_cost(shape: Shape, choice: Choice, target: Target) -> Cost:
     """The estimate for one block of tiles."""
     lanes, tile = target.lanes(4), choice.tile
-    size, vectors, count = tile + shape.window - 1, choice.width // lanes, choice.rows * choice.columns
+    reach, vectors, count = tile + shape.window - 1, choice.width // lanes, choice.rows * choice.columns
+    size = products(reach)
     channels = ceil(shape.channels / lanes)
     panels = ceil(shape.filters / choice.width)
     depth, filters = channels * lanes, panels * choice.width
@@ -132,6 +137,9 @@ def block_cost(shape: Shape, choice: Choice, target: Target) -> Cost:
         stream += tiles * panels / _bandwidth(2 * tiles, target, share=REREAD)
     inward = count * channels * (size * size + 2.0 * size * tile)
     outward = count * panels * vectors * (size * size + size * tile + 3.0 * tile * tile)
+    if reach > MOST_POINTS:
+        inward *= FOURIER_IN
+        outward *= FOURIER_OUT
     return Cost(compute=product, memory=stream) + Cost(store=1.2 * (inward + outward))
 
 

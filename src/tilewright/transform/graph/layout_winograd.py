@@ -14,7 +14,13 @@ but also F(2,5), F(3,5), F(4,5) and F(2,7), whose matrices come from the same po
 MOST_CHANNELS = {4: 4096, 6: 4096, 7: 128, 8: 128}
 """Channels up to which "auto" takes a size: the error stays within 2e-5 of the output's scale (docs/accuracy.md)."""
 
-WINDOWS = (3, 5, 7)
+WINDOWS = (3, 5, 7, 9, 11, 13, 15, 17)
+
+FOURIER = (12, 16, 20, 24)
+"""Sizes of tiles that all settings but "exact" allow for large windows: Fourier's transform loses no digits."""
+
+LARGE = 5
+"""The first such window."""
 
 SYMBOLIC_IMAGES = (1, 8)
 """Batches that a symbolic one is judged by."""
@@ -63,5 +69,6 @@ def choose_winograd(a: Assigner, node: Node) -> Choice | None:
     shapes = tuple(Shape(n, height, width, channels, filters, window, a.weight_bytes) for n in batches)
     setting = a.options.winograd
     sizes = [n for n in SIZES[setting] if setting != "auto" or channels <= MOST_CHANNELS[n]]
+    sizes += FOURIER if sizes and window >= LARGE else ()
     tiles = tuple(n - window + 1 for n in sizes if n > window)
     return choose(shapes, tiles, a.target)
