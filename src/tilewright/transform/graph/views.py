@@ -160,9 +160,10 @@ def _joined(builder: GraphBuilder, node: Node, makers: dict[Value, Node]) -> lis
 
 def _cuts(node: Node, axis: int) -> bool:
     """Whether a slice leaves every other dimension as it is."""
-    source = node.inputs[0]
-    if node.op != "slice" or source is None or any(step != 1 for step in node.attr("step")):
+    if node.op != "slice" or any(step != 1 for step in node.attr("step")):
         return False
+    source = node.inputs[0]
+    assert source is not None
     shapes = zip(node.output.shape, source.shape, strict=True)
     return all(k == axis or size is d or prove_equal(size, d) for k, (size, d) in enumerate(shapes))
 
