@@ -134,3 +134,12 @@ def _hammer(folder: Path, seed: int) -> int:
 def test_many_processes_write_at_once(tmp_path: Path) -> None:
     with multiprocessing.get_context("spawn").Pool(4) as pool:
         assert pool.starmap(_hammer, [(tmp_path / "c", seed) for seed in range(4)]) == [0, 0, 0, 0]
+
+
+def test_a_sweep_is_no_part_of_every_put(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It reads the whole folder, and each compilation makes a cache object of its own."""
+    sweeps = []
+    monkeypatch.setattr(ObjectCache, "sweep", lambda self: sweeps.append(self))
+    for k in range(1200):
+        ObjectCache(tmp_path).put(f"key{k}", b"data")
+    assert 2 <= len(sweeps) <= 3

@@ -10,6 +10,7 @@ A cache is a convenience: a folder that cannot be used makes every `get` a miss 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import re
 import stat
@@ -25,7 +26,9 @@ _MAGIC = b"TWCACHE1"
 _DIGEST = 16
 _HEADER = len(_MAGIC) + 8 + _DIGEST
 _KEY = re.compile(r"[0-9A-Za-z][0-9A-Za-z_.-]{2,199}")
-_PUTS_BETWEEN_SWEEPS = 64
+_PUTS_BETWEEN_SWEEPS = 512
+_puts = itertools.count(os.getpid())
+"""Of this process, from a number that differs between processes: those that put little sweep now and then, too."""
 _STALE_SECONDS = 3600.0
 
 
@@ -51,7 +54,6 @@ class ObjectCache:
     def __init__(self, folder: Path | None = None, limit: int | None = None) -> None:
         self.folder = flags.CACHE_DIR() / "objects" if folder is None else folder
         self.limit = flags.CACHE_SIZE() if limit is None else limit
-        self._puts = 0
 
     def get(self, key: str) -> bytes | None:
         """The bytes kept under `key`, or None."""
@@ -84,10 +86,9 @@ class ObjectCache:
             _write_atomically(path, _pack(key, data))
         except OSError:
             return
-        # A sweep reads the whole folder, so a process does it seldom; the bound may be passed by what lies between.
-        if self._puts % _PUTS_BETWEEN_SWEEPS == 0:
+        # A sweep reads the whole folder, so processes do it seldom; the bound may be passed by what lies between.
+        if next(_puts) % _PUTS_BETWEEN_SWEEPS == 0:
             self.sweep()
-        self._puts += 1
 
     def usage(self) -> CacheUsage:
         """How many entries there are, and how large they are."""
@@ -126,11 +127,22 @@ class ObjectCache:
     def _entries(self) -> list[tuple[float, int, Path]]:
         """(time of last use, size, path) of each entry."""
         found = []
-        for path in self.folder.glob("*/[!.]*"):
-            with contextlib.suppress(OSError):
-                info = path.stat()
-                found.append((info.st_mtime, info.st_size, path))
+        for folder in _inside(self.folder):
+            for entry in _inside(folder):
+                with contextlib.suppress(OSError):
+                    info = entry.stat(follow_symlinks=False)
+                    if not entry.name.startswith("."):
+                        found.append((info.st_mtime, info.st_size, Path(entry.path)))
         return found
+
+
+def _inside(folder: Path | os.DirEntry[str]) -> list[os.DirEntry[str]]:
+    """What a folder holds; nothing if it is none or has gone."""
+    try:
+        with os.scandir(folder) as entries:
+            return list(entries)
+    except OSError:
+        return []
 
 
 def _is_private(folder: Path) -> bool:
