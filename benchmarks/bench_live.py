@@ -160,7 +160,7 @@ def write(found: dict[str, list[dict[str, Any]]]) -> str:
     for name, group in GROUPS.items():
         new = found.get(name, [])
         keys = [_key(row) for row in new]
-        rows = [row for row in kept.get(name, []) if _key(row) not in keys] + new
+        rows = [row for row in kept.get(name, []) if _key(row) not in keys and _is_whole(group, row)] + new
         if rows:
             merged[name] = rows
             commits = ", ".join(sorted({row["measured"]["commit"] for row in rows}))
@@ -173,6 +173,11 @@ def write(found: dict[str, list[dict[str, Any]]]) -> str:
 
 def _key(row: dict[str, Any]) -> tuple[Any, ...]:
     return tuple(row.get(name) for name in _KEYS)
+
+
+def _is_whole(group: Group, row: dict[str, Any]) -> bool:
+    """Whether a row has all that the table shows now; one of an earlier version of the benchmark may not."""
+    return {f.name for f in dataclasses.fields(group.row)} <= row.keys()
 
 
 def _row(group: Group, row: dict[str, Any]) -> Any:
