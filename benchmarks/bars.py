@@ -94,7 +94,9 @@ def _cases(bar: Bar, rows: Sequence[Comparison]) -> list[tuple[str, float]]:
     patterns = bar.cases.split(",")
     found = []
     for c in rows:
-        if any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns for name in (c.label, c.group)):
+        # What two threads are compared with stands in that table alone, under the names of models.
+        names = (c.group,) if c.group.startswith("threads") else (c.label, c.group)
+        if any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns for name in names):
             measured = value(c, bar.against)
             if measured is not None:
                 found.append((c.label, measured))
