@@ -73,4 +73,4 @@ def test_structures_that_come_and_go_leave_nothing_behind(store: Path, telling: 
     assert actor is not None
     actor.close()
     assert len(set(sizes[1:])) == 1, sizes
-    assert descriptors[1] == descriptors[-1], descriptors
+    assert descriptors[-1] <= descriptors[1], descriptors  # fewer: garbage of an earlier test went meanwhile
