@@ -8,8 +8,9 @@ Problems are noted node by node and raised together at the end.
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -57,16 +58,13 @@ def import_torch(
     label = type(model).__name__
     least = 1 if not any(axes) or serves_one(program, model, inputs, axes) else 2
     declared = list(zip(names, axes, strict=True))
-    try:
-        return _imported(program, model, declared, dict(dims or {}), label, least)
-    except Error:
-        refuse_example(model, inputs)
-        raise
+    refused = partial(refuse_example, model, inputs)
+    return _imported(program, model, declared, dict(dims or {}), label, least, refused=refused)
 
 
-def _imported(program: ExportedProgram, *rest: Any) -> Imported:
+def _imported(program: ExportedProgram, *rest: Any, refused: Callable[[], None] = lambda: None) -> Imported:
     """The program as a graph. Operators that rules refuse are taken apart by PyTorch where it can, and what that gives
-    is tried again."""
+    is tried again; before that, `refused` may raise what is to blame in their place."""
     apart: set[Any] = set()
     first: Error | None = None
     while True:
@@ -74,6 +72,8 @@ def _imported(program: ExportedProgram, *rest: Any) -> Imported:
         try:
             return importer.run()
         except Error as error:
+            if first is None:
+                refused()
             first = first or error  # which names the user's operators
             more = importer.refused - apart
             if not more:
