@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tilewright.ir.expr import as_int
+from tilewright.ir.expr import Buffer, as_int
 from tilewright.ir.loops import Store
 from tilewright.ir.rewrite import exprs_of, loads, walk
 from tilewright.ir.target import Target
@@ -35,6 +35,14 @@ def lanes_of(stage: Stage, target: Target) -> int:
             inside = {x for load in loads(stmt.value) for i in load.indices for x in loads(i)}
             widest = max([widest, *(x.dtype.itemsize for x in loads(stmt.value) if x not in inside)])
     return target.lanes(max(widest, 4))
+
+
+def prefetch(s: Schedule, loop: LoopRef, buffer: Buffer, nbytes: int, **more: int) -> None:
+    """Let a loop ask for what it reads of a buffer so many bytes ahead; `level`, `lines` and `rows` are those of
+    `codegen/llvm_prefetch.py`."""
+    s.annotate(loop, "prefetch", buffer.name)
+    for name, value in {"bytes": nbytes, **more}.items():
+        s.annotate(loop, f"prefetch_{name}", value)
 
 
 def stream_outputs(s: Schedule, block: BlockRef, loop: LoopRef, target: Target) -> None:

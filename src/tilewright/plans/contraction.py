@@ -19,7 +19,13 @@ from tilewright.ir.rewrite import variables
 from tilewright.ir.target import Target
 from tilewright.plans.analysis import Stage, Structure
 from tilewright.plans.base import Candidate, Plan
-from tilewright.plans.common import extent, inline_all, lanes_of, parallelize
+from tilewright.plans.common import (
+    extent,
+    inline_all,
+    lanes_of,
+    parallelize,
+    prefetch,
+)
 from tilewright.plans.cost import Cost, number
 from tilewright.plans.matmul_tiles import (
     MANY_ROWS,
@@ -148,8 +154,7 @@ def tile_block(s: Schedule, anchor: Stage, block: BlockRef, candidate: Candidate
     ahead = candidate.knob("ahead")
     weights = packed_operand(anchor)
     if ahead and weights is not None:
-        for note, value in (("prefetch", weights.buffer.name), ("prefetch_bytes", ahead), ("prefetch_level", 1)):
-            s.annotate(reduce, note, value)
+        prefetch(s, reduce, weights.buffer, ahead, level=1)
     products = prod(extent(s, loop) or 1 for loop in inner) // lanes_of(anchor, target)
     copies = unrolled_steps(products, extent(s, reduce))
     if copies > 1:

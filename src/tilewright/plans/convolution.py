@@ -25,7 +25,14 @@ from tilewright.ir.loops import Block
 from tilewright.ir.target import Target
 from tilewright.plans.analysis import Stage, Structure, factors
 from tilewright.plans.base import Candidate, Plan
-from tilewright.plans.common import extent, inline_all, lanes_of, parallelize, vectorize_spatial
+from tilewright.plans.common import (
+    extent,
+    inline_all,
+    lanes_of,
+    parallelize,
+    prefetch,
+    vectorize_spatial,
+)
 from tilewright.plans.conv_tiles import ENOUGH_STRIPS, SYMBOLIC_IMAGES, SYMBOLIC_SIZE, Blocking, Shape, blockings
 from tilewright.plans.cost import nbytes_of
 from tilewright.plans.panels import fits_panels, packed_operand, panel_width, unroll_tile
@@ -202,8 +209,7 @@ def ask_ahead(s: Schedule, anchor: Stage, reduce: list[LoopRef], target: Target)
     long = [loop for loop in reduce[:-1] if extent(s, loop) != 1]
     if weights is None or not long or nbytes_of(weights.buffer) <= target.l2:
         return
-    s.annotate(long[-1], "prefetch", weights.buffer.name)
-    s.annotate(long[-1], "prefetch_bytes", AHEAD)
+    prefetch(s, long[-1], weights.buffer, AHEAD)
 
 
 def unroll_steps(s: Schedule, reduce: list[LoopRef], products: int) -> None:

@@ -22,7 +22,13 @@ from tilewright.ir.expr import Op, as_int
 from tilewright.ir.target import Target
 from tilewright.plans.analysis import Stage, Structure, factors, uses
 from tilewright.plans.base import Candidate, Plan
-from tilewright.plans.common import extent, inline_all, lanes_of, parallelize
+from tilewright.plans.common import (
+    extent,
+    inline_all,
+    lanes_of,
+    parallelize,
+    prefetch,
+)
 from tilewright.plans.cost import Cost, bandwidth, fetch_cycles, write_cycles
 from tilewright.plans.tiles import FMA_LATENCY, LOADS_PER_CYCLE, TILE_OVERHEAD, row_limit
 from tilewright.schedule.schedule import LoopRef, Schedule
@@ -171,7 +177,7 @@ def best(shape: Shape, target: Target) -> tuple[float, int]:
     """The least cycles of an image and group, and the width of its panels: a divisor of the filters."""
     return min(
         (cost.cycles, width)
-        for width in range(1, shape.filters + 1)
+        for width in range(1, min(shape.filters, target.registers) + 1)
         if shape.filters % width == 0 and (width == 1 or registers(width, 1) <= target.registers)
         for _, _, cost in estimates(shape, width, target)
     )
@@ -231,9 +237,7 @@ def copy_run(s: Schedule, maps: Stage, run: LoopRef, nbytes: int) -> None:
     *_, channels, pixels = s.loops(copy)
     if extent(s, pixels) != 1:
         s.vectorize(pixels)
-        s.annotate(channels, "prefetch", maps.reads[0].name)
-        s.annotate(channels, "prefetch_bytes", nbytes)
-        s.annotate(channels, "prefetch_lines", -(-nbytes // LINE))
+        prefetch(s, channels, maps.reads[0], nbytes, lines=-(-nbytes // LINE))
 
 
 PLAN = Plan("pixels", fits, candidates, apply)

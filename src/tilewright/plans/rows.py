@@ -34,6 +34,7 @@ from tilewright.plans.common import (
     inline_all,
     lanes_of,
     parallelize,
+    prefetch,
     stream_outputs,
     vectorize_spatial,
 )
@@ -261,10 +262,7 @@ def ask_ahead(s: Schedule, around: set[str], rows: int, together: int, target: T
         if not free or not SHORT <= size <= target.l1 // 2:
             continue
         used.add(free[-1])
-        loop = s.loop(free[-1])
-        s.annotate(loop, "prefetch", buffer.name)
-        s.annotate(loop, "prefetch_bytes", size)
-        s.annotate(loop, "prefetch_level", 1 if size <= target.l1 // 4 else 2)
+        prefetch(s, s.loop(free[-1]), buffer, size, level=1 if size <= target.l1 // 4 else 2)
 
 
 SHORT = 512

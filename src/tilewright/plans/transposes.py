@@ -19,7 +19,12 @@ from tilewright.ir.expr import Expr, Load, Op, Var, as_int, const
 from tilewright.ir.loops import Block, BlockIter, Store
 from tilewright.ir.rewrite import loads, substitute, variables
 from tilewright.ir.target import Target
-from tilewright.plans.common import extent, parallelize, stream_outputs
+from tilewright.plans.common import (
+    extent,
+    parallelize,
+    prefetch,
+    stream_outputs,
+)
 from tilewright.schedule.index_map import IndexMap
 from tilewright.schedule.schedule import BlockRef, LoopRef, Schedule
 
@@ -269,13 +274,7 @@ def panel_pieces(s: Schedule, block: BlockRef, target: Target) -> bool:
     *outer, panels, rows, lanes = by_name.values()
     rows, inner = s.split(rows, factor=ROWS)
     s.reorder(*outer, rows, panels, inner, lanes)
-    for note, value in (
-        ("prefetch", source.name),
-        ("prefetch_bytes", AHEAD),
-        ("prefetch_level", 1),
-        ("prefetch_lines", 1),
-    ):
-        s.annotate(inner, note, value)
+    prefetch(s, inner, source, AHEAD, level=1, lines=1)
     s.vectorize(lanes)
     stream_outputs(s, block, lanes, target)
     parallelize(s, [*outer, rows, panels])

@@ -27,7 +27,11 @@ from tilewright.ir.target import Target
 from tilewright.ops.fourier import MOST_POINTS
 from tilewright.plans.analysis import Stage, Structure
 from tilewright.plans.base import Candidate, Plan
-from tilewright.plans.common import inline_all, stream_outputs
+from tilewright.plans.common import (
+    inline_all,
+    prefetch,
+    stream_outputs,
+)
 from tilewright.plans.cost import Cost, number, roofline
 from tilewright.plans.panels import packed_operand, panel_width
 from tilewright.plans.transposes import tile_axes, transpose_tiles
@@ -170,8 +174,7 @@ def products(s: Schedule, found: Stages, out: BlockRef, candidate: Candidate) ->
     assert count is not None and steps is not None
     # The filters of the next element of the tiles, a share by each tile: asked for by the first tiles alone they would
     # come in a burst that memory cannot keep up with, and then memory would idle.
-    for note, value in (("", weights.buffer.name), ("_bytes", 4 * steps * width), ("_rows", count)):
-        s.annotate(channel, f"prefetch{note}", value)
+    prefetch(s, channel, weights.buffer, 4 * steps * width, rows=count)
     init = s.decompose_reduction(block, channel)
     for stage in (block, init, out):
         row, lane = s.loops(stage)[-2:]

@@ -21,7 +21,7 @@ from tilewright.ir.expr import (
     product,
     select,
 )
-from tilewright.ir.loops import Block, BlockIter, For, PrimFunc, Stmt, Store, seq
+from tilewright.ir.loops import Block, For, PrimFunc, Stmt, Store, seq
 from tilewright.ir.rewrite import fresh_name, map_expr, map_stmt, replace_buffers, variables, walk_expr
 from tilewright.ir.scalar_ops import OPS
 from tilewright.schedule.dependence import reduction_update
@@ -151,14 +151,7 @@ def pad(func: PrimFunc, block: str, multiples: Sequence[int]) -> tuple[PrimFunc,
     path = block_path(func, block)
     source = last_block(path)
     what = f"cannot pad block {block!r}"
-    if len(multiples) != len(source.iters):
-        raise refuse(func, f"{what}: it has {len(source.iters)} iterators, got {len(multiples)} multiples")
-    if not all(1 <= m <= MAX_MULTIPLE for m in multiples):
-        raise refuse(func, f"{what}: a multiple must be between 1 and {MAX_MULTIPLE}", got=list(multiples))
-    extents = {
-        it.var: it.extent if m == 1 else simplify(ceildiv(it.extent, m) * m)
-        for it, m in zip(source.iters, multiples, strict=True)
-    }
+    extents = _multiples(func, source, multiples, what)
     grown = {it.var: it for it in source.iters if extents[it.var] is not it.extent}
     if not grown:
         return func, ()
@@ -180,12 +173,11 @@ def pad(func: PrimFunc, block: str, multiples: Sequence[int]) -> tuple[PrimFunc,
         return swapped[buffer]
 
     for load in loads_in(source):
-        input_ = load.buffer
-        if input_ in written_buffers(source) or not any(i in grown for i in load.indices):
+        if load.buffer in written_buffers(source) or not any(i in grown for i in load.indices):
             continue
-        padded = enlarged(input_, _grown_shape(load.indices, input_, sizes))
+        padded = enlarged(load.buffer, _grown_shape(load.indices, load.buffer, sizes))
         limits = [grown[i].extent if isinstance(i, Var) and i in grown else None for i in load.indices]
-        before.append(_padding_nest(made[-1], input_, padded, limits, filler, taken))
+        before.append(_padding_nest(made[-1], load.buffer, padded, limits, filler, taken))
     (output,) = written_buffers(source)
     (indices,) = {s.indices for s in stores_in(source)}
     shape = _grown_shape(indices, output, sizes)
@@ -194,17 +186,32 @@ def pad(func: PrimFunc, block: str, multiples: Sequence[int]) -> tuple[PrimFunc,
         after.append(copy_nest(made[-1], padded, output, taken))
     body = replace_buffers(source, swapped)
     assert isinstance(body, Block)
-    iters = tuple(BlockIter(it.var, extents[it.var], it.kind, it.binding) for it in body.iters)
-    drives = {it.binding: extents[it.var] for it in source.iters}
     place = root_path(path)
-    nest_: Stmt = replace(body, iters=iters)
-    for loop in reversed(loops_on(path[len(place) - 1 :])):
-        nest_ = replace(loop, extent=drives.get(loop.var, loop.extent), body=nest_)
-    result = replace_at(func, place, seq((*before, nest_, *after)))
+    nest = _grown_nest(body, loops_on(path[len(place) - 1 :]), extents)
+    result = replace_at(func, place, seq((*before, nest, *after)))
     result = replace(result, buffers=(*result.buffers, *swapped.values()))
     if shape != output.shape and output not in func.params:
         result = swap_buffer(result, output, replace(output, shape=shape))
     return result, tuple(made)
+
+
+def _multiples(func: PrimFunc, source: Block, multiples: Sequence[int], what: str) -> dict[Var, Expr]:
+    """The block's extents, each enlarged to its multiple."""
+    if len(multiples) != len(source.iters):
+        raise refuse(func, f"{what}: it has {len(source.iters)} iterators, got {len(multiples)} multiples")
+    if not all(1 <= m <= MAX_MULTIPLE for m in multiples):
+        raise refuse(func, f"{what}: a multiple must be between 1 and {MAX_MULTIPLE}", got=list(multiples))
+    pairs = zip(source.iters, multiples, strict=True)
+    return {it.var: it.extent if m == 1 else simplify(ceildiv(it.extent, m) * m) for it, m in pairs}
+
+
+def _grown_nest(body: Block, loops: Sequence[For], extents: Mapping[Var, Expr]) -> Stmt:
+    """A block and the loops around it, whose iterators have these extents."""
+    drives = {it.binding: extents[it.var] for it in body.iters}
+    nest: Stmt = replace(body, iters=tuple(replace(it, extent=extents[it.var]) for it in body.iters))
+    for loop in reversed(loops):
+        nest = replace(loop, extent=drives.get(loop.var, loop.extent), body=nest)
+    return nest
 
 
 def _grown_shape(indices: Sequence[Expr], buffer: Buffer, extents: Mapping[Var, Expr]) -> tuple[Expr, ...]:

@@ -256,3 +256,17 @@ def test_everything_that_is_wrong_is_said_at_once(store: Path) -> None:
     with tw.Publisher(NAME, Model(affine())) as publisher, pytest.raises(tw.errors.WeightError) as caught:
         publisher.publish({"w": np.full((2, 3), np.inf, np.float32), "other": np.zeros(1, np.float32)})
     assert all(text in str(caught.value) for text in ("NaN or infinity", "'scale'", "is missing", "'other'"))
+
+
+def test_publishing_goes_on_where_no_thread_is_to_be_had(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(self: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(sums, "AT_ONCE", 0)
+    monkeypatch.setattr(sums, "WAIT_SECONDS", 0.0)
+    monkeypatch.setattr(sums.threading.Thread, "start", refuse)
+    with tw.Publisher(NAME, Model(affine())) as publisher:
+        assert publisher.publish(numbers(7), 7) == 7
+        with tw.attach(NAME) as actor:
+            assert actor(X)[1][0] == 7
+        assert "has no checksum" in (weights.info(NAME, verify=True).problem or "")

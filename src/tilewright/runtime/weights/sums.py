@@ -47,7 +47,10 @@ class Sums:
             self._changed.notify_all()
             if self._thread is None:
                 self._thread = threading.Thread(target=self._work, name="tilewright-checksums", daemon=True)
-                self._thread.start()
+                try:
+                    self._thread.start()
+                except RuntimeError:  # no thread is to be had: the version is published, and goes without
+                    self._thread = self._next = None
 
     def wait(self) -> None:
         """Until nothing is left to do. The caller does not hold the lock."""

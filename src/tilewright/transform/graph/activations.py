@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import islice
 
 import numpy as np
 
@@ -30,6 +31,9 @@ CLOSE = 1e-6
 """Relative difference of coefficients that comes from rounding them."""
 DEPTH = 6
 """Nodes that follow one another between x and the function, or behind it."""
+
+MOST_RESULTS = 64
+"""Values behind the function that are looked at: a value may have thousands of users, and each of these again."""
 
 
 def recognise_activations(graph: Graph) -> Graph:
@@ -62,7 +66,7 @@ class _Recogniser:
         assert z is not None
         for x in self.sources(z, DEPTH):
             if _close(self.polynomial(z, x, None, DEPTH), INNER[function.op]):
-                for y in self.results(function.output, DEPTH):
+                for y in islice(self.results(function.output, DEPTH), MOST_RESULTS):
                     if y.type == x.type and _close(self.polynomial(y, x, function.output, DEPTH), RESULT):
                         made = GraphBuilder("gelu")
                         ops.emit1(made, "gelu", x, approximate=FORMS[function.op])

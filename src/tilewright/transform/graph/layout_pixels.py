@@ -6,6 +6,8 @@ more than anything in how the product is computed.
 
 from __future__ import annotations
 
+from math import prod
+
 from tilewright import ops
 from tilewright.ir.expr import as_int
 from tilewright.ir.graph import Graph, Node, Value
@@ -81,9 +83,7 @@ def between_plain(a: Assigner, node: Node, blocked: float) -> bool:
 
 def conversion(value: Value, target: Target) -> float:
     """Cycles of changing the layout of an image."""
-    elements = 1
-    for d in value.shape[1:]:
-        elements *= as_int(d) or 1
+    elements = prod(as_int(d) or 1 for d in value.shape[1:])
     nbytes = 4 * elements
     apart = max(2 * nbytes, target.l1)
     return fetch_cycles(nbytes, apart, target) + write_cycles(nbytes, apart, target) + SHUFFLES * elements
