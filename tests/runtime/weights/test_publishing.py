@@ -234,6 +234,7 @@ def test_checksums_tell_damage(store: Path, monkeypatch: pytest.MonkeyPatch, at_
 
 def test_a_version_without_a_checksum_is_said_to_have_none(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sums.Sums, "add", lambda *_: None)
+    monkeypatch.setattr(sums, "AT_ONCE", 0)
     monkeypatch.setattr(sums, "WAIT_SECONDS", 0.0)
     with tw.Publisher(NAME, Model(affine())):
         assert "has no checksum" in (weights.info(NAME, verify=True).problem or "")

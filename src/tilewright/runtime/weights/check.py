@@ -14,6 +14,7 @@ from tilewright.runtime.native import native
 from tilewright.support.errors import CallError, Problems, WeightError
 
 _UNFIT = "the weights do not fit"
+_F32 = np.dtype(np.float32)
 
 
 def check_weights(
@@ -170,6 +171,6 @@ def _all_finite(arrays: Sequence[Array]) -> bool:
     dense: list[Array] = []
     others: list[Array] = []
     for array in arrays:
-        (dense if array.dtype == np.float32 and array.flags.c_contiguous else others).append(array)
+        (dense if array.dtype is _F32 and array.flags.c_contiguous else others).append(array)
     floats = [a for a in others if a.dtype.kind == "f" or a.dtype.name == "bfloat16"]
     return native().are_finite(dense) and all(bool(np.isfinite(a).all()) for a in floats)

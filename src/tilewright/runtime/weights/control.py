@@ -214,10 +214,10 @@ class Control:
             first = index + 1
         return None
 
-    def seal(self, slot: int, version: int, spent: float = 0.0) -> None:
-        """Say that a slot that was taken holds a version now, which has no checksum yet."""
+    def seal(self, slot: int, version: int, spent: float = 0.0, checksum: int = 0) -> None:
+        """Say that a slot that was taken holds a version now; its checksum may come later."""
         at = self._slot(slot) >> 3
-        self.words[at + 1 : at + 6] = [version, time.monotonic_ns(), time.time_ns(), 0, int(spent * 1e9)]
+        self.words[at + 1 : at + 6] = [version, time.monotonic_ns(), time.time_ns(), checksum, int(spent * 1e9)]
         self.words[at] = SEALED
 
     def set_checksum(self, state: SlotState, checksum: int) -> None:

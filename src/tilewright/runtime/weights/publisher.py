@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import threading
 import time
@@ -26,7 +27,7 @@ from tilewright.runtime.weights import files
 from tilewright.runtime.weights.check import check_finite, check_version, check_weights
 from tilewright.runtime.weights.control import SUPERSEDED
 from tilewright.runtime.weights.epoch import Epoch, digest_of
-from tilewright.runtime.weights.packed import aligned_views, free_numbers, is_readable, raw_nbytes, slot_offsets
+from tilewright.runtime.weights.packed import aligned_views, free_numbers, is_readable, raw_nbytes
 from tilewright.runtime.weights.prepare import Prepare
 from tilewright.runtime.weights.segment import open_control
 from tilewright.runtime.weights.sums import Sums
@@ -89,10 +90,7 @@ class Publisher:
         self._fixed = {p.name: program.weights[p.name] for p in program.manifest.params if p.fixed}
         self._params = [p for p in program.manifest.params if not p.fixed]
         self._numbers = free_numbers(program.manifest)
-        self._aliases: dict[str, list[tuple[int, int]]] = {}
-        for packed, start in zip(program.manifest.packed, slot_offsets(program.manifest), strict=True):
-            if packed.alias is not None and packed.nbytes:
-                self._aliases.setdefault(packed.alias, []).append((start, packed.nbytes))
+        self._aliases = _aliases(program.manifest)
         self._staging: Array | None = None
         self._sums = Sums(self._lock)
         self._prepare = Prepare(program.manifest, link(program), check_threads(threads))
@@ -173,35 +171,38 @@ class Publisher:
         except BaseException:
             control.release(slot)
             raise
-        control.seal(slot, new.version, time.perf_counter() - new.started)
+        checksum = self._sums.at_once(epoch, slot)
+        control.seal(slot, new.version, time.perf_counter() - new.started, checksum)
         control.flip(slot)
-        self._sums.add(epoch, slot)
+        if not checksum:
+            self._sums.add(epoch, slot)
 
     def _fill(self, epoch: Epoch, slot: int, new: _New) -> None:
         """Pack into a slot. Raw weights are read where they are if their memory allows."""
-        memory = epoch.segments.view(slot)
-        moved = [k for k, array in enumerate(new.arrays) if not is_readable(array)]
-        if moved and self._staging is None:
-            self._staging = aligned_bytes(raw_nbytes(self._params))
-        params = [self._params[k] for k in moved]
-        staged = dict(
-            zip(moved, aligned_views(params, self._staging) if self._staging is not None else [], strict=True)
-        )
-        given = iter(staged.get(k, array) for k, array in enumerate(new.arrays))
-        raw = [self._fixed[p.name] if p.fixed else next(given) for p in self._manifest.params]
+        staged = self._staged([k for k, array in enumerate(new.arrays) if not is_readable(array)])
+        given = iter([staged.get(k, array) for k, array in enumerate(new.arrays)] if staged else new.arrays)
+        raw = native().addresses([self._fixed[p.name] if p.fixed else next(given) for p in self._manifest.params])
+        packed = epoch.addresses(slot)
 
         def bring(some: Sequence[int]) -> None:
             free = [self._numbers[k] for k in some if k in self._numbers]
             if new.finite:
                 check_finite(self._params, new.arrays, free)
-            for k in free:
-                if k in staged:
-                    np.copyto(staged[k], new.arrays[k])
+            for k in staged.keys() & free:
+                np.copyto(staged[k], new.arrays[k])
             for k in some:
-                for start, nbytes in self._aliases.get(self._manifest.params[k].name, ()):
-                    memory[start : start + nbytes] = raw[k].reshape(-1).view(np.uint8)
+                for number, nbytes in self._aliases.get(k, ()):
+                    ctypes.memmove(packed[number], raw[k], nbytes)
 
-        self._prepare(native().addresses(raw), epoch.addresses(slot), keep=True, bring=bring)
+        self._prepare(raw, packed, keep=True, bring=bring)
+
+    def _staged(self, moved: Sequence[int]) -> dict[int, Array]:
+        """Memory that `tw_prepare` can read for copies of these parameters."""
+        if not moved:
+            return {}
+        if self._staging is None:
+            self._staging = aligned_bytes(raw_nbytes(self._params))
+        return dict(zip(moved, aligned_views([self._params[k] for k in moved], self._staging), strict=True))
 
     # -- taking over -------------------------------------------------------------------------------------------------
 
@@ -315,6 +316,16 @@ def _parts(model: Model | Program) -> tuple[Program, Mapping[str, Any] | None, i
     names = [p.name for p in model.manifest.params if not p.fixed]
     weights = {name: model.weights[name] for name in names if name in model.weights}
     return model, weights if len(weights) == len(names) else None, 0
+
+
+def _aliases(manifest: Manifest) -> dict[int, list[tuple[int, int]]]:
+    """By the number of a raw parameter that is read as it is: packed parameters that are it, and their bytes."""
+    number = {p.name: k for k, p in enumerate(manifest.params)}
+    found: dict[int, list[tuple[int, int]]] = {}
+    for k, packed in enumerate(manifest.packed):
+        if packed.alias is not None:
+            found.setdefault(number[packed.alias], []).append((k, packed.nbytes))
+    return found
 
 
 def retire(path: Path) -> None:

@@ -51,6 +51,9 @@ class Segments:
         page = _HUGE if nbytes >= _HUGE else _PAGE
         self.stride = max(page, -(-nbytes // page) * page)
         self._reserved: set[int] = set()
+        self.order = list(range(SLOTS))
+        """Slots in the order in which to use them. Those that have memory come first: two take turns, and others serve
+        only while older versions are being read."""
         self._file = -1
         self._bytes = _map(path, SLOTS * self.stride, page, writable=writable, create=create, mode=mode)
         self.address: int = self._bytes.ctypes.data
@@ -77,12 +80,6 @@ class Segments:
         finally:
             self._protect(start, self.stride, mmap.PROT_READ)
 
-    @property
-    def order(self) -> list[int]:
-        """Slots in the order in which to use them. Those that have memory come first: two take turns, and others serve
-        only while older versions are being read."""
-        return sorted(range(SLOTS), key=lambda k: (k not in self._reserved, k))
-
     def _reserve(self, slot: int) -> None:
         # Writing to a mapped page that tmpfs has no room for is a SIGBUS; asking for the room first is an error.
         if slot in self._reserved:
@@ -94,6 +91,7 @@ class Segments:
                 raise no_room(self.path, self.stride) from None
             raise
         self._reserved.add(slot)
+        self.order.sort(key=lambda k: (k not in self._reserved, k))
         if self.stride % _HUGE == 0:
             # Once for all who map it. Where it fails, pages stay small and everything else stays the same.
             _libc().madvise(self.address + slot * self.stride, self.stride, _MADV_COLLAPSE)

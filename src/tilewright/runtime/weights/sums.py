@@ -36,12 +36,14 @@ class Sums:
         self._thread: threading.Thread | None = None
         self._busy = False
 
+    def at_once(self, epoch: Epoch, slot: int) -> int:
+        """The checksum of a slot that is small; 0 of others, which are to be added when they are sealed."""
+        memory = epoch.segments
+        return int(native().checksum(memory.slot_address(slot), memory.nbytes)) if memory.nbytes <= AT_ONCE else 0
+
     def add(self, epoch: Epoch, slot: int) -> None:
         """Sum up what was published in a slot just now. The caller holds the lock."""
         job = (epoch, epoch.control.slot(slot), epoch.segments.view(slot))
-        if epoch.segments.nbytes <= AT_ONCE:
-            self._sum(*job)
-            return
         with self._changed:
             self._next = job
             self._changed.notify_all()
