@@ -3,21 +3,19 @@
 It takes functions as scheduled (with blocks) and as lowered (flat loops), turns the tree into Python closures once and
 runs them. It is strict where native code is fast: an index outside its buffer or a block iterator outside its extent is
 an error that names both, memory that nobody wrote holds NaN (or bits that make a wild index), loops of every kind run
-in order.
+in order. Statements are here, expressions in `interpret_expr`, buffers in `interpret_memory`.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
-from tilewright.codegen.scalars import bitcaster, caster, function, poison, value_of
-from tilewright.ir.dtype import DType, dtype, i64
-from tilewright.ir.expr import Buffer, Const, Expr, Load, Op, Var
+from tilewright.codegen.interpret_expr import Scope
+from tilewright.codegen.interpret_memory import Array, InterpretError, Memory, Thunk, elements_of, gather, same_place
+from tilewright.ir.dtype import dtype
+from tilewright.ir.expr import Buffer, Const, Expr, Op, Var
 from tilewright.ir.loops import (
     NTHREADS,
     TID,
@@ -34,18 +32,12 @@ from tilewright.ir.loops import (
     Stmt,
     Store,
 )
-from tilewright.ir.rewrite import variables, walk
+from tilewright.ir.rewrite import walk
 from tilewright.schedule.intrinsics import expand, is_known
-from tilewright.support.errors import CallError, Error
+from tilewright.support.errors import CallError
 
-Array = np.ndarray[Any, Any]
-Thunk = Callable[[], Any]
 Reference = Callable[..., None]
 """What an intrinsic does: takes its output regions, then its input regions, as arrays and writes the outputs."""
-
-
-class InterpretError(Error):
-    """A program that reads or writes outside a buffer, or uses what is not defined."""
 
 
 def interpret(
@@ -134,48 +126,8 @@ def _solve(extent: Expr, size: int) -> tuple[Var, int] | None:
     return None
 
 
-@dataclass(slots=True)
-class _Memory:
-    """A buffer's elements, flat, and its shape. `data` stays one list for life, so that closures may hold it."""
-
-    buffer: Buffer
-    data: list[Any]
-    shape: tuple[int, ...]
-
-    def array(self, shape: tuple[int, ...]) -> Array:
-        """The elements as an array."""
-        kind = self.buffer.dtype
-        wide = kind.numpy if kind.bits >= 8 else np.dtype(np.int8)
-        return np.array(self.data, wide).astype(kind.numpy, copy=False).reshape(shape)
-
-    def fill(self, shape: tuple[int, ...]) -> None:
-        """New unwritten content."""
-        self.shape = shape
-        self.data[:] = [poison(self.buffer.dtype)] * max(0, math.prod(shape))
-
-    def position(self, index: tuple[int, ...]) -> int:
-        """The flat position of an index, checked."""
-        at = 0
-        for i, extent in zip(index, self.shape, strict=True):
-            if not 0 <= i < extent:
-                raise self.outside(index)
-            at = at * extent + i
-        return at
-
-    def outside(self, index: tuple[int, ...]) -> InterpretError:
-        inside = ", ".join(str(i) for i in index)
-        return InterpretError(f"index [{inside}] outside", where=f"buffer {self.buffer.name!r} {list(self.shape)}")
-
-
-def _elements(array: Array, kind: DType) -> list[Any]:
-    flat = array.ravel()
-    if kind.is_float:
-        return list(flat)
-    return flat.astype(np.int8).tolist() if kind.bits < 8 else flat.tolist()
-
-
 class _Machine:
-    """Compiles statements and expressions to closures over variables (one-element lists) and memory."""
+    """Compiles statements to closures over what the scope holds."""
 
     def __init__(
         self, func: PrimFunc, values: Mapping[Var, int], intrinsics: Mapping[str, Reference], backwards: bool
@@ -183,17 +135,14 @@ class _Machine:
         self.func = func
         self.intrinsics = intrinsics
         self.backwards = backwards
-        self.cells: dict[Var, list[Any]] = {v: [value] for v, value in values.items()}
-        self.fixed: set[Var] = set(values)
-        self.loops: dict[Var, Expr] = {}
-        self.memory: dict[Buffer, _Memory] = {}
-        self.exprs: dict[Expr, Thunk] = {}
+        self.scope = Scope(f"func {func.name!r}", values)
+        self.expr = self.scope.expr
 
-    def bind(self, arrays: list[Array | None]) -> list[tuple[Array, _Memory]]:
+    def bind(self, arrays: list[Array | None]) -> list[tuple[Array, Memory]]:
         """Give parameters and buffers their memory; returns what to write back at the end."""
         stored = {s.buffer for s in walk(self.func.body) if isinstance(s, Store)}
         stored |= {r.buffer for s in walk(self.func.body) if isinstance(s, Intrinsic) for r in s.outputs}
-        shared: list[tuple[Array, _Memory]] = []
+        shared: list[tuple[Array, Memory]] = []
         written = []
         for buffer, array in zip(self.func.params, arrays, strict=True):
             shape = self._shape(buffer)
@@ -203,12 +152,12 @@ class _Machine:
             if array.shape != shape:
                 where = f"func {self.func.name!r}, parameter {buffer.name!r}"
                 raise CallError("wrong shape", where=where, expected=list(shape), got=list(array.shape))
-            twin = next((m for other, m in shared if _same_place(array, other)), None)
-            memory = twin or _Memory(buffer, _elements(array, buffer.dtype), shape)
-            self.memory[buffer] = _Memory(buffer, memory.data, shape)
+            twin = next((m for other, m in shared if same_place(array, other)), None)
+            memory = twin or Memory(buffer, elements_of(array, buffer.dtype), shape)
+            self.scope.memory[buffer] = Memory(buffer, memory.data, shape)
             shared.append((array, memory))
             if buffer in stored:
-                written.append((array, self.memory[buffer]))
+                written.append((array, self.scope.memory[buffer]))
         for buffer in self.func.buffers:
             self._allocate(buffer, self._shape(buffer))
         return written
@@ -217,131 +166,8 @@ class _Machine:
         return tuple(int(self.expr(extent)()) for extent in buffer.shape)
 
     def _allocate(self, buffer: Buffer, shape: tuple[int, ...]) -> None:
-        self.memory[buffer] = _Memory(buffer, [], shape)
-        self.memory[buffer].fill(shape)
-
-    # Expressions
-
-    def expr(self, e: Expr) -> Thunk:
-        """A closure that gives the value of `e`."""
-        done = self.exprs.get(e)
-        if done is None:
-            done = self.exprs[e] = self._affine(e) or self._expr(e)
-        return done
-
-    def _expr(self, e: Expr) -> Thunk:
-        match e:
-            case Const():
-                value = value_of(e.dtype)(e.value)
-                return lambda: value
-            case Var():
-                cell = self._cell(e)
-                return lambda: cell[0]
-            case Load():
-                return self._load(e)
-            case Op():
-                return self._op(e)
-        raise InterpretError(f"{type(e).__name__} cannot be interpreted; lower it first", where=str(e))
-
-    def _cell(self, v: Var) -> list[Any]:
-        cell = self.cells.get(v)
-        if cell is None:
-            raise InterpretError(f"the variable {v.name!r} is not defined", where=f"func {self.func.name!r}")
-        return cell
-
-    def _op(self, e: Op) -> Thunk:
-        args = [self.expr(a) for a in e.args]
-        match e.name:
-            case "select":
-                condition, then, orelse = args
-                return lambda: then() if condition() else orelse()
-            case "and":
-                left, right = args
-                return lambda: left() and right()
-            case "or":
-                left, right = args
-                return lambda: left() or right()
-            case "lookup":
-                position, *entries = args
-                table, last = [entry() for entry in entries], len(entries) - 1
-                return lambda: table[min(max(position(), 0), last)]
-            case "cast" | "bitcast":
-                convert = (caster if e.name == "cast" else bitcaster)(e.args[0].dtype, e.dtype)
-                (only,) = args
-                return lambda: convert(only())
-        f = function(e.name, e.args[0].dtype)
-        if len(args) == 1:
-            (only,) = args
-            return lambda: f(only())
-        if len(args) == 2:
-            left, right = args
-            return lambda: f(left(), right())
-        first, second, third = args
-        return lambda: f(first(), second(), third())
-
-    def _affine(self, e: Expr) -> Thunk | None:
-        """Sums of loop variables with constant factors, the usual indices, in one closure."""
-        if e.dtype is not i64 or not isinstance(e, Op):
-            return None
-        terms = self._terms(e)
-        if terms is None:
-            return None
-        constant = terms.pop(None, 0)
-        match [(self.cells[v], factor) for v, factor in terms.items() if v is not None]:
-            case []:
-                return lambda: constant
-            case [(a, fa)]:
-                return lambda: a[0] * fa + constant
-            case [(a, fa), (b, fb)]:
-                return lambda: a[0] * fa + b[0] * fb + constant
-            case [(a, fa), (b, fb), (c, fc)]:
-                return lambda: a[0] * fa + b[0] * fb + c[0] * fc + constant
-            case several:
-                return lambda: sum([cell[0] * factor for cell, factor in several]) + constant
-
-    def _terms(self, e: Expr) -> dict[Var | None, int] | None:
-        """Factors of loop variables and symbols in a linear expression (of None: the constant), else None. Variables
-        of `let` are left out, since what was loaded may overflow."""
-        match e:
-            case Const(value) if abs(value) < 1 << 31:
-                return {None: value}
-            case Var() if e in self.loops:
-                return {e: 1}
-            case Var() if e in self.fixed:
-                return {None: self.cells[e][0]}
-            case Op("add" | "sub" | "mul" as name, (left, right)):
-                a, b = self._terms(left), self._terms(right)
-                if a is None or b is None:
-                    return None
-                if name != "mul":
-                    sign = 1 if name == "add" else -1
-                    return {v: a.get(v, 0) + sign * b.get(v, 0) for v in {**a, **b}}
-                if set(b) <= {None}:
-                    return {v: factor * b.get(None, 0) for v, factor in a.items()}
-                if set(a) <= {None}:
-                    return {v: factor * a.get(None, 0) for v, factor in b.items()}
-        return None
-
-    def _load(self, e: Load) -> Thunk:
-        position = self._position(e.buffer, e.indices)
-        data = self.memory[e.buffer].data
-        return lambda: data[position()]
-
-    def _position(self, buffer: Buffer, indices: Sequence[Expr]) -> Thunk:
-        """A closure that gives the flat position of an index in a buffer, checked against its shape."""
-        memory = self.memory.get(buffer)
-        if memory is None:
-            raise InterpretError(f"the buffer {buffer.name!r} is not declared", where=f"func {self.func.name!r}")
-        index = [self.expr(i) for i in indices]
-        if not self._is_fixed(buffer) or len(index) > 4:
-            return lambda: memory.position(tuple([i() for i in index]))
-        if not index:
-            return lambda: 0
-        return _position_in(memory, index)
-
-    def _is_fixed(self, buffer: Buffer) -> bool:
-        """Does the shape depend on symbols alone, so that it is known already?"""
-        return all(v in self.fixed for extent in buffer.shape for v in variables(extent))
+        self.scope.memory[buffer] = Memory(buffer, [], shape)
+        self.scope.memory[buffer].fill(shape)
 
     # Statements
 
@@ -364,12 +190,12 @@ class _Machine:
                 return self._alloc(s)
             case Intrinsic():
                 return self._intrinsic(s)
-        raise InterpretError(f"{type(s).__name__} cannot be interpreted", where=f"func {self.func.name!r}")
+        raise InterpretError(f"{type(s).__name__} cannot be interpreted", where=self.scope.where)
 
     def _store(self, s: Store) -> Thunk:
         value = self.expr(s.value)
-        position = self._position(s.buffer, s.indices)
-        data = self.memory[s.buffer].data
+        position = self.scope.position(s.buffer, s.indices)
+        data = self.scope.memory[s.buffer].data
 
         def store() -> None:
             data[position()] = value()
@@ -378,8 +204,8 @@ class _Machine:
 
     def _for(self, s: For) -> Thunk:
         extent = self.expr(s.extent)
-        cell = self.cells.setdefault(s.var, [0])
-        self.loops[s.var] = s.extent
+        cell = self.scope.cells.setdefault(s.var, [0])
+        self.scope.loops[s.var] = s.extent
         body = self.statement(s.body)
 
         def loop() -> None:
@@ -394,7 +220,7 @@ class _Machine:
 
     def _let(self, s: Let) -> Thunk:
         value = self.expr(s.value)
-        cell = self.cells.setdefault(s.var, [0])
+        cell = self.scope.cells.setdefault(s.var, [0])
         body = self.statement(s.body)
 
         def let() -> None:
@@ -418,9 +244,9 @@ class _Machine:
 
     def _alloc(self, s: Allocate) -> Thunk:
         buffer = s.buffer
-        memory = self.memory.setdefault(buffer, _Memory(buffer, [], (0,) * len(buffer.shape)))
+        memory = self.scope.memory.setdefault(buffer, Memory(buffer, [], (0,) * len(buffer.shape)))
         extents = [self.expr(extent) for extent in buffer.shape]
-        if self._is_fixed(buffer):
+        if self.scope.is_fixed(buffer):
             memory.shape = tuple([extent() for extent in extents])
         body = self.statement(s.body)
 
@@ -433,14 +259,14 @@ class _Machine:
     def _block(self, s: Block) -> Thunk:
         bindings = []
         for it in s.iters:
-            if isinstance(it.binding, Var) and self.loops.get(it.binding) is it.extent:
+            if isinstance(it.binding, Var) and self.scope.loops.get(it.binding) is it.extent:
                 # The usual case: the iterator is the loop's variable, so they share the cell and need no check.
-                self.cells[it.var] = self._cell(it.binding)
+                self.scope.cells[it.var] = self.scope.cell(it.binding)
             else:
-                cell = self.cells.setdefault(it.var, [0])
+                cell = self.scope.cells.setdefault(it.var, [0])
                 bindings.append((cell, self.expr(it.binding), self.expr(it.extent), it.var.name))
-            self.loops[it.var] = it.extent
-        steps = [self.cells[it.var] for it in s.iters if it.kind == "reduce"]
+            self.scope.loops[it.var] = it.extent
+        steps = [self.scope.cells[it.var] for it in s.iters if it.kind == "reduce"]
         init = None if s.init is None else self.statement(s.init)
         body = self.statement(s.body)
         predicate = None if s.predicate is TRUE else self.expr(s.predicate)
@@ -472,20 +298,20 @@ class _Machine:
 
         def call() -> None:
             positions = [region() for region in outputs]
-            results = [_gather(memory, place) for memory, place in positions]
-            reference(*results, *[_gather(*region()) for region in inputs])
+            results = [gather(memory, place) for memory, place in positions]
+            reference(*results, *[gather(*region()) for region in inputs])
             for (memory, place), result in zip(positions, results, strict=True):
-                for at, value in zip(place.ravel().tolist(), _elements(result, memory.buffer.dtype), strict=True):
+                for at, value in zip(place.ravel().tolist(), elements_of(result, memory.buffer.dtype), strict=True):
                     memory.data[at] = value
 
         return call
 
-    def _region(self, region: Region) -> Callable[[], tuple[_Memory, Array]]:
+    def _region(self, region: Region) -> Callable[[], tuple[Memory, Array]]:
         """A closure that gives a region's memory and the flat positions of its elements, as an array of its shape."""
-        memory = self.memory[region.buffer]
+        memory = self.scope.memory[region.buffer]
         ranges = [(self.expr(start), self.expr(extent)) for start, extent in region.ranges]
 
-        def positions() -> tuple[_Memory, Array]:
+        def positions() -> tuple[Memory, Array]:
             total: Array = np.zeros((), np.int64)
             corner = [(start(), extent()) for start, extent in ranges]
             memory.position(tuple(start for start, _ in corner))
@@ -497,19 +323,6 @@ class _Machine:
         return positions
 
 
-def _gather(memory: _Memory, positions: Array) -> Array:
-    values = [memory.data[at] for at in positions.ravel().tolist()]
-    return _Memory(memory.buffer, values, positions.shape).array(positions.shape)
-
-
-def _same_place(a: Array, b: Array) -> bool:
-    if a is b or (a.__array_interface__ == b.__array_interface__ and a.size):
-        return True
-    if np.may_share_memory(a, b) and a.size and b.size:
-        raise CallError("two arrays overlap in part")
-    return False
-
-
 def _sequence(thunks: list[Thunk]) -> Thunk:
     def run() -> None:
         for thunk in thunks:
@@ -518,54 +331,4 @@ def _sequence(thunks: list[Thunk]) -> Thunk:
     return run
 
 
-def _position_in(memory: _Memory, index: list[Thunk]) -> Thunk:
-    """The position in memory of fixed shape; one closure for each rank, since this is where the time goes."""
-    shape = memory.shape
-    match index:
-        case [i0]:
-            (n0,) = shape
-
-            def one() -> int:
-                a: int = i0()
-                if 0 <= a < n0:
-                    return a
-                raise memory.outside((a,))
-
-            return one
-        case [i0, i1]:
-            n0, n1 = shape
-
-            def two() -> int:
-                a: int = i0()
-                b: int = i1()
-                if 0 <= a < n0 and 0 <= b < n1:
-                    return a * n1 + b
-                raise memory.outside((a, b))
-
-            return two
-        case [i0, i1, i2]:
-            n0, n1, n2 = shape
-
-            def three() -> int:
-                a: int = i0()
-                b: int = i1()
-                c: int = i2()
-                if 0 <= a < n0 and 0 <= b < n1 and 0 <= c < n2:
-                    return (a * n1 + b) * n2 + c
-                raise memory.outside((a, b, c))
-
-            return three
-        case [i0, i1, i2, i3]:
-            n0, n1, n2, n3 = shape
-
-            def four() -> int:
-                a: int = i0()
-                b: int = i1()
-                c: int = i2()
-                d: int = i3()
-                if 0 <= a < n0 and 0 <= b < n1 and 0 <= c < n2 and 0 <= d < n3:
-                    return ((a * n1 + b) * n2 + c) * n3 + d
-                raise memory.outside((a, b, c, d))
-
-            return four
-    raise AssertionError(len(index))
+__all__ = ["InterpretError", "interpret"]

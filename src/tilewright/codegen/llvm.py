@@ -7,8 +7,8 @@ optimiser needs: explicit vectors, `noalias`, alignment, sizes, and which loops 
 the same text.
 
 How the emitter is laid out: `polynomial` (index arithmetic), `vector` (may lanes run side by side), `llvm_state` (what
-is known where), `llvm_expr`, `llvm_masks`, `llvm_divide`, `llvm_memory`, `llvm_ops`, `llvm_cast` (values), `llvm_stmt`,
-`llvm_intrinsic`, `llvm_threads` (control), `llvm_compile` (text to object code).
+is known where), `llvm_expr`, `llvm_masks`, `llvm_divide`, `llvm_address`, `llvm_memory`, `llvm_ops`, `llvm_cast`
+(values), `llvm_stmt`, `llvm_intrinsic`, `llvm_threads` (control), `llvm_compile` (text to object code).
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from tilewright.codegen.llvm_memory import classify, offset
+from tilewright.codegen.llvm_address import classify, offset
 from tilewright.codegen.llvm_ops import number
 from tilewright.codegen.llvm_state import State
 from tilewright.codegen.llvm_values import Value, vector_literal

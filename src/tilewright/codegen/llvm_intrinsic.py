@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from tilewright.arith import simplify
+from tilewright.codegen.llvm_address import address, buffer_offset
 from tilewright.codegen.llvm_expr import evaluate
-from tilewright.codegen.llvm_memory import address, buffer_offset
 from tilewright.codegen.llvm_state import State
 from tilewright.ir.expr import as_int, const, product
 from tilewright.ir.loops import Intrinsic, Region

@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from tilewright.codegen.llvm_memory import classify, offset
+from tilewright.codegen.llvm_address import classify, offset
 from tilewright.codegen.llvm_state import State
 from tilewright.codegen.llvm_values import Value, splat_literal, vector_literal
 from tilewright.codegen.polynomial import Poly, add

@@ -12,7 +12,7 @@ accord but stops at the end of a page and sees a stream late; weights that come 
 
 from __future__ import annotations
 
-from tilewright.codegen.llvm_memory import address, buffer_offset
+from tilewright.codegen.llvm_address import address, buffer_offset
 from tilewright.codegen.llvm_state import State
 from tilewright.codegen.polynomial import Poly, add, constant, multiply
 from tilewright.ir.expr import Expr, Load, as_int, const

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from math import prod
 
+from tilewright.codegen.llvm_address import buffer_offset
 from tilewright.codegen.llvm_expr import evaluate, is_natural
 from tilewright.codegen.llvm_intrinsic import emit_call
 from tilewright.codegen.llvm_masks import any_lane
-from tilewright.codegen.llvm_memory import buffer_offset, store, store_scalar
+from tilewright.codegen.llvm_memory import store, store_scalar
 from tilewright.codegen.llvm_ops import number
 from tilewright.codegen.llvm_prefetch import emit_prefetch
 from tilewright.codegen.llvm_state import Pointer, State
