@@ -46,7 +46,11 @@ def doctor(
     report = collect(measure)
     if json:
         print_json(report)
-        return
+    else:
+        _print(report)
+
+
+def _print(report: dict[str, Any]) -> None:
     host, ceilings, stored = report["machine"], report["ceilings"], report["calibration"]
     facts(
         {

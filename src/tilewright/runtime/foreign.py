@@ -8,9 +8,10 @@ dimensions that were not seen before: for those Python is called to plan memory.
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
 from typing import Any
 
-from tilewright.runtime.assembler import I1, I32, I64, PTR, VOID, Module
+from tilewright.runtime.assembler import I1, I32, I64, PTR, VOID, Function, Module, Value
 from tilewright.runtime.call import LAYOUT, MODEL, OK, SUPERSEDED, TENSOR
 from tilewright.runtime.link import Library, compile_text, host_triple
 
@@ -75,22 +76,27 @@ def define_foreign(m: Module) -> None:
         refuse(overlap, "tw_value_error", f.symbol("tw_overlap_message"), layout.get())
         with f.each(inputs + outputs) as i:
             f.store(f.load(I64, io, i * 16), io, i * 8)
-        tries = f.var(I64, 0)
-        with f.loop() as loop:
-            status = f.call(I64, f.load(PTR, model, MODEL.execute), model, layout.get(), io)
-            loop.leave_if(status.eq(OK))
-            refuse(status.eq(SUPERSEDED), "tw_value_error", f.symbol("tw_moved_message"), layout.get())
-            tries.add(1)
-            refuse(tries.get() > _RETRIES, "tw_value_error", f.symbol("tw_memory_message"), layout.get())
-            f.call(I64, f.load(PTR, model, MODEL.ensure), model, dims)
-        f.add_atomic(layout.get() + LAYOUT.users, -1)
-        f.ret(0, I32)
+        _execute(f, model, layout.get(), io, dims, refuse)
     with m.function("tw_ensured", PTR, [("model", PTR), ("dims", PTR)], local=True) as (f, (model, dims)):
         layout = f.var(PTR, f.call(PTR, "tw_find", model, dims))
         with f.when(layout.get().eq(0)):
             f.call(I64, f.load(PTR, model, MODEL.ensure), model, dims)
             layout.set(f.call(PTR, "tw_find", model, dims))
         f.ret(layout.get())
+
+
+def _execute(f: Function, model: Value, layout: Value, io: Value, dims: Value, refuse: Callable[..., None]) -> None:
+    """Run the model in `layout`, which it gives back, over the addresses `io`; again where memory had to grow first."""
+    tries = f.var(I64, 0)
+    with f.loop() as loop:
+        status = f.call(I64, f.load(PTR, model, MODEL.execute), model, layout, io)
+        loop.leave_if(status.eq(OK))
+        refuse(status.eq(SUPERSEDED), "tw_value_error", f.symbol("tw_moved_message"), layout)
+        tries.add(1)
+        refuse(tries.get() > _RETRIES, "tw_value_error", f.symbol("tw_memory_message"), layout)
+        f.call(I64, f.load(PTR, model, MODEL.ensure), model, dims)
+    f.add_atomic(layout + LAYOUT.users, -1)
+    f.ret(0, I32)
 
 
 FOREIGN_EXPORTS = ("tw_foreign",)

@@ -1,0 +1,111 @@
+"""Tensor expressions: say what to compute; schedules say how.
+
+    n = te.var("n")
+    A = te.placeholder((n,), name="A")
+    B = te.placeholder((n,), name="B")
+    C = te.compute((n,), lambda i: A[i] + B[i], name="C")
+    func = te.create_prim_func([A, B, C])
+
+Tensors and stages are in `tensors`, what stands in their bodies in `elements`, and `blocks` makes functions of them.
+"""
+
+from tilewright.ir.expr import Buffer, Const, all_of, cast, const, equal, maximum, minimum
+from tilewright.te.blocks import (
+    Lowered,
+    create_prim_func,
+    create_schedule,
+    lower,
+    lower_stages,
+    stages_of,
+)
+from tilewright.te.elements import (
+    abs,
+    ceil,
+    comm_reducer,
+    cos,
+    erf,
+    exp,
+    exp2,
+    expm1,
+    floor,
+    if_then_else,
+    log,
+    log1p,
+    log2,
+    max,
+    min,
+    power,
+    prod,
+    round,
+    rsqrt,
+    sigmoid,
+    sin,
+    sqrt,
+    sum,
+    tan,
+    tanh,
+    trunc,
+)
+from tilewright.te.tensors import (
+    ComputeOp,
+    ConstMatrix,
+    IterVar,
+    Tensor,
+    compute,
+    const_matrix,
+    placeholder,
+    reduce_axis,
+    var,
+)
+
+__all__ = [
+    "Buffer",
+    "ComputeOp",
+    "Const",
+    "ConstMatrix",
+    "IterVar",
+    "Lowered",
+    "Tensor",
+    "abs",
+    "all_of",
+    "cast",
+    "ceil",
+    "comm_reducer",
+    "compute",
+    "const",
+    "const_matrix",
+    "cos",
+    "create_prim_func",
+    "create_schedule",
+    "equal",
+    "erf",
+    "exp",
+    "exp2",
+    "expm1",
+    "floor",
+    "if_then_else",
+    "log",
+    "log1p",
+    "log2",
+    "lower",
+    "lower_stages",
+    "max",
+    "maximum",
+    "min",
+    "minimum",
+    "placeholder",
+    "power",
+    "prod",
+    "reduce_axis",
+    "round",
+    "rsqrt",
+    "sigmoid",
+    "sin",
+    "sqrt",
+    "stages_of",
+    "sum",
+    "tan",
+    "tanh",
+    "trunc",
+    "var",
+]

@@ -1,0 +1,69 @@
+"""Functions of elements for the bodies of stages: reducers, conditions, mathematics."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tilewright.ir.expr import Expr, Reduce, Reducer, Var, as_expr, call, const, maximum, minimum, select
+from tilewright.te.tensors import plain
+
+
+def comm_reducer(
+    fcombine: Callable[..., Any], fidentity: Callable[..., Any], name: str = "reduce"
+) -> Callable[..., Any]:
+    """A user-defined reducer: `fcombine(a, b)` on values or tuples of values, `fidentity(dtype, ...)`.
+
+    Returns a function `(expr or tuple, axis, where=None)` usable as a stage's body.
+    """
+
+    def reducer(expr: Any, axis: Any, where: Any = None) -> Any:
+        several = isinstance(expr, tuple)
+        values = tuple(as_expr(plain(e)) for e in (expr if several else (expr,)))
+        axes = tuple(axis) if isinstance(axis, list | tuple) else (axis,)
+        lhs = tuple(Var(f"lhs{k}", v.dtype) for k, v in enumerate(values))
+        rhs = tuple(Var(f"rhs{k}", v.dtype) for k, v in enumerate(values))
+        if several:
+            result = tuple(fcombine(lhs, rhs))
+            identity = tuple(fidentity(*(v.dtype for v in values)))
+        else:
+            result, identity = (fcombine(lhs[0], rhs[0]),), (fidentity(values[0].dtype),)
+        typed = tuple(as_expr(r, v.dtype) for r, v in zip(result, values, strict=True))
+        start = tuple(as_expr(r, v.dtype) for r, v in zip(identity, values, strict=True))
+        combination = Reducer(name, lhs, rhs, typed, start)
+        bound = tuple((a.var, a.extent) for a in axes)
+        condition = const(True) if where is None else as_expr(where)
+        parts = tuple(Reduce(combination, values, bound, condition, k) for k in range(len(values)))
+        return parts if several else parts[0]
+
+    return reducer
+
+
+sum = comm_reducer(lambda a, b: a + b, lambda t: const(0, t), "sum")
+prod = comm_reducer(lambda a, b: a * b, lambda t: const(1, t), "prod")
+max = comm_reducer(maximum, lambda t: const(t.min, t), "max")
+min = comm_reducer(minimum, lambda t: const(t.max, t), "min")
+
+
+def if_then_else(condition: Any, then: Any, orelse: Any) -> Expr:
+    """`then` where `condition` holds, else `orelse`; what the other branch would load is never touched."""
+    return select(plain(condition), plain(then), plain(orelse))
+
+
+def _unary(name: str) -> Callable[[Any], Expr]:
+    def apply(x: Any) -> Expr:
+        return call(name, as_expr(plain(x)))
+
+    apply.__name__ = name
+    apply.__doc__ = f"`{name}` of an element."
+    return apply
+
+
+exp, exp2, expm1, log, log2, log1p = map(_unary, ("exp", "exp2", "expm1", "log", "log2", "log1p"))
+sqrt, rsqrt, erf, sigmoid, tanh = map(_unary, ("sqrt", "rsqrt", "erf", "sigmoid", "tanh"))
+sin, cos, tan, floor, ceil, trunc, round = map(_unary, ("sin", "cos", "tan", "floor", "ceil", "trunc", "round"))
+abs = _unary("abs")
+
+
+def power(a: Any, b: Any) -> Expr:
+    return call("pow", plain(a), plain(b))
