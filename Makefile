@@ -11,12 +11,13 @@ TORCH_STAMP := $(VENV)/.stamp-torch
 PEERS_STAMP := $(VENV)/.stamp-peers
 RL_STAMP := $(VENV)/.stamp-rl
 DEMO_STAMP := $(VENV)/.stamp-demo
+TVM_PYTHON := build/peers/tvm-env/bin/python
 
 export PYTHONPATH := src:$(PYTHONPATH)
 # Tests and benchmarks start many processes: let the first one keep the bytecode, wherever that is switched off.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo demo-rl rl test lint types layers pytest torch onnx bench bench-layers bench-models bench-threads bench-memory bench-choice bench-live bench-broker bench-rl bars ulp fuzz live-stress example-matmul format clean
+.PHONY: help demo demo-rl rl test lint types layers pytest torch onnx bench bench-layers bench-models tune-tvm bench-threads bench-memory bench-choice bench-live bench-broker bench-rl bars ulp fuzz live-stress example-matmul format clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -44,6 +45,11 @@ $(DEMO_STAMP): pyproject.toml | $(TORCH_STAMP)
 $(RL_STAMP): pyproject.toml | $(TORCH_STAMP)
 	$(BIN)/pip install --quiet -e '.[rl]'
 	@touch $@
+
+# TVM's tuner crashes with the apache-tvm-ffi that Tilewright uses, so it has an environment of its own.
+$(TVM_PYTHON): | $(PY)
+	$(PYTHON) -m venv $(@D)/..
+	$(@D)/pip install --quiet apache-tvm==0.27.0.post1 apache-tvm-ffi==0.1.14.post0 ml_dtypes numpy onnx psutil cloudpickle xgboost-cpu
 
 demo: $(STAMP) ## compile and run four models, compare with ONNX Runtime
 	$(PY) -m benchmarks.demo
@@ -89,6 +95,9 @@ bench-layers: $(STAMP) $(TORCH_STAMP) $(PEERS_STAMP) ## single layers and blocks
 
 bench-models: $(STAMP) $(TORCH_STAMP) $(PEERS_STAMP) ## whole models against the peers
 	$(PY) -m benchmarks.bench_models $(ARGS)
+
+tune-tvm: $(STAMP) $(PEERS_STAMP) $(TVM_PYTHON) ## tune TVM as a peer, minutes a model; ARGS="--models m64"
+	$(PY) -m benchmarks.peers.tvm $(ARGS)
 
 bench-threads: $(STAMP) $(TORCH_STAMP) ## two threads against one
 	$(PY) -m benchmarks.bench_threads $(ARGS)

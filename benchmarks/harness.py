@@ -32,7 +32,7 @@ from tilewright.support import machine, paired
 from tilewright.support.contender import load_arrays
 from tilewright.support.peak import Ceilings
 
-_PACKAGES = "numpy llvmlite onnx onnxruntime openvino MNN ncnn pnnx torch jax apache-tvm-ffi"
+_PACKAGES = "numpy llvmlite onnx onnxruntime openvino MNN ncnn pnnx torch jax apache-tvm apache-tvm-ffi"
 REFERENCE = "onnxruntime"
 """The peer whose outputs the others' are compared with, where it runs."""
 RESULTS = Path(__file__).resolve().parent / "results"

@@ -76,6 +76,11 @@ PEERS: dict[str, Peer] = {
     ),
     "torch": _peer("inductor:eager", "torch", "eager, under `torch.inference_mode()`"),
     "xla": _peer("xla:jitted", "jax", "XLA:CPU through `jax.jit`, weights as constants"),
+    "tvm": _peer(
+        "tvm:tuned",
+        "tvm",
+        "tuned by MetaSchedule (`make tune-tvm`), weights packed beforehand, arguments bound once (`save_function`)",
+    ),
     "numpy": _peer("blas:dot", "numpy", "OpenBLAS through `numpy.matmul(a, b, out=c)`; matrix products alone"),
 }
 
