@@ -19,6 +19,7 @@ PEERS = {
     "memory": ("onnxruntime", "openvino", "mnn", "inductor"),
 }
 ROUNDS = 5
+TURN_SECONDS = 0.02
 
 
 def cases() -> list[suite.Case]:
@@ -33,7 +34,7 @@ def cases() -> list[suite.Case]:
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.bench_layers", description=__doc__.splitlines()[0])
-    suite.add_options(parser, ROUNDS, "tilewright-fixed")
+    suite.add_options(parser, ROUNDS, TURN_SECONDS, "tilewright-fixed")
     options = parser.parse_args(arguments)
     return suite.run(cases(), options, "layers", f"Layers, {options.threads} thread(s)")
 

@@ -37,7 +37,7 @@ class Case:
     work: Callable[[], Work] | None = None
 
 
-def add_options(parser: argparse.ArgumentParser, rounds: int, own: str) -> None:
+def add_options(parser: argparse.ArgumentParser, rounds: int, turn: float, own: str) -> None:
     parser.add_argument("--only", default="*", help="names, comma-separated, * and ? allowed")
     parser.add_argument("--groups", default="*", help="groups, comma-separated, * and ? allowed")
     parser.add_argument("--peers", help=f"instead of each group's own; of {', '.join(PEERS)}")
@@ -45,7 +45,9 @@ def add_options(parser: argparse.ArgumentParser, rounds: int, own: str) -> None:
     parser.add_argument("--own", default=own, help=f"what is judged (default {own}); of {', '.join(OWN)}")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=rounds, help=f"turns of each peer (default {rounds})")
-    parser.add_argument("--turn", type=float, default=0.02, help="seconds of a turn, at least one call (default 0.02)")
+    parser.add_argument(
+        "--turn", type=float, default=turn, help=f"seconds of a turn, at least one call (default {turn:g})"
+    )
     parser.add_argument("--enough", type=float, default=5.0, help="seconds after which a case ends (default 5)")
     parser.add_argument("--budget", type=float, help="minutes after which no further case begins")
     parser.add_argument("--resume", action="store_true", help="leave out what this commit has measured")
