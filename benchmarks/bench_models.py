@@ -12,7 +12,7 @@ from benchmarks import layers, models, suite
 PEERS = ("onnxruntime", "openvino", "mnn", "ncnn")
 ROUNDS = 7
 TURN_SECONDS = 0.1
-"""A model is called again and again: in short turns, the first call, which finds other peers' caches, would weigh most."""
+"""A model is called again and again; in short turns the first call, with a peer's data in the caches, weighs most."""
 DEFAULT = "m64,nat,az6,resnet50,bert"
 """Models for reports that look at a few."""
 

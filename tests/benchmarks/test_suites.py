@@ -137,7 +137,7 @@ def test_a_layer_from_race_to_report(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setitem(peers.PEERS, "absent", peers.Peer("nowhere:nothing", ("no_such_module_here",), "nobody"))
     monkeypatch.setattr(suite.plots, "write", lambda *_: [])
     parser = argparse.ArgumentParser()
-    suite.add_options(parser, 2, "tilewright-fixed")
+    suite.add_options(parser, 2, 0.02, "tilewright-fixed")
     arguments = ["--only", "gemv-1x256x256", "--peers", "onnxruntime,absent", "--turn", "0.001"]
     cases = bench_layers.cases()
     assert suite.run(cases, parser.parse_args(arguments), "layers", "Layers") == 0
@@ -155,7 +155,7 @@ def test_a_layer_from_race_to_report(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 def test_names_that_match_nothing_are_refused() -> None:
     parser = argparse.ArgumentParser()
-    suite.add_options(parser, 2, "tilewright-fixed")
+    suite.add_options(parser, 2, 0.02, "tilewright-fixed")
     with pytest.raises(SystemExit, match="no case"):
         suite.chosen(bench_layers.cases(), parser.parse_args(["--only", "nothing"]))
     with pytest.raises(SystemExit, match="unknown peers"):
