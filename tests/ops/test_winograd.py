@@ -20,24 +20,24 @@ def convolution(x: np.ndarray, w: np.ndarray, pads: tuple[int, int, int, int]) -
 
 
 CASES = [
-    # tile, images, channels, filters, height, width, pads, rows, columns, panel
-    (2, 1, 4, 4, 4, 4, (1, 1, 1, 1), 2, 2, 4),
-    (2, 2, 5, 7, 3, 5, (0, 1, 2, 0), 1, 2, 8),
-    (4, 1, 8, 4, 9, 5, (1, 1, 1, 1), 2, 1, 4),
-    (4, 3, 3, 9, 4, 6, (1, 0, 0, 1), 2, 2, 8),
-    (4, 1, 4, 4, 1, 1, (1, 1, 1, 1), 1, 1, 4),
-    (6, 1, 4, 5, 7, 8, (1, 1, 1, 1), 1, 2, 4),
-    (10, 2, 3, 5, 11, 2, (1, 0, 1, 1), 1, 1, 4),
+    # tile, images, channels, filters, height, width, pads, rows, columns, panel, panels
+    (2, 1, 4, 4, 4, 4, (1, 1, 1, 1), 2, 2, 4, 2),
+    (2, 2, 5, 7, 3, 5, (0, 1, 2, 0), 1, 2, 8, 1),
+    (4, 1, 8, 4, 9, 5, (1, 1, 1, 1), 2, 1, 4, 3),
+    (4, 3, 3, 9, 4, 6, (1, 0, 0, 1), 2, 2, 8, 2),
+    (4, 1, 4, 4, 1, 1, (1, 1, 1, 1), 1, 1, 4, 1),
+    (6, 1, 4, 5, 7, 8, (1, 1, 1, 1), 1, 2, 4, 1),
+    (10, 2, 3, 5, 11, 2, (1, 0, 1, 1), 1, 1, 4, 2),
 ]
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_expression_reference_and_plain_convolution_agree(case: tuple) -> None:
-    tile, images, channels, filters, height, width, pads, rows, columns, panel = case
+    tile, images, channels, filters, height, width, pads, rows, columns, panel, panels = case
     rng = np.random.default_rng(tile)
     x = rng.standard_normal((images, channels, height, width)).astype(np.float32)
     w = rng.standard_normal((filters, channels, 3, 3)).astype(np.float32)
-    (packed,) = check("pack_winograd", w, tile=tile, block=LANES, width=panel)
+    (packed,) = check("pack_winograd", w, tile=tile, block=LANES, width=panel, panels=panels)
     (blocked,) = ops.get("block_channels").reference([x], {"block": LANES})
     attrs = {"tile": tile, "rows": rows, "columns": columns, "pads": pads, "out_block": LANES}
     attrs |= {"channels": filters, "input_channels": channels}

@@ -32,10 +32,10 @@ def layer(
 ) -> Graph:
     """block -> winograd -> bias, skip, relu -> unblock, as layout assignment leaves it."""
     b = GraphBuilder("layer")
-    rows, columns, width = block
+    rows, columns, width, panels = block
     x = b.input("x", tensor(images, channels, *size))
     w = b.param("w", tensor(filters, channels, window, window))
-    packed = ops.emit1(b, "pack_winograd", w, tile=tile, block=BLOCK, width=width * BLOCK)
+    packed = ops.emit1(b, "pack_winograd", w, tile=tile, block=BLOCK, width=width * BLOCK, panels=panels)
     blocked = ops.emit1(b, "block_channels", x, block=BLOCK)
     attrs = {"tile": tile, "rows": rows, "columns": columns, "pads": pads, "out_block": BLOCK}
     y = ops.emit1(b, "conv_winograd", blocked, packed, channels=filters, input_channels=channels, **attrs)
@@ -45,24 +45,24 @@ def layer(
 
 
 CASES = [
-    # tile, channels, filters, size, pads, (tile rows, tile columns, vectors of a panel), window
-    (4, 3, 17, (7, 9), (1, 1, 1, 1), (2, 3, 1), 3),
-    (4, 17, 31, (19, 19), (1, 1, 1, 1), (5, 5, 2), 3),
-    (4, 31, 100, (5, 6), (0, 0, 0, 0), (3, 1, 2), 3),
-    (4, 16, 16, (1, 1), (1, 1, 1, 1), (1, 1, 2), 3),
-    (4, 16, 24, (13, 4), (2, 0, 1, 2), (2, 2, 3), 3),
-    (2, 100, 3, (4, 7), (1, 1, 1, 1), (2, 4, 1), 3),
-    (2, 20, 40, (6, 6), (0, 2, 2, 1), (4, 2, 2), 3),
-    (5, 17, 31, (19, 11), (1, 1, 1, 1), (4, 2, 2), 3),
-    (5, 100, 3, (4, 6), (0, 2, 1, 0), (1, 2, 1), 3),
-    (6, 17, 20, (19, 8), (1, 1, 1, 1), (2, 2, 2), 3),
-    (6, 8, 8, (3, 3), (0, 0, 0, 0), (1, 1, 1), 3),
-    (2, 9, 12, (9, 6), (2, 2, 2, 2), (2, 3, 1), 5),
-    (3, 9, 12, (7, 8), (2, 2, 2, 2), (2, 3, 1), 5),
-    (4, 16, 16, (11, 11), (2, 1, 0, 2), (3, 2, 2), 5),
-    (2, 8, 20, (10, 9), (3, 3, 3, 3), (2, 5, 1), 7),
-    (10, 17, 12, (13, 7), (3, 3, 2, 3), (2, 1, 2), 7),
-    (4, 8, 31, (1, 9), (4, 4, 4, 4), (1, 3, 1), 9),
+    # tile, channels, filters, size, pads, (tile rows, tile columns, vectors of a panel, panels), window
+    (4, 3, 17, (7, 9), (1, 1, 1, 1), (2, 3, 1, 2), 3),
+    (4, 17, 31, (19, 19), (1, 1, 1, 1), (5, 5, 2, 1), 3),
+    (4, 31, 100, (5, 6), (0, 0, 0, 0), (3, 1, 2, 3), 3),
+    (4, 16, 16, (1, 1), (1, 1, 1, 1), (1, 1, 2, 2), 3),
+    (4, 16, 24, (13, 4), (2, 0, 1, 2), (2, 2, 3, 1), 3),
+    (2, 100, 3, (4, 7), (1, 1, 1, 1), (2, 4, 1, 2), 3),
+    (2, 20, 40, (6, 6), (0, 2, 2, 1), (4, 2, 2, 4), 3),
+    (5, 17, 31, (19, 11), (1, 1, 1, 1), (4, 2, 2, 1), 3),
+    (5, 100, 3, (4, 6), (0, 2, 1, 0), (1, 2, 1, 2), 3),
+    (6, 17, 20, (19, 8), (1, 1, 1, 1), (2, 2, 2, 1), 3),
+    (6, 8, 8, (3, 3), (0, 0, 0, 0), (1, 1, 1, 3), 3),
+    (2, 9, 12, (9, 6), (2, 2, 2, 2), (2, 3, 1, 2), 5),
+    (3, 9, 12, (7, 8), (2, 2, 2, 2), (2, 3, 1, 1), 5),
+    (4, 16, 16, (11, 11), (2, 1, 0, 2), (3, 2, 2, 2), 5),
+    (2, 8, 20, (10, 9), (3, 3, 3, 3), (2, 5, 1, 4), 7),
+    (10, 17, 12, (13, 7), (3, 3, 2, 3), (2, 1, 2, 1), 7),
+    (4, 8, 31, (1, 9), (4, 4, 4, 4), (1, 3, 1, 2), 9),
 ]
 TOLERANCE = {4: 2e-6, 6: 1e-5, 7: 2e-5, 8: 3e-5, 12: 2e-6, 16: 2e-6}
 """Of the output's scale, by the size of a transformed tile."""
@@ -85,8 +85,24 @@ def test_native_code_agrees_with_a_plain_convolution(case: tuple[Any, ...]) -> N
             assert np.abs(got - want).max() <= TOLERANCE[tile + window - 1] * scale
 
 
+@pytest.mark.parametrize("panels", [1, 2, 4, 7])
+@pytest.mark.parametrize("rows", [2, 8])
+def test_threads_share_blocks_of_tiles_or_groups_of_panels_or_elements(rows: int, panels: int) -> None:
+    """Four blocks of tiles or one, and seven to one groups; the last may have panels without filters."""
+    rng = np.random.default_rng(0)
+    w = rng.standard_normal((7 * BLOCK - 3, 17, 3, 3)).astype(np.float32)
+    x = rng.standard_normal((1, 17, 30, 10)).astype(np.float32)
+    graph = layer(4, 1, 17, len(w), (30, 10), (1, 1, 1, 1), (rows, 3, 1, panels))
+    bias = np.zeros((1, len(w), 1, 1), np.float32)
+    program = compile_graph(graph, {"w": w, "bias": bias}, HOST)
+    want = np.maximum(convolution(x, w, (1, 1, 1, 1)), 0)
+    for threads in (1, 3):
+        got = np.asarray(Model(program, threads=threads)(x))
+        assert np.abs(got - want).max() <= TOLERANCE[6] * want.max()
+
+
 def test_nan_and_infinity_stay_in_their_tiles() -> None:
-    graph = layer(4, 1, 16, 16, (12, 12), (1, 1, 1, 1), (3, 3, 2))
+    graph = layer(4, 1, 16, 16, (12, 12), (1, 1, 1, 1), (3, 3, 2, 1))
     rng = np.random.default_rng(0)
     w = rng.standard_normal((16, 16, 3, 3)).astype(np.float32)
     model = Model(compile_graph(graph, {"w": w, "bias": np.zeros((1, 16, 1, 1), np.float32)}, HOST))
@@ -103,8 +119,19 @@ def test_the_estimate_prefers_what_multiplies_less() -> None:
     found = choose((wide,), (2, 4), HOST)
     assert found is not None and found.tile == 4
     assert choose((wide,), (), HOST) is None
-    four, two = (cost(wide, Choice(tile, 2, 14, 2 * BLOCK), HOST).cycles for tile in (4, 2))
+    four, two = (cost(wide, Choice(tile, 2, 14, 2 * BLOCK, 1), HOST).cycles for tile in (4, 2))
     assert four < two
+
+
+def test_panels_go_together_while_their_products_stay_in_the_second_level() -> None:
+    """The fewer groups, the less often tiles are read; all panels at once would spill the products of a large block."""
+    for size, channels, filters in ((19, 128, 128), (28, 512, 512), (64, 256, 256)):
+        found = choose((Shape(1, size, size, channels, filters, 3, 1e8),), (4,), Target.parse("haswell"))
+        assert found is not None and found.panels > 1 and (filters // found.width) % found.panels == 0
+        products = 4 * 36 * found.rows * found.columns * found.width * found.panels
+        assert products <= 0.6 * Target.parse("haswell").l2
+    alone = choose((Shape(1, 19, 19, 128, 16, 3),), (4,), Target.parse("haswell"))
+    assert alone is not None and alone.panels == 1
 
 
 def test_large_windows_take_fourier_tiles() -> None:

@@ -60,7 +60,10 @@ def shift(s: State, stmt: For, load: Load) -> Poly:
     step = (s.atoms.number(stmt.var),)
     stride = s.converter.offset(load.buffer, load.indices).get(step, 0)
     share = -(-steps * stride // total)
-    return add(multiply(s.converter.poly(first), constant(share)), {step: -(-count * share // steps) - stride})
+    each, line = -(-count * share // steps), LINE // load.buffer.dtype.itemsize
+    if each > line:  # A step asks for whole lines: parts of one more would be left out.
+        each = -(-each // line) * line
+    return add(multiply(s.converter.poly(first), constant(share)), {step: each - stride})
 
 
 def _rows(stmt: For, load: Load) -> tuple[Expr, int] | None:

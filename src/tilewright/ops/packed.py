@@ -221,9 +221,10 @@ def _pack_conv_compute(
     return (te.compute(types[0].shape, element, name="pack"),)
 
 
-def panel_rows(w: Tensor, width: int, channels: Expr) -> Tensor:
+def panel_rows(w: Tensor, width: int, channels: Expr, group: int = 1) -> Tensor:
     """The filters of a panel side by side: `w[K, C, ...]` to `[ceil(K/width), channels * ..., width]`, where what the
-    filters hold in a row stays in that order; zeros past K, and past C where there shall be more channels."""
+    filters hold in a row stays in that order; zeros past K, and past C where there shall be more channels. Panels
+    are in whole groups."""
     filters, own, *window = w.shape
     size = product(window)
 
@@ -234,11 +235,12 @@ def panel_rows(w: Tensor, width: int, channels: Expr) -> Tensor:
         for d in reversed(window):
             at.append(rest % d)
             rest = rest // d
-        whole = as_int(filters % width) == 0
+        whole = as_int(filters % (group * width)) == 0
         inside = [*([] if whole else [filter_ < filters]), *([] if own is channels else [place < own * size])]
         return select(all_of(inside), w[(filter_, rest, *reversed(at))], const(0, w.dtype))
 
-    rows: Tensor = te.compute((ceildiv(filters, width), channels * size, const(width)), element, name="rows")
+    panels = ceildiv(filters, group * width) * group
+    rows: Tensor = te.compute((panels, channels * size, const(width)), element, name="rows")
     return rows
 
 

@@ -8,9 +8,10 @@
 
 Every transform is two separable passes over constant matrices. Tiles are counted in tile rows of the whole batch
 (`images * ceil(rows / m)`) and tile columns, both padded to the multiples `rows` and `columns` that the plan chose, so
-that it works on whole blocks of tiles; what lies past the map is read as zero and never written.
+that it works on whole blocks of tiles; what lies past the map is read as zero and never written. So many `panels` of
+filters go through the products together, element by element of the tiles, and lie in memory in that order.
 
-    filters   w[K, C, r, r]                    ->  u[ceil(K/width), alpha, alpha, ceil(C/b), b, width]
+    filters   w[K, C, r, r]                    ->  u[groups, alpha, alpha, panels, ceil(C/b), b, width]
     input     x[N, ceil(C/b), H, W, b]         ->  y[N, ceil(K/b), H', W', b]
 """
 
@@ -42,7 +43,9 @@ def _pack_infer(types: Types, attrs: Attrs) -> tuple[TensorType, ...]:
     window = as_int(r)
     assert window is not None
     size, b, width = const(products(window + attrs["tile"] - 1)), attrs["block"], attrs["width"]
-    return (TensorType(w.dtype, (ceildiv(k, width), size, size, ceildiv(c, b), const(b), const(width))),)
+    panels = attrs["panels"]
+    groups = ceildiv(k, panels * width)
+    return (TensorType(w.dtype, (groups, size, size, const(panels), ceildiv(c, b), const(b), const(width))),)
 
 
 def _pack_compute(inputs: Sequence[Tensor | None], attrs: Attrs, types: tuple[TensorType, ...]) -> tuple[Tensor, ...]:
@@ -51,11 +54,12 @@ def _pack_compute(inputs: Sequence[Tensor | None], attrs: Attrs, types: tuple[Te
     assert window is not None
     _, g, _ = transforms(attrs["tile"], window)
     table = te.const_matrix(g, "f64")
-    panels, size, _, blocks, _, _ = types[0].shape
+    groups, size, _, together, blocks, _, _ = types[0].shape
+    panels = groups * together
     r, s = te.reduce_axis(window, "r"), te.reduce_axis(window, "s")
 
     lead, lanes = (panels, blocks, const(b)), const(width)
-    raw = panel_rows(w, width, blocks * b)
+    raw = panel_rows(w, width, blocks * b, attrs["panels"])
     half: Tensor = te.compute(
         (*lead, size, const(window), lanes),
         lambda p, co, ci, i, j, lane: te.sum(
@@ -74,20 +78,20 @@ def _pack_compute(inputs: Sequence[Tensor | None], attrs: Attrs, types: tuple[Te
         name="filter_rounded",
     )
     packed: Tensor = te.compute(
-        types[0].shape, lambda p, i, j, co, ci, lane: rounded[p, co, i, j, ci, lane], name="pack"
+        types[0].shape, lambda g, i, j, p, co, ci, lane: rounded[g * together + p, co, i, j, ci, lane], name="pack"
     )
     return (packed,)
 
 
 def _pack_reference(arrays: Arrays, attrs: Attrs) -> tuple[Any, ...]:
-    w, b, width = arrays[0], attrs["block"], attrs["width"]
+    w, b, width, together = arrays[0], attrs["block"], attrs["width"], attrs["panels"]
     k, c, r, _ = w.shape
     g = np.asarray(transforms(attrs["tile"], r)[1], np.float64)
-    padded = np.zeros((-(-k // width) * width, -(-c // b) * b, r, r))
+    padded = np.zeros((-(-k // (together * width)) * together * width, -(-c // b) * b, r, r))
     padded[:k, :c] = w
     u = np.einsum("ir,kcrs,js->kcij", g, padded, g).astype(w.dtype)
-    panels = u.reshape(-1, width, u.shape[1] // b, b, *u.shape[2:])
-    return (np.ascontiguousarray(panels.transpose(0, 4, 5, 2, 3, 1)),)
+    groups = u.reshape(-1, together, width, u.shape[1] // b, b, *u.shape[2:])
+    return (np.ascontiguousarray(groups.transpose(0, 5, 6, 1, 3, 4, 2)),)
 
 
 register(OpDef("pack_winograd", "injective", _pack_infer, _pack_reference, _pack_compute))
@@ -119,11 +123,12 @@ def _conv_compute(inputs: Sequence[Tensor | None], attrs: Attrs, types: tuple[Te
     at, _, bt = transforms(m, window)
     first, last = te.const_matrix(bt, x.dtype), te.const_matrix(at, x.dtype)
     n, _, oh, ow, lanes = types[0].shape
-    panels, _, _, blocks, b, width = u.shape
+    groups, _, _, panels, blocks, b, width = u.shape
     down, across = ceildiv(oh, m), ceildiv(ow, m)
     rows, columns = attrs["rows"], attrs["columns"]  # tiles of a block
     row_blocks, column_blocks, count = ceildiv(n * down, rows), ceildiv(across, columns), rows * columns
-    filters = panels * width
+    group = panels * width
+    filters = groups * group
 
     shape = (row_blocks * rows, column_blocks, blocks, const(reach), const(columns * m + window - 1), b)
     strip = _strip(x, attrs, shape, n * down, down)
@@ -134,24 +139,28 @@ def _conv_compute(inputs: Sequence[Tensor | None], attrs: Attrs, types: tuple[Te
         name="input_rows",
     )
     tiles: Tensor = te.compute(
-        (row_blocks, column_blocks, size, size, count, blocks, b),
-        lambda r, c, y, z, t, co, ci: te.sum(
+        (row_blocks, column_blocks, size, size, blocks, count, b),
+        lambda r, c, y, z, co, t, ci: te.sum(
             first[z, j.var] * half[r * rows + t // columns, c, co, y, t % columns * m + j.var, ci], axis=j
         ),
         name="input_columns",
     )
     co, ci = te.reduce_axis(blocks, "co"), te.reduce_axis(b, "ci")
     product: Tensor = te.compute(
-        (row_blocks, column_blocks, size, size, count, filters),
-        lambda r, c, y, z, t, k: te.sum(
-            tiles[r, c, y, z, t, co.var, ci.var] * u[k // width, y, z, co.var, ci.var, k % width], axis=[co, ci]
+        (row_blocks, column_blocks, groups, size, size, panels, count, width),
+        lambda r, c, g, y, z, panel, t, lane: te.sum(
+            tiles[r, c, y, z, co.var, t, ci.var] * u[g, y, z, panel, co.var, ci.var, lane], axis=[co, ci]
         ),
         name="product",
     )
+
+    def of_tile(r: Expr, c: Expr, y: Expr, z: Expr, t: Expr, k: Expr) -> Expr:
+        return product[r, c, k // group, y, z, k % group // width, t, k % width]
+
     p, q = te.reduce_axis(size, "p"), te.reduce_axis(size, "q")
     upright: Tensor = te.compute(
         (row_blocks, column_blocks, count, m, size, filters),
-        lambda r, c, t, y, z, k: te.sum(last[y, p.var] * product[r, c, p.var, z, t, k], axis=p),
+        lambda r, c, t, y, z, k: te.sum(last[y, p.var] * of_tile(r, c, p.var, z, t, k), axis=p),
         name="output_rows",
     )
     result: Tensor = te.compute(
@@ -193,7 +202,7 @@ def _conv_reference(arrays: Arrays, attrs: Attrs) -> tuple[Any, ...]:
     reach = inputs(size)
     window = reach - m + 1
     at, _, bt = (np.asarray(t, np.float64) for t in transforms(m, window))
-    filters = u.transpose(0, 5, 3, 4, 1, 2).reshape(u.shape[0] * u.shape[5], -1, size, size)
+    filters = u.transpose(0, 3, 6, 4, 5, 1, 2).reshape(u.shape[0] * u.shape[3] * u.shape[6], -1, size, size)
     channels = attrs["input_channels"]
     x = unblock_reference([x], {"channels": channels})[0]
     n, _, h, w = x.shape

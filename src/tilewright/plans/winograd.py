@@ -5,14 +5,16 @@
             for tile row:
                 strip = rows of the input           zeros past the map; L1
                 half  = B^T strip                   straight-line code over constants
-                tiles[:, :, t, channels] = half B   transformed input of the block; L2
-        for panel of filters:                       parallel
-            for xi in alpha x alpha, rows of tiles:
-                product[xi, t, panel] = tiles[xi] @ u[panel, xi]     a register tile
-            for tile:
+                tiles[:, :, channels, t] = half B   transformed input of the block; L2
+        for group of panels of filters:             parallel, or both loops inside are
+            for xi in alpha x alpha:
+                for panel, rows of tiles:
+                    product[xi, panel, t] = tiles[xi] @ u[group, xi, panel]     a register tile
+            for panel, tile:
                 out = epilogue(A^T product A)       bias, residual, activation
 
-The stages are those of `ops/winograd.py`; blocks of tiles are as large as it says.
+The stages are those of `ops/winograd.py`; blocks of tiles and groups of panels are as large as it says. All tiles are
+read once for each group; what its panels read one after another, the tiles' parts of one element, stays in L2.
 """
 
 from __future__ import annotations
@@ -27,11 +29,8 @@ from tilewright.ir.target import Target
 from tilewright.ops.fourier import MOST_POINTS
 from tilewright.plans.analysis import Stage, Structure
 from tilewright.plans.base import Candidate, Plan
-from tilewright.plans.common import (
-    inline_all,
-    prefetch,
-    stream_outputs,
-)
+from tilewright.plans.common import inline_all, prefetch, stream_outputs
+from tilewright.plans.convolution import unroll_steps
 from tilewright.plans.cost import Cost, number, roofline
 from tilewright.plans.panels import packed_operand, panel_width
 from tilewright.plans.transposes import tile_axes, transpose_tiles
@@ -39,8 +38,8 @@ from tilewright.plans.winograd_tiles import most_rows, row_steps
 from tilewright.schedule.schedule import BlockRef, LoopRef, Schedule
 from tilewright.support.errors import ScheduleError
 
-ENOUGH_BLOCKS = 4
-"""Blocks of tiles that share well among a few threads."""
+ENOUGH = 4
+"""Blocks of tiles, or groups of panels, that share well among a few threads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,13 +89,12 @@ def fits(structure: Structure, target: Target) -> bool:
 def candidates(structure: Structure, target: Target) -> list[Candidate]:
     found = stages(structure)
     assert found is not None
-    count, width = as_int(found.product.spatial[4].extent), panel_width(found.product)
+    count, width = as_int(found.product.spatial[-2].extent), panel_width(found.product)
     assert count is not None and width is not None
     vectors = width // target.lanes(4)
     scale = 1.0
-    for it in (*found.product.spatial[:4], *found.product.reduce):
+    for it in (*found.product.spatial[:-2], *found.product.reduce):
         scale *= number(it.extent)
-    scale *= number(found.product.spatial[5].extent) / width
     steps = [(n, row_steps(count, n, vectors, target)) for n in range(1, min(most_rows(vectors, target), count) + 1)]
     options = [Candidate.of((("rows", n), ("width", width)), Cost(compute=scale * cycles)) for n, cycles in steps]
     return sorted(options, key=lambda c: c.cycles)
@@ -107,12 +105,12 @@ def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Targe
     assert found is not None
     inline_all(s, structure, found.rest)
     out = s.block(found.rest[-1].name)
-    column_block, panel, channel, p = output_loops(s, found, out, candidate)
+    column_block, group, panel, channel, p = output_loops(s, found, out, candidate)
     s.compute_at(s.block(found.result.name), p)
     s.compute_at(s.block(found.upright.name), channel)
     product = s.cache_write(s.block(found.product.name), "local")
-    s.compute_at(product, panel)
-    products(s, found, product, candidate)
+    s.compute_at(product, group)
+    element = products(s, found, product, candidate)
     s.compute_at(s.block(found.tiles.name), column_block)
     for block in (s.block(found.tiles.name), product):
         s.set_scope(block, "padded")
@@ -123,34 +121,40 @@ def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Targe
     q, lane = s.loops(out)[-2:]
     s.unroll(q)
     s.vectorize(lane)
-    share(s, s.loops(out)[0], column_block, channels, panel)
+    few = (s.extent(group) or 0) < ENOUGH
+    share(s, s.loops(out)[0], column_block, (channels, element, panel) if few else (channels, group))
 
 
-def share(s: Schedule, row_block: LoopRef, column_block: LoopRef, channels: LoopRef, panel: LoopRef) -> None:
+def share(s: Schedule, row_block: LoopRef, column_block: LoopRef, phases: tuple[LoopRef, ...]) -> None:
     """Threads share blocks of tiles where there are enough, for then each core has its tiles in its own cache; else
-    they share the channels of the tiles' transforms, and then the panels."""
+    they share each of the phases: the channels of the tiles' transforms, then groups of panels or, where those are few,
+    the elements of the products and then the panels of the output."""
     rows, columns = s.extent(row_block), s.extent(column_block)
-    if rows is not None and columns is not None and rows * columns >= ENOUGH_BLOCKS:
+    if rows is not None and columns is not None and rows * columns >= ENOUGH:
         # Where tile rows run across images it may not be provable that blocks write different elements.
         with contextlib.suppress(ScheduleError):
             s.parallel(s.fuse(row_block, column_block))
             return
-    s.parallel(channels)
-    s.parallel(panel)
+    for loop in phases:
+        s.parallel(loop)
 
 
 def input_transform(s: Schedule, found: Stages) -> LoopRef:
     """Channel block by channel block, tile row by tile row. Returns the loop over channel blocks."""
     columns, _ = tile_block(found)
     tiles, half, strip = (s.block(stage.name) for stage in (found.tiles, found.half, found.strip))
-    y, z, t, co = s.loops(tiles)[-6:-2]
+    y, z, co, t = s.loops(tiles)[-6:-2]
     row, column = s.split(t, factor=columns)
     s.reorder(co, row, column, y, z)
     s.compute_at(half, row)
     s.compute_at(strip, row)
     constant_product(s, half)
     constant_product(s, tiles)
-    s.vectorize(s.loops(strip)[-1])
+    v, lane = s.loops(strip)[-2:]
+    # Two at once, so that the loop is split where padding begins: each element would test whether it is padding.
+    _, v = s.split(v, factor=2)
+    s.unroll(v)
+    s.vectorize(lane)
     return co
 
 
@@ -160,32 +164,35 @@ def constant_product(s: Schedule, block: BlockRef) -> None:
     s.vectorize(s.loops(block)[-1])
 
 
-def products(s: Schedule, found: Stages, out: BlockRef, candidate: Candidate) -> None:
-    """Register tiles of tiles x filters through all channels."""
-    block = s.block(found.product.name)
-    t_outer, _ = s.split(s.loops(out)[-2], factor=candidate.knob("rows"))
+def products(s: Schedule, found: Stages, out: BlockRef, candidate: Candidate) -> LoopRef:
+    """Register tiles of tiles x filters through all channels. Returns the loop over the elements of a tile."""
+    block, rows, width = s.block(found.product.name), candidate.knob("rows"), candidate.knob("width")
+    y, z, _, t, _ = s.loops(out)[-5:]
+    element = s.fuse(y, z)
+    t_outer, _ = s.split(t, factor=rows)
     s.compute_at(block, t_outer)
     t, k_inner, co, ci = s.loops(block)[-4:]
     s.reorder(co, ci, t, k_inner)
-    channel = s.fuse(co, ci)
     weights = packed_operand(found.product)
-    assert weights is not None
-    count, steps, width = as_int(found.product.spatial[4].extent), s.extent(channel), candidate.knob("width")
-    assert count is not None and steps is not None
-    # The filters of the next element of the tiles, a share by each tile: asked for by the first tiles alone they would
-    # come in a burst that memory cannot keep up with, and then memory would idle.
-    prefetch(s, channel, weights.buffer, 4 * steps * width, rows=count)
-    init = s.decompose_reduction(block, channel)
+    count, steps, lanes = as_int(found.product.spatial[-2].extent), s.extent(co), s.extent(ci)
+    assert weights is not None and count is not None and steps is not None and lanes is not None
+    unroll_steps(s, [ci], rows * (width // lanes))
+    # The filters that come next, a share by each tile: asked for by the first tiles alone they would come in a burst
+    # that memory cannot keep up with, and then memory would idle.
+    prefetch(s, co, weights.buffer, 4 * steps * lanes * width, rows=count)
+    init = s.decompose_reduction(block, co)
     for stage in (block, init, out):
         row, lane = s.loops(stage)[-2:]
         s.unroll(row)
         s.vectorize(lane)
+    return element
 
 
 def output_loops(
     s: Schedule, found: Stages, out: BlockRef, candidate: Candidate
-) -> tuple[LoopRef, LoopRef, LoopRef, LoopRef]:
-    """Loops over blocks of tiles, panels, tiles, blocks of channels and rows of the tile, the first without the tiles.
+) -> tuple[LoopRef, LoopRef, LoopRef, LoopRef, LoopRef]:
+    """Loops over blocks of tiles, groups of panels, panels, tiles, blocks of channels and rows of the tile; returned
+    without the rows of blocks, the tiles.
 
     Images and tile rows are counted together.
     """
@@ -200,9 +207,12 @@ def output_loops(
     row = s.fuse(n, down)
     row_block, row = s.split(row, factor=rows)
     column_block, column = s.split(across, factor=columns)
-    panel, part = s.split(k, factor=candidate.knob("width") // lanes)
-    s.reorder(row_block, column_block, panel, row, column, part, p, q, lane)
-    return column_block, panel, part, p
+    vectors, panels = candidate.knob("width") // lanes, as_int(found.product.spatial[-3].extent)
+    assert panels is not None
+    group, part = s.split(k, factor=panels * vectors)
+    panel, part = s.split(part, factor=vectors)
+    s.reorder(row_block, column_block, group, panel, row, column, part, p, q, lane)
+    return column_block, group, panel, part, p
 
 
 def tile_block(found: Stages) -> tuple[int, int]:
@@ -210,7 +220,7 @@ def tile_block(found: Stages) -> tuple[int, int]:
     m = as_int(found.result.spatial[3].extent)
     strip = found.strip.spatial
     size, reach = as_int(strip[3].extent), as_int(strip[4].extent)
-    count = as_int(found.product.spatial[4].extent)
+    count = as_int(found.product.spatial[-2].extent)
     assert m is not None and size is not None and reach is not None and count is not None
     columns = (reach - (size - m)) // m
     return columns, count // columns
@@ -222,7 +232,7 @@ def fits_filters(structure: Structure, target: Target) -> bool:
     stages = structure.stages
     if [is_transform(stage) for stage in stages[-5:]] != [False, True, True, False, False]:
         return False
-    return all(s.role == "spatial" or is_transform(s) for s in stages) and len(stages[-1].spatial) == 6
+    return all(s.role == "spatial" or is_transform(s) for s in stages) and len(stages[-1].spatial) == 7
 
 
 def filters_candidates(structure: Structure, target: Target) -> list[Candidate]:
@@ -237,18 +247,18 @@ def apply_filters(s: Schedule, structure: Structure, candidate: Candidate, targe
         filter[channel, i, j, lane] = w[lane, channel, i, j]      transposed through registers
         for channel, lanes of a vector of doubles:
             rows = G filter;  for i: rounded[i, :, channel, lanes] = rows[i] G^T
-        for i, j: u[panel, i, j, channels, :] = rounded[i, j, channels, :]
+        for i, j: u[group, i, j, panel, channels, :] = rounded[i, j, channels, :]
     """
     inline_all(s, structure, structure.stages[:-5])
     source, half, whole, rounded, packed = (s.block(stage.name) for stage in structure.stages[-5:])
-    panel, y, z, outer, inner, lane = s.loops(packed)
-    s.reorder(panel, outer, y, z, inner, lane)
+    group, y, z, panel, outer, inner, lane = s.loops(packed)
+    s.reorder(group, panel, outer, y, z, inner, lane)
     s.compute_at(rounded, outer)
     i, j, channel, lanes = s.loops(rounded)[-4:]
-    group, lanes = s.split(lanes, factor=target.lanes(8))
-    s.reorder(channel, group, i, j, lanes)
+    part, lanes = s.split(lanes, factor=target.lanes(8))
+    s.reorder(channel, part, i, j, lanes)
     s.compute_at(whole, i)
-    s.compute_at(half, group)
+    s.compute_at(half, part)
     s.compute_at(source, outer)
     for block in (half, whole):
         s.set_scope(block, "local")
@@ -265,7 +275,7 @@ def apply_filters(s: Schedule, structure: Structure, candidate: Candidate, targe
         transpose_tiles(s, source, tile, target, lines=False)
     else:
         s.vectorize(s.loops(source)[-1])
-    s.parallel(s.fuse(panel, outer))
+    s.parallel(s.fuse(group, panel, outer))
 
 
 PLAN = Plan("winograd", fits, candidates, apply)

@@ -6,7 +6,8 @@ Cycles of one core, stage by stage, for a block of `rows x columns` tiles:
     product   alpha^2 (Fourier: `products(alpha)`^2) products of tiles x channels x filters in register tiles
     filters   the transformed filters stream by once a block, from the level of the memory where they stay; each tile
               asks for a share of what comes next, so that most of the transfer hides behind the products
-    tiles     the transformed tiles are read again for every panel of filters
+    tiles     the transformed tiles are read again for every group of panels of filters; the products of a group are
+              written and read, from where they stay while its filters pass by
     output    transform, epilogue and stores of each filter vector of each tile
 
 Counting the multiplications alone (Lavin and Gray 2016) would not see narrow layers, where the transforms weigh most,
@@ -27,8 +28,12 @@ from tilewright.plans.conv_tiles import tile_steps
 from tilewright.plans.cost import Cost
 from tilewright.plans.decisions import decide
 
-REREAD = 0.4
-"""What reading tiles again and again gets of the last cache's bandwidth; filters are one stream and prefetched."""
+SCATTERED = 0.4
+"""What products that leave the second level get of the bandwidth beyond: each tile's are a line in each of many places,
+where tiles and filters are streams."""
+
+IN_SECOND = 0.6
+"""Share of the second level of cache that something may fill and still be found there by its next reader."""
 
 LAST_LEVEL = 0.75
 """Share of the last cache that weights may fill and still be found there at the next call."""
@@ -64,16 +69,17 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """`tile` outputs a side, blocks of `rows` x `columns` tiles, panels of `width` filters."""
+    """`tile` outputs a side, blocks of `rows` x `columns` tiles, panels of `width` filters in groups of `panels`."""
 
     tile: int
     rows: int
     columns: int
     width: int
+    panels: int
 
     @property
     def label(self) -> str:
-        return f"tile={self.tile},rows={self.rows},columns={self.columns},width={self.width}"
+        return f"tile={self.tile},rows={self.rows},columns={self.columns},width={self.width},panels={self.panels}"
 
 
 def choose(shapes: tuple[Shape, ...], tiles: tuple[int, ...], target: Target) -> Choice | None:
@@ -86,10 +92,11 @@ def choose(shapes: tuple[Shape, ...], tiles: tuple[int, ...], target: Target) ->
 
     most = max(s.images for s in shapes)
     choices = [
-        Choice(tile, rows, columns, width)
+        Choice(tile, rows, columns, width, panels)
         for tile in tiles
         for width in _widths(shapes[0], target)
         for rows, columns in blocks(shapes[0], tile, most)
+        for panels in groups(ceil(shapes[0].filters / width))
     ]
     options: list[tuple[float, Choice | None]] = [(mean(c), c) for c in (None, *choices)]
     options.sort(key=lambda option: option[0])
@@ -114,6 +121,11 @@ def blocks(shape: Shape, tile: int, images: int) -> Iterator[tuple[int, int]]:
                 yield rows, columns
 
 
+def groups(panels: int) -> Iterator[int]:
+    """Panels that go together: equal parts of all, for a part that is not full would be computed in vain."""
+    return (n for n in range(1, panels + 1) if panels % n == 0)
+
+
 def cost(shape: Shape, choice: Choice, target: Target) -> Cost:
     """The estimate for all images."""
     down, across = ceil(shape.height / choice.tile), ceil(shape.width / choice.tile)
@@ -133,14 +145,20 @@ def block_cost(shape: Shape, choice: Choice, target: Target) -> Cost:
     product = size * size * depth * panels * steps
     weights, tiles = 4.0 * size * size * depth * filters, 4.0 * size * size * depth * count
     stream = weights / _bandwidth(weights, target, shape.cold(size, target))
+    times = panels // choice.panels
+    outputs = 4.0 * size * size * choice.panels * choice.width * count
+    passing = tiles + outputs + weights / times
     if tiles > target.l1:
-        stream += tiles * panels / _bandwidth(2 * tiles, target, share=REREAD)
+        stream += times * tiles / _bandwidth(max(2 * tiles, passing), target)
+    scattered = 0.0
+    if outputs > IN_SECOND * target.l2:
+        scattered = 2.0 * times * outputs / (SCATTERED * _bandwidth(passing, target))
     inward = count * channels * (size * size + 2.0 * size * tile)
     outward = count * panels * vectors * (size * size + size * tile + 3.0 * tile * tile)
     if reach > MOST_POINTS:
         inward *= FOURIER_IN
         outward *= FOURIER_OUT
-    return Cost(compute=product, memory=stream) + Cost(store=1.2 * (inward + outward))
+    return Cost(compute=product, memory=stream) + Cost(store=1.2 * (inward + outward), overhead=scattered)
 
 
 def direct(shape: Shape, target: Target) -> float:
@@ -172,9 +190,9 @@ def most_rows(vectors: int, target: Target) -> int:
     return max(1, (target.registers - vectors - spare) // vectors)
 
 
-def _bandwidth(size: float, target: Target, cold: bool = False, share: float = 1.0) -> float:
-    if size <= 0.6 * target.l2 and not cold:
+def _bandwidth(size: float, target: Target, cold: bool = False) -> float:
+    if size <= IN_SECOND * target.l2 and not cold:
         return target.l2_bandwidth
     if size <= LAST_LEVEL * target.l3 and not cold:
-        return share * target.l3_bandwidth
+        return target.l3_bandwidth
     return target.memory_bandwidth

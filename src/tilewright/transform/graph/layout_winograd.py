@@ -33,7 +33,7 @@ def winograd(a: Assigner, node: Node) -> bool:
         return False
     x, w = node.inputs[:2]
     assert x is not None and w is not None
-    attrs = {"tile": choice.tile, "block": a.block, "width": choice.width}
+    attrs = {"tile": choice.tile, "block": a.block, "width": choice.width, "panels": choice.panels}
     (packed,) = a.emit("pack_winograd", (a.as_plain(w),), attrs, f"{w.name}_packed")
     a.fixed.add(packed)
     attributes = {
