@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 from itertools import combinations
+from math import lcm
 
 Terms = tuple[tuple[Fraction, int], ...]
 """A sum of `factor * value`; values are numbered, the inputs first, then the variables in order."""
@@ -29,7 +30,9 @@ _LONG = 3
 _MANY = 128
 """Entries of a matrix above which sums of whole rows and columns are looked for, and only one greedy search is made."""
 _Rows = list[dict[int, Fraction]]
-_Pair = tuple[int, int, Fraction]
+_Vector = tuple[tuple[int, Fraction], ...]
+_Pair = tuple[int, int, int]
+"""Two columns and the number of the second's factor divided by the first's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,52 +108,94 @@ def _fold_columns(rows: _Rows, inputs: int) -> tuple[_Rows, list[Terms]]:
     return rows, variables
 
 
-def _sums(vectors: Sequence[tuple[tuple[int, Fraction], ...]]) -> dict[int, tuple[tuple[int, int], ...]]:
+def _sums(vectors: Sequence[_Vector]) -> dict[int, tuple[tuple[int, int], ...]]:
     """Vectors (places and entries) that are plus or minus one other, plus or minus a second; none takes part twice."""
-    where = {v: k for k, v in reversed(list(enumerate(vectors)))}
+    marks = _marks(vectors)
+    where = {mark: k for k, mark in reversed(list(enumerate(marks)))}
     found: dict[int, tuple[tuple[int, int], ...]] = {}
     used: set[int] = set()
     for a, b in combinations(range(len(vectors)), 2):
         if a in used or b in used or min(len(vectors[a]), len(vectors[b])) < _LONG:
             continue
         for signs in ((1, 1), (1, -1), (-1, 1), (-1, -1)):
-            total = dict.fromkeys(k for k, _ in (*vectors[a], *vectors[b]))
-            x, y = dict(vectors[a]), dict(vectors[b])
-            both = ((k, signs[0] * x.get(k, Fraction(0)) + signs[1] * y.get(k, Fraction(0))) for k in sorted(total))
-            c = where.get(tuple((k, e) for k, e in both if e))
-            if c is not None and c not in used and c not in (a, b):
+            c = where.get(signs[0] * marks[a] + signs[1] * marks[b])
+            if c is None or c in used or c in (a, b):
+                continue
+            if _sum(vectors[a], vectors[b], signs) == vectors[c]:
                 found[c] = ((a, signs[0]), (b, signs[1]))
                 used.update((a, b, c))
                 break
     return found
 
 
+def _marks(vectors: Sequence[_Vector]) -> list[int]:
+    """A number for each vector; a sum has the sum of the numbers, what is none has it as good as never."""
+    scale = lcm(*(x.denominator for v in vectors for _, x in v))
+    rng = random.Random(0)
+    weights = [rng.getrandbits(64) for _ in range(1 + max((k for v in vectors for k, _ in v), default=0))]
+    return [sum(weights[k] * int(x * scale) for k, x in v) for v in vectors]
+
+
+def _sum(a: _Vector, b: _Vector, signs: tuple[int, int]) -> _Vector:
+    total: dict[int, Fraction] = {}
+    for sign, vector in zip(signs, (a, b), strict=True):
+        for k, x in vector:
+            total[k] = total.get(k, Fraction(0)) + sign * x
+    return tuple((k, total[k]) for k in sorted(total) if total[k])
+
+
 def _greedy(given: _Rows, inputs: int, choose: Callable[[Sequence[_Pair]], _Pair]) -> Straight:
-    rows = [dict(row) for row in given]
+    numbers = _Numbers()
+    rows = [{k: numbers.index(x) for k, x in row.items()} for row in given]
     variables: list[Terms] = []
     while True:
         counts: dict[_Pair, int] = {}
         for row in rows:
-            columns = sorted(row)
-            for i, a in enumerate(columns):
-                for b in columns[i + 1 :]:
-                    pair = a, b, row[b] / row[a]
+            columns = sorted(row.items())
+            for i, (a, x) in enumerate(columns, 1):
+                for b, y in columns[i:]:
+                    pair = a, b, numbers.ratio(y, x)
                     counts[pair] = counts.get(pair, 0) + 1
         most = max(counts.values(), default=0)
         if most < 2:
-            return Straight(inputs, tuple(variables), tuple(_terms(row) for row in rows))
-        variables.append(
-            _share(rows, choose([pair for pair, n in counts.items() if n == most]), inputs + len(variables))
-        )
+            results = (_terms({k: numbers.values[x] for k, x in row.items()}) for row in rows)
+            return Straight(inputs, tuple(variables), tuple(results))
+        pair = choose([pair for pair, n in counts.items() if n == most])
+        variables.append(_share(rows, pair, inputs + len(variables), numbers))
 
 
-def _share(rows: _Rows, pair: _Pair, number: int) -> Terms:
+class _Numbers:
+    """Fractions by small numbers, and their ratios: dividing and comparing fractions is slow."""
+
+    __slots__ = ("_indices", "_ratios", "values")
+
+    def __init__(self) -> None:
+        self.values: list[Fraction] = []
+        self._indices: dict[Fraction, int] = {}
+        self._ratios: dict[tuple[int, int], int] = {}
+
+    def index(self, x: Fraction) -> int:
+        found = self._indices.setdefault(x, len(self.values))
+        if found == len(self.values):
+            self.values.append(x)
+        return found
+
+    def ratio(self, y: int, x: int) -> int:
+        """The number of `values[y] / values[x]`."""
+        found = self._ratios.get((y, x))
+        if found is None:
+            found = self._ratios[y, x] = self.index(self.values[y] / self.values[x])
+        return found
+
+
+def _share(rows: list[dict[int, int]], pair: _Pair, number: int, numbers: _Numbers) -> Terms:
     """Put value `number` in the place of a pair of terms; what it stands for. One of its factors is 1: the one that
     leaves an exact binary fraction for the other, and 1 in as many rows as possible."""
-    a, b, ratio = pair
-    having = [row for row in rows if a in row and b in row and row[b] / row[a] == ratio]
-    first = (_is_binary(ratio), sum(abs(row[a]) == 1 for row in having), abs(ratio) >= 1)
-    second = (_is_binary(1 / ratio), sum(abs(row[b]) == 1 for row in having), abs(ratio) < 1)
+    a, b, which = pair
+    values, ratio = numbers.values, numbers.values[which]
+    having = [row for row in rows if a in row and b in row and numbers.ratio(row[b], row[a]) == which]
+    first = (_is_binary(ratio), sum(abs(values[row[a]]) == 1 for row in having), abs(ratio) >= 1)
+    second = (_is_binary(1 / ratio), sum(abs(values[row[b]]) == 1 for row in having), abs(ratio) < 1)
     unit = a if first >= second else b
     for row in having:
         row[number] = row[unit]

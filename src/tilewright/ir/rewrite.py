@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
+from operator import is_
 
 from tilewright.ir.expr import Buffer, Expr, Load, Op, Reduce, Var, as_expr, binary, call, lookup
 from tilewright.ir.loops import (
@@ -25,12 +27,13 @@ from tilewright.ir.loops import (
 ExprFn = Callable[[Expr], Expr]
 
 
-def rebuild(e: Expr, children: tuple[Expr, ...]) -> Expr:
+def rebuild(e: Expr, children: Sequence[Expr]) -> Expr:
     """`e` with other children; integer operators fold constants on the way."""
+    if all(map(is_, e.children, children)):
+        return e
+    children = tuple(children)
     match e:
-        case Op(name, args):
-            if all(a is b for a, b in zip(args, children, strict=True)):
-                return e
+        case Op(name):
             if name in ("cast", "bitcast"):
                 return Op(name, children, e.dtype)
             if name == "lookup":
@@ -38,8 +41,8 @@ def rebuild(e: Expr, children: tuple[Expr, ...]) -> Expr:
             if len(children) == 2:
                 return binary(name, *children)
             return call(name, *children)
-        case Load(buffer, indices):
-            return e if all(a is b for a, b in zip(indices, children, strict=True)) else Load(buffer, children)
+        case Load(buffer):
+            return Load(buffer, children)
         case Reduce():
             n = len(e.values)
             axes = tuple((v, x) for (v, _), x in zip(e.axes, children[n:-1], strict=True))
@@ -55,7 +58,7 @@ def map_expr(e: Expr, f: Callable[[Expr], Expr | None], memo: dict[Expr, Expr] |
         done = memo.get(node)
         if done is None:
             children = node.children
-            rebuilt = rebuild(node, tuple(go(c) for c in children)) if children else node
+            rebuilt = rebuild(node, [go(c) for c in children]) if children else node
             replaced = f(rebuilt)
             done = memo[node] = rebuilt if replaced is None else replaced
         return done
@@ -63,11 +66,28 @@ def map_expr(e: Expr, f: Callable[[Expr], Expr | None], memo: dict[Expr, Expr] |
     return go(e)
 
 
-def substitute(e: Expr, mapping: Mapping[Var, Expr]) -> Expr:
-    """Replace variables by expressions."""
+def substitute(e: Expr, mapping: Mapping[Var, Expr], memo: dict[Expr, Expr] | None = None) -> Expr:
+    """Replace variables by expressions; one `memo` may serve many expressions with the same mapping."""
     if not mapping:
         return e
-    return map_expr(e, lambda node: mapping.get(node) if isinstance(node, Var) else None)
+    memo = {} if memo is None else memo
+    names = mapping.keys()
+
+    def go(node: Expr) -> Expr:
+        if isinstance(node, Var):
+            return mapping.get(node, node)
+        done = memo.get(node)
+        if done is None:
+            if names.isdisjoint(variables(node)):
+                done = node
+            elif isinstance(node, Op) and node.name == "lookup":  # a table may be long, and is of literals
+                done = lookup(go(node.args[0]), node.args[1:])
+            else:
+                done = rebuild(node, [go(c) for c in node.children])
+            memo[node] = done
+        return done
+
+    return go(e)
 
 
 def walk_expr(e: Expr) -> Iterator[Expr]:
@@ -89,18 +109,43 @@ def walk_expr(e: Expr) -> Iterator[Expr]:
 
 def variables(e: Expr) -> tuple[Var, ...]:
     """The variables in `e`, by first appearance."""
-    return tuple(node for node in walk_expr(e) if isinstance(node, Var))
+    try:
+        return e.known_variables
+    except AttributeError:
+        pass
+    try:
+        return _variables(e)
+    except RecursionError:
+        return tuple(node for node in walk_expr(e) if isinstance(node, Var))
+
+
+def _variables(e: Expr) -> tuple[Var, ...]:
+    if isinstance(e, Var):
+        return (e,)  # kept nowhere: it would keep itself alive
+    try:
+        return e.known_variables
+    except AttributeError:
+        parts = [found for c in e.children if (found := _variables(c))]
+        e.known_variables = parts[0] if len(parts) == 1 else tuple(dict.fromkeys(chain(*parts)))
+        return e.known_variables
 
 
 def loads(e: Expr) -> tuple[Load, ...]:
-    return tuple(node for node in walk_expr(e) if isinstance(node, Load))
+    """The distinct loads in `e`, itself included, by first appearance."""
+    try:
+        inner = e.known_loads
+    except AttributeError:
+        inner = e.known_loads = tuple(node for node in walk_expr(e) if isinstance(node, Load) and node is not e)
+    return (e, *inner) if isinstance(e, Load) else inner
 
 
 def walk(stmt: Stmt) -> Iterator[Stmt]:
     """Every statement, in program order, parents first."""
-    yield stmt
-    for child in stmt.children:
-        yield from walk(child)
+    stack = [stmt]
+    while stack:
+        s = stack.pop()
+        yield s
+        stack.extend(reversed(s.children))
 
 
 def exprs_of(stmt: Stmt) -> Iterator[Expr]:
@@ -131,7 +176,7 @@ def exprs_of(stmt: Stmt) -> Iterator[Expr]:
 
 def with_children(stmt: Stmt, children: tuple[Stmt, ...]) -> Stmt:
     """`stmt` with other inner statements."""
-    if all(a is b for a, b in zip(stmt.children, children, strict=True)):
+    if all(map(is_, stmt.children, children)):
         return stmt
     match stmt:
         case Seq():
@@ -162,7 +207,7 @@ def map_exprs_of(stmt: Stmt, f: ExprFn) -> Stmt:
         case Store():
             indices = tuple(f(i) for i in stmt.indices)
             value = f(stmt.value)
-            same = value is stmt.value and all(a is b for a, b in zip(indices, stmt.indices, strict=True))
+            same = value is stmt.value and all(map(is_, indices, stmt.indices))
             return stmt if same else Store(stmt.buffer, indices, value)
         case Let():
             value = f(stmt.value)
@@ -196,11 +241,7 @@ def substitute_stmt(stmt: Stmt, mapping: Mapping[Var, Expr]) -> Stmt:
     if not mapping:
         return stmt
     memo: dict[Expr, Expr] = {}
-    return map_stmt(
-        stmt,
-        lambda _: None,
-        lambda e: map_expr(e, lambda node: mapping.get(node) if isinstance(node, Var) else None, memo),
-    )
+    return map_stmt(stmt, lambda _: None, lambda e: substitute(e, mapping, memo))
 
 
 def replace_buffers(stmt: Stmt, mapping: Mapping[Buffer, Buffer]) -> Stmt:

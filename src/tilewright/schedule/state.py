@@ -12,7 +12,7 @@ from dataclasses import replace
 from tilewright.arith import simplify
 from tilewright.ir.expr import Buffer, Const, Expr, Load, Op, Var, binary
 from tilewright.ir.loops import TRUE, Block, BlockIter, For, Intrinsic, PrimFunc, Seq, Stmt, Store, seq
-from tilewright.ir.rewrite import exprs_of, map_expr, variables, walk, walk_expr, with_children
+from tilewright.ir.rewrite import exprs_of, loads, map_expr, variables, walk, walk_expr, with_children
 from tilewright.support.errors import ScheduleError
 
 Path = tuple[Stmt, ...]
@@ -115,10 +115,12 @@ def loops_in(stmt: Stmt) -> tuple[For, ...]:
 
 def outside_blocks(stmt: Stmt) -> Iterator[Stmt]:
     """Every statement in program order, blocks included but not what is inside them."""
-    yield stmt
-    if not isinstance(stmt, Block):
-        for child in stmt.children:
-            yield from outside_blocks(child)
+    stack = [stmt]
+    while stack:
+        s = stack.pop()
+        yield s
+        if not isinstance(s, Block):
+            stack.extend(reversed(s.children))
 
 
 def blocks_in(stmt: Stmt) -> Iterator[Block]:
@@ -234,8 +236,7 @@ def loads_in(stmt: Stmt) -> tuple[Load, ...]:
     found: dict[Load, None] = {}
     for s in walk(stmt):
         for e in exprs_of(s):
-            if not isinstance(e, Const | Var):
-                found.update((n, None) for n in walk_expr(e) if isinstance(n, Load))
+            found.update(dict.fromkeys(loads(e)))
     return tuple(found)
 
 
