@@ -92,18 +92,25 @@ class _Split:
     def conditions(self) -> set[Expr]:
         return {c.condition for c in self.found}
 
+    @property
+    def is_last(self) -> bool:
+        """Whether one bound is all there is: neither head nor tail has a part where more of the conditions hold."""
+        return len({c.bound for c in self.found}) == 1
+
 
 class _Partition:
-    """One walk. `outer` gives the extents of the loops around a statement, `budget` how often it may be copied."""
+    """One walk. `outer` gives the extents of the loops around a statement, `budget` how often it may be copied; loops
+    over the variables `whole` are heads and tails that need no further look."""
 
-    __slots__ = ("taken",)
+    __slots__ = ("taken", "whole")
 
     def __init__(self, taken: set[str]) -> None:
         self.taken = taken
+        self.whole: set[Var] = set()
 
     def statement(self, s: Stmt, outer: dict[Var, Expr], budget: int) -> Stmt:
         if isinstance(s, For):
-            if s.kind in ("serial", "parallel") and budget > 1:
+            if s.kind in ("serial", "parallel") and budget > 1 and s.var not in self.whole:
                 split = _find_split(s, outer)
                 count = 0 if split is None else 1 + split.has_head + split.has_tail
                 if split is not None and 1 < count <= budget:
@@ -129,14 +136,22 @@ class _Partition:
         """Head, main and tail, each a loop or its only iteration."""
         loop, an = how.loop, how.an
         if how.has_head:
-            yield self.version(_range(loop, an, const(0), how.start), outer, budget)
+            yield self.end(how, _range(loop, an, const(0), how.start), outer, budget)
         yield _range(loop, an, how.start, how.stop, _assume(loop.body, how.conditions))
         if how.has_tail:
             end = loop.extent
             if how.single_tail and _idle_at(how):
                 # Where the tail would not run at all it does nothing, so it need not be a loop.
                 end = an.simplify(how.stop + 1)
-            yield self.version(_range(loop, an, how.stop, end), outer, budget)
+            yield self.end(how, _range(loop, an, how.stop, end), outer, budget)
+
+    def end(self, how: _Split, s: Stmt, outer: dict[Var, Expr], budget: int) -> Stmt:
+        """A version for the head or tail. Where their extents are hard to compare, the conditions of the split would
+        seem worth another one, again and again."""
+        version = self.version(s, outer, budget)
+        if how.is_last and isinstance(s, For) and s.var is how.loop.var and isinstance(version, For):
+            self.whole.add(version.var)
+        return version
 
     # -- one loop that chooses inside
 
