@@ -6,7 +6,6 @@ model --import--> Graph --graph passes--> prepare + run --fuse--> groups --lower
 
 from __future__ import annotations
 
-import hashlib
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,14 +15,13 @@ from typing import Any
 import numpy as np
 
 from tilewright.codegen.entry import KernelCall, emit_entry
-from tilewright.codegen.llvm import compile_llvm
 from tilewright.frontend.common.finish import PLAIN, Imported, Interface
 from tilewright.ir.expr import Expr, as_int
 from tilewright.ir.graph import Graph, Node, Value
 from tilewright.ir.key import key
 from tilewright.ir.target import Target
 from tilewright.ir.verify import verify_graph
-from tilewright.kernels import CompiledKernel, KernelTexts, code_version, compile_kernel
+from tilewright.kernels import CompiledKernel, KernelCompiler, KernelTexts
 from tilewright.runtime.manifest import (
     InputSpec,
     Manifest,
@@ -35,7 +33,7 @@ from tilewright.runtime.manifest import (
 )
 from tilewright.runtime.model import Model
 from tilewright.runtime.program import Program
-from tilewright.support.cache import ObjectCache
+from tilewright.support.background import Background
 from tilewright.support.errors import ModelError
 from tilewright.support.log import PassLog
 from tilewright.transform.graph.activations import recognise_activations
@@ -178,11 +176,15 @@ def compile_graph(
     run = log.run("place views", place_views, run)
     verify_graph(run)
     split = SplitGraph(prepare, run)
-    with log.timed("kernels"):
-        run_part = _compile_part(split.run, "run", target, log)
-        prepare_part = _compile_part(split.prepare, "prepare", target, log, past_caches=_past_caches(split, target))
     arrays = {**weights, **constants}
-    return _assemble(split, run_part, prepare_part, names, arrays, set(constants), structure, target, log, options)
+    with Background() as background:
+        compiler = KernelCompiler(target, background)
+        with log.timed("kernels"):
+            run_part = _compile_part(split.run, "run", compiler, log)
+            prepare_part = _compile_part(split.prepare, "prepare", compiler, log, _past_caches(split, target))
+        return _assemble(
+            split, run_part, prepare_part, names, arrays, set(constants), structure, compiler, log, options
+        )
 
 
 def hoist_constants(graph: Graph) -> tuple[Graph, dict[str, Array]]:
@@ -221,7 +223,7 @@ PAST_CACHES = 2
 """Packed weights that would fill one such part of the last cache are written past it."""
 
 
-def _compile_part(graph: Graph, name: str, target: Target, log: PassLog, *, past_caches: bool = False) -> _Part:
+def _compile_part(graph: Graph, name: str, compiler: KernelCompiler, log: PassLog, past_caches: bool = False) -> _Part:
     groups = log.run(f"fuse {name}", fuse, graph)
     steps: list[Step] = []
     kernels: dict[str, tuple[Kernel, CompiledKernel]] = {}
@@ -236,9 +238,9 @@ def _compile_part(graph: Graph, name: str, target: Target, log: PassLog, *, past
             kernel = replace(kernel, func=replace(func, attrs=(*func.attrs, ("noalias", False))))
         if past_caches and any(v in outputs for v in group.outputs):
             kernel = replace(kernel, func=replace(kernel.func, attrs=(*kernel.func.attrs, ("past_caches", True))))
-        done = log.run("kernel", compile_kernel, kernel.func, target)
+        done = log.run("kernel", compiler.compile, kernel.func)
         kernels.setdefault(done.symbol, (kernel, done))
-        texts = KernelTexts(kernel.func, target)
+        texts = KernelTexts(kernel.func, compiler.target)
         for level, stage, text in ((3, "loops", texts.loops), (4, "LLVM IR", texts.llvm), (5, "assembly", texts.asm)):
             log.dump(level, f"{stage} of {kernel.label}", text)
         work = (operations(kernel.func), traffic(kernel.func))
@@ -268,20 +270,22 @@ def _assemble(
     weights: Weights,
     fixed: set[str],
     structure: str,
-    target: Target,
+    compiler: KernelCompiler,
     log: PassLog,
     options: Options,
 ) -> Program:
     """Slots, the native entry and the manifest."""
-    graph, raw = split.run, split.prepare.params
+    graph, raw, target = split.run, split.prepare.params, compiler.target
     symbols = graph.symbols
     in_run, in_prepare = places(run.graph.nodes), places(prepare.graph.nodes)
     run_storage = assign_slots(run.steps, [*graph.inputs, *graph.outputs, *graph.params], in_run, symbols)
     prepare_storage = assign_slots(prepare.steps, [*raw, *graph.params], in_prepare, ())
     shapes = [*run_storage.sizes, *(d for v in graph.outputs for d in v.shape)]
-    entry = log.run("entry", _entry, run_storage, prepare_storage, run, prepare, shapes, symbols, target)
-    objects = {"entry": entry}
-    objects.update((done.symbol, done.object) for part in (run, prepare) for _, done in part.kernels)
+    text = log.run("entry", _entry, run_storage, prepare_storage, run, prepare, shapes, symbols, target)
+    entry = compiler.entry(text)
+    with log.timed("objects"):
+        objects = {"entry": entry()}
+        objects.update((done.symbol, done.object) for part in (run, prepare) for _, done in part.kernels)
     manifest = Manifest(
         name=graph.name,
         target=TargetSpec(target.triple, target.cpu, tuple(target.features)),
@@ -319,20 +323,13 @@ def _entry(
     shapes: Sequence[Expr],
     symbols: Sequence[Any],
     target: Target,
-) -> bytes:
-    """The object code of tw_run, tw_prepare and tw_shapes."""
+) -> str:
+    """The LLVM text of tw_run, tw_prepare and tw_shapes."""
     run_steps, prepare_steps = (
         [KernelCall(s.kernel, s.slots, s.symbols, s.alone, e) for s, e in zip(part.steps, part.shifts, strict=True)]
         for part in (run_storage, prepare_storage)
     )
-    text = emit_entry(run_steps, prepare_steps, symbols, shapes, target)
-    identity = f"entry-{digest(text, target.fingerprint, code_version())}"
-    store = ObjectCache()
-    done = store.get(identity)
-    if done is None:
-        done = compile_llvm(text, target)
-        store.put(identity, done)
-    return done
+    return emit_entry(run_steps, prepare_steps, symbols, shapes, target)
 
 
 def _packed(value: Value, raw: set[Value], where: Mapping[Value, Place]) -> PackedSpec:
@@ -370,11 +367,6 @@ def _texts(split: SplitGraph, run: _Part, prepare: _Part, target: Target) -> dic
         "llvm": each(lambda t: t.llvm()),
         "asm": each(lambda t: t.asm()),
     }
-
-
-def digest(*parts: str) -> str:
-    """A key for the object cache."""
-    return hashlib.blake2b("\0".join(parts).encode(), digest_size=16).hexdigest()
 
 
 __all__ = ["compile", "compile_graph", "graph_passes"]

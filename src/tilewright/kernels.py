@@ -1,11 +1,14 @@
-"""One kernel: plan, lower, emit, optimise, with the object kept on disk by the unscheduled function's key."""
+"""Kernels: plan, lower, emit, optimise, with the objects kept on disk by the unscheduled functions' keys.
+
+LLVM's part of the work is given to a `Background`, so that the next kernel is planned meanwhile.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from pathlib import Path
@@ -21,6 +24,7 @@ from tilewright.ir.rewrite import substitute
 from tilewright.ir.target import Target
 from tilewright.plans import Planned, forced, plan
 from tilewright.plans.decisions import recording
+from tilewright.support.background import Background
 from tilewright.support.cache import ObjectCache
 from tilewright.support.errors import ParseError
 from tilewright.transform.graph.memory import Workspace
@@ -44,13 +48,20 @@ UNRELATED = ("cli", "frontend", "runtime", "support")
 
 @dataclass(frozen=True, slots=True)
 class CompiledKernel:
-    """Object code that defines `symbol`; what it needs besides its buffers; whether one thread executes all of it."""
+    """Object code that defines `symbol`; what it needs besides its buffers; whether one thread executes all of it.
+
+    `code()` waits for the object if it is still being made, and raises what went wrong with it.
+    """
 
     symbol: str
-    object: bytes
+    code: Callable[[], bytes]
     workspaces: tuple[Workspace, ...]
     symbols: tuple[Var, ...]
     alone: bool
+
+    @property
+    def object(self) -> bytes:
+        return self.code()
 
 
 class KernelTexts:
@@ -82,21 +93,68 @@ class KernelTexts:
         return assembly(self.llvm(), self.target)
 
 
+class KernelCompiler:
+    """The kernels of one model: equal ones are compiled once, under whatever names, and looked for in the cache first.
+
+    Args:
+        target: the machine.
+        background: where LLVM works.
+        store: the cache; the user's if None.
+    """
+
+    def __init__(self, target: Target, background: Background, store: ObjectCache | None = None) -> None:
+        self.target = target
+        self.background = background
+        self.store = store or ObjectCache()
+        self._known: dict[str, tuple[bytes, Callable[[], bytes]]] = {}
+
+    def compile(self, func: PrimFunc) -> CompiledKernel:
+        """Native code of an unscheduled function; its object may come later."""
+        target = self.target
+        settings = forced(func, target) if recording() else ()
+        what = " ".join([key(func), target.fingerprint, code_version(), *settings])
+        identity = hashlib.blake2b(what.encode(), digest_size=16).hexdigest()
+        symbol = f"tw_{identity}"
+        canonical = {s: Var(f"s{i}", s.dtype, s.lo, s.hi, s.multiple) for i, s in enumerate(func.symbols)}
+        found = self._known.get(identity) or _split(self.store.get(f"kernel-{identity}"))
+        done = None if found is None else _decode(*found, symbol, canonical)
+        if found is None or done is None:
+            flat = replace(lower_loops(plan(func, target).func, target), name=symbol)
+            header = _encode(_workspaces(flat), kernel_symbols(flat), runs_alone(flat), canonical)
+            code = self.background.submit(self._llvm(identity, header, emit_llvm(flat, target)))
+            found = header, code
+            done = CompiledKernel(symbol, code, _workspaces(flat), kernel_symbols(flat), runs_alone(flat))
+        self._known[identity] = found
+        return done
+
+    def entry(self, text: str) -> Callable[[], bytes]:
+        """The object of a program's entry, which may come later."""
+        what = "\0".join((text, self.target.fingerprint, code_version()))
+        identity = f"entry-{hashlib.blake2b(what.encode(), digest_size=16).hexdigest()}"
+        done = self.store.get(identity)
+        if done is not None:
+            return lambda: done
+
+        def make() -> bytes:
+            code = compile_llvm(text, self.target)
+            self.store.put(identity, code)
+            return code
+
+        return self.background.submit(make)
+
+    def _llvm(self, identity: str, header: bytes, text: str) -> Callable[[], bytes]:
+        def make() -> bytes:
+            code = compile_llvm(text, self.target)
+            self.store.put(f"kernel-{identity}", struct.pack("<I", len(header)) + header + code)
+            return code
+
+        return make
+
+
 def compile_kernel(func: PrimFunc, target: Target, store: ObjectCache | None = None) -> CompiledKernel:
-    """Native code of an unscheduled function, from the cache if it was compiled before under any names."""
-    objects = store or ObjectCache()
-    what = " ".join([key(func), target.fingerprint, code_version(), *(forced(func, target) if recording() else ())])
-    identity = hashlib.blake2b(what.encode(), digest_size=16).hexdigest()
-    symbol = f"tw_{identity}"
-    canonical = {s: Var(f"s{i}", s.dtype, s.lo, s.hi, s.multiple) for i, s in enumerate(func.symbols)}
-    entry = objects.get(f"kernel-{identity}")
-    if entry is not None and (found := _decode(entry, symbol, canonical)) is not None:
-        return found
-    flat = replace(lower_loops(plan(func, target).func, target), name=symbol)
-    code = compile_llvm(emit_llvm(flat, target), target)
-    done = CompiledKernel(symbol, code, _workspaces(flat), kernel_symbols(flat), runs_alone(flat))
-    objects.put(f"kernel-{identity}", _encode(done, canonical))
-    return done
+    """Native code of one unscheduled function, from the cache if it was compiled before under any names."""
+    with Background(cpus=1) as at_once:
+        return KernelCompiler(target, at_once, store).compile(func)
 
 
 def _workspaces(flat: PrimFunc) -> tuple[Workspace, ...]:
@@ -113,29 +171,40 @@ def _workspaces(flat: PrimFunc) -> tuple[Workspace, ...]:
     return tuple(result)
 
 
-def _encode(kernel: CompiledKernel, canonical: Mapping[Var, Var]) -> bytes:
+def _encode(
+    workspaces: tuple[Workspace, ...], symbols: tuple[Var, ...], alone: bool, canonical: Mapping[Var, Var]
+) -> bytes:
+    """What stands before the object in the cache, over canonical symbols."""
     header = {
-        "workspaces": [[str(substitute(w.nbytes, canonical)), w.per_thread] for w in kernel.workspaces],
-        "symbols": [list(canonical).index(s) for s in kernel.symbols],
-        "alone": kernel.alone,
+        "workspaces": [[str(substitute(w.nbytes, canonical)), w.per_thread] for w in workspaces],
+        "symbols": [list(canonical).index(s) for s in symbols],
+        "alone": alone,
     }
-    text = json.dumps(header).encode()
-    return struct.pack("<I", len(text)) + text + kernel.object
+    return json.dumps(header).encode()
 
 
-def _decode(data: bytes, symbol: str, canonical: Mapping[Var, Var]) -> CompiledKernel | None:
-    """None when the entry is not one of ours."""
-    try:
-        (length,) = struct.unpack_from("<I", data)
-        header = json.loads(data[4 : 4 + length])
-        names = {s.name: original for original, s in canonical.items()}
-        workspaces = tuple(Workspace(_size(text, names), bool(each)) for text, each in header["workspaces"])
-        order = list(canonical)
-        symbols = tuple(order[i] for i in header["symbols"])
-        alone = bool(header["alone"])
-    except (ValueError, KeyError, IndexError, TypeError, struct.error, ParseError):
+def _split(entry: bytes | None) -> tuple[bytes, Callable[[], bytes]] | None:
+    """The header and the object of an entry; None when it is not one of ours."""
+    if entry is None or len(entry) < 4:
         return None
-    return CompiledKernel(symbol, data[4 + length :], workspaces, symbols, alone)
+    (length,) = struct.unpack_from("<I", entry)
+    return entry[4 : 4 + length], lambda: entry[4 + length :]
+
+
+def _decode(
+    header: bytes, code: Callable[[], bytes], symbol: str, canonical: Mapping[Var, Var]
+) -> CompiledKernel | None:
+    """None when the header is not one of ours."""
+    try:
+        facts = json.loads(header)
+        names = {s.name: original for original, s in canonical.items()}
+        workspaces = tuple(Workspace(_size(text, names), bool(each)) for text, each in facts["workspaces"])
+        order = list(canonical)
+        symbols = tuple(order[i] for i in facts["symbols"])
+        alone = bool(facts["alone"])
+    except (ValueError, KeyError, IndexError, TypeError, ParseError):
+        return None
+    return CompiledKernel(symbol, code, workspaces, symbols, alone)
 
 
 def _size(text: str, names: Mapping[str, Var]) -> Expr:

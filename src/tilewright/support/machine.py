@@ -65,7 +65,7 @@ def describe() -> Machine:
     import llvmlite.binding as llvm
 
     features = llvm.get_host_cpu_features()
-    usable = _usable()
+    usable = usable_cpus()
     return Machine(
         model=_model_name(),
         cpu=llvm.get_host_cpu_name(),
@@ -123,7 +123,8 @@ def _physical_cores() -> int:
     return len(pairs) or os.cpu_count() or 1
 
 
-def _usable() -> float:
+def usable_cpus() -> float:
+    """How many CPUs the process may use: by its affinity and the quota of its control group."""
     count = float(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
     quota = _read(Path("/sys/fs/cgroup/cpu.max")).split()
     if len(quota) == 2 and quota[0].isdigit() and quota[1].isdigit() and int(quota[1]):

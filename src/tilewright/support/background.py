@@ -1,0 +1,126 @@
+"""A second thread for work that leaves the interpreter lock alone, such as LLVM's.
+
+    with Background() as background:
+        later = background.submit(lambda: compile_llvm(text, target))
+        ...                                    # plan the next kernel
+        code = later()
+
+Jobs are done one after another, in the order in which they came.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from queue import SimpleQueue
+from types import TracebackType
+from typing import Generic, TypeVar
+
+from tilewright.support.machine import usable_cpus
+
+T = TypeVar("T")
+
+SWITCH_SECONDS = 0.0003
+"""How long a thread may keep the interpreter lock that another one waits for: between two calls of LLVM the second
+thread runs a few lines, and would wait 5 ms, the interpreter's own choice, for each of them."""
+
+
+class Background:
+    """The thread and its queue; leaving the block waits for what was begun and drops the rest.
+
+    Where the process may use one CPU only, a job is done when it is submitted.
+    """
+
+    def __init__(self, cpus: float | None = None) -> None:
+        self._several = (usable_cpus() if cpus is None else cpus) > 1
+        self._switches: AbstractContextManager[None] = quick_switches() if self._several else nullcontext()
+        self._jobs: SimpleQueue[_Job[object] | None] = SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._left = False
+
+    def submit(self, work: Callable[[], T]) -> Callable[[], T]:
+        """Begin a job. What comes back waits for it, gives its result, or raises what it raised."""
+        job = _Job(work)
+        if not self._several:
+            job.run()
+            return job.result
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._work, name="tilewright background", daemon=True)
+            self._thread.start()
+        self._jobs.put(job)  # type: ignore[arg-type]  # of any result
+        return job.result
+
+    def _work(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            if self._left:
+                job.drop()
+            else:
+                job.run()
+
+    def __enter__(self) -> Background:
+        self._switches.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._left = True
+        if self._thread is not None:
+            self._jobs.put(None)
+            self._thread.join()
+            self._thread = None
+        self._switches.__exit__(None, None, None)
+
+
+class _Job(Generic[T]):
+    """One call and what became of it."""
+
+    __slots__ = ("_done", "_error", "_result", "_work")
+
+    def __init__(self, work: Callable[[], T]) -> None:
+        self._work = work
+        self._done = threading.Event()
+        self._result: T
+        self._error: BaseException | None = None
+
+    def run(self) -> None:
+        try:
+            self._result = self._work()
+        except BaseException as error:
+            self._error = error
+        self._done.set()
+
+    def drop(self) -> None:
+        self._error = RuntimeError("not done: its block was left before")
+        self._done.set()
+
+    def result(self) -> T:
+        self._done.wait()
+        if self._error is not None:
+            raise self._error
+        return self._result
+
+
+_lock = threading.Lock()
+_inside = 0
+_before = 0.0
+
+
+@contextmanager
+def quick_switches() -> Iterator[None]:
+    """Let threads hand the interpreter lock to each other sooner; the process has its own setting back afterwards."""
+    global _inside, _before
+    with _lock:
+        _inside += 1
+        if _inside == 1:
+            _before = sys.getswitchinterval()
+            sys.setswitchinterval(min(_before, SWITCH_SECONDS))
+    try:
+        yield
+    finally:
+        with _lock:
+            _inside -= 1
+            if _inside == 0:
+                sys.setswitchinterval(_before)
