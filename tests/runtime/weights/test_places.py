@@ -382,7 +382,7 @@ def test_any_byte_of_the_control_page(store: Path, telling: tuple[Path, Path], f
     environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"}
     result = subprocess.run(
         [sys.executable, "-c", DAMAGED, str(store / NAME), file, "1", str(count)],
-        capture_output=True, text=True, check=False, cwd=ROOT, env=environment, timeout=60 + count // 20,
+        capture_output=True, text=True, check=False, cwd=ROOT, env=environment, timeout=60 + count // 8,
     )  # fmt: skip
     assert result.returncode == 0, result.stderr[-3000:]
     wrong, refused = map(int, result.stdout.split())
