@@ -25,6 +25,7 @@ from tilewright.plans.matmul_tiles import (
     estimate,
     matmul_tile,
     prefetch_distance,
+    sharing_rows,
     strip_rows,
     tiles,
     unrolled_steps,
@@ -126,7 +127,7 @@ def test_types(kind: str, size: tuple[int, int, int]) -> None:
     multiply((m, k), (k, n), kind, param=False)
 
 
-@pytest.mark.parametrize("k,n", [(17, 64), (64, 6), (5, 1), (160, 33)])
+@pytest.mark.parametrize("k,n", [(17, 64), (64, 6), (5, 1), (160, 33), (252, 280)])
 def test_any_number_of_rows(k: int, n: int) -> None:
     rng = np.random.default_rng(3)
     builder = GraphBuilder("product")
@@ -233,10 +234,24 @@ def test_one_row_takes_several_panels_from_memory() -> None:
     large = Product(1, 4096, 4096)
     options = tiles(1, 16, 4096, 4096, 4, target)
     assert min(options, key=lambda t: estimate(t, large, target).cycles).panels == 4
-    assert prefetch_distance(MatmulTile(6, 16), Product(8, 4096, 4096), target) > 0
-    assert prefetch_distance(MatmulTile(6, 16), Product(128, 4096, 4096), target) == 0
-    assert prefetch_distance(MatmulTile(6, 16), Product(64, 64, 64), target) == 0
     assert strip_rows(MatmulTile(6, 16), Product(128, 3072, 768), target) == 0
+
+
+def test_who_asks_for_the_next_panel() -> None:
+    target = Target.parse("x86-64-v3")
+    large = Product(128, 4096, 4096)
+    assert sharing_rows(MatmulTile(6, 16), large, 0, target) == 128
+    assert sharing_rows(MatmulTile(6, 16), large, 42, target) == 42
+    assert sharing_rows(MatmulTile(6, 16), large, 0, target, symbolic=True) < 64
+    assert sharing_rows(MatmulTile(1, 16, 4), Product(1, 4096, 4096), 0, target) == 0
+    assert sharing_rows(MatmulTile(6, 16), Product(64, 64, 64), 0, target) == 0, "panels stay near"
+    asked = [prefetch_distance(MatmulTile(rows, 16), Product(rows, 4096, 4096), target) for rows in (2, 4, 6)]
+    assert asked[0] == asked[2] == 0 < asked[1]
+
+
+@pytest.mark.parametrize(("rows", "depth", "columns"), [(6, 256, 280), (4, 256, 280), (13, 252, 300), (64, 253, 290)])
+def test_rows_that_ask_for_the_next_panel(rows: int, depth: int, columns: int) -> None:
+    multiply((rows, depth), (depth, columns))
 
 
 @pytest.mark.parametrize("depth", [1, 7, 8, 9, 13, 33])

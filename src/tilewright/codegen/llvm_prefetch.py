@@ -4,7 +4,8 @@
 
 A note `prefetch_lines` = 1 says how many those lines are, where the loop goes over rows and reads a piece of each.
 A note `prefetch_rows` = 25 says that 25 rows read the same, a few of them in each run of the loop: each row asks for a
-25th of what follows, so that memory is busy all the time and not only while the first rows wait for it.
+25th of what follows, so that memory is busy all the time and not only while the first rows wait for it. Where there are
+more rows than share the asking, `prefetch_strip` = 25 counts them anew after each 25.
 A note `prefetch_level` = 1 brings them into the first level of cache, otherwise they go into the second.
 It is a hint without meaning for the program; addresses past the buffer do no harm. Hardware follows streams of its own
 accord but stops at the end of a page and sees a stream late; weights that come from memory gain up to a fifth.
@@ -52,11 +53,14 @@ def shift(s: State, stmt: For, load: Load) -> Poly:
     """What to add to the offset of what the loop reads for the share of the rows that it works on, in elements.
 
     Shares are rounded up: the last of them reaches a few lines further."""
-    total, steps = dict(stmt.annotations).get("prefetch_rows"), as_int(stmt.extent)
+    notes, steps = dict(stmt.annotations), as_int(stmt.extent)
+    total, strip = notes.get("prefetch_rows"), notes.get("prefetch_strip")
     rows = _rows(stmt, load)
     if not isinstance(total, int) or steps is None or rows is None:
         return {}
     first, count = rows
+    if isinstance(strip, int):
+        first = first % strip
     step = (s.atoms.number(stmt.var),)
     stride = s.converter.offset(load.buffer, load.indices).get(step, 0)
     share = -(-steps * stride // total)

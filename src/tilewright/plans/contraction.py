@@ -33,6 +33,7 @@ from tilewright.plans.matmul_tiles import (
     Product,
     estimate,
     prefetch_distance,
+    sharing_rows,
     strip_rows,
     tiles,
     unrolled_steps,
@@ -47,6 +48,9 @@ from tilewright.plans.panels import (
 )
 from tilewright.plans.variants import Values
 from tilewright.schedule.schedule import BlockRef, LoopRef, Schedule
+
+LINE = 64
+"""Bytes that one prefetch brings."""
 
 
 def fits(structure: Structure, target: Target) -> bool:
@@ -69,13 +73,15 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
             cost = Cost()
             for count in counts:
                 cost |= estimate(tile, Product(count, columns, depth, itemsize), target) * (1 / len(counts))
-            most, least = (Product(m, columns, depth, itemsize) for m in (max(counts), min(counts)))
+            most = Product(max(counts), columns, depth, itemsize)
+            strip = 0 if rows is None else strip_rows(tile, most, target)
             knobs = (
                 ("rows", tile.rows),
                 ("panels", tile.panels),
                 ("width", width),
-                ("strip", 0 if rows is None else strip_rows(tile, most, target)),
-                ("ahead", prefetch_distance(tile, least, target)),
+                ("strip", strip),
+                ("ahead", 0 if rows is None else prefetch_distance(tile, most, target)),
+                ("sharing", sharing_rows(tile, most, strip, target, symbolic=rows is None)),
             )
             found.append(Candidate.of(knobs, cost * others))
     return sorted(found, key=lambda c: c.cycles)
@@ -151,17 +157,39 @@ def tile_block(s: Schedule, anchor: Stage, block: BlockRef, candidate: Candidate
     if candidate.knob("panels") > 1:
         inner[-1:] = s.split(inner[-1], factor=candidate.knob("width"))
     s.reorder(reduce, *inner)
-    ahead = candidate.knob("ahead")
-    weights = packed_operand(anchor)
-    if ahead and weights is not None:
-        prefetch(s, reduce, weights.buffer, ahead, level=1)
     products = prod(extent(s, loop) or 1 for loop in inner) // lanes_of(anchor, target)
     copies = unrolled_steps(products, extent(s, reduce))
+    reduce, steps = ask_ahead(s, anchor, reduce, copies, candidate)
     if copies > 1:
-        s.annotate(reduce, "unroll", copies)
+        s.annotate(steps, "unroll", copies)
     zero = s.decompose_reduction(block, reduce)
     for stage in (block, zero):
         unroll_tile(s, stage, len(inner))
+
+
+def ask_ahead(
+    s: Schedule, anchor: Stage, reduce: LoopRef, copies: int, candidate: Candidate
+) -> tuple[LoopRef, LoopRef]:
+    """Let a tile ask for its panel a little ahead, or its rows for their part of the next one: a few lines every
+    `copies` steps, if these divide the reduction. Returns the reduction's outer and inner loop, maybe the same one."""
+    weights, row, depth = packed_operand(anchor), row_iter(anchor), extent(s, reduce)
+    rows, width, ahead, sharing = (candidate.knob(name) for name in ("rows", "width", "ahead", "sharing"))
+    if weights is None or row is None or as_int(weights.buffer.shape[-1]) != width:
+        return reduce, reduce
+    if ahead:
+        prefetch(s, reduce, weights.buffer, ahead, level=1)
+    if not sharing or depth is None:
+        return reduce, reduce
+    steps = inner = reduce
+    if depth % copies == 0 and copies > 1:
+        steps, inner = s.split(reduce, factor=copies)
+    line = width * weights.buffer.dtype.itemsize
+    asked = line * (1 if steps is inner else copies) * min(rows, sharing)
+    more = {"lines": -(-asked // (sharing * LINE)), "rows": sharing}
+    if as_int(row.extent) != sharing:
+        more["strip"] = sharing
+    prefetch(s, steps, weights.buffer, depth * line, **more)
+    return steps, inner
 
 
 PLAN = Plan("contraction", fits, candidates, apply, cases)

@@ -41,9 +41,13 @@ NEAR_TILES = 4
 """Tiles of rows that make a strip for the second level of cache worth while,"""
 NEAR_STRIPS = 8
 """and strips, so that a smaller last one costs little."""
-FEW_TILES = 4
-"""Up to so many tiles of rows, what a panel takes to arrive is not hidden by its later uses."""
+SHARING_LEAST = 6
+"""Rows from which on a panel's products take about as long as it takes to arrive,"""
+ASKING_LEAST = 3
+"""and from which on asking for it a little ahead is of use."""
 AHEAD = 1024
+SYMBOLIC_SHARING = 16
+"""Rows that ask for a panel together where nobody knows how many there are: fewer ask for less of it, more again."""
 BODY = 48
 """Products (vector multiply-adds) that the body of the innermost loop holds at least,"""
 MOST_STEPS = 8
@@ -170,14 +174,27 @@ def strip_rows(tile: MatmulTile, product: Product, target: Target) -> int:
     return -(-rows // tile.rows) * tile.rows
 
 
-def prefetch_distance(tile: MatmulTile, product: Product, target: Target) -> int:
-    """How many bytes ahead a panel is asked for, 0 if it is not or if there are several at once.
+def sharing_rows(tile: MatmulTile, product: Product, strip: int, target: Target, *, symbolic: bool = False) -> int:
+    """Rows that ask for the next panel together, each for its part; 0 if nobody does.
 
-    Hardware stops following a stream at the end of a page, which counts where panels come from memory and few tiles of
-    rows use each. Elsewhere asking costs more than it gains: it is one more load in every step.
+    Tiles of rows multiply with one panel after another, and whatever level the panels are in, only the first tile waits
+    for each. It need not if the tiles before it ask for its lines, a few of them in each step: memory is then busy all
+    the time. Without that, hardware sees a new stream in every panel and stops following it at the end of each page.
     """
-    few = 1 < product.rows <= FEW_TILES * tile.rows
-    far = level(product.depth * product.columns * product.itemsize, target) == "memory"
+    few = product.rows < SHARING_LEAST or tile.rows == 1
+    if few or tile.panels > 1 or product.depth * product.columns * product.itemsize <= target.l2 // 4:
+        return 0
+    return SYMBOLIC_SHARING if symbolic else strip or product.rows
+
+
+def prefetch_distance(tile: MatmulTile, product: Product, target: Target) -> int:
+    """How many bytes ahead a single tile of few rows asks for its own panel, 0 if it does not.
+
+    A panel takes longer to arrive than its products take, and to ask for the next one would only delay it. One or two
+    rows are bound by memory alone, and what asks for its lines takes the place of what reads them.
+    """
+    few = ASKING_LEAST <= product.rows < SHARING_LEAST
+    far = product.depth * product.columns * product.itemsize > target.l2 // 4
     return AHEAD if tile.panels == 1 and few and far else 0
 
 
