@@ -177,12 +177,13 @@ def strip_rows(tile: MatmulTile, product: Product, target: Target) -> int:
 def sharing_rows(tile: MatmulTile, product: Product, strip: int, target: Target, *, symbolic: bool = False) -> int:
     """Rows that ask for the next panel together, each for its part; 0 if nobody does.
 
-    Tiles of rows multiply with one panel after another, and whatever level the panels are in, only the first tile waits
-    for each. It need not if the tiles before it ask for its lines, a few of them in each step: memory is then busy all
+    Tiles of rows multiply with one panel after another, and only the first tile waits for each, if panels do not stay
+    in the second level. It need not if the tiles before it ask for its lines, a few of them in each step: memory is then busy all
     the time. Without that, hardware sees a new stream in every panel and stops following it at the end of each page.
     """
     few = product.rows < SHARING_LEAST or tile.rows == 1
-    if few or tile.panels > 1 or product.depth * product.columns * product.itemsize <= target.l2 // 4:
+    near = level(product.depth * product.columns * product.itemsize, target) in ("l1", "l2")
+    if few or near or tile.panels > 1:
         return 0
     return SYMBOLIC_SHARING if symbolic else strip or product.rows
 
@@ -194,7 +195,7 @@ def prefetch_distance(tile: MatmulTile, product: Product, target: Target) -> int
     rows are bound by memory alone, and what asks for its lines takes the place of what reads them.
     """
     few = ASKING_LEAST <= product.rows < SHARING_LEAST
-    far = product.depth * product.columns * product.itemsize > target.l2 // 4
+    far = level(product.depth * product.columns * product.itemsize, target) == "memory"
     return AHEAD if tile.panels == 1 and few and far else 0
 
 
