@@ -178,8 +178,8 @@ def sharing_rows(tile: MatmulTile, product: Product, strip: int, target: Target,
     """Rows that ask for the next panel together, each for its part; 0 if nobody does.
 
     Tiles of rows multiply with one panel after another, and only the first tile waits for each, if panels do not stay
-    in the second level. It need not if the tiles before it ask for its lines, a few of them in each step: memory is then busy all
-    the time. Without that, hardware sees a new stream in every panel and stops following it at the end of each page.
+    in the second level. It need not if the tiles before it ask for its lines, a few of them in each step: memory is
+    then busy all the time. Hardware sees a new stream in every panel and stops following it at the end of each page.
     """
     few = product.rows < SHARING_LEAST or tile.rows == 1
     near = level(product.depth * product.columns * product.itemsize, target) in ("l1", "l2")
