@@ -106,7 +106,7 @@ def test_masks(which: int, blocks: bool, rows: int) -> None:
 
 def test_infinite_scores_are_not_a_number() -> None:
     q, k, v = operands(1, 8, 20, 1, 4)
-    q[0, 3], k[0, 5] = np.inf, 1.0
+    q[0, 3], k[0, 5], q[0, 6, 0, 2] = np.inf, 1.0, np.nan
     attrs = attributes(heads=1, groups=1, **tile(8, 20))
     with np.errstate(all="ignore"):
         assert_near(native([q, k, v], attrs), exact([q, k, v], attrs))

@@ -322,12 +322,12 @@ class _Attention:
                     nest.store(part, (x,), 0.0)
                 with nest.loop("p", panels) as p, nest.loop("x", width, kind="vectorized") as x:
                     where = (*row, p * width + x)
-                    nest.store(scores, where, call("exp", scores[where] - base))
+                    nest.store(scores, where, self.power(scores[where] - base))
                     nest.store(part, (x,), part[x] + scores[where])
                 if first:
                     nest.store(state, total, 0.0)
                 else:
-                    nest.store(state, factor, call("exp", state[top] - base))
+                    nest.store(state, factor, self.power(state[top] - base))
                     nest.store(state, total, state[total] * state[factor])
             nest.store(state, top, new.value)
             with nest.loop("x", width, kind="vectorized") as x:
@@ -337,6 +337,10 @@ class _Attention:
                     with nest.loop("p", panels) as p, nest.loop("x", width, kind="vectorized") as x:
                         nest.store(scores, (*row, p * width + x), self.single(self.substitute))
                     nest.store(state, total, 1.0)
+
+    def power(self, below: Expr) -> Expr:
+        """exp of what is not positive, which is said so that the exponential can be a short one."""
+        return call("exp", minimum(below, self.number(0.0)))
 
     def values(
         self,
