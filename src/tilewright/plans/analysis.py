@@ -126,24 +126,3 @@ def uses(load: Load, iters: Sequence[BlockIter]) -> tuple[BlockIter, ...]:
     """The iterators that a load's indices mention."""
     found: set[Var] = {v for i in load.indices for v in variables(i)}
     return tuple(it for it in iters if it.var in found)
-
-
-COSTLY = ("exp", "log", "tanh", "erf", "gelu", "gelu_tanh", "pow", "sigmoid", "sin", "cos")
-
-
-def cost(block: Block) -> int:
-    """Weighted operations of one element."""
-    total = 0
-    for stmt in walk(block.body):
-        if isinstance(stmt, Store):
-            seen: set[object] = set()
-            stack = [stmt.value]
-            while stack:
-                e = stack.pop()
-                if e in seen or isinstance(e, Load):
-                    continue
-                seen.add(e)
-                if isinstance(e, Op) and e.dtype.is_float:
-                    total += 8 if e.name in COSTLY else 1
-                stack.extend(e.children)
-    return total

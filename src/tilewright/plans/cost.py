@@ -24,7 +24,7 @@ from math import inf, prod
 
 from tilewright.ir.expr import Buffer, Expr, Load, Op, as_int
 from tilewright.ir.loops import Block, For, Stmt, Store
-from tilewright.ir.rewrite import loads, walk_expr
+from tilewright.ir.rewrite import loads, walk
 from tilewright.ir.target import Target
 from tilewright.plans.analysis import Structure
 
@@ -33,9 +33,24 @@ EXPOSED = 0.3
 SYMBOL = 8
 """What a symbolic extent is taken for where nothing better is known."""
 
-_WEIGHTS = {"div": 4.0, "sqrt": 6.0, "exp": 10.0, "log": 12.0, "tanh": 16.0, "sigmoid": 16.0, "erf": 16.0, "pow": 30.0}
+WEIGHTS = {
+    "exp": 10.0,
+    "log": 12.0,
+    "tanh": 16.0,
+    "sigmoid": 16.0,
+    "erf": 16.0,
+    "gelu": 16.0,
+    "gelu_tanh": 16.0,
+    "sin": 20.0,
+    "cos": 20.0,
+    "pow": 30.0,
+    "div": 4.0,
+    "sqrt": 6.0,
+    "rsqrt": 8.0,
+}
 """Operations that take as long as this many multiply-adds; others take one."""
-_WEIGHTS |= {"sin": 20.0, "cos": 20.0, "rsqrt": 8.0, "cast": 1.0, "select": 1.0, "gelu": 16.0, "gelu_tanh": 16.0}
+_FUNCTION = 10.0
+"""What weighs as much is written out as so many instructions; what weighs less is one slow instruction or a few."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,15 +167,37 @@ def nbytes_of(buffer: Buffer, symbol: int = SYMBOL) -> int:
 
 def weight(value: Expr) -> float:
     """Operations of an expression in multiply-adds; those of indices are left out, a product that is added is free."""
-    skipped = {part for e in walk_expr(value) if isinstance(e, Load) for i in e.indices for part in walk_expr(i)}
-    total = 0.0
-    for e in walk_expr(value):
-        if isinstance(e, Op) and e.name in ("add", "sub"):
-            skipped.update(part for part in e.args if isinstance(part, Op) and part.name == "mul")
-    for e in walk_expr(value):
-        if isinstance(e, Op) and e not in skipped and (e.dtype.is_float or e.name == "select"):
-            total += _WEIGHTS.get(e.name, 1.0)
-    return total
+    found = list(_operations(value))
+    free = {
+        part
+        for e in found
+        if e.name in ("add", "sub")
+        for part in e.args
+        if isinstance(part, Op) and part.name == "mul"
+    }
+    return sum(WEIGHTS.get(e.name, 1.0) for e in found if e not in free and (e.dtype.is_float or e.name == "select"))
+
+
+def instructions(block: Block) -> float:
+    """Instructions of floating point for one element: functions count what they weigh, all else counts one. This is
+    what computing an element again costs, and what asks for registers beside it."""
+    found = [e for stmt in walk(block.body) if isinstance(stmt, Store) for e in _operations(stmt.value)]
+    weights = (WEIGHTS.get(e.name, 1.0) for e in found if e.dtype.is_float)
+    return sum(w if w >= _FUNCTION else 1.0 for w in weights)
+
+
+def _operations(value: Expr) -> Iterator[Op]:
+    """The distinct operators of an expression, those of indices left out."""
+    seen: set[Expr] = set()
+    stack = [value]
+    while stack:
+        e = stack.pop()
+        if e in seen or isinstance(e, Load):
+            continue
+        seen.add(e)
+        if isinstance(e, Op):
+            yield e
+        stack.extend(e.children)
 
 
 def roofline(structure: Structure, target: Target, symbol: int = SYMBOL) -> Cost:

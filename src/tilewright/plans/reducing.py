@@ -15,8 +15,9 @@ from tilewright.arith import linear
 from tilewright.ir.expr import Expr, Var, as_int
 from tilewright.ir.loops import Block, Store
 from tilewright.ir.rewrite import loads, variables, walk
-from tilewright.plans.analysis import Stage, cost
+from tilewright.plans.analysis import Stage
 from tilewright.plans.common import extent
+from tilewright.plans.cost import instructions
 from tilewright.schedule.schedule import BlockRef, LoopRef, Schedule
 from tilewright.support.errors import ScheduleError
 
@@ -112,7 +113,7 @@ def reduce_lanes(s: Schedule, stage: Stage, reduce: list[LoopRef], lanes: int) -
     vectors = partial_vectors(length, lanes)
     block = s.get(s.block(stage.name))
     assert isinstance(block, Block)
-    if all(b not in s.func.params for b in stage.reads) or cost(block) > FEW:
+    if all(b not in s.func.params for b in stage.reads) or instructions(block) > FEW:
         # As many as the stage before makes at once: the two loops become one. Or as many as keep their operands in
         # registers while functions are computed, which need no more to hide the latency of an addition.
         vectors = min(vectors, 4)

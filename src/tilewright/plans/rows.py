@@ -26,7 +26,7 @@ from tilewright.ir.expr import Buffer, as_int, is_const, product
 from tilewright.ir.loops import Store
 from tilewright.ir.rewrite import exprs_of, loads, walk
 from tilewright.ir.target import Target
-from tilewright.plans.analysis import Stage, Structure, cost
+from tilewright.plans.analysis import Stage, Structure
 from tilewright.plans.base import Candidate, Plan
 from tilewright.plans.common import (
     ENOUGH,
@@ -38,7 +38,7 @@ from tilewright.plans.common import (
     stream_outputs,
     vectorize_spatial,
 )
-from tilewright.plans.cost import roofline
+from tilewright.plans.cost import instructions, roofline
 from tilewright.plans.reducing import (
     is_window,
     joined,
@@ -141,9 +141,9 @@ def materialised(structure: Structure, stage: Stage) -> bool:
     if structure.is_output(stage) or stage.role != "spatial":
         return True
     readers = structure.consumers(stage)
-    if cost(stage.block) and any(_spreads(stage, reader) for reader in readers):
+    if instructions(stage.block) and any(_spreads(stage, reader) for reader in readers):
         return any(p.role != "spatial" for p in structure.before(stage))
-    if cost(stage.block) <= CHEAP_OPS:
+    if instructions(stage.block) <= CHEAP_OPS:
         return False
     return len(readers) > 1 or any(r.role != "spatial" and not _once(stage, r) for r in readers)
 

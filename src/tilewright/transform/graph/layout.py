@@ -11,6 +11,7 @@ on the blocked form directly, so between convolutions none remain. Packing depen
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from tilewright import ops
 from tilewright.ir.graph import Graph, Node
@@ -26,8 +27,14 @@ from tilewright.transform.graph.layout_transposed import transposed
 from tilewright.transform.graph.layout_winograd import winograd
 from tilewright.transform.graph.options import DEFAULTS, Options
 
-Rule = Callable[[Assigner, Node], bool]
-"""True when the node was rewritten."""
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """What becomes of an operator. `rewrite` is true when the node was rewritten; `blocks` says that the operator is
+    faster on blocked channels or leads to them, so that its inputs are wanted in blocks."""
+
+    rewrite: Callable[[Assigner, Node], bool]
+    blocks: bool = True
 
 
 def convolution(a: Assigner, node: Node) -> bool:
@@ -41,29 +48,31 @@ def convolution(a: Assigner, node: Node) -> bool:
     return winograd(a, node) or conv(a, node)
 
 
-RULES: dict[str, Rule] = {
-    "conv": convolution,
-    "conv_transpose": transposed,
-    "matmul": matmul,
-    "concat": concat,
-    "max_pool": pool,
-    "avg_pool": pool,
-    "reduce_mean": reduce,
-    "resize": along_space,
-    "resample": along_space,
-    "gather": along_space,
-    "slice": slices,
+RULES = {
+    "conv": Rule(convolution),
+    "conv_transpose": Rule(transposed),
+    "matmul": Rule(matmul, blocks=False),
+    "concat": Rule(concat),
+    "max_pool": Rule(pool),
+    "avg_pool": Rule(pool),
+    "reduce_mean": Rule(reduce),
+    "resize": Rule(along_space),
+    "resample": Rule(along_space),
+    "gather": Rule(along_space),
+    "slice": Rule(slices, blocks=False),
 }
+POINTWISE = Rule(pointwise, blocks=False)
 
 
 def assign_layouts(graph: Graph, target: Target, options: Options = DEFAULTS) -> Graph:
     """The graph with packed weights and blocked channels; dead conversions are left to dead code elimination."""
-    a = Assigner(graph, target, options, plain_use=plain_uses(graph))
+    blocking = {name for name, rule in RULES.items() if rule.blocks}
+    a = Assigner(graph, target, options, plain_use=plain_uses(graph, blocking))
     for node in graph.nodes:
         a.visit(node)
         rule = RULES.get(node.op)
         if rule is None and ops.get(node.op).kind == "pointwise":
-            rule = pointwise
-        if rule is None or not rule(a, node):
+            rule = POINTWISE
+        if rule is None or not rule.rewrite(a, node):
             a.keep(node)
     return a.finish()

@@ -6,6 +6,7 @@ more than anything in how the product is computed.
 
 from __future__ import annotations
 
+from collections.abc import Set
 from math import prod
 
 from tilewright import ops
@@ -19,19 +20,6 @@ from tilewright.transform.graph.assigner import Assigner
 
 SHUFFLES = 0.5
 """Cycles an element that a change of layout takes besides its traffic: square tiles through registers."""
-
-BLOCKING = (
-    "conv",
-    "conv_transpose",
-    "concat",
-    "max_pool",
-    "avg_pool",
-    "reduce_mean",
-    "resize",
-    "resample",
-    "gather",
-)
-"""Operators that are faster on, or lead to, blocked channels."""
 
 
 def is_pointwise(node: Node) -> bool:
@@ -89,9 +77,10 @@ def conversion(value: Value, target: Target) -> float:
     return fetch_cycles(nbytes, apart, target) + write_cycles(nbytes, apart, target) + SHUFFLES * elements
 
 
-def plain_uses(graph: Graph) -> dict[Value, bool]:
+def plain_uses(graph: Graph, blocking: Set[str]) -> dict[Value, bool]:
     """Values that nobody wants blocked, with whether somebody needs them plain at once: through pointwise operators
-    they reach only outputs, operators on plain tensors, and convolutions of one pixel whose results are such values."""
+    they reach only outputs, operators on plain tensors, and convolutions of one pixel whose results are such values.
+    `blocking` are the operators that want their inputs blocked."""
     fixed, ends = set(graph.params), set(graph.outputs)
     for node in graph.nodes:
         if all(v in fixed for v in node.inputs if v is not None):
@@ -103,7 +92,7 @@ def plain_uses(graph: Graph) -> dict[Value, bool]:
         """Whether plain is needed; None if blocked is wanted."""
         if user.op == "conv" and user.attr("groups", 1) == 1 and user.inputs[0] is value and is_pointwise(user):
             return False if user.output in found else None
-        if user.op in BLOCKING:
+        if user.op in blocking:
             return None
         if ops.get(user.op).kind == "pointwise":
             alone = all(v is None or v is value or v in fixed for v in user.inputs)
