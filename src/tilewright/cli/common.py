@@ -43,6 +43,10 @@ ModelArgument = Annotated[Path, typer.Argument(help="An .onnx file, or a .tw fil
 ThreadsOption = Annotated[
     int | None, typer.Option("--threads", "-t", min=1, help="Threads of one call. [default: TILEWRIGHT_THREADS or 1]")
 ]
+PackThreadsOption = Annotated[
+    int | None,
+    typer.Option("--threads", "-t", min=1, help="Threads that pack weights. [default: TILEWRIGHT_THREADS or 1]"),
+]
 DimOption = Annotated[
     list[str] | None,
     typer.Option(

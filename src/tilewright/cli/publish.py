@@ -11,7 +11,7 @@ import typer
 from tilewright.cli.common import (
     JsonOption,
     ModelArgument,
-    ThreadsOption,
+    PackThreadsOption,
     bytes_text,
     facts,
     is_quiet,
@@ -20,6 +20,7 @@ from tilewright.cli.common import (
     time_text,
 )
 from tilewright.cli.inputs import read_weights
+from tilewright.support import flags
 from tilewright.support.progress import progress
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ def publish(
         float, typer.Option("--wait", min=0.0, metavar="SECONDS", help="Stand by for another publisher to go.")
     ] = 0.0,
     directory: DirectoryOption = None,
-    threads: ThreadsOption = None,
+    threads: PackThreadsOption = None,
     json: JsonOption = False,
 ) -> None:
     """Publish a model's weights, once, for all actors of this node.
@@ -76,16 +77,17 @@ def publish(
     from tilewright.runtime.weights import Publisher
 
     with progress(f"open {model.name}", enabled=not is_quiet(json)):
-        opened = open_model(model, threads, {})
+        opened = open_model(model, 1, {})
         if weights or version is not None:
             # Checked before anything is made; a new store begins with exactly these.
             given = read_weights(weights) if weights else opened.weights
             grows = version is not None and version > opened.version
             opened.update(given, version=version if grows else None, finite=not nan)
+    count = flags.THREADS() if threads is None else threads
     start = time.perf_counter()
     with (
         progress(f"publish {name}", enabled=not is_quiet(json)),
-        Publisher(name, opened, directory=directory, wait=wait) as publisher,
+        Publisher(name, opened, directory=directory, wait=wait, threads=count) as publisher,
     ):
         made = _first(publisher)
         if not (made and version in (None, publisher.version)):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tilewright.cli.common import Exit, JsonOption, ThreadsOption, bytes_text, out, print_line
+from tilewright.cli.common import Exit, JsonOption, PackThreadsOption, bytes_text, out, print_line
 from tilewright.cli.publish import DirectoryOption
 from tilewright.cli.serve import SecondsOption, SecretOption, TrustOption, load_pem, read_secret, report_line
 from tilewright.support import flags
@@ -36,7 +36,7 @@ def relay(
     ] = None,
     seconds: SecondsOption = None,
     directory: DirectoryOption = None,
-    threads: ThreadsOption = None,
+    threads: PackThreadsOption = None,
     json: JsonOption = False,
 ) -> None:
     """Fetch a learner's weights, and its program when that changes, into a store of this node, until interrupted.

@@ -139,7 +139,7 @@ def sweep_command(
     directory: DirectoryOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Remove stores that have neither a publisher nor readers, and what dead publishers left in the others.
+    """Remove stores that have no publisher, no readers and no broker, and what dead publishers left in the others.
 
     Stores in use are not touched: who lives holds a lock, which goes with the process however it ends. A store whose
     publisher has ended and that no actor reads goes too, with its last version.

@@ -24,7 +24,9 @@ from tests.runtime.programs import affine
 from tests.runtime.weights.lab import ONES, ROOT, is_whole, telling_weights
 from tilewright.runtime import weights
 from tilewright.runtime.model import Model
-from tilewright.runtime.weights.control import ABI_VERSION, HEAD
+from tilewright.runtime.weights.control import ABI_VERSION, HEAD, READER
+from tilewright.runtime.weights.segment import IDLE
+from tilewright.support.errors import StoreError
 
 NAME = "telling"
 X = np.zeros(4, np.float32)
@@ -162,6 +164,60 @@ def test_full_before_the_first_version(
     with tw.Publisher(NAME, model) as publisher:
         publisher.publish(telling_weights(5), version=5)
         assert is_whole(tw.attach(NAME)(ONES), 5)
+
+
+def test_no_room_for_the_lock(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where not even the publisher's number fits it is an error, and the lock goes with it."""
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pwrite", full)
+        with pytest.raises(StoreError, match="No space left"):
+            tw.Publisher(NAME, Model(affine()))
+    tw.Publisher(NAME, Model(affine())).close()
+
+
+def slots_in_memory(store: Path) -> int:
+    """How many slots of the telling model have memory."""
+    return (store / NAME / "current" / "segments").stat().st_blocks * 512 // (1 << 20)
+
+
+@pytest.mark.parametrize("heir", [False, True])
+def test_slots_of_a_stall_give_their_memory_back(store: Path, telling: tuple[Path, Path], heir: bool) -> None:
+    """Calls that do not end make the publisher use more slots; when they have ended two are enough again. A slot that
+    is being read stays as it is, however long."""
+    model = tw.load(telling[0])
+    publisher = tw.Publisher(NAME, model)
+    with tw.attach(NAME) as actor:
+        control = actor._epoch.control
+        pins = control.words[(control.reader_address(0) - control.address + READER.pins) // 8 :]
+        held = []
+        for version in range(1, 5):
+            publisher.publish(telling_weights(version), version)
+            held.append(control.current)
+            pins[held[-1]] = 1
+        contents = [actor._epoch.segments.view(slot).copy() for slot in held]
+        for version in range(5, 7 + 2 * IDLE):
+            publisher.publish(telling_weights(version), version)
+        for slot, content in zip(held, contents, strict=True):
+            assert np.array_equal(actor._epoch.segments.view(slot), content)
+        assert slots_in_memory(store) == 6
+        pins[:8] = 0
+        if heir:
+            publisher.close()
+            publisher = tw.Publisher(NAME, model)
+        for version in range(100, 102 + IDLE):
+            publisher.publish(telling_weights(version), version)
+            assert is_whole(actor(ONES), version)
+        assert slots_in_memory(store) == 2
+        assert weights.info(NAME, verify=True).problem is None
+        for version in range(200, 204):  # and they serve again
+            pins[control.current] = 1
+            publisher.publish(telling_weights(version), version)
+            assert is_whole(actor(ONES), version)
+    publisher.close()
 
 
 LIMITED = """
@@ -480,6 +536,36 @@ def test_many_random_files(store: Path) -> None:
     for name in ("file", "empty", "other", "link"):
         with pytest.raises(tw.Error):
             tw.attach(name)
+
+
+def test_one_reader_too_many(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who finds no place is told so, and leaves nothing open."""
+    monkeypatch.setattr("tilewright.runtime.weights.epoch.MAX_READERS", 1)
+    with tw.Publisher("policy", Model(affine())), tw.attach("policy"):
+        gc.collect()
+        before = len(os.listdir("/proc/self/fd"))
+        for _ in range(3):
+            with pytest.raises(StoreError, match="readers are attached"):
+                tw.attach("policy")
+        gc.collect()
+        assert len(os.listdir("/proc/self/fd")) == before
+
+
+@pytest.mark.parametrize("file", ["program.tw", "control", "segments"])
+def test_files_that_are_none(store: Path, file: str) -> None:
+    """A folder or a link in a file's place is an error that names the store."""
+    with tw.Publisher("policy", Model(affine())):
+        path = (store / "policy" / "current").resolve() / file
+        content = path.read_bytes()
+        path.unlink()
+        for make in (path.mkdir, lambda: path.symlink_to("/dev/zero")):
+            make()
+            with pytest.raises(StoreError, match="policy"):
+                tw.attach("policy")
+            assert weights.info("policy").problem
+            path.rmdir() if path.is_dir() else path.unlink()
+        path.write_bytes(content)
+        tw.attach("policy").close()
 
 
 def test_limits_of_descriptors(store: Path) -> None:

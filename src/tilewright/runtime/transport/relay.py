@@ -208,7 +208,7 @@ class Relay:
             return None
         try:
             files.check_owner(self._folder)
-            return decode(memoryview((path / "program.tw").read_bytes()), str(path))
+            return decode(memoryview(files.read_file(path / "program.tw")), str(path))
         except (Error, OSError):
             return None
 

@@ -69,6 +69,9 @@ class Actor(Runner):
                         raise StoreError(what, where=f"store {self._store!r}") from None
                 except PermissionError:
                     raise StoreError("belongs to another user", where=f"store {self._store!r}", got=str(path)) from None
+                except OSError as error:
+                    what = f"cannot be opened: {error.strerror}"
+                    raise StoreError(what, where=f"store {self._store!r}", got=error.filename) from None
             elif time.monotonic() >= deadline:
                 raise self._missing(timeout)
             time.sleep(0.001)
@@ -86,10 +89,13 @@ class Actor(Runner):
         try:
             check_target(epoch.manifest.target, where)
             library = link(epoch.program)
+            engine = Engine(epoch.manifest, library, self._threads, epoch.control, epoch.enter())
         except (ArtifactError, CompileError) as error:
             epoch.close()
             raise StoreError(f"its program cannot run here: {error}", where=where) from None
-        engine = Engine(epoch.manifest, library, self._threads, epoch.control, epoch.enter())
+        except BaseException:
+            epoch.close()
+            raise
         for slot in range(SLOTS):
             engine.set_slot(slot, epoch.addresses(slot))
         # A call in flight keeps its engine: until it ends, its memory stays mapped and its pin counts.

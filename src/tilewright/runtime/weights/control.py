@@ -194,16 +194,22 @@ class Control:
         """
         deadline = time.monotonic() + patience
         while True:
-            current = self.current
             for slot in preferred:
-                if slot != current and self._pinned_by(slot, is_alive) is None:
-                    self.words[self._slot(slot) >> 3] = WRITING
+                if self.seize(slot, is_alive):
                     return slot
             if time.monotonic() > deadline:
+                current = self.current
                 holders = {self._pinned_by(slot, is_alive) for slot in preferred if slot != current} - {None}
                 pids = sorted({self.reader(k).process for k in holders if k is not None})
                 raise StoreError(f"calls on all older versions do not end; they are made by processes {pids}")
             time.sleep(0.0002)
+
+    def seize(self, slot: int, is_alive: Callable[[int], bool]) -> bool:
+        """Take this slot if it is not current and not pinned by a reader that is alive; whether it was."""
+        if slot == self.current or self._pinned_by(slot, is_alive) is not None:
+            return False
+        self.words[self._slot(slot) >> 3] = WRITING
+        return True
 
     def _pinned_by(self, slot: int, is_alive: Callable[[int], bool]) -> int | None:
         pins = self.reader_address(0) + READER.pins + 8 * slot

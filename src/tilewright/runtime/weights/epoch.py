@@ -10,7 +10,7 @@ from tilewright.runtime.link import keep_support, look_for_support
 from tilewright.runtime.manifest import Manifest
 from tilewright.runtime.program import Program
 from tilewright.runtime.weights.control import MAX_READERS, Control
-from tilewright.runtime.weights.files import is_locked, lock_reader
+from tilewright.runtime.weights.files import is_locked, lock_reader, read_file
 from tilewright.runtime.weights.packed import slot_nbytes, slot_offsets
 from tilewright.runtime.weights.segment import Segments, is_full, no_room, open_control
 from tilewright.support.digest import blake2b
@@ -145,5 +145,4 @@ def digest_of(program: Program) -> bytes:
 
 def _file_digest(path: Path) -> bytes:
     """The same, of an epoch's program."""
-    with open(path / "program.tw", "rb") as file:
-        return blake2b(file.read(), digest_size=16).digest()
+    return blake2b(read_file(path / "program.tw"), digest_size=16).digest()

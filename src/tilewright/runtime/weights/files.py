@@ -113,6 +113,9 @@ def lock_publisher(folder: Path, mode: int, wait: float) -> int:
                 raise StoreError(
                     "another publisher has it", where=f"store {folder.name!r}", got=f"process {holder}", hint=hint
                 ) from None
+        except OSError as error:  # no room for so much as our number
+            os.close(file)
+            raise StoreError(f"cannot be locked: {error.strerror}", where=str(path)) from None
         os.close(file)
         time.sleep(0.005)
 
@@ -230,6 +233,19 @@ def leftovers(folder: Path) -> list[Path]:
     current = current_epoch(folder)
     begun = [p for p in folder.iterdir() if p.name.startswith(NEW)]
     return sorted(p for p in [*begun, *epochs(folder)] if p != current)
+
+
+def read_file(path: Path) -> bytes:
+    """All of a file. StoreError for anything else in its place: a link may lead to what has no end."""
+    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    try:
+        found = os.fstat(file)
+        if not stat.S_ISREG(found.st_mode):
+            raise StoreError("is not a file", where=str(path))
+        with open(file, "rb", closefd=False) as reader:
+            return reader.read(found.st_size)
+    finally:
+        os.close(file)
 
 
 def nbytes_of(path: Path) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from dataclasses import dataclass
@@ -76,14 +77,14 @@ def info(name: str, directory: str | os.PathLike[str] | None = None, *, verify: 
     else:
         try:
             epoch = Epoch.open(path)
-            newest = epoch.control.newest()
-            readers = attached(epoch)
-            details = describe_epoch(epoch)
-            if newest is not None:
-                version, age = newest.version, time.monotonic() - newest.published
-            if verify and newest is not None:
-                problem = _mistrust(epoch, newest)
-            epoch.close()
+            with contextlib.closing(epoch):
+                newest = epoch.control.newest()
+                readers = attached(epoch)
+                details = describe_epoch(epoch)
+                if newest is not None:
+                    version, age = newest.version, time.monotonic() - newest.published
+                if verify and newest is not None:
+                    problem = _mistrust(epoch, newest)
         except (StoreError, OSError) as error:
             problem = str(error)
     left = tuple(p.name for p in files.leftovers(folder))
@@ -195,7 +196,5 @@ def _has_readers(path: Path) -> bool:
         epoch = Epoch.open(path)
     except (StoreError, OSError):
         return False
-    try:
+    with contextlib.closing(epoch):
         return bool(attached(epoch))
-    finally:
-        epoch.close()

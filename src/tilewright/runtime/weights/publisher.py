@@ -176,6 +176,11 @@ class Publisher:
         control.flip(slot)
         if not checksum:
             self._sums.add(epoch, slot)
+        with contextlib.suppress(OSError):  # the version is published
+            for idle in segments.used(slot):
+                if control.seize(idle, epoch.is_alive):
+                    segments.give_back(idle)
+                    control.release(idle)
 
     def _fill(self, epoch: Epoch, slot: int, new: _New) -> None:
         """Pack into a slot. Raw weights are read where they are if their memory allows."""

@@ -27,6 +27,9 @@ _PAGE = mmap.PAGESIZE
 _HUGE = 2 << 20
 _MAP_FIXED, _MAP_NORESERVE = 0x10, 0x4000
 _MADV_COLLAPSE = 25  # Linux 6.1: heeds no setting of transparent huge pages, tmpfs' included
+_KEEP_SIZE, _PUNCH_HOLE = 1, 2  # of fallocate
+IDLE = 16
+"""Versions after which a slot that none of them used gives its memory back."""
 
 
 def open_control(path: Path, *, create: bool = False, mode: int = 0o600) -> Control:
@@ -38,8 +41,10 @@ def open_control(path: Path, *, create: bool = False, mode: int = 0o600) -> Cont
 class Segments:
     """The slots of an epoch. A publisher maps them to write; readers cannot.
 
-    A slot takes memory when it is first reserved. Outside `writing` the publisher's mapping is read-only too, so that
-    no stray store of the process that it lives in (a learner with its libraries) changes what actors compute with.
+    A slot takes memory when it is reserved, and gives it back when it has not been used for `IDLE` versions: more than
+    two are in use only while older versions are being read. Outside `writing` the publisher's mapping is read-only too,
+    so that no stray store of the process that it lives in (a learner with its libraries) changes what actors compute
+    with.
 
     Args:
         nbytes: of one slot.
@@ -51,6 +56,8 @@ class Segments:
         page = _HUGE if nbytes >= _HUGE else _PAGE
         self.stride = max(page, -(-nbytes // page) * page)
         self._reserved: set[int] = set()
+        # By slot that may have memory, versions since it was used. An earlier publisher may have left some in any.
+        self._idle = {} if create else dict.fromkeys(range(SLOTS), 0)
         self.order = list(range(SLOTS))
         """Slots in the order in which to use them. Those that have memory come first: two take turns, and others serve
         only while older versions are being read."""
@@ -91,10 +98,28 @@ class Segments:
                 raise no_room(self.path, self.stride) from None
             raise
         self._reserved.add(slot)
-        self.order.sort(key=lambda k: (k not in self._reserved, k))
+        self._idle[slot] = 0
+        self._sort()
         if self.stride % _HUGE == 0:
             # Once for all who map it. Where it fails, pages stay small and everything else stays the same.
             _libc().madvise(self.address + slot * self.stride, self.stride, _MADV_COLLAPSE)
+
+    def used(self, slot: int) -> list[int]:
+        """Note that a version was written to a slot; gives the slots that have been idle for long."""
+        for k in self._idle:
+            self._idle[k] += 1
+        self._idle[slot] = 0
+        return [k for k, versions in self._idle.items() if versions >= IDLE]
+
+    def give_back(self, slot: int) -> None:
+        """Give back the memory of a slot that nobody reads or will read before it is written again."""
+        del self._idle[slot]
+        if _libc().fallocate(self._file, _PUNCH_HOLE | _KEEP_SIZE, slot * self.stride, self.stride) == 0:
+            self._reserved.discard(slot)
+            self._sort()
+
+    def _sort(self) -> None:
+        self.order.sort(key=lambda k: (k not in self._reserved, k))
 
     def _protect(self, start: int, nbytes: int, protection: int) -> None:
         if _libc().mprotect(self.address + start, nbytes, protection):
@@ -167,4 +192,5 @@ def _libc() -> ctypes.CDLL:
     libc.mmap.argtypes = [pointer, size, number, number, number, ctypes.c_int64]
     libc.munmap.argtypes = [pointer, size]
     libc.madvise.argtypes = libc.mprotect.argtypes = [pointer, size, number]
+    libc.fallocate.argtypes = [number, number, ctypes.c_int64, ctypes.c_int64]
     return libc
