@@ -14,7 +14,7 @@ from typer.main import get_command
 from tilewright.cli.common import bytes_text, parse_dims, time_text
 from tilewright.cli.inputs import random_inputs, read_inputs
 from tilewright.cli.main import app
-from tilewright.cli.run import difference
+from tilewright.cli.run import compare, difference
 from tilewright.runtime.manifest import InputSpec
 from tilewright.support.errors import CallError
 
@@ -141,6 +141,30 @@ def test_inputs_from_files(tmp_path: Path) -> None:
     assert found["id"].tolist() == [1, 2]
     with pytest.raises(CallError, match=r"inputs do not fit(.|\n)*missing.npy(.|\n)*'y'"):
         read_inputs([f"{tmp_path}/missing.npy", f"y={tmp_path}/x.npy"], SPECS)
+
+
+HUGE = b"{'descr': '<f4', 'fortran_order': False, 'shape': (222222222222,), }".ljust(117) + b"\n"
+
+
+@pytest.mark.parametrize("suffix", ["npy", "npz", "pb", "txt"])
+@pytest.mark.parametrize(
+    "content", [b"", b"PK", b"PK\x03\x04" + bytes(60), b"\xff" * 64, b"\x93NUMPY\x01\x00\x76\x00" + HUGE]
+)
+def test_files_that_are_damaged(tmp_path: Path, suffix: str, content: bytes) -> None:
+    """They are named in an error, as inputs and as what is expected, whatever the libraries make of them."""
+    path = tmp_path / f"x.{suffix}"
+    path.write_bytes(content)
+    if (suffix, content) != ("pb", b""):  # which is an empty tensor of no type
+        with pytest.raises(CallError, match=r"x\.\w+"):
+            read_inputs([str(path)], SPECS)
+    with pytest.raises(CallError, match=r"x\.\w+"):
+        compare({}, path, 1e-4)
+
+
+def test_text_is_no_input(tmp_path: Path) -> None:
+    np.savez(tmp_path / "x.npz", x=np.array(["a"]))
+    with pytest.raises(CallError, match="not numbers"):
+        read_inputs([f"{tmp_path}/x.npz"], SPECS)
 
 
 @pytest.mark.parametrize(

@@ -53,9 +53,9 @@ def read_inputs(texts: Sequence[str], specs: Sequence[Spec]) -> dict[str, Array]
         if not equals:
             name, file = "", text
         try:
-            found = _read(Path(file))
-        except (OSError, ValueError, KeyError) as e:
-            problems.add(CallError(f"cannot be read: {e}", where=f"input file {file}"))
+            found = read_arrays(Path(file))
+        except CallError as error:
+            problems.add(error)
             continue
         if isinstance(found, dict):
             arrays.update(found)
@@ -68,6 +68,21 @@ def read_inputs(texts: Sequence[str], specs: Sequence[Spec]) -> dict[str, Array]
             problems.add(CallError("the model has no such input", where=f"input {name!r}", expected=" ".join(known)))
     problems.raise_if_any("inputs do not fit")
     return arrays
+
+
+def read_arrays(path: Path) -> Array | dict[str, Array]:
+    """What is in an .npy or .pb file, or by name in an .npz. CallError if it is damaged or none of these."""
+    try:
+        found = _read(path)
+        for array in found.values() if isinstance(found, dict) else [found]:
+            if array.dtype.kind in "OSUV" and array.dtype not in _NUMBERS:
+                raise ValueError(f"holds {array.dtype} and not numbers")
+        return found
+    except Exception as error:  # the libraries' own kinds of error are many
+        raise CallError(f"cannot be read: {error}", where=f"file {path}") from None
+
+
+_NUMBERS = {t.numpy for t in BY_NAME.values()}
 
 
 def _read(path: Path) -> Array | dict[str, Array]:

@@ -28,7 +28,7 @@ from tilewright.cli.common import (
     table,
     time_text,
 )
-from tilewright.cli.inputs import Array, random_inputs, read_inputs
+from tilewright.cli.inputs import Array, random_inputs, read_arrays, read_inputs
 from tilewright.support.errors import CallError
 from tilewright.support.progress import progress
 
@@ -76,7 +76,7 @@ def run(
         times.append(time.perf_counter() - start)
     found = {name: np.asarray(array) for name, array in results.items()}
     if save:
-        np.savez(save, **found)  # type: ignore[arg-type]
+        _save(save, found)
     differences = compare(found, expect, rtol) if expect else []
     report = {
         "outputs": [_summary(name, array) for name, array in found.items()],
@@ -93,12 +93,18 @@ def run(
         raise typer.Exit(Exit.MISMATCH)
 
 
+def _save(path: Path, arrays: dict[str, Array]) -> None:
+    try:
+        np.savez(path, **arrays)  # type: ignore[arg-type]
+    except OSError as error:
+        raise CallError(f"cannot be written: {error.strerror}", where=str(path)) from None
+
+
 def compare(found: dict[str, Array], expect: Path, rtol: float) -> list[dict[str, Any]]:
     """Each expected output: its largest error relative to the largest magnitude expected."""
-    if not expect.exists():
-        raise CallError("no such file", where=str(expect))
-    with np.load(expect, allow_pickle=False) as file:
-        wanted = dict(file)
+    wanted = read_arrays(expect)
+    if not isinstance(wanted, dict):
+        raise CallError("holds no outputs by name", where=str(expect), expected="an .npz file")
     return [difference(name, found.get(name), array, rtol) for name, array in wanted.items()]
 
 
