@@ -127,8 +127,10 @@ def test_wrong_lengths_of_data() -> None:
     m.graph.initializer[0].raw_data = m.graph.initializer[0].raw_data[:-4]
     m.graph.initializer[1].dims[0] = 1 << 60
     m.graph.initializer[2].data_type = 77
-    error = refused(m, m.graph.initializer[0].name, m.graph.initializer[1].name, m.graph.initializer[2].name)
-    assert len(error.problems) == 3
+    m.graph.initializer[3].dims[:] = [0, 1 << 40, 1 << 40]
+    m.graph.initializer[3].raw_data = b""
+    error = refused(m, *(tensor.name for tensor in m.graph.initializer[:4]))
+    assert len(error.problems) == 4
 
 
 def test_inputs_that_make_no_sense() -> None:

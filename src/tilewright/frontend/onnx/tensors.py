@@ -38,6 +38,7 @@ DTYPES: dict[int, DType] = {
     _T.BOOL: dtypes.boolean,
 }
 MAX_RANK = 32
+MAX_ELEMENTS = 1 << 59
 
 # Fields that may hold a type's elements instead of raw_data, and how many elements one entry holds.
 _FIELDS: dict[int, str] = {
@@ -67,7 +68,8 @@ def to_array(tensor: onnx.TensorProto, where: str, folder: Path | None) -> Any:
     """The tensor's elements. Raises ModelError when the data does not fit what the tensor claims."""
     t = element_type(tensor.data_type, where)
     shape = tuple(tensor.dims)
-    if len(shape) > MAX_RANK or any(d < 0 for d in shape):
+    # NumPy multiplies the dimensions of an empty array too.
+    if len(shape) > MAX_RANK or any(d < 0 for d in shape) or math.prod(max(d, 1) for d in shape) > MAX_ELEMENTS:
         raise ModelError("the tensor's dimensions make no sense", where=where, got=list(shape))
     count = math.prod(shape)
     if tensor.HasField("segment"):
