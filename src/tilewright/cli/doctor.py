@@ -13,7 +13,7 @@ from tilewright.support import calibration, flags, machine, peak
 from tilewright.support.cache import ObjectCache
 
 _NEEDED = ("numpy", "llvmlite", "ml_dtypes", "onnx", "safetensors", "apache-tvm-ffi", "typer", "rich")
-_OPTIONAL = ("torch", "onnxruntime", "jax", "lightgbm", "ray")
+_OPTIONAL = ("torch", "onnxruntime", "jax", "gymnasium", "stable-baselines3", "ray", "torchrl")
 _TELLING = (
     "sse4.2",
     "avx2",
