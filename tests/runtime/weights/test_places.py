@@ -179,6 +179,34 @@ def test_no_room_for_the_lock(store: Path, monkeypatch: pytest.MonkeyPatch) -> N
     tw.Publisher(NAME, Model(affine())).close()
 
 
+@pytest.mark.parametrize("step", ["symlink", "rename", "replace"])
+def test_a_structure_that_cannot_be_installed(
+    store: Path, telling: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    """Whatever fails at the end: the older structure stays, nothing of the new one does, and later it works."""
+    function = getattr(os, step)
+
+    def full(source: object, target: object) -> None:
+        if Path(str(target)).name in (".new-link", "current", "00000002"):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        function(source, target)
+
+    with tw.Publisher(NAME, tw.load(telling[0])) as publisher:
+        publisher.publish(telling_weights(7), 7)
+    before = sorted(os.listdir(store / NAME))
+    with tw.attach(NAME) as actor:
+        with monkeypatch.context() as patch:
+            patch.setattr(os, step, full)
+            with pytest.raises(StoreError, match="No space left"):
+                tw.Publisher(NAME, tw.load(telling[1]))
+        assert sorted(os.listdir(store / NAME)) == before
+        assert is_whole(actor(ONES), 7)
+        with tw.Publisher(NAME, tw.load(telling[1])) as publisher:
+            publisher.publish(telling_weights(9, 512), 9)
+            assert actor(ONES).shape == (1, 512)
+        assert len(os.listdir(store / NAME)) == len(before)
+
+
 def slots_in_memory(store: Path) -> int:
     """How many slots of the telling model have memory."""
     return (store / NAME / "current" / "segments").stat().st_blocks * 512 // (1 << 20)

@@ -201,14 +201,20 @@ def new_epoch(folder: Path, mode: int) -> Path:
 
 
 def install_epoch(folder: Path, built: Path) -> Path:
-    """Give a complete epoch the next number and make it the current one."""
+    """Give a complete epoch the next number and make it the current one. After an error it is what it was."""
     name = f"{max((int(p.name) for p in epochs(folder)), default=0) + 1:08d}"
-    os.rename(built, folder / name)
     link = folder / f"{NEW}link"
     with contextlib.suppress(FileNotFoundError):
         os.unlink(link)
     os.symlink(name, link)
-    os.replace(link, folder / "current")
+    try:
+        os.rename(built, folder / name)
+        os.replace(link, folder / "current")
+    except BaseException:
+        os.unlink(link)
+        if not built.exists():
+            os.rename(folder / name, built)
+        raise
     return folder / name
 
 
