@@ -115,6 +115,21 @@ def test_fork_after_attach(publisher: tw.Publisher) -> None:
             assert is_whole(y, seen)
 
 
+def test_fork_where_no_place_is_left(publisher: tw.Publisher, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The child's actor is detached: a call on the parent's place would be unsafe once the parent has gone."""
+    version = publish(publisher)
+    with tw.attach(NAME) as actor:
+        monkeypatch.setattr("tilewright.runtime.weights.epoch.MAX_READERS", 1)
+
+        def work() -> bool:
+            with pytest.raises(tw.Error, match="detached"):
+                actor(ONES)
+            return True
+
+        assert in_child(work)
+        assert is_whole(actor(ONES), version)
+
+
 def test_child_killed_in_a_call_after_fork(publisher: tw.Publisher) -> None:
     """A forked child that dies holds no slot for ever, and it did not give up its parent's claim."""
     publish(publisher)

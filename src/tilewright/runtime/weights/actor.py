@@ -206,7 +206,10 @@ class Actor(Runner):
     def _after_fork(self) -> None:
         self._moving = threading.RLock()
         if self._open:
-            self._engine.set_reader(self._epoch.enter_again())
+            try:
+                self._engine.set_reader(self._epoch.enter_again())
+            except (StoreError, OSError):
+                self.close()  # its calls would pin in the parent's name, whose death would make them unsafe
 
 
 def attach(
