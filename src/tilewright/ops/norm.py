@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from tilewright import te
+from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Expr, call, cast, const, is_const, maximum, minimum, select
 from tilewright.ir.graph import TensorType
 from tilewright.ops.dims import (
@@ -50,14 +51,19 @@ def _softmax_infer(types: Types, attrs: Attrs) -> Out:
 
 def _softmax_compute(inputs: Tensors, attrs: Attrs, out: Out) -> tuple[Tensor, ...]:
     x, (type,) = need(inputs[0]), out
-    axes = (attrs["axis"] % x.ndim,)
-    acc = accumulator(x.dtype)
-    top = reduce_stage(x, axes, True, te.max, lambda e: cast(e, acc), "top")
-    e = te.compute(x.shape, lambda *i: _exp_below(cast(x[i], acc), top[_kept(axes, i)]), name="exponent")
-    total = reduce_stage(e, axes, True, te.sum, lambda v: v, "total")
+    axes, acc = (attrs["axis"] % x.ndim,), accumulator(x.dtype)
+    _, e, total = _exponentials(x, axes, acc)
     # One division a row: the products differ from quotients by half a unit in the last place at most.
     inverse = te.compute(total.shape, lambda *i: _one(acc) / total[i], name="inverse")
     return (te.compute(x.shape, lambda *i: cast(e[i] * inverse[_kept(axes, i)], type.dtype), name="softmax"),)
+
+
+def _exponentials(x: Tensor, axes: tuple[int, ...], acc: DType) -> tuple[Tensor, Tensor, Tensor]:
+    """The maximum over the axes, the exponentials of what each element is below it, and their sum."""
+    top = reduce_stage(x, axes, True, te.max, lambda e: cast(e, acc), "top")
+    e = te.compute(x.shape, lambda *i: _exp_below(cast(x[i], acc), top[_kept(axes, i)]), name="exponent")
+    total = reduce_stage(e, axes, True, te.sum, lambda v: v, "total")
+    return top, e, total
 
 
 def _exp_below(x: Expr, top: Expr) -> Expr:
@@ -67,12 +73,8 @@ def _exp_below(x: Expr, top: Expr) -> Expr:
 
 def _log_softmax_compute(inputs: Tensors, attrs: Attrs, out: Out) -> tuple[Tensor, ...]:
     x, (type,) = need(inputs[0]), out
-    axes = (attrs["axis"] % x.ndim,)
-    acc = accumulator(x.dtype)
-    top = reduce_stage(x, axes, True, te.max, lambda e: cast(e, acc), "top")
-    e = te.compute(x.shape, lambda *i: _exp_below(cast(x[i], acc), top[_kept(axes, i)]), name="exponent")
-    total = reduce_stage(e, axes, True, te.sum, lambda v: v, "total")
-
+    axes, acc = (attrs["axis"] % x.ndim,), accumulator(x.dtype)
+    top, _, total = _exponentials(x, axes, acc)
     shift = te.compute(total.shape, lambda *i: te.log(total[i]), name="shift")
 
     def element(*i: Expr) -> Expr:
