@@ -32,6 +32,7 @@ from tilewright.runtime.manifest import (
     TargetSpec,
 )
 from tilewright.runtime.model import Model
+from tilewright.runtime.native import compile_support
 from tilewright.runtime.program import Program
 from tilewright.support.background import Background
 from tilewright.support.errors import ModelError
@@ -94,9 +95,12 @@ def compile(
     """
     target, options = target or Target.host(), Options(precision, winograd)
     log = PassLog(f"compile {model if isinstance(model, str | Path) else type(model).__name__}")
-    read = log.run("import", import_model, model, dims, example, dynamic)
-    graph = read.graph if name is None else replace(read.graph, name=name)
-    return Model(compile_graph(graph, read.weights, target, log, options, read.interface), threads=threads)
+    with Background() as background:
+        background.submit(compile_support)  # what the runtime links at the end
+        read = log.run("import", import_model, model, dims, example, dynamic)
+        graph = read.graph if name is None else replace(read.graph, name=name)
+        program = compile_graph(graph, read.weights, target, log, options, read.interface)
+    return Model(program, threads=threads)
 
 
 def import_model(

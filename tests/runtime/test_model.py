@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
 import llvmlite.binding as llvm
 import numpy as np
 import pytest
@@ -168,3 +172,16 @@ def test_known_dimensions_do_not_enter_python() -> None:
     for x in arrays:
         model(x)
     assert Counting.slow == before
+
+
+def test_support_code_is_compiled_before_it_is_linked() -> None:
+    """Also where nothing is kept on disk."""
+    code = (
+        "from tilewright.runtime import link, native\n"
+        "native.compile_support()\n"
+        "link._compile = lambda *_: 1 / 0\n"
+        "native.native()\n"
+        "native.compile_support()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], env={**os.environ, "TILEWRIGHT_CACHE": "0"}, check=False)
+    assert done.returncode == 0

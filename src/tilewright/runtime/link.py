@@ -177,7 +177,7 @@ def _cached(content: str, speed: int, make: Callable[[], bytes]) -> bytes:
     found = store.get(key)
     if found is None:
         given = (ObjectCache(folder).get(key) for folder in _given)
-        found = next((image for image in given if image is not None), None) or make()
+        found = _used.get(key) or next((image for image in given if image is not None), None) or make()
         store.put(key, found)
     _used[key] = found
     return found

@@ -20,7 +20,7 @@ from tilewright.runtime.glue import GLOBALS, GLUE_EXPORTS, MAX_TYPES, PYTHON_DAT
 from tilewright.runtime.layout import function
 from tilewright.runtime.link import Library, compile_text, host_triple
 from tilewright.runtime.scans import SCAN_EXPORTS, define_scans
-from tilewright.runtime.threads import pool
+from tilewright.runtime.threads import pool, pool_code
 
 _NEW_FROM_DESCR = 94  # index in NumPy's C API table, fixed by its ABI
 _METH_FASTCALL_KEYWORDS = 0x80 | 0x02
@@ -122,6 +122,13 @@ class Native:
         self._word(GLOBALS.table + 16 * count + 8).value = api
         self._word(GLOBALS.types).value = count + 1
         self._keep.append((kind, capsule))
+
+
+def compile_support() -> None:
+    """Have the code that `native` links ready, in the object cache or in this process. Any thread may call it."""
+    if not native.cache_info().currsize:
+        pool_code()
+        compile_text(support_text)
 
 
 @cache

@@ -242,15 +242,20 @@ def supported() -> bool:
     return sys.platform == "linux" and host_triple().split("-")[0] in SYS_FUTEX
 
 
+def pool_code() -> bytes:
+    """The pool's object code, or that of what stands for it."""
+    return compile_text(pool_text if supported() else _serial_text)
+
+
 class Pool:
     """The process's pool."""
 
     def __init__(self) -> None:
         if not supported():
-            self._library = Library({"serial": compile_text(_serial_text)}, ["tw_barrier", "tw_parallel"])
+            self._library = Library({"serial": pool_code()}, ["tw_barrier", "tw_parallel"])
         else:
             names = ["tw_barrier", "tw_parallel", "tw_pool_workers", "tw_pool_forget", "tw_pool_stop"]
-            self._library = Library({"pool": compile_text(pool_text)}, names)
+            self._library = Library({"pool": pool_code()}, names)
             self._workers = function(self._library["tw_pool_workers"], ctypes.c_int64)
             self._stop = function(self._library["tw_pool_stop"], ctypes.c_int64)
             os.register_at_fork(after_in_child=function(self._library["tw_pool_forget"], None))
