@@ -34,12 +34,9 @@ from tilewright.plans.convolution import unroll_steps
 from tilewright.plans.cost import Cost, number, roofline
 from tilewright.plans.panels import packed_operand, panel_width
 from tilewright.plans.transposes import tile_axes, transpose_tiles
-from tilewright.plans.winograd_tiles import most_rows, row_steps
+from tilewright.plans.winograd_tiles import ENOUGH, most_rows, row_steps
 from tilewright.schedule.schedule import BlockRef, LoopRef, Schedule
 from tilewright.support.errors import ScheduleError
-
-ENOUGH = 4
-"""Blocks of tiles, or groups of panels, that share well among a few threads."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,6 +41,13 @@ LAST_LEVEL = 0.75
 FOURIER_IN, FOURIER_OUT = 3.0, 2.5
 """How many times as long Fourier's matrices take for a value: five operations in each pass, not two."""
 
+ENOUGH = 4
+"""Blocks of tiles, or groups of panels, that share well among a few threads."""
+
+FEW_BLOCKS = 1.1
+"""What two or three blocks may cost against more, smaller ones: threads cannot share them, but must share the phases of
+each, with barriers between. A block alone is a small layer, for which nothing else is left."""
+
 SPARE = 6
 FEW_COLUMNS = 8
 MOST_TILES = 64
@@ -87,7 +94,9 @@ def choose(shapes: tuple[Shape, ...], tiles: tuple[int, ...], target: Target) ->
     it directly is estimated to be faster."""
 
     def mean(choice: Choice | None) -> float:
-        each = (direct(s, target) if choice is None else cost(s, choice, target).cycles for s in shapes)
+        each = (
+            direct(s, target) if choice is None else cost(s, choice, target).cycles * few(s, choice) for s in shapes
+        )
         return sum(c / s.images for c, s in zip(each, shapes, strict=True)) / len(shapes)
 
     most = max(s.images for s in shapes)
@@ -127,10 +136,19 @@ def groups(panels: int) -> Iterator[int]:
 
 
 def cost(shape: Shape, choice: Choice, target: Target) -> Cost:
-    """The estimate for all images."""
+    """The estimate for all images, on one core."""
+    return block_cost(shape, choice, target) * times(shape, choice)
+
+
+def times(shape: Shape, choice: Choice) -> int:
+    """Blocks of tiles."""
     down, across = ceil(shape.height / choice.tile), ceil(shape.width / choice.tile)
-    times = ceil(shape.images * down / choice.rows) * ceil(across / choice.columns)
-    return block_cost(shape, choice, target) * times
+    return ceil(shape.images * down / choice.rows) * ceil(across / choice.columns)
+
+
+def few(shape: Shape, choice: Choice) -> float:
+    """What is held against blocks that threads cannot share."""
+    return FEW_BLOCKS if 1 < times(shape, choice) < ENOUGH else 1.0
 
 
 def block_cost(shape: Shape, choice: Choice, target: Target) -> Cost:
@@ -145,14 +163,14 @@ def block_cost(shape: Shape, choice: Choice, target: Target) -> Cost:
     product = size * size * depth * panels * steps
     weights, tiles = 4.0 * size * size * depth * filters, 4.0 * size * size * depth * count
     stream = weights / _bandwidth(weights, target, shape.cold(size, target))
-    times = panels // choice.panels
+    passes = panels // choice.panels
     outputs = 4.0 * size * size * choice.panels * choice.width * count
-    passing = tiles + outputs + weights / times
+    passing = tiles + outputs + weights / passes
     if tiles > target.l1:
-        stream += times * tiles / _bandwidth(max(2 * tiles, passing), target)
+        stream += passes * tiles / _bandwidth(max(2 * tiles, passing), target)
     scattered = 0.0
     if outputs > IN_SECOND * target.l2:
-        scattered = 2.0 * times * outputs / (SCATTERED * _bandwidth(passing, target))
+        scattered = 2.0 * passes * outputs / (SCATTERED * _bandwidth(passing, target))
     inward = count * channels * (size * size + 2.0 * size * tile)
     outward = count * panels * vectors * (size * size + size * tile + 3.0 * tile * tile)
     if reach > MOST_POINTS:
