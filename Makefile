@@ -11,7 +11,8 @@ TORCH_STAMP := $(VENV)/.stamp-torch
 PEERS_STAMP := $(VENV)/.stamp-peers
 RL_STAMP := $(VENV)/.stamp-rl
 DEMO_STAMP := $(VENV)/.stamp-demo
-TVM_PYTHON := build/peers/tvm-env/bin/python
+TVM_ENV := build/peers/tvm-env
+TVM_STAMP := $(TVM_ENV)/.stamp
 
 export PYTHONPATH := src:$(PYTHONPATH)
 # Tests and benchmarks start many processes: let the first one keep the bytecode, wherever that is switched off.
@@ -47,9 +48,10 @@ $(RL_STAMP): pyproject.toml | $(TORCH_STAMP)
 	@touch $@
 
 # TVM's tuner crashes with the apache-tvm-ffi that Tilewright uses, so it has an environment of its own.
-$(TVM_PYTHON): | $(PY)
-	$(PYTHON) -m venv $(@D)/..
-	$(@D)/pip install --quiet apache-tvm==0.27.0.post1 apache-tvm-ffi==0.1.14.post0 ml_dtypes numpy onnx psutil cloudpickle xgboost-cpu
+$(TVM_STAMP): | $(PY)
+	$(PYTHON) -m venv $(TVM_ENV)
+	$(TVM_ENV)/bin/pip install --quiet apache-tvm==0.27.0.post1 apache-tvm-ffi==0.1.14.post0 ml_dtypes numpy onnx psutil cloudpickle xgboost-cpu
+	@touch $@
 
 demo: $(STAMP) ## compile and run four models, compare with ONNX Runtime
 	$(PY) -m benchmarks.demo
@@ -96,7 +98,7 @@ bench-layers: $(STAMP) $(TORCH_STAMP) $(PEERS_STAMP) ## single layers and blocks
 bench-models: $(STAMP) $(TORCH_STAMP) $(PEERS_STAMP) ## whole models against the peers
 	$(PY) -m benchmarks.bench_models $(ARGS)
 
-tune-tvm: $(STAMP) $(PEERS_STAMP) $(TVM_PYTHON) ## tune TVM as a peer, minutes a model; ARGS="--models m64"
+tune-tvm: $(STAMP) $(PEERS_STAMP) $(TVM_STAMP) ## tune TVM as a peer, minutes a model; ARGS="--models m64"
 	$(PY) -m benchmarks.peers.tvm $(ARGS)
 
 bench-threads: $(STAMP) $(TORCH_STAMP) ## two threads against one

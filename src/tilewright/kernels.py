@@ -112,25 +112,24 @@ class KernelCompiler:
         """Native code of an unscheduled function; its object may come later."""
         target = self.target
         settings = forced(func, target) if recording() else ()
-        what = " ".join([key(func), target.fingerprint, code_version(), *settings])
-        identity = hashlib.blake2b(what.encode(), digest_size=16).hexdigest()
+        identity = _identity(key(func), target.fingerprint, *settings)
         symbol = f"tw_{identity}"
         canonical = {s: Var(f"s{i}", s.dtype, s.lo, s.hi, s.multiple) for i, s in enumerate(func.symbols)}
         found = self._known.get(identity) or _split(self.store.get(f"kernel-{identity}"))
         done = None if found is None else _decode(*found, symbol, canonical)
         if found is None or done is None:
             flat = replace(lower_loops(plan(func, target).func, target), name=symbol)
-            header = _encode(_workspaces(flat), kernel_symbols(flat), runs_alone(flat), canonical)
+            facts = _workspaces(flat), kernel_symbols(flat), runs_alone(flat)
+            header = _encode(*facts, canonical)
             code = self.background.submit(self._llvm(identity, header, emit_llvm(flat, target)))
             found = header, code
-            done = CompiledKernel(symbol, code, _workspaces(flat), kernel_symbols(flat), runs_alone(flat))
+            done = CompiledKernel(symbol, code, *facts)
         self._known[identity] = found
         return done
 
     def entry(self, text: str) -> Callable[[], bytes]:
         """The object of a program's entry, which may come later."""
-        what = "\0".join((text, self.target.fingerprint, code_version()))
-        identity = f"entry-{hashlib.blake2b(what.encode(), digest_size=16).hexdigest()}"
+        identity = f"entry-{_identity(text, self.target.fingerprint)}"
         done = self.store.get(identity)
         if done is not None:
             return lambda: done
@@ -151,10 +150,9 @@ class KernelCompiler:
         return make
 
 
-def compile_kernel(func: PrimFunc, target: Target, store: ObjectCache | None = None) -> CompiledKernel:
-    """Native code of one unscheduled function, from the cache if it was compiled before under any names."""
-    with Background(cpus=1) as at_once:
-        return KernelCompiler(target, at_once, store).compile(func)
+def _identity(*parts: str) -> str:
+    """The key of what this compiler makes of something."""
+    return hashlib.blake2b("\0".join((*parts, code_version())).encode(), digest_size=16).hexdigest()
 
 
 def _workspaces(flat: PrimFunc) -> tuple[Workspace, ...]:

@@ -15,15 +15,17 @@ from tilewright import ops
 from tilewright.codegen.llvm import emit_llvm
 from tilewright.ir.expr import Var
 from tilewright.ir.graph import Graph, GraphBuilder
+from tilewright.ir.loops import PrimFunc
 from tilewright.ir.parser import parse_func
 from tilewright.ir.target import Target
-from tilewright.kernels import compile_kernel
+from tilewright.kernels import CompiledKernel, KernelCompiler
 from tilewright.plans import plan, site
 from tilewright.plans.analysis import analyse
 from tilewright.plans.base import Candidate, Planned
 from tilewright.plans.common import shares_well
 from tilewright.plans.cost import Cost, bandwidth, fetch_cycles, fma_cycles, level, load_cycles, roofline
 from tilewright.plans.decisions import deciding
+from tilewright.support.background import Background
 from tilewright.support.cache import ObjectCache
 from tilewright.support.errors import ScheduleError
 from tilewright.transform.graph.fuse import fuse
@@ -136,6 +138,11 @@ def test_wrong_decisions_are_refused() -> None:
     assert "width=8" in str(caught.value) or "width=16" in str(caught.value)
     _, record = listed(graph, weights, {"plan of another model": "rows=1"})
     assert record.unused() == ("plan of another model",)
+
+
+def compile_kernel(func: PrimFunc, target: Target, store: ObjectCache | None = None) -> CompiledKernel:
+    with Background(cpus=1) as at_once:
+        return KernelCompiler(target, at_once, store).compile(func)
 
 
 def test_a_forced_kernel_has_an_entry_of_its_own_in_the_cache() -> None:

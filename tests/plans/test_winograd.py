@@ -13,7 +13,7 @@ from tilewright import ops
 from tilewright.compiler import compile_graph
 from tilewright.ir.graph import Graph, GraphBuilder
 from tilewright.ir.target import Target
-from tilewright.plans.winograd_tiles import Choice, Shape, choose, cost
+from tilewright.plans.winograd_tiles import ENOUGH, Choice, Shape, choose, cost, times
 from tilewright.runtime.model import Model
 
 HOST = Target.host()
@@ -132,6 +132,21 @@ def test_panels_go_together_while_their_products_stay_in_the_second_level() -> N
         assert products <= 0.6 * Target.parse("haswell").l2
     alone = choose((Shape(1, 19, 19, 128, 16, 3),), (4,), Target.parse("haswell"))
     assert alone is not None and alone.panels == 1
+
+
+def test_a_batch_has_blocks_of_tiles_for_a_few_threads() -> None:
+    """Two or three blocks are cheapest on one core by a few percent; one block is all there is of a small layer."""
+    target = Target.parse("haswell")
+    batch = Shape(8, 19, 19, 128, 128, 3, 8.6e6)
+    found = choose((batch,), (5,), target)
+    assert found is not None and times(batch, found) >= ENOUGH
+    assert any(
+        1 < times(batch, c) < ENOUGH and cost(batch, c, target).cycles < cost(batch, found, target).cycles
+        for c in (Choice(5, rows, 4, found.width, 1) for rows in range(11, 17))
+    )
+    single = Shape(1, 19, 19, 128, 128, 3, 8.6e6)
+    found = choose((single,), (5,), target)
+    assert found is not None and times(single, found) == 1
 
 
 def test_large_windows_take_fourier_tiles() -> None:

@@ -309,5 +309,5 @@ def test_builtin_reads_every_dtype(name: str, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_globals_are_sound() -> None:
-    word = ctypes.c_int64.from_address(native().library["tw_globals"])
+    word = ctypes.c_int64.from_address(native().linked["tw_globals"])
     assert word.value == id(np.ndarray)

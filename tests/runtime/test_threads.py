@@ -61,13 +61,13 @@ out:
 
 class Job:
     def __init__(self) -> None:
-        self.library = Library({"job": compile_text(_JOB)}, ["job"], {"tw_barrier": pool().barrier})
+        self.linked = Library({"job": compile_text(_JOB)}, ["job"], {"tw_barrier": pool().barrier})
         self.call = function(pool().parallel, None, *[ctypes.c_int64] * 4)
 
     def __call__(self, threads: int, rounds: int) -> list[int]:
         slots = np.zeros(101, np.int64)
         dims = np.array([rounds], np.int64)
-        self.call(self.library["job"], slots.ctypes.data, dims.ctypes.data, threads)
+        self.call(self.linked["job"], slots.ctypes.data, dims.ctypes.data, threads)
         assert slots[100] == 0, "a barrier let somebody through"
         return slots[:threads].tolist()
 

@@ -27,6 +27,17 @@ def test_with_one_cpu_a_job_is_done_when_it_is_submitted(cpus):
         assert later() is None
 
 
+def test_where_no_thread_is_to_be_had_a_job_is_done_when_it_is_submitted(monkeypatch):
+    def refuse(self):
+        raise RuntimeError("can't start new thread")
+
+    with Background(cpus=2) as background, monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        assert background.submit(get_ident)() == get_ident()
+        patch.undo()
+        assert background.submit(get_ident)() != get_ident()
+
+
 @pytest.mark.parametrize("cpus", [1, 2])
 def test_an_error_is_raised_where_the_result_is_asked_for(cpus):
     with Background(cpus=cpus) as background:

@@ -19,13 +19,7 @@ from tilewright.ir.rewrite import variables
 from tilewright.ir.target import Target
 from tilewright.plans.analysis import Stage, Structure
 from tilewright.plans.base import Candidate, Plan
-from tilewright.plans.common import (
-    extent,
-    inline_all,
-    lanes_of,
-    parallelize,
-    prefetch,
-)
+from tilewright.plans.common import extent, inline_all, lanes_of, parallelize, prefetch
 from tilewright.plans.cost import Cost, number
 from tilewright.plans.matmul_tiles import (
     MANY_ROWS,

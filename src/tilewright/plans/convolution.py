@@ -25,14 +25,7 @@ from tilewright.ir.loops import Block
 from tilewright.ir.target import Target
 from tilewright.plans.analysis import Stage, Structure, factors
 from tilewright.plans.base import Candidate, Plan
-from tilewright.plans.common import (
-    extent,
-    inline_all,
-    lanes_of,
-    parallelize,
-    prefetch,
-    vectorize_spatial,
-)
+from tilewright.plans.common import extent, inline_all, lanes_of, parallelize, prefetch, vectorize_spatial
 from tilewright.plans.conv_tiles import ENOUGH_STRIPS, SYMBOLIC_IMAGES, SYMBOLIC_SIZE, Blocking, Shape, blockings
 from tilewright.plans.cost import nbytes_of
 from tilewright.plans.panels import fits_panels, packed_operand, panel_width, unroll_tile

@@ -22,13 +22,7 @@ from tilewright.ir.expr import Op, as_int
 from tilewright.ir.target import Target
 from tilewright.plans.analysis import Stage, Structure, factors, uses
 from tilewright.plans.base import Candidate, Plan
-from tilewright.plans.common import (
-    extent,
-    inline_all,
-    lanes_of,
-    parallelize,
-    prefetch,
-)
+from tilewright.plans.common import extent, inline_all, lanes_of, parallelize, prefetch
 from tilewright.plans.cost import Cost, bandwidth, fetch_cycles, write_cycles
 from tilewright.plans.tiles import FMA_LATENCY, LOADS_PER_CYCLE, TILE_OVERHEAD, row_limit
 from tilewright.schedule.schedule import LoopRef, Schedule

@@ -19,12 +19,7 @@ from tilewright.ir.expr import Expr, Load, Op, Var, as_int, const
 from tilewright.ir.loops import Block, BlockIter, Store
 from tilewright.ir.rewrite import loads, substitute, variables
 from tilewright.ir.target import Target
-from tilewright.plans.common import (
-    extent,
-    parallelize,
-    prefetch,
-    stream_outputs,
-)
+from tilewright.plans.common import extent, parallelize, prefetch, stream_outputs
 from tilewright.schedule.index_map import IndexMap
 from tilewright.schedule.schedule import BlockRef, LoopRef, Schedule
 

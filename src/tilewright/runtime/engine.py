@@ -62,7 +62,7 @@ class Engine:
         self, manifest: Manifest, library: Library, threads: int, control: Control | None = None, reader: int = 0
     ) -> None:
         self.manifest = manifest
-        self.library = library
+        self.linked = library
         self.threads = threads
         self.control = control or Control.private()
         self.prepare = Prepare(manifest, library, threads)
@@ -102,9 +102,9 @@ class Engine:
 
     def _describe(self) -> None:
         m, model = self.manifest, self._model
-        model[MODEL.run] = self.library["tw_run"]
+        model[MODEL.run] = self.linked["tw_run"]
         model[MODEL.threads] = self.threads
-        model[MODEL.execute] = self._native.library["tw_execute"]
+        model[MODEL.execute] = self._native.linked["tw_execute"]
         model[MODEL.writes] = int(any(i.written for i in m.inputs))
         for field, part in (
             (MODEL.inputs, m.inputs), (MODEL.outputs, m.outputs), (MODEL.packed, m.packed),

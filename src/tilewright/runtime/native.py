@@ -50,8 +50,8 @@ class Native:
         imports["PyArray_NewFromDescr"] = _numpy_api(_NEW_FROM_DESCR)
         imports["tw_parallel"] = pool().parallel
         exports = (*CORE_EXPORTS, *GLUE_EXPORTS, *FOREIGN_EXPORTS, *SCAN_EXPORTS)
-        self.library = Library({"support": compile_text(support_text)}, exports, imports)
-        self.library.keep_forever()
+        self.linked = Library({"support": compile_text(support_text)}, exports, imports)
+        self.linked.keep_forever()
         self.call = self._function("tw_call", _I64, _PTR, _PTR, _PTR)
         self.swap = self._function("tw_swap", _I64, _PTR, _I64, _I64)
         self.add = self._function("tw_add", _I64, _PTR, _I64)
@@ -60,21 +60,21 @@ class Native:
         self.checksum = self._function("tw_checksum", _I64, _PTR, _I64)
         self._first_unfit = self._function("tw_first_unfit", _I64, _PTR, _PTR, _I64)
         self._words_at = self._function("tw_words_at", None, _PTR, _I64, _I64, _PTR)
-        self.foreign: int = self.library["tw_foreign"]
-        self._globals = self.library["tw_globals"]
+        self.foreign: int = self.linked["tw_foreign"]
+        self._globals = self.linked["tw_globals"]
         self._keep: list[object] = []
         self._known: set[type] = {np.ndarray}
         self._word(GLOBALS.array_type).value = id(np.ndarray)
         self._word(GLOBALS.tuple_type).value = id(tuple)
         self._word(GLOBALS.out).value = id(sys.intern("out"))
         self._methods = {
-            entry: _MethodDef(b"program", self.library[entry], _METH_FASTCALL_KEYWORDS, None)
+            entry: _MethodDef(b"program", self.linked[entry], _METH_FASTCALL_KEYWORDS, None)
             for entry in ("tw_vectorcall", "tw_versioned")
         }
         self._fast = _objects_are_as_assumed()
 
     def _function(self, name: str, result: Any, *arguments: Any) -> Any:
-        return function(self.library[name], result, *arguments)
+        return function(self.linked[name], result, *arguments)
 
     def _word(self, offset: int) -> Any:
         return _I64.from_address(self._globals + offset)

@@ -85,7 +85,7 @@ def _measure(engine: Engine, steps: Sequence[StepSpec], slots: Any, symbols: dic
     if repeat < 1:
         raise CallError("nothing would be measured", expected="repeat >= 1", got=repeat)
     times = np.zeros(len(steps) + 1, np.int64)
-    text = _profile_text(steps, engine.library.addresses, times.ctypes.data, symbols)
+    text = _profile_text(steps, engine.linked.addresses, times.ctypes.data, symbols)
     objects = {"profile": compile_text(text, speed=0, cache=False)}
     library = Library(objects, ["tw_profile"], {"tw_barrier": pool().barrier})
     dims = np.array([*symbols.values(), 0], np.int64)

@@ -30,7 +30,7 @@ thread runs a few lines, and would wait 5 ms, the interpreter's own choice, for 
 class Background:
     """The thread and its queue; leaving the block waits for what was begun and drops the rest.
 
-    Where the process may use one CPU only, a job is done when it is submitted.
+    Where the process may use one CPU only, or gets no thread, a job is done when it is submitted.
     """
 
     def __init__(self, cpus: float | None = None) -> None:
@@ -47,8 +47,13 @@ class Background:
             job.run()
             return job.result
         if self._thread is None:
-            self._thread = threading.Thread(target=self._work, name="tilewright background", daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=self._work, name="tilewright background", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError:  # no thread is to be had
+                job.run()
+                return job.result
+            self._thread = thread
         self._jobs.put(job)  # type: ignore[arg-type]  # of any result
         return job.result
 

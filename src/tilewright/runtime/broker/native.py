@@ -23,7 +23,7 @@ def broker_text() -> str:
 @cache
 def broker_code() -> Library:
     """The broker's code, linked when it is first asked for; never unloaded."""
-    imports = {"tw_call": native().library["tw_call"]}
+    imports = {"tw_call": native().linked["tw_call"]}
     exports = ["tw_exchange", "tw_serve", "tw_stop"]
     library = Library({"broker": compile_text(broker_text)}, exports, imports)
     library.keep_forever()

@@ -13,6 +13,7 @@ import errno
 import mmap
 import os
 import weakref
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -77,13 +78,13 @@ class Segments:
         return self._bytes[start : start + self.nbytes]
 
     @contextlib.contextmanager
-    def writing(self, slot: int) -> Any:
-        """Memory of a slot to write to. StoreError if there is no room for it."""
+    def writing(self, slot: int) -> Iterator[None]:
+        """A block in which a slot may be written to. StoreError if there is no room for it."""
         self._reserve(slot)
         start = slot * self.stride
         self._protect(start, self.stride, mmap.PROT_READ | mmap.PROT_WRITE)
         try:
-            yield self.view(slot)
+            yield
         finally:
             self._protect(start, self.stride, mmap.PROT_READ)
 
