@@ -127,6 +127,8 @@ def markdown(rows: Sequence[Comparison]) -> str:
     return markdown_table(_HEADER, cells) if cells else "None of the bars is about these cases.\n"
 
 
+_JUDGED = ("layers-1t", "models-1t", "threads")
+"""Reports whose rows bars are about."""
 _HEADER = ["point", "bar", "statistic", "at least", "measured", "verdict", "cases", "least at"]
 
 
@@ -148,9 +150,8 @@ def _choice() -> list[list[str]]:
 def main() -> int:
     rows: list[Comparison] = []
     for path in sorted(RESULTS.glob("*.json")):
-        content = json.loads(path.read_text())
-        if "ceilings" in content and (path.stem.endswith("-1t") or path.stem == "threads"):
-            rows += [Comparison.from_json(row) for row in content["rows"]]
+        if path.stem in _JUDGED:
+            rows += [Comparison.from_json(row) for row in json.loads(path.read_text())["rows"]]
     cells = [
         judge(bar, rows) or [str(bar.point), bar.what, bar.statistic, f"{bar.bound:g}", "", "not measured", "", ""]
         for bar in BARS

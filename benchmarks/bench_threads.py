@@ -74,7 +74,7 @@ def main(arguments: list[str] | None = None) -> int:
     text = harness.markdown_table(HEADER, [_cells(c) for c in rows])
     text += "\nEach framework in two processes that take turns; efficiency is the gain by thread.\n"
     if not options.no_report:
-        content = {"environment": harness.environment(), "ceilings": {}, "rows": [dataclasses.asdict(c) for c in rows]}
+        content = {"environment": harness.environment(), "rows": [dataclasses.asdict(c) for c in rows]}
         harness.RESULTS.mkdir(exist_ok=True)
         (harness.RESULTS / "threads.json").write_text(json.dumps(content, indent=1) + "\n")
         title = f"{options.threads} threads against one"

@@ -27,14 +27,15 @@ from rich.console import Console
 from benchmarks import models
 from benchmarks.peers import OWN, PEERS
 from benchmarks.peers.common import fixed_shapes
-from benchmarks.work import Work, count, limit
+from benchmarks.work import Work, count, level
 from tilewright.support import machine, paired
 from tilewright.support.contender import load_arrays
-from tilewright.support.peak import Ceilings
 
 _PACKAGES = "numpy llvmlite onnx onnxruntime openvino MNN ncnn pnnx torch jax apache-tvm apache-tvm-ffi"
 REFERENCE = "onnxruntime"
 """The peer whose outputs the others' are compared with, where it runs."""
+LIMITS = ("limit of compute", "limit of moving")
+"""Names of the contenders that show what the machine allows."""
 RESULTS = Path(__file__).resolve().parent / "results"
 
 
@@ -55,7 +56,8 @@ class Comparison:
     """One model or layer: seconds per call of each peer, and how many times faster the first peer is than each other.
 
     `repeat` is how many equal layers the call chains: all figures are of one. `flops` and `bytes` are what has to be
-    done at least, `limit_seconds` the least time for them on this machine, `bound` what sets it (see `work.py`).
+    done at least (`work.py`), `limit_seconds` the least time for them here, `bound` what sets it and `share` the
+    limit's time as a share of ours, in pairs (`limits.py`): 1 is the machine's limit, more needs a better algorithm.
     """
 
     model: str
@@ -76,6 +78,7 @@ class Comparison:
     bytes: int = 0
     limit_seconds: float | None = None
     bound: str = ""
+    share: Interval | None = None
     commit: str = ""
     date: str = ""
 
@@ -96,8 +99,8 @@ class Comparison:
 
     @property
     def of_limit(self) -> float | None:
-        """The limit's share of the judged time: 1 is the machine's limit, more needs a better algorithm."""
-        return None if self.limit_seconds is None or not self.own_seconds else self.limit_seconds / self.own_seconds
+        """The limit's time as a share of the judged one; None if no limit took part."""
+        return self.share.median if self.share else None
 
     @property
     def error(self) -> float | None:
@@ -107,7 +110,8 @@ class Comparison:
     @staticmethod
     def from_json(row: dict[str, Any]) -> Comparison:
         speedups = {name: Interval(**value) for name, value in row["speedups"].items()}
-        return Comparison(**{**row, "speedups": speedups})
+        share = Interval(**row["share"]) if row.get("share") else None
+        return Comparison(**{**row, "speedups": speedups, "share": share})
 
 
 def bootstrap(ratios: Sequence[float], samples: int = 4000, seed: int = 0) -> Interval:
@@ -139,18 +143,20 @@ def compare(
     repeat: int = 1,
     group: str = "",
     work: Work | None = None,
-    ceilings: Ceilings | None = None,
     team: paired.Team | None = None,
     announce: Callable[[str], None] = lambda _text: None,
 ) -> Comparison:
     """Times `peers` (names in `PEERS`) on `model`. A peer that is not installed or fails is listed in `failures`.
 
-    `repeat` is how many equal layers the model chains; `work` is that of one (counted in the model if None).
+    `repeat` is how many equal layers the model chains; `work` is that of one (counted in the model if None). The
+    machine's limits for it take their turns beside the first peer.
     """
     models.load(model)  # built here, not by several children at once
     missing = {name: PEERS[name].missing for name in peers}
     failures = {name: f"not installed: {', '.join(found)}" for name, found in missing.items() if found}
     contenders = [contender(p, p, model, threads, batch) for p in peers if not missing[p]]
+    work = work or count(fixed_shapes(model, batch))
+    contenders[1:1] = limits(work, threads) if timing.rounds else []
     with tempfile.TemporaryDirectory() as folder:
         results = paired.race(
             contenders,
@@ -164,14 +170,15 @@ def compare(
             announce=announce,
             team=team,
         )
+        found = [r for r in results if r.name in LIMITS]
+        results = [r for r in results if r.name not in LIMITS]
         errors = _errors(results)
     failures |= {r.name: r.error for r in results if r.error is not None}
     failures |= {name: f"wrong result: off by {e:.1e} of the scale" for name, e in errors.items() if e > _wrong(name)}
     good = [r for r in results if r.name not in failures and r.times]
     first, others = results[0], [r for r in good if r is not results[0]]
     judged = first if first in good else None
-    work = work or count(fixed_shapes(model, batch))
-    found = limit(work, ceilings, _caches(), threads) if ceilings else None
+    bound = binding(found)
     return Comparison(
         model=model,
         group=group,
@@ -189,8 +196,9 @@ def compare(
         failures=failures,
         flops=work.flops,
         bytes=work.read + work.written,
-        limit_seconds=found.seconds if found else None,
-        bound=found.bound if found else "",
+        limit_seconds=bound.median * bound.info["scale"] if bound else None,
+        bound="" if bound is None else "compute" if bound.name == LIMITS[0] else level(work, _caches()),
+        share=share(judged, bound, repeat) if judged and bound else None,
         commit=commit(),
         date=now(),
     )
@@ -206,6 +214,29 @@ def contender(name: str, peer: str, model: str, threads: int, batch: int) -> pai
     environment |= {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 << 40), "MALLOC_TOP_PAD_": str(64 << 20)}
     arguments = {"model": model, "threads": threads, "batch": batch}
     return paired.Contender(name, PEERS[peer].setup, arguments, environment)
+
+
+def limits(work: Work, threads: int) -> list[paired.Contender]:
+    """What the machine allows for the work, as contenders; see `limits.py`."""
+    compute = {"flops": work.flops, "threads": threads}
+    moving = {"read": work.read, "written": work.written, "threads": threads}
+    return [
+        paired.Contender(name, f"benchmarks.limits:{function}", arguments)
+        for name, function, arguments in zip(LIMITS, ("compute", "moving"), (compute, moving), strict=True)
+        if any(arguments[key] for key in arguments if key != "threads")
+    ]
+
+
+def binding(found: Sequence[paired.Result]) -> paired.Result | None:
+    """The limit that takes longest; None if none was measured."""
+    measured = [r for r in found if r.times]
+    return max(measured, key=lambda r: r.median * r.info["scale"], default=None)
+
+
+def share(judged: paired.Result, limit: paired.Result, repeat: int) -> Interval:
+    """The limit's time by that of `judged`, which does the work `repeat` times, round by round."""
+    scale = limit.info["scale"] * repeat
+    return bootstrap([theirs * scale / ours for ours, theirs in zip(judged.times, limit.times, strict=True)])
 
 
 def speedup(judged: paired.Result, other: paired.Result) -> Interval:

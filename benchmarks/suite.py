@@ -15,13 +15,12 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from benchmarks import harness, plots, tables
 from benchmarks.harness import Comparison
 from benchmarks.peers import OWN, PEERS
 from benchmarks.work import Work
-from tilewright.support import machine, paired, peak
+from tilewright.support import paired
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +86,6 @@ def run(cases: Sequence[Case], options: argparse.Namespace, name: str, title: st
         store.write_reports()
         return 0
     todo = chosen(cases, options)
-    ceilings = None if options.prepare else _ceilings()
-    store.ceilings = dataclasses.asdict(ceilings) if ceilings else {}
     done: list[Comparison] = []
     failed, start = 0, time.monotonic()
     with paired.Team() as team, console.status(name) as status:
@@ -100,7 +97,7 @@ def run(cases: Sequence[Case], options: argparse.Namespace, name: str, title: st
                 continue
             head = f"{number}/{len(todo)} {case.label}"
             announce = lambda text, head=head: status.update(f"{head}: {text}")  # noqa: E731
-            comparison = _race(case, options, ceilings, team, announce)
+            comparison = _race(case, options, team, announce)
             failed += options.own in comparison.failures
             seconds = time.monotonic() - start
             text = f"{case.label}: prepared" if options.prepare else tables.line(comparison)
@@ -120,17 +117,9 @@ def run(cases: Sequence[Case], options: argparse.Namespace, name: str, title: st
     return 1 if failed else 0
 
 
-def _ceilings() -> peak.Ceilings:
-    """The better of three measurements, each figure by itself: other work on the machine only lowers them."""
-    host = machine.describe()
-    found = [dataclasses.asdict(peak.measure(host)) for _ in range(3)]
-    return peak.Ceilings(**{name: max(f[name] for f in found) for name in found[0]})
-
-
 def _race(
     case: Case,
     options: argparse.Namespace,
-    ceilings: peak.Ceilings | None,
     team: paired.Team,
     announce: Callable[[str], None],
 ) -> Comparison:
@@ -146,7 +135,6 @@ def _race(
         repeat=case.repeat,
         group=case.group,
         work=case.work() if case.work else None,
-        ceilings=ceilings,
         team=team,
         announce=announce,
     )
@@ -159,12 +147,9 @@ class Store:
     def __init__(self, name: str, title: str, order: Sequence[str] = ()) -> None:
         self.name, self.title, self.order = name, title, list(order)
         self.rows: dict[str, Comparison] = {}
-        self.ceilings: dict[str, Any] = {}
         if self.path.exists():
             kept = json.loads(self.path.read_text())
-            self.ceilings = kept.get("ceilings", {})
-            found = [Comparison.from_json(row) for row in kept["rows"]] if self.ceilings else []
-            self.rows = {c.label: c for c in found}
+            self.rows = {c.label: c for c in map(Comparison.from_json, kept["rows"])}
 
     @property
     def path(self) -> Path:
@@ -184,7 +169,7 @@ class Store:
     def _save(self) -> None:
         harness.RESULTS.mkdir(exist_ok=True)
         rows = [dataclasses.asdict(c) for c in self.rows.values()]
-        content = {"environment": harness.environment(), "ceilings": self.ceilings, "rows": rows}
+        content = {"environment": harness.environment(), "rows": rows}
         temporary = self.path.with_suffix(".tmp")
         temporary.write_text(json.dumps(content, indent=1) + "\n")
         temporary.replace(self.path)
@@ -194,5 +179,5 @@ class Store:
         rows = list(self.rows.values())
         pictures = plots.write(self.name, self.title, rows)
         links = "".join(f"![times faster than the peers]({path.name})\n\n" for path in pictures)
-        text = tables.report(rows, self.ceilings) + (f"\n## Plots\n\n{links}" if links else "")
+        text = tables.report(rows) + (f"\n## Plots\n\n{links}" if links else "")
         return [harness.write_markdown(self.name, self.title, text), *pictures]

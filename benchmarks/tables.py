@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 from benchmarks import bars
 from benchmarks.harness import Comparison, markdown_table
@@ -66,10 +65,9 @@ def summary(rows: Sequence[Comparison]) -> str:
     return markdown_table(header, cells)
 
 
-def report(rows: Sequence[Comparison], ceilings: dict[str, Any]) -> str:
+def report(rows: Sequence[Comparison]) -> str:
     """The Markdown below the head of a report."""
     parts = [
-        _ceilings(ceilings),
         "## Bars\n\n" + bars.markdown(rows),
         "## Geometric means\n\nTimes faster than each peer; in parentheses the cases that it ran, if not all.\n\n"
         + summary(rows),
@@ -120,27 +118,17 @@ def _peers(rows: Sequence[Comparison]) -> list[str]:
     return sorted(met, key=lambda name: (name in OWN, list(PEERS).index(name)))
 
 
-def _ceilings(ceilings: dict[str, Any]) -> str:
-    if not ceilings:
-        return ""
-    names = {"l1_gbs": "L1", "l2_gbs": "L2", "l3_gbs": "L3", "memory_gbs": "memory"}
-    read = ", ".join(f"{name} {ceilings[key]:.0f}" for key, name in names.items() if key in ceilings)
-    return (
-        f"Limits measured at the start of the last run: {ceilings['peak_gflops_one']:.0f} GFLOP/s on one core,"
-        f" {ceilings['peak_gflops_all']:.0f} on {ceilings['threads']}; reading in GB/s: {read};"
-        f" copying {ceilings['copy_gbs_one']:.1f} (read and written).\n"
-    )
-
-
 def _notes(rows: Sequence[Comparison]) -> str:
     text = """## How to read this
 
 Medians over rounds in which the frameworks take turns, each in its own process; ± is half the distance between the
 quartiles. Times faster: the median of the paired ratios peer / ours, with its bootstrap interval; the best peer is the
-one with the least. A chain of equal layers counts by the layer, for everybody. "Of the limit" is the least time that
-the measured peak or bandwidth allows (direct convolution; every weight, input and output moved once), as a share of
-ours: above 1 an algorithm saves work. Error: the largest difference from ONNX Runtime's outputs, relative
-to their scale.
+one with the least. A chain of equal layers counts by the layer, for everybody. "Of the limit": two more processes
+take turns beside ours, one does as many multiply-adds as direct algorithms need and nothing else, the other moves as
+many bytes as all weights, inputs and outputs have, read and written in their proportions, the fastest way of several;
+the slower of the two is the limit, and the figure the median of the paired ratios limit / ours. Above 1 an algorithm
+saves work. Functions (exp, erf) count no operations. Error: the largest difference from ONNX Runtime's outputs,
+relative to their scale.
 
 """
     peers = [*dict.fromkeys(c.own for c in rows), *_peers(rows)]

@@ -12,8 +12,6 @@ from dataclasses import dataclass
 import onnx
 from onnx import helper, shape_inference
 
-from tilewright.support.peak import Ceilings
-
 _LEVELS = ("L1", "L2", "L3", "memory")
 
 
@@ -24,14 +22,6 @@ class Work:
     flops: int
     read: int
     written: int
-
-
-@dataclass(frozen=True, slots=True)
-class Limit:
-    """The least seconds that the machine allows, and what sets them: "compute", "L2", "memory" ..."""
-
-    seconds: float
-    bound: str
 
 
 def count(proto: onnx.ModelProto) -> Work:
@@ -49,22 +39,11 @@ def count(proto: onnx.ModelProto) -> Work:
     return Work(flops, read, sum(_bytes(v) for v in graph.output))
 
 
-def limit(work: Work, ceilings: Ceilings, caches: dict[int, int], threads: int) -> Limit:
-    """The larger of the time for the operations at peak and for the bytes at the bandwidth of where they live.
-
-    Everything together lives in the smallest level that holds it. In a cache the bandwidth is that of reading; in
-    memory it is the copy's where results are a fourth of the bytes or more. Several threads share the last cache and
-    memory, so bandwidth counts once.
-    """
-    peak = ceilings.peak_gflops_one if threads == 1 else ceilings.peak_gflops_all
-    compute = work.flops / (peak * 1e9)
+def level(work: Work, caches: dict[int, int]) -> str:
+    """The smallest level of memory that holds everything together."""
     total = work.read + work.written
     sizes = (caches.get(1, 32 << 10), caches.get(2, 512 << 10), caches.get(3, 0))
-    level = next((i for i, size in enumerate(sizes) if total <= size), 3)
-    rates = (ceilings.l1_gbs, ceilings.l2_gbs, ceilings.l3_gbs, ceilings.memory_gbs)
-    rate = ceilings.copy_gbs_one if level == 3 and 4 * work.written >= total else rates[level]
-    moving = total / (rate * 1e9)
-    return Limit(compute, "compute") if compute >= moving else Limit(moving, _LEVELS[level])
+    return _LEVELS[next((i for i, size in enumerate(sizes) if total <= size), 3)]
 
 
 def _shape(value: onnx.ValueInfoProto) -> tuple[int, ...]:

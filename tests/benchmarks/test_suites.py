@@ -11,25 +11,14 @@ import numpy as np
 import onnx
 import pytest
 
-from benchmarks import bars, bench_layers, bench_models, harness, layers, models, peers, suite, tables
+from benchmarks import bars, bench_layers, bench_models, harness, layers, limits, models, peers, suite, tables
 from benchmarks.harness import Comparison, Interval
-from benchmarks.work import Work, count, limit
-from tilewright.support.peak import Ceilings
+from benchmarks.work import Work, count, level
+from tilewright.support import machine, paired
+from tilewright.support.probes import Moves, Way
 
 ort = pytest.importorskip("onnxruntime", reason="the peer is an extra: tilewright[test] has it")
 
-_CEILINGS = Ceilings(
-    peak_gflops_one=100.0,
-    peak_gflops_all=200.0,
-    copy_gbs_one=10.0,
-    threads=2,
-    frequency_ghz=3.0,
-    fma_per_cycle=2.0,
-    l1_gbs=200.0,
-    l2_gbs=100.0,
-    l3_gbs=50.0,
-    memory_gbs=20.0,
-)
 _CACHES = {1: 32 << 10, 2: 512 << 10, 3: 32 << 20}
 
 
@@ -51,6 +40,7 @@ def _row(model: str = "m", group: str = "g", own: float = 1.0, **others: float) 
         failures={},
         limit_seconds=0.5,
         bound="compute",
+        share=Interval(0.5, 0.4, 0.6),
     )
 
 
@@ -94,13 +84,58 @@ def test_work_of_a_product() -> None:
     assert work == Work(2 * 4 * 8 * 16, 4 * (4 * 8 + 8 * 16), 4 * 4 * 16)
 
 
-def test_limit_is_set_by_what_binds() -> None:
-    assert limit(Work(10**9, 1000, 1000), _CEILINGS, _CACHES, 1).bound == "compute"
-    assert limit(Work(10**9, 1000, 1000), _CEILINGS, _CACHES, 2).seconds == pytest.approx(10**9 / 200e9)
-    assert limit(Work(0, 200_000, 10), _CEILINGS, _CACHES, 1).bound == "L2"
-    reading, copying = Work(0, 100_000_000, 10), Work(0, 50_000_000, 50_000_000)
-    assert limit(reading, _CEILINGS, _CACHES, 1).seconds == pytest.approx(1e8 / 20e9, rel=1e-6)
-    assert limit(copying, _CEILINGS, _CACHES, 1).seconds == pytest.approx(1e8 / 10e9)
+def test_bytes_live_in_the_smallest_level_that_holds_them() -> None:
+    found = [level(Work(0, read, 10), _CACHES) for read in (1000, 200_000, 1 << 20, 100 << 20)]
+    assert found == ["L1", "L2", "L3", "memory"]
+
+
+def _limit(name: str, seconds: tuple[float, ...], scale: float) -> paired.Result:
+    return paired.Result(name, seconds, {"scale": scale}, 0.0)
+
+
+def test_the_slower_limit_binds_and_shares_are_paired() -> None:
+    compute, moving = _limit("a", (4.0, 4.0, 4.0), 0.5), _limit("b", (8.0, 4.0, 6.0), 0.5)
+    assert harness.binding([compute, moving]) is moving
+    assert harness.binding([compute, dataclasses.replace(moving, times=())]) is compute
+    assert harness.binding([]) is None
+    ours = paired.Result("ours", (8.0, 8.0, 3.0), {}, 0.0)
+    assert harness.share(ours, moving, 1).median == 0.5  # of 4/8, 2/8, 3/3
+    assert harness.share(ours, moving, 4).median == 2.0
+    assert [c.name for c in harness.limits(Work(0, 8, 8), 1)] == [harness.LIMITS[1]]
+
+
+def test_ways_of_moving_have_the_proportions_of_the_case() -> None:
+    def shares(read: int, written: int) -> set[float]:
+        return {way.writes / way.reads for way in limits.ways(read, written)}
+
+    assert shares(100, 0) == shares(1000, 1) == {0.0}
+    assert shares(100, 100) == {1.0}
+    assert shares(200, 100) == {0.5}
+    assert shares(100, 240) <= {2.0, 2.5}
+    assert shares(0, 100) == {4.0}
+
+
+@pytest.mark.parametrize("way", [Way(4, 0, 1024), Way(2, 2, 0, past=True), Way(1, 3), Way(3, 1, 1024, past=True)])
+def test_moves_read_and_write_their_streams(way: Way) -> None:
+    part = 3 * 128
+    moves = Moves(machine.describe(), [way])
+    memory = np.zeros(2 * 4 * part + 64, np.uint8)
+    start = -memory.ctypes.data % 64
+    source, target = (memory[start + k * 4 * part :][: 4 * part] for k in range(2))
+    source[:] = np.arange(4 * part) % 251
+    target[:] = 255
+    moves.by_way[way](source.ctypes.data, target.ctypes.data, part, 2, 2)  # of three rounds two
+    want = np.full((4, part), 255, np.uint8)
+    for k in range(way.writes):
+        want[k, :256] = source.reshape(4, part)[k % way.reads, :256]
+    assert (target.reshape(4, part) == want).all()
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_limits_are_contenders(threads: int) -> None:
+    for prepared in (limits.compute(10_000, threads), limits.moving(3000, 1000, threads)):
+        prepared.call()
+        assert prepared.info["scale"] > 0
 
 
 def test_best_peer_is_never_a_variant_of_ours() -> None:
@@ -133,7 +168,6 @@ def test_geometric_means_by_group() -> None:
 def test_a_layer_from_race_to_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The tiniest layer of the tables, with ONNX Runtime and a peer that cannot be installed."""
     monkeypatch.setattr(harness, "RESULTS", tmp_path)
-    monkeypatch.setattr(suite.peak, "measure", lambda _machine: _CEILINGS)
     monkeypatch.setitem(peers.PEERS, "absent", peers.Peer("nowhere:nothing", ("no_such_module_here",), "nobody"))
     monkeypatch.setattr(suite.plots, "write", lambda *_: [])
     parser = argparse.ArgumentParser()
@@ -147,6 +181,8 @@ def test_a_layer_from_race_to_report(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert c.speedups["onnxruntime"].median > 0
     assert c.error is not None and c.error < 1e-5
     assert "no_such_module_here" in c.failures["absent"]
+    assert c.bound == "L2" and c.of_limit is not None and 0 < c.of_limit < 2
+    assert not set(harness.LIMITS) & {*c.seconds, *c.speedups, *c.failures}
     text = (tmp_path / "layers-1t.md").read_text()
     assert "gemv-1x256x256" in text and "not installed" in text
     store = suite.Store("layers-1t", "Layers")

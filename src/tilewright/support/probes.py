@@ -3,12 +3,14 @@
 float fma(i64 n, float m, float a)       n rounds of independent multiply-adds, nothing from memory
 i64   chain(i64 n, i64 a, i64 b)         n rounds of dependent integer operations of one cycle each: counts cycles
 i64   read(ptr p, i64 n, i64 passes)     n rounds of vector loads, all over `passes` times
+i64   move(ptr p, ptr q, i64 part, i64 n, i64 passes)   several streams read, some of them written, `Way` says how
 """
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from tilewright.support.machine import Machine
@@ -17,6 +19,20 @@ CHAIN_STEPS = 64
 """Cycles of one round of `chain`."""
 READ_VECTORS = 8
 """Vectors that one round of `read` loads."""
+MOVE_BYTES = 128
+"""Bytes of each stream that one round of a `move` reads or writes."""
+_SUMS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """How a `move` goes through memory: `reads` streams at once, `writes` streams with what was read, at least one
+    reading. `ahead`: bytes that it asks for in advance, 0 for none; `past`: writes go past the caches."""
+
+    reads: int
+    writes: int
+    ahead: int = 0
+    past: bool = False
 
 
 def fma_text(lanes: int, chains: int) -> str:
@@ -80,6 +96,52 @@ def read_text(lanes: int) -> str:
     return "\n".join([*lines, "  ret i64 %w", "}"])
 
 
+def move_text(name: str, lanes: int, way: Way) -> str:
+    """`i64 NAME(ptr p, ptr q, i64 part, i64 n, i64 passes)`: `passes` times n rounds; stream s reads from p + s * part,
+    or writes to q + s * part."""
+    vector, size = f"<{lanes} x i32>", 4 * lanes
+    count = MOVE_BYTES // size
+    sums = range(max(way.reads, _SUMS // way.reads * way.reads))
+    each = len(sums) // way.reads
+    lines = [f"define i64 @{name}(ptr %p, ptr %q, i64 %part, i64 %n, i64 %passes) {{\nentry:"]
+    lines += [f"  %end = mul i64 %n, {MOVE_BYTES}"]
+    for stream, base in [*((f"p{s}", "%p") for s in range(way.reads)), *((f"q{s}", "%q") for s in range(way.writes))]:
+        lines += [
+            f"  %o{stream} = mul i64 %part, {stream[1:]}",
+            f"  %{stream} = getelementptr i8, ptr {base}, i64 %o{stream}",
+        ]
+    lines += ["  br label %pass", "pass:", "  %j = phi i64 [ 0, %entry ], [ %j1, %next ]"]
+    lines += [f"  %u{k} = phi {vector} [ zeroinitializer, %entry ], [ %z{k}, %next ]" for k in sums]
+    lines += ["  br label %loop", "loop:", "  %i = phi i64 [ 0, %pass ], [ %i1, %loop ]"]
+    lines += [f"  %x{k} = phi {vector} [ %u{k}, %pass ], [ %z{k}, %loop ]" for k in sums]
+    latest = {k: f"%x{k}" for k in sums}
+    for s in range(way.reads):
+        lines += [f"  %a{s} = getelementptr i8, ptr %p{s}, i64 %i"]
+        for line in range(0, MOVE_BYTES if way.ahead else 0, 64):
+            lines += [f"  %h{s}.{line} = getelementptr i8, ptr %a{s}, i64 {way.ahead + line}"]
+            lines += [f"  call void @llvm.prefetch.p0(ptr %h{s}.{line}, i32 0, i32 3, i32 1)"]
+        for v in range(count):
+            lines += [f"  %a{s}.{v} = getelementptr i8, ptr %a{s}, i64 {v * size}"]
+            lines += [f"  %l{s}.{v} = load volatile {vector}, ptr %a{s}.{v}, align {size}"]
+            k = s * each + v % each
+            if s >= way.writes:
+                lines += [f"  %y{s}.{v} = or {vector} {latest[k]}, %l{s}.{v}"]
+                latest[k] = f"%y{s}.{v}"
+    note = ", !nontemporal !0" if way.past else ""
+    for s in range(way.writes):
+        lines += [f"  %b{s} = getelementptr i8, ptr %q{s}, i64 %i"]
+        for v in range(count):
+            lines += [f"  %b{s}.{v} = getelementptr i8, ptr %b{s}, i64 {v * size}"]
+            lines += [f"  store {vector} %l{s % way.reads}.{v}, ptr %b{s}.{v}, align {size}{note}"]
+    lines += [f"  %z{k} = or {vector} {latest[k]}, zeroinitializer" for k in sums]
+    lines += [f"  %i1 = add i64 %i, {MOVE_BYTES}", "  %more = icmp ult i64 %i1, %end"]
+    lines += ["  br i1 %more, label %loop, label %next", "next:", "  %j1 = add i64 %j, 1"]
+    lines += ["  %again = icmp ult i64 %j1, %passes", "  br i1 %again, label %pass, label %done", "done:"]
+    lines += [f"  %s{k} = or {vector} %z{k}, {f'%s{k - 1}' if k else 'zeroinitializer'}" for k in sums]
+    lines += [f"  %r = extractelement {vector} %s{len(sums) - 1}, i32 0", "  %w = zext i32 %r to i64"]
+    return "\n".join([*lines, "  ret i64 %w", "}"])
+
+
 def _loop(counter: str, count: str, phis: list[str], steps: list[str]) -> list[str]:
     return [
         "  br label %loop",
@@ -101,23 +163,41 @@ class Probes:
     """
 
     def __init__(self, machine: Machine) -> None:
-        import llvmlite.binding as llvm
-
-        llvm.initialize_native_target()
-        llvm.initialize_native_asmprinter()
         lanes, chains = machine.vector_lanes, machine.vector_registers - 4
-        features = llvm.get_host_cpu_features().flatten()
-        target = llvm.Target.from_default_triple().create_target_machine(cpu=machine.cpu, features=features, opt=3)
-        module = llvm.parse_assembly("\n".join([fma_text(lanes, chains), chain_text(), read_text(lanes)]))
-        self._engine = llvm.create_mcjit_compiler(module, target)
-        self._engine.finalize_object()
+        self._engine = _engine(machine, [fma_text(lanes, chains), chain_text(), read_text(lanes)])
         i64, f32 = ctypes.c_int64, ctypes.c_float
-        self.fma = self._function("fma", f32, i64, f32, f32)
-        self.chain = self._function("chain", i64, i64, i64, i64)
-        self.read = self._function("read", i64, ctypes.c_void_p, i64, i64)
+        self.fma = _function(self._engine, "fma", f32, i64, f32, f32)
+        self.chain = _function(self._engine, "chain", i64, i64, i64, i64)
+        self.read = _function(self._engine, "read", i64, ctypes.c_void_p, i64, i64)
         self.lanes = lanes
         self.flops = 2 * lanes * chains
         self.bytes = 4 * lanes * READ_VECTORS
 
-    def _function(self, name: str, result: Any, *arguments: Any) -> Callable[..., Any]:
-        return ctypes.CFUNCTYPE(result, *arguments)(self._engine.get_function_address(name))
+
+class Moves:
+    """Compiled ways of moving: `by_way[way](p, q, part, n, passes)`, addresses and parts multiples of 128 bytes."""
+
+    def __init__(self, machine: Machine, ways: Sequence[Way]) -> None:
+        prefetch = "declare void @llvm.prefetch.p0(ptr, i32, i32, i32)\n!0 = !{i32 1}"
+        texts = [move_text(f"move{k}", machine.vector_lanes, way) for k, way in enumerate(ways)]
+        self._engine = _engine(machine, [prefetch, *texts])
+        pointer, i64 = ctypes.c_void_p, ctypes.c_int64
+        self.by_way = {
+            way: _function(self._engine, f"move{k}", i64, pointer, pointer, i64, i64, i64) for k, way in enumerate(ways)
+        }
+
+
+def _engine(machine: Machine, texts: Sequence[str]) -> Any:
+    import llvmlite.binding as llvm
+
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    features = llvm.get_host_cpu_features().flatten()
+    target = llvm.Target.from_default_triple().create_target_machine(cpu=machine.cpu, features=features, opt=3)
+    engine = llvm.create_mcjit_compiler(llvm.parse_assembly("\n".join(texts)), target)
+    engine.finalize_object()
+    return engine
+
+
+def _function(engine: Any, name: str, result: Any, *arguments: Any) -> Callable[..., Any]:
+    return ctypes.CFUNCTYPE(result, *arguments)(engine.get_function_address(name))
