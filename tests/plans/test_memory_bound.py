@@ -259,6 +259,32 @@ def test_streamed_results_are_right_wherever_the_output_starts() -> None:
         np.testing.assert_array_equal(y, np.maximum(x, 0))
 
 
+@pytest.mark.parametrize("shape", [(600_001,), (3, 200_003), (500, 1111), (2, 3, 100_000)])
+def test_loops_that_compute_much_ask_for_their_inputs(shape: tuple[int, ...]) -> None:
+    """Inputs beyond the second level, two of them and a small one, in one loop or several, with tails."""
+
+    def build(b: GraphBuilder) -> tuple[Value, ...]:
+        x, y, z = (b.input(name, tensor(s)) for name, s in (("x", shape), ("y", shape), ("z", shape[-1:])))
+        return (ops.emit1(b, "gelu", ops.emit1(b, "add", ops.emit1(b, "add", x, z), y)),)
+
+    b = GraphBuilder("case")
+    (group,) = fuse(b.finish(build(b)))
+    text = KernelTexts(lower_group(group, "k").func, Target.parse("haswell")).llvm()
+    assert "call void @llvm.prefetch" in text
+    feeds = [data(*s, seed=k) for k, s in enumerate((shape, shape, shape[-1:]))]
+    x, y, z = feeds
+    want = ops.get("gelu").reference([((x + z) + y).astype(np.float64)], {})[0]
+    for threads in (1, 2):
+        np.testing.assert_allclose(run(build, *feeds, threads=threads)[0], want, rtol=3e-6, atol=1e-6)
+
+
+def test_light_loops_and_small_inputs_ask_for_nothing() -> None:
+    for op, rows in (("relu", 4096), ("gelu", 16)):
+        b = GraphBuilder("case")
+        (group,) = fuse(b.finish((ops.emit1(b, op, b.input("x", tensor((rows, 1024)))),)))
+        assert "llvm.prefetch" not in KernelTexts(lower_group(group, "k").func, Target.parse("haswell")).llvm()
+
+
 def test_long_rows_are_kept_in_the_output() -> None:
     def build(b: GraphBuilder, length: int) -> Graph:
         return b.finish((ops.emit1(b, "softmax", b.input("x", tensor((2, length))), axis=1),))

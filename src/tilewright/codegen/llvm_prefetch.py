@@ -2,6 +2,7 @@
 
     for k in 0..128 { prefetch = "w", prefetch_bytes = 4096 }     each step: the lines of its part of w, 4096 bytes on
 
+Several buffers are named with commas between, `prefetch = "x,y"`.
 A note `prefetch_lines` = 1 says how many those lines are, where the loop goes over rows and reads a piece of each.
 A note `prefetch_rows` = 25 says that 25 rows read the same, a few of them in each run of the loop: each row asks for a
 25th of what follows, so that memory is busy all the time and not only while the first rows wait for it. Where there are
@@ -30,21 +31,29 @@ SECOND_LEVEL = 2
 
 def emit_prefetch(s: State, stmt: For) -> None:
     """The hints of one iteration, at its start."""
+    sources = dict(stmt.annotations).get("prefetch")
+    if not isinstance(sources, str) or s.lanes is not None:
+        return
+    for source in sources.split(","):
+        load = first_read(stmt, source)
+        if load is not None:
+            _ask(s, stmt, load)
+
+
+def _ask(s: State, stmt: For, load: Load) -> None:
+    """The hints for what an iteration reads first of one buffer and what follows it."""
     notes = dict(stmt.annotations)
-    source, ahead = notes.get("prefetch"), notes.get("prefetch_bytes", 0)
-    if not isinstance(source, str) or not isinstance(ahead, int) or s.lanes is not None:
+    ahead, lines = notes.get("prefetch_bytes", 0), notes.get("prefetch_lines")
+    if not isinstance(ahead, int):
         return
-    load = first_read(stmt, source)
-    if load is None:
-        return
-    level = notes.get("prefetch_level", SECOND_LEVEL)
-    locality = 3 if level == 1 else 2
+    locality = 3 if notes.get("prefetch_level", SECOND_LEVEL) == 1 else 2
     size = load.buffer.dtype.itemsize
     start = add(buffer_offset(s, load.buffer, load.indices), shift(s, stmt, load))
     stride = start.get((s.atoms.number(stmt.var),), 0) * size
     symbol = s.out.declare("llvm.prefetch.p0", "void", ["ptr", "i32", "i32", "i32"])
-    lines = notes.get("prefetch_lines", min(max(1, stride // LINE), MOST_LINES))
-    for line in range(lines if isinstance(lines, int) else 1):
+    if not isinstance(lines, int):
+        lines = min(max(1, stride // LINE), MOST_LINES)
+    for line in range(lines):
         place, _ = address(s, load.buffer, add(start, constant((ahead + line * LINE) // size)))
         s.out.effect(f"call void {symbol}(ptr {place}, i32 0, i32 {locality}, i32 1)")
 

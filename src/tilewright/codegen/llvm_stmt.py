@@ -205,10 +205,11 @@ def loop(s: State, stmt: For) -> None:
     elif stmt.kind == "vectorized" and s.lanes is None and s.can_vectorize(stmt):
         _vectorized(s, stmt, extent)
     else:
-        serial(s, stmt, "0", s.scalar(stmt.extent), lambda: _iteration(s, stmt), positive=extent is not None)
+        serial(s, stmt, "0", s.scalar(stmt.extent), lambda: iteration(s, stmt), positive=extent is not None)
 
 
-def _iteration(s: State, stmt: For) -> None:
+def iteration(s: State, stmt: For) -> None:
+    """The body of a loop and the hints that stand before it."""
     emit_prefetch(s, stmt)
     emit(s, stmt.body)
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from tilewright.codegen.llvm_expr import evaluate, is_natural
 from tilewright.codegen.llvm_state import State
-from tilewright.codegen.llvm_stmt import emit, serial
+from tilewright.codegen.llvm_stmt import emit, iteration, serial
 from tilewright.codegen.llvm_stream import fence
 from tilewright.ir.expr import as_int
 from tilewright.ir.loops import Allocate, For, If, Intrinsic, Let, PrimFunc, Seq, Stmt, Store
@@ -215,4 +215,4 @@ def _share(s: State, stmt: For) -> None:
     out.start(join)
     start = out.inst(f"phi i64 [ 0, %{before} ], [ {low}, %{split} ]")
     stop = out.inst(f"phi i64 [ {extent}, %{before} ], [ {high}, %{split} ]")
-    serial(s, stmt, start, stop, lambda: emit(s, stmt.body))
+    serial(s, stmt, start, stop, lambda: iteration(s, stmt))

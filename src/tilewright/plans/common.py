@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 from tilewright.ir.expr import Buffer, as_int
-from tilewright.ir.loops import Store
+from tilewright.ir.loops import Block, Store
 from tilewright.ir.rewrite import exprs_of, loads, walk
 from tilewright.ir.target import Target
 from tilewright.plans.analysis import Stage, Structure
+from tilewright.plans.cost import instructions
 from tilewright.schedule.schedule import BlockRef, LoopRef, Schedule
 
 ENOUGH = 16
 """Iterations of a parallel loop that a few threads can share."""
 IDLE = 32
 """One in so many iterations may be missing in the shares of some threads."""
+MANY = 10
+"""Instructions for one element from which on a core does not look far enough ahead by itself to wait for no memory."""
+LINE = 64
+"""Bytes that one prefetch brings."""
+AHEAD = 2048
+"""Bytes that such a loop asks for in advance: half a page, hardware follows a stream to the page's end."""
 
 
 def inline_all(s: Schedule, structure: Structure, stages: tuple[Stage, ...]) -> None:
@@ -37,12 +44,27 @@ def lanes_of(stage: Stage, target: Target) -> int:
     return target.lanes(max(widest, 4))
 
 
-def prefetch(s: Schedule, loop: LoopRef, buffer: Buffer, nbytes: int, **more: int) -> None:
-    """Let a loop ask for what it reads of a buffer so many bytes ahead; `level`, `lines` and `rows` are those of
-    `codegen/llvm_prefetch.py`."""
-    s.annotate(loop, "prefetch", buffer.name)
+def prefetch(s: Schedule, loop: LoopRef, buffers: Buffer | list[Buffer], nbytes: int, **more: int) -> None:
+    """Let a loop ask for what it reads of a buffer, or of several, so many bytes ahead; `level`, `lines` and `rows` are
+    those of `codegen/llvm_prefetch.py`."""
+    names = [b.name for b in ([buffers] if isinstance(buffers, Buffer) else buffers)]
+    s.annotate(loop, "prefetch", ",".join(names))
     for name, value in {"bytes": nbytes, **more}.items():
         s.annotate(loop, f"prefetch_{name}", value)
+
+
+def ask_for_inputs(s: Schedule, ref: BlockRef, width: int, target: Target) -> None:
+    """Let the loop around a spatial block's vectors, `width` elements each time, ask for the inputs that it reads from
+    beyond the second level of cache, if it computes much meanwhile: a light loop is so far ahead by itself."""
+    block = s.get(ref)
+    assert isinstance(block, Block)
+    if instructions(block) < MANY:
+        return
+    each = {load for stmt in walk(block.body) for e in exprs_of(stmt) for load in loads(e)}
+    along = {x.buffer for x in each if len(x.indices) == len(block.iters) and x.indices[-1] is block.iters[-1].var}
+    far = [b for b in s.func.params if b in along and (as_int(b.size) or 0) * b.dtype.itemsize > target.l2]
+    if far:
+        prefetch(s, s.loops(ref)[-2], far, AHEAD, lines=max(1, width * far[0].dtype.itemsize // LINE))
 
 
 def stream_outputs(s: Schedule, block: BlockRef, loop: LoopRef, target: Target) -> None:
@@ -80,6 +102,8 @@ def vectorize_spatial(s: Schedule, block: BlockRef, target: Target, lanes: int, 
     stream_outputs(s, block, inner, target)
     if parallel and outer:
         parallelize(s, outer)
+    if len(outer) == len(loops):
+        ask_for_inputs(s, block, 4 * lanes, target)
 
 
 def parallelize(s: Schedule, loops: list[LoopRef]) -> LoopRef | None:
