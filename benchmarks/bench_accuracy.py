@@ -34,9 +34,17 @@ def layer(channels: int, tile: int | None, target: Target) -> Graph:
     if tile is None:
         y = ops.emit1(b, "conv", x, w, pads=(1, 1, 1, 1), strides=(1, 1), dilations=(1, 1), groups=1)
         return b.finish((y,))
-    packed = ops.emit1(b, "pack_winograd", w, tile=tile, block=block, width=2 * block, panels=1)
+    packed = ops.emit1(b, "pack_winograd", w, tile=tile, stride=1, block=block, width=2 * block, panels=1)
     blocked = ops.emit1(b, "block_channels", x, block=block)
-    attrs = {"tile": tile, "rows": 2, "columns": -(-SIZE // tile), "pads": (1, 1, 1, 1), "out_block": block}
+    attrs = {
+        "tile": tile,
+        "window": 3,
+        "stride": 1,
+        "rows": 2,
+        "columns": -(-SIZE // tile),
+        "pads": (1, 1, 1, 1),
+        "out_block": block,
+    }
     y = ops.emit1(b, "conv_winograd", blocked, packed, channels=FILTERS, input_channels=channels, **attrs)
     return b.finish((ops.emit1(b, "unblock_channels", y, channels=FILTERS),))
 

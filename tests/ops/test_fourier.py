@@ -6,16 +6,16 @@ import numpy as np
 import pytest
 
 from tilewright.arith.straight import Straight, straight_line
-from tilewright.ops.fourier import fourier_matrices, inputs, products, transforms
+from tilewright.ops.correlation import products, transforms
+from tilewright.ops.fourier import fourier_matrices
 from tilewright.ops.toomcook import winograd_matrices
 
 
 @pytest.mark.parametrize(("m", "r"), [(6, 7), (4, 9), (10, 7), (1, 16), (10, 11), (10, 15)])
 def test_correlation(m: int, r: int) -> None:
     at, g, bt = (np.array(t, np.float64) for t in transforms(m, r))
-    n = m + r - 1
-    assert (at.shape, g.shape, bt.shape) == ((m, products(n)), (products(n), r), (products(n), n))
-    assert inputs(products(n)) == n
+    n, count = m + r - 1, products(m, r)
+    assert (at.shape, g.shape, bt.shape) == ((m, count), (count, r), (count, n))
     rng = np.random.default_rng(n)
     d, w = rng.standard_normal(n), rng.standard_normal(r)
     want = [d[i : i + r] @ w for i in range(m)]

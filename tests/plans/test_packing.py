@@ -31,11 +31,12 @@ CASES: list[tuple[str, tuple[int, ...], dict[str, Any]]] = [
     ("pack_conv", (20, 3, 5, 5), {"block": 1, "width": 16}),
     ("pack_conv", (17, 144, 1, 1), {"block": 16, "width": 16}),
     ("pack_conv", (40, 2, 1, 1), {"block": 1, "width": 32}),  # less than a tile
-    ("pack_winograd", (16, 8, 3, 3), {"tile": 4, "block": 8, "width": 16, "panels": 1}),
-    ("pack_winograd", (31, 3, 3, 3), {"tile": 2, "block": 8, "width": 16, "panels": 2}),
+    ("pack_winograd", (16, 8, 3, 3), {"tile": 4, "stride": 1, "block": 8, "width": 16, "panels": 1}),
+    ("pack_winograd", (31, 3, 3, 3), {"tile": 2, "stride": 1, "block": 8, "width": 16, "panels": 2}),
     ("pack_matmul", (37, 70), {"transpose": True, "width": 16}),
     ("pack_matmul", (2, 66, 48), {"transpose": False, "width": 16}),
     ("pack_matmul", (65, 50), {"transpose": False, "width": 24}),
+    ("pack_winograd", (9, 8, 3, 3), {"tile": 2, "stride": 2, "block": 8, "width": 16, "panels": 1}),
 ]
 
 

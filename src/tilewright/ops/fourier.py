@@ -15,26 +15,7 @@ from fractions import Fraction
 from functools import lru_cache
 from math import cos, pi, sin
 
-from tilewright.ops.toomcook import Matrix, winograd_matrices
-
-MOST_POINTS = 8
-"""Inputs of a tile (a side) up to which polynomials are evaluated at points; larger tiles take Fourier's transform."""
-
-
-def transforms(m: int, r: int) -> tuple[Matrix, Matrix, Matrix]:
-    """`(A^T, G, B^T)` of `m` outputs of a window of `r`, of shapes [m, p], [p, r], [p, n]: n = m + r - 1 inputs,
-    p products (see `products`)."""
-    return winograd_matrices(m, r) if m + r - 1 <= MOST_POINTS else fourier_matrices(m, r)
-
-
-def products(n: int) -> int:
-    """How many products tiles of `n` inputs take, a side."""
-    return n if n <= MOST_POINTS else 3 * n // 2 - 1
-
-
-def inputs(count: int) -> int:
-    """The inputs of a tile that takes `count` products, a side."""
-    return count if count <= MOST_POINTS else 2 * (count + 1) // 3
+from tilewright.ops.toomcook import Matrix
 
 
 @lru_cache(maxsize=64)

@@ -16,6 +16,7 @@ Rational = Fraction | int
 Matrix = tuple[tuple[Fraction, ...], ...]
 
 _POINTS: dict[int, tuple[Fraction, ...]] = {
+    4: tuple(map(Fraction, ("0", "3/4", "-3/4", "3/2"))),
     5: tuple(map(Fraction, ("0", "5/8", "-5/8", "3/2", "-3/2"))),
 }
 _GENERAL = tuple(map(Fraction, "0 1 -1 2 -2 1/2 -1/2 3/2 -3/2 2/3 -2/3".split()))
@@ -24,7 +25,7 @@ _GENERAL = tuple(map(Fraction, "0 1 -1 2 -2 1/2 -1/2 3/2 -3/2 2/3 -2/3".split())
 def default_points(m: int, r: int) -> tuple[Fraction, ...]:
     """The finite points of F(m, r): 0 and pairs of opposite signs, so that rows share their even and odd parts.
 
-    Five points are 0, +-5/8, +-3/2, whose error in f32 is a third of that of 0, +-1, +-2.
+    Five points are 0, +-5/8, +-3/2, whose error in f32 is a third of that of 0, +-1, +-2; likewise four.
     Raises ValueError where there are none: up to 11 points are listed.
     """
     count = m + r - 2

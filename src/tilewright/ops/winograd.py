@@ -1,17 +1,16 @@
-"""Winograd convolution F(m x m, r x r) over blocked channels (Lavin and Gray 2016; Winograd 1980).
+"""Winograd convolution F(m x m, r x r) of any stride over blocked channels (Lavin and Gray 2016; Winograd 1980).
 
     U[xi]    = G g G^T                    for each filter, once, in `prepare`, in double precision
-    V[xi]    = B^T d B                    for each tile of the input, alpha x alpha with alpha = m + r - 1; large tiles
-                                          by Fourier's transform (`fourier.py`), whose matrices are not square
-    M[xi]    = V[xi] U[xi]                alpha^2 matrix products of tiles x channels x filters
+    V[xi]    = B^T d B                    for each tile of the input, `reach` a side, which advance by m * stride
+    M[xi]    = V[xi] U[xi]                `products`^2 matrix products of tiles x channels x filters
     y        = A^T M A                    for each tile of the output, m x m
 
-Every transform is two separable passes over constant matrices. Tiles are counted in tile rows of the whole batch
-(`images * ceil(rows / m)`) and tile columns, both padded to the multiples `rows` and `columns` that the plan chose, so
-that it works on whole blocks of tiles; what lies past the map is read as zero and never written. So many `panels` of
-filters go through the products together, element by element of the tiles, and lie in memory in that order.
+Every transform is two separable passes over constant matrices (`correlation.py`). Tiles are counted in tile rows of
+the whole batch (`images * ceil(rows / m)`) and tile columns, both padded to multiples of `rows` and `columns`, which
+the plan chose, so that it works on whole blocks; what lies past the map is read as zero and never written. So many
+`panels` of filters go through the products together, element by element of the tiles, and lie in memory in that order.
 
-    filters   w[K, C, r, r]                    ->  u[groups, alpha, alpha, panels, ceil(C/b), b, width]
+    filters   w[K, C, r, r]                    ->  u[groups, size, size, panels, ceil(C/b), b, width], size = `products`
     input     x[N, ceil(C/b), H, W, b]         ->  y[N, ceil(K/b), H', W', b]
 """
 
@@ -26,7 +25,7 @@ from tilewright import te
 from tilewright.ir.dtype import f64
 from tilewright.ir.expr import Expr, all_of, as_int, cast, ceildiv, const, select
 from tilewright.ir.graph import TensorType
-from tilewright.ops.fourier import inputs, products, transforms
+from tilewright.ops.correlation import products, reach, transforms
 from tilewright.ops.packed import block_reference, cropped, layout_name, only, panel_rows, present, unblock_reference
 from tilewright.ops.registry import Attrs, OpDef, Types, register
 from tilewright.te import Tensor
@@ -42,7 +41,7 @@ def _pack_infer(types: Types, attrs: Attrs) -> tuple[TensorType, ...]:
     k, c, r, _ = w.shape
     window = as_int(r)
     assert window is not None
-    size, b, width = const(products(window + attrs["tile"] - 1)), attrs["block"], attrs["width"]
+    size, b, width = const(products(attrs["tile"], window, attrs["stride"])), attrs["block"], attrs["width"]
     panels = attrs["panels"]
     groups = ceildiv(k, panels * width)
     return (TensorType(w.dtype, (groups, size, size, const(panels), ceildiv(c, b), const(b), const(width))),)
@@ -52,7 +51,7 @@ def _pack_compute(inputs: Sequence[Tensor | None], attrs: Attrs, types: tuple[Te
     w, b, width = present(inputs, 0), attrs["block"], attrs["width"]
     window = as_int(w.shape[2])
     assert window is not None
-    _, g, _ = transforms(attrs["tile"], window)
+    _, g, _ = transforms(attrs["tile"], window, attrs["stride"])
     table = te.const_matrix(g, "f64")
     groups, size, _, together, blocks, _, _ = types[0].shape
     panels = groups * together
@@ -86,7 +85,7 @@ def _pack_compute(inputs: Sequence[Tensor | None], attrs: Attrs, types: tuple[Te
 def _pack_reference(arrays: Arrays, attrs: Attrs) -> tuple[Any, ...]:
     w, b, width, together = arrays[0], attrs["block"], attrs["width"], attrs["panels"]
     k, c, r, _ = w.shape
-    g = np.asarray(transforms(attrs["tile"], r)[1], np.float64)
+    g = np.asarray(transforms(attrs["tile"], r, attrs["stride"])[1], np.float64)
     padded = np.zeros((-(-k // (together * width)) * together * width, -(-c // b) * b, r, r))
     padded[:k, :c] = w
     u = np.einsum("ir,kcrs,js->kcij", g, padded, g).astype(w.dtype)
@@ -102,25 +101,17 @@ register(OpDef("pack_winograd", "injective", _pack_infer, _pack_reference, _pack
 
 def _conv_infer(types: Types, attrs: Attrs) -> tuple[TensorType, ...]:
     """Blocked `x` and transformed filters to a blocked output of `channels` channels."""
-    x, u = only(types), only(types, 1)
-    window = _window(u.shape, attrs)
-    pads, b = attrs["pads"], attrs["out_block"]
-    out = [x.shape[2 + i] + pads[i] + pads[i + 2] - (window - 1) for i in range(2)]
+    x = only(types)
+    pads, b, window, stride = attrs["pads"], attrs["out_block"], attrs["window"], attrs["stride"]
+    out = [(x.shape[2 + i] + pads[i] + pads[i + 2] - window) // stride + 1 for i in range(2)]
     return (TensorType(x.dtype, (x.shape[0], const(-(-attrs["channels"] // b)), *out, const(b)), layout_name(b)),)
-
-
-def _window(u: Sequence[Expr], attrs: Attrs) -> int:
-    size = as_int(u[1])
-    assert size is not None
-    return inputs(size) - int(attrs["tile"]) + 1
 
 
 def _conv_compute(inputs: Sequence[Tensor | None], attrs: Attrs, types: tuple[TensorType, ...]) -> tuple[Tensor, ...]:
     x, u = present(inputs, 0), present(inputs, 1)
-    m, window = attrs["tile"], _window(u.shape, attrs)
-    reach = m + window - 1
-    size = products(reach)
-    at, _, bt = transforms(m, window)
+    m, window, stride = attrs["tile"], attrs["window"], attrs["stride"]
+    length, size = reach(m, window, stride), products(m, window, stride)
+    at, _, bt = transforms(m, window, stride)
     first, last = te.const_matrix(bt, x.dtype), te.const_matrix(at, x.dtype)
     n, _, oh, ow, lanes = types[0].shape
     groups, _, _, panels, blocks, b, width = u.shape
@@ -130,18 +121,19 @@ def _conv_compute(inputs: Sequence[Tensor | None], attrs: Attrs, types: tuple[Te
     group = panels * width
     filters = groups * group
 
-    shape = (row_blocks * rows, column_blocks, blocks, const(reach), const(columns * m + window - 1), b)
+    across_strip = const((columns - 1) * m * stride + length)
+    shape = (row_blocks, const(rows), column_blocks, blocks, const(length), across_strip, b)
     strip = _strip(x, attrs, shape, n * down, down)
-    i, j = te.reduce_axis(reach, "i"), te.reduce_axis(reach, "j")
+    i, j = te.reduce_axis(length, "i"), te.reduce_axis(length, "j")
     half: Tensor = te.compute(
-        (*shape[:3], const(size), *shape[4:]),
-        lambda row, block, co, y, v, ci: te.sum(first[y, i.var] * strip[row, block, co, i.var, v, ci], axis=i),
+        (*shape[:4], const(size), *shape[5:]),
+        lambda r, row, c, co, y, v, ci: te.sum(first[y, i.var] * strip[r, row, c, co, i.var, v, ci], axis=i),
         name="input_rows",
     )
     tiles: Tensor = te.compute(
         (row_blocks, column_blocks, size, size, blocks, count, b),
         lambda r, c, y, z, co, t, ci: te.sum(
-            first[z, j.var] * half[r * rows + t // columns, c, co, y, t % columns * m + j.var, ci], axis=j
+            first[z, j.var] * half[r, t // columns, c, co, y, t % columns * (m * stride) + j.var, ci], axis=j
         ),
         name="input_columns",
     )
@@ -178,15 +170,17 @@ def _conv_compute(inputs: Sequence[Tensor | None], attrs: Attrs, types: tuple[Te
     return (cropped(whole, types[0].shape),)
 
 
-def _strip(x: Tensor, attrs: Attrs, shape: tuple[Expr, ...], rows: Expr, down: Expr) -> Tensor:
+def _strip(x: Tensor, attrs: Attrs, shape: tuple[Expr, ...], count: Expr, down: Expr) -> Tensor:
     """The rows of the input that each tile row reads, with zeros past the map and past the channels."""
-    m, (top, left, _, _) = attrs["tile"], attrs["pads"]
-    channels, block = attrs["input_channels"], as_int(shape[5])
+    step, (top, left, _, _) = attrs["tile"] * attrs["stride"], attrs["pads"]
+    rows, columns = attrs["rows"], attrs["columns"]
+    channels, block = attrs["input_channels"], as_int(shape[-1])
     assert block is not None
 
-    def element(row: Expr, column: Expr, co: Expr, i: Expr, v: Expr, ci: Expr) -> Expr:
-        image, h, w = row // down, row % down * m + i - top, column * (attrs["columns"] * m) + v - left
-        inside = [row < rows, h >= 0, h < x.shape[2], w >= 0, w < x.shape[3]]
+    def element(r: Expr, part: Expr, column: Expr, co: Expr, i: Expr, v: Expr, ci: Expr) -> Expr:
+        row = r * rows + part
+        image, h, w = row // down, row % down * step + i - top, column * (columns * step) + v - left
+        inside = [row < count, h >= 0, h < x.shape[2], w >= 0, w < x.shape[3]]
         if channels % block:
             inside.append(co * block + ci < channels)
         return select(all_of(inside), x[image, co, h, w, ci], const(0, x.dtype))
@@ -197,22 +191,20 @@ def _strip(x: Tensor, attrs: Attrs, shape: tuple[Expr, ...], rows: Expr, down: E
 
 def _conv_reference(arrays: Arrays, attrs: Attrs) -> tuple[Any, ...]:
     x, u = arrays
-    m, (top, left, bottom, right) = attrs["tile"], attrs["pads"]
-    size = u.shape[1]
-    reach = inputs(size)
-    window = reach - m + 1
-    at, _, bt = (np.asarray(t, np.float64) for t in transforms(m, window))
+    m, window, stride, (top, left, bottom, right) = attrs["tile"], attrs["window"], attrs["stride"], attrs["pads"]
+    size, length, step = u.shape[1], reach(m, window, stride), m * stride
+    at, _, bt = (np.asarray(t, np.float64) for t in transforms(m, window, stride))
     filters = u.transpose(0, 3, 6, 4, 5, 1, 2).reshape(u.shape[0] * u.shape[3] * u.shape[6], -1, size, size)
     channels = attrs["input_channels"]
     x = unblock_reference([x], {"channels": channels})[0]
     n, _, h, w = x.shape
-    oh, ow = h + top + bottom - window + 1, w + left + right - window + 1
+    oh, ow = (h + top + bottom - window) // stride + 1, (w + left + right - window) // stride + 1
     down, across = -(-oh // m), -(-ow // m)
-    x = np.pad(x, ((0, 0), (0, 0), (top, bottom + down * m - oh), (left, right + across * m - ow)))
+    x = np.pad(x, ((0, 0), (0, 0), (top, bottom + down * step), (left, right + across * step)))
     y = np.zeros((n, filters.shape[0], down * m, across * m), np.float64)
     for i in range(down):
         for j in range(across):
-            d = x[:, :, i * m : i * m + reach, j * m : j * m + reach]
+            d = x[:, :, i * step : i * step + length, j * step : j * step + length]
             v = np.einsum("iy,ncyz,jz->ncij", bt, d, bt)
             product = np.einsum("ncij,kcij->nkij", v, filters[:, :channels])
             y[:, :, i * m : i * m + m, j * m : j * m + m] = np.einsum("py,nkyz,qz->nkpq", at, product, at)

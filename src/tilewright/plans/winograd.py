@@ -21,12 +21,13 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import dataclass
+from math import prod
 
 from tilewright.ir.expr import Op, as_int
 from tilewright.ir.loops import Store
 from tilewright.ir.rewrite import walk, walk_expr
 from tilewright.ir.target import Target
-from tilewright.ops.fourier import MOST_POINTS
+from tilewright.ops.correlation import MOST_POINTS
 from tilewright.plans.analysis import Stage, Structure
 from tilewright.plans.base import Candidate, Plan
 from tilewright.plans.common import inline_all, prefetch, stream_outputs
@@ -34,7 +35,7 @@ from tilewright.plans.convolution import unroll_steps
 from tilewright.plans.cost import Cost, number, roofline
 from tilewright.plans.panels import packed_operand, panel_width
 from tilewright.plans.transposes import tile_axes, transpose_tiles
-from tilewright.plans.winograd_tiles import ENOUGH, most_rows, row_steps
+from tilewright.plans.winograd_tiles import ENOUGH, most_rows, product_cycles
 from tilewright.schedule.schedule import BlockRef, LoopRef, Schedule
 from tilewright.support.errors import ScheduleError
 
@@ -89,11 +90,14 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
     count, width = as_int(found.product.spatial[-2].extent), panel_width(found.product)
     assert count is not None and width is not None
     vectors = width // target.lanes(4)
-    scale = 1.0
-    for it in (*found.product.spatial[:-2], *found.product.reduce):
-        scale *= number(it.extent)
-    steps = [(n, row_steps(count, n, vectors, target)) for n in range(1, min(most_rows(vectors, target), count) + 1)]
-    options = [Candidate.of((("rows", n), ("width", width)), Cost(compute=scale * cycles)) for n, cycles in steps]
+    scale = prod(number(it.extent) for it in found.product.spatial[:-2])
+    depth = prod(as_int(it.extent) or 1 for it in found.product.reduce)
+    options = [
+        Candidate.of(
+            (("rows", n), ("width", width)), Cost(compute=scale * product_cycles(count, n, vectors, depth, target))
+        )
+        for n in range(1, min(most_rows(vectors, target), count) + 1)
+    ]
     return sorted(options, key=lambda c: c.cycles)
 
 
@@ -214,13 +218,9 @@ def output_loops(
 
 def tile_block(found: Stages) -> tuple[int, int]:
     """Tile columns and tile rows of a block."""
-    m = as_int(found.result.spatial[3].extent)
-    strip = found.strip.spatial
-    size, reach = as_int(strip[3].extent), as_int(strip[4].extent)
-    count = as_int(found.product.spatial[-2].extent)
-    assert m is not None and size is not None and reach is not None and count is not None
-    columns = (reach - (size - m)) // m
-    return columns, count // columns
+    rows, count = as_int(found.strip.spatial[1].extent), as_int(found.product.spatial[-2].extent)
+    assert rows is not None and count is not None
+    return count // rows, rows
 
 
 def fits_filters(structure: Structure, target: Target) -> bool:

@@ -2,8 +2,10 @@
 
 Cycles of one core, stage by stage, for a block of `rows x columns` tiles:
 
-    input     transform of each channel vector of each tile: straight-line code, bound by its stores
-    product   alpha^2 (Fourier: `products(alpha)`^2) products of tiles x channels x filters in register tiles
+    input     transform of each channel vector of each tile: straight-line code, bound by its stores or by what it
+              reads from afar
+    product   `products`^2 products of tiles x channels x filters in register tiles; starting and finishing one takes
+              as long as a step or two of few channels
     filters   the transformed filters stream by once a block, from the level of the memory where they stay; each tile
               asks for a share of what comes next, so that most of the transfer hides behind the products
     tiles     the transformed tiles are read again for every group of panels of filters; the products of a group are
@@ -22,9 +24,9 @@ from functools import lru_cache
 from math import ceil
 
 from tilewright.ir.target import Target
-from tilewright.ops.fourier import MOST_POINTS, products
+from tilewright.ops.correlation import MOST_POINTS, points, products, reach
 from tilewright.plans import conv_tiles
-from tilewright.plans.conv_tiles import tile_steps
+from tilewright.plans.conv_tiles import TILE_OVERHEAD, tile_steps
 from tilewright.plans.cost import Cost
 from tilewright.plans.decisions import decide
 
@@ -55,7 +57,7 @@ MOST_TILES = 64
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A convolution of stride one: `images` x (`height` x `width`) outputs, square window.
+    """A convolution: `images` x (`height` x `width`) outputs, square window, the same stride of rows and columns.
 
     model: bytes of all weights of the model. A call finds its weights in the last cache only if all of them fit there,
     as the layers keep them: transformed ones are larger.
@@ -68,6 +70,7 @@ class Shape:
     filters: int
     window: int
     model: float = 0.0
+    stride: int = 1
 
     def cold(self, size: int, target: Target) -> bool:
         """Whether weights come from memory if layers like this keep `size` x `size` elements of each filter."""
@@ -154,13 +157,13 @@ def few(shape: Shape, choice: Choice) -> float:
 def block_cost(shape: Shape, choice: Choice, target: Target) -> Cost:
     """The estimate for one block of tiles."""
     lanes, tile = target.lanes(4), choice.tile
-    reach, vectors, count = tile + shape.window - 1, choice.width // lanes, choice.rows * choice.columns
-    size = products(reach)
+    vectors, count, advance = choice.width // lanes, choice.rows * choice.columns, tile * shape.stride
+    size = products(tile, shape.window, shape.stride)
     channels = ceil(shape.channels / lanes)
     panels = ceil(shape.filters / choice.width)
     depth, filters = channels * lanes, panels * choice.width
-    steps = min(row_steps(count, rows, vectors, target) for rows in range(1, most_rows(vectors, target) + 1))
-    product = size * size * depth * panels * steps
+    rows = range(1, most_rows(vectors, target) + 1)
+    product = size * size * panels * min(product_cycles(count, r, vectors, depth, target) for r in rows)
     weights, tiles = 4.0 * size * size * depth * filters, 4.0 * size * size * depth * count
     stream = weights / _bandwidth(weights, target, shape.cold(size, target))
     passes = panels // choice.panels
@@ -168,25 +171,36 @@ def block_cost(shape: Shape, choice: Choice, target: Target) -> Cost:
     passing = tiles + outputs + weights / passes
     if tiles > target.l1:
         stream += passes * tiles / _bandwidth(max(2 * tiles, passing), target)
+    source = 4.0 * depth * shape.height * shape.width * shape.stride**2
+    read = 4.0 * depth * count * advance**2 / _bandwidth(source, target)
     scattered = 0.0
     if outputs > IN_SECOND * target.l2:
         scattered = 2.0 * passes * outputs / (SCATTERED * _bandwidth(passing, target))
-    inward = count * channels * (size * size + 2.0 * size * tile)
-    outward = count * panels * vectors * (size * size + size * tile + 3.0 * tile * tile)
-    if reach > MOST_POINTS:
+    length = reach(tile, shape.window, shape.stride)
+    inward = 1.0 * count * channels * (size * size + size * advance + length * advance)
+    outward = 1.0 * count * panels * vectors * (size * size + size * tile + 3 * tile * tile)
+    if points(tile, shape.window, shape.stride) > MOST_POINTS:
         inward *= FOURIER_IN
         outward *= FOURIER_OUT
-    return Cost(compute=product, memory=stream) + Cost(store=1.2 * (inward + outward), overhead=scattered)
+    return Cost(compute=product, memory=stream) + Cost(store=1.2 * (inward + outward), memory=read, overhead=scattered)
 
 
 def direct(shape: Shape, target: Target) -> float:
     """Estimated cycles of the same convolution computed directly, by `plans/conv_tiles.py`."""
     lanes = target.lanes(4)
     channels = ceil(shape.channels / lanes) * lanes
-    window = (shape.window, shape.window)
-    source = 4 * channels * shape.height * shape.width
+    lines, columns = (reach(n, shape.window, shape.stride) for n in (shape.height, shape.width))
     layer = conv_tiles.Shape(
-        shape.images, shape.height, shape.width, window, 1, channels, lanes, shape.filters, source, copied=True
+        images=shape.images,
+        height=shape.height,
+        width=shape.width,
+        window=(shape.window, shape.window),
+        stride=shape.stride,
+        channels=channels,
+        block=lanes,
+        filters=shape.filters,
+        source=4 * channels * lines * columns,
+        copied=True,
     )
     compute, _ = conv_tiles.ranked((layer,), (False,), target)[0]
     weights = 4.0 * shape.window**2 * channels * shape.filters
@@ -195,10 +209,15 @@ def direct(shape: Shape, target: Target) -> float:
 
 
 @lru_cache(maxsize=4096)
-def row_steps(count: int, rows: int, vectors: int, target: Target) -> float:
-    """Cycles of one step of the reduction for `count` tiles with `rows` tiles in registers; the last may have fewer."""
+def product_cycles(count: int, rows: int, vectors: int, depth: int, target: Target) -> float:
+    """Cycles of a panel's products with one element of `count` tiles, `rows` of them in registers (the last may have
+    fewer), over `depth` channels."""
+
+    def tile(rows: int) -> float:
+        return depth * tile_steps(rows, vectors, target) + 2.0 * rows * vectors + TILE_OVERHEAD
+
     whole, rest = divmod(count, rows)
-    return whole * tile_steps(rows, vectors, target) + (tile_steps(rest, vectors, target) if rest else 0.0)
+    return whole * tile(rows) + (tile(rest) if rest else 0.0)
 
 
 def most_rows(vectors: int, target: Target) -> int:

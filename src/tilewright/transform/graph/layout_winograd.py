@@ -1,23 +1,30 @@
-"""Convolutions of stride one by Winograd's transforms, where an estimate says that they are faster."""
+"""Convolutions by Winograd's transforms, where an estimate says that they are faster."""
 
 from __future__ import annotations
 
 from tilewright.ir.expr import as_int
 from tilewright.ir.graph import Node
+from tilewright.ops.correlation import points
 from tilewright.plans.winograd_tiles import Choice, Shape, choose
 from tilewright.transform.graph.assigner import Assigner
 
-SIZES = {"auto": (4, 6, 7, 8), "exact": (), "f2": (4,), "f4": (4, 6), "f6": (4, 6, 7, 8)}
-"""Sizes of transformed tiles that each setting of `winograd` allows: 4, 6, 7 and 8 are F(2,3), F(4,3), F(5,3), F(6,3),
-but also F(2,5), F(3,5), F(4,5) and F(2,7), whose matrices come from the same points."""
+SIZES = {"auto": range(3, 9), "exact": (), "f2": (3, 4), "f4": (3, 4, 5, 6), "f6": range(3, 9)}
+"""Inputs of a tile (a side; of the largest phase, if there is a stride) that each setting of `winograd` allows: 4, 6, 7
+and 8 are F(2,3), F(4,3), F(5,3), F(6,3), but also F(2,5), F(3,5), F(4,5) and F(2,7), whose matrices come from the same
+points, and a window of 3 with a stride of 2 has F(2,2) to F(5,2) beside the identity."""
 
-MOST_CHANNELS = {4: 4096, 6: 4096, 7: 128, 8: 128}
+MOST_CHANNELS = {3: 4096, 4: 4096, 5: 4096, 6: 4096, 7: 128, 8: 128}
 """Channels up to which "auto" takes a size: the error stays within 2e-5 of the output's scale (docs/accuracy.md)."""
 
-WINDOWS = (3, 5, 7, 9, 11, 13, 15, 17)
+STRIDED = 6
+"""The most with a stride: 4x4 outputs of a 3x3 window of stride 2 take 5.06 products for one, 7x7 outputs 4.59 and
+transformed filters of 2.8 times the size."""
+
+WINDOWS = range(2, 18)
 
 FOURIER = (12, 16, 20, 24)
-"""Sizes of tiles that all settings but "exact" allow for large windows: Fourier's transform loses no digits."""
+"""Sizes of tiles that all settings but "exact" allow for large windows of stride one: Fourier's transform loses no
+digits."""
 
 LARGE = 5
 """The first such window."""
@@ -27,17 +34,20 @@ SYMBOLIC_IMAGES = (1, 8)
 
 
 def winograd(a: Assigner, node: Node) -> bool:
-    """Rewrite a convolution of stride one; False where it stays direct."""
+    """Rewrite a convolution; False where it stays direct."""
     choice = choose_winograd(a, node)
     if choice is None:
         return False
     x, w = node.inputs[:2]
     assert x is not None and w is not None
-    attrs = {"tile": choice.tile, "block": a.block, "width": choice.width, "panels": choice.panels}
+    stride = node.attr("strides")[0]
+    attrs = {"tile": choice.tile, "stride": stride, "block": a.block, "width": choice.width, "panels": choice.panels}
     (packed,) = a.emit("pack_winograd", (a.as_plain(w),), attrs, f"{w.name}_packed")
     a.fixed.add(packed)
     attributes = {
         "tile": choice.tile,
+        "window": as_int(w.shape[2]),
+        "stride": stride,
         "rows": choice.rows,
         "columns": choice.columns,
         "pads": node.attr("pads"),
@@ -63,12 +73,21 @@ def choose_winograd(a: Assigner, node: Node) -> Choice | None:
     assert filters is not None and channels is not None and window is not None
     if window != other or window not in WINDOWS or not filters or not channels or channels < a.block:
         return None
-    if any(s != 1 for s in (*node.attr("strides"), *node.attr("dilations"))):
+    strides = node.attr("strides")
+    if len(set(strides)) != 1 or strides[0] >= window or any(d != 1 for d in node.attr("dilations")):
         return None
+    stride = strides[0]
     batches = SYMBOLIC_IMAGES if images is None else (images,)
-    shapes = tuple(Shape(n, height, width, channels, filters, window, a.weight_bytes) for n in batches)
-    setting = a.options.winograd
+    shapes = tuple(Shape(n, height, width, channels, filters, window, a.weight_bytes, stride) for n in batches)
+    return choose(shapes, tiles(window, stride, channels, a.options.winograd), a.target)
+
+
+def tiles(window: int, stride: int, channels: int, setting: str) -> tuple[int, ...]:
+    """Outputs of a tile, a side, that a setting of `winograd` allows."""
     sizes = [n for n in SIZES[setting] if setting != "auto" or channels <= MOST_CHANNELS[n]]
-    sizes += FOURIER if sizes and window >= LARGE else ()
-    tiles = tuple(n - window + 1 for n in sizes if n > window)
-    return choose(shapes, tiles, a.target)
+    if stride > 1:
+        sizes = [n for n in sizes if n <= STRIDED]
+    elif sizes and window >= LARGE:
+        sizes += FOURIER
+    found = (n - points(1, window, stride) + 1 for n in sizes)
+    return tuple(m for m in found if m > 1)

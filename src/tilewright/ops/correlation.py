@@ -1,0 +1,85 @@
+"""Fast correlation in one dimension, of any stride: which products a tile takes, and its three constant matrices.
+
+    y = A^T ((G g) * (B^T d))        y[i] = sum over k of d[stride i + k] g[k],   0 <= i < m,  0 <= k < window
+
+A tile of m outputs reads `(m - 1) stride + window` inputs. With a stride the sum falls into phases: tap k meets inputs
+that are k away from a multiple of the stride, so the taps k = p, p + stride, p + 2 stride ... and the inputs
+p, p + stride ... are a correlation of stride one among themselves. The products of all phases stand beside each other:
+rows of G and of B^T that belong to a phase have entries for its taps and inputs alone, and A^T adds the phases up.
+A phase of one tap takes its inputs as they are. A 3x3 window of stride 2 and 4x4 outputs so takes 81 products, not 144.
+
+A phase is computed with polynomials' values at points (`toomcook.py`) or, where that would lose digits, by Fourier's
+transform (`fourier.py`).
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from functools import lru_cache
+
+from tilewright.ops.fourier import fourier_matrices
+from tilewright.ops.toomcook import Matrix, winograd_matrices
+
+MOST_POINTS = 8
+"""Inputs of a tile (a side, a phase) up to which polynomials are evaluated at points; larger ones take Fourier's
+transform."""
+
+
+def reach(m: int, window: int, stride: int = 1) -> int:
+    """Inputs of a tile, a side."""
+    return (m - 1) * stride + window
+
+
+def points(m: int, window: int, stride: int = 1) -> int:
+    """Inputs of the largest phase of a tile, a side: the number of points, infinity included, if it is by points."""
+    return m + _taps(window, stride)[0] - 1
+
+
+def products(m: int, window: int, stride: int = 1) -> int:
+    """Products of a tile, a side."""
+    sizes = [m + taps - 1 for taps in _taps(window, stride)]
+    return sum(n if n <= MOST_POINTS else 3 * n // 2 - 1 for n in sizes)
+
+
+def _taps(window: int, stride: int) -> list[int]:
+    """Of each phase that has any, the longest first."""
+    return [len(range(phase, window, stride)) for phase in range(min(stride, window))]
+
+
+@lru_cache(maxsize=64)
+def transforms(m: int, window: int, stride: int = 1) -> tuple[Matrix, Matrix, Matrix]:
+    """`(A^T, G, B^T)` of shapes [m, p], [p, window], [p, n]: n = `reach`, p = `products`.
+
+    Raises ValueError where a phase of more than `MOST_POINTS` inputs has an odd number of them (see
+    `fourier_matrices`).
+    """
+    if stride == 1:
+        return _dense(m, window)
+    n = reach(m, window, stride)
+    at: list[tuple[Fraction, ...]] = [()] * m
+    g: list[tuple[Fraction, ...]] = []
+    bt: list[tuple[Fraction, ...]] = []
+    for phase, taps in enumerate(_taps(window, stride)):
+        outputs, filters, inputs = _identity(m) if taps == 1 else _dense(m, taps)
+        at = [a + b for a, b in zip(at, outputs, strict=True)]
+        g += [_spread(row, phase, stride, window) for row in filters]
+        bt += [_spread(row, phase, stride, n) for row in inputs]
+    return tuple(at), tuple(g), tuple(bt)
+
+
+def _dense(m: int, taps: int) -> tuple[Matrix, Matrix, Matrix]:
+    """The matrices of stride one."""
+    return winograd_matrices(m, taps) if m + taps - 1 <= MOST_POINTS else fourier_matrices(m, taps)
+
+
+def _identity(m: int) -> tuple[Matrix, Matrix, Matrix]:
+    """A window of one tap: each output is a product."""
+    each = tuple(tuple(Fraction(i == j) for j in range(m)) for i in range(m))
+    return each, ((Fraction(1),),) * m, each
+
+
+def _spread(row: tuple[Fraction, ...], phase: int, stride: int, length: int) -> tuple[Fraction, ...]:
+    """Entries `stride` apart, from `phase` on, zeros between."""
+    found = [Fraction(0)] * length
+    found[phase : phase + stride * len(row) : stride] = row
+    return tuple(found)
