@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import itertools
-from math import prod
-
 import pytest
 
+from tests.codegen.prefetches import hints
 from tilewright import te
 from tilewright.arith import simplify
 from tilewright.codegen.llvm import emit_llvm
-from tilewright.codegen.llvm_expr import evaluate
-from tilewright.codegen.llvm_prefetch import first_read, shift
-from tilewright.codegen.llvm_state import State
-from tilewright.codegen.polynomial import add
-from tilewright.ir.expr import as_int, const
-from tilewright.ir.loops import For, PrimFunc, Stmt
+from tilewright.codegen.llvm_prefetch import first_read
+from tilewright.ir.expr import as_int
+from tilewright.ir.loops import PrimFunc
 from tilewright.ir.rewrite import substitute
 from tilewright.ir.target import Target
 from tilewright.schedule.schedule import Schedule
@@ -25,9 +20,9 @@ TARGET = Target.parse("haswell")
 DEPTH, WIDTH = 24, 16
 
 
-def product(count: int, rows: int, strip: int = 0) -> PrimFunc:
-    """`count` rows that read the same panel, `rows` at a time, so that the last run may have fewer; all of them, or the
-    rows of each strip, ask for what follows."""
+def product(count: int, rows: int, strip: int = 0, tiles: int = 0) -> PrimFunc:
+    """`count` rows that read the same panel, `rows` at a time, so that the last run may have fewer; all of them, the
+    rows of each strip, or whole `tiles` ask for what follows."""
     x, w = te.placeholder((count, DEPTH), name="x"), te.placeholder((DEPTH, WIDTH), name="w")
     k = te.reduce_axis(DEPTH, "k")
     y = te.compute((count, WIDTH), lambda t, j: te.sum(x[t, k.var] * w[k.var, j], axis=k), name="y")
@@ -38,7 +33,8 @@ def product(count: int, rows: int, strip: int = 0) -> PrimFunc:
     s.compute_at(block, outer)
     t, j, channel = s.loops(block)[-3:]
     s.reorder(channel, t, j)
-    notes: list[tuple[str, str | int]] = [("", "w"), ("_bytes", 4 * DEPTH * WIDTH), ("_rows", strip or count)]
+    notes: list[tuple[str, str | int]] = [("", "w"), ("_bytes", 4 * DEPTH * WIDTH)]
+    notes.append(("_tiles", tiles) if tiles else ("_rows", strip or count))
     for note, value in (*notes, *([("_strip", strip)] if strip else [])):
         s.annotate(channel, f"prefetch{note}", value)
     init = s.decompose_reduction(block, channel)
@@ -65,35 +61,21 @@ def test_the_rows_of_each_strip_ask_for_all_that_follows(count: int, rows: int, 
         assert max(lines) <= DEPTH + 2 * rows
 
 
+@pytest.mark.parametrize(("count", "rows"), [(8, 4), (9, 4), (26, 5), (48, 6), (50, 6)])
+def test_whole_tiles_ask_for_all_that_follows_and_the_rest_for_nothing(count: int, rows: int) -> None:
+    asked = asked_lines(product(count, rows, tiles=count // rows))
+    assert {row for row, _ in asked} == set(range(0, count // rows * rows, rows))
+    lines = {line for _, line in asked}
+    assert lines >= set(range(DEPTH))
+    assert max(lines) <= DEPTH + 2 * count // rows
+
+
 def asked_lines(func: PrimFunc) -> list[tuple[int, int]]:
     """(first row of the tile, line asked for) of every hint."""
     assert "llvm.prefetch" in emit_llvm(func, TARGET)
     asked: list[tuple[int, int]] = []
-    for loops in nests(func):
-        note = loops[-1]
-        state = State(TARGET, frozenset(), evaluate)
-        load, rows = first_read(note, "w"), first_read(note, "x")
-        assert load is not None and rows is not None
-        place = add(state.converter.offset(load.buffer, load.indices), shift(state, note, load))
-        for point in itertools.product(*(range(as_int(loop.extent) or 0) for loop in loops)):
-            at = {loop.var: const(k) for loop, k in zip(loops, point, strict=True)}
-            values = [as_int(simplify(substitute(e, at))) for e in state.atoms.exprs]
-            offset = sum(c * prod(values[k] or 0 for k in m) for m, c in place.items())
-            asked.append((as_int(simplify(substitute(rows.indices[0], at))) or 0, offset // WIDTH))
+    for hint in hints(func, TARGET, "w"):
+        rows = first_read(hint.loop, "x")
+        assert rows is not None
+        asked.append((as_int(simplify(substitute(rows.indices[0], hint.at))) or 0, hint.asked // WIDTH))
     return asked
-
-
-def nests(func: PrimFunc) -> list[tuple[For, ...]]:
-    """The loops around and with every note."""
-    found: list[tuple[For, ...]] = []
-
-    def visit(stmt: Stmt, around: tuple[For, ...]) -> None:
-        if isinstance(stmt, For):
-            around = (*around, stmt)
-            if dict(stmt.annotations).get("prefetch"):
-                found.append(around)
-        for child in stmt.children:
-            visit(child, around)
-
-    visit(func.body, ())
-    return found

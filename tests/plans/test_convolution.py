@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
 import tilewright as tw
+from tests.codegen.prefetches import hints
 from tests.transform.graph.graphs import BATCH, tensor
 from tilewright import ops
 from tilewright.codegen.interpret import interpret
 from tilewright.compiler import graph_passes
+from tilewright.ir.expr import as_int
 from tilewright.ir.graph import Graph, GraphBuilder
 from tilewright.ir.target import Target
 from tilewright.plans import plan
 from tilewright.plans.conv_tiles import Blocking, Shape, blockings, estimate, ranked
+from tilewright.plans.cost import Cost
 from tilewright.plans.decisions import deciding
 from tilewright.transform.graph.fuse import fuse
 from tilewright.transform.graph.options import Options
@@ -171,6 +175,57 @@ def test_weights_past_the_second_level_are_asked_for_ahead(channels: int, filter
     kernel = kernel_of(case, TARGETS["haswell"])
     flat = str(lower_loops(plan(kernel.func, TARGETS["haswell"]).func, TARGETS["haswell"]))
     assert ("prefetch" in flat) == asks
+
+
+@pytest.mark.parametrize(
+    ("channels", "filters", "size", "window", "flat", "knobs"),
+    [
+        (64, 80, (7, 7), 1, True, {}),
+        (64, 56, (5, 13), 1, True, {"rows": 3}),
+        (32, 64, (12, 12), 1, True, {"strip": 48}),
+        (256, 24, (6, 7), 1, True, {"channels": 8}),
+        (16, 40, (9, 13), 3, False, {}),
+        (16, 40, (6, 11), 3, False, {"rows": 2, "strip": 3}),
+    ],
+)
+def test_tiles_ask_for_the_weights_that_come_next(
+    channels: int,
+    filters: int,
+    size: tuple[int, int],
+    window: int,
+    flat: bool,
+    knobs: dict[str, int],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of the next panel, or of the next block of channels; tiles at the end of a line or a map may ask for nothing."""
+    pad, target = window // 2, replace(TARGETS["haswell"], l1=1 << 12, l2=1 << 13)
+
+    def forced(*args: Any) -> list[tuple[Cost, Blocking]]:
+        cost, blocking = blockings(*args)[0]
+        return [(cost, replace(blocking, **knobs))]
+
+    monkeypatch.setattr("tilewright.plans.convolution.blockings", forced)
+    case = (1, channels, filters, size, (window, window), (1, 1), (pad,) * 4, (1, 1))
+    with deciding() as record:
+        kernel_of(case, target)
+    panels = next(d for d in record.made if d.labels[0].startswith("width"))
+    label = next(x for x in panels.labels if x.endswith(str(int(flat))))
+    with deciding({panels.site: label}):
+        kernel = kernel_of(case, target)
+    func = lower_loops(plan(kernel.func, target).func, target)
+    (weights,) = (b for b in func.params if len(b.shape) == 6)
+    asked: dict[int, set[int]] = {}
+    for hint in hints(func, target, weights.name):
+        following = dict(hint.loop.annotations)["prefetch_bytes"]
+        assert isinstance(following, int)
+        part = following // 4
+        lines = asked.setdefault(hint.read // part * part + part, set())
+        for line in range(int(dict(hint.loop.annotations)["prefetch_lines"])):
+            lines.add((hint.asked + part) // 16 + line)
+    count = as_int(weights.size) or 0
+    assert set(asked) == set(range(part, count + part, part))
+    for first, lines in asked.items():
+        assert lines >= set(range(first // 16, (first + part) // 16))
 
 
 def test_a_register_tile_has_no_condition_inside() -> None:

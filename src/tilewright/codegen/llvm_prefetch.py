@@ -7,6 +7,8 @@ A note `prefetch_lines` = 1 says how many those lines are, where the loop goes o
 A note `prefetch_rows` = 25 says that 25 rows read the same, a few of them in each run of the loop: each row asks for a
 25th of what follows, so that memory is busy all the time and not only while the first rows wait for it. Where there are
 more rows than share the asking, `prefetch_strip` = 25 counts them anew after each 25.
+A note `prefetch_tiles` = 33 says the same of 33 runs of the loop: they are those that the loops around it make which do
+not move what is read. Where these are fewer, at the end of a map, the run asks for nothing.
 A note `prefetch_level` = 1 brings them into the first level of cache, otherwise they go into the second.
 It is a hint without meaning for the program; addresses past the buffer do no harm. Hardware follows streams of its own
 accord but stops at the end of a page and sees a stream late; weights that come from memory gain up to a fifth.
@@ -48,7 +50,10 @@ def _ask(s: State, stmt: For, load: Load) -> None:
         return
     locality = 3 if notes.get("prefetch_level", SECOND_LEVEL) == 1 else 2
     size = load.buffer.dtype.itemsize
-    start = add(buffer_offset(s, load.buffer, load.indices), shift(s, stmt, load))
+    moved = shift(s, stmt, load)
+    if moved is None:
+        return
+    start = add(buffer_offset(s, load.buffer, load.indices), moved)
     stride = start.get((s.atoms.number(stmt.var),), 0) * size
     symbol = s.out.declare("llvm.prefetch.p0", "void", ["ptr", "i32", "i32", "i32"])
     if not isinstance(lines, int):
@@ -58,13 +63,19 @@ def _ask(s: State, stmt: For, load: Load) -> None:
         s.out.effect(f"call void {symbol}(ptr {place}, i32 0, i32 {locality}, i32 1)")
 
 
-def shift(s: State, stmt: For, load: Load) -> Poly:
-    """What to add to the offset of what the loop reads for the share of the rows that it works on, in elements.
+def shift(s: State, stmt: For, load: Load) -> Poly | None:
+    """What to add to the offset of what the loop reads for the share of the rows (or the tile) that it works on, in
+    elements; None if it has no share.
 
     Shares are rounded up: the last of them reaches a few lines further."""
     notes, steps = dict(stmt.annotations), as_int(stmt.extent)
-    total, strip = notes.get("prefetch_rows"), notes.get("prefetch_strip")
+    tiles, total, strip = (notes.get(f"prefetch_{name}") for name in ("tiles", "rows", "strip"))
     rows = _rows(stmt, load)
+    if isinstance(tiles, int):
+        rank, total = _rank(s, load, tiles), tiles
+        if rank is None:
+            return None
+        rows = rank, 1
     if not isinstance(total, int) or steps is None or rows is None:
         return {}
     first, count = rows
@@ -95,6 +106,19 @@ def _rows(stmt: For, load: Load) -> tuple[Expr, int] | None:
         for index in (i for e in others for i in e.indices if inner.var in variables(i)):
             return substitute(index, {inner.var: const(0)}), extent
     return None
+
+
+def _rank(s: State, load: Load, tiles: int) -> Expr | None:
+    """Which of so many runs this one is, by the loops around that do not move `load`; None if they make fewer."""
+    moving = {v for index in load.indices for v in variables(index)}
+    rank: Expr = const(0)
+    count = 1
+    for around in reversed(s.around):
+        extent = as_int(around.extent)
+        if around.var in moving or extent is None:
+            break
+        rank, count = rank + around.var * count, count * extent
+    return rank if count == tiles else None
 
 
 def first_read(stmt: For, name: str) -> Load | None:

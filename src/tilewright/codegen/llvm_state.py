@@ -65,6 +65,7 @@ class State:
         self.env: dict[Var, Value] = {}
         self.depth: dict[Var, int] = {}
         self.counters: set[Var] = set()
+        self.around: list[For] = []
         self.pointers: dict[str, Pointer] = {}
         self.lanes: Lanes | None = None
         self.mask: Value | None = None

@@ -211,7 +211,9 @@ def loop(s: State, stmt: For) -> None:
 def iteration(s: State, stmt: For) -> None:
     """The body of a loop and the hints that stand before it."""
     emit_prefetch(s, stmt)
+    s.around.append(stmt)
     emit(s, stmt.body)
+    s.around.pop()
 
 
 def _copies(stmt: Stmt) -> int:

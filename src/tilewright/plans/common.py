@@ -45,8 +45,8 @@ def lanes_of(stage: Stage, target: Target) -> int:
 
 
 def prefetch(s: Schedule, loop: LoopRef, buffers: Buffer | list[Buffer], nbytes: int, **more: int) -> None:
-    """Let a loop ask for what it reads of a buffer, or of several, so many bytes ahead; `level`, `lines` and `rows` are
-    those of `codegen/llvm_prefetch.py`."""
+    """Let a loop ask for what it reads of a buffer, or of several, so many bytes ahead; `level`, `lines`, `rows` and
+    `tiles` are those of `codegen/llvm_prefetch.py`."""
     names = [b.name for b in ([buffers] if isinstance(buffers, Buffer) else buffers)]
     s.annotate(loop, "prefetch", ",".join(names))
     for name, value in {"bytes": nbytes, **more}.items():

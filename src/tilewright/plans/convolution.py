@@ -19,6 +19,8 @@ estimated in `plans/conv_tiles.py`.
 
 from __future__ import annotations
 
+from math import prod
+
 from tilewright.arith import linear
 from tilewright.ir.expr import Load, as_int
 from tilewright.ir.loops import Block
@@ -27,14 +29,18 @@ from tilewright.plans.analysis import Stage, Structure, factors
 from tilewright.plans.base import Candidate, Plan
 from tilewright.plans.common import extent, inline_all, lanes_of, parallelize, prefetch, vectorize_spatial
 from tilewright.plans.conv_tiles import ENOUGH_STRIPS, SYMBOLIC_IMAGES, SYMBOLIC_SIZE, Blocking, Shape, blockings
-from tilewright.plans.cost import nbytes_of
+from tilewright.plans.cost import level, nbytes_of
 from tilewright.plans.panels import fits_panels, packed_operand, panel_width, unroll_tile
 from tilewright.schedule.schedule import BlockRef, LoopRef, Schedule
 
 BODY = 64
 """Products (vector multiply-adds) that the innermost loop's body holds at least, where the reduction is that long."""
 AHEAD = 2048
-"""Bytes of weights that are asked for ahead of a tile: hardware stops following their stream at the end of a page."""
+"""Bytes of weights that a tile alone asks for ahead: hardware stops following their stream at the end of a page."""
+SHARING_LEAST = 2
+"""Tiles that ask for the next panel together."""
+LINE = 64
+"""Bytes that one prefetch brings."""
 
 
 def fits(structure: Structure, target: Target) -> bool:
@@ -113,7 +119,7 @@ def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Targe
         block = sum_by_parts(s, anchor, block, panel, candidate)
     else:
         s.compute_at(block, tiles[-1])
-    register_tile(s, anchor, block, candidate, target)
+    register_tile(s, anchor, block, candidate, whole_tiles(structure, candidate), target)
     unroll_tile(s, out, 3)
     shared = [image, strip, panel]
     if prologue and (extent(s, strip) != 1 or (extent(s, image) or 1) >= ENOUGH_STRIPS):
@@ -169,7 +175,22 @@ def sum_by_parts(s: Schedule, anchor: Stage, block: BlockRef, panel: LoopRef, ca
     return part
 
 
-def register_tile(s: Schedule, anchor: Stage, block: BlockRef, candidate: Candidate, target: Target) -> None:
+def whole_tiles(structure: Structure, candidate: Candidate) -> int:
+    """Register tiles of a strip that have all their rows; 1 if that is not known."""
+    (anchor,) = structure.anchors
+    iters = (structure.after(anchor) or (anchor,))[-1].spatial if is_flat(anchor) else anchor.spatial
+    height, width = (as_int(it.extent) for it in iters[2:4])
+    if height is None or width is None:
+        return 1
+    rows, strip = candidate.knob("rows"), candidate.knob("strip")
+    if is_flat(anchor):
+        return min(strip, height * width) // rows
+    return min(strip, height) * (width // rows)
+
+
+def register_tile(
+    s: Schedule, anchor: Stage, block: BlockRef, candidate: Candidate, tiles: int, target: Target
+) -> None:
     """Reduce into registers: rows outside columns, so that a pixel is used at once for all its columns and needs one
     register; or the other way round where that needs fewer."""
     s.set_scope(block, "local")
@@ -189,20 +210,27 @@ def register_tile(s: Schedule, anchor: Stage, block: BlockRef, candidate: Candid
     inner = (k, pixels[-1]) if vectors > rows else (pixels[-1], k)
     s.reorder(*reduce, *inner, lane)
     if len(reduce) == 4:
-        ask_ahead(s, anchor, reduce, target)
+        ask_ahead(s, anchor, reduce, tiles, target)
     zero = s.decompose_reduction(block, reduce[0])
     unroll_steps(s, reduce, rows * vectors)
     unroll_tile(s, block, 3)
     unroll_tile(s, zero, 3)
 
 
-def ask_ahead(s: Schedule, anchor: Stage, reduce: list[LoopRef], target: Target) -> None:
-    """Ask for weights ahead where all of them do not stay in the second level of cache."""
+def ask_ahead(s: Schedule, anchor: Stage, reduce: list[LoopRef], tiles: int, target: Target) -> None:
+    """Where the weights do not stay in the second level of cache, let the tiles that use a panel (of a block of
+    channels) ask for the next one, each for its share; a tile alone asks for its own a little ahead."""
     weights = packed_operand(anchor)
     long = [loop for loop in reduce[:-1] if extent(s, loop) != 1]
-    if weights is None or not long or nbytes_of(weights.buffer) <= target.l2:
+    if weights is None or not long or level(nbytes_of(weights.buffer), target) in ("l1", "l2"):
         return
-    prefetch(s, long[-1], weights.buffer, AHEAD)
+    if tiles < SHARING_LEAST:
+        prefetch(s, long[-1], weights.buffer, AHEAD)
+        return
+    width = weights.buffer.shape[-1]
+    panel = prod(_size(s, loop) for loop in reduce) * (as_int(width) or 1) * weights.buffer.dtype.itemsize
+    lines = -(-panel // (_size(s, long[0]) * tiles * LINE))
+    prefetch(s, long[0], weights.buffer, panel, tiles=tiles, lines=lines)
 
 
 def unroll_steps(s: Schedule, reduce: list[LoopRef], products: int) -> None:

@@ -1,0 +1,66 @@
+"""What the hints of a scheduled function ask for, by evaluating their addresses for every iteration."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import prod
+
+from tilewright.arith import simplify
+from tilewright.codegen.llvm_expr import evaluate
+from tilewright.codegen.llvm_prefetch import first_read, shift
+from tilewright.codegen.llvm_state import State
+from tilewright.codegen.polynomial import Poly, add
+from tilewright.ir.expr import Expr, Var, as_int, const
+from tilewright.ir.loops import For, PrimFunc, Stmt
+from tilewright.ir.rewrite import substitute
+from tilewright.ir.target import Target
+
+
+@dataclass(frozen=True, slots=True)
+class Hint:
+    """One hint of one iteration: the loops around and their variables' values, the loop with the note, the element
+    that the iteration reads first, and the one whose successor (`prefetch_bytes` on) is asked for."""
+
+    loop: For
+    at: dict[Var, Expr]
+    read: int
+    asked: int
+
+
+def hints(func: PrimFunc, target: Target, name: str) -> Iterator[Hint]:
+    """All hints for a buffer of a lowered function."""
+    for loops in nests(func):
+        state = State(target, frozenset(), evaluate)
+        state.around = list(loops[:-1])
+        load = first_read(loops[-1], name)
+        assert load is not None
+        place = state.converter.offset(load.buffer, load.indices)
+        moved = shift(state, loops[-1], load)
+        if moved is None:
+            continue
+        for point in itertools.product(*(range(as_int(loop.extent) or 0) for loop in loops)):
+            at: dict[Var, Expr] = {loop.var: const(k) for loop, k in zip(loops, point, strict=True)}
+            yield Hint(loops[-1], at, value(place, state, at), value(add(place, moved), state, at))
+
+
+def value(poly: Poly, state: State, at: dict[Var, Expr]) -> int:
+    values = [as_int(simplify(substitute(e, at))) for e in state.atoms.exprs]
+    return sum(c * prod(values[k] or 0 for k in monomial) for monomial, c in poly.items())
+
+
+def nests(func: PrimFunc) -> list[tuple[For, ...]]:
+    """The loops around and with every note."""
+    found: list[tuple[For, ...]] = []
+
+    def visit(stmt: Stmt, around: tuple[For, ...]) -> None:
+        if isinstance(stmt, For):
+            around = (*around, stmt)
+            if dict(stmt.annotations).get("prefetch"):
+                found.append(around)
+        for child in stmt.children:
+            visit(child, around)
+
+    visit(func.body, ())
+    return found
