@@ -40,6 +40,7 @@ def layer(channels: int, tile: int | None, target: Target) -> Graph:
         "tile": tile,
         "window": 3,
         "stride": 1,
+        "dilation": 1,
         "rows": 2,
         "columns": -(-SIZE // tile),
         "pads": (1, 1, 1, 1),

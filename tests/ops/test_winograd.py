@@ -11,42 +11,51 @@ from tilewright import ops
 LANES = 4
 
 
-def convolution(x: np.ndarray, w: np.ndarray, pads: tuple[int, int, int, int], stride: int = 1) -> np.ndarray:
+def convolution(
+    x: np.ndarray, w: np.ndarray, pads: tuple[int, int, int, int], stride: int = 1, dilation: int = 1
+) -> np.ndarray:
     """In double precision."""
     top, left, bottom, right = pads
     padded = np.pad(x.astype(np.float64), ((0, 0), (0, 0), (top, bottom), (left, right)))
-    windows = np.lib.stride_tricks.sliding_window_view(padded, w.shape[2:], axis=(2, 3))[:, :, ::stride, ::stride]
+    covered = [(r - 1) * dilation + 1 for r in w.shape[2:]]
+    windows = np.lib.stride_tricks.sliding_window_view(padded, covered, axis=(2, 3))[:, :, ::stride, ::stride]
+    windows = windows[..., ::dilation, ::dilation]
     return np.einsum("nchwrs,kcrs->nkhw", windows, w.astype(np.float64))
 
 
 CASES = [
-    # tile, window, stride, images, channels, filters, height, width, pads, rows, columns, panel, panels
-    (2, 3, 1, 1, 4, 4, 4, 4, (1, 1, 1, 1), 2, 2, 4, 2),
-    (2, 3, 1, 2, 5, 7, 3, 5, (0, 1, 2, 0), 1, 2, 8, 1),
-    (4, 3, 1, 1, 8, 4, 9, 5, (1, 1, 1, 1), 2, 1, 4, 3),
-    (4, 3, 1, 3, 3, 9, 4, 6, (1, 0, 0, 1), 2, 2, 8, 2),
-    (4, 3, 1, 1, 4, 4, 1, 1, (1, 1, 1, 1), 1, 1, 4, 1),
-    (6, 3, 1, 1, 4, 5, 7, 8, (1, 1, 1, 1), 1, 2, 4, 1),
-    (10, 3, 1, 2, 3, 5, 11, 2, (1, 0, 1, 1), 1, 1, 4, 2),
-    (2, 3, 2, 2, 5, 7, 8, 7, (1, 1, 1, 1), 2, 1, 4, 1),
-    (4, 3, 2, 1, 4, 9, 9, 10, (1, 0, 0, 2), 1, 2, 4, 2),
-    (3, 2, 2, 1, 3, 4, 1, 3, (0, 1, 1, 0), 1, 1, 4, 1),
-    (2, 4, 3, 1, 4, 4, 7, 10, (0, 2, 1, 0), 1, 2, 4, 1),
-    (2, 7, 3, 2, 3, 4, 11, 7, (3, 3, 2, 3), 2, 1, 4, 1),
+    # tile, window, stride, dilation, images, channels, filters, height, width, pads, rows, columns, panel, panels
+    (2, 3, 1, 1, 1, 4, 4, 4, 4, (1, 1, 1, 1), 2, 2, 4, 2),
+    (2, 3, 1, 1, 2, 5, 7, 3, 5, (0, 1, 2, 0), 1, 2, 8, 1),
+    (4, 3, 1, 1, 1, 8, 4, 9, 5, (1, 1, 1, 1), 2, 1, 4, 3),
+    (4, 3, 1, 1, 3, 3, 9, 4, 6, (1, 0, 0, 1), 2, 2, 8, 2),
+    (4, 3, 1, 1, 1, 4, 4, 1, 1, (1, 1, 1, 1), 1, 1, 4, 1),
+    (6, 3, 1, 1, 1, 4, 5, 7, 8, (1, 1, 1, 1), 1, 2, 4, 1),
+    (10, 3, 1, 1, 2, 3, 5, 11, 2, (1, 0, 1, 1), 1, 1, 4, 2),
+    (2, 3, 2, 1, 2, 5, 7, 8, 7, (1, 1, 1, 1), 2, 1, 4, 1),
+    (4, 3, 2, 1, 1, 4, 9, 9, 10, (1, 0, 0, 2), 1, 2, 4, 2),
+    (3, 2, 2, 1, 1, 3, 4, 1, 3, (0, 1, 1, 0), 1, 1, 4, 1),
+    (2, 4, 3, 1, 1, 4, 4, 7, 10, (0, 2, 1, 0), 1, 2, 4, 1),
+    (2, 7, 3, 1, 2, 3, 4, 11, 7, (3, 3, 2, 3), 2, 1, 4, 1),
+    (4, 3, 1, 2, 1, 4, 4, 9, 11, (2, 1, 2, 2), 2, 2, 4, 1),
+    (2, 3, 1, 3, 2, 5, 4, 8, 7, (3, 3, 3, 3), 3, 1, 4, 1),
+    (2, 3, 2, 3, 1, 3, 4, 13, 16, (1, 3, 0, 2), 1, 2, 4, 1),
+    (2, 3, 1, 4, 1, 3, 4, 9, 10, (0, 0, 0, 0), 2, 1, 4, 1),
 ]
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_expression_reference_and_plain_convolution_agree(case: tuple) -> None:
-    tile, window, stride, images, channels, filters, height, width, pads, rows, columns, panel, panels = case
+    tile, window, stride, dilation, images, channels, filters, height, width, pads, rows, columns, panel, panels = case
     rng = np.random.default_rng(tile)
     x = rng.standard_normal((images, channels, height, width)).astype(np.float32)
     w = rng.standard_normal((filters, channels, window, window)).astype(np.float32)
     (packed,) = check("pack_winograd", w, tile=tile, stride=stride, block=LANES, width=panel, panels=panels)
     (blocked,) = ops.get("block_channels").reference([x], {"block": LANES})
     attrs = {"tile": tile, "rows": rows, "columns": columns, "pads": pads, "out_block": LANES}
-    attrs |= {"channels": filters, "input_channels": channels, "window": window, "stride": stride}
-    want = convolution(x, w, pads, stride)
+    attrs |= {"channels": filters, "input_channels": channels, "window": window}
+    attrs |= {"stride": stride, "dilation": dilation}
+    want = convolution(x, w, pads, stride, dilation)
     (y,) = ops.get("conv_winograd").infer([type_of(blocked), type_of(packed)], attrs)
     assert [d.value for d in y.shape] == [images, -(-filters // LANES), *want.shape[2:], LANES]
     (got,) = ops.get("conv_winograd").reference([blocked, packed], attrs)

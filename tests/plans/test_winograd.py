@@ -32,6 +32,7 @@ def layer(
     block: Any,
     window: int = 3,
     stride: int = 1,
+    dilation: int = 1,
 ) -> Graph:
     """block -> winograd -> bias, skip, relu -> unblock, as layout assignment leaves it."""
     b = GraphBuilder("layer")
@@ -42,7 +43,7 @@ def layer(
     packed = ops.emit1(b, "pack_winograd", w, tile=tile, stride=stride, **panel)
     blocked = ops.emit1(b, "block_channels", x, block=BLOCK)
     attrs = {"tile": tile, "window": window, "stride": stride, "rows": rows, "columns": columns, "pads": pads}
-    attrs["out_block"] = BLOCK
+    attrs |= {"dilation": dilation, "out_block": BLOCK}
     y = ops.emit1(b, "conv_winograd", blocked, packed, channels=filters, input_channels=channels, **attrs)
     bias = ops.emit1(b, "block_channels", b.param("bias", tensor(1, filters, 1, 1)), block=BLOCK)
     y = ops.emit1(b, "relu", ops.emit1(b, "add", y, bias))
@@ -91,50 +92,55 @@ def test_native_code_agrees_with_a_plain_convolution(case: tuple[Any, ...]) -> N
 
 
 STRIDED = [
-    # tile, channels, filters, size, pads, (tile rows, tile columns, vectors of a panel, panels), window, stride
-    (4, 17, 31, (19, 17), (1, 1, 1, 1), (2, 3, 2, 1), 3, 2),
-    (2, 3, 17, (8, 9), (0, 1, 2, 0), (3, 2, 1, 2), 3, 2),
-    (5, 16, 16, (1, 1), (1, 1, 1, 1), (1, 1, 2, 1), 3, 2),
-    (3, 8, 3, (9, 12), (1, 1, 1, 1), (2, 2, 1, 1), 2, 2),
-    (3, 17, 12, (20, 11), (0, 1, 0, 2), (3, 1, 2, 1), 4, 2),
-    (4, 9, 17, (21, 12), (2, 2, 1, 2), (2, 2, 1, 2), 5, 2),
-    (2, 17, 16, (12, 15), (3, 3, 3, 3), (2, 2, 2, 1), 7, 2),
-    (3, 10, 17, (17, 22), (0, 2, 1, 1), (2, 2, 1, 2), 5, 3),
+    # tile, channels, filters, size, pads, (rows, columns, vectors of a panel, panels), window, stride, dilation
+    (4, 17, 31, (19, 17), (1, 1, 1, 1), (2, 3, 2, 1), 3, 2, 1),
+    (2, 3, 17, (8, 9), (0, 1, 2, 0), (3, 2, 1, 2), 3, 2, 1),
+    (5, 16, 16, (1, 1), (1, 1, 1, 1), (1, 1, 2, 1), 3, 2, 1),
+    (3, 8, 3, (9, 12), (1, 1, 1, 1), (2, 2, 1, 1), 2, 2, 1),
+    (3, 17, 12, (20, 11), (0, 1, 0, 2), (3, 1, 2, 1), 4, 2, 1),
+    (4, 9, 17, (21, 12), (2, 2, 1, 2), (2, 2, 1, 2), 5, 2, 1),
+    (2, 17, 16, (12, 15), (3, 3, 3, 3), (2, 2, 2, 1), 7, 2, 1),
+    (3, 10, 17, (17, 22), (0, 2, 1, 1), (2, 2, 1, 2), 5, 3, 1),
+    (4, 17, 31, (19, 17), (2, 2, 2, 2), (2, 2, 2, 1), 3, 1, 2),
+    (2, 9, 12, (13, 20), (3, 0, 1, 3), (3, 2, 1, 1), 3, 1, 3),
+    (3, 8, 17, (17, 12), (4, 4, 4, 4), (2, 1, 1, 2), 5, 1, 2),
+    (3, 16, 9, (22, 21), (3, 1, 2, 3), (1, 2, 1, 1), 3, 2, 3),
+    (4, 8, 8, (5, 3), (6, 6, 6, 6), (5, 1, 1, 1), 3, 1, 6),
 ]
 
 
 @pytest.mark.parametrize("case", STRIDED, ids=str)
-def test_strides(case: tuple[Any, ...]) -> None:
-    tile, channels, filters, size, pads, block, window, stride = case
+def test_strides_and_dilations(case: tuple[Any, ...]) -> None:
+    tile, channels, filters, size, pads, block, window, stride, apart = case
     rng = np.random.default_rng(tile)
     w = (rng.standard_normal((filters, channels, window, window)) / (window * np.sqrt(channels))).astype(np.float32)
     bias = rng.standard_normal((1, filters, 1, 1)).astype(np.float32)
-    graph = layer(tile, BATCH, channels, filters, size, pads, block, window, stride)
+    graph = layer(tile, BATCH, channels, filters, size, pads, block, window, stride, apart)
     for threads in (1, 3):
         model = Model(compile_graph(graph, {"w": w, "bias": bias}, HOST), threads=threads)
         for images in (1, 3):
             x = rng.standard_normal((images, channels, *size)).astype(np.float32)
             got = np.asarray(model(x))
-            want = np.maximum(convolution(x, w, pads, stride) + bias, 0)
+            want = np.maximum(convolution(x, w, pads, stride, apart) + bias, 0)
             scale = max(1.0, np.abs(want).max())
             assert np.abs(got - want).max() <= TOLERANCE[points(tile, window, stride)] * scale
 
 
-@pytest.mark.parametrize(("window", "stride"), [(3, 2), (4, 2), (5, 3)])
-def test_a_model_takes_it(window: int, stride: int) -> None:
+@pytest.mark.parametrize(("window", "stride", "apart"), [(3, 2, 1), (4, 2, 1), (5, 3, 1), (3, 1, 2)])
+def test_a_model_takes_it(window: int, stride: int, apart: int) -> None:
     """Chosen by the estimate for a layer of a usual size, as `show` says, and within the bound of "auto"."""
     rng = np.random.default_rng(0)
     w = (rng.standard_normal((48, 64, window, window)) / (8 * window)).astype(np.float32)
     b = GraphBuilder("model")
     x, weight = b.input("x", tensor(1, 64, 61, 60)), b.param("w", tensor(*w.shape))
-    attrs = {"pads": (1, 1, 1, 1), "strides": (stride, stride), "dilations": (1, 1), "groups": 1}
+    attrs = {"pads": (1, 1, 1, 1), "strides": (stride, stride), "dilations": (apart, apart), "groups": 1}
     graph = b.finish((ops.emit1(b, "relu", ops.emit1(b, "conv", x, weight, **attrs)),))
     model = tw.compile((graph, {"w": w}))
     assert "conv_winograd" in model.show("graph") and f"stride = {stride}" in model.show("graph")
     assert "winograd" in model.show("schedule")
     assert "winograd" not in tw.compile((graph, {"w": w}), winograd="exact").show("graph")
     image = rng.standard_normal((1, 64, 61, 60)).astype(np.float32)
-    want = np.maximum(convolution(image, w, (1, 1, 1, 1), stride), 0)
+    want = np.maximum(convolution(image, w, (1, 1, 1, 1), stride, apart), 0)
     assert np.abs(np.asarray(model(image)) - want).max() <= 2e-5 * want.max()
 
 

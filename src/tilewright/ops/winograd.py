@@ -1,12 +1,13 @@
-"""Winograd convolution F(m x m, r x r) of any stride over blocked channels (Lavin and Gray 2016; Winograd 1980).
+"""Winograd convolution F(m x m, r x r) of any stride and dilation over blocked channels (Lavin and Gray 2016).
 
     U[xi]    = G g G^T                    for each filter, once, in `prepare`, in double precision
     V[xi]    = B^T d B                    for each tile of the input, `reach` a side, which advance by m * stride
     M[xi]    = V[xi] U[xi]                `products`^2 matrix products of tiles x channels x filters
     y        = A^T M A                    for each tile of the output, m x m
 
-Every transform is two separable passes over constant matrices (`correlation.py`). Tiles are counted in tile rows of
-the whole batch (`images * ceil(rows / m)`) and tile columns, both padded to multiples of `rows` and `columns`, which
+Every transform is two separable passes over constant matrices (`correlation.py`). Taps that are d apart keep every d-th
+output row and column to themselves: these d * d submaps of an image count as images do. Tiles are counted in tile rows
+of the whole batch (`submaps * ceil(rows / m)`) and tile columns, both padded to multiples of `rows` and `columns`, as
 the plan chose, so that it works on whole blocks; what lies past the map is read as zero and never written. So many
 `panels` of filters go through the products together, element by element of the tiles, and lie in memory in that order.
 
@@ -103,7 +104,8 @@ def _conv_infer(types: Types, attrs: Attrs) -> tuple[TensorType, ...]:
     """Blocked `x` and transformed filters to a blocked output of `channels` channels."""
     x = only(types)
     pads, b, window, stride = attrs["pads"], attrs["out_block"], attrs["window"], attrs["stride"]
-    out = [(x.shape[2 + i] + pads[i] + pads[i + 2] - window) // stride + 1 for i in range(2)]
+    covered = (window - 1) * attrs["dilation"] + 1
+    out = [(x.shape[2 + i] + pads[i] + pads[i + 2] - covered) // stride + 1 for i in range(2)]
     return (TensorType(x.dtype, (x.shape[0], const(-(-attrs["channels"] // b)), *out, const(b)), layout_name(b)),)
 
 
@@ -115,15 +117,16 @@ def _conv_compute(inputs: Sequence[Tensor | None], attrs: Attrs, types: tuple[Te
     first, last = te.const_matrix(bt, x.dtype), te.const_matrix(at, x.dtype)
     n, _, oh, ow, lanes = types[0].shape
     groups, _, _, panels, blocks, b, width = u.shape
-    down, across = ceildiv(oh, m), ceildiv(ow, m)
+    apart = attrs["dilation"]
+    maps, down, across = n * apart**2, ceildiv(ceildiv(oh, apart), m), ceildiv(ceildiv(ow, apart), m)
     rows, columns = attrs["rows"], attrs["columns"]  # tiles of a block
-    row_blocks, column_blocks, count = ceildiv(n * down, rows), ceildiv(across, columns), rows * columns
+    row_blocks, column_blocks, count = ceildiv(maps * down, rows), ceildiv(across, columns), rows * columns
     group = panels * width
     filters = groups * group
 
     across_strip = const((columns - 1) * m * stride + length)
     shape = (row_blocks, const(rows), column_blocks, blocks, const(length), across_strip, b)
-    strip = _strip(x, attrs, shape, n * down, down)
+    strip = _strip(x, attrs, shape, maps * down, down)
     i, j = te.reduce_axis(length, "i"), te.reduce_axis(length, "j")
     half: Tensor = te.compute(
         (*shape[:4], const(size), *shape[5:]),
@@ -162,7 +165,9 @@ def _conv_compute(inputs: Sequence[Tensor | None], attrs: Attrs, types: tuple[Te
     )
 
     def element(image: Expr, k: Expr, h: Expr, w: Expr, lane: Expr) -> Expr:
-        row, column = image * down + h // m, w // m
+        submap = (image * apart + h % apart) * apart + w % apart
+        h, w = h // apart, w // apart
+        row, column = submap * down + h // m, w // m
         tile = row % rows * columns + column % columns
         return result[row // rows, column // columns, tile, h % m, w % m, k * lanes + lane]
 
@@ -172,14 +177,16 @@ def _conv_compute(inputs: Sequence[Tensor | None], attrs: Attrs, types: tuple[Te
 
 def _strip(x: Tensor, attrs: Attrs, shape: tuple[Expr, ...], count: Expr, down: Expr) -> Tensor:
     """The rows of the input that each tile row reads, with zeros past the map and past the channels."""
-    step, (top, left, _, _) = attrs["tile"] * attrs["stride"], attrs["pads"]
-    rows, columns = attrs["rows"], attrs["columns"]
+    stride, apart, (top, left, _, _) = attrs["stride"], attrs["dilation"], attrs["pads"]
+    rows, columns, step = attrs["rows"], attrs["columns"], attrs["tile"] * stride
     channels, block = attrs["input_channels"], as_int(shape[-1])
     assert block is not None
 
     def element(r: Expr, part: Expr, column: Expr, co: Expr, i: Expr, v: Expr, ci: Expr) -> Expr:
         row = r * rows + part
-        image, h, w = row // down, row % down * step + i - top, column * (columns * step) + v - left
+        submap, image = row // down, row // (down * apart**2)
+        h = (row % down * step + i) * apart + submap // apart % apart * stride - top
+        w = (column * (columns * step) + v) * apart + submap % apart * stride - left
         inside = [row < count, h >= 0, h < x.shape[2], w >= 0, w < x.shape[3]]
         if channels % block:
             inside.append(co * block + ci < channels)
@@ -192,22 +199,26 @@ def _strip(x: Tensor, attrs: Attrs, shape: tuple[Expr, ...], count: Expr, down: 
 def _conv_reference(arrays: Arrays, attrs: Attrs) -> tuple[Any, ...]:
     x, u = arrays
     m, window, stride, (top, left, bottom, right) = attrs["tile"], attrs["window"], attrs["stride"], attrs["pads"]
-    size, length, step = u.shape[1], reach(m, window, stride), m * stride
+    size, length, step, apart = u.shape[1], reach(m, window, stride), m * stride, attrs["dilation"]
     at, _, bt = (np.asarray(t, np.float64) for t in transforms(m, window, stride))
     filters = u.transpose(0, 3, 6, 4, 5, 1, 2).reshape(u.shape[0] * u.shape[3] * u.shape[6], -1, size, size)
     channels = attrs["input_channels"]
     x = unblock_reference([x], {"channels": channels})[0]
     n, _, h, w = x.shape
-    oh, ow = (h + top + bottom - window) // stride + 1, (w + left + right - window) // stride + 1
-    down, across = -(-oh // m), -(-ow // m)
-    x = np.pad(x, ((0, 0), (0, 0), (top, bottom + down * step), (left, right + across * step)))
-    y = np.zeros((n, filters.shape[0], down * m, across * m), np.float64)
-    for i in range(down):
-        for j in range(across):
-            d = x[:, :, i * step : i * step + length, j * step : j * step + length]
-            v = np.einsum("iy,ncyz,jz->ncij", bt, d, bt)
-            product = np.einsum("ncij,kcij->nkij", v, filters[:, :channels])
-            y[:, :, i * m : i * m + m, j * m : j * m + m] = np.einsum("py,nkyz,qz->nkpq", at, product, at)
+    covered = (window - 1) * apart + 1
+    oh, ow = (h + top + bottom - covered) // stride + 1, (w + left + right - covered) // stride + 1
+    down, across = -(-oh // (apart * m)), -(-ow // (apart * m))
+    below, behind = bottom + (down * step + 1) * apart, right + (across * step + 1) * apart
+    x = np.pad(x, ((0, 0), (0, 0), (top, below), (left, behind)))
+    y = np.zeros((n, filters.shape[0], down * m * apart, across * m * apart), np.float64)
+    for i, j, ph, pw in np.ndindex(down, across, apart, apart):
+        above, before = i * step * apart + ph * stride, j * step * apart + pw * stride
+        d = x[:, :, above : above + length * apart : apart, before : before + length * apart : apart]
+        v = np.einsum("iy,ncyz,jz->ncij", bt, d, bt)
+        product = np.einsum("ncij,kcij->nkij", v, filters[:, :channels])
+        above, before = i * m * apart + ph, j * m * apart + pw
+        place = (slice(above, above + m * apart, apart), slice(before, before + m * apart, apart))
+        y[:, :, *place] = np.einsum("py,nkyz,qz->nkpq", at, product, at)
     b = attrs["out_block"]
     blocks = -(-attrs["channels"] // b) * b
     grown = np.zeros((n, blocks, oh, ow), arrays[0].dtype)

@@ -23,9 +23,10 @@ import contextlib
 from dataclasses import dataclass
 from math import prod
 
+from tilewright.arith import linear
 from tilewright.ir.expr import Op, as_int
 from tilewright.ir.loops import Store
-from tilewright.ir.rewrite import walk, walk_expr
+from tilewright.ir.rewrite import loads, walk, walk_expr
 from tilewright.ir.target import Target
 from tilewright.ops.correlation import MOST_POINTS
 from tilewright.plans.analysis import Stage, Structure
@@ -195,17 +196,22 @@ def output_loops(
     """Loops over blocks of tiles, groups of panels, panels, tiles, blocks of channels and rows of the tile; returned
     without the rows of blocks, the tiles.
 
-    Images and tile rows are counted together.
+    Images, submaps and tile rows are counted together.
     """
-    m = as_int(found.result.spatial[3].extent)
+    m, apart = as_int(found.result.spatial[3].extent), dilation(found)
     columns, rows = tile_block(found)
     n, k, h, w, lane = s.loops(out)
     lanes = s.extent(lane)
     assert m is not None and lanes is not None
+    maps = [n]
+    if apart > 1:
+        h, phase = s.split(h, factor=apart)
+        w, other = s.split(w, factor=apart)
+        maps += [phase, other]
     down, p = s.split(h, factor=m)
     across, q = s.split(w, factor=m)
-    s.reorder(n, down, across, k, p, q, lane)
-    row = s.fuse(n, down)
+    s.reorder(*maps, down, across, k, p, q, lane)
+    row = s.fuse(*maps, down)
     row_block, row = s.split(row, factor=rows)
     column_block, column = s.split(across, factor=columns)
     vectors, panels = candidate.knob("width") // lanes, as_int(found.product.spatial[-3].extent)
@@ -221,6 +227,14 @@ def tile_block(found: Stages) -> tuple[int, int]:
     rows, count = as_int(found.strip.spatial[1].extent), as_int(found.product.spatial[-2].extent)
     assert rows is not None and count is not None
     return count // rows, rows
+
+
+def dilation(found: Stages) -> int:
+    """How far apart in the input neighbouring rows of a strip are."""
+    line = found.strip.spatial[4].var
+    values = [s.value for s in walk(found.strip.block.body) if isinstance(s, Store)]
+    indices = [index for value in values for load in loads(value) for index in load.indices]
+    return next((c for index in indices for e, c in linear(index).terms if e is line), 1)
 
 
 def fits_filters(structure: Structure, target: Target) -> bool:

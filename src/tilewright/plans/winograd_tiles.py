@@ -26,7 +26,7 @@ from math import ceil
 from tilewright.ir.target import Target
 from tilewright.ops.correlation import MOST_POINTS, points, products, reach
 from tilewright.plans import conv_tiles
-from tilewright.plans.conv_tiles import TILE_OVERHEAD, tile_steps
+from tilewright.plans.conv_tiles import tile_steps
 from tilewright.plans.cost import Cost
 from tilewright.plans.decisions import decide
 
@@ -39,6 +39,10 @@ IN_SECOND = 0.6
 
 LAST_LEVEL = 0.75
 """Share of the last cache that weights may fill and still be found there at the next call."""
+
+ENDS = 44.0
+"""Cycles of starting and finishing a register tile beside its stores: filters are asked for ahead, the last
+multiply-adds are waited for. A few channels take no longer."""
 
 FOURIER_IN, FOURIER_OUT = 3.0, 2.5
 """How many times as long Fourier's matrices take for a value: five operations in each pass, not two."""
@@ -57,7 +61,8 @@ MOST_TILES = 64
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A convolution: `images` x (`height` x `width`) outputs, square window, the same stride of rows and columns.
+    """A convolution: `images` x (`height` x `width`) outputs, square window, the same stride of rows and columns. With
+    a dilation of d each image is d * d submaps (`ops/winograd.py`), which are given as so many images.
 
     model: bytes of all weights of the model. A call finds its weights in the last cache only if all of them fit there,
     as the layers keep them: transformed ones are larger.
@@ -214,7 +219,7 @@ def product_cycles(count: int, rows: int, vectors: int, depth: int, target: Targ
     fewer), over `depth` channels."""
 
     def tile(rows: int) -> float:
-        return depth * tile_steps(rows, vectors, target) + 2.0 * rows * vectors + TILE_OVERHEAD
+        return depth * tile_steps(rows, vectors, target) + 2.0 * rows * vectors + ENDS
 
     whole, rest = divmod(count, rows)
     return whole * tile(rows) + (tile(rest) if rest else 0.0)

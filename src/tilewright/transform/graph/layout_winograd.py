@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import ceil
+
 from tilewright.ir.expr import as_int
 from tilewright.ir.graph import Node
 from tilewright.ops.correlation import points
@@ -48,6 +50,7 @@ def winograd(a: Assigner, node: Node) -> bool:
         "tile": choice.tile,
         "window": as_int(w.shape[2]),
         "stride": stride,
+        "dilation": node.attr("dilations")[0],
         "rows": choice.rows,
         "columns": choice.columns,
         "pads": node.attr("pads"),
@@ -73,12 +76,14 @@ def choose_winograd(a: Assigner, node: Node) -> Choice | None:
     assert filters is not None and channels is not None and window is not None
     if window != other or window not in WINDOWS or not filters or not channels or channels < a.block:
         return None
-    strides = node.attr("strides")
-    if len(set(strides)) != 1 or strides[0] >= window or any(d != 1 for d in node.attr("dilations")):
+    (stride, *strides), (apart, *dilations) = node.attr("strides"), node.attr("dilations")
+    if any(s != stride for s in strides) or any(d != apart for d in dilations) or stride >= window:
         return None
-    stride = strides[0]
     batches = SYMBOLIC_IMAGES if images is None else (images,)
-    shapes = tuple(Shape(n, height, width, channels, filters, window, a.weight_bytes, stride) for n in batches)
+    height, width = ceil(height / apart), ceil(width / apart)
+    shapes = tuple(
+        Shape(n * apart**2, height, width, channels, filters, window, a.weight_bytes, stride) for n in batches
+    )
     return choose(shapes, tiles(window, stride, channels, a.options.winograd), a.target)
 
 
