@@ -17,6 +17,7 @@ from tilewright.ir.target import Target
 from tilewright.ops.correlation import points
 from tilewright.plans.winograd_tiles import ENOUGH, Choice, Shape, choose, cost, times
 from tilewright.runtime.model import Model
+from tilewright.transform.graph.layout_winograd import tiles
 
 HOST = Target.host()
 BLOCK = HOST.vector_bits // 32
@@ -231,6 +232,13 @@ def test_a_batch_has_blocks_of_tiles_for_a_few_threads() -> None:
     single = Shape(1, 19, 19, 128, 128, 3, 8.6e6)
     found = choose((single,), (5,), target)
     assert found is not None and times(single, found) == 1
+
+
+def test_settings_allow_tiles_by_the_inputs_of_a_phase() -> None:
+    assert tiles(3, 1, 64, "f2") == (2,) and tiles(3, 1, 64, "f4") == (2, 4) and tiles(3, 1, 64, "exact") == ()
+    assert tiles(3, 1, 64, "auto") == (2, 4, 5, 6) and tiles(3, 1, 256, "auto") == (2, 4)
+    assert tiles(3, 2, 64, "f2") == (2, 3) and tiles(3, 2, 512, "auto") == (2, 3, 4, 5)
+    assert tiles(5, 2, 64, "auto") == (2, 3, 4) and tiles(7, 1, 64, "auto") == (2, 6, 10, 14, 18)
 
 
 def test_large_windows_take_fourier_tiles() -> None:

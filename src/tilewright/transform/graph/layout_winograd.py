@@ -10,17 +10,20 @@ from tilewright.ops.correlation import points
 from tilewright.plans.winograd_tiles import Choice, Shape, choose
 from tilewright.transform.graph.assigner import Assigner
 
-SIZES = {"auto": range(3, 9), "exact": (), "f2": (3, 4), "f4": (3, 4, 5, 6), "f6": range(3, 9)}
-"""Inputs of a tile (a side; of the largest phase, if there is a stride) that each setting of `winograd` allows: 4, 6, 7
-and 8 are F(2,3), F(4,3), F(5,3), F(6,3), but also F(2,5), F(3,5), F(4,5) and F(2,7), whose matrices come from the same
-points, and a window of 3 with a stride of 2 has F(2,2) to F(5,2) beside the identity."""
+MOST = {"auto": 8, "exact": 0, "f2": 4, "f4": 6, "f6": 8}
+"""The most inputs of a tile (a side; with a stride, of the largest phase) that each setting of `winograd` allows."""
 
 MOST_CHANNELS = {3: 4096, 4: 4096, 5: 4096, 6: 4096, 7: 128, 8: 128}
 """Channels up to which "auto" takes a size: the error stays within 2e-5 of the output's scale (docs/accuracy.md)."""
 
-STRIDED = 6
-"""The most with a stride: 4x4 outputs of a 3x3 window of stride 2 take 5.06 products for one, 7x7 outputs 4.59 and
-transformed filters of 2.8 times the size."""
+SIZES = (4, 6, 7, 8)
+"""Those of stride one: F(2,3), F(4,3), F(5,3), F(6,3), but also F(2,5), F(3,5), F(4,5) and F(2,7), whose matrices come
+from the same points. F(3,3) is never much better than its neighbours, and was slower where its filters come from memory
+(512 channels, 7 x 7)."""
+
+STRIDED = (3, 4, 5, 6)
+"""Those with a stride: of a window of 3 and a stride of 2 F(2,2) to F(5,2) beside the identity. 4x4 outputs take 5.06
+products for one, 7x7 outputs 4.59 and transformed filters of 2.8 times the size."""
 
 WINDOWS = range(2, 18)
 
@@ -89,10 +92,10 @@ def choose_winograd(a: Assigner, node: Node) -> Choice | None:
 
 def tiles(window: int, stride: int, channels: int, setting: str) -> tuple[int, ...]:
     """Outputs of a tile, a side, that a setting of `winograd` allows."""
-    sizes = [n for n in SIZES[setting] if setting != "auto" or channels <= MOST_CHANNELS[n]]
-    if stride > 1:
-        sizes = [n for n in sizes if n <= STRIDED]
-    elif sizes and window >= LARGE:
+    sizes = [n for n in (SIZES if stride == 1 else STRIDED) if n <= MOST[setting]]
+    if setting == "auto":
+        sizes = [n for n in sizes if channels <= MOST_CHANNELS[n]]
+    if sizes and stride == 1 and window >= LARGE:
         sizes += FOURIER
     found = (n - points(1, window, stride) + 1 for n in sizes)
     return tuple(m for m in found if m > 1)
