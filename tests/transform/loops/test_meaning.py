@@ -11,7 +11,7 @@ from tests.schedule.programs import assert_same, random_program
 from tests.schedule.random_steps import random_schedule
 from tests.transform.loops.test_passes import HOST, add, matmul, padded_conv, tiled
 from tilewright import te
-from tilewright.ir.loops import Block, For, PrimFunc
+from tilewright.ir.loops import Block, For, If, PrimFunc
 from tilewright.ir.rewrite import walk
 from tilewright.ir.verify import verify_func
 from tilewright.schedule import Schedule
@@ -37,6 +37,26 @@ def test_tiled_matmul(n: int, m: int) -> None:
 @pytest.mark.parametrize("seed", range(6))
 def test_tiled_matmul_symbolic(seed: int) -> None:
     check(tiled(te.var("n", hi=20), 37, te.var("k", hi=5)).func, seed)
+
+
+@pytest.mark.parametrize("n", [1, 5, 13, 24, 25, 29, 31, 36, 50])
+def test_the_last_strip_has_no_tiles_without_rows(n: int) -> None:
+    s = Schedule(matmul(n, 8, 3))
+    block = s.block("C")
+    copy = s.cache_write(block, "local")
+    i, j = s.loops(copy)
+    strip, tile, row = s.split(i, factors=[None, 4, 6])
+    s.compute_at(block, tile)
+    own, lane, depth = s.loops(block)[-3:]
+    s.reorder(depth, own, lane)
+    zero = s.decompose_reduction(block, depth)
+    for loop in (row, own, s.loops(zero)[-2]):
+        s.unroll(loop)
+    for loop in (j, lane, s.loops(zero)[-1]):
+        s.vectorize(loop)
+    s.parallel(strip)
+    conditions = [x for x in walk(check(s.func).body) if isinstance(x, If)]
+    assert len(conditions) <= 1, "which strip it is, and never which row"
 
 
 @pytest.mark.parametrize("kind", ["serial", "vectorized", "unrolled", "parallel"])

@@ -6,8 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 from tilewright import te
-from tilewright.ir.loops import PrimFunc
+from tilewright.ir.expr import as_int
+from tilewright.ir.loops import For, PrimFunc
 from tilewright.ir.parser import parse_func
+from tilewright.ir.rewrite import walk
 from tilewright.ir.target import Target
 from tilewright.ir.verify import verify_func
 from tilewright.schedule import Schedule
@@ -108,6 +110,24 @@ def test_conditions_move_and_bound_loops(golden: Golden) -> None:
     (i,) = s.loops("C")
     s.split(i, factor=32)
     before_after(golden, s.func, lower_blocks, move_conditions, bound_loops)
+
+
+def test_loops_end_where_nothing_more_is_stored() -> None:
+    def extent(condition: str, more: str = "") -> int | None:
+        body = f"for i in 0..6 unrolled {{ if {condition} {{ A[i] = 0.0 }} }} {more}"
+        func = bound_loops(parse_func(f"func @f(A: f32[6]) {{ for t in 0..5 {{ {body} }} }}"))
+        loops = [s for s in walk(func.body) if isinstance(s, For) and s.var.name == "t"]
+        return as_int(loops[0].extent) if loops else 1
+
+    assert extent("t * 6 + i < 8") == 2
+    assert extent("t * 6 + i < 6") == 1
+    assert extent("t * 6 + i < 100") == 5
+    assert extent("t * 2 - i < 3") == 4  # 2t < 3 + 5
+    assert extent("t * 2 - i < 3 and t < 3") == 3
+    assert extent("t * 6 + i < 8", "if t < 4 { A[0] = 1.0 }") == 4
+    assert extent("t * 6 + i < 8", "A[0] = 1.0") == 5
+    assert extent("t * 6 + i < 8", "if t * 6 < 9 { A[0] = 1.0 } else { A[1] = 1.0 }") == 5
+    assert extent("3 < t * 6 + i") == 5
 
 
 def test_partition_symbolic(golden: Golden) -> None:

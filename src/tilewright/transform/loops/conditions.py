@@ -10,6 +10,10 @@ then stands directly in its own loop and only bounds it from above becomes the l
 unrolled loop only if that is a literal. What bounds a serial loop from below moves its start:
 
     for k in 0..5 { if 2 <= k { C = C + A[k] } }   ->   for k in 0..3 { C = C + A[k + 2] }
+
+So do conditions behind which all stores of a serial loop are, where from some iteration on none of them holds:
+
+    for t in 0..5 { for i in 0..6 { if t*6 + i < 8 { C[i] = 0.0 } } ... }   ->   for t in 0..2 { ... }
 """
 
 from __future__ import annotations
@@ -17,8 +21,9 @@ from __future__ import annotations
 from tilewright.arith import Analyzer
 from tilewright.arith.compare import coefficient, nonnegative_forms
 from tilewright.arith.forms import Form, to_expr
-from tilewright.ir.expr import Const, Expr, Load, all_of, const, is_const, maximum, minimum
-from tilewright.ir.loops import Allocate, For, If, Let, PrimFunc, Seq, Stmt, seq
+from tilewright.arith.symbolic import Eliminator
+from tilewright.ir.expr import Const, Expr, Load, all_of, as_int, const, is_const, maximum, minimum
+from tilewright.ir.loops import Allocate, For, If, Intrinsic, Let, PrimFunc, Seq, Stmt, Store, seq
 from tilewright.ir.rewrite import substitute_stmt, walk, walk_expr, with_children
 from tilewright.transform.loops.copies import conjuncts
 from tilewright.transform.loops.simplify import analyzer_of
@@ -72,7 +77,7 @@ class _Mover:
 
     def loop(self, s: For) -> Stmt:
         if not isinstance(s.body, If) or s.body.orelse is not None:
-            return s
+            return self.busy_part(s)
         parts = conjuncts(s.body.condition)
         outside = []
         if s.kind not in ("parallel", "thread"):
@@ -99,6 +104,50 @@ class _Mover:
         if extent is not s.extent and self.an is not None:
             extent = self.an.simplify(maximum(extent, const(0)) if s.kind == "parallel" else extent)
         return _guard(outside, For(s.var, extent, body, s.kind, s.thread, s.annotations))
+
+    def busy_part(self, s: For) -> Stmt:
+        """A serial loop without the iterations at its end that store nothing, if their number is known."""
+        extent = as_int(s.extent)
+        if self.an is None or s.kind != "serial" or extent is None:
+            return s
+        inner = frozenset(c.var for c in walk(s.body) if isinstance(c, For))
+        end = self.end(s.body, s, Eliminator(self.an, inner))
+        if end is None or not 0 < end < extent:
+            return s
+        if end == 1:
+            return self.statement(substitute_stmt(s.body, {s.var: const(0)}))
+        return For(s.var, const(end), s.body, s.kind, s.thread, s.annotations)
+
+    def end(self, body: Stmt, loop: For, inner: Eliminator) -> int | None:
+        """The iteration of `loop` from which on `body` stores nothing, whatever its own loops do; None if unknown."""
+        if isinstance(body, Store | Intrinsic):
+            return None
+        guards: list[Expr] = []
+        if isinstance(body, If) and body.orelse is None:
+            guards = conjuncts(body.condition)
+        elif isinstance(body, For):
+            guards = [const(0) < body.extent]
+        ends = [e for part in guards if (e := self.false_from(part, loop, inner)) is not None]
+        if ends:
+            return max(0, min(ends))
+        latest = 0
+        for child in body.children:
+            found = self.end(child, loop, inner)
+            if found is None:
+                return None
+            latest = max(latest, found)
+        return latest
+
+    def false_from(self, condition: Expr, loop: For, inner: Eliminator) -> int | None:
+        """The iteration of `loop` from which on `condition` is false for all values of the variables inside."""
+        parts = self.slack(condition, loop)
+        if parts is None or parts[0] >= 0:
+            return None
+        ends = inner.of_form(parts[1])
+        if ends is None or ends[1][0]:
+            return None
+        # c*v + most >= 0 for c < 0 is v <= most // -c.
+        return ends[1][1] // -parts[0] + 1
 
     def first(self, condition: Expr, loop: For) -> Expr | None:
         """The iteration from which on `condition` holds in a serial loop, if that is all it says."""
