@@ -166,6 +166,14 @@ def test_strips_of_rows() -> None:
     multiply((1600, 1024), (1024, 20))
 
 
+def test_a_small_last_strip_goes_into_few_others() -> None:
+    target = Target.parse("x86-64-v3")
+    few, many, much = (Product(rows, 256, 1024) for rows in (9 * 30 + 6, 30 * 30 + 6, 9 * 30 + 15))
+    assert [strip_rows(MatmulTile(6, 16), p, target) for p in (few, many, much)] == [36, 30, 30]
+    for rows in (384, 390):  # On a machine with half a megabyte in the second level: strips of 48 and 42 rows.
+        multiply((rows, 768), (768, 40))
+
+
 # -- the plan --------------------------------------------------------------------------------------------------------
 
 

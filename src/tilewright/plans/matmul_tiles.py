@@ -159,17 +159,21 @@ def strip_rows(tile: MatmulTile, product: Product, target: Target) -> int:
 
     Every panel walks over the rows of a strip again, and each tile of rows begins streams that nothing has asked for
     yet. Where a few tiles fit in a quarter of the second level they make a strip, as long as all panels stay in the
-    last level for the next one. Otherwise strips are of about equal size and have, together, no more pages than the
+    last level for the next one; what is left of few strips and would be a small one, for which all panels arrive once
+    more, goes into the others. Otherwise strips are of about equal size and have, together, no more pages than the
     second level of the translation buffer.
     """
     row = product.depth * product.itemsize
     near = target.l2 // 4 // row // tile.rows * tile.rows
     panels = product.columns * row
     if near >= NEAR_TILES * tile.rows and product.rows >= NEAR_STRIPS * near and panels <= target.l3 // 8:
-        return near
-    count = -(-product.rows * row // STRIP)
-    if count <= 2:
-        return 0
+        count, left = divmod(product.rows, near)
+        if left >= near // 4 or count >= 2 * NEAR_STRIPS:
+            return near
+    else:
+        count = -(-product.rows * row // STRIP)
+        if count <= 2:
+            return 0
     rows = -(-product.rows // count)
     return -(-rows // tile.rows) * tile.rows
 
