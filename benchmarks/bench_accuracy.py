@@ -22,27 +22,28 @@ from tilewright.runtime.model import Model
 
 CHANNELS = (16, 64, 128, 256, 512)
 FILTERS, SIZE, IMAGES = 64, 28, 2
-TILES = (None, 2, 4, 5, 6)
+TILES = {1: (None, 2, 4, 5, 6), 2: (None, 2, 3, 4, 5)}
+"""By stride; None is the direct convolution."""
 INPUTS = ("normal", "after ReLU", "positive weights")
 
 
-def layer(channels: int, tile: int | None, target: Target) -> Graph:
+def layer(channels: int, tile: int | None, stride: int, target: Target) -> Graph:
     """A 3x3 convolution in the form that layout assignment gives it; tile None: computed directly."""
     b, block = GraphBuilder("layer"), target.vector_bits // 32
     x = b.input("x", _type(IMAGES, channels, SIZE, SIZE))
     w = b.param("w", _type(FILTERS, channels, 3, 3))
     if tile is None:
-        y = ops.emit1(b, "conv", x, w, pads=(1, 1, 1, 1), strides=(1, 1), dilations=(1, 1), groups=1)
+        y = ops.emit1(b, "conv", x, w, pads=(1, 1, 1, 1), strides=(stride, stride), dilations=(1, 1), groups=1)
         return b.finish((y,))
-    packed = ops.emit1(b, "pack_winograd", w, tile=tile, stride=1, block=block, width=2 * block, panels=1)
+    packed = ops.emit1(b, "pack_winograd", w, tile=tile, stride=stride, block=block, width=2 * block, panels=1)
     blocked = ops.emit1(b, "block_channels", x, block=block)
     attrs = {
         "tile": tile,
         "window": 3,
-        "stride": 1,
+        "stride": stride,
         "dilation": 1,
         "rows": 2,
-        "columns": -(-SIZE // tile),
+        "columns": -(-SIZE // (tile * stride)),
         "pads": (1, 1, 1, 1),
         "out_block": block,
     }
@@ -64,45 +65,52 @@ def numbers(channels: int, kind: str, seed: int) -> tuple[np.ndarray, np.ndarray
     return x, np.abs(w) if kind == INPUTS[2] else w
 
 
-def reference(x: np.ndarray, w: np.ndarray) -> np.ndarray:
+def reference(x: np.ndarray, w: np.ndarray, stride: int) -> np.ndarray:
     """The convolution in double precision, one tap after the other."""
     padded = np.pad(x.astype(np.float64), ((0, 0), (0, 0), (1, 1), (1, 1)))
-    y = np.zeros((x.shape[0], w.shape[0], *x.shape[2:]))
+    y = np.zeros((x.shape[0], w.shape[0], SIZE // stride, SIZE // stride))
     for i in range(3):
         for j in range(3):
-            window = padded[:, :, i : i + x.shape[2], j : j + x.shape[3]]
+            window = padded[:, :, i : i + SIZE : stride, j : j + SIZE : stride]
             y += np.einsum("nchw,kc->nkhw", window, w[:, :, i, j].astype(np.float64), optimize=True)
     return y
 
 
 def errors(seeds: int) -> Iterator[dict[str, object]]:
+    for stride in TILES:
+        for channels in CHANNELS:
+            for kind in INPUTS:
+                yield from _errors(stride, channels, kind, seeds)
+
+
+def _errors(stride: int, channels: int, kind: str, seeds: int) -> Iterator[dict[str, object]]:
+    """Of one kind of layer, a row for each tile."""
     target = Target.host()
-    for channels in CHANNELS:
-        for kind in INPUTS:
-            worst: dict[int | None, float] = {}
-            mean: dict[int | None, float] = {}
-            for seed in range(seeds):
-                x, w = numbers(channels, kind, seed)
-                want = reference(x, w)
-                scale = np.abs(want).max()
-                for tile in TILES:
-                    model = Model(compile_graph(_graph(channels, tile, target), {"w": w}, target))
-                    error = np.abs(np.asarray(model(x)) - want) / scale
-                    worst[tile] = max(worst.get(tile, 0.0), float(error.max()))
-                    mean[tile] = mean.get(tile, 0.0) + float(error.mean()) / seeds
-            for tile in TILES:
-                yield {
-                    "channels": channels,
-                    "input": kind,
-                    "tile": tile,
-                    "largest": worst[tile],
-                    "mean": mean[tile],
-                    "times direct": mean[tile] / mean[None],
-                }
+    worst: dict[int | None, float] = {}
+    mean: dict[int | None, float] = {}
+    for seed in range(seeds):
+        x, w = numbers(channels, kind, seed)
+        want = reference(x, w, stride)
+        scale = np.abs(want).max()
+        for tile in TILES[stride]:
+            model = Model(compile_graph(_graph(channels, tile, stride, target), {"w": w}, target))
+            error = np.abs(np.asarray(model(x)) - want) / scale
+            worst[tile] = max(worst.get(tile, 0.0), float(error.max()))
+            mean[tile] = mean.get(tile, 0.0) + float(error.mean()) / seeds
+    for tile in TILES[stride]:
+        yield {
+            "stride": stride,
+            "channels": channels,
+            "input": kind,
+            "tile": tile,
+            "largest": worst[tile],
+            "mean": mean[tile],
+            "times direct": mean[tile] / mean[None],
+        }
 
 
-def _graph(channels: int, tile: int | None, target: Target) -> Graph:
-    graph = layer(channels, tile, target)
+def _graph(channels: int, tile: int | None, stride: int, target: Target) -> Graph:
+    graph = layer(channels, tile, stride, target)
     if tile is not None:
         return graph
     from tilewright.compiler import graph_passes
@@ -113,20 +121,23 @@ def _graph(channels: int, tile: int | None, target: Target) -> Graph:
     return graph
 
 
+def _table(rows: list[dict[str, object]], stride: int) -> str:
+    names = ["direct" if tile is None else f"F({tile},3)" for tile in TILES[stride]]
+    lines = []
+    for channels in CHANNELS:
+        for kind in INPUTS:
+            cells = [r for r in rows if (r["stride"], r["channels"], r["input"]) == (stride, channels, kind)]
+            lines.append([str(channels), kind, *(f"{r['largest']:.1e} ({r['times direct']:.1f}x)" for r in cells)])
+    return f"Stride {stride}:\n\n" + harness.markdown_table(["channels", "input", *names], lines)
+
+
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.bench_accuracy", description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", type=int, default=3, help="random layers of each kind")
     parser.add_argument("--no-report", action="store_true", help="print only")
     options = parser.parse_args(arguments)
     rows = list(errors(options.seeds))
-    names = {tile: "direct" if tile is None else f"F({tile},3)" for tile in TILES}
-    table = []
-    for channels in CHANNELS:
-        for kind in INPUTS:
-            cells = [r for r in rows if r["channels"] == channels and r["input"] == kind]
-            parts = [f"{r['largest']:.1e} ({r['times direct']:.1f}x)" for r in cells]
-            table.append([str(channels), kind, *parts])
-    text = harness.markdown_table(["channels", "input", *names.values()], table)
+    text = "\n".join(_table(rows, stride) for stride in TILES)
     text += (
         f"\nLargest error of {IMAGES} images of {SIZE}x{SIZE} with {FILTERS} filters, relative to the largest output; "
     )
