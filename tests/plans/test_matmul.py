@@ -255,6 +255,15 @@ def test_who_asks_for_the_next_panel() -> None:
     assert sharing_rows(MatmulTile(6, 16), Product(64, 64, 64), 0, target) == 0, "panels stay near"
     asked = [prefetch_distance(MatmulTile(rows, 16), Product(rows, 4096, 4096), target) for rows in (2, 4, 6)]
     assert asked[0] == asked[2] == 0 < asked[1]
+    asked = [prefetch_distance(MatmulTile(rows, 16), Product(rows, 1024, 1024), target) for rows in (1, 2, 5, 6)]
+    assert asked[0] == asked[3] == 0 < asked[1] == asked[2], "from the last level two rows ask too"
+    assert prefetch_distance(MatmulTile(2, 16), Product(2, 64, 64), target) == 0, "panels stay near"
+
+
+@pytest.mark.parametrize("rows", [2, 3, 5])
+@pytest.mark.parametrize(("depth", "columns"), [(515, 515), (1100, 517)])
+def test_few_rows_ask_for_their_own_panel(rows: int, depth: int, columns: int) -> None:
+    multiply((rows, depth), (depth, columns))
 
 
 @pytest.mark.parametrize(("rows", "depth", "columns"), [(6, 256, 832), (13, 252, 820), (64, 253, 810)])

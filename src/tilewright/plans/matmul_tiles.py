@@ -43,9 +43,10 @@ NEAR_STRIPS = 8
 """and strips, so that a smaller last one costs little."""
 SHARING_LEAST = 6
 """Rows from which on a panel's products take about as long as it takes to arrive,"""
-ASKING_LEAST = 3
-"""and from which on asking for it a little ahead is of use."""
-AHEAD = 1024
+ASKING_LEAST = {"l3": 2, "memory": 3}
+"""and from which on asking for it a little ahead is of use, by where it comes from,"""
+AHEAD = {"l3": 2048, "memory": 1024}
+"""so many bytes."""
 SYMBOLIC_SHARING = 16
 """Rows that ask for a panel together where nobody knows how many there are: fewer ask for less of it, more again."""
 BODY = 48
@@ -196,11 +197,12 @@ def prefetch_distance(tile: MatmulTile, product: Product, target: Target) -> int
     """How many bytes ahead a single tile of few rows asks for its own panel, 0 if it does not.
 
     A panel takes longer to arrive than its products take, and to ask for the next one would only delay it. One or two
-    rows are bound by memory alone, and what asks for its lines takes the place of what reads them.
+    rows are bound by memory alone, and what asks for its lines takes the place of what reads them; from the last level
+    of cache, lines come about as fast as two rows are multiplied.
     """
-    few = ASKING_LEAST <= product.rows < SHARING_LEAST
-    far = level(product.depth * product.columns * product.itemsize, target) == "memory"
-    return AHEAD if tile.panels == 1 and few and far else 0
+    far = level(product.depth * product.columns * product.itemsize, target)
+    few = ASKING_LEAST.get(far, SHARING_LEAST) <= product.rows < SHARING_LEAST
+    return AHEAD[far] if tile.panels == 1 and few else 0
 
 
 def unrolled_steps(products: int, depth: int | None) -> int:
