@@ -60,7 +60,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--models", default=MODELS, help=f"names, each with @batch if not 1 (default {MODELS})")
     parser.add_argument("--peers", default="tilewright-fixed,onnxruntime,openvino", help=f"of {', '.join(PEERS)}")
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--rounds", type=int, default=30, help="turns of each (default 30; a model ends after 15 s)")
     parser.add_argument("--no-report", action="store_true", help="print only")
     options = parser.parse_args(arguments)
     console = harness.console()
