@@ -228,6 +228,36 @@ def test_tiles_ask_for_the_weights_that_come_next(
         assert lines >= set(range(first // 16, (first + part) // 16))
 
 
+@pytest.mark.parametrize(("filters", "rows", "asks"), [(16, 6, False), (32, 6, True), (48, 6, True), (64, 3, True)])
+def test_panels_take_turns_to_ask_for_the_pixels_that_come_next(
+    filters: int, rows: int, asks: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    channels, strip, target = 32, 36, replace(TARGETS["haswell"], l1=1 << 12, l2=1 << 14)
+    choice = [(Cost(compute=1.0), Blocking(rows, 16, strip))]
+    monkeypatch.setattr("tilewright.plans.convolution.blockings", lambda *_: choice)
+    case = (1, channels, filters, (12, 13), (1, 1), (1, 1), (0, 0, 0, 0), (1, 1))
+    with deciding() as record:
+        kernel_of(case, target)
+    panels = next(d for d in record.made if d.labels[0].startswith("width"))
+    with deciding({panels.site: "width=16,flat=1"}):
+        kernel = kernel_of(case, target)
+    func = lower_loops(plan(kernel.func, target).func, target)
+    x = next(b for b in func.params if len(b.shape) == 5 and as_int(b.shape[1]) == channels // 8)
+    asked: dict[int, set[int]] = {}
+    for hint in hints(func, target, x.name):
+        notes = dict(hint.loop.annotations)
+        assert notes["prefetch_bytes"] == 4 * 8 * strip
+        first = (hint.asked + 8 * strip) // 16
+        asked.setdefault(hint.read, set()).update(first + line for line in range(int(notes["prefetch_lines"])))
+    before_last = range(0, 4 * strip, rows) if asks else ()
+    assert set(asked) >= {8 * (12 * 13 * block + pixel) for block in range(channels // 8) for pixel in before_last}
+    assert asks or not asked
+    for read, lines in asked.items():
+        wanted = {(read + 8 * (strip + row)) // 16 for row in range(rows)}
+        assert lines >= wanted
+        assert len(lines) <= len(wanted) + 1, "shares are rounded up"
+
+
 def test_a_register_tile_has_no_condition_inside() -> None:
     for target in TARGETS.values():
         for case in ((1, 32, 64, (19, 19), (3, 3), (1, 1), (1, 1, 1, 1), (1, 1)), CASES[14]):

@@ -9,6 +9,8 @@ A note `prefetch_rows` = 25 says that 25 rows read the same, a few of them in ea
 more rows than share the asking, `prefetch_strip` = 25 counts them anew after each 25.
 A note `prefetch_tiles` = 33 says the same of 33 runs of the loop: they are those that the loops around it make which do
 not move what is read. Where these are fewer, at the end of a map, the run asks for nothing.
+Notes `prefetch_turn` = "v" and `prefetch_turns` = 3 say that runs which differ in the first index of v read the same:
+they take turns, each asks for `prefetch_lines` lines, the next one for those behind.
 A note `prefetch_level` = 1 brings them into the first level of cache, otherwise they go into the second.
 It is a hint without meaning for the program; addresses past the buffer do no harm. Hardware follows streams of its own
 accord but stops at the end of a page and sees a stream late; weights that come from memory gain up to a fifth.
@@ -69,6 +71,8 @@ def shift(s: State, stmt: For, load: Load) -> Poly | None:
 
     Shares are rounded up: the last of them reaches a few lines further."""
     notes, steps = dict(stmt.annotations), as_int(stmt.extent)
+    if "prefetch_turn" in notes:
+        return _turn(s, stmt, load)
     tiles, total, strip = (notes.get(f"prefetch_{name}") for name in ("tiles", "rows", "strip"))
     rows = _rows(stmt, load)
     if isinstance(tiles, int):
@@ -88,6 +92,16 @@ def shift(s: State, stmt: For, load: Load) -> Poly | None:
     if each > line:  # A step asks for whole lines: parts of one more would be left out.
         each = -(-each // line) * line
     return add(multiply(s.converter.poly(first), constant(share)), {step: each - stride})
+
+
+def _turn(s: State, stmt: For, load: Load) -> Poly:
+    """Where the lines begin whose turn it is."""
+    notes = dict(stmt.annotations)
+    other = first_read(stmt, str(notes["prefetch_turn"]))
+    turns, lines = notes.get("prefetch_turns"), notes.get("prefetch_lines", 1)
+    if other is None or not isinstance(turns, int) or not isinstance(lines, int):
+        return {}
+    return multiply(s.converter.poly(other.indices[0] % turns), constant(lines * LINE // load.buffer.dtype.itemsize))
 
 
 def _rows(stmt: For, load: Load) -> tuple[Expr, int] | None:

@@ -44,9 +44,9 @@ def lanes_of(stage: Stage, target: Target) -> int:
     return target.lanes(max(widest, 4))
 
 
-def prefetch(s: Schedule, loop: LoopRef, buffers: Buffer | list[Buffer], nbytes: int, **more: int) -> None:
-    """Let a loop ask for what it reads of a buffer, or of several, so many bytes ahead; `level`, `lines`, `rows` and
-    `tiles` are those of `codegen/llvm_prefetch.py`."""
+def prefetch(s: Schedule, loop: LoopRef, buffers: Buffer | list[Buffer], nbytes: int, **more: int | str) -> None:
+    """Let a loop ask for what it reads of a buffer, or of several, so many bytes ahead; `more` are
+    the notes of `codegen/llvm_prefetch.py`."""
     names = [b.name for b in ([buffers] if isinstance(buffers, Buffer) else buffers)]
     s.annotate(loop, "prefetch", ",".join(names))
     for name, value in {"bytes": nbytes, **more}.items():

@@ -183,7 +183,10 @@ def estimate(shape: Shape, blocking: Blocking, target: Target) -> Cost:
     line = itemsize * shape.channels / parts * kh * ((shape.width - 1) * shape.stride + kw)
     strip_bytes = shape.source / strips * (1.0 if shape.is_pixel else 1.0 + (kh - 1) / max(1.0, lines * shape.stride))
     window = itemsize * shape.channels * kh * ((rows - 1) * shape.stride + kw)
-    level = bandwidth(strip_bytes + panel, target)
+    # While a strip of pixels is in use the next one arrives in the second level, and the last one has not left it.
+    passing = shape.is_pixel and strips > 1 and strip_bytes + panel > 0.75 * target.l1
+    held = strip_bytes * (3.0 if passing else 1.0)
+    level = bandwidth(held + panel, target)
     memory = 0.0
     if weights > 0.6 * target.l1:
         memory += STREAMED * number * panel / bandwidth(panel, target)
@@ -193,7 +196,7 @@ def estimate(shape: Shape, blocking: Blocking, target: Target) -> Cost:
         memory += number * window / level
     memory *= panels
     total = float(panels * panel)
-    memory += strips * total / bandwidth(total + strip_bytes, target)
+    memory += strips * total / bandwidth(total + held, target)
     memory += shape.source / bandwidth(max(shape.source, target.l2), target)
     copy = 0.0
     if shape.copied:

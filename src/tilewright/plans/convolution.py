@@ -22,13 +22,13 @@ from __future__ import annotations
 from math import prod
 
 from tilewright.arith import linear
-from tilewright.ir.expr import Load, as_int
+from tilewright.ir.expr import Load, as_int, is_const
 from tilewright.ir.loops import Block
 from tilewright.ir.target import Target
 from tilewright.plans.analysis import Stage, Structure, factors
 from tilewright.plans.base import Candidate, Plan
 from tilewright.plans.common import extent, inline_all, lanes_of, parallelize, prefetch, vectorize_spatial
-from tilewright.plans.conv_tiles import ENOUGH_STRIPS, SYMBOLIC_IMAGES, SYMBOLIC_SIZE, Blocking, Shape, blockings
+from tilewright.plans.conv_tiles import ENOUGH_STRIPS, SYMBOLIC_IMAGES, SYMBOLIC_SIZE, WHOLE, Blocking, Shape, blockings
 from tilewright.plans.cost import level, nbytes_of
 from tilewright.plans.panels import fits_panels, packed_operand, panel_width, unroll_tile
 from tilewright.schedule.schedule import BlockRef, LoopRef, Schedule
@@ -39,6 +39,10 @@ AHEAD = 2048
 """Bytes of weights that a tile alone asks for ahead: hardware stops following their stream at the end of a page."""
 SHARING_LEAST = 2
 """Tiles that ask for the next panel together."""
+ASKING = range(2, 9)
+"""Numbers of panels that ask for the next strip of pixels: asking takes one panel longer than it gains."""
+FAR = ("l3", "memory")
+"""Levels of cache from where what is asked for comes."""
 LINE = 64
 """Bytes that one prefetch brings."""
 
@@ -210,20 +214,30 @@ def register_tile(
     inner = (k, pixels[-1]) if vectors > rows else (pixels[-1], k)
     s.reorder(*reduce, *inner, lane)
     if len(reduce) == 4:
-        ask_ahead(s, anchor, reduce, tiles, target)
+        ask_ahead(s, anchor, reduce, candidate, tiles, target)
     zero = s.decompose_reduction(block, reduce[0])
     unroll_steps(s, reduce, rows * vectors)
     unroll_tile(s, block, 3)
     unroll_tile(s, zero, 3)
 
 
-def ask_ahead(s: Schedule, anchor: Stage, reduce: list[LoopRef], tiles: int, target: Target) -> None:
-    """Where the weights do not stay in the second level of cache, let the tiles that use a panel (of a block of
-    channels) ask for the next one, each for its share; a tile alone asks for its own a little ahead."""
-    weights = packed_operand(anchor)
+def ask_ahead(
+    s: Schedule, anchor: Stage, reduce: list[LoopRef], candidate: Candidate, tiles: int, target: Target
+) -> None:
+    """Ask for the weights that come next, where they do not stay in the second level of cache, or for the pixels."""
+    weights, loads = packed_operand(anchor), factors(anchor.block)
     long = [loop for loop in reduce[:-1] if extent(s, loop) != 1]
-    if weights is None or not long or level(nbytes_of(weights.buffer), target) in ("l1", "l2"):
+    if weights is None or loads is None or not long:
         return
+    if level(nbytes_of(weights.buffer), target) in FAR:
+        ask_weights(s, weights, reduce, long, tiles)
+    elif is_flat(anchor) and all(is_const(d, 1) for d in weights.buffer.shape[2:4]):
+        ask_pixels(s, weights, next(load for load in loads if load is not weights), long[0], candidate, target)
+
+
+def ask_weights(s: Schedule, weights: Load, reduce: list[LoopRef], long: list[LoopRef], tiles: int) -> None:
+    """The tiles that use a panel (of a block of channels) ask for the next one, each for its share; a tile alone asks
+    for its own a little ahead."""
     if tiles < SHARING_LEAST:
         prefetch(s, long[-1], weights.buffer, AHEAD)
         return
@@ -231,6 +245,21 @@ def ask_ahead(s: Schedule, anchor: Stage, reduce: list[LoopRef], tiles: int, tar
     panel = prod(_size(s, loop) for loop in reduce) * (as_int(width) or 1) * weights.buffer.dtype.itemsize
     lines = -(-panel // (_size(s, long[0]) * tiles * LINE))
     prefetch(s, long[0], weights.buffer, panel, tiles=tiles, lines=lines)
+
+
+def ask_pixels(s: Schedule, weights: Load, x: Load, channels: LoopRef, candidate: Candidate, target: Target) -> None:
+    """Tiles ask for the pixels of the same tile in the next strip, panels in turn for a part of them. Channels lie a
+    map apart, a few lines of each: hardware does not follow, and the first panel of a strip waits for every block.
+    With many panels that is a small part of the time."""
+    rows, strip = candidate.knob("rows"), candidate.knob("strip")
+    panels = as_int(weights.buffer.shape[0]) or 1
+    inside = x.buffer not in s.func.params
+    if inside or strip == WHOLE or panels not in ASKING or level(nbytes_of(x.buffer), target) not in FAR:
+        return
+    pixel = (as_int(x.buffer.shape[-1]) or 1) * x.buffer.dtype.itemsize
+    lines = -(-rows * pixel // LINE)
+    each = -(-lines // panels)
+    prefetch(s, channels, x.buffer, strip * pixel, lines=each, turn=weights.buffer.name, turns=-(-lines // each))
 
 
 def unroll_steps(s: Schedule, reduce: list[LoopRef], products: int) -> None:
