@@ -22,6 +22,7 @@ from tilewright.ir.key import key
 from tilewright.ir.target import Target
 from tilewright.ir.verify import verify_graph
 from tilewright.kernels import CompiledKernel, KernelCompiler, KernelTexts
+from tilewright.programs import ProgramCache
 from tilewright.runtime.manifest import (
     InputSpec,
     Manifest,
@@ -162,17 +163,45 @@ def compile_graph(
     """A graph and its weights to a program that the runtime can run."""
     log = log or PassLog()
     graph, constants = hoist_constants(graph)
-    structure = key(graph)
+    structure, fixed = key(graph), frozenset(constants)
     names = Interface(  # passes may give other values in the outputs' place
         interface.inputs or tuple(v.name for v in graph.inputs),
         interface.outputs or tuple(v.name for v in graph.outputs),
         interface.ignored,
         interface.tied,
     )
+
+    def build(log: PassLog) -> Program:
+        return _build(graph, structure, names, fixed, target, log, options)
+
+    kept = ProgramCache(graph, structure, names, fixed, target, options)
+    # Who wants to see the stages gets them.
+    program = kept.get(lambda: build(PassLog())) if log.level < DUMPS else None
+    if program is None:
+        program = build(log)
+        kept.put(program)
+    arrays = {**weights, **constants}
+    return replace(program, weights={p.name: arrays[p.name] for p in program.manifest.params})
+
+
+DUMPS = 2
+"""TILEWRIGHT_DEBUG from which stages are printed."""
+
+
+def _build(
+    graph: Graph,
+    structure: str,
+    names: Interface,
+    fixed: frozenset[str],
+    target: Target,
+    log: PassLog,
+    options: Options,
+) -> Program:
+    """The program of a graph, without weights."""
     for name, function in graph_passes(target, options):
         graph = log.run(name, function, graph)
         verify_graph(graph)
-        log.dump(2, f"graph after {name}", lambda g=graph: str(g))  # type: ignore[misc]
+        log.dump(DUMPS, f"graph after {name}", lambda g=graph: str(g))  # type: ignore[misc]
     split = log.run("split prepare", split_prepare, graph)
     prepare = materialize_outputs(split.prepare, share_params=True)
     run = _with_params(split.run, split.prepare.outputs, prepare.outputs)
@@ -180,15 +209,12 @@ def compile_graph(
     run = log.run("place views", place_views, run)
     verify_graph(run)
     split = SplitGraph(prepare, run)
-    arrays = {**weights, **constants}
     with Background() as background:
         compiler = KernelCompiler(target, background)
         with log.timed("kernels"):
             run_part = _compile_part(split.run, "run", compiler, log)
             prepare_part = _compile_part(split.prepare, "prepare", compiler, log, _past_caches(split, target))
-        return _assemble(
-            split, run_part, prepare_part, names, arrays, set(constants), structure, compiler, log, options
-        )
+        return _assemble(split, run_part, prepare_part, names, fixed, structure, compiler, log, options)
 
 
 def hoist_constants(graph: Graph) -> tuple[Graph, dict[str, Array]]:
@@ -271,8 +297,7 @@ def _assemble(
     run: _Part,
     prepare: _Part,
     names: Interface,
-    weights: Weights,
-    fixed: set[str],
+    fixed: frozenset[str],
     structure: str,
     compiler: KernelCompiler,
     log: PassLog,
@@ -316,7 +341,7 @@ def _assemble(
         ignored=names.ignored,
         tied=names.tied,
     )
-    return Program(manifest, objects, {v.name: weights[v.name] for v in raw}, _texts(split, run, prepare, target))
+    return Program(manifest, objects, {}, _texts(split, run, prepare, target))
 
 
 def _entry(

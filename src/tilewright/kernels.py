@@ -112,45 +112,45 @@ class KernelCompiler:
         """Native code of an unscheduled function; its object may come later."""
         target = self.target
         settings = forced(func, target) if recording() else ()
-        identity = _identity(key(func), target.fingerprint, *settings)
-        symbol = f"tw_{identity}"
+        name = identity(key(func), target.fingerprint, *settings)
+        symbol = f"tw_{name}"
         canonical = {s: Var(f"s{i}", s.dtype, s.lo, s.hi, s.multiple) for i, s in enumerate(func.symbols)}
-        found = self._known.get(identity) or _split(self.store.get(f"kernel-{identity}"))
+        found = self._known.get(name) or _split(self.store.get(f"kernel-{name}"))
         done = None if found is None else _decode(*found, symbol, canonical)
         if found is None or done is None:
             flat = replace(lower_loops(plan(func, target).func, target), name=symbol)
             facts = _workspaces(flat), kernel_symbols(flat), runs_alone(flat)
             header = _encode(*facts, canonical)
-            code = self.background.submit(self._llvm(identity, header, emit_llvm(flat, target)))
+            code = self.background.submit(self._llvm(name, header, emit_llvm(flat, target)))
             found = header, code
             done = CompiledKernel(symbol, code, *facts)
-        self._known[identity] = found
+        self._known[name] = found
         return done
 
     def entry(self, text: str) -> Callable[[], bytes]:
         """The object of a program's entry, which may come later."""
-        identity = f"entry-{_identity(text, self.target.fingerprint)}"
-        done = self.store.get(identity)
+        name = f"entry-{identity(text, self.target.fingerprint)}"
+        done = self.store.get(name)
         if done is not None:
             return lambda: done
 
         def make() -> bytes:
             code = compile_llvm(text, self.target)
-            self.store.put(identity, code)
+            self.store.put(name, code)
             return code
 
         return self.background.submit(make)
 
-    def _llvm(self, identity: str, header: bytes, text: str) -> Callable[[], bytes]:
+    def _llvm(self, name: str, header: bytes, text: str) -> Callable[[], bytes]:
         def make() -> bytes:
             code = compile_llvm(text, self.target)
-            self.store.put(f"kernel-{identity}", struct.pack("<I", len(header)) + header + code)
+            self.store.put(f"kernel-{name}", struct.pack("<I", len(header)) + header + code)
             return code
 
         return make
 
 
-def _identity(*parts: str) -> str:
+def identity(*parts: str) -> str:
     """The key of what this compiler makes of something."""
     return hashlib.blake2b("\0".join((*parts, code_version())).encode(), digest_size=16).hexdigest()
 

@@ -6,18 +6,25 @@ import hashlib
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 import tilewright as tw
 from tests.transform.graph.graphs import ALL, BATCH, numbers, tensor
-from tilewright import kernels, ops
+from tilewright import compiler, kernels, ops
 from tilewright.compiler import compile_graph
-from tilewright.ir.graph import GraphBuilder
+from tilewright.frontend.common.finish import Interface
+from tilewright.ir.expr import Var
+from tilewright.ir.graph import Graph, GraphBuilder
 from tilewright.ir.target import Target
 from tilewright.ops.interpret import run_graph
+from tilewright.programs import ProgramCache
+from tilewright.runtime.artifact import pack_blobs, unpack_blobs
 from tilewright.runtime.program import Program
+from tilewright.support.cache import ObjectCache
+from tilewright.transform.graph.options import Options
 
 TARGET = Target.parse("znver4")
 
@@ -55,11 +62,86 @@ def test_two_processes_make_the_same_bytes(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_kernels_come_from_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(ProgramCache, "get", lambda *_: None)
     first = program("mlp")
     monkeypatch.setattr(kernels, "compile_llvm", lambda *_: pytest.fail("compiled although it is in the cache"))
     monkeypatch.setattr(kernels, "plan", lambda *_: pytest.fail("planned although it is in the cache"))
     second = program("mlp")
     assert first.objects == second.objects and first.manifest == second.manifest
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_programs_come_from_the_cache(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", str(tmp_path))
+    first = program(name)
+    with monkeypatch.context() as patched:
+        patched.setattr(compiler, "graph_passes", lambda *_: pytest.fail("compiled although it is in the cache"))
+        second = program(name)
+        assert second.texts["graph"] == str(first.texts["graph"]())  # type: ignore[operator]
+    assert first.objects == second.objects and first.manifest == second.manifest
+    assert first.weights.keys() == second.weights.keys()
+    assert first.texts.keys() == second.texts.keys()
+    assert second.texts["loops"]() == first.texts["loops"]()  # type: ignore[operator]
+
+
+def test_a_kept_program_takes_the_weights_and_constants_of_its_graph(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", str(tmp_path))
+    for number in (1.0, 2.0):
+        model = tw.compile(constants(number), name="same")
+        model.update({"w": np.full(3, 2, np.float32)})
+        np.testing.assert_array_equal(model(np.zeros((1, 3), np.float32)), [[0, 2 * number, 4 * number]])
+
+
+CHANGES: dict[str, dict[str, Any]] = {
+    "options": {"options": Options(winograd="exact")},
+    "target": {"target": Target.parse("x86-64-v3")},
+    "interface": {"interface": Interface(("image",), ("logits", "value"))},
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_program_is_not_taken_for_another(change: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", str(tmp_path))
+    graph = ALL["mlp"]()
+    given: dict[str, Any] = {"graph": graph, "weights": numbers(graph, 1)[1], "target": TARGET}
+    compile_graph(**given)
+    fresh: list[str] = []
+    monkeypatch.setattr(ProgramCache, "put", lambda *_: fresh.append(change))
+    compile_graph(**given)
+    assert not fresh
+    made = compile_graph(**{**given, **CHANGES[change]}).manifest
+    assert fresh == [change]
+    if change == "interface":
+        assert [i.name for i in made.inputs] == ["image"] and [o.name for o in made.outputs] == ["logits", "value"]
+
+
+def test_names_of_a_kept_program_are_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", str(tmp_path))
+    for names in (("x", "w", "n"), ("obs", "policy", "batch"), ("x", "w", "n")):
+        x, w, n = names
+        b = GraphBuilder("named")
+        y = ops.emit1(b, "mul", b.input(x, tensor(Var(n, lo=1, hi=64), 3)), b.param(w, tensor(3)), name="y")
+        manifest = compile_graph(b.finish((y,)), {w: np.ones(3, np.float32)}, TARGET).manifest
+        assert (manifest.inputs[0].name, manifest.params[0].name, manifest.symbols[0].name) == names
+
+
+def test_a_damaged_program_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", str(tmp_path))
+    first = program("mlp")
+    store = ObjectCache()
+    (key,) = [p.name for p in store.folder.glob("*/program-*")]
+    whole = store.get(key)
+    assert whole is not None
+    blobs = unpack_blobs(memoryview(whole))
+    foreign = blobs["manifest"].replace(b'"abi_version":', b'"abi_version":9')
+    for entry in (b"", whole[:7], whole[:-1], b"".join(pack_blobs({"manifest": b"{}"})), b"\xff" * 64,
+                  b"".join(pack_blobs({**blobs, "manifest": foreign}))):  # fmt: skip
+        store.put(key, entry)
+        again = program("mlp")
+        assert again.manifest == first.manifest and again.objects == first.objects
+        assert store.get(key) == whole
 
 
 def test_the_structure_key_is_that_of_the_structure() -> None:
@@ -82,12 +164,17 @@ def test_one_compile_serves_every_batch() -> None:
             np.testing.assert_allclose(got, expected, rtol=1e-4, atol=2e-5 * scale)
 
 
-def test_constants_are_no_weights() -> None:
+def constants(number: float) -> tuple[Graph, dict[str, np.ndarray]]:
+    """(x + number * (0, 1, 2)) * w"""
     b = GraphBuilder("constants")
     x = b.input("x", tensor(BATCH, 3))
-    offset = ops.emit1(b, "constant", name="offset", value=np.arange(3, dtype=np.float32))
+    offset = ops.emit1(b, "constant", name="offset", value=number * np.arange(3, dtype=np.float32))
     y = ops.emit1(b, "mul", ops.emit1(b, "add", x, offset), b.param("w", tensor(3)))
-    model = tw.compile((b.finish((y,)), {"w": np.ones(3, np.float32)}))
+    return b.finish((y,)), {"w": np.ones(3, np.float32)}
+
+
+def test_constants_are_no_weights() -> None:
+    model = tw.compile(constants(1.0))
     assert list(model.weights) == ["w"]
     model.update({"w": np.full(3, 2, np.float32)})
     np.testing.assert_array_equal(model(np.zeros((1, 3), np.float32)), [[0, 2, 4]])

@@ -65,7 +65,7 @@ def encode(program: Program, version: int, *, code_only: bool = False) -> list[B
     params = [p for p in program.manifest.params if p.fixed or not code_only]
     sections: list[tuple[str, list[Buffer]]] = [
         ("manifest", [json.dumps(extra).encode(), b"\n", program.manifest.to_json().encode()]),
-        ("objects", list(_pack_blobs(program.objects))),
+        ("objects", list(pack_blobs(program.objects))),
         ("weights", list(pack(params, program.weights))),
         ("texts", [zlib.compress(json.dumps(texts).encode(), 1)]),
     ]
@@ -106,7 +106,8 @@ def _umask() -> int:
     return mask
 
 
-def _pack_blobs(blobs: Mapping[str, bytes]) -> Iterator[Buffer]:
+def pack_blobs(blobs: Mapping[str, bytes]) -> Iterator[bytes]:
+    """Named runs of bytes as one, in parts: an index, then one after another."""
     index = json.dumps({name: len(blob) for name, blob in blobs.items()}).encode()
     yield struct.pack("<Q", len(index))
     yield index
@@ -169,7 +170,7 @@ def _parse(data: memoryview, where: str, code_only: bool) -> tuple[Program, int]
         manifest = Manifest.from_json(rest.decode())
     except UnicodeDecodeError:
         raise ArtifactError("is not text", where="manifest") from None
-    objects = _unpack_blobs(sections["objects"])
+    objects = unpack_blobs(sections["objects"])
     bare = extra.get("code_only") is True
     if bare and not code_only:
         raise ArtifactError("holds code without weights", where=where, hint="`Model.save` writes both")
@@ -216,7 +217,8 @@ def _section(fields: tuple[bytes, int, int, bytes]) -> _Section:
     return _Section(name.rstrip(b"\0").decode("ascii", "replace"), offset, nbytes, digest)
 
 
-def _unpack_blobs(data: memoryview) -> dict[str, bytes]:
+def unpack_blobs(data: memoryview) -> dict[str, bytes]:
+    """What `pack_blobs` wrote; ArtifactError on anything else."""
     index, body = indexed(data, "objects")
     blobs, at = {}, 0
     for name, nbytes in index.items():

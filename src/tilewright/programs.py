@@ -1,0 +1,89 @@
+"""Programs kept on disk: a model that was compiled before is read, not laid out, fused and lowered again.
+
+What a compile makes depends on the graph's structure, on those of its names that users see, on the options, the target
+and the compiler's own source; not on any weight's value. All of that is the key, and the entry holds the manifest, the
+objects and the graph as text. The other texts of a program are made again when somebody asks for them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection
+from functools import cache, partial
+
+from tilewright.frontend.common.finish import Interface
+from tilewright.ir.graph import Graph
+from tilewright.ir.target import Target
+from tilewright.kernels import identity
+from tilewright.plans.decisions import recording
+from tilewright.runtime.artifact import pack_blobs, unpack_blobs
+from tilewright.runtime.manifest import Manifest
+from tilewright.runtime.program import Program, Text
+from tilewright.support.cache import ObjectCache
+from tilewright.support.errors import ArtifactError
+from tilewright.transform.graph.options import Options
+
+TEXTS = ("graph", "loops", "schedule", "llvm", "asm")
+"""What `Model.show` knows of a program that was just compiled."""
+
+
+class ProgramCache:
+    """The cache's entry for the program of one graph.
+
+    Args:
+        graph: as imported, its constants among the parameters.
+        structure: its key.
+        names: of inputs and outputs, as the user sees them.
+        fixed: the names of the parameters that are constants.
+        store: where entries are; the user's cache if None.
+
+    While decisions are recorded or forced, nothing is found and nothing kept.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        structure: str,
+        names: Interface,
+        fixed: Collection[str],
+        target: Target,
+        options: Options,
+        store: ObjectCache | None = None,
+    ) -> None:
+        values = [[v.name for v in group] for group in (graph.inputs, graph.params, graph.outputs, graph.symbols)]
+        seen = [graph.name, values, names.inputs, names.outputs, names.ignored, names.tied, sorted(fixed)]
+        self._key = f"program-{identity(structure, json.dumps(seen), repr(options), target.fingerprint)}"
+        self._store = store or ObjectCache()
+        self._off = recording()
+
+    def get(self, build: Callable[[], Program]) -> Program | None:
+        """The program, without weights, or None. `build` is asked for texts that are not kept."""
+        entry = None if self._off else self._store.get(self._key)
+        if entry is None:
+            return None
+        try:
+            blobs = unpack_blobs(memoryview(entry))
+            manifest = Manifest.from_json(blobs.pop("manifest").decode())
+            graph = blobs.pop("graph").decode()
+        except (ArtifactError, KeyError, UnicodeDecodeError):
+            return None  # by another version of the runtime; it will be replaced
+        built = cache(build)
+        texts: dict[str, Text] = {name: partial(_text, built, name) for name in TEXTS}
+        return Program(manifest, blobs, {}, {**texts, "graph": graph})
+
+    def put(self, program: Program) -> None:
+        """Keep a program, without its weights."""
+        if self._off:
+            return
+        texts = {"manifest": program.manifest.to_json(), "graph": _shown(program, "graph")}
+        entry = pack_blobs({**{name: text.encode() for name, text in texts.items()}, **program.objects})
+        self._store.put(self._key, b"".join(entry))
+
+
+def _text(built: Callable[[], Program], name: str) -> str:
+    return _shown(built(), name)
+
+
+def _shown(program: Program, name: str) -> str:
+    text = program.texts[name]
+    return text() if callable(text) else text
