@@ -10,10 +10,12 @@ import pytest
 from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 
+import tilewright as tw
 from benchmarks import models, policy_suite
 from tests.frontend.build import info, model, node
 from tilewright.frontend.onnx import Imported, import_onnx
 from tilewright.ops.interpret import run_graph
+from tilewright.support.errors import ModelError
 
 rng = np.random.default_rng(0)
 F = np.float32
@@ -149,6 +151,47 @@ def test_slices_of_symbolic_dimensions() -> None:
         model(nodes, [info("x", ["n", 3])], ["y"], weights), {"x": rng.standard_normal((4, 3)).astype(F)}
     )
     assert str(imported.graph.outputs[0].type) == "f32[n - 1, 3]"
+
+
+def top(given: list[int | str], k: int, *before: onnx.NodeProto) -> onnx.ModelProto:
+    """The `k` greatest along axis 0 of x, or of t if nodes make it of x."""
+    nodes = [*before, node("TopK", ["t" if before else "x", "k"], ["v", "i"], axis=0)]
+    return model(nodes, [info("x", given)], ["v", "i"], {"k": np.array([k])})
+
+
+def test_a_dimension_of_which_k_are_taken_has_k_elements() -> None:
+    m = top(["n", 3], 2)
+    compare(m, {"x": rng.standard_normal((4, 3)).astype(F)})
+    compiled = tw.compile(m)
+    (symbol,) = compiled.manifest.symbols
+    assert (symbol.name, symbol.lo) == ("n", 2)
+    v, i = compiled(np.array([[1.0], [2.0]], F).repeat(3, 1))
+    np.testing.assert_array_equal(v, [[2.0] * 3, [1.0] * 3])
+    np.testing.assert_array_equal(i, [[1] * 3, [0] * 3])
+    with pytest.raises(tw.Error, match="2"):
+        compiled(np.ones((1, 3), F))
+
+
+def test_the_least_sizes_of_several_operations_are_all_kept() -> None:
+    nodes = [node("TopK", ["x", k], [f"v{k}", f"i{k}"], axis=axis) for k, axis in (("2", 0), ("5", 0), ("3", 1))]
+    m = model(nodes, [info("x", ["n", "m"])], ["v2", "v5", "v3"], {k: np.array([int(k)]) for k in "253"})
+    compare(m, {"x": rng.standard_normal((5, 3)).astype(F)})
+    assert [(s.name, s.lo) for s in import_onnx(m).graph.symbols] == [("n", 5), ("m", 3)]
+
+
+@pytest.mark.parametrize("indices", [5, [5], [2, -1, 5]])
+def test_a_dimension_has_the_elements_that_are_gathered(indices: int | list[int]) -> None:
+    m = model([node("Gather", ["x", "i"], ["y"])], [info("x", ["n", 3])], ["y"], {"i": np.array(indices)})
+    compare(m, {"x": rng.standard_normal((6, 3)).astype(F)})
+    assert [s.lo for s in tw.compile(m).manifest.symbols] == [6]
+
+
+def test_k_of_a_computed_dimension() -> None:
+    twice = node("Concat", ["x", "x"], ["t"], axis=0)
+    compare(top(["n", 3], 2, twice), {"x": rng.standard_normal((1, 3)).astype(F)})
+    with pytest.raises(ModelError, match="k may be outside the dimension: expected 3 elements, got n"):
+        import_onnx(top(["n", 3], 3, twice))
+    compare(top(["n", 3], 3, twice), {"x": rng.standard_normal((2, 3)).astype(F)}, n=2)
 
 
 def test_outputs_that_are_inputs_weights_or_each_other() -> None:

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.arith import prove_equal, simplify
+from tilewright.arith import prove, prove_equal, simplify
 from tilewright.ir.dtype import DType, f32
-from tilewright.ir.expr import Const, Expr, Reduce, as_expr, as_int, cast, const, is_const, product
+from tilewright.ir.expr import Const, Expr, Reduce, Var, as_expr, as_int, cast, const, is_const, product
 from tilewright.ir.graph import TensorType
-from tilewright.support.errors import DTypeError, ShapeError
+from tilewright.support.errors import DTypeError, ShapeError, TooSmallError
 from tilewright.te import Tensor, compute
 
 Shape = tuple[Expr, ...]
@@ -97,6 +97,17 @@ def need(t: Tensor | None) -> Tensor:
 def rank_at_least(t: TensorType, rank: int) -> None:
     if t.rank < rank:
         raise ShapeError("the rank is too small", expected=f"at least {rank}", got=f"{t.rank} ({t})")
+
+
+def at_least(extent: Expr, count: Expr, what: str) -> None:
+    """Raises TooSmallError saying `what` unless the dimension has `count` elements, none or more, at every call."""
+    if prove(count >= 0) and prove(count <= extent):
+        return
+    number = as_int(count)
+    error = TooSmallError(what, expected=f"{count} elements", got=extent, hint="fix the dimension when compiling")
+    if isinstance(extent, Var) and number is not None and number >= 0:
+        error.needs = (extent.name, number)
+    raise error
 
 
 def same_dtype(types: Sequence[TensorType]) -> DType:

@@ -11,7 +11,7 @@ from tilewright.ir.dtype import i32, i64
 from tilewright.ir.expr import Expr, as_int, call, cast, const, maximum, select
 from tilewright.ir.graph import TensorType
 from tilewright.ir.loops import PrimFunc
-from tilewright.ops.dims import accumulator, axis_of, check_kind, dim, present, scalar, wide
+from tilewright.ops.dims import accumulator, at_least, axis_of, check_kind, dim, present, scalar, wide
 from tilewright.ops.loopnest import Nest, buffers
 from tilewright.ops.registry import Attrs, OpDef, Types, register
 from tilewright.support.errors import ShapeError
@@ -93,6 +93,8 @@ def _topk_infer(types: Types, attrs: Attrs) -> Out:
     k, extent = as_int(dim(attrs["k"])), as_int(t.shape[axis])
     if k is not None and extent is not None and not 0 <= k <= extent:
         raise ShapeError("k is outside the dimension", expected=f"0 to {extent}", got=k)
+    if extent is None or k is None:
+        at_least(t.shape[axis], dim(attrs["k"]), "k may be outside the dimension")
     shape = (*t.shape[:axis], dim(attrs["k"]), *t.shape[axis + 1 :])
     return TensorType(t.dtype, shape), TensorType(i64, shape)
 

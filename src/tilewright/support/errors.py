@@ -145,6 +145,13 @@ class ShapeError(ModelError):
     """Shapes that do not fit: ranks, dimensions, symbols."""
 
 
+class TooSmallError(ShapeError):
+    """A symbolic dimension that may be smaller than an operation needs. `needs` is the symbol and the least size that
+    suffices, where the dimension is a symbol by itself."""
+
+    needs: tuple[str, int] | None = None
+
+
 class DTypeError(ModelError):
     """Element types that do not fit."""
 

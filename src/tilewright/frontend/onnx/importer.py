@@ -29,7 +29,7 @@ from tilewright.frontend.onnx.scope import Item, Scope, Symbols, known_item
 from tilewright.frontend.onnx.tensors import element_type, to_array
 from tilewright.ir.expr import Expr, as_expr
 from tilewright.ir.graph import GraphBuilder, TensorType, Value
-from tilewright.support.errors import Error, ModelError, Problems, UnsupportedError
+from tilewright.support.errors import Error, ModelError, Problems, TooSmallError, UnsupportedError
 
 MAX_DEPTH = 32
 MAX_EXPANSION = 100
@@ -43,11 +43,18 @@ def import_onnx(model: onnx.ModelProto | bytes | str | Path, dims: Mapping[str, 
 
     Raises ModelError (UnsupportedError for what Tilewright lacks), which lists everything that is wrong.
     """
-    loaded = load(model)
-    try:
-        return _Importer(loaded, dict(dims or {})).run()
-    except _MALFORMED as error:
-        raise ModelError("the model is malformed", where=loaded.label, got=reason(error)) from error
+    loaded, least = load(model), dict[str, int]()
+    while True:
+        try:
+            return _Importer(loaded, dict(dims or {}), least).run()
+        except ModelError as error:
+            # Dimensions that are too small for some operation are not the model's: it is read again without them.
+            needs = dict(sorted(e.needs for e in error.each() if isinstance(e, TooSmallError) and e.needs))
+            if all(least.get(name, 1) >= size for name, size in needs.items()):
+                raise
+            least |= needs
+        except _MALFORMED as error:
+            raise ModelError("the model is malformed", where=loaded.label, got=reason(error)) from error
 
 
 # What Python raises when a file's values make no sense in a place where no rule foresaw it. Turned into a ModelError at
@@ -72,6 +79,7 @@ class _Noted(Exception):
 class _Importer:
     loaded: Loaded
     fixed: dict[str, int]
+    least: Mapping[str, int]
     builder: GraphBuilder = field(default_factory=GraphBuilder)
     weights: dict[str, Any] = field(default_factory=dict)
     problems: Problems = field(default_factory=Problems)
@@ -133,7 +141,7 @@ class _Importer:
         return self.model.producer_name == "pytorch" and not tensor.dims and bool(_LITERAL.fullmatch(tensor.name))
 
     def inputs(self, graph: onnx.GraphProto, scope: Scope) -> None:
-        symbols = Symbols(self.fixed)
+        symbols = Symbols(self.fixed, self.least)
         initialized = set(scope.items)
         for info in graph.input:
             if info.name in initialized:

@@ -7,7 +7,7 @@ it at run time. The known arrays of shape arithmetic are NumPy object arrays of 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -108,9 +108,11 @@ class Scope:
 
 @dataclass(slots=True)
 class Symbols:
-    """Symbolic dimensions by the name the model gives them."""
+    """Symbolic dimensions by the name the model gives them: `fixed` numbers by that name, and the `least` sizes of
+    variables by theirs."""
 
     fixed: dict[str, int]
+    least: Mapping[str, int]
     found: dict[str, Expr] = field(default_factory=dict)
     taken: set[str] = field(default_factory=set)
 
@@ -124,6 +126,7 @@ class Symbols:
                 known = as_expr(self.fixed[name])
             else:
                 text = "".join(c if c.isascii() and (c.isalnum() or c == "_") else "_" for c in name)[:40]
-                known = Var(fresh_name(text if text[:1].isalpha() else f"d_{text}", self.taken), lo=1)
+                variable = fresh_name(text if text[:1].isalpha() else f"d_{text}", self.taken)
+                known = Var(variable, lo=self.least.get(variable, 1))
             self.found[name] = known
         return known

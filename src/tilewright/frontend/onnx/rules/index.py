@@ -7,9 +7,9 @@ from typing import Any
 from tilewright.frontend.onnx.call import Call
 from tilewright.frontend.onnx.registry import rule
 from tilewright.ir.dtype import i64
-from tilewright.ir.expr import as_int
+from tilewright.ir.expr import as_int, const
 from tilewright.ir.graph import Value
-from tilewright.ops.dims import axis_of
+from tilewright.ops.dims import at_least, axis_of
 from tilewright.support.errors import ShapeError, UnsupportedError
 
 
@@ -28,6 +28,8 @@ def gather(n: Call) -> Value:
                 expected=f"from {-extent} to {extent - 1}",
                 got=low if low < -extent else high,
             )
+        if extent is None and high >= 0:
+            at_least(x.shape[axis], const(high + 1), "an index may be outside the dimension")
         if indices.size == 1 and (extent is not None or low >= 0):
             begin = low if low >= 0 else low + (extent or 0)
             part = n.slice(x, axis, begin, 1)
