@@ -194,13 +194,21 @@ def _seldom(s: State, condition: Value, usual: Expr, other: Expr) -> Value:
 
 def _pending(s: State, e: Expr) -> bool:
     """Whether computing `e` would read memory that has not been read yet."""
-    if not s.reads(e) or s.known(e) is not None:
-        return False
-    return isinstance(e, Load) or any(_pending(s, c) for c in e.children)
+    seen: set[Expr] = set()
+
+    def visit(node: Expr) -> bool:
+        if node in seen or not s.reads(node):
+            return False
+        seen.add(node)
+        return s.known(node) is None and (isinstance(node, Load) or any(map(visit, node.children)))
+
+    return visit(e)
 
 
 def _certain_loads(s: State, e: Expr) -> dict[Expr, None]:
     """The loads that computing `e` always performs, in order."""
+    if e in s.certain_loads:
+        return s.certain_loads[e]
     found: dict[Expr, None] = {}
     seen: set[Expr] = set()
 
@@ -219,6 +227,7 @@ def _certain_loads(s: State, e: Expr) -> dict[Expr, None]:
             found[node] = None
 
     visit(e)
+    s.certain_loads[e] = found
     return found
 
 

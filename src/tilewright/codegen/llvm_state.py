@@ -77,6 +77,7 @@ class State:
         self._varies: dict[Expr, bool] = {}
         self._varies_in: dict[Lanes, dict[Expr, bool]] = {}
         self._variables: dict[Expr, frozenset[Expr]] = {}
+        self.certain_loads: dict[Expr, dict[Expr, None]] = {}
         self._reads: dict[Expr, bool] = {}
         self.seldom: dict[Expr, bool] = {}
         self._mutables: dict[Expr, bool] = {}

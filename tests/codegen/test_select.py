@@ -1,0 +1,45 @@
+"""Selects over shared expressions: text and time grow with what is there, not with the paths through it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.codegen.test_llvm import buffer, check, n, values
+from tilewright.codegen.llvm import emit_llvm
+from tilewright.codegen.llvm_state import State
+from tilewright.ir.dtype import f32
+from tilewright.ir.expr import Expr, Var, select
+from tilewright.ir.loops import For, PrimFunc, Store
+from tilewright.ir.target import Target
+
+
+def ladder(steps: int, kind: str) -> PrimFunc:
+    """Each step uses the one before three times; twice it may be the only place that reads memory."""
+    i = Var("i")
+    a, b, out = (buffer(name, f32, n) for name in ("a", "b", "out"))
+    value: Expr = a[i]
+    for _ in range(steps):
+        value = select(value > 0.25, value * 0.5 + a[i], select(i > 0, b[i] - value, value + 1.0))
+    return PrimFunc("ladder", (a, b, out), For(i, n, Store(out, (i,), value), kind))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("kind", ["serial", "vectorized"])
+def test_values(kind: str) -> None:
+    check(ladder(5, kind), [values(f32, 19), values(f32, 19, 1), np.zeros(19, "f")], n=19)
+
+
+@pytest.mark.parametrize("kind", ["serial", "vectorized"])
+def test_work_grows_with_the_steps(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    questions = 0
+    reads = State.reads
+
+    def counted(self: State, e: Expr) -> bool:
+        nonlocal questions
+        questions += 1
+        assert questions < 20_000, "every path through the expression is walked"
+        return reads(self, e)
+
+    monkeypatch.setattr(State, "reads", counted)
+    emit_llvm(ladder(7, kind), Target.host())
+    assert questions > 7
