@@ -159,6 +159,16 @@ def test_resealed_mutants_never_crash(saved: Path) -> None:
             artifact.read(saved)
 
 
+def test_a_file_with_several_problems_is_named(saved: Path) -> None:
+    program = affine()
+    text = program.manifest.to_json().replace('"y"', '""').replace('"c"', '""')
+    broken = type("M", (), {"to_json": lambda self: text, "params": program.manifest.params})()
+    artifact.write(saved, dataclasses.replace(program, manifest=broken), 0)
+    with pytest.raises(ArtifactError, match=r"affine\.tw(.|\n)*not consistent") as caught:
+        artifact.read(saved)
+    assert len(caught.value.problems) > 1
+
+
 def test_not_a_file(tmp_path: Path) -> None:
     with pytest.raises(ArtifactError, match=r"nowhere\.tw.*cannot be read"):
         Model.load(tmp_path / "nowhere.tw")

@@ -78,6 +78,21 @@ def test_too_large_for_memory() -> None:
     assert model(np.zeros(3, np.float32))[0].shape == (3, 3)
 
 
+def test_outputs_too_large_for_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, x = Model(affine()), np.zeros(3, np.float32)
+
+    def full(*_: object) -> None:
+        raise MemoryError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(np, "empty", full)
+        with pytest.raises(CallError, match="not enough memory for the outputs"):
+            model.empty_outputs(x)
+        with pytest.raises(CallError, match="not enough memory for the outputs"):
+            model._slow_call(x)
+    assert model(x)[0].shape == (3, 3)
+
+
 def test_sixty_objects_that_call_each_other() -> None:
     objects = {}
     for k in range(60):

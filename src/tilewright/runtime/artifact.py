@@ -151,7 +151,7 @@ def decode(data: memoryview, where: str, *, code_only: bool = False) -> tuple[Pr
     try:
         return _parse(data, where, code_only)
     except ArtifactError as error:
-        if error.where != where and not error.problems:
+        if error.where != where:
             error.where = f"{where}: {error.where}" if error.where else where
         raise
 

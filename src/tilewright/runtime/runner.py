@@ -113,7 +113,7 @@ class Runner(Called):
         outputs = manifest.outputs
         shapes = engine.output_shapes(bound.dims)
         if out is None:
-            new = [np.empty(shape, BY_NAME[o.dtype].numpy) for o, shape in zip(outputs, shapes, strict=True)]
+            new = _uninitialised(outputs, shapes)
             version = engine.call([*bound.arrays, *new], bound.dims)
             results = [in_kind_of(inputs[0], a) if inputs else a for a in new]
             return results[0] if len(results) == 1 else tuple(results) or None, version
@@ -163,8 +163,8 @@ class Runner(Called):
         engine = self._engine
         bound = bind_inputs(engine.manifest.inputs, engine.manifest.symbols, inputs)
         shapes = engine.output_shapes(bound.dims)
-        outputs = zip(engine.manifest.outputs, shapes, strict=True)
-        return {o.name: np.empty(shape, BY_NAME[o.dtype].numpy) for o, shape in outputs}
+        outputs = engine.manifest.outputs
+        return dict(zip([o.name for o in outputs], _uninitialised(outputs, shapes), strict=True))
 
     def ffi_function(self) -> Any:
         """The program as a tvm-ffi function of all inputs and then all outputs, for callers in any language."""
@@ -219,6 +219,14 @@ class Runner(Called):
     def _described(self) -> str:
         ins, outs = _listed(self.inputs), _listed(self.outputs)
         return f"{self.name}({ins}) -> ({outs}), {self.threads} threads"
+
+
+def _uninitialised(outputs: Sequence[OutputSpec], shapes: Sequence[tuple[int, ...]]) -> list[Array]:
+    """New arrays for outputs. CallError where memory does not suffice."""
+    try:
+        return [np.empty(shape, BY_NAME[o.dtype].numpy) for o, shape in zip(outputs, shapes, strict=True)]
+    except MemoryError as error:
+        raise CallError("not enough memory for the outputs", got=str(error) or None) from None
 
 
 def _dense(obj: Any) -> Any:
