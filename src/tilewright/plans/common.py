@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tilewright.codegen.llvm_prefetch import LINE
 from tilewright.ir.expr import Buffer, as_int
 from tilewright.ir.loops import Block, Store
 from tilewright.ir.rewrite import exprs_of, loads, walk
@@ -16,10 +17,8 @@ IDLE = 32
 """One in so many iterations may be missing in the shares of some threads."""
 MANY = 10
 """Instructions for one element from which on a core does not look far enough ahead by itself to wait for no memory."""
-LINE = 64
-"""Bytes that one prefetch brings."""
 AHEAD = 2048
-"""Bytes that such a loop asks for in advance: half a page, hardware follows a stream to the page's end."""
+"""Bytes that a loop asks for in advance: half a page, hardware follows a stream to the page's end."""
 
 
 def inline_all(s: Schedule, structure: Structure, stages: tuple[Stage, ...]) -> None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from math import prod
 
+from tilewright.codegen.llvm_prefetch import LINE
 from tilewright.ir.expr import as_int
 from tilewright.ir.rewrite import variables
 from tilewright.ir.target import Target
@@ -42,9 +43,6 @@ from tilewright.plans.panels import (
 )
 from tilewright.plans.variants import Values
 from tilewright.schedule.schedule import BlockRef, LoopRef, Schedule
-
-LINE = 64
-"""Bytes that one prefetch brings."""
 
 
 def fits(structure: Structure, target: Target) -> bool:

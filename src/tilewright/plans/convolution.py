@@ -22,12 +22,13 @@ from __future__ import annotations
 from math import prod
 
 from tilewright.arith import linear
+from tilewright.codegen.llvm_prefetch import LINE
 from tilewright.ir.expr import Load, as_int, is_const
 from tilewright.ir.loops import Block
 from tilewright.ir.target import Target
 from tilewright.plans.analysis import Stage, Structure, factors
 from tilewright.plans.base import Candidate, Plan
-from tilewright.plans.common import extent, inline_all, lanes_of, parallelize, prefetch, vectorize_spatial
+from tilewright.plans.common import AHEAD, extent, inline_all, lanes_of, parallelize, prefetch, vectorize_spatial
 from tilewright.plans.conv_tiles import ENOUGH_STRIPS, SYMBOLIC_IMAGES, SYMBOLIC_SIZE, WHOLE, Blocking, Shape, blockings
 from tilewright.plans.cost import level, nbytes_of
 from tilewright.plans.panels import fits_panels, packed_operand, panel_width, unroll_tile
@@ -35,16 +36,12 @@ from tilewright.schedule.schedule import BlockRef, LoopRef, Schedule
 
 BODY = 64
 """Products (vector multiply-adds) that the innermost loop's body holds at least, where the reduction is that long."""
-AHEAD = 2048
-"""Bytes of weights that a tile alone asks for ahead: hardware stops following their stream at the end of a page."""
 SHARING_LEAST = 2
 """Tiles that ask for the next panel together."""
 ASKING = range(2, 9)
 """Numbers of panels that ask for the next strip of pixels: asking takes one panel longer than it gains."""
 FAR = ("l3", "memory")
 """Levels of cache from where what is asked for comes."""
-LINE = 64
-"""Bytes that one prefetch brings."""
 
 
 def fits(structure: Structure, target: Target) -> bool:

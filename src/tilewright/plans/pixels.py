@@ -18,6 +18,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import gcd
 
+from tilewright.codegen.llvm_prefetch import LINE
 from tilewright.ir.expr import Op, as_int
 from tilewright.ir.target import Target
 from tilewright.plans.analysis import Stage, Structure, factors, uses
@@ -29,7 +30,6 @@ from tilewright.schedule.schedule import LoopRef, Schedule
 
 MAX_VECTORS = 12
 PAGE = 4096
-LINE = 64
 MOST_PAGES = 48
 """Pages that a run may touch in place: translation buffers of the first level hold 64."""
 FAR = 5.0
