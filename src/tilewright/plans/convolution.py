@@ -268,10 +268,15 @@ def unroll_steps(s: Schedule, reduce: list[LoopRef], products: int) -> None:
         steps = extent(s, loop)
         if steps is None or products >= BODY:
             return
-        factor = next(d for d in range(1, steps + 1) if steps % d == 0 and (d * products >= BODY or d == steps))
+        factor = body_steps(steps, products)
         if factor > 1:
             s.annotate(loop, "unroll", factor)
         products *= factor
+
+
+def body_steps(steps: int, products: int) -> int:
+    """How many of a loop's steps, of so many products each, make a body of `BODY` products; a divisor of `steps`."""
+    return next(d for d in range(1, steps + 1) if steps % d == 0 and (d * products >= BODY or d == steps))
 
 
 def place_prologue(s: Schedule, stage: Stage, strip: LoopRef, target: Target) -> None:

@@ -32,7 +32,7 @@ from tilewright.ops.correlation import MOST_POINTS
 from tilewright.plans.analysis import Stage, Structure
 from tilewright.plans.base import Candidate, Plan
 from tilewright.plans.common import inline_all, prefetch, stream_outputs
-from tilewright.plans.convolution import unroll_steps
+from tilewright.plans.convolution import body_steps
 from tilewright.plans.cost import Cost, number, roofline
 from tilewright.plans.panels import packed_operand, panel_width
 from tilewright.plans.transposes import tile_axes, transpose_tiles
@@ -178,10 +178,11 @@ def products(s: Schedule, found: Stages, out: BlockRef, candidate: Candidate) ->
     weights = packed_operand(found.product)
     count, steps, lanes = as_int(found.product.spatial[-2].extent), s.extent(co), s.extent(ci)
     assert weights is not None and count is not None and steps is not None and lanes is not None
-    unroll_steps(s, [ci], rows * (width // lanes))
     # The filters that come next, a share by each tile: asked for by the first tiles alone they would come in a burst
     # that memory cannot keep up with, and then memory would idle.
-    prefetch(s, co, weights.buffer, 4 * steps * lanes * width, rows=count)
+    part, channel = s.split(ci, factor=body_steps(lanes, rows * (width // lanes)))
+    s.annotate(channel, "unroll", s.extent(channel))
+    prefetch(s, part, weights.buffer, 4 * steps * lanes * width, rows=count)
     init = s.decompose_reduction(block, co)
     for stage in (block, init, out):
         row, lane = s.loops(stage)[-2:]
