@@ -235,10 +235,10 @@ def test_a_batch_has_blocks_of_tiles_for_a_few_threads() -> None:
 
 
 def test_settings_allow_tiles_by_the_inputs_of_a_phase() -> None:
-    assert tiles(3, 1, 64, "f2") == (2,) and tiles(3, 1, 64, "f4") == (2, 4) and tiles(3, 1, 64, "exact") == ()
-    assert tiles(3, 1, 64, "auto") == (2, 4, 5, 6) and tiles(3, 1, 256, "auto") == (2, 4)
-    assert tiles(3, 2, 64, "f2") == (2, 3) and tiles(3, 2, 512, "auto") == (2, 3, 4, 5)
-    assert tiles(5, 2, 64, "auto") == (2, 3, 4) and tiles(7, 1, 64, "auto") == (2, 6, 10, 14, 18)
+    assert tiles(3, 1, "f2") == (2,) and tiles(3, 1, "f4") == (2, 4) and tiles(3, 1, "exact") == ()
+    assert tiles(3, 1, "auto") == (2, 4, 5, 6) and tiles(3, 1, "auto") == (2, 4)
+    assert tiles(3, 2, "f2") == (2, 3) and tiles(3, 2, "auto") == (2, 3, 4, 5)
+    assert tiles(5, 2, "auto") == (2, 3, 4) and tiles(7, 1, "auto") == (2, 6, 10, 14, 18)
 
 
 def test_large_windows_take_fourier_tiles() -> None:

@@ -18,6 +18,7 @@ Matrix = tuple[tuple[Fraction, ...], ...]
 _POINTS: dict[int, tuple[Fraction, ...]] = {
     4: tuple(map(Fraction, ("0", "3/4", "-3/4", "3/2"))),
     5: tuple(map(Fraction, ("0", "5/8", "-5/8", "3/2", "-3/2"))),
+    6: tuple(map(Fraction, ("0", "1/2", "-1/2", "9/8", "-9/8", "5/2"))),
 }
 _GENERAL = tuple(map(Fraction, "0 1 -1 2 -2 1/2 -1/2 3/2 -3/2 2/3 -2/3".split()))
 

@@ -25,7 +25,7 @@ from math import prod
 
 from tilewright.arith import linear
 from tilewright.ir.expr import Op, as_int
-from tilewright.ir.loops import Store
+from tilewright.ir.loops import Block, Store
 from tilewright.ir.rewrite import loads, walk, walk_expr
 from tilewright.ir.target import Target
 from tilewright.ops.correlation import MOST_POINTS
@@ -36,7 +36,7 @@ from tilewright.plans.convolution import body_steps
 from tilewright.plans.cost import Cost, number, roofline
 from tilewright.plans.panels import packed_operand, panel_width
 from tilewright.plans.transposes import tile_axes, transpose_tiles
-from tilewright.plans.winograd_tiles import ENOUGH, most_rows, product_cycles
+from tilewright.plans.winograd_tiles import ENOUGH, most_rows, part_of, product_cycles
 from tilewright.schedule.schedule import BlockRef, LoopRef, Schedule
 from tilewright.support.errors import ScheduleError
 
@@ -110,9 +110,7 @@ def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Targe
     column_block, group, panel, channel, p = output_loops(s, found, out, candidate)
     s.compute_at(s.block(found.result.name), p)
     s.compute_at(s.block(found.upright.name), channel)
-    product = s.cache_write(s.block(found.product.name), "local")
-    s.compute_at(product, group)
-    element = products(s, found, product, candidate)
+    element, product = products(s, found, group, candidate)
     s.compute_at(s.block(found.tiles.name), column_block)
     for block in (s.block(found.tiles.name), product):
         s.set_scope(block, "padded")
@@ -166,29 +164,70 @@ def constant_product(s: Schedule, block: BlockRef) -> None:
     s.vectorize(s.loops(block)[-1])
 
 
-def products(s: Schedule, found: Stages, out: BlockRef, candidate: Candidate) -> LoopRef:
-    """Register tiles of tiles x filters through all channels. Returns the loop over the elements of a tile."""
-    block, rows, width = s.block(found.product.name), candidate.knob("rows"), candidate.knob("width")
-    y, z, _, t, _ = s.loops(out)[-5:]
-    element = s.fuse(y, z)
-    t_outer, _ = s.split(t, factor=rows)
-    s.compute_at(block, t_outer)
-    t, k_inner, co, ci = s.loops(block)[-4:]
-    s.reorder(co, ci, t, k_inner)
+def products(s: Schedule, found: Stages, group: LoopRef, candidate: Candidate) -> tuple[LoopRef, BlockRef]:
+    """Register tiles of tiles x filters through the channels, part by part of them. Returns the loop over the elements of
+    a tile, and the block whose result the output's transform reads."""
+    rows, width = candidate.knob("rows"), candidate.knob("width")
     weights = packed_operand(found.product)
-    count, steps, lanes = as_int(found.product.spatial[-2].extent), s.extent(co), s.extent(ci)
-    assert weights is not None and count is not None and steps is not None and lanes is not None
+    blocks, lanes, count = (as_int(it.extent) for it in (*found.product.reduce, found.product.spatial[-2]))
+    assert weights is not None and blocks is not None and lanes is not None and count is not None
+    part = part_of(blocks, lanes)
+    place = register_tiles if part == blocks else register_tiles_of_parts
+    element, product, tile = place(s, s.block(found.product.name), group, rows, part)
+    (t, filters), (co, ci) = (own_loops(s, tile, kind)[-2:] for kind in ("spatial", "reduce"))
+    s.reorder(co, ci, t, filters)
     # The filters that come next, a share by each tile: asked for by the first tiles alone they would come in a burst
     # that memory cannot keep up with, and then memory would idle.
-    part, channel = s.split(ci, factor=body_steps(lanes, rows * (width // lanes)))
+    asking, channel = s.split(ci, factor=body_steps(lanes, rows * (width // lanes)))
     s.annotate(channel, "unroll", s.extent(channel))
-    prefetch(s, part, weights.buffer, 4 * steps * lanes * width, rows=count)
-    init = s.decompose_reduction(block, co)
-    for stage in (block, init, out):
+    prefetch(s, asking, weights.buffer, 4 * blocks * lanes * width, rows=count)
+    init = s.decompose_reduction(tile, co)
+    for stage in (tile, init, product):
         row, lane = s.loops(stage)[-2:]
         s.unroll(row)
         s.vectorize(lane)
-    return element
+    return element, product
+
+
+def own_loops(s: Schedule, ref: BlockRef, kind: str) -> list[LoopRef]:
+    """The loops that a block has to itself, those of its iterators of one kind."""
+    block = s.get(ref)
+    assert isinstance(block, Block)
+    pairs = zip(block.iters, s.loops(ref)[-len(block.iters) :], strict=True)
+    return [loop for it, loop in pairs if it.kind == kind]
+
+
+def register_tiles(
+    s: Schedule, tile: BlockRef, group: LoopRef, rows: int, part: int
+) -> tuple[LoopRef, BlockRef, BlockRef]:
+    """The products of a register tile are complete when it is stored. Returns the loop over the elements of a tile, the
+    block that stores and the one that multiplies."""
+    product = s.cache_write(tile, "local")
+    s.compute_at(product, group)
+    y, z, _, t, _ = s.loops(product)[-5:]
+    element = s.fuse(y, z)
+    t_outer, _ = s.split(t, factor=rows)
+    s.compute_at(tile, t_outer)
+    return element, product, tile
+
+
+def register_tiles_of_parts(
+    s: Schedule, product: BlockRef, group: LoopRef, rows: int, part: int
+) -> tuple[LoopRef, BlockRef, BlockRef]:
+    """The same where each part of the channels, `part` blocks, is added to what the ones before it gave: the part of a
+    panel then stays in the first level of cache for all tiles, and sums are short, which keeps their errors small."""
+    outer, _ = s.split(s.loops(product)[-2], factor=part)
+    tile = s.rfactor(product, outer)
+    s.set_scope(tile, "local")
+    s.compute_at(product, group)
+    y, z, _, t, lane, outer = s.loops(product)[-6:]
+    element = s.fuse(y, z)
+    t_outer, row = s.split(t, factor=rows)
+    s.reorder(outer, t_outer, row, lane)
+    s.compute_at(tile, t_outer)
+    zero = s.decompose_reduction(product, outer)
+    s.vectorize(s.loops(zero)[-1])
+    return element, product, tile
 
 
 def output_loops(

@@ -54,6 +54,10 @@ FEW_BLOCKS = 1.1
 """What two or three blocks may cost against more, smaller ones: threads cannot share them, but must share the phases of
 each, with barriers between. A block alone is a small layer, for which nothing else is left."""
 
+PART = 128
+"""Channels that are summed in registers, about: filters of so many stay in the first level of cache, and an error grows
+with the length of a sum."""
+
 SPARE = 6
 FEW_COLUMNS = 8
 MOST_TILES = 64
@@ -223,6 +227,13 @@ def product_cycles(count: int, rows: int, vectors: int, depth: int, target: Targ
 
     whole, rest = divmod(count, rows)
     return whole * tile(rows) + (tile(rest) if rest else 0.0)
+
+
+def part_of(blocks: int, lanes: int) -> int:
+    """How many of `blocks` blocks of `lanes` channels make a part, of which the products are summed apart: an equal share
+    of about `PART` channels."""
+    shares = [n for n in range(1, blocks + 1) if blocks % n == 0]
+    return min(shares, key=lambda n: (max(n * lanes, PART) / min(n * lanes, PART), n))
 
 
 def most_rows(vectors: int, target: Target) -> int:

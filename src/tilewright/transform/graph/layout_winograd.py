@@ -11,10 +11,8 @@ from tilewright.plans.winograd_tiles import Choice, Shape, choose
 from tilewright.transform.graph.assigner import Assigner
 
 MOST = {"auto": 8, "exact": 0, "f2": 4, "f4": 6, "f6": 8}
-"""The most inputs of a tile (a side; with a stride, of the largest phase) that each setting of `winograd` allows."""
-
-MOST_CHANNELS = {3: 4096, 4: 4096, 5: 4096, 6: 4096, 7: 128, 8: 128}
-"""Channels up to which "auto" takes a size: the error stays within 2e-5 of the output's scale (docs/accuracy.md)."""
+"""The most inputs of a tile (a side; with a stride, of the largest phase) that each setting of `winograd` allows: 8 keep
+the error within 2e-5 of the output's scale (docs/accuracy.md)."""
 
 SIZES = (4, 6, 7, 8)
 """Those of stride one: F(2,3), F(4,3), F(5,3), F(6,3), but also F(2,5), F(3,5), F(4,5) and F(2,7), whose matrices come
@@ -87,14 +85,12 @@ def choose_winograd(a: Assigner, node: Node) -> Choice | None:
     shapes = tuple(
         Shape(n * apart**2, height, width, channels, filters, window, a.weight_bytes, stride) for n in batches
     )
-    return choose(shapes, tiles(window, stride, channels, a.options.winograd), a.target)
+    return choose(shapes, tiles(window, stride, a.options.winograd), a.target)
 
 
-def tiles(window: int, stride: int, channels: int, setting: str) -> tuple[int, ...]:
+def tiles(window: int, stride: int, setting: str) -> tuple[int, ...]:
     """Outputs of a tile, a side, that a setting of `winograd` allows."""
     sizes = [n for n in (SIZES if stride == 1 else STRIDED) if n <= MOST[setting]]
-    if setting == "auto":
-        sizes = [n for n in sizes if channels <= MOST_CHANNELS[n]]
     if sizes and stride == 1 and window >= LARGE:
         sizes += FOURIER
     found = (n - points(1, window, stride) + 1 for n in sizes)
