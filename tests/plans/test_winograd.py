@@ -15,7 +15,7 @@ from tilewright.compiler import compile_graph
 from tilewright.ir.graph import Graph, GraphBuilder
 from tilewright.ir.target import Target
 from tilewright.ops.correlation import points
-from tilewright.plans.winograd_tiles import ENOUGH, Choice, Shape, choose, cost, times
+from tilewright.plans.winograd_tiles import ENOUGH, Choice, Shape, choose, cost, part_of, times
 from tilewright.runtime.model import Model
 from tilewright.transform.graph.layout_winograd import tiles
 
@@ -90,6 +90,25 @@ def test_native_code_agrees_with_a_plain_convolution(case: tuple[Any, ...]) -> N
             want = np.maximum(convolution(x, w, pads) + bias, 0)
             scale = max(1.0, np.abs(want).max())
             assert np.abs(got - want).max() <= TOLERANCE[tile + window - 1] * scale
+
+
+@pytest.mark.parametrize(("tile", "window"), [(4, 3), (5, 3), (6, 3), (3, 5), (4, 5), (2, 7)])
+@pytest.mark.parametrize("channels", [300, 530])
+def test_errors_do_not_grow_with_the_channels(tile: int, window: int, channels: int) -> None:
+    rng = np.random.default_rng(channels)
+    w = (rng.standard_normal((17, channels, window, window)) / (window * np.sqrt(channels))).astype(np.float32)
+    x = rng.standard_normal((2, channels, 13, 12)).astype(np.float32)
+    bias = np.zeros((1, 17, 1, 1), np.float32)
+    pads = (window // 2,) * 4
+    graph = layer(tile, BATCH, channels, 17, (13, 12), pads, (2, 2, 2, 1), window)
+    got = np.asarray(Model(compile_graph(graph, {"w": w, "bias": bias}, HOST))(x))
+    want = np.maximum(convolution(x, w, pads), 0)
+    assert np.abs(got - want).max() <= 2e-5 * want.max()
+
+
+def test_channels_are_summed_in_equal_parts() -> None:
+    assert [part_of(n, 16) for n in (1, 8, 9, 16, 20, 22, 32)] == [1, 8, 9, 8, 10, 11, 8]
+    assert [part_of(n, 8) for n in (16, 17, 32, 40)] == [16, 17, 16, 20]
 
 
 STRIDED = [
@@ -236,7 +255,7 @@ def test_a_batch_has_blocks_of_tiles_for_a_few_threads() -> None:
 
 def test_settings_allow_tiles_by_the_inputs_of_a_phase() -> None:
     assert tiles(3, 1, "f2") == (2,) and tiles(3, 1, "f4") == (2, 4) and tiles(3, 1, "exact") == ()
-    assert tiles(3, 1, "auto") == (2, 4, 5, 6) and tiles(3, 1, "auto") == (2, 4)
+    assert tiles(3, 1, "auto") == (2, 4, 5, 6)
     assert tiles(3, 2, "f2") == (2, 3) and tiles(3, 2, "auto") == (2, 3, 4, 5)
     assert tiles(5, 2, "auto") == (2, 3, 4) and tiles(7, 1, "auto") == (2, 6, 10, 14, 18)
 

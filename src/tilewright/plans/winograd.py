@@ -176,11 +176,13 @@ def products(s: Schedule, found: Stages, group: LoopRef, candidate: Candidate) -
     element, product, tile = place(s, s.block(found.product.name), group, rows, part)
     (t, filters), (co, ci) = (own_loops(s, tile, kind)[-2:] for kind in ("spatial", "reduce"))
     s.reorder(co, ci, t, filters)
-    # The filters that come next, a share by each tile: asked for by the first tiles alone they would come in a burst
-    # that memory cannot keep up with, and then memory would idle.
     asking, channel = s.split(ci, factor=body_steps(lanes, rows * (width // lanes)))
     s.annotate(channel, "unroll", s.extent(channel))
-    prefetch(s, asking, weights.buffer, 4 * blocks * lanes * width, rows=count)
+    if rows < count:
+        # The filters that come next, a share by each tile: asked for by the first tiles alone they would come in a burst
+        # that memory cannot keep up with, and then memory would idle. One tile alone reads a stream at an even pace,
+        # which hardware follows better than a core can ask.
+        prefetch(s, asking, weights.buffer, 4 * blocks * lanes * width, rows=count)
     init = s.decompose_reduction(tile, co)
     for stage in (tile, init, product):
         row, lane = s.loops(stage)[-2:]

@@ -7,7 +7,8 @@ Cycles of one core, stage by stage, for a block of `rows x columns` tiles:
     product   `products`^2 products of tiles x channels x filters in register tiles; starting and finishing one takes
               as long as a step or two of few channels
     filters   the transformed filters stream by once a block, from the level of the memory where they stay; each tile
-              asks for a share of what comes next, so that most of the transfer hides behind the products
+              asks for a share of what comes next, so that most of the transfer hides behind the products, if there
+              are several
     tiles     the transformed tiles are read again for every group of panels of filters; the products of a group are
               written and read, from where they stay while its filters pass by
     output    transform, epilogue and stores of each filter vector of each tile
@@ -27,7 +28,7 @@ from tilewright.ir.target import Target
 from tilewright.ops.correlation import MOST_POINTS, points, products, reach
 from tilewright.plans import conv_tiles
 from tilewright.plans.conv_tiles import tile_steps
-from tilewright.plans.cost import Cost
+from tilewright.plans.cost import EXPOSED, Cost
 from tilewright.plans.decisions import decide
 
 SCATTERED = 0.4
@@ -171,10 +172,13 @@ def block_cost(shape: Shape, choice: Choice, target: Target) -> Cost:
     channels = ceil(shape.channels / lanes)
     panels = ceil(shape.filters / choice.width)
     depth, filters = channels * lanes, panels * choice.width
-    rows = range(1, most_rows(vectors, target) + 1)
+    most = most_rows(vectors, target)
+    rows = range(1, most + 1)
     product = size * size * panels * min(product_cycles(count, r, vectors, depth, target) for r in rows)
     weights, tiles = 4.0 * size * size * depth * filters, 4.0 * size * size * depth * count
     stream = weights / _bandwidth(weights, target, shape.cold(size, target))
+    # With one register tile there is nobody to ask for the next panel: the core waits for what hardware brings late.
+    waiting = stream if count <= most else 0.0
     passes = panels // choice.panels
     outputs = 4.0 * size * size * choice.panels * choice.width * count
     passing = tiles + outputs + weights / passes
@@ -191,7 +195,8 @@ def block_cost(shape: Shape, choice: Choice, target: Target) -> Cost:
     if points(tile, shape.window, shape.stride) > MOST_POINTS:
         inward *= FOURIER_IN
         outward *= FOURIER_OUT
-    return Cost(compute=product, memory=stream) + Cost(store=1.2 * (inward + outward), memory=read, overhead=scattered)
+    transforms = Cost(store=1.2 * (inward + outward), memory=read, overhead=scattered)
+    return Cost(compute=product, memory=stream, overhead=(1.0 - EXPOSED) * waiting) + transforms
 
 
 def direct(shape: Shape, target: Target) -> float:
