@@ -165,8 +165,8 @@ def constant_product(s: Schedule, block: BlockRef) -> None:
 
 
 def products(s: Schedule, found: Stages, group: LoopRef, candidate: Candidate) -> tuple[LoopRef, BlockRef]:
-    """Register tiles of tiles x filters through the channels, part by part of them. Returns the loop over the elements of
-    a tile, and the block whose result the output's transform reads."""
+    """Register tiles of tiles x filters through the channels, part by part of them. Returns the loop over the elements
+    of a tile, and the block whose result the output's transform reads."""
     rows, width = candidate.knob("rows"), candidate.knob("width")
     weights = packed_operand(found.product)
     blocks, lanes, count = (as_int(it.extent) for it in (*found.product.reduce, found.product.spatial[-2]))
@@ -179,9 +179,9 @@ def products(s: Schedule, found: Stages, group: LoopRef, candidate: Candidate) -
     asking, channel = s.split(ci, factor=body_steps(lanes, rows * (width // lanes)))
     s.annotate(channel, "unroll", s.extent(channel))
     if rows < count:
-        # The filters that come next, a share by each tile: asked for by the first tiles alone they would come in a burst
-        # that memory cannot keep up with, and then memory would idle. One tile alone reads a stream at an even pace,
-        # which hardware follows better than a core can ask.
+        # The filters that come next, a share by each tile: asked for by the first tiles alone they would come in a
+        # burst that memory cannot keep up with, and then memory would idle. One tile alone reads a stream at an even
+        # pace, which hardware follows better than a core can ask.
         prefetch(s, asking, weights.buffer, 4 * blocks * lanes * width, rows=count)
     init = s.decompose_reduction(tile, co)
     for stage in (tile, init, product):

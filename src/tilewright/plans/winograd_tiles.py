@@ -235,8 +235,8 @@ def product_cycles(count: int, rows: int, vectors: int, depth: int, target: Targ
 
 
 def part_of(blocks: int, lanes: int) -> int:
-    """How many of `blocks` blocks of `lanes` channels make a part, of which the products are summed apart: an equal share
-    of about `PART` channels."""
+    """How many of `blocks` blocks of `lanes` channels make a part, of which the products are summed apart: an equal
+    share of about `PART` channels."""
     shares = [n for n in range(1, blocks + 1) if blocks % n == 0]
     return min(shares, key=lambda n: (max(n * lanes, PART) / min(n * lanes, PART), n))
 

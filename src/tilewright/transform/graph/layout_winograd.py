@@ -11,8 +11,8 @@ from tilewright.plans.winograd_tiles import Choice, Shape, choose
 from tilewright.transform.graph.assigner import Assigner
 
 MOST = {"auto": 8, "exact": 0, "f2": 4, "f4": 6, "f6": 8}
-"""The most inputs of a tile (a side; with a stride, of the largest phase) that each setting of `winograd` allows: 8 keep
-the error within 2e-5 of the output's scale (docs/accuracy.md)."""
+"""The most inputs of a tile (a side; with a stride, of the largest phase) that each setting of `winograd` allows: 8
+keep the error within 2e-5 of the output's scale (docs/accuracy.md)."""
 
 SIZES = (4, 6, 7, 8)
 """Those of stride one: F(2,3), F(4,3), F(5,3), F(6,3), but also F(2,5), F(3,5), F(4,5) and F(2,7), whose matrices come
