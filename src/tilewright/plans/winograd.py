@@ -176,8 +176,9 @@ def products(s: Schedule, found: Stages, group: LoopRef, candidate: Candidate) -
     element, product, tile = place(s, s.block(found.product.name), group, rows, part)
     (t, filters), (co, ci) = (own_loops(s, tile, kind)[-2:] for kind in ("spatial", "reduce"))
     s.reorder(co, ci, t, filters)
-    asking, channel = s.split(ci, factor=body_steps(lanes, rows * (width // lanes)))
-    s.annotate(channel, "unroll", s.extent(channel))
+    steps = body_steps(lanes, rows * (width // lanes))
+    asking, channel = s.split(ci, factor=steps)
+    s.annotate(channel, "unroll", steps)
     if rows < count:
         # The filters that come next, a share by each tile: asked for by the first tiles alone they would come in a
         # burst that memory cannot keep up with, and then memory would idle. One tile alone reads a stream at an even
