@@ -9,8 +9,8 @@ import pytest
 
 from tests.codegen.llvm_run import call, call_in_threads, native, run
 from tilewright.codegen.interpret import interpret
-from tilewright.codegen.llvm import compile_llvm, emit_llvm
-from tilewright.ir.dtype import ALL, DType, bf16, boolean, f16, f32, f64, i4, i8, i32, i64, u8
+from tilewright.codegen.llvm import assembly, compile_llvm, emit_llvm
+from tilewright.ir.dtype import ALL, DType, bf16, boolean, f16, f32, f64, i4, i8, i16, i32, i64, u8
 from tilewright.ir.expr import Buffer, Const, Expr, Op, Var, cast, const, equal, maximum, minimum, select
 from tilewright.ir.loops import Allocate, For, If, Let, PrimFunc, Stmt, Store, seq
 from tilewright.ir.scalar_ops import OPS
@@ -130,6 +130,17 @@ def test_every_cast(source: DType, kind: str) -> None:
     func = PrimFunc("casts", (given, *outputs), For(i, const(size), body, kind))  # type: ignore[arg-type]
     arrays = [values(source, size), *(np.zeros(size, b.dtype.numpy) for b in outputs)]
     check(func, arrays)
+
+
+@pytest.mark.parametrize("to", [i8, u8, i4, i16], ids=str)
+def test_floats_become_narrow_integers_in_vectors(to: DType) -> None:
+    """Saturation and zeros for NaN are no work lane by lane."""
+    i = Var("i")
+    a, b = buffer("a", f32, 64), buffer("b", to, 64)
+    func = PrimFunc("f", (a, b), For(i, const(64), Store(b, (i,), cast(a[i], to)), "vectorized"))
+    for name in ("x86-64-v3", "znver4"):
+        text = assembly(emit_llvm(func, Target.parse(name)), Target.parse(name))
+        assert "cvttps2dq" in text and "cvttss2si" not in text
 
 
 def test_bitcasts() -> None:

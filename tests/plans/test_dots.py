@@ -10,7 +10,7 @@ import tilewright as tw
 from tests.ops.oracle import check
 from tilewright import ops
 from tilewright.codegen.llvm import assembly, emit_llvm
-from tilewright.ir.dtype import DType, bf16, dtype, i8, i16, u8
+from tilewright.ir.dtype import DType, bf16, dtype, f32, i8, i16, u8
 from tilewright.ir.expr import const
 from tilewright.ir.graph import Graph, GraphBuilder, TensorType
 from tilewright.ir.target import Target
@@ -64,6 +64,31 @@ def test_native_code(kind: tuple[DType, DType, int, int], m: int, k: int, n: int
         np.testing.assert_allclose(got, want, rtol=0, atol=1e-5 * np.abs(want).max())
     else:
         np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda k: f"{k[0]}-{k[1]}")
+@pytest.mark.parametrize("transpose", [False, True])
+@pytest.mark.parametrize("k,n", [(8, 16), (128, 96), (132, 40)])
+def test_weights_are_packed_by_vectors(kind: tuple[DType, DType, int, int], transpose: bool, k: int, n: int) -> None:
+    """All groups of a step are one vector, whose runs in the weights are loaded and joined."""
+    _, b, lanes, group = kind
+    builder = GraphBuilder("pack")
+    shape = (n, k) if transpose else (k, n)
+    w = builder.input("w", TensorType(f32 if b is bf16 else b, tuple(map(const, shape))))
+    count = panel_multiple(n, lanes)
+    packed = ops.emit1(builder, "pack_dot", w, width=lanes, group=group, transpose=transpose, panels=count)
+    graph = builder.finish((ops.emit1(builder, "cast", packed, dtype=b) if b is bf16 else packed,))
+    data = values(b, shape).astype(np.float32 if b is bf16 else b.numpy)
+    (want,) = ops.get("pack_dot").reference(
+        [data], {"width": lanes, "group": group, "transpose": transpose, "panels": count}
+    )
+    np.testing.assert_array_equal(np.asarray(tw.compile((graph, {}))(data)), want.astype(b.numpy))
+    if n % lanes == 0:
+        (fused,) = fuse(graph)
+        target = Target.parse("znver4")
+        text = emit_llvm(lower_loops(plan(lower_group(fused, "pack").func, target).func, target), target)
+        loads = {line.split("load ")[1].split(", ptr")[0] for line in text.splitlines() if "= load " in line}
+        assert loads and all(" x " in t for t in loads) and "gather" not in text
 
 
 @pytest.mark.parametrize("kind,instruction", list(zip(KINDS, INSTRUCTIONS, strict=True)))

@@ -82,6 +82,8 @@ def cast(out: Writer, a: str, source: DType, to: DType, width: int) -> str:
     if source is boolean:
         ones, zeros = (_number(1.0 if to.is_float else 1, to, width), _number(0.0 if to.is_float else 0, to, width))
         return out.inst(f"select {s} {a}, {r} {ones}, {r} {zeros}")
+    if source.is_float and to.bits < 32:
+        return _float_to_narrow(out, a, source, to, width)
     if source.is_float:
         name = f"llvm.fpto{'s' if to.kind == 'int' else 'u'}i.sat"
         vector = f"v{width}" if width else ""
@@ -94,6 +96,21 @@ def cast(out: Writer, a: str, source: DType, to: DType, width: int) -> str:
     if source.bits > to.bits:
         return out.inst(f"trunc {s} {a} to {r}")
     return out.inst(f"{'sext' if signed else 'zext'} {s} {a} to {r}")
+
+
+def _float_to_narrow(out: Writer, a: str, source: DType, to: DType, width: int) -> str:
+    """By way of i32, brought into the range before: LLVM saturates to less than 32 bits lane by lane."""
+    s, i1 = register_type(source, width), _vector("i1", width)
+    wide = _vector("i32", width)
+    bounded = a
+    for compare, bound in (("ogt", to.min), ("olt", to.max)):
+        limit = _number(float(bound), source, width)
+        inside = out.inst(f"fcmp {compare} {s} {bounded}, {limit}")
+        bounded = out.inst(f"select {i1} {inside}, {s} {bounded}, {s} {limit}")
+    whole = out.inst(f"fptosi {s} {bounded} to {wide}")
+    nan = out.inst(f"fcmp uno {s} {a}, {a}")
+    number = out.inst(f"select {i1} {nan}, {wide} {_bits(0, 32, width)}, {wide} {whole}")
+    return out.inst(f"trunc {wide} {number} to {register_type(to, width)}")
 
 
 def _int_to_float(out: Writer, a: str, source: DType, to: DType, width: int) -> str:

@@ -1,8 +1,8 @@
 """Loads and stores: the cheapest way to move the lanes of an access, by what `llvm_address` says of where they lie.
 
-One address is a scalar, neighbours are one vector, lanes near each other one or two loads and a shuffle, strides
-scalar moves, anything else a gather or scatter. Masked accesses use the masked forms, or none where all lanes lie in
-memory of our own.
+One address is a scalar, neighbours are one vector, lanes near each other or in a few runs some loads and a shuffle,
+strides scalar moves, anything else a gather or scatter. Masked accesses use the masked forms, or none where all lanes
+lie in memory of our own.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from tilewright.codegen.llvm_address import (
     lane_pointers,
 )
 from tilewright.codegen.llvm_ops import suffix
+from tilewright.codegen.llvm_runs import joined
 from tilewright.codegen.llvm_state import State
 from tilewright.codegen.llvm_stream import may_stream, stream
 from tilewright.codegen.llvm_transpose import SIZES, column
@@ -127,8 +128,12 @@ def _load_vector(s: State, buffer: Buffer, access: Access, k: int, start: int, w
             shift = high - low + 1 - width
             where = tuple(x if x < width else width + x - shift for x in picks)
             return _shuffle(s, head, tail, t, width, where)
-        offsets = [add(access.base, constant(x)) for x in steps]
-        return _collect(s, buffer, offsets, width)
+        found = joined(
+            steps,
+            lambda first, length: _load_contiguous(s, buffer, add(access.base, constant(first)), length),
+            lambda lanes: lambda a, b, picks: _shuffle(s, a, b, t, lanes, picks),
+        )
+        return found or _collect(s, buffer, [add(access.base, constant(x)) for x in steps], width)
     if access.stride is not None:
         offsets = [add(access.base, access.stride, start + lane) for lane in range(width)]
         return _collect(s, buffer, offsets, width)

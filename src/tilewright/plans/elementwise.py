@@ -12,6 +12,7 @@ from tilewright.plans.common import inline_all, lanes_of, parallelize, streams, 
 from tilewright.plans.cost import roofline
 from tilewright.plans.transposes import (
     is_staged,
+    panel_groups,
     panel_pieces,
     source_order,
     tile_axes,
@@ -36,6 +37,8 @@ def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Targe
         if structure.is_output(stage):
             block = s.block(stage.name)
             tile = tile_axes(s, block, target)
+            if panel_groups(s, block, target):
+                continue
             strip = [] if tile else source_order(s, block)
             if tile and streams(s, block, target) and is_staged(s, block, tile):
                 transpose_staged(s, block, tile, target)

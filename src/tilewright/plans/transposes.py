@@ -276,6 +276,40 @@ def panel_pieces(s: Schedule, block: BlockRef, target: Target) -> bool:
     return True
 
 
+def panel_groups(s: Schedule, block: BlockRef, target: Target) -> bool:
+    """Where groups of neighbours along the depth go to panels, as dot instructions want them: a step's groups, one for
+    each lane, as one vector.
+
+    for rows, panel: for k in 0..32: for f in vectorized 0..32:
+        packed[panel, rows + k, f // 2, f % 2] = w[2 * (rows + k) + f % 2, panel * 16 + f // 2]
+
+    False, with nothing done, for any other block.
+    """
+    stage = s.get(block)
+    assert isinstance(stage, Block)
+    if not isinstance(stage.body, Store) or len(stage.iters) < 4:
+        return False
+    *_, panel, step, lane, member = stage.iters
+    sources = loads(stage.body.value)
+    if len(sources) != 1 or stage.body.indices[-2:] != (lane.var, member.var):
+        return False
+    forms = [linear(index) for index in sources[0].indices]
+    for far, near in ((panel, lane), (step, member)):
+        strides = (as_int(near.extent), 0 if as_int(far.extent) == 1 else None)
+        if not any(f.coefficient(near.var) == 1 and f.coefficient(far.var) in strides for f in forms):
+            return False
+    *outer, panels, steps, lanes, members = own_loops(s, block).values()
+    order = [*outer, panels, steps]
+    if lane.var in variables(sources[0].indices[-1]) and (as_int(step.extent) or 0) >= 2 * ROWS:
+        steps, inner = s.split(steps, factor=ROWS)
+        order = [*outer, steps, panels]
+        s.reorder(*order, inner, lanes, members)
+    s.vectorize(vector := s.fuse(lanes, members))
+    stream_outputs(s, block, vector, target)
+    parallelize(s, order)
+    return True
+
+
 # -- boxes -------------------------------------------------------------------------------------------------------------
 
 

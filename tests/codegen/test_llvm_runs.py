@@ -1,0 +1,75 @@
+"""Lanes that read a few runs of neighbours: one load for each run."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.codegen.llvm_run import run
+from tilewright.codegen.llvm import emit_llvm
+from tilewright.codegen.llvm_runs import joined, runs
+from tilewright.ir.dtype import f32, i8
+from tilewright.ir.expr import Buffer, Expr, Var, const
+from tilewright.ir.loops import For, PrimFunc, Store
+from tilewright.ir.target import Target
+
+ZEN4 = Target.parse("znver4")
+
+
+def test_which_lanes_are_runs() -> None:
+    assert runs([0, 100, 1, 101]) == ((0, 100), 2)
+    assert runs([100, 101, 100, 101]) == ((100,), 2)
+    assert runs([7, 6, 5, 4, 30, 31, 32, 33]) == ((4, 30), 4)
+    assert runs([0, 10, 20, 30]) is None  # single elements
+    assert runs([0, 1, 2, 10]) is None  # of different lengths
+    assert runs([0, 1, 10, 11, 20, 21]) is None  # three of them
+
+
+@pytest.mark.parametrize("lanes,group", [(8, 2), (16, 4), (16, 8), (4, 2)])
+def test_runs_are_joined_in_order(lanes: int, group: int) -> None:
+    memory = np.arange(5000)
+    steps = [100 * (k % group) + k // group for k in range(lanes)]
+    values: dict[str, np.ndarray] = {}
+
+    def keep(vector: np.ndarray) -> str:
+        values[name := f"v{len(values)}"] = vector
+        return name
+
+    def load(first: int, length: int) -> str:
+        return keep(memory[first : first + length])
+
+    def shuffle(width: int):  # type: ignore[no-untyped-def]
+        def pick(a: str, b: str, picks: tuple[int, ...]) -> str:
+            assert len(values[a]) == len(values[b]) == width
+            return keep(np.concatenate([values[a], values[b]])[list(picks)])
+
+        return pick
+
+    result = joined(steps, load, shuffle)
+    assert result is not None
+    assert values[result].tolist() == steps
+
+
+@pytest.mark.parametrize("dtype", [f32, i8], ids=str)
+@pytest.mark.parametrize("across", [False, True])
+@pytest.mark.parametrize("group", [2, 4])
+def test_interleaved_rows(dtype, across: bool, group: int) -> None:  # type: ignore[no-untyped-def]
+    """Some columns of a few rows, interleaved or one row's after the other's: vector loads only."""
+    size = 16 * group
+    i, v = Var("i"), Var("v")
+    a = Buffer("a", dtype, (const(200), const(200)))
+    b = Buffer("b", dtype, (const(5), const(size)))
+    at: tuple[Expr, Expr] = (v // group, i * 7 + v % group) if across else (i * group + v % group, i + v // group)
+    body = For(i, const(5), For(v, const(size), Store(b, (i, v), a[at]), "vectorized"))
+    func = PrimFunc("f", (a, b), body)
+    data = np.random.default_rng(0).integers(-100, 100, (200, 200)).astype(dtype.numpy)
+    got = np.zeros((5, size), dtype.numpy)
+    run(func, data, got)
+    lane = np.arange(size)
+    for k in range(5):
+        rows, columns = (
+            (lane // group, k * 7 + lane % group) if across else (k * group + lane % group, k + lane // group)
+        )
+        np.testing.assert_array_equal(got[k], data[rows, columns])
+    text = emit_llvm(func, ZEN4)
+    assert "gather" not in text and f"load {'float' if dtype is f32 else 'i8'}," not in text
