@@ -28,7 +28,7 @@ from tilewright.ir.target import Target
 from tilewright.ops.correlation import MOST_POINTS, points, products, reach
 from tilewright.plans import conv_tiles
 from tilewright.plans.conv_tiles import tile_steps
-from tilewright.plans.cost import EXPOSED, Cost
+from tilewright.plans.cost import EXPOSED, Cost, store_cycles
 from tilewright.plans.decisions import decide
 
 SCATTERED = 0.4
@@ -195,7 +195,8 @@ def block_cost(shape: Shape, choice: Choice, target: Target) -> Cost:
     if points(tile, shape.window, shape.stride) > MOST_POINTS:
         inward *= FOURIER_IN
         outward *= FOURIER_OUT
-    transforms = Cost(store=1.2 * (inward + outward), memory=read, overhead=scattered)
+    stores = 1.2 * store_cycles((inward + outward) * target.vector_bits / 8, target)
+    transforms = Cost(store=stores, memory=read, overhead=scattered)
     return Cost(compute=product, memory=stream, overhead=(1.0 - EXPOSED) * waiting) + transforms
 
 
