@@ -53,12 +53,13 @@ WAYS = 8
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """One image and group: `filters` over `pixels`, each from `depth` channels; whether the input is sampled."""
+    """One image and group: `filters` over `pixels`, each from `depth` channels, of whose maps every `step`-th pixel
+    is sampled."""
 
     filters: int
     pixels: int
     depth: int
-    sampled: bool = False
+    step: int = 1
 
 
 def fits(structure: Structure, target: Target) -> bool:
@@ -104,8 +105,9 @@ def shape_of(structure: Structure) -> Shape:
     (maps,) = structure.before(anchor)
     pixels = as_int(anchor.spatial[3].extent) or 1
     read = maps.reads[0].shape
-    sampled = (as_int(read[2]) or 1) * (as_int(read[3]) or 1) != pixels
-    return Shape(filters_of(structure), pixels, as_int(anchor.reduce[0].extent) or 64, sampled)
+    out = structure.after(anchor)[-1].spatial[2:]
+    step = max(-(-(as_int(n) or 1) // (as_int(it.extent) or 1)) for n, it in zip(read[2:], out, strict=True))
+    return Shape(filters_of(structure), pixels, as_int(anchor.reduce[0].extent) or 64, step)
 
 
 def estimates(shape: Shape, width: int, target: Target) -> list[tuple[int, bool, Cost]]:
@@ -115,7 +117,7 @@ def estimates(shape: Shape, width: int, target: Target) -> list[tuple[int, bool,
         if vectors > 1 and (registers(width, vectors) > target.registers or (vectors - 1) * lanes >= shape.pixels):
             break
         for copied in (True, False):
-            if copied or not shape.sampled:
+            if copied or shape.step == 1:
                 found.append((vectors, copied, estimate(shape, width, vectors, copied, target)))
     return found
 
@@ -142,11 +144,12 @@ def estimate(shape: Shape, width: int, vectors: int, copied: bool, target: Targe
         step += 0.0 if copied else UNALIGNED * used + (FAR if far else 0.0)
         compute += count * panels * shape.depth * step
         overhead += count * panels * (width * used + TILE_OVERHEAD / 2.0)
-        overhead += count * shape.depth * used * COPY * (lanes if shape.sampled else 1.0) if copied else 0.0
+        overhead += count * shape.depth * used * COPY * (lanes if shape.step > 1 else 1.0) if copied else 0.0
     lines = touched(shape, vectors * lanes)
     if lines >= room(shape, target):
         overhead += COLLISION * (whole + 1) * lines
-    source, result = 4 * shape.depth * shape.pixels, 4 * shape.filters * shape.pixels
+    # Of a sampled line all of it comes into the caches.
+    source, result = 4 * shape.depth * shape.pixels * shape.step, 4 * shape.filters * shape.pixels
     weights = 4 * shape.filters * shape.depth
     if source > FULL * target.l2:
         overhead += (SCATTERED if shape.depth <= STREAMS else UNFOLLOWED) * source / LINE

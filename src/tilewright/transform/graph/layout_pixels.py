@@ -36,7 +36,7 @@ def shape_of(node: Node) -> Shape:
     assert x is not None and w is not None
     filters, depth, height, width = (as_int(d) or 1 for d in (*w.shape[:2], *node.output.shape[2:]))
     groups = node.attr("groups", 1)
-    return Shape(filters // groups, height * width, depth, any(s != 1 for s in node.attr("strides")))
+    return Shape(filters // groups, height * width, depth, max(node.attr("strides")))
 
 
 def pointwise(a: Assigner, node: Node) -> bool:
