@@ -19,7 +19,7 @@ from tilewright.ir.loops import PrimFunc
 from tilewright.ir.parser import parse_func
 from tilewright.ir.target import Target
 from tilewright.kernels import CompiledKernel, KernelCompiler
-from tilewright.plans import plan, site
+from tilewright.plans import pixels, plan, site
 from tilewright.plans.analysis import analyse
 from tilewright.plans.base import Candidate, Planned
 from tilewright.plans.common import shares_well
@@ -194,3 +194,12 @@ def test_shares_are_even() -> None:
         True,
         True,
     ]
+
+
+def test_sampled_maps_bring_whole_lines() -> None:
+    shape = pixels.Shape(filters=512, pixels=784, depth=128, step=2)
+    small, large = (
+        pixels.estimate(shape, 4, 6, True, replace(FIXED, l2=l2, registers=32)) for l2 in (1 << 20, 4 << 20)
+    )
+    lines = 2 * 4 * shape.pixels * shape.depth / pixels.LINE
+    assert small.overhead - large.overhead == pytest.approx(pixels.UNFOLLOWED * lines)
