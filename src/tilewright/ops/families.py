@@ -25,6 +25,7 @@ from tilewright.ops import (
     scatter,
     shape,
     signal,
+    strassen,
     winograd,
 )
 
@@ -51,5 +52,6 @@ __all__ = [
     "scatter",
     "shape",
     "signal",
+    "strassen",
     "winograd",
 ]

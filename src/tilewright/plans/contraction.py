@@ -58,14 +58,16 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
     depth = as_int(anchor.reduce[0].extent) or 64
     columns = as_int(column.extent) or 64
     itemsize = anchor.writes[0].dtype.itemsize
-    others = prod(number(it.extent) for it in anchor.spatial if it is not column and it is not row)
+    around = [it for it in anchor.spatial if it is not column and it is not row]
+    others = prod(number(it.extent) for it in around)
+    own = prod(number(it.extent) for it in around if it in weight_iters(anchor))
     found = []
     for width in widths(anchor, rows, target):
         for tile in tiles(rows, width, columns, depth, itemsize, target):
             cost = Cost()
             for count in counts:
-                cost |= estimate(tile, Product(count, columns, depth, itemsize), target) * (1 / len(counts))
-            most = Product(max(counts), columns, depth, itemsize)
+                cost |= estimate(tile, Product(count, columns, depth, itemsize, own), target) * (1 / len(counts))
+            most = Product(max(counts), columns, depth, itemsize, own)
             strip = 0 if rows is None else strip_rows(tile, most, target)
             knobs = (
                 ("rows", tile.rows),

@@ -66,12 +66,19 @@ class MatmulTile:
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """A product of `rows` x `depth` with `depth` x `columns`, elements of `itemsize` bytes."""
+    """A product of `rows` x `depth` with `depth` x `columns`, elements of `itemsize` bytes; `count` of them, one after
+    the other, have weights of their own."""
 
     rows: int
     columns: int
     depth: int
     itemsize: int = 4
+    count: int = 1
+
+    @property
+    def weights(self) -> int:
+        """Bytes of all weights."""
+        return self.depth * self.columns * self.itemsize * self.count
 
 
 def matmul_tile(rows: Expr, columns: int, depth: int, dtype: DType, target: Target) -> MatmulTile:
@@ -109,6 +116,14 @@ def _ranked(
     least = [min(costs[k][0] for costs in found.values()) for k in range(len(counts))]
     scores = {w: sum(c / least[k] for k, (c, _) in enumerate(costs)) / len(counts) for w, costs in found.items()}
     return tuple((scores[w], found[w][-1][1]) for w in sorted(found, key=lambda w: (scores[w], -w)))
+
+
+def best(product: Product, target: Target) -> Cost:
+    """The estimate of the best tile over panels of any width, of one of the products."""
+    lanes = target.lanes(product.itemsize)
+    sizes = (product.columns, product.depth, product.itemsize)
+    found = [t for v in range(1, MOST_VECTORS + 1) for t in tiles(product.rows, v * lanes, *sizes, target)]
+    return min((estimate(t, product, target) for t in found), key=lambda cost: cost.cycles)
 
 
 def tiles(rows: int | None, width: int, columns: int, depth: int, itemsize: int, target: Target) -> list[MatmulTile]:
@@ -187,7 +202,7 @@ def sharing_rows(tile: MatmulTile, product: Product, strip: int, target: Target,
     then busy all the time. Hardware sees a new stream in every panel and stops following it at the end of each page.
     """
     few = product.rows < SHARING_LEAST or tile.rows == 1
-    near = level(product.depth * product.columns * product.itemsize, target) in ("l1", "l2")
+    near = level(product.weights, target) in ("l1", "l2")
     if few or near or tile.panels > 1:
         return 0
     return SYMBOLIC_SHARING if symbolic else strip or product.rows
@@ -200,7 +215,7 @@ def prefetch_distance(tile: MatmulTile, product: Product, target: Target) -> int
     rows are bound by memory alone, and what asks for its lines takes the place of what reads them; from the last level
     of cache, lines come about as fast as two rows are multiplied.
     """
-    far = level(product.depth * product.columns * product.itemsize, target)
+    far = level(product.weights, target)
     few = ASKING_LEAST.get(far, SHARING_LEAST) <= product.rows < SHARING_LEAST
     return AHEAD[far] if tile.panels == 1 and few else 0
 
@@ -224,7 +239,7 @@ def bandwidth(tile: MatmulTile, product: Product, panels: int, target: Target) -
         if group + beside <= target.l1 * (WAYS - 1) // WAYS:
             return 0.0
         return target.l2_bandwidth if group <= target.l2 // 2 else target.l3_bandwidth
-    match level(product.depth * product.columns * product.itemsize, target):
+    match level(product.weights, target):
         case "l1":
             return 0.0
         case "l2":

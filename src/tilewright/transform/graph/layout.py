@@ -1,7 +1,7 @@
 """Assign layouts: pack weights for the register tiles that will read them, block channels where convolutions want it.
 
     y = conv(x, w)        ->   xb = block_channels(x);  p = pack_conv(w);  yb = conv_blocked(xb, p);  y = unblock(yb)
-    y = matmul(x, w)      ->   p = pack_matmul(w);  y = matmul_packed(x, p)
+    y = matmul(x, w)      ->   p = pack_matmul(w);  y = matmul_packed(x, p), or Strassen's method
 
 Conversions are made on demand and once; pointwise operators, pooling, global reductions, slices and concatenation work
 on the blocked form directly, so between convolutions none remain. Packing depends on weights alone, hence moves to

@@ -9,6 +9,7 @@ from tilewright.plans.matmul_tiles import FEW_ROWS, matmul_tile
 from tilewright.transform.graph.assigner import Assigner
 from tilewright.transform.graph.layout_integer import integer_matmul
 from tilewright.transform.graph.layout_precision import reduced
+from tilewright.transform.graph.layout_strassen import strassen
 
 
 def matmul(a: Assigner, node: Node) -> bool:
@@ -35,6 +36,8 @@ def matmul(a: Assigner, node: Node) -> bool:
     rows = as_int(node.output.shape[-2])
     if w not in a.fixed and rows is not None and rows <= (1 if transpose else FEW_ROWS):
         return False
+    if strassen(a, node):
+        return True
     left = plain_rows(a, node, x)
     tile = matmul_tile(node.output.shape[-2], as_int(n) or 64, as_int(k) or 64, left.dtype, a.target)
     (packed,) = a.emit(

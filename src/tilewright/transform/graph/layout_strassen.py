@@ -1,0 +1,41 @@
+"""Matrix products by Strassen's method, where an estimate says that they are faster."""
+
+from __future__ import annotations
+
+from tilewright.ir.dtype import f32
+from tilewright.ir.expr import as_int, const
+from tilewright.ir.graph import Node
+from tilewright.plans.matmul_tiles import Product, matmul_tile
+from tilewright.plans.strassen import pays
+from tilewright.transform.graph.assigner import Assigner
+
+
+def strassen(a: Assigner, node: Node) -> bool:
+    """Rewrite the product of one matrix with a weight; False where it stays plain.
+
+    y = matmul(x, w)   ->   p = transpose(pack_matmul(strassen_sums(w)));  y = matmul_strassen(x, p)
+    """
+    x, w = node.inputs[:2]
+    assert x is not None and w is not None
+    plain = a.options.winograd == "exact" or a.options.precision != "fp32" or node.attr("transpose_a", False)
+    if plain or w not in a.fixed or x in a.fixed or node.output.dtype is not f32 or w.type.rank != 2:
+        return False
+    transpose = bool(node.attr("transpose_b", False))
+    *lead, rows, columns = (as_int(d) for d in node.output.shape)
+    depth = as_int(x.shape[-1])
+    if not rows or rows == 1 or not columns or not depth or any(d != 1 for d in lead):
+        return False
+    if not pays(Product(rows, columns, depth), a.weight_bytes, a.target):
+        return False
+    across = columns // 2
+    tile = matmul_tile(const(-(-rows // 2)), across, -(-depth // 2), f32, a.target)
+    if columns % 2 or across % tile.width:
+        return False  # Panels that both halves have a part of would be merged twice.
+    attrs = {"width": tile.width, "transpose": transpose}
+    (sums,) = a.emit("strassen_sums", (a.as_plain(w),), {"transpose": transpose}, f"{w.name}_sums")
+    (panels,) = a.emit("pack_matmul", (sums,), attrs, f"{w.name}_panels")
+    (packed,) = a.emit("transpose", (panels,), {"perm": (1, 0, 2, 3)}, f"{w.name}_packed")
+    a.fixed.update((sums, panels, packed))
+    attrs = {"columns": columns}
+    (a.plain[node.output],) = a.emit("matmul_strassen", (a.as_plain(x), packed), attrs, node.output.name)
+    return True

@@ -1,0 +1,40 @@
+"""Strassen's products: the identity behind them, and the expression against the reference and a plain product."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.ops.oracle import check
+from tilewright import ops
+from tilewright.ops.strassen import LEFT, MERGE, PRODUCTS, RIGHT
+
+
+def test_the_seven_products_are_a_matrix_product() -> None:
+    """As a trilinear form: quarter (i, k) of the left operand times (k, j) of the right one goes to (i, j) alone."""
+    got = np.einsum("qt,ta,tb->qab", np.array(MERGE), np.array(LEFT), np.array(RIGHT))
+    want = np.zeros((4, 4, 4), int)
+    for i, j, k in np.ndindex(2, 2, 2):
+        want[2 * i + j, 2 * i + k, 2 * k + j] = 1
+    np.testing.assert_array_equal(got, want)
+    assert PRODUCTS == 7
+
+
+@pytest.mark.parametrize("transpose", [False, True])
+@pytest.mark.parametrize(("lead", "rows", "depth", "columns", "width"), [
+    ((), 4, 6, 8, 4),
+    ((1,), 5, 7, 9, 4),
+    ((1, 1), 1, 1, 1, 4),
+    ((), 3, 8, 18, 8),
+    ((), 8, 5, 7, 8),
+])  # fmt: skip
+def test_expression_reference_and_plain_product_agree(
+    lead: tuple[int, ...], rows: int, depth: int, columns: int, width: int, transpose: bool
+) -> None:
+    rng = np.random.default_rng(rows)
+    x = rng.integers(-9, 10, (*lead, rows, depth)).astype(np.float32)
+    w = rng.integers(-9, 10, (depth, columns)).astype(np.float32)
+    (sums,) = check("strassen_sums", np.ascontiguousarray(w.T) if transpose else w, transpose=transpose)
+    (panels,) = ops.get("pack_matmul").reference([sums], {"width": width, "transpose": transpose})
+    (got,) = check("matmul_strassen", x, np.ascontiguousarray(panels.swapaxes(0, 1)), columns=columns)
+    np.testing.assert_array_equal(got, x @ w)
