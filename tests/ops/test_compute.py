@@ -339,6 +339,7 @@ COVERED = {
     "packed_transposed": "tests/plans/test_groups.py",
     "packed_windows": "tests/plans/test_groups.py",
     "patches": "tests/transform/graph/test_integer.py",
+    "strassen": "tests/ops/test_strassen.py",
     "winograd": "tests/ops/test_winograd.py",
 }
 """Families of operators whose expressions and references other files test."""
