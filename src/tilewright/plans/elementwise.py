@@ -5,15 +5,18 @@ Transpositions have schedules of their own (`plans/transposes.py`).
 
 from __future__ import annotations
 
+from math import prod
+
 from tilewright.ir.target import Target
 from tilewright.plans.analysis import Structure
 from tilewright.plans.base import Candidate, Plan
 from tilewright.plans.common import inline_all, lanes_of, parallelize, streams, vectorize_spatial
-from tilewright.plans.cost import roofline
+from tilewright.plans.cost import Cost, number, roofline
 from tilewright.plans.transposes import (
     is_staged,
     panel_groups,
     panel_pieces,
+    shuffle_cycles,
     source_order,
     tile_axes,
     transpose_boxes,
@@ -28,7 +31,22 @@ def fits(structure: Structure, target: Target) -> bool:
 
 
 def candidates(structure: Structure, target: Target) -> list[Candidate]:
-    return [Candidate.of((), roofline(structure, target))]
+    return [Candidate.of((), roofline(structure, target) | Cost(compute=shuffles(structure, target)))]
+
+
+def shuffles(structure: Structure, target: Target) -> float:
+    """Cycles of the transpositions through registers."""
+    if all(len(stage.spatial) < 2 for stage in structure.stages):
+        return 0.0
+    s = Schedule(structure.func)
+    inline_all(s, structure, structure.stages)
+    total = 0.0
+    for stage in structure.stages:
+        tile = tile_axes(s, s.block(stage.name), target) if structure.is_output(stage) else None
+        if tile:
+            elements = prod(number(it.extent) for it in stage.spatial)
+            total += len(tile.sources) * shuffle_cycles(elements, target)
+    return total
 
 
 def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Target) -> None:

@@ -12,7 +12,8 @@ Otherwise the source is walked along its contiguous dimensions, inside a box of 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import log2
 
 from tilewright.arith import linear, simplify
 from tilewright.ir.expr import Expr, Load, Op, Var, as_int, const
@@ -20,6 +21,8 @@ from tilewright.ir.loops import Block, BlockIter, Store
 from tilewright.ir.rewrite import loads, substitute, variables
 from tilewright.ir.target import Target
 from tilewright.plans.common import extent, parallelize, prefetch, stream_outputs
+from tilewright.plans.cost import fma_cycles
+from tilewright.plans.reducing import steps
 from tilewright.schedule.index_map import IndexMap
 from tilewright.schedule.schedule import BlockRef, LoopRef, Schedule
 
@@ -51,13 +54,16 @@ PAGES = 4
 
 @dataclass(frozen=True, slots=True)
 class TileAxes:
-    """The iterators that are contiguous in the source (`down`) and in the destination (`along`), and the source's name,
-    whose dimensions from `first` on `down` walks as one."""
+    """The iterators that are contiguous in the sources (`down`) and in the destination (`along`), and the names of the
+    sources, each with the first of the dimensions that `down` walks as one.
+
+    `run`: whether neighbouring tiles go on in the sources; not where `down` goes from block to block of channels.
+    """
 
     down: str
     along: str
-    source: str
-    first: int
+    sources: tuple[tuple[str, int], ...]
+    run: bool
 
 
 def own_loops(s: Schedule, block: BlockRef) -> dict[str, LoopRef]:
@@ -85,15 +91,24 @@ def tile_axes(s: Schedule, block: BlockRef, target: Target) -> TileAxes | None:
     along = next((it for it in iters.values() if store.indices and it.var is store.indices[-1]), None)
     if along is None or (sizes[along.var.name] or lanes) < lanes:
         return None
-    found = [(load, axes) for load in loads(store.value) if (axes := _across(load, along.var, iters, sizes, lanes))]
-    if len(found) != 1:
+    found: dict[Load, TileAxes] = {}
+    for load in loads(store.value):
+        axes = _across(load, along.var, iters, sizes, lanes)
+        if axes is not None:
+            found[load] = axes
+        elif not _follows(load, along.var):
+            return None
+    if not found or len({(axes.down, axes.run) for axes in found.values()}) > 1:
         return None
-    ((source, axes),) = found
-    down = iters[axes.down].var
-    others = [load for load in loads(store.value) if load is not source]
-    if source.dtype.itemsize != 4 or any(down in variables(i) for load in others for i in load.indices):
+    names = dict.fromkeys(source for axes in found.values() for source in axes.sources)
+    if any(load.dtype.itemsize != 4 for load in found) or len({name for name, _ in names}) < len(found):
         return None
-    return axes
+    return replace(next(iter(found.values())), sources=tuple(names))
+
+
+def _follows(load: Load, along: Var) -> bool:
+    """Whether a load is contiguous along the destination, or the same for all of a row."""
+    return steps(_flat(load.indices, load.buffer.shape, 0), along) in (0, 1)
 
 
 def _across(
@@ -110,11 +125,20 @@ def _across(
             place = place.args[0]
         form = linear(simplify(place, {it.var: it.extent for it in iters.values()}))
         down = [n for n, it in iters.items() if form.coefficient(it.var) == 1 and (sizes[n] or lanes) >= lanes]
-        if len(down) == 1 and not any(iters[down[0]].var in variables(i) for i in load.indices[:first]):
-            return TileAxes(down[0], along.name, load.buffer.name, first)
+        if len(down) == 1 and all(_stays(i, iters[down[0]].var, lanes) for i in load.indices[:first]):
+            run = not any(iters[down[0]].var in variables(i) for i in load.indices[:first])
+            return TileAxes(down[0], along.name, ((load.buffer.name, first),), run)
         if as_int(load.buffer.shape[first]) is None:
             break
     return None
+
+
+def _stays(index: Expr, down: Var, lanes: int) -> bool:
+    """Whether an index is the same for all of an aligned run of `lanes` elements: `c // 16` is."""
+    if down not in variables(index):
+        return True
+    tile, inside = Var("tile", lo=0), Var("inside", lo=0)
+    return inside not in variables(simplify(substitute(index, {down: tile * lanes + inside}), {inside: const(lanes)}))
 
 
 def _flat(indices: Sequence[Expr], shape: Sequence[Expr], first: int) -> Expr:
@@ -139,6 +163,13 @@ def contiguous_run(index: Expr, iters: Mapping[str, BlockIter], sizes: Mapping[s
     return run
 
 
+def shuffle_cycles(elements: float, target: Target) -> float:
+    """Cycles of the shuffles that transpose so many elements in registers: each vector takes part in one for each
+    doubling of its lanes."""
+    lanes = target.lanes(4)
+    return fma_cycles(elements * log2(lanes), lanes, target)
+
+
 def transpose_tiles(
     s: Schedule, block: BlockRef, axes: TileAxes, target: Target, *, lines: bool = True
 ) -> list[LoopRef]:
@@ -149,9 +180,12 @@ def transpose_tiles(
         for d in unrolled 0..8: for a in vectorized 0..8: y[.., down + d, .., along + a] = tile[a, d]
 
     Returns the outer loops, which threads may share. Without `lines`, for a destination in cache, tiles go down first.
+    Where `down` goes from block to block of channels, all of the destination's rows of a block are written before the
+    next, which are as many streams as a tile has rows.
     """
     lanes = target.lanes(4)
     by_name = own_loops(s, block)
+    sizes = {name: extent(s, loop) for name, loop in by_name.items()}
     others = [loop for name, loop in by_name.items() if name not in (axes.down, axes.along)]
     flatten(s, block, axes)
     far: list[LoopRef] = []
@@ -161,23 +195,30 @@ def transpose_tiles(
     for name in (axes.along, axes.down):
         loop, tile = s.split(by_name[name], factor=lanes)
         tiles.append(tile)
+        if name == axes.down and not axes.run:
+            far.insert(0, loop)
+            continue
         size = extent(s, loop)
         if lines and lanes < LINE and (size is None or size >= 2 * LINE // lanes):
             loop, middle = s.split(loop, factor=LINE // lanes)
             near.append(middle)
-        size = extent(s, loop)
+        size, whole = extent(s, loop), (sizes[name] or 0) % lanes == 0
         if lines and size is not None and size > 4 * PAGES:
             loop, middle = s.split(loop, factor=PAGES)
             wide.append(middle)
+        elif lines and not whole and size is not None:
+            wide.append(loop)  # A loop of its own can leave its last tile apart, one that threads share cannot.
+            continue
         far.append(loop)
     along, down = tiles
     around = [*others, *far, *wide, *reversed(near)]
     s.reorder(*around, down, along)
-    cache = s.cache_read(block, axes.source, "local")
-    s.compute_at(cache, around[-1])
-    own = [loop for loop in s.loops(cache) if extent(s, loop) != 1][-2:]
-    s.vectorize(own[-1])
-    s.unroll(own[0])
+    for source, _ in axes.sources:
+        cache = s.cache_read(block, source, "local")
+        s.compute_at(cache, around[-1])
+        own = [loop for loop in s.loops(cache) if extent(s, loop) != 1][-2:]
+        s.vectorize(own[-1])
+        s.unroll(own[0])
     s.unroll(down)
     s.vectorize(along)
     stream_outputs(s, block, along, target)
@@ -185,19 +226,18 @@ def transpose_tiles(
 
 
 def flatten(s: Schedule, block: BlockRef, axes: TileAxes) -> None:
-    """Take the source's dimensions from `first` on as one: the same places in memory."""
+    """Take the dimensions of each source that `down` walks as one: the same places in memory."""
     stage = s.get(block)
     assert isinstance(stage, Block) and isinstance(stage.body, Store)
-    shape = next(load.buffer.shape for load in loads(stage.body.value) if load.buffer.name == axes.source)
-    if sum(as_int(size) != 1 for size in shape[axes.first :]) < 2:
-        return
-    old = [Var(f"i{k}") for k in range(len(shape))]
-    units = [i for i, size in zip(old, shape, strict=True) if as_int(size) == 1]
-    flat = _flat(old, shape, axes.first)
-    mapping = (*old[: axes.first], simplify(substitute(flat, dict.fromkeys(units, const(0)))))
-    s.transform_layout(
-        block, IndexMap(tuple(old), (*mapping, *(i for i in units if i in old[axes.first :]))), axes.source
-    )
+    for source, first in axes.sources:
+        shape = next(load.buffer.shape for load in loads(stage.body.value) if load.buffer.name == source)
+        if sum(as_int(size) != 1 for size in shape[first:]) < 2:
+            continue
+        old = [Var(f"i{k}") for k in range(len(shape))]
+        units = [i for i, size in zip(old, shape, strict=True) if as_int(size) == 1]
+        flat = _flat(old, shape, first)
+        mapping = (*old[:first], simplify(substitute(flat, dict.fromkeys(units, const(0)))))
+        s.transform_layout(block, IndexMap(tuple(old), (*mapping, *(i for i in units if i in old[first:]))), source)
 
 
 def is_staged(s: Schedule, block: BlockRef, axes: TileAxes) -> bool:

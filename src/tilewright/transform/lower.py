@@ -9,6 +9,7 @@ from tilewright import ops, te
 from tilewright.ir.graph import Node, Value
 from tilewright.ir.loops import PrimFunc
 from tilewright.transform.graph.fuse import Group
+from tilewright.transform.join import join_dimensions
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +43,7 @@ def lower_group(group: Group, name: str) -> Kernel:
     for node in group.nodes:
         for value, tensor in zip(node.outputs, _compute(node, tensors), strict=True):
             tensors[value] = tensor
-    func = te.create_prim_func([tensors[v] for v in args], name)
+    func = join_dimensions(te.create_prim_func([tensors[v] for v in args], name))
     return Kernel(func, args, group.label, group)
 
 

@@ -13,13 +13,11 @@ from tilewright import ops
 from tilewright.ir.expr import as_int
 from tilewright.ir.graph import Graph, Node, Value
 from tilewright.ir.target import Target
-from tilewright.plans.cost import fetch_cycles, write_cycles
+from tilewright.plans.cost import Cost, fetch_cycles, write_cycles
 from tilewright.plans.decisions import decide
 from tilewright.plans.pixels import Shape, best
+from tilewright.plans.transposes import shuffle_cycles
 from tilewright.transform.graph.assigner import Assigner
-
-SHUFFLES = 0.5
-"""Cycles an element that a change of layout takes besides its traffic: square tiles through registers."""
 
 
 def is_pointwise(node: Node) -> bool:
@@ -70,11 +68,12 @@ def between_plain(a: Assigner, node: Node, blocked: float) -> bool:
 
 
 def conversion(value: Value, target: Target) -> float:
-    """Cycles of changing the layout of an image."""
+    """Cycles of changing the layout of an image: square tiles through registers."""
     elements = prod(as_int(d) or 1 for d in value.shape[1:])
     nbytes = 4 * elements
     apart = max(2 * nbytes, target.l1)
-    return fetch_cycles(nbytes, apart, target) + write_cycles(nbytes, apart, target) + SHUFFLES * elements
+    memory = fetch_cycles(nbytes, apart, target) + write_cycles(nbytes, apart, target)
+    return Cost(compute=shuffle_cycles(elements, target), memory=memory).cycles
 
 
 def plain_uses(graph: Graph, blocking: Set[str]) -> dict[Value, bool]:

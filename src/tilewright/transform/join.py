@@ -1,0 +1,117 @@
+"""Join dimensions that a function walks alike everywhere: what is one run of memory becomes one loop.
+
+    y[n, c, h, w] = relu(x[n, c, h, w])                   ->   y[i] = relu(x[i])
+    y[n, c, h, w] = x[n, c // 16, h, w, c % 16]           ->   y[n, c, p] = x[n, c // 16, p, c % 16]
+
+Maps of 7 x 7 or 19 x 19 pixels fill no vectors line by line; as one run of pixels they do. Parameters keep their
+places in memory and get another shape. Dimensions are joined where their sizes are numbers; a function with reductions
+stays as it is, for its plans look at windows, rows and channels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+from tilewright.ir.expr import Buffer, Expr, Load, Var, as_int, const, product
+from tilewright.ir.loops import Block, For, PrimFunc, Stmt, Store, seq
+from tilewright.ir.rewrite import exprs_of, map_expr, map_stmt, variables, walk, walk_expr
+
+
+@dataclass(slots=True)
+class _Joints:
+    """Neighbours that may be joined, each by the place of the first: iterators of a block, dimensions of a buffer."""
+
+    axes: set[tuple[str, int]]
+    dims: set[tuple[Buffer, int]]
+
+
+def join_dimensions(func: PrimFunc) -> PrimFunc:
+    """An unscheduled function of pointwise blocks with as few dimensions as can be."""
+    blocks = [s for s in walk(func.body) if isinstance(s, Block)]
+    if any(block.is_reduction for block in blocks):
+        return func
+    joints = _Joints(set(), set())
+    for block in blocks:
+        joints.axes |= {(block.name, k) for k in range(len(block.iters) - 1) if _may_join(block, k)}
+        joints.dims |= {(b, d) for b, indices in _accesses(block) for d in range(len(indices) - 1)}
+    while any(_drop_conflicts(block, joints) for block in blocks):
+        pass
+    return _rewritten(func, blocks, joints) if joints.axes else func
+
+
+def _may_join(block: Block, k: int) -> bool:
+    """Whether two neighbouring iterators have sizes that are numbers, and only indices depend on them."""
+    pair = block.iters[k : k + 2]
+    values = [s.value for s in walk(block.body) if isinstance(s, Store)]
+    used = {v for value in values for v in _outside_of_indices(value)}
+    return all(as_int(it.extent) is not None and it.var not in used for it in pair)
+
+
+def _outside_of_indices(value: Expr) -> set[Var]:
+    memo: dict[Expr, Expr] = {}
+    bare = map_expr(value, lambda e: const(0, e.dtype) if isinstance(e, Load) else None, memo)
+    return set(variables(bare))
+
+
+def _accesses(block: Block) -> Iterator[tuple[Buffer, tuple[Expr, ...]]]:
+    for stmt in walk(block.body):
+        if isinstance(stmt, Store):
+            yield stmt.buffer, stmt.indices
+        for e in exprs_of(stmt):
+            yield from ((x.buffer, x.indices) for x in walk_expr(e) if isinstance(x, Load))
+
+
+def _drop_conflicts(block: Block, joints: _Joints) -> bool:
+    """Drop what an access of the block does not walk as one; whether there was any."""
+    before = len(joints.axes) + len(joints.dims)
+    own = [it.var for it in block.iters]
+    for buffer, indices in _accesses(block):
+        pairs = list(pairwise(indices))
+        for k, (first, second) in enumerate(pairwise(own)):
+            mentions = sum(first in variables(i) or second in variables(i) for i in indices)
+            at = next((d for d, pair in enumerate(pairs) if pair == (first, second)), None)
+            whole = at is not None and (buffer, at) in joints.dims and buffer.shape[at + 1] is block.iters[k + 1].extent
+            if mentions and not (whole and mentions == 2):
+                joints.axes.discard((block.name, k))
+        for d, pair in enumerate(pairs):
+            at = next((k for k in range(len(own) - 1) if pair == (own[k], own[k + 1])), None)
+            if (block.name, at) not in joints.axes:
+                joints.dims.discard((buffer, d))
+    return len(joints.axes) + len(joints.dims) < before
+
+
+def _rewritten(func: PrimFunc, blocks: Sequence[Block], joints: _Joints) -> PrimFunc:
+    """The function with the first of joined iterators and dimensions in the place of all."""
+    buffers = {b: b for b in (*func.params, *func.buffers)}
+    for old in buffers:
+        runs = _runs(len(old.shape), lambda d: (old, d) in joints.dims)  # noqa: B023
+        buffers[old] = replace(old, shape=tuple(product(old.shape[a:z]) for a, z in runs))
+
+    def kept(buffer: Buffer, indices: tuple[Expr, ...]) -> tuple[Expr, ...]:
+        return tuple(i for d, i in enumerate(indices) if (buffer, d - 1) not in joints.dims)
+
+    def on_expr(e: Expr) -> Expr | None:
+        return Load(buffers[e.buffer], kept(e.buffer, e.indices)) if isinstance(e, Load) else None
+
+    def on_stmt(s: Stmt) -> Stmt | None:
+        return Store(buffers[s.buffer], kept(s.buffer, s.indices), s.value) if isinstance(s, Store) else None
+
+    nests = []
+    for block in blocks:
+        runs = _runs(len(block.iters), lambda k: (block.name, k) in joints.axes)  # noqa: B023
+        iters = [replace(block.iters[a], extent=product([it.extent for it in block.iters[a:z]])) for a, z in runs]
+        nest = map_stmt(replace(block, iters=tuple(iters)), on_stmt, lambda e: map_expr(e, on_expr))
+        for it in reversed(iters):
+            assert isinstance(it.binding, Var)
+            nest = For(it.binding, it.extent, nest)
+        nests.append(nest)
+    params = tuple(buffers[b] for b in func.params)
+    return PrimFunc(func.name, params, seq(nests), tuple(buffers[b] for b in func.buffers), func.attrs)
+
+
+def _runs(count: int, joined: Callable[[int], bool]) -> list[tuple[int, int]]:
+    """Runs of places, each joined to the next: the first of each and the one past its last."""
+    starts = [k for k in range(count) if not k or not joined(k - 1)]
+    return list(pairwise([*starts, count]))

@@ -1,0 +1,82 @@
+"""Joined dimensions: the same elements at the same places, in fewer loops."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pytest
+
+from tilewright import te
+from tilewright.codegen.interpret import interpret
+from tilewright.ir.dtype import f32
+from tilewright.ir.expr import Var, cast, const, select
+from tilewright.ir.loops import Block, PrimFunc
+from tilewright.ir.rewrite import walk
+from tilewright.ir.verify import verify_func
+from tilewright.te import Tensor
+from tilewright.transform.join import join_dimensions
+
+Shape = Sequence[int]
+
+
+def function(build: Callable[..., Tensor], *shapes: Shape) -> PrimFunc:
+    inputs = [te.placeholder(shape, "f32", f"x{k}") for k, shape in enumerate(shapes)]
+    return te.create_prim_func([*inputs, build(*inputs)])
+
+
+def ranks(func: PrimFunc) -> list[int]:
+    """Iterators of each block."""
+    return [len(s.iters) for s in walk(func.body) if isinstance(s, Block)]
+
+
+def same(a: Tensor) -> Tensor:
+    return te.compute(a.shape, lambda *i: a[i] * 2.0)
+
+
+CASES: list[tuple[str, Callable[..., Tensor], list[Shape], list[int]]] = [
+    ("pointwise", same, [(2, 3, 5, 7)], [1]),
+    ("scalar", same, [()], [0]),
+    ("two stages", lambda a: same(same(a)), [(4, 3, 5)], [1, 1]),
+    ("row added", lambda a, b: te.compute(a.shape, lambda i, j, k: a[i, j, k] + b[j, k]), [(4, 3, 5), (3, 5)], [2]),
+    ("column added", lambda a, b: te.compute(a.shape, lambda i, j, k: a[i, j, k] + b[i]), [(4, 3, 5), (4,)], [2]),
+    ("blocks", lambda a: te.compute((2, 5, 7, 4), lambda c, h, w, k: a[c * 4 + k, h, w]), [(8, 5, 7)], [3]),
+    ("swapped", lambda a: te.compute((5, 3, 4), lambda j, k, i: a[i, j, k]), [(4, 5, 3)], [2]),
+    ("part of a line", lambda a: te.compute((4, 3), lambda i, j: a[i, j]), [(4, 5)], [2]),
+    ("shifted", lambda a: te.compute((4, 3, 2), lambda i, j, k: a[i, j, k + 1]), [(4, 3, 3)], [2]),
+    ("diagonal", lambda a: te.compute((4, 4), lambda i, j: a[i, i] + a[i, j]), [(4, 4)], [2]),
+    ("place", lambda a: te.compute((4, 3), lambda i, j: a[i, j] + cast(i, f32)), [(4, 3)], [2]),
+    ("condition", lambda a: te.compute((4, 3), lambda i, j: select(i < j, a[i, j], const(0.0, f32))), [(4, 3)], [2]),
+    (
+        "read in two ways",
+        lambda a: te.compute((3, 3, 2), lambda i, j, k: same(a)[i, j, k] + same(a)[j, i, k]),
+        [(3, 3, 2)],
+        [3, 3, 3],
+    ),
+]
+
+
+@pytest.mark.parametrize(("build", "shapes", "want"), [case[1:] for case in CASES], ids=[case[0] for case in CASES])
+def test_elements_stay_where_they_are(build: Callable[..., Tensor], shapes: list[Shape], want: list[int]) -> None:
+    func = function(build, *shapes)
+    joined = join_dimensions(func)
+    verify_func(joined)
+    assert ranks(joined) == want
+    arrays = [np.random.default_rng(k).standard_normal(s).astype(np.float32) for k, s in enumerate(shapes)]
+    results = []
+    for version in (func, joined):
+        sizes = [tuple(int(str(d)) for d in p.shape) for p in version.params]
+        out = np.full(sizes[-1], np.nan, np.float32)
+        interpret(version, [*(a.reshape(s) for a, s in zip(arrays, sizes, strict=False)), out])
+        results.append(out.reshape(-1))
+    np.testing.assert_array_equal(*results)
+
+
+def test_symbols_and_reductions_stay_apart() -> None:
+    n = Var("n", lo=1)
+    x = te.placeholder((n, 3, 5), "f32", "x")
+    assert ranks(join_dimensions(te.create_prim_func([x, same(x)]))) == [2]
+    k = te.reduce_axis(5, "k")
+    total = te.compute((4, 3), lambda i, j: te.sum(x[i, j, k.var], axis=k))
+    func = te.create_prim_func([x, total])
+    assert join_dimensions(func) is func
