@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tilewright import ops
+from tilewright import ops, te
 from tilewright.codegen.interpret import interpret
 from tilewright.ir.dtype import dtype
-from tilewright.ir.expr import Var, const
+from tilewright.ir.expr import Expr, Var, const
 from tilewright.ir.graph import Graph, GraphBuilder, TensorType, Value
+from tilewright.ir.loops import PrimFunc
 from tilewright.ir.parser import parse_func
 from tilewright.ir.target import Target
 from tilewright.kernels import KernelTexts
@@ -187,12 +188,45 @@ def test_permutes(shape: tuple[int, ...], perm: tuple[int, ...]) -> None:
         np.testing.assert_array_equal(one("transpose", x, perm=perm), x.transpose(perm))
 
 
-@pytest.mark.parametrize("channels", [16, 20])
-def test_blocked_channels_there_and_back(channels: int) -> None:
-    x = data(2, channels, 5, 17)
-    blocked = one("block_channels", x, block=8)
-    np.testing.assert_array_equal(blocked[1, 0, 2, 3], x[1, :8, 2, 3])
-    np.testing.assert_array_equal(one("unblock_channels", blocked, channels=channels), x)
+@pytest.mark.parametrize("block", [8, 16])
+@pytest.mark.parametrize(
+    ("channels", "size"), [(16, (5, 17)), (20, (7, 7)), (40, (19, 19)), (32, (1, 1)), (64, (24, 32))]
+)
+def test_blocked_channels_there_and_back(channels: int, size: tuple[int, int], block: int) -> None:
+    x = data(2, channels, *size)
+    blocked = one("block_channels", x, block=block)
+    np.testing.assert_array_equal(blocked[1, 0, -1, -1], x[1, :block, -1, -1])
+    for threads in (1, 2):
+        np.testing.assert_array_equal(one("unblock_channels", blocked, channels=channels, threads=threads), x)
+
+
+def unblocked_sum(channels: int, pixels: int, block: int) -> PrimFunc:
+    """Two blocked tensors to one plain one, with a bias and something plain added."""
+    x, y = (te.placeholder((-(-channels // block), pixels, block), "f32", name) for name in "xy")
+    bias, z = te.placeholder((channels,), "f32", "bias"), te.placeholder((channels, pixels), "f32", "z")
+
+    def element(c: Expr, p: Expr) -> Expr:
+        at = c // block, p, c % block
+        return x[at] + y[at] * bias[c] + z[c, p]
+
+    return te.create_prim_func([x, y, bias, z, te.compute((channels, pixels), element, name="total")], "sum")
+
+
+@pytest.mark.parametrize(("name", "block"), [("znver4", 16), ("haswell", 8)])
+@pytest.mark.parametrize("pixels", [49, 64, 400])
+def test_changes_of_layout_go_through_registers(name: str, block: int, pixels: int) -> None:
+    """Also from several tensors, and where the last tiles are not full."""
+    channels = 40
+    texts = KernelTexts(unblocked_sum(channels, pixels, block), Target.parse(name))
+    assert "x_local" in texts.loops() and "y_local" in texts.loops()
+    assert texts.asm().count("vinsertps") <= 2 * block  # in the last tiles, of which few columns are wanted
+    cost, least = texts.planned.chosen.cost, texts.planned.least
+    assert cost is not None and cost.compute > least.compute
+    x, y = (data(-(-channels // block), pixels, block, seed=k) for k in (0, 1))
+    bias, z, out = data(channels, seed=2), data(channels, pixels, seed=3), np.empty((channels, pixels), np.float32)
+    interpret(texts.flat, [x, y, bias, z, out])
+    want = (x + y * np.resize(bias, (len(x), 1, block))).transpose(0, 2, 1).reshape(-1, pixels)[:channels] + z
+    np.testing.assert_allclose(out, want, rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize("size", [5, 56, 70])
@@ -240,7 +274,9 @@ def test_large_outputs_are_streamed_small_ones_are_not() -> None:
     target = Target.parse("znver4")
     (group,) = fuse(large(GraphBuilder("large"), target))
     text = KernelTexts(lower_group(group, "k").func, target)
-    assert "!nontemporal" in text.llvm() and "sfence" in text.asm() and "vmovntps" in text.asm()
+    assert "!nontemporal" in text.llvm() and "sfence" in text.asm()
+    assert any("vmovntps" in line and "zmm" in line for line in text.asm().splitlines())  # where the output is aligned
+    assert any("vmovntps" in line and "xmm" in line for line in text.asm().splitlines())  # where it is so to 16 bytes
     b = GraphBuilder("small")
     (group,) = fuse(b.finish((ops.emit1(b, "relu", b.input("x", tensor((10, 1024)))),)))
     assert "!nontemporal" not in KernelTexts(lower_group(group, "k").func, target).llvm()
@@ -252,11 +288,25 @@ def test_streamed_results_are_right_wherever_the_output_starts() -> None:
     model = tw.compile((graph, {}), threads=2)
     rows = graph.inputs[0].shape[0].value  # type: ignore[attr-defined]
     x = data(rows, 1024)
-    room = np.empty(x.size + 16, np.float32)
-    for start in range(0, 9, 3):
+    room = np.empty(x.size + 64, np.float32)
+    line = -room.ctypes.data % 64 // 4
+    for start in (line, line + 1, line + 4, line + 8, line + 12, line + 15):
         y = room[start : start + x.size].reshape(x.shape)
         model(x, out=(y,))
         np.testing.assert_array_equal(y, np.maximum(x, 0))
+
+
+def test_large_outputs_start_with_a_line() -> None:
+    def build(b: GraphBuilder, rows: int) -> Graph:
+        return b.finish((ops.emit1(b, "relu", b.input("x", tensor((rows, 1024)))),))
+
+    for rows in (64, 300):
+        model = tw.compile((build(GraphBuilder("case"), rows), {}))
+        x = data(rows, 1024)
+        (buffer,) = model.empty_outputs(x).values()
+        assert buffer.ctypes.data % 64 == 0 and buffer.flags.c_contiguous
+        model(x, out=(buffer,))
+        np.testing.assert_array_equal(buffer, np.maximum(x, 0))
 
 
 @pytest.mark.parametrize("shape", [(600_001,), (3, 200_003), (500, 1111), (2, 3, 100_000)])

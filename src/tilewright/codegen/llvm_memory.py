@@ -243,9 +243,8 @@ def store(s: State, buffer: Buffer, indices: Sequence[Expr], value: Value) -> No
         return
     places = _vector_places(s, access)
     if places and may_stream(s, buffer, places):
-        addresses = [address(s, buffer, p) for p in places]
         parts = [to_memory(s, part, buffer.dtype, w) for part, w in zip(s.parts(value), s.lanes.widths, strict=True)]
-        stream(s, buffer, [a for a, _ in addresses], parts, min(align for _, align in addresses))
+        stream(s, buffer, places, parts)
         return
     start = 0
     for k, width in enumerate(s.lanes.widths):

@@ -3,21 +3,25 @@
     for i in vectorized 0..32 { streaming = 1 }     y[...] = ...
 
 An ordinary store first reads the line that it writes; of a copy that is a third of the traffic. A streaming store does
-not, but wants aligned pieces of 16 bytes, so the kernel asks once whether its output starts at such an address and
-chooses at each group of stores. Such stores may be seen late by other threads: a fence stands before the barrier.
+not, but wants to be aligned: the kernel asks once whether its output starts at an address for whole vectors, or at one
+for pieces of 16 bytes, and chooses at each group of stores. Such stores may be seen late by other threads: a fence
+stands before the barrier.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import gcd
 
+from tilewright.codegen.llvm_address import address
 from tilewright.codegen.llvm_state import State
 from tilewright.codegen.llvm_values import memory_type, vector_literal
 from tilewright.codegen.polynomial import Poly, divisor
+from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Buffer
 
 PIECE = 16
-"""Bytes of one store; pointers from NumPy have this alignment."""
+"""Bytes of one store at least; pointers from NumPy have this alignment."""
 
 
 def may_stream(s: State, buffer: Buffer, places: Sequence[Poly]) -> bool:
@@ -32,40 +36,51 @@ def may_stream(s: State, buffer: Buffer, places: Sequence[Poly]) -> bool:
     return whole and all(divisor({m: c * size for m, c in p.items()}, PIECE) % PIECE == 0 for p in places)
 
 
-def stream(s: State, buffer: Buffer, addresses: Sequence[str], parts: Sequence[str], align: int) -> None:
-    """Store vectors at addresses, past the caches if the buffer is aligned."""
+def stream(s: State, buffer: Buffer, places: Sequence[Poly], parts: Sequence[str]) -> None:
+    """Store vectors at offsets of a buffer, past the caches if it is aligned: whole vectors if it is aligned to those,
+    else in pieces."""
     assert s.lanes is not None
     out, t = s.out, buffer.dtype
-    past, usual, join = out.fresh("stream"), out.fresh("store"), out.fresh("join")
-    out.branch(_is_aligned(s, buffer), past, usual)
-    out.start(past)
-    few = PIECE // t.itemsize
-    note = out.nontemporal()
-    for where, part, width in zip(addresses, parts, s.lanes.widths, strict=True):
-        for first in range(0, width, few):
-            piece, place = part, where
-            if width > few:
-                picks = vector_literal(tuple(range(first, first + few)), "i32")
-                ty = memory_type(t, width)
-                piece = out.inst(f"shufflevector {ty} {part}, {ty} poison, <{few} x i32> {picks}")
-                place = out.inst(f"getelementptr {memory_type(t)}, ptr {where}, i64 {first}")
-            out.effect(f"store {memory_type(t, few)} {piece}, ptr {place}, align {PIECE}{note}")
-    out.jump(join)
-    out.start(usual)
-    for where, part, width in zip(addresses, parts, s.lanes.widths, strict=True):
+    addresses = [address(s, buffer, p) for p in places]
+    join = out.fresh("join")
+    vector = s.target.vector_bits // 8
+    multiple = gcd(vector, *(divisor({m: c * t.itemsize for m, c in p.items()}, vector) for p in places))
+    for size in sorted({PIECE, multiple}, reverse=True):
+        past, other = out.fresh("stream"), out.fresh("store")
+        out.branch(_is_aligned(s, buffer, size), past, other)
+        out.start(past)
+        for (where, _), part, width in zip(addresses, parts, s.lanes.widths, strict=True):
+            _pieces(s, t, where, part, width, size // t.itemsize)
+        out.jump(join)
+        out.start(other)
+    align = min(align for _, align in addresses)
+    for (where, _), part, width in zip(addresses, parts, s.lanes.widths, strict=True):
         out.effect(f"store {memory_type(t, width)} {part}, ptr {where}, align {align}")
     out.jump(join)
     out.start(join)
     s.streamed = True
 
 
-def _is_aligned(s: State, buffer: Buffer) -> str:
+def _pieces(s: State, t: DType, where: str, part: str, width: int, most: int) -> None:
+    """One vector past the caches, `most` elements at a time."""
+    out = s.out
+    few, note, ty = min(most, width), out.nontemporal(), memory_type(t, width)
+    for first in range(0, width, few):
+        piece, place = part, where
+        if width > few:
+            picks = vector_literal(tuple(range(first, first + few)), "i32")
+            piece = out.inst(f"shufflevector {ty} {part}, {ty} poison, <{few} x i32> {picks}")
+            place = out.inst(f"getelementptr {memory_type(t)}, ptr {where}, i64 {first}")
+        out.effect(f"store {memory_type(t, few)} {piece}, ptr {place}, align {few * t.itemsize}{note}")
+
+
+def _is_aligned(s: State, buffer: Buffer, size: int) -> str:
     """An i1 that is made once, where the function starts."""
     operand = s.pointer(buffer).operand
-    name = f"%stream.{operand.strip('%').strip(chr(34))}"
+    name = f"%stream{size}.{operand.strip('%').strip(chr(34))}"
     lines = [
         f"  {name}.address = ptrtoint ptr {operand} to i64",
-        f"  {name}.rest = and i64 {name}.address, {PIECE - 1}",
+        f"  {name}.rest = and i64 {name}.address, {size - 1}",
         f"  {name} = icmp eq i64 {name}.rest, 0",
     ]
     if lines[0] not in s.out.entry:

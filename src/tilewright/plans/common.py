@@ -17,8 +17,8 @@ IDLE = 32
 """One in so many iterations may be missing in the shares of some threads."""
 MANY = 10
 """Instructions for one element from which on a core does not look far enough ahead by itself to wait for no memory."""
-AHEAD = 2048
-"""Bytes that a loop asks for in advance: half a page, hardware follows a stream to the page's end."""
+AHEAD = 4096
+"""Bytes that a loop asks for in advance: a page, for hardware follows a stream to the end of its page only."""
 
 
 def inline_all(s: Schedule, structure: Structure, stages: tuple[Stage, ...]) -> None:

@@ -262,8 +262,12 @@ def ask_ahead(s: Schedule, around: set[str], rows: int, together: int, target: T
         if not free or not SHORT <= size <= target.l1 // 2:
             continue
         used.add(free[-1])
-        prefetch(s, s.loop(free[-1]), buffer, size, level=1 if size <= target.l1 // 4 else 2)
+        prefetch(s, s.loop(free[-1]), buffer, ROWS_AHEAD * size, level=2)
 
+
+ROWS_AHEAD = 2
+"""How many rows after the one that is worked on a row is asked for, into the second level: a pass in wide vectors is
+shorter than memory takes, and the first level waits for fewer lines at once than the second."""
 
 SHORT = 512
 """Bytes of rows below which asking for the next ones is not worth an instruction."""
