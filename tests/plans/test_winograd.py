@@ -106,6 +106,23 @@ def test_errors_do_not_grow_with_the_channels(tile: int, window: int, channels: 
     assert np.abs(got - want).max() <= 2e-5 * want.max()
 
 
+@pytest.mark.parametrize("name", ["x86-64-v3", "x86-64-v4"])
+def test_all_of_the_next_panel_is_asked_for(name: str) -> None:
+    """Tiles of rows share the lines of a panel, however wide vectors are and however many steps a loop's body has."""
+    target = Target.parse(name)
+    block = target.vector_bits // 32
+    b = GraphBuilder("layer")
+    packed = ops.emit1(
+        b, "pack_winograd", b.param("w", tensor(64, 64, 3, 3)), tile=4, stride=1, block=block, width=2 * block, panels=2
+    )
+    attrs = {"tile": 4, "window": 3, "stride": 1, "rows": 4, "columns": 6, "pads": (1, 1, 1, 1), "dilation": 1}
+    x = b.input("x", tensor(1, 64 // block, 24, 24, block))
+    y = ops.emit1(b, "conv_winograd", x, packed, channels=64, input_channels=64, out_block=block, **attrs)
+    text = Model(compile_graph(b.finish((y,)), {"w": np.zeros((64, 64, 3, 3), np.float32)}, target)).show("loops")
+    panel = 64 * 2 * block * 4
+    assert f"prefetch_bytes = {panel}, prefetch_rows = 24" in text
+
+
 def test_channels_are_summed_in_equal_parts() -> None:
     assert [part_of(n, 16) for n in (1, 8, 9, 16, 20, 22, 32)] == [1, 8, 9, 8, 10, 11, 8]
     assert [part_of(n, 8) for n in (16, 17, 32, 40)] == [16, 17, 16, 20]

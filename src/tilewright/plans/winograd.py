@@ -177,7 +177,7 @@ def products(s: Schedule, found: Stages, group: LoopRef, candidate: Candidate) -
     (t, filters), (co, ci) = (own_loops(s, tile, kind)[-2:] for kind in ("spatial", "reduce"))
     s.reorder(co, ci, t, filters)
     steps = body_steps(lanes, rows * (width // lanes))
-    asking, channel = s.split(ci, factor=steps)
+    asking, channel = s.split(ci, factor=steps) if steps < lanes else (co, ci)
     s.annotate(channel, "unroll", steps)
     if rows < count:
         # The filters that come next, a share by each tile: asked for by the first tiles alone they would come in a
