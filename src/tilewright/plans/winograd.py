@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from math import prod
 
 from tilewright.arith import linear
+from tilewright.codegen.llvm_prefetch import LINE, MOST_LINES
 from tilewright.ir.expr import Op, as_int
 from tilewright.ir.loops import Block, Store
 from tilewright.ir.rewrite import loads, walk, walk_expr
@@ -97,7 +98,7 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
         Candidate.of(
             (("rows", n), ("width", width)), Cost(compute=scale * product_cycles(count, n, vectors, depth, target))
         )
-        for n in range(1, min(most_rows(vectors, target), count) + 1)
+        for n in range(1, min(most_rows(count, vectors, target), count) + 1)
     ]
     return sorted(options, key=lambda c: c.cycles)
 
@@ -177,6 +178,8 @@ def products(s: Schedule, found: Stages, group: LoopRef, candidate: Candidate) -
     (t, filters), (co, ci) = (own_loops(s, tile, kind)[-2:] for kind in ("spatial", "reduce"))
     s.reorder(co, ci, t, filters)
     steps = body_steps(lanes, rows * (width // lanes))
+    while 4 * width * steps * rows > MOST_LINES * LINE * count and steps % 2 == 0:
+        steps //= 2  # a tile's share of what so many steps read is more than a loop asks for at once
     asking, channel = s.split(ci, factor=steps) if steps < lanes else (co, ci)
     s.annotate(channel, "unroll", steps)
     if rows < count:

@@ -59,6 +59,9 @@ PART = 128
 """Channels that are summed in registers, about: filters of so many stay in the first level of cache, and an error grows
 with the length of a sum."""
 
+ENOUGH_SUMS = 8
+"""Accumulators that keep multiply-adds busy, with the next step's loads beside them."""
+
 SPARE = 6
 FEW_COLUMNS = 8
 MOST_TILES = 64
@@ -172,7 +175,7 @@ def block_cost(shape: Shape, choice: Choice, target: Target) -> Cost:
     channels = ceil(shape.channels / lanes)
     panels = ceil(shape.filters / choice.width)
     depth, filters = channels * lanes, panels * choice.width
-    most = most_rows(vectors, target)
+    most = most_rows(count, vectors, target)
     rows = range(1, most + 1)
     product = size * size * panels * min(product_cycles(count, r, vectors, depth, target) for r in rows)
     weights, tiles = 4.0 * size * size * depth * filters, 4.0 * size * size * depth * count
@@ -242,11 +245,13 @@ def part_of(blocks: int, lanes: int) -> int:
     return min(shares, key=lambda n: (max(n * lanes, PART) / min(n * lanes, PART), n))
 
 
-def most_rows(vectors: int, target: Target) -> int:
+def most_rows(count: int, vectors: int, target: Target) -> int:
     """Rows of a register tile: accumulators, one panel row, broadcast values; of a large register file some registers
-    stay free, for constants of the transforms are kept in them across the products."""
+    stay free, for constants of the transforms are kept in them across the products. One tile does not take all of
+    `count` rows where two are large enough, for those ask for each other's next filters."""
     spare = SPARE if target.registers > 16 else 1
-    return max(1, (target.registers - vectors - spare) // vectors)
+    most = max(1, (target.registers - vectors - spare) // vectors)
+    return min(most, max(ceil(count / 2), ceil(ENOUGH_SUMS / vectors)))
 
 
 def _bandwidth(size: float, target: Target, cold: bool = False) -> float:
