@@ -44,6 +44,7 @@ PEERS: dict[str, Peer] = {
     "tilewright-bf16": _peer("own:bf16", "", 'as tilewright-fixed, `precision="bf16"`'),
     "tilewright-int8": _peer("own:int8", "", 'as tilewright-fixed, `precision="int8"`'),
     "tilewright-exact": _peer("own:exact", "", 'as tilewright-fixed, `winograd="exact"`'),
+    "tilewright-strassen": _peer("own:strassen", "", 'as tilewright-fixed, `winograd="strassen"`'),
     "onnxruntime": _peer(
         "ort:bound",
         "onnxruntime",

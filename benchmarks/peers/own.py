@@ -33,6 +33,11 @@ def exact(model: str, threads: int, batch: int) -> Prepared:
     return _into_buffers(model, threads, batch, fixed=True, winograd="exact")
 
 
+def strassen(model: str, threads: int, batch: int) -> Prepared:
+    """Fast products too."""
+    return _into_buffers(model, threads, batch, fixed=True, winograd="strassen")
+
+
 def call(model: str, threads: int, batch: int) -> Prepared:
     """Outputs allocated by each call."""
     compiled, arguments = _compiled(model, threads, batch, fixed=True)

@@ -89,7 +89,8 @@ def compile(
             `{"input": {axis: "symbol"}}`; see docs/torch.md.
         target: the machine; the host if None.
         precision: the type in which products multiply: "fp32", "bf16", "int8" (see docs/accuracy.md).
-        winograd: which fast convolutions and products are allowed: "auto", "exact" (none), "f2", "f4", "f6".
+        winograd: which fast convolutions are allowed: "auto", "exact" (none), "f2", "f4", "f6"; "strassen": "auto", and
+            fast products, in which rows meet.
         name: what the program is called; the model's own name if None.
 
     Raises ModelError (or a subclass) listing everything that is wrong with the model.

@@ -69,7 +69,7 @@ WinogradOption = Annotated[
     typer.Option(
         "--winograd",
         metavar="WHICH",
-        help="Fast algorithms: auto (error within 2e-5 of a layer's scale), exact (no), f2, f4, f6. [default: auto]",
+        help="Fast algorithms: auto (error within 2e-5 of a layer), exact (no), f2, f4, f6, strassen. [default: auto]",
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]

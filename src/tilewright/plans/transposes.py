@@ -333,6 +333,8 @@ def panel_groups(s: Schedule, block: BlockRef, target: Target) -> bool:
     sources = loads(stage.body.value)
     if len(sources) != 1 or stage.body.indices[-2:] != (lane.var, member.var):
         return False
+    if as_int(lane.extent) is None or as_int(member.extent) is None:
+        return False
     forms = [linear(index) for index in sources[0].indices]
     for far, near in ((panel, lane), (step, member)):
         strides = (as_int(near.extent), 0 if as_int(far.extent) == 1 else None)

@@ -17,7 +17,7 @@ def strassen(a: Assigner, node: Node) -> bool:
     """
     x, w = node.inputs[:2]
     assert x is not None and w is not None
-    plain = a.options.winograd == "exact" or a.options.precision != "fp32" or node.attr("transpose_a", False)
+    plain = a.options.winograd != "strassen" or a.options.precision != "fp32" or node.attr("transpose_a", False)
     if plain or w not in a.fixed or x in a.fixed or node.output.dtype is not f32 or w.type.rank != 2:
         return False
     transpose = bool(node.attr("transpose_b", False))

@@ -10,7 +10,7 @@ from tilewright.ops.correlation import points
 from tilewright.plans.winograd_tiles import Choice, Shape, choose
 from tilewright.transform.graph.assigner import Assigner
 
-MOST = {"auto": 8, "exact": 0, "f2": 4, "f4": 6, "f6": 8}
+MOST = {"auto": 8, "exact": 0, "f2": 4, "f4": 6, "f6": 8, "strassen": 8}
 """The most inputs of a tile (a side; with a stride, of the largest phase) that each setting of `winograd` allows: 8
 keep the error within 2e-5 of the output's scale (docs/accuracy.md)."""
 
