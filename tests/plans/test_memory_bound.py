@@ -442,3 +442,14 @@ def test_windows_of_any_width_are_scheduled(width: str) -> None:
     got = np.empty((100, 1, 100), np.float32)
     interpret(planned, {"x": x, "y": got})
     np.testing.assert_allclose(got[:, 0], np.broadcast_to(6 * x[0] * x, (100, 100)), rtol=2e-6)
+
+
+@pytest.mark.parametrize("name", ["x86-64-v3", "x86-64-v4"])
+def test_maps_go_to_blocks_by_square_tiles(name: str) -> None:
+    """Neither as one long vector nor element by element: a tile is as many pixels as a vector has lanes."""
+    target = Target.parse(name)
+    lanes = target.lanes(4)
+    b = GraphBuilder("case")
+    (group,) = fuse(b.finish((ops.emit1(b, "block_channels", b.input("x", tensor((1, 48, 7, 8))), block=lanes),)))
+    text = str(plan(lower_group(group, "k").func, target).func)
+    assert text.count(f"in 0..{lanes} vectorized") == 2 and text.count(f"in 0..{lanes} unrolled") == 2

@@ -333,7 +333,8 @@ def panel_groups(s: Schedule, block: BlockRef, target: Target) -> bool:
     sources = loads(stage.body.value)
     if len(sources) != 1 or stage.body.indices[-2:] != (lane.var, member.var):
         return False
-    if as_int(lane.extent) is None or as_int(member.extent) is None:
+    together = as_int(lane.extent * member.extent)
+    if together is None or together * stage.body.buffer.dtype.itemsize > target.vector_bits // 8:
         return False
     forms = [linear(index) for index in sources[0].indices]
     for far, near in ((panel, lane), (step, member)):
