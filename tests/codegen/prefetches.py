@@ -9,7 +9,7 @@ from math import prod
 
 from tilewright.arith import simplify
 from tilewright.codegen.llvm_expr import evaluate
-from tilewright.codegen.llvm_prefetch import first_read, shift
+from tilewright.codegen.llvm_prefetch import first_read, lines_of, shift
 from tilewright.codegen.llvm_state import State
 from tilewright.codegen.polynomial import Poly, add
 from tilewright.ir.expr import Expr, Var, as_int, const
@@ -21,12 +21,13 @@ from tilewright.ir.target import Target
 @dataclass(frozen=True, slots=True)
 class Hint:
     """One hint of one iteration: the loops around and their variables' values, the loop with the note, the element
-    that the iteration reads first, and the one whose successor (`prefetch_bytes` on) is asked for."""
+    that the iteration reads first, the one whose successor (`prefetch_bytes` on) is asked for, and how many lines."""
 
     loop: For
     at: dict[Var, Expr]
     read: int
     asked: int
+    lines: int
 
 
 def hints(func: PrimFunc, target: Target, name: str) -> Iterator[Hint]:
@@ -40,9 +41,11 @@ def hints(func: PrimFunc, target: Target, name: str) -> Iterator[Hint]:
         moved = shift(state, loops[-1], load)
         if moved is None:
             continue
+        start = add(place, moved)
+        lines = lines_of(state, loops[-1], start, load.buffer.dtype.itemsize)
         for point in itertools.product(*(range(as_int(loop.extent) or 0) for loop in loops)):
             at: dict[Var, Expr] = {loop.var: const(k) for loop, k in zip(loops, point, strict=True)}
-            yield Hint(loops[-1], at, value(place, state, at), value(add(place, moved), state, at))
+            yield Hint(loops[-1], at, value(place, state, at), value(start, state, at), lines)
 
 
 def value(poly: Poly, state: State, at: dict[Var, Expr]) -> int:

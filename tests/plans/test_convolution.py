@@ -220,7 +220,7 @@ def test_tiles_ask_for_the_weights_that_come_next(
         assert isinstance(following, int)
         part = following // 4
         lines = asked.setdefault(hint.read // part * part + part, set())
-        for line in range(int(dict(hint.loop.annotations)["prefetch_lines"])):
+        for line in range(hint.lines):
             lines.add((hint.asked + part) // 16 + line)
     count = as_int(weights.size) or 0
     assert set(asked) == set(range(part, count + part, part))
@@ -248,7 +248,7 @@ def test_panels_take_turns_to_ask_for_the_pixels_that_come_next(
         notes = dict(hint.loop.annotations)
         assert notes["prefetch_bytes"] == 4 * 8 * strip
         first = (hint.asked + 8 * strip) // 16
-        asked.setdefault(hint.read, set()).update(first + line for line in range(int(notes["prefetch_lines"])))
+        asked.setdefault(hint.read, set()).update(first + line for line in range(hint.lines))
     before_last = range(0, 4 * strip, rows) if asks else ()
     assert set(asked) >= {8 * (12 * 13 * block + pixel) for block in range(channels // 8) for pixel in before_last}
     assert asks or not asked

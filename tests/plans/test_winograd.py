@@ -8,16 +8,23 @@ import numpy as np
 import pytest
 
 import tilewright as tw
+from tests.codegen.prefetches import hints
 from tests.ops.test_winograd import convolution
 from tests.transform.graph.graphs import BATCH, tensor
 from tilewright import ops
 from tilewright.compiler import compile_graph
+from tilewright.ir.expr import as_int
 from tilewright.ir.graph import Graph, GraphBuilder
 from tilewright.ir.target import Target
 from tilewright.ops.correlation import points
+from tilewright.plans import plan
 from tilewright.plans.winograd_tiles import ENOUGH, Choice, Shape, choose, cost, part_of, times
 from tilewright.runtime.model import Model
+from tilewright.transform.graph.fuse import fuse
 from tilewright.transform.graph.layout_winograd import tiles
+from tilewright.transform.graph.split import split_prepare
+from tilewright.transform.loops import lower_loops
+from tilewright.transform.lower import lower_group
 
 HOST = Target.host()
 BLOCK = HOST.vector_bits // 32
@@ -106,8 +113,9 @@ def test_errors_do_not_grow_with_the_channels(tile: int, window: int, channels: 
     assert np.abs(got - want).max() <= 2e-5 * want.max()
 
 
+@pytest.mark.parametrize("columns", [2, 3, 5, 6])
 @pytest.mark.parametrize("name", ["x86-64-v3", "x86-64-v4"])
-def test_all_of_the_next_panel_is_asked_for(name: str) -> None:
+def test_all_of_the_next_panel_is_asked_for(name: str, columns: int) -> None:
     """Tiles of rows share the lines of a panel, however wide vectors are and however many steps a loop's body has."""
     target = Target.parse(name)
     block = target.vector_bits // 32
@@ -115,12 +123,21 @@ def test_all_of_the_next_panel_is_asked_for(name: str) -> None:
     packed = ops.emit1(
         b, "pack_winograd", b.param("w", tensor(64, 64, 3, 3)), tile=4, stride=1, block=block, width=2 * block, panels=2
     )
-    attrs = {"tile": 4, "window": 3, "stride": 1, "rows": 4, "columns": 6, "pads": (1, 1, 1, 1), "dilation": 1}
+    attrs = {"tile": 4, "window": 3, "stride": 1, "rows": 4, "columns": columns, "pads": (1, 1, 1, 1), "dilation": 1}
     x = b.input("x", tensor(1, 64 // block, 24, 24, block))
     y = ops.emit1(b, "conv_winograd", x, packed, channels=64, input_channels=64, out_block=block, **attrs)
-    text = Model(compile_graph(b.finish((y,)), {"w": np.zeros((64, 64, 3, 3), np.float32)}, target)).show("loops")
-    panel = 64 * 2 * block * 4
-    assert f"prefetch_bytes = {panel}, prefetch_rows = 24" in text
+    (group,) = fuse(split_prepare(b.finish((y,))).run)
+    func = lower_loops(plan(lower_group(group, "k").func, target).func, target)
+    (weights,) = (buffer for buffer in func.params if as_int(buffer.size) == 64 * 64 * 36)
+    panel = 64 * 2 * block
+    asked: dict[int, set[int]] = {}
+    for hint in hints(func, target, weights.name):
+        assert dict(hint.loop.annotations)["prefetch_bytes"] == 4 * panel
+        first = (hint.asked + panel) // 16
+        asked.setdefault(hint.read // panel, set()).update(range(first, first + hint.lines))
+    assert asked
+    for number, lines in asked.items():
+        assert lines >= set(range((number + 1) * panel // 16, (number + 2) * panel // 16))
 
 
 def test_channels_are_summed_in_equal_parts() -> None:

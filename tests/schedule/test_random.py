@@ -18,12 +18,20 @@ from tilewright.schedule import parse_trace
 
 CASES = int(os.environ.get("TILEWRIGHT_SCHEDULE_CASES", "2000"))
 CHUNK = 100
+FAILED_ONCE = (
+    1013169,  # rfactor of one of two reduction loops, the other guarded: its iterator was left too short
+)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("first", range(0, CASES, CHUNK))
 def test_random_schedules(first: int) -> None:
     check_chunk(range(first, min(first + CHUNK, CASES)))
+
+
+@pytest.mark.parametrize("seed", FAILED_ONCE)
+def test_schedules_that_failed_once(seed: int) -> None:
+    check_case(seed)
 
 
 def check_chunk(seeds: range) -> None:

@@ -266,7 +266,7 @@ def _under_mask(s: State, mask: Value, e: Expr, on: tuple[bool, ...] | None = No
         return evaluate(s, e)
     with s.masked(mask, on):
         if on is not None or not any(not s.varies(node) for node in _uniform_loads(s, e)):
-            with s.scope():
+            with s.some_lanes():
                 return evaluate(s, e)
         out = s.out
         here, some, join = out.block, out.fresh("some"), out.fresh("join")

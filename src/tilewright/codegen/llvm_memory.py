@@ -96,14 +96,12 @@ def lookup(s: State, index: Value, table: Sequence[Const]) -> Value:
 
 def _load_scalar(s: State, buffer: Buffer, p: Poly) -> str:
     where, align = address(s, buffer, p)
-    raw = s.out.inst(f"load {memory_type(buffer.dtype)}, ptr {where}, align {align}")
-    return from_memory(s, raw, buffer.dtype, 0)
+    return from_memory(s, s.load(buffer, where, memory_type(buffer.dtype), align), buffer.dtype, 0)
 
 
 def _load_contiguous(s: State, buffer: Buffer, p: Poly, width: int) -> str:
     where, align = address(s, buffer, p)
-    raw = s.out.inst(f"load {memory_type(buffer.dtype, width)}, ptr {where}, align {align}")
-    return from_memory(s, raw, buffer.dtype, width)
+    return from_memory(s, s.load(buffer, where, memory_type(buffer.dtype, width), align), buffer.dtype, width)
 
 
 def _load_vector(s: State, buffer: Buffer, access: Access, k: int, start: int, width: int) -> str:

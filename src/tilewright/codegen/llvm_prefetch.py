@@ -47,7 +47,7 @@ def emit_prefetch(s: State, stmt: For) -> None:
 def _ask(s: State, stmt: For, load: Load) -> None:
     """The hints for what an iteration reads first of one buffer and what follows it."""
     notes = dict(stmt.annotations)
-    ahead, lines = notes.get("prefetch_bytes", 0), notes.get("prefetch_lines")
+    ahead = notes.get("prefetch_bytes", 0)
     if not isinstance(ahead, int):
         return
     locality = 3 if notes.get("prefetch_level", SECOND_LEVEL) == 1 else 2
@@ -56,13 +56,19 @@ def _ask(s: State, stmt: For, load: Load) -> None:
     if moved is None:
         return
     start = add(buffer_offset(s, load.buffer, load.indices), moved)
-    stride = start.get((s.atoms.number(stmt.var),), 0) * size
     symbol = s.out.declare("llvm.prefetch.p0", "void", ["ptr", "i32", "i32", "i32"])
-    if not isinstance(lines, int):
-        lines = min(max(1, stride // LINE), MOST_LINES)
-    for line in range(lines):
+    for line in range(lines_of(s, stmt, start, size)):
         place, _ = address(s, load.buffer, add(start, constant((ahead + line * LINE) // size)))
         s.out.effect(f"call void {symbol}(ptr {place}, i32 0, i32 {locality}, i32 1)")
+
+
+def lines_of(s: State, stmt: For, start: Poly, itemsize: int) -> int:
+    """How many lines an iteration asks for from an offset on: those that the next one does not."""
+    lines = dict(stmt.annotations).get("prefetch_lines")
+    if isinstance(lines, int):
+        return lines
+    stride = start.get((s.atoms.number(stmt.var),), 0) * itemsize
+    return min(max(1, stride // LINE), MOST_LINES)
 
 
 def shift(s: State, stmt: For, load: Load) -> Poly | None:

@@ -39,13 +39,15 @@ class Scope:
     """Values that hold in a region of code that the current block is dominated by.
 
     `open` scopes (an unrolled iteration, the lanes of a vector loop) are no region of their own: what does not mention
-    the iteration's variable `var` holds in the scope around as well.
+    the iteration's variable `var` holds in the scope around as well. What was read from memory is kept by the buffers
+    that it was read from, loads by their buffer, address and type.
     """
 
     open: bool = False
     var: Var | None = None
     values: dict[ValueKey, Value] = field(default_factory=dict)
-    loaded: dict[ValueKey, Value] = field(default_factory=dict)
+    loaded: dict[frozenset[str], dict[ValueKey, Value]] = field(default_factory=dict)
+    loads: dict[str, dict[tuple[str, str], str]] = field(default_factory=dict)
     offsets: dict[Key, str] = field(default_factory=dict)
     addresses: dict[tuple[str, str, Key], str] = field(default_factory=dict)
     splats: dict[tuple[str, int, DType], str] = field(default_factory=dict)
@@ -80,7 +82,7 @@ class State:
         self.certain_loads: dict[Expr, dict[Expr, None]] = {}
         self._reads: dict[Expr, bool] = {}
         self.seldom: dict[Expr, bool] = {}
-        self._mutables: dict[Expr, bool] = {}
+        self._mutables: dict[Expr, frozenset[str]] = {}
         # By identity: comparing loops by value would walk them. The loop is kept so that its identity stays its own.
         self._vectorizable: dict[int, tuple[For, bool]] = {}
         self._native: dict[int, tuple[For, int]] = {}
@@ -104,6 +106,12 @@ class State:
             self.scopes.pop()
 
     @contextmanager
+    def some_lanes(self) -> Iterator[None]:
+        """Code for some of the lanes without a branch: the values made inside are forgotten after."""
+        with self._straight(is_open=False):
+            yield
+
+    @contextmanager
     def binding(self, var: Var, value: int) -> Iterator[None]:
         """An unrolled loop's variable is a constant; values that mention it are forgotten after."""
         outer = self.converter
@@ -111,19 +119,19 @@ class State:
         self.counters.add(var)
         self.converter = Converter(self.atoms, self.constants)
         try:
-            with self._open(var):
+            with self._straight(var):
                 yield
         finally:
             self.constants.pop(var, None)
             self.converter = outer
 
     @contextmanager
-    def _open(self, var: Var | None) -> Iterator[None]:
-        # Offsets and addresses are keyed by polynomials with the constants put in, so they stay valid.
+    def _straight(self, var: Var | None = None, *, is_open: bool = True) -> Iterator[None]:
+        """A scope within the same region."""
+        # Offsets, addresses and loads are keyed by polynomials with the constants put in, so they stay valid.
         last = self.scopes[-1]
-        self.scopes.append(
-            Scope(open=True, var=var, offsets=last.offsets, addresses=last.addresses, splats=last.splats)
-        )
+        shared = {name: getattr(last, name) for name in ("offsets", "addresses", "splats", "loads")}
+        self.scopes.append(Scope(is_open, var, **shared))
         try:
             yield
         finally:
@@ -135,7 +143,7 @@ class State:
         self.counters.add(lanes.var)
         self._varies = self._varies_in.setdefault(lanes, {})
         try:
-            with self._open(None):
+            with self._straight():
                 yield
         finally:
             self.lanes = None
@@ -149,17 +157,21 @@ class State:
         finally:
             self.mask, self.on = outer
 
-    def forget_loads(self) -> None:
-        """Memory may have changed."""
+    def forget_loads(self, buffer: Buffer | None = None) -> None:
+        """This buffer may have changed, or all memory."""
+        changed = self.written if buffer is None else {buffer.name}
         for scope in self.scopes:
-            scope.loaded.clear()
+            for names in [names for names in scope.loaded if names & changed]:
+                del scope.loaded[names]
+            for name in changed & scope.loads.keys():
+                del scope.loads[name]
 
     def known(self, e: Expr) -> Value | None:
-        key = self._key(e)
+        key, read = self._key(e), self._mutable(e)
         for scope in reversed(self.scopes):
-            found = scope.values.get(key) or scope.loaded.get(key)
-            if found is not None:
-                return found
+            values = scope.loaded.get(read) if read else scope.values
+            if values and key in values:
+                return values[key]
         return None
 
     def remember(self, e: Expr, value: Value) -> Value:
@@ -167,9 +179,24 @@ class State:
         k = len(self.scopes) - 1
         while k and self.scopes[k].open and self.scopes[k].var not in self._free(e):
             k -= 1
-        scope = self.scopes[k]
-        (scope.loaded if self._mutable(e) else scope.values)[self._key(e)] = value
+        scope, read = self.scopes[k], self._mutable(e)
+        (scope.loaded.setdefault(read, {}) if read else scope.values)[self._key(e)] = value
         return value
+
+    def remember_store(self, buffer: Buffer, indices: tuple[Expr, ...], value: Value) -> None:
+        """Note what reading an element just written gives."""
+        if not any(buffer.name in self._mutable(i) for i in indices):
+            self.remember(Load(buffer, indices), value)
+
+    def load(self, buffer: Buffer, where: str, type_: str, align: int) -> str:
+        """What is at an address, read once while it cannot change."""
+        for scope in reversed(self.scopes):
+            found = scope.loads.get(buffer.name, {}).get((where, type_))
+            if found is not None:
+                return found
+        raw = self.out.inst(f"load {type_}, ptr {where}, align {align}")
+        self.scopes[-1].loads.setdefault(buffer.name, {})[where, type_] = raw
+        return raw
 
     def _key(self, e: Expr) -> ValueKey:
         return (e, self.lanes) if self.lanes is not None and self.varies(e) else e
@@ -182,12 +209,12 @@ class State:
             found = self._variables[e] = own.union(*(self._free(c) for c in e.children))
         return found
 
-    def _mutable(self, e: Expr) -> bool:
-        """Whether `e` reads a buffer that this function writes."""
+    def _mutable(self, e: Expr) -> frozenset[str]:
+        """The buffers that `e` reads and this function writes."""
         found = self._mutables.get(e)
         if found is None:
-            written = isinstance(e, Load) and e.buffer.name in self.written
-            found = self._mutables[e] = written or any(self._mutable(c) for c in e.children)
+            own = frozenset((e.buffer.name,)) & self.written if isinstance(e, Load) else frozenset[str]()
+            found = self._mutables[e] = own.union(*(self._mutable(c) for c in e.children))
         return found
 
     def reads(self, e: Expr) -> bool:

@@ -91,10 +91,12 @@ def _store(s: State, stmt: Store) -> None:
         reduction = match_reduction(stmt)
         if reduction is not None:
             _reduce(s, stmt, reduction)
-            s.forget_loads()
             return
-    store(s, stmt.buffer, stmt.indices, evaluate(s, stmt.value))
-    s.forget_loads()
+    value = evaluate(s, stmt.value)
+    store(s, stmt.buffer, stmt.indices, value)
+    s.forget_loads(stmt.buffer)
+    if not varies and not value.vector and s.mask is None:
+        s.remember_store(stmt.buffer, stmt.indices, value)
 
 
 def _reduce(s: State, stmt: Store, reduction: Reduction) -> None:
@@ -115,6 +117,8 @@ def _reduce(s: State, stmt: Store, reduction: Reduction) -> None:
     old = evaluate(s, Load(stmt.buffer, stmt.indices)).scalar
     result = s.ops.apply(op, t, [old, total], 0, t)
     store_scalar(s, stmt.buffer, buffer_offset(s, stmt.buffer, stmt.indices), result)
+    s.forget_loads(stmt.buffer)
+    s.remember_store(stmt.buffer, stmt.indices, Value(t, (result,)))
 
 
 def _across(s: State, op: str, t: DType, part: str, width: int) -> str:

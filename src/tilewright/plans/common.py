@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tilewright.codegen.llvm_prefetch import LINE
 from tilewright.ir.expr import Buffer, as_int
-from tilewright.ir.loops import Block, Store
+from tilewright.ir.loops import Block, BlockIter, Store
 from tilewright.ir.rewrite import exprs_of, loads, walk
 from tilewright.ir.target import Target
 from tilewright.plans.analysis import Stage, Structure
@@ -31,6 +31,13 @@ def inline_all(s: Schedule, structure: Structure, stages: tuple[Stage, ...]) -> 
 def extent(s: Schedule, loop: LoopRef) -> int | None:
     """A loop's extent if it is a number."""
     return s.extent(loop)
+
+
+def own_loops(s: Schedule, ref: BlockRef) -> list[tuple[BlockIter, LoopRef]]:
+    """A block's iterators with the loops that drive them: the innermost loops around it, one for each."""
+    block = s.get(ref)
+    assert isinstance(block, Block)
+    return list(zip(block.iters, s.loops(ref)[-len(block.iters) :], strict=True)) if block.iters else []
 
 
 def lanes_of(stage: Stage, target: Target) -> int:

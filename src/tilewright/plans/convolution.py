@@ -24,11 +24,19 @@ from math import prod
 from tilewright.arith import linear
 from tilewright.codegen.llvm_prefetch import LINE
 from tilewright.ir.expr import Load, as_int, is_const
-from tilewright.ir.loops import Block
 from tilewright.ir.target import Target
 from tilewright.plans.analysis import Stage, Structure, factors
 from tilewright.plans.base import Candidate, Plan
-from tilewright.plans.common import AHEAD, extent, inline_all, lanes_of, parallelize, prefetch, vectorize_spatial
+from tilewright.plans.common import (
+    AHEAD,
+    extent,
+    inline_all,
+    lanes_of,
+    own_loops,
+    parallelize,
+    prefetch,
+    vectorize_spatial,
+)
 from tilewright.plans.conv_tiles import ENOUGH_STRIPS, SYMBOLIC_IMAGES, SYMBOLIC_SIZE, WHOLE, Blocking, Shape, blockings
 from tilewright.plans.cost import level, nbytes_of
 from tilewright.plans.panels import fits_panels, packed_operand, panel_width, unroll_tile
@@ -195,9 +203,7 @@ def register_tile(
     """Reduce into registers: rows outside columns, so that a pixel is used at once for all its columns and needs one
     register; or the other way round where that needs fewer."""
     s.set_scope(block, "local")
-    stage = s.get(block)
-    assert isinstance(stage, Block)
-    own = list(zip(stage.iters, s.loops(block)[-len(stage.iters) :], strict=True))
+    own = own_loops(s, block)
     spatial = [loop for it, loop in own if it.kind == "spatial"][-len(anchor.spatial) :]
     reduce = [loop for it, loop in own if it.kind == "reduce"]
     if len(reduce) == 3:

@@ -20,7 +20,7 @@ from tilewright.ir.expr import Expr, Load, Op, Var, as_int, const
 from tilewright.ir.loops import Block, BlockIter, Store
 from tilewright.ir.rewrite import loads, substitute, variables
 from tilewright.ir.target import Target
-from tilewright.plans.common import extent, parallelize, prefetch, stream_outputs
+from tilewright.plans.common import extent, own_loops, parallelize, prefetch, stream_outputs
 from tilewright.plans.cost import fma_cycles
 from tilewright.plans.reducing import steps
 from tilewright.schedule.index_map import IndexMap
@@ -66,12 +66,9 @@ class TileAxes:
     run: bool
 
 
-def own_loops(s: Schedule, block: BlockRef) -> dict[str, LoopRef]:
-    """The innermost loops around a block, one for each of its iterators, by the iterators' names."""
-    stage = s.get(block)
-    assert isinstance(stage, Block)
-    names = [it.var.name for it in stage.iters]
-    return dict(zip(names, s.loops(block)[-len(names) :], strict=True)) if names else {}
+def loops_by_name(s: Schedule, block: BlockRef) -> dict[str, LoopRef]:
+    """A block's own loops by the names of its iterators."""
+    return {it.var.name: loop for it, loop in own_loops(s, block)}
 
 
 def tile_axes(s: Schedule, block: BlockRef, target: Target) -> TileAxes | None:
@@ -86,7 +83,7 @@ def tile_axes(s: Schedule, block: BlockRef, target: Target) -> TileAxes | None:
     lanes = target.lanes(4)
     if not isinstance(store, Store) or not stage.iters or lanes not in (4, 8, 16) or store.buffer.dtype.itemsize != 4:
         return None
-    sizes = {name: extent(s, loop) for name, loop in own_loops(s, block).items()}
+    sizes = {name: extent(s, loop) for name, loop in loops_by_name(s, block).items()}
     iters = {it.var.name: it for it in stage.iters if sizes[it.var.name] != 1}
     along = next((it for it in iters.values() if store.indices and it.var is store.indices[-1]), None)
     if along is None or (sizes[along.var.name] or lanes) < lanes:
@@ -184,7 +181,7 @@ def transpose_tiles(
     next, which are as many streams as a tile has rows.
     """
     lanes = target.lanes(4)
-    by_name = own_loops(s, block)
+    by_name = loops_by_name(s, block)
     sizes = {name: extent(s, loop) for name, loop in by_name.items()}
     others = [loop for name, loop in by_name.items() if name not in (axes.down, axes.along)]
     flatten(s, block, axes)
@@ -293,7 +290,7 @@ def panel_pieces(s: Schedule, block: BlockRef, target: Target) -> bool:
     assert isinstance(stage, Block)
     if not isinstance(stage.body, Store) or len(stage.iters) < 3:
         return False
-    by_name = own_loops(s, block)
+    by_name = loops_by_name(s, block)
     *_, panel, row, lane = stage.iters
     sizes = {name: extent(s, loop) for name, loop in by_name.items()}
     sources = loads(stage.body.value)
@@ -341,7 +338,7 @@ def panel_groups(s: Schedule, block: BlockRef, target: Target) -> bool:
         strides = (as_int(near.extent), 0 if as_int(far.extent) == 1 else None)
         if not any(f.coefficient(near.var) == 1 and f.coefficient(far.var) in strides for f in forms):
             return False
-    *outer, panels, steps, lanes, members = own_loops(s, block).values()
+    *outer, panels, steps, lanes, members = (loop for _, loop in own_loops(s, block))
     order = [*outer, panels, steps]
     if lane.var in variables(sources[0].indices[-1]) and (as_int(step.extent) or 0) >= 2 * ROWS:
         steps, inner = s.split(steps, factor=ROWS)
@@ -386,7 +383,7 @@ def source_order(s: Schedule, block: BlockRef) -> list[str]:
 
 def transpose_boxes(s: Schedule, block: BlockRef, strip: list[str]) -> None:
     """The loops of `strip` innermost, those of large boxes cut into pieces; all others around them, in threads."""
-    by_name = own_loops(s, block)
+    by_name = loops_by_name(s, block)
     outer = [loop for name, loop in by_name.items() if name not in strip]
     size = 1
     for name in strip:

@@ -26,13 +26,13 @@ from math import prod
 from tilewright.arith import linear
 from tilewright.codegen.llvm_prefetch import LINE, MOST_LINES
 from tilewright.ir.expr import Op, as_int
-from tilewright.ir.loops import Block, Store
+from tilewright.ir.loops import Store
 from tilewright.ir.rewrite import loads, walk, walk_expr
 from tilewright.ir.target import Target
 from tilewright.ops.correlation import MOST_POINTS
 from tilewright.plans.analysis import Stage, Structure
 from tilewright.plans.base import Candidate, Plan
-from tilewright.plans.common import inline_all, prefetch, stream_outputs
+from tilewright.plans.common import inline_all, own_loops, prefetch, stream_outputs
 from tilewright.plans.convolution import body_steps
 from tilewright.plans.cost import Cost, number, roofline
 from tilewright.plans.panels import packed_operand, panel_width
@@ -173,12 +173,16 @@ def products(s: Schedule, found: Stages, group: LoopRef, candidate: Candidate) -
     blocks, lanes, count = (as_int(it.extent) for it in (*found.product.reduce, found.product.spatial[-2]))
     assert weights is not None and blocks is not None and lanes is not None and count is not None
     part = part_of(blocks, lanes)
-    place = register_tiles if part == blocks else register_tiles_of_parts
-    element, product, tile = place(s, s.block(found.product.name), group, rows, part)
-    (t, filters), (co, ci) = (own_loops(s, tile, kind)[-2:] for kind in ("spatial", "reduce"))
+    product = s.block(found.product.name)
+    if part == blocks:
+        element, product, tile = register_tiles(s, product, group, rows)
+    else:
+        element, product, tile = register_tiles_of_parts(s, product, group, rows, part)
+    own = own_loops(s, tile)
+    (t, filters), (co, ci) = ([loop for it, loop in own if it.kind == k][-2:] for k in ("spatial", "reduce"))
     s.reorder(co, ci, t, filters)
     steps = body_steps(lanes, rows * (width // lanes))
-    while 4 * width * steps * rows > MOST_LINES * LINE * count and steps % 2 == 0:
+    while 4 * width * steps * rows >= MOST_LINES * LINE * count and steps % 2 == 0:
         steps //= 2  # a tile's share of what so many steps read is more than a loop asks for at once
     asking, channel = s.split(ci, factor=steps) if steps < lanes else (co, ci)
     s.annotate(channel, "unroll", steps)
@@ -195,17 +199,7 @@ def products(s: Schedule, found: Stages, group: LoopRef, candidate: Candidate) -
     return element, product
 
 
-def own_loops(s: Schedule, ref: BlockRef, kind: str) -> list[LoopRef]:
-    """The loops that a block has to itself, those of its iterators of one kind."""
-    block = s.get(ref)
-    assert isinstance(block, Block)
-    pairs = zip(block.iters, s.loops(ref)[-len(block.iters) :], strict=True)
-    return [loop for it, loop in pairs if it.kind == kind]
-
-
-def register_tiles(
-    s: Schedule, tile: BlockRef, group: LoopRef, rows: int, part: int
-) -> tuple[LoopRef, BlockRef, BlockRef]:
+def register_tiles(s: Schedule, tile: BlockRef, group: LoopRef, rows: int) -> tuple[LoopRef, BlockRef, BlockRef]:
     """The products of a register tile are complete when it is stored. Returns the loop over the elements of a tile, the
     block that stores and the one that multiplies."""
     product = s.cache_write(tile, "local")

@@ -225,7 +225,6 @@ def _compile(text: str, speed: int) -> bytes:
         passes.add_sroa_pass,
         passes.add_simplify_cfg_pass,
         passes.add_instruction_combine_pass,
-        passes.add_new_gvn_pass,
         passes.add_simplify_cfg_pass,
     ):
         add()

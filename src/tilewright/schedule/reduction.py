@@ -228,9 +228,12 @@ def _partial_block(
         if it.var not in inner:
             var = Var(fresh_name(f"{it.var.name}_rf", taken))
             inner[it.var] = var
-            iters.append(BlockIter(var, it.extent, it.kind, it.binding))
+            extent = it.extent
             if isinstance(it.binding, Var):
                 of_loop.setdefault(it.binding, var)
+                if it.kind == "reduce":  # What kept it below its extent is in the body now.
+                    extent = extents_of(own).get(it.binding, extent)
+            iters.append(BlockIter(var, extent, it.kind, it.binding))
     # Conditions on reduction loops move into the body: every element of the partial result must be started.
     outer, guards = [], [substitute(update.condition, inner)]
     reducing = {x.var for x in own if reduce_iters_using(source, x.var)}
