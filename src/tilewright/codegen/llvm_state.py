@@ -97,9 +97,10 @@ class State:
     # scopes
 
     @contextmanager
-    def scope(self) -> Iterator[None]:
-        """Code that does not dominate what follows it: what is computed inside is forgotten after."""
-        self.scopes.append(Scope())
+    def scope(self, repeated: Var | None = None) -> Iterator[None]:
+        """Code that does not dominate what follows it: what is computed inside is forgotten after. The body of a loop
+        that runs at least once does: of that is forgotten what mentions its variable, `repeated`."""
+        self.scopes.append(Scope(repeated is not None, repeated))
         try:
             yield
         finally:

@@ -276,7 +276,7 @@ def serial(s: State, stmt: For, start: str, stop: str, body: Callable[[], None],
     s.depth[stmt.var] = len(s.scopes)
     s.counters.add(stmt.var)
     s.forget_loads()
-    with s.scope():
+    with s.scope(stmt.var if positive else None):
         body()
     s.forget_loads()
     following = out.inst(f"add nuw nsw i64 {variable}, 1", f"{name}.next")
