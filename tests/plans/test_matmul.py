@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -219,6 +220,40 @@ def test_the_hot_loop_stays_in_registers(name: str, rows: Any) -> None:
         assert len({line.split(",")[-1] for line in steps if width in line}) >= 8
 
 
+@pytest.mark.parametrize("shape", [(384, 768, 96), (64, 512, 512), (30, 373, 512)], ids=str)
+@pytest.mark.parametrize("name", ["x86-64-v3", "znver4", "skylake-avx512"])
+def test_accumulators_stay_in_registers_in_batches_of_any_size(name: str, shape: tuple[int, int, int]) -> None:
+    """With a loop over the batch around it a tile has fewer registers: none of them may be spilled in a step."""
+    target = Target.parse(name)
+    rows, k, n = shape
+    builder = GraphBuilder("product")
+    y = ops.emit1(builder, "matmul", builder.input("x", tensor(ROWS, rows, k)), builder.param("w", tensor(k, n)))
+    y = ops.emit1(builder, "tanh", ops.emit1(builder, "add", y, builder.param("bias", tensor(n))))
+    graph = assign_layouts(builder.finish((y,)), target)
+    func = lower_group(next(g for g in fuse(graph) if g.nodes[0].op == "matmul_packed"), "kernel").func
+    text = assembly(emit_llvm(lower_loops(plan(func, target).func, target), target), target)
+    assert all(spilled(body) <= 2 for body in innermost(text) if sum("vfmadd" in line for line in body) >= 8)
+
+
+def innermost(text: str) -> list[list[str]]:
+    """The bodies of the innermost loops: what stands between a label and a jump back to it, no other label inside."""
+    bodies, label, body = [], "", []
+    for line in text.splitlines():
+        if line.startswith(".LBB"):
+            label, body = line.split(":")[0], []
+        elif re.match(r"\s+j\w+\s+" + re.escape(label) + r"$", line) and label:
+            bodies.append(body)
+            label, body = "", []
+        else:
+            body.append(line)
+    return bodies
+
+
+def spilled(body: list[str]) -> int:
+    """Vectors that a loop's body loads from the stack or stores there."""
+    return sum(bool(re.search(r"\(%r[sb]p\).*[xyz]mm|[xyz]mm.*\(%r[sb]p\)", line)) for line in body)
+
+
 @pytest.mark.parametrize("name", TARGETS)
 def test_tiles_fit_the_registers_and_the_work(name: str) -> None:
     target = Target.parse(name)
@@ -243,6 +278,16 @@ def test_one_row_takes_several_panels_from_memory() -> None:
     options = tiles(1, 16, 4096, 4096, 4, target)
     assert min(options, key=lambda t: estimate(t, large, target).cycles).panels == 4
     assert strip_rows(MatmulTile(6, 16), Product(128, 3072, 768), target) == 0
+
+
+def test_several_panels_that_nobody_asks_for_wait_for_far_weights() -> None:
+    """Only rows of single panels ask for the next one, so three narrow panels at once are for what is near."""
+    target = Target.parse("znver4")
+    assert matmul_tile(ROWS, 512, 512, dtype(np.float32), target).panels == 1
+    apart, together = MatmulTile(8, 32), MatmulTile(8, 16, 3)
+    far, near = Product(64, 512, 512), Product(64, 512, 128)
+    assert estimate(apart, far, target).cycles < estimate(together, far, target).cycles
+    assert estimate(together, near, target).cycles < estimate(apart, near, target).cycles
 
 
 def test_who_asks_for_the_next_panel() -> None:

@@ -29,10 +29,15 @@ MOST_ROWS = 14
 MOST_PANELS = 4
 MOST_VECTORS = 4
 """Vectors of a panel."""
+SPARE = 8
+"""One register in so many is left for the rows' elements and the next step's loads."""
 FEW_ROWS = 6
 """Up to so many rows, about one tile, the weights are read once."""
 CROWDED = 0.1
 """Cycles that a load costs even where multiply-adds bound: ports and the front end are not ideal."""
+FOLLOWED = 1.5
+"""How much faster than the second level delivers what is here and there a panel comes from it when it passes again: it
+is one stream, which hardware follows."""
 ONE_STREAM = 0.7
 """The share of the memory's bandwidth that a single stream draws."""
 STRIP = 2 << 20
@@ -81,10 +86,15 @@ class Product:
         return self.depth * self.columns * self.itemsize * self.count
 
 
-def matmul_tile(rows: Expr, columns: int, depth: int, dtype: DType, target: Target) -> MatmulTile:
-    """The tile for a product of `rows` (may be symbolic) x `depth` with `depth` x `columns`."""
+def matmul_tile(
+    rows: Expr, columns: int, depth: int, dtype: DType, target: Target, *, whole: bool = False
+) -> MatmulTile:
+    """The tile for a product of `rows` (may be symbolic) x `depth` with `depth` x `columns`; `whole`: its panels fill
+    the columns if any do."""
     known = as_int(rows)
     ranked = _ranked(known, columns, max(1, depth), dtype.itemsize, target)
+    if whole:
+        ranked = tuple(r for r in ranked if columns % r[1].width == 0) or ranked
     return decide(
         lambda: f"matmul {rows if known is None else known}x{depth}x{columns} {dtype}: panels",
         [tile for _, tile in ranked],
@@ -135,8 +145,9 @@ def tiles(rows: int | None, width: int, columns: int, depth: int, itemsize: int,
     for count in range(1, min(most, limit) + 1):
         for panels in range(1, MOST_PANELS + 1):
             # One row multiplies straight from memory; more rows share the panel's vectors in registers, and a full
-            # register file leaves the next step's loads no place.
-            spare = 1 if count == 1 else vectors * panels + 2
+            # register file leaves the next step's loads no place: the scheduler moves up more of them the more
+            # registers there are, and what it has no place for are accumulators, spilled in every step.
+            spare = 1 if count == 1 else vectors * panels + target.registers // SPARE
             fits = count * vectors * panels + spare <= target.registers
             if fits and (panels == 1 or (panels - 1) * width < columns):
                 found.append(MatmulTile(count, width, panels))
@@ -233,12 +244,24 @@ def unrolled_steps(products: int, depth: int | None) -> int:
 def bandwidth(tile: MatmulTile, product: Product, panels: int, target: Target) -> float:
     """Bytes a cycle with which a group of panels arrives at the first level; 0.0: it stays there."""
     group = product.depth * tile.width * panels * product.itemsize
-    if product.rows > tile.rows:
-        # Read once for every tile of rows: it stays where it fits beside those rows.
-        beside = product.depth * tile.rows * product.itemsize
-        if group + beside <= target.l1 * (WAYS - 1) // WAYS:
-            return 0.0
-        return target.l2_bandwidth if group <= target.l2 // 2 else target.l3_bandwidth
+    far = _first_bandwidth(product, panels, target)
+    passes = -(-product.rows // tile.rows)
+    if passes == 1:
+        return far
+    # Read once for every tile of rows: it stays where it fits beside those rows.
+    beside = product.depth * tile.rows * product.itemsize
+    if group + beside <= target.l1 * (WAYS - 1) // WAYS:
+        return 0.0
+    again = target.l2_bandwidth if group <= target.l2 // 2 else target.l3_bandwidth
+    if far and panels > 1:
+        return passes / (1 / far + (passes - 1) / again)
+    if passes > 2 and group <= target.l2 // 2:
+        return FOLLOWED * again  # The tiles of the panel before have asked for it.
+    return again
+
+
+def _first_bandwidth(product: Product, panels: int, target: Target) -> float:
+    """The same of panels that are read for the first time and that nobody has asked for."""
     match level(product.weights, target):
         case "l1":
             return 0.0

@@ -28,7 +28,7 @@ def strassen(a: Assigner, node: Node) -> bool:
     if not pays(Product(rows, columns, depth), a.weight_bytes, a.target):
         return False
     across = columns // 2
-    tile = matmul_tile(const(-(-rows // 2)), across, -(-depth // 2), f32, a.target)
+    tile = matmul_tile(const(-(-rows // 2)), across, -(-depth // 2), f32, a.target, whole=True)
     if columns % 2 or across % tile.width:
         return False  # Panels that both halves have a part of would be merged twice.
     attrs = {"width": tile.width, "transpose": transpose}
