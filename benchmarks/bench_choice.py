@@ -15,14 +15,11 @@ import argparse
 import itertools
 import json
 import math
-import multiprocessing
 import random
 import shutil
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -124,30 +121,14 @@ def compile_all(name: str, most: int) -> int:
     path = models.load(layers.read()[name].model)
     index = []
     everything = list(settings(path))
-    apart = _process()
     with progress(name) as step:
         for number, (forced, made) in enumerate(some(everything, most)):
             file = folder / f"{number}.tw"
-            try:
-                apart.submit(_save, path, forced, file).result()
-            except BrokenProcessPool:
-                print(f"{name}: LLVM gave up at {describe(forced, made)}", flush=True)
-                apart = _process()
-            else:
-                index.append({"file": file.name, "label": describe(forced, made), "space": len(everything)})
+            compiled(path, forced)[0].save(file)
+            index.append({"file": file.name, "label": describe(forced, made), "space": len(everything)})
             step("")
-    apart.shutdown()
     (folder / "index.json").write_text(json.dumps(index))
     return len(everything)
-
-
-def _process() -> ProcessPoolExecutor:
-    """A process to compile in: some settings, which nobody would choose, are too much for LLVM, which then aborts."""
-    return ProcessPoolExecutor(1, multiprocessing.get_context("spawn"))
-
-
-def _save(model: Path, forced: Forced, file: Path) -> None:
-    compiled(model, forced)[0].save(file)
 
 
 @dataclass(slots=True)
