@@ -11,7 +11,7 @@ from tests.codegen.llvm_run import call, call_in_threads, native, run
 from tilewright.codegen.interpret import interpret
 from tilewright.codegen.llvm import assembly, compile_llvm, emit_llvm
 from tilewright.ir.dtype import ALL, DType, bf16, boolean, f16, f32, f64, i4, i8, i16, i32, i64, u8
-from tilewright.ir.expr import Buffer, Const, Expr, Op, Var, cast, const, equal, maximum, minimum, select
+from tilewright.ir.expr import Buffer, Const, Expr, Op, Var, cast, const, equal, lookup, maximum, minimum, select
 from tilewright.ir.loops import Allocate, For, If, Let, PrimFunc, Stmt, Store, seq
 from tilewright.ir.scalar_ops import OPS
 from tilewright.ir.target import Target
@@ -117,6 +117,21 @@ def test_every_operator(dtype: DType, kind: str) -> None:
             assert_same(g, w, 4 if inexact else 0)
         except AssertionError as error:
             raise AssertionError(f"{b.name}: {error}") from None
+
+
+@pytest.mark.parametrize("size", [2, 5, 8, 16, 31, 64])
+@pytest.mark.parametrize("wide", [False, True])
+def test_tables_of_sixteen(size: int, wide: bool) -> None:
+    """AVX-512 looks them up in a register, at the low bits of any number; `wide`: beside f64, in narrower vectors."""
+    i = Var("i")
+    x, out, other = buffer("x", i32, size), buffer("out", f32, size), buffer("other", f64, size)
+    entries = [const(float(k * k - 20), f32) for k in range(16)]
+    body = [Store(out, (i,), lookup(cast(x[i] & 15, i64), entries))]
+    if wide:
+        body.append(Store(other, (i,), cast(x[i], f64) * 0.5))
+    func = PrimFunc("f", (x, out, other), For(i, const(size), seq(body), "vectorized"))
+    numbers = np.random.default_rng(0).integers(-(2**31), 2**31, size).astype(np.int32)
+    check(func, [numbers, np.zeros(size, np.float32), np.zeros(size)])
 
 
 @pytest.mark.parametrize("kind", ["serial", "vectorized"])

@@ -15,17 +15,20 @@ from tests.transform.ulp import (
     RELATIVE_TO_ARGUMENT,
     compiled,
     errors,
+    kernel,
     reference,
     sample,
     wide_sample,
     worst_of,
 )
 from tests.transform.ulp import N as n
+from tilewright.codegen.llvm import assembly, emit_llvm
 from tilewright.ir.dtype import DType, bf16, f16, f32, f64
 from tilewright.ir.expr import Buffer, Op, Var, const, maximum, minimum
 from tilewright.ir.expr import call as call_op
 from tilewright.ir.loops import For, PrimFunc, Store
 from tilewright.ir.rewrite import exprs_of, walk, walk_expr
+from tilewright.ir.target import Target
 from tilewright.transform.loops.math import (
     ACCURACY,
     ACCURACY_DOUBLE,
@@ -33,6 +36,7 @@ from tilewright.transform.loops.math import (
     OF_ARGUMENT,
     OF_ARGUMENT_DOUBLE,
     SINGLE,
+    TABLES,
     expand_math,
 )
 from tilewright.transform.loops.math_parts import greatest, single
@@ -52,6 +56,23 @@ def test_error_bound(name: str) -> None:
     """`make ulp` does the same for every f32 there is."""
     worst = worst_of(name, [sample()])
     assert worst.error <= {**ACCURACY, **COMPOSED}[name], f"{name}: {worst}"
+
+
+@pytest.mark.skipif(not Target.host().has_avx512, reason="this machine has one way only")
+@pytest.mark.parametrize("name", TABLES)
+def test_error_bound_without_tables(name: str) -> None:
+    worst = worst_of(name, [sample()], target=Target.parse("x86-64-v3"))
+    assert worst.error <= ACCURACY[name], f"{name}: {worst}"
+
+
+def test_tables_stand_in_registers() -> None:
+    for name in TABLES:
+        wide, narrow = (
+            assembly(emit_llvm(kernel(name, 1, target=target), target), target)
+            for target in map(Target.parse, ("znver4", "haswell"))
+        )
+        assert "vpermps" in wide and "vscalefps" in wide and "gather" not in wide
+        assert "perm" not in narrow and "gather" not in narrow and "call" not in narrow
 
 
 @pytest.mark.parametrize("name", RELATIVE_TO_ARGUMENT)

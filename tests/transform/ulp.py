@@ -26,6 +26,7 @@ from tilewright.ir.graph import TensorType
 from tilewright.ir.loops import For, PrimFunc, Store
 from tilewright.ir.rewrite import map_expr
 from tilewright.ir.scalar_ops import OPS
+from tilewright.ir.target import Target
 from tilewright.ops.registry import get
 from tilewright.transform.loops.math import ACCURACY, OF_ARGUMENT, expand_math
 
@@ -34,13 +35,13 @@ CHUNK = 1 << 14
 N = Var("n", lo=0)
 
 
-def kernel(name: str, arity: int, dtype: DType = f32) -> PrimFunc:
+def kernel(name: str, arity: int, dtype: DType = f32, target: Target | None = None) -> PrimFunc:
     """`out[i] = name(x0[i], ...)`, written out."""
     i = Var("i")
     inputs = [Buffer(f"x{k}", dtype, (N,)) for k in range(arity)]
     out = Buffer("out", dtype, (N,))
     body = For(i, N, Store(out, (i,), expression(name, [b[i] for b in inputs])), "vectorized")
-    return expand_math(PrimFunc(f"{name}_of_arrays", (*inputs, out), body))
+    return expand_math(PrimFunc(f"{name}_of_arrays", (*inputs, out), body), target or Target.host())
 
 
 def expression(name: str, x: Sequence[Expr]) -> Expr:
@@ -54,9 +55,9 @@ def expression(name: str, x: Sequence[Expr]) -> Expr:
     return map_expr(result.op.bodies[0], lambda e: x[0] if isinstance(e, Load) else None)
 
 
-def compiled(name: str, arity: int = 1, dtype: DType = f32) -> Callable[..., Array]:
+def compiled(name: str, arity: int = 1, dtype: DType = f32, target: Target | None = None) -> Callable[..., Array]:
     """The function on arrays."""
-    code = native(kernel(name, arity, dtype))
+    code = native(kernel(name, arity, dtype, target), target)
 
     def run(*x: Array) -> Array:
         out = np.zeros_like(x[0])
@@ -159,9 +160,9 @@ class Worst:
         return f"{self.error:.3f} ulp at {self.x!r} ({float(self.x).hex()}): {self.got!r}, not {self.want!r}"
 
 
-def worst_of(name: str, chunks: Iterable[Array], dtype: DType = f32) -> Worst:
+def worst_of(name: str, chunks: Iterable[Array], dtype: DType = f32, target: Target | None = None) -> Worst:
     """The greatest error of a function over chunks of arguments."""
-    function, exact = compiled(name, 1, dtype), reference(name)
+    function, exact = compiled(name, 1, dtype, target), reference(name)
     worst = Worst(-1.0, 0.0, 0.0, 0.0)
     for x in chunks:
         with np.errstate(all="ignore"):

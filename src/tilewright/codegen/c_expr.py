@@ -221,7 +221,7 @@ class ExprEmitter:
                 return self._infix("/", PRODUCT, args)
             case "neg":
                 return self._negated(args[0])
-            case "min" | "max" | "sigmoid" | "gelu" | "gelu_tanh":
+            case "min" | "max" | "sigmoid" | "gelu" | "gelu_tanh" | "scaleb":
                 return self.call(f"{name}_{'f64' if e.dtype is f64 else 'f32'}", *map(self.text, args))
             case "rsqrt":
                 self.headers.add("math.h")

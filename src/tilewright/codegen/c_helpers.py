@@ -132,6 +132,13 @@ static inline @type@ @name@(@type@ a, @type@ b) { return a > b || a != a ? a : b
 }""",
         headers=("math.h",),
     ),
+    "scaleb": Helper(
+        """static inline @type@ @name@(@type@ x, @type@ n) {
+    if (!isfinite(n)) return x * (n < 0 ? 0 : n);
+    return ldexp@f@(x, (int)fmax@f@(-5000, fmin@f@(5000, floor@f@(n))));
+}""",
+        headers=("math.h",),
+    ),
     "gelu": Helper(
         """static inline @type@ @name@(@type@ x) {
     double wide = x;

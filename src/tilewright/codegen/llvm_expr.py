@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 from tilewright.codegen.llvm_divide import divide_lanes
 from tilewright.codegen.llvm_masks import any_lane, compare_lanes, is_comparison
-from tilewright.codegen.llvm_memory import load, lookup, lookup_lanes
+from tilewright.codegen.llvm_memory import load, lookup, lookup_lanes, lookup_register
 from tilewright.codegen.llvm_state import State
 from tilewright.codegen.llvm_values import Value, literal, register_type, vector_literal
-from tilewright.codegen.vector import is_seldom
+from tilewright.codegen.vector import is_seldom, sixteenth
 from tilewright.ir.dtype import boolean, i64
 from tilewright.ir.expr import Const, Expr, Load, Op, Var
 from tilewright.ir.rewrite import substitute, variables
@@ -37,6 +37,9 @@ def evaluate(s: State, e: Expr) -> Value:
             if isinstance(bound, Const):
                 return evaluate(s, bound)
             entries = [entry for entry in table if isinstance(entry, Const)]
+            chosen = sixteenth(e)
+            if chosen is not None and s.varies(e) and s.target.has_avx512:
+                return s.remember(e, lookup_register(s, evaluate(s, chosen), entries))
             known = lookup_lanes(s, index, entries) if s.varies(e) else None
             return s.remember(e, known or lookup(s, evaluate(s, index), entries))
         case Op("and", (a, b)) if _pending(s, b):

@@ -18,6 +18,7 @@ from tilewright.codegen.llvm_address import (
     is_own,
     lane_pointers,
 )
+from tilewright.codegen.llvm_avx512 import permuted
 from tilewright.codegen.llvm_ops import suffix
 from tilewright.codegen.llvm_runs import joined
 from tilewright.codegen.llvm_state import State
@@ -25,7 +26,7 @@ from tilewright.codegen.llvm_stream import may_stream, stream
 from tilewright.codegen.llvm_transpose import SIZES, column
 from tilewright.codegen.llvm_values import Value, literal, memory_type, register_type, splat_literal, vector_literal
 from tilewright.codegen.polynomial import Poly, add, as_constant, constant
-from tilewright.ir.dtype import DType, boolean, i64
+from tilewright.ir.dtype import DType, boolean, f32, i64
 from tilewright.ir.expr import Buffer, Const, Expr
 
 # loads
@@ -69,6 +70,14 @@ def lookup_lanes(s: State, index: Expr, table: Sequence[Const]) -> Value | None:
     entries = [f"{element} {literal(table[min(max(first + step, 0), last)].value, t)}" for step in access.steps]
     ends = zip(s.lanes.offsets, s.lanes.widths, strict=True)
     return Value(t, tuple(f"<{', '.join(entries[start : start + width])}>" for start, width in ends), True)
+
+
+def lookup_register(s: State, index: Value, table: Sequence[Const]) -> Value:
+    """An entry of a table of sixteen f32 for each lane, at the low bits of an i32."""
+    assert s.lanes is not None
+    entries = [literal(entry.value, f32) for entry in table]
+    ends = zip(index.parts, s.lanes.widths, strict=True)
+    return Value(f32, tuple(permuted(s.out, part, entries, width) for part, width in ends), True)
 
 
 def lookup(s: State, index: Value, table: Sequence[Const]) -> Value:

@@ -9,10 +9,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
+from tilewright.codegen import llvm_avx512 as avx512
 from tilewright.codegen.llvm_cast import cast, from_f32, to_f32
 from tilewright.codegen.llvm_text import Writer
 from tilewright.codegen.llvm_values import is_literal, literal, register_type, splat_literal
 from tilewright.ir.dtype import DType, bf16, boolean, f16, f32, f64, i32, i64
+from tilewright.ir.target import Target
 from tilewright.support.errors import CompileError
 
 _HALVES = (f16, bf16)
@@ -46,12 +48,13 @@ def number(value: float | int | bool, t: DType, width: int) -> str:
 
 
 class Ops:
-    """Emits operators into a writer. `fused`: the target has a multiply-add; `x86`: its extrema are those of x86."""
+    """Emits operators into a writer, for a target."""
 
-    def __init__(self, out: Writer, fused: bool = True, x86: bool = True) -> None:
+    def __init__(self, out: Writer, target: Target) -> None:
         self.out = out
-        self.fused = fused
-        self.x86 = x86
+        self.fused = not target.is_x86 or target.has("fma")
+        self.x86 = target.is_x86
+        self.avx512 = target.has_avx512
 
     def apply(self, name: str, t: DType, args: Sequence[str], width: int, result: DType) -> str:
         """Operator `name` on operands of type `t`; for casts `result` is the type to make."""
@@ -113,6 +116,11 @@ class Ops:
                 power = self._library("exp", t, [negated], width)
                 one = number(1.0, t, width)
                 return out.inst(f"fdiv {ty} {one}, {out.inst(f'fadd {ty} {one}, {power}')}")
+            case "scaleb":
+                x, n = args
+                if self.avx512:
+                    return avx512.scaleb(out, x, n, t, width)
+                return self.per_lane(lambda lane: self._scaleb(t, *lane), t, args, width, t)
             case "gelu" | "gelu_tanh":
                 return self._gelu(name, t, args[0], width)
         if name in _LIBM:
@@ -138,6 +146,21 @@ class Ops:
         mask = self.out.inst(f"sext {self._i1(ty)} {undefined} to {word}")
         marked = self.out.inst(f"or {word} {self.out.inst(f'bitcast {ty} {result} to {word}')}, {mask}")
         return self.out.inst(f"bitcast {word} {marked} to {ty}")
+
+    def _scaleb(self, t: DType, x: str, n: str) -> str:
+        """By the C library, for an `n` that is finite."""
+        out, ty = self.out, register_type(t)
+        bounded = n
+        for name, limit in (("max", -5000.0), ("min", 5000.0)):
+            bounded = self._extremum(name, t, 0, number(limit, t, 0), bounded)
+        floor = out.intrinsic(f"llvm.floor.{suffix(t, 0)}", ty, [(ty, bounded)])
+        whole = cast(out, floor, t, i32, 0)
+        scaled = out.intrinsic(f"llvm.ldexp.{suffix(t, 0)}.i32", ty, [(ty, x), ("i32", whole)])
+        zero = number(0.0, t, 0)
+        great = out.inst(f"select i1 {out.inst(f'fcmp olt {ty} {n}, {zero}')}, {ty} {zero}, {ty} {n}")
+        size = out.intrinsic(f"llvm.fabs.{suffix(t, 0)}", ty, [(ty, n)])
+        finite = out.inst(f"fcmp olt {ty} {size}, {number(math.inf, t, 0)}")
+        return out.inst(f"select i1 {finite}, {ty} {scaled}, {ty} {out.inst(f'fmul {ty} {x}, {great}')}")
 
     def _gelu(self, name: str, t: DType, x: str, width: int) -> str:
         """x (1 + f) / 2 by the library's error function or hyperbolic tangent."""

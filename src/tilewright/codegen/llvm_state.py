@@ -60,7 +60,7 @@ class State:
         self.target = target
         self.written = written
         self.out = Writer()
-        self.ops = Ops(self.out, fused=not target.is_x86 or target.has("fma"), x86=target.is_x86)
+        self.ops = Ops(self.out, target)
         self.atoms = Atoms()
         self.constants: dict[Var, int] = {}
         self.converter = Converter(self.atoms, self.constants)

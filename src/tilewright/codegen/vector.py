@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from tilewright.codegen.llvm_ops import is_library
 from tilewright.codegen.polynomial import Atoms, Converter, Poly, add, split_lane
-from tilewright.ir.dtype import DType, bf16, boolean, f16, i64
-from tilewright.ir.expr import Buffer, Expr, Load, Op, Var, as_int
+from tilewright.ir.dtype import DType, bf16, boolean, f16, f32, i32, i64
+from tilewright.ir.expr import Buffer, Const, Expr, Load, Op, Var, as_int
 from tilewright.ir.loops import Allocate, For, If, Intrinsic, Let, Seq, Stmt, Store
 from tilewright.ir.rewrite import exprs_of, loads, walk, walk_expr
 from tilewright.ir.target import Target
@@ -59,9 +59,18 @@ def is_seldom(e: Expr, memo: dict[Expr, bool]) -> bool:
     computed behind a branch, if a lane needs it, and does not count for the width of the vectors."""
     found = memo.get(e)
     if found is None:
-        own = isinstance(e, Op) and (e.name == "lookup" or is_library(e.name))
+        own = isinstance(e, Op) and ((e.name == "lookup" and sixteenth(e) is None) or is_library(e.name))
         found = memo[e] = own or any(is_seldom(c, memo) for c in e.children)
     return found
+
+
+def sixteenth(e: Expr) -> Expr | None:
+    """The i32 whose low four bits choose among sixteen f32, if an expression is such a `lookup`: AVX-512 keeps the
+    table in a register."""
+    match e:
+        case Op("lookup", (Op("cast", (Op("bitand", (x, Const(15))),)), *table)):
+            return x if x.dtype is i32 and len(table) == 16 and e.dtype is f32 else None
+    return None
 
 
 def _usual(e: Expr) -> list[Expr]:

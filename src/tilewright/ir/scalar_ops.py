@@ -6,6 +6,7 @@ The interpreter, the simplifier's checks and the tests all read the meaning in t
   integers gives 0 everywhere (never a trap).
 * Integer arithmetic wraps. `min`/`max` propagate NaN, as NumPy's do. `round` rounds halves to even.
 * `select(c, a, b)` is lazy: what is loaded by the branch not taken is never touched. That is how padding is written.
+* `scaleb(x, n)` is x 2^floor(n), rounded once: infinity and zero where that is too great or too small.
 * `lookup(i, c0, c1, ...)` is entry `i` of a table of literals; an index outside takes the nearest entry.
 """
 
@@ -72,6 +73,16 @@ def _lookup(index: Any, *table: Any) -> Any:
     return np.asarray(table)[np.clip(index, 0, len(table) - 1)]
 
 
+def _scaleb(x: Any, n: Any) -> Any:
+    wide, power = (
+        np.asarray(v) if np.asarray(v).dtype == np.float64 else np.asarray(v).astype(np.float32) for v in (x, n)
+    )
+    finite = np.isfinite(power)
+    whole = np.clip(np.floor(np.where(finite, power, 0)), -5000, 5000).astype(np.int32)
+    limit = np.where(np.isnan(power), power, np.where(power > 0, power, 0))
+    return np.where(finite, np.ldexp(wide, whole), wide * limit).astype(np.asarray(x).dtype)
+
+
 _F = ("float",)
 _I = ("int", "uint")
 _IB = ("int", "uint", "bool")
@@ -88,6 +99,7 @@ _TABLE: list[OpInfo] = [
     OpInfo("truncmod", 2, "same", _int_division(np.fmod), kinds=_I),
     OpInfo("fmod", 2, "same", np.fmod, kinds=_F),
     OpInfo("pow", 2, "same", np.power, kinds=_F),
+    OpInfo("scaleb", 2, "same", _scaleb, kinds=_F),
     OpInfo("atan2", 2, "same", np.arctan2, kinds=_F),
     OpInfo("min", 2, "same", np.minimum, kinds=_ANY),
     OpInfo("max", 2, "same", np.maximum, kinds=_ANY),

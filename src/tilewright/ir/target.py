@@ -84,6 +84,11 @@ class Target:
         return self.triple.startswith("x86_64")
 
     @property
+    def has_avx512(self) -> bool:
+        """Whether vectors are AVX-512's: 512 bits, with tables in registers and factors that are powers of two."""
+        return self.is_x86 and self.vector_bits == 512
+
+    @property
     def llvm_features(self) -> str:
         """The features as LLVM's text: "+avx2,...,-avx512f"."""
         return ",".join([f"+{name}" for name in self.features] + [f"-{name}" for name in self.missing])

@@ -117,7 +117,7 @@ def _scalar_operator(name: str) -> None:
 
 
 for _name, _info in OPS.items():
-    if _info.rule in ("same", "bool", "logic") and _name not in ("fma", "gelu", "gelu_tanh"):
+    if _info.rule in ("same", "bool", "logic") and _name not in ("fma", "scaleb", "gelu", "gelu_tanh"):
         _scalar_operator(_name)
 
 

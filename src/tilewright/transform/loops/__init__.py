@@ -33,7 +33,7 @@ def passes(target: Target) -> tuple[tuple[str, Pass], ...]:
         ("merge loops", merge_loops),
         ("bound loops", bound_loops),
         ("drop dead stores", drop_dead_stores),
-        ("expand math", expand_math),
+        ("expand math", lambda func: expand_math(func, target)),
         ("plan workspace", plan_workspace),
     )
 

@@ -9,42 +9,44 @@ functions are in `math_f32`, `math_inverse` and `math_f64`.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from tilewright.ir.dtype import bf16, f16, f32, f64
 from tilewright.ir.expr import Const, Expr, Op, call, cast, const, equal, select
 from tilewright.ir.loops import PrimFunc, Stmt
 from tilewright.ir.rewrite import map_expr, map_stmt
-from tilewright.transform.loops import math_f32, math_f64, math_inverse
+from tilewright.ir.target import Target
+from tilewright.transform.loops import math_f32, math_f64, math_inverse, math_tables
 
 
-def expand_math(func: PrimFunc) -> PrimFunc:
-    """`func` with the transcendental operators written out.
+def expand_math(func: PrimFunc, target: Target | None = None) -> PrimFunc:
+    """`func` with the transcendental operators written out, by what suits the target.
 
     B[i] = tanh(A[i])   ->   B[i] = bitcast[f32](... fma(...) ...)
     """
     memo: dict[Expr, Expr] = {}
-    body = map_stmt(func.body, _keep, lambda e: expand(e, memo))
+    body = map_stmt(func.body, _keep, lambda e: expand(e, memo, target))
     return func if body is func.body else func.with_body(body)
 
 
-def expand(e: Expr, memo: dict[Expr, Expr] | None = None) -> Expr:
+def expand(e: Expr, memo: dict[Expr, Expr] | None = None, target: Target | None = None) -> Expr:
     """`e` with the transcendental operators written out."""
-    return map_expr(e, _expand_node, memo)
+    single = {**SINGLE, **TABLES} if target is not None and target.has_avx512 else SINGLE
+    return map_expr(e, lambda node: _expand_node(node, single), memo)
 
 
 def _keep(_: Stmt) -> None:
     return None
 
 
-def _expand_node(e: Expr) -> Expr | None:
+def _expand_node(e: Expr, single: Mapping[str, Callable[..., Expr]]) -> Expr | None:
     if not isinstance(e, Op):
         return None
     if e.name == "pow" and isinstance(e.args[1], Const):
         simple = _constant_power(e.args[0], e.args[1].value)
         if simple is not None:
             return simple
-    function = (DOUBLE if e.dtype is f64 else SINGLE).get(e.name)
+    function = (DOUBLE if e.dtype is f64 else single).get(e.name)
     if function is None:
         return None
     if e.dtype in (f16, bf16):
@@ -95,6 +97,13 @@ SINGLE: dict[str, Callable[..., Expr]] = {
     "arctanh": math_inverse.arctanh,
 }
 """What is written out of f32, by operator."""
+
+TABLES: dict[str, Callable[..., Expr]] = {
+    "exp": math_tables.exp,
+    "exp2": math_tables.exp2,
+    "sigmoid": math_tables.sigmoid,
+}
+"""What of it is done by tables in registers where there is AVX-512."""
 
 DOUBLE: dict[str, Callable[..., Expr]] = {
     "exp": math_f64.exp,

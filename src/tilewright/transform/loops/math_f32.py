@@ -27,14 +27,14 @@ from tilewright.transform.loops.math_parts import (
 )
 
 
-def _split(value: float) -> tuple[Const, Const]:
+def split(value: float) -> tuple[Const, Const]:
     """A number as the f32 next to it and what is left."""
     high = float(np.float32(value))
     return single(high), single(value - high)
 
 
-_LN2, _LN2_REST = _split(math.log(2))
-_LOG2E, _LOG2E_REST = _split(1 / math.log(2))
+LN2, LN2_REST = split(math.log(2))
+LOG2E, LOG2E_REST = split(1 / math.log(2))
 _ROUND = 1.5 * 2.0**23
 """Adding it to a small f32 puts the nearest integer into the low bits."""
 
@@ -101,9 +101,9 @@ def _signed_zero(x: Expr, result: Expr) -> Expr:
 def reduced(x: Expr, bias: int | Expr, sign: float = 1.0) -> tuple[Expr, Expr]:
     """(integer n + bias in the low bits, r) with x = sign n ln 2 + r; sign is 1 or -1."""
     shifter = single(_ROUND + bias) if isinstance(bias, int) else bias
-    shifted = fma(x, _LOG2E * sign, shifter)
+    shifted = fma(x, LOG2E * sign, shifter)
     n = shifted - shifter
-    r = fma(n, _LN2_REST * -sign, fma(n, _LN2 * -sign, x))
+    r = fma(n, LN2_REST * -sign, fma(n, LN2 * -sign, x))
     return bits(shifted), r
 
 
@@ -226,17 +226,17 @@ def log(x: Expr) -> Expr:
     """Natural logarithm, 1 ulp."""
     e, m, _ = _normal(x)
     f = m - 1.0
-    tail = fma(e, _LN2_REST, _log_tail(f))
-    return _log_specials(x, fma(e, _LN2, f + tail))
+    tail = fma(e, LN2_REST, _log_tail(f))
+    return _log_specials(x, fma(e, LN2, f + tail))
 
 
 def log2(x: Expr) -> Expr:
     """Logarithm to base 2, 2 ulp."""
     e, m, _ = _normal(x)
     f = m - 1.0
-    high = f * _LOG2E
-    low = fma(f, _LOG2E_REST, fma(f, _LOG2E, -high))
-    return _log_specials(x, (e + high) + fma(_log_tail(f), _LOG2E, low))
+    high = f * LOG2E
+    low = fma(f, LOG2E_REST, fma(f, LOG2E, -high))
+    return _log_specials(x, (e + high) + fma(_log_tail(f), LOG2E, low))
 
 
 def log1p(x: Expr) -> Expr:
@@ -247,8 +247,8 @@ def log1p(x: Expr) -> Expr:
     scale = as_float((127 - minimum(e, word(127))) << word(23))
     f = fma(lost, scale, m - 1.0)
     exponent = cast(e, f32)
-    tail = fma(exponent, _LN2_REST, _log_tail(f))
-    result = fma(exponent, _LN2, f + tail)
+    tail = fma(exponent, LN2_REST, _log_tail(f))
+    result = fma(exponent, LN2, f + tail)
     special = select(equal(x, single(-1.0)), -_INF, select(x < -1.0, _NAN, x))
     return select(all_of([x > -1.0, x < math.inf]), _signed_zero(x, result), special)
 
