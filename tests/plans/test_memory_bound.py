@@ -348,17 +348,18 @@ def test_long_rows_are_kept_in_the_output() -> None:
         np.testing.assert_allclose(np.asarray(model(x)), softmax64(x, 1), rtol=3e-6, atol=1e-12)
 
 
+@pytest.mark.parametrize("name", ["haswell", "znver4"])
 @pytest.mark.parametrize(("rows", "length"), [(3, 384), (3, 1000), (64, 128)])
-def test_a_sum_joins_the_loop_that_makes_its_terms(rows: int, length: int) -> None:
+def test_a_sum_joins_the_loop_that_makes_its_terms(rows: int, length: int, name: str) -> None:
     b = GraphBuilder("case")
     (group,) = fuse(b.finish((ops.emit1(b, "softmax", b.input("x", tensor((rows, length))), axis=1),)))
-    target = Target.parse("haswell")  # a row of 128 is several steps
+    target = Target.parse(name)
     func = plan(lower_group(group, "k").func, target).func
     rng = np.random.default_rng(0)
     arrays = [rng.standard_normal((rows, length)).astype(np.float32), np.empty((rows, length), np.float32)]
-    for name, run_pass in passes(target):
+    for pass_name, run_pass in passes(target):
         before, func = func, run_pass(func)
-        if name == "merge loops":
+        if pass_name == "merge loops":
             assert func is not before
             results = []
             for version in (before, func):

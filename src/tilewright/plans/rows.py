@@ -366,7 +366,9 @@ def schedule_inner(s: Schedule, stage: Stage, own: list[LoopRef], outer: int, ta
     lanes = lanes_of(stage, target)
     block = s.block(stage.name)
     if stage.role == "spatial":
-        vector_tail(s, block, own, lanes, target, stream=not strip)
+        # What later stages read is made in as many vectors as their reductions take: two loops become one.
+        most = 8 if any(b in s.func.params for b in stage.writes) else 4
+        vector_tail(s, block, own, lanes, target, stream=not strip, most=most)
         return
     spatial, reduce = own[:outer], own[outer:]
     if spatial and vector_last(stage) and (extent(s, spatial[-1]) or lanes) > 1:
@@ -378,13 +380,16 @@ def schedule_inner(s: Schedule, stage: Stage, own: list[LoopRef], outer: int, ta
     reduce_lanes(s, stage, reduce, lanes)
 
 
-def vector_tail(s: Schedule, block: BlockRef, own: list[LoopRef], lanes: int, target: Target, *, stream: bool) -> None:
-    """The innermost of a spatial block's own loops in vectors, a few at a time. `stream`: lines are written whole."""
+def vector_tail(
+    s: Schedule, block: BlockRef, own: list[LoopRef], lanes: int, target: Target, *, stream: bool, most: int = 8
+) -> None:
+    """The innermost of a spatial block's own loops in vectors, a few at a time where there are more than `most`.
+    `stream`: lines are written whole."""
     if not own:
         return
     inner = own[-1]
     size = extent(s, inner)
-    if size is None or size > 8 * lanes:
+    if size is None or size > most * lanes:
         _, inner = s.split(inner, factor=4 * lanes)
     s.vectorize(inner)
     if stream:
