@@ -102,6 +102,8 @@ TABLES: dict[str, Callable[..., Expr]] = {
     "exp": math_tables.exp,
     "exp2": math_tables.exp2,
     "sigmoid": math_tables.sigmoid,
+    "gelu": math_tables.gelu,
+    "gelu_tanh": math_tables.gelu_tanh,
 }
 """What of it is done by tables in registers where there is AVX-512."""
 

@@ -2,13 +2,18 @@
 
 A table of 2^(i/16) leaves so little of an argument that a cubic is enough: exp takes seven multiply-adds instead of
 twelve, and `scaleb` makes infinities and subnormal numbers by itself. (The method is P. T. P. Tang's, Table-driven
-implementation of the exponential function, 1989.)
+implementation of the exponential function, 1989.) GELU is a polynomial of degree four whose coefficients come from
+tables, one for each of sixteen parts, instead of a quotient of polynomials of degree ten.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
+from functools import cache
+
 from tilewright.ir.dtype import i64
-from tilewright.ir.expr import Expr, call, cast, lookup, maximum, minimum
+from tilewright.ir.expr import Const, Expr, call, cast, lookup, maximum, minimum
 from tilewright.transform.loops.math_f32 import LN2, LN2_REST, LOG2E, split
 from tilewright.transform.loops.math_parts import bits, fma, greatest, polynomial, single
 
@@ -60,3 +65,61 @@ def sigmoid(x: Expr) -> Expr:
     """1 / (1 + e^-x), 2.5 ulp: s / (s + s e^-x) with s = 2^-64, so that nothing overflows."""
     x = maximum(single(-104.0), minimum(single(30.0), x))
     return single(2.0**-64) / (_exp(x, -1.0, -64.0) + single(2.0**-64))
+
+
+def gelu(x: Expr) -> Expr:
+    """x (1 + erf(x / sqrt 2)) / 2, within 2.5e-7 |x|."""
+    return _gated(x, _normal)
+
+
+def gelu_tanh(x: Expr) -> Expr:
+    """x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2, within 2.5e-7 |x|."""
+    return _gated(x, _normal_by_tanh)
+
+
+def _normal(t: float) -> float:
+    return math.erf(t * math.sqrt(0.5)) / 2
+
+
+def _normal_by_tanh(t: float) -> float:
+    return math.tanh(math.sqrt(2 / math.pi) * (t + 0.044715 * t**3)) / 2
+
+
+_PARTS = 2.75
+"""Of a unit, each with a polynomial of its own, that of part k being around k / _PARTS; the last one is constant."""
+_DEGREE = 4
+
+
+def _gated(x: Expr, odd: Callable[[float], float]) -> Expr:
+    """x (1/2 + odd(x)) as x / 2 + |x| odd(|x|), for an odd function that is 1/2 from 5.2 on."""
+    size = call("abs", x)
+    t = minimum(single(15.25 / _PARTS), size)
+    shifted = fma(t, single(_PARTS), single(_ROUND * ENTRIES))
+    d = fma(t, single(_PARTS), -(shifted - single(_ROUND * ENTRIES)))
+    place = cast(bits(shifted) & (ENTRIES - 1), i64)
+    *tables, result = (lookup(place, table) for table in _pieces(odd))
+    for c in reversed(tables):
+        result = fma(result, d, c)
+    return fma(size, result, x * 0.5)
+
+
+@cache
+def _pieces(f: Callable[[float], float]) -> tuple[tuple[Const, ...], ...]:
+    """For each power the coefficients of all parts: interpolation at Chebyshev's points."""
+    rows = [_interpolated(lambda d, k=k: f((k + d) / _PARTS)) for k in range(ENTRIES - 1)]  # type: ignore[misc]
+    rows.append([0.5] + [0.0] * _DEGREE)
+    return tuple(tuple(single(row[power]) for row in rows) for power in range(_DEGREE + 1))
+
+
+def _interpolated(f: Callable[[float], float]) -> list[float]:
+    """Coefficients of the polynomial that is f at Chebyshev's points between -1/2 and 1/2, by divided differences."""
+    count = _DEGREE + 1
+    points = [math.cos(math.pi * (k + 0.5) / count) / 2 for k in range(count)]
+    values = [f(p) for p in points]
+    for order in range(1, count):
+        for k in range(count - 1, order - 1, -1):
+            values[k] = (values[k] - values[k - 1]) / (points[k] - points[k - order])
+    result = [0.0] * count
+    for point, value in zip(reversed(points), reversed(values), strict=True):
+        result = [low - point * own for low, own in zip([value, *result], [*result, 0.0], strict=True)][:count]
+    return result
