@@ -340,6 +340,7 @@ COVERED = {
     "packed_windows": "tests/plans/test_groups.py",
     "patches": "tests/transform/graph/test_integer.py",
     "strassen": "tests/ops/test_strassen.py",
+    "strassen_conv": "tests/ops/test_strassen.py",
     "winograd": "tests/ops/test_winograd.py",
 }
 """Families of operators whose expressions and references other files test."""

@@ -38,3 +38,28 @@ def test_expression_reference_and_plain_product_agree(
     (panels,) = ops.get("pack_matmul").reference([sums], {"width": width, "transpose": transpose})
     (got,) = check("matmul_strassen", x, np.ascontiguousarray(panels.swapaxes(0, 1)), columns=columns)
     np.testing.assert_array_equal(got, x @ w)
+
+
+@pytest.mark.parametrize(("size", "strides", "channels", "filters", "strip", "panels"), [
+    ((4, 6), (1, 1), 16, 32, 12, 2),
+    ((4, 6), (1, 1), 16, 32, 4, 1),
+    ((5, 5), (1, 1), 8, 16, 5, 1),
+    ((7, 3), (2, 1), 24, 48, 5, 3),
+    ((6, 9), (2, 2), 8, 16, 3, 1),
+    ((1, 1), (1, 1), 8, 16, 1, 1),
+])  # fmt: skip
+def test_convolutions_of_one_pixel(
+    size: tuple[int, int], strides: tuple[int, int], channels: int, filters: int, strip: int, panels: int
+) -> None:
+    rng = np.random.default_rng(filters)
+    block, width = 4, 8
+    x = rng.integers(-9, 10, (2, channels, *size)).astype(np.float32)
+    w = rng.integers(-9, 10, (filters, channels)).astype(np.float32)
+    (sums,) = ops.get("strassen_sums").reference([w], {"transpose": True})
+    (packed,) = ops.get("pack_matmul").reference([sums], {"width": width, "transpose": True})
+    grouped = packed.reshape(PRODUCTS, -1, panels, *packed.shape[2:]).swapaxes(0, 1)
+    (blocked,) = ops.get("block_channels").reference([x], {"block": block})
+    attrs = {"strides": strides, "channels": filters, "strip": strip}
+    (got,) = check("conv_strassen", blocked, np.ascontiguousarray(grouped), **attrs)
+    want = np.einsum("nchw,kc->nkhw", x[:, :, :: strides[0], :: strides[1]], w)
+    np.testing.assert_array_equal(ops.get("unblock_channels").reference([got], {"channels": filters})[0], want)

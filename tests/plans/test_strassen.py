@@ -10,11 +10,13 @@ import pytest
 import tilewright as tw
 from tests.transform.graph.graphs import BATCH, tensor
 from tilewright import ops
+from tilewright.ir.expr import as_int
 from tilewright.ir.graph import Graph, GraphBuilder
 from tilewright.ir.target import Target
 from tilewright.plans.matmul_tiles import Product
 from tilewright.plans.strassen import pays
-from tilewright.transform.graph import layout_strassen
+from tilewright.plans.strassen_conv import Choice
+from tilewright.transform.graph import layout_conv, layout_strassen
 from tilewright.transform.graph.layout import assign_layouts
 from tilewright.transform.graph.options import Options
 
@@ -89,3 +91,85 @@ def test_few_rows_whose_weights_come_from_far_stay_plain(name: str) -> None:
     assert not pays(Product(8, 4096, 4096), 1 << 30, target)
     assert not pays(Product(64, 64, 64), 1 << 14, target)
     assert pays(Product(256, 1024, 1024), 4 << 20, target)
+
+
+def pixels(images: Any, channels: int, filters: int, size: tuple[int, int], stride: int = 1) -> Graph:
+    """A convolution of one pixel with bias, skip and ReLU."""
+    b = GraphBuilder("layer")
+    out = [-(-d // stride) for d in size]
+    x, skip = b.input("x", tensor(images, channels, *size)), b.input("skip", tensor(images, filters, *out))
+    w, bias = b.param("w", tensor(filters, channels, 1, 1)), b.param("bias", tensor(1, filters, 1, 1))
+    attrs = {"strides": (stride, stride), "dilations": (1, 1), "pads": (0, 0, 0, 0), "groups": 1}
+    y = ops.emit1(b, "add", ops.emit1(b, "conv", x, w, **attrs), bias)
+    return b.finish((ops.emit1(b, "relu", ops.emit1(b, "add", y, skip)),))
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("name", ["host", "x86-64-v3"])
+@pytest.mark.parametrize(("images", "channels", "filters", "size", "stride", "strip", "panels"), [
+    (BATCH, 64, 128, (14, 14), 1, 49, 1),
+    (BATCH, 96, 64, (7, 7), 1, 25, 1),
+    (1, 32, 256, (7, 7), 1, 25, 1),
+    (2, 32, 128, (9, 5), 2, 8, 2),
+    (3, 64, 64, (10, 12), 2, 5, 1),
+    (1, 32, 128, (16, 8), 1, 16, 2),
+])  # fmt: skip
+def test_convolutions_of_one_pixel_on_awkward_shapes(
+    images: Any,
+    channels: int,
+    filters: int,
+    size: tuple[int, int],
+    stride: int,
+    strip: int,
+    panels: int,
+    name: str,
+    threads: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    target = Target.parse(name)
+    if not set(target.features) <= set(Target.host().features):
+        pytest.skip("this machine lacks its features")
+    width = 2 * target.lanes(4)
+    together = panels if filters // 2 // width % panels == 0 else 1
+    monkeypatch.setattr(layout_strassen, "choose", lambda *_: Choice(strip, width, together))
+    monkeypatch.setattr(layout_conv, "between_plain", lambda *_: False)
+    graph = pixels(images, channels, filters, size, stride)
+    assert "conv_strassen" in operators(graph, target, "auto")
+    rng = np.random.default_rng(channels)
+    w = rng.standard_normal((filters, channels, 1, 1)).astype(np.float32)
+    bias = rng.standard_normal((1, filters, 1, 1)).astype(np.float32)
+    model = tw.compile((graph, {"w": w, "bias": bias}), target=target, threads=threads)
+    for count in (1, 3) if images is BATCH else (images,):
+        x = rng.standard_normal((count, channels, *size)).astype(np.float32)
+        want = np.einsum("nchw,kc->nkhw", x[:, :, ::stride, ::stride].astype(np.float64), w[:, :, 0, 0]) + bias
+        skip = rng.standard_normal(want.shape).astype(np.float32)
+        want = np.maximum(want + skip, 0)
+        np.testing.assert_allclose(np.asarray(model(x, skip)), want, rtol=0, atol=4e-6 * np.abs(want).max())
+
+
+def test_images_do_not_meet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is infinite in one caller's image reaches no other's."""
+    target = Target.host()
+    choice = Choice(18, 2 * target.lanes(4), 1)
+    monkeypatch.setattr(layout_strassen, "choose", lambda *_: choice)
+    graph = pixels(2, 64, 4 * target.lanes(4), (6, 6))
+    assert "conv_strassen" in operators(graph, target, "auto")
+    rng = np.random.default_rng(0)
+    weights = {v.name: rng.standard_normal([as_int(d) or 0 for d in v.shape]).astype(np.float32) for v in graph.params}
+    x, skip = (rng.standard_normal([as_int(d) or 0 for d in v.shape]).astype(np.float32) for v in graph.inputs)
+    model = tw.compile((graph, weights), target=target)
+    clean = np.array(model(x, skip))
+    x[1, 3, 2, 2] = np.inf
+    np.testing.assert_array_equal(np.asarray(model(x, skip))[0], clean[0])
+
+
+@pytest.mark.parametrize("name", ["x86-64-v3", "znver4", "neoverse-n1"])
+def test_convolutions_of_many_channels_take_it_where_fast_ones_are_allowed(name: str) -> None:
+    target = Target.parse(name)
+    deep = pixels(1, 512, 1024, (14, 14))
+    for setting, taken in (("auto", True), ("strassen", True), ("f4", False), ("exact", False)):
+        assert ("conv_strassen" in operators(deep, target, setting)) is taken
+    assert "conv_strassen" in operators(pixels(BATCH, 512, 1024, (14, 14)), target, "auto")
+    # Sums and products of few channels or filters cost what an eighth of the multiplications saves.
+    for channels, filters, size in ((64, 256, 56), (256, 64, 56), (512, 1024, 1), (524, 1024, 14), (512, 1000, 14)):
+        assert "conv_strassen" not in operators(pixels(1, channels, filters, (size, size)), target, "auto")

@@ -49,3 +49,12 @@ def test_strips_of_a_fused_index(
     values = [simplify(pixel // width, extents), simplify(pixel % width, extents)]
     assert truth(values, sizes, conditions) == expected
     assert injective(values, F, extents, conditions) == expected
+
+
+def test_loops_of_one_step_hide_nothing() -> None:
+    """A group of one panel: both loops have the same stride, and the panel's has no other value than 0."""
+    panel = Var("panel", lo=0)
+    index = R * 16 + F * 2 + panel * 2 + T
+    extents = {F: const(8), panel: const(1), T: const(2), R: const(2)}
+    assert injective([index], F, extents)
+    assert not injective([index], F, {**extents, panel: const(2)})

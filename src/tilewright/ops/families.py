@@ -26,6 +26,7 @@ from tilewright.ops import (
     shape,
     signal,
     strassen,
+    strassen_conv,
     winograd,
 )
 
@@ -53,5 +54,6 @@ __all__ = [
     "shape",
     "signal",
     "strassen",
+    "strassen_conv",
     "winograd",
 ]

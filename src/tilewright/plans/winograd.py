@@ -111,7 +111,7 @@ def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Targe
     column_block, group, panel, channel, p = output_loops(s, found, out, candidate)
     s.compute_at(s.block(found.result.name), p)
     s.compute_at(s.block(found.upright.name), channel)
-    element, product = products(s, found, group, candidate)
+    element, product = products(s, found.product, group, candidate.knob("rows"))
     s.compute_at(s.block(found.tiles.name), column_block)
     for block in (s.block(found.tiles.name), product):
         s.set_scope(block, "padded")
@@ -165,19 +165,24 @@ def constant_product(s: Schedule, block: BlockRef) -> None:
     s.vectorize(s.loops(block)[-1])
 
 
-def products(s: Schedule, found: Stages, group: LoopRef, candidate: Candidate) -> tuple[LoopRef, BlockRef]:
-    """Register tiles of tiles x filters through the channels, part by part of them. Returns the loop over the elements
-    of a tile, and the block whose result the output's transform reads."""
-    rows, width = candidate.knob("rows"), candidate.knob("width")
-    weights = packed_operand(found.product)
-    blocks, lanes, count = (as_int(it.extent) for it in (*found.product.reduce, found.product.spatial[-2]))
-    assert weights is not None and blocks is not None and lanes is not None and count is not None
-    part = part_of(blocks, lanes)
-    product = s.block(found.product.name)
+def products(
+    s: Schedule, stage: Stage, group: LoopRef, rows: int, *, by_parts: bool = True
+) -> tuple[LoopRef, BlockRef]:
+    """Register tiles of `rows` tiles x filters through the channels, part by part of them or all at once. Returns the
+    loop over the elements of a tile, and the block whose result the output's transform reads.
+
+    The stage's iterators are two of blocks of tiles, group of panels, elements of a tile (one or two), panel, tile,
+    filter.
+    """
+    weights = packed_operand(stage)
+    blocks, lanes, count, width = (as_int(it.extent) for it in (*stage.reduce, *stage.spatial[-2:]))
+    assert weights is not None and blocks is not None and lanes is not None and count is not None and width is not None
+    part = part_of(blocks, lanes) if by_parts else blocks
+    product, elements = s.block(stage.name), len(stage.spatial) - 6
     if part == blocks:
-        element, product, tile = register_tiles(s, product, group, rows)
+        element, product, tile = register_tiles(s, product, group, rows, elements)
     else:
-        element, product, tile = register_tiles_of_parts(s, product, group, rows, part)
+        element, product, tile = register_tiles_of_parts(s, product, group, rows, part, elements)
     own = own_loops(s, tile)
     (t, filters), (co, ci) = ([loop for it, loop in own if it.kind == k][-2:] for k in ("spatial", "reduce"))
     s.reorder(co, ci, t, filters)
@@ -192,27 +197,29 @@ def products(s: Schedule, found: Stages, group: LoopRef, candidate: Candidate) -
         # pace, which hardware follows better than a core can ask.
         prefetch(s, asking, weights.buffer, 4 * blocks * lanes * width, rows=count)
     init = s.decompose_reduction(tile, co)
-    for stage in (tile, init, product):
-        row, lane = s.loops(stage)[-2:]
+    for block in (tile, init, product):
+        row, lane = s.loops(block)[-2:]
         s.unroll(row)
         s.vectorize(lane)
     return element, product
 
 
-def register_tiles(s: Schedule, tile: BlockRef, group: LoopRef, rows: int) -> tuple[LoopRef, BlockRef, BlockRef]:
+def register_tiles(
+    s: Schedule, tile: BlockRef, group: LoopRef, rows: int, elements: int
+) -> tuple[LoopRef, BlockRef, BlockRef]:
     """The products of a register tile are complete when it is stored. Returns the loop over the elements of a tile, the
     block that stores and the one that multiplies."""
     product = s.cache_write(tile, "local")
     s.compute_at(product, group)
-    y, z, _, t, _ = s.loops(product)[-5:]
-    element = s.fuse(y, z)
+    *each, _, t, _ = s.loops(product)[-elements - 3 :]
+    element = s.fuse(*each) if elements > 1 else each[0]
     t_outer, _ = s.split(t, factor=rows)
     s.compute_at(tile, t_outer)
     return element, product, tile
 
 
 def register_tiles_of_parts(
-    s: Schedule, product: BlockRef, group: LoopRef, rows: int, part: int
+    s: Schedule, product: BlockRef, group: LoopRef, rows: int, part: int, elements: int
 ) -> tuple[LoopRef, BlockRef, BlockRef]:
     """The same where each part of the channels, `part` blocks, is added to what the ones before it gave: the part of a
     panel then stays in the first level of cache for all tiles, and sums are short, which keeps their errors small."""
@@ -220,8 +227,8 @@ def register_tiles_of_parts(
     tile = s.rfactor(product, outer)
     s.set_scope(tile, "local")
     s.compute_at(product, group)
-    y, z, _, t, lane, outer = s.loops(product)[-6:]
-    element = s.fuse(y, z)
+    *each, _, t, lane, outer = s.loops(product)[-elements - 4 :]
+    element = s.fuse(*each) if elements > 1 else each[0]
     t_outer, row = s.split(t, factor=rows)
     s.reorder(outer, t_outer, row, lane)
     s.compute_at(tile, t_outer)

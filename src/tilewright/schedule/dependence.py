@@ -284,6 +284,8 @@ def _determined_terms(value: Expr, extents: Mapping[Var, Expr]) -> list[Expr]:
     terms = [(e, abs(c)) for e, c in linear(value).terms if any(v in extents for v in variables(e))]
     if len(terms) == 1 and terms[0][0] is value:
         return []
+    # What has one value only tells nothing and hides nothing.
+    terms = [(e, step) for e, step in terms if (box := bounds(e, extents)).lo is None or box.lo != box.hi]
     terms.sort(key=lambda term: term[1])
     reach: int | None = 0
     reaches: list[int | None] = []

@@ -1,4 +1,4 @@
-"""Layouts of convolutions: channels in blocks, weights in panels."""
+"""Layouts of convolutions: channels in blocks, weights in panels, or Strassen's method."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from tilewright.plans.conv_tiles import MOST_FLAT_PIXELS, SYMBOLIC_IMAGES, SYMBO
 from tilewright.plans.decisions import decide
 from tilewright.transform.graph.assigner import Assigner
 from tilewright.transform.graph.layout_pixels import between_plain, pointwise
+from tilewright.transform.graph.layout_strassen import strassen_conv
 
 
 def conv(a: Assigner, node: Node) -> bool:
@@ -24,9 +25,11 @@ def conv(a: Assigner, node: Node) -> bool:
     k, c = channels[0], channels[1]
     assert k is not None and c is not None
     block = a.block if c % a.block == 0 else 1
-    ways = blockings_of(node, k, c, block, a.target)
+    shapes, ways = blockings_of(node, k, c, block, a.target)
     if between_plain(a, node, ways[0][0]):
         return pointwise(a, node)
+    if strassen_conv(a, node, shapes[0], ways[0][0]):
+        return True
     blocking = decide(
         lambda: f"convolution {'x'.join(map(str, node.output.shape))} of {'x'.join(map(str, w.shape))}: panels",
         [b for _, b in ways],
@@ -51,9 +54,9 @@ def conv(a: Assigner, node: Node) -> bool:
 
 def blockings_of(
     node: Node, filters: int, channels: int, block: int, target: Target
-) -> tuple[tuple[float, Blocking], ...]:
-    """The blockings of a convolution with their cycles an image, the best first; the width and flatness of the one that
-    is taken bind the plan."""
+) -> tuple[tuple[Shape, ...], tuple[tuple[float, Blocking], ...]]:
+    """What is computed, for each number of images that is to be considered, and the blockings of it with their cycles
+    an image, the best first; the width and flatness of the one that is taken bind the plan."""
     x, w = node.inputs[:2]
     assert x is not None and w is not None
     kh, kw = (as_int(d) or 1 for d in w.shape[2:])
@@ -64,7 +67,7 @@ def blockings_of(
     pixel = kh == kw == 1
     counts = SYMBOLIC_IMAGES if images is None else (max(1, images),)
     lines, columns = (height, width) if pixel else ((height - 1) * sh + kh, (width - 1) * sw + kw)
-    shape = tuple(
+    shapes = tuple(
         Shape(
             images=n,
             height=height,
@@ -84,4 +87,4 @@ def blockings_of(
         flats = (False,)
     if pixel and None not in known:
         flats = (True,)
-    return ranked(shape, flats, target)
+    return shapes, ranked(shapes, flats, target)

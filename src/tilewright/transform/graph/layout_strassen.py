@@ -1,12 +1,15 @@
-"""Matrix products by Strassen's method, where an estimate says that they are faster."""
+"""Matrix products and convolutions of one pixel by Strassen's method, where an estimate says that they are faster."""
 
 from __future__ import annotations
 
 from tilewright.ir.dtype import f32
 from tilewright.ir.expr import as_int, const
 from tilewright.ir.graph import Node
+from tilewright.ops.strassen import PRODUCTS
+from tilewright.plans.conv_tiles import Shape
 from tilewright.plans.matmul_tiles import Product, matmul_tile
 from tilewright.plans.strassen import pays
+from tilewright.plans.strassen_conv import choose
 from tilewright.transform.graph.assigner import Assigner
 
 
@@ -39,3 +42,36 @@ def strassen(a: Assigner, node: Node) -> bool:
     attrs = {"columns": columns}
     (a.plain[node.output],) = a.emit("matmul_strassen", (a.as_plain(x), packed), attrs, node.output.name)
     return True
+
+
+def strassen_conv(a: Assigner, node: Node, shape: Shape, plain: float) -> bool:
+    """Rewrite a convolution of one pixel; False where it stays direct, at `plain` cycles an image. Its rows are the
+    pixels of an image, which is one caller's, so that any setting takes it that takes fast convolutions of all sizes.
+
+    y = conv(x, w)   ->   p = transpose(pack_matmul(strassen_sums(w)));  y = conv_strassen(x, p)
+    """
+    x, w = node.inputs[:2]
+    assert x is not None and w is not None
+    known = all(as_int(d) for d in node.output.shape[1:])
+    if a.options.winograd not in FAST or not shape.is_pixel or any(node.attr("pads")) or shape.block == 1 or not known:
+        return False
+    choice = choose(shape, plain, a.weight_bytes, a.target)
+    if choice is None:
+        return False
+    matrix = {"shape": (const(shape.filters), const(shape.channels))}
+    (rows,) = a.emit("reshape", (a.as_plain(w),), matrix, f"{w.name}_rows")
+    (sums,) = a.emit("strassen_sums", (rows,), {"transpose": True}, f"{w.name}_sums")
+    (panels,) = a.emit("pack_matmul", (sums,), {"width": choice.width, "transpose": True}, f"{w.name}_panels")
+    _, count, *panel = panels.shape
+    together = const(choice.panels)
+    grouped = {"shape": (const(PRODUCTS), count // together, together, *panel)}
+    (groups,) = a.emit("reshape", (panels,), grouped, f"{w.name}_groups")
+    (packed,) = a.emit("transpose", (groups,), {"perm": (1, 0, 2, 3, 4)}, f"{w.name}_packed")
+    a.fixed.update((rows, sums, panels, groups, packed))
+    attrs = {"strides": node.attr("strides"), "channels": shape.filters, "strip": choice.strip}
+    (a.blocked[node.output],) = a.emit("conv_strassen", (a.as_blocked(x), packed), attrs, node.output.name)
+    return True
+
+
+FAST = ("auto", "f6", "strassen")
+"""Settings of `winograd` that allow it."""
