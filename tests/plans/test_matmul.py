@@ -232,7 +232,8 @@ def test_accumulators_stay_in_registers_in_batches_of_any_size(name: str, shape:
     graph = assign_layouts(builder.finish((y,)), target)
     func = lower_group(next(g for g in fuse(graph) if g.nodes[0].op == "matmul_packed"), "kernel").func
     text = assembly(emit_llvm(lower_loops(plan(func, target).func, target), target), target)
-    assert all(spilled(body) <= 2 for body in innermost(text) if sum("vfmadd" in line for line in body) >= 8)
+    frame = "sb" if re.search(r"movq\s+%rsp, %rbp", text) else "s"  # else rbp points to anything
+    assert all(spilled(body, frame) <= 2 for body in innermost(text) if sum("vfmadd" in line for line in body) >= 8)
 
 
 def innermost(text: str) -> list[list[str]]:
@@ -249,9 +250,10 @@ def innermost(text: str) -> list[list[str]]:
     return bodies
 
 
-def spilled(body: list[str]) -> int:
-    """Vectors that a loop's body loads from the stack or stores there."""
-    return sum(bool(re.search(r"\(%r[sb]p\).*[xyz]mm|[xyz]mm.*\(%r[sb]p\)", line)) for line in body)
+def spilled(body: list[str], frame: str) -> int:
+    """Vectors that a loop's body loads from the stack or stores there, by the registers that point to it."""
+    stack = rf"\(%r[{frame}]p\)"
+    return sum(bool(re.search(rf"{stack}.*[xyz]mm|[xyz]mm.*{stack}", line)) for line in body)
 
 
 @pytest.mark.parametrize("name", TARGETS)
