@@ -12,6 +12,9 @@ from tilewright.plans.strassen import pays
 from tilewright.plans.strassen_conv import choose
 from tilewright.transform.graph.assigner import Assigner
 
+FAST = ("auto", "f6", "strassen")
+"""Settings of `winograd` that allow it for convolutions."""
+
 
 def strassen(a: Assigner, node: Node) -> bool:
     """Rewrite the product of one matrix with a weight; False where it stays plain.
@@ -71,7 +74,3 @@ def strassen_conv(a: Assigner, node: Node, shape: Shape, plain: float) -> bool:
     attrs = {"strides": node.attr("strides"), "channels": shape.filters, "strip": choice.strip}
     (a.blocked[node.output],) = a.emit("conv_strassen", (a.as_blocked(x), packed), attrs, node.output.name)
     return True
-
-
-FAST = ("auto", "f6", "strassen")
-"""Settings of `winograd` that allow it."""
