@@ -191,7 +191,10 @@ def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Targe
     if (s.extent(strip) or 0) >= ENOUGH:
         phases = (strip,)
     elif (s.extent(group) or 0) < ENOUGH:
-        phases = (channels, element, panel)
+        loops = s.loops(product)
+        # Seven products alone are no fair share for two threads: four and three.
+        each = s.fuse(element, loops[loops.index(element) + 1])
+        phases = (channels, each, panel)
     share(s, image, strip, phases)
 
 
