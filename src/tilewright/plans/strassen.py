@@ -63,9 +63,9 @@ def sums(quarter: Product, target: Target) -> Cost:
 
 @dataclass(frozen=True, slots=True)
 class Stages:
-    """The stages of a product, in order; `rest` is the epilogue."""
+    """The stages of a product, in order; `quarters` is what makes them, `rest` the epilogue."""
 
-    quarters: Stage
+    quarters: tuple[Stage, ...]
     sums: Stage
     product: Stage
     merged: Stage
@@ -78,16 +78,18 @@ def stages(structure: Structure) -> Stages | None:
         return None
     (product,) = structure.anchors
     before, after = structure.before(product), structure.after(product)
-    if len(before) != 2 or len(after) < 2 or before[0].role != "spatial":
+    if len(before) < 2 or len(after) < 2:
         return None
+    *quarters, sums = before
     merged, *rest = after
-    if not is_transform(before[1]) or not is_transform(merged) or any(s.role != "spatial" for s in rest):
+    if not is_transform(sums) or not is_transform(merged) or any(s.role != "spatial" for s in (*quarters, *rest)):
         return None
-    return Stages(*before, product, merged, tuple(rest))
+    return Stages(tuple(quarters), sums, product, merged, tuple(rest))
 
 
 def fits(structure: Structure, target: Target) -> bool:
-    return stages(structure) is not None
+    found = stages(structure)
+    return found is not None and len(found.product.reduce) == 1
 
 
 def candidates(structure: Structure, target: Target) -> list[Candidate]:
@@ -109,7 +111,7 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
 def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Target) -> None:
     found = stages(structure)
     assert found is not None
-    inline_all(s, structure, (found.quarters, *found.rest))
+    inline_all(s, structure, (*found.quarters, *found.rest))
     sums, product, merged = (s.block(stage.name) for stage in (found.sums, found.product, found.merged))
     sum_quarters(s, sums, lanes_of(found.sums, target), target)
     panel = merge_products(s, found, merged, candidate.knob("width"), target)

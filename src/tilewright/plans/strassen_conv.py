@@ -25,13 +25,14 @@ from tilewright.ir.expr import as_int
 from tilewright.ir.target import Target
 from tilewright.ops.strassen import PRODUCTS
 from tilewright.plans import conv_tiles
-from tilewright.plans.analysis import Stage, Structure
+from tilewright.plans.analysis import Structure
 from tilewright.plans.base import Candidate, Plan
 from tilewright.plans.common import inline_all
 from tilewright.plans.conv_tiles import MOST_ROWS, WHOLE, Blocking, Shape, registers
 from tilewright.plans.cost import Cost, bandwidth, load_cycles, store_cycles
 from tilewright.plans.panels import panel_width
-from tilewright.plans.winograd import constant_product, is_transform, products, share
+from tilewright.plans.strassen import Stages, stages
+from tilewright.plans.winograd import constant_product, products, share
 from tilewright.plans.winograd_tiles import ENOUGH, IN_SECOND, groups
 from tilewright.schedule.schedule import LoopRef, Schedule
 
@@ -132,34 +133,9 @@ def tiles(quarter: Shape, width: int, target: Target) -> list[tuple[int, Cost]]:
     return [(b.rows, conv_tiles.estimate(quarter, b, target)) for b in found]
 
 
-@dataclass(frozen=True, slots=True)
-class Stages:
-    """The stages, in order; `rest` is the epilogue, `inputs` what makes the quarters."""
-
-    inputs: tuple[Stage, ...]
-    sums: Stage
-    product: Stage
-    merged: Stage
-    rest: tuple[Stage, ...]
-
-
-def stages(structure: Structure) -> Stages | None:
-    """The stages if the function is one: a constant matrix before the contraction, one behind it."""
-    if len(structure.anchors) != 1:
-        return None
-    (product,) = structure.anchors
-    before, after = structure.before(product), structure.after(product)
-    if len(product.reduce) != 2 or len(before) < 2 or len(after) < 2:
-        return None
-    *inputs, sums = before
-    merged, *rest = after
-    if not is_transform(sums) or not is_transform(merged) or any(s.role != "spatial" for s in (*inputs, *rest)):
-        return None
-    return Stages(tuple(inputs), sums, product, merged, tuple(rest))
-
-
 def fits(structure: Structure, target: Target) -> bool:
-    return stages(structure) is not None
+    found = stages(structure)
+    return found is not None and len(found.product.reduce) == 2
 
 
 def candidates(structure: Structure, target: Target) -> list[Candidate]:
@@ -178,7 +154,7 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
 def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Target) -> None:
     found = stages(structure)
     assert found is not None
-    inline_all(s, structure, (*found.inputs, *found.rest))
+    inline_all(s, structure, (*found.quarters, *found.rest))
     image, strip, group, panel = output_loops(s, found)
     element, product = products(s, found.product, group, candidate.knob("rows"), by_parts=False)
     sums = s.block(found.sums.name)
