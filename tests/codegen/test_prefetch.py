@@ -8,10 +8,10 @@ from tests.codegen.prefetches import hints
 from tilewright import te
 from tilewright.arith import simplify
 from tilewright.codegen.llvm import emit_llvm
-from tilewright.codegen.llvm_prefetch import first_read
-from tilewright.ir.expr import as_int
-from tilewright.ir.loops import PrimFunc
-from tilewright.ir.rewrite import substitute
+from tilewright.codegen.llvm_prefetch import LINE, first_read, tile_of
+from tilewright.ir.expr import as_int, const
+from tilewright.ir.loops import For, PrimFunc
+from tilewright.ir.rewrite import substitute, walk
 from tilewright.ir.target import Target
 from tilewright.schedule.schedule import Schedule
 from tilewright.transform.loops import lower_loops
@@ -68,6 +68,27 @@ def test_whole_tiles_ask_for_all_that_follows_and_the_rest_for_nothing(count: in
     lines = {line for _, line in asked}
     assert lines >= set(range(DEPTH))
     assert max(lines) <= DEPTH + 2 * count // rows
+
+
+@pytest.mark.parametrize(("rows", "width"), [(4, 16), (3, 40)])
+def test_a_tile_asks_for_all_lines_that_it_writes_and_for_those_of_a_residual(rows: int, width: int) -> None:
+    x, skip = te.placeholder((24, width), name="x"), te.placeholder((24, width), name="skip")
+    y = te.compute((24, width), lambda t, j: x[t, j] + skip[t, j], name="y")
+    s = Schedule(te.create_prim_func([x, skip, y]))
+    row, lane = s.loops(s.block("y"))
+    tile, row = s.split(row, factor=rows)
+    s.unroll(row)
+    s.vectorize(lane)
+    s.annotate(tile, "prefetch_tile", "y,skip")
+    func = lower_loops(s.func, TARGET)
+    loop = next(stmt for stmt in walk(func.body) if isinstance(stmt, For) and stmt.annotations)
+    line = LINE // 4
+    for name in ("y", "skip"):
+        for k in (0, 24 // rows - 1):
+            places = [[substitute(i, {loop.var: const(k)}) for i in load.indices] for load in tile_of(loop, name)]
+            found = {(as_int(simplify(t)), as_int(simplify(j))) for t, j in places}
+            assert found == {(k * rows + t, j) for t in range(rows) for j in range(0, width, line)}
+    assert emit_llvm(func, TARGET).count("call void @llvm.prefetch") == 2 * rows * -(-width // line)
 
 
 def asked_lines(func: PrimFunc) -> list[tuple[int, int]]:

@@ -16,7 +16,9 @@ from tilewright.codegen.llvm import assembly, emit_llvm
 from tilewright.ir.dtype import dtype
 from tilewright.ir.expr import Var, const
 from tilewright.ir.graph import Graph, GraphBuilder, TensorType
+from tilewright.ir.loops import For
 from tilewright.ir.parser import parse_func
+from tilewright.ir.rewrite import walk
 from tilewright.ir.target import Target
 from tilewright.plans import plan
 from tilewright.plans.matmul_tiles import (
@@ -310,6 +312,14 @@ def test_who_asks_for_the_next_panel() -> None:
     asked = [prefetch_distance(MatmulTile(rows, 16), Product(rows, 1024, 1024), target) for rows in (1, 2, 5, 6)]
     assert asked[0] == asked[3] == 0 < asked[1] == asked[2], "from the last level two rows ask too"
     assert prefetch_distance(MatmulTile(2, 16), Product(2, 64, 64), target) == 0, "panels stay near"
+
+
+@pytest.mark.parametrize(("rows", "size", "asked"), [(64, 1024, True), (ROWS, 1024, True), (64, 128, False)], ids=str)
+def test_tiles_ask_for_the_outputs_that_come_from_far(rows: Any, size: int, asked: bool) -> None:
+    target = Target.parse("znver4")
+    planned = plan(product(rows, size, size, target), target).func
+    notes = [value for stmt in walk(planned.body) if isinstance(stmt, For) for value in stmt.annotations]
+    assert (("prefetch_tile", planned.params[-1].name) in notes) == asked
 
 
 @pytest.mark.parametrize("rows", [2, 3, 5])

@@ -11,6 +11,8 @@ A note `prefetch_tiles` = 33 says the same of 33 runs of the loop: they are thos
 not move what is read. Where these are fewer, at the end of a map, the run asks for nothing.
 Notes `prefetch_turn` = "v" and `prefetch_turns` = 3 say that runs which differ in the first index of v read the same:
 they take turns, each asks for `prefetch_lines` lines, the next one for those behind.
+Notes `prefetch_tile` = "out,skip" ask, beside these, for all that an iteration writes or reads of other buffers in its
+unrolled and vectorised loops: what the end of a long iteration meets, where it would wait for it.
 A note `prefetch_level` = 1 brings them into the first level of cache, otherwise they go into the second.
 It is a hint without meaning for the program; addresses past the buffer do no harm. Hardware follows streams of its own
 accord but stops at the end of a page and sees a stream late; weights that come from memory gain up to a fifth.
@@ -21,8 +23,8 @@ from __future__ import annotations
 from tilewright.codegen.llvm_address import address, buffer_offset
 from tilewright.codegen.llvm_state import State
 from tilewright.codegen.polynomial import Poly, add, constant, multiply
-from tilewright.ir.expr import Expr, Load, as_int, const
-from tilewright.ir.loops import For, Store
+from tilewright.ir.expr import Buffer, Expr, Load, Var, as_int, const
+from tilewright.ir.loops import For, Stmt, Store
 from tilewright.ir.rewrite import exprs_of, loads, substitute, variables, walk
 
 LINE = 64
@@ -35,13 +37,27 @@ SECOND_LEVEL = 2
 
 def emit_prefetch(s: State, stmt: For) -> None:
     """The hints of one iteration, at its start."""
-    sources = dict(stmt.annotations).get("prefetch")
-    if not isinstance(sources, str) or s.lanes is not None:
+    notes = dict(stmt.annotations)
+    if s.lanes is not None:
         return
-    for source in sources.split(","):
+    for source in _names(notes.get("prefetch")):
         load = first_read(stmt, source)
         if load is not None:
             _ask(s, stmt, load)
+    for source in _names(notes.get("prefetch_tile")):
+        for access in tile_of(stmt, source):
+            _line(s, access.buffer, buffer_offset(s, access.buffer, access.indices), locality=2)
+
+
+def _names(note: object) -> list[str]:
+    return note.split(",") if isinstance(note, str) else []
+
+
+def _line(s: State, buffer: Buffer, offset: Poly, locality: int) -> None:
+    """The hint for the line that an element is in."""
+    symbol = s.out.declare("llvm.prefetch.p0", "void", ["ptr", "i32", "i32", "i32"])
+    place, _ = address(s, buffer, offset)
+    s.out.effect(f"call void {symbol}(ptr {place}, i32 0, i32 {locality}, i32 1)")
 
 
 def _ask(s: State, stmt: For, load: Load) -> None:
@@ -56,10 +72,8 @@ def _ask(s: State, stmt: For, load: Load) -> None:
     if moved is None:
         return
     start = add(buffer_offset(s, load.buffer, load.indices), moved)
-    symbol = s.out.declare("llvm.prefetch.p0", "void", ["ptr", "i32", "i32", "i32"])
     for line in range(lines_of(s, stmt, start, size)):
-        place, _ = address(s, load.buffer, add(start, constant((ahead + line * LINE) // size)))
-        s.out.effect(f"call void {symbol}(ptr {place}, i32 0, i32 {locality}, i32 1)")
+        _line(s, load.buffer, add(start, constant((ahead + line * LINE) // size)), locality)
 
 
 def lines_of(s: State, stmt: For, start: Poly, itemsize: int) -> int:
@@ -150,3 +164,33 @@ def first_read(stmt: For, name: str) -> Load | None:
                 if load.buffer.name == name:
                     return Load(load.buffer, tuple(substitute(i, first) for i in load.indices))
     return None
+
+
+def tile_of(stmt: For, name: str) -> list[Load]:
+    """One element of each line that an iteration writes or reads of a buffer in unrolled and vectorised loops, each at
+    its first place there; other loops stand at their start."""
+    found = _first_access(stmt.body, name, ())
+    if found is None:
+        return []
+    access, around = found
+    places: list[dict[Var, Expr]] = [{}]
+    for loop in around:
+        extent = as_int(loop.extent)
+        step = max(1, LINE // access.buffer.dtype.itemsize) if loop.kind == "vectorized" else 1
+        spread = extent is not None and loop.kind in ("unrolled", "vectorized")
+        values = range(0, extent, step) if spread and extent is not None else (0,)
+        places = [{**place, loop.var: const(v)} for place in places for v in values]
+    return [Load(access.buffer, tuple(substitute(i, place) for i in access.indices)) for place in places]
+
+
+def _first_access(stmt: Stmt, name: str, around: tuple[For, ...]) -> tuple[Load, tuple[For, ...]] | None:
+    """The first place where a buffer is written or read, and the loops around it inside."""
+    if isinstance(stmt, For):
+        around = (*around, stmt)
+    if isinstance(stmt, Store) and stmt.buffer.name == name:
+        return Load(stmt.buffer, stmt.indices), around
+    for e in exprs_of(stmt):
+        for load in loads(e):
+            if load.buffer.name == name:
+                return load, around
+    return next((x for child in stmt.children if (x := _first_access(child, name, around)) is not None), None)

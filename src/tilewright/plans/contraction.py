@@ -15,13 +15,14 @@ from __future__ import annotations
 from math import prod
 
 from tilewright.codegen.llvm_prefetch import LINE
-from tilewright.ir.expr import as_int
-from tilewright.ir.rewrite import variables
+from tilewright.ir.expr import Buffer, as_int
+from tilewright.ir.loops import Block, Store
+from tilewright.ir.rewrite import loads, variables, walk
 from tilewright.ir.target import Target
 from tilewright.plans.analysis import Stage, Structure
 from tilewright.plans.base import Candidate, Plan
 from tilewright.plans.common import extent, inline_all, lanes_of, parallelize, prefetch
-from tilewright.plans.cost import Cost, number
+from tilewright.plans.cost import Cost, level, nbytes_of, number
 from tilewright.plans.matmul_tiles import (
     MANY_ROWS,
     MOST_VECTORS,
@@ -134,7 +135,28 @@ def tile_output(
     s.set_scope(block, "local")
     tile_block(s, anchor, block, candidate, target)
     unroll_tile(s, out, len(inner))
+    if tiles:
+        ask_for_outputs(s, anchor, out, tiles[-1], target)
     parallelize(s, order[: max(1, len(order) - len(tiles))])
+
+
+def ask_for_outputs(s: Schedule, anchor: Stage, out: BlockRef, tile: LoopRef, target: Target) -> None:
+    """Let a tile of rows ask, before its products, for the lines that it writes after them, and for those of a residual,
+    where all that the kernel touches is more than the second level holds: they come from beyond it by now, a few from
+    each row, which nothing follows."""
+    block = s.get(out)
+    assert isinstance(block, Block)
+    wide = {b: None for b in block_buffers(block) if b in s.func.params and len(b.shape) > 1}
+    touched = sum(nbytes_of(b, max(MANY_ROWS)) for b in s.func.params)
+    if wide and level(touched, target) in ("l3", "memory"):
+        s.annotate(tile, "prefetch_tile", ",".join(b.name for b in wide))
+
+
+def block_buffers(block: Block) -> list[Buffer]:
+    """What a block writes and reads, each once."""
+    stores = [stmt for stmt in walk(block.body) if isinstance(stmt, Store)]
+    reads = [load.buffer for stmt in stores for load in loads(stmt.value)]
+    return list(dict.fromkeys([*(stmt.buffer for stmt in stores), *reads]))
 
 
 def split_rows(s: Schedule, row: LoopRef, candidate: Candidate) -> tuple[LoopRef, ...]:
