@@ -266,8 +266,10 @@ def graphs(draw: Any) -> Graph:
 # Renaming and changing
 
 
-def renamed_func(func: PrimFunc, new: Callable[[str], str]) -> PrimFunc:
-    """`func` with every name in it passed through `new` (which must be one to one)."""
+def renamed_func(func: PrimFunc, new: Callable[[str], str], label: Callable[[str], str] | None = None) -> PrimFunc:
+    """`func` with every name in it passed through `new` (which must be one to one), those of the function and of its
+    blocks, which may be names of variables as well, through `label` if there is one."""
+    label = label or new
     variables: dict[Expr, Expr] = {}
     memo: dict[Expr, Expr] = {}
 
@@ -295,7 +297,7 @@ def renamed_func(func: PrimFunc, new: Callable[[str], str]) -> PrimFunc:
             case Block():
                 iters = tuple(BlockIter(var(it.var), expr(it.extent), it.kind, expr(it.binding)) for it in s.iters)
                 init = None if s.init is None else stmt(s.init)
-                return Block(new(s.name), iters, stmt(s.body), init, expr(s.predicate), s.annotations)
+                return Block(label(s.name), iters, stmt(s.body), init, expr(s.predicate), s.annotations)
             case Store():
                 return Store(buffer(s.buffer), tuple(expr(i) for i in s.indices), expr(s.value))
             case Let():
@@ -311,7 +313,7 @@ def renamed_func(func: PrimFunc, new: Callable[[str], str]) -> PrimFunc:
         raise AssertionError(s)
 
     params, buffers = (tuple(map(buffer, side)) for side in (func.params, func.buffers))
-    return PrimFunc(new(func.name), params, stmt(func.body), buffers, func.attrs)
+    return PrimFunc(label(func.name), params, stmt(func.body), buffers, func.attrs)
 
 
 def map_raw(e: Expr, f: Callable[[Expr], Expr | None], memo: dict[Expr, Expr]) -> Expr:
@@ -328,7 +330,7 @@ def map_raw(e: Expr, f: Callable[[Expr], Expr | None], memo: dict[Expr, Expr]) -
 def canonical(func: PrimFunc) -> PrimFunc:
     """A generated function with names by first appearance: equal for functions that are equal up to names."""
     order: dict[str, str] = {}
-    return replace(renamed_func(func, lambda name: order.setdefault(name, f"n{len(order)}")), name="")
+    return renamed_func(func, lambda name: order.setdefault(name, f"n{len(order)}"), lambda _: "")
 
 
 # Programs to run
