@@ -15,7 +15,8 @@ import numpy as np
 
 from tilewright.ir.dtype import boolean
 from tilewright.ir.graph import TensorType
-from tilewright.ops.attention_loops import Tile, attention_loops
+from tilewright.ops.attention_loops import AttentionLoops, Tile
+from tilewright.ops.attention_pairs import PairedAttention
 from tilewright.ops.dims import broadcast_shapes, check_kind, dim, present, same_dim, same_dtype, same_shape, wide
 from tilewright.ops.registry import Attrs, OpDef, Types, register
 from tilewright.support.errors import DTypeError, ShapeError
@@ -40,7 +41,8 @@ def _infer(types: Types, attrs: Attrs) -> tuple[TensorType, ...]:
     boolean one puts `fill` where it is false, any other is added. `scale` (a number) multiplies the scores, as does
     the input of that name (one element). `causal`: query i sees the keys up to i + S_k - S_q. `guard`: probabilities
     that are NaN (a row without any key) count as zero, or as `substitute` (one element) if that is given. `rows`,
-    `width`, `keys`, `tiles` (see `attention_loops.Tile`) change the speed only.
+    `width`, `keys`, `tiles` (see `attention_loops.Tile`) change the speed only. `dot` names an instruction that takes
+    the factors of both products rounded to bf16 where there are many rows.
 
     `past_k` and `past_v`, [batches, groups, earlier keys, depth], stand before k and v; a batch entry b is their entry
     b + `past_first`, so that they may be one layer's part of a cache for all layers.
@@ -86,7 +88,8 @@ def _earlier(past: Sequence[TensorType], groups: int, depth: Any, out_depth: Any
 
 
 def _loops(types: Types, attrs: Attrs, out: tuple[TensorType, ...]) -> Any:
-    return attention_loops(types, attrs, out, Tile.of(attrs, out[0].dtype))
+    loops = PairedAttention if attrs.get("dot") else AttentionLoops
+    return loops(types, attrs, out, Tile.of(attrs, out[0].dtype)).build()
 
 
 def _reference(arrays: Sequence[Any], attrs: Attrs) -> tuple[Any, ...]:

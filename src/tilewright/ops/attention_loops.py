@@ -62,16 +62,14 @@ DIRECT_ROWS = 2
 """Up to so many query rows keys and values are read where they are."""
 
 
-def attention_loops(
-    types: Sequence[TensorType | None], attrs: Mapping[str, Any], out: Sequence[TensorType], tile: Tile
-) -> PrimFunc:
-    """The loop program of an `attention` node."""
-    given, (y,) = buffers(types, out)
-    return _Attention([*given, *[None] * 8], y, attrs, tile).build()
+class AttentionLoops:
+    """The loop program of an `attention` node, from its inputs' types and its attributes."""
 
-
-class _Attention:
-    def __init__(self, given: Sequence[Buffer | None], y: Buffer, attrs: Mapping[str, Any], tile: Tile) -> None:
+    def __init__(
+        self, types: Sequence[TensorType | None], attrs: Mapping[str, Any], out: Sequence[TensorType], tile: Tile
+    ) -> None:
+        inputs, (y,) = buffers(types, out)
+        given = [*inputs, *[None] * 8]
         q, k, v, self.mask, self.scale, self.substitute, past_k, past_v = given[:8]
         assert q is not None and k is not None and v is not None
         self.q, self.k, self.v, self.y, self.attrs, self.tile = q, k, v, y, attrs, tile
@@ -89,6 +87,10 @@ class _Attention:
         self.block = max(width, tile.keys // width * width) if self.online else max(1, -(-known // width)) * width  # type: ignore[operator]
         rows = as_int(self.rows)
         self.tile_rows = tile.rows if rows is None else max(1, min(tile.rows, rows))
+        self.count = ceildiv(self.rows, self.tile_rows)
+        self.tiles = min(tile.tiles, as_int(self.count) or tile.tiles)
+        self.stride = self.block + (width if self.block % 256 == 0 else 0)  # rows of scores in different cache sets
+        self.whole = (as_int(self.out_depth) or 1) % width == 0
         self.low = const(float("-inf"), self.type)
 
     def dims(self, buffer: Buffer, operand: int) -> tuple[Expr, Expr, Expr]:
@@ -214,27 +216,41 @@ class _Attention:
     # many rows
 
     def tiled(self, b: Expr, h: Expr, g: Expr) -> None:
-        nest, width, rows = self.nest, self.tile.width, self.tile_rows
+        nest, width, rows, tiles = self.nest, self.tile.width, self.tile_rows, self.tiles
         chunks = ceildiv(self.out_depth, width)
-        count = ceildiv(self.rows, rows)
-        tiles = min(self.tile.tiles, as_int(count) or self.tile.tiles)
-        stride = self.block + (width if self.block % 256 == 0 else 0)  # rows of scores in different cache sets
         with (
-            nest.allocate("kt", self.type, (self.panels, self.depth, width)) as kt,
-            nest.allocate("vp", self.type, (chunks, self.keys, width)) as vp,
-            nest.allocate("scores", self.type, (tiles, rows, stride)) as scores,
+            nest.allocate("kt", self.packed_type, (self.panels, *self.panel(self.depth))) as kt,
+            nest.allocate("vp", self.packed_type, (chunks, *self.panel(self.keys))) as vp,
+            nest.allocate("scores", self.type, (tiles, rows, self.stride)) as scores,
             nest.allocate("state", self.type, (tiles, rows, 4)) as state,
             nest.allocate("o", self.type, (chunks, tiles, rows, width) if self.online else (1, 1, 1, 1)) as o,
         ):
             self.pack(kt, vp, b, g)
-            with nest.loop("rb", ceildiv(count, tiles)) as rb:
-                first, here = rb * tiles, minimum(count - rb * tiles, tiles)
+            with nest.loop("rb", ceildiv(self.count, tiles)) as rb:
+                first, here = rb * tiles, minimum(self.count - rb * tiles, tiles)
+                self.take_rows(b, h, first, here)
                 if self.online:
                     self.online_blocks(kt, vp, scores, state, o, b, h, first, here)
                 else:
                     self.scores(kt, scores, b, h, first, here, const(0), self.panels)
                     self.softmax_tiles(scores, state, here, self.panels, first=True)
                     self.values(vp, scores, state, None, b, h, first, here, const(0), self.keys)
+
+    @property
+    def packed_type(self) -> DType:
+        return self.type
+
+    def panel(self, count: Expr) -> tuple[Expr | int, ...]:
+        """The shape of a panel that is summed over `count`."""
+        return count, self.tile.width
+
+    def take_rows(self, b: Expr, h: Expr, first: Expr, here: Expr) -> None:
+        """What is to be done with the queries of `here` tiles before they are multiplied: nothing."""
+
+    def packed(self, operand: int, b: Expr, j: Expr, g: Expr, d: Expr) -> Expr:
+        """An element of the keys or values (operand 1 or 2), zero past the last one."""
+        value = select(j < self.keys, self.read(operand, b, j - self.earlier, g, d, False), self.number(0.0))
+        return select(j < self.earlier, self.read(operand, b, j, g, d, True), value) if self.past else value
 
     def pack(self, kt: Buffer, vp: Buffer, b: Expr, g: Expr) -> None:
         nest, width, zero = self.nest, self.tile.width, self.number(0.0)
@@ -243,12 +259,7 @@ class _Attention:
             nest.loop("d", self.depth) as d,
             nest.loop("x", width, kind="vectorized") as x,
         ):
-            j = p * width + x
-            value = select(j < self.keys, self.read(1, b, j - self.earlier, g, d, False), zero)
-            if self.past:
-                value = select(j < self.earlier, self.read(1, b, j, g, d, True), value)
-            nest.store(kt, (p, d, x), value)
-        whole = (as_int(self.out_depth) or 1) % width == 0
+            nest.store(kt, (p, d, x), self.packed(1, b, p * width + x, g, d))
         for past, start, length in self.segments():
             with (
                 nest.loop("j", length) as j,
@@ -257,7 +268,7 @@ class _Attention:
             ):
                 at = c * width + x
                 value = self.read(2, b, j, g, at, past)
-                nest.store(vp, (c, start + j, x), value if whole else select(at < self.out_depth, value, zero))
+                nest.store(vp, (c, start + j, x), value if self.whole else select(at < self.out_depth, value, zero))
 
     def row(self, tile: Expr, r: Expr) -> Expr:
         """Row r of a tile; the last tile ends with the last row."""
@@ -275,17 +286,21 @@ class _Attention:
         ):
             i0 = self.row(first + t, const(0))
             self.clear(acc)
-            with (
-                nest.loop("d", self.depth, copies=self.tile.steps) as d,
-                nest.loop("r", rows, kind="unrolled") as r,
-                nest.loop("x", width, kind="vectorized") as x,
-            ):
-                product = self.load(self.q, 0, b, i0 + r, h, d) * kt[panel + p, d, x]
-                nest.store(acc, (r, x), acc[r, x] + product)
+            self.score_products(acc, kt, panel + p, t, b, h, i0)
             with nest.loop("r", rows, kind="unrolled") as r, nest.loop("x", width, kind="vectorized") as x:
                 j = (panel + p) * width + x
                 value = self.score(acc[r, x], b, h, i0 + r, j)
                 nest.store(scores, (t, r, p * width + x), select(j < self.keys, value, self.low))
+
+    def score_products(self, acc: Buffer, kt: Buffer, panel: Expr, t: Expr, b: Expr, h: Expr, first: Expr) -> None:
+        """The rows of tile `t`, from row `first` on, times a panel of keys, added to `acc`."""
+        nest = self.nest
+        with (
+            nest.loop("d", self.depth, copies=self.tile.steps) as d,
+            nest.loop("r", self.tile_rows, kind="unrolled") as r,
+            nest.loop("x", self.tile.width, kind="vectorized") as x,
+        ):
+            nest.store(acc, (r, x), acc[r, x] + self.load(self.q, 0, b, first + r, h, d) * kt[panel, d, x])
 
     def clear(self, acc: Buffer) -> None:
         nest, (rows, width) = self.nest, acc.shape
@@ -322,7 +337,7 @@ class _Attention:
                     nest.store(part, (x,), 0.0)
                 with nest.loop("p", panels) as p, nest.loop("x", width, kind="vectorized") as x:
                     where = (*row, p * width + x)
-                    nest.store(scores, where, self.power(scores[where] - base))
+                    self.keep(scores, where, self.power(scores[where] - base))
                     nest.store(part, (x,), part[x] + scores[where])
                 if first:
                     nest.store(state, total, 0.0)
@@ -335,8 +350,12 @@ class _Attention:
             if first and self.substitute is not None:
                 with nest.when(call("not", state[total] > self.number(0.0))):
                     with nest.loop("p", panels) as p, nest.loop("x", width, kind="vectorized") as x:
-                        nest.store(scores, (*row, p * width + x), self.single(self.substitute))
+                        self.keep(scores, (*row, p * width + x), self.single(self.substitute))
                     nest.store(state, total, 1.0)
+
+    def keep(self, scores: Buffer, where: tuple[Expr, ...], value: Expr) -> None:
+        """Put a probability (before it is divided by the sum) where its score was."""
+        self.nest.store(scores, where, value)
 
     def power(self, below: Expr) -> Expr:
         """exp of what is not positive, which is said so that the exponential can be a short one."""
@@ -357,7 +376,6 @@ class _Attention:
     ) -> None:
         """Scores times `keys` values from `key` on: into y, or into o with what was there scaled."""
         nest, width, rows = self.nest, self.tile.width, self.tile_rows
-        whole = (as_int(self.out_depth) or 1) % width == 0
         with (
             nest.loop("c", vp.shape[0]) as c,
             nest.loop("t", here) as t,
@@ -368,18 +386,28 @@ class _Attention:
             else:
                 with nest.loop("r", rows, kind="unrolled") as r, nest.loop("x", width, kind="vectorized") as x:
                     nest.store(acc, (r, x), o[c, t, r, x] * state[t, r, 2])
-            with (
-                nest.loop("j", keys, copies=self.tile.steps) as j,
-                nest.loop("r", rows, kind="unrolled") as r,
-                nest.loop("x", width, kind="vectorized") as x,
-            ):
-                nest.store(acc, (r, x), acc[r, x] + scores[t, r, j] * vp[c, key + j, x])
+            self.value_products(acc, scores, vp, c, t, key, keys)
             with nest.loop("r", rows, kind="unrolled") as r, nest.loop("x", width, kind="vectorized") as x:
                 if o is None:
                     i = self.row(first + t, r)
-                    self.finish(acc[r, x], state[t, r, 1], b, i, h, c * width + x, whole)
+                    self.finish(acc[r, x], state[t, r, 1], b, i, h, c * width + x, self.whole)
                 else:
                     nest.store(o, (c, t, r, x), acc[r, x])
+
+    def value_products(
+        self, acc: Buffer, scores: Buffer, vp: Buffer, chunk: Expr, t: Expr, key: Expr, keys: Expr
+    ) -> None:
+        """The probabilities of tile `t` times a panel of values from `key` on, added to `acc`."""
+        nest = self.nest
+        with (
+            nest.loop("j", keys, copies=self.tile.steps) as j,
+            nest.loop("r", self.tile_rows, kind="unrolled") as r,
+            nest.loop("x", self.tile.width, kind="vectorized") as x,
+        ):
+            nest.store(acc, (r, x), acc[r, x] + scores[t, r, j] * vp[chunk, key + j, x])
+
+    def packed_value(self, vp: Buffer, chunk: Expr, j: Expr, lane: Expr) -> Expr:
+        return vp[chunk, j, lane]
 
     def online_blocks(
         self,
@@ -396,7 +424,6 @@ class _Attention:
         """All blocks of keys for some tiles of rows."""
         nest, width, rows = self.nest, self.tile.width, self.tile_rows
         chunks, each = vp.shape[0], self.block // width
-        whole = (as_int(self.out_depth) or 1) % width == 0
         with nest.loop("t", here) as t, nest.loop("r", rows) as r:
             nest.store(state, (t, r, 0), self.low)
             nest.store(state, (t, r, 1), 0.0)
@@ -416,7 +443,7 @@ class _Attention:
             nest.loop("c", chunks) as c,
             nest.loop("x", width, kind="vectorized") as x,
         ):
-            self.finish(o[c, t, r, x], state[t, r, 1], b, self.row(first + t, r), h, c * width + x, whole)
+            self.finish(o[c, t, r, x], state[t, r, 1], b, self.row(first + t, r), h, c * width + x, self.whole)
 
     def replace_rows(self, vp: Buffer, state: Buffer, o: Buffer, here: Expr) -> None:
         """Rows without a sum get the substitute for every probability."""
@@ -432,5 +459,5 @@ class _Attention:
                 with nest.loop("x", width, kind="vectorized") as x:
                     nest.store(o, (c, t, r, x), 0.0)
                 with nest.loop("j", self.keys) as j, nest.loop("x", width, kind="vectorized") as x:
-                    value = vp[c, j, x] * self.single(self.substitute)
+                    value = self.packed_value(vp, c, j, x) * self.single(self.substitute)
                     nest.store(o, (c, t, r, x), o[c, t, r, x] + value)

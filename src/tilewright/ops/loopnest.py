@@ -16,7 +16,7 @@ from typing import Any
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Buffer, Expr, Var, as_expr, const, is_const
 from tilewright.ir.graph import TensorType
-from tilewright.ir.loops import Allocate, For, If, Let, LoopKind, PrimFunc, Stmt, Store, seq
+from tilewright.ir.loops import Allocate, For, If, Intrinsic, Let, LoopKind, PrimFunc, Region, Stmt, Store, seq
 from tilewright.ir.rewrite import fresh_name, variables
 
 
@@ -46,6 +46,10 @@ class Nest:
 
     def store(self, buffer: Buffer, indices: Sequence[Any], value: Any) -> None:
         self.stack[-1].append(Store(buffer, tuple(as_expr(i) for i in indices), as_expr(value, buffer.dtype)))
+
+    def call(self, name: str, outputs: Sequence[Region], inputs: Sequence[Region]) -> None:
+        """A tensor intrinsic."""
+        self.stack[-1].append(Intrinsic(name, tuple(outputs), tuple(inputs)))
 
     @contextmanager
     def loop(

@@ -141,9 +141,9 @@ def tile_output(
 
 
 def ask_for_outputs(s: Schedule, anchor: Stage, out: BlockRef, tile: LoopRef, target: Target) -> None:
-    """Let a tile of rows ask, before its products, for the lines that it writes after them, and for those of a residual,
-    where all that the kernel touches is more than the second level holds: they come from beyond it by now, a few from
-    each row, which nothing follows."""
+    """Let a tile of rows ask, before its products, for the lines that it writes after them, and for those of a
+    residual, where all that the kernel touches is more than the second level holds: they come from beyond it by now, a
+    few from each row, which nothing follows."""
     block = s.get(out)
     assert isinstance(block, Block)
     wide = {b: None for b in block_buffers(block) if b in s.func.params and len(b.shape) > 1}

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from tilewright.ir.dtype import DType, bf16, f32, i8, i16, i32, u8
 from tilewright.ir.target import Target
 from tilewright.schedule.intrinsics import VNNI_16X4_U8I8I32, TensorIntrin, describe, register
+from tilewright.support.errors import ScheduleError
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,4 +104,13 @@ def find_dot(a: DType, b: DType, target: Target) -> Dot | None:
     return None
 
 
-__all__ = ["DOTS", "Dot", "find_dot"]
+def named_dot(name: str) -> Dot:
+    """The instruction of this name. Raises ScheduleError if there is none."""
+    found = next((dot for dot in DOTS if dot.intrin.name == name), None)
+    if found is None:
+        known = ", ".join(dot.intrin.name for dot in DOTS)
+        raise ScheduleError(f"no dot instruction is called {name!r}", expected=f"one of {known}")
+    return found
+
+
+__all__ = ["DOTS", "Dot", "find_dot", "named_dot"]

@@ -23,6 +23,7 @@ from tilewright.transform.graph.layout_depthwise import grouped, windows
 from tilewright.transform.graph.layout_integer import integer_conv
 from tilewright.transform.graph.layout_matmul import matmul
 from tilewright.transform.graph.layout_pixels import plain_uses
+from tilewright.transform.graph.layout_precision import attention
 from tilewright.transform.graph.layout_transposed import transposed
 from tilewright.transform.graph.layout_winograd import winograd
 from tilewright.transform.graph.options import DEFAULTS, Options
@@ -52,6 +53,7 @@ RULES = {
     "conv": Rule(convolution),
     "conv_transpose": Rule(transposed),
     "matmul": Rule(matmul, blocks=False),
+    "attention": Rule(attention, blocks=False),
     "concat": Rule(concat),
     "max_pool": Rule(pool),
     "avg_pool": Rule(pool),

@@ -1,6 +1,7 @@
 """Products in reduced precision: weights packed as bf16 or i8, activations rounded to what the machine multiplies.
 
     bf16, dot instruction    matmul_dot(cast(x, bf16), cast(pack_dot(w), bf16))       pairs into f32 accumulators
+                             attention(..., dot)                          both of its products
     bf16, elsewhere          matmul_packed(x, cast(pack_matmul(w), bf16))             weights widened on the way
     int8                     cast(matmul_dot(quantised x, quantised w)) * scale of the row * scale of the column
 
@@ -57,6 +58,20 @@ def reduced(a: Assigner, node: Node) -> bool:
             product.quantised()
         case _:
             return False
+    return True
+
+
+def attention(a: Assigner, node: Node) -> bool:
+    """Both products of an attention by dot instructions, where bf16 was asked for and the machine has one."""
+    q = node.inputs[0]
+    dot = find_dot(bf16, bf16, a.target)
+    if a.options.precision != "bf16" or dot is None or q is None or q.dtype is not f32:
+        return False
+    if (as_int(q.shape[3]) or 1) % dot.group or node.attr("width") % dot.lanes:
+        return False
+    inputs = tuple(None if v is None else a.as_plain(v) for v in node.inputs)
+    attrs = {**dict(node.attrs), "dot": dot.intrin.name}
+    (a.plain[node.output],) = a.emit("attention", inputs, attrs, node.output.name)
     return True
 
 
@@ -164,4 +179,4 @@ class _Product:
         return self.emit("mul", total, self.number(OFFSET, i32), name="correction")
 
 
-__all__ = ["reduced"]
+__all__ = ["attention", "reduced"]

@@ -1,0 +1,126 @@
+"""Attention whose products are dot instructions: against double precision with q, k and v rounded to bf16.
+
+Probabilities are rounded too, by 2^-9 of each at most; as they sum to one, results may differ by that share of the
+greatest value. What f32 adds is far below the rest of the tolerance, 2.1e-3.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tests.ops.oracle import by_expression
+from tests.ops.test_attention import RNG, attributes, exact, masks, native, operands, tile
+from tests.transform.graph.graphs import tensor
+from tilewright import ops
+from tilewright.ir.dtype import f32
+from tilewright.ir.expr import Expr, Var, const
+from tilewright.ir.graph import Graph, GraphBuilder
+from tilewright.ir.target import Target
+from tilewright.plans.attention import attention_tile
+from tilewright.transform.graph.layout import assign_layouts
+from tilewright.transform.graph.options import Options
+
+DOT = "dot_16x2_bf16"
+TOLERANCE = 2.1e-3
+
+
+def rounded(arrays: list[Any]) -> list[Any]:
+    """The operands as the instruction takes them; masks and single numbers as they are."""
+    caches = arrays[6:]
+    return [
+        *(a.astype(ml_dtypes.bfloat16).astype(np.float32) for a in arrays[:3]),
+        *arrays[3:6],
+        *(a.astype(ml_dtypes.bfloat16).astype(np.float32) for a in caches),
+    ]
+
+
+def assert_right(got: np.ndarray, arrays: list[Any], attrs: dict[str, Any]) -> None:
+    with np.errstate(all="ignore"):
+        want = exact(rounded(arrays), attrs)
+    np.testing.assert_array_equal(np.isnan(got), np.isnan(want))
+    values = [a for a in (arrays[2], *arrays[7:8]) if a is not None]
+    most = max(float(np.max(np.abs(a), initial=1e-6, where=np.isfinite(a))) for a in values)
+    assert np.nanmax(np.abs(got - want), initial=0.0) <= TOLERANCE * most
+
+
+def check(arrays: list[Any], attrs: dict[str, Any]) -> None:
+    assert_right(native(arrays, {**attrs, "dot": DOT}), arrays, attrs)
+
+
+@pytest.mark.parametrize("rows,keys", [(3, 1), (7, 7), (64, 64), (129, 129), (300, 64), (5, 301)])
+@pytest.mark.parametrize("depth", [6, 64])
+def test_lengths(rows: int, keys: int, depth: int) -> None:
+    arrays = [*operands(2, rows, keys, 2, depth), RNG.standard_normal((2, 1, rows, keys)).astype(np.float32)]
+    check(arrays, attributes(**tile(rows, keys)))
+
+
+@pytest.mark.parametrize("keys", [64, 129, 301])
+@pytest.mark.parametrize("order", ["ssss", "shhs"])
+def test_blocks_of_keys(keys: int, order: str) -> None:
+    check(operands(1, 20, keys, 2, 16, order), attributes(order=order, **tile(20, keys, keys=96, tiles=2)))
+
+
+@pytest.mark.parametrize("which", [0, 1, 2])
+@pytest.mark.parametrize("blocks", [False, True])
+def test_masks(which: int, blocks: bool) -> None:
+    arrays = [*operands(2, 7, 71, 2, 16), masks(7, 71)[which]]
+    small = {"keys": 32, "tiles": 1} if blocks else {}
+    for given in ({"causal": True}, {"fill": -1e9}, {"fill": float("-inf"), "guard": True}):
+        check(arrays, attributes(**tile(7, 71, **small), **given))
+    more = [*arrays, np.full((1,), 1.5, np.float32), np.full((1,), 0.25, np.float32)]
+    check(more, attributes(**tile(7, 71, **small), guard=True))
+
+
+def test_infinite_scores_are_not_a_number() -> None:
+    q, k, v = operands(1, 8, 20, 1, 4)
+    q[0, 3], k[0, 5], q[0, 6, 0, 2] = np.inf, 1.0, np.nan
+    check([q, k, v], attributes(heads=1, groups=1, **tile(8, 20)))
+
+
+def test_few_rows_are_not_rounded() -> None:
+    arrays = operands(1, 2, 40, 2, 16)
+    attrs = attributes(**tile(2, 40))
+    np.testing.assert_array_equal(native(arrays, {**attrs, "dot": DOT}), native(arrays, attrs))
+
+
+@pytest.mark.parametrize("rows,keys", [(9, 20), (4, 33)])
+def test_keys_of_a_cache(rows: int, keys: int) -> None:
+    arrays = [*operands(2, rows, rows, 4, 16), None, None, None]
+    arrays += [RNG.standard_normal((6, 4, keys, 16)).astype(np.float32) for _ in range(2)]
+    check(arrays, attributes(heads=4, groups=4, past_first=2, causal=True, **tile(rows, keys + rows)))
+
+
+def test_the_interpreter_runs_the_same_loops() -> None:
+    arrays = operands(1, 5, 9, 2, 6)
+    attrs = attributes(rows=3, width=16, keys=16, tiles=1)
+    (got,) = by_expression("attention", arrays, {**attrs, "dot": DOT})
+    assert_right(got, arrays, attrs)
+
+
+def graph(rows: Expr, depth: int = 16) -> Graph:
+    b = GraphBuilder("one")
+    q, k, v = (b.input(name, tensor(2, rows, 3, depth)) for name in "qkv")
+    attrs = attributes(heads=3, groups=3, **attention_tile(rows, rows, f32, Target.host()))
+    return b.finish(ops.emit(b, "attention", q, k, v, **attrs))
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_symbolic_lengths(threads: int) -> None:
+    model = tw.compile((graph(Var("s", lo=0)), {}), threads=threads, precision="bf16")
+    for n in (0, 1, 3, 50, 533):
+        arrays = rounded(operands(2, n, n, 3, 16))  # few rows are not rounded
+        assert_right(np.asarray(model(*arrays)), arrays, attributes(heads=3, groups=3))
+
+
+def test_who_takes_them() -> None:
+    def dot(name: str, precision: str, depth: int = 16) -> Any:
+        made = assign_layouts(graph(const(9), depth), Target.parse(name), Options(precision=precision))
+        return made.nodes[0].attr("dot")
+
+    assert dot("znver4", "bf16") == DOT
+    assert dot("znver4", "fp32") is dot("x86-64-v3", "bf16") is dot("znver4", "bf16", 15) is None
