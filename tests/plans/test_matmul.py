@@ -165,7 +165,8 @@ def test_strips_of_rows() -> None:
     target = Target.parse("x86-64-v3")
     assert strip_rows(MatmulTile(6, 16), Product(1600, 1024, 1024), target) == 402
     assert strip_rows(MatmulTile(6, 16), Product(1600, 256, 1024), target) == 30
-    assert strip_rows(MatmulTile(6, 16), Product(200, 256, 1024), target) == 0
+    assert strip_rows(MatmulTile(6, 16), Product(200, 256, 1024), target) == 30
+    assert strip_rows(MatmulTile(6, 16), Product(96, 256, 1024), target) == 0, "all rows stay in the second level"
     multiply((1600, 1024), (1024, 20))
 
 

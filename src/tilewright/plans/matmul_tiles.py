@@ -43,9 +43,9 @@ ONE_STREAM = 0.7
 STRIP = 2 << 20
 """Bytes of the rows that are walked again and again: a quarter of what 2048 entries for pages of 4 KB cover."""
 NEAR_TILES = 4
-"""Tiles of rows that make a strip for the second level of cache worth while,"""
-NEAR_STRIPS = 8
-"""and strips, so that a smaller last one costs little."""
+"""Tiles of rows that make a strip for the second level of cache worth while."""
+MANY_STRIPS = 16
+"""Of so many a small last one costs little."""
 SHARING_LEAST = 6
 """Rows from which on a panel's products take about as long as it takes to arrive,"""
 ASKING_LEAST = {"l3": 2, "memory": 3}
@@ -185,17 +185,18 @@ def strip_rows(tile: MatmulTile, product: Product, target: Target) -> int:
     """Rows that pass below all panels before the next ones do, 0 for all at once.
 
     Every panel walks over the rows of a strip again, and each tile of rows begins streams that nothing has asked for
-    yet. Where a few tiles fit in a quarter of the second level they make a strip, as long as all panels stay in the
-    last level for the next one; what is left of few strips and would be a small one, for which all panels arrive once
-    more, goes into the others. Otherwise strips are of about equal size and have, together, no more pages than the
-    second level of the translation buffer.
+    yet. Where all rows are more than the second level holds and a few tiles fit in a quarter of it, these make a
+    strip, as long as all panels stay in the last level for the next one; what is left of few strips and would be a
+    small one, for which all panels arrive once more, goes into the others. Otherwise strips are of about equal size
+    and have, together, no more pages than the second level of the translation buffer.
     """
     row = product.depth * product.itemsize
     near = target.l2 // 4 // row // tile.rows * tile.rows
     panels = product.columns * row
-    if near >= NEAR_TILES * tile.rows and product.rows >= NEAR_STRIPS * near and panels <= target.l3 // 8:
+    fits = level(product.rows * row, target) in ("l1", "l2")
+    if near >= NEAR_TILES * tile.rows and not fits and panels <= target.l3 // 8:
         count, left = divmod(product.rows, near)
-        if left >= near // 4 or count >= 2 * NEAR_STRIPS:
+        if left >= near // 4 or count >= MANY_STRIPS:
             return near
     else:
         count = -(-product.rows * row // STRIP)
