@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from benchmarks.harness import RESULTS, Comparison, console, markdown_table
-from benchmarks.peers import OWN
+from benchmarks.peers import APART
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ def value(c: Comparison, against: str) -> float | None:
     if "/" in against:
         slow, fast = against.split("/")
         return speeds[slow] / speeds[fast] if {slow, fast} <= speeds.keys() else None
-    named = [name for name in c.speedups if name not in OWN] if against == "best" else against.split(",")
+    named = [name for name in c.speedups if name not in APART] if against == "best" else against.split(",")
     return min((speeds[name] for name in named if name in speeds), default=None)
 
 

@@ -25,7 +25,7 @@ import numpy as np
 from rich.console import Console
 
 from benchmarks import models
-from benchmarks.peers import OWN, PEERS
+from benchmarks.peers import APART, PEERS
 from benchmarks.peers.common import fixed_shapes
 from benchmarks.work import Work, count, level
 from tilewright.support import machine, paired
@@ -89,7 +89,7 @@ class Comparison:
     @property
     def best(self) -> str | None:
         """The other framework that comes nearest."""
-        others = {name: s.median for name, s in self.speedups.items() if name not in OWN}
+        others = {name: s.median for name, s in self.speedups.items() if name not in APART}
         return min(others, key=others.__getitem__) if others else None
 
     @property

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 
 from benchmarks import bars
 from benchmarks.harness import Comparison, markdown_table
-from benchmarks.peers import OWN, PEERS, describe
+from benchmarks.peers import APART, PEERS, describe
 
 SLOW = 0.9
 """A case below this speed against the best peer is counted."""
@@ -115,7 +115,7 @@ def _groups(rows: Sequence[Comparison]) -> dict[str, list[Comparison]]:
 def _peers(rows: Sequence[Comparison]) -> list[str]:
     """Those that anybody met, in the order of the table of peers; ours last."""
     met = {name for c in rows for name in (*c.speedups, *c.failures)} - {c.own for c in rows}
-    return sorted(met, key=lambda name: (name in OWN, list(PEERS).index(name)))
+    return sorted(met, key=lambda name: (name in APART, list(PEERS).index(name)))
 
 
 def _notes(rows: Sequence[Comparison]) -> str:

@@ -59,6 +59,7 @@ PEERS: dict[str, Peer] = {
         "f32 inference precision, latency hint, 1 stream, N threads, fixed shapes, its own buffers filled once,"
         " `infer(share_outputs=True)`",
     ),
+    "openvino-bf16": _peer("vino:latency_bf16", "openvino", "as openvino, bf16 inference precision"),
     "mnn": _peer(
         "mnn:fastest",
         "MNN _tools",
@@ -86,7 +87,10 @@ PEERS: dict[str, Peer] = {
 }
 
 OWN = tuple(name for name in PEERS if name.startswith("tilewright"))
-"""Variants of what is judged: never the best peer."""
+"""Variants of what is judged."""
+
+APART = (*OWN, "openvino-bf16")
+"""Never the best peer: our own variants, and what others compute in less than single precision."""
 
 
 def describe(peers: list[str]) -> str:
