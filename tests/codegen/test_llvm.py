@@ -85,7 +85,7 @@ def pointwise(name: str, dtypes: list[DType], result: DType, value: object, kind
 
 LIBRARY = (
     "exp exp2 expm1 log log2 log1p sin cos tan sinh cosh tanh arcsin arccos arctan arcsinh arccosh arctanh pow atan2 "
-    "erf gelu gelu_tanh sigmoid rsqrt fmod"
+    "exp_nonpositive erf gelu gelu_tanh sigmoid rsqrt fmod"
 ).split()
 
 

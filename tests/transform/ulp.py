@@ -95,6 +95,7 @@ def _gelu_tanh(x: Array) -> Array:
 
 REFERENCE: dict[str, Callable[..., Array]] = {
     "erf": _erf,
+    "exp_nonpositive": np.exp,
     "gelu": _gelu,
     "gelu_tanh": _gelu_tanh,
     "mish": lambda x: x * np.tanh(_softplus(x)),

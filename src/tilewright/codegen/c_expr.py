@@ -33,6 +33,7 @@ _C_NAMES = {
     "arcsinh": "asinh",
     "arccosh": "acosh",
     "arctanh": "atanh",
+    "exp_nonpositive": "exp",
 }
 MATH_NAMES = frozenset(
     _C_NAMES.get(name, name) + suffix for name, info in OPS.items() if info.kinds == ("float",) for suffix in ("", "f")
@@ -206,7 +207,7 @@ class ExprEmitter:
                 return self._emit(e), unrounded
             return self._emit(e), None
         text, level = self._float(e)
-        if e.name in ("neg", "abs", "min", "max", "floor", "ceil", "trunc", "round"):
+        if e.name in ("neg", "abs", "min", "max", "larger", "floor", "ceil", "trunc", "round"):
             return (text, level), None
         return self.call(f"round_{e.dtype}", text), text
 
@@ -221,7 +222,7 @@ class ExprEmitter:
                 return self._infix("/", PRODUCT, args)
             case "neg":
                 return self._negated(args[0])
-            case "min" | "max" | "sigmoid" | "gelu" | "gelu_tanh" | "scaleb":
+            case "min" | "max" | "larger" | "sigmoid" | "gelu" | "gelu_tanh" | "scaleb":
                 return self.call(f"{name}_{'f64' if e.dtype is f64 else 'f32'}", *map(self.text, args))
             case "rsqrt":
                 self.headers.add("math.h")

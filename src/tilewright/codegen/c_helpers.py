@@ -125,6 +125,7 @@ static inline @type@ @name@(@type@ a, @type@ b) { return a < b || a != a ? a : b
         """// NaN if one of them is.
 static inline @type@ @name@(@type@ a, @type@ b) { return a > b || a != a ? a : b; }"""
     ),
+    "larger": Helper("static inline @type@ @name@(@type@ a, @type@ b) { return b > a ? b : a; }"),
     "sigmoid": Helper(
         """static inline @type@ @name@(@type@ x) {
     @type@ e = exp@f@(-fabs@f@(x));

@@ -26,7 +26,7 @@ _INT_COMPARE = {"eq": "eq", "ne": "ne", "lt": "lt", "le": "le", "gt": "gt", "ge"
 _ROUNDING = {"floor": "floor", "ceil": "ceil", "trunc": "trunc", "round": "roundeven", "sqrt": "sqrt"}
 _LIBM = {
     "arcsin": "asin", "arccos": "acos", "arctan": "atan", "arcsinh": "asinh", "arccosh": "acosh", "arctanh": "atanh",
-    "atan2": "atan2", "pow": "pow", "fmod": "fmod", "erf": "erf",
+    "atan2": "atan2", "pow": "pow", "fmod": "fmod", "erf": "erf", "exp_nonpositive": "exp",
 } | {n: n for n in "exp exp2 expm1 log log2 log1p sin cos tan sinh cosh tanh".split()}  # fmt: skip
 
 
@@ -108,6 +108,9 @@ class Ops:
                 return out.inst(f"fcmp oeq {ty} {size}, {number(float('inf'), t, width)}")
             case "min" | "max":
                 return self._extremum(name, t, width, args[0], args[1])
+            case "larger":
+                better = out.inst(f"fcmp ogt {ty} {args[1]}, {args[0]}")
+                return out.inst(f"select {self._i1(ty)} {better}, {ty} {args[1]}, {ty} {args[0]}")
             case "rsqrt":
                 root = out.intrinsic(f"llvm.sqrt.{suffix(t, width)}", ty, [(ty, args[0])])
                 return out.inst(f"fdiv {ty} {number(1.0, t, width)}, {root}")

@@ -145,7 +145,7 @@ def neutral(op: str, t: DType) -> int | float | bool:
             return 1
         case "min":
             return True if t is boolean else t.max
-        case "max":
+        case "max" | "larger":
             return False if t is boolean else t.min
         case "and":
             return True

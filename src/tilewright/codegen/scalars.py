@@ -159,6 +159,7 @@ def _float_function(name: str, dtype: DType) -> Function:
         "abs": abs,
         "min": lambda a, b: a if a < b or a != a else b,
         "max": lambda a, b: a if a > b or a != a else b,
+        "larger": lambda a, b: b if b > a else a,
         "isnan": lambda a: bool(a != a),
         "isinf": lambda a: bool(abs(a) == math.inf),
     }
@@ -193,6 +194,7 @@ def _sigmoid(x: float) -> float:
 
 _REAL: dict[str, Callable[[float], float]] = {
     "exp": _exp,
+    "exp_nonpositive": _exp,
     "tanh": math.tanh,
     "erf": math.erf,
     "sqrt": lambda x: math.sqrt(x) if x >= 0 else math.nan,

@@ -15,7 +15,7 @@ from tilewright.ir.loops import Allocate, For, If, Intrinsic, Let, Seq, Stmt, St
 from tilewright.ir.rewrite import exprs_of, loads, walk, walk_expr
 from tilewright.ir.target import Target
 
-REDUCTIONS = ("add", "mul", "min", "max", "and", "or", "bitand", "bitor", "bitxor")
+REDUCTIONS = ("add", "mul", "min", "max", "larger", "and", "or", "bitand", "bitor", "bitxor")
 
 
 @dataclass(frozen=True, slots=True)

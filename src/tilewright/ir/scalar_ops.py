@@ -5,6 +5,10 @@ The interpreter, the simplifier's checks and the tests all read the meaning in t
 * `floordiv`/`mod` round to minus infinity, `truncdiv`/`truncmod` to zero; `div` is for floats. Division by zero of
   integers gives 0 everywhere (never a trap).
 * Integer arithmetic wraps. `min`/`max` propagate NaN, as NumPy's do. `round` rounds halves to even.
+* `larger(a, b)` is b where b > a, else a: the maximum of numbers, one instruction where `max` takes three or four. A
+  NaN in b is left out, one in a stays.
+* `exp_nonpositive(x)` is e^x of a rounded difference that is not positive (or NaN): of what is positive it may give
+  anything, and it may be a little less exact than `exp` (docs/accuracy.md).
 * `select(c, a, b)` is lazy: what is loaded by the branch not taken is never touched. That is how padding is written.
 * `scaleb(x, n)` is x 2^floor(n), rounded once: infinity and zero where that is too great or too small.
 * `lookup(i, c0, c1, ...)` is entry `i` of a table of literals; an index outside takes the nearest entry.
@@ -103,6 +107,7 @@ _TABLE: list[OpInfo] = [
     OpInfo("atan2", 2, "same", np.arctan2, kinds=_F),
     OpInfo("min", 2, "same", np.minimum, kinds=_ANY),
     OpInfo("max", 2, "same", np.maximum, kinds=_ANY),
+    OpInfo("larger", 2, "same", lambda a, b: np.where(np.greater(b, a), b, a), kinds=_F),
     OpInfo("fma", 3, "same", lambda a, b, c: a * b + c, kinds=_F),
     OpInfo("neg", 1, "same", np.negative, "-", 80),
     OpInfo("abs", 1, "same", np.abs),
@@ -133,6 +138,7 @@ _TABLE: list[OpInfo] = [
     OpInfo("gelu", 1, "same", _gelu, kinds=_F),
     OpInfo("gelu_tanh", 1, "same", _gelu_tanh, kinds=_F),
     OpInfo("round", 1, "same", np.rint, kinds=_F),
+    OpInfo("exp_nonpositive", 1, "same", np.exp, kinds=_F),
 ]
 _TABLE += [
     OpInfo(name, 1, "same", getattr(np, name), kinds=_F)

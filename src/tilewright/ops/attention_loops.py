@@ -31,7 +31,6 @@ from tilewright.ir.expr import (
     const,
     equal,
     is_const,
-    maximum,
     minimum,
     select,
 )
@@ -327,22 +326,22 @@ class AttentionLoops:
             with nest.loop("x", width, kind="vectorized") as x:
                 nest.store(part, (x,), self.low)
             with nest.loop("p", panels) as p, nest.loop("x", width, kind="vectorized") as x:
-                nest.store(part, (x,), maximum(part[x], scores[(*row, p * width + x)]))
+                nest.store(part, (x,), call("larger", part[x], scores[(*row, p * width + x)]))
             new.set(self.low if first else state[top])
             with nest.loop("x", width, kind="vectorized") as x:
-                new.set(maximum(new.value, part[x]))
+                new.set(call("larger", new.value, part[x]))
             safe = select(equal(new.value, self.low), self.number(0.0), new.value)
             with nest.let("safe", safe) as base:
                 with nest.loop("x", width, kind="vectorized") as x:
                     nest.store(part, (x,), 0.0)
                 with nest.loop("p", panels) as p, nest.loop("x", width, kind="vectorized") as x:
                     where = (*row, p * width + x)
-                    self.keep(scores, where, self.power(scores[where] - base))
+                    self.keep(scores, where, call("exp_nonpositive", scores[where] - base))
                     nest.store(part, (x,), part[x] + scores[where])
                 if first:
                     nest.store(state, total, 0.0)
                 else:
-                    nest.store(state, factor, self.power(state[top] - base))
+                    nest.store(state, factor, call("exp_nonpositive", state[top] - base))
                     nest.store(state, total, state[total] * state[factor])
             nest.store(state, top, new.value)
             with nest.loop("x", width, kind="vectorized") as x:
@@ -356,10 +355,6 @@ class AttentionLoops:
     def keep(self, scores: Buffer, where: tuple[Expr, ...], value: Expr) -> None:
         """Put a probability (before it is divided by the sum) where its score was."""
         self.nest.store(scores, where, value)
-
-    def power(self, below: Expr) -> Expr:
-        """exp of what is not positive, which is said so that the exponential can be a short one."""
-        return call("exp", minimum(below, self.number(0.0)))
 
     def values(
         self,

@@ -59,16 +59,14 @@ def _softmax_compute(inputs: Tensors, attrs: Attrs, out: Out) -> tuple[Tensor, .
 
 
 def _exponentials(x: Tensor, axes: tuple[int, ...], acc: DType) -> tuple[Tensor, Tensor, Tensor]:
-    """The maximum over the axes, the exponentials of what each element is below it, and their sum."""
-    top = reduce_stage(x, axes, True, te.max, lambda e: cast(e, acc), "top")
-    e = te.compute(x.shape, lambda *i: _exp_below(cast(x[i], acc), top[_kept(axes, i)]), name="exponent")
+    """The maximum over the axes, the exponentials of what each element is below it, and their sum.
+
+    The maximum leaves out NaN, which is one still when any number has been taken from it: the sum is NaN, and so is
+    the row."""
+    top = reduce_stage(x, axes, True, te.largest, lambda e: cast(e, acc), "top")
+    e = te.compute(x.shape, lambda *i: te.exp_nonpositive(cast(x[i], acc) - top[_kept(axes, i)]), name="exponent")
     total = reduce_stage(e, axes, True, te.sum, lambda v: v, "total")
     return top, e, total
-
-
-def _exp_below(x: Expr, top: Expr) -> Expr:
-    """exp(x - top) where the difference is not positive, which is said so that the exponential can be a short one."""
-    return te.exp(minimum(x - top, scalar(0.0, x.dtype)))
 
 
 def _log_softmax_compute(inputs: Tensors, attrs: Attrs, out: Out) -> tuple[Tensor, ...]:

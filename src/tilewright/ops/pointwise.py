@@ -116,8 +116,11 @@ def _scalar_operator(name: str) -> None:
     pointwise(name, info.arity, lambda x, _: call(name, *x), _quiet(info.numpy), rule)
 
 
+_INNER = ("fma", "scaleb", "larger", "exp_nonpositive", "gelu", "gelu_tanh")
+"""Scalar operators that are none of a graph, or are there by another name."""
+
 for _name, _info in OPS.items():
-    if _info.rule in ("same", "bool", "logic") and _name not in ("fma", "scaleb", "gelu", "gelu_tanh"):
+    if _info.rule in ("same", "bool", "logic") and _name not in _INNER:
         _scalar_operator(_name)
 
 

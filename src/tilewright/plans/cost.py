@@ -35,6 +35,7 @@ SYMBOL = 8
 
 WEIGHTS = {
     "exp": 10.0,
+    "exp_nonpositive": 10.0,
     "log": 12.0,
     "tanh": 16.0,
     "sigmoid": 16.0,

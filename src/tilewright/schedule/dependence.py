@@ -32,7 +32,7 @@ from tilewright.schedule.state import (
 )
 from tilewright.support.errors import ScheduleError
 
-KNOWN_REDUCERS = ("add", "mul", "min", "max")
+KNOWN_REDUCERS = ("add", "mul", "min", "max", "larger")
 
 
 def reduce_iters_using(block: Block, var: Var) -> list[str]:

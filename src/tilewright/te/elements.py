@@ -42,6 +42,8 @@ def comm_reducer(
 sum = comm_reducer(lambda a, b: a + b, lambda t: const(0, t), "sum")
 prod = comm_reducer(lambda a, b: a * b, lambda t: const(1, t), "prod")
 max = comm_reducer(maximum, lambda t: const(t.min, t), "max")
+largest = comm_reducer(lambda a, b: call("larger", a, b), lambda t: const(t.min, t), "largest")
+"""The maximum of numbers, in one instruction a step. Where a NaN is among them the result is any of them."""
 min = comm_reducer(minimum, lambda t: const(t.max, t), "min")
 
 
@@ -62,7 +64,7 @@ def _unary(name: str) -> Callable[[Any], Expr]:
 exp, exp2, expm1, log, log2, log1p = map(_unary, ("exp", "exp2", "expm1", "log", "log2", "log1p"))
 sqrt, rsqrt, erf, sigmoid, tanh = map(_unary, ("sqrt", "rsqrt", "erf", "sigmoid", "tanh"))
 sin, cos, tan, floor, ceil, trunc, round = map(_unary, ("sin", "cos", "tan", "floor", "ceil", "trunc", "round"))
-abs = _unary("abs")
+abs, exp_nonpositive = _unary("abs"), _unary("exp_nonpositive")
 
 
 def power(a: Any, b: Any) -> Expr:

@@ -73,6 +73,7 @@ def _constant_power(x: Expr, exponent: float) -> Expr | None:
 
 SINGLE: dict[str, Callable[..., Expr]] = {
     "exp": math_f32.exp,
+    "exp_nonpositive": math_f32.exp_nonpositive,
     "exp2": math_f32.exp2,
     "expm1": math_f32.expm1,
     "log": math_f32.log,
@@ -100,6 +101,7 @@ SINGLE: dict[str, Callable[..., Expr]] = {
 
 TABLES: dict[str, Callable[..., Expr]] = {
     "exp": math_tables.exp,
+    "exp_nonpositive": math_tables.exp_nonpositive,
     "exp2": math_tables.exp2,
     "sigmoid": math_tables.sigmoid,
     "gelu": math_tables.gelu,
@@ -109,6 +111,7 @@ TABLES: dict[str, Callable[..., Expr]] = {
 
 DOUBLE: dict[str, Callable[..., Expr]] = {
     "exp": math_f64.exp,
+    "exp_nonpositive": math_f64.exp_nonpositive,
     "exp2": math_f64.exp2,
     "expm1": math_f64.expm1,
     "log": math_f64.log,
@@ -166,6 +169,11 @@ ACCURACY_DOUBLE: dict[str, float] = {
 }
 """The same in f64."""
 
+NONPOSITIVE: dict[str, tuple[float, float]] = {"exp_nonpositive": (1.1, 0.04)}
+NONPOSITIVE_DOUBLE: dict[str, tuple[float, float]] = {"exp_nonpositive": (1.02, 0.0)}
+"""The greatest errors, in ulp, of functions of arguments that are not positive: so much, and so much for each unit of
+the argument."""
+
 OF_ARGUMENT: dict[str, float] = {"gelu": 2.5e-7, "gelu_tanh": 2.5e-7}
 OF_ARGUMENT_DOUBLE: dict[str, float] = {"gelu": 5e-16, "gelu_tanh": 5e-16}
 """The greatest errors of functions that cancel where their results are small, relative to the argument."""
@@ -174,6 +182,8 @@ __all__ = [
     "ACCURACY",
     "ACCURACY_DOUBLE",
     "DOUBLE",
+    "NONPOSITIVE",
+    "NONPOSITIVE_DOUBLE",
     "OF_ARGUMENT",
     "OF_ARGUMENT_DOUBLE",
     "SINGLE",

@@ -124,15 +124,23 @@ def _power(r: Expr, scale: float = 1.0, sign: float = 1.0) -> Expr:
 
 
 def exp(x: Expr) -> Expr:
-    """e^x, 1 ulp. Where x is known to be 71 at most, one product makes denormals too: 2^-24 e^r * 2^(n + 24)."""
-    x = maximum(single(-104.0), x)
-    if greatest(x) <= 71.0:
-        n, r = reduced(x, 127 + 24)
-        return _power(r, 2.0**-24) * as_float(n << word(23))
-    x = minimum(single(89.0), x)
+    """e^x, 1 ulp."""
+    if greatest(x) <= _MODERATE:
+        return exp_nonpositive(x)
+    x = minimum(single(89.0), maximum(single(-104.0), x))
     small = bits(x) < 0
     n, r = reduced(x, select(small, single(_ROUND + 127 + 64), single(_ROUND + 127 - 64)))
     return _power(r) * as_float(n << word(23)) * select(small, single(2.0**-64), single(2.0**64))
+
+
+_MODERATE = 71.0
+"""Up to here 2^24 e^x does not overflow."""
+
+
+def exp_nonpositive(x: Expr) -> Expr:
+    """e^x, 1 ulp, x <= 71. One product makes denormals too: 2^-24 e^r * 2^(n + 24)."""
+    n, r = reduced(maximum(single(-104.0), x), 127 + 24)
+    return _power(r, 2.0**-24) * as_float(n << word(23))
 
 
 def exp2(x: Expr) -> Expr:

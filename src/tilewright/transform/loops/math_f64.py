@@ -100,6 +100,12 @@ def exp(x: Expr) -> Expr:
     return _scaled(_exp_of_reduced(r) + 1.0, n)
 
 
+def exp_nonpositive(x: Expr) -> Expr:
+    """e^x, 1 ulp, x <= 0."""
+    n, r = _reduced(maximum(double(-746.0), x), 2046)
+    return _scaled(_exp_of_reduced(r) + 1.0, n)
+
+
 def exp2(x: Expr) -> Expr:
     """2^x, 1 ulp."""
     x = minimum(double(1025.0), maximum(double(-1076.0), x))
