@@ -104,6 +104,33 @@ def test_nan_and_infinity_go_through() -> None:
             np.testing.assert_array_equal(one(op, x, axis=1, keepdims=False, select_last_index=last), want)
 
 
+@pytest.mark.parametrize("size", [2, 7, 15, 16, 17, 31, 64, 129, 1000])
+@pytest.mark.parametrize("axis", [0, 1])
+def test_softmax_of_nan_and_infinity(size: int, axis: int) -> None:
+    """Its maximum leaves out NaN and its exponential takes no positive numbers; rows are what their formula says."""
+    x = data(14, size)
+    x[1, 1], x[2, 0], x[3], x[4, 1], x[5] = np.nan, np.inf, -np.inf, -np.inf, np.nan
+    x[6], x[7, 0], x[8, 0], x[9, :2], x[10, -1] = -3.4e38, 3.4e38, -3e38, (np.nan, np.inf), np.nan
+    x[11], x[12, 0], x[13] = np.nan, -1e6, np.inf
+    x[11, 0] = 5
+    with np.errstate(all="ignore"):
+        want = softmax64(x, 1)
+        got = [one(op, x if axis else x.T.copy(), axis=axis) for op in ("softmax", "log_softmax")]
+        got = [y if axis else y.T for y in got]
+        np.testing.assert_allclose(got[0], want, rtol=2e-6, atol=1e-37)
+        shifted = x.astype(np.float64) - x.max(1, keepdims=True)
+        total = np.exp(shifted).sum(1, keepdims=True)
+        np.testing.assert_allclose(got[1], shifted - np.log(total), rtol=2e-6, atol=2e-6)
+
+
+@pytest.mark.parametrize("target", ["znver4", "haswell"])
+def test_the_maximum_of_a_softmax_asks_for_no_nan(target: str) -> None:
+    b = GraphBuilder("case")
+    (group,) = fuse(b.finish(tuple(ops.emit(b, "softmax", b.input("x", tensor((64, 1000))), axis=1))))
+    text = KernelTexts(lower_group(group, "k").func, Target.parse(target)).asm()
+    assert "vmaxps" in text and "cmpunord" not in text and "vminps" not in text
+
+
 def test_empty_rows() -> None:
     x = np.zeros((4, 0), np.float32)
     assert one("reduce_sum", x, axes=(1,), keepdims=False).tolist() == [0.0] * 4
@@ -384,6 +411,33 @@ def test_short_rows_together(shape: tuple[int, ...]) -> None:
     centered = y - y.astype(np.float64).mean(-1, keepdims=True)
     normal = centered / np.sqrt((centered**2).mean(-1, keepdims=True) + 1e-5)
     np.testing.assert_allclose(one("layer_norm", y, axis=len(shape) - 1, epsilon=1e-5), normal, atol=2e-5)
+
+
+@pytest.mark.parametrize("shape", [(128, 128), (3, 64, 192), (128, 1024), (2, 8, 16, 256)])
+@pytest.mark.parametrize("op", ["softmax", "log_softmax"])
+def test_stages_go_one_behind_the_other(op: str, shape: tuple[int, ...]) -> None:
+    """Where there are registers enough, so not with AVX2; with every number of threads the same."""
+    b = GraphBuilder("case")
+    (group,) = fuse(b.finish(tuple(ops.emit(b, op, b.input("x", tensor(shape)), axis=-1))))
+    func = lower_group(group, "k").func
+    for name, pipelined in (("znver4", 1), ("haswell", 0)):
+        texts = KernelTexts(func, Target.parse(name))
+        assert texts.planned.chosen.knob("pipeline") == pipelined
+        x = data(*shape) * 5
+        y = np.empty_like(x)
+        if x.size < 1 << 15:
+            interpret(texts.flat, [x, y])
+            want = softmax64(x, -1)
+            np.testing.assert_allclose(y, want if op == "softmax" else np.log(want), rtol=1e-5, atol=1e-6)
+    x = data(*shape)
+    np.testing.assert_array_equal(one(op, x, axis=-1), one(op, x, axis=-1, threads=2))
+
+
+def test_what_waits_for_memory_stays_row_by_row() -> None:
+    b = GraphBuilder("case")
+    shape = (24576, 768)
+    (group,) = fuse(b.finish(tuple(ops.emit(b, "layer_norm", b.input("x", tensor(shape)), axis=1, epsilon=1e-5))))
+    assert plan(lower_group(group, "k").func, Target.parse("znver4")).chosen.knob("pipeline") == 0
 
 
 def test_rows_that_read_others_stay_apart() -> None:

@@ -99,9 +99,9 @@ def _continue(stage: Stage, outer: Var, inner: Var) -> bool:
     return True
 
 
-def reduce_lanes(s: Schedule, stage: Stage, reduce: list[LoopRef], lanes: int) -> None:
-    """Reduce along a contiguous dimension. What cannot be combined across lanes (a reducer of several values) stays
-    a plain loop."""
+def reduce_lanes(s: Schedule, stage: Stage, reduce: list[LoopRef], lanes: int, vectors: int | None = None) -> None:
+    """Reduce along a contiguous dimension, into so many vectors if that is said. What cannot be combined across lanes
+    (a reducer of several values) stays a plain loop."""
     reduce = joined(s, stage, reduce)
     inner = reduce[-1]
     length = extent(s, inner)
@@ -110,10 +110,11 @@ def reduce_lanes(s: Schedule, stage: Stage, reduce: list[LoopRef], lanes: int) -
             with contextlib.suppress(ScheduleError):
                 s.vectorize(inner)
         return
-    vectors = partial_vectors(length, lanes)
     block = s.get(s.block(stage.name))
     assert isinstance(block, Block)
-    if all(b not in s.func.params for b in stage.reads) or instructions(block) > FEW:
+    few = vectors is None
+    vectors = vectors or partial_vectors(length, lanes)
+    if few and (all(b not in s.func.params for b in stage.reads) or instructions(block) > FEW):
         # As many as the stage before makes at once: the two loops become one. Or as many as keep their operands in
         # registers while functions are computed, which need no more to hide the latency of an addition.
         vectors = min(vectors, 4)

@@ -67,6 +67,15 @@ PARTS = 32
 TOGETHER = (8, 4, 2)
 """Numbers of short rows that are worked on together."""
 
+PIPELINED = (256, 128, 64, 32, 16, 8)
+"""Numbers of rows through which stages go one behind the other."""
+
+MANY_REGISTERS = 32
+"""Vector registers that a step of three stages needs: sixteen hold one stage's."""
+
+STEP_VECTORS = 4
+"""Vectors of a row that each stage works on before the next one's turn."""
+
 LONG_ROW = 64
 """Vectors from which on a row is long: folding its lanes takes little of its time."""
 
@@ -78,8 +87,11 @@ def fits(structure: Structure, target: Target) -> bool:
 def candidates(structure: Structure, target: Target) -> list[Candidate]:
     rows = shared_rows(structure)
     strip = strip_width(structure, rows, target)
-    knobs = (("rows", rows.leading), ("strip", strip), ("together", rows_together(structure, rows, strip, target)))
-    return [Candidate.of(knobs, roofline(structure, target))]
+    cost = roofline(structure, target)
+    pipelined = rows_pipelined(structure, rows, strip, target) if cost.compute > cost.memory / 2 else 0
+    together = pipelined or rows_together(structure, rows, strip, target)
+    knobs = (("rows", rows.leading), ("strip", strip), ("together", together), ("pipeline", int(pipelined > 0)))
+    return [Candidate.of(knobs, cost)]
 
 
 # what the stages share
@@ -214,6 +226,27 @@ def rows_together(structure: Structure, rows: Rows, strip: int, target: Target) 
     return next((n for n in TOGETHER if n <= most and leading[-1] % n == 0), 1)
 
 
+def rows_pipelined(structure: Structure, rows: Rows, strip: int, target: Target) -> int:
+    """Number of rows through which stages go one behind the other (`transform/loops/pipeline.py`); 0 where rows are too
+    short, too long to stay in the first level of cache, or no whole number of steps. What waits for memory all the time
+    gains nothing: three rows at once are three streams."""
+    kept = [s for s in structure.stages if materialised(structure, s)]
+    outputs = [s for s in structure.stages if structure.is_output(s)]
+    folded = [s for s in kept if s.role != "spatial" and not vector_last(s)]
+    if strip or not rows.leading or len(outputs) > 1 or len(folded) < 2 or target.registers < MANY_REGISTERS:
+        return 0
+    leading = [as_int(it.extent) for it in outputs[0].spatial[: rows.leading]]
+    own = {prod(as_int(it.extent) or 0 for it in s.block.iters[rows.leading :]) for s in kept} - {1}
+    if len(own) != 1 or None in leading:
+        return 0
+    (length,) = own
+    step = STEP_VECTORS * target.lanes(4)
+    if length < 2 * step or length % step or length * 4 > target.l1 // 2:
+        return 0
+    most = prod(n or 1 for n in leading) // ENOUGH
+    return next((n for n in PIPELINED if n <= most and (leading[-1] or 1) % n == 0), 0)
+
+
 # the schedule
 
 
@@ -221,13 +254,13 @@ def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Targe
     inlined = tuple(st for st in structure.stages if not materialised(structure, st))
     inline_all(s, structure, inlined)
     kept = [st for st in structure.stages if st not in inlined]
-    rows, strip, together = (candidate.knob(name) for name in ("rows", "strip", "together"))
+    rows, strip, together, pipeline = (candidate.knob(name) for name in ("rows", "strip", "together", "pipeline"))
     outputs = [st for st in kept if structure.is_output(st)]
     if all(as_int(it.extent) == 1 for st in kept for it in st.spatial):
         one_after_another(s, kept, target)
         return
     if (rows or strip) and len(outputs) == 1:
-        around = gather(s, kept, outputs[0], rows, strip, together, target)
+        around = gather(s, kept, outputs[0], rows, strip, together, bool(pipeline), target)
     elif rows and not strip and connected(structure, kept):
         around = spread(s, kept, rows)
     else:
@@ -236,14 +269,17 @@ def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Targe
     names = {loop.name for loop in around}
     for stage in kept:
         own = [loop for loop in s.loops(s.block(stage.name)) if loop.name not in names]
-        schedule_inner(s, stage, own, len(own) - len(stage.reduce), target, bool(strip))
+        schedule_inner(s, stage, own, len(own) - len(stage.reduce), target, bool(strip), bool(pipeline))
     if not strip:
-        ask_ahead(s, names, rows, together, target)
-    parallelize(s, around)
+        ask_ahead(s, names, rows, 1 if pipeline else together, target, PIPELINED_AHEAD if pipeline else 0)
+    if pipeline:
+        s.annotate(around[-1], "pipeline", 1)
+    parallelize(s, around[:-1] if pipeline else around)
 
 
-def ask_ahead(s: Schedule, around: set[str], rows: int, together: int, target: Target) -> None:
-    """Let later passes over rows ask for the next ones, which the first pass would have to wait for."""
+def ask_ahead(s: Schedule, around: set[str], rows: int, together: int, target: Target, least: int) -> None:
+    """Let later passes over rows ask for the next ones, at least so many bytes ahead, which the first pass would have
+    to wait for."""
     params = {b for b in s.func.params if (as_int(b.size) or 0) * b.dtype.itemsize > target.l2}
     passes: dict[Buffer, list[str]] = {}
     for block in s.blocks():
@@ -262,19 +298,23 @@ def ask_ahead(s: Schedule, around: set[str], rows: int, together: int, target: T
         if not free or not SHORT <= size <= target.l1 // 2:
             continue
         used.add(free[-1])
-        prefetch(s, s.loop(free[-1]), buffer, ROWS_AHEAD * size, level=2)
+        prefetch(s, s.loop(free[-1]), buffer, max(ROWS_AHEAD * size, least), level=2)
 
 
 ROWS_AHEAD = 2
 """How many rows after the one that is worked on a row is asked for, into the second level: a pass in wide vectors is
 shorter than memory takes, and the first level waits for fewer lines at once than the second."""
 
+PIPELINED_AHEAD = 8192
+"""Bytes ahead that are asked for at least where stages go one behind the other: the first one is a row or two ahead
+itself, and short rows take less time than memory."""
+
 SHORT = 512
 """Bytes of rows below which asking for the next ones is not worth an instruction."""
 
 
 def gather(
-    s: Schedule, kept: list[Stage], out: Stage, rows: int, strip: int, together: int, target: Target
+    s: Schedule, kept: list[Stage], out: Stage, rows: int, strip: int, together: int, pipeline: bool, target: Target
 ) -> list[LoopRef]:
     """Compute every stage where the output needs it. Returns the loops around."""
     block = s.block(out.name)
@@ -293,7 +333,9 @@ def gather(
     if not around:
         return []
     if together > 1:
-        around[-1], _ = s.split(around[-1], factor=together)
+        around[-1], row = s.split(around[-1], factor=together)
+        if pipeline:
+            around.append(row)
     for stage in reversed(kept):
         if stage is not out or copied:
             s.compute_at(s.block(stage.name), around[-1])
@@ -359,15 +401,24 @@ def share_out(s: Schedule, stage: Stage, own: list[LoopRef], target: Target) -> 
     return True
 
 
-def schedule_inner(s: Schedule, stage: Stage, own: list[LoopRef], outer: int, target: Target, strip: bool) -> None:
-    """The loops of one stage below the shared rows, of which the first `outer` are not the reduction's."""
+def schedule_inner(
+    s: Schedule,
+    stage: Stage,
+    own: list[LoopRef],
+    outer: int,
+    target: Target,
+    strip: bool,
+    pipeline: bool = False,
+) -> None:
+    """The loops of one stage below the shared rows, of which the first `outer` are not the reduction's. `pipeline`: in
+    steps that are the same for all stages."""
     if not own:
         return
     lanes = lanes_of(stage, target)
     block = s.block(stage.name)
     if stage.role == "spatial":
         # What later stages read is made in as many vectors as their reductions take: two loops become one.
-        most = 8 if any(b in s.func.params for b in stage.writes) else 4
+        most = 8 if any(b in s.func.params for b in stage.writes) and not pipeline else STEP_VECTORS
         vector_tail(s, block, own, lanes, target, stream=not strip, most=most)
         return
     spatial, reduce = own[:outer], own[outer:]
@@ -377,7 +428,7 @@ def schedule_inner(s: Schedule, stage: Stage, own: list[LoopRef], outer: int, ta
         else:
             reduce_columns(s, block, reduce, spatial[-1], lanes, STEPS)
         return
-    reduce_lanes(s, stage, reduce, lanes)
+    reduce_lanes(s, stage, reduce, lanes, STEP_VECTORS if pipeline else None)
 
 
 def vector_tail(

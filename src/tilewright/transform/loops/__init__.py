@@ -13,6 +13,7 @@ from tilewright.transform.loops.dead import drop_dead_stores
 from tilewright.transform.loops.math import expand_math
 from tilewright.transform.loops.merge import merge_loops
 from tilewright.transform.loops.partition import partition_loops
+from tilewright.transform.loops.pipeline import pipeline_loops
 from tilewright.transform.loops.reuse import reuse_outputs
 from tilewright.transform.loops.simplify import simplify_loops
 from tilewright.transform.loops.workspace import plan_workspace
@@ -31,6 +32,7 @@ def passes(target: Target) -> tuple[tuple[str, Pass], ...]:
         ("partition loops", partition_loops),
         ("simplify again", simplify_loops),
         ("merge loops", merge_loops),
+        ("pipeline loops", pipeline_loops),
         ("bound loops", bound_loops),
         ("drop dead stores", drop_dead_stores),
         ("expand math", lambda func: expand_math(func, target)),

@@ -61,16 +61,16 @@ def _rows_merged(a: Stmt, b: Stmt) -> For | None:
     if as_int(a.extent) is None or not any(isinstance(x, For) and x.kind == "vectorized" for x in walk(b.body)):
         return None
     other = substitute_stmt(b.body, {b.var: a.var})
-    for buffer in _written(a) & _touched(b) | _touched(a) & _written(b):
+    for buffer in written(a) & touched(b) | touched(a) & written(b):
         points = [p for s in (a.body, other) for p in _points(s, buffer)]
         if None in points or not any(all(p and p[d] is a.var for p in points) for d in range(len(buffer.shape))):
             return None
-    inside = _parts(a.body) + _parts(other)
+    inside = parts(a.body) + parts(other)
     merged = _statement(seq(inside))
-    return replace(a, body=merged) if len(_parts(merged)) < len(inside) else None
+    return replace(a, body=merged) if len(parts(merged)) < len(inside) else None
 
 
-def _parts(s: Stmt) -> list[Stmt]:
+def parts(s: Stmt) -> list[Stmt]:
     return list(s.stmts) if isinstance(s, Seq) else [s]
 
 
@@ -110,19 +110,19 @@ def _merged(stmts: Sequence[Stmt]) -> list[Stmt] | None:
     point = tuple(substitute(i, {renamed.var: lanes.var}) for i in of_made[0].indices)
     if point != store.indices or any(x.indices != of_made[0].indices for x in of_made):
         return None
-    if own not in {x for e in exprs_of(update) for x in loads(e)} or update.buffer in _touched(stmts[0]):
+    if own not in {x for e in exprs_of(update) for x in loads(e)} or update.buffer in touched(stmts[0]):
         return None
     if not _own_elements(store, outer, lanes):
         return None
     before: list[Stmt] = []
     behind: list[Stmt] = []
     for s in stmts[1:-1]:
-        if update.buffer in _touched(s):
+        if update.buffer in touched(s):
             if any(_depend(s, other) for other in (stmts[0], *behind)):
                 return None
             before.append(s)
         else:
-            if _written(s) & (_touched(stmts[-1]) - {store.buffer}) or not _apart(s, store, outer, lanes):
+            if written(s) & (touched(stmts[-1]) - {store.buffer}) or not _apart(s, store, outer, lanes):
                 return None
             behind.append(s)
     return [*before, replace(outer, body=seq((lanes, renamed))), *behind]
@@ -143,16 +143,16 @@ def _own_elements(store: Store, outer: For, lanes: For) -> bool:
 
 def _depend(a: Stmt, b: Stmt) -> bool:
     """Whether the order of two statements matters."""
-    return bool(_written(a) & _touched(b) or _written(b) & _touched(a))
+    return bool(written(a) & touched(b) or written(b) & touched(a))
 
 
-def _touched(s: Stmt) -> set[Buffer]:
+def touched(s: Stmt) -> set[Buffer]:
     read = {x.buffer for inner in walk(s) for e in exprs_of(inner) for x in loads(e)}
     calls = {r.buffer for inner in walk(s) if isinstance(inner, Intrinsic) for r in (*inner.inputs, *inner.outputs)}
-    return read | calls | _written(s)
+    return read | calls | written(s)
 
 
-def _written(s: Stmt) -> set[Buffer]:
+def written(s: Stmt) -> set[Buffer]:
     stores = {inner.buffer for inner in walk(s) if isinstance(inner, Store)}
     return stores | {r.buffer for inner in walk(s) if isinstance(inner, Intrinsic) for r in inner.outputs}
 
@@ -162,7 +162,7 @@ def _apart(s: Stmt, store: Store, outer: For, lanes: For) -> bool:
     extents = {x.var: x.extent for x in (outer, lanes)}
     others = {x.var: x.extent for x in walk(s) if isinstance(x, For)}
     for inner in walk(s):
-        if isinstance(inner, Intrinsic) and store.buffer in _written(inner):
+        if isinstance(inner, Intrinsic) and store.buffer in written(inner):
             return False
         if isinstance(inner, Store) and inner.buffer == store.buffer:
             high, low = bounds(store.indices[-1], extents).hi, bounds(inner.indices[-1], others).lo

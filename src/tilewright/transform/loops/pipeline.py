@@ -1,0 +1,235 @@
+"""Software pipelining: a loop over rows works on several rows at once, each in another stage.
+
+    for r in 0..8 with (pipeline = 1) {
+      p = -inf
+      for k in 0..n { p = max(p, x[r, k]) }                  stage 0: waits for memory
+      m = max over lanes of p
+      q = 0
+      for k in 0..n { e[k] = exp(x[r, k] - m); q += e[k] }   stage 1: computes
+      s = sum over lanes of q
+      for k in 0..n { y[r, k] = e[k] / s }                   stage 2: stores
+    }
+
+becomes
+
+    for t in 0..10 {
+      if 1 <= t < 9 { m' = m }
+      if t >= 2 { s' = s }
+      if t < 8 { p = -inf }
+      if 1 <= t < 9 { q = 0 }
+      for k in 0..n {
+        if t < 8 { p = max(p, x[t, k]) }
+        if 1 <= t < 9 { e[(t - 1) % 2, k] = exp(x[t - 1, k] - m'); q += e[(t - 1) % 2, k] }
+        if t >= 2 { y[t - 2, k] = e[(t - 2) % 2, k] / s' }
+      }
+      if t < 8 { m = max over lanes of p }
+      if 1 <= t < 9 { s = sum over lanes of q }
+    }
+
+What a stage leaves to the next one is there twice: single values are copied (from stage to stage, where a later one
+reads them), arrays have two versions. Rows of a few
+steps are written out, stage by stage. (Lam 1988, "Software pipelining: an effective scheduling technique for VLIW
+machines".) A core looks some hundred instructions ahead, which is less than a row: by itself it overlaps neither the
+stages nor the folding of a row's lanes with the next row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+from tilewright.ir.expr import Buffer, Expr, Load, Var, all_of, as_int, const
+from tilewright.ir.loops import Allocate, For, If, Intrinsic, PrimFunc, Stmt, Store, seq
+from tilewright.ir.rewrite import (
+    fresh_name,
+    map_expr,
+    map_stmt,
+    names_of,
+    replace_buffers,
+    substitute_stmt,
+    walk,
+)
+from tilewright.transform.loops.merge import parts, touched, written
+
+MOST_STAGES = 3
+
+FEW_STEPS = 2
+"""Steps of a row up to which they are written out, stage by stage."""
+
+
+def pipeline_loops(func: PrimFunc) -> PrimFunc:
+    """The function with loops that have the note `pipeline` in stages, where values allow that."""
+    taken = names_of(func)
+    body = map_stmt(func.body, lambda s: _statement(s, taken))
+    return func if body is func.body else func.with_body(body)
+
+
+def _statement(s: Stmt, taken: set[str]) -> Stmt | None:
+    if not (isinstance(s, For) and s.kind == "serial" and dict(s.annotations).get("pipeline")):
+        return None
+    plain = replace(s, annotations=tuple((k, v) for k, v in s.annotations if k != "pipeline"))
+    buffers: list[Buffer] = []
+    body = s.body
+    while isinstance(body, Allocate):
+        buffers.append(body.buffer)
+        body = body.body
+    for most in range(MOST_STAGES, 1, -1):
+        stages = _stages(parts(body), most)
+        crossing = _crossing(stages, set(buffers)) if stages is not None else None
+        if stages is not None and crossing is not None:
+            doubled = _doubled(stages, crossing, plain.var, taken)
+            result = _overlapped(plain, doubled)
+            for buffer in reversed([*(doubled.versions.get(b, b) for b in buffers), *doubled.new]):
+                result = Allocate(buffer, result)
+            return result
+    return plain
+
+
+@dataclass(slots=True)
+class _Stage:
+    """A loop over the row, what stands before it and what behind."""
+
+    before: list[Stmt]
+    main: For
+    behind: list[Stmt]
+
+    @property
+    def all(self) -> list[Stmt]:
+        return [*self.before, self.main, *self.behind]
+
+
+def _stages(stmts: Sequence[Stmt], most: int) -> list[_Stage] | None:
+    """At most so many stages, as loops over the row follow each other; the last one has the rest. None if there are
+    fewer than two with equal loops."""
+    stages: list[_Stage] = []
+    waiting: list[Stmt] = []
+    for s in stmts:
+        if not isinstance(s, For | Store | If):
+            return None
+        if len(stages) < most and isinstance(s, For) and s.kind == "serial" and (as_int(s.extent) or 0) > 1:
+            stages.append(_Stage(waiting, s, []))
+            waiting = []
+        elif stages and (len(stages) == most or any(_depend(s, x) for x in (stages[-1].main, *stages[-1].behind))):
+            # With what it needs of what has been kept for the next stage.
+            needed = waiting if len(stages) == most else _needed(s, waiting)
+            stages[-1].behind += [*needed, s]
+            waiting = [w for w in waiting if w not in needed]
+        else:
+            waiting.append(s)
+    if len(stages) < 2 or waiting or any(s.main.extent is not stages[0].main.extent for s in stages):
+        return None
+    return stages
+
+
+def _needed(s: Stmt, earlier: Sequence[Stmt]) -> list[Stmt]:
+    """Those of some statements that have to stay before `s`, or before one of those."""
+    found: list[Stmt] = []
+    for x in reversed(earlier):
+        if any(_depend(x, y) for y in (s, *found)):
+            found.insert(0, x)
+    return found
+
+
+def _depend(a: Stmt, b: Stmt) -> bool:
+    return bool(written(a) & touched(b) or written(b) & touched(a))
+
+
+Crossing = tuple[int, int, Buffer]
+"""A buffer that one stage leaves to later ones: its number and the last reader's."""
+
+
+def _crossing(stages: Sequence[_Stage], own: set[Buffer]) -> list[Crossing] | None:
+    """Single values that stages leave to later ones, and arrays for the next one; None where something goes another
+    way."""
+    if any(isinstance(x, Intrinsic) for stage in stages for s in stage.all for x in walk(s)):
+        return None
+    found: list[Crossing] = []
+    for k, stage in enumerate(stages):
+        for buffer in sorted({b for s in stage.all for b in written(s)}, key=lambda b: b.name):
+            others = [j for j, other in enumerate(stages) if j != k and any(buffer in touched(s) for s in other.all)]
+            if not others:
+                continue
+            if others[0] < k or buffer not in own or any(buffer in written(s) for j in others for s in stages[j].all):
+                return None
+            if others != [k + 1] and as_int(buffer.size) != 1:
+                return None
+            found.append((k, others[-1], buffer))
+    return found
+
+
+@dataclass(slots=True)
+class _Doubled:
+    """Stages that leave things to each other in two places: what a stage copies first, arrays that two versions take
+    the place of, new buffers."""
+
+    stages: list[_Stage]
+    copies: list[list[Stmt]]
+    versions: dict[Buffer, Buffer]
+    new: list[Buffer]
+
+
+def _doubled(stages: Sequence[_Stage], crossing: Sequence[Crossing], row: Var, taken: set[str]) -> _Doubled:
+    result = _Doubled(list(stages), [[] for _ in stages], {}, [])
+    for k, last, buffer in crossing:
+        if as_int(buffer.size) == 1:
+            zero = tuple(const(0) for _ in buffer.shape)
+            given = buffer
+            for j in range(k + 1, last + 1):
+                copy = Buffer(fresh_name(f"{buffer.name}_now", taken), buffer.dtype, buffer.shape)
+                result.copies[j].append(Store(copy, zero, Load(given, zero)))
+                result.stages[j] = _mapped(result.stages[j], partial(replace_buffers, mapping={buffer: copy}))
+                result.new.append(copy)
+                given = copy
+            continue
+        two = result.versions[buffer] = Buffer(buffer.name, buffer.dtype, (const(2), *buffer.shape))
+        for j in (k, k + 1):
+            result.stages[j] = _mapped(result.stages[j], partial(_versioned, old=buffer, new=two, version=row % 2))
+    return result
+
+
+def _overlapped(loop: For, doubled: _Doubled) -> Stmt:
+    """The loop over all rows and as many more turns as there are stages after the first."""
+    rows, stages, last = loop.extent, doubled.stages, len(doubled.stages) - 1
+
+    def at(k: int, stmts: Sequence[Stmt], step: Expr | None = None) -> list[Stmt]:
+        """Statements of stage k for the row whose turn it is."""
+        if not stmts:
+            return []
+        turn = all_of([loop.var >= k] * (k > 0) + [loop.var < rows + k] * (k < last))
+        own: dict[Var, Expr] = {loop.var: loop.var - k} | ({} if step is None else {stages[k].main.var: step})
+        return [If(turn, substitute_stmt(seq(stmts), own))]
+
+    first = stages[0].main
+    body = [s for k in range(last, 0, -1) for s in at(k, doubled.copies[k])]  # a copy of a copy before that changes
+    notes = dict(note for stage in stages for note in stage.main.annotations)
+    if (as_int(first.extent) or 0) <= FEW_STEPS:
+        for k, stage in enumerate(stages):
+            body += at(k, [*stage.before, replace(stage.main, kind="unrolled", annotations=()), *stage.behind])
+        notes = dict(loop.annotations) | notes
+        return replace(loop, extent=rows + last, body=seq(body), annotations=tuple(notes.items()))
+    body += [s for k, stage in enumerate(stages) for s in at(k, stage.before)]
+    main = seq([s for k, stage in enumerate(stages) for s in at(k, [stage.main.body], first.var)])
+    body.append(replace(first, body=main, annotations=tuple(notes.items())))
+    body += [s for k, stage in enumerate(stages) for s in at(k, stage.behind)]
+    return replace(loop, extent=rows + last, body=seq(body))
+
+
+def _mapped(stage: _Stage, f: Callable[[Stmt], Stmt]) -> _Stage:
+    main = f(stage.main)
+    assert isinstance(main, For)
+    return _Stage([f(s) for s in stage.before], main, [f(s) for s in stage.behind])
+
+
+def _versioned(stmt: Stmt, old: Buffer, new: Buffer, version: Expr) -> Stmt:
+    """A statement with `new[version, ...]` in the place of `old[...]`."""
+
+    def load(e: Expr) -> Expr | None:
+        return Load(new, (version, *e.indices)) if isinstance(e, Load) and e.buffer == old else None
+
+    def store(s: Stmt) -> Stmt | None:
+        if not (isinstance(s, Store) and s.buffer == old):
+            return None
+        return replace(s, buffer=new, indices=(version, *s.indices))
+
+    return map_stmt(stmt, store, lambda e: map_expr(e, load))
