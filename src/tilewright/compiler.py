@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,7 @@ from tilewright.support.errors import ModelError
 from tilewright.support.log import PassLog
 from tilewright.transform.graph.activations import recognise_activations
 from tilewright.transform.graph.attention import recognise_attention
+from tilewright.transform.graph.conversions import absorbs
 from tilewright.transform.graph.fuse import Group, fuse
 from tilewright.transform.graph.layout import assign_layouts
 from tilewright.transform.graph.memory import Place, Step, Storage, assign_slots, is_alias, overwritable, places
@@ -255,7 +257,8 @@ PAST_CACHES = 2
 
 
 def _compile_part(graph: Graph, name: str, compiler: KernelCompiler, log: PassLog, past_caches: bool = False) -> _Part:
-    groups = log.run(f"fuse {name}", fuse, graph)
+    inside = partial(absorbs, target=compiler.target)
+    groups = log.run(f"fuse {name}", fuse, graph, inside)
     steps: list[Step] = []
     kernels: dict[str, tuple[Kernel, CompiledKernel]] = {}
     outputs = set(graph.outputs)

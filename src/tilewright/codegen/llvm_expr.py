@@ -109,6 +109,9 @@ def _positive(s: State, e: Expr) -> bool:
 
 # select
 
+MASKED_READS = 256
+"""Bits of vectors from which on machines read under a mask."""
+
 
 def select(s: State, condition: Expr, then: Expr, orelse: Expr) -> Value:
     """`select(c, a, b)`: both branches if they read nothing that is not known to be safe, else only where it holds."""
@@ -127,6 +130,8 @@ def select(s: State, condition: Expr, then: Expr, orelse: Expr) -> Value:
         if s.known(orelse) is None and is_seldom(orelse, s.seldom):
             return _seldom(s, chosen, then, orelse)
         return blend(s, chosen, evaluate(s, then), evaluate(s, orelse))
+    if not chosen.vector and reads_under_mask(s, then, orelse):
+        chosen = Value(boolean, s.parts(chosen), True)
     if not chosen.vector:
         return _branch(s, chosen.scalar, then, orelse)
     if truths is not None and s.mask is None:
@@ -137,6 +142,13 @@ def select(s: State, condition: Expr, then: Expr, orelse: Expr) -> Value:
     a = _under_mask(s, s.both(s.mask, chosen), then)
     b = _under_mask(s, s.both(s.mask, negated), orelse)
     return blend(s, chosen, a, b)
+
+
+def reads_under_mask(s: State, then: Expr, orelse: Expr) -> bool:
+    """Whether a vector that is read on a condition which all lanes share, as padding is, is read under a mask: one for
+    many vectors, where each would need a jump. Vectors of AVX on have such reads."""
+    alone = isinstance(then, Load) and isinstance(orelse, Const)
+    return alone and s.varies(then) and s.target.vector_bits >= MASKED_READS
 
 
 def lane_truths(s: State, condition: Expr) -> tuple[bool, ...] | None:

@@ -12,6 +12,8 @@
                     acc += tile
             out[...] = epilogue(acc)                    bias, residual, activation
 
+Plain output is written by lines: a panel's line is transposed when it is complete (`plans/conversions.py`).
+
 With a single block of input channels the tile is what the epilogue reads. Pixels are those of a line, or of the whole
 map where the operator says so ("flat", see `ops/packed.py`). Weights come in panels, read as one stream. The sizes are
 estimated in `plans/conv_tiles.py`.
@@ -38,6 +40,7 @@ from tilewright.plans.common import (
     vectorize_spatial,
 )
 from tilewright.plans.conv_tiles import ENOUGH_STRIPS, SYMBOLIC_IMAGES, SYMBOLIC_SIZE, WHOLE, Blocking, Shape, blockings
+from tilewright.plans.conversions import plain_output, transpose_out
 from tilewright.plans.cost import level, nbytes_of
 from tilewright.plans.panels import fits_panels, packed_operand, panel_width, unroll_tile
 from tilewright.schedule.schedule import BlockRef, LoopRef, Schedule
@@ -117,13 +120,16 @@ def column_stride(anchor: Stage, x: Load, width: int, kw: int) -> int:
 def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Target) -> None:
     anchor = structure.anchors[0]
     prologue = structure.before(anchor)
-    epilogue = structure.after(anchor)
+    epilogue, plain = plain_output(structure, anchor)
     inline_all(s, structure, prologue[:-1])
     others = tuple(st for st in structure.stages if st not in prologue and st not in epilogue and st is not anchor)
-    inline_all(s, structure, (*others, *epilogue))
+    inline_all(s, structure, (*others, *(epilogue if plain is None else epilogue[:-1])))
     block = s.block(anchor.name)
     out = s.block(epilogue[-1].name) if epilogue else s.cache_write(block, "local")
-    image, strip, panel, tiles = tile_output(s, anchor, out, candidate)
+    if plain is None:
+        image, strip, panel, tiles = tile_output(s, anchor, out, candidate)
+    else:
+        image, strip, panel, tiles = tile_plain(s, s.block(plain.name), out, candidate, target)
     if candidate.knob("channels") < (as_int(anchor.reduce[0].extent) or 0):
         block = sum_by_parts(s, anchor, block, panel, candidate)
     else:
@@ -159,6 +165,24 @@ def tile_output(
         tiles = [line, tile]
     s.reorder(image, strip, panel, *tiles, row, part, lane)
     return image, strip, panel, tiles
+
+
+def tile_plain(
+    s: Schedule, plain: BlockRef, out: BlockRef, candidate: Candidate, target: Target
+) -> tuple[LoopRef, LoopRef, LoopRef, list[LoopRef]]:
+    """The same where the output is plain: a line of a panel, in blocks, is transposed when it is complete."""
+    image, k, lines, columns = s.loops(plain)
+    panel, k = s.split(k, factor=candidate.knob("width"))
+    part, channel = s.split(k, factor=target.lanes(4))
+    known = extent(s, lines)
+    strip, line = s.split(lines, factor=1 if known is None else min(candidate.knob("strip"), known))
+    s.reorder(image, strip, panel, line, part, columns, channel)
+    transpose_out(s, plain, out, channel, columns, target)
+    s.compute_at(out, line)
+    part, columns, lane = (s.loops(out)[k] for k in (-4, -2, -1))
+    tile, row = s.split(columns, factor=candidate.knob("rows"))
+    s.reorder(tile, row, part, lane)
+    return image, strip, panel, [line, tile]
 
 
 def _size(s: Schedule, loop: LoopRef) -> int:

@@ -7,6 +7,7 @@ from tilewright.ir.loops import BlockIter
 from tilewright.ir.target import Target
 from tilewright.plans.analysis import Stage, Structure, factors, uses
 from tilewright.plans.common import inline_all, lanes_of, vectorize_spatial
+from tilewright.plans.conversions import plain_output
 from tilewright.schedule.schedule import BlockRef, Schedule
 
 
@@ -15,7 +16,7 @@ def fits_panels(structure: Structure) -> bool:
     if len(structure.anchors) != 1 or panel_width(structure.anchors[0]) is None:
         return False
     (anchor,) = structure.anchors
-    epilogue = structure.after(anchor)
+    epilogue, _ = plain_output(structure, anchor)
     if any(st.block.is_reduction for st in structure.stages if st is not anchor):
         return False
     return not epilogue or len(epilogue[-1].spatial) >= len(anchor.spatial)

@@ -13,6 +13,9 @@
             for panel, tile:
                 out = epilogue(A^T product A)       bias, residual, activation
 
+Plain maps may come in and go out (`plans/conversions.py`): strips are transposed lines then, and a row of tiles is
+transposed when it is complete.
+
 The stages are those of `ops/winograd.py`; blocks of tiles and groups of panels are as large as it says. All tiles are
 read once for each group; what its panels read one after another, the tiles' parts of one element, stays in L2.
 """
@@ -33,6 +36,7 @@ from tilewright.ops.correlation import MOST_POINTS
 from tilewright.plans.analysis import Stage, Structure
 from tilewright.plans.base import Candidate, Plan
 from tilewright.plans.common import inline_all, own_loops, prefetch, stream_outputs
+from tilewright.plans.conversions import plain_output, read_plain, transpose_in, transpose_out
 from tilewright.plans.convolution import body_steps
 from tilewright.plans.cost import Cost, number, roofline
 from tilewright.plans.panels import packed_operand, panel_width
@@ -44,7 +48,8 @@ from tilewright.support.errors import ScheduleError
 
 @dataclass(frozen=True, slots=True)
 class Stages:
-    """The stages of a Winograd convolution, in order; `rest` is the epilogue."""
+    """The stages of a Winograd convolution, in order; `rest` is the epilogue. `blocks` blocks the channels of plain
+    input, `plain` writes plain output."""
 
     strip: Stage
     half: Stage
@@ -53,6 +58,8 @@ class Stages:
     upright: Stage
     result: Stage
     rest: tuple[Stage, ...]
+    plain: Stage | None
+    blocks: Stage | None
 
 
 def stages(structure: Structure) -> Stages | None:
@@ -61,7 +68,7 @@ def stages(structure: Structure) -> Stages | None:
         return None
     (product,) = structure.anchors
     before = [s for s in structure.before(product) if is_transform(s)]
-    after = structure.after(product)
+    after, plain = plain_output(structure, product)
     transforms = [s for s in after if is_transform(s)]
     rest = [s for s in after if s not in transforms]
     if len(before) != 2 or len(transforms) != 2 or not rest or any(s.role != "spatial" for s in rest):
@@ -71,7 +78,8 @@ def stages(structure: Structure) -> Stages | None:
     if len(strip) != 1 or strip[0].role != "spatial" or len(rest[-1].spatial) != 5:
         return None
     upright, result = transforms
-    return Stages(strip[0], half, tiles, product, upright, result, tuple(rest))
+    blocks = next((st for st in structure.producers(strip[0])), None)
+    return Stages(strip[0], half, tiles, product, upright, result, tuple(rest), plain, blocks)
 
 
 def is_transform(stage: Stage) -> bool:
@@ -106,16 +114,21 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
 def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Target) -> None:
     found = stages(structure)
     assert found is not None
-    inline_all(s, structure, found.rest)
+    if found.blocks is not None:
+        s.compute_inline(s.block(found.blocks.name))
+    inline_all(s, structure, found.rest[:-1] if found.plain is not None else found.rest)
     out = s.block(found.rest[-1].name)
-    column_block, group, panel, channel, p = output_loops(s, found, out, candidate)
+    if found.plain is None:
+        row_block, column_block, group, panel, channel, p = output_loops(s, found, out, candidate)
+    else:
+        row_block, column_block, group, panel, channel, p = plain_loops(s, found, out, candidate, target)
     s.compute_at(s.block(found.result.name), p)
     s.compute_at(s.block(found.upright.name), channel)
     element, product = products(s, found.product, group, candidate.knob("rows"))
     s.compute_at(s.block(found.tiles.name), column_block)
     for block in (s.block(found.tiles.name), product):
         s.set_scope(block, "padded")
-    channels = input_transform(s, found)
+    channels = input_transform(s, found, target)
     for stage in (found.upright, found.result):
         s.set_scope(s.block(stage.name), "local")
         constant_product(s, s.block(stage.name))
@@ -123,7 +136,7 @@ def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Targe
     s.unroll(q)
     s.vectorize(lane)
     few = (s.extent(group) or 0) < ENOUGH
-    share(s, s.loops(out)[0], column_block, (channels, element, panel) if few else (channels, group))
+    share(s, row_block, column_block, (channels, element, panel) if few else (channels, group))
 
 
 def share(s: Schedule, row_block: LoopRef, column_block: LoopRef, phases: tuple[LoopRef, ...]) -> None:
@@ -140,10 +153,12 @@ def share(s: Schedule, row_block: LoopRef, column_block: LoopRef, phases: tuple[
         s.parallel(loop)
 
 
-def input_transform(s: Schedule, found: Stages) -> LoopRef:
+def input_transform(s: Schedule, found: Stages, target: Target) -> LoopRef:
     """Channel block by channel block, tile row by tile row. Returns the loop over channel blocks."""
     columns, _ = tile_block(found)
     tiles, half, strip = (s.block(stage.name) for stage in (found.tiles, found.half, found.strip))
+    if found.blocks is not None:
+        lines, strip = read_plain(s, strip)
     y, z, co, t = s.loops(tiles)[-6:-2]
     row, column = s.split(t, factor=columns)
     s.reorder(co, row, column, y, z)
@@ -151,6 +166,9 @@ def input_transform(s: Schedule, found: Stages) -> LoopRef:
     s.compute_at(strip, row)
     constant_product(s, half)
     constant_product(s, tiles)
+    if found.blocks is not None:
+        transpose_in(s, lines, strip, target)
+        return co
     v, lane = s.loops(strip)[-2:]
     # Two at once, so that the loop is split where padding begins: each element would test whether it is padding.
     _, v = s.split(v, factor=2)
@@ -239,9 +257,9 @@ def register_tiles_of_parts(
 
 def output_loops(
     s: Schedule, found: Stages, out: BlockRef, candidate: Candidate
-) -> tuple[LoopRef, LoopRef, LoopRef, LoopRef, LoopRef]:
+) -> tuple[LoopRef, LoopRef, LoopRef, LoopRef, LoopRef, LoopRef]:
     """Loops over blocks of tiles, groups of panels, panels, tiles, blocks of channels and rows of the tile; returned
-    without the rows of blocks, the tiles.
+    without the tiles.
 
     Images, submaps and tile rows are counted together.
     """
@@ -266,7 +284,34 @@ def output_loops(
     group, part = s.split(k, factor=panels * vectors)
     panel, part = s.split(part, factor=vectors)
     s.reorder(row_block, column_block, group, panel, row, column, part, p, q, lane)
-    return column_block, group, panel, part, p
+    return row_block, column_block, group, panel, part, p
+
+
+def plain_loops(
+    s: Schedule, found: Stages, out: BlockRef, candidate: Candidate, target: Target
+) -> tuple[LoopRef, LoopRef, LoopRef, LoopRef, LoopRef, LoopRef]:
+    """The same where the output is plain: the tiles of a row, a block of channels of them, are transposed together when
+    they are complete. The loops over tiles and their rows are those of `out`, the blocked result."""
+    assert found.plain is not None
+    m, (columns, rows), lanes = as_int(found.result.spatial[3].extent), tile_block(found), target.lanes(4)
+    plain, panels = s.block(found.plain.name), as_int(found.product.spatial[-3].extent)
+    assert m is not None and panels is not None
+    vectors = candidate.knob("width") // lanes
+    n, k, h, w = s.loops(plain)
+    k, lane = s.split(k, factor=lanes)
+    down, p = s.split(h, factor=m)
+    column_block, w = s.split(w, factor=m * columns)
+    s.reorder(n, down, column_block, k, p, w, lane)
+    row_block, row = s.split(s.fuse(n, down), factor=rows)
+    group, part = s.split(k, factor=panels * vectors)
+    panel, part = s.split(part, factor=vectors)
+    s.reorder(row_block, column_block, group, panel, row, part, p, w, lane)
+    transpose_out(s, plain, out, lane, w, target)
+    s.compute_at(out, part)
+    p, w, lane = s.loops(out)[-3:]
+    column, q = s.split(w, factor=m)
+    s.reorder(column, p, q, lane)
+    return row_block, column_block, group, panel, column, p
 
 
 def tile_block(found: Stages) -> tuple[int, int]:

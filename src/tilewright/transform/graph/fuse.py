@@ -1,6 +1,7 @@
 """Group nodes into kernels.
 
     conv -> add(bias) -> add(skip) -> relu        one group: the anchor and its pointwise epilogue
+    block_channels -> conv -> unblock_channels    one group where the convolution converts better by itself
     cast -> mul(1/255) -> conv                    one group: the anchor and what feeds its data alone
     mul(scale) -> pack_conv                       likewise: weights are scaled where they are packed
     add -> mean -> sub -> ... -> mul               one group over common rows: see rowgroups.py
@@ -21,6 +22,7 @@ from tilewright import ops
 from tilewright.arith import prove_equal
 from tilewright.ir.graph import Graph, Node, Value
 from tilewright.ir.rewrite import variables
+from tilewright.transform.graph.conversions import Absorbs, never
 from tilewright.transform.graph.rowgroups import RowGrower, row_shape
 
 MAX_NODES = 48
@@ -46,14 +48,18 @@ class Group:
         return " + ".join(names[:6]) + (f" + {len(names) - 6} more" if len(names) > 6 else "")
 
 
-def fuse(graph: Graph) -> list[Group]:
-    """The graph as kernels, in an order that respects their dependencies. Alias nodes are groups of their own."""
-    return _Fuser(graph).run()
+def fuse(graph: Graph, absorbs: Absorbs = never) -> list[Group]:
+    """The graph as kernels, in an order that respects their dependencies. Alias nodes are groups of their own.
+
+    `absorbs` says which changes of layout a convolution makes by itself (`conversions.py`).
+    """
+    return _Fuser(graph, absorbs).run()
 
 
 class _Fuser:
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: Graph, absorbs: Absorbs) -> None:
         self.graph = graph
+        self.absorbs = absorbs
         self.nodes = [n for n in graph.nodes if n.op != "constant"]
         self.constants = {n.output: n for n in graph.nodes if n.op == "constant"}
         self.position = {id(n): i for i, n in enumerate(self.nodes)}
@@ -80,13 +86,25 @@ class _Fuser:
         """Pointwise chains that feed one convolution or packing alone: computed where its input is padded or copied."""
         makers = {v: i for i, n in enumerate(self.nodes) for v in n.outputs}
         for root, node in enumerate(self.nodes):
+            value = node.inputs[0]
+            if value in makers and self.is_conversion_for(makers[value], node):
+                self.leader[makers[value]] = self.find(root)
             if node.op not in PROLOGUE_OF:
                 continue
-            value = node.inputs[0]
             while value is not None and (i := makers.get(value)) is not None and self.is_private(i):
                 made = self.nodes[i]
                 self.leader[i] = self.find(root)
                 value = next((v for v in made.inputs if v in makers and v is not None and same_shape(v, value)), None)
+
+    def is_conversion_for(self, i: int, reader: Node) -> bool:
+        """Whether a node blocks channels for one reader only, which does so better by itself."""
+        node = self.nodes[i]
+        return (
+            node.op == "block_channels"
+            and self.find(i) == i
+            and len(self.users.get(node.output, [])) == 1
+            and self.absorbs(reader, node)
+        )
 
     def is_private(self, i: int) -> bool:
         """Whether a node is pointwise, in no group, and read by one node only."""
@@ -191,7 +209,7 @@ class _Fuser:
                 return
             for i in (*between, end):
                 self.leader[self.find(i)] = root
-            if ops.get(self.nodes[end].op).kind == "reduction":
+            if ops.get(self.nodes[end].op).kind != "pointwise":
                 return
             tip = end
 
@@ -227,6 +245,8 @@ class _Fuser:
         for i in joined:
             node = self.nodes[i]
             op = ops.get(node.op)
+            if node.op == "unblock_channels" and i == end and not between:
+                return self.absorbs(self.nodes[root], node)
             if op.kind == "reduction" and i == end and anchor in ("pointwise", "injective"):
                 return self.is_prologue_of(node, made)
             if op.kind != "pointwise" or len(node.outputs) != 1 or not same_shape(node.output, shape_of):

@@ -1,0 +1,99 @@
+"""Changes of layout that a convolution makes by itself: it transposes plain maps where it copies them into strips, and
+writes plain ones from what it has just computed.
+
+    x -> block_channels -> conv_winograd -> add -> relu -> unblock_channels -> y        one kernel
+
+A pass of its own writes the blocked map and reads it again, from wherever it then is; inside, a strip is transposed
+while it is in the first levels of cache, but lines that several strips have are so several times, and what a strip has
+beyond whole vectors takes as long as one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import ceil, prod
+
+from tilewright.ir.expr import as_int
+from tilewright.ir.graph import Node, Value
+from tilewright.ir.target import Target
+from tilewright.ops.correlation import reach
+from tilewright.plans.conv_tiles import SYMBOLIC_IMAGES
+from tilewright.plans.cost import Cost, fetch_cycles, write_cycles
+from tilewright.plans.decisions import decide
+from tilewright.plans.transposes import shuffle_cycles
+
+Absorbs = Callable[[Node, Node], bool]
+"""Of a convolution and a conversion that feeds it or follows it: whether they are one kernel."""
+
+MASKED = 1.2
+"""How much longer shuffles take inside: vectors of strips begin at no line of cache, those at their ends are masked."""
+
+
+def never(conv: Node, conversion: Node) -> bool:
+    return False
+
+
+def absorbs(conv: Node, conversion: Node, target: Target) -> bool:
+    """Whether a conversion is best made inside."""
+    inward = conversion.op == "block_channels"
+    plain = conversion.inputs[0] if inward else conversion.output
+    count = STRIPS.get(conv.op)
+    if plain is None or plain.type.rank != 4 or plain.dtype.itemsize != 4 or count is None:
+        return False
+    pixels = count(conv, inward, target.lanes(4))
+    channels = as_int(plain.shape[1])
+    if pixels is None or channels is None:
+        return False
+    inside = MASKED * shuffle_cycles(pixels * ceil(channels / target.lanes(4)) * target.lanes(4), target)
+    ways = sorted([(inside, True), (apart(plain, target), False)])
+    return decide(
+        lambda: f"{conversion.op} {'x'.join(map(str, plain.shape))} of {conv.op} {conv.attr('window')}",
+        [chosen for _, chosen in ways],
+        ["inside" if chosen else "apart" for _, chosen in ways],
+        [cycles for cycles, _ in ways],
+    )
+
+
+def apart(plain: Value, target: Target) -> float:
+    """Cycles an image of a pass that changes the layout. Of maps that are a little too large for the second level of
+    cache, it holds a part."""
+    elements, images = prod(as_int(d) or 1 for d in plain.shape[1:]), as_int(plain.shape[0])
+    shuffles, cycles = shuffle_cycles(elements, target), []
+    for count in (images,) if images else SYMBOLIC_IMAGES:
+        nbytes, touched = 4 * elements, 8 * elements * count
+        near, far = (
+            fetch_cycles(nbytes, size, target) + write_cycles(nbytes, size, target)
+            for size in (min(touched, target.l2 // 2), touched)
+        )
+        held = min(1.0, target.l2 / touched)
+        cycles.append(Cost(compute=shuffles, memory=held * near + (1.0 - held) * far).cycles)
+    return sum(cycles) / len(cycles)
+
+
+def winograd_strips(conv: Node, inward: bool, lanes: int) -> float | None:
+    """Pixels of an image that all strips (or all lines of tiles, outward) have, in whole vectors."""
+    height, width = (as_int(d) for d in conv.output.shape[2:4])
+    tile, stride, columns = (int(conv.attr(name)) for name in ("tile", "stride", "columns"))
+    if not height or not width or min(height, width) < tile or conv.attr("dilation") != 1:
+        return None
+    down, blocks = ceil(height / tile), ceil(ceil(width / tile) / columns)
+    if inward:
+        lines = reach(tile, conv.attr("window"), stride)
+        across = (columns - 1) * tile * stride + lines
+        return down * lines * blocks * ceil(across / lanes) * lanes
+    return height * blocks * ceil(min(width, columns * tile) / lanes) * lanes
+
+
+def direct_lines(conv: Node, inward: bool, lanes: int) -> float | None:
+    """Pixels of the lines of an image's output, in whole vectors."""
+    height, width = (as_int(d) for d in conv.output.shape[2:4])
+    if inward or conv.attr("flat") or not height or not width:
+        return None
+    return height * ceil(width / lanes) * lanes
+
+
+STRIPS: dict[str, Callable[[Node, bool, int], float | None]] = {
+    "conv_winograd": winograd_strips,
+    "conv_blocked": direct_lines,
+}
+"""Operators that can, with the pixels that they transpose for an image."""

@@ -1,0 +1,152 @@
+"""Convolutions that change layouts by themselves: the same results in one kernel, and where it pays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tests.ops.test_winograd import convolution
+from tests.plans import test_convolution as direct
+from tests.plans import test_winograd as winograd
+from tests.transform.graph.graphs import BATCH, tensor
+from tilewright import ops
+from tilewright.compiler import compile_graph, graph_passes
+from tilewright.ir.graph import Graph, GraphBuilder
+from tilewright.ir.target import Target
+from tilewright.ops.correlation import points
+from tilewright.plans.decisions import deciding
+from tilewright.runtime.model import Model
+from tilewright.transform.graph.conversions import absorbs
+from tilewright.transform.graph.fuse import fuse
+from tilewright.transform.graph.options import Options
+from tilewright.transform.graph.split import split_prepare
+
+T = TypeVar("T")
+HOST = Target.host()
+ZEN4 = Target.parse("znver4")
+
+
+def converting(build: Callable[[], T]) -> T:
+    """What is built where all that can be converted inside is."""
+    with deciding() as record:
+        build()
+    sites = [d.site for d in record.made if "inside" in d.labels]
+    assert sites
+    with deciding(dict.fromkeys(sites, "inside")):
+        return build()
+
+
+def labels(model: Model) -> list[str]:
+    """The kernels of `run` that change layouts."""
+    lines = str(model.show("loops")).splitlines()
+    return [line[3:] for line in lines if line.startswith("// ") and "block_channels" in line]
+
+
+def takes_tiles(case: tuple[Any, ...]) -> bool:
+    """Whether a map is not dilated and has a whole tile."""
+    tile, _, _, size, pads, _, window, stride, apart = case
+    out = [(size[i] + pads[i] + pads[i + 2] - window) // stride + 1 for i in (0, 1)]
+    return apart == 1 and min(out) >= tile
+
+
+TILES = [case for case in (*((*case, 1, 1) for case in winograd.CASES), *winograd.STRIDED) if takes_tiles(case)]
+
+
+@pytest.mark.parametrize("case", TILES, ids=str)
+def test_winograd(case: tuple[Any, ...]) -> None:
+    tile, channels, filters, size, pads, block, window, stride, _ = case
+    rng = np.random.default_rng(tile)
+    w = (rng.standard_normal((filters, channels, window, window)) / (window * np.sqrt(channels))).astype(np.float32)
+    bias = rng.standard_normal((1, filters, 1, 1)).astype(np.float32)
+    graph = winograd.layer(tile, BATCH, channels, filters, size, pads, block, window, stride)
+    program = converting(lambda: compile_graph(graph, {"w": w, "bias": bias}, HOST))
+    for threads in (1, 3):
+        model = Model(program, threads=threads)
+        assert labels(model)[0] == "block_channels + conv_winograd + add + relu + unblock_channels"
+        for images in (1, 2, 5):
+            x = rng.standard_normal((images, channels, *size)).astype(np.float32)
+            got = np.asarray(model(x))
+            want = np.maximum(convolution(x, w, pads, stride) + bias, 0)
+            scale = max(1.0, np.abs(want).max())
+            assert np.abs(got - want).max() <= winograd.TOLERANCE[points(tile, window, stride)] * scale
+
+
+LINES: list[direct.Case] = [case for case in direct.CASES if case[4] != (1, 1)] + [
+    (2, 3, 17, (40, 37), (3, 3), (2, 2), (1, 1, 1, 1), (1, 1)),
+    (3, 3, 31, (33, 70), (7, 7), (2, 2), (3, 3, 3, 3), (1, 1)),
+    (1, 17, 3, (12, 100), (3, 3), (1, 1), (1, 1, 1, 1), (1, 1)),
+    (2, 64, 100, (35, 40), (3, 3), (1, 1), (0, 1, 2, 0), (1, 1)),
+]
+
+
+@pytest.mark.parametrize("residual", [True, False])
+@pytest.mark.parametrize("case", LINES, ids=str)
+def test_direct(case: direct.Case, residual: bool) -> None:
+    data = direct.arrays(case)
+    if not residual:
+        data["r"] = np.zeros((), np.float32)
+    graph = direct.graph_of(case, symbolic=True, residual=residual)
+    weights = {name: data[name] for name in ("w", "bias")}
+
+    def build() -> Model:
+        with deciding() as record:
+            tw.compile((graph, weights), winograd="exact")
+        sites = {d.site: next(x for x in d.labels if "flat=0" in x) for d in record.made if "panels" in d.site}
+        with deciding(sites) as record:
+            tw.compile((graph, weights), winograd="exact")
+        sites |= {d.site: "inside" for d in record.made if "inside" in d.labels}
+        assert "inside" in sites.values()
+        with deciding(sites):
+            return tw.compile((graph, weights), winograd="exact")
+
+    model = build()
+    assert any(label.endswith("relu + unblock_channels") for label in labels(model))
+    (got,) = model.run({"x": data["x"], "r": data["r"]} if residual else {"x": data["x"]}).values()
+    direct.check(got, case, data)
+
+
+def test_a_convolution_alone() -> None:
+    """No bias and nothing else stands between it and its plain output."""
+    rng = np.random.default_rng(0)
+    for channels, window in ((3, 7), (32, 3)):
+        w = rng.standard_normal((24, channels, window, window)).astype(np.float32) / window
+        b = GraphBuilder("alone")
+        attrs = {"pads": (1, 1, 1, 1), "strides": (1, 1), "dilations": (1, 1), "groups": 1}
+        x = b.input("x", tensor(1, channels, 60, 61))
+        graph = b.finish((ops.emit1(b, "conv", x, b.param("w", tensor(*w.shape)), **attrs),))
+        model = converting(lambda graph=graph, w=w: tw.compile((graph, {"w": w})))  # type: ignore[misc]
+        assert len(labels(model)) == 1
+        image = rng.standard_normal((1, channels, 60, 61)).astype(np.float32)
+        want = convolution(image, w, (1, 1, 1, 1))
+        assert np.abs(np.asarray(model(image)) - want).max() <= 2e-5 * np.abs(want).max()
+
+
+def kernels(graph: Graph, winograd: str = "auto") -> list[str]:
+    for _, function in graph_passes(ZEN4, Options(winograd=winograd)):
+        graph = function(graph)
+    return [g.label for g in fuse(split_prepare(graph).run, lambda *nodes: absorbs(*nodes, target=ZEN4))]
+
+
+def layer(size: int, channels: int = 64, *, twice: bool = False, stride: int = 1) -> Graph:
+    b = GraphBuilder("layer")
+    x = b.input("x", tensor(1, channels, size, size))
+    attrs = {"pads": (1, 1, 1, 1), "strides": (stride, stride), "dilations": (1, 1), "groups": 1}
+    y, *others = (
+        ops.emit1(b, "conv", x, b.param(f"w{i}", tensor(64, channels, 3, 3)), **attrs) for i in (0, 1)[: 1 + twice]
+    )
+    return b.finish((ops.emit1(b, "relu", y), *others))
+
+
+def test_maps_that_leave_the_second_level_of_cache_are_converted_inside() -> None:
+    assert kernels(layer(224)) == ["block_channels + conv_winograd + relu + unblock_channels"]
+    assert kernels(layer(224, 3, stride=2), "exact") == ["conv_blocked + relu + unblock_channels"]
+    assert kernels(layer(19))[0] == "block_channels"
+
+
+def test_what_two_convolutions_read_is_converted_once() -> None:
+    first, *others = kernels(layer(224, twice=True))
+    assert first == "block_channels" and all(label.startswith("conv_winograd") for label in others)
