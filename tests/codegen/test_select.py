@@ -9,7 +9,7 @@ from tests.codegen.test_llvm import buffer, check, n, values
 from tilewright.codegen.llvm import emit_llvm
 from tilewright.codegen.llvm_state import State
 from tilewright.ir.dtype import f32
-from tilewright.ir.expr import Expr, Var, select
+from tilewright.ir.expr import Expr, Var, const, select
 from tilewright.ir.loops import For, PrimFunc, Store
 from tilewright.ir.target import Target
 
@@ -43,3 +43,21 @@ def test_work_grows_with_the_steps(kind: str, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(State, "reads", counted)
     emit_llvm(ladder(7, kind), Target.host())
     assert questions > 7
+
+
+def padded_lines(lines: int) -> PrimFunc:
+    """Lines of 16 elements, those past `n` padded: a condition that all lanes share."""
+    i, j = Var("i"), Var("j")
+    a, out = buffer("a", f32, n, 16), buffer("out", f32, lines, 16)
+    body = Store(out, (i, j), select(i < n, a[i, j], 0.0))
+    return PrimFunc("lines", (a, out), For(i, const(lines), For(j, const(16), body, "vectorized"), "unrolled"))
+
+
+@pytest.mark.parametrize("count", [0, 3, 4])
+def test_padding_that_all_lanes_share_is_read_under_a_mask(count: int) -> None:
+    func = padded_lines(4)
+    check(func, [values(f32, (count, 16)), np.ones((4, 16), "f")], n=count)
+    masked = emit_llvm(func, Target.parse("znver4"))
+    assert masked.count("call <16 x float> @llvm.masked.load") == 4
+    assert masked.count("br i1") == 1  # one thread does it
+    assert "masked.load" not in emit_llvm(func, Target.parse("generic-aarch64"))
