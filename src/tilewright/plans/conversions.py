@@ -15,7 +15,6 @@ from __future__ import annotations
 from tilewright.ir.loops import Block, Store
 from tilewright.ir.target import Target
 from tilewright.plans.analysis import Stage, Structure
-from tilewright.plans.common import stream_outputs
 from tilewright.schedule.schedule import BlockRef, LoopRef, Schedule
 
 
@@ -61,7 +60,6 @@ def transpose_out(
     for row, vector in ((near, lane), (channel, pixel)):
         s.unroll(row)
         s.vectorize(vector)
-    stream_outputs(s, plain, pixel, target)
 
 
 def _written(s: Schedule, ref: BlockRef) -> str:
