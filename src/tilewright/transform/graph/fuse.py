@@ -86,7 +86,7 @@ class _Fuser:
         """Pointwise chains that feed one convolution or packing alone: computed where its input is padded or copied."""
         makers = {v: i for i, n in enumerate(self.nodes) for v in n.outputs}
         for root, node in enumerate(self.nodes):
-            value = node.inputs[0]
+            value = node.inputs[0] if node.inputs else None
             if value in makers and self.is_conversion_for(makers[value], node):
                 self.leader[makers[value]] = self.find(root)
             if node.op not in PROLOGUE_OF:
