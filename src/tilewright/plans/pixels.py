@@ -40,8 +40,11 @@ COPY = 1.5
 """Cycles of copying a vector."""
 COLLISION = 12.0
 """Cycles that a line of a run takes longer when it has left the second level before the next run uses its rest."""
-SCATTERED = 23.0
-"""Cycles of a line from beyond the second level when rows are read a piece at a time: little hides how far it is."""
+SCATTERED = 8.0
+"""Cycles of a line from beyond the second level when rows are read a piece at a time: little hides how far it is. This
+is of cores with AVX-512 (Zen 4), whatever the number of rows."""
+SCATTERED_NARROW = 23.0
+"""The same without AVX-512 (Zen 3)."""
 STREAMS = 96
 UNFOLLOWED = 60.0
 """The same where there are more rows than `STREAMS`."""
@@ -152,10 +155,17 @@ def estimate(shape: Shape, width: int, vectors: int, copied: bool, target: Targe
     source, result = 4 * shape.depth * shape.pixels * shape.step, 4 * shape.filters * shape.pixels
     weights = 4 * shape.filters * shape.depth
     if source > FULL * target.l2:
-        overhead += (SCATTERED if shape.depth <= STREAMS else UNFOLLOWED) * source / LINE
+        overhead += scattered(shape.depth, target) * source / LINE
     memory = fetch_cycles(source, max(source, target.l1), target) + write_cycles(result, max(result, target.l1), target)
     memory += (whole + 1) * weights / bandwidth(weights + run, target) if weights + run > target.l1 else 0.0
     return Cost(compute=compute, memory=memory, overhead=overhead)
+
+
+def scattered(rows: int, target: Target) -> float:
+    """Cycles of a line of so many rows that are read a piece at a time from beyond the second level."""
+    if target.has_avx512:
+        return SCATTERED
+    return SCATTERED_NARROW if rows <= STREAMS else UNFOLLOWED
 
 
 def touched(shape: Shape, pixels: int) -> float:
