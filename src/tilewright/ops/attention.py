@@ -15,8 +15,9 @@ import numpy as np
 
 from tilewright.ir.dtype import boolean
 from tilewright.ir.graph import TensorType
-from tilewright.ops.attention_loops import AttentionLoops, Tile
+from tilewright.ops.attention_loops import AttentionLoops
 from tilewright.ops.attention_pairs import PairedAttention
+from tilewright.ops.attention_rows import Tile
 from tilewright.ops.dims import broadcast_shapes, check_kind, dim, present, same_dim, same_dtype, same_shape, wide
 from tilewright.ops.registry import Attrs, OpDef, Types, register
 from tilewright.support.errors import DTypeError, ShapeError
@@ -41,7 +42,7 @@ def _infer(types: Types, attrs: Attrs) -> tuple[TensorType, ...]:
     boolean one puts `fill` where it is false, any other is added. `scale` (a number) multiplies the scores, as does
     the input of that name (one element). `causal`: query i sees the keys up to i + S_k - S_q. `guard`: probabilities
     that are NaN (a row without any key) count as zero, or as `substitute` (one element) if that is given. `rows`,
-    `width`, `keys`, `tiles` (see `attention_loops.Tile`) change the speed only. `dot` names an instruction that takes
+    `width`, `keys`, `tiles` (see `attention_rows.Tile`) change the speed only. `dot` names an instruction that takes
     the factors of both products rounded to bf16 where there are many rows.
 
     `past_k` and `past_v`, [batches, groups, earlier keys, depth], stand before k and v; a batch entry b is their entry

@@ -155,17 +155,18 @@ def estimate(shape: Shape, width: int, vectors: int, copied: bool, target: Targe
     source, result = 4 * shape.depth * shape.pixels * shape.step, 4 * shape.filters * shape.pixels
     weights = 4 * shape.filters * shape.depth
     if source > FULL * target.l2:
-        overhead += scattered(shape.depth, target) * source / LINE
+        overhead += scattered(shape, target) * source / LINE
     memory = fetch_cycles(source, max(source, target.l1), target) + write_cycles(result, max(result, target.l1), target)
     memory += (whole + 1) * weights / bandwidth(weights + run, target) if weights + run > target.l1 else 0.0
     return Cost(compute=compute, memory=memory, overhead=overhead)
 
 
-def scattered(rows: int, target: Target) -> float:
-    """Cycles of a line of so many rows that are read a piece at a time from beyond the second level."""
-    if target.has_avx512:
+def scattered(shape: Shape, target: Target) -> float:
+    """Cycles of a line of maps whose rows are read a piece at a time from beyond the second level. Nothing follows what
+    is sampled, on any core."""
+    if target.has_avx512 and shape.step == 1:
         return SCATTERED
-    return SCATTERED_NARROW if rows <= STREAMS else UNFOLLOWED
+    return SCATTERED_NARROW if shape.depth <= STREAMS else UNFOLLOWED
 
 
 def touched(shape: Shape, pixels: int) -> float:

@@ -118,7 +118,7 @@ def _merged(stmts: Sequence[Stmt]) -> list[Stmt] | None:
     behind: list[Stmt] = []
     for s in stmts[1:-1]:
         if update.buffer in touched(s):
-            if any(_depend(s, other) for other in (stmts[0], *behind)):
+            if any(depend(s, other) for other in (stmts[0], *behind)):
                 return None
             before.append(s)
         else:
@@ -141,7 +141,7 @@ def _own_elements(store: Store, outer: For, lanes: For) -> bool:
     return False
 
 
-def _depend(a: Stmt, b: Stmt) -> bool:
+def depend(a: Stmt, b: Stmt) -> bool:
     """Whether the order of two statements matters."""
     return bool(written(a) & touched(b) or written(b) & touched(a))
 

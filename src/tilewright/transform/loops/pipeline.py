@@ -27,10 +27,9 @@ becomes
     }
 
 What a stage leaves to the next one is there twice: single values are copied (from stage to stage, where a later one
-reads them), arrays have two versions. Rows of a few
-steps are written out, stage by stage. (Lam 1988, "Software pipelining: an effective scheduling technique for VLIW
-machines".) A core looks some hundred instructions ahead, which is less than a row: by itself it overlaps neither the
-stages nor the folding of a row's lanes with the next row.
+reads them), arrays have two versions. Rows of a few steps are written out, stage by stage. (Lam 1988, "Software
+pipelining: an effective scheduling technique for VLIW machines".) A core looks some hundred instructions ahead, which
+is less than a row: by itself it overlaps neither the stages nor the folding of a row's lanes with the next row.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ from tilewright.ir.rewrite import (
     substitute_stmt,
     walk,
 )
-from tilewright.transform.loops.merge import parts, touched, written
+from tilewright.transform.loops.merge import depend, parts, touched, written
 
 MOST_STAGES = 3
 
@@ -110,7 +109,7 @@ def _stages(stmts: Sequence[Stmt], most: int) -> list[_Stage] | None:
         if len(stages) < most and isinstance(s, For) and s.kind == "serial" and (as_int(s.extent) or 0) > 1:
             stages.append(_Stage(waiting, s, []))
             waiting = []
-        elif stages and (len(stages) == most or any(_depend(s, x) for x in (stages[-1].main, *stages[-1].behind))):
+        elif stages and (len(stages) == most or any(depend(s, x) for x in (stages[-1].main, *stages[-1].behind))):
             # With what it needs of what has been kept for the next stage.
             needed = waiting if len(stages) == most else _needed(s, waiting)
             stages[-1].behind += [*needed, s]
@@ -126,13 +125,9 @@ def _needed(s: Stmt, earlier: Sequence[Stmt]) -> list[Stmt]:
     """Those of some statements that have to stay before `s`, or before one of those."""
     found: list[Stmt] = []
     for x in reversed(earlier):
-        if any(_depend(x, y) for y in (s, *found)):
+        if any(depend(x, y) for y in (s, *found)):
             found.insert(0, x)
     return found
-
-
-def _depend(a: Stmt, b: Stmt) -> bool:
-    return bool(written(a) & touched(b) or written(b) & touched(a))
 
 
 Crossing = tuple[int, int, Buffer]
