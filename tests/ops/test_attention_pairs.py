@@ -22,6 +22,7 @@ from tilewright.ir.expr import Expr, Var, const
 from tilewright.ir.graph import Graph, GraphBuilder
 from tilewright.ir.target import Target
 from tilewright.plans.attention import attention_tile
+from tilewright.support.errors import ShapeError
 from tilewright.transform.graph.layout import assign_layouts
 from tilewright.transform.graph.options import Options
 
@@ -80,6 +81,13 @@ def test_infinite_scores_are_not_a_number() -> None:
     q, k, v = operands(1, 8, 20, 1, 4)
     q[0, 3], k[0, 5], q[0, 6, 0, 2] = np.inf, 1.0, np.nan
     check([q, k, v], attributes(heads=1, groups=1, **tile(8, 20)))
+
+
+@pytest.mark.parametrize("given", [{"width": 8}, {"width": 32, "depth": 15}])
+def test_what_the_instruction_does_not_fit_is_refused(given: dict[str, int]) -> None:
+    arrays = operands(1, 8, 20, 2, given.get("depth", 16))
+    with pytest.raises(ShapeError, match="does not fit"):
+        native(arrays, attributes(**{**tile(8, 20), "width": given["width"]}, dot=DOT))
 
 
 def test_few_rows_are_not_rounded() -> None:

@@ -90,7 +90,7 @@ def _earlier(past: Sequence[TensorType], groups: int, depth: Any, out_depth: Any
 
 def _loops(types: Types, attrs: Attrs, out: tuple[TensorType, ...]) -> Any:
     loops = PairedAttention if attrs.get("dot") else AttentionLoops
-    return loops(types, attrs, out, Tile.of(attrs, out[0].dtype)).build()
+    return loops(types, attrs, out, Tile.of(attrs)).build()
 
 
 def _reference(arrays: Sequence[Any], attrs: Attrs) -> tuple[Any, ...]:

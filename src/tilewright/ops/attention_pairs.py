@@ -15,12 +15,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tilewright.ir.dtype import DType, bf16
-from tilewright.ir.expr import Buffer, Expr, cast, ceildiv, const, select
+from tilewright.ir.expr import Buffer, Expr, as_int, cast, ceildiv, const, select
 from tilewright.ir.graph import TensorType
 from tilewright.ir.loops import Region
 from tilewright.ops.attention_loops import AttentionLoops
 from tilewright.ops.attention_rows import Tile
 from tilewright.schedule.dot_intrinsics import named_dot
+from tilewright.support.errors import ShapeError
 
 ONE = const(1)
 
@@ -36,6 +37,10 @@ class PairedAttention(AttentionLoops):
     ) -> None:
         super().__init__(types, attrs, out, tile)
         self.dot = named_dot(attrs["dot"])
+        if tile.width % self.dot.lanes or (as_int(self.depth) or 1) % self.dot.group:
+            expected = f"a width of whole {self.dot.lanes} lanes, a depth of whole groups of {self.dot.group}"
+            got = f"{tile.width} and {self.depth}"
+            raise ShapeError("the dot instruction does not fit attention", expected=expected, got=got)
 
     @property
     def packed_type(self) -> DType:

@@ -7,7 +7,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
-from tilewright.ir.dtype import DType, boolean
+from tilewright.ir.dtype import boolean
 from tilewright.ir.expr import Buffer, Expr, as_int, call, cast, ceildiv, const, equal, is_const, select
 from tilewright.ir.graph import TensorType
 from tilewright.ops.dims import accumulator
@@ -26,7 +26,7 @@ class Tile:
     steps: int = 1
 
     @classmethod
-    def of(cls, attrs: Mapping[str, Any], dtype: DType) -> Tile:
+    def of(cls, attrs: Mapping[str, Any]) -> Tile:
         """From a node's attributes, with a tile that is right everywhere if there are none."""
         return cls(**{k: attrs[k] for k in ("rows", "width", "keys", "tiles", "steps") if k in attrs})
 

@@ -67,6 +67,12 @@ def deciding(forced: Mapping[str, str] | None = None) -> Iterator[Record]:
         _current.reset(token)
 
 
+def cheapest(site: Callable[[], str], estimates: Mapping[str, float]) -> str:
+    """The label of the least estimate, or the one that is forced at this site."""
+    labels = sorted(estimates, key=lambda label: estimates[label])
+    return decide(site, labels, labels, [estimates[label] for label in labels])
+
+
 def decide(site: Callable[[], str], options: Sequence[T], labels: Sequence[str], estimates: Sequence[float]) -> T:
     """One of `options`, which are sorted: the first, or the one whose label is forced at this site."""
     record = _current.get()

@@ -75,11 +75,11 @@ def stages(structure: Structure) -> Stages | None:
         return None
     half, tiles = before
     strip = structure.producers(half)
-    if len(strip) != 1 or strip[0].role != "spatial" or len(rest[-1].spatial) != 5:
+    blocks = structure.producers(strip[0]) if len(strip) == 1 else ()
+    if len(strip) != 1 or len(blocks) > 1 or strip[0].role != "spatial" or len(rest[-1].spatial) != 5:
         return None
     upright, result = transforms
-    blocks = next((st for st in structure.producers(strip[0])), None)
-    return Stages(strip[0], half, tiles, product, upright, result, tuple(rest), plain, blocks)
+    return Stages(strip[0], half, tiles, product, upright, result, tuple(rest), plain, next(iter(blocks), None))
 
 
 def is_transform(stage: Stage) -> bool:

@@ -19,7 +19,7 @@ from tilewright.ir.target import Target
 from tilewright.ops.correlation import reach
 from tilewright.plans.conv_tiles import SYMBOLIC_IMAGES
 from tilewright.plans.cost import Cost, fetch_cycles, write_cycles
-from tilewright.plans.decisions import decide
+from tilewright.plans.decisions import cheapest
 from tilewright.plans.transposes import shuffle_cycles
 
 Absorbs = Callable[[Node, Node], bool]
@@ -45,13 +45,11 @@ def absorbs(conv: Node, conversion: Node, target: Target) -> bool:
     if pixels is None or channels is None:
         return False
     inside = MASKED * shuffle_cycles(pixels * ceil(channels / target.lanes(4)) * target.lanes(4), target)
-    ways = sorted([(inside, True), (apart(plain, target), False)])
-    return decide(
+    way = cheapest(
         lambda: f"{conversion.op} {'x'.join(map(str, plain.shape))} of {conv.op} {conv.attr('window')}",
-        [chosen for _, chosen in ways],
-        ["inside" if chosen else "apart" for _, chosen in ways],
-        [cycles for cycles, _ in ways],
+        {"apart": apart(plain, target), "inside": inside},
     )
+    return way == "inside"
 
 
 def apart(plain: Value, target: Target) -> float:

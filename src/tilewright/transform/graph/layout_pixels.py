@@ -14,7 +14,7 @@ from tilewright.ir.expr import as_int
 from tilewright.ir.graph import Graph, Node, Value
 from tilewright.ir.target import Target
 from tilewright.plans.cost import Cost, fetch_cycles, write_cycles
-from tilewright.plans.decisions import decide
+from tilewright.plans.decisions import cheapest
 from tilewright.plans.pixels import Shape, best
 from tilewright.plans.transposes import shuffle_cycles
 from tilewright.transform.graph.assigner import Assigner
@@ -58,13 +58,11 @@ def between_plain(a: Assigner, node: Node, blocked: float) -> bool:
         return False
     changed = [x, *([node.output] if a.plain_use[node.output] else [])]
     plain, _ = best(shape_of(node), a.target)
-    ways = sorted([(plain, True), (blocked + sum(conversion(v, a.target) for v in changed), False)])
-    return decide(
+    way = cheapest(
         lambda: f"convolution {'x'.join(map(str, node.output.shape))} of {'x'.join(map(str, w.shape))}: layout",
-        [is_plain for _, is_plain in ways],
-        ["plain" if is_plain else "blocked" for _, is_plain in ways],
-        [cycles for cycles, _ in ways],
+        {"blocked": blocked + sum(conversion(v, a.target) for v in changed), "plain": plain},
     )
+    return way == "plain"
 
 
 def conversion(value: Value, target: Target) -> float:

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from tilewright.ir.dtype import DType, bf16, f32, i8, i16, i32, u8
 from tilewright.ir.expr import as_int
 from tilewright.ir.graph import ConstantArray, Node, Value
+from tilewright.ops.attention_rows import Tile
 from tilewright.plans.dots import panel_multiple
 from tilewright.plans.matmul_tiles import matmul_tile
 from tilewright.schedule.dot_intrinsics import Dot, find_dot
@@ -67,7 +68,7 @@ def attention(a: Assigner, node: Node) -> bool:
     dot = find_dot(bf16, bf16, a.target)
     if a.options.precision != "bf16" or dot is None or q is None or q.dtype is not f32:
         return False
-    if (as_int(q.shape[3]) or 1) % dot.group or node.attr("width") % dot.lanes:
+    if (as_int(q.shape[3]) or 1) % dot.group or Tile.of(dict(node.attrs)).width % dot.lanes:
         return False
     inputs = tuple(None if v is None else a.as_plain(v) for v in node.inputs)
     attrs = {**dict(node.attrs), "dot": dot.intrin.name}
