@@ -16,6 +16,8 @@ from tilewright.codegen.interpret import interpret
 from tilewright.compiler import graph_passes
 from tilewright.ir.expr import as_int
 from tilewright.ir.graph import Graph, GraphBuilder
+from tilewright.ir.loops import For
+from tilewright.ir.rewrite import walk
 from tilewright.ir.target import Target
 from tilewright.plans import plan
 from tilewright.plans.conv_tiles import Blocking, Shape, blockings, estimate, ranked
@@ -265,6 +267,16 @@ def test_a_register_tile_has_no_condition_inside() -> None:
             tiles = flat[flat.index("alloc conv") :]
             assert "select(" not in tiles
             assert all("if " not in line or "fused" in line for line in tiles.splitlines())
+
+
+@pytest.mark.parametrize("name", TARGETS)
+@pytest.mark.parametrize("filters", [8, 64])
+def test_one_panel_of_filters_has_strips_that_threads_share(name: str, filters: int) -> None:
+    """What is read where it lies needs no strip for its own sake; one panel has nothing else to share."""
+    case = (1, 64, filters, (56, 56), (1, 1), (1, 1), (0, 0, 0, 0), (1, 1))
+    flat = lower_loops(plan(kernel_of(case, TARGETS[name]).func, TARGETS[name]).func, TARGETS[name])
+    shared = [s for s in walk(flat.body) if isinstance(s, For) and s.kind == "parallel"]
+    assert shared and all((as_int(s.extent) or 0) >= 4 for s in shared)
 
 
 def test_panels_and_flatness_can_be_forced() -> None:
