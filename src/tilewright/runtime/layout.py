@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import mmap
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+
+HUGE_PAGE = 2 << 20
+"""Bytes of a huge page: what one address translation covers there."""
 
 
 class Struct:
@@ -46,10 +51,33 @@ class Memory:
 
 
 def aligned_bytes(nbytes: int) -> np.ndarray[Any, Any]:
-    """Uninitialised memory, 64-byte aligned."""
+    """Uninitialised memory, 64-byte aligned; from 2 MB on in huge pages, where the system has them.
+
+    The C library's memory may have been touched before, in small pages, and then stays so: weights that are read once
+    a call would be looked up in the page table thousands of times.
+
+    Raises:
+        MemoryError: there is not as much.
+    """
+    if nbytes >= HUGE_PAGE:
+        return _huge_bytes(nbytes)
     memory = np.empty(nbytes + 128, np.uint8)
     skip = -memory.ctypes.data % 64
     return memory[skip : skip + max(nbytes, 64)]
+
+
+def _huge_bytes(nbytes: int) -> np.ndarray[Any, Any]:
+    try:
+        memory = mmap.mmap(-1, nbytes + HUGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    except (OSError, OverflowError, ValueError) as error:
+        raise MemoryError(f"{nbytes} bytes") from error
+    whole = np.frombuffer(memory, np.uint8)
+    skip = -whole.ctypes.data % HUGE_PAGE
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        with contextlib.suppress(OSError):  # A kernel without them.
+            # What does not fill the last one stays small: nobody else could use the rest.
+            memory.madvise(mmap.MADV_HUGEPAGE, skip, nbytes // HUGE_PAGE * HUGE_PAGE)
+    return whole[skip : skip + nbytes]
 
 
 def function(address: int, result: Any, *arguments: Any) -> Any:

@@ -21,11 +21,11 @@ from typing import Any
 import numpy as np
 
 from tilewright.runtime.interop import Array
+from tilewright.runtime.layout import HUGE_PAGE
 from tilewright.runtime.weights.control import MAX_READERS, SLOTS, Control, control_nbytes
 from tilewright.support.errors import StoreError
 
 _PAGE = mmap.PAGESIZE
-_HUGE = 2 << 20
 _MAP_FIXED, _MAP_NORESERVE = 0x10, 0x4000
 _MADV_COLLAPSE = 25  # Linux 6.1: heeds no setting of transparent huge pages, tmpfs' included
 _KEEP_SIZE, _PUNCH_HOLE = 1, 2  # of fallocate
@@ -54,7 +54,7 @@ class Segments:
     def __init__(self, path: Path, nbytes: int, *, create: bool = False, writable: bool = False, mode: int = 0o600):
         self.path = path
         self.nbytes = nbytes
-        page = _HUGE if nbytes >= _HUGE else _PAGE
+        page = HUGE_PAGE if nbytes >= HUGE_PAGE else _PAGE
         self.stride = max(page, -(-nbytes // page) * page)
         self._reserved: set[int] = set()
         # By slot that may have memory, versions since it was used. An earlier publisher may have left some in any.
@@ -101,7 +101,7 @@ class Segments:
         self._reserved.add(slot)
         self._idle[slot] = 0
         self._sort()
-        if self.stride % _HUGE == 0:
+        if self.stride % HUGE_PAGE == 0:
             # Once for all who map it. Where it fails, pages stay small and everything else stays the same.
             _libc().madvise(self.address + slot * self.stride, self.stride, _MADV_COLLAPSE)
 
