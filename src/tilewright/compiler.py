@@ -39,6 +39,7 @@ from tilewright.runtime.program import Program
 from tilewright.support.background import Background
 from tilewright.support.errors import ModelError
 from tilewright.support.log import PassLog
+from tilewright.transform.ahead import plan_asking
 from tilewright.transform.graph.activations import recognise_activations
 from tilewright.transform.graph.attention import recognise_attention
 from tilewright.transform.graph.conversions import absorbs
@@ -85,7 +86,8 @@ def compile(
             `torch.export.ExportedProgram`, or a `(Graph, weights)` pair.
         example: inputs of a PyTorch module: a tensor, a tuple of arguments, or a dict of keyword arguments; tensors or
             NumPy arrays. Only shapes and types count.
-        threads: threads of a call, the caller's included.
+        threads: threads of a call, the caller's included. Schedules are chosen for so many; the program runs with any
+            number.
         dims: values for symbolic dimensions that shall be fixed, by name.
         dynamic: which dimensions of a PyTorch module's inputs are symbols: "auto" (the batch, called "batch"), None, or
             `{"input": {axis: "symbol"}}`; see docs/torch.md.
@@ -97,7 +99,7 @@ def compile(
 
     Raises ModelError (or a subclass) listing everything that is wrong with the model.
     """
-    target, options = target or Target.host(), Options(precision, winograd)
+    target, options = replace(target or Target.host(), threads=threads), Options(precision, winograd)
     log = PassLog(f"compile {model if isinstance(model, str | Path) else type(model).__name__}")
     with Background() as background:
         background.submit(compile_support)  # what the runtime links at the end
@@ -262,22 +264,29 @@ def _compile_part(graph: Graph, name: str, compiler: KernelCompiler, log: PassLo
     steps: list[Step] = []
     kernels: dict[str, tuple[Kernel, CompiledKernel]] = {}
     outputs = set(graph.outputs)
-    for i, group in enumerate(groups):
-        if is_alias(group):
-            continue
-        kernel = log.run(f"lower {name}", lower_group, group, f"{name}{i}_{group.nodes[-1].op}")
+    lowered = [
+        log.run(f"lower {name}", lower_group, group, f"{name}{i}_{group.nodes[-1].op}")
+        for i, group in enumerate(groups)
+        if not is_alias(group)
+    ]
+    asks = log.run("ask ahead", plan_asking, lowered, graph.params, compiler.target) if name == "run" else {}
+    for i, kernel in enumerate(lowered):
+        group = kernel.group
         over = overwritable(group)
         if over:
             func = kernel.func
             kernel = replace(kernel, func=replace(func, attrs=(*func.attrs, ("noalias", False))))
         if past_caches and any(v in outputs for v in group.outputs):
             kernel = replace(kernel, func=replace(kernel.func, attrs=(*kernel.func.attrs, ("past_caches", True))))
-        done = log.run("kernel", compiler.compile, kernel.func)
+        work = (operations(kernel.func), traffic(kernel.func))
+        if i in asks:
+            weight, ask = asks[i]
+            kernel = replace(kernel, args=(*kernel.args, weight), ask=ask)
+        done = log.run("kernel", compiler.compile, kernel.func, kernel.ask)
         kernels.setdefault(done.symbol, (kernel, done))
-        texts = KernelTexts(kernel.func, compiler.target)
+        texts = KernelTexts(kernel.func, compiler.target, kernel.ask)
         for level, stage, text in ((3, "loops", texts.loops), (4, "LLVM IR", texts.llvm), (5, "assembly", texts.asm)):
             log.dump(level, f"{stage} of {kernel.label}", text)
-        work = (operations(kernel.func), traffic(kernel.func))
         names = (done.workspaces, done.symbols, kernel.label, over)
         steps.append(Step(done.symbol, group, kernel.args, *names, *work, done.alone))
     return _Part(graph, tuple(groups), tuple(steps), tuple(kernels.values()))
@@ -389,7 +398,7 @@ def _texts(split: SplitGraph, run: _Part, prepare: _Part, target: Target) -> dic
 
     def each(text: Callable[[KernelTexts], str]) -> Callable[[], str]:
         def make() -> str:
-            return "\n\n".join(f"// {k.label}\n{text(KernelTexts(k.func, target))}" for k in kernels)
+            return "\n\n".join(f"// {k.label}\n{text(KernelTexts(k.func, target, k.ask))}" for k in kernels)
 
         return make
 

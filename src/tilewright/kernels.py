@@ -29,6 +29,7 @@ from tilewright.support.cache import ObjectCache
 from tilewright.support.errors import ParseError
 from tilewright.transform.graph.memory import Workspace
 from tilewright.transform.loops import lower_loops, readable_loops
+from tilewright.transform.loops.ahead import Ask, ask_ahead
 
 
 @cache
@@ -67,9 +68,10 @@ class CompiledKernel:
 class KernelTexts:
     """The stages of one kernel as text, made when asked."""
 
-    def __init__(self, func: PrimFunc, target: Target) -> None:
+    def __init__(self, func: PrimFunc, target: Target, ask: Ask | None = None) -> None:
         self.func = func
         self.target = target
+        self.ask = ask
 
     @cached_property
     def planned(self) -> Planned:
@@ -77,14 +79,17 @@ class KernelTexts:
 
     @cached_property
     def flat(self) -> PrimFunc:
-        return lower_loops(self.planned.func, self.target)
+        return self._asking(lower_loops(self.planned.func, self.target))
+
+    def _asking(self, flat: PrimFunc) -> PrimFunc:
+        return flat if self.ask is None else ask_ahead(flat, self.ask)
 
     def schedule(self) -> str:
         return self.planned.describe()
 
     def loops(self) -> str:
         """The flat loops, mathematical functions by name: their polynomials are graphs that text would unfold."""
-        return str(readable_loops(self.planned.func, self.target))
+        return str(self._asking(readable_loops(self.planned.func, self.target)))
 
     def llvm(self) -> str:
         return emit_llvm(self.flat, self.target)
@@ -108,17 +113,20 @@ class KernelCompiler:
         self.store = store or ObjectCache()
         self._known: dict[str, tuple[bytes, Callable[[], bytes]]] = {}
 
-    def compile(self, func: PrimFunc) -> CompiledKernel:
-        """Native code of an unscheduled function; its object may come later."""
+    def compile(self, func: PrimFunc, ask: Ask | None = None) -> CompiledKernel:
+        """Native code of an unscheduled function; its object may come later. With `ask` it has one more parameter, of
+        which it asks for a part."""
         target = self.target
         settings = forced(func, target) if recording() else ()
+        if ask is not None:
+            settings = (*settings, repr(ask))
         name = identity(key(func), target.fingerprint, *settings)
         symbol = f"tw_{name}"
         canonical = {s: Var(f"s{i}", s.dtype, s.lo, s.hi, s.multiple) for i, s in enumerate(func.symbols)}
         found = self._known.get(name) or _split(self.store.get(f"kernel-{name}"))
         done = None if found is None else _decode(*found, symbol, canonical)
         if found is None or done is None:
-            flat = replace(lower_loops(plan(func, target).func, target), name=symbol)
+            flat = replace(KernelTexts(func, target, ask).flat, name=symbol)
             facts = _workspaces(flat), kernel_symbols(flat), runs_alone(flat)
             header = _encode(*facts, canonical)
             code = self.background.submit(self._llvm(name, header, emit_llvm(flat, target)))

@@ -53,14 +53,14 @@ def value(poly: Poly, state: State, at: dict[Var, Expr]) -> int:
     return sum(c * prod(values[k] or 0 for k in monomial) for monomial, c in poly.items())
 
 
-def nests(func: PrimFunc) -> list[tuple[For, ...]]:
+def nests(func: PrimFunc, note: str = "prefetch") -> list[tuple[For, ...]]:
     """The loops around and with every note."""
     found: list[tuple[For, ...]] = []
 
     def visit(stmt: Stmt, around: tuple[For, ...]) -> None:
         if isinstance(stmt, For):
             around = (*around, stmt)
-            if dict(stmt.annotations).get("prefetch"):
+            if dict(stmt.annotations).get(note):
                 found.append(around)
         for child in stmt.children:
             visit(child, around)

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import itertools
+from dataclasses import replace
+
 import pytest
 
-from tests.codegen.prefetches import hints
+from tests.codegen.prefetches import hints, nests, value
 from tilewright import te
 from tilewright.arith import simplify
 from tilewright.codegen.llvm import emit_llvm
-from tilewright.codegen.llvm_prefetch import LINE, first_read, tile_of
-from tilewright.ir.expr import as_int, const
+from tilewright.codegen.llvm_expr import evaluate
+from tilewright.codegen.llvm_prefetch import LINE, first_read, share_of, tile_of
+from tilewright.codegen.llvm_state import State
+from tilewright.ir.dtype import u8
+from tilewright.ir.expr import Buffer, as_int, const
 from tilewright.ir.loops import For, PrimFunc
 from tilewright.ir.rewrite import substitute, walk
 from tilewright.ir.target import Target
 from tilewright.schedule.schedule import Schedule
 from tilewright.transform.loops import lower_loops
+from tilewright.transform.loops.ahead import Ask, ask_ahead
 
 TARGET = Target.parse("haswell")
 DEPTH, WIDTH = 24, 16
@@ -35,8 +42,8 @@ def product(count: int, rows: int, strip: int = 0, tiles: int = 0) -> PrimFunc:
     s.reorder(channel, t, j)
     notes: list[tuple[str, str | int]] = [("", "w"), ("_bytes", 4 * DEPTH * WIDTH)]
     notes.append(("_tiles", tiles) if tiles else ("_rows", strip or count))
-    for note, value in (*notes, *([("_strip", strip)] if strip else [])):
-        s.annotate(channel, f"prefetch{note}", value)
+    for note, amount in (*notes, *([("_strip", strip)] if strip else [])):
+        s.annotate(channel, f"prefetch{note}", amount)
     init = s.decompose_reduction(block, channel)
     for stage in (block, init, out):
         row, lane = s.loops(stage)[-2:]
@@ -89,6 +96,39 @@ def test_a_tile_asks_for_all_lines_that_it_writes_and_for_those_of_a_residual(ro
             found = {(as_int(simplify(t)), as_int(simplify(j))) for t, j in places}
             assert found == {(k * rows + t, j) for t in range(rows) for j in range(0, width, line)}
     assert emit_llvm(func, TARGET).count("call void @llvm.prefetch") == 2 * rows * -(-width // line)
+
+
+@pytest.mark.parametrize("workspace", [False, True])
+@pytest.mark.parametrize(("count", "nbytes"), [(64, 64 << 10), (64, 1000), (26, 4 << 20), (36, 12345), (8, 512)])
+def test_all_iterations_together_ask_for_all_that_comes_later(count: int, nbytes: int, workspace: bool) -> None:
+    func = product(count, 4)
+    func = replace(func, params=(*func.params, Buffer("scratch", u8, (const(64),)))) if workspace else func
+    func = replace(func, attrs=(*func.attrs, ("workspace", 1))) if workspace else func
+    asking = ask_ahead(func, Ask(2 * nbytes, nbytes))
+    assert [b.name for b in asking.params] == ["x", "w", "y", "upcoming", *(["scratch"] if workspace else [])]
+    assert as_int(asking.params[3].size) == 2 * nbytes
+    text, before = emit_llvm(asking, TARGET), emit_llvm(func, TARGET)
+    (nest,) = nests(asking, "share")
+    state = State(TARGET, frozenset(), evaluate)
+    state.around = list(nest[:-1])
+    found = share_of(state, nest[-1])
+    assert found is not None
+    _, start, each = found
+    points = itertools.product(*(range(as_int(loop.extent) or 0) for loop in nest))
+    first = [value(start, state, {v.var: const(k) for v, k in zip(nest, at, strict=True)}) for at in points]
+    asked = {(at + k) // (2 * LINE) for at in first for k in range(0, each, 2 * LINE)}
+    assert asked >= set(range(nbytes // (2 * LINE))), "each pair of lines is asked for"
+    assert max(first) + each < nbytes + len(first), "and nothing behind them"
+    assert text.count("call void @llvm.prefetch") - before.count("call void @llvm.prefetch") == -(-each // (2 * LINE))
+
+
+def test_a_function_without_a_loop_to_ask_in_asks_for_nothing() -> None:
+    x = te.placeholder((8,), name="x")
+    y = te.compute((8,), lambda i: x[i] + x[i], name="y")
+    s = Schedule(te.create_prim_func([x, y]))
+    s.vectorize(s.loops(s.block("y"))[0])
+    asking = ask_ahead(lower_loops(s.func, TARGET), Ask(1 << 20, 1 << 20))
+    assert len(asking.params) == 3 and "prefetch" not in emit_llvm(asking, TARGET)
 
 
 def asked_lines(func: PrimFunc) -> list[tuple[int, int]]:

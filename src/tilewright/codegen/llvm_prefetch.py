@@ -13,6 +13,8 @@ Notes `prefetch_turn` = "v" and `prefetch_turns` = 3 say that runs which differ 
 they take turns, each asks for `prefetch_lines` lines, the next one for those behind.
 Notes `prefetch_tile` = "out,skip" ask, beside these, for all that an iteration writes or reads of other buffers in its
 unrolled and vectorised loops: what the end of a long iteration meets, where it would wait for it.
+Notes `share` = "w" and `share_bytes` ask for the first bytes of a buffer that the function does not read itself: all
+runs of the loop together, each iteration its part of them, in order.
 A note `prefetch_level` = 1 brings them into the first level of cache, otherwise they go into the second.
 It is a hint without meaning for the program; addresses past the buffer do no harm. Hardware follows streams of its own
 accord but stops at the end of a page and sees a stream late; weights that come from memory gain up to a fifth.
@@ -23,6 +25,7 @@ from __future__ import annotations
 from tilewright.codegen.llvm_address import address, buffer_offset
 from tilewright.codegen.llvm_state import State
 from tilewright.codegen.polynomial import Poly, add, constant, multiply
+from tilewright.ir.dtype import u8
 from tilewright.ir.expr import Buffer, Expr, Load, Var, as_int, const
 from tilewright.ir.loops import For, Stmt, Store
 from tilewright.ir.rewrite import exprs_of, loads, substitute, variables, walk
@@ -44,6 +47,7 @@ def emit_prefetch(s: State, stmt: For) -> None:
         load = first_read(stmt, source)
         if load is not None:
             _ask(s, stmt, load)
+    _share(s, stmt)
     for source in _names(notes.get("prefetch_tile")):
         for access in tile_of(stmt, source):
             _line(s, access.buffer, buffer_offset(s, access.buffer, access.indices), locality=2)
@@ -58,6 +62,33 @@ def _line(s: State, buffer: Buffer, offset: Poly, locality: int) -> None:
     symbol = s.out.declare("llvm.prefetch.p0", "void", ["ptr", "i32", "i32", "i32"])
     place, _ = address(s, buffer, offset)
     s.out.effect(f"call void {symbol}(ptr {place}, i32 0, i32 {locality}, i32 1)")
+
+
+def _share(s: State, stmt: For) -> None:
+    """The hints for an iteration's part of a buffer. Hardware brings the neighbour of each line as well."""
+    found = share_of(s, stmt)
+    if found is not None:
+        buffer, start, each = found
+        for ahead in range(0, each, 2 * LINE):
+            _line(s, buffer, add(start, constant(ahead)), locality=2)
+
+
+def share_of(s: State, stmt: For) -> tuple[Buffer, Poly, int] | None:
+    """The buffer that a loop has the note `share` for, where in it an iteration's part begins and how many bytes it
+    has, by the place of the iteration among all that the loops around make."""
+    notes = dict(stmt.annotations)
+    name, nbytes = notes.get("share"), notes.get("share_bytes")
+    if not (isinstance(name, str) and isinstance(nbytes, int)):
+        return None
+    rank: Expr = const(0)
+    count = 1
+    for loop in (*s.around, stmt):
+        extent = as_int(loop.extent)
+        if extent is None:
+            return None
+        rank, count = rank * extent + loop.var, count * extent
+    each = -(-nbytes // count)
+    return Buffer(name, u8, (const(nbytes),)), multiply(s.converter.poly(rank), constant(each)), each
 
 
 def _ask(s: State, stmt: For, load: Load) -> None:

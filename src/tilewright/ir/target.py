@@ -44,6 +44,7 @@ class Target:
         registers: number of vector registers.
         l1, l2, l3: data cache of a core, second level of a core, last level (shared), in bytes.
         cores: physical cores; code does not depend on it.
+        threads: of a call, for which times are estimated; code runs with any number of them.
         fma_per_cycle: multiply-adds of full vectors that a core starts in a cycle.
         l1_bandwidth, l2_bandwidth, l3_bandwidth, memory_bandwidth: bytes that a core reads in a cycle from each level.
         barrier: cycles of a barrier among a few threads.
@@ -63,6 +64,7 @@ class Target:
     l2: int = 512 << 10
     l3: int = 8 << 20
     cores: int = 1
+    threads: int = 1
     fma_per_cycle: float = 2.0
     l1_bandwidth: float = 32.0
     l2_bandwidth: float = 16.0

@@ -10,6 +10,7 @@ from tilewright.ir.graph import Node, Value
 from tilewright.ir.loops import PrimFunc
 from tilewright.transform.graph.fuse import Group
 from tilewright.transform.join import join_dimensions
+from tilewright.transform.loops.ahead import Ask
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +21,8 @@ class Kernel:
     args: tuple[Value, ...]
     label: str
     group: Group
+    ask: Ask | None = None
+    """The part of its last argument that the kernel asks for, for a later one (`transform/ahead.py`)."""
 
 
 def lower_group(group: Group, name: str) -> Kernel:

@@ -1,0 +1,79 @@
+"""Weights of later kernels are asked for while earlier ones compute.
+
+Where not all weights of a model stay in the last level of cache, every call reads them from memory. A kernel asks for
+its own a little ahead, which hides the transfer if it computes for longer than that takes. With several threads it
+computes for a part of the time, and with few rows for hardly any: it waits for memory, which was idle while the kernels
+before it computed. So one of these asks for its weights (`transform/loops/ahead.py`), as many bytes as memory brings
+while it has no need of it, and they are in the last level of cache when they are wanted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from tilewright.ir.expr import as_int
+from tilewright.ir.graph import Value
+from tilewright.ir.target import Target
+from tilewright.plans.analysis import analyse
+from tilewright.plans.cost import level, roofline
+from tilewright.transform.loops.ahead import Ask
+from tilewright.transform.lower import Kernel
+
+WAITS = 1.25
+"""A kernel whose weights arrive so many times as long as it computes waits for them."""
+LEAST = 1 << 19
+"""Bytes of weights from which on asking is worth it."""
+STAYS = 0.5
+"""Share of the last level that may be asked for."""
+STEPS = 4
+"""Kernels before one that may ask for it: what passes the last level meanwhile drives out what was asked for."""
+
+
+@dataclass(slots=True)
+class _Load:
+    """What a kernel does on each thread, in cycles, and its largest weight."""
+
+    compute: float
+    transfer: float
+    weight: Value | None
+    nbytes: int
+
+
+def plan_asking(kernels: Sequence[Kernel], params: Collection[Value], target: Target) -> dict[int, tuple[Value, Ask]]:
+    """Which kernels ask for what, by their places in the order of execution.
+
+    Args:
+        kernels: of a call, in order.
+        params: the packed weights.
+    """
+    if level(sum(_nbytes(v) for v in params), target) != "memory":
+        return {}
+    loads = [_load(kernel, set(params), target) for kernel in kernels]
+    asks: dict[int, tuple[Value, Ask]] = {}
+    for guest, load in enumerate(loads):
+        if load.weight is None or load.nbytes < LEAST or load.transfer < WAITS * load.compute:
+            continue
+        for host in range(guest - 1, max(-1, guest - 1 - STEPS), -1):
+            idle = int((loads[host].compute - loads[host].transfer) * target.memory_bandwidth)
+            if idle >= LEAST and host not in asks:
+                most = min(load.nbytes, idle, int(STAYS * target.l3))
+                asks[host] = load.weight, Ask(load.nbytes, most)
+                break
+    return asks
+
+
+def _load(kernel: Kernel, params: set[Value], target: Target) -> _Load:
+    weights = [v for v in kernel.args if v in params]
+    largest = max(weights, key=_nbytes, default=None)
+    structure = analyse(kernel.func)
+    return _Load(
+        roofline(structure, target).compute / target.threads,
+        sum(map(_nbytes, weights)) / target.memory_bandwidth,
+        largest,
+        0 if largest is None else _nbytes(largest),
+    )
+
+
+def _nbytes(value: Value) -> int:
+    return (as_int(value.type.size) or 0) * value.dtype.itemsize

@@ -1,0 +1,89 @@
+"""Ask for what a later kernel will read, evenly, while this one computes.
+
+    kernel(x, w, y) {                            kernel(x, w, y, upcoming: u8[n]) {
+      for p in 0..28 parallel {                    for p in 0..28 parallel {
+        for k in 0..512 {                   ->       for k in 0..512 with (share = "upcoming", ...) {
+          ... a tile's multiply-adds ...               ... a tile's multiply-adds ...
+
+Each iteration asks for its share of the buffer (`codegen/llvm_prefetch.py`), so that memory brings it at the pace of
+the arithmetic: asked for all at once it would take the lines that the kernel's own loads wait for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from math import prod
+
+from tilewright.codegen.llvm_prefetch import LINE
+from tilewright.ir.dtype import u8
+from tilewright.ir.expr import Buffer, as_int, const
+from tilewright.ir.loops import For, PrimFunc, Stmt
+from tilewright.ir.rewrite import fresh_name, map_stmt, names_of, walk
+
+Nest = tuple[For, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """The first `nbytes` bytes of a buffer of `size` bytes."""
+
+    size: int
+    nbytes: int
+
+
+def ask_ahead(func: PrimFunc, ask: Ask) -> PrimFunc:
+    """A flat function with one more parameter, before its workspaces, of which its longest loop nest asks for a part;
+    without a loop that can, nobody asks."""
+    upcoming = Buffer(fresh_name("upcoming", names_of(func)), u8, (const(ask.size),))
+    count = len(func.params) - int(func.attr("workspace", 0))
+    params = (*func.params[:count], upcoming, *func.params[count:])
+    func = PrimFunc(func.name, params, func.body, func.buffers, func.attrs)
+    nest = max(_nests(func.body, ()), key=_work, default=None)
+    if nest is None:
+        return func
+    loop = _loop(nest, ask)
+    notes = (("share", upcoming.name), ("share_bytes", ask.nbytes))
+    noted = replace(loop, annotations=(*loop.annotations, *notes))
+    return func.with_body(map_stmt(func.body, lambda s: replace(noted, body=s.body) if s is loop else None))
+
+
+def _nests(s: Stmt, around: Nest) -> Iterator[Nest]:
+    """The innermost loops that are loops in the code, with those around them, where all have numbers of iterations."""
+    if isinstance(s, For):
+        if s.kind not in ("serial", "parallel") or as_int(s.extent) is None:
+            return
+        around = (*around, s)
+        if _is_tile(s):
+            yield around
+            return
+    for child in s.children:
+        yield from _nests(child, around)
+
+
+def _is_tile(loop: For) -> bool:
+    """Whether all loops inside are written out, some of them as vectors."""
+    kinds = {inner.kind for inner in walk(loop.body) if isinstance(inner, For)}
+    return loop.kind == "serial" and "vectorized" in kinds and kinds <= {"vectorized", "unrolled"}
+
+
+def _work(nest: Nest) -> int:
+    """Iterations, of the loops that are written out as well."""
+    inside = max(_copies(s) for s in nest[-1].body.children or (nest[-1].body,))
+    return inside * prod(as_int(loop.extent) or 0 for loop in nest)
+
+
+def _copies(s: Stmt) -> int:
+    inner = max((_copies(c) for c in s.children), default=1)
+    return inner * (as_int(s.extent) or 1) if isinstance(s, For) else inner
+
+
+def _loop(nest: Nest, ask: Ask) -> For:
+    """The innermost loop of the nest whose iterations have a line or more to ask for; else the outermost that is
+    serial."""
+    loops = [loop for loop in nest if loop.kind == "serial"]
+    for k in range(len(nest), 0, -1):
+        runs = prod(as_int(loop.extent) or 1 for loop in nest[:k])
+        if nest[k - 1].kind == "serial" and ask.nbytes >= LINE * runs:
+            return nest[k - 1]
+    return loops[0]

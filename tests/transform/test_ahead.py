@@ -1,0 +1,68 @@
+"""Kernels that have time ask for weights of one that waits for them: which ones, for what, and that results stay."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tests.transform.graph.graphs import tensor
+from tilewright import ops
+from tilewright.ir.graph import Graph, GraphBuilder
+from tilewright.ir.target import Target
+from tilewright.runtime.manifest import StepSpec
+
+ROWS, WIDTH, WIDE = 512, 256, 1024
+SMALL = replace(Target.host(), l3=1 << 20, memory_bandwidth=8.0)
+"""A machine whose last level does not hold the weights."""
+
+
+def pooled() -> tuple[Graph, dict[str, np.ndarray]]:
+    """Many rows through one layer, their mean through another: it has few products for many weights."""
+    b = GraphBuilder("pooled")
+    x, w, v = b.input("x", tensor(ROWS, WIDTH)), b.param("w", tensor(WIDTH, WIDTH)), b.param("v", tensor(WIDTH, WIDE))
+    hidden = ops.emit1(b, "relu", ops.emit1(b, "matmul", x, w))
+    mean = ops.emit1(b, "reduce_mean", hidden, axes=(0,), keepdims=True)
+    graph = b.finish((ops.emit1(b, "matmul", mean, v),))
+    rng = np.random.default_rng(0)
+    return graph, {
+        name: rng.standard_normal(shape, np.float32) for name, shape in (("w", (WIDTH, WIDTH)), ("v", (WIDTH, WIDE)))
+    }
+
+
+def steps(model: tw.Model) -> dict[str, StepSpec]:
+    return {step.label: step for step in model.manifest.run_steps}
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_kernel_asks_for_weights_that_a_later_one_waits_for(threads: int) -> None:
+    graph, weights = pooled()
+    asking, plain = (tw.compile((graph, weights), target=t, threads=threads) for t in (SMALL, Target.host()))
+    host, without = (next(s for label, s in steps(m).items() if "relu" in label) for m in (asking, plain))
+    guest = asking.manifest.run_steps[-1]
+    first = len(graph.inputs) + len(graph.outputs)
+    (weight,) = (slot for slot in guest.slots if first <= slot < first + 2)
+    assert weight in host.slots and len(host.slots) == len(without.slots) + 1
+    assert 'share = "upcoming"' in asking.show("loops") and "upcoming" not in plain.show("loops")
+    x = np.random.default_rng(1).standard_normal((ROWS, WIDTH)).astype(np.float32)
+    np.testing.assert_array_equal(asking(x), plain(x))
+    hidden = np.maximum(x.astype(np.float64) @ weights["w"], 0)
+    np.testing.assert_allclose(asking(x), hidden.mean(0, keepdims=True) @ weights["v"], rtol=1e-4, atol=1e-3)
+
+
+def test_new_weights_are_what_is_used() -> None:
+    graph, weights = pooled()
+    model = tw.compile((graph, weights), target=SMALL)
+    x = np.ones((ROWS, WIDTH), np.float32)
+    before = model(x).copy()
+    model.update({**weights, "v": 2 * weights["v"]})
+    np.testing.assert_allclose(model(x), 2 * before, rtol=1e-6)
+
+
+def test_nobody_asks_where_weights_stay_or_no_kernel_has_time() -> None:
+    graph, weights = pooled()
+    assert "upcoming" not in tw.compile((graph, weights), target=replace(SMALL, l3=64 << 20)).show("loops")
+    slow = replace(SMALL, memory_bandwidth=0.01)
+    assert "upcoming" not in tw.compile((graph, weights), target=slow).show("loops")
