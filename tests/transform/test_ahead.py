@@ -19,17 +19,22 @@ SMALL = replace(Target.host(), l3=1 << 20, memory_bandwidth=8.0)
 """A machine whose last level does not hold the weights."""
 
 
-def pooled() -> tuple[Graph, dict[str, np.ndarray]]:
-    """Many rows through one layer, their mean through another: it has few products for many weights."""
+def pooled(layers: int = 1, heads: int = 1) -> tuple[Graph, dict[str, np.ndarray]]:
+    """Many rows through some layers, their mean through others: they have few products for many weights."""
     b = GraphBuilder("pooled")
-    x, w, v = b.input("x", tensor(ROWS, WIDTH)), b.param("w", tensor(WIDTH, WIDTH)), b.param("v", tensor(WIDTH, WIDE))
-    hidden = ops.emit1(b, "relu", ops.emit1(b, "matmul", x, w))
-    mean = ops.emit1(b, "reduce_mean", hidden, axes=(0,), keepdims=True)
-    graph = b.finish((ops.emit1(b, "matmul", mean, v),))
-    rng = np.random.default_rng(0)
-    return graph, {
-        name: rng.standard_normal(shape, np.float32) for name, shape in (("w", (WIDTH, WIDTH)), ("v", (WIDTH, WIDE)))
+    shapes = {
+        **{f"w{k}": (WIDTH, WIDTH) for k in range(layers)},
+        **{f"v{k}": (WIDE if k else WIDTH, WIDE) for k in range(heads)},
     }
+    x = b.input("x", tensor(ROWS, WIDTH))
+    params = {name: b.param(name, tensor(*shape)) for name, shape in shapes.items()}
+    for k in range(layers):
+        x = ops.emit1(b, "relu", ops.emit1(b, "matmul", x, params[f"w{k}"]))
+    x = ops.emit1(b, "reduce_mean", x, axes=(0,), keepdims=True)
+    for k in range(heads):
+        x = ops.emit1(b, "matmul", x, params[f"v{k}"])
+    rng = np.random.default_rng(0)
+    return b.finish((x,)), {name: rng.standard_normal(shape, np.float32) for name, shape in shapes.items()}
 
 
 def steps(model: tw.Model) -> dict[str, StepSpec]:
@@ -48,8 +53,8 @@ def test_a_kernel_asks_for_weights_that_a_later_one_waits_for(threads: int) -> N
     assert 'share = "upcoming"' in asking.show("loops") and "upcoming" not in plain.show("loops")
     x = np.random.default_rng(1).standard_normal((ROWS, WIDTH)).astype(np.float32)
     np.testing.assert_array_equal(asking(x), plain(x))
-    hidden = np.maximum(x.astype(np.float64) @ weights["w"], 0)
-    np.testing.assert_allclose(asking(x), hidden.mean(0, keepdims=True) @ weights["v"], rtol=1e-4, atol=1e-3)
+    hidden = np.maximum(x.astype(np.float64) @ weights["w0"], 0)
+    np.testing.assert_allclose(asking(x), hidden.mean(0, keepdims=True) @ weights["v0"], rtol=1e-4, atol=1e-3)
 
 
 def test_new_weights_are_what_is_used() -> None:
@@ -57,7 +62,7 @@ def test_new_weights_are_what_is_used() -> None:
     model = tw.compile((graph, weights), target=SMALL)
     x = np.ones((ROWS, WIDTH), np.float32)
     before = model(x).copy()
-    model.update({**weights, "v": 2 * weights["v"]})
+    model.update({**weights, "v0": 2 * weights["v0"]})
     np.testing.assert_allclose(model(x), 2 * before, rtol=1e-6)
 
 
@@ -66,3 +71,10 @@ def test_nobody_asks_where_weights_stay_or_no_kernel_has_time() -> None:
     assert "upcoming" not in tw.compile((graph, weights), target=replace(SMALL, l3=64 << 20)).show("loops")
     slow = replace(SMALL, memory_bandwidth=0.01)
     assert "upcoming" not in tw.compile((graph, weights), target=slow).show("loops")
+
+
+@pytest.mark.parametrize(("l3", "asking"), [(1 << 20, 1), (8 << 20, 2)])
+def test_nobody_asks_for_what_is_driven_out_before_it_is_used(l3: int, asking: int) -> None:
+    """The second head's weights would have to stay while those of the first come from memory."""
+    model = tw.compile(pooled(layers=2, heads=2), target=replace(SMALL, l3=l3))
+    assert model.show("loops").count('share = "upcoming"') == asking

@@ -25,9 +25,9 @@ WAITS = 1.25
 LEAST = 1 << 19
 """Bytes of weights from which on asking is worth it."""
 STAYS = 0.5
-"""Share of the last level that may be asked for."""
+"""Share of the last level that may be asked for, and that weights of other kernels may take meanwhile."""
 STEPS = 4
-"""Kernels before one that may ask for it: what passes the last level meanwhile drives out what was asked for."""
+"""Kernels before one that may ask for it: what they write passes the last level as well."""
 
 
 @dataclass(slots=True)
@@ -54,11 +54,15 @@ def plan_asking(kernels: Sequence[Kernel], params: Collection[Value], target: Ta
     for guest, load in enumerate(loads):
         if load.weight is None or load.nbytes < LEAST or load.transfer < WAITS * load.compute:
             continue
+        passing = 0
         for host in range(guest - 1, max(-1, guest - 1 - STEPS), -1):
             idle = int((loads[host].compute - loads[host].transfer) * target.memory_bandwidth)
             if idle >= LEAST and host not in asks:
                 most = min(load.nbytes, idle, int(STAYS * target.l3))
                 asks[host] = load.weight, Ask(load.nbytes, most)
+                break
+            passing += loads[host].nbytes
+            if passing > STAYS * target.l3:
                 break
     return asks
 
