@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -298,6 +299,16 @@ def test_several_panels_that_nobody_asks_for_wait_for_far_weights() -> None:
     far, near = Product(64, 512, 512), Product(64, 512, 128)
     assert estimate(apart, far, target).cycles < estimate(together, far, target).cycles
     assert estimate(together, near, target).cycles < estimate(apart, near, target).cycles
+
+
+@pytest.mark.parametrize(("cpu", "panels", "size"), [("x86-64-v3", 4, 8192), ("znver4", 2, 8192), ("znver4", 2, 2048)])
+def test_one_row_reads_as_many_streams_as_the_core_follows(cpu: str, panels: int, size: int) -> None:
+    """From memory; no more from the last level either."""
+    target = replace(Target.parse(cpu), l3=64 << 20)
+    assert target.streams == panels
+    assert matmul_tile(const(1), size, size, dtype(np.float32), target).panels == panels
+    near = estimate(MatmulTile(1, 32, 4), Product(1, 128, 64), target).cycles
+    assert near <= estimate(MatmulTile(1, 32, 2), Product(1, 128, 64), target).cycles, "in a near cache all are alike"
 
 
 def test_who_asks_for_the_next_panel() -> None:

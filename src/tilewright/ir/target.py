@@ -47,6 +47,7 @@ class Target:
         threads: of a call, for which times are estimated; code runs with any number of them.
         fma_per_cycle: multiply-adds of full vectors that a core starts in a cycle.
         l1_bandwidth, l2_bandwidth, l3_bandwidth, memory_bandwidth: bytes that a core reads in a cycle from each level.
+        streams: in how many streams at once a core reads fastest from beyond the second level.
         barrier: cycles of a barrier among a few threads.
         frequency: GHz under load, to show cycles as time; code does not depend on it.
 
@@ -70,6 +71,7 @@ class Target:
     l2_bandwidth: float = 16.0
     l3_bandwidth: float = 12.0
     memory_bandwidth: float = 6.0
+    streams: int = 4
     barrier: float = 500.0
     frequency: float = 3.0
 
@@ -126,6 +128,8 @@ def known() -> tuple[str, ...]:
 
 _FMA_PER_CYCLE = {"znver4": {512: 1.0}}
 """Where it is not two: Zen 4 passes a 512-bit multiply-add through its pipes in two halves."""
+_STREAMS = {"znver4": 2}
+"""Where it is not four: Zen 4's prefetchers get the most from one or two, Zen 3's left a single one at 0.7 of four."""
 _INTEL_SERVERS = ("skylake-avx512", "cascadelake", "cooperlake", "icelake-server", "sapphirerapids", "emeraldrapids")
 
 
@@ -142,6 +146,7 @@ def ceilings(cpu: str, triple: str, bits: int) -> dict[str, Any]:
         "l2_bandwidth": min(l1, 38.0 if server else 27.0 if x86 else 16.0),
         "l3_bandwidth": min(l1, 9.5 if server else 19.0 if x86 else 9.5),
         "memory_bandwidth": 4.8 if server else 6.7,
+        "streams": _STREAMS.get(cpu, 4),
         "frequency": 3.0,
     }
 
@@ -167,7 +172,7 @@ def _host() -> Target:
     bits, registers = _vectors(machine.triple, machine.features)
     sizes = {c.level: c.bytes for c in machine.caches if c.kind != "Instruction"}
     measured = calibration.load(machine)
-    limits = ceilings(machine.cpu, machine.triple, bits) if measured is None else asdict(measured)
+    limits = ceilings(machine.cpu, machine.triple, bits) | ({} if measured is None else asdict(measured))
     return Target(
         triple=machine.triple,
         cpu=machine.cpu,

@@ -2,9 +2,9 @@
 
 A tile is `rows` x `panels` x `width` accumulators. A step of the reduction costs the tile's multiply-adds, its loads or
 the latency of one multiply-add, whichever is longest, beside what the weights' cache level needs to bring the
-step's bytes (`plans/cost.py` says how they overlap). With few rows the
-weights are read once and their level decides; then several panels at once keep enough multiply-adds in flight, and
-enough streams of memory.
+step's bytes (`plans/cost.py` says how they overlap). With few rows the weights are read once and their level decides;
+then several panels at once keep enough multiply-adds in flight, and are as many streams as the core follows best
+(`Target.streams`).
 """
 
 from __future__ import annotations
@@ -38,8 +38,10 @@ CROWDED = 0.1
 FOLLOWED = 1.5
 """How much faster than the second level delivers what is here and there a panel comes from it when it passes again: it
 is one stream, which hardware follows."""
-ONE_STREAM = 0.7
-"""The share of the memory's bandwidth that a single stream draws."""
+FEW_STREAMS = 0.7
+"""The share of the memory's bandwidth that fewer streams draw than the core follows best,"""
+MANY_STREAMS = 0.92
+"""and that more of them draw, of the last level's as well."""
 STRIP = 2 << 20
 """Bytes of the rows that are walked again and again: a quarter of what 2048 entries for pages of 4 KB cover."""
 NEAR_TILES = 4
@@ -269,5 +271,7 @@ def _first_bandwidth(product: Product, panels: int, target: Target) -> float:
         case "l2":
             return target.l2_bandwidth
         case "l3":
-            return target.l3_bandwidth
-    return target.memory_bandwidth * (1.0 if panels >= MOST_PANELS else ONE_STREAM)
+            return target.l3_bandwidth * (MANY_STREAMS if panels > target.streams else 1.0)
+    if panels > target.streams:
+        return target.memory_bandwidth * MANY_STREAMS
+    return target.memory_bandwidth * (1.0 if panels == target.streams else FEW_STREAMS)
