@@ -79,7 +79,7 @@ def multiply(
 
 SIZES = [
     *((1, 1, 1), (1, 17, 33), (2, 3, 100), (5, 64, 8), (6, 31, 49), (7, 1, 20), (13, 50, 1), (128, 5, 96)),
-    *((31, 100, 66), (1, 300, 257), (19, 256, 16)),
+    *((31, 100, 66), (1, 300, 257), (19, 256, 16), (40, 64, 6), (9, 33, 3)),
 ]
 
 
@@ -281,6 +281,33 @@ def test_tiles_fit_the_registers_and_the_work(name: str) -> None:
             assert best < 1.35 * least
     symbolic = matmul_tile(ROWS, 512, 512, dtype(np.float32), target)
     assert symbolic.rows <= 8
+
+
+def test_few_columns_take_half_a_vector_where_that_is_faster() -> None:
+    """A core with one multiply-add of full vectors a cycle starts two of half the width; another gains nothing."""
+    zen4 = Target.parse("znver4")
+    two = replace(zen4, fma_per_cycle=2.0)
+
+    def width(columns: int, target: Target, narrow: bool = True) -> int:
+        return matmul_tile(ROWS, columns, 64, dtype(np.float32), target, narrow=narrow).width
+
+    assert width(6, zen4) == 8
+    assert width(9, zen4) == width(6, zen4, narrow=False) == width(6, two) == 16
+    assert width(3, Target.parse("x86-64-v3")) == 8
+    half, whole = (estimate(MatmulTile(8, n), Product(64, 6, 64), zen4).cycles for n in (8, 16))
+    assert half < 0.75 * whole
+
+
+@pytest.mark.parametrize("name", ["znver4", "x86-64-v3"])
+def test_panels_of_half_a_vector_are_multiplied_as_such(name: str) -> None:
+    target = Target.parse(name)
+    builder = GraphBuilder("product")
+    y = ops.emit1(builder, "matmul", builder.input("x", tensor(16, 64)), builder.param("w", tensor(64, 6)))
+    graph = assign_layouts(builder.finish((y,)), target)
+    func = lower_group(next(g for g in fuse(graph) if g.nodes[0].op == "matmul_packed"), "kernel").func
+    text = assembly(emit_llvm(lower_loops(plan(func, target).func, target), target), target)
+    products = [line for line in text.splitlines() if "vfmadd" in line]
+    assert products and all("%ymm" in line and "%zmm" not in line for line in products)
 
 
 def test_one_row_takes_several_panels_from_memory() -> None:

@@ -42,7 +42,7 @@ from tilewright.transform.loops.math import (
     TABLES,
     expand_math,
 )
-from tilewright.transform.loops.math_parts import greatest, single
+from tilewright.transform.loops.math_parts import fma, greatest, polynomial, single
 
 
 def evaluate(name: str, *x: np.ndarray, dtype: DType = f32) -> np.ndarray:
@@ -95,6 +95,11 @@ def test_error_bound_of_such_functions_of_double(name: str) -> None:
     with np.errstate(all="ignore"):
         error = wide_errors(got, reference(name)(x[~(x > 0)].astype(np.longdouble)))
     assert np.max(error) <= NONPOSITIVE_DOUBLE[name][0]
+
+
+def test_a_last_factor_of_one_is_an_addition() -> None:
+    x = Buffer("x", f32, (1,))[0]
+    assert polynomial(x, [3.0, 2.0, 1.0]) == fma(x + 2.0, x, single(3.0))
 
 
 def test_tables_stand_in_registers() -> None:

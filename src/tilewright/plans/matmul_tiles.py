@@ -42,6 +42,8 @@ FEW_STREAMS = 0.7
 """The share of the memory's bandwidth that fewer streams draw than the core follows best,"""
 MANY_STREAMS = 0.92
 """and that more of them draw, of the last level's as well."""
+MOST_STARTED = 2.0
+"""Multiply-adds that a core starts in a cycle, however narrow they are."""
 STRIP = 2 << 20
 """Bytes of the rows that are walked again and again: a quarter of what 2048 entries for pages of 4 KB cover."""
 NEAR_TILES = 4
@@ -89,12 +91,12 @@ class Product:
 
 
 def matmul_tile(
-    rows: Expr, columns: int, depth: int, dtype: DType, target: Target, *, whole: bool = False
+    rows: Expr, columns: int, depth: int, dtype: DType, target: Target, *, whole: bool = False, narrow: bool = False
 ) -> MatmulTile:
     """The tile for a product of `rows` (may be symbolic) x `depth` with `depth` x `columns`; `whole`: its panels fill
-    the columns if any do."""
+    the columns if any do; `narrow`: they may be half a vector wide."""
     known = as_int(rows)
-    ranked = _ranked(known, columns, max(1, depth), dtype.itemsize, target)
+    ranked = _ranked(known, columns, max(1, depth), dtype.itemsize, target, narrow)
     if whole:
         ranked = tuple(r for r in ranked if columns % r[1].width == 0) or ranked
     return decide(
@@ -107,16 +109,15 @@ def matmul_tile(
 
 @lru_cache(maxsize=4096)
 def _ranked(
-    rows: int | None, columns: int, depth: int, itemsize: int, target: Target
+    rows: int | None, columns: int, depth: int, itemsize: int, target: Target, narrow: bool
 ) -> tuple[tuple[float, MatmulTile], ...]:
     """The best tile of each width of panels, the best width first; the score is the mean distance from the best."""
     counts = SYMBOLIC_ROWS if rows is None else (max(1, rows),)
     lanes = max(4, target.lanes(itemsize))
     found: dict[int, list[tuple[float, MatmulTile]]] = {}
-    for vectors in range(1, MOST_VECTORS + 1):
-        if vectors > 1 and (vectors - 1) * lanes >= columns:
-            break
-        width = vectors * lanes
+    halves = [lanes // 2] if narrow and columns <= lanes // 2 else []
+    whole = [v * lanes for v in range(1, MOST_VECTORS + 1) if v == 1 or (v - 1) * lanes < columns]
+    for width in (*halves, *whole):
         found[width] = [
             min(
                 ((estimate(t, Product(m, columns, depth, itemsize), target).cycles, t) for t in options),
@@ -171,12 +172,14 @@ def estimate(tile: MatmulTile, product: Product, target: Target) -> Cost:
 
 
 def _tile(tile: MatmulTile, product: Product, rows: int, panels: int, rate: float, target: Target) -> Cost:
-    vector = target.vector_bits // 8
-    vectors = max(1, tile.width * product.itemsize // vector) * panels
+    vector, width = target.vector_bits // 8, tile.width * product.itemsize
+    vectors = max(1, width // vector) * panels
+    # A core that needs both its units for a vector starts twice as many of half the width.
+    started = min(max(1.0, vector / width) * target.fma_per_cycle, max(MOST_STARTED, target.fma_per_cycle))
     loads = max(vectors * vector / target.l1_bandwidth, (rows + vectors) / LOADS_PER_CYCLE)
     steps = product.depth
     return Cost(
-        compute=steps * max(rows * vectors / target.fma_per_cycle, FMA_LATENCY),
+        compute=steps * max(rows * vectors / started, FMA_LATENCY),
         load=steps * loads,
         memory=steps * vectors * vector / rate if rate else 0.0,
         overhead=steps * CROWDED * loads + 2.0 * rows * vectors + TILE_OVERHEAD,

@@ -39,7 +39,7 @@ def matmul(a: Assigner, node: Node) -> bool:
     if strassen(a, node):
         return True
     left = plain_rows(a, node, x)
-    tile = matmul_tile(node.output.shape[-2], as_int(n) or 64, as_int(k) or 64, left.dtype, a.target)
+    tile = matmul_tile(node.output.shape[-2], as_int(n) or 64, as_int(k) or 64, left.dtype, a.target, narrow=True)
     (packed,) = a.emit(
         "pack_matmul", (a.as_plain(w),), {"width": tile.width, "transpose": transpose}, f"{w.name}_packed"
     )

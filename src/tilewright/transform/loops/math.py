@@ -135,7 +135,7 @@ ACCURACY: dict[str, float] = {
     "log": 1.0,
     "log2": 1.25,
     "log1p": 1.5,
-    "tanh": 5.5,
+    "tanh": 5.0,
     "sigmoid": 2.5,
     "erf": 1.25,
     "sin": 1.6,

@@ -40,10 +40,11 @@ def as_float(x: Expr) -> Expr:
 
 
 def polynomial(x: Expr, coefficients: Sequence[float]) -> Expr:
-    """c[0] + c[1] x + c[2] x^2 + ..., by Horner's rule."""
+    """c[0] + c[1] x + c[2] x^2 + ..., by Horner's rule; a last factor of 1 costs no multiplication."""
     result: Expr = const(coefficients[-1], x.dtype)
     for c in reversed(coefficients[:-1]):
-        result = fma(result, x, const(c, x.dtype))
+        constant = const(c, x.dtype)
+        result = x + constant if isinstance(result, Const) and result.value == 1.0 else fma(result, x, constant)
     return result
 
 
