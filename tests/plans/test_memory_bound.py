@@ -433,6 +433,27 @@ def test_stages_go_one_behind_the_other(op: str, shape: tuple[int, ...]) -> None
     np.testing.assert_array_equal(one(op, x, axis=-1), one(op, x, axis=-1, threads=2))
 
 
+@pytest.mark.parametrize(("columns", "fold"), [(64, 1), (128, 8), (256, 1), (768, 1)])
+@pytest.mark.parametrize("op", ["softmax", "log_softmax"])
+def test_lanes_of_short_rows_are_folded_together(op: str, columns: int, fold: int) -> None:
+    """In vectors to the end: no single element is taken out of one."""
+    shape = (512, columns)
+    b = GraphBuilder("case")
+    (group,) = fuse(b.finish(tuple(ops.emit(b, op, b.input("x", tensor(shape)), axis=-1))))
+    texts = KernelTexts(lower_group(group, "k").func, Target.parse("znver4"))
+    assert texts.planned.chosen.knob("fold") == fold
+    assert ("extractelement" in texts.llvm()) == (fold == 1)
+    x = data(*shape) * 5
+    x[3, 5], x[4, 7], x[5], x[6, 1], x[9] = -np.inf, np.nan, -np.inf, np.inf, 1e30
+    y, odd = one(op, x, axis=-1), ~np.isfinite(x.max(-1))
+    assert np.isnan(y[odd]).any(-1).all() and np.isnan(y[[4, 5]]).all()
+    want = softmax64(x[~odd], -1)
+    want = want if op == "softmax" else np.log(np.maximum(want, 1e-300))
+    got, seen = y[~odd], np.isfinite(x[~odd]) & (want > -600)
+    np.testing.assert_allclose(got[seen], want[seen], rtol=2e-5, atol=1e-6)
+    np.testing.assert_array_equal(y, one(op, x, axis=-1, threads=2))
+
+
 def test_what_waits_for_memory_stays_row_by_row() -> None:
     b = GraphBuilder("case")
     shape = (24576, 768)

@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from math import prod
 
-from tilewright.codegen.llvm_address import buffer_offset
 from tilewright.codegen.llvm_expr import evaluate, is_natural
+from tilewright.codegen.llvm_fold import fold, fold_rows
 from tilewright.codegen.llvm_intrinsic import emit_call
 from tilewright.codegen.llvm_masks import any_lane
-from tilewright.codegen.llvm_memory import store, store_scalar
-from tilewright.codegen.llvm_ops import number
+from tilewright.codegen.llvm_memory import store
 from tilewright.codegen.llvm_prefetch import emit_prefetch
 from tilewright.codegen.llvm_state import Pointer, State
-from tilewright.codegen.llvm_values import Lanes, Value, memory_type, register_type, widths
-from tilewright.codegen.vector import Reduction, match_reduction
-from tilewright.ir.dtype import DType, boolean, i64
+from tilewright.codegen.llvm_values import Lanes, Value, memory_type, widths
+from tilewright.codegen.vector import match_reduction
+from tilewright.ir.dtype import boolean, i64
 from tilewright.ir.expr import Const, Expr, Load, Var, as_int, const, maximum
 from tilewright.ir.loops import Allocate, Block, For, If, Intrinsic, Let, Seq, Stmt, Store
 from tilewright.ir.rewrite import substitute_stmt, walk
@@ -90,68 +89,13 @@ def _store(s: State, stmt: Store) -> None:
     if s.lanes is not None and not varies:
         reduction = match_reduction(stmt)
         if reduction is not None:
-            _reduce(s, stmt, reduction)
+            fold(s, stmt, reduction)
             return
     value = evaluate(s, stmt.value)
     store(s, stmt.buffer, stmt.indices, value)
     s.forget_loads(stmt.buffer)
     if not varies and not value.vector and s.mask is None:
         s.remember_store(stmt.buffer, stmt.indices, value)
-
-
-def _reduce(s: State, stmt: Store, reduction: Reduction) -> None:
-    """Combine the lanes of a value with each other, then with what is stored."""
-    assert s.lanes is not None
-    op, t = reduction.op, stmt.buffer.dtype
-    value = evaluate(s, reduction.value)
-    pieces: dict[int, str] = {}
-    for k, (part, width) in enumerate(zip(s.parts(value), s.lanes.widths, strict=True)):
-        if s.mask is not None:
-            mask = s.parts(s.mask)[k]
-            part = s.ops.select(mask, width, part, number(neutral(op, t), t, width), t, width)
-        pieces[width] = s.ops.apply(op, t, [pieces[width], part], width, t) if width in pieces else part
-    total = ""
-    for width, part in pieces.items():
-        single = _across(s, op, t, part, width)
-        total = s.ops.apply(op, t, [total, single], 0, t) if total else single
-    old = evaluate(s, Load(stmt.buffer, stmt.indices)).scalar
-    result = s.ops.apply(op, t, [old, total], 0, t)
-    store_scalar(s, stmt.buffer, buffer_offset(s, stmt.buffer, stmt.indices), result)
-    s.forget_loads(stmt.buffer)
-    s.remember_store(stmt.buffer, stmt.indices, Value(t, (result,)))
-
-
-def _across(s: State, op: str, t: DType, part: str, width: int) -> str:
-    """Combine the lanes of one vector by halving it."""
-    while width > 1:
-        ty, half = register_type(t, width), width // 2
-        low, high = (
-            s.out.inst(
-                f"shufflevector {ty} {part}, {ty} poison, <{half} x i32> "
-                f"<{', '.join(f'i32 {first + k}' for k in range(half))}>"
-            )
-            for first in (0, half)
-        )
-        part, width = s.ops.apply(op, t, [low, high], half, t), half
-    return s.out.inst(f"extractelement {register_type(t, 1)} {part}, i64 0")
-
-
-def neutral(op: str, t: DType) -> int | float | bool:
-    """The value that changes nothing when combined by `op`."""
-    match op:
-        case "add" | "or" | "bitor" | "bitxor":
-            return -0.0 if t.is_float else 0
-        case "mul":
-            return 1
-        case "min":
-            return True if t is boolean else t.max
-        case "max" | "larger":
-            return False if t is boolean else t.min
-        case "and":
-            return True
-        case "bitand":
-            return -1 if t.kind == "int" else t.max
-    raise CompileError(f"no neutral element of {op!r}")
 
 
 # conditions
@@ -203,7 +147,7 @@ def loop(s: State, stmt: For) -> None:
         with s.binding(stmt.var, 0):
             emit(s, stmt.body)
     elif stmt.kind == "unrolled" and extent is not None and _copies(stmt) <= MAX_UNROLLED:
-        for i in range(extent):
+        for i in range(0 if fold_rows(s, stmt) else extent):
             with s.binding(stmt.var, i):
                 emit(s, stmt.body)
     elif stmt.kind == "vectorized" and s.lanes is None and s.can_vectorize(stmt):

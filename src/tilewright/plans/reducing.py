@@ -99,9 +99,12 @@ def _continue(stage: Stage, outer: Var, inner: Var) -> bool:
     return True
 
 
-def reduce_lanes(s: Schedule, stage: Stage, reduce: list[LoopRef], lanes: int, vectors: int | None = None) -> None:
+def reduce_lanes(
+    s: Schedule, stage: Stage, reduce: list[LoopRef], lanes: int, vectors: int | None = None, row: LoopRef | None = None
+) -> None:
     """Reduce along a contiguous dimension, into so many vectors if that is said. What cannot be combined across lanes
-    (a reducer of several values) stays a plain loop."""
+    (a reducer of several values) stays a plain loop. `row`: a loop over rows, whose lanes
+    are folded together."""
     reduce = joined(s, stage, reduce)
     inner = reduce[-1]
     length = extent(s, inner)
@@ -130,6 +133,10 @@ def reduce_lanes(s: Schedule, stage: Stage, reduce: list[LoopRef], lanes: int, v
     init = s.decompose_reduction(partial, first)
     for loop in (own[-1], fold, s.loops(init)[-1]):
         s.vectorize(loop)
+    if row is not None:
+        rows = s.loops(s.block(stage.name))[-2]
+        s.vectorize(s.loops(s.decompose_reduction(s.block(stage.name), rows))[-1])
+        s.unroll(rows)
 
 
 def reduce_columns(

@@ -18,18 +18,13 @@ another.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from math import prod
-
-from tilewright.arith import prove_equal
-from tilewright.ir.expr import Buffer, as_int, is_const, product
-from tilewright.ir.loops import Store
+from tilewright.codegen.llvm_prefetch import LINE
+from tilewright.ir.expr import Buffer, as_int, product
 from tilewright.ir.rewrite import exprs_of, loads, walk
 from tilewright.ir.target import Target
 from tilewright.plans.analysis import Stage, Structure
 from tilewright.plans.base import Candidate, Plan
 from tilewright.plans.common import (
-    ENOUGH,
     extent,
     inline_all,
     lanes_of,
@@ -38,20 +33,19 @@ from tilewright.plans.common import (
     stream_outputs,
     vectorize_spatial,
 )
-from tilewright.plans.cost import instructions, roofline
+from tilewright.plans.cost import roofline
 from tilewright.plans.reducing import (
     is_window,
     joined,
-    lane_stride,
     partial_vectors,
     reduce_columns,
     reduce_lanes,
     reduce_window,
 )
+from tilewright.plans.row_groups import STEP_VECTORS, rows_folded, rows_pipelined, rows_together
+from tilewright.plans.row_stages import Rows, materialised, shared_rows, vector_last
 from tilewright.schedule.schedule import BlockRef, LoopRef, Schedule
 from tilewright.support.errors import ScheduleError
-
-CHEAP_OPS = 4
 
 STRIP = 1024
 """Columns whose results are kept in the first-level cache: long runs of memory are read in order."""
@@ -64,21 +58,6 @@ SPREAD = 1 << 16
 
 PARTS = 32
 
-TOGETHER = (8, 4, 2)
-"""Numbers of short rows that are worked on together."""
-
-PIPELINED = (256, 128, 64, 32, 16, 8)
-"""Numbers of rows through which stages go one behind the other."""
-
-MANY_REGISTERS = 32
-"""Vector registers that a step of three stages needs: sixteen hold one stage's."""
-
-STEP_VECTORS = 4
-"""Vectors of a row that each stage works on before the next one's turn."""
-
-LONG_ROW = 64
-"""Vectors from which on a row is long: folding its lanes takes little of its time."""
-
 
 def fits(structure: Structure, target: Target) -> bool:
     return True
@@ -90,93 +69,9 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
     cost = roofline(structure, target)
     pipelined = rows_pipelined(structure, rows, strip, target) if cost.compute > cost.memory / 2 else 0
     together = pipelined or rows_together(structure, rows, strip, target)
-    knobs = (("rows", rows.leading), ("strip", strip), ("together", together), ("pipeline", int(pipelined > 0)))
-    return [Candidate.of(knobs, cost)]
-
-
-# what the stages share
-
-
-@dataclass(frozen=True, slots=True)
-class Rows:
-    """The first `leading` dimensions, and the innermost one if `strip`, are the same in all stages."""
-
-    leading: int
-    strip: bool
-
-
-def shared_rows(structure: Structure) -> Rows:
-    """The dimensions that all materialised stages have in common with the output and pass on unchanged."""
-    outputs = [s for s in structure.stages if structure.is_output(s)]
-    kept = [s for s in structure.stages if materialised(structure, s)]
-    out = outputs[-1]
-    rank = len(out.spatial)
-    if not rank or (len(kept) == 1 and out.role == "spatial"):
-        return Rows(0, False)
-    same = [all(d < len(st.spatial) and st.spatial[d].extent is out.spatial[d].extent for st in kept)
-            for d in range(rank)]  # fmt: skip
-    between = {s.name for stage in kept if stage is not out for s in (stage, *structure.after(stage))} - {out.name}
-    if any(len(st.spatial) != rank for st in kept):
-        same = [k and d < min(len(st.spatial) for st in kept) for d, k in enumerate(same)]
-        same[-1] = False
-    for stage in structure.stages:
-        if stage.name in between:
-            passed = _passed(structure, stage)
-            same = [k and d < len(passed) and passed[d] for d, k in enumerate(same)]
-    leading = same.index(False) if False in same else rank
-    reductions = [st for st in kept if st.role != "spatial"]
-    strip = same[-1] and as_int(out.spatial[-1].extent) != 1 and all(vector_last(st) for st in reductions)
-    return Rows(min(leading, rank - 1) if strip else leading, strip)
-
-
-def _passed(structure: Structure, stage: Stage) -> list[bool]:
-    """For each dimension of a stage whether every reader reads it at its own iterator (or at extent one)."""
-    result = [True] * len(stage.spatial)
-    written = stage.writes
-    for reader in structure.consumers(stage):
-        for stmt in walk(reader.block.body):
-            if not isinstance(stmt, Store):
-                continue
-            for load in loads(stmt.value):
-                if load.buffer not in written:
-                    continue
-                for d, index in enumerate(load.indices):
-                    it = reader.spatial[d] if d < len(reader.spatial) else None
-                    own = it is not None and (index is it.var or (is_const(index, 0) and as_int(it.extent) == 1))
-                    result[d] = result[d] and own
-    return result
-
-
-def materialised(structure: Structure, stage: Stage) -> bool:
-    """Reductions always; spatial stages that are read by several or inside reductions and cost something; what is
-    computed from a row's results, such as a mean, and read by all of its elements."""
-    if structure.is_output(stage) or stage.role != "spatial":
-        return True
-    readers = structure.consumers(stage)
-    if instructions(stage.block) and any(_spreads(stage, reader) for reader in readers):
-        return any(p.role != "spatial" for p in structure.before(stage))
-    if instructions(stage.block) <= CHEAP_OPS:
-        return False
-    return len(readers) > 1 or any(r.role != "spatial" and not _once(stage, r) for r in readers)
-
-
-def _once(stage: Stage, reader: Stage) -> bool:
-    """True if a reader has as many points as the stage: it reads each element once."""
-    return prove_equal(product([it.extent for it in reader.block.iters]), product([it.extent for it in stage.spatial]))
-
-
-def _spreads(stage: Stage, reader: Stage) -> bool:
-    """True if many points of `reader` read one of `stage`."""
-    pairs = zip(stage.spatial, reader.spatial, strict=False)
-    return any(as_int(a.extent) == 1 != as_int(b.extent) for a, b in pairs) or len(stage.spatial) < len(reader.spatial)
-
-
-def vector_last(stage: Stage) -> bool:
-    """True when the last spatial iterator is contiguous in what the stage reads, or nearly so in a window."""
-    if not stage.spatial or as_int(stage.spatial[-1].extent) == 1:
-        return False
-    stride = lane_stride(stage, stage.spatial[-1].var)
-    return stride is not None and 1 <= stride <= (2 if is_window(stage) else 1)
+    folded = rows_folded(structure, rows, pipelined, target) if pipelined else 1
+    knobs = {"rows": rows.leading, "strip": strip, "together": together, "pipeline": int(pipelined > 0), "fold": folded}
+    return [Candidate.of(tuple(knobs.items()), cost)]
 
 
 def strip_width(structure: Structure, rows: Rows, target: Target) -> int:
@@ -207,46 +102,6 @@ def strip_width(structure: Structure, rows: Rows, target: Target) -> int:
     return min(width or vectors * lanes, vectors * lanes)
 
 
-def rows_together(structure: Structure, rows: Rows, strip: int, target: Target) -> int:
-    """Short rows that go through all stages together: folding the lanes of one takes as long as a chain of shuffles,
-    that of several hardly longer."""
-    kept = [s for s in structure.stages if materialised(structure, s)]
-    outputs = [s for s in structure.stages if structure.is_output(s)]
-    folded = [s for s in kept if s.role != "spatial" and not vector_last(s)]
-    if strip or not rows.leading or len(outputs) > 1 or not folded or len(kept) < 2:
-        return 1
-    leading = [as_int(it.extent) for it in outputs[0].spatial[: rows.leading]]
-    long = LONG_ROW * target.lanes(4)
-    own = [[as_int(it.extent) for it in s.block.iters[rows.leading :]] for s in kept]
-    longest = max(prod(long if n is None else n for n in extents) for extents in own)
-    if longest >= long or not leading[-1]:
-        return 1
-    parts = prod(n or ENOUGH for n in leading)
-    most = min(parts // ENOUGH, target.l1 // 4 // (max(longest, 1) * 4))
-    return next((n for n in TOGETHER if n <= most and leading[-1] % n == 0), 1)
-
-
-def rows_pipelined(structure: Structure, rows: Rows, strip: int, target: Target) -> int:
-    """Number of rows through which stages go one behind the other (`transform/loops/pipeline.py`); 0 where rows are too
-    short, too long to stay in the first level of cache, or no whole number of steps. What waits for memory all the time
-    gains nothing: three rows at once are three streams."""
-    kept = [s for s in structure.stages if materialised(structure, s)]
-    outputs = [s for s in structure.stages if structure.is_output(s)]
-    folded = [s for s in kept if s.role != "spatial" and not vector_last(s)]
-    if strip or not rows.leading or len(outputs) > 1 or len(folded) < 2 or target.registers < MANY_REGISTERS:
-        return 0
-    leading = [as_int(it.extent) for it in outputs[0].spatial[: rows.leading]]
-    own = {prod(as_int(it.extent) or 0 for it in s.block.iters[rows.leading :]) for s in kept} - {1}
-    if len(own) != 1 or None in leading:
-        return 0
-    (length,) = own
-    step = STEP_VECTORS * target.lanes(4)
-    if length < 2 * step or length % step or length * 4 > target.l1 // 2:
-        return 0
-    most = prod(n or 1 for n in leading) // ENOUGH
-    return next((n for n in PIPELINED if n <= most and (leading[-1] or 1) % n == 0), 0)
-
-
 # the schedule
 
 
@@ -254,13 +109,14 @@ def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Targe
     inlined = tuple(st for st in structure.stages if not materialised(structure, st))
     inline_all(s, structure, inlined)
     kept = [st for st in structure.stages if st not in inlined]
-    rows, strip, together, pipeline = (candidate.knob(name) for name in ("rows", "strip", "together", "pipeline"))
+    rows, strip, together = (candidate.knob(name) for name in ("rows", "strip", "together"))
+    pipeline, fold = bool(candidate.knob("pipeline")), candidate.knob("fold")
     outputs = [st for st in kept if structure.is_output(st)]
     if all(as_int(it.extent) == 1 for st in kept for it in st.spatial):
         one_after_another(s, kept, target)
         return
     if (rows or strip) and len(outputs) == 1:
-        around = gather(s, kept, outputs[0], rows, strip, together, bool(pipeline), target)
+        around = gather(s, kept, outputs[0], rows, strip, together, fold if pipeline else 0, target)
     elif rows and not strip and connected(structure, kept):
         around = spread(s, kept, rows)
     else:
@@ -269,27 +125,32 @@ def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Targe
     names = {loop.name for loop in around}
     for stage in kept:
         own = [loop for loop in s.loops(s.block(stage.name)) if loop.name not in names]
-        schedule_inner(s, stage, own, len(own) - len(stage.reduce), target, bool(strip), bool(pipeline))
+        if fold > 1:
+            schedule_folded(s, stage, own, target)
+        else:
+            schedule_inner(s, stage, own, len(own) - len(stage.reduce), target, bool(strip), pipeline)
     if not strip:
-        ask_ahead(s, names, rows, 1 if pipeline else together, target, PIPELINED_AHEAD if pipeline else 0)
+        together = fold if pipeline else together
+        ask_ahead(s, names, rows, together, fold > 1, target, PIPELINED_AHEAD if pipeline else 0)
     if pipeline:
         s.annotate(around[-1], "pipeline", 1)
     parallelize(s, around[:-1] if pipeline else around)
 
 
-def ask_ahead(s: Schedule, around: set[str], rows: int, together: int, target: Target, least: int) -> None:
+def ask_ahead(s: Schedule, around: set[str], rows: int, together: int, whole: bool, target: Target, least: int) -> None:
     """Let later passes over rows ask for the next ones, at least so many bytes ahead, which the first pass would have
-    to wait for."""
+    to wait for: step by step, or at the start of each row for the `whole` of one."""
     params = {b for b in s.func.params if (as_int(b.size) or 0) * b.dtype.itemsize > target.l2}
     passes: dict[Buffer, list[str]] = {}
     for block in s.blocks():
         inner = [loop for loop in s.loops(block) if loop.name not in around and (extent(s, loop) or 2) > 1]
         if len(inner) < 2:
             continue
+        asking = inner[0] if whole else inner[-2]
         for e in (e for stmt in walk(s.get(block)) for e in exprs_of(stmt)):
             for load in loads(e):
-                if load.buffer in params and inner[-2].name not in passes.setdefault(load.buffer, []):
-                    passes[load.buffer].append(inner[-2].name)
+                if load.buffer in params and asking.name not in passes.setdefault(load.buffer, []):
+                    passes[load.buffer].append(asking.name)
     used: set[str] = set()
     for buffer, names in passes.items():
         length = as_int(product(buffer.shape[rows:]))
@@ -298,7 +159,8 @@ def ask_ahead(s: Schedule, around: set[str], rows: int, together: int, target: T
         if not free or not SHORT <= size <= target.l1 // 2:
             continue
         used.add(free[-1])
-        prefetch(s, s.loop(free[-1]), buffer, max(ROWS_AHEAD * size, least), level=2)
+        more = {"lines": size // together // LINE} if whole else {}
+        prefetch(s, s.loop(free[-1]), buffer, max(ROWS_AHEAD * size, least), level=2, **more)
 
 
 ROWS_AHEAD = 2
@@ -314,9 +176,10 @@ SHORT = 512
 
 
 def gather(
-    s: Schedule, kept: list[Stage], out: Stage, rows: int, strip: int, together: int, pipeline: bool, target: Target
+    s: Schedule, kept: list[Stage], out: Stage, rows: int, strip: int, together: int, pipeline: int, target: Target
 ) -> list[LoopRef]:
-    """Compute every stage where the output needs it. Returns the loops around."""
+    """Compute every stage where the output needs it, `together` rows at once or, where stages go one behind the other,
+    so many of those at once as `pipeline` says. Returns the loops around."""
     block = s.block(out.name)
     copied = out.reduce and (strip or len(kept) > 1)
     if copied:
@@ -335,7 +198,7 @@ def gather(
     if together > 1:
         around[-1], row = s.split(around[-1], factor=together)
         if pipeline:
-            around.append(row)
+            around.append(s.split(row, factor=pipeline)[0] if pipeline > 1 else row)
     for stage in reversed(kept):
         if stage is not out or copied:
             s.compute_at(s.block(stage.name), around[-1])
@@ -429,6 +292,24 @@ def schedule_inner(
             reduce_columns(s, block, reduce, spatial[-1], lanes, STEPS)
         return
     reduce_lanes(s, stage, reduce, lanes, STEP_VECTORS if pipeline else None)
+
+
+def schedule_folded(s: Schedule, stage: Stage, own: list[LoopRef], target: Target) -> None:
+    """The loops of one stage below a group of rows: row by row in single vectors, each row written out, or the rows
+    themselves in a vector where a row has one element."""
+    lanes = lanes_of(stage, target)
+    own = [loop for loop in own if extent(s, loop) != 1]
+    if stage.role != "spatial":
+        reduce_lanes(s, stage, own[1:], lanes, 1, own[0])
+        return
+    if len(own) == 1:
+        s.vectorize(own[0])
+        return
+    # What is summed next is made in single vectors as well: two loops become one.
+    vectors = STEP_VECTORS if any(b in s.func.params for b in stage.writes) else 1
+    _, lane = s.split(own[-1], factor=vectors * lanes)
+    s.vectorize(lane)
+    stream_outputs(s, s.block(stage.name), lane, target)
 
 
 def vector_tail(

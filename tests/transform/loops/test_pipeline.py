@@ -80,9 +80,14 @@ def test_a_single_value_is_copied_from_stage_to_stage() -> None:
     assert turns(same_values(softmax(4, "x[r, j2 * 8 + w2] - m[0] - log(s[0])"), 32)) == ROWS + 2
 
 
-def test_an_array_that_the_third_stage_reads_joins_it_to_the_second() -> None:
-    """There are two versions of it, not three."""
-    assert turns(same_values(softmax(4, "e[j2 * 8 + w2] * part[w2]"), 32)) == ROWS + 1
+def test_an_array_that_the_third_stage_reads_has_three_versions() -> None:
+    done = same_values(softmax(4, "e[j2 * 8 + w2] * part[w2]"), 32)
+    assert turns(done) == ROWS + 2 and "alloc part: f32[3, 8]" in str(done)
+
+
+@pytest.mark.parametrize(("steps", "length"), [(127, 1016), (128, 1536)])
+def test_versions_are_not_whole_pages_apart(steps: int, length: int) -> None:
+    assert f"alloc e: f32[2, {length}]" in str(same_values(softmax(steps), 8 * steps))
 
 
 @pytest.mark.parametrize("last", ["e[(3 - j2) * 8 + w2] / s[0]", "e[j2 * 8 + (7 - w2)] / s[0]"])

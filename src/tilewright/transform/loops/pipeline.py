@@ -27,9 +27,11 @@ becomes
     }
 
 What a stage leaves to the next one is there twice: single values are copied (from stage to stage, where a later one
-reads them), arrays have two versions. Rows of a few steps are written out, stage by stage. (Lam 1988, "Software
-pipelining: an effective scheduling technique for VLIW machines".) A core looks some hundred instructions ahead, which
-is less than a row: by itself it overlaps neither the stages nor the folding of a row's lanes with the next row.
+reads them), arrays have two versions, or three. Rows of a few steps are written out, stage by stage; where a stage's
+loop goes over several rows, whose lanes are folded together behind it, it is the row that is written out. (Lam 1988,
+"Software pipelining: an effective scheduling technique for VLIW machines".) A core looks some hundred instructions
+ahead, which is less than a row: by itself it overlaps neither the stages nor the folding of a row's lanes with the next
+row.
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from tilewright.ir.expr import Buffer, Expr, Load, Var, all_of, as_int, const
+from tilewright.ir.expr import Buffer, Expr, Load, Var, all_of, as_int, const, product
 from tilewright.ir.loops import Allocate, For, If, Intrinsic, PrimFunc, Stmt, Store, seq
 from tilewright.ir.rewrite import (
     fresh_name,
@@ -50,8 +52,12 @@ from tilewright.ir.rewrite import (
     walk,
 )
 from tilewright.transform.loops.merge import depend, parts, touched, written
+from tilewright.transform.loops.promote import promote_partials
 
 MOST_STAGES = 3
+
+PAGE = 4096
+"""Bytes after which addresses end in the same bits, as far as a core compares them at first."""
 
 FEW_STEPS = 2
 """Steps of a row up to which they are written out, stage by stage."""
@@ -77,6 +83,7 @@ def _statement(s: Stmt, taken: set[str]) -> Stmt | None:
         stages = _stages(parts(body), most)
         crossing = _crossing(stages, set(buffers)) if stages is not None else None
         if stages is not None and crossing is not None:
+            stages = [replace(x, main=promote_partials(x.main, taken)) for x in stages]
             doubled = _doubled(stages, crossing, plain.var, taken)
             result = _overlapped(plain, doubled)
             for buffer in reversed([*(doubled.versions.get(b, b) for b in buffers), *doubled.new]):
@@ -135,8 +142,7 @@ Crossing = tuple[int, int, Buffer]
 
 
 def _crossing(stages: Sequence[_Stage], own: set[Buffer]) -> list[Crossing] | None:
-    """Single values that stages leave to later ones, and arrays for the next one; None where something goes another
-    way."""
+    """What stages leave to later ones; None where something goes another way."""
     if any(isinstance(x, Intrinsic) for stage in stages for s in stage.all for x in walk(s)):
         return None
     found: list[Crossing] = []
@@ -146,8 +152,6 @@ def _crossing(stages: Sequence[_Stage], own: set[Buffer]) -> list[Crossing] | No
             if not others:
                 continue
             if others[0] < k or buffer not in own or any(buffer in written(s) for j in others for s in stages[j].all):
-                return None
-            if others != [k + 1] and as_int(buffer.size) != 1:
                 return None
             found.append((k, others[-1], buffer))
     return found
@@ -177,10 +181,23 @@ def _doubled(stages: Sequence[_Stage], crossing: Sequence[Crossing], row: Var, t
                 result.new.append(copy)
                 given = copy
             continue
-        two = result.versions[buffer] = Buffer(buffer.name, buffer.dtype, (const(2), *buffer.shape))
-        for j in (k, k + 1):
-            result.stages[j] = _mapped(result.stages[j], partial(_versioned, old=buffer, new=two, version=row % 2))
+        count = last - k + 1
+        several = result.versions[buffer] = Buffer(buffer.name, buffer.dtype, (const(count), *_shifted(buffer)))
+        for j in range(k, last + 1):
+            versioned = partial(_versioned, old=buffer, new=several, version=row % count)
+            result.stages[j] = _mapped(result.stages[j], versioned)
     return result
+
+
+def _shifted(buffer: Buffer) -> tuple[Expr, ...]:
+    """The shape of a version, half a page longer where it would be whole ones: a core takes what it reads of one
+    version, at an address that ends in the same bits, for what it has just stored to the other, and waits."""
+    size = buffer.dtype.itemsize
+    if (as_int(buffer.size) or 1) * size % PAGE:
+        return buffer.shape
+    first = next(d for d, n in enumerate(buffer.shape) if as_int(n) != 1)
+    each = (as_int(product(buffer.shape[first + 1 :])) or 1) * size
+    return tuple(n + max(1, PAGE // 2 // each) if d == first else n for d, n in enumerate(buffer.shape))
 
 
 def _overlapped(loop: For, doubled: _Doubled) -> Stmt:
@@ -204,10 +221,15 @@ def _overlapped(loop: For, doubled: _Doubled) -> Stmt:
         notes = dict(loop.annotations) | notes
         return replace(loop, extent=rows + last, body=seq(body), annotations=tuple(notes.items()))
     body += [s for k, stage in enumerate(stages) for s in at(k, stage.before)]
-    main = seq([s for k, stage in enumerate(stages) for s in at(k, [stage.main.body], first.var)])
+    main = map_stmt(seq([s for k, stage in enumerate(stages) for s in at(k, [stage.main.body], first.var)]), _spelled)
     body.append(replace(first, body=main, annotations=tuple(notes.items())))
     body += [s for k, stage in enumerate(stages) for s in at(k, stage.behind)]
     return replace(loop, extent=rows + last, body=seq(body))
+
+
+def _spelled(s: Stmt) -> Stmt | None:
+    """The loops inside of a loop over some rows, which are the steps of one, written out."""
+    return replace(s, kind="unrolled", annotations=()) if isinstance(s, For) and s.kind == "serial" else None
 
 
 def _mapped(stage: _Stage, f: Callable[[Stmt], Stmt]) -> _Stage:
