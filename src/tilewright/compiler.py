@@ -36,6 +36,7 @@ from tilewright.runtime.manifest import (
 from tilewright.runtime.model import Model
 from tilewright.runtime.native import compile_support
 from tilewright.runtime.program import Program
+from tilewright.runtime.threads import check_threads
 from tilewright.support.background import Background
 from tilewright.support.errors import ModelError
 from tilewright.support.log import PassLog
@@ -86,8 +87,8 @@ def compile(
             `torch.export.ExportedProgram`, or a `(Graph, weights)` pair.
         example: inputs of a PyTorch module: a tensor, a tuple of arguments, or a dict of keyword arguments; tensors or
             NumPy arrays. Only shapes and types count.
-        threads: threads of a call, the caller's included. Schedules are chosen for so many; the program runs with any
-            number.
+        threads: threads of a call, the caller's included. Estimates are made for as many, so that another number may
+            get other code, whose results differ by rounding; a model that was saved runs with any number.
         dims: values for symbolic dimensions that shall be fixed, by name.
         dynamic: which dimensions of a PyTorch module's inputs are symbols: "auto" (the batch, called "batch"), None, or
             `{"input": {axis: "symbol"}}`; see docs/torch.md.
@@ -99,7 +100,8 @@ def compile(
 
     Raises ModelError (or a subclass) listing everything that is wrong with the model.
     """
-    target, options = replace(target or Target.host(), threads=threads), Options(precision, winograd)
+    target = replace(target or Target.host(), threads=check_threads(threads))
+    options = Options(precision, winograd)
     log = PassLog(f"compile {model if isinstance(model, str | Path) else type(model).__name__}")
     with Background() as background:
         background.submit(compile_support)  # what the runtime links at the end

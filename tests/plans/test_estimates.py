@@ -19,11 +19,11 @@ from tilewright.ir.loops import PrimFunc
 from tilewright.ir.parser import parse_func
 from tilewright.ir.target import Target
 from tilewright.kernels import CompiledKernel, KernelCompiler
-from tilewright.plans import pixels, plan, site
+from tilewright.plans import conv_tiles, pixels, plan, site, strassen_conv, winograd_tiles
 from tilewright.plans.analysis import analyse
 from tilewright.plans.base import Candidate, Planned
 from tilewright.plans.common import shares_well
-from tilewright.plans.cost import Cost, bandwidth, fetch_cycles, fma_cycles, level, load_cycles, roofline
+from tilewright.plans.cost import Cost, bandwidth, fetch_cycles, fma_cycles, level, load_cycles, roofline, sharing
 from tilewright.plans.decisions import deciding
 from tilewright.support.background import Background
 from tilewright.support.cache import ObjectCache
@@ -194,6 +194,44 @@ def test_shares_are_even() -> None:
         True,
         True,
     ]
+
+
+def test_what_few_parts_cost() -> None:
+    """The longest share counts; one thread shares with nobody."""
+    one = Target.parse("znver4")
+    two, three = replace(one, threads=2), replace(one, threads=3)
+    assert [sharing(n, one) for n in range(1, 9)] == [1.0] * 8
+    assert [sharing(n, two) for n in (1, 2, 3, 4, 5)] == [2.0, 1.0, 4 / 3, 1.0, 6 / 5]
+    assert [sharing(n, three) for n in (1, 3, 4)] == [3.0, 1.0, 3 / 2]
+
+
+@pytest.mark.parametrize("threads", [2, 4])
+def test_parts_are_chosen_for_the_threads_of_a_call(threads: int) -> None:
+    """One thread takes five blocks of tiles and seven strips; more take as many each, where that costs little."""
+    levels = {"l2_bandwidth": 32.0, "l3_bandwidth": 27.0, "memory_bandwidth": 8.0}
+    one = replace(Target.parse("znver4"), l2=1 << 20, l3=32 << 20, **levels)
+    more = replace(one, threads=threads)
+    found = {}
+    for target in (one, more):
+        shape = winograd_tiles.Shape(1, 56, 56, 64, 64, 3, 1e8)
+        taken = winograd_tiles.choose((shape,), (2, 4, 5, 6), target)
+        assert taken is not None
+        pixel = conv_tiles.Shape(1, 28, 28, (1, 1), 1, 512, 16, 256, 4 * 512 * 28 * 28, False)
+        strips = strassen_conv.best(pixel, 32, 100 << 20, target)
+        assert strips is not None
+        found[target.threads] = winograd_tiles.times(shape, taken), 392 // strips[1].strip
+    assert all(sharing(n, more) > 1.1 for n in found[1])
+    assert all(sharing(n, more) <= 1.1 for n in found[threads])
+
+
+def test_a_program_is_made_for_its_threads_and_kept_apart() -> None:
+    b = GraphBuilder("model")
+    graph = b.finish((ops.emit1(b, "relu", b.input("x", tensor(4, 4))),))
+    made = [tw.compile((graph, {}), threads=n, target=Target.host()) for n in (1, 2)]
+    assert [m.threads for m in made] == [1, 2]
+    assert made[0].manifest.target == made[1].manifest.target
+    host = Target.host()
+    assert replace(host, threads=2).fingerprint != host.fingerprint
 
 
 def test_sampled_maps_bring_whole_lines() -> None:

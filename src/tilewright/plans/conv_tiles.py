@@ -17,7 +17,7 @@ from functools import lru_cache
 from math import ceil
 
 from tilewright.ir.target import Target
-from tilewright.plans.cost import Cost, bandwidth
+from tilewright.plans.cost import Cost, bandwidth, sharing
 
 LATENCY = 4.4
 """Cycles of a multiply-add, with what scheduling leaves idle when accumulators are just enough."""
@@ -166,7 +166,7 @@ def _channel_blocks(shape: Shape, width: int, target: Target) -> list[int]:
 
 
 def estimate(shape: Shape, blocking: Blocking, target: Target) -> Cost:
-    """Cycles of all images."""
+    """Cycles of all images: of one core, and of what others miss while threads share unequally."""
     rows, width, lanes = blocking.rows, blocking.width, target.lanes(4)
     vectors = max(1, width // lanes)
     panels = ceil(shape.filters / width)
@@ -205,7 +205,9 @@ def estimate(shape: Shape, blocking: Blocking, target: Target) -> Cost:
         copied = shape.source if strips == 1 else strips * strip_bytes
         copy = 2.0 * copied / bandwidth(max(copied / strips, target.l1), target)
     whole = Cost(compute=shape.steps * panels * steps, memory=memory, overhead=panels * ends + copy)
-    return whole * shape.images
+    # A copied strip serves all its panels.
+    apart = 1 if shape.copied and (strips > 1 or shape.images >= ENOUGH_STRIPS) else panels
+    return whole * (shape.images * sharing(shape.images * strips * apart, target))
 
 
 def _tiling(shape: Shape, blocking: Blocking) -> tuple[int, list[tuple[int, int]], float]:

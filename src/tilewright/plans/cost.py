@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from math import inf, prod
+from math import ceil, inf, prod
 
 from tilewright.ir.expr import Buffer, Expr, Load, Op, as_int
 from tilewright.ir.loops import Block, For, Stmt, Store
@@ -103,6 +103,12 @@ class Cost:
 
     def microseconds(self, target: Target) -> float:
         return self.cycles / target.frequency / 1e3
+
+
+def sharing(parts: int, target: Target) -> float:
+    """How many times an equal share of the work the longest one is, where the threads of a call share so many equal
+    parts: three parts are two rounds of two threads, which could do four."""
+    return ceil(parts / target.threads) * target.threads / parts
 
 
 def fma_cycles(count: float, lanes: int, target: Target) -> float:

@@ -29,11 +29,11 @@ from tilewright.plans.analysis import Structure
 from tilewright.plans.base import Candidate, Plan
 from tilewright.plans.common import inline_all
 from tilewright.plans.conv_tiles import MOST_ROWS, WHOLE, Blocking, Shape, registers
-from tilewright.plans.cost import Cost, bandwidth, load_cycles, store_cycles
+from tilewright.plans.cost import Cost, bandwidth, load_cycles, sharing, store_cycles
 from tilewright.plans.panels import panel_width
 from tilewright.plans.strassen import Stages, stages
 from tilewright.plans.winograd import constant_product, products, share
-from tilewright.plans.winograd_tiles import ENOUGH, IN_SECOND, groups
+from tilewright.plans.winograd_tiles import ENOUGH, IN_SECOND, apart, groups
 from tilewright.schedule.schedule import LoopRef, Schedule
 
 LEAST_GAIN = 0.98
@@ -64,7 +64,7 @@ def choose(shape: Shape, plain: float, model: int, target: Target) -> Choice | N
     if shape.channels % (2 * shape.block) or shape.filters % (2 * width):
         return None
     weights = 4 * shape.channels * shape.filters
-    found = best(replace(shape, images=1), width, model, target)
+    found = best(shape, width, model, target)
     direct = Cost(compute=plain, memory=weights / bandwidth(model, target))
     return found[1] if found and found[0].cycles < LEAST_GAIN * direct.cycles else None
 
@@ -90,7 +90,8 @@ def strips(half: int) -> Iterator[int]:
 
 
 def estimate(shape: Shape, choice: Choice, model: int, target: Target) -> Cost:
-    """Cycles of an image on one core."""
+    """Cycles of an image: of one core, and of what others miss while threads share strips or, where these are few, the
+    phases of each."""
     count = ceil(ceil(shape.height * shape.width / 2) / choice.strip)
     x, y = (2 * choice.strip * size for size in (shape.channels, shape.filters))  # bytes of a quarter, of a strip
     group = 4 * choice.strip * choice.width * choice.panels
@@ -99,6 +100,7 @@ def estimate(shape: Shape, choice: Choice, model: int, target: Target) -> Cost:
         shape,
         height=1,
         width=choice.strip,
+        images=1,
         channels=shape.channels // 2,
         filters=shape.filters // 2,
         source=x,
@@ -121,8 +123,13 @@ def estimate(shape: Shape, choice: Choice, model: int, target: Target) -> Cost:
         store=store_cycles(4 * y, target),
         memory=2 * PRODUCTS * y / near + 8 * y / bandwidth(max(output, target.l2), target),
     )
+    alone = apart(shape.images * count, target)
+    if not alone:
+        each, panels = (PRODUCTS * choice.panels, choice.panels) if passes < ENOUGH else (passes, passes)
+        product, behind = product * sharing(each, target), behind * sharing(panels, target)
     strip = (product | Cost(memory=again)) + before + behind
-    return strip * count | Cost(memory=first + (count - 1) * later)
+    unequal = sharing(shape.images * count, target) if alone else 1.0
+    return strip * (count * unequal) | Cost(memory=first + (count - 1) * later)
 
 
 def tiles(quarter: Shape, width: int, target: Target) -> list[tuple[int, Cost]]:
@@ -130,7 +137,8 @@ def tiles(quarter: Shape, width: int, target: Target) -> list[tuple[int, Cost]]:
     vectors = width // target.lanes(4)
     most = [n for n in range(1, MOST_ROWS + 1) if registers(n, vectors) < target.registers]
     found = [Blocking(n, width, WHOLE, WHOLE, True) for n in most if n <= quarter.width]
-    return [(b.rows, conv_tiles.estimate(quarter, b, target)) for b in found]
+    one = replace(target, threads=1)  # who shares what is the strips' matter
+    return [(b.rows, conv_tiles.estimate(quarter, b, one)) for b in found]
 
 
 def fits(structure: Structure, target: Target) -> bool:
@@ -164,14 +172,14 @@ def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Targe
     constant_product(s, sums)
     channels = s.loops(sums)[-3]
     phases: tuple[LoopRef, ...] = (channels, group)
-    if (s.extent(strip) or 0) >= ENOUGH:
+    if apart(s.extent(strip) or 1, target):
         phases = (strip,)
     elif (s.extent(group) or 0) < ENOUGH:
         loops = s.loops(product)
         # Seven products alone are no fair share for two threads: four and three.
         each = s.fuse(element, loops[loops.index(element) + 1])
         phases = (channels, each, panel)
-    share(s, image, strip, phases)
+    share(s, image, strip, phases, target)
 
 
 def output_loops(s: Schedule, found: Stages) -> tuple[LoopRef, LoopRef, LoopRef, LoopRef]:

@@ -41,7 +41,7 @@ from tilewright.plans.convolution import body_steps
 from tilewright.plans.cost import Cost, number, roofline
 from tilewright.plans.panels import packed_operand, panel_width
 from tilewright.plans.transposes import tile_axes, transpose_tiles
-from tilewright.plans.winograd_tiles import ENOUGH, most_rows, part_of, product_cycles
+from tilewright.plans.winograd_tiles import ENOUGH, apart, most_rows, part_of, product_cycles
 from tilewright.schedule.schedule import BlockRef, LoopRef, Schedule
 from tilewright.support.errors import ScheduleError
 
@@ -136,15 +136,15 @@ def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Targe
     s.unroll(q)
     s.vectorize(lane)
     few = (s.extent(group) or 0) < ENOUGH
-    share(s, row_block, column_block, (channels, element, panel) if few else (channels, group))
+    share(s, row_block, column_block, (channels, element, panel) if few else (channels, group), target)
 
 
-def share(s: Schedule, row_block: LoopRef, column_block: LoopRef, phases: tuple[LoopRef, ...]) -> None:
+def share(s: Schedule, row_block: LoopRef, column_block: LoopRef, phases: tuple[LoopRef, ...], target: Target) -> None:
     """Threads share blocks of tiles where there are enough, for then each core has its tiles in its own cache; else
     they share each of the phases: the channels of the tiles' transforms, then groups of panels or, where those are few,
     the elements of the products and then the panels of the output."""
     rows, columns = s.extent(row_block), s.extent(column_block)
-    if rows is not None and columns is not None and rows * columns >= ENOUGH:
+    if rows is not None and columns is not None and apart(rows * columns, target):
         # Where tile rows run across images it may not be provable that blocks write different elements.
         with contextlib.suppress(ScheduleError):
             s.parallel(s.fuse(row_block, column_block))

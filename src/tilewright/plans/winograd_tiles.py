@@ -28,7 +28,7 @@ from tilewright.ir.target import Target
 from tilewright.ops.correlation import MOST_POINTS, points, products, reach
 from tilewright.plans import conv_tiles
 from tilewright.plans.conv_tiles import tile_steps
-from tilewright.plans.cost import EXPOSED, Cost, store_cycles
+from tilewright.plans.cost import EXPOSED, Cost, sharing, store_cycles
 from tilewright.plans.decisions import decide
 
 SCATTERED = 0.4
@@ -111,7 +111,8 @@ def choose(shapes: tuple[Shape, ...], tiles: tuple[int, ...], target: Target) ->
 
     def mean(choice: Choice | None) -> float:
         each = (
-            direct(s, target) if choice is None else cost(s, choice, target).cycles * few(s, choice) for s in shapes
+            direct(s, target) if choice is None else cost(s, choice, target).cycles * few(s, choice, target)
+            for s in shapes
         )
         return sum(c / s.images for c, s in zip(each, shapes, strict=True)) / len(shapes)
 
@@ -152,8 +153,9 @@ def groups(panels: int) -> Iterator[int]:
 
 
 def cost(shape: Shape, choice: Choice, target: Target) -> Cost:
-    """The estimate for all images, on one core."""
-    return block_cost(shape, choice, target) * times(shape, choice)
+    """The estimate for all images: cycles of one core, and of what others miss while threads share unequally."""
+    blocks = times(shape, choice)
+    return block_cost(shape, choice, target) * (blocks * (sharing(blocks, target) if apart(blocks, target) else 1.0))
 
 
 def times(shape: Shape, choice: Choice) -> int:
@@ -162,13 +164,20 @@ def times(shape: Shape, choice: Choice) -> int:
     return ceil(shape.images * down / choice.rows) * ceil(across / choice.columns)
 
 
-def few(shape: Shape, choice: Choice) -> float:
+def apart(parts: int, target: Target) -> bool:
+    """Whether threads take blocks of tiles each for itself: where there are enough for a few of them, or as many for
+    each that a call is known to have. Else they share the phases of each."""
+    return parts >= ENOUGH or (target.threads > 1 and parts % target.threads == 0)
+
+
+def few(shape: Shape, choice: Choice, target: Target) -> float:
     """What is held against blocks that threads cannot share."""
-    return FEW_BLOCKS if 1 < times(shape, choice) < ENOUGH else 1.0
+    blocks = times(shape, choice)
+    return FEW_BLOCKS if blocks > 1 and not apart(blocks, target) else 1.0
 
 
 def block_cost(shape: Shape, choice: Choice, target: Target) -> Cost:
-    """The estimate for one block of tiles."""
+    """The estimate for one block of tiles, whose phases threads share if they do not share blocks."""
     lanes, tile = target.lanes(4), choice.tile
     vectors, count, advance = choice.width // lanes, choice.rows * choice.columns, tile * shape.stride
     size = products(tile, shape.window, shape.stride)
@@ -198,6 +207,10 @@ def block_cost(shape: Shape, choice: Choice, target: Target) -> Cost:
     if points(tile, shape.window, shape.stride) > MOST_POINTS:
         inward *= FOURIER_IN
         outward *= FOURIER_OUT
+    if not apart(times(shape, choice), target):
+        each, behind = (size * size, choice.panels) if passes < ENOUGH else (passes, passes)
+        product, outward = product * sharing(each, target), outward * sharing(behind, target)
+        inward *= sharing(channels, target)
     stores = 1.2 * store_cycles((inward + outward) * target.vector_bits / 8, target)
     transforms = Cost(store=stores, memory=read, overhead=scattered)
     return Cost(compute=product, memory=stream, overhead=(1.0 - EXPOSED) * waiting) + transforms
