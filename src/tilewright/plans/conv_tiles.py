@@ -127,18 +127,16 @@ def _legal(shape: Shape, width: int, flat: bool, target: Target) -> Iterator[Blo
         spare = 0 if shape.block > 1 else 1
         if rows > 1 and registers(rows, vectors) + spare > target.registers:
             return
-        for strip in _strips(shape, rows, ceil(shape.filters / width), flat):
+        for strip in _strips(shape, rows, flat):
             for channels in _channel_blocks(shape, width, target):
                 yield Blocking(rows, width, strip, channels, flat)
 
 
-def _strips(shape: Shape, rows: int, panels: int, flat: bool) -> list[int]:
-    """Strips of about equal size; where the input is copied, one or enough for a few threads. Where there is nothing
-    else that threads could share, not one: strips of what is read where it lies cost nothing."""
+def _strips(shape: Shape, rows: int, flat: bool) -> list[int]:
+    """Strips of about equal size; where the input is copied, one or enough for a few threads."""
     whole = shape.height * shape.width if flat else shape.height
     if flat and not shape.is_pixel:
         return [WHOLE]
-    alone = shape.images * panels == 1 and not shape.copied
     found = [WHOLE]
     for parts in PARTS:
         strip = ceil(whole / parts)
@@ -148,9 +146,9 @@ def _strips(shape: Shape, rows: int, panels: int, flat: bool) -> list[int]:
                 break
         if parts > whole or strip in found:
             break
-        if shape.images * ceil(whole / strip) >= ENOUGH_STRIPS or not (shape.copied or alone):
+        if not shape.copied or shape.images * ceil(whole / strip) >= ENOUGH_STRIPS:
             found.append(strip)
-    return found[1:] if alone and len(found) > 1 else found
+    return found
 
 
 def _channel_blocks(shape: Shape, width: int, target: Target) -> list[int]:
