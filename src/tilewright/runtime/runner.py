@@ -231,22 +231,27 @@ def _uninitialised(outputs: Sequence[OutputSpec], shapes: Sequence[tuple[int, ..
 
 
 def _empty(shape: tuple[int, ...], dtype: Any) -> Array:
-    """A new array; a large one starts with a page. NumPy's start 16 bytes behind one: each vector that is stored there
-    lies in two lines of cache. An output that starts a little further behind its page than an input is worse: a core
-    compares the last twelve bits of addresses first, takes what it loads next for what it has just stored and waits."""
+    """A new array; a large one starts with a line of cache: NumPy's start 16 bytes behind a page, so that each vector
+    that is stored there lies in two lines. One that is mostly written past the caches starts with a page. A core
+    compares the last twelve bits of addresses first: where an output starts a little further behind its page than an
+    input, it takes what it loads next for what it has just stored, which leaves slowly, and waits."""
     dtype = np.dtype(dtype)
     size = math.prod(shape) * dtype.itemsize
     if size < LARGE:
         return np.empty(shape, dtype)
-    room = np.empty(size + PAGE, np.uint8)
-    start = -room.ctypes.data % PAGE
+    align = PAGE if size >= HUGE else LINE
+    room = np.empty(size + align, np.uint8)
+    start = -room.ctypes.data % align
     aligned: Array = room[start : start + size].view(dtype).reshape(shape)
     return aligned
 
 
+LINE = 64
 PAGE = 4096
 LARGE = 1 << 18
 """Bytes from which on the microsecond that aligning takes is nothing beside writing them."""
+HUGE = 16 << 20
+"""Bytes that do not stay in the caches."""
 
 
 def _dense(obj: Any) -> Any:
