@@ -103,8 +103,7 @@ def reduce_lanes(
     s: Schedule, stage: Stage, reduce: list[LoopRef], lanes: int, vectors: int | None = None, row: LoopRef | None = None
 ) -> None:
     """Reduce along a contiguous dimension, into so many vectors if that is said. What cannot be combined across lanes
-    (a reducer of several values) stays a plain loop. `row`: a loop over rows, whose lanes
-    are folded together."""
+    (a reducer of several values) stays a plain loop. `row`: a loop over rows, whose lanes are folded together."""
     reduce = joined(s, stage, reduce)
     inner = reduce[-1]
     length = extent(s, inner)

@@ -17,6 +17,7 @@ from tilewright.ir.graph import Value
 from tilewright.ir.target import Target
 from tilewright.plans.analysis import analyse
 from tilewright.plans.cost import level, roofline
+from tilewright.transform.graph.memory import nbytes
 from tilewright.transform.loops.ahead import Ask
 from tilewright.transform.lower import Kernel
 
@@ -80,4 +81,4 @@ def _load(kernel: Kernel, params: set[Value], target: Target) -> _Load:
 
 
 def _nbytes(value: Value) -> int:
-    return (as_int(value.type.size) or 0) * value.dtype.itemsize
+    return as_int(nbytes(value)) or 0
