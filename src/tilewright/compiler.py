@@ -95,7 +95,7 @@ def compile(
         target: the machine; the host if None.
         precision: the type in which products multiply: "fp32", "bf16", "int8" (see docs/accuracy.md).
         winograd: which fast convolutions are allowed: "auto", "exact" (none), "f2", "f4", "f6"; "strassen": "auto", and
-            fast products, in which rows meet.
+            fast products of any rows, those of different samples too.
         name: what the program is called; the model's own name if None.
 
     Raises ModelError (or a subclass) listing everything that is wrong with the model.

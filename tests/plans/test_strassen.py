@@ -84,6 +84,46 @@ def test_taken_where_products_are_large_and_rows_are_known(name: str) -> None:
     assert "matmul_strassen" not in operators(layer(256, 1024, 1024, False, (2,)), target)
 
 
+def normed(norm: str, lead: tuple[Any, ...], axis: int) -> Graph:
+    """A product with 256 rows that a norm has made."""
+    b = GraphBuilder("layer")
+    shape = (*lead, 256, 1024)
+    x = b.input("x", tensor(*shape))
+    x = ops.emit1(b, norm, x, b.param("scale", tensor(*shape[axis:])), axis=axis, epsilon=1e-5)
+    return b.finish((ops.emit1(b, "matmul", x, b.param("w", tensor(1024, 1024))),))
+
+
+@pytest.mark.parametrize("name", TARGETS)
+@pytest.mark.parametrize("norm", ["layer_norm", "rms_norm"])
+def test_rows_of_one_sequence_meet_behind_a_norm(norm: str, name: str) -> None:
+    target = Target.parse(name)
+    for setting, taken in (("auto", True), ("f6", True), ("strassen", True), ("f4", False), ("exact", False)):
+        assert ("matmul_strassen" in operators(normed(norm, (1,), -1), target, setting)) == taken
+    assert "matmul_strassen" in operators(normed(norm, (1, 1), 3), target, "auto")
+    for lead, axis in (((), 1), ((2,), 2), ((BATCH,), 2), ((1,), 1)):  # Several samples; rows of different sizes.
+        assert "matmul_strassen" not in operators(normed(norm, lead, axis), target, "auto")
+    b = GraphBuilder("layer")
+    plain = ops.emit1(b, "matmul", b.input("x", tensor(1, 256, 1024)), b.param("w", tensor(1024, 1024)))
+    assert "matmul_strassen" not in operators(b.finish((plain,)), target, "auto")
+
+
+@pytest.mark.parametrize("norm", ["layer_norm", "rms_norm"])
+def test_rows_behind_a_norm_keep_their_digits(norm: str) -> None:
+    """Rows of very different sizes come alike out of the norm, so that none loses digits; NaN reaches one row more."""
+    graph = normed(norm, (1,), 2)
+    assert "matmul_strassen" in operators(graph, Target.host(), "auto")
+    rng = np.random.default_rng(0)
+    scale, w = rng.uniform(0.5, 2, 1024).astype(np.float32), rng.standard_normal((1024, 1024)).astype(np.float32)
+    x = rng.standard_normal((1, 256, 1024)).astype(np.float32) * 10.0 ** rng.integers(-2, 6, (1, 256, 1)).astype("f4")
+    wide = x.astype(np.float64) - (x.mean(-1, keepdims=True, dtype=np.float64) if norm == "layer_norm" else 0)
+    want = wide / np.sqrt((wide**2).mean(-1, keepdims=True) + 1e-5) * scale @ w
+    model = tw.compile((graph, {"scale": scale, "w": w}))
+    got = np.asarray(model(x))
+    assert (np.abs(got - want).max(-1) / np.abs(want).max(-1)).max() < 4e-6
+    x[0, 3] = np.nan
+    assert set(np.nonzero(np.isnan(np.asarray(model(x))).any(-1))[1]) <= {3, 3 + 128}
+
+
 @pytest.mark.parametrize("name", TARGETS)
 def test_few_rows_whose_weights_come_from_far_stay_plain(name: str) -> None:
     """The weights of the seven products are 7/4 of the plain ones, which few rows wait for."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tilewright.ir.dtype import f32
 from tilewright.ir.expr import as_int, const
-from tilewright.ir.graph import Node
+from tilewright.ir.graph import Node, Value
 from tilewright.ops.strassen import PRODUCTS
 from tilewright.plans.conv_tiles import Shape
 from tilewright.plans.matmul_tiles import Product, matmul_tile
@@ -13,7 +13,8 @@ from tilewright.plans.strassen_conv import choose
 from tilewright.transform.graph.assigner import Assigner
 
 FAST = ("auto", "f6", "strassen")
-"""Settings of `winograd` that allow it for convolutions."""
+"""Settings of `winograd` that allow it for convolutions, and for rows of one sequence."""
+NORMS = ("layer_norm", "rms_norm")
 
 
 def strassen(a: Assigner, node: Node) -> bool:
@@ -23,7 +24,8 @@ def strassen(a: Assigner, node: Node) -> bool:
     """
     x, w = node.inputs[:2]
     assert x is not None and w is not None
-    plain = a.options.winograd != "strassen" or a.options.precision != "fp32" or node.attr("transpose_a", False)
+    allowed = a.options.winograd == "strassen" or (a.options.winograd in FAST and one_sequence(a, x))
+    plain = not allowed or a.options.precision != "fp32" or node.attr("transpose_a", False)
     if plain or w not in a.fixed or x in a.fixed or node.output.dtype is not f32 or w.type.rank != 2:
         return False
     transpose = bool(node.attr("transpose_b", False))
@@ -45,6 +47,18 @@ def strassen(a: Assigner, node: Node) -> bool:
     attrs = {"columns": columns}
     (a.plain[node.output],) = a.emit("matmul_strassen", (a.as_plain(x), packed), attrs, node.output.name)
     return True
+
+
+def one_sequence(a: Assigner, rows: Value) -> bool:
+    """Whether rows are those of one sample, the only one of its batch, and a norm has made them alike in size.
+
+    Two rows that meet are one caller's then, and none loses digits beside a larger one.
+    """
+    node = a.producer(rows)
+    if node is None or node.op not in NORMS or node.attr("axis") % rows.type.rank != rows.type.rank - 1:
+        return False
+    *batch, _, _ = rows.shape
+    return bool(batch) and all(as_int(d) == 1 for d in batch)
 
 
 def strassen_conv(a: Assigner, node: Node, shape: Shape, plain: float) -> bool:
