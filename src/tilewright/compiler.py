@@ -252,7 +252,7 @@ class _Part:
 def _past_caches(split: SplitGraph, target: Target) -> bool:
     """Whether packed weights are written past the caches: a store keeps several versions of them, so that memory to be
     written is in no cache, and what fills a good part of one would drive out what is."""
-    packed = sum((as_int(v.type.size) or 0) * v.dtype.itemsize for v in split.prepare.outputs)
+    packed = sum(v.known_bytes for v in split.prepare.outputs)
     return packed >= target.l3 // PAST_CACHES
 
 

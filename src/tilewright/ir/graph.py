@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.ir.dtype import DType
-from tilewright.ir.expr import Expr, Var, product
+from tilewright.ir.expr import Expr, Var, as_int, product
 from tilewright.ir.rewrite import variables
 
 
@@ -57,6 +57,11 @@ class Value:
     @property
     def dtype(self) -> DType:
         return self.type.dtype
+
+    @property
+    def known_bytes(self) -> int:
+        """Bytes of all elements; 0 where a dimension is a symbol."""
+        return (as_int(self.type.size) or 0) * self.dtype.itemsize
 
 
 class ConstantArray:

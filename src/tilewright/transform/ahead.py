@@ -12,12 +12,10 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from tilewright.ir.expr import as_int
 from tilewright.ir.graph import Value
 from tilewright.ir.target import Target
 from tilewright.plans.analysis import analyse
 from tilewright.plans.cost import level, roofline
-from tilewright.transform.graph.memory import nbytes
 from tilewright.transform.loops.ahead import Ask
 from tilewright.transform.lower import Kernel
 
@@ -48,7 +46,7 @@ def plan_asking(kernels: Sequence[Kernel], params: Collection[Value], target: Ta
         kernels: of a call, in order.
         params: the packed weights.
     """
-    if level(sum(_nbytes(v) for v in params), target) != "memory":
+    if level(sum(v.known_bytes for v in params), target) != "memory":
         return {}
     loads = [_load(kernel, set(params), target) for kernel in kernels]
     asks: dict[int, tuple[Value, Ask]] = {}
@@ -70,15 +68,11 @@ def plan_asking(kernels: Sequence[Kernel], params: Collection[Value], target: Ta
 
 def _load(kernel: Kernel, params: set[Value], target: Target) -> _Load:
     weights = [v for v in kernel.args if v in params]
-    largest = max(weights, key=_nbytes, default=None)
+    largest = max(weights, key=lambda v: v.known_bytes, default=None)
     structure = analyse(kernel.func)
     return _Load(
         roofline(structure, target).compute / target.threads,
-        sum(map(_nbytes, weights)) / target.memory_bandwidth,
+        sum(v.known_bytes for v in weights) / target.memory_bandwidth,
         largest,
-        0 if largest is None else _nbytes(largest),
+        0 if largest is None else largest.known_bytes,
     )
-
-
-def _nbytes(value: Value) -> int:
-    return as_int(nbytes(value)) or 0

@@ -42,7 +42,7 @@ class Assigner:
     @property
     def weight_bytes(self) -> int:
         """Bytes of all weights of the model."""
-        return sum((as_int(v.type.size) or 0) * v.dtype.itemsize for v in self.graph.params)
+        return sum(v.known_bytes for v in self.graph.params)
 
     def producer(self, value: Value) -> Node | None:
         """The node of the graph that makes a value; None for inputs and weights."""
