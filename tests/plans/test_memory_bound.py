@@ -323,11 +323,32 @@ def test_streamed_results_are_right_wherever_the_output_starts() -> None:
         np.testing.assert_array_equal(y, np.maximum(x, 0))
 
 
-def test_large_outputs_start_with_a_line_and_huge_ones_with_a_page() -> None:
+@pytest.mark.parametrize(
+    ("starts", "place"), [((16,), 0), ((2128,), 2112), ((16, 2128), 2112), ((3000, 40), 2944), ((4092,), 4032)]
+)
+def test_huge_outputs_start_just_before_the_inputs_in_their_page(starts: tuple[int, ...], place: int) -> None:
+    b = GraphBuilder("sum")
+    total = b.input("x0", tensor((4096, 1024)))
+    for k in range(1, len(starts)):
+        total = ops.emit1(b, "add", total, b.input(f"x{k}", tensor((4096, 1024))))
+    model = tw.compile((b.finish((ops.emit1(b, "relu", total),)), {}))
+    inputs = []
+    for k, start in enumerate(starts):
+        room = np.empty((4096 + 4) * 1024, np.float32)
+        first = (start - room.ctypes.data) % 4096 // 4
+        inputs.append(room[first : first + (4096 << 10)].reshape(4096, 1024))
+        inputs[-1][...] = k - 0.5
+    (buffer,) = model.empty_outputs(*inputs).values()
+    assert buffer.ctypes.data % 4096 == place
+    model(*inputs, out=(buffer,))
+    np.testing.assert_array_equal(buffer, np.maximum(sum(inputs), 0))
+
+
+def test_large_outputs_start_with_a_line() -> None:
     def build(b: GraphBuilder, rows: int) -> Graph:
         return b.finish((ops.emit1(b, "relu", b.input("x", tensor((rows, 1024)))),))
 
-    for rows, align in ((64, 64), (300, 64), (4096, 4096)):
+    for rows, align in ((64, 64), (300, 64), (4096, 64)):
         model = tw.compile((build(GraphBuilder("case"), rows), {}))
         x = data(rows, 1024)
         (buffer,) = model.empty_outputs(x).values()

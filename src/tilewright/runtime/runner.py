@@ -114,7 +114,7 @@ class Runner(Called):
         outputs = manifest.outputs
         shapes = engine.output_shapes(bound.dims)
         if out is None:
-            new = _uninitialised(outputs, shapes)
+            new = _uninitialised(outputs, shapes, bound.arrays)
             version = engine.call([*bound.arrays, *new], bound.dims)
             results = [in_kind_of(inputs[0], a) if inputs else a for a in new]
             return results[0] if len(results) == 1 else tuple(results) or None, version
@@ -165,7 +165,7 @@ class Runner(Called):
         bound = bind_inputs(engine.manifest.inputs, engine.manifest.symbols, inputs)
         shapes = engine.output_shapes(bound.dims)
         outputs = engine.manifest.outputs
-        return dict(zip([o.name for o in outputs], _uninitialised(outputs, shapes), strict=True))
+        return dict(zip([o.name for o in outputs], _uninitialised(outputs, shapes, bound.arrays), strict=True))
 
     def ffi_function(self) -> Any:
         """The program as a tvm-ffi function of all inputs and then all outputs, for callers in any language."""
@@ -222,28 +222,41 @@ class Runner(Called):
         return f"{self.name}({ins}) -> ({outs}), {self.threads} threads"
 
 
-def _uninitialised(outputs: Sequence[OutputSpec], shapes: Sequence[tuple[int, ...]]) -> list[Array]:
-    """New arrays for outputs. CallError where memory does not suffice."""
+def _uninitialised(
+    outputs: Sequence[OutputSpec], shapes: Sequence[tuple[int, ...]], inputs: Sequence[Array]
+) -> list[Array]:
+    """New arrays for outputs of a call on these inputs. CallError where memory does not suffice."""
+    place = _place(inputs)
     try:
-        return [_empty(shape, BY_NAME[o.dtype].numpy) for o, shape in zip(outputs, shapes, strict=True)]
+        return [_empty(shape, BY_NAME[o.dtype].numpy, place) for o, shape in zip(outputs, shapes, strict=True)]
     except MemoryError as error:
         raise CallError("not enough memory for the outputs", got=str(error) or None) from None
 
 
-def _empty(shape: tuple[int, ...], dtype: Any) -> Array:
+def _empty(shape: tuple[int, ...], dtype: Any, place: int) -> Array:
     """A new array; a large one starts with a line of cache: NumPy's start 16 bytes behind a page, so that each vector
-    that is stored there lies in two lines. One that is mostly written past the caches starts with a page. A core
-    compares the last twelve bits of addresses first: where an output starts a little further behind its page than an
-    input, it takes what it loads next for what it has just stored, which leaves slowly, and waits."""
+    that is stored there lies in two lines. One that is mostly written past the caches starts at a `place` of its
+    page."""
     dtype = np.dtype(dtype)
     size = math.prod(shape) * dtype.itemsize
     if size < LARGE:
         return np.empty(shape, dtype)
-    align = PAGE if size >= HUGE else LINE
+    align, place = (PAGE, place) if size >= HUGE else (LINE, 0)
     room = np.empty(size + align, np.uint8)
-    start = -room.ctypes.data % align
+    start = (place - room.ctypes.data) % align
     aligned: Array = room[start : start + size].view(dtype).reshape(shape)
     return aligned
+
+
+def _place(inputs: Sequence[Array]) -> int:
+    """Where in a page an output should start that is written past the caches while these inputs are read: with a line,
+    just before the huge ones.
+
+    A core compares the last twelve bits of addresses first: what it loads there, while a store to such an address has
+    not left, it takes for what it has just stored, and waits. Stores past the caches leave slowly, so there are up to
+    half a page of them behind where the output is written; loads from somewhat further on in the page meet none."""
+    starts = [a.ctypes.data % PAGE for a in inputs if a.nbytes >= HUGE]
+    return min((s - s % LINE for s in starts), key=lambda p: max((s - p) % PAGE for s in starts), default=0)
 
 
 LINE = 64
