@@ -17,8 +17,9 @@ IDLE = 32
 """One in so many iterations may be missing in the shares of some threads."""
 MANY = 10
 """Instructions for one element from which on a core does not look far enough ahead by itself to wait for no memory."""
-AHEAD = 4096
-"""Bytes that a loop asks for in advance: a page, for hardware follows a stream to the end of its page only."""
+AHEAD = 2048
+"""Bytes that a loop asks for in advance, into the first level, for hardware follows a stream to the end of its page
+only. What goes into the second level from a page ahead disturbs the stream that hardware follows."""
 
 
 def inline_all(s: Schedule, structure: Structure, stages: tuple[Stage, ...]) -> None:
@@ -70,7 +71,7 @@ def ask_for_inputs(s: Schedule, ref: BlockRef, width: int, target: Target) -> No
     along = {x.buffer for x in each if len(x.indices) == len(block.iters) and x.indices[-1] is block.iters[-1].var}
     far = [b for b in s.func.params if b in along and (as_int(b.size) or 0) * b.dtype.itemsize > target.l2]
     if far:
-        prefetch(s, s.loops(ref)[-2], far, AHEAD, lines=max(1, width * far[0].dtype.itemsize // LINE))
+        prefetch(s, s.loops(ref)[-2], far, AHEAD, level=1, lines=max(1, width * far[0].dtype.itemsize // LINE))
 
 
 def stream_outputs(s: Schedule, block: BlockRef, loop: LoopRef, target: Target) -> None:
