@@ -182,12 +182,13 @@ def test_a_small_last_strip_goes_into_few_others() -> None:
 # -- the plan --------------------------------------------------------------------------------------------------------
 
 
-def product(rows: Any, k: int, n: int, target: Target) -> Any:
-    """The unscheduled product, weights packed."""
+def product(rows: Any, k: int, n: int, target: Target, function: str | None = None) -> Any:
+    """The unscheduled product, weights packed, with a function behind it."""
     builder = GraphBuilder("product")
     y = ops.emit1(builder, "matmul", builder.input("x", tensor(rows, k)), builder.param("w", tensor(k, n)))
+    y = y if function is None else ops.emit1(builder, function, y)
     graph: Graph = assign_layouts(builder.finish((y,)), target)
-    return lower_group(next(g for g in fuse(graph) if g.nodes[-1].op == "matmul_packed"), "kernel").func
+    return lower_group(next(g for g in fuse(graph) if "matmul_packed" in [n.op for n in g.nodes]), "kernel").func
 
 
 @pytest.mark.parametrize("name", TARGETS)
@@ -378,3 +379,29 @@ def test_steps_beside_the_unrolled_ones(rows: int, depth: int) -> None:
     multiply((rows, depth), (depth, 40))
     assert unrolled_steps(12, depth) == (4 if depth >= 8 else 1)
     assert unrolled_steps(2, None) == MOST_STEPS and unrolled_steps(100, None) == 1
+
+
+@pytest.mark.parametrize(("name", "late"), [("znver4", True), ("x86-64-v3", False)])
+@pytest.mark.parametrize("function", ["tanh", "relu"])
+def test_functions_of_a_tile_wait_for_the_next_ones_products(name: str, late: bool, function: str) -> None:
+    """Where registers are left for them, and tables; a few operations are not worth the way through memory."""
+    target = Target.parse(name)
+    planned = plan(product(64, 64, 64, target, function), target)
+    deferred = late and function == "tanh"
+    assert bool(planned.chosen.knob("defer")) == deferred
+    assert ("alloc matmul_raw" in str(lower_loops(planned.func, target))) == deferred
+
+
+@pytest.mark.parametrize("rows", [1, 3, 4, 5, 31, ROWS])
+@pytest.mark.parametrize(("depth", "columns"), [(17, 64), (64, 48), (5, 100), (64, 200)])
+def test_layers_with_functions(rows: Any, depth: int, columns: int) -> None:
+    rng = np.random.default_rng(depth)
+    builder = GraphBuilder("layer")
+    x, w = builder.input("x", tensor(rows, depth)), builder.param("w", tensor(depth, columns))
+    y = ops.emit1(builder, "tanh", ops.emit1(builder, "matmul", x, w))
+    weights = values(rng, (depth, columns), "float32")
+    model = tw.compile((builder.finish((y,)), {"w": weights}))
+    for count in [rows] if isinstance(rows, int) else [0, 1, 3, 4, 8, 13]:
+        a = values(rng, (count, depth), "float32")
+        (got,) = model.run({"x": a}).values()
+        np.testing.assert_allclose(got, np.tanh(a.astype(np.float64) @ weights), rtol=0, atol=4e-6)

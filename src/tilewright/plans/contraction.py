@@ -23,6 +23,7 @@ from tilewright.plans.analysis import Stage, Structure
 from tilewright.plans.base import Candidate, Plan
 from tilewright.plans.common import extent, inline_all, lanes_of, parallelize, prefetch
 from tilewright.plans.cost import Cost, level, nbytes_of, number
+from tilewright.plans.epilogues import can_defer, epilogue, epilogue_work
 from tilewright.plans.matmul_tiles import (
     MANY_ROWS,
     MOST_VECTORS,
@@ -62,23 +63,31 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
     around = [it for it in anchor.spatial if it is not column and it is not row]
     others = prod(number(it.extent) for it in around)
     own = prod(number(it.extent) for it in around if it in weight_iters(anchor))
+    work = epilogue_work(structure, anchor)
     found = []
     for width in widths(anchor, rows, target):
         for tile in tiles(rows, width, columns, depth, itemsize, target):
-            cost = Cost()
-            for count in counts:
-                cost |= estimate(tile, Product(count, columns, depth, itemsize, own), target) * (1 / len(counts))
             most = Product(max(counts), columns, depth, itemsize, own)
             strip = 0 if rows is None else strip_rows(tile, most, target)
-            knobs = (
-                ("rows", tile.rows),
-                ("panels", tile.panels),
-                ("width", width),
-                ("strip", strip),
-                ("ahead", 0 if rows is None else prefetch_distance(tile, most, target)),
-                ("sharing", sharing_rows(tile, most, strip, target, symbolic=rows is None)),
-            )
-            found.append(Candidate.of(knobs, cost * others))
+            ahead = 0 if rows is None else prefetch_distance(tile, most, target)
+            sharing = sharing_rows(tile, most, strip, target, symbolic=rows is None)
+            late = not ahead and not sharing and can_defer(anchor, tile, work, target)
+            for defer in (0, 1) if late else (0,):
+                cost = Cost()
+                for count in counts:
+                    product = Product(count, columns, depth, itemsize, own)
+                    behind = epilogue(tile, product, work, target, defer=bool(defer))
+                    cost |= (estimate(tile, product, target) + behind) * (1 / len(counts))
+                knobs = (
+                    ("rows", tile.rows),
+                    ("panels", tile.panels),
+                    ("width", width),
+                    ("strip", strip),
+                    ("ahead", ahead),
+                    ("sharing", sharing),
+                    ("defer", defer),
+                )
+                found.append(Candidate.of(knobs, cost * others))
     return sorted(found, key=lambda c: c.cycles)
 
 
@@ -136,7 +145,10 @@ def tile_output(
     tile_block(s, anchor, block, candidate, target)
     unroll_tile(s, out, len(inner))
     if tiles:
-        ask_for_outputs(s, anchor, out, tiles[-1], target)
+        if candidate.knob("defer"):  # and then what a tile writes has the next one's products to arrive
+            s.annotate(tiles[-1], "defer", lanes_of(anchor, target))
+        else:
+            ask_for_outputs(s, anchor, out, tiles[-1], target)
     parallelize(s, order[: max(1, len(order) - len(tiles))])
 
 

@@ -10,6 +10,7 @@ from tilewright.transform.loops.blocks import lower_blocks
 from tilewright.transform.loops.compact import compact_buffers
 from tilewright.transform.loops.conditions import bound_loops, move_conditions
 from tilewright.transform.loops.dead import drop_dead_stores
+from tilewright.transform.loops.defer import defer_epilogues
 from tilewright.transform.loops.math import expand_math
 from tilewright.transform.loops.merge import merge_loops
 from tilewright.transform.loops.partition import partition_loops
@@ -30,6 +31,7 @@ def passes(target: Target) -> tuple[tuple[str, Pass], ...]:
         ("compact buffers", compact_buffers),
         ("move conditions", move_conditions),
         ("partition loops", partition_loops),
+        ("defer epilogues", defer_epilogues),
         ("simplify again", simplify_loops),
         ("merge loops", merge_loops),
         ("pipeline loops", pipeline_loops),

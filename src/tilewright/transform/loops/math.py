@@ -103,6 +103,7 @@ TABLES: dict[str, Callable[..., Expr]] = {
     "exp": math_tables.exp,
     "exp_nonpositive": math_tables.exp_nonpositive,
     "exp2": math_tables.exp2,
+    "tanh": math_tables.tanh,
     "sigmoid": math_tables.sigmoid,
     "gelu": math_tables.gelu,
     "gelu_tanh": math_tables.gelu_tanh,

@@ -2,14 +2,16 @@
 
 A table of 2^(i/16) leaves so little of an argument that a cubic is enough: exp takes seven multiply-adds instead of
 twelve, and `scaleb` makes infinities and subnormal numbers by itself. (The method is P. T. P. Tang's, Table-driven
-implementation of the exponential function, 1989.) GELU is a polynomial of degree four whose coefficients come from
-tables, one for each of sixteen parts, instead of a quotient of polynomials of degree ten.
+implementation of the exponential function, 1989.) GELU and tanh are polynomials of degree four and five whose
+coefficients come from tables, one for each of sixteen parts, instead of quotients of polynomials: what asks for tables
+has a unit of its own, and neither divides, which Zen 4 does in eleven cycles.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 
 import numpy as np
@@ -17,7 +19,7 @@ import numpy as np
 from tilewright.ir.dtype import i64
 from tilewright.ir.expr import Const, Expr, call, cast, lookup, maximum, minimum
 from tilewright.transform.loops.math_f32 import LN2, LN2_REST, LOG2E, split
-from tilewright.transform.loops.math_parts import as_float, bits, fma, greatest, polynomial, single, word
+from tilewright.transform.loops.math_parts import as_float, bits, fma, greatest, polynomial, single, with_sign, word
 
 ENTRIES = 16
 """Of a table: as many f32 as a register of 512 bits holds."""
@@ -119,6 +121,44 @@ def _normal_by_tanh(t: float) -> float:
     return math.tanh(math.sqrt(2 / math.pi) * (t + 0.044715 * t**3)) / 2
 
 
+def tanh(x: Expr) -> Expr:
+    """tanh, 2 ulp: a polynomial in the distance from where the argument's part begins.
+
+    Parts are as long as an f32 a little greater, u, has steps of its first two bits: an eighth where tanh bends, 2
+    where it is nearly 1. The bits of u are the number of the part, and with the others zero where it begins."""
+    t = minimum(single(_TANH_MOST), call("abs", x))
+    u = t + single(_TANH_SHIFT)
+    d = t - (as_float(bits(u) & (-1 << _TANH_BITS)) - single(_TANH_SHIFT))
+    place = cast((bits(u) >> word(_TANH_BITS)) & (ENTRIES - 1), i64)
+    *tables, result = (lookup(place, table) for table in _tanh_pieces())
+    for c in reversed(tables):
+        result = fma(result, d, c)
+    return with_sign(result, x)
+
+
+_TANH_MOST = 9.02
+"""tanh is 1 from here on."""
+_TANH_SHIFT = 0.625
+_TANH_BITS = 21
+_TANH_DEGREE = 5
+
+
+@cache
+def _tanh_pieces() -> tuple[tuple[Const, ...], ...]:
+    """For each power the coefficients of all parts, by their numbers modulo 16. The first part's are 0, 1 and those of
+    (tanh(t) / t - 1) / t, so that small results are right to the last bit."""
+    first = int(np.float32(_TANH_SHIFT).view(np.int32)) >> _TANH_BITS
+    edges = [float(np.int32((first + k) << _TANH_BITS).view(np.float32)) - _TANH_SHIFT for k in range(ENTRIES + 1)]
+    rows = [[0.0] * (_TANH_DEGREE + 1)] * ENTRIES
+    for k, (low, high) in enumerate(itertools.pairwise(edges)):
+        if k:
+            row = _interpolated(lambda d, low=low: math.tanh(low + d), _TANH_DEGREE, 0.0, high - low)  # type: ignore[misc]
+        else:
+            row = [0.0, 1.0, *_interpolated(lambda t: (math.tanh(t) / t - 1.0) / t, _TANH_DEGREE - 2, 0.0, high)]
+        rows[(first + k) % ENTRIES] = row
+    return _by_power(rows)
+
+
 _PARTS = 2.75
 """Of a unit, each with a polynomial of its own, that of part k being around k / _PARTS; the last one is constant."""
 _DEGREE = 4
@@ -140,15 +180,23 @@ def _gated(x: Expr, odd: Callable[[float], float]) -> Expr:
 @cache
 def _pieces(f: Callable[[float], float]) -> tuple[tuple[Const, ...], ...]:
     """For each power the coefficients of all parts: interpolation at Chebyshev's points."""
-    rows = [_interpolated(lambda d, k=k: f((k + d) / _PARTS)) for k in range(ENTRIES - 1)]  # type: ignore[misc]
-    rows.append([0.5] + [0.0] * _DEGREE)
-    return tuple(tuple(single(row[power]) for row in rows) for power in range(_DEGREE + 1))
+    rows = [
+        _interpolated(lambda d, k=k: f((k + d) / _PARTS), _DEGREE, -0.5, 0.5)  # type: ignore[misc]
+        for k in range(ENTRIES - 1)
+    ]
+    return _by_power([*rows, [0.5] + [0.0] * _DEGREE])
 
 
-def _interpolated(f: Callable[[float], float]) -> list[float]:
-    """Coefficients of the polynomial that is f at Chebyshev's points between -1/2 and 1/2, by divided differences."""
-    count = _DEGREE + 1
-    points = [math.cos(math.pi * (k + 0.5) / count) / 2 for k in range(count)]
+def _by_power(rows: Sequence[Sequence[float]]) -> tuple[tuple[Const, ...], ...]:
+    """Tables of coefficients, one for each power."""
+    return tuple(tuple(single(c) for c in column) for column in zip(*rows, strict=True))
+
+
+def _interpolated(f: Callable[[float], float], degree: int, low: float, high: float) -> list[float]:
+    """Coefficients of the polynomial that is f at Chebyshev's points between two numbers, by divided differences."""
+    count = degree + 1
+    middle, half = (low + high) / 2, (high - low) / 2
+    points = [middle + half * math.cos(math.pi * (k + 0.5) / count) for k in range(count)]
     values = [f(p) for p in points]
     for order in range(1, count):
         for k in range(count - 1, order - 1, -1):

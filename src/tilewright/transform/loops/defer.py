@@ -1,0 +1,192 @@
+"""Deferred epilogues: what follows a tile's products is computed piece by piece between the products of the next tile.
+
+    for t in 0..16 with (defer = 16) {
+      alloc tile: f32[4, 64] in local
+      tile = 0
+      for k in 0..64 { tile[...] = tile[...] + x[4*t + ..., k] * w[k, ...] }
+      for r in unrolled 0..4 { for v in vectorized 0..64 { y[4*t + r, v] = tanh(tile[r, v]) } }
+    }
+
+becomes
+
+    alloc raw: f32[4, 64]
+    { alloc tile; tile = 0; for k in 0..64 { tile[...] = ... of tile 0 }; raw = tile }
+    for t in 0..15 {
+      alloc tile: f32[4, 64] in local
+      tile = 0
+      for r in 0..4 { for p in 0..4 {
+        for v in vectorized 0..16 { y[4*t + r, p*16 + v] = tanh(raw[r, p*16 + v]) }
+        for k in 0..4 { tile[...] = tile[...] + x[4*(t + 1) + ..., (r*4 + p)*4 + k] * w[(r*4 + p)*4 + k, ...] }
+      } }
+      raw = tile
+    }
+    for r in unrolled 0..4 { for v in vectorized 0..64 { y[60 + r, v] = tanh(raw[r, v]) } }
+
+All elements of a tile are complete at the same time, and then a core has nothing to do but their functions, more
+instructions than it looks ahead: tables, comparisons and additions take their units' time while those that multiply
+wait. Between products they take what products leave (the method is software pipelining: Lam 1988).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import prod
+
+from tilewright.ir.expr import Buffer, Expr, Load, Var, as_int, const
+from tilewright.ir.loops import Allocate, For, If, Intrinsic, PrimFunc, Stmt, Store, seq
+from tilewright.ir.rewrite import fresh_name, map_stmt, names_of, replace_buffers, substitute_stmt, walk
+from tilewright.transform.loops.copies import copy_fresh
+from tilewright.transform.loops.merge import parts, touched, written
+
+WRITTEN_OUT = 8
+"""Steps of the reduction between two pieces up to which they are written out."""
+
+
+def defer_epilogues(func: PrimFunc) -> PrimFunc:
+    """The function with loops over tiles that have the note `defer`, a vector's lanes, changed so where they can."""
+    taken = names_of(func)
+    body = map_stmt(func.body, lambda s: _statement(s, taken))
+    return func if body is func.body else func.with_body(body)
+
+
+def _statement(s: Stmt, taken: set[str]) -> Stmt | None:
+    if not isinstance(s, For) or "defer" not in dict(s.annotations):
+        return None
+    lanes = dict(s.annotations)["defer"]
+    plain = replace(s, annotations=tuple((k, v) for k, v in s.annotations if k != "defer"))
+    tile = _tile(plain) if s.kind == "serial" else None
+    pieces = None if tile is None else _pieces(tile, int(lanes))
+    return plain if tile is None or pieces is None else _deferred(plain, tile, pieces, taken)
+
+
+@dataclass(frozen=True, slots=True)
+class _Tile:
+    """A tile's buffer, what stands before the reduction, the reduction, the loops of the epilogue (the last one in
+    vectors) and what it stores."""
+
+    buffer: Buffer
+    before: tuple[Stmt, ...]
+    reduction: For
+    nest: tuple[For, ...]
+    store: Store
+
+    @property
+    def depth(self) -> int:
+        return as_int(self.reduction.extent) or 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Pieces:
+    """How many elements of a line are a piece, how many pieces there are, and the steps of the reduction between."""
+
+    width: int
+    count: int
+    steps: int
+
+
+def _tile(loop: For) -> _Tile | None:
+    """The parts of a loop over tiles; None where it is something else."""
+    if not isinstance(loop.body, Allocate) or loop.body.buffer.scope != "local":
+        return None
+    buffer, stmts = loop.body.buffer, parts(loop.body.body)
+    serial = [k for k, s in enumerate(stmts) if isinstance(s, For) and s.kind == "serial"]
+    if serial != [len(stmts) - 2] or any(isinstance(x, Intrinsic | Allocate | If) for s in stmts for x in walk(s)):
+        return None
+    *before, reduction, last = stmts
+    assert isinstance(reduction, For)
+    nest: list[For] = []
+    while isinstance(last, For):
+        nest.append(last)
+        last = last.body
+    kinds = [x.kind for x in nest]
+    if not isinstance(last, Store) or not kinds or kinds != ["unrolled"] * (len(kinds) - 1) + ["vectorized"]:
+        return None
+    # Only the tile itself goes from the products to the epilogue, and nothing comes back.
+    products = seq([*before, reduction])
+    asks = {name for name, _ in reduction.annotations} - {"unroll"}
+    if asks or written(products) != {buffer} or last.buffer in touched(products):
+        return None
+    return _Tile(buffer, tuple(before), reduction, tuple(nest), last)
+
+
+def _pieces(tile: _Tile, lanes: int) -> _Pieces | None:
+    """A vector a piece, or as many of a line as leave each piece a step of the reduction; None where lines are cut."""
+    extents = [as_int(x.extent) for x in tile.nest]
+    if None in extents:
+        return None
+    *rows, line = (n or 0 for n in extents)
+    for width in range(lanes, line + 1, lanes):
+        count = prod(rows) * line // width
+        if line % width == 0 and 0 < count <= tile.depth:
+            return _Pieces(width, count, tile.depth // count)
+    return None
+
+
+def _deferred(loop: For, tile: _Tile, pieces: _Pieces, taken: set[str]) -> Stmt:
+    raw = Buffer(fresh_name(f"{tile.buffer.name}_raw", taken), tile.buffer.dtype, tile.buffer.shape, "local")
+    late = replace_buffers(tile.nest[0], {tile.buffer: raw})
+    begin, keep = seq(tile.before), _copied(raw, tile.buffer, taken)
+
+    def products(*stmts: Stmt) -> Stmt:
+        return copy_fresh(Allocate(tile.buffer, seq([*stmts, keep])), taken)
+
+    def at(s: Stmt, t: Expr) -> Stmt:
+        return substitute_stmt(s, {loop.var: t})
+
+    first = at(products(begin, tile.reduction), const(0))
+    # Of the tile whose number is the loop's the pieces, of the next one the products.
+    next_tile = Var(fresh_name(loop.var.name, taken))
+    reduction = at(tile.reduction, next_tile)
+    assert isinstance(reduction, For)
+    ahead = replace(tile, reduction=reduction)
+    mixed = products(at(begin, next_tile), *_mixed(ahead, late, pieces, taken))
+    turns = replace(loop, extent=loop.extent - 1, body=substitute_stmt(mixed, {next_tile: loop.var + 1}))
+    whole = seq([first, turns, at(copy_fresh(late, taken), loop.extent - 1)])
+    return Allocate(raw, whole if as_int(loop.extent) else If(loop.extent >= 1, whole))
+
+
+def _mixed(tile: _Tile, late: Stmt, pieces: _Pieces, taken: set[str]) -> list[Stmt]:
+    """The pieces, each followed by some steps of the reduction, and behind them the steps that are left."""
+    loops: list[tuple[Var, int]] = []
+    number: Expr = const(0)
+    inner = late
+    for old in tile.nest:
+        assert isinstance(inner, For)
+        extent = as_int(old.extent) or 1
+        count = extent if old.kind == "unrolled" else extent // pieces.width
+        var = Var(fresh_name(old.var.name, taken))
+        if old.kind == "unrolled":
+            inner = substitute_stmt(inner.body, {old.var: var})
+        else:
+            lane = Var(fresh_name(old.var.name, taken))
+            inner = For(
+                lane,
+                const(pieces.width),
+                substitute_stmt(inner.body, {old.var: var * pieces.width + lane}),
+                "vectorized",
+            )
+        loops.append((var, count))
+        number = number * count + var
+    body = seq([inner, _steps(tile.reduction, number * pieces.steps, pieces.steps, taken)])
+    for var, count in reversed(loops):
+        body = For(var, const(count), body)
+    done = pieces.count * pieces.steps
+    left = tile.depth - done
+    return [body, _steps(tile.reduction, const(done), left, taken)] if left else [body]
+
+
+def _steps(reduction: For, first: Expr, count: int, taken: set[str]) -> Stmt:
+    """Some steps of a reduction; a few are written out."""
+    step = Var(fresh_name(reduction.var.name, taken))
+    body = substitute_stmt(copy_fresh(reduction.body, taken), {reduction.var: first + step})
+    few = count <= WRITTEN_OUT
+    return For(step, const(count), body, "unrolled" if few else "serial", None, () if few else reduction.annotations)
+
+
+def _copied(to: Buffer, tile: Buffer, taken: set[str]) -> Stmt:
+    """A tile's registers stored."""
+    at = tuple(Var(fresh_name("at", taken)) for _ in tile.shape)
+    s: Stmt = Store(to, at, Load(tile, at))
+    for var, extent in zip(reversed(at), reversed(tile.shape), strict=True):
+        s = For(var, extent, s, "vectorized" if var is at[-1] else "unrolled")
+    return s
