@@ -15,7 +15,7 @@ from tilewright.support.calibration import Calibration
 from tilewright.support.machine import Machine, describe
 from tilewright.support.peak import Ceilings
 
-MEASURED = Ceilings(100.0, 200.0, 17.0, 2, 3.16, 1.97, 201.0, 100.0, 76.0, 21.0)
+MEASURED = Ceilings(100.0, 200.0, 17.0, 2, 3.16, 1.97, 201.0, 100.0, 76.0, 21.0, 25.0)
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def machine() -> Machine:
 
 def test_what_is_stored_is_found(machine: Machine, tmp_path: Path) -> None:
     stored = calibration.settle(MEASURED, 60e-9, None)
-    assert stored == Calibration(3.2, 2.0, 64.0, 32.0, 23.0, 6.7, 180.0)
+    assert stored == Calibration(3.2, 2.0, 64.0, 32.0, 23.0, 6.7, 180.0, 8.0)
     where = calibration.store(stored, machine, tmp_path / "new")
     assert where is not None
     assert calibration.load(machine, tmp_path / "new") == stored
@@ -47,6 +47,25 @@ def test_a_busy_machine_lowers_no_ceiling() -> None:
 
 def test_one_thread_has_the_default_barrier() -> None:
     assert calibration.settle(MEASURED, 0.0, None).barrier == Target("x", "y").barrier
+
+
+def test_a_file_without_the_bandwidth_of_all_cores_is_read_and_filled_up(machine: Machine, tmp_path: Path) -> None:
+    where = calibration.store(Calibration(**GOOD), machine, tmp_path)
+    assert where is not None
+    report = json.loads(where.read_text())
+    del report["ceilings"]["memory_total"]
+    where.write_text(json.dumps(report))
+    earlier = calibration.load(machine, tmp_path)
+    assert earlier == replace(Calibration(**GOOD), memory_total=0.0)
+    assert calibration.settle(MEASURED, 60e-9, earlier) == Calibration(**GOOD)
+
+
+def test_threads_share_what_memory_delivers() -> None:
+    target = replace(Target.parse("x86-64-v3"), memory_bandwidth=8.0, memory_total=9.5)
+    assert target.shared(1) == target
+    assert target.shared(2) == replace(target, threads=2, memory_bandwidth=4.75)
+    unknown = replace(target, memory_total=0.0)
+    assert unknown.shared(2) == replace(unknown, threads=2)
 
 
 GOOD = asdict(calibration.settle(MEASURED, 60e-9, None))

@@ -54,4 +54,4 @@ def test_ceilings_are_plausible() -> None:
     assert ceilings.copy_gbs_one > 0.5
     assert 0.2 < ceilings.frequency_ghz < 10
     assert 0.2 < ceilings.fma_per_cycle < 8
-    assert min(ceilings.l1_gbs, ceilings.l2_gbs, ceilings.l3_gbs, ceilings.memory_gbs) > 0.5
+    assert min(ceilings.l1_gbs, ceilings.l2_gbs, ceilings.l3_gbs, ceilings.memory_gbs, ceilings.memory_gbs_all) > 0.5

@@ -15,7 +15,7 @@ from tilewright.ir.target import Target
 from tilewright.runtime.manifest import StepSpec
 
 ROWS, WIDTH, WIDE = 512, 256, 1024
-SMALL = replace(Target.host(), l3=1 << 20, memory_bandwidth=8.0)
+SMALL = replace(Target.host(), l3=1 << 20, memory_bandwidth=8.0, memory_total=12.0)
 """A machine whose last level does not hold the weights."""
 LARGE = replace(SMALL, l3=64 << 20)
 
@@ -72,6 +72,14 @@ def test_nobody_asks_where_weights_stay_or_no_kernel_has_time() -> None:
     assert "upcoming" not in tw.compile((graph, weights), target=LARGE).show("loops")
     slow = replace(SMALL, memory_bandwidth=0.01)
     assert "upcoming" not in tw.compile((graph, weights), target=slow).show("loops")
+
+
+def test_threads_ask_for_no_more_than_memory_delivers_to_all_of_them() -> None:
+    graph, weights = pooled()
+    # The products take two million cycles of a core, in which one thread may ask for a megabyte, two for half of it.
+    slow = replace(SMALL, fma_per_cycle=16 / SMALL.lanes(4), memory_bandwidth=0.5, memory_total=0.5)
+    asking = {t: "upcoming" in tw.compile((graph, weights), target=slow, threads=t).show("loops") for t in (1, 2)}
+    assert asking == {1: True, 2: False}
 
 
 @pytest.mark.parametrize(("l3", "asking"), [(1 << 20, 1), (8 << 20, 2)])

@@ -78,6 +78,7 @@ def _print(report: dict[str, Any]) -> None:
                     for level, key in (("L1", "l1_gbs"), ("L2", "l2_gbs"), ("L3", "l3_gbs"), ("memory", "memory_gbs"))
                 )
                 + " GB/s",
+                f"read, {ceilings['threads']} threads": f"memory {ceilings['memory_gbs_all']:.1f} GB/s",
                 "copy, one core": f"{ceilings['copy_gbs_one']:.1f} GB/s (read and write)",
                 "barrier": f"{1e9 * report['barrier_seconds']:.0f} ns among {ceilings['threads']} threads"
                 if report["barrier_seconds"]
@@ -91,7 +92,7 @@ def _print(report: dict[str, Any]) -> None:
             if stored is None
             else f"{stored['fma_per_cycle']:g} multiply-adds a cycle at {stored['frequency']:g} GHz; bytes a cycle: "
             + ", ".join(f"{n} {stored[f'{n.lower()}_bandwidth']:g}" for n in ("L1", "L2", "L3", "memory"))
-            + f"; barrier {stored['barrier']:g} cycles",
+            + f", to all cores together {stored['memory_total']:g}; barrier {stored['barrier']:g} cycles",
             "stored in": report["calibration_file"] if stored else "-",
         }
     )

@@ -35,18 +35,21 @@ _PLAUSIBLE = {
     "l2_bandwidth": (1.0, 1024.0),
     "l3_bandwidth": (0.5, 1024.0),
     "memory_bandwidth": (0.1, 512.0),
+    "memory_total": (0.0, 1e5),
     "barrier": (10.0, 1e6),
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """Rounded ceilings of one core.
+    """Rounded ceilings, of one core if no more is said.
 
     frequency: GHz under load.
     fma_per_cycle: multiply-adds of full vectors that start in a cycle.
     l1_bandwidth, l2_bandwidth, l3_bandwidth, memory_bandwidth: bytes read a cycle from each level.
     barrier: cycles of a barrier among a few threads.
+    memory_total: bytes that all cores together read a cycle from memory; 0 if it was not measured, as in the files of
+        earlier versions.
     """
 
     frequency: float
@@ -56,6 +59,7 @@ class Calibration:
     l3_bandwidth: float
     memory_bandwidth: float
     barrier: float
+    memory_total: float = 0.0
 
 
 def rounded(value: float, steps: int = 4) -> float:
@@ -78,6 +82,7 @@ def settle(measured: Ceilings, barrier_seconds: float, before: Calibration | Non
         "l2_bandwidth": measured.l2_gbs / hz,
         "l3_bandwidth": measured.l3_gbs / hz,
         "memory_bandwidth": measured.memory_gbs / hz,
+        "memory_total": measured.memory_gbs_all / hz,
         # Without threads there is nothing to measure, and programs may yet be moved to where there are.
         "barrier": min(max(barrier_seconds * hz * 1e9, 100.0), 1e5) if barrier_seconds else BARRIER,
     }
@@ -108,7 +113,8 @@ def load(machine: Machine, folder: Path | None = None) -> Calibration | None:
         data = json.loads(path(machine, folder).read_bytes())
         if data["version"] != _VERSION or data["machine"] != identity(machine):
             return None
-        values = {f.name: float(data["ceilings"][f.name]) for f in fields(Calibration)}
+        found = {"memory_total": 0.0} | data["ceilings"]
+        values = {f.name: float(found[f.name]) for f in fields(Calibration)}
     except (OSError, ValueError, KeyError, TypeError):
         return None
     if any(not low <= values[name] <= high for name, (low, high) in _PLAUSIBLE.items()):

@@ -40,6 +40,7 @@ class Ceilings:
     l2_gbs: float
     l3_gbs: float
     memory_gbs: float
+    memory_gbs_all: float
 
 
 def measure(machine: Machine) -> Ceilings:
@@ -51,7 +52,10 @@ def measure(machine: Machine) -> Ceilings:
     # Whatever disturbs makes it less, and everything is divided by it: once more, some time later.
     frequency = max(frequency, _frequency(probes))
     everything = _gflops(probes, threads) if threads > 1 else one
-    l1, l2, l3, memory = (_read_bandwidth(probes, size) for size in _working_sets(machine))
+    sizes = _working_sets(machine)
+    l1, l2, l3, memory = (_read_bandwidth(probes, size) for size in sizes)
+    # As much as one reads by itself, of all together.
+    together = _read_bandwidth(probes, max(sizes[3] // threads, 2 * sizes[1]), threads) if threads > 1 else memory
     per_cycle = one / (2 * probes.lanes * frequency)
     return Ceilings(
         peak_gflops_one=one,
@@ -64,6 +68,7 @@ def measure(machine: Machine) -> Ceilings:
         l2_gbs=l2,
         l3_gbs=l3,
         memory_gbs=memory,
+        memory_gbs_all=together,
     )
 
 
@@ -111,13 +116,19 @@ def _working_sets(machine: Machine) -> tuple[int, int, int, int]:
     return l1 // 2, max(l2 // 2, 2 * l1), max(l3 // 8, 2 * l2), min(max(4 * l3, 64 << 20), _LARGEST)
 
 
-def _read_bandwidth(probes: Probes, size: int) -> float:
+def _read_bandwidth(probes: Probes, size: int, threads: int = 1) -> float:
+    """Best rate of `threads` threads together, each reading an array of `size` bytes."""
     size -= size % probes.bytes
-    array = np.ones(size // 4 + 16, np.float32)
-    address = array.ctypes.data + -array.ctypes.data % 64
+    arrays = [np.ones(size // 4 + 16, np.float32) for _ in range(threads)]
+    addresses = [a.ctypes.data + -a.ctypes.data % 64 for a in arrays]
     n = size // probes.bytes
-    passes = _rounds_that_take(_SECONDS / 4, lambda p: probes.read(address, n, p))
-    return passes * size / _best(lambda: probes.read(address, n, passes)) / 1e9
+    passes = _rounds_that_take(_SECONDS / 4, lambda p: probes.read(addresses[0], n, p))
+    if threads == 1:
+        best = _best(lambda: probes.read(addresses[0], n, passes))
+    else:
+        with ThreadPoolExecutor(threads) as pool:
+            best = _best(lambda: list(pool.map(lambda a: probes.read(a, n, passes), addresses)))
+    return passes * size * threads / best / 1e9
 
 
 def _copy_bandwidth(machine: Machine) -> float:

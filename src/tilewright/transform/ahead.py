@@ -55,7 +55,7 @@ def plan_asking(kernels: Sequence[Kernel], params: Collection[Value], target: Ta
             continue
         passing = 0
         for host in range(guest - 1, max(-1, guest - 1 - STEPS), -1):
-            idle = int((loads[host].compute - loads[host].transfer) * target.memory_bandwidth)
+            idle = int((loads[host].compute - loads[host].transfer) * _delivered(target))
             if idle >= LEAST and host not in asks:
                 most = min(load.nbytes, idle, int(STAYS * target.l3))
                 asks[host] = load.weight, Ask(load.nbytes, most)
@@ -72,7 +72,12 @@ def _load(kernel: Kernel, params: set[Value], target: Target) -> _Load:
     structure = analyse(kernel.func)
     return _Load(
         roofline(structure, target).compute / target.threads,
-        sum(v.known_bytes for v in weights) / target.memory_bandwidth,
+        sum(v.known_bytes for v in weights) / _delivered(target),
         largest,
         0 if largest is None else largest.known_bytes,
     )
+
+
+def _delivered(target: Target) -> float:
+    """Bytes a cycle that memory brings to all threads of a call: what it brings to one, where no more is known."""
+    return target.memory_bandwidth * (target.threads if target.memory_total else 1)
