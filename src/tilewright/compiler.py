@@ -100,7 +100,7 @@ def compile(
 
     Raises ModelError (or a subclass) listing everything that is wrong with the model.
     """
-    target = (target or Target.host()).shared(check_threads(threads))
+    target = replace(target or Target.host(), threads=check_threads(threads))
     options = Options(precision, winograd)
     log = PassLog(f"compile {model if isinstance(model, str | Path) else type(model).__name__}")
     with Background() as background:

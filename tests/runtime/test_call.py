@@ -7,6 +7,7 @@ import gc
 import sys
 import threading
 import weakref
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from tests.runtime.programs import affine, affine_reference, copy16
 from tilewright.ir.dtype import BY_NAME
 from tilewright.runtime.model import Model
 from tilewright.runtime.native import native
+from tilewright.runtime.runner import Runner
 from tilewright.support.errors import CallError
 
 
@@ -53,6 +55,22 @@ def test_references_balance(copy: Model) -> None:
         copy(x, out=(y,))
     after = [sys.getrefcount(o) for o in (x, y, None, f32)]
     assert all(abs(a - b) < 100 for a, b in zip(after, before, strict=True))
+
+
+def test_a_list_of_outputs_is_a_tuple_of_them(model: Model) -> None:
+    """They go to the builtin, without the checks of an unusual call."""
+    x = np.arange(4, dtype=np.float32)
+    outputs = list(model.empty_outputs(x).values())
+    want = model(x)
+    with mock.patch.object(Runner, "_answer", side_effect=AssertionError("all checks")):
+        model(x, out=tuple(outputs))
+        for a in outputs:
+            a[...] = 0
+        assert model(x, out=outputs) is outputs
+    for a, b in zip(outputs, want, strict=True):
+        np.testing.assert_array_equal(a, b)
+    with pytest.raises(CallError, match="wrong number of outputs"):
+        model(x, out=outputs[:1])
 
 
 def test_into_given_output(copy: Model) -> None:

@@ -60,14 +60,6 @@ def test_a_file_without_the_bandwidth_of_all_cores_is_read_and_filled_up(machine
     assert calibration.settle(MEASURED, 60e-9, earlier) == Calibration(**GOOD)
 
 
-def test_threads_share_what_memory_delivers() -> None:
-    target = replace(Target.parse("x86-64-v3"), memory_bandwidth=8.0, memory_total=9.5)
-    assert target.shared(1) == target
-    assert target.shared(2) == replace(target, threads=2, memory_bandwidth=4.75)
-    unknown = replace(target, memory_total=0.0)
-    assert unknown.shared(2) == replace(unknown, threads=2)
-
-
 GOOD = asdict(calibration.settle(MEASURED, 60e-9, None))
 
 

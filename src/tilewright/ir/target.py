@@ -47,8 +47,9 @@ class Target:
         threads: of a call, for which times are estimated; code runs with any number of them.
         fma_per_cycle: multiply-adds of full vectors that a core starts in a cycle.
         l1_bandwidth, l2_bandwidth, l3_bandwidth, memory_bandwidth: bytes that a core reads in a cycle from each level.
-        memory_total: bytes that all cores together read in a cycle from memory; 0 if it is not known, then none takes
-            from another.
+        memory_total: bytes that all cores together read in a cycle from memory, 0 if it is not known: what several
+            threads may ask for ahead. Estimates of kernels take `memory_bandwidth` with any number of threads: most of
+            what they would wait for has been asked for.
         streams: in how many streams at once a core reads fastest from beyond the second level.
         barrier: cycles of a barrier among a few threads.
         frequency: GHz under load, to show cycles as time; code does not depend on it.
@@ -85,11 +86,6 @@ class Target:
     def lanes(self, itemsize: int) -> int:
         """How many elements of `itemsize` bytes a vector register holds."""
         return max(1, self.vector_bits // (8 * itemsize))
-
-    def shared(self, threads: int) -> Target:
-        """The machine as each of so many threads of a call has it: they share what memory delivers."""
-        share = self.memory_total / threads if self.memory_total else self.memory_bandwidth
-        return replace(self, threads=threads, memory_bandwidth=min(self.memory_bandwidth, share))
 
     @property
     def is_x86(self) -> bool:

@@ -80,7 +80,8 @@ class Runner(Called):
     if TYPE_CHECKING:
 
         def __call__(self, *inputs: Any, out: Any = None) -> Any:
-            """The output, or a tuple of them; `out` itself if it is given (an array, or a tuple of all outputs)."""
+            """The output, or a tuple of them; `out` itself if it is given (an array, or a tuple or list of all
+            outputs)."""
 
         def versioned(self, *inputs: Any, out: Any = None) -> tuple[Any, int]:
             """What a call gives, and the version of the weights that this very call used."""
@@ -93,6 +94,9 @@ class Runner(Called):
         if named:
             hint = f"call it by names: run({{{', '.join(f'{name!r}: ...' for name in named)}}})"
             raise CallError("inputs are not keywords", got=", ".join(named), hint=hint)
+        if isinstance(out, list):
+            _, version = self.versioned(*inputs, out=tuple(out))  # the builtin takes tuples, at a fifth of the time
+            return out, version
         dense = tuple(map(_dense, inputs))
         if any(a is not b for a, b in zip(dense, inputs, strict=True)) and not self._engine.writes_inputs:
             return self.versioned(*dense, out=out)  # the builtin takes them now, at a tenth of what all checks cost
@@ -119,7 +123,7 @@ class Runner(Called):
             results = [in_kind_of(inputs[0], a) if inputs else a for a in new]
             return results[0] if len(results) == 1 else tuple(results) or None, version
         theirs, ours = bind_outputs(outputs, shapes, out)
-        engine.learn(out if isinstance(out, (tuple, list)) else [out])
+        engine.learn(out if isinstance(out, tuple) else [out])
         version = engine.call([*separate(bound.arrays, ours), *ours], bound.dims)
         for their, our in zip(theirs, ours, strict=True):
             if their is not our:

@@ -80,4 +80,4 @@ def _load(kernel: Kernel, params: set[Value], target: Target) -> _Load:
 
 def _delivered(target: Target) -> float:
     """Bytes a cycle that memory brings to all threads of a call: what it brings to one, where no more is known."""
-    return target.memory_bandwidth * (target.threads if target.memory_total else 1)
+    return (target.memory_total if target.threads > 1 else 0.0) or target.memory_bandwidth
