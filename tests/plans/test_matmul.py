@@ -11,7 +11,7 @@ import pytest
 
 import tilewright as tw
 from tests.transform.graph.graphs import tensor
-from tilewright import ops
+from tilewright import ops, te
 from tilewright.codegen.interpret import interpret
 from tilewright.codegen.llvm import assembly, emit_llvm
 from tilewright.ir.dtype import dtype
@@ -160,6 +160,18 @@ def test_rows_of_heads_without_packing() -> None:
         given = values(rng, (rows, 2, 35), "float32")
         (got,) = model.run({"x": given}).values()
         check(got, given, w)
+
+
+def test_what_follows_in_more_dimensions() -> None:
+    """A product that is spread over more dimensions behind it is somebody else's to plan."""
+    x, w = te.placeholder((2,), name="x"), te.placeholder((2, 8), name="w")
+    k = te.reduce_axis(2, "k")
+    y = te.compute((8,), lambda j: te.sum(x[k.var] * w[k.var, j], axis=k), name="y")
+    spread = te.compute((3, 8), lambda i, j: y[j] + 1.0, name="spread")
+    func = te.create_prim_func([x, w, spread])
+    arrays = [np.array([1, 2], np.float32), np.arange(16, dtype=np.float32).reshape(2, 8), np.zeros((3, 8), np.float32)]
+    interpret(lower_loops(plan(func, Target.host()).func, Target.host()), arrays)
+    np.testing.assert_array_equal(arrays[2], np.tile(arrays[0] @ arrays[1] + 1, (3, 1)))
 
 
 def test_strips_of_rows() -> None:

@@ -48,8 +48,13 @@ from tilewright.schedule.schedule import BlockRef, LoopRef, Schedule
 
 
 def fits(structure: Structure, target: Target) -> bool:
-    """One contraction over packed weights that reduces one dimension (those with windows: `plans/convolution.py`)."""
-    return fits_panels(structure) and len(structure.anchors[0].reduce) == 1
+    """One contraction over packed weights that reduces one dimension (those with windows: `plans/convolution.py`), and
+    what follows it has its dimensions."""
+    if not fits_panels(structure) or len(structure.anchors[0].reduce) != 1:
+        return False
+    (anchor,) = structure.anchors
+    after = structure.after(anchor)
+    return not after or len(after[-1].spatial) == len(anchor.spatial)
 
 
 def candidates(structure: Structure, target: Target) -> list[Candidate]:
