@@ -10,7 +10,7 @@ import pytest
 
 import tilewright as tw
 from tests.transform.graph.graphs import BATCH, numbers, tensor
-from tilewright import ops
+from tilewright import ops, te
 from tilewright.codegen.interpret import interpret
 from tilewright.compiler import graph_passes
 from tilewright.ir.expr import const
@@ -175,3 +175,14 @@ def test_tiles_fit_the_registers_and_the_work() -> None:
 def test_rows_a_cache_way_apart_are_few() -> None:
     assert row_limit(4096, ZEN4) == 6
     assert row_limit(3072, ZEN4) > 14
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 1), (1, 2, 1), (2, 1, 3), (1, 1, 8)])
+def test_products_of_few_elements(shape: tuple[int, ...]) -> None:
+    """Sums of products over two dimensions whose results are a few elements, or a single one."""
+    x = te.placeholder((shape[-1],), name="x")
+    r, s = te.reduce_axis(2, "r"), te.reduce_axis(3, "s")
+    y = te.compute(shape, lambda a, b, c: te.sum(x[c] * x[c], axis=(r, s)), name="y")
+    arrays = [np.arange(1, shape[-1] + 1, dtype=np.float32), np.zeros(shape, np.float32)]
+    interpret(lower_loops(plan(te.create_prim_func([x, y]), Target.host()).func, Target.host()), arrays)
+    np.testing.assert_array_equal(arrays[1], np.broadcast_to(6 * arrays[0] ** 2, shape))

@@ -33,7 +33,7 @@ and the last do."""
 
 
 def fits(structure: Structure, target: Target) -> bool:
-    """One contraction in which both operands and the result run along the lanes of one vector of channels."""
+    """One contraction in which both operands and the result run along the lanes of one vector of channels (several)."""
     if len(structure.anchors) != 1 or any(st.role == "reduction" for st in structure.stages):
         return False
     (anchor,) = structure.anchors
@@ -41,7 +41,7 @@ def fits(structure: Structure, target: Target) -> bool:
     if loads is None or len(anchor.spatial) < 3 or len(anchor.reduce) < 2:
         return False
     lane = anchor.spatial[-1]
-    if as_int(lane.extent) is None or any(lane not in uses(load, anchor.spatial) for load in loads):
+    if as_int(lane.extent) in (None, 1) or any(lane not in uses(load, anchor.spatial) for load in loads):
         return False
     epilogue = structure.after(anchor)
     if any(as_int(it.extent) is None for it in anchor.reduce):
