@@ -194,10 +194,11 @@ def test_a_small_last_strip_goes_into_few_others() -> None:
 # -- the plan --------------------------------------------------------------------------------------------------------
 
 
-def product(rows: Any, k: int, n: int, target: Target, function: str | None = None) -> Any:
+def product(rows: Any, k: int, n: int, target: Target, function: str | None = None, kind: str = "float32") -> Any:
     """The unscheduled product, weights packed, with a function behind it."""
     builder = GraphBuilder("product")
-    y = ops.emit1(builder, "matmul", builder.input("x", tensor(rows, k)), builder.param("w", tensor(k, n)))
+    x, w = (TensorType(dtype(kind), tensor(*shape).shape) for shape in ((rows, k), (k, n)))
+    y = ops.emit1(builder, "matmul", builder.input("x", x), builder.param("w", w))
     y = y if function is None else ops.emit1(builder, function, y)
     graph: Graph = assign_layouts(builder.finish((y,)), target)
     return lower_group(next(g for g in fuse(graph) if "matmul_packed" in [n.op for n in g.nodes]), "kernel").func
@@ -402,6 +403,11 @@ def test_functions_of_a_tile_wait_for_the_next_ones_products(name: str, late: bo
     deferred = late and function == "tanh"
     assert bool(planned.chosen.knob("defer")) == deferred
     assert ("alloc matmul_raw" in str(lower_loops(planned.func, target))) == deferred
+
+
+def test_functions_without_tables_stay_behind_their_tile() -> None:
+    target = Target.parse("znver4")
+    assert not plan(product(64, 64, 64, target, "tanh", "float64"), target).chosen.knob("defer")
 
 
 @pytest.mark.parametrize("rows", [1, 3, 4, 5, 31, ROWS])

@@ -348,11 +348,11 @@ def test_large_outputs_start_with_a_line() -> None:
     def build(b: GraphBuilder, rows: int) -> Graph:
         return b.finish((ops.emit1(b, "relu", b.input("x", tensor((rows, 1024)))),))
 
-    for rows, align in ((64, 64), (300, 64), (4096, 64)):
+    for rows in (64, 300, 4096):
         model = tw.compile((build(GraphBuilder("case"), rows), {}))
         x = data(rows, 1024)
         (buffer,) = model.empty_outputs(x).values()
-        assert buffer.ctypes.data % align == 0 and buffer.flags.c_contiguous
+        assert buffer.ctypes.data % 64 == 0 and buffer.flags.c_contiguous
         model(x, out=(buffer,))
         np.testing.assert_array_equal(buffer, np.maximum(x, 0))
 

@@ -9,6 +9,7 @@ function.
 
 from __future__ import annotations
 
+from tilewright.ir.dtype import f32
 from tilewright.ir.expr import as_int
 from tilewright.ir.loops import Store
 from tilewright.ir.rewrite import walk
@@ -43,8 +44,10 @@ def epilogue(tile: MatmulTile, product: Product, work: float, target: Target, *,
 
 
 def can_defer(anchor: Stage, tile: MatmulTile, work: float, target: Target) -> bool:
-    """Whether a tile's epilogue may wait for the next one: one of functions, with registers for both."""
-    vectors = tile.width // target.lanes(4)
+    """Whether a tile's epilogue may wait for the next one: one of functions, which have tables in f32 with AVX-512,
+    and registers for both."""
+    tables = target.has_avx512 and anchor.writes[0].dtype is f32
+    vectors = tile.width // target.lanes(f32.itemsize)
     state = tile.rows * vectors + vectors + target.registers // SPARE + AT_WORK
     several = tile.rows > 1 and tile.panels == 1 and as_int(anchor.reduce[0].extent) is not None
-    return target.has_avx512 and work > 0.0 and several and state <= target.registers
+    return tables and work > 0.0 and several and state <= target.registers

@@ -11,10 +11,10 @@ from tilewright.plans.matmul_tiles import Product, matmul_tile
 from tilewright.plans.strassen import pays
 from tilewright.plans.strassen_conv import choose
 from tilewright.transform.graph.assigner import Assigner
+from tilewright.transform.graph.rowgroups import NORMS
 
 FAST = ("auto", "f6", "strassen")
 """Settings of `winograd` that allow it for convolutions, and for rows of one sequence."""
-NORMS = ("layer_norm", "rms_norm")
 
 
 def strassen(a: Assigner, node: Node) -> bool:

@@ -23,7 +23,7 @@ MAX_OUTPUTS = 4
 
 _PLAIN = ("reduce_sum", "reduce_mean", "reduce_max", "reduce_min", "reduce_prod")
 _OVER_AXIS = ("softmax", "log_softmax")
-_FROM_AXIS = ("layer_norm", "rms_norm")
+NORMS = ("layer_norm", "rms_norm")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ def row_shape(node: Node) -> RowShape | None:
         return RowShape(x.shape, tuple(sorted(a % rank for a in node.attr("axes"))), bool(node.attr("keepdims", True)))
     if node.op in _OVER_AXIS:
         return RowShape(x.shape, (node.attr("axis") % rank,), True)
-    if node.op in _FROM_AXIS:
+    if node.op in NORMS:
         return RowShape(x.shape, tuple(range(node.attr("axis") % rank, rank)), True)
     return None
 
