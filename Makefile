@@ -87,7 +87,7 @@ onnx: $(STAMP) ## ONNX's own backend tests and real models, each skip with its r
 
 # Options go into ARGS, such as ARGS="--groups 'conv3x3*' --rounds 20"; --help lists them.
 ulp: $(STAMP) ## errors of exp, tanh, ... over all 2^32 arguments of float32 against the stated bounds
-	$(PY) -m tests.transform.ulp
+	$(PY) -m tests.transform.math.ulp
 
 bench: $(STAMP) $(TORCH_STAMP) $(PEERS_STAMP) ## all benchmarks side by side with the peers
 	$(PY) -m benchmarks
@@ -126,7 +126,7 @@ fuzz: $(STAMP) ## long random runs: schedules, parsers, importers
 	TILEWRIGHT_FUZZ=1 $(PY) -m pytest tests/fuzz tests/laws
 
 live-stress: $(STAMP) ## the weight store: 2,000 kills, 10^5 publishes, damaged files; takes minutes
-	TILEWRIGHT_FUZZ=1 $(PY) -m pytest tests/runtime/weights $(PYTEST_ARGS)
+	TILEWRIGHT_FUZZ=1 $(PY) -m pytest tests/live/store $(PYTEST_ARGS)
 
 example-matmul: $(STAMP) ## a 1024x1024x1024 matmul scheduled step by step
 	$(PY) examples/matmul.py

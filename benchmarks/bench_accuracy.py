@@ -17,8 +17,8 @@ from tilewright.compiler import compile_graph
 from tilewright.ir.dtype import f32
 from tilewright.ir.expr import const
 from tilewright.ir.graph import Graph, GraphBuilder, TensorType
-from tilewright.ir.target import Target
 from tilewright.runtime.model import Model
+from tilewright.targets.target import Target
 
 CHANNELS = (16, 64, 128, 256, 512)
 FILTERS, SIZE, IMAGES = 64, 28, 2

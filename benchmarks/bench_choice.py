@@ -2,7 +2,8 @@
 
     python -m benchmarks.bench_choice [--layers NAME...] [--compile | --measure]
 
-What the compiler decides for a layer (`tilewright.plans.decisions`) is enumerated: each setting of each decision of
+What the compiler decides for a layer (`tilewright.plans.framework.decisions`) is enumerated: each setting of each
+decision of
 layout, and for each of those every setting of each kernel (with --most N a part of them). The candidates are timed
 quickly, those near the best taken turns with the untuned one until medians settle, and the last two raced against each
 other, loaded anew a few times, for where memory happens to lie is worth some percents. The loss is how much longer the
@@ -29,7 +30,7 @@ import onnx
 
 import tilewright as tw
 from benchmarks import harness, layers, models
-from tilewright.plans.decisions import Decision, deciding
+from tilewright.plans.framework.decisions import Decision, deciding
 from tilewright.support.progress import progress
 
 LAYERS = (

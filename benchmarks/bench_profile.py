@@ -87,7 +87,8 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _peak(threads: int) -> float:
     """The best of three: other work on the machine makes the peak look lower, never higher."""
-    from tilewright.support import machine, peak
+    from tilewright.measure import peak
+    from tilewright.support import machine
 
     host = machine.describe()
     found = [peak.measure(host) for _ in range(3)]

@@ -10,7 +10,7 @@ from benchmarks import harness, models
 from benchmarks.peers import PEERS
 from benchmarks.peers.common import fixed_shapes
 from benchmarks.work import count
-from tilewright.support import paired
+from tilewright.measure import paired
 
 MODELS = "resnet50,bert,az6@8"
 TURN_SECONDS = 0.3

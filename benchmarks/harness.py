@@ -1,6 +1,6 @@
 """Side by side: several frameworks on one model, one process each, taking turns; ratios with confidence intervals.
 
-The turns are `tilewright.support.paired.race`. Here: which frameworks, how sure a ratio is, and the report, which
+The turns are `tilewright.measure.paired.race`. Here: which frameworks, how sure a ratio is, and the report, which
 always states the command line, the versions, the CPU and the threads. Reports go to `benchmarks/results`.
 """
 
@@ -28,8 +28,9 @@ from benchmarks import models
 from benchmarks.peers import APART, PEERS
 from benchmarks.peers.common import fixed_shapes
 from benchmarks.work import Work, count, level
-from tilewright.support import machine, paired
-from tilewright.support.contender import load_arrays
+from tilewright.measure import paired
+from tilewright.measure.contender import load_arrays
+from tilewright.support import machine
 
 _PACKAGES = "numpy llvmlite onnx onnxruntime openvino MNN ncnn pnnx torch jax apache-tvm apache-tvm-ffi"
 REFERENCE = "onnxruntime"

@@ -14,9 +14,9 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from itertools import product
 
+from tilewright.measure.contender import Prepared
+from tilewright.measure.probes import MOVE_BYTES, Moves, Probes, Way
 from tilewright.support import machine
-from tilewright.support.contender import Prepared
-from tilewright.support.probes import MOVE_BYTES, Moves, Probes, Way
 
 _FLOPS = 100_000_000
 """Operations of a call on one thread: a millisecond or so."""

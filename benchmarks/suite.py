@@ -20,7 +20,7 @@ from benchmarks import harness, plots, tables
 from benchmarks.harness import Comparison
 from benchmarks.peers import OWN, PEERS
 from benchmarks.work import Work
-from tilewright.support import paired
+from tilewright.measure import paired
 
 
 @dataclass(frozen=True, slots=True)

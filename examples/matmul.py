@@ -19,8 +19,8 @@ import numpy as np
 
 import tilewright as tw
 from tilewright import te
-from tilewright.ir.target import Target
 from tilewright.schedule.stages import StageSchedule
+from tilewright.targets.target import Target
 
 ROWS, COLUMNS = 8, 32
 """The tile of the result that stays in registers: 8 rows of two vectors of 16 floats."""

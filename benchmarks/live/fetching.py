@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import tilewright as tw
-from tilewright.runtime.transport.address import parse_address
-from tilewright.runtime.transport.client import TcpSource
+from tilewright.live.transport.address import parse_address
+from tilewright.live.transport.client import TcpSource
 
 
 def fetch(

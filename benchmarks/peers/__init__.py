@@ -1,7 +1,7 @@
 """What the benchmarks compare: a table of peers, and a module for each framework.
 
 A peer's function sets the framework up in a process of its own and returns its call: it takes `model, threads, batch`
-and returns a `Prepared` (see `tilewright.support.paired`). To add one, write that function and name it in `PEERS`. Each
+and returns a `Prepared` (see `tilewright.measure.paired`). To add one, write that function and name it in `PEERS`. Each
 peer runs with the best settings known for it: shapes fixed at compile time, inputs and outputs in buffers made before
 the call wherever the framework can.
 """

@@ -9,7 +9,7 @@ import onnx
 from onnx import numpy_helper
 
 from benchmarks.peers.common import load
-from tilewright.support.contender import Prepared
+from tilewright.measure.contender import Prepared
 from tilewright.support.errors import Error
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from benchmarks import models
 from benchmarks.peers.common import Arrays, fixed_shapes, load
-from tilewright.support.contender import Prepared
+from tilewright.measure.contender import Prepared
 
 
 def compiled(model: str, threads: int, batch: int) -> Prepared:

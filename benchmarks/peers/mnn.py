@@ -15,7 +15,7 @@ import numpy as np
 import onnx
 
 from benchmarks.peers.common import Arrays, converted, fixed_shapes, load
-from tilewright.support.contender import Prepared
+from tilewright.measure.contender import Prepared
 from tilewright.support.errors import Error
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from benchmarks.peers.common import load
-from tilewright.support.contender import Prepared
+from tilewright.measure.contender import Prepared
 
 
 def symbolic(model: str, threads: int, batch: int) -> Prepared:

@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 
 from benchmarks.peers.common import Arrays, converted, fixed_shapes, floats_for_bytes, load
-from tilewright.support.contender import Prepared
+from tilewright.measure.contender import Prepared
 from tilewright.support.errors import Error
 
 

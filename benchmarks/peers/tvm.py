@@ -19,8 +19,8 @@ import onnx
 
 from benchmarks import models
 from benchmarks.peers.common import fixed_shapes, load
+from tilewright.measure.contender import Prepared
 from tilewright.support import machine
-from tilewright.support.contender import Prepared
 from tilewright.support.errors import Error
 
 TRIALS = {"m64": 256, "nat": 512, "az6": 512}

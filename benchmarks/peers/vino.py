@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.peers.common import load
-from tilewright.support.contender import Prepared
+from tilewright.measure.contender import Prepared
 
 
 @functools.cache

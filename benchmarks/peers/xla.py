@@ -10,7 +10,7 @@ import onnx
 from onnx import helper, numpy_helper
 
 from benchmarks.peers.common import Arrays, fixed_shapes, load
-from tilewright.support.contender import Prepared
+from tilewright.measure.contender import Prepared
 from tilewright.support.errors import Error
 
 Attributes = dict[str, Any]

@@ -62,7 +62,7 @@ class Store:
 
     def __init__(self, agent: Any, example: Any) -> None:
         import tilewright as tw
-        from tilewright.runtime import weights
+        from tilewright.live import store as weights
 
         for info in weights.stores():
             if info.name.startswith(_PREFIX):

@@ -13,16 +13,16 @@ if TYPE_CHECKING:
     from tilewright.builder import build as build
     from tilewright.compiler import compile as compile
     from tilewright.ir.graph import Graph as Graph
-    from tilewright.runtime.broker.client import BrokerClient as BrokerClient
-    from tilewright.runtime.broker.server import Broker as Broker
+    from tilewright.live.broker.client import BrokerClient as BrokerClient
+    from tilewright.live.broker.server import Broker as Broker
+    from tilewright.live.store.actor import Actor as Actor
+    from tilewright.live.store.actor import attach as attach
+    from tilewright.live.store.publisher import Publisher as Publisher
+    from tilewright.live.transport.ray_nodes import ray_weights as ray_weights
+    from tilewright.live.transport.relay import relay as relay
+    from tilewright.live.transport.serve import serve_weights as serve_weights
     from tilewright.runtime.model import Model as Model
     from tilewright.runtime.model import load as load
-    from tilewright.runtime.transport.ray_nodes import ray_weights as ray_weights
-    from tilewright.runtime.transport.relay import relay as relay
-    from tilewright.runtime.transport.serve import serve_weights as serve_weights
-    from tilewright.runtime.weights.actor import Actor as Actor
-    from tilewright.runtime.weights.actor import attach as attach
-    from tilewright.runtime.weights.publisher import Publisher as Publisher
     from tilewright.support import errors as errors
     from tilewright.support.errors import Error as Error
 
@@ -30,21 +30,21 @@ __version__ = "0.1.0"
 
 # public name -> "module" (the module itself) or "module:attribute"
 _PUBLIC = {
-    "Actor": "tilewright.runtime.weights.actor:Actor",
-    "Broker": "tilewright.runtime.broker.server:Broker",
-    "BrokerClient": "tilewright.runtime.broker.client:BrokerClient",
+    "Actor": "tilewright.live.store.actor:Actor",
+    "Broker": "tilewright.live.broker.server:Broker",
+    "BrokerClient": "tilewright.live.broker.client:BrokerClient",
     "Error": "tilewright.support.errors:Error",
     "Graph": "tilewright.ir.graph:Graph",
     "Model": "tilewright.runtime.model:Model",
-    "Publisher": "tilewright.runtime.weights.publisher:Publisher",
-    "attach": "tilewright.runtime.weights.actor:attach",
+    "Publisher": "tilewright.live.store.publisher:Publisher",
+    "attach": "tilewright.live.store.actor:attach",
     "build": "tilewright.builder:build",
     "compile": "tilewright.compiler:compile",
     "errors": "tilewright.support.errors",
     "load": "tilewright.runtime.model:load",
-    "ray_weights": "tilewright.runtime.transport.ray_nodes:ray_weights",
-    "relay": "tilewright.runtime.transport.relay:relay",
-    "serve_weights": "tilewright.runtime.transport.serve:serve_weights",
+    "ray_weights": "tilewright.live.transport.ray_nodes:ray_weights",
+    "relay": "tilewright.live.transport.relay:relay",
+    "serve_weights": "tilewright.live.transport.serve:serve_weights",
     "te": "tilewright.te",
 }
 

@@ -19,12 +19,11 @@ import numpy as np
 from tilewright import te
 from tilewright.arith import linear
 from tilewright.arith.forms import factors
-from tilewright.codegen.c import emit_c
-from tilewright.codegen.llvm import assembly, compile_llvm, emit_llvm, kernel_symbols
+from tilewright.codegen.c.emit import emit_c
+from tilewright.codegen.llvm.emit import assembly, compile_llvm, emit_llvm, kernel_symbols
 from tilewright.ir.expr import Buffer, Expr, Var, as_int, const
 from tilewright.ir.loops import NTHREADS, PrimFunc
 from tilewright.ir.rewrite import substitute
-from tilewright.ir.target import Target
 from tilewright.ir.verify import verify_func
 from tilewright.runtime.kernel import KernelParam, NativeFunction, Workspace
 from tilewright.runtime.manifest import StepSpec, SymbolSpec, TargetSpec, Work
@@ -33,6 +32,7 @@ from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.stages import StageSchedule
 from tilewright.schedule.state import written_buffers
 from tilewright.support.errors import CallError, CompileError, TargetError
+from tilewright.targets.target import Target
 from tilewright.transform.loops import lower_loops, readable_loops
 
 _LARGEST = (1 << 31) - 1

@@ -15,12 +15,11 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.codegen.entry import KernelCall, emit_entry
+from tilewright.codegen.llvm.entry import KernelCall, emit_entry
 from tilewright.frontend.common.finish import PLAIN, Imported, Interface
 from tilewright.ir.expr import Expr, as_int
 from tilewright.ir.graph import Graph, Node, Value
 from tilewright.ir.key import key
-from tilewright.ir.target import Target
 from tilewright.ir.verify import verify_graph
 from tilewright.kernels import CompiledKernel, KernelCompiler, KernelTexts
 from tilewright.programs import ProgramCache
@@ -40,12 +39,12 @@ from tilewright.runtime.threads import check_threads
 from tilewright.support.background import Background
 from tilewright.support.errors import ModelError
 from tilewright.support.log import PassLog
+from tilewright.targets.target import Target
 from tilewright.transform.ahead import plan_asking
 from tilewright.transform.graph.activations import recognise_activations
 from tilewright.transform.graph.attention import recognise_attention
 from tilewright.transform.graph.conversions import absorbs
 from tilewright.transform.graph.fuse import Group, fuse
-from tilewright.transform.graph.layout import assign_layouts
 from tilewright.transform.graph.memory import Place, Step, Storage, assign_slots, is_alias, overwritable, places
 from tilewright.transform.graph.options import DEFAULTS, Options
 from tilewright.transform.graph.simplify import (
@@ -57,6 +56,7 @@ from tilewright.transform.graph.simplify import (
 )
 from tilewright.transform.graph.split import SplitGraph, split_prepare
 from tilewright.transform.graph.views import join_slices, place_views
+from tilewright.transform.layout.assign import assign_layouts
 from tilewright.transform.lower import Kernel, lower_group
 from tilewright.transform.work import operations, traffic
 

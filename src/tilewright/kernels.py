@@ -14,19 +14,19 @@ from functools import cache, cached_property
 from pathlib import Path
 
 import tilewright
-from tilewright.codegen.llvm import assembly, compile_llvm, emit_llvm, kernel_symbols
-from tilewright.codegen.llvm_threads import runs_alone
+from tilewright.codegen.llvm.emit import assembly, compile_llvm, emit_llvm, kernel_symbols
+from tilewright.codegen.llvm.threads import runs_alone
 from tilewright.ir.expr import Expr, Var
 from tilewright.ir.key import key
 from tilewright.ir.loops import NTHREADS, PrimFunc
 from tilewright.ir.parser import parse_expr
 from tilewright.ir.rewrite import substitute
-from tilewright.ir.target import Target
 from tilewright.plans import Planned, forced, plan
-from tilewright.plans.decisions import recording
+from tilewright.plans.framework.decisions import recording
 from tilewright.support.background import Background
 from tilewright.support.cache import ObjectCache
 from tilewright.support.errors import ParseError
+from tilewright.targets.target import Target
 from tilewright.transform.graph.memory import Workspace
 from tilewright.transform.loops import lower_loops, readable_loops
 from tilewright.transform.loops.ahead import Ask, ask_ahead
@@ -43,7 +43,7 @@ def code_version() -> str:
     return digest.hexdigest()
 
 
-UNRELATED = ("cli", "frontend", "runtime", "support")
+UNRELATED = ("cli", "frontend", "live", "measure", "native", "rl", "runtime", "support")
 """Parts whose text cannot change a kernel's code."""
 
 

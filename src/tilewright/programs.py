@@ -13,14 +13,14 @@ from functools import cache, partial
 
 from tilewright.frontend.common.finish import Interface
 from tilewright.ir.graph import Graph
-from tilewright.ir.target import Target
 from tilewright.kernels import identity
-from tilewright.plans.decisions import recording
+from tilewright.plans.framework.decisions import recording
 from tilewright.runtime.artifact import pack_blobs, unpack_blobs
 from tilewright.runtime.manifest import Manifest
 from tilewright.runtime.program import Program, Text
 from tilewright.support.cache import ObjectCache
 from tilewright.support.errors import ArtifactError
+from tilewright.targets.target import Target
 from tilewright.transform.graph.options import Options
 
 TEXTS = ("graph", "loops", "schedule", "llvm", "asm")

@@ -14,8 +14,9 @@ import pytest
 from benchmarks import bars, bench_layers, bench_models, harness, layers, limits, models, peers, suite, tables
 from benchmarks.harness import Comparison, Interval
 from benchmarks.work import Work, count, level
-from tilewright.support import machine, paired
-from tilewright.support.probes import Moves, Way
+from tilewright.measure import paired
+from tilewright.measure.probes import Moves, Way
+from tilewright.support import machine
 
 ort = pytest.importorskip("onnxruntime", reason="the peer is an extra: tilewright[test] has it")
 

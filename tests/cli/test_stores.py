@@ -15,7 +15,7 @@ import pytest
 
 import tilewright as tw
 from tilewright.cli.inputs import read_weights
-from tilewright.runtime import weights
+from tilewright.live import store as weights
 from tilewright.support.errors import WeightError
 
 from .conftest import Cli

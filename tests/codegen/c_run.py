@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tilewright.codegen.c import emit_c
+from tilewright.codegen.c.emit import emit_c
 from tilewright.ir.loops import PrimFunc
 
 COMPILER = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")

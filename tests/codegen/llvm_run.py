@@ -10,9 +10,9 @@ from typing import Any
 import llvmlite.binding as llvm
 import numpy as np
 
-from tilewright.codegen.llvm import compile_llvm, emit_llvm, kernel_symbols
+from tilewright.codegen.llvm.emit import compile_llvm, emit_llvm, kernel_symbols
 from tilewright.ir.loops import PrimFunc
-from tilewright.ir.target import Target
+from tilewright.targets.target import Target
 
 _BARRIER = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)
 

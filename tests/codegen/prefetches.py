@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from math import prod
 
 from tilewright.arith import simplify
-from tilewright.codegen.llvm_expr import evaluate
-from tilewright.codegen.llvm_prefetch import first_read, lines_of, shift
-from tilewright.codegen.llvm_state import State
-from tilewright.codegen.polynomial import Poly, add
+from tilewright.codegen.llvm.expr import evaluate
+from tilewright.codegen.llvm.polynomial import Poly, add
+from tilewright.codegen.llvm.prefetch import first_read, lines_of, shift
+from tilewright.codegen.llvm.state import State
 from tilewright.ir.expr import Expr, Var, as_int, const
 from tilewright.ir.loops import For, PrimFunc, Stmt
 from tilewright.ir.rewrite import substitute
-from tilewright.ir.target import Target
+from tilewright.targets.target import Target
 
 
 @dataclass(frozen=True, slots=True)

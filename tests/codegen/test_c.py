@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from tests.codegen.c_run import compile_c, needs_compiler, run_c
 from tests.generators import Program, assert_same, examples, flattened, programs
 from tilewright import te
-from tilewright.codegen.c import emit_c
-from tilewright.codegen.interpret import interpret
+from tilewright.codegen.c.emit import emit_c
+from tilewright.codegen.interpret.interpreter import interpret
 from tilewright.ir.dtype import ALL, DType, bf16, f16, f32, f64, i4, i8, i16, i32, i64, u4, u8, u16, u32, u64
 from tilewright.ir.expr import Expr, select
 from tilewright.ir.loops import PrimFunc

@@ -7,12 +7,12 @@ import ctypes
 import llvmlite.binding as llvm
 import numpy as np
 
-from tilewright.codegen.entry import KernelCall, emit_entry
-from tilewright.codegen.llvm import compile_llvm, emit_llvm
+from tilewright.codegen.llvm.emit import compile_llvm, emit_llvm
+from tilewright.codegen.llvm.entry import KernelCall, emit_entry
 from tilewright.ir.dtype import f32
 from tilewright.ir.expr import Buffer, Var, const, maximum
 from tilewright.ir.loops import For, PrimFunc, Store
-from tilewright.ir.target import Target
+from tilewright.targets.target import Target
 
 HOST = Target.host()
 n, m = Var("n", lo=1), Var("m", lo=1)

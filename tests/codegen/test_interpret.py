@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from tilewright import te
-from tilewright.codegen.interpret import InterpretError, interpret
-from tilewright.codegen.scalars import caster, function
+from tilewright.codegen.interpret.interpreter import InterpretError, interpret
+from tilewright.codegen.interpret.scalars import caster, function
 from tilewright.ir.dtype import BY_NAME, DType, bf16, f16, f32, f64, i4, i8, i32, i64, u8, u64
 from tilewright.ir.parser import parse_func
 from tilewright.ir.scalar_ops import OPS

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 from tests.codegen.llvm_run import run
-from tilewright.codegen.interpret import interpret
-from tilewright.codegen.llvm import emit_llvm
+from tilewright.codegen.interpret.interpreter import interpret
+from tilewright.codegen.llvm.emit import emit_llvm
 from tilewright.ir.dtype import f32, i64
 from tilewright.ir.expr import Buffer, Expr, Var, const, select
 from tilewright.ir.loops import For, If, PrimFunc, Stmt, Store, seq
-from tilewright.ir.target import Target
+from tilewright.targets.target import Target
 
 
 def buffer(name: str, size: int, dtype=f32) -> Buffer:  # type: ignore[no-untyped-def]

@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 from tests.codegen.llvm_run import call, call_in_threads, native, run
-from tilewright.codegen.interpret import interpret
-from tilewright.codegen.llvm import assembly, compile_llvm, emit_llvm
+from tilewright.codegen.interpret.interpreter import interpret
+from tilewright.codegen.llvm.emit import assembly, compile_llvm, emit_llvm
 from tilewright.ir.dtype import ALL, DType, bf16, boolean, f16, f32, f64, i4, i8, i16, i32, i64, u8
 from tilewright.ir.expr import Buffer, Const, Expr, Op, Var, cast, const, equal, lookup, maximum, minimum, select
 from tilewright.ir.loops import Allocate, For, If, Let, PrimFunc, Stmt, Store, seq
 from tilewright.ir.scalar_ops import OPS
-from tilewright.ir.target import Target
 from tilewright.support.errors import CompileError
+from tilewright.targets.target import Target
 
 n, m = Var("n", lo=0), Var("m", lo=0)
 HOST = Target.host()
@@ -337,7 +337,7 @@ def test_register_tile_stays_in_registers(rows: int, columns: int) -> None:
     data = [np.random.default_rng(k).integers(-3, 4, s).astype("f") for k, s in enumerate([(9, rows), (9, columns)])]
     check(func, [*data, np.zeros((rows, columns), "f")])
     if HOST.vector_bits == 512:
-        from tilewright.codegen.llvm import assembly
+        from tilewright.codegen.llvm.emit import assembly
 
         assert "(%rsp)" not in assembly(emit_llvm(func, HOST), HOST)
 
@@ -413,7 +413,7 @@ def test_other_vector_widths(name: str) -> None:
 
 
 def test_cross_emission() -> None:
-    from tilewright.codegen.llvm import assembly
+    from tilewright.codegen.llvm.emit import assembly
 
     target = Target.parse("neoverse-n1")
     assert "fmla" in assembly(emit_llvm(gemm_tile(4, 8, 5), target), target)

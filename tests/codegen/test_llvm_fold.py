@@ -1,4 +1,4 @@
-"""Reductions across lanes of several rows at once: `codegen/llvm_fold.py`."""
+"""Reductions across lanes of several rows at once: `codegen/llvm/fold.py`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from tilewright.codegen.llvm_fold import folded
+from tilewright.codegen.llvm.fold import folded
 
 
 @pytest.mark.parametrize(("lanes", "part"), [(16, 4), (8, 4), (4, 4), (8, 2), (4, 2), (2, 2)])

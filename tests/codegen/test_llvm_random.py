@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from tests.codegen.llvm_run import run
-from tilewright.codegen.interpret import interpret
+from tilewright.codegen.interpret.interpreter import interpret
 from tilewright.ir.dtype import boolean, f32, i8, i32, i64
 from tilewright.ir.expr import Buffer, Expr, Op, Var, cast, const, equal, minimum, select
 from tilewright.ir.loops import Allocate, For, If, Let, PrimFunc, Stmt, Store, seq
-from tilewright.ir.target import Target
+from tilewright.targets.target import Target
 
 TYPES = (i32, f32, i64, i8)
 KINDS = ("serial", "vectorized", "vectorized", "unrolled", "parallel")

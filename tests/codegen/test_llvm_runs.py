@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from tests.codegen.llvm_run import run
-from tilewright.codegen.llvm import emit_llvm
-from tilewright.codegen.llvm_runs import joined, runs
+from tilewright.codegen.llvm.emit import emit_llvm
+from tilewright.codegen.llvm.runs import joined, runs
 from tilewright.ir.dtype import f32, i8
 from tilewright.ir.expr import Buffer, Expr, Var, const
 from tilewright.ir.loops import For, PrimFunc, Store
-from tilewright.ir.target import Target
+from tilewright.targets.target import Target
 
 ZEN4 = Target.parse("znver4")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tilewright.codegen.llvm_transpose import SIZES, column
+from tilewright.codegen.llvm.transpose import SIZES, column
 
 
 @pytest.mark.parametrize("n", SIZES)

@@ -9,13 +9,13 @@ from tests.codegen.c_run import COMPILER, run_c
 from tests.codegen.llvm_run import run
 from tilewright import te
 from tilewright.arith import bounds, simplify
-from tilewright.codegen.interpret import interpret
-from tilewright.codegen.llvm import emit_llvm
+from tilewright.codegen.interpret.interpreter import interpret
+from tilewright.codegen.llvm.emit import emit_llvm
 from tilewright.ir.dtype import DType, bf16, boolean, f16, f32, f64, i8, i32, i64, u8
 from tilewright.ir.expr import Buffer, Const, Expr, Op, Var, const, lookup
 from tilewright.ir.loops import For, PrimFunc, Store, seq
 from tilewright.ir.parser import parse_expr
-from tilewright.ir.target import Target
+from tilewright.targets.target import Target
 
 TABLE = [3, 0, 1, -2, 5, 7, 100]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tilewright.codegen.polynomial import Atoms, Converter, add, as_constant, key, multiply, split_lane
+from tilewright.codegen.llvm.polynomial import Atoms, Converter, add, as_constant, key, multiply, split_lane
 from tilewright.ir.dtype import f32
 from tilewright.ir.expr import Buffer, Var, const
 

@@ -10,16 +10,16 @@ import pytest
 from tests.codegen.prefetches import hints, nests, value
 from tilewright import te
 from tilewright.arith import simplify
-from tilewright.codegen.llvm import emit_llvm
-from tilewright.codegen.llvm_expr import evaluate
-from tilewright.codegen.llvm_prefetch import LINE, first_read, share_of, tile_of
-from tilewright.codegen.llvm_state import State
+from tilewright.codegen.llvm.emit import emit_llvm
+from tilewright.codegen.llvm.expr import evaluate
+from tilewright.codegen.llvm.prefetch import LINE, first_read, share_of, tile_of
+from tilewright.codegen.llvm.state import State
 from tilewright.ir.dtype import u8
 from tilewright.ir.expr import Buffer, as_int, const
 from tilewright.ir.loops import For, PrimFunc
 from tilewright.ir.rewrite import substitute, walk
-from tilewright.ir.target import Target
 from tilewright.schedule.schedule import Schedule
+from tilewright.targets.target import Target
 from tilewright.transform.loops import lower_loops
 from tilewright.transform.loops.ahead import Ask, ask_ahead
 

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from tests.codegen.test_llvm import buffer, check, n, values
-from tilewright.codegen.llvm import emit_llvm
-from tilewright.codegen.llvm_state import State
+from tilewright.codegen.llvm.emit import emit_llvm
+from tilewright.codegen.llvm.state import State
 from tilewright.ir.dtype import f32
 from tilewright.ir.expr import Expr, Var, const, select
 from tilewright.ir.loops import For, PrimFunc, Store
-from tilewright.ir.target import Target
+from tilewright.targets.target import Target
 
 
 def ladder(steps: int, kind: str) -> PrimFunc:

@@ -6,9 +6,9 @@ import numpy as np
 
 import tilewright as tw
 from tilewright import te
-from tilewright.codegen.llvm import assembly, emit_llvm
-from tilewright.ir.target import Target
+from tilewright.codegen.llvm.emit import assembly, emit_llvm
 from tilewright.schedule.schedule import Schedule
+from tilewright.targets.target import Target
 from tilewright.transform.loops import lower_loops
 
 

@@ -18,12 +18,12 @@ from tilewright.compiler import compile_graph
 from tilewright.frontend.common.finish import Interface
 from tilewright.ir.expr import Var
 from tilewright.ir.graph import Graph, GraphBuilder
-from tilewright.ir.target import Target
 from tilewright.ops.interpret import run_graph
 from tilewright.programs import ProgramCache
 from tilewright.runtime.artifact import pack_blobs, unpack_blobs
 from tilewright.runtime.program import Program
 from tilewright.support.cache import ObjectCache
+from tilewright.targets.target import Target
 from tilewright.transform.graph.options import Options
 
 TARGET = Target.parse("znver4")

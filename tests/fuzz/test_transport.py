@@ -1,4 +1,4 @@
-"""Hostile peers and broken connections, longer: the tests of `tests/runtime/transport` under TILEWRIGHT_FUZZ."""
+"""Hostile peers and broken connections, longer: the tests of `tests/live/transport` under TILEWRIGHT_FUZZ."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import os
 
 import pytest
 
-from tests.runtime.transport import test_hostile, test_loss
+from tests.live.transport import test_hostile, test_loss
 
 pytestmark = pytest.mark.skipif(
-    not os.environ.get("TILEWRIGHT_FUZZ"), reason="tests/runtime/transport runs a few hundred of these cases"
+    not os.environ.get("TILEWRIGHT_FUZZ"), reason="tests/live/transport runs a few hundred of these cases"
 )
 
 test_hostile_servers = test_hostile.test_hostile_servers

@@ -11,10 +11,10 @@ from tilewright import te
 from tilewright.compiler import graph_passes, import_model
 from tilewright.ir.loops import PrimFunc
 from tilewright.ir.parser import parse_func, parse_graph
-from tilewright.ir.target import Target
 from tilewright.ir.verify import verify_func, verify_graph
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.trace import parse_trace
+from tilewright.targets.target import Target
 
 PIECES = tuple(
     """( ) [ ] { } , : = -> < > + - * / // % @ $ " ' \\ # for if let block store select f32 i64 bool nan inf -inf 0 -1

@@ -10,16 +10,16 @@ import pytest
 
 from benchmarks import models
 from tests.codegen.c_run import COMPILER, FLAGS
-from tilewright.codegen.c import emit_c
+from tilewright.codegen.c.emit import emit_c
 from tilewright.compiler import graph_passes, hoist_constants
 from tilewright.frontend.onnx import import_onnx
 from tilewright.ir.graph import Graph
 from tilewright.ir.key import key
 from tilewright.ir.loops import PrimFunc
 from tilewright.ir.parser import parse_func, parse_graph
-from tilewright.ir.target import Target
 from tilewright.ir.verify import verify_func, verify_graph
 from tilewright.plans import plan
+from tilewright.targets.target import Target
 from tilewright.transform.graph.fuse import fuse
 from tilewright.transform.graph.memory import is_alias
 from tilewright.transform.graph.split import split_prepare

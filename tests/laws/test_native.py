@@ -11,14 +11,14 @@ from hypothesis import given
 from tests.codegen.llvm_run import run
 from tests.generators import Program, assert_same, examples, programs
 from tilewright.arith import simplify
-from tilewright.codegen.interpret import interpret
+from tilewright.codegen.interpret.interpreter import interpret
 from tilewright.ir.dtype import ALL, DType, f32, f64, i32, i64
 from tilewright.ir.expr import as_int, const
 from tilewright.ir.loops import PrimFunc
 from tilewright.ir.rewrite import substitute
-from tilewright.ir.target import Target
 from tilewright.ir.verify import verify_func
 from tilewright.plans import plan
+from tilewright.targets.target import Target
 from tilewright.transform.loops import lower_loops, passes
 
 HOST = Target.host()

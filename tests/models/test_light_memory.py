@@ -7,8 +7,8 @@ import pytest
 from benchmarks import light_models
 from tilewright import kernels
 from tilewright.compiler import compile_graph, import_model
-from tilewright.ir.target import Target
 from tilewright.runtime.arena import plan, temp_intervals
+from tilewright.targets.target import Target
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from tilewright import ops, te
-from tilewright.codegen.interpret import interpret
+from tilewright.codegen.interpret.interpreter import interpret
 from tilewright.ir.dtype import dtype
 from tilewright.ir.expr import const
 from tilewright.ir.graph import TensorType, make_attrs

@@ -17,8 +17,8 @@ from tilewright.ir.dtype import f16, f32, f64
 from tilewright.ir.expr import Var, const
 from tilewright.ir.graph import GraphBuilder, TensorType, make_attrs
 from tilewright.ir.parser import parse_graph
-from tilewright.ir.target import Target
-from tilewright.plans.attention import attention_tile
+from tilewright.plans.attention.tiles import attention_tile
+from tilewright.targets.target import Target
 
 RNG = np.random.default_rng(0)
 

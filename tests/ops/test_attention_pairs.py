@@ -20,11 +20,11 @@ from tilewright import ops
 from tilewright.ir.dtype import f32
 from tilewright.ir.expr import Expr, Var, const
 from tilewright.ir.graph import Graph, GraphBuilder
-from tilewright.ir.target import Target
-from tilewright.plans.attention import attention_tile
+from tilewright.plans.attention.tiles import attention_tile
 from tilewright.support.errors import ShapeError
-from tilewright.transform.graph.layout import assign_layouts
+from tilewright.targets.target import Target
 from tilewright.transform.graph.options import Options
+from tilewright.transform.layout.assign import assign_layouts
 
 DOT = "dot_16x2_bf16"
 TOLERANCE = 2.1e-3

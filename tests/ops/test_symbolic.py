@@ -10,7 +10,7 @@ import pytest
 from tests.ops.oracle import assert_same
 from tests.ops.test_compute import CASES
 from tilewright import ops, te
-from tilewright.codegen.interpret import interpret
+from tilewright.codegen.interpret.interpreter import interpret
 from tilewright.ir.dtype import dtype
 from tilewright.ir.expr import Var, const
 from tilewright.ir.graph import TensorType, make_attrs

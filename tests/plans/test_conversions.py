@@ -16,10 +16,10 @@ from tests.transform.graph.graphs import BATCH, tensor
 from tilewright import ops
 from tilewright.compiler import compile_graph, graph_passes
 from tilewright.ir.graph import Graph, GraphBuilder
-from tilewright.ir.target import Target
 from tilewright.ops.correlation import points
-from tilewright.plans.decisions import deciding
+from tilewright.plans.framework.decisions import deciding
 from tilewright.runtime.model import Model
+from tilewright.targets.target import Target
 from tilewright.transform.graph.conversions import absorbs
 from tilewright.transform.graph.fuse import fuse
 from tilewright.transform.graph.options import Options

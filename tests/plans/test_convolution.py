@@ -12,17 +12,17 @@ import tilewright as tw
 from tests.codegen.prefetches import hints
 from tests.transform.graph.graphs import BATCH, tensor
 from tilewright import ops
-from tilewright.codegen.interpret import interpret
+from tilewright.codegen.interpret.interpreter import interpret
 from tilewright.compiler import graph_passes
 from tilewright.ir.expr import as_int
 from tilewright.ir.graph import Graph, GraphBuilder
 from tilewright.ir.loops import For
 from tilewright.ir.rewrite import walk
-from tilewright.ir.target import Target
 from tilewright.plans import plan
-from tilewright.plans.conv_tiles import Blocking, Shape, blockings, estimate, ranked
-from tilewright.plans.cost import Cost
-from tilewright.plans.decisions import deciding
+from tilewright.plans.convolution.tiles import Blocking, Shape, blockings, estimate, ranked
+from tilewright.plans.framework.cost import Cost
+from tilewright.plans.framework.decisions import deciding
+from tilewright.targets.target import Target
 from tilewright.transform.graph.fuse import fuse
 from tilewright.transform.graph.options import Options
 from tilewright.transform.graph.split import split_prepare
@@ -135,7 +135,7 @@ def test_all_blockings_mean_the_same(case: Case, knobs: tuple[int, ...], monkeyp
     blocking = Blocking(*knobs)
     shape = Shape(1, 8, 8, (1, 1), 1, 16, 16, 16, 4096, False)
     choice = [(estimate(shape, blocking, target), blocking)]
-    monkeypatch.setattr("tilewright.plans.convolution.blockings", lambda *_: choice)
+    monkeypatch.setattr("tilewright.plans.convolution.direct.blockings", lambda *_: choice)
     kernel = kernel_of(case, target)
     rng = np.random.default_rng(1)
     shapes = [(b, tuple(int(getattr(d, "value", 0)) for d in b.shape)) for b in kernel.func.params]
@@ -206,7 +206,7 @@ def test_tiles_ask_for_the_weights_that_come_next(
         cost, blocking = blockings(*args)[0]
         return [(cost, replace(blocking, **knobs))]
 
-    monkeypatch.setattr("tilewright.plans.convolution.blockings", forced)
+    monkeypatch.setattr("tilewright.plans.convolution.direct.blockings", forced)
     case = (1, channels, filters, size, (window, window), (1, 1), (pad,) * 4, (1, 1))
     with deciding() as record:
         kernel_of(case, target)
@@ -236,7 +236,7 @@ def test_panels_take_turns_to_ask_for_the_pixels_that_come_next(
 ) -> None:
     channels, strip, target = 32, 36, replace(TARGETS["haswell"], l1=1 << 12, l2=1 << 14)
     choice = [(Cost(compute=1.0), Blocking(rows, 16, strip))]
-    monkeypatch.setattr("tilewright.plans.convolution.blockings", lambda *_: choice)
+    monkeypatch.setattr("tilewright.plans.convolution.direct.blockings", lambda *_: choice)
     case = (1, channels, filters, (12, 13), (1, 1), (1, 1), (0, 0, 0, 0), (1, 1))
     with deciding() as record:
         kernel_of(case, target)

@@ -9,14 +9,14 @@ import pytest
 import tilewright as tw
 from tests.ops.oracle import check
 from tilewright import ops
-from tilewright.codegen.llvm import assembly, emit_llvm
+from tilewright.codegen.llvm.emit import assembly, emit_llvm
 from tilewright.ir.dtype import DType, bf16, dtype, f32, i8, i16, u8
 from tilewright.ir.expr import const
 from tilewright.ir.graph import Graph, GraphBuilder, TensorType
-from tilewright.ir.target import Target
 from tilewright.plans import plan
-from tilewright.plans.dots import panel_multiple
+from tilewright.plans.matmul.dots import panel_multiple
 from tilewright.schedule.dot_intrinsics import DOTS, find_dot
+from tilewright.targets.target import Target
 from tilewright.transform.graph.fuse import fuse
 from tilewright.transform.loops import lower_loops
 from tilewright.transform.lower import lower_group

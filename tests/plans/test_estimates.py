@@ -12,22 +12,35 @@ import pytest
 import tilewright as tw
 from tests.transform.graph.graphs import tensor
 from tilewright import ops
-from tilewright.codegen.llvm import emit_llvm
+from tilewright.codegen.llvm.emit import emit_llvm
 from tilewright.ir.expr import Var
 from tilewright.ir.graph import Graph, GraphBuilder
 from tilewright.ir.loops import PrimFunc
 from tilewright.ir.parser import parse_func
-from tilewright.ir.target import Target
 from tilewright.kernels import CompiledKernel, KernelCompiler
-from tilewright.plans import conv_tiles, pixels, plan, site, strassen_conv, winograd_tiles
-from tilewright.plans.analysis import analyse
-from tilewright.plans.base import Candidate, Planned
-from tilewright.plans.common import shares_well
-from tilewright.plans.cost import Cost, bandwidth, fetch_cycles, fma_cycles, level, load_cycles, roofline, sharing
-from tilewright.plans.decisions import deciding
+from tilewright.plans import plan, site
+from tilewright.plans.convolution import pixels
+from tilewright.plans.convolution import tiles as conv_tiles
+from tilewright.plans.framework.analysis import analyse
+from tilewright.plans.framework.base import Candidate, Planned
+from tilewright.plans.framework.common import shares_well
+from tilewright.plans.framework.cost import (
+    Cost,
+    bandwidth,
+    fetch_cycles,
+    fma_cycles,
+    level,
+    load_cycles,
+    roofline,
+    sharing,
+)
+from tilewright.plans.framework.decisions import deciding
+from tilewright.plans.strassen import convolution as strassen_conv
+from tilewright.plans.winograd import tiles as winograd_tiles
 from tilewright.support.background import Background
 from tilewright.support.cache import ObjectCache
 from tilewright.support.errors import ScheduleError
+from tilewright.targets.target import Target
 from tilewright.transform.graph.fuse import fuse
 from tilewright.transform.loops import lower_loops
 from tilewright.transform.lower import lower_group

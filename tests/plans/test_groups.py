@@ -11,16 +11,16 @@ import pytest
 import tilewright as tw
 from tests.transform.graph.graphs import BATCH, numbers
 from tilewright import ops
-from tilewright.codegen.interpret import interpret
+from tilewright.codegen.interpret.interpreter import interpret
 from tilewright.compiler import graph_passes
 from tilewright.ir.dtype import DType, f32, f64
 from tilewright.ir.expr import as_expr
 from tilewright.ir.graph import Graph, GraphBuilder, TensorType
 from tilewright.ir.parser import parse_func
-from tilewright.ir.target import Target
 from tilewright.ops.interpret import run_graph
 from tilewright.plans import plan
 from tilewright.schedule.trace import parse_trace
+from tilewright.targets.target import Target
 from tilewright.transform.graph.fuse import fuse
 from tilewright.transform.graph.memory import is_alias
 from tilewright.transform.graph.split import split_prepare

@@ -12,17 +12,16 @@ import pytest
 import tilewright as tw
 from tests.transform.graph.graphs import tensor
 from tilewright import ops, te
-from tilewright.codegen.interpret import interpret
-from tilewright.codegen.llvm import assembly, emit_llvm
+from tilewright.codegen.interpret.interpreter import interpret
+from tilewright.codegen.llvm.emit import assembly, emit_llvm
 from tilewright.ir.dtype import dtype
 from tilewright.ir.expr import Var, const
 from tilewright.ir.graph import Graph, GraphBuilder, TensorType
 from tilewright.ir.loops import For
 from tilewright.ir.parser import parse_func
 from tilewright.ir.rewrite import walk
-from tilewright.ir.target import Target
 from tilewright.plans import plan
-from tilewright.plans.matmul_tiles import (
+from tilewright.plans.matmul.tiles import (
     MOST_STEPS,
     MatmulTile,
     Product,
@@ -34,8 +33,9 @@ from tilewright.plans.matmul_tiles import (
     tiles,
     unrolled_steps,
 )
+from tilewright.targets.target import Target
 from tilewright.transform.graph.fuse import fuse
-from tilewright.transform.graph.layout import assign_layouts
+from tilewright.transform.layout.assign import assign_layouts
 from tilewright.transform.loops import lower_loops
 from tilewright.transform.lower import lower_group
 

@@ -11,15 +11,15 @@ import pytest
 
 import tilewright as tw
 from tilewright import ops, te
-from tilewright.codegen.interpret import interpret
+from tilewright.codegen.interpret.interpreter import interpret
 from tilewright.ir.dtype import dtype
 from tilewright.ir.expr import Expr, Var, const
 from tilewright.ir.graph import Graph, GraphBuilder, TensorType, Value
 from tilewright.ir.loops import PrimFunc
 from tilewright.ir.parser import parse_func
-from tilewright.ir.target import Target
 from tilewright.kernels import KernelTexts
 from tilewright.plans import plan
+from tilewright.targets.target import Target
 from tilewright.transform.graph.fuse import fuse
 from tilewright.transform.loops import passes
 from tilewright.transform.loops.merge import merge_loops

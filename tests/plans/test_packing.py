@@ -11,13 +11,13 @@ import pytest
 import tilewright as tw
 from tests.transform.graph.graphs import tensor
 from tilewright import ops
-from tilewright.codegen.interpret import interpret
+from tilewright.codegen.interpret.interpreter import interpret
 from tilewright.compiler import graph_passes
 from tilewright.ir.graph import Graph, GraphBuilder
 from tilewright.ir.loops import PrimFunc
-from tilewright.ir.target import Target
 from tilewright.kernels import KernelTexts
 from tilewright.plans import plan
+from tilewright.targets.target import Target
 from tilewright.transform.graph.fuse import fuse
 from tilewright.transform.graph.split import split_prepare
 from tilewright.transform.loops import lower_loops

@@ -11,18 +11,18 @@ import pytest
 import tilewright as tw
 from tests.transform.graph.graphs import BATCH, numbers, tensor
 from tilewright import ops, te
-from tilewright.codegen.interpret import interpret
+from tilewright.codegen.interpret.interpreter import interpret
 from tilewright.compiler import graph_passes
 from tilewright.ir.expr import const
 from tilewright.ir.graph import Graph, GraphBuilder, Value
 from tilewright.ir.loops import PrimFunc
 from tilewright.ir.parser import parse_func
-from tilewright.ir.target import Target
 from tilewright.ops.interpret import run_graph
 from tilewright.plans import plan
-from tilewright.plans.matmul_tiles import matmul_tile
-from tilewright.plans.tiles import row_limit
+from tilewright.plans.framework.tiles import row_limit
+from tilewright.plans.matmul.tiles import matmul_tile
 from tilewright.schedule.trace import parse_trace
+from tilewright.targets.target import Target
 from tilewright.transform.graph.fuse import fuse
 from tilewright.transform.graph.memory import is_alias
 from tilewright.transform.graph.split import split_prepare

@@ -12,13 +12,14 @@ from tests.transform.graph.graphs import BATCH, tensor
 from tilewright import ops
 from tilewright.ir.expr import as_int
 from tilewright.ir.graph import Graph, GraphBuilder
-from tilewright.ir.target import Target
-from tilewright.plans.matmul_tiles import Product
-from tilewright.plans.strassen import pays
-from tilewright.plans.strassen_conv import Choice
-from tilewright.transform.graph import layout_conv, layout_strassen
-from tilewright.transform.graph.layout import assign_layouts
+from tilewright.plans.matmul.tiles import Product
+from tilewright.plans.strassen.convolution import Choice
+from tilewright.plans.strassen.products import pays
+from tilewright.targets.target import Target
 from tilewright.transform.graph.options import Options
+from tilewright.transform.layout import conv as layout_conv
+from tilewright.transform.layout import strassen as layout_strassen
+from tilewright.transform.layout.assign import assign_layouts
 
 TARGETS = ("x86-64-v3", "znver4", "skylake-avx512", "neoverse-n1")
 

@@ -15,14 +15,14 @@ from tilewright import ops
 from tilewright.compiler import compile_graph
 from tilewright.ir.expr import as_int
 from tilewright.ir.graph import Graph, GraphBuilder
-from tilewright.ir.target import Target
 from tilewright.ops.correlation import points
 from tilewright.plans import plan
-from tilewright.plans.winograd_tiles import ENOUGH, Choice, Shape, choose, cost, part_of, times
+from tilewright.plans.winograd.tiles import ENOUGH, Choice, Shape, choose, cost, part_of, times
 from tilewright.runtime.model import Model
+from tilewright.targets.target import Target
 from tilewright.transform.graph.fuse import fuse
-from tilewright.transform.graph.layout_winograd import tiles
 from tilewright.transform.graph.split import split_prepare
+from tilewright.transform.layout.winograd import tiles
 from tilewright.transform.loops import lower_loops
 from tilewright.transform.lower import lower_group
 

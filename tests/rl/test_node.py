@@ -14,10 +14,10 @@ import pytest
 
 import tilewright as tw
 from tests.runtime.programs import affine, affine_reference
+from tilewright.live.store import files
 from tilewright.rl import node
 from tilewright.rl.node import NodeStore, publisher_of, sweep_forgotten
 from tilewright.runtime.model import Model
-from tilewright.runtime.weights import files
 
 PROCESSES = 5
 VERSIONS = 4

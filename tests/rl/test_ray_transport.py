@@ -20,7 +20,7 @@ from ray.cluster_utils import Cluster  # noqa: E402
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy  # noqa: E402
 
 import tilewright as tw  # noqa: E402
-from tests.runtime.weights.lab import DEPTH, INITIAL, ONES, WIDTHS, telling_model, telling_weights, value  # noqa: E402
+from tests.live.store.lab import DEPTH, INITIAL, ONES, WIDTHS, telling_model, telling_weights, value  # noqa: E402
 from tilewright.support.errors import TransportError, WeightError  # noqa: E402
 
 NODES = 2
@@ -171,7 +171,7 @@ def test_an_agent_dies_and_a_node_joins(machines: Machines) -> None:
 def test_ray_must_run() -> None:
     code = (
         "import tilewright as tw, sys\n"
-        "from tests.runtime.weights.lab import telling_model\n"
+        "from tests.live.store.lab import telling_model\n"
         "assert 'ray' not in sys.modules\n"
         "try: tw.ray_weights('policy', None)\n"
         "except tw.Error as error: print(error)\n"

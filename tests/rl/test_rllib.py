@@ -27,8 +27,8 @@ from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
 from ray.rllib.utils.metrics import WEIGHTS_SEQ_NO
 
 from tests.rl.environments import Memory, Toy
+from tilewright.live import store as weights
 from tilewright.rl.rllib import PREFIX, TilewrightEnvRunner
-from tilewright.runtime import weights
 from tilewright.support.errors import UnsupportedError
 
 TOLERANCE = 1e-5

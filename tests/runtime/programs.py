@@ -5,7 +5,7 @@ from __future__ import annotations
 import llvmlite.binding as llvm
 import numpy as np
 
-from tilewright.runtime.link import compile_text, host_triple
+from tilewright.native.link import compile_text, host_triple
 from tilewright.runtime.manifest import (
     InputSpec,
     Manifest,

@@ -17,8 +17,8 @@ import pytest
 from safetensors.numpy import load as load_safetensors
 
 from tests.runtime.programs import affine, copy16
+from tilewright.native.link import compile_text
 from tilewright.runtime import artifact
-from tilewright.runtime.link import compile_text
 from tilewright.runtime.manifest import Manifest, ParamSpec, TargetSpec
 from tilewright.runtime.model import Model
 from tilewright.runtime.program import Program

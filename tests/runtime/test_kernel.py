@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from tests.runtime.programs import AFFINE, TARGET
+from tilewright.native.link import compile_text
 from tilewright.runtime.kernel import KernelParam, NativeFunction, Workspace
-from tilewright.runtime.link import compile_text
 from tilewright.runtime.manifest import SymbolSpec
 from tilewright.support.errors import CallError
 

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from tests.runtime.programs import affine, copy16
+from tilewright.native.link import Library, compile_text
 from tilewright.runtime import native, threads
-from tilewright.runtime.link import Library, compile_text
 from tilewright.runtime.model import Model
 from tilewright.support.errors import CallError, CompileError
 

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from tests.runtime.programs import affine, affine_reference, copy16
+from tilewright.native.link import Library, compile_text
 from tilewright.runtime.layout import function
-from tilewright.runtime.link import Library, compile_text
 from tilewright.runtime.model import Model
 from tilewright.runtime.threads import check_threads, pool, supported
 from tilewright.support.errors import TargetError

@@ -11,11 +11,11 @@ import numpy as np
 from tests.codegen.llvm_run import Native
 from tests.schedule.programs import Arrays
 from tilewright import te
-from tilewright.codegen.llvm import compile_llvm, emit_llvm, kernel_symbols
+from tilewright.codegen.llvm.emit import compile_llvm, emit_llvm, kernel_symbols
 from tilewright.ir.expr import Expr, Var, as_int
 from tilewright.ir.loops import NTHREADS, PrimFunc
 from tilewright.ir.rewrite import substitute
-from tilewright.ir.target import Target
+from tilewright.targets.target import Target
 from tilewright.transform.loops import lower_loops
 
 TARGET = Target.host()

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from tilewright import te
-from tilewright.codegen.interpret import interpret
+from tilewright.codegen.interpret.interpreter import interpret
 from tilewright.ir.expr import as_int
 from tilewright.ir.loops import PrimFunc
 from tilewright.ir.rewrite import substitute

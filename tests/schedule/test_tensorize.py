@@ -11,15 +11,15 @@ from tests.schedule.checks import check_schedule, matmul, refused, scheduled
 from tests.schedule.native import run_native
 from tests.schedule.programs import assert_same
 from tilewright import te
-from tilewright.codegen.c import emit_c
-from tilewright.codegen.interpret import interpret
-from tilewright.codegen.llvm import assembly, emit_llvm
+from tilewright.codegen.c.emit import emit_c
+from tilewright.codegen.interpret.interpreter import interpret
+from tilewright.codegen.llvm.emit import assembly, emit_llvm
 from tilewright.ir.dtype import f32, i8, i32, u8
 from tilewright.ir.loops import PrimFunc
-from tilewright.ir.target import Target
 from tilewright.schedule import Schedule
 from tilewright.schedule.intrinsics import TensorIntrin, describe, find_intrinsic, register
 from tilewright.support.errors import ScheduleError
+from tilewright.targets.target import Target
 from tilewright.transform.loops import lower_loops
 
 
@@ -105,7 +105,7 @@ def test_targets_without_the_instruction_expand_it():
 
 
 def _known() -> tuple[str, ...]:
-    from tilewright.ir.target import known
+    from tilewright.targets.target import known
 
     return known()
 

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tilewright.support import machine, peak, probes
+from tilewright.measure import peak, probes
+from tilewright.support import machine
 
 
 def test_describe() -> None:

@@ -11,8 +11,8 @@ import tilewright as tw
 from tests.transform.graph.graphs import tensor
 from tilewright import ops
 from tilewright.ir.graph import Graph, GraphBuilder
-from tilewright.ir.target import Target
 from tilewright.runtime.manifest import StepSpec
+from tilewright.targets.target import Target
 
 ROWS, WIDTH, WIDE = 512, 256, 1024
 SMALL = replace(Target.host(), l3=1 << 20, memory_bandwidth=8.0, memory_total=12.0)

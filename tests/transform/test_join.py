@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tilewright import te
-from tilewright.codegen.interpret import interpret
+from tilewright.codegen.interpret.interpreter import interpret
 from tilewright.ir.dtype import f32
 from tilewright.ir.expr import Var, cast, const, select
 from tilewright.ir.loops import Block, PrimFunc

@@ -32,7 +32,7 @@ from tilewright.cli.publish import DirectoryOption, StoreName
 from tilewright.support import flags
 
 if TYPE_CHECKING:
-    from tilewright.runtime.weights import Actor
+    from tilewright.live.store import Actor
 
 _SAMPLE = 4096
 """Times that are kept of each interval."""

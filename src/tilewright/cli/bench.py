@@ -29,10 +29,10 @@ from tilewright.cli.common import (
     time_text,
 )
 from tilewright.cli.run import difference
+from tilewright.measure.contender import load_arrays
+from tilewright.measure.paired import Contender, Result, race, ratio
 from tilewright.support import flags
-from tilewright.support.contender import load_arrays
 from tilewright.support.errors import Error, ModelError, Problems
-from tilewright.support.paired import Contender, Result, race, ratio
 from tilewright.support.progress import progress
 
 _TOLERANCE = 1e-3

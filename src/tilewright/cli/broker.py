@@ -14,7 +14,7 @@ from tilewright.cli.serve import SecondsOption
 from tilewright.support import flags
 
 if TYPE_CHECKING:
-    from tilewright.runtime.broker.server import Broker, BrokerStats
+    from tilewright.live.broker.server import Broker, BrokerStats
 
 _REPORT_SECONDS = 1.0
 

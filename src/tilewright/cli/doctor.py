@@ -9,7 +9,8 @@ from typing import Annotated, Any
 import typer
 
 from tilewright.cli.common import JsonOption, bytes_text, facts, out, print_json
-from tilewright.support import calibration, flags, machine, peak
+from tilewright.measure import calibration, peak
+from tilewright.support import flags, machine
 from tilewright.support.cache import ObjectCache
 
 _NEEDED = ("numpy", "llvmlite", "ml_dtypes", "onnx", "safetensors", "apache-tvm-ffi", "typer", "rich")
@@ -137,7 +138,7 @@ def collect(measure: bool) -> dict[str, Any]:
 
 def calibrate(host: machine.Machine) -> tuple[peak.Ceilings, float]:
     """Measure and store: (ceilings, seconds of a barrier among all usable threads, 0.0 if there is one)."""
-    from tilewright.runtime.barrier import barrier_seconds
+    from tilewright.measure.barrier import barrier_seconds
 
     ceilings = peak.measure(host)
     barrier = barrier_seconds(ceilings.threads)

@@ -14,8 +14,8 @@ import numpy as np
 
 from tilewright.cli.inputs import Array, random_inputs
 from tilewright.ir.dtype import dtype
+from tilewright.measure.contender import Prepared
 from tilewright.runtime.manifest import InputSpec
-from tilewright.support.contender import Prepared
 
 TILEWRIGHT = "tilewright.cli.peers:tilewright"
 ONNXRUNTIME = "tilewright.cli.peers:onnxruntime"

@@ -24,7 +24,7 @@ from tilewright.support import flags
 from tilewright.support.progress import progress
 
 if TYPE_CHECKING:
-    from tilewright.runtime.weights import Publisher
+    from tilewright.live.store import Publisher
 
 StoreName = Annotated[
     str, typer.Argument(metavar="NAME", help="The store's name, such as `policy`.", show_default=False)
@@ -74,7 +74,7 @@ def publish(
     tilewright publish policy old.tw --version 9 --force
     ```
     """
-    from tilewright.runtime.weights import Publisher
+    from tilewright.live.store import Publisher
 
     with progress(f"open {model.name}", enabled=not is_quiet(json)):
         opened = open_model(model, 1, {})

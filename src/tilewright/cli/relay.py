@@ -16,7 +16,7 @@ from tilewright.cli.serve import SecondsOption, SecretOption, TrustOption, load_
 from tilewright.support import flags
 
 if TYPE_CHECKING:
-    from tilewright.runtime.transport.relay import Relay
+    from tilewright.live.transport.relay import Relay
 
 _POLL = 0.05
 

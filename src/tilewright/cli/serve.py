@@ -16,7 +16,7 @@ from tilewright.support.errors import Error, TransportError, WeightError
 from tilewright.support.progress import progress
 
 if TYPE_CHECKING:
-    from tilewright.runtime.transport.serve import WeightServer
+    from tilewright.live.transport.serve import WeightServer
 
 SECRET = "TILEWRIGHT_SECRET"
 

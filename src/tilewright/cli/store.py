@@ -13,7 +13,7 @@ from tilewright.cli.publish import DirectoryOption, StoreName
 from tilewright.support.progress import progress
 
 if TYPE_CHECKING:
-    from tilewright.runtime.weights import StoreInfo
+    from tilewright.live.store import StoreInfo
 
 store = typer.Typer(
     name="store",
@@ -46,7 +46,7 @@ def list_command(directory: DirectoryOption = None, json: JsonOption = False) ->
     tilewright store list --directory /dev/shm/experiment --json
     ```
     """
-    from tilewright.runtime.weights import stores
+    from tilewright.live.store import stores
 
     found = stores(directory)
     if json:
@@ -83,7 +83,7 @@ def info_command(
     tilewright store info policy --verify --json
     ```
     """
-    from tilewright.runtime.weights import info
+    from tilewright.live.store import info
 
     found = info(name, directory, verify=verify)
     if json:
@@ -150,7 +150,7 @@ def sweep_command(
     tilewright store sweep policy
     ```
     """
-    from tilewright.runtime.weights import sweep
+    from tilewright.live.store import sweep
 
     with progress("sweep", enabled=not is_quiet(json)):
         swept = sweep(directory, name, dry=dry)

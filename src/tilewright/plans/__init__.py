@@ -1,45 +1,36 @@
-"""Plans: parameterised schedules, one file for each kind of computation; `plan` takes the first that fits."""
+"""Plans: parameterised schedules, one folder for each kind of computation; `plan` takes the first that fits."""
 
 from __future__ import annotations
 
 from tilewright.ir.key import key
 from tilewright.ir.loops import PrimFunc
-from tilewright.ir.target import Target
-from tilewright.plans import (
-    contraction,
-    convolution,
-    depthwise,
-    dots,
-    elementwise,
-    packing,
-    pixels,
-    plain,
-    rows,
-    strassen,
-    strassen_conv,
-    transposed,
-    windows,
-    winograd,
-)
-from tilewright.plans.analysis import Structure, analyse
-from tilewright.plans.base import Candidate, Plan, Planned
-from tilewright.plans.cost import roofline
-from tilewright.plans.decisions import decide
-from tilewright.plans.variants import specialize
+from tilewright.plans.convolution import depthwise, direct, pixels, transposed, windows
+from tilewright.plans.framework.analysis import Structure, analyse
+from tilewright.plans.framework.base import Candidate, Plan, Planned
+from tilewright.plans.framework.cost import roofline
+from tilewright.plans.framework.decisions import decide
+from tilewright.plans.framework.variants import specialize
+from tilewright.plans.matmul import contraction, dots
+from tilewright.plans.pointwise import elementwise, packing, unscheduled
+from tilewright.plans.rows import plan as rows
+from tilewright.plans.strassen import convolution as strassen_convolution
+from tilewright.plans.strassen import products as strassen
+from tilewright.plans.winograd import plan as winograd
 from tilewright.schedule.schedule import Schedule
+from tilewright.targets.target import Target
 
 PLANS: tuple[Plan, ...] = (
-    plain.PLAN,
+    unscheduled.PLAN,
     winograd.PLAN,
     winograd.FILTERS,
-    strassen_conv.PLAN,
+    strassen_convolution.PLAN,
     strassen.PLAN,
     strassen.WEIGHTS,
     pixels.PLAN,
     contraction.PLAN,
     dots.PLAN,
     windows.PLAN,
-    convolution.PLAN,
+    direct.PLAN,
     transposed.PLAN,
     depthwise.PLAN,
     packing.PLAN,
@@ -50,7 +41,7 @@ PLANS: tuple[Plan, ...] = (
 
 
 def site(func: PrimFunc) -> str:
-    """The name of the decision about a function's knobs (`plans/decisions.py`)."""
+    """The name of the decision about a function's knobs (`plans/framework/decisions.py`)."""
     return f"plan {key(func)}"
 
 

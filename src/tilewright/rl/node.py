@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from tilewright.live.store import Actor, Publisher, attach, files, info, sweep
 from tilewright.runtime.model import Model
-from tilewright.runtime.weights import Actor, Publisher, attach, files, info, sweep
 from tilewright.support.errors import StoreError
 
 Weights = Callable[[], Mapping[str, Any]]

@@ -27,12 +27,12 @@ from typing import Any, Self
 import torch
 from stable_baselines3.common.callbacks import BaseCallback
 
+from tilewright.live.store import Publisher
 from tilewright.rl import heads
 from tilewright.rl.node import publisher_of
 from tilewright.rl.part import weights_of
 from tilewright.rl.sb3_policy import Parts, parts_of
 from tilewright.runtime.model import Model
-from tilewright.runtime.weights import Publisher
 from tilewright.support.errors import UnsupportedError
 
 __all__ = ["Accelerated", "Published", "accelerate", "publish"]

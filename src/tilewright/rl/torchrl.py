@@ -33,9 +33,9 @@ from tensordict.nn import (
 from torch import nn
 from torchrl.weight_update import WeightSyncScheme
 
+from tilewright.live.store import Actor, Publisher, attach
 from tilewright.rl.node import publisher_of
 from tilewright.rl.part import Part, Tensors, compile_part, weights_of
-from tilewright.runtime.weights import Actor, Publisher, attach
 from tilewright.support.errors import CallError, Problems, UnsupportedError, WeightError
 
 __all__ = ["Published", "StorePolicy", "StoreWeightSync", "publish"]

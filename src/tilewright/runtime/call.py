@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tilewright.runtime.assembler import I1, I32, I64, PTR, VOID, Function, Module, Value
+from tilewright.native.assembler import I1, I32, I64, PTR, VOID, Function, Module, Value
 from tilewright.runtime.layout import Struct
 from tilewright.runtime.weights.control import READER
 

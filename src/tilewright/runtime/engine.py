@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.ir.dtype import BY_NAME
+from tilewright.native.link import Library
 from tilewright.runtime.arena import Interval, Plan, plan, temp_intervals
 from tilewright.runtime.arguments import describe_spec
 from tilewright.runtime.call import (
@@ -30,7 +31,6 @@ from tilewright.runtime.call import (
 from tilewright.runtime.foreign import foreign_function
 from tilewright.runtime.interop import Array
 from tilewright.runtime.layout import Memory, aligned_bytes, function
-from tilewright.runtime.link import Library
 from tilewright.runtime.manifest import MAX_BYTES, InputSpec, Manifest, OutputSpec
 from tilewright.runtime.native import native
 from tilewright.runtime.weights.control import SLOTS, Control

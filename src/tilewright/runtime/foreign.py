@@ -11,9 +11,9 @@ import ctypes
 from collections.abc import Callable
 from typing import Any
 
-from tilewright.runtime.assembler import I1, I32, I64, PTR, VOID, Function, Module, Value
+from tilewright.native.assembler import I1, I32, I64, PTR, VOID, Function, Module, Value
+from tilewright.native.link import Library, compile_text, host_triple
 from tilewright.runtime.call import LAYOUT, MODEL, OK, SUPERSEDED, TENSOR
-from tilewright.runtime.link import Library, compile_text, host_triple
 
 ANY_SIZE, ANY_VALUE = 16, 8
 DL_TENSOR_PTR, TENSOR_OBJECT = 7, 70

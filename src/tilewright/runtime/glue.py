@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from tilewright.runtime.assembler import I1, I32, I64, PTR, VOID, Function, Module, Value
+from tilewright.native.assembler import I1, I32, I64, PTR, VOID, Function, Module, Value
 from tilewright.runtime.call import LAYOUT, MEASURED_CALLS, MODEL, OK, RANGE, RELEASE_GIL_NS, TENSOR
 from tilewright.runtime.layout import Struct
 

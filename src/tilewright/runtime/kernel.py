@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tilewright.runtime.assembler import I64, PTR, VOID, Function, Module, Value
-from tilewright.runtime.link import compile_text, host_triple
+from tilewright.native.assembler import I64, PTR, VOID, Function, Module, Value
+from tilewright.native.link import compile_text, host_triple
 from tilewright.runtime.manifest import Dim, InputSpec, Manifest, StepSpec, SymbolSpec, TargetSpec, TempSpec, Work
 from tilewright.runtime.model import Model
 from tilewright.runtime.program import Program, Text

@@ -3,7 +3,7 @@
 The compiler fills it in, the artifact stores it as JSON, and the runtime trusts nothing of it: `Manifest.check`
 refuses whatever would make the call glue, the memory planner or the loader read or write out of bounds.
 
-Slots, in order (see `codegen/entry.py` for the native entry that uses them):
+Slots, in order (see `codegen/llvm/entry.py` for the native entry that uses them):
 
     run      [inputs | outputs | packed | run_temps]
     prepare  [params | packed | prepare_temps]

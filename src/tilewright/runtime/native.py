@@ -12,13 +12,13 @@ from typing import Any
 
 import numpy as np
 
+from tilewright.native.assembler import Module
+from tilewright.native.link import Library, compile_text, host_triple
 from tilewright.runtime import glue
-from tilewright.runtime.assembler import Module
 from tilewright.runtime.call import CORE_EXPORTS, define_core
 from tilewright.runtime.foreign import FOREIGN_EXPORTS, define_foreign
 from tilewright.runtime.glue import GLOBALS, GLUE_EXPORTS, MAX_TYPES, PYTHON_DATA, PYTHON_FUNCTIONS, define_glue
 from tilewright.runtime.layout import function
-from tilewright.runtime.link import Library, compile_text, host_triple
 from tilewright.runtime.scans import SCAN_EXPORTS, define_scans
 from tilewright.runtime.threads import pool, pool_code
 

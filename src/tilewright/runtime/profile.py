@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tilewright.ir.dtype import BY_NAME
+from tilewright.native.assembler import I32, I64, PTR, VOID, Function, Module, Value
+from tilewright.native.link import Library, compile_text, host_triple
 from tilewright.runtime.arguments import BoundInputs
-from tilewright.runtime.assembler import I32, I64, PTR, VOID, Function, Module, Value
 from tilewright.runtime.interop import Array
 from tilewright.runtime.layout import aligned_bytes, function
-from tilewright.runtime.link import Library, compile_text, host_triple
 from tilewright.runtime.manifest import StepSpec, evaluate
 from tilewright.runtime.threads import pool
 from tilewright.runtime.weights.packed import WeightSet, packed_nbytes

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.runtime.link import Library
+from tilewright.native.link import Library
 from tilewright.runtime.manifest import Manifest
 from tilewright.runtime.threads import pool
 

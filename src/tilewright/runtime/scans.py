@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tilewright.runtime.assembler import I32, I64, PTR, VOID, Module
+from tilewright.native.assembler import I32, I64, PTR, VOID, Module
 
 # Fletcher's idea on eight lanes of 64 bits: sums, and sums of sums, so that neither a changed nor a misplaced word goes
 # unseen; a fold with odd multipliers ends it. Two vectors a turn hide the additions behind the loads.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tilewright.runtime.link import host_triple, missing_features
+from tilewright.native.link import host_triple, missing_features
 from tilewright.runtime.manifest import TargetSpec
 from tilewright.support.errors import ArtifactError
 

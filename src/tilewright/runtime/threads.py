@@ -19,9 +19,9 @@ import sys
 from functools import cache
 from typing import Any
 
-from tilewright.runtime.assembler import I32, I64, PTR, VOID, Function, Module, Value
+from tilewright.native.assembler import I32, I64, PTR, VOID, Function, Module, Value
+from tilewright.native.link import Library, compile_text, host_triple
 from tilewright.runtime.layout import Struct, function
-from tilewright.runtime.link import Library, compile_text, host_triple
 from tilewright.support.errors import TargetError
 
 MAX_THREADS = 128

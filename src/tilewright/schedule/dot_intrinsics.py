@@ -12,9 +12,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tilewright.ir.dtype import DType, bf16, f32, i8, i16, i32, u8
-from tilewright.ir.target import Target
 from tilewright.schedule.intrinsics import VNNI_16X4_U8I8I32, TensorIntrin, describe, register
 from tilewright.support.errors import ScheduleError
+from tilewright.targets.target import Target
 
 
 @dataclass(frozen=True, slots=True)

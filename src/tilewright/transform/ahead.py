@@ -13,9 +13,9 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from tilewright.ir.graph import Value
-from tilewright.ir.target import Target
-from tilewright.plans.analysis import analyse
-from tilewright.plans.cost import level, roofline
+from tilewright.plans.framework.analysis import analyse
+from tilewright.plans.framework.cost import level, roofline
+from tilewright.targets.target import Target
 from tilewright.transform.loops.ahead import Ask
 from tilewright.transform.lower import Kernel
 

@@ -12,9 +12,9 @@ from tilewright import ops
 from tilewright.ir.dtype import boolean, f32
 from tilewright.ir.expr import Var, const
 from tilewright.ir.graph import ConstantArray, Graph, GraphBuilder, TensorType, Value
-from tilewright.ir.target import Target
 from tilewright.ir.verify import verify_graph
 from tilewright.ops.interpret import run_graph
+from tilewright.targets.target import Target
 from tilewright.transform.graph.attention import recognise_attention
 from tilewright.transform.graph.simplify import eliminate_dead
 

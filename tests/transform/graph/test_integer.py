@@ -11,7 +11,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import tilewright as tw
 from tests.ops.oracle import check
-from tilewright.ir.target import Target
+from tilewright.targets.target import Target
 
 RNG = np.random.default_rng(0)
 

@@ -10,9 +10,9 @@ from tilewright import ops
 from tilewright.compiler import graph_passes
 from tilewright.ir.graph import Graph, GraphBuilder
 from tilewright.ir.parser import parse_graph
-from tilewright.ir.target import Target
 from tilewright.ir.verify import verify_graph
 from tilewright.ops.interpret import run_graph
+from tilewright.targets.target import Target
 from tilewright.transform.graph.fuse import fuse
 from tilewright.transform.graph.memory import places
 from tilewright.transform.graph.simplify import eliminate_common, fold_scales, materialize_outputs

@@ -15,7 +15,7 @@ from tilewright.compiler import compile_graph
 from tilewright.ir.dtype import f32
 from tilewright.ir.expr import Expr, Var, const
 from tilewright.ir.graph import Graph, GraphBuilder, TensorType
-from tilewright.ir.target import Target
+from tilewright.targets.target import Target
 from tilewright.transform.graph.options import Options
 
 RNG = np.random.default_rng(0)

@@ -13,7 +13,7 @@ from tilewright import ops
 from tilewright.compiler import graph_passes
 from tilewright.ir.dtype import f32, u8
 from tilewright.ir.graph import Graph, GraphBuilder, TensorType
-from tilewright.ir.target import Target
+from tilewright.targets.target import Target
 from tilewright.transform.graph.fuse import fuse
 from tilewright.transform.graph.split import split_prepare
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tilewright.codegen.interpret import interpret
+from tilewright.codegen.interpret.interpreter import interpret
 from tilewright.ir.loops import For, PrimFunc, Store
 from tilewright.ir.parser import parse_func
 from tilewright.ir.rewrite import walk

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from tilewright import te
-from tilewright.codegen.interpret import interpret
-from tilewright.ir.target import Target
+from tilewright.codegen.interpret.interpreter import interpret
 from tilewright.schedule.schedule import Schedule
+from tilewright.targets.target import Target
 from tilewright.transform.loops import lower_loops
 
 

@@ -10,9 +10,9 @@ from tilewright.ir.expr import as_int
 from tilewright.ir.loops import For, PrimFunc
 from tilewright.ir.parser import parse_func
 from tilewright.ir.rewrite import walk
-from tilewright.ir.target import Target
 from tilewright.ir.verify import verify_func
 from tilewright.schedule import Schedule
+from tilewright.targets.target import Target
 from tilewright.transform.loops import lower_loops
 from tilewright.transform.loops.blocks import lower_blocks
 from tilewright.transform.loops.compact import compact_buffers

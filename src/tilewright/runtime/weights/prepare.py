@@ -8,10 +8,10 @@ from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from tilewright.native.link import Library
 from tilewright.runtime.arena import plan, temp_intervals
 from tilewright.runtime.interop import Array
 from tilewright.runtime.layout import aligned_bytes, function
-from tilewright.runtime.link import Library
 from tilewright.runtime.manifest import Manifest
 from tilewright.runtime.threads import pool
 

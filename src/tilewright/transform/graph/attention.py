@@ -23,9 +23,9 @@ from tilewright.arith import prove_equal
 from tilewright.ir.dtype import boolean
 from tilewright.ir.expr import Expr, as_int, const, is_const
 from tilewright.ir.graph import Graph, GraphBuilder, Node, Value
-from tilewright.ir.target import Target
 from tilewright.ops.dims import dim
-from tilewright.plans.attention import attention_tile
+from tilewright.plans.attention.tiles import attention_tile
+from tilewright.targets.target import Target
 
 SWAP = (0, 2, 1, 3)
 ZERO = const(0)

@@ -15,12 +15,12 @@ from math import ceil, prod
 
 from tilewright.ir.expr import as_int
 from tilewright.ir.graph import Node, Value
-from tilewright.ir.target import Target
 from tilewright.ops.correlation import reach
-from tilewright.plans.conv_tiles import SYMBOLIC_IMAGES
-from tilewright.plans.cost import Cost, fetch_cycles, write_cycles
-from tilewright.plans.decisions import cheapest
-from tilewright.plans.transposes import shuffle_cycles
+from tilewright.plans.convolution.tiles import SYMBOLIC_IMAGES
+from tilewright.plans.framework.cost import Cost, fetch_cycles, write_cycles
+from tilewright.plans.framework.decisions import cheapest
+from tilewright.plans.idioms.transposes import shuffle_cycles
+from tilewright.targets.target import Target
 
 Absorbs = Callable[[Node, Node], bool]
 """Of a convolution and a conversion that feeds it or follows it: whether they are one kernel."""

@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tilewright.ir.loops import PrimFunc
-from tilewright.ir.target import Target
+from tilewright.targets.target import Target
 from tilewright.transform.loops.blocks import lower_blocks
 from tilewright.transform.loops.compact import compact_buffers
 from tilewright.transform.loops.conditions import bound_loops, move_conditions
 from tilewright.transform.loops.dead import drop_dead_stores
 from tilewright.transform.loops.defer import defer_epilogues
-from tilewright.transform.loops.math import expand_math
 from tilewright.transform.loops.merge import merge_loops
 from tilewright.transform.loops.partition import partition_loops
 from tilewright.transform.loops.pipeline import pipeline_loops
 from tilewright.transform.loops.reuse import reuse_outputs
 from tilewright.transform.loops.simplify import simplify_loops
 from tilewright.transform.loops.workspace import plan_workspace
+from tilewright.transform.math.expand import expand_math
 
 Pass = Callable[[PrimFunc], PrimFunc]
 

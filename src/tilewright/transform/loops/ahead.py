@@ -5,7 +5,7 @@
         for k in 0..512 {                   ->       for k in 0..512 with (share = "upcoming", ...) {
           ... a tile's multiply-adds ...               ... a tile's multiply-adds ...
 
-Each iteration asks for its share of the buffer (`codegen/llvm_prefetch.py`), so that memory brings it at the pace of
+Each iteration asks for its share of the buffer (`codegen/llvm/prefetch.py`), so that memory brings it at the pace of
 the arithmetic: asked for all at once it would take the lines that the kernel's own loads wait for.
 """
 
@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import prod
 
-from tilewright.codegen.llvm_prefetch import LINE
+from tilewright.codegen.llvm.prefetch import LINE
 from tilewright.ir.dtype import u8
 from tilewright.ir.expr import Buffer, as_int, const
 from tilewright.ir.loops import For, PrimFunc, Stmt

@@ -1,0 +1,1 @@
+"""C: flat loops as a C function, to be read and for compilers of other machines."""

@@ -1,0 +1,220 @@
+"""Flat loops as C11 that reads as a person would write it.
+
+The function takes its buffers in order, then its symbols: `void f(const float *restrict A, float *restrict B,
+int64_t n)`. It is serial: loops of every kind become plain loops, with a comment that says what they were; it has no
+thread number and no barrier (a function with the symbol `nthreads` is called with 1). The text needs nothing but the C
+library (-lm) and computes what `codegen.interpret` does, except that the library's transcendental functions may differ
+in the last place.
+"""
+
+from __future__ import annotations
+
+import re
+
+from tilewright.codegen.c.expr import COMPARE, MATH_NAMES, UNARY, ExprEmitter
+from tilewright.codegen.c.helpers import MEMORY_TYPES, VALUE_TYPES, helper
+from tilewright.ir.expr import Buffer, Expr, Var, as_int
+from tilewright.ir.loops import NTHREADS, TID, Allocate, Block, For, If, Intrinsic, Let, PrimFunc, Seq, Stmt, Store
+from tilewright.ir.rewrite import buffers_in, exprs_of, loads, map_stmt, walk, walk_expr
+from tilewright.ir.sharing import computed_first
+from tilewright.ir.text import DTYPE
+from tilewright.schedule.intrinsics import expand
+from tilewright.support.errors import CompileError
+
+STACK_BYTES = 64 * 1024
+"""Buffers larger than this (or of symbolic size) are taken from the heap."""
+
+_LINE = 100
+_HELPER_NAME = re.compile(rf"([a-z]+_)?({DTYPE})(_to_({DTYPE}))?")
+"""What functions of ours may be called: `min_f32`, `f32_to_i8`, `bits_f32_to_i32`."""
+_RESERVED = MATH_NAMES.union(
+    "auto break case char const continue default do double else enum extern float for goto if inline int long "
+    "register restrict return short signed sizeof static struct switch typedef union unsigned void volatile while "
+    "bool true false NAN INFINITY main malloc free abort memcpy size_t ldexp frexp signbit y0 y1 yn j0 j1 jn "
+    "allocate".split(" ")
+)
+
+
+def emit_c(func: PrimFunc) -> str:
+    """The C text of a lowered function. Raises CompileError if it still has blocks or has unknown intrinsics."""
+    expanded = map_stmt(func.body, lambda s: expand(s) if isinstance(s, Intrinsic) else None)
+    return _Emitter(func.with_body(expanded)).function()
+
+
+class _Emitter:
+    def __init__(self, func: PrimFunc) -> None:
+        self.func = func
+        self.taken = set(_RESERVED)
+        self.names: dict[Var | Buffer, str] = {}
+        self.extents: dict[Var, Expr] = {}
+        self.exprs = ExprEmitter(self.names, self.extents)
+        self.lines: list[str] = []
+        self.parts = 0
+        self.stored = {s.buffer for s in walk(func.body) if isinstance(s, Store)}
+
+    def function(self) -> str:
+        func = self.func
+        name = self.identifier(func.name)
+        arguments: list[Var | Buffer] = [*func.params, *func.symbols]
+        for x in arguments:
+            self.declare(x)
+        body: Stmt = func.body
+        for buffer in reversed(func.buffers):
+            body = Allocate(buffer, body)
+        if NTHREADS in func.symbols:
+            self.declare(TID)
+        self.statement(body, 1)
+        if self.names.get(TID) in self.exprs.used:
+            self.lines.insert(0, f"    const int64_t {self.names[TID]} = 0;")
+        unused = [f"    (void){self.names[x]};" for x in arguments if not self.is_used(x)]
+        lines = [*self.signature(name), *unused, *self.lines, "}"]
+        return "\n\n".join([self.includes(), *self.helper_texts(), "\n".join(lines)]) + "\n"
+
+    def signature(self, name: str) -> list[str]:
+        params = []
+        for b in self.func.params:
+            constant = "" if b in self.stored else "const "
+            params.append(f"{constant}{self.memory_type(b)} *restrict {self.names[b]}")
+        params += [f"{VALUE_TYPES[v.dtype.name]} {self.names[v]}" for v in self.func.symbols]
+        line = f"void {name}({', '.join(params) or 'void'}) {{"
+        if len(line) <= _LINE:
+            return [line]
+        return [f"void {name}(", *[f"    {p}," for p in params[:-1]], f"    {params[-1]}", ") {"]
+
+    def includes(self) -> str:
+        for name in self.all_helpers():
+            self.exprs.headers.update(helper(name).headers)
+        text = "\n".join([*self.lines, *self.helper_texts()])
+        if "bool" in text or any(b.dtype.kind == "bool" for b in self.func.params):
+            self.exprs.headers.add("stdbool.h")
+        return "\n".join(f"#include <{header}>" for header in sorted(self.exprs.headers))
+
+    def all_helpers(self) -> list[str]:
+        """The helpers that are called, those they need before them."""
+        order: dict[str, None] = {}
+
+        def add(name: str) -> None:
+            for needed in helper(name).needs:
+                add(needed)
+            order[name] = None
+
+        for name in self.exprs.helpers:
+            add(name)
+        return list(order)
+
+    def helper_texts(self) -> list[str]:
+        return [helper(name).text for name in self.all_helpers()]
+
+    # Names
+
+    def declare(self, x: Var | Buffer) -> str:
+        name = self.names[x] = self.identifier(x.name)
+        return name
+
+    def identifier(self, name: str) -> str:
+        """A C identifier for a name, not used before."""
+        base = re.sub(r"[^A-Za-z0-9_]", "_", name) or "_"
+        base = f"_{base}" if base[0].isdigit() else base
+        found = base
+        while found in self.taken or _HELPER_NAME.fullmatch(found):
+            found += "_"
+        self.taken.add(found)
+        return found
+
+    def is_used(self, x: Var | Buffer) -> bool:
+        return self.names[x] in self.exprs.used
+
+    def memory_type(self, b: Buffer) -> str:
+        return MEMORY_TYPES[b.dtype.name]
+
+    # Statements
+
+    def line(self, text: str, level: int) -> None:
+        self.lines.append("    " * level + text)
+
+    def statement(self, s: Stmt, level: int) -> None:
+        text = self.exprs.text
+        match s:
+            case Seq(stmts):
+                for child in stmts:
+                    self.statement(child, level)
+            case Store():
+                self.compute_first(s.value, level)
+                self.line(f"{self.exprs.element(s.buffer, s.indices)} = {self.exprs.stored(s.value)};", level)
+                self.exprs.computed.clear()
+            case For():
+                self.loop(s, level)
+            case Let():
+                self.let(s, level)
+            case If():
+                self.line(f"if ({text(s.condition)}) {{", level)
+                self.statement(s.then, level + 1)
+                self.otherwise(s.orelse, level)
+            case Allocate():
+                self.allocate(s, level)
+            case Block():
+                raise CompileError("blocks have no C form; lower the function first", where=f"block {s.name!r}")
+
+    def otherwise(self, s: Stmt | None, level: int) -> None:
+        if isinstance(s, If):
+            self.line(f"}} else if ({self.exprs.text(s.condition)}) {{", level)
+            self.statement(s.then, level + 1)
+            self.otherwise(s.orelse, level)
+            return
+        if s is not None:
+            self.line("} else {", level)
+            self.statement(s, level + 1)
+        self.line("}", level)
+
+    def loop(self, s: For, level: int) -> None:
+        end = self.exprs.text(s.extent, COMPARE + 1)
+        i = self.declare(s.var)
+        self.extents[s.var] = s.extent
+        what = s.thread if s.kind == "thread" else s.kind
+        comment = "" if s.kind == "serial" else f"  // {what}"
+        self.line(f"for (int64_t {i} = 0; {i} < {end}; ++{i}) {{{comment}", level)
+        self.statement(s.body, level + 1)
+        self.line("}", level)
+
+    def compute_first(self, e: Expr, level: int) -> None:
+        """Name what a long expression would repeat."""
+        for part in computed_first(e):
+            text = self.exprs.text(part)
+            self.parts += 1
+            name = self.exprs.computed[part] = self.identifier(f"t{self.parts}")
+            self.line(f"const {VALUE_TYPES[part.dtype.name]} {name} = {text};", level)
+
+    def let(self, s: Let, level: int) -> None:
+        self.compute_first(s.value, level)
+        value = self.exprs.text(s.value)
+        self.exprs.computed.clear()
+        if not self.exprs.is_index(s.value):
+            self.exprs.data_variables.add(s.var)
+        name = self.declare(s.var)
+        self.line(f"const {VALUE_TYPES[s.var.dtype.name]} {name} = {value};", level)
+        if not any(s.var in set(walk_expr(e)) for inner in walk(s.body) for e in exprs_of(inner)):
+            self.line(f"(void){name};", level)
+        self.statement(s.body, level)
+
+    def allocate(self, s: Allocate, level: int) -> None:
+        b = s.buffer
+        if b not in buffers_in(s.body):
+            self.statement(s.body, level)
+            return
+        size = as_int(b.size)
+        kind = self.memory_type(b)
+        # The extents are read before the name is declared, since they are evaluated outside its scope.
+        extent = self.exprs.text(b.size, UNARY)
+        name = self.declare(b)
+        heap = size is None or size * b.dtype.itemsize > STACK_BYTES
+        if heap:
+            call = self.exprs.call("allocate", f"{extent} * sizeof({kind})")[0]
+            self.line(f"{kind} *{name} = {call};", level)
+        else:
+            align = f"_Alignas({b.align}) " if b.align is not None and b.align > b.dtype.itemsize else ""
+            self.line(f"{align}{kind} {name}[{max(1, size or 0)}];", level)
+        if not any(load.buffer == b for inner in walk(s.body) for e in exprs_of(inner) for load in loads(e)):
+            self.line(f"(void){name};", level)
+        self.statement(s.body, level)
+        if heap:
+            self.line(f"free({name});", level)

@@ -1,0 +1,150 @@
+"""The interpreter's expressions: each becomes one closure over variables (one-element lists) and memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tilewright.codegen.interpret.memory import InterpretError, Memory, Thunk, position_in
+from tilewright.codegen.interpret.scalars import bitcaster, caster, function, value_of
+from tilewright.ir.dtype import i64
+from tilewright.ir.expr import Buffer, Const, Expr, Load, Op, Var
+from tilewright.ir.rewrite import variables
+
+
+class Scope:
+    """What is known inside a function, and the closures made of expressions so far.
+
+    `cells` hold the variables' values, `fixed` are those that stay as they are (symbols), `loops` have the extents of
+    loop variables and block iterators, `memory` the buffers' elements. `where` is what errors name.
+    """
+
+    def __init__(self, where: str, values: Mapping[Var, int]) -> None:
+        self.where = where
+        self.cells: dict[Var, list[Any]] = {v: [value] for v, value in values.items()}
+        self.fixed: set[Var] = set(values)
+        self.loops: dict[Var, Expr] = {}
+        self.memory: dict[Buffer, Memory] = {}
+        self.exprs: dict[Expr, Thunk] = {}
+
+    def expr(self, e: Expr) -> Thunk:
+        """A closure that gives the value of `e`."""
+        done = self.exprs.get(e)
+        if done is None:
+            done = self.exprs[e] = self._affine(e) or self._expr(e)
+        return done
+
+    def _expr(self, e: Expr) -> Thunk:
+        match e:
+            case Const():
+                value = value_of(e.dtype)(e.value)
+                return lambda: value
+            case Var():
+                cell = self.cell(e)
+                return lambda: cell[0]
+            case Load():
+                return self._load(e)
+            case Op():
+                return self._op(e)
+        raise InterpretError(f"{type(e).__name__} cannot be interpreted; lower it first", where=str(e))
+
+    def cell(self, v: Var) -> list[Any]:
+        """Where the value of a variable is kept."""
+        cell = self.cells.get(v)
+        if cell is None:
+            raise InterpretError(f"the variable {v.name!r} is not defined", where=self.where)
+        return cell
+
+    def _op(self, e: Op) -> Thunk:
+        args = [self.expr(a) for a in e.args]
+        match e.name:
+            case "select":
+                condition, then, orelse = args
+                return lambda: then() if condition() else orelse()
+            case "and":
+                left, right = args
+                return lambda: left() and right()
+            case "or":
+                left, right = args
+                return lambda: left() or right()
+            case "lookup":
+                position, *entries = args
+                table, last = [entry() for entry in entries], len(entries) - 1
+                return lambda: table[min(max(position(), 0), last)]
+            case "cast" | "bitcast":
+                convert = (caster if e.name == "cast" else bitcaster)(e.args[0].dtype, e.dtype)
+                (only,) = args
+                return lambda: convert(only())
+        f = function(e.name, e.args[0].dtype)
+        if len(args) == 1:
+            (only,) = args
+            return lambda: f(only())
+        if len(args) == 2:
+            left, right = args
+            return lambda: f(left(), right())
+        first, second, third = args
+        return lambda: f(first(), second(), third())
+
+    def _affine(self, e: Expr) -> Thunk | None:
+        """Sums of loop variables with constant factors, the usual indices, in one closure."""
+        if e.dtype is not i64 or not isinstance(e, Op):
+            return None
+        terms = self._terms(e)
+        if terms is None:
+            return None
+        constant = terms.pop(None, 0)
+        match [(self.cells[v], factor) for v, factor in terms.items() if v is not None]:
+            case []:
+                return lambda: constant
+            case [(a, fa)]:
+                return lambda: a[0] * fa + constant
+            case [(a, fa), (b, fb)]:
+                return lambda: a[0] * fa + b[0] * fb + constant
+            case [(a, fa), (b, fb), (c, fc)]:
+                return lambda: a[0] * fa + b[0] * fb + c[0] * fc + constant
+            case several:
+                return lambda: sum([cell[0] * factor for cell, factor in several]) + constant
+
+    def _terms(self, e: Expr) -> dict[Var | None, int] | None:
+        """Factors of loop variables and symbols in a linear expression (of None: the constant), else None. Variables
+        of `let` are left out, since what was loaded may overflow."""
+        match e:
+            case Const(value) if abs(value) < 1 << 31:
+                return {None: value}
+            case Var() if e in self.loops:
+                return {e: 1}
+            case Var() if e in self.fixed:
+                return {None: self.cells[e][0]}
+            case Op("add" | "sub" | "mul" as name, (left, right)):
+                a, b = self._terms(left), self._terms(right)
+                if a is None or b is None:
+                    return None
+                if name != "mul":
+                    sign = 1 if name == "add" else -1
+                    return {v: a.get(v, 0) + sign * b.get(v, 0) for v in {**a, **b}}
+                if set(b) <= {None}:
+                    return {v: factor * b.get(None, 0) for v, factor in a.items()}
+                if set(a) <= {None}:
+                    return {v: factor * a.get(None, 0) for v, factor in b.items()}
+        return None
+
+    def _load(self, e: Load) -> Thunk:
+        position = self.position(e.buffer, e.indices)
+        data = self.memory[e.buffer].data
+        return lambda: data[position()]
+
+    def position(self, buffer: Buffer, indices: Sequence[Expr]) -> Thunk:
+        """A closure that gives the flat position of an index in a buffer, checked against its shape."""
+        memory = self.memory.get(buffer)
+        if memory is None:
+            raise InterpretError(f"the buffer {buffer.name!r} is not declared", where=self.where)
+        index = [self.expr(i) for i in indices]
+        if not self.is_fixed(buffer) or len(index) > 4:
+            return lambda: memory.position(tuple([i() for i in index]))
+        if not index:
+            return lambda: 0
+        return position_in(memory, index)
+
+    def is_fixed(self, buffer: Buffer) -> bool:
+        """Does the shape depend on symbols alone, so that it is known already?"""
+        return all(v in self.fixed for extent in buffer.shape for v in variables(extent))

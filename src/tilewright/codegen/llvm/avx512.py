@@ -1,0 +1,83 @@
+"""What AVX-512 has instructions for and LLVM no intrinsic of its own: powers of two as factors, tables in registers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from tilewright.codegen.llvm.text import Writer
+from tilewright.codegen.llvm.values import register_type, vector_literal
+from tilewright.ir.dtype import DType, f32, i32
+
+TABLE = 16
+"""Entries of a table of f32 that a register holds."""
+
+_CURRENT_ROUNDING = 4
+
+
+def scaleb(out: Writer, x: str, n: str, t: DType, width: int) -> str:
+    """x 2^floor(n) of f32 or f64 by VSCALEF."""
+    least, most = 128 // t.bits, 512 // t.bits
+
+    def call(parts: list[str], size: int) -> str:
+        kind = "ps" if t is f32 else "pd"
+        ty = register_type(t, size)
+        name = f"llvm.x86.avx512.mask.scalef.{kind}.{size * t.bits}"
+        mask = f"i{max(size, 8)}"
+        operands = [*((ty, p) for p in parts), (ty, "zeroinitializer"), (mask, "-1")]
+        if size == most:
+            operands.append(("i32", str(_CURRENT_ROUNDING)))
+        return out.intrinsic(name, ty, operands)
+
+    return _in_registers(out, [(x, t), (n, t)], width, least, most, call)
+
+
+def permuted(out: Writer, index: str, entries: Sequence[str], width: int) -> str:
+    """Entries of a table of 16 f32, at the low four bits of i32 numbers, by VPERMPS."""
+    table = f"<{', '.join(f'float {entry}' for entry in entries)}>"
+    ty, word = register_type(f32, TABLE), register_type(i32, TABLE)
+
+    def call(parts: list[str], size: int) -> str:
+        return out.intrinsic("llvm.x86.avx512.permvar.sf.512", ty, [(ty, table), (word, parts[0])])
+
+    return _in_registers(out, [(index, i32)], width, TABLE, TABLE, call, f32)
+
+
+def _in_registers(
+    out: Writer,
+    args: Sequence[tuple[str, DType]],
+    width: int,
+    least: int,
+    most: int,
+    call: Callable[[list[str], int], str],
+    result: DType | None = None,
+) -> str:
+    """Apply `call(operands, size)` to operands of any width, which registers of `least` to `most` lanes hold."""
+    t = result or args[0][1]
+    size = min(max(width, least), most)
+    if not width:
+        first = [
+            out.inst(f"insertelement {register_type(a, size)} poison, {register_type(a)} {x}, i64 0") for x, a in args
+        ]
+        return out.inst(f"extractelement {register_type(t, size)} {call(first, size)}, i64 0")
+    if width == size:
+        return call([x for x, _ in args], size)
+    if width < size:
+        wide = [_picked(out, x, a, width, tuple(min(k, width - 1) for k in range(size))) for x, a in args]
+        return _picked(out, call(wide, size), t, size, tuple(range(width)))
+    half = width // 2
+    halves = [
+        _in_registers(
+            out,
+            [(_picked(out, x, a, width, tuple(range(first, first + half))), a) for x, a in args],
+            half, least, most, call, result,
+        )
+        for first in (0, half)
+    ]  # fmt: skip
+    ty, both = register_type(t, half), vector_literal(tuple(range(width)), "i32")
+    return out.inst(f"shufflevector {ty} {halves[0]}, {ty} {halves[1]}, <{width} x i32> {both}")
+
+
+def _picked(out: Writer, x: str, t: DType, width: int, lanes: tuple[int, ...]) -> str:
+    ty = register_type(t, width)
+    picks = vector_literal(lanes, "i32")
+    return out.inst(f"shufflevector {ty} {x}, {ty} poison, <{len(lanes)} x i32> {picks}")

@@ -1,0 +1,139 @@
+"""Conversions between element types, as NumPy and ml_dtypes do them, except that floats saturate into integers."""
+
+from __future__ import annotations
+
+from tilewright.codegen.llvm.text import Writer
+from tilewright.codegen.llvm.values import literal, register_type, splat_literal
+from tilewright.ir.dtype import DType, bf16, boolean, f16, f32, f64
+
+
+def _number(value: float | int, t: DType, width: int) -> str:
+    text = literal(value, t)
+    return splat_literal(text, register_type(t)) if width else text
+
+
+def _bits(value: int, bits: int, width: int) -> str:
+    return splat_literal(str(value), f"i{bits}") if width else str(value)
+
+
+def _vector(element: str, width: int) -> str:
+    return f"<{width} x {element}>" if width else element
+
+
+def to_f32(out: Writer, a: str, t: DType, width: int) -> str:
+    """f16 or bf16 to f32, exactly."""
+    wide = register_type(f32, width)
+    if t is f16:
+        return out.inst(f"fpext {register_type(f16, width)} {a} to {wide}")
+    i32 = _vector("i32", width)
+    extended = out.inst(f"zext {_vector('i16', width)} {a} to {i32}")
+    shifted = out.inst(f"shl {i32} {extended}, {_bits(16, 32, width)}")
+    return out.inst(f"bitcast {i32} {shifted} to {wide}")
+
+
+def from_f32(out: Writer, a: str, t: DType, width: int) -> str:
+    """f32 to f16 or bf16, to nearest even. bf16 is rounded on the bits: the CPU's instruction flushes denormals."""
+    wide = register_type(f32, width)
+    if t is f16:
+        return out.inst(f"fptrunc {wide} {a} to {register_type(f16, width)}")
+    i32, i1 = _vector("i32", width), _vector("i1", width)
+    bits = out.inst(f"bitcast {wide} {a} to {i32}")
+    low = out.inst(f"lshr {i32} {bits}, {_bits(16, 32, width)}")
+    odd = out.inst(f"and {i32} {low}, {_bits(1, 32, width)}")
+    bias = out.inst(f"add {i32} {odd}, {_bits(0x7FFF, 32, width)}")
+    rounded = out.inst(f"lshr {i32} {out.inst(f'add {i32} {bits}, {bias}')}, {_bits(16, 32, width)}")
+    quiet = out.inst(f"or {i32} {low}, {_bits(0x40, 32, width)}")
+    nan = out.inst(f"fcmp uno {wide} {a}, {a}")
+    chosen = out.inst(f"select {i1} {nan}, {i32} {quiet}, {i32} {rounded}")
+    return out.inst(f"trunc {i32} {chosen} to {_vector('i16', width)}")
+
+
+def _round_to_odd(out: Writer, a: str, width: int) -> str:
+    """f64 to f32 keeping in the last bit that something was lost, so that rounding once more is rounding once."""
+    f, d = register_type(f32, width), register_type(f64, width)
+    i32, i1 = _vector("i32", width), _vector("i1", width)
+    name = f"v{width}f64" if width else "f64"
+    near = out.inst(f"fptrunc {d} {a} to {f}")
+    back = out.inst(f"fpext {f} {near} to {d}")
+    bits = out.inst(f"bitcast {f} {near} to {i32}")
+    lost = out.inst(f"fcmp one {d} {back}, {a}")
+    size_back = out.intrinsic(f"llvm.fabs.{name}", d, [(d, back)])
+    size = out.intrinsic(f"llvm.fabs.{name}", d, [(d, a)])
+    above = out.inst(f"fcmp ogt {d} {size_back}, {size}")
+    down = out.inst(f"add {i32} {bits}, {out.inst(f'sext {i1} {above} to {i32}')}")
+    sticky = out.inst(f"or {i32} {down}, {out.inst(f'zext {i1} {lost} to {i32}')}")
+    return out.inst(f"bitcast {i32} {sticky} to {f}")
+
+
+def cast(out: Writer, a: str, source: DType, to: DType, width: int) -> str:
+    """`a` converted from `source` to `to`."""
+    if source is to:
+        return a
+    s, r = register_type(source, width), register_type(to, width)
+    if source.is_float and to.is_float:
+        return _float_to_float(out, a, source, to, width)
+    if source in (f16, bf16):
+        a, s = to_f32(out, a, source, width), register_type(f32, width)
+        source = f32
+    if to is boolean:
+        if source.is_float:
+            return out.inst(f"fcmp une {s} {a}, {_number(0.0, source, width)}")
+        return out.inst(f"icmp ne {s} {a}, {_number(0, source, width)}")
+    if source is boolean:
+        ones, zeros = (_number(1.0 if to.is_float else 1, to, width), _number(0.0 if to.is_float else 0, to, width))
+        return out.inst(f"select {s} {a}, {r} {ones}, {r} {zeros}")
+    if source.is_float and to.bits < 32:
+        return _float_to_narrow(out, a, source, to, width)
+    if source.is_float:
+        name = f"llvm.fpto{'s' if to.kind == 'int' else 'u'}i.sat"
+        vector = f"v{width}" if width else ""
+        return out.intrinsic(f"{name}.{vector}i{to.bits}.{vector}f{source.bits}", r, [(s, a)])
+    signed = source.kind == "int"
+    if to.is_float:
+        return _int_to_float(out, a, source, to, width)
+    if source.bits == to.bits:
+        return a
+    if source.bits > to.bits:
+        return out.inst(f"trunc {s} {a} to {r}")
+    return out.inst(f"{'sext' if signed else 'zext'} {s} {a} to {r}")
+
+
+def _float_to_narrow(out: Writer, a: str, source: DType, to: DType, width: int) -> str:
+    """By way of i32, brought into the range before: LLVM saturates to less than 32 bits lane by lane."""
+    s, i1 = register_type(source, width), _vector("i1", width)
+    wide = _vector("i32", width)
+    bounded = a
+    for compare, bound in (("ogt", to.min), ("olt", to.max)):
+        limit = _number(float(bound), source, width)
+        inside = out.inst(f"fcmp {compare} {s} {bounded}, {limit}")
+        bounded = out.inst(f"select {i1} {inside}, {s} {bounded}, {s} {limit}")
+    whole = out.inst(f"fptosi {s} {bounded} to {wide}")
+    nan = out.inst(f"fcmp uno {s} {a}, {a}")
+    number = out.inst(f"select {i1} {nan}, {wide} {_bits(0, 32, width)}, {wide} {whole}")
+    return out.inst(f"trunc {wide} {number} to {register_type(to, width)}")
+
+
+def _int_to_float(out: Writer, a: str, source: DType, to: DType, width: int) -> str:
+    """f16 and bf16 by way of f32, as NumPy does."""
+    opcode = "sitofp" if source.kind == "int" else "uitofp"
+    s = register_type(source, width)
+    if to in (f32, f64):
+        return out.inst(f"{opcode} {s} {a} to {register_type(to, width)}")
+    return from_f32(out, out.inst(f"{opcode} {s} {a} to {register_type(f32, width)}"), to, width)
+
+
+def _float_to_float(out: Writer, a: str, source: DType, to: DType, width: int) -> str:
+    if source is f64 and to is f16:
+        return from_f32(out, _round_to_odd(out, a, width), to, width)
+    if source is f64 and to is bf16:
+        # ml_dtypes rounds twice.
+        a, source = out.inst(f"fptrunc {register_type(f64, width)} {a} to {register_type(f32, width)}"), f32
+    if source in (f16, bf16):
+        a = to_f32(out, a, source, width)
+        source = f32
+    if to in (f16, bf16):
+        return from_f32(out, a, to, width)
+    if source is to:
+        return a
+    opcode = "fpext" if to is f64 else "fptrunc"
+    return out.inst(f"{opcode} {register_type(source, width)} {a} to {register_type(to, width)}")

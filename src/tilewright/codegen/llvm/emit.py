@@ -1,0 +1,145 @@
+"""PrimFunc to LLVM text. The function is flat: loops, stores, conditions, allocations; no blocks.
+
+    void kernel(ptr buffer0, ..., ptr bufferN, i64 symbol0, ..., i64 tid, i64 nthreads, ptr barrier)
+
+One C function a kernel. With several threads all of them call it (see `threads`). The text says everything the
+optimiser needs: explicit vectors, `noalias`, alignment, sizes, and which loops to leave alone. The same function gives
+the same text.
+
+How the emitter is laid out: `polynomial` (index arithmetic), `vector` (may lanes run side by side), `state` (what
+is known where), `expr`, `masks`, `divide`, `address`, `memory`, `ops`, `cast`
+(values), `stmt`, `intrinsic`, `threads` (control), `optimize` (text to object code).
+"""
+
+from __future__ import annotations
+
+from tilewright.codegen.llvm.expr import evaluate
+from tilewright.codegen.llvm.optimize import EXPLICIT, assembly, compile_llvm
+from tilewright.codegen.llvm.state import Pointer, State
+from tilewright.codegen.llvm.text import identifier
+from tilewright.codegen.llvm.threads import emit_threads
+from tilewright.codegen.llvm.values import Value
+from tilewright.ir.dtype import i64
+from tilewright.ir.expr import Buffer, Var, as_int
+from tilewright.ir.loops import NTHREADS, TID, Allocate, Intrinsic, PrimFunc, Store
+from tilewright.ir.rewrite import exprs_of, loads, walk
+from tilewright.targets.target import Target
+
+__all__ = ["assembly", "compile_llvm", "emit_llvm", "kernel_symbols"]
+
+
+def kernel_symbols(func: PrimFunc) -> tuple[Var, ...]:
+    """The symbols that the kernel takes as integers, in order: the function's, less the thread's own."""
+    return tuple(v for v in func.symbols if v not in (TID, NTHREADS))
+
+
+def emit_llvm(func: PrimFunc, target: Target) -> str:
+    """The LLVM text of a flat function. Raises CompileError for what has no native code."""
+    written = _written(func)
+    s = State(target, written, evaluate)
+    names = _Names({"tid", "nthreads", "barrier"})
+    operands = []
+    # A pointwise kernel may write over an operand that dies with it: its parameters may share memory.
+    noalias = bool(func.attr("noalias", True))
+    for buffer in func.params:
+        operand = identifier(names.take(buffer.name), "%")
+        align = max(buffer.align or 0, buffer.dtype.itemsize)
+        s.pointers[buffer.name] = Pointer(operand, align & -align)
+        operands.append(operand)
+    sizes = []
+    for symbol in kernel_symbols(func):
+        operand = identifier(names.take(symbol.name), "%")
+        s.env[symbol] = Value(i64, (operand,))
+        sizes.append(f"i64 {operand}")
+    s.env[TID] = Value(i64, ("%tid",))
+    s.env[NTHREADS] = Value(i64, ("%nthreads",))
+    emit_threads(s, func)
+    # What one thread writes and another reads after a barrier changes behind the reader's back.
+    exchanged = _loaded(func) & written if s.out.calls_of("tw_barrier") > 1 else frozenset[str]()
+    arguments = [
+        f"ptr {_attributes(b, written, s.pointer(b).align, noalias and b.name not in exchanged)} {operand}"
+        for b, operand in zip(func.params, operands, strict=True)
+    ]
+    arguments += [*sizes, "i64 %tid", "i64 %nthreads", "ptr %barrier"]
+    return _module(s, func.name, arguments, target, s.out.plain_loops == 0 and not _accumulates(func))
+
+
+def _accumulates(func: PrimFunc) -> bool:
+    """Whether a parameter is read and written again in one statement: LLVM can keep it in a register meanwhile."""
+    names = {b.name for b in func.params}
+    return any(
+        isinstance(s, Store) and s.buffer.name in names and any(x.buffer == s.buffer for x in loads(s.value))
+        for s in walk(func.body)
+    )
+
+
+def _module(s: State, name: str, arguments: list[str], target: Target, explicit: bool) -> str:
+    lines = [
+        *([EXPLICIT] if explicit else []),
+        f'target triple = "{target.triple}"',
+        "",
+        *(f"{name} = private unnamed_addr constant {content}, align 64" for content, name in s.out.tables.items()),
+        f"define void {identifier(name, '@')}({', '.join(arguments)}) nounwind {{",
+        "entry:",
+        *s.out.entry,
+        *s.out.lines,
+        "  ret void",
+        "}",
+        "",
+        *(s.out.declarations[k] for k in sorted(s.out.declarations)),
+        "",
+    ]
+    for text in s.out.metadata:
+        lines.append(text)
+    return "\n".join(lines).rstrip("\n") + "\n"
+
+
+def _attributes(buffer: Buffer, written: frozenset[str], align: int, private: bool) -> str:
+    words = ["noalias"] if private else []
+    if buffer.name not in written:
+        words.append("readonly")
+    words.append(f"captures(none) align {align}")
+    size = as_int(buffer.size)
+    if size:
+        words.append(f"dereferenceable({size * buffer.dtype.itemsize})")
+    return " ".join(words)
+
+
+def _written(func: PrimFunc) -> frozenset[str]:
+    """The names of the buffers that the function may change."""
+    found: set[str] = set()
+    for stmt in walk(func.body):
+        match stmt:
+            case Store(buffer):
+                found.add(buffer.name)
+            case Allocate(buffer):
+                found.add(buffer.name)
+            case Intrinsic(_, outputs):
+                found.update(region.buffer.name for region in outputs)
+    return frozenset(found)
+
+
+def _loaded(func: PrimFunc) -> frozenset[str]:
+    """The names of the buffers that the function reads."""
+    found: set[str] = set()
+    for stmt in walk(func.body):
+        for e in exprs_of(stmt):
+            found.update(x.buffer.name for x in loads(e))
+        if isinstance(stmt, Intrinsic):
+            found.update(region.buffer.name for region in (*stmt.outputs, *stmt.inputs))
+    return frozenset(found)
+
+
+class _Names:
+    """Distinct names for the function's arguments."""
+
+    def __init__(self, taken: set[str]) -> None:
+        self.taken = taken | {"entry"}
+
+    def take(self, name: str) -> str:
+        n, candidate = 0, name
+        while candidate in self.taken:
+            n += 1
+            candidate = f"{name}_{n}"
+        self.taken.add(candidate)
+        return candidate

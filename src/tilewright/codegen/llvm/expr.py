@@ -1,0 +1,307 @@
+"""Expressions to values: each shared node once, scalar where all lanes agree, lazily where a select guards loads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tilewright.codegen.llvm.divide import divide_lanes
+from tilewright.codegen.llvm.masks import any_lane, compare_lanes, is_comparison
+from tilewright.codegen.llvm.memory import load, lookup, lookup_lanes, lookup_register
+from tilewright.codegen.llvm.state import State
+from tilewright.codegen.llvm.values import Value, literal, register_type, vector_literal
+from tilewright.codegen.llvm.vector import is_seldom, sixteenth
+from tilewright.ir.dtype import boolean, i64
+from tilewright.ir.expr import Const, Expr, Load, Op, Var
+from tilewright.ir.rewrite import substitute, variables
+from tilewright.support.errors import CompileError
+
+_DIVISIONS = ("floordiv", "mod", "truncdiv", "truncmod")
+
+
+def evaluate(s: State, e: Expr) -> Value:
+    """The value of `e` for the lanes that are on."""
+    if isinstance(e, Const):
+        return Value(e.dtype, (literal(e.value, e.dtype),))
+    if isinstance(e, Var):
+        return variable(s, e)
+    found = s.known(e)
+    if found is not None:
+        return found
+    match e:
+        case Load(buffer, indices):
+            return s.remember(e, load(s, buffer, indices))
+        case Op("select", (condition, then, orelse)):
+            return s.remember(e, select(s, condition, then, orelse))
+        case Op("lookup", (index, *table)):
+            bound = s.converter.bind(e)
+            if isinstance(bound, Const):
+                return evaluate(s, bound)
+            entries = [entry for entry in table if isinstance(entry, Const)]
+            chosen = sixteenth(e)
+            if chosen is not None and s.varies(e) and s.target.has_avx512:
+                return s.remember(e, lookup_register(s, evaluate(s, chosen), entries))
+            known = lookup_lanes(s, index, entries) if s.varies(e) else None
+            return s.remember(e, known or lookup(s, evaluate(s, index), entries))
+        case Op("and", (a, b)) if _pending(s, b):
+            return s.remember(e, select(s, a, b, Const(False, boolean)))
+        case Op("or", (a, b)) if _pending(s, b):
+            return s.remember(e, select(s, a, Const(True, boolean), b))
+        case Op(name, (a, b)) if is_comparison(name) and a.dtype is i64 and s.varies(e):
+            short = compare_lanes(s, name, a, b)
+            if short is not None:
+                return s.remember(e, short)
+        case Op("floordiv" | "mod" as name, (a, Const(divisor))) if a.dtype is i64 and s.varies(e):
+            quick = divide_lanes(s, name, a, int(divisor))
+            if quick is not None:
+                return s.remember(e, quick)
+    if not isinstance(e, Op):
+        raise CompileError(f"{type(e).__name__} has no place in a lowered function")
+    natural = e.name in _DIVISIONS and is_natural(s, e.args[0]) and _positive(s, e.args[1])
+    args = [evaluate(s, a) for a in e.args]
+    if natural and not any(a.vector for a in args):
+        operand = s.ops.divide(e.name, e.dtype, args[0].scalar, args[1].scalar, 0, natural=True)
+        return s.remember(e, Value(e.dtype, (operand,)))
+    return s.remember(e, s.elementwise(e.name, args, e.dtype))
+
+
+def variable(s: State, v: Var) -> Value:
+    """A variable: bound to a constant, the lane number, or a value in scope."""
+    if v in s.constants:
+        return Value(v.dtype, (literal(s.constants[v], v.dtype),))
+    if s.lanes is not None and v is s.lanes.var:
+        parts = tuple(
+            vector_literal(tuple(range(start, start + w)), "i64")
+            for start, w in zip(s.lanes.offsets, s.lanes.widths, strict=True)
+        )
+        return Value(i64, parts, True)
+    found = s.env.get(v)
+    if found is None:
+        raise CompileError("variable is not bound here", where=f"variable {v.name!r}")
+    return found
+
+
+def is_natural(s: State, e: Expr) -> bool:
+    """Whether an index is plainly not negative: built from loop variables and symbols without subtraction."""
+    match e:
+        case Const(value):
+            return bool(value >= 0)
+        case Var():
+            return e in s.counters or (e.lo is not None and e.lo >= 0)
+        case Op("add" | "mul" | "floordiv" | "max", (a, b)) if e.dtype is i64:
+            return is_natural(s, a) and is_natural(s, b)
+        case Op("mod", (_, b)) if e.dtype is i64:
+            return _positive(s, b)
+    return False
+
+
+def _positive(s: State, e: Expr) -> bool:
+    match e:
+        case Const(value):
+            return e.dtype.is_int and bool(value > 0)
+        case Var():
+            return e.lo is not None and e.lo > 0
+        case Op("add", (a, b)):
+            return (_positive(s, a) and is_natural(s, b)) or (is_natural(s, a) and _positive(s, b))
+        case Op("mul", (a, b)):
+            return _positive(s, a) and _positive(s, b)
+    return False
+
+
+# select
+
+MASKED_READS = 256
+"""Bits of vectors from which on machines read under a mask."""
+
+
+def select(s: State, condition: Expr, then: Expr, orelse: Expr) -> Value:
+    """`select(c, a, b)`: both branches if they read nothing that is not known to be safe, else only where it holds."""
+    condition = s.converter.bind(condition)
+    if isinstance(condition, Const):
+        return evaluate(s, then if condition.value else orelse)
+    truths = lane_truths(s, condition)
+    if truths is not None and len(set(truths)) == 1:
+        return evaluate(s, then if truths[0] else orelse)
+    chosen = evaluate(s, condition) if truths is None else literal_mask(s, truths)
+    common = _certain_loads(s, orelse)
+    for node in _certain_loads(s, then):
+        if node in common:
+            evaluate(s, node)
+    if not _pending(s, then) and not _pending(s, orelse):
+        if s.known(orelse) is None and is_seldom(orelse, s.seldom):
+            return _seldom(s, chosen, then, orelse)
+        return blend(s, chosen, evaluate(s, then), evaluate(s, orelse))
+    if not chosen.vector and reads_under_mask(s, then, orelse):
+        chosen = Value(boolean, s.parts(chosen), True)
+    if not chosen.vector:
+        return _branch(s, chosen.scalar, then, orelse)
+    if truths is not None and s.mask is None:
+        a = _under_mask(s, chosen, then, truths)
+        off = tuple(not x for x in truths)
+        return blend(s, chosen, a, _under_mask(s, literal_mask(s, off), orelse, off))
+    negated = s.elementwise("not", [chosen], boolean)
+    a = _under_mask(s, s.both(s.mask, chosen), then)
+    b = _under_mask(s, s.both(s.mask, negated), orelse)
+    return blend(s, chosen, a, b)
+
+
+def reads_under_mask(s: State, then: Expr, orelse: Expr) -> bool:
+    """Whether a vector that is read on a condition which all lanes share, as padding is, is read under a mask: one for
+    many vectors, where each would need a jump. Vectors of AVX on have such reads."""
+    alone = isinstance(then, Load) and isinstance(orelse, Const)
+    return alone and s.varies(then) and s.target.vector_bits >= MASKED_READS
+
+
+def lane_truths(s: State, condition: Expr) -> tuple[bool, ...] | None:
+    """For each lane whether the condition holds, if it depends on nothing but the lane."""
+    if s.lanes is None or not s.varies(condition) or any(v is not s.lanes.var for v in variables(condition)):
+        return None
+    truths = []
+    for lane in range(s.lanes.extent):
+        value = substitute(condition, {s.lanes.var: Const(lane, i64)})
+        if not isinstance(value, Const):
+            return None
+        truths.append(bool(value.value))
+    return tuple(truths)
+
+
+def literal_mask(s: State, truths: tuple[bool, ...]) -> Value:
+    assert s.lanes is not None
+    parts = tuple(
+        f"<{', '.join('i1 true' if x else 'i1 false' for x in truths[start : start + width])}>"
+        for start, width in zip(s.lanes.offsets, s.lanes.widths, strict=True)
+    )
+    return Value(boolean, parts, True)
+
+
+def blend(s: State, condition: Value, a: Value, b: Value) -> Value:
+    """`a` where the condition holds, else `b`, both computed."""
+    t = a.dtype
+    if not (condition.vector or a.vector or b.vector):
+        return Value(t, (s.ops.select(condition.scalar, 0, a.scalar, b.scalar, t, 0),))
+    assert s.lanes is not None
+    left, right = s.parts(a), s.parts(b)
+    parts = tuple(
+        s.ops.select(condition.parts[k], w, left[k], right[k], t, w)
+        if condition.vector
+        else s.ops.select(condition.scalar, 0, left[k], right[k], t, w)
+        for k, w in enumerate(s.lanes.widths)
+    )
+    return Value(t, parts, True)
+
+
+def _seldom(s: State, condition: Value, usual: Expr, other: Expr) -> Value:
+    """`select` whose other branch is dear: computed where some lane takes it."""
+    if not condition.vector:
+        return _branch(s, condition.scalar, usual, other)
+    value = evaluate(s, usual)
+    value = value if value.vector else Value(value.dtype, s.parts(value), True)
+    out = s.out
+    here, some, join = out.block, out.fresh("seldom"), out.fresh("join")
+    out.branch(any_lane(s, s.elementwise("not", [condition], boolean)), some, join)
+    out.start(some)
+    with s.scope():
+        mixed = blend(s, condition, value, evaluate(s, other))
+    there = out.block
+    out.jump(join)
+    out.start(join)
+    return merge(s, (value, here), (mixed, there))
+
+
+def _pending(s: State, e: Expr) -> bool:
+    """Whether computing `e` would read memory that has not been read yet."""
+    seen: set[Expr] = set()
+
+    def visit(node: Expr) -> bool:
+        if node in seen or not s.reads(node):
+            return False
+        seen.add(node)
+        return s.known(node) is None and (isinstance(node, Load) or any(map(visit, node.children)))
+
+    return visit(e)
+
+
+def _certain_loads(s: State, e: Expr) -> dict[Expr, None]:
+    """The loads that computing `e` always performs, in order."""
+    if e in s.certain_loads:
+        return s.certain_loads[e]
+    found: dict[Expr, None] = {}
+    seen: set[Expr] = set()
+
+    def visit(node: Expr) -> None:
+        if node in seen or not s.reads(node):
+            return
+        seen.add(node)
+        if isinstance(node, Op) and node.name == "select":
+            visit(node.args[0])
+            other = _certain_loads(s, node.args[2])
+            found.update((x, None) for x in _certain_loads(s, node.args[1]) if x in other)
+            return
+        for child in node.children:
+            visit(child)
+        if isinstance(node, Load):
+            found[node] = None
+
+    visit(e)
+    s.certain_loads[e] = found
+    return found
+
+
+def _branch(s: State, condition: str, then: Expr, orelse: Expr) -> Value:
+    """A condition that is the same for all lanes: jump."""
+    out = s.out
+    then_block, else_block, join = (out.fresh(n) for n in ("then", "else", "join"))
+    out.branch(condition, then_block, else_block)
+    results: list[tuple[Value, str]] = []
+    vector = s.varies(then) or s.varies(orelse)
+    for block, branch in ((then_block, then), (else_block, orelse)):
+        out.start(block)
+        with s.scope():
+            value = evaluate(s, branch)
+            if vector and not value.vector:
+                value = Value(value.dtype, s.parts(value), True)
+        results.append((value, out.block))
+        out.jump(join)
+    out.start(join)
+    return merge(s, results[0], results[1])
+
+
+def merge(s: State, a: tuple[Value, str], b: tuple[Value, str]) -> Value:
+    """A phi of two values with the blocks they come from."""
+    (left, left_block), (right, right_block) = a, b
+    parts = []
+    for k, (x, y) in enumerate(zip(left.parts, right.parts, strict=True)):
+        ty = register_type(left.dtype, s.lanes.widths[k] if left.vector and s.lanes else 0)
+        parts.append(s.out.inst(f"phi {ty} [ {x}, %{left_block} ], [ {y}, %{right_block} ]"))
+    return Value(left.dtype, tuple(parts), left.vector)
+
+
+def _under_mask(s: State, mask: Value, e: Expr, on: tuple[bool, ...] | None = None) -> Value:
+    """`e` for the lanes in `mask`. Reads that are the same for all lanes happen only if there is such a lane."""
+    if not _pending(s, e):
+        return evaluate(s, e)
+    with s.masked(mask, on):
+        if on is not None or not any(not s.varies(node) for node in _uniform_loads(s, e)):
+            with s.some_lanes():
+                return evaluate(s, e)
+        out = s.out
+        here, some, join = out.block, out.fresh("some"), out.fresh("join")
+        out.branch(any_lane(s, mask), some, join)
+        out.start(some)
+        with s.scope():
+            value = evaluate(s, e)
+            value = value if value.vector else Value(value.dtype, s.parts(value), True)
+        there = out.block
+        out.jump(join)
+        out.start(join)
+        nothing = Value(e.dtype, tuple("zeroinitializer" for _ in value.parts), True)
+        return merge(s, (nothing, here), (value, there))
+
+
+def _uniform_loads(s: State, e: Expr) -> Iterator[Load]:
+    """The loads in `e` that are still to be done and whose address is the same for all lanes."""
+    if not _pending(s, e):
+        return
+    if isinstance(e, Load) and not s.varies(e):
+        yield e
+    for child in e.children:
+        yield from _uniform_loads(s, child)

@@ -1,0 +1,310 @@
+"""Loads and stores: the cheapest way to move the lanes of an access, by what `address` says of where they lie.
+
+One address is a scalar, neighbours are one vector, lanes near each other or in a few runs some loads and a shuffle,
+strides scalar moves, anything else a gather or scatter. Masked accesses use the masked forms, or none where all lanes
+lie in memory of our own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tilewright.codegen.llvm.address import (
+    Access,
+    address,
+    buffer_offset,
+    classify,
+    is_contiguous,
+    is_own,
+    lane_pointers,
+)
+from tilewright.codegen.llvm.avx512 import permuted
+from tilewright.codegen.llvm.ops import suffix
+from tilewright.codegen.llvm.polynomial import Poly, add, as_constant, constant
+from tilewright.codegen.llvm.runs import joined
+from tilewright.codegen.llvm.state import State
+from tilewright.codegen.llvm.stream import may_stream, stream
+from tilewright.codegen.llvm.transpose import SIZES, column
+from tilewright.codegen.llvm.values import Value, literal, memory_type, register_type, splat_literal, vector_literal
+from tilewright.ir.dtype import DType, boolean, f32, i64
+from tilewright.ir.expr import Buffer, Const, Expr
+
+# loads
+
+
+def load(s: State, buffer: Buffer, indices: Sequence[Expr]) -> Value:
+    """The value of `buffer[indices]`: scalar if it is the same for all lanes."""
+    t = buffer.dtype
+    access = classify(s, buffer_offset(s, buffer, indices))
+    if s.lanes is None or (access.steps is not None and not any(access.steps)):
+        return Value(t, (_load_scalar(s, buffer, access.base),))
+    known = s.on is not None and access.steps is not None
+    if s.on is not None and access.steps is not None:
+        access = Access(access.base, _where_on(access.steps, s.on))
+    parts = []
+    start = 0
+    for k, width in enumerate(s.lanes.widths):
+        mask = None if s.mask is None or known else s.parts(s.mask)[k]
+        if mask is None:
+            parts.append(_load_vector(s, buffer, access, k, start, width))
+        else:
+            parts.append(_load_masked(s, buffer, access, k, start, width, mask))
+        start += width
+    return Value(t, tuple(parts), True)
+
+
+def _where_on(steps: tuple[int, ...], on: tuple[bool, ...]) -> tuple[int, ...]:
+    """The lanes' offsets where those that are off read what the nearest lane that is on reads."""
+    lanes = [k for k, x in enumerate(on) if x]
+    return tuple(steps[min(lanes, key=lambda m: abs(m - k))] for k in range(len(steps)))
+
+
+def lookup_lanes(s: State, index: Expr, table: Sequence[Const]) -> Value | None:
+    """The entries of a table as literals if the index is a known one in every lane; None if not."""
+    access = classify(s, s.converter.poly(index))
+    first = as_constant(access.base)
+    if s.lanes is None or access.steps is None or first is None:
+        return None
+    t, last = table[0].dtype, len(table) - 1
+    element = register_type(t)
+    entries = [f"{element} {literal(table[min(max(first + step, 0), last)].value, t)}" for step in access.steps]
+    ends = zip(s.lanes.offsets, s.lanes.widths, strict=True)
+    return Value(t, tuple(f"<{', '.join(entries[start : start + width])}>" for start, width in ends), True)
+
+
+def lookup_register(s: State, index: Value, table: Sequence[Const]) -> Value:
+    """An entry of a table of sixteen f32 for each lane, at the low bits of an i32."""
+    assert s.lanes is not None
+    entries = [literal(entry.value, f32) for entry in table]
+    ends = zip(index.parts, s.lanes.widths, strict=True)
+    return Value(f32, tuple(permuted(s.out, part, entries, width) for part, width in ends), True)
+
+
+def lookup(s: State, index: Value, table: Sequence[Const]) -> Value:
+    """An entry of a table of literals. The index is brought into the table, so that lanes which are off read no
+    other memory."""
+    t = table[0].dtype
+    # Memory holds a bool as a byte, a 4-bit integer as its low bits.
+    entries = [str(int(entry.value)) if t is boolean or t.bits < 8 else literal(entry.value, t) for entry in table]
+    symbol = s.out.table(memory_type(t), entries)
+    inside = s.elementwise("min", [index, Value(i64, (str(len(table) - 1),))], i64)
+    inside = s.elementwise("max", [inside, Value(i64, ("0",))], i64)
+    parts = []
+    for k, operand in enumerate(inside.parts):
+        width = s.lanes.widths[k] if inside.vector and s.lanes else 0
+        pointer = s.out.inst(
+            f"getelementptr inbounds {memory_type(t)}, ptr {symbol}, {register_type(i64, width)} {operand}"
+        )
+        if width:
+            parts.append(_gather(s, t, pointer, width, "splat (i1 true)"))
+        else:
+            raw = s.out.inst(f"load {memory_type(t)}, ptr {pointer}, align {t.itemsize}")
+            parts.append(from_memory(s, raw, t, 0))
+    return Value(t, tuple(parts), inside.vector)
+
+
+def _load_scalar(s: State, buffer: Buffer, p: Poly) -> str:
+    where, align = address(s, buffer, p)
+    return from_memory(s, s.load(buffer, where, memory_type(buffer.dtype), align), buffer.dtype, 0)
+
+
+def _load_contiguous(s: State, buffer: Buffer, p: Poly, width: int) -> str:
+    where, align = address(s, buffer, p)
+    return from_memory(s, s.load(buffer, where, memory_type(buffer.dtype, width), align), buffer.dtype, width)
+
+
+def _load_vector(s: State, buffer: Buffer, access: Access, k: int, start: int, width: int) -> str:
+    t = buffer.dtype
+    if access.steps is not None:
+        tile = _tile_column(s, buffer, access, start, width)
+        if tile is not None:
+            return tile
+        steps = access.steps[start : start + width]
+        low, high = min(steps), max(steps)
+        first = add(access.base, constant(low))
+        if low == high:
+            return s.splat(_load_scalar(s, buffer, first), t, width)
+        picks = tuple(x - low for x in steps)
+        if set(picks) == set(range(high - low + 1)):
+            whole = _load_contiguous(s, buffer, first, high - low + 1)
+            return whole if picks == tuple(range(width)) else _shuffle(s, whole, None, t, high - low + 1, picks)
+        if high - low < 2 * width and width > 2:
+            # Two loads that lie inside the touched range, one at each end, cover it.
+            head = _load_contiguous(s, buffer, first, width)
+            tail = _load_contiguous(s, buffer, add(access.base, constant(high - width + 1)), width)
+            shift = high - low + 1 - width
+            where = tuple(x if x < width else width + x - shift for x in picks)
+            return _shuffle(s, head, tail, t, width, where)
+        found = joined(
+            steps,
+            lambda first, length: _load_contiguous(s, buffer, add(access.base, constant(first)), length),
+            lambda lanes: lambda a, b, picks: _shuffle(s, a, b, t, lanes, picks),
+        )
+        return found or _collect(s, buffer, [add(access.base, constant(x)) for x in steps], width)
+    if access.stride is not None:
+        offsets = [add(access.base, access.stride, start + lane) for lane in range(width)]
+        return _collect(s, buffer, offsets, width)
+    pointers = lane_pointers(s, buffer, access, k, start, width)
+    return _gather(s, t, pointers, width, splat_literal("true", "i1"))
+
+
+def _tile_column(s: State, buffer: Buffer, access: Access, start: int, width: int) -> str | None:
+    """Lanes that go down a column of a square tile of our own; None for any other access."""
+    pointer, base = s.pointer(buffer), as_constant(access.base)
+    assert access.steps is not None
+    steps = access.steps[start : start + width]
+    if pointer.copies > 1 or base is None or width < 2 or buffer.dtype.itemsize != 4:
+        return None
+    n = steps[1] - steps[0]
+    if n not in SIZES or pointer.elements < n * n or steps != tuple(range(steps[0], steps[0] + n * width, n)):
+        return None
+    row, j = divmod(base + steps[0], n)
+    top = row - row % n
+    if row % n + width > n or (top + n) * n > pointer.elements:
+        return None
+    rows = [_load_contiguous(s, buffer, constant((top + r) * n), n) for r in range(n)]
+    whole = column(rows, j, lambda a, b, picks: _shuffle(s, a, b, buffer.dtype, n, picks))
+    if width == n:
+        return whole
+    return _shuffle(s, whole, None, buffer.dtype, n, tuple(range(row % n, row % n + width)))
+
+
+def _collect(s: State, buffer: Buffer, offsets: Sequence[Poly], width: int) -> str:
+    """Scalar loads put into a vector: on most CPUs faster than a gather."""
+    ty, element = register_type(buffer.dtype, width), register_type(buffer.dtype)
+    vector = "poison"
+    for lane, p in enumerate(offsets):
+        vector = s.out.inst(f"insertelement {ty} {vector}, {element} {_load_scalar(s, buffer, p)}, i64 {lane}")
+    return vector
+
+
+def _shuffle(s: State, a: str, b: str | None, t: DType, width: int, picks: tuple[int, ...]) -> str:
+    ty = register_type(t, width)
+    return s.out.inst(
+        f"shufflevector {ty} {a}, {ty} {b or 'poison'}, <{len(picks)} x i32> {vector_literal(picks, 'i32')}"
+    )
+
+
+def _gather(s: State, t: DType, pointers: str, width: int, mask: str) -> str:
+    ty = memory_type(t, width)
+    name = f"llvm.masked.gather.{_memory_suffix(t, width)}.v{width}p0"
+    symbol = s.out.declare(name, ty, [f"<{width} x ptr>", f"<{width} x i1>", ty])
+    where = f"<{width} x ptr> align {t.itemsize} {pointers}"
+    raw = s.out.inst(f"call {ty} {symbol}({where}, <{width} x i1> {mask}, {ty} zeroinitializer)")
+    return from_memory(s, raw, t, width)
+
+
+def _load_masked(s: State, buffer: Buffer, access: Access, k: int, start: int, width: int, mask: str) -> str:
+    t = buffer.dtype
+    if is_own(s, buffer, access, start, width):
+        return _load_vector(s, buffer, access, k, start, width)
+    if is_contiguous(access, start, width):
+        assert access.steps is not None
+        where, align = address(s, buffer, add(access.base, constant(access.steps[start])))
+        ty = memory_type(t, width)
+        name = f"llvm.masked.load.{_memory_suffix(t, width)}.p0"
+        symbol = s.out.declare(name, ty, ["ptr", f"<{width} x i1>", ty])
+        raw = s.out.inst(f"call {ty} {symbol}(ptr align {align} {where}, <{width} x i1> {mask}, {ty} zeroinitializer)")
+        return from_memory(s, raw, t, width)
+    return _gather(s, t, lane_pointers(s, buffer, access, k, start, width), width, mask)
+
+
+def _memory_suffix(t: DType, width: int) -> str:
+    if t is boolean or t.bits < 8:
+        return f"v{width}i8"
+    return f"v{width}i16" if t.name == "bf16" else suffix(t, width)
+
+
+def from_memory(s: State, raw: str, t: DType, width: int) -> str:
+    """An element as loaded to an element in a register."""
+    ty = memory_type(t, width)
+    if t is boolean:
+        return s.out.inst(f"icmp ne {ty} {raw}, {'zeroinitializer' if width else '0'}")
+    if t.bits < 8:
+        return s.out.inst(f"trunc {ty} {raw} to {register_type(t, width)}")
+    return raw
+
+
+def to_memory(s: State, value: str, t: DType, width: int) -> str:
+    """An element in a register to what is stored."""
+    if t is boolean or t.bits < 8:
+        extend = "sext" if t.kind == "int" else "zext"
+        return s.out.inst(f"{extend} {register_type(t, width)} {value} to {memory_type(t, width)}")
+    return value
+
+
+# stores
+
+
+def store_scalar(s: State, buffer: Buffer, p: Poly, value: str) -> None:
+    where, align = address(s, buffer, p)
+    raw = to_memory(s, value, buffer.dtype, 0)
+    s.out.effect(f"store {memory_type(buffer.dtype)} {raw}, ptr {where}, align {align}")
+
+
+def store(s: State, buffer: Buffer, indices: Sequence[Expr], value: Value) -> None:
+    """`buffer[indices] = value` for all lanes. One location gets one value once, or the last lane's."""
+    access = classify(s, buffer_offset(s, buffer, indices))
+    if s.lanes is None or (access.steps is not None and not any(access.steps) and not value.vector):
+        store_scalar(s, buffer, access.base, value.scalar)
+        return
+    places = _vector_places(s, access)
+    if places and may_stream(s, buffer, places):
+        parts = [to_memory(s, part, buffer.dtype, w) for part, w in zip(s.parts(value), s.lanes.widths, strict=True)]
+        stream(s, buffer, places, parts)
+        return
+    start = 0
+    for k, width in enumerate(s.lanes.widths):
+        part = s.parts(value)[k]
+        mask = None if s.mask is None else s.parts(s.mask)[k]
+        _store_part(s, buffer, access, k, start, width, part, mask)
+        start += width
+
+
+def _vector_places(s: State, access: Access) -> list[Poly]:
+    """Where the vectors of a contiguous access start; nothing for other accesses."""
+    assert s.lanes is not None
+    if access.steps is None:
+        return []
+    if not all(is_contiguous(access, k, width) for k, width in zip(s.lanes.offsets, s.lanes.widths, strict=True)):
+        return []
+    return [add(access.base, constant(access.steps[k])) for k in s.lanes.offsets]
+
+
+def _store_part(
+    s: State, buffer: Buffer, access: Access, k: int, start: int, width: int, part: str, mask: str | None
+) -> None:
+    t = buffer.dtype
+    ty = memory_type(t, width)
+    if mask is not None and is_own(s, buffer, access, start, width):
+        old = _load_vector(s, buffer, access, k, start, width)
+        part, mask = s.ops.select(mask, width, part, old, t, width), None
+    if is_contiguous(access, start, width):
+        assert access.steps is not None
+        where, align = address(s, buffer, add(access.base, constant(access.steps[start])))
+        raw = to_memory(s, part, t, width)
+        if mask is None:
+            s.out.effect(f"store {ty} {raw}, ptr {where}, align {align}")
+        else:
+            name = f"llvm.masked.store.{_memory_suffix(t, width)}.p0"
+            symbol = s.out.declare(name, "void", [ty, "ptr", f"<{width} x i1>"])
+            s.out.effect(f"call void {symbol}({ty} {raw}, ptr align {align} {where}, <{width} x i1> {mask})")
+        return
+    if mask is None and access.varying is None:
+        for lane in range(width):
+            if access.steps is not None:
+                p = add(access.base, constant(access.steps[start + lane]))
+            else:
+                assert access.stride is not None
+                p = add(access.base, access.stride, start + lane)
+            single = s.out.inst(f"extractelement {register_type(t, width)} {part}, i64 {lane}")
+            store_scalar(s, buffer, p, single)
+        return
+    pointers = lane_pointers(s, buffer, access, k, start, width)
+    name = f"llvm.masked.scatter.{_memory_suffix(t, width)}.v{width}p0"
+    symbol = s.out.declare(name, "void", [ty, f"<{width} x ptr>", f"<{width} x i1>"])
+    raw = to_memory(s, part, t, width)
+    lanes = mask or splat_literal("true", "i1")
+    s.out.effect(
+        f"call void {symbol}({ty} {raw}, <{width} x ptr> align {t.itemsize} {pointers}, <{width} x i1> {lanes})"
+    )

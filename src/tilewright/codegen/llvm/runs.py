@@ -1,0 +1,36 @@
+"""Lanes that read a few runs of neighbours: a load for each run, joined in pairs, then one shuffle.
+
+w[k + lane % 2, lane // 2]      eight columns of two rows side by side: two loads of eight lanes, interleaved
+w[lane // 4, k + lane % 4]      four columns of four rows one after another: four loads of four lanes
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from tilewright.codegen.llvm.transpose import Shuffle
+
+
+def runs(steps: Sequence[int]) -> tuple[tuple[int, ...], int] | None:
+    """(first elements, length) of the runs that lanes at these offsets read; None where single elements are as good:
+    runs of different lengths, or of one, or too many to be joined in pairs."""
+    touched = sorted(set(steps))
+    starts = tuple(x for k, x in enumerate(touched) if not k or x != touched[k - 1] + 1)
+    length, rest = divmod(len(touched), len(starts))
+    whole = not rest and all(touched[k * length] == x for k, x in enumerate(starts))
+    return (starts, length) if whole and length > 1 and len(starts).bit_count() == 1 else None
+
+
+def joined(steps: Sequence[int], load: Callable[[int, int], str], shuffle: Callable[[int], Shuffle]) -> str | None:
+    """The lanes at `steps`, by `load(first, length)` and `shuffle(lanes of each vector)`; None if they are no runs."""
+    found = runs(steps)
+    if found is None:
+        return None
+    starts, length = found
+    place = {x: k for k, x in enumerate(x for start in starts for x in range(start, start + length))}
+    vectors = [load(start, length) for start in starts]
+    while len(vectors) > 2:
+        both = tuple(range(2 * length))
+        vectors = [shuffle(length)(a, b, both) for a, b in zip(vectors[::2], vectors[1::2], strict=True)]
+        length *= 2
+    return shuffle(length)(vectors[0], vectors[-1], tuple(place[x] for x in steps))

@@ -1,0 +1,312 @@
+"""What the emitter knows at a point of the program: names in scope, the vectorized loop, the mask, values made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from tilewright.codegen.llvm.ops import Ops
+from tilewright.codegen.llvm.polynomial import Atoms, Converter, Key, Poly
+from tilewright.codegen.llvm.text import Writer
+from tilewright.codegen.llvm.values import Lanes, Value, is_literal, register_type, splat_literal
+from tilewright.codegen.llvm.vector import can_vectorize, native_lanes
+from tilewright.ir.dtype import DType, boolean
+from tilewright.ir.expr import Buffer, Const, Expr, Load, Var
+from tilewright.ir.loops import For
+from tilewright.support.errors import CompileError
+from tilewright.targets.target import Target
+
+
+@dataclass(frozen=True, slots=True)
+class Pointer:
+    """Where a buffer is: its address, known alignment, and for an allocation inside a vectorized loop the number of
+    lanes, each of which has its own copy (copies are interleaved, so that lanes are contiguous). `elements` is the size
+    of an allocation of this function's own, 0 for a parameter."""
+
+    operand: str
+    align: int
+    copies: int = 1
+    elements: int = 0
+
+
+ValueKey = Expr | tuple[Expr, Lanes]
+"""An expression, with the lanes it was computed for if it differs between them."""
+
+
+@dataclass(slots=True)
+class Scope:
+    """Values that hold in a region of code that the current block is dominated by.
+
+    `open` scopes (an unrolled iteration, the lanes of a vector loop) are no region of their own: what does not mention
+    the iteration's variable `var` holds in the scope around as well. What was read from memory is kept by the buffers
+    that it was read from, loads by their buffer, address and type.
+    """
+
+    open: bool = False
+    var: Var | None = None
+    values: dict[ValueKey, Value] = field(default_factory=dict)
+    loaded: dict[frozenset[str], dict[ValueKey, Value]] = field(default_factory=dict)
+    loads: dict[str, dict[tuple[str, str], str]] = field(default_factory=dict)
+    offsets: dict[Key, str] = field(default_factory=dict)
+    addresses: dict[tuple[str, str, Key], str] = field(default_factory=dict)
+    splats: dict[tuple[str, int, DType], str] = field(default_factory=dict)
+
+
+class State:
+    """The emitter's state while it walks a function."""
+
+    def __init__(self, target: Target, written: frozenset[str], evaluate: Callable[[State, Expr], Value]) -> None:
+        self.target = target
+        self.written = written
+        self.out = Writer()
+        self.ops = Ops(self.out, target)
+        self.atoms = Atoms()
+        self.constants: dict[Var, int] = {}
+        self.converter = Converter(self.atoms, self.constants)
+        self.env: dict[Var, Value] = {}
+        self.depth: dict[Var, int] = {}
+        self.counters: set[Var] = set()
+        self.around: list[For] = []
+        self.pointers: dict[str, Pointer] = {}
+        self.lanes: Lanes | None = None
+        self.mask: Value | None = None
+        self.on: tuple[bool, ...] | None = None
+        self.streaming = False
+        self.streamed = False
+        self.scopes: list[Scope] = [Scope()]
+        self._evaluate = evaluate
+        self._varies: dict[Expr, bool] = {}
+        self._varies_in: dict[Lanes, dict[Expr, bool]] = {}
+        self._variables: dict[Expr, frozenset[Expr]] = {}
+        self.certain_loads: dict[Expr, dict[Expr, None]] = {}
+        self._reads: dict[Expr, bool] = {}
+        self.seldom: dict[Expr, bool] = {}
+        self._mutables: dict[Expr, frozenset[str]] = {}
+        # By identity: comparing loops by value would walk them. The loop is kept so that its identity stays its own.
+        self._vectorizable: dict[int, tuple[For, bool]] = {}
+        self._native: dict[int, tuple[For, int]] = {}
+
+    def evaluate(self, e: Expr) -> Value:
+        return self._evaluate(self, e)
+
+    def scalar(self, e: Expr) -> str:
+        """The operand of an expression that is the same for all lanes."""
+        return self.evaluate(e).scalar
+
+    # scopes
+
+    @contextmanager
+    def scope(self, repeated: Var | None = None) -> Iterator[None]:
+        """Code that does not dominate what follows it: what is computed inside is forgotten after. The body of a loop
+        that runs at least once does: of that is forgotten what mentions its variable, `repeated`."""
+        self.scopes.append(Scope(repeated is not None, repeated))
+        try:
+            yield
+        finally:
+            self.scopes.pop()
+
+    @contextmanager
+    def some_lanes(self) -> Iterator[None]:
+        """Code for some of the lanes without a branch: the values made inside are forgotten after."""
+        with self._straight(is_open=False):
+            yield
+
+    @contextmanager
+    def binding(self, var: Var, value: int) -> Iterator[None]:
+        """An unrolled loop's variable is a constant; values that mention it are forgotten after."""
+        outer = self.converter
+        self.constants[var] = value
+        self.counters.add(var)
+        self.converter = Converter(self.atoms, self.constants)
+        try:
+            with self._straight(var):
+                yield
+        finally:
+            self.constants.pop(var, None)
+            self.converter = outer
+
+    @contextmanager
+    def _straight(self, var: Var | None = None, *, is_open: bool = True) -> Iterator[None]:
+        """A scope within the same region."""
+        # Offsets, addresses and loads are keyed by polynomials with the constants put in, so they stay valid.
+        last = self.scopes[-1]
+        shared = {name: getattr(last, name) for name in ("offsets", "addresses", "splats", "loads")}
+        self.scopes.append(Scope(is_open, var, **shared))
+        try:
+            yield
+        finally:
+            self.scopes.pop()
+
+    @contextmanager
+    def vectorized(self, lanes: Lanes) -> Iterator[None]:
+        self.lanes = lanes
+        self.counters.add(lanes.var)
+        self._varies = self._varies_in.setdefault(lanes, {})
+        try:
+            with self._straight():
+                yield
+        finally:
+            self.lanes = None
+
+    @contextmanager
+    def masked(self, mask: Value | None, on: tuple[bool, ...] | None = None) -> Iterator[None]:
+        """Lanes where `mask` is false do nothing; `on` says which those are where that is known."""
+        outer, self.mask, self.on = (self.mask, self.on), mask, on
+        try:
+            yield
+        finally:
+            self.mask, self.on = outer
+
+    def forget_loads(self, buffer: Buffer | None = None) -> None:
+        """This buffer may have changed, or all memory."""
+        changed = self.written if buffer is None else {buffer.name}
+        for scope in self.scopes:
+            for names in [names for names in scope.loaded if names & changed]:
+                del scope.loaded[names]
+            for name in changed & scope.loads.keys():
+                del scope.loads[name]
+
+    def known(self, e: Expr) -> Value | None:
+        key, read = self._key(e), self._mutable(e)
+        for scope in reversed(self.scopes):
+            values = scope.loaded.get(read) if read else scope.values
+            if values and key in values:
+                return values[key]
+        return None
+
+    def remember(self, e: Expr, value: Value) -> Value:
+        """Note the value of `e` as far out as it holds."""
+        k = len(self.scopes) - 1
+        while k and self.scopes[k].open and self.scopes[k].var not in self._free(e):
+            k -= 1
+        scope, read = self.scopes[k], self._mutable(e)
+        (scope.loaded.setdefault(read, {}) if read else scope.values)[self._key(e)] = value
+        return value
+
+    def remember_store(self, buffer: Buffer, indices: tuple[Expr, ...], value: Value) -> None:
+        """Note what reading an element just written gives."""
+        if not any(buffer.name in self._mutable(i) for i in indices):
+            self.remember(Load(buffer, indices), value)
+
+    def load(self, buffer: Buffer, where: str, type_: str, align: int) -> str:
+        """What is at an address, read once while it cannot change."""
+        for scope in reversed(self.scopes):
+            found = scope.loads.get(buffer.name, {}).get((where, type_))
+            if found is not None:
+                return found
+        raw = self.out.inst(f"load {type_}, ptr {where}, align {align}")
+        self.scopes[-1].loads.setdefault(buffer.name, {})[where, type_] = raw
+        return raw
+
+    def _key(self, e: Expr) -> ValueKey:
+        return (e, self.lanes) if self.lanes is not None and self.varies(e) else e
+
+    def _free(self, e: Expr) -> frozenset[Expr]:
+        """The variables in `e`."""
+        found = self._variables.get(e)
+        if found is None:
+            own = frozenset((e,)) if isinstance(e, Var) else frozenset()
+            found = self._variables[e] = own.union(*(self._free(c) for c in e.children))
+        return found
+
+    def _mutable(self, e: Expr) -> frozenset[str]:
+        """The buffers that `e` reads and this function writes."""
+        found = self._mutables.get(e)
+        if found is None:
+            own = frozenset((e.buffer.name,)) & self.written if isinstance(e, Load) else frozenset[str]()
+            found = self._mutables[e] = own.union(*(self._mutable(c) for c in e.children))
+        return found
+
+    def reads(self, e: Expr) -> bool:
+        """Whether `e` reads memory."""
+        found = self._reads.get(e)
+        if found is None:
+            found = self._reads[e] = isinstance(e, Load) or any(self.reads(c) for c in e.children)
+        return found
+
+    def stable(self, p: Poly) -> bool:
+        """Whether the value of a polynomial cannot change by a store."""
+        return not any(self._mutable(self.atoms.exprs[n]) for monomial in p for n in monomial)
+
+    # lanes
+
+    def varies(self, e: Expr) -> bool:
+        """Whether `e` may differ between lanes."""
+        if self.lanes is None:
+            return False
+        found = self._varies.get(e)
+        if found is None:
+            found = self._varies[e] = self._compute_varies(e)
+        return found
+
+    def _compute_varies(self, e: Expr) -> bool:
+        assert self.lanes is not None
+        match e:
+            case Const():
+                return False
+            case Var():
+                value = self.env.get(e)
+                return e is self.lanes.var or (value is not None and value.vector)
+            case Load(buffer, indices):
+                return self.pointer(buffer).copies > 1 or any(self.varies(i) for i in indices)
+        return any(self.varies(c) for c in e.children)
+
+    def can_vectorize(self, loop: For) -> bool:
+        """`vector.can_vectorize`, decided once for a loop that an unrolled loop repeats."""
+        known = self._vectorizable.get(id(loop))
+        if known is None:
+            known = self._vectorizable[id(loop)] = (loop, can_vectorize(loop))
+        return known[1]
+
+    def native_lanes(self, loop: For) -> int:
+        """`vector.native_lanes`, counted once."""
+        known = self._native.get(id(loop))
+        if known is None:
+            known = self._native[id(loop)] = (loop, native_lanes(self.target, loop))
+        return known[1]
+
+    def pointer(self, buffer: Buffer) -> Pointer:
+        found = self.pointers.get(buffer.name)
+        if found is None:
+            raise CompileError("buffer is neither a parameter nor allocated", where=f"buffer {buffer.name!r}")
+        return found
+
+    def parts(self, value: Value) -> tuple[str, ...]:
+        """The value for every vector of lanes, a scalar put into all of them."""
+        assert self.lanes is not None
+        if value.vector:
+            return value.parts
+        return tuple(self.splat(value.parts[0], value.dtype, w) for w in self.lanes.widths)
+
+    def splat(self, operand: str, t: DType, width: int) -> str:
+        element = register_type(t)
+        if is_literal(operand):
+            return splat_literal(operand, element)
+        for scope in reversed(self.scopes):
+            found = scope.splats.get((operand, width, t))
+            if found is not None:
+                return found
+        ty = f"<{width} x {element}>"
+        first = self.out.inst(f"insertelement {ty} poison, {element} {operand}, i64 0")
+        result = self.out.inst(f"shufflevector {ty} {first}, {ty} poison, <{width} x i32> zeroinitializer")
+        self.scopes[-1].splats[operand, width, t] = result
+        return result
+
+    def both(self, a: Value | None, b: Value) -> Value:
+        """The conjunction of two masks (None: all lanes)."""
+        if a is None:
+            return b
+        return self.elementwise("and", [a, b], boolean)
+
+    def elementwise(self, name: str, args: list[Value], result: DType) -> Value:
+        """An operator on values, lane by lane."""
+        t = args[0].dtype
+        if not any(a.vector for a in args):
+            return Value(result, (self.ops.apply(name, t, [a.parts[0] for a in args], 0, result),))
+        assert self.lanes is not None
+        columns = [self.parts(a) for a in args]
+        parts = tuple(
+            self.ops.apply(name, t, [c[k] for c in columns], width, result) for k, width in enumerate(self.lanes.widths)
+        )
+        return Value(result, parts, True)

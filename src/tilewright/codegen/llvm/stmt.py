@@ -1,0 +1,244 @@
+"""Statements: loops, conditions, allocations, and how vectorized and unrolled loops are spread out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import prod
+
+from tilewright.codegen.llvm.expr import evaluate, is_natural
+from tilewright.codegen.llvm.fold import fold, fold_rows
+from tilewright.codegen.llvm.intrinsic import emit_call
+from tilewright.codegen.llvm.masks import any_lane
+from tilewright.codegen.llvm.memory import store
+from tilewright.codegen.llvm.prefetch import emit_prefetch
+from tilewright.codegen.llvm.state import Pointer, State
+from tilewright.codegen.llvm.values import Lanes, Value, memory_type, widths
+from tilewright.codegen.llvm.vector import match_reduction
+from tilewright.ir.dtype import boolean, i64
+from tilewright.ir.expr import Const, Expr, Load, Var, as_int, const, maximum
+from tilewright.ir.loops import Allocate, Block, For, If, Intrinsic, Let, Seq, Stmt, Store
+from tilewright.ir.rewrite import substitute_stmt, walk
+from tilewright.schedule.intrinsics import expand
+from tilewright.support.errors import CompileError
+
+MAX_STACK = 1 << 20
+"""Bytes that one allocation may take of a thread's stack."""
+
+MAX_VECTORS = 16
+"""Vectors that a vectorized loop is spread over; a longer one becomes a loop over vectors."""
+
+MAX_UNROLLED = 1024
+"""Copies that a nest of unrolled loops may make of its body; beyond that the outer loops stay loops."""
+
+MAX_LEFT_TO_LLVM = 32
+"""Iterations of a plain nest that LLVM may unroll."""
+
+
+def emit(s: State, stmt: Stmt) -> None:
+    """Write the code of a statement that one thread executes."""
+    match stmt:
+        case Seq(stmts):
+            for inner in stmts:
+                emit(s, inner)
+        case Store():
+            _store(s, stmt)
+        case For():
+            loop(s, stmt)
+        case Let(var, value, body):
+            s.env[var] = evaluate(s, value)
+            s.depth[var] = len(s.scopes)
+            with s.scope():
+                emit(s, body)
+        case If():
+            _if(s, stmt)
+        case Allocate():
+            allocate(s, stmt)
+            emit(s, stmt.body)
+        case Block(name):
+            raise CompileError("a block must be lowered before code is made", where=f"block {name!r}")
+        case Intrinsic():
+            if not emit_call(s, stmt):
+                emit(s, expand(stmt))
+        case _:
+            raise CompileError(f"no native code for a {type(stmt).__name__}")
+
+
+def allocate(s: State, stmt: Allocate) -> None:
+    """Give a buffer its place on the stack; inside a vectorized loop every lane gets its own."""
+    buffer = stmt.buffer
+    copies = s.lanes.extent if s.lanes is not None else 1
+    size = as_int(s.converter.bind(buffer.size))
+    if size is None or size * copies * buffer.dtype.itemsize > MAX_STACK:
+        raise CompileError(
+            "a buffer on the stack must have a constant size",
+            where=f"buffer {buffer.name!r}",
+            expected=f"at most {MAX_STACK} bytes",
+            got=f"{buffer.size} elements of {buffer.dtype}",
+        )
+    known = s.pointers.get(buffer.name)
+    if known is None or known.copies != copies:
+        operand = s.out.alloca(memory_type(buffer.dtype), max(size * copies, 1), buffer.name)
+        s.pointers[buffer.name] = Pointer(operand, 64, copies, size * copies)
+
+
+# stores
+
+
+def _store(s: State, stmt: Store) -> None:
+    varies = s.lanes is not None and any(s.varies(i) for i in (Load(stmt.buffer, stmt.indices), *stmt.indices))
+    if s.lanes is not None and not varies:
+        reduction = match_reduction(stmt)
+        if reduction is not None:
+            fold(s, stmt, reduction)
+            return
+    value = evaluate(s, stmt.value)
+    store(s, stmt.buffer, stmt.indices, value)
+    s.forget_loads(stmt.buffer)
+    if not varies and not value.vector and s.mask is None:
+        s.remember_store(stmt.buffer, stmt.indices, value)
+
+
+# conditions
+
+
+def _if(s: State, stmt: If) -> None:
+    condition = s.converter.bind(stmt.condition)
+    if isinstance(condition, Const):
+        chosen = stmt.then if condition.value else stmt.orelse
+        if chosen is not None:
+            emit(s, chosen)
+        return
+    value = evaluate(s, condition)
+    if not value.vector:
+        _jump(s, value.scalar, stmt.then, stmt.orelse, s.mask)
+        return
+    mask = s.both(s.mask, value)
+    _jump(s, any_lane(s, mask), stmt.then, None, mask)
+    if stmt.orelse is not None:
+        rest = s.both(s.mask, s.elementwise("not", [value], boolean))
+        _jump(s, any_lane(s, rest), stmt.orelse, None, rest)
+
+
+def _jump(s: State, condition: str, then: Stmt, orelse: Stmt | None, mask: Value | None) -> None:
+    out = s.out
+    then_block, join = out.fresh("then"), out.fresh("join")
+    else_block = join if orelse is None else out.fresh("else")
+    out.branch(condition, then_block, else_block)
+    for block, body in ((then_block, then), (else_block, orelse)):
+        if body is not None:
+            out.start(block)
+            with s.scope(), s.masked(mask):
+                emit(s, body)
+            out.jump(join)
+    out.start(join)
+
+
+# loops
+
+
+def loop(s: State, stmt: For) -> None:
+    """A loop of any kind, run by one thread."""
+    if stmt.kind == "thread":
+        raise CompileError(f"no hardware index {stmt.thread!r} on a CPU", where=f"loop {stmt.var.name!r}")
+    extent = as_int(s.converter.bind(stmt.extent))
+    if extent is not None and extent <= 0:
+        return
+    if extent == 1:
+        with s.binding(stmt.var, 0):
+            emit(s, stmt.body)
+    elif stmt.kind == "unrolled" and extent is not None and _copies(stmt) <= MAX_UNROLLED:
+        for i in range(0 if fold_rows(s, stmt) else extent):
+            with s.binding(stmt.var, i):
+                emit(s, stmt.body)
+    elif stmt.kind == "vectorized" and s.lanes is None and s.can_vectorize(stmt):
+        _vectorized(s, stmt, extent)
+    else:
+        serial(s, stmt, "0", s.scalar(stmt.extent), lambda: iteration(s, stmt), positive=extent is not None)
+
+
+def iteration(s: State, stmt: For) -> None:
+    """The body of a loop and the hints that stand before it."""
+    emit_prefetch(s, stmt)
+    s.around.append(stmt)
+    emit(s, stmt.body)
+    s.around.pop()
+
+
+def _copies(stmt: Stmt) -> int:
+    """How often the innermost statements of a nest of unrolled loops are written."""
+    inner = max((_copies(c) for c in stmt.children), default=1)
+    if isinstance(stmt, For) and stmt.kind == "unrolled":
+        return inner * (as_int(stmt.extent) or 1)
+    return inner
+
+
+def _vectorized(s: State, stmt: For, extent: int | None) -> None:
+    outer_stream = s.streaming
+    s.streaming = outer_stream or any(name == "streaming" and value for name, value in stmt.annotations)
+    try:
+        _lanes(s, stmt, extent)
+    finally:
+        s.streaming = outer_stream
+
+
+def _lanes(s: State, stmt: For, extent: int | None) -> None:
+    native = s.native_lanes(stmt)
+    if extent is not None and extent <= native * MAX_VECTORS:
+        with s.vectorized(Lanes(stmt.var, widths(extent, native))):
+            emit(s, stmt.body)
+        return
+    # A loop over vectors, and what is left: `v` becomes `outer * native + inner`.
+    outer = Var(f"{stmt.var.name}.vector")
+    inner = Var(f"{stmt.var.name}.lane")
+    body = substitute_stmt(stmt.body, {stmt.var: outer * native + inner})
+    count = stmt.extent if is_natural(s, stmt.extent) else maximum(stmt.extent, 0)
+    full = count // native
+    emit(s, For(outer, full, For(inner, const(native), body, "vectorized")))
+    rest: Expr = count - full * native
+    last = Var(f"{stmt.var.name}.rest")
+    body = substitute_stmt(stmt.body, {stmt.var: full * native + last})
+    if extent is not None:
+        emit(s, For(last, const(extent % native), body, "vectorized"))
+    else:
+        emit(s, For(last, const(native), If(last < rest, body), "vectorized"))
+
+
+def serial(s: State, stmt: For, start: str, stop: str, body: Callable[[], None], *, positive: bool = False) -> None:
+    """`for var in start..stop`, tested at the end; `positive` promises one iteration."""
+    out = s.out
+    name = stmt.var.name
+    head, done = out.fresh(f"{name}.body"), out.fresh(f"{name}.done")
+    before = out.block
+    if positive:
+        out.jump(head)
+    else:
+        out.branch(out.inst(f"icmp slt i64 {start}, {stop}"), head, done)
+    out.start(head)
+    variable = "%" + out.fresh(name)
+    phi = out.reserve()
+    s.env[stmt.var] = Value(i64, (variable,))
+    s.depth[stmt.var] = len(s.scopes)
+    s.counters.add(stmt.var)
+    s.forget_loads()
+    with s.scope(stmt.var if positive else None):
+        body()
+    s.forget_loads()
+    following = out.inst(f"add nuw nsw i64 {variable}, 1", f"{name}.next")
+    out.fill(phi, f"{variable} = phi i64 [ {start}, %{before} ], [ {following}, %{out.block} ]")
+    out.branch(out.inst(f"icmp slt i64 {following}, {stop}"), head, done, _metadata(s, stmt))
+    out.start(done)
+
+
+def _metadata(s: State, stmt: For) -> str:
+    """LLVM's vectoriser and unroller keep away from loops that the schedule spread out. Of other loops it may unroll
+    the short ones; unrolling nests of long ones costs much time to compile and gains little. A loop with the note
+    `unroll` = n it unrolls n times, which is the same as an unrolled loop of n and takes a fraction of the time."""
+    explicit = s.lanes is not None or any(
+        isinstance(inner, For) and inner.kind in ("vectorized", "unrolled") for inner in walk(stmt.body)
+    )
+    extents = [as_int(inner.extent) for inner in walk(stmt) if isinstance(inner, For)]
+    short = prod(MAX_LEFT_TO_LLVM + 1 if n is None else n for n in extents) <= MAX_LEFT_TO_LLVM
+    copies = dict(stmt.annotations).get("unroll", 0)
+    return s.out.loop_metadata(
+        vectorize=not explicit, unroll=short and not explicit, copies=copies if isinstance(copies, int) else 0
+    )

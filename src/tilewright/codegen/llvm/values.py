@@ -1,0 +1,118 @@
+"""Values while emitting: LLVM types and literals of our element types, scalar and vector operands.
+
+In registers bool is `i1` and bf16 is `i16` (its arithmetic is done in f32 by hand, see `ops`); in memory bool and
+the 4-bit integers take a byte.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from dataclasses import dataclass
+
+import numpy as np
+
+from tilewright.ir.dtype import DType, bf16, boolean, f16, f32, f64
+from tilewright.ir.expr import Var
+
+_FLOATS = {"f16": "half", "bf16": "i16", "f32": "float", "f64": "double"}
+
+
+@dataclass(frozen=True, slots=True)
+class Lanes:
+    """The vectorized loop being evaluated: its variable, and the widths of the vectors its range is cut into."""
+
+    var: Var
+    widths: tuple[int, ...]
+
+    @property
+    def offsets(self) -> tuple[int, ...]:
+        """The first lane of each vector."""
+        return tuple(sum(self.widths[:k]) for k in range(len(self.widths)))
+
+    @property
+    def extent(self) -> int:
+        return sum(self.widths)
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """An operand: one part if it is the same for all lanes, else (`vector`) one part for each of `Lanes.widths`."""
+
+    dtype: DType
+    parts: tuple[str, ...]
+    vector: bool = False
+
+    @property
+    def scalar(self) -> str:
+        assert not self.vector, "a scalar was expected"
+        return self.parts[0]
+
+
+def register_type(t: DType, width: int = 0) -> str:
+    """The LLVM type of a value of `t`, or of a vector of `width` of them."""
+    element = "i1" if t is boolean else _FLOATS.get(t.name) or f"i{t.bits}"
+    return f"<{width} x {element}>" if width else element
+
+
+def memory_type(t: DType, width: int = 0) -> str:
+    """The LLVM type of an element (or `width` of them) in memory."""
+    if t is boolean or t.bits < 8:
+        return f"<{width} x i8>" if width else "i8"
+    return register_type(t, width)
+
+
+def literal(value: float | int | bool, t: DType) -> str:
+    """A constant operand of a value of `t`."""
+    if t is boolean:
+        return "true" if value else "false"
+    if t.is_int:
+        return str(int(value))
+    if t is f64:
+        return f"0x{struct.unpack('<Q', struct.pack('<d', value))[0]:016X}"
+    if t is f32:
+        # LLVM writes floats as the double of the same value.
+        with np.errstate(over="ignore"):
+            rounded = float(np.float32(value))
+        if math.isnan(rounded):
+            return "0x7FF8000000000000"
+        return f"0x{struct.unpack('<Q', struct.pack('<d', rounded))[0]:016X}"
+    with np.errstate(over="ignore"):
+        bits = int(np.asarray(value, np.float64).astype(t.numpy).view(np.uint16))
+    if t is f16:
+        return f"0xH{bits:04X}"
+    assert t is bf16
+    return str(bits)
+
+
+def is_literal(operand: str) -> bool:
+    return not operand.startswith("%")
+
+
+def splat_literal(operand: str, element: str) -> str:
+    """A vector constant with `operand` in every lane."""
+    if operand in ("0", "0x0000000000000000", "0xH0000", "false"):
+        return "zeroinitializer"
+    if operand in ("poison", "undef", "zeroinitializer"):
+        return operand
+    return f"splat ({element} {operand})"
+
+
+def vector_literal(values: tuple[int, ...], element: str) -> str:
+    """A vector constant of integers."""
+    if len(set(values)) == 1:
+        return splat_literal(str(values[0]), element)
+    return "<" + ", ".join(f"{element} {v}" for v in values) + ">"
+
+
+def widths(extent: int, native: int) -> tuple[int, ...]:
+    """Vector widths that cover `extent` lanes: full vectors of `native` lanes, then falling powers of two."""
+    parts = [native] * (extent // native)
+    rest = extent % native
+    bit = native
+    while rest:
+        bit >>= 1
+        if rest & bit or bit == 0:
+            parts.append(bit)
+            rest -= bit
+    return tuple(parts)

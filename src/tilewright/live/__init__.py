@@ -1,0 +1,1 @@
+"""Live weights, above the runtime: a node's store, transport between nodes, agents as one batch."""

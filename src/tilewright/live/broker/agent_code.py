@@ -1,0 +1,143 @@
+"""What an agent does with a call: inputs into its slot, ask, sleep, outputs out of it."""
+
+from __future__ import annotations
+
+from tilewright.live.broker.signals import ALL, EINTR, ETIMEDOUT, copy, modify, now, swap_if
+from tilewright.live.broker.structs import (
+    BELL,
+    BUSY,
+    CLIENT,
+    COPY,
+    DETACHED,
+    DONE,
+    HEADER,
+    IDLE,
+    INTERRUPTED,
+    LATE,
+    LOST,
+    PAUSE_NS,
+    READY,
+    READY_AT,
+    SLOT,
+    TICK_NS,
+)  # fmt: skip
+from tilewright.native.assembler import I1, I32, I64, PTR, VOID, Function, Module, Value
+from tilewright.runtime.call import LAYOUT, MODEL, OK
+
+_F_OFD_GETLK, _F_UNLCK = 36, 2
+
+
+def _post(m: Module) -> None:
+    """Ask: the inputs are in the slot. Wakes the server if it sleeps and now has as many requests as it wants."""
+    with m.function("tw_post", VOID, [("client", PTR), ("rows", I64)], local=True) as (f, (client, rows)):
+        header, slot = f.load(PTR, client, CLIENT.header), f.load(PTR, client, CLIENT.slot)
+        f.store(rows, slot, SLOT.rows)
+        f.put(READY, I32, slot, SLOT.state, order="seq_cst")
+        word = header + (f.load(I64, client, CLIENT.word) * 8 + READY_AT)
+        before = modify(f, "or", word, f.load(I64, client, CLIENT.bit))
+        with f.when(before.eq(0)):
+            f.store(now(f), header, BELL.first_ns)
+        with f.when(f.load(I32, header, BELL.asleep, order="seq_cst").ne(0)):
+            with f.when(f.call(I64, "tw_ready", header) >= f.load(I64, header, BELL.wake_at)):
+                with f.when(swap_if(f, header + BELL.asleep, 1, 0)):
+                    f.add_atomic(header + BELL.bell, 1, I32)
+                    f.call(VOID, "tw_wake", header + BELL.bell, (I64, 1), (I64, ALL))
+        f.ret()
+
+
+def _withdraw(f: Function, slot: Value, outcome: int) -> None:
+    with f.when(swap_if(f, slot + SLOT.state, READY, IDLE)):
+        f.ret(outcome)
+
+
+def _served(m: Module) -> None:
+    """Whether somebody serves the ring: holds the lock on its first byte."""
+    with m.function("tw_served", I1, [("client", PTR)], local=True) as (f, (client,)):
+        wanted = f.load(PTR, client, CLIENT.lock)
+        lock = f.space(32)
+        copy(f, lock, wanted, f.value(32, I64))
+        ring = f.load(I64, client, CLIENT.ring).cast(I32)
+        failed = f.call(I32, "fcntl", ring, (I32, _F_OFD_GETLK), lock)
+        with f.when(failed.ne(0)):
+            f.ret(0, I1)
+        f.ret((f.load(I32, lock) & 0xFFFF).ne(_F_UNLCK))
+
+
+def _await(m: Module) -> None:
+    """Sleep until the answer is there; gives how it ended. The request is taken back if it ends badly, where it can."""
+    with m.function("tw_await", I64, [("client", PTR)], local=True) as (f, (client,)):
+        header, slot = f.load(PTR, client, CLIENT.header), f.load(PTR, client, CLIENT.slot)
+        answer, mask = f.load(PTR, client, CLIENT.answer), f.load(I64, client, CLIENT.mask)
+        start = now(f)
+        deadline = start + f.load(I64, client, CLIENT.patience_ns)
+        tick = f.var(I64, start + TICK_NS)
+        with f.loop():
+            turn = f.load(I32, answer, order="seq_cst")
+            f.put(1, I32, slot, SLOT.sleeping, order="seq_cst")
+            with f.when(f.load(I32, slot, SLOT.state, order="seq_cst").eq(DONE)):
+                f.put(0, I32, slot, SLOT.sleeping)
+                f.ret(f.load(I64, slot, SLOT.status))
+            ended = f.call(I64, "tw_sleep", answer, turn.cast(I64), tick.get(), mask)
+            time = now(f)
+            up = f.var(I1, ended.eq(EINTR))
+            with f.when(time >= start + PAUSE_NS):
+                up.set(1)
+            with f.when(up.get()):
+                _withdraw(f, slot, INTERRUPTED)
+            with f.when(ended.eq(ETIMEDOUT)):
+                tick.set(time + TICK_NS)
+                lost = f.var(I1, f.load(I32, header, HEADER.closed, order="seq_cst").ne(0))
+                with f.when(f.call(I1, "tw_served", client).eq(0)):
+                    lost.set(1)
+                # What was answered just before the end counts.
+                with f.when(f.load(I32, slot, SLOT.state, order="seq_cst").ne(DONE)):
+                    with f.when(lost.get()):
+                        _withdraw(f, slot, LOST)
+                        f.ret(LOST)
+                    with f.when(time >= deadline):
+                        f.ret(LATE)
+
+
+def _exchange(m: Module) -> None:
+    """`tw_execute` of an agent: arguments have been checked. `model.run` holds the agent's CLIENT."""
+    with m.function("tw_exchange", I64, [("model", PTR), ("layout", PTR), ("io", PTR)]) as (f, (model, layout, io)):
+        client = f.load(PTR, model, MODEL.run)
+        rows = f.load(I64, layout, LAYOUT.dims)
+        with f.when(f.swap_if(client + CLIENT.busy, 0, 1).eq(0)):
+            f.ret(BUSY)
+        status = f.var(I64, DETACHED)
+        slot = f.load(PTR, client, CLIENT.slot)
+        with f.when(slot.ne(0)), f.when(rows <= f.load(I64, client, CLIENT.rows)):
+            status.set(LOST)
+            with f.when(f.load(I32, slot, SLOT.state, order="acquire").eq(IDLE)):
+                status.set(f.call(I64, "tw_request", client, io, rows))
+        f.put(0, I64, client, CLIENT.busy, order="release")
+        f.ret(status.get())
+    params = [("client", PTR), ("io", PTR), ("rows", I64)]
+    with m.function("tw_request", I64, params, local=True) as (f, (client, io, rows)):
+        slot, table = f.load(PTR, client, CLIENT.slot), f.load(PTR, client, CLIENT.table)
+        inputs, outputs = f.load(I64, client, CLIENT.inputs), f.load(I64, client, CLIENT.outputs)
+
+        def place(k: Value) -> tuple[Value, Value]:
+            entry = table + k * COPY.size
+            return slot + f.load(I64, entry, COPY.offset), f.load(I64, entry, COPY.row_bytes) * rows
+
+        with f.each(inputs) as k:
+            at, nbytes = place(k)
+            copy(f, at, f.load(PTR, io, k * 8), nbytes)
+        f.call(VOID, "tw_post", client, rows)
+        outcome = f.call(I64, "tw_await", client)
+        with f.when(f.load(I32, slot, SLOT.state, order="acquire").eq(DONE)):
+            with f.when(outcome.eq(OK)):
+                with f.each(outputs) as k:
+                    at, nbytes = place(inputs + k)
+                    copy(f, f.load(PTR, io, (inputs + k) * 8), at, nbytes)
+                f.store(f.load(I64, slot, SLOT.version), io, (inputs + outputs) * 8)
+            f.put(IDLE, I32, slot, SLOT.state, order="release")
+        f.ret(outcome)
+
+
+def define_agent(m: Module) -> None:
+    """Add the agent's side to a module."""
+    for part in (_post, _served, _await, _exchange):
+        part(m)

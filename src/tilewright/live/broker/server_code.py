@@ -1,0 +1,312 @@
+"""The loop that serves batches: collect, claim, gather, run, scatter, answer."""
+
+from __future__ import annotations
+
+from tilewright.live.broker.signals import ALL, copy, least, lowest_bit, modify, most, now, swap_if
+from tilewright.live.broker.structs import (
+    ANSWER_SIZE,
+    ANSWERS_AT,
+    BELL,
+    CLAIM,
+    CLAIMED,
+    COPY,
+    DONE,
+    FAILED,
+    GROUP_SLOTS,
+    GROUPS,
+    IDLE_NS,
+    IN_FLIGHT,
+    LANE,
+    READY,
+    READY_AT,
+    SERVER,
+    SLOT,
+    WORDS,
+)  # fmt: skip
+from tilewright.native.assembler import I1, I32, I64, PTR, VOID, Function, Module, Value
+from tilewright.runtime.call import MODEL, OK, SUPERSEDED
+
+_MANY = (1 << 31) - 1
+_RETRIES = 1000
+
+
+def _collector_lock(m: Module) -> None:
+    """One lane at a time collects. 0 free, 1 taken, 2 taken and awaited."""
+    with m.function("tw_collector_take", VOID, [("lock", PTR)], local=True) as (f, (lock,)):
+        with f.when(swap_if(f, lock, 0, 1)):
+            f.ret()
+        with f.loop() as loop:
+            loop.leave_if(modify(f, "xchg", lock, 2, I32).eq(0))
+            f.call(I64, "tw_sleep", lock, (I64, 2), now(f) + IDLE_NS, (I64, ALL))
+        f.ret()
+    with m.function("tw_collector_give", VOID, [("lock", PTR)], local=True) as (f, (lock,)):
+        with f.when(modify(f, "xchg", lock, 0, I32).eq(2)):
+            f.call(VOID, "tw_wake", lock, (I64, 1), (I64, ALL))
+        f.ret()
+
+
+def _target(m: Module) -> None:
+    """How many requests start a batch: each lane's share of the agents that are at it, all of them that can ask, or
+    what fills a batch.
+
+    `seen` has the time of each agent's last answer, or IN_FLIGHT. One that has not asked for a few waits is not at it:
+    it steps a long episode, and waiting for it would be in vain.
+    """
+    with m.function("tw_target", I64, [("server", PTR), ("time", I64)], local=True) as (f, (server, time)):
+        seen, active = f.load(PTR, server, SERVER.seen), f.var(I64, 0)
+        patience = f.load(I64, server, SERVER.max_wait_ns) * 4 + f.load(I64, server, SERVER.batch_ns)
+        with f.each(f.load(I64, server, SERVER.slot_count)) as k:
+            with f.when(f.load(I64, seen, k * 8) >= time - patience):
+                active.add(1)
+        lanes = f.load(I64, server, SERVER.lanes)
+        share = f.let(I64, f"udiv i64 {(active.get() + lanes - 1).text}, {lanes.text}")
+        awake = active.get() - f.load(I64, server, SERVER.inflight, order="monotonic")
+        # `max_batch` counts rows: as many requests as would fill it if they were like the last ones.
+        room = f.load(I64, server, SERVER.max_batch) * f.load(I64, server, SERVER.last_requests)
+        fill = f.let(I64, f"udiv i64 {room.text}, {f.load(I64, server, SERVER.last_rows).text}")
+        f.ret(most(f, least(f, least(f, share, fill), awake), 1))
+
+
+def _gather_time(m: Module) -> None:
+    """`tw_collect`: sleep until a batch shall start; 0 if the server shall stop."""
+    with m.function("tw_collect", I1, [("server", PTR)], local=True) as (f, (server,)):
+        header = f.load(PTR, server, SERVER.header)
+        max_wait = f.load(I64, server, SERVER.max_wait_ns)
+        began = now(f)
+        with f.loop():
+            with f.when(f.load(I64, server, SERVER.stop, order="seq_cst").ne(0)):
+                f.ret(0, I1)
+            time = now(f)
+            target = f.call(I64, "tw_target", server, time)
+            count = f.call(I64, "tw_ready", header)
+            with f.when(count >= target):
+                f.ret(1, I1)
+            # Whoever is about to ask is waited for as well; after that, the first request shall wake us.
+            until, wake_at = f.var(I64, began + max_wait), f.var(I64, target)
+            with f.when(count.eq(0)), f.when(time >= until.get()):
+                until.set(time + IDLE_NS)
+                wake_at.set(1)
+            with f.when(count > 0):
+                first = f.load(I64, header, BELL.first_ns)
+                until.set(least(f, most(f, first, time - max_wait), time) + max_wait)
+                with f.when(time >= until.get()):
+                    f.ret(1, I1)
+            bell = f.load(I32, header, BELL.bell, order="seq_cst")
+            f.store(wake_at.get(), header, BELL.wake_at)
+            f.put(1, I32, header, BELL.asleep, order="seq_cst")
+            with f.when(f.call(I64, "tw_ready", header) < wake_at.get()):
+                f.call(I64, "tw_sleep", header + BELL.bell, bell.cast(I64), until.get(), (I64, ALL))
+            f.put(0, I32, header, BELL.asleep, order="seq_cst")
+
+
+def _claim(m: Module) -> None:
+    """Take what is ready, as far as a batch has room, going on after the slot where the last one ended."""
+    with m.function("tw_claim_slot", I1, [("lane", PTR), ("index", I64)], local=True) as (f, (lane, index)):
+        # Gives 0 if the batch has no room for it.
+        server = f.load(PTR, lane, LANE.server)
+        slot = f.load(PTR, server, SERVER.slots) + index * f.load(I64, server, SERVER.slot_size)
+        requests, first = f.load(I64, lane, LANE.requests), f.load(I64, lane, LANE.rows)
+        with f.when(swap_if(f, slot + SLOT.state, READY, CLAIMED)):
+            rows = f.load(I64, slot, SLOT.rows, order="monotonic")
+            fits = f.var(I1, rows >= 1)
+            with f.when(rows > f.load(I64, server, SERVER.max_rows)):
+                fits.set(0)
+            with f.when(fits.get().eq(0)):
+                f.put(FAILED, I64, slot, SLOT.status)
+                f.put(DONE, I32, slot, SLOT.state, order="seq_cst")
+                f.ret(1, I1)
+            with f.when(first + rows > f.load(I64, server, SERVER.max_batch)):
+                f.put(READY, I32, slot, SLOT.state, order="seq_cst")
+                f.ret(0, I1)
+            entry = f.load(PTR, lane, LANE.claimed) + requests * CLAIM.size
+            for value, at in ((slot.cast(I64), CLAIM.slot), (index, CLAIM.index), (rows, CLAIM.rows)):
+                f.store(value, entry, at)
+            f.store(first, entry, CLAIM.first)
+            f.store(requests + 1, lane, LANE.requests)
+            f.store(first + rows, lane, LANE.rows)
+            f.store(index + 1, server, SERVER.cursor)
+            f.put(IN_FLIGHT, I64, f.load(PTR, server, SERVER.seen), index * 8)
+        f.ret(1, I1)
+    with m.function("tw_claim_batch", VOID, [("lane", PTR)], local=True) as (f, (lane,)):
+        server = f.load(PTR, lane, LANE.server)
+        ready = f.load(PTR, server, SERVER.header) + READY_AT
+        slots = f.load(I64, server, SERVER.slot_count)
+        cursor = f.var(I64, f.load(I64, server, SERVER.cursor))
+        with f.when(cursor.get() >= slots):
+            cursor.set(0)
+        start, high = cursor.get() >> 6, f.let(I64, f"shl i64 -1, {(cursor.get() & 63).text}")
+        f.put(0, I64, lane, LANE.requests)
+        f.put(0, I64, lane, LANE.rows)
+        with f.each(WORDS + 1) as k:
+            # The first word is visited twice: from the cursor on, and at the end what is before it.
+            mask = f.var(I64, -1)
+            with f.when(k.eq(0)):
+                mask.set(high)
+            with f.when(k.eq(WORDS)):
+                mask.set(f.let(I64, f"xor i64 {high.text}, -1"))
+            w = (start + k) & (WORDS - 1)
+            word = ready + w * 8
+            before = modify(f, "and", word, f.let(I64, f"xor i64 {mask.get().text}, -1"))
+            left = f.var(I64, before & mask.get())
+            with f.loop() as loop:
+                now = left.get()
+                loop.leave_if(now.eq(0))
+                index = (w << 6) + lowest_bit(f, now)
+                with f.when(index < slots), f.when(f.call(I1, "tw_claim_slot", lane, index).eq(0)):
+                    modify(f, "or", word, now)
+                    f.ret()
+                left.set(now & (now - 1))
+        f.ret()
+
+
+def _move(m: Module) -> None:
+    """`tw_gather`, `tw_scatter`: a tensor of the batch from the slots, or to them. Rows lie along an inner axis."""
+    params = [("lane", PTR), ("copy", PTR), ("batch", PTR)]
+    for name, gather in (("tw_gather", True), ("tw_scatter", False)):
+        with m.function(name, VOID, params, local=True) as (f, (lane, entry, batch)):
+            offset, inner = f.load(I64, entry, COPY.offset), f.load(I64, entry, COPY.inner)
+            outer, total = f.load(I64, entry, COPY.outer), f.load(I64, lane, LANE.rows)
+            with f.each(f.load(I64, lane, LANE.requests)) as r:
+                claim = f.load(PTR, lane, LANE.claimed) + r * CLAIM.size
+                rows, first = f.load(I64, claim, CLAIM.rows), f.load(I64, claim, CLAIM.first)
+                theirs = f.load(PTR, claim, CLAIM.slot) + offset
+                nbytes = rows * inner
+                with f.each(outer) as o:
+                    a, b = batch + (o * total + first) * inner, theirs + o * nbytes
+                    copy(f, *((a, b) if gather else (b, a)), nbytes)
+            f.ret()
+
+
+def _run_batch(m: Module) -> None:
+    """Run the model on the claimed requests; gives its status. The version is in the last word of `io` then."""
+    with m.function("tw_run_batch", I64, [("lane", PTR)], local=True) as (f, (lane,)):
+        server = f.load(PTR, lane, LANE.server)
+        inputs, outputs = f.load(I64, server, SERVER.inputs), f.load(I64, server, SERVER.outputs)
+        table, io = f.load(PTR, server, SERVER.table), f.load(PTR, lane, LANE.io)
+        alone = f.load(I64, lane, LANE.requests).eq(1)
+        # One request needs no copies: the model reads and writes its slot.
+        slot = f.load(PTR, f.load(PTR, lane, LANE.claimed), CLAIM.slot)
+        with f.each(inputs + outputs) as k:
+            entry = table + k * COPY.size
+            batch = f.var(PTR, slot + f.load(I64, entry, COPY.offset))
+            with f.when(alone.eq(0)):
+                batch.set(f.load(PTR, f.load(PTR, lane, LANE.buffers), k * 8))
+                with f.when(k < inputs):
+                    f.call(VOID, "tw_gather", lane, entry, batch.get())
+            f.store(batch.get(), io, k * 8)
+        model, tries = f.load(PTR, server, SERVER.model), f.var(I64, 0)
+        dims = f.space(16)
+        with f.loop() as loop:
+            f.store(f.load(I64, lane, LANE.rows), dims)
+            status = f.call(I64, "tw_call", model, io, dims)
+            with f.when(status.eq(SUPERSEDED)):
+                f.ret(SUPERSEDED)
+            with f.when(status.ne(OK)):
+                tries.add(1)
+                with f.when(tries.get() > _RETRIES):
+                    f.ret(FAILED)
+                f.call(I64, f.load(PTR, model, MODEL.ensure), model, dims)
+            loop.leave_if(status.eq(OK))
+        with f.when(alone.eq(0)):
+            with f.each(outputs) as k:
+                entry = table + (inputs + k) * COPY.size
+                f.call(VOID, "tw_scatter", lane, entry, f.load(PTR, io, (inputs + k) * 8))
+        f.ret(OK)
+
+
+def _answer(m: Module) -> None:
+    """Say that the batch is done, and wake who sleeps: one system call for 32 slots."""
+    with m.function("tw_answer", VOID, [("lane", PTR), ("status", I64)], local=True) as (f, (lane, status)):
+        server = f.load(PTR, lane, LANE.server)
+        arguments = f.load(I64, server, SERVER.inputs) + f.load(I64, server, SERVER.outputs)
+        version = f.load(I64, f.load(PTR, lane, LANE.io), arguments * 8)
+        answers = f.load(PTR, server, SERVER.header) + ANSWERS_AT
+        masks, time, seen = f.space(8 * GROUPS), now(f), f.load(PTR, server, SERVER.seen)
+        with f.each(GROUPS) as g:
+            f.put(0, I64, masks, g * 8)
+        with f.each(f.load(I64, lane, LANE.requests)) as r:
+            claim = f.load(PTR, lane, LANE.claimed) + r * CLAIM.size
+            slot, index = f.load(PTR, claim, CLAIM.slot), f.load(I64, claim, CLAIM.index)
+            f.store(time, seen, index * 8)
+            f.store(version, slot, SLOT.version)
+            f.store(status, slot, SLOT.status)
+            f.put(DONE, I32, slot, SLOT.state, order="seq_cst")
+            with f.when(f.load(I32, slot, SLOT.sleeping, order="seq_cst").ne(0)):
+                at = (index >> 5) * 8
+                bit = f.let(I64, f"shl i64 1, {(index & (GROUP_SLOTS - 1)).text}")
+                f.store(f.load(I64, masks, at) | bit, masks, at)
+        modify(f, "sub", server + SERVER.inflight, f.load(I64, lane, LANE.requests))
+        with f.each(GROUPS) as g:
+            mask = f.load(I64, masks, g * 8)
+            with f.when(mask.ne(0)):
+                word = answers + g * ANSWER_SIZE
+                f.add_atomic(word, 1, I32)
+                f.call(VOID, "tw_wake", word, (I64, _MANY), mask)
+        f.ret()
+
+
+def _give_back(m: Module) -> None:
+    """Make the claimed requests ready again, for whoever serves next."""
+    with m.function("tw_give_back", VOID, [("lane", PTR)], local=True) as (f, (lane,)):
+        server = f.load(PTR, lane, LANE.server)
+        ready = f.load(PTR, server, SERVER.header) + READY_AT
+        with f.each(f.load(I64, lane, LANE.requests)) as r:
+            claim = f.load(PTR, lane, LANE.claimed) + r * CLAIM.size
+            index = f.load(I64, claim, CLAIM.index)
+            f.put(READY, I32, f.load(PTR, claim, CLAIM.slot), SLOT.state, order="seq_cst")
+            modify(f, "or", ready + (index >> 6) * 8, f.let(I64, f"shl i64 1, {(index & 63).text}"))
+        modify(f, "sub", server + SERVER.inflight, f.load(I64, lane, LANE.requests))
+        f.ret()
+
+
+def _count(f: Function, lane: Value, start: Value) -> None:
+    requests, rows = f.load(I64, lane, LANE.requests), f.load(I64, lane, LANE.rows)
+    f.store(f.load(I64, lane, LANE.batches) + 1, lane, LANE.batches)
+    f.store(f.load(I64, lane, LANE.all_requests) + requests, lane, LANE.all_requests)
+    f.store(f.load(I64, lane, LANE.all_rows) + rows, lane, LANE.all_rows)
+    took = now(f) - start
+    f.store(f.load(I64, lane, LANE.busy_ns) + took, lane, LANE.busy_ns)
+    f.store(took, f.load(PTR, lane, LANE.server), SERVER.batch_ns)
+
+
+def _serve(m: Module) -> None:
+    """`tw_serve(lane)`: collect, run, answer, until the server shall stop (OK) or has to look where the weights are
+    now (SUPERSEDED). Touches no Python object."""
+    with m.function("tw_serve", I64, [("lane", PTR)]) as (f, (lane,)):
+        server = f.load(PTR, lane, LANE.server)
+        lock = server + SERVER.collector
+        with f.loop() as loop:
+            f.call(VOID, "tw_collector_take", lock)
+            goes_on = f.call(I1, "tw_collect", server)
+            with f.when(goes_on):
+                f.call(VOID, "tw_claim_batch", lane)
+                with f.when(f.load(I64, lane, LANE.requests) > 0):
+                    modify(f, "add", server + SERVER.inflight, f.load(I64, lane, LANE.requests))
+                    f.store(f.load(I64, lane, LANE.requests), server, SERVER.last_requests)
+                    f.store(f.load(I64, lane, LANE.rows), server, SERVER.last_rows)
+            f.call(VOID, "tw_collector_give", lock)
+            loop.leave_if(goes_on.eq(0))
+            with f.when(f.load(I64, lane, LANE.requests) > 0):
+                start = now(f)
+                status = f.call(I64, "tw_run_batch", lane)
+                with f.when(status.eq(SUPERSEDED)):
+                    f.call(VOID, "tw_give_back", lane)
+                    f.ret(SUPERSEDED)
+                _count(f, lane, start)
+                f.call(VOID, "tw_answer", lane, status)
+        f.ret(OK)
+    with m.function("tw_stop", VOID, [("server", PTR)]) as (f, (server,)):
+        header = f.load(PTR, server, SERVER.header)
+        f.put(1, I64, server, SERVER.stop, order="seq_cst")
+        f.put(0, I32, header, BELL.asleep, order="seq_cst")
+        f.add_atomic(header + BELL.bell, 1, I32)
+        f.call(VOID, "tw_wake", header + BELL.bell, (I64, _MANY), (I64, ALL))
+        f.ret()
+
+
+def define_server(m: Module) -> None:
+    """Add the server's side to a module that has `tw_call`."""
+    for part in (
+        _collector_lock, _target, _gather_time, _claim, _move, _run_batch, _answer, _give_back, _serve,
+    ):  # fmt: skip
+        part(m)

@@ -1,0 +1,356 @@
+"""`Publisher`: the one process of a node that puts new weights where all its actors read them."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import threading
+import time
+import weakref
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tilewright.live.store import files
+from tilewright.live.store.epoch import Epoch, digest_of
+from tilewright.live.store.segment import open_control
+from tilewright.live.store.sums import Sums
+from tilewright.runtime.interop import Array
+from tilewright.runtime.layout import aligned_bytes
+from tilewright.runtime.manifest import Manifest, ParamSpec
+from tilewright.runtime.model import Model
+from tilewright.runtime.native import native
+from tilewright.runtime.program import Program, link
+from tilewright.runtime.target import check_target
+from tilewright.runtime.threads import check_threads
+from tilewright.runtime.weights.check import check_finite, check_version, check_weights
+from tilewright.runtime.weights.control import SUPERSEDED
+from tilewright.runtime.weights.packed import aligned_views, free_numbers, is_readable, raw_nbytes
+from tilewright.runtime.weights.prepare import Prepare
+from tilewright.support.errors import StoreError
+
+_PATIENCE_SECONDS = 30.0
+_live: weakref.WeakSet[Publisher] = weakref.WeakSet()
+
+
+@dataclass(frozen=True, slots=True)
+class _New:
+    """What is being published: arrays in the order of the parameters that are not fixed, names and shapes checked."""
+
+    arrays: Sequence[Array]
+    version: int
+    finite: bool
+    started: float
+
+
+class Publisher:
+    """Publishes versions of a model's weights to a store, from which actors of this node read them.
+
+        pub = tw.Publisher("policy", model)
+        pub.publish(module.state_dict(), version=17)
+
+    A store has one publisher at a time; the next one goes on with its versions. If the store is new, or holds another
+    structure, the model's present weights become its first version and actors move to the new structure between calls;
+    else the newest version stays until `publish` is called. Nothing is removed when the publisher ends: actors go on
+    with the last version. Any number of threads may publish.
+
+    Args:
+        name: of the store.
+        model: a `Model`, or a `Program`; one without weights makes a store when it is first published to.
+        directory: of all stores; TILEWRIGHT_STORE_DIR or /dev/shm/tilewright-<user number> if None.
+        wait: seconds to stand by while another process is the publisher.
+        mode: access to the files: 0o600, or 0o660 for the actors of a group.
+        threads: that pack the weights.
+
+    Raises StoreError if another publisher has the store, or there is no room.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        model: Model | Program,
+        *,
+        directory: str | os.PathLike[str] | None = None,
+        wait: float = 0.0,
+        mode: int = 0o600,
+        threads: int = 1,
+    ) -> None:
+        program, given, version = _parts(model)
+        check_target(program.manifest.target, f"program {program.manifest.name!r}")
+        self.name = name
+        self.folder = files.store_folder(name, directory)
+        self._manifest = program.manifest
+        self._mode = mode
+        self._process = os.getpid()
+        self._lock = threading.RLock()
+        self._fixed = {p.name: program.weights[p.name] for p in program.manifest.params if p.fixed}
+        self._params = [p for p in program.manifest.params if not p.fixed]
+        self._numbers = free_numbers(program.manifest)
+        self._aliases = _aliases(program.manifest)
+        self._staging: Array | None = None
+        self._sums = Sums(self._lock)
+        self._prepare = Prepare(program.manifest, link(program), check_threads(threads))
+        self._program = program
+        self._epoch: Epoch | None = None
+        self._floor = -1
+        self._published = 0
+        files.make_folder(self.folder, mode)
+        self._file = files.lock_publisher(self.folder, mode, wait)
+        try:
+            self._continue()
+            if self._epoch is None and given is not None:
+                self.publish(given, max(version, self._floor + 1), finite=False)
+        except BaseException:
+            self.close()
+            raise
+        _live.add(self)
+
+    # -- publishing --------------------------------------------------------------------------------------------------
+
+    def publish(
+        self, weights: Mapping[str, Any], version: int | None = None, *, force: bool = False, finite: bool = True
+    ) -> int:
+        """Make weights current for every later call of every actor; gives their version.
+
+        They are checked, packed into a slot that nobody reads, and then become current at once: a call uses one version
+        as a whole. If anything is wrong nothing has changed. Tensors of a GPU are copied to the CPU first.
+
+        Args:
+            weights: all of them by name, as `state_dict()` gives them; NumPy or PyTorch arrays.
+            version: a number larger than the newest; one more if None.
+            force: accept any version, so that self-play may go back to an older one.
+            finite: refuse NaN and infinity.
+
+        Raises WeightError listing all that is wrong with the weights, StoreError if they cannot be stored.
+        """
+        started = time.perf_counter()
+        arrays = check_weights(
+            self._params, weights, finite=finite, ignored=self._manifest.ignored, tied=self._manifest.tied
+        )
+        with self._lock:
+            self._check_usable()
+            chosen = check_version(version, self.version, force=force)
+            new = _New(arrays, chosen, finite, started)
+            if self._epoch is None:
+                self._begin(new)
+            else:
+                self._write(self._epoch, new)
+            self._published += 1
+            return chosen
+
+    def _begin(self, new: _New) -> None:
+        """A new epoch with its first version; actors of an older one are told to move."""
+        older = files.leftovers(self.folder) + [p for p in [files.current_epoch(self.folder)] if p]
+        built = files.new_epoch(self.folder, self._mode)
+        epoch = None
+        try:
+            epoch = Epoch.create(built, self._program, self._mode)
+            self._write(epoch, new)
+            epoch.moved(files.install_epoch(self.folder, built))
+        except BaseException as error:
+            if epoch is not None:
+                epoch.close()
+            files.remove(built)
+            if isinstance(error, OSError):
+                raise StoreError(f"cannot be made: {error.strerror}", where=f"store {self.name!r}") from None
+            raise
+        self._epoch = epoch
+        for path in older:
+            retire(path)
+
+    def _write(self, epoch: Epoch, new: _New) -> None:
+        control, segments = epoch.control, epoch.segments
+        slot = control.take(segments.order, epoch.is_alive, _PATIENCE_SECONDS)
+        try:
+            with segments.writing(slot):
+                self._fill(epoch, slot, new)
+        except BaseException:
+            control.release(slot)
+            raise
+        checksum = self._sums.at_once(epoch, slot)
+        control.seal(slot, new.version, time.perf_counter() - new.started, checksum)
+        control.flip(slot)
+        if not checksum:
+            self._sums.add(epoch, slot)
+        with contextlib.suppress(OSError):  # the version is published
+            for idle in segments.used(slot):
+                if control.seize(idle, epoch.is_alive):
+                    segments.give_back(idle)
+                    control.release(idle)
+
+    def _fill(self, epoch: Epoch, slot: int, new: _New) -> None:
+        """Pack into a slot. Raw weights are read where they are if their memory allows."""
+        staged = self._staged([k for k, array in enumerate(new.arrays) if not is_readable(array)])
+        given = iter([staged.get(k, array) for k, array in enumerate(new.arrays)] if staged else new.arrays)
+        raw = native().addresses([self._fixed[p.name] if p.fixed else next(given) for p in self._manifest.params])
+        packed = epoch.addresses(slot)
+
+        def bring(some: Sequence[int]) -> None:
+            free = [self._numbers[k] for k in some if k in self._numbers]
+            if new.finite:
+                check_finite(self._params, new.arrays, free)
+            for k in staged.keys() & free:
+                np.copyto(staged[k], new.arrays[k])
+            for k in some:
+                for number, nbytes in self._aliases.get(k, ()):
+                    ctypes.memmove(packed[number], raw[k], nbytes)
+
+        self._prepare(raw, packed, keep=True, bring=bring)
+
+    def _staged(self, moved: Sequence[int]) -> dict[int, Array]:
+        """Memory that `tw_prepare` can read for copies of these parameters."""
+        if not moved:
+            return {}
+        if self._staging is None:
+            self._staging = aligned_bytes(raw_nbytes(self._params))
+        return dict(zip(moved, aligned_views([self._params[k] for k in moved], self._staging), strict=True))
+
+    # -- taking over -------------------------------------------------------------------------------------------------
+
+    def _continue(self) -> None:
+        """Go on with what an earlier publisher left, if it is this program's; remove what a dead one left behind."""
+        current = files.current_epoch(self.folder)
+        for path in files.leftovers(self.folder):
+            retire(path)
+        if current is None:
+            return
+        try:
+            epoch = Epoch.open(current, writable=True)
+        except (StoreError, OSError):
+            return  # damaged: a new epoch takes its place
+        newest = epoch.control.newest()
+        self._floor = newest.version if newest else -1
+        if newest is not None and epoch.digest == digest_of(self._program):
+            self._epoch = epoch
+        else:
+            epoch.close()
+
+    def _check_usable(self) -> None:
+        where = f"store {self.name!r}"
+        if os.getpid() != self._process:
+            hint = "a store has one publisher; close the parent's before the child makes one"
+            raise StoreError("this publisher belongs to the parent process", where=where, hint=hint)
+        if self._file < 0:
+            raise StoreError("its publisher is closed", where=where)
+
+    # -- what there is -----------------------------------------------------------------------------------------------
+
+    @property
+    def version(self) -> int:
+        """The newest version; -1 if there is none yet."""
+        newest = self._epoch.control.version if self._epoch is not None else None
+        return self._floor if newest is None else newest
+
+    @property
+    def params(self) -> tuple[ParamSpec, ...]:
+        """Names, dtypes and shapes of the weights that `publish` takes."""
+        return tuple(self._params)
+
+    @property
+    def manifest(self) -> Manifest:
+        """Everything that is known of the program."""
+        return self._manifest
+
+    @property
+    def program(self) -> Program:
+        """Manifest, code and constants, without weights."""
+        return Program(self._manifest, self._program.objects, self._fixed)
+
+    def stats(self) -> dict[str, Any]:
+        """The store as it is now, as plain data: versions, the time that publishing took, readers and how far they are.
+
+        `readers` lists process, calls, the version of the last call, and how many versions old that is.
+        """
+        from tilewright.live.store.inventory import describe_epoch
+
+        self._check_usable()
+        known = {"name": self.name, "version": self.version, "published": self._published}
+        return known | (describe_epoch(self._epoch) if self._epoch is not None else {"readers": []})
+
+    def close(self, *, remove: bool = False) -> None:
+        """Stop being the publisher. The newest version stays for the actors, unless `remove` is set."""
+        if os.getpid() == self._process:
+            self._sums.wait()
+        with self._lock:
+            if self._file < 0:
+                return
+            if remove and os.getpid() == self._process:
+                remove_store(self.folder)
+            if self._epoch is not None:
+                self._epoch.close()
+            os.close(self._file)
+            self._file = -1
+
+    def __reduce__(self) -> Any:
+        hint = "send the store's name, and attach there: tw.attach(name)"
+        raise StoreError("a publisher cannot be sent to another process", where=f"store {self.name!r}", hint=hint)
+
+    def __enter__(self) -> Publisher:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        state = "closed" if self._file < 0 else f"version {self.version}"
+        return f"<Publisher {self.name!r} of {self._manifest.name}, {state}>"
+
+    def _after_fork(self) -> None:
+        # The child must not keep the parent's lock alive.
+        self._lock = threading.RLock()
+        self._sums = Sums(self._lock)
+        self._prepare.forget()
+        with contextlib.suppress(OSError):
+            os.close(self._file)
+        self._file = -1
+        if self._epoch is not None:
+            self._epoch.close()
+
+
+def _parts(model: Model | Program) -> tuple[Program, Mapping[str, Any] | None, int]:
+    """The program, its weights if it has them, and their version."""
+    if isinstance(model, Model):
+        return model.program, model.weights, model.version
+    if not isinstance(model, Program):
+        hint = "compile it first: tw.Publisher(name, tw.compile(module, example))"
+        raise StoreError("cannot be published", expected="a Model", got=type(model).__qualname__, hint=hint)
+    names = [p.name for p in model.manifest.params if not p.fixed]
+    weights = {name: model.weights[name] for name in names if name in model.weights}
+    return model, weights if len(weights) == len(names) else None, 0
+
+
+def _aliases(manifest: Manifest) -> dict[int, list[tuple[int, int]]]:
+    """By the number of a raw parameter that is read as it is: packed parameters that are it, and their bytes."""
+    number = {p.name: k for k, p in enumerate(manifest.params)}
+    found: dict[int, list[tuple[int, int]]] = {}
+    for k, packed in enumerate(manifest.packed):
+        if packed.alias is not None:
+            found.setdefault(number[packed.alias], []).append((k, packed.nbytes))
+    return found
+
+
+def retire(path: Path) -> None:
+    """Tell the readers of an epoch that it is over, and remove it. They keep the memory that they have mapped."""
+    with contextlib.suppress(StoreError, OSError):
+        open_control(path / "control").flip(SUPERSEDED)
+    files.remove(path)
+
+
+def remove_store(folder: Path) -> None:
+    """Remove a store whose lock the caller holds; its readers are told."""
+    files.remove(folder / "current")  # first, so that nobody comes in any more
+    for path in files.epochs(folder):
+        retire(path)
+    files.remove(folder)
+
+
+def _after_fork() -> None:
+    for publisher in list(_live):
+        publisher._after_fork()
+
+
+os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,207 @@
+"""What a learner offers under one name: the newest program and weights, ready to be sent to any number of nodes."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from tilewright.live.store.publisher import Publisher
+from tilewright.live.transport import structure
+from tilewright.live.transport.blob import Blob, reusable
+from tilewright.live.transport.messages import Mark
+from tilewright.live.transport.structure import Structure
+from tilewright.runtime.image import pack_into
+from tilewright.runtime.interop import Array
+from tilewright.runtime.model import Model
+from tilewright.runtime.program import Program
+from tilewright.runtime.weights.check import check_finite, check_version, check_weights
+from tilewright.support.errors import TransportError
+
+MOST_IMAGES = 4
+"""How many versions are kept for nodes that are still fetching them."""
+
+_GLANCE = 0.5
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Snapshot:
+    """One publish: a structure with its file, an image of weights, and what they are called."""
+
+    mark: Mark
+    version: int
+    structure: Structure
+    code: Blob
+    weights: Blob
+    memory: Array
+    finite: bool
+
+
+Served = Model | Publisher | Program
+"""What a learner may offer: a model with its weights, a publisher that serves this node too, a program."""
+
+
+class Feed:
+    """The newest snapshot of one name. One thread publishes at a time, any number read.
+
+    Weights are copied once, into an image that all connections send from. While nodes fetch, at most `MOST_IMAGES`
+    versions are kept: a node that comes when so many are being fetched gets the newest of those. So slow nodes cost a
+    bounded amount of memory, and never keep others waiting.
+    """
+
+    def __init__(self, name: str, model: Served) -> None:
+        program, weights, version, self._publisher = _parts(model)
+        self.name = name
+        self.version = version if weights is None else -1
+        self.published = 0
+        self._run = os.urandom(16)
+        self._structure, code = structure.encode(program)
+        self._code = Blob(code)
+        self._newest: Snapshot | None = None
+        self._fetched: dict[Snapshot, int] = {}
+        self._spare: Array | None = None
+        self._changed = threading.Condition()
+        self._publishing = threading.Lock()
+        self._closed = False
+        if weights is not None:
+            self.publish(weights, version, finite=False)
+
+    # -- the learner -------------------------------------------------------------------------------------------------
+
+    def publish(
+        self, weights: Mapping[str, Any], version: int | None = None, *, force: bool = False, finite: bool = True
+    ) -> int:
+        """Offer new weights; gives their version. WeightError, and nothing changes, if they do not fit."""
+        with self._publishing:
+            if self._publisher is not None:
+                version = self._publisher.publish(weights, version, force=force, finite=finite)
+                force = True  # the store's versions are those that count
+            chosen = check_version(version, self.version, force=force)
+            self._offer(self._structure, self._code, weights, chosen, finite)
+            return chosen
+
+    def replace(self, model: Served, version: int | None = None, *, force: bool = False) -> int:
+        """Offer another program with its weights; gives their version. With a publisher: with those published next."""
+        program, weights, _, publisher = _parts(model)
+        with self._publishing:
+            before = self._structure, self._code
+            new, code = structure.encode(program)
+            if new.id != self._structure.id:
+                self._structure, self._code = new, Blob(code)
+            try:
+                if weights is not None:
+                    chosen = check_version(version, self.version, force=force)
+                    self._offer(self._structure, self._code, weights, chosen, finite=False)
+            except BaseException:
+                self._structure, self._code = before
+                raise
+            self._publisher = publisher
+            return self.version
+
+    def _offer(self, new: Structure, code: Blob, weights: Mapping[str, Any], version: int, finite: bool) -> None:
+        arrays = check_weights(
+            new.params, weights, finite=finite, ignored=new.program.manifest.ignored, tied=new.program.manifest.tied
+        )
+        if finite:
+            check_finite(new.params, arrays)
+        with self._changed:
+            spare, self._spare = self._spare, None
+        memory = reusable(spare, new.layout.nbytes)
+        pack_into(new.layout, new.params, arrays, memory)
+        with self._changed:
+            if self._closed:
+                raise TransportError("the server is closed", where=f"weights {self.name!r}")
+            self.published += 1
+            mark = Mark(self._run, self.published)
+            old = self._newest
+            self._newest = Snapshot(mark, version, new, code, Blob(memory), memory, finite)
+            self.version = version
+            if old is not None and old not in self._fetched:
+                self._spare = old.memory
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """Wake up all who wait; there will be nothing new."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+    def forget(self) -> None:
+        """In the child of a fork: what other threads held or did is not here; nothing can be published."""
+        self._changed, self._publishing = threading.Condition(), threading.Lock()
+        self._fetched.clear()
+        self._closed = True
+
+    # -- nodes -------------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def newer(self, after: Mark | None, wait: float, wanted: Callable[[], bool]) -> Iterator[Snapshot | None]:
+        """The newest snapshot after `after`, kept as it is while the body runs; None if there is none within `wait`.
+
+        Args:
+            wanted: asked now and then while waiting; False ends it.
+        """
+        found = self._take(after, time.monotonic() + wait, wanted)
+        try:
+            yield found
+        finally:
+            if found is not None:
+                self._give_back(found)
+
+    def _take(self, after: Mark | None, deadline: float, wanted: Callable[[], bool]) -> Snapshot | None:
+        while True:
+            with self._changed:
+                found = self._choose(after)
+                if found is not None:
+                    self._fetched[found] = self._fetched.get(found, 0) + 1
+                    return found
+                left = deadline - time.monotonic()
+                if left <= 0 or self._closed:
+                    return None
+                self._changed.wait(min(left, _GLANCE))
+            if not wanted():
+                return None
+
+    def _choose(self, after: Mark | None) -> Snapshot | None:
+        found = self._newest
+        if found is not None and found not in self._fetched and len(self._fetched) >= MOST_IMAGES:
+            found = max(self._fetched, key=lambda s: s.mark.number)
+        return found if found is not None and found.mark.newer_than(after) else None
+
+    def _give_back(self, snapshot: Snapshot) -> None:
+        with self._changed:
+            self._fetched[snapshot] -= 1
+            if not self._fetched[snapshot]:
+                del self._fetched[snapshot]
+                if snapshot is not self._newest:
+                    self._spare = snapshot.memory
+                self._changed.notify_all()
+
+    @property
+    def structure(self) -> Structure:
+        """The program that is offered."""
+        return self._structure
+
+    def images(self) -> int:
+        """How many versions are in memory."""
+        with self._changed:
+            return len({*self._fetched, *([self._newest] if self._newest else [])})
+
+
+def _parts(model: Served) -> tuple[Program, Mapping[str, Any] | None, int, Publisher | None]:
+    """The program, its weights if they are to be had, their version, and the publisher if it is one."""
+    match model:
+        case Publisher():
+            return model.program, None, model.version, model
+        case Model():
+            return model.program, model.weights, model.version, None
+        case Program():
+            names = [p.name for p in model.manifest.params if not p.fixed]
+            whole = all(name in model.weights for name in names)
+            return model, {name: model.weights[name] for name in names} if whole else None, -1 + whole, None
+    hint = "compile it first: tw.serve_weights(name, tw.compile(module, example))"
+    raise TransportError("cannot be served", expected="a Model or a Publisher", got=type(model).__qualname__, hint=hint)

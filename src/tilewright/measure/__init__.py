@@ -1,0 +1,1 @@
+"""Measuring: ceilings of the machine, barriers, races of processes in turns."""

@@ -1,0 +1,48 @@
+"""What a barrier among threads costs on this machine, and a call of an empty parallel region."""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from collections.abc import Callable
+
+from tilewright.native.assembler import I64, PTR, VOID, Module
+from tilewright.native.link import Library, compile_text, host_triple
+from tilewright.runtime.layout import function
+from tilewright.runtime.threads import pool, supported
+
+_BARRIERS = 100
+_ROUNDS = 201
+"""Many short rounds: some of them nothing else disturbs, even on a machine that others use."""
+
+
+def barrier_seconds(threads: int) -> float:
+    """Seconds of one barrier among `threads` threads that all wait for it, best of several rounds; 0.0 for one
+    thread or where there is no thread pool."""
+    if threads <= 1 or not supported():
+        return 0.0
+    shared = pool()
+    library = Library({"probe": compile_text(_text(_BARRIERS))}, ["probe"], {"tw_barrier": shared.barrier})
+    parallel = function(shared.parallel, None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
+    many = _best(lambda: parallel(library["probe"], None, None, threads))
+    return many / _BARRIERS
+
+
+def _best(call: Callable[[], None]) -> float:
+    times = []
+    for _ in range(_ROUNDS):
+        start = time.perf_counter()
+        call()
+        times.append(time.perf_counter() - start)
+    return min(times)
+
+
+def _text(count: int) -> str:
+    """`void probe(ptr slots, ptr dims, i64 tid, i64 nthreads, ptr barrier)`: `count` barriers."""
+    m = Module(host_triple())
+    params = [("slots", PTR), ("dims", PTR), ("tid", I64), ("nthreads", I64), ("barrier", PTR)]
+    with m.function("probe", VOID, params) as (f, (_slots, _dims, _tid, nthreads, barrier)):
+        with f.each(f.value(count, I64)):
+            f.call(VOID, "tw_barrier", barrier, nthreads)
+        f.ret()
+    return m.text()

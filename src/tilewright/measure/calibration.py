@@ -1,0 +1,147 @@
+"""A machine's measured ceilings on disk: `tilewright doctor` writes them, compiles read them.
+
+One small JSON file a machine lies in the cache folder; its name is a digest of what the machine is (CPU, features,
+caches), so that machines may share a home. A file that is absent, damaged, foreign or implausible reads as None, and
+estimates use what is known of the CPU's kind.
+
+What is read decides about schedules, hence about code: values are rounded to a coarse scale and kept while new ones
+are near, so that measuring again changes nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import tempfile
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+
+from tilewright.measure.peak import Ceilings
+from tilewright.support import flags
+from tilewright.support.digest import blake2b
+from tilewright.support.machine import Machine
+
+BARRIER = 500.0
+"""Cycles of a barrier where none was measured."""
+_VERSION = 1
+_NEAR = 1.15
+"""Ratio of a new measurement to what is stored that does not replace it."""
+_PLAUSIBLE = {
+    "frequency": (0.2, 10.0),
+    "fma_per_cycle": (0.5, 8.0),
+    "l1_bandwidth": (1.0, 1024.0),
+    "l2_bandwidth": (1.0, 1024.0),
+    "l3_bandwidth": (0.5, 1024.0),
+    "memory_bandwidth": (0.1, 512.0),
+    "memory_total": (0.0, 1e5),
+    "barrier": (10.0, 1e6),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """Rounded ceilings, of one core if no more is said.
+
+    frequency: GHz under load.
+    fma_per_cycle: multiply-adds of full vectors that start in a cycle.
+    l1_bandwidth, l2_bandwidth, l3_bandwidth, memory_bandwidth: bytes read a cycle from each level.
+    barrier: cycles of a barrier among a few threads.
+    memory_total: bytes that all cores together read a cycle from memory; 0 if it was not measured, as in the files of
+        earlier versions.
+    """
+
+    frequency: float
+    fma_per_cycle: float
+    l1_bandwidth: float
+    l2_bandwidth: float
+    l3_bandwidth: float
+    memory_bandwidth: float
+    barrier: float
+    memory_total: float = 0.0
+
+
+def rounded(value: float, steps: int = 4) -> float:
+    """The nearest of `steps` values an octave, two significant digits: coarse enough that noise does not change it."""
+    if value <= 0:
+        return 0.0
+    nearest = 2.0 ** (round(math.log2(value) * steps) / steps)
+    return float(f"{nearest:.2g}")
+
+
+def settle(measured: Ceilings, barrier_seconds: float, before: Calibration | None) -> Calibration:
+    """What to store: the measured values rounded, but what was stored `before` where that is near enough or better.
+
+    A busy machine reaches less and waits longer than it can; nothing makes it faster than it is. So the best that was
+    ever seen is the ceiling.
+    """
+    hz = measured.frequency_ghz
+    per_cycle = {
+        "l1_bandwidth": measured.l1_gbs / hz,
+        "l2_bandwidth": measured.l2_gbs / hz,
+        "l3_bandwidth": measured.l3_gbs / hz,
+        "memory_bandwidth": measured.memory_gbs / hz,
+        "memory_total": measured.memory_gbs_all / hz,
+        # Without threads there is nothing to measure, and programs may yet be moved to where there are.
+        "barrier": min(max(barrier_seconds * hz * 1e9, 100.0), 1e5) if barrier_seconds else BARRIER,
+    }
+    fma = rounded(measured.fma_per_cycle, 1)
+    values = {"frequency": round(hz, 1), "fma_per_cycle": max(fma, before.fma_per_cycle) if before else fma}
+    for name, value in per_cycle.items():
+        old = getattr(before, name) if before else 0.0
+        near = old and 1 / _NEAR < value / old < _NEAR
+        worse = old and (value > old if name == "barrier" else value < old)
+        values[name] = old if near or worse else value if value == BARRIER else rounded(value)
+    return Calibration(**values)
+
+
+def identity(machine: Machine) -> str:
+    """A digest of what the ceilings depend on; not of how many CPUs this process may use."""
+    what = (machine.model, machine.cpu, machine.triple, machine.features, machine.caches, machine.cpus)
+    return blake2b(repr(what).encode(), digest_size=12).hexdigest()
+
+
+def path(machine: Machine, folder: Path | None = None) -> Path:
+    """Where this machine's file is."""
+    return (folder or flags.CACHE_DIR()) / f"ceilings-{identity(machine)}.json"
+
+
+def load(machine: Machine, folder: Path | None = None) -> Calibration | None:
+    """What was stored for this machine, or None."""
+    try:
+        data = json.loads(path(machine, folder).read_bytes())
+        if data["version"] != _VERSION or data["machine"] != identity(machine):
+            return None
+        found = {"memory_total": 0.0} | data["ceilings"]
+        values = {f.name: float(found[f.name]) for f in fields(Calibration)}
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    if any(not low <= values[name] <= high for name, (low, high) in _PLAUSIBLE.items()):
+        return None
+    return Calibration(**values)
+
+
+def store(calibration: Calibration, machine: Machine, folder: Path | None = None) -> Path | None:
+    """Write this machine's file, all of it or nothing; its path, or None where the folder cannot be used."""
+    where = path(machine, folder)
+    report = {
+        "version": _VERSION,
+        "machine": identity(machine),
+        "model": machine.model,
+        "ceilings": asdict(calibration),
+    }
+    try:
+        where.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(prefix=".tmp-", dir=where.parent)
+    except OSError:
+        return None
+    try:
+        with os.fdopen(handle, "w") as file:
+            json.dump(report, file, indent=2)
+        os.replace(temporary, where)
+    except OSError:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        return None
+    return where

@@ -1,0 +1,139 @@
+"""The machine's ceilings, measured: frequency, multiply-adds, bytes read from each level of memory, bytes copied.
+
+The peak comes from as many independent chains of fused multiply-adds as the register file holds, the frequency from
+one chain of dependent operations that take a cycle each, bandwidths from reading arrays that just fit a level
+(`probes.py`), the copy from arrays larger than the last cache.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+
+from tilewright.measure.probes import CHAIN_STEPS, Probes
+from tilewright.support.machine import Machine
+
+_ROUNDS = 7
+_SECONDS = 0.02
+_LARGEST = 512 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Ceilings:
+    """Best of several rounds, on one core if no more is said.
+
+    GFLOP/s count a multiply-add as two. GB/s are bytes read; those of the copy count bytes read and bytes written. A
+    cache level that the machine lacks or does not tell has the bandwidth of the next.
+    """
+
+    peak_gflops_one: float
+    peak_gflops_all: float
+    copy_gbs_one: float
+    threads: int
+    frequency_ghz: float
+    fma_per_cycle: float
+    l1_gbs: float
+    l2_gbs: float
+    l3_gbs: float
+    memory_gbs: float
+    memory_gbs_all: float
+
+
+def measure(machine: Machine) -> Ceilings:
+    """Measure for about two seconds, on one core and then on all usable ones."""
+    threads = max(1, int(machine.usable))
+    probes = Probes(machine)
+    frequency = _frequency(probes)
+    one = _gflops(probes, 1)
+    # Whatever disturbs makes it less, and everything is divided by it: once more, some time later.
+    frequency = max(frequency, _frequency(probes))
+    everything = _gflops(probes, threads) if threads > 1 else one
+    sizes = _working_sets(machine)
+    l1, l2, l3, memory = (_read_bandwidth(probes, size) for size in sizes)
+    # As much as one reads by itself, of all together.
+    together = _read_bandwidth(probes, max(sizes[3] // threads, 2 * sizes[1]), threads) if threads > 1 else memory
+    per_cycle = one / (2 * probes.lanes * frequency)
+    return Ceilings(
+        peak_gflops_one=one,
+        peak_gflops_all=everything,
+        copy_gbs_one=_copy_bandwidth(machine),
+        threads=threads,
+        frequency_ghz=frequency,
+        fma_per_cycle=per_cycle,
+        l1_gbs=l1,
+        l2_gbs=l2,
+        l3_gbs=l3,
+        memory_gbs=memory,
+        memory_gbs_all=together,
+    )
+
+
+def _best(call: Callable[[], object], rounds: int = _ROUNDS) -> float:
+    times = []
+    for _ in range(rounds):
+        start = time.perf_counter()
+        call()
+        times.append(time.perf_counter() - start)
+    return min(times)
+
+
+def _rounds_that_take(seconds: float, call: Callable[[int], object]) -> int:
+    rounds = 1
+    while rounds < 1 << 40:
+        start = time.perf_counter()
+        call(rounds)
+        if time.perf_counter() - start >= seconds:
+            break
+        rounds *= 2
+    return rounds
+
+
+def _frequency(probes: Probes) -> float:
+    """GHz, as long as nothing else runs on the core's other thread."""
+    rounds = _rounds_that_take(_SECONDS / 4, lambda n: probes.chain(n, 3, 5))
+    return rounds * CHAIN_STEPS / _best(lambda: probes.chain(rounds, 3, 5), 3 * _ROUNDS) / 1e9
+
+
+def _gflops(probes: Probes, threads: int) -> float:
+    """Best rate of `threads` threads together."""
+    rounds = _rounds_that_take(_SECONDS, lambda n: probes.fma(n, 0.5, 1.0))
+    with ThreadPoolExecutor(threads) as pool:
+        best = _best(lambda: list(pool.map(lambda _: probes.fma(rounds, 0.5, 1.0), range(threads))))
+    return rounds * probes.flops * threads / best / 1e9
+
+
+def _working_sets(machine: Machine) -> tuple[int, int, int, int]:
+    """Bytes of an array that lives in the first, second and third level and in memory."""
+    sizes = {c.level: c.bytes for c in machine.caches if c.kind != "Instruction"}
+    l1 = sizes.get(1, 32 << 10)
+    l2 = sizes.get(2, 512 << 10)
+    l3 = sizes.get(3, l2)
+    # Half of a private level; of a shared one a share that others hardly take, and more than the level below holds.
+    return l1 // 2, max(l2 // 2, 2 * l1), max(l3 // 8, 2 * l2), min(max(4 * l3, 64 << 20), _LARGEST)
+
+
+def _read_bandwidth(probes: Probes, size: int, threads: int = 1) -> float:
+    """Best rate of `threads` threads together, each reading an array of `size` bytes."""
+    size -= size % probes.bytes
+    arrays = [np.ones(size // 4 + 16, np.float32) for _ in range(threads)]
+    addresses = [a.ctypes.data + -a.ctypes.data % 64 for a in arrays]
+    n = size // probes.bytes
+    passes = _rounds_that_take(_SECONDS / 4, lambda p: probes.read(addresses[0], n, p))
+    if threads == 1:
+        best = _best(lambda: probes.read(addresses[0], n, passes))
+    else:
+        with ThreadPoolExecutor(threads) as pool:
+            best = _best(lambda: list(pool.map(lambda a: probes.read(a, n, passes), addresses)))
+    return passes * size * threads / best / 1e9
+
+
+def _copy_bandwidth(machine: Machine) -> float:
+    last = max((cache.bytes for cache in machine.caches), default=32 << 20)
+    elements = min(max(2 * last, 64 << 20), _LARGEST) // 4
+    source = np.ones(elements, np.float32)
+    target = np.zeros(elements, np.float32)
+    return 2 * source.nbytes / _best(lambda: np.copyto(target, source)) / 1e9

@@ -1,0 +1,1 @@
+"""Native code that Tilewright writes itself: LLVM text as one writes C, objects, linking into memory."""

@@ -1,0 +1,232 @@
+"""Objects into memory: LLVM text to an object for this machine, and objects to callable addresses.
+
+Programs cannot see each other's symbols, and dropping a library frees its memory. Our own objects are linked by
+`elf.py`, so that a process that only runs models never loads LLVM; for what that does not know, and for other machines,
+each library has a JIT session of its own. LLVM's ORC linker is used rather than MCJIT: it reports an unresolved symbol,
+where MCJIT aborts.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+import sys
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import llvmlite
+
+from tilewright.native import elf
+from tilewright.support.cache import ObjectCache
+from tilewright.support.digest import blake2b
+from tilewright.support.errors import CompileError, Error
+
+_lock = threading.Lock()
+_initialized = False
+
+
+def _llvm() -> Any:
+    """LLVM, loaded and made ready when it is first needed."""
+    import llvmlite.binding as llvm
+
+    global _initialized
+    with _lock:
+        if not _initialized:
+            llvm.initialize_native_target()
+            llvm.initialize_native_asmprinter()
+            _initialized = True
+    return llvm
+
+
+@cache
+def host_triple() -> str:
+    """LLVM's triple of this process."""
+    if _is_plain_linux():
+        return "x86_64-unknown-linux-gnu"
+    return str(_llvm().get_process_triple())
+
+
+def _is_plain_linux() -> bool:
+    """Whether this is x86-64 Linux with the GNU C library: the machine that is known without asking LLVM."""
+    try:
+        gnu = os.confstr("CS_GNU_LIBC_VERSION")
+    except (AttributeError, ValueError, OSError):
+        return False
+    return bool(gnu) and sys.platform == "linux" and platform.machine() == "x86_64" and sys.maxsize > 2**32
+
+
+def missing_features(wanted: Iterable[str]) -> list[str]:
+    """Those of LLVM's names of CPU features that this CPU lacks."""
+    unproven = set(wanted) - _features_of_kernel()
+    if not unproven:
+        return []
+    return sorted(unproven - {name for name, present in _llvm().get_host_cpu_features().items() if present})
+
+
+_UNUSED = {"shstk"}
+"""Features whose instructions do nothing where they are missing, and which the kernel does not list."""
+_KERNEL_NAMES = {
+    "64bit": "lm", "abm": "lzcnt", "bmi": "bmi1", "cx8": "cx8", "pclmul": "pclmulqdq", "prfchw": "3dnowprefetch",
+    "rdrnd": "rdrand", "sahf": "lahf_lm", "sha": "sha_ni", "sse3": "pni", "sse4.1": "sse4_1", "sse4.2": "sse4_2",
+    "lzcnt": "abm", "x87": "fpu", "crc32": "sse4_2", "avxvnni": "avx_vnni",
+    **{f"avx512{k}": f"avx512_{k}" for k in ("bf16", "fp16", "bitalg", "vnni", "vbmi2", "vpopcntdq")},
+    **{f"amx-{k}": f"amx_{k}" for k in ("tile", "int8", "bf16")},
+}  # fmt: skip
+"""LLVM's names of features for which Linux has other ones."""
+
+
+@cache
+def _features_of_kernel() -> frozenset[str]:
+    """LLVM's names of what /proc/cpuinfo says that every CPU has; empty where there is no such file."""
+    if not _is_plain_linux():
+        return frozenset()
+    try:
+        lines = [line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("flags")]
+    except OSError:
+        return frozenset()
+    found = [set(line.partition(":")[2].split()) for line in set(lines)]
+    flags = set.intersection(*found) if found else set()
+    theirs = flags - {*_KERNEL_NAMES, *_KERNEL_NAMES.values()}
+    return frozenset(theirs | _UNUSED | {ours for ours, name in _KERNEL_NAMES.items() if name in flags})
+
+
+class Library:
+    """Linked objects. Addresses are valid while it lives.
+
+    Args:
+        objects: relocatable images by name.
+        exports: symbols whose addresses are wanted.
+        imports: addresses of symbols from outside; the C library's are found by themselves.
+
+    Raises CompileError if a symbol is missing or defined twice, or an image is not one.
+    """
+
+    def __init__(
+        self, objects: Mapping[str, bytes], exports: Iterable[str], imports: Mapping[str, int] | None = None
+    ) -> None:
+        names = sorted(set(exports))
+        self._code: object
+        self.addresses: dict[str, int]
+        try:
+            loaded = elf.load(objects.values(), names, imports or {})
+            self._code, self.addresses = loaded, loaded.addresses
+        except elf.Unknown:
+            self._code, self.addresses = _link_with_llvm(objects, names, imports or {})
+
+    def __getitem__(self, symbol: str) -> int:
+        return self.addresses[symbol]
+
+    def keep_forever(self) -> None:
+        """Never unload: threads may still run this code while the interpreter ends."""
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self))
+
+
+def _link_with_llvm(
+    objects: Mapping[str, bytes], names: list[str], imports: Mapping[str, int]
+) -> tuple[object, dict[str, int]]:
+    """Link by ORC: what keeps the code in memory, and the addresses of `names`."""
+    llvm = _llvm()
+    builder = llvm.JITLibraryBuilder()
+    for image in objects.values():
+        builder.add_object_img(image)
+    for name, address in imports.items():
+        builder.import_symbol(name, address)
+    for name in names:
+        builder.export_symbol(name)
+    builder.add_current_process()
+    try:
+        machine = llvm.Target.from_triple(host_triple()).create_target_machine()
+        jit = llvm.create_lljit_compiler(machine, suppress_errors=True)
+        tracker = builder.link(jit, "program")
+    except RuntimeError as error:
+        raise _link_error(objects, names, str(error)) from None
+    return (jit, tracker), {name: tracker[name] for name in names}
+
+
+def _link_error(objects: Mapping[str, bytes], exports: list[str], message: str) -> Error:
+    not_elf = [name for name, image in objects.items() if image[:4] != b"\x7fELF"]
+    return CompileError(
+        f"the object code does not link: {message.strip()}",
+        where=f"objects {sorted(objects)[:8]}",
+        hint=f"these are not ELF images: {not_elf[:8]}" if not_elf else f"wanted symbols: {exports[:8]}",
+    )
+
+
+def compile_text(text: str | Callable[[], str], *, speed: int = 2, cache: bool = True) -> bytes:
+    """An object for LLVM text, for the baseline of this machine's architecture, from the object cache if it is there.
+
+    Support code gains nothing from vector extensions, and a baseline object suits every machine that shares the cache.
+
+    Args:
+        text: or a function of this package that makes it from nothing but constants; it is not called if the cache has
+            what these very source files made before.
+    """
+    if callable(text):
+        return _cached(f"{text.__module__}.{text.__qualname__} of {_source()}", speed, lambda: compile_text(text()))
+    return _cached(text, speed, lambda: _compile(text, speed)) if cache else _compile(text, speed)
+
+
+def _cached(content: str, speed: int, make: Callable[[], bytes]) -> bytes:
+    parts = ("support short", host_triple(), llvmlite.__version__, str(speed), content)
+    key = blake2b("\0".join(parts).encode(), digest_size=16).hexdigest()
+    store = ObjectCache()
+    found = store.get(key)
+    if found is None:
+        given = (ObjectCache(folder).get(key) for folder in _given)
+        found = _used.get(key) or next((image for image in given if image is not None), None) or make()
+        store.put(key, found)
+    _used[key] = found
+    return found
+
+
+_given: list[Path] = []
+_used: dict[str, bytes] = {}
+
+
+def keep_support(folder: Path) -> None:
+    """Put the support code of this process into a folder, for processes whose object cache is empty or elsewhere."""
+    store = ObjectCache(folder, limit=1 << 30)
+    for key, image in list(_used.items()):
+        store.put(key, image)
+
+
+def look_for_support(folder: Path) -> None:
+    """Use what `keep_support` left in a folder that is to be trusted, where the object cache has nothing."""
+    if folder not in _given:
+        _given[:] = [*_given[-3:], folder]
+
+
+@cache
+def _source() -> str:
+    """What tells these source files from any others: times of change, which nothing but a change moves."""
+    paths = sorted(Path(__file__).parent.rglob("*.py"))
+    facts = [(str(path), (found := path.stat()).st_size, found.st_ctime_ns) for path in paths]
+    return blake2b(repr(facts).encode(), digest_size=16).hexdigest()
+
+
+def _compile(text: str, speed: int) -> bytes:
+    llvm, triple = _llvm(), host_triple()
+    machine = llvm.Target.from_triple(triple).create_target_machine(opt=speed, reloc="pic")
+    try:
+        module = llvm.parse_assembly(text)
+        module.triple = triple
+        module.data_layout = str(machine.target_data)
+        module.verify()
+    except RuntimeError as error:
+        raise CompileError(f"LLVM refused support code: {error}") from None
+    builder = llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options(speed_level=speed))
+    passes = llvm.create_new_module_pass_manager()
+    # Straight code without loops worth unrolling: these give what -O2 gives, in a fifteenth of its time.
+    for add in (
+        passes.add_sroa_pass,
+        passes.add_simplify_cfg_pass,
+        passes.add_instruction_combine_pass,
+        passes.add_simplify_cfg_pass,
+    ):
+        add()
+    passes.run(module, builder)
+    return bytes(machine.emit_object(module))

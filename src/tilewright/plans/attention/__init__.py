@@ -1,0 +1,1 @@
+"""Sizes of attention's blocks."""

@@ -1,0 +1,103 @@
+"""Depthwise convolution over blocked channels: a register tile of output columns, the window unrolled around it.
+
+    for image, block of channels:                       parallel
+        for line, column tile:                          split where the window leaves the image
+            tile[columns] = 0                           registers, one vector of channels each
+            for kh, kw:                                 unrolled; the weights of a block stay in registers or in L1
+                tile[v] += x[line + kh, v + kw] * w[kh, kw]
+            out[...] = epilogue(tile)                   bias, residual, activation
+
+The padding is a condition on the input's indices. Loops are split where it holds (`transform/loops/partition.py`), so
+nothing padded is ever stored and inside the image nothing is tested.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+from tilewright.ir.expr import as_int
+from tilewright.plans.framework.analysis import Stage, Structure, factors, uses
+from tilewright.plans.framework.base import Candidate, Plan
+from tilewright.plans.framework.common import extent, inline_all, parallelize
+from tilewright.schedule.schedule import Schedule
+from tilewright.targets.target import Target
+
+MAX_TAPS = 9
+"""Multiply-adds of one output vector that are spelled out; a longer window keeps a loop over its lines."""
+
+MAX_COLUMNS = 8
+
+MAX_TILES = 3
+"""Column tiles of a line that are spelled out, so that each knows where it leaves the image; of more, only the first
+and the last do."""
+
+
+def fits(structure: Structure, target: Target) -> bool:
+    """One contraction in which both operands and the result run along the lanes of one vector of channels (several)."""
+    if len(structure.anchors) != 1 or any(st.role == "reduction" for st in structure.stages):
+        return False
+    (anchor,) = structure.anchors
+    loads = factors(anchor.block)
+    if loads is None or len(anchor.spatial) < 3 or len(anchor.reduce) < 2:
+        return False
+    lane = anchor.spatial[-1]
+    if as_int(lane.extent) in (None, 1) or any(lane not in uses(load, anchor.spatial) for load in loads):
+        return False
+    epilogue = structure.after(anchor)
+    if any(as_int(it.extent) is None for it in anchor.reduce):
+        return False
+    return not epilogue or len(epilogue[-1].spatial) == len(anchor.spatial)
+
+
+def candidates(structure: Structure, target: Target) -> list[Candidate]:
+    anchor = structure.anchors[0]
+    width = as_int(anchor.spatial[-2].extent)
+    found = []
+    for columns in range(1, MAX_COLUMNS + 1):
+        if width is None or columns <= width:
+            found.append(Candidate((("columns", columns),), cycles(anchor, columns, width or 28, target)))
+    return sorted(found, key=lambda c: c.cycles)
+
+
+def cycles(anchor: Stage, columns: int, width: int, target: Target) -> float:
+    """Estimated cycles of a line of `width` output vectors: loads of the input that neighbours share, multiply-adds,
+    and weights loaded again for each tile when they do not fit into the registers beside it."""
+    taps = prod(as_int(it.extent) or 1 for it in anchor.reduce)
+    total = 0.0
+    for size in (columns,) * (width // columns) + ((width % columns,) if width % columns else ()):
+        resident = taps + size + 2 <= target.registers
+        loads = taps * size * 0.5 + (0 if resident else taps)
+        total += max(taps * size / 2.0, loads / 2.0) + (0 if resident else taps / 4.0) + size + 4.0
+    return total
+
+
+def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Target) -> None:
+    anchor = structure.anchors[0]
+    epilogue = structure.after(anchor)
+    inline_all(s, structure, tuple(st for st in structure.stages if st is not anchor))
+    block = s.block(anchor.name)
+    out = s.block(epilogue[-1].name) if epilogue else s.cache_write(block, "local")
+    *outer, column, _ = s.loops(out)
+    tile, _ = s.split(column, factor=candidate.knob("columns"))
+    s.compute_at(block, tile)
+    s.set_scope(block, "local")
+    own = s.loops(block)[len(outer) + 1 :]
+    spatial, reduce = own[: len(anchor.spatial)], own[len(anchor.spatial) :]
+    s.reorder(*reduce, *spatial)
+    init = s.decompose_reduction(block, reduce[0])
+    if (extent(s, tile) or MAX_TILES + 1) <= MAX_TILES:
+        s.unroll(tile)
+    taps = 1
+    for loop in reversed(reduce):
+        taps *= extent(s, loop) or 1
+        if taps <= MAX_TAPS:
+            s.unroll(loop)
+    for stage in (block, init, out):
+        *_, around, vector = (tile, *s.loops(stage)[len(outer) + 1 :])
+        if around is not tile:
+            s.unroll(around)
+        s.vectorize(vector)
+    parallelize(s, list(outer[:2]))
+
+
+PLAN = Plan("depthwise", fits, candidates, apply)

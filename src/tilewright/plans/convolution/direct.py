@@ -1,0 +1,332 @@
+"""Convolutions over packed weights and blocked channels: register tiles of pixels x width, blocked for the caches.
+
+    for image, strip of pixels:                         parallel over what is outermost
+        x' = the strip's part of the padded input       stays in the second-level cache
+        for panel:                                      of `width` output channels
+            acc[strip, width] = 0
+            for block of input channels:                its weights stay in the first-level cache
+                for tile of the strip's pixels:
+                    tile[pixels, width] = 0             registers
+                    for channel, kh, kw:
+                        tile[p, :] += x'[p] * w[:]      pixels unrolled, width in vectors
+                    acc += tile
+            out[...] = epilogue(acc)                    bias, residual, activation
+
+Plain output is written by lines: a panel's line is transposed when it is complete (`plans/idioms/conversions.py`).
+
+With a single block of input channels the tile is what the epilogue reads. Pixels are those of a line, or of the whole
+map where the operator says so ("flat", see `ops/packed.py`). Weights come in panels, read as one stream. The sizes are
+estimated in `plans/convolution/tiles.py`.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+from tilewright.arith import linear
+from tilewright.codegen.llvm.prefetch import LINE
+from tilewright.ir.expr import Load, as_int, is_const
+from tilewright.plans.convolution.tiles import (
+    ENOUGH_STRIPS,
+    SYMBOLIC_IMAGES,
+    SYMBOLIC_SIZE,
+    WHOLE,
+    Blocking,
+    Shape,
+    blockings,
+)
+from tilewright.plans.framework.analysis import Stage, Structure, factors
+from tilewright.plans.framework.base import Candidate, Plan
+from tilewright.plans.framework.common import (
+    AHEAD,
+    extent,
+    inline_all,
+    lanes_of,
+    own_loops,
+    parallelize,
+    prefetch,
+    vectorize_spatial,
+)
+from tilewright.plans.framework.cost import level, nbytes_of
+from tilewright.plans.idioms.conversions import plain_output, transpose_out
+from tilewright.plans.idioms.panels import fits_panels, packed_operand, panel_width, unroll_tile
+from tilewright.schedule.schedule import BlockRef, LoopRef, Schedule
+from tilewright.targets.target import Target
+
+BODY = 64
+"""Products (vector multiply-adds) that the innermost loop's body holds at least, where the reduction is that long."""
+SHARING_LEAST = 2
+"""Tiles that ask for the next panel together."""
+ASKING = range(2, 9)
+"""Numbers of panels that ask for the next strip of pixels: asking takes one panel longer than it gains."""
+FAR = ("l3", "memory")
+"""Levels of cache from where what is asked for comes."""
+
+
+def fits(structure: Structure, target: Target) -> bool:
+    """One contraction over packed weights that reduces channels and a window."""
+    return fits_panels(structure) and len(structure.anchors[0].reduce) in (3, 4)
+
+
+def candidates(structure: Structure, target: Target) -> list[Candidate]:
+    anchor = structure.anchors[0]
+    width = panel_width(anchor)
+    assert width is not None
+    found = blockings(shapes(structure), width, is_flat(anchor), target)
+    return [Candidate.of(_knobs(b), cost) for cost, b in found]
+
+
+def _knobs(blocking: Blocking) -> tuple[tuple[str, int], ...]:
+    names = ("rows", "width", "strip", "channels")
+    return tuple((name, int(getattr(blocking, name))) for name in names)
+
+
+def is_flat(anchor: Stage) -> bool:
+    """Whether the pixels of the whole map are one dimension."""
+    return len(anchor.spatial) == 4
+
+
+def shapes(structure: Structure) -> tuple[Shape, ...]:
+    """What is computed, for each number of images that is to be considered."""
+    (anchor,) = structure.anchors
+    weights, loads = packed_operand(anchor), factors(anchor.block)
+    assert weights is not None and loads is not None
+    x = next(load for load in loads if load is not weights)
+    iters = (structure.after(anchor) or (anchor,))[-1].spatial if is_flat(anchor) else anchor.spatial
+    height, width = (as_int(it.extent) or SYMBOLIC_SIZE for it in iters[2:4])
+    channels, kh, kw, *block = (as_int(it.extent) or 1 for it in anchor.reduce)
+    filters = (as_int(anchor.spatial[1].extent) or 1) * (as_int(anchor.spatial[-1].extent) or 1)
+    images = as_int(anchor.spatial[0].extent)
+    counts = SYMBOLIC_IMAGES if images is None else (max(1, images),)
+    return tuple(
+        Shape(
+            images=n,
+            height=height,
+            width=width,
+            window=(kh, kw),
+            stride=column_stride(anchor, x, width, kw),
+            channels=channels * (block[0] if block else 1),
+            block=block[0] if block else 1,
+            filters=filters,
+            source=nbytes_of(x.buffer) // max(1, as_int(x.buffer.shape[0]) or 8),
+            copied=bool(structure.before(anchor)),
+        )
+        for n in counts
+    )
+
+
+def column_stride(anchor: Stage, x: Load, width: int, kw: int) -> int:
+    """How far apart in a line of the input neighbouring pixels of the output read."""
+    if not is_flat(anchor):
+        column = anchor.spatial[3].var
+        return next((abs(c) for index in x.indices for e, c in linear(index).terms if e is column), 1)
+    if kw == 1 or width == 1:
+        return 1
+    return max(1, ((as_int(x.buffer.shape[3]) or width) - kw) // (width - 1))
+
+
+def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Target) -> None:
+    anchor = structure.anchors[0]
+    prologue = structure.before(anchor)
+    epilogue, plain = plain_output(structure, anchor)
+    inline_all(s, structure, prologue[:-1])
+    others = tuple(st for st in structure.stages if st not in prologue and st not in epilogue and st is not anchor)
+    inline_all(s, structure, (*others, *(epilogue if plain is None else epilogue[:-1])))
+    block = s.block(anchor.name)
+    out = s.block(epilogue[-1].name) if epilogue else s.cache_write(block, "local")
+    if plain is None:
+        image, strip, panel, tiles = tile_output(s, anchor, out, candidate)
+    else:
+        image, strip, panel, tiles = tile_plain(s, s.block(plain.name), out, candidate, target)
+    if candidate.knob("channels") < (as_int(anchor.reduce[0].extent) or 0):
+        block = sum_by_parts(s, anchor, block, panel, candidate)
+    else:
+        s.compute_at(block, tiles[-1])
+    register_tile(s, anchor, block, candidate, whole_tiles(structure, candidate), target)
+    unroll_tile(s, out, 3)
+    shared = [image, strip, panel]
+    if prologue and (extent(s, strip) != 1 or (extent(s, image) or 1) >= ENOUGH_STRIPS):
+        shared.remove(panel)
+        place_prologue(s, prologue[-1], strip, target)
+    elif prologue:
+        vectorize_spatial(s, s.block(prologue[-1].name), target, lanes_of(prologue[-1], target))
+    parallelize(s, shared)
+
+
+def tile_output(
+    s: Schedule, anchor: Stage, out: BlockRef, candidate: Candidate
+) -> tuple[LoopRef, LoopRef, LoopRef, list[LoopRef]]:
+    """Block the output's loops. Returns those over images, strips, panels, and tiles of a strip."""
+    image, k, *pixels, lane = s.loops(out)
+    panel, part = s.split(k, factor=candidate.knob("width") // _size(s, lane))
+    rows = candidate.knob("rows")
+    if is_flat(anchor):
+        f = s.fuse(*pixels)
+        strip, f = s.split(f, factor=min(candidate.knob("strip"), _size(s, f)))
+        tile, row = s.split(f, factor=rows)
+        tiles = [tile]
+    else:
+        lines, columns = pixels
+        known = extent(s, lines)
+        strip, line = s.split(lines, factor=1 if known is None else min(candidate.knob("strip"), known))
+        tile, row = s.split(columns, factor=rows)
+        tiles = [line, tile]
+    s.reorder(image, strip, panel, *tiles, row, part, lane)
+    return image, strip, panel, tiles
+
+
+def tile_plain(
+    s: Schedule, plain: BlockRef, out: BlockRef, candidate: Candidate, target: Target
+) -> tuple[LoopRef, LoopRef, LoopRef, list[LoopRef]]:
+    """The same where the output is plain: a line of a panel, in blocks, is transposed when it is complete."""
+    image, k, lines, columns = s.loops(plain)
+    panel, k = s.split(k, factor=candidate.knob("width"))
+    part, channel = s.split(k, factor=target.lanes(4))
+    known = extent(s, lines)
+    strip, line = s.split(lines, factor=1 if known is None else min(candidate.knob("strip"), known))
+    s.reorder(image, strip, panel, line, part, columns, channel)
+    transpose_out(s, plain, out, channel, columns, target)
+    s.compute_at(out, line)
+    part, columns, lane = (s.loops(out)[k] for k in (-4, -2, -1))
+    tile, row = s.split(columns, factor=candidate.knob("rows"))
+    s.reorder(tile, row, part, lane)
+    return image, strip, panel, [line, tile]
+
+
+def _size(s: Schedule, loop: LoopRef) -> int:
+    size = extent(s, loop)
+    assert size is not None
+    return size
+
+
+def sum_by_parts(s: Schedule, anchor: Stage, block: BlockRef, panel: LoopRef, candidate: Candidate) -> BlockRef:
+    """Sum blocks of input channels one after another over all tiles of a strip. Returns the block of a tile's part."""
+    spatial = len(anchor.spatial)
+    outer, _ = s.split(s.loops(block)[spatial], factor=candidate.knob("channels"))
+    part = s.rfactor(block, outer)
+    s.compute_at(block, panel)
+    s.set_scope(block, "local")
+    _, k, *pixels, lane, outer = s.loops(block)[-spatial - 1 :]
+    tile, row = s.split(pixels[-1], factor=candidate.knob("rows"))
+    s.reorder(outer, *pixels[:-1], tile, row, k, lane)
+    s.compute_at(part, tile)
+    zero = s.decompose_reduction(block, outer)
+    unroll_tile(s, zero, 1)
+    unroll_tile(s, block, 3)
+    return part
+
+
+def whole_tiles(structure: Structure, candidate: Candidate) -> int:
+    """Register tiles of a strip that have all their rows; 1 if that is not known."""
+    (anchor,) = structure.anchors
+    iters = (structure.after(anchor) or (anchor,))[-1].spatial if is_flat(anchor) else anchor.spatial
+    height, width = (as_int(it.extent) for it in iters[2:4])
+    if height is None or width is None:
+        return 1
+    rows, strip = candidate.knob("rows"), candidate.knob("strip")
+    if is_flat(anchor):
+        return min(strip, height * width) // rows
+    return min(strip, height) * (width // rows)
+
+
+def register_tile(
+    s: Schedule, anchor: Stage, block: BlockRef, candidate: Candidate, tiles: int, target: Target
+) -> None:
+    """Reduce into registers: rows outside columns, so that a pixel is used at once for all its columns and needs one
+    register; or the other way round where that needs fewer."""
+    s.set_scope(block, "local")
+    own = own_loops(s, block)
+    spatial = [loop for it, loop in own if it.kind == "spatial"][-len(anchor.spatial) :]
+    reduce = [loop for it, loop in own if it.kind == "reduce"]
+    if len(reduce) == 3:
+        # Plain input: neighbouring pixels of a line share what they read. Steps that are unrolled together must not,
+        # for LLVM would keep all of it in registers; those of different lines and channels do not.
+        channel, line, column = reduce
+        reduce = [column, channel, line]
+    _, k, *pixels, lane = spatial
+    vectors = candidate.knob("width") // _size(s, lane)
+    rows = candidate.knob("rows")
+    inner = (k, pixels[-1]) if vectors > rows else (pixels[-1], k)
+    s.reorder(*reduce, *inner, lane)
+    if len(reduce) == 4:
+        ask_ahead(s, anchor, reduce, candidate, tiles, target)
+    zero = s.decompose_reduction(block, reduce[0])
+    unroll_steps(s, reduce, rows * vectors)
+    unroll_tile(s, block, 3)
+    unroll_tile(s, zero, 3)
+
+
+def ask_ahead(
+    s: Schedule, anchor: Stage, reduce: list[LoopRef], candidate: Candidate, tiles: int, target: Target
+) -> None:
+    """Ask for the weights that come next, where they do not stay in the second level of cache, or for the pixels."""
+    weights, loads = packed_operand(anchor), factors(anchor.block)
+    long = [loop for loop in reduce[:-1] if extent(s, loop) != 1]
+    if weights is None or loads is None or not long:
+        return
+    if level(nbytes_of(weights.buffer), target) in FAR:
+        ask_weights(s, weights, reduce, long, tiles)
+    elif is_flat(anchor) and all(is_const(d, 1) for d in weights.buffer.shape[2:4]):
+        ask_pixels(s, weights, next(load for load in loads if load is not weights), long[0], candidate, target)
+
+
+def ask_weights(s: Schedule, weights: Load, reduce: list[LoopRef], long: list[LoopRef], tiles: int) -> None:
+    """The tiles that use a panel (of a block of channels) ask for the next one, each for its share; a tile alone asks
+    for its own a little ahead."""
+    if tiles < SHARING_LEAST:
+        prefetch(s, long[-1], weights.buffer, AHEAD)
+        return
+    width = weights.buffer.shape[-1]
+    panel = prod(_size(s, loop) for loop in reduce) * (as_int(width) or 1) * weights.buffer.dtype.itemsize
+    lines = -(-panel // (_size(s, long[0]) * tiles * LINE))
+    prefetch(s, long[0], weights.buffer, panel, tiles=tiles, lines=lines)
+
+
+def ask_pixels(s: Schedule, weights: Load, x: Load, channels: LoopRef, candidate: Candidate, target: Target) -> None:
+    """Tiles ask for the pixels of the same tile in the next strip, panels in turn for a part of them. Channels lie a
+    map apart, a few lines of each: hardware does not follow, and the first panel of a strip waits for every block.
+    With many panels that is a small part of the time."""
+    rows, strip = candidate.knob("rows"), candidate.knob("strip")
+    panels = as_int(weights.buffer.shape[0]) or 1
+    inside = x.buffer not in s.func.params
+    if inside or strip == WHOLE or panels not in ASKING or level(nbytes_of(x.buffer), target) not in FAR:
+        return
+    pixel = (as_int(x.buffer.shape[-1]) or 1) * x.buffer.dtype.itemsize
+    lines = -(-rows * pixel // LINE)
+    each = -(-lines // panels)
+    prefetch(s, channels, x.buffer, strip * pixel, lines=each, turn=weights.buffer.name, turns=-(-lines // each))
+
+
+def unroll_steps(s: Schedule, reduce: list[LoopRef], products: int) -> None:
+    """Unroll the innermost loops of the reduction, of which a step has so many products, for a body of `BODY` of them.
+
+    A loop of a few short steps inside others is left by a mispredicted branch too often.
+    """
+    for loop in reversed(reduce):
+        steps = extent(s, loop)
+        if steps is None or products >= BODY:
+            return
+        factor = body_steps(steps, products)
+        if factor > 1:
+            s.annotate(loop, "unroll", factor)
+        products *= factor
+
+
+def body_steps(steps: int, products: int) -> int:
+    """How many of a loop's steps, of so many products each, make a body of `BODY` products; a divisor of `steps`."""
+    return next(d for d in range(1, steps + 1) if steps % d == 0 and (d * products >= BODY or d == steps))
+
+
+def place_prologue(s: Schedule, stage: Stage, strip: LoopRef, target: Target) -> None:
+    """Padding and pointwise work on the input is done for a strip at a time."""
+    block = s.block(stage.name)
+    s.compute_at(block, strip)
+    lanes = lanes_of(stage, target)
+    inner = s.loops(block)[-1]
+    if (extent(s, inner) or 0) > 4 * lanes:
+        _, inner = s.split(inner, factor=lanes)
+    s.vectorize(inner)
+
+
+PLAN = Plan("convolution", fits, candidates, apply)
+"""Direct convolution, in one plan for all windows and strides."""

@@ -1,0 +1,251 @@
+"""Products of packed weights with plain maps: register tiles of filters x pixels, the pixels in vectors.
+
+    for image, group, run of pixels:                    parallel over what is outermost
+        x' = the run of all channels, side by side      a copy: one stream from the first-level cache or the second
+        for panel of filters:
+            tile[filters, pixels] = 0                   registers
+            for channel:
+                tile[f, :] += w[panel, channel, f] * x'[channel, :]
+            out[...] = epilogue(tile)                   bias, residual, activation
+
+For groups whose channels fill no blocks, and wherever maps are plain on both sides (`layout_pixels.py`): no layout is
+converted, and lanes are wasted only at the end of a map. A run is copied where enough panels read it, or where its
+channels would take too many pages; sampled pixels (strides) always are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import gcd
+
+from tilewright.codegen.llvm.prefetch import LINE
+from tilewright.ir.expr import Op, as_int
+from tilewright.plans.framework.analysis import Stage, Structure, factors, uses
+from tilewright.plans.framework.base import Candidate, Plan
+from tilewright.plans.framework.common import extent, inline_all, lanes_of, parallelize, prefetch
+from tilewright.plans.framework.cost import Cost, bandwidth, fetch_cycles, write_cycles
+from tilewright.plans.framework.tiles import FMA_LATENCY, LOADS_PER_CYCLE, TILE_OVERHEAD, row_limit
+from tilewright.schedule.schedule import LoopRef, Schedule
+from tilewright.targets.target import Target
+
+MAX_VECTORS = 12
+PAGE = 4096
+MOST_PAGES = 48
+"""Pages that a run may touch in place: translation buffers of the first level hold 64."""
+FAR = 5.0
+"""Cycles that a step in place takes longer when its page's translation, or its line, comes from the second level."""
+UNALIGNED = 0.05
+"""Cycles that a load in place takes longer, on average: it may cross the end of a line."""
+COPY = 1.5
+"""Cycles of copying a vector."""
+COLLISION = 12.0
+"""Cycles that a line of a run takes longer when it has left the second level before the next run uses its rest."""
+SCATTERED = 8.0
+"""Cycles of a line from beyond the second level when rows are read a piece at a time: little hides how far it is. This
+is of cores with AVX-512 (Zen 4), whatever the number of rows."""
+SCATTERED_NARROW = 23.0
+"""The same without AVX-512 (Zen 3)."""
+STREAMS = 96
+UNFOLLOWED = 60.0
+"""The same where there are more rows than `STREAMS`."""
+FULL = 0.75
+"""The share of a cache's sets in which other data leave room."""
+WAYS = 8
+"""Ways of the second-level cache."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """One image and group: `filters` over `pixels`, each from `depth` channels, of whose maps every `step`-th pixel
+    is sampled."""
+
+    filters: int
+    pixels: int
+    depth: int
+    step: int = 1
+
+
+def fits(structure: Structure, target: Target) -> bool:
+    """One contraction over (image, group, filter, pixel) in which the weights' last dimension is a panel of filters."""
+    if len(structure.anchors) != 1 or any(st.role == "reduction" for st in structure.stages):
+        return False
+    (anchor,) = structure.anchors
+    loads = factors(anchor.block)
+    after, before = structure.after(anchor), structure.before(anchor)
+    if loads is None or len(anchor.spatial) != 4 or len(anchor.reduce) != 1 or not after or len(before) != 1:
+        return False
+    _, group, filters, pixel = anchor.spatial
+    maps = [load for load in loads if pixel in uses(load, anchor.spatial)]
+    weights = [load for load in loads if filters in uses(load, anchor.spatial)]
+    if len(maps) != 1 or len(weights) != 1 or maps[0] is weights[0] or as_int(pixel.extent) is None:
+        return False
+    if maps[0].buffer not in before[0].writes:
+        return False
+    in_both = all(group in uses(load, anchor.spatial) for load in loads) or as_int(group.extent) == 1
+    panel = weights[0].indices[-1]
+    packed = (
+        panel is filters.var
+        or as_int(weights[0].buffer.shape[-1]) == 1
+        or (isinstance(panel, Op) and panel.name == "mod" and panel.args[0] is filters.var)
+    )
+    return in_both and packed and len(after[-1].spatial) == 4
+
+
+def candidates(structure: Structure, target: Target) -> list[Candidate]:
+    anchor = structure.anchors[0]
+    width, shape = panel_of(structure), shape_of(structure)
+    images, groups = (as_int(it.extent) or 1 for it in anchor.spatial[:2])
+    found = [
+        Candidate.of((("filters", width), ("vectors", vectors), ("copied", int(copied))), cost * (images * groups))
+        for vectors, copied, cost in estimates(shape, width, target)
+    ]
+    return sorted(found, key=lambda c: c.cycles)
+
+
+def shape_of(structure: Structure) -> Shape:
+    """The sizes of one image and group."""
+    anchor = structure.anchors[0]
+    (maps,) = structure.before(anchor)
+    pixels = as_int(anchor.spatial[3].extent) or 1
+    read = maps.reads[0].shape
+    out = structure.after(anchor)[-1].spatial[2:]
+    step = max(-(-(as_int(n) or 1) // (as_int(it.extent) or 1)) for n, it in zip(read[2:], out, strict=True))
+    return Shape(filters_of(structure), pixels, as_int(anchor.reduce[0].extent) or 64, step)
+
+
+def estimates(shape: Shape, width: int, target: Target) -> list[tuple[int, bool, Cost]]:
+    """Vectors of a tile, whether runs are copied, and the cost, for panels of `width` filters."""
+    lanes, found = target.lanes(4), []
+    for vectors in range(1, MAX_VECTORS + 1):
+        if vectors > 1 and (registers(width, vectors) > target.registers or (vectors - 1) * lanes >= shape.pixels):
+            break
+        for copied in (True, False):
+            if copied or shape.step == 1:
+                found.append((vectors, copied, estimate(shape, width, vectors, copied, target)))
+    return found
+
+
+def registers(filters: int, vectors: int) -> int:
+    """Accumulators, the pixels of a step (read in place by a single filter), and one weight."""
+    return filters * vectors + (vectors if filters > 1 else 0) + 1
+
+
+def estimate(shape: Shape, width: int, vectors: int, copied: bool, target: Target) -> Cost:
+    """One image and group. A last vector of few lanes is several shorter ones; what a run reads comes from the second
+    level of cache when it takes more than the first."""
+    lanes, panels = target.lanes(4), -(-shape.filters // width)
+    run = 4 * shape.depth * vectors * lanes
+    rate = LOADS_PER_CYCLE if run <= target.l1 else min(LOADS_PER_CYCLE, target.l2_bandwidth / (4.0 * lanes))
+    pages = min(shape.depth, 4 * shape.pixels * shape.depth // PAGE)
+    far = pages > MOST_PAGES or shape.depth > row_limit(4 * shape.pixels, target)
+    whole, rest = divmod(shape.pixels, vectors * lanes)
+    compute = overhead = 0.0
+    for count, used in ((whole, vectors), (1, rest // lanes + (rest % lanes).bit_count())):
+        if not used or not count:
+            continue
+        step = max(width * used / target.fma_per_cycle, width / LOADS_PER_CYCLE + used / rate, FMA_LATENCY)
+        step += 0.0 if copied else UNALIGNED * used + (FAR if far else 0.0)
+        compute += count * panels * shape.depth * step
+        overhead += count * panels * (width * used + TILE_OVERHEAD / 2.0)
+        overhead += count * shape.depth * used * COPY * (lanes if shape.step > 1 else 1.0) if copied else 0.0
+    lines = touched(shape, vectors * lanes)
+    if lines >= room(shape, target):
+        overhead += COLLISION * (whole + 1) * lines
+    # Of a sampled line all of it comes into the caches.
+    source, result = 4 * shape.depth * shape.pixels * shape.step, 4 * shape.filters * shape.pixels
+    weights = 4 * shape.filters * shape.depth
+    if source > FULL * target.l2:
+        overhead += scattered(shape, target) * source / LINE
+    memory = fetch_cycles(source, max(source, target.l1), target) + write_cycles(result, max(result, target.l1), target)
+    memory += (whole + 1) * weights / bandwidth(weights + run, target) if weights + run > target.l1 else 0.0
+    return Cost(compute=compute, memory=memory, overhead=overhead)
+
+
+def scattered(shape: Shape, target: Target) -> float:
+    """Cycles of a line of maps whose rows are read a piece at a time from beyond the second level. Nothing follows what
+    is sampled, on any core."""
+    if target.has_avx512 and shape.step == 1:
+        return SCATTERED
+    return SCATTERED_NARROW if shape.depth <= STREAMS else UNFOLLOWED
+
+
+def touched(shape: Shape, pixels: int) -> float:
+    """Lines that a run of so many pixels touches in all maps, read and written."""
+    return (shape.depth + shape.filters) * (4 * pixels / LINE + 1)
+
+
+def room(shape: Shape, target: Target) -> float:
+    """How many such lines stay in the second level of cache: maps of the same size may all start in the same few
+    sets."""
+    way = target.l2 // WAYS
+    return FULL * WAYS * (way // gcd(4 * shape.pixels, way))
+
+
+def best(shape: Shape, target: Target) -> tuple[float, int]:
+    """The least cycles of an image and group, and the width of its panels: a divisor of the filters."""
+    return min(
+        (cost.cycles, width)
+        for width in range(1, min(shape.filters, target.registers) + 1)
+        if shape.filters % width == 0 and (width == 1 or registers(width, 1) <= target.registers)
+        for _, _, cost in estimates(shape, width, target)
+    )
+
+
+def panel_of(structure: Structure) -> int:
+    """The width of the weights' panels."""
+    anchor = structure.anchors[0]
+    loads = factors(anchor.block)
+    assert loads is not None
+    (weights,) = (load for load in loads if anchor.spatial[2] in uses(load, anchor.spatial))
+    return as_int(weights.buffer.shape[-1]) or 1
+
+
+def filters_of(structure: Structure) -> int:
+    """Filters of a group, as the output has them."""
+    anchor = structure.anchors[0]
+    out = structure.after(anchor)[-1]
+    return (as_int(out.spatial[1].extent) or 1) // (as_int(anchor.spatial[1].extent) or 1)
+
+
+def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Target) -> None:
+    anchor = structure.anchors[0]
+    (maps,) = structure.before(anchor)
+    after = structure.after(anchor)
+    copied = bool(candidate.knob("copied"))
+    inline_all(s, structure, tuple(st for st in structure.stages if st is not anchor and not (copied and st is maps)))
+    block, out = s.block(anchor.name), s.block(after[-1].name)
+    n, k, h, v = s.loops(out)
+    group, f = s.split(k, factor=filters_of(structure))
+    panel, f = s.split(f, factor=candidate.knob("filters"))
+    pixel = s.fuse(h, v)
+    size = min(candidate.knob("vectors") * lanes_of(anchor, target), extent(s, pixel) or 1)
+    run, lane = s.split(pixel, factor=size)
+    s.reorder(n, group, run, panel, f, lane)
+    s.compute_at(block, panel)
+    s.set_scope(block, "local")
+    _, _, own_f, own_lane, channel = s.loops(block)[4:]
+    s.reorder(channel, own_f, own_lane)
+    init = s.decompose_reduction(block, channel)
+    for stage in (block, init, out):
+        *_, around, vector = s.loops(stage)
+        if around not in (panel, channel):
+            s.unroll(around)
+        if extent(s, lane) != 1:
+            s.vectorize(vector)
+    if copied:
+        copy_run(s, maps, run, 4 * size)
+    parallelize(s, [n, group, run])
+
+
+def copy_run(s: Schedule, maps: Stage, run: LoopRef, nbytes: int) -> None:
+    """Copy what a run of `nbytes` reads, and ask for what the next one will: too many lines of the map, each in a page
+    of its own, for the hardware to see where they lead."""
+    copy = s.block(maps.name)
+    s.compute_at(copy, run)
+    *_, channels, pixels = s.loops(copy)
+    if extent(s, pixels) != 1:
+        s.vectorize(pixels)
+        prefetch(s, channels, maps.reads[0], nbytes, lines=-(-nbytes // LINE))
+
+
+PLAN = Plan("pixels", fits, candidates, apply)

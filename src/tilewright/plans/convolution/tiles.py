@@ -1,0 +1,238 @@
+"""How a direct convolution is blocked, by an analytic estimate: register tile, strips, blocks of input channels.
+
+    compute   steps of the register tiles: multiply-adds, loads or latency, whichever is longest; the last tile of a
+              line (of a strip, if pixels are flat) may have fewer rows, the last panel idle lanes
+    memory    what each tile reads from beyond the first level (weights and input that do not stay there), what each
+              strip reads of all weights, and the input itself once
+    overhead  starting, finishing and accumulating tiles; copying the input where it is padded or sampled
+
+Stages overlap as `plans/framework/cost.py` says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from math import ceil
+
+from tilewright.plans.framework.cost import Cost, bandwidth, sharing
+from tilewright.targets.target import Target
+
+LATENCY = 4.4
+"""Cycles of a multiply-add, with what scheduling leaves idle when accumulators are just enough."""
+CROWDED = 0.05
+"""Cycles that a load costs even where multiply-adds bound: ports and the front end are not ideal."""
+TIGHT = 1.03
+"""What a tile that takes all registers costs more: loads cannot run ahead."""
+TILE_OVERHEAD = 24.0
+STREAMED = 0.4
+"""The share of the weights' transfer from the second level that counts: it is one stream, well prefetched."""
+MOST_ROWS = 14
+MOST_FLAT_ROWS = 8
+"""Rows whose addresses have a register each."""
+MOST_FLAT_PIXELS = 1024
+ENOUGH_STRIPS = 8
+"""Strips (of all images) that share well among a few threads."""
+SYMBOLIC_IMAGES = (1, 8)
+"""Batches that a symbolic one is judged by."""
+SYMBOLIC_SIZE = 28
+"""What a symbolic height or width is taken for."""
+PARTS = (2, 3, 4, 6, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160)
+"""Numbers of strips that are considered: a few of each size."""
+WHOLE = 1 << 20
+"""A strip of all pixels, a block of all channels."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """A convolution of `images` to maps of `height` x `width`.
+
+    window       height and width of the window
+    stride       of columns
+    channels     input channels, `block` of them in a block
+    filters      output channels
+    source       bytes of one image's input
+    copied       whether the input is padded, sampled or converted first
+    """
+
+    images: int
+    height: int
+    width: int
+    window: tuple[int, int]
+    stride: int
+    channels: int
+    block: int
+    filters: int
+    source: int
+    copied: bool
+
+    @property
+    def steps(self) -> int:
+        """Steps of the reduction."""
+        return self.channels * self.window[0] * self.window[1]
+
+    @property
+    def is_pixel(self) -> bool:
+        return self.window == (1, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Blocking:
+    """A register tile of `rows` pixels x `width` filters; `strip` lines (pixels if `flat`) whose input is used for all
+    panels in turn; `channels` blocks of input channels whose products are summed before others are begun."""
+
+    rows: int
+    width: int
+    strip: int = WHOLE
+    channels: int = WHOLE
+    flat: bool = False
+
+
+@lru_cache(maxsize=4096)
+def ranked(shapes: tuple[Shape, ...], flats: tuple[bool, ...], target: Target) -> tuple[tuple[float, Blocking], ...]:
+    """The best blocking for each width of panels and each flatness, with its cycles an image, the best first.
+
+    `shapes` are those that a layer is called with.
+    """
+    found = []
+    for vectors in range(1, 5):
+        width = vectors * target.lanes(4)
+        if vectors > 1 and width - target.lanes(4) >= shapes[0].filters:
+            break
+        for flat in flats:
+            cost, blocking = blockings(shapes, width, flat, target)[0]
+            found.append((cost.cycles, blocking))
+    return tuple(sorted(found, key=lambda c: (c[0], -c[1].width)))
+
+
+@lru_cache(maxsize=4096)
+def blockings(shapes: tuple[Shape, ...], width: int, flat: bool, target: Target) -> list[tuple[Cost, Blocking]]:
+    """All blockings with panels of this width, the best first, with their mean cost an image."""
+    found = []
+    for blocking in _legal(shapes[0], width, flat, target):
+        costs = [estimate(s, blocking, target) * (1.0 / s.images / len(shapes)) for s in shapes]
+        total = costs[0]
+        for cost in costs[1:]:
+            total = total + cost
+        found.append((total, blocking))
+    return sorted(found, key=lambda c: c[0].cycles)
+
+
+def _legal(shape: Shape, width: int, flat: bool, target: Target) -> Iterator[Blocking]:
+    vectors = max(1, width // target.lanes(4))
+    most = shape.height * shape.width if flat else shape.width
+    for rows in range(1, min(most, MOST_ROWS if shape.is_pixel or not flat else MOST_FLAT_ROWS) + 1):
+        # Steps over plain channels do not come in a stream: with no register to spare LLVM's schedule spills.
+        spare = 0 if shape.block > 1 else 1
+        if rows > 1 and registers(rows, vectors) + spare > target.registers:
+            return
+        for strip in _strips(shape, rows, flat):
+            for channels in _channel_blocks(shape, width, target):
+                yield Blocking(rows, width, strip, channels, flat)
+
+
+def _strips(shape: Shape, rows: int, flat: bool) -> list[int]:
+    """Strips of about equal size; where the input is copied, one or enough for a few threads."""
+    whole = shape.height * shape.width if flat else shape.height
+    if flat and not shape.is_pixel:
+        return [WHOLE]
+    found = [WHOLE]
+    for parts in PARTS:
+        strip = ceil(whole / parts)
+        if flat:
+            strip = ceil(strip / rows) * rows
+            if strip < 8 * rows:
+                break
+        if parts > whole or strip in found:
+            break
+        if not shape.copied or shape.images * ceil(whole / strip) >= ENOUGH_STRIPS:
+            found.append(strip)
+    return found
+
+
+def _channel_blocks(shape: Shape, width: int, target: Target) -> list[int]:
+    """All channels, or parts whose weights take a half or a quarter of the first level."""
+    count = max(1, shape.channels // shape.block)
+    each = 4 * shape.block * shape.window[0] * shape.window[1] * width
+    found = [WHOLE]
+    for share in (1.0, 0.5, 0.25):
+        step = max((d for d in range(1, count) if count % d == 0 and d * each <= share * target.l1), default=0)
+        if step and step not in found:
+            found.append(step)
+    return found
+
+
+def estimate(shape: Shape, blocking: Blocking, target: Target) -> Cost:
+    """Cycles of all images: of one core, and of what others miss while threads share unequally."""
+    rows, width, lanes = blocking.rows, blocking.width, target.lanes(4)
+    vectors = max(1, width // lanes)
+    panels = ceil(shape.filters / width)
+    strips, tiles, lines = _tiling(shape, blocking)
+    count = max(1, shape.channels // shape.block)
+    parts = ceil(count / min(count, blocking.channels))
+    steps = sum(n * tile_steps(r, vectors, target) for r, n in tiles)
+    number = sum(n for _, n in tiles)
+    ends = sum(
+        n * (2.0 * r * vectors + TILE_OVERHEAD + (parts - 1 and parts * (3.0 * r * vectors + 8.0))) for r, n in tiles
+    )
+    # What stays in the first level: the weights of a block of channels, and the lines under the window.
+    (kh, kw), itemsize = shape.window, 4
+    panel = itemsize * shape.steps * width
+    weights = panel / parts
+    line = itemsize * shape.channels / parts * kh * ((shape.width - 1) * shape.stride + kw)
+    strip_bytes = shape.source / strips * (1.0 if shape.is_pixel else 1.0 + (kh - 1) / max(1.0, lines * shape.stride))
+    window = itemsize * shape.channels * kh * ((rows - 1) * shape.stride + kw)
+    # While a strip of pixels is in use the next one arrives in the second level, and the last one has not left it.
+    passing = shape.is_pixel and strips > 1 and strip_bytes + panel > 0.75 * target.l1
+    held = strip_bytes * (3.0 if passing else 1.0)
+    level = bandwidth(held + panel, target)
+    memory = 0.0
+    if weights > 0.6 * target.l1:
+        memory += STREAMED * number * panel / bandwidth(panel, target)
+    if not shape.is_pixel and weights + line <= 0.75 * target.l1:
+        memory += strips * strip_bytes / level
+    else:
+        memory += number * window / level
+    memory *= panels
+    total = float(panels * panel)
+    memory += strips * total / bandwidth(total + held, target)
+    memory += shape.source / bandwidth(max(shape.source, target.l2), target)
+    copy = 0.0
+    if shape.copied:
+        copied = shape.source if strips == 1 else strips * strip_bytes
+        copy = 2.0 * copied / bandwidth(max(copied / strips, target.l1), target)
+    whole = Cost(compute=shape.steps * panels * steps, memory=memory, overhead=panels * ends + copy)
+    # A copied strip serves all its panels.
+    apart = 1 if shape.copied and (strips > 1 or shape.images >= ENOUGH_STRIPS) else panels
+    return whole * (shape.images * sharing(shape.images * strips * apart, target))
+
+
+def _tiling(shape: Shape, blocking: Blocking) -> tuple[int, list[tuple[int, int]], float]:
+    """Of one image: strips, register tiles as (rows, how many), lines of a strip."""
+    pixels = shape.height * shape.width
+    if not blocking.flat:
+        lines = min(blocking.strip, shape.height)
+        whole, rest = divmod(shape.width, blocking.rows)
+        tiles = [(blocking.rows, whole * shape.height), *([(rest, shape.height)] if rest else [])]
+        return ceil(shape.height / lines), tiles, float(lines)
+    strip = min(blocking.strip, pixels)
+    strips = ceil(pixels / strip)
+    whole, rest = divmod(pixels, blocking.rows)
+    # The tail of the last of several strips is found by trying.
+    extra = 2 if rest and strips > 1 else 0
+    tiles = [(blocking.rows, whole + extra), *([(rest, 1)] if rest else [])]
+    return strips, tiles, strip / shape.width
+
+
+def registers(rows: int, vectors: int) -> int:
+    """Vector registers of a tile: accumulators, the shorter side, one of the longer side."""
+    return rows * vectors + min(rows, vectors) + 1
+
+
+def tile_steps(rows: int, vectors: int, target: Target) -> float:
+    """Cycles of one step of the reduction in a tile of `rows` x `vectors`."""
+    loads = rows + vectors
+    ports = max(1.0, target.l1_bandwidth / (target.vector_bits / 8))
+    cycles = max(rows * vectors / target.fma_per_cycle, loads / max(2.0, ports), LATENCY) + CROWDED * loads
+    return cycles * (TIGHT if registers(rows, vectors) >= target.registers else 1.0)

@@ -1,0 +1,106 @@
+"""Transposed convolutions over packed weights: a register tile of pixels x width in every phase of the output.
+
+for image, strip of lines:                          the input of a strip stays in the second-level cache
+    for panel, phase:                               of each spatial dimension; their weights stay in cache
+        for line, column tile:                      lines and columns of this phase
+            tile[pixels, width] = 0                 registers
+            for taps of the phase, channel block, channel:
+                tile[p, :] += x[p] * w[panel, phase, :]
+            out[...] = epilogue(tile)               every s-th pixel of a line; bias, residual, activation
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+from tilewright.ir.expr import as_int
+from tilewright.plans.framework.analysis import Structure
+from tilewright.plans.framework.base import Candidate, Plan
+from tilewright.plans.framework.common import extent, inline_all, lanes_of, parallelize
+from tilewright.plans.framework.tiles import Tile, cycles
+from tilewright.plans.idioms.panels import panel_width, schedule_prologue
+from tilewright.schedule.schedule import LoopRef, Schedule
+from tilewright.targets.target import Target
+
+
+def fits(structure: Structure, target: Target) -> bool:
+    """One contraction over panels whose spatial dimensions are split by phase, put together again behind it."""
+    if len(structure.anchors) != 1 or any(st.role == "reduction" for st in structure.stages):
+        return False
+    (anchor,) = structure.anchors
+    after = structure.after(anchor)
+    if not after or panel_width(anchor) is None:
+        return False
+    rank = len(after[-1].spatial) - 3
+    phases = anchor.spatial[2 : 2 + rank]
+    return rank > 0 and len(anchor.spatial) == 2 * rank + 3 and all(as_int(it.extent) for it in phases)
+
+
+def candidates(structure: Structure, target: Target) -> list[Candidate]:
+    anchor = structure.anchors[0]
+    width = panel_width(anchor)
+    assert width is not None
+    lanes = lanes_of(anchor, target)
+    columns = positions(structure)[-1]
+    counts = (14, 28, 56) if columns is None else (max(1, columns),)
+    depth = prod(as_int(it.extent) or 64 for it in anchor.reduce)
+    line = 4 * (counts[0] + 1) * prod(as_int(it.extent) or 64 for it in anchor.reduce[-2:])
+    lines = max(1, min(target.l2 // 2 // line, (positions(structure)[0] or 64) if len(positions(structure)) > 1 else 1))
+    vectors = max(1, width // lanes)
+    found = []
+    for count in range(1, 15):
+        if count == 1 or count * vectors + vectors + 1 <= target.registers:
+            cost = sum(cycles(Tile(count, width), m, width, depth, lanes) / m for m in counts) / len(counts)
+            found.append(Candidate((("rows", count), ("width", width), ("lines", lines)), cost))
+    return sorted(found, key=lambda c: c.cycles)
+
+
+def positions(structure: Structure) -> list[int | None]:
+    """How many positions a phase has in each spatial dimension of the output; None where that is symbolic."""
+    anchor = structure.anchors[0]
+    out = structure.after(anchor)[-1].spatial[2:-1]
+    sizes = [as_int(it.extent) for it in out]
+    steps = [as_int(it.extent) or 1 for it in anchor.spatial[2 : 2 + len(out)]]
+    return [None if size is None else -(-size // step) for size, step in zip(sizes, steps, strict=True)]
+
+
+def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Target) -> None:
+    anchor = structure.anchors[0]
+    prologue, epilogue = structure.before(anchor), structure.after(anchor)
+    schedule_prologue(s, structure, prologue, target)
+    inline_all(s, structure, tuple(st for st in structure.stages if st is not anchor and st not in prologue))
+    block, out = s.block(anchor.name), s.block(epilogue[-1].name)
+    n, k, *places, lane = s.loops(out)
+    lanes = extent(s, lane)
+    assert lanes is not None
+    panel, part = s.split(k, factor=candidate.knob("width") // lanes)
+    lines: list[LoopRef] = []
+    phases: list[LoopRef] = []
+    for loop, it in zip(places, anchor.spatial[2:], strict=False):
+        position, phase = s.split(loop, factor=as_int(it.extent))
+        lines.append(position)
+        phases.append(phase)
+    tile, row = s.split(lines.pop(), factor=candidate.knob("rows"))
+    strips: list[LoopRef] = []
+    if lines:
+        strip, lines[0] = s.split(lines[0], factor=candidate.knob("lines"))
+        strips.append(strip)
+    order = [n, *strips, panel, *phases, *lines, tile]
+    s.reorder(*order, row, part, lane)
+    s.compute_at(block, tile)
+    s.set_scope(block, "local")
+    own = s.loops(block)[len(order) :]
+    spatial, reduce = own[: len(anchor.spatial)], own[len(anchor.spatial) :]
+    _, own_part, *_, own_row, own_lane = spatial
+    s.reorder(*reduce, own_row, own_part, own_lane)
+    init = s.decompose_reduction(block, reduce[0])
+    for stage in (block, init, out):
+        *around, vector = s.loops(stage)[len(order) :][-3:]
+        for loop in around:
+            if stage is not block or loop in (own_row, own_part):
+                s.unroll(loop)
+        s.vectorize(vector)
+    parallelize(s, [n, *strips, panel])
+
+
+PLAN = Plan("transposed", fits, candidates, apply)

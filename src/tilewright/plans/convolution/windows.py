@@ -1,0 +1,97 @@
+"""Convolutions of any rank over packed weights without stored padding: volumes, and groups that fill blocks.
+
+for image, panel:                                   parallel
+    for depth, line, column tile:                   split where the window leaves the image
+        tile[pixels, width] = 0                     registers
+        for channel block, window, channel:         only what lies inside
+            tile[p, :] += x[p] * w[panel, :]
+        out[...] = epilogue(tile)                   bias, residual, activation
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+from tilewright.ir.expr import as_int
+from tilewright.plans.convolution.depthwise import MAX_TAPS, MAX_TILES
+from tilewright.plans.framework.analysis import Structure, factors, uses
+from tilewright.plans.framework.base import Candidate, Plan
+from tilewright.plans.framework.common import extent, inline_all, lanes_of, parallelize
+from tilewright.plans.framework.tiles import Tile, cycles
+from tilewright.plans.idioms.panels import packed_operand, panel_width
+from tilewright.schedule.schedule import Schedule
+from tilewright.targets.target import Target
+
+
+def fits(structure: Structure, target: Target) -> bool:
+    """One contraction over panels of a volume, or in which the input's channels depend on the output's."""
+    if len(structure.anchors) != 1 or any(st.role == "reduction" for st in structure.stages):
+        return False
+    (anchor,) = structure.anchors
+    loads, after = factors(anchor.block), structure.after(anchor)
+    if loads is None or len(anchor.spatial) < 5 or panel_width(anchor) is None or structure.before(anchor):
+        return False
+    weights = packed_operand(anchor)
+    (x,) = (load for load in loads if load is not weights)
+    grouped = anchor.spatial[1] in uses(x, anchor.spatial)
+    same = not after or len(after[-1].spatial) == len(anchor.spatial)
+    return same and (grouped or len(anchor.spatial) > 5) and len(anchor.reduce) >= len(anchor.spatial) - 2
+
+
+def candidates(structure: Structure, target: Target) -> list[Candidate]:
+    anchor = structure.anchors[0]
+    width = panel_width(anchor)
+    assert width is not None
+    columns = as_int(anchor.spatial[-2].extent)
+    counts = (14, 28, 56) if columns is None else (max(1, columns),)
+    depth = prod(as_int(it.extent) or 64 for it in anchor.reduce)
+    lanes = lanes_of(anchor, target)
+    vectors = max(1, width // lanes)
+    found = []
+    for count in range(1, 15):
+        if count == 1 or count * vectors + vectors + 1 <= target.registers:
+            cost = sum(cycles(Tile(count, width), m, width, depth, lanes) / m for m in counts) / len(counts)
+            found.append(Candidate((("rows", count), ("width", width)), cost))
+    return sorted(found, key=lambda c: c.cycles)
+
+
+def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Target) -> None:
+    anchor = structure.anchors[0]
+    after = structure.after(anchor)
+    inline_all(s, structure, tuple(st for st in structure.stages if st is not anchor))
+    block = s.block(anchor.name)
+    out = s.block(after[-1].name) if after else s.cache_write(block, "local")
+    n, k, *lines, column, lane = s.loops(out)
+    lanes = extent(s, lane)
+    assert lanes is not None
+    panel, part = s.split(k, factor=candidate.knob("width") // lanes)
+    tile, row = s.split(column, factor=candidate.knob("rows"))
+    order = [n, panel, *lines, tile]
+    s.reorder(*order, row, part, lane)
+    s.compute_at(block, tile)
+    s.set_scope(block, "local")
+    own = s.loops(block)[len(order) :]
+    spatial, reduce = own[: len(anchor.spatial)], own[len(anchor.spatial) :]
+    _, own_part, *_, own_row, own_lane = spatial
+    s.reorder(*reduce, own_row, own_part, own_lane)
+    init = s.decompose_reduction(block, reduce[0])
+    if (extent(s, tile) or MAX_TILES + 1) <= MAX_TILES:
+        s.unroll(tile)
+    # Unrolled, the taps along a line know which pixels of a tile at the border they have. If no channels follow them,
+    # several lines of taps are one long step.
+    taps = reduce[1 : len(anchor.spatial) - 2]
+    s.unroll(taps[-1])
+    if len(reduce) == len(taps) + 1 and (extent(s, taps[-1]) or 0) * (extent(s, taps[-2]) or 0) <= MAX_TAPS:
+        s.unroll(taps[-2])
+    s.unroll(own_row)
+    s.unroll(own_part)
+    s.vectorize(own_lane)
+    for stage in (init, out):
+        *around, vector = s.loops(stage)[len(order) :][-3:]
+        for loop in around:
+            s.unroll(loop)
+        s.vectorize(vector)
+    parallelize(s, [n, panel])
+
+
+PLAN = Plan("windows", fits, candidates, apply)

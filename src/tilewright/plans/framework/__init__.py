@@ -1,0 +1,1 @@
+"""What all plans share: a function's structure, estimates of time, decisions, candidates, versions of a kernel."""

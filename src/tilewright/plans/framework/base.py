@@ -1,0 +1,122 @@
+"""What a plan is: a parameterised schedule for one kind of computation."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from tilewright.ir.loops import PrimFunc
+from tilewright.plans.framework.analysis import Structure
+from tilewright.plans.framework.cost import Cost
+from tilewright.plans.framework.variants import Values, choose
+from tilewright.schedule.schedule import Schedule
+from tilewright.targets.target import Target
+
+Knobs = Mapping[str, int]
+
+BARRIERS = 1.0
+"""Kernels estimated to take less than so many barriers are for one thread. Two threads save half of the time at most,
+but estimates of the smallest kernels are low: they leave out what is paid once a call."""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A setting of a plan's knobs and what it is estimated to take, in cycles.
+
+    `cost` has the stages of the estimate (`plans/framework/cost.py`). Without them `cycles` compares candidates of one
+    plan only.
+    """
+
+    knobs: tuple[tuple[str, int], ...]
+    cycles: float
+    cost: Cost | None = None
+
+    @classmethod
+    def of(cls, knobs: tuple[tuple[str, int], ...], cost: Cost) -> Candidate:
+        """A candidate with an estimate by stages."""
+        return cls(knobs, cost.cycles, cost)
+
+    def knob(self, name: str) -> int:
+        return dict(self.knobs)[name]
+
+    @property
+    def label(self) -> str:
+        """The knobs as text, "rows=6,width=16": by it a decision can be forced (`plans/framework/decisions.py`)."""
+        return ",".join(f"{name}={value}" for name, value in self.knobs) or "no knobs"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A way to schedule.
+
+    fits        whether the plan can schedule a function of this structure
+    candidates  settings of the knobs, the best estimate first
+    apply       the primitives, recorded in the schedule's trace
+    cases       values of symbols for which a version of its own is worth its code
+    """
+
+    name: str
+    fits: Callable[[Structure, Target], bool]
+    candidates: Callable[[Structure, Target], list[Candidate]]
+    apply: Callable[[Schedule, Structure, Candidate, Target], None]
+    cases: Callable[[Structure], list[Values]] = lambda _: []
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A scheduled function with the decision that led to it; `variants` are its versions for values of its symbols."""
+
+    schedule: Schedule
+    plan: str
+    chosen: Candidate
+    others: tuple[Candidate, ...]
+    target: Target
+    least: Cost
+    variants: tuple[tuple[Values, Planned], ...] = ()
+
+    @property
+    def serial(self) -> bool:
+        """Whether so little is to be done, whatever the symbols are, that sharing it among threads takes longer."""
+        cost = self.chosen.cost or self.least
+        return not self.schedule.func.symbols and cost.cycles < BARRIERS * self.target.barrier
+
+    @property
+    def func(self) -> PrimFunc:
+        """The scheduled function, which chooses among the variants."""
+        func = self.schedule.func
+        if self.serial:
+            func = replace(func, attrs=(*func.attrs, ("serial", True)))
+        for values, planned in self.variants:
+            func = choose(values, planned.func, func)
+        return func
+
+    def describe(self) -> str:
+        """Plan, knobs, estimated time by stage and what bounds it, and the runners-up."""
+        lines = [f"plan {self.plan}: {self.chosen.label}  {self._estimate(self.chosen)}"]
+        lines += [f"  runner-up: {c.label}  {self._estimate(c)}" for c in self.others[:3]]
+        if self.serial:
+            lines.append("  one thread: a barrier takes longer")
+        if self.chosen.cost != self.least:
+            lines.append(f"  any schedule takes at least {_stages(self.least, self.target)}")
+        lines.append(str(self.schedule.trace).rstrip())
+        for values, planned in self.variants:
+            condition = " and ".join(f"{symbol} == {value}" for symbol, value in values.items())
+            lines.append(f"variant {condition}\n{textwrap.indent(planned.describe(), '  ')}")
+        return "\n".join(lines)
+
+    def _estimate(self, candidate: Candidate) -> str:
+        if candidate.cost is not None:
+            return _stages(candidate.cost, self.target)
+        if not candidate.cycles or not self.chosen.cycles:
+            return ""
+        return f"{candidate.cycles / self.chosen.cycles:.2f} times the estimate of the first"
+
+
+def _stages(cost: Cost, target: Target) -> str:
+    stages = [f"{name} {_microseconds(cycles, target)}" for name, cycles in cost.stages.items() if cycles]
+    return f"{_microseconds(cost.cycles, target)} µs ({', '.join(stages)}), bound by {cost.bound}"
+
+
+def _microseconds(cycles: float, target: Target) -> str:
+    return f"{cycles / target.frequency / 1e3:.3g}"

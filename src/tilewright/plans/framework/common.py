@@ -1,0 +1,154 @@
+"""Steps that several plans share."""
+
+from __future__ import annotations
+
+from tilewright.codegen.llvm.prefetch import LINE
+from tilewright.ir.expr import Buffer, as_int
+from tilewright.ir.loops import Block, BlockIter, Store
+from tilewright.ir.rewrite import exprs_of, loads, walk
+from tilewright.plans.framework.analysis import Stage, Structure
+from tilewright.plans.framework.cost import instructions
+from tilewright.schedule.schedule import BlockRef, LoopRef, Schedule
+from tilewright.targets.target import Target
+
+ENOUGH = 16
+"""Iterations of a parallel loop that a few threads can share."""
+IDLE = 32
+"""One in so many iterations may be missing in the shares of some threads."""
+MANY = 10
+"""Instructions for one element from which on a core does not look far enough ahead by itself to wait for no memory."""
+AHEAD = 2048
+"""Bytes that a loop asks for in advance, into the first level, for hardware follows a stream to the end of its page
+only. What goes into the second level from a page ahead disturbs the stream that hardware follows."""
+
+
+def inline_all(s: Schedule, structure: Structure, stages: tuple[Stage, ...]) -> None:
+    """Inline every spatial stage among `stages` that is no output into its readers."""
+    for stage in stages:
+        if stage.role == "spatial" and not structure.is_output(stage):
+            s.compute_inline(s.block(stage.name))
+
+
+def extent(s: Schedule, loop: LoopRef) -> int | None:
+    """A loop's extent if it is a number."""
+    return s.extent(loop)
+
+
+def own_loops(s: Schedule, ref: BlockRef) -> list[tuple[BlockIter, LoopRef]]:
+    """A block's iterators with the loops that drive them: the innermost loops around it, one for each."""
+    block = s.get(ref)
+    assert isinstance(block, Block)
+    return list(zip(block.iters, s.loops(ref)[-len(block.iters) :], strict=True)) if block.iters else []
+
+
+def lanes_of(stage: Stage, target: Target) -> int:
+    """Lanes of the widest element type that the stage works on, what it only reads places from aside."""
+    widest = max((b.dtype.itemsize for b in stage.writes), default=4)
+    for stmt in walk(stage.block.body):
+        if isinstance(stmt, Store):
+            inside = {x for load in loads(stmt.value) for i in load.indices for x in loads(i)}
+            widest = max([widest, *(x.dtype.itemsize for x in loads(stmt.value) if x not in inside)])
+    return target.lanes(max(widest, 4))
+
+
+def prefetch(s: Schedule, loop: LoopRef, buffers: Buffer | list[Buffer], nbytes: int, **more: int | str) -> None:
+    """Let a loop ask for what it reads of a buffer, or of several, so many bytes ahead; `more` are
+    the notes of `codegen/llvm/prefetch.py`."""
+    names = [b.name for b in ([buffers] if isinstance(buffers, Buffer) else buffers)]
+    s.annotate(loop, "prefetch", ",".join(names))
+    for name, value in {"bytes": nbytes, **more}.items():
+        s.annotate(loop, f"prefetch_{name}", value)
+
+
+def ask_for_inputs(s: Schedule, ref: BlockRef, width: int, target: Target) -> None:
+    """Let the loop around a spatial block's vectors, `width` elements each time, ask for the inputs that it reads from
+    beyond the second level of cache, if it computes much meanwhile: a light loop is so far ahead by itself."""
+    block = s.get(ref)
+    assert isinstance(block, Block)
+    if instructions(block) < MANY:
+        return
+    each = {load for stmt in walk(block.body) for e in exprs_of(stmt) for load in loads(e)}
+    along = {x.buffer for x in each if len(x.indices) == len(block.iters) and x.indices[-1] is block.iters[-1].var}
+    far = [b for b in s.func.params if b in along and (as_int(b.size) or 0) * b.dtype.itemsize > target.l2]
+    if far:
+        prefetch(s, s.loops(ref)[-2], far, AHEAD, level=1, lines=max(1, width * far[0].dtype.itemsize // LINE))
+
+
+def stream_outputs(s: Schedule, block: BlockRef, loop: LoopRef, target: Target) -> None:
+    """Let a vectorised loop write past the caches what `streams` says shall go there."""
+    if streams(s, block, target):
+        s.annotate(loop, "streaming", 1)
+
+
+def streams(s: Schedule, block: BlockRef, target: Target) -> bool:
+    """Whether what a block writes is an output to be written past the caches: one that would fill half of the last one
+    (with an input as large, little of it would still be there for a reader), or any where the function says that the
+    program as a whole writes so much (`past_caches`)."""
+    read = {load.buffer for stmt in walk(s.func.body) for e in exprs_of(stmt) for load in loads(e)}
+    for stmt in walk(s.get(block)):
+        if isinstance(stmt, Store) and stmt.buffer in s.func.params and stmt.buffer not in read:
+            size = as_int(stmt.buffer.size)
+            large = size is not None and size * stmt.buffer.dtype.itemsize >= target.l3 // 2
+            if large or s.func.attr("past_caches"):
+                return True
+    return False
+
+
+def vectorize_spatial(s: Schedule, block: BlockRef, target: Target, lanes: int, *, parallel: bool = True) -> None:
+    """A spatial block's own loops: outermost in parallel, innermost in vectors with a masked or shorter tail."""
+    loops = list(s.loops(block))
+    if not loops:
+        return
+    inner = loops[-1]
+    size = extent(s, inner)
+    outer = loops[:-1]
+    if size is None or size > 8 * lanes:
+        chunk, inner = s.split(inner, factor=4 * lanes)
+        outer.append(chunk)
+    s.vectorize(inner)
+    stream_outputs(s, block, inner, target)
+    if parallel and outer:
+        parallelize(s, outer)
+    if len(outer) == len(loops):
+        ask_for_inputs(s, block, 4 * lanes, target)
+
+
+def parallelize(s: Schedule, loops: list[LoopRef]) -> LoopRef | None:
+    """Fuse leading loops until there is enough to share evenly among threads, and make the result parallel.
+
+    A symbolic extent may be one, so constant loops behind it are fused as well; a symbolic one is never fused into
+    what precedes it, for dividing by it would cost more than it gains.
+    """
+    if not loops:
+        return None
+    head, rest = loops[0], loops[1:]
+    known = extent(s, head) or 1
+    while rest and not shares_well(known):
+        following = extent(s, rest[0])
+        if following is None and extent(s, head) != 1:
+            break
+        known *= following or 1
+        head = s.fuse(head, rest[0])
+        rest = rest[1:]
+    if extent(s, head) != 1:
+        s.parallel(head)
+    return head
+
+
+def shares_well(iterations: int) -> bool:
+    """Whether two or four threads get about equal shares."""
+    missing = max(-iterations % threads for threads in (2, 4))
+    return iterations >= ENOUGH and missing <= iterations // IDLE
+
+
+__all__ = [
+    "ENOUGH",
+    "extent",
+    "inline_all",
+    "lanes_of",
+    "parallelize",
+    "shares_well",
+    "stream_outputs",
+    "streams",
+    "vectorize_spatial",
+]

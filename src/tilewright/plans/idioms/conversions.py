@@ -1,0 +1,68 @@
+"""Changes of layout inside a convolution's kernel: tiles through registers where maps are copied, and where they have
+just been computed.
+
+    for v in steps of 16:                              a strip's copy of plain lines
+        for c in unrolled 0..16: for p in vectorized 0..16: tile[c, p] = x[c, v + p], 0 where that is padding
+        for p in unrolled 0..16: for c in vectorized 0..16: strip[v + p, c] = tile[c, p]
+
+    for v in steps of 16:                              plain output from lines that are still near
+        for p in unrolled 0..16: for c in vectorized 0..16: tile[p, c] = y[v + p, c]
+        for c in unrolled 0..16: for p in vectorized 0..16: out[c, v + p] = tile[p, c]
+"""
+
+from __future__ import annotations
+
+from tilewright.ir.loops import Block, Store
+from tilewright.plans.framework.analysis import Stage, Structure
+from tilewright.schedule.schedule import BlockRef, LoopRef, Schedule
+from tilewright.targets.target import Target
+
+
+def plain_output(structure: Structure, anchor: Stage) -> tuple[tuple[Stage, ...], Stage | None]:
+    """What is behind an anchor, in blocks, and the stage that writes plain maps from it, if there is one."""
+    *epilogue, last = structure.after(anchor) or (anchor,)
+    if last is anchor:
+        return (), None
+    blocked = max(len(stage.spatial) for stage in structure.producers(last))
+    if len(last.spatial) == 4 and blocked == 5:
+        return tuple(epilogue), last
+    return (*epilogue, last), None
+
+
+def read_plain(s: Schedule, strip: BlockRef) -> tuple[BlockRef, BlockRef]:
+    """Split a copy of plain lines into one to tiles in registers and one from there, which is returned last."""
+    copy = s.cache_write(strip, "local")
+    s.transform_layout(strip, lambda *at: (*at[:-2], at[-1], at[-2]), _written(s, strip))
+    return strip, copy
+
+
+def transpose_in(s: Schedule, tile: BlockRef, copy: BlockRef, target: Target) -> None:
+    """Lines into a strip: the two blocks of `read_plain`, of which `copy` stands where it shall be."""
+    pixel, lane = s.loops(copy)[-2:]
+    far, pixel = s.split(pixel, factor=target.lanes(4))
+    s.compute_at(tile, far)
+    near, channel = s.loops(tile)[-2:]
+    s.reorder(channel, near)
+    for row, vector in ((channel, near), (pixel, lane)):
+        s.unroll(row)
+        s.vectorize(vector)
+
+
+def transpose_out(
+    s: Schedule, plain: BlockRef, blocked: BlockRef, channel: LoopRef, pixel: LoopRef, target: Target
+) -> None:
+    """Plain output from blocked lines; `channel` is the loop over a block of them, inside `pixel`, that of a line."""
+    far, pixel = s.split(pixel, factor=target.lanes(4))
+    s.reorder(far, channel, pixel)
+    tile = s.cache_read(plain, _written(s, blocked), "local")
+    s.compute_at(tile, far)
+    near, lane = s.loops(tile)[-2:]
+    for row, vector in ((near, lane), (channel, pixel)):
+        s.unroll(row)
+        s.vectorize(vector)
+
+
+def _written(s: Schedule, ref: BlockRef) -> str:
+    block = s.get(ref)
+    assert isinstance(block, Block) and isinstance(block.body, Store)
+    return block.body.buffer.name

@@ -1,0 +1,88 @@
+"""What plans of contractions over packed weights share: which operand is packed, which iterators are its rows."""
+
+from __future__ import annotations
+
+from tilewright.ir.expr import Const, Load, Op, as_int
+from tilewright.ir.loops import BlockIter
+from tilewright.plans.framework.analysis import Stage, Structure, factors, uses
+from tilewright.plans.framework.common import inline_all, lanes_of, vectorize_spatial
+from tilewright.plans.idioms.conversions import plain_output
+from tilewright.schedule.schedule import BlockRef, Schedule
+from tilewright.targets.target import Target
+
+
+def fits_panels(structure: Structure) -> bool:
+    """One contraction whose weights are panels: the last dimension of an operand is the panel's width."""
+    if len(structure.anchors) != 1 or panel_width(structure.anchors[0]) is None:
+        return False
+    (anchor,) = structure.anchors
+    epilogue, _ = plain_output(structure, anchor)
+    if any(st.block.is_reduction for st in structure.stages if st is not anchor):
+        return False
+    return not epilogue or len(epilogue[-1].spatial) >= len(anchor.spatial)
+
+
+def panel_width(anchor: Stage) -> int | None:
+    """The width of the weights' panels, None if the operand is not packed."""
+    weights = packed_operand(anchor)
+    return None if weights is None else as_int(weights.buffer.shape[-1])
+
+
+def packed_operand(anchor: Stage) -> Load | None:
+    """The factor indexed by no spatial iterators but the columns' (and not by rows)."""
+    loads = factors(anchor.block)
+    if loads is None or not anchor.spatial:
+        return None
+    last = anchor.spatial[-1]
+    with_columns = [load for load in loads if last in uses(load, anchor.spatial)]
+    if len(with_columns) != 1 or as_int(with_columns[0].buffer.shape[-1]) is None:
+        return None
+    (weights,) = with_columns
+    match weights.indices[-1]:
+        case Op("mod", (_, Const())):
+            return weights
+    # A single panel: the remainder was folded away.
+    return weights if last.var is weights.indices[-1] else None
+
+
+def weight_iters(anchor: Stage) -> tuple[BlockIter, ...]:
+    """All spatial iterators that index the packed operand."""
+    weights = packed_operand(anchor)
+    assert weights is not None
+    return uses(weights, anchor.spatial)
+
+
+def column_iters(anchor: Stage) -> tuple[BlockIter, ...]:
+    """The iterators that index the weights and not the other operand."""
+    weights = packed_operand(anchor)
+    loads = factors(anchor.block)
+    assert weights is not None and loads is not None
+    other = next(load for load in loads if load is not weights)
+    shared = uses(other, anchor.spatial)
+    return tuple(it for it in uses(weights, anchor.spatial) if it not in shared)
+
+
+def row_iter(anchor: Stage) -> BlockIter | None:
+    """The iterator whose values share the weights: the innermost one that does not index them and is not one."""
+    mine = weight_iters(anchor)
+    rows = [it for it in anchor.spatial if it not in mine]
+    wide = [it for it in rows if as_int(it.extent) != 1]
+    return (wide or rows)[-1] if rows else None
+
+
+def schedule_prologue(s: Schedule, structure: Structure, prologue: tuple[Stage, ...], target: Target) -> None:
+    """Padding and pointwise work on the input is done once, before; only the last stage of it is materialised."""
+    if not prologue:
+        return
+    inline_all(s, structure, prologue[:-1])
+    last = prologue[-1]
+    vectorize_spatial(s, s.block(last.name), target, lanes_of(last, target))
+
+
+def unroll_tile(s: Schedule, block: BlockRef, count: int) -> None:
+    """The innermost `count` loops: the last in vectors, the others unrolled."""
+    loops = s.loops(block)[-count:] if count else []
+    for loop in loops[:-1]:
+        s.unroll(loop)
+    if loops:
+        s.vectorize(loops[-1])

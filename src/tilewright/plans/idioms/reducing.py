@@ -1,0 +1,179 @@
+"""How one reduction stage is spread over vectors.
+
+A reduction along a contiguous dimension keeps several vectors of partial results and folds their lanes once, at the
+end; a reduction whose kept dimension is contiguous has a vector of results side by side.
+
+    for k_o: for lane in vectorized 0..32: part[lane] += x[k_o * 32 + lane]        part stays in registers
+    for lane in vectorized 0..32: total += part[lane]
+"""
+
+from __future__ import annotations
+
+import contextlib
+
+from tilewright.arith import linear
+from tilewright.ir.expr import Expr, Var, as_int
+from tilewright.ir.loops import Block, Store
+from tilewright.ir.rewrite import loads, variables, walk
+from tilewright.plans.framework.analysis import Stage
+from tilewright.plans.framework.common import extent
+from tilewright.plans.framework.cost import instructions
+from tilewright.schedule.schedule import BlockRef, LoopRef, Schedule
+from tilewright.support.errors import ScheduleError
+
+WINDOW = 64
+"""Taps up to which the reduction of a window is written out."""
+
+LONG = 64
+"""Vectors from which on a reduction keeps eight partial results: enough to hide an addition's latency."""
+
+FEW = 8
+"""Operations of an element up to which eight vectors of them stay in registers."""
+
+
+def steps(index: Expr, var: Var) -> int | None:
+    """How far an index moves when `var` grows by one; None if that is not constant."""
+    if var not in variables(index):
+        return 0
+    form = linear(index)
+    rest = [atom for atom, _ in form.terms if atom is not var and var in variables(atom)]
+    return None if rest else form.coefficient(var)
+
+
+def lane_stride(stage: Stage, var: Var) -> int | None:
+    """The largest stride in memory with which `var` walks through what the stage reads, in its loads' last indices;
+    None if it moves any other index."""
+    largest = 0
+    for stmt in walk(stage.block.body):
+        if isinstance(stmt, Store):
+            for load in loads(stmt.value):
+                moved = [steps(i, var) for i in load.indices]
+                if any(m != 0 for m in moved[:-1]) or (moved and moved[-1] is None):
+                    return None
+                largest = max(largest, abs(moved[-1] or 0) if moved else 0)
+    return largest
+
+
+def is_window(stage: Stage) -> bool:
+    """True for a reduction over a few taps, as in pooling."""
+    taps = 1
+    for it in stage.reduce:
+        taps *= as_int(it.extent) or WINDOW + 1
+    return taps <= WINDOW and len(stage.spatial) > 2
+
+
+def partial_vectors(length: int | None, lanes: int) -> int:
+    """Vectors of partial results for a reduction over `length` elements."""
+    if length is None:
+        return 4
+    vectors = length // lanes
+    return 8 if vectors >= LONG else 4 if vectors >= 8 else 2 if vectors >= 4 else 1
+
+
+def joined(s: Schedule, stage: Stage, reduce: list[LoopRef]) -> list[LoopRef]:
+    """The innermost reduction loops fused, as far as together they walk through memory without gaps."""
+    names = [it.var for it in stage.reduce]
+    result = list(reduce)
+    if len(result) != len(names):
+        return result  # they have been joined or split before
+    while len(result) > 1 and _continue(stage, names[-2], names[-1]):
+        result = [*result[:-2], s.fuse(result[-2], result[-1])]
+        names.pop()
+    return result
+
+
+def _continue(stage: Stage, outer: Var, inner: Var) -> bool:
+    """True if a step of `outer` is as long as all of `inner`: whole neighbouring dimensions of all that is read."""
+    for stmt in walk(stage.block.body):
+        if isinstance(stmt, Store):
+            for load in loads(stmt.value):
+                at = [k for k, i in enumerate(load.indices) if i is inner]
+                used = any(v in variables(i) for i in load.indices for v in (outer, inner))
+                if not used:
+                    continue
+                if at != [len(load.indices) - 1] or load.indices[at[0] - 1] is not outer:
+                    return False
+                whole = next(it.extent for it in stage.reduce if it.var is inner)
+                if load.buffer.shape[-1] is not whole or as_int(whole) is None:
+                    return False
+    return True
+
+
+def reduce_lanes(
+    s: Schedule, stage: Stage, reduce: list[LoopRef], lanes: int, vectors: int | None = None, row: LoopRef | None = None
+) -> None:
+    """Reduce along a contiguous dimension, into so many vectors if that is said. What cannot be combined across lanes
+    (a reducer of several values) stays a plain loop. `row`: a loop over rows, whose lanes are folded together."""
+    reduce = joined(s, stage, reduce)
+    inner = reduce[-1]
+    length = extent(s, inner)
+    if length is not None and length < 2 * lanes:
+        if length >= lanes // 2:
+            with contextlib.suppress(ScheduleError):
+                s.vectorize(inner)
+        return
+    block = s.get(s.block(stage.name))
+    assert isinstance(block, Block)
+    few = vectors is None
+    vectors = vectors or partial_vectors(length, lanes)
+    if few and (all(b not in s.func.params for b in stage.reads) or instructions(block) > FEW):
+        # As many as the stage before makes at once: the two loops become one. Or as many as keep their operands in
+        # registers while functions are computed, which need no more to hide the latency of an addition.
+        vectors = min(vectors, 4)
+    outer, lane = s.split(inner, factor=lanes * vectors)
+    try:
+        partial = s.rfactor(s.block(stage.name), lane, factor_axis=-1)
+    except ScheduleError:
+        return
+    s.set_scope(partial, "local")
+    own = s.loops(partial)
+    fold = s.loops(s.block(stage.name))[-1]
+    first = next(loop for loop in own if loop.name in {outer.name, *(r.name for r in reduce)})
+    init = s.decompose_reduction(partial, first)
+    for loop in (own[-1], fold, s.loops(init)[-1]):
+        s.vectorize(loop)
+    if row is not None:
+        rows = s.loops(s.block(stage.name))[-2]
+        s.vectorize(s.loops(s.decompose_reduction(s.block(stage.name), rows))[-1])
+        s.unroll(rows)
+
+
+def reduce_columns(
+    s: Schedule, block: BlockRef, reduce: list[LoopRef], lane: LoopRef, lanes: int, together: int
+) -> None:
+    """Reduce a contiguous dimension's elements side by side, `together` steps of the innermost reduction at once where
+    the results are too many for registers."""
+    width = extent(s, lane)
+    if (width is not None and width <= 8 * lanes) or together <= 1:
+        s.reorder(*reduce, lane)
+        init = s.decompose_reduction(block, reduce[0])
+        s.vectorize(lane)
+        s.vectorize(s.loops(init)[-1])
+        return
+    length = extent(s, reduce[-1])
+    outer, inner = list(reduce), None
+    if length is None or length >= 2 * together:
+        step, inner = s.split(reduce[-1], factor=together)
+        outer[-1] = step
+    chunk, lane = s.split(lane, factor=lanes)
+    s.reorder(*outer, chunk, *([inner] if inner is not None else []), lane)
+    init = s.decompose_reduction(block, outer[0])
+    s.vectorize(lane)
+    if inner is not None:
+        s.unroll(inner)
+    s.vectorize(s.loops(init)[-1])
+
+
+def reduce_window(s: Schedule, block: BlockRef, reduce: list[LoopRef], lane: LoopRef, lanes: int) -> None:
+    """A window: its taps written out, results side by side, a few vectors of them at a time where lines are long."""
+    width = extent(s, lane)
+    if width is None or width > 8 * lanes:
+        chunk, lane = s.split(lane, factor=4 * lanes)
+        s.reorder(chunk, *reduce, lane)
+    else:
+        s.reorder(*reduce, lane)
+    init = s.decompose_reduction(block, reduce[0])
+    for loop in reduce:
+        s.unroll(loop)
+    s.vectorize(lane)
+    s.vectorize(s.loops(init)[-1])

@@ -1,0 +1,399 @@
+"""Transpositions: packing weights into panels, changing layouts.
+
+No dimension is contiguous on both sides. Where there are enough elements both ways, square tiles go through registers
+(`transpose_tiles`). What one iterator walks may be several dimensions of the source, which then are taken as one:
+
+    rows[panel, place, lane] = w[panel * 16 + lane, place // 3 // 3, place // 3 % 3, place % 3]     down: place
+
+Otherwise the source is walked along its contiguous dimensions, inside a box of the destination that stays in cache
+(`transpose_boxes`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import log2
+
+from tilewright.arith import linear, simplify
+from tilewright.ir.expr import Expr, Load, Op, Var, as_int, const
+from tilewright.ir.loops import Block, BlockIter, Store
+from tilewright.ir.rewrite import loads, substitute, variables
+from tilewright.plans.framework.common import extent, own_loops, parallelize, prefetch, stream_outputs
+from tilewright.plans.framework.cost import fma_cycles
+from tilewright.plans.idioms.reducing import steps
+from tilewright.schedule.index_map import IndexMap
+from tilewright.schedule.schedule import BlockRef, LoopRef, Schedule
+from tilewright.targets.target import Target
+
+BOX = 128 << 10
+"""Elements of the destination that a transposition writes in one go: they stay in the second-level cache, while long
+runs of the source are read in order, as prefetchers like it."""
+
+STRIP = 16
+"""Elements read along a long contiguous dimension before going to the next row of the box."""
+
+LINE = 16
+"""Elements in a line of cache."""
+
+SIDE = 64
+"""Elements of a side of a box that is transposed in the first level of cache."""
+
+ROWS = 32
+"""Rows that are cut into pieces together: so many pages are at hand."""
+
+AHEAD = 256
+"""Bytes of a row that are asked for ahead."""
+
+PAGES = 4
+"""Lines of a row that are written before the next rows, where rows are so long that each is in pages of its own."""
+
+
+# -- tiles through registers -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class TileAxes:
+    """The iterators that are contiguous in the sources (`down`) and in the destination (`along`), and the names of the
+    sources, each with the first of the dimensions that `down` walks as one.
+
+    `run`: whether neighbouring tiles go on in the sources; not where `down` goes from block to block of channels.
+    """
+
+    down: str
+    along: str
+    sources: tuple[tuple[str, int], ...]
+    run: bool
+
+
+def loops_by_name(s: Schedule, block: BlockRef) -> dict[str, LoopRef]:
+    """A block's own loops by the names of its iterators."""
+    return {it.var.name: loop for it, loop in own_loops(s, block)}
+
+
+def tile_axes(s: Schedule, block: BlockRef, target: Target) -> TileAxes | None:
+    """What a transposition in registers needs; None for anything else, small dimensions, and other element sizes.
+
+    The block may compute with what it reads, and read more that is contiguous along the destination or the same for all
+    of it (the scale of a channel).
+    """
+    stage = s.get(block)
+    assert isinstance(stage, Block)
+    store = stage.body
+    lanes = target.lanes(4)
+    if not isinstance(store, Store) or not stage.iters or lanes not in (4, 8, 16) or store.buffer.dtype.itemsize != 4:
+        return None
+    sizes = {name: extent(s, loop) for name, loop in loops_by_name(s, block).items()}
+    iters = {it.var.name: it for it in stage.iters if sizes[it.var.name] != 1}
+    along = next((it for it in iters.values() if store.indices and it.var is store.indices[-1]), None)
+    if along is None or (sizes[along.var.name] or lanes) < lanes:
+        return None
+    found: dict[Load, TileAxes] = {}
+    for load in loads(store.value):
+        axes = _across(load, along.var, iters, sizes, lanes)
+        if axes is not None:
+            found[load] = axes
+        elif not _follows(load, along.var):
+            return None
+    if not found or len({(axes.down, axes.run) for axes in found.values()}) > 1:
+        return None
+    names = dict.fromkeys(source for axes in found.values() for source in axes.sources)
+    if any(load.dtype.itemsize != 4 for load in found) or len({name for name, _ in names}) < len(found):
+        return None
+    return replace(next(iter(found.values())), sources=tuple(names))
+
+
+def _follows(load: Load, along: Var) -> bool:
+    """Whether a load is contiguous along the destination, or the same for all of a row."""
+    return steps(_flat(load.indices, load.buffer.shape, 0), along) in (0, 1)
+
+
+def _across(
+    load: Load, along: Var, iters: Mapping[str, BlockIter], sizes: Mapping[str, int | None], lanes: int
+) -> TileAxes | None:
+    """The axes of a load that goes across the destination: `along` moves it from row to row, one row each."""
+    holding = [k for k, i in enumerate(load.indices) if along in variables(i)]
+    if len(holding) != 1 or linear(load.indices[holding[0]]).coefficient(along) != 1:
+        return None
+    last = len(load.indices) - 1
+    for first in range(last, holding[0], -1):
+        place = _flat(load.indices, load.buffer.shape, first)
+        if isinstance(place, Op) and place.name == "mod" and (as_int(place.args[1]) or 1) % lanes == 0:
+            place = place.args[0]
+        form = linear(simplify(place, {it.var: it.extent for it in iters.values()}))
+        down = [n for n, it in iters.items() if form.coefficient(it.var) == 1 and (sizes[n] or lanes) >= lanes]
+        if len(down) == 1 and all(_stays(i, iters[down[0]].var, lanes) for i in load.indices[:first]):
+            run = not any(iters[down[0]].var in variables(i) for i in load.indices[:first])
+            return TileAxes(down[0], along.name, ((load.buffer.name, first),), run)
+        if as_int(load.buffer.shape[first]) is None:
+            break
+    return None
+
+
+def _stays(index: Expr, down: Var, lanes: int) -> bool:
+    """Whether an index is the same for all of an aligned run of `lanes` elements: `c // 16` is."""
+    if down not in variables(index):
+        return True
+    tile, inside = Var("tile", lo=0), Var("inside", lo=0)
+    return inside not in variables(simplify(substitute(index, {down: tile * lanes + inside}), {inside: const(lanes)}))
+
+
+def _flat(indices: Sequence[Expr], shape: Sequence[Expr], first: int) -> Expr:
+    """The place of an element within the dimensions from `first` on."""
+    place: Expr = const(0)
+    for index, size in zip(indices[first:], shape[first:], strict=True):
+        place = place * size + index
+    return place
+
+
+def contiguous_run(index: Expr, iters: Mapping[str, BlockIter], sizes: Mapping[str, int | None]) -> list[str]:
+    """The iterators of `outer * 16 + inner`, the one of unit stride first; as far as each continues the last."""
+    form = linear(index)
+    run: list[str] = []
+    stride = 1
+    while (name := next((n for n, it in iters.items() if form.coefficient(it.var) == stride), None)) is not None:
+        run.append(name)
+        size = sizes[name]
+        if size is None:
+            break
+        stride *= size
+    return run
+
+
+def shuffle_cycles(elements: float, target: Target) -> float:
+    """Cycles of the shuffles that transpose so many elements in registers: each vector takes part in one for each
+    doubling of its lanes."""
+    lanes = target.lanes(4)
+    return fma_cycles(elements * log2(lanes), lanes, target)
+
+
+def transpose_tiles(
+    s: Schedule, block: BlockRef, axes: TileAxes, target: Target, *, lines: bool = True
+) -> list[LoopRef]:
+    """Square tiles through registers, as many together as fill a line of cache on both sides:
+
+    for ...: for along_far, down_far: for along_wide, down_wide: for down_near, along_near:
+        for a in unrolled 0..8: for d in vectorized 0..8: tile[a, d] = x[.., along + a, .., down + d]
+        for d in unrolled 0..8: for a in vectorized 0..8: y[.., down + d, .., along + a] = tile[a, d]
+
+    Returns the outer loops, which threads may share. Without `lines`, for a destination in cache, tiles go down first.
+    Where `down` goes from block to block of channels, all of the destination's rows of a block are written before the
+    next, which are as many streams as a tile has rows.
+    """
+    lanes = target.lanes(4)
+    by_name = loops_by_name(s, block)
+    sizes = {name: extent(s, loop) for name, loop in by_name.items()}
+    others = [loop for name, loop in by_name.items() if name not in (axes.down, axes.along)]
+    flatten(s, block, axes)
+    far: list[LoopRef] = []
+    wide: list[LoopRef] = []
+    near: list[LoopRef] = []
+    tiles: list[LoopRef] = []
+    for name in (axes.along, axes.down):
+        loop, tile = s.split(by_name[name], factor=lanes)
+        tiles.append(tile)
+        if name == axes.down and not axes.run:
+            far.insert(0, loop)
+            continue
+        size = extent(s, loop)
+        if lines and lanes < LINE and (size is None or size >= 2 * LINE // lanes):
+            loop, middle = s.split(loop, factor=LINE // lanes)
+            near.append(middle)
+        size, whole = extent(s, loop), (sizes[name] or 0) % lanes == 0
+        if lines and size is not None and size > 4 * PAGES:
+            loop, middle = s.split(loop, factor=PAGES)
+            wide.append(middle)
+        elif lines and not whole and size is not None:
+            wide.append(loop)  # A loop of its own can leave its last tile apart, one that threads share cannot.
+            continue
+        far.append(loop)
+    along, down = tiles
+    around = [*others, *far, *wide, *reversed(near)]
+    s.reorder(*around, down, along)
+    for source, _ in axes.sources:
+        cache = s.cache_read(block, source, "local")
+        s.compute_at(cache, around[-1])
+        own = [loop for loop in s.loops(cache) if extent(s, loop) != 1][-2:]
+        s.vectorize(own[-1])
+        s.unroll(own[0])
+    s.unroll(down)
+    s.vectorize(along)
+    stream_outputs(s, block, along, target)
+    return [*others, *far]
+
+
+def flatten(s: Schedule, block: BlockRef, axes: TileAxes) -> None:
+    """Take the dimensions of each source that `down` walks as one: the same places in memory."""
+    stage = s.get(block)
+    assert isinstance(stage, Block) and isinstance(stage.body, Store)
+    for source, first in axes.sources:
+        shape = next(load.buffer.shape for load in loads(stage.body.value) if load.buffer.name == source)
+        if sum(as_int(size) != 1 for size in shape[first:]) < 2:
+            continue
+        old = [Var(f"i{k}") for k in range(len(shape))]
+        units = [i for i, size in zip(old, shape, strict=True) if as_int(size) == 1]
+        flat = _flat(old, shape, first)
+        mapping = (*old[:first], simplify(substitute(flat, dict.fromkeys(units, const(0)))))
+        s.transform_layout(block, IndexMap(tuple(old), (*mapping, *(i for i in units if i in old[first:]))), source)
+
+
+def is_staged(s: Schedule, block: BlockRef, axes: TileAxes) -> bool:
+    """Whether `transpose_staged` can take a transposition: what goes down is an index of the destination by itself."""
+    stage = s.get(block)
+    assert isinstance(stage, Block) and isinstance(stage.body, Store)
+    return axes.down in [i.name for i in stage.body.indices if isinstance(i, Var)]
+
+
+def transpose_staged(s: Schedule, block: BlockRef, axes: TileAxes, target: Target) -> None:
+    """Tiles into a box in the first level of cache, which is then written in whole lines, as stores past the caches
+    want:
+
+    for ...: for along_far, down_far:                     threads
+        for along, down in tiles: box[down, along] = x[.., along, .., down]
+        for d in 0..64: for a in vectorized 0..64: y[.., down + d, .., along + a] = box[d, a]
+    """
+    stage = s.get(block)
+    assert isinstance(stage, Block) and isinstance(stage.body, Store)
+    place = [i.name if isinstance(i, Var) else "" for i in stage.body.indices].index(axes.down)
+    copy = s.cache_write(block, "global")
+    loops = list(s.loops(copy))
+    outer = [loop for k, loop in enumerate(loops[:-1]) if k != place]
+    inner = []
+    for loop in (loops[-1], loops[place]):
+        size = extent(s, loop)
+        if size is None or size > SIDE:
+            far, loop = s.split(loop, factor=SIDE)
+            outer.append(far)
+        inner.append(loop)
+    s.reorder(*outer, *reversed(inner))
+    s.compute_at(block, outer[-1])
+    own = tile_axes(s, block, target)
+    if own:
+        transpose_tiles(s, block, own, target, lines=False)
+    s.vectorize(inner[0])
+    stream_outputs(s, copy, inner[0], target)
+    parallelize(s, outer)
+
+
+# -- panels ------------------------------------------------------------------------------------------------------------
+
+
+def panel_pieces(s: Schedule, block: BlockRef, target: Target) -> bool:
+    """Where rows of the source go to panels piece by piece: some rows at a time, so that both sides are long runs.
+
+    for rows, panel: for k in 0..32: for lane in vectorized 0..16:
+        packed[panel, rows + k, lane] = w[rows + k, panel * 16 + lane]
+
+    What the next panels read of the rows is asked for ahead. False, with nothing done, for any other block.
+    """
+    stage = s.get(block)
+    assert isinstance(stage, Block)
+    if not isinstance(stage.body, Store) or len(stage.iters) < 3:
+        return False
+    by_name = loops_by_name(s, block)
+    *_, panel, row, lane = stage.iters
+    sizes = {name: extent(s, loop) for name, loop in by_name.items()}
+    sources = loads(stage.body.value)
+    if len(sources) != 1 or stage.body.indices[-1] is not lane.var or len(sources[0].indices) < 2:
+        return False
+    source, index = sources[0].buffer, sources[0].indices
+    width, count = sizes[lane.var.name], sizes[row.var.name]
+    if index[-2] is not row.var or source.dtype.itemsize != 4 or width is None or count is None or count < 2 * ROWS:
+        return False
+    form = linear(index[-1])
+    if form.coefficient(lane.var) != 1 or form.coefficient(panel.var) != width or len(form.terms) != 2:
+        return False
+    *outer, panels, rows, lanes = by_name.values()
+    rows, inner = s.split(rows, factor=ROWS)
+    s.reorder(*outer, rows, panels, inner, lanes)
+    prefetch(s, inner, source, AHEAD, level=1, lines=1)
+    s.vectorize(lanes)
+    stream_outputs(s, block, lanes, target)
+    parallelize(s, [*outer, rows, panels])
+    return True
+
+
+def panel_groups(s: Schedule, block: BlockRef, target: Target) -> bool:
+    """Where groups of neighbours along the depth go to panels, as dot instructions want them: a step's groups, one for
+    each lane, as one vector.
+
+    for rows, panel: for k in 0..32: for f in vectorized 0..32:
+        packed[panel, rows + k, f // 2, f % 2] = w[2 * (rows + k) + f % 2, panel * 16 + f // 2]
+
+    False, with nothing done, for any other block.
+    """
+    stage = s.get(block)
+    assert isinstance(stage, Block)
+    if not isinstance(stage.body, Store) or len(stage.iters) < 4:
+        return False
+    *_, panel, step, lane, member = stage.iters
+    sources = loads(stage.body.value)
+    if len(sources) != 1 or stage.body.indices[-2:] != (lane.var, member.var):
+        return False
+    together = as_int(lane.extent * member.extent)
+    if together is None or together * stage.body.buffer.dtype.itemsize > target.vector_bits // 8:
+        return False
+    forms = [linear(index) for index in sources[0].indices]
+    for far, near in ((panel, lane), (step, member)):
+        strides = (as_int(near.extent), 0 if as_int(far.extent) == 1 else None)
+        if not any(f.coefficient(near.var) == 1 and f.coefficient(far.var) in strides for f in forms):
+            return False
+    *outer, panels, steps, lanes, members = (loop for _, loop in own_loops(s, block))
+    order = [*outer, panels, steps]
+    if lane.var in variables(sources[0].indices[-1]) and (as_int(step.extent) or 0) >= 2 * ROWS:
+        steps, inner = s.split(steps, factor=ROWS)
+        order = [*outer, steps, panels]
+        s.reorder(*order, inner, lanes, members)
+    s.vectorize(vector := s.fuse(lanes, members))
+    stream_outputs(s, block, vector, target)
+    parallelize(s, order)
+    return True
+
+
+# -- boxes -------------------------------------------------------------------------------------------------------------
+
+
+def source_order(s: Schedule, block: BlockRef) -> list[str]:
+    """For a pure transposition the block's iterators along the source's contiguous dimensions, innermost first, up to
+    the one that is innermost in the destination; empty for anything else."""
+    stage = s.get(block)
+    assert isinstance(stage, Block)
+    store = stage.body
+    if not isinstance(store, Store) or not stage.iters:
+        return []
+    sources = loads(store.value)
+    if len(sources) != 1:
+        return []
+    iters = {it.var.name: it for it in stage.iters if as_int(it.extent) != 1}
+    sizes = {name: as_int(it.extent) for name, it in iters.items()}
+    last = store.indices[-1]
+    order: list[str] = []
+    for index in reversed(sources[0].indices):
+        run = contiguous_run(index, iters, sizes)
+        if not run or any(name in order for name in run):
+            if as_int(index) is None:
+                return []
+            continue
+        for name in run:
+            order.append(name)
+            if iters[name].var is last:
+                return order if len(order) > 1 else []
+    return []
+
+
+def transpose_boxes(s: Schedule, block: BlockRef, strip: list[str]) -> None:
+    """The loops of `strip` innermost, those of large boxes cut into pieces; all others around them, in threads."""
+    by_name = loops_by_name(s, block)
+    outer = [loop for name, loop in by_name.items() if name not in strip]
+    size = 1
+    for name in strip:
+        size *= extent(s, by_name[name]) or BOX
+    for name in strip[:-1]:
+        length = extent(s, by_name[name])
+        if size > BOX and (length is None or length > STRIP):
+            piece, by_name[name] = s.split(by_name[name], factor=STRIP)
+            outer.append(piece)
+            size = size // (length or BOX) * STRIP
+    inner = [by_name[name] for name in reversed(strip)]
+    s.reorder(*outer, *inner)
+    parallelize(s, outer)

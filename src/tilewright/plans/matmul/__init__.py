@@ -1,0 +1,1 @@
+"""Matrix products: register tiles over packed panels, epilogues, dot instructions."""

@@ -1,0 +1,228 @@
+"""Matrix products over packed weights: one register tile of rows x width through the whole reduction.
+
+    for outer..., strip of rows, panel, row tile:       parallel over what is outermost
+        tile[rows, width] = 0                           registers
+        for reduction...:
+            tile[r, :] += a[r] * w[panel, :]            rows unrolled, width in vectors
+        out[...] = epilogue(tile)                       bias, residual, activation
+
+Weights come in panels (`ops/packed.py`), so the innermost loop reads them as one stream. Few rows take activations in
+the weights' part as they are, rows of columns: packing them would cost more than it gains.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+from tilewright.codegen.llvm.prefetch import LINE
+from tilewright.ir.expr import Buffer, as_int
+from tilewright.ir.loops import Block, Store
+from tilewright.ir.rewrite import loads, variables, walk
+from tilewright.plans.framework.analysis import Stage, Structure
+from tilewright.plans.framework.base import Candidate, Plan
+from tilewright.plans.framework.common import extent, inline_all, lanes_of, parallelize, prefetch
+from tilewright.plans.framework.cost import Cost, level, nbytes_of, number
+from tilewright.plans.framework.variants import Values
+from tilewright.plans.idioms.panels import (
+    fits_panels,
+    packed_operand,
+    row_iter,
+    schedule_prologue,
+    unroll_tile,
+    weight_iters,
+)
+from tilewright.plans.matmul.epilogues import can_defer, epilogue, epilogue_work
+from tilewright.plans.matmul.tiles import (
+    MANY_ROWS,
+    MOST_VECTORS,
+    Product,
+    estimate,
+    prefetch_distance,
+    sharing_rows,
+    strip_rows,
+    tiles,
+    unrolled_steps,
+)
+from tilewright.schedule.schedule import BlockRef, LoopRef, Schedule
+from tilewright.targets.target import Target
+
+
+def fits(structure: Structure, target: Target) -> bool:
+    """One contraction over packed weights that reduces one dimension (those with windows:
+    `plans/convolution/direct.py`), and what follows it has its dimensions."""
+    if not fits_panels(structure) or len(structure.anchors[0].reduce) != 1:
+        return False
+    (anchor,) = structure.anchors
+    after = structure.after(anchor)
+    return not after or len(after[-1].spatial) == len(anchor.spatial)
+
+
+def candidates(structure: Structure, target: Target) -> list[Candidate]:
+    anchor = structure.anchors[0]
+    row, column = row_iter(anchor), anchor.spatial[-1]
+    rows = 1 if row is None else as_int(row.extent)
+    counts = MANY_ROWS if rows is None else (max(1, rows),)
+    depth = as_int(anchor.reduce[0].extent) or 64
+    columns = as_int(column.extent) or 64
+    itemsize = anchor.writes[0].dtype.itemsize
+    around = [it for it in anchor.spatial if it is not column and it is not row]
+    others = prod(number(it.extent) for it in around)
+    own = prod(number(it.extent) for it in around if it in weight_iters(anchor))
+    work = epilogue_work(structure, anchor)
+    found = []
+    for width in widths(anchor, rows, target):
+        for tile in tiles(rows, width, columns, depth, itemsize, target):
+            most = Product(max(counts), columns, depth, itemsize, own)
+            strip = 0 if rows is None else strip_rows(tile, most, target)
+            ahead = 0 if rows is None else prefetch_distance(tile, most, target)
+            sharing = sharing_rows(tile, most, strip, target, symbolic=rows is None)
+            late = not ahead and not sharing and can_defer(anchor, tile, work, target)
+            for defer in (0, 1) if late else (0,):
+                cost = Cost()
+                for count in counts:
+                    product = Product(count, columns, depth, itemsize, own)
+                    behind = epilogue(tile, product, work, target, defer=bool(defer))
+                    cost |= (estimate(tile, product, target) + behind) * (1 / len(counts))
+                knobs = (
+                    ("rows", tile.rows),
+                    ("panels", tile.panels),
+                    ("width", width),
+                    ("strip", strip),
+                    ("ahead", ahead),
+                    ("sharing", sharing),
+                    ("defer", defer),
+                )
+                found.append(Candidate.of(knobs, cost * others))
+    return sorted(found, key=lambda c: c.cycles)
+
+
+def widths(anchor: Stage, rows: int | None, target: Target) -> list[int]:
+    """The width of the weights' panels; some to choose from if the weights are plain rows."""
+    weights = packed_operand(anchor)
+    assert weights is not None
+    width, lanes = as_int(weights.buffer.shape[-1]), lanes_of(anchor, target)
+    assert width is not None
+    if weights.indices[-1] is not anchor.spatial[-1].var or width <= MOST_VECTORS * lanes:
+        return [width]
+    return [vectors * lanes for vectors in range(1, (2 if rows == 1 else 1) * MOST_VECTORS + 1)]
+
+
+def cases(structure: Structure) -> list[Values]:
+    """One row of a symbolic number is a matrix-vector product, which wants a tile of its own."""
+    row = row_iter(structure.anchors[0])
+    symbols = () if row is None else variables(row.extent)
+    return [{symbols[0]: 1}] if len(symbols) == 1 and (symbols[0].lo or 0) <= 1 else []
+
+
+def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Target) -> None:
+    anchor = structure.anchors[0]
+    prologue = structure.before(anchor)
+    epilogue = structure.after(anchor)
+    schedule_prologue(s, structure, prologue, target)
+    others = tuple(st for st in structure.stages if st not in prologue and st not in epilogue and st is not anchor)
+    inline_all(s, structure, (*others, *epilogue))
+    block = s.block(anchor.name)
+    out = s.block(epilogue[-1].name) if epilogue else s.cache_write(block, "local")
+    tile_output(s, anchor, block, out, candidate, target)
+
+
+def tile_output(
+    s: Schedule, anchor: Stage, block: BlockRef, out: BlockRef, candidate: Candidate, target: Target
+) -> None:
+    row = row_iter(anchor)
+    *others, column = anchor.spatial
+    loops = dict(zip([it.var for it in anchor.spatial], s.loops(out), strict=True))
+    own_weights = {loops[it.var].name for it in weight_iters(anchor) if it is not column}
+    outer = [loops[it.var] for it in others if it is not row]
+    # Several panels at once: (group, panel in it, lane).
+    panel, *inner = s.split(loops[column.var], factors=(None, candidate.knob("panels"), candidate.knob("width")))
+    strips, tiles = [], []
+    if row is not None:
+        *around, inside = split_rows(s, loops[row.var], candidate)
+        strips, tiles, inner = around[:-1], around[-1:], [inside, *inner]
+    # A panel stays in cache for all rows of a strip and for whatever else shares it; symbolic loops come first (they
+    # are not divided by).
+    first = [loop for loop in outer if extent(s, loop) is None or loop.name in own_weights]
+    order = [*first, *strips, panel, *(loop for loop in outer if loop not in first), *tiles]
+    s.reorder(*order, *inner)
+    s.compute_at(block, order[-1])
+    s.set_scope(block, "local")
+    tile_block(s, anchor, block, candidate, target)
+    unroll_tile(s, out, len(inner))
+    if tiles:
+        if candidate.knob("defer"):  # and then what a tile writes has the next one's products to arrive
+            s.annotate(tiles[-1], "defer", lanes_of(anchor, target))
+        else:
+            ask_for_outputs(s, anchor, out, tiles[-1], target)
+    parallelize(s, order[: max(1, len(order) - len(tiles))])
+
+
+def ask_for_outputs(s: Schedule, anchor: Stage, out: BlockRef, tile: LoopRef, target: Target) -> None:
+    """Let a tile of rows ask, before its products, for the lines that it writes after them, and for those of a
+    residual, where all that the kernel touches is more than the second level holds: they come from beyond it by now, a
+    few from each row, which nothing follows."""
+    block = s.get(out)
+    assert isinstance(block, Block)
+    wide = {b: None for b in block_buffers(block) if b in s.func.params and len(b.shape) > 1}
+    touched = sum(nbytes_of(b, max(MANY_ROWS)) for b in s.func.params)
+    if wide and level(touched, target) in ("l3", "memory"):
+        s.annotate(tile, "prefetch_tile", ",".join(b.name for b in wide))
+
+
+def block_buffers(block: Block) -> list[Buffer]:
+    """What a block writes and reads, each once."""
+    stores = [stmt for stmt in walk(block.body) if isinstance(stmt, Store)]
+    reads = [load.buffer for stmt in stores for load in loads(stmt.value)]
+    return list(dict.fromkeys([*(stmt.buffer for stmt in stores), *reads]))
+
+
+def split_rows(s: Schedule, row: LoopRef, candidate: Candidate) -> tuple[LoopRef, ...]:
+    """(strip, tile, row in the tile), or without the strip if there is one only."""
+    rows, strip = candidate.knob("rows"), candidate.knob("strip")
+    return s.split(row, factors=(None, strip // rows, rows) if strip else (None, rows))
+
+
+def tile_block(s: Schedule, anchor: Stage, block: BlockRef, candidate: Candidate, target: Target) -> None:
+    """The register tile: reduction outside, rows inside it, columns innermost."""
+    *own, reduce = s.loops(block)[-len(anchor.spatial) - 1 :]
+    # Rows outside columns: a row's value is then used at once for all its columns and needs one register.
+    inner = [loop for loop in own if extent(s, loop) != 1]
+    if candidate.knob("panels") > 1:
+        inner[-1:] = s.split(inner[-1], factor=candidate.knob("width"))
+    s.reorder(reduce, *inner)
+    products = prod(extent(s, loop) or 1 for loop in inner) // lanes_of(anchor, target)
+    copies = unrolled_steps(products, extent(s, reduce))
+    reduce, steps = ask_ahead(s, anchor, reduce, copies, candidate)
+    if copies > 1:
+        s.annotate(steps, "unroll", copies)
+    zero = s.decompose_reduction(block, reduce)
+    for stage in (block, zero):
+        unroll_tile(s, stage, len(inner))
+
+
+def ask_ahead(
+    s: Schedule, anchor: Stage, reduce: LoopRef, copies: int, candidate: Candidate
+) -> tuple[LoopRef, LoopRef]:
+    """Let a tile ask for its panel a little ahead, or its rows for their part of the next one: a few lines every
+    `copies` steps, if these divide the reduction. Returns the reduction's outer and inner loop, maybe the same one."""
+    weights, row, depth = packed_operand(anchor), row_iter(anchor), extent(s, reduce)
+    rows, width, ahead, sharing = (candidate.knob(name) for name in ("rows", "width", "ahead", "sharing"))
+    if weights is None or row is None or as_int(weights.buffer.shape[-1]) != width:
+        return reduce, reduce
+    if ahead:
+        prefetch(s, reduce, weights.buffer, ahead, level=1)
+    if not sharing or depth is None:
+        return reduce, reduce
+    steps = inner = reduce
+    if depth % copies == 0 and copies > 1:
+        steps, inner = s.split(reduce, factor=copies)
+    line = width * weights.buffer.dtype.itemsize
+    asked = line * (1 if steps is inner else copies) * min(rows, sharing)
+    more = {"lines": -(-asked // (sharing * LINE)), "rows": sharing}
+    if as_int(row.extent) != sharing:
+        more["strip"] = sharing
+    prefetch(s, steps, weights.buffer, depth * line, **more)
+    return steps, inner
+
+
+PLAN = Plan("contraction", fits, candidates, apply, cases)

@@ -1,0 +1,187 @@
+"""Matrix products by dot instructions: the tile of `contraction.py` with an instruction for its innermost loops.
+
+    for outer..., panel group, row tile:
+        tile[rows, panels, lanes] = 0                              registers
+        for k in groups of the depth:
+            tile[r, p, :] += dot(a[r, k, :], w[p, k, :, :])        rows and panels unrolled
+        out[...] = epilogue(tile)
+
+Weights come as `pack_dot` makes them: panels as wide as the instruction, groups of the depth side by side.
+"""
+
+from __future__ import annotations
+
+from tilewright.ir.expr import Expr, Load, Op, Var, as_int
+from tilewright.ir.loops import BlockIter
+from tilewright.plans.framework.analysis import Stage, Structure, factors, uses
+from tilewright.plans.framework.base import Candidate, Plan
+from tilewright.plans.framework.common import extent, inline_all, parallelize
+from tilewright.plans.framework.tiles import FMA_LATENCY, LOADS_PER_CYCLE
+from tilewright.schedule.dot_intrinsics import Dot, find_dot
+from tilewright.schedule.schedule import BlockRef, LoopRef, Schedule
+from tilewright.targets.target import Target
+
+MOST_ROWS = 14
+MOST_SYMBOLIC = 8
+SYMBOLIC_ROWS = (1, 4, 30)
+MOST_WASTE = 0.03
+"""The share of panels of zeros that is accepted for wider tiles."""
+CROWDED = 0.1
+"""Cycles that a cycle of loads costs even where instructions bound."""
+OVERHEAD = 24.0
+"""Cycles that a tile costs besides its steps."""
+
+
+def operands(anchor: Stage) -> tuple[Load, Load] | None:
+    """(rows, packed weights) of a product whose weights end in (lane, group member); None if it is another."""
+    loads = factors(anchor.block)
+    if loads is None or not anchor.spatial or len(anchor.reduce) != 2:
+        return None
+    member, column = anchor.reduce[1].var, anchor.spatial[-1]
+    for weights, rows in (loads, loads[::-1]):
+        if len(weights.indices) < 3 or weights.indices[-1] is not member:
+            continue
+        if column in uses(weights, anchor.spatial) and column not in uses(rows, anchor.spatial):
+            return (rows, weights) if _is_lane(weights.indices[-2], column.var) else None
+    return None
+
+
+def _is_lane(index: Expr, column: Var) -> bool:
+    match index:
+        case Op("mod", (inner, _)):
+            return inner is column
+    return index is column
+
+
+def instruction(anchor: Stage, target: Target) -> Dot | None:
+    """The dot instruction that a product is packed for."""
+    found = operands(anchor)
+    if found is None:
+        return None
+    rows, weights = found
+    dot = find_dot(rows.buffer.dtype, weights.buffer.dtype, target)
+    shape = tuple(as_int(d) for d in weights.buffer.shape[-2:])
+    return dot if dot is not None and shape == (dot.lanes, dot.group) else None
+
+
+def fits(structure: Structure, target: Target) -> bool:
+    """One product that a dot instruction of the target computes, nothing before it, pointwise work behind."""
+    if len(structure.anchors) != 1:
+        return False
+    (anchor,) = structure.anchors
+    epilogue = structure.after(anchor)
+    return (
+        not structure.before(anchor)
+        and instruction(anchor, target) is not None
+        and not any(st.block.is_reduction for st in structure.stages if st is not anchor)
+        and (not epilogue or len(epilogue[-1].spatial) == len(anchor.spatial))
+    )
+
+
+def row_iter(anchor: Stage) -> BlockIter | None:
+    """The innermost iterator that shares the weights, one of more than one iteration if there is any."""
+    found = operands(anchor)
+    assert found is not None
+    shared = [it for it in anchor.spatial[:-1] if it not in uses(found[1], anchor.spatial)]
+    wide = [it for it in shared if as_int(it.extent) != 1]
+    return (wide or shared)[-1] if shared else None
+
+
+def candidates(structure: Structure, target: Target) -> list[Candidate]:
+    (anchor,) = structure.anchors
+    dot, row = instruction(anchor, target), row_iter(anchor)
+    assert dot is not None
+    rows = 1 if row is None else as_int(row.extent)
+    counts = SYMBOLIC_ROWS if rows is None else (max(1, rows),)
+    panels = -(-(as_int(anchor.spatial[-1].extent) or 64) // dot.lanes)
+    steps = as_int(anchor.reduce[0].extent) or 64
+    found = []
+    for tall in range(1, min(MOST_SYMBOLIC if rows is None else MOST_ROWS, max(counts)) + 1):
+        for wide in range(1, min(8 if tall == 1 else 4, panels) + 1):
+            if panels % wide or tall * wide + (1 if tall == 1 else wide) + 2 > target.registers:
+                continue  # an instruction cannot do a part of a panel
+            cost = sum(_cycles(tall, wide, m, panels, steps, dot) / m for m in counts) / len(counts)
+            found.append(Candidate((("rows", tall), ("panels", wide)), cost))
+    return sorted(found, key=lambda c: c.cycles)
+
+
+def panel_multiple(columns: int, lanes: int) -> int:
+    """To a multiple of how many panels the weights are rounded up, so that tiles of several panels divide them."""
+    panels = -(-columns // lanes)
+    return next(m for m in (12, 6, 4, 2, 1) if m == 1 or -panels % m <= panels * MOST_WASTE)
+
+
+def _cycles(tall: int, wide: int, rows: int, panels: int, steps: int, dot: Dot) -> float:
+    """Estimated cycles of rows x panels tiles of tall x wide accumulators."""
+
+    def tile(m: int, p: int) -> float:
+        loads = (m + 2 * p) / LOADS_PER_CYCLE
+        step = max(m * p * dot.cost, loads, FMA_LATENCY + 1.0) + CROWDED * loads
+        return steps * step + 2.0 * m * p + OVERHEAD
+
+    whole, rest = divmod(rows, tall)
+    groups, last = divmod(panels, wide)
+    return sum(
+        count * (whole * tile(tall, p) + (tile(rest, p) if rest else 0.0))
+        for count, p in ((groups, wide), (1, last))
+        if p and count
+    )
+
+
+def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Target) -> None:
+    (anchor,) = structure.anchors
+    dot = instruction(anchor, target)
+    assert dot is not None
+    epilogue = structure.after(anchor)
+    others = tuple(st for st in structure.stages if st not in epilogue and st is not anchor)
+    inline_all(s, structure, (*others, *epilogue))
+    block = s.block(anchor.name)
+    out = s.block(epilogue[-1].name) if epilogue else s.cache_write(block, "local")
+    order, inner, shared = tile_loops(s, anchor, out, candidate, dot)
+    s.compute_at(block, order[-1])
+    s.set_scope(block, "local")
+    own = list(s.loops(block))[len(order) :]
+    spatial, (steps, member) = own[: len(anchor.spatial)], own[len(anchor.spatial) :]
+    *rows, column = spatial
+    parts = list(s.split(column, factor=dot.lanes)) if extent(s, column) != dot.lanes else [column]
+    rows = [loop for loop in rows if extent(s, loop) != 1]
+    s.reorder(steps, *rows, *parts, member)
+    init = s.decompose_reduction(block, steps)
+    for loop in (*rows, *parts[:-1]):
+        s.unroll(loop)
+    s.tensorize(parts[-1], dot.intrin.name)
+    for stage, count in ((init, len(rows) + len(parts)), (out, inner)):
+        mine = s.loops(stage)[-count:]
+        for loop in mine[:-1]:
+            s.unroll(loop)
+        s.vectorize(mine[-1])
+    parallelize(s, order[:shared])
+
+
+def tile_loops(
+    s: Schedule, anchor: Stage, out: BlockRef, candidate: Candidate, dot: Dot
+) -> tuple[list[LoopRef], int, int]:
+    """The output's loops in tiles. Returns the outer ones, how many are inside, and how many threads may share."""
+    row = row_iter(anchor)
+    *others, column = s.loops(out)
+    panel, inside, lane = s.split(column, factors=(None, candidate.knob("panels"), dot.lanes))
+    found = operands(anchor)
+    assert found is not None
+    own = uses(found[1], anchor.spatial)
+    first: list[LoopRef] = []
+    later: list[LoopRef] = []
+    last: list[LoopRef] = []
+    inner: list[LoopRef] = []
+    for it, loop in zip(anchor.spatial[:-1], others, strict=True):
+        if it is row:
+            tile, point = s.split(loop, factor=candidate.knob("rows"))
+            last.append(tile)
+            inner.append(point)
+        else:
+            (first if extent(s, loop) is None or it in own else later).append(loop)
+    order = [*first, panel, *later, *last]
+    s.reorder(*order, *inner, inside, lane)
+    return order, len(inner) + 2, max(1, len(order) - len(last))
+
+
+PLAN = Plan("dots", fits, candidates, apply)

@@ -1,0 +1,281 @@
+"""Tiles of matrix products with packed weights: what stays in registers, by an analytic estimate.
+
+A tile is `rows` x `panels` x `width` accumulators. A step of the reduction costs the tile's multiply-adds, its loads or
+the latency of one multiply-add, whichever is longest, beside what the weights' cache level needs to bring the
+step's bytes (`plans/framework/cost.py` says how they overlap). With few rows the weights are read once and their level
+decides;
+then several panels at once keep enough multiply-adds in flight, and are as many streams as the core follows best
+(`Target.streams`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+from tilewright.ir.dtype import DType
+from tilewright.ir.expr import Expr, as_int
+from tilewright.plans.framework.cost import Cost, level
+from tilewright.plans.framework.decisions import decide
+from tilewright.plans.framework.tiles import FMA_LATENCY, LOADS_PER_CYCLE, TILE_OVERHEAD, WAYS, row_limit
+from tilewright.targets.target import Target
+
+SYMBOLIC_ROWS = (1, 4, 30, 64)
+"""Row counts that a symbolic number of rows is judged by; being slow at any of them counts alike."""
+MANY_ROWS = (4, 30, 64)
+"""The same without the one row, for which there is a version of its own."""
+MOST_SYMBOLIC = 8
+"""Rows of a tile when their number is symbolic: each remainder becomes a version of its own."""
+MOST_ROWS = 14
+MOST_PANELS = 4
+MOST_VECTORS = 4
+"""Vectors of a panel."""
+SPARE = 8
+"""One register in so many is left for the rows' elements and the next step's loads."""
+FEW_ROWS = 6
+"""Up to so many rows, about one tile, the weights are read once."""
+CROWDED = 0.1
+"""Cycles that a load costs even where multiply-adds bound: ports and the front end are not ideal."""
+FOLLOWED = 1.5
+"""How much faster than the second level delivers what is here and there a panel comes from it when it passes again: it
+is one stream, which hardware follows."""
+FEW_STREAMS = 0.7
+"""The share of the memory's bandwidth that fewer streams draw than the core follows best,"""
+MANY_STREAMS = 0.92
+"""and that more of them draw, of the last level's as well."""
+MOST_STARTED = 2.0
+"""Multiply-adds that a core starts in a cycle, however narrow they are."""
+STRIP = 2 << 20
+"""Bytes of the rows that are walked again and again: a quarter of what 2048 entries for pages of 4 KB cover."""
+NEAR_TILES = 4
+"""Tiles of rows that make a strip for the second level of cache worth while."""
+MANY_STRIPS = 16
+"""Of so many a small last one costs little."""
+SHARING_LEAST = 6
+"""Rows from which on a panel's products take about as long as it takes to arrive,"""
+ASKING_LEAST = {"l3": 2, "memory": 3}
+"""and from which on asking for it a little ahead is of use, by where it comes from,"""
+AHEAD = {"l3": 2048, "memory": 1024}
+"""so many bytes."""
+SYMBOLIC_SHARING = 16
+"""Rows that ask for a panel together where nobody knows how many there are: fewer ask for less of it, more again."""
+BODY = 48
+"""Products (vector multiply-adds) that the body of the innermost loop holds at least,"""
+MOST_STEPS = 8
+"""unless it would be more steps than this."""
+
+
+@dataclass(frozen=True, slots=True)
+class MatmulTile:
+    """`rows` x (`panels` x `width`) accumulators; `width` is also the width of the packed weight panels."""
+
+    rows: int
+    width: int
+    panels: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """A product of `rows` x `depth` with `depth` x `columns`, elements of `itemsize` bytes; `count` of them, one after
+    the other, have weights of their own."""
+
+    rows: int
+    columns: int
+    depth: int
+    itemsize: int = 4
+    count: int = 1
+
+    @property
+    def weights(self) -> int:
+        """Bytes of all weights."""
+        return self.depth * self.columns * self.itemsize * self.count
+
+
+def matmul_tile(
+    rows: Expr, columns: int, depth: int, dtype: DType, target: Target, *, whole: bool = False, narrow: bool = False
+) -> MatmulTile:
+    """The tile for a product of `rows` (may be symbolic) x `depth` with `depth` x `columns`; `whole`: its panels fill
+    the columns if any do; `narrow`: they may be half a vector wide."""
+    known = as_int(rows)
+    ranked = _ranked(known, columns, max(1, depth), dtype.itemsize, target, narrow)
+    if whole:
+        ranked = tuple(r for r in ranked if columns % r[1].width == 0) or ranked
+    return decide(
+        lambda: f"matmul {rows if known is None else known}x{depth}x{columns} {dtype}: panels",
+        [tile for _, tile in ranked],
+        [f"width={tile.width}" for _, tile in ranked],
+        [score for score, _ in ranked],
+    )
+
+
+@lru_cache(maxsize=4096)
+def _ranked(
+    rows: int | None, columns: int, depth: int, itemsize: int, target: Target, narrow: bool
+) -> tuple[tuple[float, MatmulTile], ...]:
+    """The best tile of each width of panels, the best width first; the score is the mean distance from the best."""
+    counts = SYMBOLIC_ROWS if rows is None else (max(1, rows),)
+    lanes = max(4, target.lanes(itemsize))
+    found: dict[int, list[tuple[float, MatmulTile]]] = {}
+    halves = [lanes // 2] if narrow and columns <= lanes // 2 else []
+    whole = [v * lanes for v in range(1, MOST_VECTORS + 1) if v == 1 or (v - 1) * lanes < columns]
+    for width in (*halves, *whole):
+        found[width] = [
+            min(
+                ((estimate(t, Product(m, columns, depth, itemsize), target).cycles, t) for t in options),
+                key=lambda c: c[0],
+            )
+            for m in counts
+            if (options := tiles(None if rows is None else m, width, columns, depth, itemsize, target))
+        ]
+    least = [min(costs[k][0] for costs in found.values()) for k in range(len(counts))]
+    scores = {w: sum(c / least[k] for k, (c, _) in enumerate(costs)) / len(counts) for w, costs in found.items()}
+    return tuple((scores[w], found[w][-1][1]) for w in sorted(found, key=lambda w: (scores[w], -w)))
+
+
+def best(product: Product, target: Target) -> Cost:
+    """The estimate of the best tile over panels of any width, of one of the products."""
+    lanes = target.lanes(product.itemsize)
+    sizes = (product.columns, product.depth, product.itemsize)
+    found = [t for v in range(1, MOST_VECTORS + 1) for t in tiles(product.rows, v * lanes, *sizes, target)]
+    return min((estimate(t, product, target) for t in found), key=lambda cost: cost.cycles)
+
+
+def tiles(rows: int | None, width: int, columns: int, depth: int, itemsize: int, target: Target) -> list[MatmulTile]:
+    """The tiles over panels of `width` that fit the registers; `rows` None: a symbolic number."""
+    vectors = max(1, width // target.lanes(itemsize))
+    most = MOST_SYMBOLIC if rows is None else min(MOST_ROWS, max(1, rows))
+    limit = row_limit(depth * itemsize, target)
+    found = []
+    for count in range(1, min(most, limit) + 1):
+        for panels in range(1, MOST_PANELS + 1):
+            # One row multiplies straight from memory; more rows share the panel's vectors in registers, and a full
+            # register file leaves the next step's loads no place: the scheduler moves up more of them the more
+            # registers there are, and what it has no place for are accumulators, spilled in every step.
+            spare = 1 if count == 1 else vectors * panels + target.registers // SPARE
+            fits = count * vectors * panels + spare <= target.registers
+            if fits and (panels == 1 or (panels - 1) * width < columns):
+                found.append(MatmulTile(count, width, panels))
+    return found or [MatmulTile(1, width)]
+
+
+def estimate(tile: MatmulTile, product: Product, target: Target) -> Cost:
+    """What a product done with `tile` is estimated to take."""
+    whole, rest = divmod(product.rows, tile.rows)
+    groups, last = divmod(-(-product.columns // tile.width), tile.panels)
+    total = Cost()
+    for count, panels in ((groups, tile.panels), (1, last)):
+        if panels and count:
+            rate = bandwidth(tile, product, panels, target)
+            total += _tile(tile, product, tile.rows, panels, rate, target) * (count * whole)
+            if rest:
+                total += _tile(tile, product, rest, panels, rate, target) * count
+    return total
+
+
+def _tile(tile: MatmulTile, product: Product, rows: int, panels: int, rate: float, target: Target) -> Cost:
+    vector, width = target.vector_bits // 8, tile.width * product.itemsize
+    vectors = max(1, width // vector) * panels
+    # A core that needs both its units for a vector starts twice as many of half the width.
+    started = min(max(1.0, vector / width) * target.fma_per_cycle, max(MOST_STARTED, target.fma_per_cycle))
+    loads = max(vectors * vector / target.l1_bandwidth, (rows + vectors) / LOADS_PER_CYCLE)
+    steps = product.depth
+    return Cost(
+        compute=steps * max(rows * vectors / started, FMA_LATENCY),
+        load=steps * loads,
+        memory=steps * vectors * vector / rate if rate else 0.0,
+        overhead=steps * CROWDED * loads + 2.0 * rows * vectors + TILE_OVERHEAD,
+    )
+
+
+def strip_rows(tile: MatmulTile, product: Product, target: Target) -> int:
+    """Rows that pass below all panels before the next ones do, 0 for all at once.
+
+    Every panel walks over the rows of a strip again, and each tile of rows begins streams that nothing has asked for
+    yet. Where all rows are more than the second level holds and a few tiles fit in a quarter of it, these make a
+    strip, as long as all panels stay in the last level for the next one; what is left of few strips and would be a
+    small one, for which all panels arrive once more, goes into the others. Otherwise strips are of about equal size
+    and have, together, no more pages than the second level of the translation buffer.
+    """
+    row = product.depth * product.itemsize
+    near = target.l2 // 4 // row // tile.rows * tile.rows
+    panels = product.columns * row
+    fits = level(product.rows * row, target) in ("l1", "l2")
+    if near >= NEAR_TILES * tile.rows and not fits and panels <= target.l3 // 8:
+        count, left = divmod(product.rows, near)
+        if left >= near // 4 or count >= MANY_STRIPS:
+            return near
+    else:
+        count = -(-product.rows * row // STRIP)
+        if count <= 2:
+            return 0
+    rows = -(-product.rows // count)
+    return -(-rows // tile.rows) * tile.rows
+
+
+def sharing_rows(tile: MatmulTile, product: Product, strip: int, target: Target, *, symbolic: bool = False) -> int:
+    """Rows that ask for the next panel together, each for its part; 0 if nobody does.
+
+    Tiles of rows multiply with one panel after another, and only the first tile waits for each, if panels do not stay
+    in the second level. It need not if the tiles before it ask for its lines, a few of them in each step: memory is
+    then busy all the time. Hardware sees a new stream in every panel and stops following it at the end of each page.
+    """
+    few = product.rows < SHARING_LEAST or tile.rows == 1
+    near = level(product.weights, target) in ("l1", "l2")
+    if few or near or tile.panels > 1:
+        return 0
+    return SYMBOLIC_SHARING if symbolic else strip or product.rows
+
+
+def prefetch_distance(tile: MatmulTile, product: Product, target: Target) -> int:
+    """How many bytes ahead a single tile of few rows asks for its own panel, 0 if it does not.
+
+    A panel takes longer to arrive than its products take, and to ask for the next one would only delay it. One or two
+    rows are bound by memory alone, and what asks for its lines takes the place of what reads them; from the last level
+    of cache, lines come about as fast as two rows are multiplied.
+    """
+    far = level(product.weights, target)
+    few = ASKING_LEAST.get(far, SHARING_LEAST) <= product.rows < SHARING_LEAST
+    return AHEAD[far] if tile.panels == 1 and few else 0
+
+
+def unrolled_steps(products: int, depth: int | None) -> int:
+    """How many steps of the reduction, of so many products each, one iteration of the loop has.
+
+    A short body ends in a taken branch every few cycles. Fetching then only just keeps up with the multiply-adds, if
+    the loop happens to lie well, and falls behind where another thread shares the core's front end.
+    """
+    steps = min(MOST_STEPS, -(-BODY // max(1, products)))
+    return steps if depth is None or depth >= 2 * steps else 1
+
+
+def bandwidth(tile: MatmulTile, product: Product, panels: int, target: Target) -> float:
+    """Bytes a cycle with which a group of panels arrives at the first level; 0.0: it stays there."""
+    group = product.depth * tile.width * panels * product.itemsize
+    far = _first_bandwidth(product, panels, target)
+    passes = -(-product.rows // tile.rows)
+    if passes == 1:
+        return far
+    # Read once for every tile of rows: it stays where it fits beside those rows.
+    beside = product.depth * tile.rows * product.itemsize
+    if group + beside <= target.l1 * (WAYS - 1) // WAYS:
+        return 0.0
+    again = target.l2_bandwidth if group <= target.l2 // 2 else target.l3_bandwidth
+    if far and panels > 1:
+        return passes / (1 / far + (passes - 1) / again)
+    if passes > 2 and group <= target.l2 // 2:
+        return FOLLOWED * again  # The tiles of the panel before have asked for it.
+    return again
+
+
+def _first_bandwidth(product: Product, panels: int, target: Target) -> float:
+    """The same of panels that are read for the first time and that nobody has asked for."""
+    match level(product.weights, target):
+        case "l1":
+            return 0.0
+        case "l2":
+            return target.l2_bandwidth
+        case "l3":
+            return target.l3_bandwidth * (MANY_STREAMS if panels > target.streams else 1.0)
+    if panels > target.streams:
+        return target.memory_bandwidth * MANY_STREAMS
+    return target.memory_bandwidth * (1.0 if panels == target.streams else FEW_STREAMS)

@@ -1,0 +1,1 @@
+"""Functions without a reduction: pointwise loops, packing of weights, empty functions."""

@@ -1,0 +1,71 @@
+"""Pointwise and data-moving functions: everything inlined into the outputs, vectors inside, threads outside.
+
+Transpositions have schedules of their own (`plans/idioms/transposes.py`).
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+from tilewright.plans.framework.analysis import Structure
+from tilewright.plans.framework.base import Candidate, Plan
+from tilewright.plans.framework.common import inline_all, lanes_of, parallelize, streams, vectorize_spatial
+from tilewright.plans.framework.cost import Cost, number, roofline
+from tilewright.plans.idioms.transposes import (
+    is_staged,
+    panel_groups,
+    panel_pieces,
+    shuffle_cycles,
+    source_order,
+    tile_axes,
+    transpose_boxes,
+    transpose_staged,
+    transpose_tiles,
+)
+from tilewright.schedule.schedule import Schedule
+from tilewright.targets.target import Target
+
+
+def fits(structure: Structure, target: Target) -> bool:
+    return all(stage.role == "spatial" for stage in structure.stages)
+
+
+def candidates(structure: Structure, target: Target) -> list[Candidate]:
+    return [Candidate.of((), roofline(structure, target) | Cost(compute=shuffles(structure, target)))]
+
+
+def shuffles(structure: Structure, target: Target) -> float:
+    """Cycles of the transpositions through registers."""
+    if all(len(stage.spatial) < 2 for stage in structure.stages):
+        return 0.0
+    s = Schedule(structure.func)
+    inline_all(s, structure, structure.stages)
+    total = 0.0
+    for stage in structure.stages:
+        tile = tile_axes(s, s.block(stage.name), target) if structure.is_output(stage) else None
+        if tile:
+            elements = prod(number(it.extent) for it in stage.spatial)
+            total += len(tile.sources) * shuffle_cycles(elements, target)
+    return total
+
+
+def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Target) -> None:
+    inline_all(s, structure, structure.stages)
+    for stage in structure.stages:
+        if structure.is_output(stage):
+            block = s.block(stage.name)
+            tile = tile_axes(s, block, target)
+            if panel_groups(s, block, target):
+                continue
+            strip = [] if tile else source_order(s, block)
+            if tile and streams(s, block, target) and is_staged(s, block, tile):
+                transpose_staged(s, block, tile, target)
+            elif tile:
+                parallelize(s, transpose_tiles(s, block, tile, target))
+            elif strip:
+                transpose_boxes(s, block, strip)
+            elif not panel_pieces(s, block, target):
+                vectorize_spatial(s, block, target, lanes_of(stage, target))
+
+
+PLAN = Plan("elementwise", fits, candidates, apply)

@@ -1,0 +1,84 @@
+"""Packing filters: a transposition into the first level of cache, then lines in the order that the panels want.
+
+    for panel, channels:                                             threads
+        for lane, place in tiles: rows[place, lane] = w[panel * 16 + lane, place]      through registers
+        for ...: packed[panel, channels, i, j, channel, :] = rows[..., :]
+
+Filters are read in order and panels are written in whole lines, whatever the window is; a transposition straight to
+the panels would scatter either. The stages are those of `ops/packed.py`, with pointwise ones before them.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from tilewright.ir.expr import Load
+from tilewright.ir.loops import Store
+from tilewright.plans.framework.analysis import Stage, Structure
+from tilewright.plans.framework.base import Candidate, Plan
+from tilewright.plans.framework.common import inline_all, parallelize, stream_outputs
+from tilewright.plans.framework.cost import roofline
+from tilewright.plans.idioms.transposes import tile_axes, transpose_tiles
+from tilewright.schedule.schedule import LoopRef, Schedule
+from tilewright.targets.target import Target
+
+RUN = 64
+"""Elements of a filter that are read together, if it has so many: some lines of cache."""
+
+
+def fits(structure: Structure, target: Target) -> bool:
+    if len(structure.stages) < 2 or any(stage.role != "spatial" for stage in structure.stages):
+        return False
+    chained = all(structure.consumers(a) == (b,) for a, b in pairwise(structure.stages))
+    return chained and _is_scattering(structure.stages[-1]) and _has_tiles(structure, target)
+
+
+def _has_tiles(structure: Structure, target: Target) -> bool:
+    """Whether what stands before the last stage is a transposition for tiles."""
+    s = Schedule(structure.func)
+    inline_all(s, structure, structure.stages[:-2])
+    return tile_axes(s, s.block(structure.stages[-2].name), target) is not None
+
+
+def _is_scattering(pack: Stage) -> bool:
+    """Whether a stage moves whole rows of lanes to other places."""
+    store = pack.block.body
+    if not isinstance(store, Store) or not isinstance(store.value, Load) or len(store.indices) < 4:
+        return False
+    return store.indices[-1] is store.value.indices[-1] and store.indices[0] is store.value.indices[0]
+
+
+def candidates(structure: Structure, target: Target) -> list[Candidate]:
+    return [Candidate.of((), roofline(structure, target))]
+
+
+def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Target) -> None:
+    inline_all(s, structure, structure.stages[:-2])
+    rows, pack = (s.block(stage.name) for stage in structure.stages[-2:])
+    panel, channels, *inner = s.loops(pack)
+    shared = [panel]
+    together = _channels_together(s, channels, inner)
+    if together is not None:
+        channels, _ = s.split(channels, factor=together)
+        shared.append(channels)
+    s.compute_at(rows, shared[-1])
+    tile = tile_axes(s, rows, target)
+    assert tile is not None
+    transpose_tiles(s, rows, tile, target, lines=False)
+    s.vectorize(inner[-1])
+    stream_outputs(s, pack, inner[-1], target)
+    parallelize(s, shared)
+
+
+def _channels_together(s: Schedule, channels: LoopRef, inner: list[LoopRef]) -> int | None:
+    """How many blocks of channels are transposed together; None: all of them."""
+    run, count = 1, s.extent(channels) or 1
+    for loop in inner[:-1]:
+        run *= s.extent(loop) or 1
+    if count * run < 2 * RUN:
+        return None
+    least = -(-RUN // run)
+    return next((n for n in range(least, 4 * least) if count % n == 0), least)
+
+
+PLAN = Plan("packing", fits, candidates, apply)

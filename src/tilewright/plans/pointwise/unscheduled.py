@@ -1,0 +1,24 @@
+"""The plan that does nothing: functions with an empty loop gain nothing, and primitives have nothing to hold on to."""
+
+from __future__ import annotations
+
+from tilewright.ir.expr import as_int
+from tilewright.plans.framework.analysis import Structure
+from tilewright.plans.framework.base import Candidate, Plan
+from tilewright.schedule.schedule import Schedule
+from tilewright.targets.target import Target
+
+
+def _fits(structure: Structure, _target: Target) -> bool:
+    return any(as_int(it.extent) == 0 for stage in structure.stages for it in stage.block.iters)
+
+
+def _candidates(_structure: Structure, _target: Target) -> list[Candidate]:
+    return [Candidate((), 0.0)]
+
+
+def _apply(_schedule: Schedule, _structure: Structure, _candidate: Candidate, _target: Target) -> None:
+    pass
+
+
+PLAN = Plan("plain", _fits, _candidates, _apply)

@@ -1,0 +1,1 @@
+"""Reductions over rows and what stands around them: softmax, norms, sums."""

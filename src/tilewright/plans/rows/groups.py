@@ -1,0 +1,91 @@
+"""How many rows go through the stages of a chain together (`rows.py`), and whether stages go one behind the other.
+
+    for block in 0..32 with (pipeline = 1) {
+      for r in 0..8 { part = max over steps of x[r, :]; parts[r, :] = part }        a vector of partial results a row
+      top[0:8] = max over lanes of parts[0:8, :]                                     eight rows folded together
+      for r in 0..8 { e[r, :] = exp(x[r, :] - top[r]); ... }
+      ...
+    }
+
+Folding the lanes of one row is a chain of shuffles that take as long as several vectors of exponentials: rows of a few
+vectors are folded some at a time (`codegen/llvm/fold.py`), longer ones by themselves.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+from tilewright.ir.expr import as_int
+from tilewright.plans.framework.analysis import Structure
+from tilewright.plans.framework.common import ENOUGH
+from tilewright.plans.rows.stages import Rows, materialised, vector_last
+from tilewright.targets.target import Target
+
+TOGETHER = (8, 4, 2)
+"""Numbers of short rows that are worked on together."""
+
+PIPELINED = (256, 128, 64, 32, 16, 8)
+"""Numbers of rows through which stages go one behind the other."""
+
+MANY_REGISTERS = 32
+"""Vector registers that a step of three stages needs: sixteen hold one stage's."""
+
+STEP_VECTORS = 4
+"""Vectors of a row that each stage works on before the next one's turn."""
+
+LONG_ROW = 64
+"""Vectors from which on a row is long: folding its lanes takes little of its time."""
+
+FEWEST_TURNS = 4
+"""Groups of rows from which on it pays that stages go one behind the other."""
+
+
+def rows_together(structure: Structure, rows: Rows, strip: int, target: Target) -> int:
+    """Short rows that go through all stages together: folding the lanes of one takes as long as a chain of shuffles,
+    that of several hardly longer."""
+    kept = [s for s in structure.stages if materialised(structure, s)]
+    outputs = [s for s in structure.stages if structure.is_output(s)]
+    folded = [s for s in kept if s.role != "spatial" and not vector_last(s)]
+    if strip or not rows.leading or len(outputs) > 1 or not folded or len(kept) < 2:
+        return 1
+    leading = [as_int(it.extent) for it in outputs[0].spatial[: rows.leading]]
+    long = LONG_ROW * target.lanes(4)
+    own = [[as_int(it.extent) for it in s.block.iters[rows.leading :]] for s in kept]
+    longest = max(prod(long if n is None else n for n in extents) for extents in own)
+    if longest >= long or not leading[-1]:
+        return 1
+    parts = prod(n or ENOUGH for n in leading)
+    most = min(parts // ENOUGH, target.l1 // 4 // (max(longest, 1) * 4))
+    return next((n for n in TOGETHER if n <= most and leading[-1] % n == 0), 1)
+
+
+def rows_pipelined(structure: Structure, rows: Rows, strip: int, target: Target) -> int:
+    """Number of rows through which stages go one behind the other (`transform/loops/pipeline.py`); 0 where rows are too
+    short, too long to stay in the first level of cache, or no whole number of steps. What waits for memory all the time
+    gains nothing: three rows at once are three streams."""
+    kept = [s for s in structure.stages if materialised(structure, s)]
+    outputs = [s for s in structure.stages if structure.is_output(s)]
+    folded = [s for s in kept if s.role != "spatial" and not vector_last(s)]
+    if strip or not rows.leading or len(outputs) > 1 or len(folded) < 2 or target.registers < MANY_REGISTERS:
+        return 0
+    leading = [as_int(it.extent) for it in outputs[0].spatial[: rows.leading]]
+    own = {prod(as_int(it.extent) or 0 for it in s.block.iters[rows.leading :]) for s in kept} - {1}
+    if len(own) != 1 or None in leading:
+        return 0
+    (length,) = own
+    step = STEP_VECTORS * target.lanes(4)
+    if length < 2 * step or length % step or length * 4 > target.l1 // 2:
+        return 0
+    most = prod(n or 1 for n in leading) // ENOUGH
+    return next((n for n in PIPELINED if n <= most and (leading[-1] or 1) % n == 0), 0)
+
+
+def rows_folded(structure: Structure, rows: Rows, pipelined: int, target: Target) -> int:
+    """Rows whose lanes are folded together where stages go one behind the other: as many as a vector has lanes if what
+    three stages touch of them, which the first two read and the last two have between them, twice, takes half of the
+    first level of cache; 1 where only a few would."""
+    kept = [s for s in structure.stages if materialised(structure, s)]
+    length = max(prod(as_int(it.extent) or 0 for it in s.block.iters[rows.leading :]) for s in kept)
+    most = min(target.l1 // 2 // (4 * length * 4), pipelined // FEWEST_TURNS)
+    lanes = target.lanes(4)
+    return next((n for n in (lanes, lanes // 2) if n <= most and pipelined % n == 0), 1)

@@ -1,0 +1,331 @@
+"""Chains of reductions and pointwise stages over common rows: softmax, normalisations, pooling, sums.
+
+    for row...:                                  parallel; short rows a few together
+        m[row] = max over x[row, :]              vectors over the reduced dimension, if it is contiguous
+        e[row, :] = exp(x[row, :] - m)           a row-local buffer that stays in L1
+        s[row] = sum over e[row, :]
+        out[row, :] = e / s
+
+Where the innermost dimension is kept and an outer one reduced, a row is a strip of columns:
+
+    for n, strip:                                parallel
+        for k: for j in strip: m[j] = max(m[j], x[n, k, j])
+        ...
+
+Stages are computed at the rows they share with the outputs; a function whose stages share no rows runs them one after
+another.
+"""
+
+from __future__ import annotations
+
+from tilewright.codegen.llvm.prefetch import LINE
+from tilewright.ir.expr import Buffer, as_int, product
+from tilewright.ir.rewrite import exprs_of, loads, walk
+from tilewright.plans.framework.analysis import Stage, Structure
+from tilewright.plans.framework.base import Candidate, Plan
+from tilewright.plans.framework.common import (
+    extent,
+    inline_all,
+    lanes_of,
+    parallelize,
+    prefetch,
+    stream_outputs,
+    vectorize_spatial,
+)
+from tilewright.plans.framework.cost import roofline
+from tilewright.plans.idioms.reducing import (
+    is_window,
+    joined,
+    partial_vectors,
+    reduce_columns,
+    reduce_lanes,
+    reduce_window,
+)
+from tilewright.plans.rows.groups import STEP_VECTORS, rows_folded, rows_pipelined, rows_together
+from tilewright.plans.rows.stages import Rows, materialised, shared_rows, vector_last
+from tilewright.schedule.schedule import BlockRef, LoopRef, Schedule
+from tilewright.support.errors import ScheduleError
+from tilewright.targets.target import Target
+
+STRIP = 1024
+"""Columns whose results are kept in the first-level cache: long runs of memory are read in order."""
+
+STEPS = 4
+"""Rows added to such a strip at once."""
+
+SPREAD = 1 << 16
+"""Elements from which on the reduction of everything is split into parts that threads share."""
+
+PARTS = 32
+
+
+def fits(structure: Structure, target: Target) -> bool:
+    return True
+
+
+def candidates(structure: Structure, target: Target) -> list[Candidate]:
+    rows = shared_rows(structure)
+    strip = strip_width(structure, rows, target)
+    cost = roofline(structure, target)
+    pipelined = rows_pipelined(structure, rows, strip, target) if cost.compute > cost.memory / 2 else 0
+    together = pipelined or rows_together(structure, rows, strip, target)
+    folded = rows_folded(structure, rows, pipelined, target) if pipelined else 1
+    knobs = {"rows": rows.leading, "strip": strip, "together": together, "pipeline": int(pipelined > 0), "fold": folded}
+    return [Candidate.of(tuple(knobs.items()), cost)]
+
+
+def strip_width(structure: Structure, rows: Rows, target: Target) -> int:
+    """Columns of a strip; 0 without strips. Several arrays of a strip must stay in the second-level cache; of a single
+    reduction only the results need a place."""
+    if not rows.strip:
+        return 0
+    kept = [s for s in structure.stages if materialised(structure, s)]
+    out = [s for s in structure.stages if structure.is_output(s)][-1]
+    lanes = lanes_of(out, target)
+    width = as_int(out.spatial[-1].extent)
+    if any(is_window(st) for st in kept if st.reduce):
+        # A whole line, or so little of one that some strips touch neither end, where padding is.
+        return 4 * lanes if width is None or width > 8 * lanes else width
+    full = [st for st in kept if st.role == "spatial" and len(st.spatial) > rows.leading + 1]
+    height = 1
+    for st in full:
+        tall = 1
+        for it in st.spatial[rows.leading : -1]:
+            tall *= as_int(it.extent) or 1024
+        height = max(height, tall)
+    if height == 1:
+        widest = 8 * lanes
+        if width is not None:
+            return width if width <= widest else min(STRIP, width)
+        return widest
+    vectors = max(2, min(8, target.l2 // 2 // (height * lanes * 4 * 2)))
+    return min(width or vectors * lanes, vectors * lanes)
+
+
+# the schedule
+
+
+def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Target) -> None:
+    inlined = tuple(st for st in structure.stages if not materialised(structure, st))
+    inline_all(s, structure, inlined)
+    kept = [st for st in structure.stages if st not in inlined]
+    rows, strip, together = (candidate.knob(name) for name in ("rows", "strip", "together"))
+    pipeline, fold = bool(candidate.knob("pipeline")), candidate.knob("fold")
+    outputs = [st for st in kept if structure.is_output(st)]
+    if all(as_int(it.extent) == 1 for st in kept for it in st.spatial):
+        one_after_another(s, kept, target)
+        return
+    if (rows or strip) and len(outputs) == 1:
+        around = gather(s, kept, outputs[0], rows, strip, together, fold if pipeline else 0, target)
+    elif rows and not strip and connected(structure, kept):
+        around = spread(s, kept, rows)
+    else:
+        one_after_another(s, kept, target)
+        return
+    names = {loop.name for loop in around}
+    for stage in kept:
+        own = [loop for loop in s.loops(s.block(stage.name)) if loop.name not in names]
+        if fold > 1:
+            schedule_folded(s, stage, own, target)
+        else:
+            schedule_inner(s, stage, own, len(own) - len(stage.reduce), target, bool(strip), pipeline)
+    if not strip:
+        together = fold if pipeline else together
+        ask_ahead(s, names, rows, together, fold > 1, target, PIPELINED_AHEAD if pipeline else 0)
+    if pipeline:
+        s.annotate(around[-1], "pipeline", 1)
+    parallelize(s, around[:-1] if pipeline else around)
+
+
+def ask_ahead(s: Schedule, around: set[str], rows: int, together: int, whole: bool, target: Target, least: int) -> None:
+    """Let later passes over rows ask for the next ones, at least so many bytes ahead, which the first pass would have
+    to wait for: step by step, or at the start of each row for the `whole` of one."""
+    params = {b for b in s.func.params if (as_int(b.size) or 0) * b.dtype.itemsize > target.l2}
+    passes: dict[Buffer, list[str]] = {}
+    for block in s.blocks():
+        inner = [loop for loop in s.loops(block) if loop.name not in around and (extent(s, loop) or 2) > 1]
+        if len(inner) < 2:
+            continue
+        asking = inner[0] if whole else inner[-2]
+        for e in (e for stmt in walk(s.get(block)) for e in exprs_of(stmt)):
+            for load in loads(e):
+                if load.buffer in params and asking.name not in passes.setdefault(load.buffer, []):
+                    passes[load.buffer].append(asking.name)
+    used: set[str] = set()
+    for buffer, names in passes.items():
+        length = as_int(product(buffer.shape[rows:]))
+        free = [name for name in names[1:] if name not in used]
+        size = (length or 0) * buffer.dtype.itemsize * together
+        if not free or not SHORT <= size <= target.l1 // 2:
+            continue
+        used.add(free[-1])
+        more = {"lines": size // together // LINE} if whole else {}
+        prefetch(s, s.loop(free[-1]), buffer, max(ROWS_AHEAD * size, least), level=2, **more)
+
+
+ROWS_AHEAD = 2
+"""How many rows after the one that is worked on a row is asked for, into the second level: a pass in wide vectors is
+shorter than memory takes, and the first level waits for fewer lines at once than the second."""
+
+PIPELINED_AHEAD = 8192
+"""Bytes ahead that are asked for at least where stages go one behind the other: the first one is a row or two ahead
+itself, and short rows take less time than memory."""
+
+SHORT = 512
+"""Bytes of rows below which asking for the next ones is not worth an instruction."""
+
+
+def gather(
+    s: Schedule, kept: list[Stage], out: Stage, rows: int, strip: int, together: int, pipeline: int, target: Target
+) -> list[LoopRef]:
+    """Compute every stage where the output needs it, `together` rows at once or, where stages go one behind the other,
+    so many of those at once as `pipeline` says. Returns the loops around."""
+    block = s.block(out.name)
+    copied = out.reduce and (strip or len(kept) > 1)
+    if copied:
+        block = s.cache_write(block, "local")
+    loops = list(s.loops(block))
+    around = loops[:rows]
+    last = loops[len(out.spatial) - 1]
+    if strip:
+        width = extent(s, last)
+        if width is None or width > strip:
+            chunk, last = s.split(last, factor=strip)
+            s.reorder(*around, chunk, *loops[rows : len(out.spatial) - 1], last)
+            around.append(chunk)
+    if not around:
+        return []
+    if together > 1:
+        around[-1], row = s.split(around[-1], factor=together)
+        if pipeline:
+            around.append(s.split(row, factor=pipeline)[0] if pipeline > 1 else row)
+    for stage in reversed(kept):
+        if stage is not out or copied:
+            s.compute_at(s.block(stage.name), around[-1])
+    if copied:
+        own = list(s.loops(block))[len(around) :]
+        vector_tail(s, block, own, lanes_of(out, target), target, stream=False)
+    return around
+
+
+def spread(s: Schedule, kept: list[Stage], rows: int) -> list[LoopRef]:
+    """Several outputs: every stage follows the first one, row by row. Returns the loops around."""
+    around = list(s.loops(s.block(kept[0].name)))[:rows]
+    for stage in kept[1:]:
+        s.reverse_compute_at(s.block(stage.name), around[-1])
+    return around
+
+
+def connected(structure: Structure, kept: list[Stage]) -> bool:
+    """True if every stage but the first reads what an earlier one makes."""
+    names = [st.name for st in kept]
+    return all(any(b.name in names[:k] for b in structure.before(st)) for k, st in enumerate(kept) if k)
+
+
+def one_after_another(s: Schedule, kept: list[Stage], target: Target) -> None:
+    for stage in kept:
+        block, own = s.block(stage.name), list(s.loops(s.block(stage.name)))
+        if not stage.reduce:
+            vectorize_spatial(s, block, target, lanes_of(stage, target))
+            continue
+        if all(as_int(it.extent) == 1 for it in stage.spatial) and share_out(s, stage, own, target):
+            continue
+        own = list(s.loops(block))  # the reduction's may be other ones now
+        spatial = own[: len(stage.spatial)]
+        schedule_inner(s, stage, own, len(spatial), target, False)
+        parallelize(s, spatial[:-1] if vector_last(stage) else spatial)
+
+
+def share_out(s: Schedule, stage: Stage, own: list[LoopRef], target: Target) -> bool:
+    """Reduce to one element in parts, as many whatever the number of threads, so that the sum is always the same one.
+    False if there is too little to share."""
+    reduce = joined(s, stage, own[len(stage.spatial) :])
+    length = extent(s, reduce[0])
+    if len(reduce) != 1 or length is None or length < SPREAD:
+        return False
+    lanes = lanes_of(stage, target)
+    part, inner = s.split(reduce[0], nparts=PARTS)
+    try:
+        partial = s.rfactor(s.block(stage.name), part, factor_axis=0)
+    except ScheduleError:
+        return False
+    _, lane = s.split(inner, factor=lanes * partial_vectors(length // PARTS, lanes))
+    side = s.rfactor(partial, lane, factor_axis=-1)
+    s.set_scope(side, "local")
+    part = next(loop for loop in s.loops(partial) if extent(s, loop) == PARTS)
+    s.compute_at(side, part)
+    loops = list(s.loops(side))
+    lane, steps, *single = loops[[loop.name for loop in loops].index(part.name) + 1 :]
+    s.reorder(steps, *single, lane)
+    init = s.decompose_reduction(side, steps)
+    for loop in (lane, s.loops(partial)[-1], s.loops(init)[-1]):
+        s.vectorize(loop)
+    s.parallel(part)
+    return True
+
+
+def schedule_inner(
+    s: Schedule,
+    stage: Stage,
+    own: list[LoopRef],
+    outer: int,
+    target: Target,
+    strip: bool,
+    pipeline: bool = False,
+) -> None:
+    """The loops of one stage below the shared rows, of which the first `outer` are not the reduction's. `pipeline`: in
+    steps that are the same for all stages."""
+    if not own:
+        return
+    lanes = lanes_of(stage, target)
+    block = s.block(stage.name)
+    if stage.role == "spatial":
+        # What later stages read is made in as many vectors as their reductions take: two loops become one.
+        most = 8 if any(b in s.func.params for b in stage.writes) and not pipeline else STEP_VECTORS
+        vector_tail(s, block, own, lanes, target, stream=not strip, most=most)
+        return
+    spatial, reduce = own[:outer], own[outer:]
+    if spatial and vector_last(stage) and (extent(s, spatial[-1]) or lanes) > 1:
+        if is_window(stage):
+            reduce_window(s, block, reduce, spatial[-1], lanes)
+        else:
+            reduce_columns(s, block, reduce, spatial[-1], lanes, STEPS)
+        return
+    reduce_lanes(s, stage, reduce, lanes, STEP_VECTORS if pipeline else None)
+
+
+def schedule_folded(s: Schedule, stage: Stage, own: list[LoopRef], target: Target) -> None:
+    """The loops of one stage below a group of rows: row by row in single vectors, each row written out, or the rows
+    themselves in a vector where a row has one element."""
+    lanes = lanes_of(stage, target)
+    own = [loop for loop in own if extent(s, loop) != 1]
+    if stage.role != "spatial":
+        reduce_lanes(s, stage, own[1:], lanes, 1, own[0])
+        return
+    if len(own) == 1:
+        s.vectorize(own[0])
+        return
+    # What is summed next is made in single vectors as well: two loops become one.
+    vectors = STEP_VECTORS if any(b in s.func.params for b in stage.writes) else 1
+    _, lane = s.split(own[-1], factor=vectors * lanes)
+    s.vectorize(lane)
+    stream_outputs(s, s.block(stage.name), lane, target)
+
+
+def vector_tail(
+    s: Schedule, block: BlockRef, own: list[LoopRef], lanes: int, target: Target, *, stream: bool, most: int = 8
+) -> None:
+    """The innermost of a spatial block's own loops in vectors, a few at a time where there are more than `most`.
+    `stream`: lines are written whole."""
+    if not own:
+        return
+    inner = own[-1]
+    size = extent(s, inner)
+    if size is None or size > most * lanes:
+        _, inner = s.split(inner, factor=4 * lanes)
+    s.vectorize(inner)
+    if stream:
+        stream_outputs(s, block, inner, target)
+
+
+PLAN = Plan("rows", fits, candidates, apply)

@@ -1,0 +1,208 @@
+"""Strassen's products in a convolution of one pixel (`ops/strassen_conv.py`), as Winograd's are scheduled: a strip of
+pixels at a time through all stages.
+
+    for image, strip:                               parallel, or the loops inside are
+        sums[7] = straight-line code of the quarters' elements              stay in L2, one of the seven at least
+        for group of panels of filters:
+            for t in 7, panel, rows of pixels:
+                product[t, panel] = sums[t] @ u[group, t, panel]            a register tile
+            for panel, pixel, quarter:
+                out = epilogue(straight-line code of the seven products)    bias, residual, activation
+
+An eighth of the multiplications goes; each element of the input is read once and stored 7/4 times, each of the output
+stored and read as often before it is written. So channels and filters decide whether it pays, not pixels; the filters
+take 7/4 of their size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from math import ceil
+
+from tilewright.ir.expr import as_int
+from tilewright.ops.strassen import PRODUCTS
+from tilewright.plans.convolution import tiles as conv_tiles
+from tilewright.plans.convolution.tiles import MOST_ROWS, WHOLE, Blocking, Shape, registers
+from tilewright.plans.framework.analysis import Structure
+from tilewright.plans.framework.base import Candidate, Plan
+from tilewright.plans.framework.common import inline_all
+from tilewright.plans.framework.cost import Cost, bandwidth, load_cycles, sharing, store_cycles
+from tilewright.plans.idioms.panels import panel_width
+from tilewright.plans.strassen.products import Stages, stages
+from tilewright.plans.winograd.plan import constant_product, products, share
+from tilewright.plans.winograd.tiles import ENOUGH, IN_SECOND, apart, groups
+from tilewright.schedule.schedule import LoopRef, Schedule
+from tilewright.targets.target import Target
+
+LEAST_GAIN = 0.98
+"""What the seven products may take of the time of the direct convolution: their filters take more memory."""
+SHORT_RUNS = 0.6
+"""What sums and products get of the bandwidth beyond the second level: a register tile reads some pixels of each block
+of channels, which lie a strip apart."""
+LEAST_STRIP = 32
+"""Pixels of a half that make a strip, where they are not all."""
+MOST_STRIPS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Strips of so many of a half's pixels, panels of `width` filters in groups of `panels`."""
+
+    strip: int
+    width: int
+    panels: int
+
+
+def choose(shape: Shape, plain: float, model: int, target: Target) -> Choice | None:
+    """The best way to take seven products, or None if the convolution in `plain` cycles an image is not slower.
+
+    `model`: bytes of all weights of the model, which say where those of this layer come from.
+    """
+    width = 2 * target.lanes(4)
+    if shape.channels % (2 * shape.block) or shape.filters % (2 * width):
+        return None
+    weights = 4 * shape.channels * shape.filters
+    found = best(shape, width, model, target)
+    direct = Cost(compute=plain, memory=weights / bandwidth(model, target))
+    return found[1] if found and found[0].cycles < LEAST_GAIN * direct.cycles else None
+
+
+@lru_cache(maxsize=4096)
+def best(shape: Shape, width: int, model: int, target: Target) -> tuple[Cost, Choice] | None:
+    """The best choice for an image and what it is estimated to take."""
+    choices = [
+        Choice(strip, width, panels)
+        for strip in strips(ceil(shape.height * shape.width / 2))
+        for panels in groups(shape.filters // 2 // width)
+    ]
+    found = ((estimate(shape, choice, model, target), choice) for choice in choices)
+    return min(found, key=lambda c: c[0].cycles, default=None)
+
+
+def strips(half: int) -> Iterator[int]:
+    """All pixels of a half, or equal parts of them."""
+    yield half
+    for parts in range(2, MOST_STRIPS + 1):
+        if half % parts == 0 and half // parts >= LEAST_STRIP:
+            yield half // parts
+
+
+def estimate(shape: Shape, choice: Choice, model: int, target: Target) -> Cost:
+    """Cycles of an image: of one core, and of what others miss while threads share strips or, where these are few, the
+    phases of each."""
+    count = ceil(ceil(shape.height * shape.width / 2) / choice.strip)
+    x, y = (2 * choice.strip * size for size in (shape.channels, shape.filters))  # bytes of a quarter, of a strip
+    group = 4 * choice.strip * choice.width * choice.panels
+    passes = y // group
+    quarter = replace(
+        shape,
+        height=1,
+        width=choice.strip,
+        images=1,
+        channels=shape.channels // 2,
+        filters=shape.filters // 2,
+        source=x,
+        copied=False,
+    )
+    product = min((c for _, c in tiles(quarter, choice.width, target)), key=lambda c: c.cycles) * PRODUCTS
+    weights = float(PRODUCTS * shape.channels * shape.filters)
+    held = PRODUCTS * (x + group)
+    first, later = weights / bandwidth(model * PRODUCTS / 4, target), weights / bandwidth(weights + held, target)
+    near = target.l2_bandwidth if held <= IN_SECOND * target.l2 else SHORT_RUNS * bandwidth(held, target)
+    again = passes * PRODUCTS * x / near
+    before = Cost(
+        load=load_cycles(4 * x, target),
+        store=store_cycles(PRODUCTS * x, target),
+        memory=4 * x / bandwidth(max(shape.source, target.l2), target) + PRODUCTS * x / near,
+    )
+    output = 4.0 * shape.filters * shape.height * shape.width
+    behind = Cost(
+        load=load_cycles(PRODUCTS * y, target),
+        store=store_cycles(4 * y, target),
+        memory=2 * PRODUCTS * y / near + 8 * y / bandwidth(max(output, target.l2), target),
+    )
+    alone = apart(shape.images * count, target)
+    if not alone:
+        each, panels = (PRODUCTS * choice.panels, choice.panels) if passes < ENOUGH else (passes, passes)
+        product, behind = product * sharing(each, target), behind * sharing(panels, target)
+    strip = (product | Cost(memory=again)) + before + behind
+    unequal = sharing(shape.images * count, target) if alone else 1.0
+    return strip * (count * unequal) | Cost(memory=first + (count - 1) * later)
+
+
+def tiles(quarter: Shape, width: int, target: Target) -> list[tuple[int, Cost]]:
+    """Register tiles, by their rows, with what one of the products of a strip takes."""
+    vectors = width // target.lanes(4)
+    most = [n for n in range(1, MOST_ROWS + 1) if registers(n, vectors) < target.registers]
+    found = [Blocking(n, width, WHOLE, WHOLE, True) for n in most if n <= quarter.width]
+    one = replace(target, threads=1)  # who shares what is the strips' matter
+    return [(b.rows, conv_tiles.estimate(quarter, b, one)) for b in found]
+
+
+def fits(structure: Structure, target: Target) -> bool:
+    found = stages(structure)
+    return found is not None and len(found.product.reduce) == 2
+
+
+def candidates(structure: Structure, target: Target) -> list[Candidate]:
+    found = stages(structure)
+    assert found is not None
+    (blocks, block), width = (as_int(it.extent) for it in found.product.reduce), panel_width(found.product)
+    groups, _, panels, strip, _ = (as_int(it.extent) for it in found.product.spatial[2:])
+    assert blocks and block and width and groups and panels and strip
+    filters = groups * panels * width
+    quarter = Shape(1, 1, strip, (1, 1), 1, blocks * block, block, filters, 4 * blocks * block * strip, False)
+    count = (as_int(found.product.spatial[1].extent) or 1) * PRODUCTS
+    options = [Candidate.of((("rows", rows),), cost * count) for rows, cost in tiles(quarter, width, target)]
+    return sorted(options, key=lambda c: c.cycles)
+
+
+def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Target) -> None:
+    found = stages(structure)
+    assert found is not None
+    inline_all(s, structure, (*found.quarters, *found.rest))
+    image, strip, group, panel = output_loops(s, found)
+    element, product = products(s, found.product, group, candidate.knob("rows"), by_parts=False)
+    sums = s.block(found.sums.name)
+    s.compute_at(sums, strip)
+    for block in (sums, product):
+        s.set_scope(block, "padded")
+    constant_product(s, sums)
+    channels = s.loops(sums)[-3]
+    phases: tuple[LoopRef, ...] = (channels, group)
+    if apart(s.extent(strip) or 1, target):
+        phases = (strip,)
+    elif (s.extent(group) or 0) < ENOUGH:
+        loops = s.loops(product)
+        # Seven products alone are no fair share for two threads: four and three.
+        each = s.fuse(element, loops[loops.index(element) + 1])
+        phases = (channels, each, panel)
+    share(s, image, strip, phases, target)
+
+
+def output_loops(s: Schedule, found: Stages) -> tuple[LoopRef, LoopRef, LoopRef, LoopRef]:
+    """Loops over images, strips, groups of panels and panels; the quarters of the output are merged inside."""
+    out = s.block(found.rest[-1].name)
+    image, k, h, w, lane = s.loops(out)
+    strips, groups, _, panels, strip, width = (as_int(it.extent) for it in found.product.spatial[1:])
+    lanes, pixels = s.extent(lane), (s.extent(h) or 1) * (s.extent(w) or 1)
+    assert strips and groups and panels and strip and width and lanes
+    left, k = s.split(k, factor=groups * panels * width // lanes)
+    group, k = s.split(k, factor=panels * width // lanes)
+    panel, part = s.split(k, factor=width // lanes)
+    upper, row = s.split(s.fuse(h, w), factor=-(-pixels // 2))
+    at, row = s.split(row, factor=strip)
+    s.reorder(image, at, group, panel, row, part, upper, left, lane)
+    merged = s.block(found.merged.name)
+    s.compute_at(merged, part)
+    s.set_scope(merged, "local")
+    constant_product(s, merged)
+    for loop in (part, upper, left):
+        s.unroll(loop)
+    s.vectorize(lane)
+    return image, at, group, panel
+
+
+PLAN = Plan("strassen convolution", fits, candidates, apply)

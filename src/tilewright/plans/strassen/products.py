@@ -1,0 +1,183 @@
+"""Strassen's products: seven products of quarters, with the sums around them on the way.
+
+    for row, columns:                               parallel
+        sums[7] = straight-line code of the four quarters' elements
+    for panel:                                      parallel
+        for t in 7, row tile:
+            product[t] = sums[t] @ weights[panel, t]                    a register tile; the panel's products stay near
+        for row, columns of the panel, quarter:
+            out = epilogue(straight-line code of the seven products)    bias, residual, activation
+
+Each quarter is read once, each product is merged while it is near. Whether that is worth it is for `pays`: an eighth of
+the multiplications goes, but weights take 7/4 of their size. Strips of rows, whose sums would stay in the second level
+of cache, were no faster than all rows at once: each strip reads all panels.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from tilewright.ir.expr import as_int
+from tilewright.ops.strassen import PRODUCTS
+from tilewright.plans.framework.analysis import Stage, Structure
+from tilewright.plans.framework.base import Candidate, Plan
+from tilewright.plans.framework.common import inline_all, lanes_of, vectorize_spatial
+from tilewright.plans.framework.cost import Cost, fetch_cycles, load_cycles, roofline, store_cycles, write_cycles
+from tilewright.plans.matmul.contraction import tile_block
+from tilewright.plans.matmul.tiles import Product, best, estimate, sharing_rows, tiles
+from tilewright.plans.winograd.plan import constant_product, is_transform
+from tilewright.schedule.schedule import BlockRef, LoopRef, Schedule
+from tilewright.targets.target import Target
+
+LEAST_GAIN = 0.96
+"""What the products and sums may take of the time of the plain product: some digits are lost, memory is taken."""
+VECTORS = 2
+"""Vectors of each product that are merged at once."""
+
+
+def pays(product: Product, weights: int, target: Target) -> bool:
+    """Whether seven products of quarters, with their sums, are estimated to be faster than the product.
+
+    `weights`: bytes of all weights of the model, which say where those of this product come from.
+    """
+    plain = best(product, target) | Cost(memory=fetch_cycles(product.weights, weights, target))
+    half = {name: -(-getattr(product, name) // 2) for name in ("rows", "columns", "depth")}
+    quarter = replace(product, **half, count=PRODUCTS)
+    fast = best(quarter, target) * PRODUCTS + sums(quarter, target)
+    fast |= Cost(memory=fetch_cycles(quarter.weights, weights * PRODUCTS / 4, target))
+    return fast.cycles < LEAST_GAIN * plain.cycles
+
+
+def sums(quarter: Product, target: Target) -> Cost:
+    """What the sums before the products and behind them take."""
+    x, y = (quarter.rows * size * quarter.itemsize for size in (quarter.depth, quarter.columns))
+    before = Cost(
+        load=load_cycles(4 * x, target),
+        store=store_cycles(PRODUCTS * x, target),
+        memory=fetch_cycles(4 * x, 4 * x, target) + write_cycles(PRODUCTS * x, PRODUCTS * x, target),
+    )
+    # What a panel's products take more than those of a plain product: they are stored once more, and read.
+    behind = Cost(load=load_cycles(PRODUCTS * y, target), store=store_cycles(PRODUCTS * y, target))
+    return before + behind
+
+
+@dataclass(frozen=True, slots=True)
+class Stages:
+    """The stages of a product, in order; `quarters` is what makes them, `rest` the epilogue."""
+
+    quarters: tuple[Stage, ...]
+    sums: Stage
+    product: Stage
+    merged: Stage
+    rest: tuple[Stage, ...]
+
+
+def stages(structure: Structure) -> Stages | None:
+    """The stages if the function is one: a constant matrix before the contraction, one behind it."""
+    if len(structure.anchors) != 1:
+        return None
+    (product,) = structure.anchors
+    before, after = structure.before(product), structure.after(product)
+    if len(before) < 2 or len(after) < 2:
+        return None
+    *quarters, sums = before
+    merged, *rest = after
+    if not is_transform(sums) or not is_transform(merged) or any(s.role != "spatial" for s in (*quarters, *rest)):
+        return None
+    return Stages(tuple(quarters), sums, product, merged, tuple(rest))
+
+
+def fits(structure: Structure, target: Target) -> bool:
+    found = stages(structure)
+    return found is not None and len(found.product.reduce) == 1
+
+
+def candidates(structure: Structure, target: Target) -> list[Candidate]:
+    found = stages(structure)
+    assert found is not None
+    panels, _, rows, width = (as_int(it.extent) for it in found.product.spatial)
+    depth = as_int(found.product.reduce[0].extent)
+    assert panels is not None and rows is not None and width is not None and depth is not None
+    quarter = Product(rows, panels * width, depth, found.product.writes[0].dtype.itemsize, PRODUCTS)
+    options = []
+    for tile in tiles(rows, width, quarter.columns, depth, quarter.itemsize, target):
+        if tile.panels == 1:
+            sharing = sharing_rows(tile, quarter, 0, target)
+            knobs = (("rows", tile.rows), ("width", width), ("sharing", sharing), ("ahead", 0), ("panels", 1))
+            options.append(Candidate.of(knobs, estimate(tile, quarter, target) * PRODUCTS + sums(quarter, target)))
+    return sorted(options, key=lambda c: c.cycles)
+
+
+def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Target) -> None:
+    found = stages(structure)
+    assert found is not None
+    inline_all(s, structure, (*found.quarters, *found.rest))
+    sums, product, merged = (s.block(stage.name) for stage in (found.sums, found.product, found.merged))
+    sum_quarters(s, sums, lanes_of(found.sums, target), target)
+    panel = merge_products(s, found, merged, candidate.knob("width"), target)
+    products = s.cache_write(product, "local")
+    s.compute_at(products, panel)
+    s.set_scope(products, "padded")
+    register_tiles(s, found.product, product, products, candidate, target)
+    s.parallel(panel)
+
+
+def sum_quarters(s: Schedule, block: BlockRef, lanes: int, target: Target) -> None:
+    """All sums of the quarters' elements at one place, straight-line code in vectors along the rows."""
+    s.expand(block)
+    vectorize_spatial(s, block, target, lanes)
+
+
+def merge_products(s: Schedule, found: Stages, merged: BlockRef, width: int, target: Target) -> LoopRef:
+    """The output, a panel of products at a time. Returns the loop over panels."""
+    out = s.block(found.rest[-1].name)
+    lanes = lanes_of(found.merged, target)
+    half, across = (-(-as_int(d.extent) // 2) for d in found.rest[-1].spatial[-2:])  # type: ignore[operator]
+    *lead, row, column = s.loops(out)
+    upper, row = s.split(row, factors=(None, half))
+    left, column = s.split(column, factors=(None, across))
+    panel, lane = s.split(column, factor=width)
+    parts = []
+    if width > VECTORS * lanes:
+        *parts, lane = s.split(lane, factor=VECTORS * lanes)
+    s.reorder(*lead, panel, row, *parts, upper, left, lane)
+    s.compute_at(merged, [row, *parts][-1])
+    s.set_scope(merged, "local")
+    constant_product(s, merged)
+    s.unroll(upper)
+    s.unroll(left)
+    s.vectorize(lane)
+    return panel
+
+
+def register_tiles(
+    s: Schedule, anchor: Stage, block: BlockRef, out: BlockRef, candidate: Candidate, target: Target
+) -> None:
+    """The products of a panel, tile by tile."""
+    row, lane = s.loops(out)[-2:]
+    tile, row = s.split(row, factor=candidate.knob("rows"))
+    s.compute_at(block, tile)
+    s.set_scope(block, "local")
+    tile_block(s, anchor, block, candidate, target)
+    s.unroll(row)
+    s.vectorize(lane)
+
+
+def fits_weights(structure: Structure, target: Target) -> bool:
+    """A gathering stage and a contraction with a constant matrix: the sums of a weight's quarters."""
+    before, last = structure.stages[:-1], structure.stages[-1:]
+    return bool(before) and all(stage.role == "spatial" for stage in before) and is_transform(last[0])
+
+
+def weights_candidates(structure: Structure, target: Target) -> list[Candidate]:
+    return [Candidate.of((), roofline(structure, target))]
+
+
+def apply_weights(s: Schedule, structure: Structure, candidate: Candidate, target: Target) -> None:
+    inline_all(s, structure, structure.stages[:-1])
+    last = structure.stages[-1]
+    sum_quarters(s, s.block(last.name), lanes_of(last, target), target)
+
+
+PLAN = Plan("strassen", fits, candidates, apply)
+WEIGHTS = Plan("strassen weights", fits_weights, weights_candidates, apply_weights)

@@ -1,0 +1,385 @@
+"""Winograd convolution: one block of tiles at a time through all stages, so that everything between stays in cache.
+
+    for tile block:
+        for channel block:                          parallel
+            for tile row:
+                strip = rows of the input           zeros past the map; L1
+                half  = B^T strip                   straight-line code over constants
+                tiles[:, :, channels, t] = half B   transformed input of the block; L2
+        for group of panels of filters:             parallel, or both loops inside are
+            for xi in alpha x alpha:
+                for panel, rows of tiles:
+                    product[xi, panel, t] = tiles[xi] @ u[group, xi, panel]     a register tile
+            for panel, tile:
+                out = epilogue(A^T product A)       bias, residual, activation
+
+Plain maps may come in and go out (`plans/idioms/conversions.py`): strips are transposed lines then, and a row of tiles
+is transposed when it is complete.
+
+The stages are those of `ops/winograd.py`; blocks of tiles and groups of panels are as large as it says. All tiles are
+read once for each group; what its panels read one after another, the tiles' parts of one element, stays in L2.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+from math import prod
+
+from tilewright.arith import linear
+from tilewright.codegen.llvm.prefetch import LINE, MOST_LINES
+from tilewright.ir.expr import Op, as_int
+from tilewright.ir.loops import Store
+from tilewright.ir.rewrite import loads, walk, walk_expr
+from tilewright.ops.correlation import MOST_POINTS
+from tilewright.plans.convolution.direct import body_steps
+from tilewright.plans.framework.analysis import Stage, Structure
+from tilewright.plans.framework.base import Candidate, Plan
+from tilewright.plans.framework.common import inline_all, own_loops, prefetch, stream_outputs
+from tilewright.plans.framework.cost import Cost, number, roofline
+from tilewright.plans.idioms.conversions import plain_output, read_plain, transpose_in, transpose_out
+from tilewright.plans.idioms.panels import packed_operand, panel_width
+from tilewright.plans.idioms.transposes import tile_axes, transpose_tiles
+from tilewright.plans.winograd.tiles import ENOUGH, apart, most_rows, part_of, product_cycles
+from tilewright.schedule.schedule import BlockRef, LoopRef, Schedule
+from tilewright.support.errors import ScheduleError
+from tilewright.targets.target import Target
+
+
+@dataclass(frozen=True, slots=True)
+class Stages:
+    """The stages of a Winograd convolution, in order; `rest` is the epilogue. `blocks` blocks the channels of plain
+    input, `plain` writes plain output."""
+
+    strip: Stage
+    half: Stage
+    tiles: Stage
+    product: Stage
+    upright: Stage
+    result: Stage
+    rest: tuple[Stage, ...]
+    plain: Stage | None
+    blocks: Stage | None
+
+
+def stages(structure: Structure) -> Stages | None:
+    """The stages if the function is one: two constant matrices before the contraction, two behind it."""
+    if len(structure.anchors) != 1:
+        return None
+    (product,) = structure.anchors
+    before = [s for s in structure.before(product) if is_transform(s)]
+    after, plain = plain_output(structure, product)
+    transforms = [s for s in after if is_transform(s)]
+    rest = [s for s in after if s not in transforms]
+    if len(before) != 2 or len(transforms) != 2 or not rest or any(s.role != "spatial" for s in rest):
+        return None
+    half, tiles = before
+    strip = structure.producers(half)
+    blocks = structure.producers(strip[0]) if len(strip) == 1 else ()
+    if len(strip) != 1 or len(blocks) > 1 or strip[0].role != "spatial" or len(rest[-1].spatial) != 5:
+        return None
+    upright, result = transforms
+    return Stages(strip[0], half, tiles, product, upright, result, tuple(rest), plain, next(iter(blocks), None))
+
+
+def is_transform(stage: Stage) -> bool:
+    """Whether a reduction contracts with a constant matrix."""
+    if not stage.block.is_reduction or stage.role == "contraction":
+        return False
+    bodies = [s.value for s in walk(stage.block.body) if isinstance(s, Store)]
+    return any(isinstance(e, Op) and e.name == "lookup" for body in bodies for e in walk_expr(body))
+
+
+def fits(structure: Structure, target: Target) -> bool:
+    return stages(structure) is not None
+
+
+def candidates(structure: Structure, target: Target) -> list[Candidate]:
+    found = stages(structure)
+    assert found is not None
+    count, width = as_int(found.product.spatial[-2].extent), panel_width(found.product)
+    assert count is not None and width is not None
+    vectors = width // target.lanes(4)
+    scale = prod(number(it.extent) for it in found.product.spatial[:-2])
+    depth = prod(as_int(it.extent) or 1 for it in found.product.reduce)
+    options = [
+        Candidate.of(
+            (("rows", n), ("width", width)), Cost(compute=scale * product_cycles(count, n, vectors, depth, target))
+        )
+        for n in range(1, min(most_rows(count, vectors, target), count) + 1)
+    ]
+    return sorted(options, key=lambda c: c.cycles)
+
+
+def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Target) -> None:
+    found = stages(structure)
+    assert found is not None
+    if found.blocks is not None:
+        s.compute_inline(s.block(found.blocks.name))
+    inline_all(s, structure, found.rest[:-1] if found.plain is not None else found.rest)
+    out = s.block(found.rest[-1].name)
+    if found.plain is None:
+        row_block, column_block, group, panel, channel, p = output_loops(s, found, out, candidate)
+    else:
+        row_block, column_block, group, panel, channel, p = plain_loops(s, found, out, candidate, target)
+    s.compute_at(s.block(found.result.name), p)
+    s.compute_at(s.block(found.upright.name), channel)
+    element, product = products(s, found.product, group, candidate.knob("rows"))
+    s.compute_at(s.block(found.tiles.name), column_block)
+    for block in (s.block(found.tiles.name), product):
+        s.set_scope(block, "padded")
+    channels = input_transform(s, found, target)
+    for stage in (found.upright, found.result):
+        s.set_scope(s.block(stage.name), "local")
+        constant_product(s, s.block(stage.name))
+    q, lane = s.loops(out)[-2:]
+    s.unroll(q)
+    s.vectorize(lane)
+    few = (s.extent(group) or 0) < ENOUGH
+    share(s, row_block, column_block, (channels, element, panel) if few else (channels, group), target)
+
+
+def share(s: Schedule, row_block: LoopRef, column_block: LoopRef, phases: tuple[LoopRef, ...], target: Target) -> None:
+    """Threads share blocks of tiles where there are enough, for then each core has its tiles in its own cache; else
+    they share each of the phases: the channels of the tiles' transforms, then groups of panels or, where those are few,
+    the elements of the products and then the panels of the output."""
+    rows, columns = s.extent(row_block), s.extent(column_block)
+    if rows is not None and columns is not None and apart(rows * columns, target):
+        # Where tile rows run across images it may not be provable that blocks write different elements.
+        with contextlib.suppress(ScheduleError):
+            s.parallel(s.fuse(row_block, column_block))
+            return
+    for loop in phases:
+        s.parallel(loop)
+
+
+def input_transform(s: Schedule, found: Stages, target: Target) -> LoopRef:
+    """Channel block by channel block, tile row by tile row. Returns the loop over channel blocks."""
+    columns, _ = tile_block(found)
+    tiles, half, strip = (s.block(stage.name) for stage in (found.tiles, found.half, found.strip))
+    if found.blocks is not None:
+        lines, strip = read_plain(s, strip)
+    y, z, co, t = s.loops(tiles)[-6:-2]
+    row, column = s.split(t, factor=columns)
+    s.reorder(co, row, column, y, z)
+    s.compute_at(half, row)
+    s.compute_at(strip, row)
+    constant_product(s, half)
+    constant_product(s, tiles)
+    if found.blocks is not None:
+        transpose_in(s, lines, strip, target)
+        return co
+    v, lane = s.loops(strip)[-2:]
+    # Two at once, so that the loop is split where padding begins: each element would test whether it is padding.
+    _, v = s.split(v, factor=2)
+    s.unroll(v)
+    s.vectorize(lane)
+    return co
+
+
+def constant_product(s: Schedule, block: BlockRef) -> None:
+    """Straight-line code over the constant matrix, in vectors over the channels."""
+    s.expand(block)
+    s.vectorize(s.loops(block)[-1])
+
+
+def products(
+    s: Schedule, stage: Stage, group: LoopRef, rows: int, *, by_parts: bool = True
+) -> tuple[LoopRef, BlockRef]:
+    """Register tiles of `rows` tiles x filters through the channels, part by part of them or all at once. Returns the
+    loop over the elements of a tile, and the block whose result the output's transform reads.
+
+    The stage's iterators are two of blocks of tiles, group of panels, elements of a tile (one or two), panel, tile,
+    filter.
+    """
+    weights = packed_operand(stage)
+    blocks, lanes, count, width = (as_int(it.extent) for it in (*stage.reduce, *stage.spatial[-2:]))
+    assert weights is not None and blocks is not None and lanes is not None and count is not None and width is not None
+    part = part_of(blocks, lanes) if by_parts else blocks
+    product, elements = s.block(stage.name), len(stage.spatial) - 6
+    if part == blocks:
+        element, product, tile = register_tiles(s, product, group, rows, elements)
+    else:
+        element, product, tile = register_tiles_of_parts(s, product, group, rows, part, elements)
+    own = own_loops(s, tile)
+    (t, filters), (co, ci) = ([loop for it, loop in own if it.kind == k][-2:] for k in ("spatial", "reduce"))
+    s.reorder(co, ci, t, filters)
+    steps = body_steps(lanes, rows * (width // lanes))
+    while 4 * width * steps * rows >= MOST_LINES * LINE * count and steps % 2 == 0:
+        steps //= 2  # a tile's share of what so many steps read is more than a loop asks for at once
+    asking, channel = s.split(ci, factor=steps) if steps < lanes else (co, ci)
+    s.annotate(channel, "unroll", steps)
+    if rows < count:
+        # The filters that come next, a share by each tile: asked for by the first tiles alone they would come in a
+        # burst that memory cannot keep up with, and then memory would idle. One tile alone reads a stream at an even
+        # pace, which hardware follows better than a core can ask.
+        prefetch(s, asking, weights.buffer, 4 * blocks * lanes * width, rows=count)
+    init = s.decompose_reduction(tile, co)
+    for block in (tile, init, product):
+        row, lane = s.loops(block)[-2:]
+        s.unroll(row)
+        s.vectorize(lane)
+    return element, product
+
+
+def register_tiles(
+    s: Schedule, tile: BlockRef, group: LoopRef, rows: int, elements: int
+) -> tuple[LoopRef, BlockRef, BlockRef]:
+    """The products of a register tile are complete when it is stored. Returns the loop over the elements of a tile, the
+    block that stores and the one that multiplies."""
+    product = s.cache_write(tile, "local")
+    s.compute_at(product, group)
+    *each, _, t, _ = s.loops(product)[-elements - 3 :]
+    element = s.fuse(*each) if elements > 1 else each[0]
+    t_outer, _ = s.split(t, factor=rows)
+    s.compute_at(tile, t_outer)
+    return element, product, tile
+
+
+def register_tiles_of_parts(
+    s: Schedule, product: BlockRef, group: LoopRef, rows: int, part: int, elements: int
+) -> tuple[LoopRef, BlockRef, BlockRef]:
+    """The same where each part of the channels, `part` blocks, is added to what the ones before it gave: the part of a
+    panel then stays in the first level of cache for all tiles, and sums are short, which keeps their errors small."""
+    outer, _ = s.split(s.loops(product)[-2], factor=part)
+    tile = s.rfactor(product, outer)
+    s.set_scope(tile, "local")
+    s.compute_at(product, group)
+    *each, _, t, lane, outer = s.loops(product)[-elements - 4 :]
+    element = s.fuse(*each) if elements > 1 else each[0]
+    t_outer, row = s.split(t, factor=rows)
+    s.reorder(outer, t_outer, row, lane)
+    s.compute_at(tile, t_outer)
+    zero = s.decompose_reduction(product, outer)
+    s.vectorize(s.loops(zero)[-1])
+    return element, product, tile
+
+
+def output_loops(
+    s: Schedule, found: Stages, out: BlockRef, candidate: Candidate
+) -> tuple[LoopRef, LoopRef, LoopRef, LoopRef, LoopRef, LoopRef]:
+    """Loops over blocks of tiles, groups of panels, panels, tiles, blocks of channels and rows of the tile; returned
+    without the tiles.
+
+    Images, submaps and tile rows are counted together.
+    """
+    m, apart = as_int(found.result.spatial[3].extent), dilation(found)
+    columns, rows = tile_block(found)
+    n, k, h, w, lane = s.loops(out)
+    lanes = s.extent(lane)
+    assert m is not None and lanes is not None
+    maps = [n]
+    if apart > 1:
+        h, phase = s.split(h, factor=apart)
+        w, other = s.split(w, factor=apart)
+        maps += [phase, other]
+    down, p = s.split(h, factor=m)
+    across, q = s.split(w, factor=m)
+    s.reorder(*maps, down, across, k, p, q, lane)
+    row = s.fuse(*maps, down)
+    row_block, row = s.split(row, factor=rows)
+    column_block, column = s.split(across, factor=columns)
+    vectors, panels = candidate.knob("width") // lanes, as_int(found.product.spatial[-3].extent)
+    assert panels is not None
+    group, part = s.split(k, factor=panels * vectors)
+    panel, part = s.split(part, factor=vectors)
+    s.reorder(row_block, column_block, group, panel, row, column, part, p, q, lane)
+    return row_block, column_block, group, panel, part, p
+
+
+def plain_loops(
+    s: Schedule, found: Stages, out: BlockRef, candidate: Candidate, target: Target
+) -> tuple[LoopRef, LoopRef, LoopRef, LoopRef, LoopRef, LoopRef]:
+    """The same where the output is plain: the tiles of a row, a block of channels of them, are transposed together when
+    they are complete. The loops over tiles and their rows are those of `out`, the blocked result."""
+    assert found.plain is not None
+    m, (columns, rows), lanes = as_int(found.result.spatial[3].extent), tile_block(found), target.lanes(4)
+    plain, panels = s.block(found.plain.name), as_int(found.product.spatial[-3].extent)
+    assert m is not None and panels is not None
+    vectors = candidate.knob("width") // lanes
+    n, k, h, w = s.loops(plain)
+    k, lane = s.split(k, factor=lanes)
+    down, p = s.split(h, factor=m)
+    column_block, w = s.split(w, factor=m * columns)
+    s.reorder(n, down, column_block, k, p, w, lane)
+    row_block, row = s.split(s.fuse(n, down), factor=rows)
+    group, part = s.split(k, factor=panels * vectors)
+    panel, part = s.split(part, factor=vectors)
+    s.reorder(row_block, column_block, group, panel, row, part, p, w, lane)
+    transpose_out(s, plain, out, lane, w, target)
+    s.compute_at(out, part)
+    p, w, lane = s.loops(out)[-3:]
+    column, q = s.split(w, factor=m)
+    s.reorder(column, p, q, lane)
+    return row_block, column_block, group, panel, column, p
+
+
+def tile_block(found: Stages) -> tuple[int, int]:
+    """Tile columns and tile rows of a block."""
+    rows, count = as_int(found.strip.spatial[1].extent), as_int(found.product.spatial[-2].extent)
+    assert rows is not None and count is not None
+    return count // rows, rows
+
+
+def dilation(found: Stages) -> int:
+    """How far apart in the input neighbouring rows of a strip are."""
+    line = found.strip.spatial[4].var
+    values = [s.value for s in walk(found.strip.block.body) if isinstance(s, Store)]
+    indices = [index for value in values for load in loads(value) for index in load.indices]
+    return next((c for index in indices for e, c in linear(index).terms if e is line), 1)
+
+
+def fits_filters(structure: Structure, target: Target) -> bool:
+    """Two constant matrices between a gathering stage and two that round and scatter: the transform of filters, with
+    pointwise stages before it."""
+    stages = structure.stages
+    if [is_transform(stage) for stage in stages[-5:]] != [False, True, True, False, False]:
+        return False
+    return all(s.role == "spatial" or is_transform(s) for s in stages) and len(stages[-1].spatial) == 7
+
+
+def filters_candidates(structure: Structure, target: Target) -> list[Candidate]:
+    return [Candidate.of((), roofline(structure, target))]
+
+
+def apply_filters(s: Schedule, structure: Structure, candidate: Candidate, target: Target) -> None:
+    """A block of channels of a panel of filters at a time, transposed into the first level of cache, then in vectors of
+    doubles over the filters:
+
+    for panel, block of channels:                       threads
+        filter[channel, i, j, lane] = w[lane, channel, i, j]      transposed through registers
+        for channel, lanes of a vector of doubles:
+            rows = G filter;  for i: rounded[i, :, channel, lanes] = rows[i] G^T
+        for i, j: u[group, i, j, panel, channels, :] = rounded[i, j, channels, :]
+    """
+    inline_all(s, structure, structure.stages[:-5])
+    source, half, whole, rounded, packed = (s.block(stage.name) for stage in structure.stages[-5:])
+    group, y, z, panel, outer, inner, lane = s.loops(packed)
+    s.reorder(group, panel, outer, y, z, inner, lane)
+    s.compute_at(rounded, outer)
+    i, j, channel, lanes = s.loops(rounded)[-4:]
+    part, lanes = s.split(lanes, factor=target.lanes(8))
+    s.reorder(channel, part, i, j, lanes)
+    s.compute_at(whole, i)
+    s.compute_at(half, part)
+    s.compute_at(source, outer)
+    for block in (half, whole):
+        s.set_scope(block, "local")
+        constant_product(s, block)
+    if (s.extent(i) or 0) <= MOST_POINTS:
+        s.unroll(i)
+        s.unroll(s.loops(half)[-2])
+        s.unroll(j)
+    s.vectorize(lanes)
+    s.vectorize(lane)
+    stream_outputs(s, packed, lane, target)
+    tile = tile_axes(s, source, target)
+    if tile:
+        transpose_tiles(s, source, tile, target, lines=False)
+    else:
+        s.vectorize(s.loops(source)[-1])
+    s.parallel(s.fuse(group, panel, outer))
+
+
+PLAN = Plan("winograd", fits, candidates, apply)
+FILTERS = Plan("winograd filters", fits_filters, filters_candidates, apply_filters)

@@ -1,0 +1,275 @@
+"""Which Winograd transform a convolution takes, and how many tiles go through its stages at once: analytic estimates.
+
+Cycles of one core, stage by stage, for a block of `rows x columns` tiles:
+
+    input     transform of each channel vector of each tile: straight-line code, bound by its stores or by what it
+              reads from afar
+    product   `products`^2 products of tiles x channels x filters in register tiles; starting and finishing one takes
+              as long as a step or two of few channels
+    filters   the transformed filters stream by once a block, from the level of the memory where they stay; each tile
+              asks for a share of what comes next, so that most of the transfer hides behind the products, if there
+              are several
+    tiles     the transformed tiles are read again for every group of panels of filters; the products of a group are
+              written and read, from where they stay while its filters pass by
+    output    transform, epilogue and stores of each filter vector of each tile
+
+Counting the multiplications alone (Lavin and Gray 2016) would not see narrow layers, where the transforms weigh most,
+nor small maps, where the filters do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from math import ceil
+
+from tilewright.ops.correlation import MOST_POINTS, points, products, reach
+from tilewright.plans.convolution import tiles as conv_tiles
+from tilewright.plans.convolution.tiles import tile_steps
+from tilewright.plans.framework.cost import EXPOSED, Cost, sharing, store_cycles
+from tilewright.plans.framework.decisions import decide
+from tilewright.targets.target import Target
+
+SCATTERED = 0.4
+"""What products that leave the second level get of the bandwidth beyond: each tile's are a line in each of many places,
+where tiles and filters are streams."""
+
+IN_SECOND = 0.6
+"""Share of the second level of cache that something may fill and still be found there by its next reader."""
+
+LAST_LEVEL = 0.75
+"""Share of the last cache that weights may fill and still be found there at the next call."""
+
+ENDS = 44.0
+"""Cycles of starting and finishing a register tile beside its stores: filters are asked for ahead, the last
+multiply-adds are waited for. A few channels take no longer."""
+
+FOURIER_IN, FOURIER_OUT = 3.0, 2.5
+"""How many times as long Fourier's matrices take for a value: five operations in each pass, not two."""
+
+ENOUGH = 4
+"""Blocks of tiles, or groups of panels, that share well among a few threads."""
+
+FEW_BLOCKS = 1.1
+"""What two or three blocks may cost against more, smaller ones: threads cannot share them, but must share the phases of
+each, with barriers between. A block alone is a small layer, for which nothing else is left."""
+
+PART = 128
+"""Channels that are summed in registers, about: filters of so many stay in the first level of cache, and an error grows
+with the length of a sum."""
+
+ENOUGH_SUMS = 8
+"""Accumulators that keep multiply-adds busy, with the next step's loads beside them."""
+
+SPARE = 6
+FEW_COLUMNS = 8
+MOST_TILES = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """A convolution: `images` x (`height` x `width`) outputs, square window, the same stride of rows and columns. With
+    a dilation of d each image is d * d submaps (`ops/winograd.py`), which are given as so many images.
+
+    model: bytes of all weights of the model. A call finds its weights in the last cache only if all of them fit there,
+    as the layers keep them: transformed ones are larger.
+    """
+
+    images: int
+    height: int
+    width: int
+    channels: int
+    filters: int
+    window: int
+    model: float = 0.0
+    stride: int = 1
+
+    def cold(self, size: int, target: Target) -> bool:
+        """Whether weights come from memory if layers like this keep `size` x `size` elements of each filter."""
+        return self.model * (size / self.window) ** 2 > LAST_LEVEL * target.l3
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """`tile` outputs a side, blocks of `rows` x `columns` tiles, panels of `width` filters in groups of `panels`."""
+
+    tile: int
+    rows: int
+    columns: int
+    width: int
+    panels: int
+
+    @property
+    def label(self) -> str:
+        return f"tile={self.tile},rows={self.rows},columns={self.columns},width={self.width},panels={self.panels}"
+
+
+def choose(shapes: tuple[Shape, ...], tiles: tuple[int, ...], target: Target) -> Choice | None:
+    """The best transform for a layer that is called with any of `shapes` (they differ in images), or None if computing
+    it directly is estimated to be faster."""
+
+    def mean(choice: Choice | None) -> float:
+        each = (
+            direct(s, target) if choice is None else cost(s, choice, target).cycles * few(s, choice, target)
+            for s in shapes
+        )
+        return sum(c / s.images for c, s in zip(each, shapes, strict=True)) / len(shapes)
+
+    most = max(s.images for s in shapes)
+    choices = [
+        Choice(tile, rows, columns, width, panels)
+        for tile in tiles
+        for width in _widths(shapes[0], target)
+        for rows, columns in blocks(shapes[0], tile, most)
+        for panels in groups(ceil(shapes[0].filters / width))
+    ]
+    options: list[tuple[float, Choice | None]] = [(mean(c), c) for c in (None, *choices)]
+    options.sort(key=lambda option: option[0])
+    labels = ["direct" if c is None else c.label for _, c in options]
+    return decide(lambda: f"winograd {shapes}", [c for _, c in options], labels, [e for e, _ in options])
+
+
+def _widths(shape: Shape, target: Target) -> tuple[int, ...]:
+    lanes = target.lanes(4)
+    return (lanes, 2 * lanes) if shape.filters <= lanes else (2 * lanes,)
+
+
+def blocks(shape: Shape, tile: int, images: int) -> Iterator[tuple[int, int]]:
+    """Blocks of tiles: whole tile rows of one or several images, or equal parts of a row that is long."""
+    down, across = ceil(shape.height / tile), ceil(shape.width / tile)
+    for parts in range(1, across + 1):
+        columns = ceil(across / parts)
+        if columns < FEW_COLUMNS and parts > 1:
+            return
+        for rows in range(1, max(1, MOST_TILES // columns) + 1):
+            if rows <= down * images:
+                yield rows, columns
+
+
+def groups(panels: int) -> Iterator[int]:
+    """Panels that go together: equal parts of all, for a part that is not full would be computed in vain."""
+    return (n for n in range(1, panels + 1) if panels % n == 0)
+
+
+def cost(shape: Shape, choice: Choice, target: Target) -> Cost:
+    """The estimate for all images: cycles of one core, and of what others miss while threads share unequally."""
+    blocks = times(shape, choice)
+    return block_cost(shape, choice, target) * (blocks * (sharing(blocks, target) if apart(blocks, target) else 1.0))
+
+
+def times(shape: Shape, choice: Choice) -> int:
+    """Blocks of tiles."""
+    down, across = ceil(shape.height / choice.tile), ceil(shape.width / choice.tile)
+    return ceil(shape.images * down / choice.rows) * ceil(across / choice.columns)
+
+
+def apart(parts: int, target: Target) -> bool:
+    """Whether threads take blocks of tiles each for itself: where there are enough for a few of them, or as many for
+    each that a call is known to have. Else they share the phases of each."""
+    return parts >= ENOUGH or (target.threads > 1 and parts % target.threads == 0)
+
+
+def few(shape: Shape, choice: Choice, target: Target) -> float:
+    """What is held against blocks that threads cannot share."""
+    blocks = times(shape, choice)
+    return FEW_BLOCKS if blocks > 1 and not apart(blocks, target) else 1.0
+
+
+def block_cost(shape: Shape, choice: Choice, target: Target) -> Cost:
+    """The estimate for one block of tiles, whose phases threads share if they do not share blocks."""
+    lanes, tile = target.lanes(4), choice.tile
+    vectors, count, advance = choice.width // lanes, choice.rows * choice.columns, tile * shape.stride
+    size = products(tile, shape.window, shape.stride)
+    channels = ceil(shape.channels / lanes)
+    panels = ceil(shape.filters / choice.width)
+    depth, filters = channels * lanes, panels * choice.width
+    most = most_rows(count, vectors, target)
+    rows = range(1, most + 1)
+    product = size * size * panels * min(product_cycles(count, r, vectors, depth, target) for r in rows)
+    weights, tiles = 4.0 * size * size * depth * filters, 4.0 * size * size * depth * count
+    stream = weights / _bandwidth(weights, target, shape.cold(size, target))
+    # With one register tile there is nobody to ask for the next panel: the core waits for what hardware brings late.
+    waiting = stream if count <= most else 0.0
+    passes = panels // choice.panels
+    outputs = 4.0 * size * size * choice.panels * choice.width * count
+    passing = tiles + outputs + weights / passes
+    if tiles > target.l1:
+        stream += passes * tiles / _bandwidth(max(2 * tiles, passing), target)
+    source = 4.0 * depth * shape.height * shape.width * shape.stride**2
+    read = 4.0 * depth * count * advance**2 / _bandwidth(source, target)
+    scattered = 0.0
+    if outputs > IN_SECOND * target.l2:
+        scattered = 2.0 * passes * outputs / (SCATTERED * _bandwidth(passing, target))
+    length = reach(tile, shape.window, shape.stride)
+    inward = 1.0 * count * channels * (size * size + size * advance + length * advance)
+    outward = 1.0 * count * panels * vectors * (size * size + size * tile + 3 * tile * tile)
+    if points(tile, shape.window, shape.stride) > MOST_POINTS:
+        inward *= FOURIER_IN
+        outward *= FOURIER_OUT
+    if not apart(times(shape, choice), target):
+        each, behind = (size * size, choice.panels) if passes < ENOUGH else (passes, passes)
+        product, outward = product * sharing(each, target), outward * sharing(behind, target)
+        inward *= sharing(channels, target)
+    stores = 1.2 * store_cycles((inward + outward) * target.vector_bits / 8, target)
+    transforms = Cost(store=stores, memory=read, overhead=scattered)
+    return Cost(compute=product, memory=stream, overhead=(1.0 - EXPOSED) * waiting) + transforms
+
+
+def direct(shape: Shape, target: Target) -> float:
+    """Estimated cycles of the same convolution computed directly, by `plans/convolution/tiles.py`."""
+    lanes = target.lanes(4)
+    channels = ceil(shape.channels / lanes) * lanes
+    lines, columns = (reach(n, shape.window, shape.stride) for n in (shape.height, shape.width))
+    layer = conv_tiles.Shape(
+        images=shape.images,
+        height=shape.height,
+        width=shape.width,
+        window=(shape.window, shape.window),
+        stride=shape.stride,
+        channels=channels,
+        block=lanes,
+        filters=shape.filters,
+        source=4 * channels * lines * columns,
+        copied=True,
+    )
+    compute, _ = conv_tiles.ranked((layer,), (False,), target)[0]
+    weights = 4.0 * shape.window**2 * channels * shape.filters
+    stream = weights / _bandwidth(weights, target, shape.cold(shape.window, target))
+    return Cost(compute=compute * shape.images, memory=stream).cycles
+
+
+@lru_cache(maxsize=4096)
+def product_cycles(count: int, rows: int, vectors: int, depth: int, target: Target) -> float:
+    """Cycles of a panel's products with one element of `count` tiles, `rows` of them in registers (the last may have
+    fewer), over `depth` channels."""
+
+    def tile(rows: int) -> float:
+        return depth * tile_steps(rows, vectors, target) + 2.0 * rows * vectors + ENDS
+
+    whole, rest = divmod(count, rows)
+    return whole * tile(rows) + (tile(rest) if rest else 0.0)
+
+
+def part_of(blocks: int, lanes: int) -> int:
+    """How many of `blocks` blocks of `lanes` channels make a part, of which the products are summed apart: an equal
+    share of about `PART` channels."""
+    shares = [n for n in range(1, blocks + 1) if blocks % n == 0]
+    return min(shares, key=lambda n: (max(n * lanes, PART) / min(n * lanes, PART), n))
+
+
+def most_rows(count: int, vectors: int, target: Target) -> int:
+    """Rows of a register tile: accumulators, one panel row, broadcast values; of a large register file some registers
+    stay free, for constants of the transforms are kept in them across the products. One tile does not take all of
+    `count` rows where two are large enough, for those ask for each other's next filters."""
+    spare = SPARE if target.registers > 16 else 1
+    most = max(1, (target.registers - vectors - spare) // vectors)
+    return min(most, max(ceil(count / 2), ceil(ENOUGH_SUMS / vectors)))
+
+
+def _bandwidth(size: float, target: Target, cold: bool = False) -> float:
+    if size <= IN_SECOND * target.l2 and not cold:
+        return target.l2_bandwidth
+    if size <= LAST_LEVEL * target.l3 and not cold:
+        return target.l3_bandwidth
+    return target.memory_bandwidth

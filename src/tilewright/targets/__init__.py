@@ -1,0 +1,1 @@
+"""Targets: what schedules and code generation need to know of a machine."""

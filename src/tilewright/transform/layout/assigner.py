@@ -1,0 +1,88 @@
+"""What layout assignment knows of every value: its plain form, its channel-blocked form, whether it is a weight.
+
+The rules that rewrite nodes stand in `layout_*.py`, one file a kind of operator; `layout.py` applies them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from tilewright import ops
+from tilewright.ir.expr import as_int
+from tilewright.ir.graph import Graph, GraphBuilder, Node, Value
+from tilewright.targets.target import Target
+from tilewright.transform.graph.options import Options
+
+
+@dataclass(slots=True)
+class Assigner:
+    graph: Graph
+    target: Target
+    options: Options
+    builder: GraphBuilder = field(init=False)
+    plain: dict[Value, Value] = field(default_factory=dict)
+    blocked: dict[Value, Value] = field(default_factory=dict)
+    fixed: set[Value] = field(default_factory=set)
+    made: dict[Value, Node] = field(default_factory=dict)
+    plain_use: dict[Value, bool] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.builder = GraphBuilder(self.graph.name)
+        taken = {v.name for n in self.graph.nodes for v in n.outputs}
+        self.builder.taken = taken | {v.name for v in (*self.graph.inputs, *self.graph.params)}
+        self.plain.update((v, v) for v in (*self.graph.inputs, *self.graph.params))
+        self.fixed.update(self.graph.params)
+        self.made.update((v, n) for n in self.graph.nodes for v in n.outputs)
+
+    @property
+    def block(self) -> int:
+        return self.target.vector_bits // 32
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of all weights of the model."""
+        return sum(v.known_bytes for v in self.graph.params)
+
+    def producer(self, value: Value) -> Node | None:
+        """The node of the graph that makes a value; None for inputs and weights."""
+        return self.made.get(value)
+
+    def visit(self, node: Node) -> None:
+        """Note whether the node depends on weights alone."""
+        if all(v in self.fixed for v in node.inputs if v is not None):
+            self.fixed.update(node.outputs)
+
+    def finish(self) -> Graph:
+        graph = self.graph
+        outputs = tuple(self.as_plain(v) for v in graph.outputs)
+        return Graph(graph.name, graph.inputs, graph.params, tuple(self.builder.nodes), outputs)
+
+    # -- the two forms of a value --------------------------------------------------------------------------------
+
+    def as_plain(self, value: Value) -> Value:
+        if value not in self.plain:
+            channels = as_int(value.shape[1])
+            (self.plain[value],) = self.emit(
+                "unblock_channels", (self.blocked[value],), {"channels": channels}, value.name
+            )
+        return self.plain[value]
+
+    def as_blocked(self, value: Value) -> Value:
+        if value not in self.blocked:
+            (self.blocked[value],) = self.emit(
+                "block_channels", (self.as_plain(value),), {"block": self.block}, f"{value.name}_blocked"
+            )
+        return self.blocked[value]
+
+    def emit(self, op: str, inputs: tuple[Value | None, ...], attrs: dict[str, Any], name: str) -> tuple[Value, ...]:
+        types = ops.infer(op, [None if v is None else v.type for v in inputs], attrs)
+        return self.builder.node(op, inputs, types, attrs, (name,))
+
+    def keep(self, node: Node) -> None:
+        inputs = tuple(None if v is None else self.as_plain(v) for v in node.inputs)
+        self.builder.nodes.append(Node(node.op, inputs, node.outputs, node.attrs))
+        self.plain.update((v, v) for v in node.outputs)
+
+    def is_blocked(self, value: Value) -> bool:
+        return value in self.blocked and value not in self.plain

@@ -1,0 +1,130 @@
+"""Operators that work on blocked channels as they are: pointwise, pooling, resizing, concatenation, slices, global
+means."""
+
+from __future__ import annotations
+
+from tilewright import ops
+from tilewright.ir.expr import as_int, const, is_const
+from tilewright.ir.graph import Node, TensorType, Value
+from tilewright.transform.layout.assigner import Assigner
+
+
+def pointwise(a: Assigner, node: Node) -> bool:
+    """Stay blocked if a full-size operand is blocked and the others can follow."""
+    rank = node.output.type.rank
+    if len(node.outputs) != 1 or rank not in (4, 5) or as_int(node.output.shape[1]) is None:
+        return False
+    present = [v for v in node.inputs if v is not None]
+    if not any(a.is_blocked(v) for v in present):
+        return False
+    forms: dict[Value, Value] = {}
+    for v in present:
+        form = follow(a, v, rank)
+        if form is None:
+            return False
+        forms[v] = form
+    inputs = tuple(None if v is None else forms[v] for v in node.inputs)
+    attrs = node.attributes
+    types = ops.infer(node.op, [None if v is None else v.type for v in inputs], attrs)
+    shape = types[0].shape
+    block = a.block if as_int(node.output.shape[1]) != 1 else 1
+    if not is_const(shape[-1], block):
+        return False
+    typed = tuple(TensorType(t.dtype, t.shape, f"NCHW{block}c") for t in types)
+    (a.blocked[node.output],) = a.builder.node(node.op, inputs, typed, attrs, (node.output.name,))
+    return True
+
+
+def follow(a: Assigner, value: Value, rank: int) -> Value | None:
+    """The form of an operand that broadcasts against blocked ones of `rank` dimensions; None if there is none."""
+    if value.type.rank == 0 or all(is_const(d, 1) for d in value.shape):
+        return a.as_plain(value)
+    if value.type.rank > rank or value.type.rank < rank - 1:
+        return None
+    if value.type.rank == rank - 1:
+        shape = (const(1), *value.shape)
+        if as_int(shape[1]) is None:
+            return None
+        lifted = a.emit("reshape", (a.as_plain(value),), {"shape": shape}, f"{value.name}_lifted")[0]
+        if value in a.fixed:
+            a.fixed.add(lifted)
+        return a.emit("block_channels", (lifted,), {"block": a.block}, f"{value.name}_blocked")[0]
+    if as_int(value.shape[1]) is None:
+        return None
+    return a.as_blocked(value)
+
+
+def concat(a: Assigner, node: Node) -> bool:
+    """Along channels, when every part fills its blocks."""
+    present = [v for v in node.inputs if v is not None]
+    if node.attr("axis") != 1 or node.output.type.rank != 4 or not any(a.is_blocked(v) for v in present):
+        return False
+    counts = [as_int(v.shape[1]) for v in present]
+    if any(c is None or c % a.block for c in counts):
+        return False
+    inputs = tuple(a.as_blocked(v) for v in present)
+    (a.blocked[node.output],) = a.emit("concat", inputs, {"axis": 1}, node.output.name)
+    return True
+
+
+def slices(a: Assigner, node: Node) -> bool:
+    """A part of the channels that starts with a block and fills its blocks or goes to the end; any part of the map."""
+    x = node.inputs[0]
+    assert x is not None
+    if x.type.rank != 4 or not a.is_blocked(x):
+        return False
+    (n, first, *begin), (images, count, *size), (every, step, *steps) = (
+        node.attr(k) for k in ("begin", "size", "step")
+    )
+    channels, first, count = as_int(x.shape[1]), as_int(first), as_int(count)
+    if channels is None or first is None or count is None or step != 1 or channels == 1 or count < 2:
+        return False
+    if first % a.block or (count % a.block and first + count != channels):
+        return False
+    attrs = {
+        "begin": (n, first // a.block, *begin, 0),
+        "size": (images, -(-count // a.block), *size, a.block),
+        "step": (every, 1, *steps, 1),
+    }
+    (a.blocked[node.output],) = a.emit("slice", (a.as_blocked(x),), attrs, node.output.name)
+    return True
+
+
+def pool(a: Assigner, node: Node) -> bool:
+    """Windows over the spatial dimensions keep the blocks: the lanes are a third dimension with windows of one."""
+    x = node.inputs[0]
+    assert x is not None
+    if len(node.outputs) != 1 or x.type.rank != 4 or not a.is_blocked(x):
+        return False
+    (top, left, bottom, right), attrs = node.attr("pads"), node.attributes
+    attrs |= {name: (*attrs[name], 1) for name in ("kernel", "strides", "dilations")}
+    attrs["pads"] = (top, left, 0, bottom, right, 0)
+    (a.blocked[node.output],) = a.emit(node.op, (a.as_blocked(x),), attrs, node.output.name)
+    return True
+
+
+def reduce(a: Assigner, node: Node) -> bool:
+    """Mean over both spatial dimensions (global average pooling), dimensions kept."""
+    x = node.inputs[0]
+    assert x is not None
+    axes = node.attr("axes")
+    if x.type.rank != 4 or not a.is_blocked(x) or axes is None or not node.attr("keepdims", True):
+        return False
+    if tuple(sorted(a % 4 for a in axes)) != (2, 3):
+        return False
+    attrs = node.attributes | {"axes": (2, 3)}
+    (a.blocked[node.output],) = a.emit(node.op, (a.as_blocked(x),), attrs, node.output.name)
+    return True
+
+
+def along_space(a: Assigner, node: Node) -> bool:
+    """Resizing and gathering along a spatial dimension: the lanes beside it move together."""
+    x, *others = node.inputs
+    assert x is not None
+    if len(node.outputs) != 1 or x.type.rank != 4 or not a.is_blocked(x) or node.attr("axis") not in (2, 3):
+        return False
+    if node.op == "gather" and (others[0] is None or others[0].type.rank != 1):
+        return False
+    inputs = (a.as_blocked(x), *(None if v is None else a.as_plain(v) for v in others))
+    (a.blocked[node.output],) = a.emit(node.op, inputs, node.attributes, node.output.name)
+    return True

@@ -1,0 +1,97 @@
+"""Layouts of convolutions: channels in blocks, weights in panels, or Strassen's method."""
+
+from __future__ import annotations
+
+from tilewright.ir.expr import as_int
+from tilewright.ir.graph import Node
+from tilewright.plans.convolution.tiles import (
+    MOST_FLAT_PIXELS,
+    SYMBOLIC_IMAGES,
+    SYMBOLIC_SIZE,
+    Blocking,
+    Shape,
+    ranked,
+)
+from tilewright.plans.framework.decisions import decide
+from tilewright.targets.target import Target
+from tilewright.transform.layout.assigner import Assigner
+from tilewright.transform.layout.pixels import between_plain, pointwise
+from tilewright.transform.layout.strassen import strassen_conv
+
+
+def conv(a: Assigner, node: Node) -> bool:
+    """2-D convolution, one group: blocked output; blocked input when the channels fill their blocks. Windows of one
+    pixel stay plain where all around them is."""
+    x, w = node.inputs[:2]
+    assert x is not None and w is not None
+    channels = [as_int(d) for d in w.shape]
+    if x.type.rank != 4 or node.attr("groups", 1) != 1 or w not in a.fixed or None in channels:
+        return False
+    if x.dtype.name != "f32" or 0 in channels:
+        return False
+    k, c = channels[0], channels[1]
+    assert k is not None and c is not None
+    block = a.block if c % a.block == 0 else 1
+    shapes, ways = blockings_of(node, k, c, block, a.target)
+    if between_plain(a, node, ways[0][0]):
+        return pointwise(a, node)
+    if strassen_conv(a, node, shapes[0], ways[0][0]):
+        return True
+    blocking = decide(
+        lambda: f"convolution {'x'.join(map(str, node.output.shape))} of {'x'.join(map(str, w.shape))}: panels",
+        [b for _, b in ways],
+        [f"width={b.width},flat={int(b.flat)}" for _, b in ways],
+        [cost for cost, _ in ways],
+    )
+    attrs = {"block": block, "width": blocking.width}
+    (packed,) = a.emit("pack_conv", (a.as_plain(w),), attrs, f"{w.name}_packed")
+    a.fixed.add(packed)
+    source = a.as_blocked(x) if block > 1 else a.as_plain(x)
+    attributes = {
+        "pads": node.attr("pads"),
+        "strides": node.attr("strides"),
+        "dilations": node.attr("dilations"),
+        "channels": k,
+        "out_block": a.block,
+        "flat": blocking.flat,
+    }
+    (a.blocked[node.output],) = a.emit("conv_blocked", (source, packed), attributes, node.output.name)
+    return True
+
+
+def blockings_of(
+    node: Node, filters: int, channels: int, block: int, target: Target
+) -> tuple[tuple[Shape, ...], tuple[tuple[float, Blocking], ...]]:
+    """What is computed, for each number of images that is to be considered, and the blockings of it with their cycles
+    an image, the best first; the width and flatness of the one that is taken bind the plan."""
+    x, w = node.inputs[:2]
+    assert x is not None and w is not None
+    kh, kw = (as_int(d) or 1 for d in w.shape[2:])
+    pads, (sh, sw) = node.attr("pads"), node.attr("strides")
+    known = [as_int(d) for d in node.output.shape[2:]]
+    height, width = (d or SYMBOLIC_SIZE for d in known)
+    images = as_int(node.output.shape[0])
+    pixel = kh == kw == 1
+    counts = SYMBOLIC_IMAGES if images is None else (max(1, images),)
+    lines, columns = (height, width) if pixel else ((height - 1) * sh + kh, (width - 1) * sw + kw)
+    shapes = tuple(
+        Shape(
+            images=n,
+            height=height,
+            width=width,
+            window=(kh, kw),
+            stride=1 if pixel else sw,
+            channels=channels,
+            block=block,
+            filters=filters,
+            source=4 * channels * lines * columns,
+            copied=any(pads) or (pixel and (sh, sw) != (1, 1)),
+        )
+        for n in counts
+    )
+    flats: tuple[bool, ...] = (False, True)
+    if None in known or height * width > MOST_FLAT_PIXELS:
+        flats = (False,)
+    if pixel and None not in known:
+        flats = (True,)
+    return shapes, ranked(shapes, flats, target)

@@ -1,0 +1,80 @@
+"""Layouts of matrix products: the right operand in panels."""
+
+from __future__ import annotations
+
+from tilewright.ir.dtype import f32
+from tilewright.ir.expr import Expr, as_int, is_const
+from tilewright.ir.graph import Node, Value
+from tilewright.plans.matmul.tiles import FEW_ROWS, matmul_tile
+from tilewright.transform.layout.assigner import Assigner
+from tilewright.transform.layout.integer import integer_matmul
+from tilewright.transform.layout.precision import reduced
+from tilewright.transform.layout.strassen import strassen
+
+
+def matmul(a: Assigner, node: Node) -> bool:
+    """The right operand is packed into panels: once in `prepare` if it is a weight, else by a small kernel.
+
+    The left operand is transposed first if it is to be; a single column becomes a sum over contiguous rows; half
+    precision is multiplied in single precision.
+    """
+    x, w = node.inputs[:2]
+    assert x is not None and w is not None
+    if w.dtype.is_int and integer_matmul(a, node):
+        return True
+    if not w.dtype.is_float or x.dtype is not node.output.dtype or x.dtype is not w.dtype:
+        return False
+    *x_batch, _, k = _rows_and_columns(x.shape, bool(node.attr("transpose_a", False)))
+    *w_batch, _, n = _rows_and_columns(w.shape, transpose := bool(node.attr("transpose_b", False)))
+    if any(is_const(d, 0) for d in (k, n)) or len(x_batch) < len(w_batch):
+        return False
+    batch = zip(x_batch[len(x_batch) - len(w_batch) :], w_batch, strict=True)
+    if is_const(n, 1) or not all(is_const(v, 1) or u is v for u, v in batch):
+        return single_column(a, node, x, w)
+    if a.options.precision != "fp32" and reduced(a, node):
+        return True
+    rows = as_int(node.output.shape[-2])
+    if w not in a.fixed and rows is not None and rows <= (1 if transpose else FEW_ROWS):
+        return False
+    if strassen(a, node):
+        return True
+    left = plain_rows(a, node, x)
+    tile = matmul_tile(node.output.shape[-2], as_int(n) or 64, as_int(k) or 64, left.dtype, a.target, narrow=True)
+    (packed,) = a.emit(
+        "pack_matmul", (a.as_plain(w),), {"width": tile.width, "transpose": transpose}, f"{w.name}_packed"
+    )
+    if w in a.fixed:
+        a.fixed.add(packed)
+    columns = as_int(n)
+    (out,) = a.emit("matmul_packed", (left, packed), {"columns": n if columns is None else columns}, node.output.name)
+    if out.dtype is not node.output.dtype:
+        (out,) = a.emit("cast", (out,), {"dtype": node.output.dtype}, node.output.name)
+    a.plain[node.output] = out
+    return True
+
+
+def _rows_and_columns(shape: tuple[Expr, ...], swapped: bool) -> tuple[Expr, ...]:
+    return (*shape[:-2], shape[-1], shape[-2]) if swapped else shape
+
+
+def plain_rows(a: Assigner, node: Node, x: Value) -> Value:
+    """The left operand, rows by depth, in a type that the machine multiplies."""
+    left = a.as_plain(x)
+    if node.attr("transpose_a", False):
+        perm = (*range(x.type.rank - 2), x.type.rank - 1, x.type.rank - 2)
+        (left,) = a.emit("transpose", (left,), {"perm": perm}, f"{x.name}_rows")
+    if left.dtype.bits < 32:
+        (left,) = a.emit("cast", (left,), {"dtype": f32}, f"{x.name}_wide")
+    return left
+
+
+def single_column(a: Assigner, node: Node, x: Value, w: Value) -> bool:
+    """Lets rows be multiplied along the depth: the elements of a column that is the only one stand side by side."""
+    if not is_const(node.output.shape[-1], 1) or node.attr("transpose_a", False) or node.attr("transpose_b", False):
+        return False
+    shape = (*w.shape[:-2], w.shape[-1], w.shape[-2])
+    (row,) = a.emit("reshape", (a.as_plain(w),), {"shape": shape}, f"{w.name}_row")
+    if w in a.fixed:
+        a.fixed.add(row)
+    (a.plain[node.output],) = a.emit("matmul", (a.as_plain(x), row), {"transpose_b": True}, node.output.name)
+    return True

@@ -1,0 +1,183 @@
+"""Products in reduced precision: weights packed as bf16 or i8, activations rounded to what the machine multiplies.
+
+    bf16, dot instruction    matmul_dot(cast(x, bf16), cast(pack_dot(w), bf16))       pairs into f32 accumulators
+                             attention(..., dot)                          both of its products
+    bf16, elsewhere          matmul_packed(x, cast(pack_matmul(w), bf16))             weights widened on the way
+    int8                     cast(matmul_dot(quantised x, quantised w)) * scale of the row * scale of the column
+
+Quantisation is symmetric: weights by the greatest magnitude of each column, in `prepare`; activations by that of each
+row, as they come. An instruction that wants unsigned activations gets them plus 128, and the sum of the column's
+weights times 128 is taken away again. Integer products of narrow operands (MatMulInteger, QLinearMatMul) need no
+scales: the same kernels compute them exactly.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tilewright.ir.dtype import DType, bf16, f32, i8, i16, i32, u8
+from tilewright.ir.expr import as_int
+from tilewright.ir.graph import ConstantArray, Node, Value
+from tilewright.ops.attention_rows import Tile
+from tilewright.plans.matmul.dots import panel_multiple
+from tilewright.plans.matmul.tiles import matmul_tile
+from tilewright.schedule.dot_intrinsics import Dot, find_dot
+from tilewright.transform.layout.assigner import Assigner
+
+LEVELS = 127
+"""Greatest magnitude of a quantised number."""
+
+OFFSET = 128
+"""What turns signed activations into unsigned ones."""
+
+SMALLEST = 2.0**-100
+"""The least magnitude that a scale is made of: rows of zeros have one too."""
+
+
+def reduced(a: Assigner, node: Node) -> bool:
+    """A product with weights, in the precision that was asked for; False if it stays as it is."""
+    x, w = node.inputs[:2]
+    assert x is not None and w is not None
+    depth = as_int(x.shape[-1])
+    if (
+        x.dtype is not f32
+        or w not in a.fixed
+        or w.type.rank != 2
+        or depth is None
+        or as_int(node.output.shape[-1]) is None
+    ):
+        return False
+    product = _Product(a, node, x, w, depth)
+    match a.options.precision:
+        case "bf16":
+            dot = find_dot(bf16, bf16, a.target)
+            if dot is not None and depth % dot.group == 0:
+                product.rounded(dot)
+            else:
+                product.widened()
+        case "int8":
+            product.quantised()
+        case _:
+            return False
+    return True
+
+
+def attention(a: Assigner, node: Node) -> bool:
+    """Both products of an attention by dot instructions, where bf16 was asked for and the machine has one."""
+    q = node.inputs[0]
+    dot = find_dot(bf16, bf16, a.target)
+    if a.options.precision != "bf16" or dot is None or q is None or q.dtype is not f32:
+        return False
+    if (as_int(q.shape[3]) or 1) % dot.group or Tile.of(dict(node.attrs)).width % dot.lanes:
+        return False
+    inputs = tuple(None if v is None else a.as_plain(v) for v in node.inputs)
+    attrs = {**dict(node.attrs), "dot": dot.intrin.name}
+    (a.plain[node.output],) = a.emit("attention", inputs, attrs, node.output.name)
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class _Product:
+    """`x[..., M, K]` times the weights `w`, to be expressed by narrower types."""
+
+    a: Assigner
+    node: Node
+    x: Value
+    w: Value
+    depth: int
+
+    @property
+    def transpose(self) -> bool:
+        return bool(self.node.attr("transpose_b", False))
+
+    @property
+    def columns(self) -> int:
+        return as_int(self.node.output.shape[-1]) or 0
+
+    def emit(self, op: str, *inputs: Value, name: str, **attrs: object) -> Value:
+        (value,) = self.a.emit(op, inputs, attrs, name)
+        if all(v in self.a.fixed for v in inputs) and inputs:
+            self.a.fixed.add(value)
+        return value
+
+    def number(self, value: float, dtype: DType) -> Value:
+        array = ConstantArray(dtype.numpy.type(value))
+        return self.emit("constant", name="number", value=array)
+
+    # bf16
+
+    def widened(self) -> None:
+        """bf16 weights that are widened when they are read: half the traffic, products in f32."""
+        tile = matmul_tile(self.x.shape[-2], self.columns, self.depth, f32, self.a.target)
+        packed = self.plain_panels(self.a.as_plain(self.w), tile.width)
+        narrow = self.emit("cast", packed, name=f"{self.w.name}_bf16", dtype=bf16)
+        self.finish("matmul_packed", self.a.as_plain(self.x), narrow)
+
+    def rounded(self, dot: Dot) -> None:
+        """Both factors in bf16; rounding x joins the kernel that makes it where it can."""
+        x = self.emit("cast", self.a.as_plain(self.x), name=f"{self.x.name}_bf16", dtype=bf16)
+        packed = self.panels(self.a.as_plain(self.w), dot)
+        narrow = self.emit("cast", packed, name=f"{self.w.name}_bf16", dtype=bf16)
+        self.finish("matmul_dot", x, narrow)
+
+    def panels(self, w: Value, dot: Dot) -> Value:
+        attrs = {"width": dot.lanes, "group": dot.group, "panels": panel_multiple(self.columns, dot.lanes)}
+        return self.emit("pack_dot", w, name=f"{self.w.name}_packed", transpose=self.transpose, **attrs)
+
+    def plain_panels(self, w: Value, width: int) -> Value:
+        return self.emit("pack_matmul", w, name=f"{self.w.name}_packed", width=width, transpose=self.transpose)
+
+    def finish(self, op: str, x: Value, w: Value) -> None:
+        self.a.plain[self.node.output] = self.emit(op, x, w, name=self.node.output.name, columns=self.columns)
+
+    # int8
+
+    def quantised(self) -> None:
+        """Both factors in 8 bits with scales."""
+        dots = ((t, find_dot(t, i8, self.a.target)) for t in (u8, i16))
+        found = next(((t, d) for t, d in dots if d is not None and self.depth % d.group == 0), None)
+        row_scale, x = self.quantise(self.a.as_plain(self.x), -1, self.x.name)
+        w = self.a.as_plain(self.w)
+        column_scale, narrow = self.quantise(w, -1 if self.transpose else -2, self.w.name)
+        if self.transpose:
+            column_scale = self.emit("transpose", column_scale, name="scale", perm=(1, 0))
+        narrow = self.emit("cast", narrow, name=f"{self.w.name}_i8", dtype=i8)
+        attrs = {"columns": self.columns}
+        if found is None:
+            tile = matmul_tile(self.x.shape[-2], self.columns, self.depth, i32, self.a.target)
+            x = self.emit("cast", x, name=f"{self.x.name}_i8", dtype=i8)
+            total = self.emit("matmul_packed", x, self.plain_panels(narrow, tile.width), name="total", **attrs)
+        else:
+            kind, dot = found
+            if kind is u8:
+                x = self.emit("add", x, self.number(OFFSET, f32), name="shifted")
+            x = self.emit("cast", x, name=f"{self.x.name}_{kind.name}", dtype=kind)
+            total = self.emit("matmul_dot", x, self.panels(narrow, dot), name="total", **attrs)
+            if kind is u8:
+                total = self.emit("sub", total, self.correction(narrow), name="total")
+        real = self.emit("cast", total, name="total", dtype=f32)
+        real = self.emit("mul", real, row_scale, name="scaled")
+        self.a.plain[self.node.output] = self.emit("mul", real, column_scale, name=self.node.output.name)
+
+    def quantise(self, x: Value, axis: int, name: str) -> tuple[Value, Value]:
+        """(scale, round(x / scale)) with the greatest magnitude along an axis at `LEVELS`."""
+        size = self.emit("abs", x, name="size")
+        axes = (axis % x.type.rank,)
+        most = self.emit("reduce_max", size, name=f"{name}_most", axes=axes, keepdims=True)
+        most = self.emit("max", most, self.number(SMALLEST, f32), name="most")
+        scale = self.emit("mul", most, self.number(1.0 / LEVELS, f32), name=f"{name}_scale")
+        inverse = self.emit("div", self.number(float(LEVELS), f32), most, name="inverse")
+        rounded = self.emit("round", self.emit("mul", x, inverse, name="levels"), name="levels")
+        return scale, rounded
+
+    def correction(self, narrow: Value) -> Value:
+        """OFFSET times the sum of each column's weights, [1, N] of i32."""
+        wide = self.emit("cast", narrow, name="wide", dtype=i32)
+        axes = (1 if self.transpose else 0,)
+        total = self.emit("reduce_sum", wide, name="sums", axes=axes, keepdims=True)
+        if self.transpose:
+            total = self.emit("transpose", total, name="sums", perm=(1, 0))
+        return self.emit("mul", total, self.number(OFFSET, i32), name="correction")
+
+
+__all__ = ["attention", "reduced"]

@@ -1,0 +1,1 @@
+"""Functions as arithmetic: exp, tanh, erf and their kin as polynomials with stated bounds."""

@@ -1,0 +1,196 @@
+"""Transcendental functions as inline arithmetic, so that loops over them vectorise.
+
+`expand_math` rewrites the operators of `SINGLE` (f32; f16 and bf16 go through it) and `DOUBLE` (f64) into fma, bit and
+compare operators. What is in neither table stays and becomes a call of the C library. Infinities, NaN and signed zeros
+are as IEEE 754 says; the greatest errors stand in `ACCURACY`, `OF_ARGUMENT` and their twins, and docs/accuracy.md. The
+functions are in `math_f32`, `math_inverse` and `math_f64`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+
+from tilewright.ir.dtype import bf16, f16, f32, f64
+from tilewright.ir.expr import Const, Expr, Op, call, cast, const, equal, select
+from tilewright.ir.loops import PrimFunc, Stmt
+from tilewright.ir.rewrite import map_expr, map_stmt
+from tilewright.targets.target import Target
+from tilewright.transform.math import f32 as math_f32
+from tilewright.transform.math import f64 as math_f64
+from tilewright.transform.math import inverse as math_inverse
+from tilewright.transform.math import tables as math_tables
+
+
+def expand_math(func: PrimFunc, target: Target | None = None) -> PrimFunc:
+    """`func` with the transcendental operators written out, by what suits the target.
+
+    B[i] = tanh(A[i])   ->   B[i] = bitcast[f32](... fma(...) ...)
+    """
+    memo: dict[Expr, Expr] = {}
+    body = map_stmt(func.body, _keep, lambda e: expand(e, memo, target))
+    return func if body is func.body else func.with_body(body)
+
+
+def expand(e: Expr, memo: dict[Expr, Expr] | None = None, target: Target | None = None) -> Expr:
+    """`e` with the transcendental operators written out."""
+    single = {**SINGLE, **TABLES} if target is not None and target.has_avx512 else SINGLE
+    return map_expr(e, lambda node: _expand_node(node, single), memo)
+
+
+def _keep(_: Stmt) -> None:
+    return None
+
+
+def _expand_node(e: Expr, single: Mapping[str, Callable[..., Expr]]) -> Expr | None:
+    if not isinstance(e, Op):
+        return None
+    if e.name == "pow" and isinstance(e.args[1], Const):
+        simple = _constant_power(e.args[0], e.args[1].value)
+        if simple is not None:
+            return simple
+    function = (DOUBLE if e.dtype is f64 else single).get(e.name)
+    if function is None:
+        return None
+    if e.dtype in (f16, bf16):
+        return cast(function(*(cast(a, f32) for a in e.args)), e.dtype)
+    return function(*e.args)
+
+
+def _constant_power(x: Expr, exponent: float) -> Expr | None:
+    """Powers that are a product, a quotient or a root."""
+    match exponent:
+        case 1.0:
+            return x
+        case 2.0:
+            return x * x
+        case 3.0:
+            return x * x * x
+        case -1.0:
+            return 1.0 / x
+        case 0.5:
+            # pow(-0, 0.5) is +0 and pow(-inf, 0.5) is inf.
+            return select(equal(x, const(-math.inf, x.dtype)), math.inf, call("sqrt", x + 0.0))
+    return None
+
+
+SINGLE: dict[str, Callable[..., Expr]] = {
+    "exp": math_f32.exp,
+    "exp_nonpositive": math_f32.exp_nonpositive,
+    "exp2": math_f32.exp2,
+    "expm1": math_f32.expm1,
+    "log": math_f32.log,
+    "log2": math_f32.log2,
+    "log1p": math_f32.log1p,
+    "tanh": math_f32.tanh,
+    "sigmoid": math_f32.sigmoid,
+    "erf": math_f32.erf,
+    "gelu": math_f32.gelu,
+    "gelu_tanh": math_f32.gelu_tanh,
+    "sin": math_f32.sin,
+    "cos": math_f32.cos,
+    "tan": math_f32.tan,
+    "pow": math_f32.pow,
+    "sinh": math_inverse.sinh,
+    "cosh": math_inverse.cosh,
+    "arcsin": math_inverse.arcsin,
+    "arccos": math_inverse.arccos,
+    "arctan": math_inverse.arctan,
+    "arcsinh": math_inverse.arcsinh,
+    "arccosh": math_inverse.arccosh,
+    "arctanh": math_inverse.arctanh,
+}
+"""What is written out of f32, by operator."""
+
+TABLES: dict[str, Callable[..., Expr]] = {
+    "exp": math_tables.exp,
+    "exp_nonpositive": math_tables.exp_nonpositive,
+    "exp2": math_tables.exp2,
+    "tanh": math_tables.tanh,
+    "sigmoid": math_tables.sigmoid,
+    "gelu": math_tables.gelu,
+    "gelu_tanh": math_tables.gelu_tanh,
+}
+"""What of it is done by tables in registers where there is AVX-512."""
+
+DOUBLE: dict[str, Callable[..., Expr]] = {
+    "exp": math_f64.exp,
+    "exp_nonpositive": math_f64.exp_nonpositive,
+    "exp2": math_f64.exp2,
+    "expm1": math_f64.expm1,
+    "log": math_f64.log,
+    "log2": math_f64.log2,
+    "log1p": math_f64.log1p,
+    "tanh": math_f64.tanh,
+    "sigmoid": math_f64.sigmoid,
+    "erf": math_f64.erf,
+    "gelu": math_f64.gelu,
+    "gelu_tanh": math_f64.gelu_tanh,
+    "sin": math_f64.sin,
+    "cos": math_f64.cos,
+    "tan": math_f64.tan,
+}
+"""What is written out of f64, by operator."""
+
+ACCURACY: dict[str, float] = {
+    "exp": 1.0,
+    "exp2": 1.0,
+    "expm1": 1.5,
+    "log": 1.0,
+    "log2": 1.25,
+    "log1p": 1.5,
+    "tanh": 5.0,
+    "sigmoid": 2.5,
+    "erf": 1.25,
+    "sin": 1.6,
+    "cos": 1.6,
+    "tan": 3.75,
+    "pow": 1.0,
+    "sinh": 2.5,
+    "cosh": 1.5,
+    "arcsin": 2.5,
+    "arccos": 1.25,
+    "arctan": 1.5,
+    "arcsinh": 2.0,
+    "arccosh": 2.5,
+    "arctanh": 2.25,
+}
+"""The greatest error of each function in f32, in ulp; docs/accuracy.md says the same."""
+
+ACCURACY_DOUBLE: dict[str, float] = {
+    "exp": 1.02,
+    "exp2": 1.0,
+    "expm1": 2.0,
+    "log": 1.0,
+    "log2": 2.0,
+    "log1p": 2.0,
+    "tanh": 3.0,
+    "sigmoid": 3.0,
+    "erf": 2.0,
+    "sin": 2.0,
+    "cos": 2.0,
+    "tan": 4.0,
+}
+"""The same in f64."""
+
+NONPOSITIVE: dict[str, tuple[float, float]] = {"exp_nonpositive": (1.1, 0.04)}
+NONPOSITIVE_DOUBLE: dict[str, tuple[float, float]] = {"exp_nonpositive": (1.02, 0.0)}
+"""The greatest errors, in ulp, of functions of arguments that are not positive: so much, and so much for each unit of
+the argument."""
+
+OF_ARGUMENT: dict[str, float] = {"gelu": 2.5e-7, "gelu_tanh": 2.5e-7}
+OF_ARGUMENT_DOUBLE: dict[str, float] = {"gelu": 5e-16, "gelu_tanh": 5e-16}
+"""The greatest errors of functions that cancel where their results are small, relative to the argument."""
+
+__all__ = [
+    "ACCURACY",
+    "ACCURACY_DOUBLE",
+    "DOUBLE",
+    "NONPOSITIVE",
+    "NONPOSITIVE_DOUBLE",
+    "OF_ARGUMENT",
+    "OF_ARGUMENT_DOUBLE",
+    "SINGLE",
+    "expand",
+    "expand_math",
+]
