@@ -200,10 +200,15 @@ def look_for_support(folder: Path) -> None:
         _given[:] = [*_given[-3:], folder]
 
 
+_WRITERS = ("live", "measure", "native", "runtime")
+"""Rooms whose modules write support code."""
+
+
 @cache
 def _source() -> str:
     """What tells these source files from any others: times of change, which nothing but a change moves."""
-    paths = sorted(Path(__file__).parent.rglob("*.py"))
+    package = Path(__file__).parent.parent
+    paths = sorted(path for room in _WRITERS for path in (package / room).rglob("*.py"))
     facts = [(str(path), (found := path.stat()).st_size, found.st_ctime_ns) for path in paths]
     return blake2b(repr(facts).encode(), digest_size=16).hexdigest()
 
