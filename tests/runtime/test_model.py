@@ -192,7 +192,8 @@ def test_known_dimensions_do_not_enter_python() -> None:
 def test_support_code_is_compiled_before_it_is_linked() -> None:
     """Also where nothing is kept on disk."""
     code = (
-        "from tilewright.runtime import link, native\n"
+        "from tilewright.native import link\n"
+        "from tilewright.runtime import native\n"
         "native.compile_support()\n"
         "link._compile = lambda *_: 1 / 0\n"
         "native.native()\n"
