@@ -29,12 +29,13 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
-from benchmarks import code_cases, models
+from benchmarks import code_cases, code_probe, models
 from benchmarks.code_cases import Case
 from tilewright.support.progress import Step, progress
 
 TARGETS = ("znver4", "x86-64-v3", "neoverse-v1")
 FOLDER = models.ROOT / "build" / "bytes"
+SAVE_SECONDS = 20.0
 
 Row = dict[str, Any]
 """What `code_probe.py` answers: machine, entry, kernels as pairs of label and digest; or error."""
@@ -124,24 +125,25 @@ def record(which: Revision, cases: Sequence[Case], options: argparse.Namespace) 
     path = which.path(options.objects)
     kept = {} if which.dirty or options.again else _read(path)
     todo = [c for c in cases if any(_key(c, t) not in kept for t in options.targets)]
-    start = time.monotonic()
+    start = saved = time.monotonic()
     if todo:
         for case in todo:
             models.load(case.model)  # built here, not by several threads at once
         with sources(which) as source, progress(which.name, total=len(todo)) as step:
-            found = _in_workers(source, todo, options, step)
-        kept = {**(kept if which.dirty else _read(path)), **found}
-        _write(path, which, kept)
+            for found in _in_workers(source, todo, options, step):
+                kept |= found
+                if time.monotonic() - saved > SAVE_SECONDS:  # an interrupted run loses little
+                    saved = _save(path, which, kept)
+        _save(path, which, kept)
     rows = {key: kept[key] for key in (_key(c, t) for c in cases for t in options.targets)}
     seconds = f"{len(todo)} compiled in {time.monotonic() - start:.0f} s" if todo else "all kept from before"
-    print(
-        f"{which.name}: {len(cases)} cases, {len(rows)} rows, {seconds}: {os.path.relpath(path, models.ROOT)}",
-        flush=True,
-    )
+    where = os.path.relpath(path, models.ROOT)
+    print(f"{which.name}: {len(cases)} cases, {len(rows)} rows, {seconds}: {where}", flush=True)
     return rows
 
 
-def _in_workers(source: Path, cases: Sequence[Case], options: argparse.Namespace, step: Step) -> Rows:
+def _in_workers(source: Path, cases: Sequence[Case], options: argparse.Namespace, step: Step) -> Iterator[Rows]:
+    """The rows of each case, in order."""
     idle: SimpleQueue[Worker] = SimpleQueue()
     workers = [Worker(source) for _ in range(min(options.workers, len(cases)))]
     for worker in workers:
@@ -149,14 +151,16 @@ def _in_workers(source: Path, cases: Sequence[Case], options: argparse.Namespace
 
     def ask(case: Case) -> Rows:
         worker = idle.get()
-        rows = {_key(case, t): worker.ask(case, t, options.objects) for t in options.targets}
-        idle.put(worker)
+        try:
+            rows = {_key(case, t): worker.ask(case, t, options.objects) for t in options.targets}
+        finally:
+            idle.put(worker)
         step(case.name)
         return rows
 
     try:
         with ThreadPoolExecutor(len(workers)) as pool:
-            return {key: row for rows in pool.map(ask, cases) for key, row in rows.items()}
+            yield from pool.map(ask, cases)
     finally:
         for worker in workers:
             worker.close()
@@ -169,17 +173,22 @@ def _key(case: Case, target: str) -> str:
 def _read(path: Path) -> Rows:
     if not path.exists():
         return {}
-    rows: Rows = json.loads(path.read_text())["rows"]
+    found = json.loads(path.read_text())
+    rows: Rows = found["rows"] if found.get("version") == code_probe.VERSION else {}
     return rows
 
 
-def _write(path: Path, which: Revision, rows: Rows) -> None:
-    """A line a row, so that text tools can compare files too; another process that reads finds all of it or nothing."""
+def _save(path: Path, which: Revision, rows: Rows) -> float:
+    """Keep rows, with those that another process has kept meanwhile; gives the time. A line a row, for text tools; who
+    reads meanwhile finds all of it or nothing."""
     path.parent.mkdir(parents=True, exist_ok=True)
+    rows = rows if which.dirty else {**_read(path), **rows}
     lines = ",\n".join(f"{json.dumps(key)}: {json.dumps(rows[key])}" for key in sorted(rows))
+    head = f'"commit": {json.dumps(which.name)}, "version": {code_probe.VERSION}'
     temporary = path.with_suffix(f".{os.getpid()}.tmp")
-    temporary.write_text(f'{{"commit": {json.dumps(which.name)}, "rows": {{\n{lines}\n}}}}\n')
+    temporary.write_text(f'{{{head}, "rows": {{\n{lines}\n}}}}\n')
     temporary.replace(path)
+    return time.monotonic()
 
 
 def differences(old: Row, new: Row) -> list[str]:

@@ -125,12 +125,16 @@ def test_digests_of_a_commit_are_kept(
     monkeypatch.setattr(
         bytes_tool,
         "_in_workers",
-        lambda _source, cases, options, _step: {f"{c.name} | t": _row(conv="a") for c in cases},
+        lambda _source, cases, _options, _step: iter([{f"{c.name} | t": _row(conv="a")} for c in cases]),
     )
     options = argparse.Namespace(objects=False, again=False, targets=("t",), workers=1)
     clean, dirty = Revision(bytes_tool.present().commit, False), Revision("0" * 10, True)
     monkeypatch.setattr(bytes_tool, "present", lambda: dirty)
     for which in (clean, clean, dirty, dirty):
         bytes_tool.record(which, [Case("m64")], options)
+    bytes_tool.record(clean, [Case("nat")], options)
+    assert bytes_tool._read(clean.path(False)).keys() == {"m64 | t", "nat | t"}
+    monkeypatch.setattr(code_probe, "VERSION", code_probe.VERSION + 1)
+    bytes_tool.record(clean, [Case("m64")], options)
     said = [line.split(": ")[1].split(", ")[2].split(" in")[0] for line in capsys.readouterr().out.splitlines()]
-    assert said == ["1 compiled", "all kept from before", "1 compiled", "1 compiled"]
+    assert said == ["1 compiled", "all kept from before", *["1 compiled"] * 4]
