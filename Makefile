@@ -18,7 +18,7 @@ export PYTHONPATH := src:$(PYTHONPATH)
 # Tests and benchmarks start many processes: let the first one keep the bytecode, wherever that is switched off.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo demo-rl rl test lint types layers pytest torch onnx bench bench-layers bench-models tune-tvm bench-threads bench-memory bench-choice bench-live bench-broker bench-rl bars ulp fuzz live-stress example-matmul format clean
+.PHONY: help demo demo-rl rl test lint types layers pytest torch onnx bench bench-layers bench-models tune-tvm bench-threads bench-memory bench-choice bench-live bench-broker bench-rl bytes bars ulp fuzz live-stress example-matmul format clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -118,6 +118,9 @@ bench-broker: $(STAMP) ## agents batched through a broker against an actor each
 
 bench-rl: $(STAMP) $(TORCH_STAMP) $(RL_STAMP) ## Stable-Baselines3 with and without Tilewright: inference, learning curves
 	$(PY) -m benchmarks.bench_rl $(ARGS)
+
+bytes: $(STAMP) $(TORCH_STAMP) ## whether the suites' code is as it was; ARGS="--against main --quick"
+	$(PY) -m benchmarks.bytes $(ARGS)
 
 bars: $(STAMP) ## which of the required figures the last results reach
 	$(PY) -m benchmarks.bars

@@ -5,17 +5,15 @@ LLVM's part of the work is given to a `Background`, so that the next kernel is p
 
 from __future__ import annotations
 
-import hashlib
 import json
 import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import cache, cached_property
-from pathlib import Path
+from functools import cached_property
 
-import tilewright
 from tilewright.codegen.llvm.emit import assembly, compile_llvm, emit_llvm, kernel_symbols
 from tilewright.codegen.llvm.threads import runs_alone
+from tilewright.identity import identity
 from tilewright.ir.expr import Expr, Var
 from tilewright.ir.key import key
 from tilewright.ir.loops import NTHREADS, PrimFunc
@@ -30,21 +28,6 @@ from tilewright.targets.target import Target
 from tilewright.transform.graph.memory import Workspace
 from tilewright.transform.loops import lower_loops, readable_loops
 from tilewright.transform.loops.ahead import Ask, ask_ahead
-
-
-@cache
-def code_version() -> str:
-    """A digest of the compiler's own source: what one version compiled, another does not find."""
-    digest = hashlib.blake2b(digest_size=16)
-    root = Path(tilewright.__file__).parent
-    for path in sorted(root.rglob("*.py")):
-        if path.relative_to(root).parts[0] not in UNRELATED:
-            digest.update(path.read_bytes())
-    return digest.hexdigest()
-
-
-UNRELATED = ("cli", "frontend", "live", "measure", "native", "rl", "runtime", "support")
-"""Parts whose text cannot change a kernel's code."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,10 +100,8 @@ class KernelCompiler:
         """Native code of an unscheduled function; its object may come later. With `ask` it has one more parameter, of
         which it asks for a part."""
         target = self.target
-        settings = forced(func, target) if recording() else ()
-        if ask is not None:
-            settings = (*settings, repr(ask))
-        name = identity(key(func), target.fingerprint, *settings)
+        workload = key(func) if ask is None else f"{key(func)} {ask!r}"
+        name = identity(workload, target, decisions=forced(func, target) if recording() else ())
         symbol = f"tw_{name}"
         canonical = {s: Var(f"s{i}", s.dtype, s.lo, s.hi, s.multiple) for i, s in enumerate(func.symbols)}
         found = self._known.get(name) or _split(self.store.get(f"kernel-{name}"))
@@ -137,7 +118,7 @@ class KernelCompiler:
 
     def entry(self, text: str) -> Callable[[], bytes]:
         """The object of a program's entry, which may come later."""
-        name = f"entry-{identity(text, self.target.fingerprint)}"
+        name = f"entry-{identity(text, self.target)}"
         done = self.store.get(name)
         if done is not None:
             return lambda: done
@@ -156,11 +137,6 @@ class KernelCompiler:
             return code
 
         return make
-
-
-def identity(*parts: str) -> str:
-    """The key of what this compiler makes of something."""
-    return hashlib.blake2b("\0".join((*parts, code_version())).encode(), digest_size=16).hexdigest()
 
 
 def _workspaces(flat: PrimFunc) -> tuple[Workspace, ...]:

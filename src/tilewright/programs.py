@@ -1,8 +1,8 @@
 """Programs kept on disk: a model that was compiled before is read, not laid out, fused and lowered again.
 
-What a compile makes depends on the graph's structure, on those of its names that users see, on the options, the target
-and the compiler's own source; not on any weight's value. All of that is the key, and the entry holds the manifest, the
-objects and the graph as text. The other texts of a program are made again when somebody asks for them.
+The workload is the graph's structure with those of its names that users see, not any weight's value (`identity` says
+what else is in the key). The entry holds the manifest, the objects and the graph as text. The other texts of a program
+are made again when somebody asks for them.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from collections.abc import Callable, Collection
 from functools import cache, partial
 
 from tilewright.frontend.common.finish import Interface
+from tilewright.identity import identity
 from tilewright.ir.graph import Graph
-from tilewright.kernels import identity
 from tilewright.plans.framework.decisions import recording
 from tilewright.runtime.artifact import pack_blobs, unpack_blobs
 from tilewright.runtime.manifest import Manifest
@@ -52,7 +52,7 @@ class ProgramCache:
     ) -> None:
         values = [[v.name for v in group] for group in (graph.inputs, graph.params, graph.outputs, graph.symbols)]
         seen = [graph.name, values, names.inputs, names.outputs, names.ignored, names.tied, sorted(fixed)]
-        self._key = f"program-{identity(structure, json.dumps(seen), repr(options), target.fingerprint)}"
+        self._key = f"program-{identity(f'{structure} {json.dumps(seen)}', target, options=repr(options))}"
         self._store = store or ObjectCache()
         self._off = recording()
 

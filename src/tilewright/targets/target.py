@@ -27,6 +27,7 @@ _KNOWN: dict[str, tuple[str, tuple[str, ...]]] = {
     "skylake-avx512": (_X86_TRIPLE, _X86_V4),
     "znver4": (_X86_TRIPLE, (*_X86_V4, "avx512bf16", "avx512vnni")),
     "neoverse-n1": (_ARM_TRIPLE, (*_ARM, "fullfp16", "dotprod")),
+    "neoverse-v1": (_ARM_TRIPLE, (*_ARM, "fullfp16", "dotprod", "bf16", "i8mm")),  # its SVE is left to LLVM
     "generic-aarch64": (_ARM_TRIPLE, _ARM),
 }
 

@@ -1,0 +1,77 @@
+"""The identity of what this compiler makes: all that kept objects and programs depend on, put together in one place.
+
+What the compiler makes is a function of these and of nothing else:
+
+    workload     what is compiled: the key of an unscheduled function, an entry's text, a graph's key with its names
+    target       the machine: `Target.fingerprint`
+    options      of the user: precision, fast convolutions
+    decisions    forced ones, where a search wants another choice than the estimates'
+    extensions   digests of code from outside this package that takes part
+    compiler     this package's own source, `code_version`
+    llvm         `llvm_version`
+
+So whoever adds an input adds it here, and what was kept without it is not found any more.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+
+import llvmlite
+import llvmlite.binding as llvm
+
+from tilewright.targets.target import Target
+
+UNRELATED = ("cli", "frontend", "live", "measure", "native", "rl", "runtime", "support")
+"""Folders whose text does not change what is made of a graph for a target: what they find out (a graph, a machine's
+ceilings) is in the key itself."""
+RELATED = ("runtime/artifact.py", "runtime/manifest.py", "runtime/schema.py")
+"""What is in these folders and does: how a kept program is written, and the ABI that objects are made for."""
+
+
+def identity(
+    workload: str,
+    target: Target,
+    *,
+    options: str = "",
+    decisions: Sequence[str] = (),
+    extensions: Sequence[str] = (),
+) -> str:
+    """A key for the object cache: 32 hexadecimal digits that differ if any input does."""
+    inputs = {
+        "workload": workload,
+        "target": target.fingerprint,
+        "options": options,
+        "decisions": list(decisions),
+        "extensions": list(extensions),
+        "compiler": code_version(),
+        "llvm": llvm_version(),
+    }
+    return hashlib.blake2b(json.dumps(inputs).encode(), digest_size=16).hexdigest()
+
+
+@cache
+def code_version() -> str:
+    """A digest of the compiler's own source: what one version compiled, another does not find."""
+    return source_digest(Path(__file__).parent)
+
+
+@cache
+def llvm_version() -> str:
+    """LLVM's version and llvmlite's, which calls it: others may give other objects for the same text."""
+    return f"LLVM {'.'.join(map(str, llvm.llvm_version_info))}, llvmlite {llvmlite.__version__}"
+
+
+def source_digest(root: Path) -> str:
+    """A digest of those files of a package that can change what it makes, with their names."""
+    digest = hashlib.blake2b(digest_size=16)
+    for path in sorted(root.rglob("*.py")):
+        name = path.relative_to(root)
+        if name.parts[0] not in UNRELATED or name.as_posix() in RELATED:
+            text = path.read_bytes()
+            digest.update(f"{name.as_posix()} {len(text)}\n".encode() + text)
+    return digest.hexdigest()

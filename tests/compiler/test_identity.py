@@ -1,0 +1,155 @@
+"""The key of what is kept: each input counts, alone; so does every source file that can change what is made."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+import shutil
+from collections.abc import Callable
+from dataclasses import fields, replace
+from pathlib import Path
+
+import llvmlite
+import llvmlite.binding as llvm
+import pytest
+
+import tilewright
+from tilewright import identity as module
+from tilewright.identity import RELATED, UNRELATED, identity, source_digest
+from tilewright.targets.target import Target
+
+PACKAGE = Path(tilewright.__file__).parent
+TARGET = Target.parse("znver4")
+PARAMETERS = ["workload", "target", "options", "decisions", "extensions"]
+FOUND = ["code_version", "llvm_version"]
+"""Inputs that are looked up rather than given."""
+
+CHANGES: dict[str, Callable[[], str]] = {
+    "workload": lambda: identity("x", TARGET),
+    "target": lambda: identity("w", Target.parse("neoverse-v1")),
+    "target's threads": lambda: identity("w", replace(TARGET, threads=2)),
+    "options": lambda: identity("w", TARGET, options="bf16"),
+    "decisions": lambda: identity("w", TARGET, decisions=["a"]),
+    "another decision": lambda: identity("w", TARGET, decisions=["b"]),
+    "two decisions": lambda: identity("w", TARGET, decisions=["a", "b"]),
+    "decisions in one": lambda: identity("w", TARGET, decisions=["a, b"]),
+    "extensions": lambda: identity("w", TARGET, extensions=["a"]),
+    "all in one place": lambda: identity("w bf16 a", TARGET),
+}
+
+
+def test_each_input_changes_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    keys = {"nothing": identity("w", TARGET), **{name: change() for name, change in CHANGES.items()}}
+    for name in FOUND:
+        with monkeypatch.context() as patched:
+            patched.setattr(module, name, lambda: "another")
+            keys[name] = identity("w", TARGET)
+    assert len(set(keys.values())) == len(keys)
+    assert all(re.fullmatch("[0-9a-f]{32}", k) for k in keys.values())
+    assert identity("w", TARGET) == keys["nothing"] == identity("w", replace(TARGET, cores=64))
+
+
+def test_the_inputs_are_these() -> None:
+    """Who adds an input adds a change above, and a line to the module's list."""
+    assert list(inspect.signature(identity).parameters) == PARAMETERS
+    assert {name.split("'")[0] for name in CHANGES} >= set(PARAMETERS)
+    listed = re.findall(r"^    (\w+) {2,}", module.__doc__ or "", re.MULTILINE)
+    assert listed == [*PARAMETERS, *(name.removesuffix("_version").replace("code", "compiler") for name in FOUND)]
+
+
+def test_fields_of_a_target_are_in_its_fingerprint() -> None:
+    """All but those that no code depends on."""
+    without = []
+    for field in fields(Target):
+        value = getattr(TARGET, field.name)
+        other = (*value, "other") if isinstance(value, tuple) else value + ("x" if isinstance(value, str) else 1)
+        if replace(TARGET, **{field.name: other}).fingerprint == TARGET.fingerprint:
+            without.append(field.name)
+    assert without == ["cores", "frequency"]
+
+
+def test_llvm_is_named_with_its_version() -> None:
+    version = module.llvm_version()
+    assert llvmlite.__version__ in version and ".".join(map(str, llvm.llvm_version_info)) in version
+
+
+@pytest.mark.parametrize(
+    ("name", "counts"),
+    [
+        ("codegen/llvm.py", True),
+        ("compiler.py", True),
+        ("runtime/manifest.py", True),
+        ("runtime/engine.py", False),
+        ("frontend/__init__.py", False),
+        ("cli/main.py", False),
+    ],
+)
+def test_sources_that_count(name: str, counts: bool, tmp_path: Path) -> None:
+    package = Path(shutil.copytree(PACKAGE, tmp_path / "tilewright"))
+    before = source_digest(package)
+    assert before == module.code_version()
+    (package / name).write_text((package / name).read_text() + "# more\n")
+    assert (source_digest(package) != before) == counts
+
+
+def test_names_of_sources_count(tmp_path: Path) -> None:
+    (tmp_path / "ir").mkdir()
+    (tmp_path / "ir" / "a.py").write_text("x = 1\n")
+    before = source_digest(tmp_path)
+    (tmp_path / "ir" / "a.py").rename(tmp_path / "ir" / "b.py")
+    assert source_digest(tmp_path) != before
+
+
+HARMLESS = {
+    "frontend.common.finish": "the names that users see, which are in the key",
+    "frontend.onnx": "reads models: what it makes, a graph, is in the key",
+    "frontend.torch": "as above",
+    "runtime.kernel": "calls of a schedule's function, which is not kept",
+    "runtime.model": "calls of the program that was made",
+    "runtime.native": "the runtime's own code, kept by its own text",
+    "runtime.program": "holds what was made; its text is not kept",
+    "runtime.runner": "calls",
+    "runtime.threads": "checks the number of threads, which is the target's",
+    "support.background": "when something is compiled, not what",
+    "support.cache": "what keeps, and checks every entry",
+    "support.calibration": "the host's ceilings, which are the target's",
+    "support.errors": "what is raised",
+    "support.log": "what is printed",
+    "support.machine": "the host, which is the target",
+}
+"""Modules of the unrelated folders that the compiler imports, and why they do not count."""
+
+
+def _imports(path: Path) -> set[str]:
+    """The modules of this package that a file imports, wherever in it, less those that only type checkers read."""
+    tree = ast.parse(path.read_text())
+    skipped = {
+        inner
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+        for inner in ast.walk(node)
+    }
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node not in skipped and node.module is not None:
+            name = node.module
+            found |= {f"{name}.{a.name}" if _is_module(f"{name}.{a.name}") else name for a in node.names}
+        elif isinstance(node, ast.Import) and node not in skipped:
+            found |= {a.name for a in node.names}
+    return {name.removeprefix("tilewright.") for name in found if name.startswith("tilewright.")}
+
+
+def _is_module(name: str) -> bool:
+    path = PACKAGE.parent.joinpath(*name.split("."))
+    return path.is_dir() or path.with_suffix(".py").exists()
+
+
+def test_what_the_compiler_imports_counts_or_is_known_not_to() -> None:
+    folders = {path.name for path in PACKAGE.iterdir() if path.is_dir()}
+    assert set(UNRELATED) < folders and all((PACKAGE / name).is_file() for name in RELATED)
+    needed: set[str] = set()
+    for path in PACKAGE.rglob("*.py"):
+        if path.relative_to(PACKAGE).parts[0] not in UNRELATED:
+            needed |= {name for name in _imports(path) if name.split(".")[0] in UNRELATED}
+    assert needed - {name.removesuffix(".py").replace("/", ".") for name in RELATED} == set(HARMLESS)
