@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
+from tilewright.codegen.llvm import avx512
 from tilewright.codegen.llvm.cast import cast, from_f32, to_f32
-from tilewright.codegen.llvm.emit import avx512 as avx512
 from tilewright.codegen.llvm.text import Writer
 from tilewright.codegen.llvm.values import is_literal, literal, register_type, splat_literal
 from tilewright.ir.dtype import DType, bf16, boolean, f16, f32, f64, i32, i64
