@@ -1,7 +1,7 @@
 """What is compiled to see whether the compiler makes other code: the suites' models and layers, each in some settings.
 
 Models are taken as they are timed, with their batch fixed, and with it left open; some also for two threads, with
-products in bf16 and int8, and with other fast convolutions. Layers stand as in the tables.
+products in bf16 and int8, and with other fast convolutions. Layers stand as in the tables, with two more.
 """
 
 from __future__ import annotations
@@ -51,11 +51,12 @@ _EXACT_LAYERS = "conv3x3-128-128-19 conv3x3-512-512-7 conv5x5-64-64-28 conv5-256
 QUICK = """
 m64, dz@8, hok3@batch, txl, nl, nat, az6, az6@batch, mobilenetv2, light-shufflenet, gpt2-decode, m64 2t,
 bert bf16, resnet50 int8, dz@64 strassen, yolo exact, conv3x3-128-128-28, conv3x3-64-64-15, conv3x3-3-16-64,
-conv5x5-64-64-28, conv1x1-64-256-56, conv1x1-256-1024-14 strassen, grouped3x3-128-128-56-g32, depthwise7x7-96-96-56,
+conv5x5-64-64-28, conv9x9-64-64-28, conv1x1-64-256-56, conv1x1-256-1024-14 strassen,
+grouped3x3-128-128-28-g4, grouped3x3-128-128-56-g32, depthwise7x7-96-96-56,
 transposed2x2-128-64-64-s2, conv3x3-256-256-28-d2, conv5-256-256-1024, gemm-1024x1024x1024, matmul-256x256x256,
 gemv-1x1024x1024, softmax-1536x128, residual-norm-128x768, gelu-128x3072, attention-384x768, attention-384x768 bf16
 """
-"""Names of a few that have each plan in them, for a look in between."""
+"""Names of a few that have each plan in them (but the one of empty loops), for a look in between."""
 
 
 def cases() -> list[Case]:
@@ -63,7 +64,7 @@ def cases() -> list[Case]:
     found = [Case(c.model, c.batch) for c in bench_models.cases()]
     found += [Case(name) for name in models.LIGHT]
     found += [Case(name, None) for name in (*models.POLICY, *models.TORCH)]
-    layer = [Case(x.model) for x in layers.read().values()]
+    layer = [Case(layers.PREFIX + name) for name in (*layers.OTHERS, *layers.read())]
     variants = [
         *(replace(c, threads=2) for c in _named(_THREADS, _THREADS_LAYERS)),
         *(replace(c, precision=p) for p in ("bf16", "int8") for c in _named(_PRECISION, _PRECISION_LAYERS)),

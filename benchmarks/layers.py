@@ -180,6 +180,11 @@ class Block:
 
 Shape = Conv | Gemm | Block
 
+_OTHERS = (Conv(1, 64, 64, 28, 9, 1, 4, 1, 1, "conv"), Conv(1, 128, 128, 28, 3, 1, 1, 4, 1, "conv"))
+OTHERS: dict[str, Shape] = {shape.name: shape for shape in _OTHERS}
+"""Layers that no table times, by name, for code of kinds that those of the tables lack: Fourier's transform, groups
+that fill blocks."""
+
 
 @dataclass(frozen=True, slots=True)
 class Layer:

@@ -74,7 +74,7 @@ def load(name: str) -> Path:
 
 
 def _layer(name: str) -> Path:
-    shape = layers.read()[name].shape
+    shape = layers.OTHERS.get(name) or layers.read()[name].shape
     path = FOLDER / "layers" / f"{layers.PREFIX}{name}.v{_VERSION}.onnx"
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
