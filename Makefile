@@ -18,10 +18,10 @@ export PYTHONPATH := src:$(PYTHONPATH)
 # Tests and benchmarks start many processes: let the first one keep the bytecode, wherever that is switched off.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo demo-rl rl test lint types layers pytest torch onnx bench bench-layers bench-models tune-tvm bench-threads bench-memory bench-choice bench-live bench-broker bench-rl bytes bars ulp fuzz live-stress example-matmul format clean
+.PHONY: help demo demo-rl rl test lint types layers pytest test-v3 torch onnx bench bench-layers bench-models tune-tvm bench-threads bench-memory bench-choice bench-live bench-broker bench-rl bytes bars ulp fuzz live-stress example-matmul format clean
 
 help: ## list the targets
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
+	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
 
 # The environment. It is made once and brought up to date when pyproject.toml changes.
 $(PY):
@@ -73,6 +73,15 @@ layers: $(STAMP)
 
 pytest: $(STAMP)
 	$(PY) -m pytest -n auto $(PYTEST_ARGS)
+
+# What runs code: results, not texts. The whole suite has run with the machine's own instructions.
+NUMERIC := tests/plans tests/ops tests/codegen tests/transform tests/compiler tests/builder tests/models tests/runtime/test_*.py
+
+test-v3: $(STAMP) ## the numeric tests with AVX2's vectors, on a machine with AVX-512 (on one without, `make test` has them)
+	@case "$$($(PY) -c 'from tilewright.ir.target import Target; print(Target.on_host("host").has_avx512)')" in \
+	True) TILEWRIGHT_TARGET=x86-64-v3 $(PY) -m pytest -n auto $(NUMERIC) $(PYTEST_ARGS) ;; \
+	False) echo 'test-v3: left out, this machine has no wider vectors than x86-64-v3: make test runs what it runs' ;; \
+	*) exit 1 ;; esac
 
 torch: $(STAMP) $(TORCH_STAMP) ## what needs PyTorch: its tensors in and out, its modules, its exporters' models
 	$(PY) -m pytest tests/runtime/test_frameworks.py tests/frontend/test_torch_*.py tests/docs

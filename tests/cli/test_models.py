@@ -8,6 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tilewright.targets.target import Target
+
 from .conftest import Cli
 
 
@@ -133,6 +135,26 @@ def test_options_that_do_not_exist_or_do_not_fit(cli: Cli, layer: Path) -> None:
     assert code == 1
     assert "another precision" in error
     assert "another winograd" in error
+
+
+def test_another_instruction_set(cli: Cli, layer: Path) -> None:
+    """A level that each machine of its architecture has."""
+    level, foreign = ("x86-64", "generic-aarch64") if Target.host().is_x86 else ("generic-aarch64", "x86-64")
+    compiled = layer.with_suffix(".tw")
+    assert cli("compile", layer, "--target", level)[0] == 0
+    code, text, _ = cli("show", compiled, "--info", "--json")
+    assert json.loads(text)["info"]["target"]["cpu"] == Target.parse(level).cpu
+    assert cli("run", compiled, "-d", "n=2", "--target", level)[0] == 0
+    assert cli("run", layer, "-d", "n=2", "--target", level)[0] == 0
+    code, text, _ = cli("bench", layer, "-d", "n=2", "--alone", "--rounds", 1, "--target", level, "--json")
+    assert code == 0, text
+    code, _, error = cli("run", compiled, "-d", "n=2", "--target", foreign)
+    assert (code, "compiled with another target" in error) == (1, True)
+    code, _, error = cli("run", layer, "-d", "n=2", "--target", foreign)
+    assert (code, "the code is for another machine" in error) == (1, True)
+    for command in ("compile", "show", "run", "bench"):
+        code, _, error = cli(command, layer, "--target", "pdp11")
+        assert (code, "--target: no such target" in error) == (1, True)
 
 
 def test_the_schedule_tells_plans_and_estimates(cli: Cli, layer: Path) -> None:

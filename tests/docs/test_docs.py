@@ -108,8 +108,8 @@ def test_links_between_files_lead_somewhere(page: Path) -> None:
 def test_commands_and_files_are_there(page: Path) -> None:
     """Targets of make, modules that are run, and files of the source that a page names."""
     text = page.read_text()
-    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.M))
-    named = set(re.findall(r"(?:`|^)make ([a-z-]+)", text, re.M))
+    targets = set(re.findall(r"^([a-z0-9-]+):", (ROOT / "Makefile").read_text(), re.M))
+    named = set(re.findall(r"(?:`|^)make ([a-z0-9-]+)", text, re.M))
     assert named <= targets, f"{page}: no such targets: {named - targets}"
     for module in re.findall(r"python -m ((?:benchmarks|tests|examples)[\w.]*)", text):
         path = ROOT / module.replace(".", "/")

@@ -12,11 +12,11 @@ import tilewright as tw
 from tests.ops.test_winograd import convolution
 from tests.plans import test_convolution as direct
 from tests.plans import test_winograd as winograd
+from tests.plans.winograd_errors import MOST, errors
 from tests.transform.graph.graphs import BATCH, tensor
 from tilewright import ops
 from tilewright.compiler import compile_graph, graph_passes
 from tilewright.ir.graph import Graph, GraphBuilder
-from tilewright.ops.correlation import points
 from tilewright.plans.framework.decisions import deciding
 from tilewright.runtime.model import Model
 from tilewright.targets.target import Target
@@ -71,8 +71,7 @@ def test_winograd(case: tuple[Any, ...]) -> None:
             x = rng.standard_normal((images, channels, *size)).astype(np.float32)
             got = np.asarray(model(x))
             want = np.maximum(convolution(x, w, pads, stride) + bias, 0)
-            scale = max(1.0, np.abs(want).max())
-            assert np.abs(got - want).max() <= winograd.TOLERANCE[points(tile, window, stride)] * scale
+            assert errors(got, want, tile, window, channels, winograd.BLOCK, stride).max() <= MOST
 
 
 LINES: list[direct.Case] = [case for case in direct.CASES if case[4] != (1, 1)] + [

@@ -10,14 +10,14 @@ import pytest
 import tilewright as tw
 from tests.codegen.prefetches import hints
 from tests.ops.test_winograd import convolution
+from tests.plans.winograd_errors import MOST, errors
 from tests.transform.graph.graphs import BATCH, tensor
 from tilewright import ops
 from tilewright.compiler import compile_graph
 from tilewright.ir.expr import as_int
 from tilewright.ir.graph import Graph, GraphBuilder
-from tilewright.ops.correlation import points
 from tilewright.plans import plan
-from tilewright.plans.winograd.tiles import ENOUGH, Choice, Shape, choose, cost, part_of, times
+from tilewright.plans.winograd.tiles import ENOUGH, NEAR, PART, Choice, Shape, choose, cost, part_of, times
 from tilewright.runtime.model import Model
 from tilewright.targets.target import Target
 from tilewright.transform.graph.fuse import fuse
@@ -78,8 +78,6 @@ CASES = [
     (10, 17, 12, (13, 7), (3, 3, 2, 3), (2, 1, 2, 1), 7),
     (4, 8, 31, (1, 9), (4, 4, 4, 4), (1, 3, 1, 2), 9),
 ]
-TOLERANCE = {3: 2e-6, 4: 2e-6, 5: 5e-6, 6: 1e-5, 7: 2e-5, 8: 3e-5, 12: 2e-6, 16: 2e-6}
-"""Of the output's scale, by the size of a transformed tile, or of its largest phase."""
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
@@ -95,8 +93,7 @@ def test_native_code_agrees_with_a_plain_convolution(case: tuple[Any, ...]) -> N
             x = rng.standard_normal((images, channels, *size)).astype(np.float32)
             got = np.asarray(model(x))
             want = np.maximum(convolution(x, w, pads) + bias, 0)
-            scale = max(1.0, np.abs(want).max())
-            assert np.abs(got - want).max() <= TOLERANCE[tile + window - 1] * scale
+            assert errors(got, want, tile, window, channels, BLOCK).max() <= MOST
 
 
 @pytest.mark.parametrize(("tile", "window"), [(4, 3), (5, 3), (6, 3), (3, 5), (4, 5), (2, 7)])
@@ -110,7 +107,10 @@ def test_errors_do_not_grow_with_the_channels(tile: int, window: int, channels: 
     graph = layer(tile, BATCH, channels, 17, (13, 12), pads, (2, 2, 2, 1), window)
     got = np.asarray(Model(compile_graph(graph, {"w": w, "bias": bias}, HOST))(x))
     want = np.maximum(convolution(x, w, pads), 0)
-    assert np.abs(got - want).max() <= 2e-5 * want.max()
+    found = errors(got, want, tile, window, channels, BLOCK)
+    assert found.max() <= MOST
+    assert np.sqrt((found[want > 0] ** 2).mean()) <= 1  # 1.1 to 1.3 if all 530 were summed at once
+    assert np.abs(got - want).max() <= 2e-5 * want.max()  # what docs/accuracy.md says of "auto"
 
 
 @pytest.mark.parametrize("columns", [2, 3, 5, 6])
@@ -145,6 +145,16 @@ def test_channels_are_summed_in_equal_parts() -> None:
     assert [part_of(n, 8) for n in (16, 17, 32, 40)] == [16, 17, 16, 20]
 
 
+def test_parts_are_near_their_size_for_any_number_of_channels() -> None:
+    """530 channels are 67 blocks of eight, a prime number: no equal parts but one and all."""
+    assert [part_of(67, 8), part_of(37, 16), part_of(131, 4)] == [14, 8, 27]
+    for lanes in (4, 8, 16):
+        for blocks in range(1, 4096 // lanes):
+            part = part_of(blocks, lanes) * lanes
+            assert part <= NEAR * PART
+            assert part >= PART / NEAR or part == blocks * lanes
+
+
 STRIDED = [
     # tile, channels, filters, size, pads, (rows, columns, vectors of a panel, panels), window, stride, dilation
     (4, 17, 31, (19, 17), (1, 1, 1, 1), (2, 3, 2, 1), 3, 2, 1),
@@ -176,24 +186,23 @@ def test_strides_and_dilations(case: tuple[Any, ...]) -> None:
             x = rng.standard_normal((images, channels, *size)).astype(np.float32)
             got = np.asarray(model(x))
             want = np.maximum(convolution(x, w, pads, stride, apart) + bias, 0)
-            scale = max(1.0, np.abs(want).max())
-            assert np.abs(got - want).max() <= TOLERANCE[points(tile, window, stride)] * scale
+            assert errors(got, want, tile, window, channels, BLOCK, stride, apart).max() <= MOST
 
 
 @pytest.mark.parametrize(("window", "stride", "apart"), [(3, 2, 1), (4, 2, 1), (5, 3, 1), (3, 1, 2)])
 def test_a_model_takes_it(window: int, stride: int, apart: int) -> None:
     """Chosen by the estimate for a layer of a usual size, as `show` says, and within the bound of "auto"."""
     rng = np.random.default_rng(0)
-    w = (rng.standard_normal((48, 64, window, window)) / (8 * window)).astype(np.float32)
+    w = (rng.standard_normal((96, 96, window, window)) / (10 * window)).astype(np.float32)
     b = GraphBuilder("model")
-    x, weight = b.input("x", tensor(1, 64, 61, 60)), b.param("w", tensor(*w.shape))
+    x, weight = b.input("x", tensor(1, 96, 61, 60)), b.param("w", tensor(*w.shape))
     attrs = {"pads": (1, 1, 1, 1), "strides": (stride, stride), "dilations": (apart, apart), "groups": 1}
     graph = b.finish((ops.emit1(b, "relu", ops.emit1(b, "conv", x, weight, **attrs)),))
     model = tw.compile((graph, {"w": w}))
     assert "conv_winograd" in model.show("graph") and f"stride = {stride}" in model.show("graph")
     assert "winograd" in model.show("schedule")
     assert "winograd" not in tw.compile((graph, {"w": w}), winograd="exact").show("graph")
-    image = rng.standard_normal((1, 64, 61, 60)).astype(np.float32)
+    image = rng.standard_normal((1, 96, 61, 60)).astype(np.float32)
     want = np.maximum(convolution(image, w, (1, 1, 1, 1), stride, apart), 0)
     assert np.abs(np.asarray(model(image)) - want).max() <= 2e-5 * want.max()
 
@@ -213,7 +222,7 @@ def test_a_window_that_does_not_overlap_stays_direct() -> None:
 def test_threads_share_blocks_of_tiles_or_groups_of_panels_or_elements(rows: int, panels: int) -> None:
     """Four blocks of tiles or one, and seven to one groups; the last may have panels without filters."""
     rng = np.random.default_rng(0)
-    w = rng.standard_normal((7 * BLOCK - 3, 17, 3, 3)).astype(np.float32)
+    w = (rng.standard_normal((7 * BLOCK - 3, 17, 3, 3)) / (3 * np.sqrt(17))).astype(np.float32)
     x = rng.standard_normal((1, 17, 30, 10)).astype(np.float32)
     graph = layer(4, 1, 17, len(w), (30, 10), (1, 1, 1, 1), (rows, 3, 1, panels))
     bias = np.zeros((1, len(w), 1, 1), np.float32)
@@ -221,7 +230,7 @@ def test_threads_share_blocks_of_tiles_or_groups_of_panels_or_elements(rows: int
     want = np.maximum(convolution(x, w, (1, 1, 1, 1)), 0)
     for threads in (1, 3):
         got = np.asarray(Model(program, threads=threads)(x))
-        assert np.abs(got - want).max() <= TOLERANCE[6] * want.max()
+        assert errors(got, want, 4, 3, 17, BLOCK).max() <= MOST
 
 
 def test_nan_and_infinity_stay_in_their_tiles() -> None:

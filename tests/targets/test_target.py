@@ -42,6 +42,20 @@ def test_fingerprint_ignores_cores_alone() -> None:
     assert replace(target, l2=1).fingerprint != target.fingerprint
 
 
+def test_the_environment_narrows_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    native = Target.on_host("host")
+    for name in ("host", "native", ""):
+        monkeypatch.setenv("TILEWRIGHT_TARGET", name)
+        assert Target.host() is native
+    for name in known():
+        monkeypatch.setenv("TILEWRIGHT_TARGET", name)
+        assert Target.host() is Target.parse("host") is Target.on_host(name)
+        assert Target.host().features == Target.parse(name).features
+    monkeypatch.setenv("TILEWRIGHT_TARGET", "pdp11")
+    with pytest.raises(TargetError, match=r"environment variable TILEWRIGHT_TARGET.*expected host, .*x86-64-v3.*pdp11"):
+        Target.host()
+
+
 def test_unknown_target_is_an_error_that_lists_names() -> None:
     with pytest.raises(TargetError, match="x86-64-v3"):
         Target.parse("pdp11")

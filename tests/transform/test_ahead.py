@@ -15,8 +15,8 @@ from tilewright.runtime.manifest import StepSpec
 from tilewright.targets.target import Target
 
 ROWS, WIDTH, WIDE = 512, 256, 1024
-SMALL = replace(Target.host(), l3=1 << 20, memory_bandwidth=8.0, memory_total=12.0)
-"""A machine whose last level does not hold the weights."""
+SMALL = replace(Target.host(), l2=1 << 19, l3=1 << 20, memory_bandwidth=8.0, memory_total=12.0)
+"""A machine whose last levels do not hold the weights, whatever this one's do."""
 LARGE = replace(SMALL, l3=64 << 20)
 
 

@@ -16,12 +16,14 @@ from tilewright.cli.common import (
     JsonOption,
     PrecisionOption,
     SeedOption,
+    TargetOption,
     ThreadsOption,
     WinogradOption,
     accuracy,
     bytes_text,
     err,
     is_quiet,
+    on_host,
     out,
     parse_dims,
     print_json,
@@ -44,6 +46,7 @@ def bench(
     dim: DimOption = None,
     precision: PrecisionOption = None,
     winograd: WinogradOption = None,
+    target: TargetOption = None,
     rounds: Annotated[int, typer.Option(min=1, help="Turns of each contender; 30 resolve about 1 %.")] = 30,
     seed: SeedOption = 0,
     alone: Annotated[bool, typer.Option("--alone", help="Time Tilewright only.")] = False,
@@ -66,12 +69,13 @@ def bench(
         if not path.exists():
             problems.add(ModelError("no such file", where=str(path)))
     problems.raise_if_any("nothing was timed")
+    on_host(target)
     peer_missing = not alone and not peers.is_installed(peers.ONNXRUNTIME)
     reports = []
     with progress("bench", total=len(models) * (rounds + 2), enabled=not is_quiet(json)) as step:
         for path in models:
             arguments = {"path": str(path), "threads": count, "dims": sizes, "seed": seed}
-            ours = arguments | {"options": accuracy(precision, winograd)}
+            ours = arguments | {"options": accuracy(precision, winograd), "target": target}
             contenders = [Contender("tilewright", peers.TILEWRIGHT, ours)]
             if not alone and not peer_missing:
                 contenders.append(Contender("onnxruntime", peers.ONNXRUNTIME, arguments))

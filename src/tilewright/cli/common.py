@@ -21,6 +21,7 @@ from tilewright.support.errors import Error, ModelError, Problems
 
 if TYPE_CHECKING:
     from tilewright.runtime.model import Model
+    from tilewright.targets.target import Target
 
 # Where there is no terminal to fit, tables are as wide as they like.
 out = Console(highlight=False, width=None if sys.stdout.isatty() else 160)
@@ -70,6 +71,14 @@ WinogradOption = Annotated[
         "--winograd",
         metavar="WHICH",
         help="Fast algorithms: auto (error within 2e-5 of a layer), exact (no), f2, f4, f6, strassen. [default: auto]",
+    ),
+]
+TargetOption = Annotated[
+    str | None,
+    typer.Option(
+        "--target",
+        metavar="NAME",
+        help="The instruction set, such as x86-64-v3; caches stay this machine's. [default: TILEWRIGHT_TARGET or host]",
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
@@ -155,6 +164,7 @@ def open_model(
     dims: Mapping[str, int],
     precision: str | None = None,
     winograd: str | None = None,
+    target: str | None = None,
 ) -> Model:
     """Compile an ONNX file or load a compiled one, which must have been compiled with the options that are given."""
     import tilewright
@@ -162,9 +172,18 @@ def open_model(
     if not path.exists():
         raise ModelError("no such file", where=str(path))
     count = flags.THREADS() if threads is None else threads
+    machine = on_host(target)
     if path.suffix == ".tw":
-        return _with_options(tilewright.load(path, threads=count), path, precision, winograd)
-    return tilewright.compile(path, threads=count, dims=dict(dims), **accuracy(precision, winograd))
+        cpu = None if machine is None else machine.cpu
+        return _with_options(tilewright.load(path, threads=count), path, precision, winograd, cpu)
+    return tilewright.compile(path, threads=count, dims=dict(dims), target=machine, **accuracy(precision, winograd))
+
+
+def on_host(target: str | None) -> Target | None:
+    """What `--target` stands for; None where it was not given, which is the default of `tilewright.compile`."""
+    from tilewright.targets.target import Target
+
+    return None if target is None else Target.on_host(target, "--target")
 
 
 def accuracy(precision: str | None, winograd: str | None) -> dict[str, Any]:
@@ -173,15 +192,16 @@ def accuracy(precision: str | None, winograd: str | None) -> dict[str, Any]:
     return {name: value for name, value in given.items() if value is not None}
 
 
-def _with_options(model: Model, path: Path, precision: str | None, winograd: str | None) -> Model:
+def _with_options(model: Model, path: Path, precision: str | None, winograd: str | None, cpu: str | None) -> Model:
     manifest = model.manifest
     problems = Problems()
-    for name, value in accuracy(precision, winograd).items():
-        found = getattr(manifest, name)
-        if value != found:
+    found = {"precision": manifest.precision, "winograd": manifest.winograd, "target": manifest.target.cpu}
+    wanted = {"precision": precision, "winograd": winograd, "target": cpu}
+    for name, value in wanted.items():
+        if value is not None and value != found[name]:
             hint = "compile the model again"
             problems.add(
-                ModelError(f"compiled with another {name}", where=str(path), expected=value, got=found, hint=hint)
+                ModelError(f"compiled with another {name}", where=str(path), expected=value, got=found[name], hint=hint)
             )
     problems.raise_if_any("the file does not fit the options")
     return model

@@ -12,6 +12,7 @@ from tilewright.cli.common import (
     DimOption,
     JsonOption,
     PrecisionOption,
+    TargetOption,
     ThreadsOption,
     WinogradOption,
     bytes_text,
@@ -38,6 +39,7 @@ def compile_command(
     dim: DimOption = None,
     precision: PrecisionOption = None,
     winograd: WinogradOption = None,
+    target: TargetOption = None,
     json: JsonOption = False,
 ) -> None:
     """Compile a model to one file: native code, weights and description.
@@ -55,7 +57,7 @@ def compile_command(
     path = output or model.with_suffix(".tw")
     start = time.perf_counter()
     with progress(f"compile {model.name}", enabled=not is_quiet(json)):
-        compiled = open_model(model, threads, parse_dims(dim), precision, winograd)
+        compiled = open_model(model, threads, parse_dims(dim), precision, winograd, target)
     seconds = time.perf_counter() - start
     compiled.save(path)
     report = {"output": str(path), "bytes": path.stat().st_size, "seconds": seconds, **describe(compiled)}

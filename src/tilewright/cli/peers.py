@@ -28,17 +28,21 @@ def tilewright(
     seed: int = 0,
     symbolic: bool = False,
     options: Mapping[str, Any] | None = None,
+    target: str | None = None,
 ) -> Prepared:
     """The model called with its inputs in order, new outputs each time.
 
     `symbolic` compiles with symbolic dimensions left open; otherwise `dims` are fixed at compile time. `options` are
-    further arguments of `tw.compile`: precision, winograd.
+    further arguments of `tw.compile`: precision, winograd. `target` names another instruction set (`Target.on_host`).
     """
     import tilewright as tw
+    from tilewright.targets.target import Target
 
     feeds = declared_inputs(path, dims or {}, seed)
     start = time.perf_counter()
-    model = tw.compile(path, threads=threads, dims={} if symbolic else dict(dims or {}), **(options or {}))
+    machine = None if target is None else Target.on_host(target)
+    fixed = {} if symbolic else dict(dims or {})
+    model = tw.compile(path, threads=threads, dims=fixed, target=machine, **(options or {}))
     seconds = time.perf_counter() - start
     arguments = [feeds[spec.name] for spec in model.inputs]
     info = {"version": tw.__version__, "compile_seconds": seconds}

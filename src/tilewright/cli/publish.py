@@ -12,6 +12,7 @@ from tilewright.cli.common import (
     JsonOption,
     ModelArgument,
     PackThreadsOption,
+    TargetOption,
     bytes_text,
     facts,
     is_quiet,
@@ -59,6 +60,7 @@ def publish(
     ] = 0.0,
     directory: DirectoryOption = None,
     threads: PackThreadsOption = None,
+    target: TargetOption = None,
     json: JsonOption = False,
 ) -> None:
     """Publish a model's weights, once, for all actors of this node.
@@ -77,7 +79,7 @@ def publish(
     from tilewright.live.store import Publisher
 
     with progress(f"open {model.name}", enabled=not is_quiet(json)):
-        opened = open_model(model, 1, {})
+        opened = open_model(model, 1, {}, target=target)
         if weights or version is not None:
             # Checked before anything is made; a new store begins with exactly these.
             given = read_weights(weights) if weights else opened.weights

@@ -17,6 +17,7 @@ from tilewright.cli.common import (
     ModelArgument,
     PrecisionOption,
     SeedOption,
+    TargetOption,
     ThreadsOption,
     WinogradOption,
     is_quiet,
@@ -53,6 +54,7 @@ def run(
     dim: DimOption = None,
     precision: PrecisionOption = None,
     winograd: WinogradOption = None,
+    target: TargetOption = None,
     json: JsonOption = False,
 ) -> None:
     """Run a model and show its outputs.
@@ -66,7 +68,7 @@ def run(
     dims = parse_dims(dim)
     with progress(f"compile {model.name}", enabled=not is_quiet(json)):
         # The dimensions given here are those of this run's inputs: the compiled code keeps them symbolic.
-        compiled = open_model(model, threads, {}, precision, winograd)
+        compiled = open_model(model, threads, {}, precision, winograd, target)
     arrays = read_inputs(inputs or [], compiled.inputs)
     arrays = random_inputs(compiled.inputs, dims | _sizes(compiled.inputs, arrays), seed) | arrays
     results, times = {}, []

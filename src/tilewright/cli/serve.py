@@ -10,7 +10,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tilewright.cli.common import JsonOption, bytes_text, err, facts, is_quiet, open_model, out, print_line
+from tilewright.cli.common import (
+    JsonOption,
+    TargetOption,
+    bytes_text,
+    err,
+    facts,
+    is_quiet,
+    open_model,
+    out,
+    print_line,
+)
 from tilewright.cli.inputs import read_weights
 from tilewright.support.errors import Error, TransportError, WeightError
 from tilewright.support.progress import progress
@@ -52,6 +62,7 @@ def serve(
     ] = None,
     trust: TrustOption = False,
     seconds: SecondsOption = None,
+    target: TargetOption = None,
     json: JsonOption = False,
 ) -> None:
     """Serve a model to other nodes: its code once, its weights whenever they change.
@@ -73,7 +84,7 @@ def serve(
         tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         load_pem(lambda: tls.load_cert_chain(certificate), certificate)
     with progress(f"open {model.name}", enabled=not is_quiet(json)):
-        opened = open_model(model, None, {})
+        opened = open_model(model, None, {}, target=target)
         if watch and watch.exists():
             opened.update(read_weights(watch))
     with tilewright.serve_weights(name, opened, host=host, port=port, secret=secret, tls=tls, trust=trust) as server:

@@ -13,6 +13,7 @@ from tilewright.cli.common import (
     JsonOption,
     ModelArgument,
     PrecisionOption,
+    TargetOption,
     ThreadsOption,
     WinogradOption,
     facts,
@@ -40,6 +41,7 @@ def show(
     dim: DimOption = None,
     precision: PrecisionOption = None,
     winograd: WinogradOption = None,
+    target: TargetOption = None,
     json: JsonOption = False,
 ) -> None:
     """Show a model as the compiler sees it, stage by stage.
@@ -54,7 +56,7 @@ def show(
     asked = {"graph": graph, "schedule": schedule, "loops": loops, "llvm": llvm, "asm": asm, "memory": memory}
     stages = [name for name, wanted in asked.items() if wanted] or ([] if info else ["graph"])
     with progress(f"compile {model.name}", enabled=not is_quiet(json)):
-        compiled = open_model(model, threads, parse_dims(dim), precision, winograd)
+        compiled = open_model(model, threads, parse_dims(dim), precision, winograd, target)
     texts = {stage: compiled.show(stage) for stage in stages}
     about = describe(compiled) | {"target": asdict(compiled.manifest.target)}
     if json:

@@ -89,6 +89,14 @@ DEBUG = Flag(
     "What the compiler prints: 1 passes with their times, 2 also the graph, 3 also the loops, 4 also LLVM IR, "
     "5 also assembly.",
 )
+TARGET = Flag(
+    "TILEWRIGHT_TARGET",
+    str,
+    lambda: "host",
+    "host",
+    "The instruction set that code is made for when the caller names no target, such as x86-64-v3; caches and measured "
+    "ceilings stay this machine's.",
+)
 THREADS = Flag(
     "TILEWRIGHT_THREADS", _integer(1, 1024), lambda: 1, "1", "Threads of a model when the caller names none."
 )
@@ -113,9 +121,9 @@ STORE_DIR = Flag(
 )
 
 
-def table() -> list[Flag[int] | Flag[bool] | Flag[Path]]:
+def table() -> list[Flag[int] | Flag[bool] | Flag[str] | Flag[Path]]:
     """All flags, in the order in which the documents show them."""
-    return [DEBUG, THREADS, CACHE, CACHE_DIR, CACHE_SIZE, STORE_DIR]
+    return [DEBUG, TARGET, THREADS, CACHE, CACHE_DIR, CACHE_SIZE, STORE_DIR]
 
 
 def markdown() -> str:

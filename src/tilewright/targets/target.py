@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import cache
 from typing import Any
 
+from tilewright.support import flags
 from tilewright.support.errors import TargetError
 
 _X86_BASE = ("cmov", "cx8", "fxsr", "mmx", "sse", "sse2")
@@ -110,20 +111,42 @@ class Target:
 
     @classmethod
     def host(cls) -> Target:
-        """This machine."""
-        return _host()
+        """This machine, for which code is made unless the caller says otherwise; TILEWRIGHT_TARGET may name another
+        instruction set (`on_host`)."""
+        return cls.on_host(flags.TARGET(), f"environment variable {flags.TARGET.name}")
+
+    @classmethod
+    def on_host(cls, name: str, where: str | None = None) -> Target:
+        """This machine with the instruction set of the target that `name` stands for.
+
+        Features, vectors, registers and instruction costs are those of the named target. Caches, cores and what was
+        measured beyond the first level of cache are this machine's, so that the code is what a machine like this one
+        without the other instructions would run. "host" is this machine with all that it has. A target that this
+        machine cannot run is `parse(name)` as it stands: its code can be made and read, not called. `where` says who
+        named it, for the error about a name that there is not.
+        """
+        return _host() if name in _HOST_NAMES else _on_host(_named(name, where))
 
     @classmethod
     def parse(cls, name: str) -> Target:
-        """A target by name: "host", a level such as "x86-64-v3", or a processor that `known()` lists."""
-        if name in ("host", "llvm", "native"):
-            return cls.host()
-        if name not in _KNOWN:
-            raise TargetError("no such target", expected=", ".join(("host", *_KNOWN)), got=repr(name))
-        triple, features = _KNOWN[name]
-        cpu = "generic" if name == "generic-aarch64" else name
-        bits, registers = _vectors(triple, features)
-        return cls(triple, cpu, tuple(sorted(features)), (), bits, registers, **ceilings(cpu, triple, bits))
+        """A target by name: "host", a level such as "x86-64-v3", or a processor that `known()` lists.
+
+        All but "host" are the same on every machine, with the ceilings that are known of their kind.
+        """
+        return cls.host() if name in _HOST_NAMES else _named(name)
+
+
+_HOST_NAMES = ("host", "llvm", "native")
+
+
+def _named(name: str, where: str | None = None) -> Target:
+    """The target of a name in `_KNOWN`."""
+    if name not in _KNOWN:
+        raise TargetError("no such target", where=where, expected=", ".join(("host", *_KNOWN)), got=repr(name))
+    triple, features = _KNOWN[name]
+    cpu = "generic" if name == "generic-aarch64" else name
+    bits, registers = _vectors(triple, features)
+    return Target(triple, cpu, tuple(sorted(features)), (), bits, registers, **ceilings(cpu, triple, bits))
 
 
 def known() -> tuple[str, ...]:
@@ -163,6 +186,32 @@ def _vectors(triple: str, features: tuple[str, ...]) -> tuple[int, int]:
     if "avx512f" in features and "avx512vl" in features:
         return 512, 32
     return (256 if "avx2" in features else 128), 16
+
+
+@cache
+def _on_host(named: Target) -> Target:
+    """This machine with the instructions of `named`; `named` itself where this machine lacks some of them."""
+    host = _host()
+    if named.is_x86 != host.is_x86 or not set(named.features) <= set(host.features):
+        return named
+    # How many multiply-adds and loads start in a cycle depends on the width of the vectors; what was measured is of the
+    # machine's own.
+    known = ceilings(host.cpu, host.triple, named.vector_bits)
+    native = named.vector_bits == host.vector_bits
+    l1 = host.l1_bandwidth if native else min(host.l1_bandwidth, known["l1_bandwidth"])
+    return replace(
+        host,
+        cpu=named.cpu,
+        features=named.features,
+        missing=tuple(name for name in host.missing if name not in named.features),
+        vector_bits=named.vector_bits,
+        registers=named.registers,
+        fma_per_cycle=host.fma_per_cycle if native else known["fma_per_cycle"],
+        l1_bandwidth=l1,
+        l2_bandwidth=min(host.l2_bandwidth, l1),
+        l3_bandwidth=min(host.l3_bandwidth, l1),
+        memory_bandwidth=min(host.memory_bandwidth, l1),
+    )
 
 
 @cache

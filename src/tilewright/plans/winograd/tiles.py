@@ -59,6 +59,9 @@ PART = 128
 """Channels that are summed in registers, about: filters of so many stay in the first level of cache, and an error grows
 with the length of a sum."""
 
+NEAR = 2.0
+"""How many times as many channels as `PART`, or as few, a part may have to be an equal share of all."""
+
 ENOUGH_SUMS = 8
 """Accumulators that keep multiply-adds busy, with the next step's loads beside them."""
 
@@ -253,9 +256,16 @@ def product_cycles(count: int, rows: int, vectors: int, depth: int, target: Targ
 
 def part_of(blocks: int, lanes: int) -> int:
     """How many of `blocks` blocks of `lanes` channels make a part, of which the products are summed apart: an equal
-    share of about `PART` channels."""
-    shares = [n for n in range(1, blocks + 1) if blocks % n == 0]
-    return min(shares, key=lambda n: (max(n * lanes, PART) / min(n * lanes, PART), n))
+    share of about `PART` channels. Where no equal share is within `NEAR` of it, as with a prime number of blocks, the
+    last part is smaller."""
+
+    def far(n: int) -> float:
+        return max(n * lanes, PART) / min(n * lanes, PART)
+
+    best = min((n for n in range(1, blocks + 1) if blocks % n == 0), key=lambda n: (far(n), n))
+    if blocks * lanes <= PART or far(best) <= NEAR:
+        return best
+    return ceil(blocks / ceil(blocks * lanes / PART))
 
 
 def most_rows(count: int, vectors: int, target: Target) -> int:
