@@ -355,10 +355,10 @@ def test_another_cpu(store: Path, telling: tuple[Path, Path], tmp_path: Path) ->
     shutil.copy(telling[0], path)
 
     def change(data: dict) -> None:
-        data["target"]["features"] = [*data["target"].get("features", []), "amx-tile"]
+        data["target"]["features"] = [*data["target"].get("features", []), "xop"]
 
     rewrite_manifest(path, change)
-    with pytest.raises(tw.Error, match="amx-tile"):
+    with pytest.raises(tw.Error, match="xop"):
         tw.Publisher(NAME, tw.load(path))
     with tw.Publisher(NAME, tw.load(telling[0])):
         pass

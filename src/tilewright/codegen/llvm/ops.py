@@ -76,7 +76,12 @@ class Ops:
 
     def _on_half(self, name: str, t: DType, args: Sequence[str], width: int) -> str:
         wide = [to_f32(self.out, a, t, width) for a in args]
-        result = self._on_float(name, f32, wide, width)
+        if t is f16 and name in _FLOAT_BINARY:
+            # LLVM computes this in halves where the CPU can, and would then leave out the rounding before an addition.
+            operator = _FLOAT_BINARY[name].removesuffix(" contract")
+            result = self.out.inst(f"{operator} {register_type(f32, width)} {wide[0]}, {wide[1]}")
+        else:
+            result = self._on_float(name, f32, wide, width)
         return result if name in _FLOAT_COMPARE or name in ("isnan", "isinf") else from_f32(self.out, result, t, width)
 
     def _on_float(self, name: str, t: DType, args: Sequence[str], width: int) -> str:
