@@ -32,6 +32,7 @@ from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.stages import StageSchedule
 from tilewright.schedule.state import written_buffers
 from tilewright.support.errors import CallError, CompileError, TargetError
+from tilewright.support.log import PassLog
 from tilewright.targets.target import Target
 from tilewright.transform.loops import lower_loops, readable_loops
 
@@ -97,7 +98,7 @@ class BuiltFunction(Called):
     @cached_property
     def flat(self) -> PrimFunc:
         """The loops that code is made from."""
-        return lower_loops(self.func, self.target)
+        return lower_loops(self.func, self.target, PassLog(f"build {self.func.name}"))
 
     @cached_property
     def _readable(self) -> PrimFunc:

@@ -1,37 +1,30 @@
 """The compiler: every pass by name, in order.
 
-model --import--> Graph --graph passes--> prepare + run --fuse--> groups --lower--> PrimFunc
-      --plan--> scheduled --lower_loops--> flat loops --emit--> LLVM --> objects --> Program --> Model
+model --import--> Graph --graph_passes--> Graph --split prepare--> prepare + run --PREPARE_PASSES, RUN_PASSES-->
+      --fuse--> groups --lower--> PrimFunc --plan--> scheduled --loop_passes--> flat loops --emit--> LLVM text
+      --> objects --assemble--> Program --> Model
+
+Passes are driven by `transform/driver.py`, which times, verifies and shows them. `pass_names` lists all of them.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from tilewright.codegen.llvm.entry import KernelCall, emit_entry
+from tilewright.assemble import Part, assemble
 from tilewright.frontend.common.finish import PLAIN, Imported, Interface
-from tilewright.ir.expr import Expr, as_int
+from tilewright.ir.expr import as_int
 from tilewright.ir.graph import Graph, Node, Value
 from tilewright.ir.key import key
-from tilewright.ir.verify import verify_graph
 from tilewright.kernels import CompiledKernel, KernelCompiler, KernelTexts
 from tilewright.programs import ProgramCache
-from tilewright.runtime.manifest import (
-    InputSpec,
-    Manifest,
-    OutputSpec,
-    PackedSpec,
-    ParamSpec,
-    SymbolSpec,
-    TargetSpec,
-)
 from tilewright.runtime.model import Model
 from tilewright.runtime.native import compile_support
 from tilewright.runtime.program import Program
@@ -41,11 +34,12 @@ from tilewright.support.errors import ModelError
 from tilewright.support.log import PassLog
 from tilewright.targets.target import Target
 from tilewright.transform.ahead import plan_asking
+from tilewright.transform.driver import GRAPHS_SHOWN, LOOPS_SHOWN, check_names, run_passes
 from tilewright.transform.graph.activations import recognise_activations
 from tilewright.transform.graph.attention import recognise_attention
 from tilewright.transform.graph.conversions import absorbs
-from tilewright.transform.graph.fuse import Group, fuse
-from tilewright.transform.graph.memory import Place, Step, Storage, assign_slots, is_alias, overwritable, places
+from tilewright.transform.graph.fuse import fuse
+from tilewright.transform.graph.memory import Step, is_alias, overwritable
 from tilewright.transform.graph.options import DEFAULTS, Options
 from tilewright.transform.graph.simplify import (
     eliminate_common,
@@ -55,13 +49,13 @@ from tilewright.transform.graph.simplify import (
     remove_identities,
 )
 from tilewright.transform.graph.split import SplitGraph, split_prepare
+from tilewright.transform.graph.verify import graph_stage
 from tilewright.transform.graph.views import join_slices, place_views
 from tilewright.transform.layout.assign import assign_layouts
+from tilewright.transform.loops import passes as loop_passes
+from tilewright.transform.loops.ahead import Ask
 from tilewright.transform.lower import Kernel, lower_group
 from tilewright.transform.work import operations, traffic
-
-SCHEDULE_VERSION = 1
-"""Of the artifact: grows when schedules change in a way that a stored program must not be mixed with."""
 
 Array = np.ndarray[Any, Any]
 Weights = Mapping[str, Array]
@@ -159,6 +153,29 @@ def graph_passes(target: Target, options: Options = DEFAULTS) -> list[tuple[str,
     ]
 
 
+PREPARE_PASSES: list[tuple[str, Callable[[Graph], Graph]]] = [
+    ("materialize outputs", partial(materialize_outputs, share_params=True)),
+]
+"""The passes over `prepare` after the split."""
+
+RUN_PASSES: list[tuple[str, Callable[[Graph], Graph]]] = [
+    ("materialize outputs", materialize_outputs),  # an output may depend on weights alone
+    ("place views", place_views),
+]
+"""The passes over `run` after the split."""
+
+
+def pass_names(target: Target) -> dict[str, tuple[str, ...]]:
+    """The names of all passes that TILEWRIGHT_DUMP knows, in order, by what they work on."""
+    stages: dict[str, Sequence[tuple[str, Any]]] = {
+        "graph": graph_passes(target),
+        "prepare": PREPARE_PASSES,
+        "run": RUN_PASSES,
+        "loops": loop_passes(target, Ask(1, 1)),
+    }
+    return {stage: tuple(name for name, _ in passes) for stage, passes in stages.items()}
+
+
 def compile_graph(
     graph: Graph,
     weights: Weights,
@@ -169,6 +186,8 @@ def compile_graph(
 ) -> Program:
     """A graph and its weights to a program that the runtime can run."""
     log = log or PassLog()
+    if log.dumps:
+        check_names(log, [name for names in pass_names(target).values() for name in names])
     graph, constants = hoist_constants(graph)
     structure, fixed = key(graph), frozenset(constants)
     names = Interface(  # passes may give other values in the outputs' place
@@ -183,16 +202,12 @@ def compile_graph(
 
     kept = ProgramCache(graph, structure, names, fixed, target, options)
     # Who wants to see the stages gets them.
-    program = kept.get(lambda: build(PassLog())) if log.level < DUMPS else None
+    program = kept.get(lambda: build(PassLog())) if log.level < GRAPHS_SHOWN and not log.dumps else None
     if program is None:
         program = build(log)
         kept.put(program)
     arrays = {**weights, **constants}
     return replace(program, weights={p.name: arrays[p.name] for p in program.manifest.params})
-
-
-DUMPS = 2
-"""TILEWRIGHT_DEBUG from which stages are printed."""
 
 
 def _build(
@@ -205,23 +220,20 @@ def _build(
     options: Options,
 ) -> Program:
     """The program of a graph, without weights."""
-    for name, function in graph_passes(target, options):
-        graph = log.run(name, function, graph)
-        verify_graph(graph)
-        log.dump(DUMPS, f"graph after {name}", lambda g=graph: str(g))  # type: ignore[misc]
+    stage = graph_stage()
+    graph = run_passes(graph, graph_passes(target, options), stage, log)
     split = log.run("split prepare", split_prepare, graph)
-    prepare = materialize_outputs(split.prepare, share_params=True)
+    prepare = run_passes(split.prepare, PREPARE_PASSES, stage, log, "prepare")
     run = _with_params(split.run, split.prepare.outputs, prepare.outputs)
-    run = materialize_outputs(run)  # an output may depend on weights alone
-    run = log.run("place views", place_views, run)
-    verify_graph(run)
-    split = SplitGraph(prepare, run)
+    split = SplitGraph(prepare, run_passes(run, RUN_PASSES, stage, log, "run"))
     with Background() as background:
-        compiler = KernelCompiler(target, background)
+        compiler = KernelCompiler(target, background, log=log)
         with log.timed("kernels"):
             run_part = _compile_part(split.run, "run", compiler, log)
             prepare_part = _compile_part(split.prepare, "prepare", compiler, log, _past_caches(split, target))
-        return _assemble(split, run_part, prepare_part, names, fixed, structure, compiler, log, options)
+        program = assemble(split, run_part, prepare_part, names, fixed, structure, compiler, log, options)
+    log.dump(1, "times", log.summary)
+    return program
 
 
 def hoist_constants(graph: Graph) -> tuple[Graph, dict[str, Array]]:
@@ -239,16 +251,6 @@ def hoist_constants(graph: Graph) -> tuple[Graph, dict[str, Array]]:
     return Graph(graph.name, graph.inputs, tuple(params), tuple(nodes), graph.outputs), arrays
 
 
-@dataclass(frozen=True, slots=True)
-class _Part:
-    """`run` or `prepare`, compiled: its groups, steps over values, and the distinct kernels."""
-
-    graph: Graph
-    groups: tuple[Group, ...]
-    steps: tuple[Step, ...]
-    kernels: tuple[tuple[Kernel, CompiledKernel], ...]
-
-
 def _past_caches(split: SplitGraph, target: Target) -> bool:
     """Whether packed weights are written past the caches: a store keeps several versions of them, so that memory to be
     written is in no cache, and what fills a good part of one would drive out what is."""
@@ -260,7 +262,7 @@ PAST_CACHES = 2
 """Packed weights that would fill one such part of the last cache are written past it."""
 
 
-def _compile_part(graph: Graph, name: str, compiler: KernelCompiler, log: PassLog, past_caches: bool = False) -> _Part:
+def _compile_part(graph: Graph, name: str, compiler: KernelCompiler, log: PassLog, past_caches: bool = False) -> Part:
     inside = partial(absorbs, target=compiler.target)
     groups = log.run(f"fuse {name}", fuse, graph, inside)
     steps: list[Step] = []
@@ -286,12 +288,18 @@ def _compile_part(graph: Graph, name: str, compiler: KernelCompiler, log: PassLo
             kernel = replace(kernel, args=(*kernel.args, weight), ask=ask)
         done = log.run("kernel", compiler.compile, kernel.func, kernel.ask)
         kernels.setdefault(done.symbol, (kernel, done))
-        texts = KernelTexts(kernel.func, compiler.target, kernel.ask)
-        for level, stage, text in ((3, "loops", texts.loops), (4, "LLVM IR", texts.llvm), (5, "assembly", texts.asm)):
-            log.dump(level, f"{stage} of {kernel.label}", text)
+        _show(KernelTexts(kernel.func, compiler.target, kernel.ask), kernel.label, log)
         names = (done.workspaces, done.symbols, kernel.label, over)
         steps.append(Step(done.symbol, group, kernel.args, *names, *work, done.alone))
-    return _Part(graph, tuple(groups), tuple(steps), tuple(kernels.values()))
+    return Part(graph, tuple(groups), tuple(steps), tuple(kernels.values()))
+
+
+def _show(texts: KernelTexts, label: str, log: PassLog) -> None:
+    """The stages of a kernel for those who want to see them."""
+    log.dump(LOOPS_SHOWN, f"scheduled loops of {label}", texts.scheduled)
+    log.dump(LOOPS_SHOWN, f"loops of {label}", texts.loops)
+    log.dump(LOOPS_SHOWN + 1, f"LLVM IR of {label}", texts.llvm)
+    log.dump(LOOPS_SHOWN + 2, f"assembly of {label}", texts.asm)
 
 
 def _with_params(run: Graph, old: Sequence[Value], new: Sequence[Value]) -> Graph:
@@ -307,110 +315,4 @@ def _with_params(run: Graph, old: Sequence[Value], new: Sequence[Value]) -> Grap
     return Graph(run.name, run.inputs, params, nodes, tuple(renamed.get(v, v) for v in run.outputs))
 
 
-def _assemble(
-    split: SplitGraph,
-    run: _Part,
-    prepare: _Part,
-    names: Interface,
-    fixed: frozenset[str],
-    structure: str,
-    compiler: KernelCompiler,
-    log: PassLog,
-    options: Options,
-) -> Program:
-    """Slots, the native entry and the manifest."""
-    graph, raw, target = split.run, split.prepare.params, compiler.target
-    symbols = graph.symbols
-    in_run, in_prepare = places(run.graph.nodes), places(prepare.graph.nodes)
-    run_storage = assign_slots(run.steps, [*graph.inputs, *graph.outputs, *graph.params], in_run, symbols)
-    prepare_storage = assign_slots(prepare.steps, [*raw, *graph.params], in_prepare, ())
-    shapes = [*run_storage.sizes, *(d for v in graph.outputs for d in v.shape)]
-    text = log.run("entry", _entry, run_storage, prepare_storage, run, prepare, shapes, symbols, target)
-    entry = compiler.entry(text)
-    with log.timed("objects"):
-        objects = {"entry": entry()}
-        objects.update((done.symbol, done.object) for part in (run, prepare) for _, done in part.kernels)
-    manifest = Manifest(
-        name=graph.name,
-        target=TargetSpec(target.triple, target.cpu, tuple(target.features)),
-        symbols=tuple(
-            SymbolSpec(s.name, s.lo if s.lo is not None else 0, s.hi if s.hi is not None else (1 << 31) - 1, s.multiple)
-            for s in symbols
-        ),
-        inputs=tuple(
-            InputSpec(name, v.dtype.name, _dims(v)) for name, v in zip(names.inputs, graph.inputs, strict=True)
-        ),
-        outputs=tuple(
-            OutputSpec(name, v.dtype.name, _dims(v)) for name, v in zip(names.outputs, graph.outputs, strict=True)
-        ),
-        params=tuple(ParamSpec(v.name, v.dtype.name, _numbers(v), v.name in fixed) for v in raw),
-        packed=tuple(_packed(v, set(raw), in_prepare) for v in graph.params),
-        run_temps=run_storage.temps,
-        run_steps=run_storage.steps,
-        prepare_temps=prepare_storage.temps,
-        prepare_steps=prepare_storage.steps,
-        structure_key=structure,
-        schedule_version=SCHEDULE_VERSION,
-        precision=options.precision,
-        winograd=options.winograd,
-        ignored=names.ignored,
-        tied=names.tied,
-    )
-    return Program(manifest, objects, {}, _texts(split, run, prepare, target))
-
-
-def _entry(
-    run_storage: Storage,
-    prepare_storage: Storage,
-    run: _Part,
-    prepare: _Part,
-    shapes: Sequence[Expr],
-    symbols: Sequence[Any],
-    target: Target,
-) -> str:
-    """The LLVM text of tw_run, tw_prepare and tw_shapes."""
-    run_steps, prepare_steps = (
-        [KernelCall(s.kernel, s.slots, s.symbols, s.alone, e) for s, e in zip(part.steps, part.shifts, strict=True)]
-        for part in (run_storage, prepare_storage)
-    )
-    return emit_entry(run_steps, prepare_steps, symbols, shapes, target)
-
-
-def _packed(value: Value, raw: set[Value], where: Mapping[Value, Place]) -> PackedSpec:
-    root = value
-    while root in where:
-        root = where[root].base
-    size = as_int(value.type.size)
-    assert size is not None, f"parameter {value.name} has a symbolic shape"
-    return PackedSpec(value.name, size * value.dtype.itemsize, root.name if root in raw else None)
-
-
-def _dims(value: Value) -> tuple[int | str, ...]:
-    numbers = (as_int(d) for d in value.shape)
-    return tuple(str(d) if n is None else n for n, d in zip(numbers, value.shape, strict=True))
-
-
-def _numbers(value: Value) -> tuple[int, ...]:
-    return tuple(d for d in _dims(value) if isinstance(d, int))
-
-
-def _texts(split: SplitGraph, run: _Part, prepare: _Part, target: Target) -> dict[str, Callable[[], str]]:
-    """What `Model.show` prints, made when asked."""
-    kernels = [kernel for part in (run, prepare) for kernel, _ in part.kernels]
-
-    def each(text: Callable[[KernelTexts], str]) -> Callable[[], str]:
-        def make() -> str:
-            return "\n\n".join(f"// {k.label}\n{text(KernelTexts(k.func, target, k.ask))}" for k in kernels)
-
-        return make
-
-    return {
-        "graph": lambda: f"{split.prepare}\n\n{split.run}",
-        "loops": each(lambda t: t.loops()),
-        "schedule": each(lambda t: t.schedule()),
-        "llvm": each(lambda t: t.llvm()),
-        "asm": each(lambda t: t.asm()),
-    }
-
-
-__all__ = ["compile", "compile_graph", "graph_passes"]
+__all__ = ["compile", "compile_graph", "graph_passes", "pass_names"]

@@ -15,7 +15,8 @@ primitive raises ScheduleError and leaves the schedule as it was. Blocks and loo
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,6 +37,7 @@ from tilewright.schedule.state import (
     written_buffers,
 )
 from tilewright.schedule.trace import Instruction, Ref, RefKind, Trace, Value
+from tilewright.support.errors import ScheduleError
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +73,7 @@ class Schedule:
         self._refs: dict[tuple[RefKind, str], Ref] = {}
         self._counts: dict[RefKind, int] = {"b": 0, "l": 0, "v": 0}
         self._made: dict[Ref, BlockRef | LoopRef | Choice] = {}
+        self._refused: list[str] = []
 
     def __str__(self) -> str:
         return str(self.func)
@@ -80,11 +83,26 @@ class Schedule:
         """What was applied so far."""
         return Trace(tuple(self._instructions))
 
+    @property
+    def refused(self) -> tuple[str, ...]:
+        """What was tried, lost and said why."""
+        return tuple(self._refused)
+
+    @contextmanager
+    def trying(self, loss: str) -> Iterator[None]:
+        """Go on behind a primitive that is refused: the schedule stays as it was before, and `refused` tells what was
+        lost and why."""
+        try:
+            yield
+        except ScheduleError as error:
+            self._refused.append(f"{loss}: {error.headline()}")
+
     def copy(self) -> Schedule:
         """A schedule with the same function and trace that goes its own way."""
         other = Schedule(self.func)
         other._random.setstate(self._random.getstate())
         other._instructions = list(self._instructions)
+        other._refused = list(self._refused)
         other._refs, other._counts, other._made = dict(self._refs), dict(self._counts), dict(self._made)
         return other
 

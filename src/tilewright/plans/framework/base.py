@@ -82,6 +82,11 @@ class Planned:
         return not self.schedule.func.symbols and cost.cycles < BARRIERS * self.target.barrier
 
     @property
+    def refused(self) -> tuple[str, ...]:
+        """What was lost of the plan, its variants' included, because a primitive was refused."""
+        return (*self.schedule.refused, *(text for _, planned in self.variants for text in planned.refused))
+
+    @property
     def func(self) -> PrimFunc:
         """The scheduled function, which chooses among the variants."""
         func = self.schedule.func
@@ -99,6 +104,7 @@ class Planned:
             lines.append("  one thread: a barrier takes longer")
         if self.chosen.cost != self.least:
             lines.append(f"  any schedule takes at least {_stages(self.least, self.target)}")
+        lines += [f"  {refusal}" for refusal in self.schedule.refused]
         lines.append(str(self.schedule.trace).rstrip())
         for values, planned in self.variants:
             condition = " and ".join(f"{symbol} == {value}" for symbol, value in values.items())

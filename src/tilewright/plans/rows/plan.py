@@ -44,7 +44,6 @@ from tilewright.plans.idioms.reducing import (
 from tilewright.plans.rows.groups import STEP_VECTORS, rows_folded, rows_pipelined, rows_together
 from tilewright.plans.rows.stages import Rows, materialised, shared_rows, vector_last
 from tilewright.schedule.schedule import BlockRef, LoopRef, Schedule
-from tilewright.support.errors import ScheduleError
 from tilewright.targets.target import Target
 
 STRIP = 1024
@@ -245,9 +244,10 @@ def share_out(s: Schedule, stage: Stage, own: list[LoopRef], target: Target) -> 
         return False
     lanes = lanes_of(stage, target)
     part, inner = s.split(reduce[0], nparts=PARTS)
-    try:
+    partial: BlockRef | None = None
+    with s.trying(f"threads do not share {stage.name}"):
         partial = s.rfactor(s.block(stage.name), part, factor_axis=0)
-    except ScheduleError:
+    if partial is None:
         return False
     _, lane = s.split(inner, factor=lanes * partial_vectors(length // PARTS, lanes))
     side = s.rfactor(partial, lane, factor_axis=-1)

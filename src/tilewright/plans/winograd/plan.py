@@ -22,7 +22,6 @@ read once for each group; what its panels read one after another, the tiles' par
 
 from __future__ import annotations
 
-import contextlib
 from dataclasses import dataclass
 from math import prod
 
@@ -42,7 +41,6 @@ from tilewright.plans.idioms.panels import packed_operand, panel_width
 from tilewright.plans.idioms.transposes import tile_axes, transpose_tiles
 from tilewright.plans.winograd.tiles import ENOUGH, apart, most_rows, part_of, product_cycles
 from tilewright.schedule.schedule import BlockRef, LoopRef, Schedule
-from tilewright.support.errors import ScheduleError
 from tilewright.targets.target import Target
 
 
@@ -146,7 +144,7 @@ def share(s: Schedule, row_block: LoopRef, column_block: LoopRef, phases: tuple[
     rows, columns = s.extent(row_block), s.extent(column_block)
     if rows is not None and columns is not None and apart(rows * columns, target):
         # Where tile rows run across images it may not be provable that blocks write different elements.
-        with contextlib.suppress(ScheduleError):
+        with s.trying("threads share each phase, not blocks of tiles"):
             s.parallel(s.fuse(row_block, column_block))
             return
     for loop in phases:
