@@ -104,7 +104,7 @@ def test_a_compile_and_a_build_print_what_is_asked_for(
 def test_an_unknown_pass_is_an_error_that_lists_the_known_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     graph = ALL["mlp"]()
     monkeypatch.setenv("TILEWRIGHT_DUMP", "fold scale")
-    with pytest.raises(FlagError, match="TILEWRIGHT_DUMP: no such pass.*fold scales.*ask ahead, got 'fold scale'"):
+    with pytest.raises(FlagError, match=r"TILEWRIGHT_DUMP: no such pass.*fold scales.*ask ahead, got 'fold scale'"):
         compile_graph(graph, numbers(graph, 1)[1], TARGET)
 
 

@@ -98,7 +98,7 @@ FLAT = {
         "loop 'j': is parallel inside of a parallel loop"
     ),
     "func @f(A: f32[n]) { for i in 0..n { alloc B: f32[n] B[i] = 0.0 } }": "its size is no number",
-    "func @f(A: f32[8]) { for i in 0..8 { alloc B: f32[65537] B[i] = 0.0 } }": "buffer 'B': is on the stack, and has 262148",
+    "func @f(A: f32[8]) { for i in 0..8 { alloc B: f32[65537] B[i] = 0.0 } }": "is on the stack, and has 262148 bytes",
     "func @f(A: f32[8]) { alloc B: f32[8] for i in 0..8 parallel { A[i] = B[i] } }": "several threads use it",
 }
 
