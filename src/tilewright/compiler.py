@@ -248,7 +248,7 @@ def hoist_constants(graph: Graph) -> tuple[Graph, dict[str, Array]]:
             arrays[value.name] = node.attr("value").array
         else:
             nodes.append(node)
-    return Graph(graph.name, graph.inputs, tuple(params), tuple(nodes), graph.outputs), arrays
+    return replace(graph, params=tuple(params), nodes=tuple(nodes)), arrays
 
 
 def _past_caches(split: SplitGraph, target: Target) -> bool:
@@ -308,11 +308,10 @@ def _with_params(run: Graph, old: Sequence[Value], new: Sequence[Value]) -> Grap
     if not renamed:
         return run
     nodes = tuple(
-        Node(n.op, tuple(None if v is None else renamed.get(v, v) for v in n.inputs), n.outputs, n.attrs)
-        for n in run.nodes
+        replace(n, inputs=tuple(None if v is None else renamed.get(v, v) for v in n.inputs)) for n in run.nodes
     )
     params = tuple(renamed.get(v, v) for v in run.params)
-    return Graph(run.name, run.inputs, params, nodes, tuple(renamed.get(v, v) for v in run.outputs))
+    return replace(run, params=params, nodes=nodes, outputs=tuple(renamed.get(v, v) for v in run.outputs))
 
 
 __all__ = ["compile", "compile_graph", "graph_passes", "pass_names"]

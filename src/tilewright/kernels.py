@@ -115,7 +115,7 @@ class KernelCompiler:
         workload = key(func) if ask is None else f"{key(func)} {ask!r}"
         name = identity(workload, target, decisions=forced(func, target) if recording() else ())
         symbol = f"tw_{name}"
-        canonical = {s: Var(f"s{i}", s.dtype, s.lo, s.hi, s.multiple) for i, s in enumerate(func.symbols)}
+        canonical = {s: s.renamed(f"s{i}") for i, s in enumerate(func.symbols)}
         found = self._known.get(name)
         if found is None and not self.log.dumps and self.log.level < LOOPS_SHOWN:
             found = _split(self.store.get(f"kernel-{name}"))
@@ -205,5 +205,5 @@ def _decode(
 
 def _size(text: str, names: Mapping[str, Var]) -> Expr:
     """The size as text over canonical names, in this function's symbols."""
-    canonical = {Var(name, v.dtype, v.lo, v.hi, v.multiple): v for name, v in names.items()}
+    canonical = {v.renamed(name): v for name, v in names.items()}
     return substitute(parse_expr(text, canonical), canonical)

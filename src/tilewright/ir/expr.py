@@ -165,6 +165,10 @@ class Var(Expr):
         node: Var = _intern(cls, identity, name=name, dtype=dtype, lo=lo, hi=hi, multiple=multiple)
         return node
 
+    def renamed(self, name: str) -> Var:
+        """A variable of the same type and range with another name."""
+        return Var(name, self.dtype, self.lo, self.hi, self.multiple)
+
 
 class Const(Expr):
     """A literal of any element type."""

@@ -12,7 +12,7 @@ Names are unique inside a function: loops are addressed by their variable's name
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from tilewright.ir.expr import Buffer, Const, Expr, Var, const
@@ -214,7 +214,7 @@ class PrimFunc:
         return dict(self.attrs).get(name, default)
 
     def with_body(self, body: Stmt) -> PrimFunc:
-        return PrimFunc(self.name, self.params, body, self.buffers, self.attrs)
+        return replace(self, body=body)
 
 
 def seq(stmts: Iterable[Stmt]) -> Stmt:

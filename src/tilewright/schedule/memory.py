@@ -168,7 +168,7 @@ def swap_buffer(func: PrimFunc, old: Buffer, new: Buffer) -> PrimFunc:
     body = map_blocks(func.body, lambda b: replace_buffers(b, {old: new}))
     params = tuple(new if b == old else b for b in func.params)
     buffers = tuple(new if b == old else b for b in func.buffers)
-    return PrimFunc(func.name, params, body, buffers, func.attrs)
+    return replace(func, params=params, body=body, buffers=buffers)
 
 
 def redirect_reads(block: Block, old: Buffer, new: Buffer) -> Stmt:

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from tilewright.arith import simplify
 from tilewright.ir.expr import Buffer, Const, Expr, Load, Op, Var, binary
-from tilewright.ir.loops import TRUE, Block, BlockIter, For, Intrinsic, PrimFunc, Seq, Stmt, Store, seq
+from tilewright.ir.loops import TRUE, Block, For, Intrinsic, PrimFunc, Seq, Stmt, Store, seq
 from tilewright.ir.rewrite import exprs_of, loads, map_expr, variables, walk, walk_expr, with_children
 from tilewright.support.errors import ScheduleError
 
@@ -176,7 +176,7 @@ def rebind(stmt: Stmt, mapping: Mapping[Var, Expr], extents: Mapping[Var, Expr],
             body = go(s.body, {**around, s.var: extent})
             return replace(s, extent=extent, body=body)
         if isinstance(s, Block):
-            iters = tuple(BlockIter(it.var, it.extent, it.kind, express(it.binding, around)) for it in s.iters)
+            iters = tuple(replace(it, binding=express(it.binding, around)) for it in s.iters)
             predicate = conjunction(condition, express(s.predicate, around))
             return replace(s, iters=iters, predicate=predicate)
         return with_children(s, tuple(go(c, around) for c in s.children))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tilewright import ops, te
 from tilewright.ir.graph import Node, Value
@@ -37,7 +37,7 @@ def lower_group(group: Group, name: str) -> Kernel:
         # A value read twice is two parameters, as the function has them.
         present = tuple(v for v in node.inputs if v is not None)
         return Kernel(
-            PrimFunc(name, func.params, func.body, func.buffers, func.attrs),
+            replace(func, name=name),
             (*present, *node.outputs),
             group.label,
             group,

@@ -38,7 +38,7 @@ def ask_ahead(func: PrimFunc, ask: Ask) -> PrimFunc:
     upcoming = Buffer(fresh_name("upcoming", names_of(func)), u8, (const(ask.size),))
     count = len(func.params) - int(func.attr("workspace", 0))
     params = (*func.params[:count], upcoming, *func.params[count:])
-    func = PrimFunc(func.name, params, func.body, func.buffers, func.attrs)
+    func = replace(func, params=params)
     nest = max(_nests(func.body, ()), key=_work, default=None)
     if nest is None:
         return func

@@ -49,7 +49,7 @@ def reuse_outputs(func: PrimFunc, least: int) -> PrimFunc:
         if output is not None:
             body = _without_streaming(replace_buffers(func.body, {buffer: output}), output)
             kept = tuple(b for b in func.buffers if b is not buffer)
-            return reuse_outputs(PrimFunc(func.name, func.params, body, kept, func.attrs), least)
+            return reuse_outputs(replace(func, body=body, buffers=kept), least)
     return func
 
 

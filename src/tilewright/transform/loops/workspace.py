@@ -34,7 +34,7 @@ def plan_workspace(func: PrimFunc) -> PrimFunc:
         return func if body is func.body else func.with_body(body)
     body = replace_buffers(body, plan.shared)
     attrs = (*(a for a in func.attrs if a[0] != "workspace"), ("workspace", len(plan.params)))
-    return PrimFunc(func.name, (*func.params, *plan.params), body, func.buffers, attrs)
+    return replace(func, params=(*func.params, *plan.params), body=body, attrs=attrs)
 
 
 @dataclass(slots=True)
@@ -57,7 +57,7 @@ class _Plan:
         size = _constant_bytes(s.buffer)
         small = size is not None and size <= STACK_LIMIT
         if small and not shared and (in_loop or s.buffer.scope == "local"):
-            return Allocate(s.buffer, body)
+            return replace(s, body=body)
         if in_parallel:
             return self.private(s.buffer, body)
         buffer = replace(s.buffer, shape=_polynomials(s.buffer), scope="global", align=ALIGNMENT)
@@ -133,7 +133,7 @@ def _with_leading(stmt: Stmt, old: Buffer, new: Buffer) -> Stmt:
             case Store() if s.buffer == old:
                 return Store(new, (TID, *s.indices), s.value)
             case Intrinsic():
-                return Intrinsic(s.name, tuple(map(region, s.outputs)), tuple(map(region, s.inputs)))
+                return replace(s, outputs=tuple(map(region, s.outputs)), inputs=tuple(map(region, s.inputs)))
         return s
 
     return go(stmt)
