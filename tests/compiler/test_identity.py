@@ -115,6 +115,7 @@ HARMLESS = {
     "support.background": "when something is compiled, not what",
     "support.cache": "what keeps, and checks every entry",
     "support.errors": "what is raised",
+    "support.flags": "what is printed, and how much is checked",
     "support.log": "what is printed",
     "support.machine": "the host, which is the target",
 }

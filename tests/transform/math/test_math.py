@@ -125,7 +125,7 @@ def test_error_of_activations_that_cancel(name: str, target: str) -> None:
 
 
 def test_the_document_states_the_errors() -> None:
-    text = (Path(__file__).parents[2] / "docs" / "accuracy.md").read_text()
+    text = (Path(__file__).parents[3] / "docs" / "accuracy.md").read_text()
     rows = dict(re.findall(r"^\| `(\w+)` \| ([^|]*) \|", text, re.MULTILINE))
     for name in {**ACCURACY, **COMPOSED}:
         double = f"{ACCURACY_DOUBLE[name]:g}" if name in DOUBLE else "C library" if name in SINGLE else None
