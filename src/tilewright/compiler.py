@@ -273,7 +273,7 @@ def _compile_part(graph: Graph, name: str, compiler: KernelCompiler, log: PassLo
         for i, group in enumerate(groups)
         if not is_alias(group)
     ]
-    asks = log.run("ask ahead", plan_asking, lowered, graph.params, compiler.target) if name == "run" else {}
+    asks = log.run("plan asking", plan_asking, lowered, graph.params, compiler.target) if name == "run" else {}
     for i, kernel in enumerate(lowered):
         group = kernel.group
         over = overwritable(group)

@@ -124,7 +124,9 @@ class KernelCompiler:
             flat = replace(KernelTexts(func, target, ask, self.log).flat, name=symbol)
             facts = _workspaces(flat), kernel_symbols(flat), runs_alone(flat)
             header = _encode(*facts, canonical)
-            code = self.background.submit(self._llvm(name, header, emit_llvm(flat, target)))
+            with self.log.announcing(LOOPS_SHOWN):
+                text = self.log.run("emit", emit_llvm, flat, target)
+            code = self.background.submit(self._llvm(name, header, text))
             found = header, code
             done = CompiledKernel(symbol, code, *facts)
         self._known[name] = found

@@ -115,4 +115,5 @@ def test_names_of_passes_are_in_the_log(monkeypatch: pytest.MonkeyPatch, tmp_pat
     compile_graph(graph, numbers(graph, 1)[1], TARGET, log)
     ran = {record.name for record in log.records}
     named = {name for names in pass_names(TARGET).values() for name in names}
-    assert named <= ran
+    assert named - ran == {"ask ahead"}  # no weights here are worth it
+    assert {"split prepare", "fuse run", "fuse prepare", "plan", "emit", "entry"} <= ran
