@@ -102,7 +102,7 @@ def compile(
         read = log.run("import", import_model, model, dims, example, dynamic)
         graph = read.graph if name is None else replace(read.graph, name=name)
         program = compile_graph(graph, read.weights, target, log, options, read.interface)
-    return Model(program, threads=threads)
+    return Model(program, threads=threads, adopt=read.private)
 
 
 def import_model(
