@@ -69,12 +69,12 @@ def compile(
     threads: int = 1,
     dims: Mapping[str, int] | None = None,
     dynamic: Dynamic = "auto",
-    target: Target | None = None,
+    target: Target | str | None = None,
     precision: str = "fp32",
     winograd: str = "auto",
     name: str | None = None,
 ) -> Model:
-    """Compile a model to native code.
+    """Compile a model to native code and load it.
 
     Args:
         model: path of an ONNX file, an `onnx.ModelProto`, a `torch.nn.Module` (with an `example`), a
@@ -86,7 +86,7 @@ def compile(
         dims: values for symbolic dimensions that shall be fixed, by name.
         dynamic: which dimensions of a PyTorch module's inputs are symbols: "auto" (the batch, called "batch"), None, or
             `{"input": {axis: "symbol"}}`; see docs/torch.md.
-        target: the machine; the host if None.
+        target: the machine, or its name ("x86-64-v3"); the host if None.
         precision: the type in which products multiply: "fp32", "bf16", "int8" (see docs/accuracy.md).
         winograd: which fast convolutions are allowed: "auto", "exact" (none), "f2", "f4", "f6"; "strassen": "auto", and
             fast products of any rows, those of different samples too.
@@ -94,7 +94,39 @@ def compile(
 
     Raises ModelError (or a subclass) listing everything that is wrong with the model.
     """
-    target = replace(target or Target.host(), threads=check_threads(threads))
+    program = compile_program(
+        model,
+        example,
+        threads=threads,
+        dims=dims,
+        dynamic=dynamic,
+        target=target,
+        precision=precision,
+        winograd=winograd,
+        name=name,
+    )
+    return Model(program, threads=threads)
+
+
+def compile_program(
+    model: Any,
+    example: Any = None,
+    *,
+    threads: int = 1,
+    dims: Mapping[str, int] | None = None,
+    dynamic: Dynamic = "auto",
+    target: Target | str | None = None,
+    precision: str = "fp32",
+    winograd: str = "auto",
+    name: str | None = None,
+) -> Program:
+    """Compile a model for any target, with the arguments of `compile`; nothing is loaded. `Program.save` writes the file
+    that a machine of that kind loads.
+
+    Raises ModelError (or a subclass) listing everything that is wrong with the model.
+    """
+    machine = Target.parse(target) if isinstance(target, str) else target or Target.host()
+    target = replace(machine, threads=check_threads(threads))
     options = Options(precision, winograd)
     log = PassLog(f"compile {model if isinstance(model, str | Path) else type(model).__name__}")
     with Background() as background:
@@ -102,7 +134,7 @@ def compile(
         read = log.run("import", import_model, model, dims, example, dynamic)
         graph = read.graph if name is None else replace(read.graph, name=name)
         program = compile_graph(graph, read.weights, target, log, options, read.interface)
-    return Model(program, threads=threads, adopt=read.private)
+    return replace(program, private=read.private)
 
 
 def import_model(
@@ -314,4 +346,4 @@ def _with_params(run: Graph, old: Sequence[Value], new: Sequence[Value]) -> Grap
     return replace(run, params=params, nodes=nodes, outputs=tuple(renamed.get(v, v) for v in run.outputs))
 
 
-__all__ = ["compile", "compile_graph", "graph_passes", "pass_names"]
+__all__ = ["compile", "compile_graph", "compile_program", "graph_passes", "pass_names"]

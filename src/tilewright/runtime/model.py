@@ -39,11 +39,9 @@ class Model(Runner):
         program: what the compiler made.
         threads: how many threads a call uses, the caller included.
         version: of the weights.
-        adopt: the weights' arrays are never written again, so that those which are dense and 64-byte aligned are kept
-            instead of copies.
     """
 
-    def __init__(self, program: Program, threads: int = 1, *, version: int = 0, adopt: bool = False) -> None:
+    def __init__(self, program: Program, threads: int = 1, *, version: int = 0) -> None:
         manifest = program.manifest
         check_target(manifest.target, f"program {manifest.name!r}")
         # Constants stay with the program; the rest of the weights is kept once, by `LocalWeights`.
@@ -53,7 +51,7 @@ class Model(Runner):
         engine = Engine(manifest, link(program), check_threads(threads))
         arrays = check_weights(manifest.params, program.weights, finite=False)
         self._weights = LocalWeights(engine)
-        own = adopted if adopt else copy_aligned
+        own = adopted if program.private else copy_aligned
         self._weights.adopt(own(manifest.params, arrays), version)
         self._start(engine)
 
@@ -101,8 +99,7 @@ class Model(Runner):
         """
         weights = self._weights.lend()
         named = {p.name: array for p, array in zip(self.manifest.params, weights.raw, strict=True)}
-        kept = {name: text for name, text in self._program.texts.items() if name in texts}
-        artifact.write(path, replace(self._program, weights=named, texts=kept), weights.version)
+        replace(self._program, weights=named).save(path, texts=texts, version=weights.version)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], threads: int = 1) -> Model:
@@ -110,7 +107,7 @@ class Model(Runner):
         program, version = artifact.read(path)
         try:
             check_target(program.manifest.target, str(path))
-            return cls(program, threads, version=version, adopt=True)
+            return cls(program, threads, version=version)
         except (CompileError, WeightError) as error:
             raise ArtifactError(f"does not hold a program that fits together: {error}", where=str(path)) from None
 
