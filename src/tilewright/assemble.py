@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
-from tilewright.codegen.llvm.entry import KernelCall, emit_entry
+from tilewright.codegen.llvm.entry import emit_entry
 from tilewright.frontend.common.finish import Interface
-from tilewright.ir.expr import Expr, as_int
+from tilewright.ir.expr import as_int
 from tilewright.ir.graph import Graph, Value
-from tilewright.kernels import CompiledKernel, KernelCompiler, KernelTexts
+from tilewright.kernels import KernelCompiler, KernelTexts
 from tilewright.runtime.manifest import (
     InputSpec,
     Manifest,
@@ -23,11 +22,10 @@ from tilewright.runtime.manifest import (
 from tilewright.runtime.program import Program
 from tilewright.support.log import PassLog
 from tilewright.targets.target import Target
-from tilewright.transform.graph.fuse import Group
-from tilewright.transform.graph.memory import Place, Step, Storage, assign_slots, places
+from tilewright.transform.call import KernelCall
+from tilewright.transform.graph.memory import Place, assign_slots, places
 from tilewright.transform.graph.options import Options
 from tilewright.transform.graph.split import SplitGraph
-from tilewright.transform.lower import Kernel
 
 SCHEDULE_VERSION = 1
 """Of the artifact: grows when schedules change in a way that a stored program must not be mixed with."""
@@ -35,12 +33,18 @@ SCHEDULE_VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """`run` or `prepare`, compiled: its groups, steps over values, and the distinct kernels."""
+    """`run` or `prepare`, compiled: the calls of its kernels in order."""
 
     graph: Graph
-    groups: tuple[Group, ...]
-    steps: tuple[Step, ...]
-    kernels: tuple[tuple[Kernel, CompiledKernel], ...]
+    calls: tuple[KernelCall, ...]
+
+    @property
+    def kernels(self) -> tuple[KernelCall, ...]:
+        """A call of each distinct kernel."""
+        first: dict[str, KernelCall] = {}
+        for call in self.calls:
+            first.setdefault(call.code.symbol, call)
+        return tuple(first.values())
 
 
 def assemble(
@@ -58,14 +62,15 @@ def assemble(
     graph, raw, target = split.run, split.prepare.params, compiler.target
     symbols = graph.symbols
     in_run, in_prepare = places(run.graph.nodes), places(prepare.graph.nodes)
-    run_storage = assign_slots(run.steps, [*graph.inputs, *graph.outputs, *graph.params], in_run, symbols)
-    prepare_storage = assign_slots(prepare.steps, [*raw, *graph.params], in_prepare, ())
+    run_storage = assign_slots(run.calls, [*graph.inputs, *graph.outputs, *graph.params], in_run, symbols)
+    prepare_storage = assign_slots(prepare.calls, [*raw, *graph.params], in_prepare, ())
     shapes = [*run_storage.sizes, *(d for v in graph.outputs for d in v.shape)]
-    text = log.run("entry", _entry, run_storage, prepare_storage, run, prepare, shapes, symbols, target)
-    entry = compiler.entry(text)
+    entry = compiler.entry(
+        log.run("entry", emit_entry, run_storage.steps, prepare_storage.steps, symbols, shapes, target)
+    )
     with log.timed("objects"):
         objects = {"entry": entry()}
-        objects.update((done.symbol, done.object) for part in (run, prepare) for _, done in part.kernels)
+        objects.update((call.code.symbol, call.code.object) for part in (run, prepare) for call in part.kernels)
     manifest = Manifest(
         name=graph.name,
         target=TargetSpec(target.triple, target.cpu, tuple(target.features)),
@@ -95,23 +100,6 @@ def assemble(
     return Program(manifest, objects, {}, _texts(split, run, prepare, target))
 
 
-def _entry(
-    run_storage: Storage,
-    prepare_storage: Storage,
-    run: Part,
-    prepare: Part,
-    shapes: Sequence[Expr],
-    symbols: Sequence[Any],
-    target: Target,
-) -> str:
-    """The LLVM text of tw_run, tw_prepare and tw_shapes."""
-    run_steps, prepare_steps = (
-        [KernelCall(s.kernel, s.slots, s.symbols, s.alone, e) for s, e in zip(part.steps, part.shifts, strict=True)]
-        for part in (run_storage, prepare_storage)
-    )
-    return emit_entry(run_steps, prepare_steps, symbols, shapes, target)
-
-
 def _packed(value: Value, raw: set[Value], where: Mapping[Value, Place]) -> PackedSpec:
     root = value
     while root in where:
@@ -132,7 +120,7 @@ def _numbers(value: Value) -> tuple[int, ...]:
 
 def _texts(split: SplitGraph, run: Part, prepare: Part, target: Target) -> dict[str, Callable[[], str]]:
     """What `Model.show` prints, made when asked."""
-    kernels = [kernel for part in (run, prepare) for kernel, _ in part.kernels]
+    kernels = [call for part in (run, prepare) for call in part.kernels]
 
     def each(text: Callable[[KernelTexts], str]) -> Callable[[], str]:
         def make() -> str:

@@ -23,7 +23,7 @@ from tilewright.frontend.common.finish import PLAIN, Imported, Interface
 from tilewright.ir.expr import as_int
 from tilewright.ir.graph import Graph, Node, Value
 from tilewright.ir.key import key
-from tilewright.kernels import CompiledKernel, KernelCompiler, KernelTexts
+from tilewright.kernels import KernelCompiler, KernelTexts
 from tilewright.programs import ProgramCache
 from tilewright.runtime.model import Model
 from tilewright.runtime.native import compile_support
@@ -34,12 +34,13 @@ from tilewright.support.errors import ModelError
 from tilewright.support.log import PassLog
 from tilewright.targets.target import Target
 from tilewright.transform.ahead import plan_asking
+from tilewright.transform.call import KernelCall
 from tilewright.transform.driver import GRAPHS_SHOWN, LOOPS_SHOWN, check_names, run_passes
 from tilewright.transform.graph.activations import recognise_activations
 from tilewright.transform.graph.attention import recognise_attention
 from tilewright.transform.graph.conversions import absorbs
 from tilewright.transform.graph.fuse import fuse
-from tilewright.transform.graph.memory import Step, is_alias, overwritable
+from tilewright.transform.graph.memory import is_alias, overwritable
 from tilewright.transform.graph.options import DEFAULTS, Options
 from tilewright.transform.graph.simplify import (
     eliminate_common,
@@ -54,8 +55,7 @@ from tilewright.transform.graph.views import join_slices, place_views
 from tilewright.transform.layout.assign import assign_layouts
 from tilewright.transform.loops import passes as loop_passes
 from tilewright.transform.loops.ahead import Ask
-from tilewright.transform.lower import Kernel, lower_group
-from tilewright.transform.work import operations, traffic
+from tilewright.transform.lower import lower_group
 
 Array = np.ndarray[Any, Any]
 Weights = Mapping[str, Array]
@@ -120,7 +120,7 @@ def compile_program(
     winograd: str = "auto",
     name: str | None = None,
 ) -> Program:
-    """Compile a model for any target, with the arguments of `compile`; nothing is loaded. `Program.save` writes the file
+    """Compile a model for any target, with the arguments of `compile`, and load nothing: `Program.save` writes the file
     that a machine of that kind loads.
 
     Raises ModelError (or a subclass) listing everything that is wrong with the model.
@@ -297,8 +297,6 @@ PAST_CACHES = 2
 def _compile_part(graph: Graph, name: str, compiler: KernelCompiler, log: PassLog, past_caches: bool = False) -> Part:
     inside = partial(absorbs, target=compiler.target)
     groups = log.run(f"fuse {name}", fuse, graph, inside)
-    steps: list[Step] = []
-    kernels: dict[str, tuple[Kernel, CompiledKernel]] = {}
     outputs = set(graph.outputs)
     lowered = [
         log.run(f"lower {name}", lower_group, group, f"{name}{i}_{group.nodes[-1].op}")
@@ -306,24 +304,19 @@ def _compile_part(graph: Graph, name: str, compiler: KernelCompiler, log: PassLo
         if not is_alias(group)
     ]
     asks = log.run("plan asking", plan_asking, lowered, graph.params, compiler.target) if name == "run" else {}
-    for i, kernel in enumerate(lowered):
-        group = kernel.group
-        over = overwritable(group)
-        if over:
-            func = kernel.func
-            kernel = replace(kernel, func=replace(func, attrs=(*func.attrs, ("noalias", False))))
-        if past_caches and any(v in outputs for v in group.outputs):
-            kernel = replace(kernel, func=replace(kernel.func, attrs=(*kernel.func.attrs, ("past_caches", True))))
-        work = (operations(kernel.func), traffic(kernel.func))
+    calls: list[KernelCall] = []
+    for i, call in enumerate(lowered):
+        call = replace(call, over=overwritable(call.group))
+        if call.over:
+            call = replace(call, func=replace(call.func, attrs=(*call.func.attrs, ("noalias", False))))
+        if past_caches and any(v in outputs for v in call.group.outputs):
+            call = replace(call, func=replace(call.func, attrs=(*call.func.attrs, ("past_caches", True))))
         if i in asks:
             weight, ask = asks[i]
-            kernel = replace(kernel, args=(*kernel.args, weight), ask=ask)
-        done = log.run("kernel", compiler.compile, kernel.func, kernel.ask)
-        kernels.setdefault(done.symbol, (kernel, done))
-        _show(KernelTexts(kernel.func, compiler.target, kernel.ask), kernel.label, log)
-        names = (done.workspaces, done.symbols, kernel.label, over)
-        steps.append(Step(done.symbol, group, kernel.args, *names, *work, done.alone))
-    return Part(graph, tuple(groups), tuple(steps), tuple(kernels.values()))
+            call = replace(call, args=(*call.args, weight), ask=ask)
+        calls.append(replace(call, compiled=log.run("kernel", compiler.compile, call.func, call.ask)))
+        _show(KernelTexts(call.func, compiler.target, call.ask), call.label, log)
+    return Part(graph, tuple(calls))
 
 
 def _show(texts: KernelTexts, label: str, log: PassLog) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 
 from tilewright.codegen.llvm.emit import assembly, compile_llvm, emit_llvm, kernel_symbols
@@ -26,28 +26,10 @@ from tilewright.support.cache import ObjectCache
 from tilewright.support.errors import ParseError
 from tilewright.support.log import PassLog
 from tilewright.targets.target import Target
+from tilewright.transform.call import CompiledKernel, Workspace
 from tilewright.transform.driver import LOOPS_SHOWN
-from tilewright.transform.graph.memory import Workspace
 from tilewright.transform.loops import lower_loops, readable_loops
 from tilewright.transform.loops.ahead import Ask
-
-
-@dataclass(frozen=True, slots=True)
-class CompiledKernel:
-    """Object code that defines `symbol`; what it needs besides its buffers; whether one thread executes all of it.
-
-    `code()` waits for the object if it is still being made, and raises what went wrong with it.
-    """
-
-    symbol: str
-    code: Callable[[], bytes]
-    workspaces: tuple[Workspace, ...]
-    symbols: tuple[Var, ...]
-    alone: bool
-
-    @property
-    def object(self) -> bytes:
-        return self.code()
 
 
 class KernelTexts:

@@ -23,11 +23,12 @@ from tilewright.plans.convolution.tiles import Blocking, Shape, blockings, estim
 from tilewright.plans.framework.cost import Cost
 from tilewright.plans.framework.decisions import deciding
 from tilewright.targets.target import Target
+from tilewright.transform.call import KernelCall
 from tilewright.transform.graph.fuse import fuse
 from tilewright.transform.graph.options import Options
 from tilewright.transform.graph.split import split_prepare
 from tilewright.transform.loops import lower_loops
-from tilewright.transform.lower import Kernel, lower_group
+from tilewright.transform.lower import lower_group
 
 Case = tuple[Any, ...]
 TARGETS = {name: Target.parse(name) for name in ("znver4", "haswell", "generic-aarch64")}
@@ -113,7 +114,7 @@ def test_any_batch() -> None:
         check(got, case, data | {"r": np.zeros((), np.float32)})
 
 
-def kernel_of(case: Case, target: Target) -> Kernel:
+def kernel_of(case: Case, target: Target) -> KernelCall:
     graph = graph_of(case)
     for _, function in graph_passes(target, Options(winograd="exact")):
         graph = function(graph)

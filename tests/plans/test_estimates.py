@@ -17,7 +17,7 @@ from tilewright.ir.expr import Var
 from tilewright.ir.graph import Graph, GraphBuilder
 from tilewright.ir.loops import PrimFunc
 from tilewright.ir.parser import parse_func
-from tilewright.kernels import CompiledKernel, KernelCompiler
+from tilewright.kernels import KernelCompiler
 from tilewright.plans import plan, site
 from tilewright.plans.convolution import pixels
 from tilewright.plans.convolution import tiles as conv_tiles
@@ -41,6 +41,7 @@ from tilewright.support.background import Background
 from tilewright.support.cache import ObjectCache
 from tilewright.support.errors import ScheduleError
 from tilewright.targets.target import Target
+from tilewright.transform.call import CompiledKernel
 from tilewright.transform.graph.fuse import fuse
 from tilewright.transform.loops import lower_loops
 from tilewright.transform.lower import lower_group

@@ -16,8 +16,8 @@ from tilewright.ir.graph import Value
 from tilewright.plans.framework.analysis import analyse
 from tilewright.plans.framework.cost import level, roofline
 from tilewright.targets.target import Target
+from tilewright.transform.call import KernelCall
 from tilewright.transform.loops.ahead import Ask
-from tilewright.transform.lower import Kernel
 
 WAITS = 1.25
 """A kernel whose weights arrive so many times as long as it computes waits for them."""
@@ -39,7 +39,9 @@ class _Load:
     nbytes: int
 
 
-def plan_asking(kernels: Sequence[Kernel], params: Collection[Value], target: Target) -> dict[int, tuple[Value, Ask]]:
+def plan_asking(
+    kernels: Sequence[KernelCall], params: Collection[Value], target: Target
+) -> dict[int, tuple[Value, Ask]]:
     """Which kernels ask for what, by their places in the order of execution.
 
     Args:
@@ -66,7 +68,7 @@ def plan_asking(kernels: Sequence[Kernel], params: Collection[Value], target: Ta
     return asks
 
 
-def _load(kernel: Kernel, params: set[Value], target: Target) -> _Load:
+def _load(kernel: KernelCall, params: set[Value], target: Target) -> _Load:
     weights = [v for v in kernel.args if v in params]
     largest = max(weights, key=lambda v: v.known_bytes, default=None)
     structure = analyse(kernel.func)
