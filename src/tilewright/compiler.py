@@ -20,6 +20,7 @@ from tilewright.frontend.common.finish import PLAIN, Imported, Interface
 from tilewright.ir.expr import Expr, as_int
 from tilewright.ir.graph import Graph, Node, Value
 from tilewright.ir.key import key
+from tilewright.ir.notes import MayAlias, PastCaches, with_note
 from tilewright.ir.verify import verify_graph
 from tilewright.kernels import CompiledKernel, KernelCompiler, KernelTexts
 from tilewright.programs import ProgramCache
@@ -277,9 +278,10 @@ def _compile_part(graph: Graph, name: str, compiler: KernelCompiler, log: PassLo
         over = overwritable(group)
         if over:
             func = kernel.func
-            kernel = replace(kernel, func=replace(func, attrs=(*func.attrs, ("noalias", False))))
+            kernel = replace(kernel, func=replace(func, notes=with_note(func.notes, MayAlias())))
         if past_caches and any(v in outputs for v in group.outputs):
-            kernel = replace(kernel, func=replace(kernel.func, attrs=(*kernel.func.attrs, ("past_caches", True))))
+            func = kernel.func
+            kernel = replace(kernel, func=replace(func, notes=with_note(func.notes, PastCaches())))
         work = (operations(kernel.func), traffic(kernel.func))
         if i in asks:
             weight, ask = asks[i]

@@ -68,7 +68,7 @@ def tensorize(func: PrimFunc, loop: str, intrin: TensorIntrin) -> PrimFunc:
         BlockIter(it.var, simplify(it.extent // tiles[it.var].size), it.kind, tiles[it.var].outer) for it in block.iters
     )
     call = Intrinsic(intrin.name, tuple(regions[p] for p in intrin.outputs), tuple(regions[p] for p in intrin.inputs))
-    return replace_at(func, path, Block(block.name, iters, call, None, block.predicate, block.annotations))
+    return replace_at(func, path, Block(block.name, iters, call, None, block.predicate, block.notes))
 
 
 def tensorize_block(func: PrimFunc, block: str, intrin: TensorIntrin) -> PrimFunc:

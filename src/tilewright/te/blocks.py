@@ -110,7 +110,7 @@ def lower(schedule: StageSchedule, args: Sequence[Tensor], name: str = "main") -
     if unknown:
         raise ValueError(f"{name}: neither inputs nor global results of this schedule: {', '.join(unknown)}")
     inner = tuple(b for b in func.buffers if b.name not in names)
-    return PrimFunc(name, tuple(buffers[n] for n in names), func.body, inner, func.attrs)
+    return PrimFunc(name, tuple(buffers[n] for n in names), func.body, inner, func.notes)
 
 
 def _token(tensor: Tensor) -> Any:

@@ -37,7 +37,7 @@ def lower_group(group: Group, name: str) -> Kernel:
         # A value read twice is two parameters, as the function has them.
         present = tuple(v for v in node.inputs if v is not None)
         return Kernel(
-            PrimFunc(name, func.params, func.body, func.buffers, func.attrs),
+            PrimFunc(name, func.params, func.body, func.buffers, func.notes),
             (*present, *node.outputs),
             group.label,
             group,

@@ -35,7 +35,7 @@ def specialize(func: PrimFunc, values: Values) -> PrimFunc:
     smaller = {b: _with_shape(b, tuple(substitute(d, numbers) for d in b.shape)) for b in (*func.params, *func.buffers)}
     body = replace_buffers(substitute_stmt(func.body, numbers), smaller)
     params, buffers = (tuple(smaller[b] for b in group) for group in (func.params, func.buffers))
-    return PrimFunc(func.name, params, body, buffers, func.attrs)
+    return PrimFunc(func.name, params, body, buffers, func.notes)
 
 
 def choose(values: Values, special: PrimFunc, general: PrimFunc) -> PrimFunc:
@@ -46,7 +46,7 @@ def choose(values: Values, special: PrimFunc, general: PrimFunc) -> PrimFunc:
     body = replace_buffers(_fresh(special.body, taken), mine)
     condition = all_of(equal(symbol, value) for symbol, value in values.items())
     buffers = (*general.buffers, *(mine[b] for b in special.buffers))
-    return PrimFunc(general.name, general.params, If(condition, body, general.body), buffers, general.attrs)
+    return PrimFunc(general.name, general.params, If(condition, body, general.body), buffers, general.notes)
 
 
 def _with_shape(buffer: Buffer, shape: tuple[Expr, ...]) -> Buffer:

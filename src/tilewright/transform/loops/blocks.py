@@ -50,7 +50,7 @@ class _Lowering:
             case For():
                 inits = [init for block in _blocks(s.body) if (init := self.hoisted_init(s, block)) is not None]
                 body = self.statement(s.body)
-                loop = For(s.var, s.extent, body, s.kind, s.thread, s.annotations)
+                loop = For(s.var, s.extent, body, s.kind, s.thread, s.notes)
                 return seq([*inits, loop]) if inits else loop
         return with_children(s, tuple(self.statement(c) for c in s.children)) if s.children else s
 
@@ -88,7 +88,7 @@ class _Lowering:
         init = substitute_stmt(block.init, {it.var: it.binding for it in block.iters if it.kind == "spatial"})
         nest = init if is_const(predicate, True) else If(predicate, init)
         for s in reversed(loops):
-            nest = For(s.var, s.extent, nest, s.kind, s.thread, s.annotations)
+            nest = For(s.var, s.extent, nest, s.kind, s.thread, s.notes)
         return copy_fresh(nest, self.taken)
 
 

@@ -34,7 +34,7 @@ def compact_buffers(func: PrimFunc) -> PrimFunc:
     uses = _uses(func.body, frozenset(func.buffers))
     places = [_place(buffer, uses[buffer], extents) for buffer in func.buffers if buffer in uses]
     body = _Rewriter({p.old: p for p in places}).statement(func.body, ())
-    return PrimFunc(func.name, func.params, body, (), func.attrs)
+    return PrimFunc(func.name, func.params, body, (), func.notes)
 
 
 Path = tuple[int, ...]

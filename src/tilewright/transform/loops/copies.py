@@ -41,7 +41,7 @@ def copy_fresh(stmt: Stmt, taken: set[str]) -> Stmt:
             case For():
                 new = renamed[s.var]
                 assert isinstance(new, Var)
-                return For(new, s.extent, s.body, s.kind, s.thread, s.annotations)
+                return For(new, s.extent, s.body, s.kind, s.thread, s.notes)
             case Let():
                 new = renamed[s.var]
                 assert isinstance(new, Var)

@@ -93,7 +93,7 @@ class _Simplifier:
             return body
         if extent is s.extent and body is s.body:
             return s
-        return For(s.var, extent, body, s.kind, s.thread, s.annotations)
+        return For(s.var, extent, body, s.kind, s.thread, s.notes)
 
     def branch(self, s: If) -> Stmt | None:
         condition = self.an.simplify(s.condition)
