@@ -62,8 +62,7 @@ class Everything(BlockNote):
 
 
 @pytest.fixture
-def plugin(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr("tilewright.ir.notetable.NOTES", NOTES)  # is put back if the test replaces it
+def plugin() -> Iterator[None]:
     register(Everything)
     yield
     del NOTES["everything"]
@@ -245,6 +244,14 @@ def test_names_and_positions_do_in_text() -> None:
     assert a.func == b.func == c.func and a.trace == b.trace == c.trace
     with pytest.raises(VerifyError, match="'times' is given twice of the note 'unroll'"):
         make("unroll", LoopNote, (4,), {"times": 4})
+
+
+def test_sampled_numbers_in_notes_are_numbers() -> None:
+    sampled, given_one = Schedule(FUNC), Schedule(FUNC)
+    sampled.annotate(sampled.loop("i"), "unroll", times=sampled.sample_categorical([4]))
+    given_one.annotate(given_one.loop("i"), Unroll(4))
+    assert "times=v0" in str(sampled.trace)
+    assert sampled.func == given_one.func and key(sampled.func) == key(given_one.func)
 
 
 def test_plugins_may_add_notes(plugin: None) -> None:

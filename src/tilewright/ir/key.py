@@ -212,8 +212,10 @@ class _Writer:
         match value:
             case None:
                 return "none"
-            case bool() | int():
-                return f"{type(value).__name__} {value}"
+            case bool():
+                return f"bool {value}"
+            case int():
+                return f"int {int(value)}"  # a number that a schedule sampled is one like any other
             case float():
                 return f"float {struct.pack('<d', value).hex()}"
             case str():
