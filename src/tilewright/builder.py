@@ -125,8 +125,8 @@ class BuiltFunction(Called):
     def _compile(self, threads: int) -> NativeFunction:
         # The name in the object must not be one of the C library's, which the code may call.
         flat = replace(self.flat, name=f"tw_{self.func.name}")
-        count = int(flat.attr("workspace", 0))
-        params, scratch = flat.params[: len(flat.params) - count], flat.params[len(flat.params) - count :]
+        scratch = flat.workspaces
+        params = flat.params[: len(flat.params) - len(scratch)]
         symbols = kernel_symbols(flat)
         written = set(written_buffers(flat.body))
         derived = [d for p in params for d in p.shape if as_int(d) is None and not isinstance(d, Var)]

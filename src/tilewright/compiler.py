@@ -23,6 +23,7 @@ from tilewright.frontend.common.finish import PLAIN, Imported, Interface
 from tilewright.ir.expr import as_int
 from tilewright.ir.graph import Graph, Node, Value
 from tilewright.ir.key import key
+from tilewright.ir.notes import MayAlias, PastCaches, with_note
 from tilewright.kernels import KernelCompiler, KernelTexts
 from tilewright.programs import ProgramCache
 from tilewright.runtime.model import Model
@@ -308,9 +309,9 @@ def _compile_part(graph: Graph, name: str, compiler: KernelCompiler, log: PassLo
     for i, call in enumerate(lowered):
         call = replace(call, over=overwritable(call.group))
         if call.over:
-            call = replace(call, func=replace(call.func, attrs=(*call.func.attrs, ("noalias", False))))
+            call = replace(call, func=replace(call.func, notes=with_note(call.func.notes, MayAlias())))
         if past_caches and any(v in outputs for v in call.group.outputs):
-            call = replace(call, func=replace(call.func, attrs=(*call.func.attrs, ("past_caches", True))))
+            call = replace(call, func=replace(call.func, notes=with_note(call.func.notes, PastCaches())))
         if i in asks:
             weight, ask = asks[i]
             call = replace(call, args=(*call.args, weight), ask=ask)

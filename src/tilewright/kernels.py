@@ -139,9 +139,8 @@ class KernelCompiler:
 
 def _workspaces(flat: PrimFunc) -> tuple[Workspace, ...]:
     """The trailing parameters that lowering added. One with a leading `nthreads` dimension is sized for one thread."""
-    count = int(flat.attr("workspace", 0))
     result = []
-    for buffer in flat.params[len(flat.params) - count :]:
+    for buffer in flat.workspaces:
         first = buffer.shape[0] if buffer.shape else None
         per_thread = first is NTHREADS
         size = buffer.size

@@ -17,6 +17,7 @@ from tilewright.codegen.llvm.state import State
 from tilewright.ir.dtype import u8
 from tilewright.ir.expr import Buffer, as_int, const
 from tilewright.ir.loops import For, PrimFunc
+from tilewright.ir.notes import BufferName, Prefetch, PrefetchShare, PrefetchTile, Workspaces, with_note
 from tilewright.ir.rewrite import substitute, walk
 from tilewright.schedule.schedule import Schedule
 from tilewright.targets.target import Target
@@ -40,10 +41,9 @@ def product(count: int, rows: int, strip: int = 0, tiles: int = 0) -> PrimFunc:
     s.compute_at(block, outer)
     t, j, channel = s.loops(block)[-3:]
     s.reorder(channel, t, j)
-    notes: list[tuple[str, str | int]] = [("", "w"), ("_bytes", 4 * DEPTH * WIDTH)]
-    notes.append(("_tiles", tiles) if tiles else ("_rows", strip or count))
-    for note, amount in (*notes, *([("_strip", strip)] if strip else [])):
-        s.annotate(channel, f"prefetch{note}", amount)
+    weights, nbytes = (BufferName("w"),), 4 * DEPTH * WIDTH
+    shared = Prefetch(weights, nbytes, rows=strip or count, strip=strip or None)
+    s.annotate(channel, Prefetch(weights, nbytes, tiles=tiles) if tiles else shared)
     init = s.decompose_reduction(block, channel)
     for stage in (block, init, out):
         row, lane = s.loops(stage)[-2:]
@@ -86,9 +86,9 @@ def test_a_tile_asks_for_all_lines_that_it_writes_and_for_those_of_a_residual(ro
     tile, row = s.split(row, factor=rows)
     s.unroll(row)
     s.vectorize(lane)
-    s.annotate(tile, "prefetch_tile", "y,skip")
+    s.annotate(tile, PrefetchTile((BufferName("y"), BufferName("skip"))))
     func = lower_loops(s.func, TARGET)
-    loop = next(stmt for stmt in walk(func.body) if isinstance(stmt, For) and stmt.annotations)
+    loop = next(stmt for stmt in walk(func.body) if isinstance(stmt, For) and stmt.notes)
     line = LINE // 4
     for name in ("y", "skip"):
         for k in (0, 24 // rows - 1):
@@ -103,12 +103,12 @@ def test_a_tile_asks_for_all_lines_that_it_writes_and_for_those_of_a_residual(ro
 def test_all_iterations_together_ask_for_all_that_comes_later(count: int, nbytes: int, workspace: bool) -> None:
     func = product(count, 4)
     func = replace(func, params=(*func.params, Buffer("scratch", u8, (const(64),)))) if workspace else func
-    func = replace(func, attrs=(*func.attrs, ("workspace", 1))) if workspace else func
+    func = replace(func, notes=with_note(func.notes, Workspaces(1))) if workspace else func
     asking = ask_ahead(func, Ask(2 * nbytes, nbytes))
     assert [b.name for b in asking.params] == ["x", "w", "y", "upcoming", *(["scratch"] if workspace else [])]
     assert as_int(asking.params[3].size) == 2 * nbytes
     text, before = emit_llvm(asking, TARGET), emit_llvm(func, TARGET)
-    (nest,) = nests(asking, "share")
+    (nest,) = nests(asking, PrefetchShare)
     state = State(TARGET, frozenset(), evaluate)
     state.around = list(nest[:-1])
     found = share_of(state, nest[-1])

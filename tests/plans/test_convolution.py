@@ -219,9 +219,7 @@ def test_tiles_ask_for_the_weights_that_come_next(
     (weights,) = (b for b in func.params if len(b.shape) == 6)
     asked: dict[int, set[int]] = {}
     for hint in hints(func, target, weights.name):
-        following = dict(hint.loop.annotations)["prefetch_bytes"]
-        assert isinstance(following, int)
-        part = following // 4
+        part = hint.note.nbytes // 4
         lines = asked.setdefault(hint.read // part * part + part, set())
         for line in range(hint.lines):
             lines.add((hint.asked + part) // 16 + line)
@@ -248,8 +246,7 @@ def test_panels_take_turns_to_ask_for_the_pixels_that_come_next(
     x = next(b for b in func.params if len(b.shape) == 5 and as_int(b.shape[1]) == channels // 8)
     asked: dict[int, set[int]] = {}
     for hint in hints(func, target, x.name):
-        notes = dict(hint.loop.annotations)
-        assert notes["prefetch_bytes"] == 4 * 8 * strip
+        assert hint.note.nbytes == 4 * 8 * strip
         first = (hint.asked + 8 * strip) // 16
         asked.setdefault(hint.read, set()).update(first + line for line in range(hint.lines))
     before_last = range(0, 4 * strip, rows) if asks else ()

@@ -18,6 +18,7 @@ from tilewright.ir.dtype import dtype
 from tilewright.ir.expr import Var, const
 from tilewright.ir.graph import Graph, GraphBuilder, TensorType
 from tilewright.ir.loops import For
+from tilewright.ir.notes import BufferName, PrefetchTile
 from tilewright.ir.parser import parse_func
 from tilewright.ir.rewrite import walk
 from tilewright.plans import plan
@@ -371,8 +372,8 @@ def test_who_asks_for_the_next_panel() -> None:
 def test_tiles_ask_for_the_outputs_that_come_from_far(rows: Any, size: int, asked: bool) -> None:
     target = Target.parse("znver4")
     planned = plan(product(rows, size, size, target), target).func
-    notes = [value for stmt in walk(planned.body) if isinstance(stmt, For) for value in stmt.annotations]
-    assert (("prefetch_tile", planned.params[-1].name) in notes) == asked
+    notes = [value for stmt in walk(planned.body) if isinstance(stmt, For) for value in stmt.notes]
+    assert (PrefetchTile((BufferName(planned.params[-1].name),)) in notes) == asked
 
 
 @pytest.mark.parametrize("rows", [2, 3, 5])

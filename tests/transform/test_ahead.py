@@ -51,7 +51,7 @@ def test_a_kernel_asks_for_weights_that_a_later_one_waits_for(threads: int) -> N
     first = len(graph.inputs) + len(graph.outputs)
     (weight,) = (slot for slot in guest.slots if first <= slot < first + 2)
     assert weight in host.slots and len(host.slots) == len(without.slots) + 1
-    assert 'share = "upcoming"' in asking.show("loops") and "upcoming" not in plain.show("loops")
+    assert "@prefetch_share(source=upcoming" in asking.show("loops") and "upcoming" not in plain.show("loops")
     x = np.random.default_rng(1).standard_normal((ROWS, WIDTH)).astype(np.float32)
     np.testing.assert_array_equal(asking(x), plain(x))
     hidden = np.maximum(x.astype(np.float64) @ weights["w0"], 0)
@@ -86,4 +86,4 @@ def test_threads_ask_for_no_more_than_memory_delivers_to_all_of_them() -> None:
 def test_nobody_asks_for_what_is_driven_out_before_it_is_used(l3: int, asking: int) -> None:
     """The second head's weights would have to stay while those of the first come from memory."""
     model = tw.compile(pooled(layers=2, heads=2), target=replace(SMALL, l3=l3))
-    assert model.show("loops").count('share = "upcoming"') == asking
+    assert model.show("loops").count("@prefetch_share(source=upcoming") == asking

@@ -120,7 +120,7 @@ def _start_of(func: PrimFunc, source: Block, loops: Sequence[For], position: int
         tuple(iters),
         substitute_stmt(source.init, inner),
         predicate=conjoin(substitute(c, renamed) for c in kept),
-        annotations=source.annotations,
+        notes=source.notes,
     )
     return news, init
 
@@ -257,7 +257,7 @@ def _partial_block(
         body = body if is_const(guard, True) else If(guard, body)
     else:
         init, body = None, Store(partial, point, select(guard, value, start))
-    return Block(name, tuple(iters), body, init, conjoin(outer), source.annotations)
+    return Block(name, tuple(iters), body, init, conjoin(outer), source.notes)
 
 
 def _shared(func: PrimFunc, source: Block) -> set[Var]:

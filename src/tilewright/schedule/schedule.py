@@ -22,6 +22,8 @@ from typing import Any
 
 from tilewright.ir.expr import as_int
 from tilewright.ir.loops import Block, For, PrimFunc
+from tilewright.ir.notes import Note
+from tilewright.ir.notetable import given, note_name
 from tilewright.schedule import expand, inline, kinds, layout, loops, memory, move, reduction, tensorize
 from tilewright.schedule.index_map import IndexMap
 from tilewright.schedule.intrinsics import find_intrinsic
@@ -246,14 +248,14 @@ class Schedule:
         new = kinds.bind(self.func, _name(loop), thread)
         self._record("bind", (self._ref("l", loop), thread), (), new)
 
-    def annotate(self, target: BlockRef | LoopRef, key: str, value: kinds.Note) -> None:
-        """Put a note on a loop or block: see `kinds.annotate_loop`."""
-        if isinstance(target, BlockRef):
-            new = kinds.annotate_block(self.func, target.name, key, value)
-        else:
-            new = kinds.annotate_loop(self.func, target.name, key, value)
-        ref = self._ref("b" if isinstance(target, BlockRef) else "l", target)
-        self._record("annotate", (ref, key, _literal(value)), (), new)
+    def annotate(self, target: BlockRef | LoopRef | str, note: Note | str, *values: Any, **named: Any) -> None:
+        """Put a note on a loop (also by its name) or block: `annotate(loop, Unroll(4))`, or as a trace has it,
+        `annotate(loop, "unroll", times=4)`. See `kinds.annotate_loop`."""
+        on_block = isinstance(target, BlockRef)
+        annotate = kinds.annotate_block if on_block else kinds.annotate_loop
+        new, placed = annotate(self.func, _name(target), note, values, named)
+        ref = self._ref("b" if on_block else "l", target)
+        self._record("annotate", (ref, note_name(type(placed))), _given(**given(placed)), new)
 
     # Blocks
 

@@ -13,7 +13,7 @@ from tilewright.arith import simplify
 from tilewright.ir.expr import Buffer, Const, Expr, Load, Op, Var, binary
 from tilewright.ir.loops import TRUE, Block, For, Intrinsic, PrimFunc, Seq, Stmt, Store, seq
 from tilewright.ir.rewrite import exprs_of, loads, map_expr, variables, walk, walk_expr, with_children
-from tilewright.support.errors import ScheduleError
+from tilewright.support.errors import Error, ScheduleError
 
 Path = tuple[Stmt, ...]
 
@@ -21,6 +21,11 @@ Path = tuple[Stmt, ...]
 def refuse(func: PrimFunc, what: str, **details: object) -> ScheduleError:
     """The error of a refused primitive, to be raised: says why and shows the loops."""
     return ScheduleError(what, loops=outline(func), **details)  # type: ignore[arg-type]
+
+
+def refused(func: PrimFunc, what: str, error: Error) -> ScheduleError:
+    """The error of a primitive that is refused for what another error says."""
+    return refuse(func, f"{what}: {error.what}", expected=error.expected, got=error.got, hint=error.hint)
 
 
 def outline(func: PrimFunc) -> str:

@@ -79,7 +79,7 @@ CASES = {
         }""",
     "defer epilogues": """
         func @product(x: f32[6, 8], w: f32[8, 16], y: f32[6, 16]) {
-          for t in 0..3 with (defer = 8) {
+          for t in 0..3 @defer(lanes=8) {
             alloc tile: f32[2, 16] in local
             for r0 in 0..2 unrolled { for v0 in 0..16 vectorized { tile[r0, v0] = 0.0 } }
             for k in 0..8 {
@@ -102,7 +102,7 @@ CASES = {
         }""",
     "pipeline loops": """
         func @rows(x: f32[6, 32], y: f32[6, 32]) {
-          for r in 0..6 with (pipeline = 1) {
+          for r in 0..6 @pipeline {
             alloc m: f32[1]
             alloc part: f32[8]
             for v0 in 0..8 vectorized { part[v0] = -inf }

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from tilewright.ir.loops import PrimFunc
+from tilewright.ir.loops import For, PrimFunc
 from tilewright.ir.parser import parse_func
 from tilewright.support.errors import VerifyError
 from tilewright.transform.loops.verify import verify_flat, verify_loops
@@ -113,12 +113,12 @@ def test_what_code_generation_cannot_take(text: str) -> None:
 
 
 def test_notes_are_given_once() -> None:
-    func = parse_func("func @f(A: f32[8]) { for i in 0..8 with (unroll = 2) { A[i] = 0.0 } }")
+    func = parse_func("func @f(A: f32[8]) { for i in 0..8 @unroll(times=2) { A[i] = 0.0 } }")
     verify_flat(func)
     loop = func.body
-    twice = func.with_body(replace(loop, annotations=loop.annotations * 2))  # type: ignore[call-arg,attr-defined]
-    with pytest.raises(VerifyError, match="loop 'i': the note 'unroll' is given twice"):
-        verify_flat(twice)
+    assert isinstance(loop, For)
+    with pytest.raises(VerifyError, match="notes are not sorted by name, each there once"):
+        verify_flat(func.with_body(replace(loop, notes=loop.notes * 2)))
 
 
 def test_all_that_is_wrong_is_listed() -> None:

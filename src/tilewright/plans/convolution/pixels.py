@@ -20,9 +20,10 @@ from math import gcd
 
 from tilewright.codegen.llvm.prefetch import LINE
 from tilewright.ir.expr import Op, as_int
+from tilewright.ir.notes import Prefetch
 from tilewright.plans.framework.analysis import Stage, Structure, factors, uses
 from tilewright.plans.framework.base import Candidate, Plan
-from tilewright.plans.framework.common import extent, inline_all, lanes_of, parallelize, prefetch
+from tilewright.plans.framework.common import buffer_names, extent, inline_all, lanes_of, parallelize
 from tilewright.plans.framework.cost import Cost, bandwidth, fetch_cycles, write_cycles
 from tilewright.plans.framework.tiles import FMA_LATENCY, LOADS_PER_CYCLE, TILE_OVERHEAD, row_limit
 from tilewright.schedule.schedule import LoopRef, Schedule
@@ -245,7 +246,7 @@ def copy_run(s: Schedule, maps: Stage, run: LoopRef, nbytes: int) -> None:
     *_, channels, pixels = s.loops(copy)
     if extent(s, pixels) != 1:
         s.vectorize(pixels)
-        prefetch(s, channels, maps.reads[0], nbytes, lines=-(-nbytes // LINE))
+        s.annotate(channels, Prefetch(buffer_names(maps.reads[:1]), nbytes, lines=-(-nbytes // LINE)))
 
 
 PLAN = Plan("pixels", fits, candidates, apply)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from tilewright.ir.loops import PrimFunc
+from tilewright.ir.notes import SingleThread, with_note
 from tilewright.plans.framework.analysis import Structure
 from tilewright.plans.framework.cost import Cost
 from tilewright.plans.framework.variants import Values, choose
@@ -91,7 +92,7 @@ class Planned:
         """The scheduled function, which chooses among the variants."""
         func = self.schedule.func
         if self.serial:
-            func = replace(func, attrs=(*func.attrs, ("serial", True)))
+            func = replace(func, notes=with_note(func.notes, SingleThread()))
         for values, planned in self.variants:
             func = choose(values, planned.func, func)
         return func

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from tilewright.codegen.llvm.prefetch import LINE
 from tilewright.ir.expr import Buffer, as_int
 from tilewright.ir.loops import Block, BlockIter, Store
+from tilewright.ir.notes import BufferName, PastCaches, Prefetch, Streaming, find
 from tilewright.ir.rewrite import exprs_of, loads, walk
 from tilewright.plans.framework.analysis import Stage, Structure
 from tilewright.plans.framework.cost import instructions
@@ -51,13 +54,9 @@ def lanes_of(stage: Stage, target: Target) -> int:
     return target.lanes(max(widest, 4))
 
 
-def prefetch(s: Schedule, loop: LoopRef, buffers: Buffer | list[Buffer], nbytes: int, **more: int | str) -> None:
-    """Let a loop ask for what it reads of a buffer, or of several, so many bytes ahead; `more` are
-    the notes of `codegen/llvm/prefetch.py`."""
-    names = [b.name for b in ([buffers] if isinstance(buffers, Buffer) else buffers)]
-    s.annotate(loop, "prefetch", ",".join(names))
-    for name, value in {"bytes": nbytes, **more}.items():
-        s.annotate(loop, f"prefetch_{name}", value)
+def buffer_names(buffers: Iterable[Buffer]) -> tuple[BufferName, ...]:
+    """The buffers as notes name them."""
+    return tuple(BufferName(b.name) for b in buffers)
 
 
 def ask_for_inputs(s: Schedule, ref: BlockRef, width: int, target: Target) -> None:
@@ -71,13 +70,14 @@ def ask_for_inputs(s: Schedule, ref: BlockRef, width: int, target: Target) -> No
     along = {x.buffer for x in each if len(x.indices) == len(block.iters) and x.indices[-1] is block.iters[-1].var}
     far = [b for b in s.func.params if b in along and (as_int(b.size) or 0) * b.dtype.itemsize > target.l2]
     if far:
-        prefetch(s, s.loops(ref)[-2], far, AHEAD, level=1, lines=max(1, width * far[0].dtype.itemsize // LINE))
+        lines = max(1, width * far[0].dtype.itemsize // LINE)
+        s.annotate(s.loops(ref)[-2], Prefetch(buffer_names(far), AHEAD, level=1, lines=lines))
 
 
 def stream_outputs(s: Schedule, block: BlockRef, loop: LoopRef, target: Target) -> None:
     """Let a vectorised loop write past the caches what `streams` says shall go there."""
     if streams(s, block, target):
-        s.annotate(loop, "streaming", 1)
+        s.annotate(loop, Streaming())
 
 
 def streams(s: Schedule, block: BlockRef, target: Target) -> bool:
@@ -89,7 +89,7 @@ def streams(s: Schedule, block: BlockRef, target: Target) -> bool:
         if isinstance(stmt, Store) and stmt.buffer in s.func.params and stmt.buffer not in read:
             size = as_int(stmt.buffer.size)
             large = size is not None and size * stmt.buffer.dtype.itemsize >= target.l3 // 2
-            if large or s.func.attr("past_caches"):
+            if large or find(s.func.notes, PastCaches):
                 return True
     return False
 
@@ -143,6 +143,7 @@ def shares_well(iterations: int) -> bool:
 
 __all__ = [
     "ENOUGH",
+    "buffer_names",
     "extent",
     "inline_all",
     "lanes_of",

@@ -18,8 +18,9 @@ from math import log2
 from tilewright.arith import linear, simplify
 from tilewright.ir.expr import Expr, Load, Op, Var, as_int, const
 from tilewright.ir.loops import Block, BlockIter, Store
+from tilewright.ir.notes import Prefetch
 from tilewright.ir.rewrite import loads, substitute, variables
-from tilewright.plans.framework.common import extent, own_loops, parallelize, prefetch, stream_outputs
+from tilewright.plans.framework.common import buffer_names, extent, own_loops, parallelize, stream_outputs
 from tilewright.plans.framework.cost import fma_cycles
 from tilewright.plans.idioms.reducing import steps
 from tilewright.schedule.index_map import IndexMap
@@ -306,7 +307,7 @@ def panel_pieces(s: Schedule, block: BlockRef, target: Target) -> bool:
     *outer, panels, rows, lanes = by_name.values()
     rows, inner = s.split(rows, factor=ROWS)
     s.reorder(*outer, rows, panels, inner, lanes)
-    prefetch(s, inner, source, AHEAD, level=1, lines=1)
+    s.annotate(inner, Prefetch(buffer_names([source]), AHEAD, level=1, lines=1))
     s.vectorize(lanes)
     stream_outputs(s, block, lanes, target)
     parallelize(s, [*outer, rows, panels])

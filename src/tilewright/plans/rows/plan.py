@@ -20,15 +20,16 @@ from __future__ import annotations
 
 from tilewright.codegen.llvm.prefetch import LINE
 from tilewright.ir.expr import Buffer, as_int, product
+from tilewright.ir.notes import Pipeline, Prefetch
 from tilewright.ir.rewrite import exprs_of, loads, walk
 from tilewright.plans.framework.analysis import Stage, Structure
 from tilewright.plans.framework.base import Candidate, Plan
 from tilewright.plans.framework.common import (
+    buffer_names,
     extent,
     inline_all,
     lanes_of,
     parallelize,
-    prefetch,
     stream_outputs,
     vectorize_spatial,
 )
@@ -132,7 +133,7 @@ def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Targe
         together = fold if pipeline else together
         ask_ahead(s, names, rows, together, fold > 1, target, PIPELINED_AHEAD if pipeline else 0)
     if pipeline:
-        s.annotate(around[-1], "pipeline", 1)
+        s.annotate(around[-1], Pipeline())
     parallelize(s, around[:-1] if pipeline else around)
 
 
@@ -158,8 +159,9 @@ def ask_ahead(s: Schedule, around: set[str], rows: int, together: int, whole: bo
         if not free or not SHORT <= size <= target.l1 // 2:
             continue
         used.add(free[-1])
-        more = {"lines": size // together // LINE} if whole else {}
-        prefetch(s, s.loop(free[-1]), buffer, max(ROWS_AHEAD * size, least), level=2, **more)
+        lines = size // together // LINE if whole else None
+        note = Prefetch(buffer_names([buffer]), max(ROWS_AHEAD * size, least), lines=lines)
+        s.annotate(s.loop(free[-1]), note)
 
 
 ROWS_AHEAD = 2

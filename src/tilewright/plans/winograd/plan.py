@@ -29,12 +29,13 @@ from tilewright.arith import linear
 from tilewright.codegen.llvm.prefetch import LINE, MOST_LINES
 from tilewright.ir.expr import Op, as_int
 from tilewright.ir.loops import Store
+from tilewright.ir.notes import Prefetch, Unroll
 from tilewright.ir.rewrite import loads, walk, walk_expr
 from tilewright.ops.correlation import MOST_POINTS
 from tilewright.plans.convolution.direct import body_steps
 from tilewright.plans.framework.analysis import Stage, Structure
 from tilewright.plans.framework.base import Candidate, Plan
-from tilewright.plans.framework.common import inline_all, own_loops, prefetch, stream_outputs
+from tilewright.plans.framework.common import buffer_names, inline_all, own_loops, stream_outputs
 from tilewright.plans.framework.cost import Cost, number, roofline
 from tilewright.plans.idioms.conversions import plain_output, read_plain, transpose_in, transpose_out
 from tilewright.plans.idioms.panels import packed_operand, panel_width
@@ -206,12 +207,12 @@ def products(
     while 4 * width * steps * rows >= MOST_LINES * LINE * count and steps % 2 == 0:
         steps //= 2  # a tile's share of what so many steps read is more than a loop asks for at once
     asking, channel = s.split(ci, factor=steps) if steps < lanes else (co, ci)
-    s.annotate(channel, "unroll", steps)
+    s.annotate(channel, Unroll(steps))
     if rows < count:
         # The filters that come next, a share by each tile: asked for by the first tiles alone they would come in a
         # burst that memory cannot keep up with, and then memory would idle. One tile alone reads a stream at an even
         # pace, which hardware follows better than a core can ask.
-        prefetch(s, asking, weights.buffer, 4 * blocks * lanes * width, rows=count)
+        s.annotate(asking, Prefetch(buffer_names([weights.buffer]), 4 * blocks * lanes * width, rows=count))
     init = s.decompose_reduction(tile, co)
     for block in (tile, init, product):
         row, lane = s.loops(block)[-2:]

@@ -1,6 +1,6 @@
 """Software pipelining: a loop over rows works on several rows at once, each in another stage.
 
-    for r in 0..8 with (pipeline = 1) {
+    for r in 0..8 @pipeline {
       p = -inf
       for k in 0..n { p = max(p, x[r, k]) }                  stage 0: waits for memory
       m = max over lanes of p
@@ -38,10 +38,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import partial, reduce
 
 from tilewright.ir.expr import Buffer, Expr, Load, Var, all_of, as_int, const, product
 from tilewright.ir.loops import Allocate, For, If, Intrinsic, PrimFunc, Stmt, Store, seq
+from tilewright.ir.notes import Pipeline, find, with_note, without
 from tilewright.ir.rewrite import (
     fresh_name,
     map_expr,
@@ -64,16 +65,16 @@ FEW_STEPS = 2
 
 
 def pipeline_loops(func: PrimFunc) -> PrimFunc:
-    """The function with loops that have the note `pipeline` in stages, where values allow that."""
+    """The function with loops that have the note `Pipeline` in stages, where values allow that."""
     taken = names_of(func)
     body = map_stmt(func.body, lambda s: _statement(s, taken))
     return func if body is func.body else func.with_body(body)
 
 
 def _statement(s: Stmt, taken: set[str]) -> Stmt | None:
-    if not (isinstance(s, For) and s.kind == "serial" and dict(s.annotations).get("pipeline")):
+    if not (isinstance(s, For) and s.kind == "serial" and find(s.notes, Pipeline)):
         return None
-    plain = replace(s, annotations=tuple((k, v) for k, v in s.annotations if k != "pipeline"))
+    plain = replace(s, notes=without(s.notes, Pipeline))
     buffers: list[Buffer] = []
     body = s.body
     while isinstance(body, Allocate):
@@ -214,22 +215,21 @@ def _overlapped(loop: For, doubled: _Doubled) -> Stmt:
 
     first = stages[0].main
     body = [s for k in range(last, 0, -1) for s in at(k, doubled.copies[k])]  # a copy of a copy before that changes
-    notes = dict(note for stage in stages for note in stage.main.annotations)
+    notes = [note for stage in stages for note in stage.main.notes]
     if (as_int(first.extent) or 0) <= FEW_STEPS:
         for k, stage in enumerate(stages):
-            body += at(k, [*stage.before, replace(stage.main, kind="unrolled", annotations=()), *stage.behind])
-        notes = dict(loop.annotations) | notes
-        return replace(loop, extent=rows + last, body=seq(body), annotations=tuple(notes.items()))
+            body += at(k, [*stage.before, replace(stage.main, kind="unrolled", notes=()), *stage.behind])
+        return replace(loop, extent=rows + last, body=seq(body), notes=reduce(with_note, notes, loop.notes))
     body += [s for k, stage in enumerate(stages) for s in at(k, stage.before)]
     main = map_stmt(seq([s for k, stage in enumerate(stages) for s in at(k, [stage.main.body], first.var)]), _spelled)
-    body.append(replace(first, body=main, annotations=tuple(notes.items())))
+    body.append(replace(first, body=main, notes=reduce(with_note, notes, ())))
     body += [s for k, stage in enumerate(stages) for s in at(k, stage.behind)]
     return replace(loop, extent=rows + last, body=seq(body))
 
 
 def _spelled(s: Stmt) -> Stmt | None:
     """The loops inside of a loop over some rows, which are the steps of one, written out."""
-    return replace(s, kind="unrolled", annotations=()) if isinstance(s, For) and s.kind == "serial" else None
+    return replace(s, kind="unrolled", notes=()) if isinstance(s, For) and s.kind == "serial" else None
 
 
 def _mapped(stage: _Stage, f: Callable[[Stmt], Stmt]) -> _Stage:

@@ -8,13 +8,13 @@ believed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from math import prod
 
 from tilewright.arith import Analyzer
 from tilewright.arith.forms import Form, add, scale
 from tilewright.ir.expr import Buffer, Expr, Load, Op, as_int
-from tilewright.ir.loops import Allocate, Annotations, Block, For, If, Intrinsic, PrimFunc, Region, Stmt, Store
+from tilewright.ir.loops import Allocate, Block, For, If, Intrinsic, PrimFunc, Region, Stmt, Store
 from tilewright.ir.rewrite import exprs_of, loads, variables, walk
 from tilewright.ir.verify import verify_func
 from tilewright.support.errors import Problems, VerifyError
@@ -33,31 +33,15 @@ def verify_loops(func: PrimFunc) -> None:
 
 
 def verify_flat(func: PrimFunc) -> None:
-    """Check flat loops, as code generation takes them: no blocks, every buffer placed, notes that are known, indices
-    in bounds. Raises VerifyError."""
+    """Check flat loops, as code generation takes them: no blocks, every buffer placed, indices in bounds. Raises
+    VerifyError."""
     verify_loops(func)
     problems = Problems()
     for buffer in func.buffers:
         problems.add(VerifyError("has no place", where=f"buffer {buffer.name!r}"))
     for where, problem in _statement_problems(func.body, in_parallel=False):
         problems.add(VerifyError(problem, where=where))
-    for where, notes in _notes(func):
-        for problem in note_problems(notes):
-            problems.add(VerifyError(problem, where=where))
     problems.raise_if_any(where=f"flat func {func.name!r}", kind=VerifyError)
-
-
-def note_problems(notes: Annotations) -> Iterable[str]:
-    """What is wrong with the notes of a loop or a function, in words."""
-    names = [name for name, _ in notes]
-    return [f"the note {name!r} is given twice" for name in dict.fromkeys(names) if names.count(name) > 1]
-
-
-def _notes(func: PrimFunc) -> Iterator[tuple[str, Annotations]]:
-    yield "function", func.attrs
-    for s in walk(func.body):
-        if isinstance(s, For):
-            yield f"loop {s.var.name!r}", s.annotations
 
 
 def _statement_problems(s: Stmt, in_parallel: bool) -> Iterator[tuple[str, str]]:
