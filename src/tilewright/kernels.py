@@ -65,7 +65,7 @@ class KernelTexts:
         return self._asking(lower_loops(self.planned.func, self.target))
 
     def _asking(self, flat: PrimFunc) -> PrimFunc:
-        return flat if self.ask is None else ask_ahead(flat, self.ask)
+        return flat if self.ask is None else ask_ahead(flat, self.ask, self.target.caches.line)
 
     def schedule(self) -> str:
         return self.planned.describe()

@@ -30,10 +30,9 @@ from tilewright.ir.expr import Buffer, Expr, Load, Var, as_int, const
 from tilewright.ir.loops import For, Stmt, Store
 from tilewright.ir.rewrite import exprs_of, loads, substitute, variables, walk
 
-LINE = 64
-"""Bytes that one prefetch brings."""
-
 MOST_LINES = 8
+"""Lines that an iteration asks for at most, if it is not said how many."""
+
 SECOND_LEVEL = 2
 """Where the bytes go if the note `prefetch_level` says nothing else."""
 
@@ -49,7 +48,7 @@ def emit_prefetch(s: State, stmt: For) -> None:
             _ask(s, stmt, load)
     _share(s, stmt)
     for source in _names(notes.get("prefetch_tile")):
-        for access in tile_of(stmt, source):
+        for access in tile_of(stmt, source, s.target.caches.line):
             _line(s, access.buffer, buffer_offset(s, access.buffer, access.indices), locality=2)
 
 
@@ -69,7 +68,7 @@ def _share(s: State, stmt: For) -> None:
     found = share_of(s, stmt)
     if found is not None:
         buffer, start, each = found
-        for ahead in range(0, each, 2 * LINE):
+        for ahead in range(0, each, 2 * s.target.caches.line):
             _line(s, buffer, add(start, constant(ahead)), locality=2)
 
 
@@ -104,7 +103,7 @@ def _ask(s: State, stmt: For, load: Load) -> None:
         return
     start = add(buffer_offset(s, load.buffer, load.indices), moved)
     for line in range(lines_of(s, stmt, start, size)):
-        _line(s, load.buffer, add(start, constant((ahead + line * LINE) // size)), locality)
+        _line(s, load.buffer, add(start, constant((ahead + line * s.target.caches.line) // size)), locality)
 
 
 def lines_of(s: State, stmt: For, start: Poly, itemsize: int) -> int:
@@ -113,7 +112,7 @@ def lines_of(s: State, stmt: For, start: Poly, itemsize: int) -> int:
     if isinstance(lines, int):
         return lines
     stride = start.get((s.atoms.number(stmt.var),), 0) * itemsize
-    return min(max(1, stride // LINE), MOST_LINES)
+    return min(max(1, stride // s.target.caches.line), MOST_LINES)
 
 
 def shift(s: State, stmt: For, load: Load) -> Poly | None:
@@ -139,7 +138,7 @@ def shift(s: State, stmt: For, load: Load) -> Poly | None:
     step = (s.atoms.number(stmt.var),)
     stride = s.converter.offset(load.buffer, load.indices).get(step, 0)
     share = -(-steps * stride // total)
-    each, line = -(-count * share // steps), LINE // load.buffer.dtype.itemsize
+    each, line = -(-count * share // steps), s.target.caches.line // load.buffer.dtype.itemsize
     if each > line:  # A step asks for whole lines: parts of one more would be left out.
         each = -(-each // line) * line
     return add(multiply(s.converter.poly(first), constant(share)), {step: each - stride})
@@ -152,7 +151,8 @@ def _turn(s: State, stmt: For, load: Load) -> Poly:
     turns, lines = notes.get("prefetch_turns"), notes.get("prefetch_lines", 1)
     if other is None or not isinstance(turns, int) or not isinstance(lines, int):
         return {}
-    return multiply(s.converter.poly(other.indices[0] % turns), constant(lines * LINE // load.buffer.dtype.itemsize))
+    elements = lines * s.target.caches.line // load.buffer.dtype.itemsize
+    return multiply(s.converter.poly(other.indices[0] % turns), constant(elements))
 
 
 def _rows(stmt: For, load: Load) -> tuple[Expr, int] | None:
@@ -197,9 +197,9 @@ def first_read(stmt: For, name: str) -> Load | None:
     return None
 
 
-def tile_of(stmt: For, name: str) -> list[Load]:
-    """One element of each line that an iteration writes or reads of a buffer in unrolled and vectorised loops, each at
-    its first place there; other loops stand at their start."""
+def tile_of(stmt: For, name: str, line: int) -> list[Load]:
+    """One element of each line, of so many bytes, that an iteration writes or reads of a buffer in unrolled and
+    vectorised loops, each at its first place there; other loops stand at their start."""
     found = _first_access(stmt.body, name, ())
     if found is None:
         return []
@@ -207,7 +207,7 @@ def tile_of(stmt: For, name: str) -> list[Load]:
     places: list[dict[Var, Expr]] = [{}]
     for loop in around:
         extent = as_int(loop.extent)
-        step = max(1, LINE // access.buffer.dtype.itemsize) if loop.kind == "vectorized" else 1
+        step = max(1, line // access.buffer.dtype.itemsize) if loop.kind == "vectorized" else 1
         spread = extent is not None and loop.kind in ("unrolled", "vectorized")
         values = range(0, extent, step) if spread and extent is not None else (0,)
         places = [{**place, loop.var: const(v)} for place in places for v in values]

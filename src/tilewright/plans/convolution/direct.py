@@ -24,7 +24,6 @@ from __future__ import annotations
 from math import prod
 
 from tilewright.arith import linear
-from tilewright.codegen.llvm.prefetch import LINE
 from tilewright.ir.expr import Load, as_int, is_const
 from tilewright.plans.convolution.tiles import (
     ENOUGH_STRIPS,
@@ -38,7 +37,6 @@ from tilewright.plans.convolution.tiles import (
 from tilewright.plans.framework.analysis import Stage, Structure, factors
 from tilewright.plans.framework.base import Candidate, Plan
 from tilewright.plans.framework.common import (
-    AHEAD,
     extent,
     inline_all,
     lanes_of,
@@ -265,20 +263,22 @@ def ask_ahead(
     if weights is None or loads is None or not long:
         return
     if level(nbytes_of(weights.buffer), target) in FAR:
-        ask_weights(s, weights, reduce, long, tiles)
+        ask_weights(s, weights, reduce, long, tiles, target)
     elif is_flat(anchor) and all(is_const(d, 1) for d in weights.buffer.shape[2:4]):
         ask_pixels(s, weights, next(load for load in loads if load is not weights), long[0], candidate, target)
 
 
-def ask_weights(s: Schedule, weights: Load, reduce: list[LoopRef], long: list[LoopRef], tiles: int) -> None:
+def ask_weights(
+    s: Schedule, weights: Load, reduce: list[LoopRef], long: list[LoopRef], tiles: int, target: Target
+) -> None:
     """The tiles that use a panel (of a block of channels) ask for the next one, each for its share; a tile alone asks
     for its own a little ahead."""
     if tiles < SHARING_LEAST:
-        prefetch(s, long[-1], weights.buffer, AHEAD)
+        prefetch(s, long[-1], weights.buffer, target.costs.prefetching.stream_bytes)
         return
     width = weights.buffer.shape[-1]
     panel = prod(_size(s, loop) for loop in reduce) * (as_int(width) or 1) * weights.buffer.dtype.itemsize
-    lines = -(-panel // (_size(s, long[0]) * tiles * LINE))
+    lines = -(-panel // (_size(s, long[0]) * tiles * target.caches.line))
     prefetch(s, long[0], weights.buffer, panel, tiles=tiles, lines=lines)
 
 
@@ -292,7 +292,7 @@ def ask_pixels(s: Schedule, weights: Load, x: Load, channels: LoopRef, candidate
     if inside or strip == WHOLE or panels not in ASKING or level(nbytes_of(x.buffer), target) not in FAR:
         return
     pixel = (as_int(x.buffer.shape[-1]) or 1) * x.buffer.dtype.itemsize
-    lines = -(-rows * pixel // LINE)
+    lines = -(-rows * pixel // target.caches.line)
     each = -(-lines // panels)
     prefetch(s, channels, x.buffer, strip * pixel, lines=each, turn=weights.buffer.name, turns=-(-lines // each))
 

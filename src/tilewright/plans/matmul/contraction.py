@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from math import prod
 
-from tilewright.codegen.llvm.prefetch import LINE
 from tilewright.ir.expr import Buffer, as_int
 from tilewright.ir.loops import Block, Store
 from tilewright.ir.rewrite import loads, variables, walk
@@ -68,7 +67,7 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
     around = [it for it in anchor.spatial if it is not column and it is not row]
     others = prod(number(it.extent) for it in around)
     own = prod(number(it.extent) for it in around if it in weight_iters(anchor))
-    work = epilogue_work(structure, anchor)
+    work = epilogue_work(structure, anchor, target)
     found = []
     for width in widths(anchor, rows, target):
         for tile in tiles(rows, width, columns, depth, itemsize, target):
@@ -192,7 +191,7 @@ def tile_block(s: Schedule, anchor: Stage, block: BlockRef, candidate: Candidate
     s.reorder(reduce, *inner)
     products = prod(extent(s, loop) or 1 for loop in inner) // lanes_of(anchor, target)
     copies = unrolled_steps(products, extent(s, reduce))
-    reduce, steps = ask_ahead(s, anchor, reduce, copies, candidate)
+    reduce, steps = ask_ahead(s, anchor, reduce, copies, candidate, target)
     if copies > 1:
         s.annotate(steps, "unroll", copies)
     zero = s.decompose_reduction(block, reduce)
@@ -201,7 +200,7 @@ def tile_block(s: Schedule, anchor: Stage, block: BlockRef, candidate: Candidate
 
 
 def ask_ahead(
-    s: Schedule, anchor: Stage, reduce: LoopRef, copies: int, candidate: Candidate
+    s: Schedule, anchor: Stage, reduce: LoopRef, copies: int, candidate: Candidate, target: Target
 ) -> tuple[LoopRef, LoopRef]:
     """Let a tile ask for its panel a little ahead, or its rows for their part of the next one: a few lines every
     `copies` steps, if these divide the reduction. Returns the reduction's outer and inner loop, maybe the same one."""
@@ -218,7 +217,7 @@ def ask_ahead(
         steps, inner = s.split(reduce, factor=copies)
     line = width * weights.buffer.dtype.itemsize
     asked = line * (1 if steps is inner else copies) * min(rows, sharing)
-    more = {"lines": -(-asked // (sharing * LINE)), "rows": sharing}
+    more = {"lines": -(-asked // (sharing * target.caches.line)), "rows": sharing}
     if as_int(row.extent) != sharing:
         more["strip"] = sharing
     prefetch(s, steps, weights.buffer, depth * line, **more)
