@@ -16,13 +16,13 @@ from tilewright.ir.loops import BlockIter
 from tilewright.plans.framework.analysis import Stage, Structure, factors, uses
 from tilewright.plans.framework.base import Candidate, Plan
 from tilewright.plans.framework.common import extent, inline_all, parallelize
+from tilewright.plans.matmul.tiles import MOST_ROWS, MOST_SYMBOLIC
 from tilewright.schedule.dot_intrinsics import Dot, find_dot
 from tilewright.schedule.schedule import BlockRef, LoopRef, Schedule
 from tilewright.targets.target import Target
 
-MOST_ROWS = 14
-MOST_SYMBOLIC = 8
 SYMBOLIC_ROWS = (1, 4, 30)
+"""Row counts that a symbolic number of rows is judged by."""
 MOST_WASTE = 0.03
 """The share of panels of zeros that is accepted for wider tiles."""
 
