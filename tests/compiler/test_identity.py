@@ -126,6 +126,7 @@ HARMLESS = {
     "support.background": "when something is compiled, not what",
     "support.cache": "what keeps, and checks every entry",
     "support.errors": "what is raised",
+    "support.flags": "which target is this machine, which is in the key",
     "support.log": "what is printed",
     "support.machine": "the host, which is the target",
 }
