@@ -123,6 +123,12 @@ class Traffic:
         "of the last level that weights may fill and the next call still find there",
         Origin("2026-11-21", commit="476378f"),
     )
+    ahead_l3: float = constant(
+        0.5,
+        "share",
+        "of the last level that one kernel may ask for, for a later one, and that weights between them may take",
+        Origin("2026-11-22", commit="f106c44"),
+    )
     written_back: float = constant(
         2.0, "ratio", "bytes moved for a byte written: lines are read before they are written", _STAGES
     )
@@ -242,6 +248,12 @@ class Prefetching:
         "bytes",
         "of a row below which asking for the next is not worth an instruction",
         Origin("2026-11-21", commit="33b2f09"),
+    )
+    least_weights: int = constant(
+        1 << 19,
+        "bytes",
+        "of weights that a later kernel reads from which on asking for them is worth it",
+        Origin("2026-11-22", commit="f106c44"),
     )
     packed_row_bytes: int = constant(256, "bytes", "ahead in a row that is cut into panels", _PACKING)
 
