@@ -201,7 +201,7 @@ def test_tiles_ask_for_the_weights_that_come_next(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Of the next panel, or of the next block of channels; tiles at the end of a line or a map may ask for nothing."""
-    pad, target = window // 2, replace(TARGETS["haswell"], l1=1 << 12, l2=1 << 13)
+    pad, target = window // 2, TARGETS["haswell"].adjusted(l1=1 << 12, l2=1 << 13)
 
     def forced(*args: Any) -> list[tuple[Cost, Blocking]]:
         cost, blocking = blockings(*args)[0]
@@ -233,7 +233,7 @@ def test_tiles_ask_for_the_weights_that_come_next(
 def test_panels_take_turns_to_ask_for_the_pixels_that_come_next(
     filters: int, rows: int, asks: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    channels, strip, target = 32, 36, replace(TARGETS["haswell"], l1=1 << 12, l2=1 << 14)
+    channels, strip, target = 32, 36, TARGETS["haswell"].adjusted(l1=1 << 12, l2=1 << 14)
     choice = [(Cost(compute=1.0), Blocking(rows, 16, strip))]
     monkeypatch.setattr("tilewright.plans.convolution.direct.blockings", lambda *_: choice)
     case = (1, channels, filters, (12, 13), (1, 1), (1, 1), (0, 0, 0, 0), (1, 1))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -301,7 +300,7 @@ def test_tiles_fit_the_registers_and_the_work(name: str) -> None:
 def test_few_columns_take_half_a_vector_where_that_is_faster() -> None:
     """A core with one multiply-add of full vectors a cycle starts two of half the width; another gains nothing."""
     zen4 = Target.parse("znver4")
-    two = replace(zen4, fma_per_cycle=2.0)
+    two = zen4.adjusted(fma_per_cycle=2.0)
 
     def width(columns: int, target: Target, narrow: bool = True) -> int:
         return matmul_tile(ROWS, columns, 64, dtype(np.float32), target, narrow=narrow).width
@@ -346,7 +345,7 @@ def test_several_panels_that_nobody_asks_for_wait_for_far_weights() -> None:
 @pytest.mark.parametrize(("cpu", "panels", "size"), [("x86-64-v3", 4, 8192), ("znver4", 2, 8192), ("znver4", 2, 2048)])
 def test_one_row_reads_as_many_streams_as_the_core_follows(cpu: str, panels: int, size: int) -> None:
     """From memory; no more from the last level either."""
-    target = replace(Target.parse(cpu), l3=64 << 20)
+    target = Target.parse(cpu).adjusted(l3=64 << 20)
     assert target.streams == panels
     assert matmul_tile(const(1), size, size, dtype(np.float32), target).panels == panels
     near = estimate(MatmulTile(1, 32, 4), Product(1, 128, 64), target).cycles

@@ -107,7 +107,7 @@ def test_a_batch_norm_is_folded_where_weights_are_packed() -> None:
 def test_large_weights_are_packed_past_the_caches_and_right() -> None:
     b = GraphBuilder("g")
     side = 64
-    host = replace(Target.host(), l3=2 * 4 * side * side)
+    host = Target.host().adjusted(l3=2 * 4 * side * side)
     x, w = b.input("x", tensor(3, side)), b.param("w", tensor(side, side))
     graph = b.finish((ops.emit1(b, "matmul", x, w, transpose_b=True),))
     rng = np.random.default_rng(0)

@@ -21,10 +21,6 @@ from tilewright.transform.loops.ahead import Ask
 
 WAITS = 1.25
 """A kernel whose weights arrive so many times as long as it computes waits for them."""
-LEAST = 1 << 19
-"""Bytes of weights from which on asking is worth it."""
-STAYS = 0.5
-"""Share of the last level that may be asked for, and that weights of other kernels may take meanwhile."""
 STEPS = 4
 """Kernels before one that may ask for it: what they write passes the last level as well."""
 
@@ -51,19 +47,20 @@ def plan_asking(
     if level(sum(v.known_bytes for v in params), target) != "memory":
         return {}
     loads = [_load(kernel, set(params), target) for kernel in kernels]
+    least, stays = target.costs.prefetching.least_weights, int(target.costs.traffic.ahead_l3 * target.l3)
     asks: dict[int, tuple[Value, Ask]] = {}
     for guest, load in enumerate(loads):
-        if load.weight is None or load.nbytes < LEAST or load.transfer < WAITS * load.compute:
+        if load.weight is None or load.nbytes < least or load.transfer < WAITS * load.compute:
             continue
         passing = 0
         for host in range(guest - 1, max(-1, guest - 1 - STEPS), -1):
             idle = int((loads[host].compute - loads[host].transfer) * _delivered(target))
-            if idle >= LEAST and host not in asks:
-                most = min(load.nbytes, idle, int(STAYS * target.l3))
+            if idle >= least and host not in asks:
+                most = min(load.nbytes, idle, stays)
                 asks[host] = load.weight, Ask(load.nbytes, most)
                 break
             passing += loads[host].nbytes
-            if passing > STAYS * target.l3:
+            if passing > stays:
                 break
     return asks
 

@@ -49,7 +49,7 @@ def evaluate(name: str, *x: np.ndarray, dtype: DType = f32) -> np.ndarray:
     return compiled(name, len(x), dtype)(*x)
 
 
-WAYS = ("host", "x86-64-v3") if Target.host().has_avx512 else ("host",)
+WAYS = ("host", "x86-64-v3") if Target.host().isa.tables else ("host",)
 """Targets of which this machine can run the code, one for each way in which functions are written out."""
 
 

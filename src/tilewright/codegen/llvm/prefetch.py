@@ -17,10 +17,8 @@ from tilewright.ir.loops import For, Stmt, Store
 from tilewright.ir.notes import Prefetch, PrefetchShare, PrefetchTile, find
 from tilewright.ir.rewrite import exprs_of, loads, substitute, variables, walk
 
-LINE = 64
-"""Bytes that one prefetch brings."""
-
 MOST_LINES = 8
+"""Lines that an iteration asks for at most, if it is not said how many."""
 
 
 def emit_prefetch(s: State, stmt: For) -> None:
@@ -34,7 +32,7 @@ def emit_prefetch(s: State, stmt: For) -> None:
                 _following(s, stmt, note, load)
     _share(s, stmt)
     for source in tile.buffers if tile is not None else ():
-        for access in tile_of(stmt, source):
+        for access in tile_of(stmt, source, s.target.caches.line):
             _line(s, access.buffer, buffer_offset(s, access.buffer, access.indices), locality=2)
 
 
@@ -50,7 +48,7 @@ def _share(s: State, stmt: For) -> None:
     found = share_of(s, stmt)
     if found is not None:
         buffer, start, each = found
-        for ahead in range(0, each, 2 * LINE):
+        for ahead in range(0, each, 2 * s.target.caches.line):
             _line(s, buffer, add(start, constant(ahead)), locality=2)
 
 
@@ -80,7 +78,7 @@ def _following(s: State, stmt: For, note: Prefetch, load: Load) -> None:
         return
     start = add(buffer_offset(s, load.buffer, load.indices), moved)
     for line in range(lines_of(s, stmt, note, start, size)):
-        _line(s, load.buffer, add(start, constant((note.nbytes + line * LINE) // size)), locality)
+        _line(s, load.buffer, add(start, constant((note.nbytes + line * s.target.caches.line) // size)), locality)
 
 
 def lines_of(s: State, stmt: For, note: Prefetch, start: Poly, itemsize: int) -> int:
@@ -88,7 +86,7 @@ def lines_of(s: State, stmt: For, note: Prefetch, start: Poly, itemsize: int) ->
     if note.lines is not None:
         return note.lines
     stride = start.get((s.atoms.number(stmt.var),), 0) * itemsize
-    return min(max(1, stride // LINE), MOST_LINES)
+    return min(max(1, stride // s.target.caches.line), MOST_LINES)
 
 
 def shift(s: State, stmt: For, note: Prefetch, load: Load) -> Poly | None:
@@ -112,7 +110,7 @@ def shift(s: State, stmt: For, note: Prefetch, load: Load) -> Poly | None:
     step = (s.atoms.number(stmt.var),)
     stride = s.converter.offset(load.buffer, load.indices).get(step, 0)
     share = -(-steps * stride // total)
-    each, line = -(-count * share // steps), LINE // load.buffer.dtype.itemsize
+    each, line = -(-count * share // steps), s.target.caches.line // load.buffer.dtype.itemsize
     if each > line:  # A step asks for whole lines: parts of one more would be left out.
         each = -(-each // line) * line
     return add(multiply(s.converter.poly(first), constant(share)), {step: each - stride})
@@ -123,7 +121,7 @@ def _turn(s: State, stmt: For, note: Prefetch, load: Load) -> Poly:
     other = None if note.turn is None else first_read(stmt, note.turn)
     if other is None or note.turns is None:
         return {}
-    each = (note.lines or 1) * LINE // load.buffer.dtype.itemsize
+    each = (note.lines or 1) * s.target.caches.line // load.buffer.dtype.itemsize
     return multiply(s.converter.poly(other.indices[0] % note.turns), constant(each))
 
 
@@ -169,9 +167,9 @@ def first_read(stmt: For, name: str) -> Load | None:
     return None
 
 
-def tile_of(stmt: For, name: str) -> list[Load]:
-    """One element of each line that an iteration writes or reads of a buffer in unrolled and vectorised loops, each at
-    its first place there; other loops stand at their start."""
+def tile_of(stmt: For, name: str, line: int) -> list[Load]:
+    """One element of each line, of so many bytes, that an iteration writes or reads of a buffer in unrolled and
+    vectorised loops, each at its first place there; other loops stand at their start."""
     found = _first_access(stmt.body, name, ())
     if found is None:
         return []
@@ -179,7 +177,7 @@ def tile_of(stmt: For, name: str) -> list[Load]:
     places: list[dict[Var, Expr]] = [{}]
     for loop in around:
         extent = as_int(loop.extent)
-        step = max(1, LINE // access.buffer.dtype.itemsize) if loop.kind == "vectorized" else 1
+        step = max(1, line // access.buffer.dtype.itemsize) if loop.kind == "vectorized" else 1
         spread = extent is not None and loop.kind in ("unrolled", "vectorized")
         values = range(0, extent, step) if spread and extent is not None else (0,)
         places = [{**place, loop.var: const(v)} for place in places for v in values]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tilewright.codegen.llvm.prefetch import LINE
 from tilewright.ir.expr import Buffer, as_int
 from tilewright.ir.loops import Block, BlockIter, Store
 from tilewright.ir.notes import BufferName, PastCaches, Prefetch, Streaming, find
@@ -18,11 +17,6 @@ ENOUGH = 16
 """Iterations of a parallel loop that a few threads can share."""
 IDLE = 32
 """One in so many iterations may be missing in the shares of some threads."""
-MANY = 10
-"""Instructions for one element from which on a core does not look far enough ahead by itself to wait for no memory."""
-AHEAD = 2048
-"""Bytes that a loop asks for in advance, into the first level, for hardware follows a stream to the end of its page
-only. What goes into the second level from a page ahead disturbs the stream that hardware follows."""
 
 
 def inline_all(s: Schedule, structure: Structure, stages: tuple[Stage, ...]) -> None:
@@ -64,14 +58,16 @@ def ask_for_inputs(s: Schedule, ref: BlockRef, width: int, target: Target) -> No
     beyond the second level of cache, if it computes much meanwhile: a light loop is so far ahead by itself."""
     block = s.get(ref)
     assert isinstance(block, Block)
-    if instructions(block) < MANY:
+    if instructions(block) < target.costs.prefetching.lookahead_operations:
         return
     each = {load for stmt in walk(block.body) for e in exprs_of(stmt) for load in loads(e)}
     along = {x.buffer for x in each if len(x.indices) == len(block.iters) and x.indices[-1] is block.iters[-1].var}
     far = [b for b in s.func.params if b in along and (as_int(b.size) or 0) * b.dtype.itemsize > target.l2]
     if far:
-        lines = max(1, width * far[0].dtype.itemsize // LINE)
-        s.annotate(s.loops(ref)[-2], Prefetch(buffer_names(far), AHEAD, level=1, lines=lines))
+        # What goes into the second level from a page ahead disturbs the stream that hardware follows.
+        lines = max(1, width * far[0].dtype.itemsize // target.caches.line)
+        ahead = target.costs.prefetching.stream_bytes
+        s.annotate(s.loops(ref)[-2], Prefetch(buffer_names(far), ahead, level=1, lines=lines))
 
 
 def stream_outputs(s: Schedule, block: BlockRef, loop: LoopRef, target: Target) -> None:

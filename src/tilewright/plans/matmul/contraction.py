@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from math import prod
 
-from tilewright.codegen.llvm.prefetch import LINE
 from tilewright.ir.expr import Buffer, as_int
 from tilewright.ir.loops import Block, Store
 from tilewright.ir.notes import Defer, Prefetch, PrefetchTile, Unroll
@@ -69,7 +68,7 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
     around = [it for it in anchor.spatial if it is not column and it is not row]
     others = prod(number(it.extent) for it in around)
     own = prod(number(it.extent) for it in around if it in weight_iters(anchor))
-    work = epilogue_work(structure, anchor)
+    work = epilogue_work(structure, anchor, target)
     found = []
     for width in widths(anchor, rows, target):
         for tile in tiles(rows, width, columns, depth, itemsize, target):
@@ -193,7 +192,7 @@ def tile_block(s: Schedule, anchor: Stage, block: BlockRef, candidate: Candidate
     s.reorder(reduce, *inner)
     products = prod(extent(s, loop) or 1 for loop in inner) // lanes_of(anchor, target)
     copies = unrolled_steps(products, extent(s, reduce))
-    reduce, steps = ask_ahead(s, anchor, reduce, copies, candidate)
+    reduce, steps = ask_ahead(s, anchor, reduce, copies, candidate, target)
     if copies > 1:
         s.annotate(steps, Unroll(copies))
     zero = s.decompose_reduction(block, reduce)
@@ -202,7 +201,7 @@ def tile_block(s: Schedule, anchor: Stage, block: BlockRef, candidate: Candidate
 
 
 def ask_ahead(
-    s: Schedule, anchor: Stage, reduce: LoopRef, copies: int, candidate: Candidate
+    s: Schedule, anchor: Stage, reduce: LoopRef, copies: int, candidate: Candidate, target: Target
 ) -> tuple[LoopRef, LoopRef]:
     """Let a tile ask for its panel a little ahead, or its rows for their part of the next one: a few lines every
     `copies` steps, if these divide the reduction. Returns the reduction's outer and inner loop, maybe the same one."""
@@ -219,7 +218,7 @@ def ask_ahead(
         steps, inner = s.split(reduce, factor=copies)
     line = width * weights.buffer.dtype.itemsize
     asked = line * (1 if steps is inner else copies) * min(rows, sharing)
-    lines, strip = -(-asked // (sharing * LINE)), None if as_int(row.extent) == sharing else sharing
+    lines, strip = -(-asked // (sharing * target.caches.line)), None if as_int(row.extent) == sharing else sharing
     note = Prefetch(buffer_names([weights.buffer]), depth * line, lines=lines, rows=sharing, strip=strip)
     s.annotate(steps, note)
     return steps, inner

@@ -18,7 +18,6 @@ another.
 
 from __future__ import annotations
 
-from tilewright.codegen.llvm.prefetch import LINE
 from tilewright.ir.expr import Buffer, as_int, product
 from tilewright.ir.notes import Pipeline, Prefetch
 from tilewright.ir.rewrite import exprs_of, loads, walk
@@ -46,9 +45,6 @@ from tilewright.plans.rows.groups import STEP_VECTORS, rows_folded, rows_pipelin
 from tilewright.plans.rows.stages import Rows, materialised, shared_rows, vector_last
 from tilewright.schedule.schedule import BlockRef, LoopRef, Schedule
 from tilewright.targets.target import Target
-
-STRIP = 1024
-"""Columns whose results are kept in the first-level cache: long runs of memory are read in order."""
 
 STEPS = 4
 """Rows added to such a strip at once."""
@@ -96,7 +92,7 @@ def strip_width(structure: Structure, rows: Rows, target: Target) -> int:
     if height == 1:
         widest = 8 * lanes
         if width is not None:
-            return width if width <= widest else min(STRIP, width)
+            return width if width <= widest else min(target.costs.copies.strip, width)
         return widest
     vectors = max(2, min(8, target.l2 // 2 // (height * lanes * 4 * 2)))
     return min(width or vectors * lanes, vectors * lanes)
@@ -131,7 +127,8 @@ def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Targe
             schedule_inner(s, stage, own, len(own) - len(stage.reduce), target, bool(strip), pipeline)
     if not strip:
         together = fold if pipeline else together
-        ask_ahead(s, names, rows, together, fold > 1, target, PIPELINED_AHEAD if pipeline else 0)
+        least = target.costs.prefetching.pipelined_bytes if pipeline else 0
+        ask_ahead(s, names, rows, together, fold > 1, target, least)
     if pipeline:
         s.annotate(around[-1], Pipeline())
     parallelize(s, around[:-1] if pipeline else around)
@@ -140,6 +137,7 @@ def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Targe
 def ask_ahead(s: Schedule, around: set[str], rows: int, together: int, whole: bool, target: Target, least: int) -> None:
     """Let later passes over rows ask for the next ones, at least so many bytes ahead, which the first pass would have
     to wait for: step by step, or at the start of each row for the `whole` of one."""
+    costs = target.costs.prefetching
     params = {b for b in s.func.params if (as_int(b.size) or 0) * b.dtype.itemsize > target.l2}
     passes: dict[Buffer, list[str]] = {}
     for block in s.blocks():
@@ -156,24 +154,12 @@ def ask_ahead(s: Schedule, around: set[str], rows: int, together: int, whole: bo
         length = as_int(product(buffer.shape[rows:]))
         free = [name for name in names[1:] if name not in used]
         size = (length or 0) * buffer.dtype.itemsize * together
-        if not free or not SHORT <= size <= target.l1 // 2:
+        if not free or not costs.least_row <= size <= target.l1 // 2:
             continue
         used.add(free[-1])
-        lines = size // together // LINE if whole else None
-        note = Prefetch(buffer_names([buffer]), max(ROWS_AHEAD * size, least), lines=lines)
+        lines = size // together // target.caches.line if whole else None
+        note = Prefetch(buffer_names([buffer]), max(costs.rows * size, least), lines=lines)
         s.annotate(s.loop(free[-1]), note)
-
-
-ROWS_AHEAD = 2
-"""How many rows after the one that is worked on a row is asked for, into the second level: a pass in wide vectors is
-shorter than memory takes, and the first level waits for fewer lines at once than the second."""
-
-PIPELINED_AHEAD = 8192
-"""Bytes ahead that are asked for at least where stages go one behind the other: the first one is a row or two ahead
-itself, and short rows take less time than memory."""
-
-SHORT = 512
-"""Bytes of rows below which asking for the next ones is not worth an instruction."""
 
 
 def gather(

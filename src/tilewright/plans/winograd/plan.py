@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from math import prod
 
 from tilewright.arith import linear
-from tilewright.codegen.llvm.prefetch import LINE, MOST_LINES
+from tilewright.codegen.llvm.prefetch import MOST_LINES
 from tilewright.ir.expr import Op, as_int
 from tilewright.ir.loops import Store
 from tilewright.ir.notes import Prefetch, Unroll
@@ -123,7 +123,7 @@ def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Targe
         row_block, column_block, group, panel, channel, p = plain_loops(s, found, out, candidate, target)
     s.compute_at(s.block(found.result.name), p)
     s.compute_at(s.block(found.upright.name), channel)
-    element, product = products(s, found.product, group, candidate.knob("rows"))
+    element, product = products(s, found.product, group, candidate.knob("rows"), target)
     s.compute_at(s.block(found.tiles.name), column_block)
     for block in (s.block(found.tiles.name), product):
         s.set_scope(block, "padded")
@@ -183,7 +183,7 @@ def constant_product(s: Schedule, block: BlockRef) -> None:
 
 
 def products(
-    s: Schedule, stage: Stage, group: LoopRef, rows: int, *, by_parts: bool = True
+    s: Schedule, stage: Stage, group: LoopRef, rows: int, target: Target, *, by_parts: bool = True
 ) -> tuple[LoopRef, BlockRef]:
     """Register tiles of `rows` tiles x filters through the channels, part by part of them or all at once. Returns the
     loop over the elements of a tile, and the block whose result the output's transform reads.
@@ -204,7 +204,7 @@ def products(
     (t, filters), (co, ci) = ([loop for it, loop in own if it.kind == k][-2:] for k in ("spatial", "reduce"))
     s.reorder(co, ci, t, filters)
     steps = body_steps(lanes, rows * (width // lanes))
-    while 4 * width * steps * rows >= MOST_LINES * LINE * count and steps % 2 == 0:
+    while 4 * width * steps * rows >= MOST_LINES * target.caches.line * count and steps % 2 == 0:
         steps //= 2  # a tile's share of what so many steps read is more than a loop asks for at once
     asking, channel = s.split(ci, factor=steps) if steps < lanes else (co, ci)
     s.annotate(channel, Unroll(steps))

@@ -25,9 +25,6 @@ from tilewright.targets.target import Target
 Absorbs = Callable[[Node, Node], bool]
 """Of a convolution and a conversion that feeds it or follows it: whether they are one kernel."""
 
-MASKED = 1.2
-"""How much longer shuffles take inside: vectors of strips begin at no line of cache, those at their ends are masked."""
-
 
 def never(conv: Node, conversion: Node) -> bool:
     return False
@@ -44,7 +41,8 @@ def absorbs(conv: Node, conversion: Node, target: Target) -> bool:
     channels = as_int(plain.shape[1])
     if pixels is None or channels is None:
         return False
-    inside = MASKED * shuffle_cycles(pixels * ceil(channels / target.lanes(4)) * target.lanes(4), target)
+    elements = pixels * ceil(channels / target.lanes(4)) * target.lanes(4)
+    inside = target.costs.traffic.masked_shuffles * shuffle_cycles(elements, target)
     way = cheapest(
         lambda: f"{conversion.op} {'x'.join(map(str, plain.shape))} of {conv.op} {conv.attr('window')}",
         {"apart": apart(plain, target), "inside": inside},

@@ -71,7 +71,7 @@ def attention(a: Assigner, node: Node) -> bool:
     if (as_int(q.shape[3]) or 1) % dot.group or Tile.of(dict(node.attrs)).width % dot.lanes:
         return False
     inputs = tuple(None if v is None else a.as_plain(v) for v in node.inputs)
-    attrs = {**dict(node.attrs), "dot": dot.intrin.name}
+    attrs = {**dict(node.attrs), "dot": dot.name}
     (a.plain[node.output],) = a.emit("attention", inputs, attrs, node.output.name)
     return True
 

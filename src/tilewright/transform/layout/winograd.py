@@ -7,6 +7,7 @@ from math import ceil
 from tilewright.ir.expr import as_int
 from tilewright.ir.graph import Node
 from tilewright.ops.correlation import points
+from tilewright.plans.convolution.tiles import SYMBOLIC_IMAGES
 from tilewright.plans.winograd.tiles import Choice, Shape, choose
 from tilewright.transform.layout.assigner import Assigner
 
@@ -31,9 +32,6 @@ digits."""
 
 LARGE = 5
 """The first such window."""
-
-SYMBOLIC_IMAGES = (1, 8)
-"""Batches that a symbolic one is judged by."""
 
 
 def winograd(a: Assigner, node: Node) -> bool:

@@ -36,19 +36,19 @@ def passes(target: Target, ask: Ask | None = None) -> tuple[tuple[str, Pass], ..
         ("reuse outputs", lambda func: reuse_outputs(func, target.l1)),
         ("lower blocks", lower_blocks),
         ("simplify", simplify_loops),
-        ("compact buffers", compact_buffers),
+        ("compact buffers", lambda func: compact_buffers(func, target.caches)),
         ("move conditions", move_conditions),
         ("partition loops", partition_loops),
         ("defer epilogues", defer_epilogues),
         ("simplify again", simplify_loops),
         ("merge loops", merge_loops),
-        ("pipeline loops", pipeline_loops),
+        ("pipeline loops", lambda func: pipeline_loops(func, target.caches)),
         ("bound loops", bound_loops),
         ("drop dead stores", drop_dead_stores),
         ("expand math", lambda func: expand_math(func, target)),
         ("plan workspace", plan_workspace),
     )
-    return always if ask is None else (*always, ("ask ahead", lambda func: ask_ahead(func, ask)))
+    return always if ask is None else (*always, ("ask ahead", lambda func: ask_ahead(func, ask, target.caches.line)))
 
 
 def lower_loops(func: PrimFunc, target: Target, log: PassLog | None = None, ask: Ask | None = None) -> PrimFunc:

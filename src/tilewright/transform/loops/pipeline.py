@@ -52,26 +52,24 @@ from tilewright.ir.rewrite import (
     substitute_stmt,
     walk,
 )
+from tilewright.targets.memory import USUAL, Caches
 from tilewright.transform.loops.merge import depend, parts, touched, written
 from tilewright.transform.loops.promote import promote_partials
 
 MOST_STAGES = 3
 
-PAGE = 4096
-"""Bytes after which addresses end in the same bits, as far as a core compares them at first."""
-
 FEW_STEPS = 2
 """Steps of a row up to which they are written out, stage by stage."""
 
 
-def pipeline_loops(func: PrimFunc) -> PrimFunc:
+def pipeline_loops(func: PrimFunc, caches: Caches = USUAL) -> PrimFunc:
     """The function with loops that have the note `Pipeline` in stages, where values allow that."""
     taken = names_of(func)
-    body = map_stmt(func.body, lambda s: _statement(s, taken))
+    body = map_stmt(func.body, lambda s: _statement(s, taken, caches.alias))
     return func if body is func.body else func.with_body(body)
 
 
-def _statement(s: Stmt, taken: set[str]) -> Stmt | None:
+def _statement(s: Stmt, taken: set[str], alias: int) -> Stmt | None:
     if not (isinstance(s, For) and s.kind == "serial" and find(s.notes, Pipeline)):
         return None
     plain = replace(s, notes=without(s.notes, Pipeline))
@@ -85,7 +83,7 @@ def _statement(s: Stmt, taken: set[str]) -> Stmt | None:
         crossing = _crossing(stages, set(buffers)) if stages is not None else None
         if stages is not None and crossing is not None:
             stages = [replace(x, main=promote_partials(x.main, taken)) for x in stages]
-            doubled = _doubled(stages, crossing, plain.var, taken)
+            doubled = _doubled(stages, crossing, plain.var, taken, alias)
             result = _overlapped(plain, doubled)
             for buffer in reversed([*(doubled.versions.get(b, b) for b in buffers), *doubled.new]):
                 result = Allocate(buffer, result)
@@ -169,7 +167,7 @@ class _Doubled:
     new: list[Buffer]
 
 
-def _doubled(stages: Sequence[_Stage], crossing: Sequence[Crossing], row: Var, taken: set[str]) -> _Doubled:
+def _doubled(stages: Sequence[_Stage], crossing: Sequence[Crossing], row: Var, taken: set[str], alias: int) -> _Doubled:
     result = _Doubled(list(stages), [[] for _ in stages], {}, [])
     for k, last, buffer in crossing:
         if as_int(buffer.size) == 1:
@@ -183,22 +181,23 @@ def _doubled(stages: Sequence[_Stage], crossing: Sequence[Crossing], row: Var, t
                 given = copy
             continue
         count = last - k + 1
-        several = result.versions[buffer] = Buffer(buffer.name, buffer.dtype, (const(count), *_shifted(buffer)))
+        several = result.versions[buffer] = Buffer(buffer.name, buffer.dtype, (const(count), *_shifted(buffer, alias)))
         for j in range(k, last + 1):
             versioned = partial(_versioned, old=buffer, new=several, version=row % count)
             result.stages[j] = _mapped(result.stages[j], versioned)
     return result
 
 
-def _shifted(buffer: Buffer) -> tuple[Expr, ...]:
-    """The shape of a version, half a page longer where it would be whole ones: a core takes what it reads of one
-    version, at an address that ends in the same bits, for what it has just stored to the other, and waits."""
+def _shifted(buffer: Buffer, alias: int) -> tuple[Expr, ...]:
+    """The shape of a version, by half of `alias` bytes longer where it would be a multiple of them: a core takes what
+    it reads of one version, at an address that ends in the same bits, for what it has just stored to the other, and
+    waits."""
     size = buffer.dtype.itemsize
-    if (as_int(buffer.size) or 1) * size % PAGE:
+    if (as_int(buffer.size) or 1) * size % alias:
         return buffer.shape
     first = next(d for d, n in enumerate(buffer.shape) if as_int(n) != 1)
     each = (as_int(product(buffer.shape[first + 1 :])) or 1) * size
-    return tuple(n + max(1, PAGE // 2 // each) if d == first else n for d, n in enumerate(buffer.shape))
+    return tuple(n + max(1, alias // 2 // each) if d == first else n for d, n in enumerate(buffer.shape))
 
 
 def _overlapped(loop: For, doubled: _Doubled) -> Stmt:
