@@ -2,7 +2,10 @@
 
     symbolic_bounds(io*8 + ii + 1, {ii: 8})  ->  (io*8 + 1, io*8 + 8)
 
-Tight for linear forms and for floordiv, mod, min and max of them; `None` where a variable cannot be eliminated.
+Tight for linear forms and for floordiv, mod, min and max of them; `None` where a variable cannot be eliminated. Facts
+of the analyzer decide quotients and remainders, and give upper ends of their own (`limit`):
+
+    limit(io*8 + ii + 1, {ii: 8}) where io*8 + ii < n  ->  n
 """
 
 from __future__ import annotations
@@ -11,7 +14,7 @@ from tilewright.arith import compare, forms
 from tilewright.arith.analyzer import Analyzer
 from tilewright.arith.forms import Form
 from tilewright.ir.dtype import i64
-from tilewright.ir.expr import Expr, Op, Var, const
+from tilewright.ir.expr import Expr, Op, Var, const, minimum
 from tilewright.ir.rewrite import walk_expr
 
 Range = tuple[Form, Form]
@@ -34,6 +37,21 @@ class Eliminator:
             return None
         lo, hi = (self.analyzer.simplify(forms.to_expr(f)) for f in found)
         return lo, hi
+
+    def limit(self, e: Expr) -> Expr | None:
+        """The least upper end that one of the analyzer's facts gives: `e <= e + k*fact` for a k > 0 with which an inner
+        variable cancels. None if there is none that is known."""
+        an = self.analyzer
+        form, best = an.form(e), None
+        for fact in an.facts:
+            for v, c in fact[0].items():
+                k, rest = divmod(form[0].get(v, 0), -c)
+                if v in self.inner and k > 0 and not rest:
+                    ends = self.of_form(forms.add(form, fact, k))
+                    if ends is not None:
+                        most = an.simplify(forms.to_expr(ends[1]))
+                        best = most if best is None else an.simplify(minimum(best, most))
+        return best
 
     def free(self, e: Expr) -> bool:
         """True if no inner variable stands in `e`."""
