@@ -6,7 +6,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.arith.evaluate import conditions, evaluate, int_exprs
-from tilewright.arith import Analyzer, bounds, prove, simplify, symbolic_bounds, symbolic_limit
+from tilewright.arith import Analyzer, bounds, prove, simplify, symbolic_bounds, symbolic_limits
 from tilewright.ir.expr import Expr, Var, const, minimum
 from tilewright.ir.rewrite import substitute
 
@@ -92,14 +92,14 @@ def test_ends_under_conditions_hold_where_these_do(e: Expr, factors: list[int], 
     *steps, size = factors
     fact = sum((v * c for v, c in zip((X, I, J, K), steps, strict=True)), const(0)) < size
     ends = symbolic_bounds(e, {I: EXTENTS[I], K: EXTENTS[K]}, {J: EXTENTS[J]}, (fact,))
-    limit = symbolic_limit(e, {I: EXTENTS[I], K: EXTENTS[K]}, {J: EXTENTS[J]}, (fact,))
+    limits = symbolic_limits(e, {I: EXTENTS[I], K: EXTENTS[K]}, {J: EXTENTS[J]}, (fact,))
     for values in samples:
         if evaluate(fact, values):
             outer = {v: x for v, x in values.items() if v not in (I, K)}
             value = int(evaluate(e, values))
             if ends is not None:
                 assert int(evaluate(ends[0], outer)) <= value <= int(evaluate(ends[1], outer))
-            if limit is not None:
+            for limit in limits:
                 assert value <= int(evaluate(limit, outer))
 
 
@@ -111,9 +111,10 @@ def test_an_overhanging_tile_stays_in_its_period() -> None:
     assert symbolic_bounds(at // 24, inner, outer, inside) == (panel, panel)
     assert symbolic_bounds(at % 24, inner, outer, inside) == (part * 16, part * 16 + 15)
     assert symbolic_bounds(at % 24, inner, outer)[0] == const(0)  # Without the condition it may be the next panel's.
-    assert symbolic_limit(at, inner, outer, inside) == panel * 24 + 23
-    assert symbolic_limit(at, {part: const(2), lane: const(16)}, {panel: const(32)}, inside) == panel * 24 + 23
-    assert symbolic_limit(at, inner, outer, (panel < 7,)) is None
+    assert symbolic_limits(at, inner, outer, inside) == (panel * 24 + 23,)
+    both = {part: const(2), lane: const(16)}
+    assert symbolic_limits(at, both, {panel: const(32)}, inside) == (panel * 24 + 23,)
+    assert symbolic_limits(at, inner, outer, (panel < 7,)) == ()
 
 
 @SETTINGS

@@ -74,13 +74,12 @@ def symbolic_bounds(
     return eliminate(e, frozenset(extents), analyzer)
 
 
-def symbolic_limit(e: Expr, extents: Extents, context: Extents, given: tuple[Expr, ...]) -> Expr | None:
-    """The upper end of `e` that the conditions `given` say, where they say one; the one of `symbolic_bounds` may be
-    lower elsewhere.
+def symbolic_limits(e: Expr, extents: Extents, context: Extents, given: tuple[Expr, ...]) -> tuple[Expr, ...]:
+    """The upper ends of `e` that the conditions `given` say; the one of `symbolic_bounds` may be lower elsewhere.
 
-        io*8 + ii < n  over  {ii: 8}:   symbolic_bounds(io*8 + ii) -> (io*8, io*8 + 7)    symbolic_limit -> n - 1
+    io*8 + ii < n  over  {ii: 8}:   symbolic_bounds(io*8 + ii) -> (io*8, io*8 + 7)    symbolic_limits -> (n - 1,)
     """
-    return Eliminator(_analyzer({**context, **extents}, given), frozenset(extents)).limit(e)
+    return Eliminator(_analyzer({**context, **extents}, given), frozenset(extents)).limits(e)
 
 
 def linear(e: Expr, extents: Extents | None = None) -> Linear:
@@ -100,5 +99,5 @@ __all__ = [
     "prove_equal",
     "simplify",
     "symbolic_bounds",
-    "symbolic_limit",
+    "symbolic_limits",
 ]

@@ -3,9 +3,9 @@
     symbolic_bounds(io*8 + ii + 1, {ii: 8})  ->  (io*8 + 1, io*8 + 8)
 
 Tight for linear forms and for floordiv, mod, min and max of them; `None` where a variable cannot be eliminated. Facts
-of the analyzer decide quotients and remainders, and give upper ends of their own (`limit`):
+of the analyzer decide quotients and remainders, and give upper ends of their own (`limits`):
 
-    limit(io*8 + ii + 1, {ii: 8}) where io*8 + ii < n  ->  n
+    limits(io*8 + ii + 1, {ii: 8}) where io*8 + ii < n  ->  (n,)
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from tilewright.arith import compare, forms
 from tilewright.arith.analyzer import Analyzer
 from tilewright.arith.forms import Form
 from tilewright.ir.dtype import i64
-from tilewright.ir.expr import Expr, Op, Var, const, minimum
+from tilewright.ir.expr import Expr, Op, Var, const
 from tilewright.ir.rewrite import walk_expr
 
 Range = tuple[Form, Form]
@@ -38,20 +38,19 @@ class Eliminator:
         lo, hi = (self.analyzer.simplify(forms.to_expr(f)) for f in found)
         return lo, hi
 
-    def limit(self, e: Expr) -> Expr | None:
-        """The least upper end that one of the analyzer's facts gives: `e <= e + k*fact` for a k > 0 with which an inner
-        variable cancels. None if there is none that is known."""
-        an = self.analyzer
-        form, best = an.form(e), None
+    def limits(self, e: Expr) -> tuple[Expr, ...]:
+        """The upper ends that the analyzer's facts give, one by one: `e <= e + k*fact` for a k > 0 with which an inner
+        variable cancels."""
+        an, form = self.analyzer, self.analyzer.form(e)
+        found: dict[Expr, None] = {}
         for fact in an.facts:
             for v, c in fact[0].items():
                 k, rest = divmod(form[0].get(v, 0), -c)
                 if v in self.inner and k > 0 and not rest:
                     ends = self.of_form(forms.add(form, fact, k))
                     if ends is not None:
-                        most = an.simplify(forms.to_expr(ends[1]))
-                        best = most if best is None else an.simplify(minimum(best, most))
-        return best
+                        found[an.simplify(forms.to_expr(ends[1]))] = None
+        return tuple(found)
 
     def free(self, e: Expr) -> bool:
         """True if no inner variable stands in `e`."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from tilewright.arith import bounds, linear, prove, simplify, symbolic_bounds, symbolic_limit
+from tilewright.arith import bounds, linear, prove, simplify, symbolic_bounds, symbolic_limits
 from tilewright.ir.expr import Buffer, Expr, Load, Var, const
 from tilewright.ir.loops import TRUE, Block, BlockIter, For, PrimFunc, Seq, Stmt, seq
 from tilewright.ir.rewrite import fresh_name, substitute, variables, walk, walk_expr
@@ -101,7 +101,7 @@ def compute_at(func: PrimFunc, block: str, loop: str) -> PrimFunc:
     reads = {b: _reads(target.body, consumers, b, extents_of(outer)) for b in written_buffers(source.body)}
     domain = _needed(source, {b: [read.box for read in found] for b, found in reads.items()})
     limits: dict[Var, Expr] = {}
-    if not _copies(source) and any(read.clipped != read.box for found in reads.values() for read in found):
+    if not _copies(func, source) and any(read.clipped != read.box for found in reads.values() for read in found):
         clipped = _needed(source, {b: [read.clipped for read in found] for b, found in reads.items()})
         limits = {v: clipped[v][1] for v in domain if clipped[v] != domain[v]}
     placed = _nest_over(source, domain, outer, taken_names(smaller), limits=limits)
@@ -214,9 +214,10 @@ def _require_inputs_before(func: PrimFunc, smaller: PrimFunc, source: Block, lat
                 raise refuse(func, f"{what}: block {writer.name!r} writes its input {buffer.name!r} after that place")
 
 
-def _copies(block: Block) -> bool:
-    """Whether a block only copies elements: a condition takes as long as a few more of them."""
-    return all(isinstance(s.value, Load) for s in stores_in(block.body))
+def _copies(func: PrimFunc, block: Block) -> bool:
+    """Whether a block only copies elements of parameters: a condition takes as long as copying a few more of them, and
+    nothing has to be computed for these."""
+    return all(isinstance(s.value, Load) and s.value.buffer in func.params for s in stores_in(block.body))
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,10 +291,9 @@ def _limit(index: Expr, inner: Mapping[Var, Expr], around: Mapping[Var, Expr], g
     What lies behind an end that moves is another iteration's, which computes it too. Behind one that stays there is
     nothing but what a last tile overhangs, and whole tiles are faster than conditions.
     """
-    found = symbolic_limit(index, inner, around, given) if given else None
-    if found is None or not _is_known(found, around):
-        return None
-    return found if any(c > 0 and v in around for v, c in linear(found).terms) else None
+    found = symbolic_limits(index, inner, around, given) if given else ()
+    moving = [e for e in found if _is_known(e, around) and any(c > 0 and v in around for v, c in linear(e).terms)]
+    return next((e for e in moving if all(prove(e <= other, around) for other in moving)), next(iter(moving), None))
 
 
 def _join(a: Box, b: Box) -> Box:
