@@ -217,7 +217,7 @@ def _build(
     verify_graph(run)
     split = SplitGraph(prepare, run)
     with Background() as background:
-        compiler = KernelCompiler(target, background)
+        compiler = KernelCompiler(target, background, log=log)
         with log.timed("kernels"):
             run_part = _compile_part(split.run, "run", compiler, log)
             prepare_part = _compile_part(split.prepare, "prepare", compiler, log, _past_caches(split, target))

@@ -24,6 +24,7 @@ from tilewright.plans.framework.decisions import recording
 from tilewright.support.background import Background
 from tilewright.support.cache import ObjectCache
 from tilewright.support.errors import ParseError
+from tilewright.support.log import PassLog
 from tilewright.targets.target import Target
 from tilewright.transform.graph.memory import Workspace
 from tilewright.transform.loops import lower_loops, readable_loops
@@ -88,12 +89,16 @@ class KernelCompiler:
         target: the machine.
         background: where LLVM works.
         store: the cache; the user's if None.
+        log: what is told which candidates were refused.
     """
 
-    def __init__(self, target: Target, background: Background, store: ObjectCache | None = None) -> None:
+    def __init__(
+        self, target: Target, background: Background, store: ObjectCache | None = None, log: PassLog | None = None
+    ) -> None:
         self.target = target
         self.background = background
         self.store = store or ObjectCache()
+        self.log = log or PassLog()
         self._known: dict[str, tuple[bytes, Callable[[], bytes]]] = {}
 
     def compile(self, func: PrimFunc, ask: Ask | None = None) -> CompiledKernel:
@@ -107,7 +112,10 @@ class KernelCompiler:
         found = self._known.get(name) or _split(self.store.get(f"kernel-{name}"))
         done = None if found is None else _decode(*found, symbol, canonical)
         if found is None or done is None:
-            flat = replace(KernelTexts(func, target, ask).flat, name=symbol)
+            texts = KernelTexts(func, target, ask)
+            for refusal in texts.planned.refusals:
+                self.log.note(f"{func.name}: {refusal}")
+            flat = replace(texts.flat, name=symbol)
             facts = _workspaces(flat), kernel_symbols(flat), runs_alone(flat)
             header = _encode(*facts, canonical)
             code = self.background.submit(self._llvm(name, header, emit_llvm(flat, target)))

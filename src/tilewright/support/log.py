@@ -47,6 +47,7 @@ class PassLog:
         self.title = title
         self.level = flags.DEBUG() if level is None else level
         self.records: list[PassRecord] = []
+        self.notes: list[str] = []
         self._stream = stream
         self._depth = 0
         if title and self.level >= 1:
@@ -82,6 +83,12 @@ class PassLog:
         finally:
             self._depth -= 1
             self._note(PassRecord(name, time.perf_counter() - start, None))
+
+    def note(self, text: str) -> None:
+        """Keep a line that a pass has to say."""
+        self.notes.append(text)
+        if self.level >= 1:
+            self._write(f"{'  ' * self._depth}{text}")
 
     def dump(self, level: int, title: str, text: Callable[[], str]) -> None:
         """Print `text()` under `title` if the debug level is at least `level`."""

@@ -10,6 +10,7 @@ from tilewright.ir.loops import PrimFunc
 from tilewright.plans.framework.analysis import Structure
 from tilewright.plans.framework.cost import Cost
 from tilewright.plans.framework.variants import Values, choose
+from tilewright.plans.framework.work import Added, Effort
 from tilewright.schedule.schedule import Schedule
 from tilewright.targets.target import Target
 
@@ -54,6 +55,7 @@ class Plan:
     candidates  settings of the knobs, the best estimate first
     apply       the primitives, recorded in the schedule's trace
     cases       values of symbols for which a version of its own is worth its code
+    added       what a setting computes more often than once, on purpose
     """
 
     name: str
@@ -61,6 +63,20 @@ class Plan:
     candidates: Callable[[Structure, Target], list[Candidate]]
     apply: Callable[[Schedule, Structure, Candidate, Target], None]
     cases: Callable[[Structure], list[Values]] = lambda _: []
+    added: Callable[[Structure, Candidate, Target], tuple[Added, ...]] = lambda *_: ()
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A candidate whose schedule does more work than was ordered: so many times of it, and the block that adds most."""
+
+    candidate: Candidate
+    excess: float
+    worst: Effort
+
+    def __str__(self) -> str:
+        often = self.worst.performed / max(1, self.worst.ordered)
+        return f"{self.candidate.label}: {self.excess:.2f} times the operations, {self.worst.block} {often:.3g} times"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +90,13 @@ class Planned:
     target: Target
     least: Cost
     variants: tuple[tuple[Values, Planned], ...] = ()
+    refused: tuple[Refused, ...] = ()
+
+    @property
+    def refusals(self) -> tuple[str, ...]:
+        """The candidates that were refused, those of the variants too, as text for a log."""
+        own = (f"plan {self.plan} refused {refused}" for refused in self.refused)
+        return (*own, *(text for _, planned in self.variants for text in planned.refusals))
 
     @property
     def serial(self) -> bool:
@@ -95,6 +118,7 @@ class Planned:
         """Plan, knobs, estimated time by stage and what bounds it, and the runners-up."""
         lines = [f"plan {self.plan}: {self.chosen.label}  {self._estimate(self.chosen)}"]
         lines += [f"  runner-up: {c.label}  {self._estimate(c)}" for c in self.others[:3]]
+        lines += [f"  refused: {refused}" for refused in self.refused]
         if self.serial:
             lines.append("  one thread: a barrier takes longer")
         if self.chosen.cost != self.least:
