@@ -3,8 +3,8 @@
     for layer in layers(count=100, seed=0):
         model = tw.compile((layer.graph, layer.weights()))
 
-Half of the sizes are what networks have (powers of two, multiples of eight), half are any: a plan must be right for both.
-The tests count the work of such layers, `make audit` times them.
+Half of the sizes are what networks have (powers of two, multiples of eight), half are any: a plan must be right for
+both. The tests count the work of such layers, `make audit` times them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tilewright.transform.graph.fuse import fuse
 from tilewright.transform.graph.memory import is_alias
 from tilewright.transform.graph.options import DEFAULTS, Options
 from tilewright.transform.graph.split import split_prepare
-from tilewright.transform.lower import lower_group
+from tilewright.transform.lower import Kernel, lower_group
 
 Array = np.ndarray[tuple[int, ...], np.dtype[np.float32]]
 
@@ -57,17 +57,22 @@ def layers(count: int, seed: int = 0) -> Iterator[Layer]:
         yield rng.choice(MAKERS)(rng)
 
 
-def kernels(layer: Layer, target: Target, options: Options = DEFAULTS) -> list[PrimFunc]:
-    """The unscheduled kernels of a layer, those that pack its weights last."""
+def lowered(layer: Layer, target: Target, options: Options = DEFAULTS) -> tuple[list[Kernel], list[Kernel]]:
+    """The unscheduled kernels of a layer: those of a call, and those that pack its weights."""
     graph, _ = hoist_constants(layer.graph)
     for _, run in graph_passes(target, options):
         graph = run(graph)
     split = split_prepare(graph)
-    found = []
+    parts = []
     for part, name in ((split.run, "run"), (split.prepare, "prepare")):
         groups = fuse(part, lambda *at: absorbs(*at, target=target))
-        found += [lower_group(g, f"{name}{i}").func for i, g in enumerate(groups) if not is_alias(g)]
-    return found
+        parts.append([lower_group(g, f"{name}{i}") for i, g in enumerate(groups) if not is_alias(g)])
+    return parts[0], parts[1]
+
+
+def kernels(layer: Layer, target: Target, options: Options = DEFAULTS) -> list[PrimFunc]:
+    """The functions of all of a layer's kernels."""
+    return [kernel.func for part in lowered(layer, target, options) for kernel in part]
 
 
 def _numbers(value: Value, seed: int) -> Array:

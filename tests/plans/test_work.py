@@ -13,7 +13,6 @@ from benchmarks.random_layers import kernels, layers
 from tilewright import plans, te
 from tilewright.ir.expr import Var, const
 from tilewright.ir.loops import For, PrimFunc, Seq
-from tilewright.targets.target import Target
 from tilewright.kernels import KernelCompiler
 from tilewright.plans import PLANS, Candidate, Plan, plan, site
 from tilewright.plans.framework.analysis import Structure, analyse
@@ -23,6 +22,7 @@ from tilewright.schedule import Schedule
 from tilewright.support.background import Background
 from tilewright.support.cache import ObjectCache
 from tilewright.support.log import PassLog
+from tilewright.targets.target import Target
 from tilewright.transform.graph.options import Options
 
 AVX2 = Target.parse("x86-64-v3")
@@ -57,7 +57,7 @@ def test_points_under_conditions_are_counted_exactly() -> None:
 
 def test_what_tiles_read_twice_is_counted_and_can_be_stated() -> None:
     """64 elements in tiles of 4 with a halo of 4: all but the ends of B are computed twice."""
-    work, want = work_of(tiled(64, 4, 4)), [("B", 1, 68, 128), ("C", 1, 64, 64)]
+    work = work_of(tiled(64, 4, 4))
     assert [(e.block, e.operations, e.ordered, e.performed) for e in work.efforts] == [
         ("B", 1, 68, 128),
         ("C", 1, 64, 64),

@@ -65,8 +65,8 @@ def plan(func: PrimFunc, target: Target) -> Planned:
 def _first_lawful(
     func: PrimFunc, structure: Structure, taken: Plan, trials: Sequence[Candidate], target: Target
 ) -> tuple[Schedule, Candidate, tuple[Refused, ...]]:
-    """The first candidate whose schedule does the work that was ordered (`plans/framework/work.py`), the one that does least if
-    none of them does, and those that were refused before it."""
+    """The first candidate whose schedule does the work that was ordered (`plans/framework/work.py`), the one that does
+    least if none of them does, and those that were refused before it."""
     refused: list[Refused] = []
     schedules: list[Schedule] = []
     for candidate in trials[:TRIALS]:
