@@ -18,7 +18,7 @@ export PYTHONPATH := src:$(PYTHONPATH)
 # Tests and benchmarks start many processes: let the first one keep the bytecode, wherever that is switched off.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo demo-rl rl test lint types layers pytest test-v3 torch onnx bench bench-layers bench-models tune-tvm bench-threads bench-memory bench-choice bench-live bench-broker bench-rl bytes bars ulp fuzz live-stress example-matmul format clean
+.PHONY: help demo demo-rl rl test lint types layers pytest test-v3 torch onnx bench bench-layers bench-models tune-tvm bench-threads bench-memory audit bench-choice bench-live bench-broker bench-rl bytes bars ulp fuzz live-stress example-matmul format clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -115,6 +115,9 @@ bench-threads: $(STAMP) $(TORCH_STAMP) ## two threads against one
 
 bench-memory: $(STAMP) ## arenas against their lower bounds, weights, peaks
 	$(PY) -m benchmarks.bench_memory $(ARGS)
+
+audit: $(STAMP) ## estimates against the clock on random layers; ARGS="--count 2000 --target x86-64-v3 --seconds 600"
+	$(PY) -m benchmarks.bench_audit $(ARGS)
 
 bench-choice: $(STAMP) ## the untuned choice of tiles and algorithms against the best of all
 	$(PY) -m benchmarks.bench_choice $(ARGS)

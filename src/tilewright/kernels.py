@@ -45,8 +45,8 @@ class KernelTexts:
     def planned(self) -> Planned:
         with self.log.announcing(LOOPS_SHOWN):
             planned = self.log.run("plan", plan, self.func, self.target)
-        for refusal in planned.refused:
-            self.log.remark(f"{self.func.name}: {refusal}")
+        for remark in planned.remarks:
+            self.log.remark(f"{self.func.name}: {remark}")
         return planned
 
     @cached_property

@@ -6,7 +6,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.arith.evaluate import conditions, evaluate, int_exprs
-from tilewright.arith import Analyzer, bounds, prove, simplify, symbolic_bounds
+from tilewright.arith import Analyzer, bounds, prove, simplify, symbolic_bounds, symbolic_limits
 from tilewright.ir.expr import Expr, Var, const, minimum
 from tilewright.ir.rewrite import substitute
 
@@ -80,6 +80,41 @@ def test_facts_are_used_truthfully(fact: Expr, e: Expr, samples: list[dict[Var, 
     for values in samples:
         if evaluate(fact, values):
             assert bool(evaluate(simple, values)) == bool(evaluate(e, values))
+
+
+@SETTINGS
+@given(
+    int_exprs([X, N, I, J, K], 3),
+    st.lists(st.integers(-6, 6), min_size=5, max_size=5),
+    st.lists(points(), min_size=6, max_size=12),
+)
+def test_ends_under_conditions_hold_where_these_do(e: Expr, factors: list[int], samples: list[dict[Var, int]]) -> None:
+    *steps, size = factors
+    fact = sum((v * c for v, c in zip((X, I, J, K), steps, strict=True)), const(0)) < size
+    ends = symbolic_bounds(e, {I: EXTENTS[I], K: EXTENTS[K]}, {J: EXTENTS[J]}, (fact,))
+    limits = symbolic_limits(e, {I: EXTENTS[I], K: EXTENTS[K]}, {J: EXTENTS[J]}, (fact,))
+    for values in samples:
+        if evaluate(fact, values):
+            outer = {v: x for v, x in values.items() if v not in (I, K)}
+            value = int(evaluate(e, values))
+            if ends is not None:
+                assert int(evaluate(ends[0], outer)) <= value <= int(evaluate(ends[1], outer))
+            for limit in limits:
+                assert value <= int(evaluate(limit, outer))
+
+
+def test_an_overhanging_tile_stays_in_its_period() -> None:
+    """Tiles of 16 in panels of 24: the second one overhangs, and only the condition keeps it in its panel."""
+    panel, part, lane = Var("panel"), Var("part"), Var("lane")
+    outer, inner = {panel: const(32), part: const(2)}, {lane: const(16)}
+    at, inside = panel * 24 + part * 16 + lane, (part * 16 + lane < 24,)
+    assert symbolic_bounds(at // 24, inner, outer, inside) == (panel, panel)
+    assert symbolic_bounds(at % 24, inner, outer, inside) == (part * 16, part * 16 + 15)
+    assert symbolic_bounds(at % 24, inner, outer)[0] == const(0)  # Without the condition it may be the next panel's.
+    assert symbolic_limits(at, inner, outer, inside) == (panel * 24 + 23,)
+    both = {part: const(2), lane: const(16)}
+    assert symbolic_limits(at, both, {panel: const(32)}, inside) == (panel * 24 + 23,)
+    assert symbolic_limits(at, inner, outer, (panel < 7,)) == ()
 
 
 @SETTINGS

@@ -38,7 +38,7 @@ def norms() -> PrimFunc:
 
 def test_a_reducer_of_its_own_is_not_reduced_in_vectors() -> None:
     planned = plan(norms(), TARGET)
-    (refusal,) = planned.refused
+    (refusal,) = planned.remarks
     assert refusal.startswith("N is not reduced in vectors: ") and refusal in planned.describe()
 
 

@@ -12,14 +12,20 @@ from tests.transform.graph.graphs import BATCH, tensor
 from tilewright import ops
 from tilewright.ir.expr import as_int
 from tilewright.ir.graph import Graph, GraphBuilder
+from tilewright.ir.loops import Block, For
+from tilewright.ir.rewrite import variables, walk
+from tilewright.ops.strassen import PRODUCTS
+from tilewright.plans import plan
 from tilewright.plans.matmul.tiles import Product
 from tilewright.plans.strassen.convolution import Choice
 from tilewright.plans.strassen.products import pays
 from tilewright.targets.target import Target
+from tilewright.transform.graph.fuse import fuse
 from tilewright.transform.graph.options import Options
 from tilewright.transform.layout import conv as layout_conv
 from tilewright.transform.layout import strassen as layout_strassen
 from tilewright.transform.layout.assign import assign_layouts
+from tilewright.transform.lower import lower_group
 
 TARGETS = ("x86-64-v3", "znver4", "skylake-avx512", "neoverse-n1")
 
@@ -214,3 +220,18 @@ def test_convolutions_of_many_channels_take_it_where_fast_ones_are_allowed(name:
     # Sums and products of few channels or filters cost what an eighth of the multiplications saves.
     for channels, filters, size in ((64, 256, 56), (256, 64, 56), (512, 1024, 1), (524, 1024, 14), (512, 1000, 14)):
         assert "conv_strassen" not in operators(pixels(1, channels, filters, (size, size)), target, "auto")
+
+
+@pytest.mark.parametrize(("rows", "width", "columns"), [(197, 24, 1536), (64, 16, 512), (50, 40, 240), (33, 48, 288)])
+def test_a_panel_computes_its_own_products_alone(rows: int, width: int, columns: int) -> None:
+    """Tiles that overhang a panel (24 columns in vectors of 8, two at once) must not ask for the next panel's."""
+    b = GraphBuilder("product")
+    x, w = b.input("x", tensor(rows, 32)), b.param("w", tensor(columns // 2 // width, PRODUCTS, 16, width))
+    graph = b.finish((ops.emit1(b, "matmul_strassen", x, w, columns=columns),))
+    (group,) = fuse(graph)
+    planned = plan(lower_group(group, "product").func, Target.parse("x86-64-v3"))
+    assert planned.plan == "strassen"
+    blocks = {s.name: s for s in walk(planned.func.body) if isinstance(s, Block)}
+    panels, *_ = blocks["product"].iters
+    (loop,) = (s for s in walk(planned.func.body) if isinstance(s, For) and s.var in variables(panels.binding))
+    assert loop.kind == "parallel" and loop.extent is panels.extent  # The panels' own loop, and none around it.

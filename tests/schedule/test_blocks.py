@@ -10,6 +10,8 @@ import pytest
 from tests.schedule.checks import chain, check_schedule, conv, copy, matmul, refused, row_sum, scheduled
 from tests.schedule.programs import softmax
 from tilewright import te
+from tilewright.ir.dtype import f32
+from tilewright.ir.expr import cast
 from tilewright.ir.loops import PrimFunc
 from tilewright.schedule import Schedule
 
@@ -56,6 +58,22 @@ def test_compute_at_symbolic(golden):
         s.compute_at("B", outer)
 
     golden(scheduled(chain(te.var("n", hi=30)), apply))
+
+
+def test_compute_at_of_panels_that_tiles_overhang(golden):
+    """Tiles of 4 in panels of 6: the second one ends with its panel, and so does what it reads."""
+
+    def apply(s: Schedule) -> None:
+        panel, _ = s.split("j", factor=6)
+        part, _ = s.split("j_1", factor=4)
+        s.compute_at("joined", part)
+        s.compute_at("panels", panel)
+
+    a = te.placeholder((3, 6), name="A")
+    panels = te.compute((3, 6), lambda p, l: a[p, l] + 1.0, name="panels")
+    joined = te.compute((18,), lambda i: panels[i // 6, i % 6] * 2.0, name="joined")
+    out = te.compute((2, 18), lambda h, j: joined[(h * 18 + j) % 18] + cast(h, f32), name="out")
+    golden(scheduled(te.create_prim_func([a, out], "panels"), apply))
 
 
 def test_compute_at_of_a_reduction(golden):

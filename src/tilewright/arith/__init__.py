@@ -16,23 +16,23 @@ from functools import lru_cache
 from tilewright.arith.analyzer import Analyzer, Extents
 from tilewright.arith.forms import Linear, order
 from tilewright.arith.interval import Interval
-from tilewright.arith.symbolic import eliminate
+from tilewright.arith.symbolic import Eliminator, eliminate
 from tilewright.ir.expr import Expr, Var, const
 
 _MEMO_LIMIT = 20_000
 
 
 @lru_cache(maxsize=32)
-def _remembered(items: tuple[tuple[Var, Expr], ...]) -> Analyzer:
-    return Analyzer(dict(items))
+def _remembered(items: tuple[tuple[Var, Expr], ...], facts: tuple[Expr, ...]) -> Analyzer:
+    return Analyzer(dict(items), facts)
 
 
-def _analyzer(extents: Extents | None) -> Analyzer:
+def _analyzer(extents: Extents | None, facts: tuple[Expr, ...] = ()) -> Analyzer:
     """An analyzer for these extents; the last few are kept, since passes ask many questions about one nest."""
-    found = _remembered(tuple(extents.items()) if extents else ())
+    found = _remembered(tuple(extents.items()) if extents else (), facts)
     if found.remembered > _MEMO_LIMIT:
         _remembered.cache_clear()
-        return _analyzer(extents)
+        return _analyzer(extents, facts)
     return found
 
 
@@ -46,9 +46,10 @@ def bounds(e: Expr, extents: Extents | None = None) -> Interval:
     return _analyzer(extents).bounds(e)
 
 
-def prove(condition: Expr, extents: Extents | None = None) -> bool:
-    """True if `condition` holds for all values; False means that this is not known."""
-    return _analyzer(extents).prove(condition)
+def prove(condition: Expr, extents: Extents | None = None, given: tuple[Expr, ...] = ()) -> bool:
+    """True if `condition` holds for all values for which the conditions `given` do; False means that this is not
+    known."""
+    return _analyzer(extents, given).prove(condition)
 
 
 def prove_equal(a: Expr, b: Expr, extents: Extents | None = None) -> bool:
@@ -61,14 +62,24 @@ def prove_equal(a: Expr, b: Expr, extents: Extents | None = None) -> bool:
     )
 
 
-def symbolic_bounds(e: Expr, extents: Extents, context: Extents | None = None) -> tuple[Expr, Expr] | None:
+def symbolic_bounds(
+    e: Expr, extents: Extents, context: Extents | None = None, given: tuple[Expr, ...] = ()
+) -> tuple[Expr, Expr] | None:
     """The least and greatest value of `e` over the variables of `extents`, as expressions of the others.
 
-    Both ends are inclusive. `context` gives extents of variables that stay. None if `e` cannot be bounded (say, an
-    index loaded from memory).
+    Both ends are inclusive. `context` gives extents of variables that stay, `given` are conditions that hold. None if
+    `e` cannot be bounded (say, an index loaded from memory).
     """
-    analyzer = _analyzer({**context, **extents} if context else extents)
+    analyzer = _analyzer({**context, **extents} if context else extents, given)
     return eliminate(e, frozenset(extents), analyzer)
+
+
+def symbolic_limits(e: Expr, extents: Extents, context: Extents, given: tuple[Expr, ...]) -> tuple[Expr, ...]:
+    """The upper ends of `e` that the conditions `given` say; the one of `symbolic_bounds` may be lower elsewhere.
+
+    io*8 + ii < n  over  {ii: 8}:   symbolic_bounds(io*8 + ii) -> (io*8, io*8 + 7)    symbolic_limits -> (n - 1,)
+    """
+    return Eliminator(_analyzer({**context, **extents}, given), frozenset(extents)).limits(e)
 
 
 def linear(e: Expr, extents: Extents | None = None) -> Linear:
@@ -88,4 +99,5 @@ __all__ = [
     "prove_equal",
     "simplify",
     "symbolic_bounds",
+    "symbolic_limits",
 ]

@@ -2,7 +2,7 @@
 
 With d > 0:
     (d*q + r) // d           = q + r // d                          (d*q + r) % d = r % d
-    r // d                   = t, r % d = r - t*d                  when t*d <= r < (t+1)*d by bounds
+    r // d                   = t, r % d = r - t*d                  when t*d <= r < (t+1)*d by bounds or by facts
     (g*a + b) // (g*d)       = (a + t) // d                        when t*g <= b < (t+1)*g
     (g*a + b) % (g*d)        = g*((a + t) % d) + b - t*g           likewise
     (x // c + k) // d        = (x + k*c) // (c*d)                  for c > 0
@@ -83,17 +83,29 @@ def _common_part(an: Analyzer, r: Form, d: int) -> tuple[int, Form, Form] | None
     """The largest `(g, a, b)` with `r = g*a + b`, g dividing d, and b inside one period of g (moved to start at 0)."""
     for g in sorted({gcd(c, d) for c in r[0].values()} - {1}, reverse=True):
         low = ({x: c for x, c in r[0].items() if c % g}, r[1])
-        lo, hi = an.form_range(low)
-        if lo is not None and hi is not None and lo // g == hi // g:
-            t = lo // g
+        t = _period(an, low, g)
+        if t is not None:
             return g, ({x: c // g for x, c in r[0].items() if c % g == 0}, t), (low[0], low[1] - t * g)
     return None
 
 
-def _reduced_floordiv(an: Analyzer, r: Form, d: int) -> Form:
+def _period(an: Analyzer, r: Form, d: int) -> int | None:
+    """The t with `t*d <= r < (t+1)*d` wherever the analyzer's facts hold; None if no such t is known."""
     lo, hi = an.form_range(r)
-    if lo is not None and hi is not None and lo // d == hi // d:
-        return ({}, lo // d)
+    if lo is None:
+        return None
+    t = lo // d
+    if hi is not None and hi // d == t:
+        return t
+    # A tile that overhangs leaves its period, but for the condition that keeps it inside.
+    below: Form = (forms.scale(r, -1)[0], (t + 1) * d - 1 - r[1])
+    return t if an.facts and compare.nonnegative(an, below) else None
+
+
+def _reduced_floordiv(an: Analyzer, r: Form, d: int) -> Form:
+    t = _period(an, r, d)
+    if t is not None:
+        return ({}, t)
     common = _common_part(an, r, d)
     if common is not None:
         g, a, _ = common
@@ -124,9 +136,9 @@ def mod_const(an: Analyzer, a: Form, d: int) -> Form:
     _, r = _split(an, a, d)
     if not r[0]:
         return ({}, r[1] % d)
-    lo, hi = an.form_range(r)
-    if lo is not None and hi is not None and lo // d == hi // d:
-        return (r[0], r[1] - lo // d * d)
+    t = _period(an, r, d)
+    if t is not None:
+        return (r[0], r[1] - t * d)
     common = _common_part(an, r, d)
     if common is not None:
         g, high, low = common

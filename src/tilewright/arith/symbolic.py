@@ -2,7 +2,10 @@
 
     symbolic_bounds(io*8 + ii + 1, {ii: 8})  ->  (io*8 + 1, io*8 + 8)
 
-Tight for linear forms and for floordiv, mod, min and max of them; `None` where a variable cannot be eliminated.
+Tight for linear forms and for floordiv, mod, min and max of them; `None` where a variable cannot be eliminated. Facts
+of the analyzer decide quotients and remainders, and give upper ends of their own (`limits`):
+
+    limits(io*8 + ii + 1, {ii: 8}) where io*8 + ii < n  ->  (n,)
 """
 
 from __future__ import annotations
@@ -34,6 +37,20 @@ class Eliminator:
             return None
         lo, hi = (self.analyzer.simplify(forms.to_expr(f)) for f in found)
         return lo, hi
+
+    def limits(self, e: Expr) -> tuple[Expr, ...]:
+        """The upper ends that the analyzer's facts give, one by one: `e <= e + k*fact` for a k > 0 with which an inner
+        variable cancels."""
+        an, form = self.analyzer, self.analyzer.form(e)
+        found: dict[Expr, None] = {}
+        for fact in an.facts:
+            for v, c in fact[0].items():
+                k, rest = divmod(form[0].get(v, 0), -c)
+                if v in self.inner and k > 0 and not rest:
+                    ends = self.of_form(forms.add(form, fact, k))
+                    if ends is not None:
+                        found[an.simplify(forms.to_expr(ends[1]))] = None
+        return tuple(found)
 
     def free(self, e: Expr) -> bool:
         """True if no inner variable stands in `e`."""

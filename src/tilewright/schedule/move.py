@@ -7,11 +7,11 @@ finish). The part is found from the neighbours' index expressions with the loops
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from tilewright.arith import bounds, prove, simplify, symbolic_bounds
+from tilewright.arith import bounds, linear, prove, simplify, symbolic_bounds, symbolic_limits
 from tilewright.ir.expr import Buffer, Expr, Load, Var, const
-from tilewright.ir.loops import Block, BlockIter, For, PrimFunc, Seq, Stmt, seq
+from tilewright.ir.loops import TRUE, Block, BlockIter, For, PrimFunc, Seq, Stmt, seq
 from tilewright.ir.rewrite import fresh_name, substitute, variables, walk, walk_expr
 from tilewright.schedule.affine import Range, inside, intersect, outside, solve_ranges, union
 from tilewright.schedule.dependence import check_kinds, injective, reduce_iters_using
@@ -64,8 +64,9 @@ def compute_at(func: PrimFunc, block: str, loop: str) -> PrimFunc:
                 block C(vi2 = i_0 * 8 + i_1) where i_0 * 8 + i_1 < n: C[vi2] = B[vi2] * 2
 
     The new loops stand in the order of the block's iterators, one for each, and are named after them. A reduction moves
-    with its init. Refuses blocks that write an output, consumers outside of the loop, producers that would come too
-    late, and reductions that were decomposed.
+    with its init. Conditions of the readers count: what a tile that overhangs does not read is not computed where it is
+    another iteration's. Refuses blocks that write an output, consumers outside of the loop, producers that would come
+    too late, and reductions that were decomposed.
     """
     path = block_path(func, block)
     source = last_block(path)
@@ -97,8 +98,13 @@ def compute_at(func: PrimFunc, block: str, loop: str) -> PrimFunc:
     names = {b.name for b in consumers}
     position = next(k for k, child in enumerate(children) if any(b.name in names for b in blocks_in(child)))
     _require_inputs_before(func, smaller, source, children[position:], what)
-    domain = _needed(source, target.body, consumers, outer)
-    placed = _nest_over(source, domain, outer, taken_names(smaller))
+    reads = {b: _reads(target.body, consumers, b, extents_of(outer)) for b in written_buffers(source.body)}
+    domain = _needed(source, {b: [read.box for read in found] for b, found in reads.items()})
+    limits: dict[Var, Expr] = {}
+    if not _copies(func, source) and any(read.clipped != read.box for found in reads.values() for read in found):
+        clipped = _needed(source, {b: [read.clipped for read in found] for b, found in reads.items()})
+        limits = {v: clipped[v][1] for v in domain if clipped[v] != domain[v]}
+    placed = _nest_over(source, domain, outer, taken_names(smaller), limits=limits)
     body = seq((*children[:position], placed, *children[position:]))
     return replace_at(smaller, target_path, replace(target, body=body))
 
@@ -208,17 +214,28 @@ def _require_inputs_before(func: PrimFunc, smaller: PrimFunc, source: Block, lat
                 raise refuse(func, f"{what}: block {writer.name!r} writes its input {buffer.name!r} after that place")
 
 
-def _needed(source: Block, root: Stmt, consumers: Iterable[Block], outer: Sequence[For]) -> dict[Var, Range]:
-    """The part of the domain of `source` that the consumers under `root` read, for fixed outer loops."""
-    around = extents_of(outer)
+def _copies(func: PrimFunc, block: Block) -> bool:
+    """Whether a block only copies elements of parameters: a condition takes as long as copying a few more of them, and
+    nothing has to be computed for these."""
+    return all(isinstance(s.value, Load) and s.value.buffer in func.params for s in stores_in(block.body))
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """Where a load reads a buffer in one iteration of the outer loops: for any loops inside, and where the upper ends
+    are those of the reader's conditions (a tile that overhangs reads no further than these say)."""
+
+    box: Box
+    clipped: Box
+
+
+def _needed(source: Block, boxes: Mapping[Buffer, Sequence[Box]]) -> dict[Var, Range]:
+    """The part of the domain of `source` that computes these boxes of the buffers that it writes."""
     extents = {it.var: it.extent for it in source.iters}
     domain: dict[Var, Range] = {}
-    for buffer in written_buffers(source.body):
-        boxes = [box for consumer in consumers for box in _read_boxes(root, consumer, buffer, around)]
-        if not boxes:
-            continue
-        box = boxes[0]
-        for other in boxes[1:]:
+    for buffer, (first, *others) in ((b, found) for b, found in boxes.items() if found):
+        box = first
+        for other in others:
             box = _join(box, other)
         # A block that stores several elements runs for each of them that is needed.
         points = dict.fromkeys(s.indices for s in stores_in(source.body) if s.buffer == buffer)
@@ -230,27 +247,53 @@ def _needed(source: Block, root: Stmt, consumers: Iterable[Block], outer: Sequen
     return domain
 
 
-def _read_boxes(root: Stmt, consumer: Block, buffer: Buffer, around: Mapping[Var, Expr]) -> list[Box]:
-    """Where each load of `consumer` reads `buffer` in one iteration of the outer loops."""
+def _reads(root: Stmt, consumers: Iterable[Block], buffer: Buffer, around: Mapping[Var, Expr]) -> list[_Read]:
+    """Where each load of the consumers reads `buffer` in one iteration of the outer loops."""
+    return [read for consumer in consumers for read in _reads_of(root, consumer, buffer, around)]
+
+
+def _reads_of(root: Stmt, consumer: Block, buffer: Buffer, around: Mapping[Var, Expr]) -> list[_Read]:
     inner, binding = _inner_extents(root, consumer)
+    given = conjuncts(consumer.predicate)
 
-    def box(low: Iterable[Expr], high: Iterable[Expr]) -> Box:
-        ends = zip(low, high, strict=True)
-        return tuple(_between(substitute(a, binding), substitute(b, binding), inner, around) for a, b in ends)
+    def read(low: Iterable[Expr], high: Iterable[Expr]) -> _Read:
+        ends = [(substitute(a, binding), substitute(b, binding)) for a, b in zip(low, high, strict=True)]
+        box = tuple(_between(a, b, inner, around, given) for a, b in ends)
+        if not given:
+            return _Read(box, box)
+        highest = (_limit(b, inner, around, given) for _, b in ends)
+        clipped = tuple(r if r is None or h is None else (r[0], h) for r, h in zip(box, highest, strict=True))
+        return _Read(box, clipped)
 
-    found = [box(load.indices, load.indices) for load in loads_in(consumer) if load.buffer == buffer]
+    found = [read(load.indices, load.indices) for load in loads_in(consumer) if load.buffer == buffer]
     for call in intrinsics_in(consumer):
         for r in (*call.outputs, *call.inputs):
             if r.buffer == buffer:
-                found.append(box((a for a, _ in r.ranges), (a + n - 1 for a, n in r.ranges)))
+                found.append(read((a for a, _ in r.ranges), (a + n - 1 for a, n in r.ranges)))
     return found
 
 
-def _between(low: Expr, high: Expr, inner: Mapping[Var, Expr], around: Mapping[Var, Expr]) -> Range | None:
+def _between(
+    low: Expr, high: Expr, inner: Mapping[Var, Expr], around: Mapping[Var, Expr], given: tuple[Expr, ...]
+) -> Range | None:
     """The inclusive range from the least `low` to the greatest `high`."""
-    first = _range_of(low, inner, around)
-    last = first if high is low else _range_of(high, inner, around)
-    return None if first is None or last is None else (first[0], last[1])
+    first = _range_of(low, inner, around, given)
+    last = first if high is low else _range_of(high, inner, around, given)
+    if first is None or last is None:
+        return None
+    limit = _limit(high, inner, around, given)
+    return first[0], limit if limit is not None and prove(limit <= last[1], around) else last[1]
+
+
+def _limit(index: Expr, inner: Mapping[Var, Expr], around: Mapping[Var, Expr], given: tuple[Expr, ...]) -> Expr | None:
+    """The upper end of an index that the conditions `given` say, if it moves with the loops around; else None.
+
+    What lies behind an end that moves is another iteration's, which computes it too. Behind one that stays there is
+    nothing but what a last tile overhangs, and whole tiles are faster than conditions.
+    """
+    found = symbolic_limits(index, inner, around, given) if given else ()
+    moving = [e for e in found if _is_known(e, around) and any(c > 0 and v in around for v, c in linear(e).terms)]
+    return next((e for e in moving if all(prove(e <= other, around) for other in moving)), next(iter(moving), None))
 
 
 def _join(a: Box, b: Box) -> Box:
@@ -264,18 +307,20 @@ def _inner_extents(root: Stmt, block: Block) -> tuple[dict[Var, Expr], dict[Var,
     return inner, {it.var: it.binding for it in block.iters}
 
 
-def _range_of(index: Expr, inner: Mapping[Var, Expr], around: Mapping[Var, Expr]) -> Range | None:
+def _range_of(
+    index: Expr, inner: Mapping[Var, Expr], around: Mapping[Var, Expr], given: tuple[Expr, ...] = ()
+) -> Range | None:
     """The inclusive range of an index over the inner loops, in outer loops and symbols; None if it is not known."""
-    found = symbolic_bounds(index, inner, around)
-    if found is None:
-        return None
-    low, high = found
-    if any(isinstance(n, Load) for e in found for n in walk_expr(e)):
+    found = symbolic_bounds(index, inner, around, given)
+    return found if found is not None and all(_is_known(e, around) for e in found) else None
+
+
+def _is_known(end: Expr, around: Mapping[Var, Expr]) -> bool:
+    """Whether an end of a range is over outer loops and symbols alone."""
+    if any(isinstance(n, Load) for n in walk_expr(end)):
         # An index that is itself loaded: where it leads is not known, and it may not be loaded everywhere.
-        return None
-    if any(v not in around and v.lo is None for e in found for v in variables(e)):
-        return None
-    return low, high
+        return False
+    return all(v in around or v.lo is not None for v in variables(end))
 
 
 def _nest_over(
@@ -284,9 +329,10 @@ def _nest_over(
     outer: Sequence[For],
     taken: set[str],
     given: Sequence[Expr] = (),
+    limits: Mapping[Var, Expr] | None = None,
 ) -> Stmt:
     """`block` with new loops over `domain` (whole extents where nothing is said), clipped by a predicate that also
-    holds the `given` conditions."""
+    holds the `given` conditions and keeps iterators at or below their `limits`."""
     around = extents_of(outer)
     loops: list[For] = []
     iters: list[BlockIter] = []
@@ -295,7 +341,10 @@ def _nest_over(
         low, extent = _clip(domain.get(it.var), it.extent, around)
         var = Var(fresh_name(loop_name(it.var), taken))
         value = simplify(low + var, {**around, var: extent})
-        conditions += [c for c in outside(value, it.extent, {**around, var: extent}) if c not in conditions]
+        spans = {**around, var: extent}
+        limit = simplify(value <= limits[it.var], spans) if limits and it.var in limits else TRUE
+        beyond = [c for c in outside(value, it.extent, spans) if limit is TRUE or not prove(c, spans, (limit,))]
+        conditions += [c for c in (*conjuncts(limit), *beyond) if c not in conditions]
         loops.append(For(var, extent, block.body))
         iters.append(replace(it, binding=value))
     return nest(loops, replace(block, iters=tuple(iters), predicate=conjoin(conditions)))

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
-from tilewright.ir.expr import Const, Expr, Load, Op, Var
+from tilewright.ir.expr import Const, Expr, Op, Var
 from tilewright.ir.loops import Block, PrimFunc, Store
-from tilewright.ir.rewrite import exprs_of, loads, walk, walk_expr
+from tilewright.ir.rewrite import exprs_of, loads, walk
+from tilewright.plans.framework.work import operations_of
 from tilewright.runtime.manifest import Work
 
 Polynomial = dict[tuple[str, ...], int]
-FREE = frozenset({"cast", "bitcast", "select", "neg", "abs"})
 
 
 def polynomial(e: Expr) -> Work | None:
@@ -28,7 +28,7 @@ def operations(func: PrimFunc) -> Work | None:
     """Floating-point operations of one call; None if an extent is no polynomial."""
     total: Polynomial = {}
     for block in (s for s in walk(func.body) if isinstance(s, Block)):
-        count = sum(_operations_of(s.value) for s in walk(block.body) if isinstance(s, Store))
+        count = sum(operations_of(s.value, floats=True) for s in walk(block.body) if isinstance(s, Store))
         _accumulate(total, _product(it.extent for it in block.iters), count)
         if total.get(_UNKNOWN):
             return None
@@ -47,15 +47,6 @@ def traffic(func: PrimFunc) -> Work | None:
 
 
 _UNKNOWN = ("?",)
-
-
-def _operations_of(e: Expr) -> int:
-    """Operators on floating-point values, those inside indices left out."""
-    indices = {part for node in walk_expr(e) if isinstance(node, Load) for i in node.indices for part in walk_expr(i)}
-    return sum(
-        isinstance(node, Op) and node.name not in FREE and node.args[0].dtype.is_float and node not in indices
-        for node in walk_expr(e)
-    )
 
 
 def _accumulate(total: Polynomial, term: Polynomial, factor: int) -> None:

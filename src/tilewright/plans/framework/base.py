@@ -11,6 +11,7 @@ from tilewright.ir.notes import SingleThread, with_note
 from tilewright.plans.framework.analysis import Structure
 from tilewright.plans.framework.cost import Cost
 from tilewright.plans.framework.variants import Values, choose
+from tilewright.plans.framework.work import Added, Effort
 from tilewright.schedule.schedule import Schedule
 from tilewright.targets.target import Target
 
@@ -55,6 +56,7 @@ class Plan:
     candidates  settings of the knobs, the best estimate first
     apply       the primitives, recorded in the schedule's trace
     cases       values of symbols for which a version of its own is worth its code
+    added       what a setting computes more often than once, on purpose
     """
 
     name: str
@@ -62,6 +64,20 @@ class Plan:
     candidates: Callable[[Structure, Target], list[Candidate]]
     apply: Callable[[Schedule, Structure, Candidate, Target], None]
     cases: Callable[[Structure], list[Values]] = lambda _: []
+    added: Callable[[Structure, Candidate, Target], tuple[Added, ...]] = lambda *_: ()
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """A candidate whose schedule does more work than was ordered: so many times of it, and the block that adds most."""
+
+    candidate: Candidate
+    excess: float
+    worst: Effort
+
+    def __str__(self) -> str:
+        often = self.worst.performed / max(1, self.worst.ordered)
+        return f"{self.candidate.label}: {self.excess:.2f} times the operations, {self.worst.block} {often:.3g} times"
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +91,7 @@ class Planned:
     target: Target
     least: Cost
     variants: tuple[tuple[Values, Planned], ...] = ()
+    rejected: tuple[Rejected, ...] = ()
 
     @property
     def serial(self) -> bool:
@@ -83,9 +100,12 @@ class Planned:
         return not self.schedule.func.symbols and cost.cycles < BARRIERS * self.target.barrier
 
     @property
-    def refused(self) -> tuple[str, ...]:
-        """What was lost of the plan, its variants' included, because a primitive was refused."""
-        return (*self.schedule.refused, *(text for _, planned in self.variants for text in planned.refused))
+    def remarks(self) -> tuple[str, ...]:
+        """For a log: candidates that were rejected, and what was lost of the chosen one because a primitive was
+        refused; those of the variants too."""
+        own = (f"plan {self.plan} rejected {rejected}" for rejected in self.rejected)
+        variants = (text for _, planned in self.variants for text in planned.remarks)
+        return (*own, *self.schedule.refused, *variants)
 
     @property
     def func(self) -> PrimFunc:
@@ -101,6 +121,7 @@ class Planned:
         """Plan, knobs, estimated time by stage and what bounds it, and the runners-up."""
         lines = [f"plan {self.plan}: {self.chosen.label}  {self._estimate(self.chosen)}"]
         lines += [f"  runner-up: {c.label}  {self._estimate(c)}" for c in self.others[:3]]
+        lines += [f"  rejected: {rejected}" for rejected in self.rejected]
         if self.serial:
             lines.append("  one thread: a barrier takes longer")
         if self.chosen.cost != self.least:

@@ -129,7 +129,7 @@ class _Simplifier:
         )
 
 
-_DECIDED = frozenset(("lt", "le", "gt", "ge", "eq", "ne", "min", "max"))
+_DECIDED = frozenset(("lt", "le", "gt", "ge", "eq", "ne", "min", "max", "floordiv", "mod"))
 
 
 def _may_decide(condition: Expr, body: Stmt) -> bool:
@@ -138,14 +138,10 @@ def _may_decide(condition: Expr, body: Stmt) -> bool:
     for s in walk(body):
         for e in exprs_of(s):
             for node in walk_expr(e):
-                if type(node) is Op and (node.name in _DECIDED or _symbolic_division(node)):
+                if type(node) is Op and node.name in _DECIDED:
                     if not known.isdisjoint(variables(node)):
                         return True
     return False
-
-
-def _symbolic_division(e: Op) -> bool:
-    return e.name in ("floordiv", "mod") and type(e.args[1]) is not Const
 
 
 def _fixed(condition: Expr) -> dict[Var, Expr]:

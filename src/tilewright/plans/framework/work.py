@@ -1,0 +1,207 @@
+"""The law of work: a scheduled function does no more than the plan ordered. Counted without running it.
+
+A block of a schedule runs at every point of the loops around it where its predicate holds; ordered are the points of
+its domain. What runs more often is computed again: because tiles overlap, because they overhang and nothing clips them,
+or because a region was inferred too large. A plan states the first two (`Added`); what is left above `MOST` is an error
+of the schedule, and its candidate is rejected (`plans/__init__.py`).
+
+Points are counted exactly where few loops share a condition, else all of them count. Symbols count as `SAMPLE`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from math import prod
+from typing import Any, Literal
+
+import numpy as np
+
+from tilewright.arith import bounds
+from tilewright.ir.expr import Const, Expr, Load, Op, Var, const
+from tilewright.ir.loops import Block, For, If, Intrinsic, PrimFunc, Stmt, Store
+from tilewright.ir.rewrite import substitute, variables, walk, walk_expr
+from tilewright.ir.scalar_ops import OPS
+from tilewright.schedule.state import conjuncts
+
+MOST = 1.1
+"""Times the ordered operations that a schedule may perform. Tiles of a few rows overhang by so much at most where the
+plan could have chosen others."""
+
+FREE = frozenset({"cast", "bitcast", "select", "neg", "abs"})
+"""Operators that count as nothing."""
+
+SAMPLE = 251
+"""What a symbol counts as, rounded up to its multiple and kept in its range: no size of a tile divides it."""
+
+LARGEST = 1 << 20
+"""Points of loops under common conditions that are looked at one by one; where there are more, all of them count."""
+
+
+@dataclass(frozen=True, slots=True)
+class Added:
+    """What a plan adds on purpose to a stage: it runs at up to so many points of its domain, each one time or more."""
+
+    stage: str
+    why: Literal["halo", "whole tiles", "each panel"]
+    points: int
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """One block of a scheduled function: operations of a point, points of its domain, points at which it runs."""
+
+    block: str
+    operations: int
+    ordered: int
+    performed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """All blocks of a scheduled function, with what the plan says that it adds."""
+
+    efforts: tuple[Effort, ...]
+    added: tuple[Added, ...] = ()
+
+    @property
+    def excess(self) -> float:
+        """Operations performed for each one that is ordered or stated; 1 where there are none."""
+        stated = {a.stage: a.points for a in self.added}
+        allowed = sum(e.operations * max(e.ordered, stated.get(e.block, 0)) for e in self.efforts)
+        return sum(e.operations * e.performed for e in self.efforts) / allowed if allowed else 1.0
+
+    @property
+    def worst(self) -> Effort:
+        """The block that adds most."""
+        return max(self.efforts, key=lambda e: e.operations * (e.performed - e.ordered))
+
+
+def work_of(func: PrimFunc, added: tuple[Added, ...] = ()) -> Work:
+    """The work of a scheduled function. In one of copies alone each element of an output counts as an operation: tiles
+    that are copied to registers may overhang."""
+    values: dict[Var, Expr] = {s: const(_sample(s)) for s in func.symbols}
+    places = list(_blocks(func.body))
+    each = [sum(map(_operations, walk(block.body))) for block, _, _ in places]
+    if not any(each):
+        each = [sum(isinstance(s, Store) and s.buffer in func.params for s in walk(b.body)) for b, _, _ in places]
+    found = (
+        Effort(
+            block.name, count, prod(_size(it.extent, values) for it in block.iters), points(loops, conditions, values)
+        )
+        for count, (block, loops, conditions) in zip(each, places, strict=True)
+    )
+    return Work(tuple(found), added)
+
+
+def operations_of(e: Expr, *, floats: bool = False) -> int:
+    """Operators in a value, each distinct one once, those inside indices left out; with `floats` those on
+    floating-point values alone."""
+    indices = {part for node in walk_expr(e) if isinstance(node, Load) for i in node.indices for part in walk_expr(i)}
+    return sum(
+        isinstance(node, Op)
+        and node.name not in FREE
+        and (node.args[0].dtype.is_float or not floats)
+        and node not in indices
+        for node in walk_expr(e)
+    )
+
+
+def _operations(s: Stmt) -> int:
+    match s:
+        case Store():
+            return operations_of(s.value)
+        case Intrinsic():
+            sizes = [prod(_size(extent, {}) for _, extent in r.ranges) for r in s.inputs]
+            return max(sizes, default=1)
+    return 0
+
+
+def _sample(symbol: Var) -> int:
+    value = -(-SAMPLE // symbol.multiple) * symbol.multiple
+    return max(value if symbol.hi is None else min(value, symbol.hi), symbol.lo or 0)
+
+
+def _size(extent: Expr, values: Mapping[Var, Expr]) -> int:
+    if isinstance(extent, Const):
+        return int(extent.value)
+    most = bounds(substitute(extent, values)).hi
+    return 1 if most is None else max(0, most)
+
+
+Place = tuple[Block, tuple[For, ...], tuple[Expr, ...]]
+"""A block, the loops around it and the conditions under which it runs."""
+
+
+def _blocks(stmt: Stmt, loops: tuple[For, ...] = (), conditions: tuple[Expr, ...] = ()) -> Iterator[Place]:
+    match stmt:
+        case For():
+            yield from _blocks(stmt.body, (*loops, stmt), conditions)
+        case Block():
+            yield stmt, loops, (*conditions, *conjuncts(stmt.predicate))
+        case If():
+            yield from _blocks(stmt.then, loops, (*conditions, *conjuncts(stmt.condition)))
+            if stmt.orelse is not None:
+                yield from _blocks(stmt.orelse, loops, (*conditions, ~stmt.condition))
+        case _:
+            for child in stmt.children:
+                yield from _blocks(child, loops, conditions)
+
+
+def points(loops: Sequence[For], conditions: Sequence[Expr], values: Mapping[Var, Expr]) -> int:
+    """At how many points of the loops all conditions hold. Loops that share no condition are counted apart."""
+    extents: dict[Var, int] = {}
+    for loop in loops:
+        around = {v: const(n) for v, n in extents.items()}
+        known = loop.extent if isinstance(loop.extent, Const) else bounds(substitute(loop.extent, values), around).hi
+        extents[loop.var] = max(0, int(known.value if isinstance(known, Const) else known or 0))
+    free, total = set(extents), 1
+    for group, joined in _groups(extents, [substitute(c, values) for c in conditions]):
+        free -= group
+        total *= _holding(tuple((v, n) for v, n in extents.items() if v in group), joined)
+    return total * prod(extents[v] for v in free)
+
+
+def _groups(extents: Mapping[Var, int], conditions: Sequence[Expr]) -> list[tuple[set[Var], tuple[Expr, ...]]]:
+    """Conditions that share loops, with these."""
+    groups: list[tuple[set[Var], tuple[Expr, ...]]] = []
+    for c in dict.fromkeys(conditions):
+        own = {v for v in variables(c) if v in extents}
+        shared = [other for other in groups if other[0] & own]
+        joined = (own.union(*(group for group, _ in shared)), (c, *(x for _, more in shared for x in more)))
+        groups = [*(other for other in groups if other not in shared), joined]
+    return groups
+
+
+@lru_cache(maxsize=1 << 12)
+def _holding(extents: tuple[tuple[Var, int], ...], conditions: tuple[Expr, ...]) -> int:
+    """Points at which all conditions hold: of all of them where these are too many, or not over loops alone."""
+    shape = tuple(n for _, n in extents)
+    inside: set[Expr] = {v for v, _ in extents}
+    known = all(
+        n in inside if isinstance(n, Var) else not isinstance(n, Load) for c in conditions for n in walk_expr(c)
+    )
+    if not known or prod(shape) > LARGEST:
+        return prod(shape)
+    grid: dict[Expr, Any] = dict(zip((v for v, _ in extents), np.indices(shape, sparse=True), strict=True))
+    holds: Any = np.True_
+    for c in conditions:
+        holds = holds & _evaluate(c, grid)
+    return int(np.broadcast_to(holds, shape).sum())
+
+
+def _evaluate(e: Expr, values: Mapping[Expr, Any]) -> Any:
+    match e:
+        case Const(value):
+            return value
+        case Op("select", (c, a, b)):
+            return np.where(_evaluate(c, values), _evaluate(a, values), _evaluate(b, values))
+        case Op("cast", (a,)):
+            return _evaluate(a, values)
+        case Op(name, args):
+            return OPS[name].numpy(*(_evaluate(a, values) for a in args))
+    return values[e]
+
+
+__all__ = ["MOST", "Added", "Effort", "Work", "operations_of", "points", "work_of"]

@@ -1,0 +1,135 @@
+"""The law of work: what a schedule does is counted, and candidates that do more than was ordered are rejected."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from benchmarks.random_layers import kernels, layers
+from tilewright import plans, te
+from tilewright.ir.expr import Var, const
+from tilewright.ir.loops import For, PrimFunc, Seq
+from tilewright.kernels import KernelCompiler
+from tilewright.plans import PLANS, Candidate, Plan, plan, site
+from tilewright.plans.framework.analysis import Structure, analyse
+from tilewright.plans.framework.decisions import deciding
+from tilewright.plans.framework.work import MOST, Added, points, work_of
+from tilewright.schedule import Schedule
+from tilewright.support.background import Background
+from tilewright.support.cache import ObjectCache
+from tilewright.support.log import PassLog
+from tilewright.targets.target import Target
+from tilewright.transform.graph.options import Options
+
+AVX2 = Target.parse("x86-64-v3")
+
+
+def chain(n: int, halo: int) -> PrimFunc:
+    a = te.placeholder((n + halo,), name="A")
+    b = te.compute((n + halo,), lambda i: a[i] + 1.0, name="B")
+    return te.create_prim_func([a, te.compute((n,), lambda i: b[i] * b[i + halo], name="C")], "chain")
+
+
+def tiled(n: int, halo: int, tile: int) -> PrimFunc:
+    s = Schedule(chain(n, halo))
+    outer, _ = s.split("i_1", factor=tile)
+    s.compute_at("B", outer)
+    return s.func
+
+
+def test_points_under_conditions_are_counted_exactly() -> None:
+    rng = random.Random(0)
+    for _ in range(50):
+        i, j, k, free = (Var(name) for name in "ijkf")
+        sizes = [rng.randint(1, 7) for _ in range(3)]
+        a, b, c, most = (rng.randint(1, 5) for _ in range(4))
+        conditions = [i * a + j < b * 3, (j + k * c) % 4 < most]
+        loops = [For(v, const(n), Seq(())) for v, n in zip((i, j, k), sizes, strict=True)]
+        want = sum(
+            x * a + y < b * 3 and (y + z * c) % 4 < most for x, y, z in itertools.product(*(range(n) for n in sizes))
+        )
+        assert points([*loops, For(free, const(3), Seq(()))], conditions, {}) == 3 * want
+
+
+def test_what_tiles_read_twice_is_counted_and_can_be_stated() -> None:
+    """64 elements in tiles of 4 with a halo of 4: all but the ends of B are computed twice."""
+    work = work_of(tiled(64, 4, 4))
+    assert [(e.block, e.operations, e.ordered, e.performed) for e in work.efforts] == [
+        ("B", 1, 68, 128),
+        ("C", 1, 64, 64),
+    ]
+    assert work.excess == (128 + 64) / (68 + 64) and work.worst.block == "B"
+    assert work_of(tiled(64, 4, 4), (Added("B", "halo", 128),)).excess == 1
+    assert work_of(tiled(64, 0, 4)).excess == work_of(tiled(66, 0, 4)).excess == 1  # What is clipped is not done.
+
+
+def test_symbols_count_as_a_size_that_tiles_do_not_divide() -> None:
+    n = te.var("n", lo=1)
+    a = te.placeholder((n,), name="A")
+    s = Schedule(te.create_prim_func([a, te.compute((n,), lambda i: a[i] + 1.0, name="B")], "add"))
+    assert work_of(s.func).efforts[0].performed == 251
+    s.split("i", factor=8)
+    assert work_of(s.func).excess == 1
+
+
+def by_tiles(s: Schedule, structure: Structure, candidate: Candidate, target: Target) -> None:
+    outer, _ = s.split("i_1", factor=candidate.knob("tile"))
+    s.compute_at("B", outer)
+
+
+TILES = Plan(
+    "tiles",
+    lambda *_: True,
+    lambda *_: [Candidate((("tile", tile),), float(tile)) for tile in (4, 8, 64, 68)],
+    by_tiles,
+)
+
+
+def test_candidates_that_do_more_are_rejected_and_the_next_one_is_taken(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(plans, "PLANS", (TILES,))
+    func = chain(64, 4)
+    planned = plan(func, AVX2)
+    assert planned.chosen.label == "tile=64" and [r.candidate.label for r in planned.rejected] == ["tile=4", "tile=8"]
+    assert [c.label for c in planned.others] == ["tile=68"]
+    said = "tile=4: 1.45 times the operations, B 1.88 times"
+    assert f"  rejected: {said}\n" in planned.describe()
+    log = PassLog(level=0)
+    with Background() as background:
+        KernelCompiler(AVX2, background, ObjectCache(tmp_path), log).compile(func)
+    assert log.remarks[0] == f"chain: plan tiles rejected {said}" and len(log.remarks) == 2
+
+
+def test_what_is_forced_is_not_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plans, "PLANS", (TILES,))
+    func = chain(64, 4)
+    with deciding({site(func): "tile=8"}):
+        assert plan(func, AVX2).chosen.label == "tile=8"
+
+
+def test_where_all_do_more_the_one_that_does_least_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    few = replace(TILES, candidates=lambda *at: TILES.candidates(*at)[:2])
+    monkeypatch.setattr(plans, "PLANS", (few,))
+    planned = plan(chain(64, 4), AVX2)
+    assert planned.chosen.label == "tile=8" and len(planned.rejected) == 2
+    monkeypatch.setattr(plans, "PLANS", (replace(few, added=lambda *_: (Added("B", "halo", 128),)),))
+    assert plan(chain(64, 4), AVX2).rejected == ()
+
+
+def test_what_plans_make_of_random_layers_does_no_more_than_was_ordered() -> None:
+    """A hundred layers on each of two targets; `make audit` looks at thousands."""
+    taken = set()
+    for target, seed in ((AVX2, 0), (Target.parse("znver4"), 1)):
+        for layer in layers(100, seed):
+            for func in kernels(layer, target, Options(winograd="strassen")):
+                planned = plan(func, target)
+                taken.add(planned.plan)
+                added = next(p for p in PLANS if p.name == planned.plan).added
+                work = work_of(planned.schedule.func, added(analyse(func), planned.chosen, target))
+                assert work.excess <= MOST, f"{layer.kind} {layer.name}: {planned.describe()}"
+    assert len(taken) >= 9  # of the plans in `PLANS`: the sizes are what they are for
