@@ -267,7 +267,7 @@ def _compile_part(graph: Graph, name: str, compiler: KernelCompiler, log: PassLo
     kernels: dict[str, tuple[Kernel, CompiledKernel]] = {}
     outputs = set(graph.outputs)
     lowered = [
-        log.run(f"lower {name}", lower_group, group, f"{name}{i}_{group.nodes[-1].op}")
+        log.run(f"lower {name}", lower_group, group, f"{name}{i}_{group.nodes[-1].label}")
         for i, group in enumerate(groups)
         if not is_alias(group)
     ]

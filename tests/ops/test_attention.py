@@ -40,13 +40,13 @@ def operands(
 
 def exact(arrays: list[Any], attrs: dict[str, Any]) -> np.ndarray:
     wide = [a if a is None or a.dtype == bool else a.astype(np.float64) for a in arrays]
-    return ops.get("attention").reference(wide, attrs)[0]
+    return ops.get("lowered.attention").reference(wide, attrs)[0]
 
 
 def native(arrays: list[Any], attrs: dict[str, Any]) -> np.ndarray:
     builder = GraphBuilder("one")
     values = [None if a is None else builder.input(f"x{k}", type_of(a)) for k, a in enumerate(arrays)]
-    model = tw.compile((builder.finish(ops.emit(builder, "attention", *values, **attrs)), {}))
+    model = tw.compile((builder.finish(ops.emit(builder, "lowered.attention", *values, **attrs)), {}))
     return np.asarray(model(*[a for a in arrays if a is not None]))
 
 
@@ -129,7 +129,7 @@ def test_element_types(dtype: Any, tolerance: float) -> None:
 def test_the_interpreter_runs_the_same_loops() -> None:
     arrays = [*operands(1, 3, 9, 2, 5), RNG.random((3, 9)) < 0.7]
     for given in (attributes(fill=-1e4), attributes(fill=-1e4, rows=2, width=4, keys=4, tiles=1)):
-        (got,) = by_expression("attention", arrays, given)
+        (got,) = by_expression("lowered.attention", arrays, given)
         assert_near(got, exact(arrays, given))
 
 
@@ -139,7 +139,7 @@ def test_symbolic_lengths_serve_all() -> None:
     types = [TensorType(f32, (batch, n, const(2), const(16))) for n in (rows, keys, keys)]
     values = [builder.input(f"x{k}", t) for k, t in enumerate(types)]
     attrs = attributes(**attention_tile(rows, keys, f32, Target.host()), causal=True)
-    model = tw.compile((builder.finish(ops.emit(builder, "attention", *values, **attrs)), {}))
+    model = tw.compile((builder.finish(ops.emit(builder, "lowered.attention", *values, **attrs)), {}))
     for b, s, t in ((1, 1, 1), (2, 7, 7), (1, 64, 64), (0, 3, 3), (1, 1, 129), (1, 30, 530)):
         arrays = operands(b, s, t, 2, 16)
         assert_near(np.asarray(model(*arrays)), exact(arrays, attrs))
@@ -159,7 +159,7 @@ def test_text_keeps_every_attribute() -> None:
     arrays = [*operands(1, 4, 6, 2, 8), np.ones((4, 6), bool)]
     values = [builder.input(f"x{k}", type_of(a)) for k, a in enumerate(arrays)]
     attrs = attributes(fill=float("-inf"), **tile(4, 6))
-    graph = builder.finish(ops.emit(builder, "attention", *values, **attrs))
+    graph = builder.finish(ops.emit(builder, "lowered.attention", *values, **attrs))
     assert parse_graph(str(graph)) == graph
 
 
@@ -169,7 +169,7 @@ def test_two_threads_share_the_heads() -> None:
     types = [TensorType(f32, (const(2), rows, const(3), const(16)))] * 3
     values = [builder.input(f"x{k}", t) for k, t in enumerate(types)]
     attrs = attributes(heads=3, groups=3, **attention_tile(rows, rows, f32, Target.host()))
-    model = tw.compile((builder.finish(ops.emit(builder, "attention", *values, **attrs)), {}), threads=2)
+    model = tw.compile((builder.finish(ops.emit(builder, "lowered.attention", *values, **attrs)), {}), threads=2)
     for n in (3, 50):
         arrays = operands(2, n, n, 3, 16)
         assert_near(np.asarray(model(*arrays)), exact(arrays, attrs))

@@ -106,7 +106,7 @@ def test_keys_of_a_cache(rows: int, keys: int) -> None:
 def test_the_interpreter_runs_the_same_loops() -> None:
     arrays = operands(1, 5, 9, 2, 6)
     attrs = attributes(rows=3, width=16, keys=16, tiles=1)
-    (got,) = by_expression("attention", arrays, {**attrs, "dot": DOT})
+    (got,) = by_expression("lowered.attention", arrays, {**attrs, "dot": DOT})
     assert_right(got, arrays, attrs)
 
 
@@ -114,7 +114,7 @@ def graph(rows: Expr, depth: int = 16) -> Graph:
     b = GraphBuilder("one")
     q, k, v = (b.input(name, tensor(2, rows, 3, depth)) for name in "qkv")
     attrs = attributes(heads=3, groups=3, **attention_tile(rows, rows, f32, Target.host()))
-    return b.finish(ops.emit(b, "attention", q, k, v, **attrs))
+    return b.finish(ops.emit(b, "lowered.attention", q, k, v, **attrs))
 
 
 @pytest.mark.parametrize("threads", [1, 2])

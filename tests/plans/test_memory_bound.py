@@ -221,10 +221,10 @@ def test_permutes(shape: tuple[int, ...], perm: tuple[int, ...]) -> None:
 )
 def test_blocked_channels_there_and_back(channels: int, size: tuple[int, int], block: int) -> None:
     x = data(2, channels, *size)
-    blocked = one("block_channels", x, block=block)
+    blocked = one("lowered.block_channels", x, block=block)
     np.testing.assert_array_equal(blocked[1, 0, -1, -1], x[1, :block, -1, -1])
     for threads in (1, 2):
-        np.testing.assert_array_equal(one("unblock_channels", blocked, channels=channels, threads=threads), x)
+        np.testing.assert_array_equal(one("lowered.unblock_channels", blocked, channels=channels, threads=threads), x)
 
 
 def unblocked_sum(channels: int, pixels: int, block: int) -> PrimFunc:
@@ -547,6 +547,8 @@ def test_maps_go_to_blocks_by_square_tiles(name: str) -> None:
     target = Target.parse(name)
     lanes = target.lanes(4)
     b = GraphBuilder("case")
-    (group,) = fuse(b.finish((ops.emit1(b, "block_channels", b.input("x", tensor((1, 48, 7, 8))), block=lanes),)))
+    (group,) = fuse(
+        b.finish((ops.emit1(b, "lowered.block_channels", b.input("x", tensor((1, 48, 7, 8))), block=lanes),))
+    )
     text = str(plan(lower_group(group, "k").func, target).func)
     assert text.count(f"in 0..{lanes} vectorized") == 2 and text.count(f"in 0..{lanes} unrolled") == 2

@@ -26,17 +26,17 @@ from tilewright.transform.lower import lower_group
 ZEN3, ZEN4, NEON = (Target.parse(name) for name in ("x86-64-v3", "znver4", "generic-aarch64"))
 
 CASES: list[tuple[str, tuple[int, ...], dict[str, Any]]] = [
-    ("pack_conv", (32, 16, 3, 3), {"block": 8, "width": 16}),
-    ("pack_conv", (17, 31, 1, 1), {"block": 1, "width": 24}),  # one panel, not full; a prime number of channels
-    ("pack_conv", (20, 3, 5, 5), {"block": 1, "width": 16}),
-    ("pack_conv", (17, 144, 1, 1), {"block": 16, "width": 16}),
-    ("pack_conv", (40, 2, 1, 1), {"block": 1, "width": 32}),  # less than a tile
-    ("pack_winograd", (16, 8, 3, 3), {"tile": 4, "stride": 1, "block": 8, "width": 16, "panels": 1}),
-    ("pack_winograd", (31, 3, 3, 3), {"tile": 2, "stride": 1, "block": 8, "width": 16, "panels": 2}),
-    ("pack_matmul", (37, 70), {"transpose": True, "width": 16}),
-    ("pack_matmul", (2, 66, 48), {"transpose": False, "width": 16}),
-    ("pack_matmul", (65, 50), {"transpose": False, "width": 24}),
-    ("pack_winograd", (9, 8, 3, 3), {"tile": 2, "stride": 2, "block": 8, "width": 16, "panels": 1}),
+    ("lowered.pack_conv", (32, 16, 3, 3), {"block": 8, "width": 16}),
+    ("lowered.pack_conv", (17, 31, 1, 1), {"block": 1, "width": 24}),  # one panel, not full; a prime number of channels
+    ("lowered.pack_conv", (20, 3, 5, 5), {"block": 1, "width": 16}),
+    ("lowered.pack_conv", (17, 144, 1, 1), {"block": 16, "width": 16}),
+    ("lowered.pack_conv", (40, 2, 1, 1), {"block": 1, "width": 32}),  # less than a tile
+    ("lowered.pack_winograd", (16, 8, 3, 3), {"tile": 4, "stride": 1, "block": 8, "width": 16, "panels": 1}),
+    ("lowered.pack_winograd", (31, 3, 3, 3), {"tile": 2, "stride": 1, "block": 8, "width": 16, "panels": 2}),
+    ("lowered.pack_matmul", (37, 70), {"transpose": True, "width": 16}),
+    ("lowered.pack_matmul", (2, 66, 48), {"transpose": False, "width": 16}),
+    ("lowered.pack_matmul", (65, 50), {"transpose": False, "width": 24}),
+    ("lowered.pack_winograd", (9, 8, 3, 3), {"tile": 2, "stride": 2, "block": 8, "width": 16, "panels": 1}),
 ]
 
 
@@ -99,7 +99,7 @@ def test_a_batch_norm_is_folded_where_weights_are_packed() -> None:
     for _, function in graph_passes(ZEN3):
         graph = function(graph)
     groups = [[n.op for n in group.nodes] for group in fuse(split_prepare(graph).prepare)]
-    packs = [group for group in groups if group[-1].startswith("pack_")]
+    packs = [group for group in groups if group[-1].startswith("lowered.pack_")]
     assert packs and all(group[0] == "mul" for group in packs), groups
 
 

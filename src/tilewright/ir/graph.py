@@ -89,6 +89,11 @@ class ConstantArray:
         return f"ConstantArray({self.array.dtype}{list(self.array.shape)})"
 
 
+def base_name(op: str) -> str:
+    """An operator's name without its dialect: "conv_winograd" of "lowered.conv_winograd"."""
+    return op.rpartition(".")[2]
+
+
 AttrValue = Any
 """int, float, bool, str, DType, Expr, ConstantArray, None, or a tuple of those."""
 
@@ -130,6 +135,11 @@ class Node:
         """The only output."""
         (value,) = self.outputs
         return value
+
+    @property
+    def label(self) -> str:
+        """The operator's name without its dialect, as kernels and tables show it."""
+        return base_name(self.op)
 
 
 def make_attrs(attrs: Mapping[str, AttrValue]) -> tuple[tuple[str, AttrValue], ...]:
@@ -217,7 +227,9 @@ class GraphBuilder:
         attrs: Mapping[str, AttrValue] | None = None,
         names: tuple[str, ...] = (),
     ) -> tuple[Value, ...]:
-        outputs = tuple(Value(self.fresh(names[i] if i < len(names) else op), type) for i, type in enumerate(types))
+        outputs = tuple(
+            Value(self.fresh(names[i] if i < len(names) else base_name(op)), type) for i, type in enumerate(types)
+        )
         self.nodes.append(Node(op, inputs, outputs, make_attrs(attrs or {})))
         return outputs
 

@@ -2,6 +2,10 @@
 
 An operator is one place: its type rule, its tensor expression and its NumPy reference stand together in a family's
 file, which registers them here. Frontends build graphs with `emit`; the compiler asks `get(name)`.
+
+There are two dialects. What models say are source operators (`ops/*.py`); what lowering makes of them, such as packed
+weights and Winograd's products, are lowered ones (`ops/lowered/*.py`), whose names begin with "lowered.". An imported
+graph has source operators alone.
 """
 
 from __future__ import annotations
@@ -24,6 +28,12 @@ reduction    many elements of an input, few multiplications (sum, softmax, layer
 contraction  many elements of two inputs (matmul, convolution): the anchors that plans schedule
 opaque       stands alone as a kernel of its own
 """
+
+Dialect = Literal["source", "lowered"]
+"""Who says an operator: models, or lowering."""
+
+LOWERED = "lowered."
+"""How the names of lowered operators begin."""
 
 Types = Sequence[TensorType | None]
 Attrs = Mapping[str, Any]
@@ -52,6 +62,10 @@ class OpDef:
     compute: Compute | None = None
     loops: MakeFunc | None = None
     alias: bool = False
+
+    @property
+    def dialect(self) -> Dialect:
+        return "lowered" if self.name.startswith(LOWERED) else "source"
 
 
 _registry: dict[str, OpDef] = {}

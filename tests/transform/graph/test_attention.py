@@ -135,7 +135,7 @@ def test_forms(form: Callable[[Form], Graph]) -> None:
     found = eliminate_dead(recognise_attention(graph, Target.host()))
     verify_graph(found)
     kinds = [n.op for n in found.nodes]
-    assert kinds.count("attention") == 1
+    assert kinds.count("lowered.attention") == 1
     assert not {"softmax", "matmul", "transpose", "slice"} & set(kinds)
     inputs, params = arrays(graph)
     with np.errstate(all="ignore"):

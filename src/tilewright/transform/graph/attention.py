@@ -384,13 +384,13 @@ class _Recogniser:
         self, new: GraphBuilder, inputs: Sequence[Value | None], attrs: dict[str, Any], last: Node, flat: bool
     ) -> None:
         if flat:
-            y = ops.emit1(new, "attention", *inputs, **attrs)
+            y = ops.emit1(new, "lowered.attention", *inputs, **attrs)
             new.nodes.append(Node("reshape", (y,), last.outputs, (("shape", tuple(last.output.shape)),)))
         else:
-            types = ops.infer("attention", [None if i is None else i.type for i in inputs], attrs)
+            types = ops.infer("lowered.attention", [None if i is None else i.type for i in inputs], attrs)
             if types != (last.output.type,):
                 return
-            new.node("attention", tuple(inputs), types, attrs, ())
+            new.node("lowered.attention", tuple(inputs), types, attrs, ())
             made = new.nodes.pop()
             new.nodes.append(Node(made.op, made.inputs, last.outputs, made.attrs))
         self.replaced[last.output] = new.nodes

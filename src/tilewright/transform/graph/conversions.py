@@ -15,7 +15,7 @@ from math import ceil, prod
 
 from tilewright.ir.expr import as_int
 from tilewright.ir.graph import Node, Value
-from tilewright.ops.correlation import reach
+from tilewright.ops.lowered.correlation import reach
 from tilewright.plans.convolution.tiles import SYMBOLIC_IMAGES
 from tilewright.plans.framework.cost import Cost, fetch_cycles, write_cycles
 from tilewright.plans.framework.decisions import cheapest
@@ -35,7 +35,7 @@ def never(conv: Node, conversion: Node) -> bool:
 
 def absorbs(conv: Node, conversion: Node, target: Target) -> bool:
     """Whether a conversion is best made inside."""
-    inward = conversion.op == "block_channels"
+    inward = conversion.op == "lowered.block_channels"
     plain = conversion.inputs[0] if inward else conversion.output
     count = STRIPS.get(conv.op)
     if plain is None or plain.type.rank != 4 or plain.dtype.itemsize != 4 or count is None:
@@ -91,7 +91,7 @@ def direct_lines(conv: Node, inward: bool, lanes: int) -> float | None:
 
 
 STRIPS: dict[str, Callable[[Node, bool, int], float | None]] = {
-    "conv_winograd": winograd_strips,
-    "conv_blocked": direct_lines,
+    "lowered.conv_winograd": winograd_strips,
+    "lowered.conv_blocked": direct_lines,
 }
 """Operators that can, with the pixels that they transpose for an image."""

@@ -53,7 +53,7 @@ RULES = {
     "conv": Rule(convolution),
     "conv_transpose": Rule(transposed),
     "matmul": Rule(matmul, blocks=False),
-    "attention": Rule(attention, blocks=False),
+    "lowered.attention": Rule(attention, blocks=False),
     "concat": Rule(concat),
     "max_pool": Rule(pool),
     "avg_pool": Rule(pool),

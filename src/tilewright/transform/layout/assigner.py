@@ -64,14 +64,14 @@ class Assigner:
         if value not in self.plain:
             channels = as_int(value.shape[1])
             (self.plain[value],) = self.emit(
-                "unblock_channels", (self.blocked[value],), {"channels": channels}, value.name
+                "lowered.unblock_channels", (self.blocked[value],), {"channels": channels}, value.name
             )
         return self.plain[value]
 
     def as_blocked(self, value: Value) -> Value:
         if value not in self.blocked:
             (self.blocked[value],) = self.emit(
-                "block_channels", (self.as_plain(value),), {"block": self.block}, f"{value.name}_blocked"
+                "lowered.block_channels", (self.as_plain(value),), {"block": self.block}, f"{value.name}_blocked"
             )
         return self.blocked[value]
 

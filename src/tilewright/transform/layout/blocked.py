@@ -48,7 +48,7 @@ def follow(a: Assigner, value: Value, rank: int) -> Value | None:
         lifted = a.emit("reshape", (a.as_plain(value),), {"shape": shape}, f"{value.name}_lifted")[0]
         if value in a.fixed:
             a.fixed.add(lifted)
-        return a.emit("block_channels", (lifted,), {"block": a.block}, f"{value.name}_blocked")[0]
+        return a.emit("lowered.block_channels", (lifted,), {"block": a.block}, f"{value.name}_blocked")[0]
     if as_int(value.shape[1]) is None:
         return None
     return a.as_blocked(value)

@@ -44,7 +44,7 @@ def conv(a: Assigner, node: Node) -> bool:
         [cost for cost, _ in ways],
     )
     attrs = {"block": block, "width": blocking.width}
-    (packed,) = a.emit("pack_conv", (a.as_plain(w),), attrs, f"{w.name}_packed")
+    (packed,) = a.emit("lowered.pack_conv", (a.as_plain(w),), attrs, f"{w.name}_packed")
     a.fixed.add(packed)
     source = a.as_blocked(x) if block > 1 else a.as_plain(x)
     attributes = {
@@ -55,7 +55,7 @@ def conv(a: Assigner, node: Node) -> bool:
         "out_block": a.block,
         "flat": blocking.flat,
     }
-    (a.blocked[node.output],) = a.emit("conv_blocked", (source, packed), attributes, node.output.name)
+    (a.blocked[node.output],) = a.emit("lowered.conv_blocked", (source, packed), attributes, node.output.name)
     return True
 
 

@@ -28,11 +28,11 @@ def grouped(a: Assigner, node: Node) -> bool:
         return windows(a, node)
     if not (per_in == 1 or (per_in == per_out and a.block % per_in == 0)):
         return False
-    (packed,) = a.emit("pack_depthwise", (a.as_plain(w),), {"block": a.block}, f"{w.name}_packed")
+    (packed,) = a.emit("lowered.pack_depthwise", (a.as_plain(w),), {"block": a.block}, f"{w.name}_packed")
     a.fixed.add(packed)
     attrs = {name: node.attr(name) for name in ("pads", "strides", "dilations")}
     attrs |= {"per_in": per_in, "per_out": per_out}
-    (a.blocked[node.output],) = a.emit("conv_depthwise", (a.as_blocked(x), packed), attrs, node.output.name)
+    (a.blocked[node.output],) = a.emit("lowered.conv_depthwise", (a.as_blocked(x), packed), attrs, node.output.name)
     return True
 
 
@@ -49,10 +49,10 @@ def windows(a: Assigner, node: Node) -> bool:
     width = conv_tile((*x.shape[:2], *node.output.shape[-2:]), filters // groups, a.target).width
     if groups > 1:
         width = gcd(width, filters // groups)
-    (packed,) = a.emit("pack_conv", (a.as_plain(w),), {"block": block, "width": width}, f"{w.name}_packed")
+    (packed,) = a.emit("lowered.pack_conv", (a.as_plain(w),), {"block": block, "width": width}, f"{w.name}_packed")
     a.fixed.add(packed)
     attrs = {name: node.attr(name) for name in ("pads", "strides", "dilations")}
     attrs |= {"groups": groups, "channels": filters, "out_block": a.block}
     source = a.as_blocked(x) if block > 1 else a.as_plain(x)
-    (a.blocked[node.output],) = a.emit("conv_windows", (source, packed), attrs, node.output.name)
+    (a.blocked[node.output],) = a.emit("lowered.conv_windows", (source, packed), attrs, node.output.name)
     return True

@@ -73,7 +73,7 @@ def integer_conv(a: Assigner, node: Node) -> bool:
     depth = elements + elements % 2
     narrow = _emit(a, "cast", a.as_plain(x), dtype=i16)
     spatial = {k: node.attr(k) for k in ("strides", "dilations", "pads")}
-    rows = _emit(a, "patches", narrow, kernel=tuple(window[1:]), depth=depth, **spatial)
+    rows = _emit(a, "lowered.patches", narrow, kernel=tuple(window[1:]), depth=depth, **spatial)
     flat = _emit(a, "reshape", a.as_plain(w), shape=(const(filters), const(elements)))
     if depth > elements:
         flat = _emit(a, "pad", flat, before=(0, 0), after=(0, 1), mode="constant", value=0)
@@ -89,7 +89,7 @@ def _product(a: Assigner, rows: Value, w: Value, transpose: bool, columns: int) 
     narrow = _emit(a, "cast", w, dtype=i16)
     count = panel_multiple(columns, dot.lanes)
     attrs = {"width": dot.lanes, "group": dot.group, "panels": count, "transpose": transpose}
-    return _emit(a, "matmul_dot", rows, _emit(a, "pack_dot", narrow, **attrs), columns=columns)
+    return _emit(a, "lowered.matmul_dot", rows, _emit(a, "lowered.pack_dot", narrow, **attrs), columns=columns)
 
 
 def _emit(a: Assigner, op: str, *inputs: Value, **attrs: object) -> Value:

@@ -41,12 +41,14 @@ def matmul(a: Assigner, node: Node) -> bool:
     left = plain_rows(a, node, x)
     tile = matmul_tile(node.output.shape[-2], as_int(n) or 64, as_int(k) or 64, left.dtype, a.target, narrow=True)
     (packed,) = a.emit(
-        "pack_matmul", (a.as_plain(w),), {"width": tile.width, "transpose": transpose}, f"{w.name}_packed"
+        "lowered.pack_matmul", (a.as_plain(w),), {"width": tile.width, "transpose": transpose}, f"{w.name}_packed"
     )
     if w in a.fixed:
         a.fixed.add(packed)
     columns = as_int(n)
-    (out,) = a.emit("matmul_packed", (left, packed), {"columns": n if columns is None else columns}, node.output.name)
+    (out,) = a.emit(
+        "lowered.matmul_packed", (left, packed), {"columns": n if columns is None else columns}, node.output.name
+    )
     if out.dtype is not node.output.dtype:
         (out,) = a.emit("cast", (out,), {"dtype": node.output.dtype}, node.output.name)
     a.plain[node.output] = out

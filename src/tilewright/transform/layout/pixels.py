@@ -43,10 +43,10 @@ def pointwise(a: Assigner, node: Node) -> bool:
     assert x is not None and w is not None
     _, width = best(shape_of(node), a.target)
     attrs = {"groups": node.attr("groups", 1), "width": width}
-    (packed,) = a.emit("pack_pointwise", (a.as_plain(w),), attrs, f"{w.name}_packed")
+    (packed,) = a.emit("lowered.pack_pointwise", (a.as_plain(w),), attrs, f"{w.name}_packed")
     a.fixed.add(packed)
     attrs = {"channels": as_int(w.shape[0]), "strides": node.attr("strides")}
-    (a.plain[node.output],) = a.emit("conv_pointwise_groups", (a.as_plain(x), packed), attrs, node.output.name)
+    (a.plain[node.output],) = a.emit("lowered.conv_pointwise_groups", (a.as_plain(x), packed), attrs, node.output.name)
     return True
 
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from tilewright.ir.dtype import DType, bf16, f32, i8, i16, i32, u8
 from tilewright.ir.expr import as_int
 from tilewright.ir.graph import ConstantArray, Node, Value
-from tilewright.ops.attention_rows import Tile
+from tilewright.ops.lowered.attention_rows import Tile
 from tilewright.plans.matmul.dots import panel_multiple
 from tilewright.plans.matmul.tiles import matmul_tile
 from tilewright.schedule.dot_intrinsics import Dot, find_dot
@@ -72,7 +72,7 @@ def attention(a: Assigner, node: Node) -> bool:
         return False
     inputs = tuple(None if v is None else a.as_plain(v) for v in node.inputs)
     attrs = {**dict(node.attrs), "dot": dot.intrin.name}
-    (a.plain[node.output],) = a.emit("attention", inputs, attrs, node.output.name)
+    (a.plain[node.output],) = a.emit("lowered.attention", inputs, attrs, node.output.name)
     return True
 
 
@@ -111,21 +111,21 @@ class _Product:
         tile = matmul_tile(self.x.shape[-2], self.columns, self.depth, f32, self.a.target)
         packed = self.plain_panels(self.a.as_plain(self.w), tile.width)
         narrow = self.emit("cast", packed, name=f"{self.w.name}_bf16", dtype=bf16)
-        self.finish("matmul_packed", self.a.as_plain(self.x), narrow)
+        self.finish("lowered.matmul_packed", self.a.as_plain(self.x), narrow)
 
     def rounded(self, dot: Dot) -> None:
         """Both factors in bf16; rounding x joins the kernel that makes it where it can."""
         x = self.emit("cast", self.a.as_plain(self.x), name=f"{self.x.name}_bf16", dtype=bf16)
         packed = self.panels(self.a.as_plain(self.w), dot)
         narrow = self.emit("cast", packed, name=f"{self.w.name}_bf16", dtype=bf16)
-        self.finish("matmul_dot", x, narrow)
+        self.finish("lowered.matmul_dot", x, narrow)
 
     def panels(self, w: Value, dot: Dot) -> Value:
         attrs = {"width": dot.lanes, "group": dot.group, "panels": panel_multiple(self.columns, dot.lanes)}
-        return self.emit("pack_dot", w, name=f"{self.w.name}_packed", transpose=self.transpose, **attrs)
+        return self.emit("lowered.pack_dot", w, name=f"{self.w.name}_packed", transpose=self.transpose, **attrs)
 
     def plain_panels(self, w: Value, width: int) -> Value:
-        return self.emit("pack_matmul", w, name=f"{self.w.name}_packed", width=width, transpose=self.transpose)
+        return self.emit("lowered.pack_matmul", w, name=f"{self.w.name}_packed", width=width, transpose=self.transpose)
 
     def finish(self, op: str, x: Value, w: Value) -> None:
         self.a.plain[self.node.output] = self.emit(op, x, w, name=self.node.output.name, columns=self.columns)
@@ -146,13 +146,13 @@ class _Product:
         if found is None:
             tile = matmul_tile(self.x.shape[-2], self.columns, self.depth, i32, self.a.target)
             x = self.emit("cast", x, name=f"{self.x.name}_i8", dtype=i8)
-            total = self.emit("matmul_packed", x, self.plain_panels(narrow, tile.width), name="total", **attrs)
+            total = self.emit("lowered.matmul_packed", x, self.plain_panels(narrow, tile.width), name="total", **attrs)
         else:
             kind, dot = found
             if kind is u8:
                 x = self.emit("add", x, self.number(OFFSET, f32), name="shifted")
             x = self.emit("cast", x, name=f"{self.x.name}_{kind.name}", dtype=kind)
-            total = self.emit("matmul_dot", x, self.panels(narrow, dot), name="total", **attrs)
+            total = self.emit("lowered.matmul_dot", x, self.panels(narrow, dot), name="total", **attrs)
             if kind is u8:
                 total = self.emit("sub", total, self.correction(narrow), name="total")
         real = self.emit("cast", total, name="total", dtype=f32)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tilewright.ir.dtype import f32
 from tilewright.ir.expr import as_int, const
 from tilewright.ir.graph import Node, Value
-from tilewright.ops.strassen import PRODUCTS
+from tilewright.ops.lowered.strassen import PRODUCTS
 from tilewright.plans.convolution.tiles import Shape
 from tilewright.plans.matmul.tiles import Product, matmul_tile
 from tilewright.plans.strassen.convolution import choose
@@ -40,12 +40,12 @@ def strassen(a: Assigner, node: Node) -> bool:
     if columns % 2 or across % tile.width:
         return False  # Panels that both halves have a part of would be merged twice.
     attrs = {"width": tile.width, "transpose": transpose}
-    (sums,) = a.emit("strassen_sums", (a.as_plain(w),), {"transpose": transpose}, f"{w.name}_sums")
-    (panels,) = a.emit("pack_matmul", (sums,), attrs, f"{w.name}_panels")
+    (sums,) = a.emit("lowered.strassen_sums", (a.as_plain(w),), {"transpose": transpose}, f"{w.name}_sums")
+    (panels,) = a.emit("lowered.pack_matmul", (sums,), attrs, f"{w.name}_panels")
     (packed,) = a.emit("transpose", (panels,), {"perm": (1, 0, 2, 3)}, f"{w.name}_packed")
     a.fixed.update((sums, panels, packed))
     attrs = {"columns": columns}
-    (a.plain[node.output],) = a.emit("matmul_strassen", (a.as_plain(x), packed), attrs, node.output.name)
+    (a.plain[node.output],) = a.emit("lowered.matmul_strassen", (a.as_plain(x), packed), attrs, node.output.name)
     return True
 
 
@@ -77,8 +77,8 @@ def strassen_conv(a: Assigner, node: Node, shape: Shape, plain: float) -> bool:
         return False
     matrix = {"shape": (const(shape.filters), const(shape.channels))}
     (rows,) = a.emit("reshape", (a.as_plain(w),), matrix, f"{w.name}_rows")
-    (sums,) = a.emit("strassen_sums", (rows,), {"transpose": True}, f"{w.name}_sums")
-    (panels,) = a.emit("pack_matmul", (sums,), {"width": choice.width, "transpose": True}, f"{w.name}_panels")
+    (sums,) = a.emit("lowered.strassen_sums", (rows,), {"transpose": True}, f"{w.name}_sums")
+    (panels,) = a.emit("lowered.pack_matmul", (sums,), {"width": choice.width, "transpose": True}, f"{w.name}_panels")
     _, count, *panel = panels.shape
     together = const(choice.panels)
     grouped = {"shape": (const(PRODUCTS), count // together, together, *panel)}
@@ -86,5 +86,5 @@ def strassen_conv(a: Assigner, node: Node, shape: Shape, plain: float) -> bool:
     (packed,) = a.emit("transpose", (groups,), {"perm": (1, 0, 2, 3, 4)}, f"{w.name}_packed")
     a.fixed.update((rows, sums, panels, groups, packed))
     attrs = {"strides": node.attr("strides"), "channels": shape.filters, "strip": choice.strip}
-    (a.blocked[node.output],) = a.emit("conv_strassen", (a.as_blocked(x), packed), attrs, node.output.name)
+    (a.blocked[node.output],) = a.emit("lowered.conv_strassen", (a.as_blocked(x), packed), attrs, node.output.name)
     return True

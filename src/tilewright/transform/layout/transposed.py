@@ -22,7 +22,7 @@ def transposed(a: Assigner, node: Node) -> bool:
     tile = conv_tile((*node.output.shape[:2], *phase), filters, a.target)
     block = a.block if channels % a.block == 0 else 1
     attrs = {"block": block, "width": tile.width, "strides": strides}
-    (packed,) = a.emit("pack_transposed", (a.as_plain(w),), attrs, f"{w.name}_packed")
+    (packed,) = a.emit("lowered.pack_transposed", (a.as_plain(w),), attrs, f"{w.name}_packed")
     a.fixed.add(packed)
     source = a.as_blocked(x) if block > 1 else a.as_plain(x)
     attributes = {
@@ -33,5 +33,5 @@ def transposed(a: Assigner, node: Node) -> bool:
         "size": tuple(node.output.shape[2:]),
         "out_block": a.block,
     }
-    (a.blocked[node.output],) = a.emit("conv_transposed", (source, packed), attributes, node.output.name)
+    (a.blocked[node.output],) = a.emit("lowered.conv_transposed", (source, packed), attributes, node.output.name)
     return True

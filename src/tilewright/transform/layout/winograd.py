@@ -6,7 +6,7 @@ from math import ceil
 
 from tilewright.ir.expr import as_int
 from tilewright.ir.graph import Node
-from tilewright.ops.correlation import points
+from tilewright.ops.lowered.correlation import points
 from tilewright.plans.winograd.tiles import Choice, Shape, choose
 from tilewright.transform.layout.assigner import Assigner
 
@@ -45,7 +45,7 @@ def winograd(a: Assigner, node: Node) -> bool:
     assert x is not None and w is not None
     stride = node.attr("strides")[0]
     attrs = {"tile": choice.tile, "stride": stride, "block": a.block, "width": choice.width, "panels": choice.panels}
-    (packed,) = a.emit("pack_winograd", (a.as_plain(w),), attrs, f"{w.name}_packed")
+    (packed,) = a.emit("lowered.pack_winograd", (a.as_plain(w),), attrs, f"{w.name}_packed")
     a.fixed.add(packed)
     attributes = {
         "tile": choice.tile,
@@ -59,7 +59,7 @@ def winograd(a: Assigner, node: Node) -> bool:
         "input_channels": as_int(w.shape[1]),
         "out_block": a.block,
     }
-    (a.blocked[node.output],) = a.emit("conv_winograd", (a.as_blocked(x), packed), attributes, node.output.name)
+    (a.blocked[node.output],) = a.emit("lowered.conv_winograd", (a.as_blocked(x), packed), attributes, node.output.name)
     return True
 
 

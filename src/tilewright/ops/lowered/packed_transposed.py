@@ -19,7 +19,7 @@ import numpy as np
 from tilewright import te
 from tilewright.ir.expr import Expr, all_of, as_int, ceildiv, const, select
 from tilewright.ir.graph import TensorType
-from tilewright.ops.packed import block_reference, cropped, layout_name, only, present, unblock_reference
+from tilewright.ops.lowered.packed import block_reference, cropped, layout_name, only, present, unblock_reference
 from tilewright.ops.registry import Attrs, OpDef, Types, register
 from tilewright.te import Tensor
 
@@ -64,7 +64,7 @@ def _pack_reference(arrays: Arrays, attrs: Attrs) -> tuple[Any, ...]:
     return (np.ascontiguousarray(split.transpose(2, *phases, *steps, 0, 1, 3)),)
 
 
-register(OpDef("pack_transposed", "injective", _pack_infer, _pack_reference, _pack_compute))
+register(OpDef("lowered.pack_transposed", "injective", _pack_infer, _pack_reference, _pack_compute))
 
 
 def _infer(types: Types, attrs: Attrs) -> tuple[TensorType, ...]:
@@ -160,4 +160,4 @@ def _reference(arrays: Arrays, attrs: Attrs) -> tuple[Any, ...]:
     return block_reference([grown_], {"block": b})
 
 
-register(OpDef("conv_transposed", "contraction", _infer, _reference, _compute))
+register(OpDef("lowered.conv_transposed", "contraction", _infer, _reference, _compute))

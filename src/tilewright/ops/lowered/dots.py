@@ -18,7 +18,7 @@ from tilewright.ir.dtype import DType, f32, i32
 from tilewright.ir.expr import Expr, as_expr, as_int, cast, ceildiv, const, is_const, select
 from tilewright.ir.graph import TensorType
 from tilewright.ops.dims import dim, static
-from tilewright.ops.packed import cropped, only, present
+from tilewright.ops.lowered.packed import cropped, only, present
 from tilewright.ops.registry import Attrs, OpDef, Types, register
 from tilewright.support.errors import ShapeError
 from tilewright.te import Tensor
@@ -74,7 +74,7 @@ def _pack_reference(arrays: Sequence[Any], attrs: Attrs) -> tuple[Any, ...]:
     return (np.ascontiguousarray(np.moveaxis(np.moveaxis(panels, -2, -4), -2, -1)),)
 
 
-register(OpDef("pack_dot", "injective", _pack_infer, _pack_reference, _pack_compute))
+register(OpDef("lowered.pack_dot", "injective", _pack_infer, _pack_reference, _pack_compute))
 
 
 # the product
@@ -118,4 +118,4 @@ def _matmul_reference(arrays: Sequence[Any], attrs: Attrs) -> tuple[Any, ...]:
     return (np.matmul(x.astype(acc), full.astype(acc))[..., : as_int(attrs["columns"])],)
 
 
-register(OpDef("matmul_dot", "contraction", _matmul_infer, _matmul_reference, _matmul_compute))
+register(OpDef("lowered.matmul_dot", "contraction", _matmul_infer, _matmul_reference, _matmul_compute))

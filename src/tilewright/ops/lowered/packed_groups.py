@@ -17,7 +17,7 @@ import numpy as np
 from tilewright import te
 from tilewright.ir.expr import Expr, all_of, as_int, ceildiv, const, select
 from tilewright.ir.graph import TensorType
-from tilewright.ops.packed import block_reference, layout_name, only, present, unblock_reference
+from tilewright.ops.lowered.packed import block_reference, layout_name, only, present, unblock_reference
 from tilewright.ops.registry import Attrs, OpDef, Types, register
 from tilewright.te import Tensor
 
@@ -50,7 +50,7 @@ def _pack_reference(arrays: Arrays, attrs: Attrs) -> tuple[Any, ...]:
     return (np.ascontiguousarray(np.moveaxis(padded.reshape(-1, b, *w.shape[1:]), 1, -1)),)
 
 
-register(OpDef("pack_depthwise", "injective", _pack_infer, _pack_reference, _pack_compute))
+register(OpDef("lowered.pack_depthwise", "injective", _pack_infer, _pack_reference, _pack_compute))
 
 
 def window_sizes(spatial: Sequence[Any], window: Sequence[Any], attrs: Attrs) -> list[Any]:
@@ -116,7 +116,7 @@ def _reference(arrays: Arrays, attrs: Attrs) -> tuple[Any, ...]:
     return block_reference([y], {"block": b})
 
 
-register(OpDef("conv_depthwise", "contraction", _infer, _reference, _compute))
+register(OpDef("lowered.conv_depthwise", "contraction", _infer, _reference, _compute))
 
 
 # -- windows of one pixel over plain maps ------------------------------------------------------------------------------
@@ -152,7 +152,9 @@ def _pack_pointwise_reference(arrays: Arrays, attrs: Attrs) -> tuple[Any, ...]:
 
 
 register(
-    OpDef("pack_pointwise", "injective", _pack_pointwise_infer, _pack_pointwise_reference, _pack_pointwise_compute)
+    OpDef(
+        "lowered.pack_pointwise", "injective", _pack_pointwise_infer, _pack_pointwise_reference, _pack_pointwise_compute
+    )
 )
 
 
@@ -198,4 +200,6 @@ def _pointwise_reference(arrays: Arrays, attrs: Attrs) -> tuple[Any, ...]:
     return (np.einsum("ngchw,gkc->ngkhw", split, full).reshape(x.shape[0], -1, *x.shape[2:]),)
 
 
-register(OpDef("conv_pointwise_groups", "contraction", _pointwise_infer, _pointwise_reference, _pointwise_compute))
+register(
+    OpDef("lowered.conv_pointwise_groups", "contraction", _pointwise_infer, _pointwise_reference, _pointwise_compute)
+)

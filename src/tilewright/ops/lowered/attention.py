@@ -15,10 +15,10 @@ import numpy as np
 
 from tilewright.ir.dtype import boolean
 from tilewright.ir.graph import TensorType
-from tilewright.ops.attention_loops import AttentionLoops
-from tilewright.ops.attention_pairs import PairedAttention
-from tilewright.ops.attention_rows import Tile
 from tilewright.ops.dims import broadcast_shapes, check_kind, dim, present, same_dim, same_dtype, same_shape, wide
+from tilewright.ops.lowered.attention_loops import AttentionLoops
+from tilewright.ops.lowered.attention_pairs import PairedAttention
+from tilewright.ops.lowered.attention_rows import Tile
 from tilewright.ops.registry import Attrs, OpDef, Types, register
 from tilewright.support.errors import DTypeError, ShapeError
 
@@ -123,4 +123,4 @@ def _reference(arrays: Sequence[Any], attrs: Attrs) -> tuple[Any, ...]:
     return (np.ascontiguousarray(y.transpose(ORDERS[attrs["order"][3]])).astype(np.asarray(arrays[0]).dtype),)
 
 
-register(OpDef("attention", "opaque", _infer, _reference, loops=_loops))
+register(OpDef("lowered.attention", "opaque", _infer, _reference, loops=_loops))

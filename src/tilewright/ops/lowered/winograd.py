@@ -26,8 +26,16 @@ from tilewright import te
 from tilewright.ir.dtype import f64
 from tilewright.ir.expr import Expr, all_of, as_int, cast, ceildiv, const, select
 from tilewright.ir.graph import TensorType
-from tilewright.ops.correlation import products, reach, transforms
-from tilewright.ops.packed import block_reference, cropped, layout_name, only, panel_rows, present, unblock_reference
+from tilewright.ops.lowered.correlation import products, reach, transforms
+from tilewright.ops.lowered.packed import (
+    block_reference,
+    cropped,
+    layout_name,
+    only,
+    panel_rows,
+    present,
+    unblock_reference,
+)
 from tilewright.ops.registry import Attrs, OpDef, Types, register
 from tilewright.te import Tensor
 
@@ -94,7 +102,7 @@ def _pack_reference(arrays: Arrays, attrs: Attrs) -> tuple[Any, ...]:
     return (np.ascontiguousarray(groups.transpose(0, 5, 6, 1, 3, 4, 2)),)
 
 
-register(OpDef("pack_winograd", "injective", _pack_infer, _pack_reference, _pack_compute))
+register(OpDef("lowered.pack_winograd", "injective", _pack_infer, _pack_reference, _pack_compute))
 
 
 # -- convolution -------------------------------------------------------------------------------------------------------
@@ -226,4 +234,4 @@ def _conv_reference(arrays: Arrays, attrs: Attrs) -> tuple[Any, ...]:
     return block_reference([grown], {"block": b})
 
 
-register(OpDef("conv_winograd", "contraction", _conv_infer, _conv_reference, _conv_compute))
+register(OpDef("lowered.conv_winograd", "contraction", _conv_infer, _conv_reference, _conv_compute))

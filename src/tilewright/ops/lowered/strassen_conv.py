@@ -21,9 +21,9 @@ import numpy as np
 from tilewright import te
 from tilewright.ir.expr import Expr, as_int, ceildiv, const, minimum
 from tilewright.ir.graph import TensorType
-from tilewright.ops.packed import block_reference, layout_name, only, present, unblock_reference
+from tilewright.ops.lowered.packed import block_reference, layout_name, only, present, unblock_reference
+from tilewright.ops.lowered.strassen import LEFT, MERGE, PRODUCTS
 from tilewright.ops.registry import Attrs, OpDef, Types, register
-from tilewright.ops.strassen import LEFT, MERGE, PRODUCTS
 from tilewright.te import Tensor
 
 
@@ -103,4 +103,4 @@ def _reference(arrays: Sequence[Any], attrs: Attrs) -> tuple[Any, ...]:
     return block_reference([np.ascontiguousarray(y).reshape(n, -1, h, w)], {"block": b})
 
 
-register(OpDef("conv_strassen", "contraction", _infer, _reference, _compute))
+register(OpDef("lowered.conv_strassen", "contraction", _infer, _reference, _compute))

@@ -14,8 +14,8 @@ import numpy as np
 from tilewright import te
 from tilewright.ir.expr import Expr, as_int, const
 from tilewright.ir.graph import TensorType
-from tilewright.ops.packed import block_reference, cropped, layout_name, only, present, unblock_reference
-from tilewright.ops.packed_groups import window_sizes, within
+from tilewright.ops.lowered.packed import block_reference, cropped, layout_name, only, present, unblock_reference
+from tilewright.ops.lowered.packed_groups import window_sizes, within
 from tilewright.ops.registry import Attrs, OpDef, Types, register
 from tilewright.te import Tensor
 
@@ -82,4 +82,4 @@ def _reference(arrays: Arrays, attrs: Attrs) -> tuple[Any, ...]:
     return block_reference([grown], {"block": b})
 
 
-register(OpDef("conv_windows", "contraction", _infer, _reference, _compute))
+register(OpDef("lowered.conv_windows", "contraction", _infer, _reference, _compute))

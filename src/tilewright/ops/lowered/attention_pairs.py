@@ -18,8 +18,8 @@ from tilewright.ir.dtype import DType, bf16
 from tilewright.ir.expr import Buffer, Expr, as_int, cast, ceildiv, const, select
 from tilewright.ir.graph import TensorType
 from tilewright.ir.loops import Region
-from tilewright.ops.attention_loops import AttentionLoops
-from tilewright.ops.attention_rows import Tile
+from tilewright.ops.lowered.attention_loops import AttentionLoops
+from tilewright.ops.lowered.attention_rows import Tile
 from tilewright.schedule.dot_intrinsics import named_dot
 from tilewright.support.errors import ShapeError
 

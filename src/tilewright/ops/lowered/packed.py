@@ -77,7 +77,7 @@ def block_reference(arrays: Arrays, attrs: Attrs) -> tuple[Any, ...]:
     return (np.ascontiguousarray(np.moveaxis(padded.reshape(n, -1, b, *spatial), 2, -1)),)
 
 
-register(OpDef("block_channels", "injective", _block_infer, block_reference, _block_compute))
+register(OpDef("lowered.block_channels", "injective", _block_infer, block_reference, _block_compute))
 
 
 def _unblock_infer(types: Types, attrs: Attrs) -> tuple[TensorType, ...]:
@@ -104,7 +104,7 @@ def unblock_reference(arrays: Arrays, attrs: Attrs) -> tuple[Any, ...]:
     return (np.ascontiguousarray(x.reshape(n, blocks * b, *spatial)[:, : attrs["channels"]]),)
 
 
-register(OpDef("unblock_channels", "injective", _unblock_infer, unblock_reference, _unblock_compute))
+register(OpDef("lowered.unblock_channels", "injective", _unblock_infer, unblock_reference, _unblock_compute))
 
 
 # -- matmul with packed weights ----------------------------------------------------------------------------------------
@@ -144,7 +144,7 @@ def _pack_matmul_reference(arrays: Arrays, attrs: Attrs) -> tuple[Any, ...]:
     return (np.ascontiguousarray(np.swapaxes(padded.reshape(*batch, k, -1, width), -2, -3)),)
 
 
-register(OpDef("pack_matmul", "injective", _pack_matmul_infer, _pack_matmul_reference, _pack_matmul_compute))
+register(OpDef("lowered.pack_matmul", "injective", _pack_matmul_infer, _pack_matmul_reference, _pack_matmul_compute))
 
 
 def _matmul_infer(types: Types, attrs: Attrs) -> tuple[TensorType, ...]:
@@ -191,7 +191,7 @@ def _matmul_reference(arrays: Arrays, attrs: Attrs) -> tuple[Any, ...]:
     return (np.matmul(x, full.astype(x.dtype))[..., : as_int(attrs["columns"])],)
 
 
-register(OpDef("matmul_packed", "contraction", _matmul_infer, _matmul_reference, _matmul_compute))
+register(OpDef("lowered.matmul_packed", "contraction", _matmul_infer, _matmul_reference, _matmul_compute))
 
 
 # -- convolution over blocked channels ---------------------------------------------------------------------------------
@@ -253,7 +253,7 @@ def _pack_conv_reference(arrays: Arrays, attrs: Attrs) -> tuple[Any, ...]:
     return (np.ascontiguousarray(panels.transpose(0, 2, *range(4, 4 + len(window)), 3, 1)),)
 
 
-register(OpDef("pack_conv", "injective", _pack_conv_infer, _pack_conv_reference, _pack_conv_compute))
+register(OpDef("lowered.pack_conv", "injective", _pack_conv_infer, _pack_conv_reference, _pack_conv_compute))
 
 
 def _conv_infer(types: Types, attrs: Attrs) -> tuple[TensorType, ...]:
@@ -363,4 +363,4 @@ def _conv_reference(arrays: Arrays, attrs: Attrs) -> tuple[Any, ...]:
     return block_reference([grown], {"block": attrs["out_block"]})
 
 
-register(OpDef("conv_blocked", "contraction", _conv_infer, _conv_reference, _conv_compute))
+register(OpDef("lowered.conv_blocked", "contraction", _conv_infer, _conv_reference, _conv_compute))

@@ -78,4 +78,4 @@ def _reference(arrays: Sequence[Any], attrs: Attrs) -> tuple[Any, ...]:
     return (result,)
 
 
-register(OpDef("patches", "injective", _infer, _reference, _compute))
+register(OpDef("lowered.patches", "injective", _infer, _reference, _compute))

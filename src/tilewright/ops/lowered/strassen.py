@@ -25,7 +25,7 @@ import numpy as np
 from tilewright import te
 from tilewright.ir.expr import Expr, all_of, ceildiv, const, select
 from tilewright.ir.graph import TensorType
-from tilewright.ops.packed import only, present
+from tilewright.ops.lowered.packed import only, present
 from tilewright.ops.registry import Attrs, OpDef, Types, register
 from tilewright.te import Tensor
 
@@ -80,7 +80,7 @@ def _sums_of(x: Any, factors: tuple[tuple[int, ...], ...]) -> Any:
     return np.tensordot(np.asarray(factors, x.dtype), quarters, 1)
 
 
-register(OpDef("strassen_sums", "injective", _sums_infer, _sums_reference, _sums_compute))
+register(OpDef("lowered.strassen_sums", "injective", _sums_infer, _sums_reference, _sums_compute))
 
 
 def _matmul_infer(types: Types, attrs: Attrs) -> tuple[TensorType, ...]:
@@ -123,4 +123,4 @@ def _matmul_reference(arrays: Sequence[Any], attrs: Attrs) -> tuple[Any, ...]:
     return (np.ascontiguousarray(whole[:rows, :columns]).reshape(*x.shape[:-1], columns),)
 
 
-register(OpDef("matmul_strassen", "contraction", _matmul_infer, _matmul_reference, _matmul_compute))
+register(OpDef("lowered.matmul_strassen", "contraction", _matmul_infer, _matmul_reference, _matmul_compute))
