@@ -22,6 +22,7 @@ from tilewright.ir.graph import Graph, Node, Value
 from tilewright.ir.key import key
 from tilewright.ir.verify import verify_graph
 from tilewright.kernels import CompiledKernel, KernelCompiler, KernelTexts
+from tilewright.ops.shape import ConstantAttrs
 from tilewright.programs import ProgramCache
 from tilewright.runtime.manifest import (
     InputSpec,
@@ -55,7 +56,7 @@ from tilewright.transform.graph.simplify import (
     remove_identities,
 )
 from tilewright.transform.graph.split import SplitGraph, split_prepare
-from tilewright.transform.graph.views import join_slices, place_views
+from tilewright.transform.graph.views import join_slices, place_views, verify_views
 from tilewright.transform.layout.assign import assign_layouts
 from tilewright.transform.lower import Kernel, lower_group
 from tilewright.transform.work import operations, traffic
@@ -215,6 +216,7 @@ def _build(
     run = materialize_outputs(run)  # an output may depend on weights alone
     run = log.run("place views", place_views, run)
     verify_graph(run)
+    verify_views(run)
     split = SplitGraph(prepare, run)
     with Background() as background:
         compiler = KernelCompiler(target, background)
@@ -233,7 +235,7 @@ def hoist_constants(graph: Graph) -> tuple[Graph, dict[str, Array]]:
         if node.op == "constant" and (as_int(node.output.type.size) or 0) > 1:
             value = node.output
             params.append(value)
-            arrays[value.name] = node.attr("value").array
+            arrays[value.name] = node.of(ConstantAttrs).value.array
         else:
             nodes.append(node)
     return Graph(graph.name, graph.inputs, tuple(params), tuple(nodes), graph.outputs), arrays

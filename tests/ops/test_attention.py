@@ -11,12 +11,11 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tests.ops.oracle import by_expression, type_of
+from tests.ops.oracle import by_expression, reference, type_of
 from tilewright import ops
 from tilewright.ir.dtype import f16, f32, f64
 from tilewright.ir.expr import Var, const
-from tilewright.ir.graph import GraphBuilder, TensorType, make_attrs
-from tilewright.ir.parser import parse_graph
+from tilewright.ir.graph import GraphBuilder, TensorType
 from tilewright.plans.attention.tiles import attention_tile
 from tilewright.targets.target import Target
 
@@ -25,7 +24,7 @@ RNG = np.random.default_rng(0)
 
 def attributes(**given: Any) -> dict[str, Any]:
     plain = {"order": "ssss", "heads": 2, "groups": 2, "first": (0, 0, 0), "scale": 0.125, "causal": False}
-    return dict(make_attrs({**plain, "fill": 0.0, "guard": False, **given}))
+    return {**plain, "fill": 0.0, "guard": False, **given}
 
 
 def operands(
@@ -40,7 +39,7 @@ def operands(
 
 def exact(arrays: list[Any], attrs: dict[str, Any]) -> np.ndarray:
     wide = [a if a is None or a.dtype == bool else a.astype(np.float64) for a in arrays]
-    return ops.get("lowered.attention").reference(wide, attrs)[0]
+    return reference("lowered.attention", wide, attrs)[0]
 
 
 def native(arrays: list[Any], attrs: dict[str, Any]) -> np.ndarray:
@@ -160,7 +159,7 @@ def test_text_keeps_every_attribute() -> None:
     values = [builder.input(f"x{k}", type_of(a)) for k, a in enumerate(arrays)]
     attrs = attributes(fill=float("-inf"), **tile(4, 6))
     graph = builder.finish(ops.emit(builder, "lowered.attention", *values, **attrs))
-    assert parse_graph(str(graph)) == graph
+    assert ops.parse_graph(str(graph)) == graph
 
 
 def test_two_threads_share_the_heads() -> None:

@@ -20,6 +20,7 @@ from tilewright import ops
 from tilewright.ir.dtype import f32
 from tilewright.ir.expr import Expr, Var, const
 from tilewright.ir.graph import Graph, GraphBuilder
+from tilewright.ops.lowered.attention_rows import AttentionAttrs
 from tilewright.plans.attention.tiles import attention_tile
 from tilewright.support.errors import ShapeError
 from tilewright.targets.target import Target
@@ -128,7 +129,7 @@ def test_symbolic_lengths(threads: int) -> None:
 def test_who_takes_them() -> None:
     def dot(name: str, precision: str, depth: int = 16) -> Any:
         made = assign_layouts(graph(const(9), depth), Target.parse(name), Options(precision=precision))
-        return made.nodes[0].attr("dot")
+        return made.nodes[0].of(AttentionAttrs).dot
 
     assert dot("znver4", "bf16") == DOT
     assert dot("znver4", "fp32") is dot("x86-64-v3", "bf16") is dot("znver4", "bf16", 15) is None

@@ -332,13 +332,13 @@ def test_expression_equals_reference(position: int) -> None:
 
 
 COVERED = {
-    "lowered.attention": "tests/ops/test_attention.py",
+    "attention": "tests/ops/test_attention.py",
     "dots": "tests/plans/test_dots.py",
     "packed": "tests/plans/test_plans.py",
     "packed_groups": "tests/plans/test_groups.py",
     "packed_transposed": "tests/plans/test_groups.py",
     "packed_windows": "tests/plans/test_groups.py",
-    "lowered.patches": "tests/transform/graph/test_integer.py",
+    "patches": "tests/transform/graph/test_integer.py",
     "strassen": "tests/ops/test_strassen.py",
     "strassen_conv": "tests/ops/test_strassen.py",
     "winograd": "tests/ops/test_winograd.py",

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tests.ops.oracle import check
+from tests.ops.oracle import check, reference
 from tilewright import ops
 from tilewright.codegen.llvm.emit import assembly, emit_llvm
 from tilewright.ir.dtype import DType, bf16, dtype, f32, i8, i16, u8
@@ -81,9 +81,8 @@ def test_weights_are_packed_by_vectors(kind: tuple[DType, DType, int, int], tran
     packed = ops.emit1(builder, "lowered.pack_dot", w, width=lanes, group=group, transpose=transpose, panels=count)
     graph = builder.finish((ops.emit1(builder, "cast", packed, dtype=b) if b is bf16 else packed,))
     data = values(b, shape).astype(np.float32 if b is bf16 else b.numpy)
-    (want,) = ops.get("lowered.pack_dot").reference(
-        [data], {"width": lanes, "group": group, "transpose": transpose, "panels": count}
-    )
+    attrs = {"width": lanes, "group": group, "transpose": transpose, "panels": count}
+    (want,) = reference("lowered.pack_dot", [data], attrs)
     np.testing.assert_array_equal(np.asarray(tw.compile((graph, {}))(data)), want.astype(b.numpy))
     if n % lanes == 0:
         (fused,) = fuse(graph)
@@ -117,5 +116,5 @@ def test_every_target_finds_what_it_has() -> None:
 def test_refusals() -> None:
     w = np.zeros((7, 8), np.int8)
     with pytest.raises(tw.Error, match="no multiple of the group"):
-        ops.infer("lowered.pack_dot", [TensorType(dtype(w.dtype), (const(7), const(8)))],
-                  {"width": 8, "group": 2, "transpose": False, "panels": 1})  # fmt: skip
+        attrs = ops.attributes("lowered.pack_dot", {"width": 8, "group": 2, "transpose": False, "panels": 1})
+        ops.infer("lowered.pack_dot", [TensorType(dtype(w.dtype), (const(7), const(8)))], attrs)

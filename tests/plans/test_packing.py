@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import tilewright as tw
+from tests.ops.oracle import reference
 from tests.transform.graph.graphs import tensor
 from tilewright import ops
 from tilewright.codegen.interpret.interpreter import interpret
@@ -69,7 +70,7 @@ def test_loops_pack_as_the_reference_does(case: tuple[str, tuple[int, ...], dict
     rng = np.random.default_rng(0)
     w = rng.standard_normal(shape, np.float32)
     scale = rng.standard_normal((shape[0], *(1 for _ in shape[1:])), np.float32)
-    (expected,) = ops.get(op).reference([w * scale], attrs)
+    (expected,) = reference(op, [w * scale], attrs)
     for target in (ZEN4, NEON) if past_caches else (ZEN3,):
         func = packing(case, past_caches=past_caches, scaled=True)
         got = run(lower_loops(plan(func, target).func, target), [w, scale], expected.shape)

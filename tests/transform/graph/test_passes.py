@@ -9,8 +9,8 @@ from tests.transform.graph.graphs import ALL, BATCH, conv, numbers, tensor
 from tilewright import ops
 from tilewright.compiler import graph_passes
 from tilewright.ir.graph import Graph, GraphBuilder
-from tilewright.ir.parser import parse_graph
 from tilewright.ir.verify import verify_graph
+from tilewright.ops import parse_graph
 from tilewright.ops.interpret import run_graph
 from tilewright.targets.target import Target
 from tilewright.transform.graph.fuse import fuse

@@ -16,6 +16,8 @@ from math import ceil, prod
 from tilewright.ir.expr import as_int
 from tilewright.ir.graph import Node, Value
 from tilewright.ops.lowered.correlation import reach
+from tilewright.ops.lowered.packed import ConvBlockedAttrs
+from tilewright.ops.lowered.winograd import ConvWinogradAttrs
 from tilewright.plans.convolution.tiles import SYMBOLIC_IMAGES
 from tilewright.plans.framework.cost import Cost, fetch_cycles, write_cycles
 from tilewright.plans.framework.decisions import cheapest
@@ -46,10 +48,15 @@ def absorbs(conv: Node, conversion: Node, target: Target) -> bool:
         return False
     inside = MASKED * shuffle_cycles(pixels * ceil(channels / target.lanes(4)) * target.lanes(4), target)
     way = cheapest(
-        lambda: f"{conversion.op} {'x'.join(map(str, plain.shape))} of {conv.op} {conv.attr('window')}",
+        lambda: f"{conversion.op} {'x'.join(map(str, plain.shape))} of {conv.op} {_window(conv)}",
         {"apart": apart(plain, target), "inside": inside},
     )
     return way == "inside"
+
+
+def _window(conv: Node) -> int | None:
+    """The window that a fast convolution states; a direct one's stands in its weights' shape."""
+    return conv.attrs.window if isinstance(conv.attrs, ConvWinogradAttrs) else None
 
 
 def apart(plain: Value, target: Target) -> float:
@@ -71,12 +78,13 @@ def apart(plain: Value, target: Target) -> float:
 def winograd_strips(conv: Node, inward: bool, lanes: int) -> float | None:
     """Pixels of an image that all strips (or all lines of tiles, outward) have, in whole vectors."""
     height, width = (as_int(d) for d in conv.output.shape[2:4])
-    tile, stride, columns = (int(conv.attr(name)) for name in ("tile", "stride", "columns"))
-    if not height or not width or min(height, width) < tile or conv.attr("dilation") != 1:
+    attrs = conv.of(ConvWinogradAttrs)
+    tile, stride, columns = attrs.tile, attrs.stride, attrs.columns
+    if not height or not width or min(height, width) < tile or attrs.dilation != 1:
         return None
     down, blocks = ceil(height / tile), ceil(ceil(width / tile) / columns)
     if inward:
-        lines = reach(tile, conv.attr("window"), stride)
+        lines = reach(tile, attrs.window, stride)
         across = (columns - 1) * tile * stride + lines
         return down * lines * blocks * ceil(across / lanes) * lanes
     return height * blocks * ceil(min(width, columns * tile) / lanes) * lanes
@@ -85,7 +93,7 @@ def winograd_strips(conv: Node, inward: bool, lanes: int) -> float | None:
 def direct_lines(conv: Node, inward: bool, lanes: int) -> float | None:
     """Pixels of the lines of an image's output, in whole vectors."""
     height, width = (as_int(d) for d in conv.output.shape[2:4])
-    if inward or conv.attr("flat") or not height or not width:
+    if inward or conv.of(ConvBlockedAttrs).flat or not height or not width:
         return None
     return height * ceil(width / lanes) * lanes
 

@@ -13,12 +13,14 @@ scales: the same kernels compute them exactly.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from tilewright.ir.attributes import ConstantArray
 from tilewright.ir.dtype import DType, bf16, f32, i8, i16, i32, u8
 from tilewright.ir.expr import as_int
-from tilewright.ir.graph import ConstantArray, Node, Value
-from tilewright.ops.lowered.attention_rows import Tile
+from tilewright.ir.graph import Node, Value
+from tilewright.ops.lowered.attention_rows import AttentionAttrs
+from tilewright.ops.matmul import MatmulAttrs
 from tilewright.plans.matmul.dots import panel_multiple
 from tilewright.plans.matmul.tiles import matmul_tile
 from tilewright.schedule.dot_intrinsics import Dot, find_dot
@@ -68,10 +70,11 @@ def attention(a: Assigner, node: Node) -> bool:
     dot = find_dot(bf16, bf16, a.target)
     if a.options.precision != "bf16" or dot is None or q is None or q.dtype is not f32:
         return False
-    if (as_int(q.shape[3]) or 1) % dot.group or Tile.of(dict(node.attrs)).width % dot.lanes:
+    attrs = node.of(AttentionAttrs)
+    if (as_int(q.shape[3]) or 1) % dot.group or attrs.width % dot.lanes:
         return False
     inputs = tuple(None if v is None else a.as_plain(v) for v in node.inputs)
-    attrs = {**dict(node.attrs), "dot": dot.intrin.name}
+    attrs = replace(attrs, dot=dot.intrin.name)
     (a.plain[node.output],) = a.emit("lowered.attention", inputs, attrs, node.output.name)
     return True
 
@@ -88,7 +91,7 @@ class _Product:
 
     @property
     def transpose(self) -> bool:
-        return bool(self.node.attr("transpose_b", False))
+        return self.node.of(MatmulAttrs).transpose_b
 
     @property
     def columns(self) -> int:
