@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from types import NoneType
+from typing import Any, Literal, get_args, get_origin
+
 import pytest
 
 from benchmarks import models
@@ -9,8 +12,9 @@ from tilewright import ops
 from tilewright.compiler import graph_passes
 from tilewright.frontend.common.finish import check_dialect
 from tilewright.frontend.onnx import import_onnx
-from tilewright.ir.dtype import f32
-from tilewright.ir.expr import const
+from tilewright.ir.attributes import ConstantArray, fields_of
+from tilewright.ir.dtype import DType, f32
+from tilewright.ir.expr import Expr, const
 from tilewright.ir.graph import Graph, GraphBuilder, TensorType
 from tilewright.support.errors import VerifyError
 from tilewright.targets.target import Target
@@ -46,3 +50,27 @@ def test_a_frontend_cannot_emit_lowered_operators() -> None:
     check_dialect(b.finish((ops.emit1(b, "relu", x),)))
     with pytest.raises(VerifyError, match=r"only lowering makes.*lowered\.block_channels"):
         check_dialect(b.finish((ops.emit1(b, "lowered.block_channels", x, block=16),)))
+
+
+@pytest.mark.parametrize("name", ["nat", "az6"])
+def test_every_node_has_the_attributes_of_its_operator(name: str) -> None:
+    graph = import_onnx(models.POLICY[name]()).graph
+    for _, apply in graph_passes(Target.parse("znver4")):
+        graph = apply(graph)
+        for node in graph.nodes:
+            assert type(node.attrs) is ops.get(node.op).attrs, node.op
+
+
+def test_attributes_of_every_operator_can_be_written() -> None:
+    """Each field is of a type that texts and keys hold."""
+    for name in ops.names():
+        for field, hint, _ in fields_of(ops.get(name).attrs):
+            assert leaves(hint) <= {int, float, bool, str, NoneType, DType, ConstantArray, Expr}, (name, field)
+
+
+def leaves(hint: Any) -> set[Any]:
+    """The types that a field's values are made of."""
+    if get_origin(hint) is Literal:
+        return {type(value) for value in get_args(hint)}
+    parts = [part for part in get_args(hint) if part is not Ellipsis]
+    return set().union(*map(leaves, parts)) if parts else {hint}

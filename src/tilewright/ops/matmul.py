@@ -67,7 +67,7 @@ def _matmul_compute(inputs: Tensors, attrs: MatmulAttrs, out: Out) -> tuple[Tens
     a, b = need(inputs[0]), need(inputs[1])
     (type,) = out
     acc = accumulator(type.dtype)
-    swap_a, swap_b = bool(attrs.transpose_a), bool(attrs.transpose_b)
+    swap_a, swap_b = attrs.transpose_a, attrs.transpose_b
     k = te.reduce_axis(a.shape[-2 if swap_a else -1], "k")
     batch = type.shape[:-2]
 

@@ -82,7 +82,7 @@ def _infer_shape(types: Types, attrs: PoolAttrs) -> TensorType:
             pads[rank + k],
             attrs.strides[k],
             attrs.dilations[k],
-            bool(attrs.ceil_mode),
+            attrs.ceil_mode,
         )
         for k in range(rank)
     )
@@ -270,7 +270,7 @@ def _covered(x: Tensor, attrs: AveragePoolAttrs, k: int, p: Expr, t: DType) -> E
     """How many taps of the window at `p` along dimension `k` count; None when all of them do everywhere."""
     rank = x.ndim - 2
     before, after = attrs.pads[k], attrs.pads[rank + k]
-    include = bool(attrs.count_include_pad)
+    include = attrs.count_include_pad
     if (include or not (before or after)) and not attrs.ceil_mode:
         return None
     low, high = (-before, x.shape[2 + k] + after) if include else (0, x.shape[2 + k])

@@ -167,7 +167,7 @@ def _inside(m: Any, position: Any, extent: Any) -> Any:
 
 
 def _normalised(attrs: ResizeAttrs) -> bool:
-    return attrs.mode != "nearest" and bool(attrs.antialias or attrs.exclude_outside)
+    return attrs.mode != "nearest" and (attrs.antialias or attrs.exclude_outside)
 
 
 # --- tensor expression ----------------------------------------------------------------------------------------------

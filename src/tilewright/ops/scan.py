@@ -145,7 +145,7 @@ def _topk_loops(types: Types, attrs: TopkAttrs, out: Out) -> PrimFunc:
     of the others whole chunks are skipped that have nothing better than its end."""
     (x,), (values, indices) = buffers(types, out)
     assert x is not None
-    axis, largest = attrs.axis % len(x.shape), bool(attrs.largest)
+    axis, largest = attrs.axis % len(x.shape), attrs.largest
     rest = [d for k, d in enumerate(x.shape) if k != axis]
     extent, count = x.shape[axis], out[0].shape[axis]
     nest = Nest("topk", [x, values, indices])

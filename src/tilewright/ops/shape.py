@@ -145,7 +145,7 @@ class TransposeAttrs(Attrs):
 
 def _transpose_infer(types: Types, attrs: TransposeAttrs) -> Out:
     t = present(types[0])
-    perm = tuple(attrs.perm)
+    perm = attrs.perm
     if sorted(perm) != list(range(t.rank)):
         raise ShapeError("perm is not a permutation of the axes", expected=f"of 0..{t.rank - 1}", got=perm)
     return (TensorType(t.dtype, tuple(t.shape[p] for p in perm)),)
