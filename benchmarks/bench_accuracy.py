@@ -35,8 +35,8 @@ def layer(channels: int, tile: int | None, stride: int, target: Target) -> Graph
     if tile is None:
         y = ops.emit1(b, "conv", x, w, pads=(1, 1, 1, 1), strides=(stride, stride), dilations=(1, 1), groups=1)
         return b.finish((y,))
-    packed = ops.emit1(b, "pack_winograd", w, tile=tile, stride=stride, block=block, width=2 * block, panels=1)
-    blocked = ops.emit1(b, "block_channels", x, block=block)
+    packed = ops.emit1(b, "lowered.pack_winograd", w, tile=tile, stride=stride, block=block, width=2 * block, panels=1)
+    blocked = ops.emit1(b, "lowered.block_channels", x, block=block)
     attrs = {
         "tile": tile,
         "window": 3,
@@ -47,8 +47,8 @@ def layer(channels: int, tile: int | None, stride: int, target: Target) -> Graph
         "pads": (1, 1, 1, 1),
         "out_block": block,
     }
-    y = ops.emit1(b, "conv_winograd", blocked, packed, channels=FILTERS, input_channels=channels, **attrs)
-    return b.finish((ops.emit1(b, "unblock_channels", y, channels=FILTERS),))
+    y = ops.emit1(b, "lowered.conv_winograd", blocked, packed, channels=FILTERS, input_channels=channels, **attrs)
+    return b.finish((ops.emit1(b, "lowered.unblock_channels", y, channels=FILTERS),))
 
 
 def _type(*shape: int) -> TensorType:

@@ -7,6 +7,7 @@ import math
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import MISSING, dataclass, replace
+from dataclasses import fields as dataclass_fields
 from typing import Annotated, Any, Literal, get_args, get_origin
 
 import numpy as np
@@ -14,9 +15,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 
 from tilewright import te
+from tilewright.ir.attributes import Attrs, ConstantArray
 from tilewright.ir.dtype import ALL, DType, boolean, f32, i64
 from tilewright.ir.expr import Buffer, Const, Expr, Load, Op, Var, all_of, as_int, cast, const, equal, select
-from tilewright.ir.graph import ConstantArray, Graph, Node, TensorType, Value, make_attrs
+from tilewright.ir.graph import Graph, Node, TensorType, Value
 from tilewright.ir.loops import (
     TRUE,
     Allocate,
@@ -267,6 +269,24 @@ def arrays(draw: Any, dtype: DType | None = None, max_size: int = 12) -> np.ndar
     return np.frombuffer(draw(st.binary(min_size=nbytes, max_size=nbytes)), kind.numpy).reshape(shape)
 
 
+@dataclass(frozen=True, slots=True)
+class OneAttr(Attrs):
+    value: Any
+
+
+@dataclass(frozen=True, slots=True)
+class SomeAttrs(Attrs):
+    """With a keyword of texts among the names, and a default, which texts leave out."""
+
+    block: Any
+    a1: Any = None
+
+
+def kind_of(op: str) -> type[Attrs]:
+    """The attributes that operators of random graphs have."""
+    return (Attrs, OneAttr, SomeAttrs)[len(op) % 3]
+
+
 @st.composite
 def graphs(draw: Any) -> Graph:
     """Any graph that the verifier accepts (operators are not checked)."""
@@ -302,8 +322,9 @@ def graphs(draw: Any) -> Graph:
         pick = st.one_of(st.none(), st.sampled_from(known)) if known else st.none()
         operands = tuple(draw(st.lists(pick, max_size=3)))
         outputs = tuple(Value(draw(fresh_names(taken)), type()) for _ in range(draw(st.integers(0, 2))))
-        attrs = make_attrs(draw(st.dictionaries(names, attribute, max_size=2)))
-        nodes.append(Node(draw(names), operands, outputs, attrs))
+        op = draw(names)
+        fields = kind_of(op)(*(draw(attribute) for _ in dataclass_fields(kind_of(op))))
+        nodes.append(Node(op, operands, outputs, fields))
         known.extend(outputs)
     results = tuple(draw(st.lists(st.sampled_from(known), max_size=3))) if known else ()
     return Graph(draw(names), tuple(inputs), tuple(params), tuple(nodes), results)

@@ -25,6 +25,7 @@ from tilewright.ir.graph import Graph, Node, Value
 from tilewright.ir.key import key
 from tilewright.ir.notes import MayAlias, PastCaches, with_note
 from tilewright.kernels import KernelCompiler, KernelTexts
+from tilewright.ops.shape import ConstantAttrs
 from tilewright.programs import ProgramCache
 from tilewright.runtime.model import Model
 from tilewright.runtime.native import compile_support
@@ -278,7 +279,7 @@ def hoist_constants(graph: Graph) -> tuple[Graph, dict[str, Array]]:
         if node.op == "constant" and (as_int(node.output.type.size) or 0) > 1:
             value = node.output
             params.append(value)
-            arrays[value.name] = node.attr("value").array
+            arrays[value.name] = node.of(ConstantAttrs).value.array
         else:
             nodes.append(node)
     return replace(graph, params=tuple(params), nodes=tuple(nodes)), arrays
@@ -300,7 +301,7 @@ def _compile_part(graph: Graph, name: str, compiler: KernelCompiler, log: PassLo
     groups = log.run(f"fuse {name}", fuse, graph, inside)
     outputs = set(graph.outputs)
     lowered = [
-        log.run(f"lower {name}", lower_group, group, f"{name}{i}_{group.nodes[-1].op}")
+        log.run(f"lower {name}", lower_group, group, f"{name}{i}_{group.nodes[-1].label}")
         for i, group in enumerate(groups)
         if not is_alias(group)
     ]

@@ -184,7 +184,7 @@ def test_texts_of_every_stage() -> None:
     graph = ALL["residual"]()
     model = tw.compile((graph, numbers(graph, 1)[1]))
     for what, word in (
-        ("graph", "conv_blocked"),
+        ("graph", "lowered.conv_blocked"),
         ("loops", "vectorized"),
         ("schedule", "plan convolution"),
         ("llvm", "define void"),

@@ -13,6 +13,7 @@ from onnx.reference import ReferenceEvaluator
 import tilewright as tw
 from benchmarks import models, policy_suite
 from tests.frontend.build import info, model, node
+from tests.ops.oracle import reference
 from tilewright.frontend.onnx import Imported, import_onnx
 from tilewright.ops.interpret import run_graph
 from tilewright.support.errors import ModelError
@@ -383,7 +384,6 @@ def test_scans_are_unrolled() -> None:
 
 def test_transposed_convolutions_of_every_kind() -> None:
     """Most become one convolution with stride 1; all mean what the operator `conv_transpose` means."""
-    from tilewright import ops
     from tilewright.support.errors import Error
 
     seen: Counter[str] = Counter()
@@ -406,7 +406,7 @@ def test_transposed_convolutions_of_every_kind() -> None:
             imported = import_onnx(m)
         except Error:
             continue  # nothing is left of the result
-        (want,) = ops.get("conv_transpose").reference([x, w], {**attrs, "groups": groups})
+        (want,) = reference("conv_transpose", [x, w], {**attrs, "groups": groups})
         got = run_graph(imported.graph, {"x": x}, imported.weights)["y"]
         np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
         seen.update(op for op in ops_of(imported) if op.startswith("conv"))

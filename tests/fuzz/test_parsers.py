@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.ir.test_text import read_graph
 from tilewright.ir.key import key
-from tilewright.ir.parser import parse_func, parse_graph
+from tilewright.ir.parser import parse_func
 from tilewright.ir.verify import verify_func, verify_graph
 from tilewright.support.errors import ParseError, VerifyError
 
@@ -50,7 +51,7 @@ def mutant(rng: random.Random, texts: list[str]) -> str:
 
 
 @pytest.mark.parametrize(
-    ("start", "parse", "verify"), [("func", parse_func, verify_func), ("graph", parse_graph, verify_graph)]
+    ("start", "parse", "verify"), [("func", parse_func, verify_func), ("graph", read_graph, verify_graph)]
 )
 def test_mutants(start: str, parse: object, verify: object) -> None:
     texts = seeds(start)

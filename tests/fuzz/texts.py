@@ -10,8 +10,9 @@ from tests.fuzz.corpus import corpus
 from tilewright import te
 from tilewright.compiler import graph_passes, import_model
 from tilewright.ir.loops import PrimFunc
-from tilewright.ir.parser import parse_func, parse_graph
+from tilewright.ir.parser import parse_func
 from tilewright.ir.verify import verify_func, verify_graph
+from tilewright.ops import parse_graph
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.trace import parse_trace
 from tilewright.targets.target import Target

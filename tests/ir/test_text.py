@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
 
 from tilewright import te
-from tilewright.ir.dtype import bf16, f16, f32, i32
+from tilewright.ir.attributes import Attrs, ConstantArray, Dims
+from tilewright.ir.dtype import DType, bf16, f16, f32, i32
 from tilewright.ir.expr import Buffer, Expr, Op, Var, cast, const, select
-from tilewright.ir.graph import GraphBuilder, TensorType
+from tilewright.ir.graph import Graph, GraphBuilder, TensorType
 from tilewright.ir.loops import Allocate, For, If, Intrinsic, Let, PrimFunc, Region, Store, seq
 from tilewright.ir.notes import MayAlias, Unroll, Workspaces
 from tilewright.ir.parser import parse_expr, parse_func, parse_graph, parse_stmt
@@ -133,22 +135,54 @@ def test_every_statement(golden: Callable[..., None]) -> None:
     assert parse_stmt(stmt_text(body), VARIABLES, [A]) == body
 
 
+@dataclass(frozen=True, slots=True)
+class Transposed(Attrs):
+    transpose_a: bool = False
+    transpose_b: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Shaped(Attrs):
+    shape: Dims
+
+
+@dataclass(frozen=True, slots=True)
+class Various(Attrs):
+    value: ConstantArray
+    to: DType
+    name: str
+    none: int | None
+    alpha: float
+
+
+@dataclass(frozen=True, slots=True)
+class Sized(Attrs):
+    sizes: ConstantArray
+
+
+KINDS = {"matmul": Transposed, "reshape": Shaped, "constant": Various, "split": Sized}
+
+
+def read_graph(text: str) -> Graph:
+    return parse_graph(text, lambda op: KINDS.get(op, Attrs))
+
+
 def test_graph(golden: Callable[..., None]) -> None:
     g = GraphBuilder()
     batch = Var("batch", lo=1, hi=64)
     a = g.input("obs/x:0", TensorType(f32, (batch, const(17))))
     w = g.param("12", TensorType(f32, (const(64), const(17))))
-    (h,) = g.node("matmul", (a, w), (TensorType(f32, (batch, const(64))),), {"transpose_b": True}, ("h",))
+    (h,) = g.node("matmul", (a, w), (TensorType(f32, (batch, const(64))),), Transposed(transpose_b=True), ("h",))
     shape = (batch * 2, 32, const(3, i32))
-    (r,) = g.node("reshape", (h, None), (TensorType(f32, (batch * 2, const(32)), "NC16c"),), {"shape": shape}, ("r",))
+    (r,) = g.node("reshape", (h, None), (TensorType(f32, (batch * 2, const(32)), "NC16c"),), Shaped(shape), ("r",))
     table = np.array([[1.0, -0.0], [np.nan, 0.1]], np.float32)
-    attrs = {"value": table, "to": f16, "name": 'a "b"', "none": None, "alpha": 1e-5}
+    attrs = Various(table, f16, 'a "b"', None, 1e-5)
     (c,) = g.node("constant", (), (TensorType(f32, (const(2), const(2))),), attrs)
     big = np.zeros(300, np.int8)
-    s, t = g.node("split", (r, c), (TensorType(f32, ()), TensorType(f32, ())), {"sizes": big})
+    s, t = g.node("split", (r, c), (TensorType(f32, ()), TensorType(f32, ())), Sized(big))
     graph = g.finish((s, t, h))
     golden(str(graph))
-    assert parse_graph(str(graph)) == graph
+    assert read_graph(str(graph)) == graph
 
 
 @pytest.mark.parametrize(
@@ -190,12 +224,24 @@ def test_function_errors(text: str, message: str) -> None:
         ("graph @g() { %y = c() {v = array i8[1] (300)} : f32[3] return }", "300 does not fit i8"),
         ('graph @g() { %y = c() {v = array bool[1] "Ag=="} : f32[3] return }', "bool elements are 0 or 1"),
         ('graph @g() { %y = c() {v = array f32[99999999999] ""} : f32[3] return }', "has 99999999999 elements"),
+        (
+            "graph @g(%x: f32[2]) { %y = matmul(%x) {transposed = true} : f32[2] return }",
+            "<text>:1:29: has no attribute 'transposed': expected transpose_a, transpose_b, got transposed",
+        ),
+        (
+            "graph @g(%x: f32[2]) { %y = reshape(%x) : f32[2] return }",
+            "<text>:1:29: needs the attribute 'shape': expected shape",
+        ),
+        (
+            "graph @g(%x: f32[2]) { %y = reshape(%x) {shape = [2.0]} : f32[2] return }",
+            "attribute 'shape' of Shaped is of the wrong type: expected (int | Expr, ...), got (2.0,)",
+        ),
         ("graph @g(%x: f32[2]) { return %x", "expected ',' or '}', got the end of the text"),
     ],
 )
 def test_graph_errors(text: str, message: str) -> None:
     with pytest.raises(ParseError) as caught:
-        parse_graph(text)
+        read_graph(text)
     assert message in str(caught.value)
 
 

@@ -11,10 +11,11 @@ import numpy as np
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from tests.generators import canonical, exprs, funcs, graphs, map_raw, renamed_func
+from tests.generators import OneAttr, canonical, exprs, funcs, graphs, map_raw, renamed_func
+from tilewright.ir.attributes import ConstantArray
 from tilewright.ir.dtype import ALL, f32, f64, i32, i64
 from tilewright.ir.expr import Buffer, Const, Expr, Load, Var, const
-from tilewright.ir.graph import ConstantArray, Graph, Node, TensorType, Value
+from tilewright.ir.graph import Graph, Node, TensorType, Value
 from tilewright.ir.key import key
 from tilewright.ir.loops import Block, For, PrimFunc, Stmt
 from tilewright.ir.notes import SingleThread, Unroll, with_note
@@ -85,7 +86,7 @@ def test_attributes_of_a_graph_count() -> None:
     value = Value("x", TensorType(f32, (const(4),)))
 
     def with_attr(v: Any) -> str:
-        return key(Graph("g", (value,), (), (Node("op", (value,), (), (("a", v),)),), (value,)))
+        return key(Graph("g", (value,), (), (Node("op", (value,), (), OneAttr(v)),), (value,)))
 
     attrs: list[Any] = [
         1,

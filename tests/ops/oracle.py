@@ -11,21 +11,21 @@ from tilewright import ops, te
 from tilewright.codegen.interpret.interpreter import interpret
 from tilewright.ir.dtype import dtype
 from tilewright.ir.expr import const
-from tilewright.ir.graph import TensorType, make_attrs
+from tilewright.ir.graph import TensorType
 
 
 def type_of(array: np.ndarray) -> TensorType:
     return TensorType(dtype(array.dtype), tuple(const(d) for d in array.shape))
 
 
-def by_expression(op: str, arrays: Sequence[np.ndarray | None], attrs: Mapping[str, Any]) -> list[np.ndarray]:
+def by_expression(op: str, arrays: Sequence[np.ndarray | None], given: Mapping[str, Any]) -> list[np.ndarray]:
     """The outputs of `op` computed by its tensor expression (or loops) in the interpreter."""
-    definition = ops.get(op)
+    definition, attrs = ops.get(op), ops.attributes(op, given)
     types = [None if a is None else type_of(a) for a in arrays]
     outputs = definition.infer(types, attrs)
     # What nobody writes must not pass for zero.
     results = [np.ones([int(d.value) for d in t.shape]).astype(t.dtype.numpy) for t in outputs]
-    given = [a for a in arrays if a is not None]
+    inputs = [a for a in arrays if a is not None]
     if definition.loops is not None:
         func = definition.loops(types, attrs, outputs)
     else:
@@ -34,8 +34,13 @@ def by_expression(op: str, arrays: Sequence[np.ndarray | None], attrs: Mapping[s
         made = definition.compute(tensors, attrs, outputs)
         assert [(t.dtype, t.shape) for t in made] == [(t.dtype, t.shape) for t in outputs], op
         func = te.create_prim_func([*(t for t in tensors if t is not None), *made], "f")
-    interpret(func, [*(np.ascontiguousarray(a).reshape(a.shape) for a in given), *results])
+    interpret(func, [*(np.ascontiguousarray(a).reshape(a.shape) for a in inputs), *results])
     return results
+
+
+def reference(op: str, arrays: Sequence[Any], given: Mapping[str, Any]) -> tuple[Any, ...]:
+    """The outputs of `op` by its NumPy reference."""
+    return ops.get(op).reference(arrays, ops.attributes(op, given))
 
 
 def assert_same(got: np.ndarray, want: np.ndarray, rtol: float = 2e-5, atol: float = 1e-6) -> None:
@@ -50,10 +55,9 @@ def assert_same(got: np.ndarray, want: np.ndarray, rtol: float = 2e-5, atol: flo
 
 def check(op: str, *arrays: np.ndarray | None, **attrs: Any) -> list[np.ndarray]:
     """Type rule, tensor expression and reference of `op` agree on these arrays; returns the outputs."""
-    attributes = dict(make_attrs(attrs))
     with np.errstate(all="ignore"):
-        want = ops.get(op).reference(arrays, attributes)
-        got = by_expression(op, arrays, attributes)
+        want = reference(op, arrays, attrs)
+        got = by_expression(op, arrays, attrs)
     for g, w in zip(got, want, strict=True):
         assert_same(g, np.asarray(w))
     return got

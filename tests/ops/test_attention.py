@@ -11,12 +11,11 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tests.ops.oracle import by_expression, type_of
+from tests.ops.oracle import by_expression, reference, type_of
 from tilewright import ops
 from tilewright.ir.dtype import f16, f32, f64
 from tilewright.ir.expr import Var, const
-from tilewright.ir.graph import GraphBuilder, TensorType, make_attrs
-from tilewright.ir.parser import parse_graph
+from tilewright.ir.graph import GraphBuilder, TensorType
 from tilewright.plans.attention.tiles import attention_tile
 from tilewright.targets.target import Target
 
@@ -25,7 +24,7 @@ RNG = np.random.default_rng(0)
 
 def attributes(**given: Any) -> dict[str, Any]:
     plain = {"order": "ssss", "heads": 2, "groups": 2, "first": (0, 0, 0), "scale": 0.125, "causal": False}
-    return dict(make_attrs({**plain, "fill": 0.0, "guard": False, **given}))
+    return {**plain, "fill": 0.0, "guard": False, **given}
 
 
 def operands(
@@ -40,13 +39,13 @@ def operands(
 
 def exact(arrays: list[Any], attrs: dict[str, Any]) -> np.ndarray:
     wide = [a if a is None or a.dtype == bool else a.astype(np.float64) for a in arrays]
-    return ops.get("attention").reference(wide, attrs)[0]
+    return reference("lowered.attention", wide, attrs)[0]
 
 
 def native(arrays: list[Any], attrs: dict[str, Any]) -> np.ndarray:
     builder = GraphBuilder("one")
     values = [None if a is None else builder.input(f"x{k}", type_of(a)) for k, a in enumerate(arrays)]
-    model = tw.compile((builder.finish(ops.emit(builder, "attention", *values, **attrs)), {}))
+    model = tw.compile((builder.finish(ops.emit(builder, "lowered.attention", *values, **attrs)), {}))
     return np.asarray(model(*[a for a in arrays if a is not None]))
 
 
@@ -129,7 +128,7 @@ def test_element_types(dtype: Any, tolerance: float) -> None:
 def test_the_interpreter_runs_the_same_loops() -> None:
     arrays = [*operands(1, 3, 9, 2, 5), RNG.random((3, 9)) < 0.7]
     for given in (attributes(fill=-1e4), attributes(fill=-1e4, rows=2, width=4, keys=4, tiles=1)):
-        (got,) = by_expression("attention", arrays, given)
+        (got,) = by_expression("lowered.attention", arrays, given)
         assert_near(got, exact(arrays, given))
 
 
@@ -139,7 +138,7 @@ def test_symbolic_lengths_serve_all() -> None:
     types = [TensorType(f32, (batch, n, const(2), const(16))) for n in (rows, keys, keys)]
     values = [builder.input(f"x{k}", t) for k, t in enumerate(types)]
     attrs = attributes(**attention_tile(rows, keys, f32, Target.host()), causal=True)
-    model = tw.compile((builder.finish(ops.emit(builder, "attention", *values, **attrs)), {}))
+    model = tw.compile((builder.finish(ops.emit(builder, "lowered.attention", *values, **attrs)), {}))
     for b, s, t in ((1, 1, 1), (2, 7, 7), (1, 64, 64), (0, 3, 3), (1, 1, 129), (1, 30, 530)):
         arrays = operands(b, s, t, 2, 16)
         assert_near(np.asarray(model(*arrays)), exact(arrays, attrs))
@@ -159,8 +158,8 @@ def test_text_keeps_every_attribute() -> None:
     arrays = [*operands(1, 4, 6, 2, 8), np.ones((4, 6), bool)]
     values = [builder.input(f"x{k}", type_of(a)) for k, a in enumerate(arrays)]
     attrs = attributes(fill=float("-inf"), **tile(4, 6))
-    graph = builder.finish(ops.emit(builder, "attention", *values, **attrs))
-    assert parse_graph(str(graph)) == graph
+    graph = builder.finish(ops.emit(builder, "lowered.attention", *values, **attrs))
+    assert ops.parse_graph(str(graph)) == graph
 
 
 def test_two_threads_share_the_heads() -> None:
@@ -169,7 +168,7 @@ def test_two_threads_share_the_heads() -> None:
     types = [TensorType(f32, (const(2), rows, const(3), const(16)))] * 3
     values = [builder.input(f"x{k}", t) for k, t in enumerate(types)]
     attrs = attributes(heads=3, groups=3, **attention_tile(rows, rows, f32, Target.host()))
-    model = tw.compile((builder.finish(ops.emit(builder, "attention", *values, **attrs)), {}), threads=2)
+    model = tw.compile((builder.finish(ops.emit(builder, "lowered.attention", *values, **attrs)), {}), threads=2)
     for n in (3, 50):
         arrays = operands(2, n, n, 3, 16)
         assert_near(np.asarray(model(*arrays)), exact(arrays, attrs))

@@ -20,6 +20,7 @@ from tilewright import ops
 from tilewright.ir.dtype import f32
 from tilewright.ir.expr import Expr, Var, const
 from tilewright.ir.graph import Graph, GraphBuilder
+from tilewright.ops.lowered.attention_rows import AttentionAttrs
 from tilewright.plans.attention.tiles import attention_tile
 from tilewright.support.errors import ShapeError
 from tilewright.targets.target import Target
@@ -106,7 +107,7 @@ def test_keys_of_a_cache(rows: int, keys: int) -> None:
 def test_the_interpreter_runs_the_same_loops() -> None:
     arrays = operands(1, 5, 9, 2, 6)
     attrs = attributes(rows=3, width=16, keys=16, tiles=1)
-    (got,) = by_expression("attention", arrays, {**attrs, "dot": DOT})
+    (got,) = by_expression("lowered.attention", arrays, {**attrs, "dot": DOT})
     assert_right(got, arrays, attrs)
 
 
@@ -114,7 +115,7 @@ def graph(rows: Expr, depth: int = 16) -> Graph:
     b = GraphBuilder("one")
     q, k, v = (b.input(name, tensor(2, rows, 3, depth)) for name in "qkv")
     attrs = attributes(heads=3, groups=3, **attention_tile(rows, rows, f32, Target.host()))
-    return b.finish(ops.emit(b, "attention", q, k, v, **attrs))
+    return b.finish(ops.emit(b, "lowered.attention", q, k, v, **attrs))
 
 
 @pytest.mark.parametrize("threads", [1, 2])
@@ -128,7 +129,7 @@ def test_symbolic_lengths(threads: int) -> None:
 def test_who_takes_them() -> None:
     def dot(name: str, precision: str, depth: int = 16) -> Any:
         made = assign_layouts(graph(const(9), depth), Target.parse(name), Options(precision=precision))
-        return made.nodes[0].attr("dot")
+        return made.nodes[0].of(AttentionAttrs).dot
 
     assert dot("znver4", "bf16") == DOT
     assert dot("znver4", "fp32") is dot("x86-64-v3", "bf16") is dot("znver4", "bf16", 15) is None

@@ -9,7 +9,7 @@ import pytest
 
 from tests.ops.test_toomcook import product
 from tilewright.arith.straight import straight_line
-from tilewright.ops.correlation import MOST_POINTS, points, products, reach, transforms
+from tilewright.ops.lowered.correlation import MOST_POINTS, points, products, reach, transforms
 
 
 @pytest.mark.parametrize("stride", [1, 2, 3, 4])

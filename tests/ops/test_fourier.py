@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from tilewright.arith.straight import Straight, straight_line
-from tilewright.ops.correlation import products, transforms
-from tilewright.ops.fourier import fourier_matrices
-from tilewright.ops.toomcook import winograd_matrices
+from tilewright.ops.lowered.correlation import products, transforms
+from tilewright.ops.lowered.fourier import fourier_matrices
+from tilewright.ops.lowered.toomcook import winograd_matrices
 
 
 @pytest.mark.parametrize(("m", "r"), [(6, 7), (4, 9), (10, 7), (1, 16), (10, 11), (10, 15)])

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 
@@ -11,7 +9,7 @@ import tilewright as tw
 from tests.ops.oracle import assert_same, type_of
 from tests.ops.test_compute import CASES
 from tilewright import ops
-from tilewright.ir.graph import GraphBuilder, make_attrs
+from tilewright.ir.graph import GraphBuilder
 
 FIRST = {op: (op, arrays, attrs) for op, arrays, attrs in reversed(CASES)}
 
@@ -20,10 +18,10 @@ FIRST = {op: (op, arrays, attrs) for op, arrays, attrs in reversed(CASES)}
 @pytest.mark.parametrize("op", sorted(FIRST))
 def test_native_code_equals_reference(op: str) -> None:
     _, arrays, given = FIRST[op]
-    attrs: dict[str, Any] = dict(make_attrs(given))
+    attrs = ops.attributes(op, given)
     builder = GraphBuilder("one")
     values = [None if a is None else builder.input(f"x{i}", type_of(a)) for i, a in enumerate(arrays)]
-    outputs = ops.emit(builder, op, *values, **attrs)
+    outputs = ops.emit(builder, op, *values, attrs=attrs)
     model = tw.compile((builder.finish(outputs), {}))
     feeds = {f"x{i}": np.ascontiguousarray(a).reshape(a.shape) for i, a in enumerate(arrays) if a is not None}
     got = model.run(feeds)

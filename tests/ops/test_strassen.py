@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.ops.oracle import check
-from tilewright import ops
-from tilewright.ops.strassen import LEFT, MERGE, PRODUCTS, RIGHT
+from tests.ops.oracle import check, reference
+from tilewright.ops.lowered.strassen import LEFT, MERGE, PRODUCTS, RIGHT
 
 
 def test_the_seven_products_are_a_matrix_product() -> None:
@@ -34,9 +33,9 @@ def test_expression_reference_and_plain_product_agree(
     rng = np.random.default_rng(rows)
     x = rng.integers(-9, 10, (*lead, rows, depth)).astype(np.float32)
     w = rng.integers(-9, 10, (depth, columns)).astype(np.float32)
-    (sums,) = check("strassen_sums", np.ascontiguousarray(w.T) if transpose else w, transpose=transpose)
-    (panels,) = ops.get("pack_matmul").reference([sums], {"width": width, "transpose": transpose})
-    (got,) = check("matmul_strassen", x, np.ascontiguousarray(panels.swapaxes(0, 1)), columns=columns)
+    (sums,) = check("lowered.strassen_sums", np.ascontiguousarray(w.T) if transpose else w, transpose=transpose)
+    (panels,) = reference("lowered.pack_matmul", [sums], {"width": width, "transpose": transpose})
+    (got,) = check("lowered.matmul_strassen", x, np.ascontiguousarray(panels.swapaxes(0, 1)), columns=columns)
     np.testing.assert_array_equal(got, x @ w)
 
 
@@ -55,11 +54,14 @@ def test_convolutions_of_one_pixel(
     block, width = 4, 8
     x = rng.integers(-9, 10, (2, channels, *size)).astype(np.float32)
     w = rng.integers(-9, 10, (filters, channels)).astype(np.float32)
-    (sums,) = ops.get("strassen_sums").reference([w], {"transpose": True})
-    (packed,) = ops.get("pack_matmul").reference([sums], {"width": width, "transpose": True})
+    (sums,) = reference("lowered.strassen_sums", [w], {"transpose": True})
+    (packed,) = reference("lowered.pack_matmul", [sums], {"width": width, "transpose": True})
     grouped = packed.reshape(PRODUCTS, -1, panels, *packed.shape[2:]).swapaxes(0, 1)
-    (blocked,) = ops.get("block_channels").reference([x], {"block": block})
+    (blocked,) = reference("lowered.block_channels", [x], {"block": block})
     attrs = {"strides": strides, "channels": filters, "strip": strip}
-    (got,) = check("conv_strassen", blocked, np.ascontiguousarray(grouped), **attrs)
+    (got,) = check("lowered.conv_strassen", blocked, np.ascontiguousarray(grouped), **attrs)
     want = np.einsum("nchw,kc->nkhw", x[:, :, :: strides[0], :: strides[1]], w)
-    np.testing.assert_array_equal(ops.get("unblock_channels").reference([got], {"channels": filters})[0], want)
+    np.testing.assert_array_equal(
+        reference("lowered.unblock_channels", [got], {"channels": filters})[0],
+        want,
+    )

@@ -13,7 +13,7 @@ from tilewright import ops, te
 from tilewright.codegen.interpret.interpreter import interpret
 from tilewright.ir.dtype import dtype
 from tilewright.ir.expr import Var, const
-from tilewright.ir.graph import TensorType, make_attrs
+from tilewright.ir.graph import TensorType
 from tilewright.ops.interpret import evaluate
 from tilewright.support.errors import Error
 
@@ -43,8 +43,7 @@ def test_symbolic_dimensions(start: int) -> None:
 
 def check(position: int, axis: int) -> None:
     op, arrays, given = CASES[position]
-    attrs = dict(make_attrs(given))
-    definition = ops.get(op)
+    definition, attrs = ops.get(op), ops.attributes(op, given)
     types = [None if a is None else symbolic_type(a, arrays[0], axis) for a in arrays]
     try:
         outputs = definition.infer(types, attrs)
@@ -75,7 +74,9 @@ def test_most_operators_take_symbols() -> None:
         op, arrays, given = CASES[position]
         try:
             ops.infer(
-                op, [None if a is None else symbolic_type(a, arrays[0], axis) for a in arrays], dict(make_attrs(given))
+                op,
+                [None if a is None else symbolic_type(a, arrays[0], axis) for a in arrays],
+                ops.attributes(op, given),
             )
         except Error:
             continue

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.ops.oracle import by_expression, check, type_of
+from tests.ops.oracle import by_expression, check, reference, type_of
 from tilewright import ops
 
 LANES = 4
@@ -50,18 +50,20 @@ def test_expression_reference_and_plain_convolution_agree(case: tuple) -> None:
     rng = np.random.default_rng(tile)
     x = rng.standard_normal((images, channels, height, width)).astype(np.float32)
     w = rng.standard_normal((filters, channels, window, window)).astype(np.float32)
-    (packed,) = check("pack_winograd", w, tile=tile, stride=stride, block=LANES, width=panel, panels=panels)
-    (blocked,) = ops.get("block_channels").reference([x], {"block": LANES})
+    (packed,) = check("lowered.pack_winograd", w, tile=tile, stride=stride, block=LANES, width=panel, panels=panels)
+    (blocked,) = reference("lowered.block_channels", [x], {"block": LANES})
     attrs = {"tile": tile, "rows": rows, "columns": columns, "pads": pads, "out_block": LANES}
     attrs |= {"channels": filters, "input_channels": channels, "window": window}
     attrs |= {"stride": stride, "dilation": dilation}
     want = convolution(x, w, pads, stride, dilation)
-    (y,) = ops.get("conv_winograd").infer([type_of(blocked), type_of(packed)], attrs)
+    (y,) = ops.infer(
+        "lowered.conv_winograd", [type_of(blocked), type_of(packed)], ops.attributes("lowered.conv_winograd", attrs)
+    )
     assert [d.value for d in y.shape] == [images, -(-filters // LANES), *want.shape[2:], LANES]
-    (got,) = ops.get("conv_winograd").reference([blocked, packed], attrs)
-    (plain,) = ops.get("unblock_channels").reference([got], {"channels": filters})
+    (got,) = reference("lowered.conv_winograd", [blocked, packed], attrs)
+    (plain,) = reference("lowered.unblock_channels", [got], {"channels": filters})
     scale = np.abs(want).max()
     np.testing.assert_allclose(plain / scale, want / scale, atol=5e-6, rtol=0)
-    (computed,) = by_expression("conv_winograd", [blocked, packed], attrs)
-    (plain,) = ops.get("unblock_channels").reference([computed], {"channels": filters})
+    (computed,) = by_expression("lowered.conv_winograd", [blocked, packed], attrs)
+    (plain,) = reference("lowered.unblock_channels", [computed], {"channels": filters})
     np.testing.assert_allclose(plain / scale, want / scale, atol=2e-5, rtol=0)

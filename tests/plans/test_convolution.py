@@ -118,7 +118,7 @@ def kernel_of(case: Case, target: Target) -> KernelCall:
     graph = graph_of(case)
     for _, function in graph_passes(target, Options(winograd="exact")):
         graph = function(graph)
-    groups = [g for g in fuse(split_prepare(graph).run) if any(n.op == "conv_blocked" for n in g.nodes)]
+    groups = [g for g in fuse(split_prepare(graph).run) if any(n.op == "lowered.conv_blocked" for n in g.nodes)]
     (group,) = groups
     return lower_group(group, "k")
 
@@ -313,7 +313,7 @@ def test_one_pixel_between_plain_maps(case: Case) -> None:
     sites = [d.site for d in record.made if d.site.endswith("layout")]
     with deciding(dict.fromkeys(sites, "plain")):
         model = tw.compile((graph, weights))
-    assert len(sites) == 1 and "block_channels" not in str(model.show("graph"))
+    assert len(sites) == 1 and "lowered.block_channels" not in str(model.show("graph"))
     check(model(data["x"]), case, data | {"r": np.zeros((), np.float32)})
     data["x"][:1, 0, 0, 0], data["x"][:, 1, -1, 0] = np.inf, np.nan
     with np.errstate(invalid="ignore"):
@@ -333,10 +333,10 @@ def test_layers_of_one_pixel_are_blocked_where_others_are() -> None:
         graph = b.finish((y,))
         for _, function in graph_passes(TARGETS["haswell"], Options(winograd="exact")):
             graph = function(graph)
-        return [n.op for n in graph.nodes if n.op.startswith("conv")]
+        return [n.op for n in graph.nodes if n.op.startswith("lowered.conv")]
 
-    assert operators(1, 1) == ["conv_pointwise_groups"] * 2
-    assert operators(1, 3, 1, 1) == ["conv_blocked"] * 4
+    assert operators(1, 1) == ["lowered.conv_pointwise_groups"] * 2
+    assert operators(1, 3, 1, 1) == ["lowered.conv_blocked"] * 4
 
 
 @pytest.mark.parametrize(
@@ -348,4 +348,4 @@ def test_scattered_rows_cost_less_with_wide_vectors(name: str, stride: int, plai
     graph = graph_of(case, residual=False)
     for _, function in graph_passes(Target.parse(name), Options()):
         graph = function(graph)
-    assert ("conv_pointwise_groups" in [n.op for n in graph.nodes]) is plain
+    assert ("lowered.conv_pointwise_groups" in [n.op for n in graph.nodes]) is plain

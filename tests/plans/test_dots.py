@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tests.ops.oracle import check
+from tests.ops.oracle import check, reference
 from tilewright import ops
 from tilewright.codegen.llvm.emit import assembly, emit_llvm
 from tilewright.ir.dtype import DType, bf16, dtype, f32, i8, i16, u8
@@ -39,8 +39,8 @@ def product(m: int, k: int, n: int, a: DType, b: DType, lanes: int, group: int) 
     x = builder.input("x", TensorType(a, (const(m), const(k))))
     w = builder.param("w", TensorType(b, (const(k), const(n))))
     count = panel_multiple(n, lanes)
-    packed = ops.emit1(builder, "pack_dot", w, width=lanes, group=group, transpose=False, panels=count)
-    return builder.finish((ops.emit1(builder, "matmul_dot", x, packed, columns=n),))
+    packed = ops.emit1(builder, "lowered.pack_dot", w, width=lanes, group=group, transpose=False, panels=count)
+    return builder.finish((ops.emit1(builder, "lowered.matmul_dot", x, packed, columns=n),))
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda k: f"{k[0]}-{k[1]}")
@@ -48,9 +48,11 @@ def test_packing_and_product_are_what_their_references_say(kind: tuple[DType, DT
     a, b, lanes, group = kind
     for transpose in (False, True):
         w = values(b, (8, 19))
-        (packed,) = check("pack_dot", w.T if transpose else w, width=lanes, group=group, transpose=transpose, panels=2)
+        (packed,) = check(
+            "lowered.pack_dot", w.T if transpose else w, width=lanes, group=group, transpose=transpose, panels=2
+        )
         x = values(a, (3, 8))
-        (y,) = check("matmul_dot", x, packed, columns=19)
+        (y,) = check("lowered.matmul_dot", x, packed, columns=19)
         assert np.abs(y - x.astype(np.float64) @ w.astype(np.float64)).max() < 1e-4
 
 
@@ -77,12 +79,11 @@ def test_weights_are_packed_by_vectors(kind: tuple[DType, DType, int, int], tran
     shape = (n, k) if transpose else (k, n)
     w = builder.input("w", TensorType(f32 if b is bf16 else b, tuple(map(const, shape))))
     count = panel_multiple(n, lanes)
-    packed = ops.emit1(builder, "pack_dot", w, width=lanes, group=group, transpose=transpose, panels=count)
+    packed = ops.emit1(builder, "lowered.pack_dot", w, width=lanes, group=group, transpose=transpose, panels=count)
     graph = builder.finish((ops.emit1(builder, "cast", packed, dtype=b) if b is bf16 else packed,))
     data = values(b, shape).astype(np.float32 if b is bf16 else b.numpy)
-    (want,) = ops.get("pack_dot").reference(
-        [data], {"width": lanes, "group": group, "transpose": transpose, "panels": count}
-    )
+    attrs = {"width": lanes, "group": group, "transpose": transpose, "panels": count}
+    (want,) = reference("lowered.pack_dot", [data], attrs)
     np.testing.assert_array_equal(np.asarray(tw.compile((graph, {}))(data)), want.astype(b.numpy))
     if n % lanes == 0:
         (fused,) = fuse(graph)
@@ -97,7 +98,7 @@ def test_the_hot_loop_is_instructions_on_registers(kind: tuple[DType, DType, int
     a, b, _, group = kind
     target = Target.parse("znver4")
     graph = product(28, 32, 96, a, b, 16, group)
-    func = lower_group(next(g for g in fuse(graph) if g.nodes[-1].op == "matmul_dot"), "kernel").func
+    func = lower_group(next(g for g in fuse(graph) if g.nodes[-1].op == "lowered.matmul_dot"), "kernel").func
     text = assembly(emit_llvm(lower_loops(plan(func, target).func, target), target), target)
     assert instruction in text
     loop = [line for line in text.splitlines() if "vpdp" in line or "vdpbf" in line]
@@ -116,5 +117,5 @@ def test_every_target_finds_what_it_has() -> None:
 def test_refusals() -> None:
     w = np.zeros((7, 8), np.int8)
     with pytest.raises(tw.Error, match="no multiple of the group"):
-        ops.infer("pack_dot", [TensorType(dtype(w.dtype), (const(7), const(8)))],
-                  {"width": 8, "group": 2, "transpose": False, "panels": 1})  # fmt: skip
+        attrs = ops.attributes("lowered.pack_dot", {"width": 8, "group": 2, "transpose": False, "panels": 1})
+        ops.infer("lowered.pack_dot", [TensorType(dtype(w.dtype), (const(7), const(8)))], attrs)

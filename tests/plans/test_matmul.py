@@ -201,7 +201,9 @@ def product(rows: Any, k: int, n: int, target: Target, function: str | None = No
     y = ops.emit1(builder, "matmul", builder.input("x", x), builder.param("w", w))
     y = y if function is None else ops.emit1(builder, function, y)
     graph: Graph = assign_layouts(builder.finish((y,)), target)
-    return lower_group(next(g for g in fuse(graph) if "matmul_packed" in [n.op for n in g.nodes]), "kernel").func
+    return lower_group(
+        next(g for g in fuse(graph) if "lowered.matmul_packed" in [n.op for n in g.nodes]), "kernel"
+    ).func
 
 
 @pytest.mark.parametrize("name", TARGETS)
@@ -248,7 +250,7 @@ def test_accumulators_stay_in_registers_in_batches_of_any_size(name: str, shape:
     y = ops.emit1(builder, "matmul", builder.input("x", tensor(ROWS, rows, k)), builder.param("w", tensor(k, n)))
     y = ops.emit1(builder, "tanh", ops.emit1(builder, "add", y, builder.param("bias", tensor(n))))
     graph = assign_layouts(builder.finish((y,)), target)
-    func = lower_group(next(g for g in fuse(graph) if g.nodes[0].op == "matmul_packed"), "kernel").func
+    func = lower_group(next(g for g in fuse(graph) if g.nodes[0].op == "lowered.matmul_packed"), "kernel").func
     text = assembly(emit_llvm(lower_loops(plan(func, target).func, target), target), target)
     hot = [body for body in innermost(text) if sum("vfmadd" in line for line in body) >= 8]
     assert hot and all(spilled(body, frame(text)) <= 2 for body in hot)
@@ -318,7 +320,7 @@ def test_panels_of_half_a_vector_are_multiplied_as_such(name: str) -> None:
     builder = GraphBuilder("product")
     y = ops.emit1(builder, "matmul", builder.input("x", tensor(16, 64)), builder.param("w", tensor(64, 6)))
     graph = assign_layouts(builder.finish((y,)), target)
-    func = lower_group(next(g for g in fuse(graph) if g.nodes[0].op == "matmul_packed"), "kernel").func
+    func = lower_group(next(g for g in fuse(graph) if g.nodes[0].op == "lowered.matmul_packed"), "kernel").func
     text = assembly(emit_llvm(lower_loops(plan(func, target).func, target), target), target)
     products = [line for line in text.splitlines() if "vfmadd" in line]
     assert products and all("%ymm" in line and "%zmm" not in line for line in products)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import tilewright as tw
+from tests.ops.oracle import reference
 from tests.transform.graph.graphs import tensor
 from tilewright import ops
 from tilewright.codegen.interpret.interpreter import interpret
@@ -27,17 +28,17 @@ from tilewright.transform.lower import lower_group
 ZEN3, ZEN4, NEON = (Target.parse(name) for name in ("x86-64-v3", "znver4", "generic-aarch64"))
 
 CASES: list[tuple[str, tuple[int, ...], dict[str, Any]]] = [
-    ("pack_conv", (32, 16, 3, 3), {"block": 8, "width": 16}),
-    ("pack_conv", (17, 31, 1, 1), {"block": 1, "width": 24}),  # one panel, not full; a prime number of channels
-    ("pack_conv", (20, 3, 5, 5), {"block": 1, "width": 16}),
-    ("pack_conv", (17, 144, 1, 1), {"block": 16, "width": 16}),
-    ("pack_conv", (40, 2, 1, 1), {"block": 1, "width": 32}),  # less than a tile
-    ("pack_winograd", (16, 8, 3, 3), {"tile": 4, "stride": 1, "block": 8, "width": 16, "panels": 1}),
-    ("pack_winograd", (31, 3, 3, 3), {"tile": 2, "stride": 1, "block": 8, "width": 16, "panels": 2}),
-    ("pack_matmul", (37, 70), {"transpose": True, "width": 16}),
-    ("pack_matmul", (2, 66, 48), {"transpose": False, "width": 16}),
-    ("pack_matmul", (65, 50), {"transpose": False, "width": 24}),
-    ("pack_winograd", (9, 8, 3, 3), {"tile": 2, "stride": 2, "block": 8, "width": 16, "panels": 1}),
+    ("lowered.pack_conv", (32, 16, 3, 3), {"block": 8, "width": 16}),
+    ("lowered.pack_conv", (17, 31, 1, 1), {"block": 1, "width": 24}),  # one panel, not full; a prime number of channels
+    ("lowered.pack_conv", (20, 3, 5, 5), {"block": 1, "width": 16}),
+    ("lowered.pack_conv", (17, 144, 1, 1), {"block": 16, "width": 16}),
+    ("lowered.pack_conv", (40, 2, 1, 1), {"block": 1, "width": 32}),  # less than a tile
+    ("lowered.pack_winograd", (16, 8, 3, 3), {"tile": 4, "stride": 1, "block": 8, "width": 16, "panels": 1}),
+    ("lowered.pack_winograd", (31, 3, 3, 3), {"tile": 2, "stride": 1, "block": 8, "width": 16, "panels": 2}),
+    ("lowered.pack_matmul", (37, 70), {"transpose": True, "width": 16}),
+    ("lowered.pack_matmul", (2, 66, 48), {"transpose": False, "width": 16}),
+    ("lowered.pack_matmul", (65, 50), {"transpose": False, "width": 24}),
+    ("lowered.pack_winograd", (9, 8, 3, 3), {"tile": 2, "stride": 2, "block": 8, "width": 16, "panels": 1}),
 ]
 
 
@@ -70,7 +71,7 @@ def test_loops_pack_as_the_reference_does(case: tuple[str, tuple[int, ...], dict
     rng = np.random.default_rng(0)
     w = rng.standard_normal(shape, np.float32)
     scale = rng.standard_normal((shape[0], *(1 for _ in shape[1:])), np.float32)
-    (expected,) = ops.get(op).reference([w * scale], attrs)
+    (expected,) = reference(op, [w * scale], attrs)
     for target in (ZEN4, NEON) if past_caches else (ZEN3,):
         func = packing(case, past_caches=past_caches, scaled=True)
         got = run(lower_loops(plan(func, target).func, target), [w, scale], expected.shape)
@@ -100,7 +101,7 @@ def test_a_batch_norm_is_folded_where_weights_are_packed() -> None:
     for _, function in graph_passes(ZEN3):
         graph = function(graph)
     groups = [[n.op for n in group.nodes] for group in fuse(split_prepare(graph).prepare)]
-    packs = [group for group in groups if group[-1].startswith("pack_")]
+    packs = [group for group in groups if group[-1].startswith("lowered.pack_")]
     assert packs and all(group[0] == "mul" for group in packs), groups
 
 

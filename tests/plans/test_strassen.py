@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tilewright.ops.strassen import PRODUCTS
 
 import tilewright as tw
 from tests.transform.graph.graphs import BATCH, tensor
@@ -14,7 +15,6 @@ from tilewright.ir.expr import as_int
 from tilewright.ir.graph import Graph, GraphBuilder
 from tilewright.ir.loops import Block, For
 from tilewright.ir.rewrite import variables, walk
-from tilewright.ops.strassen import PRODUCTS
 from tilewright.plans import plan
 from tilewright.plans.matmul.tiles import Product
 from tilewright.plans.strassen.convolution import Choice
@@ -69,7 +69,7 @@ def test_native_code_on_awkward_shapes(
         pytest.skip("this machine lacks its features")
     rng = np.random.default_rng(rows)
     graph = layer(rows, depth, columns, transpose, lead)
-    assert "matmul_strassen" in operators(graph, target)
+    assert "lowered.matmul_strassen" in operators(graph, target)
     x, skip = (rng.standard_normal((*lead, rows, n)).astype(np.float32) for n in (depth, columns))
     w, bias = rng.standard_normal((depth, columns)).astype(np.float32), rng.standard_normal(columns).astype(np.float32)
     weights = {"w": np.ascontiguousarray(w.T) if transpose else w, "bias": bias}
@@ -82,13 +82,13 @@ def test_native_code_on_awkward_shapes(
 def test_taken_where_products_are_large_and_rows_are_known(name: str) -> None:
     target = Target.parse(name)
     large = layer(256, 1024, 1024, False)
-    assert "matmul_strassen" in operators(large, target)
+    assert "lowered.matmul_strassen" in operators(large, target)
     for setting in ("auto", "exact", "f6"):  # Rows of a batch do not meet unless somebody says so.
-        assert "matmul_strassen" not in operators(large, target, setting)
-    assert "matmul_strassen" not in operators(layer(BATCH, 1024, 1024, False), target)
-    assert "matmul_strassen" not in operators(layer(1, 1024, 1024, False), target)
-    assert "matmul_strassen" not in operators(layer(256, 1024, 1002, False), target)
-    assert "matmul_strassen" not in operators(layer(256, 1024, 1024, False, (2,)), target)
+        assert "lowered.matmul_strassen" not in operators(large, target, setting)
+    assert "lowered.matmul_strassen" not in operators(layer(BATCH, 1024, 1024, False), target)
+    assert "lowered.matmul_strassen" not in operators(layer(1, 1024, 1024, False), target)
+    assert "lowered.matmul_strassen" not in operators(layer(256, 1024, 1002, False), target)
+    assert "lowered.matmul_strassen" not in operators(layer(256, 1024, 1024, False, (2,)), target)
 
 
 def normed(norm: str, lead: tuple[Any, ...], axis: int) -> Graph:
@@ -105,20 +105,20 @@ def normed(norm: str, lead: tuple[Any, ...], axis: int) -> Graph:
 def test_rows_of_one_sequence_meet_behind_a_norm(norm: str, name: str) -> None:
     target = Target.parse(name)
     for setting, taken in (("auto", True), ("f6", True), ("strassen", True), ("f4", False), ("exact", False)):
-        assert ("matmul_strassen" in operators(normed(norm, (1,), -1), target, setting)) == taken
-    assert "matmul_strassen" in operators(normed(norm, (1, 1), 3), target, "auto")
+        assert ("lowered.matmul_strassen" in operators(normed(norm, (1,), -1), target, setting)) == taken
+    assert "lowered.matmul_strassen" in operators(normed(norm, (1, 1), 3), target, "auto")
     for lead, axis in (((), 1), ((2,), 2), ((BATCH,), 2), ((1,), 1)):  # Several samples; rows of different sizes.
-        assert "matmul_strassen" not in operators(normed(norm, lead, axis), target, "auto")
+        assert "lowered.matmul_strassen" not in operators(normed(norm, lead, axis), target, "auto")
     b = GraphBuilder("layer")
     plain = ops.emit1(b, "matmul", b.input("x", tensor(1, 256, 1024)), b.param("w", tensor(1024, 1024)))
-    assert "matmul_strassen" not in operators(b.finish((plain,)), target, "auto")
+    assert "lowered.matmul_strassen" not in operators(b.finish((plain,)), target, "auto")
 
 
 @pytest.mark.parametrize("norm", ["layer_norm", "rms_norm"])
 def test_rows_behind_a_norm_keep_their_digits(norm: str) -> None:
     """Rows of very different sizes come alike out of the norm, so that none loses digits; NaN reaches one row more."""
     graph = normed(norm, (1,), 2)
-    assert "matmul_strassen" in operators(graph, Target.host(), "auto")
+    assert "lowered.matmul_strassen" in operators(graph, Target.host(), "auto")
     rng = np.random.default_rng(0)
     scale, w = rng.uniform(0.5, 2, 1024).astype(np.float32), rng.standard_normal((1024, 1024)).astype(np.float32)
     x = rng.standard_normal((1, 256, 1024)).astype(np.float32) * 10.0 ** rng.integers(-2, 6, (1, 256, 1)).astype("f4")
@@ -181,7 +181,7 @@ def test_convolutions_of_one_pixel_on_awkward_shapes(
     monkeypatch.setattr(layout_strassen, "choose", lambda *_: Choice(strip, width, together))
     monkeypatch.setattr(layout_conv, "between_plain", lambda *_: False)
     graph = pixels(images, channels, filters, size, stride)
-    assert "conv_strassen" in operators(graph, target, "auto")
+    assert "lowered.conv_strassen" in operators(graph, target, "auto")
     rng = np.random.default_rng(channels)
     w = rng.standard_normal((filters, channels, 1, 1)).astype(np.float32)
     bias = rng.standard_normal((1, filters, 1, 1)).astype(np.float32)
@@ -200,7 +200,7 @@ def test_images_do_not_meet(monkeypatch: pytest.MonkeyPatch) -> None:
     choice = Choice(18, 2 * target.lanes(4), 1)
     monkeypatch.setattr(layout_strassen, "choose", lambda *_: choice)
     graph = pixels(2, 64, 4 * target.lanes(4), (6, 6))
-    assert "conv_strassen" in operators(graph, target, "auto")
+    assert "lowered.conv_strassen" in operators(graph, target, "auto")
     rng = np.random.default_rng(0)
     weights = {v.name: rng.standard_normal([as_int(d) or 0 for d in v.shape]).astype(np.float32) for v in graph.params}
     x, skip = (rng.standard_normal([as_int(d) or 0 for d in v.shape]).astype(np.float32) for v in graph.inputs)
@@ -215,11 +215,11 @@ def test_convolutions_of_many_channels_take_it_where_fast_ones_are_allowed(name:
     target = Target.parse(name)
     deep = pixels(1, 512, 1024, (14, 14))
     for setting, taken in (("auto", True), ("strassen", True), ("f4", False), ("exact", False)):
-        assert ("conv_strassen" in operators(deep, target, setting)) is taken
-    assert "conv_strassen" in operators(pixels(BATCH, 512, 1024, (14, 14)), target, "auto")
+        assert ("lowered.conv_strassen" in operators(deep, target, setting)) is taken
+    assert "lowered.conv_strassen" in operators(pixels(BATCH, 512, 1024, (14, 14)), target, "auto")
     # Sums and products of few channels or filters cost what an eighth of the multiplications saves.
     for channels, filters, size in ((64, 256, 56), (256, 64, 56), (512, 1024, 1), (524, 1024, 14), (512, 1000, 14)):
-        assert "conv_strassen" not in operators(pixels(1, channels, filters, (size, size)), target, "auto")
+        assert "lowered.conv_strassen" not in operators(pixels(1, channels, filters, (size, size)), target, "auto")
 
 
 @pytest.mark.parametrize(("rows", "width", "columns"), [(197, 24, 1536), (64, 16, 512), (50, 40, 240), (33, 48, 288)])
@@ -227,7 +227,7 @@ def test_a_panel_computes_its_own_products_alone(rows: int, width: int, columns:
     """Tiles that overhang a panel (24 columns in vectors of 8, two at once) must not ask for the next panel's."""
     b = GraphBuilder("product")
     x, w = b.input("x", tensor(rows, 32)), b.param("w", tensor(columns // 2 // width, PRODUCTS, 16, width))
-    graph = b.finish((ops.emit1(b, "matmul_strassen", x, w, columns=columns),))
+    graph = b.finish((ops.emit1(b, "lowered.matmul_strassen", x, w, columns=columns),))
     (group,) = fuse(graph)
     planned = plan(lower_group(group, "product").func, Target.parse("x86-64-v3"))
     assert planned.plan == "strassen"

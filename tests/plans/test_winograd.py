@@ -48,14 +48,14 @@ def layer(
     x = b.input("x", tensor(images, channels, *size))
     w = b.param("w", tensor(filters, channels, window, window))
     panel = {"block": BLOCK, "width": width * BLOCK, "panels": panels}
-    packed = ops.emit1(b, "pack_winograd", w, tile=tile, stride=stride, **panel)
-    blocked = ops.emit1(b, "block_channels", x, block=BLOCK)
+    packed = ops.emit1(b, "lowered.pack_winograd", w, tile=tile, stride=stride, **panel)
+    blocked = ops.emit1(b, "lowered.block_channels", x, block=BLOCK)
     attrs = {"tile": tile, "window": window, "stride": stride, "rows": rows, "columns": columns, "pads": pads}
     attrs |= {"dilation": dilation, "out_block": BLOCK}
-    y = ops.emit1(b, "conv_winograd", blocked, packed, channels=filters, input_channels=channels, **attrs)
-    bias = ops.emit1(b, "block_channels", b.param("bias", tensor(1, filters, 1, 1)), block=BLOCK)
+    y = ops.emit1(b, "lowered.conv_winograd", blocked, packed, channels=filters, input_channels=channels, **attrs)
+    bias = ops.emit1(b, "lowered.block_channels", b.param("bias", tensor(1, filters, 1, 1)), block=BLOCK)
     y = ops.emit1(b, "relu", ops.emit1(b, "add", y, bias))
-    return b.finish((ops.emit1(b, "unblock_channels", y, channels=filters),))
+    return b.finish((ops.emit1(b, "lowered.unblock_channels", y, channels=filters),))
 
 
 CASES = [
@@ -121,11 +121,18 @@ def test_all_of_the_next_panel_is_asked_for(name: str, columns: int) -> None:
     block = target.vector_bits // 32
     b = GraphBuilder("layer")
     packed = ops.emit1(
-        b, "pack_winograd", b.param("w", tensor(64, 64, 3, 3)), tile=4, stride=1, block=block, width=2 * block, panels=2
+        b,
+        "lowered.pack_winograd",
+        b.param("w", tensor(64, 64, 3, 3)),
+        tile=4,
+        stride=1,
+        block=block,
+        width=2 * block,
+        panels=2,
     )
     attrs = {"tile": 4, "window": 3, "stride": 1, "rows": 4, "columns": columns, "pads": (1, 1, 1, 1), "dilation": 1}
     x = b.input("x", tensor(1, 64 // block, 24, 24, block))
-    y = ops.emit1(b, "conv_winograd", x, packed, channels=64, input_channels=64, out_block=block, **attrs)
+    y = ops.emit1(b, "lowered.conv_winograd", x, packed, channels=64, input_channels=64, out_block=block, **attrs)
     (group,) = fuse(split_prepare(b.finish((y,))).run)
     func = lower_loops(plan(lower_group(group, "k").func, target).func, target)
     (weights,) = (buffer for buffer in func.params if as_int(buffer.size) == 64 * 64 * 36)
@@ -199,7 +206,7 @@ def test_a_model_takes_it(window: int, stride: int, apart: int) -> None:
     attrs = {"pads": (1, 1, 1, 1), "strides": (stride, stride), "dilations": (apart, apart), "groups": 1}
     graph = b.finish((ops.emit1(b, "relu", ops.emit1(b, "conv", x, weight, **attrs)),))
     model = tw.compile((graph, {"w": w}))
-    assert "conv_winograd" in model.show("graph") and f"stride = {stride}" in model.show("graph")
+    assert "lowered.conv_winograd" in model.show("graph") and f"stride = {stride}" in model.show("graph")
     assert "winograd" in model.show("schedule")
     assert "winograd" not in tw.compile((graph, {"w": w}), winograd="exact").show("graph")
     image = rng.standard_normal((1, 96, 61, 60)).astype(np.float32)

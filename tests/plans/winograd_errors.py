@@ -28,7 +28,7 @@ from math import ceil
 
 import numpy as np
 
-from tilewright.ops.correlation import transforms
+from tilewright.ops.lowered.correlation import transforms
 from tilewright.plans.winograd.tiles import part_of
 
 MOST = 5.0

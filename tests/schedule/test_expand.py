@@ -17,7 +17,7 @@ from tilewright.codegen.llvm.emit import assembly, emit_llvm
 from tilewright.ir.expr import Op, as_int
 from tilewright.ir.loops import For, PrimFunc, Stmt
 from tilewright.ir.rewrite import exprs_of, walk_expr
-from tilewright.ops.toomcook import winograd_matrices
+from tilewright.ops.lowered.toomcook import winograd_matrices
 from tilewright.schedule import Schedule
 from tilewright.targets.target import Target
 from tilewright.transform.loops import lower_loops

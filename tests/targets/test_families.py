@@ -51,7 +51,7 @@ def test_a_targets_dot_product_is_a_line_of_its_description(a: DType, b: DType, 
     target = without.adjusted(dots=offered(arm.DOTS, without.features))
     assert target.fingerprint != without.fingerprint
     graph = product(28, 32, 96, a, b, 4, group)
-    func = lower_group(next(g for g in fuse(graph) if g.nodes[-1].op == "matmul_dot"), "kernel").func
+    func = lower_group(next(g for g in fuse(graph) if g.nodes[-1].op == "lowered.matmul_dot"), "kernel").func
     loop = [line for line in assembly(text_of(func, target), target).splitlines() if f"\t{instruction}" in line]
     assert len(loop) >= 8 and instruction not in assembly(text_of(func, without), without)
 

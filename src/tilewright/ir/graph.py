@@ -9,15 +9,15 @@ Values are named; each is defined once. Shapes are tuples of `Expr`, so a dimens
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TypeVar
 
-import numpy as np
-
+from tilewright.ir.attributes import NO_ATTRS, Attrs, AttrValue
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Expr, Var, as_int, product
 from tilewright.ir.rewrite import variables
+
+A = TypeVar("A", bound=Attrs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,59 +64,31 @@ class Value:
         return (as_int(self.type.size) or 0) * self.dtype.itemsize
 
 
-class ConstantArray:
-    """An array attribute, compared by dtype, shape and bits; read-only."""
-
-    __slots__ = ("_hash", "array")
-
-    def __init__(self, array: Any) -> None:
-        self.array = np.ascontiguousarray(array).reshape(np.shape(array)).copy()
-        self.array.flags.writeable = False
-        self._hash = hash((self.array.dtype.str, self.array.shape, self.array.tobytes()))
-
-    def __eq__(self, other: object) -> bool:
-        return (
-            isinstance(other, ConstantArray)
-            and self.array.dtype == other.array.dtype
-            and self.array.shape == other.array.shape
-            and self.array.tobytes() == other.array.tobytes()
-        )
-
-    def __hash__(self) -> int:
-        return self._hash
-
-    def __repr__(self) -> str:
-        return f"ConstantArray({self.array.dtype}{list(self.array.shape)})"
-
-
-AttrValue = Any
-"""int, float, bool, str, DType, Expr, ConstantArray, None, or a tuple of those."""
+def base_name(op: str) -> str:
+    """An operator's name without its dialect: "conv_winograd" of "lowered.conv_winograd"."""
+    return op.rpartition(".")[2]
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """`outputs = op(inputs) {attrs}`; an input is None where an optional one is absent. `attrs` is sorted by name."""
+    """`outputs = op(inputs) {attrs}`; an input is None where an optional one is absent. `attrs` is an instance of the
+    dataclass that the operator declares."""
 
     op: str
     inputs: tuple[Value | None, ...]
     outputs: tuple[Value, ...]
-    attrs: tuple[tuple[str, AttrValue], ...] = ()
+    attrs: Attrs = NO_ATTRS
 
-    def attr(self, name: str, default: Any = None) -> Any:
-        for key, value in self.attrs:
-            if key == name:
-                return value
-        return default
-
-    @property
-    def attributes(self) -> dict[str, AttrValue]:
-        return dict(self.attrs)
+    def of(self, kind: type[A]) -> A:
+        """The attributes, which are of this kind."""
+        assert isinstance(self.attrs, kind), f"{self.op} has {type(self.attrs).__name__}, not {kind.__name__}"
+        return self.attrs
 
     @property
     def symbols(self) -> tuple[Var, ...]:
         """The symbolic dimensions that the attributes mention."""
         found: dict[Var, None] = {}
-        stack: list[AttrValue] = [value for _, value in self.attrs]
+        stack: list[AttrValue] = [value for _, value in self.attrs.items()]
         while stack:
             value = stack.pop()
             if isinstance(value, tuple):
@@ -131,18 +103,10 @@ class Node:
         (value,) = self.outputs
         return value
 
-
-def make_attrs(attrs: Mapping[str, AttrValue]) -> tuple[tuple[str, AttrValue], ...]:
-    """Attributes in canonical form: sorted, lists as tuples, arrays wrapped."""
-
-    def canonical(value: Any) -> Any:
-        if isinstance(value, list | tuple):
-            return tuple(canonical(v) for v in value)
-        if isinstance(value, np.ndarray):
-            return ConstantArray(value)
-        return value.item() if isinstance(value, np.generic) else value
-
-    return tuple(sorted((k, canonical(v)) for k, v in attrs.items()))
+    @property
+    def label(self) -> str:
+        """The operator's name without its dialect, as kernels and tables show it."""
+        return base_name(self.op)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -214,11 +178,13 @@ class GraphBuilder:
         op: str,
         inputs: tuple[Value | None, ...],
         types: tuple[TensorType, ...],
-        attrs: Mapping[str, AttrValue] | None = None,
+        attrs: Attrs = NO_ATTRS,
         names: tuple[str, ...] = (),
     ) -> tuple[Value, ...]:
-        outputs = tuple(Value(self.fresh(names[i] if i < len(names) else op), type) for i, type in enumerate(types))
-        self.nodes.append(Node(op, inputs, outputs, make_attrs(attrs or {})))
+        outputs = tuple(
+            Value(self.fresh(names[i] if i < len(names) else base_name(op)), type) for i, type in enumerate(types)
+        )
+        self.nodes.append(Node(op, inputs, outputs, attrs))
         return outputs
 
     def finish(self, outputs: tuple[Value, ...]) -> Graph:

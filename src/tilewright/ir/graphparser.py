@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import base64
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
+from tilewright.ir.attributes import Attrs, ConstantArray
 from tilewright.ir.dtype import BY_NAME, DType
 from tilewright.ir.expr import Expr
 from tilewright.ir.exprparser import element_type, expr, number_or_bool, skip_group, where_clause
-from tilewright.ir.graph import ConstantArray, Graph, Node, TensorType, Value, make_attrs
+from tilewright.ir.graph import Graph, Node, TensorType, Value
 from tilewright.ir.lexer import Cursor, Token
+from tilewright.support.errors import Error
+
+Kinds = Callable[[str], type[Attrs]]
+"""The attributes that an operator declares; raises an Error for an operator that does not exist."""
 
 
-def graph(c: Cursor) -> Graph:
+def graph(c: Cursor, kinds: Kinds) -> Graph:
     """`graph @main(inputs) params(weights) where ... { nodes  return outputs }`."""
     c.expect("graph")
     c.expect("@")
@@ -40,7 +46,7 @@ def graph(c: Cursor) -> Graph:
     c.expect("{")
     nodes = []
     while not c.accept("return"):
-        nodes.append(_node(c))
+        nodes.append(_node(c, kinds))
     outputs = tuple(c.separated(_value, "}"))
     return Graph(name, inputs, params, tuple(nodes), outputs)
 
@@ -85,17 +91,22 @@ def tensor_type(c: Cursor) -> TensorType:
     return TensorType(element, shape, c.name("a layout") if c.accept(":") else "")
 
 
-def _node(c: Cursor) -> Node:
+def _node(c: Cursor, kinds: Kinds) -> Node:
     names: list[tuple[Token, str]] = []
     if c.sees("%"):
         names = c.separated(lambda c: (c.token, _value_name(c)), "=")
+    at = c.token
     op = c.name("an operator")
     c.expect("(")
     inputs = tuple(c.separated(_input, ")"))
     start = c.token
-    attrs = tuple(c.separated(_attribute, "}")) if c.accept("{") else ()
-    if attrs != make_attrs(dict(attrs)):
+    pairs = c.separated(_attribute, "}") if c.accept("{") else []
+    if [name for name, _ in pairs] != sorted({name for name, _ in pairs}):
         c.fail("attributes are sorted by name, each named once", start)
+    try:
+        attrs = kinds(op).of(dict(pairs), op)
+    except Error as error:
+        c.fail(error.what, at, expected=error.expected, got=error.got)
     outputs = []
     for i, (token, name) in enumerate(names):
         c.expect("," if i else ":")

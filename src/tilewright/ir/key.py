@@ -12,9 +12,10 @@ from collections.abc import Sequence
 from hashlib import blake2b
 from typing import Any
 
+from tilewright.ir.attributes import ConstantArray
 from tilewright.ir.dtype import DType, dtype
 from tilewright.ir.expr import Buffer, Const, Expr, Load, Op, Reduce, Reducer, Var
-from tilewright.ir.graph import ConstantArray, Graph, TensorType, Value
+from tilewright.ir.graph import Graph, TensorType, Value
 from tilewright.ir.loops import (
     Allocate,
     Block,
@@ -190,9 +191,10 @@ class _Writer:
         self.tokens.append(f"graph {len(g.inputs)} {len(g.params)} {len(g.nodes)}")
         for node in g.nodes:
             inputs = " ".join(["-" if v is None else str(self.values[v]) for v in node.inputs])
+            attrs = node.attrs.items()
             self.tokens.append(node.op)
-            self.tokens.append(f"[{inputs}] {len(node.attrs)} {len(node.outputs)}")
-            self.attributes(node.attrs)
+            self.tokens.append(f"[{inputs}] {len(attrs)} {len(node.outputs)}")
+            self.attributes(attrs)
             for value in node.outputs:
                 self.define(value)
         self.tokens.append("return " + " ".join([str(self.values[v]) for v in g.outputs]))

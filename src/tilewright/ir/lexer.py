@@ -87,11 +87,12 @@ class Cursor:
         """The token not yet taken."""
         return self.tokens[self.position]
 
-    def fail(self, what: str, token: Token | None = None, *, expected: str | None = None) -> NoReturn:
-        """Raise ParseError at `token` (the current one unless given)."""
+    def fail(
+        self, what: str, token: Token | None = None, *, expected: str | None = None, got: str | None = None
+    ) -> NoReturn:
+        """Raise ParseError at `token` (the current one unless given), which is what was found unless `got` says it."""
         token = token or self.token
-        got = None
-        if expected is not None:
+        if expected is not None and got is None:
             got = "the end of the text" if token.kind == "end" else repr(token.text[:60])
         raise ParseError(what, where=place(self.text, token.at, self.source), expected=expected, got=got)
 

@@ -38,9 +38,10 @@ def parse_func(text: str, *, source: str = "<text>") -> PrimFunc:
     return _whole(Cursor(text, source), loopparser.func)
 
 
-def parse_graph(text: str, *, source: str = "<text>") -> Graph:
-    """The graph that `text` prints. Raises ParseError."""
-    return _whole(Cursor(text, source), graphparser.graph)
+def parse_graph(text: str, kinds: graphparser.Kinds, *, source: str = "<text>") -> Graph:
+    """The graph that `text` prints; `kinds` says what attributes an operator has (`ops.parse_graph` knows them). Raises
+    ParseError."""
+    return _whole(Cursor(text, source), lambda c: graphparser.graph(c, kinds))
 
 
 def _scope(variables: Iterable[Var], buffers: Iterable[Buffer]) -> Scope:

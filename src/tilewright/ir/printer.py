@@ -13,9 +13,10 @@ from typing import Any
 
 import numpy as np
 
+from tilewright.ir.attributes import ConstantArray
 from tilewright.ir.dtype import DType, dtype, i64
 from tilewright.ir.expr import Buffer, Const, Expr, Load, Op, Reduce, Var
-from tilewright.ir.graph import ConstantArray, Graph, Node, TensorType, Value
+from tilewright.ir.graph import Graph, Node, TensorType, Value
 from tilewright.ir.loops import (
     TRUE,
     Allocate,
@@ -317,8 +318,8 @@ def _typed_values(values: Sequence[Value], exprs: _ExprPrinter) -> str:
 def _node_text(node: Node, exprs: _ExprPrinter) -> str:
     inputs = ", ".join("none" if v is None else value_text(v.name) for v in node.inputs)
     text = f"{name_text(node.op)}({inputs})"
-    if node.attrs:
-        text += f" {{{', '.join(f'{name_text(k)} = {attr_text(v, exprs)}' for k, v in node.attrs)}}}"
+    if attrs := node.attrs.items():
+        text += f" {{{', '.join(f'{name_text(k)} = {attr_text(v, exprs)}' for k, v in attrs)}}}"
     if not node.outputs:
         return text
     outputs = ", ".join(value_text(v.name) for v in node.outputs)
@@ -398,7 +399,7 @@ def _variables_of_func(f: PrimFunc) -> Iterator[Var]:
 def _variables_of_graph(g: Graph) -> Iterator[Var]:
     values = [*g.inputs, *g.params, *(out for node in g.nodes for out in node.outputs)]
     exprs = [dim for v in values for dim in v.shape]
-    exprs += [e for node in g.nodes for _, value in node.attrs for e in _exprs_in(value)]
+    exprs += [e for node in g.nodes for _, value in node.attrs.items() for e in _exprs_in(value)]
     return (v for e in dict.fromkeys(exprs) for v in walk_expr(e) if isinstance(v, Var) and not _is_plain(v))
 
 

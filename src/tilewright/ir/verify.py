@@ -7,11 +7,10 @@ known above this layer, so it comes as a callback.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
 
 from tilewright.ir.dtype import DType, boolean, i64
-from tilewright.ir.expr import Buffer, Expr, Load, Reduce, Var, is_const
-from tilewright.ir.graph import ConstantArray, Graph, Node, TensorType, Value
+from tilewright.ir.expr import Buffer, Expr, Load, Reduce, Var
+from tilewright.ir.graph import Graph, Node, TensorType, Value
 from tilewright.ir.loops import (
     NTHREADS,
     TID,
@@ -50,8 +49,7 @@ def verify_func(func: PrimFunc) -> None:
 
 
 def verify_graph(graph: Graph, check: NodeCheck | None = None) -> None:
-    """Check a graph: single assignment in order, agreeing types, known symbols, canonical attributes. Raises
-    VerifyError."""
+    """Check a graph: single assignment in order, agreeing types, known symbols. Raises VerifyError."""
     problems = Problems()
     symbols = frozenset(graph.symbols)
     known: dict[str, Value] = {}
@@ -86,8 +84,6 @@ def verify_graph(graph: Graph, check: NodeCheck | None = None) -> None:
         for used in node.inputs:
             if used is not None:
                 use(used, where)
-        for problem in _attribute_problems(node):
-            problems.add(VerifyError(problem, where=where))
         if check is not None and len(problems) == 0:
             for problem in check(node):
                 problems.add(VerifyError(problem, where=where))
@@ -95,40 +91,7 @@ def verify_graph(graph: Graph, check: NodeCheck | None = None) -> None:
             define(value, where)
     for value in graph.outputs:
         use(value, "outputs")
-    for where, problem in _view_problems(graph):
-        problems.add(VerifyError(problem, where=where))
     problems.raise_if_any(where=f"graph {graph.name!r}", kind=VerifyError)
-
-
-def _view_problems(graph: Graph) -> Iterable[tuple[str, str]]:
-    """Views: slices without steps, and concatenations along the first dimension that is not 1 whose parts nodes of the
-    graph compute, each for this place alone."""
-    makers = graph.producers()
-
-    def root(value: Value | None) -> Value | None:
-        while value is not None and value in makers and makers[value].op == "reshape":
-            value = makers[value].inputs[0]
-        return value
-
-    parts = {root(v) for v in graph.outputs}
-    for i, node in enumerate(graph.nodes):
-        where = f"node {i} ({node.op})"
-        if node.attr("view") and node.op == "slice" and any(step != 1 for step in node.attr("step")):
-            yield where, "is a view with steps"
-        if not node.attr("view") or node.op == "slice":
-            continue
-        if node.op != "concat":
-            yield where, "is a view but neither a concatenation nor a slice"
-            continue
-        if not all(is_const(d, 1) for d in node.output.shape[: node.attr("axis") % node.output.type.rank]):
-            yield where, "is a view whose parts are no single pieces of memory"
-        for value in map(root, node.inputs):
-            made = None if value is None else makers.get(value)
-            if value is None or made is None or made.op == "constant" or (made.op == "slice" and made.attr("view")):
-                yield where, f"has a part without memory of its own: {value.name if value else None!r}"
-            elif value in parts:
-                yield where, f"has a part that stands elsewhere: {value.name!r}"
-            parts.add(value)
 
 
 def _type_problems(type: TensorType, symbols: frozenset[Var]) -> list[str]:
@@ -142,20 +105,6 @@ def _type_problems(type: TensorType, symbols: frozenset[Var]) -> list[str]:
         if any(isinstance(e, Load | Reduce) for e in walk_expr(dim)):
             found.append(f"the extent {dim} depends on data")
     return found
-
-
-def _attribute_problems(node: Node) -> list[str]:
-    names = [name for name, _ in node.attrs]
-    found = [] if names == sorted(set(names)) else ["attributes are not sorted by name, each named once"]
-    return found + [
-        f"attribute {name!r} holds a {type(value).__name__}" for name, value in node.attrs if not _is_attribute(value)
-    ]
-
-
-def _is_attribute(value: Any) -> bool:
-    if isinstance(value, tuple):
-        return all(_is_attribute(v) for v in value)
-    return value is None or isinstance(value, int | float | bool | str | DType | Expr | ConstantArray)
 
 
 class _FuncVerifier:

@@ -2,6 +2,32 @@
 
 from __future__ import annotations
 
-from tilewright.ops.registry import OpDef, check_node, emit, emit1, get, infer, is_alias, names, register
+from tilewright.ops.registry import (
+    OpDef,
+    attributes,
+    check_node,
+    emit,
+    emit1,
+    get,
+    infer,
+    is_alias,
+    is_view,
+    names,
+    parse_graph,
+    register,
+)
 
-__all__ = ["OpDef", "check_node", "emit", "emit1", "get", "infer", "is_alias", "names", "register"]
+__all__ = [
+    "OpDef",
+    "attributes",
+    "check_node",
+    "emit",
+    "emit1",
+    "get",
+    "infer",
+    "is_alias",
+    "is_view",
+    "names",
+    "parse_graph",
+    "register",
+]

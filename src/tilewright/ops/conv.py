@@ -7,17 +7,19 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from tilewright import te
+from tilewright.ir.attributes import Attrs, Ints
 from tilewright.ir.dtype import dtype
 from tilewright.ir.expr import Expr, as_int, cast, const, equal, select
 from tilewright.ir.graph import TensorType
 from tilewright.ops.dims import accumulator, dim, labelled, narrow, need, present, same_dim, scalar, show, wide
 from tilewright.ops.matmul import product_type
-from tilewright.ops.registry import Attrs, OpDef, Types, register
+from tilewright.ops.registry import OpDef, Types, register
 from tilewright.support.errors import ShapeError
 from tilewright.te import Tensor
 
@@ -41,27 +43,37 @@ def window_extent(extent: Expr, kernel: Expr, before: int, after: int, stride: i
     return size
 
 
-def _check(types: Types, attrs: Attrs) -> tuple[TensorType, TensorType, int]:
+@dataclass(frozen=True, slots=True)
+class ConvAttrs(Attrs):
+    """Strides and dilations, one a spatial dimension; pads, all befores, then all afters; groups of channels."""
+
+    strides: Ints
+    dilations: Ints
+    pads: Ints
+    groups: int
+
+
+def _check(types: Types, attrs: ConvAttrs) -> tuple[TensorType, TensorType, int]:
     x, w = present(types[0]), present(types[1], "the weight")
     rank = x.rank - 2
     if rank not in SPATIAL or w.rank != x.rank:
         raise ShapeError("a convolution has 1 to 3 spatial dimensions", got=f"{x} with weight {w}")
     for name, length in (("strides", rank), ("dilations", rank), ("pads", 2 * rank)):
-        if len(attrs[name]) != length:
-            raise ShapeError(f"{name} has the wrong length", expected=length, got=len(attrs[name]))
-    if any(s < 1 for s in (*attrs["strides"], *attrs["dilations"])) or any(p < 0 for p in attrs["pads"]):
+        if (got := len(getattr(attrs, name))) != length:
+            raise ShapeError(f"{name} has the wrong length", expected=length, got=got)
+    if any(s < 1 for s in (*attrs.strides, *attrs.dilations)) or any(p < 0 for p in attrs.pads):
         raise ShapeError(
             "strides and dilations must be positive and pads not negative",
-            got=f"{attrs['strides']}, {attrs['dilations']}, {attrs['pads']}",
+            got=f"{attrs.strides}, {attrs.dilations}, {attrs.pads}",
         )
     return x, w, rank
 
 
-def _conv_infer(types: Types, attrs: Attrs) -> Out:
+def _conv_infer(types: Types, attrs: ConvAttrs) -> Out:
     """x [N, C, ...], weight [F, C / groups, ...]; `strides`, `dilations`, `pads` (all befores, then all afters),
     `groups`."""
     x, w, rank = _check(types, attrs)
-    groups = attrs["groups"]
+    groups = attrs.groups
     if groups < 1 or not same_dim(dim(w.shape[1] * groups), x.shape[1]):
         raise ShapeError(
             "the weight does not fit the input's channels",
@@ -71,11 +83,9 @@ def _conv_infer(types: Types, attrs: Attrs) -> Out:
     filters = as_int(w.shape[0])
     if filters is not None and filters % groups:
         raise ShapeError("the filters do not divide into groups", expected=f"a multiple of {groups}", got=filters)
-    pads = attrs["pads"]
+    pads = attrs.pads
     spatial = tuple(
-        window_extent(
-            x.shape[2 + k], w.shape[2 + k], pads[k], pads[rank + k], attrs["strides"][k], attrs["dilations"][k]
-        )
+        window_extent(x.shape[2 + k], w.shape[2 + k], pads[k], pads[rank + k], attrs.strides[k], attrs.dilations[k])
         for k in range(rank)
     )
     return (TensorType(product_type(x.dtype, w.dtype), (x.shape[0], w.shape[0], *spatial)),)
@@ -104,17 +114,17 @@ def pad_stage(x: Tensor, pads: Sequence[int], fill: Expr, after: Sequence[Expr] 
     return result
 
 
-def _conv_compute(inputs: Tensors, attrs: Attrs, out: Out) -> tuple[Tensor, ...]:
+def _conv_compute(inputs: Tensors, attrs: ConvAttrs, out: Out) -> tuple[Tensor, ...]:
     x, w, (type,) = need(inputs[0]), need(inputs[1]), out
-    rank, groups = x.ndim - 2, attrs["groups"]
+    rank, groups = x.ndim - 2, attrs.groups
     acc = accumulator(type.dtype)
-    padded = pad_stage(x, attrs["pads"], scalar(0, x.dtype))
+    padded = pad_stage(x, attrs.pads, scalar(0, x.dtype))
     c = te.reduce_axis(w.shape[1], "rc")
     taps = [te.reduce_axis(w.shape[2 + k], KERNEL[rank][k]) for k in range(rank)]
 
     def element(n: Expr, f: Expr, *space: Expr) -> Any:
         channel = c.var if groups == 1 else f // (w.shape[0] // groups) * w.shape[1] + c.var
-        at = [p * s + t.var * d for p, s, t, d in zip(space, attrs["strides"], taps, attrs["dilations"], strict=True)]
+        at = [p * s + t.var * d for p, s, t, d in zip(space, attrs.strides, taps, attrs.dilations, strict=True)]
         value = cast(padded[(n, channel, *at)], acc) * cast(w[(f, c.var, *(t.var for t in taps))], acc)
         return te.sum(value, axis=[c, *taps])
 
@@ -122,17 +132,17 @@ def _conv_compute(inputs: Tensors, attrs: Attrs, out: Out) -> tuple[Tensor, ...]
     return (narrow(stage, type.dtype, "rounded"),)
 
 
-def _conv_numpy(arrays: Sequence[Any], attrs: Attrs) -> tuple[Any, ...]:
+def _conv_numpy(arrays: Sequence[Any], attrs: ConvAttrs) -> tuple[Any, ...]:
     x, w = (np.asarray(a) for a in arrays)
     result = product_type(dtype(x.dtype), dtype(w.dtype)).numpy
     x, w = wide(x), wide(w)
     if not np.issubdtype(x.dtype, np.floating):
         x, w = x.astype(result), w.astype(result)
-    rank, groups, pads = x.ndim - 2, attrs["groups"], attrs["pads"]
+    rank, groups, pads = x.ndim - 2, attrs.groups, attrs.pads
     x = np.pad(x, [(0, 0), (0, 0), *zip(pads[:rank], pads[rank:], strict=True)])
     size = [
         (d - (k - 1) * g - 1) // s + 1
-        for d, k, g, s in zip(x.shape[2:], w.shape[2:], attrs["dilations"], attrs["strides"], strict=True)
+        for d, k, g, s in zip(x.shape[2:], w.shape[2:], attrs.dilations, attrs.strides, strict=True)
     ]
     per_in, per_out = w.shape[1], w.shape[0] // groups
     y = np.zeros((x.shape[0], groups, per_out, *size), np.result_type(x, w))
@@ -140,41 +150,48 @@ def _conv_numpy(arrays: Sequence[Any], attrs: Attrs) -> tuple[Any, ...]:
     for taps in itertools.product(*(range(k) for k in w.shape[2:])):
         window = tuple(
             slice(t * g, t * g + (o - 1) * s + 1, s)
-            for t, g, o, s in zip(taps, attrs["dilations"], size, attrs["strides"], strict=True)
+            for t, g, o, s in zip(taps, attrs.dilations, size, attrs.strides, strict=True)
         )
         part = x[(slice(None), slice(None), *window)].reshape(x.shape[0], groups, per_in, *size)
         y += np.einsum("ngc...,gfc->ngf...", part, grouped[(..., *taps)], optimize=True)
     return (y.reshape(x.shape[0], w.shape[0], *size).astype(result),)
 
 
-register(OpDef("conv", "contraction", _conv_infer, _conv_numpy, compute=_conv_compute))
+register(OpDef("conv", "contraction", ConvAttrs, _conv_infer, _conv_numpy, compute=_conv_compute))
 
 
 # --- transpose of convolution ---------------------------------------------------------------------------------------
 
 
-def _conv_transpose_infer(types: Types, attrs: Attrs) -> Out:
+@dataclass(frozen=True, slots=True)
+class ConvTransposeAttrs(ConvAttrs):
+    """`output_padding` is added behind the result, one a spatial dimension."""
+
+    output_padding: Ints
+
+
+def _conv_transpose_infer(types: Types, attrs: ConvTransposeAttrs) -> Out:
     """x [N, C, ...], weight [C, F / groups, ...]; as `conv`, and `output_padding` behind each spatial dimension."""
     x, w, rank = _check(types, attrs)
     if not same_dim(w.shape[0], x.shape[1]):
         raise ShapeError("the weight does not fit the input's channels", expected=x.shape[1], got=show(w.shape))
     channels = as_int(x.shape[1])
-    if attrs["groups"] < 1 or (channels is not None and channels % attrs["groups"]):
-        raise ShapeError("the channels do not divide into groups", expected=attrs["groups"], got=channels)
-    pads, spatial = attrs["pads"], []
+    if attrs.groups < 1 or (channels is not None and channels % attrs.groups):
+        raise ShapeError("the channels do not divide into groups", expected=attrs.groups, got=channels)
+    pads, spatial = attrs.pads, []
     for k in range(rank):
-        stride, dilation, extra = attrs["strides"][k], attrs["dilations"][k], attrs["output_padding"][k]
+        stride, dilation, extra = attrs.strides[k], attrs.dilations[k], attrs.output_padding[k]
         size = (x.shape[2 + k] - 1) * stride + (w.shape[2 + k] - 1) * dilation + 1 + extra - pads[k] - pads[rank + k]
         spatial.append(dim(size))
         if (number := as_int(spatial[-1])) is not None and number < 1:
             raise ShapeError("the result of a transposed convolution is empty", got=number)
-    return (TensorType(product_type(x.dtype, w.dtype), (x.shape[0], dim(w.shape[1] * attrs["groups"]), *spatial)),)
+    return (TensorType(product_type(x.dtype, w.dtype), (x.shape[0], dim(w.shape[1] * attrs.groups), *spatial)),)
 
 
-def _conv_transpose_compute(inputs: Tensors, attrs: Attrs, out: Out) -> tuple[Tensor, ...]:
+def _conv_transpose_compute(inputs: Tensors, attrs: ConvTransposeAttrs, out: Out) -> tuple[Tensor, ...]:
     """Gathers: an output element sums the inputs whose windows cover it."""
     x, w, (type,) = need(inputs[0]), need(inputs[1]), out
-    rank, groups = x.ndim - 2, attrs["groups"]
+    rank, groups = x.ndim - 2, attrs.groups
     acc = accumulator(type.dtype)
     per_in = dim(x.shape[1] // groups)
     c = te.reduce_axis(per_in, "rc")
@@ -187,8 +204,8 @@ def _conv_transpose_compute(inputs: Tensors, attrs: Attrs, out: Out) -> tuple[Te
         covered: Expr = const(True)
         index: list[Expr] = []
         for k in range(rank):
-            stride = attrs["strides"][k]
-            at = space[k] + attrs["pads"][k] - taps[k].var * attrs["dilations"][k]
+            stride = attrs.strides[k]
+            at = space[k] + attrs.pads[k] - taps[k].var * attrs.dilations[k]
             index.append(at // stride)
             covered = covered & (at >= 0) & (index[k] < x.shape[2 + k])
             if stride != 1:
@@ -201,15 +218,15 @@ def _conv_transpose_compute(inputs: Tensors, attrs: Attrs, out: Out) -> tuple[Te
     return (narrow(stage, type.dtype, "rounded"),)
 
 
-def _conv_transpose_numpy(arrays: Sequence[Any], attrs: Attrs) -> tuple[Any, ...]:
+def _conv_transpose_numpy(arrays: Sequence[Any], attrs: ConvTransposeAttrs) -> tuple[Any, ...]:
     given = np.asarray(arrays[0]).dtype
     x, w = (wide(a) for a in arrays)
-    rank, groups, pads = x.ndim - 2, attrs["groups"], attrs["pads"]
+    rank, groups, pads = x.ndim - 2, attrs.groups, attrs.pads
     per_in, per_out = x.shape[1] // groups, w.shape[1]
     full = [
         (d - 1) * s + (k - 1) * g + 1 + e
         for d, s, k, g, e in zip(
-            x.shape[2:], attrs["strides"], w.shape[2:], attrs["dilations"], attrs["output_padding"], strict=True
+            x.shape[2:], attrs.strides, w.shape[2:], attrs.dilations, attrs.output_padding, strict=True
         )
     ]
     y = np.zeros((x.shape[0], groups, per_out, *full), x.dtype)
@@ -218,7 +235,7 @@ def _conv_transpose_numpy(arrays: Sequence[Any], attrs: Attrs) -> tuple[Any, ...
     for taps in itertools.product(*(range(k) for k in w.shape[2:])):
         window = tuple(
             slice(t * g, t * g + (d - 1) * s + 1, s)
-            for t, g, d, s in zip(taps, attrs["dilations"], x.shape[2:], attrs["strides"], strict=True)
+            for t, g, d, s in zip(taps, attrs.dilations, x.shape[2:], attrs.strides, strict=True)
         )
         y[(slice(None),) * 3 + window] += np.einsum("ngc...,gcf->ngf...", xs, ws[(..., *taps)], optimize=True)
     y = y.reshape(x.shape[0], groups * per_out, *full)
@@ -228,6 +245,11 @@ def _conv_transpose_numpy(arrays: Sequence[Any], attrs: Attrs) -> tuple[Any, ...
 
 register(
     OpDef(
-        "conv_transpose", "contraction", _conv_transpose_infer, _conv_transpose_numpy, compute=_conv_transpose_compute
+        "conv_transpose",
+        "contraction",
+        ConvTransposeAttrs,
+        _conv_transpose_infer,
+        _conv_transpose_numpy,
+        compute=_conv_transpose_compute,
     )
 )

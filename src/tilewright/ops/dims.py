@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.arith import prove, prove_equal, simplify
+from tilewright.ir.attributes import Dim
 from tilewright.ir.dtype import DType, f32
 from tilewright.ir.expr import Const, Expr, Reduce, Var, as_expr, as_int, cast, const, is_const, product
 from tilewright.ir.graph import TensorType
@@ -80,6 +81,13 @@ def static(d: Any, what: str) -> int:
     value = as_int(d)
     if value is None:
         raise ShapeError(f"{what} must be a number known when compiling", got=d)
+    return value
+
+
+def number(d: Dim) -> int:
+    """A dimension in a reference, where symbols have been replaced by numbers."""
+    value = as_int(d)
+    assert value is not None, f"{d} is no number"
     return value
 
 

@@ -3,18 +3,11 @@
 from __future__ import annotations
 
 from tilewright.ops import (
-    attention,
     cells,
     conv,
-    dots,
     index,
     matmul,
     norm,
-    packed,
-    packed_groups,
-    packed_transposed,
-    packed_windows,
-    patches,
     pointwise,
     pool,
     reduce,
@@ -25,6 +18,15 @@ from tilewright.ops import (
     scatter,
     shape,
     signal,
+)
+from tilewright.ops.lowered import (
+    attention,
+    dots,
+    packed,
+    packed_groups,
+    packed_transposed,
+    packed_windows,
+    patches,
     strassen,
     strassen_conv,
     winograd,

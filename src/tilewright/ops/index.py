@@ -7,16 +7,18 @@ dimension reads zero: whatever the data, no memory outside is touched.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from tilewright.arith import prove
+from tilewright.ir.attributes import Attrs, Dim
 from tilewright.ir.dtype import i64
 from tilewright.ir.expr import Expr, as_int, call, cast, const, maximum, minimum, select
 from tilewright.ir.graph import TensorType
-from tilewright.ops.dims import axis_of, dim, need, present, same_dim, scalar, show
-from tilewright.ops.registry import Attrs, OpDef, Types, register
+from tilewright.ops.dims import axis_of, dim, need, number, present, same_dim, scalar, show
+from tilewright.ops.registry import OpDef, Types, register
 from tilewright.support.errors import DTypeError, ShapeError
 from tilewright.te import Tensor, compute
 
@@ -73,19 +75,24 @@ def wrapped_numpy(indices: Any, extent: int) -> Any:
 # --- gather ---------------------------------------------------------------------------------------------------------
 
 
-def _gather_infer(types: Types, attrs: Attrs) -> Out:
+@dataclass(frozen=True, slots=True)
+class AxisAttrs(Attrs):
+    axis: int
+
+
+def _gather_infer(types: Types, attrs: AxisAttrs) -> Out:
     """x, indices: the slices of x along `axis` at the indices; the indices' shape stands in place of the axis."""
     x, indices = present(types[0]), present(types[1])
     integer(indices)
-    axis = axis_of(attrs["axis"], x.rank)
+    axis = axis_of(attrs.axis, x.rank)
     check_choice(indices, [x.shape[axis]])
     layout = x.layout if indices.rank == 1 else ""
     return (TensorType(x.dtype, (*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :]), layout),)
 
 
-def _gather_compute(inputs: Tensors, attrs: Attrs, out: Out) -> tuple[Tensor, ...]:
+def _gather_compute(inputs: Tensors, attrs: AxisAttrs, out: Out) -> tuple[Tensor, ...]:
     x, indices = need(inputs[0]), need(inputs[1])
-    axis = attrs["axis"] % x.ndim
+    axis = attrs.axis % x.ndim
 
     def element(*point: Expr) -> Expr:
         middle = point[axis : axis + indices.ndim]
@@ -95,19 +102,19 @@ def _gather_compute(inputs: Tensors, attrs: Attrs, out: Out) -> tuple[Tensor, ..
     return (compute(out[0].shape, element, name="gather"),)
 
 
-def _gather_numpy(arrays: Sequence[Any], attrs: Attrs) -> tuple[Any, ...]:
+def _gather_numpy(arrays: Sequence[Any], attrs: AxisAttrs) -> tuple[Any, ...]:
     x = np.asarray(arrays[0])
-    axis = attrs["axis"]
+    axis = attrs.axis
     return (np.take(x, wrapped_numpy(arrays[1], x.shape[axis]), axis=axis),)
 
 
-register(OpDef("gather", "injective", _gather_infer, _gather_numpy, compute=_gather_compute))
+register(OpDef("gather", "injective", AxisAttrs, _gather_infer, _gather_numpy, compute=_gather_compute))
 
 
-def _gather_elements_infer(types: Types, attrs: Attrs) -> Out:
+def _gather_elements_infer(types: Types, attrs: AxisAttrs) -> Out:
     x, indices = present(types[0]), present(types[1])
     integer(indices)
-    axis = axis_of(attrs["axis"], x.rank)
+    axis = axis_of(attrs.axis, x.rank)
     if indices.rank != x.rank:
         raise ShapeError("data and indices must have one rank", expected=x, got=indices)
     check_within(indices, x, axis)
@@ -115,9 +122,9 @@ def _gather_elements_infer(types: Types, attrs: Attrs) -> Out:
     return (TensorType(x.dtype, indices.shape),)
 
 
-def _gather_elements_compute(inputs: Tensors, attrs: Attrs, out: Out) -> tuple[Tensor, ...]:
+def _gather_elements_compute(inputs: Tensors, attrs: AxisAttrs, out: Out) -> tuple[Tensor, ...]:
     x, indices = need(inputs[0]), need(inputs[1])
-    axis = attrs["axis"] % x.ndim
+    axis = attrs.axis % x.ndim
 
     def element(*point: Expr) -> Expr:
         place = [nearest(p, n, d) for p, n, d in zip(point, indices.shape, x.shape, strict=True)]
@@ -127,9 +134,9 @@ def _gather_elements_compute(inputs: Tensors, attrs: Attrs, out: Out) -> tuple[T
     return (compute(out[0].shape, element, name="gather_elements"),)
 
 
-def _gather_elements_numpy(arrays: Sequence[Any], attrs: Attrs) -> tuple[Any, ...]:
+def _gather_elements_numpy(arrays: Sequence[Any], attrs: AxisAttrs) -> tuple[Any, ...]:
     x = np.asarray(arrays[0])
-    axis = attrs["axis"] % x.ndim
+    axis = attrs.axis % x.ndim
     grid = list(np.indices(np.shape(arrays[1]), sparse=True))
     grid[axis] = wrapped_numpy(arrays[1], x.shape[axis])
     return (x[tuple(grid)],)
@@ -139,6 +146,7 @@ register(
     OpDef(
         "gather_elements",
         "injective",
+        AxisAttrs,
         _gather_elements_infer,
         _gather_elements_numpy,
         compute=_gather_elements_compute,
@@ -146,11 +154,18 @@ register(
 )
 
 
-def _gather_nd_infer(types: Types, attrs: Attrs) -> Out:
+@dataclass(frozen=True, slots=True)
+class GatherNdAttrs(Attrs):
+    """So many first dimensions are shared by data and indices."""
+
+    batch_dims: int = 0
+
+
+def _gather_nd_infer(types: Types, attrs: GatherNdAttrs) -> Out:
     """The last dimension of the indices names a position in the dimensions of x behind the `batch_dims` shared ones."""
     x, indices = present(types[0]), present(types[1])
     integer(indices)
-    batch = attrs.get("batch_dims", 0)
+    batch = attrs.batch_dims
     depth = as_int(indices.shape[-1]) if indices.rank else None
     if depth is None or not 1 <= depth <= x.rank - batch:
         raise ShapeError(
@@ -164,9 +179,9 @@ def _gather_nd_infer(types: Types, attrs: Attrs) -> Out:
     return (TensorType(x.dtype, (*indices.shape[:-1], *x.shape[batch + depth :])),)
 
 
-def _gather_nd_compute(inputs: Tensors, attrs: Attrs, out: Out) -> tuple[Tensor, ...]:
+def _gather_nd_compute(inputs: Tensors, attrs: GatherNdAttrs, out: Out) -> tuple[Tensor, ...]:
     x, indices = need(inputs[0]), need(inputs[1])
-    batch = attrs.get("batch_dims", 0)
+    batch = attrs.batch_dims
     depth = as_int(indices.shape[-1]) or 0
     lead = indices.ndim - 1
 
@@ -177,9 +192,9 @@ def _gather_nd_compute(inputs: Tensors, attrs: Attrs, out: Out) -> tuple[Tensor,
     return (compute(out[0].shape, element, name="gather_nd"),)
 
 
-def _gather_nd_numpy(arrays: Sequence[Any], attrs: Attrs) -> tuple[Any, ...]:
+def _gather_nd_numpy(arrays: Sequence[Any], attrs: GatherNdAttrs) -> tuple[Any, ...]:
     x, indices = (np.asarray(a) for a in arrays)
-    batch = attrs.get("batch_dims", 0)
+    batch = attrs.batch_dims
     depth = indices.shape[-1]
     lead = indices.shape[:-1]
     grid = [np.arange(x.shape[k]).reshape([-1 if j == k else 1 for j in range(len(lead))]) for k in range(batch)]
@@ -187,25 +202,33 @@ def _gather_nd_numpy(arrays: Sequence[Any], attrs: Attrs) -> tuple[Any, ...]:
     return (x[tuple(np.broadcast_arrays(*grid, *at))].reshape(*lead, *x.shape[batch + depth :]),)
 
 
-register(OpDef("gather_nd", "injective", _gather_nd_infer, _gather_nd_numpy, compute=_gather_nd_compute))
+register(OpDef("gather_nd", "injective", GatherNdAttrs, _gather_nd_infer, _gather_nd_numpy, compute=_gather_nd_compute))
 
 
 # --- one hot --------------------------------------------------------------------------------------------------------
 
 
-def _one_hot_infer(types: Types, attrs: Attrs) -> Out:
+@dataclass(frozen=True, slots=True)
+class OneHotAttrs(Attrs):
+    """`depth` entries along a new `axis`."""
+
+    axis: int
+    depth: Dim
+
+
+def _one_hot_infer(types: Types, attrs: OneHotAttrs) -> Out:
     """indices, values [2] (off, on): `depth` entries along a new `axis`; indices outside -depth..depth-1 give none."""
     indices, values = present(types[0]), present(types[1])
-    axis = axis_of(attrs["axis"], indices.rank + 1)
+    axis = axis_of(attrs.axis, indices.rank + 1)
     if values.rank != 1 or as_int(values.shape[0]) != 2:
         raise ShapeError("the values must be two: off and on", got=values)
-    return (TensorType(values.dtype, (*indices.shape[:axis], dim(attrs["depth"]), *indices.shape[axis:])),)
+    return (TensorType(values.dtype, (*indices.shape[:axis], dim(attrs.depth), *indices.shape[axis:])),)
 
 
-def _one_hot_compute(inputs: Tensors, attrs: Attrs, out: Out) -> tuple[Tensor, ...]:
+def _one_hot_compute(inputs: Tensors, attrs: OneHotAttrs, out: Out) -> tuple[Tensor, ...]:
     indices, values = need(inputs[0]), need(inputs[1])
-    axis = attrs["axis"] % (indices.ndim + 1)
-    depth = dim(attrs["depth"])
+    axis = attrs.axis % (indices.ndim + 1)
+    depth = dim(attrs.depth)
 
     def element(*point: Expr) -> Expr:
         index = cast(indices[(*point[:axis], *point[axis + 1 :])], i64)
@@ -215,53 +238,61 @@ def _one_hot_compute(inputs: Tensors, attrs: Attrs, out: Out) -> tuple[Tensor, .
     return (compute(out[0].shape, element, name="one_hot"),)
 
 
-def _one_hot_numpy(arrays: Sequence[Any], attrs: Attrs) -> tuple[Any, ...]:
+def _one_hot_numpy(arrays: Sequence[Any], attrs: OneHotAttrs) -> tuple[Any, ...]:
     index = np.trunc(np.asarray(arrays[0]).astype(np.float64)).astype(np.int64)
-    axis = attrs["axis"] % (index.ndim + 1)
-    index = np.expand_dims(np.where(index < 0, index + attrs["depth"], index), axis)
+    axis, depth = attrs.axis % (index.ndim + 1), number(attrs.depth)
+    index = np.expand_dims(np.where(index < 0, index + depth, index), axis)
     shape = [1] * index.ndim
-    shape[axis] = attrs["depth"]
+    shape[axis] = depth
     values = np.asarray(arrays[1])
-    return (np.where(index == np.arange(attrs["depth"]).reshape(shape), values[1], values[0]),)
+    return (np.where(index == np.arange(depth).reshape(shape), values[1], values[0]),)
 
 
-register(OpDef("one_hot", "injective", _one_hot_infer, _one_hot_numpy, compute=_one_hot_compute))
+register(OpDef("one_hot", "injective", OneHotAttrs, _one_hot_infer, _one_hot_numpy, compute=_one_hot_compute))
 
 
 # --- reversal of sequences ------------------------------------------------------------------------------------------
 
 
-def _reverse_infer(types: Types, attrs: Attrs) -> Out:
+@dataclass(frozen=True, slots=True)
+class ReverseSequenceAttrs(Attrs):
+    batch_axis: int
+    time_axis: int
+
+
+def _reverse_infer(types: Types, attrs: ReverseSequenceAttrs) -> Out:
     """x, lengths [batch]: along `time_axis` the first `lengths[b]` entries of batch `b` are reversed."""
     x, lengths = present(types[0]), present(types[1])
     integer(lengths, "lengths")
-    if lengths.rank != 1 or not same_dim(lengths.shape[0], x.shape[attrs["batch_axis"]]):
-        raise ShapeError(
-            "one length is needed for each batch entry", expected=x.shape[attrs["batch_axis"]], got=lengths
-        )
+    if lengths.rank != 1 or not same_dim(lengths.shape[0], x.shape[attrs.batch_axis]):
+        raise ShapeError("one length is needed for each batch entry", expected=x.shape[attrs.batch_axis], got=lengths)
     return (x,)
 
 
-def _reverse_compute(inputs: Tensors, attrs: Attrs, out: Out) -> tuple[Tensor, ...]:
+def _reverse_compute(inputs: Tensors, attrs: ReverseSequenceAttrs, out: Out) -> tuple[Tensor, ...]:
     x, lengths = need(inputs[0]), need(inputs[1])
-    time = attrs["time_axis"]
+    time = attrs.time_axis
 
     def element(*point: Expr) -> Expr:
         extent = x.shape[time]
-        length = minimum(cast(lengths[point[attrs["batch_axis"]]], i64), extent)
+        length = minimum(cast(lengths[point[attrs.batch_axis]], i64), extent)
         at = select(point[time] < length, length - 1 - point[time], point[time])
         return x[(*point[:time], at, *point[time + 1 :])]
 
     return (compute(x.shape, element, name="reverse_sequence"),)
 
 
-def _reverse_numpy(arrays: Sequence[Any], attrs: Attrs) -> tuple[Any, ...]:
-    x = np.moveaxis(np.asarray(arrays[0]), (attrs["batch_axis"], attrs["time_axis"]), (0, 1))
+def _reverse_numpy(arrays: Sequence[Any], attrs: ReverseSequenceAttrs) -> tuple[Any, ...]:
+    x = np.moveaxis(np.asarray(arrays[0]), (attrs.batch_axis, attrs.time_axis), (0, 1))
     y = x.copy()
     for b, length in enumerate(np.asarray(arrays[1]).tolist()):
         length = min(length, x.shape[1])
         y[b, :length] = x[b, :length][::-1]
-    return (np.ascontiguousarray(np.moveaxis(y, (0, 1), (attrs["batch_axis"], attrs["time_axis"]))),)
+    return (np.ascontiguousarray(np.moveaxis(y, (0, 1), (attrs.batch_axis, attrs.time_axis))),)
 
 
-register(OpDef("reverse_sequence", "injective", _reverse_infer, _reverse_numpy, compute=_reverse_compute))
+register(
+    OpDef(
+        "reverse_sequence", "injective", ReverseSequenceAttrs, _reverse_infer, _reverse_numpy, compute=_reverse_compute
+    )
+)

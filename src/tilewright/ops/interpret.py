@@ -29,7 +29,7 @@ def run_graph(graph: Graph, inputs: Mapping[str, Any], params: Mapping[str, Any]
             _bind(value, arrays[value], symbols)
     for node in graph.nodes:
         given = [None if v is None else arrays[v] for v in node.inputs]
-        attrs = {name: evaluate_attr(v, symbols) for name, v in node.attrs}
+        attrs = node.attrs.mapped(lambda v: evaluate_attr(v, symbols))
         results = get(node.op).reference(given, attrs)
         for value, result in zip(node.outputs, results, strict=True):
             arrays[value] = np.asarray(result)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from tilewright import te
+from tilewright.ir.attributes import Attrs
 from tilewright.ir.dtype import DType, i32
 from tilewright.ir.expr import Expr, cast
 from tilewright.ir.graph import TensorType
@@ -23,7 +25,7 @@ from tilewright.ops.dims import (
     same_dim,
     wide,
 )
-from tilewright.ops.registry import Attrs, OpDef, Types, register
+from tilewright.ops.registry import OpDef, Types, register
 from tilewright.support.errors import DTypeError, ShapeError
 from tilewright.te import Tensor
 
@@ -40,24 +42,32 @@ def product_type(a: DType, b: DType) -> DType:
     return a
 
 
-def _matmul_infer(types: Types, attrs: Attrs) -> Out:
+@dataclass(frozen=True, slots=True)
+class MatmulAttrs(Attrs):
+    """Whether the last two dimensions of an operand are swapped."""
+
+    transpose_a: bool = False
+    transpose_b: bool = False
+
+
+def _matmul_infer(types: Types, attrs: MatmulAttrs) -> Out:
     """`transpose_a`, `transpose_b` swap the last two dimensions of an operand. Ranks are at least 2."""
     a, b = present(types[0]), present(types[1])
     if a.rank < 2 or b.rank < 2:
         raise ShapeError("matmul needs matrices", got=f"{a} and {b}")
-    m, k = a.shape[-2:][:: -1 if attrs.get("transpose_a") else 1]
-    k_b, n = b.shape[-2:][:: -1 if attrs.get("transpose_b") else 1]
+    m, k = a.shape[-2:][:: -1 if attrs.transpose_a else 1]
+    k_b, n = b.shape[-2:][:: -1 if attrs.transpose_b else 1]
     if not same_dim(k, k_b):
         raise ShapeError("the inner dimensions of a matrix product differ", expected=k, got=k_b)
     batch = broadcast_shapes(a.shape[:-2], b.shape[:-2])
     return (TensorType(product_type(a.dtype, b.dtype), (*batch, m, n)),)
 
 
-def _matmul_compute(inputs: Tensors, attrs: Attrs, out: Out) -> tuple[Tensor, ...]:
+def _matmul_compute(inputs: Tensors, attrs: MatmulAttrs, out: Out) -> tuple[Tensor, ...]:
     a, b = need(inputs[0]), need(inputs[1])
     (type,) = out
     acc = accumulator(type.dtype)
-    swap_a, swap_b = bool(attrs.get("transpose_a")), bool(attrs.get("transpose_b"))
+    swap_a, swap_b = attrs.transpose_a, attrs.transpose_b
     k = te.reduce_axis(a.shape[-2 if swap_a else -1], "k")
     batch = type.shape[:-2]
 
@@ -81,7 +91,7 @@ def _batch_index(t: Tensor, lead: Sequence[Expr], batch: Sequence[Expr]) -> tupl
     return broadcast_index(view, lead, batch)
 
 
-def _matmul_numpy(arrays: Sequence[Any], attrs: Attrs) -> tuple[Any, ...]:
+def _matmul_numpy(arrays: Sequence[Any], attrs: MatmulAttrs) -> tuple[Any, ...]:
     from tilewright.ir.dtype import dtype
 
     a, b = (np.asarray(x) for x in arrays)
@@ -89,14 +99,14 @@ def _matmul_numpy(arrays: Sequence[Any], attrs: Attrs) -> tuple[Any, ...]:
     a, b = wide(a), wide(b)
     if not np.issubdtype(a.dtype, np.floating):
         a, b = a.astype(result), b.astype(result)
-    if attrs.get("transpose_a"):
+    if attrs.transpose_a:
         a = np.swapaxes(a, -1, -2)
-    if attrs.get("transpose_b"):
+    if attrs.transpose_b:
         b = np.swapaxes(b, -1, -2)
     return (np.matmul(a, b).astype(result),)
 
 
-register(OpDef("matmul", "contraction", _matmul_infer, _matmul_numpy, compute=_matmul_compute))
+register(OpDef("matmul", "contraction", MatmulAttrs, _matmul_infer, _matmul_numpy, compute=_matmul_compute))
 
 
 # --- einsum ---------------------------------------------------------------------------------------------------------
@@ -119,13 +129,20 @@ def _einsum_extents(types: Sequence[Any], equation: str) -> dict[str, Expr]:
     return extents
 
 
-def _einsum_infer(types: Types, attrs: Attrs) -> Out:
+@dataclass(frozen=True, slots=True)
+class EinsumAttrs(Attrs):
+    """`equation` is explicit, one letter a dimension, without ellipsis: "ij,jk->ik"."""
+
+    equation: str
+
+
+def _einsum_infer(types: Types, attrs: EinsumAttrs) -> Out:
     """`equation` is explicit ("ij,jk->ik"): one letter a dimension, no ellipsis; extents agree exactly."""
     given = [present(t) for t in types]
-    left, right = _terms(attrs["equation"])
+    left, right = _terms(attrs.equation)
     if len(left) != len(given):
         raise ShapeError("einsum needs one term for each operand", expected=len(left), got=len(given))
-    extents = _einsum_extents(given, attrs["equation"])
+    extents = _einsum_extents(given, attrs.equation)
     if not set(right) <= set(extents) or len(set(right)) != len(right):
         raise ShapeError("einsum's result names unknown or repeated labels", got=right)
     result = given[0].dtype
@@ -135,10 +152,10 @@ def _einsum_infer(types: Types, attrs: Attrs) -> Out:
     return (TensorType(result, tuple(extents[c] for c in right)),)
 
 
-def _einsum_compute(inputs: Tensors, attrs: Attrs, out: Out) -> tuple[Tensor, ...]:
+def _einsum_compute(inputs: Tensors, attrs: EinsumAttrs, out: Out) -> tuple[Tensor, ...]:
     tensors = [need(t) for t in inputs]
-    left, right = _terms(attrs["equation"])
-    extents = _einsum_extents(tensors, attrs["equation"])
+    left, right = _terms(attrs.equation)
+    extents = _einsum_extents(tensors, attrs.equation)
     (type,) = out
     acc = accumulator(type.dtype)
     summed = {c: te.reduce_axis(d, c) for c, d in extents.items() if c not in right}
@@ -154,8 +171,8 @@ def _einsum_compute(inputs: Tensors, attrs: Attrs, out: Out) -> tuple[Tensor, ..
     return (narrow(te.compute(type.shape, element, name="einsum"), type.dtype, "rounded"),)
 
 
-def _einsum_numpy(arrays: Sequence[Any], attrs: Attrs) -> tuple[Any, ...]:
-    return (np.einsum(attrs["equation"], *(wide(a) for a in arrays)).astype(np.asarray(arrays[0]).dtype),)
+def _einsum_numpy(arrays: Sequence[Any], attrs: EinsumAttrs) -> tuple[Any, ...]:
+    return (np.einsum(attrs.equation, *(wide(a) for a in arrays)).astype(np.asarray(arrays[0]).dtype),)
 
 
-register(OpDef("einsum", "contraction", _einsum_infer, _einsum_numpy, compute=_einsum_compute))
+register(OpDef("einsum", "contraction", EinsumAttrs, _einsum_infer, _einsum_numpy, compute=_einsum_compute))

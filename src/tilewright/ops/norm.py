@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from tilewright import te
+from tilewright.ir.attributes import Attrs
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Expr, call, cast, const, is_const, maximum, minimum, select
 from tilewright.ir.graph import TensorType
@@ -26,7 +28,7 @@ from tilewright.ops.dims import (
     wide,
 )
 from tilewright.ops.reduce import count, reduce_stage
-from tilewright.ops.registry import Attrs, OpDef, Types, register
+from tilewright.ops.registry import OpDef, Types, register
 from tilewright.support.errors import ShapeError
 from tilewright.te import Tensor
 
@@ -42,16 +44,21 @@ def _kept(axes: Sequence[int], point: Sequence[Expr]) -> tuple[Expr, ...]:
 # --- softmax --------------------------------------------------------------------------------------------------------
 
 
-def _softmax_infer(types: Types, attrs: Attrs) -> Out:
+@dataclass(frozen=True, slots=True)
+class SoftmaxAttrs(Attrs):
+    axis: int
+
+
+def _softmax_infer(types: Types, attrs: SoftmaxAttrs) -> Out:
     t = present(types[0])
     check_kind(t.dtype, ("float",))
-    axis_of(attrs["axis"], t.rank)
+    axis_of(attrs.axis, t.rank)
     return (t,)
 
 
-def _softmax_compute(inputs: Tensors, attrs: Attrs, out: Out) -> tuple[Tensor, ...]:
+def _softmax_compute(inputs: Tensors, attrs: SoftmaxAttrs, out: Out) -> tuple[Tensor, ...]:
     x, (type,) = need(inputs[0]), out
-    axes, acc = (attrs["axis"] % x.ndim,), accumulator(x.dtype)
+    axes, acc = (attrs.axis % x.ndim,), accumulator(x.dtype)
     _, e, total = _exponentials(x, axes, acc)
     # One division a row: the products differ from quotients by half a unit in the last place at most.
     inverse = te.compute(total.shape, lambda *i: _one(acc) / total[i], name="inverse")
@@ -69,9 +76,9 @@ def _exponentials(x: Tensor, axes: tuple[int, ...], acc: DType) -> tuple[Tensor,
     return top, e, total
 
 
-def _log_softmax_compute(inputs: Tensors, attrs: Attrs, out: Out) -> tuple[Tensor, ...]:
+def _log_softmax_compute(inputs: Tensors, attrs: SoftmaxAttrs, out: Out) -> tuple[Tensor, ...]:
     x, (type,) = need(inputs[0]), out
-    axes, acc = (attrs["axis"] % x.ndim,), accumulator(x.dtype)
+    axes, acc = (attrs.axis % x.ndim,), accumulator(x.dtype)
     top, _, total = _exponentials(x, axes, acc)
     shift = te.compute(total.shape, lambda *i: te.log(total[i]), name="shift")
 
@@ -82,33 +89,43 @@ def _log_softmax_compute(inputs: Tensors, attrs: Attrs, out: Out) -> tuple[Tenso
     return (te.compute(x.shape, element, name="log_softmax"),)
 
 
-def _softmax_numpy(arrays: Sequence[Any], attrs: Attrs) -> tuple[Any, ...]:
+def _softmax_numpy(arrays: Sequence[Any], attrs: SoftmaxAttrs) -> tuple[Any, ...]:
     x = wide(arrays[0])
     with np.errstate(all="ignore"):
-        e = np.exp(x - np.max(x, axis=attrs["axis"], keepdims=True))
-        return ((e / np.sum(e, axis=attrs["axis"], keepdims=True)).astype(np.asarray(arrays[0]).dtype),)
+        e = np.exp(x - np.max(x, axis=attrs.axis, keepdims=True))
+        return ((e / np.sum(e, axis=attrs.axis, keepdims=True)).astype(np.asarray(arrays[0]).dtype),)
 
 
-def _log_softmax_numpy(arrays: Sequence[Any], attrs: Attrs) -> tuple[Any, ...]:
+def _log_softmax_numpy(arrays: Sequence[Any], attrs: SoftmaxAttrs) -> tuple[Any, ...]:
     x = wide(arrays[0])
     with np.errstate(all="ignore"):
-        shifted = x - np.max(x, axis=attrs["axis"], keepdims=True)
-        total = np.sum(np.exp(shifted), axis=attrs["axis"], keepdims=True)
+        shifted = x - np.max(x, axis=attrs.axis, keepdims=True)
+        total = np.sum(np.exp(shifted), axis=attrs.axis, keepdims=True)
         return ((shifted - np.log(total)).astype(np.asarray(arrays[0]).dtype),)
 
 
-register(OpDef("softmax", "reduction", _softmax_infer, _softmax_numpy, compute=_softmax_compute))
-register(OpDef("log_softmax", "reduction", _softmax_infer, _log_softmax_numpy, compute=_log_softmax_compute))
+register(OpDef("softmax", "reduction", SoftmaxAttrs, _softmax_infer, _softmax_numpy, compute=_softmax_compute))
+register(
+    OpDef("log_softmax", "reduction", SoftmaxAttrs, _softmax_infer, _log_softmax_numpy, compute=_log_softmax_compute)
+)
 
 
 # --- layer norm and RMS norm ----------------------------------------------------------------------------------------
 
 
-def _layer_norm_infer(types: Types, attrs: Attrs) -> Out:
+@dataclass(frozen=True, slots=True)
+class NormAttrs(Attrs):
+    """Normalises over the axes from `axis` on; `epsilon` is added to the variance."""
+
+    axis: int
+    epsilon: float
+
+
+def _layer_norm_infer(types: Types, attrs: NormAttrs) -> Out:
     """Inputs x, scale?, bias? (broadcasting to x); normalises over the axes from `axis` on; `epsilon`."""
     x = present(types[0])
     check_kind(x.dtype, ("float",))
-    axis_of(attrs["axis"], x.rank)
+    axis_of(attrs.axis, x.rank)
     given = [t for t in types if t is not None]
     same_dtype(given)
     for t in given[1:]:
@@ -126,17 +143,17 @@ def _affine(e: Expr, inputs: Tensors, point: Sequence[Expr], shape: Sequence[Exp
     return e
 
 
-def _layer_norm_compute(inputs: Tensors, attrs: Attrs, out: Out) -> tuple[Tensor, ...]:
+def _layer_norm_compute(inputs: Tensors, attrs: NormAttrs, out: Out) -> tuple[Tensor, ...]:
     """Two passes over the row: the mean, then the mean square deviation from it."""
     x, (type,) = need(inputs[0]), out
-    axes = tuple(range(attrs["axis"] % x.ndim, x.ndim))
+    axes = tuple(range(attrs.axis % x.ndim, x.ndim))
     acc = accumulator(x.dtype)
     scale = scalar(1.0, acc) / cast(count(x, axes), acc)
     total = reduce_stage(x, axes, True, te.sum, lambda e: cast(e, acc), "total")
     mean = te.compute(total.shape, lambda *i: total[i] * scale, name="mean")
     centered = te.compute(x.shape, lambda *i: cast(x[i], acc) - mean[_kept(axes, i)], name="centered")
     squares = reduce_stage(centered, axes, True, te.sum, lambda e: e * e, "squares")
-    epsilon = scalar(attrs["epsilon"], acc)
+    epsilon = scalar(attrs.epsilon, acc)
     inverse = te.compute(total.shape, lambda *i: _one(acc) / te.sqrt(squares[i] * scale + epsilon), name="inverse")
 
     def element(*i: Expr) -> Expr:
@@ -149,12 +166,12 @@ def _one(t: Any) -> Expr:
     return scalar(1.0, t)
 
 
-def _layer_norm_numpy(arrays: Sequence[Any], attrs: Attrs) -> tuple[Any, ...]:
+def _layer_norm_numpy(arrays: Sequence[Any], attrs: NormAttrs) -> tuple[Any, ...]:
     x = wide(arrays[0])
-    axes = tuple(range(attrs["axis"] % x.ndim, x.ndim))
+    axes = tuple(range(attrs.axis % x.ndim, x.ndim))
     centered = x - np.mean(x, axis=axes, keepdims=True)
     variance = np.mean(centered * centered, axis=axes, keepdims=True)
-    return (_affine_numpy(centered / np.sqrt(variance + np.asarray(attrs["epsilon"], x.dtype)), arrays),)
+    return (_affine_numpy(centered / np.sqrt(variance + np.asarray(attrs.epsilon, x.dtype)), arrays),)
 
 
 def _affine_numpy(y: Any, arrays: Sequence[Any]) -> Any:
@@ -165,12 +182,12 @@ def _affine_numpy(y: Any, arrays: Sequence[Any]) -> Any:
     return y.astype(np.asarray(arrays[0]).dtype)
 
 
-def _rms_norm_compute(inputs: Tensors, attrs: Attrs, out: Out) -> tuple[Tensor, ...]:
+def _rms_norm_compute(inputs: Tensors, attrs: NormAttrs, out: Out) -> tuple[Tensor, ...]:
     x, (type,) = need(inputs[0]), out
-    axes = tuple(range(attrs["axis"] % x.ndim, x.ndim))
+    axes = tuple(range(attrs.axis % x.ndim, x.ndim))
     acc = accumulator(x.dtype)
     scale = scalar(1.0, acc) / cast(count(x, axes), acc)
-    epsilon = scalar(attrs["epsilon"], acc)
+    epsilon = scalar(attrs.epsilon, acc)
     squares = reduce_stage(x, axes, True, te.sum, lambda e: cast(e, acc) * cast(e, acc), "squares")
     inverse = te.compute(squares.shape, lambda *i: _one(acc) / te.sqrt(squares[i] * scale + epsilon), name="inverse")
 
@@ -180,21 +197,31 @@ def _rms_norm_compute(inputs: Tensors, attrs: Attrs, out: Out) -> tuple[Tensor, 
     return (te.compute(x.shape, element, name="rms_norm"),)
 
 
-def _rms_norm_numpy(arrays: Sequence[Any], attrs: Attrs) -> tuple[Any, ...]:
+def _rms_norm_numpy(arrays: Sequence[Any], attrs: NormAttrs) -> tuple[Any, ...]:
     x = wide(arrays[0])
-    axes = tuple(range(attrs["axis"] % x.ndim, x.ndim))
+    axes = tuple(range(attrs.axis % x.ndim, x.ndim))
     square = np.mean(x * x, axis=axes, keepdims=True)
-    return (_affine_numpy(x / np.sqrt(square + np.asarray(attrs["epsilon"], x.dtype)), arrays),)
+    return (_affine_numpy(x / np.sqrt(square + np.asarray(attrs.epsilon, x.dtype)), arrays),)
 
 
-register(OpDef("layer_norm", "reduction", _layer_norm_infer, _layer_norm_numpy, compute=_layer_norm_compute))
-register(OpDef("rms_norm", "reduction", _layer_norm_infer, _rms_norm_numpy, compute=_rms_norm_compute))
+register(OpDef("layer_norm", "reduction", NormAttrs, _layer_norm_infer, _layer_norm_numpy, compute=_layer_norm_compute))
+register(OpDef("rms_norm", "reduction", NormAttrs, _layer_norm_infer, _rms_norm_numpy, compute=_rms_norm_compute))
 
 
 # --- local response normalisation -----------------------------------------------------------------------------------
 
 
-def _lrn_infer(types: Types, attrs: Attrs) -> Out:
+@dataclass(frozen=True, slots=True)
+class LrnAttrs(Attrs):
+    """`size` channels are summed; see the type rule for the formula."""
+
+    size: int
+    alpha: float
+    beta: float
+    bias: float
+
+
+def _lrn_infer(types: Types, attrs: LrnAttrs) -> Out:
     """x / (bias + alpha / size * sum of squares over `size` channels) ** beta."""
     x = present(types[0])
     check_kind(x.dtype, ("float",))
@@ -202,10 +229,10 @@ def _lrn_infer(types: Types, attrs: Attrs) -> Out:
     return (x,)
 
 
-def _lrn_compute(inputs: Tensors, attrs: Attrs, out: Out) -> tuple[Tensor, ...]:
+def _lrn_compute(inputs: Tensors, attrs: LrnAttrs, out: Out) -> tuple[Tensor, ...]:
     x, (type,) = need(inputs[0]), out
     acc = accumulator(x.dtype)
-    size = attrs["size"]
+    size = attrs.size
     before = (size - 1) // 2
     channels = x.shape[1]
     k = te.reduce_axis(size, "k")
@@ -217,7 +244,7 @@ def _lrn_compute(inputs: Tensors, attrs: Attrs, out: Out) -> tuple[Tensor, ...]:
         return te.sum(select(inside, value * value, scalar(0, acc)), axis=k)
 
     squares = te.compute(x.shape, lambda *i: window(*i), name="squares")
-    alpha, beta, bias = (scalar(attrs[a], acc) for a in ("alpha", "beta", "bias"))
+    alpha, beta, bias = (scalar(v, acc) for v in (attrs.alpha, attrs.beta, attrs.bias))
     ratio = alpha / scalar(size, acc)
 
     def element(*i: Expr) -> Expr:
@@ -231,16 +258,16 @@ def _lrn_compute(inputs: Tensors, attrs: Attrs, out: Out) -> tuple[Tensor, ...]:
     return (te.compute(x.shape, element, name="lrn"),)
 
 
-def _lrn_numpy(arrays: Sequence[Any], attrs: Attrs) -> tuple[Any, ...]:
+def _lrn_numpy(arrays: Sequence[Any], attrs: LrnAttrs) -> tuple[Any, ...]:
     x = wide(arrays[0])
-    size = attrs["size"]
+    size = attrs.size
     before = (size - 1) // 2
     widths = [(0, 0)] * x.ndim
     widths[1] = (before, size - 1 - before)
     padded = np.pad(x * x, widths)
     total = sum(np.take(padded, np.arange(x.shape[1]) + k, axis=1) for k in range(size))
-    y = x / (attrs["bias"] + attrs["alpha"] / size * total) ** attrs["beta"]
+    y = x / (attrs.bias + attrs.alpha / size * total) ** attrs.beta
     return (y.astype(np.asarray(arrays[0]).dtype),)
 
 
-register(OpDef("lrn", "reduction", _lrn_infer, _lrn_numpy, compute=_lrn_compute))
+register(OpDef("lrn", "reduction", LrnAttrs, _lrn_infer, _lrn_numpy, compute=_lrn_compute))

@@ -7,22 +7,27 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import numpy as np
 
+from tilewright.ir.attributes import Attrs, Number
 from tilewright.ir.dtype import DType, boolean, f32
 from tilewright.ir.expr import Expr, call, cast, const, maximum, minimum, select
 from tilewright.ir.graph import TensorType
 from tilewright.ir.scalar_ops import OPS
 from tilewright.ops.dims import broadcast_index, broadcast_shapes, check_kind, need, present, same_dtype, scalar, wide
-from tilewright.ops.registry import Attrs, OpDef, Types, register
+from tilewright.ops.registry import OpDef, Types, register
 from tilewright.support.errors import DTypeError
 from tilewright.te import Tensor, compute
 
 Scalars = Sequence[Expr]
-Body = Callable[[Scalars, Attrs], Expr]
+Body = Callable[[Scalars, Any], Expr]
 TypeRule = Callable[[Sequence[TensorType], Attrs], DType]
+
+Functions = tuple[tuple[str, tuple[tuple[str, Number], ...]], ...]
+"""Pointwise operators and their attributes as an attribute of another operator: the activations of a cell."""
 
 BODIES: dict[str, Body] = {}
 """The scalar expression of each pointwise operator, by name."""
@@ -44,7 +49,8 @@ def pointwise(
     body: Body,
     reference: Callable[..., Any],
     result: TypeRule,
-) -> OpDef:
+    kind: type[Attrs] = Attrs,
+) -> OpDef[Any]:
     """Register an operator whose element is `body` of the operands' elements."""
 
     def infer(types: Types, attrs: Attrs) -> tuple[TensorType, ...]:
@@ -64,11 +70,11 @@ def pointwise(
 
     def numpy(arrays: Sequence[Any], attrs: Attrs) -> tuple[Any, ...]:
         types = [TensorType(_dtype_of(a), ()) for a in arrays]
-        value = reference(*(wide(a) for a in arrays), **attrs)
+        value = reference(*(wide(a) for a in arrays), **attrs.values())
         return (np.asarray(value).astype(result(types, attrs).numpy),)
 
     BODIES[name] = body
-    return register(OpDef(name, "pointwise", infer, numpy, compute=tensor_expression))
+    return register(OpDef(name, "pointwise", kind, infer, numpy, compute=tensor_expression))
 
 
 def _dtype_of(array: Any) -> DType:
@@ -153,8 +159,16 @@ def _cast_numpy(x: Any, dtype: DType) -> Any:
     return array.astype(dtype.numpy)
 
 
-def _bitcast_type(types: Sequence[TensorType], attrs: Attrs) -> DType:
-    to: DType = attrs["dtype"]
+@dataclass(frozen=True, slots=True)
+class CastAttrs(Attrs):
+    """With `bits`, the bits are kept and not the value."""
+
+    dtype: DType
+    bits: bool = False
+
+
+def _bitcast_type(types: Sequence[TensorType], attrs: CastAttrs) -> DType:
+    to = attrs.dtype
     if to.bits != types[0].dtype.bits:
         raise DTypeError("a bit cast keeps the width", expected=f"{types[0].dtype.bits} bits", got=to)
     return to
@@ -165,27 +179,27 @@ pointwise("xor", 2, lambda x, _: call("ne", x[0], x[1]), np.logical_xor, same("b
 
 
 def _register_casts() -> None:
-    def infer(types: Types, attrs: Attrs) -> tuple[TensorType, ...]:
+    def infer(types: Types, attrs: CastAttrs) -> tuple[TensorType, ...]:
         (t,) = _arity(types, 1)
-        to = _bitcast_type([t], attrs) if attrs.get("bits") else attrs["dtype"]
+        to = _bitcast_type([t], attrs) if attrs.bits else attrs.dtype
         return (TensorType(to, t.shape, t.layout),)
 
-    def element(x: Expr, attrs: Attrs) -> Expr:
+    def element(x: Expr, attrs: CastAttrs) -> Expr:
         from tilewright.ir.expr import Op
 
-        return Op("bitcast", (x,), attrs["dtype"]) if attrs.get("bits") else cast(x, attrs["dtype"])
+        return Op("bitcast", (x,), attrs.dtype) if attrs.bits else cast(x, attrs.dtype)
 
-    def tensor_expression(inputs: Sequence[Tensor | None], attrs: Attrs, out: tuple[TensorType, ...]) -> Any:
+    def tensor_expression(inputs: Sequence[Tensor | None], attrs: CastAttrs, out: tuple[TensorType, ...]) -> Any:
         x = need(inputs[0])
         return (compute(x.shape, lambda *i: element(x[i], attrs), name="cast"),)
 
-    def numpy(arrays: Sequence[Any], attrs: Attrs) -> tuple[Any, ...]:
+    def numpy(arrays: Sequence[Any], attrs: CastAttrs) -> tuple[Any, ...]:
         with np.errstate(all="ignore"):
-            if attrs.get("bits"):
-                return (np.asarray(arrays[0]).view(attrs["dtype"].numpy),)
-            return (_cast_numpy(arrays[0], attrs["dtype"]),)
+            if attrs.bits:
+                return (np.asarray(arrays[0]).view(attrs.dtype.numpy),)
+            return (_cast_numpy(arrays[0], attrs.dtype),)
 
-    register(OpDef("cast", "pointwise", infer, numpy, compute=tensor_expression))
+    register(OpDef("cast", "pointwise", CastAttrs, infer, numpy, compute=tensor_expression))
 
 
 _register_casts()
@@ -194,20 +208,69 @@ _register_casts()
 # --- activations ----------------------------------------------------------------------------------------------------
 
 
-def activation(name: str, body: Body, reference: Callable[..., Any], rule: TypeRule = _real, arity: int = 1) -> None:
-    pointwise(name, arity, body, _quiet(reference), rule)
+@dataclass(frozen=True, slots=True)
+class ClipAttrs(Attrs):
+    """None: no bound on that side."""
+
+    min: int | float | None = None
+    max: int | float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AlphaAttrs(Attrs):
+    alpha: float
+
+
+@dataclass(frozen=True, slots=True)
+class SeluAttrs(AlphaAttrs):
+    gamma: float
+
+
+@dataclass(frozen=True, slots=True)
+class HardSigmoidAttrs(AlphaAttrs):
+    beta: float
+
+
+@dataclass(frozen=True, slots=True)
+class GeluAttrs(Attrs):
+    approximate: Literal["none", "tanh"] = "none"
+
+
+@dataclass(frozen=True, slots=True)
+class ShrinkAttrs(Attrs):
+    lambd: float
+    bias: float
+
+
+@dataclass(frozen=True, slots=True)
+class DetectInfAttrs(Attrs):
+    """Which infinities count."""
+
+    positive: bool = True
+    negative: bool = True
+
+
+def activation(
+    name: str,
+    body: Body,
+    reference: Callable[..., Any],
+    rule: TypeRule = _real,
+    arity: int = 1,
+    kind: type[Attrs] = Attrs,
+) -> None:
+    pointwise(name, arity, body, _quiet(reference), rule, kind)
 
 
 def _c(value: float, like: Expr) -> Expr:
     return scalar(value, like.dtype)
 
 
-def _clip(x: Scalars, attrs: Attrs) -> Expr:
+def _clip(x: Scalars, attrs: ClipAttrs) -> Expr:
     e = x[0]
-    if attrs.get("min") is not None:
-        e = maximum(e, _c(attrs["min"], e))
-    if attrs.get("max") is not None:
-        e = minimum(e, _c(attrs["max"], e))
+    if attrs.min is not None:
+        e = maximum(e, _c(attrs.min, e))
+    if attrs.max is not None:
+        e = minimum(e, _c(attrs.max, e))
     return e
 
 
@@ -239,20 +302,21 @@ def _hard_sigmoid(e: Expr, alpha: float, beta: float) -> Expr:
     return minimum(maximum(_c(alpha, e) * e + _c(beta, e), _c(0, e)), _c(1, e))
 
 
-def _isinf(e: Expr, attrs: Attrs) -> Expr:
-    positive = call("eq", e, _c(math.inf, e)) if attrs.get("positive", True) else const(False)
-    negative = call("eq", e, _c(-math.inf, e)) if attrs.get("negative", True) else const(False)
+def _isinf(e: Expr, attrs: DetectInfAttrs) -> Expr:
+    positive = call("eq", e, _c(math.inf, e)) if attrs.positive else const(False)
+    negative = call("eq", e, _c(-math.inf, e)) if attrs.negative else const(False)
     return positive | negative
 
 
 activation("relu", lambda x, _: maximum(x[0], _c(0, x[0])), lambda x: np.maximum(x, 0), same("float", "int"))
-activation("clip", _clip, _clip_numpy, same("float", "int", "uint"))
+activation("clip", _clip, _clip_numpy, same("float", "int", "uint"), kind=ClipAttrs)
 activation("sign", lambda x, _: _sign(x[0]), np.sign, same("float", "int", "uint"))
 activation("reciprocal", lambda x, _: _c(1, x[0]) / x[0], lambda x: 1 / x)
 activation(
     "leaky_relu",
-    lambda x, a: select(x[0] < 0, _c(a["alpha"], x[0]) * x[0], x[0]),
+    lambda x, a: select(x[0] < 0, _c(a.alpha, x[0]) * x[0], x[0]),
     lambda x, alpha: np.where(x < 0, alpha * x, x),
+    kind=AlphaAttrs,
 )
 activation(
     "prelu",
@@ -263,41 +327,45 @@ activation(
 )
 activation(
     "elu",
-    lambda x, a: select(x[0] > 0, x[0], _c(a["alpha"], x[0]) * (call("exp", x[0]) - _c(1, x[0]))),
+    lambda x, a: select(x[0] > 0, x[0], _c(a.alpha, x[0]) * (call("exp", x[0]) - _c(1, x[0]))),
     lambda x, alpha: np.where(x > 0, x, alpha * (np.exp(x) - 1)),
+    kind=AlphaAttrs,
 )
 activation(
     "selu",
-    lambda x, a: (
-        _c(a["gamma"], x[0]) * select(x[0] > 0, x[0], _c(a["alpha"], x[0]) * (call("exp", x[0]) - _c(1, x[0])))
-    ),
+    lambda x, a: _c(a.gamma, x[0]) * select(x[0] > 0, x[0], _c(a.alpha, x[0]) * (call("exp", x[0]) - _c(1, x[0]))),
     lambda x, alpha, gamma: gamma * np.where(x > 0, x, alpha * (np.exp(x) - 1)),
+    kind=SeluAttrs,
 )
 activation(
     "celu",
     lambda x, a: (
         maximum(x[0], _c(0, x[0]))
-        + minimum(_c(a["alpha"], x[0]) * (call("exp", x[0] / _c(a["alpha"], x[0])) - _c(1, x[0])), _c(0, x[0]))
+        + minimum(_c(a.alpha, x[0]) * (call("exp", x[0] / _c(a.alpha, x[0])) - _c(1, x[0])), _c(0, x[0]))
     ),
     lambda x, alpha: np.maximum(x, 0) + np.minimum(0, alpha * (np.exp(x / alpha) - 1)),
+    kind=AlphaAttrs,
 )
 activation("softplus", lambda x, _: _softplus(x[0]), _softplus_numpy)
 activation("softsign", lambda x, _: x[0] / (_c(1, x[0]) + call("abs", x[0])), lambda x: x / (1 + np.abs(x)))
 activation("mish", lambda x, _: x[0] * call("tanh", _softplus(x[0])), lambda x: x * np.tanh(_softplus_numpy(x)))
 activation(
     "gelu",
-    lambda x, a: call(_GELU[a.get("approximate", "none")], x[0]),
+    lambda x, a: call(_GELU[a.approximate], x[0]),
     lambda x, approximate="none": OPS[_GELU[approximate]].numpy(x),
+    kind=GeluAttrs,
 )
 activation(
     "swish",
-    lambda x, a: x[0] * call("sigmoid", _c(a["alpha"], x[0]) * x[0]),
+    lambda x, a: x[0] * call("sigmoid", _c(a.alpha, x[0]) * x[0]),
     lambda x, alpha: x * OPS["sigmoid"].numpy(alpha * x),
+    kind=AlphaAttrs,
 )
 activation(
     "hard_sigmoid",
-    lambda x, a: _hard_sigmoid(x[0], a["alpha"], a["beta"]),
+    lambda x, a: _hard_sigmoid(x[0], a.alpha, a.beta),
     lambda x, alpha, beta: np.clip(alpha * x + beta, 0, 1),
+    kind=HardSigmoidAttrs,
 )
 activation(
     "hard_swish",
@@ -306,22 +374,25 @@ activation(
 )
 activation(
     "thresholded_relu",
-    lambda x, a: select(x[0] > _c(a["alpha"], x[0]), x[0], _c(0, x[0])),
+    lambda x, a: select(x[0] > _c(a.alpha, x[0]), x[0], _c(0, x[0])),
     lambda x, alpha: np.where(x > alpha, x, 0),
+    kind=AlphaAttrs,
 )
 activation(
     "shrink",
     lambda x, a: select(
-        x[0] < _c(-a["lambd"], x[0]),
-        x[0] + _c(a["bias"], x[0]),
-        select(x[0] > _c(a["lambd"], x[0]), x[0] - _c(a["bias"], x[0]), _c(0, x[0])),
+        x[0] < _c(-a.lambd, x[0]),
+        x[0] + _c(a.bias, x[0]),
+        select(x[0] > _c(a.lambd, x[0]), x[0] - _c(a.bias, x[0]), _c(0, x[0])),
     ),
     lambda x, lambd, bias: np.where(x < -lambd, x + bias, np.where(x > lambd, x - bias, 0)),
     same("float", "int"),
+    kind=ShrinkAttrs,
 )
 activation(
     "detect_inf",
     lambda x, a: _isinf(x[0], a),
     lambda x, positive=True, negative=True: (positive & np.isposinf(x)) | (negative & np.isneginf(x)),
     to_bool("float"),
+    kind=DetectInfAttrs,
 )

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from tilewright import te
+from tilewright.ir.attributes import Attrs, Ints
 from tilewright.ir.dtype import DType, i64
 from tilewright.ir.expr import Expr, as_int, call, cast, const, maximum, minimum, select
 from tilewright.ir.graph import TensorType
 from tilewright.ops.conv import KERNEL, SPATIAL, pad_stage
 from tilewright.ops.dims import accumulator, check_kind, dim, labelled, narrow, need, present, scalar, wide
-from tilewright.ops.registry import Attrs, OpDef, Types, register
+from tilewright.ops.registry import OpDef, Types, register
 from tilewright.support.errors import ShapeError
 from tilewright.te import Tensor
 
@@ -48,55 +50,67 @@ def static_value(e: Expr) -> int:
     return value
 
 
-def _infer_shape(types: Types, attrs: Attrs) -> TensorType:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolAttrs(Attrs):
+    """Kernel, strides and dilations, one a spatial dimension; pads, all befores, then all afters; with `ceil_mode` a
+    last partial window counts."""
+
+    kernel: Ints
+    strides: Ints
+    dilations: Ints
+    pads: Ints
+    ceil_mode: bool = False
+
+
+def _infer_shape(types: Types, attrs: PoolAttrs) -> TensorType:
     """Attributes `kernel`, `strides`, `dilations`, `pads` (befores, afters), `ceil_mode`."""
     x = present(types[0])
     rank = x.rank - 2
     if rank not in SPATIAL:
         raise ShapeError("pooling has 1 to 3 spatial dimensions", got=x)
     for name, length in (("kernel", rank), ("strides", rank), ("dilations", rank), ("pads", 2 * rank)):
-        if len(attrs[name]) != length:
-            raise ShapeError(f"{name} has the wrong length", expected=length, got=len(attrs[name]))
-    if any(v < 1 for name in ("kernel", "strides", "dilations") for v in attrs[name]) or min(attrs["pads"]) < 0:
+        if (got := len(getattr(attrs, name))) != length:
+            raise ShapeError(f"{name} has the wrong length", expected=length, got=got)
+    if any(v < 1 for v in (*attrs.kernel, *attrs.strides, *attrs.dilations)) or min(attrs.pads) < 0:
         raise ShapeError("kernel, strides and dilations must be positive and pads not negative")
-    pads = attrs["pads"]
+    pads = attrs.pads
     spatial = tuple(
         pooled_extent(
             x.shape[2 + k],
-            attrs["kernel"][k],
+            attrs.kernel[k],
             pads[k],
             pads[rank + k],
-            attrs["strides"][k],
-            attrs["dilations"][k],
-            bool(attrs.get("ceil_mode")),
+            attrs.strides[k],
+            attrs.dilations[k],
+            attrs.ceil_mode,
         )
         for k in range(rank)
     )
     return TensorType(x.dtype, (*x.shape[:2], *spatial), x.layout)
 
 
-def _after(x: Tensor, attrs: Attrs, out: Sequence[Expr]) -> list[Expr]:
+def _after(x: Tensor, attrs: PoolAttrs, out: Sequence[Expr]) -> list[Expr]:
     """How much must stand behind each dimension so that every window lies inside."""
     rank = x.ndim - 2
     result: list[Expr] = []
     for k in range(rank):
-        if not attrs.get("ceil_mode"):
-            result.append(const(attrs["pads"][rank + k]))
+        if not attrs.ceil_mode:
+            result.append(const(attrs.pads[rank + k]))
             continue
-        span = attrs["dilations"][k] * (attrs["kernel"][k] - 1) + 1
-        end = (out[2 + k] - 1) * attrs["strides"][k] + span - attrs["pads"][k]
+        span = attrs.dilations[k] * (attrs.kernel[k] - 1) + 1
+        end = (out[2 + k] - 1) * attrs.strides[k] + span - attrs.pads[k]
         result.append(dim(maximum(end - x.shape[2 + k], 0)))
     return result
 
 
-def _windows(x: Tensor, attrs: Attrs, out: TensorType, fill: Expr, reducer: Any, value: Any, name: str) -> Tensor:
+def _windows(x: Tensor, attrs: PoolAttrs, out: TensorType, fill: Expr, reducer: Any, value: Any, name: str) -> Tensor:
     """Reduce `value` of each element of each window of the padded input."""
     rank = x.ndim - 2
-    padded = pad_stage(x, attrs["pads"], fill, _after(x, attrs, out.shape))
-    taps = [te.reduce_axis(attrs["kernel"][k], KERNEL[rank][k]) for k in range(rank)]
+    padded = pad_stage(x, attrs.pads, fill, _after(x, attrs, out.shape))
+    taps = [te.reduce_axis(attrs.kernel[k], KERNEL[rank][k]) for k in range(rank)]
 
     def element(n: Expr, c: Expr, *space: Expr) -> Any:
-        at = [p * s + t.var * d for p, s, t, d in zip(space, attrs["strides"], taps, attrs["dilations"], strict=True)]
+        at = [p * s + t.var * d for p, s, t, d in zip(space, attrs.strides, taps, attrs.dilations, strict=True)]
         return reducer(value(padded[(n, c, *at)]), axis=taps)
 
     result: Tensor = te.compute(out.shape, labelled(element, ("n", "c", *SPATIAL[rank])), name=name)
@@ -106,42 +120,42 @@ def _windows(x: Tensor, attrs: Attrs, out: TensorType, fill: Expr, reducer: Any,
 # --- maximum --------------------------------------------------------------------------------------------------------
 
 
-def _max_infer(types: Types, attrs: Attrs) -> Out:
+def _max_infer(types: Types, attrs: PoolAttrs) -> Out:
     return (_infer_shape(types, attrs),)
 
 
-def _max_compute(inputs: Tensors, attrs: Attrs, out: Out) -> tuple[Tensor, ...]:
+def _max_compute(inputs: Tensors, attrs: PoolAttrs, out: Out) -> tuple[Tensor, ...]:
     x = need(inputs[0])
     return (_windows(x, attrs, out[0], const(x.dtype.min, x.dtype), te.max, lambda e: e, "max_pool"),)
 
 
-def _window_views(x: Any, attrs: Attrs, fill: Any, out: Sequence[int]) -> list[Any]:
+def _window_views(x: Any, attrs: PoolAttrs, fill: Any, out: Sequence[int]) -> list[Any]:
     """For each tap of the window the elements it sees, shaped like the output."""
     rank = x.ndim - 2
     widths = [(0, 0), (0, 0)]
     for k in range(rank):
-        span = attrs["dilations"][k] * (attrs["kernel"][k] - 1) + 1
-        end = (out[k] - 1) * attrs["strides"][k] + span - attrs["pads"][k]
-        widths.append((attrs["pads"][k], max(end - x.shape[2 + k], attrs["pads"][rank + k])))
+        span = attrs.dilations[k] * (attrs.kernel[k] - 1) + 1
+        end = (out[k] - 1) * attrs.strides[k] + span - attrs.pads[k]
+        widths.append((attrs.pads[k], max(end - x.shape[2 + k], attrs.pads[rank + k])))
     padded = np.pad(x, widths, constant_values=fill)
     views = []
-    for taps in itertools.product(*(range(k) for k in attrs["kernel"])):
+    for taps in itertools.product(*(range(k) for k in attrs.kernel)):
         window = tuple(
             slice(t * d, t * d + (o - 1) * s + 1, s)
-            for t, d, o, s in zip(taps, attrs["dilations"], out, attrs["strides"], strict=True)
+            for t, d, o, s in zip(taps, attrs.dilations, out, attrs.strides, strict=True)
         )
         views.append(padded[(slice(None), slice(None), *window)])
     return views
 
 
-def _out_extents(x: Any, attrs: Attrs) -> list[int]:
+def _out_extents(x: Any, attrs: PoolAttrs) -> list[int]:
     from tilewright.ir.dtype import dtype
 
     t = TensorType(dtype(x.dtype), tuple(const(d) for d in x.shape))
     return [static_value(d) for d in _infer_shape([t], attrs).shape[2:]]
 
 
-def _max_numpy(arrays: Sequence[Any], attrs: Attrs) -> tuple[Any, ...]:
+def _max_numpy(arrays: Sequence[Any], attrs: PoolAttrs) -> tuple[Any, ...]:
     x = np.asarray(arrays[0])
     fill = -np.inf if not np.issubdtype(x.dtype, np.integer) else np.iinfo(x.dtype).min
     views = _window_views(x, attrs, fill, _out_extents(x, attrs))
@@ -151,13 +165,20 @@ def _max_numpy(arrays: Sequence[Any], attrs: Attrs) -> tuple[Any, ...]:
     return (np.ascontiguousarray(result),)
 
 
-register(OpDef("max_pool", "reduction", _max_infer, _max_numpy, compute=_max_compute))
+register(OpDef("max_pool", "reduction", PoolAttrs, _max_infer, _max_numpy, compute=_max_compute))
 
 
 # --- indices of the maxima ------------------------------------------------------------------------------------------
 
 
-def _indices_infer(types: Types, attrs: Attrs) -> Out:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MaxPoolIndicesAttrs(PoolAttrs):
+    """`storage_order` 1 counts the spatial part of an index in column-major order."""
+
+    storage_order: int = 0
+
+
+def _indices_infer(types: Types, attrs: MaxPoolIndicesAttrs) -> Out:
     """As `max_pool`; gives the flat index in the whole input of each window's first maximum. `storage_order` 1 counts
     the spatial part in column-major order."""
     t = _infer_shape(types, attrs)
@@ -185,33 +206,33 @@ def _first_max() -> Any:
     return te.comm_reducer(combine, lambda v, i: (const(v.min, v), const(i.max, i)), "argmax")
 
 
-def _indices_compute(inputs: Tensors, attrs: Attrs, out: Out) -> tuple[Tensor, ...]:
+def _indices_compute(inputs: Tensors, attrs: MaxPoolIndicesAttrs, out: Out) -> tuple[Tensor, ...]:
     x = need(inputs[0])
     rank = x.ndim - 2
-    taps = [te.reduce_axis(attrs["kernel"][k], KERNEL[rank][k]) for k in range(rank)]
+    taps = [te.reduce_axis(attrs.kernel[k], KERNEL[rank][k]) for k in range(rank)]
     reducer = _first_max()
 
     def element(n: Expr, c: Expr, *space: Expr) -> Any:
         inside: Expr = const(True)
         at: list[Expr] = []
         for k in range(rank):
-            p = space[k] * attrs["strides"][k] + taps[k].var * attrs["dilations"][k] - attrs["pads"][k]
+            p = space[k] * attrs.strides[k] + taps[k].var * attrs.dilations[k] - attrs.pads[k]
             inside = inside & (p >= 0) & (p < x.shape[2 + k])
             at.append(p)
         value = select(inside, x[(n, c, *at)], const(x.dtype.min, x.dtype))
-        flat = _flat(x.shape, (n, c, *at), attrs.get("storage_order", 0))
+        flat = _flat(x.shape, (n, c, *at), attrs.storage_order)
         return reducer((value, select(inside, flat, const(i64.max))), axis=taps)
 
     _, index = te.compute(out[0].shape, labelled(element, ("n", "c", *SPATIAL[rank])), name="max_pool_indices")
     return (index,)
 
 
-def _indices_numpy(arrays: Sequence[Any], attrs: Attrs) -> tuple[Any, ...]:
+def _indices_numpy(arrays: Sequence[Any], attrs: MaxPoolIndicesAttrs) -> tuple[Any, ...]:
     x = np.asarray(arrays[0])
     out = _out_extents(x, attrs)
     fill = -np.inf if not np.issubdtype(x.dtype, np.integer) else np.iinfo(x.dtype).min
     spatial = np.arange(int(np.prod(x.shape[2:])), dtype=np.int64).reshape(
-        x.shape[2:], order="F" if attrs.get("storage_order") else "C"
+        x.shape[2:], order="F" if attrs.storage_order else "C"
     )
     blocks = np.arange(x.shape[0] * x.shape[1]).reshape(x.shape[:2]) * spatial.size
     flat = blocks.reshape(*x.shape[:2], *([1] * spatial.ndim)) + spatial
@@ -221,38 +242,49 @@ def _indices_numpy(arrays: Sequence[Any], attrs: Attrs) -> tuple[Any, ...]:
     return (np.where(values == best, places, np.iinfo(np.int64).max).min(axis=0),)
 
 
-register(OpDef("max_pool_indices", "reduction", _indices_infer, _indices_numpy, compute=_indices_compute))
+register(
+    OpDef(
+        "max_pool_indices", "reduction", MaxPoolIndicesAttrs, _indices_infer, _indices_numpy, compute=_indices_compute
+    )
+)
 
 
 # --- average --------------------------------------------------------------------------------------------------------
 
 
-def _average_infer(types: Types, attrs: Attrs) -> Out:
-    """As `max_pool`; `count_include_pad` divides by the padded window's size."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AveragePoolAttrs(PoolAttrs):
+    """`count_include_pad` divides by the padded window's size."""
+
+    count_include_pad: bool = False
+
+
+def _average_infer(types: Types, attrs: PoolAttrs) -> Out:
+    """As `max_pool`, of floats."""
     t = _infer_shape(types, attrs)
     check_kind(t.dtype, ("float",))
     return (t,)
 
 
-def _covered(x: Tensor, attrs: Attrs, k: int, p: Expr, t: DType) -> Expr | None:
+def _covered(x: Tensor, attrs: AveragePoolAttrs, k: int, p: Expr, t: DType) -> Expr | None:
     """How many taps of the window at `p` along dimension `k` count; None when all of them do everywhere."""
     rank = x.ndim - 2
-    before, after = attrs["pads"][k], attrs["pads"][rank + k]
-    include = bool(attrs.get("count_include_pad"))
-    if (include or not (before or after)) and not attrs.get("ceil_mode"):
+    before, after = attrs.pads[k], attrs.pads[rank + k]
+    include = attrs.count_include_pad
+    if (include or not (before or after)) and not attrs.ceil_mode:
         return None
     low, high = (-before, x.shape[2 + k] + after) if include else (0, x.shape[2 + k])
-    start = p * attrs["strides"][k] - before
-    if attrs["dilations"][k] == 1:
-        return cast(minimum(start + attrs["kernel"][k], high) - maximum(start, low), t)
+    start = p * attrs.strides[k] - before
+    if attrs.dilations[k] == 1:
+        return cast(minimum(start + attrs.kernel[k], high) - maximum(start, low), t)
     total: Expr = const(0)
-    for tap in range(attrs["kernel"][k]):
-        at = start + tap * attrs["dilations"][k]
+    for tap in range(attrs.kernel[k]):
+        at = start + tap * attrs.dilations[k]
         total = total + select((at >= low) & (at < high), const(1), const(0))
     return cast(total, t)
 
 
-def _average_compute(inputs: Tensors, attrs: Attrs, out: Out) -> tuple[Tensor, ...]:
+def _average_compute(inputs: Tensors, attrs: AveragePoolAttrs, out: Out) -> tuple[Tensor, ...]:
     x, (type,) = need(inputs[0]), out
     acc = accumulator(x.dtype)
     total = _windows(x, attrs, type, scalar(0, x.dtype), te.sum, lambda e: cast(e, acc), "total")
@@ -262,7 +294,7 @@ def _average_compute(inputs: Tensors, attrs: Attrs, out: Out) -> tuple[Tensor, .
         for k, p in enumerate(point[2:]):
             covered = _covered(x, attrs, k, p, acc)
             if covered is None:
-                fixed *= attrs["kernel"][k]
+                fixed *= attrs.kernel[k]
             else:
                 divisor = covered if divisor is None else divisor * covered
         if divisor is None:
@@ -272,28 +304,35 @@ def _average_compute(inputs: Tensors, attrs: Attrs, out: Out) -> tuple[Tensor, .
     return (te.compute(type.shape, element, name="avg_pool"),)
 
 
-def _average_numpy(arrays: Sequence[Any], attrs: Attrs) -> tuple[Any, ...]:
+def _average_numpy(arrays: Sequence[Any], attrs: AveragePoolAttrs) -> tuple[Any, ...]:
     x = wide(arrays[0])
-    rank, out, pads = x.ndim - 2, _out_extents(wide(arrays[0]), attrs), attrs["pads"]
+    rank, out, pads = x.ndim - 2, _out_extents(wide(arrays[0]), attrs), attrs.pads
     ones = np.ones((1, 1, *x.shape[2:]), x.dtype)
-    if attrs.get("count_include_pad"):
+    if attrs.count_include_pad:
         ones = np.pad(ones, [(0, 0), (0, 0), *zip(pads[:rank], pads[rank:], strict=True)], constant_values=1)
-        inner = {**attrs, "pads": (0,) * (2 * rank)}
+        inner = replace(attrs, pads=(0,) * (2 * rank))
         counts = sum(_window_views(ones, inner, 0, out))
     else:
         counts = sum(_window_views(ones, attrs, 0, out))
     return ((sum(_window_views(x, attrs, 0, out)) / counts).astype(np.asarray(arrays[0]).dtype),)
 
 
-register(OpDef("avg_pool", "reduction", _average_infer, _average_numpy, compute=_average_compute))
+register(OpDef("avg_pool", "reduction", AveragePoolAttrs, _average_infer, _average_numpy, compute=_average_compute))
 
 
 # --- Lp -------------------------------------------------------------------------------------------------------------
 
 
-def _lp_compute(inputs: Tensors, attrs: Attrs, out: Out) -> tuple[Tensor, ...]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LpPoolAttrs(PoolAttrs):
+    """The norm's exponent is `p`."""
+
+    p: int | float
+
+
+def _lp_compute(inputs: Tensors, attrs: LpPoolAttrs, out: Out) -> tuple[Tensor, ...]:
     x, (type,) = need(inputs[0]), out
-    acc, p = accumulator(x.dtype), attrs["p"]
+    acc, p = accumulator(x.dtype), attrs.p
 
     def power(e: Expr) -> Expr:
         e = te.abs(cast(e, acc))
@@ -306,10 +345,10 @@ def _lp_compute(inputs: Tensors, attrs: Attrs, out: Out) -> tuple[Tensor, ...]:
     return (te.compute(type.shape, lambda *i: cast(root(total[i]), type.dtype), name="lp_pool"),)
 
 
-def _lp_numpy(arrays: Sequence[Any], attrs: Attrs) -> tuple[Any, ...]:
+def _lp_numpy(arrays: Sequence[Any], attrs: LpPoolAttrs) -> tuple[Any, ...]:
     x = wide(arrays[0])
-    views = _window_views(np.abs(x) ** attrs["p"], attrs, 0, _out_extents(x, attrs))
-    return ((sum(views) ** (1 / attrs["p"])).astype(np.asarray(arrays[0]).dtype),)
+    views = _window_views(np.abs(x) ** attrs.p, attrs, 0, _out_extents(x, attrs))
+    return ((sum(views) ** (1 / attrs.p)).astype(np.asarray(arrays[0]).dtype),)
 
 
-register(OpDef("lp_pool", "reduction", _average_infer, _lp_numpy, compute=_lp_compute))
+register(OpDef("lp_pool", "reduction", LpPoolAttrs, _average_infer, _lp_numpy, compute=_lp_compute))

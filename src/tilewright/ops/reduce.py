@@ -6,16 +6,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from tilewright import te
+from tilewright.ir.attributes import Attrs, Ints
 from tilewright.ir.dtype import DType, boolean, i32, i64
 from tilewright.ir.expr import Expr, call, cast, const, product, select
 from tilewright.ir.graph import TensorType
 from tilewright.ops.dims import accumulator, axes_of, axis_of, check_kind, narrow, need, or_identity, present, wide
-from tilewright.ops.registry import Attrs, OpDef, Types, register
+from tilewright.ops.registry import OpDef, Types, register
 from tilewright.te import IterVar, Tensor
 
 Tensors = Sequence[Tensor | None]
@@ -51,31 +53,37 @@ def _full_point(point: Sequence[Expr], rank: int, reduced: dict[int, IterVar], k
     return tuple(reduced[k].var if k in reduced else next(kept) for k in range(rank))
 
 
-def _infer(kinds: Sequence[str]) -> Callable[[Types, Attrs], Out]:
-    def infer(types: Types, attrs: Attrs) -> Out:
+@dataclass(frozen=True, slots=True)
+class ReduceAttrs(Attrs):
+    axes: Ints
+    keepdims: bool
+
+
+def _infer(kinds: Sequence[str]) -> Callable[[Types, ReduceAttrs], Out]:
+    def infer(types: Types, attrs: ReduceAttrs) -> Out:
         t = present(types[0])
         check_kind(t.dtype, kinds)
-        axes = axes_of(attrs["axes"], t.rank)
-        keepdims = bool(attrs["keepdims"])
-        return (TensorType(t.dtype, reduced_shape(t.shape, axes, keepdims), t.layout if keepdims else ""),)
+        axes = axes_of(attrs.axes, t.rank)
+        layout = t.layout if attrs.keepdims else ""
+        return (TensorType(t.dtype, reduced_shape(t.shape, axes, attrs.keepdims), layout),)
 
     return infer
 
 
 def _reduction(name: str, reducer: Callable[..., Any], numpy: Callable[..., Any], kinds: Sequence[str]) -> None:
-    def tensor_expression(inputs: Tensors, attrs: Attrs, out: Out) -> tuple[Tensor, ...]:
+    def tensor_expression(inputs: Tensors, attrs: ReduceAttrs, out: Out) -> tuple[Tensor, ...]:
         x, (type,) = need(inputs[0]), out
         acc = accumulator(x.dtype)
-        stage = reduce_stage(x, attrs["axes"], attrs["keepdims"], reducer, lambda e: cast(e, acc), name)
+        stage = reduce_stage(x, attrs.axes, attrs.keepdims, reducer, lambda e: cast(e, acc), name)
         return (narrow(stage, type.dtype, "rounded"),)
 
-    def reference(arrays: Sequence[Any], attrs: Attrs) -> tuple[Any, ...]:
+    def reference(arrays: Sequence[Any], attrs: ReduceAttrs) -> tuple[Any, ...]:
         x = np.asarray(arrays[0])
-        options = {"axis": tuple(attrs["axes"]), "keepdims": bool(attrs["keepdims"])}
+        options = {"axis": attrs.axes, "keepdims": attrs.keepdims}
         with np.errstate(all="ignore"):
             return (np.asarray(numpy(wide(x), **options)).astype(x.dtype),)
 
-    register(OpDef(name, "reduction", _infer(kinds), reference, compute=tensor_expression))
+    register(OpDef(name, "reduction", ReduceAttrs, _infer(kinds), reference, compute=tensor_expression))
 
 
 def _sum_numpy(f: Callable[..., Any]) -> Callable[..., Any]:
@@ -107,49 +115,60 @@ def count(x: Tensor, axes: Sequence[int]) -> Expr:
     return product([x.shape[a] for a in axes])
 
 
-def _mean_compute(inputs: Tensors, attrs: Attrs, out: Out) -> tuple[Tensor, ...]:
+def _mean_compute(inputs: Tensors, attrs: ReduceAttrs, out: Out) -> tuple[Tensor, ...]:
     x, (type,) = need(inputs[0]), out
     acc = accumulator(x.dtype) if x.dtype.is_float else i64
-    total = reduce_stage(x, attrs["axes"], attrs["keepdims"], te.sum, lambda e: cast(e, acc), "sum")
-    n = cast(count(x, attrs["axes"]), acc)
+    total = reduce_stage(x, attrs.axes, attrs.keepdims, te.sum, lambda e: cast(e, acc), "sum")
+    n = cast(count(x, attrs.axes), acc)
     divide = "div" if x.dtype.is_float else "truncdiv"
     return (te.compute(type.shape, lambda *i: cast(call(divide, total[i], n), type.dtype), name="mean"),)
 
 
-def _mean_numpy(arrays: Sequence[Any], attrs: Attrs) -> tuple[Any, ...]:
+def _mean_numpy(arrays: Sequence[Any], attrs: ReduceAttrs) -> tuple[Any, ...]:
     x = np.asarray(arrays[0])
     with np.errstate(all="ignore"):
-        mean = np.mean(wide(x), axis=tuple(attrs["axes"]), keepdims=bool(attrs["keepdims"]))
+        mean = np.mean(wide(x), axis=attrs.axes, keepdims=attrs.keepdims)
     return (np.asarray(mean).astype(x.dtype),)
 
 
-register(OpDef("reduce_mean", "reduction", _infer(("float", "int", "uint")), _mean_numpy, compute=_mean_compute))
+register(
+    OpDef("reduce_mean", "reduction", ReduceAttrs, _infer(("float", "int", "uint")), _mean_numpy, compute=_mean_compute)
+)
 
 
 # --- argmax, argmin -------------------------------------------------------------------------------------------------
 # Two reductions that vectorise: the extreme (NaN if there is one), and the first index where it, or a NaN, stands.
 
 
+@dataclass(frozen=True, slots=True)
+class ArgAttrs(Attrs):
+    """Of equal extremes the first, or with `select_last_index` the last one counts."""
+
+    axis: int
+    keepdims: bool
+    select_last_index: bool = False
+
+
 def _arg(name: str, largest: bool) -> None:
-    def infer(types: Types, attrs: Attrs) -> Out:
+    def infer(types: Types, attrs: ArgAttrs) -> Out:
         """`axis`, `keepdims`, `select_last_index`; gives i64."""
         t = present(types[0])
-        axis = axis_of(attrs["axis"], t.rank)
-        return (TensorType(i64, reduced_shape(t.shape, (axis,), bool(attrs["keepdims"]))),)
+        axis = axis_of(attrs.axis, t.rank)
+        return (TensorType(i64, reduced_shape(t.shape, (axis,), attrs.keepdims)),)
 
-    def tensor_expression(inputs: Tensors, attrs: Attrs, out: Out) -> tuple[Tensor, ...]:
+    def tensor_expression(inputs: Tensors, attrs: ArgAttrs, out: Out) -> tuple[Tensor, ...]:
         x = need(inputs[0])
-        axis = attrs["axis"] % x.ndim
+        axis = attrs.axis % x.ndim
         acc = i32 if x.dtype is boolean else accumulator(x.dtype)
         extreme = te.max if largest else te.min
-        best = reduce_stage(x, (axis,), bool(attrs["keepdims"]), extreme, lambda e: cast(e, acc), "best")
-        last = bool(attrs.get("select_last_index"))
+        best = reduce_stage(x, (axis,), attrs.keepdims, extreme, lambda e: cast(e, acc), "best")
+        last = attrs.select_last_index
         k = te.reduce_axis(x.shape[axis], "k")
         # An extent above 2^31 would be more memory than there is.
         none = const(-1 if last else i32.max, i32)
 
         def element(*point: Expr) -> Any:
-            value = cast(x[_full_point(point, x.ndim, {axis: k}, attrs["keepdims"])], acc)
+            value = cast(x[_full_point(point, x.ndim, {axis: k}, attrs.keepdims)], acc)
             found = call("eq", value, best[point])
             if acc.is_float:
                 found = found | call("isnan", value)  # there are none, or the best is one
@@ -159,17 +178,17 @@ def _arg(name: str, largest: bool) -> None:
         index = te.compute(out[0].shape, element, name="index")
         return (te.compute(out[0].shape, lambda *i: cast(index[i], i64), name=name),)
 
-    def reference(arrays: Sequence[Any], attrs: Attrs) -> tuple[Any, ...]:
+    def reference(arrays: Sequence[Any], attrs: ArgAttrs) -> tuple[Any, ...]:
         x = wide(arrays[0])
-        axis = attrs["axis"]
+        axis = attrs.axis
         find = np.argmax if largest else np.argmin
-        if attrs.get("select_last_index"):
-            index = x.shape[axis] - 1 - find(np.flip(x, axis), axis=axis, keepdims=bool(attrs["keepdims"]))
+        if attrs.select_last_index:
+            index = x.shape[axis] - 1 - find(np.flip(x, axis), axis=axis, keepdims=attrs.keepdims)
         else:
-            index = find(x, axis=axis, keepdims=bool(attrs["keepdims"]))
+            index = find(x, axis=axis, keepdims=attrs.keepdims)
         return (np.asarray(index, np.int64),)
 
-    register(OpDef(name, "reduction", infer, reference, compute=tensor_expression))
+    register(OpDef(name, "reduction", ArgAttrs, infer, reference, compute=tensor_expression))
 
 
 _arg("argmax", True)

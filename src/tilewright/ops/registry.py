@@ -2,17 +2,23 @@
 
 An operator is one place: its type rule, its tensor expression and its NumPy reference stand together in a family's
 file, which registers them here. Frontends build graphs with `emit`; the compiler asks `get(name)`.
+
+There are two dialects. What models say are source operators (`ops/*.py`); what lowering makes of them, such as packed
+weights and Winograd's products, are lowered ones (`ops/lowered/*.py`), whose names begin with "lowered.". An imported
+graph has source operators alone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Generic, Literal, TypeVar
 
-from tilewright.ir.graph import GraphBuilder, Node, TensorType, Value
+from tilewright.ir import parser
+from tilewright.ir.attributes import Attrs, AttrValue
+from tilewright.ir.graph import Graph, GraphBuilder, Node, TensorType, Value
 from tilewright.ir.loops import PrimFunc
-from tilewright.support.errors import UnsupportedError
+from tilewright.support.errors import UnsupportedError, VerifyError
 from tilewright.te import Tensor
 
 OpKind = Literal["pointwise", "injective", "reduction", "contraction", "opaque"]
@@ -25,39 +31,55 @@ contraction  many elements of two inputs (matmul, convolution): the anchors that
 opaque       stands alone as a kernel of its own
 """
 
+Dialect = Literal["source", "lowered"]
+"""Who says an operator: models, or lowering."""
+
+LOWERED = "lowered."
+"""How the names of lowered operators begin."""
+
+A = TypeVar("A", bound=Attrs)
+
 Types = Sequence[TensorType | None]
-Attrs = Mapping[str, Any]
-Infer = Callable[[Types, Attrs], tuple[TensorType, ...]]
-Compute = Callable[[Sequence[Tensor | None], Attrs, tuple[TensorType, ...]], tuple[Tensor, ...]]
-MakeFunc = Callable[[Types, Attrs, tuple[TensorType, ...]], PrimFunc]
-Reference = Callable[[Sequence[Any], Attrs], tuple[Any, ...]]
+Infer = Callable[[Types, A], tuple[TensorType, ...]]
+Compute = Callable[[Sequence[Tensor | None], A, tuple[TensorType, ...]], tuple[Tensor, ...]]
+MakeFunc = Callable[[Types, A, tuple[TensorType, ...]], PrimFunc]
+Reference = Callable[[Sequence[Any], A], tuple[Any, ...]]
 
 
 @dataclass(frozen=True, slots=True)
-class OpDef:
+class OpDef(Generic[A]):
     """An operator.
 
+    attrs      the dataclass of its attributes; `Attrs` itself if it has none
     infer      input types (None: absent) and attributes to output types; raises ShapeError naming what is wrong
     compute    the tensor expression: input tensors, attributes, output types to output tensors
     loops      instead of `compute`, for what tensor expressions cannot say (scans, sorting, recurrences): the loop
                program over (present inputs..., outputs...) in that order
     reference  the meaning in NumPy: arrays (None: absent) and attributes to arrays
     alias      the output is the first input's memory seen with another shape (reshape): no code is made for it
+    view       whether attributes say that no code is needed, as inputs stand in the output's memory or the other way
+               round (`transform/graph/views.py`)
     """
 
     name: str
     kind: OpKind
-    infer: Infer
-    reference: Reference
-    compute: Compute | None = None
-    loops: MakeFunc | None = None
+    attrs: type[A]
+    infer: Infer[A]
+    reference: Reference[A]
+    compute: Compute[A] | None = None
+    loops: MakeFunc[A] | None = None
     alias: bool = False
+    view: Callable[[A], bool] | None = None
+
+    @property
+    def dialect(self) -> Dialect:
+        return "lowered" if self.name.startswith(LOWERED) else "source"
 
 
-_registry: dict[str, OpDef] = {}
+_registry: dict[str, OpDef[Any]] = {}
 
 
-def register(op: OpDef) -> OpDef:
+def register(op: OpDef[A]) -> OpDef[A]:
     """Add an operator; its name must be new."""
     if op.name in _registry:
         raise ValueError(f"operator {op.name!r} is registered twice")
@@ -65,7 +87,7 @@ def register(op: OpDef) -> OpDef:
     return op
 
 
-def get(name: str) -> OpDef:
+def get(name: str) -> OpDef[Any]:
     """The operator called `name`; UnsupportedError when there is none."""
     _load_families()
     op = _registry.get(name)
@@ -75,9 +97,14 @@ def get(name: str) -> OpDef:
 
 
 def is_alias(node: Node) -> bool:
-    """Whether a node needs no kernel: by its operator, or as a view (`transform/graph/views.py`), a concatenation or a
-    slice with the attribute `view`."""
-    return get(node.op).alias or bool(node.attr("view"))
+    """Whether a node needs no kernel: by its operator, or as a view."""
+    return get(node.op).alias or is_view(node)
+
+
+def is_view(node: Node) -> bool:
+    """Whether a node was made a view: a concatenation or a slice that shares memory."""
+    view = get(node.op).view
+    return view is not None and view(node.attrs)
 
 
 def names() -> list[str]:
@@ -90,30 +117,55 @@ def _load_families() -> None:
     import tilewright.ops.families  # noqa: F401  imports every family, which registers its operators
 
 
+def attributes(op: str, values: Mapping[str, AttrValue]) -> Attrs:
+    """The attributes of operator `op` from values by name. Raises VerifyError, which lists those it has."""
+    kind: type[Attrs] = get(op).attrs
+    return kind.of(values, op)
+
+
 def infer(op: str, types: Types, attrs: Attrs) -> tuple[TensorType, ...]:
     """The output types of a node."""
     return get(op).infer(types, attrs)
 
 
 def emit(
-    builder: GraphBuilder, op: str, *inputs: Value | None, names: Sequence[str] = (), **attrs: Any
+    builder: GraphBuilder,
+    op: str,
+    *inputs: Value | None,
+    names: Sequence[str] = (),
+    attrs: Attrs | None = None,
+    **values: AttrValue,
 ) -> tuple[Value, ...]:
-    """Append a node, its output types inferred; returns its outputs."""
-    types = infer(op, [None if v is None else v.type for v in inputs], attrs)
-    return builder.node(op, inputs, types, attrs, tuple(names))
+    """Append a node, its output types inferred; returns its outputs. Its attributes are `attrs` or made of `values`."""
+    made = attributes(op, values) if attrs is None else attrs
+    types = infer(op, [None if v is None else v.type for v in inputs], made)
+    return builder.node(op, inputs, types, made, tuple(names))
 
 
-def emit1(builder: GraphBuilder, op: str, *inputs: Value | None, name: str | None = None, **attrs: Any) -> Value:
+def emit1(
+    builder: GraphBuilder,
+    op: str,
+    *inputs: Value | None,
+    name: str | None = None,
+    attrs: Attrs | None = None,
+    **values: AttrValue,
+) -> Value:
     """`emit` for an operator with one output."""
-    (value,) = emit(builder, op, *inputs, names=() if name is None else (name,), **attrs)
+    (value,) = emit(builder, op, *inputs, names=() if name is None else (name,), attrs=attrs, **values)
     return value
+
+
+def parse_graph(text: str, *, source: str = "<text>") -> Graph:
+    """The graph that `text` prints, with operators of the registry. Raises ParseError."""
+    return parser.parse_graph(text, lambda op: get(op).attrs, source=source)
 
 
 def check_node(node: Node) -> None:
     """Raise when the node's output types are not what its operator infers."""
-    found = infer(node.op, [None if v is None else v.type for v in node.inputs], node.attributes)
+    kind = get(node.op).attrs
+    if type(node.attrs) is not kind:
+        raise VerifyError("has attributes of another kind", where=node.op, expected=kind.__name__, got=node.attrs)
+    found = infer(node.op, [None if v is None else v.type for v in node.inputs], node.attrs)
     declared = tuple(v.type for v in node.outputs)
     if found != declared:
-        from tilewright.support.errors import VerifyError
-
         raise VerifyError(f"{node.op}: outputs are {declared}, its type rule gives {found}")

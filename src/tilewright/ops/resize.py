@@ -9,16 +9,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from tilewright import te
-from tilewright.ir.dtype import f64, i64
+from tilewright.ir.attributes import Attrs, Dim
+from tilewright.ir.dtype import DType, f64, i64
 from tilewright.ir.expr import Expr, as_int, call, cast, const, maximum, minimum, select
 from tilewright.ir.graph import TensorType
-from tilewright.ops.dims import accumulator, axis_of, dim, need, present, scalar, static, wide
-from tilewright.ops.registry import Attrs, OpDef, Types, register
+from tilewright.ops.dims import accumulator, axis_of, dim, need, number, present, scalar, static, wide
+from tilewright.ops.registry import OpDef, Types, register
 from tilewright.support.errors import ShapeError, UnsupportedError
 from tilewright.te import Tensor
 
@@ -38,29 +40,48 @@ COORDINATES = (
 ROUNDINGS = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
 
 
-def _infer(types: Types, attrs: Attrs) -> Out:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResizeAttrs(Attrs):
+    """`size` of the result along `axis`, `scale` from input to result; `mode`, `coordinates` and `rounding` (of
+    nearest) as in `MODES`, `COORDINATES` and `ROUNDINGS`. `exclude_outside` leaves out taps outside the input; `roi`
+    (first and last place, of 1) and `extrapolation` are of tf_crop_and_resize."""
+
+    axis: int
+    size: Dim
+    scale: float
+    mode: str
+    coordinates: str
+    rounding: str
+    cubic_a: float = -0.75
+    exclude_outside: bool = False
+    antialias: bool = False
+    roi: tuple[float, float] | None = None
+    extrapolation: float = 0.0
+
+
+def _infer(types: Types, attrs: ResizeAttrs) -> Out:
     """`axis`, `size` (of the result), `scale`, `mode`, `coordinates`, `rounding` (nearest), `cubic_a`,
     `exclude_outside`, `antialias`, `roi` (two numbers), `extrapolation` (tf_crop_and_resize)."""
     t = present(types[0])
-    axis = axis_of(attrs["axis"], t.rank)
+    axis = axis_of(attrs.axis, t.rank)
     for name, known in (("mode", MODES), ("coordinates", COORDINATES), ("rounding", ROUNDINGS)):
-        if attrs[name] not in known:
-            raise UnsupportedError(f"the {name} {attrs[name]} of Resize is not supported")
-    if attrs["coordinates"] in _NEEDS_EXTENT and as_int(t.shape[axis]) is None:
+        if (got := getattr(attrs, name)) not in known:
+            raise UnsupportedError(f"the {name} {got} of Resize is not supported")
+    if attrs.coordinates in _NEEDS_EXTENT and as_int(t.shape[axis]) is None:
         raise UnsupportedError("these coordinates of Resize need a dimension that is a number", got=t.shape[axis])
-    if not attrs["scale"] > 0:
-        raise UnsupportedError("a scale of Resize must be positive", got=attrs["scale"])
-    return (TensorType(t.dtype, (*t.shape[:axis], dim(attrs["size"]), *t.shape[axis + 1 :]), t.layout),)
+    if not attrs.scale > 0:
+        raise UnsupportedError("a scale of Resize must be positive", got=attrs.scale)
+    return (TensorType(t.dtype, (*t.shape[:axis], dim(attrs.size), *t.shape[axis + 1 :]), t.layout),)
 
 
-def taps(attrs: Attrs) -> int:
+def taps(attrs: ResizeAttrs) -> int:
     """How many input samples one output sample reads."""
-    if attrs["mode"] == "nearest":
+    if attrs.mode == "nearest":
         return 1
-    radius = 1 if attrs["mode"] == "linear" else 2
-    if not attrs.get("antialias"):
+    radius = 1 if attrs.mode == "linear" else 2
+    if not attrs.antialias:
         return 2 * radius
-    return int(2 * radius - 2 * (math.floor(-radius / min(attrs["scale"], 1.0)) + radius))
+    return int(2 * radius - 2 * (math.floor(-radius / min(attrs.scale, 1.0)) + radius))
 
 
 # The formulas are written once, over `m`: the operations on expressions or on arrays.
@@ -88,11 +109,11 @@ class _Numeric:
     number = staticmethod(lambda v, like: np.full_like(like, v))
 
 
-def _coordinate(m: Any, o: Any, extent: Any, size: Any, attrs: Attrs) -> Any:
+def _coordinate(m: Any, o: Any, extent: Any, size: Any, attrs: ResizeAttrs) -> Any:
     """Where output sample `o` lies in the input. `extent` is a number or expression of f64, `size` a number."""
-    scale = float(attrs["scale"])
-    start, end = attrs.get("roi") or (0.0, 1.0)
-    match attrs["coordinates"]:
+    scale = float(attrs.scale)
+    start, end = attrs.roi or (0.0, 1.0)
+    match attrs.coordinates:
         case "asymmetric":
             return o / scale
         case "tf_half_pixel_for_nn":
@@ -115,11 +136,11 @@ def _coordinate(m: Any, o: Any, extent: Any, size: Any, attrs: Attrs) -> Any:
 _NEEDS_EXTENT = ("align_corners", "tf_crop_and_resize", "half_pixel_symmetric")
 
 
-def _first_tap(m: Any, c: Any, attrs: Attrs) -> Any:
+def _first_tap(m: Any, c: Any, attrs: ResizeAttrs) -> Any:
     """The first input index that the sample at `c` reads."""
-    if attrs["mode"] != "nearest":
+    if attrs.mode != "nearest":
         return m.ceil(c) - taps(attrs) / 2
-    match attrs["rounding"]:
+    match attrs.rounding:
         case "floor":
             return m.floor(c)
         case "ceil":
@@ -129,13 +150,13 @@ def _first_tap(m: Any, c: Any, attrs: Attrs) -> Any:
     return m.floor(c + 0.5)
 
 
-def _weight(m: Any, distance: Any, attrs: Attrs) -> Any:
+def _weight(m: Any, distance: Any, attrs: ResizeAttrs) -> Any:
     """The filter at a signed distance, not normalised."""
-    stretch = min(attrs["scale"], 1.0) if attrs.get("antialias") else 1.0
+    stretch = min(attrs.scale, 1.0) if attrs.antialias else 1.0
     d = m.abs(distance * stretch)
-    if attrs["mode"] == "linear":
+    if attrs.mode == "linear":
         return m.max(1.0 - d, 0.0)
-    a = attrs["cubic_a"]
+    a = attrs.cubic_a
     near = ((a + 2) * d - (a + 3)) * d * d + 1.0
     far = ((a * d - 5 * a) * d + 8 * a) * d - 4 * a
     return m.where(d <= 1.0, near, m.where(d < 2.0, far, d * 0.0))
@@ -145,23 +166,23 @@ def _inside(m: Any, position: Any, extent: Any) -> Any:
     return (position >= 0.0) & (position < extent)
 
 
-def _normalised(attrs: Attrs) -> bool:
-    return attrs["mode"] != "nearest" and bool(attrs.get("antialias") or attrs.get("exclude_outside"))
+def _normalised(attrs: ResizeAttrs) -> bool:
+    return attrs.mode != "nearest" and (attrs.antialias or attrs.exclude_outside)
 
 
 # --- tensor expression ----------------------------------------------------------------------------------------------
 
 
-def _compute(inputs: Tensors, attrs: Attrs, out: Out) -> tuple[Tensor, ...]:
+def _compute(inputs: Tensors, attrs: ResizeAttrs, out: Out) -> tuple[Tensor, ...]:
     x, (type,) = need(inputs[0]), out
-    axis = attrs["axis"] % x.ndim
+    axis = attrs.axis % x.ndim
     extent, n = x.shape[axis], taps(attrs)
     simple = integer_upsampling(attrs)
     if simple is not None:
         return (te.compute(type.shape, lambda *i: x[(*i[:axis], i[axis] // simple, *i[axis + 1 :])], name="resize"),)
     size = as_int(type.shape[axis])
     known: Any = None
-    if attrs["coordinates"] in _NEEDS_EXTENT:
+    if attrs.coordinates in _NEEDS_EXTENT:
         known = float(static(extent, "the resized dimension"))
     span = cast(extent, f64)
 
@@ -187,7 +208,7 @@ def _compute(inputs: Tensors, attrs: Attrs, out: Out) -> tuple[Tensor, ...]:
     def raw(o: Expr, t: Expr) -> Expr:
         position = cast(first[o] + t, f64)
         w: Expr = _weight(_Symbolic, position - coordinate(o), attrs)
-        return select(_inside(_Symbolic, position, span), w, scalar(0, f64)) if attrs.get("exclude_outside") else w
+        return select(_inside(_Symbolic, position, span), w, scalar(0, f64)) if attrs.exclude_outside else w
 
     weights = te.compute((type.shape[axis], const(n)), raw, name="weights")
     if _normalised(attrs):
@@ -207,38 +228,38 @@ def _compute(inputs: Tensors, attrs: Attrs, out: Out) -> tuple[Tensor, ...]:
     return (te.compute(type.shape, element, name="resize"),)
 
 
-def _outside(o: Expr, coordinate: Any, span: Expr, value: Expr, attrs: Attrs) -> Expr:
+def _outside(o: Expr, coordinate: Any, span: Expr, value: Expr, attrs: ResizeAttrs) -> Expr:
     """With tf_crop_and_resize, samples outside the input have a value of their own."""
-    if attrs["coordinates"] != "tf_crop_and_resize":
+    if attrs.coordinates != "tf_crop_and_resize":
         return value
     c = coordinate(o)
-    return select((c < 0.0) | (c > span - 1.0), scalar(attrs["extrapolation"], value.dtype), value)
+    return select((c < 0.0) | (c > span - 1.0), scalar(attrs.extrapolation, value.dtype), value)
 
 
-def integer_upsampling(attrs: Attrs) -> int | None:
+def integer_upsampling(attrs: ResizeAttrs) -> int | None:
     """The factor by which samples are simply repeated, if that is all there is to do."""
-    factor = int(attrs["scale"])
-    if attrs["mode"] != "nearest" or factor != attrs["scale"]:
+    factor = int(attrs.scale)
+    if attrs.mode != "nearest" or factor != attrs.scale:
         return None
-    floors = attrs["coordinates"] == "asymmetric" and attrs["rounding"] == "floor"
-    rounds = attrs["coordinates"] in ("half_pixel", "pytorch_half_pixel") and attrs["rounding"] == "round_prefer_floor"
-    rounds = rounds and not (attrs["coordinates"] == "pytorch_half_pixel" and attrs["size"] == 1)
+    floors = attrs.coordinates == "asymmetric" and attrs.rounding == "floor"
+    rounds = attrs.coordinates in ("half_pixel", "pytorch_half_pixel") and attrs.rounding == "round_prefer_floor"
+    rounds = rounds and not (attrs.coordinates == "pytorch_half_pixel" and attrs.size == 1)
     return factor if floors or rounds else None
 
 
 # --- reference ------------------------------------------------------------------------------------------------------
 
 
-def _numpy(arrays: Sequence[Any], attrs: Attrs) -> tuple[Any, ...]:
+def _numpy(arrays: Sequence[Any], attrs: ResizeAttrs) -> tuple[Any, ...]:
     given = np.asarray(arrays[0])
     x = wide(given)
-    axis, size, n = attrs["axis"] % x.ndim, attrs["size"], taps(attrs)
+    axis, size, n = attrs.axis % x.ndim, number(attrs.size), taps(attrs)
     extent = x.shape[axis]
     c = _coordinate(_Numeric, np.arange(size, dtype=np.float64), float(extent), size, attrs)
     first = _first_tap(_Numeric, c, attrs)
     positions = first[:, None] + np.arange(n)
     weights = np.ones((size, 1)) if n == 1 else _weight(_Numeric, positions - c[:, None], attrs)
-    if n > 1 and attrs.get("exclude_outside"):
+    if n > 1 and attrs.exclude_outside:
         weights = np.where(_inside(_Numeric, positions, extent), weights, 0.0)
     if _normalised(attrs):
         weights = weights / weights.sum(axis=1, keepdims=True)
@@ -249,12 +270,12 @@ def _numpy(arrays: Sequence[Any], attrs: Attrs) -> tuple[Any, ...]:
     else:
         kind = x.dtype if np.issubdtype(x.dtype, np.floating) else np.float64
         y = sum(np.take(x, index[:, t], axis=axis) * weights[:, t].astype(kind).reshape(shape) for t in range(n))
-    if attrs["coordinates"] == "tf_crop_and_resize":
-        y = np.where(((c < 0) | (c > extent - 1)).reshape(shape), attrs["extrapolation"], y)
+    if attrs.coordinates == "tf_crop_and_resize":
+        y = np.where(((c < 0) | (c > extent - 1)).reshape(shape), attrs.extrapolation, y)
     return (np.asarray(y).astype(given.dtype),)
 
 
-register(OpDef("resize", "injective", _infer, _numpy, compute=_compute))
+register(OpDef("resize", "injective", ResizeAttrs, _infer, _numpy, compute=_compute))
 
 
 # --- with tables ----------------------------------------------------------------------------------------------------
@@ -262,15 +283,23 @@ register(OpDef("resize", "injective", _infer, _numpy, compute=_compute))
 # Where the sizes are numbers, the taps are computed once into tables rather than at every element.
 
 
-def _taps_infer(types: Types, attrs: Attrs) -> Out:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResizeTapsAttrs(ResizeAttrs):
+    """`extent` is the input's size, `dtype` that of the weights."""
+
+    extent: int
+    dtype: DType
+
+
+def _taps_infer(types: Types, attrs: ResizeTapsAttrs) -> Out:
     """No inputs; `resize`'s attributes and `extent`, the input's size. Gives the indices [taps, size], inside the
     input, and the weights."""
-    shape = (const(taps(attrs)), dim(attrs["size"]))
-    return TensorType(i64, shape), TensorType(attrs["dtype"], shape)
+    shape = (const(taps(attrs)), dim(attrs.size))
+    return TensorType(i64, shape), TensorType(attrs.dtype, shape)
 
 
-def _taps_compute(inputs: Tensors, attrs: Attrs, out: Out) -> tuple[Tensor, ...]:
-    extent, size, n = attrs["extent"], attrs["size"], taps(attrs)
+def _taps_compute(inputs: Tensors, attrs: ResizeTapsAttrs, out: Out) -> tuple[Tensor, ...]:
+    extent, size, n = attrs.extent, attrs.size, taps(attrs)
 
     def position(o: Expr, t: Any) -> Expr:
         found: Expr = _first_tap(_Symbolic, _place(o), attrs) + t
@@ -284,11 +313,11 @@ def _taps_compute(inputs: Tensors, attrs: Attrs, out: Out) -> tuple[Tensor, ...]
         at = position(o, t)
         w: Expr = _weight(_Symbolic, at - _place(o), attrs)
         inside = _inside(_Symbolic, at, float(extent))
-        return select(inside, w, scalar(0, f64)) if attrs.get("exclude_outside") else w
+        return select(inside, w, scalar(0, f64)) if attrs.exclude_outside else w
 
     def element(t: Expr, o: Expr) -> tuple[Expr, Expr]:
         index = minimum(maximum(cast(position(o, cast(t, f64)), i64), 0), extent - 1)
-        if attrs["mode"] == "nearest":
+        if attrs.mode == "nearest":
             return index, scalar(1, out[1].dtype)
         w = weight(o, cast(t, f64))
         if _normalised(attrs):
@@ -302,34 +331,39 @@ def _taps_compute(inputs: Tensors, attrs: Attrs, out: Out) -> tuple[Tensor, ...]
     return index, weights
 
 
-def _taps_numpy(arrays: Sequence[Any], attrs: Attrs) -> tuple[Any, ...]:
-    extent, n = attrs["extent"], taps(attrs)
-    c = _coordinate(_Numeric, np.arange(attrs["size"], dtype=np.float64), float(extent), attrs["size"], attrs)
+def _taps_numpy(arrays: Sequence[Any], attrs: ResizeTapsAttrs) -> tuple[Any, ...]:
+    extent, size, n = attrs.extent, number(attrs.size), taps(attrs)
+    c = _coordinate(_Numeric, np.arange(size, dtype=np.float64), float(extent), size, attrs)
     positions = _first_tap(_Numeric, c, attrs)[None] + np.arange(n)[:, None]
     weights = np.ones(positions.shape) if n == 1 else _weight(_Numeric, positions - c, attrs)
-    if n > 1 and attrs.get("exclude_outside"):
+    if n > 1 and attrs.exclude_outside:
         weights = np.where(_inside(_Numeric, positions, extent), weights, 0.0)
     if _normalised(attrs):
         weights = weights / weights.sum(axis=0, keepdims=True)
-    return np.clip(positions, 0, extent - 1).astype(np.int64), weights.astype(attrs["dtype"].numpy)
+    return np.clip(positions, 0, extent - 1).astype(np.int64), weights.astype(attrs.dtype.numpy)
 
 
-register(OpDef("resize_taps", "opaque", _taps_infer, _taps_numpy, compute=_taps_compute))
+register(OpDef("resize_taps", "opaque", ResizeTapsAttrs, _taps_infer, _taps_numpy, compute=_taps_compute))
 
 
-def _resample_infer(types: Types, attrs: Attrs) -> Out:
+@dataclass(frozen=True, slots=True)
+class ResampleAttrs(Attrs):
+    axis: int
+
+
+def _resample_infer(types: Types, attrs: ResampleAttrs) -> Out:
     """x, indices [taps, size], weights [taps, size]: weighted sums of the slices of x along `axis`."""
     x, index, weights = (present(types[k]) for k in range(3))
-    axis = axis_of(attrs["axis"], x.rank)
+    axis = axis_of(attrs.axis, x.rank)
     static(index.shape[0], "the number of taps")
     if index.shape != weights.shape or index.rank != 2:
         raise ShapeError("indices and weights must have one shape", expected=index, got=weights)
     return (TensorType(x.dtype, (*x.shape[:axis], index.shape[1], *x.shape[axis + 1 :]), x.layout),)
 
 
-def _resample_compute(inputs: Tensors, attrs: Attrs, out: Out) -> tuple[Tensor, ...]:
+def _resample_compute(inputs: Tensors, attrs: ResampleAttrs, out: Out) -> tuple[Tensor, ...]:
     x, index, weights, (type,) = need(inputs[0]), need(inputs[1]), need(inputs[2]), out
-    axis = attrs["axis"] % x.ndim
+    axis = attrs.axis % x.ndim
 
     def element(*i: Expr) -> Expr:
         total: Expr | None = None
@@ -344,9 +378,9 @@ def _resample_compute(inputs: Tensors, attrs: Attrs, out: Out) -> tuple[Tensor, 
     return (te.compute(type.shape, lambda *i: element(*i), name="resample"),)
 
 
-def _resample_numpy(arrays: Sequence[Any], attrs: Attrs) -> tuple[Any, ...]:
+def _resample_numpy(arrays: Sequence[Any], attrs: ResampleAttrs) -> tuple[Any, ...]:
     x, index, weights = (np.asarray(a) for a in arrays)
-    axis = attrs["axis"] % x.ndim
+    axis = attrs.axis % x.ndim
     shape = [-1 if k == axis else 1 for k in range(x.ndim)]
     index = np.clip(index, 0, x.shape[axis] - 1)
     wide_x = x.astype(weights.dtype)
@@ -354,4 +388,4 @@ def _resample_numpy(arrays: Sequence[Any], attrs: Attrs) -> tuple[Any, ...]:
     return (np.asarray(y).astype(x.dtype),)
 
 
-register(OpDef("resample", "injective", _resample_infer, _resample_numpy, compute=_resample_compute))
+register(OpDef("resample", "injective", ResampleAttrs, _resample_infer, _resample_numpy, compute=_resample_compute))

@@ -7,17 +7,20 @@ the state with the recurrent weights and the cell's arithmetic. Batch entries ar
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import numpy as np
 
 from tilewright import ops
+from tilewright.ir.attributes import Attrs
 from tilewright.ir.expr import Buffer, Expr, const, maximum, minimum
 from tilewright.ir.graph import TensorType
 from tilewright.ir.loops import PrimFunc
 from tilewright.ops.dims import check_kind, present, same_dim, same_dtype, scalar
 from tilewright.ops.loopnest import Nest, buffers
-from tilewright.ops.registry import Attrs, OpDef, Types, register
+from tilewright.ops.pointwise import Functions
+from tilewright.ops.registry import OpDef, Types, register
 from tilewright.support.errors import ShapeError
 
 Out = tuple[TensorType, ...]
@@ -25,7 +28,19 @@ Out = tuple[TensorType, ...]
 GATES = {"lstm": 4, "gru": 3, "rnn": 1}
 
 
-def _infer(types: Types, attrs: Attrs) -> Out:
+@dataclass(frozen=True, slots=True)
+class RecurrenceAttrs(Attrs):
+    """`activations` has operator and attributes of each of the cell's functions; what they take is clipped to +-`clip`.
+    `linear_before_reset` is a GRU's."""
+
+    cell: Literal["lstm", "gru", "rnn"]
+    activations: Functions
+    reverse: bool = False
+    clip: float | None = None
+    linear_before_reset: bool = False
+
+
+def _infer(types: Types, attrs: RecurrenceAttrs) -> Out:
     """Inputs gates_x [T, B, G*H], weights [H, G*H], h0 [B, H], c0 [B, H]?, lengths [B]?, peephole [3*H]?,
     late_bias [H]? (GRU with linear_before_reset). Attributes `cell`, `reverse`, `clip`, `activations` (operator and
     attributes of each function), `linear_before_reset`. Gives all states [T, B, H], the last h, and for LSTM c."""
@@ -34,31 +49,31 @@ def _infer(types: Types, attrs: Attrs) -> Out:
     same_dtype([t for k, t in enumerate(types) if t is not None and k != 4])
     time, batch, width = gates.shape
     hidden = weights.shape[0]
-    if not (same_dim(weights.shape[1], width) and same_dim(hidden * GATES[attrs["cell"]], width)):
+    if not (same_dim(weights.shape[1], width) and same_dim(hidden * GATES[attrs.cell], width)):
         raise ShapeError("the recurrent weights do not fit the gates", expected=gates, got=weights)
     if not (same_dim(h0.shape[0], batch) and same_dim(h0.shape[1], hidden)):
         raise ShapeError("the initial state does not fit the gates", expected=gates, got=h0)
     state = TensorType(gates.dtype, (batch, hidden))
-    states = (state, state) if attrs["cell"] == "lstm" else (state,)
+    states = (state, state) if attrs.cell == "lstm" else (state,)
     return (TensorType(gates.dtype, (time, batch, hidden)), *states)
 
 
-def _function(attrs: Attrs, k: int, x: Expr) -> Expr:
+def _function(attrs: RecurrenceAttrs, k: int, x: Expr) -> Expr:
     """The k-th activation of an element, after clipping."""
     from tilewright.ops.pointwise import BODIES
 
-    if attrs.get("clip") is not None:
-        x = minimum(maximum(x, scalar(-attrs["clip"], x.dtype)), scalar(attrs["clip"], x.dtype))
+    if attrs.clip is not None:
+        x = minimum(maximum(x, scalar(-attrs.clip, x.dtype)), scalar(attrs.clip, x.dtype))
     return _plain(attrs, k, x, BODIES)
 
 
-def _plain(attrs: Attrs, k: int, x: Expr, bodies: Any) -> Expr:
-    name, values = attrs["activations"][k]
-    body: Expr = bodies[name]((x,), dict(values))
+def _plain(attrs: RecurrenceAttrs, k: int, x: Expr, bodies: Any) -> Expr:
+    name, values = attrs.activations[k]
+    body: Expr = bodies[name]((x,), ops.attributes(name, dict(values)))
     return body
 
 
-def _loops(types: Types, attrs: Attrs, out: Out) -> PrimFunc:
+def _loops(types: Types, attrs: RecurrenceAttrs, out: Out) -> PrimFunc:
     given, results = buffers(types, out)
     x, weights, h0, c0, lengths, peephole, late = (*given, *[None] * 4)[:7]
     assert x is not None and weights is not None and h0 is not None
@@ -70,7 +85,7 @@ class _Steps:
 
     def __init__(
         self,
-        attrs: Attrs,
+        attrs: RecurrenceAttrs,
         x: Buffer,
         weights: Buffer,
         h0: Buffer,
@@ -86,7 +101,7 @@ class _Steps:
         self.time, self.batch, self.width = x.shape
         self.hidden = weights.shape[0]
         self.nest = Nest("recurrence", [*params, *results])
-        self.cell: str = attrs["cell"]
+        self.cell: str = attrs.cell
 
     def build(self) -> PrimFunc:
         nest, t, hidden = self.nest, self.x.dtype, self.hidden
@@ -101,7 +116,7 @@ class _Steps:
                 nest.store(h, (j,), self.h0[b, j])
                 nest.store(c, (j,), scalar(0, t) if self.c0 is None else self.c0[b, j])
             with nest.loop("s", self.time) as s:
-                time = self.time - 1 - s if self.attrs.get("reverse") else s
+                time = self.time - 1 - s if self.attrs.reverse else s
                 if self.lengths is None:
                     self.step(b, time, h, c, gates, scaled)
                 else:
@@ -117,7 +132,7 @@ class _Steps:
 
     def step(self, b: Expr, time: Expr, h: Buffer, c: Buffer, gates: Buffer, scaled: Buffer) -> None:
         nest, hidden = self.nest, self.hidden
-        linear_first = bool(self.attrs.get("linear_before_reset"))
+        linear_first = bool(self.attrs.linear_before_reset)
         with nest.loop("g", self.width) as g:
             nest.store(gates, (g,), self.x[time, b, g])
         # The GRU's candidate sees the state after the reset gate: its share comes later.
@@ -175,7 +190,7 @@ class _Steps:
 # --- reference ------------------------------------------------------------------------------------------------------
 
 
-def _numpy(arrays: Sequence[Any], attrs: Attrs) -> tuple[Any, ...]:
+def _numpy(arrays: Sequence[Any], attrs: RecurrenceAttrs) -> tuple[Any, ...]:
     x, weights, h, c, lengths, peephole, late = (*arrays, *[None] * 4)[:7]
     x, weights, h = np.asarray(x), np.asarray(weights), np.asarray(h)
     c = np.zeros_like(h) if c is None else np.asarray(c)
@@ -183,26 +198,26 @@ def _numpy(arrays: Sequence[Any], attrs: Attrs) -> tuple[Any, ...]:
     y = np.zeros((x.shape[0], *h.shape), x.dtype)
 
     def f(k: int, v: Any, clip: bool = True) -> Any:
-        if clip and attrs.get("clip") is not None:
-            v = np.clip(v, -attrs["clip"], attrs["clip"])
-        name, values = attrs["activations"][k]
-        return ops.get(name).reference([v], dict(values))[0]
+        if clip and attrs.clip is not None:
+            v = np.clip(v, -attrs.clip, attrs.clip)
+        name, values = attrs.activations[k]
+        return ops.get(name).reference([v], ops.attributes(name, dict(values)))[0]
 
     def part(v: Any, k: int) -> Any:
         return v[..., k * hidden : (k + 1) * hidden]
 
-    for t in range(x.shape[0])[:: -1 if attrs.get("reverse") else 1]:
-        if attrs["cell"] == "lstm":
+    for t in range(x.shape[0])[:: -1 if attrs.reverse else 1]:
+        if attrs.cell == "lstm":
             gates = x[t] + h @ weights
             p = np.zeros(3 * hidden, x.dtype) if peephole is None else np.asarray(peephole)
             i, forget = f(0, part(gates, 0) + part(p, 0) * c), f(0, part(gates, 2) + part(p, 2) * c)
             new_c = forget * c + i * f(1, part(gates, 3))
             new_h = f(0, part(gates, 1) + part(p, 1) * new_c) * f(2, new_c, clip=False)
-        elif attrs["cell"] == "gru":
+        elif attrs.cell == "gru":
             gates = x[t] + np.concatenate([h @ weights[:, : 2 * hidden], np.zeros_like(h)], axis=-1)
             z, r = f(0, part(gates, 0)), f(0, part(gates, 1))
             last = weights[:, 2 * hidden :]
-            if attrs.get("linear_before_reset"):
+            if attrs.linear_before_reset:
                 inner = r * (h @ last + (0 if late is None else np.asarray(late)))
             else:
                 inner = (r * h) @ last
@@ -213,7 +228,7 @@ def _numpy(arrays: Sequence[Any], attrs: Attrs) -> tuple[Any, ...]:
         h, c = np.where(alive, new_h, h), np.where(alive, new_c, c)
         y[t] = np.where(alive, new_h, 0)
     h, c = h.astype(x.dtype), c.astype(x.dtype)
-    return (y, h, c) if attrs["cell"] == "lstm" else (y, h)
+    return (y, h, c) if attrs.cell == "lstm" else (y, h)
 
 
-register(OpDef("recurrence", "opaque", _infer, _numpy, loops=_loops))
+register(OpDef("recurrence", "opaque", RecurrenceAttrs, _infer, _numpy, loops=_loops))

@@ -5,16 +5,18 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from tilewright import te
+from tilewright.ir.attributes import Attrs
 from tilewright.ir.dtype import f32, f64, i64
 from tilewright.ir.expr import Expr, as_int, call, cast, const, maximum, minimum, select
 from tilewright.ir.graph import TensorType
 from tilewright.ops.dims import check_kind, dims, need, present, same_dim, scalar, wide
-from tilewright.ops.registry import Attrs, OpDef, Types, register
+from tilewright.ops.registry import OpDef, Types, register
 from tilewright.support.errors import ShapeError, UnsupportedError
 from tilewright.te import Tensor
 
@@ -25,7 +27,17 @@ TAPS = {"nearest": 1, "linear": 2, "cubic": 4}
 CUBIC = -0.75
 
 
-def _grid_infer(types: Types, attrs: Attrs) -> Out:
+@dataclass(frozen=True, slots=True)
+class GridSampleAttrs(Attrs):
+    """`mode` nearest, linear or cubic; `padding` zeros, border or reflection; with `align_corners`, -1 and 1 are the
+    middles of the outermost elements instead of their edges."""
+
+    mode: str
+    padding: str
+    align_corners: bool
+
+
+def _grid_infer(types: Types, attrs: GridSampleAttrs) -> Out:
     """x [N, C, spatial...], grid [N, out..., rank] of coordinates from -1 to 1, the last dimension's first. `mode`
     nearest, linear or cubic; `padding` zeros, border or reflection; `align_corners`."""
     x, grid = present(types[0]), present(types[1])
@@ -36,8 +48,8 @@ def _grid_infer(types: Types, attrs: Attrs) -> Out:
         raise ShapeError("the grid does not fit the input", expected=f"[N, ..., {rank}]", got=f"{grid} for {x}")
     if not same_dim(x.shape[0], grid.shape[0]):
         raise ShapeError("input and grid differ in batch", expected=x.shape[0], got=grid.shape[0])
-    if attrs["mode"] not in TAPS or attrs["padding"] not in ("zeros", "border", "reflection"):
-        raise UnsupportedError("the mode of GridSample is not supported", got=f"{attrs['mode']}, {attrs['padding']}")
+    if attrs.mode not in TAPS or attrs.padding not in ("zeros", "border", "reflection"):
+        raise UnsupportedError("the mode of GridSample is not supported", got=f"{attrs.mode}, {attrs.padding}")
     return (TensorType(x.dtype, (*x.shape[:2], *grid.shape[1:-1])),)
 
 
@@ -50,23 +62,23 @@ def _reflected(c: Expr, low: Expr, high: Expr) -> Expr:
     return low + minimum(rest, period - rest)
 
 
-def _limits(extent: Expr, attrs: Attrs) -> tuple[Expr, Expr]:
+def _limits(extent: Expr, attrs: GridSampleAttrs) -> tuple[Expr, Expr]:
     """Where the input begins and ends for reflection."""
     length = cast(extent, f64)
-    if attrs["align_corners"]:
+    if attrs.align_corners:
         return scalar(0, f64), length - 1.0
     return scalar(-0.5, f64), length - 0.5
 
 
-def _coordinate(g: Expr, extent: Expr, attrs: Attrs) -> Expr:
+def _coordinate(g: Expr, extent: Expr, attrs: GridSampleAttrs) -> Expr:
     """The place in the input's own units."""
     g, length = cast(g, f64), cast(extent, f64)
-    c = (g + 1.0) * 0.5 * (length - 1.0) if attrs["align_corners"] else ((g + 1.0) * length - 1.0) * 0.5
-    if attrs["mode"] == "nearest":
+    c = (g + 1.0) * 0.5 * (length - 1.0) if attrs.align_corners else ((g + 1.0) * length - 1.0) * 0.5
+    if attrs.mode == "nearest":
         c = call("round", c)
-    if attrs["padding"] == "border":
+    if attrs.padding == "border":
         return minimum(maximum(c, scalar(0, f64)), length - 1.0)
-    return _reflected(c, *_limits(extent, attrs)) if attrs["padding"] == "reflection" else c
+    return _reflected(c, *_limits(extent, attrs)) if attrs.padding == "reflection" else c
 
 
 def _weights(fraction: Expr, mode: str) -> list[Expr]:
@@ -84,9 +96,9 @@ def _weights(fraction: Expr, mode: str) -> list[Expr]:
     return result
 
 
-def _grid_compute(inputs: Tensors, attrs: Attrs, out: Out) -> tuple[Tensor, ...]:
+def _grid_compute(inputs: Tensors, attrs: GridSampleAttrs, out: Out) -> tuple[Tensor, ...]:
     x, grid, (type,) = need(inputs[0]), need(inputs[1]), out
-    rank, mode = x.ndim - 2, attrs["mode"]
+    rank, mode = x.ndim - 2, attrs.mode
     first = -1 if mode == "cubic" else 0
     shape = (x.shape[0], *type.shape[2:])
     acc = f64 if x.dtype is f64 else f32
@@ -101,12 +113,12 @@ def _grid_compute(inputs: Tensors, attrs: Attrs, out: Out) -> tuple[Tensor, ...]
         """Index of a tap along dimension `k`, and whether it lies inside."""
         extent = x.shape[2 + k]
         at = floor + float(offset)
-        if attrs["padding"] == "reflection":
+        if attrs.padding == "reflection":
             at = _reflected(at, *_limits(extent, attrs))
         # Far away places must not wrap when they become integers.
         at = minimum(maximum(at, scalar(-4, f64)), cast(extent, f64) + 4.0)
         index = cast(call("round", at), i64)
-        inside = (index >= 0) & (index < extent) if attrs["padding"] == "zeros" else const(True)
+        inside = (index >= 0) & (index < extent) if attrs.padding == "zeros" else const(True)
         return minimum(maximum(index, 0), extent - 1), inside
 
     def element(n: Expr, c: Expr, *space: Expr) -> Expr:
@@ -131,25 +143,25 @@ def _grid_compute(inputs: Tensors, attrs: Attrs, out: Out) -> tuple[Tensor, ...]
     return (te.compute(type.shape, lambda *i: element(*i), name="grid_sample"),)
 
 
-def _grid_numpy(arrays: Sequence[Any], attrs: Attrs) -> tuple[Any, ...]:
+def _grid_numpy(arrays: Sequence[Any], attrs: GridSampleAttrs) -> tuple[Any, ...]:
     given = np.asarray(arrays[0])
     x, grid = wide(given), np.asarray(arrays[1]).astype(np.float64)
-    rank, mode = x.ndim - 2, attrs["mode"]
+    rank, mode = x.ndim - 2, attrs.mode
     first = -1 if mode == "cubic" else 0
     indices, inside, weights = [], [], []
     for k in range(rank):
         length = x.shape[2 + k]
         g = grid[..., rank - 1 - k]
-        c = (g + 1) / 2 * (length - 1) if attrs["align_corners"] else ((g + 1) * length - 1) / 2
+        c = (g + 1) / 2 * (length - 1) if attrs.align_corners else ((g + 1) * length - 1) / 2
         c = np.rint(c) if mode == "nearest" else c
-        low, high = (0.0, length - 1.0) if attrs["align_corners"] else (-0.5, length - 0.5)
-        c = np.clip(c, 0, length - 1) if attrs["padding"] == "border" else c
-        c = _mirror(c, low, high) if attrs["padding"] == "reflection" else c
+        low, high = (0.0, length - 1.0) if attrs.align_corners else (-0.5, length - 0.5)
+        c = np.clip(c, 0, length - 1) if attrs.padding == "border" else c
+        c = _mirror(c, low, high) if attrs.padding == "reflection" else c
         floor = np.floor(c)
         at = floor[..., None] + first + np.arange(TAPS[mode])
-        at = _mirror(at, low, high) if attrs["padding"] == "reflection" else at
+        at = _mirror(at, low, high) if attrs.padding == "reflection" else at
         at = np.rint(np.clip(at, -4, length + 4)).astype(np.int64)
-        inside.append((at >= 0) & (at < length) if attrs["padding"] == "zeros" else np.ones(at.shape, bool))
+        inside.append((at >= 0) & (at < length) if attrs.padding == "zeros" else np.ones(at.shape, bool))
         indices.append(np.clip(at, 0, length - 1))
         weights.append(_tap_weights(c - floor, mode))
     batch = np.arange(x.shape[0]).reshape(-1, *[1] * rank)
@@ -180,13 +192,26 @@ def _tap_weights(fraction: Any, mode: str) -> Any:
     return np.where(d <= 1, near, far)
 
 
-register(OpDef("grid_sample", "injective", _grid_infer, _grid_numpy, compute=_grid_compute))
+register(OpDef("grid_sample", "injective", GridSampleAttrs, _grid_infer, _grid_numpy, compute=_grid_compute))
 
 
 # --- regions of interest --------------------------------------------------------------------------------------------
 
 
-def _roi_infer(types: Types, attrs: Attrs) -> Out:
+@dataclass(frozen=True, slots=True)
+class RoiAlignAttrs(Attrs):
+    """Cells of a region, samples along each side of a cell, pixels for a unit of the region's coordinates; `mode` avg
+    or max; `half_pixel` shifts coordinates by half a pixel."""
+
+    height: int
+    width: int
+    samples: int
+    scale: float
+    mode: str
+    half_pixel: bool
+
+
+def _roi_infer(types: Types, attrs: RoiAlignAttrs) -> Out:
     """x [N, C, H, W], regions [R, 4] (x1, y1, x2, y2), batch entries [R]: [R, C, height, width]. Attributes `height`,
     `width`, `samples` (along each side of a cell), `scale`, `half_pixel`, `mode` avg or max."""
     x, rois, batch = (present(types[k]) for k in range(3))
@@ -195,19 +220,19 @@ def _roi_infer(types: Types, attrs: Attrs) -> Out:
         raise ShapeError(
             "roi_align needs an image, regions [R, 4] and their batch entries", got=f"{x}, {rois}, {batch}"
         )
-    return (TensorType(x.dtype, (rois.shape[0], x.shape[1], *dims((attrs["height"], attrs["width"])))),)
+    return (TensorType(x.dtype, (rois.shape[0], x.shape[1], *dims((attrs.height, attrs.width)))),)
 
 
-def _roi_compute(inputs: Tensors, attrs: Attrs, out: Out) -> tuple[Tensor, ...]:
+def _roi_compute(inputs: Tensors, attrs: RoiAlignAttrs, out: Out) -> tuple[Tensor, ...]:
     x, rois, batch, (type,) = need(inputs[0]), need(inputs[1]), need(inputs[2]), out
-    t, samples = x.dtype, attrs["samples"]
-    offset = 0.5 if attrs["half_pixel"] else 0.0
+    t, samples = x.dtype, attrs.samples
+    offset = 0.5 if attrs.half_pixel else 0.0
 
     def along(r: Expr, cell: Expr, sample: Expr, which: int, cells: int) -> Expr:
         """The coordinate of a sample: `which` 0 for x, 1 for y."""
-        start = rois[r, const(which)] * attrs["scale"] - offset
-        length = rois[r, const(which + 2)] * attrs["scale"] - offset - start
-        if not attrs["half_pixel"]:
+        start = rois[r, const(which)] * attrs.scale - offset
+        length = rois[r, const(which + 2)] * attrs.scale - offset - start
+        if not attrs.half_pixel:
             length = maximum(length, scalar(1, t))
         size: Expr = length / scalar(cells, t)
         place: Expr = start + size * (cast(cell, t) + (cast(sample, t) + 0.5) / scalar(samples, t))
@@ -224,8 +249,8 @@ def _roi_compute(inputs: Tensors, attrs: Attrs, out: Out) -> tuple[Tensor, ...]:
 
     def element(r: Expr, c: Expr, h: Expr, w: Expr) -> Any:
         n = minimum(maximum(cast(batch[r], i64), 0), x.shape[0] - 1)
-        y0, y1, fy, in_y = corners(along(r, h, sy.var, 1, attrs["height"]), x.shape[2])
-        x0, x1, fx, in_x = corners(along(r, w, sx.var, 0, attrs["width"]), x.shape[3])
+        y0, y1, fy, in_y = corners(along(r, h, sy.var, 1, attrs.height), x.shape[2])
+        x0, x1, fx, in_x = corners(along(r, w, sx.var, 0, attrs.width), x.shape[3])
         one = scalar(1, t)
         parts = [
             x[n, c, y0, x0] * ((one - fy) * (one - fx)),
@@ -233,27 +258,27 @@ def _roi_compute(inputs: Tensors, attrs: Attrs, out: Out) -> tuple[Tensor, ...]:
             x[n, c, y1, x0] * (fy * (one - fx)),
             x[n, c, y1, x1] * (fy * fx),
         ]
-        if attrs["mode"] == "avg":
+        if attrs.mode == "avg":
             value = parts[0] + parts[1] + parts[2] + parts[3]
             return te.sum(select(in_y & in_x, value, scalar(0, t)), axis=[sy, sx])
         value = maximum(maximum(parts[0], parts[1]), maximum(parts[2], parts[3]))
         return te.max(select(in_y & in_x, value, scalar(0, t)), axis=[sy, sx])
 
     total = te.compute(type.shape, element, name="total")
-    if attrs["mode"] == "max":
+    if attrs.mode == "max":
         return (total,)
     return (te.compute(type.shape, lambda *i: total[i] * scalar(1 / samples**2, t), name="roi_align"),)
 
 
-def _roi_numpy(arrays: Sequence[Any], attrs: Attrs) -> tuple[Any, ...]:
+def _roi_numpy(arrays: Sequence[Any], attrs: RoiAlignAttrs) -> tuple[Any, ...]:
     x, rois, batch = (np.asarray(a) for a in arrays)
-    offset = 0.5 if attrs["half_pixel"] else 0.0
-    scaled = rois.astype(np.float64) * attrs["scale"] - offset
-    samples, cells = attrs["samples"], (attrs["width"], attrs["height"])
+    offset = 0.5 if attrs.half_pixel else 0.0
+    scaled = rois.astype(np.float64) * attrs.scale - offset
+    samples, cells = attrs.samples, (attrs.width, attrs.height)
 
     def along(which: int) -> tuple[Any, Any, Any, Any]:
         start, length = scaled[:, which], scaled[:, which + 2] - scaled[:, which]
-        length = length if attrs["half_pixel"] else np.maximum(length, 1)
+        length = length if attrs.half_pixel else np.maximum(length, 1)
         steps = (np.arange(cells[which] * samples) + 0.5) / samples
         c = start[:, None] + (length / cells[which])[:, None] * steps
         extent = x.shape[3 - which]
@@ -271,11 +296,11 @@ def _roi_numpy(arrays: Sequence[Any], attrs: Attrs) -> tuple[Any, ...]:
         return values * (wy[:, :, None] * wx[:, None, :])[..., None]
 
     parts = [part(y0, x0, 1 - fy, 1 - fx), part(y0, x1, 1 - fy, fx), part(y1, x0, fy, 1 - fx), part(y1, x1, fy, fx)]
-    combined = sum(parts) if attrs["mode"] == "avg" else np.maximum.reduce(parts)
+    combined = sum(parts) if attrs.mode == "avg" else np.maximum.reduce(parts)
     combined = np.where((in_y[:, :, None] & in_x[:, None, :])[..., None], combined, 0)
     grid = combined.reshape(len(rois), cells[1], samples, cells[0], samples, x.shape[1])
-    y = grid.mean(axis=(2, 4)) if attrs["mode"] == "avg" else grid.max(axis=(2, 4))
+    y = grid.mean(axis=(2, 4)) if attrs.mode == "avg" else grid.max(axis=(2, 4))
     return (np.ascontiguousarray(np.moveaxis(y, -1, 1)).astype(x.dtype),)
 
 
-register(OpDef("roi_align", "reduction", _roi_infer, _roi_numpy, compute=_roi_compute))
+register(OpDef("roi_align", "reduction", RoiAlignAttrs, _roi_infer, _roi_numpy, compute=_roi_compute))

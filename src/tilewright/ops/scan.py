@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from tilewright.ir.attributes import Attrs, Dim
 from tilewright.ir.dtype import i32, i64
 from tilewright.ir.expr import Expr, as_int, call, cast, const, maximum, select
 from tilewright.ir.graph import TensorType
 from tilewright.ir.loops import PrimFunc
-from tilewright.ops.dims import accumulator, at_least, axis_of, check_kind, dim, present, scalar, wide
+from tilewright.ops.dims import accumulator, at_least, axis_of, check_kind, dim, number, present, scalar, wide
 from tilewright.ops.loopnest import Nest, buffers
-from tilewright.ops.registry import Attrs, OpDef, Types, register
+from tilewright.ops.registry import OpDef, Types, register
 from tilewright.support.errors import ShapeError
 
 Out = tuple[TensorType, ...]
@@ -27,11 +29,20 @@ def _at(point: Sequence[Expr], axis: int, index: Expr) -> tuple[Expr, ...]:
 # --- cumulative -----------------------------------------------------------------------------------------------------
 
 
-def _cumulative_infer(types: Types, attrs: Attrs) -> Out:
+@dataclass(frozen=True, slots=True)
+class CumulativeAttrs(Attrs):
+    """`exclusive` leaves out the element itself, `reverse` goes from the end."""
+
+    axis: int
+    exclusive: bool = False
+    reverse: bool = False
+
+
+def _cumulative_infer(types: Types, attrs: CumulativeAttrs) -> Out:
     """`axis`, `exclusive` (without the element itself), `reverse` (from the end)."""
     t = present(types[0])
     check_kind(t.dtype, ("float", "int", "uint"))
-    axis_of(attrs["axis"], t.rank)
+    axis_of(attrs.axis, t.rank)
     return (t,)
 
 
@@ -40,10 +51,10 @@ STRIP = 64
 
 
 def _cumulative(name: str, combine: Callable[[Expr, Expr], Expr], start: int, numpy: Callable[..., Any]) -> None:
-    def loops(types: Types, attrs: Attrs, out: Out) -> PrimFunc:
+    def loops(types: Types, attrs: CumulativeAttrs, out: Out) -> PrimFunc:
         (x,), (y,) = buffers(types, out)
         assert x is not None
-        axis = attrs["axis"] % len(x.shape)
+        axis = attrs.axis % len(x.shape)
         rest = [d for k, d in enumerate(x.shape) if k != axis]
         extent, acc = x.shape[axis], accumulator(x.dtype)
         nest = Nest(name, [x, y])
@@ -55,27 +66,27 @@ def _cumulative(name: str, combine: Callable[[Expr, Expr], Expr], start: int, nu
                 nest.store(total, (j,), scalar(start, acc))
             with nest.loop("k", extent) as k, nest.loop("j", strip, kind="vectorized") as j:
                 inner = (*point[:-1], point[-1] * strip + j) if columns else point
-                at = _at(inner, axis, extent - 1 - k if attrs.get("reverse") else k)
+                at = _at(inner, axis, extent - 1 - k if attrs.reverse else k)
                 with nest.when(inner[-1] < rest[-1] if columns else const(True)):
-                    if attrs.get("exclusive"):
+                    if attrs.exclusive:
                         nest.store(y, at, cast(total[j], x.dtype))
                     nest.store(total, (j,), combine(total[j], cast(x[at], acc)))
-                    if not attrs.get("exclusive"):
+                    if not attrs.exclusive:
                         nest.store(y, at, cast(total[j], x.dtype))
         return nest.finish()
 
-    def reference(arrays: Sequence[Any], attrs: Attrs) -> tuple[Any, ...]:
+    def reference(arrays: Sequence[Any], attrs: CumulativeAttrs) -> tuple[Any, ...]:
         given = np.asarray(arrays[0])
-        x, axis = wide(given), attrs["axis"]
-        if attrs.get("reverse"):
+        x, axis = wide(given), attrs.axis
+        if attrs.reverse:
             x = np.flip(x, axis)
         y = numpy(x, axis=axis, dtype=x.dtype)
-        if attrs.get("exclusive"):
+        if attrs.exclusive:
             first = np.full_like(np.take(y, [0], axis=axis), start)
             y = np.concatenate([first, np.take(y, range(x.shape[axis] - 1), axis=axis)], axis=axis)
-        return ((np.flip(y, axis) if attrs.get("reverse") else y).astype(given.dtype),)
+        return ((np.flip(y, axis) if attrs.reverse else y).astype(given.dtype),)
 
-    register(OpDef(name, "opaque", _cumulative_infer, reference, loops=loops))
+    register(OpDef(name, "opaque", CumulativeAttrs, _cumulative_infer, reference, loops=loops))
 
 
 _cumulative("cumsum", lambda a, b: a + b, 0, np.cumsum)
@@ -85,17 +96,26 @@ _cumulative("cumprod", lambda a, b: a * b, 1, np.cumprod)
 # --- top k ----------------------------------------------------------------------------------------------------------
 
 
-def _topk_infer(types: Types, attrs: Attrs) -> Out:
+@dataclass(frozen=True, slots=True)
+class TopkAttrs(Attrs):
+    """The first `k` in order of size, largest or smallest first."""
+
+    axis: int
+    k: Dim
+    largest: bool
+
+
+def _topk_infer(types: Types, attrs: TopkAttrs) -> Out:
     """The `k` first along `axis` in order (`largest` or smallest), NaN counting as the largest; equal ones by index.
     Gives values and indices."""
     t = present(types[0])
-    axis = axis_of(attrs["axis"], t.rank)
-    k, extent = as_int(dim(attrs["k"])), as_int(t.shape[axis])
+    axis = axis_of(attrs.axis, t.rank)
+    k, extent = as_int(dim(attrs.k)), as_int(t.shape[axis])
     if k is not None and extent is not None and not 0 <= k <= extent:
         raise ShapeError("k is outside the dimension", expected=f"0 to {extent}", got=k)
     if extent is None or k is None:
-        at_least(t.shape[axis], dim(attrs["k"]), "k may be outside the dimension")
-    shape = (*t.shape[:axis], dim(attrs["k"]), *t.shape[axis + 1 :])
+        at_least(t.shape[axis], dim(attrs.k), "k may be outside the dimension")
+    shape = (*t.shape[:axis], dim(attrs.k), *t.shape[axis + 1 :])
     return TensorType(t.dtype, shape), TensorType(i64, shape)
 
 
@@ -120,12 +140,12 @@ CHUNK = 16
 """Elements that are compared with the worst of the best so far at once; most chunks have nothing to offer."""
 
 
-def _topk_loops(types: Types, attrs: Attrs, out: Out) -> PrimFunc:
+def _topk_loops(types: Types, attrs: TopkAttrs, out: Out) -> PrimFunc:
     """Insertion into the sorted list of the best so far, which stands in the outputs: the first `k` elements fill it,
     of the others whole chunks are skipped that have nothing better than its end."""
     (x,), (values, indices) = buffers(types, out)
     assert x is not None
-    axis, largest = attrs["axis"] % len(x.shape), bool(attrs["largest"])
+    axis, largest = attrs.axis % len(x.shape), attrs.largest
     rest = [d for k, d in enumerate(x.shape) if k != axis]
     extent, count = x.shape[axis], out[0].shape[axis]
     nest = Nest("topk", [x, values, indices])
@@ -163,17 +183,17 @@ def _topk_loops(types: Types, attrs: Attrs, out: Out) -> PrimFunc:
     return nest.finish()
 
 
-def _topk_numpy(arrays: Sequence[Any], attrs: Attrs) -> tuple[Any, ...]:
+def _topk_numpy(arrays: Sequence[Any], attrs: TopkAttrs) -> tuple[Any, ...]:
     x = np.asarray(arrays[0])
-    axis = attrs["axis"]
+    axis = attrs.axis
     keys = wide(x)
-    if attrs["largest"]:
+    if attrs.largest:
         # A stable ascending sort of the flipped array, flipped back, is a stable descending one.
         order = x.shape[axis] - 1 - np.flip(np.argsort(np.flip(keys, axis), axis=axis, kind="stable"), axis)
     else:
         order = np.argsort(keys, axis=axis, kind="stable")
-    order = np.take(order, range(attrs["k"]), axis=axis).astype(np.int64)
+    order = np.take(order, range(number(attrs.k)), axis=axis).astype(np.int64)
     return np.take_along_axis(x, order, axis=axis), order
 
 
-register(OpDef("topk", "opaque", _topk_infer, _topk_numpy, loops=_topk_loops))
+register(OpDef("topk", "opaque", TopkAttrs, _topk_infer, _topk_numpy, loops=_topk_loops))

@@ -7,18 +7,20 @@ in `ops.index`; updates of an empty tensor do nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from tilewright.arith import prove
+from tilewright.ir.attributes import Attrs
 from tilewright.ir.expr import Buffer, Expr, all_of, as_int, cast, const, maximum, minimum
 from tilewright.ir.graph import TensorType
 from tilewright.ir.loops import PrimFunc
 from tilewright.ops.dims import accumulator, axis_of, present, same_dtype, same_shape
 from tilewright.ops.index import check_choice, check_within, integer, nearest, wrapped, wrapped_numpy
 from tilewright.ops.loopnest import Nest, buffers
-from tilewright.ops.registry import Attrs, OpDef, Types, register
+from tilewright.ops.registry import OpDef, Types, register
 from tilewright.support.errors import ShapeError, UnsupportedError
 
 Out = tuple[TensorType, ...]
@@ -32,12 +34,19 @@ COMBINE: dict[str, tuple[Callable[[Expr, Expr], Expr], Any]] = {
 }
 
 
-def _check(types: Types, attrs: Attrs) -> tuple[TensorType, TensorType, TensorType]:
+@dataclass(frozen=True, slots=True)
+class ScatterAttrs(Attrs):
+    """What becomes of several updates of one place: a key of `COMBINE`."""
+
+    reduction: str
+
+
+def _check(types: Types, attrs: ScatterAttrs) -> tuple[TensorType, TensorType, TensorType]:
     data, indices, updates = present(types[0]), present(types[1]), present(types[2])
     integer(indices)
     same_dtype([data, updates])
-    if attrs["reduction"] not in COMBINE:
-        raise UnsupportedError(f"the reduction {attrs['reduction']} of a scatter is not supported")
+    if attrs.reduction not in COMBINE:
+        raise UnsupportedError(f"the reduction {attrs.reduction} of a scatter is not supported")
     return data, indices, updates
 
 
@@ -59,10 +68,15 @@ def _some(chosen: Sequence[Expr]) -> Expr:
 # --- elements -------------------------------------------------------------------------------------------------------
 
 
-def _elements_infer(types: Types, attrs: Attrs) -> Out:
+@dataclass(frozen=True, slots=True)
+class ScatterElementsAttrs(ScatterAttrs):
+    axis: int
+
+
+def _elements_infer(types: Types, attrs: ScatterElementsAttrs) -> Out:
     """data, indices, updates: each update goes to its own place, but on `axis` to its index. `reduction`."""
     data, indices, updates = _check(types, attrs)
-    axis = axis_of(attrs["axis"], data.rank)
+    axis = axis_of(attrs.axis, data.rank)
     if indices.rank != data.rank or not same_shape(indices.shape, updates.shape):
         raise ShapeError("indices and updates must have one shape, of the data's rank", got=f"{indices}, {updates}")
     check_within(indices, data, axis)
@@ -70,26 +84,26 @@ def _elements_infer(types: Types, attrs: Attrs) -> Out:
     return (data,)
 
 
-def _elements_loops(types: Types, attrs: Attrs, out: Out) -> PrimFunc:
+def _elements_loops(types: Types, attrs: ScatterElementsAttrs, out: Out) -> PrimFunc:
     (data, indices, updates), (y,) = buffers(types, out)
     assert data is not None and indices is not None and updates is not None
-    axis = attrs["axis"] % len(data.shape)
+    axis = attrs.axis % len(data.shape)
     nest = Nest("scatter_elements", [data, indices, updates, y])
     _copy(nest, data, y)
     with nest.loops("i", updates.shape) as point, nest.let("at", wrapped(indices[point], data.shape[axis])) as at:
         near = [nearest(p, n, d) for p, n, d in zip(point, updates.shape, data.shape, strict=True)]
         place = (*near[:axis], at, *near[axis + 1 :])
         with nest.when(_some(data.shape)):
-            nest.store(y, place, _combined(y[place], updates[point], attrs["reduction"]))
+            nest.store(y, place, _combined(y[place], updates[point], attrs.reduction))
     return nest.finish()
 
 
-def _elements_numpy(arrays: Sequence[Any], attrs: Attrs) -> tuple[Any, ...]:
+def _elements_numpy(arrays: Sequence[Any], attrs: ScatterElementsAttrs) -> tuple[Any, ...]:
     data, indices, updates = (np.asarray(a) for a in arrays)
-    axis = attrs["axis"] % data.ndim
+    axis = attrs.axis % data.ndim
     grid = list(np.indices(indices.shape, sparse=False))
     grid[axis] = wrapped_numpy(indices, data.shape[axis])
-    return (_scattered(data, tuple(g.reshape(-1) for g in grid), updates.reshape(-1), attrs["reduction"]),)
+    return (_scattered(data, tuple(g.reshape(-1) for g in grid), updates.reshape(-1), attrs.reduction),)
 
 
 def _scattered(data: Any, places: tuple[Any, ...], updates: Any, reduction: str) -> Any:
@@ -104,13 +118,15 @@ def _scattered(data: Any, places: tuple[Any, ...], updates: Any, reduction: str)
     return result
 
 
-register(OpDef("scatter_elements", "opaque", _elements_infer, _elements_numpy, loops=_elements_loops))
+register(
+    OpDef("scatter_elements", "opaque", ScatterElementsAttrs, _elements_infer, _elements_numpy, loops=_elements_loops)
+)
 
 
 # --- n-d ------------------------------------------------------------------------------------------------------------
 
 
-def _nd_infer(types: Types, attrs: Attrs) -> Out:
+def _nd_infer(types: Types, attrs: ScatterAttrs) -> Out:
     """The last dimension of the indices names a place in the first dimensions of the data; an update fills the rest."""
     data, indices, updates = _check(types, attrs)
     depth = as_int(indices.shape[-1]) if indices.rank else None
@@ -123,7 +139,7 @@ def _nd_infer(types: Types, attrs: Attrs) -> Out:
     return (data,)
 
 
-def _nd_loops(types: Types, attrs: Attrs, out: Out) -> PrimFunc:
+def _nd_loops(types: Types, attrs: ScatterAttrs, out: Out) -> PrimFunc:
     (data, indices, updates), (y,) = buffers(types, out)
     assert data is not None and indices is not None and updates is not None
     lead = len(indices.shape) - 1
@@ -134,16 +150,16 @@ def _nd_loops(types: Types, attrs: Attrs, out: Out) -> PrimFunc:
         at = [wrapped(indices[(*point[:lead], const(k))], data.shape[k]) for k in range(depth)]
         place = (*at, *point[lead:])
         with nest.when(_some(data.shape[:depth])):
-            nest.store(y, place, _combined(y[place], updates[point], attrs["reduction"]))
+            nest.store(y, place, _combined(y[place], updates[point], attrs.reduction))
     return nest.finish()
 
 
-def _nd_numpy(arrays: Sequence[Any], attrs: Attrs) -> tuple[Any, ...]:
+def _nd_numpy(arrays: Sequence[Any], attrs: ScatterAttrs) -> tuple[Any, ...]:
     data, indices, updates = (np.asarray(a) for a in arrays)
     depth = indices.shape[-1]
     flat = indices.reshape(-1, depth)
     places = tuple(wrapped_numpy(flat[:, k], data.shape[k]) for k in range(depth))
-    return (_scattered(data, places, updates.reshape(len(flat), *data.shape[depth:]), attrs["reduction"]),)
+    return (_scattered(data, places, updates.reshape(len(flat), *data.shape[depth:]), attrs.reduction),)
 
 
-register(OpDef("scatter_nd", "opaque", _nd_infer, _nd_numpy, loops=_nd_loops))
+register(OpDef("scatter_nd", "opaque", ScatterAttrs, _nd_infer, _nd_numpy, loops=_nd_loops))

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import numpy as np
 
+from tilewright.ir.attributes import Attrs, ConstantArray, Dim, Dims, Ints, Number
 from tilewright.ir.dtype import DType, dtype
 from tilewright.ir.expr import Const, Expr, as_int, call, const, is_const, maximum, minimum, select
 from tilewright.ir.graph import TensorType
@@ -18,6 +20,7 @@ from tilewright.ops.dims import (
     dims,
     element_count,
     need,
+    number,
     present,
     same_dim,
     same_dtype,
@@ -25,7 +28,7 @@ from tilewright.ops.dims import (
     scalar,
     show,
 )
-from tilewright.ops.registry import Attrs, OpDef, Types, register
+from tilewright.ops.registry import OpDef, Types, register
 from tilewright.support.errors import ShapeError
 from tilewright.te import Tensor, compute
 
@@ -36,18 +39,19 @@ Out = tuple[TensorType, ...]
 # --- constant -------------------------------------------------------------------------------------------------------
 
 
-def _constant_infer(types: Types, attrs: Attrs) -> Out:
-    array = _array(attrs["value"])
+@dataclass(frozen=True, slots=True)
+class ConstantAttrs(Attrs):
+    value: ConstantArray
+
+
+def _constant_infer(types: Types, attrs: ConstantAttrs) -> Out:
+    array = attrs.value.array
     return (TensorType(dtype(array.dtype), dims(array.shape)),)
 
 
-def _array(value: Any) -> Any:
-    return getattr(value, "array", value)
-
-
-def _constant_compute(inputs: Tensors, attrs: Attrs, out: Out) -> tuple[Tensor, ...]:
+def _constant_compute(inputs: Tensors, attrs: ConstantAttrs, out: Out) -> tuple[Tensor, ...]:
     """A uniform array is its one number; a small one a tree of selects over its linear index."""
-    array = np.asarray(_array(attrs["value"]))
+    array = np.asarray(attrs.value.array)
     (type,) = out
     flat = [scalar(v, type.dtype) for v in array.reshape(-1).tolist()]
 
@@ -76,8 +80,9 @@ register(
     OpDef(
         "constant",
         "injective",
+        ConstantAttrs,
         _constant_infer,
-        lambda arrays, attrs: (np.asarray(_array(attrs["value"])),),
+        lambda arrays, attrs: (np.asarray(attrs.value.array),),
         compute=_constant_compute,
     )
 )
@@ -86,15 +91,22 @@ register(
 # --- reshape --------------------------------------------------------------------------------------------------------
 
 
-def _reshape_infer(types: Types, attrs: Attrs) -> Out:
+@dataclass(frozen=True, slots=True)
+class ShapeAttrs(Attrs):
+    """The shape of the result."""
+
+    shape: Dims
+
+
+def _reshape_infer(types: Types, attrs: ShapeAttrs) -> Out:
     t = present(types[0])
-    shape = dims(attrs["shape"])
+    shape = dims(attrs.shape)
     if not same_dim(dim(t.size), dim(element_count(shape))):
         raise ShapeError("a reshape keeps the number of elements", expected=f"{t.size} for {t}", got=show(shape))
     return (TensorType(t.dtype, shape),)
 
 
-def _reshape_compute(inputs: Tensors, attrs: Attrs, out: Out) -> tuple[Tensor, ...]:
+def _reshape_compute(inputs: Tensors, attrs: ShapeAttrs, out: Out) -> tuple[Tensor, ...]:
     x, (type,) = need(inputs[0]), out
 
     def element(*point: Expr) -> Expr:
@@ -112,8 +124,9 @@ register(
     OpDef(
         "reshape",
         "injective",
+        ShapeAttrs,
         _reshape_infer,
-        lambda arrays, attrs: (np.reshape(arrays[0], attrs["shape"]),),
+        lambda arrays, attrs: (np.reshape(arrays[0], [number(d) for d in attrs.shape]),),
         compute=_reshape_compute,
         alias=True,
     )
@@ -123,16 +136,23 @@ register(
 # --- transpose, broadcast, tile -------------------------------------------------------------------------------------
 
 
-def _transpose_infer(types: Types, attrs: Attrs) -> Out:
+@dataclass(frozen=True, slots=True)
+class TransposeAttrs(Attrs):
+    """Dimension k of the result is dimension `perm[k]` of the input."""
+
+    perm: Ints
+
+
+def _transpose_infer(types: Types, attrs: TransposeAttrs) -> Out:
     t = present(types[0])
-    perm = tuple(attrs["perm"])
+    perm = attrs.perm
     if sorted(perm) != list(range(t.rank)):
         raise ShapeError("perm is not a permutation of the axes", expected=f"of 0..{t.rank - 1}", got=perm)
     return (TensorType(t.dtype, tuple(t.shape[p] for p in perm)),)
 
 
-def _transpose_compute(inputs: Tensors, attrs: Attrs, out: Out) -> tuple[Tensor, ...]:
-    x, perm = need(inputs[0]), attrs["perm"]
+def _transpose_compute(inputs: Tensors, attrs: TransposeAttrs, out: Out) -> tuple[Tensor, ...]:
+    x, perm = need(inputs[0]), attrs.perm
     where = [list(perm).index(k) for k in range(len(perm))]
     return (compute(out[0].shape, lambda *i: x[tuple(i[w] for w in where)], name="transpose"),)
 
@@ -141,22 +161,23 @@ register(
     OpDef(
         "transpose",
         "injective",
+        TransposeAttrs,
         _transpose_infer,
-        lambda arrays, attrs: (np.transpose(arrays[0], attrs["perm"]),),
+        lambda arrays, attrs: (np.transpose(arrays[0], attrs.perm),),
         compute=_transpose_compute,
     )
 )
 
 
-def _broadcast_infer(types: Types, attrs: Attrs) -> Out:
+def _broadcast_infer(types: Types, attrs: ShapeAttrs) -> Out:
     t = present(types[0])
-    shape = dims(attrs["shape"])
+    shape = dims(attrs.shape)
     if not same_shape(broadcast_shapes(t.shape, shape), shape):
         raise ShapeError("the tensor does not broadcast to the shape", expected=show(shape), got=t)
     return (TensorType(t.dtype, shape),)
 
 
-def _broadcast_compute(inputs: Tensors, attrs: Attrs, out: Out) -> tuple[Tensor, ...]:
+def _broadcast_compute(inputs: Tensors, attrs: ShapeAttrs, out: Out) -> tuple[Tensor, ...]:
     x, (type,) = need(inputs[0]), out
     return (compute(type.shape, lambda *i: x[broadcast_index(x, i, type.shape)], name="broadcast"),)
 
@@ -165,21 +186,29 @@ register(
     OpDef(
         "broadcast",
         "injective",
+        ShapeAttrs,
         _broadcast_infer,
-        lambda arrays, attrs: (np.broadcast_to(arrays[0], attrs["shape"]),),
+        lambda arrays, attrs: (np.broadcast_to(arrays[0], [number(d) for d in attrs.shape]),),
         compute=_broadcast_compute,
     )
 )
 
 
-def _tile_infer(types: Types, attrs: Attrs) -> Out:
+@dataclass(frozen=True, slots=True)
+class TileAttrs(Attrs):
+    """One repeat a dimension."""
+
+    repeats: Dims
+
+
+def _tile_infer(types: Types, attrs: TileAttrs) -> Out:
     t = present(types[0])
-    if len(attrs["repeats"]) != t.rank:
-        raise ShapeError("one repeat is needed for each dimension", expected=t.rank, got=len(attrs["repeats"]))
-    return (TensorType(t.dtype, tuple(dim(d * r) for d, r in zip(t.shape, attrs["repeats"], strict=True))),)
+    if len(attrs.repeats) != t.rank:
+        raise ShapeError("one repeat is needed for each dimension", expected=t.rank, got=len(attrs.repeats))
+    return (TensorType(t.dtype, tuple(dim(d * r) for d, r in zip(t.shape, attrs.repeats, strict=True))),)
 
 
-def _tile_compute(inputs: Tensors, attrs: Attrs, out: Out) -> tuple[Tensor, ...]:
+def _tile_compute(inputs: Tensors, attrs: TileAttrs, out: Out) -> tuple[Tensor, ...]:
     x = need(inputs[0])
     return (compute(out[0].shape, lambda *i: x[tuple(p % d for p, d in zip(i, x.shape, strict=True))], name="tile"),)
 
@@ -188,8 +217,9 @@ register(
     OpDef(
         "tile",
         "injective",
+        TileAttrs,
         _tile_infer,
-        lambda arrays, attrs: (np.tile(arrays[0], attrs["repeats"]),),
+        lambda arrays, attrs: (np.tile(arrays[0], [number(r) for r in attrs.repeats]),),
         compute=_tile_compute,
     )
 )
@@ -198,11 +228,19 @@ register(
 # --- concat ---------------------------------------------------------------------------------------------------------
 
 
-def _concat_infer(types: Types, attrs: Attrs) -> Out:
+@dataclass(frozen=True, slots=True)
+class ConcatAttrs(Attrs):
+    """A `view` needs no kernel: its parts are computed in their places (`transform/graph/views.py`)."""
+
+    axis: int
+    view: bool = False
+
+
+def _concat_infer(types: Types, attrs: ConcatAttrs) -> Out:
     given = [present(t) for t in types]
     same_dtype(given)
     first = given[0]
-    axis = axis_of(attrs["axis"], first.rank)
+    axis = axis_of(attrs.axis, first.rank)
     total: Expr = const(0)
     for t in given:
         if t.rank != first.rank or not all(
@@ -213,9 +251,9 @@ def _concat_infer(types: Types, attrs: Attrs) -> Out:
     return (TensorType(first.dtype, (*first.shape[:axis], dim(total), *first.shape[axis + 1 :]), first.layout),)
 
 
-def _concat_compute(inputs: Tensors, attrs: Attrs, out: Out) -> tuple[Tensor, ...]:
+def _concat_compute(inputs: Tensors, attrs: ConcatAttrs, out: Out) -> tuple[Tensor, ...]:
     tensors = [need(t) for t in inputs]
-    axis = attrs["axis"] % tensors[0].ndim
+    axis = attrs.axis % tensors[0].ndim
     ends: list[Expr] = []
     for t in tensors:
         ends.append((ends[-1] if ends else const(0)) + t.shape[axis])
@@ -234,9 +272,11 @@ register(
     OpDef(
         "concat",
         "injective",
+        ConcatAttrs,
         _concat_infer,
-        lambda arrays, attrs: (np.concatenate(arrays, axis=attrs["axis"]),),
+        lambda arrays, attrs: (np.concatenate(arrays, axis=attrs.axis),),
         compute=_concat_compute,
+        view=lambda attrs: attrs.view,
     )
 )
 
@@ -244,25 +284,36 @@ register(
 # --- slice ----------------------------------------------------------------------------------------------------------
 
 
-def _slice_infer(types: Types, attrs: Attrs) -> Out:
+@dataclass(frozen=True, slots=True)
+class SliceAttrs(Attrs):
+    """One entry a dimension: first element, size of the result, step (any but 0). A `view` needs no kernel: it is a
+    part of its input's memory (`transform/graph/views.py`)."""
+
+    begin: Dims
+    size: Dims
+    step: Ints
+    view: bool = False
+
+
+def _slice_infer(types: Types, attrs: SliceAttrs) -> Out:
     """Attributes, one entry a dimension: `begin`, `size` (of the result), `step` (any but 0)."""
     t = present(types[0])
     for name in ("begin", "size", "step"):
-        if len(attrs[name]) != t.rank:
-            raise ShapeError(f"{name} needs one entry for each dimension", expected=t.rank, got=len(attrs[name]))
-    for begin, size, step, d in zip(attrs["begin"], attrs["size"], attrs["step"], t.shape, strict=True):
+        if (got := len(getattr(attrs, name))) != t.rank:
+            raise ShapeError(f"{name} needs one entry for each dimension", expected=t.rank, got=got)
+    for begin, size, step, d in zip(attrs.begin, attrs.size, attrs.step, t.shape, strict=True):
         numbers = as_int(begin), as_int(size), as_int(d)
         if all(n is not None for n in numbers):
             b, s, extent = (int(n or 0) for n in numbers)
             last = b + (s - 1) * step
             if s < 0 or (s > 0 and not (0 <= b < extent and 0 <= last < extent)):
                 raise ShapeError("the slice leaves the tensor", expected=f"inside 0..{extent}", got=f"{b} to {last}")
-    return (TensorType(t.dtype, dims(attrs["size"]), t.layout),)
+    return (TensorType(t.dtype, dims(attrs.size), t.layout),)
 
 
-def _slice_compute(inputs: Tensors, attrs: Attrs, out: Out) -> tuple[Tensor, ...]:
+def _slice_compute(inputs: Tensors, attrs: SliceAttrs, out: Out) -> tuple[Tensor, ...]:
     x = need(inputs[0])
-    begin, step = dims(attrs["begin"]), attrs["step"]
+    begin, step = dims(attrs.begin), attrs.step
 
     def element(*point: Expr) -> Expr:
         return x[tuple(p * s + b for p, s, b in zip(point, step, begin, strict=True))]
@@ -270,46 +321,63 @@ def _slice_compute(inputs: Tensors, attrs: Attrs, out: Out) -> tuple[Tensor, ...
     return (compute(out[0].shape, element, name="slice"),)
 
 
-def _slice_numpy(arrays: Sequence[Any], attrs: Attrs) -> tuple[Any, ...]:
+def _slice_numpy(arrays: Sequence[Any], attrs: SliceAttrs) -> tuple[Any, ...]:
     x = np.asarray(arrays[0])
-    for axis, (begin, size, step) in enumerate(zip(attrs["begin"], attrs["size"], attrs["step"], strict=True)):
-        x = np.take(x, begin + step * np.arange(size), axis=axis)
+    for axis, (begin, size, step) in enumerate(zip(attrs.begin, attrs.size, attrs.step, strict=True)):
+        x = np.take(x, number(begin) + step * np.arange(number(size)), axis=axis)
     return (x,)
 
 
-register(OpDef("slice", "injective", _slice_infer, _slice_numpy, compute=_slice_compute))
+register(
+    OpDef(
+        "slice",
+        "injective",
+        SliceAttrs,
+        _slice_infer,
+        _slice_numpy,
+        compute=_slice_compute,
+        view=lambda attrs: attrs.view,
+    )
+)
 
 
 # --- pad ------------------------------------------------------------------------------------------------------------
 
-PAD_MODES = ("constant", "reflect", "edge", "wrap")
+PadMode = Literal["constant", "reflect", "edge", "wrap"]
 
 
-def _pad_infer(types: Types, attrs: Attrs) -> Out:
+@dataclass(frozen=True, slots=True)
+class PadAttrs(Attrs):
+    """Elements `before` and `after` each dimension, not negative; `value` fills them in mode "constant" unless a second
+    input does."""
+
+    before: Dims
+    after: Dims
+    mode: PadMode
+    value: Number = 0
+
+
+def _pad_infer(types: Types, attrs: PadAttrs) -> Out:
     """`before`, `after` (not negative), `mode`; the constant is a second scalar input or the attribute `value`."""
     t = present(types[0])
-    if attrs["mode"] not in PAD_MODES:
-        raise ShapeError("unknown mode of padding", expected=" or ".join(PAD_MODES), got=attrs["mode"])
-    if len(attrs["before"]) != t.rank or len(attrs["after"]) != t.rank:
-        raise ShapeError("pads need one entry for each dimension", expected=t.rank, got=len(attrs["before"]))
+    if len(attrs.before) != t.rank or len(attrs.after) != t.rank:
+        raise ShapeError("pads need one entry for each dimension", expected=t.rank, got=len(attrs.before))
     return (
-        TensorType(
-            t.dtype, tuple(dim(d + b + a) for d, b, a in zip(t.shape, attrs["before"], attrs["after"], strict=True))
-        ),
+        TensorType(t.dtype, tuple(dim(d + b + a) for d, b, a in zip(t.shape, attrs.before, attrs.after, strict=True))),
     )
 
 
-def _pad_compute(inputs: Tensors, attrs: Attrs, out: Out) -> tuple[Tensor, ...]:
+def _pad_compute(inputs: Tensors, attrs: PadAttrs, out: Out) -> tuple[Tensor, ...]:
     x = need(inputs[0])
     fill = inputs[1] if len(inputs) > 1 else None
-    before, after = dims(attrs["before"]), dims(attrs["after"])
+    before, after = dims(attrs.before), dims(attrs.after)
     padded = [not (is_const(b, 0) and is_const(a, 0)) for b, a in zip(before, after, strict=True)]
 
     def element(*point: Expr) -> Expr:
         index = [p - b if q else p for p, b, q in zip(point, before, padded, strict=True)]
-        if attrs["mode"] != "constant":
+        if attrs.mode != "constant":
             return x[
-                tuple(_wrapped(i, d, attrs["mode"]) if q else i for i, d, q in zip(index, x.shape, padded, strict=True))
+                tuple(_wrapped(i, d, attrs.mode) if q else i for i, d, q in zip(index, x.shape, padded, strict=True))
             ]
         inside: Expr = const(True)
         for i, d, b, a, q in zip(index, x.shape, before, after, padded, strict=True):
@@ -317,9 +385,7 @@ def _pad_compute(inputs: Tensors, attrs: Attrs, out: Out) -> tuple[Tensor, ...]:
                 inside = inside & (i >= 0)
             if q and not is_const(a, 0):
                 inside = inside & (i < d)
-        value = (
-            fill[tuple(const(0) for _ in fill.shape)] if fill is not None else scalar(attrs.get("value", 0), x.dtype)
-        )
+        value = fill[tuple(const(0) for _ in fill.shape)] if fill is not None else scalar(attrs.value, x.dtype)
         return select(inside, x[tuple(index)], value)
 
     return (compute(out[0].shape, element, name="pad"),)
@@ -336,22 +402,32 @@ def _wrapped(i: Expr, extent: Expr, mode: str) -> Expr:
     return minimum(phase, period - phase) if not is_const(extent, 1) else const(0)
 
 
-def _pad_numpy(arrays: Sequence[Any], attrs: Attrs) -> tuple[Any, ...]:
+def _pad_numpy(arrays: Sequence[Any], attrs: PadAttrs) -> tuple[Any, ...]:
     x = np.asarray(arrays[0])
-    widths = list(zip(attrs["before"], attrs["after"], strict=True))
-    if attrs["mode"] != "constant":
-        return (np.pad(x, widths, mode=attrs["mode"]),)
-    fill = arrays[1] if len(arrays) > 1 and arrays[1] is not None else attrs.get("value", 0)
+    widths = [(number(b), number(a)) for b, a in zip(attrs.before, attrs.after, strict=True)]
+    if attrs.mode != "constant":
+        return (np.pad(x, widths, mode=attrs.mode),)
+    fill = arrays[1] if len(arrays) > 1 and arrays[1] is not None else attrs.value
     return (np.pad(x, widths, constant_values=np.asarray(fill).astype(x.dtype).reshape(())),)
 
 
-register(OpDef("pad", "injective", _pad_infer, _pad_numpy, compute=_pad_compute))
+register(OpDef("pad", "injective", PadAttrs, _pad_infer, _pad_numpy, compute=_pad_compute))
 
 
 # --- what is computed from positions alone ---------------------------------------------------------------------------
 
 
-def _range_compute(inputs: Tensors, attrs: Attrs, out: Out) -> tuple[Tensor, ...]:
+@dataclass(frozen=True, slots=True)
+class RangeAttrs(Attrs):
+    """`size` elements from `start` on, `step` apart."""
+
+    start: Number | Expr
+    step: Number | Expr
+    size: Dim
+    dtype: DType
+
+
+def _range_compute(inputs: Tensors, attrs: RangeAttrs, out: Out) -> tuple[Tensor, ...]:
     (type,) = out
     t: DType = type.dtype
 
@@ -359,15 +435,15 @@ def _range_compute(inputs: Tensors, attrs: Attrs, out: Out) -> tuple[Tensor, ...
         from tilewright.ir.expr import cast
 
         start, step = (
-            v if isinstance(v, Expr) and not isinstance(v, Const) else scalar(_number(v), t)
-            for v in (attrs["start"], attrs["step"])
+            v if isinstance(v, Expr) and not isinstance(v, Const) else scalar(_literal(v), t)
+            for v in (attrs.start, attrs.step)
         )
         return cast(i, t) * cast(step, t) + cast(start, t)
 
     return (compute(type.shape, element, name="range"),)
 
 
-def _number(value: Any) -> Any:
+def _literal(value: Any) -> Any:
     return value.value if isinstance(value, Const) else value
 
 
@@ -375,26 +451,35 @@ register(
     OpDef(
         "range",
         "injective",
-        lambda types, attrs: (TensorType(attrs["dtype"], dims((attrs["size"],))),),
+        RangeAttrs,
+        lambda types, attrs: (TensorType(attrs.dtype, dims((attrs.size,))),),
         lambda arrays, attrs: (
-            (np.arange(attrs["size"]) * _number(attrs["step"]) + _number(attrs["start"])).astype(attrs["dtype"].numpy),
+            (np.arange(number(attrs.size)) * _literal(attrs.step) + _literal(attrs.start)).astype(attrs.dtype.numpy),
         ),
         compute=_range_compute,
     )
 )
 
 
-def _trilu_compute(inputs: Tensors, attrs: Attrs, out: Out) -> tuple[Tensor, ...]:
-    x, k = need(inputs[0]), attrs["k"]
+@dataclass(frozen=True, slots=True)
+class TriluAttrs(Attrs):
+    """The `upper` or lower triangle from diagonal `k` on."""
+
+    k: int
+    upper: bool
+
+
+def _trilu_compute(inputs: Tensors, attrs: TriluAttrs, out: Out) -> tuple[Tensor, ...]:
+    x, k = need(inputs[0]), attrs.k
 
     def element(*i: Expr) -> Expr:
-        kept = i[-1] - i[-2] >= k if attrs["upper"] else i[-1] - i[-2] <= k
+        kept = i[-1] - i[-2] >= k if attrs.upper else i[-1] - i[-2] <= k
         return select(kept, x[i], scalar(0, x.dtype))
 
     return (compute(x.shape, element, name="trilu"),)
 
 
-def _trilu_infer(types: Types, attrs: Attrs) -> Out:
+def _trilu_infer(types: Types, attrs: TriluAttrs) -> Out:
     t = present(types[0])
     if t.rank < 2:
         raise ShapeError("a triangle needs two dimensions", got=t)
@@ -405,16 +490,27 @@ register(
     OpDef(
         "trilu",
         "injective",
+        TriluAttrs,
         _trilu_infer,
-        lambda arrays, attrs: ((np.triu if attrs["upper"] else np.tril)(arrays[0], attrs["k"]),),
+        lambda arrays, attrs: ((np.triu if attrs.upper else np.tril)(arrays[0], attrs.k),),
         compute=_trilu_compute,
     )
 )
 
 
-def _eye_compute(inputs: Tensors, attrs: Attrs, out: Out) -> tuple[Tensor, ...]:
-    one, zero = scalar(1, attrs["dtype"]), scalar(0, attrs["dtype"])
-    k = attrs["k"]
+@dataclass(frozen=True, slots=True)
+class EyeAttrs(Attrs):
+    """Ones on diagonal `k`."""
+
+    rows: Dim
+    columns: Dim
+    k: int
+    dtype: DType
+
+
+def _eye_compute(inputs: Tensors, attrs: EyeAttrs, out: Out) -> tuple[Tensor, ...]:
+    one, zero = scalar(1, attrs.dtype), scalar(0, attrs.dtype)
+    k = attrs.k
     return (compute(out[0].shape, lambda i, j: select(call("eq", j - i, const(k)), one, zero), name="eye"),)
 
 
@@ -422,8 +518,9 @@ register(
     OpDef(
         "eye",
         "injective",
-        lambda types, attrs: (TensorType(attrs["dtype"], dims((attrs["rows"], attrs["columns"]))),),
-        lambda arrays, attrs: (np.eye(attrs["rows"], attrs["columns"], attrs["k"], dtype=attrs["dtype"].numpy),),
+        EyeAttrs,
+        lambda types, attrs: (TensorType(attrs.dtype, dims((attrs.rows, attrs.columns))),),
+        lambda arrays, attrs: (np.eye(number(attrs.rows), number(attrs.columns), attrs.k, dtype=attrs.dtype.numpy),),
         compute=_eye_compute,
     )
 )

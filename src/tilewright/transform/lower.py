@@ -20,7 +20,7 @@ def lower_group(group: Group, name: str) -> KernelCall:
     if op.loops is not None:
         (node,) = nodes
         types = [None if v is None else v.type for v in node.inputs]
-        func = op.loops(types, node.attributes, tuple(v.type for v in node.outputs))
+        func = op.loops(types, node.attrs, tuple(v.type for v in node.outputs))
         # A value read twice is two parameters, as the function has them.
         present = tuple(v for v in node.inputs if v is not None)
         return KernelCall(replace(func, name=name), (*present, *node.outputs), group.label, group)
@@ -36,7 +36,7 @@ def _compute(node: Node, tensors: dict[Value, te.Tensor]) -> tuple[te.Tensor, ..
     op = ops.get(node.op)
     assert op.compute is not None, f"{node.op} states neither a tensor expression nor loops"
     inputs = [None if v is None else tensors[v] for v in node.inputs]
-    return op.compute(inputs, node.attributes, tuple(v.type for v in node.outputs))
+    return op.compute(inputs, node.attrs, tuple(v.type for v in node.outputs))
 
 
 def identifier(name: str) -> str:

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from tilewright import ops
+from tilewright.ir.attributes import ConstantArray
 from tilewright.ir.dtype import DType, f16, f32
 from tilewright.ir.expr import Var, const
-from tilewright.ir.graph import ConstantArray, Graph, GraphBuilder, TensorType, Value
+from tilewright.ir.graph import Graph, GraphBuilder, TensorType, Value
 from tilewright.ir.verify import verify_graph
 from tilewright.ops.interpret import run_graph
 from tilewright.transform.graph.activations import recognise_activations

@@ -9,8 +9,8 @@ from tests.transform.graph.graphs import ALL, BATCH, conv, numbers, tensor
 from tilewright import ops
 from tilewright.compiler import graph_passes
 from tilewright.ir.graph import Graph, GraphBuilder
-from tilewright.ir.parser import parse_graph
 from tilewright.ir.verify import verify_graph
+from tilewright.ops import parse_graph
 from tilewright.ops.interpret import run_graph
 from tilewright.targets.target import Target
 from tilewright.transform.graph.fuse import fuse
@@ -89,8 +89,10 @@ def test_scales_leave_no_multiplication_in_run() -> None:
 
 def test_blocked_layout_is_converted_at_the_edges_only() -> None:
     run = split_prepare(passed(ALL["full blocks"](), Target.parse("znver4"))).run
-    assert not [n for n in run.nodes if n.op == "block_channels"]
-    assert len([n for n in run.nodes if n.op == "unblock_channels"]) == 2  # the pooled row and the second output
+    assert not [n for n in run.nodes if n.op == "lowered.block_channels"]
+    assert (
+        len([n for n in run.nodes if n.op == "lowered.unblock_channels"]) == 2
+    )  # the pooled row and the second output
 
 
 def test_a_scale_that_is_used_twice_is_not_folded() -> None:
@@ -137,7 +139,7 @@ def test_resizing_between_convolutions_stays_blocked(mode: str) -> None:
         y = ops.emit1(b, "resize", y, coordinates="asymmetric", **attrs)
     graph = b.finish((conv(b, y, w),))
     after = passed(graph, Target.parse("haswell"))
-    assert sum(n.op == "unblock_channels" for n in after.nodes) == 1
+    assert sum(n.op == "lowered.unblock_channels" for n in after.nodes) == 1
     inputs, params = numbers(graph, 1)
     (want,), (got,) = (run_graph(g, inputs, params).values() for g in (graph, after))
     np.testing.assert_allclose(got, want, atol=2e-5 * np.abs(want).max())

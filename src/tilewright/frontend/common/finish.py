@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tilewright.ir.graph import Graph, GraphBuilder, Node, Value
-from tilewright.ops.registry import emit1
-from tilewright.support.errors import Error
+from tilewright.ops.registry import emit1, get
+from tilewright.support.errors import Error, VerifyError
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,20 @@ def finished(builder: GraphBuilder, outputs: Sequence[tuple[str, Value]], weight
             value = emit1(builder, "identity", value, name=name)
         chosen.append(value)
     graph = pruned(builder.finish(tuple(chosen)))
+    check_dialect(graph)
     return Imported(graph, {v.name: weights[v.name] for v in graph.params})
+
+
+def check_dialect(graph: Graph) -> None:
+    """Raise VerifyError if a frontend has put operators into a graph that only lowering makes."""
+    foreign = sorted({n.op for n in graph.nodes if get(n.op).dialect != "source"})
+    if foreign:
+        raise VerifyError(
+            "an imported graph has operators that only lowering makes",
+            where=f"graph {graph.name!r}",
+            expected="source operators",
+            got=", ".join(foreign),
+        )
 
 
 def pruned(graph: Graph) -> Graph:

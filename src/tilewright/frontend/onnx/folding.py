@@ -58,7 +58,7 @@ def _numeric(call: Call) -> list[Item | None] | None:
     try:
         for node in builder.nodes:
             given = [None if v is None else arrays[v] for v in node.inputs]
-            attrs = {name: evaluate_attr(v, {}) for name, v in node.attrs}
+            attrs = node.attrs.mapped(lambda v: evaluate_attr(v, {}))
             with np.errstate(all="ignore"):
                 arrays.update(zip(node.outputs, get(node.op).reference(given, attrs), strict=True))
     except KeyError:  # depends on a symbol

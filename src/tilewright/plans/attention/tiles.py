@@ -1,4 +1,5 @@
-"""Tiles of `attention` for a machine: its loops are written out (`ops/attention_loops.py`), their sizes chosen here.
+"""Tiles of `attention` for a machine: its loops are written out (`ops/lowered/attention_loops.py`), their sizes are
+chosen here.
 
 Two products alternate with a softmax over a block of scores. The register tile is two vectors wide, so that narrow
 heads waste few lanes, and as tall as the registers allow; the block of scores stays in a quarter of the second-level

@@ -15,8 +15,8 @@
 Plain output is written by lines: a panel's line is transposed when it is complete (`plans/idioms/conversions.py`).
 
 With a single block of input channels the tile is what the epilogue reads. Pixels are those of a line, or of the whole
-map where the operator says so ("flat", see `ops/packed.py`). Weights come in panels, read as one stream. The sizes are
-estimated in `plans/convolution/tiles.py`.
+map where the operator says so ("flat", see `ops/lowered/packed.py`). Weights come in panels, read as one stream. The
+sizes are estimated in `plans/convolution/tiles.py`.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@
             tile[r, :] += a[r] * w[panel, :]            rows unrolled, width in vectors
         out[...] = epilogue(tile)                       bias, residual, activation
 
-Weights come in panels (`ops/packed.py`), so the innermost loop reads them as one stream. Few rows take activations in
-the weights' part as they are, rows of columns: packing them would cost more than it gains.
+Weights come in panels (`ops/lowered/packed.py`), so the innermost loop reads them as one stream. Few rows take
+activations in the weights' part as they are, rows of columns: packing them would cost more than it gains.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@
         for ...: packed[panel, channels, i, j, channel, :] = rows[..., :]
 
 Filters are read in order and panels are written in whole lines, whatever the window is; a transposition straight to
-the panels would scatter either. The stages are those of `ops/packed.py`, with pointwise ones before them.
+the panels would scatter either. The stages are those of `ops/lowered/packed.py`, with pointwise ones before them.
 """
 
 from __future__ import annotations

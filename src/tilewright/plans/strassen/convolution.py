@@ -1,5 +1,5 @@
-"""Strassen's products in a convolution of one pixel (`ops/strassen_conv.py`), as Winograd's are scheduled: a strip of
-pixels at a time through all stages.
+"""Strassen's products in a convolution of one pixel (`ops/lowered/strassen_conv.py`), as Winograd's are scheduled: a
+strip of pixels at a time through all stages.
 
     for image, strip:                               parallel, or the loops inside are
         sums[7] = straight-line code of the quarters' elements              stay in L2, one of the seven at least
@@ -22,7 +22,7 @@ from functools import lru_cache
 from math import ceil
 
 from tilewright.ir.expr import as_int
-from tilewright.ops.strassen import PRODUCTS
+from tilewright.ops.lowered.strassen import PRODUCTS
 from tilewright.plans.convolution import tiles as conv_tiles
 from tilewright.plans.convolution.tiles import MOST_ROWS, WHOLE, Blocking, Shape, registers
 from tilewright.plans.framework.analysis import Structure

@@ -18,7 +18,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from tilewright.ir.expr import as_int
-from tilewright.ops.strassen import PRODUCTS
+from tilewright.ops.lowered.strassen import PRODUCTS
 from tilewright.plans.framework.analysis import Stage, Structure
 from tilewright.plans.framework.base import Candidate, Plan
 from tilewright.plans.framework.common import inline_all, lanes_of, vectorize_spatial

@@ -16,8 +16,9 @@
 Plain maps may come in and go out (`plans/idioms/conversions.py`): strips are transposed lines then, and a row of tiles
 is transposed when it is complete.
 
-The stages are those of `ops/winograd.py`; blocks of tiles and groups of panels are as large as it says. All tiles are
-read once for each group; what its panels read one after another, the tiles' parts of one element, stays in L2.
+The stages are those of `ops/lowered/winograd.py`; blocks of tiles and groups of panels are as large as it says. All
+tiles are read once for each group; what its panels read one after another, the tiles' parts of one element, stays in
+L2.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from tilewright.ir.expr import Op, as_int
 from tilewright.ir.loops import Store
 from tilewright.ir.notes import Prefetch, Unroll
 from tilewright.ir.rewrite import loads, walk, walk_expr
-from tilewright.ops.correlation import MOST_POINTS
+from tilewright.ops.lowered.correlation import MOST_POINTS
 from tilewright.plans.convolution.direct import body_steps
 from tilewright.plans.framework.analysis import Stage, Structure
 from tilewright.plans.framework.base import Candidate, Plan

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from math import ceil
 
-from tilewright.ops.correlation import MOST_POINTS, points, products, reach
+from tilewright.ops.lowered.correlation import MOST_POINTS, points, products, reach
 from tilewright.plans.convolution import tiles as conv_tiles
 from tilewright.plans.convolution.tiles import tile_steps
 from tilewright.plans.framework.cost import EXPOSED, Cost, sharing, store_cycles
@@ -55,7 +55,7 @@ MOST_TILES = 64
 @dataclass(frozen=True, slots=True)
 class Shape:
     """A convolution: `images` x (`height` x `width`) outputs, square window, the same stride of rows and columns. With
-    a dilation of d each image is d * d submaps (`ops/winograd.py`), which are given as so many images.
+    a dilation of d each image is d * d submaps (`ops/lowered/winograd.py`), which are given as so many images.
 
     model: bytes of all weights of the model. A call finds its weights in the last cache only if all of them fit there,
     as the layers keep them: transformed ones are larger.

@@ -17,6 +17,7 @@ import numpy as np
 
 from tilewright import ops
 from tilewright.ir.graph import Graph, GraphBuilder, Node, Value
+from tilewright.ops.shape import ConstantAttrs
 
 Polynomial = dict[tuple[int, int], float]
 """Coefficients by the powers of x and of the function's value."""
@@ -95,7 +96,7 @@ class _Recogniser:
         node = self.made.get(value)
         if node is None or node.op != "constant":
             return None
-        array = node.attr("value").array
+        array = node.of(ConstantAttrs).value.array
         return float(array.reshape(())) if array.size == 1 and np.issubdtype(array.dtype, np.number) else None
 
     def polynomial(self, value: Value, x: Value, f: Value | None, depth: int) -> Polynomial | None:

@@ -24,6 +24,9 @@ from tilewright.ir.dtype import boolean
 from tilewright.ir.expr import Expr, as_int, const, is_const
 from tilewright.ir.graph import Graph, GraphBuilder, Node, Value
 from tilewright.ops.dims import dim
+from tilewright.ops.matmul import MatmulAttrs
+from tilewright.ops.norm import SoftmaxAttrs
+from tilewright.ops.shape import ConcatAttrs, ConstantAttrs, SliceAttrs, TransposeAttrs
 from tilewright.plans.attention.tiles import attention_tile
 from tilewright.targets.target import Target
 
@@ -110,7 +113,7 @@ class _Recogniser:
         if node is None:
             broadcast = self.producer(value, "broadcast", "reshape")
             return None if broadcast is None else self.number(broadcast.inputs[0])
-        array = node.attr("value").array
+        array = node.of(ConstantAttrs).value.array
         return float(array.reshape(())) if array.size == 1 and np.issubdtype(array.dtype, np.number) else None
 
     # the pattern
@@ -118,7 +121,7 @@ class _Recogniser:
     def softmax(self, node: Node) -> None:
         given, p = node.inputs[0], node.output
         assert given is not None
-        if node.attr("axis") % p.type.rank != p.type.rank - 1 or p.type.rank not in (3, 4):
+        if node.of(SoftmaxAttrs).axis % p.type.rank != p.type.rank - 1 or p.type.rank not in (3, 4):
             return
         found = self.scores(given)
         if found is None:
@@ -241,7 +244,7 @@ class _Recogniser:
         if node is not None and node.op == "identity":
             assert node.inputs[0] is not None
             return self.operand(node.inputs[0], new)
-        if node is None or node.op != "transpose" or tuple(node.attr("perm")) != SWAP:
+        if node is None or node.op != "transpose" or node.of(TransposeAttrs).perm != SWAP:
             return Operand(value, "h")
         (source,) = node.inputs
         assert source is not None
@@ -250,7 +253,7 @@ class _Recogniser:
     def cached(self, value: Value, new: GraphBuilder) -> Operand | None:
         """Keys or values appended to those of a cache, where nothing else wants the two as one."""
         node = self.producer(value, "concat")
-        if not self.with_cache or node is None or node.attr("axis") != 2 or len(node.inputs) != 2:
+        if not self.with_cache or node is None or node.of(ConcatAttrs).axis != 2 or len(node.inputs) != 2:
             return None
         past, added = node.inputs
         assert past is not None and added is not None
@@ -271,7 +274,8 @@ class _Recogniser:
         """(x, i) of `past = x[i]`."""
         (whole,) = part.inputs
         assert whole is not None
-        begin, index = part.attr("begin"), as_int(part.attr("begin")[0])
+        begin = part.of(SliceAttrs).begin
+        index = as_int(begin[0])
         whole_rest = all(_equal(a, b) for a, b in zip(whole.shape[1:], past.shape, strict=False))
         if whole.type.rank != 5 or index is None or not is_const(part.output.shape[0], 1) or not whole_rest:
             return None
@@ -285,7 +289,8 @@ class _Recogniser:
             return Operand(value, "s")
         whole, (batch, length, heads, depth) = part.inputs[0], value.shape
         assert whole is not None
-        begin, step, size = part.attr("begin"), part.attr("step"), as_int(depth)
+        cut, size = part.of(SliceAttrs), as_int(depth)
+        begin, step = cut.begin, cut.step
         start, total = as_int(begin[-1]), as_int(whole.shape[-1])
         if whole.type.rank != 3 or size is None or start is None or total is None or start % size or total % size:
             return Operand(value, "s")
@@ -304,7 +309,7 @@ class _Recogniser:
         value = found.k
         node = self.producer(value, "transpose")
         if node is not None and node.inputs[0] is not None:
-            perm = tuple(node.attr("perm"))
+            perm = node.of(TransposeAttrs).perm
             if perm == (0, 2, 3, 1):
                 return self.part(node.inputs[0], new)
             if perm == (0, 1, 3, 2):
@@ -319,7 +324,7 @@ class _Recogniser:
         outer = self.producer(value, "reshape")
         middle = None if outer is None else self.producer(outer.inputs[0], "transpose")
         inner = None if middle is None else self.producer(middle.inputs[0], "reshape")
-        if middle is None or inner is None or tuple(middle.attr("perm")) != (0, 2, 1):
+        if middle is None or inner is None or middle.of(TransposeAttrs).perm != (0, 2, 1):
             return None
         x = inner.inputs[0]
         assert x is not None
@@ -343,7 +348,7 @@ class _Recogniser:
                 self.without_cache(found, v, guard, product)
                 return
             user = self.only_user(product.output)
-            moved = user is not None and user.op == "transpose" and tuple(user.attr("perm")) == SWAP
+            moved = user is not None and user.op == "transpose" and user.of(TransposeAttrs).perm == SWAP
             last, order = (user, "s") if moved and user is not None else (product, "h")
         shape = [tuple(p.value.shape[k] for k in ((0, 1, 2, 3) if p.order == "s" else SWAP)) for p in parts]
         heads = 1 if flat else as_int(found.q.shape[1])
@@ -384,13 +389,15 @@ class _Recogniser:
         self, new: GraphBuilder, inputs: Sequence[Value | None], attrs: dict[str, Any], last: Node, flat: bool
     ) -> None:
         if flat:
-            y = ops.emit1(new, "attention", *inputs, **attrs)
-            new.nodes.append(Node("reshape", (y,), last.outputs, (("shape", tuple(last.output.shape)),)))
+            y = ops.emit1(new, "lowered.attention", *inputs, **attrs)
+            shape = ops.attributes("reshape", {"shape": last.output.shape})
+            new.nodes.append(Node("reshape", (y,), last.outputs, shape))
         else:
-            types = ops.infer("attention", [None if i is None else i.type for i in inputs], attrs)
+            typed = ops.attributes("lowered.attention", attrs)
+            types = ops.infer("lowered.attention", [None if i is None else i.type for i in inputs], typed)
             if types != (last.output.type,):
                 return
-            new.node("attention", tuple(inputs), types, attrs, ())
+            new.node("lowered.attention", tuple(inputs), types, typed, ())
             made = new.nodes.pop()
             new.nodes.append(replace(made, outputs=last.outputs))
         self.replaced[last.output] = new.nodes
@@ -422,13 +429,14 @@ class _Recogniser:
         if found.transposed:
             return self.flat_operand(found.k, new)
         node = self.producer(found.k, "transpose")
-        if node is not None and tuple(node.attr("perm")) == (0, 2, 1) and node.inputs[0] is not None:
+        if node is not None and node.of(TransposeAttrs).perm == (0, 2, 1) and node.inputs[0] is not None:
             return self.flat_operand(node.inputs[0], new)
         return self.flat_operand(ops.emit1(new, "transpose", found.k, perm=(0, 2, 1)), new)
 
 
 def _transposes(node: Node) -> tuple[bool, bool]:
-    return bool(node.attr("transpose_a", False)), bool(node.attr("transpose_b", False))
+    attrs = node.of(MatmulAttrs)
+    return attrs.transpose_a, attrs.transpose_b
 
 
 def _same_lead(*values: Value) -> bool:

@@ -15,7 +15,9 @@ from math import ceil, prod
 
 from tilewright.ir.expr import as_int
 from tilewright.ir.graph import Node, Value
-from tilewright.ops.correlation import reach
+from tilewright.ops.lowered.correlation import reach
+from tilewright.ops.lowered.packed import ConvBlockedAttrs
+from tilewright.ops.lowered.winograd import ConvWinogradAttrs
 from tilewright.plans.convolution.tiles import SYMBOLIC_IMAGES
 from tilewright.plans.framework.cost import Cost, fetch_cycles, write_cycles
 from tilewright.plans.framework.decisions import cheapest
@@ -32,7 +34,7 @@ def never(conv: Node, conversion: Node) -> bool:
 
 def absorbs(conv: Node, conversion: Node, target: Target) -> bool:
     """Whether a conversion is best made inside."""
-    inward = conversion.op == "block_channels"
+    inward = conversion.op == "lowered.block_channels"
     plain = conversion.inputs[0] if inward else conversion.output
     count = STRIPS.get(conv.op)
     if plain is None or plain.type.rank != 4 or plain.dtype.itemsize != 4 or count is None:
@@ -44,10 +46,15 @@ def absorbs(conv: Node, conversion: Node, target: Target) -> bool:
     elements = pixels * ceil(channels / target.lanes(4)) * target.lanes(4)
     inside = target.costs.traffic.masked_shuffles * shuffle_cycles(elements, target)
     way = cheapest(
-        lambda: f"{conversion.op} {'x'.join(map(str, plain.shape))} of {conv.op} {conv.attr('window')}",
+        lambda: f"{conversion.op} {'x'.join(map(str, plain.shape))} of {conv.op} {_window(conv)}",
         {"apart": apart(plain, target), "inside": inside},
     )
     return way == "inside"
+
+
+def _window(conv: Node) -> int | None:
+    """The window that a fast convolution states; a direct one's stands in its weights' shape."""
+    return conv.attrs.window if isinstance(conv.attrs, ConvWinogradAttrs) else None
 
 
 def apart(plain: Value, target: Target) -> float:
@@ -69,12 +76,13 @@ def apart(plain: Value, target: Target) -> float:
 def winograd_strips(conv: Node, inward: bool, lanes: int) -> float | None:
     """Pixels of an image that all strips (or all lines of tiles, outward) have, in whole vectors."""
     height, width = (as_int(d) for d in conv.output.shape[2:4])
-    tile, stride, columns = (int(conv.attr(name)) for name in ("tile", "stride", "columns"))
-    if not height or not width or min(height, width) < tile or conv.attr("dilation") != 1:
+    attrs = conv.of(ConvWinogradAttrs)
+    tile, stride, columns = attrs.tile, attrs.stride, attrs.columns
+    if not height or not width or min(height, width) < tile or attrs.dilation != 1:
         return None
     down, blocks = ceil(height / tile), ceil(ceil(width / tile) / columns)
     if inward:
-        lines = reach(tile, conv.attr("window"), stride)
+        lines = reach(tile, attrs.window, stride)
         across = (columns - 1) * tile * stride + lines
         return down * lines * blocks * ceil(across / lanes) * lanes
     return height * blocks * ceil(min(width, columns * tile) / lanes) * lanes
@@ -83,13 +91,13 @@ def winograd_strips(conv: Node, inward: bool, lanes: int) -> float | None:
 def direct_lines(conv: Node, inward: bool, lanes: int) -> float | None:
     """Pixels of the lines of an image's output, in whole vectors."""
     height, width = (as_int(d) for d in conv.output.shape[2:4])
-    if inward or conv.attr("flat") or not height or not width:
+    if inward or conv.of(ConvBlockedAttrs).flat or not height or not width:
         return None
     return height * ceil(width / lanes) * lanes
 
 
 STRIPS: dict[str, Callable[[Node, bool, int], float | None]] = {
-    "conv_winograd": winograd_strips,
-    "conv_blocked": direct_lines,
+    "lowered.conv_winograd": winograd_strips,
+    "lowered.conv_blocked": direct_lines,
 }
 """Operators that can, with the pixels that they transpose for an image."""

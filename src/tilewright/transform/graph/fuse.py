@@ -28,7 +28,7 @@ from tilewright.transform.graph.rowgroups import RowGrower, row_shape
 MAX_NODES = 48
 MAX_INPUTS = 24
 
-PROLOGUE_OF = ("conv_blocked", "pack_conv", "pack_winograd", "pack_matmul")
+PROLOGUE_OF = ("lowered.conv_blocked", "lowered.pack_conv", "lowered.pack_winograd", "lowered.pack_matmul")
 """Operators that take pointwise work on their first input into their kernel: each element is read once, or once for a
 tile that a convolution pads."""
 
@@ -44,7 +44,7 @@ class Group:
     @property
     def label(self) -> str:
         """For tables: the operators, in order."""
-        names = [n.op for n in self.nodes]
+        names = [n.label for n in self.nodes]
         return " + ".join(names[:6]) + (f" + {len(names) - 6} more" if len(names) > 6 else "")
 
 
@@ -100,7 +100,7 @@ class _Fuser:
         """Whether a node blocks channels for one reader only, which does so better by itself."""
         node = self.nodes[i]
         return (
-            node.op == "block_channels"
+            node.op == "lowered.block_channels"
             and self.find(i) == i
             and len(self.users.get(node.output, [])) == 1
             and self.absorbs(reader, node)
@@ -245,7 +245,7 @@ class _Fuser:
         for i in joined:
             node = self.nodes[i]
             op = ops.get(node.op)
-            if node.op == "unblock_channels" and i == end and not between:
+            if node.op == "lowered.unblock_channels" and i == end and not between:
                 return self.absorbs(self.nodes[root], node)
             if op.kind == "reduction" and i == end and anchor in ("pointwise", "injective"):
                 return self.is_prologue_of(node, made)

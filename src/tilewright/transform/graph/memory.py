@@ -14,6 +14,7 @@ from tilewright import ops
 from tilewright.arith import prove_equal, simplify
 from tilewright.ir.expr import Expr, Var, const, is_const, product
 from tilewright.ir.graph import Node, Value
+from tilewright.ops.shape import SliceAttrs
 from tilewright.runtime.manifest import StepSpec, TempSpec, Work
 from tilewright.transform.call import KernelCall, Workspace
 from tilewright.transform.graph.fuse import Group, same_shape
@@ -59,7 +60,7 @@ def places(nodes: Iterable[Node]) -> dict[Value, Place]:
             case "concat":
                 result.update(_parts(node, result))
             case "slice":
-                result[node.output] = Place(source, _linear(node.attr("begin"), source))
+                result[node.output] = Place(source, _linear(node.of(SliceAttrs).begin, source))
             case _:
                 result[node.output] = Place(source)
     return result

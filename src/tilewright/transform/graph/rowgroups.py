@@ -16,6 +16,9 @@ from tilewright import ops
 from tilewright.arith import prove_equal
 from tilewright.ir.expr import Expr, is_const
 from tilewright.ir.graph import Node, Value
+from tilewright.ops.norm import NormAttrs, SoftmaxAttrs
+from tilewright.ops.reduce import ReduceAttrs
+from tilewright.ops.shape import TransposeAttrs
 
 MAX_NODES = 48
 MAX_INPUTS = 24
@@ -43,11 +46,12 @@ def row_shape(node: Node) -> RowShape | None:
         return None
     rank = x.type.rank
     if node.op in _PLAIN:
-        return RowShape(x.shape, tuple(sorted(a % rank for a in node.attr("axes"))), bool(node.attr("keepdims", True)))
+        attrs = node.of(ReduceAttrs)
+        return RowShape(x.shape, tuple(sorted(a % rank for a in attrs.axes)), attrs.keepdims)
     if node.op in _OVER_AXIS:
-        return RowShape(x.shape, (node.attr("axis") % rank,), True)
+        return RowShape(x.shape, (node.of(SoftmaxAttrs).axis % rank,), True)
     if node.op in NORMS:
-        return RowShape(x.shape, tuple(range(node.attr("axis") % rank, rank)), True)
+        return RowShape(x.shape, tuple(range(node.of(NormAttrs).axis % rank, rank)), True)
     return None
 
 
@@ -119,7 +123,7 @@ class RowGrower:
             return own is not None and rows.kept and own.axes == rows.axes and equal_shapes(own.shape, rows.shape)
         if kind == "injective":
             inside = all(u in members for u in self.users.get(node.output, ()))
-            moves = node.op == "transpose" and node.attr("perm")[-1] != node.output.type.rank - 1
+            moves = node.op == "transpose" and node.of(TransposeAttrs).perm[-1] != node.output.type.rank - 1
             simple = node.op in ("transpose", "slice", "broadcast") and not moves
             return simple and inside and node.output not in self.outputs and equal_shapes(node.output.shape, rows.shape)
         if kind != "pointwise":

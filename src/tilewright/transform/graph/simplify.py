@@ -12,8 +12,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from tilewright import ops
+from tilewright.ir.attributes import Attrs, AttrValue
 from tilewright.ir.expr import const, is_const
 from tilewright.ir.graph import Graph, GraphBuilder, Node, Value
+from tilewright.ops.shape import TransposeAttrs
 from tilewright.transform.graph.memory import places
 
 
@@ -66,7 +68,7 @@ def _is_identity(node: Node) -> bool:
         return False
     if node.op in ("reshape", "identity", "broadcast", "cast"):
         return True
-    return node.op == "transpose" and tuple(node.attr("perm")) == tuple(range(node.output.type.rank))
+    return node.op == "transpose" and node.of(TransposeAttrs).perm == tuple(range(node.output.type.rank))
 
 
 def fold_scales(graph: Graph) -> Graph:
@@ -107,8 +109,8 @@ class _ScaleFolder:
         self.builder.nodes.append(node)
         self.made.update((v, node) for v in node.outputs)
 
-    def emit(self, op: str, *inputs: Value | None, like: str, **attrs: object) -> Value:
-        value = ops.emit1(self.builder, op, *inputs, name=like, **attrs)
+    def emit(self, op: str, *inputs: Value | None, like: str, attrs: Attrs | None = None, **values: AttrValue) -> Value:
+        value = ops.emit1(self.builder, op, *inputs, name=like, attrs=attrs, **values)
         if all(v in self.fixed for v in inputs if v is not None):
             self.fixed.add(value)
         self.made[value] = self.builder.nodes[-1]
@@ -151,7 +153,7 @@ class _ScaleFolder:
         if not uniform or data.shape != x.shape or x.dtype is not w.dtype or not self.single_use(original, x):
             return None
         scaled = self.emit(producer.op, w, factor, like=f"{w.name}_scaled")
-        return self.emit("conv", data, scaled, *rest, like=node.output.name, **node.attributes)
+        return self.emit("conv", data, scaled, *rest, like=node.output.name, attrs=node.attrs)
 
     def operands(self, node: Node) -> tuple[Value, Value] | None:
         """(full-size operand, per-channel operand that depends on weights alone)."""
@@ -173,7 +175,7 @@ class _ScaleFolder:
         shape = (weights.shape[0], *(const(1) for _ in weights.shape[1:]))
         column = self.emit("reshape", self.spread(factor, conv), like="scale", shape=shape)
         scaled = self.emit("mul", weights, column, like=f"{weights.name}_scaled")
-        return self.emit("conv", conv.inputs[0], scaled, like=node.output.name, **conv.attributes)
+        return self.emit("conv", conv.inputs[0], scaled, like=node.output.name, attrs=conv.attrs)
 
     def spread(self, factor: Value, conv: Node) -> Value:
         """A scalar factor as one value a channel."""

@@ -9,6 +9,7 @@ from tilewright.ir.graph import Graph, Node
 from tilewright.ir.verify import verify_graph
 from tilewright.support.errors import Error
 from tilewright.transform.driver import ANNOUNCED, GRAPHS_SHOWN, VERIFY_STAGES, Stage
+from tilewright.transform.graph.views import verify_views
 
 
 def graph_stage() -> Stage[Graph]:
@@ -28,5 +29,6 @@ def graph_stage() -> Stage[Graph]:
 
     def check(graph: Graph) -> None:
         verify_graph(graph, node_problems)
+        verify_views(graph)
 
     return Stage(check, check, None, VERIFY_STAGES, ANNOUNCED, GRAPHS_SHOWN)

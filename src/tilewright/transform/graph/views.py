@@ -16,12 +16,16 @@ concatenations (DenseNet) stands in the last one's memory.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 from tilewright import ops
 from tilewright.arith import prove_equal, simplify
+from tilewright.ir.attributes import NO_ATTRS
 from tilewright.ir.expr import Expr, as_expr, as_int, const, is_const
-from tilewright.ir.graph import Graph, GraphBuilder, Node, Value, make_attrs
+from tilewright.ir.graph import Graph, GraphBuilder, Node, Value
+from tilewright.ops.shape import ConcatAttrs, SliceAttrs
+from tilewright.support.errors import Problems, VerifyError
 from tilewright.transform.work import polynomial
 
 
@@ -51,9 +55,9 @@ class _Placer:
             if node.op == "concat" and node.output in self.copied:
                 copied = self.copied[node.output]
                 parts = [_copy(builder, v) if k in copied else v for k, v in enumerate(node.inputs)]
-                node = replace(node, inputs=tuple(parts), attrs=make_attrs(node.attributes | {"view": True}))
+                node = replace(node, inputs=tuple(parts), attrs=replace(node.of(ConcatAttrs), view=True))
             elif node.op == "slice" and self.is_view(node):
-                node = replace(node, attrs=make_attrs(node.attributes | {"view": True}))
+                node = replace(node, attrs=replace(node.of(SliceAttrs), view=True))
             builder.nodes.append(node)
         nodes = tuple(builder.nodes)
         graph = self.graph
@@ -69,7 +73,7 @@ class _Placer:
 
     def place(self, node: Node) -> None:
         """Let the parts of a concatenation be computed in place, where that moves less than copying them all."""
-        axis = node.attr("axis") % node.output.type.rank
+        axis = node.of(ConcatAttrs).axis % node.output.type.rank
         if not all(is_const(d, 1) for d in node.output.shape[:axis]):
             return
         if polynomial(node.output.type.size) is None:
@@ -107,7 +111,9 @@ class _Placer:
         made = self.makers.get(self.root(source))
         if node.output in self.outputs or node.output in self.taken or (made is not None and made.op == "constant"):
             return False
-        return _is_contiguous(node, source) and all(polynomial(as_expr(b)) is not None for b in node.attr("begin"))
+        return _is_contiguous(node, source) and all(
+            polynomial(as_expr(b)) is not None for b in node.of(SliceAttrs).begin
+        )
 
 
 COPIES = ("slice", "identity", "transpose")
@@ -121,12 +127,53 @@ def _copy(builder: GraphBuilder, value: Value | None) -> Value:
 
 def _is_contiguous(node: Node, source: Value) -> bool:
     """Whether a slice takes one element along each dimension before one, and everything along those behind it."""
-    if any(step != 1 for step in node.attr("step")):
+    if any(step != 1 for step in node.of(SliceAttrs).step):
         return False
     sizes = node.output.shape
     first = next((k for k, size in enumerate(sizes) if not is_const(size, 1)), len(sizes))
     inner = zip(sizes[first + 1 :], source.shape[first + 1 :], strict=True)
     return all(size is d or prove_equal(size, d) for size, d in inner)
+
+
+def verify_views(graph: Graph) -> None:
+    """Check views: slices without steps, and concatenations along the first dimension that is not 1 whose parts nodes
+    of the graph compute, each for this place alone. Raises VerifyError."""
+    problems = Problems()
+    for where, problem in _view_problems(graph):
+        problems.add(VerifyError(problem, where=where))
+    problems.raise_if_any(where=f"graph {graph.name!r}", kind=VerifyError)
+
+
+def _view_problems(graph: Graph) -> Iterator[tuple[str, str]]:
+    makers = graph.producers()
+
+    def root(value: Value | None) -> Value | None:
+        while value is not None and value in makers and ops.get(makers[value].op).alias:
+            value = makers[value].inputs[0]
+        return value
+
+    parts = {root(v) for v in graph.outputs}
+    for i, node in enumerate(graph.nodes):
+        where = f"node {i} ({node.op})"
+        match node.attrs:
+            case SliceAttrs(view=True, step=steps) if any(step != 1 for step in steps):
+                yield where, "is a view with steps"
+            case ConcatAttrs(view=True, axis=axis):
+                if not all(is_const(d, 1) for d in node.output.shape[: axis % node.output.type.rank]):
+                    yield where, "is a view whose parts are no single pieces of memory"
+                for value in map(root, node.inputs):
+                    if value is None or not _has_memory(makers.get(value)):
+                        yield where, f"has a part without memory of its own: {value.name if value else None!r}"
+                    elif value in parts:
+                        yield where, f"has a part that stands elsewhere: {value.name!r}"
+                    parts.add(value)
+
+
+def _has_memory(made: Node | None) -> bool:
+    """Whether what a node makes has memory that may be chosen."""
+    if made is None or made.op == "constant":
+        return False
+    return not (isinstance(made.attrs, SliceAttrs) and made.attrs.view)
 
 
 def join_slices(graph: Graph) -> Graph:
@@ -138,7 +185,7 @@ def join_slices(graph: Graph) -> Graph:
         if node.op == "concat":
             parts = _joined(builder, node, makers)
             if len(parts) < len(node.inputs):
-                op, attrs = ("concat", node.attrs) if len(parts) > 1 else ("identity", ())
+                op, attrs = (node.op, node.attrs) if len(parts) > 1 else ("identity", NO_ATTRS)
                 node = Node(op, tuple(parts), node.outputs, attrs)
         builder.nodes.append(node)
     nodes = tuple(builder.nodes)
@@ -147,7 +194,7 @@ def join_slices(graph: Graph) -> Graph:
 
 def _joined(builder: GraphBuilder, node: Node, makers: dict[Value, Node]) -> list[Value]:
     """The parts of a concatenation, neighbouring slices of one value as one slice of it or, if they are all, itself."""
-    axis = node.attr("axis") % node.output.type.rank
+    axis = node.of(ConcatAttrs).axis % node.output.type.rank
     runs: list[list[Node | Value]] = []
     for value in node.inputs:
         assert value is not None
@@ -162,7 +209,7 @@ def _joined(builder: GraphBuilder, node: Node, makers: dict[Value, Node]) -> lis
 
 def _cuts(node: Node, axis: int) -> bool:
     """Whether a slice leaves every other dimension as it is."""
-    if node.op != "slice" or any(step != 1 for step in node.attr("step")):
+    if node.op != "slice" or any(step != 1 for step in node.of(SliceAttrs).step):
         return False
     source = node.inputs[0]
     assert source is not None
@@ -173,11 +220,11 @@ def _cuts(node: Node, axis: int) -> bool:
 def _follows(node: Node, before: Node, axis: int) -> bool:
     if not _cuts(node, axis) or node.inputs != before.inputs:
         return False
-    return prove_equal(as_expr(node.attr("begin")[axis]), _end(before, axis))
+    return prove_equal(as_expr(node.of(SliceAttrs).begin[axis]), _end(before, axis))
 
 
 def _end(node: Node, axis: int) -> Expr:
-    return as_expr(node.attr("begin")[axis]) + node.output.shape[axis]
+    return as_expr(node.of(SliceAttrs).begin[axis]) + node.output.shape[axis]
 
 
 def _merged(builder: GraphBuilder, run: list[Node | Value], axis: int) -> Value:
@@ -185,7 +232,7 @@ def _merged(builder: GraphBuilder, run: list[Node | Value], axis: int) -> Value:
     if isinstance(first, Value):
         return first
     assert isinstance(last, Node)
-    source, begin = first.inputs[0], first.attr("begin")
+    source, begin = first.inputs[0], first.of(SliceAttrs).begin
     assert source is not None
     if len(run) == 1:
         return first.output

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from tilewright import ops
 from tilewright.ir.graph import Graph, Node
+from tilewright.ops.conv import ConvAttrs
 from tilewright.targets.target import Target
 from tilewright.transform.graph.options import DEFAULTS, Options
 from tilewright.transform.layout.assigner import Assigner
@@ -42,7 +43,7 @@ def convolution(a: Assigner, node: Node) -> bool:
     """Of integers, in groups, by Winograd's transforms, or direct."""
     if node.output.dtype.is_int:
         return integer_conv(a, node)
-    if node.attr("groups", 1) != 1:
+    if node.of(ConvAttrs).groups != 1:
         return grouped(a, node)
     if node.output.type.rank == 5:
         return windows(a, node)
@@ -53,7 +54,7 @@ RULES = {
     "conv": Rule(convolution),
     "conv_transpose": Rule(transposed),
     "matmul": Rule(matmul, blocks=False),
-    "attention": Rule(attention, blocks=False),
+    "lowered.attention": Rule(attention, blocks=False),
     "concat": Rule(concat),
     "max_pool": Rule(pool),
     "avg_pool": Rule(pool),

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tilewright import ops
+from tilewright.ir.attributes import Attrs
 from tilewright.ir.expr import as_int
 from tilewright.ir.graph import Graph, GraphBuilder, Node, Value
 from tilewright.targets.target import Target
@@ -64,20 +65,22 @@ class Assigner:
         if value not in self.plain:
             channels = as_int(value.shape[1])
             (self.plain[value],) = self.emit(
-                "unblock_channels", (self.blocked[value],), {"channels": channels}, value.name
+                "lowered.unblock_channels", (self.blocked[value],), {"channels": channels}, value.name
             )
         return self.plain[value]
 
     def as_blocked(self, value: Value) -> Value:
         if value not in self.blocked:
             (self.blocked[value],) = self.emit(
-                "block_channels", (self.as_plain(value),), {"block": self.block}, f"{value.name}_blocked"
+                "lowered.block_channels", (self.as_plain(value),), {"block": self.block}, f"{value.name}_blocked"
             )
         return self.blocked[value]
 
-    def emit(self, op: str, inputs: tuple[Value | None, ...], attrs: dict[str, Any], name: str) -> tuple[Value, ...]:
-        types = ops.infer(op, [None if v is None else v.type for v in inputs], attrs)
-        return self.builder.node(op, inputs, types, attrs, (name,))
+    def emit(
+        self, op: str, inputs: tuple[Value | None, ...], attrs: Attrs | dict[str, Any], name: str
+    ) -> tuple[Value, ...]:
+        made = attrs if isinstance(attrs, Attrs) else ops.attributes(op, attrs)
+        return ops.emit(self.builder, op, *inputs, names=(name,), attrs=made)
 
     def keep(self, node: Node) -> None:
         inputs = tuple(None if v is None else self.as_plain(v) for v in node.inputs)

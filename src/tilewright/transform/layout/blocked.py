@@ -3,9 +3,16 @@ means."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tilewright import ops
 from tilewright.ir.expr import as_int, const, is_const
 from tilewright.ir.graph import Node, Value
+from tilewright.ops.index import AxisAttrs
+from tilewright.ops.pool import PoolAttrs
+from tilewright.ops.reduce import ReduceAttrs
+from tilewright.ops.resize import ResampleAttrs, ResizeAttrs
+from tilewright.ops.shape import ConcatAttrs, SliceAttrs
 from tilewright.transform.layout.assigner import Assigner
 
 
@@ -24,7 +31,7 @@ def pointwise(a: Assigner, node: Node) -> bool:
             return False
         forms[v] = form
     inputs = tuple(None if v is None else forms[v] for v in node.inputs)
-    attrs = node.attributes
+    attrs = node.attrs
     types = ops.infer(node.op, [None if v is None else v.type for v in inputs], attrs)
     shape = types[0].shape
     block = a.block if as_int(node.output.shape[1]) != 1 else 1
@@ -47,7 +54,7 @@ def follow(a: Assigner, value: Value, rank: int) -> Value | None:
         lifted = a.emit("reshape", (a.as_plain(value),), {"shape": shape}, f"{value.name}_lifted")[0]
         if value in a.fixed:
             a.fixed.add(lifted)
-        return a.emit("block_channels", (lifted,), {"block": a.block}, f"{value.name}_blocked")[0]
+        return a.emit("lowered.block_channels", (lifted,), {"block": a.block}, f"{value.name}_blocked")[0]
     if as_int(value.shape[1]) is None:
         return None
     return a.as_blocked(value)
@@ -56,7 +63,7 @@ def follow(a: Assigner, value: Value, rank: int) -> Value | None:
 def concat(a: Assigner, node: Node) -> bool:
     """Along channels, when every part fills its blocks."""
     present = [v for v in node.inputs if v is not None]
-    if node.attr("axis") != 1 or node.output.type.rank != 4 or not any(a.is_blocked(v) for v in present):
+    if node.of(ConcatAttrs).axis != 1 or node.output.type.rank != 4 or not any(a.is_blocked(v) for v in present):
         return False
     counts = [as_int(v.shape[1]) for v in present]
     if any(c is None or c % a.block for c in counts):
@@ -72,10 +79,9 @@ def slices(a: Assigner, node: Node) -> bool:
     assert x is not None
     if x.type.rank != 4 or not a.is_blocked(x):
         return False
-    (n, first, *begin), (images, count, *size), (every, step, *steps) = (
-        node.attr(k) for k in ("begin", "size", "step")
-    )
-    channels, first, count = as_int(x.shape[1]), as_int(first), as_int(count)
+    part = node.of(SliceAttrs)
+    (n, start, *begin), (images, length, *size), (every, step, *steps) = part.begin, part.size, part.step
+    channels, first, count = as_int(x.shape[1]), as_int(start), as_int(length)
     if channels is None or first is None or count is None or step != 1 or channels == 1 or count < 2:
         return False
     if first % a.block or (count % a.block and first + count != channels):
@@ -95,9 +101,15 @@ def pool(a: Assigner, node: Node) -> bool:
     assert x is not None
     if len(node.outputs) != 1 or x.type.rank != 4 or not a.is_blocked(x):
         return False
-    (top, left, bottom, right), attrs = node.attr("pads"), node.attributes
-    attrs |= {name: (*attrs[name], 1) for name in ("kernel", "strides", "dilations")}
-    attrs["pads"] = (top, left, 0, bottom, right, 0)
+    attrs = node.of(PoolAttrs)
+    (top, left, bottom, right) = attrs.pads
+    attrs = replace(
+        attrs,
+        kernel=(*attrs.kernel, 1),
+        strides=(*attrs.strides, 1),
+        dilations=(*attrs.dilations, 1),
+        pads=(top, left, 0, bottom, right, 0),
+    )
     (a.blocked[node.output],) = a.emit(node.op, (a.as_blocked(x),), attrs, node.output.name)
     return True
 
@@ -106,12 +118,12 @@ def reduce(a: Assigner, node: Node) -> bool:
     """Mean over both spatial dimensions (global average pooling), dimensions kept."""
     x = node.inputs[0]
     assert x is not None
-    axes = node.attr("axes")
-    if x.type.rank != 4 or not a.is_blocked(x) or axes is None or not node.attr("keepdims", True):
+    attrs = node.of(ReduceAttrs)
+    if x.type.rank != 4 or not a.is_blocked(x) or not attrs.keepdims:
         return False
-    if tuple(sorted(a % 4 for a in axes)) != (2, 3):
+    if tuple(sorted(a % 4 for a in attrs.axes)) != (2, 3):
         return False
-    attrs = node.attributes | {"axes": (2, 3)}
+    attrs = replace(attrs, axes=(2, 3))
     (a.blocked[node.output],) = a.emit(node.op, (a.as_blocked(x),), attrs, node.output.name)
     return True
 
@@ -120,10 +132,18 @@ def along_space(a: Assigner, node: Node) -> bool:
     """Resizing and gathering along a spatial dimension: the lanes beside it move together."""
     x, *others = node.inputs
     assert x is not None
-    if len(node.outputs) != 1 or x.type.rank != 4 or not a.is_blocked(x) or node.attr("axis") not in (2, 3):
+    if len(node.outputs) != 1 or x.type.rank != 4 or not a.is_blocked(x) or _axis(node) not in (2, 3):
         return False
     if node.op == "gather" and (others[0] is None or others[0].type.rank != 1):
         return False
     inputs = (a.as_blocked(x), *(None if v is None else a.as_plain(v) for v in others))
-    (a.blocked[node.output],) = a.emit(node.op, inputs, node.attributes, node.output.name)
+    (a.blocked[node.output],) = a.emit(node.op, inputs, node.attrs, node.output.name)
     return True
+
+
+def _axis(node: Node) -> int:
+    """The axis of a `resize`, `resample` or `gather`."""
+    match node.attrs:
+        case ResizeAttrs(axis=axis) | ResampleAttrs(axis=axis) | AxisAttrs(axis=axis):
+            return axis
+    raise TypeError(f"{node.op} works along no axis")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tilewright.ir.expr import as_int
 from tilewright.ir.graph import Node
+from tilewright.ops.conv import ConvAttrs
 from tilewright.plans.convolution.tiles import (
     MOST_FLAT_PIXELS,
     SYMBOLIC_IMAGES,
@@ -24,8 +25,8 @@ def conv(a: Assigner, node: Node) -> bool:
     pixel stay plain where all around them is."""
     x, w = node.inputs[:2]
     assert x is not None and w is not None
-    channels = [as_int(d) for d in w.shape]
-    if x.type.rank != 4 or node.attr("groups", 1) != 1 or w not in a.fixed or None in channels:
+    attrs, channels = node.of(ConvAttrs), [as_int(d) for d in w.shape]
+    if x.type.rank != 4 or attrs.groups != 1 or w not in a.fixed or None in channels:
         return False
     if x.dtype.name != "f32" or 0 in channels:
         return False
@@ -43,19 +44,19 @@ def conv(a: Assigner, node: Node) -> bool:
         [f"width={b.width},flat={int(b.flat)}" for _, b in ways],
         [cost for cost, _ in ways],
     )
-    attrs = {"block": block, "width": blocking.width}
-    (packed,) = a.emit("pack_conv", (a.as_plain(w),), attrs, f"{w.name}_packed")
+    panels = {"block": block, "width": blocking.width}
+    (packed,) = a.emit("lowered.pack_conv", (a.as_plain(w),), panels, f"{w.name}_packed")
     a.fixed.add(packed)
     source = a.as_blocked(x) if block > 1 else a.as_plain(x)
     attributes = {
-        "pads": node.attr("pads"),
-        "strides": node.attr("strides"),
-        "dilations": node.attr("dilations"),
+        "pads": attrs.pads,
+        "strides": attrs.strides,
+        "dilations": attrs.dilations,
         "channels": k,
         "out_block": a.block,
         "flat": blocking.flat,
     }
-    (a.blocked[node.output],) = a.emit("conv_blocked", (source, packed), attributes, node.output.name)
+    (a.blocked[node.output],) = a.emit("lowered.conv_blocked", (source, packed), attributes, node.output.name)
     return True
 
 
@@ -67,7 +68,8 @@ def blockings_of(
     x, w = node.inputs[:2]
     assert x is not None and w is not None
     kh, kw = (as_int(d) or 1 for d in w.shape[2:])
-    pads, (sh, sw) = node.attr("pads"), node.attr("strides")
+    attrs = node.of(ConvAttrs)
+    pads, (sh, sw) = attrs.pads, attrs.strides
     known = [as_int(d) for d in node.output.shape[2:]]
     height, width = (d or SYMBOLIC_SIZE for d in known)
     images = as_int(node.output.shape[0])

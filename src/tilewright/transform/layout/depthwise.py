@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from math import gcd
+from typing import Any
 
 from tilewright.ir.expr import as_int
 from tilewright.ir.graph import Node
+from tilewright.ops.conv import ConvAttrs
 from tilewright.plans.framework.tiles import conv_tile
 from tilewright.transform.layout.assigner import Assigner
 from tilewright.transform.layout.pixels import is_pointwise, pointwise
@@ -15,7 +17,8 @@ def grouped(a: Assigner, node: Node) -> bool:
     """A 2-D convolution in groups: depthwise, with a multiplier, or in groups that divide a block."""
     x, w = node.inputs[:2]
     assert x is not None and w is not None
-    groups, known = node.attr("groups", 1), [as_int(d) for d in w.shape]
+    conv = node.of(ConvAttrs)
+    groups, known = conv.groups, [as_int(d) for d in w.shape]
     if x.type.rank != 4 or groups == 1 or w not in a.fixed or x.dtype.name != "f32":
         return False
     filters, per_in = known[:2]
@@ -28,11 +31,11 @@ def grouped(a: Assigner, node: Node) -> bool:
         return windows(a, node)
     if not (per_in == 1 or (per_in == per_out and a.block % per_in == 0)):
         return False
-    (packed,) = a.emit("pack_depthwise", (a.as_plain(w),), {"block": a.block}, f"{w.name}_packed")
+    (packed,) = a.emit("lowered.pack_depthwise", (a.as_plain(w),), {"block": a.block}, f"{w.name}_packed")
     a.fixed.add(packed)
-    attrs = {name: node.attr(name) for name in ("pads", "strides", "dilations")}
+    attrs: dict[str, Any] = {"strides": conv.strides, "dilations": conv.dilations, "pads": conv.pads}
     attrs |= {"per_in": per_in, "per_out": per_out}
-    (a.blocked[node.output],) = a.emit("conv_depthwise", (a.as_blocked(x), packed), attrs, node.output.name)
+    (a.blocked[node.output],) = a.emit("lowered.conv_depthwise", (a.as_blocked(x), packed), attrs, node.output.name)
     return True
 
 
@@ -40,7 +43,8 @@ def windows(a: Assigner, node: Node) -> bool:
     """A convolution of any rank without stored padding: groups that fill blocks, or volumes of one group."""
     x, w = node.inputs[:2]
     assert x is not None and w is not None
-    groups, known = node.attr("groups", 1), [as_int(d) for d in w.shape]
+    conv = node.of(ConvAttrs)
+    groups, known = conv.groups, [as_int(d) for d in w.shape]
     if w not in a.fixed or x.dtype.name != "f32" or None in known or 0 in known:
         return False
     filters, depth = known[:2]
@@ -49,10 +53,10 @@ def windows(a: Assigner, node: Node) -> bool:
     width = conv_tile((*x.shape[:2], *node.output.shape[-2:]), filters // groups, a.target).width
     if groups > 1:
         width = gcd(width, filters // groups)
-    (packed,) = a.emit("pack_conv", (a.as_plain(w),), {"block": block, "width": width}, f"{w.name}_packed")
+    (packed,) = a.emit("lowered.pack_conv", (a.as_plain(w),), {"block": block, "width": width}, f"{w.name}_packed")
     a.fixed.add(packed)
-    attrs = {name: node.attr(name) for name in ("pads", "strides", "dilations")}
+    attrs: dict[str, Any] = {"strides": conv.strides, "dilations": conv.dilations, "pads": conv.pads}
     attrs |= {"groups": groups, "channels": filters, "out_block": a.block}
     source = a.as_blocked(x) if block > 1 else a.as_plain(x)
-    (a.blocked[node.output],) = a.emit("conv_windows", (source, packed), attrs, node.output.name)
+    (a.blocked[node.output],) = a.emit("lowered.conv_windows", (source, packed), attrs, node.output.name)
     return True

@@ -11,6 +11,9 @@ from math import prod
 from tilewright.ir.dtype import i16, i32
 from tilewright.ir.expr import as_int, const
 from tilewright.ir.graph import Node, Value
+from tilewright.ops.conv import ConvAttrs
+from tilewright.ops.matmul import MatmulAttrs
+from tilewright.ops.shape import ConstantAttrs
 from tilewright.plans.matmul.dots import panel_multiple
 from tilewright.schedule.dot_intrinsics import find_dot
 from tilewright.transform.layout.assigner import Assigner
@@ -33,7 +36,7 @@ def magnitude(a: Assigner, value: Value, depth: int = 8) -> int | None:
         case "reshape" | "transpose" | "broadcast" | "identity" | "slice":
             return magnitude(a, given[0], depth - 1)
         case "constant":
-            array = node.attr("value").array
+            array = node.of(ConstantAttrs).value.array
             return int(abs(array.astype("int64")).max(initial=0))
     return None
 
@@ -54,10 +57,10 @@ def integer_matmul(a: Assigner, node: Node) -> bool:
     x, w = node.inputs[:2]
     assert x is not None and w is not None
     depth = as_int(x.shape[-1])
-    if w.type.rank != 2 or node.attr("transpose_a", False) or depth is None or depth % 2 or not fits(a, node):
+    if w.type.rank != 2 or node.of(MatmulAttrs).transpose_a or depth is None or depth % 2 or not fits(a, node):
         return False
     rows = _emit(a, "cast", a.as_plain(x), dtype=i16)
-    transpose = bool(node.attr("transpose_b", False))
+    transpose = node.of(MatmulAttrs).transpose_b
     a.plain[node.output] = _product(a, rows, a.as_plain(w), transpose, as_int(node.output.shape[-1]) or 1)
     return True
 
@@ -66,14 +69,15 @@ def integer_conv(a: Assigner, node: Node) -> bool:
     """A convolution as a product of its windows."""
     x, w = node.inputs[:2]
     assert x is not None and w is not None
-    if node.attr("groups", 1) != 1 or not fits(a, node):
+    attrs = node.of(ConvAttrs)
+    if attrs.groups != 1 or not fits(a, node):
         return False
     filters, *window = (as_int(d) or 0 for d in w.shape)
     elements = prod(window)
     depth = elements + elements % 2
     narrow = _emit(a, "cast", a.as_plain(x), dtype=i16)
-    spatial = {k: node.attr(k) for k in ("strides", "dilations", "pads")}
-    rows = _emit(a, "patches", narrow, kernel=tuple(window[1:]), depth=depth, **spatial)
+    spatial = {"strides": attrs.strides, "dilations": attrs.dilations, "pads": attrs.pads}
+    rows = _emit(a, "lowered.patches", narrow, kernel=tuple(window[1:]), depth=depth, **spatial)
     flat = _emit(a, "reshape", a.as_plain(w), shape=(const(filters), const(elements)))
     if depth > elements:
         flat = _emit(a, "pad", flat, before=(0, 0), after=(0, 1), mode="constant", value=0)
@@ -89,7 +93,7 @@ def _product(a: Assigner, rows: Value, w: Value, transpose: bool, columns: int) 
     narrow = _emit(a, "cast", w, dtype=i16)
     count = panel_multiple(columns, dot.lanes)
     attrs = {"width": dot.lanes, "group": dot.group, "panels": count, "transpose": transpose}
-    return _emit(a, "matmul_dot", rows, _emit(a, "pack_dot", narrow, **attrs), columns=columns)
+    return _emit(a, "lowered.matmul_dot", rows, _emit(a, "lowered.pack_dot", narrow, **attrs), columns=columns)
 
 
 def _emit(a: Assigner, op: str, *inputs: Value, **attrs: object) -> Value:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tilewright.ir.dtype import f32
 from tilewright.ir.expr import Expr, as_int, is_const
 from tilewright.ir.graph import Node, Value
+from tilewright.ops.matmul import MatmulAttrs
 from tilewright.plans.matmul.tiles import FEW_ROWS, matmul_tile
 from tilewright.transform.layout.assigner import Assigner
 from tilewright.transform.layout.integer import integer_matmul
@@ -24,8 +25,9 @@ def matmul(a: Assigner, node: Node) -> bool:
         return True
     if not w.dtype.is_float or x.dtype is not node.output.dtype or x.dtype is not w.dtype:
         return False
-    *x_batch, _, k = _rows_and_columns(x.shape, bool(node.attr("transpose_a", False)))
-    *w_batch, _, n = _rows_and_columns(w.shape, transpose := bool(node.attr("transpose_b", False)))
+    attrs = node.of(MatmulAttrs)
+    *x_batch, _, k = _rows_and_columns(x.shape, attrs.transpose_a)
+    *w_batch, _, n = _rows_and_columns(w.shape, transpose := attrs.transpose_b)
     if any(is_const(d, 0) for d in (k, n)) or len(x_batch) < len(w_batch):
         return False
     batch = zip(x_batch[len(x_batch) - len(w_batch) :], w_batch, strict=True)
@@ -41,12 +43,14 @@ def matmul(a: Assigner, node: Node) -> bool:
     left = plain_rows(a, node, x)
     tile = matmul_tile(node.output.shape[-2], as_int(n) or 64, as_int(k) or 64, left.dtype, a.target, narrow=True)
     (packed,) = a.emit(
-        "pack_matmul", (a.as_plain(w),), {"width": tile.width, "transpose": transpose}, f"{w.name}_packed"
+        "lowered.pack_matmul", (a.as_plain(w),), {"width": tile.width, "transpose": transpose}, f"{w.name}_packed"
     )
     if w in a.fixed:
         a.fixed.add(packed)
     columns = as_int(n)
-    (out,) = a.emit("matmul_packed", (left, packed), {"columns": n if columns is None else columns}, node.output.name)
+    (out,) = a.emit(
+        "lowered.matmul_packed", (left, packed), {"columns": n if columns is None else columns}, node.output.name
+    )
     if out.dtype is not node.output.dtype:
         (out,) = a.emit("cast", (out,), {"dtype": node.output.dtype}, node.output.name)
     a.plain[node.output] = out
@@ -60,7 +64,7 @@ def _rows_and_columns(shape: tuple[Expr, ...], swapped: bool) -> tuple[Expr, ...
 def plain_rows(a: Assigner, node: Node, x: Value) -> Value:
     """The left operand, rows by depth, in a type that the machine multiplies."""
     left = a.as_plain(x)
-    if node.attr("transpose_a", False):
+    if node.of(MatmulAttrs).transpose_a:
         perm = (*range(x.type.rank - 2), x.type.rank - 1, x.type.rank - 2)
         (left,) = a.emit("transpose", (left,), {"perm": perm}, f"{x.name}_rows")
     if left.dtype.bits < 32:
@@ -70,7 +74,8 @@ def plain_rows(a: Assigner, node: Node, x: Value) -> Value:
 
 def single_column(a: Assigner, node: Node, x: Value, w: Value) -> bool:
     """Lets rows be multiplied along the depth: the elements of a column that is the only one stand side by side."""
-    if not is_const(node.output.shape[-1], 1) or node.attr("transpose_a", False) or node.attr("transpose_b", False):
+    attrs = node.of(MatmulAttrs)
+    if not is_const(node.output.shape[-1], 1) or attrs.transpose_a or attrs.transpose_b:
         return False
     shape = (*w.shape[:-2], w.shape[-1], w.shape[-2])
     (row,) = a.emit("reshape", (a.as_plain(w),), {"shape": shape}, f"{w.name}_row")

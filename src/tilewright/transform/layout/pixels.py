@@ -12,6 +12,7 @@ from math import prod
 from tilewright import ops
 from tilewright.ir.expr import as_int
 from tilewright.ir.graph import Graph, Node, Value
+from tilewright.ops.conv import ConvAttrs
 from tilewright.plans.convolution.pixels import Shape, best
 from tilewright.plans.framework.cost import Cost, fetch_cycles, write_cycles
 from tilewright.plans.framework.decisions import cheapest
@@ -25,7 +26,7 @@ def is_pointwise(node: Node) -> bool:
     x, w = node.inputs[:2]
     assert x is not None and w is not None
     size = [as_int(d) for d in (*x.shape[2:], *node.output.shape[2:])]
-    return all(as_int(d) == 1 for d in w.shape[2:]) and not any(node.attr("pads")) and all(size)
+    return all(as_int(d) == 1 for d in w.shape[2:]) and not any(node.of(ConvAttrs).pads) and all(size)
 
 
 def shape_of(node: Node) -> Shape:
@@ -33,8 +34,8 @@ def shape_of(node: Node) -> Shape:
     x, w = node.inputs[:2]
     assert x is not None and w is not None
     filters, depth, height, width = (as_int(d) or 1 for d in (*w.shape[:2], *node.output.shape[2:]))
-    groups = node.attr("groups", 1)
-    return Shape(filters // groups, height * width, depth, max(node.attr("strides")))
+    attrs = node.of(ConvAttrs)
+    return Shape(filters // attrs.groups, height * width, depth, max(attrs.strides))
 
 
 def pointwise(a: Assigner, node: Node) -> bool:
@@ -42,11 +43,12 @@ def pointwise(a: Assigner, node: Node) -> bool:
     x, w = node.inputs[:2]
     assert x is not None and w is not None
     _, width = best(shape_of(node), a.target)
-    attrs = {"groups": node.attr("groups", 1), "width": width}
-    (packed,) = a.emit("pack_pointwise", (a.as_plain(w),), attrs, f"{w.name}_packed")
+    conv = node.of(ConvAttrs)
+    panels = {"groups": conv.groups, "width": width}
+    (packed,) = a.emit("lowered.pack_pointwise", (a.as_plain(w),), panels, f"{w.name}_packed")
     a.fixed.add(packed)
-    attrs = {"channels": as_int(w.shape[0]), "strides": node.attr("strides")}
-    (a.plain[node.output],) = a.emit("conv_pointwise_groups", (a.as_plain(x), packed), attrs, node.output.name)
+    attrs = {"channels": as_int(w.shape[0]), "strides": conv.strides}
+    (a.plain[node.output],) = a.emit("lowered.conv_pointwise_groups", (a.as_plain(x), packed), attrs, node.output.name)
     return True
 
 
@@ -87,7 +89,7 @@ def plain_uses(graph: Graph, blocking: Set[str]) -> dict[Value, bool]:
 
     def use(value: Value, user: Node) -> bool | None:
         """Whether plain is needed; None if blocked is wanted."""
-        if user.op == "conv" and user.attr("groups", 1) == 1 and user.inputs[0] is value and is_pointwise(user):
+        if user.op == "conv" and user.of(ConvAttrs).groups == 1 and user.inputs[0] is value and is_pointwise(user):
             return False if user.output in found else None
         if user.op in blocking:
             return None

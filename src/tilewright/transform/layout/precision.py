@@ -13,12 +13,14 @@ scales: the same kernels compute them exactly.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from tilewright.ir.attributes import ConstantArray
 from tilewright.ir.dtype import DType, bf16, f32, i8, i16, i32, u8
 from tilewright.ir.expr import as_int
-from tilewright.ir.graph import ConstantArray, Node, Value
-from tilewright.ops.attention_rows import Tile
+from tilewright.ir.graph import Node, Value
+from tilewright.ops.lowered.attention_rows import AttentionAttrs
+from tilewright.ops.matmul import MatmulAttrs
 from tilewright.plans.matmul.dots import panel_multiple
 from tilewright.plans.matmul.tiles import matmul_tile
 from tilewright.schedule.dot_intrinsics import Dot, find_dot
@@ -68,11 +70,12 @@ def attention(a: Assigner, node: Node) -> bool:
     dot = find_dot(bf16, bf16, a.target)
     if a.options.precision != "bf16" or dot is None or q is None or q.dtype is not f32:
         return False
-    if (as_int(q.shape[3]) or 1) % dot.group or Tile.of(dict(node.attrs)).width % dot.lanes:
+    attrs = node.of(AttentionAttrs)
+    if (as_int(q.shape[3]) or 1) % dot.group or attrs.width % dot.lanes:
         return False
     inputs = tuple(None if v is None else a.as_plain(v) for v in node.inputs)
-    attrs = {**dict(node.attrs), "dot": dot.name}
-    (a.plain[node.output],) = a.emit("attention", inputs, attrs, node.output.name)
+    attrs = replace(attrs, dot=dot.name)
+    (a.plain[node.output],) = a.emit("lowered.attention", inputs, attrs, node.output.name)
     return True
 
 
@@ -88,7 +91,7 @@ class _Product:
 
     @property
     def transpose(self) -> bool:
-        return bool(self.node.attr("transpose_b", False))
+        return self.node.of(MatmulAttrs).transpose_b
 
     @property
     def columns(self) -> int:
@@ -111,21 +114,21 @@ class _Product:
         tile = matmul_tile(self.x.shape[-2], self.columns, self.depth, f32, self.a.target)
         packed = self.plain_panels(self.a.as_plain(self.w), tile.width)
         narrow = self.emit("cast", packed, name=f"{self.w.name}_bf16", dtype=bf16)
-        self.finish("matmul_packed", self.a.as_plain(self.x), narrow)
+        self.finish("lowered.matmul_packed", self.a.as_plain(self.x), narrow)
 
     def rounded(self, dot: Dot) -> None:
         """Both factors in bf16; rounding x joins the kernel that makes it where it can."""
         x = self.emit("cast", self.a.as_plain(self.x), name=f"{self.x.name}_bf16", dtype=bf16)
         packed = self.panels(self.a.as_plain(self.w), dot)
         narrow = self.emit("cast", packed, name=f"{self.w.name}_bf16", dtype=bf16)
-        self.finish("matmul_dot", x, narrow)
+        self.finish("lowered.matmul_dot", x, narrow)
 
     def panels(self, w: Value, dot: Dot) -> Value:
         attrs = {"width": dot.lanes, "group": dot.group, "panels": panel_multiple(self.columns, dot.lanes)}
-        return self.emit("pack_dot", w, name=f"{self.w.name}_packed", transpose=self.transpose, **attrs)
+        return self.emit("lowered.pack_dot", w, name=f"{self.w.name}_packed", transpose=self.transpose, **attrs)
 
     def plain_panels(self, w: Value, width: int) -> Value:
-        return self.emit("pack_matmul", w, name=f"{self.w.name}_packed", width=width, transpose=self.transpose)
+        return self.emit("lowered.pack_matmul", w, name=f"{self.w.name}_packed", width=width, transpose=self.transpose)
 
     def finish(self, op: str, x: Value, w: Value) -> None:
         self.a.plain[self.node.output] = self.emit(op, x, w, name=self.node.output.name, columns=self.columns)
@@ -146,13 +149,13 @@ class _Product:
         if found is None:
             tile = matmul_tile(self.x.shape[-2], self.columns, self.depth, i32, self.a.target)
             x = self.emit("cast", x, name=f"{self.x.name}_i8", dtype=i8)
-            total = self.emit("matmul_packed", x, self.plain_panels(narrow, tile.width), name="total", **attrs)
+            total = self.emit("lowered.matmul_packed", x, self.plain_panels(narrow, tile.width), name="total", **attrs)
         else:
             kind, dot = found
             if kind is u8:
                 x = self.emit("add", x, self.number(OFFSET, f32), name="shifted")
             x = self.emit("cast", x, name=f"{self.x.name}_{kind.name}", dtype=kind)
-            total = self.emit("matmul_dot", x, self.panels(narrow, dot), name="total", **attrs)
+            total = self.emit("lowered.matmul_dot", x, self.panels(narrow, dot), name="total", **attrs)
             if kind is u8:
                 total = self.emit("sub", total, self.correction(narrow), name="total")
         real = self.emit("cast", total, name="total", dtype=f32)

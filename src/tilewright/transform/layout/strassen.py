@@ -5,7 +5,10 @@ from __future__ import annotations
 from tilewright.ir.dtype import f32
 from tilewright.ir.expr import as_int, const
 from tilewright.ir.graph import Node, Value
-from tilewright.ops.strassen import PRODUCTS
+from tilewright.ops.conv import ConvAttrs
+from tilewright.ops.lowered.strassen import PRODUCTS
+from tilewright.ops.matmul import MatmulAttrs
+from tilewright.ops.norm import NormAttrs
 from tilewright.plans.convolution.tiles import Shape
 from tilewright.plans.matmul.tiles import Product, matmul_tile
 from tilewright.plans.strassen.convolution import choose
@@ -25,10 +28,10 @@ def strassen(a: Assigner, node: Node) -> bool:
     x, w = node.inputs[:2]
     assert x is not None and w is not None
     allowed = a.options.winograd == "strassen" or (a.options.winograd in FAST and one_sequence(a, x))
-    plain = not allowed or a.options.precision != "fp32" or node.attr("transpose_a", False)
+    plain = not allowed or a.options.precision != "fp32" or node.of(MatmulAttrs).transpose_a
     if plain or w not in a.fixed or x in a.fixed or node.output.dtype is not f32 or w.type.rank != 2:
         return False
-    transpose = bool(node.attr("transpose_b", False))
+    transpose = node.of(MatmulAttrs).transpose_b
     *lead, rows, columns = (as_int(d) for d in node.output.shape)
     depth = as_int(x.shape[-1])
     if not rows or rows == 1 or not columns or not depth or any(d != 1 for d in lead):
@@ -40,12 +43,12 @@ def strassen(a: Assigner, node: Node) -> bool:
     if columns % 2 or across % tile.width:
         return False  # Panels that both halves have a part of would be merged twice.
     attrs = {"width": tile.width, "transpose": transpose}
-    (sums,) = a.emit("strassen_sums", (a.as_plain(w),), {"transpose": transpose}, f"{w.name}_sums")
-    (panels,) = a.emit("pack_matmul", (sums,), attrs, f"{w.name}_panels")
+    (sums,) = a.emit("lowered.strassen_sums", (a.as_plain(w),), {"transpose": transpose}, f"{w.name}_sums")
+    (panels,) = a.emit("lowered.pack_matmul", (sums,), attrs, f"{w.name}_panels")
     (packed,) = a.emit("transpose", (panels,), {"perm": (1, 0, 2, 3)}, f"{w.name}_packed")
     a.fixed.update((sums, panels, packed))
     attrs = {"columns": columns}
-    (a.plain[node.output],) = a.emit("matmul_strassen", (a.as_plain(x), packed), attrs, node.output.name)
+    (a.plain[node.output],) = a.emit("lowered.matmul_strassen", (a.as_plain(x), packed), attrs, node.output.name)
     return True
 
 
@@ -55,7 +58,7 @@ def one_sequence(a: Assigner, rows: Value) -> bool:
     Two rows that meet are one caller's then, and none loses digits beside a larger one.
     """
     node = a.producer(rows)
-    if node is None or node.op not in NORMS or node.attr("axis") % rows.type.rank != rows.type.rank - 1:
+    if node is None or node.op not in NORMS or node.of(NormAttrs).axis % rows.type.rank != rows.type.rank - 1:
         return False
     *batch, _, _ = rows.shape
     return bool(batch) and all(as_int(d) == 1 for d in batch)
@@ -69,22 +72,23 @@ def strassen_conv(a: Assigner, node: Node, shape: Shape, plain: float) -> bool:
     """
     x, w = node.inputs[:2]
     assert x is not None and w is not None
+    attrs = node.of(ConvAttrs)
     known = all(as_int(d) for d in node.output.shape[1:])
-    if a.options.winograd not in FAST or not shape.is_pixel or any(node.attr("pads")) or shape.block == 1 or not known:
+    if a.options.winograd not in FAST or not shape.is_pixel or any(attrs.pads) or shape.block == 1 or not known:
         return False
     choice = choose(shape, plain, a.weight_bytes, a.target)
     if choice is None:
         return False
     matrix = {"shape": (const(shape.filters), const(shape.channels))}
     (rows,) = a.emit("reshape", (a.as_plain(w),), matrix, f"{w.name}_rows")
-    (sums,) = a.emit("strassen_sums", (rows,), {"transpose": True}, f"{w.name}_sums")
-    (panels,) = a.emit("pack_matmul", (sums,), {"width": choice.width, "transpose": True}, f"{w.name}_panels")
+    (sums,) = a.emit("lowered.strassen_sums", (rows,), {"transpose": True}, f"{w.name}_sums")
+    (panels,) = a.emit("lowered.pack_matmul", (sums,), {"width": choice.width, "transpose": True}, f"{w.name}_panels")
     _, count, *panel = panels.shape
     together = const(choice.panels)
     grouped = {"shape": (const(PRODUCTS), count // together, together, *panel)}
     (groups,) = a.emit("reshape", (panels,), grouped, f"{w.name}_groups")
     (packed,) = a.emit("transpose", (groups,), {"perm": (1, 0, 2, 3, 4)}, f"{w.name}_packed")
     a.fixed.update((rows, sums, panels, groups, packed))
-    attrs = {"strides": node.attr("strides"), "channels": shape.filters, "strip": choice.strip}
-    (a.blocked[node.output],) = a.emit("conv_strassen", (a.as_blocked(x), packed), attrs, node.output.name)
+    strips = {"strides": attrs.strides, "channels": shape.filters, "strip": choice.strip}
+    (a.blocked[node.output],) = a.emit("lowered.conv_strassen", (a.as_blocked(x), packed), strips, node.output.name)
     return True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tilewright.ir.expr import as_int, ceildiv
 from tilewright.ir.graph import Node
+from tilewright.ops.conv import ConvTransposeAttrs
 from tilewright.plans.framework.tiles import conv_tile
 from tilewright.transform.layout.assigner import Assigner
 
@@ -12,17 +13,18 @@ def transposed(a: Assigner, node: Node) -> bool:
     """A 2-D transposed convolution of one group, undilated: blocked output."""
     x, w = node.inputs[:2]
     assert x is not None and w is not None
+    attrs = node.of(ConvTransposeAttrs)
     channels, filters, *window = (as_int(d) for d in w.shape)
-    if x.type.rank != 4 or node.attr("groups", 1) != 1 or w not in a.fixed or x.dtype.name != "f32":
+    if x.type.rank != 4 or attrs.groups != 1 or w not in a.fixed or x.dtype.name != "f32":
         return False
-    if not channels or not filters or None in window or any(d != 1 for d in node.attr("dilations")):
+    if not channels or not filters or None in window or any(d != 1 for d in attrs.dilations):
         return False
-    strides, pads = node.attr("strides"), node.attr("pads")
+    strides, pads = attrs.strides, attrs.pads
     phase = [ceildiv(d, s) for d, s in zip(node.output.shape[2:], strides, strict=True)]
     tile = conv_tile((*node.output.shape[:2], *phase), filters, a.target)
     block = a.block if channels % a.block == 0 else 1
-    attrs = {"block": block, "width": tile.width, "strides": strides}
-    (packed,) = a.emit("pack_transposed", (a.as_plain(w),), attrs, f"{w.name}_packed")
+    panels = {"block": block, "width": tile.width, "strides": strides}
+    (packed,) = a.emit("lowered.pack_transposed", (a.as_plain(w),), panels, f"{w.name}_packed")
     a.fixed.add(packed)
     source = a.as_blocked(x) if block > 1 else a.as_plain(x)
     attributes = {
@@ -33,5 +35,5 @@ def transposed(a: Assigner, node: Node) -> bool:
         "size": tuple(node.output.shape[2:]),
         "out_block": a.block,
     }
-    (a.blocked[node.output],) = a.emit("conv_transposed", (source, packed), attributes, node.output.name)
+    (a.blocked[node.output],) = a.emit("lowered.conv_transposed", (source, packed), attributes, node.output.name)
     return True

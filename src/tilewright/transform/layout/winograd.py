@@ -6,7 +6,8 @@ from math import ceil
 
 from tilewright.ir.expr import as_int
 from tilewright.ir.graph import Node
-from tilewright.ops.correlation import points
+from tilewright.ops.conv import ConvAttrs
+from tilewright.ops.lowered.correlation import points
 from tilewright.plans.convolution.tiles import SYMBOLIC_IMAGES
 from tilewright.plans.winograd.tiles import Choice, Shape, choose
 from tilewright.transform.layout.assigner import Assigner
@@ -41,23 +42,24 @@ def winograd(a: Assigner, node: Node) -> bool:
         return False
     x, w = node.inputs[:2]
     assert x is not None and w is not None
-    stride = node.attr("strides")[0]
+    conv = node.of(ConvAttrs)
+    stride = conv.strides[0]
     attrs = {"tile": choice.tile, "stride": stride, "block": a.block, "width": choice.width, "panels": choice.panels}
-    (packed,) = a.emit("pack_winograd", (a.as_plain(w),), attrs, f"{w.name}_packed")
+    (packed,) = a.emit("lowered.pack_winograd", (a.as_plain(w),), attrs, f"{w.name}_packed")
     a.fixed.add(packed)
     attributes = {
         "tile": choice.tile,
         "window": as_int(w.shape[2]),
         "stride": stride,
-        "dilation": node.attr("dilations")[0],
+        "dilation": conv.dilations[0],
         "rows": choice.rows,
         "columns": choice.columns,
-        "pads": node.attr("pads"),
+        "pads": conv.pads,
         "channels": as_int(w.shape[0]),
         "input_channels": as_int(w.shape[1]),
         "out_block": a.block,
     }
-    (a.blocked[node.output],) = a.emit("conv_winograd", (a.as_blocked(x), packed), attributes, node.output.name)
+    (a.blocked[node.output],) = a.emit("lowered.conv_winograd", (a.as_blocked(x), packed), attributes, node.output.name)
     return True
 
 
@@ -65,7 +67,8 @@ def choose_winograd(a: Assigner, node: Node) -> Choice | None:
     """The transform for a convolution, None if it has none or is faster without."""
     x, w = node.inputs[:2]
     assert x is not None and w is not None
-    if x.type.rank != 4 or w not in a.fixed or x.dtype.name != "f32" or node.attr("groups", 1) != 1:
+    conv = node.of(ConvAttrs)
+    if x.type.rank != 4 or w not in a.fixed or x.dtype.name != "f32" or conv.groups != 1:
         return None
     known = [as_int(d) for d in w.shape]
     height, width, images = (as_int(node.output.shape[k]) for k in (2, 3, 0))
@@ -75,7 +78,7 @@ def choose_winograd(a: Assigner, node: Node) -> Choice | None:
     assert filters is not None and channels is not None and window is not None
     if window != other or window not in WINDOWS or not filters or not channels or channels < a.block:
         return None
-    (stride, *strides), (apart, *dilations) = node.attr("strides"), node.attr("dilations")
+    (stride, *strides), (apart, *dilations) = conv.strides, conv.dilations
     if any(s != stride for s in strides) or any(d != apart for d in dilations) or stride >= window:
         return None
     batches = SYMBOLIC_IMAGES if images is None else (images,)

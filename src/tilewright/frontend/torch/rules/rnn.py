@@ -10,6 +10,7 @@ from tilewright.frontend.torch.call import Call
 from tilewright.frontend.torch.registry import rule
 from tilewright.ir.graph import Value
 from tilewright.ops.dims import static
+from tilewright.ops.shape import ConstantAttrs
 
 # PyTorch keeps the gates as (input, forget, cell, output) and (reset, update, candidate).
 _ORDER = {"lstm": (0, 3, 1, 2), "gru": (1, 0, 2), "rnn": (0,)}
@@ -110,7 +111,7 @@ def _is_zero(n: Call, x: Value) -> bool:
         if node is None:
             return False
         if node.op == "constant":
-            return not node.attr("value").array.any()
+            return not node.of(ConstantAttrs).value.array.any()
         if node.op not in ("broadcast", "reshape", "slice") or node.inputs[0] is None:
             return False
         x = node.inputs[0]

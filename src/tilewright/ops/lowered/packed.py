@@ -11,15 +11,17 @@ the order in which the register tile walks it:
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from tilewright import te
+from tilewright.ir.attributes import Attrs, Dim, Ints
 from tilewright.ir.dtype import i32
 from tilewright.ir.expr import Expr, all_of, as_expr, as_int, cast, ceildiv, const, is_const, product, select
 from tilewright.ir.graph import TensorType
-from tilewright.ops.registry import Attrs, OpDef, Types, register
+from tilewright.ops.registry import OpDef, Types, register
 from tilewright.te import Tensor
 
 Arrays = Sequence[Any]
@@ -44,15 +46,24 @@ def present(inputs: Sequence[Tensor | None], k: int) -> Tensor:
 # -- blocking ----------------------------------------------------------------------------------------------------------
 
 
-def _block_infer(types: Types, attrs: Attrs) -> tuple[TensorType, ...]:
-    x, b = only(types), attrs["block"]
+@dataclass(frozen=True, slots=True)
+class BlockAttrs(Attrs):
+    """Channels of a block."""
+
+    block: int
+
+
+def _block_infer(types: Types, attrs: BlockAttrs) -> tuple[TensorType, ...]:
+    x, b = only(types), attrs.block
     n, c, *spatial = x.shape
     blocks = const(1) if as_int(c) == 1 else ceildiv(c, b)
     return (TensorType(x.dtype, (n, blocks, *spatial, const(1 if as_int(c) == 1 else b)), layout_name(b)),)
 
 
-def _block_compute(inputs: Sequence[Tensor | None], attrs: Attrs, types: tuple[TensorType, ...]) -> tuple[Tensor, ...]:
-    x, b = present(inputs, 0), attrs["block"]
+def _block_compute(
+    inputs: Sequence[Tensor | None], attrs: BlockAttrs, types: tuple[TensorType, ...]
+) -> tuple[Tensor, ...]:
+    x, b = present(inputs, 0), attrs.block
     channels = as_int(x.shape[1])
     assert channels is not None
 
@@ -67,8 +78,8 @@ def _block_compute(inputs: Sequence[Tensor | None], attrs: Attrs, types: tuple[T
     return (te.compute(types[0].shape, element, name="block_channels"),)
 
 
-def block_reference(arrays: Arrays, attrs: Attrs) -> tuple[Any, ...]:
-    x, b = arrays[0], attrs["block"]
+def block_reference(arrays: Arrays, attrs: BlockAttrs) -> tuple[Any, ...]:
+    x, b = arrays[0], attrs.block
     n, c, *spatial = x.shape
     if c == 1:
         return (x.reshape(n, 1, *spatial, 1),)
@@ -77,16 +88,23 @@ def block_reference(arrays: Arrays, attrs: Attrs) -> tuple[Any, ...]:
     return (np.ascontiguousarray(np.moveaxis(padded.reshape(n, -1, b, *spatial), 2, -1)),)
 
 
-register(OpDef("block_channels", "injective", _block_infer, block_reference, _block_compute))
+register(OpDef("lowered.block_channels", "injective", BlockAttrs, _block_infer, block_reference, _block_compute))
 
 
-def _unblock_infer(types: Types, attrs: Attrs) -> tuple[TensorType, ...]:
+@dataclass(frozen=True, slots=True)
+class UnblockAttrs(Attrs):
+    """Channels of the result: a last block may have more."""
+
+    channels: int
+
+
+def _unblock_infer(types: Types, attrs: UnblockAttrs) -> tuple[TensorType, ...]:
     n, _, *spatial, _ = only(types).shape
-    return (TensorType(only(types).dtype, (n, const(attrs["channels"]), *spatial)),)
+    return (TensorType(only(types).dtype, (n, const(attrs.channels), *spatial)),)
 
 
 def _unblock_compute(
-    inputs: Sequence[Tensor | None], attrs: Attrs, types: tuple[TensorType, ...]
+    inputs: Sequence[Tensor | None], attrs: UnblockAttrs, types: tuple[TensorType, ...]
 ) -> tuple[Tensor, ...]:
     x = present(inputs, 0)
     b = x.shape[-1]
@@ -98,56 +116,82 @@ def _unblock_compute(
     return (te.compute(types[0].shape, element, name="unblock_channels"),)
 
 
-def unblock_reference(arrays: Arrays, attrs: Attrs) -> tuple[Any, ...]:
+def unblock_reference(arrays: Arrays, attrs: UnblockAttrs) -> tuple[Any, ...]:
     x = np.moveaxis(arrays[0], -1, 2)
     n, blocks, b, *spatial = x.shape
-    return (np.ascontiguousarray(x.reshape(n, blocks * b, *spatial)[:, : attrs["channels"]]),)
+    return (np.ascontiguousarray(x.reshape(n, blocks * b, *spatial)[:, : attrs.channels]),)
 
 
-register(OpDef("unblock_channels", "injective", _unblock_infer, unblock_reference, _unblock_compute))
+register(
+    OpDef("lowered.unblock_channels", "injective", UnblockAttrs, _unblock_infer, unblock_reference, _unblock_compute)
+)
 
 
 # -- matmul with packed weights ----------------------------------------------------------------------------------------
 
 
-def _pack_matmul_infer(types: Types, attrs: Attrs) -> tuple[TensorType, ...]:
+@dataclass(frozen=True, slots=True)
+class PackMatmulAttrs(Attrs):
+    """Columns of a panel; whether the weights come as [N, K]."""
+
+    width: int
+    transpose: bool
+
+
+def _pack_matmul_infer(types: Types, attrs: PackMatmulAttrs) -> tuple[TensorType, ...]:
     """`w[..., K, N]` (`[..., N, K]` if `transpose`) to `[..., ceil(N/width), K, width]`."""
-    w, width = only(types), attrs["width"]
+    w, width = only(types), attrs.width
     *batch, k, n = w.shape
-    if attrs["transpose"]:
+    if attrs.transpose:
         k, n = n, k
     return (TensorType(w.dtype, (*batch, ceildiv(n, width), k, const(width))),)
 
 
 def _pack_matmul_compute(
-    inputs: Sequence[Tensor | None], attrs: Attrs, types: tuple[TensorType, ...]
+    inputs: Sequence[Tensor | None], attrs: PackMatmulAttrs, types: tuple[TensorType, ...]
 ) -> tuple[Tensor, ...]:
-    w, width = present(inputs, 0), attrs["width"]
-    n = w.shape[-2 if attrs["transpose"] else -1]
-    whole = as_int(n) is not None and as_int(n) % width == 0
+    w, width = present(inputs, 0), attrs.width
+    n = w.shape[-2 if attrs.transpose else -1]
+    whole = (columns := as_int(n)) is not None and columns % width == 0
 
     def element(*at: Expr) -> Expr:
         *batch, panel, k, lane = at
         column = panel * width + lane
-        value = w[(*batch, column, k)] if attrs["transpose"] else w[(*batch, k, column)]
+        value = w[(*batch, column, k)] if attrs.transpose else w[(*batch, k, column)]
         return value if whole else select(column < n, value, const(0, w.dtype))
 
     return (te.compute(types[0].shape, element, name="pack"),)
 
 
-def _pack_matmul_reference(arrays: Arrays, attrs: Attrs) -> tuple[Any, ...]:
-    w, width = arrays[0], attrs["width"]
-    w = np.swapaxes(w, -1, -2) if attrs["transpose"] else w
+def _pack_matmul_reference(arrays: Arrays, attrs: PackMatmulAttrs) -> tuple[Any, ...]:
+    w, width = arrays[0], attrs.width
+    w = np.swapaxes(w, -1, -2) if attrs.transpose else w
     *batch, k, n = w.shape
     padded = np.zeros((*batch, k, -(-n // width) * width), w.dtype)
     padded[..., :n] = w
     return (np.ascontiguousarray(np.swapaxes(padded.reshape(*batch, k, -1, width), -2, -3)),)
 
 
-register(OpDef("pack_matmul", "injective", _pack_matmul_infer, _pack_matmul_reference, _pack_matmul_compute))
+register(
+    OpDef(
+        "lowered.pack_matmul",
+        "injective",
+        PackMatmulAttrs,
+        _pack_matmul_infer,
+        _pack_matmul_reference,
+        _pack_matmul_compute,
+    )
+)
 
 
-def _matmul_infer(types: Types, attrs: Attrs) -> tuple[TensorType, ...]:
+@dataclass(frozen=True, slots=True)
+class ColumnsAttrs(Attrs):
+    """Columns of the result: a last panel may have more."""
+
+    columns: Dim
+
+
+def _matmul_infer(types: Types, attrs: ColumnsAttrs) -> tuple[TensorType, ...]:
     """`x[..., M, K]` and panels `w[..., P, K, width]` to `[..., M, columns]`.
 
     A batch dimension of w is that of x, or 1, or absent. Weights may be narrower than x: they are converted on the
@@ -155,10 +199,12 @@ def _matmul_infer(types: Types, attrs: Attrs) -> tuple[TensorType, ...]:
     """
     x = only(types)
     result = i32 if x.dtype.is_int and x.dtype.bits < 32 else x.dtype
-    return (TensorType(result, (*x.shape[:-1], as_expr(attrs["columns"]))),)
+    return (TensorType(result, (*x.shape[:-1], as_expr(attrs.columns))),)
 
 
-def _matmul_compute(inputs: Sequence[Tensor | None], attrs: Attrs, types: tuple[TensorType, ...]) -> tuple[Tensor, ...]:
+def _matmul_compute(
+    inputs: Sequence[Tensor | None], attrs: ColumnsAttrs, types: tuple[TensorType, ...]
+) -> tuple[Tensor, ...]:
     x, w = present(inputs, 0), present(inputs, 1)
     *batch, panels, depth, width = w.shape
     k = te.reduce_axis(depth, "k")
@@ -182,32 +228,40 @@ def cropped(x: Tensor, shape: Sequence[Expr]) -> Tensor:
     return result
 
 
-def _matmul_reference(arrays: Arrays, attrs: Attrs) -> tuple[Any, ...]:
+def _matmul_reference(arrays: Arrays, attrs: ColumnsAttrs) -> tuple[Any, ...]:
     x, w = arrays
     *batch, panels, k, width = w.shape
     full = np.swapaxes(w, -2, -3).reshape(*batch, k, panels * width)
     if x.dtype.kind in "iu" and x.dtype.itemsize < 4:
         x = x.astype(np.int32)
-    return (np.matmul(x, full.astype(x.dtype))[..., : as_int(attrs["columns"])],)
+    return (np.matmul(x, full.astype(x.dtype))[..., : as_int(attrs.columns)],)
 
 
-register(OpDef("matmul_packed", "contraction", _matmul_infer, _matmul_reference, _matmul_compute))
+register(OpDef("lowered.matmul_packed", "contraction", ColumnsAttrs, _matmul_infer, _matmul_reference, _matmul_compute))
 
 
 # -- convolution over blocked channels ---------------------------------------------------------------------------------
 
 
-def _pack_conv_infer(types: Types, attrs: Attrs) -> tuple[TensorType, ...]:
+@dataclass(frozen=True, slots=True)
+class PackConvAttrs(Attrs):
+    """Channels of a block (1 for an unblocked input), filters of a panel."""
+
+    block: int
+    width: int
+
+
+def _pack_conv_infer(types: Types, attrs: PackConvAttrs) -> tuple[TensorType, ...]:
     w = only(types)
     k, c, *window = w.shape
-    b, width = attrs["block"], attrs["width"]
+    b, width = attrs.block, attrs.width
     return (TensorType(w.dtype, (ceildiv(k, width), ceildiv(c, b), *window, const(b), const(width))),)
 
 
 def _pack_conv_compute(
-    inputs: Sequence[Tensor | None], attrs: Attrs, types: tuple[TensorType, ...]
+    inputs: Sequence[Tensor | None], attrs: PackConvAttrs, types: tuple[TensorType, ...]
 ) -> tuple[Tensor, ...]:
-    w, b, width = present(inputs, 0), attrs["block"], attrs["width"]
+    w, b, width = present(inputs, 0), attrs.block, attrs.width
     _, outer_extent, *window_extents, _, _ = types[0].shape
     rows = panel_rows(w, width, outer_extent * b)
 
@@ -244,8 +298,8 @@ def panel_rows(w: Tensor, width: int, channels: Expr, group: int = 1) -> Tensor:
     return rows
 
 
-def _pack_conv_reference(arrays: Arrays, attrs: Attrs) -> tuple[Any, ...]:
-    w, b, width = arrays[0], attrs["block"], attrs["width"]
+def _pack_conv_reference(arrays: Arrays, attrs: PackConvAttrs) -> tuple[Any, ...]:
+    w, b, width = arrays[0], attrs.block, attrs.width
     k, c, *window = w.shape
     padded = np.zeros((-(-k // width) * width, c, *window), w.dtype)
     padded[:k] = w
@@ -253,21 +307,36 @@ def _pack_conv_reference(arrays: Arrays, attrs: Attrs) -> tuple[Any, ...]:
     return (np.ascontiguousarray(panels.transpose(0, 2, *range(4, 4 + len(window)), 3, 1)),)
 
 
-register(OpDef("pack_conv", "injective", _pack_conv_infer, _pack_conv_reference, _pack_conv_compute))
+register(
+    OpDef("lowered.pack_conv", "injective", PackConvAttrs, _pack_conv_infer, _pack_conv_reference, _pack_conv_compute)
+)
 
 
-def _conv_infer(types: Types, attrs: Attrs) -> tuple[TensorType, ...]:
+@dataclass(frozen=True, slots=True)
+class ConvBlockedAttrs(Attrs):
+    """Those of `conv`; channels of the result and of a block of it; with `flat` the pixels of the result are one
+    dimension of the product."""
+
+    strides: Ints
+    dilations: Ints
+    pads: Ints
+    channels: int
+    out_block: int
+    flat: bool
+
+
+def _conv_infer(types: Types, attrs: ConvBlockedAttrs) -> tuple[TensorType, ...]:
     """`x` blocked (rank 5) or plain (rank 4) and packed weights to a blocked output of `channels` channels."""
     x, w = only(types), only(types, 1)
     spatial = x.shape[2:4]
     window = w.shape[2:4]
-    pads, strides, dilations = attrs["pads"], attrs["strides"], attrs["dilations"]
+    pads, strides, dilations = attrs.pads, attrs.strides, attrs.dilations
     out = [
         (size + pads[i] + pads[i + 2] - (extent - 1) * dilations[i] - 1) // strides[i] + 1
         for i, (size, extent) in enumerate(zip(spatial, window, strict=True))
     ]
-    b = attrs["out_block"]
-    return (TensorType(x.dtype, (x.shape[0], const(-(-attrs["channels"] // b)), *out, const(b)), layout_name(b)),)
+    b = attrs.out_block
+    return (TensorType(x.dtype, (x.shape[0], const(-(-attrs.channels // b)), *out, const(b)), layout_name(b)),)
 
 
 def pad_spatial(x: Tensor, pads: Sequence[int], fill: Any) -> Tensor:
@@ -286,16 +355,18 @@ def pad_spatial(x: Tensor, pads: Sequence[int], fill: Any) -> Tensor:
     return padded
 
 
-def _conv_compute(inputs: Sequence[Tensor | None], attrs: Attrs, types: tuple[TensorType, ...]) -> tuple[Tensor, ...]:
+def _conv_compute(
+    inputs: Sequence[Tensor | None], attrs: ConvBlockedAttrs, types: tuple[TensorType, ...]
+) -> tuple[Tensor, ...]:
     """With `flat`, the output's pixels are one dimension of the product, `h * width + v`, so that a register tile may
     cross lines; a window of one pixel then reads the pixels in that order too."""
     w = present(inputs, 1)
     outer_extent, kh_extent, kw_extent, inner_extent, width = w.shape[1:]
     n, _, oh, ow, _ = types[0].shape
-    b, flat = attrs["out_block"], attrs["flat"]
+    b, flat = attrs.out_block, attrs.flat
     pixel = is_const(kh_extent, 1) and is_const(kw_extent, 1)
-    x = pad_spatial(present(inputs, 0), attrs["pads"], 0)
-    (sh, sw), (dh, dw) = attrs["strides"], attrs["dilations"]
+    x = pad_spatial(present(inputs, 0), attrs.pads, 0)
+    (sh, sw), (dh, dw) = attrs.strides, attrs.dilations
     if flat and pixel:
         x, sh, sw = _sampled(x, attrs, oh, ow), 1, 1
     co, ci = te.reduce_axis(outer_extent, "co"), te.reduce_axis(inner_extent, "ci")
@@ -328,9 +399,9 @@ def _conv_compute(inputs: Sequence[Tensor | None], attrs: Attrs, types: tuple[Te
     return (te.compute(types[0].shape, line, name="lines"),)
 
 
-def _sampled(x: Tensor, attrs: Attrs, oh: Expr, ow: Expr) -> Tensor:
+def _sampled(x: Tensor, attrs: ConvBlockedAttrs, oh: Expr, ow: Expr) -> Tensor:
     """The pixels that a window of one pixel reads, in the order of the output's; `x` itself if those are all."""
-    sh, sw = attrs["strides"]
+    sh, sw = attrs.strides
     if (sh, sw) == (1, 1):
         return x
     shape = (*x.shape[:2], oh * ow, *x.shape[4:])
@@ -342,13 +413,13 @@ def _sampled(x: Tensor, attrs: Attrs, oh: Expr, ow: Expr) -> Tensor:
     return sampled
 
 
-def _conv_reference(arrays: Arrays, attrs: Attrs) -> tuple[Any, ...]:
+def _conv_reference(arrays: Arrays, attrs: ConvBlockedAttrs) -> tuple[Any, ...]:
     x, w = arrays
     panels, outer, kh, kw, inner, width = w.shape
     if x.ndim == 5:
-        x = unblock_reference([x], {"channels": outer * inner})[0]
+        x = unblock_reference([x], UnblockAttrs(outer * inner))[0]
     full = w.transpose(0, 5, 1, 4, 2, 3).reshape(panels * width, outer * inner, kh, kw)
-    (sh, sw), (dh, dw), (top, left, bottom, right) = attrs["strides"], attrs["dilations"], attrs["pads"]
+    (sh, sw), (dh, dw), (top, left, bottom, right) = attrs.strides, attrs.dilations, attrs.pads
     x = np.pad(x, ((0, 0), (0, 0), (top, bottom), (left, right)))
     oh = (x.shape[2] - (kh - 1) * dh - 1) // sh + 1
     ow = (x.shape[3] - (kw - 1) * dw - 1) // sw + 1
@@ -357,10 +428,10 @@ def _conv_reference(arrays: Arrays, attrs: Attrs) -> tuple[Any, ...]:
         for j in range(kw):
             part = x[:, :, i * dh : i * dh + (oh - 1) * sh + 1 : sh, j * dw : j * dw + (ow - 1) * sw + 1 : sw]
             y += np.einsum("nchw,kc->nkhw", part, full[:, :, i, j])
-    blocks = -(-attrs["channels"] // attrs["out_block"]) * attrs["out_block"]
+    blocks = -(-attrs.channels // attrs.out_block) * attrs.out_block
     grown = np.zeros((y.shape[0], blocks, oh, ow), y.dtype)
     grown[:, : min(blocks, y.shape[1])] = y[:, :blocks]
-    return block_reference([grown], {"block": attrs["out_block"]})
+    return block_reference([grown], BlockAttrs(attrs.out_block))
 
 
-register(OpDef("conv_blocked", "contraction", _conv_infer, _conv_reference, _conv_compute))
+register(OpDef("lowered.conv_blocked", "contraction", ConvBlockedAttrs, _conv_infer, _conv_reference, _conv_compute))

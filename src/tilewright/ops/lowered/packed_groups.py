@@ -10,27 +10,39 @@ Lanes past K have zero weights.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import numpy as np
 
 from tilewright import te
+from tilewright.ir.attributes import Attrs, Ints
 from tilewright.ir.expr import Expr, all_of, as_int, ceildiv, const, select
 from tilewright.ir.graph import TensorType
-from tilewright.ops.packed import block_reference, layout_name, only, present, unblock_reference
-from tilewright.ops.registry import Attrs, OpDef, Types, register
+from tilewright.ops.lowered.packed import (
+    BlockAttrs,
+    UnblockAttrs,
+    block_reference,
+    layout_name,
+    only,
+    present,
+    unblock_reference,
+)
+from tilewright.ops.registry import OpDef, Types, register
 from tilewright.te import Tensor
 
 Arrays = Sequence[Any]
 
 
-def _pack_infer(types: Types, attrs: Attrs) -> tuple[TensorType, ...]:
-    w, b = only(types), attrs["block"]
+def _pack_infer(types: Types, attrs: BlockAttrs) -> tuple[TensorType, ...]:
+    w, b = only(types), attrs.block
     return (TensorType(w.dtype, (ceildiv(w.shape[0], b), *w.shape[1:], const(b))),)
 
 
-def _pack_compute(inputs: Sequence[Tensor | None], attrs: Attrs, types: tuple[TensorType, ...]) -> tuple[Tensor, ...]:
-    w, b = present(inputs, 0), attrs["block"]
+def _pack_compute(
+    inputs: Sequence[Tensor | None], attrs: BlockAttrs, types: tuple[TensorType, ...]
+) -> tuple[Tensor, ...]:
+    w, b = present(inputs, 0), attrs.block
     filters = as_int(w.shape[0])
     assert filters is not None
 
@@ -43,26 +55,50 @@ def _pack_compute(inputs: Sequence[Tensor | None], attrs: Attrs, types: tuple[Te
     return (te.compute(types[0].shape, element, name="pack"),)
 
 
-def _pack_reference(arrays: Arrays, attrs: Attrs) -> tuple[Any, ...]:
-    w, b = arrays[0], attrs["block"]
+def _pack_reference(arrays: Arrays, attrs: BlockAttrs) -> tuple[Any, ...]:
+    w, b = arrays[0], attrs.block
     padded = np.zeros((-(-w.shape[0] // b) * b, *w.shape[1:]), w.dtype)
     padded[: w.shape[0]] = w
     return (np.ascontiguousarray(np.moveaxis(padded.reshape(-1, b, *w.shape[1:]), 1, -1)),)
 
 
-register(OpDef("pack_depthwise", "injective", _pack_infer, _pack_reference, _pack_compute))
+register(OpDef("lowered.pack_depthwise", "injective", BlockAttrs, _pack_infer, _pack_reference, _pack_compute))
 
 
-def window_sizes(spatial: Sequence[Any], window: Sequence[Any], attrs: Attrs) -> list[Any]:
+class Windows(Protocol):
+    """Attributes that windows are placed by."""
+
+    @property
+    def strides(self) -> Ints: ...
+
+    @property
+    def dilations(self) -> Ints: ...
+
+    @property
+    def pads(self) -> Ints: ...
+
+
+def window_sizes(spatial: Sequence[Any], window: Sequence[Any], attrs: Windows) -> list[Any]:
     """Extents of a convolution's output, for extents of any rank as numbers or expressions."""
-    pads, rank = attrs["pads"], len(spatial)
+    pads, rank = attrs.pads, len(spatial)
     return [
-        (size + pads[i] + pads[i + rank] - (extent - 1) * attrs["dilations"][i] - 1) // attrs["strides"][i] + 1
+        (size + pads[i] + pads[i + rank] - (extent - 1) * attrs.dilations[i] - 1) // attrs.strides[i] + 1
         for i, (size, extent) in enumerate(zip(spatial, window, strict=True))
     ]
 
 
-def _infer(types: Types, attrs: Attrs) -> tuple[TensorType, ...]:
+@dataclass(frozen=True, slots=True)
+class DepthwiseAttrs(Attrs):
+    """Strides, dilations and pads of `conv`; channels and filters of a group."""
+
+    strides: Ints
+    dilations: Ints
+    pads: Ints
+    per_in: int
+    per_out: int
+
+
+def _infer(types: Types, attrs: DepthwiseAttrs) -> tuple[TensorType, ...]:
     """x [N, ceil(C/b), H, W, b] and packed weights to a blocked output of `groups * per_out` channels."""
     x, w = only(types), only(types, 1)
     out = window_sizes(x.shape[2:4], w.shape[2:4], attrs)
@@ -76,10 +112,12 @@ def within(at: Sequence[Expr], shape: Sequence[Expr], pads: Sequence[int]) -> Ex
     return all_of(tests)
 
 
-def _compute(inputs: Sequence[Tensor | None], attrs: Attrs, types: tuple[TensorType, ...]) -> tuple[Tensor, ...]:
+def _compute(
+    inputs: Sequence[Tensor | None], attrs: DepthwiseAttrs, types: tuple[TensorType, ...]
+) -> tuple[Tensor, ...]:
     x, w = present(inputs, 0), present(inputs, 1)
-    (sh, sw), (dh, dw), pads = attrs["strides"], attrs["dilations"], attrs["pads"]
-    per_in, per_out = attrs["per_in"], attrs["per_out"]
+    (sh, sw), (dh, dw), pads = attrs.strides, attrs.dilations, attrs.pads
+    per_in, per_out = attrs.per_in, attrs.per_out
     b = as_int(w.shape[4])
     assert b is not None
     rc = te.reduce_axis(w.shape[1], "rc")
@@ -98,13 +136,13 @@ def _compute(inputs: Sequence[Tensor | None], attrs: Attrs, types: tuple[TensorT
     return (te.compute(types[0].shape, element, name="depthwise"),)
 
 
-def _reference(arrays: Arrays, attrs: Attrs) -> tuple[Any, ...]:
+def _reference(arrays: Arrays, attrs: DepthwiseAttrs) -> tuple[Any, ...]:
     x, w = arrays
     blocks, per_in, kh, kw, b = w.shape
     full = np.moveaxis(w, -1, 1).reshape(blocks * b, per_in, kh, kw)
-    x = unblock_reference([x], {"channels": x.shape[1] * x.shape[-1]})[0]
-    which = np.arange(blocks * b) // attrs["per_out"] * per_in
-    (sh, sw), (dh, dw), (top, left, bottom, right) = attrs["strides"], attrs["dilations"], attrs["pads"]
+    x = unblock_reference([x], UnblockAttrs(x.shape[1] * x.shape[-1]))[0]
+    which = np.arange(blocks * b) // attrs.per_out * per_in
+    (sh, sw), (dh, dw), (top, left, bottom, right) = attrs.strides, attrs.dilations, attrs.pads
     oh, ow = window_sizes(x.shape[2:], (kh, kw), attrs)
     x = np.pad(x, ((0, 0), (0, 0), (top, bottom), (left, right)))
     y = np.zeros((x.shape[0], blocks * b, oh, ow), x.dtype)
@@ -113,27 +151,35 @@ def _reference(arrays: Arrays, attrs: Attrs) -> tuple[Any, ...]:
             for j in range(kw):
                 part = x[:, :, i * dh : i * dh + (oh - 1) * sh + 1 : sh, j * dw : j * dw + (ow - 1) * sw + 1 : sw]
                 y += part[:, which + t] * full[:, t, i, j, None, None]
-    return block_reference([y], {"block": b})
+    return block_reference([y], BlockAttrs(b))
 
 
-register(OpDef("conv_depthwise", "contraction", _infer, _reference, _compute))
+register(OpDef("lowered.conv_depthwise", "contraction", DepthwiseAttrs, _infer, _reference, _compute))
 
 
 # -- windows of one pixel over plain maps ------------------------------------------------------------------------------
 
 
-def _pack_pointwise_infer(types: Types, attrs: Attrs) -> tuple[TensorType, ...]:
+@dataclass(frozen=True, slots=True)
+class PackPointwiseAttrs(Attrs):
+    """Groups of channels, filters of a panel."""
+
+    groups: int
+    width: int
+
+
+def _pack_pointwise_infer(types: Types, attrs: PackPointwiseAttrs) -> tuple[TensorType, ...]:
     """`w[K, C/g, 1, 1]` to `[g, ceil(K/g/width), C/g, width]`."""
-    w, groups, width = only(types), attrs["groups"], attrs["width"]
+    w, groups, width = only(types), attrs.groups, attrs.width
     each = (as_int(w.shape[0]) or 0) // groups
     return (TensorType(w.dtype, (const(groups), const(-(-each // width)), w.shape[1], const(width))),)
 
 
 def _pack_pointwise_compute(
-    inputs: Sequence[Tensor | None], attrs: Attrs, types: tuple[TensorType, ...]
+    inputs: Sequence[Tensor | None], attrs: PackPointwiseAttrs, types: tuple[TensorType, ...]
 ) -> tuple[Tensor, ...]:
-    w, width = present(inputs, 0), attrs["width"]
-    each = (as_int(w.shape[0]) or 0) // attrs["groups"]
+    w, width = present(inputs, 0), attrs.width
+    each = (as_int(w.shape[0]) or 0) // attrs.groups
 
     def element(g: Expr, panel: Expr, c: Expr, lane: Expr) -> Expr:
         f = panel * width + lane
@@ -143,8 +189,8 @@ def _pack_pointwise_compute(
     return (te.compute(types[0].shape, element, name="pack"),)
 
 
-def _pack_pointwise_reference(arrays: Arrays, attrs: Attrs) -> tuple[Any, ...]:
-    w, groups, width = arrays[0], attrs["groups"], attrs["width"]
+def _pack_pointwise_reference(arrays: Arrays, attrs: PackPointwiseAttrs) -> tuple[Any, ...]:
+    w, groups, width = arrays[0], attrs.groups, attrs.width
     each = w.shape[0] // groups
     padded = np.zeros((groups, -(-each // width) * width, w.shape[1]), w.dtype)
     padded[:, :each] = w.reshape(groups, each, w.shape[1])
@@ -152,25 +198,40 @@ def _pack_pointwise_reference(arrays: Arrays, attrs: Attrs) -> tuple[Any, ...]:
 
 
 register(
-    OpDef("pack_pointwise", "injective", _pack_pointwise_infer, _pack_pointwise_reference, _pack_pointwise_compute)
+    OpDef(
+        "lowered.pack_pointwise",
+        "injective",
+        PackPointwiseAttrs,
+        _pack_pointwise_infer,
+        _pack_pointwise_reference,
+        _pack_pointwise_compute,
+    )
 )
 
 
-def _pointwise_infer(types: Types, attrs: Attrs) -> tuple[TensorType, ...]:
+@dataclass(frozen=True, slots=True)
+class PointwiseGroupsAttrs(Attrs):
+    """Channels of the result, strides of `conv`."""
+
+    channels: int
+    strides: Ints
+
+
+def _pointwise_infer(types: Types, attrs: PointwiseGroupsAttrs) -> tuple[TensorType, ...]:
     """Plain x [N, C, H, W] and packed weights to a plain [N, channels, ceil(H/sh), ceil(W/sw)]."""
     x = only(types)
-    size = [ceildiv(d, s) for d, s in zip(x.shape[2:], attrs["strides"], strict=True)]
-    return (TensorType(x.dtype, (x.shape[0], const(attrs["channels"]), *size)),)
+    size = [ceildiv(d, s) for d, s in zip(x.shape[2:], attrs.strides, strict=True)]
+    return (TensorType(x.dtype, (x.shape[0], const(attrs.channels), *size)),)
 
 
 def _pointwise_compute(
-    inputs: Sequence[Tensor | None], attrs: Attrs, types: tuple[TensorType, ...]
+    inputs: Sequence[Tensor | None], attrs: PointwiseGroupsAttrs, types: tuple[TensorType, ...]
 ) -> tuple[Tensor, ...]:
     """A product over the pixels of a map, which are one dimension in it: a stage puts them so, another back."""
     x, w = present(inputs, 0), present(inputs, 1)
     groups, panels, depth, width = w.shape
     n, _, height, columns = types[0].shape
-    (sh, sw), each = attrs["strides"], attrs["channels"] // (as_int(groups) or 1)
+    (sh, sw), each = attrs.strides, attrs.channels // (as_int(groups) or 1)
     c = te.reduce_axis(depth, "c")
 
     def pixel(n: Expr, k: Expr, p: Expr) -> Expr:
@@ -188,14 +249,23 @@ def _pointwise_compute(
     )
 
 
-def _pointwise_reference(arrays: Arrays, attrs: Attrs) -> tuple[Any, ...]:
+def _pointwise_reference(arrays: Arrays, attrs: PointwiseGroupsAttrs) -> tuple[Any, ...]:
     x, w = arrays
     groups, panels, depth, width = w.shape
-    sh, sw = attrs["strides"]
+    sh, sw = attrs.strides
     x = x[:, :, ::sh, ::sw]
-    full = np.swapaxes(w, 2, 3).reshape(groups, panels * width, depth)[:, : attrs["channels"] // groups]
+    full = np.swapaxes(w, 2, 3).reshape(groups, panels * width, depth)[:, : attrs.channels // groups]
     split = x.reshape(x.shape[0], groups, depth, *x.shape[2:])
     return (np.einsum("ngchw,gkc->ngkhw", split, full).reshape(x.shape[0], -1, *x.shape[2:]),)
 
 
-register(OpDef("conv_pointwise_groups", "contraction", _pointwise_infer, _pointwise_reference, _pointwise_compute))
+register(
+    OpDef(
+        "lowered.conv_pointwise_groups",
+        "contraction",
+        PointwiseGroupsAttrs,
+        _pointwise_infer,
+        _pointwise_reference,
+        _pointwise_compute,
+    )
+)

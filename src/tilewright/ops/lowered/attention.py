@@ -15,11 +15,11 @@ import numpy as np
 
 from tilewright.ir.dtype import boolean
 from tilewright.ir.graph import TensorType
-from tilewright.ops.attention_loops import AttentionLoops
-from tilewright.ops.attention_pairs import PairedAttention
-from tilewright.ops.attention_rows import Tile
 from tilewright.ops.dims import broadcast_shapes, check_kind, dim, present, same_dim, same_dtype, same_shape, wide
-from tilewright.ops.registry import Attrs, OpDef, Types, register
+from tilewright.ops.lowered.attention_loops import AttentionLoops
+from tilewright.ops.lowered.attention_pairs import PairedAttention
+from tilewright.ops.lowered.attention_rows import AttentionAttrs, Tile
+from tilewright.ops.registry import OpDef, Types, register
 from tilewright.support.errors import DTypeError, ShapeError
 
 ORDERS = {"s": (0, 1, 2, 3), "h": (0, 2, 1, 3)}
@@ -33,7 +33,7 @@ def _logical(t: TensorType, order: str) -> tuple[Any, ...]:
     return tuple(t.shape[k] for k in ORDERS[order])
 
 
-def _infer(types: Types, attrs: Attrs) -> tuple[TensorType, ...]:
+def _infer(types: Types, attrs: AttentionAttrs) -> tuple[TensorType, ...]:
     """Inputs q, k, v, mask?, scale?, substitute?, past_k?, past_v?; output y.
 
     `order` has one letter for each of q, k, v, y: "s" for [batch, sequence, heads, depth], "h" for [batch, heads,
@@ -52,7 +52,7 @@ def _infer(types: Types, attrs: Attrs) -> tuple[TensorType, ...]:
     check_kind(q.dtype, ("float",))
     same_dtype([q, k, v])
     mask, scale, substitute = (*types[3:], None, None, None)[:3]
-    order, heads, groups = attrs["order"], attrs["heads"], attrs["groups"]
+    order, heads, groups = attrs.order, attrs.heads, attrs.groups
     (bq, sq, hq, dq), (bk, sk, hk, dk), (bv, sv, hv, dv) = (
         _logical(t, o) for t, o in zip((q, k, v), order[:3], strict=True)
     )
@@ -62,7 +62,7 @@ def _infer(types: Types, attrs: Attrs) -> tuple[TensorType, ...]:
     if past:
         sk = dim(sk + _earlier(past, groups, dk, dv))
         same_dtype([q, *past])
-    need = zip((hq, hk, hv), attrs["first"], (heads, groups, groups), strict=True)
+    need = zip((hq, hk, hv), attrs.first, (heads, groups, groups), strict=True)
     if heads % groups or any(int(h.value) < first + n for h, first, n in need):
         raise ShapeError("attention has too few heads", expected=f"{heads} and {groups}", got=f"{q}, {k} and {v}")
     if mask is not None:
@@ -88,39 +88,39 @@ def _earlier(past: Sequence[TensorType], groups: int, depth: Any, out_depth: Any
     return past[0].shape[2]
 
 
-def _loops(types: Types, attrs: Attrs, out: tuple[TensorType, ...]) -> Any:
-    loops = PairedAttention if attrs.get("dot") else AttentionLoops
+def _loops(types: Types, attrs: AttentionAttrs, out: tuple[TensorType, ...]) -> Any:
+    loops = PairedAttention if attrs.dot else AttentionLoops
     return loops(types, attrs, out, Tile.of(attrs)).build()
 
 
-def _reference(arrays: Sequence[Any], attrs: Attrs) -> tuple[Any, ...]:
-    q, k, v = (wide(a).transpose(ORDERS[o]) for a, o in zip(arrays[:3], attrs["order"], strict=False))
+def _reference(arrays: Sequence[Any], attrs: AttentionAttrs) -> tuple[Any, ...]:
+    q, k, v = (wide(a).transpose(ORDERS[o]) for a, o in zip(arrays[:3], attrs.order, strict=False))
     mask, scale, substitute = (*arrays[3:], None, None, None)[:3]
-    first, heads, groups = attrs["first"], attrs["heads"], attrs["groups"]
+    first, heads, groups = attrs.first, attrs.heads, attrs.groups
     q = q[:, :, first[0] : first[0] + heads]
     k, v = (x[:, :, f : f + groups] for x, f in ((k, first[1]), (v, first[2])))
     past = [wide(a).transpose(0, 2, 1, 3) for a in arrays[6:] if a is not None]
     if past:
-        where = slice(attrs["past_first"], attrs["past_first"] + len(q))
+        where = slice(attrs.past_first, attrs.past_first + len(q))
         k, v = (np.concatenate([old[where], new], 1) for old, new in zip(past, (k, v), strict=True))
     k, v = (np.repeat(x, heads // groups, 2) for x in (k, v))
     with np.errstate(all="ignore"):
-        factor = q.dtype.type(attrs["scale"]) * (1 if scale is None else wide(scale).reshape(()))
+        factor = q.dtype.type(attrs.scale) * (1 if scale is None else wide(scale).reshape(()))
         scores = np.einsum("bihd,bjhd->bhij", q, k) * factor
         if mask is not None and mask.dtype == bool:
-            scores = np.where(mask, scores, q.dtype.type(attrs["fill"]))
+            scores = np.where(mask, scores, q.dtype.type(attrs.fill))
         elif mask is not None:
             scores = scores + wide(mask)
         rows, keys = scores.shape[-2:]
-        if attrs["causal"]:
+        if attrs.causal:
             scores = np.where(np.tri(rows, keys, keys - rows, dtype=bool), scores, -np.inf)
         top = scores.max(-1, keepdims=True, initial=-np.inf)
         p = np.exp(scores - top)
         p = p / p.sum(-1, keepdims=True)
-        if attrs["guard"]:
+        if attrs.guard:
             p = np.where(np.isnan(p), 0 if substitute is None else wide(substitute).reshape(()), p)
         y = np.einsum("bhij,bjhd->bihd", p, v)
-    return (np.ascontiguousarray(y.transpose(ORDERS[attrs["order"][3]])).astype(np.asarray(arrays[0]).dtype),)
+    return (np.ascontiguousarray(y.transpose(ORDERS[attrs.order[3]])).astype(np.asarray(arrays[0]).dtype),)
 
 
-register(OpDef("attention", "opaque", _infer, _reference, loops=_loops))
+register(OpDef("lowered.attention", "opaque", AttentionAttrs, _infer, _reference, loops=_loops))

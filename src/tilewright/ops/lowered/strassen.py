@@ -18,15 +18,18 @@ Where a dimension is odd, the second half ends in zeros.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from tilewright import te
-from tilewright.ir.expr import Expr, all_of, ceildiv, const, select
+from tilewright.ir.attributes import Attrs
+from tilewright.ir.expr import Expr, all_of, as_expr, ceildiv, const, select
 from tilewright.ir.graph import TensorType
-from tilewright.ops.packed import only, present
-from tilewright.ops.registry import Attrs, OpDef, Types, register
+from tilewright.ops.dims import number
+from tilewright.ops.lowered.packed import ColumnsAttrs, only, present
+from tilewright.ops.registry import OpDef, Types, register
 from tilewright.te import Tensor
 
 LEFT = ((1, 0, 0, 1), (0, 0, 1, 1), (1, 0, 0, 0), (0, 0, 0, 1), (1, 1, 0, 0), (-1, 0, 1, 0), (0, 1, 0, -1))
@@ -35,18 +38,27 @@ MERGE = ((1, 0, 0, 1, -1, 0, 1), (0, 0, 1, 0, 1, 0, 0), (0, 1, 0, 1, 0, 0, 0), (
 PRODUCTS = len(LEFT)
 
 
-def _sums_infer(types: Types, attrs: Attrs) -> tuple[TensorType, ...]:
+@dataclass(frozen=True, slots=True)
+class SumsAttrs(Attrs):
+    """Whether the weights come as [N, K]."""
+
+    transpose: bool
+
+
+def _sums_infer(types: Types, attrs: SumsAttrs) -> tuple[TensorType, ...]:
     """Attribute `transpose`: the weight is stored as [N, K], and so are its sums."""
     *_, rows, columns = only(types).shape
     return (TensorType(only(types).dtype, (const(PRODUCTS), ceildiv(rows, 2), ceildiv(columns, 2))),)
 
 
-def _right(attrs: Attrs) -> tuple[tuple[int, ...], ...]:
+def _right(attrs: SumsAttrs) -> tuple[tuple[int, ...], ...]:
     """The factors of the weight's quarters in the order in which they are stored."""
-    return tuple((a, c, b, d) for a, b, c, d in RIGHT) if attrs["transpose"] else RIGHT
+    return tuple((a, c, b, d) for a, b, c, d in RIGHT) if attrs.transpose else RIGHT
 
 
-def _sums_compute(inputs: Sequence[Tensor | None], attrs: Attrs, types: tuple[TensorType, ...]) -> tuple[Tensor, ...]:
+def _sums_compute(
+    inputs: Sequence[Tensor | None], attrs: SumsAttrs, types: tuple[TensorType, ...]
+) -> tuple[Tensor, ...]:
     return (_sums(present(inputs, 0), _right(attrs)),)
 
 
@@ -69,7 +81,7 @@ def _sums(x: Tensor, factors: tuple[tuple[int, ...], ...]) -> Tensor:
     return sums
 
 
-def _sums_reference(arrays: Sequence[Any], attrs: Attrs) -> tuple[Any, ...]:
+def _sums_reference(arrays: Sequence[Any], attrs: SumsAttrs) -> tuple[Any, ...]:
     return (_sums_of(arrays[0], _right(attrs)),)
 
 
@@ -80,15 +92,17 @@ def _sums_of(x: Any, factors: tuple[tuple[int, ...], ...]) -> Any:
     return np.tensordot(np.asarray(factors, x.dtype), quarters, 1)
 
 
-register(OpDef("strassen_sums", "injective", _sums_infer, _sums_reference, _sums_compute))
+register(OpDef("lowered.strassen_sums", "injective", SumsAttrs, _sums_infer, _sums_reference, _sums_compute))
 
 
-def _matmul_infer(types: Types, attrs: Attrs) -> tuple[TensorType, ...]:
+def _matmul_infer(types: Types, attrs: ColumnsAttrs) -> tuple[TensorType, ...]:
     x = only(types)
-    return (TensorType(x.dtype, (*x.shape[:-1], const(attrs["columns"]))),)
+    return (TensorType(x.dtype, (*x.shape[:-1], as_expr(attrs.columns))),)
 
 
-def _matmul_compute(inputs: Sequence[Tensor | None], attrs: Attrs, types: tuple[TensorType, ...]) -> tuple[Tensor, ...]:
+def _matmul_compute(
+    inputs: Sequence[Tensor | None], attrs: ColumnsAttrs, types: tuple[TensorType, ...]
+) -> tuple[Tensor, ...]:
     sums, w = _sums(present(inputs, 0), LEFT), present(inputs, 1)
     panels, _, depth, width = w.shape
     half, across = sums.shape[1], ceildiv(types[0].shape[-1], 2)
@@ -113,14 +127,16 @@ def _matmul_compute(inputs: Sequence[Tensor | None], attrs: Attrs, types: tuple[
     return (whole,)
 
 
-def _matmul_reference(arrays: Sequence[Any], attrs: Attrs) -> tuple[Any, ...]:
+def _matmul_reference(arrays: Sequence[Any], attrs: ColumnsAttrs) -> tuple[Any, ...]:
     x, w = arrays
     right = w.transpose(1, 2, 0, 3).reshape(PRODUCTS, w.shape[2], -1)
-    products = np.matmul(_sums_of(x, LEFT), right)[..., : -(-attrs["columns"] // 2)]
+    rows, columns = x.shape[-2], number(attrs.columns)
+    products = np.matmul(_sums_of(x, LEFT), right)[..., : -(-columns // 2)]
     quarters = np.tensordot(np.asarray(MERGE, x.dtype), products, 1).reshape(2, 2, *products.shape[1:])
     whole = quarters.swapaxes(1, 2).reshape(2 * products.shape[1], 2 * products.shape[2])
-    rows, columns = x.shape[-2], attrs["columns"]
     return (np.ascontiguousarray(whole[:rows, :columns]).reshape(*x.shape[:-1], columns),)
 
 
-register(OpDef("matmul_strassen", "contraction", _matmul_infer, _matmul_reference, _matmul_compute))
+register(
+    OpDef("lowered.matmul_strassen", "contraction", ColumnsAttrs, _matmul_infer, _matmul_reference, _matmul_compute)
+)

@@ -7,34 +7,59 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from tilewright import te
+from tilewright.ir.attributes import Attrs, Ints
 from tilewright.ir.expr import Expr, as_int, const
 from tilewright.ir.graph import TensorType
-from tilewright.ops.packed import block_reference, cropped, layout_name, only, present, unblock_reference
-from tilewright.ops.packed_groups import window_sizes, within
-from tilewright.ops.registry import Attrs, OpDef, Types, register
+from tilewright.ops.lowered.packed import (
+    BlockAttrs,
+    UnblockAttrs,
+    block_reference,
+    cropped,
+    layout_name,
+    only,
+    present,
+    unblock_reference,
+)
+from tilewright.ops.lowered.packed_groups import window_sizes, within
+from tilewright.ops.registry import OpDef, Types, register
 from tilewright.te import Tensor
 
 Arrays = Sequence[Any]
 
 
-def _infer(types: Types, attrs: Attrs) -> tuple[TensorType, ...]:
+@dataclass(frozen=True, slots=True)
+class ConvWindowsAttrs(Attrs):
+    """Those of `conv`; channels of the result and of a block of it."""
+
+    strides: Ints
+    dilations: Ints
+    pads: Ints
+    groups: int
+    channels: int
+    out_block: int
+
+
+def _infer(types: Types, attrs: ConvWindowsAttrs) -> tuple[TensorType, ...]:
     """x blocked or plain (with one group) and packed weights to a blocked output of `channels` channels."""
-    x, w, b = only(types), only(types, 1), attrs["out_block"]
-    rank = len(attrs["strides"])
+    x, w, b = only(types), only(types, 1), attrs.out_block
+    rank = len(attrs.strides)
     out = window_sizes(x.shape[2 : 2 + rank], w.shape[2 : 2 + rank], attrs)
-    shape = (x.shape[0], const(-(-attrs["channels"] // b)), *out, const(b))
+    shape = (x.shape[0], const(-(-attrs.channels // b)), *out, const(b))
     return (TensorType(x.dtype, shape, layout_name(b)),)
 
 
-def _compute(inputs: Sequence[Tensor | None], attrs: Attrs, types: tuple[TensorType, ...]) -> tuple[Tensor, ...]:
+def _compute(
+    inputs: Sequence[Tensor | None], attrs: ConvWindowsAttrs, types: tuple[TensorType, ...]
+) -> tuple[Tensor, ...]:
     x, w = present(inputs, 0), present(inputs, 1)
-    strides, dilations, pads, b = attrs["strides"], attrs["dilations"], attrs["pads"], attrs["out_block"]
-    rank, each = len(strides), attrs["channels"] // attrs["groups"]
+    strides, dilations, pads, b = attrs.strides, attrs.dilations, attrs.pads, attrs.out_block
+    rank, each = len(strides), attrs.channels // attrs.groups
     depth, *window, inner, width = w.shape[1:]
     co, ci = te.reduce_axis(depth, "co"), te.reduce_axis(inner, "ci")
     taps = [te.reduce_axis(extent, f"t{k}") for k, extent in enumerate(window)]
@@ -44,7 +69,7 @@ def _compute(inputs: Sequence[Tensor | None], attrs: Attrs, types: tuple[TensorT
         n, k, *place, lane = at
         index = [p * s + t.var * d - z for p, s, t, d, z in zip(place, strides, taps, dilations, pads, strict=False)]
         channel = k * b + lane
-        first = const(0) if attrs["groups"] == 1 else k // (each // b) * depth
+        first = const(0) if attrs.groups == 1 else k // (each // b) * depth
         value = x[(n, first + co.var, *index, *([ci.var] if blocked else []))]
         weight = w[(channel // width, co.var, *(t.var for t in taps), ci.var if blocked else const(0), channel % width)]
         axes = [co, *taps, *([ci] if blocked else [])]
@@ -57,13 +82,13 @@ def _compute(inputs: Sequence[Tensor | None], attrs: Attrs, types: tuple[TensorT
     return (cropped(product, types[0].shape),)
 
 
-def _reference(arrays: Arrays, attrs: Attrs) -> tuple[Any, ...]:
+def _reference(arrays: Arrays, attrs: ConvWindowsAttrs) -> tuple[Any, ...]:
     x, w = arrays
-    strides, dilations, pads, groups = attrs["strides"], attrs["dilations"], attrs["pads"], attrs["groups"]
-    rank, b = len(strides), attrs["out_block"]
+    strides, dilations, pads, groups = attrs.strides, attrs.dilations, attrs.pads, attrs.groups
+    rank, b = len(strides), attrs.out_block
     panels, depth, *window, inner, width = w.shape
     if x.ndim == rank + 3:
-        x = unblock_reference([x], {"channels": x.shape[1] * inner})[0]
+        x = unblock_reference([x], UnblockAttrs(x.shape[1] * inner))[0]
     full = np.moveaxis(np.moveaxis(w, -1, 1), -1, 3).reshape(panels * width, depth * inner, *window)
     size = window_sizes(x.shape[2:], window, attrs)
     x = np.pad(x, [(0, 0), (0, 0), *zip(pads[:rank], pads[rank:], strict=True)])
@@ -75,11 +100,11 @@ def _reference(arrays: Arrays, attrs: Attrs) -> tuple[Any, ...]:
         )
         part = x[(slice(None), slice(None), *where)].reshape(x.shape[0], groups, depth * inner, *size)
         y += np.einsum("ngc...,gkc->ngk...", part, split[(..., *t)])
-    blocks = -(-attrs["channels"] // b) * b
+    blocks = -(-attrs.channels // b) * b
     flat = y.reshape(x.shape[0], -1, *size)[:, :blocks]
     grown = np.zeros((flat.shape[0], blocks, *size), flat.dtype)
     grown[:, : flat.shape[1]] = flat
-    return block_reference([grown], {"block": b})
+    return block_reference([grown], BlockAttrs(b))
 
 
-register(OpDef("conv_windows", "contraction", _infer, _reference, _compute))
+register(OpDef("lowered.conv_windows", "contraction", ConvWindowsAttrs, _infer, _reference, _compute))

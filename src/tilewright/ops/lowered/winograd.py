@@ -18,17 +18,29 @@ the plan chose, so that it works on whole blocks; what lies past the map is read
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from tilewright import te
+from tilewright.ir.attributes import Attrs, Ints
 from tilewright.ir.dtype import f64
 from tilewright.ir.expr import Expr, all_of, as_int, cast, ceildiv, const, select
 from tilewright.ir.graph import TensorType
-from tilewright.ops.correlation import products, reach, transforms
-from tilewright.ops.packed import block_reference, cropped, layout_name, only, panel_rows, present, unblock_reference
-from tilewright.ops.registry import Attrs, OpDef, Types, register
+from tilewright.ops.lowered.correlation import products, reach, transforms
+from tilewright.ops.lowered.packed import (
+    BlockAttrs,
+    UnblockAttrs,
+    block_reference,
+    cropped,
+    layout_name,
+    only,
+    panel_rows,
+    present,
+    unblock_reference,
+)
+from tilewright.ops.registry import OpDef, Types, register
 from tilewright.te import Tensor
 
 Arrays = Sequence[Any]
@@ -37,29 +49,43 @@ Arrays = Sequence[Any]
 # -- filters -----------------------------------------------------------------------------------------------------------
 
 
-def _pack_infer(types: Types, attrs: Attrs) -> tuple[TensorType, ...]:
+@dataclass(frozen=True, slots=True)
+class PackWinogradAttrs(Attrs):
+    """Outputs of a tile, a side; the convolution's stride; channels of a block, filters of a panel, panels that go
+    through the products together."""
+
+    tile: int
+    stride: int
+    block: int
+    width: int
+    panels: int
+
+
+def _pack_infer(types: Types, attrs: PackWinogradAttrs) -> tuple[TensorType, ...]:
     w = only(types)
     k, c, r, _ = w.shape
     window = as_int(r)
     assert window is not None
-    size, b, width = const(products(attrs["tile"], window, attrs["stride"])), attrs["block"], attrs["width"]
-    panels = attrs["panels"]
+    size, b, width = const(products(attrs.tile, window, attrs.stride)), attrs.block, attrs.width
+    panels = attrs.panels
     groups = ceildiv(k, panels * width)
     return (TensorType(w.dtype, (groups, size, size, const(panels), ceildiv(c, b), const(b), const(width))),)
 
 
-def _pack_compute(inputs: Sequence[Tensor | None], attrs: Attrs, types: tuple[TensorType, ...]) -> tuple[Tensor, ...]:
-    w, b, width = present(inputs, 0), attrs["block"], attrs["width"]
+def _pack_compute(
+    inputs: Sequence[Tensor | None], attrs: PackWinogradAttrs, types: tuple[TensorType, ...]
+) -> tuple[Tensor, ...]:
+    w, b, width = present(inputs, 0), attrs.block, attrs.width
     window = as_int(w.shape[2])
     assert window is not None
-    _, g, _ = transforms(attrs["tile"], window, attrs["stride"])
+    _, g, _ = transforms(attrs.tile, window, attrs.stride)
     table = te.const_matrix(g, "f64")
     groups, size, _, together, blocks, _, _ = types[0].shape
     panels = groups * together
     r, s = te.reduce_axis(window, "r"), te.reduce_axis(window, "s")
 
     lead, lanes = (panels, blocks, const(b)), const(width)
-    raw = panel_rows(w, width, blocks * b, attrs["panels"])
+    raw = panel_rows(w, width, blocks * b, attrs.panels)
     half: Tensor = te.compute(
         (*lead, size, const(window), lanes),
         lambda p, co, ci, i, j, lane: te.sum(
@@ -83,10 +109,10 @@ def _pack_compute(inputs: Sequence[Tensor | None], attrs: Attrs, types: tuple[Te
     return (packed,)
 
 
-def _pack_reference(arrays: Arrays, attrs: Attrs) -> tuple[Any, ...]:
-    w, b, width, together = arrays[0], attrs["block"], attrs["width"], attrs["panels"]
+def _pack_reference(arrays: Arrays, attrs: PackWinogradAttrs) -> tuple[Any, ...]:
+    w, b, width, together = arrays[0], attrs.block, attrs.width, attrs.panels
     k, c, r, _ = w.shape
-    g = np.asarray(transforms(attrs["tile"], r, attrs["stride"])[1], np.float64)
+    g = np.asarray(transforms(attrs.tile, r, attrs.stride)[1], np.float64)
     padded = np.zeros((-(-k // (together * width)) * together * width, -(-c // b) * b, r, r))
     padded[:k, :c] = w
     u = np.einsum("ir,kcrs,js->kcij", g, padded, g).astype(w.dtype)
@@ -94,32 +120,51 @@ def _pack_reference(arrays: Arrays, attrs: Attrs) -> tuple[Any, ...]:
     return (np.ascontiguousarray(groups.transpose(0, 5, 6, 1, 3, 4, 2)),)
 
 
-register(OpDef("pack_winograd", "injective", _pack_infer, _pack_reference, _pack_compute))
+register(OpDef("lowered.pack_winograd", "injective", PackWinogradAttrs, _pack_infer, _pack_reference, _pack_compute))
 
 
 # -- convolution -------------------------------------------------------------------------------------------------------
 
 
-def _conv_infer(types: Types, attrs: Attrs) -> tuple[TensorType, ...]:
+@dataclass(frozen=True, slots=True)
+class ConvWinogradAttrs(Attrs):
+    """Outputs of a tile, extent of the window, stride and dilation, a side each; tile rows and columns of a block; pads
+    of `conv`; channels of the result and of the input, and of a block of either."""
+
+    tile: int
+    window: int
+    stride: int
+    dilation: int
+    rows: int
+    columns: int
+    pads: Ints
+    channels: int
+    input_channels: int
+    out_block: int
+
+
+def _conv_infer(types: Types, attrs: ConvWinogradAttrs) -> tuple[TensorType, ...]:
     """Blocked `x` and transformed filters to a blocked output of `channels` channels."""
     x = only(types)
-    pads, b, window, stride = attrs["pads"], attrs["out_block"], attrs["window"], attrs["stride"]
-    covered = (window - 1) * attrs["dilation"] + 1
+    pads, b, window, stride = attrs.pads, attrs.out_block, attrs.window, attrs.stride
+    covered = (window - 1) * attrs.dilation + 1
     out = [(x.shape[2 + i] + pads[i] + pads[i + 2] - covered) // stride + 1 for i in range(2)]
-    return (TensorType(x.dtype, (x.shape[0], const(-(-attrs["channels"] // b)), *out, const(b)), layout_name(b)),)
+    return (TensorType(x.dtype, (x.shape[0], const(-(-attrs.channels // b)), *out, const(b)), layout_name(b)),)
 
 
-def _conv_compute(inputs: Sequence[Tensor | None], attrs: Attrs, types: tuple[TensorType, ...]) -> tuple[Tensor, ...]:
+def _conv_compute(
+    inputs: Sequence[Tensor | None], attrs: ConvWinogradAttrs, types: tuple[TensorType, ...]
+) -> tuple[Tensor, ...]:
     x, u = present(inputs, 0), present(inputs, 1)
-    m, window, stride = attrs["tile"], attrs["window"], attrs["stride"]
+    m, window, stride = attrs.tile, attrs.window, attrs.stride
     length, size = reach(m, window, stride), products(m, window, stride)
     at, _, bt = transforms(m, window, stride)
     first, last = te.const_matrix(bt, x.dtype), te.const_matrix(at, x.dtype)
     n, _, oh, ow, lanes = types[0].shape
     groups, _, _, panels, blocks, b, width = u.shape
-    apart = attrs["dilation"]
+    apart = attrs.dilation
     maps, down, across = n * apart**2, ceildiv(ceildiv(oh, apart), m), ceildiv(ceildiv(ow, apart), m)
-    rows, columns = attrs["rows"], attrs["columns"]  # tiles of a block
+    rows, columns = attrs.rows, attrs.columns  # tiles of a block
     row_blocks, column_blocks, count = ceildiv(maps * down, rows), ceildiv(across, columns), rows * columns
     group = panels * width
     filters = groups * group
@@ -175,11 +220,11 @@ def _conv_compute(inputs: Sequence[Tensor | None], attrs: Attrs, types: tuple[Te
     return (cropped(whole, types[0].shape),)
 
 
-def _strip(x: Tensor, attrs: Attrs, shape: tuple[Expr, ...], count: Expr, down: Expr) -> Tensor:
+def _strip(x: Tensor, attrs: ConvWinogradAttrs, shape: tuple[Expr, ...], count: Expr, down: Expr) -> Tensor:
     """The rows of the input that each tile row reads, with zeros past the map and past the channels."""
-    stride, apart, (top, left, _, _) = attrs["stride"], attrs["dilation"], attrs["pads"]
-    rows, columns, step = attrs["rows"], attrs["columns"], attrs["tile"] * stride
-    channels, block = attrs["input_channels"], as_int(shape[-1])
+    stride, apart, (top, left, _, _) = attrs.stride, attrs.dilation, attrs.pads
+    rows, columns, step = attrs.rows, attrs.columns, attrs.tile * stride
+    channels, block = attrs.input_channels, as_int(shape[-1])
     assert block is not None
 
     def element(r: Expr, part: Expr, column: Expr, co: Expr, i: Expr, v: Expr, ci: Expr) -> Expr:
@@ -196,14 +241,14 @@ def _strip(x: Tensor, attrs: Attrs, shape: tuple[Expr, ...], count: Expr, down: 
     return strip
 
 
-def _conv_reference(arrays: Arrays, attrs: Attrs) -> tuple[Any, ...]:
+def _conv_reference(arrays: Arrays, attrs: ConvWinogradAttrs) -> tuple[Any, ...]:
     x, u = arrays
-    m, window, stride, (top, left, bottom, right) = attrs["tile"], attrs["window"], attrs["stride"], attrs["pads"]
-    size, length, step, apart = u.shape[1], reach(m, window, stride), m * stride, attrs["dilation"]
+    m, window, stride, (top, left, bottom, right) = attrs.tile, attrs.window, attrs.stride, attrs.pads
+    size, length, step, apart = u.shape[1], reach(m, window, stride), m * stride, attrs.dilation
     at, _, bt = (np.asarray(t, np.float64) for t in transforms(m, window, stride))
     filters = u.transpose(0, 3, 6, 4, 5, 1, 2).reshape(u.shape[0] * u.shape[3] * u.shape[6], -1, size, size)
-    channels = attrs["input_channels"]
-    x = unblock_reference([x], {"channels": channels})[0]
+    channels = attrs.input_channels
+    x = unblock_reference([x], UnblockAttrs(channels))[0]
     n, _, h, w = x.shape
     covered = (window - 1) * apart + 1
     oh, ow = (h + top + bottom - covered) // stride + 1, (w + left + right - covered) // stride + 1
@@ -219,11 +264,11 @@ def _conv_reference(arrays: Arrays, attrs: Attrs) -> tuple[Any, ...]:
         above, before = i * m * apart + ph, j * m * apart + pw
         place = (slice(above, above + m * apart, apart), slice(before, before + m * apart, apart))
         y[:, :, *place] = np.einsum("py,nkyz,qz->nkpq", at, product, at)
-    b = attrs["out_block"]
-    blocks = -(-attrs["channels"] // b) * b
+    b = attrs.out_block
+    blocks = -(-attrs.channels // b) * b
     grown = np.zeros((n, blocks, oh, ow), arrays[0].dtype)
     grown[:, : min(blocks, y.shape[1])] = y[:, :blocks, :oh, :ow]
-    return block_reference([grown], {"block": b})
+    return block_reference([grown], BlockAttrs(b))
 
 
-register(OpDef("conv_winograd", "contraction", _conv_infer, _conv_reference, _conv_compute))
+register(OpDef("lowered.conv_winograd", "contraction", ConvWinogradAttrs, _conv_infer, _conv_reference, _conv_compute))

@@ -9,17 +9,19 @@ dot instruction (`group` 2: bf16 and i16, 4: 8-bit integers). The depth must be 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from tilewright import te
+from tilewright.ir.attributes import Attrs
 from tilewright.ir.dtype import DType, f32, i32
 from tilewright.ir.expr import Expr, as_expr, as_int, cast, ceildiv, const, is_const, select
 from tilewright.ir.graph import TensorType
 from tilewright.ops.dims import dim, static
-from tilewright.ops.packed import cropped, only, present
-from tilewright.ops.registry import Attrs, OpDef, Types, register
+from tilewright.ops.lowered.packed import ColumnsAttrs, cropped, only, present
+from tilewright.ops.registry import OpDef, Types, register
 from tilewright.support.errors import ShapeError
 from tilewright.te import Tensor
 
@@ -35,24 +37,35 @@ def accumulator(t: DType) -> DType:
 # packing
 
 
-def _pack_infer(types: Types, attrs: Attrs) -> Out:
+@dataclass(frozen=True, slots=True)
+class PackDotAttrs(Attrs):
+    """Columns of a panel, neighbours along the depth, panels whose multiple the number is rounded up to; whether the
+    weights come as [N, K]."""
+
+    width: int
+    group: int
+    panels: int
+    transpose: bool
+
+
+def _pack_infer(types: Types, attrs: PackDotAttrs) -> Out:
     """`w[..., K, N]` (`[..., N, K]` if `transpose`) to panels, their number rounded up to a multiple of `panels`;
     columns past N are zero."""
-    w, width, group = only(types), attrs["width"], attrs["group"]
+    w, width, group = only(types), attrs.width, attrs.group
     *batch, k, n = w.shape
-    if attrs["transpose"]:
+    if attrs.transpose:
         k, n = n, k
     depth = static(k, "the depth of packed weights")
     if depth % group:
         raise ShapeError("the depth is no multiple of the group", expected=group, got=depth)
-    count = ceildiv(n, width * attrs["panels"]) * attrs["panels"]
+    count = ceildiv(n, width * attrs.panels) * attrs.panels
     return (TensorType(w.dtype, (*batch, dim(count), const(depth // group), const(width), const(group))),)
 
 
-def _pack_compute(inputs: Tensors, attrs: Attrs, out: Out) -> tuple[Tensor, ...]:
-    w, width, group, transpose = present(inputs, 0), attrs["width"], attrs["group"], attrs["transpose"]
+def _pack_compute(inputs: Tensors, attrs: PackDotAttrs, out: Out) -> tuple[Tensor, ...]:
+    w, width, group, transpose = present(inputs, 0), attrs.width, attrs.group, attrs.transpose
     n = w.shape[-2 if transpose else -1]
-    whole = as_int(n) is not None and as_int(n) % (width * attrs["panels"]) == 0
+    whole = (columns := as_int(n)) is not None and columns % (width * attrs.panels) == 0
 
     def element(*at: Expr) -> Expr:
         *batch, panel, step, lane, inner = at
@@ -63,24 +76,24 @@ def _pack_compute(inputs: Tensors, attrs: Attrs, out: Out) -> tuple[Tensor, ...]
     return (te.compute(out[0].shape, element, name="pack"),)
 
 
-def _pack_reference(arrays: Sequence[Any], attrs: Attrs) -> tuple[Any, ...]:
-    w, width, group = np.asarray(arrays[0]), attrs["width"], attrs["group"]
-    w = np.swapaxes(w, -1, -2) if attrs["transpose"] else w
+def _pack_reference(arrays: Sequence[Any], attrs: PackDotAttrs) -> tuple[Any, ...]:
+    w, width, group = np.asarray(arrays[0]), attrs.width, attrs.group
+    w = np.swapaxes(w, -1, -2) if attrs.transpose else w
     *batch, k, n = w.shape
-    chunk = width * attrs["panels"]
+    chunk = width * attrs.panels
     padded = np.zeros((*batch, k, -(-n // chunk) * chunk), w.dtype)
     padded[..., :n] = w
     panels = padded.reshape(*batch, k // group, group, -1, width)
     return (np.ascontiguousarray(np.moveaxis(np.moveaxis(panels, -2, -4), -2, -1)),)
 
 
-register(OpDef("pack_dot", "injective", _pack_infer, _pack_reference, _pack_compute))
+register(OpDef("lowered.pack_dot", "injective", PackDotAttrs, _pack_infer, _pack_reference, _pack_compute))
 
 
 # the product
 
 
-def _matmul_infer(types: Types, attrs: Attrs) -> Out:
+def _matmul_infer(types: Types, attrs: ColumnsAttrs) -> Out:
     """`x[..., M, K]` and panels `w[..., P, K/group, width, group]` to `[..., M, columns]` of f32 or i32.
 
     A batch dimension of w is that of x, or 1, or absent.
@@ -89,10 +102,10 @@ def _matmul_infer(types: Types, attrs: Attrs) -> Out:
     depth = static(w.shape[-3] * w.shape[-1], "the depth")
     if as_int(x.shape[-1]) != depth or x.dtype.is_float is not w.dtype.is_float:
         raise ShapeError("the packed weights do not fit the rows", expected=w, got=x)
-    return (TensorType(accumulator(x.dtype), (*x.shape[:-1], as_expr(attrs["columns"]))),)
+    return (TensorType(accumulator(x.dtype), (*x.shape[:-1], as_expr(attrs.columns))),)
 
 
-def _matmul_compute(inputs: Tensors, attrs: Attrs, out: Out) -> tuple[Tensor, ...]:
+def _matmul_compute(inputs: Tensors, attrs: ColumnsAttrs, out: Out) -> tuple[Tensor, ...]:
     x, w = present(inputs, 0), present(inputs, 1)
     *batch, panels, steps, width, group = w.shape
     k, inner = te.reduce_axis(steps, "k"), te.reduce_axis(group, "p")
@@ -110,12 +123,12 @@ def _matmul_compute(inputs: Tensors, attrs: Attrs, out: Out) -> tuple[Tensor, ..
     return (cropped(product, out[0].shape),)
 
 
-def _matmul_reference(arrays: Sequence[Any], attrs: Attrs) -> tuple[Any, ...]:
+def _matmul_reference(arrays: Sequence[Any], attrs: ColumnsAttrs) -> tuple[Any, ...]:
     x, w = (np.asarray(a) for a in arrays)
     acc = np.int32 if x.dtype.kind in "iu" else np.float32
     *batch, panels, steps, width, group = w.shape
     full = np.moveaxis(np.moveaxis(w, -1, -2), -4, -2).reshape(*batch, steps * group, panels * width)
-    return (np.matmul(x.astype(acc), full.astype(acc))[..., : as_int(attrs["columns"])],)
+    return (np.matmul(x.astype(acc), full.astype(acc))[..., : as_int(attrs.columns)],)
 
 
-register(OpDef("matmul_dot", "contraction", _matmul_infer, _matmul_reference, _matmul_compute))
+register(OpDef("lowered.matmul_dot", "contraction", ColumnsAttrs, _matmul_infer, _matmul_reference, _matmul_compute))

@@ -12,31 +12,53 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from tilewright import te
-from tilewright.ir.expr import Expr, all_of, as_int, ceildiv, const, select
+from tilewright.ir.attributes import Attrs, Dims, Ints
+from tilewright.ir.expr import Expr, all_of, as_expr, as_int, ceildiv, const, select
 from tilewright.ir.graph import TensorType
-from tilewright.ops.packed import block_reference, cropped, layout_name, only, present, unblock_reference
-from tilewright.ops.registry import Attrs, OpDef, Types, register
+from tilewright.ops.lowered.packed import (
+    BlockAttrs,
+    UnblockAttrs,
+    block_reference,
+    cropped,
+    layout_name,
+    only,
+    present,
+    unblock_reference,
+)
+from tilewright.ops.registry import OpDef, Types, register
 from tilewright.te import Tensor
 
 Arrays = Sequence[Any]
 
 
-def _pack_infer(types: Types, attrs: Attrs) -> tuple[TensorType, ...]:
-    w, b, width, strides = only(types), attrs["block"], attrs["width"], attrs["strides"]
+@dataclass(frozen=True, slots=True)
+class PackTransposedAttrs(Attrs):
+    """Channels of a block, filters of a panel, strides of `conv_transpose`."""
+
+    block: int
+    width: int
+    strides: Ints
+
+
+def _pack_infer(types: Types, attrs: PackTransposedAttrs) -> tuple[TensorType, ...]:
+    w, b, width, strides = only(types), attrs.block, attrs.width, attrs.strides
     c, k, *window = w.shape
     taps = [ceildiv(size, s) for size, s in zip(window, strides, strict=True)]
     shape = (ceildiv(k, width), *(const(s) for s in strides), *taps, ceildiv(c, b), const(b), const(width))
     return (TensorType(w.dtype, shape),)
 
 
-def _pack_compute(inputs: Sequence[Tensor | None], attrs: Attrs, types: tuple[TensorType, ...]) -> tuple[Tensor, ...]:
-    w, b, width, strides = present(inputs, 0), attrs["block"], attrs["width"], attrs["strides"]
-    filters, rank = as_int(w.shape[1]), len(attrs["strides"])
+def _pack_compute(
+    inputs: Sequence[Tensor | None], attrs: PackTransposedAttrs, types: tuple[TensorType, ...]
+) -> tuple[Tensor, ...]:
+    w, b, width, strides = present(inputs, 0), attrs.block, attrs.width, attrs.strides
+    filters, rank = as_int(w.shape[1]), len(attrs.strides)
     assert filters is not None
 
     def element(*at: Expr) -> Expr:
@@ -52,8 +74,8 @@ def _pack_compute(inputs: Sequence[Tensor | None], attrs: Attrs, types: tuple[Te
     return (te.compute(types[0].shape, element, name="pack"),)
 
 
-def _pack_reference(arrays: Arrays, attrs: Attrs) -> tuple[Any, ...]:
-    w, b, width, strides = arrays[0], attrs["block"], attrs["width"], attrs["strides"]
+def _pack_reference(arrays: Arrays, attrs: PackTransposedAttrs) -> tuple[Any, ...]:
+    w, b, width, strides = arrays[0], attrs.block, attrs.width, attrs.strides
     c, k, *window = w.shape
     taps = [-(-size // s) for size, s in zip(window, strides, strict=True)]
     panels, rank = -(-k // width), len(window)
@@ -64,21 +86,37 @@ def _pack_reference(arrays: Arrays, attrs: Attrs) -> tuple[Any, ...]:
     return (np.ascontiguousarray(split.transpose(2, *phases, *steps, 0, 1, 3)),)
 
 
-register(OpDef("pack_transposed", "injective", _pack_infer, _pack_reference, _pack_compute))
+register(
+    OpDef("lowered.pack_transposed", "injective", PackTransposedAttrs, _pack_infer, _pack_reference, _pack_compute)
+)
 
 
-def _infer(types: Types, attrs: Attrs) -> tuple[TensorType, ...]:
+@dataclass(frozen=True, slots=True)
+class ConvTransposedAttrs(Attrs):
+    """Strides and pads of `conv_transpose`, extents of its window; channels, size and block of the result."""
+
+    strides: Ints
+    pads: Ints
+    window: Ints
+    channels: int
+    size: Dims
+    out_block: int
+
+
+def _infer(types: Types, attrs: ConvTransposedAttrs) -> tuple[TensorType, ...]:
     """x blocked or plain and packed weights to a blocked output of `channels` channels and `size` spatial extents."""
-    x, b = only(types), attrs["out_block"]
-    shape = (x.shape[0], const(-(-attrs["channels"] // b)), *attrs["size"], const(b))
+    x, b = only(types), attrs.out_block
+    shape = (x.shape[0], const(-(-attrs.channels // b)), *map(as_expr, attrs.size), const(b))
     return (TensorType(x.dtype, shape, layout_name(b)),)
 
 
-def _compute(inputs: Sequence[Tensor | None], attrs: Attrs, types: tuple[TensorType, ...]) -> tuple[Tensor, ...]:
+def _compute(
+    inputs: Sequence[Tensor | None], attrs: ConvTransposedAttrs, types: tuple[TensorType, ...]
+) -> tuple[Tensor, ...]:
     x, w = present(inputs, 0), present(inputs, 1)
-    window, strides, b, out = attrs["window"], attrs["strides"], attrs["out_block"], types[0].shape
+    window, strides, b, out = attrs.window, attrs.strides, attrs.out_block, types[0].shape
     rank = len(strides)
-    pads = attrs["pads"][:rank]
+    pads = attrs.pads[:rank]
     taps = w.shape[1 + rank : 1 + 2 * rank]
     depth, inner, width = w.shape[-3:]
     # Positions of a phase, counted from the first that the padding cuts off.
@@ -133,13 +171,13 @@ def grown(x: Tensor, before: Sequence[int], size: Sequence[Expr]) -> Tensor:
     return result
 
 
-def _reference(arrays: Arrays, attrs: Attrs) -> tuple[Any, ...]:
+def _reference(arrays: Arrays, attrs: ConvTransposedAttrs) -> tuple[Any, ...]:
     x, w = arrays
-    strides, window, b, rank = attrs["strides"], attrs["window"], attrs["out_block"], len(attrs["strides"])
+    strides, window, b, rank = attrs.strides, attrs.window, attrs.out_block, len(attrs.strides)
     panels, width = w.shape[0], w.shape[-1]
     channels = w.shape[-3] * w.shape[-2]
     if x.ndim == rank + 3:
-        x = unblock_reference([x], {"channels": channels})[0]
+        x = unblock_reference([x], UnblockAttrs(channels))[0]
     full = np.zeros(
         (x.shape[0], panels * width, *(d * s + k for d, s, k in zip(x.shape[2:], strides, window, strict=True))),
         x.dtype,
@@ -151,13 +189,13 @@ def _reference(arrays: Arrays, attrs: Attrs) -> tuple[Any, ...]:
         full[(slice(None), slice(None), *place)] += np.einsum("nc...,pcl->npl...", x, tap).reshape(
             x.shape[0], -1, *x.shape[2:]
         )
-    size = [as_int(d) or 0 for d in attrs["size"]]
+    size = [as_int(d) or 0 for d in attrs.size]
     whole = np.pad(full, [(0, 0), (0, 0), *((0, d) for d in size)])
-    blocks = -(-attrs["channels"] // b) * b
-    kept = whole[(slice(None), slice(blocks), *(slice(p, p + d) for p, d in zip(attrs["pads"], size, strict=False)))]
+    blocks = -(-attrs.channels // b) * b
+    kept = whole[(slice(None), slice(blocks), *(slice(p, p + d) for p, d in zip(attrs.pads, size, strict=False)))]
     grown_ = np.zeros((kept.shape[0], blocks, *kept.shape[2:]), x.dtype)
     grown_[:, : kept.shape[1]] = kept
-    return block_reference([grown_], {"block": b})
+    return block_reference([grown_], BlockAttrs(b))
 
 
-register(OpDef("conv_transposed", "contraction", _infer, _reference, _compute))
+register(OpDef("lowered.conv_transposed", "contraction", ConvTransposedAttrs, _infer, _reference, _compute))

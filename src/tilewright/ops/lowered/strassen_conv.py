@@ -14,34 +14,55 @@ other.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from tilewright import te
+from tilewright.ir.attributes import Attrs, Ints
 from tilewright.ir.expr import Expr, as_int, ceildiv, const, minimum
 from tilewright.ir.graph import TensorType
-from tilewright.ops.packed import block_reference, layout_name, only, present, unblock_reference
-from tilewright.ops.registry import Attrs, OpDef, Types, register
-from tilewright.ops.strassen import LEFT, MERGE, PRODUCTS
+from tilewright.ops.lowered.packed import (
+    BlockAttrs,
+    UnblockAttrs,
+    block_reference,
+    layout_name,
+    only,
+    present,
+    unblock_reference,
+)
+from tilewright.ops.lowered.strassen import LEFT, MERGE, PRODUCTS
+from tilewright.ops.registry import OpDef, Types, register
 from tilewright.te import Tensor
 
 
-def _infer(types: Types, attrs: Attrs) -> tuple[TensorType, ...]:
+@dataclass(frozen=True, slots=True)
+class ConvStrassenAttrs(Attrs):
+    """Strides of `conv`, channels of the result, pixels of a strip."""
+
+    strides: Ints
+    channels: int
+    strip: int
+
+
+def _infer(types: Types, attrs: ConvStrassenAttrs) -> tuple[TensorType, ...]:
     """Attributes: `strides`, output `channels`, pixels of a `strip`."""
     x = only(types)
     n, _, *size, b = x.shape
-    out = [ceildiv(d, s) for d, s in zip(size, attrs["strides"], strict=True)]
+    out = [ceildiv(d, s) for d, s in zip(size, attrs.strides, strict=True)]
     block = as_int(b)
     assert block is not None
-    return (TensorType(x.dtype, (n, const(attrs["channels"] // block), *out, b), layout_name(block)),)
+    return (TensorType(x.dtype, (n, const(attrs.channels // block), *out, b), layout_name(block)),)
 
 
-def _compute(inputs: Sequence[Tensor | None], attrs: Attrs, types: tuple[TensorType, ...]) -> tuple[Tensor, ...]:
+def _compute(
+    inputs: Sequence[Tensor | None], attrs: ConvStrassenAttrs, types: tuple[TensorType, ...]
+) -> tuple[Tensor, ...]:
     x, u = present(inputs, 0), present(inputs, 1)
     n, _, oh, ow, b = types[0].shape
     groups, _, panels, depth, width = u.shape
-    (sh, sw), strip, pixels = attrs["strides"], attrs["strip"], oh * ow
+    (sh, sw), strip, pixels = attrs.strides, attrs.strip, oh * ow
     half, blocks, across = ceildiv(pixels, 2), depth // b, groups * panels * width
     strips, group = ceildiv(half, strip), panels * width
     known = as_int(pixels), as_int(strips)
@@ -87,10 +108,10 @@ def _compute(inputs: Sequence[Tensor | None], attrs: Attrs, types: tuple[TensorT
     return (whole,)
 
 
-def _reference(arrays: Sequence[Any], attrs: Attrs) -> tuple[Any, ...]:
+def _reference(arrays: Sequence[Any], attrs: ConvStrassenAttrs) -> tuple[Any, ...]:
     x, u = arrays
-    (sh, sw), b = attrs["strides"], x.shape[-1]
-    plain = unblock_reference([x], {"channels": x.shape[1] * b})[0][:, :, ::sh, ::sw]
+    (sh, sw), b = attrs.strides, x.shape[-1]
+    plain = unblock_reference([x], UnblockAttrs(x.shape[1] * b))[0][:, :, ::sh, ::sw]
     n, channels, h, w = plain.shape
     rows = plain.reshape(n, channels, h * w).swapaxes(1, 2)
     half = -(-h * w // 2)
@@ -99,8 +120,8 @@ def _reference(arrays: Sequence[Any], attrs: Attrs) -> tuple[Any, ...]:
     right = u.transpose(1, 3, 0, 2, 4).reshape(PRODUCTS, channels // 2, -1)
     products = np.matmul(np.einsum("tq,nqrc->ntrc", np.asarray(LEFT, x.dtype), quarters), right)
     merged = np.einsum("qt,ntrk->nqrk", np.asarray(MERGE, x.dtype), products).reshape(n, 2, 2, half, -1)
-    y = merged.transpose(0, 2, 4, 1, 3).reshape(n, attrs["channels"], 2 * half)[:, :, : h * w]
-    return block_reference([np.ascontiguousarray(y).reshape(n, -1, h, w)], {"block": b})
+    y = merged.transpose(0, 2, 4, 1, 3).reshape(n, attrs.channels, 2 * half)[:, :, : h * w]
+    return block_reference([np.ascontiguousarray(y).reshape(n, -1, h, w)], BlockAttrs(b))
 
 
-register(OpDef("conv_strassen", "contraction", _infer, _reference, _compute))
+register(OpDef("lowered.conv_strassen", "contraction", ConvStrassenAttrs, _infer, _reference, _compute))

@@ -11,15 +11,14 @@ Few rows (decoding) are computed as ever: memory bounds them, and nothing is pac
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from tilewright.ir.dtype import DType, bf16
 from tilewright.ir.expr import Buffer, Expr, as_int, cast, ceildiv, const, select
 from tilewright.ir.graph import TensorType
 from tilewright.ir.loops import Region
-from tilewright.ops.attention_loops import AttentionLoops
-from tilewright.ops.attention_rows import Tile
+from tilewright.ops.lowered.attention_loops import AttentionLoops
+from tilewright.ops.lowered.attention_rows import AttentionAttrs, Tile
 from tilewright.schedule.dot_intrinsics import named_dot
 from tilewright.support.errors import ShapeError
 
@@ -33,10 +32,11 @@ class PairedAttention(AttentionLoops):
     p2: Buffer
 
     def __init__(
-        self, types: Sequence[TensorType | None], attrs: Mapping[str, Any], out: Sequence[TensorType], tile: Tile
+        self, types: Sequence[TensorType | None], attrs: AttentionAttrs, out: Sequence[TensorType], tile: Tile
     ) -> None:
         super().__init__(types, attrs, out, tile)
-        self.dot = named_dot(attrs["dot"])
+        assert attrs.dot is not None
+        self.dot = named_dot(attrs.dot)
         if tile.width % self.dot.lanes or (as_int(self.depth) or 1) % self.dot.group:
             expected = f"a width of whole {self.dot.lanes} lanes, a depth of whole groups of {self.dot.group}"
             got = f"{tile.width} and {self.depth}"

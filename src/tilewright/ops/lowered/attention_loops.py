@@ -18,7 +18,7 @@ from __future__ import annotations
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Buffer, Expr, as_int, call, ceildiv, const, minimum, select
 from tilewright.ir.loops import PrimFunc
-from tilewright.ops.attention_rows import AttentionRows
+from tilewright.ops.lowered.attention_rows import AttentionRows
 
 DIRECT_ROWS = 2
 """Up to so many query rows keys and values are read where they are."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any
 
+from tilewright.ir.attributes import Attrs, Dim, Ints
 from tilewright.ir.dtype import boolean
 from tilewright.ir.expr import Buffer, Expr, as_int, call, cast, ceildiv, const, equal, is_const, select
 from tilewright.ir.graph import TensorType
@@ -19,16 +19,38 @@ class Tile:
     """`rows` x `width` accumulators; `keys` whose scores are held at once (a multiple of width); `tiles` of rows that
     share a pass over them; `steps` of a product in one iteration of its loop."""
 
+    rows: int
+    width: int
+    keys: int
+    tiles: int
+    steps: int
+
+    @classmethod
+    def of(cls, attrs: AttentionAttrs) -> Tile:
+        """From a node's attributes."""
+        return cls(attrs.rows, attrs.width, attrs.keys, attrs.tiles, attrs.steps)
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionAttrs(Attrs):
+    """See the type rule of `attention`. The tile (`rows` to `steps`, see `Tile`) changes the speed only and is right
+    everywhere if none is given; `dot` names an instruction."""
+
+    order: str
+    heads: int
+    groups: int
+    first: Ints
+    scale: float
+    causal: bool
+    fill: float
+    guard: bool
+    past_first: Dim = 0
+    dot: str | None = None
     rows: int = 4
     width: int = 16
     keys: int = 512
     tiles: int = 4
     steps: int = 1
-
-    @classmethod
-    def of(cls, attrs: Mapping[str, Any]) -> Tile:
-        """From a node's attributes, with a tile that is right everywhere if there are none."""
-        return cls(**{k: attrs[k] for k in ("rows", "width", "keys", "tiles", "steps") if k in attrs})
 
 
 class AttentionRows:
@@ -36,7 +58,7 @@ class AttentionRows:
     attributes."""
 
     def __init__(
-        self, types: Sequence[TensorType | None], attrs: Mapping[str, Any], out: Sequence[TensorType], tile: Tile
+        self, types: Sequence[TensorType | None], attrs: AttentionAttrs, out: Sequence[TensorType], tile: Tile
     ) -> None:
         inputs, (y,) = buffers(types, out)
         given = [*inputs, *[None] * 8]
@@ -50,7 +72,7 @@ class AttentionRows:
         self.earlier = const(0) if past_k is None else past_k.shape[2]
         self.keys = self.earlier + self.dims(k, 1)[1]
         _, _, self.out_depth = self.dims(v, 2)
-        self.heads, self.groups = attrs["heads"], attrs["groups"]
+        self.heads, self.groups = attrs.heads, attrs.groups
         known, width = as_int(self.keys), tile.width
         self.panels = ceildiv(self.keys, width)
         self.online = known is None or known > max(tile.keys, width)
@@ -66,12 +88,12 @@ class AttentionRows:
     def dims(self, buffer: Buffer, operand: int) -> tuple[Expr, Expr, Expr]:
         """Batch, sequence and depth of an operand."""
         b, x, y, d = buffer.shape
-        return b, (x if self.attrs["order"][operand] == "s" else y), d
+        return b, (x if self.attrs.order[operand] == "s" else y), d
 
     def at(self, operand: int, b: Expr, s: Expr, h: Expr, d: Expr) -> tuple[Expr, ...]:
         """The indices of an element of q, k, v or y (operands 0 to 3)."""
-        h = h if operand == 3 else h + self.attrs["first"][operand]
-        return (b, s, h, d) if self.attrs["order"][operand] == "s" else (b, h, s, d)
+        h = h if operand == 3 else h + self.attrs.first[operand]
+        return (b, s, h, d) if self.attrs.order[operand] == "s" else (b, h, s, d)
 
     def read(self, operand: int, b: Expr, j: Expr, g: Expr, d: Expr, past: bool) -> Expr:
         """An element of the keys or values (operand 1 or 2): of those given, or of the cache before them."""
@@ -79,7 +101,7 @@ class AttentionRows:
             return self.load(self.k if operand == 1 else self.v, operand, b, j, g, d)
         buffer = self.past[operand]
         assert buffer is not None
-        return cast(buffer[b + self.attrs["past_first"], g, j, d], self.type)
+        return cast(buffer[b + self.attrs.past_first, g, j, d], self.type)
 
     def segments(self) -> tuple[tuple[bool, Expr, Expr], ...]:
         """(in the cache, first key, number of keys)."""
@@ -92,17 +114,17 @@ class AttentionRows:
     def score(self, raw: Expr, b: Expr, h: Expr, i: Expr, j: Expr) -> Expr:
         """A product of q and k to what the softmax takes; minus infinity past the keys and where none may be seen."""
         value = raw
-        factor = self.number(self.attrs["scale"])
+        factor = self.number(self.attrs.scale)
         if self.scale is not None:
             factor = factor * self.single(self.scale)
         value = value * factor
         if self.mask is not None:
             where = self.mask_index(b, h, i, j)
             if self.mask.dtype is boolean:
-                value = select(self.mask[where], value, self.number(self.attrs["fill"]))
+                value = select(self.mask[where], value, self.number(self.attrs.fill))
             else:
                 value = value + cast(self.mask[where], self.type)
-        if self.attrs["causal"]:
+        if self.attrs.causal:
             value = select(j <= i + (self.keys - self.rows), value, self.low)
         return value
 
@@ -122,7 +144,7 @@ class AttentionRows:
     def finish(self, value: Expr, total: Expr, b: Expr, i: Expr, h: Expr, d: Expr, whole: bool) -> None:
         """y = value / total."""
         value = value * (self.number(1.0) / total)
-        if self.attrs["guard"]:
+        if self.attrs.guard:
             value = select(total > self.number(0.0), value, self.number(0.0))
         with nullcontext() if whole else self.nest.when(d < self.out_depth):
             self.nest.store(self.y, self.at(3, b, i, h, d), cast(value, self.y.dtype))

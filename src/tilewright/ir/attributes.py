@@ -1,0 +1,212 @@
+"""Attributes of graph nodes: every operator declares a frozen dataclass of its own, with types and defaults.
+
+    @dataclass(frozen=True, slots=True)
+    class ConcatAttrs(Attrs):
+        axis: int
+        view: bool = False
+
+A field is an int, float, bool, str, DType, Expr, ConstantArray, a `Literal` of those, None, a tuple, or a union. Values
+are checked when an instance is made, and brought to one form: lists become tuples, NumPy's numbers Python's, arrays
+`ConstantArray`s, an int where a float is asked for that float. Texts and keys leave out what is as its default says.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+import numpy as np
+
+from tilewright.ir.dtype import DType
+from tilewright.ir.expr import Expr
+from tilewright.support.errors import VerifyError
+
+AttrValue = Any
+"""int, float, bool, str, DType, Expr, ConstantArray, None, or a tuple of those."""
+
+Dim = int | Expr
+"""A size or a place in a tensor, which may be symbolic."""
+
+Dims = tuple[Dim, ...]
+Ints = tuple[int, ...]
+
+Number = bool | int | float
+"""An element's value, of whatever type the tensor has."""
+
+A = TypeVar("A", bound="Attrs")
+
+
+class ConstantArray:
+    """An array attribute, compared by dtype, shape and bits; read-only."""
+
+    __slots__ = ("_hash", "array")
+
+    def __init__(self, array: Any) -> None:
+        self.array = np.ascontiguousarray(array).reshape(np.shape(array)).copy()
+        self.array.flags.writeable = False
+        self._hash = hash((self.array.dtype.str, self.array.shape, self.array.tobytes()))
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, ConstantArray)
+            and self.array.dtype == other.array.dtype
+            and self.array.shape == other.array.shape
+            and self.array.tobytes() == other.array.tobytes()
+        )
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __repr__(self) -> str:
+        return f"ConstantArray({self.array.dtype}{list(self.array.shape)})"
+
+
+Field = tuple[str, Any, Any]
+"""Name, type, and default or MISSING."""
+
+_fields: dict[type[Attrs], tuple[Field, ...]] = {}
+
+
+def fields_of(kind: type[Attrs]) -> tuple[Field, ...]:
+    """The fields, sorted by name."""
+    found = _fields.get(kind)
+    if found is None:
+        hints = get_type_hints(kind)
+        fields = ((f.name, hints[f.name], f.default) for f in dataclasses.fields(kind))
+        found = _fields[kind] = tuple(sorted(fields, key=lambda field: field[0]))
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Attrs:
+    """The attributes of a node: none. Operators that have some declare a subclass."""
+
+    def __post_init__(self) -> None:
+        for name, hint, _ in fields_of(type(self)):
+            given = getattr(self, name)
+            value = _converted(given, hint)
+            if not _fits(value, hint):
+                raise VerifyError(
+                    f"attribute {name!r} of {type(self).__name__} is of the wrong type",
+                    expected=_hint_text(hint),
+                    got=repr(given),
+                )
+            if value is not given:
+                object.__setattr__(self, name, value)
+
+    @classmethod
+    def of(cls: type[A], values: Mapping[str, AttrValue], op: str) -> A:
+        """The attributes of operator `op` from values by name. Raises VerifyError, which lists the known ones."""
+        known = {name: has_default for name, _, has_default in _declared(cls)}
+        unknown = sorted(values.keys() - known.keys())
+        missing = [name for name, has_default in known.items() if not has_default and name not in values]
+        if unknown or missing:
+            what = f"has no attribute {unknown[0]!r}" if unknown else f"needs the attribute {missing[0]!r}"
+            raise VerifyError(what, where=op, expected=", ".join(known) or "no attributes", got=", ".join(values))
+        try:
+            return cls(**values)
+        except VerifyError as error:
+            error.where = error.where or op
+            raise
+
+    def values(self) -> dict[str, AttrValue]:
+        """All attributes by name."""
+        return {name: getattr(self, name) for name, _, _ in fields_of(type(self))}
+
+    def items(self) -> tuple[tuple[str, AttrValue], ...]:
+        """What texts and keys have: names and values, sorted by name, without those that are as their default says."""
+        pairs = ((name, getattr(self, name), default) for name, _, default in fields_of(type(self)))
+        return tuple((name, value) for name, value, default in pairs if not _is_same(value, default))
+
+    def mapped(self: A, change: Callable[[AttrValue], AttrValue]) -> A:
+        """With `change` applied to every value."""
+        return dataclasses.replace(self, **{name: change(value) for name, value in self.values().items()})
+
+
+NO_ATTRS = Attrs()
+"""Of operators that have none."""
+
+
+def _declared(kind: type[Attrs]) -> Iterator[tuple[str, Any, bool]]:
+    for name, hint, default in fields_of(kind):
+        yield name, hint, default is not dataclasses.MISSING
+
+
+def _is_same(value: AttrValue, default: Any) -> bool:
+    """Whether a value is the default, to its type and sign."""
+    return type(value) is type(default) and repr(value) == repr(default)
+
+
+def _options(hint: Any) -> tuple[Any, ...]:
+    """The members of a union; of any other type itself."""
+    return get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
+
+
+def _fits(value: AttrValue, hint: Any) -> bool:
+    """Whether a value is of a type. A bool is no int."""
+    for option in _options(hint):
+        origin = get_origin(option)
+        if option is Any:
+            return is_attribute(value)
+        if origin is Literal:
+            found = any(value == x and type(value) is type(x) for x in get_args(option))
+        elif origin is tuple:
+            found = isinstance(value, tuple) and _each_fits(value, get_args(option))
+        elif option in (int, float, bool, str):
+            found = type(value) is option
+        else:
+            found = isinstance(value, option)
+        if found:
+            return True
+    return False
+
+
+def _each_fits(values: tuple[AttrValue, ...], hints: tuple[Any, ...]) -> bool:
+    if hints[-1] is Ellipsis:
+        return all(_fits(v, hints[0]) for v in values)
+    return len(values) == len(hints) and all(map(_fits, values, hints))
+
+
+def is_attribute(value: AttrValue) -> bool:
+    """Whether texts and keys can hold a value."""
+    if isinstance(value, tuple):
+        return all(map(is_attribute, value))
+    return value is None or isinstance(value, int | float | bool | str | DType | Expr | ConstantArray)
+
+
+def _converted(value: Any, hint: Any) -> AttrValue:
+    """A value in its one form; whether it is of the type is not looked at."""
+    if isinstance(value, list | tuple):
+        return tuple(map(_converted, value, _elements(hint, len(value))))
+    options = _options(hint)
+    if isinstance(value, np.ndarray) or (isinstance(value, np.generic) and ConstantArray in options):
+        return ConstantArray(value)
+    if isinstance(value, np.generic):
+        value = value.item()
+    return float(value) if type(value) is int and float in options and int not in options else value
+
+
+def _elements(hint: Any, count: int) -> list[Any]:
+    """The types of a tuple's elements, as far as they are stated."""
+    for option in _options(hint):
+        if get_origin(option) is tuple:
+            first, *rest = get_args(option)
+            return [first] * count if rest == [Ellipsis] else [first, *rest, *[Any] * count][:count]
+    return [Any] * count
+
+
+def _hint_text(hint: Any) -> str:
+    """A type in words of a message: `int`, `(int | Expr, ...)`, `"h" | "s"`."""
+    texts = []
+    for option in _options(hint):
+        arguments = get_args(option)
+        if get_origin(option) is Literal:
+            texts += [repr(x) for x in arguments]
+        elif get_origin(option) is tuple:
+            texts.append(f"({', '.join('...' if a is Ellipsis else _hint_text(a) for a in arguments)})")
+        else:
+            texts.append("None" if option is types.NoneType else getattr(option, "__name__", str(option)))
+    return " | ".join(texts)

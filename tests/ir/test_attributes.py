@@ -1,0 +1,82 @@
+"""Attributes: names and types are checked where they are made, values have one form, defaults are left out of texts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import pytest
+
+from tilewright.ir.attributes import NO_ATTRS, Attrs, ConstantArray, Dims, Ints, Number
+from tilewright.ir.dtype import DType, f32
+from tilewright.ir.expr import Var
+from tilewright.support.errors import VerifyError
+
+N = Var("n")
+
+
+@dataclass(frozen=True, slots=True)
+class Sample(Attrs):
+    shape: Dims
+    perm: Ints = ()
+    scale: float = 1.0
+    value: Number = 0
+    keep: bool = False
+    mode: Literal["up", "down"] = "up"
+    to: DType | None = None
+    pair: tuple[float, int] | None = None
+    table: ConstantArray | None = None
+
+
+def made(**values: object) -> Sample:
+    return Sample.of({"shape": (1,), **values}, "sample")
+
+
+def test_values_have_one_form() -> None:
+    array = np.arange(3)
+    sample = made(shape=[2, N], perm=np.array([1, 0]).tolist(), scale=2, value=np.int64(3), table=array, pair=[1, 2])
+    assert sample.shape == (2, N) and sample.perm == (1, 0) and sample.pair == (1.0, 2)
+    assert type(sample.scale) is float and type(sample.value) is int and sample.pair and type(sample.pair[0]) is float
+    assert sample.table == ConstantArray(array)
+    assert hash(sample) == hash(made(shape=(2, N), perm=(1, 0), scale=2.0, value=3, table=array, pair=(1.0, 2)))
+
+
+def test_texts_have_what_is_not_by_default() -> None:
+    assert made().items() == (("shape", (1,)),)
+    assert made(scale=1.5, keep=True).items() == (("keep", True), ("scale", 1.5), ("shape", (1,)))
+    # Equal to the default, but another number to whoever computes with it.
+    assert made(value=0.0).items() == (("shape", (1,)), ("value", 0.0))
+    assert made(value=False).items() == (("shape", (1,)), ("value", False))
+    assert NO_ATTRS.items() == ()
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"shap": (1,)}, r"sample: has no attribute 'shap': expected keep, mode, pair, perm, scale, shape, table, to"),
+        ({"shape": (1.5,)}, r"sample: attribute 'shape' of Sample is of the wrong type: expected \(int \| Expr, ...\)"),
+        ({"shape": (True,)}, "got \\(True,\\)"),
+        ({"keep": 1}, "'keep' .* expected bool, got 1"),
+        ({"scale": "1"}, "'scale' .* expected float, got '1'"),
+        ({"perm": 3}, r"'perm' .* expected \(int, ...\), got 3"),
+        ({"mode": "left"}, "'mode' .* expected 'up' \\| 'down', got 'left'"),
+        ({"to": "f32"}, "'to' .* expected DType \\| None"),
+        ({"pair": (1.0,)}, r"'pair' .* expected \(float, int\) \| None"),
+    ],
+)
+def test_mistakes_are_named(values: dict[str, object], message: str) -> None:
+    with pytest.raises(VerifyError, match=message):
+        made(**values)
+
+
+def test_a_missing_attribute_is_named() -> None:
+    with pytest.raises(VerifyError, match="sample: needs the attribute 'shape'"):
+        Sample.of({"keep": True}, "sample")
+    with pytest.raises(VerifyError, match="relu: has no attribute 'alpha': expected no attributes, got alpha"):
+        Attrs.of({"alpha": 1.0}, "relu")
+
+
+def test_values_are_mapped() -> None:
+    sample = made(shape=(N, 2), to=f32)
+    assert sample.mapped(lambda v: (5, 2) if v == (N, 2) else v) == made(shape=(5, 2), to=f32)
