@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tilewright.ops.strassen import PRODUCTS
 
 import tilewright as tw
 from tests.transform.graph.graphs import BATCH, tensor
@@ -15,6 +14,7 @@ from tilewright.ir.expr import as_int
 from tilewright.ir.graph import Graph, GraphBuilder
 from tilewright.ir.loops import Block, For
 from tilewright.ir.rewrite import variables, walk
+from tilewright.ops.lowered.strassen import PRODUCTS
 from tilewright.plans import plan
 from tilewright.plans.matmul.tiles import Product
 from tilewright.plans.strassen.convolution import Choice

@@ -13,7 +13,8 @@ from tilewright import te
 from tilewright.compiler import compile_graph, pass_names
 from tilewright.ir.graph import Graph, TensorType, Value
 from tilewright.ir.loops import PrimFunc
-from tilewright.ir.parser import parse_func, parse_graph
+from tilewright.ir.parser import parse_func
+from tilewright.ops import parse_graph
 from tilewright.support.errors import FlagError, VerifyError
 from tilewright.support.log import PassLog
 from tilewright.targets.target import Target

@@ -9,7 +9,7 @@ import pytest
 
 from tilewright.compiler import PREPARE_PASSES, RUN_PASSES, graph_passes, pass_names
 from tilewright.ir.graph import Graph
-from tilewright.ir.parser import parse_graph
+from tilewright.ops import parse_graph
 from tilewright.targets.target import Target
 from tilewright.transform.graph.fuse import fuse
 from tilewright.transform.graph.options import Options
