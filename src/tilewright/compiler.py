@@ -22,6 +22,7 @@ from tilewright.ir.graph import Graph, Node, Value
 from tilewright.ir.key import key
 from tilewright.ir.verify import verify_graph
 from tilewright.kernels import CompiledKernel, KernelCompiler, KernelTexts
+from tilewright.plans.framework.decisions import forced_settings, forcing
 from tilewright.programs import ProgramCache
 from tilewright.runtime.manifest import (
     InputSpec,
@@ -181,9 +182,15 @@ def compile_graph(
     def build(log: PassLog) -> Program:
         return _build(graph, structure, names, fixed, target, log, options)
 
+    settings = forced_settings()
+
+    def again() -> Program:
+        with forcing(settings):  # texts may be asked for where nothing is forced any more
+            return build(PassLog())
+
     kept = ProgramCache(graph, structure, names, fixed, target, options)
     # Who wants to see the stages gets them.
-    program = kept.get(lambda: build(PassLog())) if log.level < DUMPS else None
+    program = kept.get(again) if log.level < DUMPS else None
     if program is None:
         program = build(log)
         kept.put(program)
@@ -397,10 +404,12 @@ def _numbers(value: Value) -> tuple[int, ...]:
 def _texts(split: SplitGraph, run: _Part, prepare: _Part, target: Target) -> dict[str, Callable[[], str]]:
     """What `Model.show` prints, made when asked."""
     kernels = [kernel for part in (run, prepare) for kernel, _ in part.kernels]
+    settings = forced_settings()
 
     def each(text: Callable[[KernelTexts], str]) -> Callable[[], str]:
         def make() -> str:
-            return "\n\n".join(f"// {k.label}\n{text(KernelTexts(k.func, target, k.ask))}" for k in kernels)
+            with forcing(settings):
+                return "\n\n".join(f"// {k.label}\n{text(KernelTexts(k.func, target, k.ask))}" for k in kernels)
 
         return make
 

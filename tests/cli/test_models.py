@@ -160,5 +160,27 @@ def test_another_instruction_set(cli: Cli, layer: Path) -> None:
 def test_the_schedule_tells_plans_and_estimates(cli: Cli, layer: Path) -> None:
     code, text, _ = cli("show", layer, "--schedule", "--dim", "n=8")
     assert code == 0
-    for word in ("plan contraction: rows=", "runner-up: ", "bound by "):
+    for word in ("plan contraction rows=", "runner-up: ", "bound by "):
         assert word in text
+
+
+def test_decisions_are_listed_with_their_space(cli: Cli, layer: Path) -> None:
+    code, text, _ = cli("show", layer, "--decisions", "--dim", "n=8")
+    assert code == 0
+    for word in (
+        "panels of matmul(f32[8, ",
+        "plan of matmul",
+        "by estimate",
+        "taken: contraction rows=",
+        "runner-up: ",
+    ):
+        assert word in text
+    code, text, _ = cli("show", layer, "--decisions", "--json", "--dim", "n=8")
+    found = json.loads(text)["decisions"]
+    assert code == 0 and {"panels", "plan"} <= {d["kind"] for d in found}
+    for d in found:
+        assert d["space"] > len(d["runners_up"]) and d["key"].startswith(f"{d['kind']} ")
+        assert d["taken"].split(" ")[0] in " ".join(d["knobs"]) and d["cycles"] >= 0.0
+    cli("compile", layer)
+    code, _, error = cli("show", layer.with_suffix(".tw"), "--decisions")
+    assert code == 2 and "does not keep its decisions" in error

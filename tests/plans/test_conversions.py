@@ -34,7 +34,7 @@ def converting(build: Callable[[], T]) -> T:
     """What is built where all that can be converted inside is."""
     with deciding() as record:
         build()
-    sites = [d.site for d in record.made if "inside" in d.labels]
+    sites = [d.key.name for d in record.made if "inside" in d.space.labels]
     assert sites
     with deciding(dict.fromkeys(sites, "inside")):
         return build()
@@ -94,10 +94,12 @@ def test_direct(case: direct.Case, residual: bool) -> None:
     def build() -> Model:
         with deciding() as record:
             tw.compile((graph, weights), winograd="exact")
-        sites = {d.site: next(x for x in d.labels if "flat=0" in x) for d in record.made if "panels" in d.site}
+        sites = {
+            d.key.name: next(x for x in d.space.labels if "flat=0" in x) for d in record.made if d.key.kind == "panels"
+        }
         with deciding(sites) as record:
             tw.compile((graph, weights), winograd="exact")
-        sites |= {d.site: "inside" for d in record.made if "inside" in d.labels}
+        sites |= {d.key.name: "inside" for d in record.made if "inside" in d.space.labels}
         assert "inside" in sites.values()
         with deciding(sites):
             return tw.compile((graph, weights), winograd="exact")

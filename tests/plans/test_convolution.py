@@ -210,9 +210,9 @@ def test_tiles_ask_for_the_weights_that_come_next(
     case = (1, channels, filters, size, (window, window), (1, 1), (pad,) * 4, (1, 1))
     with deciding() as record:
         kernel_of(case, target)
-    panels = next(d for d in record.made if d.labels[0].startswith("width"))
-    label = next(x for x in panels.labels if x.endswith(str(int(flat))))
-    with deciding({panels.site: label}):
+    panels = next(d for d in record.made if d.key.kind == "panels")
+    label = next(x for x in panels.space.labels if x.endswith(str(int(flat))))
+    with deciding({panels.key.name: label}):
         kernel = kernel_of(case, target)
     func = lower_loops(plan(kernel.func, target).func, target)
     (weights,) = (b for b in func.params if len(b.shape) == 6)
@@ -240,8 +240,8 @@ def test_panels_take_turns_to_ask_for_the_pixels_that_come_next(
     case = (1, channels, filters, (12, 13), (1, 1), (1, 1), (0, 0, 0, 0), (1, 1))
     with deciding() as record:
         kernel_of(case, target)
-    panels = next(d for d in record.made if d.labels[0].startswith("width"))
-    with deciding({panels.site: "width=16,flat=1"}):
+    panels = next(d for d in record.made if d.key.kind == "panels")
+    with deciding({panels.key.name: "panels width=16,flat=1"}):
         kernel = kernel_of(case, target)
     func = lower_loops(plan(kernel.func, target).func, target)
     x = next(b for b in func.params if len(b.shape) == 5 and as_int(b.shape[1]) == channels // 8)
@@ -286,10 +286,10 @@ def test_panels_and_flatness_can_be_forced() -> None:
     model = (graph_of(case), {"w": data["w"], "bias": data["bias"]})
     with deciding() as record:
         tw.compile(model, winograd="exact")
-    panels = next(d for d in record.made if d.site.startswith("convolution"))
-    assert {label[-1] for label in panels.labels} == {"0", "1"}
-    for label in (panels.labels[0], panels.labels[-1]):
-        with deciding({panels.site: label}):
+    panels = next(d for d in record.made if d.key.kind == "panels")
+    assert {label[-1] for label in panels.space.labels} == {"0", "1"}
+    for label in (panels.space.labels[0], panels.space.labels[-1]):
+        with deciding({panels.key.name: label}):
             forced = tw.compile(model, winograd="exact")
         (got,) = forced.run({"x": data["x"], "r": data["r"]}).values()
         check(got, case, data)
@@ -312,7 +312,7 @@ def test_one_pixel_between_plain_maps(case: Case) -> None:
     weights = {name: data[name] for name in ("w", "bias")}
     with deciding() as record:
         tw.compile((graph, weights))
-    sites = [d.site for d in record.made if d.site.endswith("layout")]
+    sites = [d.key.name for d in record.made if d.key.kind == "layout"]
     with deciding(dict.fromkeys(sites, "plain")):
         model = tw.compile((graph, weights))
     assert len(sites) == 1 and "block_channels" not in str(model.show("graph"))

@@ -1,13 +1,17 @@
-"""Plans: parameterised schedules, one folder for each kind of computation; `plan` takes the first that fits."""
+"""Plans: parameterised schedules, one folder for each kind of computation; of those that fit, `plan` takes the one with
+the best estimate."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 from tilewright.ir.key import key
 from tilewright.ir.loops import PrimFunc
 from tilewright.plans.convolution import depthwise, direct, pixels, transposed, windows
 from tilewright.plans.framework.analysis import Structure, analyse
 from tilewright.plans.framework.base import Candidate, Plan, Planned
-from tilewright.plans.framework.cost import roofline
+from tilewright.plans.framework.cost import least
+from tilewright.plans.framework.decision_key import key_of_function
 from tilewright.plans.framework.decisions import decide
 from tilewright.plans.framework.variants import specialize
 from tilewright.plans.matmul import contraction, dots
@@ -37,45 +41,50 @@ PLANS: tuple[Plan, ...] = (
     elementwise.PLAN,
     rows.PLAN,
 )
-"""In order of preference; the last fits everything."""
+"""All that fit compete by their estimates."""
 
-
-def site(func: PrimFunc) -> str:
-    """The name of the decision about a function's knobs (`plans/framework/decisions.py`)."""
-    return f"plan {key(func)}"
+BY_NAME = {p.name: p for p in PLANS}
 
 
 def plan(func: PrimFunc, target: Target) -> Planned:
-    """Schedule an unscheduled function by the first plan that fits, with the knobs of the best estimate (or those that
-    are forced at `site(func)`)."""
+    """Schedule an unscheduled function with the plan and knobs of the best estimate (or those that are forced)."""
     structure = analyse(func)
-    taken, choices = _candidates(structure, target)
-    chosen = _decide(func, choices)
+    choices = candidates(structure, target)
+    chosen = _decide(func, choices, target)
+    taken = BY_NAME[chosen.plan]
     schedule = Schedule(func)
     taken.apply(schedule, structure, chosen, target)
     others = tuple(c for c in choices if c is not chosen)
     variants = tuple((v, plan(specialize(func, v), target)) for v in taken.cases(structure))
-    return Planned(schedule, taken.name, chosen, others, target, roofline(structure, target), variants)
+    return Planned(schedule, chosen, others, target, least(structure, target), variants)
 
 
 def forced(func: PrimFunc, target: Target) -> tuple[str, ...]:
     """The settings of a function and its variants that are not those of the best estimate, without scheduling it; what
     is decided is recorded as by `plan`."""
     structure = analyse(func)
-    taken, choices = _candidates(structure, target)
-    chosen = _decide(func, choices)
-    own = () if chosen is choices[0] else (f"{site(func)}: {chosen.label}",)
-    variants = (forced(specialize(func, v), target) for v in taken.cases(structure))
+    choices = candidates(structure, target)
+    chosen = _decide(func, choices, target)
+    own = () if chosen is choices[0] else (f"{key(func)}: {chosen.label}",)
+    variants = (forced(specialize(func, v), target) for v in BY_NAME[chosen.plan].cases(structure))
     return (*own, *(label for labels in variants for label in labels))
 
 
-def _candidates(structure: Structure, target: Target) -> tuple[Plan, list[Candidate]]:
-    taken = next(p for p in PLANS if p.fits(structure, target))
-    return taken, taken.candidates(structure, target)
+def candidates(structure: Structure, target: Target) -> list[Candidate]:
+    """The settings of all plans that fit, the best estimate first."""
+    if unscheduled.PLAN.fits(structure, target):
+        return [replace(c, plan=unscheduled.PLAN.name) for c in unscheduled.PLAN.candidates(structure, target)]
+    fitting = [p for p in PLANS if p.fits(structure, target)]
+    refined = {name for p in fitting for name in p.refines}
+    fitting.sort(key=lambda p: p.name in refined)
+    ranked = [(p.name in refined, replace(c, plan=p.name)) for p in fitting for c in p.candidates(structure, target)]
+    # A plan's own order stands where sums differ by rounding only.
+    ranked.sort(key=lambda option: (option[0], float(f"{option[1].cycles:.9g}")))
+    return [c for _, c in ranked]
 
 
-def _decide(func: PrimFunc, choices: list[Candidate]) -> Candidate:
-    return decide(lambda: site(func), choices, [c.label for c in choices], [c.cycles for c in choices])
+def _decide(func: PrimFunc, choices: list[Candidate], target: Target) -> Candidate:
+    return decide(lambda: key_of_function(func, target), choices, lambda c: c.setting, lambda c: c.cycles)
 
 
-__all__ = ["PLANS", "Candidate", "Plan", "Planned", "forced", "plan", "site"]
+__all__ = ["PLANS", "Candidate", "Plan", "Planned", "candidates", "forced", "plan"]

@@ -96,7 +96,7 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
     width, shape = panel_of(structure), shape_of(structure)
     images, groups = (as_int(it.extent) or 1 for it in anchor.spatial[:2])
     found = [
-        Candidate.of((("filters", width), ("vectors", vectors), ("copied", int(copied))), cost * (images * groups))
+        Candidate((("filters", width), ("vectors", vectors), ("copied", int(copied))), cost * (images * groups))
         for vectors, copied, cost in estimates(shape, width, target)
     ]
     return sorted(found, key=lambda c: c.cycles)

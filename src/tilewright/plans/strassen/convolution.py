@@ -28,7 +28,7 @@ from tilewright.plans.convolution.tiles import MOST_ROWS, WHOLE, Blocking, Shape
 from tilewright.plans.framework.analysis import Structure
 from tilewright.plans.framework.base import Candidate, Plan
 from tilewright.plans.framework.common import inline_all
-from tilewright.plans.framework.cost import Cost, bandwidth, load_cycles, sharing, store_cycles
+from tilewright.plans.framework.cost import Cost, around, bandwidth, load_cycles, sharing, store_cycles
 from tilewright.plans.idioms.panels import panel_width
 from tilewright.plans.strassen.products import Stages, stages
 from tilewright.plans.winograd.plan import constant_product, products, share
@@ -155,7 +155,8 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
     filters = groups * panels * width
     quarter = Shape(1, 1, strip, (1, 1), 1, blocks * block, block, filters, 4 * blocks * block * strip, False)
     count = (as_int(found.product.spatial[1].extent) or 1) * PRODUCTS
-    options = [Candidate.of((("rows", rows),), cost * count) for rows, cost in tiles(quarter, width, target)]
+    rest = around(structure, found.product, target)
+    options = [Candidate((("rows", rows),), cost * count + rest) for rows, cost in tiles(quarter, width, target)]
     return sorted(options, key=lambda c: c.cycles)
 
 

@@ -104,7 +104,7 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
         if tile.panels == 1:
             sharing = sharing_rows(tile, quarter, 0, target)
             knobs = (("rows", tile.rows), ("width", width), ("sharing", sharing), ("ahead", 0), ("panels", 1))
-            options.append(Candidate.of(knobs, estimate(tile, quarter, target) * PRODUCTS + sums(quarter, target)))
+            options.append(Candidate(knobs, estimate(tile, quarter, target) * PRODUCTS + sums(quarter, target)))
     return sorted(options, key=lambda c: c.cycles)
 
 
@@ -170,7 +170,7 @@ def fits_weights(structure: Structure, target: Target) -> bool:
 
 
 def weights_candidates(structure: Structure, target: Target) -> list[Candidate]:
-    return [Candidate.of((), roofline(structure, target))]
+    return [Candidate((), roofline(structure, target, expanded=True))]
 
 
 def apply_weights(s: Schedule, structure: Structure, candidate: Candidate, target: Target) -> None:

@@ -19,7 +19,7 @@ nor small maps, where the filters do.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from math import ceil
@@ -28,7 +28,9 @@ from tilewright.ops.correlation import MOST_POINTS, points, products, reach
 from tilewright.plans.convolution import tiles as conv_tiles
 from tilewright.plans.convolution.tiles import tile_steps
 from tilewright.plans.framework.cost import EXPOSED, Cost, sharing, store_cycles
+from tilewright.plans.framework.decision_key import Key
 from tilewright.plans.framework.decisions import decide
+from tilewright.plans.framework.space import Setting
 from tilewright.targets.target import Target
 
 SCATTERED = 0.4
@@ -104,11 +106,15 @@ class Choice:
     panels: int
 
     @property
-    def label(self) -> str:
-        return f"tile={self.tile},rows={self.rows},columns={self.columns},width={self.width},panels={self.panels}"
+    def setting(self) -> Setting:
+        names = ("tile", "rows", "columns", "width", "panels")
+        return Setting("winograd", tuple((name, getattr(self, name)) for name in names))
 
 
-def choose(shapes: tuple[Shape, ...], tiles: tuple[int, ...], target: Target) -> Choice | None:
+DIRECT = Setting("direct")
+
+
+def choose(key: Callable[[], Key], shapes: tuple[Shape, ...], tiles: tuple[int, ...], target: Target) -> Choice | None:
     """The best transform for a layer that is called with any of `shapes` (they differ in images), or None if computing
     it directly is estimated to be faster."""
 
@@ -129,8 +135,7 @@ def choose(shapes: tuple[Shape, ...], tiles: tuple[int, ...], target: Target) ->
     ]
     options: list[tuple[float, Choice | None]] = [(mean(c), c) for c in (None, *choices)]
     options.sort(key=lambda option: option[0])
-    labels = ["direct" if c is None else c.label for _, c in options]
-    return decide(lambda: f"winograd {shapes}", [c for _, c in options], labels, [e for e, _ in options])
+    return decide(key, options, lambda o: DIRECT if o[1] is None else o[1].setting, lambda o: o[0])[1]
 
 
 def _widths(shape: Shape, target: Target) -> tuple[int, ...]:

@@ -18,6 +18,7 @@ from tilewright.ir.graph import Node, Value
 from tilewright.ops.correlation import reach
 from tilewright.plans.convolution.tiles import SYMBOLIC_IMAGES
 from tilewright.plans.framework.cost import Cost, fetch_cycles, write_cycles
+from tilewright.plans.framework.decision_key import key_of_nodes
 from tilewright.plans.framework.decisions import cheapest
 from tilewright.plans.idioms.transposes import shuffle_cycles
 from tilewright.targets.target import Target
@@ -46,13 +47,13 @@ def absorbs(conv: Node, conversion: Node, target: Target) -> bool:
         return False
     inside = MASKED * shuffle_cycles(pixels * ceil(channels / target.lanes(4)) * target.lanes(4), target)
     way = cheapest(
-        lambda: f"{conversion.op} {'x'.join(map(str, plain.shape))} of {conv.op} {conv.attr('window')}",
-        {"apart": apart(plain, target), "inside": inside},
+        lambda: key_of_nodes("conversion", [conversion, conv] if inward else [conv, conversion], target),
+        {"separate": separate(plain, target), "inside": inside},
     )
     return way == "inside"
 
 
-def apart(plain: Value, target: Target) -> float:
+def separate(plain: Value, target: Target) -> float:
     """Cycles an image of a pass that changes the layout. Of maps that are a little too large for the second level of
     cache, it holds a part."""
     elements, images = prod(as_int(d) or 1 for d in plain.shape[1:]), as_int(plain.shape[0])

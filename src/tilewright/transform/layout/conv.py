@@ -12,7 +12,9 @@ from tilewright.plans.convolution.tiles import (
     Shape,
     ranked,
 )
+from tilewright.plans.framework.decision_key import key_of_nodes
 from tilewright.plans.framework.decisions import decide
+from tilewright.plans.framework.space import Setting
 from tilewright.targets.target import Target
 from tilewright.transform.layout.assigner import Assigner
 from tilewright.transform.layout.pixels import between_plain, pointwise
@@ -37,11 +39,11 @@ def conv(a: Assigner, node: Node) -> bool:
         return pointwise(a, node)
     if strassen_conv(a, node, shapes[0], ways[0][0]):
         return True
-    blocking = decide(
-        lambda: f"convolution {'x'.join(map(str, node.output.shape))} of {'x'.join(map(str, w.shape))}: panels",
-        [b for _, b in ways],
-        [f"width={b.width},flat={int(b.flat)}" for _, b in ways],
-        [cost for cost, _ in ways],
+    _, blocking = decide(
+        lambda: key_of_nodes("panels", [node], a.target),
+        ways,
+        lambda way: Setting("panels", (("width", way[1].width), ("flat", int(way[1].flat)))),
+        lambda way: way[0],
     )
     attrs = {"block": block, "width": blocking.width}
     (packed,) = a.emit("pack_conv", (a.as_plain(w),), attrs, f"{w.name}_packed")

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from tilewright.ir.dtype import f32
 from tilewright.ir.expr import Expr, as_int, is_const
 from tilewright.ir.graph import Node, Value
+from tilewright.plans.framework.decision_key import key_of_nodes
 from tilewright.plans.matmul.tiles import FEW_ROWS, matmul_tile
 from tilewright.transform.layout.assigner import Assigner
 from tilewright.transform.layout.integer import integer_matmul
@@ -39,7 +42,8 @@ def matmul(a: Assigner, node: Node) -> bool:
     if strassen(a, node):
         return True
     left = plain_rows(a, node, x)
-    tile = matmul_tile(node.output.shape[-2], as_int(n) or 64, as_int(k) or 64, left.dtype, a.target, narrow=True)
+    key = partial(key_of_nodes, "panels", [node], a.target)
+    tile = matmul_tile(key, node.output.shape[-2], as_int(n) or 64, as_int(k) or 64, left.dtype, a.target, narrow=True)
     (packed,) = a.emit(
         "pack_matmul", (a.as_plain(w),), {"width": tile.width, "transpose": transpose}, f"{w.name}_packed"
     )

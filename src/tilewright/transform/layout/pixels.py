@@ -14,6 +14,7 @@ from tilewright.ir.expr import as_int
 from tilewright.ir.graph import Graph, Node, Value
 from tilewright.plans.convolution.pixels import Shape, best
 from tilewright.plans.framework.cost import Cost, fetch_cycles, write_cycles
+from tilewright.plans.framework.decision_key import key_of_nodes
 from tilewright.plans.framework.decisions import cheapest
 from tilewright.plans.idioms.transposes import shuffle_cycles
 from tilewright.targets.target import Target
@@ -59,7 +60,7 @@ def between_plain(a: Assigner, node: Node, blocked: float) -> bool:
     changed = [x, *([node.output] if a.plain_use[node.output] else [])]
     plain, _ = best(shape_of(node), a.target)
     way = cheapest(
-        lambda: f"convolution {'x'.join(map(str, node.output.shape))} of {'x'.join(map(str, w.shape))}: layout",
+        lambda: key_of_nodes("layout", [node], a.target),
         {"blocked": blocked + sum(conversion(v, a.target) for v in changed), "plain": plain},
     )
     return way == "plain"

@@ -19,6 +19,7 @@ from tilewright.ir.dtype import DType, bf16, f32, i8, i16, i32, u8
 from tilewright.ir.expr import as_int
 from tilewright.ir.graph import ConstantArray, Node, Value
 from tilewright.ops.attention_rows import Tile
+from tilewright.plans.framework.decision_key import Key, key_of_nodes
 from tilewright.plans.matmul.dots import panel_multiple
 from tilewright.plans.matmul.tiles import matmul_tile
 from tilewright.schedule.dot_intrinsics import Dot, find_dot
@@ -94,6 +95,10 @@ class _Product:
     def columns(self) -> int:
         return as_int(self.node.output.shape[-1]) or 0
 
+    def key(self) -> Key:
+        """Of the decision how the weights lie."""
+        return key_of_nodes("panels", [self.node], self.a.target)
+
     def emit(self, op: str, *inputs: Value, name: str, **attrs: object) -> Value:
         (value,) = self.a.emit(op, inputs, attrs, name)
         if all(v in self.a.fixed for v in inputs) and inputs:
@@ -108,7 +113,7 @@ class _Product:
 
     def widened(self) -> None:
         """bf16 weights that are widened when they are read: half the traffic, products in f32."""
-        tile = matmul_tile(self.x.shape[-2], self.columns, self.depth, f32, self.a.target)
+        tile = matmul_tile(self.key, self.x.shape[-2], self.columns, self.depth, f32, self.a.target)
         packed = self.plain_panels(self.a.as_plain(self.w), tile.width)
         narrow = self.emit("cast", packed, name=f"{self.w.name}_bf16", dtype=bf16)
         self.finish("matmul_packed", self.a.as_plain(self.x), narrow)
@@ -144,7 +149,7 @@ class _Product:
         narrow = self.emit("cast", narrow, name=f"{self.w.name}_i8", dtype=i8)
         attrs = {"columns": self.columns}
         if found is None:
-            tile = matmul_tile(self.x.shape[-2], self.columns, self.depth, i32, self.a.target)
+            tile = matmul_tile(self.key, self.x.shape[-2], self.columns, self.depth, i32, self.a.target)
             x = self.emit("cast", x, name=f"{self.x.name}_i8", dtype=i8)
             total = self.emit("matmul_packed", x, self.plain_panels(narrow, tile.width), name="total", **attrs)
         else:

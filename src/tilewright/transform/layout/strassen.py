@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from tilewright.ir.dtype import f32
 from tilewright.ir.expr import as_int, const
 from tilewright.ir.graph import Node, Value
 from tilewright.ops.strassen import PRODUCTS
 from tilewright.plans.convolution.tiles import Shape
+from tilewright.plans.framework.decision_key import key_of_nodes
 from tilewright.plans.matmul.tiles import Product, matmul_tile
 from tilewright.plans.strassen.convolution import choose
 from tilewright.plans.strassen.products import pays
@@ -36,7 +39,8 @@ def strassen(a: Assigner, node: Node) -> bool:
     if not pays(Product(rows, columns, depth), a.weight_bytes, a.target):
         return False
     across = columns // 2
-    tile = matmul_tile(const(-(-rows // 2)), across, -(-depth // 2), f32, a.target, whole=True)
+    key = partial(key_of_nodes, "panels", [node], a.target)
+    tile = matmul_tile(key, const(-(-rows // 2)), across, -(-depth // 2), f32, a.target, whole=True)
     if columns % 2 or across % tile.width:
         return False  # Panels that both halves have a part of would be merged twice.
     attrs = {"width": tile.width, "transpose": transpose}

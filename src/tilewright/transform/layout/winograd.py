@@ -7,6 +7,7 @@ from math import ceil
 from tilewright.ir.expr import as_int
 from tilewright.ir.graph import Node
 from tilewright.ops.correlation import points
+from tilewright.plans.framework.decision_key import key_of_nodes
 from tilewright.plans.winograd.tiles import Choice, Shape, choose
 from tilewright.transform.layout.assigner import Assigner
 
@@ -85,7 +86,8 @@ def choose_winograd(a: Assigner, node: Node) -> Choice | None:
     shapes = tuple(
         Shape(n * apart**2, height, width, channels, filters, window, a.weight_bytes, stride) for n in batches
     )
-    return choose(shapes, tiles(window, stride, a.options.winograd), a.target)
+    sizes = tiles(window, stride, a.options.winograd)
+    return choose(lambda: key_of_nodes("algorithm", [node], a.target), shapes, sizes, a.target)
 
 
 def tiles(window: int, stride: int, setting: str) -> tuple[int, ...]:
