@@ -7,6 +7,7 @@ model --import--> Graph --graph passes--> prepare + run --fuse--> groups --lower
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -78,8 +79,9 @@ def compile(
     dynamic: Dynamic = "auto",
     target: Target | None = None,
     precision: str = "fp32",
-    winograd: str = "auto",
+    fast: str = "auto",
     name: str | None = None,
+    winograd: str | None = None,
 ) -> Model:
     """Compile a model to native code.
 
@@ -95,14 +97,19 @@ def compile(
             `{"input": {axis: "symbol"}}`; see docs/torch.md.
         target: the machine; the host if None.
         precision: the type in which products multiply: "fp32", "bf16", "int8" (see docs/accuracy.md).
-        winograd: which fast convolutions are allowed: "auto", "exact" (none), "f2", "f4", "f6"; "strassen": "auto", and
-            fast products of any rows, those of different samples too.
+        fast: which algorithms with fewer multiplications are allowed (Winograd's, Fourier's, Strassen's; see
+            docs/accuracy.md): "auto", "exact" (none), "f2", "f4", "f6"; "strassen": "auto", and fast products of any
+            rows, those of different samples too.
         name: what the program is called; the model's own name if None.
+        winograd: the old name of `fast`.
 
     Raises ModelError (or a subclass) listing everything that is wrong with the model.
     """
     target = replace(target or Target.host(), threads=check_threads(threads))
-    options = Options(precision, winograd)
+    if winograd is not None:
+        warnings.warn("winograd= is called fast= now: it rules all fast algorithms", DeprecationWarning, stacklevel=2)
+        fast = winograd
+    options = Options(precision, fast)
     log = PassLog(f"compile {model if isinstance(model, str | Path) else type(model).__name__}")
     with Background() as background:
         background.submit(compile_support)  # what the runtime links at the end
@@ -359,7 +366,7 @@ def _assemble(
         structure_key=structure,
         schedule_version=SCHEDULE_VERSION,
         precision=options.precision,
-        winograd=options.winograd,
+        fast=options.fast,
         ignored=names.ignored,
         tied=names.tied,
     )

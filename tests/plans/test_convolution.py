@@ -99,7 +99,7 @@ def check(got: np.ndarray, case: Case, data: dict[str, np.ndarray]) -> None:
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_native_code_against_double_precision(case: Case) -> None:
     data = arrays(case)
-    model = tw.compile((graph_of(case), {"w": data["w"], "bias": data["bias"]}), winograd="exact")
+    model = tw.compile((graph_of(case), {"w": data["w"], "bias": data["bias"]}), fast="exact")
     (got,) = model.run({"x": data["x"], "r": data["r"]}).values()
     check(got, case, data)
 
@@ -115,7 +115,7 @@ def test_any_batch() -> None:
 
 def kernel_of(case: Case, target: Target) -> Kernel:
     graph = graph_of(case)
-    for _, function in graph_passes(target, Options(winograd="exact")):
+    for _, function in graph_passes(target, Options(fast="exact")):
         graph = function(graph)
     groups = [g for g in fuse(split_prepare(graph).run) if any(n.op == "conv_blocked" for n in g.nodes)]
     (group,) = groups
@@ -285,12 +285,12 @@ def test_panels_and_flatness_can_be_forced() -> None:
     data = arrays(case)
     model = (graph_of(case), {"w": data["w"], "bias": data["bias"]})
     with deciding() as record:
-        tw.compile(model, winograd="exact")
+        tw.compile(model, fast="exact")
     panels = next(d for d in record.made if d.key.kind == "panels")
     assert {label[-1] for label in panels.space.labels} == {"0", "1"}
     for label in (panels.space.labels[0], panels.space.labels[-1]):
         with deciding({panels.key.name: label}):
-            forced = tw.compile(model, winograd="exact")
+            forced = tw.compile(model, fast="exact")
         (got,) = forced.run({"x": data["x"], "r": data["r"]}).values()
         check(got, case, data)
 
@@ -333,7 +333,7 @@ def test_layers_of_one_pixel_are_blocked_where_others_are() -> None:
             w = b.param(f"w{i}", tensor(64, 64, window, window))
             y = ops.emit1(b, "relu", ops.emit1(b, "conv", y, w, pads=(window // 2,) * 4, **attrs))
         graph = b.finish((y,))
-        for _, function in graph_passes(TARGETS["haswell"], Options(winograd="exact")):
+        for _, function in graph_passes(TARGETS["haswell"], Options(fast="exact")):
             graph = function(graph)
         return [n.op for n in graph.nodes if n.op.startswith("conv")]
 

@@ -36,7 +36,7 @@ def layer(rows: Any, depth: int, columns: int, transpose: bool, lead: tuple[int,
 
 
 def operators(graph: Graph, target: Target, winograd: str = "strassen") -> list[str]:
-    return [node.op for node in assign_layouts(graph, target, Options(winograd=winograd)).nodes]
+    return [node.op for node in assign_layouts(graph, target, Options(fast=winograd)).nodes]
 
 
 @pytest.fixture
@@ -67,7 +67,7 @@ def test_native_code_on_awkward_shapes(
     x, skip = (rng.standard_normal((*lead, rows, n)).astype(np.float32) for n in (depth, columns))
     w, bias = rng.standard_normal((depth, columns)).astype(np.float32), rng.standard_normal(columns).astype(np.float32)
     weights = {"w": np.ascontiguousarray(w.T) if transpose else w, "bias": bias}
-    got = np.asarray(tw.compile((graph, weights), target=target, threads=threads, winograd="strassen")(x, skip))
+    got = np.asarray(tw.compile((graph, weights), target=target, threads=threads, fast="strassen")(x, skip))
     want = np.maximum(x.astype(np.float64) @ w + bias + skip, 0)
     np.testing.assert_allclose(got, want, rtol=0, atol=4e-6 * np.abs(want).max())
 

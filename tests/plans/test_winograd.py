@@ -206,7 +206,7 @@ def test_a_model_takes_it(window: int, stride: int, apart: int) -> None:
     model = tw.compile((graph, {"w": w}))
     assert "conv_winograd" in model.show("graph") and f"stride = {stride}" in model.show("graph")
     assert "winograd" in model.show("schedule")
-    assert "winograd" not in tw.compile((graph, {"w": w}), winograd="exact").show("graph")
+    assert "winograd" not in tw.compile((graph, {"w": w}), fast="exact").show("graph")
     image = rng.standard_normal((1, 96, 61, 60)).astype(np.float32)
     want = np.maximum(convolution(image, w, (1, 1, 1, 1), stride, apart), 0)
     assert np.abs(np.asarray(model(image)) - want).max() <= 2e-5 * want.max()

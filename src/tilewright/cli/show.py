@@ -12,6 +12,7 @@ import typer
 
 from tilewright.cli.common import (
     DimOption,
+    FastOption,
     JsonOption,
     ModelArgument,
     PrecisionOption,
@@ -19,6 +20,7 @@ from tilewright.cli.common import (
     ThreadsOption,
     WinogradOption,
     facts,
+    fast_option,
     is_quiet,
     open_model,
     parse_dims,
@@ -52,6 +54,7 @@ def show(
     threads: ThreadsOption = None,
     dim: DimOption = None,
     precision: PrecisionOption = None,
+    fast: FastOption = None,
     winograd: WinogradOption = None,
     target: TargetOption = None,
     json: JsonOption = False,
@@ -71,7 +74,7 @@ def show(
     if decisions and model.suffix == ".tw":
         raise typer.BadParameter("a compiled file does not keep its decisions; show the model", param_hint="MODEL")
     with progress(f"compile {model.name}", enabled=not is_quiet(json)), _listing(decisions) as made:
-        compiled = open_model(model, threads, parse_dims(dim), precision, winograd, target)
+        compiled = open_model(model, threads, parse_dims(dim), precision, fast_option(fast, winograd), target)
     texts = {stage: compiled.show(stage) for stage in stages}
     about = describe(compiled) | {"target": asdict(compiled.manifest.target)}
     if json:

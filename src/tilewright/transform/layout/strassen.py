@@ -17,7 +17,7 @@ from tilewright.transform.graph.rowgroups import NORMS
 from tilewright.transform.layout.assigner import Assigner
 
 FAST = ("auto", "f6", "strassen")
-"""Settings of `winograd` that allow it for convolutions, and for rows of one sequence."""
+"""Settings of `fast` that allow it for convolutions, and for rows of one sequence."""
 
 
 def strassen(a: Assigner, node: Node) -> bool:
@@ -27,7 +27,7 @@ def strassen(a: Assigner, node: Node) -> bool:
     """
     x, w = node.inputs[:2]
     assert x is not None and w is not None
-    allowed = a.options.winograd == "strassen" or (a.options.winograd in FAST and one_sequence(a, x))
+    allowed = a.options.fast == "strassen" or (a.options.fast in FAST and one_sequence(a, x))
     plain = not allowed or a.options.precision != "fp32" or node.attr("transpose_a", False)
     if plain or w not in a.fixed or x in a.fixed or node.output.dtype is not f32 or w.type.rank != 2:
         return False
@@ -74,7 +74,7 @@ def strassen_conv(a: Assigner, node: Node, shape: Shape, plain: float) -> bool:
     x, w = node.inputs[:2]
     assert x is not None and w is not None
     known = all(as_int(d) for d in node.output.shape[1:])
-    if a.options.winograd not in FAST or not shape.is_pixel or any(node.attr("pads")) or shape.block == 1 or not known:
+    if a.options.fast not in FAST or not shape.is_pixel or any(node.attr("pads")) or shape.block == 1 or not known:
         return False
     choice = choose(shape, plain, a.weight_bytes, a.target)
     if choice is None:

@@ -12,7 +12,7 @@ from tilewright.plans.winograd.tiles import Choice, Shape, choose
 from tilewright.transform.layout.assigner import Assigner
 
 MOST = {"auto": 8, "exact": 0, "f2": 4, "f4": 6, "f6": 8, "strassen": 8}
-"""The most inputs of a tile (a side; with a stride, of the largest phase) that each setting of `winograd` allows: 8
+"""The most inputs of a tile (a side; with a stride, of the largest phase) that each setting of `fast` allows: 8
 keep the error within 2e-5 of the output's scale (docs/accuracy.md)."""
 
 SIZES = (4, 6, 7, 8)
@@ -86,12 +86,12 @@ def choose_winograd(a: Assigner, node: Node) -> Choice | None:
     shapes = tuple(
         Shape(n * apart**2, height, width, channels, filters, window, a.weight_bytes, stride) for n in batches
     )
-    sizes = tiles(window, stride, a.options.winograd)
+    sizes = tiles(window, stride, a.options.fast)
     return choose(lambda: key_of_nodes("algorithm", [node], a.target), shapes, sizes, a.target)
 
 
 def tiles(window: int, stride: int, setting: str) -> tuple[int, ...]:
-    """Outputs of a tile, a side, that a setting of `winograd` allows."""
+    """Outputs of a tile, a side, that a setting of `fast` allows."""
     sizes = [n for n in (SIZES if stride == 1 else STRIDED) if n <= MOST[setting]]
     if sizes and stride == 1 and window >= LARGE:
         sizes += FOURIER
