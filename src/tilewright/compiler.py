@@ -60,6 +60,7 @@ from tilewright.transform.graph.split import SplitGraph, split_prepare
 from tilewright.transform.graph.views import join_slices, place_views
 from tilewright.transform.layout.assign import assign_layouts
 from tilewright.transform.lower import Kernel, lower_group
+from tilewright.transform.select.choose import choose_algorithms
 from tilewright.transform.work import operations, traffic
 
 SCHEDULE_VERSION = 1
@@ -159,7 +160,8 @@ def graph_passes(target: Target, options: Options = DEFAULTS) -> list[tuple[str,
         ("recognise attention", lambda g: recognise_attention(g, target)),
         ("eliminate dead", eliminate_dead),
         ("fold scales", fold_scales),
-        ("assign layouts", lambda g: assign_layouts(g, target, options)),
+        ("choose algorithms", lambda g: choose_algorithms(g, target, options)),
+        ("assign layouts", lambda g: assign_layouts(g, target)),
         ("remove identities", remove_identities),
         ("eliminate common", eliminate_common),
         ("eliminate dead", eliminate_dead),

@@ -26,6 +26,7 @@ from tilewright.transform.graph.fuse import fuse
 from tilewright.transform.graph.split import split_prepare
 from tilewright.transform.layout.assign import assign_layouts
 from tilewright.transform.lower import lower_group
+from tilewright.transform.select.choose import choose_algorithms
 
 ZEN4, HASWELL = Target.parse("znver4"), Target.parse("haswell")
 
@@ -60,13 +61,13 @@ def model(layer: Layer, prefix: str = "", others: int = 0) -> Graph:
 def layout_keys(graph: Graph, target: Target = ZEN4) -> dict[str, str]:
     """Of the decisions about convolutions of a graph, by kind."""
     with deciding() as record:
-        assign_layouts(graph, target)
+        assign_layouts(choose_algorithms(graph, target), target)
     return {d.key.kind: d.key.name for d in record.made if "conv(" in d.key.text}
 
 
 def kernel_keys(graph: Graph, target: Target = ZEN4) -> set[str]:
     """Of the plans of the kernels with a convolution in them."""
-    run = split_prepare(assign_layouts(graph, target)).run
+    run = split_prepare(assign_layouts(choose_algorithms(graph, target), target)).run
     groups = [g for g in fuse(run) if any(n.op.startswith("conv") for n in g.nodes)]
     return {key_of_function(lower_group(g, g.label).func, target).name for g in groups}
 
@@ -165,8 +166,8 @@ def test_a_forced_compile_is_warm(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     (algorithm,) = [d for d in record.made if d.key.kind == "algorithm"]
     other = next(s for s in algorithm.space if s.kind != algorithm.taken.kind)
     builds: list[str] = []
-    assign = tw.compiler.assign_layouts
-    monkeypatch.setattr(tw.compiler, "assign_layouts", lambda g, *rest: (builds.append(g.name), assign(g, *rest))[1])
+    assign = tw.compiler.choose_algorithms
+    monkeypatch.setattr(tw.compiler, "choose_algorithms", lambda g, *rest: (builds.append(g.name), assign(g, *rest))[1])
 
     def texts(forced: dict[str, str]) -> str:
         with forcing(forced):
@@ -190,7 +191,7 @@ def test_a_forced_compile_is_warm(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 )
 def test_no_plan_is_estimated_below_what_any_takes(layer: Layer, target: Target) -> None:
     """Estimates are whole: of the kernels around a convolution none is chosen for less than the bound that is shown."""
-    split = split_prepare(assign_layouts(model(layer), target))
+    split = split_prepare(assign_layouts(choose_algorithms(model(layer), target), target))
     for graph in (split.prepare, split.run):
         for group in fuse(graph):
             structure = analyse(lower_group(group, group.label).func)

@@ -34,7 +34,7 @@ from tilewright.plans.framework.cost import (
     roofline,
     sharing,
 )
-from tilewright.plans.framework.decision_key import Key, key_of_function
+from tilewright.plans.framework.decision_key import key_of_function
 from tilewright.plans.framework.decisions import Decision, deciding
 from tilewright.plans.strassen import convolution as strassen_conv
 from tilewright.plans.winograd import tiles as winograd_tiles
@@ -111,10 +111,6 @@ def test_describe_tells_what_was_estimated(golden: Golden) -> None:
     slower = Candidate((("rows", 2), ("width", 8)), Cost(compute=9000.0, load=9500.0, memory=100.0), "rows")
     same = replace(planned.chosen, knobs=(("ahead", 0),))  # is not said twice
     golden(replace(planned, others=(same, slower)).describe())
-
-
-def no_key() -> Key:
-    raise AssertionError("nothing is forced")
 
 
 def listed(graph: Graph, weights: dict[str, np.ndarray], forced: dict[str, str] | None = None) -> tuple:  # type: ignore[type-arg]
@@ -236,8 +232,7 @@ def test_parts_are_chosen_for_the_threads_of_a_call(threads: int) -> None:
     found = {}
     for target in (one, more):
         shape = winograd_tiles.Shape(1, 56, 56, 64, 64, 3, 1e8)
-        taken = winograd_tiles.choose(no_key, (shape,), (2, 4, 5, 6), target)
-        assert taken is not None
+        taken = winograd_tiles.Choice.of(winograd_tiles.ranked((shape,), (2, 4, 5, 6), target)[0][1])
         pixel = conv_tiles.Shape(1, 28, 28, (1, 1), 1, 512, 16, 256, 4 * 512 * 28 * 28, False)
         strips = strassen_conv.best(pixel, 32, 100 << 20, target)
         assert strips is not None

@@ -14,12 +14,13 @@ from tilewright.ir.expr import as_int
 from tilewright.ir.graph import Graph, GraphBuilder
 from tilewright.plans.matmul.tiles import Product
 from tilewright.plans.strassen.convolution import Choice
-from tilewright.plans.strassen.products import pays
+from tilewright.plans.strassen.products import LEAST_GAIN, compared
 from tilewright.targets.target import Target
 from tilewright.transform.graph.options import Options
 from tilewright.transform.layout import conv as layout_conv
-from tilewright.transform.layout import strassen as layout_strassen
 from tilewright.transform.layout.assign import assign_layouts
+from tilewright.transform.select import choose
+from tilewright.transform.select.choose import choose_algorithms
 
 TARGETS = ("x86-64-v3", "znver4", "skylake-avx512", "neoverse-n1")
 
@@ -36,7 +37,7 @@ def layer(rows: Any, depth: int, columns: int, transpose: bool, lead: tuple[int,
 
 
 def operators(graph: Graph, target: Target, winograd: str = "strassen") -> list[str]:
-    return [node.op for node in assign_layouts(graph, target, Options(fast=winograd)).nodes]
+    return [node.op for node in assign_layouts(choose_algorithms(graph, target, Options(fast=winograd)), target).nodes]
 
 
 @pytest.fixture
@@ -125,6 +126,11 @@ def test_rows_behind_a_norm_keep_their_digits(norm: str) -> None:
     assert set(np.nonzero(np.isnan(np.asarray(model(x))).any(-1))[1]) <= {3, 3 + 128}
 
 
+def pays(product: Product, weights: int, target: Target) -> bool:
+    plain, fast = compared(product, weights, target)
+    return fast.cycles < LEAST_GAIN * plain.cycles
+
+
 @pytest.mark.parametrize("name", TARGETS)
 def test_few_rows_whose_weights_come_from_far_stay_plain(name: str) -> None:
     """The weights of the seven products are 7/4 of the plain ones, which few rows wait for."""
@@ -192,7 +198,7 @@ def test_images_do_not_meet(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is infinite in one caller's image reaches no other's."""
     target = Target.host()
     choice = Choice(18, 2 * target.lanes(4), 1)
-    monkeypatch.setattr(layout_strassen, "choose", lambda *_: choice)
+    monkeypatch.setattr(choose, "convolution_algorithm", lambda *_: choice.setting)
     graph = pixels(2, 64, 4 * target.lanes(4), (6, 6))
     assert "conv_strassen" in operators(graph, target, "auto")
     rng = np.random.default_rng(0)

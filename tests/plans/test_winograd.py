@@ -17,15 +17,14 @@ from tilewright.compiler import compile_graph
 from tilewright.ir.expr import as_int
 from tilewright.ir.graph import Graph, GraphBuilder
 from tilewright.plans import plan
-from tilewright.plans.framework.decision_key import Key
-from tilewright.plans.winograd.tiles import ENOUGH, NEAR, PART, Choice, Shape, choose, cost, part_of, times
+from tilewright.plans.winograd.tiles import DIRECT, ENOUGH, NEAR, PART, Choice, Shape, cost, part_of, ranked, times
 from tilewright.runtime.model import Model
 from tilewright.targets.target import Target
 from tilewright.transform.graph.fuse import fuse
 from tilewright.transform.graph.split import split_prepare
-from tilewright.transform.layout.winograd import tiles
 from tilewright.transform.loops import lower_loops
 from tilewright.transform.lower import lower_group
+from tilewright.transform.select.convolution import tiles
 
 HOST = Target.host()
 BLOCK = HOST.vector_bits // 32
@@ -81,8 +80,10 @@ CASES = [
 ]
 
 
-def no_key() -> Key:
-    raise AssertionError("nothing is forced")
+def choose(shapes: tuple[Shape, ...], sizes: tuple[int, ...], target: Target) -> Choice | None:
+    """The best transform, None where computing directly is estimated to be faster."""
+    _, setting = ranked(shapes, sizes, target)[0]
+    return None if setting == DIRECT else Choice.of(setting)
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
@@ -268,9 +269,9 @@ def test_nan_stays_in_the_tiles_of_a_stride() -> None:
 
 def test_the_estimate_prefers_what_multiplies_less() -> None:
     wide = Shape(1, 56, 56, 64, 64, 3)
-    found = choose(no_key, (wide,), (2, 4), HOST)
+    found = choose((wide,), (2, 4), HOST)
     assert found is not None and found.tile == 4
-    assert choose(no_key, (wide,), (), HOST) is None
+    assert choose((wide,), (), HOST) is None
     four, two = (cost(wide, Choice(tile, 2, 14, 2 * BLOCK, 1), HOST).cycles for tile in (4, 2))
     assert four < two
 
@@ -278,11 +279,11 @@ def test_the_estimate_prefers_what_multiplies_less() -> None:
 def test_panels_go_together_while_their_products_stay_in_the_second_level() -> None:
     """The fewer groups, the less often tiles are read; all panels at once would spill the products of a large block."""
     for size, channels, filters in ((19, 128, 128), (28, 512, 512), (64, 256, 256)):
-        found = choose(no_key, (Shape(1, size, size, channels, filters, 3, 1e8),), (4,), Target.parse("haswell"))
+        found = choose((Shape(1, size, size, channels, filters, 3, 1e8),), (4,), Target.parse("haswell"))
         assert found is not None and found.panels > 1 and (filters // found.width) % found.panels == 0
         products = 4 * 36 * found.rows * found.columns * found.width * found.panels
         assert products <= 0.6 * Target.parse("haswell").l2
-    alone = choose(no_key, (Shape(1, 19, 19, 128, 16, 3),), (4,), Target.parse("haswell"))
+    alone = choose((Shape(1, 19, 19, 128, 16, 3),), (4,), Target.parse("haswell"))
     assert alone is not None and alone.panels == 1
 
 
@@ -290,14 +291,14 @@ def test_a_batch_has_blocks_of_tiles_for_a_few_threads() -> None:
     """Two or three blocks are cheapest on one core by a few percent; one block is all there is of a small layer."""
     target = Target.parse("haswell")
     batch = Shape(8, 19, 19, 128, 128, 3, 8.6e6)
-    found = choose(no_key, (batch,), (5,), target)
+    found = choose((batch,), (5,), target)
     assert found is not None and times(batch, found) >= ENOUGH
     assert any(
         1 < times(batch, c) < ENOUGH and cost(batch, c, target).cycles < cost(batch, found, target).cycles
         for c in (Choice(5, rows, 4, found.width, 1) for rows in range(11, 17))
     )
     single = Shape(1, 19, 19, 128, 128, 3, 8.6e6)
-    found = choose(no_key, (single,), (5,), target)
+    found = choose((single,), (5,), target)
     assert found is not None and times(single, found) == 1
 
 
@@ -310,11 +311,11 @@ def test_settings_allow_tiles_by_the_inputs_of_a_phase() -> None:
 
 def test_large_windows_take_fourier_tiles() -> None:
     for window in (7, 9, 15):
-        found = choose(no_key, (Shape(1, 56, 56, 64, 64, window),), (2, 16 - window + 1, 24 - window + 1), HOST)
+        found = choose((Shape(1, 56, 56, 64, 64, window),), (2, 16 - window + 1, 24 - window + 1), HOST)
         assert found is not None and found.tile > 2
 
 
 def test_small_maps_with_many_filters_take_small_tiles() -> None:
     """The transformed filters of a large tile would be read for a handful of tiles."""
-    found = choose(no_key, (Shape(1, 7, 7, 512, 512, 3),), (2, 4), HOST)
+    found = choose((Shape(1, 7, 7, 512, 512, 3),), (2, 4), HOST)
     assert found is None or found.tile == 2

@@ -114,6 +114,12 @@ def matmul_tile(
     return decide(key, ranked, lambda r: Setting("panels", (("width", r[1].width),)), lambda r: r[0])[1]
 
 
+def has_whole_panels(rows: Expr, columns: int, depth: int, dtype: DType, target: Target) -> bool:
+    """Whether panels of some width fill the columns."""
+    ranked = _ranked(as_int(rows), columns, max(1, depth), dtype.itemsize, target, False)
+    return any(columns % tile.width == 0 for _, tile in ranked)
+
+
 @lru_cache(maxsize=4096)
 def _ranked(
     rows: int | None, columns: int, depth: int, itemsize: int, target: Target, narrow: bool

@@ -29,6 +29,7 @@ from tilewright.plans.framework.analysis import Structure
 from tilewright.plans.framework.base import Candidate, Plan
 from tilewright.plans.framework.common import inline_all
 from tilewright.plans.framework.cost import Cost, around, bandwidth, load_cycles, sharing, store_cycles
+from tilewright.plans.framework.space import Setting
 from tilewright.plans.idioms.panels import panel_width
 from tilewright.plans.strassen.products import Stages, stages
 from tilewright.plans.winograd.plan import constant_product, products, share
@@ -54,19 +55,13 @@ class Choice:
     width: int
     panels: int
 
+    @property
+    def setting(self) -> Setting:
+        return Setting("strassen", (("strip", self.strip), ("width", self.width), ("panels", self.panels)))
 
-def choose(shape: Shape, plain: float, model: int, target: Target) -> Choice | None:
-    """The best way to take seven products, or None if the convolution in `plain` cycles an image is not slower.
-
-    `model`: bytes of all weights of the model, which say where those of this layer come from.
-    """
-    width = 2 * target.lanes(4)
-    if shape.channels % (2 * shape.block) or shape.filters % (2 * width):
-        return None
-    weights = 4 * shape.channels * shape.filters
-    found = best(shape, width, model, target)
-    direct = Cost(compute=plain, memory=weights / bandwidth(model, target))
-    return found[1] if found and found[0].cycles < LEAST_GAIN * direct.cycles else None
+    @classmethod
+    def of(cls, setting: Setting) -> Choice:
+        return cls(**dict(setting.knobs))
 
 
 @lru_cache(maxsize=4096)

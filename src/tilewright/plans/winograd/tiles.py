@@ -19,7 +19,7 @@ nor small maps, where the filters do.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from math import ceil
@@ -28,8 +28,6 @@ from tilewright.ops.correlation import MOST_POINTS, points, products, reach
 from tilewright.plans.convolution import tiles as conv_tiles
 from tilewright.plans.convolution.tiles import tile_steps
 from tilewright.plans.framework.cost import EXPOSED, Cost, sharing, store_cycles
-from tilewright.plans.framework.decision_key import Key
-from tilewright.plans.framework.decisions import decide
 from tilewright.plans.framework.space import Setting
 from tilewright.targets.target import Target
 
@@ -110,13 +108,17 @@ class Choice:
         names = ("tile", "rows", "columns", "width", "panels")
         return Setting("winograd", tuple((name, getattr(self, name)) for name in names))
 
+    @classmethod
+    def of(cls, setting: Setting) -> Choice:
+        return cls(**dict(setting.knobs))
+
 
 DIRECT = Setting("direct")
 
 
-def choose(key: Callable[[], Key], shapes: tuple[Shape, ...], tiles: tuple[int, ...], target: Target) -> Choice | None:
-    """The best transform for a layer that is called with any of `shapes` (they differ in images), or None if computing
-    it directly is estimated to be faster."""
+def ranked(shapes: tuple[Shape, ...], tiles: tuple[int, ...], target: Target) -> list[tuple[float, Setting]]:
+    """The transforms for a layer that is called with any of `shapes` (they differ in images), and computing it
+    directly, with the mean cycles an image; the best first."""
 
     def mean(choice: Choice | None) -> float:
         each = (
@@ -133,9 +135,8 @@ def choose(key: Callable[[], Key], shapes: tuple[Shape, ...], tiles: tuple[int, 
         for rows, columns in blocks(shapes[0], tile, most)
         for panels in groups(ceil(shapes[0].filters / width))
     ]
-    options: list[tuple[float, Choice | None]] = [(mean(c), c) for c in (None, *choices)]
-    options.sort(key=lambda option: option[0])
-    return decide(key, options, lambda o: DIRECT if o[1] is None else o[1].setting, lambda o: o[0])[1]
+    options = [(mean(None), DIRECT), *((mean(c), c.setting) for c in choices)]
+    return sorted(options, key=lambda option: option[0])
 
 
 def _widths(shape: Shape, target: Target) -> tuple[int, ...]:

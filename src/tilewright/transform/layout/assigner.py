@@ -12,20 +12,25 @@ from tilewright import ops
 from tilewright.ir.expr import as_int
 from tilewright.ir.graph import Graph, GraphBuilder, Node, Value
 from tilewright.targets.target import Target
-from tilewright.transform.graph.options import Options
+
+NOTES = ("algorithm", "precision")
+"""What selection notes on nodes."""
+
+
+def without_notes(node: Node) -> tuple[tuple[str, Any], ...]:
+    """A node's attributes, those of its operator alone."""
+    return tuple(pair for pair in node.attrs if pair[0] not in NOTES)
 
 
 @dataclass(slots=True)
 class Assigner:
     graph: Graph
     target: Target
-    options: Options
     builder: GraphBuilder = field(init=False)
     plain: dict[Value, Value] = field(default_factory=dict)
     blocked: dict[Value, Value] = field(default_factory=dict)
     fixed: set[Value] = field(default_factory=set)
     made: dict[Value, Node] = field(default_factory=dict)
-    plain_use: dict[Value, bool] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.builder = GraphBuilder(self.graph.name)
@@ -38,11 +43,6 @@ class Assigner:
     @property
     def block(self) -> int:
         return self.target.vector_bits // 32
-
-    @property
-    def weight_bytes(self) -> int:
-        """Bytes of all weights of the model."""
-        return sum(v.known_bytes for v in self.graph.params)
 
     def producer(self, value: Value) -> Node | None:
         """The node of the graph that makes a value; None for inputs and weights."""
@@ -81,7 +81,7 @@ class Assigner:
 
     def keep(self, node: Node) -> None:
         inputs = tuple(None if v is None else self.as_plain(v) for v in node.inputs)
-        self.builder.nodes.append(Node(node.op, inputs, node.outputs, node.attrs))
+        self.builder.nodes.append(Node(node.op, inputs, node.outputs, without_notes(node)))
         self.plain.update((v, v) for v in node.outputs)
 
     def is_blocked(self, value: Value) -> bool:

@@ -15,15 +15,18 @@ from tilewright.plans.convolution.tiles import (
 from tilewright.plans.framework.decision_key import key_of_nodes
 from tilewright.plans.framework.decisions import decide
 from tilewright.plans.framework.space import Setting
+from tilewright.plans.strassen import convolution as strassen_convolution
+from tilewright.plans.winograd import tiles as winograd_tiles
 from tilewright.targets.target import Target
 from tilewright.transform.layout.assigner import Assigner
-from tilewright.transform.layout.pixels import between_plain, pointwise
+from tilewright.transform.layout.pixels import pointwise
 from tilewright.transform.layout.strassen import strassen_conv
+from tilewright.transform.layout.winograd import winograd
 
 
 def conv(a: Assigner, node: Node) -> bool:
-    """2-D convolution, one group: blocked output; blocked input when the channels fill their blocks. Windows of one
-    pixel stay plain where all around them is."""
+    """2-D convolution, one group, by the algorithm that is noted: blocked output; blocked input when the channels fill
+    their blocks. Those over plain maps stay plain."""
     x, w = node.inputs[:2]
     assert x is not None and w is not None
     channels = [as_int(d) for d in w.shape]
@@ -34,11 +37,15 @@ def conv(a: Assigner, node: Node) -> bool:
     k, c = channels[0], channels[1]
     assert k is not None and c is not None
     block = a.block if c % a.block == 0 else 1
-    shapes, ways = blockings_of(node, k, c, block, a.target)
-    if between_plain(a, node, ways[0][0]):
-        return pointwise(a, node)
-    if strassen_conv(a, node, shapes[0], ways[0][0]):
-        return True
+    algorithm = Setting.parse(node.attr("algorithm", "direct"))
+    match algorithm.kind:
+        case "winograd":
+            return winograd(a, node, winograd_tiles.Choice.of(algorithm))
+        case "strassen":
+            return strassen_conv(a, node, strassen_convolution.Choice.of(algorithm))
+        case "pixels":
+            return pointwise(a, node)
+    _, ways = blockings_of(node, k, c, block, a.target)
     _, blocking = decide(
         lambda: key_of_nodes("panels", [node], a.target),
         ways,

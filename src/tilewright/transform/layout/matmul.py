@@ -34,13 +34,13 @@ def matmul(a: Assigner, node: Node) -> bool:
     batch = zip(x_batch[len(x_batch) - len(w_batch) :], w_batch, strict=True)
     if is_const(n, 1) or not all(is_const(v, 1) or u is v for u, v in batch):
         return single_column(a, node, x, w)
-    if a.options.precision != "fp32" and reduced(a, node):
-        return True
+    if node.attr("precision", "fp32") != "fp32":
+        return reduced(a, node)
     rows = as_int(node.output.shape[-2])
     if w not in a.fixed and rows is not None and rows <= (1 if transpose else FEW_ROWS):
         return False
-    if strassen(a, node):
-        return True
+    if node.attr("algorithm", "packed") == "strassen":
+        return strassen(a, node)
     left = plain_rows(a, node, x)
     key = partial(key_of_nodes, "panels", [node], a.target)
     tile = matmul_tile(key, node.output.shape[-2], as_int(n) or 64, as_int(k) or 64, left.dtype, a.target, narrow=True)

@@ -18,12 +18,11 @@ from dataclasses import dataclass
 from tilewright.ir.dtype import DType, bf16, f32, i8, i16, i32, u8
 from tilewright.ir.expr import as_int
 from tilewright.ir.graph import ConstantArray, Node, Value
-from tilewright.ops.attention_rows import Tile
 from tilewright.plans.framework.decision_key import Key, key_of_nodes
 from tilewright.plans.matmul.dots import panel_multiple
 from tilewright.plans.matmul.tiles import matmul_tile
 from tilewright.schedule.dot_intrinsics import Dot, find_dot
-from tilewright.transform.layout.assigner import Assigner
+from tilewright.transform.layout.assigner import Assigner, without_notes
 
 LEVELS = 127
 """Greatest magnitude of a quantised number."""
@@ -36,43 +35,30 @@ SMALLEST = 2.0**-100
 
 
 def reduced(a: Assigner, node: Node) -> bool:
-    """A product with weights, in the precision that was asked for; False if it stays as it is."""
+    """A product with weights, in the precision that is noted."""
     x, w = node.inputs[:2]
     assert x is not None and w is not None
     depth = as_int(x.shape[-1])
-    if (
-        x.dtype is not f32
-        or w not in a.fixed
-        or w.type.rank != 2
-        or depth is None
-        or as_int(node.output.shape[-1]) is None
-    ):
-        return False
+    assert depth is not None
     product = _Product(a, node, x, w, depth)
-    match a.options.precision:
-        case "bf16":
-            dot = find_dot(bf16, bf16, a.target)
-            if dot is not None and depth % dot.group == 0:
-                product.rounded(dot)
-            else:
-                product.widened()
-        case "int8":
-            product.quantised()
-        case _:
-            return False
+    if node.attr("precision") == "int8":
+        product.quantised()
+        return True
+    dot = find_dot(bf16, bf16, a.target)
+    if dot is not None and depth % dot.group == 0:
+        product.rounded(dot)
+    else:
+        product.widened()
     return True
 
 
 def attention(a: Assigner, node: Node) -> bool:
-    """Both products of an attention by dot instructions, where bf16 was asked for and the machine has one."""
-    q = node.inputs[0]
+    """Both products of an attention by dot instructions, where that is noted."""
     dot = find_dot(bf16, bf16, a.target)
-    if a.options.precision != "bf16" or dot is None or q is None or q.dtype is not f32:
-        return False
-    if (as_int(q.shape[3]) or 1) % dot.group or Tile.of(dict(node.attrs)).width % dot.lanes:
+    if node.attr("precision", "fp32") != "bf16" or dot is None:
         return False
     inputs = tuple(None if v is None else a.as_plain(v) for v in node.inputs)
-    attrs = {**dict(node.attrs), "dot": dot.intrin.name}
+    attrs = {**dict(without_notes(node)), "dot": dot.intrin.name}
     (a.plain[node.output],) = a.emit("attention", inputs, attrs, node.output.name)
     return True
 
