@@ -12,14 +12,14 @@ from tests.transform.graph.graphs import BATCH, tensor
 from tilewright import ops
 from tilewright.ir.expr import as_int
 from tilewright.ir.graph import Graph, GraphBuilder
+from tilewright.plans.framework.cost import Cost
 from tilewright.plans.matmul.tiles import Product
 from tilewright.plans.strassen.convolution import Choice
 from tilewright.plans.strassen.products import LEAST_GAIN, compared
 from tilewright.targets.target import Target
 from tilewright.transform.graph.options import Options
-from tilewright.transform.layout import conv as layout_conv
 from tilewright.transform.layout.assign import assign_layouts
-from tilewright.transform.select import choose
+from tilewright.transform.select import choose, product
 from tilewright.transform.select.choose import choose_algorithms
 
 TARGETS = ("x86-64-v3", "znver4", "skylake-avx512", "neoverse-n1")
@@ -42,7 +42,7 @@ def operators(graph: Graph, target: Target, winograd: str = "strassen") -> list[
 
 @pytest.fixture
 def always(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(layout_strassen, "pays", lambda *_: True)
+    monkeypatch.setattr(product, "compared", lambda *_: (Cost(compute=2.0), Cost(compute=1.0)))
 
 
 @pytest.mark.usefixtures("always")
@@ -178,8 +178,7 @@ def test_convolutions_of_one_pixel_on_awkward_shapes(
         pytest.skip("this machine lacks its features")
     width = 2 * target.lanes(4)
     together = panels if filters // 2 // width % panels == 0 else 1
-    monkeypatch.setattr(layout_strassen, "choose", lambda *_: Choice(strip, width, together))
-    monkeypatch.setattr(layout_conv, "between_plain", lambda *_: False)
+    monkeypatch.setattr(choose, "convolution_algorithm", lambda *_: Choice(strip, width, together).setting)
     graph = pixels(images, channels, filters, size, stride)
     assert "conv_strassen" in operators(graph, target, "auto")
     rng = np.random.default_rng(channels)
