@@ -78,7 +78,7 @@ pytest: $(STAMP)
 NUMERIC := tests/plans tests/ops tests/codegen tests/transform tests/compiler tests/builder tests/models tests/runtime/test_*.py
 
 test-v3: $(STAMP) ## the numeric tests with AVX2's vectors, on a machine with AVX-512 (on one without, `make test` has them)
-	@case "$$($(PY) -c 'from tilewright.ir.target import Target; print(Target.on_host("host").has_avx512)')" in \
+	@case "$$($(PY) -c 'from tilewright.targets.target import Target; print(Target.on_host("host").vector_bits > 256)')" in \
 	True) TILEWRIGHT_TARGET=x86-64-v3 $(PY) -m pytest -n auto $(NUMERIC) $(PYTEST_ARGS) ;; \
 	False) echo 'test-v3: left out, this machine has no wider vectors than x86-64-v3: make test runs what it runs' ;; \
 	*) exit 1 ;; esac

@@ -57,8 +57,8 @@ def _replace_everywhere(name: str, by: Callable[..., Any]) -> Callable[..., Any]
 def target_of(name: str) -> Any:
     """The target by name. A tree that does not know it yet gets it."""
     kind = tilewright.compile.__globals__["Target"]
-    known = sys.modules[kind.__module__]._KNOWN
-    if name not in known:
+    known = getattr(sys.modules[kind.__module__], "_KNOWN", None)  # of trees before targets had families
+    if known is not None and name not in known:
         older, more = LATER_TARGETS[name]
         triple, features = known[older]
         known[name] = (triple, (*features, *more))

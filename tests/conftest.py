@@ -14,6 +14,9 @@ from hypothesis import HealthCheck, settings
 # the digest of the program, so a warm folder saves time and cannot change a result.
 os.environ.setdefault("TILEWRIGHT_CACHE_DIR", str(Path(tempfile.gettempdir()) / f"tilewright-tests-{os.getuid()}"))
 
+# Every pass is verified.
+os.environ.setdefault("TILEWRIGHT_VERIFY", "2")
+
 settings.register_profile("default", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("fuzz", deadline=None, max_examples=5000, suppress_health_check=list(HealthCheck))
 settings.load_profile("fuzz" if os.environ.get("TILEWRIGHT_FUZZ") else "default")

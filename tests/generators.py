@@ -6,8 +6,8 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import MISSING, dataclass, replace
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 import numpy as np
 from hypothesis import settings
@@ -33,6 +33,19 @@ from tilewright.ir.loops import (
     Store,
     seq,
 )
+from tilewright.ir.notes import (
+    NOTES,
+    SCOPES,
+    THREADS,
+    BlockNote,
+    BufferName,
+    FuncNote,
+    LoopNote,
+    Note,
+    Workspaces,
+    with_note,
+)
+from tilewright.ir.notetable import fields_of, renamed
 from tilewright.ir.rewrite import map_stmt, rebuild, substitute_stmt
 from tilewright.ir.scalar_ops import OPS
 
@@ -112,8 +125,41 @@ def symbols(draw: Any, taken: set[str]) -> Var:
     return Var(draw(fresh_names(taken)), i64, lo, hi, draw(st.sampled_from([1, 1, 2, 16])))
 
 
-annotation_values = st.one_of(st.integers(), doubles.filter(lambda x: x == x), st.booleans(), st.text(max_size=5))
-annotations = st.lists(st.tuples(names, annotation_values), max_size=2).map(tuple)
+def field_values(t: Any, buffers: Sequence[str]) -> st.SearchStrategy[Any]:
+    """Values of a note's field of a type, names of buffers among these."""
+    arguments = get_args(t)
+    if t is BufferName:
+        return st.sampled_from(buffers)
+    if get_origin(t) is Annotated:
+        return st.integers(min_value=arguments[1].least)
+    if get_origin(t) is Literal:
+        return st.sampled_from(arguments)
+    if get_origin(t) is tuple:
+        return st.lists(field_values(arguments[0], buffers), max_size=3).map(tuple)
+    if arguments:
+        return st.one_of([field_values(a, buffers) for a in arguments])
+    plain = {int: st.integers(), bool: st.booleans(), str: st.one_of(names, st.text(max_size=5)), type(None): st.none()}
+    return plain[t]
+
+
+def notes_of(kind: type[Note], buffers: Sequence[str]) -> st.SearchStrategy[Note]:
+    """Notes of a class that the verifier accepts."""
+    fields = {f.name: field_values(f.type, buffers) for f in fields_of(kind)}
+    drawn = st.fixed_dictionaries(
+        {f.name: fields[f.name] for f in fields_of(kind) if f.default is MISSING},
+        optional={f.name: fields[f.name] for f in fields_of(kind) if f.default is not MISSING},
+    )
+    return drawn.map(lambda given: kind(**given)).filter(lambda note: not list(note.conflicts()))
+
+
+@st.composite
+def notes(draw: Any, place: type[Note], buffers: Sequence[Buffer]) -> tuple[Any, ...]:
+    """Up to two notes for a place, of classes that need nothing else to be right."""
+    found: tuple[Note, ...] = ()
+    kinds = [kind for kind in NOTES.values() if issubclass(kind, place) and kind is not Workspaces]
+    for kind in draw(st.lists(st.sampled_from(kinds), max_size=2)) if kinds else ():
+        found = with_note(found, draw(notes_of(kind, [b.name for b in buffers])))
+    return found
 
 
 @st.composite
@@ -125,7 +171,7 @@ def funcs(draw: Any) -> PrimFunc:
     if dims:
         params.append(Buffer(draw(fresh_names(taken)), f32, tuple(dims)))
     locals_ = [draw(_buffers(dims, taken)) for _ in range(draw(st.integers(0, 2)))]
-    func = PrimFunc(draw(names), tuple(params), Seq(()), tuple(locals_), draw(annotations))
+    func = PrimFunc(draw(names), tuple(params), Seq(()), tuple(locals_), draw(notes(FuncNote, params)))
     body = draw(_stmts([*params, *locals_], list(func.symbols), list(func.symbols), taken, 3))
     return func.with_body(body)
 
@@ -136,7 +182,7 @@ def _buffers(draw: Any, dims: list[Var], taken: set[str]) -> Buffer:
     if dims:
         extent = st.one_of(extent, st.sampled_from(dims), st.sampled_from([d + 1 for d in dims]))
     shape = tuple(draw(st.lists(extent, max_size=3)))
-    scope = draw(st.sampled_from(["global", "global", "local", "odd scope"]))
+    scope = draw(st.sampled_from(["global", *SCOPES]))
     align = draw(st.sampled_from([None, None, 64]))
     return Buffer(draw(fresh_names(taken)), draw(st.sampled_from(ALL)), shape, scope, align)
 
@@ -162,8 +208,8 @@ def _stmts(draw: Any, buffers: list[Buffer], scope: list[Var], dims: list[Var], 
         case 2 | 3:
             loop = Var(draw(fresh_names(taken)))
             what = draw(st.sampled_from(["serial", "parallel", "vectorized", "unrolled", "thread"]))
-            thread = draw(st.sampled_from(["blockIdx.x", "odd one"])) if what == "thread" else None
-            return For(loop, index(), inside([loop]), what, thread, draw(annotations))
+            thread = draw(st.sampled_from(THREADS)) if what == "thread" else None
+            return For(loop, index(), inside([loop]), what, thread, draw(notes(LoopNote, buffers)))
         case 4:
             return draw(_blocks(buffers, scope, dims, taken, depth))  # type: ignore[no-any-return]
         case 5:
@@ -202,7 +248,7 @@ def _blocks(draw: Any, buffers: list[Buffer], scope: list[Var], dims: list[Var],
         init = draw(_stmts(buffers, spatial, dims, taken, 0))
     body = draw(_stmts(buffers, own, dims, taken, depth - 1))
     predicate = draw(exprs(boolean, scope, [], 2)) if draw(st.booleans()) else TRUE
-    return Block(draw(fresh_names(taken)), tuple(iters), body, init, predicate, draw(annotations))
+    return Block(draw(fresh_names(taken)), tuple(iters), body, init, predicate, draw(notes(BlockNote, buffers)))
 
 
 @st.composite
@@ -293,11 +339,12 @@ def renamed_func(func: PrimFunc, new: Callable[[str], str], label: Callable[[str
     def stmt(s: Stmt) -> Stmt:
         match s:
             case For():
-                return replace(s, var=var(s.var), extent=expr(s.extent), body=stmt(s.body))
+                mine = tuple(renamed(note, new) for note in s.notes)
+                return replace(s, var=var(s.var), extent=expr(s.extent), body=stmt(s.body), notes=mine)
             case Block():
                 iters = tuple(BlockIter(var(it.var), expr(it.extent), it.kind, expr(it.binding)) for it in s.iters)
                 init = None if s.init is None else stmt(s.init)
-                return Block(label(s.name), iters, stmt(s.body), init, expr(s.predicate), s.annotations)
+                return Block(label(s.name), iters, stmt(s.body), init, expr(s.predicate), s.notes)
             case Store():
                 return Store(buffer(s.buffer), tuple(expr(i) for i in s.indices), expr(s.value))
             case Let():
@@ -313,7 +360,7 @@ def renamed_func(func: PrimFunc, new: Callable[[str], str], label: Callable[[str
         raise AssertionError(s)
 
     params, buffers = (tuple(map(buffer, side)) for side in (func.params, func.buffers))
-    return PrimFunc(label(func.name), params, stmt(func.body), buffers, func.attrs)
+    return PrimFunc(label(func.name), params, stmt(func.body), buffers, func.notes)
 
 
 def map_raw(e: Expr, f: Callable[[Expr], Expr | None], memo: dict[Expr, Expr]) -> Expr:

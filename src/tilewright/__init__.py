@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from tilewright import te as te
     from tilewright.builder import build as build
     from tilewright.compiler import compile as compile
+    from tilewright.compiler import compile_program as compile_program
     from tilewright.ir.graph import Graph as Graph
     from tilewright.live.broker.client import BrokerClient as BrokerClient
     from tilewright.live.broker.server import Broker as Broker
@@ -40,6 +41,7 @@ _PUBLIC = {
     "attach": "tilewright.live.store.actor:attach",
     "build": "tilewright.builder:build",
     "compile": "tilewright.compiler:compile",
+    "compile_program": "tilewright.compiler:compile_program",
     "errors": "tilewright.support.errors",
     "load": "tilewright.runtime.model:load",
     "ray_weights": "tilewright.live.transport.ray_nodes:ray_weights",

@@ -32,6 +32,7 @@ from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.stages import StageSchedule
 from tilewright.schedule.state import written_buffers
 from tilewright.support.errors import CallError, CompileError, TargetError
+from tilewright.support.log import PassLog
 from tilewright.targets.target import Target
 from tilewright.transform.loops import lower_loops, readable_loops
 
@@ -97,7 +98,7 @@ class BuiltFunction(Called):
     @cached_property
     def flat(self) -> PrimFunc:
         """The loops that code is made from."""
-        return lower_loops(self.func, self.target)
+        return lower_loops(self.func, self.target, PassLog(f"build {self.func.name}"))
 
     @cached_property
     def _readable(self) -> PrimFunc:
@@ -124,8 +125,8 @@ class BuiltFunction(Called):
     def _compile(self, threads: int) -> NativeFunction:
         # The name in the object must not be one of the C library's, which the code may call.
         flat = replace(self.flat, name=f"tw_{self.func.name}")
-        count = int(flat.attr("workspace", 0))
-        params, scratch = flat.params[: len(flat.params) - count], flat.params[len(flat.params) - count :]
+        scratch = flat.workspaces
+        params = flat.params[: len(flat.params) - len(scratch)]
         symbols = kernel_symbols(flat)
         written = set(written_buffers(flat.body))
         derived = [d for p in params for d in p.shape if as_int(d) is None and not isinstance(d, Var)]

@@ -1,7 +1,10 @@
 """The compiler: every pass by name, in order.
 
-model --import--> Graph --graph passes--> prepare + run --fuse--> groups --lower--> PrimFunc
-      --plan--> scheduled --lower_loops--> flat loops --emit--> LLVM --> objects --> Program --> Model
+model --import--> Graph --graph_passes--> Graph --split prepare--> prepare + run --PREPARE_PASSES, RUN_PASSES-->
+      --fuse--> groups --lower--> PrimFunc --plan--> scheduled --loop_passes--> flat loops --emit--> LLVM text
+      --> objects --assemble--> Program --> Model
+
+Passes are driven by `transform/driver.py`, which times, verifies and shows them. `pass_names` lists all of them.
 """
 
 from __future__ import annotations
@@ -9,31 +12,22 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from tilewright.codegen.llvm.entry import KernelCall, emit_entry
+from tilewright.assemble import Part, assemble
 from tilewright.frontend.common.finish import PLAIN, Imported, Interface
-from tilewright.ir.expr import Expr, as_int
+from tilewright.ir.expr import as_int
 from tilewright.ir.graph import Graph, Node, Value
 from tilewright.ir.key import key
-from tilewright.ir.verify import verify_graph
-from tilewright.kernels import CompiledKernel, KernelCompiler, KernelTexts
+from tilewright.ir.notes import MayAlias, PastCaches, with_note
+from tilewright.kernels import KernelCompiler, KernelTexts
 from tilewright.plans.framework.decisions import forced_settings, forcing
 from tilewright.programs import ProgramCache
-from tilewright.runtime.manifest import (
-    InputSpec,
-    Manifest,
-    OutputSpec,
-    PackedSpec,
-    ParamSpec,
-    SymbolSpec,
-    TargetSpec,
-)
 from tilewright.runtime.model import Model
 from tilewright.runtime.native import compile_support
 from tilewright.runtime.program import Program
@@ -43,11 +37,13 @@ from tilewright.support.errors import ModelError
 from tilewright.support.log import PassLog
 from tilewright.targets.target import Target
 from tilewright.transform.ahead import plan_asking
+from tilewright.transform.call import KernelCall
+from tilewright.transform.driver import GRAPHS_SHOWN, LOOPS_SHOWN, check_names, run_passes
 from tilewright.transform.graph.activations import recognise_activations
 from tilewright.transform.graph.attention import recognise_attention
 from tilewright.transform.graph.conversions import absorbs
-from tilewright.transform.graph.fuse import Group, fuse
-from tilewright.transform.graph.memory import Place, Step, Storage, assign_slots, is_alias, overwritable, places
+from tilewright.transform.graph.fuse import fuse
+from tilewright.transform.graph.memory import is_alias, overwritable
 from tilewright.transform.graph.options import DEFAULTS, Options
 from tilewright.transform.graph.simplify import (
     eliminate_common,
@@ -57,14 +53,13 @@ from tilewright.transform.graph.simplify import (
     remove_identities,
 )
 from tilewright.transform.graph.split import SplitGraph, split_prepare
+from tilewright.transform.graph.verify import graph_stage
 from tilewright.transform.graph.views import join_slices, place_views
 from tilewright.transform.layout.assign import assign_layouts
-from tilewright.transform.lower import Kernel, lower_group
+from tilewright.transform.loops import passes as loop_passes
+from tilewright.transform.loops.ahead import Ask
+from tilewright.transform.lower import lower_group
 from tilewright.transform.select.choose import choose_algorithms
-from tilewright.transform.work import operations, traffic
-
-SCHEDULE_VERSION = 1
-"""Of the artifact: grows when schedules change in a way that a stored program must not be mixed with."""
 
 Array = np.ndarray[Any, Any]
 Weights = Mapping[str, Array]
@@ -78,13 +73,13 @@ def compile(
     threads: int = 1,
     dims: Mapping[str, int] | None = None,
     dynamic: Dynamic = "auto",
-    target: Target | None = None,
+    target: Target | str | None = None,
     precision: str = "fp32",
     fast: str = "auto",
     name: str | None = None,
     winograd: str | None = None,
 ) -> Model:
-    """Compile a model to native code.
+    """Compile a model to native code and load it.
 
     Args:
         model: path of an ONNX file, an `onnx.ModelProto`, a `torch.nn.Module` (with an `example`), a
@@ -96,7 +91,7 @@ def compile(
         dims: values for symbolic dimensions that shall be fixed, by name.
         dynamic: which dimensions of a PyTorch module's inputs are symbols: "auto" (the batch, called "batch"), None, or
             `{"input": {axis: "symbol"}}`; see docs/torch.md.
-        target: the machine; the host if None.
+        target: the machine, or its name ("x86-64-v3"); the host if None.
         precision: the type in which products multiply: "fp32", "bf16", "int8" (see docs/accuracy.md).
         fast: which algorithms with fewer multiplications are allowed (Winograd's, Fourier's, Strassen's; see
             docs/accuracy.md): "auto", "exact" (none), "f2", "f4", "f6"; "strassen": "auto", and fast products of any
@@ -106,10 +101,42 @@ def compile(
 
     Raises ModelError (or a subclass) listing everything that is wrong with the model.
     """
-    target = replace(target or Target.host(), threads=check_threads(threads))
     if winograd is not None:
         warnings.warn("winograd= is called fast= now: it rules all fast algorithms", DeprecationWarning, stacklevel=2)
         fast = winograd
+    program = compile_program(
+        model,
+        example,
+        threads=threads,
+        dims=dims,
+        dynamic=dynamic,
+        target=target,
+        precision=precision,
+        fast=fast,
+        name=name,
+    )
+    return Model(program, threads=threads)
+
+
+def compile_program(
+    model: Any,
+    example: Any = None,
+    *,
+    threads: int = 1,
+    dims: Mapping[str, int] | None = None,
+    dynamic: Dynamic = "auto",
+    target: Target | str | None = None,
+    precision: str = "fp32",
+    fast: str = "auto",
+    name: str | None = None,
+) -> Program:
+    """Compile a model for any target, with the arguments of `compile`, and load nothing: `Program.save` writes the file
+    that a machine of that kind loads.
+
+    Raises ModelError (or a subclass) listing everything that is wrong with the model.
+    """
+    machine = Target.parse(target) if isinstance(target, str) else target or Target.host()
+    target = replace(machine, threads=check_threads(threads))
     options = Options(precision, fast)
     log = PassLog(f"compile {model if isinstance(model, str | Path) else type(model).__name__}")
     with Background() as background:
@@ -117,7 +144,7 @@ def compile(
         read = log.run("import", import_model, model, dims, example, dynamic)
         graph = read.graph if name is None else replace(read.graph, name=name)
         program = compile_graph(graph, read.weights, target, log, options, read.interface)
-    return Model(program, threads=threads)
+    return replace(program, private=read.private)
 
 
 def import_model(
@@ -169,6 +196,29 @@ def graph_passes(target: Target, options: Options = DEFAULTS) -> list[tuple[str,
     ]
 
 
+PREPARE_PASSES: list[tuple[str, Callable[[Graph], Graph]]] = [
+    ("materialize outputs", partial(materialize_outputs, share_params=True)),
+]
+"""The passes over `prepare` after the split."""
+
+RUN_PASSES: list[tuple[str, Callable[[Graph], Graph]]] = [
+    ("materialize outputs", materialize_outputs),  # an output may depend on weights alone
+    ("place views", place_views),
+]
+"""The passes over `run` after the split."""
+
+
+def pass_names(target: Target) -> dict[str, tuple[str, ...]]:
+    """The names of all passes that TILEWRIGHT_DUMP knows, in order, by what they work on."""
+    stages: dict[str, Sequence[tuple[str, Any]]] = {
+        "graph": graph_passes(target),
+        "prepare": PREPARE_PASSES,
+        "run": RUN_PASSES,
+        "loops": loop_passes(target, Ask(1, 1)),
+    }
+    return {stage: tuple(name for name, _ in passes) for stage, passes in stages.items()}
+
+
 def compile_graph(
     graph: Graph,
     weights: Weights,
@@ -179,6 +229,8 @@ def compile_graph(
 ) -> Program:
     """A graph and its weights to a program that the runtime can run."""
     log = log or PassLog()
+    if log.dumps:
+        check_names(log, [name for names in pass_names(target).values() for name in names])
     graph, constants = hoist_constants(graph)
     structure, fixed = key(graph), frozenset(constants)
     names = Interface(  # passes may give other values in the outputs' place
@@ -199,16 +251,12 @@ def compile_graph(
 
     kept = ProgramCache(graph, structure, names, fixed, target, options)
     # Who wants to see the stages gets them.
-    program = kept.get(again) if log.level < DUMPS else None
+    program = kept.get(again) if log.level < GRAPHS_SHOWN and not log.dumps else None
     if program is None:
         program = build(log)
         kept.put(program)
     arrays = {**weights, **constants}
     return replace(program, weights={p.name: arrays[p.name] for p in program.manifest.params})
-
-
-DUMPS = 2
-"""TILEWRIGHT_DEBUG from which stages are printed."""
 
 
 def _build(
@@ -221,23 +269,20 @@ def _build(
     options: Options,
 ) -> Program:
     """The program of a graph, without weights."""
-    for name, function in graph_passes(target, options):
-        graph = log.run(name, function, graph)
-        verify_graph(graph)
-        log.dump(DUMPS, f"graph after {name}", lambda g=graph: str(g))  # type: ignore[misc]
+    stage = graph_stage()
+    graph = run_passes(graph, graph_passes(target, options), stage, log)
     split = log.run("split prepare", split_prepare, graph)
-    prepare = materialize_outputs(split.prepare, share_params=True)
+    prepare = run_passes(split.prepare, PREPARE_PASSES, stage, log, "prepare")
     run = _with_params(split.run, split.prepare.outputs, prepare.outputs)
-    run = materialize_outputs(run)  # an output may depend on weights alone
-    run = log.run("place views", place_views, run)
-    verify_graph(run)
-    split = SplitGraph(prepare, run)
+    split = SplitGraph(prepare, run_passes(run, RUN_PASSES, stage, log, "run"))
     with Background() as background:
-        compiler = KernelCompiler(target, background)
+        compiler = KernelCompiler(target, background, log=log)
         with log.timed("kernels"):
             run_part = _compile_part(split.run, "run", compiler, log)
             prepare_part = _compile_part(split.prepare, "prepare", compiler, log, _past_caches(split, target))
-        return _assemble(split, run_part, prepare_part, names, fixed, structure, compiler, log, options)
+        program = assemble(split, run_part, prepare_part, names, fixed, structure, compiler, log, options)
+    log.dump(1, "times", log.summary)
+    return program
 
 
 def hoist_constants(graph: Graph) -> tuple[Graph, dict[str, Array]]:
@@ -252,17 +297,7 @@ def hoist_constants(graph: Graph) -> tuple[Graph, dict[str, Array]]:
             arrays[value.name] = node.attr("value").array
         else:
             nodes.append(node)
-    return Graph(graph.name, graph.inputs, tuple(params), tuple(nodes), graph.outputs), arrays
-
-
-@dataclass(frozen=True, slots=True)
-class _Part:
-    """`run` or `prepare`, compiled: its groups, steps over values, and the distinct kernels."""
-
-    graph: Graph
-    groups: tuple[Group, ...]
-    steps: tuple[Step, ...]
-    kernels: tuple[tuple[Kernel, CompiledKernel], ...]
+    return replace(graph, params=tuple(params), nodes=tuple(nodes)), arrays
 
 
 def _past_caches(split: SplitGraph, target: Target) -> bool:
@@ -276,38 +311,37 @@ PAST_CACHES = 2
 """Packed weights that would fill one such part of the last cache are written past it."""
 
 
-def _compile_part(graph: Graph, name: str, compiler: KernelCompiler, log: PassLog, past_caches: bool = False) -> _Part:
+def _compile_part(graph: Graph, name: str, compiler: KernelCompiler, log: PassLog, past_caches: bool = False) -> Part:
     inside = partial(absorbs, target=compiler.target)
     groups = log.run(f"fuse {name}", fuse, graph, inside)
-    steps: list[Step] = []
-    kernels: dict[str, tuple[Kernel, CompiledKernel]] = {}
     outputs = set(graph.outputs)
     lowered = [
         log.run(f"lower {name}", lower_group, group, f"{name}{i}_{group.nodes[-1].op}")
         for i, group in enumerate(groups)
         if not is_alias(group)
     ]
-    asks = log.run("ask ahead", plan_asking, lowered, graph.params, compiler.target) if name == "run" else {}
-    for i, kernel in enumerate(lowered):
-        group = kernel.group
-        over = overwritable(group)
-        if over:
-            func = kernel.func
-            kernel = replace(kernel, func=replace(func, attrs=(*func.attrs, ("noalias", False))))
-        if past_caches and any(v in outputs for v in group.outputs):
-            kernel = replace(kernel, func=replace(kernel.func, attrs=(*kernel.func.attrs, ("past_caches", True))))
-        work = (operations(kernel.func), traffic(kernel.func))
+    asks = log.run("plan asking", plan_asking, lowered, graph.params, compiler.target) if name == "run" else {}
+    calls: list[KernelCall] = []
+    for i, call in enumerate(lowered):
+        call = replace(call, over=overwritable(call.group))
+        if call.over:
+            call = replace(call, func=replace(call.func, notes=with_note(call.func.notes, MayAlias())))
+        if past_caches and any(v in outputs for v in call.group.outputs):
+            call = replace(call, func=replace(call.func, notes=with_note(call.func.notes, PastCaches())))
         if i in asks:
             weight, ask = asks[i]
-            kernel = replace(kernel, args=(*kernel.args, weight), ask=ask)
-        done = log.run("kernel", compiler.compile, kernel.func, kernel.ask)
-        kernels.setdefault(done.symbol, (kernel, done))
-        texts = KernelTexts(kernel.func, compiler.target, kernel.ask)
-        for level, stage, text in ((3, "loops", texts.loops), (4, "LLVM IR", texts.llvm), (5, "assembly", texts.asm)):
-            log.dump(level, f"{stage} of {kernel.label}", text)
-        names = (done.workspaces, done.symbols, kernel.label, over)
-        steps.append(Step(done.symbol, group, kernel.args, *names, *work, done.alone))
-    return _Part(graph, tuple(groups), tuple(steps), tuple(kernels.values()))
+            call = replace(call, args=(*call.args, weight), ask=ask)
+        calls.append(replace(call, compiled=log.run("kernel", compiler.compile, call.func, call.ask)))
+        _show(KernelTexts(call.func, compiler.target, call.ask), call.label, log)
+    return Part(graph, tuple(calls))
+
+
+def _show(texts: KernelTexts, label: str, log: PassLog) -> None:
+    """The stages of a kernel for those who want to see them."""
+    log.dump(LOOPS_SHOWN, f"scheduled loops of {label}", texts.scheduled)
+    log.dump(LOOPS_SHOWN, f"loops of {label}", texts.loops)
+    log.dump(LOOPS_SHOWN + 1, f"LLVM IR of {label}", texts.llvm)
+    log.dump(LOOPS_SHOWN + 2, f"assembly of {label}", texts.asm)
 
 
 def _with_params(run: Graph, old: Sequence[Value], new: Sequence[Value]) -> Graph:
@@ -316,119 +350,10 @@ def _with_params(run: Graph, old: Sequence[Value], new: Sequence[Value]) -> Grap
     if not renamed:
         return run
     nodes = tuple(
-        Node(n.op, tuple(None if v is None else renamed.get(v, v) for v in n.inputs), n.outputs, n.attrs)
-        for n in run.nodes
+        replace(n, inputs=tuple(None if v is None else renamed.get(v, v) for v in n.inputs)) for n in run.nodes
     )
     params = tuple(renamed.get(v, v) for v in run.params)
-    return Graph(run.name, run.inputs, params, nodes, tuple(renamed.get(v, v) for v in run.outputs))
+    return replace(run, params=params, nodes=nodes, outputs=tuple(renamed.get(v, v) for v in run.outputs))
 
 
-def _assemble(
-    split: SplitGraph,
-    run: _Part,
-    prepare: _Part,
-    names: Interface,
-    fixed: frozenset[str],
-    structure: str,
-    compiler: KernelCompiler,
-    log: PassLog,
-    options: Options,
-) -> Program:
-    """Slots, the native entry and the manifest."""
-    graph, raw, target = split.run, split.prepare.params, compiler.target
-    symbols = graph.symbols
-    in_run, in_prepare = places(run.graph.nodes), places(prepare.graph.nodes)
-    run_storage = assign_slots(run.steps, [*graph.inputs, *graph.outputs, *graph.params], in_run, symbols)
-    prepare_storage = assign_slots(prepare.steps, [*raw, *graph.params], in_prepare, ())
-    shapes = [*run_storage.sizes, *(d for v in graph.outputs for d in v.shape)]
-    text = log.run("entry", _entry, run_storage, prepare_storage, run, prepare, shapes, symbols, target)
-    entry = compiler.entry(text)
-    with log.timed("objects"):
-        objects = {"entry": entry()}
-        objects.update((done.symbol, done.object) for part in (run, prepare) for _, done in part.kernels)
-    manifest = Manifest(
-        name=graph.name,
-        target=TargetSpec(target.triple, target.cpu, tuple(target.features)),
-        symbols=tuple(
-            SymbolSpec(s.name, s.lo if s.lo is not None else 0, s.hi if s.hi is not None else (1 << 31) - 1, s.multiple)
-            for s in symbols
-        ),
-        inputs=tuple(
-            InputSpec(name, v.dtype.name, _dims(v)) for name, v in zip(names.inputs, graph.inputs, strict=True)
-        ),
-        outputs=tuple(
-            OutputSpec(name, v.dtype.name, _dims(v)) for name, v in zip(names.outputs, graph.outputs, strict=True)
-        ),
-        params=tuple(ParamSpec(v.name, v.dtype.name, _numbers(v), v.name in fixed) for v in raw),
-        packed=tuple(_packed(v, set(raw), in_prepare) for v in graph.params),
-        run_temps=run_storage.temps,
-        run_steps=run_storage.steps,
-        prepare_temps=prepare_storage.temps,
-        prepare_steps=prepare_storage.steps,
-        structure_key=structure,
-        schedule_version=SCHEDULE_VERSION,
-        precision=options.precision,
-        fast=options.fast,
-        ignored=names.ignored,
-        tied=names.tied,
-    )
-    return Program(manifest, objects, {}, _texts(split, run, prepare, target))
-
-
-def _entry(
-    run_storage: Storage,
-    prepare_storage: Storage,
-    run: _Part,
-    prepare: _Part,
-    shapes: Sequence[Expr],
-    symbols: Sequence[Any],
-    target: Target,
-) -> str:
-    """The LLVM text of tw_run, tw_prepare and tw_shapes."""
-    run_steps, prepare_steps = (
-        [KernelCall(s.kernel, s.slots, s.symbols, s.alone, e) for s, e in zip(part.steps, part.shifts, strict=True)]
-        for part in (run_storage, prepare_storage)
-    )
-    return emit_entry(run_steps, prepare_steps, symbols, shapes, target)
-
-
-def _packed(value: Value, raw: set[Value], where: Mapping[Value, Place]) -> PackedSpec:
-    root = value
-    while root in where:
-        root = where[root].base
-    size = as_int(value.type.size)
-    assert size is not None, f"parameter {value.name} has a symbolic shape"
-    return PackedSpec(value.name, size * value.dtype.itemsize, root.name if root in raw else None)
-
-
-def _dims(value: Value) -> tuple[int | str, ...]:
-    numbers = (as_int(d) for d in value.shape)
-    return tuple(str(d) if n is None else n for n, d in zip(numbers, value.shape, strict=True))
-
-
-def _numbers(value: Value) -> tuple[int, ...]:
-    return tuple(d for d in _dims(value) if isinstance(d, int))
-
-
-def _texts(split: SplitGraph, run: _Part, prepare: _Part, target: Target) -> dict[str, Callable[[], str]]:
-    """What `Model.show` prints, made when asked."""
-    kernels = [kernel for part in (run, prepare) for kernel, _ in part.kernels]
-    settings = forced_settings()
-
-    def each(text: Callable[[KernelTexts], str]) -> Callable[[], str]:
-        def make() -> str:
-            with forcing(settings):
-                return "\n\n".join(f"// {k.label}\n{text(KernelTexts(k.func, target, k.ask))}" for k in kernels)
-
-        return make
-
-    return {
-        "graph": lambda: f"{split.prepare}\n\n{split.run}",
-        "loops": each(lambda t: t.loops()),
-        "schedule": each(lambda t: t.schedule()),
-        "llvm": each(lambda t: t.llvm()),
-        "asm": each(lambda t: t.asm()),
-    }
-
-
-__all__ = ["compile", "compile_graph", "graph_passes"]
+__all__ = ["compile", "compile_graph", "compile_program", "graph_passes", "pass_names"]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 
 from tilewright.codegen.llvm.emit import assembly, compile_llvm, emit_llvm, kernel_symbols
@@ -24,55 +24,45 @@ from tilewright.plans.framework.decisions import forced_settings, listing
 from tilewright.support.background import Background
 from tilewright.support.cache import ObjectCache
 from tilewright.support.errors import ParseError
+from tilewright.support.log import PassLog
 from tilewright.targets.target import Target
-from tilewright.transform.graph.memory import Workspace
+from tilewright.transform.call import CompiledKernel, Workspace
+from tilewright.transform.driver import LOOPS_SHOWN
 from tilewright.transform.loops import lower_loops, readable_loops
-from tilewright.transform.loops.ahead import Ask, ask_ahead
-
-
-@dataclass(frozen=True, slots=True)
-class CompiledKernel:
-    """Object code that defines `symbol`; what it needs besides its buffers; whether one thread executes all of it.
-
-    `code()` waits for the object if it is still being made, and raises what went wrong with it.
-    """
-
-    symbol: str
-    code: Callable[[], bytes]
-    workspaces: tuple[Workspace, ...]
-    symbols: tuple[Var, ...]
-    alone: bool
-
-    @property
-    def object(self) -> bytes:
-        return self.code()
+from tilewright.transform.loops.ahead import Ask
 
 
 class KernelTexts:
     """The stages of one kernel as text, made when asked."""
 
-    def __init__(self, func: PrimFunc, target: Target, ask: Ask | None = None) -> None:
+    def __init__(self, func: PrimFunc, target: Target, ask: Ask | None = None, log: PassLog | None = None) -> None:
         self.func = func
         self.target = target
         self.ask = ask
+        self.log = log or PassLog(level=0, dumps=())
 
     @cached_property
     def planned(self) -> Planned:
-        return plan(self.func, self.target)
+        with self.log.announcing(LOOPS_SHOWN):
+            planned = self.log.run("plan", plan, self.func, self.target)
+        for refusal in planned.refused:
+            self.log.remark(f"{self.func.name}: {refusal}")
+        return planned
 
     @cached_property
     def flat(self) -> PrimFunc:
-        return self._asking(lower_loops(self.planned.func, self.target))
-
-    def _asking(self, flat: PrimFunc) -> PrimFunc:
-        return flat if self.ask is None else ask_ahead(flat, self.ask)
+        return lower_loops(self.planned.func, self.target, self.log, self.ask)
 
     def schedule(self) -> str:
         return self.planned.describe()
 
+    def scheduled(self) -> str:
+        """The blocks and loops that the plan has made."""
+        return str(self.planned.func)
+
     def loops(self) -> str:
         """The flat loops, mathematical functions by name: their polynomials are graphs that text would unfold."""
-        return str(self._asking(readable_loops(self.planned.func, self.target)))
+        return str(readable_loops(self.planned.func, self.target, self.ask))
 
     def llvm(self) -> str:
         return emit_llvm(self.flat, self.target)
@@ -88,12 +78,16 @@ class KernelCompiler:
         target: the machine.
         background: where LLVM works.
         store: the cache; the user's if None.
+        log: where passes over loops are announced. One that prints them gets kernels made anew.
     """
 
-    def __init__(self, target: Target, background: Background, store: ObjectCache | None = None) -> None:
+    def __init__(
+        self, target: Target, background: Background, store: ObjectCache | None = None, log: PassLog | None = None
+    ) -> None:
         self.target = target
         self.background = background
         self.store = store or ObjectCache()
+        self.log = log or PassLog(level=0, dumps=())
         self._known: dict[str, tuple[bytes, Callable[[], bytes]]] = {}
 
     def compile(self, func: PrimFunc, ask: Ask | None = None) -> CompiledKernel:
@@ -105,14 +99,18 @@ class KernelCompiler:
         settings = forced(func, target) if listing() or forced_settings() else ()
         name = identity(workload, target, decisions=settings)
         symbol = f"tw_{name}"
-        canonical = {s: Var(f"s{i}", s.dtype, s.lo, s.hi, s.multiple) for i, s in enumerate(func.symbols)}
-        found = self._known.get(name) or _split(self.store.get(f"kernel-{name}"))
+        canonical = {s: s.renamed(f"s{i}") for i, s in enumerate(func.symbols)}
+        found = self._known.get(name)
+        if found is None and not self.log.dumps and self.log.level < LOOPS_SHOWN:
+            found = _split(self.store.get(f"kernel-{name}"))
         done = None if found is None else _decode(*found, symbol, canonical)
         if found is None or done is None:
-            flat = replace(KernelTexts(func, target, ask).flat, name=symbol)
+            flat = replace(KernelTexts(func, target, ask, self.log).flat, name=symbol)
             facts = _workspaces(flat), kernel_symbols(flat), runs_alone(flat)
             header = _encode(*facts, canonical)
-            code = self.background.submit(self._llvm(name, header, emit_llvm(flat, target)))
+            with self.log.announcing(LOOPS_SHOWN):
+                text = self.log.run("emit", emit_llvm, flat, target)
+            code = self.background.submit(self._llvm(name, header, text))
             found = header, code
             done = CompiledKernel(symbol, code, *facts)
         self._known[name] = found
@@ -143,9 +141,8 @@ class KernelCompiler:
 
 def _workspaces(flat: PrimFunc) -> tuple[Workspace, ...]:
     """The trailing parameters that lowering added. One with a leading `nthreads` dimension is sized for one thread."""
-    count = int(flat.attr("workspace", 0))
     result = []
-    for buffer in flat.params[len(flat.params) - count :]:
+    for buffer in flat.workspaces:
         first = buffer.shape[0] if buffer.shape else None
         per_thread = first is NTHREADS
         size = buffer.size
@@ -193,5 +190,5 @@ def _decode(
 
 def _size(text: str, names: Mapping[str, Var]) -> Expr:
     """The size as text over canonical names, in this function's symbols."""
-    canonical = {Var(name, v.dtype, v.lo, v.hi, v.multiple): v for name, v in names.items()}
+    canonical = {v.renamed(name): v for name, v in names.items()}
     return substitute(parse_expr(text, canonical), canonical)

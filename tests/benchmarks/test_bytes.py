@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -67,12 +68,16 @@ def test_cases_have_names_of_their_own() -> None:
 
 
 def test_an_older_tree_gets_the_same_targets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trees before targets had families kept names with triple and features in a table."""
     from tilewright.targets import target
 
-    expected = [Target.parse(name) for name in code_probe.LATER_TARGETS]
-    for name in code_probe.LATER_TARGETS:
-        monkeypatch.delitem(target._KNOWN, name)
-    assert [code_probe.target_of(name) for name in code_probe.LATER_TARGETS] == expected
+    for name, (older, more) in code_probe.LATER_TARGETS.items():
+        known = {older: ("triple", ("fp-armv8",))}
+        monkeypatch.setattr(target, "_KNOWN", known, raising=False)
+        assert code_probe.target_of(name) == Target.parse(name)
+        assert known[name] == ("triple", ("fp-armv8", *more))
+        like = Target.parse(older)
+        assert replace(like, cpu=name, features=tuple(sorted((*like.features, *more)))) == Target.parse(name)
 
 
 @pytest.fixture

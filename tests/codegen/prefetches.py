@@ -14,6 +14,7 @@ from tilewright.codegen.llvm.prefetch import first_read, lines_of, shift
 from tilewright.codegen.llvm.state import State
 from tilewright.ir.expr import Expr, Var, as_int, const
 from tilewright.ir.loops import For, PrimFunc, Stmt
+from tilewright.ir.notes import Note, Prefetch, find
 from tilewright.ir.rewrite import substitute
 from tilewright.targets.target import Target
 
@@ -21,9 +22,10 @@ from tilewright.targets.target import Target
 @dataclass(frozen=True, slots=True)
 class Hint:
     """One hint of one iteration: the loops around and their variables' values, the loop with the note, the element
-    that the iteration reads first, the one whose successor (`prefetch_bytes` on) is asked for, and how many lines."""
+    that the iteration reads first, the one whose successor (`nbytes` on) is asked for, and how many lines."""
 
     loop: For
+    note: Prefetch
     at: dict[Var, Expr]
     read: int
     asked: int
@@ -35,17 +37,17 @@ def hints(func: PrimFunc, target: Target, name: str) -> Iterator[Hint]:
     for loops in nests(func):
         state = State(target, frozenset(), evaluate)
         state.around = list(loops[:-1])
-        load = first_read(loops[-1], name)
-        assert load is not None
+        load, note = first_read(loops[-1], name), find(loops[-1].notes, Prefetch)
+        assert load is not None and note is not None
         place = state.converter.offset(load.buffer, load.indices)
-        moved = shift(state, loops[-1], load)
+        moved = shift(state, loops[-1], note, load)
         if moved is None:
             continue
         start = add(place, moved)
-        lines = lines_of(state, loops[-1], start, load.buffer.dtype.itemsize)
+        lines = lines_of(state, loops[-1], note, start, load.buffer.dtype.itemsize)
         for point in itertools.product(*(range(as_int(loop.extent) or 0) for loop in loops)):
             at: dict[Var, Expr] = {loop.var: const(k) for loop, k in zip(loops, point, strict=True)}
-            yield Hint(loops[-1], at, value(place, state, at), value(start, state, at), lines)
+            yield Hint(loops[-1], note, at, value(place, state, at), value(start, state, at), lines)
 
 
 def value(poly: Poly, state: State, at: dict[Var, Expr]) -> int:
@@ -53,14 +55,14 @@ def value(poly: Poly, state: State, at: dict[Var, Expr]) -> int:
     return sum(c * prod(values[k] or 0 for k in monomial) for monomial, c in poly.items())
 
 
-def nests(func: PrimFunc, note: str = "prefetch") -> list[tuple[For, ...]]:
-    """The loops around and with every note."""
+def nests(func: PrimFunc, kind: type[Note] = Prefetch) -> list[tuple[For, ...]]:
+    """The loops around and with every note of a class."""
     found: list[tuple[For, ...]] = []
 
     def visit(stmt: Stmt, around: tuple[For, ...]) -> None:
         if isinstance(stmt, For):
             around = (*around, stmt)
-            if dict(stmt.annotations).get(note):
+            if find(stmt.notes, kind):
                 found.append(around)
         for child in stmt.children:
             visit(child, around)

@@ -8,10 +8,11 @@ import llvmlite.binding as llvm
 import numpy as np
 
 from tilewright.codegen.llvm.emit import compile_llvm, emit_llvm
-from tilewright.codegen.llvm.entry import KernelCall, emit_entry
+from tilewright.codegen.llvm.entry import emit_entry
 from tilewright.ir.dtype import f32
 from tilewright.ir.expr import Buffer, Var, const, maximum
 from tilewright.ir.loops import For, PrimFunc, Store
+from tilewright.runtime.manifest import StepSpec
 from tilewright.targets.target import Target
 
 HOST = Target.host()
@@ -41,8 +42,8 @@ def kernel(name: str, factor: float) -> PrimFunc:
 
 
 def test_steps_run_in_order() -> None:
-    run = [KernelCall("twice", (0, 2), (1, 0)), KernelCall("thrice", (2, 1), (1, 0))]
-    prepare = [KernelCall("twice", (1, 0), (0, 0))]
+    run = [StepSpec("twice", (0, 2), (1, 0)), StepSpec("thrice", (2, 1), (1, 0))]
+    prepare = [StepSpec("twice", (1, 0), (0, 0))]
     shapes = [n * m * 4, maximum(n, m), (n + 15) // 16 * 64, const(7)]
     texts = [emit_llvm(kernel("twice", 2.0), HOST), emit_llvm(kernel("thrice", 3.0), HOST)]
     keep, address = link(emit_entry(run, prepare, [m, n], shapes, HOST), *texts)
@@ -62,7 +63,7 @@ def test_prepare_runs_some_of_its_steps() -> None:
     x = Buffer("x", f32, (const(4),))
     i = Var("i")
     func = PrimFunc("grow", (x,), For(i, const(4), Store(x, (i,), x[i] * 2.0 + 1.0)))
-    steps = [KernelCall("grow", (k,)) for k in range(4)]
+    steps = [StepSpec("grow", (k,)) for k in range(4)]
     keep, address = link(emit_entry([], steps, [], [], HOST), emit_llvm(func, HOST))
     entry = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p)
     for first, last in [(0, 0), (0, 1), (1, 3), (0, 4), (3, 4), (4, 4), (2, 9), (7, 9), (-1, 4)]:
@@ -82,7 +83,7 @@ def test_an_empty_program() -> None:
 
 
 def test_a_barrier_stands_where_shared_kernels_follow_those_of_one_thread() -> None:
-    run = [KernelCall(name, (0,), (), name.startswith("alone")) for name in ("alone1", "alone2", "shared1", "alone3")]
-    text = emit_entry(run, [KernelCall("shared2", (0,))], [], [], HOST)
+    run = [StepSpec(name, (0,), alone=name.startswith("alone")) for name in ("alone1", "alone2", "shared1", "alone3")]
+    text = emit_entry(run, [StepSpec("shared2", (0,))], [], [], HOST)
     calls = [line.split("@")[1].split("(")[0] for line in text.splitlines() if " call void @" in line]
     assert calls == ["alone1", "alone2", "tw_barrier", "shared1", "alone3", "shared2"]

@@ -162,7 +162,7 @@ def test_symbols_are_solved_or_given() -> None:
 
 
 def test_workspace_may_be_left_out() -> None:
-    func = parse_func("func @f(A: f32[2], W: f32[2]) with (workspace = 1) { W[0] = A[0] A[1] = W[0] }")
+    func = parse_func("func @f(A: f32[2], W: f32[2]) @workspaces(count=1) { W[0] = A[0] A[1] = W[0] }")
     a = np.array([3, 0], np.float32)
     interpret(func, [a])
     assert a[1] == 3

@@ -12,11 +12,12 @@ from tilewright import te
 from tilewright.arith import simplify
 from tilewright.codegen.llvm.emit import emit_llvm
 from tilewright.codegen.llvm.expr import evaluate
-from tilewright.codegen.llvm.prefetch import LINE, first_read, share_of, tile_of
+from tilewright.codegen.llvm.prefetch import first_read, share_of, tile_of
 from tilewright.codegen.llvm.state import State
 from tilewright.ir.dtype import u8
 from tilewright.ir.expr import Buffer, as_int, const
 from tilewright.ir.loops import For, PrimFunc
+from tilewright.ir.notes import BufferName, Prefetch, PrefetchShare, PrefetchTile, Workspaces, with_note
 from tilewright.ir.rewrite import substitute, walk
 from tilewright.schedule.schedule import Schedule
 from tilewright.targets.target import Target
@@ -24,6 +25,7 @@ from tilewright.transform.loops import lower_loops
 from tilewright.transform.loops.ahead import Ask, ask_ahead
 
 TARGET = Target.parse("haswell")
+LINE = TARGET.caches.line
 DEPTH, WIDTH = 24, 16
 
 
@@ -40,10 +42,9 @@ def product(count: int, rows: int, strip: int = 0, tiles: int = 0) -> PrimFunc:
     s.compute_at(block, outer)
     t, j, channel = s.loops(block)[-3:]
     s.reorder(channel, t, j)
-    notes: list[tuple[str, str | int]] = [("", "w"), ("_bytes", 4 * DEPTH * WIDTH)]
-    notes.append(("_tiles", tiles) if tiles else ("_rows", strip or count))
-    for note, amount in (*notes, *([("_strip", strip)] if strip else [])):
-        s.annotate(channel, f"prefetch{note}", amount)
+    weights, nbytes = (BufferName("w"),), 4 * DEPTH * WIDTH
+    shared = Prefetch(weights, nbytes, rows=strip or count, strip=strip or None)
+    s.annotate(channel, Prefetch(weights, nbytes, tiles=tiles) if tiles else shared)
     init = s.decompose_reduction(block, channel)
     for stage in (block, init, out):
         row, lane = s.loops(stage)[-2:]
@@ -86,13 +87,13 @@ def test_a_tile_asks_for_all_lines_that_it_writes_and_for_those_of_a_residual(ro
     tile, row = s.split(row, factor=rows)
     s.unroll(row)
     s.vectorize(lane)
-    s.annotate(tile, "prefetch_tile", "y,skip")
+    s.annotate(tile, PrefetchTile((BufferName("y"), BufferName("skip"))))
     func = lower_loops(s.func, TARGET)
-    loop = next(stmt for stmt in walk(func.body) if isinstance(stmt, For) and stmt.annotations)
+    loop = next(stmt for stmt in walk(func.body) if isinstance(stmt, For) and stmt.notes)
     line = LINE // 4
     for name in ("y", "skip"):
         for k in (0, 24 // rows - 1):
-            places = [[substitute(i, {loop.var: const(k)}) for i in load.indices] for load in tile_of(loop, name)]
+            places = [[substitute(i, {loop.var: const(k)}) for i in load.indices] for load in tile_of(loop, name, LINE)]
             found = {(as_int(simplify(t)), as_int(simplify(j))) for t, j in places}
             assert found == {(k * rows + t, j) for t in range(rows) for j in range(0, width, line)}
     assert emit_llvm(func, TARGET).count("call void @llvm.prefetch") == 2 * rows * -(-width // line)
@@ -103,12 +104,12 @@ def test_a_tile_asks_for_all_lines_that_it_writes_and_for_those_of_a_residual(ro
 def test_all_iterations_together_ask_for_all_that_comes_later(count: int, nbytes: int, workspace: bool) -> None:
     func = product(count, 4)
     func = replace(func, params=(*func.params, Buffer("scratch", u8, (const(64),)))) if workspace else func
-    func = replace(func, attrs=(*func.attrs, ("workspace", 1))) if workspace else func
-    asking = ask_ahead(func, Ask(2 * nbytes, nbytes))
+    func = replace(func, notes=with_note(func.notes, Workspaces(1))) if workspace else func
+    asking = ask_ahead(func, Ask(2 * nbytes, nbytes), LINE)
     assert [b.name for b in asking.params] == ["x", "w", "y", "upcoming", *(["scratch"] if workspace else [])]
     assert as_int(asking.params[3].size) == 2 * nbytes
     text, before = emit_llvm(asking, TARGET), emit_llvm(func, TARGET)
-    (nest,) = nests(asking, "share")
+    (nest,) = nests(asking, PrefetchShare)
     state = State(TARGET, frozenset(), evaluate)
     state.around = list(nest[:-1])
     found = share_of(state, nest[-1])
@@ -127,7 +128,7 @@ def test_a_function_without_a_loop_to_ask_in_asks_for_nothing() -> None:
     y = te.compute((8,), lambda i: x[i] + x[i], name="y")
     s = Schedule(te.create_prim_func([x, y]))
     s.vectorize(s.loops(s.block("y"))[0])
-    asking = ask_ahead(lower_loops(s.func, TARGET), Ask(1 << 20, 1 << 20))
+    asking = ask_ahead(lower_loops(s.func, TARGET), Ask(1 << 20, 1 << 20), LINE)
     assert len(asking.params) == 3 and "prefetch" not in emit_llvm(asking, TARGET)
 
 

@@ -7,6 +7,7 @@ import numpy as np
 import tilewright as tw
 from tilewright import te
 from tilewright.codegen.llvm.emit import assembly, emit_llvm
+from tilewright.ir.notes import Unroll
 from tilewright.schedule.schedule import Schedule
 from tilewright.targets.target import Target
 from tilewright.transform.loops import lower_loops
@@ -23,7 +24,7 @@ def test_a_loop_is_unrolled_by_llvm() -> None:
         s.reorder(kl, cl, j)
         s.vectorize(j)
         if note:
-            s.annotate(cl, "unroll", note)
+            s.annotate(cl, Unroll(note))
         target = Target.parse("haswell")
         text = emit_llvm(lower_loops(s.func, target), target)
         assert ('!"llvm.loop.unroll.count", i32 8' in text) == bool(note)

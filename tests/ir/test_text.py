@@ -12,6 +12,7 @@ from tilewright.ir.dtype import bf16, f16, f32, i32
 from tilewright.ir.expr import Buffer, Expr, Op, Var, cast, const, select
 from tilewright.ir.graph import GraphBuilder, TensorType
 from tilewright.ir.loops import Allocate, For, If, Intrinsic, Let, PrimFunc, Region, Store, seq
+from tilewright.ir.notes import MayAlias, Unroll, Workspaces
 from tilewright.ir.parser import parse_expr, parse_func, parse_graph, parse_stmt
 from tilewright.ir.printer import stmt_text
 from tilewright.support.errors import ParseError
@@ -106,7 +107,7 @@ def test_every_statement(golden: Callable[..., None]) -> None:
     inner = Var("k")
     body = seq(
         [
-            Allocate(t, For(inner, const(4), Store(t, (inner,), A[inner]), "vectorized", None, (("hint", 2),))),
+            Allocate(t, For(inner, const(4), Store(t, (inner,), A[inner]), "vectorized", None, (Unroll(2),))),
             Let(y, A[0] * 2.0, Store(A, (const(0),), y)),
             For(
                 i,
@@ -126,7 +127,7 @@ def test_every_statement(golden: Callable[..., None]) -> None:
             Let(Var("last"), n - 1, Store(A, (Var("last"),), const(0.0))),
         ]
     )
-    func = PrimFunc("all of it", (A,), body, attrs=(("workspace", 0), ("origin", "by hand")))
+    func = PrimFunc("all of it", (A,), body, notes=(MayAlias(), Workspaces(1)))
     golden(str(func))
     assert parse_func(str(func)) == func
     assert parse_stmt(stmt_text(body), VARIABLES, [A]) == body

@@ -17,6 +17,7 @@ from tilewright.ir.expr import Buffer, Const, Expr, Load, Var, const
 from tilewright.ir.graph import ConstantArray, Graph, Node, TensorType, Value
 from tilewright.ir.key import key
 from tilewright.ir.loops import Block, For, PrimFunc, Stmt
+from tilewright.ir.notes import SingleThread, Unroll, with_note
 from tilewright.ir.parser import parse_func
 from tilewright.ir.rewrite import map_stmt
 
@@ -140,7 +141,7 @@ def _kind(s: Stmt) -> Stmt | None:
 
 
 def _annotate(s: Stmt) -> Stmt | None:
-    return replace(s, annotations=(*s.annotations, ("new", 1))) if isinstance(s, For | Block) else None
+    return replace(s, notes=with_note(s.notes, Unroll(1000))) if isinstance(s, For) else None
 
 
 def _iters(s: Stmt) -> Stmt | None:
@@ -155,7 +156,7 @@ CHANGES = [
     lambda f: _change_stmt(f, _kind),
     lambda f: _change_stmt(f, _annotate),
     lambda f: _change_stmt(f, _iters),
-    lambda f: replace(f, attrs=(*f.attrs, ("new", 1))),
+    lambda f: replace(f, notes=with_note(f.notes, SingleThread())),
     lambda f: replace(f, params=f.params[::-1]),
     lambda f: replace(f, buffers=(*f.buffers, Buffer("_new", f32, ()))),
 ]

@@ -29,11 +29,11 @@ from tilewright.transform.lower import lower_group
 HOST = Target.host()
 
 
-def graphs_of(name: str) -> Iterator[Graph]:
+def graphs_of(name: str, target: Target = HOST) -> Iterator[Graph]:
     """The graph after each pass; last come `run` and `prepare`."""
     graph, _ = hoist_constants(import_onnx(models.POLICY[name]()).graph)
     yield graph
-    for _, apply in graph_passes(HOST):
+    for _, apply in graph_passes(target):
         graph = apply(graph)
         yield graph
     split = split_prepare(graph)

@@ -85,10 +85,9 @@ def compare(func: PrimFunc, program: Program, expected: list[np.ndarray]) -> Non
 
 def workspaces(func: PrimFunc, symbols: dict[str, int]) -> list[np.ndarray]:
     """Aligned arrays for the trailing workspace parameters; their content is arbitrary."""
-    count = int(func.attr("workspace", 0))
     known = {v: const(symbols.get(v.name, 1)) for v in func.symbols}
     found = []
-    for buffer in func.params[len(func.params) - count :] if count else ():
+    for buffer in func.workspaces:
         shape = [as_int(simplify(substitute(d, known))) or 0 for d in buffer.shape]
         nbytes = math.prod(shape) * buffer.dtype.itemsize
         raw = np.full(nbytes + 64, 0xA5, np.uint8)

@@ -23,11 +23,12 @@ from tilewright.plans.convolution.tiles import Blocking, Shape, blockings, estim
 from tilewright.plans.framework.cost import Cost
 from tilewright.plans.framework.decisions import deciding
 from tilewright.targets.target import Target
+from tilewright.transform.call import KernelCall
 from tilewright.transform.graph.fuse import fuse
 from tilewright.transform.graph.options import Options
 from tilewright.transform.graph.split import split_prepare
 from tilewright.transform.loops import lower_loops
-from tilewright.transform.lower import Kernel, lower_group
+from tilewright.transform.lower import lower_group
 
 Case = tuple[Any, ...]
 TARGETS = {name: Target.parse(name) for name in ("znver4", "haswell", "generic-aarch64")}
@@ -113,7 +114,7 @@ def test_any_batch() -> None:
         check(got, case, data | {"r": np.zeros((), np.float32)})
 
 
-def kernel_of(case: Case, target: Target) -> Kernel:
+def kernel_of(case: Case, target: Target) -> KernelCall:
     graph = graph_of(case)
     for _, function in graph_passes(target, Options(fast="exact")):
         graph = function(graph)
@@ -200,7 +201,7 @@ def test_tiles_ask_for_the_weights_that_come_next(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Of the next panel, or of the next block of channels; tiles at the end of a line or a map may ask for nothing."""
-    pad, target = window // 2, replace(TARGETS["haswell"], l1=1 << 12, l2=1 << 13)
+    pad, target = window // 2, TARGETS["haswell"].adjusted(l1=1 << 12, l2=1 << 13)
 
     def forced(*args: Any) -> list[tuple[Cost, Blocking]]:
         cost, blocking = blockings(*args)[0]
@@ -218,9 +219,7 @@ def test_tiles_ask_for_the_weights_that_come_next(
     (weights,) = (b for b in func.params if len(b.shape) == 6)
     asked: dict[int, set[int]] = {}
     for hint in hints(func, target, weights.name):
-        following = dict(hint.loop.annotations)["prefetch_bytes"]
-        assert isinstance(following, int)
-        part = following // 4
+        part = hint.note.nbytes // 4
         lines = asked.setdefault(hint.read // part * part + part, set())
         for line in range(hint.lines):
             lines.add((hint.asked + part) // 16 + line)
@@ -234,7 +233,7 @@ def test_tiles_ask_for_the_weights_that_come_next(
 def test_panels_take_turns_to_ask_for_the_pixels_that_come_next(
     filters: int, rows: int, asks: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    channels, strip, target = 32, 36, replace(TARGETS["haswell"], l1=1 << 12, l2=1 << 14)
+    channels, strip, target = 32, 36, TARGETS["haswell"].adjusted(l1=1 << 12, l2=1 << 14)
     choice = [(Cost(compute=1.0), Blocking(rows, 16, strip))]
     monkeypatch.setattr("tilewright.plans.convolution.direct.blockings", lambda *_: choice)
     case = (1, channels, filters, (12, 13), (1, 1), (1, 1), (0, 0, 0, 0), (1, 1))
@@ -247,8 +246,7 @@ def test_panels_take_turns_to_ask_for_the_pixels_that_come_next(
     x = next(b for b in func.params if len(b.shape) == 5 and as_int(b.shape[1]) == channels // 8)
     asked: dict[int, set[int]] = {}
     for hint in hints(func, target, x.name):
-        notes = dict(hint.loop.annotations)
-        assert notes["prefetch_bytes"] == 4 * 8 * strip
+        assert hint.note.nbytes == 4 * 8 * strip
         first = (hint.asked + 8 * strip) // 16
         asked.setdefault(hint.read, set()).update(first + line for line in range(hint.lines))
     before_last = range(0, 4 * strip, rows) if asks else ()

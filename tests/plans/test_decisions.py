@@ -14,6 +14,7 @@ import tilewright as tw
 from tests.transform.graph.graphs import tensor
 from tilewright import ops
 from tilewright.ir.graph import Graph, GraphBuilder
+from tilewright.ir.notes import MayAlias, PastCaches
 from tilewright.plans import candidates
 from tilewright.plans.framework.analysis import analyse
 from tilewright.plans.framework.cost import least
@@ -97,10 +98,10 @@ def test_what_surrounds_a_kernel_is_not_in_its_key() -> None:
     """Whether its memory is shared and its output goes past the caches is the model's matter; threads are not."""
     (group,) = fuse(model((1, 16, 16, 12, 3, 1, 1)))
     func = lower_group(group, "k").func
-    around = replace(func, attrs=(*func.attrs, ("noalias", False), ("past_caches", True)))
+    around = replace(func, notes=(*func.notes, MayAlias(), PastCaches()))
     assert key_of_function(func, ZEN4) == key_of_function(around, ZEN4)
     assert key_of_function(func, ZEN4) != key_of_function(func, replace(ZEN4, threads=2))
-    assert target_class(ZEN4) == target_class(replace(ZEN4, l3=1 << 20)) != target_class(HASWELL)
+    assert target_class(ZEN4) == target_class(ZEN4.adjusted(l3=1 << 20)) != target_class(HASWELL)
 
 
 def test_symbols_and_attributes_are_in_keys() -> None:

@@ -15,7 +15,8 @@ from tilewright.ir.expr import const
 from tilewright.ir.graph import Graph, GraphBuilder, TensorType
 from tilewright.plans import plan
 from tilewright.plans.matmul.dots import panel_multiple
-from tilewright.schedule.dot_intrinsics import DOTS, find_dot
+from tilewright.schedule.dot_intrinsics import find_dot
+from tilewright.targets import x86
 from tilewright.targets.target import Target
 from tilewright.transform.graph.fuse import fuse
 from tilewright.transform.loops import lower_loops
@@ -108,8 +109,8 @@ def test_every_target_finds_what_it_has() -> None:
     assert find_dot(bf16, bf16, Target.parse("x86-64-v3")) is None
     found = find_dot(i16, i8, Target.parse("x86-64-v3"))
     assert found is not None and found.lanes == 8
-    assert find_dot(u8, i8, Target.parse("znver4")) is DOTS[1]
-    assert all(find_dot(d.a, d.b, Target.parse("generic-aarch64")) is None for d in DOTS)
+    assert find_dot(u8, i8, Target.parse("znver4")) is x86.DOTS[1]
+    assert all(find_dot(d.a, d.b, Target.parse("generic-aarch64")) is None for d in x86.DOTS)
 
 
 def test_refusals() -> None:

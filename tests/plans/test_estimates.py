@@ -17,7 +17,7 @@ from tilewright.ir.expr import Var
 from tilewright.ir.graph import Graph, GraphBuilder
 from tilewright.ir.loops import PrimFunc
 from tilewright.ir.parser import parse_func
-from tilewright.kernels import CompiledKernel, KernelCompiler
+from tilewright.kernels import KernelCompiler
 from tilewright.plans import plan
 from tilewright.plans.convolution import pixels
 from tilewright.plans.convolution import tiles as conv_tiles
@@ -42,14 +42,14 @@ from tilewright.support.background import Background
 from tilewright.support.cache import ObjectCache
 from tilewright.support.errors import ScheduleError
 from tilewright.targets.target import Target
+from tilewright.transform.call import CompiledKernel
 from tilewright.transform.graph.fuse import fuse
 from tilewright.transform.loops import lower_loops
 from tilewright.transform.lower import lower_group
 
 Golden = Callable[[str], None]
 
-FIXED = replace(
-    Target.parse("x86-64-v3"),
+FIXED = Target.parse("x86-64-v3").adjusted(
     l1=32 << 10,
     l2=512 << 10,
     l3=32 << 20,
@@ -181,9 +181,9 @@ def test_a_forced_kernel_has_an_entry_of_its_own_in_the_cache() -> None:
 def test_equal_targets_give_equal_bytes_and_ceilings_are_part_of_them() -> None:
     (group,) = fuse(product(12, 32, 40))
     func = lower_group(group, "k").func
-    again = compile_kernel(func, replace(FIXED, cores=7, frequency=4.0))
+    again = compile_kernel(func, FIXED.adjusted(cores=7, frequency=4.0))
     assert compile_kernel(func, FIXED).object == again.object
-    assert compile_kernel(func, replace(FIXED, l2_bandwidth=8.0)).symbol != again.symbol
+    assert compile_kernel(func, FIXED.adjusted(l2_bandwidth=8.0)).symbol != again.symbol
 
 
 def test_small_kernels_are_for_one_thread() -> None:
@@ -227,7 +227,7 @@ def test_what_few_parts_cost() -> None:
 def test_parts_are_chosen_for_the_threads_of_a_call(threads: int) -> None:
     """One thread takes five blocks of tiles and seven strips; more take as many each, where that costs little."""
     levels = {"l2_bandwidth": 32.0, "l3_bandwidth": 27.0, "memory_bandwidth": 8.0}
-    one = replace(Target.parse("znver4"), l2=1 << 20, l3=32 << 20, **levels)
+    one = Target.parse("znver4").adjusted(l2=1 << 20, l3=32 << 20, **levels)
     more = replace(one, threads=threads)
     found = {}
     for target in (one, more):
@@ -254,7 +254,7 @@ def test_a_program_is_made_for_its_threads_and_kept_apart() -> None:
 def test_sampled_maps_bring_whole_lines() -> None:
     shape = pixels.Shape(filters=512, pixels=784, depth=128, step=2)
     small, large = (
-        pixels.estimate(shape, 4, 6, True, replace(FIXED, l2=l2, registers=32)) for l2 in (1 << 20, 4 << 20)
+        pixels.estimate(shape, 4, 6, True, FIXED.adjusted(l2=l2, registers=32)) for l2 in (1 << 20, 4 << 20)
     )
-    lines = 2 * 4 * shape.pixels * shape.depth / pixels.LINE
-    assert small.overhead - large.overhead == pytest.approx(pixels.UNFOLLOWED * lines)
+    lines = 2 * 4 * shape.pixels * shape.depth / FIXED.caches.line
+    assert small.overhead - large.overhead == pytest.approx(FIXED.costs.traffic.sampled_line_of_many * lines)

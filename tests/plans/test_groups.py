@@ -21,11 +21,12 @@ from tilewright.ops.interpret import run_graph
 from tilewright.plans import plan
 from tilewright.schedule.trace import parse_trace
 from tilewright.targets.target import Target
+from tilewright.transform.call import KernelCall
 from tilewright.transform.graph.fuse import fuse
 from tilewright.transform.graph.memory import is_alias
 from tilewright.transform.graph.split import split_prepare
 from tilewright.transform.loops import lower_loops
-from tilewright.transform.lower import Kernel, lower_group
+from tilewright.transform.lower import lower_group
 
 ZEN4 = Target.parse("znver4")
 
@@ -134,7 +135,7 @@ def test_native_code_against_float64(name: str) -> None:
         np.testing.assert_allclose(got, expected, rtol=0, atol=1e-5 * scale)
 
 
-def kernels(graph: Graph, target: Target) -> list[Kernel]:
+def kernels(graph: Graph, target: Target) -> list[KernelCall]:
     for _, function in graph_passes(target):
         graph = function(graph)
     split = split_prepare(graph)
@@ -175,7 +176,7 @@ def test_wide_vectors_by_interpretation(name: str) -> None:
             np.testing.assert_allclose(b, a, rtol=1e-4, atol=1e-4)
 
 
-def arguments(kernel: Kernel, batch: int) -> list[Any]:
+def arguments(kernel: KernelCall, batch: int) -> list[Any]:
     rng = np.random.default_rng(0)
     shapes = [[batch if d is BATCH else d.value for d in b.shape] for b in kernel.func.params]  # type: ignore[attr-defined]
     return [rng.standard_normal(shape).astype(np.float32) for shape in shapes]

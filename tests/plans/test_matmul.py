@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,6 +17,7 @@ from tilewright.ir.dtype import dtype
 from tilewright.ir.expr import Var, const
 from tilewright.ir.graph import Graph, GraphBuilder, TensorType
 from tilewright.ir.loops import For
+from tilewright.ir.notes import BufferName, PrefetchTile
 from tilewright.ir.parser import parse_func
 from tilewright.ir.rewrite import walk
 from tilewright.plans import plan
@@ -305,7 +305,7 @@ def test_tiles_fit_the_registers_and_the_work(name: str) -> None:
 def test_few_columns_take_half_a_vector_where_that_is_faster() -> None:
     """A core with one multiply-add of full vectors a cycle starts two of half the width; another gains nothing."""
     zen4 = Target.parse("znver4")
-    two = replace(zen4, fma_per_cycle=2.0)
+    two = zen4.adjusted(fma_per_cycle=2.0)
 
     def width(columns: int, target: Target, narrow: bool = True) -> int:
         return matmul_tile(no_key, ROWS, columns, 64, dtype(np.float32), target, narrow=narrow).width
@@ -350,7 +350,7 @@ def test_several_panels_that_nobody_asks_for_wait_for_far_weights() -> None:
 @pytest.mark.parametrize(("cpu", "panels", "size"), [("x86-64-v3", 4, 8192), ("znver4", 2, 8192), ("znver4", 2, 2048)])
 def test_one_row_reads_as_many_streams_as_the_core_follows(cpu: str, panels: int, size: int) -> None:
     """From memory; no more from the last level either."""
-    target = replace(Target.parse(cpu), l3=64 << 20)
+    target = Target.parse(cpu).adjusted(l3=64 << 20)
     assert target.streams == panels
     assert matmul_tile(no_key, const(1), size, size, dtype(np.float32), target).panels == panels
     near = estimate(MatmulTile(1, 32, 4), Product(1, 128, 64), target).cycles
@@ -376,8 +376,8 @@ def test_who_asks_for_the_next_panel() -> None:
 def test_tiles_ask_for_the_outputs_that_come_from_far(rows: Any, size: int, asked: bool) -> None:
     target = Target.parse("znver4")
     planned = plan(product(rows, size, size, target), target).func
-    notes = [value for stmt in walk(planned.body) if isinstance(stmt, For) for value in stmt.annotations]
-    assert (("prefetch_tile", planned.params[-1].name) in notes) == asked
+    notes = [value for stmt in walk(planned.body) if isinstance(stmt, For) for value in stmt.notes]
+    assert (PrefetchTile((BufferName(planned.params[-1].name),)) in notes) == asked
 
 
 @pytest.mark.parametrize("rows", [2, 3, 5])

@@ -15,6 +15,7 @@ from tilewright.codegen.interpret.interpreter import interpret
 from tilewright.compiler import graph_passes
 from tilewright.ir.graph import Graph, GraphBuilder
 from tilewright.ir.loops import PrimFunc
+from tilewright.ir.notes import PastCaches, with_note
 from tilewright.kernels import KernelTexts
 from tilewright.plans import plan
 from tilewright.targets.target import Target
@@ -50,7 +51,7 @@ def packing(case: tuple[str, tuple[int, ...], dict[str, Any]], *, past_caches: b
     graph = b.finish((ops.emit1(b, op, w, **attrs),))
     (group,) = fuse(graph)
     func = lower_group(group, "pack").func
-    return replace(func, attrs=(*func.attrs, ("past_caches", True))) if past_caches else func
+    return replace(func, notes=with_note(func.notes, PastCaches())) if past_caches else func
 
 
 def run(func: PrimFunc, arrays: list[Any], shape: tuple[int, ...]) -> Any:
@@ -86,7 +87,7 @@ def test_filters_go_through_tiles_and_whole_lines_past_the_caches() -> None:
 
 def test_rows_of_a_matrix_are_cut_into_panels_some_at_a_time() -> None:
     loops = KernelTexts(packing(CASES[8], past_caches=True, scaled=False), ZEN3).loops()
-    assert 'prefetch = "w", prefetch_bytes = 256' in loops and "streaming" in loops
+    assert "@prefetch(buffers=[w], nbytes=256" in loops and "streaming" in loops
 
 
 def test_a_batch_norm_is_folded_where_weights_are_packed() -> None:
@@ -106,7 +107,7 @@ def test_a_batch_norm_is_folded_where_weights_are_packed() -> None:
 def test_large_weights_are_packed_past_the_caches_and_right() -> None:
     b = GraphBuilder("g")
     side = 64
-    host = replace(Target.host(), l3=2 * 4 * side * side)
+    host = Target.host().adjusted(l3=2 * 4 * side * side)
     x, w = b.input("x", tensor(3, side)), b.param("w", tensor(side, side))
     graph = b.finish((ops.emit1(b, "matmul", x, w, transpose_b=True),))
     rng = np.random.default_rng(0)

@@ -24,11 +24,12 @@ from tilewright.plans.framework.tiles import row_limit
 from tilewright.plans.matmul.tiles import matmul_tile
 from tilewright.schedule.trace import parse_trace
 from tilewright.targets.target import Target
+from tilewright.transform.call import KernelCall
 from tilewright.transform.graph.fuse import fuse
 from tilewright.transform.graph.memory import is_alias
 from tilewright.transform.graph.split import split_prepare
 from tilewright.transform.loops import lower_loops
-from tilewright.transform.lower import Kernel, lower_group
+from tilewright.transform.lower import lower_group
 
 ZEN4 = Target.parse("znver4")
 Build = Callable[[GraphBuilder], Value]
@@ -104,7 +105,7 @@ CASES: dict[str, Build] = {
 }
 
 
-def kernels(graph: Graph, target: Target) -> list[Kernel]:
+def kernels(graph: Graph, target: Target) -> list[KernelCall]:
     for _, function in graph_passes(target):
         graph = function(graph)
     split = split_prepare(graph)
@@ -112,7 +113,7 @@ def kernels(graph: Graph, target: Target) -> list[Kernel]:
     return [lower_group(g, f"k{i}") for i, g in enumerate(groups)]
 
 
-def arguments(kernel: Kernel, batch: int) -> list[Any]:
+def arguments(kernel: KernelCall, batch: int) -> list[Any]:
     rng = np.random.default_rng(0)
     result = []
     for buffer in kernel.func.params:

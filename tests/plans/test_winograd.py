@@ -138,7 +138,7 @@ def test_all_of_the_next_panel_is_asked_for(name: str, columns: int) -> None:
     panel = 64 * 2 * block
     asked: dict[int, set[int]] = {}
     for hint in hints(func, target, weights.name):
-        assert dict(hint.loop.annotations)["prefetch_bytes"] == 4 * panel
+        assert hint.note.nbytes == 4 * panel
         first = (hint.asked + panel) // 16
         asked.setdefault(hint.read // panel, set()).update(range(first, first + hint.lines))
     assert asked

@@ -8,6 +8,7 @@ from typing import Any
 
 from tilewright.ir.dtype import f32
 from tilewright.ir.loops import PrimFunc
+from tilewright.ir.notes import Unroll
 from tilewright.schedule import BlockRef, LoopRef, Schedule
 from tilewright.schedule.intrinsics import TensorIntrin, describe, register
 from tilewright.schedule.state import written_buffers
@@ -187,7 +188,7 @@ STEPS: tuple[tuple[str, Step], ...] = (
     ("unroll", lambda s, rng, block, loops: s.unroll(rng.choice(loops))),
     ("vectorize", lambda s, rng, block, loops: s.vectorize(rng.choice(loops))),
     ("parallel", lambda s, rng, block, loops: s.parallel(rng.choice(loops))),
-    ("annotate", lambda s, rng, block, loops: s.annotate(rng.choice(loops), "note", rng.randint(0, 3))),
+    ("annotate", lambda s, rng, block, loops: s.annotate(rng.choice(loops), Unroll(rng.randint(1, 3)))),
     ("compute_at", _move),
     ("compute_at", _move),
     ("reverse_compute_at", _reverse_move),

@@ -6,6 +6,7 @@ import pytest
 
 from tests.schedule.checks import chain, check_schedule, copy, matmul, refused, row_sum, scheduled
 from tilewright import te
+from tilewright.ir.notes import BufferName, Prefetch
 from tilewright.schedule import Schedule
 
 
@@ -71,8 +72,7 @@ def test_kinds(golden):
         jo, ji = s.split(j, factor=4)
         s.reorder(jo, k, ji)
         s.vectorize(ji)
-        s.annotate(jo, "prefetch", 2)
-        s.annotate(s.block("C"), "accumulate", "f32")
+        s.annotate(jo, Prefetch((BufferName("A"),), 64))
         x, y = s.loops("D")
         s.bind(x, "blockIdx.x")
         s.bind(y, "threadIdx.x")

@@ -9,6 +9,7 @@ import pytest
 from tests.schedule.checks import check_schedule
 from tests.schedule.programs import assert_same
 from tilewright import te
+from tilewright.ir.notes import Streaming, Unroll
 from tilewright.support.errors import ScheduleError
 
 
@@ -59,8 +60,8 @@ def test_every_primitive_on_stages():
     s[c].pad(1, 32, 1)
     s[c].transform_layout(lambda i, j: (j, i))
     partial = s[c].rfactor(s[c].split(k, nparts=2)[0])
-    s[partial].annotate("note", 1)
-    s[c].annotate("note", 2, s[c].loops[0])
+    s[partial].annotate(Streaming(), s[partial].loops[-1])
+    s[c].annotate(Unroll(2), s[c].loops[0])
     copy_out = s[d].cache_write("local")
     s[copy_out].reverse_compute_at(s[d], d.axis[0])
     s[copy_in].parallel(s[copy_in].loops[0])

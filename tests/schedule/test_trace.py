@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from tests.schedule.checks import check_schedule, matmul
 from tilewright.ir.expr import Var
+from tilewright.ir.notes import BufferName, Prefetch
 from tilewright.schedule import Instruction, Schedule, Trace, parse_trace
 from tilewright.schedule.index_map import IndexMap
 from tilewright.schedule.trace import Ref
@@ -24,7 +25,7 @@ def tiled(seed: int = 3) -> Schedule:
     j_0, j_1 = s.split(j, factor=s.sample_categorical([2, 4, 8]))
     s.reorder(i_0, j_0, k, i_1, j_1)
     s.transform_layout(c, lambda x, y: (y // 4, x, y % 4))
-    s.annotate(j_1, 'a "quoted" note', 0.5)
+    s.annotate(j_1, Prefetch((BufferName('a "quoted" name'),), 64))
     return s
 
 
@@ -121,6 +122,10 @@ def test_rejects(text, golden):
         's.split("i", factor="8")',
         's.split("i", factors=8)',
         's.annotate("i", 3, "x")',
+        's.annotate("i", "unrol", times=4)',
+        's.annotate("i", "unroll", times="4")',
+        's.annotate("i", "unroll", times=4, extra=1)',
+        's.annotate("i", "single_thread")',
         "s.sample_categorical(3)",
         's.pad("C", 3)',
         "s.reorder(1, 2)",

@@ -25,6 +25,11 @@ def test_sizes(monkeypatch: pytest.MonkeyPatch, text: str, value: int) -> None:
     assert flags.CACHE_SIZE() == value
 
 
+def test_names_of_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TILEWRIGHT_DUMP", " fold scales,, merge loops ")
+    assert flags.DUMP() == ("fold scales", "merge loops")
+
+
 @pytest.mark.parametrize(
     ("name", "text"),
     [("DEBUG", "6"), ("DEBUG", "-1"), ("DEBUG", "high"), ("THREADS", "0"), ("CACHE_SIZE", "lots"), ("CACHE", "maybe")],

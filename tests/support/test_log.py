@@ -55,3 +55,27 @@ def test_progress_is_silent_off_a_terminal(capsys: object) -> None:
     captured = capsys.readouterr()  # type: ignore[attr-defined]
     assert captured.err == ""
     assert captured.out == ""
+
+
+def test_what_runs_inside_may_be_announced_later() -> None:
+    for level, announced in ((1, ["outer"]), (3, ["inner", "outer"])):
+        out = io.StringIO()
+        log = PassLog(level=level, stream=out)
+        with log.timed("outer"), log.announcing(3):
+            log.run("inner", lambda x: x, 1)
+        assert [line.split()[0] for line in out.getvalue().splitlines()] == announced
+        assert [r.name for r in log.records] == ["inner", "outer"]
+
+
+def test_remarks_are_kept_and_printed_with_the_passes() -> None:
+    out = io.StringIO()
+    for level in (0, 1):
+        log = PassLog(level=level, stream=out)
+        log.remark("threads do not share the rows")
+        assert log.remarks == ["threads do not share the rows"]
+    assert out.getvalue() == "remark: threads do not share the rows\n"
+
+
+def test_dumps_are_by_name() -> None:
+    assert PassLog(dumps=("fold",)).dumps_after("fold") and PassLog(dumps=("all",)).dumps_after("fold")
+    assert not PassLog(dumps=("fold",)).dumps_after("merge") and not PassLog(dumps=()).dumps_after("fold")

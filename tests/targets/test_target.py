@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tilewright.support.errors import TargetError
+from tilewright.targets.costs import Costs, Origin
 from tilewright.targets.target import Target, known
 
 
@@ -24,7 +25,8 @@ def test_known_targets(name: str) -> None:
     target = Target.parse(name)
     assert target.lanes(4) == target.vector_bits // 32
     assert target.fingerprint != Target.parse("x86-64").fingerprint or name == "x86-64"
-    assert target.is_x86 == target.triple.startswith("x86_64")
+    assert all(set(dot.features) <= set(target.features) for dot in target.isa.dots)
+    assert list(target.features) == sorted(target.features)
 
 
 def test_levels_widen_vectors() -> None:
@@ -34,12 +36,91 @@ def test_levels_widen_vectors() -> None:
     assert "+avx2" in Target.parse("x86-64-v3").llvm_features
 
 
-def test_fingerprint_ignores_cores_alone() -> None:
+@pytest.mark.parametrize(
+    "name,registers,fma,masked,tables,scales,extrema,streams,dots",
+    [
+        ("x86-64", 16, False, False, 0, False, False, True, []),
+        ("x86-64-v3", 16, True, True, 0, False, False, True, ["i16 i8", "i16 i16"]),
+        ("x86-64-v4", 32, True, True, 16, True, False, True, ["i16 i8", "i16 i16"] * 2),
+        ("znver4", 32, True, True, 16, True, False, True, ["bf16 bf16", "u8 i8", *["i16 i8", "i16 i16"] * 2]),
+        ("neoverse-n1", 32, True, False, 0, False, True, False, []),
+        ("rv64gcv", 32, True, False, 0, False, False, False, []),
+        ("wasm32-simd128", 16, False, False, 0, False, True, False, []),
+    ],
+)
+def test_what_instructions_offer(
+    name: str,
+    registers: int,
+    fma: bool,
+    masked: bool,
+    tables: int,
+    scales: bool,
+    extrema: bool,
+    streams: bool,
+    dots: list[str],
+) -> None:
+    isa = Target.parse(name).isa
+    assert (isa.registers, isa.fma, isa.masked_reads, isa.tables) == (registers, fma, masked, tables)
+    assert (isa.scales, isa.extrema_keep_nan, isa.streams_stores) == (scales, extrema, streams)
+    assert [f"{dot.a} {dot.b}" for dot in isa.dots] == dots
+
+
+def test_what_is_known_of_kinds_of_cpu() -> None:
+    """Zen 4 passes vectors of 512 bits in halves; Intel's servers have a slow last level."""
+    zen4, server, level = (Target.parse(name) for name in ("znver4", "skylake-avx512", "x86-64-v3"))
+    assert (zen4.fma_per_cycle, zen4.l1_bandwidth, zen4.streams) == (1.0, 64.0, 2)
+    assert (server.fma_per_cycle, server.l1_bandwidth, server.l3_bandwidth, server.streams) == (2.0, 128.0, 9.5, 4)
+    assert (level.fma_per_cycle, level.l1_bandwidth, level.l3_bandwidth) == (2.0, 64.0, 19.0)
+    for target in map(Target.parse, known()):
+        assert target.l1_bandwidth >= target.l2_bandwidth >= target.l3_bandwidth >= target.memory_bandwidth
+
+
+def test_fingerprint_ignores_cores_and_frequency_alone() -> None:
     target = Target.parse("x86-64-v3")
-    assert replace(target, cores=64).fingerprint == target.fingerprint
-    assert replace(target, frequency=5.0).fingerprint == target.fingerprint
-    assert replace(target, l2_bandwidth=5.0).fingerprint != target.fingerprint
-    assert replace(target, l2=1).fingerprint != target.fingerprint
+    assert target.adjusted(cores=64).fingerprint == target.fingerprint
+    assert target.adjusted(frequency=5.0).fingerprint == target.fingerprint
+    other = [
+        target.adjusted(l2_bandwidth=5.0),
+        target.adjusted(l2=1),
+        target.adjusted(threads=2),
+        target.adjusted(line=128),
+        target.adjusted(fma=False),
+        target.adjusted(dots=()),
+        replace(target, costs=target.costs.fitted(Origin("today"), fma_latency=5.0)),
+    ]
+    assert len({t.fingerprint for t in (target, *other)}) == len(other) + 1
+
+
+def test_an_origin_is_no_part_of_what_code_depends_on() -> None:
+    target = Target.parse("x86-64-v3")
+    same = replace(target, costs=target.costs.fitted(Origin("today"), fma_latency=target.costs.arithmetic.fma_latency))
+    assert same == target and same.fingerprint == target.fingerprint
+
+
+def test_the_kind_is_what_records_are_shared_over() -> None:
+    """Machines of a kind differ in the last level, in ceilings, cores and threads."""
+    zen4 = Target.parse("znver4")
+    assert zen4.adjusted(l3=1 << 30, memory_bandwidth=1.0, barrier=9.0, cores=64, threads=4).kind == zen4.kind
+    others = [zen4.adjusted(l1=1), zen4.adjusted(l2=1), zen4.adjusted(registers=16), replace(zen4, missing=("fma",))]
+    assert len({t.kind for t in (zen4, *others, *map(Target.parse, known()))}) == len(others) + len(known())
+
+
+def test_adjusted_values_are_equal_to_others_made_so() -> None:
+    target = Target.parse("znver4")
+    wide = target.adjusted(l2=1 << 20, memory_bandwidth=5.0)
+    assert (wide.caches.l2, wide.ceilings.memory_bandwidth, wide.l1) == (1 << 20, 5.0, target.l1)
+    again = target.adjusted(memory_bandwidth=5.0, l2=1 << 20)
+    assert again == wide != target and hash(again) == hash(wide)
+    with pytest.raises(TargetError, match="l2_bandwidth"):
+        target.adjusted(l2_bandwith=5.0)
+
+
+def test_fitted_constants_are_named() -> None:
+    costs = Costs().fitted(Origin("today", "mine"), scattered_line=1.5, box_side=128)
+    assert (costs.traffic.scattered_line, costs.copies.box_side) == (1.5, 128)
+    assert costs.traffic.collision == Costs().traffic.collision
+    with pytest.raises(TargetError, match="scattered_line"):
+        Costs().fitted(Origin("today"), scatered_line=1.0)
 
 
 def test_the_environment_narrows_the_host(monkeypatch: pytest.MonkeyPatch) -> None:

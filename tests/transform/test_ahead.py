@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
@@ -15,9 +13,9 @@ from tilewright.runtime.manifest import StepSpec
 from tilewright.targets.target import Target
 
 ROWS, WIDTH, WIDE = 512, 256, 1024
-SMALL = replace(Target.host(), l2=1 << 19, l3=1 << 20, memory_bandwidth=8.0, memory_total=12.0)
+SMALL = Target.host().adjusted(l2=1 << 19, l3=1 << 20, memory_bandwidth=8.0, memory_total=12.0)
 """A machine whose last levels do not hold the weights, whatever this one's do."""
-LARGE = replace(SMALL, l3=64 << 20)
+LARGE = SMALL.adjusted(l3=64 << 20)
 
 
 def pooled(layers: int = 1, heads: int = 1) -> tuple[Graph, dict[str, np.ndarray]]:
@@ -51,7 +49,7 @@ def test_a_kernel_asks_for_weights_that_a_later_one_waits_for(threads: int) -> N
     first = len(graph.inputs) + len(graph.outputs)
     (weight,) = (slot for slot in guest.slots if first <= slot < first + 2)
     assert weight in host.slots and len(host.slots) == len(without.slots) + 1
-    assert 'share = "upcoming"' in asking.show("loops") and "upcoming" not in plain.show("loops")
+    assert "@prefetch_share(source=upcoming" in asking.show("loops") and "upcoming" not in plain.show("loops")
     x = np.random.default_rng(1).standard_normal((ROWS, WIDTH)).astype(np.float32)
     np.testing.assert_array_equal(asking(x), plain(x))
     hidden = np.maximum(x.astype(np.float64) @ weights["w0"], 0)
@@ -70,14 +68,14 @@ def test_new_weights_are_what_is_used() -> None:
 def test_nobody_asks_where_weights_stay_or_no_kernel_has_time() -> None:
     graph, weights = pooled()
     assert "upcoming" not in tw.compile((graph, weights), target=LARGE).show("loops")
-    slow = replace(SMALL, memory_bandwidth=0.01)
+    slow = SMALL.adjusted(memory_bandwidth=0.01)
     assert "upcoming" not in tw.compile((graph, weights), target=slow).show("loops")
 
 
 def test_threads_ask_for_no_more_than_memory_delivers_to_all_of_them() -> None:
     graph, weights = pooled()
     # The products take two million cycles of a core, in which one thread may ask for a megabyte, two for half of it.
-    slow = replace(SMALL, fma_per_cycle=16 / SMALL.lanes(4), memory_bandwidth=0.5, memory_total=0.5)
+    slow = SMALL.adjusted(fma_per_cycle=16 / SMALL.lanes(4), memory_bandwidth=0.5, memory_total=0.5)
     asking = {t: "upcoming" in tw.compile((graph, weights), target=slow, threads=t).show("loops") for t in (1, 2)}
     assert asking == {1: True, 2: False}
 
@@ -85,5 +83,5 @@ def test_threads_ask_for_no_more_than_memory_delivers_to_all_of_them() -> None:
 @pytest.mark.parametrize(("l3", "asking"), [(1 << 20, 1), (8 << 20, 2)])
 def test_nobody_asks_for_what_is_driven_out_before_it_is_used(l3: int, asking: int) -> None:
     """The second head's weights would have to stay while those of the first come from memory."""
-    model = tw.compile(pooled(layers=2, heads=2), target=replace(SMALL, l3=l3))
-    assert model.show("loops").count('share = "upcoming"') == asking
+    model = tw.compile(pooled(layers=2, heads=2), target=SMALL.adjusted(l3=l3))
+    assert model.show("loops").count("@prefetch_share(source=upcoming") == asking

@@ -17,6 +17,7 @@ from weakref import WeakValueDictionary
 import numpy as np
 
 from tilewright.ir.dtype import DType, boolean, dtype, f32, i64
+from tilewright.ir.notes import Scope
 from tilewright.ir.scalar_ops import OPS
 
 Number = int | float | bool
@@ -165,6 +166,10 @@ class Var(Expr):
         node: Var = _intern(cls, identity, name=name, dtype=dtype, lo=lo, hi=hi, multiple=multiple)
         return node
 
+    def renamed(self, name: str) -> Var:
+        """A variable of the same type and range with another name."""
+        return Var(name, self.dtype, self.lo, self.hi, self.multiple)
+
 
 class Const(Expr):
     """A literal of any element type."""
@@ -278,7 +283,7 @@ class Reduce(Expr):
 
 @dataclass(frozen=True, slots=True)
 class Buffer:
-    """A dense row-major array. `scope`: "global" (memory) or "local" (private to a thread, registers if it can be).
+    """A dense row-major array. `scope` says where it lives: see `ir.notes.SCOPES`.
 
     `align` is the guaranteed alignment of its first element in bytes, None for the element's own.
     """
@@ -286,7 +291,7 @@ class Buffer:
     name: str
     dtype: DType
     shape: tuple[Expr, ...]
-    scope: str = "global"
+    scope: Scope = "global"
     align: int | None = None
 
     def __hash__(self) -> int:

@@ -8,6 +8,7 @@ process, and shared expressions cost nothing.
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from hashlib import blake2b
 from typing import Any
 
@@ -16,7 +17,6 @@ from tilewright.ir.expr import Buffer, Const, Expr, Load, Op, Reduce, Reducer, V
 from tilewright.ir.graph import ConstantArray, Graph, TensorType, Value
 from tilewright.ir.loops import (
     Allocate,
-    Annotations,
     Block,
     For,
     If,
@@ -28,6 +28,7 @@ from tilewright.ir.loops import (
     Stmt,
     Store,
 )
+from tilewright.ir.notetable import Note, fields_of, note_name, renamed
 
 DIGEST_BYTES = 16
 
@@ -117,9 +118,9 @@ class _Writer:
     def func(self, f: PrimFunc) -> None:
         params = " ".join([str(self.buffer(b)) for b in f.params])
         buffers = " ".join([str(self.buffer(b)) for b in f.buffers])
-        self.tokens.append(f"func [{params}] [{buffers}] {len(f.attrs)}")
-        self.annotations(f.attrs)
+        self.tokens.append(f"func [{params}] [{buffers}] {len(f.notes)}")
         self.stmt(f.body)
+        self.notes(f.notes)
 
     def stmt(self, s: Stmt) -> None:
         tokens = self.tokens
@@ -129,9 +130,9 @@ class _Writer:
                 tokens.append(f"store {self.buffer(s.buffer)} [{index}] {value}")
             case For():
                 extent = self.expr(s.extent)
-                tokens.append(f"for {self.expr(s.var)} {extent} {s.kind} {len(s.annotations)} {s.thread}")
-                self.annotations(s.annotations)
+                tokens.append(f"for {self.expr(s.var)} {extent} {s.kind} {len(s.notes)} {s.thread}")
                 self.stmt(s.body)
+                self.notes(s.notes)
             case Seq():
                 tokens.append(f"seq {len(s.stmts)}")
                 for child in s.stmts:
@@ -157,19 +158,27 @@ class _Writer:
 
     def _block(self, s: Block) -> None:
         iters = [f"{self.expr(it.binding)} {self.expr(it.extent)} {self.expr(it.var)} {it.kind}" for it in s.iters]
-        self.tokens.append(
-            f"block [{'; '.join(iters)}] {self.expr(s.predicate)} {s.init is not None} {len(s.annotations)}"
-        )
-        self.annotations(s.annotations)
+        self.tokens.append(f"block [{'; '.join(iters)}] {self.expr(s.predicate)} {s.init is not None} {len(s.notes)}")
         for child in s.children:
             self.stmt(child)
+        self.notes(s.notes)
 
     def _region(self, region: Region) -> str:
         ranges = " ".join(f"{self.expr(start)} {self.expr(extent)}" for start, extent in region.ranges)
         return f"{self.buffer(region.buffer)} {ranges}"
 
-    def annotations(self, annotations: Annotations) -> None:
-        for name, value in annotations:
+    def notes(self, notes: Sequence[Note]) -> None:
+        """Notes, behind what they are about: the buffers that they name have their numbers by then."""
+        if not notes:
+            return
+        numbers = {b.name: f"buffer {number}" for b, number in self.buffers.items()}
+        for note in notes:
+            numbered = renamed(note, lambda name: numbers.get(name, f"unknown {name}"))
+            values = tuple(getattr(numbered, f.name) for f in fields_of(type(note)))
+            self.tokens.append(f"{note_name(type(note))} {self._attr(values)}")
+
+    def attributes(self, attributes: Sequence[tuple[str, Any]]) -> None:
+        for name, value in attributes:
             self.tokens.append(name)
             self.tokens.append(self._attr(value))
 
@@ -183,7 +192,7 @@ class _Writer:
             inputs = " ".join(["-" if v is None else str(self.values[v]) for v in node.inputs])
             self.tokens.append(node.op)
             self.tokens.append(f"[{inputs}] {len(node.attrs)} {len(node.outputs)}")
-            self.annotations(node.attrs)
+            self.attributes(node.attrs)
             for value in node.outputs:
                 self.define(value)
         self.tokens.append("return " + " ".join([str(self.values[v]) for v in g.outputs]))
@@ -199,12 +208,14 @@ class _Writer:
         self.tokens.append(f"value {number}")
 
     def _attr(self, value: Any) -> str:
-        """An attribute or annotation; the first word is its kind, so that `1`, `1.0`, `true` and "1" differ."""
+        """An attribute or a field of a note; the first word is its kind, so that `1`, `1.0`, `true` and "1" differ."""
         match value:
             case None:
                 return "none"
-            case bool() | int():
-                return f"{type(value).__name__} {value}"
+            case bool():
+                return f"bool {value}"
+            case int():
+                return f"int {int(value)}"  # a number that a schedule sampled is one like any other
             case float():
                 return f"float {struct.pack('<d', value).hex()}"
             case str():

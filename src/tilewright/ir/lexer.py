@@ -12,7 +12,7 @@ from typing import Literal, NoReturn, TypeVar
 from tilewright.ir.expr import Buffer, Expr, Var
 from tilewright.ir.graph import Value
 from tilewright.ir.text import DTYPE, IDENTIFIER, KEYWORDS
-from tilewright.support.errors import ParseError
+from tilewright.support.errors import Error, ParseError, VerifyError
 
 MAX_DEPTH = 200
 """Levels of nesting (parentheses, braces, brackets) that a text may have."""
@@ -94,6 +94,20 @@ class Cursor:
         if expected is not None:
             got = "the end of the text" if token.kind == "end" else repr(token.text[:60])
         raise ParseError(what, where=place(self.text, token.at, self.source), expected=expected, got=got)
+
+    def refuse(self, error: Error, token: Token) -> NoReturn:
+        """Raise ParseError for what an error says of the text at `token`."""
+        where = place(self.text, token.at, self.source)
+        raise ParseError(error.what, where=where, expected=error.expected, got=error.got, hint=error.hint) from error
+
+    def known(self, find: Callable[[str], T], what: str) -> T:
+        """A name of which `find` knows what it means."""
+        token = self.token
+        name = self.name(what)
+        try:
+            return find(name)
+        except VerifyError as error:
+            self.refuse(error, token)
 
     def advance(self) -> Token:
         token = self.token

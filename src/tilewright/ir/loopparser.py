@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar
 
 from tilewright.ir.expr import Buffer, Expr, Var
 from tilewright.ir.exprparser import (
@@ -19,7 +19,6 @@ from tilewright.ir.lexer import Cursor
 from tilewright.ir.loops import (
     TRUE,
     Allocate,
-    Annotations,
     Block,
     BlockIter,
     For,
@@ -34,6 +33,9 @@ from tilewright.ir.loops import (
     Store,
     seq,
 )
+from tilewright.ir.notes import BlockNote, FuncNote, LoopNote, Note, Thread, scope_named, thread_named
+from tilewright.ir.notetable import find, make, with_note
+from tilewright.support.errors import VerifyError
 
 _LOOP_KINDS: tuple[LoopKind, ...] = ("parallel", "vectorized", "unrolled", "thread")
 
@@ -73,15 +75,15 @@ def _statement(c: Cursor, end: str | None) -> Stmt:
 def _for(c: Cursor, end: str | None) -> Stmt:
     var, extent = axis(c)
     kind: LoopKind = "serial"
-    thread = None
+    thread: Thread | None = None
     for candidate in _LOOP_KINDS:
         if c.accept(candidate):
             kind = candidate
     if kind == "thread" and c.accept("("):
-        thread = c.name("a thread index")
+        thread = c.known(thread_named, "a hardware index")
         c.expect(")")
-    annotations = annotation_list(c)
-    return For(var, extent, _braces(c), kind, thread, annotations)
+    notes = note_list(c, LoopNote)
+    return For(var, extent, _braces(c), kind, thread, notes)
 
 
 def _block(c: Cursor, end: str | None) -> Stmt:
@@ -89,12 +91,12 @@ def _block(c: Cursor, end: str | None) -> Stmt:
     c.expect("(")
     iters = tuple(c.separated(_block_iter, ")"))
     predicate = expr(c) if c.accept("if") else TRUE
-    annotations = annotation_list(c)
+    notes = note_list(c, BlockNote)
     c.expect("{")
     init = _braces(c) if c.accept("init") else None
     body = statements(c, "}")
     c.expect("}")
-    return Block(name, iters, body, init, predicate, annotations)
+    return Block(name, iters, body, init, predicate, notes)
 
 
 def _block_iter(c: Cursor) -> BlockIter:
@@ -178,7 +180,7 @@ def func(c: Cursor) -> PrimFunc:
     start = c.position
     skip_group(c)
     where_clause(c)
-    attrs = annotation_list(c)
+    notes = note_list(c, FuncNote)
     after = c.position
     # The `where` clause says what the variables in the parameters' shapes are, so it was read first.
     c.position = start
@@ -191,7 +193,7 @@ def func(c: Cursor) -> PrimFunc:
         buffers.append(_declared_buffer(c))
     body = statements(c, "}")
     c.expect("}")
-    return PrimFunc(name, params, body, tuple(buffers), attrs)
+    return PrimFunc(name, params, body, tuple(buffers), notes)
 
 
 def _declared_buffer(c: Cursor) -> Buffer:
@@ -210,26 +212,49 @@ def buffer_declaration(c: Cursor) -> Buffer:
     dtype = element_type(c)
     c.expect("[")
     shape = tuple(c.separated(expr, "]"))
-    scope = c.name("a scope") if c.accept("in") else "global"
+    scope = c.known(scope_named, "a scope") if c.accept("in") else "global"
     return Buffer(name, dtype, shape, scope, c.integer() if c.accept("align") else None)
 
 
-def annotation_list(c: Cursor) -> Annotations:
-    """`with (key = value, ...)`, or nothing."""
-    if not c.accept("with"):
-        return ()
-    c.expect("(")
-    return tuple(c.separated(_annotation, ")"))
+N = TypeVar("N", bound=Note)
 
 
-def _annotation(c: Cursor) -> tuple[str, Any]:
-    name = c.name("an annotation's name")
+def note_list(c: Cursor, place: type[N]) -> tuple[N, ...]:
+    """`@name(field=value, ...) @name ...`, or nothing."""
+    found: tuple[N, ...] = ()
+    while c.accept("@"):
+        token = c.token
+        name = c.name("a note's name")
+        fields: dict[str, Any] = {}
+        for field, value in c.separated(_field, ")") if c.accept("(") else ():
+            if field in fields:
+                c.fail(f"{field!r} is given twice", token)
+            fields[field] = value
+        try:
+            note = make(name, place, (), fields)
+        except VerifyError as error:
+            c.refuse(error, token)
+        if find(found, type(note)) is not None:
+            c.fail(f"a second note {name!r}", token)
+        found = with_note(found, note)
+    return found
+
+
+def _field(c: Cursor) -> tuple[str, Any]:
+    name = c.name("a field's name")
     c.expect("=")
-    token = c.token
-    if token.kind == "string":
-        c.position += 1
-        return name, c.unquote(token)
-    return name, number_or_bool(c)
+    return name, _field_value(c)
+
+
+def _field_value(c: Cursor) -> Any:
+    """A number, `true`, `none`, a name or a list of those."""
+    with c.nested():
+        if c.accept("["):
+            return tuple(c.separated(_field_value, "]"))
+        if c.accept("none"):
+            return None
+        number = c.token.kind == "number" or c.sees("-", "true", "false")
+        return number_or_bool(c) if number else c.name("a number, a name or a list")
 
 
 _STATEMENTS = {"for": _for, "block": _block, "let": _let, "alloc": _alloc, "if": _if, "call": _intrinsic}

@@ -12,14 +12,14 @@ Names are unique inside a function: loops are addressed by their variable's name
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, replace
+from typing import Literal
 
 from tilewright.ir.expr import Buffer, Const, Expr, Var, const
+from tilewright.ir.notes import BlockNote, FuncNote, LoopNote, Thread, Workspaces, find
 
 LoopKind = Literal["serial", "parallel", "vectorized", "unrolled", "thread"]
 IterKind = Literal["spatial", "reduce"]
-Annotations = tuple[tuple[str, int | str | float | bool], ...]
 
 TRUE: Const = const(True)
 
@@ -54,8 +54,8 @@ class For(Stmt):
     extent: Expr
     body: Stmt
     kind: LoopKind = "serial"
-    thread: str | None = None
-    annotations: Annotations = ()
+    thread: Thread | None = None
+    notes: tuple[LoopNote, ...] = ()
 
     @property
     def children(self) -> tuple[Stmt, ...]:
@@ -86,7 +86,7 @@ class Block(Stmt):
     body: Stmt
     init: Stmt | None = None
     predicate: Expr = TRUE
-    annotations: Annotations = ()
+    notes: tuple[BlockNote, ...] = ()
 
     @property
     def children(self) -> tuple[Stmt, ...]:
@@ -183,14 +183,14 @@ class PrimFunc:
     """A function over `params` (destination passing: outputs are parameters too).
 
     `buffers` are intermediates whose place is not yet decided (while scheduling); lowering turns them into `Allocate`.
-    `attrs` are facts for later passes, names to numbers or text.
+    `notes` are facts for later passes (`ir/notes.py`).
     """
 
     name: str
     params: tuple[Buffer, ...]
     body: Stmt
     buffers: tuple[Buffer, ...] = ()
-    attrs: Annotations = ()
+    notes: tuple[FuncNote, ...] = ()
 
     def __str__(self) -> str:
         from tilewright.ir.printer import func_text
@@ -210,11 +210,14 @@ class PrimFunc:
                 found.update(dict.fromkeys(variables(extent)))
         return tuple(found)
 
-    def attr(self, name: str, default: Any = None) -> Any:
-        return dict(self.attrs).get(name, default)
+    @property
+    def workspaces(self) -> tuple[Buffer, ...]:
+        """The last parameters, which are memory for the function's own use (the note `Workspaces`)."""
+        note = find(self.notes, Workspaces)
+        return () if note is None else self.params[-note.count :]
 
     def with_body(self, body: Stmt) -> PrimFunc:
-        return PrimFunc(self.name, self.params, body, self.buffers, self.attrs)
+        return replace(self, body=body)
 
 
 def seq(stmts: Iterable[Stmt]) -> Stmt:

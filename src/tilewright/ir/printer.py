@@ -19,7 +19,6 @@ from tilewright.ir.graph import ConstantArray, Graph, Node, TensorType, Value
 from tilewright.ir.loops import (
     TRUE,
     Allocate,
-    Annotations,
     Block,
     For,
     If,
@@ -31,6 +30,7 @@ from tilewright.ir.loops import (
     Stmt,
     Store,
 )
+from tilewright.ir.notetable import Note, given, note_name
 from tilewright.ir.rewrite import exprs_of, walk, walk_expr
 from tilewright.ir.scalar_ops import OPS, OpInfo
 from tilewright.ir.sharing import repeated
@@ -61,7 +61,7 @@ def func_text(f: PrimFunc) -> str:
     """A loop program: `func @name(A: f32[n], ...) where n in 1..8 { ... }`."""
     printer = _StmtPrinter()
     params = ", ".join(printer.buffer(b) for b in f.params)
-    header = f"func @{name_text(f.name)}({params}){_where(_variables_of_func(f))}{printer.annotations(f.attrs)} {{"
+    header = f"func @{name_text(f.name)}({params}){_where(_variables_of_func(f))}{notes_text(f.notes)} {{"
     lines = [header]
     lines += [f"  buffer {printer.buffer(b)}" for b in f.buffers]
     lines += printer.lines(f.body, "  ")
@@ -191,7 +191,7 @@ class _StmtPrinter:
                 yield f"{indent}{self._store(s)}"
             case For():
                 header = f"for {name_text(s.var.name)} in 0..{text(s.extent)}{_kind(s)}"
-                yield from self._braces(header + self.annotations(s.annotations), s.body, indent)
+                yield from self._braces(header + notes_text(s.notes), s.body, indent)
             case Block():
                 yield from self._block(s, indent)
             case Let():
@@ -211,11 +211,6 @@ class _StmtPrinter:
         if b.scope != "global":
             text += f" in {name_text(b.scope)}"
         return text if b.align is None else f"{text} align {b.align}"
-
-    def annotations(self, annotations: Annotations) -> str:
-        if not annotations:
-            return ""
-        return f" with ({', '.join(f'{name_text(k)} = {attr_text(v, self.exprs)}' for k, v in annotations)})"
 
     def _braces(self, header: str, body: Stmt, indent: str) -> Iterator[str]:
         yield f"{indent}{header} {{"
@@ -249,7 +244,7 @@ class _StmtPrinter:
         header = f"block {name_text(s.name)} ({', '.join(iters)})"
         if s.predicate is not TRUE:
             header += f" if {text(s.predicate)}"
-        yield f"{indent}{header}{self.annotations(s.annotations)} {{"
+        yield f"{indent}{header}{notes_text(s.notes)} {{"
         inner = indent + "  "
         if isinstance(s.init, Store):
             yield f"{inner}init {{ {self._store(s.init)} }}"
@@ -261,6 +256,24 @@ class _StmtPrinter:
     def _region(self, region: Region) -> str:
         ranges = ", ".join(f"{self.exprs.text(start)} +: {self.exprs.text(extent)}" for start, extent in region.ranges)
         return f"{name_text(region.buffer.name)}[{ranges}]"
+
+
+def notes_text(notes: Iterable[Note]) -> str:
+    """Notes as they stand behind a loop, block or function, with a blank before each."""
+    return "".join(f" {note_text(note)}" for note in notes)
+
+
+def note_text(note: Note) -> str:
+    """A note with the fields that differ from their defaults: `@unroll(times=4)`, `@streaming`."""
+    fields = ", ".join(f"{name_text(name)}={_field_text(value)}" for name, value in given(note).items())
+    return f"@{name_text(note_name(type(note)))}" + (f"({fields})" if fields else "")
+
+
+def _field_text(value: Any) -> str:
+    """A field's value; names of buffers and other text as names are written."""
+    if isinstance(value, tuple):
+        return f"[{', '.join(map(_field_text, value))}]"
+    return name_text(value) if isinstance(value, str) else attr_text(value)
 
 
 def attr_text(value: Any, exprs: _ExprPrinter | None = None) -> str:

@@ -11,7 +11,6 @@ from tilewright.ir.expr import Buffer, Expr, Load, Op, Reduce, Var, as_expr, bin
 from tilewright.ir.loops import (
     Allocate,
     Block,
-    BlockIter,
     For,
     If,
     Intrinsic,
@@ -184,7 +183,7 @@ def with_children(stmt: Stmt, children: tuple[Stmt, ...]) -> Stmt:
         case Block():
             return replace(stmt, body=children[-1], init=children[0] if stmt.init is not None else None)
         case If():
-            return If(stmt.condition, children[0], children[1] if len(children) > 1 else None)
+            return replace(stmt, then=children[0], orelse=children[1] if len(children) > 1 else None)
         case For() | Let() | Allocate():
             return replace(stmt, body=children[0])
     return stmt
@@ -197,7 +196,7 @@ def map_exprs_of(stmt: Stmt, f: ExprFn) -> Stmt:
             extent = f(stmt.extent)
             return stmt if extent is stmt.extent else replace(stmt, extent=extent)
         case Block():
-            iters = tuple(BlockIter(it.var, f(it.extent), it.kind, f(it.binding)) for it in stmt.iters)
+            iters = tuple(replace(it, extent=f(it.extent), binding=f(it.binding)) for it in stmt.iters)
             predicate = f(stmt.predicate)
             return (
                 stmt
@@ -208,22 +207,21 @@ def map_exprs_of(stmt: Stmt, f: ExprFn) -> Stmt:
             indices = tuple(f(i) for i in stmt.indices)
             value = f(stmt.value)
             same = value is stmt.value and all(map(is_, indices, stmt.indices))
-            return stmt if same else Store(stmt.buffer, indices, value)
+            return stmt if same else replace(stmt, indices=indices, value=value)
         case Let():
             value = f(stmt.value)
-            return stmt if value is stmt.value else Let(stmt.var, value, stmt.body)
+            return stmt if value is stmt.value else replace(stmt, value=value)
         case If():
             condition = f(stmt.condition)
-            return stmt if condition is stmt.condition else If(condition, stmt.then, stmt.orelse)
+            return stmt if condition is stmt.condition else replace(stmt, condition=condition)
         case Intrinsic():
-            return Intrinsic(
-                stmt.name, tuple(_map_region(r, f) for r in stmt.outputs), tuple(_map_region(r, f) for r in stmt.inputs)
-            )
+            outputs, inputs = (tuple(_map_region(r, f) for r in group) for group in (stmt.outputs, stmt.inputs))
+            return replace(stmt, outputs=outputs, inputs=inputs)
     return stmt
 
 
 def _map_region(region: Region, f: ExprFn) -> Region:
-    return Region(region.buffer, tuple((f(a), f(b)) for a, b in region.ranges))
+    return replace(region, ranges=tuple((f(a), f(b)) for a, b in region.ranges))
 
 
 def map_stmt(stmt: Stmt, f: Callable[[Stmt], Stmt | None], exprs: ExprFn | None = None) -> Stmt:
@@ -254,15 +252,15 @@ def replace_buffers(stmt: Stmt, mapping: Mapping[Buffer, Buffer]) -> Stmt:
     def on_stmt(s: Stmt) -> Stmt | None:
         match s:
             case Store() if s.buffer in mapping:
-                return Store(mapping[s.buffer], s.indices, s.value)
+                return replace(s, buffer=mapping[s.buffer])
             case Allocate() if s.buffer in mapping:
-                return Allocate(mapping[s.buffer], s.body)
+                return replace(s, buffer=mapping[s.buffer])
             case Intrinsic():
-                return Intrinsic(s.name, tuple(map(on_region, s.outputs)), tuple(map(on_region, s.inputs)))
+                return replace(s, outputs=tuple(map(on_region, s.outputs)), inputs=tuple(map(on_region, s.inputs)))
         return None
 
     def on_region(r: Region) -> Region:
-        return Region(mapping.get(r.buffer, r.buffer), r.ranges)
+        return replace(r, buffer=mapping.get(r.buffer, r.buffer))
 
     return map_stmt(stmt, on_stmt, lambda e: map_expr(e, on_expr, memo))
 
@@ -280,7 +278,7 @@ def replace_stmt(root: Stmt, old: Stmt, new: Stmt | None) -> Stmt | None:
     if isinstance(root, Seq):
         return seq(kept) if kept else None
     if isinstance(root, If) and children[0] is not None:
-        return If(root.condition, children[0], None)
+        return replace(root, then=children[0], orelse=None)
     return None
 
 

@@ -48,7 +48,6 @@ KEYWORDS = frozenset(
         "unrolled",
         "vectorized",
         "where",
-        "with",
     }
 )
 """Words that are quoted when they are used as names."""

@@ -6,7 +6,7 @@ known above this layer, so it comes as a callback.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from tilewright.ir.dtype import DType, boolean, i64
@@ -27,6 +27,8 @@ from tilewright.ir.loops import (
     Stmt,
     Store,
 )
+from tilewright.ir.notes import SCOPES, THREADS, Workspaces, find
+from tilewright.ir.notetable import BlockNote, FuncNote, LoopNote, Note, problems
 from tilewright.ir.printer import buffer_text
 from tilewright.ir.rewrite import walk_expr
 from tilewright.support.errors import Problems, VerifyError
@@ -40,7 +42,7 @@ def verify_func(func: PrimFunc) -> None:
 
     Variables, buffers and blocks have unique names (each kind its own); variables are defined where they are used, in a
     block only its own iterators, symbols and what it binds inside; buffers are declared and used as declared; indices
-    and extents are i64, conditions bool.
+    and extents are i64, conditions bool. Notes, scopes and hardware indices are those of `ir/notes.py`.
     """
     verifier = _FuncVerifier(func)
     verifier.run()
@@ -176,11 +178,20 @@ class _FuncVerifier:
             self.declare(buffer, "parameters", self.symbols)
         for buffer in self.func.buffers:
             self.declare(buffer, "buffers", self.symbols)
+        self.notes(self.func.notes, FuncNote, "notes")
+        workspaces = find(self.func.notes, Workspaces)
+        if workspaces is not None and workspaces.count > len(self.func.params):
+            self.report("more workspaces than parameters", "notes", f"<= {len(self.func.params)}", workspaces.count)
         scope = self.symbols | {TID} if NTHREADS in self.symbols else self.symbols
         self.statement(self.func.body, scope, "body")
 
     def report(self, what: str, where: str, expected: object = None, got: object = None) -> None:
         self.problems.add(VerifyError(what, where=where, expected=expected, got=got))
+
+    def notes(self, notes: Sequence[Note], place: type[Note], where: str) -> None:
+        for problem in problems(notes, place):
+            problem.where = where
+            self.problems.add(problem)
 
     def declare(self, buffer: Buffer, where: str, scope: frozenset[Var]) -> None:
         where = f"{where}, buffer {buffer.name!r}"
@@ -188,6 +199,8 @@ class _FuncVerifier:
             self.report("is declared twice", where)
         self.declared.add(buffer.name)
         self.buffers[buffer.name] = buffer
+        if buffer.scope not in SCOPES:
+            self.report("has an unknown scope", where, f"one of {', '.join(SCOPES)}", repr(buffer.scope))
         for extent in buffer.shape:
             self.integer(extent, "an extent", scope, where)
 
@@ -301,6 +314,9 @@ class _FuncVerifier:
         self.bind(s.var, where)
         if (s.kind == "thread") != (s.thread is not None):
             self.report("a loop names a hardware index exactly if its kind is 'thread'", where)
+        if s.thread is not None and s.thread not in THREADS:
+            self.report("an unknown hardware index", where, f"one of {', '.join(THREADS)}", repr(s.thread))
+        self.notes(s.notes, LoopNote, where)
         self.statement(s.body, scope | {s.var}, where)
 
     def block(self, s: Block, scope: frozenset[Var]) -> None:
@@ -308,6 +324,7 @@ class _FuncVerifier:
         if s.name in self.blocks:
             self.report("is a second block of this name", where)
         self.blocks.add(s.name)
+        self.notes(s.notes, BlockNote, where)
         self.condition(s.predicate, scope, where)
         for it in s.iters:
             self.integer(it.binding, f"the binding of {it.var.name}", scope, where)

@@ -115,4 +115,4 @@ class PairedAttention(AttentionLoops):
             sums = Region(acc, ((r, ONE), (v * lanes, const(lanes))))
             left = Region(rows, ((t, ONE), (r, ONE), (k * group, const(group))))
             right = ((panel, ONE), (first + k, ONE), (v * lanes, const(lanes)), (const(0), const(group)))
-            nest.call(self.dot.intrin.name, (sums,), (left, Region(panels, right)))
+            nest.call(self.dot.name, (sums,), (left, Region(panels, right)))

@@ -79,7 +79,8 @@ def _gather_infer(types: Types, attrs: Attrs) -> Out:
     integer(indices)
     axis = axis_of(attrs["axis"], x.rank)
     check_choice(indices, [x.shape[axis]])
-    return (TensorType(x.dtype, (*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :])),)
+    layout = x.layout if indices.rank == 1 else ""
+    return (TensorType(x.dtype, (*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :]), layout),)
 
 
 def _gather_compute(inputs: Tensors, attrs: Attrs, out: Out) -> tuple[Tensor, ...]:

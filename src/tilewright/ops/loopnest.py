@@ -17,6 +17,7 @@ from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Buffer, Expr, Var, as_expr, const, is_const
 from tilewright.ir.graph import TensorType
 from tilewright.ir.loops import Allocate, For, If, Intrinsic, Let, LoopKind, PrimFunc, Region, Stmt, Store, seq
+from tilewright.ir.notes import Unroll
 from tilewright.ir.rewrite import fresh_name, variables
 
 
@@ -59,8 +60,8 @@ class Nest:
         var = Var(fresh_name(name, self.taken))
         self.stack.append([])
         yield var
-        body, notes = self._body(), (("unroll", copies),) if copies > 1 else ()
-        self.stack[-1].append(For(var, as_expr(extent), body, "parallel" if parallel else kind, annotations=notes))
+        body, notes = self._body(), (Unroll(copies),) if copies > 1 else ()
+        self.stack[-1].append(For(var, as_expr(extent), body, "parallel" if parallel else kind, notes=notes))
 
     @contextmanager
     def loops(self, names: str, extents: Sequence[Any], parallel: bool = False) -> Iterator[tuple[Var, ...]]:

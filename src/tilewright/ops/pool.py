@@ -72,7 +72,7 @@ def _infer_shape(types: Types, attrs: Attrs) -> TensorType:
         )
         for k in range(rank)
     )
-    return TensorType(x.dtype, (*x.shape[:2], *spatial))
+    return TensorType(x.dtype, (*x.shape[:2], *spatial), x.layout)
 
 
 def _after(x: Tensor, attrs: Attrs, out: Sequence[Expr]) -> list[Expr]:

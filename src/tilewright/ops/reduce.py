@@ -56,7 +56,8 @@ def _infer(kinds: Sequence[str]) -> Callable[[Types, Attrs], Out]:
         t = present(types[0])
         check_kind(t.dtype, kinds)
         axes = axes_of(attrs["axes"], t.rank)
-        return (TensorType(t.dtype, reduced_shape(t.shape, axes, bool(attrs["keepdims"]))),)
+        keepdims = bool(attrs["keepdims"])
+        return (TensorType(t.dtype, reduced_shape(t.shape, axes, keepdims), t.layout if keepdims else ""),)
 
     return infer
 

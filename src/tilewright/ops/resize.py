@@ -50,7 +50,7 @@ def _infer(types: Types, attrs: Attrs) -> Out:
         raise UnsupportedError("these coordinates of Resize need a dimension that is a number", got=t.shape[axis])
     if not attrs["scale"] > 0:
         raise UnsupportedError("a scale of Resize must be positive", got=attrs["scale"])
-    return (TensorType(t.dtype, (*t.shape[:axis], dim(attrs["size"]), *t.shape[axis + 1 :])),)
+    return (TensorType(t.dtype, (*t.shape[:axis], dim(attrs["size"]), *t.shape[axis + 1 :]), t.layout),)
 
 
 def taps(attrs: Attrs) -> int:
@@ -324,7 +324,7 @@ def _resample_infer(types: Types, attrs: Attrs) -> Out:
     static(index.shape[0], "the number of taps")
     if index.shape != weights.shape or index.rank != 2:
         raise ShapeError("indices and weights must have one shape", expected=index, got=weights)
-    return (TensorType(x.dtype, (*x.shape[:axis], index.shape[1], *x.shape[axis + 1 :])),)
+    return (TensorType(x.dtype, (*x.shape[:axis], index.shape[1], *x.shape[axis + 1 :]), x.layout),)
 
 
 def _resample_compute(inputs: Tensors, attrs: Attrs, out: Out) -> tuple[Tensor, ...]:

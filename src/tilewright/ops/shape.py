@@ -210,7 +210,7 @@ def _concat_infer(types: Types, attrs: Attrs) -> Out:
         ):
             raise ShapeError(f"the tensors differ outside axis {axis}", got=" and ".join(show(t.shape) for t in given))
         total = total + t.shape[axis]
-    return (TensorType(first.dtype, (*first.shape[:axis], dim(total), *first.shape[axis + 1 :])),)
+    return (TensorType(first.dtype, (*first.shape[:axis], dim(total), *first.shape[axis + 1 :]), first.layout),)
 
 
 def _concat_compute(inputs: Tensors, attrs: Attrs, out: Out) -> tuple[Tensor, ...]:
@@ -257,7 +257,7 @@ def _slice_infer(types: Types, attrs: Attrs) -> Out:
             last = b + (s - 1) * step
             if s < 0 or (s > 0 and not (0 <= b < extent and 0 <= last < extent)):
                 raise ShapeError("the slice leaves the tensor", expected=f"inside 0..{extent}", got=f"{b} to {last}")
-    return (TensorType(t.dtype, dims(attrs["size"])),)
+    return (TensorType(t.dtype, dims(attrs["size"]), t.layout),)
 
 
 def _slice_compute(inputs: Tensors, attrs: Attrs, out: Out) -> tuple[Tensor, ...]:

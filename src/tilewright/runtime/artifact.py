@@ -176,7 +176,7 @@ def _parse(data: memoryview, where: str, code_only: bool) -> tuple[Program, int]
         raise ArtifactError("holds code without weights", where=where, hint="`Model.save` writes both")
     weights = unpack([p for p in manifest.params if p.fixed or not bare], sections["weights"])
     texts = _LazyTexts(sections["texts"]).by_name(names)
-    return Program(manifest, objects, weights, texts), version
+    return Program(manifest, objects, weights, texts, private=True), version
 
 
 def _check_file(data: memoryview, where: str) -> dict[str, memoryview]:

@@ -66,6 +66,14 @@ def aligned_bytes(nbytes: int) -> np.ndarray[Any, Any]:
     return memory[skip : skip + max(nbytes, 64)]
 
 
+def aligned_copy(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """A dense read-only copy in 64-byte aligned memory of its own."""
+    copy: np.ndarray[Any, Any] = aligned_bytes(array.nbytes)[: array.nbytes].view(array.dtype).reshape(array.shape)
+    np.copyto(copy, array)
+    copy.flags.writeable = False
+    return copy
+
+
 def _huge_bytes(nbytes: int) -> np.ndarray[Any, Any]:
     try:
         memory = mmap.mmap(-1, nbytes + HUGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)

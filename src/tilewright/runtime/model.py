@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from tilewright.runtime import artifact
@@ -17,7 +18,7 @@ from tilewright.runtime.target import check_target
 from tilewright.runtime.threads import check_threads
 from tilewright.runtime.weights.check import check_version, check_weights
 from tilewright.runtime.weights.local import LocalWeights
-from tilewright.runtime.weights.packed import copy_aligned
+from tilewright.runtime.weights.packed import adopted, copy_aligned
 from tilewright.support.errors import ArtifactError, CallError, CompileError, WeightError
 
 
@@ -38,18 +39,20 @@ class Model(Runner):
         program: what the compiler made.
         threads: how many threads a call uses, the caller included.
         version: of the weights.
-        adopt: keep the weights' arrays, which are dense, 64-byte aligned and never written again, instead of copies.
     """
 
-    def __init__(self, program: Program, threads: int = 1, *, version: int = 0, adopt: bool = False) -> None:
+    def __init__(self, program: Program, threads: int = 1, *, version: int = 0) -> None:
         manifest = program.manifest
         check_target(manifest.target, f"program {manifest.name!r}")
-        self._program = program
+        # Constants stay with the program; the rest of the weights is kept once, by `LocalWeights`.
+        fixed = {p.name: program.weights[p.name] for p in manifest.params if p.fixed and p.name in program.weights}
+        self._program = replace(program, weights=fixed)
         self._update_lock = threading.Lock()
         engine = Engine(manifest, link(program), check_threads(threads))
         arrays = check_weights(manifest.params, program.weights, finite=False)
         self._weights = LocalWeights(engine)
-        self._weights.adopt(arrays if adopt else copy_aligned(manifest.params, arrays), version)
+        own = adopted if program.private else copy_aligned
+        self._weights.adopt(own(manifest.params, arrays), version)
         self._start(engine)
 
     # -- weights -------------------------------------------------------------------------------------------------------
@@ -96,9 +99,7 @@ class Model(Runner):
         """
         weights = self._weights.lend()
         named = {p.name: array for p, array in zip(self.manifest.params, weights.raw, strict=True)}
-        kept = {name: text for name, text in self._program.texts.items() if name in texts}
-        program = Program(self.manifest, self._program.objects, named, kept)
-        artifact.write(path, program, weights.version)
+        replace(self._program, weights=named).save(path, texts=texts, version=weights.version)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], threads: int = 1) -> Model:
@@ -106,15 +107,14 @@ class Model(Runner):
         program, version = artifact.read(path)
         try:
             check_target(program.manifest.target, str(path))
-            return cls(program, threads, version=version, adopt=True)
+            return cls(program, threads, version=version)
         except (CompileError, WeightError) as error:
             raise ArtifactError(f"does not hold a program that fits together: {error}", where=str(path)) from None
 
     @property
     def program(self) -> Program:
         """Manifest, code and constants, without weights: what a weight store hands to its actors."""
-        constants = {p.name: self._program.weights[p.name] for p in self.manifest.params if p.fixed}
-        return Program(self.manifest, self._program.objects, constants)
+        return replace(self._program, texts={})
 
     # -- what it is ----------------------------------------------------------------------------------------------------
 

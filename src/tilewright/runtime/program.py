@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from tilewright.runtime.threads import pool
 Text = str | Callable[[], str]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Program:
     """A compiled program.
 
@@ -35,12 +36,32 @@ class Program:
         weights: the raw parameters' values, by the names in `manifest.params`.
         texts: what `Model.show` prints ("graph", "loops", "schedule", "llvm", "asm"), each a string or a function
             that makes it when asked.
+        private: nobody else has the weights' arrays, and nobody writes them: a model keeps those it can use as they
+            are.
     """
 
     manifest: Manifest
     objects: Mapping[str, bytes]
     weights: Mapping[str, np.ndarray[Any, Any]] = field(default_factory=dict)
     texts: Mapping[str, Text] = field(default_factory=dict)
+    private: bool = False
+
+    def save(self, path: str | os.PathLike[str], *, texts: Sequence[str] = ("graph",), version: int = 0) -> None:
+        """Write code and weights to one `.tw` file, which appears whole or not at all. The machine that the code is
+        for loads it; it need not be this one.
+
+        Args:
+            texts: what `show` shall know of the loaded model; making some ("asm") takes a while.
+            version: of the weights.
+        """
+        from tilewright.runtime import artifact  # which reads and writes programs
+
+        kept = {name: text for name, text in self.texts.items() if name in texts}
+        artifact.write(path, replace(self, texts=kept), version)
+
+    def __repr__(self) -> str:
+        target = self.manifest.target
+        return f"<Program {self.manifest.name!r} for {target.triple.split('-')[0]} {target.cpu}>"
 
 
 def link(program: Program) -> Library:

@@ -13,7 +13,7 @@ from tilewright.ir.dtype import BY_NAME
 from tilewright.runtime.arguments import bind_inputs, bind_outputs, describe_spec, separate
 from tilewright.runtime.engine import Engine, StoreMoved
 from tilewright.runtime.interop import Array, in_kind_of
-from tilewright.runtime.manifest import InputSpec, Manifest, OutputSpec, ParamSpec
+from tilewright.runtime.manifest import ALIGNMENT, InputSpec, Manifest, OutputSpec, ParamSpec
 from tilewright.support.errors import CallError, Problems
 
 if TYPE_CHECKING:
@@ -245,7 +245,7 @@ def _empty(shape: tuple[int, ...], dtype: Any, place: int) -> Array:
     size = math.prod(shape) * dtype.itemsize
     if size < LARGE:
         return np.empty(shape, dtype)
-    align, place = (PAGE, place) if size >= HUGE else (LINE, 0)
+    align, place = (PAGE, place) if size >= HUGE else (ALIGNMENT, 0)
     room = np.empty(size + align, np.uint8)
     start = (place - room.ctypes.data) % align
     aligned: Array = room[start : start + size].view(dtype).reshape(shape)
@@ -260,10 +260,9 @@ def _place(inputs: Sequence[Array]) -> int:
     not left, it takes for what it has just stored, and waits. Stores past the caches leave slowly, so there are up to
     half a page of them behind where the output is written; loads from somewhat further on in the page meet none."""
     starts = [a.ctypes.data % PAGE for a in inputs if a.nbytes >= HUGE]
-    return min((s - s % LINE for s in starts), key=lambda p: max((s - p) % PAGE for s in starts), default=0)
+    return min((s - s % ALIGNMENT for s in starts), key=lambda p: max((s - p) % PAGE for s in starts), default=0)
 
 
-LINE = 64
 PAGE = 4096
 LARGE = 1 << 18
 """Bytes from which on the microsecond that aligning takes is nothing beside writing them."""

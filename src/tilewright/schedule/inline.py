@@ -191,7 +191,7 @@ def _require_inputs_before(func: PrimFunc, consumer: Block, producer: Block, buf
 
 
 def without_buffers(func: PrimFunc, gone: tuple[Buffer, ...]) -> PrimFunc:
-    return PrimFunc(func.name, func.params, func.body, tuple(b for b in func.buffers if b not in gone), func.attrs)
+    return replace(func, buffers=tuple(b for b in func.buffers if b not in gone))
 
 
 def _units(block: Block) -> set[Var]:

@@ -11,14 +11,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 
-from tilewright.ir.dtype import DType, f32, i8, i32, u8
+from tilewright.ir.dtype import DType, f32, i32
 from tilewright.ir.expr import Buffer, Expr, Load, Var, as_int, cast, const, is_const
 from tilewright.ir.loops import Block, BlockIter, For, Intrinsic, PrimFunc, Region, Stmt, Store
 from tilewright.ir.rewrite import map_expr, substitute
 from tilewright.schedule.state import blocks_in, stores_in, written_buffers
 from tilewright.support.errors import CompileError, ScheduleError
+from tilewright.targets import registry
+from tilewright.targets.isa import Dot
 
 
 @dataclass(frozen=True)
@@ -112,16 +114,29 @@ def register(intrin: TensorIntrin) -> TensorIntrin:
 
 
 def find_intrinsic(name: str) -> TensorIntrin:
-    """The intrinsic of this name. Raises ScheduleError if there is none."""
+    """The intrinsic of this name: one that is registered, or a dot instruction of a target. Raises ScheduleError if
+    there is none."""
     found = _REGISTRY.get(name)
-    if found is None:
-        raise ScheduleError(f"no intrinsic is called {name!r}", expected=f"one of {', '.join(sorted(_REGISTRY))}")
-    return found
+    if found is not None:
+        return found
+    dots = registry.dots()
+    if name not in dots:
+        known = ", ".join(sorted({*_REGISTRY, *dots}))
+        raise ScheduleError(f"no intrinsic is called {name!r}", expected=f"one of {known}")
+    return dot_intrinsic(dots[name])
 
 
 def is_known(name: str) -> bool:
-    """Whether an intrinsic of this name is registered."""
-    return name in _REGISTRY
+    """Whether there is an intrinsic of this name."""
+    return name in _REGISTRY or name in registry.dots()
+
+
+@cache
+def dot_intrinsic(dot: Dot) -> TensorIntrin:
+    """A dot instruction of a target as an intrinsic."""
+    types = dot.a, dot.b, f32 if dot.a.is_float else i32
+    meaning = describe(dot.name, {"i": dot.lanes, "k": dot.group}, "k", types, {"A": "k", "B": "ik", "C": "i"})
+    return TensorIntrin(dot.name, meaning, dot.llvm, dot.features, dense=True)
 
 
 def matched_dimensions(region: Region, shape: tuple[Expr, ...]) -> tuple[int, ...] | None:
@@ -220,20 +235,6 @@ def _dot4_text() -> str:
     return "\n".join([*lines, "  ret void", "}"])
 
 
-_VNNI_TEXT = """\
-declare <16 x i32> @llvm.x86.avx512.vpdpbusd.512(<16 x i32>, <64 x i8>, <64 x i8>)
-define internal void @tw.intrin.vnni_16x4_u8i8i32(ptr %a, ptr %b, i64 %bs, ptr %c) alwaysinline {
-  %four = load i32, ptr %a, align 1
-  %one = insertelement <16 x i32> poison, i32 %four, i64 0
-  %all = shufflevector <16 x i32> %one, <16 x i32> poison, <16 x i32> zeroinitializer
-  %left = bitcast <16 x i32> %all to <64 x i8>
-  %right = load <64 x i8>, ptr %b, align 1
-  %old = load <16 x i32>, ptr %c, align 4
-  %new = call <16 x i32> @llvm.x86.avx512.vpdpbusd.512(<16 x i32> %old, <64 x i8> %left, <64 x i8> %right)
-  store <16 x i32> %new, ptr %c, align 4
-  ret void
-}"""
-
 DOT_4X4X4_F32 = register(
     TensorIntrin(
         "dot_4x4x4_f32",
@@ -243,22 +244,11 @@ DOT_4X4X4_F32 = register(
 )
 """A 4x4 tile of a matrix product, rows of C and B contiguous."""
 
-VNNI_16X4_U8I8I32 = register(
-    TensorIntrin(
-        "vnni_16x4_u8i8i32",
-        describe("vnni_16x4_u8i8i32", {"i": 16, "k": 4}, "k", (u8, i8, i32), {"A": "k", "B": "ik", "C": "i"}),
-        _VNNI_TEXT,
-        ("avx512f", "avx512vnni"),
-        dense=True,
-    )
-)
-"""AVX-512 VNNI: sixteen sums of four products of u8 and i8 (Intel SDM, VPDPBUSD)."""
-
 __all__ = [
     "DOT_4X4X4_F32",
-    "VNNI_16X4_U8I8I32",
     "TensorIntrin",
     "describe",
+    "dot_intrinsic",
     "expand",
     "find_intrinsic",
     "is_known",

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import TypeVar
 
 from tilewright.ir.expr import as_int
-from tilewright.ir.loops import Block, For, LoopKind, PrimFunc
+from tilewright.ir.loops import For, LoopKind, PrimFunc
+from tilewright.ir.notes import BlockNote, LoopNote, Note, thread_named, with_note
+from tilewright.ir.notetable import check, make
 from tilewright.schedule.dependence import check_independent
 from tilewright.schedule.state import (
     block_path,
@@ -16,13 +20,15 @@ from tilewright.schedule.state import (
     loops_on,
     outside_blocks,
     refuse,
+    refused,
     replace_at,
 )
+from tilewright.support.errors import VerifyError
 
 MAX_UNROLL = 4096
-THREADS = tuple(f"{kind}.{axis}" for kind in ("blockIdx", "threadIdx") for axis in "xyz") + ("vthread",)
-
-Note = int | str | float | bool
+N = TypeVar("N", bound=Note)
+Fields = Mapping[str, object]
+EMPTY: Fields = {}
 
 
 def unroll(func: PrimFunc, loop: str) -> PrimFunc:
@@ -128,8 +134,10 @@ def bind(func: PrimFunc, loop: str, thread: str) -> PrimFunc:
 
     Refuses what `parallel` refuses, unknown indices, and an index that an outer loop is bound to.
     """
-    if thread not in THREADS:
-        raise refuse(func, f"cannot bind loop {loop!r} to {thread!r}", expected=f"one of {', '.join(THREADS)}")
+    try:
+        index = thread_named(thread)
+    except VerifyError as error:
+        raise refused(func, f"cannot bind loop {loop!r}", error) from error
     path = loop_path(func, loop)
     target = last_loop(path)
     _require_plain(func, target, "bind")
@@ -138,34 +146,47 @@ def bind(func: PrimFunc, loop: str, thread: str) -> PrimFunc:
         if other.thread == thread and thread != "vthread":
             raise refuse(func, f"cannot bind loop {loop!r} to {thread!r}: loop {other.var.name!r} has it already")
     check_independent(func, target, reductions=False)
-    return replace_at(func, path, replace(target, kind="thread", thread=thread))
+    return replace_at(func, path, replace(target, kind="thread", thread=index))
 
 
-def annotate_loop(func: PrimFunc, loop: str, key: str, value: Note) -> PrimFunc:
-    """Put a note on a loop for later passes; an earlier note of this name is replaced.
+def annotate_loop(
+    func: PrimFunc, loop: str, note: Note | str, values: Sequence[object] = (), named: Fields = EMPTY
+) -> tuple[PrimFunc, LoopNote]:
+    """Put a note on a loop for later passes; an earlier note of its class is replaced. `note` may be a name
+    in text, and then its fields are given in order or by name. Returns the function and the note.
 
     Before::
 
         for i in 0..n:
 
-    After `annotate("i", "pragma_prefetch", 1)`::
+    After `annotate("i", Unroll(4))`::
 
-        for i in 0..n:  # pragma_prefetch = 1
+        for i in 0..n:  # @unroll(times=4)
+
+    Refuses notes that nobody knows, that belong elsewhere, and fields of the wrong type (`ir/notes.py`).
     """
     path = loop_path(func, loop)
     target = last_loop(path)
-    return replace_at(func, path, replace(target, annotations=_noted(target, key, value)))
+    placed = _note(func, LoopNote, note, values, named)
+    return replace_at(func, path, replace(target, notes=with_note(target.notes, placed))), placed
 
 
-def annotate_block(func: PrimFunc, block: str, key: str, value: Note) -> PrimFunc:
+def annotate_block(
+    func: PrimFunc, block: str, note: Note | str, values: Sequence[object] = (), named: Fields = EMPTY
+) -> tuple[PrimFunc, BlockNote]:
     """Put a note on a block for later passes; see `annotate_loop`."""
     path = block_path(func, block)
     target = last_block(path)
-    return replace_at(func, path, replace(target, annotations=_noted(target, key, value)))
+    placed = _note(func, BlockNote, note, values, named)
+    return replace_at(func, path, replace(target, notes=with_note(target.notes, placed))), placed
 
 
-def _noted(target: For | Block, key: str, value: Note) -> tuple[tuple[str, Note], ...]:
-    return (*((k, v) for k, v in target.annotations if k != key), (key, value))
+def _note(func: PrimFunc, place: type[N], note: Note | str, values: Sequence[object], named: Fields) -> N:
+    """The note, or the one that a text names with these fields."""
+    try:
+        return make(note, place, values, named) if isinstance(note, str) else check(note, place)
+    except VerifyError as error:
+        raise refused(func, "cannot annotate", error) from error
 
 
 def _with_kind(func: PrimFunc, loop: str, kind: LoopKind) -> PrimFunc:

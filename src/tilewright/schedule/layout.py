@@ -120,7 +120,7 @@ def transform_layout(
     body = map_blocks(func.body, on_block)
     params = tuple(new if b == target else b for b in func.params)
     buffers = tuple(new if b == target else b for b in func.buffers)
-    return PrimFunc(func.name, params, body, buffers, func.attrs), mapping
+    return replace(func, params=params, body=body, buffers=buffers), mapping
 
 
 def pad(func: PrimFunc, block: str, multiples: Sequence[int]) -> tuple[PrimFunc, tuple[str, ...]]:

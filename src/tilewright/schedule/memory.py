@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from tilewright.ir.expr import Buffer, Expr, Load, Var
 from tilewright.ir.loops import Block, BlockIter, For, PrimFunc, Seq, Stmt, Store, seq
+from tilewright.ir.notes import Scope, scope_named
 from tilewright.ir.rewrite import fresh_name, map_expr, map_stmt, replace_buffers
 from tilewright.schedule.move import loop_name
 from tilewright.schedule.state import (
@@ -19,13 +20,14 @@ from tilewright.schedule.state import (
     nest,
     read_buffers,
     refuse,
+    refused,
     replace_at,
     taken_names,
     writers_of,
     written_buffers,
 )
+from tilewright.support.errors import VerifyError
 
-SCOPES = ("global", "local", "padded")
 EMPTY = Seq(())
 
 
@@ -44,11 +46,17 @@ def set_scope(func: PrimFunc, block: str, scope: str, buffer: str | None = None)
     `buffer` chooses one when the block writes several. Refuses parameters of the function and unknown scopes.
     """
     target = written_by(func, block, buffer)
-    if scope not in SCOPES:
-        raise refuse(func, f"cannot set the scope of {target.name!r} to {scope!r}", expected=", ".join(SCOPES))
+    new = _scope(func, f"cannot set the scope of {target.name!r}", scope)
     if target in func.params:
         raise refuse(func, f"cannot set the scope of {target.name!r}: it is a parameter of the function")
-    return swap_buffer(func, target, replace(target, scope=scope))
+    return swap_buffer(func, target, replace(target, scope=new))
+
+
+def _scope(func: PrimFunc, what: str, name: str) -> Scope:
+    try:
+        return scope_named(name)
+    except VerifyError as error:
+        raise refused(func, what, error) from error
 
 
 def cache_write(func: PrimFunc, block: str, scope: str, buffer: str | None = None) -> tuple[PrimFunc, str]:
@@ -71,8 +79,7 @@ def cache_write(func: PrimFunc, block: str, scope: str, buffer: str | None = Non
     """
     path = block_path(func, block)
     target = written_by(func, block, buffer)
-    if scope not in SCOPES:
-        raise refuse(func, f"cannot cache what {block!r} writes in {scope!r}", expected=", ".join(SCOPES))
+    memory = _scope(func, f"cannot cache what {block!r} writes", scope)
     if len(writers_of(func, target)) > 1:
         raise refuse(
             func,
@@ -86,7 +93,7 @@ def cache_write(func: PrimFunc, block: str, scope: str, buffer: str | None = Non
                 func, f"cannot cache what block {block!r} writes: {b.name!r} reads {target.name!r} in the same loops"
             )
     taken, names = taken_names(func), block_names(func)
-    cache = Buffer(fresh_name(f"{target.name}_{scope}", taken), target.dtype, target.shape, scope)
+    cache = Buffer(fresh_name(f"{target.name}_{scope}", taken), target.dtype, target.shape, memory)
     copied = replace_at(func, path, replace_buffers(last_block(path), {target: cache}))
     copy = copy_nest(fresh_name(cache.name, names), cache, target, taken)
     nest_path = root_path(block_path(copied, block))
@@ -121,8 +128,7 @@ def cache_read(
         raise refuse(
             func, f"cannot cache {buffer!r} for block {block!r}: it does not read it; it reads {', '.join(readable)}"
         )
-    if scope not in SCOPES:
-        raise refuse(func, f"cannot cache {buffer!r} in {scope!r}", expected=", ".join(SCOPES))
+    memory = _scope(func, f"cannot cache {buffer!r}", scope)
     if any(intrinsics_in(p[-1]) for p in paths.values()):
         raise refuse(func, f"cannot cache {buffer!r} for block {block!r}: an intrinsic reads it", hint="tensorize last")
     source = readable[buffer]
@@ -136,7 +142,7 @@ def cache_read(
                 func, f"cannot cache {buffer!r} for block {block!r}: block {writer.name!r} writes it after that place"
             )
     taken = taken_names(func)
-    cache = Buffer(fresh_name(f"{buffer}_{scope}", taken), source.dtype, source.shape, scope)
+    cache = Buffer(fresh_name(f"{buffer}_{scope}", taken), source.dtype, source.shape, memory)
     copy = copy_nest(fresh_name(cache.name, block_names(func)), source, cache, taken)
     result = replace_at(func, place, seq((copy, place[-1])))
     chosen = set(names)
@@ -168,7 +174,7 @@ def swap_buffer(func: PrimFunc, old: Buffer, new: Buffer) -> PrimFunc:
     body = map_blocks(func.body, lambda b: replace_buffers(b, {old: new}))
     params = tuple(new if b == old else b for b in func.params)
     buffers = tuple(new if b == old else b for b in func.buffers)
-    return PrimFunc(func.name, params, body, buffers, func.attrs)
+    return replace(func, params=params, body=body, buffers=buffers)
 
 
 def redirect_reads(block: Block, old: Buffer, new: Buffer) -> Stmt:

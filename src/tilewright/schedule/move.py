@@ -297,7 +297,7 @@ def _nest_over(
         value = simplify(low + var, {**around, var: extent})
         conditions += [c for c in outside(value, it.extent, {**around, var: extent}) if c not in conditions]
         loops.append(For(var, extent, block.body))
-        iters.append(BlockIter(it.var, it.extent, it.kind, value))
+        iters.append(replace(it, binding=value))
     return nest(loops, replace(block, iters=tuple(iters), predicate=conjoin(conditions)))
 
 

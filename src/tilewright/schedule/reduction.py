@@ -120,7 +120,7 @@ def _start_of(func: PrimFunc, source: Block, loops: Sequence[For], position: int
         tuple(iters),
         substitute_stmt(source.init, inner),
         predicate=conjoin(substitute(c, renamed) for c in kept),
-        annotations=source.annotations,
+        notes=source.notes,
     )
     return news, init
 
@@ -257,7 +257,7 @@ def _partial_block(
         body = body if is_const(guard, True) else If(guard, body)
     else:
         init, body = None, Store(partial, point, select(guard, value, start))
-    return Block(name, tuple(iters), body, init, conjoin(outer), source.annotations)
+    return Block(name, tuple(iters), body, init, conjoin(outer), source.notes)
 
 
 def _shared(func: PrimFunc, source: Block) -> set[Var]:
@@ -277,7 +277,7 @@ def _final_nest(
             renamed[x.var] = var
             loops.append(replace(x, var=var))
     lane_loop, lane = Var(fresh_name(factored.var.name, taken)), Var(fresh_name(f"v{factored.var.name}", taken))
-    iters = [BlockIter(it.var, it.extent, it.kind, substitute(it.binding, renamed)) for it in spatial]
+    iters = [replace(it, binding=substitute(it.binding, renamed)) for it in spatial]
     iters.append(BlockIter(lane, factored.extent, "reduce", lane_loop))
     dropped = {x.var for x in own} - renamed.keys()
     kept = [substitute(c, renamed) for c in conjuncts(source.predicate) if not dropped & set(variables(c))]
@@ -286,5 +286,5 @@ def _final_nest(
         kept += [c for it in iters if it.kind == "spatial" for c in outside(it.binding, it.extent, around)]
     read = Load(partial, _insert(update.target.indices, axis, lane))
     body = Store(update.target.buffer, update.target.indices, call(update.op, update.target, read))
-    block = Block(source.name, tuple(iters), body, source.init, conjoin(kept), source.annotations)
+    block = replace(source, iters=tuple(iters), body=body, predicate=conjoin(kept))
     return nest((*loops, replace(factored, var=lane_loop)), block)

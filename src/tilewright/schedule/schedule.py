@@ -15,12 +15,15 @@ primitive raises ScheduleError and leaves the schedule as it was. Blocks and loo
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from tilewright.ir.expr import as_int
 from tilewright.ir.loops import Block, For, PrimFunc
+from tilewright.ir.notes import Note
+from tilewright.ir.notetable import given, note_name
 from tilewright.schedule import expand, inline, kinds, layout, loops, memory, move, reduction, tensorize
 from tilewright.schedule.index_map import IndexMap
 from tilewright.schedule.intrinsics import find_intrinsic
@@ -36,6 +39,7 @@ from tilewright.schedule.state import (
     written_buffers,
 )
 from tilewright.schedule.trace import Instruction, Ref, RefKind, Trace, Value
+from tilewright.support.errors import ScheduleError
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +75,7 @@ class Schedule:
         self._refs: dict[tuple[RefKind, str], Ref] = {}
         self._counts: dict[RefKind, int] = {"b": 0, "l": 0, "v": 0}
         self._made: dict[Ref, BlockRef | LoopRef | Choice] = {}
+        self._refused: list[str] = []
 
     def __str__(self) -> str:
         return str(self.func)
@@ -80,11 +85,26 @@ class Schedule:
         """What was applied so far."""
         return Trace(tuple(self._instructions))
 
+    @property
+    def refused(self) -> tuple[str, ...]:
+        """What was tried, lost and said why."""
+        return tuple(self._refused)
+
+    @contextmanager
+    def trying(self, loss: str) -> Iterator[None]:
+        """Go on behind a primitive that is refused: the schedule stays as it was before, and `refused` tells what was
+        lost and why."""
+        try:
+            yield
+        except ScheduleError as error:
+            self._refused.append(f"{loss}: {error.headline()}")
+
     def copy(self) -> Schedule:
         """A schedule with the same function and trace that goes its own way."""
         other = Schedule(self.func)
         other._random.setstate(self._random.getstate())
         other._instructions = list(self._instructions)
+        other._refused = list(self._refused)
         other._refs, other._counts, other._made = dict(self._refs), dict(self._counts), dict(self._made)
         return other
 
@@ -228,14 +248,14 @@ class Schedule:
         new = kinds.bind(self.func, _name(loop), thread)
         self._record("bind", (self._ref("l", loop), thread), (), new)
 
-    def annotate(self, target: BlockRef | LoopRef, key: str, value: kinds.Note) -> None:
-        """Put a note on a loop or block: see `kinds.annotate_loop`."""
-        if isinstance(target, BlockRef):
-            new = kinds.annotate_block(self.func, target.name, key, value)
-        else:
-            new = kinds.annotate_loop(self.func, target.name, key, value)
-        ref = self._ref("b" if isinstance(target, BlockRef) else "l", target)
-        self._record("annotate", (ref, key, _literal(value)), (), new)
+    def annotate(self, target: BlockRef | LoopRef | str, note: Note | str, *values: Any, **named: Any) -> None:
+        """Put a note on a loop (also by its name) or block: `annotate(loop, Unroll(4))`, or as a trace has it,
+        `annotate(loop, "unroll", times=4)`. See `kinds.annotate_loop`."""
+        on_block = isinstance(target, BlockRef)
+        annotate = kinds.annotate_block if on_block else kinds.annotate_loop
+        new, placed = annotate(self.func, _name(target), note, values, named)
+        ref = self._ref("b" if on_block else "l", target)
+        self._record("annotate", (ref, note_name(type(placed))), _given(**given(placed)), new)
 
     # Blocks
 

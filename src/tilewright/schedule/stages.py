@@ -18,8 +18,8 @@ from typing import Any, Protocol
 
 from tilewright.ir.expr import Var
 from tilewright.ir.loops import PrimFunc
+from tilewright.ir.notes import Note
 from tilewright.schedule.index_map import IndexMap
-from tilewright.schedule.kinds import Note
 from tilewright.schedule.schedule import BlockRef, LoopRef, Schedule
 from tilewright.schedule.state import block_path, depends_on, last_block, loops_on, refuse
 
@@ -172,9 +172,9 @@ class Stage:
         """Let a hardware index run through an axis."""
         self._schedule.bind(self._loop(axis), thread)
 
-    def annotate(self, key: str, value: Note, axis: Axis | None = None) -> None:
+    def annotate(self, note: Note, axis: Axis | None = None) -> None:
         """Put a note on an axis, or on the stage itself."""
-        self._schedule.annotate(self.block if axis is None else self._loop(axis), key, value)
+        self._schedule.annotate(self.block if axis is None else self._loop(axis), note)
 
     def compute_at(self, consumer: Stage, axis: Axis) -> None:
         """Compute this stage inside an axis of a consumer."""

@@ -11,9 +11,9 @@ from dataclasses import replace
 
 from tilewright.arith import simplify
 from tilewright.ir.expr import Buffer, Const, Expr, Load, Op, Var, binary
-from tilewright.ir.loops import TRUE, Block, BlockIter, For, Intrinsic, PrimFunc, Seq, Stmt, Store, seq
+from tilewright.ir.loops import TRUE, Block, For, Intrinsic, PrimFunc, Seq, Stmt, Store, seq
 from tilewright.ir.rewrite import exprs_of, loads, map_expr, variables, walk, walk_expr, with_children
-from tilewright.support.errors import ScheduleError
+from tilewright.support.errors import Error, ScheduleError
 
 Path = tuple[Stmt, ...]
 
@@ -21,6 +21,11 @@ Path = tuple[Stmt, ...]
 def refuse(func: PrimFunc, what: str, **details: object) -> ScheduleError:
     """The error of a refused primitive, to be raised: says why and shows the loops."""
     return ScheduleError(what, loops=outline(func), **details)  # type: ignore[arg-type]
+
+
+def refused(func: PrimFunc, what: str, error: Error) -> ScheduleError:
+    """The error of a primitive that is refused for what another error says."""
+    return refuse(func, f"{what}: {error.what}", expected=error.expected, got=error.got, hint=error.hint)
 
 
 def outline(func: PrimFunc) -> str:
@@ -176,7 +181,7 @@ def rebind(stmt: Stmt, mapping: Mapping[Var, Expr], extents: Mapping[Var, Expr],
             body = go(s.body, {**around, s.var: extent})
             return replace(s, extent=extent, body=body)
         if isinstance(s, Block):
-            iters = tuple(BlockIter(it.var, it.extent, it.kind, express(it.binding, around)) for it in s.iters)
+            iters = tuple(replace(it, binding=express(it.binding, around)) for it in s.iters)
             predicate = conjunction(condition, express(s.predicate, around))
             return replace(s, iters=iters, predicate=predicate)
         return with_children(s, tuple(go(c, around) for c in s.children))

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import permutations
 
 from tilewright.arith import linear, prove_equal, simplify
 from tilewright.ir.expr import Buffer, Const, Expr, Load, Op, Var, as_int, const, is_const
-from tilewright.ir.loops import Block, BlockIter, For, Intrinsic, PrimFunc, Region, Stmt, Store
+from tilewright.ir.loops import Block, For, Intrinsic, PrimFunc, Region, Stmt, Store
 from tilewright.ir.rewrite import map_expr, substitute, variables
 from tilewright.schedule.intrinsics import TensorIntrin
 from tilewright.schedule.state import block_path, depends_on, last_loop, loop_path, loops_on, refuse, replace_at
@@ -65,10 +65,10 @@ def tensorize(func: PrimFunc, loop: str, intrin: TensorIntrin) -> PrimFunc:
             if not is_dense(region):
                 raise refuse(func, f"{what}: the part of {region.buffer.name!r} for {parameter.name} is not contiguous")
     iters = tuple(
-        BlockIter(it.var, simplify(it.extent // tiles[it.var].size), it.kind, tiles[it.var].outer) for it in block.iters
+        replace(it, extent=simplify(it.extent // tiles[it.var].size), binding=tiles[it.var].outer) for it in block.iters
     )
     call = Intrinsic(intrin.name, tuple(regions[p] for p in intrin.outputs), tuple(regions[p] for p in intrin.inputs))
-    return replace_at(func, path, Block(block.name, iters, call, None, block.predicate, block.annotations))
+    return replace_at(func, path, replace(block, iters=iters, body=call, init=None))
 
 
 def tensorize_block(func: PrimFunc, block: str, intrin: TensorIntrin) -> PrimFunc:

@@ -66,6 +66,10 @@ def _switch(text: str) -> bool:
     raise ValueError("0 or 1")
 
 
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(name for part in text.split(",") if (name := part.strip()))
+
+
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 
@@ -86,8 +90,24 @@ DEBUG = Flag(
     _integer(0, 5),
     lambda: 0,
     "0",
-    "What the compiler prints: 1 passes with their times, 2 also the graph, 3 also the loops, 4 also LLVM IR, "
-    "5 also assembly.",
+    "What the compiler prints: 1 passes with their times, 2 also the graph after each pass, 3 also the loops of each "
+    "kernel, scheduled and lowered, and the passes between, 4 also LLVM IR, 5 also assembly.",
+)
+DUMP = Flag(
+    "TILEWRIGHT_DUMP",
+    _names,
+    lambda: (),
+    "none",
+    "Passes around which the program is printed, by name with commas between, such as `fold scales, partition loops`; "
+    "`all` for every one.",
+)
+VERIFY = Flag(
+    "TILEWRIGHT_VERIFY",
+    _integer(0, 2),
+    lambda: 1,
+    "1",
+    "What the compiler checks of its own work: 0 nothing, 1 graphs after each pass, each kernel's loops when scheduled "
+    "and when lowered, 2 also loops after each pass.",
 )
 TARGET = Flag(
     "TILEWRIGHT_TARGET",
@@ -121,9 +141,9 @@ STORE_DIR = Flag(
 )
 
 
-def table() -> list[Flag[int] | Flag[bool] | Flag[str] | Flag[Path]]:
+def table() -> list[Flag[int] | Flag[bool] | Flag[str] | Flag[Path] | Flag[tuple[str, ...]]]:
     """All flags, in the order in which the documents show them."""
-    return [DEBUG, TARGET, THREADS, CACHE, CACHE_DIR, CACHE_SIZE, STORE_DIR]
+    return [DEBUG, DUMP, VERIFY, TARGET, THREADS, CACHE, CACHE_DIR, CACHE_SIZE, STORE_DIR]
 
 
 def markdown() -> str:

@@ -4,9 +4,10 @@
     graph = log.run("fold", fold, graph)
     log.dump(2, "graph", lambda: str(graph))          # printed at TILEWRIGHT_DEBUG=2 and above
     log.dump(4, "LLVM IR", lambda: llvm_text)
+    log.remark("threads do not share the rows: ...")
     print(log.summary())
 
-Times are always kept; text goes to stderr at TILEWRIGHT_DEBUG >= 1 only.
+Times and remarks are always kept; text goes to stderr at TILEWRIGHT_DEBUG >= 1, or where TILEWRIGHT_DUMP asks for it.
 """
 
 from __future__ import annotations
@@ -40,15 +41,26 @@ class PassLog:
     Args:
         title: what is being compiled.
         level: overrides TILEWRIGHT_DEBUG.
+        dumps: overrides TILEWRIGHT_DUMP.
         stream: where text goes; stderr if None.
     """
 
-    def __init__(self, title: str = "", *, level: int | None = None, stream: TextIO | None = None) -> None:
+    def __init__(
+        self,
+        title: str = "",
+        *,
+        level: int | None = None,
+        dumps: tuple[str, ...] | None = None,
+        stream: TextIO | None = None,
+    ) -> None:
         self.title = title
         self.level = flags.DEBUG() if level is None else level
+        self.dumps = flags.DUMP() if dumps is None else dumps
         self.records: list[PassRecord] = []
+        self.remarks: list[str] = []
         self._stream = stream
         self._depth = 0
+        self._announced = 1
         if title and self.level >= 1:
             self._write(f"== {title}")
 
@@ -67,10 +79,21 @@ class PassLog:
         changed: bool | None = None
         if result is value:
             changed = False
-        elif self.level >= 1 and type(result) is type(value):
+        elif self.level >= self._announced and type(result) is type(value):
             changed = bool(result != value)
         self._note(PassRecord(name, seconds, changed))
         return result
+
+    @contextmanager
+    def announcing(self, level: int) -> Iterator[None]:
+        """Announce what runs inside from this debug level on; times are kept at every level."""
+        before, self._announced = self._announced, level
+        self._depth += 1
+        try:
+            yield
+        finally:
+            self._announced = before
+            self._depth -= 1
 
     @contextmanager
     def timed(self, name: str) -> Iterator[None]:
@@ -86,7 +109,21 @@ class PassLog:
     def dump(self, level: int, title: str, text: Callable[[], str]) -> None:
         """Print `text()` under `title` if the debug level is at least `level`."""
         if self.level >= level:
-            self._write(f"-- {title}\n{text().rstrip()}")
+            self.show(title, text())
+
+    def dumps_after(self, name: str) -> bool:
+        """Whether TILEWRIGHT_DUMP asks for the program around the pass of this name."""
+        return name in self.dumps or "all" in self.dumps
+
+    def show(self, title: str, text: str) -> None:
+        """Print a program under a title."""
+        self._write(f"-- {title}\n{text.rstrip()}")
+
+    def remark(self, text: str) -> None:
+        """Keep something that the user may want to know, such as a refused step; printed with the passes."""
+        self.remarks.append(text)
+        if self.level >= 1:
+            self._write(f"{'  ' * self._depth}remark: {text}")
 
     def seconds(self) -> dict[str, float]:
         """Time by pass, runs of the same pass added up."""
@@ -103,7 +140,7 @@ class PassLog:
 
     def _note(self, record: PassRecord) -> None:
         self.records.append(record)
-        if self.level >= 1:
+        if self.level >= self._announced:
             unchanged = "  (unchanged)" if record.changed is False else ""
             self._write(f"{'  ' * self._depth}{record.name:<28} {record.seconds * 1e3:9.2f} ms{unchanged}")
 

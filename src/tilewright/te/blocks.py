@@ -6,7 +6,7 @@ Names of tensors and axes need not be unique; here they become so, deterministic
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tilewright.ir.expr import Buffer, Expr, Load, Reduce, Var, is_const
@@ -110,7 +110,7 @@ def lower(schedule: StageSchedule, args: Sequence[Tensor], name: str = "main") -
     if unknown:
         raise ValueError(f"{name}: neither inputs nor global results of this schedule: {', '.join(unknown)}")
     inner = tuple(b for b in func.buffers if b.name not in names)
-    return PrimFunc(name, tuple(buffers[n] for n in names), func.body, inner, func.attrs)
+    return replace(func, name=name, params=tuple(buffers[n] for n in names), buffers=inner)
 
 
 def _token(tensor: Tensor) -> Any:

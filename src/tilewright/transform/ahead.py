@@ -16,15 +16,11 @@ from tilewright.ir.graph import Value
 from tilewright.plans.framework.analysis import analyse
 from tilewright.plans.framework.cost import level, roofline
 from tilewright.targets.target import Target
+from tilewright.transform.call import KernelCall
 from tilewright.transform.loops.ahead import Ask
-from tilewright.transform.lower import Kernel
 
 WAITS = 1.25
 """A kernel whose weights arrive so many times as long as it computes waits for them."""
-LEAST = 1 << 19
-"""Bytes of weights from which on asking is worth it."""
-STAYS = 0.5
-"""Share of the last level that may be asked for, and that weights of other kernels may take meanwhile."""
 STEPS = 4
 """Kernels before one that may ask for it: what they write passes the last level as well."""
 
@@ -39,7 +35,9 @@ class _Load:
     nbytes: int
 
 
-def plan_asking(kernels: Sequence[Kernel], params: Collection[Value], target: Target) -> dict[int, tuple[Value, Ask]]:
+def plan_asking(
+    kernels: Sequence[KernelCall], params: Collection[Value], target: Target
+) -> dict[int, tuple[Value, Ask]]:
     """Which kernels ask for what, by their places in the order of execution.
 
     Args:
@@ -49,24 +47,25 @@ def plan_asking(kernels: Sequence[Kernel], params: Collection[Value], target: Ta
     if level(sum(v.known_bytes for v in params), target) != "memory":
         return {}
     loads = [_load(kernel, set(params), target) for kernel in kernels]
+    least, stays = target.costs.prefetching.least_weights, int(target.costs.traffic.ahead_l3 * target.l3)
     asks: dict[int, tuple[Value, Ask]] = {}
     for guest, load in enumerate(loads):
-        if load.weight is None or load.nbytes < LEAST or load.transfer < WAITS * load.compute:
+        if load.weight is None or load.nbytes < least or load.transfer < WAITS * load.compute:
             continue
         passing = 0
         for host in range(guest - 1, max(-1, guest - 1 - STEPS), -1):
             idle = int((loads[host].compute - loads[host].transfer) * _delivered(target))
-            if idle >= LEAST and host not in asks:
-                most = min(load.nbytes, idle, int(STAYS * target.l3))
+            if idle >= least and host not in asks:
+                most = min(load.nbytes, idle, stays)
                 asks[host] = load.weight, Ask(load.nbytes, most)
                 break
             passing += loads[host].nbytes
-            if passing > STAYS * target.l3:
+            if passing > stays:
                 break
     return asks
 
 
-def _load(kernel: Kernel, params: set[Value], target: Target) -> _Load:
+def _load(kernel: KernelCall, params: set[Value], target: Target) -> _Load:
     weights = [v for v in kernel.args if v in params]
     largest = max(weights, key=lambda v: v.known_bytes, default=None)
     structure = analyse(kernel.func)

@@ -108,7 +108,7 @@ def _rewritten(func: PrimFunc, blocks: Sequence[Block], joints: _Joints) -> Prim
             nest = For(it.binding, it.extent, nest)
         nests.append(nest)
     params = tuple(buffers[b] for b in func.params)
-    return PrimFunc(func.name, params, seq(nests), tuple(buffers[b] for b in func.buffers), func.attrs)
+    return replace(func, params=params, body=seq(nests), buffers=tuple(buffers[b] for b in func.buffers))
 
 
 def _runs(count: int, joined: Callable[[int], bool]) -> list[tuple[int, int]]:

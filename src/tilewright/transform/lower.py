@@ -3,29 +3,16 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import replace
 
 from tilewright import ops, te
 from tilewright.ir.graph import Node, Value
-from tilewright.ir.loops import PrimFunc
+from tilewright.transform.call import KernelCall
 from tilewright.transform.graph.fuse import Group
 from tilewright.transform.join import join_dimensions
-from tilewright.transform.loops.ahead import Ask
 
 
-@dataclass(frozen=True, slots=True)
-class Kernel:
-    """A loop program and the values of its parameters, in order: the group's inputs, then its outputs."""
-
-    func: PrimFunc
-    args: tuple[Value, ...]
-    label: str
-    group: Group
-    ask: Ask | None = None
-    """The part of its last argument that the kernel asks for, for a later one (`transform/ahead.py`)."""
-
-
-def lower_group(group: Group, name: str) -> Kernel:
+def lower_group(group: Group, name: str) -> KernelCall:
     """State every node as tensor expressions over placeholders and make the loops of them."""
     args = (*group.inputs, *group.outputs)
     nodes = [n for n in group.nodes if n.op != "constant"]
@@ -36,18 +23,13 @@ def lower_group(group: Group, name: str) -> Kernel:
         func = op.loops(types, node.attributes, tuple(v.type for v in node.outputs))
         # A value read twice is two parameters, as the function has them.
         present = tuple(v for v in node.inputs if v is not None)
-        return Kernel(
-            PrimFunc(name, func.params, func.body, func.buffers, func.attrs),
-            (*present, *node.outputs),
-            group.label,
-            group,
-        )
+        return KernelCall(replace(func, name=name), (*present, *node.outputs), group.label, group)
     tensors: dict[Value, te.Tensor] = {v: te.placeholder(v.shape, v.dtype, identifier(v.name)) for v in group.inputs}
     for node in group.nodes:
         for value, tensor in zip(node.outputs, _compute(node, tensors), strict=True):
             tensors[value] = tensor
     func = join_dimensions(te.create_prim_func([tensors[v] for v in args], name))
-    return Kernel(func, args, group.label, group)
+    return KernelCall(func, args, group.label, group)
 
 
 def _compute(node: Node, tensors: dict[Value, te.Tensor]) -> tuple[te.Tensor, ...]:

@@ -24,7 +24,7 @@ def network(pads: tuple[int, ...], op: str = "div", shared: bool = False, batch:
     """uint8 frames, scaled, through one strided convolution."""
     b = GraphBuilder("case")
     x = ops.emit1(b, "cast", b.input("x", TensorType(u8, tensor(batch, 4, 21, 22).shape)), dtype=f32)
-    scale = ops.emit1(b, "constant", value=np.float32(255.0 if op == "div" else 1 / 255))
+    scale = ops.emit1(b, "constant", value=np.asarray(255.0 if op == "div" else 1 / 255, np.float32))
     x = ops.emit1(b, op, *((x, scale) if op == "div" else (scale, x)))
     w = b.param("w", tensor(8, 4, 5, 5))
     y = ops.emit1(b, "conv", x, w, pads=pads, strides=(2, 2), dilations=(1, 1), groups=1)

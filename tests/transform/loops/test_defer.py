@@ -19,7 +19,7 @@ def product(depth: int, last: str = "tanh(tile[r, v])", notes: str = "", more: s
     """Tiles of two rows and two vectors of eight; `last` is what is stored, of row r and column v."""
     return parse_func(f"""
         func @product(x: f32[6, {depth}], w: f32[{depth}, {WIDTH}], y: f32[6, {WIDTH}]) {{
-          for t in 0..{tiles} with (defer = 8) {{
+          for t in 0..{tiles} @defer(lanes=8) {{
             alloc tile: f32[{ROWS}, {WIDTH}] in local
             for r0 in 0..{ROWS} unrolled {{ for v0 in 0..{WIDTH} vectorized {{ tile[r0, v0] = 0.0 }} }}
             for k in 0..{depth} {notes} {{
@@ -75,7 +75,7 @@ def test_one_tile_is_done_at_once() -> None:
 
 
 def test_notes_of_the_reduction_stay() -> None:
-    assert str(same_values(product(64, notes="with (unroll = 4)"))).count("unroll = 4") == 2
+    assert str(same_values(product(64, notes="@unroll(times=4)"))).count("@unroll(times=4)") == 2
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_notes_of_the_reduction_stay() -> None:
     [
         product(1),  # fewer steps than lines
         product(8, last="tanh(tile[r, v] + x[t*2 + r, 0])", more="y[0, 0] = 1.0"),
-        product(8, notes='with (prefetch = "w", prefetch_bytes = 64)'),
+        product(8, notes="@prefetch(buffers=[w], nbytes=64)"),
     ],
     ids=["short", "something behind", "asks"],
 )

@@ -20,7 +20,7 @@ def softmax(steps: int, last: str = "e[j2 * 8 + w2] / s[0]", also: str = "", bet
     n = 8 * steps
     return parse_func(f"""
         func @rows(x: f32[{ROWS}, {n}], y: f32[{ROWS}, {n}]) {{
-          for r in 0..{ROWS} with (pipeline = 1) {{
+          for r in 0..{ROWS} @pipeline {{
             alloc m: f32[1]
             alloc e: f32[{n}]
             alloc s: f32[1]
@@ -108,7 +108,7 @@ def test_rows_that_depend_on_each_other_stay_in_order() -> None:
         func @rows(x: f32[{ROWS}, 32], y: f32[{ROWS}, 32]) {{
           alloc carry: f32[1]
           carry[0] = 0.0
-          for r in 0..{ROWS} with (pipeline = 1) {{
+          for r in 0..{ROWS} @pipeline {{
             alloc m: f32[1]
             m[0] = carry[0]
             for j in 0..4 {{ for v in 0..8 vectorized {{ m[0] = max(m[0], x[r, j * 8 + v]) }} }}
@@ -123,7 +123,7 @@ def test_rows_that_depend_on_each_other_stay_in_order() -> None:
 def test_loops_of_other_lengths_stay_in_order() -> None:
     func = parse_func(f"""
         func @rows(x: f32[{ROWS}, 32], y: f32[{ROWS}, 32]) {{
-          for r in 0..{ROWS} with (pipeline = 1) {{
+          for r in 0..{ROWS} @pipeline {{
             alloc m: f32[1]
             m[0] = -inf
             for j in 0..4 {{ for v in 0..8 vectorized {{ m[0] = max(m[0], x[r, j * 8 + v]) }} }}

@@ -6,7 +6,8 @@ from math import prod
 
 import pytest
 
-from tilewright.transform.loops.spread import LINE, WAY, WAYS, spread
+from tilewright.targets.memory import USUAL
+from tilewright.transform.loops.spread import spread
 
 
 @pytest.mark.parametrize(
@@ -18,8 +19,8 @@ def test_planes_find_room_in_the_cache(shape: tuple[int, ...]) -> None:
     assert all(a <= b for a, b in zip(shape, padded, strict=True)) and padded[-1] == shape[-1]
     assert prod(padded) <= 1.1 * prod(shape)
     planes = prod(shape[:-2]) // shape[-3]
-    lines = {4 * prod(padded[-3:]) * k // LINE % (WAY // LINE) for k in range(min(planes, 64))}
-    assert len(lines) * WAYS >= min(planes, 64)
+    lines = {4 * prod(padded[-3:]) * k // USUAL.line % (USUAL.way // USUAL.line) for k in range(min(planes, 64))}
+    assert len(lines) * USUAL.l1_ways >= min(planes, 64)
 
 
 @pytest.mark.parametrize("shape", [(), (4096,), (6, 6, 25, 16, 8), (3, 1000), (2, 2, 2)])

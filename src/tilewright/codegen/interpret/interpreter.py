@@ -52,7 +52,7 @@ def interpret(
 
     Args:
         arrays: one array for each parameter, in order or by name, of its dtype and shape. Trailing workspace
-            parameters (`func.attrs["workspace"]` of them) may be left out.
+            parameters (`func.workspaces`) may be left out.
         symbols: values of symbols that the shapes do not determine.
         intrinsics: what intrinsics by name do, called with the outputs' regions, then the inputs', as arrays; for
             others their descriptions are run.
@@ -82,7 +82,7 @@ def _in_order(func: PrimFunc, arrays: Mapping[str, Array] | Sequence[Array]) -> 
         raise CallError(
             "wrong number of arrays", where=f"func {func.name!r}", expected=len(func.params), got=len(found)
         )
-    optional = func.params[len(func.params) - int(func.attr("workspace", 0)) :]
+    optional = func.workspaces
     for buffer, array in zip(func.params, found, strict=True):
         where = f"func {func.name!r}, parameter {buffer.name!r}"
         if array is None:

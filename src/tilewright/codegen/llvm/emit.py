@@ -22,6 +22,7 @@ from tilewright.codegen.llvm.values import Value
 from tilewright.ir.dtype import i64
 from tilewright.ir.expr import Buffer, Var, as_int
 from tilewright.ir.loops import NTHREADS, TID, Allocate, Intrinsic, PrimFunc, Store
+from tilewright.ir.notes import MayAlias, find
 from tilewright.ir.rewrite import exprs_of, loads, walk
 from tilewright.targets.target import Target
 
@@ -40,7 +41,7 @@ def emit_llvm(func: PrimFunc, target: Target) -> str:
     names = _Names({"tid", "nthreads", "barrier"})
     operands = []
     # A pointwise kernel may write over an operand that dies with it: its parameters may share memory.
-    noalias = bool(func.attr("noalias", True))
+    noalias = find(func.notes, MayAlias) is None
     for buffer in func.params:
         operand = identifier(names.take(buffer.name), "%")
         align = max(buffer.align or 0, buffer.dtype.itemsize)

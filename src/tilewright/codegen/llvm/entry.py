@@ -14,36 +14,24 @@ symbols.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from tilewright.arith import simplify
 from tilewright.codegen.llvm.expr import evaluate
 from tilewright.codegen.llvm.state import State
 from tilewright.codegen.llvm.text import Writer, identifier
 from tilewright.codegen.llvm.values import Value
 from tilewright.ir.dtype import i64
-from tilewright.ir.expr import Expr, Var, const, is_const
+from tilewright.ir.expr import Expr, Var, const, is_const, product
 from tilewright.ir.rewrite import variables
+from tilewright.runtime.manifest import StepSpec, Work
 from tilewright.targets.target import Target
 
 _SIGNATURE = "ptr noalias readonly %slots, ptr noalias readonly %dims, i64 %tid, i64 %nthreads, ptr %barrier"
 
 
-@dataclass(frozen=True, slots=True)
-class KernelCall:
-    """One call: the kernel's symbol, indices into the slot table for its buffers, into `dims` for its symbols; whether
-    one thread alone executes it, without a barrier; how many bytes behind their slots' addresses its buffers begin
-    (nothing: at them), polynomials of the symbols."""
-
-    kernel: str
-    slots: tuple[int, ...]
-    symbols: tuple[int, ...] = ()
-    alone: bool = False
-    shifts: tuple[Expr, ...] = ()
-
-
 def emit_entry(
-    run: Sequence[KernelCall],
-    prepare: Sequence[KernelCall],
+    run: Sequence[StepSpec],
+    prepare: Sequence[StepSpec],
     symbols: Sequence[Var],
     shapes: Sequence[Expr],
     target: Target,
@@ -83,16 +71,24 @@ class _Caller:
         self.pointers.clear()
         self.integers.clear()
 
-    def call(self, step: KernelCall, waiting: bool) -> bool:
+    def call(self, step: StepSpec, waiting: bool) -> bool:
         """Write one call; gives whether the other threads would have to wait for it."""
         if waiting and not step.alone:
             self.out.effect("call void @tw_barrier(ptr %barrier, i64 %nthreads)")
-        shifts = step.shifts or (const(0),) * len(step.slots)
+        shifts = [self.shift(work) for work in step.shifts] or [const(0)] * len(step.slots)
         arguments = [f"ptr {self.pointer(*where)}" for where in zip(step.slots, shifts, strict=True)]
         arguments += [f"i64 {self.integer(index)}" for index in step.symbols]
         arguments += ["i64 %tid", "i64 %nthreads", "ptr %barrier"]
         self.out.effect(f"call void {identifier(step.kernel, '@')}({', '.join(arguments)})")
         return step.alone
+
+    def shift(self, work: Work) -> Expr:
+        """A polynomial of the symbols as an expression."""
+        named = {v.name: v for v in self.symbols}
+        total: Expr = const(0)
+        for coefficient, powers in work:
+            total = total + coefficient * product([named[name] for name in powers])
+        return simplify(total)
 
     def pointer(self, slot: int, shift: Expr) -> str:
         found = self.pointers.get((slot, shift))
@@ -112,7 +108,7 @@ class _Caller:
         return self.integers[index]
 
 
-def _calls(name: str, steps: Sequence[KernelCall], symbols: Sequence[Var], target: Target) -> list[str]:
+def _calls(name: str, steps: Sequence[StepSpec], symbols: Sequence[Var], target: Target) -> list[str]:
     caller = _Caller(symbols, target)
     waiting = False
     for step in steps:
@@ -120,7 +116,7 @@ def _calls(name: str, steps: Sequence[KernelCall], symbols: Sequence[Var], targe
     return _function(name, caller.out)
 
 
-def _ranged_calls(name: str, steps: Sequence[KernelCall], target: Target) -> list[str]:
+def _ranged_calls(name: str, steps: Sequence[StepSpec], target: Target) -> list[str]:
     """Calls from the step `dims[0]` to before the step `dims[1]`."""
     caller = _Caller((), target)
     out = caller.out

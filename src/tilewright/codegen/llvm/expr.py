@@ -38,7 +38,7 @@ def evaluate(s: State, e: Expr) -> Value:
                 return evaluate(s, bound)
             entries = [entry for entry in table if isinstance(entry, Const)]
             chosen = sixteenth(e)
-            if chosen is not None and s.varies(e) and s.target.has_avx512:
+            if chosen is not None and s.varies(e) and len(entries) <= s.target.isa.tables:
                 return s.remember(e, lookup_register(s, evaluate(s, chosen), entries))
             known = lookup_lanes(s, index, entries) if s.varies(e) else None
             return s.remember(e, known or lookup(s, evaluate(s, index), entries))
@@ -109,9 +109,6 @@ def _positive(s: State, e: Expr) -> bool:
 
 # select
 
-MASKED_READS = 256
-"""Bits of vectors from which on machines read under a mask."""
-
 
 def select(s: State, condition: Expr, then: Expr, orelse: Expr) -> Value:
     """`select(c, a, b)`: both branches if they read nothing that is not known to be safe, else only where it holds."""
@@ -146,9 +143,9 @@ def select(s: State, condition: Expr, then: Expr, orelse: Expr) -> Value:
 
 def reads_under_mask(s: State, then: Expr, orelse: Expr) -> bool:
     """Whether a vector that is read on a condition which all lanes share, as padding is, is read under a mask: one for
-    many vectors, where each would need a jump. Vectors of AVX on have such reads."""
+    many vectors, where each would need a jump."""
     alone = isinstance(then, Load) and isinstance(orelse, Const)
-    return alone and s.varies(then) and s.target.vector_bits >= MASKED_READS
+    return alone and s.varies(then) and s.target.isa.masked_reads
 
 
 def lane_truths(s: State, condition: Expr) -> tuple[bool, ...] | None:

@@ -26,9 +26,6 @@ from tilewright.ir.expr import Load, as_int
 from tilewright.ir.loops import For, Store
 from tilewright.support.errors import CompileError
 
-PART = 16
-"""Bytes within which a shuffle is cheapest; vectors consist of such parts."""
-
 
 def fold(s: State, stmt: Store, reduction: Reduction) -> None:
     """Combine the lanes of a value with each other, then with what is stored."""
@@ -80,7 +77,7 @@ def fold_rows(s: State, stmt: For) -> bool:
     totals = folded(
         vectors,
         lanes,
-        PART // t.itemsize,
+        s.target.isa.part_bytes // t.itemsize,
         lambda a, b: s.ops.apply(reduction.op, t, [a, b], lanes, t),
         lambda a, b, picks: _shuffle(s, t, a, b, lanes, picks),
     )

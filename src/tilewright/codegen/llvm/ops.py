@@ -52,9 +52,7 @@ class Ops:
 
     def __init__(self, out: Writer, target: Target) -> None:
         self.out = out
-        self.fused = not target.is_x86 or target.has("fma")
-        self.x86 = target.is_x86
-        self.avx512 = target.has_avx512
+        self.isa = target.isa
 
     def apply(self, name: str, t: DType, args: Sequence[str], width: int, result: DType) -> str:
         """Operator `name` on operands of type `t`; for casts `result` is the type to make."""
@@ -94,7 +92,7 @@ class Ops:
         if name in _ROUNDING:
             return out.intrinsic(f"llvm.{_ROUNDING[name]}.{suffix(t, width)}", ty, [(ty, args[0])])
         match name:
-            case "fma" if t is f32 and not self.fused:
+            case "fma" if t is f32 and not self.isa.fma:
                 # The product is exact in f64; the library's function would be called for each lane.
                 a, b, c = (cast(out, x, f32, f64, width) for x in args)
                 wide = register_type(f64, width)
@@ -126,7 +124,7 @@ class Ops:
                 return out.inst(f"fdiv {ty} {one}, {out.inst(f'fadd {ty} {one}, {power}')}")
             case "scaleb":
                 x, n = args
-                if self.avx512:
+                if self.isa.scales:
                     return avx512.scaleb(out, x, n, t, width)
                 return self.per_lane(lambda lane: self._scaleb(t, *lane), t, args, width, t)
             case "gelu" | "gelu_tanh":
@@ -137,12 +135,12 @@ class Ops:
 
     def _extremum(self, name: str, t: DType, width: int, a: str, b: str) -> str:
         """NaN-propagating min/max, of zeros either. `select(a > b, a, b)` is one x86 instruction that gives `b` when
-        unordered, so with a literal `a` nothing more is needed; else all bits are set where `a` is NaN. Other machines
+        unordered, so with a literal `a` nothing more is needed; else all bits are set where `a` is NaN. Some machines
         have an instruction for all of it (which tells zeros apart; on x86 that would take another four)."""
         ty = register_type(t, width)
         if is_literal(b):
             a, b = b, a
-        if not self.x86 and not is_literal(a):
+        if self.isa.extrema_keep_nan and not is_literal(a):
             intrinsic = f"llvm.{'minimum' if name == 'min' else 'maximum'}.{suffix(t, width)}"
             return self.out.intrinsic(intrinsic, ty, [(ty, a), (ty, b)])
         better = self.out.inst(f"fcmp {'olt' if name == 'min' else 'ogt'} {ty} {a}, {b}")

@@ -37,14 +37,17 @@ def _machine(target: Target, opt: int, tuning: str = "") -> llvm.TargetMachine:
     except RuntimeError as error:
         raise TargetError(f"LLVM has no such target: {error}", where=target.triple) from None
     return found.create_target_machine(
-        cpu=target.cpu, features=target.llvm_features + tuning, opt=opt, reloc="pic", codemodel="small"
+        cpu=target.cpu,
+        features=",".join(filter(None, (target.llvm_features, tuning))),
+        opt=opt,
+        reloc="pic",
+        codemodel="small",
     )
 
 
 def _optimized(text: str, target: Target, opt: int) -> tuple[llvm.ModuleRef, llvm.TargetMachine]:
-    # LLVM's vectoriser likes scatters, which are several times slower than scalar stores on most CPUs.
     scatters = "llvm.masked.scatter" in text
-    machine = _machine(target, opt, ",+prefer-no-scatter" if target.is_x86 and not scatters else "")
+    machine = _machine(target, opt, "" if scatters else target.isa.tuning)
     try:
         module = llvm.parse_assembly(text, llvm.create_context())
         module.triple = target.triple

@@ -1,22 +1,8 @@
-"""Prefetching: a loop with the notes `prefetch = "buffer"` and `prefetch_bytes = n` asks for what it reads n bytes on.
+"""Prefetching: the hints of loops with the notes `Prefetch`, `PrefetchTile` and `PrefetchShare` (`ir/notes.py`).
 
-    for k in 0..128 { prefetch = "w", prefetch_bytes = 4096 }     each step: the lines of its part of w, 4096 bytes on
+    for k in 0..128 @prefetch(buffers=[w], nbytes=4096)     each step: the lines of its part of w, 4096 bytes on
 
-Several buffers are named with commas between, `prefetch = "x,y"`.
-A note `prefetch_lines` = 1 says how many those lines are, where the loop goes over rows and reads a piece of each.
-A note `prefetch_rows` = 25 says that 25 rows read the same, a few of them in each run of the loop: each row asks for a
-25th of what follows, so that memory is busy all the time and not only while the first rows wait for it. Where there are
-more rows than share the asking, `prefetch_strip` = 25 counts them anew after each 25.
-A note `prefetch_tiles` = 33 says the same of 33 runs of the loop: they are those that the loops around it make which do
-not move what is read. Where these are fewer, at the end of a map, the run asks for nothing.
-Notes `prefetch_turn` = "v" and `prefetch_turns` = 3 say that runs which differ in the first index of v read the same:
-they take turns, each asks for `prefetch_lines` lines, the next one for those behind.
-Notes `prefetch_tile` = "out,skip" ask, beside these, for all that an iteration writes or reads of other buffers in its
-unrolled and vectorised loops: what the end of a long iteration meets, where it would wait for it.
-Notes `share` = "w" and `share_bytes` ask for the first bytes of a buffer that the function does not read itself: all
-runs of the loop together, each iteration its part of them, in order.
-A note `prefetch_level` = 1 brings them into the first level of cache, otherwise they go into the second.
-It is a hint without meaning for the program; addresses past the buffer do no harm. Hardware follows streams of its own
+They are hints without meaning for the program; addresses past a buffer do no harm. Hardware follows streams of its own
 accord but stops at the end of a page and sees a stream late; weights that come from memory gain up to a fifth.
 """
 
@@ -28,33 +14,26 @@ from tilewright.codegen.llvm.state import State
 from tilewright.ir.dtype import u8
 from tilewright.ir.expr import Buffer, Expr, Load, Var, as_int, const
 from tilewright.ir.loops import For, Stmt, Store
+from tilewright.ir.notes import Prefetch, PrefetchShare, PrefetchTile, find
 from tilewright.ir.rewrite import exprs_of, loads, substitute, variables, walk
 
-LINE = 64
-"""Bytes that one prefetch brings."""
-
 MOST_LINES = 8
-SECOND_LEVEL = 2
-"""Where the bytes go if the note `prefetch_level` says nothing else."""
+"""Lines that an iteration asks for at most, if it is not said how many."""
 
 
 def emit_prefetch(s: State, stmt: For) -> None:
     """The hints of one iteration, at its start."""
-    notes = dict(stmt.annotations)
     if s.lanes is not None:
         return
-    for source in _names(notes.get("prefetch")):
-        load = first_read(stmt, source)
-        if load is not None:
-            _ask(s, stmt, load)
+    note, tile = find(stmt.notes, Prefetch), find(stmt.notes, PrefetchTile)
+    if note is not None:
+        for load in (first_read(stmt, source) for source in note.buffers):
+            if load is not None:
+                _following(s, stmt, note, load)
     _share(s, stmt)
-    for source in _names(notes.get("prefetch_tile")):
-        for access in tile_of(stmt, source):
+    for source in tile.buffers if tile is not None else ():
+        for access in tile_of(stmt, source, s.target.caches.line):
             _line(s, access.buffer, buffer_offset(s, access.buffer, access.indices), locality=2)
-
-
-def _names(note: object) -> list[str]:
-    return note.split(",") if isinstance(note, str) else []
 
 
 def _line(s: State, buffer: Buffer, offset: Poly, locality: int) -> None:
@@ -69,16 +48,15 @@ def _share(s: State, stmt: For) -> None:
     found = share_of(s, stmt)
     if found is not None:
         buffer, start, each = found
-        for ahead in range(0, each, 2 * LINE):
+        for ahead in range(0, each, 2 * s.target.caches.line):
             _line(s, buffer, add(start, constant(ahead)), locality=2)
 
 
 def share_of(s: State, stmt: For) -> tuple[Buffer, Poly, int] | None:
-    """The buffer that a loop has the note `share` for, where in it an iteration's part begins and how many bytes it
+    """The buffer of a loop's note `PrefetchShare`, where in it an iteration's part begins and how many bytes it
     has, by the place of the iteration among all that the loops around make."""
-    notes = dict(stmt.annotations)
-    name, nbytes = notes.get("share"), notes.get("share_bytes")
-    if not (isinstance(name, str) and isinstance(nbytes, int)):
+    note = find(stmt.notes, PrefetchShare)
+    if note is None:
         return None
     rank: Expr = const(0)
     count = 1
@@ -87,72 +65,64 @@ def share_of(s: State, stmt: For) -> tuple[Buffer, Poly, int] | None:
         if extent is None:
             return None
         rank, count = rank * extent + loop.var, count * extent
-    each = -(-nbytes // count)
-    return Buffer(name, u8, (const(nbytes),)), multiply(s.converter.poly(rank), constant(each)), each
+    each = -(-note.nbytes // count)
+    return Buffer(note.source, u8, (const(note.nbytes),)), multiply(s.converter.poly(rank), constant(each)), each
 
 
-def _ask(s: State, stmt: For, load: Load) -> None:
-    """The hints for what an iteration reads first of one buffer and what follows it."""
-    notes = dict(stmt.annotations)
-    ahead = notes.get("prefetch_bytes", 0)
-    if not isinstance(ahead, int):
-        return
-    locality = 3 if notes.get("prefetch_level", SECOND_LEVEL) == 1 else 2
+def _following(s: State, stmt: For, note: Prefetch, load: Load) -> None:
+    """The hints for what follows what an iteration reads first of one buffer."""
+    locality = 3 if note.level == 1 else 2
     size = load.buffer.dtype.itemsize
-    moved = shift(s, stmt, load)
+    moved = shift(s, stmt, note, load)
     if moved is None:
         return
     start = add(buffer_offset(s, load.buffer, load.indices), moved)
-    for line in range(lines_of(s, stmt, start, size)):
-        _line(s, load.buffer, add(start, constant((ahead + line * LINE) // size)), locality)
+    for line in range(lines_of(s, stmt, note, start, size)):
+        _line(s, load.buffer, add(start, constant((note.nbytes + line * s.target.caches.line) // size)), locality)
 
 
-def lines_of(s: State, stmt: For, start: Poly, itemsize: int) -> int:
+def lines_of(s: State, stmt: For, note: Prefetch, start: Poly, itemsize: int) -> int:
     """How many lines an iteration asks for from an offset on: those that the next one does not."""
-    lines = dict(stmt.annotations).get("prefetch_lines")
-    if isinstance(lines, int):
-        return lines
+    if note.lines is not None:
+        return note.lines
     stride = start.get((s.atoms.number(stmt.var),), 0) * itemsize
-    return min(max(1, stride // LINE), MOST_LINES)
+    return min(max(1, stride // s.target.caches.line), MOST_LINES)
 
 
-def shift(s: State, stmt: For, load: Load) -> Poly | None:
+def shift(s: State, stmt: For, note: Prefetch, load: Load) -> Poly | None:
     """What to add to the offset of what the loop reads for the share of the rows (or the tile) that it works on, in
     elements; None if it has no share.
 
     Shares are rounded up: the last of them reaches a few lines further."""
-    notes, steps = dict(stmt.annotations), as_int(stmt.extent)
-    if "prefetch_turn" in notes:
-        return _turn(s, stmt, load)
-    tiles, total, strip = (notes.get(f"prefetch_{name}") for name in ("tiles", "rows", "strip"))
-    rows = _rows(stmt, load)
-    if isinstance(tiles, int):
-        rank, total = _rank(s, load, tiles), tiles
+    if note.turn is not None:
+        return _turn(s, stmt, note, load)
+    steps, total, rows = as_int(stmt.extent), note.rows, _rows(stmt, load)
+    if note.tiles is not None:
+        rank, total = _rank(s, load, note.tiles), note.tiles
         if rank is None:
             return None
         rows = rank, 1
-    if not isinstance(total, int) or steps is None or rows is None:
+    if total is None or steps is None or rows is None:
         return {}
     first, count = rows
-    if isinstance(strip, int):
-        first = first % strip
+    if note.strip is not None:
+        first = first % note.strip
     step = (s.atoms.number(stmt.var),)
     stride = s.converter.offset(load.buffer, load.indices).get(step, 0)
     share = -(-steps * stride // total)
-    each, line = -(-count * share // steps), LINE // load.buffer.dtype.itemsize
+    each, line = -(-count * share // steps), s.target.caches.line // load.buffer.dtype.itemsize
     if each > line:  # A step asks for whole lines: parts of one more would be left out.
         each = -(-each // line) * line
     return add(multiply(s.converter.poly(first), constant(share)), {step: each - stride})
 
 
-def _turn(s: State, stmt: For, load: Load) -> Poly:
+def _turn(s: State, stmt: For, note: Prefetch, load: Load) -> Poly:
     """Where the lines begin whose turn it is."""
-    notes = dict(stmt.annotations)
-    other = first_read(stmt, str(notes["prefetch_turn"]))
-    turns, lines = notes.get("prefetch_turns"), notes.get("prefetch_lines", 1)
-    if other is None or not isinstance(turns, int) or not isinstance(lines, int):
+    other = None if note.turn is None else first_read(stmt, note.turn)
+    if other is None or note.turns is None:
         return {}
-    return multiply(s.converter.poly(other.indices[0] % turns), constant(lines * LINE // load.buffer.dtype.itemsize))
+    each = (note.lines or 1) * s.target.caches.line // load.buffer.dtype.itemsize
+    return multiply(s.converter.poly(other.indices[0] % note.turns), constant(each))
 
 
 def _rows(stmt: For, load: Load) -> tuple[Expr, int] | None:
@@ -197,9 +167,9 @@ def first_read(stmt: For, name: str) -> Load | None:
     return None
 
 
-def tile_of(stmt: For, name: str) -> list[Load]:
-    """One element of each line that an iteration writes or reads of a buffer in unrolled and vectorised loops, each at
-    its first place there; other loops stand at their start."""
+def tile_of(stmt: For, name: str, line: int) -> list[Load]:
+    """One element of each line, of so many bytes, that an iteration writes or reads of a buffer in unrolled and
+    vectorised loops, each at its first place there; other loops stand at their start."""
     found = _first_access(stmt.body, name, ())
     if found is None:
         return []
@@ -207,7 +177,7 @@ def tile_of(stmt: For, name: str) -> list[Load]:
     places: list[dict[Var, Expr]] = [{}]
     for loop in around:
         extent = as_int(loop.extent)
-        step = max(1, LINE // access.buffer.dtype.itemsize) if loop.kind == "vectorized" else 1
+        step = max(1, line // access.buffer.dtype.itemsize) if loop.kind == "vectorized" else 1
         spread = extent is not None and loop.kind in ("unrolled", "vectorized")
         values = range(0, extent, step) if spread and extent is not None else (0,)
         places = [{**place, loop.var: const(v)} for place in places for v in values]

@@ -17,6 +17,7 @@ from tilewright.codegen.llvm.vector import match_reduction
 from tilewright.ir.dtype import boolean, i64
 from tilewright.ir.expr import Const, Expr, Load, Var, as_int, const, maximum
 from tilewright.ir.loops import Allocate, Block, For, If, Intrinsic, Let, Seq, Stmt, Store
+from tilewright.ir.notes import Streaming, Unroll, find
 from tilewright.ir.rewrite import substitute_stmt, walk
 from tilewright.schedule.intrinsics import expand
 from tilewright.support.errors import CompileError
@@ -174,7 +175,7 @@ def _copies(stmt: Stmt) -> int:
 
 def _vectorized(s: State, stmt: For, extent: int | None) -> None:
     outer_stream = s.streaming
-    s.streaming = outer_stream or any(name == "streaming" and value for name, value in stmt.annotations)
+    s.streaming = outer_stream or find(stmt.notes, Streaming) is not None
     try:
         _lanes(s, stmt, extent)
     finally:
@@ -232,13 +233,13 @@ def serial(s: State, stmt: For, start: str, stop: str, body: Callable[[], None],
 def _metadata(s: State, stmt: For) -> str:
     """LLVM's vectoriser and unroller keep away from loops that the schedule spread out. Of other loops it may unroll
     the short ones; unrolling nests of long ones costs much time to compile and gains little. A loop with the note
-    `unroll` = n it unrolls n times, which is the same as an unrolled loop of n and takes a fraction of the time."""
+    `Unroll` of n it unrolls n times, which is the same as an unrolled loop of n and takes a fraction of the time."""
     explicit = s.lanes is not None or any(
         isinstance(inner, For) and inner.kind in ("vectorized", "unrolled") for inner in walk(stmt.body)
     )
     extents = [as_int(inner.extent) for inner in walk(stmt) if isinstance(inner, For)]
     short = prod(MAX_LEFT_TO_LLVM + 1 if n is None else n for n in extents) <= MAX_LEFT_TO_LLVM
-    copies = dict(stmt.annotations).get("unroll", 0)
+    note = find(stmt.notes, Unroll)
     return s.out.loop_metadata(
-        vectorize=not explicit, unroll=short and not explicit, copies=copies if isinstance(copies, int) else 0
+        vectorize=not explicit, unroll=short and not explicit, copies=0 if note is None else note.times
     )

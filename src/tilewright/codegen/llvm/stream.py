@@ -27,7 +27,7 @@ PIECE = 16
 def may_stream(s: State, buffer: Buffer, places: Sequence[Poly]) -> bool:
     """Whether parts that start at these offsets of a buffer can be written past the caches."""
     size = buffer.dtype.itemsize
-    if not s.streaming or not s.target.is_x86 or s.mask is not None or buffer.dtype.bits < 8 or size > 8:
+    if not s.streaming or not s.target.isa.streams_stores or s.mask is not None or buffer.dtype.bits < 8 or size > 8:
         return False
     if buffer.dtype.name == "bool" or s.pointer(buffer).elements:
         return False

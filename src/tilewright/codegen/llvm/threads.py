@@ -18,6 +18,7 @@ from tilewright.codegen.llvm.stmt import emit, iteration, serial
 from tilewright.codegen.llvm.stream import fence
 from tilewright.ir.expr import as_int
 from tilewright.ir.loops import Allocate, For, If, Intrinsic, Let, PrimFunc, Seq, Stmt, Store
+from tilewright.ir.notes import SingleThread, find
 from tilewright.ir.rewrite import exprs_of, loads, walk
 
 
@@ -38,7 +39,7 @@ class _Touched:
 
 def runs_alone(func: PrimFunc) -> bool:
     """Whether thread 0 executes all of a kernel. Such a kernel has no barrier: its caller puts one behind several."""
-    return bool(func.attr("serial", False)) or not _is_shared(func.body)
+    return find(func.notes, SingleThread) is not None or not _is_shared(func.body)
 
 
 def emit_threads(s: State, func: PrimFunc) -> None:

@@ -32,11 +32,15 @@ PLAIN = Interface()
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """A graph, the arrays of its parameters by name, and what else its user sees of it."""
+    """A graph, the arrays of its parameters by name, and what else its user sees of it.
+
+    `private`: nobody but the import has the arrays, so that a model may keep them.
+    """
 
     graph: Graph
     weights: dict[str, Any]
     interface: Interface = PLAIN
+    private: bool = False
 
 
 def finished(builder: GraphBuilder, outputs: Sequence[tuple[str, Value]], weights: Mapping[str, Any]) -> Imported:

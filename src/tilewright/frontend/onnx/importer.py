@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,12 +29,15 @@ from tilewright.frontend.onnx.scope import Item, Scope, Symbols, known_item
 from tilewright.frontend.onnx.tensors import element_type, to_array
 from tilewright.ir.expr import Expr, as_expr
 from tilewright.ir.graph import GraphBuilder, TensorType, Value
+from tilewright.runtime.layout import aligned_copy
 from tilewright.support.errors import Error, ModelError, Problems, TooSmallError, UnsupportedError
 
 MAX_DEPTH = 32
 MAX_EXPANSION = 100
 """Nodes visited inside functions, for each node of the file; see `_Importer.budget`."""
 MAX_DIM = 1 << 40
+LARGE = 1 << 20
+"""Bytes of a weight from which on it is read to where a model can keep it: there is no second copy of it then."""
 _LITERAL = re.compile(r"val_\d+")
 
 
@@ -129,6 +132,8 @@ class _Importer:
                 if not tensor.name or tensor.name in scope.items:
                     raise ModelError("the initializer's name is empty or used twice", where=where)
                 array = to_array(tensor, where, self.loaded.folder)
+                if array.nbytes >= LARGE:
+                    array = aligned_copy(array)
                 t = element_type(tensor.data_type, where)
                 weight = t.is_float and not self.is_literal(tensor)
                 scope.items[tensor.name] = known_item(array, t, scope.prefix + tensor.name, weight=weight)
@@ -360,7 +365,7 @@ class _Importer:
 
     def finish(self, outputs: list[tuple[str, Value]]) -> Imported:
         """Name the outputs, drop what they do not need."""
-        return finished(self.builder, outputs, self.weights)
+        return replace(finished(self.builder, outputs, self.weights), private=True)
 
 
 def as_items(results: Any) -> list[Item | None]:

@@ -24,8 +24,8 @@ from __future__ import annotations
 from math import prod
 
 from tilewright.arith import linear
-from tilewright.codegen.llvm.prefetch import LINE
 from tilewright.ir.expr import Load, as_int, is_const
+from tilewright.ir.notes import Prefetch, Unroll
 from tilewright.plans.convolution.tiles import (
     ENOUGH_STRIPS,
     SYMBOLIC_IMAGES,
@@ -38,13 +38,12 @@ from tilewright.plans.convolution.tiles import (
 from tilewright.plans.framework.analysis import Stage, Structure, factors, uses
 from tilewright.plans.framework.base import Candidate, Plan
 from tilewright.plans.framework.common import (
-    AHEAD,
+    buffer_names,
     extent,
     inline_all,
     lanes_of,
     own_loops,
     parallelize,
-    prefetch,
     vectorize_spatial,
 )
 from tilewright.plans.framework.cost import around, level, nbytes_of, number
@@ -274,21 +273,24 @@ def ask_ahead(
     if weights is None or loads is None or not long:
         return
     if level(nbytes_of(weights.buffer), target) in FAR:
-        ask_weights(s, weights, reduce, long, tiles)
+        ask_weights(s, weights, reduce, long, tiles, target)
     elif is_flat(anchor) and all(is_const(d, 1) for d in weights.buffer.shape[2:4]):
         ask_pixels(s, weights, next(load for load in loads if load is not weights), long[0], candidate, target)
 
 
-def ask_weights(s: Schedule, weights: Load, reduce: list[LoopRef], long: list[LoopRef], tiles: int) -> None:
+def ask_weights(
+    s: Schedule, weights: Load, reduce: list[LoopRef], long: list[LoopRef], tiles: int, target: Target
+) -> None:
     """The tiles that use a panel (of a block of channels) ask for the next one, each for its share; a tile alone asks
     for its own a little ahead."""
+    asked = buffer_names([weights.buffer])
     if tiles < SHARING_LEAST:
-        prefetch(s, long[-1], weights.buffer, AHEAD)
+        s.annotate(long[-1], Prefetch(asked, target.costs.prefetching.stream_bytes))
         return
     width = weights.buffer.shape[-1]
     panel = prod(_size(s, loop) for loop in reduce) * (as_int(width) or 1) * weights.buffer.dtype.itemsize
-    lines = -(-panel // (_size(s, long[0]) * tiles * LINE))
-    prefetch(s, long[0], weights.buffer, panel, tiles=tiles, lines=lines)
+    lines = -(-panel // (_size(s, long[0]) * tiles * target.caches.line))
+    s.annotate(long[0], Prefetch(asked, panel, tiles=tiles, lines=lines))
 
 
 def ask_pixels(s: Schedule, weights: Load, x: Load, channels: LoopRef, candidate: Candidate, target: Target) -> None:
@@ -301,9 +303,10 @@ def ask_pixels(s: Schedule, weights: Load, x: Load, channels: LoopRef, candidate
     if inside or strip == WHOLE or panels not in ASKING or level(nbytes_of(x.buffer), target) not in FAR:
         return
     pixel = (as_int(x.buffer.shape[-1]) or 1) * x.buffer.dtype.itemsize
-    lines = -(-rows * pixel // LINE)
+    lines = -(-rows * pixel // target.caches.line)
     each = -(-lines // panels)
-    prefetch(s, channels, x.buffer, strip * pixel, lines=each, turn=weights.buffer.name, turns=-(-lines // each))
+    (asked, turn), turns = buffer_names([x.buffer, weights.buffer]), -(-lines // each)
+    s.annotate(channels, Prefetch((asked,), strip * pixel, lines=each, turn=turn, turns=turns))
 
 
 def unroll_steps(s: Schedule, reduce: list[LoopRef], products: int) -> None:
@@ -317,7 +320,7 @@ def unroll_steps(s: Schedule, reduce: list[LoopRef], products: int) -> None:
             return
         factor = body_steps(steps, products)
         if factor > 1:
-            s.annotate(loop, "unroll", factor)
+            s.annotate(loop, Unroll(factor))
         products *= factor
 
 

@@ -18,40 +18,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import gcd
 
-from tilewright.codegen.llvm.prefetch import LINE
 from tilewright.ir.expr import Op, as_int
+from tilewright.ir.notes import Prefetch
 from tilewright.plans.framework.analysis import Stage, Structure, factors, uses
 from tilewright.plans.framework.base import Candidate, Plan
-from tilewright.plans.framework.common import extent, inline_all, lanes_of, parallelize, prefetch
+from tilewright.plans.framework.common import buffer_names, extent, inline_all, lanes_of, parallelize
 from tilewright.plans.framework.cost import Cost, bandwidth, fetch_cycles, write_cycles
-from tilewright.plans.framework.tiles import FMA_LATENCY, LOADS_PER_CYCLE, TILE_OVERHEAD, row_limit
+from tilewright.plans.framework.tiles import row_limit
 from tilewright.schedule.schedule import LoopRef, Schedule
 from tilewright.targets.target import Target
 
 MAX_VECTORS = 12
-PAGE = 4096
-MOST_PAGES = 48
-"""Pages that a run may touch in place: translation buffers of the first level hold 64."""
-FAR = 5.0
-"""Cycles that a step in place takes longer when its page's translation, or its line, comes from the second level."""
-UNALIGNED = 0.05
-"""Cycles that a load in place takes longer, on average: it may cross the end of a line."""
-COPY = 1.5
-"""Cycles of copying a vector."""
-COLLISION = 12.0
-"""Cycles that a line of a run takes longer when it has left the second level before the next run uses its rest."""
-SCATTERED = 8.0
-"""Cycles of a line from beyond the second level when rows are read a piece at a time: little hides how far it is. This
-is of cores with AVX-512 (Zen 4), whatever the number of rows."""
-SCATTERED_NARROW = 23.0
-"""The same without AVX-512 (Zen 3)."""
-STREAMS = 96
-UNFOLLOWED = 60.0
-"""The same where there are more rows than `STREAMS`."""
-FULL = 0.75
-"""The share of a cache's sets in which other data leave room."""
-WAYS = 8
-"""Ways of the second-level cache."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,28 +111,31 @@ def estimate(shape: Shape, width: int, vectors: int, copied: bool, target: Targe
     """One image and group. A last vector of few lanes is several shorter ones; what a run reads comes from the second
     level of cache when it takes more than the first."""
     lanes, panels = target.lanes(4), -(-shape.filters // width)
-    run = 4 * shape.depth * vectors * lanes
-    rate = LOADS_PER_CYCLE if run <= target.l1 else min(LOADS_PER_CYCLE, target.l2_bandwidth / (4.0 * lanes))
-    pages = min(shape.depth, 4 * shape.pixels * shape.depth // PAGE)
-    far = pages > MOST_PAGES or shape.depth > row_limit(4 * shape.pixels, target)
+    costs, traffic, caches = target.costs.arithmetic, target.costs.traffic, target.caches
+    run, loads = 4 * shape.depth * vectors * lanes, costs.loads_per_cycle
+    rate = loads if run <= target.l1 else min(loads, target.l2_bandwidth / (4.0 * lanes))
+    pages = min(shape.depth, 4 * shape.pixels * shape.depth // caches.page)
+    # A quarter of the translation buffer is left for what else is touched.
+    far = pages > caches.l1_pages * 3 // 4 or shape.depth > row_limit(4 * shape.pixels, target)
     whole, rest = divmod(shape.pixels, vectors * lanes)
     compute = overhead = 0.0
     for count, used in ((whole, vectors), (1, rest // lanes + (rest % lanes).bit_count())):
         if not used or not count:
             continue
-        step = max(width * used / target.fma_per_cycle, width / LOADS_PER_CYCLE + used / rate, FMA_LATENCY)
-        step += 0.0 if copied else UNALIGNED * used + (FAR if far else 0.0)
+        step = max(width * used / target.fma_per_cycle, width / loads + used / rate, costs.fma_latency)
+        step += 0.0 if copied else traffic.unaligned * used + (traffic.far_page if far else 0.0)
         compute += count * panels * shape.depth * step
-        overhead += count * panels * (width * used + TILE_OVERHEAD / 2.0)
-        overhead += count * shape.depth * used * COPY * (lanes if shape.step > 1 else 1.0) if copied else 0.0
-    lines = touched(shape, vectors * lanes)
+        overhead += count * panels * (width * used + costs.tile_overhead / 2.0)
+        if copied:
+            overhead += count * shape.depth * used * traffic.copied_vector * (lanes if shape.step > 1 else 1.0)
+    lines = touched(shape, vectors * lanes, target)
     if lines >= room(shape, target):
-        overhead += COLLISION * (whole + 1) * lines
+        overhead += traffic.collision * (whole + 1) * lines
     # Of a sampled line all of it comes into the caches.
     source, result = 4 * shape.depth * shape.pixels * shape.step, 4 * shape.filters * shape.pixels
     weights = 4 * shape.filters * shape.depth
-    if source > FULL * target.l2:
-        overhead += scattered(shape, target) * source / LINE
+    if source > traffic.kept_sets * target.l2:
+        overhead += scattered(shape, target) * source / caches.line
     memory = fetch_cycles(source, max(source, target.l1), target) + write_cycles(result, max(result, target.l1), target)
     memory += (whole + 1) * weights / bandwidth(weights + run, target) if weights + run > target.l1 else 0.0
     return Cost(compute=compute, memory=memory, overhead=overhead)
@@ -164,21 +144,23 @@ def estimate(shape: Shape, width: int, vectors: int, copied: bool, target: Targe
 def scattered(shape: Shape, target: Target) -> float:
     """Cycles of a line of maps whose rows are read a piece at a time from beyond the second level. Nothing follows what
     is sampled, on any core."""
-    if target.has_avx512 and shape.step == 1:
-        return SCATTERED
-    return SCATTERED_NARROW if shape.depth <= STREAMS else UNFOLLOWED
+    traffic = target.costs.traffic
+    if shape.depth <= traffic.followed_rows:
+        return traffic.scattered_line if shape.step == 1 else traffic.sampled_line
+    return traffic.scattered_line_of_many if shape.step == 1 else traffic.sampled_line_of_many
 
 
-def touched(shape: Shape, pixels: int) -> float:
+def touched(shape: Shape, pixels: int, target: Target) -> float:
     """Lines that a run of so many pixels touches in all maps, read and written."""
-    return (shape.depth + shape.filters) * (4 * pixels / LINE + 1)
+    return (shape.depth + shape.filters) * (4 * pixels / target.caches.line + 1)
 
 
 def room(shape: Shape, target: Target) -> float:
     """How many such lines stay in the second level of cache: maps of the same size may all start in the same few
     sets."""
-    way = target.l2 // WAYS
-    return FULL * WAYS * (way // gcd(4 * shape.pixels, way))
+    ways = target.caches.l2_ways
+    way = target.l2 // ways
+    return target.costs.traffic.kept_sets * ways * (way // gcd(4 * shape.pixels, way))
 
 
 def panels(shape: Shape, target: Target) -> list[tuple[float, int]]:
@@ -230,11 +212,11 @@ def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Targe
         if extent(s, lane) != 1:
             s.vectorize(vector)
     if copied:
-        copy_run(s, maps, run, 4 * size)
+        copy_run(s, maps, run, 4 * size, target)
     parallelize(s, [n, group, run])
 
 
-def copy_run(s: Schedule, maps: Stage, run: LoopRef, nbytes: int) -> None:
+def copy_run(s: Schedule, maps: Stage, run: LoopRef, nbytes: int, target: Target) -> None:
     """Copy what a run of `nbytes` reads, and ask for what the next one will: too many lines of the map, each in a page
     of its own, for the hardware to see where they lead."""
     copy = s.block(maps.name)
@@ -242,7 +224,7 @@ def copy_run(s: Schedule, maps: Stage, run: LoopRef, nbytes: int) -> None:
     *_, channels, pixels = s.loops(copy)
     if extent(s, pixels) != 1:
         s.vectorize(pixels)
-        prefetch(s, channels, maps.reads[0], nbytes, lines=-(-nbytes // LINE))
+        s.annotate(channels, Prefetch(buffer_names(maps.reads[:1]), nbytes, lines=-(-nbytes // target.caches.line)))
 
 
 PLAN = Plan("pixels", fits, candidates, apply)

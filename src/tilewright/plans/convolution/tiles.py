@@ -19,15 +19,6 @@ from math import ceil
 from tilewright.plans.framework.cost import Cost, bandwidth, sharing
 from tilewright.targets.target import Target
 
-LATENCY = 4.4
-"""Cycles of a multiply-add, with what scheduling leaves idle when accumulators are just enough."""
-CROWDED = 0.05
-"""Cycles that a load costs even where multiply-adds bound: ports and the front end are not ideal."""
-TIGHT = 1.03
-"""What a tile that takes all registers costs more: loads cannot run ahead."""
-TILE_OVERHEAD = 24.0
-STREAMED = 0.4
-"""The share of the weights' transfer from the second level that counts: it is one stream, well prefetched."""
 MOST_ROWS = 14
 MOST_FLAT_ROWS = 8
 """Rows whose addresses have a register each."""
@@ -173,8 +164,10 @@ def estimate(shape: Shape, blocking: Blocking, target: Target) -> Cost:
     parts = ceil(count / min(count, blocking.channels))
     steps = sum(n * tile_steps(r, vectors, target) for r, n in tiles)
     number = sum(n for _, n in tiles)
+    costs, kept = target.costs.arithmetic, target.costs.traffic
     ends = sum(
-        n * (2.0 * r * vectors + TILE_OVERHEAD + (parts - 1 and parts * (3.0 * r * vectors + 8.0))) for r, n in tiles
+        n * (2.0 * r * vectors + costs.tile_overhead + (parts - 1 and parts * (3.0 * r * vectors + 8.0)))
+        for r, n in tiles
     )
     # What stays in the first level: the weights of a block of channels, and the lines under the window.
     (kh, kw), itemsize = shape.window, 4
@@ -184,13 +177,13 @@ def estimate(shape: Shape, blocking: Blocking, target: Target) -> Cost:
     strip_bytes = shape.source / strips * (1.0 if shape.is_pixel else 1.0 + (kh - 1) / max(1.0, lines * shape.stride))
     window = itemsize * shape.channels * kh * ((rows - 1) * shape.stride + kw)
     # While a strip of pixels is in use the next one arrives in the second level, and the last one has not left it.
-    passing = shape.is_pixel and strips > 1 and strip_bytes + panel > 0.75 * target.l1
+    passing = shape.is_pixel and strips > 1 and strip_bytes + panel > kept.kept_l1 * target.l1
     held = strip_bytes * (3.0 if passing else 1.0)
     level = bandwidth(held + panel, target)
     memory = 0.0
-    if weights > 0.6 * target.l1:
-        memory += STREAMED * number * panel / bandwidth(panel, target)
-    if not shape.is_pixel and weights + line <= 0.75 * target.l1:
+    if weights > kept.panel_l1 * target.l1:
+        memory += kept.followed_weights * number * panel / bandwidth(panel, target)
+    if not shape.is_pixel and weights + line <= kept.kept_l1 * target.l1:
         memory += strips * strip_bytes / level
     else:
         memory += number * window / level
@@ -234,5 +227,7 @@ def tile_steps(rows: int, vectors: int, target: Target) -> float:
     """Cycles of one step of the reduction in a tile of `rows` x `vectors`."""
     loads = rows + vectors
     ports = max(1.0, target.l1_bandwidth / (target.vector_bits / 8))
-    cycles = max(rows * vectors / target.fma_per_cycle, loads / max(2.0, ports), LATENCY) + CROWDED * loads
-    return cycles * (TIGHT if registers(rows, vectors) >= target.registers else 1.0)
+    costs = target.costs.arithmetic
+    started, loaded = rows * vectors / target.fma_per_cycle, loads / max(costs.loads_per_cycle, ports)
+    cycles = max(started, loaded, costs.fma_latency_scheduled) + costs.load_beside_convolution * loads
+    return cycles * (costs.full_registers if registers(rows, vectors) >= target.registers else 1.0)

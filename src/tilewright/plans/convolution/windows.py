@@ -52,7 +52,7 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
     rest, found = around(structure, anchor, target), []
     for count in range(1, 15):
         if count == 1 or count * vectors + vectors + 1 <= target.registers:
-            cost = sum(cycles(Tile(count, width), m, width, depth, lanes) / m for m in counts) / len(counts)
+            cost = sum(cycles(Tile(count, width), m, width, depth, lanes, target) / m for m in counts) / len(counts)
             own = Cost(compute=times * cost, memory=roofline(structure, target).memory)
             found.append(Candidate((("rows", count), ("width", width)), own + rest))
     return sorted(found, key=lambda c: c.cycles)

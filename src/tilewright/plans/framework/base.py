@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from tilewright.ir.loops import PrimFunc
+from tilewright.ir.notes import SingleThread, with_note
 from tilewright.plans.framework.analysis import Structure
 from tilewright.plans.framework.cost import Cost
 from tilewright.plans.framework.space import Setting
@@ -89,11 +90,16 @@ class Planned:
         return not self.schedule.func.symbols and self.chosen.cycles < BARRIERS * self.target.barrier
 
     @property
+    def refused(self) -> tuple[str, ...]:
+        """What was lost of the plan, its variants' included, because a primitive was refused."""
+        return (*self.schedule.refused, *(text for _, planned in self.variants for text in planned.refused))
+
+    @property
     def func(self) -> PrimFunc:
         """The scheduled function, which chooses among the variants."""
         func = self.schedule.func
         if self.serial:
-            func = replace(func, attrs=(*func.attrs, ("serial", True)))
+            func = replace(func, notes=with_note(func.notes, SingleThread()))
         for values, planned in self.variants:
             func = choose(values, planned.func, func)
         return func
@@ -106,6 +112,7 @@ class Planned:
         if self.serial:
             lines.append("  one thread: a barrier takes longer")
         lines.append(f"  any schedule takes at least about {_microseconds(self.least.cycles, self.target)} µs")
+        lines += [f"  {refusal}" for refusal in self.schedule.refused]
         lines.append(str(self.schedule.trace).rstrip())
         for values, planned in self.variants:
             condition = " and ".join(f"{symbol} == {value}" for symbol, value in values.items())

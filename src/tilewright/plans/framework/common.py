@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from tilewright.codegen.llvm.prefetch import LINE
+from collections.abc import Iterable
+
 from tilewright.ir.expr import Buffer, as_int
 from tilewright.ir.loops import Block, BlockIter, Store
+from tilewright.ir.notes import BufferName, PastCaches, Prefetch, Streaming, find
 from tilewright.ir.rewrite import exprs_of, loads, walk
 from tilewright.plans.framework.analysis import Stage, Structure
 from tilewright.plans.framework.cost import instructions
@@ -15,11 +17,6 @@ ENOUGH = 16
 """Iterations of a parallel loop that a few threads can share."""
 IDLE = 32
 """One in so many iterations may be missing in the shares of some threads."""
-MANY = 10
-"""Instructions for one element from which on a core does not look far enough ahead by itself to wait for no memory."""
-AHEAD = 2048
-"""Bytes that a loop asks for in advance, into the first level, for hardware follows a stream to the end of its page
-only. What goes into the second level from a page ahead disturbs the stream that hardware follows."""
 
 
 def inline_all(s: Schedule, structure: Structure, stages: tuple[Stage, ...]) -> None:
@@ -51,13 +48,9 @@ def lanes_of(stage: Stage, target: Target) -> int:
     return target.lanes(max(widest, 4))
 
 
-def prefetch(s: Schedule, loop: LoopRef, buffers: Buffer | list[Buffer], nbytes: int, **more: int | str) -> None:
-    """Let a loop ask for what it reads of a buffer, or of several, so many bytes ahead; `more` are
-    the notes of `codegen/llvm/prefetch.py`."""
-    names = [b.name for b in ([buffers] if isinstance(buffers, Buffer) else buffers)]
-    s.annotate(loop, "prefetch", ",".join(names))
-    for name, value in {"bytes": nbytes, **more}.items():
-        s.annotate(loop, f"prefetch_{name}", value)
+def buffer_names(buffers: Iterable[Buffer]) -> tuple[BufferName, ...]:
+    """The buffers as notes name them."""
+    return tuple(BufferName(b.name) for b in buffers)
 
 
 def ask_for_inputs(s: Schedule, ref: BlockRef, width: int, target: Target) -> None:
@@ -65,19 +58,22 @@ def ask_for_inputs(s: Schedule, ref: BlockRef, width: int, target: Target) -> No
     beyond the second level of cache, if it computes much meanwhile: a light loop is so far ahead by itself."""
     block = s.get(ref)
     assert isinstance(block, Block)
-    if instructions(block) < MANY:
+    if instructions(block) < target.costs.prefetching.lookahead_operations:
         return
     each = {load for stmt in walk(block.body) for e in exprs_of(stmt) for load in loads(e)}
     along = {x.buffer for x in each if len(x.indices) == len(block.iters) and x.indices[-1] is block.iters[-1].var}
     far = [b for b in s.func.params if b in along and (as_int(b.size) or 0) * b.dtype.itemsize > target.l2]
     if far:
-        prefetch(s, s.loops(ref)[-2], far, AHEAD, level=1, lines=max(1, width * far[0].dtype.itemsize // LINE))
+        # What goes into the second level from a page ahead disturbs the stream that hardware follows.
+        lines = max(1, width * far[0].dtype.itemsize // target.caches.line)
+        ahead = target.costs.prefetching.stream_bytes
+        s.annotate(s.loops(ref)[-2], Prefetch(buffer_names(far), ahead, level=1, lines=lines))
 
 
 def stream_outputs(s: Schedule, block: BlockRef, loop: LoopRef, target: Target) -> None:
     """Let a vectorised loop write past the caches what `streams` says shall go there."""
     if streams(s, block, target):
-        s.annotate(loop, "streaming", 1)
+        s.annotate(loop, Streaming())
 
 
 def streams(s: Schedule, block: BlockRef, target: Target) -> bool:
@@ -89,7 +85,7 @@ def streams(s: Schedule, block: BlockRef, target: Target) -> bool:
         if isinstance(stmt, Store) and stmt.buffer in s.func.params and stmt.buffer not in read:
             size = as_int(stmt.buffer.size)
             large = size is not None and size * stmt.buffer.dtype.itemsize >= target.l3 // 2
-            if large or s.func.attr("past_caches"):
+            if large or find(s.func.notes, PastCaches):
                 return True
     return False
 
@@ -143,6 +139,7 @@ def shares_well(iterations: int) -> bool:
 
 __all__ = [
     "ENOUGH",
+    "buffer_names",
     "extent",
     "inline_all",
     "lanes_of",

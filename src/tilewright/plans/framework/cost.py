@@ -33,7 +33,7 @@ EXPOSED = 0.3
 SYMBOL = 8
 """What a symbolic extent is taken for where nothing better is known."""
 
-WEIGHTS = {
+FUNCTIONS = {
     "exp": 10.0,
     "exp_nonpositive": 10.0,
     "log": 12.0,
@@ -45,13 +45,9 @@ WEIGHTS = {
     "sin": 20.0,
     "cos": 20.0,
     "pow": 30.0,
-    "div": 4.0,
-    "sqrt": 6.0,
-    "rsqrt": 8.0,
 }
-"""Operations that take as long as this many multiply-adds; others take one."""
-_FUNCTION = 10.0
-"""What weighs as much is written out as so many instructions; what weighs less is one slow instruction or a few."""
+"""Functions that are written out, as about so many multiply-adds; other operations take one, or what the machine says
+of its slow instructions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,18 +118,19 @@ def load_cycles(nbytes: float, target: Target) -> float:
 
 
 def store_cycles(nbytes: float, target: Target) -> float:
-    """Cycles of stores into the first level of cache: half as many as loads."""
-    return 2.0 * nbytes / target.l1_bandwidth
+    """Cycles of stores into the first level of cache."""
+    return target.costs.arithmetic.store_per_load * nbytes / target.l1_bandwidth
 
 
 def level(working_set: float, target: Target) -> str:
     """Where data live of which `working_set` bytes are in use: "l1", "l2", "l3" or "memory". A level is full before its
     last byte: other data pass through, and what shares it takes its part."""
-    if working_set <= 0.75 * target.l1:
+    kept = target.costs.traffic
+    if working_set <= kept.kept_l1 * target.l1:
         return "l1"
-    if working_set <= 0.75 * target.l2:
+    if working_set <= kept.kept_l2 * target.l2:
         return "l2"
-    return "l3" if working_set <= 0.5 * target.l3 else "memory"
+    return "l3" if working_set <= kept.kept_l3 * target.l3 else "memory"
 
 
 def bandwidth(working_set: float, target: Target) -> float:
@@ -157,7 +154,7 @@ def fetch_cycles(nbytes: float, working_set: float, target: Target) -> float:
 
 def write_cycles(nbytes: float, working_set: float, target: Target) -> float:
     """Cycles to write `nbytes` back to where the working set lives: lines are read before they are written."""
-    return 2.0 * fetch_cycles(nbytes, working_set, target)
+    return target.costs.traffic.written_back * fetch_cycles(nbytes, working_set, target)
 
 
 def number(e: Expr, symbol: int = SYMBOL) -> int:
@@ -172,9 +169,11 @@ def nbytes_of(buffer: Buffer, symbol: int = SYMBOL) -> int:
     return prod(number(d, symbol) for d in buffer.shape) * buffer.dtype.itemsize
 
 
-def weight(value: Expr) -> float:
+def weight(value: Expr, target: Target) -> float:
     """Operations of an expression in multiply-adds; those of indices are left out, a product that is added is free."""
     found = list(_operations(value))
+    costs = target.costs.arithmetic
+    weights = {**FUNCTIONS, "div": costs.divide, "sqrt": costs.square_root, "rsqrt": costs.reciprocal_root}
     free = {
         part
         for e in found
@@ -182,15 +181,14 @@ def weight(value: Expr) -> float:
         for part in e.args
         if isinstance(part, Op) and part.name == "mul"
     }
-    return sum(WEIGHTS.get(e.name, 1.0) for e in found if e not in free and (e.dtype.is_float or e.name == "select"))
+    return sum(weights.get(e.name, 1.0) for e in found if e not in free and (e.dtype.is_float or e.name == "select"))
 
 
 def instructions(block: Block) -> float:
     """Instructions of floating point for one element: functions count what they weigh, all else counts one. This is
     what computing an element again costs, and what asks for registers beside it."""
     found = [e for stmt in walk(block.body) if isinstance(stmt, Store) for e in _operations(stmt.value)]
-    weights = (WEIGHTS.get(e.name, 1.0) for e in found if e.dtype.is_float)
-    return sum(w if w >= _FUNCTION else 1.0 for w in weights)
+    return sum(FUNCTIONS.get(e.name, 1.0) for e in found if e.dtype.is_float)
 
 
 def _operations(value: Expr) -> Iterator[Op]:
@@ -220,7 +218,7 @@ def roofline(structure: Structure, target: Target, symbol: int = SYMBOL, *, expa
     picked: dict[Buffer, float] = {}
     for store, times in stores(func.body, symbol):
         written.add(store.buffer)
-        work = times * weight(store.value) * (written_out(store.value) if expanded else 1.0)
+        work = times * weight(store.value, target) * (written_out(store.value) if expanded else 1.0)
         compute += fma_cycles(work, target.lanes(max(4, store.buffer.dtype.itemsize)), target)
         sources = loads(store.value)
         for load in sources:
@@ -254,7 +252,7 @@ def least(structure: Structure, target: Target, symbol: int = SYMBOL) -> Cost:
             lanes = target.lanes(min(load.buffer.dtype.itemsize for load in sources))
             compute += fma_cycles(times, lanes, target)
         else:
-            work = weight(store.value) * BESIDE * written_out(store.value)
+            work = weight(store.value, target) * BESIDE * written_out(store.value)
             compute += fma_cycles(times * work, target.lanes(max(4, store.buffer.dtype.itemsize)), target)
     sizes = [nbytes_of(b, symbol) for b in func.params if b in written or b not in picked]
     memory = sum(fetch_cycles(size, size, target) for size in sizes)
@@ -273,7 +271,7 @@ def around(structure: Structure, anchor: Stage, target: Target, symbol: int = SY
         for store, times in stores(structure.func.body, symbol):
             if store.buffer not in stage.writes:
                 continue
-            work = times * weight(store.value) * written_out(store.value)
+            work = times * weight(store.value, target) * written_out(store.value)
             itemsize = store.buffer.dtype.itemsize
             compute = fma_cycles(work, target.lanes(max(4, itemsize)), target)
             elements = nbytes_of(store.buffer, symbol) if kept else 0

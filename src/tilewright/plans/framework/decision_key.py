@@ -14,11 +14,12 @@ from tilewright.ir.expr import Expr, Var, as_int
 from tilewright.ir.graph import ConstantArray, Graph, Node, TensorType, Value
 from tilewright.ir.key import digest, key
 from tilewright.ir.loops import Block, PrimFunc
+from tilewright.ir.notes import MayAlias, PastCaches
 from tilewright.ir.rewrite import substitute, variables, walk
 from tilewright.targets.target import Target
 
-SURROUNDINGS = ("noalias", "past_caches")
-"""Attributes of a function that the model around it decides; they change its code, not how it is best scheduled."""
+SURROUNDINGS = (MayAlias, PastCaches)
+"""Notes on a function that the model around it decides; they change its code, not how it is best scheduled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +37,8 @@ class Key:
 
 
 def target_class(target: Target) -> str:
-    """The machines that share decisions: the same core, vectors and threads of a call."""
-    return f"{target.triple} {target.cpu} {target.vector_bits}x{target.registers} threads={target.threads}"
+    """The machines and calls that share decisions: the same class of machines, as many threads."""
+    return f"{target.kind} threads={target.threads}"
 
 
 def key_of_nodes(kind: str, nodes: Sequence[Node], target: Target) -> Key:
@@ -51,11 +52,11 @@ def key_of_nodes(kind: str, nodes: Sequence[Node], target: Target) -> Key:
 
 def key_of_function(func: PrimFunc, target: Target) -> Key:
     """The key of the decision how a function is scheduled."""
-    attrs = tuple(pair for pair in func.attrs if pair[0] not in SURROUNDINGS)
+    notes = tuple(note for note in func.notes if not isinstance(note, SURROUNDINGS))
     words = _Words()
     stages = "+".join(block.name for block in walk(func.body) if isinstance(block, Block))
     types = ", ".join(words.type(TensorType(b.dtype, b.shape)) for b in func.params)
-    content = key(replace(func, attrs=attrs))
+    content = key(replace(func, notes=notes))
     return Key("plan", digest(["plan", content, target_class(target)]), f"{stages}({types})")
 
 

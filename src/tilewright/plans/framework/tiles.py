@@ -2,8 +2,8 @@
 
 A step of the reduction costs the tile's multiply-adds, its loads, or the latency of one multiply-add, whichever is
 longest; a tile costs its steps, an epilogue, and a little for the loop around it. Rows and columns that do not divide
-leave a smaller last tile (rows) or wasted lanes (columns). The figures are those of a core with two loads and one
-full-width multiply-add a cycle; only their ratios matter.
+leave a smaller last tile (rows) or wasted lanes (columns). One full-width multiply-add a cycle is counted, whatever the
+core starts; only ratios matter.
 """
 
 from __future__ import annotations
@@ -20,12 +20,6 @@ from tilewright.plans.framework.decisions import decide
 from tilewright.plans.framework.space import Setting
 from tilewright.targets.target import Target
 
-FMA_LATENCY = 4.0
-LOADS_PER_CYCLE = 2.0
-TILE_OVERHEAD = 24.0
-WAYS = 8
-"""Ways of the first-level cache."""
-
 
 @dataclass(frozen=True, slots=True)
 class Tile:
@@ -39,7 +33,7 @@ def conv_tile(key: Callable[[], Key], out: Sequence[Expr], channels: int, target
     """The tile for a blocked convolution: rows are output columns of one line, `channels` the output channels."""
     width = as_int(out[3])
     counts = (max(1, width),) if width is not None else (14, 28, 56)
-    ranked = _ranked(counts, channels, 256, target.vector_bits // 32, target.registers, 14, 14)
+    ranked = _ranked(counts, channels, 256, target, 14, 14)
     lines = sum(as_int(d) or SYMBOL for d in out[2:3]) * (as_int(out[0]) or SYMBOL)
     return decide(
         key, ranked, lambda r: Setting("panels", (("width", r[1].width),)), lambda r: r[0] * lines * (width or SYMBOL)
@@ -51,38 +45,41 @@ def row_limit(stride: int, target: Target) -> int:
 
     Rows whose distance is a multiple of the size of a cache way all fall into the same sets.
     """
-    way = target.l1 // WAYS
+    ways = target.caches.l1_ways
+    way = target.l1 // ways
     distinct = way // gcd(stride, way) if stride else 1
-    return (WAYS - 2) * distinct
+    return (ways - 2) * distinct
 
 
 @lru_cache(maxsize=4096)
 def _ranked(
-    counts: tuple[int, ...], columns: int, depth: int, lanes: int, registers: int, most: int, limit: int
+    counts: tuple[int, ...], columns: int, depth: int, target: Target, most: int, limit: int
 ) -> tuple[tuple[float, Tile], ...]:
     """The best tile of each width with its cycles a row, the best first."""
+    lanes = target.lanes(4)
     candidates = [
         Tile(rows, vectors * lanes)
         for vectors in range(1, 5)
         for rows in range(1, min(most, limit) + 1)
-        if rows * vectors + vectors + 1 <= registers and (vectors - 1) * lanes < columns
+        if rows * vectors + vectors + 1 <= target.registers and (vectors - 1) * lanes < columns
     ]
-    scores = [(sum(cycles(t, m, columns, depth, lanes) / m for m in counts), t) for t in candidates]
+    scores = [(sum(cycles(t, m, columns, depth, lanes, target) / m for m in counts), t) for t in candidates]
     best: dict[int, tuple[float, Tile]] = {}
     for score, tile in sorted(scores, key=lambda s: (s[0], -s[1].width)):
         best.setdefault(tile.width, (score, tile))
     return tuple(best.values())
 
 
-def cycles(tile: Tile, rows: int, columns: int, depth: int, lanes: int) -> float:
+def cycles(tile: Tile, rows: int, columns: int, depth: int, lanes: int, target: Target) -> float:
     """Estimated cycles of a rows x columns x depth product done with `tile`."""
     vectors = tile.width // lanes
     whole, rest = divmod(rows, tile.rows)
     panels = -(-columns // tile.width)
-    one = whole * _tile_cycles(tile.rows, vectors, depth) + (_tile_cycles(rest, vectors, depth) if rest else 0.0)
-    return panels * one
+    last = _tile_cycles(rest, vectors, depth, target) if rest else 0.0
+    return panels * (whole * _tile_cycles(tile.rows, vectors, depth, target) + last)
 
 
-def _tile_cycles(rows: int, vectors: int, depth: int) -> float:
-    step = max(rows * vectors, (rows + vectors) / LOADS_PER_CYCLE, FMA_LATENCY)
-    return depth * step + 2.0 * rows * vectors + TILE_OVERHEAD
+def _tile_cycles(rows: int, vectors: int, depth: int, target: Target) -> float:
+    costs = target.costs.arithmetic
+    step = max(rows * vectors, (rows + vectors) / costs.loads_per_cycle, costs.fma_latency)
+    return depth * step + 2.0 * rows * vectors + costs.tile_overhead

@@ -32,25 +32,23 @@ Values = Mapping[Var, int]
 def specialize(func: PrimFunc, values: Values) -> PrimFunc:
     """The unscheduled function for these values of its symbols: their numbers stand in shapes and extents."""
     numbers: dict[Var, Expr] = {symbol: const(value) for symbol, value in values.items()}
-    smaller = {b: _with_shape(b, tuple(substitute(d, numbers) for d in b.shape)) for b in (*func.params, *func.buffers)}
+    smaller = {
+        b: replace(b, shape=tuple(substitute(d, numbers) for d in b.shape)) for b in (*func.params, *func.buffers)
+    }
     body = replace_buffers(substitute_stmt(func.body, numbers), smaller)
     params, buffers = (tuple(smaller[b] for b in group) for group in (func.params, func.buffers))
-    return PrimFunc(func.name, params, body, buffers, func.attrs)
+    return replace(func, params=params, body=body, buffers=buffers)
 
 
 def choose(values: Values, special: PrimFunc, general: PrimFunc) -> PrimFunc:
     """`if symbol == value { special } else { general }` as one function with the parameters of `general`."""
     taken = names_of(general)
     mine: dict[Buffer, Buffer] = dict(zip(special.params, general.params, strict=True))
-    mine.update((b, Buffer(fresh_name(b.name, taken), b.dtype, b.shape, b.scope, b.align)) for b in special.buffers)
+    mine.update((b, replace(b, name=fresh_name(b.name, taken))) for b in special.buffers)
     body = replace_buffers(_fresh(special.body, taken), mine)
     condition = all_of(equal(symbol, value) for symbol, value in values.items())
     buffers = (*general.buffers, *(mine[b] for b in special.buffers))
-    return PrimFunc(general.name, general.params, If(condition, body, general.body), buffers, general.attrs)
-
-
-def _with_shape(buffer: Buffer, shape: tuple[Expr, ...]) -> Buffer:
-    return Buffer(buffer.name, buffer.dtype, shape, buffer.scope, buffer.align)
+    return replace(general, body=If(condition, body, general.body), buffers=buffers)
 
 
 def _fresh(body: Stmt, taken: set[str]) -> Stmt:
@@ -59,7 +57,7 @@ def _fresh(body: Stmt, taken: set[str]) -> Stmt:
     for s in walk(body):
         bound = [s.var] if isinstance(s, For | Let) else [it.var for it in s.iters] if isinstance(s, Block) else []
         for v in bound:
-            renamed[v] = Var(fresh_name(v.name, taken), v.dtype, v.lo, v.hi, v.multiple)
+            renamed[v] = v.renamed(fresh_name(v.name, taken))
     memo: dict[Expr, Expr] = {}
 
     def statement(s: Stmt) -> Stmt | None:

@@ -9,8 +9,6 @@ end; a reduction whose kept dimension is contiguous has a vector of results side
 
 from __future__ import annotations
 
-import contextlib
-
 from tilewright.arith import linear
 from tilewright.ir.expr import Expr, Var, as_int
 from tilewright.ir.loops import Block, Store
@@ -19,7 +17,6 @@ from tilewright.plans.framework.analysis import Stage
 from tilewright.plans.framework.common import extent
 from tilewright.plans.framework.cost import instructions
 from tilewright.schedule.schedule import BlockRef, LoopRef, Schedule
-from tilewright.support.errors import ScheduleError
 
 WINDOW = 64
 """Taps up to which the reduction of a window is written out."""
@@ -109,7 +106,7 @@ def reduce_lanes(
     length = extent(s, inner)
     if length is not None and length < 2 * lanes:
         if length >= lanes // 2:
-            with contextlib.suppress(ScheduleError):
+            with s.trying(f"{stage.name} is not vectorized"):
                 s.vectorize(inner)
         return
     block = s.get(s.block(stage.name))
@@ -121,9 +118,10 @@ def reduce_lanes(
         # registers while functions are computed, which need no more to hide the latency of an addition.
         vectors = min(vectors, 4)
     outer, lane = s.split(inner, factor=lanes * vectors)
-    try:
+    partial: BlockRef | None = None
+    with s.trying(f"{stage.name} is not reduced in vectors"):
         partial = s.rfactor(s.block(stage.name), lane, factor_axis=-1)
-    except ScheduleError:
+    if partial is None:
         return
     s.set_scope(partial, "local")
     own = s.loops(partial)

@@ -18,36 +18,14 @@ from math import log2
 from tilewright.arith import linear, simplify
 from tilewright.ir.expr import Expr, Load, Op, Var, as_int, const
 from tilewright.ir.loops import Block, BlockIter, Store
+from tilewright.ir.notes import Prefetch
 from tilewright.ir.rewrite import loads, substitute, variables
-from tilewright.plans.framework.common import extent, own_loops, parallelize, prefetch, stream_outputs
+from tilewright.plans.framework.common import buffer_names, extent, own_loops, parallelize, stream_outputs
 from tilewright.plans.framework.cost import fma_cycles
 from tilewright.plans.idioms.reducing import steps
 from tilewright.schedule.index_map import IndexMap
 from tilewright.schedule.schedule import BlockRef, LoopRef, Schedule
 from tilewright.targets.target import Target
-
-BOX = 128 << 10
-"""Elements of the destination that a transposition writes in one go: they stay in the second-level cache, while long
-runs of the source are read in order, as prefetchers like it."""
-
-STRIP = 16
-"""Elements read along a long contiguous dimension before going to the next row of the box."""
-
-LINE = 16
-"""Elements in a line of cache."""
-
-SIDE = 64
-"""Elements of a side of a box that is transposed in the first level of cache."""
-
-ROWS = 32
-"""Rows that are cut into pieces together: so many pages are at hand."""
-
-AHEAD = 256
-"""Bytes of a row that are asked for ahead."""
-
-PAGES = 4
-"""Lines of a row that are written before the next rows, where rows are so long that each is in pages of its own."""
-
 
 # -- tiles through registers -------------------------------------------------------------------------------------------
 
@@ -180,7 +158,8 @@ def transpose_tiles(
     Where `down` goes from block to block of channels, all of the destination's rows of a block are written before the
     next, which are as many streams as a tile has rows.
     """
-    lanes = target.lanes(4)
+    lanes, line = target.lanes(4), target.caches.line // 4
+    lines_together = target.costs.copies.lines_together
     by_name = loops_by_name(s, block)
     sizes = {name: extent(s, loop) for name, loop in by_name.items()}
     others = [loop for name, loop in by_name.items() if name not in (axes.down, axes.along)]
@@ -196,12 +175,12 @@ def transpose_tiles(
             far.insert(0, loop)
             continue
         size = extent(s, loop)
-        if lines and lanes < LINE and (size is None or size >= 2 * LINE // lanes):
-            loop, middle = s.split(loop, factor=LINE // lanes)
+        if lines and lanes < line and (size is None or size >= 2 * line // lanes):
+            loop, middle = s.split(loop, factor=line // lanes)
             near.append(middle)
         size, whole = extent(s, loop), (sizes[name] or 0) % lanes == 0
-        if lines and size is not None and size > 4 * PAGES:
-            loop, middle = s.split(loop, factor=PAGES)
+        if lines and size is not None and size > 4 * lines_together:
+            loop, middle = s.split(loop, factor=lines_together)
             wide.append(middle)
         elif lines and not whole and size is not None:
             wide.append(loop)  # A loop of its own can leave its last tile apart, one that threads share cannot.
@@ -261,8 +240,8 @@ def transpose_staged(s: Schedule, block: BlockRef, axes: TileAxes, target: Targe
     inner = []
     for loop in (loops[-1], loops[place]):
         size = extent(s, loop)
-        if size is None or size > SIDE:
-            far, loop = s.split(loop, factor=SIDE)
+        if size is None or size > target.costs.copies.box_side:
+            far, loop = s.split(loop, factor=target.costs.copies.box_side)
             outer.append(far)
         inner.append(loop)
     s.reorder(*outer, *reversed(inner))
@@ -298,15 +277,17 @@ def panel_pieces(s: Schedule, block: BlockRef, target: Target) -> bool:
         return False
     source, index = sources[0].buffer, sources[0].indices
     width, count = sizes[lane.var.name], sizes[row.var.name]
-    if index[-2] is not row.var or source.dtype.itemsize != 4 or width is None or count is None or count < 2 * ROWS:
+    group = target.costs.copies.row_group
+    if index[-2] is not row.var or source.dtype.itemsize != 4 or width is None or count is None or count < 2 * group:
         return False
     form = linear(index[-1])
     if form.coefficient(lane.var) != 1 or form.coefficient(panel.var) != width or len(form.terms) != 2:
         return False
     *outer, panels, rows, lanes = by_name.values()
-    rows, inner = s.split(rows, factor=ROWS)
+    rows, inner = s.split(rows, factor=group)
     s.reorder(*outer, rows, panels, inner, lanes)
-    prefetch(s, inner, source, AHEAD, level=1, lines=1)
+    ahead = target.costs.prefetching.packed_row_bytes
+    s.annotate(inner, Prefetch(buffer_names([source]), ahead, level=1, lines=1))
     s.vectorize(lanes)
     stream_outputs(s, block, lanes, target)
     parallelize(s, [*outer, rows, panels])
@@ -340,8 +321,9 @@ def panel_groups(s: Schedule, block: BlockRef, target: Target) -> bool:
             return False
     *outer, panels, steps, lanes, members = (loop for _, loop in own_loops(s, block))
     order = [*outer, panels, steps]
-    if lane.var in variables(sources[0].indices[-1]) and (as_int(step.extent) or 0) >= 2 * ROWS:
-        steps, inner = s.split(steps, factor=ROWS)
+    group = target.costs.copies.row_group
+    if lane.var in variables(sources[0].indices[-1]) and (as_int(step.extent) or 0) >= 2 * group:
+        steps, inner = s.split(steps, factor=group)
         order = [*outer, steps, panels]
         s.reorder(*order, inner, lanes, members)
     s.vectorize(vector := s.fuse(lanes, members))
@@ -381,19 +363,20 @@ def source_order(s: Schedule, block: BlockRef) -> list[str]:
     return []
 
 
-def transpose_boxes(s: Schedule, block: BlockRef, strip: list[str]) -> None:
+def transpose_boxes(s: Schedule, block: BlockRef, strip: list[str], target: Target) -> None:
     """The loops of `strip` innermost, those of large boxes cut into pieces; all others around them, in threads."""
     by_name = loops_by_name(s, block)
     outer = [loop for name, loop in by_name.items() if name not in strip]
+    box, run = target.costs.copies.box, target.costs.copies.box_run
     size = 1
     for name in strip:
-        size *= extent(s, by_name[name]) or BOX
+        size *= extent(s, by_name[name]) or box
     for name in strip[:-1]:
         length = extent(s, by_name[name])
-        if size > BOX and (length is None or length > STRIP):
-            piece, by_name[name] = s.split(by_name[name], factor=STRIP)
+        if size > box and (length is None or length > run):
+            piece, by_name[name] = s.split(by_name[name], factor=run)
             outer.append(piece)
-            size = size // (length or BOX) * STRIP
+            size = size // (length or box) * run
     inner = [by_name[name] for name in reversed(strip)]
     s.reorder(*outer, *inner)
     parallelize(s, outer)

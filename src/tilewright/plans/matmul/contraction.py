@@ -15,13 +15,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import prod
 
-from tilewright.codegen.llvm.prefetch import LINE
 from tilewright.ir.expr import Buffer, as_int
 from tilewright.ir.loops import Block, Store
+from tilewright.ir.notes import Defer, Prefetch, PrefetchTile, Unroll
 from tilewright.ir.rewrite import loads, variables, walk
 from tilewright.plans.framework.analysis import Stage, Structure
 from tilewright.plans.framework.base import Candidate, Plan
-from tilewright.plans.framework.common import extent, inline_all, lanes_of, parallelize, prefetch
+from tilewright.plans.framework.common import buffer_names, extent, inline_all, lanes_of, parallelize
 from tilewright.plans.framework.cost import SYMBOL, Cost, level, nbytes_of, number
 from tilewright.plans.framework.variants import Values
 from tilewright.plans.idioms.panels import (
@@ -73,7 +73,7 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
     around = [it for it in anchor.spatial if it is not column and it is not row]
     others = prod(number(it.extent) for it in around)
     own = prod(number(it.extent) for it in around if it in weight_iters(anchor))
-    work = epilogue_work(structure, anchor)
+    work = epilogue_work(structure, anchor, target)
     scale = 1.0 if rows is not None else SYMBOL * len(counts) / sum(counts)
     found = []
     for width in widths(anchor, rows, target):
@@ -161,7 +161,7 @@ def tile_output(
     unroll_tile(s, out, len(inner))
     if tiles:
         if candidate.knob("defer"):  # and then what a tile writes has the next one's products to arrive
-            s.annotate(tiles[-1], "defer", lanes_of(anchor, target))
+            s.annotate(tiles[-1], Defer(lanes_of(anchor, target)))
         else:
             ask_for_outputs(s, anchor, out, tiles[-1], target)
     parallelize(s, order[: max(1, len(order) - len(tiles))])
@@ -176,7 +176,7 @@ def ask_for_outputs(s: Schedule, anchor: Stage, out: BlockRef, tile: LoopRef, ta
     wide = {b: None for b in block_buffers(block) if b in s.func.params and len(b.shape) > 1}
     touched = sum(nbytes_of(b, max(MANY_ROWS)) for b in s.func.params)
     if wide and level(touched, target) in ("l3", "memory"):
-        s.annotate(tile, "prefetch_tile", ",".join(b.name for b in wide))
+        s.annotate(tile, PrefetchTile(buffer_names(wide)))
 
 
 def block_buffers(block: Block) -> list[Buffer]:
@@ -202,16 +202,16 @@ def tile_block(s: Schedule, anchor: Stage, block: BlockRef, candidate: Candidate
     s.reorder(reduce, *inner)
     products = prod(extent(s, loop) or 1 for loop in inner) // lanes_of(anchor, target)
     copies = unrolled_steps(products, extent(s, reduce))
-    reduce, steps = ask_ahead(s, anchor, reduce, copies, candidate)
+    reduce, steps = ask_ahead(s, anchor, reduce, copies, candidate, target)
     if copies > 1:
-        s.annotate(steps, "unroll", copies)
+        s.annotate(steps, Unroll(copies))
     zero = s.decompose_reduction(block, reduce)
     for stage in (block, zero):
         unroll_tile(s, stage, len(inner))
 
 
 def ask_ahead(
-    s: Schedule, anchor: Stage, reduce: LoopRef, copies: int, candidate: Candidate
+    s: Schedule, anchor: Stage, reduce: LoopRef, copies: int, candidate: Candidate, target: Target
 ) -> tuple[LoopRef, LoopRef]:
     """Let a tile ask for its panel a little ahead, or its rows for their part of the next one: a few lines every
     `copies` steps, if these divide the reduction. Returns the reduction's outer and inner loop, maybe the same one."""
@@ -220,7 +220,7 @@ def ask_ahead(
     if weights is None or row is None or as_int(weights.buffer.shape[-1]) != width:
         return reduce, reduce
     if ahead:
-        prefetch(s, reduce, weights.buffer, ahead, level=1)
+        s.annotate(reduce, Prefetch(buffer_names([weights.buffer]), ahead, level=1))
     if not sharing or depth is None:
         return reduce, reduce
     steps = inner = reduce
@@ -228,10 +228,9 @@ def ask_ahead(
         steps, inner = s.split(reduce, factor=copies)
     line = width * weights.buffer.dtype.itemsize
     asked = line * (1 if steps is inner else copies) * min(rows, sharing)
-    more = {"lines": -(-asked // (sharing * LINE)), "rows": sharing}
-    if as_int(row.extent) != sharing:
-        more["strip"] = sharing
-    prefetch(s, steps, weights.buffer, depth * line, **more)
+    lines, strip = -(-asked // (sharing * target.caches.line)), None if as_int(row.extent) == sharing else sharing
+    note = Prefetch(buffer_names([weights.buffer]), depth * line, lines=lines, rows=sharing, strip=strip)
+    s.annotate(steps, note)
     return steps, inner
 
 

@@ -19,20 +19,15 @@ from tilewright.plans.framework.analysis import Stage, Structure, factors, uses
 from tilewright.plans.framework.base import Candidate, Plan
 from tilewright.plans.framework.common import extent, inline_all, parallelize
 from tilewright.plans.framework.cost import Cost, around, number, roofline
-from tilewright.plans.framework.tiles import FMA_LATENCY, LOADS_PER_CYCLE
+from tilewright.plans.matmul.tiles import MOST_ROWS, MOST_SYMBOLIC
 from tilewright.schedule.dot_intrinsics import Dot, find_dot
 from tilewright.schedule.schedule import BlockRef, LoopRef, Schedule
 from tilewright.targets.target import Target
 
-MOST_ROWS = 14
-MOST_SYMBOLIC = 8
 SYMBOLIC_ROWS = (1, 4, 30)
+"""Row counts that a symbolic number of rows is judged by."""
 MOST_WASTE = 0.03
 """The share of panels of zeros that is accepted for wider tiles."""
-CROWDED = 0.1
-"""Cycles that a cycle of loads costs even where instructions bound."""
-OVERHEAD = 24.0
-"""Cycles that a tile costs besides its steps."""
 
 
 def operands(anchor: Stage) -> tuple[Load, Load] | None:
@@ -104,7 +99,7 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
         for wide in range(1, min(8 if tall == 1 else 4, panels) + 1):
             if panels % wide or tall * wide + (1 if tall == 1 else wide) + 2 > target.registers:
                 continue  # an instruction cannot do a part of a panel
-            cost = sum(_cycles(tall, wide, m, panels, steps, dot) / m for m in counts) / len(counts)
+            cost = sum(_cycles(tall, wide, m, panels, steps, dot, target) / m for m in counts) / len(counts)
             own = Cost(compute=times * cost, memory=roofline(structure, target).memory)
             found.append(Candidate((("rows", tall), ("panels", wide)), own + rest))
     return sorted(found, key=lambda c: c.cycles)
@@ -116,13 +111,14 @@ def panel_multiple(columns: int, lanes: int) -> int:
     return next(m for m in (12, 6, 4, 2, 1) if m == 1 or -panels % m <= panels * MOST_WASTE)
 
 
-def _cycles(tall: int, wide: int, rows: int, panels: int, steps: int, dot: Dot) -> float:
+def _cycles(tall: int, wide: int, rows: int, panels: int, steps: int, dot: Dot, target: Target) -> float:
     """Estimated cycles of rows x panels tiles of tall x wide accumulators."""
+    costs = target.costs.arithmetic
 
     def tile(m: int, p: int) -> float:
-        loads = (m + 2 * p) / LOADS_PER_CYCLE
-        step = max(m * p * dot.cost, loads, FMA_LATENCY + 1.0) + CROWDED * loads
-        return steps * step + 2.0 * m * p + OVERHEAD
+        loads = (m + 2 * p) / costs.loads_per_cycle
+        step = max(m * p * dot.cost, loads, costs.dot_latency) + costs.load_beside_products * loads
+        return steps * step + 2.0 * m * p + costs.tile_overhead
 
     whole, rest = divmod(rows, tall)
     groups, last = divmod(panels, wide)
@@ -154,7 +150,7 @@ def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Targe
     init = s.decompose_reduction(block, steps)
     for loop in (*rows, *parts[:-1]):
         s.unroll(loop)
-    s.tensorize(parts[-1], dot.intrin.name)
+    s.tensorize(parts[-1], dot.name)
     for stage, count in ((init, len(rows) + len(parts)), (out, inner)):
         mine = s.loops(stage)[-count:]
         for loop in mine[:-1]:

@@ -15,21 +15,17 @@ from tilewright.ir.loops import Store
 from tilewright.ir.rewrite import walk
 from tilewright.plans.framework.analysis import Stage, Structure
 from tilewright.plans.framework.cost import PLAIN, Cost, weight
-from tilewright.plans.matmul.tiles import SPARE, MatmulTile, Product
+from tilewright.plans.matmul.tiles import MatmulTile, Product
 from tilewright.targets.target import Target
 
-HIDDEN = 0.5
-"""The share of a function's operations that units do which products leave idle."""
-PASSED = 2.0
-"""Cycles in which a vector is stored, as it is, for later."""
 AT_WORK = 6
 """Registers that a function takes."""
 
 
-def epilogue_work(structure: Structure, anchor: Stage) -> float:
+def epilogue_work(structure: Structure, anchor: Stage, target: Target) -> float:
     """Operations for an element of a product behind it, in multiply-adds, beyond those of a plain epilogue."""
     stores = [s for stage in structure.after(anchor) for s in walk(stage.block.body) if isinstance(s, Store)]
-    return max(0.0, sum(weight(s.value) for s in stores) - PLAIN)
+    return max(0.0, sum(weight(s.value, target) for s in stores) - PLAIN)
 
 
 def epilogue(tile: MatmulTile, product: Product, work: float, target: Target, *, defer: bool) -> Cost:
@@ -38,14 +34,16 @@ def epilogue(tile: MatmulTile, product: Product, work: float, target: Target, *,
     panels = -(-product.columns // tile.width)
     each = work * panels * vectors / target.fma_per_cycle
     late = max(0, product.rows // tile.rows - 1) * tile.rows if defer else 0
-    return Cost(compute=each * (product.rows - HIDDEN * late), overhead=PASSED * panels * vectors * late)
+    costs = target.costs.arithmetic
+    overhead = costs.deferred_vector * panels * vectors * late
+    return Cost(compute=each * (product.rows - costs.idle_units * late), overhead=overhead)
 
 
 def can_defer(anchor: Stage, tile: MatmulTile, work: float, target: Target) -> bool:
-    """Whether a tile's epilogue may wait for the next one: one of functions, which have tables in f32 with AVX-512,
-    and registers for both."""
-    tables = target.has_avx512 and anchor.writes[0].dtype is f32
+    """Whether a tile's epilogue may wait for the next one: one of functions in f32 that have tables in
+    registers, and registers for both."""
+    tables = bool(target.isa.tables) and anchor.writes[0].dtype is f32
     vectors = tile.width // target.lanes(f32.itemsize)
-    state = tile.rows * vectors + vectors + target.registers // SPARE + AT_WORK
+    state = tile.rows * vectors + vectors + target.registers // target.costs.arithmetic.registers_a_spare + AT_WORK
     several = tile.rows > 1 and tile.panels == 1 and as_int(anchor.reduce[0].extent) is not None
     return tables and work > 0.0 and several and state <= target.registers

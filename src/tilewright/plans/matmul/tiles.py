@@ -20,7 +20,7 @@ from tilewright.plans.framework.cost import Cost, level
 from tilewright.plans.framework.decision_key import Key
 from tilewright.plans.framework.decisions import decide
 from tilewright.plans.framework.space import Setting
-from tilewright.plans.framework.tiles import FMA_LATENCY, LOADS_PER_CYCLE, TILE_OVERHEAD, WAYS, row_limit
+from tilewright.plans.framework.tiles import row_limit
 from tilewright.targets.target import Target
 
 SYMBOLIC_ROWS = (1, 4, 30, 64)
@@ -33,33 +33,12 @@ MOST_ROWS = 14
 MOST_PANELS = 4
 MOST_VECTORS = 4
 """Vectors of a panel."""
-SPARE = 8
-"""One register in so many is left for the rows' elements and the next step's loads."""
 FEW_ROWS = 6
 """Up to so many rows, about one tile, the weights are read once."""
-CROWDED = 0.1
-"""Cycles that a load costs even where multiply-adds bound: ports and the front end are not ideal."""
-FOLLOWED = 1.5
-"""How much faster than the second level delivers what is here and there a panel comes from it when it passes again: it
-is one stream, which hardware follows."""
-FEW_STREAMS = 0.7
-"""The share of the memory's bandwidth that fewer streams draw than the core follows best,"""
-MANY_STREAMS = 0.92
-"""and that more of them draw, of the last level's as well."""
-MOST_STARTED = 2.0
-"""Multiply-adds that a core starts in a cycle, however narrow they are."""
-STRIP = 2 << 20
-"""Bytes of the rows that are walked again and again: a quarter of what 2048 entries for pages of 4 KB cover."""
 NEAR_TILES = 4
 """Tiles of rows that make a strip for the second level of cache worth while."""
 MANY_STRIPS = 16
 """Of so many a small last one costs little."""
-SHARING_LEAST = 6
-"""Rows from which on a panel's products take about as long as it takes to arrive,"""
-ASKING_LEAST = {"l3": 2, "memory": 3}
-"""and from which on asking for it a little ahead is of use, by where it comes from,"""
-AHEAD = {"l3": 2048, "memory": 1024}
-"""so many bytes."""
 SYMBOLIC_SHARING = 16
 """Rows that ask for a panel together where nobody knows how many there are: fewer ask for less of it, more again."""
 BODY = 48
@@ -165,7 +144,9 @@ def tiles(rows: int | None, width: int, columns: int, depth: int, itemsize: int,
             # One row multiplies straight from memory; more rows share the panel's vectors in registers, and a full
             # register file leaves the next step's loads no place: the scheduler moves up more of them the more
             # registers there are, and what it has no place for are accumulators, spilled in every step.
-            spare = 1 if count == 1 else vectors * panels + target.registers // SPARE
+            spare = (
+                1 if count == 1 else vectors * panels + target.registers // target.costs.arithmetic.registers_a_spare
+            )
             fits = count * vectors * panels + spare <= target.registers
             if fits and (panels == 1 or (panels - 1) * width < columns):
                 found.append(MatmulTile(count, width, panels))
@@ -189,15 +170,16 @@ def estimate(tile: MatmulTile, product: Product, target: Target) -> Cost:
 def _tile(tile: MatmulTile, product: Product, rows: int, panels: int, rate: float, target: Target) -> Cost:
     vector, width = target.vector_bits // 8, tile.width * product.itemsize
     vectors = max(1, width // vector) * panels
+    costs, fmas = target.costs.arithmetic, target.fma_per_cycle
     # A core that needs both its units for a vector starts twice as many of half the width.
-    started = min(max(1.0, vector / width) * target.fma_per_cycle, max(MOST_STARTED, target.fma_per_cycle))
-    loads = max(vectors * vector / target.l1_bandwidth, (rows + vectors) / LOADS_PER_CYCLE)
+    started = min(max(1.0, vector / width) * fmas, max(costs.narrow_fma_per_cycle, fmas))
+    loads = max(vectors * vector / target.l1_bandwidth, (rows + vectors) / costs.loads_per_cycle)
     steps = product.depth
     return Cost(
-        compute=steps * max(rows * vectors / started, FMA_LATENCY),
+        compute=steps * max(rows * vectors / started, costs.fma_latency),
         load=steps * loads,
         memory=steps * vectors * vector / rate if rate else 0.0,
-        overhead=steps * CROWDED * loads + 2.0 * rows * vectors + TILE_OVERHEAD,
+        overhead=steps * costs.load_beside_products * loads + 2.0 * rows * vectors + costs.tile_overhead,
     )
 
 
@@ -208,7 +190,7 @@ def strip_rows(tile: MatmulTile, product: Product, target: Target) -> int:
     yet. Where all rows are more than the second level holds and a few tiles fit in a quarter of it, these make a
     strip, as long as all panels stay in the last level for the next one; what is left of few strips and would be a
     small one, for which all panels arrive once more, goes into the others. Otherwise strips are of about equal size
-    and have, together, no more pages than the second level of the translation buffer.
+    and take a quarter of the pages whose translations the second level of their buffer holds.
     """
     row = product.depth * product.itemsize
     near = target.l2 // 4 // row // tile.rows * tile.rows
@@ -219,7 +201,7 @@ def strip_rows(tile: MatmulTile, product: Product, target: Target) -> int:
         if left >= near // 4 or count >= MANY_STRIPS:
             return near
     else:
-        count = -(-product.rows * row // STRIP)
+        count = -(-product.rows * row // (target.caches.l2_pages * target.caches.page // 4))
         if count <= 2:
             return 0
     rows = -(-product.rows // count)
@@ -233,7 +215,7 @@ def sharing_rows(tile: MatmulTile, product: Product, strip: int, target: Target,
     in the second level. It need not if the tiles before it ask for its lines, a few of them in each step: memory is
     then busy all the time. Hardware sees a new stream in every panel and stops following it at the end of each page.
     """
-    few = product.rows < SHARING_LEAST or tile.rows == 1
+    few = product.rows < target.costs.prefetching.shared_panel_rows or tile.rows == 1
     near = level(product.weights, target) in ("l1", "l2")
     if few or near or tile.panels > 1:
         return 0
@@ -247,9 +229,15 @@ def prefetch_distance(tile: MatmulTile, product: Product, target: Target) -> int
     rows are bound by memory alone, and what asks for its lines takes the place of what reads them; from the last level
     of cache, lines come about as fast as two rows are multiplied.
     """
-    far = level(product.weights, target)
-    few = ASKING_LEAST.get(far, SHARING_LEAST) <= product.rows < SHARING_LEAST
-    return AHEAD[far] if tile.panels == 1 and few else 0
+    ahead = target.costs.prefetching
+    match level(product.weights, target):
+        case "l3":
+            least, nbytes = ahead.panel_rows_l3, ahead.panel_bytes_l3
+        case "memory":
+            least, nbytes = ahead.panel_rows_memory, ahead.panel_bytes_memory
+        case _:
+            return 0
+    return nbytes if tile.panels == 1 and least <= product.rows < ahead.shared_panel_rows else 0
 
 
 def unrolled_steps(products: int, depth: int | None) -> int:
@@ -271,25 +259,26 @@ def bandwidth(tile: MatmulTile, product: Product, panels: int, target: Target) -
         return far
     # Read once for every tile of rows: it stays where it fits beside those rows.
     beside = product.depth * tile.rows * product.itemsize
-    if group + beside <= target.l1 * (WAYS - 1) // WAYS:
+    if group + beside <= target.l1 * (target.caches.l1_ways - 1) // target.caches.l1_ways:
         return 0.0
     again = target.l2_bandwidth if group <= target.l2 // 2 else target.l3_bandwidth
     if far and panels > 1:
         return passes / (1 / far + (passes - 1) / again)
     if passes > 2 and group <= target.l2 // 2:
-        return FOLLOWED * again  # The tiles of the panel before have asked for it.
+        return target.costs.traffic.followed_stream * again  # The tiles of the panel before have asked for it.
     return again
 
 
 def _first_bandwidth(product: Product, panels: int, target: Target) -> float:
     """The same of panels that are read for the first time and that nobody has asked for."""
+    traffic = target.costs.traffic
     match level(product.weights, target):
         case "l1":
             return 0.0
         case "l2":
             return target.l2_bandwidth
         case "l3":
-            return target.l3_bandwidth * (MANY_STREAMS if panels > target.streams else 1.0)
+            return target.l3_bandwidth * (traffic.many_streams if panels > target.streams else 1.0)
     if panels > target.streams:
-        return target.memory_bandwidth * MANY_STREAMS
-    return target.memory_bandwidth * (1.0 if panels == target.streams else FEW_STREAMS)
+        return target.memory_bandwidth * traffic.many_streams
+    return target.memory_bandwidth * (1.0 if panels == target.streams else traffic.few_streams)

@@ -63,7 +63,7 @@ def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Targe
             elif tile:
                 parallelize(s, transpose_tiles(s, block, tile, target))
             elif strip:
-                transpose_boxes(s, block, strip)
+                transpose_boxes(s, block, strip, target)
             elif not panel_pieces(s, block, target):
                 vectorize_spatial(s, block, target, lanes_of(stage, target))
 

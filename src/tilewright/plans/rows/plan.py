@@ -20,22 +20,21 @@ from __future__ import annotations
 
 from math import ceil, prod
 
-from tilewright.codegen.llvm.prefetch import LINE
 from tilewright.ir.expr import Buffer, as_int, product
+from tilewright.ir.notes import Pipeline, Prefetch
 from tilewright.ir.rewrite import exprs_of, loads, walk
 from tilewright.plans.framework.analysis import Stage, Structure
 from tilewright.plans.framework.base import Candidate, Plan
 from tilewright.plans.framework.common import (
+    buffer_names,
     extent,
     inline_all,
     lanes_of,
     parallelize,
-    prefetch,
     stream_outputs,
     vectorize_spatial,
 )
 from tilewright.plans.framework.cost import Cost, load_cycles, number, roofline, store_cycles
-from tilewright.plans.framework.tiles import FMA_LATENCY
 from tilewright.plans.idioms.reducing import (
     is_window,
     joined,
@@ -47,11 +46,7 @@ from tilewright.plans.idioms.reducing import (
 from tilewright.plans.rows.groups import STEP_VECTORS, rows_folded, rows_pipelined, rows_together
 from tilewright.plans.rows.stages import Rows, materialised, shared_rows, vector_last
 from tilewright.schedule.schedule import BlockRef, LoopRef, Schedule
-from tilewright.support.errors import ScheduleError
 from tilewright.targets.target import Target
-
-STRIP = 1024
-"""Columns whose results are kept in the first-level cache: long runs of memory are read in order."""
 
 STEPS = 4
 """Rows added to such a strip at once."""
@@ -91,7 +86,7 @@ def products(structure: Structure, target: Target) -> Cost:
         vectors = ceil(along / lanes)
         times = prod(number(it.extent) for it in stage.block.iters) / max(1, along)
         vector = times * vectors * lanes * size
-        waiting = times * max(vectors / target.fma_per_cycle, FMA_LATENCY if spatial > 1 else 0.0)
+        waiting = times * max(vectors / target.fma_per_cycle, target.costs.arithmetic.fma_latency if spatial > 1 else 0.0)
         kept = vector / STEPS
         total |= Cost(waiting, load_cycles(2 * vector + kept, target), store_cycles(kept, target))
     return total
@@ -119,7 +114,7 @@ def strip_width(structure: Structure, rows: Rows, target: Target) -> int:
     if height == 1:
         widest = 8 * lanes
         if width is not None:
-            return width if width <= widest else min(STRIP, width)
+            return width if width <= widest else min(target.costs.copies.strip, width)
         return widest
     vectors = max(2, min(8, target.l2 // 2 // (height * lanes * 4 * 2)))
     return min(width or vectors * lanes, vectors * lanes)
@@ -154,15 +149,17 @@ def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Targe
             schedule_inner(s, stage, own, len(own) - len(stage.reduce), target, bool(strip), pipeline)
     if not strip:
         together = fold if pipeline else together
-        ask_ahead(s, names, rows, together, fold > 1, target, PIPELINED_AHEAD if pipeline else 0)
+        least = target.costs.prefetching.pipelined_bytes if pipeline else 0
+        ask_ahead(s, names, rows, together, fold > 1, target, least)
     if pipeline:
-        s.annotate(around[-1], "pipeline", 1)
+        s.annotate(around[-1], Pipeline())
     parallelize(s, around[:-1] if pipeline else around)
 
 
 def ask_ahead(s: Schedule, around: set[str], rows: int, together: int, whole: bool, target: Target, least: int) -> None:
     """Let later passes over rows ask for the next ones, at least so many bytes ahead, which the first pass would have
     to wait for: step by step, or at the start of each row for the `whole` of one."""
+    costs = target.costs.prefetching
     params = {b for b in s.func.params if (as_int(b.size) or 0) * b.dtype.itemsize > target.l2}
     passes: dict[Buffer, list[str]] = {}
     for block in s.blocks():
@@ -179,23 +176,12 @@ def ask_ahead(s: Schedule, around: set[str], rows: int, together: int, whole: bo
         length = as_int(product(buffer.shape[rows:]))
         free = [name for name in names[1:] if name not in used]
         size = (length or 0) * buffer.dtype.itemsize * together
-        if not free or not SHORT <= size <= target.l1 // 2:
+        if not free or not costs.least_row <= size <= target.l1 // 2:
             continue
         used.add(free[-1])
-        more = {"lines": size // together // LINE} if whole else {}
-        prefetch(s, s.loop(free[-1]), buffer, max(ROWS_AHEAD * size, least), level=2, **more)
-
-
-ROWS_AHEAD = 2
-"""How many rows after the one that is worked on a row is asked for, into the second level: a pass in wide vectors is
-shorter than memory takes, and the first level waits for fewer lines at once than the second."""
-
-PIPELINED_AHEAD = 8192
-"""Bytes ahead that are asked for at least where stages go one behind the other: the first one is a row or two ahead
-itself, and short rows take less time than memory."""
-
-SHORT = 512
-"""Bytes of rows below which asking for the next ones is not worth an instruction."""
+        lines = size // together // target.caches.line if whole else None
+        note = Prefetch(buffer_names([buffer]), max(costs.rows * size, least), lines=lines)
+        s.annotate(s.loop(free[-1]), note)
 
 
 def gather(
@@ -268,9 +254,10 @@ def share_out(s: Schedule, stage: Stage, own: list[LoopRef], target: Target) -> 
         return False
     lanes = lanes_of(stage, target)
     part, inner = s.split(reduce[0], nparts=PARTS)
-    try:
+    partial: BlockRef | None = None
+    with s.trying(f"threads do not share {stage.name}"):
         partial = s.rfactor(s.block(stage.name), part, factor_axis=0)
-    except ScheduleError:
+    if partial is None:
         return False
     _, lane = s.split(inner, factor=lanes * partial_vectors(length // PARTS, lanes))
     side = s.rfactor(partial, lane, factor_axis=-1)

@@ -33,15 +33,12 @@ from tilewright.plans.framework.space import Setting
 from tilewright.plans.idioms.panels import panel_width
 from tilewright.plans.strassen.products import Stages, stages
 from tilewright.plans.winograd.plan import constant_product, products, share
-from tilewright.plans.winograd.tiles import ENOUGH, IN_SECOND, apart, groups
+from tilewright.plans.winograd.tiles import ENOUGH, apart, groups
 from tilewright.schedule.schedule import LoopRef, Schedule
 from tilewright.targets.target import Target
 
 LEAST_GAIN = 0.98
 """What the seven products may take of the time of the direct convolution: their filters take more memory."""
-SHORT_RUNS = 0.6
-"""What sums and products get of the bandwidth beyond the second level: a register tile reads some pixels of each block
-of channels, which lie a strip apart."""
 LEAST_STRIP = 32
 """Pixels of a half that make a strip, where they are not all."""
 MOST_STRIPS = 64
@@ -105,7 +102,10 @@ def estimate(shape: Shape, choice: Choice, model: int, target: Target) -> Cost:
     weights = float(PRODUCTS * shape.channels * shape.filters)
     held = PRODUCTS * (x + group)
     first, later = weights / bandwidth(model * PRODUCTS / 4, target), weights / bandwidth(weights + held, target)
-    near = target.l2_bandwidth if held <= IN_SECOND * target.l2 else SHORT_RUNS * bandwidth(held, target)
+    traffic = target.costs.traffic
+    # A register tile reads some pixels of each block of channels, which lie a strip apart.
+    far = traffic.short_runs * bandwidth(held, target)
+    near = target.l2_bandwidth if held <= traffic.reader_l2 * target.l2 else far
     again = passes * PRODUCTS * x / near
     before = Cost(
         load=load_cycles(4 * x, target),
@@ -160,7 +160,7 @@ def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Targe
     assert found is not None
     inline_all(s, structure, (*found.quarters, *found.rest))
     image, strip, group, panel = output_loops(s, found)
-    element, product = products(s, found.product, group, candidate.knob("rows"), by_parts=False)
+    element, product = products(s, found.product, group, candidate.knob("rows"), target, by_parts=False)
     sums = s.block(found.sums.name)
     s.compute_at(sums, strip)
     for block in (sums, product):

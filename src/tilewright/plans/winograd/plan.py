@@ -22,27 +22,26 @@ read once for each group; what its panels read one after another, the tiles' par
 
 from __future__ import annotations
 
-import contextlib
 from dataclasses import dataclass
 from math import prod
 
 from tilewright.arith import linear
-from tilewright.codegen.llvm.prefetch import LINE, MOST_LINES
+from tilewright.codegen.llvm.prefetch import MOST_LINES
 from tilewright.ir.expr import Op, as_int
 from tilewright.ir.loops import Store
+from tilewright.ir.notes import Prefetch, Unroll
 from tilewright.ir.rewrite import loads, walk, walk_expr
 from tilewright.ops.correlation import MOST_POINTS
 from tilewright.plans.convolution.direct import body_steps
 from tilewright.plans.framework.analysis import Stage, Structure
 from tilewright.plans.framework.base import Candidate, Plan
-from tilewright.plans.framework.common import inline_all, own_loops, prefetch, stream_outputs
+from tilewright.plans.framework.common import buffer_names, inline_all, own_loops, stream_outputs
 from tilewright.plans.framework.cost import EXPOSED, Cost, around, number, roofline
 from tilewright.plans.idioms.conversions import plain_output, read_plain, transpose_in, transpose_out
 from tilewright.plans.idioms.panels import packed_operand, panel_width
 from tilewright.plans.idioms.transposes import tile_axes, transpose_tiles
 from tilewright.plans.winograd.tiles import ENOUGH, apart, most_rows, part_of, product_cycles
 from tilewright.schedule.schedule import BlockRef, LoopRef, Schedule
-from tilewright.support.errors import ScheduleError
 from tilewright.targets.target import Target
 
 
@@ -123,7 +122,7 @@ def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Targe
         row_block, column_block, group, panel, channel, p = plain_loops(s, found, out, candidate, target)
     s.compute_at(s.block(found.result.name), p)
     s.compute_at(s.block(found.upright.name), channel)
-    element, product = products(s, found.product, group, candidate.knob("rows"))
+    element, product = products(s, found.product, group, candidate.knob("rows"), target)
     s.compute_at(s.block(found.tiles.name), column_block)
     for block in (s.block(found.tiles.name), product):
         s.set_scope(block, "padded")
@@ -145,7 +144,7 @@ def share(s: Schedule, row_block: LoopRef, column_block: LoopRef, phases: tuple[
     rows, columns = s.extent(row_block), s.extent(column_block)
     if rows is not None and columns is not None and apart(rows * columns, target):
         # Where tile rows run across images it may not be provable that blocks write different elements.
-        with contextlib.suppress(ScheduleError):
+        with s.trying("threads share each phase, not blocks of tiles"):
             s.parallel(s.fuse(row_block, column_block))
             return
     for loop in phases:
@@ -183,7 +182,7 @@ def constant_product(s: Schedule, block: BlockRef) -> None:
 
 
 def products(
-    s: Schedule, stage: Stage, group: LoopRef, rows: int, *, by_parts: bool = True
+    s: Schedule, stage: Stage, group: LoopRef, rows: int, target: Target, *, by_parts: bool = True
 ) -> tuple[LoopRef, BlockRef]:
     """Register tiles of `rows` tiles x filters through the channels, part by part of them or all at once. Returns the
     loop over the elements of a tile, and the block whose result the output's transform reads.
@@ -204,15 +203,15 @@ def products(
     (t, filters), (co, ci) = ([loop for it, loop in own if it.kind == k][-2:] for k in ("spatial", "reduce"))
     s.reorder(co, ci, t, filters)
     steps = body_steps(lanes, rows * (width // lanes))
-    while 4 * width * steps * rows >= MOST_LINES * LINE * count and steps % 2 == 0:
+    while 4 * width * steps * rows >= MOST_LINES * target.caches.line * count and steps % 2 == 0:
         steps //= 2  # a tile's share of what so many steps read is more than a loop asks for at once
     asking, channel = s.split(ci, factor=steps) if steps < lanes else (co, ci)
-    s.annotate(channel, "unroll", steps)
+    s.annotate(channel, Unroll(steps))
     if rows < count:
         # The filters that come next, a share by each tile: asked for by the first tiles alone they would come in a
         # burst that memory cannot keep up with, and then memory would idle. One tile alone reads a stream at an even
         # pace, which hardware follows better than a core can ask.
-        prefetch(s, asking, weights.buffer, 4 * blocks * lanes * width, rows=count)
+        s.annotate(asking, Prefetch(buffer_names([weights.buffer]), 4 * blocks * lanes * width, rows=count))
     init = s.decompose_reduction(tile, co)
     for block in (tile, init, product):
         row, lane = s.loops(block)[-2:]

@@ -31,20 +31,6 @@ from tilewright.plans.framework.cost import EXPOSED, Cost, sharing, store_cycles
 from tilewright.plans.framework.space import Setting
 from tilewright.targets.target import Target
 
-SCATTERED = 0.4
-"""What products that leave the second level get of the bandwidth beyond: each tile's are a line in each of many places,
-where tiles and filters are streams."""
-
-IN_SECOND = 0.6
-"""Share of the second level of cache that something may fill and still be found there by its next reader."""
-
-LAST_LEVEL = 0.75
-"""Share of the last cache that weights may fill and still be found there at the next call."""
-
-ENDS = 44.0
-"""Cycles of starting and finishing a register tile beside its stores: filters are asked for ahead, the last
-multiply-adds are waited for. A few channels take no longer."""
-
 FOURIER_IN, FOURIER_OUT = 3.0, 2.5
 """How many times as long Fourier's matrices take for a value: five operations in each pass, not two."""
 
@@ -62,10 +48,6 @@ with the length of a sum."""
 NEAR = 2.0
 """How many times as many channels as `PART`, or as few, a part may have to be an equal share of all."""
 
-ENOUGH_SUMS = 8
-"""Accumulators that keep multiply-adds busy, with the next step's loads beside them."""
-
-SPARE = 6
 FEW_COLUMNS = 8
 MOST_TILES = 64
 
@@ -90,7 +72,7 @@ class Shape:
 
     def cold(self, size: int, target: Target) -> bool:
         """Whether weights come from memory if layers like this keep `size` x `size` elements of each filter."""
-        return self.model * (size / self.window) ** 2 > LAST_LEVEL * target.l3
+        return self.model * (size / self.window) ** 2 > target.costs.traffic.next_call_l3 * target.l3
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,8 +190,9 @@ def block_cost(shape: Shape, choice: Choice, target: Target) -> Cost:
     source = 4.0 * depth * shape.height * shape.width * shape.stride**2
     read = 4.0 * depth * count * advance**2 / _bandwidth(source, target)
     scattered = 0.0
-    if outputs > IN_SECOND * target.l2:
-        scattered = 2.0 * passes * outputs / (SCATTERED * _bandwidth(passing, target))
+    traffic = target.costs.traffic
+    if outputs > traffic.reader_l2 * target.l2:
+        scattered = 2.0 * passes * outputs / (traffic.scattered_products * _bandwidth(passing, target))
     length = reach(tile, shape.window, shape.stride)
     inward = 1.0 * count * channels * (size * size + size * advance + length * advance)
     outward = 1.0 * count * panels * vectors * (size * size + size * tile + 3 * tile * tile)
@@ -253,8 +236,10 @@ def product_cycles(count: int, rows: int, vectors: int, depth: int, target: Targ
     """Cycles of a panel's products with one element of `count` tiles, `rows` of them in registers (the last may have
     fewer), over `depth` channels."""
 
+    ends = target.costs.arithmetic.transformed_tile_overhead
+
     def tile(rows: int) -> float:
-        return depth * tile_steps(rows, vectors, target) + 2.0 * rows * vectors + ENDS
+        return depth * tile_steps(rows, vectors, target) + 2.0 * rows * vectors + ends
 
     whole, rest = divmod(count, rows)
     return whole * tile(rows) + (tile(rest) if rest else 0.0)
@@ -278,14 +263,14 @@ def most_rows(count: int, vectors: int, target: Target) -> int:
     """Rows of a register tile: accumulators, one panel row, broadcast values; of a large register file some registers
     stay free, for constants of the transforms are kept in them across the products. One tile does not take all of
     `count` rows where two are large enough, for those ask for each other's next filters."""
-    spare = SPARE if target.registers > 16 else 1
-    most = max(1, (target.registers - vectors - spare) // vectors)
-    return min(most, max(ceil(count / 2), ceil(ENOUGH_SUMS / vectors)))
+    costs = target.costs.arithmetic
+    most = max(1, (target.registers - vectors - costs.constant_registers) // vectors)
+    return min(most, max(ceil(count / 2), ceil(costs.accumulators / vectors)))
 
 
 def _bandwidth(size: float, target: Target, cold: bool = False) -> float:
-    if size <= IN_SECOND * target.l2 and not cold:
+    if size <= target.costs.traffic.reader_l2 * target.l2 and not cold:
         return target.l2_bandwidth
-    if size <= LAST_LEVEL * target.l3 and not cold:
+    if size <= target.costs.traffic.next_call_l3 * target.l3 and not cold:
         return target.l3_bandwidth
     return target.memory_bandwidth

@@ -81,6 +81,14 @@ def aligned_views(params: Sequence[ParamSpec], block: Array) -> list[Array]:
     return views
 
 
+def adopted(params: Sequence[ParamSpec], arrays: Sequence[Array]) -> list[Array]:
+    """Arrays that nobody else writes: those that are dense and 64-byte aligned as they are, copies of the others."""
+    fit = [a.flags.c_contiguous and a.ctypes.data % ALIGNMENT == 0 for a in arrays]
+    others = [k for k, kept in enumerate(fit) if not kept]
+    copies = iter(copy_aligned([params[k] for k in others], [arrays[k] for k in others]))
+    return [a if kept else next(copies) for a, kept in zip(arrays, fit, strict=True)]
+
+
 def is_readable(array: Array) -> bool:
     """Whether `tw_prepare` can read this array where it is."""
     return array.flags.c_contiguous and array.flags.aligned

@@ -392,7 +392,7 @@ class _Recogniser:
                 return
             new.node("attention", tuple(inputs), types, attrs, ())
             made = new.nodes.pop()
-            new.nodes.append(Node(made.op, made.inputs, last.outputs, made.attrs))
+            new.nodes.append(replace(made, outputs=last.outputs))
         self.replaced[last.output] = new.nodes
 
     def scale(self, found: Scores, new: GraphBuilder) -> Value | None:

@@ -26,9 +26,6 @@ from tilewright.targets.target import Target
 Absorbs = Callable[[Node, Node], bool]
 """Of a convolution and a conversion that feeds it or follows it: whether they are one kernel."""
 
-MASKED = 1.2
-"""How much longer shuffles take inside: vectors of strips begin at no line of cache, those at their ends are masked."""
-
 
 def never(conv: Node, conversion: Node) -> bool:
     return False
@@ -45,7 +42,8 @@ def absorbs(conv: Node, conversion: Node, target: Target) -> bool:
     channels = as_int(plain.shape[1])
     if pixels is None or channels is None:
         return False
-    inside = MASKED * shuffle_cycles(pixels * ceil(channels / target.lanes(4)) * target.lanes(4), target)
+    elements = pixels * ceil(channels / target.lanes(4)) * target.lanes(4)
+    inside = target.costs.traffic.masked_shuffles * shuffle_cycles(elements, target)
     way = cheapest(
         lambda: key_of_nodes("conversion", [conversion, conv] if inward else [conv, conversion], target),
         {"separate": separate(plain, target), "inside": inside},

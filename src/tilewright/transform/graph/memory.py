@@ -15,46 +15,19 @@ from tilewright.arith import prove_equal, simplify
 from tilewright.ir.expr import Expr, Var, const, is_const, product
 from tilewright.ir.graph import Node, Value
 from tilewright.runtime.manifest import StepSpec, TempSpec, Work
+from tilewright.transform.call import KernelCall, Workspace
 from tilewright.transform.graph.fuse import Group, same_shape
-from tilewright.transform.work import polynomial
-
-
-@dataclass(frozen=True, slots=True)
-class Workspace:
-    """Scratch memory of one kernel: bytes (for one thread if `per_thread`)."""
-
-    nbytes: Expr
-    per_thread: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """One kernel call: the kernel's symbol in the object code, its values and workspaces, the symbols it is passed."""
-
-    kernel: str
-    group: Group
-    args: tuple[Value, ...]
-    workspaces: tuple[Workspace, ...] = ()
-    symbols: tuple[Var, ...] = ()
-    label: str = ""
-    over: tuple[tuple[Value, Value], ...] = ()
-    """(output, input) pairs where the output may be written over the input."""
-    flops: Work | None = None
-    traffic: Work | None = None
-    alone: bool = False
-    """Whether one thread executes the kernel."""
+from tilewright.transform.work import operations, polynomial, traffic
 
 
 @dataclass(frozen=True, slots=True)
 class Storage:
-    """Slots of values; temporaries with their sizes; the steps in terms of slots, and by how many bytes each step's
-    arguments are behind their slots (nothing if all stand at them)."""
+    """Slots of values; temporaries with their sizes; the calls as steps over slots."""
 
     slots: dict[Value, int]
     temps: tuple[TempSpec, ...]
     sizes: tuple[Expr, ...]
     steps: tuple[StepSpec, ...]
-    shifts: tuple[tuple[Expr, ...], ...]
     owners: tuple[str, ...] = field(default=())
     """What each temporary holds, for reports."""
 
@@ -128,17 +101,21 @@ def overwritable(group: Group) -> tuple[tuple[Value, Value], ...]:
 
 
 def assign_slots(
-    steps: Sequence[Step], leading: Sequence[Value], where: Mapping[Value, Place], symbols: Sequence[Var]
+    calls: Sequence[KernelCall], leading: Sequence[Value], where: Mapping[Value, Place], symbols: Sequence[Var]
 ) -> Storage:
     """Slots for `leading` (inputs, outputs, packed parameters, in the manifest's order), then for the temporaries."""
-    return _Assigner(steps, leading, where, symbols).run()
+    return _Assigner(calls, leading, where, symbols).run()
 
 
 class _Assigner:
     def __init__(
-        self, steps: Sequence[Step], leading: Sequence[Value], where: Mapping[Value, Place], symbols: Sequence[Var]
+        self,
+        calls: Sequence[KernelCall],
+        leading: Sequence[Value],
+        where: Mapping[Value, Place],
+        symbols: Sequence[Var],
     ) -> None:
-        self.steps = steps
+        self.calls = calls
         self.where = where
         self.symbols = {s: i for i, s in enumerate(symbols)}
         self.leading = len(leading)
@@ -162,47 +139,53 @@ class _Assigner:
 
     def last_uses(self) -> dict[Value, int]:
         last: dict[Value, int] = {}
-        for i, step in enumerate(self.steps):
-            last.update((self.root(v), i) for v in step.args)
+        for i, call in enumerate(self.calls):
+            last.update((self.root(v), i) for v in call.args)
         return last
 
     def run(self) -> Storage:
-        specs, shifts = [], []
-        for i, step in enumerate(self.steps):
-            for value in step.args:
+        steps = []
+        for i, call in enumerate(self.calls):
+            for value in call.args:
                 if self.root(value) not in self.home:
-                    self.home[self.root(value)] = self.temporary(i, step, value)
-            slots = [self.home[self.root(v)] for v in step.args]
-            slots += [self.scratch(i, w, step.label) for w in step.workspaces]
-            passed = tuple(self.symbols[s] for s in step.symbols)
-            shifts.append(self.shifts(step))
-            work = step.flops, step.traffic
-            behind = tuple(polynomial(e) or () for e in shifts[-1])
-            specs.append(StepSpec(step.kernel, tuple(slots), passed, step.label, *work, step.alone, behind))
-        slots_of = {v: self.home[self.root(v)] for s in self.steps for v in s.args}
-        return Storage(slots_of, tuple(self.temps), tuple(self.sizes), tuple(specs), tuple(shifts), tuple(self.owners))
+                    self.home[self.root(value)] = self.temporary(i, call, value)
+            code = call.code
+            slots = [self.home[self.root(v)] for v in call.args]
+            slots += [self.scratch(i, w, call.label) for w in code.workspaces]
+            passed = tuple(self.symbols[s] for s in code.symbols)
+            work = operations(call.func), traffic(call.func)
+            shifts = self.shifts(call)
+            steps.append(StepSpec(code.symbol, tuple(slots), passed, call.label, *work, code.alone, shifts))
+        slots_of = {v: self.home[self.root(v)] for c in self.calls for v in c.args}
+        return Storage(slots_of, tuple(self.temps), tuple(self.sizes), tuple(steps), tuple(self.owners))
 
-    def shifts(self, step: Step) -> tuple[Expr, ...]:
-        """How many bytes behind their slots the step's arguments begin; nothing if none does."""
-        found = [simplify(self.place(v).offset * v.dtype.itemsize) for v in step.args]
-        found += [const(0)] * len(step.workspaces)
-        return () if all(is_const(e, 0) for e in found) else tuple(found)
+    def shifts(self, call: KernelCall) -> tuple[Work, ...]:
+        """How many bytes behind their slots the call's arguments begin; nothing if none does."""
+        found = [simplify(self.place(v).offset * v.dtype.itemsize) for v in call.args]
+        found += [const(0)] * len(call.code.workspaces)
+        return () if all(is_const(e, 0) for e in found) else tuple(self.polynomial(e) for e in found)
 
-    def temporary(self, i: int, step: Step, value: Value) -> int:
+    def polynomial(self, shift: Expr) -> Work:
+        """A shift as a polynomial, which views are checked to have (`transform/graph/views.py`)."""
+        work = polynomial(shift)
+        assert work is not None, f"a view stands at {shift}, which is no polynomial of the symbols"
+        return work
+
+    def temporary(self, i: int, call: KernelCall, value: Value) -> int:
         root = self.root(value)
         last = self.last_use[root]
         alias = None
-        for out, operand in step.over:
+        for out, operand in call.over:
             slot = self.home.get(self.root(operand), -1)
             dies = self.last_use.get(self.root(operand)) == i
-            whole = self.is_whole(value) and self.is_whole(operand) and self.is_read_once(step, operand)
+            whole = self.is_whole(value) and self.is_whole(operand) and self.is_read_once(call, operand)
             if out == value and dies and whole and slot >= self.leading and alias is None:
                 alias = slot - self.leading
         return self.add(TempSpec(i, last, _number(nbytes(root)), alias), nbytes(root), root.name)
 
-    def is_read_once(self, step: Step, operand: Value) -> bool:
-        """Whether a step reads an operand's memory nowhere else, as a part that it takes at other places."""
-        return all(v == operand or self.root(v) != self.root(operand) for v in step.args)
+    def is_read_once(self, call: KernelCall, operand: Value) -> bool:
+        """Whether a call reads an operand's memory nowhere else, as a part that it takes at other places."""
+        return all(v == operand or self.root(v) != self.root(operand) for v in call.args)
 
     def is_whole(self, value: Value) -> bool:
         """Whether a value is all of the memory that it stands in."""

@@ -9,6 +9,7 @@ The new weight-only nodes move to `prepare` later, so batch normalisation costs 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from tilewright import ops
 from tilewright.ir.expr import const, is_const
@@ -252,8 +253,8 @@ def materialize_outputs(graph: Graph, *, share_params: bool = False) -> Graph:
 def _renamed(node: Node, renamed: Mapping[Value, Value]) -> Node:
     if not any(v in renamed for v in node.inputs):
         return node
-    return Node(node.op, tuple(None if v is None else renamed.get(v, v) for v in node.inputs), node.outputs, node.attrs)
+    return replace(node, inputs=tuple(None if v is None else renamed.get(v, v) for v in node.inputs))
 
 
 def _with_nodes(graph: Graph, nodes: tuple[Node, ...], outputs: tuple[Value, ...]) -> Graph:
-    return Graph(graph.name, graph.inputs, graph.params, nodes, outputs)
+    return replace(graph, nodes=nodes, outputs=outputs)

@@ -16,6 +16,8 @@ concatenations (DenseNet) stands in the last one's memory.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tilewright import ops
 from tilewright.arith import prove_equal, simplify
 from tilewright.ir.expr import Expr, as_expr, as_int, const, is_const
@@ -49,13 +51,13 @@ class _Placer:
             if node.op == "concat" and node.output in self.copied:
                 copied = self.copied[node.output]
                 parts = [_copy(builder, v) if k in copied else v for k, v in enumerate(node.inputs)]
-                node = Node(node.op, tuple(parts), node.outputs, make_attrs(node.attributes | {"view": True}))
+                node = replace(node, inputs=tuple(parts), attrs=make_attrs(node.attributes | {"view": True}))
             elif node.op == "slice" and self.is_view(node):
-                node = Node(node.op, node.inputs, node.outputs, make_attrs(node.attributes | {"view": True}))
+                node = replace(node, attrs=make_attrs(node.attributes | {"view": True}))
             builder.nodes.append(node)
         nodes = tuple(builder.nodes)
         graph = self.graph
-        return graph if nodes == graph.nodes else Graph(graph.name, graph.inputs, graph.params, nodes, graph.outputs)
+        return graph if nodes == graph.nodes else replace(graph, nodes=nodes)
 
     def root(self, value: Value) -> Value:
         """The value whose memory this one is, through reshapes."""
@@ -140,7 +142,7 @@ def join_slices(graph: Graph) -> Graph:
                 node = Node(op, tuple(parts), node.outputs, attrs)
         builder.nodes.append(node)
     nodes = tuple(builder.nodes)
-    return graph if nodes == graph.nodes else Graph(graph.name, graph.inputs, graph.params, nodes, graph.outputs)
+    return graph if nodes == graph.nodes else replace(graph, nodes=nodes)
 
 
 def _joined(builder: GraphBuilder, node: Node, makers: dict[Value, Node]) -> list[Value]:

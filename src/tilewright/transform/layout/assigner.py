@@ -5,7 +5,7 @@ The rules that rewrite nodes stand in `layout_*.py`, one file a kind of operator
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tilewright import ops
@@ -56,7 +56,7 @@ class Assigner:
     def finish(self) -> Graph:
         graph = self.graph
         outputs = tuple(self.as_plain(v) for v in graph.outputs)
-        return Graph(graph.name, graph.inputs, graph.params, tuple(self.builder.nodes), outputs)
+        return replace(graph, nodes=tuple(self.builder.nodes), outputs=outputs)
 
     # -- the two forms of a value --------------------------------------------------------------------------------
 
@@ -81,7 +81,7 @@ class Assigner:
 
     def keep(self, node: Node) -> None:
         inputs = tuple(None if v is None else self.as_plain(v) for v in node.inputs)
-        self.builder.nodes.append(Node(node.op, inputs, node.outputs, without_notes(node)))
+        self.builder.nodes.append(replace(node, inputs=inputs, attrs=without_notes(node)))
         self.plain.update((v, v) for v in node.outputs)
 
     def is_blocked(self, value: Value) -> bool:

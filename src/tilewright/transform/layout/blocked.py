@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from tilewright import ops
 from tilewright.ir.expr import as_int, const, is_const
-from tilewright.ir.graph import Node, TensorType, Value
+from tilewright.ir.graph import Node, Value
 from tilewright.transform.layout.assigner import Assigner
 
 
@@ -30,8 +30,7 @@ def pointwise(a: Assigner, node: Node) -> bool:
     block = a.block if as_int(node.output.shape[1]) != 1 else 1
     if not is_const(shape[-1], block):
         return False
-    typed = tuple(TensorType(t.dtype, t.shape, f"NCHW{block}c") for t in types)
-    (a.blocked[node.output],) = a.builder.node(node.op, inputs, typed, attrs, (node.output.name,))
+    (a.blocked[node.output],) = a.builder.node(node.op, inputs, types, attrs, (node.output.name,))
     return True
 
 

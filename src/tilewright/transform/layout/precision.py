@@ -58,7 +58,7 @@ def attention(a: Assigner, node: Node) -> bool:
     if node.attr("precision", "fp32") != "bf16" or dot is None:
         return False
     inputs = tuple(None if v is None else a.as_plain(v) for v in node.inputs)
-    attrs = {**dict(without_notes(node)), "dot": dot.intrin.name}
+    attrs = {**dict(without_notes(node)), "dot": dot.name}
     (a.plain[node.output],) = a.emit("attention", inputs, attrs, node.output.name)
     return True
 

@@ -5,7 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tilewright.ir.loops import PrimFunc
+from tilewright.ir.verify import verify_func
+from tilewright.support.log import PassLog
 from tilewright.targets.target import Target
+from tilewright.transform.driver import LOOPS_SHOWN, VERIFY_PASSES, Stage, run_passes
+from tilewright.transform.loops.ahead import Ask, ask_ahead
 from tilewright.transform.loops.blocks import lower_blocks
 from tilewright.transform.loops.compact import compact_buffers
 from tilewright.transform.loops.conditions import bound_loops, move_conditions
@@ -16,45 +20,46 @@ from tilewright.transform.loops.partition import partition_loops
 from tilewright.transform.loops.pipeline import pipeline_loops
 from tilewright.transform.loops.reuse import reuse_outputs
 from tilewright.transform.loops.simplify import simplify_loops
+from tilewright.transform.loops.verify import verify_flat, verify_loops
 from tilewright.transform.loops.workspace import plan_workspace
 from tilewright.transform.math.expand import expand_math
 
 Pass = Callable[[PrimFunc], PrimFunc]
 
+LOOPS: Stage[PrimFunc] = Stage(verify_func, verify_loops, verify_flat, VERIFY_PASSES, LOOPS_SHOWN, None)
+"""The loops of one kernel: as scheduled, between passes, and as code generation takes them."""
 
-def passes(target: Target) -> tuple[tuple[str, Pass], ...]:
-    """The passes of `lower_loops`, with their names."""
-    return (
+
+def passes(target: Target, ask: Ask | None = None) -> tuple[tuple[str, Pass], ...]:
+    """The passes of `lower_loops`, with their names. `ask`: of what a later kernel reads."""
+    always: tuple[tuple[str, Pass], ...] = (
         ("reuse outputs", lambda func: reuse_outputs(func, target.l1)),
         ("lower blocks", lower_blocks),
         ("simplify", simplify_loops),
-        ("compact buffers", compact_buffers),
+        ("compact buffers", lambda func: compact_buffers(func, target.caches)),
         ("move conditions", move_conditions),
         ("partition loops", partition_loops),
         ("defer epilogues", defer_epilogues),
         ("simplify again", simplify_loops),
         ("merge loops", merge_loops),
-        ("pipeline loops", pipeline_loops),
+        ("pipeline loops", lambda func: pipeline_loops(func, target.caches)),
         ("bound loops", bound_loops),
         ("drop dead stores", drop_dead_stores),
         ("expand math", lambda func: expand_math(func, target)),
         ("plan workspace", plan_workspace),
     )
+    return always if ask is None else (*always, ("ask ahead", lambda func: ask_ahead(func, ask, target.caches.line)))
 
 
-def lower_loops(func: PrimFunc, target: Target) -> PrimFunc:
+def lower_loops(func: PrimFunc, target: Target, log: PassLog | None = None, ask: Ask | None = None) -> PrimFunc:
     """Flat loops: no blocks, every buffer placed, main parts free of conditions, ready for code generation."""
-    for _, run in passes(target):
-        func = run(func)
-    return func
+    return run_passes(func, passes(target, ask), LOOPS, log, func.name)
 
 
-def readable_loops(func: PrimFunc, target: Target) -> PrimFunc:
+def readable_loops(func: PrimFunc, target: Target, ask: Ask | None = None) -> PrimFunc:
     """The same loops for readers and for C: `exp` stays `exp`, not the polynomial that takes its place."""
-    for name, run in passes(target):
-        if name != "expand math":
-            func = run(func)
-    return func
+    readable = [(name, run) for name, run in passes(target, ask) if name != "expand math"]
+    return run_passes(func, readable, LOOPS, what=func.name)
 
 
 __all__ = ["lower_loops", "passes", "readable_loops"]

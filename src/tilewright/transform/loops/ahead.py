@@ -2,7 +2,7 @@
 
     kernel(x, w, y) {                            kernel(x, w, y, upcoming: u8[n]) {
       for p in 0..28 parallel {                    for p in 0..28 parallel {
-        for k in 0..512 {                   ->       for k in 0..512 with (share = "upcoming", ...) {
+        for k in 0..512 {                   ->       for k in 0..512 @prefetch_share(source=upcoming, ...) {
           ... a tile's multiply-adds ...               ... a tile's multiply-adds ...
 
 Each iteration asks for its share of the buffer (`codegen/llvm/prefetch.py`), so that memory brings it at the pace of
@@ -15,10 +15,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import prod
 
-from tilewright.codegen.llvm.prefetch import LINE
 from tilewright.ir.dtype import u8
 from tilewright.ir.expr import Buffer, as_int, const
 from tilewright.ir.loops import For, PrimFunc, Stmt
+from tilewright.ir.notes import BufferName, PrefetchShare, with_note
 from tilewright.ir.rewrite import fresh_name, map_stmt, names_of, walk
 
 Nest = tuple[For, ...]
@@ -32,19 +32,18 @@ class Ask:
     nbytes: int
 
 
-def ask_ahead(func: PrimFunc, ask: Ask) -> PrimFunc:
+def ask_ahead(func: PrimFunc, ask: Ask, line: int) -> PrimFunc:
     """A flat function with one more parameter, before its workspaces, of which its longest loop nest asks for a part;
-    without a loop that can, nobody asks."""
+    without a loop that can, nobody asks. `line`: bytes of a line of cache."""
     upcoming = Buffer(fresh_name("upcoming", names_of(func)), u8, (const(ask.size),))
-    count = len(func.params) - int(func.attr("workspace", 0))
+    count = len(func.params) - len(func.workspaces)
     params = (*func.params[:count], upcoming, *func.params[count:])
-    func = PrimFunc(func.name, params, func.body, func.buffers, func.attrs)
+    func = replace(func, params=params)
     nest = max(_nests(func.body, ()), key=_work, default=None)
     if nest is None:
         return func
-    loop = _loop(nest, ask)
-    notes = (("share", upcoming.name), ("share_bytes", ask.nbytes))
-    noted = replace(loop, annotations=(*loop.annotations, *notes))
+    loop = _loop(nest, ask, line)
+    noted = replace(loop, notes=with_note(loop.notes, PrefetchShare(BufferName(upcoming.name), ask.nbytes)))
     return func.with_body(map_stmt(func.body, lambda s: replace(noted, body=s.body) if s is loop else None))
 
 
@@ -78,12 +77,12 @@ def _copies(s: Stmt) -> int:
     return inner * (as_int(s.extent) or 1) if isinstance(s, For) else inner
 
 
-def _loop(nest: Nest, ask: Ask) -> For:
+def _loop(nest: Nest, ask: Ask, line: int) -> For:
     """The innermost loop of the nest whose iterations have a line or more to ask for; else the outermost that is
     serial."""
     loops = [loop for loop in nest if loop.kind == "serial"]
     for k in range(len(nest), 0, -1):
         runs = prod(as_int(loop.extent) or 1 for loop in nest[:k])
-        if nest[k - 1].kind == "serial" and ask.nbytes >= LINE * runs:
+        if nest[k - 1].kind == "serial" and ask.nbytes >= line * runs:
             return nest[k - 1]
     return loops[0]

@@ -14,6 +14,8 @@ guarded by `all reduction bindings == 0`.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tilewright.ir.expr import Buffer, Expr, Var, all_of, const, equal, is_const
 from tilewright.ir.loops import Block, For, If, PrimFunc, Seq, Stmt, Store, seq
 from tilewright.ir.rewrite import (
@@ -50,7 +52,7 @@ class _Lowering:
             case For():
                 inits = [init for block in _blocks(s.body) if (init := self.hoisted_init(s, block)) is not None]
                 body = self.statement(s.body)
-                loop = For(s.var, s.extent, body, s.kind, s.thread, s.annotations)
+                loop = replace(s, body=body)
                 return seq([*inits, loop]) if inits else loop
         return with_children(s, tuple(self.statement(c) for c in s.children)) if s.children else s
 
@@ -88,7 +90,7 @@ class _Lowering:
         init = substitute_stmt(block.init, {it.var: it.binding for it in block.iters if it.kind == "spatial"})
         nest = init if is_const(predicate, True) else If(predicate, init)
         for s in reversed(loops):
-            nest = For(s.var, s.extent, nest, s.kind, s.thread, s.annotations)
+            nest = replace(s, body=nest)
         return copy_fresh(nest, self.taken)
 
 

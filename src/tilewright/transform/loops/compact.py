@@ -22,19 +22,20 @@ from tilewright.arith.symbolic import eliminate
 from tilewright.ir.expr import Buffer, Const, Expr, Load, Var, as_int, const, minimum
 from tilewright.ir.loops import Allocate, For, Intrinsic, PrimFunc, Region, Stmt, Store
 from tilewright.ir.rewrite import exprs_of, loads, map_expr, map_exprs_of, variables, walk, with_children
+from tilewright.targets.memory import USUAL, Caches
 from tilewright.transform.loops.coverage import is_self_contained
 from tilewright.transform.loops.spread import spread
 
 
-def compact_buffers(func: PrimFunc) -> PrimFunc:
+def compact_buffers(func: PrimFunc, caches: Caches = USUAL) -> PrimFunc:
     """The function with an `Allocate` for each of `func.buffers`; those never used are dropped."""
     if not func.buffers:
         return func
     extents = {s.var: s.extent for s in walk(func.body) if isinstance(s, For)}
     uses = _uses(func.body, frozenset(func.buffers))
-    places = [_place(buffer, uses[buffer], extents) for buffer in func.buffers if buffer in uses]
+    places = [_place(buffer, uses[buffer], extents, caches) for buffer in func.buffers if buffer in uses]
     body = _Rewriter({p.old: p for p in places}).statement(func.body, ())
-    return PrimFunc(func.name, func.params, body, (), func.attrs)
+    return replace(func, body=body, buffers=())
 
 
 Path = tuple[int, ...]
@@ -110,7 +111,7 @@ def _writes_first(s: Stmt, buffer: Buffer) -> bool:
     return False
 
 
-def _place(buffer: Buffer, chain: list[tuple[Path, Stmt]], extents: dict[Var, Expr]) -> _Place:
+def _place(buffer: Buffer, chain: list[tuple[Path, Stmt]], extents: dict[Var, Expr], caches: Caches) -> _Place:
     while True:
         path, root = chain[-1]
         around = [s.var for _, s in chain[:-1] if isinstance(s, For)]
@@ -133,7 +134,9 @@ def _place(buffer: Buffer, chain: list[tuple[Path, Stmt]], extents: dict[Var, Ex
     if scope == "padded":
         sizes = tuple(as_int(e) for e in shape)
         known = tuple(n for n in sizes if n is not None)
-        scope, shape = "global", tuple(map(const, spread(known, buffer.dtype.itemsize))) if known == sizes else shape
+        scope = "global"
+        if known == sizes:
+            shape = tuple(map(const, spread(known, buffer.dtype.itemsize, caches)))
     new = buffer if shape == buffer.shape and scope == buffer.scope else replace(buffer, shape=shape, scope=scope)
     return _Place(buffer, new, path, starts)
 

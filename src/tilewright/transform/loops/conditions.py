@@ -18,6 +18,8 @@ So do conditions behind which all stores of a serial loop are, where from some i
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tilewright.arith import Analyzer
 from tilewright.arith.compare import coefficient, nonnegative_forms
 from tilewright.arith.forms import Form, to_expr
@@ -103,7 +105,7 @@ class _Mover:
             extent = extent - start
         if extent is not s.extent and self.an is not None:
             extent = self.an.simplify(maximum(extent, const(0)) if s.kind == "parallel" else extent)
-        return _guard(outside, For(s.var, extent, body, s.kind, s.thread, s.annotations))
+        return _guard(outside, replace(s, extent=extent, body=body))
 
     def busy_part(self, s: For) -> Stmt:
         """A serial loop without the iterations at its end that store nothing, if their number is known."""
@@ -116,7 +118,7 @@ class _Mover:
             return s
         if end == 1:
             return self.statement(substitute_stmt(s.body, {s.var: const(0)}))
-        return For(s.var, const(end), s.body, s.kind, s.thread, s.annotations)
+        return replace(s, extent=const(end))
 
     def end(self, body: Stmt, loop: For, inner: Eliminator) -> int | None:
         """The iteration of `loop` from which on `body` stores nothing, whatever its own loops do; None if unknown."""

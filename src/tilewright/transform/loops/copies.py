@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tilewright.ir.expr import Buffer, Expr, Load, Op, Var
 from tilewright.ir.loops import Allocate, For, Intrinsic, Let, Region, Stmt, Store
 from tilewright.ir.rewrite import fresh_name, map_expr, map_exprs_of, walk, with_children
@@ -15,7 +17,7 @@ def copy_fresh(stmt: Stmt, taken: set[str]) -> Stmt:
         match s:
             case For() | Let():
                 old = s.var
-                renamed[old] = Var(fresh_name(old.name, taken), old.dtype, old.lo, old.hi, old.multiple)
+                renamed[old] = old.renamed(fresh_name(old.name, taken))
             case Allocate():
                 old_buffer = s.buffer
                 name = fresh_name(old_buffer.name, taken)
@@ -41,17 +43,17 @@ def copy_fresh(stmt: Stmt, taken: set[str]) -> Stmt:
             case For():
                 new = renamed[s.var]
                 assert isinstance(new, Var)
-                return For(new, s.extent, s.body, s.kind, s.thread, s.annotations)
+                return replace(s, var=new)
             case Let():
                 new = renamed[s.var]
                 assert isinstance(new, Var)
                 return Let(new, s.value, s.body)
             case Allocate():
-                return Allocate(buffers[s.buffer], s.body)
+                return replace(s, buffer=buffers[s.buffer])
             case Store() if s.buffer in buffers:
                 return Store(buffers[s.buffer], s.indices, s.value)
             case Intrinsic():
-                return Intrinsic(s.name, tuple(map(region, s.outputs)), tuple(map(region, s.inputs)))
+                return replace(s, outputs=tuple(map(region, s.outputs)), inputs=tuple(map(region, s.inputs)))
         return s
 
     return go(stmt)

@@ -1,6 +1,6 @@
 """Deferred epilogues: what follows a tile's products is computed piece by piece between the products of the next tile.
 
-    for t in 0..16 with (defer = 16) {
+    for t in 0..16 @defer(lanes=16) {
       alloc tile: f32[4, 64] in local
       tile = 0
       for k in 0..64 { tile[...] = tile[...] + x[4*t + ..., k] * w[k, ...] }
@@ -34,6 +34,7 @@ from math import prod
 
 from tilewright.ir.expr import Buffer, Expr, Load, Var, as_int, const
 from tilewright.ir.loops import Allocate, For, If, Intrinsic, PrimFunc, Stmt, Store, seq
+from tilewright.ir.notes import Defer, Unroll, find, without
 from tilewright.ir.rewrite import fresh_name, map_stmt, names_of, replace_buffers, substitute_stmt, walk
 from tilewright.transform.loops.copies import copy_fresh
 from tilewright.transform.loops.merge import parts, touched, written
@@ -43,19 +44,19 @@ WRITTEN_OUT = 8
 
 
 def defer_epilogues(func: PrimFunc) -> PrimFunc:
-    """The function with loops over tiles that have the note `defer`, a vector's lanes, changed so where they can."""
+    """The function with loops over tiles that have the note `Defer` changed so where they can."""
     taken = names_of(func)
     body = map_stmt(func.body, lambda s: _statement(s, taken))
     return func if body is func.body else func.with_body(body)
 
 
 def _statement(s: Stmt, taken: set[str]) -> Stmt | None:
-    if not isinstance(s, For) or "defer" not in dict(s.annotations):
+    note = find(s.notes, Defer) if isinstance(s, For) else None
+    if not isinstance(s, For) or note is None:
         return None
-    lanes = dict(s.annotations)["defer"]
-    plain = replace(s, annotations=tuple((k, v) for k, v in s.annotations if k != "defer"))
+    plain = replace(s, notes=without(s.notes, Defer))
     tile = _tile(plain) if s.kind == "serial" else None
-    pieces = None if tile is None else _pieces(tile, int(lanes))
+    pieces = None if tile is None else _pieces(tile, note.lanes)
     return plain if tile is None or pieces is None else _deferred(plain, tile, pieces, taken)
 
 
@@ -103,8 +104,7 @@ def _tile(loop: For) -> _Tile | None:
         return None
     # Only the tile itself goes from the products to the epilogue, and nothing comes back.
     products = seq([*before, reduction])
-    asks = {name for name, _ in reduction.annotations} - {"unroll"}
-    if asks or written(products) != {buffer} or last.buffer in touched(products):
+    if without(reduction.notes, Unroll) or written(products) != {buffer} or last.buffer in touched(products):
         return None
     return _Tile(buffer, tuple(before), reduction, tuple(nest), last)
 
@@ -180,7 +180,7 @@ def _steps(reduction: For, first: Expr, count: int, taken: set[str]) -> Stmt:
     step = Var(fresh_name(reduction.var.name, taken))
     body = substitute_stmt(copy_fresh(reduction.body, taken), {reduction.var: first + step})
     few = count <= WRITTEN_OUT
-    return For(step, const(count), body, "unrolled" if few else "serial", None, () if few else reduction.annotations)
+    return For(step, const(count), body, "unrolled" if few else "serial", None, () if few else reduction.notes)
 
 
 def _copied(to: Buffer, tile: Buffer, taken: set[str]) -> Stmt:

@@ -20,7 +20,7 @@ copies of an inner vectorized or unrolled loop. `limit` bounds how many versions
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tilewright.arith import Analyzer
 from tilewright.arith.compare import nonnegative_forms
@@ -176,7 +176,7 @@ class _Partition:
         body = replace_stmt(loop.body, focus, chosen)
         assert body is not None
         body = self.statement(body, inside, budget)
-        return For(loop.var, loop.extent, body, loop.kind, loop.thread, loop.annotations)
+        return replace(loop, body=body)
 
     def version(self, s: Stmt, outer: dict[Var, Expr], budget: int) -> Stmt:
         """A version beside the main one, simplified; by cases of a remainder if copies depend on one."""
@@ -223,7 +223,7 @@ def _range(loop: For, an: Analyzer, start: Expr, stop: Expr, body: Stmt | None =
         return substitute_stmt(body, {loop.var: start})
     if not _is_zero(start):
         body = substitute_stmt(body, {loop.var: an.simplify(loop.var + start)})
-    return For(loop.var, extent, body, loop.kind, loop.thread, loop.annotations)
+    return replace(loop, extent=extent, body=body)
 
 
 def _part(s: Stmt, conditions: set[Expr]) -> Stmt | None:

@@ -1,6 +1,6 @@
 """Software pipelining: a loop over rows works on several rows at once, each in another stage.
 
-    for r in 0..8 with (pipeline = 1) {
+    for r in 0..8 @pipeline {
       p = -inf
       for k in 0..n { p = max(p, x[r, k]) }                  stage 0: waits for memory
       m = max over lanes of p
@@ -38,10 +38,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import partial, reduce
 
 from tilewright.ir.expr import Buffer, Expr, Load, Var, all_of, as_int, const, product
 from tilewright.ir.loops import Allocate, For, If, Intrinsic, PrimFunc, Stmt, Store, seq
+from tilewright.ir.notes import Pipeline, find, with_note, without
 from tilewright.ir.rewrite import (
     fresh_name,
     map_expr,
@@ -51,29 +52,27 @@ from tilewright.ir.rewrite import (
     substitute_stmt,
     walk,
 )
+from tilewright.targets.memory import USUAL, Caches
 from tilewright.transform.loops.merge import depend, parts, touched, written
 from tilewright.transform.loops.promote import promote_partials
 
 MOST_STAGES = 3
 
-PAGE = 4096
-"""Bytes after which addresses end in the same bits, as far as a core compares them at first."""
-
 FEW_STEPS = 2
 """Steps of a row up to which they are written out, stage by stage."""
 
 
-def pipeline_loops(func: PrimFunc) -> PrimFunc:
-    """The function with loops that have the note `pipeline` in stages, where values allow that."""
+def pipeline_loops(func: PrimFunc, caches: Caches = USUAL) -> PrimFunc:
+    """The function with loops that have the note `Pipeline` in stages, where values allow that."""
     taken = names_of(func)
-    body = map_stmt(func.body, lambda s: _statement(s, taken))
+    body = map_stmt(func.body, lambda s: _statement(s, taken, caches.alias))
     return func if body is func.body else func.with_body(body)
 
 
-def _statement(s: Stmt, taken: set[str]) -> Stmt | None:
-    if not (isinstance(s, For) and s.kind == "serial" and dict(s.annotations).get("pipeline")):
+def _statement(s: Stmt, taken: set[str], alias: int) -> Stmt | None:
+    if not (isinstance(s, For) and s.kind == "serial" and find(s.notes, Pipeline)):
         return None
-    plain = replace(s, annotations=tuple((k, v) for k, v in s.annotations if k != "pipeline"))
+    plain = replace(s, notes=without(s.notes, Pipeline))
     buffers: list[Buffer] = []
     body = s.body
     while isinstance(body, Allocate):
@@ -84,7 +83,7 @@ def _statement(s: Stmt, taken: set[str]) -> Stmt | None:
         crossing = _crossing(stages, set(buffers)) if stages is not None else None
         if stages is not None and crossing is not None:
             stages = [replace(x, main=promote_partials(x.main, taken)) for x in stages]
-            doubled = _doubled(stages, crossing, plain.var, taken)
+            doubled = _doubled(stages, crossing, plain.var, taken, alias)
             result = _overlapped(plain, doubled)
             for buffer in reversed([*(doubled.versions.get(b, b) for b in buffers), *doubled.new]):
                 result = Allocate(buffer, result)
@@ -168,7 +167,7 @@ class _Doubled:
     new: list[Buffer]
 
 
-def _doubled(stages: Sequence[_Stage], crossing: Sequence[Crossing], row: Var, taken: set[str]) -> _Doubled:
+def _doubled(stages: Sequence[_Stage], crossing: Sequence[Crossing], row: Var, taken: set[str], alias: int) -> _Doubled:
     result = _Doubled(list(stages), [[] for _ in stages], {}, [])
     for k, last, buffer in crossing:
         if as_int(buffer.size) == 1:
@@ -182,22 +181,23 @@ def _doubled(stages: Sequence[_Stage], crossing: Sequence[Crossing], row: Var, t
                 given = copy
             continue
         count = last - k + 1
-        several = result.versions[buffer] = Buffer(buffer.name, buffer.dtype, (const(count), *_shifted(buffer)))
+        several = result.versions[buffer] = Buffer(buffer.name, buffer.dtype, (const(count), *_shifted(buffer, alias)))
         for j in range(k, last + 1):
             versioned = partial(_versioned, old=buffer, new=several, version=row % count)
             result.stages[j] = _mapped(result.stages[j], versioned)
     return result
 
 
-def _shifted(buffer: Buffer) -> tuple[Expr, ...]:
-    """The shape of a version, half a page longer where it would be whole ones: a core takes what it reads of one
-    version, at an address that ends in the same bits, for what it has just stored to the other, and waits."""
+def _shifted(buffer: Buffer, alias: int) -> tuple[Expr, ...]:
+    """The shape of a version, by half of `alias` bytes longer where it would be a multiple of them: a core takes what
+    it reads of one version, at an address that ends in the same bits, for what it has just stored to the other, and
+    waits."""
     size = buffer.dtype.itemsize
-    if (as_int(buffer.size) or 1) * size % PAGE:
+    if (as_int(buffer.size) or 1) * size % alias:
         return buffer.shape
     first = next(d for d, n in enumerate(buffer.shape) if as_int(n) != 1)
     each = (as_int(product(buffer.shape[first + 1 :])) or 1) * size
-    return tuple(n + max(1, PAGE // 2 // each) if d == first else n for d, n in enumerate(buffer.shape))
+    return tuple(n + max(1, alias // 2 // each) if d == first else n for d, n in enumerate(buffer.shape))
 
 
 def _overlapped(loop: For, doubled: _Doubled) -> Stmt:
@@ -214,22 +214,21 @@ def _overlapped(loop: For, doubled: _Doubled) -> Stmt:
 
     first = stages[0].main
     body = [s for k in range(last, 0, -1) for s in at(k, doubled.copies[k])]  # a copy of a copy before that changes
-    notes = dict(note for stage in stages for note in stage.main.annotations)
+    notes = [note for stage in stages for note in stage.main.notes]
     if (as_int(first.extent) or 0) <= FEW_STEPS:
         for k, stage in enumerate(stages):
-            body += at(k, [*stage.before, replace(stage.main, kind="unrolled", annotations=()), *stage.behind])
-        notes = dict(loop.annotations) | notes
-        return replace(loop, extent=rows + last, body=seq(body), annotations=tuple(notes.items()))
+            body += at(k, [*stage.before, replace(stage.main, kind="unrolled", notes=()), *stage.behind])
+        return replace(loop, extent=rows + last, body=seq(body), notes=reduce(with_note, notes, loop.notes))
     body += [s for k, stage in enumerate(stages) for s in at(k, stage.before)]
     main = map_stmt(seq([s for k, stage in enumerate(stages) for s in at(k, [stage.main.body], first.var)]), _spelled)
-    body.append(replace(first, body=main, annotations=tuple(notes.items())))
+    body.append(replace(first, body=main, notes=reduce(with_note, notes, ())))
     body += [s for k, stage in enumerate(stages) for s in at(k, stage.behind)]
     return replace(loop, extent=rows + last, body=seq(body))
 
 
 def _spelled(s: Stmt) -> Stmt | None:
     """The loops inside of a loop over some rows, which are the steps of one, written out."""
-    return replace(s, kind="unrolled", annotations=()) if isinstance(s, For) and s.kind == "serial" else None
+    return replace(s, kind="unrolled", notes=()) if isinstance(s, For) and s.kind == "serial" else None
 
 
 def _mapped(stage: _Stage, f: Callable[[Stmt], Stmt]) -> _Stage:

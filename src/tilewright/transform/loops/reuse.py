@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 
 from tilewright.ir.expr import Buffer, Expr, Var, as_int
 from tilewright.ir.loops import Block, For, PrimFunc, Stmt, Store
+from tilewright.ir.notes import MayAlias, Streaming, find, without
 from tilewright.ir.rewrite import exprs_of, loads, replace_buffers, variables, walk, with_children
 
 
@@ -41,7 +42,7 @@ class _Place:
 
 def reuse_outputs(func: PrimFunc, least: int) -> PrimFunc:
     """The function with intermediates in outputs where a row has more than `least` bytes."""
-    if not func.buffers or not func.attr("noalias", True):
+    if not func.buffers or find(func.notes, MayAlias):
         return func
     places = list(_places(func.body, ()))
     for buffer in func.buffers:
@@ -49,7 +50,7 @@ def reuse_outputs(func: PrimFunc, least: int) -> PrimFunc:
         if output is not None:
             body = _without_streaming(replace_buffers(func.body, {buffer: output}), output)
             kept = tuple(b for b in func.buffers if b is not buffer)
-            return reuse_outputs(PrimFunc(func.name, func.params, body, kept, func.attrs), least)
+            return reuse_outputs(replace(func, body=body, buffers=kept), least)
     return func
 
 
@@ -101,6 +102,5 @@ def _without_streaming(s: Stmt, output: Buffer) -> Stmt:
     """Stores to `output` as usual ones: it is read again."""
     result = with_children(s, tuple(_without_streaming(c, output) for c in s.children)) if s.children else s
     if isinstance(result, For) and any(isinstance(x, Store) and x.buffer == output for x in walk(result)):
-        notes = tuple(note for note in result.annotations if note[0] != "streaming")
-        return result if notes == result.annotations else replace(result, annotations=notes)
+        return replace(result, notes=without(result.notes, Streaming)) if find(result.notes, Streaming) else result
     return result

@@ -8,6 +8,7 @@ Loops of one iteration are replaced by their body, of none removed. Conditions p
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from tilewright.arith import Analyzer
 from tilewright.ir.expr import Const, Expr, Load, Op, Var, const
@@ -58,9 +59,9 @@ class _Simplifier:
                 return self.let(s)
             case Allocate():
                 inner = self.statement(s.body)
-                return None if inner is None else s if inner is s.body else Allocate(s.buffer, inner)
+                return None if inner is None else s if inner is s.body else replace(s, body=inner)
             case Intrinsic():
-                return Intrinsic(s.name, tuple(map(self.region, s.outputs)), tuple(map(self.region, s.inputs)))
+                return replace(s, outputs=tuple(map(self.region, s.outputs)), inputs=tuple(map(self.region, s.inputs)))
         return s
 
     def store(self, s: Store) -> Stmt | None:
@@ -74,7 +75,7 @@ class _Simplifier:
         return Store(s.buffer, indices, value)
 
     def region(self, r: Region) -> Region:
-        return Region(r.buffer, tuple((self.an.simplify(a), self.an.simplify(b)) for a, b in r.ranges))
+        return replace(r, ranges=tuple((self.an.simplify(a), self.an.simplify(b)) for a, b in r.ranges))
 
     def loop(self, s: For) -> Stmt | None:
         extent = self.an.simplify(s.extent)
@@ -93,7 +94,7 @@ class _Simplifier:
             return body
         if extent is s.extent and body is s.body:
             return s
-        return For(s.var, extent, body, s.kind, s.thread, s.annotations)
+        return replace(s, extent=extent, body=body)
 
     def branch(self, s: If) -> Stmt | None:
         condition = self.an.simplify(s.condition)
@@ -123,7 +124,9 @@ class _Simplifier:
         if type(value) in (Const, Var):
             return self.statement(substitute_stmt(s.body, {s.var: value}))
         body = self.statement(s.body)
-        return None if body is None else s if value is s.value and body is s.body else Let(s.var, value, body)
+        return (
+            None if body is None else s if value is s.value and body is s.body else replace(s, value=value, body=body)
+        )
 
 
 _DECIDED = frozenset(("lt", "le", "gt", "ge", "eq", "ne", "min", "max"))

@@ -10,30 +10,28 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import gcd, prod
 
-WAY = 4096
-"""Bytes of a way of the first-level cache; x86 cores have had this size, the page's, for two decades."""
-LINE = 64
-WAYS = 8
+from tilewright.targets.memory import USUAL, Caches
+
 MANY = 64
 """Elements of outer dimensions that are taken to be in use at once, at most."""
 
 
-def spread(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
-    """`shape`, or the least enlarged one in which neighbours along every outer dimension find room in a cache of
-    eight ways; the last dimension, which vectors run along, stays as it is."""
-    if is_spread(shape, itemsize):
+def spread(shape: tuple[int, ...], itemsize: int, caches: Caches = USUAL) -> tuple[int, ...]:
+    """`shape`, or the least enlarged one in which neighbours along every outer dimension find room in the first
+    level of cache; the last dimension, which vectors run along, stays as it is."""
+    if is_spread(shape, itemsize, caches):
         return shape
-    options = [s for s in _enlarged(shape) if is_spread(s, itemsize)]
+    options = [s for s in _enlarged(shape) if is_spread(s, itemsize, caches)]
     return min(options, key=prod) if options else shape
 
 
-def is_spread(shape: tuple[int, ...], itemsize: int) -> bool:
+def is_spread(shape: tuple[int, ...], itemsize: int, caches: Caches) -> bool:
     """Whether the indices of each dimension, with those of the dimensions around it, leave room for each other."""
     for d in range(len(shape) - 1):
         count = min(prod(shape[: d + 1]), MANY)
         stride = prod(shape[d + 1 :]) * itemsize
-        sets = WAY // gcd(stride, WAY) if stride >= LINE else MANY
-        if shape[d] > 1 and sets * WAYS < count:
+        sets = caches.way // gcd(stride, caches.way) if stride >= caches.line else MANY
+        if shape[d] > 1 and sets * caches.l1_ways < count:
             return False
     return True
 

@@ -1,6 +1,6 @@
 """Decide where allocations live: on the stack of a thread, or in a workspace that the caller passes.
 
-    kernel(A, C) {                                   kernel(A, C, B) attrs(workspace=1) {
+    kernel(A, C) {                                   kernel(A, C, B) @workspaces(count=1) {
       alloc B: f32[n, 64] { ... parallel ... }   ->    ... parallel ...
     }                                                }
 
@@ -18,6 +18,7 @@ from tilewright.arith import Analyzer
 from tilewright.arith.forms import Form, add, scale, to_expr
 from tilewright.ir.expr import Buffer, Const, Expr, Load, Op, const
 from tilewright.ir.loops import NTHREADS, TID, Allocate, For, Intrinsic, PrimFunc, Region, Stmt, Store
+from tilewright.ir.notes import Workspaces, with_note
 from tilewright.ir.rewrite import map_expr, map_exprs_of, replace_buffers, walk, with_children
 
 STACK_LIMIT = 256 << 10
@@ -33,8 +34,8 @@ def plan_workspace(func: PrimFunc) -> PrimFunc:
     if not plan.params:
         return func if body is func.body else func.with_body(body)
     body = replace_buffers(body, plan.shared)
-    attrs = (*(a for a in func.attrs if a[0] != "workspace"), ("workspace", len(plan.params)))
-    return PrimFunc(func.name, (*func.params, *plan.params), body, func.buffers, attrs)
+    notes = with_note(func.notes, Workspaces(len(plan.params)))
+    return replace(func, params=(*func.params, *plan.params), body=body, notes=notes)
 
 
 @dataclass(slots=True)
@@ -57,7 +58,7 @@ class _Plan:
         size = _constant_bytes(s.buffer)
         small = size is not None and size <= STACK_LIMIT
         if small and not shared and (in_loop or s.buffer.scope == "local"):
-            return Allocate(s.buffer, body)
+            return replace(s, body=body)
         if in_parallel:
             return self.private(s.buffer, body)
         buffer = replace(s.buffer, shape=_polynomials(s.buffer), scope="global", align=ALIGNMENT)
@@ -133,7 +134,7 @@ def _with_leading(stmt: Stmt, old: Buffer, new: Buffer) -> Stmt:
             case Store() if s.buffer == old:
                 return Store(new, (TID, *s.indices), s.value)
             case Intrinsic():
-                return Intrinsic(s.name, tuple(map(region, s.outputs)), tuple(map(region, s.inputs)))
+                return replace(s, outputs=tuple(map(region, s.outputs)), inputs=tuple(map(region, s.inputs)))
         return s
 
     return go(stmt)

@@ -34,7 +34,7 @@ def expand_math(func: PrimFunc, target: Target | None = None) -> PrimFunc:
 
 def expand(e: Expr, memo: dict[Expr, Expr] | None = None, target: Target | None = None) -> Expr:
     """`e` with the transcendental operators written out."""
-    single = {**SINGLE, **TABLES} if target is not None and target.has_avx512 else SINGLE
+    single = {**SINGLE, **TABLES} if target is not None and target.isa.tables >= math_tables.ENTRIES else SINGLE
     return map_expr(e, lambda node: _expand_node(node, single), memo)
 
 
@@ -111,7 +111,7 @@ TABLES: dict[str, Callable[..., Expr]] = {
     "gelu": math_tables.gelu,
     "gelu_tanh": math_tables.gelu_tanh,
 }
-"""What of it is done by tables in registers where there is AVX-512."""
+"""What of it is done by tables in registers where an instruction picks from them."""
 
 DOUBLE: dict[str, Callable[..., Expr]] = {
     "exp": math_f64.exp,

@@ -1,0 +1,141 @@
+"""From compiled kernels to a program: memory slots, the native entry, the manifest, texts to be shown."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from tilewright.codegen.llvm.entry import emit_entry
+from tilewright.frontend.common.finish import Interface
+from tilewright.ir.expr import as_int
+from tilewright.ir.graph import Graph, Value
+from tilewright.kernels import KernelCompiler, KernelTexts
+from tilewright.plans.framework.decisions import forced_settings, forcing
+from tilewright.runtime.manifest import (
+    InputSpec,
+    Manifest,
+    OutputSpec,
+    PackedSpec,
+    ParamSpec,
+    SymbolSpec,
+    TargetSpec,
+)
+from tilewright.runtime.program import Program
+from tilewright.support.log import PassLog
+from tilewright.targets.target import Target
+from tilewright.transform.call import KernelCall
+from tilewright.transform.graph.memory import Place, assign_slots, places
+from tilewright.transform.graph.options import Options
+from tilewright.transform.graph.split import SplitGraph
+
+SCHEDULE_VERSION = 1
+"""Of the artifact: grows when schedules change in a way that a stored program must not be mixed with."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """`run` or `prepare`, compiled: the calls of its kernels in order."""
+
+    graph: Graph
+    calls: tuple[KernelCall, ...]
+
+    @property
+    def kernels(self) -> tuple[KernelCall, ...]:
+        """A call of each distinct kernel."""
+        first: dict[str, KernelCall] = {}
+        for call in self.calls:
+            first.setdefault(call.code.symbol, call)
+        return tuple(first.values())
+
+
+def assemble(
+    split: SplitGraph,
+    run: Part,
+    prepare: Part,
+    names: Interface,
+    fixed: frozenset[str],
+    structure: str,
+    compiler: KernelCompiler,
+    log: PassLog,
+    options: Options,
+) -> Program:
+    """Slots, the native entry and the manifest."""
+    graph, raw, target = split.run, split.prepare.params, compiler.target
+    symbols = graph.symbols
+    in_run, in_prepare = places(run.graph.nodes), places(prepare.graph.nodes)
+    run_storage = assign_slots(run.calls, [*graph.inputs, *graph.outputs, *graph.params], in_run, symbols)
+    prepare_storage = assign_slots(prepare.calls, [*raw, *graph.params], in_prepare, ())
+    shapes = [*run_storage.sizes, *(d for v in graph.outputs for d in v.shape)]
+    entry = compiler.entry(
+        log.run("entry", emit_entry, run_storage.steps, prepare_storage.steps, symbols, shapes, target)
+    )
+    with log.timed("objects"):
+        objects = {"entry": entry()}
+        objects.update((call.code.symbol, call.code.object) for part in (run, prepare) for call in part.kernels)
+    manifest = Manifest(
+        name=graph.name,
+        target=TargetSpec(target.triple, target.cpu, tuple(target.features)),
+        symbols=tuple(
+            SymbolSpec(s.name, s.lo if s.lo is not None else 0, s.hi if s.hi is not None else (1 << 31) - 1, s.multiple)
+            for s in symbols
+        ),
+        inputs=tuple(
+            InputSpec(name, v.dtype.name, _dims(v)) for name, v in zip(names.inputs, graph.inputs, strict=True)
+        ),
+        outputs=tuple(
+            OutputSpec(name, v.dtype.name, _dims(v)) for name, v in zip(names.outputs, graph.outputs, strict=True)
+        ),
+        params=tuple(ParamSpec(v.name, v.dtype.name, _numbers(v), v.name in fixed) for v in raw),
+        packed=tuple(_packed(v, set(raw), in_prepare) for v in graph.params),
+        run_temps=run_storage.temps,
+        run_steps=run_storage.steps,
+        prepare_temps=prepare_storage.temps,
+        prepare_steps=prepare_storage.steps,
+        structure_key=structure,
+        schedule_version=SCHEDULE_VERSION,
+        precision=options.precision,
+        fast=options.fast,
+        ignored=names.ignored,
+        tied=names.tied,
+    )
+    return Program(manifest, objects, {}, _texts(split, run, prepare, target))
+
+
+def _packed(value: Value, raw: set[Value], where: Mapping[Value, Place]) -> PackedSpec:
+    root = value
+    while root in where:
+        root = where[root].base
+    size = as_int(value.type.size)
+    assert size is not None, f"parameter {value.name} has a symbolic shape"
+    return PackedSpec(value.name, size * value.dtype.itemsize, root.name if root in raw else None)
+
+
+def _dims(value: Value) -> tuple[int | str, ...]:
+    numbers = (as_int(d) for d in value.shape)
+    return tuple(str(d) if n is None else n for n, d in zip(numbers, value.shape, strict=True))
+
+
+def _numbers(value: Value) -> tuple[int, ...]:
+    return tuple(d for d in _dims(value) if isinstance(d, int))
+
+
+def _texts(split: SplitGraph, run: Part, prepare: Part, target: Target) -> dict[str, Callable[[], str]]:
+    """What `Model.show` prints, made when asked."""
+    kernels = [call for part in (run, prepare) for call in part.kernels]
+
+    settings = forced_settings()
+
+    def each(text: Callable[[KernelTexts], str]) -> Callable[[], str]:
+        def make() -> str:
+            with forcing(settings):  # they may be asked for where nothing is forced any more
+                return "\n\n".join(f"// {k.label}\n{text(KernelTexts(k.func, target, k.ask))}" for k in kernels)
+
+        return make
+
+    return {
+        "graph": lambda: f"{split.prepare}\n\n{split.run}",
+        "loops": each(lambda t: t.loops()),
+        "schedule": each(lambda t: t.schedule()),
+        "llvm": each(lambda t: t.llvm()),
+        "asm": each(lambda t: t.asm()),
+    }

@@ -1,0 +1,289 @@
+"""The notes: what schedules and passes tell later passes and code generation about loops, blocks and functions.
+
+One class a note; its docstring says who writes and who reads it. To add one, add its class here (or in a plug-in, with
+`register`), its writer and its reader; text, verifier, keys and the table in docs/ir.md follow. What a processor of
+graphics needs stands here as well: the scopes of buffers and the hardware indices of loops.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal, TypeVar, get_args
+
+from tilewright.ir.notetable import (
+    NOTES,
+    BlockNote,
+    BufferName,
+    Count,
+    FuncNote,
+    LoopNote,
+    Note,
+    find,
+    near,
+    register,
+    signature,
+    with_note,
+    without,
+)
+from tilewright.support.errors import VerifyError
+
+# Loops
+
+
+@register
+@dataclass(frozen=True, slots=True)
+class Prefetch(LoopNote):
+    """Each iteration prefetches what it reads of some buffers, a distance further on.
+
+        for k in 0..128 @prefetch(buffers=[w], nbytes=4096)     the lines of each step's part of w, 4096 bytes on
+
+    Iterations may share what is to be prefetched, so that memory is busy all the time and not only while the first
+    ones wait for it: the `rows` that read the same, the `tiles` that do, or, by turns, the runs that differ in another
+    buffer's first index. It changes no result; addresses behind the buffer do no harm.
+
+    Args:
+        buffers: what is prefetched: the first element that the iteration reads, and what follows it.
+        nbytes: bytes from what an iteration reads to what it prefetches.
+        level: the level of cache that the lines go into.
+        lines: cache lines for one iteration; None: those that the next iteration does not prefetch.
+        rows: so many rows, a few of them in each run of the loop, read the same: each prefetches its part.
+        strip: rows are counted anew after so many; None: all together are `rows`.
+        tiles: the same for so many runs of the loop, those of the loops around which do not move what is read. Where
+            they are fewer, at the end of a map, the run prefetches nothing.
+        turn: runs that differ in the first index of this buffer read the same: each prefetches `lines` lines, the next
+            one those behind.
+        turns: how many such runs share.
+
+    Written by the plans, read by `codegen/llvm/prefetch.py`.
+    """
+
+    buffers: tuple[BufferName, ...]
+    nbytes: Count
+    level: Literal[1, 2] = 2
+    lines: Count | None = None
+    rows: Count | None = None
+    strip: Count | None = None
+    tiles: Count | None = None
+    turn: BufferName | None = None
+    turns: Count | None = None
+
+    def conflicts(self) -> Iterator[str]:
+        shared = [name for name in ("rows", "tiles", "turn") if getattr(self, name) is not None]
+        if len(shared) > 1:
+            yield f"{' and '.join(shared)} say different things about who shares"
+        if self.strip is not None and self.rows is None:
+            yield "'strip' needs 'rows'"
+        if (self.turn is None) != (self.turns is None):
+            yield "'turn' and 'turns' go together"
+
+
+@register
+@dataclass(frozen=True, slots=True)
+class PrefetchTile(LoopNote):
+    """Each iteration prefetches all that it writes or reads of some buffers in its unrolled and vectorised loops.
+
+    It is what the end of a long iteration meets, where it would wait for it.
+
+    Args:
+        buffers: what is prefetched, into the second level of cache.
+
+    Written by `plans/matmul/contraction.py`, read by `codegen/llvm/prefetch.py`.
+    """
+
+    buffers: tuple[BufferName, ...]
+
+
+@register
+@dataclass(frozen=True, slots=True)
+class PrefetchShare(LoopNote):
+    """All iterations together prefetch the first bytes of a buffer that a later kernel reads, each its part in order.
+
+    Args:
+        source: the buffer, a parameter which the function does not read itself.
+        nbytes: bytes to prefetch, into the second level of cache.
+
+    Written by `transform/loops/ahead.py`, read by `codegen/llvm/prefetch.py`.
+    """
+
+    source: BufferName
+    nbytes: Count
+
+
+@register
+@dataclass(frozen=True, slots=True)
+class Streaming(LoopNote):
+    """A vectorised loop writes whole lines past the caches, with non-temporal stores, where that is possible.
+
+    Written by `plans/framework/common.py` (stream_outputs), removed by `transform/loops/reuse.py` where the output is
+    read again, read by `codegen/llvm/stmt.py`.
+    """
+
+
+@register
+@dataclass(frozen=True, slots=True)
+class Unroll(LoopNote):
+    """LLVM unrolls the loop: so many copies of the body in one iteration, and a loop for the rest.
+
+    The code is that of an unrolled inner loop, and takes a fraction of the time to compile.
+
+    Args:
+        times: copies of the body.
+
+    Written by the plans and `ops/loopnest.py`, read by `codegen/llvm/stmt.py`.
+    """
+
+    times: Count
+
+
+@register
+@dataclass(frozen=True, slots=True)
+class Defer(LoopNote):
+    """A loop over tiles computes what follows a tile's products between the products of the next tile.
+
+    Args:
+        lanes: elements of a vector of the tile.
+
+    Written by `plans/matmul/contraction.py`, read and removed by `transform/loops/defer.py`.
+    """
+
+    lanes: Count
+
+
+@register
+@dataclass(frozen=True, slots=True)
+class Pipeline(LoopNote):
+    """A loop over rows works on several rows at once, each in another stage.
+
+    Written by `plans/rows/plan.py`, read and removed by `transform/loops/pipeline.py`.
+    """
+
+
+# Functions
+
+
+@register
+@dataclass(frozen=True, slots=True)
+class SingleThread(FuncNote):
+    """One thread runs all of the function: sharing it would take longer.
+
+    Written by `plans/framework/base.py`, read by `codegen/llvm/threads.py`.
+    """
+
+
+@register
+@dataclass(frozen=True, slots=True)
+class MayAlias(FuncNote):
+    """Parameters may share memory: a pointwise kernel may write over an operand that nobody reads later.
+
+    Written by `compiler.py`, read by `transform/loops/reuse.py` and `codegen/llvm/emit.py`.
+    """
+
+
+@register
+@dataclass(frozen=True, slots=True)
+class PastCaches(FuncNote):
+    """The program as a whole writes so much that outputs of any size are written past the caches.
+
+    Written by `compiler.py`, read by `plans/framework/common.py` (streams).
+    """
+
+
+@register
+@dataclass(frozen=True, slots=True)
+class Workspaces(FuncNote):
+    """The last parameters are memory that the function needs and nobody else reads.
+
+    Args:
+        count: how many of the parameters.
+
+    Written by `transform/loops/workspace.py`, read through `PrimFunc.workspaces`.
+    """
+
+    count: Count
+
+
+# Buffers and hardware indices: part of what `Buffer` and `For` are, from the same table
+
+Scope = Literal["global", "padded", "local", "shared"]
+
+SCOPES: dict[Scope, str] = {
+    "global": "Memory; it is not printed.",
+    "padded": "Memory whose inner dimensions lowering may enlarge, so that planes do not meet in the same cache sets.",
+    "local": "Private to a thread; in registers if it can be.",
+    "shared": "Memory that the threads of a GPU's block share. No backend takes it yet.",
+}
+"""Where buffers live. Written by `set_scope` and `cache_write`, read by `transform/loops/`."""
+
+Thread = Literal["blockIdx.x", "blockIdx.y", "blockIdx.z", "threadIdx.x", "threadIdx.y", "threadIdx.z", "vthread"]
+
+THREADS: tuple[Thread, ...] = get_args(Thread)
+"""The hardware indices that may run through a loop. Written by `bind`; no backend takes them yet."""
+
+K = TypeVar("K", bound=str)
+
+
+def scope_named(name: str) -> Scope:
+    """The scope of this name. Raises VerifyError."""
+    return _one_of("scope", name, tuple(SCOPES))
+
+
+def thread_named(name: str) -> Thread:
+    """The hardware index of this name. Raises VerifyError."""
+    return _one_of("hardware index", name, THREADS)
+
+
+def _one_of(what: str, name: str, known: tuple[K, ...]) -> K:
+    for each in known:
+        if each == name:
+            return each
+    raise VerifyError(f"no {what} is called {name!r}", expected=f"one of {', '.join(known)}", hint=near(name, known))
+
+
+def markdown() -> str:
+    """The table of all notes, scopes and hardware indices for docs/ir.md."""
+    rows = [(f"@{signature(kind)}", kind.place, _summary(kind)) for kind in NOTES.values()]
+    rows += [(f"in {scope}", "buffer", meaning) for scope, meaning in SCOPES.items()]
+    rows.append(
+        (f"thread({' | '.join(THREADS)})", "loop", "An index of a GPU runs through the loop. No backend takes it yet.")
+    )
+    lines = [f"| `{text.replace('|', chr(92) + '|')}` | {place} | {meaning} |" for text, place, meaning in rows]
+    return "\n".join(["| text | stands on a | meaning |", "|---|---|---|", *lines])
+
+
+def _summary(kind: type[Note]) -> str:
+    """The first paragraph of a class's docstring, on one line."""
+    return " ".join((kind.__doc__ or "").split("\n\n")[0].split())
+
+
+__all__ = [
+    "NOTES",
+    "SCOPES",
+    "THREADS",
+    "BlockNote",
+    "BufferName",
+    "Count",
+    "Defer",
+    "FuncNote",
+    "LoopNote",
+    "MayAlias",
+    "Note",
+    "PastCaches",
+    "Pipeline",
+    "Prefetch",
+    "PrefetchShare",
+    "PrefetchTile",
+    "Scope",
+    "SingleThread",
+    "Streaming",
+    "Thread",
+    "Unroll",
+    "Workspaces",
+    "find",
+    "markdown",
+    "register",
+    "scope_named",
+    "thread_named",
+    "with_note",
+    "without",
+]

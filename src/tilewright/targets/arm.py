@@ -1,0 +1,74 @@
+"""Arm, 64 bits: NEON of 128 bits; SVE is left to LLVM.
+
+Nothing was measured on such a machine: costs are those of x86 but for what follows from 32 registers, ceilings are what
+is known of servers of about 2020 (21 November 2026, commit 08c0715; machines not recorded).
+"""
+
+from __future__ import annotations
+
+from tilewright.ir.dtype import bf16, i8, u8
+from tilewright.targets.costs import Costs, Origin
+from tilewright.targets.isa import Dot, Isa
+from tilewright.targets.memory import Ceilings
+from tilewright.targets.registry import Family
+from tilewright.targets.target import Target
+
+TRIPLE = "aarch64-unknown-linux-gnu"
+
+NEON = ("fp-armv8", "neon")
+
+
+def _dot_text(name: str, call: str, vector: str, sums: str) -> str:
+    """A call that adds to C the products of a group of A, the same for all lanes, and of B: 16 bytes of each."""
+    return f"""\
+declare {sums} @llvm.aarch64.neon.{call}({sums}, {vector}, {vector})
+define internal void @tw.intrin.{name}(ptr %a, ptr %b, i64 %bs, ptr %c) alwaysinline {{
+  %group = load i32, ptr %a, align 1
+  %one = insertelement <4 x i32> poison, i32 %group, i64 0
+  %all = shufflevector <4 x i32> %one, <4 x i32> poison, <4 x i32> zeroinitializer
+  %left = bitcast <4 x i32> %all to {vector}
+  %right = load {vector}, ptr %b, align 1
+  %old = load {sums}, ptr %c, align 4
+  %new = call {sums} @llvm.aarch64.neon.{call}({sums} %old, {vector} %left, {vector} %right)
+  store {sums} %new, ptr %c, align 4
+  ret void
+}}"""
+
+
+_USDOT = _dot_text("usdot_4x4_u8i8", "usdot.v4i32.v16i8", "<16 x i8>", "<4 x i32>")
+_BFDOT = _dot_text("bfdot_4x2_bf16", "bfdot.v4f32.v8bf16", "<8 x bfloat>", "<4 x float>")
+
+DOTS = (
+    Dot("bfdot_4x2_bf16", bf16, bf16, 4, 2, ("bf16",), 1.0, _BFDOT),
+    Dot("usdot_4x4_u8i8", u8, i8, 4, 4, ("i8mm",), 1.0, _USDOT),
+)
+"""What i8mm and bf16 add. No target below takes them: nobody has run them yet. `offered(DOTS, features)` in its `Isa`
+is all that a target needs to."""
+
+ISA = Isa(vector_bits=128, registers=32, fma=True, extrema_keep_nan=True)
+
+CEILINGS = Ceilings(
+    fma_per_cycle=2.0, l1_bandwidth=32.0, l2_bandwidth=16.0, l3_bandwidth=9.5, memory_bandwidth=6.7, streams=4
+)
+
+COSTS = Costs().fitted(Origin("2026-11-21", commit="92de22e"), constant_registers=6)
+
+
+def processor(cpu: str, features: tuple[str, ...]) -> Target:
+    """What is known of a processor of this name with these features."""
+    return Target(TRIPLE, cpu, tuple(sorted(features)), isa=ISA, ceilings=CEILINGS, costs=COSTS)
+
+
+FAMILY = Family(
+    "arm",
+    "aarch64",
+    {
+        "neoverse-n1": processor("neoverse-n1", (*NEON, "fullfp16", "dotprod")),
+        "neoverse-v1": processor("neoverse-v1", (*NEON, "fullfp16", "dotprod", "bf16", "i8mm")),
+        "generic-aarch64": processor("generic", NEON),
+    },
+    DOTS,
+    describe=processor,
+)
+
+__all__ = ["DOTS", "FAMILY", "processor"]

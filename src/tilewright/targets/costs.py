@@ -1,0 +1,341 @@
+"""What estimates take for granted about a machine: fitted constants, each with its unit, what it counts and its origin.
+
+The values that stand here are taken wherever nobody measured others. A family of machines that knows better says so in
+its own file, with `Costs.fitted`. `docs/targets.md` lists all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+from tilewright.support.errors import TargetError
+
+UNKNOWN = "not recorded"
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a value comes from: date, machine, the command that measured it, and the commit that brought it."""
+
+    date: str
+    machine: str = UNKNOWN
+    command: str = UNKNOWN
+    commit: str = UNKNOWN
+
+    def __str__(self) -> str:
+        return f"{self.date}, machine {self.machine}, command {self.command}, commit {self.commit}"
+
+
+def constant(value: float, unit: str, counts: str, origin: Origin) -> Any:
+    """A field with this default."""
+    return field(default=value, metadata={"unit": unit, "counts": counts, "origin": origin})
+
+
+_FIRST = Origin("2026-11-20", commit="7481e1a")
+_TRANSPOSES = Origin("2026-11-20", commit="0c5c5df")
+_TILES = Origin("2026-11-21", commit="82cd29d")
+_STAGES = Origin("2026-11-21", commit="683087d")
+_DIRECT = Origin("2026-11-21", commit="6737f7b")
+_PIXELS = Origin("2026-11-21", commit="e7091c9")
+_SCATTERED = Origin("2026-11-21", "Zen 3", commit="b0ce859")
+_BLOCKS = Origin("2026-11-21", "Zen 3", commit="7b44531")
+_PACKING = Origin("2026-11-21", "Zen 3", commit="06c7273")
+_STREAMS = Origin("2026-11-22", "Zen 4", commit="adf2059")
+_DEFER = Origin("2026-11-22", commit="b15ade9")
+
+
+@dataclass(frozen=True, slots=True)
+class Arithmetic:
+    """Multiply-adds, loads and functions in register tiles."""
+
+    fma_latency: float = constant(4.0, "cycles", "from a multiply-add to one that needs its result", _FIRST)
+    fma_latency_scheduled: float = constant(
+        4.4, "cycles", "the same with what scheduling leaves idle where accumulators are just enough", _DIRECT
+    )
+    dot_latency: float = constant(
+        5.0, "cycles", "from a dot instruction to one that needs its result", Origin("2026-11-21", commit="e1c2c02")
+    )
+    loads_per_cycle: float = constant(2.0, "vectors a cycle", "loads that hit the first level of cache", _FIRST)
+    store_per_load: float = constant(2.0, "ratio", "time of a store over that of a load of as many bytes", _STAGES)
+    narrow_fma_per_cycle: float = constant(
+        2.0, "a cycle", "multiply-adds that start, however narrow they are", Origin("2026-11-22", commit="8bcf413")
+    )
+    accumulators: int = constant(
+        8, "registers", "accumulators that keep multiply-adds busy", Origin("2026-11-22", commit="954e0de")
+    )
+    constant_registers: int = constant(
+        1,
+        "registers",
+        "what Winograd's register tiles leave free: constants of the transforms stay in a large register file",
+        Origin("2026-11-21", commit="92de22e"),
+    )
+    registers_a_spare: int = constant(
+        8,
+        "registers",
+        "one in so many is left for a row's elements and the next step's loads",
+        Origin("2026-11-22", commit="f472f69"),
+    )
+    tile_overhead: float = constant(24.0, "cycles", "a register tile beside its steps and stores", _FIRST)
+    transformed_tile_overhead: float = constant(
+        44.0,
+        "cycles",
+        "the same in Winograd's products: filters are asked for ahead, the last multiply-adds are waited for",
+        Origin("2026-11-22", commit="b07032d"),
+    )
+    load_beside_products: float = constant(
+        0.1, "cycles", "a load of a matrix product where multiply-adds bound: ports and front end are not ideal", _TILES
+    )
+    load_beside_convolution: float = constant(0.05, "cycles", "the same of a convolution", _DIRECT)
+    full_registers: float = constant(
+        1.03,
+        "ratio",
+        "time of a tile that takes all registers: loads cannot run ahead",
+        Origin("2026-11-21", commit="9fa1252"),
+    )
+    idle_units: float = constant(
+        0.5, "share", "a function's operations that units do which products leave idle", _DEFER
+    )
+    deferred_vector: float = constant(2.0, "cycles", "a vector of a tile stored for a later epilogue", _DEFER)
+    divide: float = constant(4.0, "multiply-adds", "a division", _STAGES)
+    square_root: float = constant(6.0, "multiply-adds", "a square root", _STAGES)
+    reciprocal_root: float = constant(8.0, "multiply-adds", "a square root and a division", _STAGES)
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """What moves between the levels of the memory, and how much of a level may be filled."""
+
+    kept_l1: float = constant(0.75, "share", "of the first level that data may take and stay there", _STAGES)
+    kept_l2: float = constant(0.75, "share", "the same of the second level", _STAGES)
+    kept_l3: float = constant(0.5, "share", "the same of the last level, which others share", _STAGES)
+    kept_sets: float = constant(0.75, "share", "sets of a cache in which other data leave room", _PIXELS)
+    panel_l1: float = constant(
+        0.6, "share", "of the first level that a convolution's weights may take beside its pixels", _DIRECT
+    )
+    reader_l2: float = constant(
+        0.6, "share", "of the second level that something may fill and its next reader still find there", _BLOCKS
+    )
+    next_call_l3: float = constant(
+        0.75,
+        "share",
+        "of the last level that weights may fill and the next call still find there",
+        Origin("2026-11-21", commit="476378f"),
+    )
+    ahead_l3: float = constant(
+        0.5,
+        "share",
+        "of the last level that one kernel may ask for, for a later one, and that weights between them may take",
+        Origin("2026-11-22", commit="f106c44"),
+    )
+    written_back: float = constant(
+        2.0, "ratio", "bytes moved for a byte written: lines are read before they are written", _STAGES
+    )
+    followed_stream: float = constant(
+        1.5,
+        "ratio",
+        "what a single stream that hardware follows gets of the bandwidth behind the first level",
+        Origin("2026-11-22", commit="f472f69"),
+    )
+    followed_weights: float = constant(
+        0.4, "share", "of the transfer of a convolution's weights from the second level that counts", _DIRECT
+    )
+    few_streams: float = constant(
+        0.7, "share", "of the memory's bandwidth that fewer streams draw than are followed best", _STREAMS
+    )
+    many_streams: float = constant(
+        0.92, "share", "of a level's bandwidth that more streams draw than are followed best", _STREAMS
+    )
+    scattered_products: float = constant(
+        0.4, "share", "of the bandwidth that Winograd's products get: a line in each of many places", _BLOCKS
+    )
+    short_runs: float = constant(
+        0.6,
+        "share",
+        "of the bandwidth that Strassen's sums get: some pixels of each block of channels",
+        Origin("2026-11-22", "Zen 4", commit="226fead"),
+    )
+    followed_rows: int = constant(
+        96,
+        "rows",
+        "of a map, read a piece at a time, up to which a line costs what `scattered_line` says",
+        Origin("2026-11-21", commit="b0ce859"),
+    )
+    scattered_line: float = constant(
+        23.0, "cycles", "a line from beyond the second level of few rows that are read a piece at a time", _SCATTERED
+    )
+    scattered_line_of_many: float = constant(
+        60.0, "cycles", "the same of many rows", Origin("2026-11-21", commit="b0ce859")
+    )
+    sampled_line: float = constant(23.0, "cycles", "the same of few rows of which pixels are left out", _SCATTERED)
+    sampled_line_of_many: float = constant(
+        60.0, "cycles", "the same of many rows", Origin("2026-11-21", commit="b0ce859")
+    )
+    collision: float = constant(
+        12.0, "cycles", "a line that has left the second level before its rest is used", _PIXELS
+    )
+    far_page: float = constant(
+        5.0, "cycles", "a step whose page's translation, or line, comes from the second level", _PIXELS
+    )
+    unaligned: float = constant(0.05, "cycles", "a load that may cross the end of a line, on average", _PIXELS)
+    copied_vector: float = constant(1.5, "cycles", "a vector copied within the first level", _PIXELS)
+    masked_shuffles: float = constant(
+        1.2,
+        "ratio",
+        "time of shuffles of strips that begin at no line and end under a mask",
+        Origin("2026-11-22", commit="5873e13"),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Prefetching:
+    """How far ahead loops ask for what they read, and from when on that is of use."""
+
+    stream_bytes: int = constant(
+        2048,
+        "bytes",
+        "ahead in a stream: hardware follows it to the end of its page only",
+        Origin("2026-11-21", commit="3b7e772"),
+    )
+    panel_bytes_l3: int = constant(
+        2048,
+        "bytes",
+        "ahead in a panel of weights from the last level of cache",
+        Origin("2026-11-22", commit="db744e4"),
+    )
+    panel_bytes_memory: int = constant(
+        1024, "bytes", "ahead in a panel of weights from memory", Origin("2026-11-22", commit="db744e4")
+    )
+    panel_rows_l3: int = constant(
+        2,
+        "rows",
+        "of a product from which on it asks for its panel from the last level of cache",
+        Origin("2026-11-22", commit="db744e4"),
+    )
+    panel_rows_memory: int = constant(
+        3,
+        "rows",
+        "of a product from which on it asks for its panel from memory",
+        Origin("2026-11-22", commit="db744e4"),
+    )
+    shared_panel_rows: int = constant(
+        6,
+        "rows",
+        "from which on a panel's products take about as long as it takes to arrive",
+        Origin("2026-11-21", commit="e9b115b"),
+    )
+    lookahead_operations: int = constant(
+        10,
+        "instructions",
+        "for one element from which on a core does not look far enough ahead by itself",
+        Origin("2026-11-21", commit="681b026"),
+    )
+    rows: int = constant(
+        2,
+        "rows",
+        "ahead in passes over rows: a pass is shorter than memory takes",
+        Origin("2026-11-22", commit="c8badc5"),
+    )
+    pipelined_bytes: int = constant(
+        8192,
+        "bytes",
+        "ahead, at least, where stages of rows go one behind the other",
+        Origin("2026-11-22", commit="9e5c7b5"),
+    )
+    least_row: int = constant(
+        512,
+        "bytes",
+        "of a row below which asking for the next is not worth an instruction",
+        Origin("2026-11-21", commit="33b2f09"),
+    )
+    least_weights: int = constant(
+        1 << 19,
+        "bytes",
+        "of weights that a later kernel reads from which on asking for them is worth it",
+        Origin("2026-11-22", commit="f106c44"),
+    )
+    packed_row_bytes: int = constant(256, "bytes", "ahead in a row that is cut into panels", _PACKING)
+
+
+@dataclass(frozen=True, slots=True)
+class Copies:
+    """Sizes of the pieces in which copies, transpositions and sums go through memory."""
+
+    box: int = constant(
+        128 << 10, "elements", "of a transposition's destination, in the second level of cache", _TRANSPOSES
+    )
+    box_run: int = constant(16, "elements", "read along a long row before the next row of the box", _TRANSPOSES)
+    box_side: int = constant(64, "elements", "a side of a box that is transposed in the first level", _PACKING)
+    row_group: int = constant(32, "rows", "that are cut into pieces together: so many pages are at hand", _PACKING)
+    lines_together: int = constant(
+        4,
+        "lines",
+        "of a long row that are written before the next rows, each in pages of its own",
+        Origin("2026-11-21", commit="cd083f2"),
+    )
+    strip: int = constant(
+        1024,
+        "elements",
+        "columns that are summed together: results stay in the first level, rows are read in long runs",
+        Origin("2026-11-21", commit="60ce046"),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """The fitted constants of a machine.
+
+    `origins` says where those come from that differ from the defaults, by name; code does not depend on it.
+    """
+
+    arithmetic: Arithmetic = Arithmetic()
+    traffic: Traffic = Traffic()
+    prefetching: Prefetching = Prefetching()
+    copies: Copies = Copies()
+    origins: tuple[tuple[str, Origin], ...] = field(default=(), compare=False, repr=False)
+
+    def fitted(self, origin: Origin, **values: float) -> Costs:
+        """These constants with others that were measured, by name: `fitted(origin, scattered_line=8.0)`."""
+        groups: dict[str, Any] = {}
+        for name, value in values.items():
+            group = next((g for g, _ in GROUPS if name in {f.name for f in fields(getattr(self, g))}), None)
+            if group is None:
+                known = ", ".join(one.name for one in described(self))
+                raise TargetError(f"no fitted constant is called {name!r}", expected=f"one of {known}")
+            groups[group] = replace(groups.get(group, getattr(self, group)), **{name: value})
+        return replace(self, **groups, origins=(*self.origins, *((name, origin) for name in values)))
+
+
+GROUPS: tuple[tuple[str, type], ...] = (
+    ("arithmetic", Arithmetic),
+    ("traffic", Traffic),
+    ("prefetching", Prefetching),
+    ("copies", Copies),
+)
+"""The parts of `Costs`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """A fitted constant for readers."""
+
+    group: str
+    name: str
+    value: float
+    unit: str
+    counts: str
+    origin: Origin
+
+
+def described(costs: Costs) -> Iterator[Described]:
+    """All fitted constants of a machine with what is known about them."""
+    own = dict(costs.origins)
+    for group, _ in GROUPS:
+        part = getattr(costs, group)
+        for f in fields(part):
+            origin = own.get(f.name, f.metadata["origin"])
+            yield Described(group, f.name, getattr(part, f.name), f.metadata["unit"], f.metadata["counts"], origin)
+
+
+__all__ = ["UNKNOWN", "Arithmetic", "Copies", "Costs", "Described", "Origin", "Prefetching", "Traffic", "described"]

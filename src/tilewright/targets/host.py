@@ -1,0 +1,83 @@
+"""This machine: what the operating system and LLVM say of it, and what `tilewright doctor` measured."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+from functools import cache
+
+from tilewright.measure import calibration
+from tilewright.support.machine import describe
+from tilewright.targets.memory import Ceilings
+from tilewright.targets.registry import family_of
+from tilewright.targets.target import Target
+
+
+@cache
+def host() -> Target:
+    """This machine: its family's description, with its own caches, features and ceilings."""
+    import llvmlite.binding as llvm
+
+    machine = describe()
+    flags = llvm.get_host_cpu_features()
+    family = family_of(machine.triple)
+    if family is None or family.describe is None:
+        base = Target(machine.triple, machine.cpu, machine.features)
+    else:
+        base = family.describe(machine.cpu, machine.features)
+    sizes = {c.level: c.bytes for c in machine.caches if c.kind != "Instruction"}
+    caches = replace(
+        base.caches,
+        l1=sizes.get(1, 32 << 10),
+        l2=sizes.get(2, 512 << 10),
+        l3=sizes.get(3, sizes.get(2, 8 << 20)),
+    )
+    measured = calibration.load(machine)
+    return replace(
+        base,
+        triple=machine.triple,
+        missing=tuple(sorted(name for name, on in flags.items() if not on)),
+        caches=caches,
+        ceilings=base.ceilings if measured is None else replace(base.ceilings, **asdict(measured)),
+        cores=machine.cores,
+    )
+
+
+@cache
+def narrowed(named: Target) -> Target:
+    """This machine with the instructions of `named`; `named` itself where this machine lacks some of them."""
+    native = host()
+    if architecture(named) != architecture(native) or not set(named.features) <= set(native.features):
+        return named
+    return replace(
+        native,
+        cpu=named.cpu,
+        features=named.features,
+        missing=tuple(name for name in native.missing if name not in named.features),
+        isa=named.isa,
+        ceilings=ceilings(native, named),
+        costs=named.costs,
+    )
+
+
+def ceilings(native: Target, named: Target) -> Ceilings:
+    """The ceilings of a machine with other instructions than its own. How many multiply-adds and loads start in a cycle
+    depends on the width of the vectors; what was measured is of the machine's own."""
+    if named.vector_bits == native.vector_bits:
+        return native.ceilings
+    family = family_of(native.triple)
+    like = named if family is None or family.describe is None else family.describe(native.cpu, named.features)
+    known = (like if like.vector_bits == named.vector_bits else named).ceilings
+    l1 = min(native.l1_bandwidth, known.l1_bandwidth)
+    return replace(
+        native.ceilings,
+        fma_per_cycle=known.fma_per_cycle,
+        l1_bandwidth=l1,
+        l2_bandwidth=min(native.l2_bandwidth, l1),
+        l3_bandwidth=min(native.l3_bandwidth, l1),
+        memory_bandwidth=min(native.memory_bandwidth, l1),
+    )
+
+
+def architecture(target: Target) -> str:
+    """The first part of its triple."""
+    return target.triple.partition("-")[0]

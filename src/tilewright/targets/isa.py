@@ -1,0 +1,77 @@
+"""What the instructions of a machine offer, as far as schedules and code generation ask for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from tilewright.ir.dtype import DType
+
+
+@dataclass(frozen=True, slots=True)
+class Dot:
+    """A dot instruction: `lanes` sums of `group` products each.
+
+    It multiplies a group of elements of A, the same for all lanes, with a group of B in each lane:
+
+        for i in 0..lanes { for k in 0..group { C[i] = C[i] + cast(A[k]) * cast(B[i, k]) } }
+
+    Args:
+        name: by which loops and traces call it.
+        a, b: types of the elements; sums are f32 for floats, i32 for integers.
+        lanes, group: how many sums, of how many products.
+        features: what the machine must have, LLVM's names.
+        cost: in multiply-adds of a full vector.
+        llvm: definitions of LLVM text with a function `@tw.intrin.<name>(ptr a, ptr b, i64 stride of b, ptr c)`.
+    """
+
+    name: str
+    a: DType
+    b: DType
+    lanes: int
+    group: int
+    features: tuple[str, ...]
+    cost: float
+    llvm: str
+
+
+def offered(dots: Iterable[Dot], features: Iterable[str]) -> tuple[Dot, ...]:
+    """The instructions among `dots` that a machine with these features has."""
+    own = frozenset(features)
+    return tuple(dot for dot in dots if own.issuperset(dot.features))
+
+
+@dataclass(frozen=True, slots=True)
+class Isa:
+    """Capabilities of an instruction set; the defaults are those of the least machine.
+
+    Args:
+        vector_bits: width of a vector register; of scalable ones the width that code is made for.
+        scalable: whether the width of a vector register is known only when code runs.
+        registers: number of vector registers.
+        fma: whether one instruction multiplies and adds with one rounding.
+        masked_reads: whether vectors are read under a mask, so that nothing is read where it does not hold.
+        tables: f32 entries of a table in a register among which one instruction picks for each lane; 0 without one.
+        scales: whether an instruction multiplies by powers of two whose exponents are a vector.
+        extrema_keep_nan: whether the instructions for minimum and maximum give NaN where an operand is NaN.
+        streams_stores: whether vectors can be stored past the caches.
+        part_bytes: bytes within which a shuffle is cheapest; vectors consist of such parts.
+        tuning: LLVM's tuning features for code that has no scatters of its own ("+prefer-no-scatter").
+        dots: dot instructions, in order of preference.
+    """
+
+    vector_bits: int = 128
+    scalable: bool = False
+    registers: int = 16
+    fma: bool = False
+    masked_reads: bool = False
+    tables: int = 0
+    scales: bool = False
+    extrema_keep_nan: bool = False
+    streams_stores: bool = False
+    part_bytes: int = 16
+    tuning: str = ""
+    dots: tuple[Dot, ...] = ()
+
+
+__all__ = ["Dot", "Isa", "offered"]

@@ -1,0 +1,66 @@
+"""The caches of a machine and its ceilings: how much they hold, how fast a core reads from them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Caches:
+    """Sizes in bytes, if no more is said.
+
+    Args:
+        l1, l2, l3: data cache of a core, second level of a core, last level (shared).
+        l1_ways, l2_ways: ways of the first two.
+        way: bytes after which addresses fall into the same set of the first level.
+        line: of a cache, which is what one prefetch brings.
+        page: of virtual memory; hardware follows a stream to the end of its page only.
+        alias: bytes after which addresses end in the same bits, as far as a core compares a load's with those of
+            earlier stores at first.
+        l1_pages, l2_pages: pages whose translations the first and the second level of the translation buffer hold.
+    """
+
+    l1: int = 32 << 10
+    l2: int = 512 << 10
+    l3: int = 8 << 20
+    l1_ways: int = 8
+    l2_ways: int = 8
+    way: int = 4096
+    line: int = 64
+    page: int = 4096
+    alias: int = 4096
+    l1_pages: int = 64
+    l2_pages: int = 2048
+
+
+@dataclass(frozen=True, slots=True)
+class Ceilings:
+    """What a core reaches at most. `tilewright doctor` measures this of a machine; otherwise it is what is known of its
+    kind. Estimates use it, so schedules depend on it.
+
+    Args:
+        fma_per_cycle: multiply-adds of full vectors that a core starts in a cycle.
+        l1_bandwidth, l2_bandwidth, l3_bandwidth, memory_bandwidth: bytes that a core reads in a cycle from each level.
+        memory_total: bytes that all cores together read in a cycle from memory, 0 if it is not known: what several
+            threads may ask for ahead. Estimates of kernels take `memory_bandwidth` with any number of threads: most of
+            what they would wait for has been asked for.
+        streams: in how many streams at once a core reads fastest from beyond the second level; not measured yet.
+        barrier: cycles of a barrier among a few threads.
+        frequency: GHz under load, to show cycles as time; code does not depend on it.
+    """
+
+    fma_per_cycle: float = 2.0
+    l1_bandwidth: float = 32.0
+    l2_bandwidth: float = 16.0
+    l3_bandwidth: float = 12.0
+    memory_bandwidth: float = 6.0
+    memory_total: float = 0.0
+    streams: int = 4
+    barrier: float = 500.0
+    frequency: float = 3.0
+
+
+USUAL = Caches()
+"""Caches of a machine that is not known."""
+
+__all__ = ["USUAL", "Caches", "Ceilings"]

@@ -1,0 +1,108 @@
+"""Families of machines by name. Each family is one file here, which registers it; others may `register` theirs.
+
+register(Family("mine", "x86_64", {"my-cpu": Target(...)}))
+Target.parse("my-cpu")
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from tilewright.support.errors import TargetError
+from tilewright.targets.isa import Dot
+from tilewright.targets.target import Target
+
+Describe = Callable[[str, tuple[str, ...]], Target]
+"""From LLVM's name of a processor and its features to what is known of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """Machines that have much in common.
+
+    Args:
+        name: of the family.
+        architecture: the first part of its machines' triples, as LLVM writes it.
+        targets: its machines by name.
+        dots: all dot instructions of the family; each target lists those that it has.
+        describe: what is known of any processor of the architecture, for a host that has no name of its own here.
+    """
+
+    name: str
+    architecture: str
+    targets: Mapping[str, Target]
+    dots: tuple[Dot, ...] = ()
+    describe: Describe | None = None
+
+
+_FAMILIES: dict[str, Family] = {}
+
+
+def register(family: Family) -> Family:
+    """Make a family known. Raises TargetError if another one has its name, or the name of one of its targets, or if two
+    dot instructions have the same name."""
+    _load()
+    if family.name in _FAMILIES:
+        raise TargetError(f"there is another family {family.name!r} of targets")
+    for name in family.targets:
+        owner = next((f.name for f in _FAMILIES.values() if name in f.targets), None)
+        if owner is not None or name == "host":
+            raise TargetError(f"there is another target {name!r}", where=f"family {family.name!r}", got=owner)
+    offered = {*family.dots, *(dot for target in family.targets.values() for dot in target.isa.dots)}
+    for dot in offered:
+        if dots().get(dot.name, dot) != dot:
+            raise TargetError(f"there is another dot instruction {dot.name!r}", where=f"family {family.name!r}")
+    _FAMILIES[family.name] = family
+    return family
+
+
+def unregister(name: str) -> None:
+    """Forget a family: for tests, and for a plug-in that cannot be used."""
+    _FAMILIES.pop(name, None)
+
+
+def find(name: str, where: str | None = None) -> Target:
+    """The target of this name. Raises TargetError, which lists those that are known; `where` says who named it."""
+    _load()
+    for family in _FAMILIES.values():
+        if name in family.targets:
+            return family.targets[name]
+    raise TargetError("no such target", where=where, expected=", ".join(("host", *names())), got=repr(name))
+
+
+def names() -> tuple[str, ...]:
+    """The names of all targets, family by family."""
+    _load()
+    return tuple(name for family in _FAMILIES.values() for name in family.targets)
+
+
+def families() -> tuple[Family, ...]:
+    _load()
+    return tuple(_FAMILIES.values())
+
+
+def family_of(triple: str) -> Family | None:
+    """The family that can describe any machine of this triple."""
+    architecture, _, _ = triple.partition("-")
+    return next((f for f in families() if f.describe is not None and f.architecture == architecture), None)
+
+
+def dots() -> dict[str, Dot]:
+    """All dot instructions by name, of families and of single targets."""
+    found: dict[str, Dot] = {}
+    for family in families():
+        for group in (family.dots, *(target.isa.dots for target in family.targets.values())):
+            found.update((dot.name, dot) for dot in group)
+    return found
+
+
+def _load() -> None:
+    """The families that are part of Tilewright."""
+    if not _FAMILIES:
+        from tilewright.targets import arm, riscv, wasm, x86  # which import this module
+
+        _FAMILIES.update((f.name, f) for f in (x86.FAMILY, arm.FAMILY, riscv.FAMILY, wasm.FAMILY))
+
+
+__all__ = ["Family", "dots", "families", "family_of", "find", "names", "register", "unregister"]

@@ -1,0 +1,22 @@
+"""WebAssembly, 32 bits, with vectors of 128 bits: text for LLVM. Nothing runs or links its code yet.
+
+What the engine makes of it depends on the machine below: registers are counted as the least of them has. There is no
+multiply-add with one rounding, and no prefetch.
+"""
+
+from __future__ import annotations
+
+from tilewright.targets.isa import Isa
+from tilewright.targets.registry import Family
+from tilewright.targets.target import Target
+
+SIMD128 = Target(
+    "wasm32-unknown-unknown",
+    "generic",
+    ("simd128",),
+    isa=Isa(vector_bits=128, registers=16, extrema_keep_nan=True),
+)
+
+FAMILY = Family("wasm", "wasm32", {"wasm32-simd128": SIMD128})
+
+__all__ = ["FAMILY"]

@@ -1,0 +1,218 @@
+"""x86-64: SSE, AVX2, AVX-512; AMD's Zen and Intel's servers.
+
+Two machines were measured: a Zen 3 (2 cores, AVX2), on which all constants were fitted first, and a Zen 4 (2 cores,
+AVX-512). What was fitted on them is taken for their kin.
+"""
+
+from __future__ import annotations
+
+from tilewright.ir.dtype import DType, bf16, i8, i16, u8
+from tilewright.targets.costs import Costs, Origin
+from tilewright.targets.isa import Dot, Isa, offered
+from tilewright.targets.memory import Caches, Ceilings
+from tilewright.targets.registry import Family
+from tilewright.targets.target import Target
+
+TRIPLE = "x86_64-unknown-linux-gnu"
+
+BASE = ("cmov", "cx8", "fxsr", "mmx", "sse", "sse2")
+V2 = (*BASE, "cx16", "popcnt", "sahf", "sse3", "sse4.1", "sse4.2", "ssse3")
+V3 = (*V2, "avx", "avx2", "bmi", "bmi2", "crc32", "f16c", "fma", "lzcnt", "movbe", "xsave")
+V4 = (*V3, "avx512bw", "avx512cd", "avx512dq", "avx512f", "avx512vl")
+V4_DOTS = (*V4, "avx512bf16", "avx512vnni")
+
+
+# -- dot instructions --------------------------------------------------------------------------------------------------
+
+
+def _splat(words: int, group: str = "two") -> str:
+    """The group of A, which is 32 bits, for all lanes."""
+    return f"""\
+  %{group} = load i32, ptr %a, align 1
+  %one = insertelement <{words} x i32> poison, i32 %{group}, i64 0
+  %all = shufflevector <{words} x i32> %one, <{words} x i32> poison, <{words} x i32> zeroinitializer
+"""
+
+
+def _bf16_text() -> str:
+    return f"""\
+declare <16 x float> @llvm.x86.avx512bf16.dpbf16ps.512(<16 x float>, <32 x bfloat>, <32 x bfloat>)
+define internal void @tw.intrin.dot_16x2_bf16(ptr %a, ptr %b, i64 %bs, ptr %c) alwaysinline {{
+{_splat(16)}  %left = bitcast <16 x i32> %all to <32 x bfloat>
+  %right = load <32 x bfloat>, ptr %b, align 2
+  %old = load <16 x float>, ptr %c, align 4
+  %new = call <16 x float>
+    @llvm.x86.avx512bf16.dpbf16ps.512(<16 x float> %old, <32 x bfloat> %left, <32 x bfloat> %right)
+  store <16 x float> %new, ptr %c, align 4
+  ret void
+}}"""
+
+
+def _vnni_text() -> str:
+    return f"""\
+declare <16 x i32> @llvm.x86.avx512.vpdpbusd.512(<16 x i32>, <64 x i8>, <64 x i8>)
+define internal void @tw.intrin.vnni_16x4_u8i8i32(ptr %a, ptr %b, i64 %bs, ptr %c) alwaysinline {{
+{_splat(16, "four")}  %left = bitcast <16 x i32> %all to <64 x i8>
+  %right = load <64 x i8>, ptr %b, align 1
+  %old = load <16 x i32>, ptr %c, align 4
+  %new = call <16 x i32> @llvm.x86.avx512.vpdpbusd.512(<16 x i32> %old, <64 x i8> %left, <64 x i8> %right)
+  store <16 x i32> %new, ptr %c, align 4
+  ret void
+}}"""
+
+
+def _madd_text(name: str, lanes: int, b: DType) -> str:
+    """Products of pairs added to C; with VNNI LLVM makes one instruction of the two."""
+    function = "avx2.pmadd.wd" if lanes == 8 else "avx512.pmaddw.d.512"
+    pair = f"<{2 * lanes} x i16>"
+    read = f"  %right = load {pair}, ptr %b, align 2\n"
+    if b is i8:
+        read = (
+            f"  %narrow = load <{2 * lanes} x i8>, ptr %b, align 1\n"
+            f"  %right = sext <{2 * lanes} x i8> %narrow to {pair}\n"
+        )
+    return f"""\
+declare <{lanes} x i32> @llvm.x86.{function}({pair}, {pair})
+define internal void @tw.intrin.{name}(ptr %a, ptr %b, i64 %bs, ptr %c) alwaysinline {{
+{_splat(lanes)}  %left = bitcast <{lanes} x i32> %all to {pair}
+{read}  %sum = call <{lanes} x i32> @llvm.x86.{function}({pair} %left, {pair} %right)
+  %old = load <{lanes} x i32>, ptr %c, align 4
+  %new = add <{lanes} x i32> %old, %sum
+  store <{lanes} x i32> %new, ptr %c, align 4
+  ret void
+}}"""
+
+
+def _madd(lanes: int, b: DType) -> Dot:
+    name = f"dot_{lanes}x2_i16{b.name}"
+    features = ("avx2",) if lanes == 8 else ("avx512f", "avx512bw")
+    return Dot(name, i16, b, lanes, 2, features, 1.25, _madd_text(name, lanes, b))
+
+
+DOTS = (
+    Dot("dot_16x2_bf16", bf16, bf16, 16, 2, ("avx512f", "avx512bf16"), 1.0, _bf16_text()),
+    Dot("vnni_16x4_u8i8i32", u8, i8, 16, 4, ("avx512f", "avx512vnni"), 1.0, _vnni_text()),
+    _madd(16, i8),
+    _madd(16, i16),
+    _madd(8, i8),
+    _madd(8, i16),
+)
+"""The bf16 instruction takes and gives no denormals and adds each pair before it adds to C (Intel SDM, VDPBF16PS);
+AVX-512 VNNI makes sixteen sums of four products of u8 and i8 (Intel SDM, VPDPBUSD)."""
+
+
+# -- what the instructions offer ---------------------------------------------------------------------------------------
+
+
+def isa(features: tuple[str, ...]) -> Isa:
+    """What a processor with these features offers. Vectors of 512 bits are AVX-512's: with tables in registers and
+    factors that are powers of two."""
+    wide = {"avx512f", "avx512vl"} <= set(features)
+    bits = 512 if wide else 256 if "avx2" in features else 128
+    return Isa(
+        vector_bits=bits,
+        registers=32 if wide else 16,
+        fma="fma" in features,
+        masked_reads=bits >= 256,
+        tables=16 if wide else 0,
+        scales=wide,
+        streams_stores=True,
+        # LLVM's vectoriser likes scatters, which are several times slower than scalar stores on most CPUs.
+        tuning="+prefer-no-scatter",
+        dots=offered(DOTS, features),
+    )
+
+
+AVX2_COSTS = Costs()
+
+AVX512_COSTS = (
+    Costs()
+    .fitted(Origin("2026-11-22", "Zen 4", commit="a44ce29"), scattered_line=8.0, scattered_line_of_many=8.0)
+    .fitted(Origin("2026-11-21", commit="92de22e"), constant_registers=6)
+)
+
+
+# -- processors --------------------------------------------------------------------------------------------------------
+
+HALVES = ("znver4",)
+"""Processors that pass a 512-bit multiply-add through their pipes in two halves, one a cycle, and load one such vector
+a cycle."""
+
+STREAMS = {"znver4": 2}
+"""In how many streams a core reads fastest where it is not four: Zen 4's prefetchers get the most from one or two (22
+November 2026, commit adf2059), Zen 3's left a single one at 0.7 of four."""
+
+INTEL_SERVERS = (
+    "skylake-avx512",
+    "cascadelake",
+    "cooperlake",
+    "icelake-server",
+    "sapphirerapids",
+    "emeraldrapids",
+    "graniterapids",
+)
+
+
+def ceilings(cpu: str, bits: int) -> Ceilings:
+    """What is known of a kind of CPU that was not measured (21 November 2026, commit 08c0715, no machine recorded)."""
+    vector = bits / 8
+    halves = cpu in HALVES and bits == 512
+    l1 = vector if halves else 2 * vector
+    server = cpu in INTEL_SERVERS
+    return Ceilings(
+        fma_per_cycle=1.0 if halves else 2.0,
+        l1_bandwidth=l1,
+        l2_bandwidth=min(l1, 38.0 if server else 27.0),
+        l3_bandwidth=min(l1, 9.5 if server else 19.0),
+        memory_bandwidth=4.8 if server else 6.7,
+        streams=STREAMS.get(cpu, 4),
+    )
+
+
+CACHES = {
+    "znver3": Caches(l1=32 << 10, l2=512 << 10, l3=32 << 20),
+    "znver5": Caches(l1=48 << 10, l2=1 << 20, l3=32 << 20, l1_ways=12, l2_ways=16),
+    # A Xeon Gold 6430 and a Xeon 6737P: others of their kind differ in the last level.
+    "sapphirerapids": Caches(l1=48 << 10, l2=2 << 20, l3=60 << 20, l1_ways=12, l2_ways=16),
+    "graniterapids": Caches(l1=48 << 10, l2=2 << 20, l3=144 << 20, l1_ways=12, l2_ways=16),
+}
+"""Makers' figures. Others have the default sizes, for which code has been made since they are known here."""
+
+
+def processor(cpu: str, features: tuple[str, ...]) -> Target:
+    """What is known of a processor of this name with these features."""
+    own = isa(features)
+    return Target(
+        TRIPLE,
+        cpu,
+        tuple(sorted(features)),
+        isa=own,
+        caches=CACHES.get(cpu, Caches()),
+        ceilings=ceilings(cpu, own.vector_bits),
+        costs=AVX512_COSTS if own.vector_bits == 512 else AVX2_COSTS,
+    )
+
+
+_FEATURES = {
+    "x86-64": BASE,
+    "x86-64-v2": V2,
+    "x86-64-v3": V3,
+    "x86-64-v4": V4,
+    "haswell": V3,
+    "skylake-avx512": V4,
+    "sapphirerapids": V4_DOTS,
+    "graniterapids": V4_DOTS,
+    "znver3": V3,
+    "znver4": V4_DOTS,
+    "znver5": V4_DOTS,
+}
+
+FAMILY = Family(
+    "x86",
+    "x86_64",
+    {name: processor(name, features) for name, features in _FEATURES.items()},
+    DOTS,
+    describe=processor,
+)
+
+__all__ = ["DOTS", "FAMILY", "ceilings", "isa", "processor"]

@@ -1,0 +1,67 @@
+"""The call of a kernel, from lowering to the manifest."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tilewright.ir.expr import Expr, Var
+from tilewright.ir.graph import Value
+from tilewright.ir.loops import PrimFunc
+from tilewright.transform.graph.fuse import Group
+from tilewright.transform.loops.ahead import Ask
+
+
+@dataclass(frozen=True, slots=True)
+class Workspace:
+    """Scratch memory of one kernel: bytes (for one thread if `per_thread`)."""
+
+    nbytes: Expr
+    per_thread: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledKernel:
+    """Object code that defines `symbol`; what it needs besides its buffers; whether one thread executes all of it.
+
+    `code()` waits for the object if it is still being made, and raises what went wrong with it.
+    """
+
+    symbol: str
+    code: Callable[[], bytes]
+    workspaces: tuple[Workspace, ...]
+    symbols: tuple[Var, ...]
+    alone: bool
+
+    @property
+    def object(self) -> bytes:
+        return self.code()
+
+
+@dataclass(frozen=True, slots=True)
+class KernelCall:
+    """A group of nodes as a kernel and the values that it is called on. Lowering makes it, the passes behind add what
+    they find out, and the manifest's `StepSpec` is what stays of it.
+
+    func      the loop program
+    args      the values of its parameters, in order: the group's inputs, then its outputs, then what it asks for
+    label     what it computes, for people
+    group     the nodes
+    ask       the part of its last argument that it asks for, for a later kernel (`transform/ahead.py`)
+    over      (output, input) pairs where the output may be written over the input
+    compiled  its code, once there is some
+    """
+
+    func: PrimFunc
+    args: tuple[Value, ...]
+    label: str
+    group: Group
+    ask: Ask | None = None
+    over: tuple[tuple[Value, Value], ...] = ()
+    compiled: CompiledKernel | None = None
+
+    @property
+    def code(self) -> CompiledKernel:
+        """Its code, which must have been made."""
+        assert self.compiled is not None, f"{self.label} is not compiled yet"
+        return self.compiled

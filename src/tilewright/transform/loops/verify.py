@@ -1,0 +1,204 @@
+"""The rules of lowered loops, checked: what code generation takes for granted.
+
+`verify_loops` holds after every pass, `verify_flat` after the last. Both begin with `verify_func`, the rules of the IR.
+An access counts as out of bounds only where that is proven: an index that some iteration is sure to reach lies outside
+of its dimension, whatever the symbols are. What depends on data, or stands behind a condition on the same variables, is
+believed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from math import prod
+
+from tilewright.arith import Analyzer
+from tilewright.arith.forms import Form, add, scale
+from tilewright.ir.expr import Buffer, Expr, Load, Op, as_int
+from tilewright.ir.loops import Allocate, Block, For, If, Intrinsic, PrimFunc, Region, Stmt, Store
+from tilewright.ir.rewrite import exprs_of, loads, variables, walk
+from tilewright.ir.verify import verify_func
+from tilewright.support.errors import Problems, VerifyError
+from tilewright.transform.loops.workspace import STACK_LIMIT
+
+Conditions = tuple[Expr, ...]
+
+
+def verify_loops(func: PrimFunc) -> None:
+    """Check a function between two loop passes: names, types, indices in bounds. Raises VerifyError."""
+    verify_func(func)
+    problems = Problems()
+    if not any(isinstance(s, Block) for s in walk(func.body)):  # their iterators are not in order yet
+        _Bounds(func, problems).statement(func.body, (), ())
+    problems.raise_if_any(where=f"func {func.name!r}", kind=VerifyError)
+
+
+def verify_flat(func: PrimFunc) -> None:
+    """Check flat loops, as code generation takes them: no blocks, every buffer placed, indices in bounds. Raises
+    VerifyError."""
+    verify_loops(func)
+    problems = Problems()
+    for buffer in func.buffers:
+        problems.add(VerifyError("has no place", where=f"buffer {buffer.name!r}"))
+    for where, problem in _statement_problems(func.body, in_parallel=False):
+        problems.add(VerifyError(problem, where=where))
+    problems.raise_if_any(where=f"flat func {func.name!r}", kind=VerifyError)
+
+
+def _statement_problems(s: Stmt, in_parallel: bool) -> Iterator[tuple[str, str]]:
+    """What code generation cannot take: where, and what it is."""
+    match s:
+        case Block():
+            yield f"block {s.name!r}", "is not lowered"
+        case For():
+            if s.kind in ("vectorized", "unrolled") and as_int(s.extent) is None:
+                yield f"loop {s.var.name!r}", f"is {s.kind}, and its extent is no number: {s.extent}"
+            if s.kind == "parallel" and in_parallel:
+                yield f"loop {s.var.name!r}", "is parallel inside of a parallel loop"
+        case Allocate():
+            yield from ((f"buffer {s.buffer.name!r}", what) for what in _place_problems(s, in_parallel))
+    inside = in_parallel or (isinstance(s, For) and s.kind == "parallel")
+    for child in s.children:
+        yield from _statement_problems(child, inside)
+
+
+def _place_problems(s: Allocate, in_parallel: bool) -> Iterator[str]:
+    """Allocations are on a thread's stack: small, of known size, its own."""
+    numbers = [as_int(d) for d in s.buffer.shape]
+    size = prod(n or 0 for n in numbers) * s.buffer.dtype.itemsize
+    if None in numbers:
+        yield "is on the stack, and its size is no number"
+    elif size > STACK_LIMIT:
+        yield f"is on the stack, and has {size} bytes"
+    if not in_parallel and any(isinstance(x, For) and x.kind == "parallel" for x in walk(s.body)):
+        yield "is on a thread's stack, and several threads use it"
+
+
+class _Bounds:
+    """One walk over loops without blocks. `around` are the loops at the place where the walk is, `conditions` those
+    that hold there."""
+
+    __slots__ = ("_inside", "analyzer", "problems", "symbols")
+
+    def __init__(self, func: PrimFunc, problems: Problems) -> None:
+        self.analyzer = Analyzer({s.var: s.extent for s in walk(func.body) if isinstance(s, For)})
+        self.symbols = frozenset(func.symbols)
+        self.problems = problems
+        self._inside: dict[tuple[Expr, Expr], bool] = {}
+
+    def statement(self, s: Stmt, around: tuple[For, ...], conditions: Conditions) -> None:
+        for e in exprs_of(s):
+            self.expr(e, around, conditions)
+        match s:
+            case Store():
+                self.access(s.buffer, s.indices, around, conditions)
+            case Intrinsic():
+                for region in (*s.outputs, *s.inputs):
+                    self.region(region, around, conditions)
+            case For():
+                self.statement(s.body, (*around, s), conditions)
+                return
+            case If():
+                self.statement(s.then, around, (*conditions, s.condition))
+                if s.orelse is not None:
+                    self.statement(s.orelse, around, (*conditions, ~s.condition))
+                return
+        for child in s.children:
+            self.statement(child, around, conditions)
+
+    def expr(self, e: Expr, around: tuple[For, ...], conditions: Conditions) -> None:
+        """The loads of an expression. Where one may be outside, conditions inside of the expression count too."""
+        suspects = {x for x in loads(e) if not self.inside(x.buffer, x.indices)}
+        if suspects:
+            for load, known in _guarded(e, suspects, conditions, set()):
+                self.access(load.buffer, load.indices, around, known)
+
+    def region(self, r: Region, around: tuple[For, ...], conditions: Conditions) -> None:
+        self.access(r.buffer, tuple(start for start, _ in r.ranges), around, conditions)
+        self.access(r.buffer, tuple(start + extent - 1 for start, extent in r.ranges), around, conditions)
+
+    def inside(self, buffer: Buffer, indices: Sequence[Expr]) -> bool:
+        """Whether no index can leave its dimension, wherever the access stands."""
+        return all(self._index_inside(i, n) for i, n in zip(indices, buffer.shape, strict=True))
+
+    def _index_inside(self, index: Expr, extent: Expr) -> bool:
+        known = self._inside.get((index, extent))
+        if known is None:
+            lo, hi = self.analyzer.bounds(index)
+            size = as_int(extent)
+            known = lo is not None and lo >= 0 and size is not None and hi is not None and hi < size
+            self._inside[index, extent] = known
+        return known
+
+    def access(self, buffer: Buffer, indices: Sequence[Expr], around: tuple[For, ...], conditions: Conditions) -> None:
+        for d, (index, extent) in enumerate(zip(indices, buffer.shape, strict=True)):
+            if not self._index_inside(index, extent) and self.outside(index, extent, around, conditions):
+                self.problems.add(
+                    VerifyError(
+                        f"an index of {buffer.name!r} is out of bounds",
+                        where=" / ".join(f"loop {loop.var.name!r}" for loop in around) or "body",
+                        expected=f"0..{extent} in dimension {d}",
+                        got=f"{index}",
+                    )
+                )
+
+    def outside(self, index: Expr, extent: Expr, around: tuple[For, ...], conditions: Conditions) -> bool:
+        """Whether an iteration that is reached for all values of the symbols, if the loops run at all, leaves
+        `0..extent`."""
+        if not self._reached(index, extent, around, conditions):
+            return False
+        above = add(self.analyzer.form(index), self.analyzer.form(extent), -1)
+        below = add(({}, -1), self.analyzer.form(index), -1)
+        return any(self._not_negative(self._greatest(form, around)) for form in (above, below))
+
+    def _not_negative(self, form: Form) -> bool:
+        lo = self.analyzer.form_range(form).lo
+        return lo is not None and lo >= 0
+
+    def _greatest(self, form: Form, around: tuple[For, ...]) -> Form:
+        """The form at the iteration where it is greatest; the form itself where it is not linear in a loop, so that it
+        counts as outside only if it always is."""
+        best = form
+        for loop in reversed(around):
+            if any(loop.var in variables(atom) for atom in best[0] if atom is not loop.var):
+                return form
+            factor = best[0].get(loop.var, 0)
+            if factor:
+                last = add(self.analyzer.form(loop.extent), ({}, -1))
+                best = add(add(best, ({loop.var: 1}, 0), -factor), scale(last, factor if factor > 0 else 0))
+        return best
+
+    def _reached(self, index: Expr, extent: Expr, around: tuple[For, ...], conditions: Conditions) -> bool:
+        """Whether all iterations are reached, as far as the index goes: no condition is about its variables, and no
+        loop has iterations in some turns of another only."""
+        loops = {loop.var: loop for loop in around}
+        uncertain = {loop.extent for loop in around if (self.analyzer.bounds(loop.extent).lo or 0) < 1}
+        if len(uncertain) > 1 or any(v in loops for e in uncertain for v in variables(e)):
+            return False
+        if any(as_int(e) is not None for e in uncertain):
+            return False
+        own = {*variables(index), *variables(extent)}
+        own |= {v for loop in around if loop.var in own for v in variables(loop.extent)}
+        known = own | loops.keys() | self.symbols
+        for condition in conditions:
+            mentioned = set(variables(condition))
+            if mentioned & own or not mentioned <= known or loads(condition) or self.analyzer.prove(~condition):
+                return False
+        return True
+
+
+def _guarded(
+    e: Expr, wanted: set[Load], conditions: Conditions, seen: set[tuple[Expr, Conditions]]
+) -> Iterator[tuple[Load, Conditions]]:
+    """The wanted loads in `e`, each with the conditions under which it is evaluated."""
+    if wanted.isdisjoint(loads(e)) or (e, conditions) in seen:
+        return
+    seen.add((e, conditions))
+    if isinstance(e, Load) and e in wanted:
+        yield e, conditions
+    inner: list[tuple[Expr, Conditions]] = [(c, conditions) for c in e.children]
+    if isinstance(e, Op) and e.name in ("select", "and", "or"):
+        first, *rest = e.args
+        holds = [first, ~first] if e.name != "or" else [~first]
+        inner = [(first, conditions), *((c, (*conditions, h)) for c, h in zip(rest, holds, strict=False))]
+    for child, known in inner:
+        yield from _guarded(child, wanted, known, seen)

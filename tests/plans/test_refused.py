@@ -1,0 +1,50 @@
+"""What a plan loses because a primitive is refused is said: in the schedule, beside its description, in the log."""
+
+from __future__ import annotations
+
+import io
+
+from tilewright import te
+from tilewright.ir.loops import For, PrimFunc
+from tilewright.kernels import KernelTexts
+from tilewright.plans import plan
+from tilewright.plans.winograd.plan import share
+from tilewright.schedule import Schedule
+from tilewright.support.log import PassLog
+from tilewright.targets.target import Target
+
+TARGET = Target.parse("znver4")
+
+
+def test_blocks_that_threads_cannot_share() -> None:
+    a = te.placeholder((8, 512, 512), name="A")
+    j, k = te.reduce_axis(512, "j"), te.reduce_axis(512, "k")
+    s = Schedule(te.create_prim_func([a, te.compute((8,), lambda i: te.sum(a[i, j, k], [j, k]), name="C")]))
+    row, first, second = s.loops("C")
+    share(s, first, second, (row,), TARGET)
+    kinds = [loop.kind for loop in map(s.get, s.loops("C")) if isinstance(loop, For)]
+    assert kinds == ["parallel", "serial"]
+    (refusal,) = s.refused
+    assert refusal.startswith("threads share each phase, not blocks of tiles: ")
+    assert s.copy().refused == s.refused
+
+
+def norms() -> PrimFunc:
+    """By a reducer whose parts cannot be put together."""
+    norm = te.comm_reducer(lambda x, y: te.sqrt(x * x + y * y), lambda t: te.const(0.0, t), "norm")
+    a, r = te.placeholder((64, 1000), name="A"), te.reduce_axis(1000, "r")
+    return te.create_prim_func([a, te.compute((64,), lambda i: norm(a[i, r], r), name="N")], "norms")
+
+
+def test_a_reducer_of_its_own_is_not_reduced_in_vectors() -> None:
+    planned = plan(norms(), TARGET)
+    (refusal,) = planned.refused
+    assert refusal.startswith("N is not reduced in vectors: ") and refusal in planned.describe()
+
+
+def test_the_log_of_a_kernel_tells() -> None:
+    out = io.StringIO()
+    log = PassLog(level=1, dumps=(), stream=out)
+    KernelTexts(norms(), TARGET, log=log).llvm()
+    (remark,) = log.remarks
+    assert remark.startswith("norms: N is not reduced in vectors: ") and f"remark: {remark}" in out.getvalue()

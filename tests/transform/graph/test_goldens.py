@@ -1,0 +1,186 @@
+"""What each graph pass does, as text: a small graph before and after. A new pass without a case fails here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import pytest
+
+from tilewright.compiler import PREPARE_PASSES, RUN_PASSES, graph_passes, pass_names
+from tilewright.ir.graph import Graph
+from tilewright.ir.parser import parse_graph
+from tilewright.targets.target import Target
+from tilewright.transform.graph.fuse import fuse
+from tilewright.transform.graph.options import Options
+from tilewright.transform.graph.split import split_prepare
+from tilewright.transform.graph.verify import graph_stage
+
+TARGET = Target.parse("x86-64-v3")
+
+CONV3, CONV1 = (f"dilations = [1, 1], groups = 1, pads = [{p}, {p}, {p}, {p}], strides = [1, 1]" for p in (1, 0))
+
+CASES = {
+    "remove identities": """
+        graph @g(%x: f32[n, 4]) where n in 1.. {
+          %a = reshape(%x) {shape = [$n, 4]} : f32[n, 4]
+          %b = transpose(%a) {perm = [0, 1]} : f32[n, 4]
+          %y = relu(%b) : f32[n, 4]
+          return %y
+        }""",
+    "eliminate common": """
+        graph @g(%x: f32[4]) {
+          %a = tanh(%x) : f32[4]
+          %b = tanh(%x) : f32[4]
+          %c = tanh(%x) : f32[4]
+          %y = add(%a, %b) : f32[4]
+          return %y, %c
+        }""",
+    "join slices": """
+        graph @g(%x: f32[1, 12]) {
+          %a = slice(%x) {begin = [0, 0], size = [1, 4], step = [1, 1]} : f32[1, 4]
+          %b = slice(%x) {begin = [0, 4], size = [1, 4], step = [1, 1]} : f32[1, 4]
+          %y = concat(%a, %b) {axis = 1} : f32[1, 8]
+          return %y
+        }""",
+    "eliminate dead": """
+        graph @g(%x: f32[4]) params(%w: f32[4]) {
+          %a = tanh(%x) : f32[4]
+          %b = mul(%a, %w) : f32[4]
+          %y = relu(%x) : f32[4]
+          return %y
+        }""",
+    "recognise activations": """
+        graph @g(%x: f32[8]) {
+          %half = constant() {value = array f32[] (0.5)} : f32[]
+          %one = constant() {value = array f32[] (1.0)} : f32[]
+          %root = constant() {value = array f32[] (0.70710678)} : f32[]
+          %a = mul(%x, %root) : f32[8]
+          %b = erf(%a) : f32[8]
+          %c = add(%b, %one) : f32[8]
+          %d = mul(%x, %c) : f32[8]
+          %y = mul(%d, %half) : f32[8]
+          return %y
+        }""",
+    "recognise attention": """
+        graph @g(%q: f32[1, 8, 2, 16], %k: f32[1, 8, 2, 16], %v: f32[1, 8, 2, 16]) {
+          %scale = constant() {value = array f32[] (0.25)} : f32[]
+          %qt = transpose(%q) {perm = [0, 2, 1, 3]} : f32[1, 2, 8, 16]
+          %kt = transpose(%k) {perm = [0, 2, 3, 1]} : f32[1, 2, 16, 8]
+          %vt = transpose(%v) {perm = [0, 2, 1, 3]} : f32[1, 2, 8, 16]
+          %a = matmul(%qt, %kt) : f32[1, 2, 8, 8]
+          %b = mul(%a, %scale) : f32[1, 2, 8, 8]
+          %s = softmax(%b) {axis = 3} : f32[1, 2, 8, 8]
+          %c = matmul(%s, %vt) : f32[1, 2, 8, 16]
+          %y = transpose(%c) {perm = [0, 2, 1, 3]} : f32[1, 8, 2, 16]
+          return %y
+        }""",
+    "fold scales": f"""
+        graph @g(%x: f32[n, 3, 9, 9]) params(%w: f32[8, 3, 3, 3], %scale: f32[8, 1, 1], %shift: f32[8, 1, 1])
+        where n in 1.. {{
+          %a = conv(%x, %w) {{{CONV3}}} : f32[n, 8, 9, 9]
+          %b = mul(%a, %scale) : f32[n, 8, 9, 9]
+          %y = add(%b, %shift) : f32[n, 8, 9, 9]
+          return %y
+        }}""",
+    "assign layouts": f"""
+        graph @g(%x: f32[n, 3, 9, 9]) params(%w: f32[8, 3, 3, 3], %v: f32[8, 8, 1, 1]) where n in 1..8 {{
+          %a = conv(%x, %w) {{{CONV3}}} : f32[n, 8, 9, 9]
+          %b = relu(%a) : f32[n, 8, 9, 9]
+          %c = max_pool(%b) {{ceil_mode = false, dilations = [1, 1], kernel = [3, 3], pads = [1, 1, 1, 1], \
+strides = [2, 2]}} : f32[n, 8, 5, 5]
+          %y = conv(%c, %v) {{{CONV1}}} : f32[n, 8, 5, 5]
+          return %y
+        }}""",
+    "assign layouts: product": """
+        graph @g(%x: f32[n, 17]) params(%w: f32[64, 17], %b: f32[64]) where n in 1..64 {
+          %a = matmul(%x, %w) {transpose_b = true} : f32[n, 64]
+          %y = add(%a, %b) : f32[n, 64]
+          return %y
+        }""",
+    "assign layouts: int8": """
+        graph @g(%x: f32[n, 64]) params(%w: f32[64, 64]) where n in 1..64 {
+          %y = matmul(%x, %w) : f32[n, 64]
+          return %y
+        }""",
+    "materialize outputs": """
+        graph @g(%x: f32[2, 6]) {
+          %y = relu(%x) : f32[2, 6]
+          %a = reshape(%x) {shape = [3, 4]} : f32[3, 4]
+          %b = reshape(%y) {shape = [3, 4]} : f32[3, 4]
+          return %y, %a, %b
+        }""",
+    "materialize outputs: prepare": """
+        graph @g_prepare() params(%w: f32[2, 6]) {
+          %a = reshape(%w) {shape = [3, 4]} : f32[3, 4]
+          %b = neg(%w) : f32[2, 6]
+          %c = reshape(%b) {shape = [12]} : f32[12]
+          return %a, %b, %c
+        }""",
+    "split prepare": """
+        graph @g(%x: f32[n, 4]) params(%w: f32[8, 4], %b: f32[8]) where n in 1.. {
+          %p = transpose(%w) {perm = [1, 0]} : f32[4, 8]
+          %a = matmul(%x, %p) : f32[n, 8]
+          %y = add(%a, %b) : f32[n, 8]
+          return %y
+        }""",
+    "place views": """
+        graph @g(%x: f32[1, 4], %z: f32[1, 4]) {
+          %a = tanh(%x) : f32[1, 4]
+          %b = concat(%a, %z) {axis = 1} : f32[1, 8]
+          %c = softmax(%b) {axis = 1} : f32[1, 8]
+          %d = slice(%c) {begin = [0, 4], size = [1, 4], step = [1, 1]} : f32[1, 4]
+          %y = softmax(%d) {axis = 1} : f32[1, 4]
+          return %y
+        }""",
+    "fuse": """
+        graph @g(%x: f32[n, 16]) params(%w: f32[16, 16], %b: f32[16]) where n in 1.. {
+          %a = matmul(%x, %w) : f32[n, 16]
+          %c = add(%a, %b) : f32[n, 16]
+          %d = relu(%c) : f32[n, 16]
+          %e = softmax(%d) {axis = 1} : f32[n, 16]
+          %y = mul(%e, %x) : f32[n, 16]
+          return %y
+        }""",
+}
+
+
+def groups_text(graph: Graph) -> str:
+    """The groups that become kernels, each with what goes in and out."""
+    lines = []
+    for group in fuse(graph):
+        names = [", ".join(f"%{v.name}" for v in values) for values in (group.inputs, group.outputs)]
+        lines.append(f"{group.label}: {names[0]} -> {names[1]}")
+    return "\n".join(lines)
+
+
+def split_text(graph: Graph) -> str:
+    split = split_prepare(graph)
+    return f"{split.prepare}\n\n{split.run}"
+
+
+def passed(title: str, graph: Graph) -> str:
+    """The graph after the pass, checked as the driver checks it."""
+    name, _, variant = title.partition(": ")
+    passes = dict(graph_passes(TARGET, Options("int8") if variant == "int8" else Options()))
+    done = dict(PREPARE_PASSES if variant == "prepare" else passes if name in passes else RUN_PASSES)[name](graph)
+    graph_stage().each(done)
+    assert done != graph, "the case shows nothing"
+    return str(done)
+
+
+TEXTS: dict[str, Callable[[Graph], str]] = {"split prepare": split_text, "fuse": groups_text}
+
+
+@pytest.mark.parametrize("title", CASES)
+def test_before_and_after(title: str, golden: Callable[..., None]) -> None:
+    before = parse_graph(CASES[title])
+    graph_stage().each(before)
+    text = TEXTS.get(title, partial(passed, title))
+    golden(f"before\n\n{before}\n\nafter\n\n{text(before)}")
+
+
+def test_every_pass_has_a_case() -> None:
+    names = pass_names(TARGET)
+    wanted = {*names["graph"], *names["prepare"], *names["run"], *TEXTS}
+    assert {title.partition(": ")[0] for title in CASES} == wanted

@@ -1,0 +1,166 @@
+"""What each loop pass does, as text: a small function before and after that pass alone. A new pass without a case fails
+here. `test_passes.py` has what comes of several of them together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tilewright.compiler import pass_names
+from tilewright.ir.parser import parse_func
+from tilewright.ir.verify import verify_func
+from tilewright.targets.target import Target
+from tilewright.transform.loops import passes
+from tilewright.transform.loops.ahead import Ask
+from tilewright.transform.loops.verify import verify_loops
+
+TARGET = Target.parse("x86-64-v3")
+
+CASES = {
+    "reuse outputs": """
+        func @softmax(x: f32[4, 16384], y: f32[4, 16384]) {
+          buffer e: f32[4, 16384]
+          buffer s: f32[4]
+          for i in 0..4 {
+            for j in 0..16384 { block e (ei = spatial(4): i, ej = spatial(16384): j) { e[ei, ej] = exp(x[ei, ej]) } }
+            for k in 0..16384 {
+              block s (si = spatial(4): i, sk = reduce(16384): k) { init { s[si] = 0.0 } s[si] = s[si] + e[si, sk] }
+            }
+            for l in 0..16384 {
+              block y (yi = spatial(4): i, yj = spatial(16384): l) { y[yi, yj] = e[yi, yj] / s[yi] }
+            }
+          }
+        }""",
+    "lower blocks": """
+        func @rows(a: f32[8, 16], c: f32[8]) {
+          for i in 0..8 parallel {
+            for k in 0..4 {
+              for v in 0..6 {
+                block c (ci = spatial(8): i, ck = reduce(16): k * 6 + v) if k * 6 + v < 16 {
+                  init { c[ci] = 0.0 }
+                  c[ci] = c[ci] + a[ci, ck]
+                }
+              }
+            }
+          }
+        }""",
+    "simplify": """
+        func @known(a: f32[32], c: f32[32]) {
+          for i in 0..4 {
+            for j in 0..8 { if i * 8 + j < 32 { c[(i * 8 + j) // 8 * 8 + j] = a[i * 8 + j] } }
+            for k in 0..0 { c[k] = 0.0 }
+          }
+        }""",
+    "compact buffers": """
+        func @twice(a: f32[64], c: f32[64]) {
+          buffer b: f32[64]
+          buffer unused: f32[64]
+          for i in 0..8 {
+            for j in 0..8 { b[i * 8 + j] = a[i * 8 + j] * 2.0 }
+            for k in 0..8 { c[i * 8 + k] = b[i * 8 + k] + b[i * 8 + 7 - k] }
+          }
+        }""",
+    "compact buffers: spread": """
+        func @planes(a: f32[16, 64, 16], c: f32[16, 64, 16]) {
+          buffer b: f32[16, 64, 16] in padded
+          for p in 0..16 { for i in 0..64 { for j in 0..16 { b[p, i, j] = a[p, i, j] } } }
+          for i1 in 0..64 { for p1 in 0..16 { for j1 in 0..16 { c[p1, i1, j1] = b[15 - p1, i1, j1] } } }
+        }""",
+    "move conditions": """
+        func @outwards(a: f32[16, 16]) {
+          for i in 0..16 { for j in 0..16 { if i * 4 < 30 and j + i < 20 { a[i, j] = 0.0 } } }
+        }""",
+    "partition loops": """
+        func @tail(a: f32[n], c: f32[n]) where n in 1.. {
+          for i in 0..(n + 7) // 8 {
+            for v in 0..8 vectorized { if i * 8 + v < n { c[i * 8 + v] = a[i * 8 + v] } }
+          }
+        }""",
+    "defer epilogues": """
+        func @product(x: f32[6, 8], w: f32[8, 16], y: f32[6, 16]) {
+          for t in 0..3 @defer(lanes=8) {
+            alloc tile: f32[2, 16] in local
+            for r0 in 0..2 unrolled { for v0 in 0..16 vectorized { tile[r0, v0] = 0.0 } }
+            for k in 0..8 {
+              for r1 in 0..2 unrolled {
+                for v1 in 0..16 vectorized { tile[r1, v1] = tile[r1, v1] + x[t * 2 + r1, k] * w[k, v1] }
+              }
+            }
+            for r in 0..2 unrolled { for v in 0..16 vectorized { y[t * 2 + r, v] = tanh(tile[r, v]) } }
+          }
+        }""",
+    "simplify again": """
+        func @left(a: f32[32]) {
+          for i in 0..3 { for j in 0..8 { if i < 3 { a[i * 8 + j + 8 - 8] = 0.0 } else { a[j] = 1.0 } } }
+        }""",
+    "merge loops": """
+        func @sum(x: f32[64], e: f32[64], part: f32[16]) {
+          for i in 0..4 { for v in 0..16 vectorized { e[i * 16 + v] = exp(x[i * 16 + v]) } }
+          for u in 0..16 vectorized { part[u] = 0.0 }
+          for k in 0..4 { for w in 0..16 vectorized { part[w] = part[w] + e[k * 16 + w] } }
+        }""",
+    "pipeline loops": """
+        func @rows(x: f32[6, 32], y: f32[6, 32]) {
+          for r in 0..6 @pipeline {
+            alloc m: f32[1]
+            alloc part: f32[8]
+            for v0 in 0..8 vectorized { part[v0] = -inf }
+            for j0 in 0..4 { for w0 in 0..8 vectorized { part[w0] = max(part[w0], x[r, j0 * 8 + w0]) } }
+            m[0] = -inf
+            for u0 in 0..8 vectorized { m[0] = max(m[0], part[u0]) }
+            for j1 in 0..4 { for w1 in 0..8 vectorized { y[r, j1 * 8 + w1] = exp(x[r, j1 * 8 + w1] - m[0]) } }
+          }
+        }""",
+    "bound loops": """
+        func @strips(a: f32[8]) {
+          for t in 0..5 { for i in 0..6 unrolled { if t * 6 + i < 8 { a[t * 6 + i] = 0.0 } } }
+        }""",
+    "drop dead stores": """
+        func @unread(a: f32[8], c: f32[8]) {
+          alloc b: f32[8]
+          for i in 0..8 { b[i] = a[i] * 2.0 }
+          for j in 0..8 { c[j] = a[j] + 1.0 }
+        }""",
+    "expand math": """
+        func @sigmoid(x: f32[8], y: f32[8]) {
+          for i in 0..8 vectorized { y[i] = sigmoid(x[i]) }
+        }""",
+    "plan workspace": """
+        func @shared(a: f32[n, 8], c: f32[n, 8]) where n in 1..1000 {
+          alloc b: f32[n, 8]
+          for i in 0..n parallel { for j in 0..8 { b[i, j] = a[i, j] * 2.0 } }
+          for k in 0..n parallel {
+            alloc row: f32[n]
+            alloc own: f32[8]
+            for l in 0..8 { own[l] = b[n - 1 - k, 7 - l] }
+            for o in 0..n { row[o] = own[o % 8] }
+            for p in 0..8 { c[k, p] = own[p] + row[n - 1] }
+          }
+        }""",
+    "ask ahead": """
+        func @product(x: f32[512], w: f32[4, 512, 16], y: f32[4, 16]) {
+          for p in 0..4 parallel {
+            alloc tile: f32[16] in local
+            for v0 in 0..16 vectorized { tile[v0] = 0.0 }
+            for k in 0..512 { for v1 in 0..16 vectorized { tile[v1] = tile[v1] + x[k] * w[p, k, v1] } }
+            for v2 in 0..16 vectorized { y[p, v2] = tile[v2] }
+          }
+        }""",
+}
+
+PASSES = dict(passes(TARGET, Ask(1 << 20, 1 << 18)))
+
+
+@pytest.mark.parametrize("title", CASES)
+def test_before_and_after(title: str, golden: Callable[..., None]) -> None:
+    before = parse_func(CASES[title])
+    verify_func(before)
+    after = PASSES[title.partition(": ")[0]](before)
+    verify_loops(after)
+    assert after != before, "the case shows nothing"
+    golden(f"before\n\n{before}\n\nafter\n\n{after}")
+
+
+def test_every_pass_has_a_case() -> None:
+    assert {title.partition(": ")[0] for title in CASES} == set(pass_names(TARGET)["loops"]) == set(PASSES)
