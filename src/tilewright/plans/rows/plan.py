@@ -86,7 +86,9 @@ def products(structure: Structure, target: Target) -> Cost:
         vectors = ceil(along / lanes)
         times = prod(number(it.extent) for it in stage.block.iters) / max(1, along)
         vector = times * vectors * lanes * size
-        waiting = times * max(vectors / target.fma_per_cycle, target.costs.arithmetic.fma_latency if spatial > 1 else 0.0)
+        waiting = times * max(
+            vectors / target.fma_per_cycle, target.costs.arithmetic.fma_latency if spatial > 1 else 0.0
+        )
         kept = vector / STEPS
         total |= Cost(waiting, load_cycles(2 * vector + kept, target), store_cycles(kept, target))
     return total
