@@ -116,7 +116,7 @@ def _graph(channels: int, tile: int | None, stride: int, target: Target) -> Grap
     from tilewright.compiler import graph_passes
     from tilewright.transform.graph.options import Options
 
-    for _, run in graph_passes(target, Options(winograd="exact")):
+    for _, run in graph_passes(target, Options(fast="exact")):
         graph = run(graph)
     return graph
 

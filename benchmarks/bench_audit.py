@@ -96,7 +96,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def audited(layer: Layer, target: Target) -> tuple[Choice | None, list[Timed]]:
     """A layer's times by both settings, if these differ, and those of its kernels against their estimates."""
-    models = [tw.compile((layer.graph, layer.weights()), target=target, winograd=w) for w in ("auto", "exact")]
+    models = [tw.compile((layer.graph, layer.weights()), target=target, fast=w) for w in ("auto", "exact")]
     inputs = layer.inputs()
     times: list[list[float]] = [[], []]
     calls = [1, 1]

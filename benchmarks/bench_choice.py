@@ -3,11 +3,11 @@
     python -m benchmarks.bench_choice [--layers NAME...] [--compile | --measure]
 
 What the compiler decides for a layer (`tilewright.plans.framework.decisions`) is enumerated: each setting of each
-decision of
-layout, and for each of those every setting of each kernel (with --most N a part of them). The candidates are timed
-quickly, those near the best taken turns with the untuned one until medians settle, and the last two raced against each
-other, loaded anew a few times, for where memory happens to lie is worth some percents. The loss is how much longer the
-untuned one takes. Compiling and measuring can be done apart, for the first needs no quiet machine.
+decision about the graph, and for each of those every setting of each kernel's plan (with --most N a part of them). The
+candidates are timed quickly, those near the best taken turns with the untuned one until medians settle, and the last
+two raced against each other, loaded anew a few times, for where memory happens to lie is worth some percents. The loss
+is how much longer the untuned one takes. Compiling and measuring can be done apart, for the first needs no quiet
+machine.
 """
 
 from __future__ import annotations
@@ -66,20 +66,21 @@ def settings(model: Path) -> Iterator[tuple[Forced, list[Decision]]]:
     """Every setting to try, the untuned one (nothing forced) first, each with the decisions it met."""
     _, made = compiled(model, {})
     yield {}, made
-    layout = [d for d in made if not _is_kernel(d) and len(d.labels) > 1]
-    for labels in itertools.product(*[d.labels for d in layout]):
-        chosen = {d.site: label for d, label in zip(layout, labels, strict=True)}
-        untuned = all(label == d.taken for d, label in zip(layout, labels, strict=True))
+    layout = [d for d in made if not _is_kernel(d) and len(d.space) > 1]
+    for labels in itertools.product(*[d.space.labels for d in layout]):
+        chosen = {d.key.name: label for d, label in zip(layout, labels, strict=True)}
+        untuned = all(label == d.taken.label for d, label in zip(layout, labels, strict=True))
         met = made if untuned else compiled(model, chosen)[1]
         if not untuned:
             yield chosen, met
         for d in met:
             if _is_kernel(d):
-                yield from (({**chosen, d.site: label}, met) for label in d.labels if label != d.taken)
+                mine = [s for s in d.space if s.kind == d.taken.kind and s != d.taken]
+                yield from (({**chosen, d.key.name: s.label}, met) for s in mine)
 
 
 def _is_kernel(d: Decision) -> bool:
-    return d.site.startswith("plan ")
+    return d.key.kind == "plan"
 
 
 def compiled(model: Path, forced: Mapping[str, str]) -> tuple[tw.Model, list[Decision]]:
@@ -90,9 +91,9 @@ def compiled(model: Path, forced: Mapping[str, str]) -> tuple[tw.Model, list[Dec
 
 def describe(forced: Forced, made: Sequence[Decision]) -> str:
     """The labels of the decisions that had an alternative, layouts first."""
-    several = [d for d in made if len(d.labels) > 1]
+    several = [d for d in made if len(d.space) > 1]
     several.sort(key=_is_kernel)
-    return " / ".join(forced.get(d.site, d.taken) for d in several) or "no choice"
+    return " / ".join(forced.get(d.key.name, d.taken.label) for d in several) or "no choice"
 
 
 def some(everything: Sequence[tuple[Forced, list[Decision]]], most: int) -> list[tuple[Forced, list[Decision]]]:
@@ -108,9 +109,9 @@ def distance(forced: Forced, made: Sequence[Decision]) -> float:
     """How much worse than the best the estimates say a setting is: the product over its decisions."""
     result = 1.0
     for d in made:
-        estimates = dict(zip(d.labels, d.estimates, strict=True))
+        estimates = dict(zip(d.space.labels, d.estimates, strict=True))
         if min(d.estimates) > 0:
-            result *= estimates[forced.get(d.site, d.taken)] / min(d.estimates)
+            result *= estimates[forced.get(d.key.name, d.taken.label)] / min(d.estimates)
     return result
 
 

@@ -20,7 +20,7 @@ class Case:
     batch: int | None = 1
     threads: int = 1
     precision: str = "fp32"
-    winograd: str = "auto"
+    fast: str = "auto"
 
     @property
     def name(self) -> str:
@@ -28,7 +28,7 @@ class Case:
         batch = {1: "", None: "@batch"}.get(self.batch, f"@{self.batch}")
         words = [self.model.removeprefix(layers.PREFIX) + batch]
         words += [f"{self.threads}t"] * (self.threads != 1)
-        words += [self.precision] * (self.precision != "fp32") + [self.winograd] * (self.winograd != "auto")
+        words += [self.precision] * (self.precision != "fp32") + [self.fast] * (self.fast != "auto")
         return " ".join(words)
 
     @property
@@ -68,8 +68,8 @@ def cases() -> list[Case]:
     variants = [
         *(replace(c, threads=2) for c in _named(_THREADS, _THREADS_LAYERS)),
         *(replace(c, precision=p) for p in ("bf16", "int8") for c in _named(_PRECISION, _PRECISION_LAYERS)),
-        *(replace(c, winograd="strassen") for c in _named(_STRASSEN, _STRASSEN_LAYERS)),
-        *(replace(c, winograd="exact") for c in _named(_EXACT, _EXACT_LAYERS)),
+        *(replace(c, fast="strassen") for c in _named(_STRASSEN, _STRASSEN_LAYERS)),
+        *(replace(c, fast="exact") for c in _named(_EXACT, _EXACT_LAYERS)),
     ]
     return list(dict.fromkeys((*reversed(found), *variants, *layer)))
 

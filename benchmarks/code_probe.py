@@ -11,6 +11,7 @@ before text is digested.
 from __future__ import annotations
 
 import hashlib
+import inspect
 import json
 import re
 import sys
@@ -87,7 +88,9 @@ def probe(keeper: TextKeeper, order: dict[str, Any]) -> dict[str, Any]:
     """The digests of one case for one target: the entry's, and each kernel's beside its label, in order of calls."""
     keeper.texts.clear()
     target = target_of(order["target"])
-    settings = {name: order[name] for name in ("threads", "dims", "precision", "winograd")}
+    settings = {name: order[name] for name in ("threads", "dims", "precision")}
+    # What older revisions call it.
+    settings["fast" if "fast" in inspect.signature(tilewright.compile).parameters else "winograd"] = order["fast"]
     program = tilewright.compile(order["path"], target=target, **settings)
     texts = {_symbol(text): canonical(text) for text in keeper.texts}
     steps = [*program.manifest.prepare_steps, *program.manifest.run_steps]

@@ -50,6 +50,7 @@ from tilewright.ir.notes import (
 from tilewright.ir.notetable import fields_of, renamed
 from tilewright.ir.rewrite import map_stmt, rebuild, substitute_stmt
 from tilewright.ir.scalar_ops import OPS
+from tilewright.ir.selection import ALGORITHMS, PRECISIONS, Selection
 
 Draw = Callable[[st.SearchStrategy[Any]], Any]
 
@@ -288,6 +289,14 @@ def kind_of(op: str) -> type[Attrs]:
 
 
 @st.composite
+def selections(draw: Any) -> Selection:
+    """What may be chosen for a node."""
+    kind = draw(st.none() | st.sampled_from(list(ALGORITHMS.values())))
+    algorithm = None if kind is None else kind(*(draw(st.integers()) for _ in dataclass_fields(kind)))
+    return Selection(algorithm, draw(st.sampled_from(PRECISIONS)))
+
+
+@st.composite
 def graphs(draw: Any) -> Graph:
     """Any graph that the verifier accepts (operators are not checked)."""
     taken: set[str] = set()
@@ -324,7 +333,7 @@ def graphs(draw: Any) -> Graph:
         outputs = tuple(Value(draw(fresh_names(taken)), type()) for _ in range(draw(st.integers(0, 2))))
         op = draw(names)
         fields = kind_of(op)(*(draw(attribute) for _ in dataclass_fields(kind_of(op))))
-        nodes.append(Node(op, operands, outputs, fields))
+        nodes.append(Node(op, operands, outputs, fields, draw(st.none() | selections())))
         known.extend(outputs)
     results = tuple(draw(st.lists(st.sampled_from(known), max_size=3))) if known else ()
     return Graph(draw(names), tuple(inputs), tuple(params), tuple(nodes), results)

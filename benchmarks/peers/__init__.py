@@ -43,8 +43,8 @@ PEERS: dict[str, Peer] = {
     "tilewright-run": _peer("own:run", "", "`model.run(inputs)` by names with new outputs, symbolic batch"),
     "tilewright-bf16": _peer("own:bf16", "", 'as tilewright-fixed, `precision="bf16"`'),
     "tilewright-int8": _peer("own:int8", "", 'as tilewright-fixed, `precision="int8"`'),
-    "tilewright-exact": _peer("own:exact", "", 'as tilewright-fixed, `winograd="exact"`'),
-    "tilewright-strassen": _peer("own:strassen", "", 'as tilewright-fixed, `winograd="strassen"`'),
+    "tilewright-exact": _peer("own:exact", "", 'as tilewright-fixed, `fast="exact"`'),
+    "tilewright-strassen": _peer("own:strassen", "", 'as tilewright-fixed, `fast="strassen"`'),
     "onnxruntime": _peer(
         "ort:bound",
         "onnxruntime",

@@ -30,12 +30,12 @@ def int8(model: str, threads: int, batch: int) -> Prepared:
 
 def exact(model: str, threads: int, batch: int) -> Prepared:
     """No fast convolution."""
-    return _into_buffers(model, threads, batch, fixed=True, winograd="exact")
+    return _into_buffers(model, threads, batch, fixed=True, fast="exact")
 
 
 def strassen(model: str, threads: int, batch: int) -> Prepared:
     """Fast products too."""
-    return _into_buffers(model, threads, batch, fixed=True, winograd="strassen")
+    return _into_buffers(model, threads, batch, fixed=True, fast="strassen")
 
 
 def call(model: str, threads: int, batch: int) -> Prepared:

@@ -10,6 +10,7 @@ from tilewright.frontend.common.finish import Interface
 from tilewright.ir.expr import as_int
 from tilewright.ir.graph import Graph, Value
 from tilewright.kernels import KernelCompiler, KernelTexts
+from tilewright.plans.framework.decisions import forced_settings, forcing
 from tilewright.runtime.manifest import (
     InputSpec,
     Manifest,
@@ -93,7 +94,7 @@ def assemble(
         structure_key=structure,
         schedule_version=SCHEDULE_VERSION,
         precision=options.precision,
-        winograd=options.winograd,
+        fast=options.fast,
         ignored=names.ignored,
         tied=names.tied,
     )
@@ -122,9 +123,12 @@ def _texts(split: SplitGraph, run: Part, prepare: Part, target: Target) -> dict[
     """What `Model.show` prints, made when asked."""
     kernels = [call for part in (run, prepare) for call in part.kernels]
 
+    settings = forced_settings()
+
     def each(text: Callable[[KernelTexts], str]) -> Callable[[], str]:
         def make() -> str:
-            return "\n\n".join(f"// {k.label}\n{text(KernelTexts(k.func, target, k.ask))}" for k in kernels)
+            with forcing(settings):  # they may be asked for where nothing is forced any more
+                return "\n\n".join(f"// {k.label}\n{text(KernelTexts(k.func, target, k.ask))}" for k in kernels)
 
         return make
 

@@ -10,6 +10,7 @@ Passes are driven by `transform/driver.py`, which times, verifies and shows them
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -24,8 +25,10 @@ from tilewright.ir.expr import as_int
 from tilewright.ir.graph import Graph, Node, Value
 from tilewright.ir.key import key
 from tilewright.ir.notes import MayAlias, PastCaches, with_note
+from tilewright.ir.selection import Precision
 from tilewright.kernels import KernelCompiler, KernelTexts
 from tilewright.ops.shape import ConstantAttrs
+from tilewright.plans.framework.decisions import forced_settings, forcing
 from tilewright.programs import ProgramCache
 from tilewright.runtime.model import Model
 from tilewright.runtime.native import compile_support
@@ -58,6 +61,7 @@ from tilewright.transform.layout.assign import assign_layouts
 from tilewright.transform.loops import passes as loop_passes
 from tilewright.transform.loops.ahead import Ask
 from tilewright.transform.lower import lower_group
+from tilewright.transform.select.choose import choose_algorithms
 
 Array = np.ndarray[Any, Any]
 Weights = Mapping[str, Array]
@@ -72,9 +76,10 @@ def compile(
     dims: Mapping[str, int] | None = None,
     dynamic: Dynamic = "auto",
     target: Target | str | None = None,
-    precision: str = "fp32",
-    winograd: str = "auto",
+    precision: Precision = "fp32",
+    fast: str = "auto",
     name: str | None = None,
+    winograd: str | None = None,
 ) -> Model:
     """Compile a model to native code and load it.
 
@@ -90,12 +95,17 @@ def compile(
             `{"input": {axis: "symbol"}}`; see docs/torch.md.
         target: the machine, or its name ("x86-64-v3"); the host if None.
         precision: the type in which products multiply: "fp32", "bf16", "int8" (see docs/accuracy.md).
-        winograd: which fast convolutions are allowed: "auto", "exact" (none), "f2", "f4", "f6"; "strassen": "auto", and
-            fast products of any rows, those of different samples too.
+        fast: which algorithms with fewer multiplications are allowed (Winograd's, Fourier's, Strassen's; see
+            docs/accuracy.md): "auto", "exact" (none), "f2", "f4", "f6"; "strassen": "auto", and fast products of any
+            rows, those of different samples too.
         name: what the program is called; the model's own name if None.
+        winograd: the old name of `fast`.
 
     Raises ModelError (or a subclass) listing everything that is wrong with the model.
     """
+    if winograd is not None:
+        warnings.warn("winograd= is called fast= now: it rules all fast algorithms", DeprecationWarning, stacklevel=2)
+        fast = winograd
     program = compile_program(
         model,
         example,
@@ -104,7 +114,7 @@ def compile(
         dynamic=dynamic,
         target=target,
         precision=precision,
-        winograd=winograd,
+        fast=fast,
         name=name,
     )
     return Model(program, threads=threads)
@@ -118,8 +128,8 @@ def compile_program(
     dims: Mapping[str, int] | None = None,
     dynamic: Dynamic = "auto",
     target: Target | str | None = None,
-    precision: str = "fp32",
-    winograd: str = "auto",
+    precision: Precision = "fp32",
+    fast: str = "auto",
     name: str | None = None,
 ) -> Program:
     """Compile a model for any target, with the arguments of `compile`, and load nothing: `Program.save` writes the file
@@ -129,7 +139,7 @@ def compile_program(
     """
     machine = Target.parse(target) if isinstance(target, str) else target or Target.host()
     target = replace(machine, threads=check_threads(threads))
-    options = Options(precision, winograd)
+    options = Options(precision, fast)
     log = PassLog(f"compile {model if isinstance(model, str | Path) else type(model).__name__}")
     with Background() as background:
         background.submit(compile_support)  # what the runtime links at the end
@@ -179,7 +189,8 @@ def graph_passes(target: Target, options: Options = DEFAULTS) -> list[tuple[str,
         ("recognise attention", lambda g: recognise_attention(g, target)),
         ("eliminate dead", eliminate_dead),
         ("fold scales", fold_scales),
-        ("assign layouts", lambda g: assign_layouts(g, target, options)),
+        ("choose algorithms", lambda g: choose_algorithms(g, target, options)),
+        ("assign layouts", lambda g: assign_layouts(g, target)),
         ("remove identities", remove_identities),
         ("eliminate common", eliminate_common),
         ("eliminate dead", eliminate_dead),
@@ -234,9 +245,15 @@ def compile_graph(
     def build(log: PassLog) -> Program:
         return _build(graph, structure, names, fixed, target, log, options)
 
+    settings = forced_settings()
+
+    def again() -> Program:
+        with forcing(settings):  # texts may be asked for where nothing is forced any more
+            return build(PassLog())
+
     kept = ProgramCache(graph, structure, names, fixed, target, options)
     # Who wants to see the stages gets them.
-    program = kept.get(lambda: build(PassLog())) if log.level < GRAPHS_SHOWN and not log.dumps else None
+    program = kept.get(again) if log.level < GRAPHS_SHOWN and not log.dumps else None
     if program is None:
         program = build(log)
         kept.put(program)

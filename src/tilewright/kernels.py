@@ -20,7 +20,7 @@ from tilewright.ir.loops import NTHREADS, PrimFunc
 from tilewright.ir.parser import parse_expr
 from tilewright.ir.rewrite import substitute
 from tilewright.plans import Planned, forced, plan
-from tilewright.plans.framework.decisions import recording
+from tilewright.plans.framework.decisions import forced_settings, listing
 from tilewright.support.background import Background
 from tilewright.support.cache import ObjectCache
 from tilewright.support.errors import ParseError
@@ -95,7 +95,9 @@ class KernelCompiler:
         which it asks for a part."""
         target = self.target
         workload = key(func) if ask is None else f"{key(func)} {ask!r}"
-        name = identity(workload, target, decisions=forced(func, target) if recording() else ())
+        # What is decided about a kernel that is in the cache is listed too.
+        settings = forced(func, target) if listing() or forced_settings() else ()
+        name = identity(workload, target, decisions=settings)
         symbol = f"tw_{name}"
         canonical = {s: s.renamed(f"s{i}") for i, s in enumerate(func.symbols)}
         found = self._known.get(name)

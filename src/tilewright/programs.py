@@ -14,7 +14,7 @@ from functools import cache, partial
 from tilewright.frontend.common.finish import Interface
 from tilewright.identity import identity
 from tilewright.ir.graph import Graph
-from tilewright.plans.framework.decisions import recording
+from tilewright.plans.framework.decisions import forced_settings, listing
 from tilewright.runtime.artifact import pack_blobs, unpack_blobs
 from tilewright.runtime.manifest import Manifest
 from tilewright.runtime.program import Program, Text
@@ -37,7 +37,7 @@ class ProgramCache:
         fixed: the names of the parameters that are constants.
         store: where entries are; the user's cache if None.
 
-    While decisions are recorded or forced, nothing is found and nothing kept.
+    What is forced (`plans/framework/decisions.py`) is part of the key. While decisions are listed, nothing is found.
     """
 
     def __init__(
@@ -52,13 +52,14 @@ class ProgramCache:
     ) -> None:
         values = [[v.name for v in group] for group in (graph.inputs, graph.params, graph.outputs, graph.symbols)]
         seen = [graph.name, values, names.inputs, names.outputs, names.ignored, names.tied, sorted(fixed)]
-        self._key = f"program-{identity(f'{structure} {json.dumps(seen)}', target, options=repr(options))}"
+        settings = [f"{name}: {label}" for name, label in sorted(forced_settings().items())]
+        workload = f"{structure} {json.dumps(seen)}"
+        self._key = f"program-{identity(workload, target, options=repr(options), decisions=settings)}"
         self._store = store or ObjectCache()
-        self._off = recording()
 
     def get(self, build: Callable[[], Program]) -> Program | None:
         """The program, without weights, or None. `build` is asked for texts that are not kept."""
-        entry = None if self._off else self._store.get(self._key)
+        entry = None if listing() else self._store.get(self._key)
         if entry is None:
             return None
         try:
@@ -73,8 +74,6 @@ class ProgramCache:
 
     def put(self, program: Program) -> None:
         """Keep a program, without its weights."""
-        if self._off:
-            return
         texts = {"manifest": program.manifest.to_json(), "graph": _shown(program, "graph")}
         entry = pack_blobs({**{name: text.encode() for name, text in texts.items()}, **program.objects})
         self._store.put(self._key, b"".join(entry))

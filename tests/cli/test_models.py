@@ -110,31 +110,34 @@ def test_bench_without_a_peer_is_4(cli: Cli, layer: Path, monkeypatch: pytest.Mo
 
 
 def test_options_are_recorded_and_shown(cli: Cli, layer: Path) -> None:
-    code, text, _ = cli("compile", layer, "--winograd", "exact", "--json")
+    code, text, _ = cli("compile", layer, "--fast", "exact", "--json")
     report = json.loads(text)
-    assert (code, report["precision"], report["winograd"]) == (0, "fp32", "exact")
+    assert (code, report["precision"], report["fast"]) == (0, "fp32", "exact")
     compiled = layer.with_suffix(".tw")
     code, text, _ = cli("show", compiled, "--info", "--json")
     info = json.loads(text)["info"]
-    assert (info["precision"], info["winograd"]) == ("fp32", "exact")
+    assert (info["precision"], info["fast"]) == ("fp32", "exact")
     assert info["target"]["triple"]
     code, text, _ = cli("show", compiled, "--info")
     assert code == 0
-    assert "winograd" in text
+    assert "fast" in text
     assert "exact" in text
-    assert cli("run", compiled, "-d", "n=2", "--winograd", "exact")[0] == 0
+    assert cli("run", compiled, "-d", "n=2", "--fast", "exact")[0] == 0
 
 
 def test_options_that_do_not_exist_or_do_not_fit(cli: Cli, layer: Path) -> None:
-    code, _, error = cli("compile", layer, "--winograd", "f7")
+    code, _, error = cli("compile", layer, "--winograd", "exact")
+    assert code == 0 and "--winograd is called --fast now" in error
+    assert cli("compile", layer, "--winograd", "exact", "--fast", "exact")[0] == 2
+    code, _, error = cli("compile", layer, "--fast", "f7")
     assert code == 1
-    assert "no such winograd" in error
+    assert "no such setting of fast" in error
     assert "f2, f4, f6" in error
     assert cli("compile", layer)[0] == 0
-    code, _, error = cli("run", layer.with_suffix(".tw"), "-d", "n=2", "--precision", "bf16", "--winograd", "f2")
+    code, _, error = cli("run", layer.with_suffix(".tw"), "-d", "n=2", "--precision", "bf16", "--fast", "f2")
     assert code == 1
     assert "another precision" in error
-    assert "another winograd" in error
+    assert "another fast" in error
 
 
 def test_another_instruction_set(cli: Cli, layer: Path) -> None:
@@ -162,5 +165,27 @@ def test_another_instruction_set(cli: Cli, layer: Path) -> None:
 def test_the_schedule_tells_plans_and_estimates(cli: Cli, layer: Path) -> None:
     code, text, _ = cli("show", layer, "--schedule", "--dim", "n=8")
     assert code == 0
-    for word in ("plan contraction: rows=", "runner-up: ", "bound by "):
+    for word in ("plan contraction rows=", "runner-up: ", "bound by "):
         assert word in text
+
+
+def test_decisions_are_listed_with_their_space(cli: Cli, layer: Path) -> None:
+    code, text, _ = cli("show", layer, "--decisions", "--dim", "n=8")
+    assert code == 0
+    for word in (
+        "panels of matmul(f32[8, ",
+        "plan of matmul",
+        "by estimate",
+        "taken: contraction rows=",
+        "runner-up: ",
+    ):
+        assert word in text
+    code, text, _ = cli("show", layer, "--decisions", "--json", "--dim", "n=8")
+    found = json.loads(text)["decisions"]
+    assert code == 0 and {"panels", "plan"} <= {d["kind"] for d in found}
+    for d in found:
+        assert d["space"] > len(d["runners_up"]) and d["key"].startswith(f"{d['kind']} ")
+        assert d["taken"].split(" ")[0] in " ".join(d["knobs"]) and d["cycles"] >= 0.0
+    cli("compile", layer)
+    code, _, error = cli("show", layer.with_suffix(".tw"), "--decisions")
+    assert code == 2 and "does not keep its decisions" in error

@@ -21,8 +21,10 @@ from tilewright.ir.graph import Graph, GraphBuilder
 from tilewright.ops.interpret import run_graph
 from tilewright.programs import ProgramCache
 from tilewright.runtime.artifact import pack_blobs, unpack_blobs
+from tilewright.runtime.manifest import Manifest
 from tilewright.runtime.program import Program
 from tilewright.support.cache import ObjectCache
+from tilewright.support.errors import ModelError
 from tilewright.targets.target import Target
 from tilewright.transform.graph.options import Options
 
@@ -95,7 +97,7 @@ def test_a_kept_program_takes_the_weights_and_constants_of_its_graph(
 
 
 CHANGES: dict[str, dict[str, Any]] = {
-    "options": {"options": Options(winograd="exact")},
+    "options": {"options": Options(fast="exact")},
     "target": {"target": Target.parse("x86-64-v3")},
     "interface": {"interface": Interface(("image",), ("logits", "value"))},
 }
@@ -197,3 +199,16 @@ def test_texts_of_every_stage() -> None:
 def test_a_graph_with_parameters_needs_their_values() -> None:
     with pytest.raises(tw.Error, match="values"):
         tw.compile(ALL["mlp"]())
+
+
+def test_the_old_name_of_fast_is_taken_with_a_warning() -> None:
+    graph = GraphBuilder("g")
+    x = graph.input("x", tensor(2, 4))
+    model = graph.finish((ops.emit1(graph, "relu", x),))
+    with pytest.warns(DeprecationWarning, match="fast="):
+        old = tw.compile(model, winograd="exact")
+    assert old.manifest.fast == tw.compile(model, fast="exact").manifest.fast == "exact"
+    text = old.manifest.to_json()
+    assert Manifest.from_json(text.replace('"fast":', '"winograd":')) == old.manifest  # what was written before
+    with pytest.raises(ModelError, match="no such setting of fast"):
+        tw.compile(model, fast="f7")

@@ -21,6 +21,7 @@ from tilewright.ir.loops import Block, For, PrimFunc, Stmt
 from tilewright.ir.notes import SingleThread, Unroll, with_note
 from tilewright.ir.parser import parse_func
 from tilewright.ir.rewrite import map_stmt
+from tilewright.ir.selection import Selection
 
 X = Var("x", f32)
 
@@ -70,7 +71,7 @@ def test_graphs(graph: Graph) -> None:
         return values.setdefault(v, Value(v.name + "/new", v.type))
 
     nodes = tuple(
-        Node(n.op, tuple(None if v is None else new(v) for v in n.inputs), tuple(map(new, n.outputs)), n.attrs)
+        replace(n, inputs=tuple(None if v is None else new(v) for v in n.inputs), outputs=tuple(map(new, n.outputs)))
         for n in graph.nodes
     )
     inputs, params, outputs = (tuple(map(new, side)) for side in (graph.inputs, graph.params, graph.outputs))
@@ -78,8 +79,9 @@ def test_graphs(graph: Graph) -> None:
     longer = Node("added", (), ())
     assert key(replace(graph, nodes=(*graph.nodes, longer))) != key(graph)
     for i, node in enumerate(graph.nodes):
-        changed = replace(node, op=node.op + "x")
-        assert key(replace(graph, nodes=(*graph.nodes[:i], changed, *graph.nodes[i + 1 :]))) != key(graph)
+        other = Selection() if node.selected is None else None
+        for changed in (replace(node, op=node.op + "x"), replace(node, selected=other)):
+            assert key(replace(graph, nodes=(*graph.nodes[:i], changed, *graph.nodes[i + 1 :]))) != key(graph)
 
 
 def test_attributes_of_a_graph_count() -> None:

@@ -26,6 +26,7 @@ from tilewright.support.errors import ShapeError
 from tilewright.targets.target import Target
 from tilewright.transform.graph.options import Options
 from tilewright.transform.layout.assign import assign_layouts
+from tilewright.transform.select.choose import choose_algorithms
 
 DOT = "dot_16x2_bf16"
 TOLERANCE = 2.1e-3
@@ -128,7 +129,10 @@ def test_symbolic_lengths(threads: int) -> None:
 
 def test_who_takes_them() -> None:
     def dot(name: str, precision: str, depth: int = 16) -> Any:
-        made = assign_layouts(graph(const(9), depth), Target.parse(name), Options(precision=precision))
+        made = assign_layouts(
+            choose_algorithms(graph(const(9), depth), Target.parse(name), Options(precision=precision)),
+            Target.parse(name),
+        )
         return made.nodes[0].of(AttentionAttrs).dot
 
     assert dot("znver4", "bf16") == DOT

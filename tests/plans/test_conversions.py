@@ -34,7 +34,7 @@ def converting(build: Callable[[], T]) -> T:
     """What is built where all that can be converted inside is."""
     with deciding() as record:
         build()
-    sites = [d.site for d in record.made if "inside" in d.labels]
+    sites = [d.key.name for d in record.made if "inside" in d.space.labels]
     assert sites
     with deciding(dict.fromkeys(sites, "inside")):
         return build()
@@ -93,14 +93,16 @@ def test_direct(case: direct.Case, residual: bool) -> None:
 
     def build() -> Model:
         with deciding() as record:
-            tw.compile((graph, weights), winograd="exact")
-        sites = {d.site: next(x for x in d.labels if "flat=0" in x) for d in record.made if "panels" in d.site}
+            tw.compile((graph, weights), fast="exact")
+        sites = {
+            d.key.name: next(x for x in d.space.labels if "flat=0" in x) for d in record.made if d.key.kind == "panels"
+        }
         with deciding(sites) as record:
-            tw.compile((graph, weights), winograd="exact")
-        sites |= {d.site: "inside" for d in record.made if "inside" in d.labels}
+            tw.compile((graph, weights), fast="exact")
+        sites |= {d.key.name: "inside" for d in record.made if "inside" in d.space.labels}
         assert "inside" in sites.values()
         with deciding(sites):
-            return tw.compile((graph, weights), winograd="exact")
+            return tw.compile((graph, weights), fast="exact")
 
     model = build()
     assert any(label.endswith("relu + unblock_channels") for label in labels(model))
@@ -125,7 +127,7 @@ def test_a_convolution_alone() -> None:
 
 
 def kernels(graph: Graph, winograd: str = "auto") -> list[str]:
-    for _, function in graph_passes(ZEN4, Options(winograd=winograd)):
+    for _, function in graph_passes(ZEN4, Options(fast=winograd)):
         graph = function(graph)
     return [g.label for g in fuse(split_prepare(graph).run, lambda *nodes: absorbs(*nodes, target=ZEN4))]
 

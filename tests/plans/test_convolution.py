@@ -100,7 +100,7 @@ def check(got: np.ndarray, case: Case, data: dict[str, np.ndarray]) -> None:
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_native_code_against_double_precision(case: Case) -> None:
     data = arrays(case)
-    model = tw.compile((graph_of(case), {"w": data["w"], "bias": data["bias"]}), winograd="exact")
+    model = tw.compile((graph_of(case), {"w": data["w"], "bias": data["bias"]}), fast="exact")
     (got,) = model.run({"x": data["x"], "r": data["r"]}).values()
     check(got, case, data)
 
@@ -116,7 +116,7 @@ def test_any_batch() -> None:
 
 def kernel_of(case: Case, target: Target) -> KernelCall:
     graph = graph_of(case)
-    for _, function in graph_passes(target, Options(winograd="exact")):
+    for _, function in graph_passes(target, Options(fast="exact")):
         graph = function(graph)
     groups = [g for g in fuse(split_prepare(graph).run) if any(n.op == "lowered.conv_blocked" for n in g.nodes)]
     (group,) = groups
@@ -211,9 +211,9 @@ def test_tiles_ask_for_the_weights_that_come_next(
     case = (1, channels, filters, size, (window, window), (1, 1), (pad,) * 4, (1, 1))
     with deciding() as record:
         kernel_of(case, target)
-    panels = next(d for d in record.made if d.labels[0].startswith("width"))
-    label = next(x for x in panels.labels if x.endswith(str(int(flat))))
-    with deciding({panels.site: label}):
+    panels = next(d for d in record.made if d.key.kind == "panels")
+    label = next(x for x in panels.space.labels if x.endswith(str(int(flat))))
+    with deciding({panels.key.name: label}):
         kernel = kernel_of(case, target)
     func = lower_loops(plan(kernel.func, target).func, target)
     (weights,) = (b for b in func.params if len(b.shape) == 6)
@@ -239,8 +239,8 @@ def test_panels_take_turns_to_ask_for_the_pixels_that_come_next(
     case = (1, channels, filters, (12, 13), (1, 1), (1, 1), (0, 0, 0, 0), (1, 1))
     with deciding() as record:
         kernel_of(case, target)
-    panels = next(d for d in record.made if d.labels[0].startswith("width"))
-    with deciding({panels.site: "width=16,flat=1"}):
+    panels = next(d for d in record.made if d.key.kind == "panels")
+    with deciding({panels.key.name: "panels width=16,flat=1"}):
         kernel = kernel_of(case, target)
     func = lower_loops(plan(kernel.func, target).func, target)
     x = next(b for b in func.params if len(b.shape) == 5 and as_int(b.shape[1]) == channels // 8)
@@ -283,12 +283,12 @@ def test_panels_and_flatness_can_be_forced() -> None:
     data = arrays(case)
     model = (graph_of(case), {"w": data["w"], "bias": data["bias"]})
     with deciding() as record:
-        tw.compile(model, winograd="exact")
-    panels = next(d for d in record.made if d.site.startswith("convolution"))
-    assert {label[-1] for label in panels.labels} == {"0", "1"}
-    for label in (panels.labels[0], panels.labels[-1]):
-        with deciding({panels.site: label}):
-            forced = tw.compile(model, winograd="exact")
+        tw.compile(model, fast="exact")
+    panels = next(d for d in record.made if d.key.kind == "panels")
+    assert {label[-1] for label in panels.space.labels} == {"0", "1"}
+    for label in (panels.space.labels[0], panels.space.labels[-1]):
+        with deciding({panels.key.name: label}):
+            forced = tw.compile(model, fast="exact")
         (got,) = forced.run({"x": data["x"], "r": data["r"]}).values()
         check(got, case, data)
 
@@ -310,7 +310,7 @@ def test_one_pixel_between_plain_maps(case: Case) -> None:
     weights = {name: data[name] for name in ("w", "bias")}
     with deciding() as record:
         tw.compile((graph, weights))
-    sites = [d.site for d in record.made if d.site.endswith("layout")]
+    sites = [d.key.name for d in record.made if d.key.kind == "layout"]
     with deciding(dict.fromkeys(sites, "plain")):
         model = tw.compile((graph, weights))
     assert len(sites) == 1 and "lowered.block_channels" not in str(model.show("graph"))
@@ -331,7 +331,7 @@ def test_layers_of_one_pixel_are_blocked_where_others_are() -> None:
             w = b.param(f"w{i}", tensor(64, 64, window, window))
             y = ops.emit1(b, "relu", ops.emit1(b, "conv", y, w, pads=(window // 2,) * 4, **attrs))
         graph = b.finish((y,))
-        for _, function in graph_passes(TARGETS["haswell"], Options(winograd="exact")):
+        for _, function in graph_passes(TARGETS["haswell"], Options(fast="exact")):
             graph = function(graph)
         return [n.op for n in graph.nodes if n.op.startswith("lowered.conv")]
 

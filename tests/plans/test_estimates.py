@@ -17,8 +17,9 @@ from tilewright.ir.expr import Var
 from tilewright.ir.graph import Graph, GraphBuilder
 from tilewright.ir.loops import PrimFunc
 from tilewright.ir.parser import parse_func
+from tilewright.ir.selection import Winograd
 from tilewright.kernels import KernelCompiler
-from tilewright.plans import plan, site
+from tilewright.plans import plan
 from tilewright.plans.convolution import pixels
 from tilewright.plans.convolution import tiles as conv_tiles
 from tilewright.plans.framework.analysis import analyse
@@ -34,7 +35,8 @@ from tilewright.plans.framework.cost import (
     roofline,
     sharing,
 )
-from tilewright.plans.framework.decisions import deciding
+from tilewright.plans.framework.decision_key import key_of_function
+from tilewright.plans.framework.decisions import Decision, deciding
 from tilewright.plans.strassen import convolution as strassen_conv
 from tilewright.plans.winograd import tiles as winograd_tiles
 from tilewright.support.background import Background
@@ -107,9 +109,9 @@ def test_describe_tells_what_was_estimated(golden: Golden) -> None:
     x, bias = b.input("x", tensor(64, 8)), b.param("bias", tensor(8))
     (group,) = fuse(b.finish((ops.emit1(b, "relu", ops.emit1(b, "add", x, bias)),)))
     planned = plan(lower_group(group, "k").func, FIXED)
-    slower = Candidate.of((("rows", 2), ("width", 8)), Cost(compute=9000.0, load=9500.0, memory=100.0))
-    vague = Candidate((("rows", 1), ("width", 8)), 2 * planned.chosen.cycles)
-    golden(replace(planned, others=(slower, vague)).describe())
+    slower = Candidate((("rows", 2), ("width", 8)), Cost(compute=9000.0, load=9500.0, memory=100.0), "rows")
+    same = replace(planned.chosen, knobs=(("ahead", 0),))  # is not said twice
+    golden(replace(planned, others=(same, slower)).describe())
 
 
 def listed(graph: Graph, weights: dict[str, np.ndarray], forced: dict[str, str] | None = None) -> tuple:  # type: ignore[type-arg]
@@ -118,25 +120,29 @@ def listed(graph: Graph, weights: dict[str, np.ndarray], forced: dict[str, str] 
     return compiled, record
 
 
+def contractions(d: Decision) -> list[str]:
+    return [label for label in d.space.labels if label.startswith("contraction")]
+
+
 def test_forced_decisions_are_obeyed() -> None:
     graph = product(12, 32, 40)
     rng = np.random.default_rng(0)
     weights = {"w": rng.standard_normal((32, 40)).astype(np.float32)}
     x = rng.standard_normal((12, 32)).astype(np.float32)
     compiled, record = listed(graph, weights)
-    layout = [d for d in record.made if d.site.endswith("panels")]
+    layout = [d for d in record.made if d.key.kind == "panels"]
     assert len(layout) == 1
-    assert len(layout[0].labels) > 1
-    assert layout[0].taken == layout[0].labels[0]
+    assert len(layout[0].space) > 1
+    assert layout[0].taken.label == layout[0].space.labels[0]
     assert sorted(layout[0].estimates) == list(layout[0].estimates)
-    for label in layout[0].labels:
-        other, forced = listed(graph, weights, {layout[0].site: label})
-        kernels = [d for d in forced.made if len(d.labels) > 1 and d.site.startswith("plan ")]
-        assert all(f"width={label.partition('=')[2]}" in text for d in kernels for text in d.labels)
+    for label in layout[0].space.labels:
+        other, forced = listed(graph, weights, {layout[0].key.name: label})
+        kernels = [d for d in forced.made if len(d.space) > 1 and d.key.kind == "plan"]
+        assert all(f"width={label.partition('=')[2]}" in text for d in kernels for text in contractions(d))
         assert not forced.unused()
-        last = kernels[0].labels[-1]
-        worst, again = listed(graph, weights, {layout[0].site: label, kernels[0].site: last})
-        assert next(d.taken for d in again.made if d.site == kernels[0].site) == last
+        last = contractions(kernels[0])[-1]
+        worst, again = listed(graph, weights, {layout[0].key.name: label, kernels[0].key.name: last})
+        assert next(d.taken.label for d in again.made if d.key == kernels[0].key) == last
         for model in (compiled, other, worst):
             np.testing.assert_allclose(model(x), x @ weights["w"], rtol=1e-5, atol=1e-5)
 
@@ -144,9 +150,9 @@ def test_forced_decisions_are_obeyed() -> None:
 def test_wrong_decisions_are_refused() -> None:
     graph, weights = product(12, 32, 40), {"w": np.ones((32, 40), np.float32)}
     _, record = listed(graph, weights)
-    name = next(d.site for d in record.made if d.site.endswith("panels"))
+    name = next(d.key.name for d in record.made if d.key.kind == "panels")
     with pytest.raises(ScheduleError, match="no such setting") as caught:
-        listed(graph, weights, {name: "width=7"})
+        listed(graph, weights, {name: "panels width=7"})
     assert name in str(caught.value)
     assert "width=8" in str(caught.value) or "width=16" in str(caught.value)
     _, record = listed(graph, weights, {"plan of another model": "rows=1"})
@@ -164,12 +170,12 @@ def test_a_forced_kernel_has_an_entry_of_its_own_in_the_cache() -> None:
     store = ObjectCache()
     plain = compile_kernel(func, FIXED, store)
     planned = plan(func, FIXED)
-    with deciding({site(func): planned.others[0].label}):
+    with deciding({key_of_function(func, FIXED).name: planned.others[0].label}):
         forced = compile_kernel(func, FIXED, store)
-    with deciding({site(func): planned.chosen.label}) as record:
+    with deciding({key_of_function(func, FIXED).name: planned.chosen.label}) as record:
         same = compile_kernel(func, FIXED, store)
     assert forced.symbol != plain.symbol == same.symbol
-    assert [d.site for d in record.made] == [site(func)]  # although it was found in the cache
+    assert [d.key for d in record.made] == [key_of_function(func, FIXED)]  # although it was found in the cache
     assert compile_kernel(func, FIXED, store).symbol == plain.symbol
 
 
@@ -227,8 +233,8 @@ def test_parts_are_chosen_for_the_threads_of_a_call(threads: int) -> None:
     found = {}
     for target in (one, more):
         shape = winograd_tiles.Shape(1, 56, 56, 64, 64, 3, 1e8)
-        taken = winograd_tiles.choose((shape,), (2, 4, 5, 6), target)
-        assert taken is not None
+        taken = winograd_tiles.ranked((shape,), (2, 4, 5, 6), target)[0][1]
+        assert isinstance(taken, Winograd)
         pixel = conv_tiles.Shape(1, 28, 28, (1, 1), 1, 512, 16, 256, 4 * 512 * 28 * 28, False)
         strips = strassen_conv.best(pixel, 32, 100 << 20, target)
         assert strips is not None

@@ -21,6 +21,7 @@ from tilewright.ir.notes import BufferName, PrefetchTile
 from tilewright.ir.parser import parse_func
 from tilewright.ir.rewrite import walk
 from tilewright.plans import plan
+from tilewright.plans.framework.decision_key import Key
 from tilewright.plans.matmul.tiles import (
     MOST_STEPS,
     MatmulTile,
@@ -45,6 +46,10 @@ TOLERANCE = {"float64": 1e-13, "float32": 2e-6, "float16": 2e-3}
 """Of the output's scale; integers are exact."""
 
 Array = np.ndarray[Any, Any]
+
+
+def no_key() -> Key:
+    raise AssertionError("nothing is forced")
 
 
 def values(rng: np.random.Generator, shape: tuple[int, ...], kind: str) -> Array:
@@ -286,7 +291,7 @@ def test_tiles_fit_the_registers_and_the_work(name: str) -> None:
     target = Target.parse(name)
     lanes = target.lanes(4)
     for rows, columns, depth in ((1, 64, 17), (1, 4096, 4096), (7, 512, 512), (128, 3072, 768), (1024, 1024, 1024)):
-        tile = matmul_tile(const(rows), columns, depth, dtype(np.float32), target)
+        tile = matmul_tile(no_key, const(rows), columns, depth, dtype(np.float32), target)
         vectors = tile.width // lanes * tile.panels
         assert tile.rows * vectors + (vectors if tile.rows > 1 else 0) < target.registers
         assert tile.rows <= rows and (tile.panels - 1) * tile.width < columns
@@ -295,7 +300,7 @@ def test_tiles_fit_the_registers_and_the_work(name: str) -> None:
         assert best >= least
         if rows >= 128:
             assert best < 1.35 * least
-    symbolic = matmul_tile(ROWS, 512, 512, dtype(np.float32), target)
+    symbolic = matmul_tile(no_key, ROWS, 512, 512, dtype(np.float32), target)
     assert symbolic.rows <= 8
 
 
@@ -305,7 +310,7 @@ def test_few_columns_take_half_a_vector_where_that_is_faster() -> None:
     two = zen4.adjusted(fma_per_cycle=2.0)
 
     def width(columns: int, target: Target, narrow: bool = True) -> int:
-        return matmul_tile(ROWS, columns, 64, dtype(np.float32), target, narrow=narrow).width
+        return matmul_tile(no_key, ROWS, columns, 64, dtype(np.float32), target, narrow=narrow).width
 
     assert width(6, zen4) == 8
     assert width(9, zen4) == width(6, zen4, narrow=False) == width(6, two) == 16
@@ -337,7 +342,7 @@ def test_one_row_takes_several_panels_from_memory() -> None:
 def test_several_panels_that_nobody_asks_for_wait_for_far_weights() -> None:
     """Only rows of single panels ask for the next one, so three narrow panels at once are for what is near."""
     target = Target.parse("znver4")
-    assert matmul_tile(ROWS, 512, 512, dtype(np.float32), target).panels == 1
+    assert matmul_tile(no_key, ROWS, 512, 512, dtype(np.float32), target).panels == 1
     apart, together = MatmulTile(8, 32), MatmulTile(8, 16, 3)
     far, near = Product(64, 512, 512), Product(64, 512, 128)
     assert estimate(apart, far, target).cycles < estimate(together, far, target).cycles
@@ -349,7 +354,7 @@ def test_one_row_reads_as_many_streams_as_the_core_follows(cpu: str, panels: int
     """From memory; no more from the last level either."""
     target = Target.parse(cpu).adjusted(l3=64 << 20)
     assert target.streams == panels
-    assert matmul_tile(const(1), size, size, dtype(np.float32), target).panels == panels
+    assert matmul_tile(no_key, const(1), size, size, dtype(np.float32), target).panels == panels
     near = estimate(MatmulTile(1, 32, 4), Product(1, 128, 64), target).cycles
     assert near <= estimate(MatmulTile(1, 32, 2), Product(1, 128, 64), target).cycles, "in a near cache all are alike"
 

@@ -19,6 +19,7 @@ from tilewright.ir.loops import PrimFunc
 from tilewright.ir.parser import parse_func
 from tilewright.ops.interpret import run_graph
 from tilewright.plans import plan
+from tilewright.plans.framework.decision_key import Key
 from tilewright.plans.framework.tiles import row_limit
 from tilewright.plans.matmul.tiles import matmul_tile
 from tilewright.schedule.trace import parse_trace
@@ -32,6 +33,10 @@ from tilewright.transform.lower import lower_group
 
 ZEN4 = Target.parse("znver4")
 Build = Callable[[GraphBuilder], Value]
+
+
+def no_key() -> Key:
+    raise AssertionError("nothing is forced")
 
 
 def graph_of(build: Build) -> Graph:
@@ -167,7 +172,7 @@ def test_a_plan_is_a_trace_that_replays(case: str) -> None:
 
 def test_tiles_fit_the_registers_and_the_work() -> None:
     for rows_, columns in ((1, 64), (128, 768), (7, 512), (19, 128), (1024, 1024), (3, 5)):
-        tile = matmul_tile(const(rows_), columns, 256, tensor(1).dtype, ZEN4)
+        tile = matmul_tile(no_key, const(rows_), columns, 256, tensor(1).dtype, ZEN4)
         vectors = tile.width // 16
         assert tile.rows * vectors + vectors < ZEN4.registers
         assert tile.width < columns + 16

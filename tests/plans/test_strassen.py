@@ -14,18 +14,19 @@ from tilewright.ir.expr import as_int
 from tilewright.ir.graph import Graph, GraphBuilder
 from tilewright.ir.loops import Block, For
 from tilewright.ir.rewrite import variables, walk
+from tilewright.ir.selection import StrassenStrips
 from tilewright.ops.lowered.strassen import PRODUCTS
 from tilewright.plans import plan
+from tilewright.plans.framework.cost import Cost
 from tilewright.plans.matmul.tiles import Product
-from tilewright.plans.strassen.convolution import Choice
-from tilewright.plans.strassen.products import pays
+from tilewright.plans.strassen.products import LEAST_GAIN, compared
 from tilewright.targets.target import Target
 from tilewright.transform.graph.fuse import fuse
 from tilewright.transform.graph.options import Options
-from tilewright.transform.layout import conv as layout_conv
-from tilewright.transform.layout import strassen as layout_strassen
 from tilewright.transform.layout.assign import assign_layouts
 from tilewright.transform.lower import lower_group
+from tilewright.transform.select import choose, product
+from tilewright.transform.select.choose import choose_algorithms
 
 TARGETS = ("x86-64-v3", "znver4", "skylake-avx512", "neoverse-n1")
 
@@ -42,12 +43,12 @@ def layer(rows: Any, depth: int, columns: int, transpose: bool, lead: tuple[int,
 
 
 def operators(graph: Graph, target: Target, winograd: str = "strassen") -> list[str]:
-    return [node.op for node in assign_layouts(graph, target, Options(winograd=winograd)).nodes]
+    return [node.op for node in assign_layouts(choose_algorithms(graph, target, Options(fast=winograd)), target).nodes]
 
 
 @pytest.fixture
 def always(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(layout_strassen, "pays", lambda *_: True)
+    monkeypatch.setattr(product, "compared", lambda *_: (Cost(compute=2.0), Cost(compute=1.0)))
 
 
 @pytest.mark.usefixtures("always")
@@ -73,7 +74,7 @@ def test_native_code_on_awkward_shapes(
     x, skip = (rng.standard_normal((*lead, rows, n)).astype(np.float32) for n in (depth, columns))
     w, bias = rng.standard_normal((depth, columns)).astype(np.float32), rng.standard_normal(columns).astype(np.float32)
     weights = {"w": np.ascontiguousarray(w.T) if transpose else w, "bias": bias}
-    got = np.asarray(tw.compile((graph, weights), target=target, threads=threads, winograd="strassen")(x, skip))
+    got = np.asarray(tw.compile((graph, weights), target=target, threads=threads, fast="strassen")(x, skip))
     want = np.maximum(x.astype(np.float64) @ w + bias + skip, 0)
     np.testing.assert_allclose(got, want, rtol=0, atol=4e-6 * np.abs(want).max())
 
@@ -131,6 +132,11 @@ def test_rows_behind_a_norm_keep_their_digits(norm: str) -> None:
     assert set(np.nonzero(np.isnan(np.asarray(model(x))).any(-1))[1]) <= {3, 3 + 128}
 
 
+def pays(product: Product, weights: int, target: Target) -> bool:
+    plain, fast = compared(product, weights, target)
+    return fast.cycles < LEAST_GAIN * plain.cycles
+
+
 @pytest.mark.parametrize("name", TARGETS)
 def test_few_rows_whose_weights_come_from_far_stay_plain(name: str) -> None:
     """The weights of the seven products are 7/4 of the plain ones, which few rows wait for."""
@@ -178,8 +184,7 @@ def test_convolutions_of_one_pixel_on_awkward_shapes(
         pytest.skip("this machine lacks its features")
     width = 2 * target.lanes(4)
     together = panels if filters // 2 // width % panels == 0 else 1
-    monkeypatch.setattr(layout_strassen, "choose", lambda *_: Choice(strip, width, together))
-    monkeypatch.setattr(layout_conv, "between_plain", lambda *_: False)
+    monkeypatch.setattr(choose, "convolution_algorithm", lambda *_: StrassenStrips(strip, width, together))
     graph = pixels(images, channels, filters, size, stride)
     assert "lowered.conv_strassen" in operators(graph, target, "auto")
     rng = np.random.default_rng(channels)
@@ -197,8 +202,8 @@ def test_convolutions_of_one_pixel_on_awkward_shapes(
 def test_images_do_not_meet(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is infinite in one caller's image reaches no other's."""
     target = Target.host()
-    choice = Choice(18, 2 * target.lanes(4), 1)
-    monkeypatch.setattr(layout_strassen, "choose", lambda *_: choice)
+    choice = StrassenStrips(18, 2 * target.lanes(4), 1)
+    monkeypatch.setattr(choose, "convolution_algorithm", lambda *_: choice)
     graph = pixels(2, 64, 4 * target.lanes(4), (6, 6))
     assert "lowered.conv_strassen" in operators(graph, target, "auto")
     rng = np.random.default_rng(0)

@@ -16,15 +16,16 @@ from tilewright import ops
 from tilewright.compiler import compile_graph
 from tilewright.ir.expr import as_int
 from tilewright.ir.graph import Graph, GraphBuilder
+from tilewright.ir.selection import Winograd
 from tilewright.plans import plan
-from tilewright.plans.winograd.tiles import ENOUGH, NEAR, PART, Choice, Shape, choose, cost, part_of, times
+from tilewright.plans.winograd.tiles import ENOUGH, NEAR, PART, Shape, cost, part_of, ranked, times
 from tilewright.runtime.model import Model
 from tilewright.targets.target import Target
 from tilewright.transform.graph.fuse import fuse
 from tilewright.transform.graph.split import split_prepare
-from tilewright.transform.layout.winograd import tiles
 from tilewright.transform.loops import lower_loops
 from tilewright.transform.lower import lower_group
+from tilewright.transform.select.convolution import tiles
 
 HOST = Target.host()
 BLOCK = HOST.vector_bits // 32
@@ -78,6 +79,12 @@ CASES = [
     (10, 17, 12, (13, 7), (3, 3, 2, 3), (2, 1, 2, 1), 7),
     (4, 8, 31, (1, 9), (4, 4, 4, 4), (1, 3, 1, 2), 9),
 ]
+
+
+def choose(shapes: tuple[Shape, ...], sizes: tuple[int, ...], target: Target) -> Winograd | None:
+    """The best transform, None where computing directly is estimated to be faster."""
+    _, best = ranked(shapes, sizes, target)[0]
+    return best if isinstance(best, Winograd) else None
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
@@ -208,7 +215,7 @@ def test_a_model_takes_it(window: int, stride: int, apart: int) -> None:
     model = tw.compile((graph, {"w": w}))
     assert "lowered.conv_winograd" in model.show("graph") and f"stride = {stride}" in model.show("graph")
     assert "winograd" in model.show("schedule")
-    assert "winograd" not in tw.compile((graph, {"w": w}), winograd="exact").show("graph")
+    assert "winograd" not in tw.compile((graph, {"w": w}), fast="exact").show("graph")
     image = rng.standard_normal((1, 96, 61, 60)).astype(np.float32)
     want = np.maximum(convolution(image, w, (1, 1, 1, 1), stride, apart), 0)
     assert np.abs(np.asarray(model(image)) - want).max() <= 2e-5 * want.max()
@@ -273,7 +280,7 @@ def test_the_estimate_prefers_what_multiplies_less() -> None:
     found = choose((wide,), (2, 4), HOST)
     assert found is not None and found.tile == 4
     assert choose((wide,), (), HOST) is None
-    four, two = (cost(wide, Choice(tile, 2, 14, 2 * BLOCK, 1), HOST).cycles for tile in (4, 2))
+    four, two = (cost(wide, Winograd(tile, 2, 14, 2 * BLOCK, 1), HOST).cycles for tile in (4, 2))
     assert four < two
 
 
@@ -296,7 +303,7 @@ def test_a_batch_has_blocks_of_tiles_for_a_few_threads() -> None:
     assert found is not None and times(batch, found) >= ENOUGH
     assert any(
         1 < times(batch, c) < ENOUGH and cost(batch, c, target).cycles < cost(batch, found, target).cycles
-        for c in (Choice(5, rows, 4, found.width, 1) for rows in range(11, 17))
+        for c in (Winograd(5, rows, 4, found.width, 1) for rows in range(11, 17))
     )
     single = Shape(1, 19, 19, 128, 128, 3, 8.6e6)
     found = choose((single,), (5,), target)

@@ -14,8 +14,10 @@ from tilewright import plans, te
 from tilewright.ir.expr import Var, const
 from tilewright.ir.loops import For, PrimFunc, Seq
 from tilewright.kernels import KernelCompiler
-from tilewright.plans import PLANS, Candidate, Plan, plan, site
+from tilewright.plans import Candidate, Plan, named, plan
 from tilewright.plans.framework.analysis import Structure, analyse
+from tilewright.plans.framework.cost import Cost
+from tilewright.plans.framework.decision_key import key_of_function
 from tilewright.plans.framework.decisions import deciding
 from tilewright.plans.framework.work import MOST, Added, points, work_of
 from tilewright.schedule import Schedule
@@ -84,7 +86,7 @@ def by_tiles(s: Schedule, structure: Structure, candidate: Candidate, target: Ta
 TILES = Plan(
     "tiles",
     lambda *_: True,
-    lambda *_: [Candidate((("tile", tile),), float(tile)) for tile in (4, 8, 64, 68)],
+    lambda *_: [Candidate((("tile", tile),), Cost(compute=float(tile))) for tile in (4, 8, 64, 68)],
     by_tiles,
 )
 
@@ -95,28 +97,29 @@ def test_candidates_that_do_more_are_rejected_and_the_next_one_is_taken(
     monkeypatch.setattr(plans, "PLANS", (TILES,))
     func = chain(64, 4)
     planned = plan(func, AVX2)
-    assert planned.chosen.label == "tile=64" and [r.candidate.label for r in planned.rejected] == ["tile=4", "tile=8"]
-    assert [c.label for c in planned.others] == ["tile=68"]
-    said = "tile=4: 1.45 times the operations, B 1.88 times"
+    assert planned.chosen.label == "tiles tile=64"
+    assert [r.candidate.label for r in planned.rejected] == ["tiles tile=4", "tiles tile=8"]
+    assert [c.label for c in planned.others] == ["tiles tile=68"]
+    said = "tiles tile=4: 1.45 times the operations, B 1.88 times"
     assert f"  rejected: {said}\n" in planned.describe()
     log = PassLog(level=0)
     with Background() as background:
         KernelCompiler(AVX2, background, ObjectCache(tmp_path), log).compile(func)
-    assert log.remarks[0] == f"chain: plan tiles rejected {said}" and len(log.remarks) == 2
+    assert log.remarks[0] == f"chain: rejected {said}" and len(log.remarks) == 2
 
 
 def test_what_is_forced_is_not_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plans, "PLANS", (TILES,))
     func = chain(64, 4)
-    with deciding({site(func): "tile=8"}):
-        assert plan(func, AVX2).chosen.label == "tile=8"
+    with deciding({key_of_function(func, AVX2).name: "tiles tile=8"}):
+        assert plan(func, AVX2).chosen.label == "tiles tile=8"
 
 
 def test_where_all_do_more_the_one_that_does_least_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     few = replace(TILES, candidates=lambda *at: TILES.candidates(*at)[:2])
     monkeypatch.setattr(plans, "PLANS", (few,))
     planned = plan(chain(64, 4), AVX2)
-    assert planned.chosen.label == "tile=8" and len(planned.rejected) == 2
+    assert planned.chosen.label == "tiles tile=8" and len(planned.rejected) == 2
     monkeypatch.setattr(plans, "PLANS", (replace(few, added=lambda *_: (Added("B", "halo", 128),)),))
     assert plan(chain(64, 4), AVX2).rejected == ()
 
@@ -126,10 +129,10 @@ def test_what_plans_make_of_random_layers_does_no_more_than_was_ordered() -> Non
     taken = set()
     for target, seed in ((AVX2, 0), (Target.parse("znver4"), 1)):
         for layer in layers(100, seed):
-            for func in kernels(layer, target, Options(winograd="strassen")):
+            for func in kernels(layer, target, Options(fast="strassen")):
                 planned = plan(func, target)
                 taken.add(planned.plan)
-                added = next(p for p in PLANS if p.name == planned.plan).added
+                added = named(planned.plan).added
                 work = work_of(planned.schedule.func, added(analyse(func), planned.chosen, target))
                 assert work.excess <= MOST, f"{layer.kind} {layer.name}: {planned.describe()}"
     assert len(taken) >= 9  # of the plans in `PLANS`: the sizes are what they are for

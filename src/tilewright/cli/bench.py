@@ -13,6 +13,7 @@ from tilewright.cli import peers
 from tilewright.cli.common import (
     DimOption,
     Exit,
+    FastOption,
     JsonOption,
     PrecisionOption,
     SeedOption,
@@ -22,6 +23,7 @@ from tilewright.cli.common import (
     accuracy,
     bytes_text,
     err,
+    fast_option,
     is_quiet,
     on_host,
     out,
@@ -45,6 +47,7 @@ def bench(
     threads: ThreadsOption = None,
     dim: DimOption = None,
     precision: PrecisionOption = None,
+    fast: FastOption = None,
     winograd: WinogradOption = None,
     target: TargetOption = None,
     rounds: Annotated[int, typer.Option(min=1, help="Turns of each contender; 30 resolve about 1 %.")] = 30,
@@ -75,7 +78,7 @@ def bench(
     with progress("bench", total=len(models) * (rounds + 2), enabled=not is_quiet(json)) as step:
         for path in models:
             arguments = {"path": str(path), "threads": count, "dims": sizes, "seed": seed}
-            ours = arguments | {"options": accuracy(precision, winograd), "target": target}
+            ours = arguments | {"options": accuracy(precision, fast_option(fast, winograd)), "target": target}
             contenders = [Contender("tilewright", peers.TILEWRIGHT, ours)]
             if not alone and not peer_missing:
                 contenders.append(Contender("onnxruntime", peers.ONNXRUNTIME, arguments))

@@ -65,13 +65,16 @@ PrecisionOption = Annotated[
         help="In which type products multiply: fp32, bf16, int8 (sums stay wide). [default: fp32]",
     ),
 ]
-WinogradOption = Annotated[
+FastOption = Annotated[
     str | None,
     typer.Option(
-        "--winograd",
+        "--fast",
         metavar="WHICH",
         help="Fast algorithms: auto (error within 2e-5 of a layer), exact (no), f2, f4, f6, strassen. [default: auto]",
     ),
+]
+WinogradOption = Annotated[
+    str | None, typer.Option("--winograd", metavar="WHICH", help="The old name of --fast.", hidden=True)
 ]
 TargetOption = Annotated[
     str | None,
@@ -158,12 +161,22 @@ def parse_dims(texts: Sequence[str] | None) -> dict[str, int]:
     return dims
 
 
+def fast_option(fast: str | None, winograd: str | None) -> str | None:
+    """What `--fast` says, or `--winograd`, its old name, with a warning."""
+    if winograd is None:
+        return fast
+    if fast is not None:
+        raise typer.BadParameter("is the old name of --fast; give one of them", param_hint="--winograd")
+    err.print("warning: --winograd is called --fast now: it rules all fast algorithms", soft_wrap=True)
+    return winograd
+
+
 def open_model(
     path: Path,
     threads: int | None,
     dims: Mapping[str, int],
     precision: str | None = None,
-    winograd: str | None = None,
+    fast: str | None = None,
     target: str | None = None,
 ) -> Model:
     """Compile an ONNX file or load a compiled one, which must have been compiled with the options that are given."""
@@ -175,8 +188,8 @@ def open_model(
     machine = on_host(target)
     if path.suffix == ".tw":
         cpu = None if machine is None else machine.cpu
-        return _with_options(tilewright.load(path, threads=count), path, precision, winograd, cpu)
-    return tilewright.compile(path, threads=count, dims=dict(dims), target=machine, **accuracy(precision, winograd))
+        return _with_options(tilewright.load(path, threads=count), path, precision, fast, cpu)
+    return tilewright.compile(path, threads=count, dims=dict(dims), target=machine, **accuracy(precision, fast))
 
 
 def on_host(target: str | None) -> Target | None:
@@ -186,17 +199,17 @@ def on_host(target: str | None) -> Target | None:
     return None if target is None else Target.on_host(target, "--target")
 
 
-def accuracy(precision: str | None, winograd: str | None) -> dict[str, Any]:
+def accuracy(precision: str | None, fast: str | None) -> dict[str, Any]:
     """The options that were given, as arguments of `tilewright.compile`."""
-    given = {"precision": precision, "winograd": winograd}
+    given = {"precision": precision, "fast": fast}
     return {name: value for name, value in given.items() if value is not None}
 
 
-def _with_options(model: Model, path: Path, precision: str | None, winograd: str | None, cpu: str | None) -> Model:
+def _with_options(model: Model, path: Path, precision: str | None, fast: str | None, cpu: str | None) -> Model:
     manifest = model.manifest
     problems = Problems()
-    found = {"precision": manifest.precision, "winograd": manifest.winograd, "target": manifest.target.cpu}
-    wanted = {"precision": precision, "winograd": winograd, "target": cpu}
+    found = {"precision": manifest.precision, "fast": manifest.fast, "target": manifest.target.cpu}
+    wanted = {"precision": precision, "fast": fast, "target": cpu}
     for name, value in wanted.items():
         if value is not None and value != found[name]:
             hint = "compile the model again"

@@ -10,6 +10,7 @@ import typer
 
 from tilewright.cli.common import (
     DimOption,
+    FastOption,
     JsonOption,
     PrecisionOption,
     TargetOption,
@@ -17,6 +18,7 @@ from tilewright.cli.common import (
     WinogradOption,
     bytes_text,
     facts,
+    fast_option,
     is_quiet,
     open_model,
     parse_dims,
@@ -38,6 +40,7 @@ def compile_command(
     threads: ThreadsOption = None,
     dim: DimOption = None,
     precision: PrecisionOption = None,
+    fast: FastOption = None,
     winograd: WinogradOption = None,
     target: TargetOption = None,
     json: JsonOption = False,
@@ -49,7 +52,7 @@ def compile_command(
     ```
     tilewright compile policy.onnx -o policy.tw
     tilewright compile resnet50.onnx --threads 2 --dim batch=1
-    tilewright compile resnet50.onnx --winograd exact
+    tilewright compile resnet50.onnx --fast exact
     ```
     """
     if model.suffix == ".tw":
@@ -57,7 +60,7 @@ def compile_command(
     path = output or model.with_suffix(".tw")
     start = time.perf_counter()
     with progress(f"compile {model.name}", enabled=not is_quiet(json)):
-        compiled = open_model(model, threads, parse_dims(dim), precision, winograd, target)
+        compiled = open_model(model, threads, parse_dims(dim), precision, fast_option(fast, winograd), target)
     seconds = time.perf_counter() - start
     compiled.save(path)
     report = {"output": str(path), "bytes": path.stat().st_size, "seconds": seconds, **describe(compiled)}
@@ -71,7 +74,7 @@ def compile_command(
             "inputs": "  ".join(report["inputs"]),
             "outputs": "  ".join(report["outputs"]),
             "kernels": f"{report['kernels']} at each call, {report['prepare_kernels']} when weights change",
-            "accuracy": f"products in {report['precision']}, Winograd {report['winograd']}",
+            "accuracy": f"products in {report['precision']}, fast algorithms {report['fast']}",
             "weights": f"{report['weights']} ({bytes_text(report['weight_bytes'])})",
         }
     )
@@ -89,6 +92,6 @@ def describe(model: Model) -> dict[str, Any]:
         "weights": len(manifest.params),
         "weight_bytes": sum(p.nbytes for p in manifest.params),
         "precision": manifest.precision,
-        "winograd": manifest.winograd,
+        "fast": manifest.fast,
         "structure_key": manifest.structure_key,
     }

@@ -33,7 +33,7 @@ def tilewright(
     """The model called with its inputs in order, new outputs each time.
 
     `symbolic` compiles with symbolic dimensions left open; otherwise `dims` are fixed at compile time. `options` are
-    further arguments of `tw.compile`: precision, winograd. `target` names another instruction set (`Target.on_host`).
+    further arguments of `tw.compile`: precision, fast. `target` names another instruction set (`Target.on_host`).
     """
     import tilewright as tw
     from tilewright.targets.target import Target

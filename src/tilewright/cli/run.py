@@ -13,6 +13,7 @@ import typer
 from tilewright.cli.common import (
     DimOption,
     Exit,
+    FastOption,
     JsonOption,
     ModelArgument,
     PrecisionOption,
@@ -20,6 +21,7 @@ from tilewright.cli.common import (
     TargetOption,
     ThreadsOption,
     WinogradOption,
+    fast_option,
     is_quiet,
     open_model,
     out,
@@ -53,6 +55,7 @@ def run(
     threads: ThreadsOption = None,
     dim: DimOption = None,
     precision: PrecisionOption = None,
+    fast: FastOption = None,
     winograd: WinogradOption = None,
     target: TargetOption = None,
     json: JsonOption = False,
@@ -68,7 +71,7 @@ def run(
     dims = parse_dims(dim)
     with progress(f"compile {model.name}", enabled=not is_quiet(json)):
         # The dimensions given here are those of this run's inputs: the compiled code keeps them symbolic.
-        compiled = open_model(model, threads, {}, precision, winograd, target)
+        compiled = open_model(model, threads, {}, precision, fast_option(fast, winograd), target)
     arrays = read_inputs(inputs or [], compiled.inputs)
     arrays = random_inputs(compiled.inputs, dims | _sizes(compiled.inputs, arrays), seed) | arrays
     results, times = {}, []

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
+from collections.abc import Iterator
 from dataclasses import asdict
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tilewright.cli.common import (
     DimOption,
+    FastOption,
     JsonOption,
     ModelArgument,
     PrecisionOption,
@@ -17,6 +20,7 @@ from tilewright.cli.common import (
     ThreadsOption,
     WinogradOption,
     facts,
+    fast_option,
     is_quiet,
     open_model,
     parse_dims,
@@ -24,6 +28,13 @@ from tilewright.cli.common import (
 )
 from tilewright.cli.compile import describe
 from tilewright.support.progress import progress
+
+if TYPE_CHECKING:
+    from tilewright.plans.framework.decisions import Decision
+    from tilewright.plans.framework.space import Setting
+
+RUNNERS_UP = 3
+"""Settings that are shown beside the one that was taken."""
 
 
 def show(
@@ -36,10 +47,14 @@ def show(
     llvm: Annotated[bool, typer.Option("--llvm", help="LLVM IR.")] = False,
     asm: Annotated[bool, typer.Option("--asm", help="Assembly.")] = False,
     memory: Annotated[bool, typer.Option("--memory", help="The arena against its lower bound, weights, peak.")] = False,
+    decisions: Annotated[
+        bool, typer.Option("--decisions", help="What was chosen by an estimate: among what, and the runners-up.")
+    ] = False,
     info: Annotated[bool, typer.Option("--info", help="Inputs, outputs, weights, options, machine.")] = False,
     threads: ThreadsOption = None,
     dim: DimOption = None,
     precision: PrecisionOption = None,
+    fast: FastOption = None,
     winograd: WinogradOption = None,
     target: TargetOption = None,
     json: JsonOption = False,
@@ -50,18 +65,24 @@ def show(
     tilewright show policy.onnx --graph
     tilewright show policy.onnx --loops --asm | less
     tilewright show resnet50.onnx --memory
+    tilewright show resnet50.onnx --decisions --json
     tilewright show policy.tw --info
     ```
     """
     asked = {"graph": graph, "schedule": schedule, "loops": loops, "llvm": llvm, "asm": asm, "memory": memory}
-    stages = [name for name, wanted in asked.items() if wanted] or ([] if info else ["graph"])
-    with progress(f"compile {model.name}", enabled=not is_quiet(json)):
-        compiled = open_model(model, threads, parse_dims(dim), precision, winograd, target)
+    stages = [name for name, wanted in asked.items() if wanted] or ([] if info or decisions else ["graph"])
+    if decisions and model.suffix == ".tw":
+        raise typer.BadParameter("a compiled file does not keep its decisions; show the model", param_hint="MODEL")
+    with progress(f"compile {model.name}", enabled=not is_quiet(json)), _listing(decisions) as made:
+        compiled = open_model(model, threads, parse_dims(dim), precision, fast_option(fast, winograd), target)
     texts = {stage: compiled.show(stage) for stage in stages}
     about = describe(compiled) | {"target": asdict(compiled.manifest.target)}
     if json:
-        print_json(texts | ({"info": about} if info else {}))
+        found = {"decisions": [d.to_dict() for d in made]} if decisions else {}
+        print_json(texts | found | ({"info": about} if info else {}))
         return
+    if decisions:
+        sys.stdout.writelines(f"{line}\n" for d in made for line in _lines(d))
     if info:
         facts({name.replace("_", " "): _text(value) for name, value in about.items()})
     for stage, text in texts.items():
@@ -69,6 +90,31 @@ def show(
             sys.stdout.write(f"==== {stage} ====\n")
         # Written as it is: a table printer would fold long lines of code.
         sys.stdout.write(text.rstrip("\n") + "\n")
+
+
+@contextlib.contextmanager
+def _listing(wanted: bool) -> Iterator[list[Decision]]:
+    """The decisions that are made inside, if they are wanted."""
+    if not wanted:
+        yield []
+        return
+    from tilewright.plans.framework.decisions import deciding
+
+    with deciding() as record:
+        yield record.made
+
+
+def _lines(d: Decision) -> Iterator[str]:
+    """A decision for people."""
+    yield f"{d.key.kind} of {d.key.text}"
+    yield f"  key {d.key.digest}, {len(d.space)} setting{'s' if len(d.space) != 1 else ''}, by {d.why}"
+    yield f"  taken: {_setting(d.taken, d.estimate)}"
+    for setting, estimate in d.runners_up[:RUNNERS_UP]:
+        yield f"  runner-up: {_setting(setting, estimate)}"
+
+
+def _setting(setting: Setting, cycles: float) -> str:
+    return f"{setting.label}  ({cycles:,.0f} cycles)" if cycles else setting.label
 
 
 def _text(value: object) -> str:

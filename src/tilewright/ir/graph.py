@@ -16,6 +16,7 @@ from tilewright.ir.attributes import NO_ATTRS, Attrs, AttrValue
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Expr, Var, as_int, product
 from tilewright.ir.rewrite import variables
+from tilewright.ir.selection import Algorithm, Precision, Selection
 
 A = TypeVar("A", bound=Attrs)
 
@@ -72,17 +73,29 @@ def base_name(op: str) -> str:
 @dataclass(frozen=True, slots=True)
 class Node:
     """`outputs = op(inputs) {attrs}`; an input is None where an optional one is absent. `attrs` is an instance of the
-    dataclass that the operator declares."""
+    dataclass that the operator declares. `selected` says how it is computed, from `transform/select/` to
+    `transform/layout/`."""
 
     op: str
     inputs: tuple[Value | None, ...]
     outputs: tuple[Value, ...]
     attrs: Attrs = NO_ATTRS
+    selected: Selection | None = None
 
     def of(self, kind: type[A]) -> A:
         """The attributes, which are of this kind."""
         assert isinstance(self.attrs, kind), f"{self.op} has {type(self.attrs).__name__}, not {kind.__name__}"
         return self.attrs
+
+    @property
+    def algorithm(self) -> Algorithm | None:
+        """The algorithm that was selected, if there was a choice."""
+        return None if self.selected is None else self.selected.algorithm
+
+    @property
+    def precision(self) -> Precision:
+        """The precision that was selected; "fp32", that of the types, if there was no choice."""
+        return "fp32" if self.selected is None else self.selected.precision
 
     @property
     def symbols(self) -> tuple[Var, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -15,7 +15,10 @@ from tilewright.ir.expr import Expr
 from tilewright.ir.exprparser import element_type, expr, number_or_bool, skip_group, where_clause
 from tilewright.ir.graph import Graph, Node, TensorType, Value
 from tilewright.ir.lexer import Cursor, Token
+from tilewright.ir.selection import ALGORITHMS, PRECISIONS, Selection
 from tilewright.support.errors import Error
+
+A = TypeVar("A", bound=Attrs)
 
 Kinds = Callable[[str], type[Attrs]]
 """The attributes that an operator declares; raises an Error for an operator that does not exist."""
@@ -99,19 +102,45 @@ def _node(c: Cursor, kinds: Kinds) -> Node:
     op = c.name("an operator")
     c.expect("(")
     inputs = tuple(c.separated(_input, ")"))
+    attrs = _attributes(c, kinds, op, at)
+    selected = _selection(c)
+    outputs = []
+    for i, (token, name) in enumerate(names):
+        c.expect("," if i else ":")
+        outputs.append(_define(c, token, name, tensor_type(c)))
+    return Node(op, inputs, tuple(outputs), attrs, selected)
+
+
+def _attributes(c: Cursor, kinds: Callable[[str], type[A]], name: str, at: Token) -> A:
+    """`{a = 1, b = 2}`, or nothing, of what is called `name`."""
     start = c.token
     pairs = c.separated(_attribute, "}") if c.accept("{") else []
     if [name for name, _ in pairs] != sorted({name for name, _ in pairs}):
         c.fail("attributes are sorted by name, each named once", start)
     try:
-        attrs = kinds(op).of(dict(pairs), op)
+        return kinds(name).of(dict(pairs), name)
     except Error as error:
         c.fail(error.what, at, expected=error.expected, got=error.got)
-    outputs = []
-    for i, (token, name) in enumerate(names):
-        c.expect("," if i else ":")
-        outputs.append(_define(c, token, name, tensor_type(c)))
-    return Node(op, inputs, tuple(outputs), attrs)
+
+
+def _selection(c: Cursor) -> Selection | None:
+    """`by winograd {tile = 4, ...} in fp32`, `in bf16`, or nothing."""
+    algorithm = None
+    if c.accept("by"):
+        at = c.token
+        name = c.name("an algorithm")
+        if name not in ALGORITHMS:
+            c.fail("no such algorithm", at, expected=", ".join(ALGORITHMS), got=name)
+        algorithm = _attributes(c, ALGORITHMS.__getitem__, name, at)
+        c.expect("in")
+    elif not c.accept("in"):
+        return None
+    at = c.token
+    name = c.name("a precision")
+    precision = next((p for p in PRECISIONS if p == name), None)
+    if precision is None:
+        c.fail("no such precision", at, expected=", ".join(PRECISIONS), got=name)
+    return Selection(algorithm, precision)
 
 
 def _input(c: Cursor) -> Value | None:

@@ -30,6 +30,7 @@ from tilewright.ir.loops import (
     Store,
 )
 from tilewright.ir.notetable import Note, fields_of, note_name, renamed
+from tilewright.ir.selection import Selection
 
 DIGEST_BYTES = 16
 
@@ -195,9 +196,16 @@ class _Writer:
             self.tokens.append(node.op)
             self.tokens.append(f"[{inputs}] {len(attrs)} {len(node.outputs)}")
             self.attributes(attrs)
+            self.selection(node.selected)
             for value in node.outputs:
                 self.define(value)
         self.tokens.append("return " + " ".join([str(self.values[v]) for v in g.outputs]))
+
+    def selection(self, selected: Selection | None) -> None:
+        if selected is not None:
+            chosen = selected.algorithm
+            self.tokens.append(f"selected {selected.precision} {None if chosen is None else chosen.name}")
+            self.attributes(() if chosen is None else chosen.items())
 
     def define(self, value: Value) -> None:
         type = value.type

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.ir.attributes import ConstantArray
+from tilewright.ir.attributes import Attrs, ConstantArray
 from tilewright.ir.dtype import DType, dtype, i64
 from tilewright.ir.expr import Buffer, Const, Expr, Load, Op, Reduce, Var
 from tilewright.ir.graph import Graph, Node, TensorType, Value
@@ -318,12 +318,20 @@ def _typed_values(values: Sequence[Value], exprs: _ExprPrinter) -> str:
 def _node_text(node: Node, exprs: _ExprPrinter) -> str:
     inputs = ", ".join("none" if v is None else value_text(v.name) for v in node.inputs)
     text = f"{name_text(node.op)}({inputs})"
-    if attrs := node.attrs.items():
-        text += f" {{{', '.join(f'{name_text(k)} = {attr_text(v, exprs)}' for k, v in attrs)}}}"
+    text += _attrs_text(node.attrs, exprs)
+    if node.selected is not None:
+        if node.algorithm is not None:
+            text += f" by {node.algorithm.name}{_attrs_text(node.algorithm, exprs)}"
+        text += f" in {node.precision}"
     if not node.outputs:
         return text
     outputs = ", ".join(value_text(v.name) for v in node.outputs)
     return f"{outputs} = {text} : {', '.join(_type_text(v.type, exprs) for v in node.outputs)}"
+
+
+def _attrs_text(attrs: Attrs, exprs: _ExprPrinter) -> str:
+    pairs = [f"{name_text(name)} = {attr_text(value, exprs)}" for name, value in attrs.items()]
+    return f" {{{', '.join(pairs)}}}" if pairs else ""
 
 
 def _array_text(constant: ConstantArray) -> str:

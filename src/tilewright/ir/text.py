@@ -20,6 +20,7 @@ KEYWORDS = frozenset(
         "at",
         "block",
         "buffer",
+        "by",
         "call",
         "else",
         "false",

@@ -1,15 +1,18 @@
-"""Plans: parameterised schedules, one folder for each kind of computation; `plan` takes the first that fits."""
+"""Plans: parameterised schedules, one folder for each kind of computation; of those that fit, `plan` takes the one with
+the best estimate."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from tilewright.ir.key import key
 from tilewright.ir.loops import PrimFunc
 from tilewright.plans.convolution import depthwise, direct, pixels, transposed, windows
 from tilewright.plans.framework.analysis import Structure, analyse
 from tilewright.plans.framework.base import Candidate, Plan, Planned, Rejected
-from tilewright.plans.framework.cost import roofline
+from tilewright.plans.framework.cost import least
+from tilewright.plans.framework.decision_key import key_of_function
 from tilewright.plans.framework.decisions import decide
 from tilewright.plans.framework.variants import specialize
 from tilewright.plans.framework.work import MOST, work_of
@@ -40,37 +43,37 @@ PLANS: tuple[Plan, ...] = (
     elementwise.PLAN,
     rows.PLAN,
 )
-"""In order of preference; the last fits everything."""
+"""All that fit compete by their estimates."""
 
 
-def site(func: PrimFunc) -> str:
-    """The name of the decision about a function's knobs (`plans/framework/decisions.py`)."""
-    return f"plan {key(func)}"
+def named(name: str) -> Plan:
+    """The plan of this name."""
+    return next(p for p in PLANS if p.name == name)
 
 
 def plan(func: PrimFunc, target: Target) -> Planned:
-    """Schedule an unscheduled function by the first plan that fits, with the knobs of the best estimate whose schedule
-    does no more than it should (or those that are forced at `site(func)`)."""
+    """Schedule an unscheduled function with the plan and knobs of the best estimate, among those whose schedules do no
+    more work than they should (or with those that are forced)."""
     structure = analyse(func)
-    taken, choices = _candidates(structure, target)
-    chosen = _decide(func, choices)
+    choices = candidates(structure, target)
+    chosen = _decide(func, choices, target)
     # What is forced is wanted as it is.
     trials = choices if chosen is choices[0] else [chosen]
-    schedule, chosen, rejected = _first_lawful(func, structure, taken, trials, target)
+    schedule, chosen, rejected = _first_lawful(func, structure, trials, target)
     others = tuple(c for c in choices if c is not chosen and all(c is not r.candidate for r in rejected))
-    variants = tuple((v, plan(specialize(func, v), target)) for v in taken.cases(structure))
-    return Planned(schedule, taken.name, chosen, others, target, roofline(structure, target), variants, rejected)
+    variants = tuple((v, plan(specialize(func, v), target)) for v in named(chosen.plan).cases(structure))
+    return Planned(schedule, chosen, others, target, least(structure, target), variants, rejected)
 
 
 def _first_lawful(
-    func: PrimFunc, structure: Structure, taken: Plan, trials: Sequence[Candidate], target: Target
+    func: PrimFunc, structure: Structure, trials: Sequence[Candidate], target: Target
 ) -> tuple[Schedule, Candidate, tuple[Rejected, ...]]:
     """The first candidate whose schedule does the work that was ordered (`plans/framework/work.py`), the one that does
     least if none of them does, and those that were rejected before it."""
     rejected: list[Rejected] = []
     schedules: list[Schedule] = []
     for candidate in trials[:TRIALS]:
-        schedule = Schedule(func)
+        taken, schedule = named(candidate.plan), Schedule(func)
         taken.apply(schedule, structure, candidate, target)
         work = work_of(schedule.func, taken.added(structure, candidate, target))
         if work.excess <= MOST:
@@ -82,27 +85,35 @@ def _first_lawful(
 
 
 TRIALS = 8
-"""Candidates that are scheduled before the one that does least is taken."""
+"""Candidates that are scheduled, of whatever plan, before the one that does least is taken."""
 
 
 def forced(func: PrimFunc, target: Target) -> tuple[str, ...]:
     """The settings of a function and its variants that are not those of the best estimate, without scheduling it; what
     is decided is recorded as by `plan`."""
     structure = analyse(func)
-    taken, choices = _candidates(structure, target)
-    chosen = _decide(func, choices)
-    own = () if chosen is choices[0] else (f"{site(func)}: {chosen.label}",)
-    variants = (forced(specialize(func, v), target) for v in taken.cases(structure))
+    choices = candidates(structure, target)
+    chosen = _decide(func, choices, target)
+    own = () if chosen is choices[0] else (f"{key(func)}: {chosen.label}",)
+    variants = (forced(specialize(func, v), target) for v in named(chosen.plan).cases(structure))
     return (*own, *(label for labels in variants for label in labels))
 
 
-def _candidates(structure: Structure, target: Target) -> tuple[Plan, list[Candidate]]:
-    taken = next(p for p in PLANS if p.fits(structure, target))
-    return taken, taken.candidates(structure, target)
+def candidates(structure: Structure, target: Target) -> list[Candidate]:
+    """The settings of all plans that fit, the best estimate first."""
+    if unscheduled.PLAN.fits(structure, target):
+        return [replace(c, plan=unscheduled.PLAN.name) for c in unscheduled.PLAN.candidates(structure, target)]
+    fitting = [p for p in PLANS if p.fits(structure, target)]
+    refined = {name for p in fitting for name in p.refines}
+    fitting.sort(key=lambda p: p.name in refined)
+    ranked = [(p.name in refined, replace(c, plan=p.name)) for p in fitting for c in p.candidates(structure, target)]
+    # A plan's own order stands where sums differ by rounding only.
+    ranked.sort(key=lambda option: (option[0], float(f"{option[1].cycles:.9g}")))
+    return [c for _, c in ranked]
 
 
-def _decide(func: PrimFunc, choices: list[Candidate]) -> Candidate:
-    return decide(lambda: site(func), choices, [c.label for c in choices], [c.cycles for c in choices])
+def _decide(func: PrimFunc, choices: list[Candidate], target: Target) -> Candidate:
+    return decide(lambda: key_of_function(func, target), choices, lambda c: c.setting, lambda c: c.cycles)
 
 
-__all__ = ["PLANS", "Candidate", "Plan", "Planned", "forced", "plan", "site"]
+__all__ = ["PLANS", "Candidate", "Plan", "Planned", "candidates", "forced", "plan"]

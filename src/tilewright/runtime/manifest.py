@@ -149,7 +149,7 @@ class TargetSpec:
 @dataclass(frozen=True, slots=True)
 class Manifest:
     """A program's description. `structure_key` identifies the program whatever its weights' values; `precision` and
-    `winograd` are what the user allowed the compiler to trade. `ignored` are names that the model's own dictionary of
+    `fast` are what the user allowed the compiler to trade. `ignored` are names that the model's own dictionary of
     weights has and the program does not read: updates may hold them. `tied` are those among them that were one tensor
     with a parameter, (name, the parameter's name): updates that hold both must hold the same numbers."""
 
@@ -167,7 +167,7 @@ class Manifest:
     structure_key: str = ""
     schedule_version: int = 0
     precision: str = "fp32"
-    winograd: str = "auto"
+    fast: str = "auto"
     ignored: tuple[str, ...] = ()
     tied: tuple[tuple[str, str], ...] = ()
     abi_version: int = field(default=ABI_VERSION)
@@ -198,6 +198,8 @@ class Manifest:
             raise ArtifactError(
                 "written by a newer version", where="manifest", expected=f"ABI <= {ABI_VERSION}", got=version, hint=hint
             )
+        if isinstance(data, dict) and "winograd" in data and "fast" not in data:
+            data["fast"] = data.pop("winograd")  # the option's name before it ruled more than convolutions
         try:
             return decode(cls, data, "manifest")
         except SchemaError as error:
@@ -231,7 +233,7 @@ class _Checker:
         m = self.m
         self.expect(m.abi_version == ABI_VERSION, f"ABI version {m.abi_version} is not {ABI_VERSION}", "abi_version")
         self.expect(_KEY.fullmatch(m.structure_key) is not None, "is not a hexadecimal digest", "structure_key")
-        for name, value in (("precision", m.precision), ("winograd", m.winograd)):
+        for name, value in (("precision", m.precision), ("fast", m.fast)):
             self.expect(_OPTION.fullmatch(value) is not None, f"{value[:40]!r} is no setting", name)
         lists = (m.symbols, m.inputs, m.outputs, m.params, m.packed, m.run_temps, m.run_steps, m.prepare_temps)
         if any(len(part) > MAX_ENTRIES for part in (*lists, m.prepare_steps, m.ignored, m.tied)):

@@ -83,6 +83,19 @@ CASES = {
           %y = add(%b, %shift) : f32[n, 8, 9, 9]
           return %y
         }}""",
+    "choose algorithms": f"""
+        graph @g(%x: f32[n, 64, 28, 28]) params(%w: f32[64, 64, 3, 3], %v: f32[64, 64, 1, 1]) where n in 1..8 {{
+          %a = conv(%x, %w) {{{CONV3}}} : f32[n, 64, 28, 28]
+          %b = relu(%a) : f32[n, 64, 28, 28]
+          %y = conv(%b, %v) {{{CONV1}}} : f32[n, 64, 28, 28]
+          return %y
+        }}""",
+    "choose algorithms: int8": """
+        graph @g(%x: f32[n, 64]) params(%w: f32[64, 64]) where n in 1..64 {
+          %y = matmul(%x, %w) : f32[n, 64]
+          %z = matmul(%y, %y) {transpose_b = true} : f32[n, n]
+          return %z
+        }""",
     "assign layouts": f"""
         graph @g(%x: f32[n, 3, 9, 9]) params(%w: f32[8, 3, 3, 3], %v: f32[8, 8, 1, 1]) where n in 1..8 {{
           %a = conv(%x, %w) {{{CONV3}}} : f32[n, 8, 9, 9]
@@ -100,7 +113,7 @@ strides = [2, 2]}} : f32[n, 8, 5, 5]
         }""",
     "assign layouts: int8": """
         graph @g(%x: f32[n, 64]) params(%w: f32[64, 64]) where n in 1..64 {
-          %y = matmul(%x, %w) : f32[n, 64]
+          %y = matmul(%x, %w) in int8 : f32[n, 64]
           return %y
         }""",
     "materialize outputs": """

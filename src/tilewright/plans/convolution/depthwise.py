@@ -13,12 +13,13 @@ nothing padded is ever stored and inside the image nothing is tested.
 
 from __future__ import annotations
 
-from math import prod
+from math import ceil, prod
 
 from tilewright.ir.expr import as_int
 from tilewright.plans.framework.analysis import Stage, Structure, factors, uses
 from tilewright.plans.framework.base import Candidate, Plan
-from tilewright.plans.framework.common import extent, inline_all, parallelize
+from tilewright.plans.framework.common import extent, inline_all, lanes_of, parallelize
+from tilewright.plans.framework.cost import Cost, around, number, roofline
 from tilewright.schedule.schedule import Schedule
 from tilewright.targets.target import Target
 
@@ -26,6 +27,9 @@ MAX_TAPS = 9
 """Multiply-adds of one output vector that are spelled out; a longer window keeps a loop over its lines."""
 
 MAX_COLUMNS = 8
+
+FMAS = 2.0
+"""Multiply-adds a cycle of the core that estimates are made for; others differ by their ratio."""
 
 MAX_TILES = 3
 """Column tiles of a line that are spelled out, so that each knows where it leaves the image; of more, only the first
@@ -52,22 +56,27 @@ def fits(structure: Structure, target: Target) -> bool:
 def candidates(structure: Structure, target: Target) -> list[Candidate]:
     anchor = structure.anchors[0]
     width = as_int(anchor.spatial[-2].extent)
-    found = []
+    lines = prod(number(it.extent) for it in anchor.spatial[:-2])
+    lines *= ceil(number(anchor.spatial[-1].extent) / lanes_of(anchor, target)) * number(anchor.spatial[-2].extent)
+    rest, found = around(structure, anchor, target), []
     for columns in range(1, MAX_COLUMNS + 1):
         if width is None or columns <= width:
-            found.append(Candidate((("columns", columns),), cycles(anchor, columns, width or 28, target)))
+            each = cycles(anchor, columns, width or 28, target) / (width or 28)
+            own = Cost(compute=each * lines * FMAS / target.fma_per_cycle, memory=roofline(structure, target).memory)
+            found.append(Candidate((("columns", columns),), own + rest))
     return sorted(found, key=lambda c: c.cycles)
 
 
 def cycles(anchor: Stage, columns: int, width: int, target: Target) -> float:
-    """Estimated cycles of a line of `width` output vectors: loads of the input that neighbours share, multiply-adds,
-    and weights loaded again for each tile when they do not fit into the registers beside it."""
+    """Estimated cycles of a line of `width` output vectors, with `FMAS` multiply-adds a cycle: loads of the input that
+    neighbours share, multiply-adds, and weights loaded again for each tile when they do not fit into the registers
+    beside it."""
     taps = prod(as_int(it.extent) or 1 for it in anchor.reduce)
     total = 0.0
     for size in (columns,) * (width // columns) + ((width % columns,) if width % columns else ()):
         resident = taps + size + 2 <= target.registers
         loads = taps * size * 0.5 + (0 if resident else taps)
-        total += max(taps * size / 2.0, loads / 2.0) + (0 if resident else taps / 4.0) + size + 4.0
+        total += max(taps * size / FMAS, loads / 2.0) + (0 if resident else taps / 4.0) + size + 4.0
     return total
 
 

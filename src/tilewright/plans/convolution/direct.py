@@ -35,7 +35,7 @@ from tilewright.plans.convolution.tiles import (
     Shape,
     blockings,
 )
-from tilewright.plans.framework.analysis import Stage, Structure, factors
+from tilewright.plans.framework.analysis import Stage, Structure, factors, uses
 from tilewright.plans.framework.base import Candidate, Plan
 from tilewright.plans.framework.common import (
     buffer_names,
@@ -46,7 +46,7 @@ from tilewright.plans.framework.common import (
     parallelize,
     vectorize_spatial,
 )
-from tilewright.plans.framework.cost import level, nbytes_of
+from tilewright.plans.framework.cost import around, level, nbytes_of, number
 from tilewright.plans.idioms.conversions import plain_output, transpose_out
 from tilewright.plans.idioms.panels import fits_panels, packed_operand, panel_width, unroll_tile
 from tilewright.schedule.schedule import BlockRef, LoopRef, Schedule
@@ -63,8 +63,16 @@ FAR = ("l3", "memory")
 
 
 def fits(structure: Structure, target: Target) -> bool:
-    """One contraction over packed weights that reduces channels and a window."""
-    return fits_panels(structure) and len(structure.anchors[0].reduce) in (3, 4)
+    """One contraction over packed weights that reduces channels and a window of a map, all of the input's channels for
+    each of the output's."""
+    if not fits_panels(structure) or len(structure.anchors[0].reduce) not in (3, 4):
+        return False
+    (anchor,) = structure.anchors
+    loads, weights = factors(anchor.block), packed_operand(anchor)
+    grouped = loads is not None and any(
+        anchor.spatial[1] in uses(load, anchor.spatial) for load in loads if load is not weights
+    )
+    return len(anchor.spatial) in (4, 5) and not grouped
 
 
 def candidates(structure: Structure, target: Target) -> list[Candidate]:
@@ -72,7 +80,8 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
     width = panel_width(anchor)
     assert width is not None
     found = blockings(shapes(structure), width, is_flat(anchor), target)
-    return [Candidate.of(_knobs(b), cost) for cost, b in found]
+    rest, images = around(structure, anchor, target), number(anchor.spatial[0].extent)
+    return [Candidate(_knobs(b), cost * images + rest) for cost, b in found]
 
 
 def _knobs(blocking: Blocking) -> tuple[tuple[str, int], ...]:

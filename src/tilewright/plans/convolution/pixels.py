@@ -73,7 +73,7 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
     width, shape = panel_of(structure), shape_of(structure)
     images, groups = (as_int(it.extent) or 1 for it in anchor.spatial[:2])
     found = [
-        Candidate.of((("filters", width), ("vectors", vectors), ("copied", int(copied))), cost * (images * groups))
+        Candidate((("filters", width), ("vectors", vectors), ("copied", int(copied))), cost * (images * groups))
         for vectors, copied, cost in estimates(shape, width, target)
     ]
     return sorted(found, key=lambda c: c.cycles)
@@ -163,14 +163,11 @@ def room(shape: Shape, target: Target) -> float:
     return target.costs.traffic.kept_sets * ways * (way // gcd(4 * shape.pixels, way))
 
 
-def best(shape: Shape, target: Target) -> tuple[float, int]:
-    """The least cycles of an image and group, and the width of its panels: a divisor of the filters."""
-    return min(
-        (cost.cycles, width)
-        for width in range(1, min(shape.filters, target.registers) + 1)
-        if shape.filters % width == 0 and (width == 1 or registers(width, 1) <= target.registers)
-        for _, _, cost in estimates(shape, width, target)
-    )
+def panels(shape: Shape, target: Target) -> list[tuple[float, int]]:
+    """The widths of panels, divisors of the filters, with the least cycles of an image and group, the best first."""
+    widths = [n for n in range(1, min(shape.filters, target.registers) + 1) if shape.filters % n == 0]
+    fitting = [n for n in widths if n == 1 or registers(n, 1) <= target.registers]
+    return sorted((min(cost.cycles for _, _, cost in estimates(shape, n, target)), n) for n in fitting)
 
 
 def panel_of(structure: Structure) -> int:

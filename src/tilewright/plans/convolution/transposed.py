@@ -17,6 +17,7 @@ from tilewright.ir.expr import as_int
 from tilewright.plans.framework.analysis import Structure
 from tilewright.plans.framework.base import Candidate, Plan
 from tilewright.plans.framework.common import extent, inline_all, lanes_of, parallelize
+from tilewright.plans.framework.cost import Cost, around, number, roofline
 from tilewright.plans.framework.tiles import Tile, cycles
 from tilewright.plans.idioms.panels import panel_width, schedule_prologue
 from tilewright.schedule.schedule import LoopRef, Schedule
@@ -33,7 +34,11 @@ def fits(structure: Structure, target: Target) -> bool:
         return False
     rank = len(after[-1].spatial) - 3
     phases = anchor.spatial[2 : 2 + rank]
-    return rank > 0 and len(anchor.spatial) == 2 * rank + 3 and all(as_int(it.extent) for it in phases)
+    if rank <= 0 or len(anchor.spatial) != 2 * rank + 3 or not all(as_int(it.extent) for it in phases):
+        return False
+    # A direct convolution with plain output has as many dimensions; its lines and columns are no phases of anything.
+    there = (as_int(it.extent) for it in anchor.spatial[2 + rank : 2 + 2 * rank])
+    return all(a is None or b is None or a == b for a, b in zip(there, positions(structure), strict=True))
 
 
 def candidates(structure: Structure, target: Target) -> list[Candidate]:
@@ -47,11 +52,13 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
     line = 4 * (counts[0] + 1) * prod(as_int(it.extent) or 64 for it in anchor.reduce[-2:])
     lines = max(1, min(target.l2 // 2 // line, (positions(structure)[0] or 64) if len(positions(structure)) > 1 else 1))
     vectors = max(1, width // lanes)
-    found = []
+    times = prod(number(it.extent) for it in anchor.spatial) / width / target.fma_per_cycle
+    rest, found = around(structure, anchor, target), []
     for count in range(1, 15):
         if count == 1 or count * vectors + vectors + 1 <= target.registers:
             cost = sum(cycles(Tile(count, width), m, width, depth, lanes, target) / m for m in counts) / len(counts)
-            found.append(Candidate((("rows", count), ("width", width), ("lines", lines)), cost))
+            own = Cost(compute=times * cost, memory=roofline(structure, target).memory)
+            found.append(Candidate((("rows", count), ("width", width), ("lines", lines)), own + rest))
     return sorted(found, key=lambda c: c.cycles)
 
 

@@ -17,6 +17,7 @@ from tilewright.plans.convolution.depthwise import MAX_TAPS, MAX_TILES
 from tilewright.plans.framework.analysis import Structure, factors, uses
 from tilewright.plans.framework.base import Candidate, Plan
 from tilewright.plans.framework.common import extent, inline_all, lanes_of, parallelize
+from tilewright.plans.framework.cost import Cost, around, number, roofline
 from tilewright.plans.framework.tiles import Tile, cycles
 from tilewright.plans.idioms.panels import packed_operand, panel_width
 from tilewright.schedule.schedule import Schedule
@@ -47,11 +48,13 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
     depth = prod(as_int(it.extent) or 64 for it in anchor.reduce)
     lanes = lanes_of(anchor, target)
     vectors = max(1, width // lanes)
-    found = []
+    times = prod(number(it.extent) for it in anchor.spatial) / width / target.fma_per_cycle
+    rest, found = around(structure, anchor, target), []
     for count in range(1, 15):
         if count == 1 or count * vectors + vectors + 1 <= target.registers:
             cost = sum(cycles(Tile(count, width), m, width, depth, lanes, target) / m for m in counts) / len(counts)
-            found.append(Candidate((("rows", count), ("width", width)), cost))
+            own = Cost(compute=times * cost, memory=roofline(structure, target).memory)
+            found.append(Candidate((("rows", count), ("width", width)), own + rest))
     return sorted(found, key=lambda c: c.cycles)
 
 

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from tilewright.ir.loops import PrimFunc
 from tilewright.ir.notes import SingleThread, with_note
 from tilewright.plans.framework.analysis import Structure
 from tilewright.plans.framework.cost import Cost
+from tilewright.plans.framework.space import Setting
 from tilewright.plans.framework.variants import Values, choose
 from tilewright.plans.framework.work import Added, Effort
 from tilewright.schedule.schedule import Schedule
 from tilewright.targets.target import Target
-
-Knobs = Mapping[str, int]
 
 BARRIERS = 1.0
 """Kernels estimated to take less than so many barriers are for one thread. Two threads save half of the time at most,
@@ -24,28 +23,30 @@ but estimates of the smallest kernels are low: they leave out what is paid once 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A setting of a plan's knobs and what it is estimated to take, in cycles.
+    """A setting of a plan's knobs and what the whole kernel is estimated to take, by stages, in cycles of one core.
 
-    `cost` has the stages of the estimate (`plans/framework/cost.py`). Without them `cycles` compares candidates of one
-    plan only.
+    A symbolic extent counts as `SYMBOL` (`plans/framework/cost.py`), so that candidates of all plans compare.
     """
 
     knobs: tuple[tuple[str, int], ...]
-    cycles: float
-    cost: Cost | None = None
+    cost: Cost
+    plan: str = ""
 
-    @classmethod
-    def of(cls, knobs: tuple[tuple[str, int], ...], cost: Cost) -> Candidate:
-        """A candidate with an estimate by stages."""
-        return cls(knobs, cost.cycles, cost)
+    @property
+    def cycles(self) -> float:
+        return self.cost.cycles
 
     def knob(self, name: str) -> int:
         return dict(self.knobs)[name]
 
     @property
+    def setting(self) -> Setting:
+        return Setting(self.plan, self.knobs)
+
+    @property
     def label(self) -> str:
-        """The knobs as text, "rows=6,width=16": by it a decision can be forced (`plans/framework/decisions.py`)."""
-        return ",".join(f"{name}={value}" for name, value in self.knobs) or "no knobs"
+        """Plan and knobs as text, "contraction rows=6,width=16": by it a decision can be forced."""
+        return self.setting.label
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +54,12 @@ class Plan:
     """A way to schedule.
 
     fits        whether the plan can schedule a function of this structure
-    candidates  settings of the knobs, the best estimate first
+    candidates  settings of the knobs, the best estimate first; of equal estimates the preferred one
     apply       the primitives, recorded in the schedule's trace
     cases       values of symbols for which a version of its own is worth its code
     added       what a setting computes more often than once, on purpose
+    refines     names of plans that this one is preferred to, whatever the estimates, where both fit: those whose
+                estimates leave out what makes the difference
     """
 
     name: str
@@ -65,6 +68,7 @@ class Plan:
     apply: Callable[[Schedule, Structure, Candidate, Target], None]
     cases: Callable[[Structure], list[Values]] = lambda _: []
     added: Callable[[Structure, Candidate, Target], tuple[Added, ...]] = lambda *_: ()
+    refines: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +89,6 @@ class Planned:
     """A scheduled function with the decision that led to it; `variants` are its versions for values of its symbols."""
 
     schedule: Schedule
-    plan: str
     chosen: Candidate
     others: tuple[Candidate, ...]
     target: Target
@@ -94,16 +97,20 @@ class Planned:
     rejected: tuple[Rejected, ...] = ()
 
     @property
+    def plan(self) -> str:
+        """The plan's name."""
+        return self.chosen.plan
+
+    @property
     def serial(self) -> bool:
         """Whether so little is to be done, whatever the symbols are, that sharing it among threads takes longer."""
-        cost = self.chosen.cost or self.least
-        return not self.schedule.func.symbols and cost.cycles < BARRIERS * self.target.barrier
+        return not self.schedule.func.symbols and self.chosen.cycles < BARRIERS * self.target.barrier
 
     @property
     def remarks(self) -> tuple[str, ...]:
         """For a log: candidates that were rejected, and what was lost of the chosen one because a primitive was
         refused; those of the variants too."""
-        own = (f"plan {self.plan} rejected {rejected}" for rejected in self.rejected)
+        own = (f"rejected {rejected}" for rejected in self.rejected)
         variants = (text for _, planned in self.variants for text in planned.remarks)
         return (*own, *self.schedule.refused, *variants)
 
@@ -119,26 +126,19 @@ class Planned:
 
     def describe(self) -> str:
         """Plan, knobs, estimated time by stage and what bounds it, and the runners-up."""
-        lines = [f"plan {self.plan}: {self.chosen.label}  {self._estimate(self.chosen)}"]
-        lines += [f"  runner-up: {c.label}  {self._estimate(c)}" for c in self.others[:3]]
+        lines = [f"plan {self.chosen.label}  {_stages(self.chosen.cost, self.target)}"]
+        others = [c for c in self.others if c.cost != self.chosen.cost]
+        lines += [f"  runner-up: {c.label}  {_stages(c.cost, self.target)}" for c in others[:3]]
         lines += [f"  rejected: {rejected}" for rejected in self.rejected]
         if self.serial:
             lines.append("  one thread: a barrier takes longer")
-        if self.chosen.cost != self.least:
-            lines.append(f"  any schedule takes at least {_stages(self.least, self.target)}")
+        lines.append(f"  any schedule takes at least about {_microseconds(self.least.cycles, self.target)} µs")
         lines += [f"  {refusal}" for refusal in self.schedule.refused]
         lines.append(str(self.schedule.trace).rstrip())
         for values, planned in self.variants:
             condition = " and ".join(f"{symbol} == {value}" for symbol, value in values.items())
             lines.append(f"variant {condition}\n{textwrap.indent(planned.describe(), '  ')}")
         return "\n".join(lines)
-
-    def _estimate(self, candidate: Candidate) -> str:
-        if candidate.cost is not None:
-            return _stages(candidate.cost, self.target)
-        if not candidate.cycles or not self.chosen.cycles:
-            return ""
-        return f"{candidate.cycles / self.chosen.cycles:.2f} times the estimate of the first"
 
 
 def _stages(cost: Cost, target: Target) -> str:

@@ -7,7 +7,7 @@ How a plan uses it: it says for each setting of its knobs how much work there is
                  store=store_cycles(bytes_stored, target))
     cost = inner | Cost(memory=fetch_cycles(weight_bytes, working_set, target))     at the same time
     cost = cost + Cost(overhead=...)                                                afterwards
-    Candidate.of((("rows", 6), ("width", 16)), cost)
+    Candidate((("rows", 6), ("width", 16)), cost)
 
 and sorts its candidates by `cycles`. Stages of one `Cost` overlap: the longest counts, and `EXPOSED` of what comes from
 beyond the first level or, if that is longer, of the work beside it, for prefetching does not hide all. Phases that run
@@ -22,10 +22,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import ceil, inf, prod
 
-from tilewright.ir.expr import Buffer, Expr, Load, Op, as_int
+from tilewright.ir.expr import Buffer, Expr, Load, Op, as_int, is_const
 from tilewright.ir.loops import Block, For, Stmt, Store
-from tilewright.ir.rewrite import loads, walk
-from tilewright.plans.framework.analysis import Structure
+from tilewright.ir.rewrite import loads, walk, walk_expr
+from tilewright.plans.framework.analysis import Stage, Structure
 from tilewright.targets.target import Target
 
 EXPOSED = 0.3
@@ -205,21 +205,21 @@ def _operations(value: Expr) -> Iterator[Op]:
         stack.extend(e.children)
 
 
-def roofline(structure: Structure, target: Target, symbol: int = SYMBOL) -> Cost:
-    """What any schedule of the function takes at least, about: all operations in full vectors, what pointwise stages
-    read once through the first level, all parameters once through the level that holds them together.
+def roofline(structure: Structure, target: Target, symbol: int = SYMBOL, *, expanded: bool = False) -> Cost:
+    """What a good schedule of the function takes, about: all operations in full vectors, what pointwise stages read
+    through the first level, all parameters once through the level that holds them together.
 
-    A symbolic extent counts as `symbol`. What data select from a table is counted, not the table.
+    A symbolic extent counts as `symbol`. What data select from a table is counted, not the table. `expanded`: constant
+    matrices are written out as straight-line code.
     """
     func = structure.func
     written = {b for stage in structure.stages for b in stage.writes}
     compute = passed = 0.0
     picked: dict[Buffer, float] = {}
-    for store, times in _stores(func.body, 1.0, symbol):
+    for store, times in stores(func.body, symbol):
         written.add(store.buffer)
-        compute += fma_cycles(
-            times * weight(store.value, target), target.lanes(max(4, store.buffer.dtype.itemsize)), target
-        )
+        work = times * weight(store.value, target) * (written_out(store.value) if expanded else 1.0)
+        compute += fma_cycles(work, target.lanes(max(4, store.buffer.dtype.itemsize)), target)
         sources = loads(store.value)
         for load in sources:
             if any(loads(i) for i in load.indices):
@@ -234,7 +234,76 @@ def roofline(structure: Structure, target: Target, symbol: int = SYMBOL) -> Cost
     return Cost(compute, load_cycles(passed, target), store_cycles(outs, target), memory)
 
 
-def _stores(stmt: Stmt, times: float, symbol: int) -> Iterator[tuple[Store, float]]:
+def least(structure: Structure, target: Target, symbol: int = SYMBOL) -> Cost:
+    """What no schedule of the function beats, about: its longest stage alone, since others may hide behind it.
+
+    Counted are multiply-adds in full vectors, constant matrices written out, half of other operations (there are units
+    beside those that multiply), and each parameter once through the level that would hold it alone.
+    """
+    func, products = structure.func, {b for stage in structure.anchors for b in stage.writes}
+    written: set[Buffer] = set()
+    picked: set[Buffer] = set()
+    compute = 0.0
+    for store, times in stores(func.body, symbol):
+        written.add(store.buffer)
+        sources = [load for load in loads(store.value) if load.buffer != store.buffer]
+        picked.update(load.buffer for load in sources if any(map(loads, load.indices)))
+        if store.buffer in products:
+            lanes = target.lanes(min(load.buffer.dtype.itemsize for load in sources))
+            compute += fma_cycles(times, lanes, target)
+        else:
+            work = weight(store.value, target) * BESIDE * written_out(store.value)
+            compute += fma_cycles(times * work, target.lanes(max(4, store.buffer.dtype.itemsize)), target)
+    sizes = [nbytes_of(b, symbol) for b in func.params if b in written or b not in picked]
+    memory = sum(fetch_cycles(size, size, target) for size in sizes)
+    return Cost(compute=compute) if compute >= memory else Cost(memory=memory)
+
+
+def around(structure: Structure, anchor: Stage, target: Target, symbol: int = SYMBOL) -> Cost:
+    """What the stages before and behind a contraction take, one after another: their operations with constant matrices
+    written out, what reductions and outputs store, what these load. A plain epilogue of two operations is part of the
+    contraction's own estimate."""
+    behind, total = structure.after(anchor), Cost()
+    for stage in structure.stages:
+        if stage is anchor:
+            continue
+        kept = stage.block.is_reduction or structure.is_output(stage)
+        for store, times in stores(structure.func.body, symbol):
+            if store.buffer not in stage.writes:
+                continue
+            work = times * weight(store.value, target) * written_out(store.value)
+            itemsize = store.buffer.dtype.itemsize
+            compute = fma_cycles(work, target.lanes(max(4, itemsize)), target)
+            elements = nbytes_of(store.buffer, symbol) if kept else 0
+            reads = elements if stage.block.is_reduction else 0
+            total += Cost(compute, load_cycles(reads, target), store_cycles(elements, target))
+    plain = PLAIN * sum(nbytes_of(b, symbol) / b.dtype.itemsize for b in anchor.writes) if behind else 0.0
+    free = fma_cycles(plain, target.lanes(max(4, anchor.writes[0].dtype.itemsize)), target)
+    return total if free == 0.0 else Cost(max(0.0, total.compute - free), total.load, total.store, 0.0, total.overhead)
+
+
+PLAIN = 2.0
+"""Operations for an element that a product's own estimate has in it: adding a bias and storing."""
+BESIDE = 0.5
+"""The share of operations that are no multiply-adds which does not hide behind others."""
+WRITTEN_OUT = 0.5
+"""Operations of straight-line code for an entry, not zero, of a constant matrix: `arith/straight.py` shares sums,"""
+WRITTEN_OUT_LARGE = 0.2
+"""and for an entry of one of more than `LARGE` entries, which are Fourier's."""
+LARGE = 100
+
+
+def written_out(value: Expr) -> float:
+    """The share of a sum's multiply-adds that remains when the constant matrix in it, if there is one, is expanded."""
+    tables = [e.args[1:] for e in walk_expr(value) if isinstance(e, Op) and e.name == "lookup"]
+    if not tables:
+        return 1.0
+    (table, *_) = tables
+    entries = sum(not is_const(e, 0) for e in table) / len(table)
+    return entries * (WRITTEN_OUT_LARGE if len(table) > LARGE else WRITTEN_OUT)
+
+
+def stores(stmt: Stmt, symbol: int, times: float = 1.0) -> Iterator[tuple[Store, float]]:
     """Every store with how often it is executed; initial values of reductions are left out."""
     match stmt:
         case For():
@@ -242,7 +311,7 @@ def _stores(stmt: Stmt, times: float, symbol: int) -> Iterator[tuple[Store, floa
         case Store():
             yield stmt, times
         case Block():
-            yield from _stores(stmt.body, times, symbol)
+            yield from stores(stmt.body, symbol, times)
             return
     for child in stmt.children:
-        yield from _stores(child, times, symbol)
+        yield from stores(child, symbol, times)

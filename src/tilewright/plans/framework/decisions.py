@@ -1,27 +1,30 @@
 """Decisions of a compile: what was decided, among what, and how to force another choice.
 
-Layout assignment decides how weights are packed, plans decide how a kernel is scheduled. Each asks `decide`, which
-takes the best estimate unless the caller of the compiler forces something else:
+Every choice by an estimate goes through `decide`: which algorithm a convolution takes, how weights are packed, whether
+a kernel changes layouts itself, how it is scheduled. It takes what is preferred unless the caller of the compiler
+forces something else:
 
-    with deciding() as record:                       what is there to decide?
+    with deciding() as record:                                what is there to decide?
         tw.compile(model)
-    for d in record.made: print(d.site, d.labels)
+    for d in record.made: print(d.key.text, d.taken.label, len(d.space))
 
-    with deciding({site: "rows=4,width=16"}):        decided otherwise
+    with forcing({d.key.name: "winograd tile=4,..."}):        decided otherwise
         tw.compile(model)
 
-A site is text that names one decision by content: the same layer in another model has the same. Searches and tuners
-enumerate `made` and force one label after the other.
+A forced compile is cached like any other: what is forced is part of the program's key. While decisions are listed,
+programs are made anew, for a cached one decides nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any, TypeVar
 
+from tilewright.plans.framework.decision_key import Key
+from tilewright.plans.framework.space import Setting, Space
 from tilewright.support.errors import ScheduleError
 
 T = TypeVar("T")
@@ -29,37 +32,69 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """One choice: where, among which settings (the best estimate first), each one's estimate in cycles, which."""
+    """One choice.
 
-    site: str
-    labels: tuple[str, ...]
+    Args:
+        key: what was decided.
+        space: among which settings, the preferred one first.
+        estimates: of each of them, in cycles of one core for all of what the key names (a call, or an image where the
+            number of images is not known); 0.0 where a rule decides and nothing is estimated.
+        taken: which.
+        why: "estimate", "rule" or "forced".
+    """
+
+    key: Key
+    space: Space
     estimates: tuple[float, ...]
-    taken: str
+    taken: Setting
+    why: str
+
+    @property
+    def estimate(self) -> float:
+        """Of what was taken."""
+        return self.estimates[self.space.settings.index(self.taken)]
+
+    @property
+    def runners_up(self) -> tuple[tuple[Setting, float], ...]:
+        """The other settings with their estimates, the preferred ones first."""
+        return tuple((s, e) for s, e in zip(self.space, self.estimates, strict=True) if s != self.taken)
+
+    def to_dict(self, runners_up: int = 3) -> dict[str, Any]:
+        """Plain data for machines."""
+        return {
+            "kind": self.key.kind,
+            "key": self.key.name,
+            "about": self.key.text,
+            "space": len(self.space),
+            "knobs": {
+                kind: {knob.name: list(knob.values) for knob in self.space.knobs(kind)} for kind in self.space.kinds
+            },
+            "taken": self.taken.label,
+            "why": self.why,
+            "cycles": self.estimate,
+            "runners_up": [{"setting": s.label, "cycles": e} for s, e in self.runners_up[:runners_up]],
+        }
 
 
 @dataclass(slots=True)
 class Record:
-    """What is forced, by site, and what was decided so far."""
+    """What is forced, by the key's name, and what was decided so far (nothing if decisions are not listed)."""
 
     forced: Mapping[str, str]
+    listing: bool
     made: list[Decision] = field(default_factory=list)
+    met: set[str] = field(default_factory=set)
 
     def unused(self) -> tuple[str, ...]:
-        """Forced sites at which nothing was decided."""
-        sites = {d.site for d in self.made}
-        return tuple(site for site in self.forced if site not in sites)
+        """Forced keys about which nothing was decided."""
+        return tuple(name for name in self.forced if name not in self.met)
 
 
 _current: ContextVar[Record | None] = ContextVar("decisions", default=None)
 
 
 @contextmanager
-def deciding(forced: Mapping[str, str] | None = None) -> Iterator[Record]:
-    """Record the decisions made inside, with some of them forced: site -> label.
-
-    Raises ScheduleError (where the decision is made) if a forced label is none of the site's.
-    """
-    record = Record(dict(forced or {}))
+def _record(record: Record) -> Iterator[Record]:
     token = _current.set(record)
     try:
         yield record
@@ -67,26 +102,66 @@ def deciding(forced: Mapping[str, str] | None = None) -> Iterator[Record]:
         _current.reset(token)
 
 
-def cheapest(site: Callable[[], str], estimates: Mapping[str, float]) -> str:
-    """The label of the least estimate, or the one that is forced at this site."""
-    labels = sorted(estimates, key=lambda label: estimates[label])
-    return decide(site, labels, labels, [estimates[label] for label in labels])
+def deciding(forced: Mapping[str, str] | None = None) -> AbstractContextManager[Record]:
+    """A context in which decisions are listed, with some of them forced: the key's name -> the setting's label.
+
+    Raises ScheduleError (where the decision is made) if a forced label is none of the space's.
+    """
+    return _record(Record(dict(forced or {}), listing=True))
 
 
-def decide(site: Callable[[], str], options: Sequence[T], labels: Sequence[str], estimates: Sequence[float]) -> T:
-    """One of `options`, which are sorted: the first, or the one whose label is forced at this site."""
+def forcing(forced: Mapping[str, str]) -> AbstractContextManager[Record]:
+    """The same without the list, so that programs that were compiled before with the same settings are found."""
+    return _record(Record(dict(forced), listing=False))
+
+
+def decide(
+    key: Callable[[], Key],
+    options: Sequence[T],
+    setting: Callable[[T], Setting],
+    estimate: Callable[[T], float] = lambda _: 0.0,
+) -> T:
+    """One of `options`, which are in order of preference: the first, or the one whose setting is forced.
+
+    Args:
+        key: asked only while decisions are listed or forced, as are the others.
+        setting: of an option; no two have the same.
+        estimate: of an option, in cycles. Left out where a rule states the order.
+    """
     record = _current.get()
     if record is None:
         return options[0]
-    name = site()
-    taken = record.forced.get(name, labels[0])
-    if taken not in labels:
-        raise ScheduleError("no such setting", where=name, expected=", ".join(labels), got=repr(taken))
-    if all(d.site != name for d in record.made):
-        record.made.append(Decision(name, tuple(labels), tuple(estimates), taken))
-    return options[list(labels).index(taken)]
+    about = key()
+    settings = [setting(option) for option in options]
+    label = record.forced.get(about.name)
+    place = 0
+    if label is not None:
+        labels = [s.label for s in settings]
+        if label not in labels:
+            raise ScheduleError("no such setting", where=about.name, expected=", ".join(labels), got=repr(label))
+        place = labels.index(label)
+    if about.name not in record.met:
+        record.met.add(about.name)
+        if record.listing:
+            estimates = tuple(float(estimate(option)) for option in options)
+            why = "forced" if label is not None else "estimate" if any(estimates) else "rule"
+            record.made.append(Decision(about, Space(tuple(settings)), estimates, settings[place], why))
+    return options[place]
 
 
-def recording() -> bool:
-    """Whether decisions are recorded, and some of them perhaps forced."""
-    return _current.get() is not None
+def cheapest(key: Callable[[], Key], estimates: Mapping[str, float]) -> str:
+    """The alternative of the least estimate, or the one that is forced."""
+    ordered = sorted(estimates, key=lambda kind: estimates[kind])
+    return decide(key, ordered, Setting, lambda kind: estimates[kind])
+
+
+def listing() -> bool:
+    """Whether decisions are listed: then everything is decided anew."""
+    record = _current.get()
+    return record is not None and record.listing
+
+
+def forced_settings() -> dict[str, str]:
+    """What is forced: the key's name -> the setting's label. It is a part of cache keys."""
+    record = _current.get()
+    return {} if record is None else dict(record.forced)

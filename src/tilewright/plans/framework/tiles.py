@@ -8,13 +8,16 @@ core starts; only ratios matter.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import gcd
 
 from tilewright.ir.expr import Expr, as_int
+from tilewright.plans.framework.cost import SYMBOL
+from tilewright.plans.framework.decision_key import Key
 from tilewright.plans.framework.decisions import decide
+from tilewright.plans.framework.space import Setting
 from tilewright.targets.target import Target
 
 
@@ -26,17 +29,15 @@ class Tile:
     width: int
 
 
-def conv_tile(out: Sequence[Expr], channels: int, target: Target) -> Tile:
+def conv_tile(key: Callable[[], Key], out: Sequence[Expr], channels: int, target: Target) -> Tile:
     """The tile for a blocked convolution: rows are output columns of one line, `channels` the output channels."""
     width = as_int(out[3])
     counts = (max(1, width),) if width is not None else (14, 28, 56)
     ranked = _ranked(counts, channels, 256, target, 14, 14)
+    lines = sum(as_int(d) or SYMBOL for d in out[2:3]) * (as_int(out[0]) or SYMBOL)
     return decide(
-        lambda: f"convolution {'x'.join(map(str, out))}, {channels} channels: panels",
-        [tile for _, tile in ranked],
-        [f"width={tile.width}" for _, tile in ranked],
-        [score for score, _ in ranked],
-    )
+        key, ranked, lambda r: Setting("panels", (("width", r[1].width),)), lambda r: r[0] * lines * (width or SYMBOL)
+    )[1]
 
 
 def row_limit(stride: int, target: Target) -> int:

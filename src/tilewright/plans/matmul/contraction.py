@@ -12,6 +12,7 @@ activations in the weights' part as they are, rows of columns: packing them woul
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from math import prod
 
 from tilewright.ir.expr import Buffer, as_int
@@ -21,7 +22,7 @@ from tilewright.ir.rewrite import loads, variables, walk
 from tilewright.plans.framework.analysis import Stage, Structure
 from tilewright.plans.framework.base import Candidate, Plan
 from tilewright.plans.framework.common import buffer_names, extent, inline_all, lanes_of, parallelize
-from tilewright.plans.framework.cost import Cost, level, nbytes_of, number
+from tilewright.plans.framework.cost import SYMBOL, Cost, level, nbytes_of, number
 from tilewright.plans.framework.variants import Values
 from tilewright.plans.idioms.panels import (
     fits_panels,
@@ -54,7 +55,11 @@ def fits(structure: Structure, target: Target) -> bool:
         return False
     (anchor,) = structure.anchors
     after = structure.after(anchor)
-    return not after or len(after[-1].spatial) == len(anchor.spatial)
+    if not after:
+        return True
+    # The columns are a whole number of panels, of which the epilogue takes what there is.
+    there, here = ([it.extent for it in st.spatial[:-1]] for st in (after[-1], anchor))
+    return len(there) == len(here) and all(a is b for a, b in zip(there, here, strict=True))
 
 
 def candidates(structure: Structure, target: Target) -> list[Candidate]:
@@ -69,6 +74,7 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
     others = prod(number(it.extent) for it in around)
     own = prod(number(it.extent) for it in around if it in weight_iters(anchor))
     work = epilogue_work(structure, anchor, target)
+    scale = 1.0 if rows is not None else SYMBOL * len(counts) / sum(counts)
     found = []
     for width in widths(anchor, rows, target):
         for tile in tiles(rows, width, columns, depth, itemsize, target):
@@ -83,17 +89,21 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
                     product = Product(count, columns, depth, itemsize, own)
                     behind = epilogue(tile, product, work, target, defer=bool(defer))
                     cost |= (estimate(tile, product, target) + behind) * (1 / len(counts))
-                knobs = (
-                    ("rows", tile.rows),
-                    ("panels", tile.panels),
-                    ("width", width),
-                    ("strip", strip),
-                    ("ahead", ahead),
-                    ("sharing", sharing),
-                    ("defer", defer),
-                )
-                found.append(Candidate.of(knobs, cost * others))
+                size = (("rows", tile.rows), ("panels", tile.panels), ("width", width))
+                for choice in switches(strip, ahead, sharing):
+                    found.append(Candidate((*size, *choice, ("defer", defer)), cost * (others * scale)))
     return sorted(found, key=lambda c: c.cycles)
+
+
+def switches(strip: int, ahead: int, sharing: int) -> Iterator[tuple[tuple[str, int], ...]]:
+    """Strips and prefetching as a rule says, then without one of them: they are not estimated, a rule chooses them."""
+    yield ("strip", strip), ("ahead", ahead), ("sharing", sharing)
+    if strip:
+        yield ("strip", 0), ("ahead", ahead), ("sharing", 0)
+    if ahead:
+        yield ("strip", strip), ("ahead", 0), ("sharing", sharing)
+    if sharing:
+        yield ("strip", strip), ("ahead", ahead), ("sharing", 0)
 
 
 def widths(anchor: Stage, rows: int | None, target: Target) -> list[int]:
@@ -224,4 +234,6 @@ def ask_ahead(
     return steps, inner
 
 
-PLAN = Plan("contraction", fits, candidates, apply, cases)
+PLAN = Plan("contraction", fits, candidates, apply, cases, refines=("rows",))
+"""Of one row both are bound by memory, and their estimates do not compare: that of rows leaves out that a single stream
+does not draw all of the bandwidth, this one that narrow weights take less of it."""

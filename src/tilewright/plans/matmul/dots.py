@@ -11,11 +11,14 @@ Weights come as `pack_dot` makes them: panels as wide as the instruction, groups
 
 from __future__ import annotations
 
+from math import prod
+
 from tilewright.ir.expr import Expr, Load, Op, Var, as_int
 from tilewright.ir.loops import BlockIter
 from tilewright.plans.framework.analysis import Stage, Structure, factors, uses
 from tilewright.plans.framework.base import Candidate, Plan
 from tilewright.plans.framework.common import extent, inline_all, parallelize
+from tilewright.plans.framework.cost import Cost, around, number, roofline
 from tilewright.plans.matmul.tiles import MOST_ROWS, MOST_SYMBOLIC
 from tilewright.schedule.dot_intrinsics import Dot, find_dot
 from tilewright.schedule.schedule import BlockRef, LoopRef, Schedule
@@ -90,13 +93,15 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
     counts = SYMBOLIC_ROWS if rows is None else (max(1, rows),)
     panels = -(-(as_int(anchor.spatial[-1].extent) or 64) // dot.lanes)
     steps = as_int(anchor.reduce[0].extent) or 64
-    found = []
+    times = prod(number(it.extent) for it in anchor.spatial[:-1])
+    rest, found = around(structure, anchor, target), []
     for tall in range(1, min(MOST_SYMBOLIC if rows is None else MOST_ROWS, max(counts)) + 1):
         for wide in range(1, min(8 if tall == 1 else 4, panels) + 1):
             if panels % wide or tall * wide + (1 if tall == 1 else wide) + 2 > target.registers:
                 continue  # an instruction cannot do a part of a panel
             cost = sum(_cycles(tall, wide, m, panels, steps, dot, target) / m for m in counts) / len(counts)
-            found.append(Candidate((("rows", tall), ("panels", wide)), cost))
+            own = Cost(compute=times * cost, memory=roofline(structure, target).memory)
+            found.append(Candidate((("rows", tall), ("panels", wide)), own + rest))
     return sorted(found, key=lambda c: c.cycles)
 
 
@@ -180,4 +185,5 @@ def tile_loops(
     return order, len(inner) + 2, max(1, len(order) - len(last))
 
 
-PLAN = Plan("dots", fits, candidates, apply)
+PLAN = Plan("dots", fits, candidates, apply, refines=("rows",))
+"""The estimate of rows leaves out that narrow factors are widened first, which the instruction does by itself."""

@@ -14,12 +14,10 @@ from tilewright.ir.expr import as_int
 from tilewright.ir.loops import Store
 from tilewright.ir.rewrite import walk
 from tilewright.plans.framework.analysis import Stage, Structure
-from tilewright.plans.framework.cost import Cost, weight
+from tilewright.plans.framework.cost import PLAIN, Cost, weight
 from tilewright.plans.matmul.tiles import MatmulTile, Product
 from tilewright.targets.target import Target
 
-PLAIN = 2.0
-"""Operations for an element that a tile's own estimate has in it: adding a bias and storing."""
 AT_WORK = 6
 """Registers that a function takes."""
 

@@ -10,13 +10,16 @@ then several panels at once keep enough multiply-adds in flight, and are as many
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Expr, as_int
 from tilewright.plans.framework.cost import Cost, level
+from tilewright.plans.framework.decision_key import Key
 from tilewright.plans.framework.decisions import decide
+from tilewright.plans.framework.space import Setting
 from tilewright.plans.framework.tiles import row_limit
 from tilewright.targets.target import Target
 
@@ -71,7 +74,15 @@ class Product:
 
 
 def matmul_tile(
-    rows: Expr, columns: int, depth: int, dtype: DType, target: Target, *, whole: bool = False, narrow: bool = False
+    key: Callable[[], Key],
+    rows: Expr,
+    columns: int,
+    depth: int,
+    dtype: DType,
+    target: Target,
+    *,
+    whole: bool = False,
+    narrow: bool = False,
 ) -> MatmulTile:
     """The tile for a product of `rows` (may be symbolic) x `depth` with `depth` x `columns`; `whole`: its panels fill
     the columns if any do; `narrow`: they may be half a vector wide."""
@@ -79,19 +90,21 @@ def matmul_tile(
     ranked = _ranked(known, columns, max(1, depth), dtype.itemsize, target, narrow)
     if whole:
         ranked = tuple(r for r in ranked if columns % r[1].width == 0) or ranked
-    return decide(
-        lambda: f"matmul {rows if known is None else known}x{depth}x{columns} {dtype}: panels",
-        [tile for _, tile in ranked],
-        [f"width={tile.width}" for _, tile in ranked],
-        [score for score, _ in ranked],
-    )
+    return decide(key, ranked, lambda r: Setting("panels", (("width", r[1].width),)), lambda r: r[0])[1]
+
+
+def has_whole_panels(rows: Expr, columns: int, depth: int, dtype: DType, target: Target) -> bool:
+    """Whether panels of some width fill the columns."""
+    ranked = _ranked(as_int(rows), columns, max(1, depth), dtype.itemsize, target, False)
+    return any(columns % tile.width == 0 for _, tile in ranked)
 
 
 @lru_cache(maxsize=4096)
 def _ranked(
     rows: int | None, columns: int, depth: int, itemsize: int, target: Target, narrow: bool
 ) -> tuple[tuple[float, MatmulTile], ...]:
-    """The best tile of each width of panels, the best width first; the score is the mean distance from the best."""
+    """The best tile of each width of panels with its mean cycles, ordered by the mean distance from the best of each
+    number of rows: being slow at any of them counts alike."""
     counts = SYMBOLIC_ROWS if rows is None else (max(1, rows),)
     lanes = max(4, target.lanes(itemsize))
     found: dict[int, list[tuple[float, MatmulTile]]] = {}
@@ -108,7 +121,8 @@ def _ranked(
         ]
     least = [min(costs[k][0] for costs in found.values()) for k in range(len(counts))]
     scores = {w: sum(c / least[k] for k, (c, _) in enumerate(costs)) / len(counts) for w, costs in found.items()}
-    return tuple((scores[w], found[w][-1][1]) for w in sorted(found, key=lambda w: (scores[w], -w)))
+    cycles = {w: sum(c for c, _ in costs) / len(costs) for w, costs in found.items()}
+    return tuple((cycles[w], found[w][-1][1]) for w in sorted(found, key=lambda w: (scores[w], -w)))
 
 
 def best(product: Product, target: Target) -> Cost:

@@ -31,7 +31,7 @@ def fits(structure: Structure, target: Target) -> bool:
 
 
 def candidates(structure: Structure, target: Target) -> list[Candidate]:
-    return [Candidate.of((), roofline(structure, target) | Cost(compute=shuffles(structure, target)))]
+    return [Candidate((), roofline(structure, target) | Cost(compute=shuffles(structure, target)))]
 
 
 def shuffles(structure: Structure, target: Target) -> float:

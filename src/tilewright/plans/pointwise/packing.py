@@ -49,7 +49,7 @@ def _is_scattering(pack: Stage) -> bool:
 
 
 def candidates(structure: Structure, target: Target) -> list[Candidate]:
-    return [Candidate.of((), roofline(structure, target))]
+    return [Candidate((), roofline(structure, target))]
 
 
 def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Target) -> None:
@@ -81,4 +81,5 @@ def _channels_together(s: Schedule, channels: LoopRef, inner: list[LoopRef]) -> 
     return next((n for n in range(least, 4 * least) if count % n == 0), least)
 
 
-PLAN = Plan("packing", fits, candidates, apply)
+PLAN = Plan("packing", fits, candidates, apply, refines=("elementwise",))
+"""Both estimates are rooflines, which leave out that writing straight to the panels scatters."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tilewright.ir.expr import as_int
 from tilewright.plans.framework.analysis import Structure
 from tilewright.plans.framework.base import Candidate, Plan
+from tilewright.plans.framework.cost import Cost
 from tilewright.schedule.schedule import Schedule
 from tilewright.targets.target import Target
 
@@ -14,11 +15,11 @@ def _fits(structure: Structure, _target: Target) -> bool:
 
 
 def _candidates(_structure: Structure, _target: Target) -> list[Candidate]:
-    return [Candidate((), 0.0)]
+    return [Candidate((), Cost())]
 
 
 def _apply(_schedule: Schedule, _structure: Structure, _candidate: Candidate, _target: Target) -> None:
     pass
 
 
-PLAN = Plan("plain", _fits, _candidates, _apply)
+PLAN = Plan("unscheduled", _fits, _candidates, _apply)

@@ -18,6 +18,8 @@ another.
 
 from __future__ import annotations
 
+from math import ceil, prod
+
 from tilewright.ir.expr import Buffer, as_int, product
 from tilewright.ir.notes import Pipeline, Prefetch
 from tilewright.ir.rewrite import exprs_of, loads, walk
@@ -32,7 +34,7 @@ from tilewright.plans.framework.common import (
     stream_outputs,
     vectorize_spatial,
 )
-from tilewright.plans.framework.cost import roofline
+from tilewright.plans.framework.cost import Cost, load_cycles, number, roofline, store_cycles
 from tilewright.plans.idioms.reducing import (
     is_window,
     joined,
@@ -56,7 +58,8 @@ PARTS = 32
 
 
 def fits(structure: Structure, target: Target) -> bool:
-    return True
+    """Any reduction; what reduces nothing is left to the pointwise plans."""
+    return any(stage.role != "spatial" for stage in structure.stages)
 
 
 def candidates(structure: Structure, target: Target) -> list[Candidate]:
@@ -67,7 +70,28 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
     together = pipelined or rows_together(structure, rows, strip, target)
     folded = rows_folded(structure, rows, pipelined, target) if pipelined else 1
     knobs = {"rows": rows.leading, "strip": strip, "together": together, "pipeline": int(pipelined > 0), "fold": folded}
-    return [Candidate.of(tuple(knobs.items()), cost)]
+    return [Candidate(tuple(knobs.items()), cost | products(structure, target))]
+
+
+def products(structure: Structure, target: Target) -> Cost:
+    """What contractions take beyond a roofline. No tile shares what is loaded: each multiply-add loads both factors, as
+    wide as the sum, and the sum is loaded and stored every few of them. Vectors run along the last dimension of the
+    output or, if it has one element, of the reduction; few of them wait for each other."""
+    total = Cost()
+    for stage in structure.anchors:
+        size = stage.writes[0].dtype.itemsize
+        lanes = target.lanes(max(4, size))
+        spatial, reduce = (number(its[-1].extent) if its else 1 for its in (stage.spatial, stage.reduce))
+        along = spatial if spatial > 1 else reduce
+        vectors = ceil(along / lanes)
+        times = prod(number(it.extent) for it in stage.block.iters) / max(1, along)
+        vector = times * vectors * lanes * size
+        waiting = times * max(
+            vectors / target.fma_per_cycle, target.costs.arithmetic.fma_latency if spatial > 1 else 0.0
+        )
+        kept = vector / STEPS
+        total |= Cost(waiting, load_cycles(2 * vector + kept, target), store_cycles(kept, target))
+    return total
 
 
 def strip_width(structure: Structure, rows: Rows, target: Target) -> int:

@@ -17,18 +17,19 @@ take 7/4 of their size.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from math import ceil
 
 from tilewright.ir.expr import as_int
+from tilewright.ir.selection import StrassenStrips
 from tilewright.ops.lowered.strassen import PRODUCTS
 from tilewright.plans.convolution import tiles as conv_tiles
 from tilewright.plans.convolution.tiles import MOST_ROWS, WHOLE, Blocking, Shape, registers
 from tilewright.plans.framework.analysis import Structure
 from tilewright.plans.framework.base import Candidate, Plan
 from tilewright.plans.framework.common import inline_all
-from tilewright.plans.framework.cost import Cost, bandwidth, load_cycles, sharing, store_cycles
+from tilewright.plans.framework.cost import Cost, around, bandwidth, load_cycles, sharing, store_cycles
 from tilewright.plans.idioms.panels import panel_width
 from tilewright.plans.strassen.products import Stages, stages
 from tilewright.plans.winograd.plan import constant_product, products, share
@@ -43,34 +44,11 @@ LEAST_STRIP = 32
 MOST_STRIPS = 64
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """Strips of so many of a half's pixels, panels of `width` filters in groups of `panels`."""
-
-    strip: int
-    width: int
-    panels: int
-
-
-def choose(shape: Shape, plain: float, model: int, target: Target) -> Choice | None:
-    """The best way to take seven products, or None if the convolution in `plain` cycles an image is not slower.
-
-    `model`: bytes of all weights of the model, which say where those of this layer come from.
-    """
-    width = 2 * target.lanes(4)
-    if shape.channels % (2 * shape.block) or shape.filters % (2 * width):
-        return None
-    weights = 4 * shape.channels * shape.filters
-    found = best(shape, width, model, target)
-    direct = Cost(compute=plain, memory=weights / bandwidth(model, target))
-    return found[1] if found and found[0].cycles < LEAST_GAIN * direct.cycles else None
-
-
 @lru_cache(maxsize=4096)
-def best(shape: Shape, width: int, model: int, target: Target) -> tuple[Cost, Choice] | None:
+def best(shape: Shape, width: int, model: int, target: Target) -> tuple[Cost, StrassenStrips] | None:
     """The best choice for an image and what it is estimated to take."""
     choices = [
-        Choice(strip, width, panels)
+        StrassenStrips(strip, width, panels)
         for strip in strips(ceil(shape.height * shape.width / 2))
         for panels in groups(shape.filters // 2 // width)
     ]
@@ -86,7 +64,7 @@ def strips(half: int) -> Iterator[int]:
             yield half // parts
 
 
-def estimate(shape: Shape, choice: Choice, model: int, target: Target) -> Cost:
+def estimate(shape: Shape, choice: StrassenStrips, model: int, target: Target) -> Cost:
     """Cycles of an image: of one core, and of what others miss while threads share strips or, where these are few, the
     phases of each."""
     count = ceil(ceil(shape.height * shape.width / 2) / choice.strip)
@@ -155,7 +133,8 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
     filters = groups * panels * width
     quarter = Shape(1, 1, strip, (1, 1), 1, blocks * block, block, filters, 4 * blocks * block * strip, False)
     count = (as_int(found.product.spatial[1].extent) or 1) * PRODUCTS
-    options = [Candidate.of((("rows", rows),), cost * count) for rows, cost in tiles(quarter, width, target)]
+    rest = around(structure, found.product, target)
+    options = [Candidate((("rows", rows),), cost * count + rest) for rows, cost in tiles(quarter, width, target)]
     return sorted(options, key=lambda c: c.cycles)
 
 

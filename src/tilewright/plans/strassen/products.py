@@ -8,9 +8,9 @@
         for row, columns of the panel, quarter:
             out = epilogue(straight-line code of the seven products)    bias, residual, activation
 
-Each quarter is read once, each product is merged while it is near. Whether that is worth it is for `pays`: an eighth of
-the multiplications goes, but weights take 7/4 of their size. Strips of rows, whose sums would stay in the second level
-of cache, were no faster than all rows at once: each strip reads all panels.
+Each quarter is read once, each product is merged while it is near. Whether that is worth it an estimate says: an eighth
+of the multiplications goes, but weights take 7/4 of their size. Strips of rows, whose sums would stay in the second
+level of cache, were no faster than all rows at once: each strip reads all panels.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ VECTORS = 2
 """Vectors of each product that are merged at once."""
 
 
-def pays(product: Product, weights: int, target: Target) -> bool:
-    """Whether seven products of quarters, with their sums, are estimated to be faster than the product.
+def compared(product: Product, weights: int, target: Target) -> tuple[Cost, Cost]:
+    """What the product takes, and what seven products of quarters take with their sums.
 
     `weights`: bytes of all weights of the model, which say where those of this product come from.
     """
@@ -45,7 +45,7 @@ def pays(product: Product, weights: int, target: Target) -> bool:
     quarter = replace(product, **half, count=PRODUCTS)
     fast = best(quarter, target) * PRODUCTS + sums(quarter, target)
     fast |= Cost(memory=fetch_cycles(quarter.weights, weights * PRODUCTS / 4, target))
-    return fast.cycles < LEAST_GAIN * plain.cycles
+    return plain, fast
 
 
 def sums(quarter: Product, target: Target) -> Cost:
@@ -104,7 +104,7 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
         if tile.panels == 1:
             sharing = sharing_rows(tile, quarter, 0, target)
             knobs = (("rows", tile.rows), ("width", width), ("sharing", sharing), ("ahead", 0), ("panels", 1))
-            options.append(Candidate.of(knobs, estimate(tile, quarter, target) * PRODUCTS + sums(quarter, target)))
+            options.append(Candidate(knobs, estimate(tile, quarter, target) * PRODUCTS + sums(quarter, target)))
     return sorted(options, key=lambda c: c.cycles)
 
 
@@ -170,7 +170,7 @@ def fits_weights(structure: Structure, target: Target) -> bool:
 
 
 def weights_candidates(structure: Structure, target: Target) -> list[Candidate]:
-    return [Candidate.of((), roofline(structure, target))]
+    return [Candidate((), roofline(structure, target, expanded=True))]
 
 
 def apply_weights(s: Schedule, structure: Structure, candidate: Candidate, target: Target) -> None:

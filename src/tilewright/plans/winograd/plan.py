@@ -37,7 +37,7 @@ from tilewright.plans.convolution.direct import body_steps
 from tilewright.plans.framework.analysis import Stage, Structure
 from tilewright.plans.framework.base import Candidate, Plan
 from tilewright.plans.framework.common import buffer_names, inline_all, own_loops, stream_outputs
-from tilewright.plans.framework.cost import Cost, number, roofline
+from tilewright.plans.framework.cost import EXPOSED, Cost, around, number, roofline
 from tilewright.plans.idioms.conversions import plain_output, read_plain, transpose_in, transpose_out
 from tilewright.plans.idioms.panels import packed_operand, panel_width
 from tilewright.plans.idioms.transposes import tile_axes, transpose_tiles
@@ -102,13 +102,12 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
     vectors = width // target.lanes(4)
     scale = prod(number(it.extent) for it in found.product.spatial[:-2])
     depth = prod(as_int(it.extent) or 1 for it in found.product.reduce)
-    options = [
-        Candidate.of(
-            (("rows", n), ("width", width)), Cost(compute=scale * product_cycles(count, n, vectors, depth, target))
-        )
-        for n in range(1, min(most_rows(count, vectors, target), count) + 1)
-    ]
-    return sorted(options, key=lambda c: c.cycles)
+    # All but the products is the same with any of them.
+    rest = around(structure, found.product, target) + Cost(memory=roofline(structure, target).memory) * EXPOSED
+    tall = range(1, min(most_rows(count, vectors, target), count) + 1)
+    costs = [(scale * product_cycles(count, n, vectors, depth, target), n) for n in tall]
+    costs.sort(key=lambda cost: cost[0])
+    return [Candidate((("rows", n), ("width", width)), Cost(compute=cycles) + rest) for cycles, n in costs]
 
 
 def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Target) -> None:
@@ -339,7 +338,7 @@ def fits_filters(structure: Structure, target: Target) -> bool:
 
 
 def filters_candidates(structure: Structure, target: Target) -> list[Candidate]:
-    return [Candidate.of((), roofline(structure, target))]
+    return [Candidate((), roofline(structure, target, expanded=True))]
 
 
 def apply_filters(s: Schedule, structure: Structure, candidate: Candidate, target: Target) -> None:

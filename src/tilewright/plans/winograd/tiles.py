@@ -24,11 +24,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 from math import ceil
 
+from tilewright.ir.selection import Direct, Winograd
 from tilewright.ops.lowered.correlation import MOST_POINTS, points, products, reach
 from tilewright.plans.convolution import tiles as conv_tiles
 from tilewright.plans.convolution.tiles import tile_steps
 from tilewright.plans.framework.cost import EXPOSED, Cost, sharing, store_cycles
-from tilewright.plans.framework.decisions import decide
 from tilewright.targets.target import Target
 
 FOURIER_IN, FOURIER_OUT = 3.0, 2.5
@@ -75,26 +75,11 @@ class Shape:
         return self.model * (size / self.window) ** 2 > target.costs.traffic.next_call_l3 * target.l3
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """`tile` outputs a side, blocks of `rows` x `columns` tiles, panels of `width` filters in groups of `panels`."""
+def ranked(shapes: tuple[Shape, ...], tiles: tuple[int, ...], target: Target) -> list[tuple[float, Direct | Winograd]]:
+    """The transforms for a layer that is called with any of `shapes` (they differ in images), and computing it
+    directly, with the mean cycles an image; the best first."""
 
-    tile: int
-    rows: int
-    columns: int
-    width: int
-    panels: int
-
-    @property
-    def label(self) -> str:
-        return f"tile={self.tile},rows={self.rows},columns={self.columns},width={self.width},panels={self.panels}"
-
-
-def choose(shapes: tuple[Shape, ...], tiles: tuple[int, ...], target: Target) -> Choice | None:
-    """The best transform for a layer that is called with any of `shapes` (they differ in images), or None if computing
-    it directly is estimated to be faster."""
-
-    def mean(choice: Choice | None) -> float:
+    def mean(choice: Winograd | None) -> float:
         each = (
             direct(s, target) if choice is None else cost(s, choice, target).cycles * few(s, choice, target)
             for s in shapes
@@ -103,16 +88,14 @@ def choose(shapes: tuple[Shape, ...], tiles: tuple[int, ...], target: Target) ->
 
     most = max(s.images for s in shapes)
     choices = [
-        Choice(tile, rows, columns, width, panels)
+        Winograd(tile, rows, columns, width, panels)
         for tile in tiles
         for width in _widths(shapes[0], target)
         for rows, columns in blocks(shapes[0], tile, most)
         for panels in groups(ceil(shapes[0].filters / width))
     ]
-    options: list[tuple[float, Choice | None]] = [(mean(c), c) for c in (None, *choices)]
-    options.sort(key=lambda option: option[0])
-    labels = ["direct" if c is None else c.label for _, c in options]
-    return decide(lambda: f"winograd {shapes}", [c for _, c in options], labels, [e for e, _ in options])
+    options: list[tuple[float, Direct | Winograd]] = [(mean(None), Direct()), *((mean(c), c) for c in choices)]
+    return sorted(options, key=lambda option: option[0])
 
 
 def _widths(shape: Shape, target: Target) -> tuple[int, ...]:
@@ -137,13 +120,13 @@ def groups(panels: int) -> Iterator[int]:
     return (n for n in range(1, panels + 1) if panels % n == 0)
 
 
-def cost(shape: Shape, choice: Choice, target: Target) -> Cost:
+def cost(shape: Shape, choice: Winograd, target: Target) -> Cost:
     """The estimate for all images: cycles of one core, and of what others miss while threads share unequally."""
     blocks = times(shape, choice)
     return block_cost(shape, choice, target) * (blocks * (sharing(blocks, target) if apart(blocks, target) else 1.0))
 
 
-def times(shape: Shape, choice: Choice) -> int:
+def times(shape: Shape, choice: Winograd) -> int:
     """Blocks of tiles."""
     down, across = ceil(shape.height / choice.tile), ceil(shape.width / choice.tile)
     return ceil(shape.images * down / choice.rows) * ceil(across / choice.columns)
@@ -155,13 +138,13 @@ def apart(parts: int, target: Target) -> bool:
     return parts >= ENOUGH or (target.threads > 1 and parts % target.threads == 0)
 
 
-def few(shape: Shape, choice: Choice, target: Target) -> float:
+def few(shape: Shape, choice: Winograd, target: Target) -> float:
     """What is held against blocks that threads cannot share."""
     blocks = times(shape, choice)
     return FEW_BLOCKS if blocks > 1 and not apart(blocks, target) else 1.0
 
 
-def block_cost(shape: Shape, choice: Choice, target: Target) -> Cost:
+def block_cost(shape: Shape, choice: Winograd, target: Target) -> Cost:
     """The estimate for one block of tiles, whose phases threads share if they do not share blocks."""
     lanes, tile = target.lanes(4), choice.tile
     vectors, count, advance = choice.width // lanes, choice.rows * choice.columns, tile * shape.stride

@@ -20,6 +20,7 @@ from tilewright.ops.lowered.packed import ConvBlockedAttrs
 from tilewright.ops.lowered.winograd import ConvWinogradAttrs
 from tilewright.plans.convolution.tiles import SYMBOLIC_IMAGES
 from tilewright.plans.framework.cost import Cost, fetch_cycles, write_cycles
+from tilewright.plans.framework.decision_key import key_of_nodes
 from tilewright.plans.framework.decisions import cheapest
 from tilewright.plans.idioms.transposes import shuffle_cycles
 from tilewright.targets.target import Target
@@ -46,18 +47,13 @@ def absorbs(conv: Node, conversion: Node, target: Target) -> bool:
     elements = pixels * ceil(channels / target.lanes(4)) * target.lanes(4)
     inside = target.costs.traffic.masked_shuffles * shuffle_cycles(elements, target)
     way = cheapest(
-        lambda: f"{conversion.op} {'x'.join(map(str, plain.shape))} of {conv.op} {_window(conv)}",
-        {"apart": apart(plain, target), "inside": inside},
+        lambda: key_of_nodes("conversion", [conversion, conv] if inward else [conv, conversion], target),
+        {"separate": separate(plain, target), "inside": inside},
     )
     return way == "inside"
 
 
-def _window(conv: Node) -> int | None:
-    """The window that a fast convolution states; a direct one's stands in its weights' shape."""
-    return conv.attrs.window if isinstance(conv.attrs, ConvWinogradAttrs) else None
-
-
-def apart(plain: Value, target: Target) -> float:
+def separate(plain: Value, target: Target) -> float:
     """Cycles an image of a pass that changes the layout. Of maps that are a little too large for the second level of
     cache, it holds a part."""
     elements, images = prod(as_int(d) or 1 for d in plain.shape[1:]), as_int(plain.shape[0])

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from tilewright import ops
 from tilewright.ir.graph import Graph, Node
 from tilewright.ir.verify import verify_graph
-from tilewright.support.errors import Error
+from tilewright.support.errors import Error, Problems, VerifyError
 from tilewright.transform.driver import ANNOUNCED, GRAPHS_SHOWN, VERIFY_STAGES, Stage
 from tilewright.transform.graph.views import verify_views
 
@@ -31,4 +31,14 @@ def graph_stage() -> Stage[Graph]:
         verify_graph(graph, node_problems)
         verify_views(graph)
 
-    return Stage(check, check, None, VERIFY_STAGES, ANNOUNCED, GRAPHS_SHOWN)
+    return Stage(check, check, verify_laid_out, VERIFY_STAGES, ANNOUNCED, GRAPHS_SHOWN)
+
+
+def verify_laid_out(graph: Graph) -> None:
+    """Check that what was selected for a node is done: layout assignment has taken all selections away. Raises
+    VerifyError."""
+    problems = Problems()
+    for i, node in enumerate(graph.nodes):
+        if node.selected is not None:
+            problems.add(VerifyError("a selection was left", where=f"node {i} ({node.op})", got=node.selected))
+    problems.raise_if_any(where=f"graph {graph.name!r}", kind=VerifyError)

@@ -17,17 +17,14 @@ from tilewright import ops
 from tilewright.ir.graph import Graph, Node
 from tilewright.ops.conv import ConvAttrs
 from tilewright.targets.target import Target
-from tilewright.transform.graph.options import DEFAULTS, Options
 from tilewright.transform.layout.assigner import Assigner
 from tilewright.transform.layout.blocked import along_space, concat, pointwise, pool, reduce, slices
 from tilewright.transform.layout.conv import conv
 from tilewright.transform.layout.depthwise import grouped, windows
 from tilewright.transform.layout.integer import integer_conv
 from tilewright.transform.layout.matmul import matmul
-from tilewright.transform.layout.pixels import plain_uses
 from tilewright.transform.layout.precision import attention
 from tilewright.transform.layout.transposed import transposed
-from tilewright.transform.layout.winograd import winograd
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,14 +37,14 @@ class Rule:
 
 
 def convolution(a: Assigner, node: Node) -> bool:
-    """Of integers, in groups, by Winograd's transforms, or direct."""
+    """Of integers, in groups, of volumes, or of maps by the algorithm that is noted."""
     if node.output.dtype.is_int:
         return integer_conv(a, node)
     if node.of(ConvAttrs).groups != 1:
         return grouped(a, node)
     if node.output.type.rank == 5:
         return windows(a, node)
-    return winograd(a, node) or conv(a, node)
+    return conv(a, node)
 
 
 RULES = {
@@ -67,10 +64,17 @@ RULES = {
 POINTWISE = Rule(pointwise, blocks=False)
 
 
-def assign_layouts(graph: Graph, target: Target, options: Options = DEFAULTS) -> Graph:
-    """The graph with packed weights and blocked channels; dead conversions are left to dead code elimination."""
-    blocking = {name for name, rule in RULES.items() if rule.blocks}
-    a = Assigner(graph, target, options, plain_use=plain_uses(graph, blocking))
+BLOCKING = frozenset(name for name, rule in RULES.items() if rule.blocks)
+"""Operators that want their inputs in blocks."""
+
+FOLLOWING = frozenset(RULES) - {"conv", "conv_transpose", "matmul", "lowered.attention"}
+"""Operators that work on blocks if they are given blocks."""
+
+
+def assign_layouts(graph: Graph, target: Target) -> Graph:
+    """The graph with packed weights and blocked channels, by the algorithms that are noted on its nodes
+    (`transform/select/`); dead conversions are left to dead code elimination."""
+    a = Assigner(graph, target)
     for node in graph.nodes:
         a.visit(node)
         rule = RULES.get(node.op)

@@ -13,20 +13,17 @@ from tilewright.ir.attributes import Attrs
 from tilewright.ir.expr import as_int
 from tilewright.ir.graph import Graph, GraphBuilder, Node, Value
 from tilewright.targets.target import Target
-from tilewright.transform.graph.options import Options
 
 
 @dataclass(slots=True)
 class Assigner:
     graph: Graph
     target: Target
-    options: Options
     builder: GraphBuilder = field(init=False)
     plain: dict[Value, Value] = field(default_factory=dict)
     blocked: dict[Value, Value] = field(default_factory=dict)
     fixed: set[Value] = field(default_factory=set)
     made: dict[Value, Node] = field(default_factory=dict)
-    plain_use: dict[Value, bool] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.builder = GraphBuilder(self.graph.name)
@@ -39,11 +36,6 @@ class Assigner:
     @property
     def block(self) -> int:
         return self.target.vector_bits // 32
-
-    @property
-    def weight_bytes(self) -> int:
-        """Bytes of all weights of the model."""
-        return sum(v.known_bytes for v in self.graph.params)
 
     def producer(self, value: Value) -> Node | None:
         """The node of the graph that makes a value; None for inputs and weights."""
@@ -84,7 +76,7 @@ class Assigner:
 
     def keep(self, node: Node) -> None:
         inputs = tuple(None if v is None else self.as_plain(v) for v in node.inputs)
-        self.builder.nodes.append(replace(node, inputs=inputs))
+        self.builder.nodes.append(replace(node, inputs=inputs, selected=None))
         self.plain.update((v, v) for v in node.outputs)
 
     def is_blocked(self, value: Value) -> bool:

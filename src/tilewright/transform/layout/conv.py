@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tilewright.ir.expr import as_int
 from tilewright.ir.graph import Node
+from tilewright.ir.selection import Pixels, StrassenStrips, Winograd
 from tilewright.ops.conv import ConvAttrs
 from tilewright.plans.convolution.tiles import (
     MOST_FLAT_PIXELS,
@@ -13,16 +14,19 @@ from tilewright.plans.convolution.tiles import (
     Shape,
     ranked,
 )
+from tilewright.plans.framework.decision_key import key_of_nodes
 from tilewright.plans.framework.decisions import decide
+from tilewright.plans.framework.space import Setting
 from tilewright.targets.target import Target
 from tilewright.transform.layout.assigner import Assigner
-from tilewright.transform.layout.pixels import between_plain, pointwise
+from tilewright.transform.layout.pixels import pointwise
 from tilewright.transform.layout.strassen import strassen_conv
+from tilewright.transform.layout.winograd import winograd
 
 
 def conv(a: Assigner, node: Node) -> bool:
-    """2-D convolution, one group: blocked output; blocked input when the channels fill their blocks. Windows of one
-    pixel stay plain where all around them is."""
+    """2-D convolution, one group, by the algorithm that is noted: blocked output; blocked input when the channels fill
+    their blocks. Those over plain maps stay plain."""
     x, w = node.inputs[:2]
     assert x is not None and w is not None
     attrs, channels = node.of(ConvAttrs), [as_int(d) for d in w.shape]
@@ -33,16 +37,19 @@ def conv(a: Assigner, node: Node) -> bool:
     k, c = channels[0], channels[1]
     assert k is not None and c is not None
     block = a.block if c % a.block == 0 else 1
-    shapes, ways = blockings_of(node, k, c, block, a.target)
-    if between_plain(a, node, ways[0][0]):
-        return pointwise(a, node)
-    if strassen_conv(a, node, shapes[0], ways[0][0]):
-        return True
-    blocking = decide(
-        lambda: f"convolution {'x'.join(map(str, node.output.shape))} of {'x'.join(map(str, w.shape))}: panels",
-        [b for _, b in ways],
-        [f"width={b.width},flat={int(b.flat)}" for _, b in ways],
-        [cost for cost, _ in ways],
+    match node.algorithm:
+        case Winograd() as choice:
+            return winograd(a, node, choice)
+        case StrassenStrips() as choice:
+            return strassen_conv(a, node, choice)
+        case Pixels():
+            return pointwise(a, node)
+    _, ways = blockings_of(node, k, c, block, a.target)
+    _, blocking = decide(
+        lambda: key_of_nodes("panels", [node], a.target),
+        ways,
+        lambda way: Setting("panels", (("width", way[1].width), ("flat", int(way[1].flat)))),
+        lambda way: way[0],
     )
     panels = {"block": block, "width": blocking.width}
     (packed,) = a.emit("lowered.pack_conv", (a.as_plain(w),), panels, f"{w.name}_packed")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from math import gcd
 from typing import Any
 
 from tilewright.ir.expr import as_int
 from tilewright.ir.graph import Node
 from tilewright.ops.conv import ConvAttrs
+from tilewright.plans.framework.decision_key import key_of_nodes
 from tilewright.plans.framework.tiles import conv_tile
 from tilewright.transform.layout.assigner import Assigner
 from tilewright.transform.layout.pixels import is_pointwise, pointwise
@@ -50,7 +52,8 @@ def windows(a: Assigner, node: Node) -> bool:
     filters, depth = known[:2]
     assert filters is not None and depth is not None
     block = a.block if depth % a.block == 0 else 1
-    width = conv_tile((*x.shape[:2], *node.output.shape[-2:]), filters // groups, a.target).width
+    key = partial(key_of_nodes, "panels", [node], a.target)
+    width = conv_tile(key, (*x.shape[:2], *node.output.shape[-2:]), filters // groups, a.target).width
     if groups > 1:
         width = gcd(width, filters // groups)
     (packed,) = a.emit("lowered.pack_conv", (a.as_plain(w),), {"block": block, "width": width}, f"{w.name}_packed")

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from tilewright.ir.dtype import f32
 from tilewright.ir.expr import Expr, as_int, is_const
 from tilewright.ir.graph import Node, Value
+from tilewright.ir.selection import Strassen
 from tilewright.ops.matmul import MatmulAttrs
+from tilewright.plans.framework.decision_key import key_of_nodes
 from tilewright.plans.matmul.tiles import FEW_ROWS, matmul_tile
 from tilewright.transform.layout.assigner import Assigner
 from tilewright.transform.layout.integer import integer_matmul
@@ -33,15 +37,16 @@ def matmul(a: Assigner, node: Node) -> bool:
     batch = zip(x_batch[len(x_batch) - len(w_batch) :], w_batch, strict=True)
     if is_const(n, 1) or not all(is_const(v, 1) or u is v for u, v in batch):
         return single_column(a, node, x, w)
-    if a.options.precision != "fp32" and reduced(a, node):
-        return True
+    if node.precision != "fp32":
+        return reduced(a, node)
     rows = as_int(node.output.shape[-2])
     if w not in a.fixed and rows is not None and rows <= (1 if transpose else FEW_ROWS):
         return False
-    if strassen(a, node):
-        return True
+    if isinstance(node.algorithm, Strassen):
+        return strassen(a, node)
     left = plain_rows(a, node, x)
-    tile = matmul_tile(node.output.shape[-2], as_int(n) or 64, as_int(k) or 64, left.dtype, a.target, narrow=True)
+    key = partial(key_of_nodes, "panels", [node], a.target)
+    tile = matmul_tile(key, node.output.shape[-2], as_int(n) or 64, as_int(k) or 64, left.dtype, a.target, narrow=True)
     (packed,) = a.emit(
         "lowered.pack_matmul", (a.as_plain(w),), {"width": tile.width, "transpose": transpose}, f"{w.name}_packed"
     )

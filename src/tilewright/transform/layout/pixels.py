@@ -6,18 +6,13 @@ more than anything in how the product is computed.
 
 from __future__ import annotations
 
-from collections.abc import Set
-from math import prod
-
-from tilewright import ops
 from tilewright.ir.expr import as_int
-from tilewright.ir.graph import Graph, Node, Value
+from tilewright.ir.graph import Node
 from tilewright.ops.conv import ConvAttrs
-from tilewright.plans.convolution.pixels import Shape, best
-from tilewright.plans.framework.cost import Cost, fetch_cycles, write_cycles
-from tilewright.plans.framework.decisions import cheapest
-from tilewright.plans.idioms.transposes import shuffle_cycles
-from tilewright.targets.target import Target
+from tilewright.plans.convolution.pixels import Shape, panels
+from tilewright.plans.framework.decision_key import key_of_nodes
+from tilewright.plans.framework.decisions import decide
+from tilewright.plans.framework.space import Setting
 from tilewright.transform.layout.assigner import Assigner
 
 
@@ -42,65 +37,17 @@ def pointwise(a: Assigner, node: Node) -> bool:
     """A product over the plain map for each group."""
     x, w = node.inputs[:2]
     assert x is not None and w is not None
-    _, width = best(shape_of(node), a.target)
+    width = decide(
+        lambda: key_of_nodes("panels", [node], a.target),
+        panels(shape_of(node), a.target),
+        lambda way: Setting("panels", (("width", way[1]),)),
+        lambda way: way[0],
+    )[1]
     conv = node.of(ConvAttrs)
-    panels = {"groups": conv.groups, "width": width}
-    (packed,) = a.emit("lowered.pack_pointwise", (a.as_plain(w),), panels, f"{w.name}_packed")
+    attrs = {"groups": conv.groups, "width": width}
+    (packed,) = a.emit("lowered.pack_pointwise", (a.as_plain(w),), attrs, f"{w.name}_packed")
     a.fixed.add(packed)
-    attrs = {"channels": as_int(w.shape[0]), "strides": conv.strides}
-    (a.plain[node.output],) = a.emit("lowered.conv_pointwise_groups", (a.as_plain(x), packed), attrs, node.output.name)
+    attributes = {"channels": as_int(w.shape[0]), "strides": conv.strides}
+    inputs = (a.as_plain(x), packed)
+    (a.plain[node.output],) = a.emit("lowered.conv_pointwise_groups", inputs, attributes, node.output.name)
     return True
-
-
-def between_plain(a: Assigner, node: Node, blocked: float) -> bool:
-    """Whether a convolution of one group shall work on plain maps, if in blocks it takes so many cycles an image."""
-    x, w = node.inputs[:2]
-    assert x is not None and w is not None
-    if x not in a.plain or node.output not in a.plain_use or not is_pointwise(node):
-        return False
-    changed = [x, *([node.output] if a.plain_use[node.output] else [])]
-    plain, _ = best(shape_of(node), a.target)
-    way = cheapest(
-        lambda: f"convolution {'x'.join(map(str, node.output.shape))} of {'x'.join(map(str, w.shape))}: layout",
-        {"blocked": blocked + sum(conversion(v, a.target) for v in changed), "plain": plain},
-    )
-    return way == "plain"
-
-
-def conversion(value: Value, target: Target) -> float:
-    """Cycles of changing the layout of an image: square tiles through registers."""
-    elements = prod(as_int(d) or 1 for d in value.shape[1:])
-    nbytes = 4 * elements
-    apart = max(2 * nbytes, target.l1)
-    memory = fetch_cycles(nbytes, apart, target) + write_cycles(nbytes, apart, target)
-    return Cost(compute=shuffle_cycles(elements, target), memory=memory).cycles
-
-
-def plain_uses(graph: Graph, blocking: Set[str]) -> dict[Value, bool]:
-    """Values that nobody wants blocked, with whether somebody needs them plain at once: through pointwise operators
-    they reach only outputs, operators on plain tensors, and convolutions of one pixel whose results are such values.
-    `blocking` are the operators that want their inputs blocked."""
-    fixed, ends = set(graph.params), set(graph.outputs)
-    for node in graph.nodes:
-        if all(v in fixed for v in node.inputs if v is not None):
-            fixed.update(node.outputs)
-    users = graph.consumers()
-    found: dict[Value, bool] = {}
-
-    def use(value: Value, user: Node) -> bool | None:
-        """Whether plain is needed; None if blocked is wanted."""
-        if user.op == "conv" and user.of(ConvAttrs).groups == 1 and user.inputs[0] is value and is_pointwise(user):
-            return False if user.output in found else None
-        if user.op in blocking:
-            return None
-        if ops.get(user.op).kind == "pointwise":
-            alone = all(v is None or v is value or v in fixed for v in user.inputs)
-            return found.get(user.outputs[0]) if alone else None
-        return True
-
-    for node in reversed(graph.nodes):
-        for value in node.outputs:
-            uses = [use(value, user) for user in users.get(value, [])]
-            if None not in uses:
-                found[value] = value in ends or any(uses)
-    return found

@@ -21,6 +21,7 @@ from tilewright.ir.expr import as_int
 from tilewright.ir.graph import Node, Value
 from tilewright.ops.lowered.attention_rows import AttentionAttrs
 from tilewright.ops.matmul import MatmulAttrs
+from tilewright.plans.framework.decision_key import Key, key_of_nodes
 from tilewright.plans.matmul.dots import panel_multiple
 from tilewright.plans.matmul.tiles import matmul_tile
 from tilewright.schedule.dot_intrinsics import Dot, find_dot
@@ -37,44 +38,30 @@ SMALLEST = 2.0**-100
 
 
 def reduced(a: Assigner, node: Node) -> bool:
-    """A product with weights, in the precision that was asked for; False if it stays as it is."""
+    """A product with weights, in the precision that is noted."""
     x, w = node.inputs[:2]
     assert x is not None and w is not None
     depth = as_int(x.shape[-1])
-    if (
-        x.dtype is not f32
-        or w not in a.fixed
-        or w.type.rank != 2
-        or depth is None
-        or as_int(node.output.shape[-1]) is None
-    ):
-        return False
+    assert depth is not None
     product = _Product(a, node, x, w, depth)
-    match a.options.precision:
-        case "bf16":
-            dot = find_dot(bf16, bf16, a.target)
-            if dot is not None and depth % dot.group == 0:
-                product.rounded(dot)
-            else:
-                product.widened()
-        case "int8":
-            product.quantised()
-        case _:
-            return False
+    if node.precision == "int8":
+        product.quantised()
+        return True
+    dot = find_dot(bf16, bf16, a.target)
+    if dot is not None and depth % dot.group == 0:
+        product.rounded(dot)
+    else:
+        product.widened()
     return True
 
 
 def attention(a: Assigner, node: Node) -> bool:
-    """Both products of an attention by dot instructions, where bf16 was asked for and the machine has one."""
-    q = node.inputs[0]
+    """Both products of an attention by dot instructions, where that is noted."""
     dot = find_dot(bf16, bf16, a.target)
-    if a.options.precision != "bf16" or dot is None or q is None or q.dtype is not f32:
-        return False
-    attrs = node.of(AttentionAttrs)
-    if (as_int(q.shape[3]) or 1) % dot.group or attrs.width % dot.lanes:
+    if node.precision != "bf16" or dot is None:
         return False
     inputs = tuple(None if v is None else a.as_plain(v) for v in node.inputs)
-    attrs = replace(attrs, dot=dot.name)
+    attrs = replace(node.of(AttentionAttrs), dot=dot.name)
     (a.plain[node.output],) = a.emit("lowered.attention", inputs, attrs, node.output.name)
     return True
 
@@ -97,6 +84,10 @@ class _Product:
     def columns(self) -> int:
         return as_int(self.node.output.shape[-1]) or 0
 
+    def key(self) -> Key:
+        """Of the decision how the weights lie."""
+        return key_of_nodes("panels", [self.node], self.a.target)
+
     def emit(self, op: str, *inputs: Value, name: str, **attrs: object) -> Value:
         (value,) = self.a.emit(op, inputs, attrs, name)
         if all(v in self.a.fixed for v in inputs) and inputs:
@@ -111,7 +102,7 @@ class _Product:
 
     def widened(self) -> None:
         """bf16 weights that are widened when they are read: half the traffic, products in f32."""
-        tile = matmul_tile(self.x.shape[-2], self.columns, self.depth, f32, self.a.target)
+        tile = matmul_tile(self.key, self.x.shape[-2], self.columns, self.depth, f32, self.a.target)
         packed = self.plain_panels(self.a.as_plain(self.w), tile.width)
         narrow = self.emit("cast", packed, name=f"{self.w.name}_bf16", dtype=bf16)
         self.finish("lowered.matmul_packed", self.a.as_plain(self.x), narrow)
@@ -147,7 +138,7 @@ class _Product:
         narrow = self.emit("cast", narrow, name=f"{self.w.name}_i8", dtype=i8)
         attrs = {"columns": self.columns}
         if found is None:
-            tile = matmul_tile(self.x.shape[-2], self.columns, self.depth, i32, self.a.target)
+            tile = matmul_tile(self.key, self.x.shape[-2], self.columns, self.depth, i32, self.a.target)
             x = self.emit("cast", x, name=f"{self.x.name}_i8", dtype=i8)
             total = self.emit("lowered.matmul_packed", x, self.plain_panels(narrow, tile.width), name="total", **attrs)
         else:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from tilewright.ir.expr import as_int, ceildiv
 from tilewright.ir.graph import Node
 from tilewright.ops.conv import ConvTransposeAttrs
+from tilewright.plans.framework.decision_key import key_of_nodes
 from tilewright.plans.framework.tiles import conv_tile
 from tilewright.transform.layout.assigner import Assigner
 
@@ -21,7 +24,8 @@ def transposed(a: Assigner, node: Node) -> bool:
         return False
     strides, pads = attrs.strides, attrs.pads
     phase = [ceildiv(d, s) for d, s in zip(node.output.shape[2:], strides, strict=True)]
-    tile = conv_tile((*node.output.shape[:2], *phase), filters, a.target)
+    key = partial(key_of_nodes, "panels", [node], a.target)
+    tile = conv_tile(key, (*node.output.shape[:2], *phase), filters, a.target)
     block = a.block if channels % a.block == 0 else 1
     panels = {"block": block, "width": tile.width, "strides": strides}
     (packed,) = a.emit("lowered.pack_transposed", (a.as_plain(w),), panels, f"{w.name}_packed")

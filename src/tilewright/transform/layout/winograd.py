@@ -1,45 +1,16 @@
-"""Convolutions by Winograd's transforms, where an estimate says that they are faster."""
+"""Layouts of convolutions by Winograd's transforms: filters transformed in `prepare`, channels in blocks."""
 
 from __future__ import annotations
 
-from math import ceil
-
 from tilewright.ir.expr import as_int
 from tilewright.ir.graph import Node
+from tilewright.ir.selection import Winograd
 from tilewright.ops.conv import ConvAttrs
-from tilewright.ops.lowered.correlation import points
-from tilewright.plans.convolution.tiles import SYMBOLIC_IMAGES
-from tilewright.plans.winograd.tiles import Choice, Shape, choose
 from tilewright.transform.layout.assigner import Assigner
 
-MOST = {"auto": 8, "exact": 0, "f2": 4, "f4": 6, "f6": 8, "strassen": 8}
-"""The most inputs of a tile (a side; with a stride, of the largest phase) that each setting of `winograd` allows: 8
-keep the error within 2e-5 of the output's scale (docs/accuracy.md)."""
 
-SIZES = (4, 6, 7, 8)
-"""Those of stride one: F(2,3), F(4,3), F(5,3), F(6,3), but also F(2,5), F(3,5), F(4,5) and F(2,7), whose matrices come
-from the same points. F(3,3) is never much better than its neighbours, and was slower where its filters come from memory
-(512 channels, 7 x 7)."""
-
-STRIDED = (3, 4, 5, 6)
-"""Those with a stride: of a window of 3 and a stride of 2 F(2,2) to F(5,2) beside the identity. 4x4 outputs take 5.06
-products for one, 7x7 outputs 4.59 and transformed filters of 2.8 times the size."""
-
-WINDOWS = range(2, 18)
-
-FOURIER = (12, 16, 20, 24)
-"""Sizes of tiles that all settings but "exact" allow for large windows of stride one: Fourier's transform loses no
-digits."""
-
-LARGE = 5
-"""The first such window."""
-
-
-def winograd(a: Assigner, node: Node) -> bool:
-    """Rewrite a convolution; False where it stays direct."""
-    choice = choose_winograd(a, node)
-    if choice is None:
-        return False
+def winograd(a: Assigner, node: Node, choice: Winograd) -> bool:
+    """Rewrite a convolution."""
     x, w = node.inputs[:2]
     assert x is not None and w is not None
     conv = node.of(ConvAttrs)
@@ -61,38 +32,3 @@ def winograd(a: Assigner, node: Node) -> bool:
     }
     (a.blocked[node.output],) = a.emit("lowered.conv_winograd", (a.as_blocked(x), packed), attributes, node.output.name)
     return True
-
-
-def choose_winograd(a: Assigner, node: Node) -> Choice | None:
-    """The transform for a convolution, None if it has none or is faster without."""
-    x, w = node.inputs[:2]
-    assert x is not None and w is not None
-    conv = node.of(ConvAttrs)
-    if x.type.rank != 4 or w not in a.fixed or x.dtype.name != "f32" or conv.groups != 1:
-        return None
-    known = [as_int(d) for d in w.shape]
-    height, width, images = (as_int(node.output.shape[k]) for k in (2, 3, 0))
-    if None in known or not height or not width or images == 0:
-        return None
-    filters, channels, window, other = known
-    assert filters is not None and channels is not None and window is not None
-    if window != other or window not in WINDOWS or not filters or not channels or channels < a.block:
-        return None
-    (stride, *strides), (apart, *dilations) = conv.strides, conv.dilations
-    if any(s != stride for s in strides) or any(d != apart for d in dilations) or stride >= window:
-        return None
-    batches = SYMBOLIC_IMAGES if images is None else (images,)
-    height, width = ceil(height / apart), ceil(width / apart)
-    shapes = tuple(
-        Shape(n * apart**2, height, width, channels, filters, window, a.weight_bytes, stride) for n in batches
-    )
-    return choose(shapes, tiles(window, stride, a.options.winograd), a.target)
-
-
-def tiles(window: int, stride: int, setting: str) -> tuple[int, ...]:
-    """Outputs of a tile, a side, that a setting of `winograd` allows."""
-    sizes = [n for n in (SIZES if stride == 1 else STRIDED) if n <= MOST[setting]]
-    if sizes and stride == 1 and window >= LARGE:
-        sizes += FOURIER
-    found = (n - points(1, window, stride) + 1 for n in sizes)
-    return tuple(m for m in found if m > 1)

@@ -1,0 +1,96 @@
+"""How an operator is computed, noted on its node: by which algorithm, and in which precision it multiplies.
+
+    y = conv(x, w) {...} by winograd {columns = 7, panels = 4, rows = 2, tile = 4, width = 32} in fp32
+    y = matmul(x, w) in bf16
+
+`transform/select/` chooses, `transform/layout/` obeys and takes the note away; no other pass has to know it. The fields
+of an algorithm are what the layout of its weights binds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from tilewright.ir.attributes import Attrs
+from tilewright.support.errors import VerifyError
+
+Precision = Literal["fp32", "bf16", "int8"]
+PRECISIONS: tuple[Precision, ...] = get_args(Precision)
+
+
+@dataclass(frozen=True, slots=True)
+class Algorithm(Attrs):
+    """One way to compute an operator."""
+
+    @property
+    def name(self) -> str:
+        """As texts, keys and forced decisions call it."""
+        return _NAMES[type(self)]
+
+
+@dataclass(frozen=True, slots=True)
+class Direct(Algorithm):
+    """A convolution as it is defined, over maps in channel blocks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pixels(Algorithm):
+    """A convolution of one pixel as a product over plain maps."""
+
+
+@dataclass(frozen=True, slots=True)
+class Winograd(Algorithm):
+    """A convolution by Winograd's or Fourier's transforms: `tile` outputs a side, blocks of `rows` x `columns` tiles,
+    panels of `width` filters in groups of `panels`."""
+
+    tile: int
+    rows: int
+    columns: int
+    width: int
+    panels: int
+
+
+@dataclass(frozen=True, slots=True)
+class StrassenStrips(Algorithm):
+    """A convolution of one pixel by Strassen's method: strips of so many of a half's pixels, panels of `width` filters
+    in groups of `panels`."""
+
+    strip: int
+    width: int
+    panels: int
+
+
+@dataclass(frozen=True, slots=True)
+class Packed(Algorithm):
+    """A matrix product as it is defined, by panels of the second factor."""
+
+
+@dataclass(frozen=True, slots=True)
+class Strassen(Algorithm):
+    """A matrix product by Strassen's method: seven products of quarters."""
+
+
+ALGORITHMS: dict[str, type[Algorithm]] = {
+    "direct": Direct,
+    "pixels": Pixels,
+    "winograd": Winograd,
+    "strassen_strips": StrassenStrips,
+    "packed": Packed,
+    "strassen": Strassen,
+}
+_NAMES = {kind: name for name, kind in ALGORITHMS.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """What is chosen for a node; `algorithm` is None where there is one way."""
+
+    algorithm: Algorithm | None = None
+    precision: Precision = "fp32"
+
+    def __post_init__(self) -> None:
+        if self.precision not in PRECISIONS:
+            raise VerifyError("no such precision", expected=", ".join(PRECISIONS), got=repr(self.precision))
+        if self.algorithm is not None and type(self.algorithm) not in _NAMES:
+            raise VerifyError("no such algorithm", expected=", ".join(ALGORITHMS), got=repr(self.algorithm))

@@ -1,0 +1,95 @@
+"""Keys of decisions: what is decided, by content alone.
+
+A key is made of the kind of decision, the operators with their types and attributes, and the class of the target. It
+does not depend on names, on the rest of the model or on its options, so that the same layer in another model has the
+same, and what one model learned serves the next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from tilewright.ir.attributes import ConstantArray
+from tilewright.ir.expr import Expr, Var, as_int
+from tilewright.ir.graph import Graph, Node, TensorType, Value
+from tilewright.ir.key import digest, key
+from tilewright.ir.loops import Block, PrimFunc
+from tilewright.ir.notes import MayAlias, PastCaches
+from tilewright.ir.rewrite import substitute, variables, walk
+from tilewright.plans.framework.space import Setting
+from tilewright.targets.target import Target
+
+SURROUNDINGS = (MayAlias, PastCaches)
+"""Notes on a function that the model around it decides; they change its code, not how it is best scheduled."""
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """What is decided: the kind of decision, a digest of the content, and the content for people."""
+
+    kind: str
+    digest: str
+    text: str
+
+    @property
+    def name(self) -> str:
+        """The text by which a decision is forced."""
+        return f"{self.kind} {self.digest}"
+
+
+def target_class(target: Target) -> str:
+    """The machines and calls that share decisions: the same class of machines, as many threads."""
+    return f"{target.kind} threads={target.threads}"
+
+
+def key_of_nodes(kind: str, nodes: Sequence[Node], target: Target) -> Key:
+    """The key of a decision about operators of the graph: one, or some that feed each other."""
+    made = {v for node in nodes for v in node.outputs}
+    inputs = dict.fromkeys(v for node in nodes for v in node.inputs if v is not None and v not in made)
+    graph = Graph("", tuple(inputs), (), tuple(nodes), nodes[-1].outputs)
+    text = "; ".join(_Words().node(node) for node in nodes)
+    return Key(kind, digest([kind, key(graph), target_class(target)]), text)
+
+
+def key_of_function(func: PrimFunc, target: Target) -> Key:
+    """The key of the decision how a function is scheduled."""
+    notes = tuple(note for note in func.notes if not isinstance(note, SURROUNDINGS))
+    words = _Words()
+    stages = "+".join(block.name for block in walk(func.body) if isinstance(block, Block))
+    types = ", ".join(words.type(TensorType(b.dtype, b.shape)) for b in func.params)
+    content = key(replace(func, notes=notes))
+    return Key("plan", digest(["plan", content, target_class(target)]), f"{stages}({types})")
+
+
+class _Words:
+    """Operators as text, with symbols named by their order."""
+
+    def __init__(self) -> None:
+        self.symbols: dict[Var, Expr] = {}
+
+    def node(self, node: Node) -> str:
+        parts = ["-" if v is None else self.type(v.type) for v in node.inputs]
+        parts += [f"{name}={self.attribute(value)}" for name, value in node.attrs.items()]
+        chosen = "" if node.algorithm is None else f" by {Setting.of(node.algorithm).label}"
+        return f"{node.op}({', '.join(parts)}){chosen}"
+
+    def type(self, type: TensorType) -> str:
+        return f"{type.dtype.name}[{', '.join(map(self.size, type.shape))}]"
+
+    def size(self, e: Expr) -> str:
+        if as_int(e) is not None:
+            return str(as_int(e))
+        for v in variables(e):
+            self.symbols.setdefault(v, Var(f"n{len(self.symbols)}", v.dtype, v.lo, v.hi, v.multiple))
+        return str(substitute(e, self.symbols))
+
+    def attribute(self, value: object) -> str:
+        match value:
+            case Expr():
+                return self.size(value)
+            case tuple():
+                return f"({', '.join(map(self.attribute, value))})"
+            case ConstantArray() | Value():
+                return "array"
+        return str(value)

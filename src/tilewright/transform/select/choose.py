@@ -1,0 +1,47 @@
+"""Choose algorithms: note on each convolution, product and attention how it is computed (`ir/selection.py`).
+
+    y = conv(x, w)     ->   y = conv(x, w) by winograd {columns = 7, panels = 4, rows = 2, tile = 4, width = 32} in fp32
+    y = matmul(x, w)   ->   y = matmul(x, w) in bf16
+
+Layout assignment (`transform/layout/`) obeys these notes and takes them away. A node without one is computed directly,
+in the precision of its type. Both are decisions (`plans/framework/decisions.py`): the options of the user say what may
+be taken, an estimate what is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tilewright.ir.graph import Graph, Node
+from tilewright.ir.selection import Selection
+from tilewright.targets.target import Target
+from tilewright.transform.graph.options import DEFAULTS, Options
+from tilewright.transform.select.convolution import convolution_algorithm
+from tilewright.transform.select.product import attention_precision, product_algorithm, product_precision
+from tilewright.transform.select.surroundings import Surroundings
+
+
+def choose_algorithms(graph: Graph, target: Target, options: Options = DEFAULTS) -> Graph:
+    """The graph with a selection on the nodes that have a choice."""
+    around = Surroundings(graph, target, options)
+    nodes = []
+    for node in graph.nodes:
+        around.visit(node)
+        node = replace(node, selected=selection(around, node))
+        around.leave(node)
+        nodes.append(node)
+    return replace(graph, nodes=tuple(nodes))
+
+
+def selection(around: Surroundings, node: Node) -> Selection | None:
+    """What is chosen for a node; None where it has no choice."""
+    match node.op:
+        case "conv":
+            algorithm = convolution_algorithm(around, node)
+            return None if algorithm is None else Selection(algorithm)
+        case "matmul":
+            precision = product_precision(around, node)
+            return Selection(product_algorithm(around, node) if precision == "fp32" else None, precision)
+        case "lowered.attention":
+            return Selection(precision=attention_precision(around, node))
+    return None

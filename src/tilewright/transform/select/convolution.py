@@ -1,0 +1,150 @@
+"""Which algorithm a convolution of one group takes: direct, Winograd's or Fourier's transforms, Strassen's products, or
+products over plain maps. All are estimated in cycles an image."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from math import ceil
+
+from tilewright.ir.expr import as_int
+from tilewright.ir.graph import Node
+from tilewright.ir.selection import Algorithm, Direct, Pixels
+from tilewright.ops.conv import ConvAttrs
+from tilewright.ops.lowered.correlation import points
+from tilewright.plans.convolution.pixels import panels
+from tilewright.plans.framework.cost import Cost, bandwidth
+from tilewright.plans.framework.decision_key import key_of_nodes
+from tilewright.plans.framework.decisions import decide
+from tilewright.plans.framework.space import Setting
+from tilewright.plans.strassen.convolution import LEAST_GAIN
+from tilewright.plans.strassen.convolution import best as best_strassen
+from tilewright.plans.winograd.tiles import Shape, ranked
+from tilewright.transform.layout.conv import blockings_of
+from tilewright.transform.layout.pixels import is_pointwise, shape_of
+from tilewright.transform.select.plain import conversion
+from tilewright.transform.select.surroundings import Surroundings
+
+Option = tuple[float, Algorithm]
+
+MOST = {"auto": 8, "exact": 0, "f2": 4, "f4": 6, "f6": 8, "strassen": 8}
+"""The most inputs of a tile (a side; with a stride, of the largest phase) that each setting of `fast` allows: 8 keep
+the error within 2e-5 of the output's scale (docs/accuracy.md)."""
+
+STRASSEN = ("auto", "f6", "strassen")
+"""Settings of `fast` that allow Strassen's method for windows of one pixel."""
+
+SIZES = (4, 6, 7, 8)
+"""Those of stride one: F(2,3), F(4,3), F(5,3), F(6,3), but also F(2,5), F(3,5), F(4,5) and F(2,7), whose matrices come
+from the same points. F(3,3) is never much better than its neighbours, and was slower where its filters come from memory
+(512 channels, 7 x 7)."""
+
+STRIDED = (3, 4, 5, 6)
+"""Those with a stride: of a window of 3 and a stride of 2 F(2,2) to F(5,2) beside the identity. 4x4 outputs take 5.06
+products for one, 7x7 outputs 4.59 and transformed filters of 2.8 times the size."""
+
+WINDOWS = range(2, 18)
+
+FOURIER = (12, 16, 20, 24)
+"""Sizes of tiles that all settings but "exact" allow for large windows of stride one: Fourier's transform loses no
+digits."""
+
+LARGE = 5
+"""The first such window."""
+
+SYMBOLIC_IMAGES = (1, 8)
+"""Batches that a symbolic one is judged by."""
+
+
+def convolution_algorithm(around: Surroundings, node: Node) -> Algorithm | None:
+    """The algorithm of a convolution of f32 maps with weights; None for others, which have one way."""
+    x, w = node.inputs[:2]
+    assert x is not None and w is not None
+    sizes = [as_int(d) for d in w.shape]
+    if x.type.rank != 4 or node.of(ConvAttrs).groups != 1 or w not in around.fixed or x.dtype.name != "f32":
+        return None
+    if None in sizes or 0 in sizes[:2]:
+        return None
+    options = one_pixel(around, node) if sizes[2:] == [1, 1] else windows(around, node)
+    options.sort(key=lambda option: option[0])
+    key = partial(key_of_nodes, "algorithm", [node], around.target)
+    return decide(key, options, lambda option: Setting.of(option[1]), lambda option: option[0])[1]
+
+
+def one_pixel(around: Surroundings, node: Node) -> list[Option]:
+    """Direct products, Strassen's where they are allowed and save enough, and those over plain maps where all around
+    is plain: the others change layouts before and behind."""
+    x, w = node.inputs[:2]
+    assert x is not None and w is not None
+    filters, channels = (as_int(d) or 1 for d in w.shape[:2])
+    block = around.block if channels % around.block == 0 else 1
+    shapes, ways = blockings_of(node, filters, channels, block, around.target)
+    model, weights = around.weight_bytes, 4 * channels * filters
+    arrival = Cost(memory=weights / bandwidth(model, around.target))
+    plain = x not in around.blocked and node.output in around.plain_use and is_pointwise(node)
+    changed = [x, *([node.output] if around.plain_use[node.output] else [])] if plain else []
+    conversions = sum(conversion(v, around.target) for v in changed)
+    options: list[Option] = [((Cost(compute=ways[0][0]) | arrival).cycles + conversions, Direct())]
+    if plain:
+        cycles, _ = panels(shape_of(node), around.target)[0]
+        options.append(((Cost(compute=cycles) | arrival).cycles, Pixels()))
+    width = 2 * around.target.lanes(4)
+    fills = channels % (2 * block) == 0 and filters % (2 * width) == 0 and block > 1
+    known = all(as_int(d) for d in node.output.shape[1:])
+    if around.options.fast in STRASSEN and fills and known and not any(node.of(ConvAttrs).pads):
+        found = best_strassen(shapes[0], width, model, around.target)
+        if found is not None:
+            # The filters take 7/4 of their memory, which is worth something.
+            options.append((found[0].cycles / LEAST_GAIN + conversions, found[1]))
+    return options
+
+
+def windows(around: Surroundings, node: Node) -> list[Option]:
+    """Direct, and all transforms that are allowed."""
+    shapes = transformed(around, node)
+    if not shapes:
+        return [(0.0, Direct())]
+    return [*ranked(shapes, tiles(shapes[0].window, shapes[0].stride, around.options.fast), around.target)]
+
+
+def transformed(around: Surroundings, node: Node) -> tuple[Shape, ...]:
+    """The layer as Winograd's estimate knows it, for each number of images; nothing where no transform fits."""
+    w = node.inputs[1]
+    assert w is not None
+    filters, channels, window, other = (as_int(d) or 0 for d in w.shape)
+    conv = node.of(ConvAttrs)
+    height, width, images = (as_int(node.output.shape[k]) for k in (2, 3, 0))
+    (stride, *strides), (apart, *dilations) = conv.strides, conv.dilations
+    even = window == other and all(s == stride for s in strides) and all(d == apart for d in dilations)
+    if not height or not width or images == 0 or not even:
+        return ()
+    if window not in WINDOWS or channels < around.block or stride >= window:
+        return ()
+    return tuple(
+        Shape(
+            n * apart**2,
+            ceil(height / apart),
+            ceil(width / apart),
+            channels,
+            filters,
+            window,
+            around.weight_bytes,
+            stride,
+        )
+        for n in (SYMBOLIC_IMAGES if images is None else (images,))
+    )
+
+
+def tiles(window: int, stride: int, setting: str) -> tuple[int, ...]:
+    """Outputs of a tile, a side, that a setting of `fast` allows."""
+    return tuple(_tiles(window, stride, setting))
+
+
+def _tiles(window: int, stride: int, setting: str) -> Iterator[int]:
+    sizes = [n for n in (SIZES if stride == 1 else STRIDED) if n <= MOST[setting]]
+    if sizes and stride == 1 and window >= LARGE:
+        sizes += FOURIER
+    for n in sizes:
+        outputs = n - points(1, window, stride) + 1
+        if outputs > 1:
+            yield outputs

@@ -1,0 +1,54 @@
+"""Where maps stay plain: values that nobody wants in channel blocks, and what changing a layout takes."""
+
+from __future__ import annotations
+
+from collections.abc import Set
+from math import prod
+
+from tilewright import ops
+from tilewright.ir.expr import as_int
+from tilewright.ir.graph import Graph, Node, Value
+from tilewright.ops.conv import ConvAttrs
+from tilewright.plans.framework.cost import Cost, fetch_cycles, write_cycles
+from tilewright.plans.idioms.transposes import shuffle_cycles
+from tilewright.targets.target import Target
+from tilewright.transform.layout.pixels import is_pointwise
+
+
+def conversion(value: Value, target: Target) -> float:
+    """Cycles of changing the layout of an image: square tiles through registers."""
+    elements = prod(as_int(d) or 1 for d in value.shape[1:])
+    nbytes = 4 * elements
+    apart = max(2 * nbytes, target.l1)
+    memory = fetch_cycles(nbytes, apart, target) + write_cycles(nbytes, apart, target)
+    return Cost(compute=shuffle_cycles(elements, target), memory=memory).cycles
+
+
+def plain_uses(graph: Graph, blocking: Set[str]) -> dict[Value, bool]:
+    """Values that nobody wants blocked, with whether somebody needs them plain at once: through pointwise operators
+    they reach only outputs, operators on plain tensors, and convolutions of one pixel whose results are such values.
+    `blocking` are the operators that want their inputs blocked."""
+    fixed, ends = set(graph.params), set(graph.outputs)
+    for node in graph.nodes:
+        if all(v in fixed for v in node.inputs if v is not None):
+            fixed.update(node.outputs)
+    users = graph.consumers()
+    found: dict[Value, bool] = {}
+
+    def use(value: Value, user: Node) -> bool | None:
+        """Whether plain is needed; None if blocked is wanted."""
+        if user.op == "conv" and user.of(ConvAttrs).groups == 1 and user.inputs[0] is value and is_pointwise(user):
+            return False if user.output in found else None
+        if user.op in blocking:
+            return None
+        if ops.get(user.op).kind == "pointwise":
+            alone = all(v is None or v is value or v in fixed for v in user.inputs)
+            return found.get(user.outputs[0]) if alone else None
+        return True
+
+    for node in reversed(graph.nodes):
+        for value in node.outputs:
+            uses = [use(value, user) for user in users.get(value, [])]
+            if None not in uses:
+                found[value] = value in ends or any(uses)
+    return found

@@ -1,0 +1,62 @@
+"""What selection knows of the graph around a node: which values are weights, and which arrive in channel blocks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from tilewright import ops
+from tilewright.ir.graph import Graph, Node, Value
+from tilewright.ir.selection import Pixels
+from tilewright.ops.conv import ConvAttrs
+from tilewright.targets.target import Target
+from tilewright.transform.graph.options import Options
+from tilewright.transform.layout.assign import BLOCKING, FOLLOWING
+from tilewright.transform.layout.pixels import is_pointwise
+from tilewright.transform.select.plain import plain_uses
+
+
+@dataclass(slots=True)
+class Surroundings:
+    """`fixed` depend on weights alone, `blocked` will probably lie in channel blocks, `plain_use` are wanted plain."""
+
+    graph: Graph
+    target: Target
+    options: Options
+    fixed: set[Value] = field(default_factory=set)
+    made: dict[Value, Node] = field(default_factory=dict)
+    blocked: set[Value] = field(default_factory=set)
+    plain_use: dict[Value, bool] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.fixed.update(self.graph.params)
+        self.made.update((v, n) for n in self.graph.nodes for v in n.outputs)
+        self.plain_use = plain_uses(self.graph, BLOCKING)
+
+    @property
+    def block(self) -> int:
+        """Channels of a block."""
+        return self.target.lanes(4)
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of all weights of the model: they say where those of one layer come from."""
+        return sum(v.known_bytes for v in self.graph.params)
+
+    def visit(self, node: Node) -> None:
+        """Note whether the node depends on weights alone."""
+        if all(v in self.fixed for v in node.inputs if v is not None):
+            self.fixed.update(node.outputs)
+
+    def leave(self, node: Node) -> None:
+        """Note whether the node's results lie in blocks."""
+        if node.op == "conv":
+            grouped = node.of(ConvAttrs).groups != 1
+            plain = is_pointwise(node) if grouped else node.algorithm is None or isinstance(node.algorithm, Pixels)
+            blocks = node.output.type.rank == 5 or not plain
+        elif node.op == "conv_transpose":
+            blocks = True
+        else:
+            follows = node.op in FOLLOWING or ops.get(node.op).kind == "pointwise"
+            blocks = follows and any(v in self.blocked for v in node.inputs)
+        if blocks:
+            self.blocked.update(node.outputs)
