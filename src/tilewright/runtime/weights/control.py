@@ -12,7 +12,7 @@ reads pins the current slot in its own line, then looks again whether the slot s
 slot that is not current, and looks for pins after that. All of this is sequentially consistent, so one of the two sees
 the other (Michael, "Hazard Pointers", 2004). A reader that finds its slot taken away has read nothing yet.
 
-There is one writer at a time; its lock is not in this page (`files.py`).
+There is one writer at a time; its lock is not in this page (`live/store/files.py`).
 """
 
 from __future__ import annotations
