@@ -32,6 +32,7 @@ from tilewright.ir.loops import (
 from tilewright.ir.notetable import Note, fields_of, note_name, renamed
 
 DIGEST_BYTES = 16
+"""Bytes of a key."""
 
 
 def key(x: PrimFunc | Graph | Expr) -> str:

@@ -31,8 +31,11 @@ from tilewright.support.errors import StoreError
 Array = np.ndarray[Any, Any]
 
 ABI_VERSION = 1
+"""Version of the control page's layout: all processes of a store must agree."""
 SLOTS = 8
+"""Versions of the weights that there may be at once."""
 MAX_READERS = 1024
+"""Processes that may read a store at once."""
 NONE, SUPERSEDED = -1, -2
 FREE, WRITING, SEALED = 0, 1, 2
 
@@ -41,6 +44,7 @@ _SLOTS_AT, _READERS_AT = 128, 640
 _MAGIC = int.from_bytes(b"TWSTORE\x1a", "little")
 HEAD = Struct("magic", "abi", "nbytes", "slots", "readers", "program0", "program1")
 CURRENT = 64
+"""Offset, in bytes, of the number of the slot that calls use."""
 SLOT = Struct("state", "version", "published", "wall", "checksum", "spent")
 READER = Struct("process", "since", "pins", *(f"pins{k}" for k in range(1, SLOTS)), "version", "calls")
 
