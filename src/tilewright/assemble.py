@@ -29,7 +29,7 @@ from tilewright.transform.graph.options import Options
 from tilewright.transform.graph.split import SplitGraph
 
 SCHEDULE_VERSION = 1
-"""Of the artifact: grows when schedules change in a way that a stored program must not be mixed with."""
+"""A number in each artifact. It grows when schedules change in a way that a stored program must not be mixed with."""
 
 
 @dataclass(frozen=True, slots=True)

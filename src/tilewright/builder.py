@@ -37,6 +37,7 @@ from tilewright.targets.target import Target
 from tilewright.transform.loops import lower_loops, readable_loops
 
 _LARGEST = (1 << 31) - 1
+"""The largest value of a symbol that states no bound: that of a 32-bit integer."""
 
 
 def build(

@@ -9,9 +9,11 @@ torch` runs the pages again). Weight stores that a page makes stand in its tempo
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib.util
 import io
 import re
+import tokenize
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -97,16 +99,81 @@ def test_python_blocks_run(
         page.write_text("\n".join(rewritten) + "\n")
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name_of)
+LINKED = [*PAGES, *sorted((ROOT / "benchmarks").rglob("*.md"))]
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+
+
+def broken_links(page: Path, text: str) -> list[str]:
+    """Links of a page to files that are not there, or to headings that the page they lead to lacks."""
+    broken = []
+    for link in LINK.findall(text):
+        target, _, heading = link.partition("#")
+        path = page.parent / target if target else page
+        if "://" in link:
+            continue
+        if not path.exists() or (heading and heading not in anchors(path.read_text())):
+            broken.append(link)
+    return broken
+
+
+def anchors(text: str) -> set[str]:
+    """The names by which links reach a page's headings: small letters, hyphens for spaces, nothing else."""
+    headings = re.findall(r"^#+ (.*)$", text, re.M)
+    return {re.sub(r"[^\w\- ]", "", heading).strip().lower().replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", LINKED, ids=name_of)
 def test_links_between_files_lead_somewhere(page: Path) -> None:
-    for target in re.findall(r"\]\(([^)#\s]+)", page.read_text()):
-        if "://" not in target:
-            assert (page.parent / target).exists(), f"{page}: link to {target}"
+    assert broken_links(page, page.read_text()) == []
+
+
+NAMED = re.compile(r"`((?:[\w-]+/)*[\w-]+\.(?:py|md|txt|toml)|(?:[\w-]+/)+)`")
+MADE = ("build/",)
+"""Where files stand that commands make."""
+PACKAGE = ROOT / "src" / "tilewright"
+
+
+def missing_files(text: str, *roots: Path) -> list[str]:
+    """Files and folders between backticks that are under none of the roots; a lone name may be in any folder."""
+    present = names_of_files()
+    return [
+        name
+        for name in NAMED.findall(text)
+        if not any((root / name).exists() for root in roots)
+        and not name.startswith(MADE)
+        and name.rstrip("/") not in present
+    ]
+
+
+@functools.cache
+def names_of_files() -> frozenset[str]:
+    folders = (ROOT / name for name in ("src", "tests", "benchmarks", "examples", "docs"))
+    return frozenset(path.name for folder in folders for path in folder.rglob("*"))
 
 
 @pytest.mark.parametrize("page", [*PAGES, ROOT / "benchmarks" / "README.md"], ids=name_of)
-def test_commands_and_files_are_there(page: Path) -> None:
-    """Targets of make, modules that are run, and files of the source that a page names."""
+def test_files_that_a_page_names_are_there(page: Path) -> None:
+    assert missing_files(page.read_text(), ROOT, PACKAGE, page.parent) == []
+
+
+def test_files_that_docstrings_name_are_there() -> None:
+    """Docstrings and comments of the sources: paths from the package or its room, and names of files beside them."""
+    missing = {}
+    for path in sorted(PACKAGE.rglob("*.py")):
+        with path.open("rb") as file:
+            tokens = list(tokenize.tokenize(file.readline))
+        text = "\n".join(t.string for t in tokens if t.string.startswith(('"""', "#")))
+        room = PACKAGE / path.relative_to(PACKAGE).parts[0]
+        named = {name for name in NAMED.findall(text) if name.endswith(".py")}
+        absent = [n for n in named if not any((root / n).exists() for root in (ROOT, PACKAGE, room, path.parent))]
+        if absent:
+            missing[name_of(path)] = absent
+    assert missing == {}
+
+
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "benchmarks" / "README.md"], ids=name_of)
+def test_commands_that_a_page_names_are_there(page: Path) -> None:
+    """Targets of make, and modules that are run."""
     text = page.read_text()
     targets = set(re.findall(r"^([a-z0-9-]+):", (ROOT / "Makefile").read_text(), re.M))
     named = set(re.findall(r"(?:`|^)make ([a-z0-9-]+)", text, re.M))
@@ -114,9 +181,43 @@ def test_commands_and_files_are_there(page: Path) -> None:
     for module in re.findall(r"python -m ((?:benchmarks|tests|examples)[\w.]*)", text):
         path = ROOT / module.replace(".", "/")
         assert path.with_suffix(".py").exists() or (path / "__main__.py").exists(), f"{page}: no module {module}"
-    roots = (ROOT, ROOT / "src" / "tilewright", page.parent)
-    for name in re.findall(r"`((?:\w+/)+\w+\.py)`", text):
-        assert any((root / name).exists() for root in roots), f"{page}: no file {name}"
+
+
+def test_what_is_missing_is_found() -> None:
+    page = ROOT / "docs" / "tour.md"
+    assert broken_links(page, "[a](ir.md) [b](none.md) [c](tour.md#layers) [d](#none) [e](https://a.b/c)") == [
+        "none.md",
+        "#none",
+    ]
+    text = "`ir/loops.py`, `loops.py`, `ir/none.py`, `none.py`, `transform/loops/`, `transform/none/`, `build/none.txt`"
+    assert missing_files(text, ROOT, PACKAGE) == ["ir/none.py", "none.py", "transform/none/"]
+
+
+DECISIONS = ROOT / "docs" / "decisions"
+PARTS = ["Context", "Decision", "What was measured", "How to measure again", "Where in the code"]
+
+
+def test_each_decision_is_listed_once_under_its_title() -> None:
+    listed = re.findall(r"^- \[(.+)\]\(([\w-]+\.md)\)$", (DECISIONS / "README.md").read_text(), re.M)
+    titles = {p.name: p.read_text().splitlines()[0].removeprefix("# ") for p in DECISIONS.glob("*.md")}
+    del titles["README.md"]
+    assert sorted(listed) == sorted((title, name) for name, title in titles.items())
+
+
+@pytest.mark.parametrize("page", sorted(DECISIONS.glob("[a-z0-9]*.md")), ids=lambda p: p.stem)
+def test_a_decision_says_what_how_and_where(page: Path) -> None:
+    parts = re.split(r"^## (.+)$", page.read_text(), flags=re.M)
+    assert parts[1::2] == PARTS
+    assert all(part.strip() for part in parts[2::2]), "a part is empty"
+
+
+def test_the_glossary_has_each_word_once_in_order() -> None:
+    entries = re.findall(
+        r"^- \*\*(.+?)\*\*[^\n]*(?:\n  [^\n]*)*", text := (ROOT / "docs" / "glossary.md").read_text(), re.M
+    )
+    assert len(entries) > 50
+    assert [e.lower() for e in entries] == sorted({e.lower() for e in entries})
+    assert not re.findall(r"^- .*\n  .*\n  ", text, re.M), "an entry has more than two lines"
 
 
 def test_the_tour_shows_the_table_of_flags() -> None:

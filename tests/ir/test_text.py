@@ -236,6 +236,18 @@ def test_function_errors(text: str, message: str) -> None:
             "graph @g(%x: f32[2]) { %y = reshape(%x) {shape = [2.0]} : f32[2] return }",
             "attribute 'shape' of Shaped is of the wrong type: expected (int | Expr, ...), got (2.0,)",
         ),
+        (
+            "graph @g(%x: f32[2]) { %y = matmul(%x) by hand in fp32 : f32[2] return }",
+            "no such algorithm: expected direct, pixels, winograd, strassen_strips, packed, strassen, got hand",
+        ),
+        (
+            "graph @g(%x: f32[2]) { %y = matmul(%x) by direct {tile = 4} in fp32 : f32[2] return }",
+            "<text>:1:43: has no attribute 'tile': expected no attributes, got tile",
+        ),
+        (
+            "graph @g(%x: f32[2]) { %y = matmul(%x) in fp8 : f32[2] return }",
+            "no such precision: expected fp32, bf16, int8, got fp8",
+        ),
         ("graph @g(%x: f32[2]) { return %x", "expected ',' or '}', got the end of the text"),
     ],
 )

@@ -10,7 +10,7 @@ import pytest
 import tilewright as tw
 from tests.transform.graph.graphs import ALL, numbers
 from tilewright import te
-from tilewright.compiler import compile_graph, pass_names
+from tilewright.compiler import compile_graph, graph_passes, pass_names
 from tilewright.ir.graph import Graph, TensorType, Value
 from tilewright.ir.loops import PrimFunc
 from tilewright.ir.parser import parse_func
@@ -49,6 +49,15 @@ def test_the_pass_that_broke_the_rules_is_named(level: str, where: str, monkeypa
     assert str(error.value).startswith(
         f"{where}is not what it must be\n  1. loop 'i': an index of 'C' is out of bounds"
     )
+
+
+def test_no_selection_is_left_behind_the_passes() -> None:
+    graph = parse_graph("graph @g(%x: f32[4, 4]) { %y = matmul(%x, %x) by packed in fp32 : f32[4, 4] return %y }")
+    with pytest.raises(VerifyError, match=r"node 0 \(matmul\).*a selection was left"):
+        run_passes(graph, [], graph_stage())
+    for _, apply in graph_passes(TARGET):
+        graph = apply(graph)
+    assert run_passes(graph, [], graph_stage()) == graph
 
 
 def test_types_of_nodes_are_what_the_rules_give() -> None:

@@ -20,6 +20,7 @@ from tilewright.arith.symbolic import Eliminator, eliminate
 from tilewright.ir.expr import Expr, Var, const
 
 _MEMO_LIMIT = 20_000
+"""Simplified expressions that one analyzer remembers; with more, all analyzers are forgotten."""
 
 
 @lru_cache(maxsize=32)

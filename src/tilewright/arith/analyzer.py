@@ -21,6 +21,7 @@ Extents = Mapping[Var, Expr]
 
 _COMPARISONS = frozenset(("lt", "le", "gt", "ge", "eq", "ne"))
 _PRODUCT_TERMS = 24
+"""Terms of a product of two sums above which it is not multiplied out."""
 
 
 class Analyzer:

@@ -18,6 +18,7 @@ from tilewright.ir.expr import Const, Expr, Load, Op, Var, const
 Form = tuple[dict[Expr, int], int]
 
 ZERO: Form = ({}, 0)
+"""The form of 0: no terms and no constant."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,7 @@ Terms = tuple[tuple[Fraction, int], ...]
 """A sum of `factor * value`; values are numbered, the inputs first, then the variables in order."""
 
 _TRIALS = 12
+"""Further greedy searches, each with ties broken at random; the best of all is taken."""
 _MOST_SHARED = 4096
 """Entries of a matrix above which nothing is shared: the search is quadratic in the rows."""
 _LONG = 3

@@ -40,6 +40,7 @@ from tilewright.support.errors import Error, ModelError, Problems
 from tilewright.support.progress import progress
 
 _TOLERANCE = 1e-3
+"""Largest difference of two outputs, relative to their scale, that counts as equal."""
 
 
 def bench(

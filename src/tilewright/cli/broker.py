@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from tilewright.live.broker.server import Broker, BrokerStats
 
 _REPORT_SECONDS = 1.0
+"""Seconds between two reports of what the broker does."""
 
 
 def broker(

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from tilewright.live.transport.relay import Relay
 
 _POLL = 0.05
+"""Seconds between two looks at what a relay has done."""
 
 
 def relay(

@@ -45,6 +45,7 @@ SecretOption = Annotated[
 TrustOption = Annotated[bool, typer.Option("--trust", help="Do without secret and TLS beyond this machine.")]
 SecondsOption = Annotated[float | None, typer.Option("--seconds", min=0.0, help="End after so long.")]
 _POLL = 0.1
+"""Seconds between two looks at what a server has done."""
 
 
 def serve(

@@ -15,6 +15,7 @@ _NEGATION = OPS["neg"].precedence
 _NOT = OPS["not"].precedence
 _COMPARISON = OPS["eq"].precedence
 _MAX_CHAIN = 4000
+"""Binary operators of one level that may follow each other without parentheses."""
 
 
 def expr(c: Cursor, least: int = 0) -> Expr:

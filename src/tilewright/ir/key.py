@@ -33,6 +33,7 @@ from tilewright.ir.notetable import Note, fields_of, note_name, renamed
 from tilewright.ir.selection import Selection
 
 DIGEST_BYTES = 16
+"""Bytes of a key."""
 
 
 def key(x: PrimFunc | Graph | Expr) -> str:

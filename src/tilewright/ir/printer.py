@@ -38,7 +38,9 @@ from tilewright.ir.sharing import repeated
 from tilewright.ir.text import const_text, element_text, float_text, name_text, value_text
 
 _ATOM = 100
+"""The precedence of what never needs parentheses."""
 _COMPARISON = 50
+"""The precedence of comparisons, which do not associate."""
 _LISTED_ELEMENTS = 256
 """Constant arrays of more elements print as base64 instead of a list."""
 

@@ -12,6 +12,7 @@ from tilewright.runtime.layout import function
 from tilewright.runtime.threads import pool, supported
 
 _BARRIERS = 100
+"""Barriers in one round of the measurement."""
 _ROUNDS = 201
 """Many short rounds: some of them nothing else disturbs, even on a machine that others use."""
 

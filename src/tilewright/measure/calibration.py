@@ -26,6 +26,7 @@ from tilewright.support.machine import Machine
 BARRIER = 500.0
 """Cycles of a barrier where none was measured."""
 _VERSION = 1
+"""Version of the file of ceilings; others are measured anew."""
 _NEAR = 1.15
 """Ratio of a new measurement to what is stored that does not replace it."""
 _PLAUSIBLE = {

@@ -18,8 +18,11 @@ from tilewright.measure.probes import CHAIN_STEPS, Probes
 from tilewright.support.machine import Machine
 
 _ROUNDS = 7
+"""Rounds of a measurement, of which the fastest counts."""
 _SECONDS = 0.02
+"""Seconds of one round; frequency and reads take a fourth of it."""
 _LARGEST = 512 << 20
+"""Bytes of the largest array that is read."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,6 +33,7 @@ _KNOWN = _WORDS | _THROUGH_GOT | {_PC32, _PLT32, _GOTPC32}
 _PAGE = mmap.PAGESIZE
 _JUMP = bytes.fromhex("ff2500000000")  # jmp *0(%rip): to the address that follows
 _STUB = 16
+"""Bytes of a jump to a function that is too far for a call."""
 _MOST = 1 << 30
 """Bytes of one section."""
 _READ, _READ_EXECUTE = mmap.PROT_READ, mmap.PROT_READ | mmap.PROT_EXEC

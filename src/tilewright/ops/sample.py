@@ -25,6 +25,7 @@ Out = tuple[TensorType, ...]
 
 TAPS = {"nearest": 1, "linear": 2, "cubic": 4}
 CUBIC = -0.75
+"""The parameter a of cubic convolution, as in ONNX's and PyTorch's grid sampling."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,8 +19,10 @@ from tilewright.support.errors import StoreError
 
 Weights = Callable[[], Mapping[str, Any]]
 
-_PATIENCE_SECONDS = 120.0  # while another process packs
+_PATIENCE_SECONDS = 120.0
+"""Seconds that a process waits while another one packs."""
 _FORGOTTEN_SECONDS = 60.0
+"""Age, in seconds, from which on a store without publisher and readers is removed."""
 
 
 def publisher_of(

@@ -17,8 +17,11 @@ from tilewright.runtime.manifest import TempSpec
 from tilewright.support.errors import Error
 
 ALIGNMENT = 64
+"""Bytes to a multiple of which places in the arena are rounded: a cache line."""
 _SEARCH_STEPS = 1000
+"""Orders of the blocks that the search tries at most."""
 _SEARCH_BUDGET = 1_000_000
+"""Pairs of blocks that the search may look at in all."""
 _FRONT = 24
 """Places at the front of an order that moved blocks go to: what is placed early decides."""
 

@@ -30,13 +30,18 @@ from tilewright.support.digest import blake2b
 from tilewright.support.errors import ArtifactError
 
 MAGIC = b"TWMODEL\x1a"
+"""The first bytes of a .tw file."""
 FORMAT_VERSION = 1
+"""Version of the file's format; others are refused."""
 
 _HEADER = struct.Struct("<8sIIQ16s24x")
 _ENTRY = struct.Struct("<16sQQ16s16x")
 _MAX_SECTIONS = 64
+"""Sections that a file may state."""
 _CHUNK = 4 << 20
+"""Bytes that are written and digested at once."""
 _MAX_TEXT = 1 << 30
+"""Bytes of the manifest and of the texts."""
 _SECTIONS = ("manifest", "objects", "weights", "texts")
 
 # -- writing -----------------------------------------------------------------------------------------------------------

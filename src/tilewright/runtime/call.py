@@ -31,6 +31,7 @@ TAKEN = 1 << 40
 """Subtracted from `users` of a layout that Python is refilling."""
 
 MEASURED_CALLS = 8
+"""Calls of a layout that are timed before it is known whether they give up the GIL."""
 RELEASE_GIL_NS = 10_000
 """Calls at least this long give up the GIL; for shorter ones, getting it back may cost more than the call."""
 

@@ -38,11 +38,15 @@ from tilewright.runtime.weights.prepare import Prepare
 from tilewright.support.errors import CallError, CompileError
 
 MAX_LAYOUTS = 256
+"""Sets of dimensions whose layouts of the arena are kept."""
 MAX_EXECUTORS = 64
+"""Calls of one model at the same time, each with an arena of its own."""
 _PATIENCE_SECONDS = 60.0
+"""Seconds that a call waits for one of the arenas."""
 
 _DLPACK_CODES = {"int": 0, "uint": 1, "float": 2, "bool": 6}
 _NO_CODE = 0xFFFFFFFF
+"""A DLPack type that no tensor has."""
 _live: weakref.WeakSet[Engine] = weakref.WeakSet()
 
 

@@ -18,7 +18,9 @@ from tilewright.runtime.call import LAYOUT, MODEL, OK, SUPERSEDED, TENSOR
 ANY_SIZE, ANY_VALUE = 16, 8
 DL_TENSOR_PTR, TENSOR_OBJECT = 7, 70
 OBJECT_HEADER = 24
+"""Bytes of the header of a tvm-ffi object."""
 _RETRIES = 1000
+"""Attempts at a call whose memory has to grow first."""
 
 
 def define_foreign(m: Module) -> None:

@@ -28,9 +28,11 @@ DL_MANAGED_TENSOR = 32
 API_ALLOCATE, API_TO_PYTHON, API_VIEW = 16, 32, 40
 
 MAX_TYPES = 16
+"""Tensor types of other frameworks that a process may bring."""
 GLOBALS = Struct("array_type", "tuple_type", "out", "types", "table")
 """Addresses of NumPy's array type, Python's tuple type and the interned name "out"; then `types` pairs (type, API)."""
 GLOBALS_SIZE = 256 + MAX_TYPES * 16
+"""Bytes of the globals and of the table of tensor types."""
 
 _INPUT, _OUTPUT = 0, 1
 

@@ -29,9 +29,13 @@ ALIGNMENT = 64
 raw parameters that `tw_prepare` reads: their element's."""
 
 MAX_RANK = 32
+"""Dimensions of an array, as many as NumPy allows."""
 MAX_ENTRIES = 100_000
+"""Entries of each list of a manifest."""
 MAX_DIM = 1 << 40
+"""The largest value of a dimension, in elements."""
 MAX_BYTES = 1 << 46
+"""Bytes of an array: what x86 and Arm can address."""
 _KEY = re.compile(r"[0-9a-f]{0,128}")
 _KERNEL = re.compile(r"[A-Za-z_][A-Za-z0-9_.$]{0,511}")
 _OPTION = re.compile(r"[a-z0-9]{1,16}")

@@ -25,7 +25,9 @@ from tilewright.runtime.layout import Struct, function
 from tilewright.support.errors import TargetError
 
 MAX_THREADS = 128
+"""Threads of a call."""
 SPINS_BEFORE_YIELD = 100
+"""Looks at a word before the thread offers its core to others."""
 SPINS_BEFORE_SLEEP = 300
 """A spin is 20 to 40 ns; after the first hundred each offers the core to others, which takes a fraction of a
 microsecond when there are none. Where processes outnumber cores, the thread waited for may be queued behind the one
@@ -38,9 +40,12 @@ _JOB = Struct("function", "slots", "dims", "lock", "workers", "stop", offset=128
 _DONE = Struct("done", offset=256)
 _BARRIER = Struct("count", "phase", offset=384)
 _WORKERS = 512
+"""Offset, in bytes, of the workers in the pool."""
 _WORKER = Struct("asleep", "seen", "handle")
 _WORKER_SIZE = 128
+"""Bytes of a worker: two cache lines, for cores fetch lines in pairs."""
 _POOL_SIZE = _WORKERS + MAX_THREADS * _WORKER_SIZE
+"""Bytes of the pool."""
 
 _FUTEX_WAIT_PRIVATE, _FUTEX_WAKE_PRIVATE = 128, 129
 SYS_FUTEX = {"x86_64": 202, "aarch64": 98, "riscv64": 98}

@@ -27,6 +27,7 @@ from tilewright.schedule.state import (
 MOST_TERMS = 4096
 """Elements of a constant matrix above which straight-line code would only be long."""
 _SIMPLE = 4096
+"""The largest denominator of a fraction that a literal is taken to be rounded from."""
 
 
 def expand(func: PrimFunc, block: str) -> PrimFunc:

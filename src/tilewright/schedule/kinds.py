@@ -26,6 +26,7 @@ from tilewright.schedule.state import (
 from tilewright.support.errors import VerifyError
 
 MAX_UNROLL = 4096
+"""Iterations that an unrolled loop may have."""
 N = TypeVar("N", bound=Note)
 Fields = Mapping[str, object]
 EMPTY: Fields = {}

@@ -46,6 +46,7 @@ from tilewright.schedule.state import (
 )
 
 MAX_MULTIPLE = 1 << 16
+"""The largest multiple, in elements, to which a dimension may be padded."""
 MAX_GROWTH = 64
 """How many times larger a layout with gaps may be."""
 

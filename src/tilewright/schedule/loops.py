@@ -31,7 +31,9 @@ from tilewright.schedule.state import (
 Factor = int | Expr | None
 
 MAX_FACTOR = 1 << 31
+"""The largest factor of a split, in iterations."""
 MAX_PARTS = 16
+"""Loops into which one may be split."""
 
 
 def split(

@@ -24,12 +24,17 @@ from tilewright.support.errors import CacheError
 
 _MAGIC = b"TWCACHE1"
 _DIGEST = 16
+"""Bytes of the digest that guards an entry."""
 _HEADER = len(_MAGIC) + 8 + _DIGEST
+"""Bytes before an entry's content: magic, length, digest."""
 _KEY = re.compile(r"[0-9A-Za-z][0-9A-Za-z_.-]{2,199}")
 _PUTS_BETWEEN_SWEEPS = 512
+"""Entries that a process writes between two sweeps, which keep the cache to its size."""
 _puts = itertools.count(os.getpid())
-"""Of this process, from a number that differs between processes: those that put little sweep now and then, too."""
+"""Counts the entries that this process writes. It starts with a number that differs between processes, so that those
+which write few sweep now and then, too."""
 _STALE_SECONDS = 3600.0
+"""Age, in seconds, from which on an unfinished entry is taken to be left by a dead process."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,6 +42,7 @@ __all__ = [
 ]
 
 _MAX_LISTED = 100
+"""Problems that one message lists."""
 
 
 class Error(Exception):

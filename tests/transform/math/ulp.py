@@ -26,7 +26,7 @@ from tilewright.ir.graph import TensorType
 from tilewright.ir.loops import For, PrimFunc, Store
 from tilewright.ir.rewrite import map_expr
 from tilewright.ir.scalar_ops import OPS
-from tilewright.ops.registry import get
+from tilewright.ops.registry import attributes, get
 from tilewright.targets.target import Target
 from tilewright.transform.math.expand import ACCURACY, OF_ARGUMENT, expand_math
 
@@ -48,7 +48,7 @@ def expression(name: str, x: Sequence[Expr]) -> Expr:
     """A scalar operator, or the expression of a graph's activation."""
     if name in OPS:
         return Op(name, tuple(x))
-    attrs = {"swish": {"alpha": 1.0}}.get(name, {})
+    attrs = attributes(name, {"alpha": 1.0} if name == "swish" else {})
     compute = get(name).compute
     assert compute is not None
     (result,) = compute([te.placeholder((N,), x[0].dtype)], attrs, (TensorType(x[0].dtype, (N,)),))

@@ -25,6 +25,7 @@ STACK_BYTES = 64 * 1024
 """Buffers larger than this (or of symbolic size) are taken from the heap."""
 
 _LINE = 100
+"""Columns above which a line of C is broken."""
 _HELPER_NAME = re.compile(rf"([a-z]+_)?({DTYPE})(_to_({DTYPE}))?")
 """What functions of ours may be called: `min_f32`, `f32_to_i8`, `bits_f32_to_i32`."""
 _RESERVED = MATH_NAMES.union(

@@ -12,6 +12,7 @@ TABLE = 16
 """Entries of a table of f32 that a register holds."""
 
 _CURRENT_ROUNDING = 4
+"""The operand of LLVM's AVX-512 intrinsics that means the rounding mode which is set."""
 
 
 def scaleb(out: Writer, x: str, n: str, t: DType, width: int) -> str:

@@ -15,6 +15,7 @@ from tilewright.ir.dtype import i64
 from tilewright.ir.expr import Expr
 
 _SHIFT = 40
+"""Bits of a reciprocal in fixed point."""
 _LIMIT = 1 << 20
 """Divisor and small dividend stay below: their product is below 2^40, so rounding the reciprocal up does no harm."""
 

@@ -18,6 +18,7 @@ from tilewright.support.errors import CompileError
 from tilewright.targets.target import Target
 
 _HALVES = (f16, bf16)
+"""Types of 16 bits in which most machines do not compute."""
 
 _FLOAT_BINARY = {"add": "fadd contract", "sub": "fsub contract", "mul": "fmul contract", "div": "fdiv"}
 _INT_BINARY = {"add": "add", "sub": "sub", "mul": "mul", "bitand": "and", "bitor": "or", "bitxor": "xor"}

@@ -14,6 +14,7 @@ Shuffle = Callable[[str, str, tuple[int, ...]], str]
 """(first vector, second vector, elements to take) to a vector."""
 
 SIZES = (4, 8, 16)
+"""Vectors of a square, and elements of each, that can be transposed in registers."""
 
 
 def column(rows: list[str], j: int, shuffle: Shuffle) -> str:

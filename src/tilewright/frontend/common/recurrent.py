@@ -14,6 +14,7 @@ from tilewright.ir.expr import Expr, as_int, const
 from tilewright.ir.graph import Value
 
 MAX_UNROLLED = 16
+"""Steps of a recurrent layer up to which each is nodes of its own; longer sequences are a scan."""
 GATES = {"lstm": 4, "gru": 3, "rnn": 1}
 
 Activation = tuple[str, tuple[tuple[str, float], ...]]

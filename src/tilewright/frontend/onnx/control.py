@@ -20,6 +20,7 @@ from tilewright.ops.dims import axis_of
 from tilewright.support.errors import ModelError, UnsupportedError
 
 MAX_ITERATIONS = 128
+"""Iterations of a Loop or Scan up to which its body is written out."""
 
 Walk = Callable[[onnx.GraphProto, Mapping[str, Item], str], list[Item]]
 """Walks a body with these inputs under a prefix of names; gives its outputs."""

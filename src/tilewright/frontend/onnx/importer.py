@@ -33,9 +33,11 @@ from tilewright.runtime.layout import aligned_copy
 from tilewright.support.errors import Error, ModelError, Problems, TooSmallError, UnsupportedError
 
 MAX_DEPTH = 32
+"""Levels of functions that call each other, and of graphs inside graphs."""
 MAX_EXPANSION = 100
 """Nodes visited inside functions, for each node of the file; see `_Importer.budget`."""
 MAX_DIM = 1 << 40
+"""The largest value that a dimension of a file may have, in elements."""
 LARGE = 1 << 20
 """Bytes of a weight from which on it is read to where a model can keep it: there is no second copy of it then."""
 _LITERAL = re.compile(r"val_\d+")

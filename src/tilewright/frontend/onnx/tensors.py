@@ -38,7 +38,9 @@ DTYPES: dict[int, DType] = {
     _T.BOOL: dtypes.boolean,
 }
 MAX_RANK = 32
+"""Dimensions of a tensor, as many as NumPy allows."""
 MAX_ELEMENTS = 1 << 59
+"""Elements that a tensor's shape may have, so that sizes in bytes fit 64 bits."""
 
 # Fields that may hold a type's elements instead of raw_data, and how many elements one entry holds.
 _FIELDS: dict[int, str] = {

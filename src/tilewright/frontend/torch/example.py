@@ -22,7 +22,9 @@ Dims = dict[int, str]
 """Symbolic dimensions of one input: axis to the symbol's name."""
 
 MAX_TRIALS = 8
+"""Combinations of batch axes that are tried."""
 _UNUSUAL = (11, 13, 19, 23, 29, 31, 37, 41, 43, 47, 53, 59, 61, 67, 71, 73, 79, 83, 89, 97, 101, 103, 107, 109, 113)
+"""Values of symbolic dimensions in examples, so that no constant of a model is equal to one by chance."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ from tilewright.runtime.layout import Memory
 from tilewright.runtime.manifest import TargetSpec
 
 POLL_SECONDS = 0.002
+"""Seconds between two attempts of a call that finds its agent, or the broker, busy."""
 
 
 class Unanswered(Exception):

@@ -20,7 +20,9 @@ from tilewright.runtime.runner import Runner
 from tilewright.support.errors import BrokerError, StoreError
 
 _LOOK_SECONDS = 0.1
+"""Seconds between two looks for a broker."""
 _PAUSE_SECONDS = 0.05
+"""The longest pause, in seconds, between two attempts to reach a broker."""
 _HINT = "start one: tilewright broker NAME"
 _live: weakref.WeakSet[BrokerClient] = weakref.WeakSet()
 

@@ -13,6 +13,7 @@ from tilewright.runtime.runner import Runner
 from tilewright.support.errors import BrokerError, Problems
 
 MAX_LANES = 32
+"""Batches that a broker may compute at the same time."""
 _TOLERANCE = 1e-2
 """Rows that do not look at each other differ by roundings alone, which are a thousand times smaller."""
 

@@ -32,12 +32,17 @@ from tilewright.runtime.schema import SchemaError, decode, encode
 from tilewright.support.errors import BrokerError, Problems
 
 ABI_VERSION = 1
+"""Version of a ring's layout in memory: client and server must agree."""
 FILE, LOCK_FILE = BROKER
 MAX_ROWS = 4096
+"""Rows of a batch, and of one request."""
 _MAGIC = int.from_bytes(b"TWRING\x1a\x01", "little")
 _PAGE = 4096
+"""Bytes of a page."""
 _MAX_TEXT = 1 << 20
+"""Bytes of a ring's description of its inputs and outputs."""
 _MAX_BYTES = 1 << 36
+"""Bytes of a ring, and of one array in it."""
 
 
 @dataclass(frozen=True, slots=True)

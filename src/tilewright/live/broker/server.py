@@ -25,6 +25,7 @@ from tilewright.runtime.runner import Runner
 from tilewright.support.errors import BrokerError, Error
 
 _KEEPER_SECONDS = 0.05
+"""Seconds between two looks for agents that have died."""
 _live: weakref.WeakSet[Broker] = weakref.WeakSet()
 
 

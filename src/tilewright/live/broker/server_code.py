@@ -27,7 +27,9 @@ from tilewright.native.assembler import I1, I32, I64, PTR, VOID, Function, Modul
 from tilewright.runtime.call import MODEL, OK, SUPERSEDED
 
 _MANY = (1 << 31) - 1
+"""Sleepers to wake: all."""
 _RETRIES = 1000
+"""Attempts at a call whose memory has to grow first."""
 
 
 def _collector_lock(m: Module) -> None:

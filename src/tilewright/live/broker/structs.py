@@ -19,7 +19,9 @@ from __future__ import annotations
 from tilewright.runtime.layout import Struct
 
 MAX_SLOTS = 256
+"""Agents of a ring."""
 GROUP_SLOTS = 32
+"""Agents that one word wakes: bits of a futex's mask."""
 WORDS, GROUPS = MAX_SLOTS // 64, MAX_SLOTS // GROUP_SLOTS
 
 FREE, IDLE, READY, CLAIMED, DONE = range(5)
@@ -34,14 +36,17 @@ PAUSE_NS = 100_000_000
 IDLE_NS = 100_000_000
 """How long a server sleeps at most."""
 IN_FLIGHT = 1 << 62
+"""Stands for the time of an agent's last answer while its request is computed."""
 
 # The ring's first page. Each part that others write has cache lines of its own.
 HEADER = Struct("magic", "abi", "size", "text_size", "closed", "pid", "epoch", "attached")
 READY_AT = 128
+"""Offset, in bytes, of the words with a bit for each slot that has a request."""
 BELL = Struct("bell", "asleep", "wake_at", "first_ns", offset=256)
 ANSWERS_AT, ANSWER_SIZE = 384, 64
 SLOT = Struct("state", "sleeping", "rows", "version", "status", "pid")
 SLOT_DATA = 128
+"""Offset, in bytes, of a slot's arrays behind its words."""
 
 CLIENT = Struct(
     "busy", "header", "slot", "word", "bit", "answer", "mask", "rows", "patience_ns", "ring", "lock",

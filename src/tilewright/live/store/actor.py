@@ -21,6 +21,7 @@ from tilewright.support.errors import ArtifactError, CompileError, StoreError
 
 _live: weakref.WeakSet[Actor] = weakref.WeakSet()
 _POLL_SECONDS = 0.0005
+"""Seconds between two looks for a newer version while one is waited for."""
 
 
 class Actor(Runner):

@@ -34,6 +34,7 @@ from tilewright.runtime.weights.prepare import Prepare
 from tilewright.support.errors import StoreError
 
 _PATIENCE_SECONDS = 30.0
+"""Seconds that a version waits for a slot which no call holds."""
 _live: weakref.WeakSet[Publisher] = weakref.WeakSet()
 
 

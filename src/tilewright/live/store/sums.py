@@ -14,9 +14,9 @@ from tilewright.runtime.weights.control import SlotState
 AT_ONCE = 1 << 20
 """Bytes up to which summing takes less than waking a thread."""
 IDLE_SECONDS = 1.0
-"""After which the thread ends; the next version starts another."""
+"""Seconds without a version after which the thread ends; the next version starts another."""
 WAIT_SECONDS = 2.0
-"""For the checksum of a version that was published just now."""
+"""Seconds that a reader waits for the checksum of a version that was published just now."""
 
 
 class Sums:

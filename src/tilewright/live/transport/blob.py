@@ -16,6 +16,7 @@ from tilewright.runtime.layout import aligned_bytes
 
 NO_ID = bytes(16)
 _SMALL = 64 << 10
+"""Bytes up to which digesting takes less than telling another thread."""
 
 
 class Blob:

@@ -26,6 +26,7 @@ MOST_IMAGES = 4
 """How many versions are kept for nodes that are still fetching them."""
 
 _GLANCE = 0.5
+"""Seconds after which one who waits for a version looks whether the feed still lives."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -10,6 +10,7 @@ from tilewright.live.transport.wire import HostileError
 
 NO_STRUCTURE = bytes(32)
 MAX_WAIT = 60.0
+"""Seconds that a node may ask a server to wait for a newer version."""
 
 _WANT = struct.Struct("<16sQ32sI16sI16sI")
 _OFFER = struct.Struct("<B16sQq32s16sQIB")

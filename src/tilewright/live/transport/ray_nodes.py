@@ -27,7 +27,9 @@ from tilewright.live.transport.wire import HostileError, LostError
 from tilewright.support.errors import TransportError
 
 _SECONDS = 10.0
+"""Seconds that an answer of another Ray actor may take beyond what it was asked to wait."""
 _LOOK_FOR_NODES = 5.0
+"""Seconds between two looks for nodes that have joined."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,9 +26,13 @@ from tilewright.support.errors import Error, StoreError, TransportError
 log = logging.getLogger("tilewright.transport")
 
 _WAIT = 20.0
+"""Seconds that one request waits for a newer version."""
 _MOST_LOST = 2.0
+"""Longest pause, in seconds, before a lost connection is tried again."""
 _MOST_REFUSED = 15.0
+"""Longest pause, in seconds, before a server that refused is tried again."""
 _STANDBY = 0.2
+"""Seconds between two attempts to take over from another relay of the node."""
 
 _live: weakref.WeakSet[Relay] = weakref.WeakSet()
 

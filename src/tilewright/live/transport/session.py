@@ -23,14 +23,20 @@ from tilewright.live.transport.wire import Channel, HostileError, Kind, LostErro
 from tilewright.support.errors import TransportError
 
 MAGIC = b"TWEIGHTS"
+"""The first bytes of a connection."""
 PROTOCOL = 1
+"""Version of the protocol: both ends must agree."""
 MIN_SECRET = 16
+"""Bytes that a shared secret has at least."""
 
 _HELLO = struct.Struct("<8sHH32s")
 _MAX_NAME = 128
+"""Bytes of a store's name."""
 _MAX_REASON = 512
+"""Bytes of the reason for a refusal."""
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
 _PERSON = b"tw-transport-1"
+"""What BLAKE2 is personalised with, so that no digest of another protocol is ours."""
 
 
 def secret_bytes(secret: str | bytes | None) -> bytes | None:

@@ -8,9 +8,9 @@
                 tile[f, :] += w[panel, channel, f] * x'[channel, :]
             out[...] = epilogue(tile)                   bias, residual, activation
 
-For groups whose channels fill no blocks, and wherever maps are plain on both sides (`layout_pixels.py`): no layout is
-converted, and lanes are wasted only at the end of a map. A run is copied where enough panels read it, or where its
-channels would take too many pages; sampled pixels (strides) always are.
+For groups whose channels fill no blocks, and wherever maps are in NCHW on both sides (`transform/layout/pixels.py`): no
+layout is converted, and lanes are wasted only at the end of a map. A run is copied where enough panels read it, or
+where its channels would take too many pages; sampled pixels (strides) always are.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How many rows go through the stages of a chain together (`rows.py`), and whether stages go one behind the other.
+"""How many rows go through the stages of a chain together (`plan.py`), and whether stages go one behind the other.
 
     for block in 0..32 with (pipeline = 1) {
       for r in 0..8 { part = max over steps of x[r, :]; parts[r, :] = part }        a vector of partial results a row

@@ -1,4 +1,4 @@
-"""What the stages of a chain over rows share, and which of them are stored: see `rows.py`."""
+"""What the stages of a chain over rows share, and which of them are stored: see `plan.py`."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ reads pins the current slot in its own line, then looks again whether the slot s
 slot that is not current, and looks for pins after that. All of this is sequentially consistent, so one of the two sees
 the other (Michael, "Hazard Pointers", 2004). A reader that finds its slot taken away has read nothing yet.
 
-There is one writer at a time; its lock is not in this page (`files.py`).
+There is one writer at a time; its lock is not in this page (`live/store/files.py`).
 """
 
 from __future__ import annotations
@@ -31,8 +31,11 @@ from tilewright.support.errors import StoreError
 Array = np.ndarray[Any, Any]
 
 ABI_VERSION = 1
+"""Version of the control page's layout: all processes of a store must agree."""
 SLOTS = 8
+"""Versions of the weights that there may be at once."""
 MAX_READERS = 1024
+"""Processes that may read a store at once."""
 NONE, SUPERSEDED = -1, -2
 FREE, WRITING, SEALED = 0, 1, 2
 
@@ -41,6 +44,7 @@ _SLOTS_AT, _READERS_AT = 128, 640
 _MAGIC = int.from_bytes(b"TWSTORE\x1a", "little")
 HEAD = Struct("magic", "abi", "nbytes", "slots", "readers", "program0", "program1")
 CURRENT = 64
+"""Offset, in bytes, of the number of the slot that calls use."""
 SLOT = Struct("state", "version", "published", "wall", "checksum", "spent")
 READER = Struct("process", "since", "pins", *(f"pins{k}" for k in range(1, SLOTS)), "version", "calls")
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from tilewright.runtime.engine import Engine
 
 _PATIENCE_SECONDS = 60.0
+"""Seconds that an update waits for a slot which no call holds."""
 
 
 @dataclass(slots=True)

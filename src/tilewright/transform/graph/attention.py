@@ -31,6 +31,7 @@ from tilewright.plans.attention.tiles import attention_tile
 from tilewright.targets.target import Target
 
 SWAP = (0, 2, 1, 3)
+"""The order of dimensions that brings heads before rows, and back."""
 ZERO = const(0)
 
 

@@ -26,7 +26,7 @@ from tilewright.plans.idioms.transposes import shuffle_cycles
 from tilewright.targets.target import Target
 
 Absorbs = Callable[[Node, Node], bool]
-"""Of a convolution and a conversion that feeds it or follows it: whether they are one kernel."""
+"""Whether a convolution and a conversion that feeds it, or follows it, are one kernel."""
 
 
 def never(conv: Node, conversion: Node) -> bool:

@@ -26,7 +26,9 @@ from tilewright.transform.graph.conversions import Absorbs, never
 from tilewright.transform.graph.rowgroups import RowGrower, row_shape
 
 MAX_NODES = 48
+"""Nodes of a group."""
 MAX_INPUTS = 24
+"""Inputs of a group, each an address that its kernel keeps."""
 
 PROLOGUE_OF = ("lowered.conv_blocked", "lowered.pack_conv", "lowered.pack_winograd", "lowered.pack_matmul")
 """Operators that take pointwise work on their first input into their kernel: each element is read once, or once for a

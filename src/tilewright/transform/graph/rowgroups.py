@@ -21,8 +21,11 @@ from tilewright.ops.reduce import ReduceAttrs
 from tilewright.ops.shape import TransposeAttrs
 
 MAX_NODES = 48
+"""Nodes of a row group."""
 MAX_INPUTS = 24
+"""Inputs of a row group, each an address that its kernel keeps."""
 MAX_OUTPUTS = 4
+"""Outputs of a row group."""
 
 _PLAIN = ("reduce_sum", "reduce_mean", "reduce_max", "reduce_min", "reduce_prod")
 _OVER_AXIS = ("softmax", "log_softmax")

@@ -1,6 +1,6 @@
 """What layout assignment knows of every value: its plain form, its channel-blocked form, whether it is a weight.
 
-The rules that rewrite nodes stand in `layout_*.py`, one file a kind of operator; `layout.py` applies them.
+The rules that rewrite nodes are beside this file, one file a kind of operator; `assign.py` applies them.
 """
 
 from __future__ import annotations

@@ -19,6 +19,7 @@ from tilewright.schedule.dot_intrinsics import find_dot
 from tilewright.transform.layout.assigner import Assigner
 
 MOST = (1 << 15) - 1
+"""The largest magnitude of a factor: dot instructions take 16 bits with a sign."""
 
 
 def magnitude(a: Assigner, value: Value, depth: int = 8) -> int | None:

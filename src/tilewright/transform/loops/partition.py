@@ -47,6 +47,7 @@ from tilewright.transform.loops.remainder import all_behind, by_remainder, put
 from tilewright.transform.loops.simplify import EMPTY, simplify_stmt
 
 VERSIONS = 24
+"""Versions of a statement that splitting by conditions may make."""
 
 
 def partition_loops(func: PrimFunc, limit: int = VERSIONS) -> PrimFunc:

@@ -57,6 +57,7 @@ from tilewright.transform.loops.merge import depend, parts, touched, written
 from tilewright.transform.loops.promote import promote_partials
 
 MOST_STAGES = 3
+"""Stages of a row at most: so many rows are at work at once."""
 
 FEW_STEPS = 2
 """Steps of a row up to which they are written out, stage by stage."""

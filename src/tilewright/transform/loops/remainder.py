@@ -20,6 +20,7 @@ from tilewright.ir.rewrite import map_expr, map_stmt, variables, walk
 from tilewright.transform.loops.copies import conjuncts
 
 MOST = 7
+"""The largest remainder that gets a version of its own."""
 
 
 def by_remainder(stmt: Stmt, analyzer: Analyzer, limit: int, tidy: Callable[[Stmt], Stmt]) -> Stmt | None:

@@ -25,6 +25,7 @@ STACK_LIMIT = 256 << 10
 """Bytes up to which an allocation stays on the stack."""
 
 ALIGNMENT = 64
+"""Bytes to a multiple of which workspaces are rounded: a cache line."""
 
 
 def plan_workspace(func: PrimFunc) -> PrimFunc:

@@ -171,7 +171,7 @@ ACCURACY_DOUBLE: dict[str, float] = {
     "cos": 2.0,
     "tan": 4.0,
 }
-"""The same in f64."""
+"""Errors of the functions in f64, in units in the last place."""
 
 NONPOSITIVE: dict[str, tuple[float, float]] = {"exp_nonpositive": (1.1, 0.04)}
 NONPOSITIVE_DOUBLE: dict[str, tuple[float, float]] = {"exp_nonpositive": (1.02, 0.0)}

@@ -231,6 +231,7 @@ def log1p(x: Expr) -> Expr:
 # trigonometric functions
 
 _NEAR = 2.0**19
+"""Up to here arguments are reduced by a few steps; beyond, the C library computes the function."""
 _HALF_PI = (1.5707963267948966, 6.123233995736766e-17, -1.4973849048591698e-33)
 """pi/2 as a sum of three f64."""
 

@@ -22,7 +22,7 @@ from tilewright.transform.math.f32 import LN2, LN2_REST, LOG2E, split
 from tilewright.transform.math.parts import as_float, bits, fma, greatest, polynomial, single, with_sign, word
 
 ENTRIES = 16
-"""Of a table: as many f32 as a register of 512 bits holds."""
+"""Entries of a table: as many f32 as a register of 512 bits holds."""
 
 _ROUND = 1.5 * 2.0**19
 """Adding it to a small f32 puts its sixteenths into the low bits."""
@@ -137,10 +137,13 @@ def tanh(x: Expr) -> Expr:
 
 
 _TANH_MOST = 9.02
-"""tanh is 1 from here on."""
+"""The least argument from which on tanh is 1 in f32."""
 _TANH_SHIFT = 0.625
+"""Added to an argument, so that the leading bits of the sum number the parts of the function."""
 _TANH_BITS = 21
+"""Bits of an f32 below those that number the parts."""
 _TANH_DEGREE = 5
+"""Degree of a part's polynomial."""
 
 
 @cache
@@ -160,8 +163,10 @@ def _tanh_pieces() -> tuple[tuple[Const, ...], ...]:
 
 
 _PARTS = 2.75
-"""Of a unit, each with a polynomial of its own, that of part k being around k / _PARTS; the last one is constant."""
+"""Parts of a unit of the argument, each with a polynomial of its own, that of part k being around k / _PARTS; the last
+one is constant."""
 _DEGREE = 4
+"""Degree of a part's polynomial."""
 
 
 def _gated(x: Expr, odd: Callable[[float], float]) -> Expr:

@@ -13,6 +13,7 @@ from tilewright.ir.selection import Algorithm, Direct, Pixels
 from tilewright.ops.conv import ConvAttrs
 from tilewright.ops.lowered.correlation import points
 from tilewright.plans.convolution.pixels import panels
+from tilewright.plans.convolution.tiles import SYMBOLIC_IMAGES
 from tilewright.plans.framework.cost import Cost, bandwidth
 from tilewright.plans.framework.decision_key import key_of_nodes
 from tilewright.plans.framework.decisions import decide
@@ -35,25 +36,23 @@ STRASSEN = ("auto", "f6", "strassen")
 """Settings of `fast` that allow Strassen's method for windows of one pixel."""
 
 SIZES = (4, 6, 7, 8)
-"""Those of stride one: F(2,3), F(4,3), F(5,3), F(6,3), but also F(2,5), F(3,5), F(4,5) and F(2,7), whose matrices come
-from the same points. F(3,3) is never much better than its neighbours, and was slower where its filters come from memory
-(512 channels, 7 x 7)."""
+"""Inputs of a tile, a side, for a stride of one: F(2,3), F(4,3), F(5,3), F(6,3), but also F(2,5), F(3,5), F(4,5) and
+F(2,7), whose matrices come from the same points. F(3,3) is never much better than its neighbours, and was slower where
+its filters come from memory (512 channels, 7 x 7)."""
 
 STRIDED = (3, 4, 5, 6)
-"""Those with a stride: of a window of 3 and a stride of 2 F(2,2) to F(5,2) beside the identity. 4x4 outputs take 5.06
-products for one, 7x7 outputs 4.59 and transformed filters of 2.8 times the size."""
+"""Inputs of the largest phase of a tile, a side, with a stride. A window of 3 and a stride of 2 take F(2,2) to F(5,2)
+beside the identity. 4x4 outputs take 5.06 products for one, 7x7 outputs 4.59 and transformed filters of 2.8 times the
+size."""
 
 WINDOWS = range(2, 18)
 
 FOURIER = (12, 16, 20, 24)
-"""Sizes of tiles that all settings but "exact" allow for large windows of stride one: Fourier's transform loses no
-digits."""
+"""Inputs of a tile, a side, that all settings but "exact" allow for large windows of stride one: Fourier's transform
+loses no digits."""
 
 LARGE = 5
-"""The first such window."""
-
-SYMBOLIC_IMAGES = (1, 8)
-"""Batches that a symbolic one is judged by."""
+"""Taps, a side, of the smallest window for which Fourier's transform is tried."""
 
 
 def convolution_algorithm(around: Surroundings, node: Node) -> Algorithm | None:

@@ -94,6 +94,7 @@ def concat(n: Call) -> Value:
 
 
 MAX_PARTS = 4096
+"""Outputs that a Split may have."""
 
 
 @rule("Split")
