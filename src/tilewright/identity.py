@@ -29,8 +29,15 @@ from tilewright.targets.target import Target
 UNRELATED = ("cli", "frontend", "live", "measure", "native", "rl", "runtime", "support")
 """Folders whose text does not change what is made of a graph for a target: what they find out (a graph, a machine's
 ceilings) is in the key itself."""
-RELATED = ("runtime/artifact.py", "runtime/manifest.py", "runtime/schema.py")
-"""What is in these folders and does: how a kept program is written, and the ABI that objects are made for."""
+RELATED = (
+    "native/text.py",
+    "native/toolchain.py",
+    "runtime/artifact.py",
+    "runtime/manifest.py",
+    "runtime/schema.py",
+)
+"""What is in these folders and does: how LLVM text is written and becomes an object, how a kept program is written, and
+the ABI that objects are made for."""
 
 
 def identity(

@@ -17,6 +17,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from tilewright.native.text import Writer
+
 VOID, I1, I8, I32, I64, PTR = "void", "i1", "i8", "i32", "i64", "ptr"
 
 
@@ -134,27 +136,22 @@ class Function:
 
     def __init__(self, module: Module) -> None:
         self.module = module
-        self._allocas: list[str] = []
-        self._lines: list[str] = []
-        self._next = 0
+        self._out = Writer()
 
     # -- plumbing ------------------------------------------------------------------------------------------------
 
     def emit(self, line: str) -> None:
-        self._lines.append(f"  {line}")
+        self._out.effect(line)
 
     def label(self) -> str:
-        self._next += 1
-        return f"l{self._next}"
+        return self._out.fresh("l")
 
     def start(self, label: str) -> None:
         """Open a block; code after a terminator lands in a block of its own, which LLVM drops."""
-        self._lines.append(f"{label}:")
+        self._out.start(label)
 
     def let(self, type: str, expression: str) -> Value:
-        self._next += 1
-        self.emit(f"%v{self._next} = {expression}")
-        return Value(self, type, f"%v{self._next}")
+        return Value(self, type, self._out.inst(expression))
 
     def operand(self, x: Value | int, type: str) -> str:
         if isinstance(x, Value):
@@ -167,7 +164,7 @@ class Function:
         return x if isinstance(x, Value) else Value(self, type, self.operand(x, type))
 
     def text(self, header: str) -> str:
-        body = [f"define {header} {{", "entry:", *self._allocas, *self._lines, "  unreachable", "}"]
+        body = [f"define {header} {{", "entry:", *self._out.entry, *self._out.lines, "  unreachable", "}"]
         return "\n".join(body)
 
     # -- memory --------------------------------------------------------------------------------------------------
@@ -180,9 +177,8 @@ class Function:
 
     def space(self, nbytes: int, type: str = "") -> Value:
         """Fixed stack memory, aligned to 16."""
-        self._next += 1
-        name = f"%a{self._next}"
-        self._allocas.append(f"  {name} = alloca {type or f'[{nbytes} x i8]'}, align 16")
+        name = f"%{self._out.fresh('a')}"
+        self._out.entry.append(f"  {name} = alloca {type or f'[{nbytes} x i8]'}, align 16")
         return Value(self, PTR, name)
 
     def dynamic_space(self, words: Value) -> Value:

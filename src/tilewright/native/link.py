@@ -12,34 +12,16 @@ import ctypes
 import os
 import platform
 import sys
-import threading
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import llvmlite
 
-from tilewright.native import elf
+from tilewright.native import elf, toolchain
 from tilewright.support.cache import ObjectCache
 from tilewright.support.digest import blake2b
 from tilewright.support.errors import CompileError, Error
-
-_lock = threading.Lock()
-_initialized = False
-
-
-def _llvm() -> Any:
-    """LLVM, loaded and made ready when it is first needed."""
-    import llvmlite.binding as llvm
-
-    global _initialized
-    with _lock:
-        if not _initialized:
-            llvm.initialize_native_target()
-            llvm.initialize_native_asmprinter()
-            _initialized = True
-    return llvm
 
 
 @cache
@@ -47,7 +29,7 @@ def host_triple() -> str:
     """LLVM's triple of this process."""
     if _is_plain_linux():
         return "x86_64-unknown-linux-gnu"
-    return str(_llvm().get_process_triple())
+    return str(toolchain.llvm().get_process_triple())
 
 
 def _is_plain_linux() -> bool:
@@ -64,7 +46,7 @@ def missing_features(wanted: Iterable[str]) -> list[str]:
     unproven = set(wanted) - _features_of_kernel()
     if not unproven:
         return []
-    return sorted(unproven - {name for name, present in _llvm().get_host_cpu_features().items() if present})
+    return sorted(unproven - {name for name, present in toolchain.llvm().get_host_cpu_features().items() if present})
 
 
 _UNUSED = {"shstk"}
@@ -129,7 +111,7 @@ def _link_with_llvm(
     objects: Mapping[str, bytes], names: list[str], imports: Mapping[str, int]
 ) -> tuple[object, dict[str, int]]:
     """Link by ORC: what keeps the code in memory, and the addresses of `names`."""
-    llvm = _llvm()
+    llvm = toolchain.llvm()
     builder = llvm.JITLibraryBuilder()
     for image in objects.values():
         builder.add_object_img(image)
@@ -214,15 +196,9 @@ def _source() -> str:
 
 
 def _compile(text: str, speed: int) -> bytes:
-    llvm, triple = _llvm(), host_triple()
-    machine = llvm.Target.from_triple(triple).create_target_machine(opt=speed, reloc="pic")
-    try:
-        module = llvm.parse_assembly(text)
-        module.triple = triple
-        module.data_layout = str(machine.target_data)
-        module.verify()
-    except RuntimeError as error:
-        raise CompileError(f"LLVM refused support code: {error}") from None
+    llvm, triple = toolchain.llvm(), host_triple()
+    machine = toolchain.machine_for(triple, opt=speed)
+    module = toolchain.parsed(text, triple, machine, "support code")
     builder = llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options(speed_level=speed))
     passes = llvm.create_new_module_pass_manager()
     # Straight code without loops worth unrolling: these give what -O2 gives, in a fifteenth of its time.

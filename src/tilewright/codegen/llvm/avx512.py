@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from tilewright.codegen.llvm.text import Writer
 from tilewright.codegen.llvm.values import register_type, vector_literal
 from tilewright.ir.dtype import DType, f32, i32
+from tilewright.native.text import Writer
 
 TABLE = 16
 """Entries of a table of f32 that a register holds."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from tilewright.codegen.llvm.text import Writer
 from tilewright.codegen.llvm.values import literal, register_type, splat_literal
 from tilewright.ir.dtype import DType, bf16, boolean, f16, f32, f64
+from tilewright.native.text import Writer
 
 
 def _number(value: float | int, t: DType, width: int) -> str:

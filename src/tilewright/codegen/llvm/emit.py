@@ -16,7 +16,6 @@ from __future__ import annotations
 from tilewright.codegen.llvm.expr import evaluate
 from tilewright.codegen.llvm.optimize import EXPLICIT, assembly, compile_llvm
 from tilewright.codegen.llvm.state import Pointer, State
-from tilewright.codegen.llvm.text import identifier
 from tilewright.codegen.llvm.threads import emit_threads
 from tilewright.codegen.llvm.values import Value
 from tilewright.ir.dtype import i64
@@ -24,6 +23,7 @@ from tilewright.ir.expr import Buffer, Var, as_int
 from tilewright.ir.loops import NTHREADS, TID, Allocate, Intrinsic, PrimFunc, Store
 from tilewright.ir.notes import MayAlias, find
 from tilewright.ir.rewrite import exprs_of, loads, walk
+from tilewright.native.text import identifier
 from tilewright.targets.target import Target
 
 __all__ = ["assembly", "compile_llvm", "emit_llvm", "kernel_symbols"]

@@ -18,11 +18,11 @@ from collections.abc import Sequence
 from tilewright.arith import simplify
 from tilewright.codegen.llvm.expr import evaluate
 from tilewright.codegen.llvm.state import State
-from tilewright.codegen.llvm.text import Writer, identifier
 from tilewright.codegen.llvm.values import Value
 from tilewright.ir.dtype import i64
 from tilewright.ir.expr import Expr, Var, const, is_const, product
 from tilewright.ir.rewrite import variables
+from tilewright.native.text import Writer, identifier
 from tilewright.runtime.manifest import StepSpec, Work
 from tilewright.targets.target import Target
 

@@ -11,9 +11,9 @@ from collections.abc import Callable, Sequence
 
 from tilewright.codegen.llvm import avx512
 from tilewright.codegen.llvm.cast import cast, from_f32, to_f32
-from tilewright.codegen.llvm.text import Writer
 from tilewright.codegen.llvm.values import is_literal, literal, register_type, splat_literal
 from tilewright.ir.dtype import DType, bf16, boolean, f16, f32, f64, i32, i64
+from tilewright.native.text import Writer
 from tilewright.support.errors import CompileError
 from tilewright.targets.target import Target
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import threading
-
 import llvmlite.binding as llvm
 
-from tilewright.codegen.llvm.text import UNROLL_COUNT
-from tilewright.support.errors import CompileError, TargetError
+from tilewright.native.text import UNROLL_COUNT
+from tilewright.native.toolchain import machine_for, parsed
 from tilewright.targets.target import Target
 
 EXPLICIT = "; every loop is explicit"
@@ -16,45 +14,12 @@ EXPLICIT = "; every loop is explicit"
 MAX_LINES = 4000
 """Longer text gets those few passes too: of the others some take time that is quadratic in the length of a block."""
 
-_lock = threading.Lock()
-_ready = False
-
-
-def _initialize() -> None:
-    global _ready
-    with _lock:
-        if not _ready:
-            llvm.initialize_all_targets()
-            llvm.initialize_all_asmprinters()
-            _ready = True
-
-
-def _machine(target: Target, opt: int, tuning: str = "") -> llvm.TargetMachine:
-    """LLVM's code generator for a target: position independent code, so that any loader can place it."""
-    _initialize()
-    try:
-        found = llvm.Target.from_triple(target.triple)
-    except RuntimeError as error:
-        raise TargetError(f"LLVM has no such target: {error}", where=target.triple) from None
-    return found.create_target_machine(
-        cpu=target.cpu,
-        features=",".join(filter(None, (target.llvm_features, tuning))),
-        opt=opt,
-        reloc="pic",
-        codemodel="small",
-    )
-
 
 def _optimized(text: str, target: Target, opt: int) -> tuple[llvm.ModuleRef, llvm.TargetMachine]:
     scatters = "llvm.masked.scatter" in text
-    machine = _machine(target, opt, "" if scatters else target.isa.tuning)
-    try:
-        module = llvm.parse_assembly(text, llvm.create_context())
-        module.triple = target.triple
-        module.data_layout = str(machine.target_data)
-        module.verify()
-    except RuntimeError as error:
-        raise CompileError(f"LLVM refused generated code: {str(error).strip()}") from None
+    features = ",".join(filter(None, (target.llvm_features, "" if scatters else target.isa.tuning)))
+    machine = machine_for(target.triple, cpu=target.cpu, features=features, opt=opt, every_target=True)
+    module = parsed(text, target.triple, machine, "generated code")
     options = llvm.create_pipeline_tuning_options(speed_level=opt)
     options.slp_vectorization = False
     options.loop_vectorization = True

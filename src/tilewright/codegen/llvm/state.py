@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 
 from tilewright.codegen.llvm.ops import Ops
 from tilewright.codegen.llvm.polynomial import Atoms, Converter, Key, Poly
-from tilewright.codegen.llvm.text import Writer
 from tilewright.codegen.llvm.values import Lanes, Value, is_literal, register_type, splat_literal
 from tilewright.codegen.llvm.vector import can_vectorize, native_lanes
 from tilewright.ir.dtype import DType, boolean
 from tilewright.ir.expr import Buffer, Const, Expr, Load, Var
 from tilewright.ir.loops import For
+from tilewright.native.text import Writer
 from tilewright.support.errors import CompileError
 from tilewright.targets.target import Target
 

@@ -1,0 +1,56 @@
+"""LLVM text to object code: the parts of it that kernels and support code have in common.
+
+Which passes run is the caller's matter: `codegen/llvm/optimize.py` for kernels, `native/link.py` for support code.
+LLVM is loaded when it is first needed, since a process that only runs models never needs it.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+from tilewright.support.errors import CompileError, TargetError
+
+_lock = threading.Lock()
+_ready: set[str] = set()
+
+
+def llvm(*, every_target: bool = False) -> Any:
+    """llvmlite's LLVM, ready to make code for this machine, or for every target that it has."""
+    import llvmlite.binding as binding
+
+    with _lock:
+        if every_target and "all" not in _ready:
+            binding.initialize_all_targets()
+            binding.initialize_all_asmprinters()
+            _ready.update(("all", "native"))
+        elif "native" not in _ready:
+            binding.initialize_native_target()
+            binding.initialize_native_asmprinter()
+            _ready.add("native")
+    return binding
+
+
+def machine_for(triple: str, *, opt: int, cpu: str = "", features: str = "", every_target: bool = False) -> Any:
+    """LLVM's code generator: position independent code, so that any loader can place it.
+
+    Raises TargetError if LLVM does not know the triple.
+    """
+    try:
+        found = llvm(every_target=every_target).Target.from_triple(triple)
+    except RuntimeError as error:
+        raise TargetError(f"LLVM has no such target: {error}", where=triple) from None
+    return found.create_target_machine(cpu=cpu, features=features, opt=opt, reloc="pic", codemodel="small")
+
+
+def parsed(text: str, triple: str, machine: Any, what: str) -> Any:
+    """The module of LLVM text, verified and laid out for a machine. Raises CompileError that names `what`."""
+    binding = llvm()
+    try:
+        module = binding.parse_assembly(text, binding.create_context())
+        module.triple = triple
+        module.data_layout = str(machine.target_data)
+        module.verify()
+    except RuntimeError as error:
+        raise CompileError(f"LLVM refused {what}: {str(error).strip()}") from None
+    return module
