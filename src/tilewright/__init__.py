@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from tilewright.live.transport.serve import serve_weights as serve_weights
     from tilewright.runtime.model import Model as Model
     from tilewright.runtime.model import load as load
+    from tilewright.runtime.program import Program as Program
     from tilewright.support import errors as errors
     from tilewright.support.errors import Error as Error
 
@@ -37,6 +38,7 @@ _PUBLIC = {
     "Error": "tilewright.support.errors:Error",
     "Graph": "tilewright.ir.graph:Graph",
     "Model": "tilewright.runtime.model:Model",
+    "Program": "tilewright.runtime.program:Program",
     "Publisher": "tilewright.live.store.publisher:Publisher",
     "attach": "tilewright.live.store.actor:attach",
     "build": "tilewright.builder:build",

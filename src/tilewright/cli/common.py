@@ -21,6 +21,7 @@ from tilewright.support.errors import Error, ModelError, Problems
 
 if TYPE_CHECKING:
     from tilewright.runtime.model import Model
+    from tilewright.runtime.program import Program
     from tilewright.targets.target import Target
 
 # Where there is no terminal to fit, tables are as wide as they like.
@@ -182,14 +183,30 @@ def open_model(
     """Compile an ONNX file or load a compiled one, which must have been compiled with the options that are given."""
     import tilewright
 
+    count = flags.THREADS() if threads is None else threads
+    if path.suffix == ".tw" and path.exists():
+        machine = on_host(target)
+        cpu = None if machine is None else machine.cpu
+        return _with_options(tilewright.load(path, threads=count), path, precision, fast, cpu)
+    return tilewright.Model(compile_file(path, threads, dims, precision, fast, target), threads=count)
+
+
+def compile_file(
+    path: Path,
+    threads: int | None,
+    dims: Mapping[str, int],
+    precision: str | None = None,
+    fast: str | None = None,
+    target: str | None = None,
+) -> Program:
+    """Compile an ONNX file for any target, without loading what comes out."""
+    import tilewright
+
     if not path.exists():
         raise ModelError("no such file", where=str(path))
     count = flags.THREADS() if threads is None else threads
-    machine = on_host(target)
-    if path.suffix == ".tw":
-        cpu = None if machine is None else machine.cpu
-        return _with_options(tilewright.load(path, threads=count), path, precision, fast, cpu)
-    return tilewright.compile(path, threads=count, dims=dict(dims), target=machine, **accuracy(precision, fast))
+    options = accuracy(precision, fast)
+    return tilewright.compile_program(path, threads=count, dims=dict(dims), target=on_host(target), **options)
 
 
 def on_host(target: str | None) -> Target | None:

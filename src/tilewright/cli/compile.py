@@ -17,10 +17,10 @@ from tilewright.cli.common import (
     ThreadsOption,
     WinogradOption,
     bytes_text,
+    compile_file,
     facts,
     fast_option,
     is_quiet,
-    open_model,
     parse_dims,
     print_json,
     shape_text,
@@ -30,6 +30,7 @@ from tilewright.support.progress import progress
 
 if TYPE_CHECKING:
     from tilewright.runtime.model import Model
+    from tilewright.runtime.program import Program
 
 
 def compile_command(
@@ -47,11 +48,13 @@ def compile_command(
 ) -> None:
     """Compile a model to one file: native code, weights and description.
 
-    The file runs wherever Tilewright is installed on a CPU with the same features; nothing is compiled there.
+    The file runs wherever Tilewright is installed on a CPU with the same features; nothing is compiled there. With
+    `--target` it is for another machine than this one.
 
     ```
     tilewright compile policy.onnx -o policy.tw
     tilewright compile resnet50.onnx --threads 2 --dim batch=1
+    tilewright compile policy.onnx --target aarch64-neoverse-v1
     tilewright compile resnet50.onnx --fast exact
     ```
     """
@@ -60,7 +63,7 @@ def compile_command(
     path = output or model.with_suffix(".tw")
     start = time.perf_counter()
     with progress(f"compile {model.name}", enabled=not is_quiet(json)):
-        compiled = open_model(model, threads, parse_dims(dim), precision, fast_option(fast, winograd), target)
+        compiled = compile_file(model, threads, parse_dims(dim), precision, fast_option(fast, winograd), target)
     seconds = time.perf_counter() - start
     compiled.save(path)
     report = {"output": str(path), "bytes": path.stat().st_size, "seconds": seconds, **describe(compiled)}
@@ -80,7 +83,7 @@ def compile_command(
     )
 
 
-def describe(model: Model) -> dict[str, Any]:
+def describe(model: Model | Program) -> dict[str, Any]:
     """What a compiled model is, as plain data."""
     manifest = model.manifest
     return {

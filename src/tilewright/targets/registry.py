@@ -63,11 +63,13 @@ def unregister(name: str) -> None:
 
 
 def find(name: str, where: str | None = None) -> Target:
-    """The target of this name. Raises TargetError, which lists those that are known; `where` says who named it."""
+    """The target of this name, which its architecture may stand before ("aarch64-neoverse-v1"). Raises TargetError, which
+    lists those that are known; `where` says who named it."""
     _load()
     for family in _FAMILIES.values():
-        if name in family.targets:
-            return family.targets[name]
+        for known in (name, name.removeprefix(f"{family.architecture}-")):
+            if known in family.targets:
+                return family.targets[known]
     raise TargetError("no such target", where=where, expected=", ".join(("host", *names())), got=repr(name))
 
 
