@@ -189,3 +189,11 @@ def test_decisions_are_listed_with_their_space(cli: Cli, layer: Path) -> None:
     cli("compile", layer)
     code, _, error = cli("show", layer.with_suffix(".tw"), "--decisions")
     assert code == 2 and "does not keep its decisions" in error
+
+
+def test_a_file_for_another_machine(cli: Cli, layer: Path, tmp_path: Path) -> None:
+    """It is written here; running it here is an error that says for which machine it is."""
+    path = tmp_path / "arm.tw"
+    assert cli("compile", layer, "-o", path, "--target", "aarch64-neoverse-v1")[0] == 0
+    code, _, error = cli("run", path)
+    assert code == 1 and "for another machine" in error and "aarch64" in error

@@ -63,7 +63,7 @@ def unregister(name: str) -> None:
 
 
 def find(name: str, where: str | None = None) -> Target:
-    """The target of this name, which its architecture may stand before ("aarch64-neoverse-v1"). Raises TargetError, which
+    """The target of this name, which may begin with its architecture ("aarch64-neoverse-v1"). Raises TargetError, which
     lists those that are known; `where` says who named it."""
     _load()
     for family in _FAMILIES.values():
