@@ -75,7 +75,10 @@ class Shape:
         return self.model * (size / self.window) ** 2 > target.costs.traffic.next_call_l3 * target.l3
 
 
-def ranked(shapes: tuple[Shape, ...], tiles: tuple[int, ...], target: Target) -> list[tuple[float, Direct | Winograd]]:
+@lru_cache(maxsize=256)
+def ranked(
+    shapes: tuple[Shape, ...], tiles: tuple[int, ...], target: Target
+) -> tuple[tuple[float, Direct | Winograd], ...]:
     """The transforms for a layer that is called with any of `shapes` (they differ in images), and computing it
     directly, with the mean cycles an image; the best first."""
 
@@ -95,7 +98,7 @@ def ranked(shapes: tuple[Shape, ...], tiles: tuple[int, ...], target: Target) ->
         for panels in groups(ceil(shapes[0].filters / width))
     ]
     options: list[tuple[float, Direct | Winograd]] = [(mean(None), Direct()), *((mean(c), c) for c in choices)]
-    return sorted(options, key=lambda option: option[0])
+    return tuple(sorted(options, key=lambda option: option[0]))
 
 
 def _widths(shape: Shape, target: Target) -> tuple[int, ...]:

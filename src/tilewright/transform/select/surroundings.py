@@ -17,7 +17,8 @@ from tilewright.transform.select.plain import plain_uses
 
 @dataclass(slots=True)
 class Surroundings:
-    """`fixed` depend on weights alone, `blocked` will probably lie in channel blocks, `plain_use` are wanted plain."""
+    """`fixed` depend on weights alone, `blocked` will probably lie in channel blocks, `plain_use` are wanted plain;
+    `weight_bytes`, those of all weights of the model, say where the weights of one layer come from."""
 
     graph: Graph
     target: Target
@@ -26,9 +27,11 @@ class Surroundings:
     made: dict[Value, Node] = field(default_factory=dict)
     blocked: set[Value] = field(default_factory=set)
     plain_use: dict[Value, bool] = field(default_factory=dict)
+    weight_bytes: int = 0
 
     def __post_init__(self) -> None:
         self.fixed.update(self.graph.params)
+        self.weight_bytes = sum(v.known_bytes for v in self.graph.params)
         self.made.update((v, n) for n in self.graph.nodes for v in n.outputs)
         self.plain_use = plain_uses(self.graph, BLOCKING)
 
@@ -36,11 +39,6 @@ class Surroundings:
     def block(self) -> int:
         """Channels of a block."""
         return self.target.lanes(4)
-
-    @property
-    def weight_bytes(self) -> int:
-        """Bytes of all weights of the model: they say where those of one layer come from."""
-        return sum(v.known_bytes for v in self.graph.params)
 
     def visit(self, node: Node) -> None:
         """Note whether the node depends on weights alone."""
