@@ -38,7 +38,7 @@ from tilewright.support.background import Background
 from tilewright.support.errors import ModelError
 from tilewright.support.log import PassLog
 from tilewright.targets.target import Target
-from tilewright.transform.ahead import plan_asking
+from tilewright.transform.ahead import plan_prefetch
 from tilewright.transform.call import KernelCall
 from tilewright.transform.driver import GRAPHS_SHOWN, LOOPS_SHOWN, check_names, run_passes
 from tilewright.transform.graph.activations import recognise_activations
@@ -59,7 +59,7 @@ from tilewright.transform.graph.verify import graph_stage
 from tilewright.transform.graph.views import join_slices, place_views
 from tilewright.transform.layout.assign import assign_layouts
 from tilewright.transform.loops import passes as loop_passes
-from tilewright.transform.loops.ahead import Ask
+from tilewright.transform.loops.ahead import WeightPrefetch
 from tilewright.transform.lower import lower_group
 from tilewright.transform.select.choose import choose_algorithms
 
@@ -216,7 +216,7 @@ def pass_names(target: Target) -> dict[str, tuple[str, ...]]:
         "graph": graph_passes(target),
         "prepare": PREPARE_PASSES,
         "run": RUN_PASSES,
-        "loops": loop_passes(target, Ask(1, 1)),
+        "loops": loop_passes(target, WeightPrefetch(1, 1)),
     }
     return {stage: tuple(name for name, _ in passes) for stage, passes in stages.items()}
 
@@ -248,7 +248,7 @@ def compile_graph(
     settings = forced_settings()
 
     def again() -> Program:
-        with forcing(settings):  # texts may be asked for where nothing is forced any more
+        with forcing(settings):  # texts may be prefetched where nothing is forced any more
             return build(PassLog())
 
     kept = ProgramCache(graph, structure, names, fixed, target, options)
@@ -322,7 +322,9 @@ def _compile_part(graph: Graph, name: str, compiler: KernelCompiler, log: PassLo
         for i, group in enumerate(groups)
         if not is_alias(group)
     ]
-    asks = log.run("plan asking", plan_asking, lowered, graph.params, compiler.target) if name == "run" else {}
+    prefetches = (
+        log.run("plan prefetch", plan_prefetch, lowered, graph.params, compiler.target) if name == "run" else {}
+    )
     calls: list[KernelCall] = []
     for i, call in enumerate(lowered):
         call = replace(call, over=overwritable(call.group))
@@ -330,11 +332,11 @@ def _compile_part(graph: Graph, name: str, compiler: KernelCompiler, log: PassLo
             call = replace(call, func=replace(call.func, notes=with_note(call.func.notes, MayAlias())))
         if past_caches and any(v in outputs for v in call.group.outputs):
             call = replace(call, func=replace(call.func, notes=with_note(call.func.notes, PastCaches())))
-        if i in asks:
-            weight, ask = asks[i]
-            call = replace(call, args=(*call.args, weight), ask=ask)
-        calls.append(replace(call, compiled=log.run("kernel", compiler.compile, call.func, call.ask)))
-        _show(KernelTexts(call.func, compiler.target, call.ask), call.label, log)
+        if i in prefetches:
+            weight, prefetch = prefetches[i]
+            call = replace(call, args=(*call.args, weight), prefetch=prefetch)
+        calls.append(replace(call, compiled=log.run("kernel", compiler.compile, call.func, call.prefetch)))
+        _show(KernelTexts(call.func, compiler.target, call.prefetch), call.label, log)
     return Part(graph, tuple(calls))
 
 

@@ -29,16 +29,18 @@ from tilewright.targets.target import Target
 from tilewright.transform.call import CompiledKernel, Workspace
 from tilewright.transform.driver import LOOPS_SHOWN
 from tilewright.transform.loops import lower_loops, readable_loops
-from tilewright.transform.loops.ahead import Ask
+from tilewright.transform.loops.ahead import WeightPrefetch
 
 
 class KernelTexts:
     """The stages of one kernel as text, made when asked."""
 
-    def __init__(self, func: PrimFunc, target: Target, ask: Ask | None = None, log: PassLog | None = None) -> None:
+    def __init__(
+        self, func: PrimFunc, target: Target, prefetch: WeightPrefetch | None = None, log: PassLog | None = None
+    ) -> None:
         self.func = func
         self.target = target
-        self.ask = ask
+        self.prefetch = prefetch
         self.log = log or PassLog(level=0, dumps=())
 
     @cached_property
@@ -51,7 +53,7 @@ class KernelTexts:
 
     @cached_property
     def flat(self) -> PrimFunc:
-        return lower_loops(self.planned.func, self.target, self.log, self.ask)
+        return lower_loops(self.planned.func, self.target, self.log, self.prefetch)
 
     def schedule(self) -> str:
         return self.planned.describe()
@@ -62,7 +64,7 @@ class KernelTexts:
 
     def loops(self) -> str:
         """The flat loops, mathematical functions by name: their polynomials are graphs that text would unfold."""
-        return str(readable_loops(self.planned.func, self.target, self.ask))
+        return str(readable_loops(self.planned.func, self.target, self.prefetch))
 
     def llvm(self) -> str:
         return emit_llvm(self.flat, self.target)
@@ -90,11 +92,11 @@ class KernelCompiler:
         self.log = log or PassLog(level=0, dumps=())
         self._known: dict[str, tuple[bytes, Callable[[], bytes]]] = {}
 
-    def compile(self, func: PrimFunc, ask: Ask | None = None) -> CompiledKernel:
-        """Native code of an unscheduled function; its object may come later. With `ask` it has one more parameter, of
-        which it asks for a part."""
+    def compile(self, func: PrimFunc, prefetch: WeightPrefetch | None = None) -> CompiledKernel:
+        """Native code of an unscheduled function; its object may come later. With `prefetch` it has one more parameter,
+        of which it prefetches a part."""
         target = self.target
-        workload = key(func) if ask is None else f"{key(func)} {ask!r}"
+        workload = key(func) if prefetch is None else f"{key(func)} {prefetch!r}"
         # What is decided about a kernel that is in the cache is listed too.
         settings = forced(func, target) if listing() or forced_settings() else ()
         name = identity(workload, target, decisions=settings)
@@ -105,7 +107,7 @@ class KernelCompiler:
             found = _split(self.store.get(f"kernel-{name}"))
         done = None if found is None else _decode(*found, symbol, canonical)
         if found is None or done is None:
-            flat = replace(KernelTexts(func, target, ask, self.log).flat, name=symbol)
+            flat = replace(KernelTexts(func, target, prefetch, self.log).flat, name=symbol)
             facts = _workspaces(flat), kernel_symbols(flat), runs_alone(flat)
             header = _encode(*facts, canonical)
             with self.log.announcing(LOOPS_SHOWN):

@@ -1,4 +1,4 @@
-"""What the hints of a scheduled function ask for, by evaluating their addresses for every iteration."""
+"""What the hints of a scheduled function prefetch, by evaluating their addresses for every iteration."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from tilewright.targets.target import Target
 @dataclass(frozen=True, slots=True)
 class Hint:
     """One hint of one iteration: the loops around and their variables' values, the loop with the note, the element
-    that the iteration reads first, the one whose successor (`nbytes` on) is asked for, and how many lines."""
+    that the iteration reads first, the one whose successor (`nbytes` on) is prefetched, and how many lines."""
 
     loop: For
     note: Prefetch
     at: dict[Var, Expr]
     read: int
-    asked: int
+    prefetched: int
     lines: int
 
 

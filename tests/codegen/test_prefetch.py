@@ -1,4 +1,4 @@
-"""Prefetching that rows share: together they ask for all that follows, each for its part."""
+"""Prefetching that rows share: together they prefetch all that follows, each its part."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tilewright.ir.rewrite import substitute, walk
 from tilewright.schedule.schedule import Schedule
 from tilewright.targets.target import Target
 from tilewright.transform.loops import lower_loops
-from tilewright.transform.loops.ahead import Ask, ask_ahead
+from tilewright.transform.loops.ahead import WeightPrefetch, prefetch_upcoming
 
 TARGET = Target.parse("haswell")
 LINE = TARGET.caches.line
@@ -31,7 +31,7 @@ DEPTH, WIDTH = 24, 16
 
 def product(count: int, rows: int, strip: int = 0, tiles: int = 0) -> PrimFunc:
     """`count` rows that read the same panel, `rows` at a time, so that the last run may have fewer; all of them, the
-    rows of each strip, or whole `tiles` ask for what follows."""
+    rows of each strip, or whole `tiles` prefetch what follows."""
     x, w = te.placeholder((count, DEPTH), name="x"), te.placeholder((DEPTH, WIDTH), name="w")
     k = te.reduce_axis(DEPTH, "k")
     y = te.compute((count, WIDTH), lambda t, j: te.sum(x[t, k.var] * w[k.var, j], axis=k), name="y")
@@ -54,32 +54,32 @@ def product(count: int, rows: int, strip: int = 0, tiles: int = 0) -> PrimFunc:
 
 
 @pytest.mark.parametrize(("count", "rows"), [(1, 1), (4, 4), (9, 5), (14, 5), (16, 6), (25, 5), (64, 6)])
-def test_all_rows_together_ask_for_all_that_follows(count: int, rows: int) -> None:
-    lines = {line for _, line in asked_lines(product(count, rows))}
+def test_all_rows_together_prefetch_all_that_follows(count: int, rows: int) -> None:
+    lines = {line for _, line in prefetched_lines(product(count, rows))}
     assert lines >= set(range(DEPTH))
-    assert max(lines) <= DEPTH + 2 * rows, "what comes later is asked for later"
+    assert max(lines) <= DEPTH + 2 * rows, "what comes later is prefetched later"
 
 
 @pytest.mark.parametrize(("count", "rows", "strip"), [(24, 4, 12), (36, 6, 18), (40, 5, 10)])
-def test_the_rows_of_each_strip_ask_for_all_that_follows(count: int, rows: int, strip: int) -> None:
-    asked = asked_lines(product(count, rows, strip))
+def test_the_rows_of_each_strip_prefetch_all_that_follows(count: int, rows: int, strip: int) -> None:
+    prefetched = prefetched_lines(product(count, rows, strip))
     for first in range(0, count, strip):
-        lines = {line for row, line in asked if first <= row < first + strip}
+        lines = {line for row, line in prefetched if first <= row < first + strip}
         assert lines >= set(range(DEPTH))
         assert max(lines) <= DEPTH + 2 * rows
 
 
 @pytest.mark.parametrize(("count", "rows"), [(8, 4), (9, 4), (26, 5), (48, 6), (50, 6)])
-def test_whole_tiles_ask_for_all_that_follows_and_the_rest_for_nothing(count: int, rows: int) -> None:
-    asked = asked_lines(product(count, rows, tiles=count // rows))
-    assert {row for row, _ in asked} == set(range(0, count // rows * rows, rows))
-    lines = {line for _, line in asked}
+def test_whole_tiles_prefetch_all_that_follows_and_the_rest_nothing(count: int, rows: int) -> None:
+    prefetched = prefetched_lines(product(count, rows, tiles=count // rows))
+    assert {row for row, _ in prefetched} == set(range(0, count // rows * rows, rows))
+    lines = {line for _, line in prefetched}
     assert lines >= set(range(DEPTH))
     assert max(lines) <= DEPTH + 2 * count // rows
 
 
 @pytest.mark.parametrize(("rows", "width"), [(4, 16), (3, 40)])
-def test_a_tile_asks_for_all_lines_that_it_writes_and_for_those_of_a_residual(rows: int, width: int) -> None:
+def test_a_tile_prefetches_all_lines_that_it_writes_and_those_of_a_residual(rows: int, width: int) -> None:
     x, skip = te.placeholder((24, width), name="x"), te.placeholder((24, width), name="skip")
     y = te.compute((24, width), lambda t, j: x[t, j] + skip[t, j], name="y")
     s = Schedule(te.create_prim_func([x, skip, y]))
@@ -101,15 +101,15 @@ def test_a_tile_asks_for_all_lines_that_it_writes_and_for_those_of_a_residual(ro
 
 @pytest.mark.parametrize("workspace", [False, True])
 @pytest.mark.parametrize(("count", "nbytes"), [(64, 64 << 10), (64, 1000), (26, 4 << 20), (36, 12345), (8, 512)])
-def test_all_iterations_together_ask_for_all_that_comes_later(count: int, nbytes: int, workspace: bool) -> None:
+def test_all_iterations_together_prefetch_all_that_comes_later(count: int, nbytes: int, workspace: bool) -> None:
     func = product(count, 4)
     func = replace(func, params=(*func.params, Buffer("scratch", u8, (const(64),)))) if workspace else func
     func = replace(func, notes=with_note(func.notes, Workspaces(1))) if workspace else func
-    asking = ask_ahead(func, Ask(2 * nbytes, nbytes), LINE)
-    assert [b.name for b in asking.params] == ["x", "w", "y", "upcoming", *(["scratch"] if workspace else [])]
-    assert as_int(asking.params[3].size) == 2 * nbytes
-    text, before = emit_llvm(asking, TARGET), emit_llvm(func, TARGET)
-    (nest,) = nests(asking, PrefetchShare)
+    prefetching = prefetch_upcoming(func, WeightPrefetch(2 * nbytes, nbytes), LINE)
+    assert [b.name for b in prefetching.params] == ["x", "w", "y", "upcoming", *(["scratch"] if workspace else [])]
+    assert as_int(prefetching.params[3].size) == 2 * nbytes
+    text, before = emit_llvm(prefetching, TARGET), emit_llvm(func, TARGET)
+    (nest,) = nests(prefetching, PrefetchShare)
     state = State(TARGET, frozenset(), evaluate)
     state.around = list(nest[:-1])
     found = share_of(state, nest[-1])
@@ -117,27 +117,27 @@ def test_all_iterations_together_ask_for_all_that_comes_later(count: int, nbytes
     _, start, each = found
     points = itertools.product(*(range(as_int(loop.extent) or 0) for loop in nest))
     first = [value(start, state, {v.var: const(k) for v, k in zip(nest, at, strict=True)}) for at in points]
-    asked = {(at + k) // (2 * LINE) for at in first for k in range(0, each, 2 * LINE)}
-    assert asked >= set(range(nbytes // (2 * LINE))), "each pair of lines is asked for"
+    prefetched = {(at + k) // (2 * LINE) for at in first for k in range(0, each, 2 * LINE)}
+    assert prefetched >= set(range(nbytes // (2 * LINE))), "each pair of lines is prefetched"
     assert max(first) + each < nbytes + len(first), "and nothing behind them"
     assert text.count("call void @llvm.prefetch") - before.count("call void @llvm.prefetch") == -(-each // (2 * LINE))
 
 
-def test_a_function_without_a_loop_to_ask_in_asks_for_nothing() -> None:
+def test_a_function_without_a_loop_for_it_prefetches_nothing() -> None:
     x = te.placeholder((8,), name="x")
     y = te.compute((8,), lambda i: x[i] + x[i], name="y")
     s = Schedule(te.create_prim_func([x, y]))
     s.vectorize(s.loops(s.block("y"))[0])
-    asking = ask_ahead(lower_loops(s.func, TARGET), Ask(1 << 20, 1 << 20), LINE)
-    assert len(asking.params) == 3 and "prefetch" not in emit_llvm(asking, TARGET)
+    prefetching = prefetch_upcoming(lower_loops(s.func, TARGET), WeightPrefetch(1 << 20, 1 << 20), LINE)
+    assert len(prefetching.params) == 3 and "prefetch" not in emit_llvm(prefetching, TARGET)
 
 
-def asked_lines(func: PrimFunc) -> list[tuple[int, int]]:
-    """(first row of the tile, line asked for) of every hint."""
+def prefetched_lines(func: PrimFunc) -> list[tuple[int, int]]:
+    """(first row of the tile, line prefetched) of every hint."""
     assert "llvm.prefetch" in emit_llvm(func, TARGET)
-    asked: list[tuple[int, int]] = []
+    prefetched: list[tuple[int, int]] = []
     for hint in hints(func, TARGET, "w"):
         rows = first_read(hint.loop, "x")
         assert rows is not None
-        asked.append((as_int(simplify(substitute(rows.indices[0], hint.at))) or 0, hint.asked // WIDTH))
-    return asked
+        prefetched.append((as_int(simplify(substitute(rows.indices[0], hint.at))) or 0, hint.prefetched // WIDTH))
+    return prefetched

@@ -19,7 +19,7 @@ from tilewright.ir.graph import Graph, GraphBuilder
 from tilewright.ir.loops import For
 from tilewright.ir.rewrite import walk
 from tilewright.plans import plan
-from tilewright.plans.convolution.tiles import Blocking, Shape, blockings, estimate, ranked
+from tilewright.plans.convolution.tiles import Blocking, DirectProblem, blockings, estimate, ranked
 from tilewright.plans.framework.cost import Cost
 from tilewright.plans.framework.decisions import deciding
 from tilewright.targets.target import Target
@@ -134,7 +134,7 @@ SMALL = [
 def test_all_blockings_mean_the_same(case: Case, knobs: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     target = TARGETS["znver4"]
     blocking = Blocking(*knobs)
-    shape = Shape(1, 8, 8, (1, 1), 1, 16, 16, 16, 4096, False)
+    shape = DirectProblem(1, 8, 8, (1, 1), 1, 16, 16, 16, 4096, False)
     choice = [(estimate(shape, blocking, target), blocking)]
     monkeypatch.setattr("tilewright.plans.convolution.direct.blockings", lambda *_: choice)
     kernel = kernel_of(case, target)
@@ -156,7 +156,9 @@ def test_blockings_fit_registers_and_work(name: str) -> None:
     target = TARGETS[name]
     lanes = target.lanes(4)
     for size, filters, channels, window in ((56, 64, 64, 3), (7, 512, 2048, 1), (19, 17, 128, 3), (1, 1000, 512, 1)):
-        shape = Shape(1, size, size, (window, window), 1, channels, 16, filters, 4 * channels * size**2, window > 1)
+        shape = DirectProblem(
+            1, size, size, (window, window), 1, channels, 16, filters, 4 * channels * size**2, window > 1
+        )
         for _, blocking in ranked((shape,), (False, True), target):
             vectors = blocking.width // lanes
             assert blocking.rows * vectors + min(blocking.rows, vectors) < max(target.registers, 3)
@@ -165,7 +167,7 @@ def test_blockings_fit_registers_and_work(name: str) -> None:
 
 def test_estimates_prefer_full_tiles() -> None:
     target = TARGETS["haswell"]
-    shape = Shape(1, 56, 56, (3, 3), 1, 64, 8, 64, 4 * 64 * 58 * 58, True)
+    shape = DirectProblem(1, 56, 56, (3, 3), 1, 64, 8, 64, 4 * 64 * 58 * 58, True)
     (best, blocking), *_, (worst, _) = blockings((shape,), 16, False, target)
     assert best.cycles < worst.cycles
     assert blocking.rows >= 5
@@ -200,7 +202,7 @@ def test_tiles_ask_for_the_weights_that_come_next(
     knobs: dict[str, int],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Of the next panel, or of the next block of channels; tiles at the end of a line or a map may ask for nothing."""
+    """Of the next panel, or of the next block of channels; tiles at the end of a line or a map may prefetch nothing."""
     pad, target = window // 2, TARGETS["haswell"].adjusted(l1=1 << 12, l2=1 << 13)
 
     def forced(*args: Any) -> list[tuple[Cost, Blocking]]:
@@ -222,7 +224,7 @@ def test_tiles_ask_for_the_weights_that_come_next(
         part = hint.note.nbytes // 4
         lines = asked.setdefault(hint.read // part * part + part, set())
         for line in range(hint.lines):
-            lines.add((hint.asked + part) // 16 + line)
+            lines.add((hint.prefetched + part) // 16 + line)
     count = as_int(weights.size) or 0
     assert set(asked) == set(range(part, count + part, part))
     for first, lines in asked.items():
@@ -247,7 +249,7 @@ def test_panels_take_turns_to_ask_for_the_pixels_that_come_next(
     asked: dict[int, set[int]] = {}
     for hint in hints(func, target, x.name):
         assert hint.note.nbytes == 4 * 8 * strip
-        first = (hint.asked + 8 * strip) // 16
+        first = (hint.prefetched + 8 * strip) // 16
         asked.setdefault(hint.read, set()).update(first + line for line in range(hint.lines))
     before_last = range(0, 4 * strip, rows) if asks else ()
     assert set(asked) >= {8 * (12 * 13 * block + pixel) for block in range(channels // 8) for pixel in before_last}

@@ -232,10 +232,10 @@ def test_parts_are_chosen_for_the_threads_of_a_call(threads: int) -> None:
     more = replace(one, threads=threads)
     found = {}
     for target in (one, more):
-        shape = winograd_tiles.Shape(1, 56, 56, 64, 64, 3, 1e8)
+        shape = winograd_tiles.WinogradProblem(1, 56, 56, 64, 64, 3, 1e8)
         taken = winograd_tiles.ranked((shape,), (2, 4, 5, 6), target)[0][1]
         assert isinstance(taken, Winograd)
-        pixel = conv_tiles.Shape(1, 28, 28, (1, 1), 1, 512, 16, 256, 4 * 512 * 28 * 28, False)
+        pixel = conv_tiles.DirectProblem(1, 28, 28, (1, 1), 1, 512, 16, 256, 4 * 512 * 28 * 28, False)
         strips = strassen_conv.best(pixel, 32, 100 << 20, target)
         assert strips is not None
         found[target.threads] = winograd_tiles.times(shape, taken), 392 // strips[1].strip
@@ -254,7 +254,7 @@ def test_a_program_is_made_for_its_threads_and_kept_apart() -> None:
 
 
 def test_sampled_maps_bring_whole_lines() -> None:
-    shape = pixels.Shape(filters=512, pixels=784, depth=128, step=2)
+    shape = pixels.PixelProblem(filters=512, pixels=784, depth=128, step=2)
     small, large = (
         pixels.estimate(shape, 4, 6, True, FIXED.adjusted(l2=l2, registers=32)) for l2 in (1 << 20, 4 << 20)
     )

@@ -340,7 +340,7 @@ def test_one_row_takes_several_panels_from_memory() -> None:
 
 
 def test_several_panels_that_nobody_asks_for_wait_for_far_weights() -> None:
-    """Only rows of single panels ask for the next one, so three narrow panels at once are for what is near."""
+    """Only rows of single panels prefetch the next one, so three narrow panels at once are for what is near."""
     target = Target.parse("znver4")
     assert matmul_tile(no_key, ROWS, 512, 512, dtype(np.float32), target).panels == 1
     apart, together = MatmulTile(8, 32), MatmulTile(8, 16, 3)

@@ -229,7 +229,7 @@ def test_convolutions_of_many_channels_take_it_where_fast_ones_are_allowed(name:
 
 @pytest.mark.parametrize(("rows", "width", "columns"), [(197, 24, 1536), (64, 16, 512), (50, 40, 240), (33, 48, 288)])
 def test_a_panel_computes_its_own_products_alone(rows: int, width: int, columns: int) -> None:
-    """Tiles that overhang a panel (24 columns in vectors of 8, two at once) must not ask for the next panel's."""
+    """Tiles that overhang a panel (24 columns in vectors of 8, two at once) must not prefetch the next panel's."""
     b = GraphBuilder("product")
     x, w = b.input("x", tensor(rows, 32)), b.param("w", tensor(columns // 2 // width, PRODUCTS, 16, width))
     graph = b.finish((ops.emit1(b, "lowered.matmul_strassen", x, w, columns=columns),))

@@ -18,7 +18,7 @@ from tilewright.ir.expr import as_int
 from tilewright.ir.graph import Graph, GraphBuilder
 from tilewright.ir.selection import Winograd
 from tilewright.plans import plan
-from tilewright.plans.winograd.tiles import ENOUGH, NEAR, PART, Shape, cost, part_of, ranked, times
+from tilewright.plans.winograd.tiles import ENOUGH, NEAR, PART, WinogradProblem, cost, part_of, ranked, times
 from tilewright.runtime.model import Model
 from tilewright.targets.target import Target
 from tilewright.transform.graph.fuse import fuse
@@ -81,7 +81,7 @@ CASES = [
 ]
 
 
-def choose(shapes: tuple[Shape, ...], sizes: tuple[int, ...], target: Target) -> Winograd | None:
+def choose(shapes: tuple[WinogradProblem, ...], sizes: tuple[int, ...], target: Target) -> Winograd | None:
     """The best transform, None where computing directly is estimated to be faster."""
     _, best = ranked(shapes, sizes, target)[0]
     return best if isinstance(best, Winograd) else None
@@ -147,7 +147,7 @@ def test_all_of_the_next_panel_is_asked_for(name: str, columns: int) -> None:
     asked: dict[int, set[int]] = {}
     for hint in hints(func, target, weights.name):
         assert hint.note.nbytes == 4 * panel
-        first = (hint.asked + panel) // 16
+        first = (hint.prefetched + panel) // 16
         asked.setdefault(hint.read // panel, set()).update(range(first, first + hint.lines))
     assert asked
     for number, lines in asked.items():
@@ -276,7 +276,7 @@ def test_nan_stays_in_the_tiles_of_a_stride() -> None:
 
 
 def test_the_estimate_prefers_what_multiplies_less() -> None:
-    wide = Shape(1, 56, 56, 64, 64, 3)
+    wide = WinogradProblem(1, 56, 56, 64, 64, 3)
     found = choose((wide,), (2, 4), HOST)
     assert found is not None and found.tile == 4
     assert choose((wide,), (), HOST) is None
@@ -287,25 +287,25 @@ def test_the_estimate_prefers_what_multiplies_less() -> None:
 def test_panels_go_together_while_their_products_stay_in_the_second_level() -> None:
     """The fewer groups, the less often tiles are read; all panels at once would spill the products of a large block."""
     for size, channels, filters in ((19, 128, 128), (28, 512, 512), (64, 256, 256)):
-        found = choose((Shape(1, size, size, channels, filters, 3, 1e8),), (4,), Target.parse("haswell"))
+        found = choose((WinogradProblem(1, size, size, channels, filters, 3, 1e8),), (4,), Target.parse("haswell"))
         assert found is not None and found.panels > 1 and (filters // found.width) % found.panels == 0
         products = 4 * 36 * found.rows * found.columns * found.width * found.panels
         assert products <= 0.6 * Target.parse("haswell").l2
-    alone = choose((Shape(1, 19, 19, 128, 16, 3),), (4,), Target.parse("haswell"))
+    alone = choose((WinogradProblem(1, 19, 19, 128, 16, 3),), (4,), Target.parse("haswell"))
     assert alone is not None and alone.panels == 1
 
 
 def test_a_batch_has_blocks_of_tiles_for_a_few_threads() -> None:
     """Two or three blocks are cheapest on one core by a few percent; one block is all there is of a small layer."""
     target = Target.parse("haswell")
-    batch = Shape(8, 19, 19, 128, 128, 3, 8.6e6)
+    batch = WinogradProblem(8, 19, 19, 128, 128, 3, 8.6e6)
     found = choose((batch,), (5,), target)
     assert found is not None and times(batch, found) >= ENOUGH
     assert any(
         1 < times(batch, c) < ENOUGH and cost(batch, c, target).cycles < cost(batch, found, target).cycles
         for c in (Winograd(5, rows, 4, found.width, 1) for rows in range(11, 17))
     )
-    single = Shape(1, 19, 19, 128, 128, 3, 8.6e6)
+    single = WinogradProblem(1, 19, 19, 128, 128, 3, 8.6e6)
     found = choose((single,), (5,), target)
     assert found is not None and times(single, found) == 1
 
@@ -319,11 +319,11 @@ def test_settings_allow_tiles_by_the_inputs_of_a_phase() -> None:
 
 def test_large_windows_take_fourier_tiles() -> None:
     for window in (7, 9, 15):
-        found = choose((Shape(1, 56, 56, 64, 64, window),), (2, 16 - window + 1, 24 - window + 1), HOST)
+        found = choose((WinogradProblem(1, 56, 56, 64, 64, window),), (2, 16 - window + 1, 24 - window + 1), HOST)
         assert found is not None and found.tile > 2
 
 
 def test_small_maps_with_many_filters_take_small_tiles() -> None:
     """The transformed filters of a large tile would be read for a handful of tiles."""
-    found = choose((Shape(1, 7, 7, 512, 512, 3),), (2, 4), HOST)
+    found = choose((WinogradProblem(1, 7, 7, 512, 512, 3),), (2, 4), HOST)
     assert found is None or found.tile == 2

@@ -1,4 +1,4 @@
-"""Kernels that have time ask for weights of one that waits for them: which ones, for what, and that results stay."""
+"""Kernels that have time prefetch weights of one that waits for them: which ones, for what, and that results stay."""
 
 from __future__ import annotations
 
@@ -41,19 +41,19 @@ def steps(model: tw.Model) -> dict[str, StepSpec]:
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-def test_a_kernel_asks_for_weights_that_a_later_one_waits_for(threads: int) -> None:
+def test_a_kernel_prefetches_weights_that_a_later_one_waits_for(threads: int) -> None:
     graph, weights = pooled()
-    asking, plain = (tw.compile((graph, weights), target=t, threads=threads) for t in (SMALL, LARGE))
-    host, without = (next(s for label, s in steps(m).items() if "relu" in label) for m in (asking, plain))
-    guest = asking.manifest.run_steps[-1]
+    prefetching, plain = (tw.compile((graph, weights), target=t, threads=threads) for t in (SMALL, LARGE))
+    host, without = (next(s for label, s in steps(m).items() if "relu" in label) for m in (prefetching, plain))
+    guest = prefetching.manifest.run_steps[-1]
     first = len(graph.inputs) + len(graph.outputs)
     (weight,) = (slot for slot in guest.slots if first <= slot < first + 2)
     assert weight in host.slots and len(host.slots) == len(without.slots) + 1
-    assert "@prefetch_share(source=upcoming" in asking.show("loops") and "upcoming" not in plain.show("loops")
+    assert "@prefetch_share(source=upcoming" in prefetching.show("loops") and "upcoming" not in plain.show("loops")
     x = np.random.default_rng(1).standard_normal((ROWS, WIDTH)).astype(np.float32)
-    np.testing.assert_array_equal(asking(x), plain(x))
+    np.testing.assert_array_equal(prefetching(x), plain(x))
     hidden = np.maximum(x.astype(np.float64) @ weights["w0"], 0)
-    np.testing.assert_allclose(asking(x), hidden.mean(0, keepdims=True) @ weights["v0"], rtol=1e-4, atol=1e-3)
+    np.testing.assert_allclose(prefetching(x), hidden.mean(0, keepdims=True) @ weights["v0"], rtol=1e-4, atol=1e-3)
 
 
 def test_new_weights_are_what_is_used() -> None:
@@ -65,23 +65,23 @@ def test_new_weights_are_what_is_used() -> None:
     np.testing.assert_allclose(model(x), 2 * before, rtol=1e-6)
 
 
-def test_nobody_asks_where_weights_stay_or_no_kernel_has_time() -> None:
+def test_nothing_is_prefetched_where_weights_stay_or_no_kernel_has_time() -> None:
     graph, weights = pooled()
     assert "upcoming" not in tw.compile((graph, weights), target=LARGE).show("loops")
     slow = SMALL.adjusted(memory_bandwidth=0.01)
     assert "upcoming" not in tw.compile((graph, weights), target=slow).show("loops")
 
 
-def test_threads_ask_for_no_more_than_memory_delivers_to_all_of_them() -> None:
+def test_threads_prefetch_no_more_than_memory_delivers_to_all_of_them() -> None:
     graph, weights = pooled()
-    # The products take two million cycles of a core, in which one thread may ask for a megabyte, two for half of it.
+    # The products take two million cycles of a core, in which one thread may prefetch a megabyte, two half of it.
     slow = SMALL.adjusted(fma_per_cycle=16 / SMALL.lanes(4), memory_bandwidth=0.5, memory_total=0.5)
-    asking = {t: "upcoming" in tw.compile((graph, weights), target=slow, threads=t).show("loops") for t in (1, 2)}
-    assert asking == {1: True, 2: False}
+    prefetching = {t: "upcoming" in tw.compile((graph, weights), target=slow, threads=t).show("loops") for t in (1, 2)}
+    assert prefetching == {1: True, 2: False}
 
 
-@pytest.mark.parametrize(("l3", "asking"), [(1 << 20, 1), (8 << 20, 2)])
-def test_nobody_asks_for_what_is_driven_out_before_it_is_used(l3: int, asking: int) -> None:
+@pytest.mark.parametrize(("l3", "prefetching"), [(1 << 20, 1), (8 << 20, 2)])
+def test_nobody_prefetches_what_is_driven_out_before_it_is_used(l3: int, prefetching: int) -> None:
     """The second head's weights would have to stay while those of the first come from memory."""
     model = tw.compile(pooled(layers=2, heads=2), target=SMALL.adjusted(l3=l3))
-    assert model.show("loops").count("@prefetch_share(source=upcoming") == asking
+    assert model.show("loops").count("@prefetch_share(source=upcoming") == prefetching

@@ -114,7 +114,9 @@ def test_a_compile_and_a_build_print_what_is_asked_for(
 def test_an_unknown_pass_is_an_error_that_lists_the_known_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     graph = ALL["mlp"]()
     monkeypatch.setenv("TILEWRIGHT_DUMP", "fold scale")
-    with pytest.raises(FlagError, match=r"TILEWRIGHT_DUMP: no such pass.*fold scales.*ask ahead, got 'fold scale'"):
+    with pytest.raises(
+        FlagError, match=r"TILEWRIGHT_DUMP: no such pass.*fold scales.*prefetch weights, got 'fold scale'"
+    ):
         compile_graph(graph, numbers(graph, 1)[1], TARGET)
 
 
@@ -125,5 +127,5 @@ def test_names_of_passes_are_in_the_log(monkeypatch: pytest.MonkeyPatch, tmp_pat
     compile_graph(graph, numbers(graph, 1)[1], TARGET, log)
     ran = {record.name for record in log.records}
     named = {name for names in pass_names(TARGET).values() for name in names}
-    assert named - ran == {"ask ahead"}  # no weights here are worth it
+    assert named - ran == {"prefetch weights"}  # no weights here are worth it
     assert {"split prepare", "fuse run", "fuse prepare", "plan", "emit", "entry"} <= ran

@@ -80,7 +80,7 @@ def tensorize_block(func: PrimFunc, block: str, intrin: TensorIntrin) -> PrimFun
 
 
 @dataclass(frozen=True, slots=True)
-class Tile:
+class SplitIter:
     """An iterator of the target block as `outer * size + point`; `point` is None if size is 1."""
 
     outer: Expr
@@ -122,15 +122,15 @@ def _nest(func: PrimFunc, loop: For) -> tuple[list[For], Block]:
     return loops, stmt
 
 
-def _tiles(func: PrimFunc, block: Block, inner: Mapping[Var, For], what: str) -> dict[Var, Tile]:
+def _tiles(func: PrimFunc, block: Block, inner: Mapping[Var, For], what: str) -> dict[Var, SplitIter]:
     """Each iterator as tile and point."""
-    found: dict[Var, Tile] = {}
+    found: dict[Var, SplitIter] = {}
     used: set[Var] = set()
     for it in block.iters:
         mine = [v for v in inner if depends_on(it.binding, v) and not is_const(inner[v].extent, 1)]
         outer = simplify(substitute(it.binding, {v: const(0) for v in inner}))
         if not mine:
-            found[it.var] = Tile(outer, 1, None, it.kind)
+            found[it.var] = SplitIter(outer, 1, None, it.kind)
             continue
         size = as_int(inner[mine[0]].extent)
         start = simplify(outer // (size or 1))
@@ -141,14 +141,14 @@ def _tiles(func: PrimFunc, block: Block, inner: Mapping[Var, For], what: str) ->
             )
         assert size is not None
         used.add(mine[0])
-        found[it.var] = Tile(start, size, Var(f"{it.var.name}.point"), it.kind)
+        found[it.var] = SplitIter(start, size, Var(f"{it.var.name}.point"), it.kind)
     idle = [v.name for v in inner if v not in used and not is_const(inner[v].extent, 1)]
     if idle:
         raise refuse(func, f"{what}: loop {idle[0]!r} drives no iterator of block {block.name!r}")
     return found
 
 
-def _by_tiles(block: Block, tiles: Mapping[Var, Tile]) -> Store:
+def _by_tiles(block: Block, tiles: Mapping[Var, SplitIter]) -> Store:
     """The block's store with its iterators counting tiles, and points inside of them: `vj // 16` is the tile `vj`."""
     split: dict[Var, Expr] = {v: v * t.size + t.point for v, t in tiles.items() if t.point is not None}
     extents: dict[Var, Expr] = {it.var: simplify(it.extent // tiles[it.var].size) for it in block.iters}
@@ -165,7 +165,7 @@ def _by_tiles(block: Block, tiles: Mapping[Var, Tile]) -> Store:
     return Store(store.buffer, tuple(map(index, store.indices)), map_expr(store.value, on_expr))
 
 
-def _region(buffer: Buffer, indices: tuple[Expr, ...], tiles: Mapping[Var, Tile]) -> Region:
+def _region(buffer: Buffer, indices: tuple[Expr, ...], tiles: Mapping[Var, SplitIter]) -> Region:
     """What the accesses of one tile touch: start and extent in each dimension."""
     sizes = {t.point: t.size for t in tiles.values() if t.point is not None}
     ranges = []
@@ -175,7 +175,7 @@ def _region(buffer: Buffer, indices: tuple[Expr, ...], tiles: Mapping[Var, Tile]
     return Region(buffer, tuple(ranges))
 
 
-def _match(intrin: TensorIntrin, body: Store, tiles: Mapping[Var, Tile]) -> Iterator[Matching]:
+def _match(intrin: TensorIntrin, body: Store, tiles: Mapping[Var, SplitIter]) -> Iterator[Matching]:
     """The ways in which the store, written by tiles, is the description."""
     described = intrin.block
     kinds = {it.var: (as_int(it.extent), it.kind) for it in described.iters}

@@ -81,7 +81,7 @@ class Arithmetic:
     transformed_tile_overhead: float = constant(
         44.0,
         "cycles",
-        "the same in Winograd's products: filters are asked for ahead, the last multiply-adds are waited for",
+        "the same in Winograd's products: filters are prefetched, the last multiply-adds are waited for",
         Origin("2026-11-22", commit="b07032d"),
     )
     load_beside_products: float = constant(
@@ -126,7 +126,7 @@ class Traffic:
     ahead_l3: float = constant(
         0.5,
         "share",
-        "of the last level that one kernel may ask for, for a later one, and that weights between them may take",
+        "of the last level that one kernel may prefetch, for a later one, and that weights between them may take",
         Origin("2026-11-22", commit="f106c44"),
     )
     written_back: float = constant(
@@ -190,7 +190,7 @@ class Traffic:
 
 @dataclass(frozen=True, slots=True)
 class Prefetching:
-    """How far ahead loops ask for what they read, and from when on that is of use."""
+    """How far ahead loops prefetch what they read, and from when on that is of use."""
 
     stream_bytes: int = constant(
         2048,
@@ -210,13 +210,13 @@ class Prefetching:
     panel_rows_l3: int = constant(
         2,
         "rows",
-        "of a product from which on it asks for its panel from the last level of cache",
+        "of a product from which on it prefetches its panel from the last level of cache",
         Origin("2026-11-22", commit="db744e4"),
     )
     panel_rows_memory: int = constant(
         3,
         "rows",
-        "of a product from which on it asks for its panel from memory",
+        "of a product from which on it prefetches its panel from memory",
         Origin("2026-11-22", commit="db744e4"),
     )
     shared_panel_rows: int = constant(
@@ -246,13 +246,13 @@ class Prefetching:
     least_row: int = constant(
         512,
         "bytes",
-        "of a row below which asking for the next is not worth an instruction",
+        "of a row below which prefetching the next is not worth an instruction",
         Origin("2026-11-21", commit="33b2f09"),
     )
     least_weights: int = constant(
         1 << 19,
         "bytes",
-        "of weights that a later kernel reads from which on asking for them is worth it",
+        "of weights that a later kernel reads from which on prefetching them is worth it",
         Origin("2026-11-22", commit="f106c44"),
     )
     packed_row_bytes: int = constant(256, "bytes", "ahead in a row that is cut into panels", _PACKING)

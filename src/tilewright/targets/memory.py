@@ -42,8 +42,8 @@ class Ceilings:
         fma_per_cycle: multiply-adds of full vectors that a core starts in a cycle.
         l1_bandwidth, l2_bandwidth, l3_bandwidth, memory_bandwidth: bytes that a core reads in a cycle from each level.
         memory_total: bytes that all cores together read in a cycle from memory, 0 if it is not known: what several
-            threads may ask for ahead. Estimates of kernels take `memory_bandwidth` with any number of threads: most of
-            what they would wait for has been asked for.
+            threads may prefetch ahead. Estimates of kernels take `memory_bandwidth` with any number of threads: most of
+            what they would wait for has been prefetched.
         streams: in how many streams at once a core reads fastest from beyond the second level; not measured yet.
         barrier: cycles of a barrier among a few threads.
         frequency: GHz under load, to show cycles as time; code does not depend on it.

@@ -1,9 +1,9 @@
-"""Weights of later kernels are asked for while earlier ones compute.
+"""Weights of later kernels are prefetched while earlier ones compute.
 
-Where not all weights of a model stay in the last level of cache, every call reads them from memory. A kernel asks for
+Where not all weights of a model stay in the last level of cache, every call reads them from memory. A kernel prefetches
 its own a little ahead, which hides the transfer if it computes for longer than that takes. With several threads it
 computes for a part of the time, and with few rows for hardly any: it waits for memory, which was idle while the kernels
-before it computed. So one of these asks for its weights (`transform/loops/ahead.py`), as many bytes as memory brings
+before it computed. So one of these prefetches its weights (`transform/loops/ahead.py`), as many bytes as memory brings
 while it has no need of it, and they are in the last level of cache when they are wanted.
 """
 
@@ -17,12 +17,12 @@ from tilewright.plans.framework.analysis import analyse
 from tilewright.plans.framework.cost import level, roofline
 from tilewright.targets.target import Target
 from tilewright.transform.call import KernelCall
-from tilewright.transform.loops.ahead import Ask
+from tilewright.transform.loops.ahead import WeightPrefetch
 
 WAITS = 1.25
 """A kernel whose weights arrive so many times as long as it computes waits for them."""
 STEPS = 4
-"""Kernels before one that may ask for it: what they write passes the last level as well."""
+"""Kernels before one that may prefetch it: what they write passes the last level as well."""
 
 
 @dataclass(slots=True)
@@ -35,10 +35,10 @@ class _Load:
     nbytes: int
 
 
-def plan_asking(
+def plan_prefetch(
     kernels: Sequence[KernelCall], params: Collection[Value], target: Target
-) -> dict[int, tuple[Value, Ask]]:
-    """Which kernels ask for what, by their places in the order of execution.
+) -> dict[int, tuple[Value, WeightPrefetch]]:
+    """Which kernels prefetch what, by their places in the order of execution.
 
     Args:
         kernels: of a call, in order.
@@ -48,21 +48,21 @@ def plan_asking(
         return {}
     loads = [_load(kernel, set(params), target) for kernel in kernels]
     least, stays = target.costs.prefetching.least_weights, int(target.costs.traffic.ahead_l3 * target.l3)
-    asks: dict[int, tuple[Value, Ask]] = {}
+    prefetches: dict[int, tuple[Value, WeightPrefetch]] = {}
     for guest, load in enumerate(loads):
         if load.weight is None or load.nbytes < least or load.transfer < WAITS * load.compute:
             continue
         passing = 0
         for host in range(guest - 1, max(-1, guest - 1 - STEPS), -1):
             idle = int((loads[host].compute - loads[host].transfer) * _delivered(target))
-            if idle >= least and host not in asks:
+            if idle >= least and host not in prefetches:
                 most = min(load.nbytes, idle, stays)
-                asks[host] = load.weight, Ask(load.nbytes, most)
+                prefetches[host] = load.weight, WeightPrefetch(load.nbytes, most)
                 break
             passing += loads[host].nbytes
             if passing > stays:
                 break
-    return asks
+    return prefetches
 
 
 def _load(kernel: KernelCall, params: set[Value], target: Target) -> _Load:

@@ -9,7 +9,7 @@ from tilewright.ir.expr import Expr, Var
 from tilewright.ir.graph import Value
 from tilewright.ir.loops import PrimFunc
 from tilewright.transform.graph.fuse import Group
-from tilewright.transform.loops.ahead import Ask
+from tilewright.transform.loops.ahead import WeightPrefetch
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +44,10 @@ class KernelCall:
     they find out, and the manifest's `StepSpec` is what stays of it.
 
     func      the loop program
-    args      the values of its parameters, in order: the group's inputs, then its outputs, then what it asks for
+    args      the values of its parameters, in order: the group's inputs, then its outputs, then what it prefetches
     label     what it computes, for people
     group     the nodes
-    ask       the part of its last argument that it asks for, for a later kernel (`transform/ahead.py`)
+    prefetch  the part of its last argument that it prefetches for a later kernel (`transform/ahead.py`)
     over      (output, input) pairs where the output may be written over the input
     compiled  its code, once there is some
     """
@@ -56,7 +56,7 @@ class KernelCall:
     args: tuple[Value, ...]
     label: str
     group: Group
-    ask: Ask | None = None
+    prefetch: WeightPrefetch | None = None
     over: tuple[tuple[Value, Value], ...] = ()
     compiled: CompiledKernel | None = None
 

@@ -12,7 +12,7 @@ from tilewright.ir.parser import parse_func
 from tilewright.ir.verify import verify_func
 from tilewright.targets.target import Target
 from tilewright.transform.loops import passes
-from tilewright.transform.loops.ahead import Ask
+from tilewright.transform.loops.ahead import WeightPrefetch
 from tilewright.transform.loops.verify import verify_loops
 
 TARGET = Target.parse("x86-64-v3")
@@ -138,7 +138,7 @@ CASES = {
             for p in 0..8 { c[k, p] = own[p] + row[n - 1] }
           }
         }""",
-    "ask ahead": """
+    "prefetch weights": """
         func @product(x: f32[512], w: f32[4, 512, 16], y: f32[4, 16]) {
           for p in 0..4 parallel {
             alloc tile: f32[16] in local
@@ -149,7 +149,7 @@ CASES = {
         }""",
 }
 
-PASSES = dict(passes(TARGET, Ask(1 << 20, 1 << 18)))
+PASSES = dict(passes(TARGET, WeightPrefetch(1 << 20, 1 << 18)))
 
 
 @pytest.mark.parametrize("title", CASES)

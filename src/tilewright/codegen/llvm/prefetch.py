@@ -18,7 +18,7 @@ from tilewright.ir.notes import Prefetch, PrefetchShare, PrefetchTile, find
 from tilewright.ir.rewrite import exprs_of, loads, substitute, variables, walk
 
 MOST_LINES = 8
-"""Lines that an iteration asks for at most, if it is not said how many."""
+"""Lines that an iteration prefetches at most, if it is not said how many."""
 
 
 def emit_prefetch(s: State, stmt: For) -> None:
@@ -82,7 +82,7 @@ def _following(s: State, stmt: For, note: Prefetch, load: Load) -> None:
 
 
 def lines_of(s: State, stmt: For, note: Prefetch, start: Poly, itemsize: int) -> int:
-    """How many lines an iteration asks for from an offset on: those that the next one does not."""
+    """How many lines an iteration prefetches from an offset on: those that the next one does not."""
     if note.lines is not None:
         return note.lines
     stride = start.get((s.atoms.number(stmt.var),), 0) * itemsize
@@ -111,7 +111,7 @@ def shift(s: State, stmt: For, note: Prefetch, load: Load) -> Poly | None:
     stride = s.converter.offset(load.buffer, load.indices).get(step, 0)
     share = -(-steps * stride // total)
     each, line = -(-count * share // steps), s.target.caches.line // load.buffer.dtype.itemsize
-    if each > line:  # A step asks for whole lines: parts of one more would be left out.
+    if each > line:  # A step prefetches whole lines: parts of one more would be left out.
         each = -(-each // line) * line
     return add(multiply(s.converter.poly(first), constant(share)), {step: each - stride})
 

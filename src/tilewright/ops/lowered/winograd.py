@@ -162,8 +162,8 @@ def _conv_compute(
     first, last = te.const_matrix(bt, x.dtype), te.const_matrix(at, x.dtype)
     n, _, oh, ow, lanes = types[0].shape
     groups, _, _, panels, blocks, b, width = u.shape
-    apart = attrs.dilation
-    maps, down, across = n * apart**2, ceildiv(ceildiv(oh, apart), m), ceildiv(ceildiv(ow, apart), m)
+    dilation = attrs.dilation
+    maps, down, across = n * dilation**2, ceildiv(ceildiv(oh, dilation), m), ceildiv(ceildiv(ow, dilation), m)
     rows, columns = attrs.rows, attrs.columns  # tiles of a block
     row_blocks, column_blocks, count = ceildiv(maps * down, rows), ceildiv(across, columns), rows * columns
     group = panels * width
@@ -210,8 +210,8 @@ def _conv_compute(
     )
 
     def element(image: Expr, k: Expr, h: Expr, w: Expr, lane: Expr) -> Expr:
-        submap = (image * apart + h % apart) * apart + w % apart
-        h, w = h // apart, w // apart
+        submap = (image * dilation + h % dilation) * dilation + w % dilation
+        h, w = h // dilation, w // dilation
         row, column = submap * down + h // m, w // m
         tile = row % rows * columns + column % columns
         return result[row // rows, column // columns, tile, h % m, w % m, k * lanes + lane]
@@ -222,16 +222,16 @@ def _conv_compute(
 
 def _strip(x: Tensor, attrs: ConvWinogradAttrs, shape: tuple[Expr, ...], count: Expr, down: Expr) -> Tensor:
     """The rows of the input that each tile row reads, with zeros past the map and past the channels."""
-    stride, apart, (top, left, _, _) = attrs.stride, attrs.dilation, attrs.pads
+    stride, dilation, (top, left, _, _) = attrs.stride, attrs.dilation, attrs.pads
     rows, columns, step = attrs.rows, attrs.columns, attrs.tile * stride
     channels, block = attrs.input_channels, as_int(shape[-1])
     assert block is not None
 
     def element(r: Expr, part: Expr, column: Expr, co: Expr, i: Expr, v: Expr, ci: Expr) -> Expr:
         row = r * rows + part
-        submap, image = row // down, row // (down * apart**2)
-        h = (row % down * step + i) * apart + submap // apart % apart * stride - top
-        w = (column * (columns * step) + v) * apart + submap % apart * stride - left
+        submap, image = row // down, row // (down * dilation**2)
+        h = (row % down * step + i) * dilation + submap // dilation % dilation * stride - top
+        w = (column * (columns * step) + v) * dilation + submap % dilation * stride - left
         inside = [row < count, h >= 0, h < x.shape[2], w >= 0, w < x.shape[3]]
         if channels % block:
             inside.append(co * block + ci < channels)
@@ -244,25 +244,25 @@ def _strip(x: Tensor, attrs: ConvWinogradAttrs, shape: tuple[Expr, ...], count: 
 def _conv_reference(arrays: Arrays, attrs: ConvWinogradAttrs) -> tuple[Any, ...]:
     x, u = arrays
     m, window, stride, (top, left, bottom, right) = attrs.tile, attrs.window, attrs.stride, attrs.pads
-    size, length, step, apart = u.shape[1], reach(m, window, stride), m * stride, attrs.dilation
+    size, length, step, dilation = u.shape[1], reach(m, window, stride), m * stride, attrs.dilation
     at, _, bt = (np.asarray(t, np.float64) for t in transforms(m, window, stride))
     filters = u.transpose(0, 3, 6, 4, 5, 1, 2).reshape(u.shape[0] * u.shape[3] * u.shape[6], -1, size, size)
     channels = attrs.input_channels
     x = unblock_reference([x], UnblockAttrs(channels))[0]
     n, _, h, w = x.shape
-    covered = (window - 1) * apart + 1
+    covered = (window - 1) * dilation + 1
     oh, ow = (h + top + bottom - covered) // stride + 1, (w + left + right - covered) // stride + 1
-    down, across = -(-oh // (apart * m)), -(-ow // (apart * m))
-    below, behind = bottom + (down * step + 1) * apart, right + (across * step + 1) * apart
+    down, across = -(-oh // (dilation * m)), -(-ow // (dilation * m))
+    below, behind = bottom + (down * step + 1) * dilation, right + (across * step + 1) * dilation
     x = np.pad(x, ((0, 0), (0, 0), (top, below), (left, behind)))
-    y = np.zeros((n, filters.shape[0], down * m * apart, across * m * apart), np.float64)
-    for i, j, ph, pw in np.ndindex(down, across, apart, apart):
-        above, before = i * step * apart + ph * stride, j * step * apart + pw * stride
-        d = x[:, :, above : above + length * apart : apart, before : before + length * apart : apart]
+    y = np.zeros((n, filters.shape[0], down * m * dilation, across * m * dilation), np.float64)
+    for i, j, ph, pw in np.ndindex(down, across, dilation, dilation):
+        above, before = i * step * dilation + ph * stride, j * step * dilation + pw * stride
+        d = x[:, :, above : above + length * dilation : dilation, before : before + length * dilation : dilation]
         v = np.einsum("iy,ncyz,jz->ncij", bt, d, bt)
         product = np.einsum("ncij,kcij->nkij", v, filters[:, :channels])
-        above, before = i * m * apart + ph, j * m * apart + pw
-        place = (slice(above, above + m * apart, apart), slice(before, before + m * apart, apart))
+        above, before = i * m * dilation + ph, j * m * dilation + pw
+        place = (slice(above, above + m * dilation, dilation), slice(before, before + m * dilation, dilation))
         y[:, :, *place] = np.einsum("py,nkyz,qz->nkpq", at, product, at)
     b = attrs.out_block
     blocks = -(-attrs.channels // b) * b

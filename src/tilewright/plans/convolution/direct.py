@@ -32,7 +32,7 @@ from tilewright.plans.convolution.tiles import (
     SYMBOLIC_SIZE,
     WHOLE,
     Blocking,
-    Shape,
+    DirectProblem,
     blockings,
 )
 from tilewright.plans.framework.analysis import Stage, Structure, factors, uses
@@ -55,11 +55,11 @@ from tilewright.targets.target import Target
 BODY = 64
 """Products (vector multiply-adds) that the innermost loop's body holds at least, where the reduction is that long."""
 SHARING_LEAST = 2
-"""Tiles that ask for the next panel together."""
-ASKING = range(2, 9)
-"""Numbers of panels that ask for the next strip of pixels: asking takes one panel longer than it gains."""
+"""Tiles that prefetch the next panel together."""
+PREFETCHING = range(2, 9)
+"""Numbers of panels that prefetch the next strip of pixels: prefetching takes one panel longer than it gains."""
 FAR = ("l3", "memory")
-"""Levels of cache from where what is asked for comes."""
+"""Levels of cache from where what is prefetched comes."""
 
 
 def fits(structure: Structure, target: Target) -> bool:
@@ -94,7 +94,7 @@ def is_flat(anchor: Stage) -> bool:
     return len(anchor.spatial) == 4
 
 
-def shapes(structure: Structure) -> tuple[Shape, ...]:
+def shapes(structure: Structure) -> tuple[DirectProblem, ...]:
     """What is computed, for each number of images that is to be considered."""
     (anchor,) = structure.anchors
     weights, loads = packed_operand(anchor), factors(anchor.block)
@@ -107,7 +107,7 @@ def shapes(structure: Structure) -> tuple[Shape, ...]:
     images = as_int(anchor.spatial[0].extent)
     counts = SYMBOLIC_IMAGES if images is None else (max(1, images),)
     return tuple(
-        Shape(
+        DirectProblem(
             images=n,
             height=height,
             width=width,
@@ -257,32 +257,32 @@ def register_tile(
     inner = (k, pixels[-1]) if vectors > rows else (pixels[-1], k)
     s.reorder(*reduce, *inner, lane)
     if len(reduce) == 4:
-        ask_ahead(s, anchor, reduce, candidate, tiles, target)
+        prefetch_operands(s, anchor, reduce, candidate, tiles, target)
     zero = s.decompose_reduction(block, reduce[0])
     unroll_steps(s, reduce, rows * vectors)
     unroll_tile(s, block, 3)
     unroll_tile(s, zero, 3)
 
 
-def ask_ahead(
+def prefetch_operands(
     s: Schedule, anchor: Stage, reduce: list[LoopRef], candidate: Candidate, tiles: int, target: Target
 ) -> None:
-    """Ask for the weights that come next, where they do not stay in the second level of cache, or for the pixels."""
+    """Prefetch the weights that come next, where they do not stay in the second level of cache, or the pixels."""
     weights, loads = packed_operand(anchor), factors(anchor.block)
     long = [loop for loop in reduce[:-1] if extent(s, loop) != 1]
     if weights is None or loads is None or not long:
         return
     if level(nbytes_of(weights.buffer), target) in FAR:
-        ask_weights(s, weights, reduce, long, tiles, target)
+        prefetch_weights(s, weights, reduce, long, tiles, target)
     elif is_flat(anchor) and all(is_const(d, 1) for d in weights.buffer.shape[2:4]):
-        ask_pixels(s, weights, next(load for load in loads if load is not weights), long[0], candidate, target)
+        prefetch_pixels(s, weights, next(load for load in loads if load is not weights), long[0], candidate, target)
 
 
-def ask_weights(
+def prefetch_weights(
     s: Schedule, weights: Load, reduce: list[LoopRef], long: list[LoopRef], tiles: int, target: Target
 ) -> None:
-    """The tiles that use a panel (of a block of channels) ask for the next one, each for its share; a tile alone asks
-    for its own a little ahead."""
+    """The tiles that use a panel (of a block of channels) prefetch the next one, each its share; a tile alone
+    prefetches its own a little ahead."""
     asked = buffer_names([weights.buffer])
     if tiles < SHARING_LEAST:
         s.annotate(long[-1], Prefetch(asked, target.costs.prefetching.stream_bytes))
@@ -293,14 +293,16 @@ def ask_weights(
     s.annotate(long[0], Prefetch(asked, panel, tiles=tiles, lines=lines))
 
 
-def ask_pixels(s: Schedule, weights: Load, x: Load, channels: LoopRef, candidate: Candidate, target: Target) -> None:
-    """Tiles ask for the pixels of the same tile in the next strip, panels in turn for a part of them. Channels lie a
+def prefetch_pixels(
+    s: Schedule, weights: Load, x: Load, channels: LoopRef, candidate: Candidate, target: Target
+) -> None:
+    """Tiles prefetch the pixels of the same tile in the next strip, panels in turn a part of them. Channels lie a
     map apart, a few lines of each: hardware does not follow, and the first panel of a strip waits for every block.
     With many panels that is a small part of the time."""
     rows, strip = candidate.knob("rows"), candidate.knob("strip")
     panels = as_int(weights.buffer.shape[0]) or 1
     inside = x.buffer not in s.func.params
-    if inside or strip == WHOLE or panels not in ASKING or level(nbytes_of(x.buffer), target) not in FAR:
+    if inside or strip == WHOLE or panels not in PREFETCHING or level(nbytes_of(x.buffer), target) not in FAR:
         return
     pixel = (as_int(x.buffer.shape[-1]) or 1) * x.buffer.dtype.itemsize
     lines = -(-rows * pixel // target.caches.line)

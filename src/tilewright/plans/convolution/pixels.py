@@ -32,7 +32,7 @@ MAX_VECTORS = 12
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class PixelProblem:
     """One image and group: `filters` over `pixels`, each from `depth` channels, of whose maps every `step`-th pixel
     is sampled."""
 
@@ -79,7 +79,7 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
     return sorted(found, key=lambda c: c.cycles)
 
 
-def shape_of(structure: Structure) -> Shape:
+def shape_of(structure: Structure) -> PixelProblem:
     """The sizes of one image and group."""
     anchor = structure.anchors[0]
     (maps,) = structure.before(anchor)
@@ -87,10 +87,10 @@ def shape_of(structure: Structure) -> Shape:
     read = maps.reads[0].shape
     out = structure.after(anchor)[-1].spatial[2:]
     step = max(-(-(as_int(n) or 1) // (as_int(it.extent) or 1)) for n, it in zip(read[2:], out, strict=True))
-    return Shape(filters_of(structure), pixels, as_int(anchor.reduce[0].extent) or 64, step)
+    return PixelProblem(filters_of(structure), pixels, as_int(anchor.reduce[0].extent) or 64, step)
 
 
-def estimates(shape: Shape, width: int, target: Target) -> list[tuple[int, bool, Cost]]:
+def estimates(shape: PixelProblem, width: int, target: Target) -> list[tuple[int, bool, Cost]]:
     """Vectors of a tile, whether runs are copied, and the cost, for panels of `width` filters."""
     lanes, found = target.lanes(4), []
     for vectors in range(1, MAX_VECTORS + 1):
@@ -107,7 +107,7 @@ def registers(filters: int, vectors: int) -> int:
     return filters * vectors + (vectors if filters > 1 else 0) + 1
 
 
-def estimate(shape: Shape, width: int, vectors: int, copied: bool, target: Target) -> Cost:
+def estimate(shape: PixelProblem, width: int, vectors: int, copied: bool, target: Target) -> Cost:
     """One image and group. A last vector of few lanes is several shorter ones; what a run reads comes from the second
     level of cache when it takes more than the first."""
     lanes, panels = target.lanes(4), -(-shape.filters // width)
@@ -141,7 +141,7 @@ def estimate(shape: Shape, width: int, vectors: int, copied: bool, target: Targe
     return Cost(compute=compute, memory=memory, overhead=overhead)
 
 
-def scattered(shape: Shape, target: Target) -> float:
+def scattered(shape: PixelProblem, target: Target) -> float:
     """Cycles of a line of maps whose rows are read a piece at a time from beyond the second level. Nothing follows what
     is sampled, on any core."""
     traffic = target.costs.traffic
@@ -150,12 +150,12 @@ def scattered(shape: Shape, target: Target) -> float:
     return traffic.scattered_line_of_many if shape.step == 1 else traffic.sampled_line_of_many
 
 
-def touched(shape: Shape, pixels: int, target: Target) -> float:
+def touched(shape: PixelProblem, pixels: int, target: Target) -> float:
     """Lines that a run of so many pixels touches in all maps, read and written."""
     return (shape.depth + shape.filters) * (4 * pixels / target.caches.line + 1)
 
 
-def room(shape: Shape, target: Target) -> float:
+def room(shape: PixelProblem, target: Target) -> float:
     """How many such lines stay in the second level of cache: maps of the same size may all start in the same few
     sets."""
     ways = target.caches.l2_ways
@@ -163,7 +163,7 @@ def room(shape: Shape, target: Target) -> float:
     return target.costs.traffic.kept_sets * ways * (way // gcd(4 * shape.pixels, way))
 
 
-def panels(shape: Shape, target: Target) -> list[tuple[float, int]]:
+def panels(shape: PixelProblem, target: Target) -> list[tuple[float, int]]:
     """The widths of panels, divisors of the filters, with the least cycles of an image and group, the best first."""
     widths = [n for n in range(1, min(shape.filters, target.registers) + 1) if shape.filters % n == 0]
     fitting = [n for n in widths if n == 1 or registers(n, 1) <= target.registers]
@@ -217,7 +217,7 @@ def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Targe
 
 
 def copy_run(s: Schedule, maps: Stage, run: LoopRef, nbytes: int, target: Target) -> None:
-    """Copy what a run of `nbytes` reads, and ask for what the next one will: too many lines of the map, each in a page
+    """Copy what a run of `nbytes` reads, and prefetch what the next one will: too many lines of the map, each in a page
     of its own, for the hardware to see where they lead."""
     copy = s.block(maps.name)
     s.compute_at(copy, run)

@@ -36,7 +36,7 @@ WHOLE = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class DirectProblem:
     """A convolution of `images` to maps of `height` x `width`.
 
     window       height and width of the window
@@ -81,7 +81,9 @@ class Blocking:
 
 
 @lru_cache(maxsize=4096)
-def ranked(shapes: tuple[Shape, ...], flats: tuple[bool, ...], target: Target) -> tuple[tuple[float, Blocking], ...]:
+def ranked(
+    shapes: tuple[DirectProblem, ...], flats: tuple[bool, ...], target: Target
+) -> tuple[tuple[float, Blocking], ...]:
     """The best blocking for each width of panels and each flatness, with its cycles an image, the best first.
 
     `shapes` are those that a layer is called with.
@@ -98,7 +100,7 @@ def ranked(shapes: tuple[Shape, ...], flats: tuple[bool, ...], target: Target) -
 
 
 @lru_cache(maxsize=4096)
-def blockings(shapes: tuple[Shape, ...], width: int, flat: bool, target: Target) -> list[tuple[Cost, Blocking]]:
+def blockings(shapes: tuple[DirectProblem, ...], width: int, flat: bool, target: Target) -> list[tuple[Cost, Blocking]]:
     """All blockings with panels of this width, the best first, with their mean cost an image."""
     found = []
     for blocking in _legal(shapes[0], width, flat, target):
@@ -110,7 +112,7 @@ def blockings(shapes: tuple[Shape, ...], width: int, flat: bool, target: Target)
     return sorted(found, key=lambda c: c[0].cycles)
 
 
-def _legal(shape: Shape, width: int, flat: bool, target: Target) -> Iterator[Blocking]:
+def _legal(shape: DirectProblem, width: int, flat: bool, target: Target) -> Iterator[Blocking]:
     vectors = max(1, width // target.lanes(4))
     most = shape.height * shape.width if flat else shape.width
     for rows in range(1, min(most, MOST_ROWS if shape.is_pixel or not flat else MOST_FLAT_ROWS) + 1):
@@ -123,7 +125,7 @@ def _legal(shape: Shape, width: int, flat: bool, target: Target) -> Iterator[Blo
                 yield Blocking(rows, width, strip, channels, flat)
 
 
-def _strips(shape: Shape, rows: int, flat: bool) -> list[int]:
+def _strips(shape: DirectProblem, rows: int, flat: bool) -> list[int]:
     """Strips of about equal size; where the input is copied, one or enough for a few threads."""
     whole = shape.height * shape.width if flat else shape.height
     if flat and not shape.is_pixel:
@@ -142,7 +144,7 @@ def _strips(shape: Shape, rows: int, flat: bool) -> list[int]:
     return found
 
 
-def _channel_blocks(shape: Shape, width: int, target: Target) -> list[int]:
+def _channel_blocks(shape: DirectProblem, width: int, target: Target) -> list[int]:
     """All channels, or parts whose weights take a half or a quarter of the first level."""
     count = max(1, shape.channels // shape.block)
     each = 4 * shape.block * shape.window[0] * shape.window[1] * width
@@ -154,7 +156,7 @@ def _channel_blocks(shape: Shape, width: int, target: Target) -> list[int]:
     return found
 
 
-def estimate(shape: Shape, blocking: Blocking, target: Target) -> Cost:
+def estimate(shape: DirectProblem, blocking: Blocking, target: Target) -> Cost:
     """Cycles of all images: of one core, and of what others miss while threads share unequally."""
     rows, width, lanes = blocking.rows, blocking.width, target.lanes(4)
     vectors = max(1, width // lanes)
@@ -197,11 +199,11 @@ def estimate(shape: Shape, blocking: Blocking, target: Target) -> Cost:
         copy = 2.0 * copied / bandwidth(max(copied / strips, target.l1), target)
     whole = Cost(compute=shape.steps * panels * steps, memory=memory, overhead=panels * ends + copy)
     # A copied strip serves all its panels.
-    apart = 1 if shape.copied and (strips > 1 or shape.images >= ENOUGH_STRIPS) else panels
-    return whole * (shape.images * sharing(shape.images * strips * apart, target))
+    walks = 1 if shape.copied and (strips > 1 or shape.images >= ENOUGH_STRIPS) else panels
+    return whole * (shape.images * sharing(shape.images * strips * walks, target))
 
 
-def _tiling(shape: Shape, blocking: Blocking) -> tuple[int, list[tuple[int, int]], float]:
+def _tiling(shape: DirectProblem, blocking: Blocking) -> tuple[int, list[tuple[int, int]], float]:
     """Of one image: strips, register tiles as (rows, how many), lines of a strip."""
     pixels = shape.height * shape.width
     if not blocking.flat:

@@ -18,7 +18,7 @@ from tilewright.plans.framework.analysis import Structure, factors, uses
 from tilewright.plans.framework.base import Candidate, Plan
 from tilewright.plans.framework.common import extent, inline_all, lanes_of, parallelize
 from tilewright.plans.framework.cost import Cost, around, number, roofline
-from tilewright.plans.framework.tiles import Tile, cycles
+from tilewright.plans.framework.tiles import RegisterTile, cycles
 from tilewright.plans.idioms.panels import packed_operand, panel_width
 from tilewright.schedule.schedule import Schedule
 from tilewright.targets.target import Target
@@ -52,7 +52,9 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
     rest, found = around(structure, anchor, target), []
     for count in range(1, 15):
         if count == 1 or count * vectors + vectors + 1 <= target.registers:
-            cost = sum(cycles(Tile(count, width), m, width, depth, lanes, target) / m for m in counts) / len(counts)
+            cost = sum(cycles(RegisterTile(count, width), m, width, depth, lanes, target) / m for m in counts) / len(
+                counts
+            )
             own = Cost(compute=times * cost, memory=roofline(structure, target).memory)
             found.append(Candidate((("rows", count), ("width", width)), own + rest))
     return sorted(found, key=lambda c: c.cycles)

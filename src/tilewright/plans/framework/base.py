@@ -11,7 +11,7 @@ from tilewright.ir.notes import SingleThread, with_note
 from tilewright.plans.framework.analysis import Structure
 from tilewright.plans.framework.cost import Cost
 from tilewright.plans.framework.space import Setting
-from tilewright.plans.framework.variants import Values, choose
+from tilewright.plans.framework.variants import Values, dispatch
 from tilewright.plans.framework.work import Added, Effort
 from tilewright.schedule.schedule import Schedule
 from tilewright.targets.target import Target
@@ -121,7 +121,7 @@ class Planned:
         if self.serial:
             func = replace(func, notes=with_note(func.notes, SingleThread()))
         for values, planned in self.variants:
-            func = choose(values, planned.func, func)
+            func = dispatch(values, planned.func, func)
         return func
 
     def describe(self) -> str:

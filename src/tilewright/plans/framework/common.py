@@ -53,8 +53,8 @@ def buffer_names(buffers: Iterable[Buffer]) -> tuple[BufferName, ...]:
     return tuple(BufferName(b.name) for b in buffers)
 
 
-def ask_for_inputs(s: Schedule, ref: BlockRef, width: int, target: Target) -> None:
-    """Let the loop around a spatial block's vectors, `width` elements each time, ask for the inputs that it reads from
+def prefetch_inputs(s: Schedule, ref: BlockRef, width: int, target: Target) -> None:
+    """Let the loop around a spatial block's vectors, `width` elements each time, prefetch the inputs that it reads from
     beyond the second level of cache, if it computes much meanwhile: a light loop is so far ahead by itself."""
     block = s.get(ref)
     assert isinstance(block, Block)
@@ -106,7 +106,7 @@ def vectorize_spatial(s: Schedule, block: BlockRef, target: Target, lanes: int, 
     if parallel and outer:
         parallelize(s, outer)
     if len(outer) == len(loops):
-        ask_for_inputs(s, block, 4 * lanes, target)
+        prefetch_inputs(s, block, 4 * lanes, target)
 
 
 def parallelize(s: Schedule, loops: list[LoopRef]) -> LoopRef | None:

@@ -186,7 +186,7 @@ def weight(value: Expr, target: Target) -> float:
 
 def instructions(block: Block) -> float:
     """Instructions of floating point for one element: functions count what they weigh, all else counts one. This is
-    what computing an element again costs, and what asks for registers beside it."""
+    what computing an element again costs, and what takes registers beside it."""
     found = [e for stmt in walk(block.body) if isinstance(stmt, Store) for e in _operations(stmt.value)]
     return sum(FUNCTIONS.get(e.name, 1.0) for e in found if e.dtype.is_float)
 
@@ -229,8 +229,8 @@ def roofline(structure: Structure, target: Target, symbol: int = SYMBOL, *, expa
     ins = sum(min(picked.get(b, inf), nbytes_of(b, symbol)) for b in func.params if b not in written)
     outs = sum(nbytes_of(b, symbol) for b in func.params if b in written)
     # What a kernel reads another one wrote, or the last call used: at best it is in the second level.
-    apart = max(ins + outs, target.l1)
-    memory = fetch_cycles(ins, apart, target) + write_cycles(outs, apart, target)
+    touched = max(ins + outs, target.l1)
+    memory = fetch_cycles(ins, touched, target) + write_cycles(outs, touched, target)
     return Cost(compute, load_cycles(passed, target), store_cycles(outs, target), memory)
 
 

@@ -22,14 +22,14 @@ from tilewright.targets.target import Target
 
 
 @dataclass(frozen=True, slots=True)
-class Tile:
+class RegisterTile:
     """`rows` x `width` accumulators; `width` is also the width of the packed weight panels."""
 
     rows: int
     width: int
 
 
-def conv_tile(key: Callable[[], Key], out: Sequence[Expr], channels: int, target: Target) -> Tile:
+def conv_tile(key: Callable[[], Key], out: Sequence[Expr], channels: int, target: Target) -> RegisterTile:
     """The tile for a blocked convolution: rows are output columns of one line, `channels` the output channels."""
     width = as_int(out[3])
     counts = (max(1, width),) if width is not None else (14, 28, 56)
@@ -54,23 +54,23 @@ def row_limit(stride: int, target: Target) -> int:
 @lru_cache(maxsize=4096)
 def _ranked(
     counts: tuple[int, ...], columns: int, depth: int, target: Target, most: int, limit: int
-) -> tuple[tuple[float, Tile], ...]:
+) -> tuple[tuple[float, RegisterTile], ...]:
     """The best tile of each width with its cycles a row, the best first."""
     lanes = target.lanes(4)
     candidates = [
-        Tile(rows, vectors * lanes)
+        RegisterTile(rows, vectors * lanes)
         for vectors in range(1, 5)
         for rows in range(1, min(most, limit) + 1)
         if rows * vectors + vectors + 1 <= target.registers and (vectors - 1) * lanes < columns
     ]
     scores = [(sum(cycles(t, m, columns, depth, lanes, target) / m for m in counts), t) for t in candidates]
-    best: dict[int, tuple[float, Tile]] = {}
+    best: dict[int, tuple[float, RegisterTile]] = {}
     for score, tile in sorted(scores, key=lambda s: (s[0], -s[1].width)):
         best.setdefault(tile.width, (score, tile))
     return tuple(best.values())
 
 
-def cycles(tile: Tile, rows: int, columns: int, depth: int, lanes: int, target: Target) -> float:
+def cycles(tile: RegisterTile, rows: int, columns: int, depth: int, lanes: int, target: Target) -> float:
     """Estimated cycles of a rows x columns x depth product done with `tile`."""
     vectors = tile.width // lanes
     whole, rest = divmod(rows, tile.rows)

@@ -40,7 +40,7 @@ def specialize(func: PrimFunc, values: Values) -> PrimFunc:
     return replace(func, params=params, body=body, buffers=buffers)
 
 
-def choose(values: Values, special: PrimFunc, general: PrimFunc) -> PrimFunc:
+def dispatch(values: Values, special: PrimFunc, general: PrimFunc) -> PrimFunc:
     """`if symbol == value { special } else { general }` as one function with the parameters of `general`."""
     taken = names_of(general)
     mine: dict[Buffer, Buffer] = dict(zip(special.params, general.params, strict=True))

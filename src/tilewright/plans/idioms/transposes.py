@@ -263,7 +263,7 @@ def panel_pieces(s: Schedule, block: BlockRef, target: Target) -> bool:
     for rows, panel: for k in 0..32: for lane in vectorized 0..16:
         packed[panel, rows + k, lane] = w[rows + k, panel * 16 + lane]
 
-    What the next panels read of the rows is asked for ahead. False, with nothing done, for any other block.
+    What the next panels read of the rows is prefetched. False, with nothing done, for any other block.
     """
     stage = s.get(block)
     assert isinstance(stage, Block)

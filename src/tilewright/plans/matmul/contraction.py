@@ -163,12 +163,12 @@ def tile_output(
         if candidate.knob("defer"):  # and then what a tile writes has the next one's products to arrive
             s.annotate(tiles[-1], Defer(lanes_of(anchor, target)))
         else:
-            ask_for_outputs(s, anchor, out, tiles[-1], target)
+            prefetch_outputs(s, anchor, out, tiles[-1], target)
     parallelize(s, order[: max(1, len(order) - len(tiles))])
 
 
-def ask_for_outputs(s: Schedule, anchor: Stage, out: BlockRef, tile: LoopRef, target: Target) -> None:
-    """Let a tile of rows ask, before its products, for the lines that it writes after them, and for those of a
+def prefetch_outputs(s: Schedule, anchor: Stage, out: BlockRef, tile: LoopRef, target: Target) -> None:
+    """Let a tile of rows prefetch, before its products, the lines that it writes after them, and those of a
     residual, where all that the kernel touches is more than the second level holds: they come from beyond it by now, a
     few from each row, which nothing follows."""
     block = s.get(out)
@@ -202,7 +202,7 @@ def tile_block(s: Schedule, anchor: Stage, block: BlockRef, candidate: Candidate
     s.reorder(reduce, *inner)
     products = prod(extent(s, loop) or 1 for loop in inner) // lanes_of(anchor, target)
     copies = unrolled_steps(products, extent(s, reduce))
-    reduce, steps = ask_ahead(s, anchor, reduce, copies, candidate, target)
+    reduce, steps = prefetch_panel(s, anchor, reduce, copies, candidate, target)
     if copies > 1:
         s.annotate(steps, Unroll(copies))
     zero = s.decompose_reduction(block, reduce)
@@ -210,10 +210,10 @@ def tile_block(s: Schedule, anchor: Stage, block: BlockRef, candidate: Candidate
         unroll_tile(s, stage, len(inner))
 
 
-def ask_ahead(
+def prefetch_panel(
     s: Schedule, anchor: Stage, reduce: LoopRef, copies: int, candidate: Candidate, target: Target
 ) -> tuple[LoopRef, LoopRef]:
-    """Let a tile ask for its panel a little ahead, or its rows for their part of the next one: a few lines every
+    """Let a tile prefetch its panel a little ahead, or its rows their part of the next one: a few lines every
     `copies` steps, if these divide the reduction. Returns the reduction's outer and inner loop, maybe the same one."""
     weights, row, depth = packed_operand(anchor), row_iter(anchor), extent(s, reduce)
     rows, width, ahead, sharing = (candidate.knob(name) for name in ("rows", "width", "ahead", "sharing"))
@@ -227,8 +227,8 @@ def ask_ahead(
     if depth % copies == 0 and copies > 1:
         steps, inner = s.split(reduce, factor=copies)
     line = width * weights.buffer.dtype.itemsize
-    asked = line * (1 if steps is inner else copies) * min(rows, sharing)
-    lines, strip = -(-asked // (sharing * target.caches.line)), None if as_int(row.extent) == sharing else sharing
+    wanted = line * (1 if steps is inner else copies) * min(rows, sharing)
+    lines, strip = -(-wanted // (sharing * target.caches.line)), None if as_int(row.extent) == sharing else sharing
     note = Prefetch(buffer_names([weights.buffer]), depth * line, lines=lines, rows=sharing, strip=strip)
     s.annotate(steps, note)
     return steps, inner

@@ -40,7 +40,7 @@ NEAR_TILES = 4
 MANY_STRIPS = 16
 """Of so many a small last one costs little."""
 SYMBOLIC_SHARING = 16
-"""Rows that ask for a panel together where nobody knows how many there are: fewer ask for less of it, more again."""
+"""Rows that prefetch a panel together where nobody knows how many there are: fewer prefetch less of it, more again."""
 BODY = 48
 """Products (vector multiply-adds) that the body of the innermost loop holds at least,"""
 MOST_STEPS = 8
@@ -186,7 +186,7 @@ def _tile(tile: MatmulTile, product: Product, rows: int, panels: int, rate: floa
 def strip_rows(tile: MatmulTile, product: Product, target: Target) -> int:
     """Rows that pass below all panels before the next ones do, 0 for all at once.
 
-    Every panel walks over the rows of a strip again, and each tile of rows begins streams that nothing has asked for
+    Every panel walks over the rows of a strip again, and each tile of rows begins streams that nothing has prefetched
     yet. Where all rows are more than the second level holds and a few tiles fit in a quarter of it, these make a
     strip, as long as all panels stay in the last level for the next one; what is left of few strips and would be a
     small one, for which all panels arrive once more, goes into the others. Otherwise strips are of about equal size
@@ -209,10 +209,10 @@ def strip_rows(tile: MatmulTile, product: Product, target: Target) -> int:
 
 
 def sharing_rows(tile: MatmulTile, product: Product, strip: int, target: Target, *, symbolic: bool = False) -> int:
-    """Rows that ask for the next panel together, each for its part; 0 if nobody does.
+    """Rows that prefetch the next panel together, each its part; 0 if nobody does.
 
     Tiles of rows multiply with one panel after another, and only the first tile waits for each, if panels do not stay
-    in the second level. It need not if the tiles before it ask for its lines, a few of them in each step: memory is
+    in the second level. It need not if the tiles before it prefetch its lines, a few of them in each step: memory is
     then busy all the time. Hardware sees a new stream in every panel and stops following it at the end of each page.
     """
     few = product.rows < target.costs.prefetching.shared_panel_rows or tile.rows == 1
@@ -223,11 +223,11 @@ def sharing_rows(tile: MatmulTile, product: Product, strip: int, target: Target,
 
 
 def prefetch_distance(tile: MatmulTile, product: Product, target: Target) -> int:
-    """How many bytes ahead a single tile of few rows asks for its own panel, 0 if it does not.
+    """How many bytes ahead a single tile of few rows prefetches its own panel, 0 if it does not.
 
-    A panel takes longer to arrive than its products take, and to ask for the next one would only delay it. One or two
-    rows are bound by memory alone, and what asks for its lines takes the place of what reads them; from the last level
-    of cache, lines come about as fast as two rows are multiplied.
+    A panel takes longer to arrive than its products take, and to prefetch the next one would only delay it. One or two
+    rows are bound by memory alone, and what prefetches its lines takes the place of what reads them; from the last
+    level of cache, lines come about as fast as two rows are multiplied.
     """
     ahead = target.costs.prefetching
     match level(product.weights, target):
@@ -265,12 +265,12 @@ def bandwidth(tile: MatmulTile, product: Product, panels: int, target: Target) -
     if far and panels > 1:
         return passes / (1 / far + (passes - 1) / again)
     if passes > 2 and group <= target.l2 // 2:
-        return target.costs.traffic.followed_stream * again  # The tiles of the panel before have asked for it.
+        return target.costs.traffic.followed_stream * again  # The tiles of the panel before have prefetched it.
     return again
 
 
 def _first_bandwidth(product: Product, panels: int, target: Target) -> float:
-    """The same of panels that are read for the first time and that nobody has asked for."""
+    """The same of panels that are read for the first time and that nobody has prefetched."""
     traffic = target.costs.traffic
     match level(product.weights, target):
         case "l1":

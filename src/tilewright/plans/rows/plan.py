@@ -152,14 +152,16 @@ def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Targe
     if not strip:
         together = fold if pipeline else together
         least = target.costs.prefetching.pipelined_bytes if pipeline else 0
-        ask_ahead(s, names, rows, together, fold > 1, target, least)
+        prefetch_rows(s, names, rows, together, fold > 1, target, least)
     if pipeline:
         s.annotate(around[-1], Pipeline())
     parallelize(s, around[:-1] if pipeline else around)
 
 
-def ask_ahead(s: Schedule, around: set[str], rows: int, together: int, whole: bool, target: Target, least: int) -> None:
-    """Let later passes over rows ask for the next ones, at least so many bytes ahead, which the first pass would have
+def prefetch_rows(
+    s: Schedule, around: set[str], rows: int, together: int, whole: bool, target: Target, least: int
+) -> None:
+    """Let later passes over rows prefetch the next ones, at least so many bytes ahead, which the first pass would have
     to wait for: step by step, or at the start of each row for the `whole` of one."""
     costs = target.costs.prefetching
     params = {b for b in s.func.params if (as_int(b.size) or 0) * b.dtype.itemsize > target.l2}
@@ -168,11 +170,11 @@ def ask_ahead(s: Schedule, around: set[str], rows: int, together: int, whole: bo
         inner = [loop for loop in s.loops(block) if loop.name not in around and (extent(s, loop) or 2) > 1]
         if len(inner) < 2:
             continue
-        asking = inner[0] if whole else inner[-2]
+        prefetching = inner[0] if whole else inner[-2]
         for e in (e for stmt in walk(s.get(block)) for e in exprs_of(stmt)):
             for load in loads(e):
-                if load.buffer in params and asking.name not in passes.setdefault(load.buffer, []):
-                    passes[load.buffer].append(asking.name)
+                if load.buffer in params and prefetching.name not in passes.setdefault(load.buffer, []):
+                    passes[load.buffer].append(prefetching.name)
     used: set[str] = set()
     for buffer, names in passes.items():
         length = as_int(product(buffer.shape[rows:]))

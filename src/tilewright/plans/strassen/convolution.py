@@ -25,15 +25,15 @@ from tilewright.ir.expr import as_int
 from tilewright.ir.selection import StrassenStrips
 from tilewright.ops.lowered.strassen import PRODUCTS
 from tilewright.plans.convolution import tiles as conv_tiles
-from tilewright.plans.convolution.tiles import MOST_ROWS, WHOLE, Blocking, Shape, registers
+from tilewright.plans.convolution.tiles import MOST_ROWS, WHOLE, Blocking, DirectProblem, registers
 from tilewright.plans.framework.analysis import Structure
 from tilewright.plans.framework.base import Candidate, Plan
 from tilewright.plans.framework.common import inline_all
 from tilewright.plans.framework.cost import Cost, around, bandwidth, load_cycles, sharing, store_cycles
 from tilewright.plans.idioms.panels import panel_width
-from tilewright.plans.strassen.products import Stages, stages
+from tilewright.plans.strassen.products import StrassenStages, stages
 from tilewright.plans.winograd.plan import constant_product, products, share
-from tilewright.plans.winograd.tiles import ENOUGH, apart, groups
+from tilewright.plans.winograd.tiles import ENOUGH, groups, one_block_a_thread
 from tilewright.schedule.schedule import LoopRef, Schedule
 from tilewright.targets.target import Target
 
@@ -45,7 +45,7 @@ MOST_STRIPS = 64
 
 
 @lru_cache(maxsize=4096)
-def best(shape: Shape, width: int, model: int, target: Target) -> tuple[Cost, StrassenStrips] | None:
+def best(shape: DirectProblem, width: int, model: int, target: Target) -> tuple[Cost, StrassenStrips] | None:
     """The best choice for an image and what it is estimated to take."""
     choices = [
         StrassenStrips(strip, width, panels)
@@ -64,7 +64,7 @@ def strips(half: int) -> Iterator[int]:
             yield half // parts
 
 
-def estimate(shape: Shape, choice: StrassenStrips, model: int, target: Target) -> Cost:
+def estimate(shape: DirectProblem, choice: StrassenStrips, model: int, target: Target) -> Cost:
     """Cycles of an image: of one core, and of what others miss while threads share strips or, where these are few, the
     phases of each."""
     count = ceil(ceil(shape.height * shape.width / 2) / choice.strip)
@@ -101,7 +101,7 @@ def estimate(shape: Shape, choice: StrassenStrips, model: int, target: Target) -
         store=store_cycles(4 * y, target),
         memory=2 * PRODUCTS * y / near + 8 * y / bandwidth(max(output, target.l2), target),
     )
-    alone = apart(shape.images * count, target)
+    alone = one_block_a_thread(shape.images * count, target)
     if not alone:
         each, panels = (PRODUCTS * choice.panels, choice.panels) if passes < ENOUGH else (passes, passes)
         product, behind = product * sharing(each, target), behind * sharing(panels, target)
@@ -110,7 +110,7 @@ def estimate(shape: Shape, choice: StrassenStrips, model: int, target: Target) -
     return strip * (count * unequal) | Cost(memory=first + (count - 1) * later)
 
 
-def tiles(quarter: Shape, width: int, target: Target) -> list[tuple[int, Cost]]:
+def tiles(quarter: DirectProblem, width: int, target: Target) -> list[tuple[int, Cost]]:
     """Register tiles, by their rows, with what one of the products of a strip takes."""
     vectors = width // target.lanes(4)
     most = [n for n in range(1, MOST_ROWS + 1) if registers(n, vectors) < target.registers]
@@ -131,7 +131,7 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
     groups, _, panels, strip, _ = (as_int(it.extent) for it in found.product.spatial[2:])
     assert blocks and block and width and groups and panels and strip
     filters = groups * panels * width
-    quarter = Shape(1, 1, strip, (1, 1), 1, blocks * block, block, filters, 4 * blocks * block * strip, False)
+    quarter = DirectProblem(1, 1, strip, (1, 1), 1, blocks * block, block, filters, 4 * blocks * block * strip, False)
     count = (as_int(found.product.spatial[1].extent) or 1) * PRODUCTS
     rest = around(structure, found.product, target)
     options = [Candidate((("rows", rows),), cost * count + rest) for rows, cost in tiles(quarter, width, target)]
@@ -151,7 +151,7 @@ def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Targe
     constant_product(s, sums)
     channels = s.loops(sums)[-3]
     phases: tuple[LoopRef, ...] = (channels, group)
-    if apart(s.extent(strip) or 1, target):
+    if one_block_a_thread(s.extent(strip) or 1, target):
         phases = (strip,)
     elif (s.extent(group) or 0) < ENOUGH:
         loops = s.loops(product)
@@ -161,7 +161,7 @@ def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Targe
     share(s, image, strip, phases, target)
 
 
-def output_loops(s: Schedule, found: Stages) -> tuple[LoopRef, LoopRef, LoopRef, LoopRef]:
+def output_loops(s: Schedule, found: StrassenStages) -> tuple[LoopRef, LoopRef, LoopRef, LoopRef]:
     """Loops over images, strips, groups of panels and panels; the quarters of the output are merged inside."""
     out = s.block(found.rest[-1].name)
     image, k, h, w, lane = s.loops(out)

@@ -62,7 +62,7 @@ def sums(quarter: Product, target: Target) -> Cost:
 
 
 @dataclass(frozen=True, slots=True)
-class Stages:
+class StrassenStages:
     """The stages of a product, in order; `quarters` is what makes them, `rest` the epilogue."""
 
     quarters: tuple[Stage, ...]
@@ -72,7 +72,7 @@ class Stages:
     rest: tuple[Stage, ...]
 
 
-def stages(structure: Structure) -> Stages | None:
+def stages(structure: Structure) -> StrassenStages | None:
     """The stages if the function is one: a constant matrix before the contraction, one behind it."""
     if len(structure.anchors) != 1:
         return None
@@ -84,7 +84,7 @@ def stages(structure: Structure) -> Stages | None:
     merged, *rest = after
     if not is_transform(sums) or not is_transform(merged) or any(s.role != "spatial" for s in (*quarters, *rest)):
         return None
-    return Stages(tuple(quarters), sums, product, merged, tuple(rest))
+    return StrassenStages(tuple(quarters), sums, product, merged, tuple(rest))
 
 
 def fits(structure: Structure, target: Target) -> bool:
@@ -128,7 +128,7 @@ def sum_quarters(s: Schedule, block: BlockRef, lanes: int, target: Target) -> No
     vectorize_spatial(s, block, target, lanes)
 
 
-def merge_products(s: Schedule, found: Stages, merged: BlockRef, width: int, target: Target) -> LoopRef:
+def merge_products(s: Schedule, found: StrassenStages, merged: BlockRef, width: int, target: Target) -> LoopRef:
     """The output, a panel of products at a time. Returns the loop over panels."""
     out = s.block(found.rest[-1].name)
     lanes = lanes_of(found.merged, target)

@@ -41,13 +41,13 @@ from tilewright.plans.framework.cost import EXPOSED, Cost, around, number, roofl
 from tilewright.plans.idioms.conversions import plain_output, read_plain, transpose_in, transpose_out
 from tilewright.plans.idioms.panels import packed_operand, panel_width
 from tilewright.plans.idioms.transposes import tile_axes, transpose_tiles
-from tilewright.plans.winograd.tiles import ENOUGH, apart, most_rows, part_of, product_cycles
+from tilewright.plans.winograd.tiles import ENOUGH, most_rows, one_block_a_thread, part_of, product_cycles
 from tilewright.schedule.schedule import BlockRef, LoopRef, Schedule
 from tilewright.targets.target import Target
 
 
 @dataclass(frozen=True, slots=True)
-class Stages:
+class WinogradStages:
     """The stages of a Winograd convolution, in order; `rest` is the epilogue. `blocks` blocks the channels of plain
     input, `plain` writes plain output."""
 
@@ -62,7 +62,7 @@ class Stages:
     blocks: Stage | None
 
 
-def stages(structure: Structure) -> Stages | None:
+def stages(structure: Structure) -> WinogradStages | None:
     """The stages if the function is one: two constant matrices before the contraction, two behind it."""
     if len(structure.anchors) != 1:
         return None
@@ -79,7 +79,7 @@ def stages(structure: Structure) -> Stages | None:
     if len(strip) != 1 or len(blocks) > 1 or strip[0].role != "spatial" or len(rest[-1].spatial) != 5:
         return None
     upright, result = transforms
-    return Stages(strip[0], half, tiles, product, upright, result, tuple(rest), plain, next(iter(blocks), None))
+    return WinogradStages(strip[0], half, tiles, product, upright, result, tuple(rest), plain, next(iter(blocks), None))
 
 
 def is_transform(stage: Stage) -> bool:
@@ -143,7 +143,7 @@ def share(s: Schedule, row_block: LoopRef, column_block: LoopRef, phases: tuple[
     they share each of the phases: the channels of the tiles' transforms, then groups of panels or, where those are few,
     the elements of the products and then the panels of the output."""
     rows, columns = s.extent(row_block), s.extent(column_block)
-    if rows is not None and columns is not None and apart(rows * columns, target):
+    if rows is not None and columns is not None and one_block_a_thread(rows * columns, target):
         # Where tile rows run across images it may not be provable that blocks write different elements.
         with s.trying("threads share each phase, not blocks of tiles"):
             s.parallel(s.fuse(row_block, column_block))
@@ -152,7 +152,7 @@ def share(s: Schedule, row_block: LoopRef, column_block: LoopRef, phases: tuple[
         s.parallel(loop)
 
 
-def input_transform(s: Schedule, found: Stages, target: Target) -> LoopRef:
+def input_transform(s: Schedule, found: WinogradStages, target: Target) -> LoopRef:
     """Channel block by channel block, tile row by tile row. Returns the loop over channel blocks."""
     columns, _ = tile_block(found)
     tiles, half, strip = (s.block(stage.name) for stage in (found.tiles, found.half, found.strip))
@@ -205,14 +205,14 @@ def products(
     s.reorder(co, ci, t, filters)
     steps = body_steps(lanes, rows * (width // lanes))
     while 4 * width * steps * rows >= MOST_LINES * target.caches.line * count and steps % 2 == 0:
-        steps //= 2  # a tile's share of what so many steps read is more than a loop asks for at once
-    asking, channel = s.split(ci, factor=steps) if steps < lanes else (co, ci)
+        steps //= 2  # a tile's share of what so many steps read is more than a loop prefetches at once
+    prefetching, channel = s.split(ci, factor=steps) if steps < lanes else (co, ci)
     s.annotate(channel, Unroll(steps))
     if rows < count:
-        # The filters that come next, a share by each tile: asked for by the first tiles alone they would come in a
+        # The filters that come next, a share by each tile: prefetched by the first tiles alone they would come in a
         # burst that memory cannot keep up with, and then memory would idle. One tile alone reads a stream at an even
-        # pace, which hardware follows better than a core can ask.
-        s.annotate(asking, Prefetch(buffer_names([weights.buffer]), 4 * blocks * lanes * width, rows=count))
+        # pace, which hardware follows better than a core can prefetch.
+        s.annotate(prefetching, Prefetch(buffer_names([weights.buffer]), 4 * blocks * lanes * width, rows=count))
     init = s.decompose_reduction(tile, co)
     for block in (tile, init, product):
         row, lane = s.loops(block)[-2:]
@@ -255,22 +255,22 @@ def register_tiles_of_parts(
 
 
 def output_loops(
-    s: Schedule, found: Stages, out: BlockRef, candidate: Candidate
+    s: Schedule, found: WinogradStages, out: BlockRef, candidate: Candidate
 ) -> tuple[LoopRef, LoopRef, LoopRef, LoopRef, LoopRef, LoopRef]:
     """Loops over blocks of tiles, groups of panels, panels, tiles, blocks of channels and rows of the tile; returned
     without the tiles.
 
     Images, submaps and tile rows are counted together.
     """
-    m, apart = as_int(found.result.spatial[3].extent), dilation(found)
+    m, rate = as_int(found.result.spatial[3].extent), dilation(found)
     columns, rows = tile_block(found)
     n, k, h, w, lane = s.loops(out)
     lanes = s.extent(lane)
     assert m is not None and lanes is not None
     maps = [n]
-    if apart > 1:
-        h, phase = s.split(h, factor=apart)
-        w, other = s.split(w, factor=apart)
+    if rate > 1:
+        h, phase = s.split(h, factor=rate)
+        w, other = s.split(w, factor=rate)
         maps += [phase, other]
     down, p = s.split(h, factor=m)
     across, q = s.split(w, factor=m)
@@ -287,7 +287,7 @@ def output_loops(
 
 
 def plain_loops(
-    s: Schedule, found: Stages, out: BlockRef, candidate: Candidate, target: Target
+    s: Schedule, found: WinogradStages, out: BlockRef, candidate: Candidate, target: Target
 ) -> tuple[LoopRef, LoopRef, LoopRef, LoopRef, LoopRef, LoopRef]:
     """The same where the output is plain: the tiles of a row, a block of channels of them, are transposed together when
     they are complete. The loops over tiles and their rows are those of `out`, the blocked result."""
@@ -313,14 +313,14 @@ def plain_loops(
     return row_block, column_block, group, panel, column, p
 
 
-def tile_block(found: Stages) -> tuple[int, int]:
+def tile_block(found: WinogradStages) -> tuple[int, int]:
     """Tile columns and tile rows of a block."""
     rows, count = as_int(found.strip.spatial[1].extent), as_int(found.product.spatial[-2].extent)
     assert rows is not None and count is not None
     return count // rows, rows
 
 
-def dilation(found: Stages) -> int:
+def dilation(found: WinogradStages) -> int:
     """How far apart in the input neighbouring rows of a strip are."""
     line = found.strip.spatial[4].var
     values = [s.value for s in walk(found.strip.block.body) if isinstance(s, Store)]

@@ -7,7 +7,7 @@ Cycles of one core, stage by stage, for a block of `rows x columns` tiles:
     product   `products`^2 products of tiles x channels x filters in register tiles; starting and finishing one takes
               as long as a step or two of few channels
     filters   the transformed filters stream by once a block, from the level of the memory where they stay; each tile
-              asks for a share of what comes next, so that most of the transfer hides behind the products, if there
+              prefetches a share of what comes next, so that most of the transfer hides behind the products, if there
               are several
     tiles     the transformed tiles are read again for every group of panels of filters; the products of a group are
               written and read, from where they stay while its filters pass by
@@ -53,7 +53,7 @@ MOST_TILES = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class WinogradProblem:
     """A convolution: `images` x (`height` x `width`) outputs, square window, the same stride of rows and columns. With
     a dilation of d each image is d * d submaps (`ops/lowered/winograd.py`), which are given as so many images.
 
@@ -77,14 +77,16 @@ class Shape:
 
 @lru_cache(maxsize=256)
 def ranked(
-    shapes: tuple[Shape, ...], tiles: tuple[int, ...], target: Target
+    shapes: tuple[WinogradProblem, ...], tiles: tuple[int, ...], target: Target
 ) -> tuple[tuple[float, Direct | Winograd], ...]:
     """The transforms for a layer that is called with any of `shapes` (they differ in images), and computing it
     directly, with the mean cycles an image; the best first."""
 
     def mean(choice: Winograd | None) -> float:
         each = (
-            direct(s, target) if choice is None else cost(s, choice, target).cycles * few(s, choice, target)
+            direct(s, target)
+            if choice is None
+            else cost(s, choice, target).cycles * unshared_penalty(s, choice, target)
             for s in shapes
         )
         return sum(c / s.images for c, s in zip(each, shapes, strict=True)) / len(shapes)
@@ -101,12 +103,12 @@ def ranked(
     return tuple(sorted(options, key=lambda option: option[0]))
 
 
-def _widths(shape: Shape, target: Target) -> tuple[int, ...]:
+def _widths(shape: WinogradProblem, target: Target) -> tuple[int, ...]:
     lanes = target.lanes(4)
     return (lanes, 2 * lanes) if shape.filters <= lanes else (2 * lanes,)
 
 
-def blocks(shape: Shape, tile: int, images: int) -> Iterator[tuple[int, int]]:
+def blocks(shape: WinogradProblem, tile: int, images: int) -> Iterator[tuple[int, int]]:
     """Blocks of tiles: whole tile rows of one or several images, or equal parts of a row that is long."""
     down, across = ceil(shape.height / tile), ceil(shape.width / tile)
     for parts in range(1, across + 1):
@@ -123,31 +125,33 @@ def groups(panels: int) -> Iterator[int]:
     return (n for n in range(1, panels + 1) if panels % n == 0)
 
 
-def cost(shape: Shape, choice: Winograd, target: Target) -> Cost:
+def cost(shape: WinogradProblem, choice: Winograd, target: Target) -> Cost:
     """The estimate for all images: cycles of one core, and of what others miss while threads share unequally."""
     blocks = times(shape, choice)
-    return block_cost(shape, choice, target) * (blocks * (sharing(blocks, target) if apart(blocks, target) else 1.0))
+    return block_cost(shape, choice, target) * (
+        blocks * (sharing(blocks, target) if one_block_a_thread(blocks, target) else 1.0)
+    )
 
 
-def times(shape: Shape, choice: Winograd) -> int:
+def times(shape: WinogradProblem, choice: Winograd) -> int:
     """Blocks of tiles."""
     down, across = ceil(shape.height / choice.tile), ceil(shape.width / choice.tile)
     return ceil(shape.images * down / choice.rows) * ceil(across / choice.columns)
 
 
-def apart(parts: int, target: Target) -> bool:
+def one_block_a_thread(parts: int, target: Target) -> bool:
     """Whether threads take blocks of tiles each for itself: where there are enough for a few of them, or as many for
     each that a call is known to have. Else they share the phases of each."""
     return parts >= ENOUGH or (target.threads > 1 and parts % target.threads == 0)
 
 
-def few(shape: Shape, choice: Winograd, target: Target) -> float:
+def unshared_penalty(shape: WinogradProblem, choice: Winograd, target: Target) -> float:
     """What is held against blocks that threads cannot share."""
     blocks = times(shape, choice)
-    return FEW_BLOCKS if blocks > 1 and not apart(blocks, target) else 1.0
+    return FEW_BLOCKS if blocks > 1 and not one_block_a_thread(blocks, target) else 1.0
 
 
-def block_cost(shape: Shape, choice: Winograd, target: Target) -> Cost:
+def block_cost(shape: WinogradProblem, choice: Winograd, target: Target) -> Cost:
     """The estimate for one block of tiles, whose phases threads share if they do not share blocks."""
     lanes, tile = target.lanes(4), choice.tile
     vectors, count, advance = choice.width // lanes, choice.rows * choice.columns, tile * shape.stride
@@ -160,7 +164,7 @@ def block_cost(shape: Shape, choice: Winograd, target: Target) -> Cost:
     product = size * size * panels * min(product_cycles(count, r, vectors, depth, target) for r in rows)
     weights, tiles = 4.0 * size * size * depth * filters, 4.0 * size * size * depth * count
     stream = weights / _bandwidth(weights, target, shape.cold(size, target))
-    # With one register tile there is nobody to ask for the next panel: the core waits for what hardware brings late.
+    # With one register tile there is nobody to prefetch the next panel: the core waits for what hardware brings late.
     waiting = stream if count <= most else 0.0
     passes = panels // choice.panels
     outputs = 4.0 * size * size * choice.panels * choice.width * count
@@ -179,7 +183,7 @@ def block_cost(shape: Shape, choice: Winograd, target: Target) -> Cost:
     if points(tile, shape.window, shape.stride) > MOST_POINTS:
         inward *= FOURIER_IN
         outward *= FOURIER_OUT
-    if not apart(times(shape, choice), target):
+    if not one_block_a_thread(times(shape, choice), target):
         each, behind = (size * size, choice.panels) if passes < ENOUGH else (passes, passes)
         product, outward = product * sharing(each, target), outward * sharing(behind, target)
         inward *= sharing(channels, target)
@@ -188,12 +192,12 @@ def block_cost(shape: Shape, choice: Winograd, target: Target) -> Cost:
     return Cost(compute=product, memory=stream, overhead=(1.0 - EXPOSED) * waiting) + transforms
 
 
-def direct(shape: Shape, target: Target) -> float:
+def direct(shape: WinogradProblem, target: Target) -> float:
     """Estimated cycles of the same convolution computed directly, by `plans/convolution/tiles.py`."""
     lanes = target.lanes(4)
     channels = ceil(shape.channels / lanes) * lanes
     lines, columns = (reach(n, shape.window, shape.stride) for n in (shape.height, shape.width))
-    layer = conv_tiles.Shape(
+    layer = conv_tiles.DirectProblem(
         images=shape.images,
         height=shape.height,
         width=shape.width,
@@ -242,7 +246,7 @@ def part_of(blocks: int, lanes: int) -> int:
 def most_rows(count: int, vectors: int, target: Target) -> int:
     """Rows of a register tile: accumulators, one panel row, broadcast values; of a large register file some registers
     stay free, for constants of the transforms are kept in them across the products. One tile does not take all of
-    `count` rows where two are large enough, for those ask for each other's next filters."""
+    `count` rows where two are large enough, for those prefetch each other's next filters."""
     costs = target.costs.arithmetic
     most = max(1, (target.registers - vectors - costs.constant_registers) // vectors)
     return min(most, max(ceil(count / 2), ceil(costs.accumulators / vectors)))

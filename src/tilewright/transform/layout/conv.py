@@ -11,7 +11,7 @@ from tilewright.plans.convolution.tiles import (
     SYMBOLIC_IMAGES,
     SYMBOLIC_SIZE,
     Blocking,
-    Shape,
+    DirectProblem,
     ranked,
 )
 from tilewright.plans.framework.decision_key import key_of_nodes
@@ -69,7 +69,7 @@ def conv(a: Assigner, node: Node) -> bool:
 
 def blockings_of(
     node: Node, filters: int, channels: int, block: int, target: Target
-) -> tuple[tuple[Shape, ...], tuple[tuple[float, Blocking], ...]]:
+) -> tuple[tuple[DirectProblem, ...], tuple[tuple[float, Blocking], ...]]:
     """What is computed, for each number of images that is to be considered, and the blockings of it with their cycles
     an image, the best first; the width and flatness of the one that is taken bind the plan."""
     x, w = node.inputs[:2]
@@ -84,7 +84,7 @@ def blockings_of(
     counts = SYMBOLIC_IMAGES if images is None else (max(1, images),)
     lines, columns = (height, width) if pixel else ((height - 1) * sh + kh, (width - 1) * sw + kw)
     shapes = tuple(
-        Shape(
+        DirectProblem(
             images=n,
             height=height,
             width=width,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from tilewright.ir.expr import as_int
 from tilewright.ir.graph import Node
 from tilewright.ops.conv import ConvAttrs
-from tilewright.plans.convolution.pixels import Shape, panels
+from tilewright.plans.convolution.pixels import PixelProblem, panels
 from tilewright.plans.framework.decision_key import key_of_nodes
 from tilewright.plans.framework.decisions import decide
 from tilewright.plans.framework.space import Setting
@@ -24,13 +24,13 @@ def is_pointwise(node: Node) -> bool:
     return all(as_int(d) == 1 for d in w.shape[2:]) and not any(node.of(ConvAttrs).pads) and all(size)
 
 
-def shape_of(node: Node) -> Shape:
+def shape_of(node: Node) -> PixelProblem:
     """One image and group of a convolution of one pixel."""
     x, w = node.inputs[:2]
     assert x is not None and w is not None
     filters, depth, height, width = (as_int(d) or 1 for d in (*w.shape[:2], *node.output.shape[2:]))
     attrs = node.of(ConvAttrs)
-    return Shape(filters // attrs.groups, height * width, depth, max(attrs.strides))
+    return PixelProblem(filters // attrs.groups, height * width, depth, max(attrs.strides))
 
 
 def pointwise(a: Assigner, node: Node) -> bool:

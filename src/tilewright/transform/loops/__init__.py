@@ -9,7 +9,7 @@ from tilewright.ir.verify import verify_func
 from tilewright.support.log import PassLog
 from tilewright.targets.target import Target
 from tilewright.transform.driver import LOOPS_SHOWN, VERIFY_PASSES, Stage, run_passes
-from tilewright.transform.loops.ahead import Ask, ask_ahead
+from tilewright.transform.loops.ahead import WeightPrefetch, prefetch_upcoming
 from tilewright.transform.loops.blocks import lower_blocks
 from tilewright.transform.loops.compact import compact_buffers
 from tilewright.transform.loops.conditions import bound_loops, move_conditions
@@ -30,8 +30,8 @@ LOOPS: Stage[PrimFunc] = Stage(verify_func, verify_loops, verify_flat, VERIFY_PA
 """The loops of one kernel: as scheduled, between passes, and as code generation takes them."""
 
 
-def passes(target: Target, ask: Ask | None = None) -> tuple[tuple[str, Pass], ...]:
-    """The passes of `lower_loops`, with their names. `ask`: of what a later kernel reads."""
+def passes(target: Target, prefetch: WeightPrefetch | None = None) -> tuple[tuple[str, Pass], ...]:
+    """The passes of `lower_loops`, with their names. `prefetch`: what it prefetches for a later kernel."""
     always: tuple[tuple[str, Pass], ...] = (
         ("reuse outputs", lambda func: reuse_outputs(func, target.l1)),
         ("lower blocks", lower_blocks),
@@ -48,17 +48,23 @@ def passes(target: Target, ask: Ask | None = None) -> tuple[tuple[str, Pass], ..
         ("expand math", lambda func: expand_math(func, target)),
         ("plan workspace", plan_workspace),
     )
-    return always if ask is None else (*always, ("ask ahead", lambda func: ask_ahead(func, ask, target.caches.line)))
+    return (
+        always
+        if prefetch is None
+        else (*always, ("prefetch weights", lambda func: prefetch_upcoming(func, prefetch, target.caches.line)))
+    )
 
 
-def lower_loops(func: PrimFunc, target: Target, log: PassLog | None = None, ask: Ask | None = None) -> PrimFunc:
+def lower_loops(
+    func: PrimFunc, target: Target, log: PassLog | None = None, prefetch: WeightPrefetch | None = None
+) -> PrimFunc:
     """Flat loops: no blocks, every buffer placed, main parts free of conditions, ready for code generation."""
-    return run_passes(func, passes(target, ask), LOOPS, log, func.name)
+    return run_passes(func, passes(target, prefetch), LOOPS, log, func.name)
 
 
-def readable_loops(func: PrimFunc, target: Target, ask: Ask | None = None) -> PrimFunc:
+def readable_loops(func: PrimFunc, target: Target, prefetch: WeightPrefetch | None = None) -> PrimFunc:
     """The same loops for readers and for C: `exp` stays `exp`, not the polynomial that takes its place."""
-    readable = [(name, run) for name, run in passes(target, ask) if name != "expand math"]
+    readable = [(name, run) for name, run in passes(target, prefetch) if name != "expand math"]
     return run_passes(func, readable, LOOPS, what=func.name)
 
 

@@ -1,12 +1,12 @@
-"""Ask for what a later kernel will read, evenly, while this one computes.
+"""Prefetch what a later kernel will read, evenly, while this one computes.
 
     kernel(x, w, y) {                            kernel(x, w, y, upcoming: u8[n]) {
       for p in 0..28 parallel {                    for p in 0..28 parallel {
         for k in 0..512 {                   ->       for k in 0..512 @prefetch_share(source=upcoming, ...) {
           ... a tile's multiply-adds ...               ... a tile's multiply-adds ...
 
-Each iteration asks for its share of the buffer (`codegen/llvm/prefetch.py`), so that memory brings it at the pace of
-the arithmetic: asked for all at once it would take the lines that the kernel's own loads wait for.
+Each iteration prefetches its share of the buffer (`codegen/llvm/prefetch.py`), so that memory brings it at the pace of
+the arithmetic: prefetched all at once it would take the lines that the kernel's own loads wait for.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ Nest = tuple[For, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class WeightPrefetch:
     """The first `nbytes` bytes of a buffer of `size` bytes."""
 
     size: int
     nbytes: int
 
 
-def ask_ahead(func: PrimFunc, ask: Ask, line: int) -> PrimFunc:
-    """A flat function with one more parameter, before its workspaces, of which its longest loop nest asks for a part;
-    without a loop that can, nobody asks. `line`: bytes of a line of cache."""
-    upcoming = Buffer(fresh_name("upcoming", names_of(func)), u8, (const(ask.size),))
+def prefetch_upcoming(func: PrimFunc, prefetch: WeightPrefetch, line: int) -> PrimFunc:
+    """A flat function with one more parameter, before its workspaces, of which its longest loop nest prefetches a part;
+    without such a loop nothing is prefetched. `line`: bytes of a line of cache."""
+    upcoming = Buffer(fresh_name("upcoming", names_of(func)), u8, (const(prefetch.size),))
     count = len(func.params) - len(func.workspaces)
     params = (*func.params[:count], upcoming, *func.params[count:])
     func = replace(func, params=params)
     nest = max(_nests(func.body, ()), key=_work, default=None)
     if nest is None:
         return func
-    loop = _loop(nest, ask, line)
-    noted = replace(loop, notes=with_note(loop.notes, PrefetchShare(BufferName(upcoming.name), ask.nbytes)))
+    loop = _loop(nest, prefetch, line)
+    noted = replace(loop, notes=with_note(loop.notes, PrefetchShare(BufferName(upcoming.name), prefetch.nbytes)))
     return func.with_body(map_stmt(func.body, lambda s: replace(noted, body=s.body) if s is loop else None))
 
 
@@ -77,12 +77,12 @@ def _copies(s: Stmt) -> int:
     return inner * (as_int(s.extent) or 1) if isinstance(s, For) else inner
 
 
-def _loop(nest: Nest, ask: Ask, line: int) -> For:
-    """The innermost loop of the nest whose iterations have a line or more to ask for; else the outermost that is
+def _loop(nest: Nest, prefetch: WeightPrefetch, line: int) -> For:
+    """The innermost loop of the nest whose iterations have a line or more to prefetch; else the outermost that is
     serial."""
     loops = [loop for loop in nest if loop.kind == "serial"]
     for k in range(len(nest), 0, -1):
         runs = prod(as_int(loop.extent) or 1 for loop in nest[:k])
-        if nest[k - 1].kind == "serial" and ask.nbytes >= line * runs:
+        if nest[k - 1].kind == "serial" and prefetch.nbytes >= line * runs:
             return nest[k - 1]
     return loops[0]

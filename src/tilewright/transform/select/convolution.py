@@ -20,7 +20,7 @@ from tilewright.plans.framework.decisions import decide
 from tilewright.plans.framework.space import Setting
 from tilewright.plans.strassen.convolution import LEAST_GAIN
 from tilewright.plans.strassen.convolution import best as best_strassen
-from tilewright.plans.winograd.tiles import Shape, ranked
+from tilewright.plans.winograd.tiles import WinogradProblem, ranked
 from tilewright.transform.layout.conv import blockings_of
 from tilewright.transform.layout.pixels import is_pointwise, shape_of
 from tilewright.transform.select.plain import conversion
@@ -106,7 +106,7 @@ def windows(around: Surroundings, node: Node) -> list[Option]:
     return [*ranked(shapes, tiles(shapes[0].window, shapes[0].stride, around.options.fast), around.target)]
 
 
-def transformed(around: Surroundings, node: Node) -> tuple[Shape, ...]:
+def transformed(around: Surroundings, node: Node) -> tuple[WinogradProblem, ...]:
     """The layer as Winograd's estimate knows it, for each number of images; nothing where no transform fits."""
     w = node.inputs[1]
     assert w is not None
@@ -120,7 +120,7 @@ def transformed(around: Surroundings, node: Node) -> tuple[Shape, ...]:
     if window not in WINDOWS or channels < around.block or stride >= window:
         return ()
     return tuple(
-        Shape(
+        WinogradProblem(
             n * apart**2,
             ceil(height / apart),
             ceil(width / apart),
