@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tilewright.ops.registry import (
     OpDef,
+    Operators,
     attributes,
     check_node,
     emit,
@@ -19,6 +20,7 @@ from tilewright.ops.registry import (
 
 __all__ = [
     "OpDef",
+    "Operators",
     "attributes",
     "check_node",
     "emit",
