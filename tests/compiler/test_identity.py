@@ -114,9 +114,9 @@ def test_names_of_sources_count(tmp_path: Path) -> None:
 
 HARMLESS = {
     "frontend.common.finish": "the names that users see, which are in the key",
-    "frontend.registry": "as below",
     "frontend.onnx": "reads models: what it makes, a graph, is in the key",
-    "frontend.torch": "as above",
+    "frontend.registry": "finds who reads a model",
+    "frontend.torch": "reads models, as above",
     "measure.calibration": "the host's ceilings, which are the target's",
     "runtime.kernel": "calls of a schedule's function, which is not kept",
     "runtime.model": "calls of the program that was made",

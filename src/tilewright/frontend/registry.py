@@ -1,5 +1,5 @@
-"""Frontends from outside: those that somebody registers, and those that plug-ins bring. They are asked about models that
-neither the ONNX nor the PyTorch frontend knows."""
+"""Frontends from outside: those that somebody registers, and those that plug-ins bring. They are asked about models
+that neither the ONNX nor the PyTorch frontend knows."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ import sys
 import threading
 import uuid
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
@@ -102,10 +102,15 @@ def _admit(plugin: Plugin, register: Register) -> None:
 
 def leave_out(plugin: Plugin, error: Exception) -> None:
     """Note that a plug-in is not used, and warn."""
-    said = error.headline() if isinstance(error, Error) else str(error).partition("\n")[0]
-    text = said if isinstance(error, PluginError) else f"{type(error).__name__}: {said}".rstrip(": ")
+    text = _headline(error)
     _outcomes[plugin] = Outcome(plugin, error=text)
     warnings.warn(f"{plugin} is left out: {text}", PluginWarning, stacklevel=2)
+
+
+def _headline(error: Exception) -> str:
+    if isinstance(error, Error):
+        return error.headline()
+    return f"{type(error).__name__}: {error}".partition("\n")[0].rstrip(": ")
 
 
 def outcomes() -> tuple[Outcome, ...]:
@@ -137,7 +142,12 @@ def check_new(what: str, names: Sequence[str], known: Sequence[str]) -> None:
 def found() -> tuple[Plugin, ...]:
     """The plug-ins of the environment, none of them loaded; none at all with TILEWRIGHT_PLUGINS=0. Flag and environment
     are looked at once: what is registered stays so."""
-    plugins = [plugin for folder in _announcing() for plugin in _plugins(folder)] if flags.PLUGINS() else []
+    plugins: list[Plugin] = []
+    for folder in _announcing() if flags.PLUGINS() else []:
+        try:
+            plugins += _plugins(folder)
+        except Exception as error:  # its metadata are damaged
+            warnings.warn(f"plug-ins of {folder.name} are left out: {_headline(error)}", PluginWarning, stacklevel=2)
     return tuple(sorted(plugins, key=lambda p: (GROUPS.index(p.group), p.package, p.name)))
 
 
@@ -164,14 +174,16 @@ def _announces(path: str) -> bool:
         return False
 
 
-def _plugins(folder: Path) -> Iterator[Plugin]:
+def _plugins(folder: Path) -> list[Plugin]:
     from importlib.metadata import PathDistribution
 
     package = PathDistribution(folder)
-    for entry in package.entry_points:
-        kind, _, group = entry.group.partition(".")
-        if kind == "tilewright" and group in GROUPS:
-            yield Plugin(group, entry.name, entry.value, package.metadata["Name"], package.version)
+    entries = [(*entry.group.partition("."), entry) for entry in package.entry_points]
+    return [
+        Plugin(group, entry.name, entry.value, package.metadata["Name"], package.version)
+        for kind, _, group, entry in entries
+        if kind == "tilewright" and group in GROUPS
+    ]
 
 
 # --- keys -------------------------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+
 from tilewright import te
 from tilewright.frontend.onnx.call import Call
 from tilewright.ir.attributes import Attrs
