@@ -16,9 +16,9 @@ from tilewright.cli.common import bytes_text, parse_dims, time_text
 from tilewright.cli.inputs import random_inputs, read_inputs
 from tilewright.cli.main import app
 from tilewright.cli.run import compare, difference
+from tilewright.measure import calibration
 from tilewright.measure.calibration import Calibration
 from tilewright.runtime.manifest import InputSpec
-from tilewright.support import calibration
 from tilewright.support.errors import CallError
 from tilewright.support.machine import describe
 

@@ -139,6 +139,24 @@ BROKEN: dict[str, tuple[dict[str, str], str, str]] = {
         """,
         "there is another ONNX rule 'Relu'",
     ),
+    "foreign_layout": (
+        {"operators": "OPERATORS"},
+        """
+        from tilewright.ops import Operators
+        from tilewright.transform.layout.assign import POINTWISE
+        OPERATORS = Operators((), layouts={"conv": POINTWISE})
+        """,
+        "layout rules are for a plug-in's own operators: got conv",
+    ),
+    "layout_kind": (
+        {"operators": "OPERATORS"},
+        """
+        from dataclasses import replace
+        from tilewright.ops import Operators, get
+        OPERATORS = Operators((replace(get("relu"), name="half_done_three"),), layouts={"half_done_three": print})
+        """,
+        "a layout rule is something else: expected a Rule, got half_done_three",
+    ),
     "same_plan": (
         {"plans": "PLANS"},
         "from tilewright.plans import PLANS\nPLANS = (PLANS[-1],)",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,10 @@ import pytest
 from tilewright import compiler, plans
 from tilewright.frontend import registry as frontends
 from tilewright.frontend.registry import Frontend
-from tilewright.ir.graph import Graph
-from tilewright.ops.registry import get
+from tilewright.ir.dtype import f32
+from tilewright.ir.expr import as_expr
+from tilewright.ir.graph import Graph, GraphBuilder, TensorType
+from tilewright.ops.registry import emit1, get
 from tilewright.plans import PLANS, extended
 from tilewright.plans.framework import registry as plan_registry
 from tilewright.support import plugins
@@ -28,7 +31,7 @@ TARGET = Target.parse("x86-64-v3")
 @pytest.fixture(autouse=True)
 def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a test registers is forgotten with it."""
-    monkeypatch.setattr(plugins, "_by_hand", {})
+    monkeypatch.setattr(plugins, "_by_hand", Counter())
     for module in (frontends, plan_registry, extra):
         monkeypatch.setattr(module, "_extra", [])
     monkeypatch.setattr(assign, "RULES", dict(assign.RULES))
@@ -94,12 +97,27 @@ def test_names_are_new() -> None:
     assert assign.register("relu", assign.POINTWISE) is assign.RULES["relu"]
 
 
+def test_a_layout_rule_is_asked() -> None:
+    builder = GraphBuilder()
+    x = builder.input("x", TensorType(f32, (as_expr(4), as_expr(8))))
+    graph = builder.finish((emit1(builder, "relu", x),))
+    asked = []
+    assign.register("relu", assign.Rule(lambda assigner, node: bool(asked.append(node)), blocks=False))
+    assert assign.assign_layouts(graph, TARGET).nodes == graph.nodes
+    assert asked == list(graph.nodes)
+
+
 def test_code_that_is_registered_by_hand_counts() -> None:
     before = plugins.digests()
     plugins.count(get("relu").infer, None, partial(get("relu").infer))
     assert plugins.digests() == before, "the package's own code has its digest elsewhere"
     extra.register(GraphPass("mine", nothing, ("before", "fold scales")))
+    extra.register(GraphPass("yours", partial(nothing), ("before", "fold scales")))
+    assert len(plugins.digests()) == len(before) + 1, "one module"
+    extra.unregister("mine")
     assert len(plugins.digests()) == len(before) + 1
+    extra.unregister("yours")
+    assert plugins.digests() == before
 
 
 def test_sources_of_a_package_are_digested(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

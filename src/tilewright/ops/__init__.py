@@ -16,6 +16,7 @@ from tilewright.ops.registry import (
     names,
     parse_graph,
     register,
+    unregister,
 )
 
 __all__ = [
@@ -32,4 +33,5 @@ __all__ = [
     "names",
     "parse_graph",
     "register",
+    "unregister",
 ]

@@ -89,6 +89,12 @@ def register(op: OpDef[A]) -> OpDef[A]:
     return op
 
 
+def unregister(name: str) -> None:
+    """Forget an operator that was registered from outside."""
+    op = _registry.pop(name)
+    plugins.discount(op.infer, op.compute, op.loops, op.reference)
+
+
 @dataclass(frozen=True, slots=True)
 class Operators:
     """What a plug-in of the group "operators" brings.
@@ -130,7 +136,7 @@ def _admit(plugin: plugins.Plugin, given: object) -> tuple[str, ...]:
 def withdraw(plugin: plugins.Plugin, error: Exception) -> None:
     """Leave out a plug-in after all: another registry cannot take its part."""
     for op in _brought.pop(plugin).defs:
-        del _registry[op.name]
+        unregister(op.name)
     plugins.leave_out(plugin, error)
 
 

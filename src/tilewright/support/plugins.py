@@ -15,6 +15,7 @@ import sys
 import threading
 import uuid
 import warnings
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
@@ -69,7 +70,8 @@ Register = Callable[[Plugin, Any], Sequence[str]]
 _outcomes: dict[Plugin, Outcome] = {}
 _open: set[str] = set()
 _opening: set[str] = set()
-_by_hand: dict[str, None] = {}
+_by_hand: Counter[str] = Counter()
+"""How many registered things have code in a top-level module."""
 _lock = threading.RLock()
 
 
@@ -190,13 +192,20 @@ def _plugins(folder: Path) -> list[Plugin]:
 
 
 def count(*code: Callable[..., Any] | None) -> None:
-    """Let the code of something that is registered by hand count in keys of what is kept."""
-    for function in code:
-        while isinstance(function, partial):
-            function = function.func
-        root = getattr(function, "__module__", "tilewright").partition(".")[0]
-        if root != "tilewright":
-            _by_hand[root] = None
+    """Let the code of something that is registered count in keys of what is kept."""
+    _by_hand.update(_roots(code))
+
+
+def discount(*code: Callable[..., Any] | None) -> None:
+    """Undo `count`: the thing is registered no more."""
+    _by_hand.subtract(_roots(code))
+
+
+def _roots(code: Sequence[Callable[..., Any] | None]) -> set[str]:
+    """The top-level modules, but for this package, in which functions are."""
+    functions = [f.func if isinstance(f, partial) else f for f in code]
+    roots = {getattr(f, "__module__", "").partition(".")[0] for f in functions if f is not None}
+    return roots - {"", "tilewright"}
 
 
 def digests() -> tuple[str, ...]:
@@ -204,7 +213,7 @@ def digests() -> tuple[str, ...]:
     packages of plug-ins, and of what `count` was told of."""
     roots = {p.value.partition(":")[0].partition(".")[0] for p in found() if p.group in COUNTED}
     versions = {f"{p.package} {p.version}" for p in found() if p.group in COUNTED}
-    return (*sorted(versions), *(f"{root} {_source_digest(root)}" for root in sorted(roots.union(_by_hand))))
+    return (*sorted(versions), *(f"{root} {_source_digest(root)}" for root in sorted(roots.union(+_by_hand))))
 
 
 @cache
@@ -245,6 +254,7 @@ __all__ = [
     "check_new",
     "count",
     "digests",
+    "discount",
     "found",
     "leave_out",
     "outcomes",

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from tilewright.plans.framework.base import Plan
 from tilewright.support import plugins
@@ -13,14 +14,20 @@ _extra: list[Plan] = []
 def register(plan: Plan) -> Plan:
     """Let `plan` schedule what it fits. Raises PluginError if another one that was registered has its name."""
     plugins.check_new("plan", [plan.name], [p.name for p in _extra])
-    plugins.count(plan.fits, plan.candidates, plan.apply, plan.cases, plan.added)
+    plugins.count(*_code(plan))
     _extra.append(plan)
     return plan
 
 
 def unregister(name: str) -> None:
     """Forget a plan that was registered."""
-    _extra[:] = [p for p in _extra if p.name != name]
+    (plan,) = (p for p in _extra if p.name == name)
+    _extra.remove(plan)
+    plugins.discount(*_code(plan))
+
+
+def _code(plan: Plan) -> tuple[Callable[..., Any], ...]:
+    return plan.fits, plan.candidates, plan.apply, plan.cases, plan.added
 
 
 def extended(plans: Sequence[Plan]) -> tuple[Plan, ...]:

@@ -43,7 +43,9 @@ def register(extra: GraphPass) -> GraphPass:
 
 def unregister(name: str) -> None:
     """Forget a pass that was registered."""
-    _extra[:] = [p for p in _extra if p.name != name]
+    (extra,) = (p for p in _extra if p.name == name)
+    _extra.remove(extra)
+    plugins.discount(extra.run)
 
 
 def extended(passes: Sequence[Named], target: Target) -> list[Named]:
