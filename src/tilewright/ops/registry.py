@@ -136,7 +136,7 @@ def _admit(plugin: plugins.Plugin, given: object) -> tuple[str, ...]:
 def withdraw(plugin: plugins.Plugin, error: Exception) -> None:
     """Leave out a plug-in after all: another registry cannot take its part."""
     for op in _brought.pop(plugin).defs:
-        unregister(op.name)
+        del _registry[op.name]
     plugins.leave_out(plugin, error)
 
 

@@ -192,8 +192,10 @@ def _plugins(folder: Path) -> list[Plugin]:
 
 
 def count(*code: Callable[..., Any] | None) -> None:
-    """Let the code of something that is registered count in keys of what is kept."""
-    _by_hand.update(_roots(code))
+    """Let the code of something that is registered by hand count in keys of what is kept. That of plug-ins does anyhow,
+    loaded or not: keys must not depend on what was asked for before."""
+    if not _opening:
+        _by_hand.update(_roots(code))
 
 
 def discount(*code: Callable[..., Any] | None) -> None:
