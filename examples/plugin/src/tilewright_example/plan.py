@@ -32,7 +32,7 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
     for vectors in VECTORS:
         # Each operation of the chain waits for the one before it unless other vectors have work meanwhile.
         waiting = max(1.0, target.costs.arithmetic.fma_latency / (vectors * target.fma_per_cycle))
-        found.append(Candidate.of((("vectors", vectors),), least | Cost(compute=least.compute * (waiting - 1.0))))
+        found.append(Candidate((("vectors", vectors),), least | Cost(compute=least.compute * (waiting - 1.0))))
     return sorted(found, key=lambda c: c.cycles)
 
 
@@ -45,4 +45,4 @@ def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Targe
     parallelize(s, [*outer, chunk])
 
 
-PLAN = Plan("soft clip", fits, candidates, apply)
+PLAN = Plan("soft_clip", fits, candidates, apply)

@@ -31,7 +31,7 @@ def _code(plan: Plan) -> tuple[Callable[..., Any], ...]:
 
 
 def extended(plans: Sequence[Plan]) -> tuple[Plan, ...]:
-    """Plans from outside, then these: where both fit, who registers a plan wants it."""
+    """Plans from outside, then these: of equal estimates the first is taken, and who registers a plan wants it."""
 
     def admit(plugin: plugins.Plugin, brought: object) -> tuple[str, ...]:
         given = plugins.several(brought, Plan)
