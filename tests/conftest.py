@@ -14,6 +14,9 @@ from hypothesis import HealthCheck, settings
 # the digest of the program, so a warm folder saves time and cannot change a result.
 os.environ.setdefault("TILEWRIGHT_CACHE_DIR", str(Path(tempfile.gettempdir()) / f"tilewright-tests-{os.getuid()}"))
 
+# What else is installed changes nothing; `tests/plugins` starts processes with plug-ins of its own.
+os.environ.setdefault("TILEWRIGHT_PLUGINS", "0")
+
 # Every pass is verified.
 os.environ.setdefault("TILEWRIGHT_VERIFY", "2")
 

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.assemble import Part, assemble
+from tilewright.frontend import registry as frontends
 from tilewright.frontend.common.finish import PLAIN, Imported, Interface
 from tilewright.ir.expr import as_int
 from tilewright.ir.graph import Graph, Node, Value
@@ -44,6 +45,7 @@ from tilewright.transform.driver import GRAPHS_SHOWN, LOOPS_SHOWN, check_names, 
 from tilewright.transform.graph.activations import recognise_activations
 from tilewright.transform.graph.attention import recognise_attention
 from tilewright.transform.graph.conversions import absorbs
+from tilewright.transform.graph.extra import extended
 from tilewright.transform.graph.fuse import fuse
 from tilewright.transform.graph.memory import is_alias, overwritable
 from tilewright.transform.graph.options import DEFAULTS, Options
@@ -85,7 +87,7 @@ def compile(
 
     Args:
         model: path of an ONNX file, an `onnx.ModelProto`, a `torch.nn.Module` (with an `example`), a
-            `torch.export.ExportedProgram`, or a `(Graph, weights)` pair.
+            `torch.export.ExportedProgram`, a `(Graph, weights)` pair, or what a plug-in's frontend reads.
         example: inputs of a PyTorch module: a tensor, a tuple of arguments, or a dict of keyword arguments; tensors or
             NumPy arrays. Only shapes and types count.
         threads: threads of a call, the caller's included. Estimates are made for as many, so that another number may
@@ -165,6 +167,9 @@ def import_model(
         from tilewright.frontend.torch import import_torch
 
         return import_torch(model, example, dims, dynamic)
+    frontend = frontends.find(model)
+    if frontend is not None:
+        return frontend.load(model, dims or {}, example)
     if example is not None:
         raise ModelError("only PyTorch modules need an example of their inputs", got=type(model).__name__)
     from tilewright.frontend.onnx import import_onnx
@@ -179,8 +184,8 @@ def from_torch(model: Any) -> bool:
 
 
 def graph_passes(target: Target, options: Options = DEFAULTS) -> list[tuple[str, Callable[[Graph], Graph]]]:
-    """The passes over the whole graph, in order."""
-    return [
+    """The passes over the whole graph, in order, with those from outside at their places."""
+    passes: list[tuple[str, Callable[[Graph], Graph]]] = [
         ("remove identities", remove_identities),
         ("eliminate common", eliminate_common),
         ("join slices", join_slices),
@@ -196,6 +201,7 @@ def graph_passes(target: Target, options: Options = DEFAULTS) -> list[tuple[str,
         ("eliminate dead", eliminate_dead),
         ("materialize outputs", materialize_outputs),
     ]
+    return extended(passes, target)
 
 
 PREPARE_PASSES: list[tuple[str, Callable[[Graph], Graph]]] = [

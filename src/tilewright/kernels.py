@@ -21,6 +21,7 @@ from tilewright.ir.parser import parse_expr
 from tilewright.ir.rewrite import substitute
 from tilewright.plans import Planned, forced, plan
 from tilewright.plans.framework.decisions import forced_settings, listing
+from tilewright.support import plugins
 from tilewright.support.background import Background
 from tilewright.support.cache import ObjectCache
 from tilewright.support.errors import ParseError
@@ -99,7 +100,7 @@ class KernelCompiler:
         workload = key(func) if prefetch is None else f"{key(func)} {prefetch!r}"
         # What is decided about a kernel that is in the cache is listed too.
         settings = forced(func, target) if listing() or forced_settings() else ()
-        name = identity(workload, target, decisions=settings)
+        name = identity(workload, target, decisions=settings, extensions=plugins.digests())
         symbol = f"tw_{name}"
         canonical = {s: s.renamed(f"s{i}") for i, s in enumerate(func.symbols)}
         found = self._known.get(name)
@@ -120,7 +121,7 @@ class KernelCompiler:
 
     def entry(self, text: str) -> Callable[[], bytes]:
         """The object of a program's entry, which may come later."""
-        name = f"entry-{identity(text, self.target)}"
+        name = f"entry-{identity(text, self.target, extensions=plugins.digests())}"
         done = self.store.get(name)
         if done is not None:
             return lambda: done

@@ -18,6 +18,7 @@ from tilewright.plans.framework.decisions import forced_settings, listing
 from tilewright.runtime.artifact import pack_blobs, unpack_blobs
 from tilewright.runtime.manifest import Manifest
 from tilewright.runtime.program import Program, Text
+from tilewright.support import plugins
 from tilewright.support.cache import ObjectCache
 from tilewright.support.errors import ArtifactError
 from tilewright.targets.target import Target
@@ -54,7 +55,9 @@ class ProgramCache:
         seen = [graph.name, values, names.inputs, names.outputs, names.ignored, names.tied, sorted(fixed)]
         settings = [f"{name}: {label}" for name, label in sorted(forced_settings().items())]
         workload = f"{structure} {json.dumps(seen)}"
-        self._key = f"program-{identity(workload, target, options=repr(options), decisions=settings)}"
+        extensions = plugins.digests()
+        name = identity(workload, target, options=repr(options), decisions=settings, extensions=extensions)
+        self._key = f"program-{name}"
         self._store = store or ObjectCache()
 
     def get(self, build: Callable[[], Program]) -> Program | None:

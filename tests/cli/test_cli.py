@@ -97,7 +97,7 @@ def test_doctor(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert calibration.store(poor, describe()) is not None
     code, text, _ = cli("doctor", "--no-measure")
     assert code == 0
-    for word in ("CPU", "caches", "LLVM", "numpy", "object cache"):
+    for word in ("CPU", "caches", "LLVM", "numpy", "plug-ins", "object cache"):
         assert word in text
     code, text, _ = cli("doctor", "--json")
     report = json.loads(text)

@@ -115,7 +115,8 @@ def test_names_of_sources_count(tmp_path: Path) -> None:
 HARMLESS = {
     "frontend.common.finish": "the names that users see, which are in the key",
     "frontend.onnx": "reads models: what it makes, a graph, is in the key",
-    "frontend.torch": "as above",
+    "frontend.registry": "finds who reads a model",
+    "frontend.torch": "reads models, as above",
     "measure.calibration": "the host's ceilings, which are the target's",
     "runtime.kernel": "calls of a schedule's function, which is not kept",
     "runtime.model": "calls of the program that was made",
@@ -129,6 +130,7 @@ HARMLESS = {
     "support.flags": "what is printed, how much is checked, and which target is this machine, which is in the key",
     "support.log": "what is printed",
     "support.machine": "the host, which is the target",
+    "support.plugins": "what it loads is in the key by its digest",
 }
 """Modules of the unrelated folders that the compiler imports, and why they do not count."""
 

@@ -81,7 +81,7 @@ def test_python_blocks_run(
         if block.mark == "python":
             out = io.StringIO()
             # Blank lines before the code make tracebacks show the page's line numbers.
-            code = compile("\n" * block.start + "\n".join(block.lines), str(page), "exec")
+            code = compile("\n" * block.start + "\n".join(block.lines), str(page), "exec", dont_inherit=True)
             with contextlib.redirect_stdout(out):
                 exec(code, namespace)
             printed = out.getvalue()

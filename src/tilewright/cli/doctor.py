@@ -1,7 +1,8 @@
-"""`tilewright doctor`: what machine this is, how fast it can be at all, what is installed."""
+"""`tilewright doctor`: what machine this is, how fast it can be at all, what is installed, which plug-ins are used."""
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import asdict
 from importlib import metadata
 from typing import Annotated, Any
@@ -10,8 +11,9 @@ import typer
 
 from tilewright.cli.common import JsonOption, bytes_text, facts, out, print_json
 from tilewright.measure import calibration, peak
-from tilewright.support import flags, machine
+from tilewright.support import flags, machine, plugins
 from tilewright.support.cache import ObjectCache
+from tilewright.support.errors import PluginWarning
 
 _NEEDED = ("numpy", "llvmlite", "ml_dtypes", "onnx", "safetensors", "apache-tvm-ffi", "typer", "rich")
 _OPTIONAL = ("torch", "onnxruntime", "jax", "gymnasium", "stable-baselines3", "ray", "torchrl")
@@ -38,7 +40,7 @@ def doctor(
     ] = True,
     json: JsonOption = False,
 ) -> None:
-    """Show the CPU, its caches, its measured ceilings, versions and the cache folder.
+    """Show the CPU, its caches, its measured ceilings, versions, plug-ins and the cache folder.
 
     The ceilings are what every kernel is judged by: no program does more multiply-adds a second than the peak, and what
     streams through memory moves no faster than the copy. They are stored in the cache folder, and from then on compiles
@@ -100,9 +102,16 @@ def _print(report: dict[str, Any]) -> None:
     out.print()
     facts({name: version or "not installed" for name, version in report["versions"].items()})
     out.print()
+    facts({"plug-ins": (len(report["plugins"]) or "none") if flags.PLUGINS() else "switched off"})
+    facts({f"{p['name']} ({p['group']}, {p['package']} {p['version']})": _state(p) for p in report["plugins"]})
+    out.print()
     cache = report["cache"]
     size, bound = bytes_text(cache["bytes"]), bytes_text(cache["bound"])
     facts({"object cache": f"{cache['folder']}: {cache['entries']} entries, {size} of at most {bound}"})
+
+
+def _state(plugin: dict[str, Any]) -> str:
+    return f"left out: {plugin['error']}" if plugin["error"] else ", ".join(plugin["brings"])
 
 
 def collect(measure: bool) -> dict[str, Any]:
@@ -132,8 +141,28 @@ def collect(measure: bool) -> dict[str, Any]:
             "bytes": usage.bytes,
             "bound": cache.limit,
         },
+        "plugins": [asdict(o.plugin) | {"brings": o.brings, "error": o.error or None} for o in open_doors()],
         "flags": {flag.name: str(flag()) for flag in flags.table()},
     }
+
+
+def open_doors() -> tuple[plugins.Outcome, ...]:
+    """What became of each plug-in once every registry has loaded its own; the report says it, so nobody is warned."""
+    from tilewright.compiler import graph_passes
+    from tilewright.frontend import registry as frontends
+    from tilewright.frontend.onnx import registry as rules
+    from tilewright.plans import PLANS, extended
+    from tilewright.targets.target import Target
+    from tilewright.transform.layout import assign
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", PluginWarning)
+        graph_passes(Target.parse("x86-64"))
+        extended(PLANS)
+        frontends.names()
+        rules.brought()
+        assign.brought()
+    return plugins.outcomes()
 
 
 def calibrate(host: machine.Machine) -> tuple[peak.Ceilings, float]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tilewright.ops.registry import (
     OpDef,
+    Operators,
     attributes,
     check_node,
     emit,
@@ -15,10 +16,12 @@ from tilewright.ops.registry import (
     names,
     parse_graph,
     register,
+    unregister,
 )
 
 __all__ = [
     "OpDef",
+    "Operators",
     "attributes",
     "check_node",
     "emit",
@@ -30,4 +33,5 @@ __all__ = [
     "names",
     "parse_graph",
     "register",
+    "unregister",
 ]

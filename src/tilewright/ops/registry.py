@@ -11,14 +11,15 @@ graph has source operators alone.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Generic, Literal, TypeVar
 
 from tilewright.ir import parser
 from tilewright.ir.attributes import Attrs, AttrValue
 from tilewright.ir.graph import Graph, GraphBuilder, Node, TensorType, Value
 from tilewright.ir.loops import PrimFunc
-from tilewright.support.errors import UnsupportedError, VerifyError
+from tilewright.support import plugins
+from tilewright.support.errors import PluginError, UnsupportedError, VerifyError
 from tilewright.te import Tensor
 
 OpKind = Literal["pointwise", "injective", "reduction", "contraction", "opaque"]
@@ -83,8 +84,60 @@ def register(op: OpDef[A]) -> OpDef[A]:
     """Add an operator; its name must be new."""
     if op.name in _registry:
         raise ValueError(f"operator {op.name!r} is registered twice")
+    plugins.count(op.infer, op.compute, op.loops, op.reference)
     _registry[op.name] = op
     return op
+
+
+def unregister(name: str) -> None:
+    """Forget an operator that was registered from outside."""
+    op = _registry.pop(name)
+    plugins.discount(op.infer, op.compute, op.loops, op.reference)
+
+
+@dataclass(frozen=True, slots=True)
+class Operators:
+    """What a plug-in of the group "operators" brings.
+
+    defs     operators
+    onnx     rules that import ONNX operators, by domain and name: "com.example.SoftClip" (`frontend/onnx/registry.py`)
+    layouts  rules that say what becomes of the operators when layouts are assigned (`transform/layout/assign.py`)
+    """
+
+    defs: tuple[OpDef[Any], ...]
+    onnx: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
+    layouts: Mapping[str, Any] = field(default_factory=dict)
+
+
+_brought: dict[plugins.Plugin, Operators] = {}
+
+
+def brought() -> dict[plugins.Plugin, Operators]:
+    """What plug-ins have brought."""
+    _load_families()
+    return _brought
+
+
+def _admit(plugin: plugins.Plugin, given: object) -> tuple[str, ...]:
+    (operators,) = plugins.several(given, Operators)
+    names = [op.name for op in operators.defs]
+    rules = list(operators.onnx)
+    plugins.check_new("operator", names, list(_registry))
+    plugins.check_new("ONNX rule", rules, [name for other in _brought.values() for name in other.onnx])
+    foreign = sorted(operators.layouts.keys() - set(names))
+    if foreign:
+        raise PluginError("layout rules are for a plug-in's own operators", got=", ".join(foreign))
+    for op in operators.defs:
+        register(op)
+    _brought[plugin] = operators
+    return tuple(f"operator {name}" for name in names) + tuple(f"ONNX rule {name}" for name in rules)
+
+
+def withdraw(plugin: plugins.Plugin, error: Exception) -> None:
+    """Leave out a plug-in after all: another registry cannot take its part."""
+    for op in _brought.pop(plugin).defs:
+        del _registry[op.name]
+    plugins.leave_out(plugin, error)
 
 
 def get(name: str) -> OpDef[Any]:
@@ -115,6 +168,8 @@ def names() -> list[str]:
 
 def _load_families() -> None:
     import tilewright.ops.families  # noqa: F401  imports every family, which registers its operators
+
+    plugins.admit("operators", _admit)
 
 
 def attributes(op: str, values: Mapping[str, AttrValue]) -> Attrs:

@@ -14,6 +14,7 @@ from tilewright.plans.framework.base import Candidate, Plan, Planned, Rejected
 from tilewright.plans.framework.cost import least
 from tilewright.plans.framework.decision_key import key_of_function
 from tilewright.plans.framework.decisions import decide
+from tilewright.plans.framework.registry import extended, register
 from tilewright.plans.framework.variants import specialize
 from tilewright.plans.framework.work import MOST, work_of
 from tilewright.plans.matmul import contraction, dots
@@ -48,7 +49,7 @@ PLANS: tuple[Plan, ...] = (
 
 def named(name: str) -> Plan:
     """The plan of this name."""
-    return next(p for p in PLANS if p.name == name)
+    return next(p for p in extended(PLANS) if p.name == name)
 
 
 def plan(func: PrimFunc, target: Target) -> Planned:
@@ -103,7 +104,7 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
     """The settings of all plans that fit, the best estimate first."""
     if unscheduled.PLAN.fits(structure, target):
         return [replace(c, plan=unscheduled.PLAN.name) for c in unscheduled.PLAN.candidates(structure, target)]
-    fitting = [p for p in PLANS if p.fits(structure, target)]
+    fitting = [p for p in extended(PLANS) if p.fits(structure, target)]
     refined = {name for p in fitting for name in p.refines}
     fitting.sort(key=lambda p: p.name in refined)
     ranked = [(p.name in refined, replace(c, plan=p.name)) for p in fitting for c in p.candidates(structure, target)]
@@ -116,4 +117,4 @@ def _decide(func: PrimFunc, choices: list[Candidate], target: Target) -> Candida
     return decide(lambda: key_of_function(func, target), choices, lambda c: c.setting, lambda c: c.cycles)
 
 
-__all__ = ["PLANS", "Candidate", "Plan", "Planned", "candidates", "forced", "plan"]
+__all__ = ["PLANS", "Candidate", "Plan", "Planned", "candidates", "extended", "forced", "plan", "register"]

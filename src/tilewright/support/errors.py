@@ -30,6 +30,8 @@ __all__ = [
     "FlagError",
     "ModelError",
     "ParseError",
+    "PluginError",
+    "PluginWarning",
     "Problems",
     "ScheduleError",
     "ShapeError",
@@ -230,6 +232,14 @@ class CacheError(Error):
 
 class FlagError(Error):
     """An environment flag with a value that it cannot have."""
+
+
+class PluginError(Error):
+    """A plug-in that brings something else than its group takes, or a name that there is already."""
+
+
+class PluginWarning(UserWarning):
+    """A plug-in is left out, as it cannot be loaded or registered."""
 
 
 class Problems:

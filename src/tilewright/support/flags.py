@@ -141,9 +141,18 @@ STORE_DIR = Flag(
 )
 
 
+PLUGINS = Flag(
+    "TILEWRIGHT_PLUGINS",
+    _switch,
+    lambda: True,
+    "1",
+    "Use what other packages bring as plug-ins: operators, plans, targets, passes, frontends.",
+)
+
+
 def table() -> list[Flag[int] | Flag[bool] | Flag[str] | Flag[Path] | Flag[tuple[str, ...]]]:
     """All flags, in the order in which the documents show them."""
-    return [DEBUG, DUMP, VERIFY, TARGET, THREADS, CACHE, CACHE_DIR, CACHE_SIZE, STORE_DIR]
+    return [DEBUG, DUMP, VERIFY, TARGET, THREADS, CACHE, CACHE_DIR, CACHE_SIZE, STORE_DIR, PLUGINS]
 
 
 def markdown() -> str:

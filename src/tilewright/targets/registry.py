@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from tilewright.support import plugins
 from tilewright.support.errors import TargetError
 from tilewright.targets.isa import Dot
 from tilewright.targets.target import Target
@@ -57,6 +58,12 @@ def register(family: Family) -> Family:
     return family
 
 
+def _admit(plugin: plugins.Plugin, brought: object) -> tuple[str, ...]:
+    (family,) = plugins.several(brought, Family)
+    register(family)
+    return tuple(f"target {name}" for name in family.targets)
+
+
 def unregister(name: str) -> None:
     """Forget a family: for tests, and for a plug-in that cannot be used."""
     _FAMILIES.pop(name, None)
@@ -100,11 +107,12 @@ def dots() -> dict[str, Dot]:
 
 
 def _load() -> None:
-    """The families that are part of Tilewright."""
+    """The families that are part of Tilewright, and those of plug-ins."""
     if not _FAMILIES:
         from tilewright.targets import arm, riscv, wasm, x86  # which import this module
 
         _FAMILIES.update((f.name, f) for f in (x86.FAMILY, arm.FAMILY, riscv.FAMILY, wasm.FAMILY))
+    plugins.admit("targets", _admit)
 
 
 __all__ = ["Family", "dots", "families", "family_of", "find", "names", "register", "unregister"]

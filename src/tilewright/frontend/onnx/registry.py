@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 
 from tilewright.frontend.onnx.call import Call
 from tilewright.frontend.onnx.scope import Item
 from tilewright.ir.graph import Value
+from tilewright.ops import registry as ops
+from tilewright.support import plugins
+from tilewright.support.errors import PluginError
 
 Result = Value | Sequence[Value | Item | None]
 Rule = Callable[[Call], Result]
@@ -29,7 +33,25 @@ def rule(*names: str) -> Callable[[Rule], Rule]:
 def find(domain: str, name: str) -> Rule | None:
     import tilewright.frontend.onnx.rules  # noqa: F401  imports every file of rules
 
-    return RULES.get(name) if domain in ("", "ai.onnx") else RULES.get(f"{domain}.{name}")
+    if domain in ("", "ai.onnx"):
+        return RULES.get(name)
+    return RULES.get(f"{domain}.{name}") or brought().get(f"{domain}.{name}")
 
 
-__all__ = ["RULES", "Result", "Rule", "find", "rule"]
+@cache
+def brought() -> Mapping[str, Rule]:
+    """The rules of plug-ins. One that has a rule for what has one already is left out, its operators too."""
+    import tilewright.frontend.onnx.rules  # noqa: F401
+
+    found: dict[str, Rule] = {}
+    for plugin, operators in list(ops.brought().items()):
+        try:
+            plugins.check_new("ONNX rule", list(operators.onnx), list(RULES))
+        except PluginError as error:
+            ops.withdraw(plugin, error)
+        else:
+            found.update(operators.onnx)
+    return found
+
+
+__all__ = ["RULES", "Result", "Rule", "brought", "find", "rule"]

@@ -12,10 +12,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 
 from tilewright import ops
 from tilewright.ir.graph import Graph, Node
+from tilewright.ops import registry
 from tilewright.ops.conv import ConvAttrs
+from tilewright.support import plugins
+from tilewright.support.errors import PluginError
 from tilewright.targets.target import Target
 from tilewright.transform.layout.assigner import Assigner
 from tilewright.transform.layout.blocked import along_space, concat, pointwise, pool, reduce, slices
@@ -64,20 +68,51 @@ RULES = {
 POINTWISE = Rule(pointwise, blocks=False)
 
 
-BLOCKING = frozenset(name for name, rule in RULES.items() if rule.blocks)
-"""Operators that want their inputs in blocks."""
+def register(op: str, rule: Rule) -> Rule:
+    """Say what becomes of an operator. Raises PluginError if that is said already."""
+    plugins.check_new("layout rule", [op], list(RULES))
+    plugins.count(rule.rewrite)
+    RULES[op] = rule
+    return rule
 
-FOLLOWING = frozenset(RULES) - {"conv", "conv_transpose", "matmul", "lowered.attention"}
-"""Operators that work on blocks if they are given blocks."""
+
+@cache
+def brought() -> dict[str, Rule]:
+    """The rules that plug-ins have for their operators. One that has something else instead is left out."""
+    found: dict[str, Rule] = {}
+    for plugin, operators in list(registry.brought().items()):
+        wrong = [op for op, rule in operators.layouts.items() if not isinstance(rule, Rule)]
+        if wrong:
+            what = PluginError("a layout rule is something else", expected="a Rule", got=", ".join(wrong))
+            registry.withdraw(plugin, what)
+        else:
+            found |= operators.layouts
+    return found
+
+
+def rules() -> dict[str, Rule]:
+    """What becomes of each operator, those of plug-ins among them."""
+    return RULES | brought()
+
+
+def blocking() -> frozenset[str]:
+    """Operators that want their inputs in blocks."""
+    return frozenset(name for name, rule in rules().items() if rule.blocks)
+
+
+def following() -> frozenset[str]:
+    """Operators that work on blocks if they are given blocks."""
+    return frozenset(rules()) - {"conv", "conv_transpose", "matmul", "lowered.attention"}
 
 
 def assign_layouts(graph: Graph, target: Target) -> Graph:
     """The graph with packed weights and blocked channels, by the algorithms that are noted on its nodes
     (`transform/select/`); dead conversions are left to dead code elimination."""
+    known = rules()
     a = Assigner(graph, target)
     for node in graph.nodes:
         a.visit(node)
-        rule = RULES.get(node.op)
+        rule = known.get(node.op)
         if rule is None and ops.get(node.op).kind == "pointwise":
             rule = POINTWISE
         if rule is None or not rule.rewrite(a, node):

@@ -10,7 +10,7 @@ from tilewright.ir.selection import Pixels
 from tilewright.ops.conv import ConvAttrs
 from tilewright.targets.target import Target
 from tilewright.transform.graph.options import Options
-from tilewright.transform.layout.assign import BLOCKING, FOLLOWING
+from tilewright.transform.layout.assign import blocking, following
 from tilewright.transform.layout.pixels import is_pointwise
 from tilewright.transform.select.plain import plain_uses
 
@@ -33,7 +33,7 @@ class Surroundings:
         self.fixed.update(self.graph.params)
         self.weight_bytes = sum(v.known_bytes for v in self.graph.params)
         self.made.update((v, n) for n in self.graph.nodes for v in n.outputs)
-        self.plain_use = plain_uses(self.graph, BLOCKING)
+        self.plain_use = plain_uses(self.graph, blocking())
 
     @property
     def block(self) -> int:
@@ -54,7 +54,7 @@ class Surroundings:
         elif node.op == "conv_transpose":
             blocks = True
         else:
-            follows = node.op in FOLLOWING or ops.get(node.op).kind == "pointwise"
+            follows = node.op in following() or ops.get(node.op).kind == "pointwise"
             blocks = follows and any(v in self.blocked for v in node.inputs)
         if blocks:
             self.blocked.update(node.outputs)

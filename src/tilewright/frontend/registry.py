@@ -1,0 +1,73 @@
+"""Frontends from outside: those that somebody registers, and those that plug-ins bring. They are asked about models
+that neither the ONNX nor the PyTorch frontend knows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tilewright.frontend.common.finish import Imported
+from tilewright.support import plugins
+
+
+@dataclass(frozen=True, slots=True)
+class Frontend:
+    """A reader of other people's models.
+
+    Args:
+        name: of the format.
+        reads: whether a model, an object or a path, is of this format.
+        load: from the model, values of symbolic dimensions by name, and the example that the caller gave (None:
+            without one), to a graph and its weights. Raises ModelError, which lists everything that is wrong.
+    """
+
+    name: str
+    reads: Callable[[Any], bool]
+    load: Callable[[Any, Mapping[str, int], Any], Imported]
+
+
+_extra: list[Frontend] = []
+
+
+def register(frontend: Frontend) -> Frontend:
+    """Let compiles read a format. Raises PluginError if another frontend that was registered has its name."""
+    plugins.check_new("frontend", [frontend.name], [f.name for f in _extra])
+    _extra.append(frontend)
+    return frontend
+
+
+def unregister(name: str) -> None:
+    """Forget a frontend that was registered."""
+    _extra[:] = [f for f in _extra if f.name != name]
+
+
+def names() -> tuple[str, ...]:
+    """The frontends from outside."""
+    plugins.admit("frontends", _admit)
+    return tuple(f.name for f in _extra)
+
+
+def find(model: Any) -> Frontend | None:
+    """The first frontend from outside that reads a model which is no ONNX."""
+    names()
+    return None if _is_onnx(model) else next((f for f in _extra if f.reads(model)), None)
+
+
+def _admit(plugin: plugins.Plugin, brought: object) -> tuple[str, ...]:
+    given = plugins.several(brought, Frontend)
+    plugins.check_new("frontend", [f.name for f in given], ["onnx", "torch", *(f.name for f in _extra)])
+    for frontend in given:
+        register(frontend)
+    return tuple(f"frontend {f.name}" for f in given)
+
+
+def _is_onnx(model: Any) -> bool:
+    """Whether a model is ONNX by its type or its file's name."""
+    if isinstance(model, str | Path):
+        return Path(model).suffix == ".onnx"
+    return isinstance(model, bytes) or type(model).__module__.partition(".")[0] == "onnx"
+
+
+__all__ = ["Frontend", "find", "names", "register", "unregister"]

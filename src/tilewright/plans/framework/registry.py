@@ -1,0 +1,47 @@
+"""Plans from outside: those that somebody registers, and those that plug-ins bring."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tilewright.plans.framework.base import Plan
+from tilewright.support import plugins
+
+_extra: list[Plan] = []
+
+
+def register(plan: Plan) -> Plan:
+    """Let `plan` schedule what it fits. Raises PluginError if another one that was registered has its name."""
+    plugins.check_new("plan", [plan.name], [p.name for p in _extra])
+    plugins.count(*_code(plan))
+    _extra.append(plan)
+    return plan
+
+
+def unregister(name: str) -> None:
+    """Forget a plan that was registered."""
+    (plan,) = (p for p in _extra if p.name == name)
+    _extra.remove(plan)
+    plugins.discount(*_code(plan))
+
+
+def _code(plan: Plan) -> tuple[Callable[..., Any], ...]:
+    return plan.fits, plan.candidates, plan.apply, plan.cases, plan.added
+
+
+def extended(plans: Sequence[Plan]) -> tuple[Plan, ...]:
+    """Plans from outside, then these: of equal estimates the first is taken, and who registers a plan wants it."""
+
+    def admit(plugin: plugins.Plugin, brought: object) -> tuple[str, ...]:
+        given = plugins.several(brought, Plan)
+        plugins.check_new("plan", [p.name for p in given], [p.name for p in (*plans, *_extra)])
+        for plan in given:
+            register(plan)
+        return tuple(f"plan {p.name}" for p in given)
+
+    plugins.admit("plans", admit)
+    return (*_extra, *plans)
+
+
+__all__ = ["extended", "register", "unregister"]

@@ -1,0 +1,264 @@
+"""Plug-ins: what other packages bring through entry points. A package's `pyproject.toml` says
+
+    [project.entry-points."tilewright.operators"]
+    soft-clip = "my_package.operator:OPERATORS"
+
+A group is loaded when its registry is first asked (`admit`). An entry point names an object; the registry checks it as
+a whole before it keeps any of it, so that one that fails leaves nothing behind. What fails is named in a warning and
+left out: compiles go on without it. `outcomes` says what became of each.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import uuid
+import warnings
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache, partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+from tilewright.support import flags
+from tilewright.support.digest import blake2b
+from tilewright.support.errors import Error, PluginError, PluginWarning
+
+GROUPS = ("frontends", "operators", "plans", "targets", "passes")
+COUNTED = ("operators", "plans", "passes")
+"""Groups whose code takes part in what is compiled. What a frontend makes, a graph, and a target are in keys by
+themselves."""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Plugin:
+    """An entry point of another package.
+
+    Args:
+        group: one of `GROUPS`.
+        name: the entry point's.
+        value: the object that it names, "module:attribute".
+        package, version: of the distribution that it comes with.
+    """
+
+    group: str
+    name: str
+    value: str
+    package: str
+    version: str
+
+    def __str__(self) -> str:
+        return f"plug-in {self.name!r} ({self.group}) of {self.package} {self.version}"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of a plug-in: what it brings, or why it was left out."""
+
+    plugin: Plugin
+    brings: tuple[str, ...] = ()
+    error: str = ""
+
+
+Register = Callable[[Plugin, Any], Sequence[str]]
+"""Checks and keeps what a plug-in brings; returns the names of it. Raises before it has kept anything."""
+
+_outcomes: dict[Plugin, Outcome] = {}
+_open: set[str] = set()
+_opening: set[str] = set()
+_by_hand: Counter[str] = Counter()
+"""How many registered things have code in a top-level module."""
+_lock = threading.RLock()
+
+
+def admit(group: str, register: Register) -> None:
+    """Load the plug-ins of a group and let `register` keep what they bring; later calls do nothing."""
+    if group in _open:
+        return
+    with _lock:
+        if group in _open or group in _opening:  # a plug-in asks its own registry while it is being loaded
+            return
+        _opening.add(group)
+        try:
+            for plugin in found():
+                if plugin.group == group:
+                    _admit(plugin, register)
+        finally:
+            _opening.remove(group)
+        _open.add(group)
+
+
+def _admit(plugin: Plugin, register: Register) -> None:
+    from importlib.metadata import EntryPoint
+
+    try:
+        brought = EntryPoint(plugin.name, plugin.value, f"tilewright.{plugin.group}").load()
+        _outcomes[plugin] = Outcome(plugin, tuple(register(plugin, brought)))
+    except Exception as error:  # whatever foreign code raises
+        leave_out(plugin, error)
+
+
+def leave_out(plugin: Plugin, error: Exception) -> None:
+    """Note that a plug-in is not used, and warn."""
+    text = _headline(error)
+    _outcomes[plugin] = Outcome(plugin, error=text)
+    warnings.warn(f"{plugin} is left out: {text}", PluginWarning, stacklevel=2)
+
+
+def _headline(error: Exception) -> str:
+    if isinstance(error, Error):
+        return error.headline()
+    return f"{type(error).__name__}: {error}".partition("\n")[0].rstrip(": ")
+
+
+def outcomes() -> tuple[Outcome, ...]:
+    """What became of the plug-ins of all groups that were asked for."""
+    return tuple(_outcomes[plugin] for plugin in found() if plugin in _outcomes)
+
+
+def several(brought: Any, kind: type[T]) -> tuple[T, ...]:
+    """What an entry point names, one object of a kind or a tuple of them. Raises PluginError for anything else."""
+    objects = brought if isinstance(brought, tuple) else (brought,)
+    for each in objects:
+        if not isinstance(each, kind):
+            expected = f"a {kind.__name__} or a tuple of them"
+            raise PluginError("the entry point names something else", expected=expected, got=type(each).__name__)
+    return objects
+
+
+def check_new(what: str, names: Sequence[str], known: Sequence[str]) -> None:
+    """Raise PluginError if one of the names is known already, or there twice."""
+    for position, name in enumerate(names):
+        if name in known or name in names[:position]:
+            raise PluginError(f"there is another {what} {name!r}")
+
+
+# --- finding ----------------------------------------------------------------------------------------------------------
+
+
+@cache
+def found() -> tuple[Plugin, ...]:
+    """The plug-ins of the environment, none of them loaded; none at all with TILEWRIGHT_PLUGINS=0. Flag and environment
+    are looked at once: what is registered stays so."""
+    plugins: list[Plugin] = []
+    for folder in _announcing() if flags.PLUGINS() else []:
+        try:
+            plugins += _plugins(folder)
+        except Exception as error:  # its metadata are damaged
+            warnings.warn(f"plug-ins of {folder.name} are left out: {_headline(error)}", PluginWarning, stacklevel=2)
+    return tuple(sorted(plugins, key=lambda p: (GROUPS.index(p.group), p.package, p.name)))
+
+
+def _announcing() -> list[Path]:
+    """The folders of metadata that announce plug-ins. `importlib.metadata.entry_points` finds them too, after tens of
+    milliseconds that every process would pay."""
+    folders: dict[str, Path] = {}
+    for place in dict.fromkeys(sys.path):
+        try:
+            names = os.listdir(place or ".")
+        except OSError:
+            continue
+        for name in names:
+            if name.endswith((".dist-info", ".egg-info")) and _announces(f"{place or '.'}/{name}/entry_points.txt"):
+                folders.setdefault(name.partition("-")[0].lower(), Path(place, name))  # as imports: the first one
+    return list(folders.values())
+
+
+def _announces(path: str) -> bool:
+    try:
+        with open(path, "rb") as file:
+            return b"[tilewright." in file.read()
+    except OSError:
+        return False
+
+
+def _plugins(folder: Path) -> list[Plugin]:
+    from importlib.metadata import PathDistribution
+
+    package = PathDistribution(folder)
+    entries = [(*entry.group.partition("."), entry) for entry in package.entry_points]
+    return [
+        Plugin(group, entry.name, entry.value, package.metadata["Name"], package.version)
+        for kind, _, group, entry in entries
+        if kind == "tilewright" and group in GROUPS
+    ]
+
+
+# --- keys -------------------------------------------------------------------------------------------------------------
+
+
+def count(*code: Callable[..., Any] | None) -> None:
+    """Let the code of something that is registered by hand count in keys of what is kept. That of plug-ins does anyhow,
+    loaded or not: keys must not depend on what was asked for before."""
+    if not _opening:
+        _by_hand.update(_roots(code))
+
+
+def discount(*code: Callable[..., Any] | None) -> None:
+    """Undo `count`: the thing is registered no more."""
+    _by_hand.subtract(_roots(code))
+
+
+def _roots(code: Sequence[Callable[..., Any] | None]) -> set[str]:
+    """The top-level modules, but for this package, in which functions are."""
+    functions = [f.func if isinstance(f, partial) else f for f in code]
+    roots = {getattr(f, "__module__", "").partition(".")[0] for f in functions if f is not None}
+    return roots - {"", "tilewright"}
+
+
+def digests() -> tuple[str, ...]:
+    """Digests of all code from outside that takes part in compiling, for keys of what is kept: of the top-level
+    packages of plug-ins, and of what `count` was told of."""
+    roots = {p.value.partition(":")[0].partition(".")[0] for p in found() if p.group in COUNTED}
+    versions = {f"{p.package} {p.version}" for p in found() if p.group in COUNTED}
+    return (*sorted(versions), *(f"{root} {_source_digest(root)}" for root in sorted(roots.union(+_by_hand))))
+
+
+@cache
+def _source_digest(root: str) -> str:
+    """A digest of the source files of a top-level module or package, as they are found, not as metadata list them: an
+    editable installation lists none. Code that has no file is another in each process."""
+    files = _sources(root)
+    if not files:
+        return uuid.uuid4().hex
+    digest = blake2b(digest_size=16)
+    for name, path in files:
+        text = path.read_bytes()
+        digest.update(f"{name} {len(text)}\n".encode() + text)
+    return digest.hexdigest()
+
+
+def _sources(root: str) -> list[tuple[str, Path]]:
+    from importlib.util import find_spec
+
+    try:
+        spec = find_spec(root)
+    except (ImportError, ValueError):  # `__main__`, or what a loader made without a name
+        spec = None
+    if spec is not None and spec.submodule_search_locations is not None:
+        folders = [Path(place) for place in spec.submodule_search_locations]
+        return [
+            (p.relative_to(f).as_posix(), p) for f in folders for s in (".py", ".so") for p in sorted(f.rglob(f"*{s}"))
+        ]
+    file = getattr(sys.modules.get(root), "__file__", None) if spec is None else spec.origin
+    return [(root, Path(file))] if file is not None and Path(file).is_file() else []
+
+
+__all__ = [
+    "GROUPS",
+    "Outcome",
+    "Plugin",
+    "admit",
+    "check_new",
+    "count",
+    "digests",
+    "discount",
+    "found",
+    "leave_out",
+    "outcomes",
+    "several",
+]

@@ -1,0 +1,83 @@
+"""Graph passes from outside: those that somebody registers, and those that plug-ins bring, each at its place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Literal
+
+from tilewright.ir.graph import Graph
+from tilewright.support import plugins
+from tilewright.support.errors import PluginError
+from tilewright.targets.target import Target
+
+Named = tuple[str, Callable[[Graph], Graph]]
+
+
+@dataclass(frozen=True, slots=True)
+class GraphPass:
+    """A pass over the whole graph.
+
+    Args:
+        name: by which logs, TILEWRIGHT_DUMP and other passes' places call it.
+        run: from the graph and the target to a graph of the same meaning.
+        place: before or after the first pass of a name: `("after", "fold scales")`.
+    """
+
+    name: str
+    run: Callable[[Graph, Target], Graph]
+    place: tuple[Literal["before", "after"], str]
+
+
+_extra: list[GraphPass] = []
+
+
+def register(extra: GraphPass) -> GraphPass:
+    """Let compiles run a pass. Raises PluginError if another one that was registered has its name."""
+    plugins.check_new("pass", [extra.name], [p.name for p in _extra])
+    plugins.count(extra.run)
+    _extra.append(extra)
+    return extra
+
+
+def unregister(name: str) -> None:
+    """Forget a pass that was registered."""
+    (extra,) = (p for p in _extra if p.name == name)
+    _extra.remove(extra)
+    plugins.discount(extra.run)
+
+
+def extended(passes: Sequence[Named], target: Target) -> list[Named]:
+    """The passes, those from outside at their places. Raises PluginError for a place that there is not."""
+    known = [name for name, _ in passes]
+
+    def admit(plugin: plugins.Plugin, brought: object) -> tuple[str, ...]:
+        given = plugins.several(brought, GraphPass)
+        plugins.check_new("pass", [p.name for p in given], [*known, *(p.name for p in _extra)])
+        _inserted(passes, [*_extra, *given], target)
+        for each in given:
+            register(each)
+        return tuple(f"pass {p.name}" for p in given)
+
+    plugins.admit("passes", admit)
+    return _inserted(passes, _extra, target)
+
+
+def _inserted(passes: Sequence[Named], extra: Sequence[GraphPass], target: Target) -> list[Named]:
+    result = list(passes)
+    for each in extra:
+        side, beside = each.place
+        names = [name for name, _ in result]
+        if side not in ("before", "after") or beside not in names:
+            expected = f'"before" or "after" one of {", ".join(dict.fromkeys(names))}'
+            raise PluginError("there is no such place", where=f"pass {each.name!r}", expected=expected, got=each.place)
+        result.insert(names.index(beside) + (side == "after"), (each.name, partial(_run, each.run, target)))
+    return result
+
+
+def _run(run: Callable[[Graph, Target], Graph], target: Target, graph: Graph) -> Graph:
+    return run(graph, target)
+
+
+__all__ = ["GraphPass", "extended", "register", "unregister"]
