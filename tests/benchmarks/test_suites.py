@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,7 @@ from benchmarks.work import Work, count, level
 from tilewright.measure import paired
 from tilewright.measure.probes import Moves, Way
 from tilewright.support import machine
+from tilewright.transform.layout.winograd import ERRORS
 
 ort = pytest.importorskip("onnxruntime", reason="the peer is an extra: tilewright[test] has it")
 
@@ -234,6 +236,19 @@ def test_a_layer_from_race_to_report(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert "gemv-1x256x256" in text and "not installed" in text
     store = suite.Store("layers-1t", "Layers")
     assert store.has(suite.chosen(cases, parser.parse_args(arguments))[0])
+
+
+def test_stored_layers_keep_the_bounds_of_the_documents() -> None:
+    """Chains of four as well, and all errors include ONNX Runtime's own."""
+    text = (models.ROOT / "docs" / "accuracy.md").read_text()
+    rows = re.findall(r'^\| ("\S+"|`"\w+"`)(.*) \| ([\d.e-]+) \|$', text, re.MULTILINE)
+    stated = {name: float(bound) for names, more, bound in rows for name in re.findall(r'`"(\w+)"`', names + more)}
+    assert stated == {name: bound for name, bound in ERRORS.items() if name in stated} and len(stated) == 5
+    stored = json.loads((models.ROOT / "benchmarks" / "results" / "layers-1t.json").read_text())["rows"]
+    errors = {row["model"]: row["errors"] for row in stored}
+    assert len(errors) > 120
+    for own, setting in (("tilewright-fixed", "auto"), (peers.EXACT, "exact")):
+        assert max((e[own] for e in errors.values() if own in e), default=0.0) <= ERRORS[setting]
 
 
 def test_rows_of_another_machine_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -70,7 +70,7 @@ WinogradOption = Annotated[
     typer.Option(
         "--winograd",
         metavar="WHICH",
-        help="Fast algorithms: auto (error within 2e-5 of a layer), exact (no), f2, f4, f6, strassen. [default: auto]",
+        help="Fast algorithms: auto (within 2.5e-5 of a layer), exact (no), f2, f4, f6, strassen. [default: auto]",
     ),
 ]
 TargetOption = Annotated[

@@ -8,12 +8,16 @@ from tilewright.ir.expr import as_int
 from tilewright.ir.graph import Node
 from tilewright.ops.correlation import points
 from tilewright.plans.convolution.tiles import SYMBOLIC_IMAGES
+from tilewright.plans.winograd.errors import largest_error
 from tilewright.plans.winograd.tiles import Choice, Shape, choose
 from tilewright.transform.layout.assigner import Assigner
 
 MOST = {"auto": 8, "exact": 0, "f2": 4, "f4": 6, "f6": 8, "strassen": 8}
-"""The most inputs of a tile (a side; with a stride, of the largest phase) that each setting of `winograd` allows: 8
-keep the error within 2e-5 of the output's scale (docs/accuracy.md)."""
+"""The most inputs of a tile (a side; with a stride, of the largest phase) that each setting of `winograd` allows."""
+
+ERRORS = {"auto": 2.5e-5, "exact": 4e-6, "f2": 2e-6, "f4": 1e-5, "f6": 2.5e-5, "strassen": 2.5e-5}
+"""The largest error of a layer that each allows, relative to its largest output (docs/accuracy.md): a tile that is
+expected to exceed it (`plans/winograd/errors.py`) is not taken."""
 
 SIZES = (4, 6, 7, 8)
 """Those of stride one: F(2,3), F(4,3), F(5,3), F(6,3), but also F(2,5), F(3,5), F(4,5) and F(2,7), whose matrices come
@@ -83,7 +87,9 @@ def choose_winograd(a: Assigner, node: Node) -> Choice | None:
     shapes = tuple(
         Shape(n * apart**2, height, width, channels, filters, window, a.weight_bytes, stride) for n in batches
     )
-    return choose(shapes, tiles(window, stride, a.options.winograd), a.target)
+    setting = a.options.winograd
+    sizes = within(ERRORS[setting], tiles(window, stride, setting), window, stride, channels, a.block)
+    return choose(shapes, sizes, a.target)
 
 
 def tiles(window: int, stride: int, setting: str) -> tuple[int, ...]:
@@ -93,3 +99,10 @@ def tiles(window: int, stride: int, setting: str) -> tuple[int, ...]:
         sizes += FOURIER
     found = (n - points(1, window, stride) + 1 for n in sizes)
     return tuple(m for m in found if m > 1)
+
+
+def within(
+    bound: float, sizes: tuple[int, ...], window: int, stride: int, channels: int, lanes: int
+) -> tuple[int, ...]:
+    """Those of the tiles whose largest error is expected to stay within a bound, of channels in blocks of `lanes`."""
+    return tuple(m for m in sizes if largest_error(m, window, stride, channels, lanes) <= bound)
