@@ -16,9 +16,9 @@ from math import ceil, prod
 from tilewright.ir.expr import as_int
 from tilewright.ir.graph import Node, Value
 from tilewright.ops.correlation import reach
-from tilewright.plans.convolution.tiles import SYMBOLIC_IMAGES
 from tilewright.plans.framework.cost import Cost, fetch_cycles, write_cycles
 from tilewright.plans.framework.decisions import cheapest
+from tilewright.plans.framework.symbolic import SYMBOLIC_IMAGES
 from tilewright.plans.idioms.transposes import shuffle_cycles
 from tilewright.targets.target import Target
 

@@ -6,13 +6,13 @@ from tilewright.ir.expr import as_int
 from tilewright.ir.graph import Node
 from tilewright.plans.convolution.tiles import (
     MOST_FLAT_PIXELS,
-    SYMBOLIC_IMAGES,
     SYMBOLIC_SIZE,
     Blocking,
     Shape,
     ranked,
 )
 from tilewright.plans.framework.decisions import decide
+from tilewright.plans.framework.symbolic import SYMBOLIC_IMAGES
 from tilewright.targets.target import Target
 from tilewright.transform.layout.assigner import Assigner
 from tilewright.transform.layout.pixels import between_plain, pointwise

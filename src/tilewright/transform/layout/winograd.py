@@ -7,7 +7,7 @@ from math import ceil
 from tilewright.ir.expr import as_int
 from tilewright.ir.graph import Node
 from tilewright.ops.correlation import points
-from tilewright.plans.convolution.tiles import SYMBOLIC_IMAGES
+from tilewright.plans.framework.symbolic import SYMBOLIC_IMAGES
 from tilewright.plans.winograd.errors import largest_error
 from tilewright.plans.winograd.tiles import Choice, Shape, choose
 from tilewright.transform.layout.assigner import Assigner
