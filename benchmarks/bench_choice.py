@@ -188,6 +188,7 @@ def measure(name: str) -> dict[str, Any]:
     copies = [[load(name, c.number, index[c.number], inputs, calls) for c in (winner, untuned)] for _ in range(COPIES)]
     ratio = statistics.median(take_turns(pair, LAST_ROUNDS) for pair in copies) if winner is not untuned else 1.0
     return {
+        "commit": harness.commit(),
         "layer": name,
         "candidates": len(contenders),
         "space": index[0]["space"],
@@ -247,7 +248,8 @@ def main() -> None:
     if args.compile:
         return
     results = FOLDER / "rows.json"
-    rows = {r["layer"]: r for r in json.loads(results.read_text())} if results.exists() else {}
+    kept = json.loads(results.read_text()) if results.exists() else []
+    rows = {r["layer"]: r for r in kept if r.get("commit") == harness.commit()}  # a table is of one commit
     for name in args.layers:
         rows[name] = measure(name)
         results.write_text(json.dumps(list(rows.values()), indent=1))

@@ -11,10 +11,11 @@ import functools
 import onnx
 
 from benchmarks import layers, models, suite
+from benchmarks.peers import EXACT
 from benchmarks.work import Work
 
 PEERS = {
-    "conv": ("onnxruntime", "openvino", "mnn", "ncnn"),
+    "conv": ("onnxruntime", "openvino", "mnn", "ncnn", EXACT),  # the other layers are exact by default
     "gemm": ("onnxruntime", "openvino", "mnn", "numpy"),
     "memory": ("onnxruntime", "openvino", "mnn", "inductor"),
 }

@@ -8,8 +8,9 @@ from __future__ import annotations
 import argparse
 
 from benchmarks import layers, models, suite
+from benchmarks.peers import EXACT
 
-PEERS = ("onnxruntime", "openvino", "mnn", "ncnn")
+PEERS = ("onnxruntime", "openvino", "mnn", "ncnn", EXACT)
 ROUNDS = 7
 TURN_SECONDS = 0.1
 """A model is called again and again; in short turns the first call, with a peer's data in the caches, weighs most."""

@@ -1,7 +1,8 @@
 """Runs a suite: cases one after another, each a race of peers; rows are kept as they come, reports follow.
 
 Rows live in `results/NAME.json` and are replaced one by one, so that a run of a few cases brings these up to date and
-an interrupted run loses nothing; every row says of which commit it is. `--resume` leaves out the cases whose row is of
+an interrupted run loses nothing; every row says of which commit it is, and reports mark those that are not of the
+newest (`stale.py`). `--resume` leaves out the cases whose row is of
 this commit and has all its peers.
 """
 
@@ -15,6 +16,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from benchmarks import harness, plots, tables
 from benchmarks.harness import Comparison
@@ -85,6 +87,8 @@ def run(cases: Sequence[Case], options: argparse.Namespace, name: str, title: st
     if options.report:
         store.write_reports()
         return 0
+    if not options.no_report and not options.prepare:
+        store.check_machine()
     todo = chosen(cases, options)
     done: list[Comparison] = []
     failed, start = 0, time.monotonic()
@@ -147,8 +151,10 @@ class Store:
     def __init__(self, name: str, title: str, order: Sequence[str] = ()) -> None:
         self.name, self.title, self.order = name, title, list(order)
         self.rows: dict[str, Comparison] = {}
+        self.environment: dict[str, Any] | None = None
         if self.path.exists():
             kept = json.loads(self.path.read_text())
+            self.environment = kept["environment"]
             self.rows = {c.label: c for c in map(Comparison.from_json, kept["rows"])}
 
     @property
@@ -160,6 +166,12 @@ class Store:
         row = self.rows.get(case.label)
         return row is not None and row.commit == harness.commit() and {*case.peers} <= {*row.seconds, *row.failures}
 
+    def check_machine(self) -> None:
+        """Raises SystemExit if the rows that there are were measured on another machine: a table is of one."""
+        here, there = harness.environment()["cpu"], (self.environment or {}).get("cpu")
+        if self.rows and there != here:
+            raise SystemExit(f"the rows of {self.path.name} are of {there}, this is {here}: give a --name of its own")
+
     def put(self, comparison: Comparison) -> None:
         self.rows[comparison.label] = comparison
         places = {label: place for place, label in enumerate(self.order)}
@@ -169,7 +181,8 @@ class Store:
     def _save(self) -> None:
         harness.RESULTS.mkdir(exist_ok=True)
         rows = [dataclasses.asdict(c) for c in self.rows.values()]
-        content = {"environment": harness.environment(), "rows": rows}
+        self.environment = harness.environment()
+        content = {"environment": self.environment, "rows": rows}
         temporary = self.path.with_suffix(".tmp")
         temporary.write_text(json.dumps(content, indent=1) + "\n")
         temporary.replace(self.path)
@@ -180,4 +193,4 @@ class Store:
         pictures = plots.write(self.name, self.title, rows)
         links = "".join(f"![times faster than the peers]({path.name})\n\n" for path in pictures)
         text = tables.report(rows) + (f"\n## Plots\n\n{links}" if links else "")
-        return [harness.write_markdown(self.name, self.title, text), *pictures]
+        return [harness.write_markdown(self.name, self.title, text, self.environment), *pictures]

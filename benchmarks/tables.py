@@ -6,9 +6,9 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
-from benchmarks import bars
+from benchmarks import bars, stale
 from benchmarks.harness import Comparison, markdown_table
-from benchmarks.peers import APART, PEERS, describe
+from benchmarks.peers import APART, EXACT, PEERS, describe
 
 SLOW = 0.9
 """A case below this speed against the best peer is counted."""
@@ -27,6 +27,11 @@ def vs_best(c: Comparison) -> float | None:
     return c.speedups[c.best].median if c.best else None
 
 
+def exact_vs_best(c: Comparison) -> float | None:
+    """The same of ours without the algorithms that lose digits; None if it was not measured."""
+    return bars.value(c, "best", exact=True) if c.best and EXACT in c.speedups else None
+
+
 def line(c: Comparison) -> str:
     """One case for the terminal."""
     if c.own_seconds is None:
@@ -39,9 +44,10 @@ def line(c: Comparison) -> str:
 
 
 def summary(rows: Sequence[Comparison]) -> str:
-    """A line for each group: geometric means against each peer and against the best, and how many cases are slow."""
+    """A line for each group: geometric means against each peer and against the best, also of the exact variant of
+    ours, and how many cases are slow."""
     peers = _peers(rows)
-    header = ["group", "cases", "against the best", "least", f"below {SLOW}x", *peers]
+    header = ["group", "cases", "against the best", "exact", "least", f"below {SLOW}x", *peers]
     cells = []
     groups = _groups(rows)
     for name, group in [*groups.items(), *([("all", list(rows))] if len(groups) > 1 else [])]:
@@ -54,15 +60,18 @@ def summary(rows: Sequence[Comparison]) -> str:
                 name,
                 len(group),
                 f"**{geometric_mean(best):.2f}**",
+                _mean([v for v in map(exact_vs_best, group) if v is not None], len(group)),
                 f"{min(best):.2f}",
                 sum(v < SLOW for v in best),
-                *[
-                    f"{geometric_mean(v):.2f}" + (f" ({len(v)})" if len(v) < len(group) else "") if v else ""
-                    for v in each
-                ],
+                *[_mean(v, len(group)) for v in each],
             ]
         )
     return markdown_table(header, cells)
+
+
+def _mean(values: Sequence[float], cases: int) -> str:
+    """A geometric mean, and of how many cases it is if not of all."""
+    return f"{geometric_mean(values):.2f}" + (f" ({len(values)})" if len(values) < cases else "") if values else ""
 
 
 def report(rows: Sequence[Comparison]) -> str:
@@ -72,30 +81,36 @@ def report(rows: Sequence[Comparison]) -> str:
         "## Geometric means\n\nTimes faster than each peer; in parentheses the cases that it ran, if not all.\n\n"
         + summary(rows),
     ]
-    parts += [f"## {name}\n\n{_table(group)}" for name, group in _groups(rows).items()]
+    newest = stale.newest(rows)
+    parts += [f"## {name}\n\n{_table(group, newest)}" for name, group in _groups(rows).items()]
     parts.append(_notes(rows))
     return "\n".join(parts)
 
 
-def _table(rows: Sequence[Comparison]) -> str:
-    peers = _peers(rows)
-    header = ["case", "time", "of the limit", "best peer", "times faster than it [95 %]", *peers, "error"]
-    return markdown_table(header, [_cells(c, peers) for c in rows])
+def _table(rows: Sequence[Comparison], newest: str) -> str:
+    peers = [peer for peer in _peers(rows) if peer != EXACT]
+    header = ["case", "time", "exact", "of the limit", "best peer", "times faster than it [95 %]", *peers]
+    return markdown_table([*header, "error", "exact's error"], [_cells(c, peers, newest) for c in rows])
 
 
-def _cells(c: Comparison, peers: Sequence[str]) -> list[str]:
-    name = c.label + (f" (chain of {c.repeat})" if c.repeat > 1 else "")
+def _cells(c: Comparison, peers: Sequence[str], newest: str) -> list[str]:
+    name = c.label + (f" (chain of {c.repeat})" if c.repeat > 1 else "") + stale.mark(c, newest)
     if c.own_seconds is None:
-        return [name, "failed", *[""] * (len(peers) + 4)]
+        return [name, "failed", *[""] * (len(peers) + 6)]
     spread = f" ±{c.spread[c.own]:.0%}"
     limit = f"{c.of_limit:.2f} {c.bound}" if c.of_limit is not None else ""
-    cells = [name, _time(c.own_seconds) + spread, limit, c.best or "-", str(c.speedups[c.best]) if c.best else "-"]
-    for peer in peers:
-        if peer in c.speedups:
-            cells.append(f"{c.speedups[peer].median:.2f} ({_time(c.seconds[peer])})")
-        else:
-            cells.append("failed" if peer in c.failures else "")
-    return [*cells, f"{c.error:.0e}" if c.error is not None else "-"]
+    best = [c.best, str(c.speedups[c.best])] if c.best else ["-", "-"]
+    cells = [name, _time(c.own_seconds) + spread, _versus(c, EXACT), limit, *best]
+    cells += [_versus(c, peer) for peer in peers]
+    errors = (c.error, c.errors.get(EXACT))
+    return [*cells, *["-" if error is None else f"{error:.0e}" for error in errors]]
+
+
+def _versus(c: Comparison, peer: str) -> str:
+    """How many times as long as ours another takes, and how long."""
+    if peer in c.speedups:
+        return f"{c.speedups[peer].median:.2f} ({_time(c.seconds[peer])})"
+    return "failed" if peer in c.failures else ""
 
 
 def _time(seconds: float) -> str:
@@ -128,7 +143,8 @@ take turns beside ours, one does as many multiply-adds as direct algorithms need
 many bytes as all weights, inputs and outputs have, read and written in their proportions, the fastest way of several;
 the slower of the two is the limit, and the figure the median of the paired ratios limit / ours. Above 1 an algorithm
 saves work. Functions (exp, erf) count no operations. Error: the largest difference from ONNX Runtime's outputs,
-relative to their scale.
+relative to their scale. Exact: ours without the algorithms that save multiplications and lose digits, which the time
+beside it may owe its speed to: times as long, and how long. No figure: it was not measured.
 
 """
     peers = [*dict.fromkeys(c.own for c in rows), *_peers(rows)]
@@ -137,6 +153,7 @@ relative to their scale.
     text += f"\nVersions met: {', '.join(sorted(versions))}.\n"
     by_commit = {commit: sum(c.commit == commit for c in rows) for commit in dict.fromkeys(c.commit for c in rows)}
     text += "Cases by commit: " + ", ".join(f"{commit} {count}" for commit, count in by_commit.items()) + ".\n"
+    text += stale.footnote(rows)
     inexact = [f"{p} on {c.label} {e:.0e}" for c in rows for p, e in c.errors.items() if e > COARSE and p in c.seconds]
     if inexact:
         text += f"\nOff by more than {COARSE:.0e} of the scale, yet counted: {', '.join(inexact)}.\n"

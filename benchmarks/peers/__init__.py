@@ -89,6 +89,9 @@ PEERS: dict[str, Peer] = {
 OWN = tuple(name for name in PEERS if name.startswith("tilewright"))
 """Variants of what is judged."""
 
+EXACT = "tilewright-exact"
+"""Ours without the algorithms that lose digits, which every table of ours shows beside the default."""
+
 APART = (*OWN, "openvino-bf16")
 """Never the best peer: our own variants, and what others compute in less than single precision."""
 

@@ -5,18 +5,21 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import re
 from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
 
-from benchmarks import bars, bench_layers, bench_models, harness, layers, limits, models, peers, suite, tables
+from benchmarks import bars, bench_layers, bench_models, harness, layers, limits, models, peers, stale, suite, tables
 from benchmarks.harness import Comparison, Interval
 from benchmarks.work import Work, count, level
 from tilewright.measure import paired
 from tilewright.measure.probes import Moves, Way
+from tilewright.plans.framework.symbolic import SYMBOLIC_IMAGES, SYMBOLIC_ROWS
 from tilewright.support import machine
+from tilewright.transform.select.convolution import ERRORS
 
 ort = pytest.importorskip("onnxruntime", reason="the peer is an extra: tilewright[test] has it")
 
@@ -78,6 +81,13 @@ def test_every_model_of_the_table_is_known() -> None:
     for case in bench_models.cases():
         assert case.model in models.NAMES
         assert set(case.peers) <= set(peers.PEERS)
+
+
+def test_what_symbolic_batches_are_judged_by_is_not_what_is_measured() -> None:
+    """But for one, of which there is a version of its own: the suite would else measure how well it is remembered."""
+    measured = {case.batch for case in bench_models.cases()} - {1}
+    assert {8, 32, 64} <= measured
+    assert not measured & {*SYMBOLIC_ROWS, *SYMBOLIC_IMAGES}
 
 
 def test_work_of_a_product() -> None:
@@ -154,8 +164,8 @@ def test_bars_judge_means_least_and_quotients() -> None:
     assert bars.value(rows[0], "ncnn") is None
     mean = bars.judge(bars.Bar(1, "", "x", "onnxruntime", "mean", 2.0), rows)
     least = bars.judge(bars.Bar(1, "", "a,b", "best", "least", 1.0), rows)
-    assert mean is not None and mean[4:7] == ["2.00", "pass", "2, 1 below"]
-    assert least is not None and (least[4], least[5], least[7]) == ("0.50", "**miss**", "b")
+    assert mean is not None and mean[4:8] == ["2.00", "", "pass", "2, 1 below"]
+    assert least is not None and (least[4], least[6], least[8]) == ("0.50", "**miss**", "b")
     assert bars.judge(bars.Bar(1, "", "y", "best", "least", 1.0), rows) is None
     failed = dataclasses.replace(rows[0], seconds={"mnn": 1.0}, speedups={})
     assert bars.value(failed, "best") == 0.0  # what cannot run reaches no bar
@@ -163,7 +173,53 @@ def test_bars_judge_means_least_and_quotients() -> None:
 
 def test_geometric_means_by_group() -> None:
     text = tables.summary([_row("a", "x", mnn=4.0), _row("b", "x", mnn=0.25), _row("c", "y", mnn=1.0)])
-    assert "| x | 2 | **1.00** | 0.25 | 1 | 1.00 |" in text
+    assert "| x | 2 | **1.00** |  | 0.25 | 1 | 1.00 |" in text
+
+
+def test_exact_stands_beside_what_is_judged() -> None:
+    """Half as long as MNN by default, but 1.5 times as long as that when exact: 1.33 times faster than MNN."""
+    row = _row("a", "x", mnn=2.0, **{peers.EXACT: 1.5})
+    row = dataclasses.replace(row, errors={row.own: 1e-5, peers.EXACT: 2e-7})
+    assert bars.value(row, "best", exact=True) == pytest.approx(2.0 / 1.5)
+    assert bars.value(row, "limit", exact=True) == pytest.approx(0.5 / 1.5)
+    assert bars.value(_row(mnn=2.0), "best", exact=True) is None
+    assert bars.value(row, "own/mnn", exact=True) is None
+    judged = bars.judge(bars.Bar(1, "", "x", "mnn", "mean", 2.0), [row])
+    assert judged is not None and judged[4:7] == ["2.00", "1.33", "pass"]
+    half = bars.judge(bars.Bar(1, "", "x", "mnn", "mean", 2.0), [row, _row("b", "x", mnn=2.0)])
+    assert half is not None and half[5] == ""  # a mean of other cases would be another figure
+    text = tables.report([row])
+    assert "| x | 1 | **2.00** | 1.33 |" in text
+    assert "| 1e+06 µs ±1% | 1.50 (1500 ms) |".replace("1e+06 µs", "1000 ms") in text
+    assert "| 1e-05 | 2e-07 |" in text
+
+
+def test_models_and_convolutions_meet_the_exact_variant() -> None:
+    assert all(peers.EXACT in case.peers for case in bench_models.cases())
+    assert all(peers.EXACT in case.peers for case in bench_layers.cases() if case.group.startswith("conv3x3"))
+
+
+def test_rows_of_another_commit_are_named() -> None:
+    """Also those of changed sources, which are of no commit."""
+    old = dataclasses.replace(_row("a", "x", mnn=2.0), commit="1111111", date="2026-01-01T00:00:00+00:00")
+    new = dataclasses.replace(_row("b", "x", mnn=2.0), commit="2222222", date="2026-01-02T00:00:00+00:00")
+    assert stale.newest([new, old]) == "2222222"
+    assert stale.footnote([new, new]) == ""
+    assert "1111111: a" in stale.footnote([new, old])
+    text = tables.report([old, new])
+    assert "| a † |" in text and "| b |" in text and "1111111: a" in text
+    changed = dataclasses.replace(new, commit="2222222+")
+    assert "| b † |" in tables.report([changed])
+    bar = bars.Bar(1, "", "x", "mnn", "mean", 1.0)
+    mixed, alone = bars.judge(bar, [old, new]), bars.judge(bar, [new])
+    assert mixed is not None and mixed[6] == "pass †"
+    assert alone is not None and alone[6] == "pass"
+
+
+@pytest.mark.parametrize(("peer", "error", "counts"), [("mnn", 9e-5, True), ("mnn", 2e-4, False)])
+def test_single_precision_is_a_ten_thousandth(peer: str, error: float, counts: bool) -> None:
+    assert (error <= harness.wrong(peer)) is counts
+    assert error <= harness.wrong("tilewright-bf16")
 
 
 def test_a_layer_from_race_to_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -188,6 +244,34 @@ def test_a_layer_from_race_to_report(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert "gemv-1x256x256" in text and "not installed" in text
     store = suite.Store("layers-1t", "Layers")
     assert store.has(suite.chosen(cases, parser.parse_args(arguments))[0])
+
+
+def test_stored_layers_keep_the_bounds_of_the_documents() -> None:
+    """Chains of four as well, and all errors include ONNX Runtime's own."""
+    text = (models.ROOT / "docs" / "accuracy.md").read_text()
+    rows = re.findall(r'^\| ("\S+"|`"\w+"`)(.*) \| ([\d.e-]+) \|$', text, re.MULTILINE)
+    stated = {name: float(bound) for names, more, bound in rows for name in re.findall(r'`"(\w+)"`', names + more)}
+    assert stated == {name: bound for name, bound in ERRORS.items() if name in stated} and len(stated) == 5
+    stored = json.loads((models.ROOT / "benchmarks" / "results" / "layers-1t.json").read_text())["rows"]
+    errors = {row["model"]: row["errors"] for row in stored}
+    assert len(errors) > 120
+    for own, setting in (("tilewright-fixed", "auto"), (peers.EXACT, "exact")):
+        assert max((e[own] for e in errors.values() if own in e), default=0.0) <= ERRORS[setting]
+
+
+def test_rows_of_another_machine_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And a report of rows that are there says where they were measured, not where it is written."""
+    monkeypatch.setattr(harness, "RESULTS", tmp_path)
+    monkeypatch.setattr(suite.plots, "write", lambda *_: [])
+    here = harness.environment()
+    suite.Store("t", "T").put(_row("a", "x", mnn=2.0))
+    suite.Store("t", "T").check_machine()
+    monkeypatch.setattr(harness, "environment", lambda: {**here, "cpu": "another"})
+    store = suite.Store("t", "T")
+    with pytest.raises(SystemExit, match="this is another"):
+        store.check_machine()
+    (path,) = store.write_reports()
+    assert here["cpu"] in path.read_text() and "another" not in path.read_text()
 
 
 def test_names_that_match_nothing_are_refused() -> None:

@@ -71,7 +71,7 @@ FastOption = Annotated[
     typer.Option(
         "--fast",
         metavar="WHICH",
-        help="Fast algorithms: auto (error within 2e-5 of a layer), exact (no), f2, f4, f6, strassen. [default: auto]",
+        help="Fast algorithms: auto (within 2.5e-5 of a layer), exact (no), f2, f4, f6, strassen. [default: auto]",
     ),
 ]
 WinogradOption = Annotated[

@@ -28,7 +28,6 @@ from tilewright.ir.expr import Load, as_int, is_const
 from tilewright.ir.notes import Prefetch, Unroll
 from tilewright.plans.convolution.tiles import (
     ENOUGH_STRIPS,
-    SYMBOLIC_IMAGES,
     SYMBOLIC_SIZE,
     WHOLE,
     Blocking,
@@ -47,6 +46,7 @@ from tilewright.plans.framework.common import (
     vectorize_spatial,
 )
 from tilewright.plans.framework.cost import around, level, nbytes_of, number
+from tilewright.plans.framework.symbolic import SYMBOLIC_IMAGES
 from tilewright.plans.idioms.conversions import plain_output, transpose_out
 from tilewright.plans.idioms.panels import fits_panels, packed_operand, panel_width, unroll_tile
 from tilewright.schedule.schedule import BlockRef, LoopRef, Schedule

@@ -25,8 +25,6 @@ MOST_FLAT_ROWS = 8
 MOST_FLAT_PIXELS = 1024
 ENOUGH_STRIPS = 8
 """Strips (of all images) that share well among a few threads."""
-SYMBOLIC_IMAGES = (1, 8)
-"""Batches that a symbolic one is judged by."""
 SYMBOLIC_SIZE = 28
 """What a symbolic height or width is taken for."""
 PARTS = (2, 3, 4, 6, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160)

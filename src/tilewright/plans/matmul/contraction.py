@@ -23,6 +23,7 @@ from tilewright.plans.framework.analysis import Stage, Structure
 from tilewright.plans.framework.base import Candidate, Plan
 from tilewright.plans.framework.common import buffer_names, extent, inline_all, lanes_of, parallelize
 from tilewright.plans.framework.cost import SYMBOL, Cost, level, nbytes_of, number
+from tilewright.plans.framework.symbolic import MANY_ROWS
 from tilewright.plans.framework.variants import Values
 from tilewright.plans.idioms.panels import (
     fits_panels,
@@ -34,7 +35,6 @@ from tilewright.plans.idioms.panels import (
 )
 from tilewright.plans.matmul.epilogues import can_defer, epilogue, epilogue_work
 from tilewright.plans.matmul.tiles import (
-    MANY_ROWS,
     MOST_VECTORS,
     Product,
     estimate,

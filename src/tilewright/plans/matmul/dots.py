@@ -19,13 +19,12 @@ from tilewright.plans.framework.analysis import Stage, Structure, factors, uses
 from tilewright.plans.framework.base import Candidate, Plan
 from tilewright.plans.framework.common import extent, inline_all, parallelize
 from tilewright.plans.framework.cost import Cost, around, number, roofline
+from tilewright.plans.framework.symbolic import SYMBOLIC_ROWS
 from tilewright.plans.matmul.tiles import MOST_ROWS, MOST_SYMBOLIC
 from tilewright.schedule.dot_intrinsics import Dot, find_dot
 from tilewright.schedule.schedule import BlockRef, LoopRef, Schedule
 from tilewright.targets.target import Target
 
-SYMBOLIC_ROWS = (1, 4, 30)
-"""Row counts that a symbolic number of rows is judged by."""
 MOST_WASTE = 0.03
 """The share of panels of zeros that is accepted for wider tiles."""
 

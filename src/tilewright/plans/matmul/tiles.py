@@ -20,13 +20,10 @@ from tilewright.plans.framework.cost import Cost, level
 from tilewright.plans.framework.decision_key import Key
 from tilewright.plans.framework.decisions import decide
 from tilewright.plans.framework.space import Setting
+from tilewright.plans.framework.symbolic import SYMBOLIC_ROWS
 from tilewright.plans.framework.tiles import row_limit
 from tilewright.targets.target import Target
 
-SYMBOLIC_ROWS = (1, 4, 30, 64)
-"""Row counts that a symbolic number of rows is judged by; being slow at any of them counts alike."""
-MANY_ROWS = (4, 30, 64)
-"""The same without the one row, for which there is a version of its own."""
 MOST_SYMBOLIC = 8
 """Rows of a tile when their number is symbolic: each remainder becomes a version of its own."""
 MOST_ROWS = 14

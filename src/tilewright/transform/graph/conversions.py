@@ -18,10 +18,10 @@ from tilewright.ir.graph import Node, Value
 from tilewright.ops.lowered.correlation import reach
 from tilewright.ops.lowered.packed import ConvBlockedAttrs
 from tilewright.ops.lowered.winograd import ConvWinogradAttrs
-from tilewright.plans.convolution.tiles import SYMBOLIC_IMAGES
 from tilewright.plans.framework.cost import Cost, fetch_cycles, write_cycles
 from tilewright.plans.framework.decision_key import key_of_nodes
 from tilewright.plans.framework.decisions import cheapest
+from tilewright.plans.framework.symbolic import SYMBOLIC_IMAGES
 from tilewright.plans.idioms.transposes import shuffle_cycles
 from tilewright.targets.target import Target
 

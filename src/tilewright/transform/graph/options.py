@@ -16,8 +16,8 @@ class Options:
 
     precision: in which type matrix products and convolutions multiply ("fp32", or narrower with wide accumulators).
     fast: which algorithms with fewer multiplications may be taken. "auto" takes fast convolutions that keep the error
-        within 2e-5 of a layer's scale, Strassen's method for windows of one pixel and normed rows of one sequence among
-        them; "exact" takes none;
+        within 2.5e-5 of a layer's scale, Strassen's method for windows of one pixel and normed rows of one sequence
+        among them; "exact" takes none;
         "f2", "f4", "f6" allow tiles up to that size wherever the estimate says that they are faster; "strassen" is
         "auto" and takes fast products of any rows, those of different samples too, which meet then.
     """

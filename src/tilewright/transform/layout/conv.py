@@ -8,7 +8,6 @@ from tilewright.ir.selection import Pixels, StrassenStrips, Winograd
 from tilewright.ops.conv import ConvAttrs
 from tilewright.plans.convolution.tiles import (
     MOST_FLAT_PIXELS,
-    SYMBOLIC_IMAGES,
     SYMBOLIC_SIZE,
     Blocking,
     DirectProblem,
@@ -17,6 +16,7 @@ from tilewright.plans.convolution.tiles import (
 from tilewright.plans.framework.decision_key import key_of_nodes
 from tilewright.plans.framework.decisions import decide
 from tilewright.plans.framework.space import Setting
+from tilewright.plans.framework.symbolic import SYMBOLIC_IMAGES
 from tilewright.targets.target import Target
 from tilewright.transform.layout.assigner import Assigner
 from tilewright.transform.layout.pixels import pointwise

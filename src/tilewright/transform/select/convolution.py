@@ -13,13 +13,14 @@ from tilewright.ir.selection import Algorithm, Direct, Pixels
 from tilewright.ops.conv import ConvAttrs
 from tilewright.ops.lowered.correlation import points
 from tilewright.plans.convolution.pixels import panels
-from tilewright.plans.convolution.tiles import SYMBOLIC_IMAGES
 from tilewright.plans.framework.cost import Cost, bandwidth
 from tilewright.plans.framework.decision_key import key_of_nodes
 from tilewright.plans.framework.decisions import decide
 from tilewright.plans.framework.space import Setting
+from tilewright.plans.framework.symbolic import SYMBOLIC_IMAGES
 from tilewright.plans.strassen.convolution import LEAST_GAIN
 from tilewright.plans.strassen.convolution import best as best_strassen
+from tilewright.plans.winograd.errors import largest_error
 from tilewright.plans.winograd.tiles import WinogradProblem, ranked
 from tilewright.transform.layout.conv import blockings_of
 from tilewright.transform.layout.pixels import is_pointwise, shape_of
@@ -29,8 +30,11 @@ from tilewright.transform.select.surroundings import Surroundings
 Option = tuple[float, Algorithm]
 
 MOST = {"auto": 8, "exact": 0, "f2": 4, "f4": 6, "f6": 8, "strassen": 8}
-"""The most inputs of a tile (a side; with a stride, of the largest phase) that each setting of `fast` allows: 8 keep
-the error within 2e-5 of the output's scale (docs/accuracy.md)."""
+"""The most inputs of a tile (a side; with a stride, of the largest phase) that each setting of `fast` allows."""
+
+ERRORS = {"auto": 2.5e-5, "exact": 4e-6, "f2": 2e-6, "f4": 1e-5, "f6": 2.5e-5, "strassen": 2.5e-5}
+"""The largest error of a layer that each setting of `fast` allows, relative to the layer's largest output
+(docs/accuracy.md): a tile that is expected to exceed it (`plans/winograd/errors.py`) is not taken."""
 
 STRASSEN = ("auto", "f6", "strassen")
 """Settings of `fast` that allow Strassen's method for windows of one pixel."""
@@ -103,7 +107,10 @@ def windows(around: Surroundings, node: Node) -> list[Option]:
     shapes = transformed(around, node)
     if not shapes:
         return [(0.0, Direct())]
-    return [*ranked(shapes, tiles(shapes[0].window, shapes[0].stride, around.options.fast), around.target)]
+    setting, first = around.options.fast, shapes[0]
+    allowed = tiles(first.window, first.stride, setting)
+    sizes = within(ERRORS[setting], allowed, first.window, first.stride, first.channels, around.block)
+    return [*ranked(shapes, sizes, around.target)]
 
 
 def transformed(around: Surroundings, node: Node) -> tuple[WinogradProblem, ...]:
@@ -147,3 +154,10 @@ def _tiles(window: int, stride: int, setting: str) -> Iterator[int]:
         outputs = n - points(1, window, stride) + 1
         if outputs > 1:
             yield outputs
+
+
+def within(
+    bound: float, sizes: tuple[int, ...], window: int, stride: int, channels: int, lanes: int
+) -> tuple[int, ...]:
+    """Those of the tiles whose largest error is expected to stay within a bound, of channels in blocks of `lanes`."""
+    return tuple(m for m in sizes if largest_error(m, window, stride, channels, lanes) <= bound)

@@ -1,0 +1,74 @@
+"""How far a Winograd convolution in f32 is expected to be from the exact one, followed through the algorithm.
+
+Each rounding adds an error of its own: up to u = 2^-24 of what is rounded, in the mean square u^2 / 3 at most. With
+inputs of variance 1 and filters of variance 1 / (window^2 channels), so that outputs have variance 1, the variance of
+an element of a tile, of the filters and of their product, summed over the channels, is known from the norms of the
+matrices' rows, one factor a dimension:
+
+    V = B^T d B    b[i] b[j]                      b[i] = sum of B^T[i, :]^2
+    U = G g G^T    g[i] g[j] / channels           g[i] = sum of G[i, :]^2 / window
+    M              b[i] g[i] b[j] g[j]
+
+What is off in M reaches the output p, q as sum A^T[p, i]^2 A^T[q, j]^2 of its variance: relative to M's own, all
+roundings before and in the transform of the output are amplified alike, by
+
+    a[p] a[q]      a[p] = sum over i of A^T[p, i]^2 b[i] g[i]
+
+and their numbers add up: 1 of U; of V and of the output's transform as many as a row of B^T, or of A^T, has entries, in
+each of two passes; and of the products half as many as are summed in a row (the k-th rounding is of a sum of k), where
+parts of the channels are summed apart half of a part's and half of the parts.
+(Barabasz et al. 2020, "Error Analysis and Improving the Accuracy of Winograd Convolution for Deep Neural Networks",
+bound the worst case by the same factors; independent roundings are the model of Higham and Mary 2019, "A New Approach
+to Probabilistic Rounding Error Analysis".)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from fractions import Fraction
+from functools import lru_cache
+from math import ceil, sqrt
+
+from tilewright.ops.lowered.correlation import transforms
+from tilewright.ops.lowered.toomcook import Matrix
+from tilewright.plans.winograd.tiles import part_of
+
+LARGEST_ERROR = 7.0
+"""Standard deviations (of this model, whose roundings are the largest) that no error of a million outputs exceeds. It
+is more than a million normal numbers would need, for an error is a product: it grows with the elements of the tile that
+it comes from. F(6, 3) of 128 channels reaches 6.4 among 800,000 outputs, on any machine that takes it
+(`python -m benchmarks.bench_layers --only conv3x3-128-256-56 --peers onnxruntime`, Zen 4, 2026-11-22)."""
+
+LARGEST_OUTPUT = 4.8
+"""Standard deviations of the largest of so many outputs: 4.83 in that layer."""
+
+
+def largest_error(tile: int, window: int, stride: int, channels: int, lanes: int) -> float:
+    """The largest error that is expected of a layer's outputs, as a share of the largest of them.
+
+    Channels are in blocks of `lanes`.
+    """
+    blocks = ceil(channels / lanes)
+    part = part_of(blocks, lanes)
+    return LARGEST_ERROR / LARGEST_OUTPUT * max(deviations(tile, window, stride, part * lanes, ceil(blocks / part)))
+
+
+@lru_cache(maxsize=1024)
+def deviations(tile: int, window: int, stride: int, part: int, parts: int) -> tuple[float, ...]:
+    """The standard deviation of the error of output p, p of a tile, where outputs have variance 1: that of output p, q
+    is the geometric mean of those of p and q. `part` channels are summed at once, and so many `parts` then."""
+    at, g, bt = transforms(tile, window, stride)
+    products = [squares(b) * squares(k) / window for b, k in zip(bt, g, strict=True)]
+    rows = [sum(float(x) ** 2 * p for x, p in zip(row, products, strict=True)) for row in at]
+    roundings = 1 + 2 * longest(bt) + part / 2 + parts / 2 + 2 * longest(at)
+    return tuple(2.0**-24 * sqrt(roundings / 3) * row for row in rows)
+
+
+def squares(row: Iterable[Fraction]) -> float:
+    """The sum of the squares of a row of a matrix."""
+    return sum(float(x) ** 2 for x in row)
+
+
+def longest(matrix: Matrix) -> int:
+    """Entries of the row that has most."""
+    return max(sum(x != 0 for x in row) for row in matrix)
