@@ -165,6 +165,19 @@ def test_rfactor_of_the_outer_part(golden):
     golden(scheduled(row_sum(3, 13), lambda s: s.parallel(s.loops(s.rfactor("S", s.split("k", nparts=3)[0]))[1])))
 
 
+def test_rfactor_leaves_the_other_reduction_as_it_is(golden):
+    """Two loops drive `r`, one drives `k`: only the iterator of `k` is taken apart."""
+    a = te.placeholder((3, 4, 6), name="A")
+    k, r = te.reduce_axis(4, "k"), te.reduce_axis(6, "r")
+    b = te.compute((3,), lambda i: te.sum(a[i, k, r], [k, r]), name="S")
+
+    def apply(s: Schedule) -> None:
+        s.split("r", factor=3)
+        s.rfactor("S", "k")
+
+    golden(scheduled(te.create_prim_func([a, b], "sums"), apply))
+
+
 def test_transform_layout(golden):
     golden(scheduled(chain(20), lambda s: s.transform_layout("B", lambda i: (i // 8, i % 8))))
 

@@ -140,6 +140,20 @@ def test_an_intrinsic_of_the_users_own():
         s.tensorize(s.loop("i_1"), "own_2x8")
 
 
+def test_strided_operands_are_not_given_to_the_intrinsics_function():
+    """Its function reads rows of elements that follow one another; every second one is left to the loops."""
+    a, b = te.placeholder((4, 4), name="A"), te.placeholder((4, 4, 2), name="B")
+    k = te.reduce_axis(4, "k")
+    c = te.compute((4, 4), lambda i, j: te.sum(a[i, k] * b[k, j, 1], k), name="C")
+    func = te.create_prim_func([a, b, c], "strided")
+    s = Schedule(func)
+    tile_matmul(s)
+    target = Target.host()
+    assert "dot_4x4x4_f32" in str(s.func)
+    assert "call void" not in emit_llvm(lower_loops(s.func, target), target)
+    assert_same(func, s.func, random.Random(1), lambda f, arrays: run_native(f, arrays, 1))
+
+
 _OUTER = {"A": "i", "B": "j", "C": "ij"}
 
 
