@@ -24,7 +24,7 @@ from pathlib import Path
 
 from tests.mutate import explained
 from tests.mutate.mutants import Mutant, mutants
-from tests.mutate.rooms import ROOT, TESTS, sources, test_files
+from tests.mutate.rooms import ROOT, TESTS, sources, files_testing
 from tests.mutate.trial import Outcome, Recorded, Tree
 
 DEFAULT = "arith,ir,schedule,te,ops,transform,codegen,runtime,live"
@@ -43,14 +43,14 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="tilewright-mutate-") as folder:
         tree = Tree(Path(folder))
         for room in options.rooms.split(","):
-            for file in test_files(room):
+            for file in files_testing(room):
                 tree.record(file)
             if not options.record_only:
                 _room(tree, room, options)
 
 
 def _room(tree: Tree, room: str, options: argparse.Namespace) -> None:
-    recorded = {file: Recorded.read(file) for file in test_files(room)}
+    recorded = {file: Recorded.read(file) for file in files_testing(room)}
     results = []
     for mutant in _sample(room, options):
         start = time.monotonic()

@@ -29,7 +29,7 @@ def sources(room: str) -> list[Path]:
     return sorted((ROOT / "src" / "tilewright" / room).rglob("*.py"))
 
 
-def test_files(room: str) -> list[str]:
+def files_testing(room: str) -> list[str]:
     """The test files of a room, its own first, as paths from the repository's root."""
     found: list[str] = []
     for entry in TESTS[room]:
