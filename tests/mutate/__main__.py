@@ -6,8 +6,9 @@ Mutants (`mutants.py`) are sampled by room and tried in a private copy of the tr
 line: the room's own and the quickest first, up to `--seconds` of them. A line that no test runs is tried with the
 room's own tests. Survivors of `explained.toml` count as explained; with `--full` the others meet the whole suite too.
 
-Which test runs which line is recorded once (`build/mutate/map`, a file for each test file) and again where the source
-or the test has changed. Results: `build/mutate/ROOM-SEED-COUNT.json`.
+Which test runs which line is recorded once (`build/mutate/map`, a file for each test file) and again where the test
+file has changed; in a source file that has changed since, a test counts for every line that it ran there. Results:
+`build/mutate/ROOM-SEED-COUNT.json`.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from pathlib import Path
 
 from tests.mutate import explained
 from tests.mutate.mutants import Mutant, mutants
-from tests.mutate.rooms import ROOT, TESTS, sources, files_testing
+from tests.mutate.rooms import ROOT, TESTS, files_testing, sources
 from tests.mutate.trial import Outcome, Recorded, Tree
 
 DEFAULT = "arith,ir,schedule,te,ops,transform,codegen,runtime,live"

@@ -8,7 +8,7 @@ import pytest
 
 from tests.mutate import explained
 from tests.mutate.mutants import mutants
-from tests.mutate.rooms import ROOT, TESTS, sources, files_testing
+from tests.mutate.rooms import ROOT, TESTS, files_testing, sources
 
 SOURCE = '''
 LIMIT = 3

@@ -106,10 +106,10 @@ class Tree:
         return _outcome(status, output, 0)
 
     def record(self, file: str) -> None:
-        """Record one test file's lines, unless that was done for these very sources."""
+        """Record one test file's lines, unless that was done since the file changed."""
         path = MAP / f"{file}.json"
-        stamp = _digest(ROOT / file)
-        if path.exists() and json.loads(path.read_text())["stamp"] == stamp:
+        digest = _digest(ROOT / file)
+        if path.exists() and json.loads(path.read_text())["digest"] == digest:
             return
         path.parent.mkdir(parents=True, exist_ok=True)
         written = self.root.parent / "record.json"
@@ -117,7 +117,9 @@ class Tree:
         _, output = self.pytest(["--tb=no", file], TILEWRIGHT_MUTATE_RECORD=str(written))
         if not written.exists():
             raise SystemExit(f"mutate: {file} could not be recorded:\n{output[-2000:]}")
-        path.write_text(json.dumps({"stamp": stamp, **json.loads(written.read_text())}))
+        found = json.loads(written.read_text())
+        sources = {name: _digest(self.root / name) for name in found["lines"]}
+        path.write_text(json.dumps({"digest": digest, "sources": sources, **found}))
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,16 +128,19 @@ class Recorded:
 
     seconds: dict[str, float]
     lines: dict[str, dict[str, list[int]]]
+    sources: dict[str, str]
 
     @staticmethod
     def read(file: str) -> Recorded:
         data = json.loads((MAP / f"{file}.json").read_text())
-        return Recorded(dict(data["tests"]), data["lines"])
+        return Recorded(dict(data["tests"]), data["lines"], data["sources"])
 
     def covering(self, path: str, first: int, last: int) -> dict[str, float]:
-        """The tests that run one of these lines, with their seconds."""
+        """The tests that run one of these lines, with their seconds; any line of a file that changed since."""
         names, of_file = list(self.seconds), self.lines.get(path, {})
-        found = {names[k] for line in range(first, last + 1) for k in of_file.get(str(line), ())}
+        known = path in self.sources and self.sources[path] == _digest(ROOT / path)
+        lines = map(str, range(first, last + 1)) if known else iter(of_file)
+        found = {names[k] for line in lines for k in of_file.get(line, ())}
         return {name: s for name, s in self.seconds.items() if name in found}
 
 
@@ -148,12 +153,8 @@ def _outcome(status: int, output: str, tests: int) -> Outcome:
     return Outcome("killed", failed[0].split(" - ")[0] if failed else f"exit status {status}", tests)
 
 
-def _digest(test: Path) -> str:
-    """Digest of a test file and of all source files: what a recording holds for."""
-    digest = hashlib.blake2b(digest_size=16)
-    for path in (test, *sorted((ROOT / "src").rglob("*.py"))):
-        digest.update(path.read_bytes())
-    return digest.hexdigest()
+def _digest(path: Path) -> str:
+    return hashlib.blake2b(path.read_bytes(), digest_size=16).hexdigest()
 
 
 def _end(process: subprocess.Popen[str]) -> None:
