@@ -44,14 +44,14 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="tilewright-mutate-") as folder:
         tree = Tree(Path(folder))
         for room in options.rooms.split(","):
-            for file in files_testing(room):
+            files = files_testing(room)
+            for file in files:
                 tree.record(file)
             if not options.record_only:
-                _room(tree, room, options)
+                _room(tree, room, {file: Recorded.read(file) for file in files}, options)
 
 
-def _room(tree: Tree, room: str, options: argparse.Namespace) -> None:
-    recorded = {file: Recorded.read(file) for file in files_testing(room)}
+def _room(tree: Tree, room: str, recorded: dict[str, Recorded], options: argparse.Namespace) -> None:
     results = []
     for mutant in _sample(room, options):
         start = time.monotonic()

@@ -13,6 +13,7 @@ from tilewright import te
 from tilewright.ir.dtype import f32
 from tilewright.ir.expr import cast
 from tilewright.ir.loops import PrimFunc
+from tilewright.ir.parser import parse_func
 from tilewright.schedule import Schedule
 
 
@@ -269,6 +270,20 @@ def reducer() -> PrimFunc:
     return te.create_prim_func([a, te.compute((4,), lambda i: norm(a[i, r], r), name="N")], "norms")
 
 
+_BACKWARDS = """func @backwards(A: f32[2], C: f32[2]) {
+  buffer B: f32[2]
+  for i in 0..2 {
+    block B (vi = spatial(2): i) {
+      B[1 - vi] = A[vi]
+    }
+  }
+  for j in 0..2 {
+    block C (vj = spatial(2): j) {
+      C[vj] = B[0]
+    }
+  }
+}"""
+
 REFUSALS = {
     "inline-reduction": (matmul, lambda s: s.compute_inline("C")),
     "inline-output": (outputs, lambda s: s.compute_inline("B")),
@@ -282,6 +297,7 @@ REFUSALS = {
     "compute-at-decomposed": (matmul, lambda s: [s.decompose_reduction("C", "k"), s.compute_at("C", "i_1")]),
     "reverse-compute-at-unfinished": (matmul, lambda s: s.reverse_compute_at("D", "k")),
     "reverse-compute-at-halo": (lambda: chain(halo=2), lambda s: s.reverse_compute_at("C", "i")),
+    "reverse-compute-at-made-backwards": (lambda: parse_func(_BACKWARDS), lambda s: s.reverse_compute_at("C", "i")),
     "reverse-compute-at-parallel-reduction": (
         lambda: _columns(),
         lambda s: [s.parallel("i"), s.reverse_compute_at("C", "i")],

@@ -16,6 +16,7 @@ from tilewright.codegen.interpret.interpreter import interpret
 from tilewright.codegen.llvm.emit import assembly, emit_llvm
 from tilewright.ir.dtype import f32, i8, i32, u8
 from tilewright.ir.loops import PrimFunc
+from tilewright.ir.parser import parse_func
 from tilewright.schedule import Schedule
 from tilewright.schedule.intrinsics import TensorIntrin, describe, find_intrinsic, register
 from tilewright.support.errors import ScheduleError
@@ -176,6 +177,20 @@ def _tiled(s: Schedule, factors: tuple[int, int, int], decompose: bool = True) -
         s.decompose_reduction("C", parts[2][0])
 
 
+_IDLE = """func @idle(A: f32[4, 4], B: f32[4, 4], C: f32[4, 4]) {
+  for i in 0..4 {
+    for j in 0..4 {
+      for r in 0..2 {
+        for k in 0..4 {
+          block C (vi = spatial(4): i, vj = spatial(4): j, vk = reduce(4): k) {
+            C[vi, vj] = C[vi, vj] + A[vi, vk] * B[vk, vj]
+          }
+        }
+      }
+    }
+  }
+}"""
+
 REFUSALS = {
     "wrong-tile": (lambda: matmul(8, 8, 8), lambda s: [_tiled(s, (4, 4, 2)), s.tensorize(s.loop("i_1_1"), DOT)]),
     "with-init": (lambda: matmul(8, 8, 8), lambda s: [_tiled(s, (4, 4, 4), False), s.tensorize(s.loop("i_1_1"), DOT)]),
@@ -189,6 +204,14 @@ REFUSALS = {
     "not-contiguous": (
         lambda: quantized(packed=False),
         tile_quantized,
+    ),
+    "two-blocks": (
+        lambda: matmul(8, 8, 8),
+        lambda s: [_tiled(s, (4, 4, 4), False), s.reverse_compute_at("D", "j_0"), s.tensorize(s.loop("j_0"), DOT)],
+    ),
+    "idle-loop": (
+        lambda: parse_func(_IDLE),
+        lambda s: s.tensorize(s.loop("i"), DOT),
     ),
     "unknown": (lambda: matmul(8, 8, 8), lambda s: s.tensorize(s.loop("k"), "nothing")),
 }
