@@ -7,6 +7,7 @@
     plus for minus           a + b          ->  a - b
     a condition forced       if a:          ->  if True:
     a lost value             return a       ->  return None
+    a turned answer          return False   ->  return True
     break for continue       break          ->  continue
 
 Only what a function computes is changed: no annotation, docstring, default or decorator, no `assert` (it narrows a
@@ -109,6 +110,10 @@ def _own(path: str, scope: str, statement: ast.stmt | ast.match_case) -> Iterato
         case ast.Break() | ast.Continue():
             other = "continue" if isinstance(statement, ast.Break) else "break"
             yield _mutant(path, scope, "break for continue", statement, before, other, other)
+        case ast.Return(ast.Constant(bool(value))):  # Nothing is as false as False.
+            yield _mutant(
+                path, scope, "a turned answer", statement, before, f"return {not value}", f"return {not value}"
+            )
         case ast.Return(value) if value is not None and not _is_none(value):
             yield _mutant(path, scope, "a lost value", statement, before, "return None", "return None")
         case ast.AugAssign(op=op) if new_op := SWAPPED.get(type(op)):

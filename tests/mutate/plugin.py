@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import Phase, settings
 
 MEMORY = 12 << 30
 """Bytes of address space of a test process: a mutant that allocates without end must not take the machine with it."""
@@ -67,6 +68,9 @@ class Chosen:
 
     def __init__(self, path: Path) -> None:
         self.limits: dict[str, float] = dict(json.loads(path.read_text()))
+        # A failure is enough: to find the smallest one takes longer than all other tests.
+        settings.register_profile("mutants", settings.default, phases=(Phase.explicit, Phase.generate))
+        settings.load_profile("mutants")
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
         # pytest takes the standard error of tests: the watchdog needs the one of the process.
         self.stderr = os.fdopen(os.dup(sys.__stderr__.fileno() if sys.__stderr__ else 2), "w")

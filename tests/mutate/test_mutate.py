@@ -29,6 +29,7 @@ class C:
         while True:
             self.n -= 2
             break
+        return False
 '''
 
 WANTED = [
@@ -45,6 +46,7 @@ WANTED = [
     ("first", "a comparison turned", "return (f'{a + 1}é', [x for x in b if x == 'é'])"),
     ("C.method", "plus for minus", "self.n += 2"),
     ("C.method", "a constant off by one", "self.n -= 3"),
+    ("C.method", "a turned answer", "return True"),
     ("C.method", "break for continue", "continue"),
 ]
 
