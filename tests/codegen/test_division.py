@@ -1,4 +1,4 @@
-"""Integer division in LLVM: by literals of every kind, and without a division where a shift or a mask does."""
+"""Integer division and shifts in LLVM: by literals of every kind, in one instruction where that does."""
 
 from __future__ import annotations
 
@@ -37,6 +37,21 @@ def test_by_literals(name: str, divisor: int, loop: str) -> None:
     shifted = divisor > 0 and divisor & (divisor - 1) == 0 and name in ("floordiv", "mod")
     text = emit_llvm(func, Target.host())
     assert (" sdiv " not in text and " srem " not in text) == shifted
+
+
+@pytest.mark.parametrize("loop", ["serial", "vectorized"])
+@pytest.mark.parametrize(("name", "by"), [(n, k) for n in ("shl", "shr") for k in (0, 1, 31, 32, 40, -1)])
+def test_shifts_by_literals(name: str, by: int, loop: str) -> None:
+    """By no more bits than there are: one instruction; else zero or the sign."""
+    func = divided(name, by, loop)
+    got = np.ones(16, np.int32)
+    run(func, VALUES, got)
+    wide = VALUES.astype(np.int64)
+    inside = 0 <= by < 32
+    want = (wide << by if inside else wide * 0) if name == "shl" else wide >> (by if inside else 31)
+    np.testing.assert_array_equal(got, want.astype(np.int32))
+    if by or loop == "serial":  # a vector of zeros is left to LLVM
+        assert (" select " not in emit_llvm(func, Target.host())) == inside
 
 
 def test_sixteen_numbers_are_chosen_by_four_bits() -> None:
