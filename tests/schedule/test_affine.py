@@ -126,6 +126,10 @@ def test_ends_of_ranges() -> None:
     assert affine.lesser(N, N) is N and affine.greater(N, N) is N
     assert affine.lesser(const(1), N) == const(1) and affine.greater(N, const(1)) is N
     assert affine.lesser(N, X) is minimum(N, X) and affine.greater(N, X) is maximum(N, X)
+    few = Var("few", lo=0, hi=3)
+    assert affine.greater(few, const(3)) == const(3) and affine.greater(const(3), few) == const(3)
+    assert affine.lesser(few, const(3)) is few and affine.lesser(const(3), few) is few
+    assert affine.lesser(few, const(2)) is minimum(few, 2) and affine.greater(few, const(2)) is maximum(few, 2)
     one, other = (const(1), const(5)), (const(3), const(8))
     assert affine.union(one, other) == (const(1), const(8)) and affine.intersect(one, other) == (const(3), const(5))
 

@@ -270,6 +270,50 @@ def reducer() -> PrimFunc:
     return te.create_prim_func([a, te.compute((4,), lambda i: norm(a[i, r], r), name="N")], "norms")
 
 
+def _pair() -> PrimFunc:
+    """One block that writes two buffers, and one that reads both."""
+    a = te.placeholder((6,), name="A")
+    p, q = te.compute((6,), lambda i: (a[i] + 1.0, a[i] * 2.0), name="P")
+    return te.create_prim_func([a, te.compute((6,), lambda i: p[i] + q[i], name="C")], "pair")
+
+
+def _mixed(late: bool) -> PrimFunc:
+    """D = B * C and E = C; C is computed before or after B."""
+    a = te.placeholder((8,), name="A")
+    b = te.compute((8,), lambda i: a[i] + 1.0, name="B")
+    c = te.compute((8,), lambda i: a[i] * 2.0, name="C")
+    d = te.compute((8,), lambda i: b[i] * c[i] if late else c[i] * b[i], name="D")
+    return te.create_prim_func([a, d, te.compute((8,), lambda i: c[i] - 1.0, name="E")], "mixed")
+
+
+def test_reverse_compute_inline_beside_an_earlier_input(golden):
+    golden(scheduled(_mixed(late=False), lambda s: s.reverse_compute_inline("D")))
+
+
+def test_scopes_of_one_of_two_outputs():
+    func = _pair()
+    written = [b.name for b in func.buffers]
+    for name in written:
+        s = Schedule(func)
+        s.set_scope("P", "local", name)
+        assert [b.name for b in s.func.buffers if b.scope == "local"] == [name]
+        check_schedule(func, s)
+
+
+_UNREAD = """func @unread(A: f32[2], C: f32[2]) {
+  buffer B: f32[2]
+  for i in 0..2 {
+    block B (vi = spatial(2): i) {
+      B[vi] = A[vi]
+    }
+  }
+  for j in 0..2 {
+    block C (vj = spatial(2): j) {
+      C[vj] = A[vj]
+    }
+  }
+}"""
+
 _BACKWARDS = """func @backwards(A: f32[2], C: f32[2]) {
   buffer B: f32[2]
   for i in 0..2 {
@@ -293,6 +337,10 @@ REFUSALS = {
     "reverse-inline-nothing": (copy, lambda s: s.reverse_compute_inline("B")),
     "compute-at-output": (outputs, lambda s: s.compute_at("B", "i_1")),
     "compute-at-elsewhere": (lambda: conv(4, 2), lambda s: s.compute_at("P", "o_1")),
+    "compute-at-unread": (lambda: parse_func(_UNREAD), lambda s: s.compute_at("B", "j")),
+    "reverse-inline-late-input": (lambda: _mixed(late=True), lambda s: s.reverse_compute_inline("D")),
+    "set-scope-of-two": (_pair, lambda s: s.set_scope("P", "local")),
+    "set-scope-of-another": (_pair, lambda s: s.set_scope("P", "local", "A")),
     "compute-at-own-loop": (chain, lambda s: s.compute_at("B", "i")),
     "compute-at-decomposed": (matmul, lambda s: [s.decompose_reduction("C", "k"), s.compute_at("C", "i_1")]),
     "reverse-compute-at-unfinished": (matmul, lambda s: s.reverse_compute_at("D", "k")),

@@ -16,6 +16,7 @@ from tilewright import te
 from tilewright.codegen.llvm.emit import assembly, emit_llvm
 from tilewright.ir.expr import Op, as_int
 from tilewright.ir.loops import For, PrimFunc, Stmt
+from tilewright.ir.parser import parse_func
 from tilewright.ir.rewrite import exprs_of, walk_expr
 from tilewright.ops.lowered.toomcook import winograd_matrices
 from tilewright.schedule import Schedule
@@ -187,4 +188,6 @@ def test_expand_refuses():
     most = te.compute((5, 3), lambda t, i: te.max(table[i, r] * x[t, r], axis=r), name="y")
     assert "it is not a plain sum" in refused(te.create_prim_func([x, most]), lambda s: s.expand("y"))
     assert "its terms are not constants times" in refused(transform([[float("inf"), 1]]), lambda s: s.expand("y"))
+    shared = parse_func(str(transform(SMALL, n=3)).replace("spatial(3): t", "spatial(3): i"))
+    assert "more than 'vi' depends on loop 'i'" in refused(shared, lambda s: s.expand("y"))
     assert "6400 terms are too many" in refused(transform(np.ones((80, 80))), lambda s: s.expand("y"))
