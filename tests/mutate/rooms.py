@@ -10,7 +10,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "arith": ("tests/arith", "tests/schedule"),
     "ir": ("tests/ir", "tests/laws/test_text.py", "tests/laws/test_key.py", "tests/schedule"),
     "schedule": ("tests/schedule",),
-    "te": ("tests/schedule", "tests/ops"),
+    "te": ("tests/te", "tests/schedule", "tests/ops"),
     "ops": ("tests/ops",),
     "transform": ("tests/transform", "tests/codegen"),
     "codegen": ("tests/codegen", "tests/schedule"),

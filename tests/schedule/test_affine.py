@@ -73,6 +73,8 @@ def test_quotient(e: Op, parts: str) -> None:
         (((I * 4 + J) // 8, (I * 4 + J) % 8), "ij"),
         ((I + J,), ""),
         ((I, I + J), "i"),
+        ((minimum(I, 2), J), "j"),
+        ((const(3), I), "i"),
     ],
 )
 def test_solve(indices: tuple[Expr, ...], solved: str) -> None:

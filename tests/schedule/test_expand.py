@@ -170,6 +170,23 @@ def test_expand_through_a_condition(golden):
     golden(scheduled(te.create_prim_func([x, y], "padded"), lambda s: s.expand("y")))
 
 
+def test_expand_where_no_loop_goes():
+    """Iterators of one step, whose loops were simplified away."""
+    func = parse_func(
+        """func @transform(x: f32[5, 1], y: f32[5, 1]) {
+  for t in 0..5 {
+    block y (vt = spatial(5): t, vi = spatial(1): 0, vr = reduce(1): 0) {
+      init { y[vt, vi] = 0.0 }
+      y[vt, vi] = y[vt, vi] + lookup(vi + vr, 2.0) * x[vt, vr]
+    }
+  }
+}"""
+    )
+    s = Schedule(func)
+    s.expand("y")
+    assert "y[vt, 0] = x0 * 2.0" in str(s.func)
+
+
 def test_expand_refuses():
     def split(s: Schedule) -> None:
         s.split("i", factor=2)

@@ -185,3 +185,12 @@ def test_conditions_come_apart():
     p, q, r = (Var(n, boolean) for n in "pqr")
     assert conjuncts((p & q) & r) == conjuncts(p & (q & r)) == (p, q, r)
     assert conjuncts(const(True)) == () and conjuncts(const(False)) == (const(False),) and conjuncts(p | q) == (p | q,)
+
+
+@pytest.mark.parametrize("text", ["(x // (2 + 2), y, x % (2 * (1 + 1)))", "(x // max(4, 2), y + min(0, 1), x % 4)"])
+def test_maps_with_parentheses_and_commas_inside(text: str):
+    """The text of a map ends at its own parenthesis, its parts at its own commas."""
+    trace = parse_trace(f'b0 = s.block("C")\ns.transform_layout(b0, lambda x, y: {text})')
+    s = Schedule(matmul(16, 16, 8))
+    s.transform_layout("C", lambda x, y: (x // 4, y, x % 4))
+    assert trace.replay(matmul(16, 16, 8)).func == s.func
