@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.ops.oracle import check
-from tilewright import ops
+from tests.ops.oracle import check, reference
 
 BLOCK = 4
 
@@ -27,12 +26,12 @@ def test_convolution_of_blocked_channels(case: tuple, blocked: bool) -> None:
     x = rng.standard_normal((2, channels, *image)).astype(np.float32)
     w = rng.standard_normal((filters, channels, *window)).astype(np.float32)
     geometry = {"strides": strides, "dilations": dilations, "pads": pads}
-    (want,) = ops.get("conv").reference([x, w], {**geometry, "groups": 1})
+    (want,) = reference("conv", [x, w], {**geometry, "groups": 1})
     packed = _packed(w, BLOCK if blocked else 1, width)
     if blocked:
-        (x,) = ops.get("block_channels").reference([x], {"block": BLOCK})
-    (got,) = check("conv_blocked", x, packed, **geometry, channels=filters, out_block=BLOCK, flat=flat)
-    (plain,) = ops.get("unblock_channels").reference([got], {"channels": filters})
+        (x,) = reference("lowered.block_channels", [x], {"block": BLOCK})
+    (got,) = check("lowered.conv_blocked", x, packed, **geometry, channels=filters, out_block=BLOCK, flat=flat)
+    (plain,) = reference("lowered.unblock_channels", [got], {"channels": filters})
     np.testing.assert_allclose(plain, want, rtol=1e-4, atol=1e-5)
 
 

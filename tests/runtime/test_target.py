@@ -22,7 +22,9 @@ def test_platforms(triple: str, platform: tuple[str, str]) -> None:
     assert runtime_target._platform(triple) == platform
 
 
-@pytest.mark.parametrize(("count", "listed"), [(1, "f0"), (8, "f0, f1, f2, f3, f4, f5, f6, f7"), (9, "f0, f1, f2, f3, f4, f5, f6, f7, ...")])
+@pytest.mark.parametrize(
+    ("count", "listed"), [(1, "f0"), (8, "f0, f1, f2, f3, f4, f5, f6, f7"), (9, "f0, f1, f2, f3, f4, f5, f6, f7, ...")]
+)
 def test_missing_features_are_listed(count: int, listed: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Eight of them."""
     names = [f"f{k}" for k in range(count)]
