@@ -108,7 +108,7 @@ class Tree:
     def record(self, file: str) -> None:
         """Record one test file's lines, unless that was done since the file changed."""
         path = MAP / f"{file}.json"
-        digest = _digest(ROOT / file)
+        digest = _digest(self.root / file)
         if path.exists() and json.loads(path.read_text())["digest"] == digest:
             return
         path.parent.mkdir(parents=True, exist_ok=True)

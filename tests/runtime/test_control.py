@@ -23,7 +23,7 @@ def test_a_page_of_its_program() -> None:
 MESSAGES = ["damaged or not one", "made by another version", *["does not belong"] * 5]
 
 
-@pytest.mark.parametrize(("word", "message"), enumerate(MESSAGES))
+@pytest.mark.parametrize(("word", "message"), list(enumerate(MESSAGES)))
 def test_every_word_of_its_head_counts(word: int, message: str) -> None:
     control = page()
     control.words[word] += 1
