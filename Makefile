@@ -18,7 +18,7 @@ export PYTHONPATH := src:$(PYTHONPATH)
 # Tests and benchmarks start many processes: let the first one keep the bytecode, wherever that is switched off.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo demo-rl rl test lint types layers pytest test-v3 torch onnx bench bench-layers bench-models tune-tvm bench-threads bench-memory audit bench-choice bench-live bench-broker bench-rl bytes bars ulp fuzz live-stress example-matmul format clean
+.PHONY: help demo demo-rl rl test lint types layers pytest test-v3 torch onnx bench bench-layers bench-models tune-tvm bench-threads bench-memory audit bench-choice bench-live bench-broker bench-rl bytes bars ulp mutate fuzz live-stress example-matmul format clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -136,6 +136,9 @@ bytes: $(STAMP) $(TORCH_STAMP) ## whether the suites' code is as it was; ARGS="-
 
 bars: $(STAMP) ## which of the required figures the last results reach
 	$(PY) -m benchmarks.bars
+
+mutate: $(STAMP) ## whether tests notice wrong lines: sampled mutants by room; ARGS="--rooms arith,ir --count 50 --seed 1"
+	$(PY) -m tests.mutate $(ARGS)
 
 fuzz: $(STAMP) ## long random runs: schedules, parsers, importers
 	TILEWRIGHT_FUZZ=1 $(PY) -m pytest tests/fuzz tests/laws

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from tilewright.ir.dtype import boolean, i64
-from tilewright.ir.expr import Const, Expr, Op, Var, binary, const, select
+from tilewright.ir.dtype import DType, boolean, i8, i32, i64, u8
+from tilewright.ir.expr import Const, Expr, Op, Var, binary, cast, const, select
 from tilewright.ir.scalar_ops import OPS
 
 
@@ -65,4 +65,22 @@ def conditions(leaves: list[Expr]) -> st.SearchStrategy[Expr]:
     )
 
 
-__all__ = ["boolean", "comparisons", "conditions", "evaluate", "i64", "int_exprs"]
+def narrow_exprs(leaves: list[Expr], dtype: DType) -> st.SearchStrategy[Expr]:
+    """Random expressions of an integer type: every operator with a range of its own, casts and look-ups."""
+    leaf = st.one_of(st.sampled_from(leaves), st.integers(0, 9).map(lambda c: const(c, dtype)))
+    binaries = st.sampled_from((*ARITHMETIC, "truncdiv", "truncmod", "bitand"))
+
+    def extend(inner: st.SearchStrategy[Expr]) -> st.SearchStrategy[Expr]:
+        return st.one_of(
+            st.builds(lambda name, a, b: Op(name, (a, b)), binaries, inner, inner),
+            st.builds(lambda name, a: Op(name, (a,)), st.sampled_from(("neg", "abs")), inner),
+            st.builds(lambda c, a, b: select(c, a, b), comparisons(inner), inner, inner),
+            st.builds(lambda through, a: cast(cast(a, through), dtype), st.sampled_from((i8, u8, i32, boolean)), inner),
+            st.builds(lambda a, b, c: Op("lookup", (cast(a, i64), const(b, dtype), const(c, dtype))), inner,
+                      st.integers(0, 5), st.integers(0, 5)),
+        )  # fmt: skip
+
+    return st.recursive(leaf, extend, max_leaves=6)
+
+
+__all__ = ["boolean", "comparisons", "conditions", "evaluate", "i64", "int_exprs", "narrow_exprs"]

@@ -5,8 +5,9 @@ from __future__ import annotations
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.arith.evaluate import conditions, evaluate, int_exprs
+from tests.arith.evaluate import conditions, evaluate, int_exprs, narrow_exprs
 from tilewright.arith import Analyzer, bounds, prove, simplify, symbolic_bounds, symbolic_limits
+from tilewright.ir.dtype import DType, i8, i32, u8, u32
 from tilewright.ir.expr import Expr, Var, const, minimum
 from tilewright.ir.rewrite import substitute
 
@@ -121,3 +122,20 @@ def test_an_overhanging_tile_stays_in_its_period() -> None:
 @given(int_exprs([I, X], 3))
 def test_substituting_a_loop_of_one_iteration(e: Expr) -> None:
     assert simplify(e, {I: const(1)}) is simplify(substitute(e, {I: const(0)}))
+
+
+@settings(SETTINGS, max_examples=EXAMPLES // 4)
+@given(st.data(), st.sampled_from([i8, u8, i32, u32]))
+def test_narrow_integers_wrap(data: st.DataObject, dtype: DType) -> None:
+    """Value and bounds of other types than i64: a result that leaves the type is any value of the type."""
+    a, b = Var("a", dtype), Var("b", dtype, lo=0, hi=9)
+    e = data.draw(narrow_exprs([a, b], dtype))
+    simple, found = simplify(e), bounds(e)
+    for _ in range(6):
+        values = {
+            a: data.draw(st.one_of(st.integers(int(dtype.min), int(dtype.max)), st.sampled_from([0, 1, 5]))),
+            b: data.draw(st.integers(0, 9)),
+        }
+        value = int(evaluate(e, values))
+        assert int(evaluate(simple, values)) == value
+        assert found.contains(value), (found, value)

@@ -7,7 +7,14 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
+from tests.codegen.llvm_run import run
+from tilewright.codegen.interpret.interpreter import interpret
+from tilewright.codegen.llvm.emit import emit_llvm
 from tilewright.codegen.llvm.fold import folded
+from tilewright.ir.dtype import DType, f32, f64, i16, i32
+from tilewright.ir.expr import Buffer, Var, const, maximum
+from tilewright.ir.loops import For, PrimFunc, Store
+from tilewright.targets.target import Target
 
 
 @pytest.mark.parametrize(("lanes", "part"), [(16, 4), (8, 4), (4, 4), (8, 2), (4, 2), (2, 2)])
@@ -34,3 +41,38 @@ def test_each_lane_holds_a_row_s_total(lanes: int, part: int) -> None:
         assert counts["shuffles"] == 2 * counts["operations"]
         if rows == lanes:
             assert counts["operations"] == lanes - 1
+
+
+TARGET = Target.parse("x86-64-v3")
+
+
+@pytest.mark.parametrize(
+    ("kind", "rows", "width", "step", "together"),
+    [
+        (f32, 8, 8, 1, True),
+        (f32, 8, 32, 1, True),
+        (f32, 4, 16, 1, True),
+        (f32, 2, 8, 1, True),
+        (f64, 4, 8, 1, True),
+        (i32, 8, 16, 1, True),
+        (f32, 8, 16, 2, False),  # results in every second place
+        (f32, 8, 16, 0, False),  # one result
+        (f32, 3, 16, 1, False),
+        (f32, 16, 16, 1, False),  # more rows than lanes
+        (f32, 8, 12, 1, False),  # a part of a vector
+        (i16, 8, 16, 1, False),
+    ],
+)
+def test_rows_are_folded_together(kind: DType, rows: int, width: int, step: int, together: bool) -> None:
+    """Where results lie side by side they are stored as one vector; the meaning is that of row after row."""
+    r, lane = Var("r"), Var("lane")
+    part, top = Buffer("part", kind, (const(rows), const(width))), Buffer("top", kind, (const(2 * rows),))
+    body = Store(top, (r * step,), maximum(top[r * step], part[r, lane]))
+    func = PrimFunc("f", (part, top), For(r, const(rows), For(lane, const(width), body, "vectorized"), "unrolled"))
+    values = np.random.default_rng(0).integers(-99, 99, (rows, width)).astype(kind.numpy)
+    want, got = np.full(2 * rows, -50, kind.numpy), np.full(2 * rows, -50, kind.numpy)
+    interpret(func, [values, want])
+    run(func, values, got, target=TARGET)
+    np.testing.assert_array_equal(got, want)
+    stores = [line for line in emit_llvm(func, TARGET).splitlines() if line.strip().startswith("store ")]
+    assert len(stores) == (1 if together else rows)

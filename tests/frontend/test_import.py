@@ -281,6 +281,22 @@ def test_if_with_a_known_condition() -> None:
     assert ops_of(imported) == {"relu": 1}
 
 
+@pytest.mark.parametrize("kind", ["float32", "float64", "int32"])
+def test_the_logarithm_of_a_sum_of_exponentials_in_its_own_type(kind: str) -> None:
+    """Integers are computed in f32 and cut to their type."""
+    m = model(
+        [node("ReduceLogSumExp", ["x"], ["y"])],
+        [info("x", [2, 3], helper.np_dtype_to_tensor_dtype(np.dtype(kind)))],
+        ["y"],
+    )
+    x = np.array([[1, 2, 4], [-1, 0, 3]], kind)
+    (got,) = run_graph(import_onnx(m).graph, {"x": x}).values()
+    want = np.log(np.exp(x.astype(np.float64)).sum()).reshape(1, 1)
+    assert got.dtype == x.dtype
+    rtol = {"float32": 1e-6, "float64": 1e-14, "int32": 0.0}[kind]
+    np.testing.assert_allclose(got, np.trunc(want) if kind == "int32" else want, rtol=rtol)
+
+
 def test_old_operator_sets() -> None:
     """Axes and slices as attributes, softmax over several dimensions."""
     nodes = [

@@ -204,6 +204,18 @@ def test_graph(golden: Callable[..., None]) -> None:
         ("func @f(A: f32[n]) { A[0] = A[0] + 1 }", "<text>:1:34: add: argument types do not agree: f32, i64"),
         ("func @f(A: i8[n]) { A[0] = 300:i8 }", "<text>:1:28: 300 does not fit i8"),
         ("func @f(A: f32[n]) { if 0 < n < 3 { } }", "<text>:1:31: comparisons do not chain; use parentheses"),
+        (
+            "func @f(A: f32[n]) { A[0] = nan(12) }",
+            "<text>:1:33: cannot read this: expected the 64 bits of a NaN as 0x..., got '12'",
+        ),
+        (
+            "func @f(A: f32[n]) { A[0] = nan(0x10000000000000000) }",
+            "<text>:1:33: cannot read this: expected the 64 bits of a NaN as 0x..., got '0x10000000000000000'",
+        ),
+        (
+            "func @f(A: f32[n]) { A[0] = nan(0x7ff0000000000000) }",
+            "<text>:1:33: these bits are not a NaN",
+        ),
         ("func @f(A: f32[n]) { } x", "<text>:1:24: text after the end: expected nothing more, got 'x'"),
         ("func @f(A: f32[n]) ~ { }", "<text>:1:20: unexpected character '~'"),
     ],

@@ -13,6 +13,7 @@ from tilewright import te
 from tilewright.ir.dtype import f32
 from tilewright.ir.expr import cast
 from tilewright.ir.loops import PrimFunc
+from tilewright.ir.parser import parse_func
 from tilewright.schedule import Schedule
 
 
@@ -165,6 +166,19 @@ def test_rfactor_of_the_outer_part(golden):
     golden(scheduled(row_sum(3, 13), lambda s: s.parallel(s.loops(s.rfactor("S", s.split("k", nparts=3)[0]))[1])))
 
 
+def test_rfactor_leaves_the_other_reduction_as_it_is(golden):
+    """Two loops drive `r`, one drives `k`: only the iterator of `k` is taken apart."""
+    a = te.placeholder((3, 4, 6), name="A")
+    k, r = te.reduce_axis(4, "k"), te.reduce_axis(6, "r")
+    b = te.compute((3,), lambda i: te.sum(a[i, k, r], [k, r]), name="S")
+
+    def apply(s: Schedule) -> None:
+        s.split("r", factor=3)
+        s.rfactor("S", "k")
+
+    golden(scheduled(te.create_prim_func([a, b], "sums"), apply))
+
+
 def test_transform_layout(golden):
     golden(scheduled(chain(20), lambda s: s.transform_layout("B", lambda i: (i // 8, i % 8))))
 
@@ -256,6 +270,64 @@ def reducer() -> PrimFunc:
     return te.create_prim_func([a, te.compute((4,), lambda i: norm(a[i, r], r), name="N")], "norms")
 
 
+def _pair() -> PrimFunc:
+    """One block that writes two buffers, and one that reads both."""
+    a = te.placeholder((6,), name="A")
+    p, q = te.compute((6,), lambda i: (a[i] + 1.0, a[i] * 2.0), name="P")
+    return te.create_prim_func([a, te.compute((6,), lambda i: p[i] + q[i], name="C")], "pair")
+
+
+def _mixed(late: bool) -> PrimFunc:
+    """D = B * C and E = C; C is computed before or after B."""
+    a = te.placeholder((8,), name="A")
+    b = te.compute((8,), lambda i: a[i] + 1.0, name="B")
+    c = te.compute((8,), lambda i: a[i] * 2.0, name="C")
+    d = te.compute((8,), lambda i: b[i] * c[i] if late else c[i] * b[i], name="D")
+    return te.create_prim_func([a, d, te.compute((8,), lambda i: c[i] - 1.0, name="E")], "mixed")
+
+
+def test_reverse_compute_inline_beside_an_earlier_input(golden):
+    golden(scheduled(_mixed(late=False), lambda s: s.reverse_compute_inline("D")))
+
+
+def test_scopes_of_one_of_two_outputs():
+    func = _pair()
+    written = [b.name for b in func.buffers]
+    for name in written:
+        s = Schedule(func)
+        s.set_scope("P", "local", name)
+        assert [b.name for b in s.func.buffers if b.scope == "local"] == [name]
+        check_schedule(func, s)
+
+
+_UNREAD = """func @unread(A: f32[2], C: f32[2]) {
+  buffer B: f32[2]
+  for i in 0..2 {
+    block B (vi = spatial(2): i) {
+      B[vi] = A[vi]
+    }
+  }
+  for j in 0..2 {
+    block C (vj = spatial(2): j) {
+      C[vj] = A[vj]
+    }
+  }
+}"""
+
+_BACKWARDS = """func @backwards(A: f32[2], C: f32[2]) {
+  buffer B: f32[2]
+  for i in 0..2 {
+    block B (vi = spatial(2): i) {
+      B[1 - vi] = A[vi]
+    }
+  }
+  for j in 0..2 {
+    block C (vj = spatial(2): j) {
+      C[vj] = B[0]
+    }
+  }
+}"""
+
 REFUSALS = {
     "inline-reduction": (matmul, lambda s: s.compute_inline("C")),
     "inline-output": (outputs, lambda s: s.compute_inline("B")),
@@ -265,10 +337,15 @@ REFUSALS = {
     "reverse-inline-nothing": (copy, lambda s: s.reverse_compute_inline("B")),
     "compute-at-output": (outputs, lambda s: s.compute_at("B", "i_1")),
     "compute-at-elsewhere": (lambda: conv(4, 2), lambda s: s.compute_at("P", "o_1")),
+    "compute-at-unread": (lambda: parse_func(_UNREAD), lambda s: s.compute_at("B", "j")),
+    "reverse-inline-late-input": (lambda: _mixed(late=True), lambda s: s.reverse_compute_inline("D")),
+    "set-scope-of-two": (_pair, lambda s: s.set_scope("P", "local")),
+    "set-scope-of-another": (_pair, lambda s: s.set_scope("P", "local", "A")),
     "compute-at-own-loop": (chain, lambda s: s.compute_at("B", "i")),
     "compute-at-decomposed": (matmul, lambda s: [s.decompose_reduction("C", "k"), s.compute_at("C", "i_1")]),
     "reverse-compute-at-unfinished": (matmul, lambda s: s.reverse_compute_at("D", "k")),
     "reverse-compute-at-halo": (lambda: chain(halo=2), lambda s: s.reverse_compute_at("C", "i")),
+    "reverse-compute-at-made-backwards": (lambda: parse_func(_BACKWARDS), lambda s: s.reverse_compute_at("C", "i")),
     "reverse-compute-at-parallel-reduction": (
         lambda: _columns(),
         lambda s: [s.parallel("i"), s.reverse_compute_at("C", "i")],

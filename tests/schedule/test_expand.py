@@ -16,6 +16,7 @@ from tilewright import te
 from tilewright.codegen.llvm.emit import assembly, emit_llvm
 from tilewright.ir.expr import Op, as_int
 from tilewright.ir.loops import For, PrimFunc, Stmt
+from tilewright.ir.parser import parse_func
 from tilewright.ir.rewrite import exprs_of, walk_expr
 from tilewright.ops.lowered.toomcook import winograd_matrices
 from tilewright.schedule import Schedule
@@ -169,6 +170,23 @@ def test_expand_through_a_condition(golden):
     golden(scheduled(te.create_prim_func([x, y], "padded"), lambda s: s.expand("y")))
 
 
+def test_expand_where_no_loop_goes():
+    """Iterators of one step, whose loops were simplified away."""
+    func = parse_func(
+        """func @transform(x: f32[5, 1], y: f32[5, 1]) {
+  for t in 0..5 {
+    block y (vt = spatial(5): t, vi = spatial(1): 0, vr = reduce(1): 0) {
+      init { y[vt, vi] = 0.0 }
+      y[vt, vi] = y[vt, vi] + lookup(vi + vr, 2.0) * x[vt, vr]
+    }
+  }
+}"""
+    )
+    s = Schedule(func)
+    s.expand("y")
+    assert "y[vt, 0] = x0 * 2.0" in str(s.func)
+
+
 def test_expand_refuses():
     def split(s: Schedule) -> None:
         s.split("i", factor=2)
@@ -187,4 +205,6 @@ def test_expand_refuses():
     most = te.compute((5, 3), lambda t, i: te.max(table[i, r] * x[t, r], axis=r), name="y")
     assert "it is not a plain sum" in refused(te.create_prim_func([x, most]), lambda s: s.expand("y"))
     assert "its terms are not constants times" in refused(transform([[float("inf"), 1]]), lambda s: s.expand("y"))
+    shared = parse_func(str(transform(SMALL, n=3)).replace("spatial(3): t", "spatial(3): i"))
+    assert "more than 'vi' depends on loop 'i'" in refused(shared, lambda s: s.expand("y"))
     assert "6400 terms are too many" in refused(transform(np.ones((80, 80))), lambda s: s.expand("y"))

@@ -6,8 +6,12 @@ import pytest
 
 from tests.schedule.checks import chain, check_schedule, copy, matmul, refused, row_sum, scheduled
 from tilewright import te
+from tilewright.ir.loops import PrimFunc
 from tilewright.ir.notes import BufferName, Prefetch
+from tilewright.ir.parser import parse_func
 from tilewright.schedule import Schedule
+from tilewright.schedule.loops import MAX_FACTOR
+from tilewright.support.errors import ScheduleError
 
 
 def test_split_factor(golden):
@@ -150,3 +154,41 @@ def test_refuses_an_order_that_inits_late(golden):
         s.reorder(inner, outer)
 
     golden(refused(matmul(4), apply))
+
+
+def repeated(statement: str) -> PrimFunc:
+    """Four times the same, one element after another."""
+    return parse_func(
+        f"""func @repeated(A: f32[8], B: f32[8]) {{
+  for i in 0..4 {{
+    for j in 0..8 {{
+      {statement}
+    }}
+  }}
+}}"""
+    )
+
+
+BLOCK = "block B (vj = spatial(8): j) { B[vj] = A[vj] }"
+WITHOUT_BLOCKS = """if A[j] < 1.0 { B[j] = A[j] }"""
+REFUSED_REPEATED = {
+    "parallel-same-elements": (BLOCK, lambda s: s.parallel("i")),
+    "vectorize-same-elements": (BLOCK, lambda s: [s.reorder("j", "i"), s.vectorize("i")]),
+    "parallel-without-blocks": (WITHOUT_BLOCKS, lambda s: s.parallel("j")),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED_REPEATED)
+def test_refused_of_repeated(case, golden):
+    statement, apply = REFUSED_REPEATED[case]
+    golden(refused(repeated(statement), apply))
+
+
+def test_the_largest_factor():
+    """What no index can hold is refused, however large."""
+    s = Schedule(copy(64))
+    _, inner = s.split("i", factor=MAX_FACTOR)
+    assert f"for {inner.name} in 0..{MAX_FACTOR}" in str(s.func)
+    for factor in (MAX_FACTOR + 1, 10**30):
+        with pytest.raises(ScheduleError, match="every factor must be between 1 and 2147483648"):
+            Schedule(copy(64)).split("i", factor=factor)

@@ -16,6 +16,7 @@ from tilewright.codegen.interpret.interpreter import interpret
 from tilewright.codegen.llvm.emit import assembly, emit_llvm
 from tilewright.ir.dtype import f32, i8, i32, u8
 from tilewright.ir.loops import PrimFunc
+from tilewright.ir.parser import parse_func
 from tilewright.schedule import Schedule
 from tilewright.schedule.intrinsics import TensorIntrin, describe, find_intrinsic, register
 from tilewright.support.errors import ScheduleError
@@ -140,6 +141,20 @@ def test_an_intrinsic_of_the_users_own():
         s.tensorize(s.loop("i_1"), "own_2x8")
 
 
+def test_strided_operands_are_not_given_to_the_intrinsics_function():
+    """Its function reads rows of elements that follow one another; every second one is left to the loops."""
+    a, b = te.placeholder((4, 4), name="A"), te.placeholder((4, 4, 2), name="B")
+    k = te.reduce_axis(4, "k")
+    c = te.compute((4, 4), lambda i, j: te.sum(a[i, k] * b[k, j, 1], k), name="C")
+    func = te.create_prim_func([a, b, c], "strided")
+    s = Schedule(func)
+    tile_matmul(s)
+    target = Target.host()
+    assert "dot_4x4x4_f32" in str(s.func)
+    assert "call void" not in emit_llvm(lower_loops(s.func, target), target)
+    assert_same(func, s.func, random.Random(1), lambda f, arrays: run_native(f, arrays, 1))
+
+
 _OUTER = {"A": "i", "B": "j", "C": "ij"}
 
 
@@ -162,6 +177,20 @@ def _tiled(s: Schedule, factors: tuple[int, int, int], decompose: bool = True) -
         s.decompose_reduction("C", parts[2][0])
 
 
+_IDLE = """func @idle(A: f32[4, 4], B: f32[4, 4], C: f32[4, 4]) {
+  for i in 0..4 {
+    for j in 0..4 {
+      for r in 0..2 {
+        for k in 0..4 {
+          block C (vi = spatial(4): i, vj = spatial(4): j, vk = reduce(4): k) {
+            C[vi, vj] = C[vi, vj] + A[vi, vk] * B[vk, vj]
+          }
+        }
+      }
+    }
+  }
+}"""
+
 REFUSALS = {
     "wrong-tile": (lambda: matmul(8, 8, 8), lambda s: [_tiled(s, (4, 4, 2)), s.tensorize(s.loop("i_1_1"), DOT)]),
     "with-init": (lambda: matmul(8, 8, 8), lambda s: [_tiled(s, (4, 4, 4), False), s.tensorize(s.loop("i_1_1"), DOT)]),
@@ -175,6 +204,14 @@ REFUSALS = {
     "not-contiguous": (
         lambda: quantized(packed=False),
         tile_quantized,
+    ),
+    "two-blocks": (
+        lambda: matmul(8, 8, 8),
+        lambda s: [_tiled(s, (4, 4, 4), False), s.reverse_compute_at("D", "j_0"), s.tensorize(s.loop("j_0"), DOT)],
+    ),
+    "idle-loop": (
+        lambda: parse_func(_IDLE),
+        lambda s: s.tensorize(s.loop("i"), DOT),
     ),
     "unknown": (lambda: matmul(8, 8, 8), lambda s: s.tensorize(s.loop("k"), "nothing")),
 }

@@ -8,11 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.schedule.checks import check_schedule, matmul
-from tilewright.ir.expr import Var
+from tests.schedule.checks import check_schedule, copy, matmul
+from tilewright.ir.dtype import boolean
+from tilewright.ir.expr import Var, const
 from tilewright.ir.notes import BufferName, Prefetch
 from tilewright.schedule import Instruction, Schedule, Trace, parse_trace
 from tilewright.schedule.index_map import IndexMap
+from tilewright.schedule.state import conjuncts
 from tilewright.schedule.trace import Ref
 from tilewright.support.errors import ParseError, ScheduleError
 
@@ -168,3 +170,27 @@ def test_round_trip(found):
 def test_no_text_crashes_the_parser(text):
     with contextlib.suppress(ParseError):
         parse_trace(text)
+
+
+def test_sampled_tiles_are_whole_and_the_innermost_is_small():
+    """Every division of 24 into three whose last part is at most 3 comes up, and no other."""
+    seen = set()
+    for seed in range(200):
+        s = Schedule(copy(24), seed=seed)
+        seen.add(tuple(int(f) for f in s.sample_perfect_tile("i", 3, 3)))
+    assert seen == {(24 // (b * c), b, c) for c in (1, 2, 3) for b in range(1, 25) if 24 % (b * c) == 0}
+
+
+def test_conditions_come_apart():
+    p, q, r = (Var(n, boolean) for n in "pqr")
+    assert conjuncts((p & q) & r) == conjuncts(p & (q & r)) == (p, q, r)
+    assert conjuncts(const(True)) == () and conjuncts(const(False)) == (const(False),) and conjuncts(p | q) == (p | q,)
+
+
+@pytest.mark.parametrize("text", ["(x // (2 + 2), y, x % (2 * (1 + 1)))", "(x // max(4, 2), y + min(0, 1), x % 4)"])
+def test_maps_with_parentheses_and_commas_inside(text: str):
+    """The text of a map ends at its own parenthesis, its parts at its own commas."""
+    trace = parse_trace(f'b0 = s.block("C")\ns.transform_layout(b0, lambda x, y: {text})')
+    s = Schedule(matmul(16, 16, 8))
+    s.transform_layout("C", lambda x, y: (x // 4, y, x % 4))
+    assert trace.replay(matmul(16, 16, 8)).func == s.func

@@ -111,8 +111,7 @@ class Analyzer:
                 return division.mod(self, self.form(e.args[0]), self.form(e.args[1]))
             if name == "neg":
                 return forms.scale(self.form(e.args[0]), -1)
-            simple = self._simplify_i64(e)
-            return ({simple: 1}, 0) if simple is e else self.atom_form(simple)
+            return self.atom_form(self._simplify_i64(e))
         if e.children:
             return ({rebuild(e, tuple([self.simplify(c) for c in e.children])): 1}, 0)
         return ({e: 1}, 0)

@@ -377,11 +377,6 @@ def as_expr(value: Any, dtype: DType | None = None) -> Expr:
     raise TypeError(f"expected a scalar expression or a number, got {type(value).__name__}")
 
 
-def op(name: str, *args: Expr) -> Op:
-    """`Op(name, args)`."""
-    return Op(name, args)
-
-
 def call(name: str, *args: Any) -> Expr:
     """Apply an operator; Python numbers take the type of the first expression among the arguments."""
     model = next((a for a in args if isinstance(a, Expr)), None)

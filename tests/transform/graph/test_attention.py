@@ -161,7 +161,28 @@ def scaled_after_the_mask(f: Form) -> Graph:
     return f.merged(f("matmul", f("softmax", scores, axis=3), v))
 
 
-@pytest.mark.parametrize("form", [probabilities_are_a_result, softmax_over_another_axis, scaled_after_the_mask])
+def values_of_one_sample(f: Form) -> Graph:
+    q, k, _ = f.qkv()
+    p = f("softmax", f("matmul", q, k), axis=3)
+    return f.merged(f("matmul", p, f.input("one", 1, HEADS, TOKENS, DEPTH)))
+
+
+def values_without_samples(f: Form) -> Graph:
+    q, k, _ = f.qkv()
+    p = f("softmax", f("matmul", q, k), axis=3)
+    return f.merged(f("matmul", p, f.input("one", HEADS, TOKENS, DEPTH)))
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        probabilities_are_a_result,
+        softmax_over_another_axis,
+        scaled_after_the_mask,
+        values_of_one_sample,
+        values_without_samples,
+    ],
+)
 def test_what_is_left_alone(form: Callable[[Form], Graph]) -> None:
     graph = form(Form())
     assert recognise_attention(graph, Target.host()) is graph

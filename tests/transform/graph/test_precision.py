@@ -15,8 +15,9 @@ from tilewright.compiler import compile_graph
 from tilewright.ir.dtype import f32
 from tilewright.ir.expr import Expr, Var, const
 from tilewright.ir.graph import Graph, GraphBuilder, TensorType
+from tilewright.support.errors import ModelError
 from tilewright.targets.target import Target
-from tilewright.transform.graph.options import Options
+from tilewright.transform.graph.options import DEFAULTS, Options
 
 RNG = np.random.default_rng(0)
 BOUNDS = {"bf16": 3e-3, "int8": 2e-2}
@@ -98,3 +99,10 @@ def test_avx512_code_has_the_instruction(precision: str, instruction: str) -> No
 def test_every_target_has_code(name: str, precision: str) -> None:
     given = weights(32, 20)
     compile_graph(layer(const(3), 32, 20), given, Target.parse(name), options=Options(precision))
+
+
+@pytest.mark.parametrize(("name", "value"), [("precision", "fp16"), ("winograd", "f3"), ("winograd", "")])
+def test_options_that_do_not_exist(name: str, value: str) -> None:
+    with pytest.raises(ModelError, match=f"no such {name}") as caught:
+        Options(**{name: value})
+    assert repr(value) in str(caught.value) and str(getattr(DEFAULTS, name)) in str(caught.value)

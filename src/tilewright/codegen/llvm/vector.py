@@ -49,7 +49,7 @@ def native_lanes(target: Target, loop: For) -> int:
             for node in _usual(e):
                 if isinstance(node, Op) and node.dtype is not i64 and node.dtype is not boolean:
                     size = max(size, _compute_size(node.dtype))
-                elif isinstance(node, Load) and loop.var in _variables(node):
+                elif isinstance(node, Load) and loop.var in walk_expr(node):
                     size = max(size, _compute_size(node.buffer.dtype))
     return max(2, target.lanes(size))
 
@@ -91,10 +91,6 @@ def _usual(e: Expr) -> list[Expr]:
 
 def _compute_size(t: DType) -> int:
     return 4 if t in (f16, bf16) else t.itemsize
-
-
-def _variables(e: Expr) -> set[Expr]:
-    return {node for node in walk_expr(e) if isinstance(node, Var)}
 
 
 @dataclass(frozen=True, slots=True)

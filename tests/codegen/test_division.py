@@ -1,0 +1,72 @@
+"""Integer division and shifts in LLVM: by literals of every kind, in one instruction where that does."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.codegen.llvm_run import run
+from tilewright.codegen.interpret.interpreter import interpret
+from tilewright.codegen.llvm.emit import emit_llvm
+from tilewright.codegen.llvm.vector import sixteenth
+from tilewright.ir.dtype import f32, f64, i8, i32, i64
+from tilewright.ir.expr import Buffer, Op, Var, cast, const, lookup
+from tilewright.ir.loops import For, PrimFunc, Store
+from tilewright.targets.target import Target
+
+NAMES = ("floordiv", "mod", "truncdiv", "truncmod")
+VALUES = np.array([-(2**31), 2**31 - 1, -9, -8, -7, -1, 0, 1, 7, 8, 9, 100, -100, 3, -3, 16], np.int32)
+
+
+def divided(name: str, divisor: int, loop: str) -> PrimFunc:
+    i = Var("i")
+    a, q = Buffer("a", i32, (const(16),)), Buffer("q", i32, (const(16),))
+    body = Store(q, (i,), Op(name, (a[i], const(divisor, i32))))
+    return PrimFunc("f", (a, q), For(i, const(16), body, loop))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("loop", ["serial", "vectorized"])
+@pytest.mark.parametrize("divisor", [1, 2, 8, 3, 12, -1, -8, -3])
+@pytest.mark.parametrize("name", NAMES)
+def test_by_literals(name: str, divisor: int, loop: str) -> None:
+    func = divided(name, divisor, loop)
+    want, got = np.zeros(16, np.int32), np.ones(16, np.int32)
+    interpret(func, [VALUES, want])
+    run(func, VALUES, got)
+    np.testing.assert_array_equal(got, want)
+    shifted = divisor > 0 and divisor & (divisor - 1) == 0 and name in ("floordiv", "mod")
+    text = emit_llvm(func, Target.host())
+    assert (" sdiv " not in text and " srem " not in text) == shifted
+
+
+@pytest.mark.parametrize("loop", ["serial", "vectorized"])
+@pytest.mark.parametrize(("name", "by"), [(n, k) for n in ("shl", "shr") for k in (0, 1, 31, 32, 40, -1)])
+def test_shifts_by_literals(name: str, by: int, loop: str) -> None:
+    """By no more bits than there are: one instruction; else zero or the sign."""
+    func = divided(name, by, loop)
+    got = np.ones(16, np.int32)
+    run(func, VALUES, got)
+    wide = VALUES.astype(np.int64)
+    inside = 0 <= by < 32
+    want = (wide << by if inside else wide * 0) if name == "shl" else wide >> (by if inside else 31)
+    np.testing.assert_array_equal(got, want.astype(np.int32))
+    if by or loop == "serial":  # a vector of zeros is left to LLVM
+        assert (" select " not in emit_llvm(func, Target.host())) == inside
+
+
+def test_sixteen_numbers_are_chosen_by_four_bits() -> None:
+    """Of f32 by an i32 alone: that is the table that a register holds."""
+    x, y = Var("x", i32), Var("y", i64)
+    low = cast(Op("bitand", (x, const(15, i32))), i64)
+    assert sixteenth(lookup(low, [const(k, f32) for k in range(16)])) is x
+    for index, kind, size in (
+        (low, f64, 16),
+        (low, i32, 16),
+        (low, f32, 15),
+        (cast(Op("bitand", (x, const(7, i32))), i64), f32, 16),
+        (cast(Op("bitor", (x, const(15, i32))), i64), f32, 16),
+        (cast(Op("bitand", (cast(x, i8), const(15, i8))), i64), f32, 16),
+        (y, f32, 16),
+    ):
+        assert sixteenth(lookup(index, [const(k, kind) for k in range(size)])) is None
+    assert sixteenth(low) is None

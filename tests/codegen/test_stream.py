@@ -1,0 +1,31 @@
+"""Streaming stores are written for whole pieces of 16 bytes at multiples of 16 bytes, and for nothing else."""
+
+from __future__ import annotations
+
+import pytest
+
+from tilewright.codegen.llvm.emit import emit_llvm
+from tilewright.ir.dtype import f32
+from tilewright.ir.expr import Buffer, Var, const
+from tilewright.ir.loops import For, PrimFunc, Store
+from tilewright.ir.notes import Streaming
+from tilewright.targets.target import Target
+
+
+@pytest.mark.parametrize(
+    ("lanes", "row", "start", "streams"),
+    [
+        (8, 8, 0, True),
+        (4, 12, 4, True),
+        (8, 10, 0, False),  # the second row starts at 40 bytes
+        (8, 8, 2, False),
+        (6, 8, 0, False),  # a part of 8 bytes
+        (6, 6, 0, False),
+    ],
+)
+def test_pieces_that_stream(lanes: int, row: int, start: int, streams: bool) -> None:
+    i, v = Var("i"), Var("v")
+    x, y = Buffer("x", f32, (const(lanes),)), Buffer("y", f32, (const(16 * row + start),))
+    body = For(v, const(lanes), Store(y, (i * row + v + start,), x[v]), "vectorized", notes=(Streaming(),))
+    func = PrimFunc("f", (x, y), For(i, const(16), body))
+    assert ("!nontemporal" in emit_llvm(func, Target.parse("x86-64-v3"))) == streams

@@ -1,0 +1,65 @@
+"""Making expressions: what an operator refuses, and what is the same object."""
+
+from __future__ import annotations
+
+import pytest
+
+from tilewright.ir.dtype import DType, boolean, f32, i8, i32, i64
+from tilewright.ir.expr import Buffer, Const, Expr, Op, Var, binary, const
+from tilewright.ir.loops import Store
+from tilewright.ir.rewrite import buffers_in, substitute
+
+X, S, U = Var("x"), Var("s", i32), Var("u", f32)
+P = Var("p", boolean)
+
+
+@pytest.mark.parametrize(
+    ("name", "args", "dtype", "message"),
+    [
+        ("plus", (X, X), None, "no scalar operator named 'plus'"),
+        ("add", (X,), None, "add takes 2 arguments, got 1"),
+        ("add", (X, S), None, "add: argument types do not agree: i64, i32"),
+        ("add", (X, X), i32, "add of i64 gives i64, not i32"),
+        ("lt", (X, X), i64, "lt of i64 gives bool, not i64"),
+        ("and", (X, X), None, "and is not defined on i64"),
+        ("cast", (X,), None, "cast needs its result type"),
+        ("select", (X, S, S), None, "select: argument types do not agree: i64, i32, i32"),
+        ("select", (P, S, X), None, "select: argument types do not agree: bool, i32, i64"),
+        ("select", (P, S), None, "select takes 3 arguments, got 2"),
+        ("lookup", (X,), None, "lookup takes an i64 index and at least one entry"),
+        ("lookup", (S, const(1)), None, "lookup takes an i64 index and at least one entry"),
+        ("lookup", (X, const(1), U), None, "lookup: the entries are not literals of one type"),
+        ("lookup", (X, const(1), const(1, i8)), None, "lookup: the entries are not literals of one type"),
+    ],
+)
+def test_refused(name: str, args: tuple[Expr, ...], dtype: DType | None, message: str) -> None:
+    with pytest.raises(TypeError) as caught:
+        Op(name, args, dtype)
+    assert str(caught.value) == message
+
+
+@pytest.mark.parametrize(
+    ("name", "args", "dtype"),
+    [("add", (S, S), i32), ("lt", (S, S), boolean), ("select", (P, S, S), i32), ("lookup", (X, const(1, i8)), i8)],
+)
+def test_a_type_that_is_given_and_right_changes_nothing(name: str, args: tuple[Expr, ...], dtype: DType) -> None:
+    assert Op(name, args, dtype) is Op(name, args) and Op(name, args).dtype is dtype
+
+
+def test_nothing_replaced_is_the_same_expression() -> None:
+    e = (X + 3) * 2
+    assert substitute(e, {}) is e and substitute(e, {S: const(1, i32)}) is e
+    assert substitute(e, {X: const(1)}) is substitute((X + 3) * 2, {X: const(1)})
+
+
+def test_numbers_take_the_type_of_the_other_operand() -> None:
+    for e in (binary("sub", 7, S), binary("sub", S, 7), 7 - S, S - 7):
+        assert e.dtype is i32 and sum(type(c) is Const and c.dtype is i32 for c in e.children) == 1
+    assert binary("mul", 2, U).children[1 if binary("mul", 2, U).children[0] is U else 0] is const(2.0, f32)
+
+
+def test_buffers_of_a_statement() -> None:
+    """Those that are written, those that are read and those that indices are read from, each once."""
+    a, b, at = (Buffer(name, kind, (const(4),)) for name, kind in (("a", f32), ("b", f32), ("at", i64)))
+    assert list(buffers_in(Store(a, (X,), const(1.0, f32)))) == [a]
+    assert set(buffers_in(Store(a, (X,), b[at[X]] + b[0]))) == {a, b, at}

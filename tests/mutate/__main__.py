@@ -1,0 +1,128 @@
+"""Mutation testing: does a test fail where a line is wrong?
+
+    python -m tests.mutate --rooms arith,ir --count 50 --seed 1
+
+Mutants (`mutants.py`) are sampled by room and tried in a private copy of the tree, each with the tests that run its
+line: the room's own and the quickest first, up to `--seconds` of them. A line that no test runs is tried with the
+room's own tests. Survivors of `explained.toml` count as explained; with `--full` the others meet the whole suite too.
+
+Which test runs which line is recorded once (`build/mutate/map`, a file for each test file) and again where the test
+file has changed; in a source file that has changed since, a test counts for every line that it ran there. Results:
+`build/mutate/ROOM-SEED-COUNT.json`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import json
+import random
+import tempfile
+import time
+from collections import Counter
+from dataclasses import asdict
+from pathlib import Path
+
+from tests.mutate import explained
+from tests.mutate.mutants import Mutant, mutants
+from tests.mutate.rooms import ROOT, TESTS, files_testing, sources
+from tests.mutate.trial import Outcome, Recorded, Tree
+
+DEFAULT = "arith,ir,schedule,te,ops,transform,codegen,runtime,live"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m tests.mutate", description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--rooms", default=DEFAULT, help=f"of {', '.join(TESTS)}")
+    parser.add_argument("--count", type=int, default=50, help="mutants a room")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--seconds", type=float, default=30.0, help="recorded seconds of tests that a mutant meets")
+    parser.add_argument("--match", default="", help="only mutants with this text in path, function or changed line")
+    parser.add_argument("--full", action="store_true", help="survivors meet the whole suite")
+    parser.add_argument("--record-only", action="store_true", help="bring the map of lines up to date, try nothing")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="tilewright-mutate-") as folder:
+        tree = Tree(Path(folder))
+        for room in options.rooms.split(","):
+            files = files_testing(room)
+            for file in files:
+                tree.record(file)
+            if not options.record_only:
+                _room(tree, room, {file: Recorded.read(file) for file in files}, options)
+
+
+def _room(tree: Tree, room: str, recorded: dict[str, Recorded], options: argparse.Namespace) -> None:
+    results = []
+    for mutant in _sample(room, options):
+        start = time.monotonic()
+        tests = _chosen(room, mutant, recorded, options.seconds)
+        outcome = tree.try_mutant(mutant, tests)
+        why = explained.find(mutant) if outcome.verdict == "survived" else None
+        if why is not None:
+            outcome = Outcome("explained", why.reason, outcome.tests)
+        elif options.full and outcome.verdict == "survived":
+            outcome = tree.try_mutant(mutant, None)
+        results.append({**asdict(mutant), **asdict(outcome)})
+        print(f"{len(results):3} {time.monotonic() - start:4.0f} s  {outcome.verdict:9} {_where(mutant)}", flush=True)
+        print(f"       {mutant.kind}: {outcome.tests} tests {outcome.by}", flush=True)
+        if outcome.verdict == "survived":
+            print(_difference(mutant), flush=True)
+    _report(room, options, results)
+
+
+def _sample(room: str, options: argparse.Namespace) -> list[Mutant]:
+    """The room's mutants of this seed: another room or another count of rooms changes nothing."""
+    every = [m for path in sources(room) for m in mutants(path.relative_to(ROOT).as_posix(), path.read_text())]
+    every = [m for m in every if any(options.match in text for text in m.key)]
+    return random.Random(f"{options.seed} {room}").sample(every, min(options.count, len(every)))
+
+
+def _chosen(room: str, mutant: Mutant, recorded: dict[str, Recorded], most: float) -> dict[str, float]:
+    """The tests for a mutant: those that run its lines, the room's own first, the quickest first, as many as fit."""
+    own = (TESTS[room][0],)
+    ranked = []
+    for file, r in recorded.items():
+        ranked += [
+            (not file.startswith(own), s, name)
+            for name, s in r.covering(mutant.path, mutant.start[0], mutant.end[0]).items()
+        ]
+    if not ranked:
+        ranked = [
+            (False, s, name) for file, r in recorded.items() if file.startswith(own) for name, s in r.seconds.items()
+        ]
+    chosen: dict[str, float] = {}
+    for _, seconds, name in sorted(ranked):
+        if not chosen or sum(chosen.values()) + seconds <= most:
+            chosen[name] = seconds
+    return chosen
+
+
+def _where(mutant: Mutant) -> str:
+    return f"{mutant.path}:{mutant.line} {mutant.function}"
+
+
+def _difference(mutant: Mutant) -> str:
+    """The change as a diff of the file."""
+    source = (ROOT / mutant.path).read_text()
+    lines = difflib.unified_diff(source.splitlines(), mutant.apply(source).splitlines(), lineterm="", n=1)
+    return "\n".join(f"       {line}" for line in list(lines)[2:])
+
+
+def _report(room: str, options: argparse.Namespace, results: list[dict[str, object]]) -> None:
+    counts = Counter(str(r["verdict"]) for r in results)
+    noticed = len(results) - counts["survived"]
+    folder = ROOT / "build" / "mutate"
+    path = (
+        folder
+        / f"{room}-{options.seed}-{options.count}{'-' + options.match.replace('/', '.') if options.match else ''}.json"
+    )
+    path.write_text(json.dumps({"room": room, "seed": options.seed, "counts": counts, "mutants": results}, indent=1))
+    share = 100 * noticed / max(1, len(results))
+    print(
+        f"{room}: {len(results)} mutants, {dict(counts)}: {share:.0f} % killed or explained; {path.relative_to(ROOT)}",
+        flush=True,
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,39 @@
+"""What a room of the source is tested by: its own tests first, then those that show best whether it is right."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+
+TESTS: dict[str, tuple[str, ...]] = {
+    "arith": ("tests/arith", "tests/schedule"),
+    "ir": ("tests/ir", "tests/laws/test_text.py", "tests/laws/test_key.py", "tests/schedule"),
+    "schedule": ("tests/schedule",),
+    "te": ("tests/te", "tests/schedule", "tests/ops"),
+    "ops": ("tests/ops",),
+    "transform": ("tests/transform", "tests/codegen"),
+    "codegen": ("tests/codegen", "tests/schedule"),
+    "frontend": ("tests/frontend",),
+    "plans": ("tests/plans",),
+    "targets": ("tests/targets",),
+    "runtime": ("tests/runtime",),
+    "native": ("tests/native", "tests/runtime"),
+    "live": ("tests/live",),
+}
+"""By room: what its mutants must be noticed by. The first entry is the room's own."""
+
+
+def sources(room: str) -> list[Path]:
+    """The room's source files."""
+    return sorted((ROOT / "src" / "tilewright" / room).rglob("*.py"))
+
+
+def files_testing(room: str) -> list[str]:
+    """The test files of a room, its own first, as paths from the repository's root."""
+    found: list[str] = []
+    for entry in TESTS[room]:
+        path = ROOT / entry
+        files = [path] if path.suffix else sorted(path.rglob("test_*.py"))
+        found += [f.relative_to(ROOT).as_posix() for f in files]
+    return found
