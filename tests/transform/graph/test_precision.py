@@ -103,6 +103,6 @@ def test_every_target_has_code(name: str, precision: str) -> None:
 
 @pytest.mark.parametrize(("name", "value"), [("precision", "fp16"), ("fast", "f3"), ("fast", "")])
 def test_options_that_do_not_exist(name: str, value: str) -> None:
-    with pytest.raises(ModelError, match=f"no such {name}") as caught:
+    with pytest.raises(ModelError, match=f"no such setting of {name}") as caught:
         Options(**{name: value})
     assert repr(value) in str(caught.value) and str(getattr(DEFAULTS, name)) in str(caught.value)
