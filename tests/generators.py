@@ -44,6 +44,7 @@ from tilewright.ir.notes import (
     FuncNote,
     LoopNote,
     Note,
+    Origin,
     Workspaces,
     with_note,
 )
@@ -147,6 +148,8 @@ def field_values(t: Any, buffers: Sequence[str]) -> st.SearchStrategy[Any]:
 
 def notes_of(kind: type[Note], buffers: Sequence[str]) -> st.SearchStrategy[Note]:
     """Notes of a class that the verifier accepts."""
+    if kind is Origin:
+        return origins(())
     fields = {f.name: field_values(f.type, buffers) for f in fields_of(kind)}
     drawn = st.fixed_dictionaries(
         {f.name: fields[f.name] for f in fields_of(kind) if f.default is MISSING},
@@ -156,12 +159,20 @@ def notes_of(kind: type[Note], buffers: Sequence[str]) -> st.SearchStrategy[Note
 
 
 @st.composite
-def notes(draw: Any, place: type[Note], buffers: Sequence[Buffer]) -> tuple[Any, ...]:
+def origins(draw: Any, dims: Sequence[Var]) -> Origin:
+    """Stages of operators as random graphs have them, with these symbols in attributes."""
+    op = draw(names)
+    return Origin(op, draw(names), draw(attributes_of(op, dims)))
+
+
+@st.composite
+def notes(draw: Any, place: type[Note], buffers: Sequence[Buffer], dims: Sequence[Var] = ()) -> tuple[Any, ...]:
     """Up to two notes for a place, of classes that need nothing else to be right."""
     found: tuple[Note, ...] = ()
     kinds = [kind for kind in NOTES.values() if issubclass(kind, place) and kind is not Workspaces]
     for kind in draw(st.lists(st.sampled_from(kinds), max_size=2)) if kinds else ():
-        found = with_note(found, draw(notes_of(kind, [b.name for b in buffers])))
+        fitting = origins(dims) if kind is Origin else notes_of(kind, [b.name for b in buffers])
+        found = with_note(found, draw(fitting))
     return found
 
 
@@ -251,7 +262,7 @@ def _blocks(draw: Any, buffers: list[Buffer], scope: list[Var], dims: list[Var],
         init = draw(_stmts(buffers, spatial, dims, taken, 0))
     body = draw(_stmts(buffers, own, dims, taken, depth - 1))
     predicate = draw(exprs(boolean, scope, [], 2)) if draw(st.booleans()) else TRUE
-    return Block(draw(fresh_names(taken)), tuple(iters), body, init, predicate, draw(notes(BlockNote, buffers)))
+    return Block(draw(fresh_names(taken)), tuple(iters), body, init, predicate, draw(notes(BlockNote, buffers, dims)))
 
 
 @st.composite
@@ -297,6 +308,23 @@ def selections(draw: Any) -> Selection:
 
 
 @st.composite
+def attributes_of(draw: Any, op: str, dims: Sequence[Var]) -> Attrs:
+    """Attributes of an operator of random graphs, with these symbols in expressions."""
+    base = st.one_of(
+        st.none(),
+        st.booleans(),
+        st.integers(),
+        doubles.filter(lambda x: x == x),
+        st.text(max_size=6),
+        st.sampled_from(ALL),
+        exprs(i64, dims, [], 2),
+        arrays().map(ConstantArray),
+    )
+    attribute = st.recursive(base, lambda inner: st.lists(inner, max_size=3).map(tuple), max_leaves=4)
+    return kind_of(op)(*(draw(attribute) for _ in dataclass_fields(kind_of(op))))
+
+
+@st.composite
 def graphs(draw: Any) -> Graph:
     """Any graph that the verifier accepts (operators are not checked)."""
     taken: set[str] = set()
@@ -315,25 +343,14 @@ def graphs(draw: Any) -> Graph:
         inputs.append(Value(draw(fresh_names(taken)), TensorType(f32, tuple(dims))))
     params = [Value(draw(fresh_names(taken)), type()) for _ in range(draw(st.integers(0, 2)))]
     known = [*inputs, *params]
-    base = st.one_of(
-        st.none(),
-        st.booleans(),
-        st.integers(),
-        doubles.filter(lambda x: x == x),
-        st.text(max_size=6),
-        st.sampled_from(ALL),
-        exprs(i64, dims, [], 2),
-        arrays().map(ConstantArray),
-    )
-    attribute = st.recursive(base, lambda inner: st.lists(inner, max_size=3).map(tuple), max_leaves=4)
     nodes = []
     for _ in range(draw(st.integers(0, 4))):
         pick = st.one_of(st.none(), st.sampled_from(known)) if known else st.none()
         operands = tuple(draw(st.lists(pick, max_size=3)))
         outputs = tuple(Value(draw(fresh_names(taken)), type()) for _ in range(draw(st.integers(0, 2))))
         op = draw(names)
-        fields = kind_of(op)(*(draw(attribute) for _ in dataclass_fields(kind_of(op))))
-        nodes.append(Node(op, operands, outputs, fields, draw(st.none() | selections())))
+        attrs = draw(attributes_of(op, dims))
+        nodes.append(Node(op, operands, outputs, attrs, draw(st.none() | selections())))
         known.extend(outputs)
     results = tuple(draw(st.lists(st.sampled_from(known), max_size=3))) if known else ()
     return Graph(draw(names), tuple(inputs), tuple(params), tuple(nodes), results)
@@ -366,6 +383,12 @@ def renamed_func(func: PrimFunc, new: Callable[[str], str], label: Callable[[str
     def region(r: Region) -> Region:
         return Region(buffer(r.buffer), tuple((expr(a), expr(b)) for a, b in r.ranges))
 
+    def value(v: Any) -> Any:
+        return tuple(map(value, v)) if isinstance(v, tuple) else expr(v) if isinstance(v, Expr) else v
+
+    def note_of_block(note: BlockNote) -> BlockNote:
+        return replace(note, attrs=note.attrs.mapped(value)) if isinstance(note, Origin) else renamed(note, new)
+
     def stmt(s: Stmt) -> Stmt:
         match s:
             case For():
@@ -374,7 +397,8 @@ def renamed_func(func: PrimFunc, new: Callable[[str], str], label: Callable[[str
             case Block():
                 iters = tuple(BlockIter(var(it.var), expr(it.extent), it.kind, expr(it.binding)) for it in s.iters)
                 init = None if s.init is None else stmt(s.init)
-                return Block(label(s.name), iters, stmt(s.body), init, expr(s.predicate), s.notes)
+                mine = tuple(note_of_block(note) for note in s.notes)
+                return Block(label(s.name), iters, stmt(s.body), init, expr(s.predicate), mine)
             case Store():
                 return Store(buffer(s.buffer), tuple(expr(i) for i in s.indices), expr(s.value))
             case Let():

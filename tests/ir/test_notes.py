@@ -14,7 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tilewright
-from tests.generators import examples, notes_of
+from tests.generators import OneAttr, examples, kind_of, notes_of
+from tilewright.ir.attributes import Attrs
+from tilewright.ir.expr import Var
 from tilewright.ir.key import key
 from tilewright.ir.loops import Block, For, PrimFunc
 from tilewright.ir.notes import (
@@ -25,6 +27,7 @@ from tilewright.ir.notes import (
     LoopNote,
     MayAlias,
     Note,
+    Origin,
     Prefetch,
     SingleThread,
     Streaming,
@@ -90,7 +93,7 @@ def test_every_note_prints_and_parses_back(name: str, data: Any) -> None:
     func = noted(data.draw(notes_of(NOTES[name], ["A", "w"])))
     if name != note_name(Workspaces):  # of which there are not more than parameters
         verify_func(func)
-    assert parse_func(str(func)) == func
+    assert parse_func(str(func), kind_of) == func
     assert f"@{name}" in str(func)
     assert key(func) != key(FUNC)
 
@@ -137,6 +140,23 @@ def test_a_place_has_one_note_of_a_class_in_order_of_names() -> None:
     assert find(notes, Unroll) == Unroll(2) and find(notes, Prefetch) is None
     text = str(noted()).replace("0..8 {", "0..8 @unroll(times=2) @streaming {")
     assert parse_func(text) == noted(Streaming(), Unroll(2))
+
+
+def test_origins_name_operators_that_the_reader_knows() -> None:
+    func = noted(Origin("lowered.conv", "product", OneAttr((1, "a"))), Unroll(2))
+    text = str(func)
+    assert '@origin(op=lowered.conv, stage=product, attrs={value = [1, "a"]}) {' in text
+    assert parse_func(text, lambda _: OneAttr) == func
+    with pytest.raises(ParseError, match=r"nobody said what attributes the operator 'lowered\.conv' has"):
+        parse_func(text)
+    with pytest.raises(ParseError, match=r"1:[0-9]+: has no attribute 'value'"):
+        parse_func(text.replace("\n", " "), lambda _: Attrs)
+
+
+def test_functions_of_other_operators_have_other_keys() -> None:
+    mine = [noted(Origin("add", "add")), noted(Origin("sub", "add")), noted(Origin("add", "sub")), noted()]
+    mine += [noted(Origin("add", "add", OneAttr(n))) for n in (0, 1, False)]
+    assert len({key(func) for func in mine}) == len(mine)
 
 
 def test_defaults_are_not_printed() -> None:
@@ -193,11 +213,16 @@ def test_scopes_in_text() -> None:
         (replace(FUNC, notes=(Workspaces(3),)), "notes: more workspaces than parameters: expected <= 2, got 3"),
         (noted(Unroll(0)), "loop 'i': 'times' of the note 'unroll' is no int >= 1: expected unroll(times: int >= 1)"),
         (noted(Prefetch("w", 64)), "'buffers' of the note 'prefetch' is no [buffer, ...]"),  # type: ignore[arg-type]
+        (noted(Origin("add", "add", 3)), "'attrs' of the note 'origin' is no {attribute = value, ...}"),  # type: ignore[arg-type]
+        (
+            noted(Origin("reshape", "reshape", OneAttr(Var("m", lo=1)))),
+            "block 'B', an attribute of its operator: the variable 'm' is not defined here",
+        ),
         (noted(Unroll(2), Streaming()), "loop 'i': notes are not sorted by name, each there once"),
         (noted(MayAlias(), MayAlias()), "notes are not sorted by name, each there once: got may_alias, may_alias"),
         (
             noted(Everything(1, "", True, (), "c")),
-            "block 'B': no note for a block is called 'everything': expected none",
+            "block 'B': no note for a block is called 'everything': expected one of origin",
         ),
         (
             replace(FUNC, params=(replace(FUNC.params[0], scope="odd"), FUNC.params[1])),  # type: ignore[arg-type]

@@ -16,9 +16,8 @@ from tilewright.frontend.onnx import import_onnx
 from tilewright.ir.graph import Graph
 from tilewright.ir.key import key
 from tilewright.ir.loops import PrimFunc
-from tilewright.ir.parser import parse_func
 from tilewright.ir.verify import verify_func, verify_graph
-from tilewright.ops import parse_graph
+from tilewright.ops import parse_func, parse_graph
 from tilewright.plans import plan
 from tilewright.targets.target import Target
 from tilewright.transform.graph.fuse import fuse

@@ -16,9 +16,9 @@ from tilewright.codegen.llvm.emit import emit_llvm
 from tilewright.ir.expr import Var
 from tilewright.ir.graph import Graph, GraphBuilder
 from tilewright.ir.loops import PrimFunc
-from tilewright.ir.parser import parse_func
 from tilewright.ir.selection import Winograd
 from tilewright.kernels import KernelCompiler
+from tilewright.ops import parse_func
 from tilewright.plans import plan
 from tilewright.plans.convolution import pixels
 from tilewright.plans.convolution import tiles as conv_tiles

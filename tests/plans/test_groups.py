@@ -16,7 +16,7 @@ from tilewright.compiler import graph_passes
 from tilewright.ir.dtype import DType, f32, f64
 from tilewright.ir.expr import as_expr
 from tilewright.ir.graph import Graph, GraphBuilder, TensorType
-from tilewright.ir.parser import parse_func
+from tilewright.ops import parse_func
 from tilewright.ops.interpret import run_graph
 from tilewright.plans import plan
 from tilewright.schedule.trace import parse_trace

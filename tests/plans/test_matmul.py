@@ -18,8 +18,8 @@ from tilewright.ir.expr import Var, const
 from tilewright.ir.graph import Graph, GraphBuilder, TensorType
 from tilewright.ir.loops import For
 from tilewright.ir.notes import BufferName, PrefetchTile
-from tilewright.ir.parser import parse_func
 from tilewright.ir.rewrite import walk
+from tilewright.ops import parse_func
 from tilewright.plans import plan
 from tilewright.plans.framework.decision_key import Key
 from tilewright.plans.matmul.tiles import (

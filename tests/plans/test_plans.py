@@ -16,7 +16,7 @@ from tilewright.compiler import graph_passes
 from tilewright.ir.expr import const
 from tilewright.ir.graph import Graph, GraphBuilder, Value
 from tilewright.ir.loops import PrimFunc
-from tilewright.ir.parser import parse_func
+from tilewright.ops import parse_func
 from tilewright.ops.interpret import run_graph
 from tilewright.plans import plan
 from tilewright.plans.framework.decision_key import Key

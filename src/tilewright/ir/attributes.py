@@ -121,6 +121,11 @@ class Attrs:
         pairs = ((name, getattr(self, name), default) for name, _, default in fields_of(type(self)))
         return tuple((name, value) for name, value, default in pairs if not _is_same(value, default))
 
+    @property
+    def exprs(self) -> tuple[Expr, ...]:
+        """The expressions among the values, those in tuples too."""
+        return tuple(e for _, value in self.items() for e in _exprs_in(value))
+
     def mapped(self: A, change: Callable[[AttrValue], AttrValue]) -> A:
         """With `change` applied to every value."""
         return dataclasses.replace(self, **{name: change(value) for name, value in self.values().items()})
@@ -128,6 +133,14 @@ class Attrs:
 
 NO_ATTRS = Attrs()
 """Of operators that have none."""
+
+
+def _exprs_in(value: AttrValue) -> Iterator[Expr]:
+    if isinstance(value, Expr):
+        yield value
+    elif isinstance(value, tuple):
+        for v in value:
+            yield from _exprs_in(v)
 
 
 def _declared(kind: type[Attrs]) -> Iterator[tuple[str, Any, bool]]:

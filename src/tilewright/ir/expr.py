@@ -17,8 +17,8 @@ from weakref import WeakValueDictionary
 import numpy as np
 
 from tilewright.ir.dtype import DType, boolean, dtype, f32, i64
-from tilewright.ir.notes import Scope
 from tilewright.ir.scalar_ops import OPS
+from tilewright.ir.scopes import Scope
 
 Number = int | float | bool
 ExprLike = "Expr | int | float | bool"

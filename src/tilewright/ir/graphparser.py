@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import numpy as np
@@ -20,11 +20,8 @@ from tilewright.support.errors import Error
 
 A = TypeVar("A", bound=Attrs)
 
-Kinds = Callable[[str], type[Attrs]]
-"""The attributes that an operator declares; raises an Error for an operator that does not exist."""
 
-
-def graph(c: Cursor, kinds: Kinds) -> Graph:
+def graph(c: Cursor) -> Graph:
     """`graph @main(inputs) params(weights) where ... { nodes  return outputs }`."""
     c.expect("graph")
     c.expect("@")
@@ -49,7 +46,7 @@ def graph(c: Cursor, kinds: Kinds) -> Graph:
     c.expect("{")
     nodes = []
     while not c.accept("return"):
-        nodes.append(_node(c, kinds))
+        nodes.append(_node(c))
     outputs = tuple(c.separated(_value, "}"))
     return Graph(name, inputs, params, tuple(nodes), outputs)
 
@@ -94,7 +91,7 @@ def tensor_type(c: Cursor) -> TensorType:
     return TensorType(element, shape, c.name("a layout") if c.accept(":") else "")
 
 
-def _node(c: Cursor, kinds: Kinds) -> Node:
+def _node(c: Cursor) -> Node:
     names: list[tuple[Token, str]] = []
     if c.sees("%"):
         names = c.separated(lambda c: (c.token, _value_name(c)), "=")
@@ -102,25 +99,13 @@ def _node(c: Cursor, kinds: Kinds) -> Node:
     op = c.name("an operator")
     c.expect("(")
     inputs = tuple(c.separated(_input, ")"))
-    attrs = _attributes(c, kinds, op, at)
+    attrs = attributes_of(c, c.kinds, op, at, attribute_values(c) if c.accept("{") else {})
     selected = _selection(c)
     outputs = []
     for i, (token, name) in enumerate(names):
         c.expect("," if i else ":")
         outputs.append(_define(c, token, name, tensor_type(c)))
     return Node(op, inputs, tuple(outputs), attrs, selected)
-
-
-def _attributes(c: Cursor, kinds: Callable[[str], type[A]], name: str, at: Token) -> A:
-    """`{a = 1, b = 2}`, or nothing, of what is called `name`."""
-    start = c.token
-    pairs = c.separated(_attribute, "}") if c.accept("{") else []
-    if [name for name, _ in pairs] != sorted({name for name, _ in pairs}):
-        c.fail("attributes are sorted by name, each named once", start)
-    try:
-        return kinds(name).of(dict(pairs), name)
-    except Error as error:
-        c.fail(error.what, at, expected=error.expected, got=error.got)
 
 
 def _selection(c: Cursor) -> Selection | None:
@@ -131,7 +116,8 @@ def _selection(c: Cursor) -> Selection | None:
         name = c.name("an algorithm")
         if name not in ALGORITHMS:
             c.fail("no such algorithm", at, expected=", ".join(ALGORITHMS), got=name)
-        algorithm = _attributes(c, ALGORITHMS.__getitem__, name, at)
+        values = attribute_values(c) if c.accept("{") else {}
+        algorithm = attributes_of(c, ALGORITHMS.__getitem__, name, at, values)
         c.expect("in")
     elif not c.accept("in"):
         return None
@@ -145,6 +131,23 @@ def _selection(c: Cursor) -> Selection | None:
 
 def _input(c: Cursor) -> Value | None:
     return None if c.accept("none") else _value(c)
+
+
+def attribute_values(c: Cursor) -> dict[str, Any]:
+    """After `{`: `axis = 1, sizes = [2, $n]}`."""
+    start = c.token
+    pairs = c.separated(_attribute, "}")
+    if [name for name, _ in pairs] != sorted({name for name, _ in pairs}):
+        c.fail("attributes are sorted by name, each named once", start)
+    return dict(pairs)
+
+
+def attributes_of(c: Cursor, kinds: Callable[[str], type[A]], name: str, at: Token, values: Mapping[str, Any]) -> A:
+    """The typed attributes of what is called `name`, at the token `at`."""
+    try:
+        return kinds(name).of(values, name)
+    except Error as error:
+        c.refuse(error, at)
 
 
 def _attribute(c: Cursor) -> tuple[str, Any]:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from hashlib import blake2b
 from typing import Any
 
-from tilewright.ir.attributes import ConstantArray
+from tilewright.ir.attributes import Attrs, ConstantArray
 from tilewright.ir.dtype import DType, dtype
 from tilewright.ir.expr import Buffer, Const, Expr, Load, Op, Reduce, Reducer, Var
 from tilewright.ir.graph import Graph, TensorType, Value
@@ -241,4 +241,6 @@ class _Writer:
                 return f"array {dtype(array.dtype).name} {list(array.shape)} {content}"
             case tuple():
                 return digest([self._attr(v) for v in value])
+            case Attrs():
+                return digest([part for name, v in value.items() for part in (name, self._attr(v))])
         raise TypeError(f"an attribute cannot hold {type(value).__name__}")

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Literal, NoReturn, TypeVar
 
+from tilewright.ir.attributes import Attrs
 from tilewright.ir.expr import Buffer, Expr, Var
 from tilewright.ir.graph import Value
 from tilewright.ir.text import DTYPE, IDENTIFIER, KEYWORDS
@@ -71,16 +72,27 @@ class Scope:
     numbered: dict[int, Expr] = field(default_factory=dict)
 
 
-class Cursor:
-    """A position in a list of tokens, with the questions that a recursive descent asks and what names mean."""
+Kinds = Callable[[str], type[Attrs]]
+"""The attributes that an operator declares; raises an Error for an operator that does not exist."""
 
-    def __init__(self, text: str, source: str, scope: Scope | None = None) -> None:
+
+def _no_kinds(op: str) -> type[Attrs]:
+    hint = "ops.parse_func and ops.parse_graph know the operators"
+    raise VerifyError(f"nobody said what attributes the operator {op!r} has", hint=hint)
+
+
+class Cursor:
+    """A position in a list of tokens, with the questions that a recursive descent asks and what names and operators
+    mean."""
+
+    def __init__(self, text: str, source: str, scope: Scope | None = None, kinds: Kinds | None = None) -> None:
         self.text = text
         self.source = source
         self.tokens = tokens_of(text, source)
         self.position = 0
         self.depth = 0
         self.scope = scope or Scope()
+        self.kinds = kinds or _no_kinds
 
     @property
     def token(self) -> Token:

@@ -15,6 +15,7 @@ from tilewright.ir.exprparser import (
     skip_group,
     where_clause,
 )
+from tilewright.ir.graphparser import attribute_values, attributes_of
 from tilewright.ir.lexer import Cursor
 from tilewright.ir.loops import (
     TRUE,
@@ -33,8 +34,8 @@ from tilewright.ir.loops import (
     Store,
     seq,
 )
-from tilewright.ir.notes import BlockNote, FuncNote, LoopNote, Note, Thread, scope_named, thread_named
-from tilewright.ir.notetable import find, make, with_note
+from tilewright.ir.notes import BlockNote, FuncNote, LoopNote, Note, Origin, Thread, scope_named, thread_named
+from tilewright.ir.notetable import find, make, note_name, with_note
 from tilewright.support.errors import VerifyError
 
 _LOOP_KINDS: tuple[LoopKind, ...] = ("parallel", "vectorized", "unrolled", "thread")
@@ -230,6 +231,9 @@ def note_list(c: Cursor, place: type[N]) -> tuple[N, ...]:
             if field in fields:
                 c.fail(f"{field!r} is given twice", token)
             fields[field] = value
+        if isinstance(op := fields.get("op"), str) and name == note_name(Origin):
+            given = fields.get("attrs", {})
+            fields["attrs"] = attributes_of(c, c.kinds, op, token, given) if isinstance(given, dict) else given
         try:
             note = make(name, place, (), fields)
         except VerifyError as error:
@@ -247,8 +251,10 @@ def _field(c: Cursor) -> tuple[str, Any]:
 
 
 def _field_value(c: Cursor) -> Any:
-    """A number, `true`, `none`, a name or a list of those."""
+    """A number, `true`, `none`, a name or a list of those; `{...}`: an operator's attributes."""
     with c.nested():
+        if c.accept("{"):
+            return attribute_values(c)
         if c.accept("["):
             return tuple(c.separated(_field_value, "]"))
         if c.accept("none"):

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal, TypeVar, get_args
+from typing import Literal, TypeVar
 
+from tilewright.ir.attributes import NO_ATTRS, Attrs
 from tilewright.ir.notetable import (
     NOTES,
     BlockNote,
@@ -26,6 +27,7 @@ from tilewright.ir.notetable import (
     with_note,
     without,
 )
+from tilewright.ir.scopes import SCOPES, THREADS, Scope, Thread
 from tilewright.support.errors import VerifyError
 
 # Loops
@@ -159,6 +161,31 @@ class Pipeline(LoopNote):
     """
 
 
+# Blocks
+
+
+@register
+@dataclass(frozen=True, slots=True)
+class Origin(BlockNote):
+    """The block computes a stage of an operator of the graph.
+
+        block product (...) @origin(op="lowered.conv_winograd", stage=product, attrs={tile = 4, window = 3, ...})
+
+    A plan asks this for what the function is about; users' own tensor expressions have no origin.
+
+    Args:
+        op: the operator.
+        stage: what the operator's tensor expression calls the block.
+        attrs: the operator's attributes.
+
+    Written by `transform/lower.py`, read by the plans through `plans/framework/analysis.py`.
+    """
+
+    op: str
+    stage: str
+    attrs: Attrs = NO_ATTRS
+
+
 # Functions
 
 
@@ -203,22 +230,7 @@ class Workspaces(FuncNote):
     count: Count
 
 
-# Buffers and hardware indices: part of what `Buffer` and `For` are, from the same table
-
-Scope = Literal["global", "padded", "local", "shared"]
-
-SCOPES: dict[Scope, str] = {
-    "global": "Memory; it is not printed.",
-    "padded": "Memory whose inner dimensions lowering may enlarge, so that planes do not meet in the same cache sets.",
-    "local": "Private to a thread; in registers if it can be.",
-    "shared": "Memory that the threads of a GPU's block share. No backend takes it yet.",
-}
-"""Where buffers live. Written by `set_scope` and `cache_write`, read by `transform/loops/`."""
-
-Thread = Literal["blockIdx.x", "blockIdx.y", "blockIdx.z", "threadIdx.x", "threadIdx.y", "threadIdx.z", "vthread"]
-
-THREADS: tuple[Thread, ...] = get_args(Thread)
-"""The hardware indices that may run through a loop. Written by `bind`; no backend takes them yet."""
+# Scopes of buffers and hardware indices (`ir/scopes.py`): their names in text
 
 K = TypeVar("K", bound=str)
 
@@ -268,6 +280,7 @@ __all__ = [
     "LoopNote",
     "MayAlias",
     "Note",
+    "Origin",
     "PastCaches",
     "Pipeline",
     "Prefetch",

@@ -2,8 +2,8 @@
 
 A note is a frozen dataclass: a fact or a wish about one loop, block or function, which one pass writes and another
 reads. Its name in text is the class's in small letters (`PrefetchTile` is `@prefetch_tile`). A field holds a number, a
-truth value, text, the name of a buffer, one of several literals, a tuple of those, or None. The notes themselves are in
-`ir/notes.py`; `register` adds those of a plug-in.
+truth value, text, the name of a buffer, one of several literals, a tuple of those, None, or an operator's attributes.
+The notes themselves are in `ir/notes.py`; `register` adds those of a plug-in.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Annotated, Any, ClassVar, Literal, NewType, TypeVar, Union, get_args, get_origin, get_type_hints
 
+from tilewright.ir.attributes import Attrs
 from tilewright.support.errors import VerifyError
 
 BufferName = NewType("BufferName", str)
@@ -166,7 +167,14 @@ def signature(kind: type[Note]) -> str:
     return f"{note_name(kind)}({fields})" if fields else note_name(kind)
 
 
-_WORDS = {int: "int", bool: "bool", str: "str", type(None): "none", BufferName: "buffer"}
+_WORDS = {
+    int: "int",
+    bool: "bool",
+    str: "str",
+    type(None): "none",
+    BufferName: "buffer",
+    Attrs: "{attribute = value, ...}",
+}
 
 
 def described(t: Any) -> str:

@@ -12,7 +12,7 @@ from typing import TypeVar
 from tilewright.ir import exprparser, graphparser, loopparser
 from tilewright.ir.expr import Buffer, Expr, Var
 from tilewright.ir.graph import Graph
-from tilewright.ir.lexer import Cursor, Scope
+from tilewright.ir.lexer import Cursor, Kinds, Scope
 from tilewright.ir.loops import PrimFunc, Stmt
 
 T = TypeVar("T")
@@ -33,15 +33,16 @@ def parse_stmt(
     return _whole(Cursor(text, source, _scope(variables, buffers)), loopparser.statements)
 
 
-def parse_func(text: str, *, source: str = "<text>") -> PrimFunc:
-    """The loop program that `text` prints. Raises ParseError."""
-    return _whole(Cursor(text, source), loopparser.func)
+def parse_func(text: str, kinds: Kinds | None = None, *, source: str = "<text>") -> PrimFunc:
+    """The loop program that `text` prints; `kinds` is needed where blocks have origins (`ops.parse_func` knows it).
+    Raises ParseError."""
+    return _whole(Cursor(text, source, kinds=kinds), loopparser.func)
 
 
-def parse_graph(text: str, kinds: graphparser.Kinds, *, source: str = "<text>") -> Graph:
+def parse_graph(text: str, kinds: Kinds, *, source: str = "<text>") -> Graph:
     """The graph that `text` prints; `kinds` says what attributes an operator has (`ops.parse_graph` knows them). Raises
     ParseError."""
-    return _whole(Cursor(text, source), lambda c: graphparser.graph(c, kinds))
+    return _whole(Cursor(text, source, kinds=kinds), graphparser.graph)
 
 
 def _scope(variables: Iterable[Var], buffers: Iterable[Buffer]) -> Scope:

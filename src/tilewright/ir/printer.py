@@ -31,7 +31,8 @@ from tilewright.ir.loops import (
     Stmt,
     Store,
 )
-from tilewright.ir.notetable import Note, given, note_name
+from tilewright.ir.notes import Origin
+from tilewright.ir.notetable import Note, find, given, note_name
 from tilewright.ir.rewrite import exprs_of, walk, walk_expr
 from tilewright.ir.scalar_ops import OPS, OpInfo
 from tilewright.ir.sharing import repeated
@@ -276,7 +277,14 @@ def _field_text(value: Any) -> str:
     """A field's value; names of buffers and other text as names are written."""
     if isinstance(value, tuple):
         return f"[{', '.join(map(_field_text, value))}]"
+    if isinstance(value, Attrs):
+        return _braced(value, _ExprPrinter())
     return name_text(value) if isinstance(value, str) else attr_text(value)
+
+
+def _braced(attrs: Attrs, exprs: _ExprPrinter) -> str:
+    """`{axis = 1, sizes = [2, $n]}`."""
+    return f"{{{', '.join(f'{name_text(k)} = {attr_text(v, exprs)}' for k, v in attrs.items())}}}"
 
 
 def attr_text(value: Any, exprs: _ExprPrinter | None = None) -> str:
@@ -332,8 +340,8 @@ def _node_text(node: Node, exprs: _ExprPrinter) -> str:
 
 
 def _attrs_text(attrs: Attrs, exprs: _ExprPrinter) -> str:
-    pairs = [f"{name_text(name)} = {attr_text(value, exprs)}" for name, value in attrs.items()]
-    return f" {{{', '.join(pairs)}}}" if pairs else ""
+    """Attributes behind what has them: nothing, or a blank and the braces."""
+    return f" {_braced(attrs, exprs)}" if attrs.items() else ""
 
 
 def _array_text(constant: ConstantArray) -> str:
@@ -401,6 +409,9 @@ def _variables_of_func(f: PrimFunc) -> Iterator[Var]:
                     lets.add(stmt.var)
             case Block():
                 found.extend(it.var for it in stmt.iters)
+                origin = find(stmt.notes, Origin)
+                for e in () if origin is None else origin.attrs.exprs:
+                    visit(e)
         for e in exprs_of(stmt):
             visit(e)
     return (v for v in found if not _is_plain(v) and v not in lets)
@@ -409,13 +420,5 @@ def _variables_of_func(f: PrimFunc) -> Iterator[Var]:
 def _variables_of_graph(g: Graph) -> Iterator[Var]:
     values = [*g.inputs, *g.params, *(out for node in g.nodes for out in node.outputs)]
     exprs = [dim for v in values for dim in v.shape]
-    exprs += [e for node in g.nodes for _, value in node.attrs.items() for e in _exprs_in(value)]
+    exprs += [e for node in g.nodes for e in node.attrs.exprs]
     return (v for e in dict.fromkeys(exprs) for v in walk_expr(e) if isinstance(v, Var) and not _is_plain(v))
-
-
-def _exprs_in(value: Any) -> Iterator[Expr]:
-    if isinstance(value, Expr):
-        yield value
-    elif isinstance(value, tuple):
-        for v in value:
-            yield from _exprs_in(v)

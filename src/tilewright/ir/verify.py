@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
+from tilewright.ir.attributes import Attrs
 from tilewright.ir.dtype import DType, boolean, i64
 from tilewright.ir.expr import Buffer, Expr, Load, Reduce, Var
 from tilewright.ir.graph import Graph, Node, TensorType, Value
@@ -26,7 +27,7 @@ from tilewright.ir.loops import (
     Stmt,
     Store,
 )
-from tilewright.ir.notes import SCOPES, THREADS, Workspaces, find
+from tilewright.ir.notes import SCOPES, THREADS, Origin, Workspaces, find
 from tilewright.ir.notetable import BlockNote, FuncNote, LoopNote, Note, problems
 from tilewright.ir.printer import buffer_text
 from tilewright.ir.rewrite import walk_expr
@@ -274,6 +275,9 @@ class _FuncVerifier:
             self.report("is a second block of this name", where)
         self.blocks.add(s.name)
         self.notes(s.notes, BlockNote, where)
+        origin = find(s.notes, Origin)
+        for e in origin.attrs.exprs if origin is not None and isinstance(origin.attrs, Attrs) else ():
+            self.expr(e, self.symbols, f"{where}, an attribute of its operator")
         self.condition(s.predicate, scope, where)
         for it in s.iters:
             self.integer(it.binding, f"the binding of {it.var.name}", scope, where)

@@ -215,6 +215,11 @@ def parse_graph(text: str, *, source: str = "<text>") -> Graph:
     return parser.parse_graph(text, lambda op: get(op).attrs, source=source)
 
 
+def parse_func(text: str, *, source: str = "<text>") -> PrimFunc:
+    """The loop program that `text` prints, its blocks' origins operators of the registry. Raises ParseError."""
+    return parser.parse_func(text, lambda op: get(op).attrs, source=source)
+
+
 def check_node(node: Node) -> None:
     """Raise when the node's output types are not what its operator infers."""
     kind = get(node.op).attrs

@@ -5,13 +5,14 @@ Names of tensors and axes need not be unique; here they become so, deterministic
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from tilewright.ir.expr import Buffer, Expr, Load, Reduce, Var, is_const
 from tilewright.ir.loops import Block, BlockIter, For, If, Let, PrimFunc, Stmt, Store, seq
-from tilewright.ir.rewrite import fresh_name, map_expr, substitute, walk_expr
+from tilewright.ir.notes import Origin
+from tilewright.ir.rewrite import fresh_name, map_expr, map_stmt, substitute, walk_expr
 from tilewright.schedule.stages import AxisPlace, StageSchedule
 from tilewright.te.tensors import ComputeOp, Tensor
 
@@ -25,9 +26,20 @@ class Lowered:
     blocks: dict[ComputeOp, str]
 
 
-def create_prim_func(args: Sequence[Tensor], name: str = "main") -> PrimFunc:
-    """The unscheduled function over `args` (inputs and outputs, in calling order); other stages are intermediates."""
-    return lower_stages(args, name).func
+def create_prim_func(
+    args: Sequence[Tensor], name: str = "main", origins: Mapping[ComputeOp, Origin] | None = None
+) -> PrimFunc:
+    """The unscheduled function over `args` (inputs and outputs, in calling order); other stages are intermediates.
+    `origins` says of which operators stages come."""
+    lowered = lower_stages(args, name)
+    if not origins:
+        return lowered.func
+    notes = {lowered.blocks[op]: (origin,) for op, origin in origins.items() if op in lowered.blocks}
+
+    def on(s: Stmt) -> Stmt | None:
+        return replace(s, notes=notes.get(s.name, ())) if isinstance(s, Block) else None
+
+    return lowered.func.with_body(map_stmt(lowered.func.body, on))
 
 
 def stages_of(outputs: Iterable[Tensor]) -> list[ComputeOp]:

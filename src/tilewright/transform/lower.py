@@ -1,4 +1,4 @@
-"""Lower a group of graph nodes to one unscheduled loop program."""
+"""Lower a group of graph nodes to one unscheduled loop program, whose blocks say of which operators they come."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from tilewright import ops, te
 from tilewright.ir.graph import Node, Value
+from tilewright.ir.notes import Origin
 from tilewright.transform.call import KernelCall
 from tilewright.transform.graph.fuse import Group
 from tilewright.transform.join import join_dimensions
@@ -25,10 +26,14 @@ def lower_group(group: Group, name: str) -> KernelCall:
         present = tuple(v for v in node.inputs if v is not None)
         return KernelCall(replace(func, name=name), (*present, *node.outputs), group.label, group)
     tensors: dict[Value, te.Tensor] = {v: te.placeholder(v.shape, v.dtype, identifier(v.name)) for v in group.inputs}
+    origins: dict[te.ComputeOp, Origin] = {}
     for node in group.nodes:
-        for value, tensor in zip(node.outputs, _compute(node, tensors), strict=True):
-            tensors[value] = tensor
-    func = join_dimensions(te.create_prim_func([tensors[v] for v in args], name))
+        computed = _compute(node, tensors)
+        # Stages of the nodes before have their origins already.
+        for stage in te.stages_of(computed):
+            origins.setdefault(stage, Origin(node.op, stage.name, node.attrs))
+        tensors.update(zip(node.outputs, computed, strict=True))
+    func = join_dimensions(te.create_prim_func([tensors[v] for v in args], name, origins))
     return KernelCall(func, args, group.label, group)
 
 

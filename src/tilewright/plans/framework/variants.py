@@ -13,8 +13,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from tilewright.ir.attributes import AttrValue
 from tilewright.ir.expr import Buffer, Expr, Var, all_of, const, equal
 from tilewright.ir.loops import Block, BlockIter, For, If, Let, PrimFunc, Stmt
+from tilewright.ir.notes import Origin, find, with_note
 from tilewright.ir.rewrite import (
     fresh_name,
     map_expr,
@@ -35,7 +37,18 @@ def specialize(func: PrimFunc, values: Values) -> PrimFunc:
     smaller = {
         b: replace(b, shape=tuple(substitute(d, numbers) for d in b.shape)) for b in (*func.params, *func.buffers)
     }
-    body = replace_buffers(substitute_stmt(func.body, numbers), smaller)
+
+    def number(value: AttrValue) -> AttrValue:
+        if isinstance(value, tuple):
+            return tuple(map(number, value))
+        return substitute(value, numbers) if isinstance(value, Expr) else value
+
+    def on(s: Stmt) -> Stmt | None:
+        if not isinstance(s, Block) or (origin := find(s.notes, Origin)) is None or not origin.attrs.exprs:
+            return None
+        return replace(s, notes=with_note(s.notes, replace(origin, attrs=origin.attrs.mapped(number))))
+
+    body = replace_buffers(map_stmt(substitute_stmt(func.body, numbers), on), smaller)
     params, buffers = (tuple(smaller[b] for b in group) for group in (func.params, func.buffers))
     return replace(func, params=params, body=body, buffers=buffers)
 
