@@ -122,7 +122,7 @@ def unblock_reference(arrays: Arrays, attrs: UnblockAttrs) -> tuple[Any, ...]:
     return (np.ascontiguousarray(x.reshape(n, blocks * b, *spatial)[:, : attrs.channels]),)
 
 
-register(
+UNBLOCK_CHANNELS = register(
     OpDef("lowered.unblock_channels", "injective", UnblockAttrs, _unblock_infer, unblock_reference, _unblock_compute)
 )
 
@@ -434,4 +434,6 @@ def _conv_reference(arrays: Arrays, attrs: ConvBlockedAttrs) -> tuple[Any, ...]:
     return block_reference([grown], BlockAttrs(attrs.out_block))
 
 
-register(OpDef("lowered.conv_blocked", "contraction", ConvBlockedAttrs, _conv_infer, _conv_reference, _conv_compute))
+CONV_BLOCKED = register(
+    OpDef("lowered.conv_blocked", "contraction", ConvBlockedAttrs, _conv_infer, _conv_reference, _conv_compute)
+)

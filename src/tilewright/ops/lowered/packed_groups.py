@@ -259,7 +259,7 @@ def _pointwise_reference(arrays: Arrays, attrs: PointwiseGroupsAttrs) -> tuple[A
     return (np.einsum("ngchw,gkc->ngkhw", split, full).reshape(x.shape[0], -1, *x.shape[2:]),)
 
 
-register(
+CONV_POINTWISE_GROUPS = register(
     OpDef(
         "lowered.conv_pointwise_groups",
         "contraction",

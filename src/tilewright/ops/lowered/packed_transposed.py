@@ -198,4 +198,6 @@ def _reference(arrays: Arrays, attrs: ConvTransposedAttrs) -> tuple[Any, ...]:
     return block_reference([grown_], BlockAttrs(b))
 
 
-register(OpDef("lowered.conv_transposed", "contraction", ConvTransposedAttrs, _infer, _reference, _compute))
+CONV_TRANSPOSED = register(
+    OpDef("lowered.conv_transposed", "contraction", ConvTransposedAttrs, _infer, _reference, _compute)
+)

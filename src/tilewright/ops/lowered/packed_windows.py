@@ -107,4 +107,4 @@ def _reference(arrays: Arrays, attrs: ConvWindowsAttrs) -> tuple[Any, ...]:
     return block_reference([grown], BlockAttrs(b))
 
 
-register(OpDef("lowered.conv_windows", "contraction", ConvWindowsAttrs, _infer, _reference, _compute))
+CONV_WINDOWS = register(OpDef("lowered.conv_windows", "contraction", ConvWindowsAttrs, _infer, _reference, _compute))

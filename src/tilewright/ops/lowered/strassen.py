@@ -92,7 +92,9 @@ def _sums_of(x: Any, factors: tuple[tuple[int, ...], ...]) -> Any:
     return np.tensordot(np.asarray(factors, x.dtype), quarters, 1)
 
 
-register(OpDef("lowered.strassen_sums", "injective", SumsAttrs, _sums_infer, _sums_reference, _sums_compute))
+STRASSEN_SUMS = register(
+    OpDef("lowered.strassen_sums", "injective", SumsAttrs, _sums_infer, _sums_reference, _sums_compute)
+)
 
 
 def _matmul_infer(types: Types, attrs: ColumnsAttrs) -> tuple[TensorType, ...]:
@@ -137,6 +139,6 @@ def _matmul_reference(arrays: Sequence[Any], attrs: ColumnsAttrs) -> tuple[Any, 
     return (np.ascontiguousarray(whole[:rows, :columns]).reshape(*x.shape[:-1], columns),)
 
 
-register(
+MATMUL_STRASSEN = register(
     OpDef("lowered.matmul_strassen", "contraction", ColumnsAttrs, _matmul_infer, _matmul_reference, _matmul_compute)
 )

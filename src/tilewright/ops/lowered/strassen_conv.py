@@ -124,4 +124,4 @@ def _reference(arrays: Sequence[Any], attrs: ConvStrassenAttrs) -> tuple[Any, ..
     return block_reference([np.ascontiguousarray(y).reshape(n, -1, h, w)], BlockAttrs(b))
 
 
-register(OpDef("lowered.conv_strassen", "contraction", ConvStrassenAttrs, _infer, _reference, _compute))
+CONV_STRASSEN = register(OpDef("lowered.conv_strassen", "contraction", ConvStrassenAttrs, _infer, _reference, _compute))

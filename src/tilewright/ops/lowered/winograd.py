@@ -120,7 +120,9 @@ def _pack_reference(arrays: Arrays, attrs: PackWinogradAttrs) -> tuple[Any, ...]
     return (np.ascontiguousarray(groups.transpose(0, 5, 6, 1, 3, 4, 2)),)
 
 
-register(OpDef("lowered.pack_winograd", "injective", PackWinogradAttrs, _pack_infer, _pack_reference, _pack_compute))
+PACK_WINOGRAD = register(
+    OpDef("lowered.pack_winograd", "injective", PackWinogradAttrs, _pack_infer, _pack_reference, _pack_compute)
+)
 
 
 # -- convolution -------------------------------------------------------------------------------------------------------
@@ -271,4 +273,6 @@ def _conv_reference(arrays: Arrays, attrs: ConvWinogradAttrs) -> tuple[Any, ...]
     return block_reference([grown], BlockAttrs(b))
 
 
-register(OpDef("lowered.conv_winograd", "contraction", ConvWinogradAttrs, _conv_infer, _conv_reference, _conv_compute))
+CONV_WINOGRAD = register(
+    OpDef("lowered.conv_winograd", "contraction", ConvWinogradAttrs, _conv_infer, _conv_reference, _conv_compute)
+)

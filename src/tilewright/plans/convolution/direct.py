@@ -23,9 +23,9 @@ from __future__ import annotations
 
 from math import prod
 
-from tilewright.arith import linear
 from tilewright.ir.expr import Load, as_int, is_const
 from tilewright.ir.notes import Prefetch, Unroll
+from tilewright.ops.lowered.packed import CONV_BLOCKED, ConvBlockedAttrs
 from tilewright.plans.convolution.tiles import (
     ENOUGH_STRIPS,
     SYMBOLIC_SIZE,
@@ -34,7 +34,7 @@ from tilewright.plans.convolution.tiles import (
     DirectProblem,
     blockings,
 )
-from tilewright.plans.framework.analysis import Stage, Structure, factors, uses
+from tilewright.plans.framework.analysis import Stage, Structure, factors
 from tilewright.plans.framework.base import Candidate, Plan
 from tilewright.plans.framework.common import (
     buffer_names,
@@ -63,16 +63,8 @@ FAR = ("l3", "memory")
 
 
 def fits(structure: Structure, target: Target) -> bool:
-    """One contraction over packed weights that reduces channels and a window of a map, all of the input's channels for
-    each of the output's."""
-    if not fits_panels(structure) or len(structure.anchors[0].reduce) not in (3, 4):
-        return False
-    (anchor,) = structure.anchors
-    loads, weights = factors(anchor.block), packed_operand(anchor)
-    grouped = loads is not None and any(
-        anchor.spatial[1] in uses(load, anchor.spatial) for load in loads if load is not weights
-    )
-    return len(anchor.spatial) in (4, 5) and not grouped
+    """A convolution over blocked channels, or over an unblocked input, with nothing behind it that is reduced."""
+    return structure.operator(CONV_BLOCKED) is not None and fits_panels(structure)
 
 
 def candidates(structure: Structure, target: Target) -> list[Candidate]:
@@ -91,7 +83,13 @@ def _knobs(blocking: Blocking) -> tuple[tuple[str, int], ...]:
 
 def is_flat(anchor: Stage) -> bool:
     """Whether the pixels of the whole map are one dimension."""
-    return len(anchor.spatial) == 4
+    return _attributes(anchor).flat
+
+
+def _attributes(anchor: Stage) -> ConvBlockedAttrs:
+    conv = anchor.attributes(CONV_BLOCKED)
+    assert conv is not None
+    return conv
 
 
 def shapes(structure: Structure) -> tuple[DirectProblem, ...]:
@@ -112,7 +110,7 @@ def shapes(structure: Structure) -> tuple[DirectProblem, ...]:
             height=height,
             width=width,
             window=(kh, kw),
-            stride=column_stride(anchor, x, width, kw),
+            stride=column_stride(anchor, width, (kh, kw)),
             channels=channels * (block[0] if block else 1),
             block=block[0] if block else 1,
             filters=filters,
@@ -123,14 +121,11 @@ def shapes(structure: Structure) -> tuple[DirectProblem, ...]:
     )
 
 
-def column_stride(anchor: Stage, x: Load, width: int, kw: int) -> int:
-    """How far apart in a line of the input neighbouring pixels of the output read."""
-    if not is_flat(anchor):
-        column = anchor.spatial[3].var
-        return next((abs(c) for index in x.indices for e, c in linear(index).terms if e is column), 1)
-    if kw == 1 or width == 1:
-        return 1
-    return max(1, ((as_int(x.buffer.shape[3]) or width) - kw) // (width - 1))
+def column_stride(anchor: Stage, width: int, window: tuple[int, int]) -> int:
+    """How far apart in a line of the input neighbouring pixels of the output read. What a window of one pixel reads of
+    a flat map was sampled before."""
+    sampled = is_flat(anchor) and window == (1, 1)
+    return 1 if sampled or width == 1 else _attributes(anchor).strides[1]
 
 
 def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Target) -> None:

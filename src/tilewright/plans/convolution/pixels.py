@@ -18,8 +18,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import gcd
 
-from tilewright.ir.expr import Op, as_int
+from tilewright.ir.expr import as_int
 from tilewright.ir.notes import Prefetch
+from tilewright.ops.lowered.packed_groups import CONV_POINTWISE_GROUPS
 from tilewright.plans.framework.analysis import Stage, Structure, factors, uses
 from tilewright.plans.framework.base import Candidate, Plan
 from tilewright.plans.framework.common import buffer_names, extent, inline_all, lanes_of, parallelize
@@ -43,29 +44,15 @@ class PixelProblem:
 
 
 def fits(structure: Structure, target: Target) -> bool:
-    """One contraction over (image, group, filter, pixel) in which the weights' last dimension is a panel of filters."""
-    if len(structure.anchors) != 1 or any(st.role == "reduction" for st in structure.stages):
+    """Products over the pixels of maps whose size is known, pointwise work behind."""
+    conv = structure.operator(CONV_POINTWISE_GROUPS)
+    if conv is None or any(st.role == "reduction" for st in structure.stages):
         return False
-    (anchor,) = structure.anchors
-    loads = factors(anchor.block)
-    after, before = structure.after(anchor), structure.before(anchor)
-    if loads is None or len(anchor.spatial) != 4 or len(anchor.reduce) != 1 or not after or len(before) != 1:
+    anchor = conv.stage("pointwise")
+    if structure.anchors != (anchor,) or structure.before(anchor) != (conv.stage("maps"),):
         return False
-    _, group, filters, pixel = anchor.spatial
-    maps = [load for load in loads if pixel in uses(load, anchor.spatial)]
-    weights = [load for load in loads if filters in uses(load, anchor.spatial)]
-    if len(maps) != 1 or len(weights) != 1 or maps[0] is weights[0] or as_int(pixel.extent) is None:
-        return False
-    if maps[0].buffer not in before[0].writes:
-        return False
-    in_both = all(group in uses(load, anchor.spatial) for load in loads) or as_int(group.extent) == 1
-    panel = weights[0].indices[-1]
-    packed = (
-        panel is filters.var
-        or as_int(weights[0].buffer.shape[-1]) == 1
-        or (isinstance(panel, Op) and panel.name == "mod" and panel.args[0] is filters.var)
-    )
-    return in_both and packed and len(after[-1].spatial) == 4
+    known = as_int(anchor.spatial[-1].extent) is not None
+    return known and len(structure.after(anchor)[-1].spatial) == 4
 
 
 def candidates(structure: Structure, target: Target) -> list[Candidate]:

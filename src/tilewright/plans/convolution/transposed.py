@@ -14,6 +14,7 @@ from __future__ import annotations
 from math import prod
 
 from tilewright.ir.expr import as_int
+from tilewright.ops.lowered.packed_transposed import CONV_TRANSPOSED
 from tilewright.plans.framework.analysis import Structure
 from tilewright.plans.framework.base import Candidate, Plan
 from tilewright.plans.framework.common import extent, inline_all, lanes_of, parallelize
@@ -25,20 +26,13 @@ from tilewright.targets.target import Target
 
 
 def fits(structure: Structure, target: Target) -> bool:
-    """One contraction over panels whose spatial dimensions are split by phase, put together again behind it."""
-    if len(structure.anchors) != 1 or any(st.role == "reduction" for st in structure.stages):
+    """A transposed convolution with pointwise work behind it."""
+    conv = structure.operator(CONV_TRANSPOSED)
+    if conv is None or any(st.role == "reduction" for st in structure.stages):
         return False
-    (anchor,) = structure.anchors
-    after = structure.after(anchor)
-    if not after or panel_width(anchor) is None:
-        return False
-    rank = len(after[-1].spatial) - 3
-    phases = anchor.spatial[2 : 2 + rank]
-    if rank <= 0 or len(anchor.spatial) != 2 * rank + 3 or not all(as_int(it.extent) for it in phases):
-        return False
-    # A direct convolution with plain output has as many dimensions; its lines and columns are no phases of anything.
-    there = (as_int(it.extent) for it in anchor.spatial[2 + rank : 2 + 2 * rank])
-    return all(a is None or b is None or a == b for a, b in zip(there, positions(structure), strict=True))
+    anchor = conv.stage("transposed")
+    whole = structure.after(anchor)[-1].spatial
+    return structure.anchors == (anchor,) and len(whole) == len(conv.attrs.strides) + 3
 
 
 def candidates(structure: Structure, target: Target) -> list[Candidate]:

@@ -13,30 +13,27 @@ from __future__ import annotations
 from math import prod
 
 from tilewright.ir.expr import as_int
+from tilewright.ops.lowered.packed_windows import CONV_WINDOWS
 from tilewright.plans.convolution.depthwise import MAX_TAPS, MAX_TILES
-from tilewright.plans.framework.analysis import Structure, factors, uses
+from tilewright.plans.framework.analysis import Structure
 from tilewright.plans.framework.base import Candidate, Plan
 from tilewright.plans.framework.common import extent, inline_all, lanes_of, parallelize
 from tilewright.plans.framework.cost import Cost, around, number, roofline
 from tilewright.plans.framework.tiles import RegisterTile, cycles
-from tilewright.plans.idioms.panels import packed_operand, panel_width
+from tilewright.plans.idioms.panels import panel_width
 from tilewright.schedule.schedule import Schedule
 from tilewright.targets.target import Target
 
 
 def fits(structure: Structure, target: Target) -> bool:
-    """One contraction over panels of a volume, or in which the input's channels depend on the output's."""
-    if len(structure.anchors) != 1 or any(st.role == "reduction" for st in structure.stages):
+    """A convolution without stored padding and with nothing before it, pointwise work behind."""
+    conv = structure.operator(CONV_WINDOWS)
+    if conv is None or any(st.role == "reduction" for st in structure.stages):
         return False
-    (anchor,) = structure.anchors
-    loads, after = factors(anchor.block), structure.after(anchor)
-    if loads is None or len(anchor.spatial) < 5 or panel_width(anchor) is None or structure.before(anchor):
-        return False
-    weights = packed_operand(anchor)
-    (x,) = (load for load in loads if load is not weights)
-    grouped = anchor.spatial[1] in uses(x, anchor.spatial)
+    anchor = conv.stage("windows")
+    after = structure.after(anchor)
     same = not after or len(after[-1].spatial) == len(anchor.spatial)
-    return same and (grouped or len(anchor.spatial) > 5) and len(anchor.reduce) >= len(anchor.spatial) - 2
+    return same and structure.anchors == (anchor,) and not structure.before(anchor)
 
 
 def candidates(structure: Structure, target: Target) -> list[Candidate]:

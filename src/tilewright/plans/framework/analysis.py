@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Generic, Literal, TypeVar
 
+from tilewright.ir.attributes import Attrs
 from tilewright.ir.expr import Buffer, Expr, Load, Op, Var
 from tilewright.ir.loops import Block, BlockIter, If, PrimFunc, Store
+from tilewright.ir.notes import Origin, find
 from tilewright.ir.rewrite import exprs_of, loads, variables, walk
+from tilewright.ops.registry import OpDef
+
+A = TypeVar("A", bound=Attrs)
 
 Role = Literal["spatial", "reduction", "contraction"]
 
@@ -28,12 +33,36 @@ class Stage:
         return self.block.name
 
     @property
+    def origin(self) -> Origin | None:
+        """The operator of the graph of which this is a stage."""
+        return find(self.block.notes, Origin)
+
+    def attributes(self, op: OpDef[A]) -> A | None:
+        """The operator's attributes, if this is a stage of such an operator."""
+        origin = self.origin
+        if origin is None or origin.op != op.name or not isinstance(origin.attrs, op.attrs):
+            return None
+        return origin.attrs
+
+    @property
     def spatial(self) -> tuple[BlockIter, ...]:
         return tuple(it for it in self.block.iters if it.kind == "spatial")
 
     @property
     def reduce(self) -> tuple[BlockIter, ...]:
         return tuple(it for it in self.block.iters if it.kind == "reduce")
+
+
+@dataclass(frozen=True, slots=True)
+class Operator(Generic[A]):
+    """An operator of the graph as it stands in a function: its attributes, and its stages in order."""
+
+    attrs: A
+    stages: tuple[Stage, ...]
+
+    def stage(self, name: str) -> Stage:
+        """The stage that the operator's tensor expression calls so."""
+        return next(s for s in self.stages if s.origin is not None and s.origin.stage == name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +74,12 @@ class Structure:
 
     def stage(self, name: str) -> Stage:
         return next(s for s in self.stages if s.name == name)
+
+    def operator(self, op: OpDef[A]) -> Operator[A] | None:
+        """The operator, if the function computes it: what plans ask to know what a function is about. Where there are
+        several of it the first one. Functions that users wrote have no operators."""
+        attrs = next((found for s in self.stages if (found := s.attributes(op)) is not None), None)
+        return None if attrs is None else Operator(attrs, tuple(s for s in self.stages if s.attributes(op) == attrs))
 
     def producers(self, stage: Stage) -> tuple[Stage, ...]:
         return tuple(s for s in self.stages if s is not stage and any(b in stage.reads for b in s.writes))

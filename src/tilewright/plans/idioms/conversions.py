@@ -13,6 +13,7 @@ just been computed.
 from __future__ import annotations
 
 from tilewright.ir.loops import Block, Store
+from tilewright.ops.lowered.packed import UNBLOCK_CHANNELS
 from tilewright.plans.framework.analysis import Stage, Structure
 from tilewright.schedule.schedule import BlockRef, LoopRef, Schedule
 from tilewright.targets.target import Target
@@ -23,8 +24,7 @@ def plain_output(structure: Structure, anchor: Stage) -> tuple[tuple[Stage, ...]
     *epilogue, last = structure.after(anchor) or (anchor,)
     if last is anchor:
         return (), None
-    blocked = max(len(stage.spatial) for stage in structure.producers(last))
-    if len(last.spatial) == 4 and blocked == 5:
+    if last.attributes(UNBLOCK_CHANNELS) is not None and len(last.spatial) == 4:
         return tuple(epilogue), last
     return (*epilogue, last), None
 

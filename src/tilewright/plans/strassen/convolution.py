@@ -24,6 +24,7 @@ from math import ceil
 from tilewright.ir.expr import as_int
 from tilewright.ir.selection import StrassenStrips
 from tilewright.ops.lowered.strassen import PRODUCTS
+from tilewright.ops.lowered.strassen_conv import CONV_STRASSEN
 from tilewright.plans.convolution import tiles as conv_tiles
 from tilewright.plans.convolution.tiles import MOST_ROWS, WHOLE, Blocking, DirectProblem, registers
 from tilewright.plans.framework.analysis import Structure
@@ -120,12 +121,11 @@ def tiles(quarter: DirectProblem, width: int, target: Target) -> list[tuple[int,
 
 
 def fits(structure: Structure, target: Target) -> bool:
-    found = stages(structure)
-    return found is not None and len(found.product.reduce) == 2
+    return stages(structure, CONV_STRASSEN) is not None
 
 
 def candidates(structure: Structure, target: Target) -> list[Candidate]:
-    found = stages(structure)
+    found = stages(structure, CONV_STRASSEN)
     assert found is not None
     (blocks, block), width = (as_int(it.extent) for it in found.product.reduce), panel_width(found.product)
     groups, _, panels, strip, _ = (as_int(it.extent) for it in found.product.spatial[2:])
@@ -139,7 +139,7 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
 
 
 def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Target) -> None:
-    found = stages(structure)
+    found = stages(structure, CONV_STRASSEN)
     assert found is not None
     inline_all(s, structure, (*found.quarters, *found.rest))
     image, strip, group, panel = output_loops(s, found)

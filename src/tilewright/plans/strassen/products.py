@@ -16,16 +16,18 @@ level of cache, were no faster than all rows at once: each strip reads all panel
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 from tilewright.ir.expr import as_int
-from tilewright.ops.lowered.strassen import PRODUCTS
+from tilewright.ops.lowered.strassen import MATMUL_STRASSEN, PRODUCTS, STRASSEN_SUMS
+from tilewright.ops.registry import OpDef
 from tilewright.plans.framework.analysis import Stage, Structure
 from tilewright.plans.framework.base import Candidate, Plan
 from tilewright.plans.framework.common import inline_all, lanes_of, vectorize_spatial
 from tilewright.plans.framework.cost import Cost, fetch_cycles, load_cycles, roofline, store_cycles, write_cycles
 from tilewright.plans.matmul.contraction import tile_block
 from tilewright.plans.matmul.tiles import Product, best, estimate, sharing_rows, tiles
-from tilewright.plans.winograd.plan import constant_product, is_transform
+from tilewright.plans.winograd.plan import constant_product
 from tilewright.schedule.schedule import BlockRef, LoopRef, Schedule
 from tilewright.targets.target import Target
 
@@ -72,28 +74,25 @@ class StrassenStages:
     rest: tuple[Stage, ...]
 
 
-def stages(structure: Structure) -> StrassenStages | None:
-    """The stages if the function is one: a constant matrix before the contraction, one behind it."""
-    if len(structure.anchors) != 1:
+def stages(structure: Structure, op: OpDef[Any]) -> StrassenStages | None:
+    """The stages if the function is such a product, with pointwise work around it."""
+    found = structure.operator(op)
+    if found is None:
         return None
-    (product,) = structure.anchors
-    before, after = structure.before(product), structure.after(product)
-    if len(before) < 2 or len(after) < 2:
+    sums, product, merged = map(found.stage, ("sums", "product", "merged"))
+    quarters = tuple(s for s in structure.before(product) if s is not sums)
+    rest = tuple(s for s in structure.after(product) if s is not merged)
+    if structure.anchors != (product,) or any(s.role != "spatial" for s in (*quarters, *rest)):
         return None
-    *quarters, sums = before
-    merged, *rest = after
-    if not is_transform(sums) or not is_transform(merged) or any(s.role != "spatial" for s in (*quarters, *rest)):
-        return None
-    return StrassenStages(tuple(quarters), sums, product, merged, tuple(rest))
+    return StrassenStages(quarters, sums, product, merged, rest)
 
 
 def fits(structure: Structure, target: Target) -> bool:
-    found = stages(structure)
-    return found is not None and len(found.product.reduce) == 1
+    return stages(structure, MATMUL_STRASSEN) is not None
 
 
 def candidates(structure: Structure, target: Target) -> list[Candidate]:
-    found = stages(structure)
+    found = stages(structure, MATMUL_STRASSEN)
     assert found is not None
     panels, _, rows, width = (as_int(it.extent) for it in found.product.spatial)
     depth = as_int(found.product.reduce[0].extent)
@@ -109,7 +108,7 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
 
 
 def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Target) -> None:
-    found = stages(structure)
+    found = stages(structure, MATMUL_STRASSEN)
     assert found is not None
     inline_all(s, structure, (*found.quarters, *found.rest))
     sums, product, merged = (s.block(stage.name) for stage in (found.sums, found.product, found.merged))
@@ -164,9 +163,12 @@ def register_tiles(
 
 
 def fits_weights(structure: Structure, target: Target) -> bool:
-    """A gathering stage and a contraction with a constant matrix: the sums of a weight's quarters."""
-    before, last = structure.stages[:-1], structure.stages[-1:]
-    return bool(before) and all(stage.role == "spatial" for stage in before) and is_transform(last[0])
+    """The sums of a weight's quarters, with pointwise stages before them."""
+    found = structure.operator(STRASSEN_SUMS)
+    if found is None:
+        return False
+    *before, last = structure.stages
+    return last is found.stage("sums") and all(s.role == "spatial" for s in before)
 
 
 def weights_candidates(structure: Structure, target: Target) -> list[Candidate]:

@@ -26,13 +26,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
-from tilewright.arith import linear
 from tilewright.codegen.llvm.prefetch import MOST_LINES
-from tilewright.ir.expr import Op, as_int
-from tilewright.ir.loops import Store
+from tilewright.ir.expr import as_int
 from tilewright.ir.notes import Prefetch, Unroll
-from tilewright.ir.rewrite import loads, walk, walk_expr
 from tilewright.ops.lowered.correlation import MOST_POINTS
+from tilewright.ops.lowered.winograd import CONV_WINOGRAD, PACK_WINOGRAD, ConvWinogradAttrs
 from tilewright.plans.convolution.direct import body_steps
 from tilewright.plans.framework.analysis import Stage, Structure
 from tilewright.plans.framework.base import Candidate, Plan
@@ -51,6 +49,7 @@ class WinogradStages:
     """The stages of a Winograd convolution, in order; `rest` is the epilogue. `blocks` blocks the channels of plain
     input, `plain` writes plain output."""
 
+    attrs: ConvWinogradAttrs
     strip: Stage
     half: Stage
     tiles: Stage
@@ -63,31 +62,21 @@ class WinogradStages:
 
 
 def stages(structure: Structure) -> WinogradStages | None:
-    """The stages if the function is one: two constant matrices before the contraction, two behind it."""
-    if len(structure.anchors) != 1:
+    """The stages if the function is a Winograd convolution, and what is behind it can be computed tile by tile."""
+    conv = structure.operator(CONV_WINOGRAD)
+    if conv is None:
         return None
-    (product,) = structure.anchors
-    before = [s for s in structure.before(product) if is_transform(s)]
+    strip, half, tiles = map(conv.stage, ("strip", "input_rows", "input_columns"))
+    product, upright, result = map(conv.stage, ("product", "output_rows", "output_columns"))
     after, plain = plain_output(structure, product)
-    transforms = [s for s in after if is_transform(s)]
-    rest = [s for s in after if s not in transforms]
-    if len(before) != 2 or len(transforms) != 2 or not rest or any(s.role != "spatial" for s in rest):
+    rest = tuple(s for s in after if s not in (upright, result))
+    blocks = structure.producers(strip)
+    if structure.anchors != (product,) or len(blocks) > 1 or not rest:
         return None
-    half, tiles = before
-    strip = structure.producers(half)
-    blocks = structure.producers(strip[0]) if len(strip) == 1 else ()
-    if len(strip) != 1 or len(blocks) > 1 or strip[0].role != "spatial" or len(rest[-1].spatial) != 5:
+    if any(s.role != "spatial" for s in rest) or len(rest[-1].spatial) != 5:
         return None
-    upright, result = transforms
-    return WinogradStages(strip[0], half, tiles, product, upright, result, tuple(rest), plain, next(iter(blocks), None))
-
-
-def is_transform(stage: Stage) -> bool:
-    """Whether a reduction contracts with a constant matrix."""
-    if not stage.block.is_reduction or stage.role == "contraction":
-        return False
-    bodies = [s.value for s in walk(stage.block.body) if isinstance(s, Store)]
-    return any(isinstance(e, Op) and e.name == "lookup" for body in bodies for e in walk_expr(body))
+    source = next(iter(blocks), None)
+    return WinogradStages(conv.attrs, strip, half, tiles, product, upright, result, rest, plain, source)
 
 
 def fits(structure: Structure, target: Target) -> bool:
@@ -154,12 +143,11 @@ def share(s: Schedule, row_block: LoopRef, column_block: LoopRef, phases: tuple[
 
 def input_transform(s: Schedule, found: WinogradStages, target: Target) -> LoopRef:
     """Channel block by channel block, tile row by tile row. Returns the loop over channel blocks."""
-    columns, _ = tile_block(found)
     tiles, half, strip = (s.block(stage.name) for stage in (found.tiles, found.half, found.strip))
     if found.blocks is not None:
         lines, strip = read_plain(s, strip)
     y, z, co, t = s.loops(tiles)[-6:-2]
-    row, column = s.split(t, factor=columns)
+    row, column = s.split(t, factor=found.attrs.columns)
     s.reorder(co, row, column, y, z)
     s.compute_at(half, row)
     s.compute_at(strip, row)
@@ -262,11 +250,10 @@ def output_loops(
 
     Images, submaps and tile rows are counted together.
     """
-    m, rate = as_int(found.result.spatial[3].extent), dilation(found)
-    columns, rows = tile_block(found)
+    m, rate = found.attrs.tile, found.attrs.dilation
     n, k, h, w, lane = s.loops(out)
     lanes = s.extent(lane)
-    assert m is not None and lanes is not None
+    assert lanes is not None
     maps = [n]
     if rate > 1:
         h, phase = s.split(h, factor=rate)
@@ -276,8 +263,8 @@ def output_loops(
     across, q = s.split(w, factor=m)
     s.reorder(*maps, down, across, k, p, q, lane)
     row = s.fuse(*maps, down)
-    row_block, row = s.split(row, factor=rows)
-    column_block, column = s.split(across, factor=columns)
+    row_block, row = s.split(row, factor=found.attrs.rows)
+    column_block, column = s.split(across, factor=found.attrs.columns)
     vectors, panels = candidate.knob("width") // lanes, as_int(found.product.spatial[-3].extent)
     assert panels is not None
     group, part = s.split(k, factor=panels * vectors)
@@ -292,16 +279,16 @@ def plain_loops(
     """The same where the output is plain: the tiles of a row, a block of channels of them, are transposed together when
     they are complete. The loops over tiles and their rows are those of `out`, the blocked result."""
     assert found.plain is not None
-    m, (columns, rows), lanes = as_int(found.result.spatial[3].extent), tile_block(found), target.lanes(4)
+    m, lanes = found.attrs.tile, target.lanes(4)
     plain, panels = s.block(found.plain.name), as_int(found.product.spatial[-3].extent)
-    assert m is not None and panels is not None
+    assert panels is not None
     vectors = candidate.knob("width") // lanes
     n, k, h, w = s.loops(plain)
     k, lane = s.split(k, factor=lanes)
     down, p = s.split(h, factor=m)
-    column_block, w = s.split(w, factor=m * columns)
+    column_block, w = s.split(w, factor=m * found.attrs.columns)
     s.reorder(n, down, column_block, k, p, w, lane)
-    row_block, row = s.split(s.fuse(n, down), factor=rows)
+    row_block, row = s.split(s.fuse(n, down), factor=found.attrs.rows)
     group, part = s.split(k, factor=panels * vectors)
     panel, part = s.split(part, factor=vectors)
     s.reorder(row_block, column_block, group, panel, row, part, p, w, lane)
@@ -313,28 +300,12 @@ def plain_loops(
     return row_block, column_block, group, panel, column, p
 
 
-def tile_block(found: WinogradStages) -> tuple[int, int]:
-    """Tile columns and tile rows of a block."""
-    rows, count = as_int(found.strip.spatial[1].extent), as_int(found.product.spatial[-2].extent)
-    assert rows is not None and count is not None
-    return count // rows, rows
-
-
-def dilation(found: WinogradStages) -> int:
-    """How far apart in the input neighbouring rows of a strip are."""
-    line = found.strip.spatial[4].var
-    values = [s.value for s in walk(found.strip.block.body) if isinstance(s, Store)]
-    indices = [index for value in values for load in loads(value) for index in load.indices]
-    return next((c for index in indices for e, c in linear(index).terms if e is line), 1)
-
-
 def fits_filters(structure: Structure, target: Target) -> bool:
-    """Two constant matrices between a gathering stage and two that round and scatter: the transform of filters, with
-    pointwise stages before it."""
-    stages = structure.stages
-    if [is_transform(stage) for stage in stages[-5:]] != [False, True, True, False, False]:
+    """The transform of filters, with pointwise stages before it."""
+    pack = structure.operator(PACK_WINOGRAD)
+    if pack is None or structure.stages[-len(pack.stages) :] != pack.stages:
         return False
-    return all(s.role == "spatial" or is_transform(s) for s in stages) and len(stages[-1].spatial) == 7
+    return all(s.role == "spatial" for s in structure.stages[: -len(pack.stages)])
 
 
 def filters_candidates(structure: Structure, target: Target) -> list[Candidate]:
@@ -351,8 +322,11 @@ def apply_filters(s: Schedule, structure: Structure, candidate: Candidate, targe
             rows = G filter;  for i: rounded[i, :, channel, lanes] = rows[i] G^T
         for i, j: u[group, i, j, panel, channels, :] = rounded[i, j, channels, :]
     """
-    inline_all(s, structure, structure.stages[:-5])
-    source, half, whole, rounded, packed = (s.block(stage.name) for stage in structure.stages[-5:])
+    pack = structure.operator(PACK_WINOGRAD)
+    assert pack is not None
+    inline_all(s, structure, structure.stages[: -len(pack.stages)])
+    names = ("rows", "filter_rows", "filter_columns", "filter_rounded", "pack")
+    source, half, whole, rounded, packed = (s.block(pack.stage(name).name) for name in names)
     group, y, z, panel, outer, inner, lane = s.loops(packed)
     s.reorder(group, panel, outer, y, z, inner, lane)
     s.compute_at(rounded, outer)
