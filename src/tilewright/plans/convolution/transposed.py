@@ -32,7 +32,8 @@ def fits(structure: Structure, target: Target) -> bool:
         return False
     anchor = conv.stage("transposed")
     whole = structure.after(anchor)[-1].spatial
-    return structure.anchors == (anchor,) and len(whole) == len(conv.attrs.strides) + 3
+    same = structure.anchors == (anchor,) and len(whole) == len(conv.attrs.strides) + 3
+    return same and panel_width(anchor) is not None
 
 
 def candidates(structure: Structure, target: Target) -> list[Candidate]:

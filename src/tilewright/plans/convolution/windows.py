@@ -33,7 +33,8 @@ def fits(structure: Structure, target: Target) -> bool:
     anchor = conv.stage("windows")
     after = structure.after(anchor)
     same = not after or len(after[-1].spatial) == len(anchor.spatial)
-    return same and structure.anchors == (anchor,) and not structure.before(anchor)
+    alone = structure.anchors == (anchor,) and not structure.before(anchor)
+    return same and alone and panel_width(anchor) is not None
 
 
 def candidates(structure: Structure, target: Target) -> list[Candidate]:
