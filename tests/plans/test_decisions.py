@@ -69,7 +69,7 @@ def layout_keys(graph: Graph, target: Target = ZEN4) -> dict[str, str]:
 def kernel_keys(graph: Graph, target: Target = ZEN4) -> set[str]:
     """Of the plans of the kernels with a convolution in them."""
     run = split_prepare(assign_layouts(choose_algorithms(graph, target), target)).run
-    groups = [g for g in fuse(run) if any(n.op.startswith("conv") for n in g.nodes)]
+    groups = [g for g in fuse(run) if any(n.op.startswith("lowered.conv") for n in g.nodes)]
     return {key_of_function(lower_group(g, g.label).func, target).name for g in groups}
 
 
@@ -102,6 +102,12 @@ def test_what_surrounds_a_kernel_is_not_in_its_key() -> None:
     assert key_of_function(func, ZEN4) == key_of_function(around, ZEN4)
     assert key_of_function(func, ZEN4) != key_of_function(func, replace(ZEN4, threads=2))
     assert target_class(ZEN4) == target_class(ZEN4.adjusted(l3=1 << 20)) != target_class(HASWELL)
+
+
+def test_keys_of_kernels_name_the_operators() -> None:
+    (group,) = fuse(model((1, 16, 16, 12, 3, 1, 1)))
+    text = key_of_function(lower_group(group, "k").func, ZEN4).text
+    assert text == "conv+relu(f32[1, 16, 12, 12], f32[16, 16, 3, 3], f32[1, 16, 12, 12])"
 
 
 def test_symbols_and_attributes_are_in_keys() -> None:

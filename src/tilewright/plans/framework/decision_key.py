@@ -7,7 +7,7 @@ same, and what one model learned serves the next.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from tilewright.ir.attributes import ConstantArray
@@ -15,7 +15,7 @@ from tilewright.ir.expr import Expr, Var, as_int
 from tilewright.ir.graph import Graph, Node, TensorType, Value
 from tilewright.ir.key import digest, key
 from tilewright.ir.loops import Block, PrimFunc
-from tilewright.ir.notes import MayAlias, PastCaches
+from tilewright.ir.notes import MayAlias, Origin, PastCaches, find
 from tilewright.ir.rewrite import substitute, variables, walk
 from tilewright.plans.framework.space import Setting
 from tilewright.targets.target import Target
@@ -56,10 +56,22 @@ def key_of_function(func: PrimFunc, target: Target) -> Key:
     """The key of the decision how a function is scheduled."""
     notes = tuple(note for note in func.notes if not isinstance(note, SURROUNDINGS))
     words = _Words()
-    stages = "+".join(block.name for block in walk(func.body) if isinstance(block, Block))
+    stages = "+".join(_operators(func))
     types = ", ".join(words.type(TensorType(b.dtype, b.shape)) for b in func.params)
     content = key(replace(func, notes=notes))
     return Key("plan", digest(["plan", content, target_class(target)]), f"{stages}({types})")
+
+
+def _operators(func: PrimFunc) -> Iterator[str]:
+    """What the function computes, for people: the operators of its blocks one after another, the names of those that
+    have none."""
+    before: Origin | None = None
+    for block in walk(func.body):
+        if isinstance(block, Block):
+            origin = find(block.notes, Origin)
+            if origin is None or before is None or (origin.op, origin.attrs) != (before.op, before.attrs):
+                yield block.name if origin is None else origin.op
+            before = origin
 
 
 class _Words:
