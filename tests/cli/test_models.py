@@ -174,7 +174,7 @@ def test_decisions_are_listed_with_their_space(cli: Cli, layer: Path) -> None:
     assert code == 0
     for word in (
         "panels of matmul(f32[8, ",
-        "plan of matmul",
+        "plan of lowered.matmul_packed",
         "by estimate",
         "taken: contraction rows=",
         "runner-up: ",
