@@ -37,7 +37,8 @@ ERRORS = {"auto": 2.5e-5, "exact": 4e-6, "f2": 2e-6, "f4": 1e-5, "f6": 2.5e-5, "
 (docs/accuracy.md): a tile that is expected to exceed it (`plans/winograd/errors.py`) is not taken."""
 
 STRASSEN = ("auto", "f6", "strassen")
-"""Settings of `fast` that allow Strassen's method for windows of one pixel."""
+"""Settings of `fast` that allow Strassen's method: for windows of one pixel and for the rows of one sequence; the last
+one for any rows."""
 
 SIZES = (4, 6, 7, 8)
 """Inputs of a tile, a side, for a stride of one: F(2,3), F(4,3), F(5,3), F(6,3), but also F(2,5), F(3,5), F(4,5) and

@@ -18,10 +18,8 @@ from tilewright.plans.matmul.tiles import Product, has_whole_panels
 from tilewright.plans.strassen.products import LEAST_GAIN, compared
 from tilewright.schedule.dot_intrinsics import find_dot
 from tilewright.transform.graph.rowgroups import NORMS
+from tilewright.transform.select.convolution import STRASSEN
 from tilewright.transform.select.surroundings import Surroundings
-
-STRASSEN = ("auto", "f6", "strassen")
-"""Settings of `fast` that allow Strassen's method for the rows of one sequence; the last one for any."""
 
 
 def product_precision(around: Surroundings, node: Node) -> Precision:
