@@ -66,6 +66,8 @@ class Tensor:
 def check_attributes(call: Call) -> None:
     """Raise for attributes that the rule never asked for, unless they have their default value."""
     graphs = {"then_branch", "else_branch"}  # only one of them is looked at
+    if call.opset < 6:
+        call.asked.add("consumed_inputs")  # which inputs' memory may be overwritten
     ignored = [name for name in call.attributes if name not in call.asked and name not in graphs]
     if not ignored:
         return

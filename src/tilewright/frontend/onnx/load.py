@@ -11,8 +11,8 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from tilewright.support.errors import ModelError, UnsupportedError
 
-MIN_OPSET = 7
-"""The oldest version of ONNX's operators whose rules are known."""
+MIN_OPSET = 1
+"""The oldest version of ONNX's operators."""
 MAX_FILE = 1 << 31
 """Bytes of a file; protobuf reads no larger message."""
 

@@ -24,6 +24,7 @@ def matmul(n: Call) -> Value:
 def gemm(n: Call) -> Value:
     if n.rank(0) != 2 or n.rank(1) != 2:
         raise ShapeError("Gemm needs matrices", got=f"{n.type(0)} and {n.type(1)}")
+    n.attr("broadcast")  # before operator set 7: the addend broadcasts, as it does later anyhow
     alpha, beta = n.real("alpha", 1.0), n.real("beta", 1.0)
     swap_a, swap_b = bool(n.integer("transA", 0)), bool(n.integer("transB", 0))
     result = n.emit("matmul", n.value(0), n.value(1), transpose_a=swap_a, transpose_b=swap_b)

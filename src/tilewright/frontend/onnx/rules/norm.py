@@ -35,12 +35,15 @@ def batch_norm(n: Call) -> list[Value]:
     x, scale, bias, mean, var = (n.value(i) for i in range(5))
     epsilon = n.real("epsilon", 1e-5)
     momentum = n.real("momentum", 0.9)
-    if not n.integer("spatial", 1):
-        raise UnsupportedError("BatchNormalization with statistics for each element (spatial=0) is not supported")
+    n.attr("is_test")  # before operator set 7; who asks for one output means inference
     if n.integer("training_mode", 0):
         return _training(n, x, scale, bias, mean, var, epsilon, momentum)
     if n.outputs > 1 and any(n.node.output[1:]):
         raise UnsupportedError("the statistics of BatchNormalization are not supported")
+    if not n.integer("spatial", 1):  # before operator set 9: statistics of each element
+        scale, bias, mean, var = (n.reshape(v, (1, *v.shape)) for v in (scale, bias, mean, var))
+        factor = n.emit("div", scale, n.emit("sqrt", n.emit("add", var, n.like(epsilon, var))))
+        return [n.emit("add", n.emit("mul", n.emit("sub", x, mean), factor), bias)]
     return [_batch_norm(n, x, scale, bias, mean, var, epsilon)]
 
 

@@ -6,9 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from onnx import TensorProto
 
 from tilewright.frontend.onnx.call import Call
 from tilewright.frontend.onnx.registry import RULES, rule
+from tilewright.frontend.onnx.rules.legacy import second_operand, slopes
 from tilewright.frontend.onnx.tensors import element_type
 from tilewright.ir.dtype import boolean, f32, f64, i32
 from tilewright.ir.graph import Value
@@ -82,7 +84,7 @@ def _unary(op: str) -> Callable[[Call], Value]:
 
 
 def _binary(op: str) -> Callable[[Call], Value]:
-    return lambda n: n.emit(op, n.value(0), n.value(1))
+    return lambda n: n.emit(op, n.value(0), second_operand(n))
 
 
 def _with_attributes(op: str, defaults: dict[str, float]) -> Callable[[Call], Value]:
@@ -105,7 +107,7 @@ def bitwise_not(n: Call) -> Value:
 @rule("Div")
 def div(n: Call) -> Value:
     """Integers truncate."""
-    return n.emit("div" if n.dtype(0).is_float else "truncdiv", n.value(0), n.value(1))
+    return n.emit("div" if n.dtype(0).is_float else "truncdiv", n.value(0), second_operand(n))
 
 
 @rule("Mod")
@@ -127,12 +129,12 @@ def mod(n: Call) -> Value:
 def power(n: Call) -> Value:
     """The result has the base's type, whatever the exponent's. Small known exponents become products and roots."""
     x = n.value(0)
-    exponent = n.known(1)
+    exponent = n.known(1) if n.opset >= 7 else None
     if exponent is not None and exponent.dtype != object and exponent.size == 1 and len(exponent.shape) <= x.type.rank:
         simple = _simple_power(n, x, float(exponent.reshape(-1)[0]))
         if simple is not None:
             return simple
-    y = n.value(1)
+    y = second_operand(n)
     work = x.dtype if x.dtype.is_float and (not y.dtype.is_float or y.dtype.bits <= x.dtype.bits) else f64
     return n.cast(n.emit("pow", n.cast(x, work), n.cast(y, work)), x.dtype)
 
@@ -187,8 +189,7 @@ def where(n: Call) -> Value:
 
 @rule("PRelu")
 def prelu(n: Call) -> Value:
-    """The slope broadcasts to the input from the last dimension; a vector of channels may also be meant."""
-    return n.emit("prelu", n.value(0), n.value(1))
+    return n.emit("prelu", n.value(0), slopes(n))
 
 
 @rule("Clip")
@@ -238,7 +239,18 @@ def is_inf(n: Call) -> Value:
 def cast(n: Call) -> Value:
     n.attr("saturate")  # for 8-bit floats only
     n.attr("round_mode")
-    return _cast(n, n.value(0), element_type(n.integer("to", 0)))
+    return _cast(n, n.value(0), element_type(_code(n)))
+
+
+def _code(n: Call) -> int:
+    """The code of the type that is asked for; before operator set 6 its name."""
+    if n.opset >= 6:
+        return int(n.integer("to", 0))
+    name = n.text("to", "")
+    code = dict(TensorProto.DataType.items()).get(name)
+    if code is None:
+        raise ModelError("attribute to names no element type", got=name)
+    return int(code)
 
 
 @rule("CastLike")

@@ -48,7 +48,7 @@ def average_pool(n: Call) -> Value:
 
 @rule("LpPool")
 def lp_pool(n: Call) -> Value:
-    return n.emit("lp_pool", n.value(0), p=n.integer("p", 2), **_window(n))
+    return n.emit("lp_pool", n.value(0), p=int(n.real("p", 2)), **_window(n))
 
 
 @rule("GlobalAveragePool", "GlobalMaxPool")
@@ -66,7 +66,7 @@ def _spatial(n: Call) -> tuple[int, ...]:
 @rule("GlobalLpPool")
 def global_lp_pool(n: Call) -> Value:
     x = n.emit("abs", n.value(0))
-    p = n.integer("p", 2)
-    powered = n.emit("pow", x, n.like(float(p), x))
+    p = n.real("p", 2)
+    powered = n.emit("pow", x, n.like(p, x))
     total = n.emit("reduce_sum", powered, axes=_spatial(n), keepdims=True)
     return n.emit("pow", total, n.like(1 / p, total))

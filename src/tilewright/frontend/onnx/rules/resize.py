@@ -19,7 +19,9 @@ from tilewright.support.errors import ModelError, ShapeError, UnsupportedError
 @rule("Upsample")
 def upsample(n: Call) -> Value:
     mode = n.text("mode", "nearest")
-    if n.opset < 9:
+    if n.opset < 7:
+        scales = [1.0, 1.0, n.real("height_scale", 1.0), n.real("width_scale", 1.0)]
+    elif n.opset < 9:
         scales = [float(v) for v in n.attr("scales") or []]
     else:
         scales = _floats(n.structure(1, "the scales of Upsample"))

@@ -29,6 +29,7 @@ _OPS: dict[str, tuple[str, tuple[tuple[str, float], ...]]] = {
 @rule("LSTM", "GRU", "RNN")
 def recurrent(n: Call) -> list[Value]:
     kind = n.node.op_type
+    n.attr("output_sequence")  # before operator set 7: whether the first output is wanted
     hidden = static(n.shape(2)[-1], "the hidden size")
     if n.integer("hidden_size", hidden) != hidden:
         raise ShapeError("hidden_size is not the weights'", expected=hidden, got=n.integer("hidden_size", hidden))

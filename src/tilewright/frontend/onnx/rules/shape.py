@@ -16,7 +16,7 @@ from tilewright.support.errors import ModelError, ShapeError, UnsupportedError
 
 @rule("Reshape")
 def reshape(n: Call) -> Value:
-    wanted = n.dimensions(1, "the shape of Reshape")
+    wanted = n.dimensions(1, "the shape of Reshape") if n.opset >= 5 else n.ints("shape")
     if wanted is None:
         raise ModelError("the shape is missing")
     given = n.shape(0)
@@ -101,7 +101,8 @@ MAX_PARTS = 4096
 def split(n: Call) -> list[Value]:
     x = n.value(0)
     axis = axis_of(n.integer("axis", 0), x.type.rank)
-    sizes: list[Any] | None = n.ints("split") if n.opset < 13 else n.dimensions(1, "the sizes of Split")
+    sizes: list[Any] | None = n.ints("split") if n.opset < 13 else None
+    sizes = sizes or n.dimensions(1, "the sizes of Split")  # an input in operator sets 1 and from 13 on
     total = x.shape[axis]
     if sizes is None:
         count = n.integer("num_outputs", n.outputs)
@@ -173,7 +174,7 @@ def pad(n: Call) -> Value:
     if mode not in ("constant", "reflect", "edge", "wrap"):
         raise UnsupportedError(f"the mode {mode} of Pad is not supported")
     if n.opset < 11:
-        pads: list[Any] = n.ints("pads") or []
+        pads: list[Any] = n.ints("pads" if n.opset >= 2 else "paddings") or []
         fill, axes = n.real("value", 0.0), None
     else:
         pads = n.dimensions(1, "the pads of Pad") or []
@@ -198,6 +199,9 @@ def pad(n: Call) -> Value:
 @rule("Tile")
 def tile(n: Call) -> Value:
     repeats = n.dimensions(1, "the repeats of Tile") or []
+    if n.opset < 6:  # how often, and along which axis
+        axis = axis_of(n.number(2, "the axis of Tile") or 0, n.rank(0))
+        repeats = [repeats[0] if k == axis else 1 for k in range(n.rank(0))]
     return n.emit("tile", n.value(0), repeats=tuple(repeats))
 
 
