@@ -18,6 +18,7 @@ from tilewright.ops import (
     scatter,
     shape,
     signal,
+    topk,
 )
 from tilewright.ops.lowered import (
     attention,
@@ -55,6 +56,7 @@ __all__ = [
     "scatter",
     "shape",
     "signal",
+    "topk",
     "strassen",
     "strassen_conv",
     "winograd",

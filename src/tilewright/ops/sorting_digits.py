@@ -1,0 +1,125 @@
+"""Sorting by digits: the first ones along an axis, in as many passes as their keys have bytes that differ.
+
+Each pass counts how often each digit occurs, which says where its elements begin, and moves all elements there; equal
+ones stay in order. Where not all elements are asked for, a first pass over the top `SELECTED` bits of the keys leaves
+those that cannot be among them behind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tilewright.arith import prove_equal
+from tilewright.ir.dtype import i32, i64
+from tilewright.ir.expr import Buffer, Expr, as_int, call, cast, const
+from tilewright.ir.loops import PrimFunc
+from tilewright.ops.loopnest import Cell, Nest
+from tilewright.ops.sorting import at_axis, key_of, key_type
+
+DIGIT = 8
+"""Bits of a digit: its counters stay in the first level of cache, its places in as many pages as a core remembers."""
+SELECTED = 12
+"""Bits of a key by which elements are selected: sign, exponent and three bits of the mantissa of an f32."""
+ZEROED = 64
+"""Counters that are set to zero at once."""
+
+
+def digits(x: Buffer, values: Buffer, indices: Buffer, axis: int, largest: bool) -> PrimFunc:
+    """Sorts the elements along `axis` by the digits of their keys, or those alone that can be among the first."""
+    rest = [d for k, d in enumerate(x.shape) if k != axis]
+    extent, count = x.shape[axis], values.shape[axis]
+    key = key_type(x.dtype)
+    place = i64 if as_int(extent) is None else i32
+    whole = prove_equal(extent, count)
+    nest = Nest("topk", [x, values, indices])
+    counters = 1 << (DIGIT if whole else SELECTED)
+    with (
+        nest.loops("i", rest, parallel=True) as point,
+        nest.allocate("keys", key, (2, extent)) as keys,
+        nest.allocate("places", place, (2, extent)) as places,
+        nest.allocate("counts", i64, (counters,)) as counts,
+        nest.local("length", i64) as length,
+        nest.local("side", i64) as side,
+    ):
+        sorter = _Sorter(nest, keys, places, counts, length, side)
+        with nest.loop("k", extent) as k:
+            nest.store(keys, (0, k), key_of(x[at_axis(point, axis, k)], largest))
+            nest.store(places, (0, k), cast(k, place))
+        side.set(0)
+        length.set(extent)
+        if not whole:
+            sorter.select(extent, count)
+        with nest.when(length.value > 1), nest.loop("digit", key.bits // DIGIT) as digit:
+            sorter.move(cast(digit * DIGIT, key))
+        with nest.loop("k", count) as k, nest.let("origin", cast(places[side.value, k], i64)) as origin:
+            nest.store(values, at_axis(point, axis, k), x[at_axis(point, axis, origin)])
+            nest.store(indices, at_axis(point, axis, k), origin)
+    return nest.finish()
+
+
+@dataclass(frozen=True, slots=True)
+class _Sorter:
+    """Keys and the places that they come from stand twice: `side` says which one holds them now, `length` how many."""
+
+    nest: Nest
+    keys: Buffer
+    places: Buffer
+    counts: Buffer
+    length: Cell
+    side: Cell
+
+    def move(self, shift: Expr) -> None:
+        """One pass: all elements to the other side, by the digit that begins at bit `shift`; nothing where all have the
+        same."""
+        nest, keys, places, counts, key = self.nest, self.keys, self.places, self.counts, self.keys.dtype
+        self.clear(1 << DIGIT)
+        with nest.let("source", self.side.value) as source, nest.let("many", self.length.value) as many:
+
+            def digit(k: Expr) -> Expr:
+                shifted = call("shr", keys[source, k], shift)
+                return cast(call("bitand", shifted, const((1 << DIGIT) - 1, key)), i64)
+
+            self.count(many, digit)
+            with nest.when(call("ne", counts[digit(const(0))], many)):
+                with nest.local("total", i64) as total:
+                    total.set(0)
+                    with nest.loop("d", 1 << DIGIT) as d, nest.let("here", counts[d]) as here:
+                        nest.store(counts, (d,), total.value)
+                        total.set(total.value + here)
+                with nest.loop("k", many) as k, nest.let("d", digit(k)) as d, nest.let("to", counts[d]) as to:
+                    nest.store(keys, (1 - source, to), keys[source, k])
+                    nest.store(places, (1 - source, to), places[source, k])
+                    nest.store(counts, (d,), to + 1)
+                self.side.set(1 - source)
+
+    def select(self, extent: Expr, count: Expr) -> None:
+        """Leaves the elements up to the last top digit that is needed for `count` of them."""
+        nest, keys, places, counts, key = self.nest, self.keys, self.places, self.counts, self.keys.dtype
+
+        def top(k: Expr) -> Expr:
+            return cast(call("shr", keys[0, k], const(key.bits - SELECTED, key)), i64)
+
+        self.clear(1 << SELECTED)
+        self.count(extent, top)
+        with nest.local("total", i64) as total, nest.local("last", i64) as last:
+            total.set(0)
+            last.set(0)
+            with nest.loop("d", 1 << SELECTED) as d:
+                with nest.when(total.value < count):
+                    last.set(d)
+                total.set(total.value + counts[d])
+            self.length.set(0)
+            with nest.loop("k", extent) as k, nest.when(top(k) <= last.value), nest.let("to", self.length.value) as to:
+                nest.store(keys, (0, to), keys[0, k])
+                nest.store(places, (0, to), places[0, k])
+                self.length.set(to + 1)
+
+    def clear(self, counters: int) -> None:
+        with self.nest.loop("c", counters // ZEROED) as c:
+            with self.nest.loop("lane", ZEROED, kind="vectorized") as lane:
+                self.nest.store(self.counts, (c * ZEROED + lane,), 0)
+
+    def count(self, many: Expr, digit: Callable[[Expr], Expr]) -> None:
+        with self.nest.loop("k", many) as k, self.nest.let("d", digit(k)) as d:
+            self.nest.store(self.counts, (d,), self.counts[d] + 1)

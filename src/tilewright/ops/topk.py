@@ -1,0 +1,81 @@
+"""The operator `topk`: the first elements along an axis in order of size; with all of them it is a stable sort."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tilewright.ir.attributes import Attrs, Dim
+from tilewright.ir.dtype import i64
+from tilewright.ir.expr import as_int
+from tilewright.ir.graph import TensorType
+from tilewright.ir.loops import PrimFunc
+from tilewright.ops.dims import at_least, axis_of, dim, number, present, wide
+from tilewright.ops.loopnest import buffers
+from tilewright.ops.registry import OpDef, Types, register
+from tilewright.ops.sorting import insertion, ranking
+from tilewright.ops.sorting_digits import digits
+from tilewright.support.errors import ShapeError
+
+Out = tuple[TensorType, ...]
+
+RANKED = 128
+"""Elements up to which each one's rank is counted. Counting compares all pairs, 16 at once: 128 take as long as the
+passes over digits."""
+INSERTED = 64
+"""Elements asked for up to which they are kept in a sorted list: most of the others only fail one comparison."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopkAttrs(Attrs):
+    """The first `k` in order of size, largest or smallest first."""
+
+    axis: int
+    k: Dim
+    largest: bool
+
+
+def _topk_infer(types: Types, attrs: TopkAttrs) -> Out:
+    """The `k` first along `axis` in order (`largest` or smallest), NaN counting as the largest; equal ones by index.
+    Gives values and indices."""
+    t = present(types[0])
+    axis = axis_of(attrs.axis, t.rank)
+    k, extent = as_int(dim(attrs.k)), as_int(t.shape[axis])
+    if k is not None and extent is not None and not 0 <= k <= extent:
+        raise ShapeError("k is outside the dimension", expected=f"0 to {extent}", got=k)
+    if extent is None or k is None:
+        at_least(t.shape[axis], dim(attrs.k), "k may be outside the dimension")
+    shape = (*t.shape[:axis], dim(attrs.k), *t.shape[axis + 1 :])
+    return TensorType(t.dtype, shape), TensorType(i64, shape)
+
+
+def _topk_loops(types: Types, attrs: TopkAttrs, out: Out) -> PrimFunc:
+    """By ranks where the axis is short, by insertion where few are asked for, by digits otherwise."""
+    (x,), (values, indices) = buffers(types, out)
+    assert x is not None
+    axis = attrs.axis % len(x.shape)
+    extent, count = as_int(x.shape[axis]), as_int(out[0].shape[axis])
+    if extent is not None and extent <= RANKED:
+        way = ranking
+    else:
+        way = insertion if count is not None and count <= INSERTED else digits
+    return way(x, values, indices, axis, attrs.largest)
+
+
+def _topk_numpy(arrays: Sequence[Any], attrs: TopkAttrs) -> tuple[Any, ...]:
+    x = np.asarray(arrays[0])
+    axis = attrs.axis
+    keys = wide(x)
+    if attrs.largest:
+        # A stable ascending sort of the flipped array, flipped back, is a stable descending one.
+        order = x.shape[axis] - 1 - np.flip(np.argsort(np.flip(keys, axis), axis=axis, kind="stable"), axis)
+    else:
+        order = np.argsort(keys, axis=axis, kind="stable")
+    order = np.take(order, range(number(attrs.k)), axis=axis).astype(np.int64)
+    return np.take_along_axis(x, order, axis=axis), order
+
+
+register(OpDef("topk", "opaque", TopkAttrs, _topk_infer, _topk_numpy, loops=_topk_loops))
