@@ -1,0 +1,201 @@
+"""`Walk`: the nodes of an ATen graph, one by one, put into a Graph by their rules; problems are noted."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.fx import GraphModule, Node
+
+from tilewright.frontend.common.finish import located, reason
+from tilewright.frontend.torch import registry
+from tilewright.frontend.torch.call import Call
+from tilewright.frontend.torch.dtypes import DTYPES, element_type
+from tilewright.frontend.torch.export import is_composite
+from tilewright.frontend.torch.symbols import Sizes
+from tilewright.frontend.torch.weights import to_array
+from tilewright.ir.graph import GraphBuilder, TensorType, Value
+from tilewright.ops.dims import same_shape
+from tilewright.ops.registry import emit1
+from tilewright.support.errors import Error, Problems, UnsupportedError
+
+_IRRELEVANT = {"device", "layout", "pin_memory", "memory_format", "non_blocking"}
+"""Arguments that say where and how PyTorch keeps a tensor."""
+
+
+class _Skipped(Exception):
+    """A node depends on one that failed."""
+
+
+@dataclass(slots=True)
+class Walk:
+    """Puts nodes into `builder`. `placeholder` gives the value of a placeholder that has none yet."""
+
+    label: str
+    builder: GraphBuilder
+    weights: dict[str, Any]
+    sizes: Sizes
+    placeholder: Callable[[Node], Any]
+    problems: Problems = field(default_factory=Problems)
+    failed: set[Node] = field(default_factory=set)
+    refused: set[Any] = field(default_factory=set)
+    """Operators whose rules do not cover how they are used here, and which PyTorch can take apart."""
+
+    def nodes(self, graph: GraphModule, values: dict[Node, Any]) -> None:
+        """Walk the nodes of a graph that something needs; problems are noted."""
+        needed = _needed(graph.graph)
+        for node in graph.graph.nodes:
+            if node not in needed or node.op == "output" or (node.op == "placeholder" and node in values):
+                continue
+            self.attempt(graph, node, values)
+
+    def attempt(self, graph: GraphModule, node: Node, values: dict[Node, Any]) -> None:
+        """Put one node into the graph, or note why it cannot be."""
+        where = f"{self.label}: node {node.name}" + _source_line(node)
+        try:
+            values[node] = self.node(graph, node, values)
+        except _Skipped:
+            self.failed.add(node)
+        except Error as error:
+            self.problems.add(located(error, where))
+            self.refuse(node)
+        except (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError) as error:
+            problem = UnsupportedError(
+                f"this use of {_name(node.target)} is not supported ({reason(error)})", where=where
+            )
+            problem.__cause__ = error
+            self.problems.add(problem)
+            self.refuse(node)
+
+    def refuse(self, node: Node) -> None:
+        self.failed.add(node)
+        if is_composite(node.target):
+            self.refused.add(node.target)
+
+    def node(self, graph: GraphModule, node: Node, values: dict[Node, Any]) -> Any:
+        if node.op == "placeholder":
+            return self.placeholder(node)
+        if node.op == "get_attr":
+            return self.attribute(graph, node)
+        if any(n in self.failed for n in node.all_input_nodes):
+            raise _Skipped
+        held = node.meta.get("val")
+        if isinstance(held, int | float | bool | torch.SymInt):
+            return self.sizes.expr(held) if isinstance(held, torch.SymInt) else held
+        target: Any = node.target
+        if target is operator.getitem:
+            return self.resolve(node.args[0], values)[node.args[1]]
+        if registry.is_wrapper(target):
+            return self.wrapped(graph, node, values)
+        found = registry.find(target)
+        if found is None:
+            raise _unsupported(node)
+        args, kwargs = self.arguments(node, values)
+        call = Call(self.builder, self.weights, node.name, _name(target), held, self.sizes)
+        return _checked(call, found(call, *args, **kwargs))
+
+    def arguments(self, node: Node, values: dict[Node, Any]) -> tuple[list[Any], dict[str, Any]]:
+        """The operator's arguments in the order of its schema with defaults, and those that are only keywords."""
+        target: Any = node.target
+        args: list[Any] = []
+        kwargs: dict[str, Any] = {}
+        for k, argument in enumerate(target._schema.arguments):
+            if argument.name in _IRRELEVANT:
+                continue
+            if k < len(node.args):
+                value = self.resolve(node.args[k], values)
+            elif argument.name in node.kwargs:
+                value = self.resolve(node.kwargs[argument.name], values)
+            else:
+                value = argument.default_value if argument.has_default_value() else None
+            if argument.kwarg_only:
+                kwargs[argument.name] = value
+            else:
+                args.append(value)
+        return args, kwargs
+
+    def resolve(self, argument: Any, values: dict[Node, Any]) -> Any:
+        if isinstance(argument, Node):
+            return values[argument]
+        if isinstance(argument, torch.dtype):
+            return element_type(argument)
+        if isinstance(argument, list | tuple):
+            return [self.resolve(a, values) for a in argument]
+        return argument
+
+    def wrapped(self, graph: GraphModule, node: Node, values: dict[Node, Any]) -> Any:
+        """Walk the graph that a wrapper calls, in place of the wrapper."""
+        position = registry.WRAPPERS[node.target.name()]
+        inner = getattr(graph, node.args[position].target)
+        given = [self.resolve(a, values) for a in node.args[position + 1 :]]
+        placeholders = [n for n in inner.graph.nodes if n.op == "placeholder"]
+        local = dict(zip(placeholders, given, strict=True))
+        self.nodes(inner, local)
+        results = next(n for n in inner.graph.nodes if n.op == "output").args[0]
+        if any(isinstance(r, Node) and r in self.failed for r in results):
+            raise _Skipped
+        return [self.resolve(r, local) for r in results]
+
+    def attribute(self, graph: GraphModule, node: Node) -> Any:
+        found: Any = graph
+        for part in str(node.target).split("."):
+            found = getattr(found, part)
+        return self.constant(found, node.name) if isinstance(found, torch.Tensor) else None
+
+    def constant(self, tensor: torch.Tensor, name: str) -> Value:
+        return emit1(self.builder, "constant", name=name, value=to_array(tensor, f"{self.label}: constant {name!r}"))
+
+
+def _needed(graph: torch.fx.Graph) -> set[Node]:
+    """The nodes that the output depends on."""
+    needed: set[Node] = set()
+    for node in reversed(graph.nodes):
+        if node.op == "output" or node in needed:
+            needed.update(node.all_input_nodes)
+            needed.add(node)
+    return needed
+
+
+def _checked(call: Call, results: Any) -> Any:
+    """A rule's results, which must be of the types that PyTorch states."""
+    pairs = zip(results, call.results, strict=False) if isinstance(results, list | tuple) else [(results, call.results)]
+    for value, stated in pairs:
+        if not isinstance(value, Value) or not isinstance(stated, torch.Tensor):
+            continue
+        expected = TensorType(DTYPES[stated.dtype], tuple(call.sizes.expr(d) for d in stated.shape))
+        if value.dtype is not expected.dtype or not same_shape(value.shape, expected.shape):
+            raise UnsupportedError(f"this use of {call.name} is not supported", expected=expected, got=value.type)
+    return results
+
+
+def _unsupported(node: Node) -> UnsupportedError:
+    name = _name(node.target)
+    packet = name.removeprefix("aten.").split(".")[0]
+    hint = None
+    if packet in registry.RANDOM:
+        hint = "sample outside of the model, or pass the random numbers in"
+    return UnsupportedError(f"the operator {name} is not supported", hint=hint)
+
+
+def _name(target: Any) -> str:
+    if isinstance(target, torch._ops.OpOverload):
+        packet = target._schema.name.replace("::", ".")
+        return packet if target._overloadname == "default" else f"{packet}.{target._overloadname}"
+    return str(getattr(target, "__name__", target))
+
+
+def _source_line(node: Node) -> str:
+    """The line of the user's code that made a node."""
+    lines = [line.strip() for line in (node.meta.get("stack_trace") or "").strip().splitlines()]
+    places = [k for k, line in enumerate(lines) if line.startswith("File ")]
+    if not places:
+        return ""
+    place, code = lines[places[-1]], lines[places[-1] + 1 :]
+    parts = place.removeprefix("File ").split(", ")
+    where = (
+        f"{parts[0].strip(chr(34)).rsplit('/', 1)[-1]}:{parts[1].removeprefix('line ')}" if len(parts) > 1 else place
+    )
+    return f" ({where}{': ' + code[0] if code else ''})"
