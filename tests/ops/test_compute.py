@@ -333,6 +333,7 @@ def test_expression_equals_reference(position: int) -> None:
 
 COVERED = {
     "attention": "tests/ops/test_attention.py",
+    "control": "tests/ops/test_control.py",
     "dots": "tests/plans/test_dots.py",
     "packed": "tests/plans/test_plans.py",
     "packed_groups": "tests/plans/test_groups.py",

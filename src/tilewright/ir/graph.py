@@ -5,11 +5,15 @@
 Values are named; each is defined once. Shapes are tuples of `Expr`, so a dimension may be symbolic. Weights are
 `params`: the graph knows their types, never their numbers. Small structural constants are nodes of the operator
 "constant" with an array attribute.
+
+Attributes may hold graphs: the bodies of loops and branches (`ops/control.py`). A body sees nothing of the graph around
+it but its own inputs and params, for which the node has operands, and the symbols.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from tilewright.ir.attributes import NO_ATTRS, Attrs, AttrValue
@@ -108,7 +112,23 @@ class Node:
                 stack.extend(value)
             elif isinstance(value, Expr):
                 found.update(dict.fromkeys(variables(value)))
+            elif isinstance(value, Graph):
+                found.update(dict.fromkeys(value.used_symbols))
         return tuple(found)
+
+    @property
+    def bodies(self) -> tuple[Graph, ...]:
+        """The graphs among the attributes, in the order of their names."""
+        return tuple(value for _, value in self.attrs.items() if isinstance(value, Graph))
+
+    def with_bodies(self, change: Callable[[Graph], Graph]) -> Node:
+        """The node with `change` applied to each of its bodies; the same node if that changes none."""
+        bodies = self.bodies
+        changed = {id(body): change(body) for body in bodies}
+        if all(changed[id(body)] is body for body in bodies):
+            return self
+        attrs = self.attrs.mapped(lambda v: changed[id(v)] if isinstance(v, Graph) else v)
+        return replace(self, attrs=attrs)
 
     @property
     def output(self) -> Value:
@@ -146,6 +166,17 @@ class Graph:
         for value in self.inputs:
             for dim in value.shape:
                 found.update(dict.fromkeys(variables(dim)))
+        return tuple(found)
+
+    @property
+    def used_symbols(self) -> tuple[Var, ...]:
+        """Symbolic dimensions of any value, and those that attributes mention, in bodies too."""
+        found: dict[Var, None] = {}
+        for value in (*self.inputs, *self.params, *(v for node in self.nodes for v in node.outputs)):
+            for dim in value.shape:
+                found.update(dict.fromkeys(variables(dim)))
+        for node in self.nodes:
+            found.update(dict.fromkeys(node.symbols))
         return tuple(found)
 
     def producers(self) -> dict[Value, Node]:

@@ -14,7 +14,7 @@ from tilewright.ir.dtype import BY_NAME, DType
 from tilewright.ir.expr import Expr
 from tilewright.ir.exprparser import element_type, expr, number_or_bool, skip_group, where_clause
 from tilewright.ir.graph import Graph, Node, TensorType, Value
-from tilewright.ir.lexer import Cursor, Token
+from tilewright.ir.lexer import Cursor, Scope, Token
 from tilewright.ir.selection import ALGORITHMS, PRECISIONS, Selection
 from tilewright.support.errors import Error
 
@@ -157,7 +157,7 @@ def _attribute(c: Cursor) -> tuple[str, Any]:
 
 
 def attr_value(c: Cursor) -> Any:
-    """A number, `true`, a string, an element type, `$expr`, an array, `none` or a `[list]` of those."""
+    """A number, `true`, a string, an element type, `$expr`, an array, a graph, `none` or a `[list]` of those."""
     with c.nested():
         token = c.token
         if token.kind == "string":
@@ -171,11 +171,22 @@ def attr_value(c: Cursor) -> Any:
             return _atom(c)
         if c.accept("array"):
             return _array(c)
+        if c.sees("graph"):
+            return _body(c)
         if token.kind == "name" and token.text in BY_NAME:
             c.position += 1
             return BY_NAME[token.text]
         value = number_or_bool(c)
         return math.nan if value != value else value
+
+
+def _body(c: Cursor) -> Graph:
+    """A graph inside another: it sees the variables around it, and no values."""
+    outer = c.scope
+    c.scope = Scope(dict(outer.variables), outer.buffers, {}, outer.numbered)
+    found = graph(c)
+    c.scope = outer
+    return found
 
 
 def _atom(c: Cursor) -> Expr:

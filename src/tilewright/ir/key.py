@@ -202,6 +202,17 @@ class _Writer:
                 self.define(value)
         self.tokens.append("return " + " ".join([str(self.values[v]) for v in g.outputs]))
 
+    def body(self, g: Graph) -> str:
+        """A graph inside another, whose values are numbered by themselves; expressions are shared with what is around
+        it."""
+        outer, self.values = self.values, {}
+        start = len(self.tokens)
+        self.graph(g)
+        self.values = outer
+        written = self.tokens[start:]
+        del self.tokens[start:]
+        return digest(written)
+
     def selection(self, selected: Selection | None) -> None:
         if selected is not None:
             chosen = selected.algorithm
@@ -239,6 +250,8 @@ class _Writer:
                 array = value.array
                 content = blake2b(array.tobytes(), digest_size=DIGEST_BYTES).hexdigest()
                 return f"array {dtype(array.dtype).name} {list(array.shape)} {content}"
+            case Graph():
+                return f"graph {self.body(value)}"
             case tuple():
                 return digest([self._attr(v) for v in value])
             case Attrs():

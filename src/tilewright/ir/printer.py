@@ -74,14 +74,19 @@ def func_text(f: PrimFunc) -> str:
 
 def graph_text(g: Graph) -> str:
     """A graph: `graph @name(%x: f32[n]) params(...) where ... { %y = op(%x) {attr = 1} : f32[n]  return %y }`."""
-    exprs = _ExprPrinter()
+    return _graph_text(g, _ExprPrinter(), _where(_variables_of_graph(g)))
+
+
+def _graph_text(g: Graph, exprs: _ExprPrinter, where: str = "") -> str:
+    """A graph; a body needs no `where`, as its variables are described around it."""
     header = f"graph @{name_text(g.name)}({_typed_values(g.inputs, exprs)})"
     if g.params:
         header += f" params({_typed_values(g.params, exprs)})"
-    lines = [f"{header}{_where(_variables_of_graph(g))} {{"]
+    lines = [f"{header}{where} {{"]
     lines += [f"  {_node_text(node, exprs)}" for node in g.nodes]
     results = ", ".join(value_text(v.name) for v in g.outputs)
-    return "\n".join([*lines, f"  return {results}".rstrip(), "}"])
+    # No text of a node but a body has line breaks: strings write them as escapes.
+    return "\n".join([*(line.replace("\n", "\n  ") for line in lines), f"  return {results}".rstrip(), "}"])
 
 
 class _ExprPrinter:
@@ -307,6 +312,8 @@ def attr_text(value: Any, exprs: _ExprPrinter | None = None) -> str:
             return f"${exprs.text(value, _ATOM)}"
         case ConstantArray():
             return _array_text(value)
+        case Graph():
+            return _graph_text(value, exprs)
         case tuple():
             return f"[{', '.join([attr_text(v, exprs) for v in value])}]"
     raise TypeError(f"an attribute cannot hold {type(value).__name__}")
@@ -421,4 +428,6 @@ def _variables_of_graph(g: Graph) -> Iterator[Var]:
     values = [*g.inputs, *g.params, *(out for node in g.nodes for out in node.outputs)]
     exprs = [dim for v in values for dim in v.shape]
     exprs += [e for node in g.nodes for e in node.attrs.exprs]
-    return (v for e in dict.fromkeys(exprs) for v in walk_expr(e) if isinstance(v, Var) and not _is_plain(v))
+    yield from (v for e in dict.fromkeys(exprs) for v in walk_expr(e) if isinstance(v, Var) and not _is_plain(v))
+    for body in (body for node in g.nodes for body in node.bodies):
+        yield from _variables_of_graph(body)

@@ -49,10 +49,11 @@ def verify_func(func: PrimFunc) -> None:
     verifier.problems.raise_if_any(where=f"func {func.name!r}", kind=VerifyError)
 
 
-def verify_graph(graph: Graph, check: NodeCheck | None = None) -> None:
-    """Check a graph: single assignment in order, agreeing types, known symbols. Raises VerifyError."""
+def verify_graph(graph: Graph, check: NodeCheck | None = None, around: Iterable[Var] = ()) -> None:
+    """Check a graph and the bodies in it: single assignment in order, agreeing types, known symbols, among them those
+    of the graph `around` a body. Raises VerifyError."""
     problems = Problems()
-    symbols = frozenset(graph.symbols)
+    symbols = frozenset((*graph.symbols, *around))
     known: dict[str, Value] = {}
 
     def define(value: Value, where: str) -> None:
@@ -85,6 +86,11 @@ def verify_graph(graph: Graph, check: NodeCheck | None = None) -> None:
         for used in node.inputs:
             if used is not None:
                 use(used, where)
+        for body in node.bodies:
+            try:
+                verify_graph(body, check, symbols)
+            except VerifyError as error:
+                problems.add(VerifyError("has a body that is not what it must be", where=where, problems=error.each()))
         if check is not None and len(problems) == 0:
             for problem in check(node):
                 problems.add(VerifyError(problem, where=where))

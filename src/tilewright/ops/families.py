@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tilewright.ops import (
     cells,
+    control,
     conv,
     index,
     matmul,
@@ -36,6 +37,7 @@ from tilewright.ops.lowered import (
 __all__ = [
     "attention",
     "cells",
+    "control",
     "conv",
     "dots",
     "index",
