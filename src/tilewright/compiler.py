@@ -240,12 +240,13 @@ def compile_graph(
     if log.dumps:
         check_names(log, [name for names in pass_names(target).values() for name in names])
     graph, constants = hoist_constants(graph)
-    structure, fixed = key(graph), frozenset(constants)
+    structure, fixed = key(graph), frozenset(constants) | interface.fixed
     names = Interface(  # passes may give other values in the outputs' place
         interface.inputs or tuple(v.name for v in graph.inputs),
         interface.outputs or tuple(v.name for v in graph.outputs),
         interface.ignored,
         interface.tied,
+        interface.fixed,
     )
 
     def build(log: PassLog) -> Program:

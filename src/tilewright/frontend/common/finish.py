@@ -19,12 +19,14 @@ class Interface:
                      input, an output and a weight may share a name); empty: as the graph says
     ignored          names that the model's own dictionary of weights has and the graph does not read
     tied             those among them that are one tensor with a weight of the graph: (name, the weight's name)
+    fixed            parameters of the graph that are constants of the program: updates leave them out
     """
 
     inputs: tuple[str, ...] = ()
     outputs: tuple[str, ...] = ()
     ignored: tuple[str, ...] = ()
     tied: tuple[tuple[str, str], ...] = ()
+    fixed: frozenset[str] = frozenset()
 
 
 PLAIN = Interface()

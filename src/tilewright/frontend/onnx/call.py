@@ -31,6 +31,8 @@ class Call(Emitter):
     attributes: dict[str, Any]
     outputs: int
     asked: set[str] = field(default_factory=set)
+    fixed: set[str] = field(default_factory=set)
+    """Names of parameters that are constants of the file, not weights."""
 
     # --- inputs -------------------------------------------------------------------------------------------------------
 
@@ -159,6 +161,8 @@ class Call(Emitter):
             self.builder.taken.discard(item.name)
             value = self.builder.param(item.name or f"{self.hint}.table", item.type)
             self.weights[value.name] = array
+            if not item.weight or not item.dtype.is_float:
+                self.fixed.add(value.name)
             return value
         self.builder.taken.discard(item.name)
         return emit1(self.builder, "constant", name=item.name or f"{self.hint}.constant", value=array)

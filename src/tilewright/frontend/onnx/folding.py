@@ -48,7 +48,7 @@ def _numeric(call: Call) -> list[Item | None] | None:
         return None
     builder = GraphBuilder()
     copies = [None if i is None else replace(i, value=None, name="", weight=False) for i in call.items]
-    inner = replace(call, builder=builder, items=copies, weights={}, asked=set())
+    inner = replace(call, builder=builder, items=copies, weights={}, asked=set(), fixed=set())
     results = rule(inner)
     several = list(results) if isinstance(results, list | tuple) else [results]
     check_attributes(inner)

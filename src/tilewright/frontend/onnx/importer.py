@@ -10,19 +10,20 @@ All problems are raised together at the end.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
 
 from tilewright.frontend.common.emitter import check_size
-from tilewright.frontend.common.finish import Imported, finished, located, reason, renamed_node
+from tilewright.frontend.common.finish import Imported, Interface, finished, located, reason, renamed_node
 from tilewright.frontend.onnx import folding, functions
 from tilewright.frontend.onnx.call import Call
 from tilewright.frontend.onnx.control import CONTROL
+from tilewright.frontend.onnx.exported import Exported, exported
 from tilewright.frontend.onnx.load import Loaded, load
 from tilewright.frontend.onnx.registry import find
 from tilewright.frontend.onnx.scope import Item, Scope, Symbols, known_item
@@ -40,7 +41,6 @@ MAX_DIM = 1 << 40
 """The largest value that a dimension of a file may have, in elements."""
 LARGE = 1 << 20
 """Bytes of a weight from which on it is read to where a model can keep it: there is no second copy of it then."""
-_LITERAL = re.compile(r"val_\d+")
 
 
 def import_onnx(model: onnx.ModelProto | bytes | str | Path, dims: Mapping[str, int] | None = None) -> Imported:
@@ -88,6 +88,9 @@ class _Importer:
     builder: GraphBuilder = field(default_factory=GraphBuilder)
     weights: dict[str, Any] = field(default_factory=dict)
     problems: Problems = field(default_factory=Problems)
+    fixed_params: set[str] = field(default_factory=set)
+    tied: dict[str, str] = field(default_factory=dict)
+    exported: Exported | None = None
     visited: int = 0
 
     @property
@@ -108,8 +111,11 @@ class _Importer:
         self.builder.name = graph.name or "main"
         self.builder.taken.update(functions.defined_names(graph))
         scope = Scope(opsets=self.loaded.opsets)
+        self.exported = exported(self.model)
         self.initializers(graph, scope)
         self.inputs(graph, scope)
+        if self.exported is not None:
+            self.restore_weights(self.exported, scope)
         self.problems.raise_if_any("the model cannot be read", where=self.loaded.label, kind=ModelError)
         self.nodes(graph.node, scope, {}, 0)
         self.problems.raise_if_any(
@@ -137,15 +143,32 @@ class _Importer:
                 if array.nbytes >= LARGE:
                     array = aligned_copy(array)
                 t = element_type(tensor.data_type, where)
-                weight = t.is_float and not self.is_literal(tensor)
+                weight = t.is_float and (self.exported is None or self.exported.is_weight(tensor.name))
                 scope.items[tensor.name] = known_item(array, t, scope.prefix + tensor.name, weight=weight)
             except Error as error:
                 self.problems.add(error)
 
-    def is_literal(self, tensor: onnx.TensorProto) -> bool:
-        """Whether a number stands in the program, not among its weights: PyTorch's exporter (based on torch.export)
-        makes initializers of both, but names literals by itself."""
-        return self.model.producer_name == "pytorch" and not tensor.dims and bool(_LITERAL.fullmatch(tensor.name))
+    def restore_weights(self, module: Exported, scope: Scope) -> None:
+        """Give weights that an exporter transposed, or read in place of others, their names in the module."""
+        for name, source in module.transposed.items():
+            array = scope.items[name].known
+            weight = scope.items.get(source) or known_item(array.T.copy(), scope.items[name].dtype, source, weight=True)
+            if weight.known is not None and np.array_equal(weight.known, array.T):
+                scope.items[source] = weight
+                call = self.call(None, scope, name)
+                turned = call.transpose(call.materialize(weight), (1, 0))
+                scope.items[name] = Item(turned.type, turned, name=name)
+        for (output, place), name in module.read.items():
+            held = next(n.input[place] for n in self.model.graph.node if n.output[0] == output)
+            scope.items.setdefault(name, self.another(name, scope.items[held]))
+
+    def another(self, name: str, held: Item) -> Item:
+        """The weight `name`, of which a file has only `held`: by accident, as new weights are often all ones, or
+        because the module itself has one tensor there."""
+        if held.known.nbytes < LARGE and np.ptp(held.known) == 0:
+            return replace(held, name=name, value=None)
+        self.tied[name] = held.name
+        return held
 
     def inputs(self, graph: onnx.GraphProto, scope: Scope) -> None:
         symbols = Symbols(self.fixed, self.least)
@@ -245,7 +268,7 @@ class _Importer:
         if taken or len(set(filter(None, node.output))) != len(list(filter(None, node.output))):
             raise ModelError("the node computes a value that exists already", got=", ".join(taken) or node.output)
         items: list[Item | None] = []
-        for name in node.input:
+        for name in self.inputs_of(node, depth):
             if name and scope.has_failed(name):
                 scope.failed.update(node.output)
                 return
@@ -256,11 +279,24 @@ class _Importer:
         while items and items[-1] is None:
             items.pop()
         call = self.call(node, scope, next(filter(None, node.output), node.name), items, attributes)
-        if node.op_type in CONTROL and node.domain in ("", "ai.onnx"):
+        if (
+            not depth
+            and self.exported is not None
+            and node.op_type == "Identity"
+            and node.output[0] in self.exported.copies
+        ):
+            results: list[Item | None] = [self.another(node.output[0], call.item(0))]
+        elif node.op_type in CONTROL and node.domain in ("", "ai.onnx"):
             results = self.control(call, scope, attributes, depth)
         else:
             results = folding.fold(call) or self.translate(call, node, scope, depth)
         self.bind(node, results, scope)
+
+    def inputs_of(self, node: onnx.NodeProto, depth: int) -> list[str]:
+        """The names that a node reads, those of weights as the module has them."""
+        if depth or self.exported is None or not node.output:
+            return list(node.input)
+        return [self.exported.read.get((node.output[0], k), name) for k, name in enumerate(node.input)]
 
     def call(
         self,
@@ -281,6 +317,7 @@ class _Importer:
             items or [],
             attributes,
             0 if node is None else len(node.output),
+            fixed=self.fixed_params,
         )
 
     def translate(self, call: Call, node: onnx.NodeProto, scope: Scope, depth: int) -> list[Item | None]:
@@ -367,7 +404,16 @@ class _Importer:
 
     def finish(self, outputs: list[tuple[str, Value]]) -> Imported:
         """Name the outputs, drop what they do not need."""
-        return replace(finished(self.builder, outputs, self.weights), private=True)
+        imported = finished(self.builder, outputs, self.weights)
+        names = set(imported.weights)
+        tied = tuple((name, leader) for name, leader in sorted(self.tied.items()) if leader in names - {name})
+        ignored = () if self.exported is None else self.exported.counters(names)
+        interface = Interface(
+            ignored=(*ignored, *(name for name, _ in tied)),
+            tied=tied,
+            fixed=frozenset(self.fixed_params & names),
+        )
+        return replace(imported, interface=interface, private=True)
 
 
 def as_items(results: Any) -> list[Item | None]:

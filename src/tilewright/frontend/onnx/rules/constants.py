@@ -55,7 +55,7 @@ def constant_of_shape(n: Call) -> Any:
 
 
 def filled(n: Call, fill: Any, t: DType, shape: list[Any]) -> Any:
-    """A tensor of one number: known when small, a parameter (without memory) when a large float one."""
+    """A tensor of one number: known when small or of floats (without memory)."""
     type = TensorType(t, dims(shape))
     check_size(type)
     count = as_int(type.size)
@@ -63,7 +63,7 @@ def filled(n: Call, fill: Any, t: DType, shape: list[Any]) -> Any:
         return [known_item(np.full([int(as_int(d) or 0) for d in type.shape], fill), t)]
     if count is not None and t.is_float and count * t.itemsize <= MAX_FILLED:
         array = np.broadcast_to(np.asarray(fill, t.numpy), [int(as_int(d) or 0) for d in type.shape])
-        return [known_item(array, t, weight=True)]
+        return [known_item(array, t)]
     return n.emit("broadcast", n.constant(fill, t), shape=type.shape)
 
 
