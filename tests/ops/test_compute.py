@@ -339,6 +339,7 @@ COVERED = {
     "packed_groups": "tests/plans/test_groups.py",
     "packed_transposed": "tests/plans/test_groups.py",
     "packed_windows": "tests/plans/test_groups.py",
+    "recurrence": "tests/ops/test_recurrence.py",
     "patches": "tests/transform/graph/test_integer.py",
     "strassen": "tests/ops/test_strassen.py",
     "strassen_conv": "tests/ops/test_strassen.py",

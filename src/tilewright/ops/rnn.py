@@ -6,7 +6,7 @@ the state with the recurrent weights and the cell's arithmetic. Batch entries ar
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -14,18 +14,17 @@ import numpy as np
 
 from tilewright import ops
 from tilewright.ir.attributes import Attrs
-from tilewright.ir.expr import Buffer, Expr, const, maximum, minimum
+from tilewright.ir.expr import Buffer, Expr, select
 from tilewright.ir.graph import TensorType
 from tilewright.ir.loops import PrimFunc
 from tilewright.ops.dims import check_kind, present, same_dim, same_dtype, scalar
 from tilewright.ops.loopnest import Nest, buffers
 from tilewright.ops.pointwise import Functions
 from tilewright.ops.registry import OpDef, Types, register
+from tilewright.ops.rnn_loops import GATES, Operands, RecurrentLoops, Tile, Weight
 from tilewright.support.errors import ShapeError
 
 Out = tuple[TensorType, ...]
-
-GATES = {"lstm": 4, "gru": 3, "rnn": 1}
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,139 +57,40 @@ def _infer(types: Types, attrs: RecurrenceAttrs) -> Out:
     return (TensorType(gates.dtype, (time, batch, hidden)), *states)
 
 
-def _function(attrs: RecurrenceAttrs, k: int, x: Expr) -> Expr:
-    """The k-th activation of an element, after clipping."""
-    from tilewright.ops.pointwise import BODIES
-
-    if attrs.clip is not None:
-        x = minimum(maximum(x, scalar(-attrs.clip, x.dtype)), scalar(attrs.clip, x.dtype))
-    return _plain(attrs, k, x, BODIES)
+UNPACKED = Tile(rows=1, width=16, tiles=1, steps=1)
+"""The tile where weights are read as they lie."""
 
 
-def _plain(attrs: RecurrenceAttrs, k: int, x: Expr, bodies: Any) -> Expr:
-    name, values = attrs.activations[k]
-    body: Expr = bodies[name]((x,), ops.attributes(name, dict(values)))
-    return body
-
-
-def _loops(types: Types, attrs: RecurrenceAttrs, out: Out) -> PrimFunc:
+def recurrent_loops(
+    types: Types, attrs: RecurrenceAttrs, out: Out, tile: Tile, weight: Callable[[Buffer], Weight], hidden: Expr
+) -> PrimFunc:
+    """The loops of a recurrence whose weights lie as `weight` says."""
     given, results = buffers(types, out)
     x, weights, h0, c0, lengths, peephole, late = (*given, *[None] * 4)[:7]
     assert x is not None and weights is not None and h0 is not None
-    return _Steps(attrs, x, weights, h0, c0, lengths, peephole, late, results, [b for b in given if b]).build()
+    operands = Operands(x, h0, c0, lengths, peephole, late, results)
+    cell = (attrs.cell, attrs.activations, attrs.clip, attrs.reverse, attrs.linear_before_reset)
+    nest = Nest("recurrence", [*(b for b in given if b is not None), *results])
+    return RecurrentLoops(*cell, operands, weight(weights), hidden, tile, nest).build()
 
 
-class _Steps:
-    """Emits the loop program; one method a cell."""
+def _loops(types: Types, attrs: RecurrenceAttrs, out: Out) -> PrimFunc:
+    hidden = present(types[1]).shape[0]
 
-    def __init__(
-        self,
-        attrs: RecurrenceAttrs,
-        x: Buffer,
-        weights: Buffer,
-        h0: Buffer,
-        c0: Buffer | None,
-        lengths: Buffer | None,
-        peephole: Buffer | None,
-        late: Buffer | None,
-        results: list[Buffer],
-        params: list[Buffer],
-    ) -> None:
-        self.attrs, self.x, self.weights, self.h0, self.c0 = attrs, x, weights, h0, c0
-        self.lengths, self.peephole, self.late, self.results = lengths, peephole, late, results
-        self.time, self.batch, self.width = x.shape
-        self.hidden = weights.shape[0]
-        self.nest = Nest("recurrence", [*params, *results])
-        self.cell: str = attrs.cell
+    def weight(weights: Buffer) -> Weight:
+        def at(panel: Expr, k: Expr, gate: int, lane: Expr) -> Expr:
+            j = panel * UNPACKED.width + lane
+            return select(j < hidden, weights[k, hidden * gate + j], scalar(0, weights.dtype))
 
-    def build(self) -> PrimFunc:
-        nest, t, hidden = self.nest, self.x.dtype, self.hidden
-        with (
-            nest.loop("b", self.batch, parallel=True) as b,
-            nest.allocate("h", t, (hidden,)) as h,
-            nest.allocate("c", t, (hidden,)) as c,
-            nest.allocate("gates", t, (self.width,)) as gates,
-            nest.allocate("scaled", t, (hidden,)) as scaled,
-        ):
-            with nest.loop("j", hidden) as j:
-                nest.store(h, (j,), self.h0[b, j])
-                nest.store(c, (j,), scalar(0, t) if self.c0 is None else self.c0[b, j])
-            with nest.loop("s", self.time) as s:
-                time = self.time - 1 - s if self.attrs.reverse else s
-                if self.lengths is None:
-                    self.step(b, time, h, c, gates, scaled)
-                else:
-                    with nest.when(time < self.lengths[b]):
-                        self.step(b, time, h, c, gates, scaled)
-                    with nest.when(time >= self.lengths[b]), nest.loop("j", hidden) as j:
-                        nest.store(self.results[0], (time, b, j), scalar(0, t))
-            with nest.loop("j", hidden) as j:
-                nest.store(self.results[1], (b, j), h[j])
-                if self.cell == "lstm":
-                    nest.store(self.results[2], (b, j), c[j])
-        return nest.finish()
+        return at
 
-    def step(self, b: Expr, time: Expr, h: Buffer, c: Buffer, gates: Buffer, scaled: Buffer) -> None:
-        nest, hidden = self.nest, self.hidden
-        linear_first = bool(self.attrs.linear_before_reset)
-        with nest.loop("g", self.width) as g:
-            nest.store(gates, (g,), self.x[time, b, g])
-        # The GRU's candidate sees the state after the reset gate: its share comes later.
-        early = self.width if self.cell != "gru" else hidden * 2
-        with nest.loop("k", hidden) as k, nest.loop("g", early) as g:
-            nest.store(gates, (g,), gates[g] + self.weights[k, g] * h[k])
-        if self.cell == "gru":
-            self.candidate(gates, h, scaled, linear_first)
-        with nest.loop("j", hidden) as j:
-            {"lstm": self.lstm, "gru": self.gru, "rnn": self.rnn}[self.cell](j, h, c, gates)
-            nest.store(self.results[0], (time, b, j), h[j])
-
-    def candidate(self, gates: Buffer, h: Buffer, scaled: Buffer, linear_first: bool) -> None:
-        """Adds the recurrent share of the GRU's candidate: r * (h R + bias), or (r * h) R."""
-        nest, hidden, t = self.nest, self.hidden, self.x.dtype
-        with nest.loop("j", hidden) as j:
-            if linear_first:
-                nest.store(scaled, (j,), scalar(0, t) if self.late is None else self.late[j])
-            else:
-                nest.store(scaled, (j,), _function(self.attrs, 0, gates[hidden + j]) * h[j])
-        target, offset = (scaled, const(0)) if linear_first else (gates, hidden * 2)
-        source = h if linear_first else scaled
-        with nest.loop("k", hidden) as k, nest.loop("j", hidden) as j:
-            value = target[offset + j] + self.weights[k, hidden * 2 + j] * source[k]
-            nest.store(target, (offset + j,), value)
-        if linear_first:
-            with nest.loop("j", hidden) as j:
-                reset = _function(self.attrs, 0, gates[hidden + j])
-                nest.store(gates, (hidden * 2 + j,), gates[hidden * 2 + j] + reset * scaled[j])
-
-    def lstm(self, j: Expr, h: Buffer, c: Buffer, gates: Buffer) -> None:
-        hidden = self.hidden
-
-        def peep(gate: Expr, k: int) -> Expr:
-            return gate if self.peephole is None else gate + self.peephole[hidden * k + j] * c[j]
-
-        i = _function(self.attrs, 0, peep(gates[j], 0))
-        f = _function(self.attrs, 0, peep(gates[hidden * 2 + j], 2))
-        g = _function(self.attrs, 1, gates[hidden * 3 + j])
-        self.nest.store(c, (j,), f * c[j] + i * g)
-        from tilewright.ops.pointwise import BODIES
-
-        o = _function(self.attrs, 0, peep(gates[hidden + j], 1))
-        self.nest.store(h, (j,), o * _plain(self.attrs, 2, c[j], BODIES))
-
-    def gru(self, j: Expr, h: Buffer, c: Buffer, gates: Buffer) -> None:
-        z = _function(self.attrs, 0, gates[j])
-        g = _function(self.attrs, 1, gates[self.hidden * 2 + j])
-        self.nest.store(h, (j,), (scalar(1, z.dtype) - z) * g + z * h[j])
-
-    def rnn(self, j: Expr, h: Buffer, c: Buffer, gates: Buffer) -> None:
-        self.nest.store(h, (j,), _function(self.attrs, 0, gates[j]))
+    return recurrent_loops(types, attrs, out, UNPACKED, weight, hidden)
 
 
 # --- reference ------------------------------------------------------------------------------------------------------
 
 
-def _numpy(arrays: Sequence[Any], attrs: RecurrenceAttrs) -> tuple[Any, ...]:
+def reference(arrays: Sequence[Any], attrs: RecurrenceAttrs) -> tuple[Any, ...]:
     x, weights, h, c, lengths, peephole, late = (*arrays, *[None] * 4)[:7]
     x, weights, h = np.asarray(x), np.asarray(weights), np.asarray(h)
     c = np.zeros_like(h) if c is None else np.asarray(c)
@@ -231,4 +131,4 @@ def _numpy(arrays: Sequence[Any], attrs: RecurrenceAttrs) -> tuple[Any, ...]:
     return (y, h, c) if attrs.cell == "lstm" else (y, h)
 
 
-register(OpDef("recurrence", "opaque", RecurrenceAttrs, _infer, _numpy, loops=_loops))
+register(OpDef("recurrence", "opaque", RecurrenceAttrs, _infer, reference, loops=_loops))

@@ -28,6 +28,7 @@ from tilewright.transform.layout.depthwise import grouped, windows
 from tilewright.transform.layout.integer import integer_conv
 from tilewright.transform.layout.matmul import matmul
 from tilewright.transform.layout.precision import attention
+from tilewright.transform.layout.recurrence import recurrence
 from tilewright.transform.layout.transposed import transposed
 
 
@@ -56,6 +57,7 @@ RULES = {
     "conv_transpose": Rule(transposed),
     "matmul": Rule(matmul, blocks=False),
     "lowered.attention": Rule(attention, blocks=False),
+    "recurrence": Rule(recurrence, blocks=False),
     "concat": Rule(concat),
     "max_pool": Rule(pool),
     "avg_pool": Rule(pool),
@@ -102,7 +104,7 @@ def blocking() -> frozenset[str]:
 
 def following() -> frozenset[str]:
     """Operators that work on blocks if they are given blocks."""
-    return frozenset(rules()) - {"conv", "conv_transpose", "matmul", "lowered.attention"}
+    return frozenset(rules()) - {"conv", "conv_transpose", "matmul", "lowered.attention", "recurrence"}
 
 
 def assign_layouts(graph: Graph, target: Target) -> Graph:

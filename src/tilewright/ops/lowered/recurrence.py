@@ -1,0 +1,106 @@
+"""`lowered.recurrence`: a recurrent layer whose weights lie in panels, all gates of an element of the state together.
+
+    w[H, gates * H]  ->  [ceil(H / width), H, gates, width]
+
+`transform/layout/recurrence.py` makes it of the operator `recurrence`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tilewright import te
+from tilewright.ir.attributes import Attrs
+from tilewright.ir.expr import Buffer, Expr, as_int, ceildiv, const, select
+from tilewright.ir.graph import TensorType
+from tilewright.ir.loops import PrimFunc
+from tilewright.ops.dims import present, scalar
+from tilewright.ops.registry import OpDef, Types, register
+from tilewright.ops.rnn import RecurrenceAttrs, recurrent_loops, reference
+from tilewright.ops.rnn_loops import Tile, Weight
+from tilewright.te import Tensor
+
+Out = tuple[TensorType, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PackGatesAttrs(Attrs):
+    """How many `gates` stand side by side, and how many elements of the state a panel has."""
+
+    gates: int
+    width: int
+
+
+def _pack_infer(types: Types, attrs: PackGatesAttrs) -> Out:
+    w = present(types[0])
+    hidden = w.shape[0]
+    shape = (ceildiv(hidden, attrs.width), hidden, const(attrs.gates), const(attrs.width))
+    return (TensorType(w.dtype, shape),)
+
+
+def _pack_compute(inputs: Sequence[Tensor | None], attrs: PackGatesAttrs, types: Out) -> tuple[Tensor, ...]:
+    w = inputs[0]
+    assert w is not None
+    hidden = w.shape[0]
+
+    def element(panel: Expr, k: Expr, gate: Expr, lane: Expr) -> Expr:
+        j = panel * attrs.width + lane
+        value: Expr = select(j < hidden, w[k, gate * hidden + j], scalar(0, w.dtype))
+        return value
+
+    return (te.compute(types[0].shape, element, name="pack_gates"),)
+
+
+def _pack_numpy(arrays: Sequence[Any], attrs: PackGatesAttrs) -> tuple[Any, ...]:
+    w = np.asarray(arrays[0])
+    hidden, gates, width = w.shape[0], attrs.gates, attrs.width
+    panels = -(-hidden // width)
+    padded = np.zeros((hidden, gates, panels * width), w.dtype)
+    padded[..., :hidden] = w.reshape(hidden, gates, hidden)
+    return (np.ascontiguousarray(padded.reshape(hidden, gates, panels, width).transpose(2, 0, 1, 3)),)
+
+
+@dataclass(frozen=True, slots=True)
+class PackedRecurrenceAttrs(RecurrenceAttrs):
+    """Those of `recurrence`, and a tile: `rows` rows, `tiles` tiles for each panel, `steps` of k in a body."""
+
+    rows: int = 1
+    tiles: int = 1
+    steps: int = 1
+
+
+def _infer(types: Types, attrs: PackedRecurrenceAttrs) -> Out:
+    """Inputs as `recurrence`'s, the weights packed; the same outputs."""
+    gates, h0 = present(types[0]), present(types[2])
+    time, batch, _ = gates.shape
+    state = TensorType(gates.dtype, (batch, h0.shape[1]))
+    states = (state, state) if attrs.cell == "lstm" else (state,)
+    return (TensorType(gates.dtype, (time, batch, h0.shape[1])), *states)
+
+
+def _loops(types: Types, attrs: PackedRecurrenceAttrs, out: Out) -> PrimFunc:
+    _, hidden, _, width = present(types[1]).shape
+    tile = Tile(attrs.rows, as_int(width) or 1, attrs.tiles, attrs.steps)
+
+    def weight(packed: Buffer) -> Weight:
+        return lambda panel, k, gate, lane: packed[panel, k, gate, lane]
+
+    return recurrent_loops(types, attrs, out, tile, weight, hidden)
+
+
+def _reference(arrays: Sequence[Any], attrs: PackedRecurrenceAttrs) -> tuple[Any, ...]:
+    x, packed, *rest = arrays
+    packed = np.asarray(packed)
+    panels, hidden, gates, width = packed.shape
+    plain = packed.transpose(1, 2, 0, 3).reshape(hidden, gates, panels * width)[..., :hidden]
+    return reference([x, plain.reshape(hidden, gates * hidden), *rest], attrs)
+
+
+register(
+    OpDef("lowered.pack_gates", "injective", PackGatesAttrs, _pack_infer, _pack_numpy, compute=_pack_compute),
+)
+register(OpDef("lowered.recurrence", "opaque", PackedRecurrenceAttrs, _infer, _reference, loops=_loops))

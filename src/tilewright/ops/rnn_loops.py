@@ -1,0 +1,277 @@
+"""The loops of a recurrent layer: all gates of some rows and some elements of the state in one register tile.
+
+    for block of rows:                                    threads
+        for step:
+            for panel of the state's elements, for tile of rows:
+                acc[r, gate, lane] = gates_x              registers
+                for k: acc[r, gate, lane] += weights[panel, k, gate, lane] * h[now, r, k]
+                h[1 - now, r, panel's] = the cell's functions of acc
+
+The state stands twice, as every panel reads all of the old one. A GRU whose reset gate scales the state before the
+product needs all of that gate first: its panels are walked twice. Rows past the last one are the last one again: they
+write what it writes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+
+from tilewright.ir.expr import Buffer, Expr, as_int, ceildiv, const, maximum, minimum, select
+from tilewright.ir.loops import PrimFunc
+from tilewright.ops import registry
+from tilewright.ops.dims import scalar
+from tilewright.ops.loopnest import Nest
+from tilewright.ops.pointwise import BODIES, Functions
+
+GATES = {"lstm": 4, "gru": 3, "rnn": 1}
+
+Weight = Callable[[Expr, Expr, int, Expr], Expr]
+"""The recurrent weight of (panel, k, gate, lane)."""
+
+Source = Callable[[Expr, Expr], Expr]
+"""What a row's weights multiply: the element of (row of the block, k)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """`rows` rows by `width` elements of the state are computed at once; `tiles` such tiles read a panel of weights one
+    after the other; the loop over k has `steps` of them in its body."""
+
+    rows: int
+    width: int
+    tiles: int
+    steps: int
+
+
+@dataclass(frozen=True, slots=True)
+class Operands:
+    """Inputs as `ops/rnn.py: _infer` says, and outputs."""
+
+    x: Buffer
+    h0: Buffer
+    c0: Buffer | None
+    lengths: Buffer | None
+    peephole: Buffer | None
+    late: Buffer | None
+    results: Sequence[Buffer]
+
+
+@dataclass(frozen=True, slots=True)
+class _State:
+    """What a block of rows keeps: h twice, the LSTM's c, and the GRU's scaled state and update gate."""
+
+    h: Buffer
+    c: Buffer
+    scaled: Buffer
+    update: Buffer
+
+
+@dataclass(frozen=True, slots=True)
+class RecurrentLoops:
+    """The loop program of a recurrence with its weights behind `weight`."""
+
+    cell: str
+    activations: Functions
+    clip: float | None
+    reverse: bool
+    linear_first: bool
+    operands: Operands
+    weight: Weight
+    hidden: Expr
+    tile: Tile
+    nest: Nest = field(repr=False)
+
+    def build(self) -> PrimFunc:
+        nest, t, o, (time, batch, _) = self.nest, self.operands.x.dtype, self.operands, self.operands.x.shape
+        rows = self.tile.rows * self.tile.tiles
+        padded = self.panels * self.tile.width
+        late_product = self.cell == "gru" and not self.linear_first
+        with (
+            nest.loop("block", ceildiv(batch, rows), parallel=True) as block,
+            nest.allocate("h", t, (2, rows, padded)) as h,
+            nest.allocate("c", t, (rows, padded) if self.cell == "lstm" else (1, 1)) as c,
+            nest.allocate("scaled", t, (rows, padded) if late_product else (1, 1)) as scaled,
+            nest.allocate("update", t, (rows, padded) if late_product else (1, 1)) as update,
+        ):
+            first = block * rows
+            with nest.loop("r", self.tiles(first) * self.tile.rows) as r, nest.loop("j", self.hidden) as j:
+                nest.store(h, (0, r, j), o.h0[self.row(first + r), j])
+                if self.cell == "lstm":
+                    nest.store(c, (r, j), scalar(0, t) if o.c0 is None else o.c0[self.row(first + r), j])
+            with nest.loop("s", time) as s, nest.let("now", s % 2) as now:
+                self.step(first, time - 1 - s if self.reverse else s, now, _State(h, c, scaled, update))
+            with nest.loop("r", self.tiles(first) * self.tile.rows) as r, nest.loop("j", self.hidden) as j:
+                nest.store(o.results[1], (self.row(first + r), j), h[time % 2, r, j])
+                if self.cell == "lstm":
+                    nest.store(o.results[2], (self.row(first + r), j), c[r, j])
+        return nest.finish()
+
+    @property
+    def panels(self) -> Expr:
+        return ceildiv(self.hidden, self.tile.width)
+
+    @property
+    def whole(self) -> bool:
+        """Whether the last panel is full."""
+        return (as_int(self.hidden) or 1) % self.tile.width == 0
+
+    def row(self, row: Expr) -> Expr:
+        """A row of the batch; the last one for those past it."""
+        batch, rows = self.operands.x.shape[1], self.tile.rows * self.tile.tiles
+        return row if (as_int(batch) or 1) % rows == 0 else minimum(row, batch - 1)
+
+    def tiles(self, first: Expr) -> Expr:
+        """Tiles of the block that begins with a row; the last block may need fewer than the others."""
+        needed = ceildiv(self.operands.x.shape[1] - first, self.tile.rows)
+        return minimum(needed, self.tile.tiles) if self.tile.tiles > 1 else const(1)
+
+    def element(self, panel: Expr, lane: Expr) -> Expr:
+        return panel * self.tile.width + lane
+
+    def inside(self, value: Callable[[Expr], Expr], panel: Expr, lane: Expr) -> Expr:
+        """What `value` gives for the element of the state, zero past the last one."""
+        at = self.element(panel, lane)
+        return value(at) if self.whole else select(at < self.hidden, value(at), scalar(0, self.operands.x.dtype))
+
+    # --- a step -----------------------------------------------------------------------------------------------------
+
+    def step(self, first: Expr, time: Expr, now: Expr, state: _State) -> None:
+        gates = {"lstm": (0, 1, 2, 3), "gru": (0, 1, 2) if self.linear_first else (0, 1), "rnn": (0,)}[self.cell]
+
+        def old(r: Expr, k: Expr) -> Expr:
+            return state.h[now, r, k]
+
+        self.products(first, time, gates, old, lambda *at: self.cells(*at, first, time, now, state))
+        if self.cell == "gru" and not self.linear_first:
+            self.products(
+                first,
+                time,
+                (2,),
+                lambda r, k: state.scaled[r, k],
+                lambda *at: self.candidates(*at, first, time, now, state),
+            )
+
+    def products(
+        self,
+        first: Expr,
+        time: Expr,
+        gates: tuple[int, ...],
+        source: Source,
+        finish: Callable[[Buffer, Expr, Expr], None],
+    ) -> None:
+        """All panels of some gates, tile by tile: `finish` takes the tile's sums, its panel and its first row."""
+        nest, o, (rows, width) = self.nest, self.operands, (self.tile.rows, self.tile.width)
+        shape = (rows, len(gates), width)
+        with (
+            nest.loop("p", self.panels) as p,
+            nest.loop("t", self.tiles(first)) as tile,
+            nest.allocate("sums", o.x.dtype, shape) as sums,
+        ):
+            with nest.allocate("acc", o.x.dtype, shape) as acc:
+                with nest.loop("r", rows, kind="unrolled") as r:
+                    for n, gate in enumerate(gates):
+                        with nest.loop("lane", width, kind="vectorized") as lane:
+                            row = self.row(first + tile * rows + r)
+                            nest.store(acc, (r, n, lane), self.start(time, row, gate, p, lane))
+                with nest.loop("k", self.hidden, copies=self.tile.steps) as k:
+                    with nest.loop("r", rows, kind="unrolled") as r:
+                        for n, gate in enumerate(gates):
+                            with nest.loop("lane", width, kind="vectorized") as lane:
+                                product = self.weight(p, k, gate, lane) * source(tile * rows + r, k)
+                                nest.store(acc, (r, n, lane), acc[r, n, lane] + product)
+                with nest.loop("r", rows, kind="unrolled") as r:
+                    for n, _ in enumerate(gates):
+                        with nest.loop("lane", width, kind="vectorized") as lane:
+                            nest.store(sums, (r, n, lane), acc[r, n, lane])
+            finish(sums, p, tile * rows)
+
+    def start(self, time: Expr, row: Expr, gate: int, panel: Expr, lane: Expr) -> Expr:
+        """What a gate's product is added to: the inputs' share, or the late bias where the reset gate scales it all."""
+        o = self.operands
+        if self.cell == "gru" and self.linear_first and gate == 2:
+            late = o.late
+            return scalar(0, o.x.dtype) if late is None else self.inside(lambda j: late[j], panel, lane)
+        return self.inside(lambda j: o.x[time, row, self.hidden * gate + j], panel, lane)
+
+    # --- cells ------------------------------------------------------------------------------------------------------
+
+    def cells(self, sums: Buffer, panel: Expr, start: Expr, first: Expr, time: Expr, now: Expr, state: _State) -> None:
+        """The new state of a tile from its sums; of the GRU that needs another product, what goes into it."""
+        nest, width = self.nest, self.tile.width
+        with nest.loop("r", self.tile.rows) as r, nest.loop("lane", width, kind="vectorized") as lane:
+            own, j = start + r, self.element(panel, lane)
+            row = self.row(first + own)
+            gates = [sums[r, n, lane] for n in range(as_int(sums.shape[1]) or 0)]
+            old = state.h[now, own, j]
+            if self.cell == "lstm":
+                new = self.lstm(gates, state.c, (own, j), self.alive(row, time), panel, lane)
+            elif self.cell == "rnn":
+                new = self.function(0, gates[0])
+            elif self.linear_first:
+                inputs = self.inside(lambda at: self.operands.x[time, row, self.hidden * 2 + at], panel, lane)
+                update = self.function(0, gates[0])
+                candidate = self.function(1, inputs + self.function(0, gates[1]) * gates[2])
+                new = (scalar(1, old.dtype) - update) * candidate + update * old
+            else:
+                nest.store(state.update, (own, j), self.function(0, gates[0]))
+                nest.store(state.scaled, (own, j), self.function(0, gates[1]) * old)
+                return
+            self.keep(new, old, own, row, time, now, j, state)
+
+    def candidates(
+        self, sums: Buffer, panel: Expr, start: Expr, first: Expr, time: Expr, now: Expr, state: _State
+    ) -> None:
+        """The new state of a GRU from its candidate's sums."""
+        nest = self.nest
+        with nest.loop("r", self.tile.rows) as r, nest.loop("lane", self.tile.width, kind="vectorized") as lane:
+            own, j = start + r, self.element(panel, lane)
+            update, old = state.update[own, j], state.h[now, own, j]
+            new = (scalar(1, old.dtype) - update) * self.function(1, sums[r, 0, lane]) + update * old
+            self.keep(new, old, own, self.row(first + own), time, now, j, state)
+
+    def lstm(
+        self,
+        gates: Sequence[Expr],
+        c: Buffer,
+        at: tuple[Expr, Expr],
+        alive: Expr | None,
+        panel: Expr,
+        lane: Expr,
+    ) -> Expr:
+        """h from the gates input, output, forget, cell; c is stored. A peephole lets the first three see c."""
+        peephole = self.operands.peephole
+
+        def peep(gate: Expr, k: int) -> Expr:
+            if peephole is None:
+                return gate
+            return gate + self.inside(lambda j: peephole[self.hidden * k + j], panel, lane) * c[at]
+
+        i, f, g = self.function(0, peep(gates[0], 0)), self.function(0, peep(gates[2], 2)), self.function(1, gates[3])
+        new = f * c[at] + i * g
+        self.nest.store(c, at, new if alive is None else select(alive, new, c[at]))
+        return self.function(0, peep(gates[1], 1)) * self.body(2, c[at])
+
+    def keep(self, new: Expr, old: Expr, own: Expr, row: Expr, time: Expr, now: Expr, j: Expr, state: _State) -> None:
+        """Stores an element of the new state, and of what the layer gives; past its length a row keeps the old one."""
+        nest, alive = self.nest, self.alive(row, time)
+        nest.store(state.h, (1 - now, own, j), new if alive is None else select(alive, new, old))
+        value = state.h[1 - now, own, j]
+        with nullcontext() if self.whole else nest.when(j < self.hidden):
+            given = value if alive is None else select(alive, value, scalar(0, value.dtype))
+            nest.store(self.operands.results[0], (time, row, j), given)
+
+    def alive(self, row: Expr, time: Expr) -> Expr | None:
+        """Whether a row's sequence has this step; None if all have all."""
+        return None if self.operands.lengths is None else time < self.operands.lengths[row]
+
+    def function(self, k: int, x: Expr) -> Expr:
+        """The k-th activation of an element, after clipping."""
+        if self.clip is not None:
+            x = minimum(maximum(x, scalar(-self.clip, x.dtype)), scalar(self.clip, x.dtype))
+        return self.body(k, x)
+
+    def body(self, k: int, x: Expr) -> Expr:
+        name, values = self.activations[k]
+        return BODIES[name]((x,), registry.attributes(name, dict(values)))
