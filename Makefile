@@ -9,6 +9,7 @@ PY     := $(BIN)/python
 STAMP  := $(VENV)/.stamp-test
 TORCH_STAMP := $(VENV)/.stamp-torch
 PEERS_STAMP := $(VENV)/.stamp-peers
+JAX_STAMP := $(VENV)/.stamp-jax
 RL_STAMP := $(VENV)/.stamp-rl
 DEMO_STAMP := $(VENV)/.stamp-demo
 TVM_ENV := build/peers/tvm-env
@@ -18,7 +19,7 @@ export PYTHONPATH := src:$(PYTHONPATH)
 # Tests and benchmarks start many processes: let the first one keep the bytecode, wherever that is switched off.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo demo-rl rl test lint types layers pytest test-v3 torch onnx bench bench-layers bench-models tune-tvm bench-threads bench-memory audit bench-choice bench-live bench-broker bench-rl bytes bars ulp mutate fuzz live-stress example-matmul format clean
+.PHONY: help demo demo-rl rl test lint types layers pytest test-v3 torch jax onnx bench bench-layers bench-models tune-tvm bench-threads bench-memory audit bench-choice bench-live bench-broker bench-rl bytes bars ulp mutate fuzz live-stress example-matmul format clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -33,6 +34,10 @@ $(STAMP): pyproject.toml | $(PY)
 
 $(TORCH_STAMP): | $(STAMP)
 	$(BIN)/pip install --quiet $(TORCH)
+	@touch $@
+
+$(JAX_STAMP): pyproject.toml | $(STAMP)
+	$(BIN)/pip install --quiet -e '.[jax]' absl-py
 	@touch $@
 
 $(PEERS_STAMP): pyproject.toml | $(TORCH_STAMP)
@@ -86,6 +91,10 @@ test-v3: $(STAMP) ## the numeric tests with AVX2's vectors, on a machine with AV
 torch: $(STAMP) $(TORCH_STAMP) ## what needs PyTorch: its tensors in and out, its modules, its exporters' models
 	$(PY) -m pytest tests/runtime/test_frameworks.py tests/frontend/test_torch_*.py tests/docs
 	$(PY) -m benchmarks.bench_models --models resnet18 --rounds 5 --no-report
+
+jax: $(STAMP) $(JAX_STAMP) ## what needs JAX: its functions, exports and StableHLO, and its own test cases; ARGS="--every 1"
+	$(PY) -m pytest tests/frontend/test_jax*.py tests/docs
+	$(PY) -m tests.jax.run $(ARGS)
 
 # Not part of .ci/run: installing Ray, TorchRL and Stable-Baselines3 and training with them takes longer than is left there.
 rl: $(STAMP) $(TORCH_STAMP) $(RL_STAMP) $(DEMO_STAMP) ## drop-ins for Stable-Baselines3, RLlib and TorchRL against the real libraries

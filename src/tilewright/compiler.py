@@ -21,6 +21,7 @@ import numpy as np
 
 from tilewright.assemble import Part, assemble
 from tilewright.frontend import registry as frontends
+from tilewright.frontend import stablehlo
 from tilewright.frontend.common.finish import PLAIN, Imported, Interface
 from tilewright.ir.expr import as_int
 from tilewright.ir.graph import Graph, Node, Value
@@ -81,15 +82,18 @@ def compile(
     precision: Precision = "fp32",
     fast: str = "auto",
     name: str | None = None,
+    params: Any = None,
     winograd: str | None = None,
 ) -> Model:
     """Compile a model to native code and load it.
 
     Args:
         model: path of an ONNX file, an `onnx.ModelProto`, a `torch.nn.Module` (with an `example`), a
-            `torch.export.ExportedProgram`, a `(Graph, weights)` pair, or what a plug-in's frontend reads.
+            `torch.export.ExportedProgram`, a `jax.export.Exported`, a jitted function (with an `example`), StableHLO
+            as text, bytes or the path of a file, a `(Graph, weights)` pair, or what a plug-in's frontend reads.
         example: inputs of a PyTorch module: a tensor, a tuple of arguments, or a dict of keyword arguments; tensors or
-            NumPy arrays. Only shapes and types count.
+            NumPy arrays. Only shapes and types count. Of a jitted function the same: arrays or
+            `jax.ShapeDtypeStruct`s, and trees of them.
         threads: threads of a call, the caller's included. Estimates are made for as many, so that another number may
             get other code, whose results differ by rounding; a model that was saved runs with any number.
         dims: values for symbolic dimensions that shall be fixed, by name.
@@ -101,6 +105,8 @@ def compile(
             docs/accuracy.md): "auto", "exact" (none), "f2", "f4", "f6"; "strassen": "auto", and fast products of any
             rows, those of different samples too.
         name: what the program is called; the model's own name if None.
+        params: which arguments of a function of JAX are weights: a position, a name, or several; for an `Exported`, a
+            dict of the same with their trees of arrays. `update` takes such trees.
         winograd: the old name of `fast`.
 
     Raises ModelError (or a subclass) listing everything that is wrong with the model.
@@ -118,6 +124,7 @@ def compile(
         precision=precision,
         fast=fast,
         name=name,
+        params=params,
     )
     return Model(program, threads=threads)
 
@@ -133,6 +140,7 @@ def compile_program(
     precision: Precision = "fp32",
     fast: str = "auto",
     name: str | None = None,
+    params: Any = None,
 ) -> Program:
     """Compile a model for any target, with the arguments of `compile`, and load nothing: `Program.save` writes the file
     that a machine of that kind loads.
@@ -142,17 +150,27 @@ def compile_program(
     machine = Target.parse(target) if isinstance(target, str) else target or Target.host()
     target = replace(machine, threads=check_threads(threads))
     options = Options(precision, fast)
-    log = PassLog(f"compile {model if isinstance(model, str | Path) else type(model).__name__}")
+    log = PassLog(f"compile {_called(model)}")
     with Background() as background:
         background.submit(compile_support)  # what the runtime links at the end
-        read = log.run("import", import_model, model, dims, example, dynamic)
+        read = log.run("import", import_model, model, dims, example, dynamic, params)
         graph = read.graph if name is None else replace(read.graph, name=name)
         program = compile_graph(graph, read.weights, target, log, options, read.interface)
     return replace(program, private=read.private)
 
 
+def _called(model: Any) -> str:
+    """A model in the log: its path, or its kind."""
+    is_path = isinstance(model, str | Path) and "\n" not in str(model)
+    return str(model) if is_path else type(model).__name__
+
+
 def import_model(
-    model: Any, dims: Mapping[str, int] | None = None, example: Any = None, dynamic: Dynamic = "auto"
+    model: Any,
+    dims: Mapping[str, int] | None = None,
+    example: Any = None,
+    dynamic: Dynamic = "auto",
+    params: Any = None,
 ) -> Imported:
     """Any model to a graph with its weights by name."""
     if isinstance(model, tuple) and len(model) == 2 and isinstance(model[0], Graph):
@@ -167,11 +185,17 @@ def import_model(
         from tilewright.frontend.torch import import_torch
 
         return import_torch(model, example, dims, dynamic)
+    if stablehlo.reads(model):
+        return stablehlo.import_stablehlo(model, example, dims, params)
+    if params is not None:
+        raise ModelError("only functions of JAX say which arguments are weights", got=type(model).__name__)
     frontend = frontends.find(model)
     if frontend is not None:
         return frontend.load(model, dims or {}, example)
     if example is not None:
-        raise ModelError("only PyTorch modules need an example of their inputs", got=type(model).__name__)
+        raise ModelError(
+            "only PyTorch modules and functions of JAX need an example of their inputs", got=type(model).__name__
+        )
     from tilewright.frontend.onnx import import_onnx
 
     return import_onnx(model, dims)

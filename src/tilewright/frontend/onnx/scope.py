@@ -7,16 +7,14 @@ it at run time. The known arrays of shape arithmetic are NumPy object arrays of 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
+from tilewright.frontend.common.known import canonical, object_array
 from tilewright.ir.dtype import DType
-from tilewright.ir.expr import Const, Expr, Var, as_expr
+from tilewright.ir.expr import Expr, Var, as_expr
 from tilewright.ir.graph import TensorType, Value
-from tilewright.ops.dims import dim
 
 
 @dataclass(slots=True)
@@ -46,33 +44,6 @@ def known_item(array: Any, t: DType, name: str = "", weight: bool = False) -> It
     """An item for a known array (numeric, or of objects)."""
     array = canonical(array, t)
     return Item(TensorType(t, tuple(as_expr(int(d)) for d in array.shape)), None, array, name, weight)
-
-
-def canonical(array: Any, t: DType) -> Any:
-    """A numeric array when all elements are numbers, else an object array of ints and expressions."""
-    array = np.asarray(array)
-    if array.dtype != object:
-        return array.astype(t.numpy, copy=False)
-    flat = [_number(v) for v in array.reshape(-1).tolist()]
-    if not any(isinstance(v, Expr) for v in flat):
-        return np.array(flat, t.numpy).reshape(array.shape) if flat else np.zeros(array.shape, t.numpy)
-    result = np.empty(len(flat), object)
-    result[:] = flat
-    return result.reshape(array.shape)
-
-
-def _number(value: Any) -> Any:
-    if isinstance(value, Expr):
-        value = dim(value)
-        return value.value if isinstance(value, Const) else value
-    return value
-
-
-def object_array(values: Sequence[Any], shape: Sequence[int] | None = None) -> Any:
-    """An object array of numbers and expressions (NumPy must not look into the expressions)."""
-    result = np.empty(len(values), object)
-    result[:] = list(values)
-    return result.reshape(shape if shape is not None else (len(values),))
 
 
 @dataclass(slots=True)
@@ -130,3 +101,6 @@ class Symbols:
                 known = Var(variable, lo=self.least.get(variable, 1))
             self.found[name] = known
         return known
+
+
+__all__ = ["Item", "Scope", "Symbols", "canonical", "known_item", "object_array"]

@@ -37,8 +37,11 @@ def check_weights(
     if not isinstance(weights, Mapping):
         raise WeightError("not a mapping of names to arrays", got=type(weights).__qualname__)
     known = {*ignored, *(p.name for p in params)}
-    _check_prefix(weights, known)
     extra = [str(name) for name in weights if name not in known]
+    if extra and any(isinstance(value, Mapping | list | tuple) for value in weights.values()):
+        weights = flattened(weights)
+        extra = [name for name in weights if name not in known]
+    _check_prefix(weights, known)
     for name in extra:
         problems.add(WeightError("there is no such weight", where=f"weight {name!r}"))
     arrays: list[Array] = []
@@ -62,6 +65,26 @@ def check_weights(
         _add_untied(problems, weights, tied, dict(zip((p.name for p in fitting), arrays, strict=True)))
     problems.raise_if_any(_UNFIT, kind=WeightError)
     return arrays
+
+
+def flattened(tree: Any, prefix: str = "", depth: int = 0) -> dict[str, Any]:
+    """Arrays in nested mappings and sequences, as libraries of JAX keep weights, by the path to each:
+    "layers.0.kernel"."""
+    if depth > MAX_TREE:
+        raise WeightError("the tree of weights is too deep", expected=f"at most {MAX_TREE} levels")
+    named = tree.items() if isinstance(tree, Mapping) else enumerate(tree)
+    found: dict[str, Any] = {}
+    for key, value in named:
+        name = f"{prefix}{key}"
+        if isinstance(value, Mapping | list | tuple):
+            found.update(flattened(value, f"{name}.", depth + 1))
+        else:
+            found[name] = value
+    return found
+
+
+MAX_TREE = 64
+"""Levels of a tree of weights."""
 
 
 def _add_untied(

@@ -1,0 +1,82 @@
+"""StableHLO, and with it JAX: modules as text or bytecode, exported and jitted functions, to Graph."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tilewright.frontend.common.finish import Imported
+from tilewright.support.errors import ModelError
+
+SUFFIXES = (".mlir", ".mlirbc", ".stablehlo")
+MAGIC = b"ML\xefR"
+
+
+def reads(model: Any) -> bool:
+    """Whether a model is StableHLO's or JAX's, told without importing either."""
+    if isinstance(model, bytes):
+        return model.startswith(MAGIC) or _is_text(model[:4096].decode("utf-8", "replace"))
+    if isinstance(model, str) and _is_text(model):
+        return True
+    if isinstance(model, str | Path):
+        return Path(model).suffix in SUFFIXES
+    return is_jax(model)
+
+
+def _is_text(text: str) -> bool:
+    return "\n" in text and ("func.func" in text or "module" in text or "stablehlo." in text)
+
+
+def is_jax(model: Any) -> bool:
+    """Whether a model is an exported or a jitted function: who has one has imported JAX."""
+    jax = sys.modules.get("jax")
+    if jax is None:
+        return False
+    return type(model).__name__ == "Exported" or (hasattr(model, "trace") and hasattr(model, "lower"))
+
+
+def import_stablehlo(
+    model: Any, example: Any = None, dims: Mapping[str, int] | None = None, params: Any = None
+) -> Imported:
+    """Read a module, an exported or a jitted function; see `tilewright.compile`.
+
+    Raises ModelError (UnsupportedError for what Tilewright lacks), which lists everything that is wrong.
+    """
+    try:
+        import jaxlib  # noqa: F401
+    except ImportError:
+        hint = "pip install 'tilewright[jax]'"
+        raise ModelError("reading StableHLO needs jaxlib, whose parser it uses", hint=hint) from None
+    from tilewright.frontend.stablehlo.importer import import_module
+
+    if is_jax(model):
+        from tilewright.frontend.stablehlo import jax
+
+        if jax.is_exported(model):
+            module, signature = jax.read_exported(model, params)
+            return import_module(module, signature, dims, model.fun_name)
+        module, signature = jax.read_jitted(model, example, params)
+        return import_module(module, signature, dims, str(getattr(model, "__name__", "function")))
+    if params is not None:
+        raise ModelError("a module alone does not say which arguments are weights", expected="a function of JAX")
+    from tilewright.frontend.stablehlo.child import read_outside
+
+    data, label = _contents(model)
+    return import_module(read_outside(data), None, dims, label)
+
+
+def _contents(model: str | bytes | Path) -> tuple[bytes, str]:
+    if isinstance(model, bytes):
+        return model, "module"
+    if isinstance(model, str) and _is_text(model):
+        return model.encode(), "module"
+    path = Path(model)
+    try:
+        return path.read_bytes(), path.name
+    except OSError as error:
+        raise ModelError(f"the file cannot be read: {error.strerror or error}", where=str(path)) from None
+
+
+__all__ = ["import_stablehlo", "is_jax", "reads"]

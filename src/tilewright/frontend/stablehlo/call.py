@@ -1,0 +1,166 @@
+"""`Call`: one operation as a rule sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tilewright.frontend.common.emitter import Emitter
+from tilewright.frontend.stablehlo.module import Block, Operation
+from tilewright.frontend.stablehlo.scope import Item, element_type, full_array, known_item
+from tilewright.frontend.stablehlo.unify import Sizes
+from tilewright.ir.dtype import DType
+from tilewright.ir.expr import Expr, as_int, is_const
+from tilewright.ir.graph import TensorType, Value
+from tilewright.ops.dims import dim, dims
+from tilewright.support.errors import ModelError, UnsupportedError
+
+Walk = Callable[[Block, Sequence[Item], bool], list[Item]]
+"""Walks a region with these items as its arguments; gives what it returns. The last argument says whether the region is
+of scalars and is applied to tensors element by element."""
+
+
+@dataclass(slots=True)
+class Call(Emitter):
+    """An operation being imported, with its operands."""
+
+    op: Operation
+    items: list[Item]
+    walk: Walk
+    expand: Callable[[Operation, Sequence[Item]], list[Item]]
+    """Takes an operation of CHLO apart as StableHLO's own pass does."""
+    dimensions: Sizes
+    lifted: bool = False
+    """Whether stated shapes are those of the elements only."""
+
+    # --- attributes ---------------------------------------------------------------------------------------------------
+
+    def ints(self, name: str, default: Sequence[int] | None = None) -> list[int]:
+        """A list of numbers."""
+        found = self.op.attributes.get(name)
+        if found is None:
+            if default is None:
+                raise ModelError(f"attribute {name} is missing")
+            return list(default)
+        array = self.as_array(found)
+        return [int(v) for v in array.reshape(-1)]
+
+    def integer(self, name: str, default: int | None = None) -> int:
+        found = self.op.attributes.get(name, default)
+        if not isinstance(found, int):
+            raise ModelError(f"attribute {name} must be a number", got=str(found)[:80])
+        return int(found)
+
+    @staticmethod
+    def as_array(found: Any) -> Any:
+        from tilewright.frontend.stablehlo.module import Splat
+
+        if isinstance(found, Splat):
+            return np.broadcast_to(found.value, found.shape)
+        return np.asarray(found)
+
+    def fields(self, name: str) -> dict[str, Any]:
+        """A structured attribute."""
+        found = self.op.attributes.get(name)
+        if not isinstance(found, dict):
+            raise ModelError(f"attribute {name} is missing")
+        return found
+
+    # --- operands -----------------------------------------------------------------------------------------------------
+
+    def item(self, k: int) -> Item:
+        if k >= len(self.items):
+            raise ModelError("the operation has too few operands", expected=f"more than {k}", got=len(self.items))
+        return self.items[k]
+
+    def near(self, k: int | Item) -> Value:
+        """An operand as a value that broadcasts to its shape."""
+        item = self.item(k) if isinstance(k, int) else k
+        if item.value is None:
+            if item.is_symbolic:
+                item.value = self.symbols(item.known.reshape(-1).tolist(), item.dtype, item.known.shape)
+            else:
+                item.value = self.constant(item.known, item.dtype)
+        return item.value
+
+    def value(self, k: int | Item) -> Value:
+        """An operand as a value with all its elements."""
+        item = self.item(k) if isinstance(k, int) else k
+        return self.broadcast(self.near(item), item.shape)
+
+    def values(self) -> list[Value]:
+        return [self.value(k) for k in range(len(self.items))]
+
+    def broadcast(self, x: Value, shape: Sequence[Any]) -> Value:
+        target = dims(shape)
+        return x if target == x.shape else self.emit("broadcast", x, shape=target)
+
+    def array(self, k: int) -> Any:
+        """All elements of an operand, where they are known numbers; else None."""
+        item = self.item(k)
+        return None if item.is_symbolic else full_array(item)
+
+    def sizes(self, k: int) -> list[Expr | int]:
+        """An operand that holds sizes, which must be known or follow from symbolic dimensions."""
+        found = full_array(self.item(k))
+        if found is None:
+            raise UnsupportedError("sizes that are computed from the data are not supported")
+        return [v if isinstance(v, Expr) else int(v) for v in found.reshape(-1).tolist()]
+
+    # --- results ------------------------------------------------------------------------------------------------------
+
+    @property
+    def dtype(self) -> DType:
+        """The element type of the (first) result."""
+        return element_type(self.op.types[0].element)
+
+    def stated(self, k: int = 0) -> tuple[int | None, ...]:
+        """The shape that a result must have; None where it is not said."""
+        shape = self.op.types[k].shape
+        if shape is None:
+            raise UnsupportedError(f"a result of type {self.op.types[k].element} is not supported")
+        return shape
+
+    def lazy(self, near: Value, shape: Sequence[Any]) -> Item:
+        """A result whose value still has to be broadcast."""
+        return Item(TensorType(near.dtype, dims(shape)), near)
+
+    def known(self, array: Any, t: DType, shape: Any = None) -> Item:
+        return known_item(array, t, shape)
+
+    # --- small things that many rules want ----------------------------------------------------------------------------
+
+    def full_rank(self, item: Item) -> Value:
+        """The value of an item with as many dimensions as the item has, those that are broadcast being 1."""
+        near = self.near(item)
+        missing = len(item.shape) - near.type.rank
+        return self.reshape(near, (*[1] * missing, *near.shape)) if missing else near
+
+    def near_as(self, x: Value, shape: Sequence[Any]) -> Value:
+        """The elements of a value in a shape of which leading dimensions of one element are left out, as broadcasting
+        adds them again."""
+        target = dims(shape)
+        lead = 0
+        while lead < len(target) and is_const(target[lead], 1):
+            lead += 1
+        return self.reshape(x, target[lead:])
+
+    def iota(self, size: Any, t: DType, rank: int = 1, axis: int = 0) -> Value:
+        """0, 1, 2 ... along one of `rank` dimensions, the others being 1."""
+        line = self.emit("range", start=0, step=1, size=dim(size), dtype=t)
+        return self.reshape(line, [dim(size) if k == axis else 1 for k in range(rank)])
+
+    def clamped(self, x: Value, low: Any, high: Any) -> Value:
+        """Integers moved into low..high, which are numbers or expressions."""
+        return self.emit("min", self.emit("max", x, self.size_like(low, x)), self.size_like(high, x))
+
+    def size_like(self, size: Any, x: Value) -> Value:
+        """A number or an expression of symbolic dimensions as a scalar of `x`'s type."""
+        known = as_int(dim(size))
+        return self.like(known, x) if known is not None else self.symbols([size], x.dtype, ())
+
+    def unsupported(self, what: str, **details: Any) -> UnsupportedError:
+        return UnsupportedError(f"{self.op.name} {what} is not supported", **details)

@@ -1,0 +1,51 @@
+"""Operations of CHLO as StableHLO: the pass that StableHLO brings, applied to one operation at a time.
+
+The operations that have rules stay as they are, so that `erf` is our `erf` and not a polynomial of somebody else's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+
+from tilewright.frontend.stablehlo.module import Function, Operation
+from tilewright.frontend.stablehlo.read import context, read_module
+from tilewright.ir.dtype import DType
+from tilewright.ir.graph import TensorType
+from tilewright.support.errors import UnsupportedError
+
+
+def expanded(op: Operation, types: Sequence[TensorType]) -> Function:
+    """A function of scalars that computes what the operation computes of each element."""
+    return _expanded(op.name, tuple(_mlir(t.dtype) for t in types), op.types[0].element)
+
+
+@lru_cache(maxsize=64)
+def _expanded(name: str, operands: tuple[str, ...], result: str) -> Function:
+    from jaxlib.mlir import ir, passmanager
+    from jaxlib.mlir.dialects import stablehlo
+
+    given = ", ".join(f"%x{k}" for k in range(len(operands)))
+    arguments = ", ".join(f"%x{k}: tensor<{t}>" for k, t in enumerate(operands))
+    kinds = ", ".join(f"tensor<{t}>" for t in operands)
+    text = (
+        f"func.func @main({arguments}) -> tensor<{result}> {{\n"
+        f'  %y = "{name}"({given}) : ({kinds}) -> tensor<{result}>\n  return %y : tensor<{result}>\n}}'
+    )
+    stablehlo.register_stablehlo_passes()
+    made = context()
+    try:
+        with made:
+            parsed = ir.Module.parse(text, made)
+            manager = passmanager.PassManager.parse("builtin.module(func.func(chlo-legalize-to-stablehlo))")
+            manager.run(parsed.operation)
+        (function,) = read_module(parsed).functions.values()
+    except (ir.MLIRError, ValueError, RuntimeError) as error:
+        raise UnsupportedError(f"the operation {name} is not supported", got=str(error).splitlines()[0][:200]) from None
+    if any(o.name == name for o in function.body.walk()):
+        raise UnsupportedError(f"the operation {name} is not supported")
+    return function
+
+
+def _mlir(t: DType) -> str:
+    return "i1" if t.kind == "bool" else f"ui{t.bits}" if t.kind == "uint" else t.name

@@ -1,0 +1,299 @@
+"""A StableHLO module to Graph: one walk over the operations of `main`.
+
+    for each operation:  known operands only?  ->  evaluate it now (sizes, constants, counters of loops)
+                         a rule exists?        ->  the rule emits our operators
+                         a call?               ->  walk the function in its place
+                         otherwise             ->  note an UnsupportedError and go on
+
+All problems are raised together at the end. Dimensions that turn out to be equal, because an operator wants it so or an
+assertion says it, become one symbol: the module is walked again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from tilewright.frontend.common.emitter import check_size
+from tilewright.frontend.common.finish import Imported, Interface, finished, located, reason
+from tilewright.frontend.stablehlo import folding
+from tilewright.frontend.stablehlo.call import Call
+from tilewright.frontend.stablehlo.expand import expanded
+from tilewright.frontend.stablehlo.module import Block, Function, Module, Operation, Splat, Type
+from tilewright.frontend.stablehlo.registry import find
+from tilewright.frontend.stablehlo.scope import Item, element_type, known_item
+from tilewright.frontend.stablehlo.signature import Signature
+from tilewright.frontend.stablehlo.unify import Equal, Sizes
+from tilewright.ir.expr import as_expr
+from tilewright.ir.graph import GraphBuilder, TensorType, Value
+from tilewright.ops.dims import dims, same_dim
+from tilewright.support.errors import Error, ModelError, Problems, UnsupportedError
+
+MAX_DEPTH = 64
+"""Functions that call each other, and regions inside regions."""
+MAX_VISITED = 300_000
+"""Operations that are walked: those of loops and of functions count as often as they run."""
+MAX_KNOWN = 4096
+"""Elements of a constant up to which the importer computes with it."""
+
+_MALFORMED = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    LookupError,
+    MemoryError,
+    RecursionError,
+    TypeError,
+    ValueError,
+)
+
+
+def import_module(
+    module: Module, signature: Signature | None = None, dims: Mapping[str, int] | None = None, label: str = "module"
+) -> Imported:
+    """Read a module. `signature` says what somebody knows of its arguments, `dims` fixes symbolic dimensions by name.
+
+    Raises ModelError (UnsupportedError for what Tilewright lacks), which lists everything that is wrong.
+    """
+    sizes = Sizes(dict(dims or {}))
+    signature = signature or Signature.of(module)
+    while True:
+        try:
+            return _Importer(module, signature, sizes, label).run()
+        except Equal as found:
+            sizes.join(found)
+        except Error as error:
+            raise located(error, label) from error.__cause__
+        except _MALFORMED as error:
+            raise ModelError("the module is malformed", where=label, got=reason(error)) from error
+
+
+class _Noted(Exception):
+    """An operation failed because of problems that are noted already."""
+
+
+@dataclass(slots=True)
+class _Importer:
+    module: Module
+    signature: Signature
+    sizes: Sizes
+    label: str
+    builder: GraphBuilder = field(default_factory=GraphBuilder)
+    weights: dict[str, Any] = field(default_factory=dict)
+    problems: Problems = field(default_factory=Problems)
+    visited: int = 0
+    depth: int = 0
+    callers: list[str] = field(default_factory=list)
+    callsites: list[str] = field(default_factory=list)
+
+    def run(self) -> Imported:
+        main = self.module.functions[self.module.main]
+        self.builder.name = self.module.name if self.module.name.isidentifier() else "main"
+        arguments = self.arguments(main)
+        self.problems.raise_if_any("the arguments cannot be read", where=self.label, kind=ModelError)
+        inputs = [v.name for v in self.builder.inputs]
+        results: list[Item] = []
+        with contextlib.suppress(_Noted):  # what is noted is raised below
+            results = self.function(main, arguments)
+        self.sizes.check_fixed(self.label)
+        self.problems.raise_if_any(
+            f"{len(self.problems)} problems in the module", where=self.label, kind=_kind(self.problems)
+        )
+        if not results:
+            raise ModelError("the module returns nothing", where=self.label)
+        call = self.call(main.body.operations[-1], results)
+        names = self.signature.outputs(len(results))
+        taken = {v.name for v in (*self.builder.inputs, *self.builder.params)}
+        given: list[tuple[str, Value]] = []
+        for name, item in zip(names, results, strict=True):
+            unique = name
+            while unique in taken:
+                unique = f"{unique}_out"
+            taken.add(unique)
+            given.append((unique, call.value(item)))
+        imported = finished(self.builder, given, self.weights)
+        return Imported(imported.graph, imported.weights, Interface(tuple(inputs), tuple(names)))
+
+    def arguments(self, main: Function) -> list[Item]:
+        """Declare inputs and weights; gives the items of main's arguments."""
+        found: list[Item] = []
+        for k, t in enumerate(main.body.types):
+            about = self.signature.argument(k)
+            try:
+                shape = self.sizes.shape(about.name, t, about.shape)
+                type = TensorType(element_type(t.element), shape)
+                check_size(type)
+                if about.size_of:
+                    found.append(known_item(self.sizes.named(about.size_of), type.dtype, ()))
+                elif about.weight is not None:
+                    self.builder.taken.discard(about.name)
+                    found.append(Item(type, self.builder.param(about.name, type)))
+                    self.weights[found[-1].value.name] = about.weight  # type: ignore[union-attr]
+                else:
+                    found.append(Item(type, self.builder.input(about.name, type)))
+            except Error as error:
+                self.problems.add(located(error, f"{self.label}: argument {about.name!r}"))
+        return found
+
+    # --- functions and regions ----------------------------------------------------------------------------------------
+
+    def function(self, function: Function, arguments: Sequence[Item]) -> list[Item]:
+        if len(arguments) != len(function.body.arguments):
+            raise ModelError(f"the function {function.name} has other arguments")
+        return self.block(function.body, arguments, {})
+
+    def block(
+        self, block: Block, arguments: Sequence[Item], around: Mapping[int, Item], lifted: bool = False
+    ) -> list[Item]:
+        """Walk a block whose operations see the values `around`; gives what it returns."""
+        self.depth += 1
+        if self.depth > MAX_DEPTH:
+            raise UnsupportedError("functions or regions inside each other so deep are not supported")
+        try:
+            values = dict(around)
+            values.update(zip(block.arguments, arguments, strict=True))
+            failed = False
+            for op in block.body:
+                failed |= not self.noted(op, values, lifted)
+            if any(v not in values for v in block.returned):
+                if failed:
+                    raise _Noted
+                raise ModelError("a region returns what it does not define")
+            return [values[v] for v in block.returned]
+        finally:
+            self.depth -= 1
+
+    def noted(self, op: Operation, values: dict[int, Item], lifted: bool) -> bool:
+        """Import an operation into `values`; a problem is noted, and gives False."""
+        if any(v not in values for v in op.operands):
+            return False
+        place = next((w for w in (op.where, *reversed(self.callsites)) if ":" in w), op.where)
+        where = f"{self.label}: {op.name}" + (f" at {place}" if place else "")
+        try:
+            self.visited += 1
+            if self.visited > MAX_VISITED:
+                raise ModelError("the module does too much", expected=f"at most {MAX_VISITED} operations")
+            results = self.operation(op, values, lifted)
+        except _Noted:
+            return False
+        except Error as error:
+            if self.visited > MAX_VISITED:
+                raise
+            self.problems.add(located(error, where))
+            return False
+        except _MALFORMED as error:
+            problem = UnsupportedError(f"this use of {op.name} is not supported ({reason(error)})", where=where)
+            problem.__cause__ = error
+            self.problems.add(problem)
+            return False
+        values.update(zip(op.results, results, strict=True))
+        return True
+
+    def call(
+        self, op: Operation, items: list[Item], around: Mapping[int, Item] | None = None, lifted: bool = False
+    ) -> Call:
+        def walk(block: Block, arguments: Sequence[Item], elements: bool = False) -> list[Item]:
+            return self.block(block, arguments, around or {}, lifted or elements)
+
+        def expand(op: Operation, items: Sequence[Item]) -> list[Item]:
+            return self.block(expanded(op, [i.type for i in items]).body, items, {}, True)
+
+        hint = op.name.rpartition(".")[2]
+        return Call(self.builder, self.weights, hint, op, items, walk, expand, self.sizes, lifted)
+
+    def operation(self, op: Operation, values: dict[int, Item], lifted: bool) -> list[Item]:
+        items = [values[v] for v in op.operands]
+        if op.name == "stablehlo.constant":
+            return [self.constant(op)]
+        if op.name in ("func.call", "stablehlo.composite"):
+            return self.called(op, items)
+        if not lifted and op.types and all(t.shape is not None and 0 in t.shape for t in op.types):
+            return [_empty(t) for t in op.types]
+        found = find(op.name)
+        call = self.call(op, items, values, lifted)
+        folded = folding.fold(call, found)
+        if folded is not None:
+            results: Any = folded
+        elif found is None:
+            raise UnsupportedError(f"the operation {op.name} is not supported")
+        else:
+            results = found(call)
+        several = list(results) if isinstance(results, list | tuple) else [results]
+        several = [Item(r.type, r) if isinstance(r, Value) else r for r in several]
+        if len(several) != len(op.results):
+            raise UnsupportedError(
+                f"this use of {op.name} is not supported", expected=len(op.results), got=len(several)
+            )
+        return [self.checked(item, t, lifted) for item, t in zip(several, op.types, strict=True)]
+
+    def called(self, op: Operation, items: Sequence[Item]) -> list[Item]:
+        key = "callee" if op.name == "func.call" else "decomposition"
+        name = str(op.attributes.get(key, ""))
+        function = self.module.functions.get(name)
+        if function is None:
+            raise ModelError(f"there is no function {name!r}")
+        if op.name == "stablehlo.composite":
+            found = find(f"composite.{op.attributes.get('name')}")
+            if found is not None:
+                results = found(self.call(op, list(items)))
+                return [Item(r.type, r) if isinstance(r, Value) else r for r in results]
+        if len(self.callers) > MAX_DEPTH or name in self.callers:
+            raise UnsupportedError(f"the function {name} calls itself")
+        self.callers.append(name)
+        self.callsites.append(op.where)
+        try:
+            return self.function(function, items)
+        finally:
+            self.callers.pop()
+            self.callsites.pop()
+
+    def constant(self, op: Operation) -> Item:
+        value = op.attributes.get("value")
+        t = element_type(op.types[0].element)
+        if isinstance(value, Splat):
+            return known_item(value.value, t, value.shape)
+        array = np.asarray(value)
+        name = self.signature.captured(array)
+        if name is not None:
+            type = TensorType(t, dims(array.shape))
+            held = next((p for p in self.builder.params if p.name == name), None)
+            if held is None:
+                held = self.builder.param(name, type)
+                self.weights[held.name] = array
+            return Item(type, held)
+        if array.size <= MAX_KNOWN:
+            return known_item(array, t)
+        return Item(TensorType(t, dims(array.shape)), self.call(op, []).constant(array, t))
+
+    def checked(self, item: Item, t: Type, lifted: bool) -> Item:
+        """A result, which must be of the type that the module states."""
+        if t.shape is None:
+            raise UnsupportedError(f"a result of type {t.element} is not supported")
+        if item.dtype is not element_type(t.element):
+            raise UnsupportedError("the rule gives another element type", expected=t, got=item.type)
+        if lifted:
+            return item
+        if len(item.shape) != len(t.shape):
+            raise UnsupportedError("the rule gives another rank", expected=t, got=item.type)
+        for ours, theirs in zip(item.shape, t.shape, strict=True):
+            if theirs is not None and not same_dim(ours, as_expr(theirs)):
+                self.sizes.equal(ours, as_expr(theirs))
+        check_size(item.type)
+        return item
+
+
+def _empty(t: Type) -> Item:
+    """A tensor without elements."""
+    shape = [0 if d is None else d for d in t.shape or ()]
+    if None in (t.shape or ()):
+        raise UnsupportedError("an empty tensor of symbolic size is not supported", got=t)
+    kind = element_type(t.element)
+    return known_item(np.zeros(shape, kind.numpy), kind)
+
+
+def _kind(problems: Problems) -> type[Error]:
+    return UnsupportedError if all(isinstance(p, UnsupportedError) for p in problems) else ModelError

@@ -1,0 +1,241 @@
+"""What JAX says of a function beside its module: names of arguments, weights, symbolic sizes, trees of results."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import jax
+import numpy as np
+from jax import tree_util
+
+from tilewright.frontend.stablehlo.module import Module
+from tilewright.frontend.stablehlo.read import parse_module, read_module
+from tilewright.frontend.stablehlo.signature import Argument, Signature, Size, distinct, path_name
+from tilewright.support.errors import ModelError
+
+Params = int | str | Sequence[int | str] | Mapping[Any, Any] | None
+"""Which arguments are weights: positions or names; for an `Exported`, with the trees of their arrays."""
+
+
+def is_exported(model: Any) -> bool:
+    return isinstance(model, jax.export.Exported)
+
+
+def read_exported(exported: Any, params: Params) -> tuple[Module, Signature]:
+    """The module and the signature of a `jax.export.Exported`. Raises ModelError."""
+    module = parse_module(exported.mlir_module_serialized)
+    given = _trees(params)
+    args, kwargs = tree_util.tree_unflatten(exported.in_tree, list(exported.in_avals))
+    leaves = _leaves(args, kwargs, [f"arg{k}" for k in range(len(args))])
+    said = [a.name for a in Signature.of(module).arguments]
+    kept = [leaves[k] for k in exported.module_kept_var_idx]
+    if len(said) == len(kept) and not any(name.startswith("arg") for name in said):
+        roots = {path[0]: name for (path, _), name in zip(kept, said, strict=True) if len(path) == 1}
+        leaves = [([roots.get(path[0], path[0]), *path[1:]], aval) for path, aval in leaves]
+    return module, _signature(module, leaves, exported.module_kept_var_idx, given, dict(enumerate(args)) | kwargs)
+
+
+def read_jitted(function: Any, example: Any, params: Params) -> tuple[Module, Signature]:
+    """The module and the signature of a jitted function on arguments like those of the example. Raises ModelError."""
+    if example is None:
+        raise ModelError("a jitted function needs an example of its arguments", expected="tw.compile(f, (x, y))")
+    args, kwargs = _arguments(example)
+    try:
+        traced = function.trace(*args, **kwargs)
+        lowered = _lowered(traced)
+        parsed = lowered.compiler_ir("stablehlo")
+    except Exception as error:  # what a function's own code raises while it is traced may be anything
+        text = f"{type(error).__name__}: {error}"
+        raise ModelError("the function cannot be traced", got=text[:600]) from error
+    module = read_module(parsed)
+    names = _positional(function, len(args))
+    dynamic_args, dynamic_kwargs = lowered.args_info
+    leaves = _leaves(dynamic_args, dynamic_kwargs, names)
+    kept = sorted(lowered._lowering.compile_args.get("kept_var_idx", range(len(leaves))))
+    given = _trees(params) if isinstance(params, Mapping) else _chosen(params, args, kwargs, names)
+    signature = _signature(module, leaves, kept, given, dict(enumerate(args)) | kwargs, names)
+    consts = [np.asarray(c) for c in getattr(traced.jaxpr, "consts", ()) if hasattr(c, "shape")]
+    held = [c for c in consts if c.ndim and c.size > 1 and c.dtype.kind in "fV"]
+    arrays = {f"constant{k}": c for k, c in enumerate(held)}
+    return module, replace(signature, arrays=arrays)
+
+
+def _arguments(example: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Positional and keyword arguments: a tuple has several, a dict names them, anything else is the only one."""
+    if isinstance(example, tuple):
+        return example, {}
+    return ((), example) if isinstance(example, dict) else ((example,), {})
+
+
+def _lowered(traced: Any) -> Any:
+    """The function's lowering. Sizes that are symbols need what `jax.export` asks for."""
+    symbolic = any(not isinstance(d, int) for a in traced.jaxpr.in_avals for d in getattr(a, "shape", ()))
+    if not symbolic:
+        return traced.lower(lowering_platforms=("cpu",))
+    from jax._src.interpreters import mlir
+
+    options = mlir.LoweringParameters(for_export=True, export_ignore_forward_compatibility=True)
+    return traced.lower(lowering_platforms=("cpu",), _private_parameters=options)
+
+
+def _positional(function: Any, count: int) -> list[str]:
+    """Names of the positional arguments, from the function's own signature."""
+    try:
+        found = list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError):
+        found = []
+    plain = [p.name for p in found if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    return [plain[k] if k < len(plain) else f"arg{k}" for k in range(count)]
+
+
+Leaf = tuple[list[str], Any]
+"""A leaf of the arguments: its path, which begins with the argument, and what is known of it."""
+
+
+def _leaves(args: Any, kwargs: Any, names: Sequence[str]) -> list[Leaf]:
+    found: list[Leaf] = []
+    for path, leaf in tree_util.tree_flatten_with_path((args, kwargs))[0]:
+        which, first, *rest = path
+        root = names[first.idx] if which.idx == 0 else str(first.key)
+        found.append(([root, *map(step, rest)], leaf))
+    return found
+
+
+def step(key: Any) -> str:
+    """One step of a key path as text."""
+    for name in ("key", "name", "idx"):
+        if hasattr(key, name):
+            return str(getattr(key, name))
+    return path_name(str(key))
+
+
+def _trees(params: Params) -> dict[Any, Any]:
+    if params is None:
+        return {}
+    if not isinstance(params, Mapping):
+        raise ModelError(
+            "an exported function has no values of its weights", expected="params={argument: tree}", got=params
+        )
+    return dict(params)
+
+
+def _chosen(params: Params, args: Sequence[Any], kwargs: Mapping[str, Any], names: Sequence[str]) -> dict[Any, Any]:
+    """The example's values of the arguments that are weights."""
+    wanted = [] if params is None else [params] if isinstance(params, int | str) else list(params)
+    found: dict[Any, Any] = {}
+    for which in wanted:
+        place = names.index(which) if isinstance(which, str) and which in names else which
+        if isinstance(place, int) and 0 <= place < len(args):
+            found[place] = args[place]
+        elif place in kwargs:
+            found[place] = kwargs[place]  # type: ignore[index]
+        else:
+            raise ModelError("there is no such argument", expected=", ".join([*names, *kwargs]), got=which)
+    return found
+
+
+def _signature(
+    module: Module,
+    leaves: Sequence[Leaf],
+    kept: Sequence[int],
+    given: Mapping[Any, Any],
+    arguments: Mapping[Any, Any],
+    names: Sequence[str] = (),
+) -> Signature:
+    weights = _weights(leaves, given, arguments, names)
+    main = module.functions[module.main]
+    free = sum(not s for s in main.symbols)
+    if free != len(kept):
+        raise ModelError("the module has other arguments than the function", expected=len(kept), got=free)
+    order = iter(kept)
+    positions = [None if s else next(order) for s in main.symbols]
+    labels = _labels([(leaves[k][0], k in weights) for k in kept])
+    by_leaf = dict(zip(kept, labels, strict=True))
+    found: list[Argument] = []
+    for k, symbol in zip(positions, main.symbols, strict=True):
+        if k is None:
+            found.append(Argument(f"size_{symbol}", size_of=symbol))
+        else:
+            found.append(Argument(by_leaf[k], weights.get(k), shape=_sizes(leaves[k][1])))
+    return Signature(tuple(found), main.results)
+
+
+def _labels(paths: Sequence[tuple[list[str], bool]]) -> list[str]:
+    """Names of the arguments: those of weights are paths in their tree, joined by points."""
+    roots = {path[0] for path, weight in paths if weight and len(path) > 1}
+    many = len(roots) > 1
+    names = []
+    for path, weight in paths:
+        if weight:
+            names.append(".".join(path if many or len(path) == 1 else path[1:]))
+        else:
+            names.append("_".join(path))
+    return distinct(names)
+
+
+def _weights(
+    leaves: Sequence[Leaf], given: Mapping[Any, Any], arguments: Mapping[Any, Any], names: Sequence[str]
+) -> dict[int, Any]:
+    """The array of each leaf that is a weight."""
+    found: dict[int, Any] = {}
+    for which, tree in given.items():
+        place = list(names).index(which) if isinstance(which, str) and which in names else which
+        keys = list(arguments)
+        if place not in keys:
+            raise ModelError("there is no such argument", expected=", ".join(map(str, keys)), got=which)
+        first = sum(len(tree_util.tree_leaves(arguments[k])) for k in keys[: keys.index(place)])
+        arrays = tree_util.tree_leaves(tree)
+        count = len(tree_util.tree_leaves(arguments[place]))
+        if len(arrays) != count:
+            raise ModelError(f"the weights {which!r} have another tree", expected=f"{count} arrays", got=len(arrays))
+        for k, array in enumerate(arrays):
+            if isinstance(array, jax.ShapeDtypeStruct):
+                raise ModelError("weights need values", where=".".join(leaves[first + k][0]), got=array)
+            found[first + k] = _checked(np.asarray(array), leaves[first + k])
+    return found
+
+
+def _checked(array: Any, leaf: Leaf) -> Any:
+    path, about = leaf
+    shape, kind = tuple(about.shape), np.dtype(about.dtype)
+    if array.dtype != kind and array.dtype.kind == kind.kind:
+        array = array.astype(kind)  # what JAX itself would do to 64 bits
+    if array.shape != shape or array.dtype != kind:
+        raise ModelError(
+            "the weight does not fit",
+            where=".".join(path),
+            expected=f"{kind}{list(shape)}",
+            got=f"{array.dtype}{list(array.shape)}",
+        )
+    return array
+
+
+def _sizes(about: Any) -> list[Size] | None:
+    """The dimensions of an argument as functions of what symbols stand for."""
+    shape = getattr(about, "shape", None)
+    if shape is None:
+        return None
+
+    def size(d: Any) -> Size:
+        if isinstance(d, int):
+            return lambda look: d
+        return lambda look: d._evaluate(_Env(look))
+
+    return [size(d) for d in shape]
+
+
+class _Env(dict[str, Any]):
+    """Names of symbols to what they stand for, looked up when asked for."""
+
+    def __init__(self, look: Any) -> None:
+        super().__init__()
+        self.look = look
+
+    def __contains__(self, name: object) -> bool:
+        return True
+
+    def __missing__(self, name: str) -> Any:
+        return self.look(name)

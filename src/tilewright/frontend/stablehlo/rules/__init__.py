@@ -1,0 +1,33 @@
+"""The rules, a file a family; importing this registers them all."""
+
+from tilewright.frontend.stablehlo.rules import (
+    contraction,
+    control,
+    custom,
+    dynamic,
+    gather,
+    integers,
+    pointwise,
+    reduce,
+    scatter,
+    shape,
+    slices,
+    sort,
+    window,
+)
+
+__all__ = [
+    "contraction",
+    "control",
+    "custom",
+    "dynamic",
+    "gather",
+    "integers",
+    "pointwise",
+    "reduce",
+    "scatter",
+    "shape",
+    "slices",
+    "sort",
+    "window",
+]

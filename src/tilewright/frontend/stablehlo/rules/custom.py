@@ -1,0 +1,48 @@
+"""`custom_call`: a list of targets whose meaning is known. All others are refused: they are somebody's machine code."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tilewright.frontend.stablehlo.call import Call
+from tilewright.frontend.stablehlo.registry import find, rule
+from tilewright.frontend.stablehlo.scope import Item
+from tilewright.ir.expr import Expr, Op
+from tilewright.support.errors import ShapeError, UnsupportedError
+
+SAME = {"Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape", "annotate_device_placement", "LayoutConstraint"}
+"""Targets that say where a value lies, and change nothing."""
+
+
+@rule("custom_call")
+def custom_call(call: Call) -> Any:
+    target = str(call.op.attributes.get("call_target_name", ""))
+    if target == "shape_assertion":
+        return _assertion(call)
+    if target in SAME and len(call.items) == len(call.op.results):
+        return list(call.items)
+    found = find(f"custom_call.{target}")
+    if found is not None:
+        return found(call)
+    name = target.removeprefix("mhlo.").removeprefix("chlo.")
+    if target.startswith(("mhlo.", "chlo.")):
+        found = find(f"chlo.{name}")
+        if found is not None:
+            return found(call)
+    raise UnsupportedError(
+        f"the custom call {target!r} is not supported",
+        hint="compute what needs a library outside of the model" if "lapack" in target else None,
+    )
+
+
+def _assertion(call: Call) -> list[Item]:
+    """Sizes that JAX says are equal become one symbol."""
+    condition = call.item(0).known
+    said = None if condition is None else condition.reshape(-1)[0]
+    if isinstance(said, Expr):
+        if isinstance(said, Op) and said.name == "eq":
+            call.dimensions.equal(*said.args)
+    elif said is not None and not said:
+        message = str(call.op.attributes.get("error_message", "")).splitlines() or [""]
+        raise ShapeError("the shapes do not fit what the module asserts", got=message[0][:300])
+    return []

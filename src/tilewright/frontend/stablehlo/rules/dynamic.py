@@ -1,0 +1,85 @@
+"""Operations on symbolic dimensions: sizes as values, and shapes that come as operands."""
+
+from __future__ import annotations
+
+from tilewright.frontend.common.known import object_array
+from tilewright.frontend.stablehlo.call import Call
+from tilewright.frontend.stablehlo.registry import rule
+from tilewright.frontend.stablehlo.rules.contraction import convolve
+from tilewright.frontend.stablehlo.rules.gather import gathered
+from tilewright.frontend.stablehlo.rules.shape import as_item, counting, padded, placed, reshaped, sliced
+from tilewright.frontend.stablehlo.scope import Item, known_item
+from tilewright.ir.expr import as_expr
+from tilewright.ir.graph import Value
+from tilewright.ops.dims import dim
+from tilewright.support.errors import ModelError, UnsupportedError
+
+
+@rule("get_dimension_size")
+def get_dimension_size(call: Call) -> Item:
+    axis, shape = call.integer("dimension"), call.item(0).shape
+    if not 0 <= axis < len(shape):
+        raise ModelError("the dimension is outside of the tensor", got=axis)
+    return known_item(object_array([shape[axis]], ()), call.dtype)
+
+
+@rule("set_dimension_size")
+def set_dimension_size(call: Call) -> Item:
+    """Only where it says what is known."""
+    axis = call.integer("dimension")
+    (size,) = call.sizes(1)
+    x = call.item(0)
+    if dim(size) is not x.shape[axis]:
+        begin = [0] * len(x.shape)
+        return sliced(call, x, begin, [size if k == axis else d for k, d in enumerate(x.shape)], [1] * len(x.shape))
+    return x
+
+
+@rule("dynamic_broadcast_in_dim")
+def dynamic_broadcast_in_dim(call: Call) -> Item:
+    return placed(call, call.item(0), call.ints("broadcast_dimensions"), call.sizes(1))
+
+
+@rule("dynamic_reshape")
+def dynamic_reshape(call: Call) -> Item:
+    return reshaped(call, call.item(0), call.sizes(1))
+
+
+@rule("dynamic_iota")
+def dynamic_iota(call: Call) -> Item:
+    return counting(call, [dim(s) for s in call.sizes(0)], call.integer("iota_dimension"))
+
+
+@rule("dynamic_pad")
+def dynamic_pad(call: Call) -> Item:
+    low, high = call.sizes(2), call.sizes(3)
+    inner = [int(v) for v in call.sizes(4) if isinstance(v, int)]
+    if len(inner) != len(low):
+        raise UnsupportedError("interior padding of a symbolic size is not supported")
+    return as_item(padded(call, call.value(0), call.item(1), low, high, inner))
+
+
+@rule("real_dynamic_slice")
+def real_dynamic_slice(call: Call) -> Item:
+    begin, end, step = call.sizes(1), call.sizes(2), call.sizes(3)
+    if not all(isinstance(s, int) and s > 0 for s in step):
+        raise UnsupportedError("the step of a slice must be a number")
+    steps = [int(s) for s in step if isinstance(s, int)]
+    sizes = [dim((as_expr(e) - as_expr(b) + (s - 1)) // s) for b, e, s in zip(begin, end, steps, strict=True)]
+    return sliced(call, call.item(0), begin, sizes, steps)
+
+
+@rule("dynamic_gather")
+def dynamic_gather(call: Call) -> Value:
+    sizes = [dim(s) for s in call.sizes(2)]
+    return gathered(call, call.fields("dimension_numbers"), sizes)
+
+
+@rule("dynamic_conv")
+def dynamic_convolution(call: Call) -> Value:
+    pads = call.sizes(2)
+    if not all(isinstance(p, int) for p in pads):
+        raise UnsupportedError("padding of a convolution by a symbolic size is not supported")
+    numbers = [int(p) for p in pads if isinstance(p, int)]
+    rank = len(numbers) // 2
+    return convolve(call, call.ints("window_strides", [1] * rank), numbers[0::2], numbers[1::2])

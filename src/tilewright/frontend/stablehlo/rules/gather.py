@@ -1,0 +1,154 @@
+"""`gather`: slices of a tensor at positions that are computed, as our gather along one dimension.
+
+The dimensions that are looked up stand in front as one; each slice's start is moved inside, as StableHLO says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tilewright.frontend.stablehlo.call import Call
+from tilewright.frontend.stablehlo.registry import rule
+from tilewright.frontend.stablehlo.scope import Item
+from tilewright.ir.dtype import i32, i64
+from tilewright.ir.expr import Expr, as_expr, is_const, product
+from tilewright.ir.graph import Value
+from tilewright.ops.dims import dim, same_dim
+from tilewright.support.errors import ModelError
+
+
+@dataclass(frozen=True, slots=True)
+class Lookup:
+    """Which element a gather reads, or a scatter writes.
+
+    looked    the operand's dimensions that indices choose in, or of which a window has a part
+    whole     the others: all of a window
+    window    the size of the window in each of the operand's dimensions
+    starts    for a looked-up dimension, the column of the index vectors that has its start
+    batching  for a looked-up dimension, the dimension of the indices' batch whose position it takes
+    """
+
+    looked: tuple[int, ...]
+    whole: tuple[int, ...]
+    window: tuple[Expr, ...]
+    starts: dict[int, int]
+    batching: dict[int, int]
+
+
+def lookup(
+    shape: Sequence[Expr],
+    window: Sequence[Expr],
+    start_map: Sequence[int],
+    batching: Sequence[int],
+    index_batching: Sequence[int],
+    vector: int,
+) -> Lookup:
+    starts = {d: k for k, d in enumerate(start_map)}
+    # The indices' batch has no dimension of index vectors.
+    batches = {d: b - (b > vector) for d, b in zip(batching, index_batching, strict=True)}
+    # A start in a dimension whose window is all of it can only be 0.
+    looked = [d for d in range(len(shape)) if d in batches or not same_dim(window[d], shape[d])]
+    whole = [d for d in range(len(shape)) if d not in looked]
+    return Lookup(tuple(looked), tuple(whole), tuple(window), starts, batches)
+
+
+def vectors(call: Call, indices: Item, axis: int) -> Value:
+    """The index vectors along the last dimension, as i32, or i64 if they are such."""
+    x = call.value(indices)
+    x = call.cast(x, i64 if x.dtype.bits == 64 or x.dtype.name == "u32" else i32)
+    if axis == x.type.rank:
+        return call.reshape(x, (*x.shape, 1))
+    return call.transpose(x, [*(k for k in range(x.type.rank) if k != axis), axis])
+
+
+def positions(
+    call: Call, index: Value, at: Lookup, shape: Sequence[Expr], inside: bool
+) -> tuple[Value | None, list[Value]]:
+    """The row of each element of a window, [batch..., window of the looked-up dimensions...], where these dimensions of
+    `shape` are one; and conditions on the batch that hold where the window lies inside. `inside` moves it there."""
+    batch = index.shape[:-1]
+    inner = [at.window[d] for d in at.looked]
+    rank = len(batch) + len(inner)
+    total: Value | None = None
+    conditions: list[Value] = []
+    stride: Expr = as_expr(1)
+    for k in reversed(range(len(at.looked))):
+        d = at.looked[k]
+        parts: list[Value] = []
+        if d in at.batching:
+            parts.append(call.iota(batch[at.batching[d]], index.dtype, rank, at.batching[d]))
+        elif d in at.starts:
+            start = call.slice(index, len(batch), at.starts[d], 1)
+            start = call.reshape(start, (*batch, *[1] * len(inner)))
+            last = dim(shape[d] - at.window[d])
+            if inside:
+                start = call.clamped(start, 0, last)
+            else:
+                low = call.emit("ge", start, call.like(0, start))
+                conditions.append(call.emit("and", low, call.emit("le", start, call.size_like(last, start))))
+            parts.append(start)
+        if not is_const(inner[k], 1):
+            parts.append(call.iota(inner[k], index.dtype, rank, len(batch) + k))
+        for part in parts:
+            if not is_const(stride, 1):
+                part = call.emit("mul", part, call.size_like(stride, part))
+            total = part if total is None else call.emit("add", total, part)
+        stride = dim(stride * shape[d])
+    return total, conditions
+
+
+@rule("gather")
+def gather(call: Call) -> Value:
+    n = call.fields("dimension_numbers")
+    sizes = [as_expr(s) for s in call.ints("slice_sizes")]
+    return gathered(call, n, sizes)
+
+
+def gathered(call: Call, n: dict[str, list[int]], sizes: Sequence[Expr]) -> Value:
+    x = call.value(0)
+    vector: int = n["index_vector_dim"]  # type: ignore[assignment]
+    if len(sizes) != x.type.rank:
+        raise ModelError("the sizes of slices do not fit", got=f"{list(sizes)} for {x.type}")
+    index = vectors(call, call.item(1), vector)
+    at = lookup(
+        x.shape, sizes, n["start_index_map"], n["operand_batching_dims"], n["start_indices_batching_dims"], vector
+    )
+    batch = index.shape[:-1]
+    dropped = {*n["collapsed_slice_dims"], *n["operand_batching_dims"]}
+    row, _ = positions(call, index, at, x.shape, True)
+    rows = table(call, x, at)
+    inner = [sizes[d] for d in at.looked]
+    if row is None:
+        row = call.reshape(call.constant(0, i32), ())
+    row = call.broadcast(row, (*batch, *inner))
+    y = call.emit("gather", rows, row, axis=0)
+    # [batch..., looked..., whole...] to the order of the result.
+    where = {d: len(batch) + k for k, d in enumerate((*at.looked, *at.whole))}
+    offsets = [d for d in range(x.type.rank) if d not in dropped]
+    rank = len(batch) + len(offsets)
+    batches = iter(range(len(batch)))
+    places = dict(zip(n["offset_dims"], offsets, strict=True))
+    order = [where[places[k]] if k in places else next(batches) for k in range(rank)]
+    gone = [where[d] for d in sorted(dropped)]
+    y = call.transpose(y, [*order, *gone])
+    return call.reshape(y, y.shape[:rank])
+
+
+def table(call: Call, x: Value, at: Lookup) -> Value:
+    """The operand with the looked-up dimensions as one in front."""
+    turned = call.transpose(x, [*at.looked, *at.whole])
+    return call.reshape(turned, (dim(product([x.shape[d] for d in at.looked])), *(x.shape[d] for d in at.whole)))
+
+
+@rule("torch_index_select")
+def index_select(call: Call) -> Value:
+    axis, batch = call.integer("dim"), call.integer("batch_dims", 0)
+    if batch:
+        raise call.unsupported("with batch dimensions")
+    x = call.value(0)
+    index = call.clamped(call.value(1), 0, dim(x.shape[axis] - 1))
+    return call.emit("gather", x, index, axis=axis)
+
+
+__all__ = ["Lookup", "gathered", "lookup", "positions", "table", "vectors"]

@@ -1,0 +1,230 @@
+"""Operations that move elements: broadcasts, reshapes, transpositions, concatenations, pads, reversals."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tilewright.frontend.stablehlo.call import Call
+from tilewright.frontend.stablehlo.registry import rule
+from tilewright.frontend.stablehlo.scope import Item, known_item
+from tilewright.ir.expr import Expr, as_expr, as_int, is_const
+from tilewright.ir.graph import TensorType, Value
+from tilewright.ops.dims import dim, dims, same_shape
+from tilewright.support.errors import ModelError, ShapeError, UnsupportedError
+
+
+def result_shape(call: Call, k: int = 0) -> tuple[Expr, ...]:
+    """The stated shape, which must have no unknown dimension."""
+    stated = call.stated(k)
+    if any(d is None for d in stated):
+        raise UnsupportedError("the size of a dimension is not known", got=call.op.types[k])
+    return tuple(as_expr(d) for d in stated if d is not None)
+
+
+def placed(call: Call, x: Item, places: Sequence[int], shape: Sequence[Any]) -> Item:
+    """`x` with its dimensions at `places` of a larger tensor, along whose other dimensions it is repeated."""
+    target = dims(shape)
+    if len(places) != len(x.shape) or len(set(places)) != len(places) or any(not 0 <= p < len(target) for p in places):
+        raise ModelError("the dimensions of a broadcast do not fit", got=f"{list(places)} for {x.type}")
+    for d, p in zip(x.shape, places, strict=True):
+        if not is_const(d, 1):
+            call.dimensions.equal(d, target[p])
+    if x.value is None and x.known.size == 1:
+        return known_item(x.known.reshape(()), x.dtype, target)
+    near = call.near(x)
+    sizes = (*[1] * (len(places) - near.type.rank), *near.shape)
+    order = sorted(range(len(places)), key=lambda k: places[k])
+    if order != list(range(len(places))):
+        near = call.transpose(call.full_rank(x), order)
+    at = dict(zip(places, sizes, strict=True))
+    return call.lazy(call.near_as(near, [at.get(k, 1) for k in range(len(target))]), target)
+
+
+@rule("broadcast_in_dim")
+def broadcast_in_dim(call: Call) -> Item:
+    return placed(call, call.item(0), call.ints("broadcast_dimensions"), result_shape(call))
+
+
+@rule("broadcast")
+def broadcast(call: Call) -> Item:
+    x = call.item(0)
+    lead = len(call.ints("broadcast_sizes"))
+    return placed(call, x, [lead + k for k in range(len(x.shape))], result_shape(call))
+
+
+@rule("iota")
+def iota(call: Call) -> Item:
+    return counting(call, result_shape(call), call.integer("iota_dimension"))
+
+
+def counting(call: Call, shape: Sequence[Expr], axis: int) -> Item:
+    """A tensor whose elements count along an axis."""
+    if not 0 <= axis < len(shape):
+        raise ModelError("the axis of an iota is outside of its result", got=axis)
+    size = as_int(shape[axis])
+    t = call.dtype
+    column = [size if k == axis else 1 for k in range(axis, len(shape))]
+    if size is not None and size <= 4096:
+        import numpy as np
+
+        item = known_item(np.arange(size).astype(t.numpy).reshape(column), t, shape)
+    else:
+        line = call.emit("range", start=0, step=1, size=shape[axis], dtype=t)
+        item = call.lazy(call.reshape(line, [shape[axis], *[1] * (len(shape) - axis - 1)]), shape)
+    item.iota = axis
+    return item
+
+
+@rule("reshape")
+def reshape(call: Call) -> Item:
+    return reshaped(call, call.item(0), result_shape(call))
+
+
+def reshaped(call: Call, x: Item, shape: Sequence[Any]) -> Item:
+    target = dims(shape)
+    if same_shape(x.shape, target):
+        return x
+    if x.value is None and x.known.size == 1:
+        return known_item(x.known.reshape(()), x.dtype, target)
+    kept = [d for d in target if not is_const(d, 1)]
+    if same_shape([d for d in x.shape if not is_const(d, 1)], kept):  # only dimensions of one element come or go
+        near = call.near(x)
+        whole = (*[1] * (len(x.shape) - near.type.rank), *near.shape)
+        sizes = iter([n for n, d in zip(whole, x.shape, strict=True) if not is_const(d, 1)])
+        return call.lazy(call.near_as(near, [1 if is_const(d, 1) else next(sizes) for d in target]), target)
+    y = call.reshape(call.value(x), target)
+    return Item(y.type, y)
+
+
+@rule("transpose")
+def transpose(call: Call) -> Item:
+    x, perm = call.item(0), call.ints("permutation")
+    if sorted(perm) != list(range(len(x.shape))):
+        raise ModelError("the permutation does not fit", got=f"{perm} for {x.type}")
+    shape = [x.shape[p] for p in perm]
+    if x.value is None and x.known.size == 1:
+        return known_item(x.known.reshape(()), x.dtype, shape)
+    turned = call.transpose(call.full_rank(x), perm)
+    return call.lazy(call.near_as(turned, turned.shape), shape)
+
+
+@rule("concatenate")
+def concatenate(call: Call) -> Value:
+    axis = call.integer("dimension")
+    first = call.item(0)
+    for other in call.items[1:]:
+        for k, (a, b) in enumerate(zip(first.shape, other.shape, strict=True)):
+            if k != axis:
+                call.dimensions.equal(a, b)
+    parts = [call.value(i) for i in call.items if as_int(i.type.size) != 0] or [call.value(0)]
+    return parts[0] if len(parts) == 1 else call.emit("concat", *parts, axis=axis)
+
+
+@rule("slice")
+def slices(call: Call) -> Item | Value:
+    x = call.item(0)
+    begin, end, step = (call.ints(n) for n in ("start_indices", "limit_indices", "strides"))
+    if not len(begin) == len(end) == len(step) == len(x.shape) or min(step, default=1) < 1:
+        raise ModelError("the bounds of a slice do not fit", got=f"{begin}, {end}, {step} for {x.type}")
+    for b, e, d in zip(begin, end, x.shape, strict=True):
+        size = as_int(d)
+        if not 0 <= b <= e or (size is not None and e > size):
+            raise ShapeError("a slice is outside of the tensor", expected=x.type, got=f"{b} to {e}")
+    sizes = [max(0, -(-(e - b) // s)) for b, e, s in zip(begin, end, step, strict=True)]
+    return sliced(call, x, begin, sizes, step)
+
+
+def sliced(call: Call, x: Item, begin: Sequence[Any], sizes: Sequence[Any], step: Sequence[int]) -> Item:
+    """Part of each dimension; what is repeated along a dimension is not cut there."""
+    if x.value is None and x.known.size == 1:
+        return known_item(x.known.reshape(()), x.dtype, sizes)
+    target = dims(sizes)
+    near = call.full_rank(x)
+    repeated = [is_const(n, 1) and not is_const(d, 1) for n, d in zip(near.shape, x.shape, strict=True)]
+    b = [0 if r else v for r, v in zip(repeated, begin, strict=True)]
+    s = [1 if r else v for r, v in zip(repeated, target, strict=True)]
+    steps = [1 if r or is_const(dim(v), 1) else int(t) for r, t, v in zip(repeated, step, target, strict=True)]
+    if same_shape(dims(s), near.shape) and all(t == 1 for t in steps):
+        return call.lazy(call.near(x), target)
+    y = call.emit("slice", near, begin=dims(b), size=dims(s), step=tuple(steps))
+    return call.lazy(call.near_as(y, y.shape) if any(repeated) else y, target)
+
+
+@rule("reverse")
+def reverse(call: Call) -> Value:
+    return reversed_along(call, call.value(0), call.ints("dimensions"))
+
+
+def reversed_along(call: Call, x: Value, axes: Sequence[int]) -> Value:
+    axes = [a for a in axes if not is_const(x.shape[a], 1)]
+    if not axes or as_int(x.type.size) == 0:
+        return x
+    begin = [dim(d - 1) if k in axes else 0 for k, d in enumerate(x.shape)]
+    step = [-1 if k in axes else 1 for k in range(x.type.rank)]
+    return call.emit("slice", x, begin=dims(begin), size=x.shape, step=tuple(step))
+
+
+@rule("pad")
+def pad(call: Call) -> Item:
+    x = call.item(0)
+    low, high, inner = (call.ints(f"{n}") for n in ("edge_padding_low", "edge_padding_high", "interior_padding"))
+    if not len(low) == len(high) == len(inner) == len(x.shape) or min(inner, default=0) < 0:
+        raise ModelError("the padding does not fit", got=f"{low}, {high}, {inner} for {x.type}")
+    y = padded(call, call.value(0), call.item(1), low, high, inner)
+    return Item(y.type, y)
+
+
+def padded(call: Call, x: Value, fill: Item, low: Sequence[Any], high: Sequence[Any], inner: Sequence[int]) -> Value:
+    """`x` with `fill` between its elements and around them; negative pads cut."""
+    x = _spread(call, x, fill, inner)
+    for k in range(x.type.rank):
+        before, after = (as_int(dim(v[k])) for v in (low, high))
+        cut_low, cut_high = max(0, -(before or 0)), max(0, -(after or 0))
+        if cut_low or cut_high:
+            left = dim(x.shape[k] - cut_low - cut_high)
+            number = as_int(left)
+            if number is not None and number < 0:  # what is cut away reaches into the padding of the other side
+                raise call.unsupported("that cuts more than there is")
+            x = call.slice(x, k, min(cut_low, as_int(x.shape[k]) or cut_low), left)
+    grown = [[v if (n := as_int(dim(v))) is None or n > 0 else 0 for v in side] for side in (low, high)]
+    if all(is_const(dim(v), 0) for side in grown for v in side):
+        return x
+    return _surrounded(call, x, fill, dims(grown[0]), dims(grown[1]))
+
+
+def _surrounded(call: Call, x: Value, fill: Item, low: Sequence[Expr], high: Sequence[Expr]) -> Value:
+    number = fill.number
+    if number is not None and x.dtype.kind != "bool" and not (x.dtype.is_int and x.dtype.bits < 8):
+        value = float(number) if x.dtype.is_float else int(number)
+        return call.emit("pad", x, before=low, after=high, mode="constant", value=value)
+    filler = call.reshape(call.near(fill), ())
+    for k in range(x.type.rank):
+        parts = []
+        for size in (low[k], None, high[k]):
+            if size is None:
+                parts.append(x)
+            elif not is_const(size, 0):
+                parts.append(call.broadcast(filler, [size if j == k else d for j, d in enumerate(x.shape)]))
+        x = parts[0] if len(parts) == 1 else call.emit("concat", *parts, axis=k)
+    return x
+
+
+def _spread(call: Call, x: Value, fill: Item, inner: Sequence[int]) -> Value:
+    """`inner` fills between each two elements: a dimension of fills behind each element, whose last are cut off."""
+    for k, count in enumerate(inner):
+        size = as_int(x.shape[k])
+        if not count or (size is not None and size < 2):
+            continue
+        apart = call.reshape(x, (*x.shape[: k + 1], 1, *x.shape[k + 1 :]))
+        zeros = [dim(0)] * apart.type.rank
+        after = [dim(count) if j == k + 1 else z for j, z in enumerate(zeros)]
+        apart = _surrounded(call, apart, fill, zeros, after)
+        joined = dim(x.shape[k] * (count + 1))
+        x = call.reshape(apart, [joined if j == k else d for j, d in enumerate(x.shape)])
+        x = call.slice(x, k, 0, dim(joined - count))
+    return x
+
+
+def as_item(x: Value) -> Item:
+    return Item(TensorType(x.dtype, x.shape), x)

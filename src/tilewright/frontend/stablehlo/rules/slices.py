@@ -1,0 +1,106 @@
+"""Slices whose starts are computed: `dynamic_slice`, `dynamic_update_slice`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tilewright.frontend.stablehlo.call import Call
+from tilewright.frontend.stablehlo.registry import rule
+from tilewright.frontend.stablehlo.rules.shape import sliced
+from tilewright.frontend.stablehlo.scope import Item
+from tilewright.ir.dtype import i32, i64
+from tilewright.ir.expr import Expr, as_expr, as_int, is_const
+from tilewright.ir.graph import Value
+from tilewright.ops.dims import dim, same_dim
+from tilewright.support.errors import ModelError
+
+
+def _starts(call: Call, first: int, shape: Sequence[Expr], sizes: Sequence[Expr]) -> list[Expr | Value]:
+    """The start in each dimension, moved inside: a number or an expression where it is known."""
+    from tilewright.arith import prove
+    from tilewright.ir.expr import maximum, minimum
+
+    if len(call.items) != first + len(shape):
+        raise ModelError("the starts of a slice do not fit", expected=len(shape), got=len(call.items) - first)
+    found: list[Expr | Value] = []
+    for k, (extent, size) in enumerate(zip(shape, sizes, strict=True)):
+        item = call.item(first + k)
+        last = dim(extent - size)
+        if is_const(last, 0):
+            found.append(as_expr(0))
+        elif item.known is not None:
+            start = item.known.reshape(-1)[0]
+            e = start if isinstance(start, Expr) else as_expr(int(start))
+            e = e if prove(e <= last) else dim(minimum(e, last))
+            found.append(e if prove(e >= 0) else dim(maximum(e, 0)))
+        else:
+            x = call.near(first + k)
+            x = call.cast(x, i64 if x.dtype.bits == 64 or x.dtype.name == "u32" else i32)
+            found.append(call.clamped(x, 0, last))
+    return found
+
+
+@rule("dynamic_slice")
+def dynamic_slice(call: Call) -> Item | Value:
+    x = call.item(0)
+    sizes = [as_expr(s) for s in call.ints("slice_sizes")]
+    starts = _starts(call, 1, x.shape, sizes)
+    known = [s if isinstance(s, Expr) else as_expr(0) for s in starts]
+    part = [d if isinstance(s, Value) else n for s, d, n in zip(starts, x.shape, sizes, strict=True)]
+    item = sliced(call, x, known, part, [1] * len(sizes))
+    if not any(isinstance(s, Value) for s in starts):
+        return item
+    y = call.value(item)
+    for axis, start in enumerate(starts):
+        if isinstance(start, Value):
+            at = call.reshape(start, ())
+            if not is_const(sizes[axis], 1):
+                at = call.emit("add", at, call.iota(sizes[axis], start.dtype))
+            else:
+                at = call.reshape(at, (1,))
+            y = call.emit("gather", y, at, axis=axis)
+    return y
+
+
+@rule("dynamic_update_slice")
+def dynamic_update_slice(call: Call) -> Value:
+    x, update = call.value(0), call.value(1)
+    starts = _starts(call, 2, x.shape, update.shape)
+    if not starts:
+        return update
+    if any(as_int(d) == 0 for d in update.shape):
+        return x
+    axes = [k for k, (d, u) in enumerate(zip(x.shape, update.shape, strict=True)) if not same_dim(d, u)]
+    if not axes:
+        return update
+    if len(axes) == 1 and isinstance(starts[axes[0]], Expr):
+        return _joined(call, x, update, axes[0], as_expr(starts[axes[0]]))
+    return _masked(call, x, update, starts, axes)
+
+
+def _joined(call: Call, x: Value, update: Value, axis: int, start: Expr) -> Value:
+    """What stands before, the update, and what stands behind."""
+    end = dim(start + update.shape[axis])
+    parts = [call.slice(x, axis, 0, start), update, call.slice(x, axis, end, dim(x.shape[axis] - end))]
+    parts = [p for p in parts if as_int(p.shape[axis]) != 0]
+    return parts[0] if len(parts) == 1 else call.emit("concat", *parts, axis=axis)
+
+
+def _masked(call: Call, x: Value, update: Value, starts: Sequence[Expr | Value], axes: Sequence[int]) -> Value:
+    """Each element is the update's where its position lies inside."""
+    rank = x.type.rank
+    mask: Value | None = None
+    for axis in axes:
+        start = starts[axis]
+        base = call.reshape(start, ()) if isinstance(start, Value) else call.symbols([start], i32, ())
+        line = call.iota(x.shape[axis], base.dtype)
+        offset = call.emit("sub", line, base)
+        size = update.shape[axis]
+        inside = call.emit("lt", offset, call.size_like(size, offset))
+        inside = call.emit("and", call.emit("ge", offset, call.like(0, offset)), inside)
+        inside = call.reshape(inside, [x.shape[axis] if k == axis else 1 for k in range(rank)])
+        mask = inside if mask is None else call.emit("and", mask, inside)
+        at = call.clamped(offset, 0, dim(size - 1))
+        update = call.emit("gather", update, at, axis=axis)
+    assert mask is not None
+    return call.emit("select", mask, update, x)

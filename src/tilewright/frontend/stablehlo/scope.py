@@ -1,0 +1,79 @@
+"""What the importer knows of each StableHLO value while it walks the operations.
+
+JAX broadcasts every operand to its full shape before it adds; our operators broadcast themselves. So an `Item` has a
+full shape, and a value or a known array of a shape that broadcasts to it: the broadcast is written into the graph only
+where an operator needs all elements.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tilewright.frontend.common.known import canonical
+from tilewright.ir.dtype import BY_NAME, DType, boolean
+from tilewright.ir.expr import Expr, as_int
+from tilewright.ir.graph import TensorType, Value
+from tilewright.ops.dims import dims
+from tilewright.support.errors import UnsupportedError
+
+
+@dataclass(slots=True)
+class Item:
+    """A tensor of this type: a value of the graph whose shape broadcasts to that of the type (`value`), or an array
+    that is known when compiling and broadcasts so (`known`), or both.
+
+    `iota`: the elements count along this axis.
+    """
+
+    type: TensorType
+    value: Value | None = None
+    known: Any = None
+    iota: int | None = None
+
+    @property
+    def dtype(self) -> DType:
+        return self.type.dtype
+
+    @property
+    def shape(self) -> tuple[Expr, ...]:
+        return self.type.shape
+
+    @property
+    def is_symbolic(self) -> bool:
+        """Known, but with expressions among its elements."""
+        return self.known is not None and self.known.dtype == object
+
+    @property
+    def number(self) -> Any:
+        """The one number that fills it, where that is known; else None."""
+        if self.known is None or self.known.dtype == object or self.known.size != 1:
+            return None
+        return self.known.reshape(-1)[0]
+
+
+def known_item(array: Any, t: DType, shape: Any = None) -> Item:
+    """An item for a known array, which broadcasts to `shape` (None: its own)."""
+    array = canonical(array, t)
+    return Item(TensorType(t, dims(array.shape if shape is None else shape)), None, array)
+
+
+def full_array(item: Item) -> Any:
+    """All elements of a known item whose shape is known."""
+    shape = [as_int(d) for d in item.shape]
+    if item.known is None or any(d is None for d in shape):
+        return None
+    return np.broadcast_to(item.known, [d or 0 for d in shape])
+
+
+_NAMES = {"i1": boolean, **{f"ui{b}": BY_NAME[f"u{b}"] for b in (4, 8, 16, 32, 64)}}
+
+
+def element_type(element: str) -> DType:
+    """Our element type for that of MLIR. Raises UnsupportedError."""
+    found = _NAMES.get(element) or (BY_NAME.get(element) if element[:1] != "u" else None)
+    if found is None:
+        raise UnsupportedError(f"the element type {element[:40]} is not supported")
+    return found

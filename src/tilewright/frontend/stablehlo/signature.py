@@ -1,0 +1,90 @@
+"""What is known of a module's arguments and results beside their types: names, which are weights, symbolic sizes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from tilewright.frontend.stablehlo.module import Module
+from tilewright.ir.expr import Expr
+
+Size = Callable[[Callable[[str], Expr]], Any]
+"""A dimension, given what symbols stand for."""
+
+MAX_NAME = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """An argument of `main`: an input of this name, a weight with its array, or the size of a symbolic dimension
+    (`size_of`), which the compiler knows."""
+
+    name: str
+    weight: Any = None
+    size_of: str = ""
+    shape: Sequence[Size] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """The arguments of `main` in order, the names of its results ("" for none), and arrays that the function has
+    captured, by name: constants that are weights."""
+
+    arguments: tuple[Argument, ...]
+    results: tuple[str, ...] = ()
+    arrays: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, module: Module) -> Signature:
+        """What the module itself says."""
+        main = module.functions[module.main]
+        names = distinct([path_name(n) or f"arg{k}" for k, n in enumerate(_named(module))])
+        arguments = [Argument(n, size_of=s) for n, s in zip(names, main.symbols, strict=True)]
+        return cls(tuple(arguments), main.results)
+
+    def argument(self, k: int) -> Argument:
+        return self.arguments[k] if k < len(self.arguments) else Argument(f"arg{k}")
+
+    def outputs(self, count: int) -> list[str]:
+        """One name a result: from its place in the tree of results, or "output" and its number."""
+        paths = [path_name(r.removeprefix("result")) for r in self.results] if len(self.results) == count else []
+        names = [p if p and not p[0].isdigit() else f"output{k}" for k, p in enumerate(paths or [""] * count)]
+        return distinct(names)
+
+    def captured(self, array: Any) -> str | None:
+        """The name under which a constant is a weight."""
+        for name, held in self.arrays.items():
+            if held.shape == array.shape and held.dtype == array.dtype and np.array_equal(held, array, equal_nan=True):
+                return name
+        return None
+
+
+def _named(module: Module) -> tuple[str, ...]:
+    """The names of main's arguments; those of the function that it wraps, where it has none itself."""
+    main = module.functions[module.main]
+    inner = module.functions.get("_wrapped_jax_export_main")
+    if any(main.names) or inner is None:
+        return main.names
+    return tuple(n for n, s in zip(inner.names, inner.symbols, strict=True) if not s)[: len(main.names)]
+
+
+def path_name(path: str, joint: str = "_") -> str:
+    """A key path as a name: "p['l1'].w[0]" is "p_l1_w_0"."""
+    return joint.join(re.findall(r"[^\[\]'\".<>\s]+", path[:MAX_NAME]))
+
+
+def distinct(names: Sequence[str]) -> list[str]:
+    """The names, those that were there before with a number."""
+    taken: set[str] = set()
+    found: list[str] = []
+    for name in names:
+        unique, k = name, 1
+        while unique in taken:
+            unique, k = f"{name}_{k}", k + 1
+        taken.add(unique)
+        found.append(unique)
+    return found

@@ -1,0 +1,188 @@
+"""JAX in: jitted and exported functions, text and bytecode, against jax.jit itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+
+jax = pytest.importorskip("jax", reason="JAX is an extra: `make jax` runs this")
+jnp = jax.numpy
+
+RNG = np.random.default_rng(0)
+
+
+def normal(*shape: int) -> np.ndarray[Any, Any]:
+    return RNG.normal(size=shape).astype(np.float32)
+
+
+WEIGHTS = {"l1": {"w": normal(17, 64), "b": normal(64)}, "l2": {"w": normal(64, 6)}}
+
+
+def policy(p: Any, x: Any) -> Any:
+    hidden = jax.nn.gelu(jnp.tanh(x @ p["l1"]["w"] + p["l1"]["b"]), approximate=False)
+    logits = hidden @ p["l2"]["w"]
+    return {"probabilities": jax.nn.softmax(logits), "best": jnp.argmax(logits, axis=-1)}
+
+
+def specs(tree: Any) -> Any:
+    return jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype), tree)
+
+
+def exported() -> Any:
+    (b,) = jax.export.symbolic_shape("b")
+    observation = jax.ShapeDtypeStruct((b, 17), np.float32)
+    return jax.export.export(jax.jit(policy))(specs(WEIGHTS), observation)
+
+
+def close(found: Any, expected: Any, tolerance: float = 1e-5) -> None:
+    leaves = jax.tree.leaves(expected)
+    given = found if isinstance(found, tuple) else (found,)
+    assert len(given) == len(leaves)
+    for a, e in zip(given, leaves, strict=True):
+        x, y = np.asarray(a), np.asarray(e)
+        assert (x.shape, x.dtype) == (y.shape, y.dtype)
+        np.testing.assert_allclose(x, y, atol=tolerance * max(1.0, float(np.abs(y).max(initial=0))), rtol=0)
+
+
+def test_weights_are_named_by_their_paths_and_updated_as_a_tree() -> None:
+    x = normal(8, 17)
+    model = tw.compile(jax.jit(policy), (WEIGHTS, x), params=0)
+    assert [p.name for p in model.params] == ["l1.b", "l1.w", "l2.w"]
+    assert [v.name for v in (*model.inputs, *model.outputs)] == ["x", "best", "probabilities"]
+    close(model(x), policy(WEIGHTS, x))
+    changed = jax.tree.map(lambda w: w * 0.5, WEIGHTS)
+    assert model.update(changed) == 1
+    close(model(x), policy(changed, x))
+    with pytest.raises(tw.Error, match=r"l1\.nothing"):
+        model.update({"l1": {"nothing": 1.0, **WEIGHTS["l1"]}, "l2": WEIGHTS["l2"]})
+
+
+def test_a_symbolic_batch_serves_all_sizes() -> None:
+    (b,) = jax.export.symbolic_shape("b")
+    model = tw.compile(jax.jit(policy), (WEIGHTS, jax.ShapeDtypeStruct((b, 17), np.float32)), params="p")
+    again = tw.compile(exported(), params={0: WEIGHTS})
+    for n in (1, 3, 8):
+        x = normal(n, 17)
+        close(model(x), policy(WEIGHTS, x))
+        close(again(x), policy(WEIGHTS, x))
+
+
+def test_text_and_bytecode_are_read_in_another_process(tmp_path: Path) -> None:
+    module = exported()
+    x = normal(5, 17)
+    given = (WEIGHTS["l1"]["b"], WEIGHTS["l1"]["w"], WEIGHTS["l2"]["w"], x)
+    path = tmp_path / "policy.mlir"
+    path.write_text(module.mlir_module())
+    for source in (module.mlir_module(), bytes(module.mlir_module_serialized), path):
+        model = tw.compile(source)
+        assert [v.name for v in model.inputs] == ["p_l1_b", "p_l1_w", "p_l2_w", "x"]
+        close(model(*given), policy(WEIGHTS, x))
+
+
+def test_captured_arrays_are_weights() -> None:
+    w = normal(4, 3)
+    model = tw.compile(jax.jit(lambda x: x @ w), jax.ShapeDtypeStruct((2, 4), np.float32))
+    assert [p.name for p in model.params] == ["constant0"]
+    x = normal(2, 4)
+    close(model(x), x @ w)
+
+
+FUNCTIONS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
+    "integers divide as in C": (
+        lambda a, b: (jax.lax.div(a, b), jax.lax.rem(a, b)),
+        (np.array([7, -7, 5, -128], np.int8), np.array([2, 2, 0, -1], np.int8)),
+    ),
+    "slices are moved inside": (
+        lambda x, i: jax.lax.dynamic_slice(x, (i, i), (2, 3)),
+        (normal(4, 5), np.int32(9)),
+    ),
+    "updates are moved inside": (
+        lambda x, u, i: jax.lax.dynamic_update_slice(x, u, (i, i)),
+        (normal(4, 5), normal(2, 3), np.int32(-3)),
+    ),
+    "scatters drop": (
+        lambda x, i, u: x.at[i].add(u, mode="drop"),
+        (normal(5, 3), np.array([0, 7, 2, 0], np.int32), normal(4, 3)),
+    ),
+    "gathers fill": (lambda x, i: jnp.take(x, i, axis=1, mode="fill"), (normal(3, 5), np.array([4, 9, -1], np.int32))),
+    "any body reduces": (
+        lambda x: jax.lax.reduce(x, np.float32(0), lambda a, b: a + b - a * b, (1,)),
+        (np.abs(normal(3, 7)) / 8,),
+    ),
+    "two keys sort": (
+        lambda a, b, c: jax.lax.sort((a, b, c), num_keys=2),
+        (RNG.integers(0, 3, 20).astype(np.int32), normal(20), np.arange(20, dtype=np.int32)),
+    ),
+    "NaN sorts last": (lambda x: jnp.sort(x), (np.array([2, np.nan, -np.inf, -0.0, 0.0, 1], np.float32),)),
+    "a counter's loop": (
+        lambda x: jax.lax.scan(lambda h, y: (jnp.tanh(h + y), h * 2), jnp.zeros(3), x),
+        (normal(5, 3),),
+    ),
+    "random bits": (lambda x: x + jax.random.normal(jax.random.key(3), (4,)), (normal(4),)),
+    "a transposed convolution": (
+        lambda x, w: jax.lax.conv_transpose(x, w, (2, 2), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")),
+        (normal(2, 5, 6, 3), normal(3, 3, 3, 8)),
+    ),
+    "windows": (
+        lambda x: jax.lax.reduce_window(x, -np.inf, jax.lax.max, (1, 3, 3, 1), (1, 2, 2, 1), "SAME"),
+        (normal(2, 7, 7, 3),),
+    ),
+    "negative padding": (
+        lambda x: jax.lax.pad(x, np.float32(2), ((-1, 2, 1), (3, -2, 0))),
+        (normal(4, 5),),
+    ),
+    "special functions": (lambda x: jax.scipy.special.gammaln(x) + jax.scipy.special.erfc(x), (np.abs(normal(9)) + 1,)),
+    "bf16": (lambda x: jnp.sum(x * x, axis=0) + jnp.bfloat16(np.inf), (normal(3, 4).astype(jnp.bfloat16),)),
+}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_functions_agree_with_jax(name: str) -> None:
+    function, arguments = FUNCTIONS[name]
+    expected = jax.jit(function)(*arguments)
+    found = tw.compile(jax.jit(function), arguments)(*arguments)
+    leaves = jax.tree.leaves(expected)
+    given = found if isinstance(found, tuple) else (found,)
+    for a, e in zip(given, leaves, strict=True):
+        x, y = np.asarray(a), np.asarray(e)
+        assert (x.shape, x.dtype) == (y.shape, y.dtype)
+        np.testing.assert_allclose(x.astype(np.float64), y.astype(np.float64), rtol=2e-6, atol=2e-6)
+
+
+def test_what_is_lacking_is_listed_at_once() -> None:
+    def f(x: Any) -> Any:
+        return jnp.linalg.cholesky(x), jnp.fft.fft(x)
+
+    with pytest.raises(tw.Error) as caught:
+        tw.compile(jax.jit(f), normal(3, 3))
+    assert "lapack_spotrf_ffi" in str(caught.value) and "complex" in str(caught.value)
+    assert "test_jax.py" in str(caught.value)
+
+
+def test_sizes_that_do_not_fit_are_one_error() -> None:
+    with pytest.raises(tw.Error, match="no dimension of the inputs has this name"):
+        tw.compile(exported(), params={0: WEIGHTS}, dims={"nothing": 3})
+    with pytest.raises(tw.Error, match="the weight does not fit"):
+        tw.compile(exported(), params={0: {**WEIGHTS, "l2": {"w": normal(3, 3)}}})
+    with pytest.raises(tw.Error, match="an exported function has no values"):
+        tw.compile(exported(), params=0)
+    with pytest.raises(tw.Error, match="needs an example"):
+        tw.compile(jax.jit(policy))
+
+
+def test_damaged_modules_are_errors() -> None:
+    data = bytes(exported().mlir_module_serialized)
+    for damaged in (data[: len(data) // 2], data[:200] + b"\xff" * 40 + data[240:], b"ML\xefR", "module {\n"):
+        with pytest.raises(tw.Error):
+            tw.compile(damaged)
+    newer = data.replace(b"StableHLO_v1.", b"StableHLO_v9.", 1)[: len(data) // 2]
+    with pytest.raises(
+        tw.Error, match=r"newer StableHLO than jaxlib reads: expected at most version 1\..*got version 9"
+    ):
+        tw.compile(newer)
