@@ -1,6 +1,6 @@
-"""JAX's own test cases (`jax._src.internal_test_util.test_harnesses`): each function compiled and compared with jax.jit.
+"""JAX's own test cases (`test_harnesses`): each function compiled, run, and compared with jax.jit.
 
-`cases` are those that jax.jit itself runs on a CPU, without complex numbers and without LAPACK's routines.
+The cases are those that jax.jit itself runs on a CPU, without complex numbers and without LAPACK's routines.
 """
 
 from __future__ import annotations
