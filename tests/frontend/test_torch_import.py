@@ -320,6 +320,7 @@ class Samples(nn.Module):
 
 @pytest.mark.parametrize("module", [Branches(), Samples()])
 def test_what_depends_on_values_is_explained(module: Any, capfd: pytest.CaptureFixture[str]) -> None:
+    torch.distributions.Distribution.set_default_validate_args(True)  # TorchDynamo, once it has run, leaves it off
     with pytest.raises(ModelError, match=r"(?s)test_torch_import.py:\d+: return .*draw or branch outside"):
         import_model(module, None, torch.zeros(2, 3), "auto")
     assert capfd.readouterr().err == ""

@@ -21,6 +21,7 @@ from tilewright.runtime.glue import GLOBALS, GLUE_EXPORTS, MAX_TYPES, PYTHON_DAT
 from tilewright.runtime.layout import function
 from tilewright.runtime.scans import SCAN_EXPORTS, define_scans
 from tilewright.runtime.threads import pool, pool_code
+from tilewright.runtime.watch import WATCH_DATA, WATCH_EXPORTS, define_watch
 
 _NEW_FROM_DESCR = 94  # index in NumPy's C API table, fixed by its ABI
 _METH_FASTCALL_KEYWORDS = 0x80 | 0x02
@@ -38,6 +39,7 @@ def support_text() -> str:
     define_glue(m)
     define_foreign(m)
     define_scans(m)
+    define_watch(m)
     return m.text()
 
 
@@ -46,10 +48,10 @@ class Native:
 
     def __init__(self) -> None:
         imports = {name: _address(getattr(ctypes.pythonapi, name)) for name in PYTHON_FUNCTIONS}
-        imports |= {name: ctypes.addressof(_I64.in_dll(ctypes.pythonapi, name)) for name in PYTHON_DATA}
+        imports |= {name: ctypes.addressof(_I64.in_dll(ctypes.pythonapi, name)) for name in (*PYTHON_DATA, *WATCH_DATA)}
         imports["PyArray_NewFromDescr"] = _numpy_api(_NEW_FROM_DESCR)
         imports["tw_parallel"] = pool().parallel
-        exports = (*CORE_EXPORTS, *GLUE_EXPORTS, *FOREIGN_EXPORTS, *SCAN_EXPORTS)
+        exports = (*CORE_EXPORTS, *GLUE_EXPORTS, *FOREIGN_EXPORTS, *SCAN_EXPORTS, *WATCH_EXPORTS)
         self.linked = Library({"support": compile_text(support_text)}, exports, imports)
         self.linked.keep_forever()
         self.call = self._function("tw_call", _I64, _PTR, _PTR, _PTR)
@@ -58,6 +60,7 @@ class Native:
         self.set = self._function("tw_set", None, _PTR, _I64)
         self.scan = self._function("tw_scan", _I64, _PTR, _I64, _I64, _I64)
         self.checksum = self._function("tw_checksum", _I64, _PTR, _I64)
+        self.digest = self._function("tw_digest", _I64, _PTR, _I64)
         self._first_unfit = self._function("tw_first_unfit", _I64, _PTR, _PTR, _I64)
         self._words_at = self._function("tw_words_at", None, _PTR, _I64, _I64, _PTR)
         self.foreign: int = self.linked["tw_foreign"]
@@ -69,7 +72,7 @@ class Native:
         self._word(GLOBALS.out).value = id(sys.intern("out"))
         self._methods = {
             entry: _MethodDef(b"program", self.linked[entry], _METH_FASTCALL_KEYWORDS, None)
-            for entry in ("tw_vectorcall", "tw_versioned")
+            for entry in ("tw_vectorcall", "tw_versioned", "tw_unchanged")
         }
         self._fast = _objects_are_as_assumed()
 
@@ -103,9 +106,22 @@ class Native:
         """
         if not self._fast:
             return slow
+        return self._made("tw_versioned" if versioned else "tw_vectorcall", (model, slow, keep_alive, self))
+
+    def unchanged(self, table: int, nbytes: int, keep_alive: object) -> Callable[..., bool]:
+        """A builtin that says of tensors whether they are as a table of `watch.WATCHED` at this address states, whose
+        digests are of so many bytes together.
+
+        On an interpreter whose objects it does not know, it says no.
+        """
+        if not self._fast:
+            return lambda *tensors: False
+        return self._made("tw_unchanged", (table, nbytes, keep_alive, self))
+
+    def _made(self, entry: str, state: tuple[object, ...]) -> Callable[..., Any]:
+        """The builtin of an entry, with what it is told of itself."""
         make = _python_function("PyCFunction_NewEx", ctypes.py_object, _PTR, ctypes.py_object, _PTR)
-        method = self._methods["tw_versioned" if versioned else "tw_vectorcall"]
-        made: Callable[..., Any] = make(ctypes.addressof(method), (model, slow, keep_alive, self), None)
+        made: Callable[..., Any] = make(ctypes.addressof(self._methods[entry]), state, None)
         return made
 
     def learn(self, kind: type) -> None:

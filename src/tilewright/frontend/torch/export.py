@@ -113,16 +113,16 @@ def simplified(program: ExportedProgram, apart: Collection[Any] = ()) -> Exporte
         table = torch.export.default_decompositions()
         for operator in registry.operators():
             table.pop(operator, None)
-        table.update({operator: _decomposition(operator) for operator in apart})
+        table.update({operator: decomposition(operator) for operator in apart})
         return program.run_decompositions(table)
 
 
 def is_composite(target: Any) -> bool:
     """Whether PyTorch can say an operator in others."""
-    return isinstance(target, torch._ops.OpOverload) and _decomposition(target) is not None
+    return isinstance(target, torch._ops.OpOverload) and decomposition(target) is not None
 
 
-def _decomposition(operator: Any) -> Any:
+def decomposition(operator: Any) -> Any:
     """What PyTorch's exporter takes an operator apart with, or else its compiler; None for neither."""
     found = torch.export.default_decompositions()
     return found[operator] if operator in found else decomposition_table.get(operator)

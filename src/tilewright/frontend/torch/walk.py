@@ -54,7 +54,7 @@ class Walk:
 
     def attempt(self, graph: GraphModule, node: Node, values: dict[Node, Any]) -> None:
         """Put one node into the graph, or note why it cannot be."""
-        where = f"{self.label}: node {node.name}" + _source_line(node)
+        where = place(self.label, node)
         try:
             values[node] = self.node(graph, node, values)
         except _Skipped:
@@ -64,7 +64,7 @@ class Walk:
             self.refuse(node)
         except (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError) as error:
             problem = UnsupportedError(
-                f"this use of {_name(node.target)} is not supported ({reason(error)})", where=where
+                f"this use of {operator_name(node.target)} is not supported ({reason(error)})", where=where
             )
             problem.__cause__ = error
             self.problems.add(problem)
@@ -94,7 +94,7 @@ class Walk:
         if found is None:
             raise _unsupported(node)
         args, kwargs = self.arguments(node, values)
-        call = Call(self.builder, self.weights, node.name, _name(target), held, self.sizes)
+        call = Call(self.builder, self.weights, node.name, operator_name(target), held, self.sizes)
         return _checked(call, found(call, *args, **kwargs))
 
     def arguments(self, node: Node, values: dict[Node, Any]) -> tuple[list[Any], dict[str, Any]]:
@@ -172,7 +172,7 @@ def _checked(call: Call, results: Any) -> Any:
 
 
 def _unsupported(node: Node) -> UnsupportedError:
-    name = _name(node.target)
+    name = operator_name(node.target)
     packet = name.removeprefix("aten.").split(".")[0]
     hint = None
     if packet in registry.RANDOM:
@@ -180,22 +180,26 @@ def _unsupported(node: Node) -> UnsupportedError:
     return UnsupportedError(f"the operator {name} is not supported", hint=hint)
 
 
-def _name(target: Any) -> str:
+def operator_name(target: Any) -> str:
     if isinstance(target, torch._ops.OpOverload):
         packet = target._schema.name.replace("::", ".")
         return packet if target._overloadname == "default" else f"{packet}.{target._overloadname}"
     return str(getattr(target, "__name__", target))
 
 
-def _source_line(node: Node) -> str:
-    """The line of the user's code that made a node."""
+def source_line(node: Node) -> str:
+    """The line of the user's code that made a node: "file.py:12: y = f(x)", or nothing."""
     lines = [line.strip() for line in (node.meta.get("stack_trace") or "").strip().splitlines()]
     places = [k for k, line in enumerate(lines) if line.startswith("File ")]
     if not places:
         return ""
-    place, code = lines[places[-1]], lines[places[-1] + 1 :]
-    parts = place.removeprefix("File ").split(", ")
-    where = (
-        f"{parts[0].strip(chr(34)).rsplit('/', 1)[-1]}:{parts[1].removeprefix('line ')}" if len(parts) > 1 else place
-    )
-    return f" ({where}{': ' + code[0] if code else ''})"
+    at, code = lines[places[-1]], lines[places[-1] + 1 :]
+    parts = at.removeprefix("File ").split(", ")
+    where = f"{parts[0].strip(chr(34)).rsplit('/', 1)[-1]}:{parts[1].removeprefix('line ')}" if len(parts) > 1 else at
+    return where + (f": {code[0]}" if code else "")
+
+
+def place(label: str, node: Node) -> str:
+    """A node for messages."""
+    line = source_line(node)
+    return f"{label}: node {node.name}" + (f" ({line})" if line else "")

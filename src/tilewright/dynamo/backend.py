@@ -1,0 +1,91 @@
+"""The backend of `torch.compile` by the name "tilewright": graphs of TorchDynamo in, callables out.
+
+    fx graph --AOTAutograd--> ATen graph --survey, partition--> parts --compiler--> programs --> one function
+
+TorchDynamo finds it by the entry point group `torch_dynamo_backends`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from torch._dynamo.backends.common import aot_autograd
+from torch._dynamo.exc import TensorifyScalarRestartAnalysis, TorchDynamoException
+from torch._functorch.aot_autograd import make_boxed_func
+from torch._guards import TracingContext
+from torch.fx import GraphModule
+
+from tilewright.dynamo.apart import decompositions
+from tilewright.dynamo.graphs import GraphCompiler
+from tilewright.dynamo.options import BackendOptions, read_options
+from tilewright.frontend.common.finish import reason
+from tilewright.support.errors import Error
+
+_numbers = itertools.count()
+
+
+def tilewright(
+    gm: GraphModule, examples: Sequence[Any], *, options: Mapping[str, Any] | None = None, mode: str | None = None
+) -> Callable[..., Any]:
+    """Compile a graph for `torch.compile(model, backend="tilewright", options=...)`; see docs/torch.md.
+
+    `mode` is taken and says nothing: there is one.
+
+    Raises CallError for options that there are not; UnsupportedError for what is not compiled with the option `full`.
+    """
+    chosen = read_options(options)
+    number = next(_numbers)
+
+    def forward(graph: GraphModule, inputs: Sequence[Any]) -> Any:
+        return _compiled(graph, inputs, _weights(), chosen, f"graph{number}")
+
+    def backward(graph: GraphModule, inputs: Sequence[Any]) -> Any:
+        return _compiled(graph, inputs, frozenset(), chosen, f"graph{number}_backward")
+
+    backend = aot_autograd(fw_compiler=forward, bw_compiler=backward, decompositions=decompositions())
+    try:
+        compiled: Callable[..., Any] = backend(gm, examples)
+        return compiled
+    except (Error, TorchDynamoException, TensorifyScalarRestartAnalysis):
+        raise
+    except Exception as error:  # what AOTAutograd cannot trace, PyTorch may run
+        if chosen.full:
+            raise
+        _warn(f"graph{number}", "AOTAutograd cannot trace it", error)
+        eager: Callable[..., Any] = gm.forward
+        return eager
+
+
+def _compiled(
+    gm: GraphModule, inputs: Sequence[Any], weights: frozenset[int], options: BackendOptions, label: str
+) -> Any:
+    try:
+        function, report = GraphCompiler(gm, weights, options, label).run(inputs)
+    except Exception as error:
+        if options.full:
+            raise
+        _warn(label, "it could not be compiled", error)
+        return make_boxed_func(gm.forward)
+    if options.report is not None:
+        options.report(report)
+    return make_boxed_func(function)
+
+
+def _warn(label: str, what: str, error: Exception) -> None:
+    headline = error.headline() if isinstance(error, Error) else reason(error)
+    warnings.warn(f"{label} runs in PyTorch: {what}: {headline}", RuntimeWarning, stacklevel=2)
+
+
+def _weights() -> frozenset[int]:
+    """Placeholders of the forward graph that are parameters or buffers and that the graph does not change."""
+    context = TracingContext.try_get()
+    known = context.fw_metadata if context is not None else None
+    if known is None:
+        return frozenset()
+    return frozenset(known.static_input_indices) - frozenset(known.mutated_inp_runtime_indices)
+
+
+__all__ = ["tilewright"]

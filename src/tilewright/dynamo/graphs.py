@@ -1,0 +1,179 @@
+"""One graph of AOTAutograd: surveyed, cut into parts, each part compiled, and put together again."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch.fx import GraphModule, Node
+
+from tilewright.compiler import compile_graph
+from tilewright.dynamo.apart import taken_apart
+from tilewright.dynamo.options import BackendOptions
+from tilewright.dynamo.part import Part
+from tilewright.dynamo.partition import Cut, Schedule, partition, rebuilt, sizes_read
+from tilewright.dynamo.report import GraphReport, reported
+from tilewright.frontend.common.finish import reason
+from tilewright.frontend.torch.aten import PartImporter, Survey, expression, survey
+from tilewright.runtime.manifest import InputSpec, SymbolSpec
+from tilewright.runtime.program import Program
+from tilewright.runtime.threads import check_threads
+from tilewright.support import flags
+from tilewright.support.errors import Error, UnsupportedError
+from tilewright.support.log import PassLog
+from tilewright.targets.target import Target
+from tilewright.transform.graph.options import Options
+
+MAX_DIM = (1 << 31) - 1
+
+
+@dataclass(slots=True)
+class GraphCompiler:
+    """Compiles one graph.
+
+    Args:
+        weights: placeholders, by position, that stay where they are: parameters and buffers.
+        label: what its parts are called.
+    """
+
+    gm: GraphModule
+    weights: frozenset[int]
+    options: BackendOptions
+    label: str
+    failures: dict[Node, Error] = field(default_factory=dict)
+    """Nodes of parts that could not be compiled, for a reason that the survey did not see."""
+
+    def run(self, examples: Sequence[Any]) -> tuple[Callable[..., Any], GraphReport]:
+        """The graph as a function of its placeholders that gives a list, and what became of it."""
+        self.gm, found = self.surveyed(examples)
+        if self.options.full and found.refused:
+            raise refusal(self.label, found.refused)
+        while True:
+            least = 1 if self.options.full else self.options.min_block_size
+            schedule = partition(self.gm, {*found.refused, *self.failures}, self.held(), least)
+            compiled = self.compiled(schedule)
+            if compiled is not None:
+                break
+        report = reported(self.label, self.gm, schedule, {**found.refused, **self.failures})
+        return rebuilt(self.gm, schedule, compiled.__getitem__).forward, report
+
+    def surveyed(self, examples: Sequence[Any]) -> tuple[GraphModule, Survey]:
+        """The graph with its refused operators taken apart where PyTorch can and that helps."""
+        self.gm.graph.eliminate_dead_code()
+        found = survey(self.gm, self.label)
+        apart: frozenset[Any] = frozenset()
+        gm = self.gm
+        while found.composite - apart:
+            apart |= found.composite
+            simpler = taken_apart(gm, examples, apart)
+            if simpler is None:
+                break
+            after = survey(simpler, self.label)
+            if len(after.refused) > len(found.refused):
+                break
+            gm, found = simpler, after
+        return gm, found
+
+    def held(self) -> frozenset[Node]:
+        placeholders = [n for n in self.gm.graph.nodes if n.op == "placeholder"]
+        return frozenset(n for k, n in enumerate(placeholders) if k in self.weights)
+
+    def compiled(self, schedule: Schedule) -> dict[Cut, Callable[..., Any]] | None:
+        """A function for each part; None if one failed, whose nodes are PyTorch's from now on."""
+        found: dict[Cut, Callable[..., Any]] = {}
+        for k, cut in enumerate(schedule.parts):
+            name = f"{self.label}_part{k}"
+            try:
+                found[cut] = self.part(cut, name)
+            except Exception as error:  # whatever it is: the user's model runs without us
+                problem = error if isinstance(error, Error) else UnsupportedError(reason(error), where=name)
+                if self.options.full:
+                    raise problem from error
+                self.failures.update(dict.fromkeys(cut.nodes, problem))
+                what = f"{name} could not be compiled and runs in PyTorch: {problem.headline()}"
+                warnings.warn(what, RuntimeWarning, stacklevel=2)
+                return None
+        return found
+
+    def part(self, cut: Cut, name: str) -> Callable[..., Any]:
+        options = self.options
+        threads = check_threads(flags.THREADS() if options.threads is None else options.threads)
+        imported = PartImporter(self.gm, name).run(cut.nodes, cut.inputs, cut.weights, cut.outputs)
+        target = replace(Target.host(), threads=threads)
+        settings = Options(options.precision, options.fast)
+        program = compile_graph(
+            imported.graph, imported.weights, target, PassLog(f"torch.compile {name}"), settings, imported.interface
+        )
+        program = replace(with_computed_sizes(program), weights=_constants(program))
+        function = Part(cut, program, Eager(self.gm, cut), threads, options.freeze).function()
+        function.__name__, function.__module__ = name, __name__
+        return function
+
+
+def _constants(program: Program) -> Mapping[str, Any]:
+    fixed = {p.name for p in program.manifest.params if p.fixed}
+    return {name: array for name, array in program.weights.items() if name in fixed}
+
+
+def with_computed_sizes(program: Program) -> Program:
+    """The program with a symbol for each size of an input that is computed from symbols: the calling convention knows
+    single symbols only. AOTAutograd sees to it that the sizes fit."""
+    manifest = program.manifest
+    known = {s.name for s in manifest.symbols}
+    extra: dict[str, SymbolSpec] = {}
+    inputs: list[InputSpec] = []
+    for spec in manifest.inputs:
+        for d in spec.shape:
+            if isinstance(d, str) and d not in known and d not in extra:
+                extra[d] = SymbolSpec(f"size{len(extra)}", 0, MAX_DIM, 1)
+        shape = tuple(extra[d].name if isinstance(d, str) and d in extra else d for d in spec.shape)
+        inputs.append(replace(spec, shape=shape))
+    symbols = (*manifest.symbols, *extra.values())
+    return replace(program, manifest=replace(manifest, inputs=tuple(inputs), symbols=symbols))
+
+
+@dataclass(frozen=True)
+class Eager:
+    """A part as PyTorch runs it."""
+
+    gm: GraphModule
+    cut: Cut
+
+    def __call__(self, *tensors: Any) -> Any:
+        values: dict[Any, int] = {}
+        for port, tensor in zip(self.cut.inputs, tensors, strict=False):
+            values.update(zip(map(expression, port.node.meta["val"].shape), tensor.shape, strict=True))
+        return self.function(*tensors, *(_number(node, values) for node in sizes_read(self.cut.nodes)))
+
+    @cached_property
+    def function(self) -> Callable[..., Any]:
+        graph = torch.fx.Graph()
+        made: dict[Node, Node] = {}
+        for node in (*(p.node for p in (*self.cut.inputs, *self.cut.weights)), *sizes_read(self.cut.nodes)):
+            made[node] = graph.placeholder(node.name)
+        for port in self.cut.inputs:
+            if not port.is_plain:  # it comes with its dimensions as they lie in memory
+                inverse = sorted(range(len(port.order)), key=port.order.__getitem__)
+                made[port.node] = graph.call_function(torch.ops.aten.permute.default, (made[port.node], inverse))
+        for node in self.cut.nodes:
+            made[node] = graph.node_copy(node, made.__getitem__)
+        results = tuple(made[p.node] for p in self.cut.outputs)
+        graph.output(results if len(results) != 1 else results[0])
+        function: Callable[..., Any] = GraphModule(self.gm, graph).forward
+        return function
+
+
+def _number(node: Node, values: Mapping[Any, int]) -> Any:
+    """A number of the graph, from the values of symbols."""
+    held = node.meta["val"]
+    return int(held.node.expr.subs(values)) if isinstance(held, torch.SymInt) else held
+
+
+def refusal(label: str, refused: Mapping[Node, Error]) -> Error:
+    """One error for all nodes that have no rule."""
+    problems = list(refused.values())
+    return UnsupportedError.many(problems, f"{len(problems)} operators are not compiled", where=label)

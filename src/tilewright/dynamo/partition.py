@@ -1,0 +1,315 @@
+"""Which nodes of an ATen graph are compiled, in which parts, and in which order parts and PyTorch's operators run.
+
+The graph is cut into phases: PyTorch's operators of phase 0, part 1, PyTorch's operators of phase 1, part 2, ... Every
+node stands in the first phase that its operands allow, so that there are as few parts as the longest chain of changes
+between the two demands, and no two parts can wait for each other.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.fx import GraphModule, Node
+
+from tilewright.frontend.torch import registry
+from tilewright.frontend.torch.aten import Port, dense_order, expression
+
+_VIEWS = set(
+    """alias as_strided detach diagonal expand narrow permute reshape select slice squeeze t transpose unfold unsqueeze
+    view _unsafe_view unbind split split_with_sizes chunk lift_fresh movedim swapaxes
+    """.split()
+)
+"""Operators whose result is memory of their operand, and which cost PyTorch nothing but the call."""
+_HEAVY = set(
+    """mm addmm bmm baddbmm convolution linear matmul einsum scaled_dot_product_attention
+    _scaled_dot_product_flash_attention_for_cpu conv1d conv2d conv3d
+    """.split()
+)
+"""Operators that are worth a part of their own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """Nodes that are compiled together.
+
+    inputs    tensors that change from call to call
+    weights   those that mostly stay, and from which the part makes packed weights
+    outputs   what others read
+    carriers  how many of the last inputs are there for their sizes only
+    """
+
+    nodes: tuple[Node, ...]
+    inputs: tuple[Port, ...]
+    weights: tuple[Port, ...]
+    outputs: tuple[Port, ...]
+    carriers: int = 0
+
+    @property
+    def operators(self) -> list[Node]:
+        """The nodes that compute something."""
+        return [n for n in self.nodes if is_operator(n) and packet(n) not in _VIEWS]
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """Steps in order: a node that PyTorch runs, or a part."""
+
+    steps: tuple[Node | Cut, ...]
+    small: tuple[Node, ...]
+    """Nodes that could be compiled, in parts that would not pay."""
+
+    @property
+    def parts(self) -> list[Cut]:
+        return [s for s in self.steps if isinstance(s, Cut)]
+
+
+def packet(node: Node) -> str:
+    target: Any = node.target
+    return target._schema.name.removeprefix("aten::") if isinstance(target, torch._ops.OpOverload) else ""
+
+
+def is_size(node: Node) -> bool:
+    """Whether a node is a number: Python computes it."""
+    return isinstance(node.meta.get("val"), int | float | bool | torch.SymInt | torch.SymFloat | torch.SymBool)
+
+
+def is_operator(node: Node) -> bool:
+    """Whether a node counts as one of the user's operators."""
+    return node.op == "call_function" and node.target is not operator.getitem and not is_size(node)
+
+
+def partition(gm: GraphModule, refused: Iterable[Node], weights: frozenset[Node], least: int) -> Schedule:
+    """Cut a graph.
+
+    Args:
+        refused: nodes that PyTorch must run.
+        weights: placeholders that mostly stay as they are.
+        least: operators that a part has at least, unless one of them is a product or a convolution.
+    """
+    eager = set(refused)
+    small: list[Node] = []
+    while True:
+        steady = _steady(gm, eager, weights)
+        cuts = _cuts(gm, _phases(gm, eager, steady), weights, steady)
+        peeled = {n for cut in cuts.values() for n in _better_as_views(cut)}
+        if peeled:
+            eager |= peeled
+            continue
+        poor = [cut for cut in cuts.values() if not _pays(cut, least)]
+        if not poor:
+            steps = _needed(gm, list(_steps(gm, eager, steady, cuts)))
+            return Schedule(steps, tuple(n for n in small if is_operator(n)))
+        for cut in poor:
+            eager.update(cut.nodes)
+            small += cut.nodes
+
+
+def _pays(cut: Cut, least: int) -> bool:
+    operators = cut.operators
+    return bool(cut.inputs and cut.outputs) and (len(operators) >= least or any(packet(n) in _HEAVY for n in operators))
+
+
+def _steady(gm: GraphModule, eager: set[Node], weights: frozenset[Node]) -> set[Node]:
+    """Nodes that weights alone decide and that could be compiled: they belong to every part that reads them, and so to
+    its packed weights."""
+    found: set[Node] = set()
+    for node in gm.graph.nodes:
+        operands = node.all_input_nodes
+        known = node.op == "call_function" and operands and all(n in found or n in weights for n in operands)
+        if known and node not in eager and not is_size(node):
+            found.add(node)
+    return found
+
+
+def _phases(gm: GraphModule, eager: set[Node], steady: set[Node]) -> dict[Node, tuple[int, bool]]:
+    """The phase of each node, and whether it is compiled in it. Steady nodes that somebody else reads are PyTorch's
+    there."""
+    found: dict[Node, tuple[int, bool]] = {}
+    last = 0  # the phase of PyTorch's last operator whose order matters
+    for node in gm.graph.nodes:
+        if node.op == "output":
+            continue
+        if node.target is operator.getitem:
+            found[node] = found[node.args[0]]
+            continue
+        native = node.op == "call_function" and node not in eager and node not in steady and not is_size(node)
+        phase = 1 if native else 0
+        for operand in node.all_input_nodes:
+            before, compiled = found[operand]
+            phase = max(phase, before + 1 if native and not compiled else before)
+        if not native and not is_size(node) and _is_ordered(node):
+            phase = last = max(phase, last)
+        found[node] = phase, native
+    return found
+
+
+def _is_ordered(node: Node) -> bool:
+    """Whether an operator draws random numbers or changes something, so that it must stay behind others that do."""
+    target: Any = node.target
+    if node.op != "call_function":
+        return False
+    if not isinstance(target, torch._ops.OpOverload):
+        return isinstance(target, torch._ops.HigherOrderOperator)
+    random = packet(node) in registry.RANDOM or torch.Tag.nondeterministic_seeded in target.tags
+    return random or target._schema.is_mutable or target.namespace != "aten"
+
+
+def _cuts(
+    gm: GraphModule, phases: Mapping[Node, tuple[int, bool]], weights: frozenset[Node], steady: set[Node]
+) -> dict[int, Cut]:
+    """The parts by their phase."""
+    members: dict[int, list[Node]] = {}
+    for node, (phase, native) in phases.items():
+        if native:
+            members.setdefault(phase, []).append(node)
+    return {phase: _cut(gm, _with_steady(nodes, steady), weights, steady) for phase, nodes in members.items()}
+
+
+def _with_steady(nodes: list[Node], steady: set[Node]) -> list[Node]:
+    """The nodes of a part behind those that weights alone decide and that they need."""
+    found: dict[Node, None] = {}
+
+    def add(node: Node) -> None:
+        for operand in node.all_input_nodes:
+            if operand in steady and operand not in found:
+                add(operand)
+                found[operand] = None
+
+    for node in nodes:
+        add(node)
+    order = {n: k for k, n in enumerate(nodes[0].graph.nodes)} if found else {}
+    return [*sorted(found, key=order.__getitem__), *nodes]
+
+
+def _cut(gm: GraphModule, nodes: list[Node], weights: frozenset[Node], steady: set[Node]) -> Cut:
+    inside = set(nodes)
+    read = dict.fromkeys(n for node in nodes for n in node.all_input_nodes if n not in inside and not is_size(n))
+    attributes = [n for n in read if n.op == "get_attr"]
+    entering = [n for n in read if n.op != "get_attr"]
+    tensors = [n for n in nodes if isinstance(n.meta.get("val"), torch.Tensor) and n not in steady]
+    left = [n for n in tensors if not inside.issuperset(n.users)]
+    held = [n for n in entering if n in weights and dense_order(n.meta["val"]) is not None and _is_fixed(n)]
+    moving = [n for n in entering if n not in held]
+    carriers = _carriers(gm, nodes, moving)
+    return Cut(
+        (*attributes, *nodes),
+        tuple(_port(n) for n in (*moving, *carriers)),
+        tuple(_port(n) for n in held),
+        tuple(_port(n) for n in left),
+        len(carriers),
+    )
+
+
+def _port(node: Node) -> Port:
+    fake = node.meta["val"]
+    return Port(node, dense_order(fake) or tuple(range(fake.ndim)))
+
+
+def _is_fixed(node: Node) -> bool:
+    return all(isinstance(d, int) for d in node.meta["val"].shape)
+
+
+def _carriers(gm: GraphModule, nodes: Sequence[Node], inputs: Sequence[Node]) -> list[Node]:
+    """Placeholders from whose sizes a part learns symbols that none of its inputs has as a size."""
+
+    def alone(node: Node) -> set[Any]:
+        held = node.meta.get("val")
+        if not isinstance(held, torch.Tensor):
+            return set()
+        return {e for e in map(expression, held.shape) if getattr(e, "is_Symbol", False)}
+
+    used: set[Any] = set()
+    for node in (*nodes, *inputs, *sizes_read(nodes)):
+        held = node.meta.get("val")
+        for value in held if isinstance(held, tuple | list) else (held,):
+            sizes = value.shape if isinstance(value, torch.Tensor) else (value,)
+            used.update(s for d in sizes if isinstance(d, torch.SymInt) for s in d.node.expr.free_symbols)
+    lacking = used.difference(*map(alone, inputs))
+    found: list[Node] = []
+    for node in gm.graph.nodes:
+        if node.op == "placeholder" and lacking & alone(node):
+            lacking -= alone(node)
+            found.append(node)
+    return found
+
+
+def sizes_read(nodes: Iterable[Node]) -> list[Node]:
+    """The numbers that are operands of nodes."""
+    return list(dict.fromkeys(n for node in nodes for n in node.all_input_nodes if is_size(n)))
+
+
+def _better_as_views(cut: Cut) -> list[Node]:
+    """Outputs that PyTorch makes without touching memory: views of what enters the part or leaves it anyway, and
+    those whose elements do not lie densely."""
+    outputs = {p.node for p in cut.outputs}
+    inside = set(cut.nodes)
+    found = []
+    for node in outputs:
+        if packet(node) not in _VIEWS:
+            continue
+        base: Any = node.args[0]
+        if base not in inside or base in outputs or dense_order(node.meta["val"]) is None:
+            found.append(node)
+    return found
+
+
+def _steps(gm: GraphModule, eager: set[Node], steady: set[Node], cuts: Mapping[int, Cut]) -> Iterable[Node | Cut]:
+    phases = _phases(gm, eager, steady)
+    compiled = {n for cut in cuts.values() for n in cut.nodes if n.op != "get_attr" and n not in steady}
+    for phase in range(max((p for p, _ in phases.values()), default=0) + 1):
+        if phase in cuts:
+            yield cuts[phase]
+        for node, (at, _) in phases.items():
+            if at == phase and node not in compiled and node.op in ("call_function", "get_attr"):
+                yield node
+
+
+def _needed(gm: GraphModule, steps: Sequence[Node | Cut]) -> tuple[Node | Cut, ...]:
+    """The steps without nodes that parts have taken and nobody else reads."""
+    output = next(n for n in gm.graph.nodes if n.op == "output")
+    read = set(output.all_input_nodes)
+    kept: list[Node | Cut] = []
+    for step in reversed(steps):
+        if isinstance(step, Cut):
+            read.update(p.node for p in (*step.inputs, *step.weights))
+        elif step in read or step.is_impure():
+            read.update(step.all_input_nodes)
+        else:
+            continue
+        kept.append(step)
+    return tuple(reversed(kept))
+
+
+def rebuilt(gm: GraphModule, schedule: Schedule, call: Callable[[Cut], Any]) -> GraphModule:
+    """The graph with a call of `call(part)` for each part."""
+    graph = torch.fx.Graph()
+    made: dict[Node, Node] = {}
+    for node in gm.graph.nodes:
+        if node.op == "placeholder":
+            made[node] = graph.node_copy(node, made.__getitem__)
+    for step in schedule.steps:
+        if isinstance(step, Node):
+            made[step] = graph.node_copy(step, made.__getitem__)
+            continue
+        inputs = [_in_order(graph, made[p.node], p) for p in step.inputs]
+        result = graph.call_function(call(step), (*inputs, *(made[p.node] for p in step.weights)))
+        for k, port in enumerate(step.outputs):
+            single = len(step.outputs) == 1
+            made[port.node] = result if single else graph.call_function(operator.getitem, (result, k))
+            made[port.node].meta = dict(port.node.meta)
+    output = next(n for n in gm.graph.nodes if n.op == "output")
+    graph.output(torch.fx.map_arg(output.args[0], made.__getitem__))
+    graph.eliminate_dead_code()
+    return GraphModule(gm, graph)
+
+
+def _in_order(graph: torch.fx.Graph, value: Node, port: Port) -> Node:
+    """A tensor as a part takes it: its dimensions as they lie in memory."""
+    return value if port.is_plain else graph.call_function(torch.ops.aten.permute.default, (value, list(port.order)))
+
+
+__all__ = ["Cut", "Schedule", "is_operator", "packet", "partition", "rebuilt", "sizes_read"]

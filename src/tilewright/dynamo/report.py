@@ -1,0 +1,69 @@
+"""What became of a graph: operators that are compiled, parts, and why the rest runs in PyTorch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from torch.fx import GraphModule, Node
+
+from tilewright.dynamo.partition import Cut, Schedule, is_operator
+from tilewright.frontend.torch.walk import operator_name, source_line
+from tilewright.support.coverage import NATIVE, Coverage, PartCoverage, Uncompiled, counted, totals
+from tilewright.support.errors import Error
+
+PYTORCH = "PyTorch"
+
+
+@dataclass(frozen=True, slots=True)
+class GraphReport:
+    """A graph of AOTAutograd: its name, its operators each with whether it is compiled, its parts, and what is not
+    compiled."""
+
+    name: str
+    operators: tuple[tuple[str, bool], ...]
+    parts: tuple[PartCoverage, ...]
+    uncompiled: tuple[Uncompiled, ...]
+
+    def coverage(self) -> Coverage:
+        return Coverage(self.name, totals(self.operators), self.parts, self.uncompiled)
+
+
+def reported(label: str, gm: GraphModule, schedule: Schedule, refused: Mapping[Node, Error]) -> GraphReport:
+    """What a schedule makes of a graph."""
+    compiled = {n for part in schedule.parts for n in part.nodes}
+    counts = [n for n in gm.graph.nodes if is_operator(n)]
+    operators = tuple((operator_name(n.target), n in compiled) for n in counts)
+    lacking = tuple(_uncompiled(n, refused[n]) for n in counts if n in refused)
+    small = tuple(_small(n) for n in schedule.small)
+    return GraphReport(label, operators, tuple(_parts(label, schedule)), (*lacking, *small))
+
+
+def _parts(label: str, schedule: Schedule) -> list[PartCoverage]:
+    found: list[PartCoverage] = []
+    waiting: list[str] = []
+
+    def close() -> None:
+        if waiting:
+            found.append(PartCoverage(f"{label}_torch{len(found)}", PYTORCH, counted(waiting)))
+            waiting.clear()
+
+    for step in schedule.steps:
+        if isinstance(step, Cut):
+            close()
+            names = counted(operator_name(n.target) for n in step.nodes if is_operator(n))
+            found.append(PartCoverage(f"{label}_part{len(found)}", NATIVE, names, "compiled"))
+        elif is_operator(step):
+            waiting.append(operator_name(step.target))
+    close()
+    return found
+
+
+def _uncompiled(node: Node, error: Error) -> Uncompiled:
+    help = error.hint or ""
+    return Uncompiled(node.name, operator_name(node.target), error.what, PYTORCH, help, source_line(node))
+
+
+def _small(node: Node) -> Uncompiled:
+    why = "a part of its own would cost more than it saves"
+    return Uncompiled(node.name, operator_name(node.target), why, PYTORCH, "", source_line(node))

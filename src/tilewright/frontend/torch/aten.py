@@ -1,0 +1,251 @@
+"""ATen graphs as AOTAutograd makes them: which of their nodes have rules, and parts of them as Graphs.
+
+Such a graph is functional, and each node's `meta["val"]` is a fake tensor: type, sizes, strides, no numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import sympy
+import torch
+from torch.fx import GraphModule, Node
+
+from tilewright.frontend.common.emitter import check_size
+from tilewright.frontend.common.finish import Imported, Interface, finished
+from tilewright.frontend.torch import registry
+from tilewright.frontend.torch.dtypes import element_type
+from tilewright.frontend.torch.symbols import Sizes
+from tilewright.frontend.torch.walk import Walk, operator_name, place
+from tilewright.ir.expr import as_int
+from tilewright.ir.graph import GraphBuilder, TensorType, Value
+from tilewright.ops.registry import emit1
+from tilewright.support.errors import Error, Problems, UnsupportedError
+
+LEAST = 2
+"""The smallest size that a symbol of TorchDynamo stands for: it makes other graphs for 0 and 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """What of a graph has rules. `refused`: why each other node has none that fits. `composite`: operators among them
+    that PyTorch can take apart."""
+
+    refused: Mapping[Node, Error]
+    composite: frozenset[Any]
+
+
+def survey(gm: GraphModule, label: str) -> Survey:
+    """Try every operator of a graph; what one that is refused would give is an input to those that read it."""
+    sizes = graph_sizes(gm)
+    walk = Walk(label, GraphBuilder(), {}, sizes, lambda node: _entered(walk, node))
+    values: dict[Node, Any] = {}
+    refused: dict[Node, Error] = {}
+    for node in gm.graph.nodes:
+        if node.op == "output":
+            continue
+        error = _why_not(walk, gm, node, values)
+        if error is None:
+            continue
+        if node.op == "call_function":
+            refused[node] = error
+        try:
+            values[node] = _entered(walk, node)
+            walk.failed.discard(node)
+        except Error:
+            walk.failed.add(node)  # and so are all that read it
+    return Survey(refused, frozenset(op for op in walk.refused if _name(op).split(".")[0] not in registry.RANDOM))
+
+
+def _why_not(walk: Walk, gm: GraphModule, node: Node, values: dict[Node, Any]) -> Error | None:
+    """Put a node into the graph; why it cannot be."""
+    target: Any = node.target
+    where = place(walk.label, node)
+    if registry.is_mutable(target):
+        return UnsupportedError(f"the operator {_name(target)} changes memory in place", where=where)
+    misfit = next((m for m in map(_misfit, _tensors(node)) if m), None)
+    if misfit is not None and node.op == "call_function":
+        return UnsupportedError(f"the result of {_name(target)} is {misfit}", where=where)
+    read = next((n for n in node.all_input_nodes if n in walk.failed), None)
+    if read is not None:
+        return UnsupportedError(f"{_name(target)} reads a value of a type that is not supported", where=where)
+    walk.attempt(gm, node, values)
+    if not walk.problems:
+        return None
+    found = Error.many(list(walk.problems.found))
+    walk.problems.found.clear()
+    return found
+
+
+def _entered(walk: Walk, node: Node) -> Any:
+    """The value of a node as inputs of the graph."""
+    held = node.meta.get("val")
+    if isinstance(held, int | float | bool):
+        return held
+    if isinstance(held, torch.SymInt):
+        return walk.sizes.expr(held)
+    if isinstance(held, torch.Tensor):
+        return walk.builder.input(node.name, stated_type(walk.sizes, held))
+    if isinstance(held, tuple | list):
+        types = [stated_type(walk.sizes, x) if isinstance(x, torch.Tensor) else None for x in held]
+        return [None if t is None else walk.builder.input(node.name, t) for t in types]
+    raise UnsupportedError("not a tensor", got=type(held).__name__)
+
+
+def stated_type(sizes: Sizes, fake: torch.Tensor) -> TensorType:
+    """The type of a tensor of the graph. Raises UnsupportedError."""
+    misfit = _misfit(fake)
+    if misfit:
+        raise UnsupportedError(f"the tensor is {misfit}")
+    found = TensorType(element_type(fake.dtype), tuple(sizes.expr(d) for d in fake.shape))
+    check_size(found)
+    return found
+
+
+def _misfit(fake: torch.Tensor) -> str | None:
+    """What of a tensor rules know nothing of; None if all is well."""
+    if fake.device.type != "cpu":
+        return f"on the device {fake.device}"
+    if fake.layout is not torch.strided or fake.is_quantized:
+        return "not dense"
+    if fake.is_conj() or fake.is_neg():
+        return "a lazy conjugate or negative"
+    return None
+
+
+def _tensors(node: Node) -> list[torch.Tensor]:
+    held = node.meta.get("val")
+    return [x for x in (held if isinstance(held, tuple | list) else (held,)) if isinstance(x, torch.Tensor)]
+
+
+def _name(target: Any) -> str:
+    return operator_name(target).removeprefix("aten.")
+
+
+# --- sizes ----------------------------------------------------------------------------------------------------------
+
+
+def graph_sizes(gm: GraphModule) -> Sizes:
+    """The symbols of a graph: those of its placeholders."""
+    placeholders = [n.meta.get("val") for n in gm.graph.nodes if n.op == "placeholder"]
+    dims = [d for v in placeholders for d in (v.shape if isinstance(v, torch.Tensor) else (v,))]
+    symbolic = [d for d in dims if isinstance(d, torch.SymInt)]
+    ranges = symbolic[0].node.shape_env.var_to_range if symbolic else {}
+    sizes = Sizes(ranges, {}, LEAST)
+    for d in symbolic:
+        for symbol in sorted(d.node.expr.free_symbols, key=str):
+            sizes.declare(symbol, str(symbol))
+    return sizes
+
+
+def expression(size: Any) -> Any:
+    """A size as a SymPy expression or a number."""
+    return size.node.expr if isinstance(size, torch.SymInt) else int(size)
+
+
+def dense_order(fake: torch.Tensor) -> tuple[int, ...] | None:
+    """The dimensions of a tensor from the slowest to the fastest, if its elements fill memory in that order without
+    gaps; None otherwise."""
+    shape, strides = [expression(d) for d in fake.shape], [expression(s) for s in fake.stride()]
+    plain = tuple(range(len(shape)))
+    if _fills(shape, strides, plain):
+        return plain
+    hints = [_hint(s) for s in fake.stride()]
+    if any(h is None for h in hints):
+        return None
+    order = tuple(sorted(plain, key=lambda d: (-(hints[d] or 0), d)))
+    return order if _fills(shape, strides, order) else None
+
+
+def _fills(shape: Sequence[Any], strides: Sequence[Any], order: Sequence[int]) -> bool:
+    if any(d == 0 for d in shape):
+        return True
+    expected: Any = 1
+    for d in reversed(order):
+        if shape[d] != 1 and sympy.simplify(strides[d] - expected) != 0:
+            return False
+        expected = expected * shape[d]
+    return True
+
+
+def _hint(size: Any) -> int | None:
+    if isinstance(size, int):
+        return size
+    hint = size.node.hint
+    return None if hint is None else int(hint)
+
+
+# --- parts ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Port:
+    """A tensor that enters or leaves a part. `order`: the dimensions as they lie in memory, slowest first; the part's
+    Graph has them in that order."""
+
+    node: Node
+    order: tuple[int, ...]
+
+    @property
+    def is_plain(self) -> bool:
+        return self.order == tuple(range(len(self.order)))
+
+
+@dataclass(slots=True)
+class PartImporter:
+    """Nodes of a graph as a Graph of their own. Raises Error."""
+
+    gm: GraphModule
+    label: str
+    builder: GraphBuilder = field(default_factory=GraphBuilder)
+    sizes: Sizes = field(init=False)
+
+    def run(
+        self, nodes: Iterable[Node], inputs: Sequence[Port], weights: Sequence[Port], outputs: Sequence[Port]
+    ) -> Imported:
+        """Inputs and weights are named x0, x1, ... and w0, w1, ...; the arrays of weights are stand-ins of the right
+        types, without numbers."""
+        self.sizes = graph_sizes(self.gm)
+        self.builder.name = self.label
+        values: dict[Node, Any] = {}
+        for k, port in enumerate(inputs):
+            values[port.node] = self.entered(port, self.builder.input(f"x{k}", self.type(port)))
+        arrays: dict[str, Any] = {}
+        for k, port in enumerate(weights):
+            type = self.type(port)
+            arrays[f"w{k}"] = stand_in(type)
+            values[port.node] = self.entered(port, self.builder.param(f"w{k}", type))
+        problems = Problems()
+        walk = Walk(self.label, self.builder, arrays, self.sizes, lambda node: values[node], problems)
+        for node in nodes:
+            walk.attempt(self.gm, node, values)
+        problems.raise_if_any(f"{len(problems)} problems", where=self.label, kind=UnsupportedError)
+        results = [(f"y{k}", self.left(port, values[port.node])) for k, port in enumerate(outputs)]
+        names = tuple(name for name, _ in results)
+        imported = finished(self.builder, results, arrays)
+        return Imported(imported.graph, imported.weights, Interface(outputs=names))
+
+    def type(self, port: Port) -> TensorType:
+        found = stated_type(self.sizes, port.node.meta["val"])
+        return TensorType(found.dtype, tuple(found.shape[d] for d in port.order))
+
+    def entered(self, port: Port, value: Value) -> Value:
+        if port.is_plain:
+            return value
+        perm = tuple(sorted(range(len(port.order)), key=port.order.__getitem__))
+        return emit1(self.builder, "transpose", value, perm=perm)
+
+    def left(self, port: Port, value: Value) -> Value:
+        return value if port.is_plain else emit1(self.builder, "transpose", value, perm=port.order)
+
+
+def stand_in(type: TensorType) -> Any:
+    """An array of a type that takes no memory."""
+    shape = tuple(as_int(d) or 0 for d in type.shape)
+    return np.broadcast_to(np.zeros((), type.dtype.numpy), shape)
+
+
+__all__ = ["PartImporter", "Port", "Survey", "dense_order", "graph_sizes", "survey"]

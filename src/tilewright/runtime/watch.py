@@ -1,0 +1,170 @@
+"""Whether tensors still are where they were, with what they held: a builtin that reads them at the speed of memory.
+
+Who packs weights that others change in place has to notice it. Version counters do not tell: PyTorch's fused optimisers
+and writes through `.data` leave them as they are. So the tensors' memory is read and digested at every call.
+
+The digest has eight lanes of 64 bits, as XXH3 has (Collet, "xxHash", 2019): a word is mixed with a key that depends on
+its place, its halves are multiplied and added to its lane, and it is added itself to the neighbouring lane, so that one
+changed word always changes the lanes. Two different contents have the same digest with a probability of 2^-64.
+"""
+
+from __future__ import annotations
+
+from tilewright.native.assembler import I32, I64, PTR, VOID, Module
+from tilewright.runtime.glue import API_VIEW, DL_DATA, DL_OFFSET, DL_RANK, DL_SHAPE, DL_SIZE, DL_STRIDES
+from tilewright.runtime.layout import Struct
+
+WATCHED = Struct("address", "nbytes", "digest", "rank", "sizes")
+"""A tensor: `nbytes` are digested (0: only its address counts), `sizes` is where its dimensions and strides are."""
+RELEASE_GIL_BYTES = 1 << 20
+"""Digests of at least so many bytes let other Python threads run."""
+
+_KEY = ", ".join(f"i64 {0x9E3779B97F4A7C15 * (2 * k + 1) & (1 << 64) - 1}" for k in range(8))
+_STEP = ", ".join(f"i64 {0xD6E8FEB86659FD93 * (2 * k + 3) & (1 << 64) - 1}" for k in range(8))
+_NEIGHBOURS = ", ".join(f"i32 {k ^ 1}" for k in range(8))
+_MIX = 0xFF51AFD7ED558CCD
+
+
+def _accumulate(x: str, name: str) -> str:
+    """LLVM text: `%name` is `%acc` with the words `x` at the place that `%key` stands for."""
+    return f"""
+  %{name}.keyed = xor <8 x i64> {x}, %key
+  %{name}.low = and <8 x i64> %{name}.keyed, splat (i64 4294967295)
+  %{name}.high = lshr <8 x i64> %{name}.keyed, splat (i64 32)
+  %{name}.product = mul <8 x i64> %{name}.low, %{name}.high
+  %{name}.swapped = shufflevector <8 x i64> {x}, <8 x i64> poison, <8 x i32> <{_NEIGHBOURS}>
+  %{name}.sum = add <8 x i64> %{name}.product, %{name}.swapped
+  %{name} = add <8 x i64> %acc, %{name}.sum"""
+
+
+def _folded(lanes: str) -> str:
+    """LLVM text: `%digest`, the lanes and `%nbytes` one after the other, each step a bijection."""
+    lines = ["  %h0 = add i64 %nbytes, 1"]
+    for k in range(8):
+        lines += [
+            f"  %lane{k} = extractelement <8 x i64> {lanes}, i64 {k}",
+            f"  %x{k} = xor i64 %h{k}, %lane{k}",
+            f"  %m{k} = mul i64 %x{k}, {_MIX - (1 << 64)}",
+            f"  %s{k} = lshr i64 %m{k}, 29",
+            f"  %h{k + 1} = xor i64 %m{k}, %s{k}",
+        ]
+    return "\n".join([*lines, "  %digest = add i64 %h8, 0"])
+
+
+_DIGEST = f"""
+define i64 @tw_digest(ptr %p, i64 %nbytes) nounwind {{
+entry:
+  %rest = alloca <8 x i64>, align 64
+  %whole = and i64 %nbytes, -64
+  %left = sub i64 %nbytes, %whole
+  br label %head
+head:
+  %i = phi i64 [ 0, %entry ], [ %next, %body ]
+  %acc = phi <8 x i64> [ zeroinitializer, %entry ], [ %one, %body ]
+  %key = phi <8 x i64> [ <{_KEY}>, %entry ], [ %key1, %body ]
+  %more = icmp ult i64 %i, %whole
+  br i1 %more, label %body, label %tail
+body:
+  %at = getelementptr i8, ptr %p, i64 %i
+  %x = load <8 x i64>, ptr %at, align 1{_accumulate("%x", "one")}
+  %key1 = add <8 x i64> %key, <{_STEP}>
+  %next = add i64 %i, 64
+  br label %head
+tail:
+  store <8 x i64> zeroinitializer, ptr %rest, align 64
+  %from = getelementptr i8, ptr %p, i64 %whole
+  br label %copy
+copy:
+  %j = phi i64 [ 0, %tail ], [ %j1, %byte ]
+  %some = icmp ult i64 %j, %left
+  br i1 %some, label %byte, label %last
+byte:
+  %source = getelementptr i8, ptr %from, i64 %j
+  %to = getelementptr i8, ptr %rest, i64 %j
+  %b = load i8, ptr %source, align 1
+  store i8 %b, ptr %to, align 1
+  %j1 = add i64 %j, 1
+  br label %copy
+last:
+  %y = load <8 x i64>, ptr %rest, align 64{_accumulate("%y", "all")}
+{_folded("%all")}
+  ret i64 %digest
+}}
+"""
+
+
+def _define_same_place(m: Module) -> None:
+    """Whether a tensor is where it was, of the same sizes and strides."""
+    with m.function("tw_same_place", I64, [("watched", PTR), ("obj", PTR)], local=True) as (f, (watched, obj)):
+        api = f.call(PTR, "tw_api", obj)
+        with f.when(api.eq(0)):
+            f.ret(0)
+        view = f.space(DL_SIZE)
+        with f.when(f.call(I32, f.load(PTR, api, API_VIEW), obj, view).ne(0)):
+            f.call(VOID, "PyErr_Clear")
+            f.ret(0)
+        address = f.load(I64, view, DL_DATA) + f.load(I64, view, DL_OFFSET)
+        rank = f.load(I32, view, DL_RANK).signed(I64)
+        strides = f.load(PTR, view, DL_STRIDES)
+        for bad in (
+            address.ne(f.load(I64, watched, WATCHED.address)),
+            rank.ne(f.load(I64, watched, WATCHED.rank)),
+            strides.eq(0),
+        ):
+            with f.when(bad):
+                f.ret(0)
+        sizes, shape = f.load(PTR, watched, WATCHED.sizes), f.load(PTR, view, DL_SHAPE)
+        with f.each(rank) as i:
+            with f.when(f.load(I64, shape, i * 8).ne(f.load(I64, sizes, i * 8))):
+                f.ret(0)
+            with f.when(f.load(I64, strides, i * 8).ne(f.load(I64, sizes + rank * 8, i * 8))):
+                f.ret(0)
+        f.ret(1)
+
+
+def _define_same_numbers(m: Module) -> None:
+    """The first of `n` watched tensors whose digest is another one now, or -1."""
+    with m.function("tw_first_changed", I64, [("table", PTR), ("n", I64)]) as (f, (table, n)):
+        with f.each(n) as i:
+            watched = table + i * WATCHED.size
+            nbytes = f.load(I64, watched, WATCHED.nbytes)
+            with f.when(nbytes.ne(0)):
+                digest = f.call(I64, "tw_digest", f.load(PTR, watched, WATCHED.address), nbytes)
+                with f.when(digest.ne(f.load(I64, watched, WATCHED.digest))):
+                    f.ret(i)
+        f.ret(-1)
+
+
+def define_watch(m: Module) -> None:
+    """Add `tw_digest(ptr, bytes)` and the builtin `tw_unchanged`, whose `self` is a tuple (address of a table, its
+    bytes to be digested, ...): called with as many tensors as the table has, it says whether all are as it states."""
+    m.raw("tw_digest", _DIGEST)
+    _define_same_place(m)
+    _define_same_numbers(m)
+    m.external("_Py_TrueStruct")
+    m.external("_Py_FalseStruct")
+    params = [("self", PTR), ("args", PTR), ("nargs", I64), ("kwnames", PTR)]
+    with m.function("tw_unchanged", PTR, params) as (f, (self, args, nargs, _)):
+        table = f.call(PTR, "PyLong_AsVoidPtr", f.call(PTR, "PyTuple_GetItem", self, (I64, 0)))
+        nbytes = f.call(PTR, "PyLong_AsVoidPtr", f.call(PTR, "PyTuple_GetItem", self, (I64, 1))).cast(I64)
+        true, false = f.symbol("_Py_TrueStruct"), f.symbol("_Py_FalseStruct")
+        with f.each(nargs) as i:
+            same = f.call(I64, "tw_same_place", table + i * WATCHED.size, f.load(PTR, args, i * 8))
+            with f.when(same.eq(0)):
+                f.call(VOID, "Py_IncRef", false)
+                f.ret(false)
+        state = f.var(PTR, 0)
+        with f.when(nbytes >= RELEASE_GIL_BYTES):
+            state.set(f.call(PTR, "PyEval_SaveThread"))
+        changed = f.call(I64, "tw_first_changed", table, nargs)
+        with f.when(nbytes >= RELEASE_GIL_BYTES):
+            f.call(VOID, "PyEval_RestoreThread", state.get())
+        answer = f.var(PTR, true)
+        with f.when(changed >= 0):
+            answer.set(false)
+        f.call(VOID, "Py_IncRef", answer.get())
+        f.ret(answer.get())
+
+
+WATCH_EXPORTS = ("tw_digest", "tw_unchanged")
+WATCH_DATA = ("_Py_TrueStruct", "_Py_FalseStruct")
