@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from tilewright import te as te
     from tilewright.builder import build as build
-    from tilewright.compiler import compile as compile
     from tilewright.compiler import compile_program as compile_program
     from tilewright.ir.graph import Graph as Graph
     from tilewright.live.broker.client import BrokerClient as BrokerClient
@@ -22,6 +21,8 @@ if TYPE_CHECKING:
     from tilewright.live.transport.ray_nodes import ray_weights as ray_weights
     from tilewright.live.transport.relay import relay as relay
     from tilewright.live.transport.serve import serve_weights as serve_weights
+    from tilewright.parts.entry import compile as compile
+    from tilewright.parts.entry import coverage as coverage
     from tilewright.runtime.model import Model as Model
     from tilewright.runtime.model import load as load
     from tilewright.runtime.program import Program as Program
@@ -42,7 +43,8 @@ _PUBLIC = {
     "Publisher": "tilewright.live.store.publisher:Publisher",
     "attach": "tilewright.live.store.actor:attach",
     "build": "tilewright.builder:build",
-    "compile": "tilewright.compiler:compile",
+    "compile": "tilewright.parts.entry:compile",
+    "coverage": "tilewright.parts.entry:coverage",
     "compile_program": "tilewright.compiler:compile_program",
     "errors": "tilewright.support.errors",
     "load": "tilewright.runtime.model:load",

@@ -2,7 +2,7 @@
 
 model --import--> Graph --graph_passes--> Graph --split prepare--> prepare + run --PREPARE_PASSES, RUN_PASSES-->
       --fuse--> groups --lower--> PrimFunc --plan--> scheduled --loop_passes--> flat loops --emit--> LLVM text
-      --> objects --assemble--> Program --> Model
+      --> objects --assemble--> Program
 
 Passes are driven by `transform/driver.py`, which times, verifies and shows them. `pass_names` lists all of them.
 """
@@ -10,7 +10,6 @@ Passes are driven by `transform/driver.py`, which times, verifies and shows them
 from __future__ import annotations
 
 import sys
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -32,7 +31,6 @@ from tilewright.kernels import KernelCompiler, KernelTexts
 from tilewright.ops.shape import ConstantAttrs
 from tilewright.plans.framework.decisions import forced_settings, forcing
 from tilewright.programs import ProgramCache
-from tilewright.runtime.model import Model
 from tilewright.runtime.native import compile_support
 from tilewright.runtime.program import Program
 from tilewright.runtime.threads import check_threads
@@ -71,64 +69,6 @@ Weights = Mapping[str, Array]
 Dynamic = str | Mapping[str, Mapping[int, str]] | None
 
 
-def compile(
-    model: Any,
-    example: Any = None,
-    *,
-    threads: int = 1,
-    dims: Mapping[str, int] | None = None,
-    dynamic: Dynamic = "auto",
-    target: Target | str | None = None,
-    precision: Precision = "fp32",
-    fast: str = "auto",
-    name: str | None = None,
-    params: Any = None,
-    winograd: str | None = None,
-) -> Model:
-    """Compile a model to native code and load it.
-
-    Args:
-        model: path of an ONNX file, an `onnx.ModelProto`, a `torch.nn.Module` (with an `example`), a
-            `torch.export.ExportedProgram`, a `jax.export.Exported`, a jitted function (with an `example`), StableHLO
-            as text, bytes or the path of a file, a `(Graph, weights)` pair, or what a plug-in's frontend reads.
-        example: inputs of a PyTorch module: a tensor, a tuple of arguments, or a dict of keyword arguments; tensors or
-            NumPy arrays. Only shapes and types count. Of a jitted function the same: arrays or
-            `jax.ShapeDtypeStruct`s, and trees of them.
-        threads: threads of a call, the caller's included. Estimates are made for as many, so that another number may
-            get other code, whose results differ by rounding; a model that was saved runs with any number.
-        dims: values for symbolic dimensions that shall be fixed, by name.
-        dynamic: which dimensions of a PyTorch module's inputs are symbols: "auto" (the batch, called "batch"), None, or
-            `{"input": {axis: "symbol"}}`; see docs/torch.md.
-        target: the machine, or its name ("x86-64-v3"); the host if None.
-        precision: the type in which products multiply: "fp32", "bf16", "int8" (see docs/accuracy.md).
-        fast: which algorithms with fewer multiplications are allowed (Winograd's, Fourier's, Strassen's; see
-            docs/accuracy.md): "auto", "exact" (none), "f2", "f4", "f6"; "strassen": "auto", and fast products of any
-            rows, those of different samples too.
-        name: what the program is called; the model's own name if None.
-        params: which arguments of a function of JAX are weights: a position, a name, or several; for an `Exported`, a
-            dict of the same with their trees of arrays. `update` takes such trees.
-        winograd: the old name of `fast`.
-
-    Raises ModelError (or a subclass) listing everything that is wrong with the model.
-    """
-    if winograd is not None:
-        warnings.warn("winograd= is called fast= now: it rules all fast algorithms", DeprecationWarning, stacklevel=2)
-        fast = winograd
-    program = compile_program(
-        model,
-        example,
-        threads=threads,
-        dims=dims,
-        dynamic=dynamic,
-        target=target,
-        precision=precision,
-        fast=fast,
-        name=name,
-        params=params,
-    )
-    return Model(program, threads=threads)
-
-
 def compile_program(
     model: Any,
     example: Any = None,
@@ -142,8 +82,8 @@ def compile_program(
     name: str | None = None,
     params: Any = None,
 ) -> Program:
-    """Compile a model for any target, with the arguments of `compile`, and load nothing: `Program.save` writes the file
-    that a machine of that kind loads.
+    """Compile a model for any target, with the arguments of `tw.compile` (parts/entry.py), and load nothing:
+    `Program.save` writes the file that a machine of that kind loads.
 
     Raises ModelError (or a subclass) listing everything that is wrong with the model.
     """
@@ -391,4 +331,4 @@ def _with_params(run: Graph, old: Sequence[Value], new: Sequence[Value]) -> Grap
     return replace(run, params=params, nodes=nodes, outputs=tuple(renamed.get(v, v) for v in run.outputs))
 
 
-__all__ = ["compile", "compile_graph", "compile_program", "graph_passes", "pass_names"]
+__all__ = ["compile_graph", "compile_program", "graph_passes", "pass_names"]

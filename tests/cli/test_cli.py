@@ -39,7 +39,18 @@ def test_help_teaches(cli: Cli) -> None:
 @pytest.mark.parametrize(
     "command",
     [
-        *(["compile"], ["run"], ["show"], ["bench"], ["publish"], ["attach"], ["serve"], ["relay"], ["broker"]),
+        *(
+            ["compile"],
+            ["run"],
+            ["show"],
+            ["coverage"],
+            ["bench"],
+            ["publish"],
+            ["attach"],
+            ["serve"],
+            ["relay"],
+            ["broker"],
+        ),
         *(["store"], ["store", "list"], ["store", "info"], ["store", "sweep"]),
     ],
     ids=" ".join,
@@ -200,7 +211,7 @@ def test_a_defect_is_70_and_shows_where(cli: Cli, monkeypatch: pytest.MonkeyPatc
     def broken(*arguments: object) -> None:
         raise AssertionError("cannot happen")
 
-    monkeypatch.setattr("tilewright.cli.run.open_model", broken)
+    monkeypatch.setattr("tilewright.cli.run.open_any", broken)
     code, _, error = cli("run", tmp_path / "m.onnx")
     assert code == 70
     assert "Traceback" in error
@@ -211,5 +222,5 @@ def test_interrupted_is_130(cli: Cli, monkeypatch: pytest.MonkeyPatch, tmp_path:
     def stopped(*arguments: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("tilewright.cli.run.open_model", stopped)
+    monkeypatch.setattr("tilewright.cli.run.open_any", stopped)
     assert cli("run", tmp_path / "m.onnx")[0] == 130

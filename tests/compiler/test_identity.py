@@ -119,7 +119,6 @@ HARMLESS = {
     "frontend.torch": "reads models, as above",
     "measure.calibration": "the host's ceilings, which are the target's",
     "runtime.kernel": "calls of a schedule's function, which is not kept",
-    "runtime.model": "calls of the program that was made",
     "runtime.native": "the runtime's own code, kept by its own text",
     "runtime.program": "holds what was made; its text is not kept",
     "runtime.runner": "calls",

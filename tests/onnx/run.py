@@ -3,9 +3,10 @@
 The tests are those of `onnx.backend.test` with their own checks: number of outputs, exact shape, exact dtype,
 tolerance. Each runs in a worker process under a time limit, so that a crash or a hang fails one test.
 
-Outcomes are `passed`, `failed` and `skipped`. Every skip has a reason, and a test that a backend declares itself "not
-supposed to implement" is a skip too (the stock runner would count it as a pass). The run fails if fewer than
-`FLOOR` tests pass or if a test listed in `expected_passes.txt` does not pass; `--update` rewrites that list.
+Outcomes are `passed`, `failed`, `skipped` and `known` (a failure that `KNOWN` lists with its reason). Every skip has a
+reason, and a test that a backend declares itself "not supposed to implement" is a skip too (the stock runner would
+count it as a pass). The run fails if fewer than `FLOOR` tests pass or if a test listed in `expected_passes.txt` does
+not pass; `--update` rewrites that list.
 """
 
 from __future__ import annotations
@@ -46,6 +47,24 @@ MODEL_LIMIT_S = 300.0
 IDLE_FACTOR = 10
 
 
+_RANDOM = "random numbers, and ONNX does not say by which generator"
+_ROUNDING = "rounding: the reference computes in double precision, the sum is exactly zero, and the tolerance is 1e-7"
+KNOWN: dict[str, str] = {
+    **dict.fromkeys(("test_bernoulli", "test_bernoulli_double", "test_bernoulli_seed"), _RANDOM),
+    **dict.fromkeys(
+        ("test_bernoulli_expanded", "test_bernoulli_double_expanded", "test_bernoulli_seed_expanded"), _RANDOM
+    ),
+    "test_loop16_seq_none": "ONNX's comparison raises a TypeError for a scalar in a sequence, whatever it is",
+    **dict.fromkeys(("test_dft_inverse", "test_dft_inverse_opset19"), _ROUNDING),
+    **dict.fromkeys(("test_dft_irfft", "test_dft_irfft_opset19"), _ROUNDING),
+    **dict.fromkeys(
+        ("test_attention_4d_causal_fp16", "test_attention_4d_causal_fp16_expanded"),
+        "rounding: the reference rounds to 16 bits three times inside of the softmax, Tilewright once, after it",
+    ),
+}
+"""Tests of which what fails is known to be no wrong result, and why."""
+
+
 @dataclass(frozen=True, slots=True)
 class Result:
     """What became of one test."""
@@ -53,9 +72,9 @@ class Result:
     name: str
     category: str
     operator: str
-    outcome: str  # passed, failed, skipped
+    outcome: str  # passed, failed, skipped, known
     reason: str = ""
-    specialized: bool = False
+    route: str = ""
     seconds: float = 0.0
 
 
@@ -74,7 +93,7 @@ class Test:
 
 
 class _Watch:
-    """Notes whether the model that the running test prepared was specialized on the values of some inputs."""
+    """Notes the model that the running test prepared, which knows by which route it ran."""
 
     def __init__(self) -> None:
         self.prepared: Any = None
@@ -144,8 +163,10 @@ def run_one(test: Test, watch: _Watch) -> Result:
         if isinstance(error, KeyboardInterrupt):
             raise
         outcome, reason = "failed", describe(error)
-    specialized = bool(getattr(watch.prepared, "specialized", ()))
-    return Result(test.name, test.category, test.operator, outcome, reason, specialized, time.perf_counter() - start)
+        if test.name in KNOWN and isinstance(error, AssertionError | TypeError):
+            outcome, reason = "known", KNOWN[test.name]
+    route = getattr(watch.prepared, "route", "")
+    return Result(test.name, test.category, test.operator, outcome, reason, route, time.perf_counter() - start)
 
 
 def describe(error: BaseException) -> str:
@@ -255,24 +276,27 @@ def report(results: list[Result], console: Console, verbose: bool) -> None:
     by_operator: dict[str, list[Result]] = defaultdict(list)
     for result in results:
         by_operator[result.operator].append(result)
-    table = Table("operator", "passed", "failed", "skipped", "reasons", title="Tests by operator", title_justify="left")
+    table = Table(
+        "operator", "passed", "failed", "skipped", "known", "reasons", title="Tests by operator", title_justify="left"
+    )
     complete = []
     for operator, group in sorted(by_operator.items()):
         counts = Counter(r.outcome for r in group)
         if counts["passed"] == len(group):
             complete.append(f"{operator} {len(group)}")
             continue
-        reasons = Counter(r.reason[:90] for r in group if r.outcome == "skipped")
+        reasons = Counter(r.reason[:90] for r in group if r.outcome in ("skipped", "known"))
         failures = [r for r in group if r.outcome == "failed"]
         text = [f"{n} x {reason}" for reason, n in reasons.most_common(4)]
         if failures:
             text.append(f"[red]failed: {', '.join(r.name.removeprefix('test_') for r in failures[:3])}[/red]")
-        numbers = (str(counts[o]) for o in ("passed", "failed", "skipped"))
+        numbers = (str(counts[o]) for o in ("passed", "failed", "skipped", "known"))
         table.add_row(operator, *numbers, "\n".join(text))
     console.print(table)
     console.print(f"All tests pass for: {', '.join(complete)}\n", highlight=False)
     _print_reasons(results, "skipped", console, limit=1000 if verbose else 40)
     _print_reasons(results, "failed", console, limit=1000 if verbose else 40)
+    _print_reasons(results, "known", console, limit=1000)
     if verbose:
         for r in results:
             if r.outcome != "passed":
@@ -382,8 +406,14 @@ def conclude(results: list[Result], comparable: bool, everything: bool, update: 
             highlight=False,
         )
     passed = {f"{r.category}/{r.name}" for r in results if r.outcome == "passed"}
-    specialized = sum(r.specialized for r in results if r.outcome == "passed")
-    console.print(f"Total: {len(passed)} passed, {specialized} of them compiled for the values of structural inputs")
+    routes = Counter(r.route for r in results if r.outcome == "passed")
+    outcomes = Counter(r.outcome for r in results)
+    console.print(
+        f"Total: {len(passed)} of {len(results)} passed ({len(passed) / max(len(results), 1):.1%}): {routes['native']} "
+        f"native, {routes['values']} native for the values of a call, {routes['fallback']} with fallback; "
+        f"{outcomes['skipped']} refused, {outcomes['known']} not comparable, {outcomes['failed']} wrong",
+        highlight=False,
+    )
     ran = {f"{r.category}/{r.name}" for r in results}
     if update:
         write_expected(results)

@@ -8,11 +8,10 @@ import unittest
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper
 from onnx.backend.test.runner import BackendIsNotSupposedToImplementIt
 
 from tests.onnx import run
-from tests.onnx.backend import ReferenceBackend, structural_inputs, with_constants
+from tests.onnx.backend import ReferenceBackend
 
 
 def _passes(_: object) -> None:
@@ -72,25 +71,3 @@ def test_every_test_is_there() -> None:
     assert sum(t.category == "Real" for t in tests) == 9
     assert sum(t.category == "Node" for t in tests) > 1500
     assert len({(t.category, t.name) for t in tests}) == len(tests)
-
-
-def test_structural_inputs() -> None:
-    def value(name: str, kind: int, shape: list[int]) -> object:
-        return helper.make_tensor_value_info(name, kind, shape)
-
-    nodes = [
-        helper.make_node("Shape", ["x"], ["s"]),
-        helper.make_node("Concat", ["s", "tail"], ["target"], axis=0),
-        helper.make_node("Reshape", ["y", "target"], ["z"]),
-    ]
-    inputs = [
-        value("x", TensorProto.FLOAT, [2]),
-        value("y", TensorProto.FLOAT, [6]),
-        value("tail", TensorProto.INT64, [1]),
-    ]
-    graph = helper.make_graph(nodes, "g", inputs, [value("z", TensorProto.FLOAT, [2, 3])])
-    model = helper.make_model(graph)
-    assert structural_inputs(model) == ("tail",)
-    fixed = with_constants(model, {"tail": np.array([3])})
-    assert [i.name for i in fixed.graph.input] == ["x", "y"]
-    assert [i.name for i in fixed.graph.initializer] == ["tail"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json as json_library
 import re
 import sys
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from enum import IntEnum
 from pathlib import Path
@@ -20,6 +21,7 @@ from tilewright.support import flags
 from tilewright.support.errors import Error, ModelError, Problems
 
 if TYPE_CHECKING:
+    from tilewright.parts.composite import Composite
     from tilewright.runtime.model import Model
     from tilewright.runtime.program import Program
     from tilewright.targets.target import Target
@@ -86,6 +88,14 @@ TargetOption = Annotated[
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
+FallbackOption = Annotated[
+    str,
+    typer.Option(
+        "--fallback",
+        metavar="auto|never",
+        help="Operators that Tilewright lacks: auto (others run them, with a warning), never (an error lists them).",
+    ),
+]
 SeedOption = Annotated[int, typer.Option("--seed", help="Seed of random inputs.")]
 
 
@@ -189,6 +199,31 @@ def open_model(
         cpu = None if machine is None else machine.cpu
         return _with_options(tilewright.load(path, threads=count), path, precision, fast, cpu)
     return tilewright.Model(compile_file(path, threads, dims, precision, fast, target), threads=count)
+
+
+def open_any(
+    path: Path,
+    threads: int | None,
+    precision: str | None,
+    fast: str | None,
+    target: str | None,
+    fallback: str,
+) -> Model | Composite:
+    """What `open_model` gives, or a model of parts where the compiler lacks an operator."""
+    import tilewright
+
+    if path.suffix == ".tw" or fallback == "never":
+        return open_model(path, threads, {}, precision, fast, target)
+    if not path.exists():
+        raise ModelError("no such file", where=str(path))
+    count = flags.THREADS() if threads is None else threads
+    options: dict[str, Any] = {"fallback": fallback, **accuracy(precision, fast)}
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        opened = tilewright.compile(path, threads=count, target=on_host(target), **options)
+    for warning in said:
+        err.print(f"warning: {warning.message}", soft_wrap=True)
+    return opened
 
 
 def compile_file(

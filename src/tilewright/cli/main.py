@@ -13,6 +13,7 @@ from tilewright.cli.bench import bench
 from tilewright.cli.broker import broker
 from tilewright.cli.common import Exit, out, report_error
 from tilewright.cli.compile import compile_command
+from tilewright.cli.coverage import coverage
 from tilewright.cli.doctor import doctor
 from tilewright.cli.publish import publish
 from tilewright.cli.relay import relay
@@ -60,6 +61,7 @@ def about(
 app.command("compile")(compile_command)
 app.command("run")(run)
 app.command("show")(show)
+app.command("coverage")(coverage)
 app.command("bench")(bench)
 app.command("publish")(publish)
 app.command("attach")(attach)

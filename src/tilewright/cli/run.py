@@ -13,6 +13,7 @@ import typer
 from tilewright.cli.common import (
     DimOption,
     Exit,
+    FallbackOption,
     FastOption,
     JsonOption,
     ModelArgument,
@@ -23,7 +24,7 @@ from tilewright.cli.common import (
     WinogradOption,
     fast_option,
     is_quiet,
-    open_model,
+    open_any,
     out,
     parse_dims,
     print_json,
@@ -58,6 +59,7 @@ def run(
     fast: FastOption = None,
     winograd: WinogradOption = None,
     target: TargetOption = None,
+    fallback: FallbackOption = "auto",
     json: JsonOption = False,
 ) -> None:
     """Run a model and show its outputs.
@@ -71,7 +73,7 @@ def run(
     dims = parse_dims(dim)
     with progress(f"compile {model.name}", enabled=not is_quiet(json)):
         # The dimensions given here are those of this run's inputs: the compiled code keeps them symbolic.
-        compiled = open_model(model, threads, {}, precision, fast_option(fast, winograd), target)
+        compiled = open_any(model, threads, precision, fast_option(fast, winograd), target, fallback)
     arrays = read_inputs(inputs or [], compiled.inputs)
     arrays = random_inputs(compiled.inputs, dims | _sizes(compiled.inputs, arrays), seed) | arrays
     results, times = {}, []

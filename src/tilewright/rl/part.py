@@ -44,11 +44,12 @@ class Part(nn.Module):
 
 def compile_part(part: Part, examples: Tensors, *, name: str, threads: int = 1) -> Model:
     """Compile a part whose inputs and outputs have the batch in front, of any size."""
-    from tilewright.compiler import compile as compile_module  # workers that only read a store do without
+    from tilewright.compiler import compile_program  # workers that only read a store do without
 
     dims = {key: {0: "batch"} for key in examples}
     with torch.no_grad():
-        return compile_module(part, dict(examples), dynamic=dims, name=name, threads=threads)
+        program = compile_program(part, dict(examples), dynamic=dims, name=name, threads=threads)
+    return Model(program, threads=threads)
 
 
 def weights_of(owner: nn.Module, names: Iterable[str] | None = None) -> dict[str, torch.Tensor]:

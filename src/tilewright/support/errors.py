@@ -17,7 +17,7 @@ A single problem is raised as itself; several are raised as their common class, 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Self
+from typing import Any, Self
 
 __all__ = [
     "ArtifactError",
@@ -39,6 +39,7 @@ __all__ = [
     "TargetError",
     "TransportError",
     "UnsupportedError",
+    "ValueNeededError",
     "VerifyError",
     "WeightError",
 ]
@@ -142,6 +143,15 @@ class ModelError(Error):
 
 class UnsupportedError(ModelError):
     """A well-formed model that uses what Tilewright does not implement (operator, attribute, dtype)."""
+
+
+class ValueNeededError(UnsupportedError):
+    """A value that decides the structure of a program and is not known when compiling. `needs` is what the importer
+    knows of it."""
+
+    def __init__(self, what: str, needs: object = None, **details: Any) -> None:
+        super().__init__(what, **details)
+        self.needs = needs
 
 
 class ShapeError(ModelError):

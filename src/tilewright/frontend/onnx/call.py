@@ -14,7 +14,7 @@ from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Expr
 from tilewright.ir.graph import TensorType, Value
 from tilewright.ops.registry import emit1
-from tilewright.support.errors import ModelError, UnsupportedError
+from tilewright.support.errors import ModelError, UnsupportedError, ValueNeededError
 
 MAX_CONSTANT = 64
 """Arrays of more elements become parameters rather than constants of the graph."""
@@ -73,12 +73,12 @@ class Call(Emitter):
         return self.item(i).known if self.has(i) else None
 
     def structure(self, i: int, what: str) -> Any:
-        """A known input that decides the structure; None when absent. Raises UnsupportedError when not known."""
+        """A known input that decides the structure; None when absent. Raises ValueNeededError when not known."""
         if not self.has(i):
             return None
         array = self.known(i)
         if array is None:
-            raise UnsupportedError(f"{what} must be known when compiling, not computed from the data")
+            raise ValueNeededError(f"{what} must be known when compiling, not computed from the data", self.item(i))
         return array
 
     def integers(self, i: int, what: str) -> list[int] | None:

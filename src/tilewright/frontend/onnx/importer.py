@@ -36,7 +36,7 @@ from tilewright.support.errors import Error, ModelError, Problems, TooSmallError
 MAX_DEPTH = 32
 """Levels of functions that call each other, and of graphs inside graphs."""
 MAX_EXPANSION = 100
-"""Nodes visited inside functions, for each node of the file; see `_Importer.budget`."""
+"""Nodes visited inside functions, for each node of the file; see `Importer.budget`."""
 MAX_DIM = 1 << 40
 """The largest value that a dimension of a file may have, in elements."""
 LARGE = 1 << 20
@@ -51,20 +51,20 @@ def import_onnx(model: onnx.ModelProto | bytes | str | Path, dims: Mapping[str, 
     loaded, least = load(model), dict[str, int]()
     while True:
         try:
-            return _Importer(loaded, dict(dims or {}), least).run()
+            return Importer(loaded, dict(dims or {}), least).run()
         except ModelError as error:
             # Dimensions that are too small for some operation are not the model's: it is read again without them.
             needs = dict(sorted(e.needs for e in error.each() if isinstance(e, TooSmallError) and e.needs))
             if all(least.get(name, 1) >= size for name, size in needs.items()):
                 raise
             least |= needs
-        except _MALFORMED as error:
+        except MALFORMED as error:
             raise ModelError("the model is malformed", where=loaded.label, got=reason(error)) from error
 
 
 # What Python raises when a file's values make no sense in a place where no rule foresaw it. Turned into a ModelError at
 # the node, so that no file, however damaged, is more than an error.
-_MALFORMED = (
+MALFORMED = (
     ArithmeticError,
     AssertionError,
     AttributeError,
@@ -76,12 +76,12 @@ _MALFORMED = (
 )
 
 
-class _Noted(Exception):
+class Noted(Exception):
     """A node failed because of problems inside it that are noted already."""
 
 
 @dataclass(slots=True)
-class _Importer:
+class Importer:
     loaded: Loaded
     fixed: dict[str, int]
     least: Mapping[str, int]
@@ -135,18 +135,21 @@ class _Importer:
                 )
             )
         for tensor in graph.initializer:
-            where = self.where(f"initializer {tensor.name!r}")
-            try:
-                if not tensor.name or tensor.name in scope.items:
-                    raise ModelError("the initializer's name is empty or used twice", where=where)
-                array = to_array(tensor, where, self.loaded.folder)
-                if array.nbytes >= LARGE:
-                    array = aligned_copy(array)
-                t = element_type(tensor.data_type, where)
-                weight = t.is_float and (self.exported is None or self.exported.is_weight(tensor.name))
-                scope.items[tensor.name] = known_item(array, t, scope.prefix + tensor.name, weight=weight)
-            except Error as error:
-                self.problems.add(error)
+            self.initializer(tensor, scope)
+
+    def initializer(self, tensor: onnx.TensorProto, scope: Scope) -> None:
+        where = self.where(f"initializer {tensor.name!r}")
+        try:
+            if not tensor.name or tensor.name in scope.items:
+                raise ModelError("the initializer's name is empty or used twice", where=where)
+            array = to_array(tensor, where, self.loaded.folder)
+            if array.nbytes >= LARGE:
+                array = aligned_copy(array)
+            t = element_type(tensor.data_type, where)
+            weight = t.is_float and (self.exported is None or self.exported.is_weight(tensor.name))
+            scope.items[tensor.name] = known_item(array, t, scope.prefix + tensor.name, weight=weight)
+        except Error as error:
+            self.problems.add(error)
 
     def restore_weights(self, module: Exported, scope: Scope) -> None:
         """Give weights that an exporter transposed, or read in place of others, their names in the module."""
@@ -252,12 +255,12 @@ class _Importer:
             where = self.where(f"node {scope.prefix}{node.name or f'#{position}'} ({node.op_type})")
             try:
                 self.node(node, scope, attributes, depth, where)
-            except _Noted:
+            except Noted:
                 scope.failed.update(node.output)
             except Error as error:
                 self.problems.add(located(error, where))
                 scope.failed.update(node.output)
-            except _MALFORMED as error:
+            except MALFORMED as error:
                 problem = ModelError("the node is malformed", where=where, got=reason(error))
                 problem.__cause__ = error
                 self.problems.add(problem)
@@ -352,7 +355,7 @@ class _Importer:
         before = len(self.problems)
         self.nodes(functions.without_absent(body.node, missing), inner, functions.parameters(call, body), depth + 1)
         if len(self.problems) > before or any(name in inner.failed for name in body.output):
-            raise _Noted
+            raise Noted
         return [inner.find(name) for name in body.output]
 
     def control(self, call: Call, scope: Scope, attributes: Mapping[str, Any], depth: int) -> list[Item | None]:
@@ -366,7 +369,7 @@ class _Importer:
             before = len(self.problems)
             self.nodes(graph.node, inner, attributes, depth + 1)
             if len(self.problems) > before or any(inner.has_failed(info.name) for info in graph.output):
-                raise _Noted
+                raise Noted
             found = [inner.find(info.name) for info in graph.output]
             if any(item is None for item in found):
                 raise ModelError("an inner graph does not compute its outputs")

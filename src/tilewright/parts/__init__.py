@@ -1,0 +1,1 @@
+"""Models of several parts: what the compiler takes, and what others run."""

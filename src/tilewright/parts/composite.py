@@ -1,0 +1,284 @@
+"""`Composite`: a model of several parts, some of which are compiled, with the face of a `Model`."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import onnx
+
+from tilewright.frontend.onnx.exported import Exported, exported
+from tilewright.frontend.onnx.section import Section, declared
+from tilewright.frontend.onnx.tensors import DTYPES
+from tilewright.parts.context import Context
+from tilewright.parts.part import Part, Watch
+from tilewright.parts.report import coverage_of
+from tilewright.runtime.arguments import describe_spec
+from tilewright.runtime.interop import Array, as_numpy, in_kind_of
+from tilewright.runtime.manifest import InputSpec, OutputSpec, ParamSpec
+from tilewright.runtime.profile import KernelTime, Profile
+from tilewright.runtime.weights.check import check_finite, check_version, check_weights
+from tilewright.support.coverage import Coverage
+from tilewright.support.errors import CallError, ModelError, Problems
+
+
+class Composite:
+    """Parts of an ONNX model in their order. Any number of threads may call it at once.
+
+        y = model(x);  model(x, out=y);  model.run({"x": x});  model.update(weights)      as with a `Model`
+        model.coverage()                                                                 what is compiled, what is not
+
+    Values between parts are NumPy arrays, lists of them for sequences, None for an empty optional, and arrays of
+    objects for strings.
+    """
+
+    def __init__(self, part: Part, context: Context, threads: int, name: str | None = None) -> None:
+        self._part = part
+        self._context = context
+        self.threads = threads
+        graph = part.section.loaded.model.graph
+        self.name = name or graph.name or "main"
+        infos = {i.name: i for i in graph.input}
+        self.inputs = tuple(InputSpec(n, *_described(infos[n])) for n in part.section.inputs)
+        self.outputs = tuple(OutputSpec(o.name, *_described(o)) for o in graph.output)
+        module = exported(part.section.loaded.model)
+        named = dict(_params(part.section, module))
+        self.params = tuple(named)
+        self._tensors = tuple(named.values())
+        listed = module.names or () if module is not None else ()
+        counters = module.counters([p.name for p in named]) if module is not None else []
+        self._ignored = tuple({*listed, *counters} - {p.name for p in named})
+        self._gate = _Gate()
+
+    # -- calls ---------------------------------------------------------------------------------------------------------
+
+    def __call__(self, *inputs: Any, out: Any = None) -> Any:
+        """The output, or a tuple of them; `out` itself if it is given (an array, or a tuple of all outputs)."""
+        if len(inputs) != len(self.inputs):
+            names = ", ".join(f"{i.name}: {describe_spec(i)}" for i in self.inputs)
+            raise CallError("wrong number of inputs", expected=f"{len(self.inputs)} ({names})", got=len(inputs))
+        found = self._call(dict(zip((i.name for i in self.inputs), inputs, strict=True)))
+        results = tuple(found[o.name] for o in self.outputs)
+        if out is not None:
+            _copy(results, out if isinstance(out, tuple | list) else (out,), [o.name for o in self.outputs])
+            return out
+        results = tuple(in_kind_of(inputs[0], r) if inputs and isinstance(r, np.ndarray) else r for r in results)
+        return results[0] if len(results) == 1 else results
+
+    def run(self, inputs: Mapping[str, Any], out: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """Call by names. `out` may hold some of the outputs; the others are new arrays."""
+        names = [i.name for i in self.inputs]
+        problems = Problems()
+        for name in names:
+            if name not in inputs:
+                problems.add(CallError("is missing", where=f"input {name!r}"))
+        for name in inputs:
+            if name not in names:
+                problems.add(CallError("there is no such input", where=f"input {name!r}", expected=f"one of {names}"))
+        problems.raise_if_any("the inputs do not fit", kind=CallError)
+        found = self._call({name: inputs[name] for name in names})
+        for name, array in (out or {}).items():
+            if name not in found:
+                raise CallError(f"there is no output {name!r}", expected=f"some of {list(found)}")
+            _copy([found[name]], [array], [name])
+            found[name] = array
+        return found
+
+    def _call(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        values = {name: _value(v, f"input {name!r}") for name, v in inputs.items()}
+        self._check(values)
+        with self._gate.calling():
+            try:
+                found = self._part.run(values)
+            except ModelError as error:  # what only a call could find out
+                raise CallError("the model does not run on these inputs", where=self.name, problems=[error]) from error
+        return {o.name: found[o.name] for o in self.outputs}
+
+    def _check(self, values: Mapping[str, Any]) -> None:
+        """Raise CallError for inputs that are not what the model states."""
+        problems = Problems()
+        infos = {i.name: declared(i) for i in self._part.section.loaded.model.graph.input}
+        for spec in self.inputs:
+            info, value = infos.get(spec.name), values[spec.name]
+            if info is None or info.code not in DTYPES:
+                continue
+            where, expected = f"input {spec.name!r}", describe_spec(spec)
+            if not isinstance(value, np.ndarray):
+                problems.add(CallError("not an array", where=where, expected=expected, got=type(value).__name__))
+            elif value.dtype != DTYPES[info.code].numpy:
+                problems.add(CallError("wrong element type", where=where, expected=expected, got=value.dtype))
+            elif len(info.dims) != value.ndim:
+                problems.add(CallError("wrong rank", where=where, expected=expected, got=list(value.shape)))
+            elif any(isinstance(d, int) and d != n for d, n in zip(info.dims, value.shape, strict=True)):
+                problems.add(CallError("wrong dimensions", where=where, expected=expected, got=list(value.shape)))
+        problems.raise_if_any("the inputs do not fit", kind=CallError)
+
+    # -- weights -------------------------------------------------------------------------------------------------------
+
+    def update(self, weights: Mapping[str, Any], version: int | None = None, *, finite: bool = True) -> int:
+        """Take new weights: all of them, by name; see `Model.update`. A call sees the old ones or the new ones."""
+        arrays = check_weights(self.params, weights, finite=finite, ignored=self._ignored)
+        if finite:
+            check_finite(self.params, arrays)
+        with self._gate.alone():
+            chosen = check_version(version, self._context.version)
+            pairs = zip(self._named(), arrays, strict=True)
+            self._context.updated = {n: (a if n == p.name else a.T).copy() for (p, n), a in pairs}
+            self._context.version = chosen
+            for model, section in self._part.models():
+                mine = {n: self._context.updated[n] for n in model.weights if n in section.weights}
+                model.update(model.weights | mine, finite=finite)
+        return chosen
+
+    @property
+    def version(self) -> int:
+        """The version of the weights; 0 are the file's."""
+        return self._context.version
+
+    @property
+    def weights(self) -> dict[str, Array]:
+        """The present raw weights by name: what `update` takes."""
+        named = [(p, n, self._context.initializer(self._part.section, n)) for p, n in self._named()]
+        return {p.name: a if n == p.name else a.T for p, n, a in named}
+
+    def _named(self) -> Iterator[tuple[ParamSpec, str]]:
+        return zip(self.params, self._tensors, strict=True)
+
+    # -- what it is ----------------------------------------------------------------------------------------------------
+
+    def coverage(self) -> Coverage:
+        """What is compiled, in which parts the rest runs, and why: as far as the calls so far have told."""
+        return coverage_of(self._part, self._context)
+
+    def show(self, what: str = "graph") -> str:
+        """A text of each compiled part ("graph", "loops", "schedule", "llvm", "asm", "memory"), or "parts"."""
+        if what == "parts":
+            return str(self.coverage())
+        return "\n".join(f"==== {section.name} ====\n{model.show(what)}" for model, section in self._part.models())
+
+    def profile(self, *inputs: Any, repeat: int = 10) -> Profile:
+        """Time every part on these inputs, the compiled ones by kernel as far as they take these very inputs."""
+        names = [i.name for i in self.inputs]
+        values = {n: _value(v, f"input {n!r}") for n, v in zip(names, inputs, strict=True)}
+        self._check(values)
+        samples: list[list[tuple[str, str, float]]] = []
+        for _ in range(repeat + 1):
+            found: list[tuple[str, str, float]] = []
+            self._part.run(values, _noting(found))
+            samples.append(found)
+        last = samples[-1]
+        usable = [s for s in samples[1:] if [x[:2] for x in s] == [x[:2] for x in last]]
+        seconds = np.median([[x[2] for x in s] for s in usable], axis=0).tolist() if last else []
+        total = sum(seconds) or 1e-12
+        rows = zip(last, seconds, strict=True)
+        kernels = tuple(KernelTime(name, label, s, s / total, None, None) for (name, label, _), s in rows)
+        return Profile(kernels, total, {}, self.threads)
+
+    def save(self, path: str | os.PathLike[str], **options: Any) -> None:
+        """A model of parts is not saved: what runs elsewhere needs the ONNX file and those who run it anyway."""
+        others = sorted({p.runs_by for p in self.coverage().parts if p.runs_by != "Tilewright"})
+        raise CallError(
+            "a model of several parts cannot be saved: a .tw file holds code, and nothing that another runtime reads",
+            where=f"model {self.name!r}",
+            got=f"parts that run by {', '.join(others)}" if others else "parts that are compiled at calls",
+            hint="keep the .onnx file; compiled parts are kept in the cache",
+        )
+
+    def __reduce__(self) -> Any:
+        raise CallError("a model cannot be sent to another process", where=f"model {self.name!r}")
+
+    def __repr__(self) -> str:
+        ins = ", ".join(f"{s.name}: {describe_spec(s)}" for s in self.inputs[:6])
+        outs = ", ".join(f"{s.name}: {describe_spec(s)}" for s in self.outputs[:6])
+        return f"<Composite {self.name}({ins}) -> ({outs}), {self.threads} threads, weights version {self.version}>"
+
+
+class _Gate:
+    """Lets calls in together, and an update alone."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._inside = 0
+        self._waiting = 0
+
+    @contextmanager
+    def calling(self) -> Iterator[None]:
+        with self._changed:
+            self._changed.wait_for(lambda: not self._waiting)
+            self._inside += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._inside -= 1
+                self._changed.notify_all()
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        with self._changed:
+            self._waiting += 1
+            try:
+                self._changed.wait_for(lambda: not self._inside)
+                yield
+            finally:
+                self._waiting -= 1
+                self._changed.notify_all()
+
+
+def _value(value: Any, where: str) -> Any:
+    """An input as parts take it."""
+    if value is None:
+        return None
+    if isinstance(value, list | tuple):
+        return [_value(v, where) for v in value]
+    if isinstance(value, np.ndarray) and value.dtype.kind in "OUS":
+        return value
+    return np.require(as_numpy(value, where), requirements=["C", "A"])
+
+
+def _noting(found: list[tuple[str, str, float]]) -> Watch:
+    """Puts what it is told of a part into a list."""
+    return lambda name, label, seconds: found.append((name, label, seconds))
+
+
+def _copy(results: Sequence[Any], out: Sequence[Any], names: Sequence[str]) -> None:
+    if len(out) != len(results):
+        raise CallError("wrong number of outputs", expected=f"{len(results)} {list(names)}", got=len(out))
+    for result, their, name in zip(results, out, names, strict=True):
+        array = as_numpy(their, f"output {name!r}")
+        if not isinstance(result, np.ndarray) or array.shape != result.shape or array.dtype != result.dtype:
+            what = "wrong shape or type"
+            got = f"{array.dtype}{list(array.shape)}"
+            expected = f"{result.dtype}{list(result.shape)}" if isinstance(result, np.ndarray) else "no array"
+            raise CallError(what, where=f"output {name!r}", expected=expected, got=got)
+        np.copyto(array, result)
+
+
+def _described(info: onnx.ValueInfoProto) -> tuple[str, tuple[int | str, ...]]:
+    """The element type and shape that a file states, for display."""
+    found = declared(info)
+    if found is not None:
+        known = DTYPES.get(found.code)
+        return known.name if known else onnx.TensorProto.DataType.Name(found.code).lower(), found.dims
+    kind = info.type.WhichOneof("value")
+    return (kind.removesuffix("_type") if kind else "unknown"), ("...",)
+
+
+def _params(section: Section, module: Exported | None) -> Iterator[tuple[ParamSpec, str]]:
+    """The weights that `update` takes, each with its tensor in the file, which may be its transpose."""
+    for name in section.initializers:
+        tensor = section.initializers[name]
+        t = DTYPES.get(tensor.data_type)
+        if name in section.weights and t is not None and t.is_float:
+            shape = tuple(tensor.dims)
+            if module is not None and name in module.transposed:
+                yield ParamSpec(module.transposed[name], t.name, shape[::-1]), name
+            else:
+                yield ParamSpec(name, t.name, shape), name
+
+
+__all__ = ["Composite"]

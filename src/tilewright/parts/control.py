@@ -1,0 +1,120 @@
+"""`If` and `Loop` whose bodies are compiled, and whose decisions are made between them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import onnx
+
+from tilewright.frontend.onnx.section import Section
+from tilewright.parts.plan import is_control
+from tilewright.support.errors import CallError, ModelError
+
+if TYPE_CHECKING:
+    from tilewright.parts.part import Part
+    from tilewright.runtime.model import Model
+
+Values = Mapping[str, Any]
+
+
+class ControlPart:
+    """A section of one node, `If` or `Loop`.
+
+    Args:
+        make: a part for a body.
+    """
+
+    def __init__(self, section: Section, make: Callable[[Section], Part]) -> None:
+        self.section = section
+        self.node = control_node(section)
+        self.inner = _graphs(section)
+        self.bodies = {name: make(body) for name, body in bodies(section).items()}
+
+    def models(self) -> Iterator[tuple[Model, Section]]:
+        for body in self.bodies.values():
+            yield from body.models()
+
+    def run(self, values: Values) -> dict[str, Any]:
+        """The outputs by name."""
+        results = self._branch(values) if self.node.op_type == "If" else self._loop(values)
+        named = dict(zip(self.node.output, results, strict=False))
+        return {name: named[name] for name in self.section.outputs}
+
+    def _read(self, values: Values, name: str) -> Any:
+        if name in values:
+            return values[name]
+        return self.bodies[next(iter(self.bodies))].initializer(name)
+
+    def _branch(self, values: Values) -> list[Any]:
+        taken = _truth(self._read(values, self.node.input[0]), self.section.name)
+        body = self.bodies["then_branch" if taken else "else_branch"]
+        found = body.run({name: self._read(values, name) for name in body.section.inputs})
+        return [found[name] for name in body.section.outputs]
+
+    def _loop(self, values: Values) -> list[Any]:
+        body, graph = self.bodies["body"], self.inner["body"]
+        names = [i.name for i in graph.input]
+        given = [self._read(values, n) if n else None for n in self.node.input]
+        given += [None] * (2 - len(given))
+        count = None if given[0] is None else int(np.asarray(given[0]).reshape(-1)[0])
+        alive = True if given[1] is None else _truth(given[1], self.section.name)
+        carried = given[2:]
+        collected = len(graph.output) - 1 - len(carried)
+        if len(names) != 2 + len(carried) or collected < 0:
+            raise ModelError("the body of Loop does not fit its inputs", where=self.section.name)
+        outer = {n: self._read(values, n) for n in body.section.inputs if n not in names}
+        rows: list[list[Any]] = [[] for _ in range(collected)]
+        step = 0
+        while alive and (count is None or step < count):
+            start = [np.asarray(step, np.int64), np.asarray(True), *carried]
+            found = body.run(outer | dict(zip(names, start, strict=True)))
+            results = [found[o.name] for o in graph.output]
+            alive = _truth(results[0], self.section.name)
+            carried = results[1 : 1 + len(carried)]
+            for row, value in zip(rows, results[1 + len(carried) :], strict=True):
+                row.append(value)
+            step += 1
+        return [*carried, *(_stacked(r, graph.output[1 + len(carried) + k]) for k, r in enumerate(rows))]
+
+
+def control_node(section: Section) -> onnx.NodeProto:
+    """The one node of a section."""
+    return next(n for n in section.nodes if is_control(n))
+
+
+def _graphs(section: Section) -> dict[str, onnx.GraphProto]:
+    node = control_node(section)
+    graphs = {a.name: a.g for a in node.attribute if a.type == onnx.AttributeProto.GRAPH}
+    wanted = ("then_branch", "else_branch") if node.op_type == "If" else ("body",)
+    missing = [name for name in wanted if name not in graphs]
+    if missing:
+        raise ModelError(f"attribute {missing[0]} must be a graph", where=section.name)
+    return {name: graphs[name] for name in wanted}
+
+
+def bodies(section: Section) -> dict[str, Section]:
+    """The bodies of a section's node."""
+    node = control_node(section)
+    return {n: section.inner(node, g, f"{section.name}.{n}") for n, g in _graphs(section).items()}
+
+
+def _truth(value: Any, where: str) -> bool:
+    array = np.asarray(value)
+    if array.size != 1:
+        raise CallError("a condition must be one element", where=where, got=list(array.shape))
+    return bool(array.reshape(-1)[0])
+
+
+def _stacked(rows: list[Any], info: onnx.ValueInfoProto) -> Any:
+    """What the iterations gave along a new axis; of no iterations, as the body's type says."""
+    if rows:
+        return np.stack(rows)
+    tensor = info.type.tensor_type
+    dims = [d.dim_value for d in tensor.shape.dim]  # 0 where a dimension is not stated: there is nothing along it
+    kind = onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type) if tensor.elem_type else np.dtype(np.float32)
+    return np.empty((0, *dims), kind)
+
+
+__all__ = ["ControlPart", "bodies"]

@@ -1,0 +1,127 @@
+"""`tw.compile`, the one entry: a model becomes one program where the compiler takes all of it, else parts."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from tilewright.compiler import Dynamic, compile_program
+from tilewright.frontend import registry as frontends
+from tilewright.ir.selection import Precision
+from tilewright.runtime.model import Model
+from tilewright.support.coverage import Coverage
+from tilewright.support.errors import Error, ModelError, ShapeError, UnsupportedError
+from tilewright.targets.target import Target
+
+if TYPE_CHECKING:
+    from tilewright.frontend.onnx.load import Loaded
+    from tilewright.parts.composite import Composite
+
+Fallback = Literal["auto", "never"]
+
+
+def compile(
+    model: Any,
+    example: Any = None,
+    *,
+    threads: int = 1,
+    dims: Mapping[str, int] | None = None,
+    dynamic: Dynamic = "auto",
+    target: Target | str | None = None,
+    precision: Precision = "fp32",
+    fast: str = "auto",
+    name: str | None = None,
+    params: Any = None,
+    fallback: Fallback = "auto",
+    custom_ops: Sequence[type] = (),
+    winograd: str | None = None,
+) -> Model | Composite:
+    """Compile a model to native code and load it.
+
+    Args:
+        model: path of an ONNX file, an `onnx.ModelProto`, a `torch.nn.Module` (with an `example`), a
+            `torch.export.ExportedProgram`, a `jax.export.Exported`, a jitted function (with an `example`), StableHLO
+            as text, bytes or the path of a file, a `(Graph, weights)` pair, or what a plug-in's frontend reads.
+        example: inputs of a PyTorch module: a tensor, a tuple of arguments, or a dict of keyword arguments; tensors or
+            NumPy arrays. Only shapes and types count. Of a jitted function the same: arrays or
+            `jax.ShapeDtypeStruct`s, and trees of them.
+        threads: threads of a call, the caller's included. Estimates are made for as many, so that another number may
+            get other code, whose results differ by rounding; a model that was saved runs with any number.
+        dims: values for symbolic dimensions that shall be fixed, by name.
+        dynamic: which dimensions of a PyTorch module's inputs are symbols: "auto" (the batch, called "batch"), None, or
+            `{"input": {axis: "symbol"}}`; see docs/torch.md.
+        target: the machine, or its name ("x86-64-v3"); the host if None.
+        precision: the type in which products multiply: "fp32", "bf16", "int8" (see docs/accuracy.md).
+        fast: which algorithms with fewer multiplications are allowed (Winograd's, Fourier's, Strassen's; see
+            docs/accuracy.md): "auto", "exact" (none), "f2", "f4", "f6"; "strassen": "auto", and fast products of any
+            rows, those of different samples too.
+        name: what the program is called; the model's own name if None.
+        params: which arguments of a function of JAX are weights: a position, a name, or several; for an `Exported`, a
+            dict of the same with their trees of arrays. `update` takes such trees.
+        fallback: what becomes of an ONNX model with operators that Tilewright lacks: "auto" (they run by ONNX Runtime
+            or `onnx.reference`, the rest is compiled in parts, a warning says so; see docs/onnx.md), "never" (an error
+            lists them).
+        custom_ops: classes (`onnx.reference.op_run.OpRun`) of operators that are not ONNX's, which then run there.
+        winograd: the old name of `fast`.
+
+    Raises ModelError (or a subclass) listing everything that is wrong with the model.
+    """
+    if winograd is not None:
+        warnings.warn("winograd= is called fast= now: it rules all fast algorithms", DeprecationWarning, stacklevel=2)
+        fast = winograd
+    if fallback not in ("auto", "never"):
+        raise ModelError("fallback is not known", expected="'auto' or 'never'", got=repr(fallback))
+
+    def build(model: Any, name: str | None, **options: Any) -> Model:
+        program = compile_program(
+            model, threads=threads, target=target, precision=precision, fast=fast, name=name, **options
+        )
+        return Model(program, threads=threads)
+
+    try:
+        return build(model, name, example=example, dims=dims, dynamic=dynamic, params=params)
+    except ModelError as error:
+        loaded = _loaded(model) if fallback == "auto" else None
+        if loaded is None or not can_fall_back(error):
+            raise
+    from tilewright.parts.onnx_model import compile_parts
+
+    return compile_parts(loaded, build, name=name, dims=dims, threads=threads, custom_ops=custom_ops)
+
+
+def coverage(model: Any, *, dims: Mapping[str, int] | None = None, custom_ops: Sequence[type] = ()) -> Coverage:
+    """What of an ONNX model would be compiled, in which parts the rest would run and by whom, and every reason.
+
+    Args:
+        model: path of an ONNX file, its bytes, or an `onnx.ModelProto`.
+        dims, custom_ops: as for `compile`.
+
+    Raises ModelError for a file that is no ONNX model.
+    """
+    from tilewright.frontend.onnx.load import load
+    from tilewright.parts.onnx_model import coverage as coverage_of
+
+    return coverage_of(load(model), dims=dims, custom_ops=custom_ops)
+
+
+def _loaded(model: Any) -> Loaded | None:
+    """An ONNX model, read; None for any other, and for one that cannot be read."""
+    is_onnx = isinstance(model, str | Path | bytes) or type(model).__module__.partition(".")[0] == "onnx"
+    if not is_onnx or frontends.find(model) is not None:
+        return None
+    from tilewright.frontend.onnx.load import load
+
+    try:
+        return load(model)
+    except ModelError:
+        return None
+
+
+def can_fall_back(error: Error) -> bool:
+    """Whether a refused model is well formed as far as is known: then what was refused can run elsewhere."""
+    return all(isinstance(e, UnsupportedError | ShapeError) for e in error.each())
+
+
+__all__ = ["Fallback", "compile", "coverage"]

@@ -1,0 +1,92 @@
+"""An ONNX model that the compiler does not take whole, as a `Composite` of parts."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from tilewright.frontend.common.finish import Imported
+from tilewright.frontend.onnx.load import Loaded
+from tilewright.frontend.onnx.section import Section, TensorInfo, declared, inlined, whole
+from tilewright.frontend.onnx.survey import survey
+from tilewright.parts.composite import Composite
+from tilewright.parts.context import Context, FallbackWarning
+from tilewright.parts.hosts import Hosts
+from tilewright.parts.part import Part
+from tilewright.parts.report import coverage_ahead
+from tilewright.runtime.model import Model
+from tilewright.support.coverage import NATIVE, Coverage
+
+
+def compile_parts(
+    loaded: Loaded,
+    build: Callable[[Imported, str], Model],
+    *,
+    name: str | None = None,
+    dims: Mapping[str, int] | None = None,
+    threads: int = 1,
+    custom_ops: Sequence[type] = (),
+) -> Composite:
+    """Cut a model into parts and compile those whose types are known.
+
+    Args:
+        build: from a graph with its weights to a loaded program.
+        name: of the model; its own if None.
+        dims: values of symbolic dimensions.
+        custom_ops: classes of operators for `onnx.reference`.
+
+    Raises UnsupportedError for operators that nobody here knows.
+    """
+    context = Context(build, Hosts(custom_ops, threads))
+    section = whole(inlined(loaded))
+    types = stated_types(section, dims or {})
+    part = Part(section, context, types)
+    part.plan(survey(section, types))
+    model = Composite(part, context, threads, name)
+    warn_of(model.coverage())
+    return model
+
+
+def coverage(
+    loaded: Loaded, *, name: str | None = None, dims: Mapping[str, int] | None = None, custom_ops: Sequence[type] = ()
+) -> Coverage:
+    """What of a model would be compiled, in which parts the rest would run, and why; nothing is compiled for it."""
+    section = whole(inlined(loaded))
+    return coverage_ahead(name or section.name, section, stated_types(section, dims or {}), Hosts(custom_ops))
+
+
+def stated_types(section: Section, dims: Mapping[str, int]) -> dict[str, TensorInfo | None]:
+    """The types that a model states for its inputs; one without a rank is left out."""
+    found: dict[str, TensorInfo | None] = {}
+    for info in section.loaded.model.graph.input:
+        if info.name not in section.inputs:
+            continue
+        type = declared(info)
+        if type is not None:
+            found[info.name] = replace(type, dims=tuple(dims.get(d, d) if isinstance(d, str) else d for d in type.dims))
+        elif info.type.WhichOneof("value") not in (None, "tensor_type"):
+            found[info.name] = None
+    return found
+
+
+def warn_of(report: Coverage) -> None:
+    """Say once what runs elsewhere, and what it costs."""
+    if not report.uncompiled:
+        return
+    listed = [f"{u.node}: {u.reason}; runs by {u.runs_by}" for u in report.uncompiled[:MOST]]
+    more = [f"and {len(report.uncompiled) - MOST} more"] if len(report.uncompiled) > MOST else []
+    outside = sum(p.runs_by != NATIVE for p in report.parts)
+    warnings.warn(
+        f"{report.name}: {len(report.uncompiled)} of {report.nodes} operators are not compiled and run elsewhere, "
+        f"which is slower: {outside} of {len(report.parts)} parts are theirs, and values go from part to part through "
+        "memory (fallback='never' refuses instead)\n  " + "\n  ".join([*listed, *more]),
+        FallbackWarning,
+        stacklevel=4,
+    )
+
+
+MOST = 10
+"""Operators that a warning lists."""
+
+__all__ = ["compile_parts", "coverage"]

@@ -1,0 +1,298 @@
+"""`Part`: a section of a model that is compiled when enough is known of its inputs, in as many forms as are needed.
+
+Types that the model states are enough at once. What only a call tells (the rank of what a foreign operator gives, a
+shape that is an input) is taken from the call's inputs: the part is compiled for it, and the code kept. What turns out
+not to be compilable is cut into parts of its own.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from tilewright.frontend.onnx import import_onnx
+from tilewright.frontend.onnx.section import Section, Types, operator
+from tilewright.frontend.onnx.survey import Survey, survey
+from tilewright.parts.context import Context, FallbackWarning
+from tilewright.parts.control import ControlPart
+from tilewright.parts.hosts import HostPart
+from tilewright.parts.plan import Step, cut
+from tilewright.parts.variants import MAX_VALUE, History, Pattern, Values, observed
+from tilewright.runtime.model import Model
+from tilewright.support.errors import Error, UnsupportedError
+
+Watch = Callable[[str, str, float], None]
+
+MAX_FORMS = 16
+"""Forms of a part that are kept; the one that was used longest ago goes first."""
+OFTEN = 8
+"""Forms after which a part is said to be compiled often."""
+TOO_OFTEN = 32
+"""Forms after which nodes that need values are no longer compiled for them."""
+
+
+@dataclass(slots=True)
+class NativeForm:
+    """A compiled program for one pattern."""
+
+    model: Model
+    outputs: tuple[str, ...]
+
+    def run(self, values: Values, watch: Watch | None = None) -> dict[str, Any]:
+        start = time.perf_counter()
+        found = self.model.run({i.name: values[i.name] for i in self.model.inputs})
+        if watch is not None:
+            watch(self.model.name, f"{len(self.model.manifest.run_steps)} kernels", time.perf_counter() - start)
+        return found
+
+
+@dataclass(slots=True)
+class CutForm:
+    """Several parts, run one after the other."""
+
+    steps: list[tuple[Step, Part | HostPart | ControlPart]]
+    section: Section
+    context: Context
+    last: list[tuple[str, ...]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        """Find out after which step nobody reads a value any more."""
+        keep = {*self.section.outputs, *self.section.inputs}
+        for step, _ in reversed(self.steps):
+            names = {*step.section.inputs, *step.section.outputs} - keep
+            keep |= names
+            self.last.insert(0, tuple(names))
+
+    def run(self, values: Values, watch: Watch | None = None) -> dict[str, Any]:
+        found = dict(values)
+        for (step, part), done in zip(self.steps, self.last, strict=True):
+            given = {name: found[name] for name in step.section.inputs}
+            if isinstance(part, Part):
+                found.update(part.run(given, watch))
+            else:
+                start = time.perf_counter()
+                found.update(part.run(given))
+                if watch is not None:
+                    names = ", ".join(dict.fromkeys(operator(n) for n in step.section.nodes))
+                    watch(step.section.name, names, time.perf_counter() - start)
+            for name in done:
+                del found[name]
+        return {n: found[n] if n in found else self.context.initializer(self.section, n) for n in self.section.outputs}
+
+
+Form = NativeForm | CutForm
+
+
+class Part:
+    """See the head of this file.
+
+    Args:
+        section: what is to be computed.
+        context: what all parts of a model share.
+        types: of inputs, as far as they are stated; a name that is missing has an unknown type.
+        needs: inputs that must be known by value.
+        depth: how many parts this one is inside of.
+    """
+
+    def __init__(
+        self, section: Section, context: Context, types: Types, needs: frozenset[str] = frozenset(), depth: int = 0
+    ) -> None:
+        self.section = section
+        self.context = context
+        self.types = types
+        self.needs = needs
+        self.depth = depth
+        self.forms: list[tuple[Pattern, Form]] = []
+        self.built = 0
+        self._history = History()
+        self._lock = threading.RLock()
+
+    # --- ahead of calls -----------------------------------------------------------------------------------------------
+
+    def prepare(self) -> None:
+        """Make the form for the types that are stated, if they are enough."""
+        if self.section.nodes and not self.needs and all(self.types.get(n) is not None for n in self.section.inputs):
+            types = {n: self.types[n] for n in self.section.inputs}
+            form = self._native(types, {})
+            if form is not None:
+                self._keep(types, {}, form)
+
+    def plan(self, found: Survey) -> CutForm:
+        """Cut the section; used at once and for all calls of the stated types."""
+        form = self._cut(found)
+        names = self.section.inputs
+        if all(name in self.types for name in names):
+            self._keep({n: self.types[n] for n in names}, {}, form)
+        return form
+
+    # --- calls --------------------------------------------------------------------------------------------------------
+
+    def run(self, values: Values, watch: Watch | None = None) -> dict[str, Any]:
+        """The outputs by name for these inputs. `watch` is told each part's name, what it is, and its seconds."""
+        if not self.section.nodes:
+            return {n: values[n] if n in values else self.initializer(n) for n in self.section.outputs}
+        form = self._find(values)
+        if form is None:
+            with self._lock:
+                form = self._find(values) or self._build(values)
+        return form.run(values, watch)
+
+    def _find(self, values: Values) -> Form | None:
+        for k, entry in enumerate(self.forms):
+            if entry[0].takes(values):
+                if k > MAX_FORMS // 2:
+                    with self._lock:
+                        self.forms = [entry, *(e for e in self.forms if e is not entry)]
+                return entry[1]
+        return None
+
+    def initializer(self, name: str) -> Any:
+        return self.context.initializer(self.section, name)
+
+    def _keep(self, types: Types, values: Values, form: Form) -> Form:
+        fixed = {name: np.asarray(v).tobytes() for name, v in values.items()}
+        least: dict[str, int] = {}
+        if isinstance(form, NativeForm):
+            least = _least(types, form.model)
+        self.forms = [(Pattern(types, fixed, least), form), *self.forms[: MAX_FORMS - 1]]
+        return form
+
+    # --- new forms ----------------------------------------------------------------------------------------------------
+
+    def _build(self, values: Values) -> Form:
+        self.built += 1
+        if self.built == OFTEN:
+            self._warn_often()
+        candidates = self._candidates(values)
+        lacking: dict[int, Error] = {}
+        while True:
+            known = {n: values[n] for n in self.needs} if self.built <= TOO_OFTEN else {}
+            for types in candidates:
+                found = survey(self.section, types, known, lacking)
+                if all(s.how in ("native", "known") for s in found.nodes):
+                    form = self._native(types, known)
+                    if form is not None:
+                        return self._keep(types, known, form)
+            if not self._learn(survey(self.section, candidates[0], known, lacking), values, lacking):
+                return self._build_cut(candidates[0], known, lacking)
+
+    def _candidates(self, values: Values) -> list[Types]:
+        """The types that a form might be made for, the most general first."""
+        exact = observed(values, self.section.inputs)
+        found: list[Types] = []
+        stated = {n: self.types[n] for n in self.section.inputs if n in self.types}
+        no_zero = not any(0 in info.dims for info in exact.values() if info is not None)
+        if no_zero and len(stated) == len(exact) and Pattern(stated, {}, {}).takes(values):
+            found.append(stated)
+        for types in (self._history.observe(exact), exact):
+            if types not in found:
+                found.append(types)
+        return found
+
+    def _build_cut(self, types: Types, known: Values, lacking: Mapping[int, Error]) -> Form:
+        """Parts of its own for what cannot be one program: for any values of inputs if that helps, else for these."""
+        if self.depth < MAX_DEPTH:
+            for values in [{}, known] if known else [{}]:
+                found = survey(self.section, types, values, lacking)
+                if _is_smaller(self.section, found):
+                    return self._keep(types, values, self._cut(found))
+        reason = UnsupportedError("the part cannot be compiled")
+        all_lacking = dict.fromkeys(range(len(self.section.nodes)), reason) | dict(lacking)
+        return self._keep(types, {}, self._cut(survey(self.section, types, {}, all_lacking)))
+
+    def _learn(self, found: Survey, values: Values, lacking: dict[int, Error]) -> bool:
+        """Take in what nodes say that they need: more inputs by value, or that they cannot be compiled; whether
+        anything is new."""
+        new = False
+        for k, node in enumerate(found.nodes):
+            if not node.needs:
+                continue
+            mine = [n for n in node.needs if n in self.section.inputs]
+            too_many = self.built > TOO_OFTEN or any(_elements(values[n]) > MAX_VALUE for n in mine)
+            if too_many or (mine and set(mine) <= self.needs):
+                lacking[k] = node.error or UnsupportedError("a value must be known when compiling")
+                new = True
+            elif mine:
+                self.needs |= frozenset(mine)
+                new = True
+        return new
+
+    def _native(self, types: Types, known: Values) -> NativeForm | None:
+        """The section as one program; None if it cannot be one."""
+        free = {n: t for n, t in types.items() if n not in known}
+        try:
+            imported = import_onnx(self.section.model(free, known))
+            model = self.context.compile(imported, self.section)
+        except Error as error:
+            self.context.note(self.section, error)
+            return None
+        return NativeForm(model, self.section.outputs)
+
+    def _cut(self, found: Survey) -> CutForm:
+        context = self.context
+        context.refuse_unknown(self.section, found)
+        parts: list[tuple[Step, Part | HostPart | ControlPart]] = []
+        for step in cut(self.section, found):
+            part: Part | HostPart | ControlPart
+            if step.kind == "compiled":
+                part = Part(step.section, context, step.types, step.needs, self.depth + 1)
+                part.prepare()
+            elif step.kind == "control":
+                part = ControlPart(step.section, lambda s: Part(s, context, {}, depth=self.depth + 1))
+            else:
+                part = HostPart(step.section, context.hosts, context.weights)
+            parts.append((step, part))
+        return CutForm(parts, self.section, context)
+
+    def models(self) -> Iterator[tuple[Model, Section]]:
+        """All compiled programs, with their sections."""
+        for _, form in self.forms:
+            if isinstance(form, NativeForm):
+                yield form.model, self.section
+            else:
+                for _, part in form.steps:
+                    if not isinstance(part, HostPart):
+                        yield from part.models()
+
+    def _warn_often(self) -> None:
+        what = ", ".join(sorted(self.needs)) or "its inputs' sizes"
+        warnings.warn(
+            f"{self.section.name}: the part has been compiled {OFTEN} times, each time for other values of {what}",
+            FallbackWarning,
+            stacklevel=2,
+        )
+
+
+MAX_DEPTH = 16
+"""Parts inside of parts."""
+
+
+def _least(types: Types, model: Model) -> dict[str, int]:
+    """The least sizes that a program takes, by the names that the pattern has for its symbols."""
+    lows = {s.name: s.lo for s in model.manifest.symbols}
+    least: dict[str, int] = {}
+    for spec in model.inputs:
+        info = types.get(spec.name)
+        for want, have in zip(info.dims if info is not None else (), spec.shape, strict=False):
+            if isinstance(want, str) and isinstance(have, str):
+                least[want] = max(least.get(want, 1), lows.get(have, 1))
+    return least
+
+
+def _is_smaller(section: Section, found: Survey) -> bool:
+    """Whether a cut gives parts that are all smaller than the section."""
+    steps = cut(section, found)
+    return all(step.kind != "compiled" or len(step.section.nodes) < len(section.nodes) for step in steps)
+
+
+def _elements(value: Any) -> int:
+    return int(value.size) if isinstance(value, np.ndarray) else MAX_VALUE + 1
+
+
+__all__ = ["CutForm", "NativeForm", "Part"]

@@ -1,0 +1,128 @@
+"""The cut: which nodes of a section are compiled together, which run elsewhere, and in which order.
+
+Nodes get levels: even ones are compiled, odd ones run elsewhere, and a node's level is the least of its kind that no
+value of which it depends exceeds. Two nodes of one kind and level never wait for each other through another kind, so
+that a level is one part; and as each level has a node that waits for one of the level before, no cut has fewer.
+
+    custom   reads x           1      Relu(x)   0     part 0: Relu
+    Relu     reads x           0      custom    1     elsewhere: custom
+    Add      reads both        2      Add       2     part 2: Add
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import onnx
+
+from tilewright.frontend.onnx.section import Section, Types, reads
+from tilewright.frontend.onnx.survey import Survey
+from tilewright.support.errors import Error
+
+Kind = Literal["compiled", "elsewhere", "control"]
+
+CONTROLLED = ("If", "Loop")
+"""Operators whose bodies are compiled when the operator itself is not."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One part: its section, which of its inputs must be known when it is compiled, and the types of inputs that are
+    known ahead. `reasons`: why its nodes are not compiled, by their position in `section.nodes`."""
+
+    kind: Kind
+    section: Section
+    needs: frozenset[str]
+    types: Types
+    reasons: Mapping[int, Error | None]
+    assumed: bool = False
+
+
+def cut(section: Section, found: Survey) -> list[Step]:
+    """The steps that compute a section's outputs, in an order in which they can run."""
+    levels = _levels(section, found)
+    members: dict[tuple[int, int], list[int]] = {}
+    for k, level in enumerate(levels):
+        own = k if _kind(section, found, k) == "control" else -1  # a control node is a part by itself
+        members.setdefault((level, own), []).append(k)
+    order = sorted(members)
+    wanted = set(section.outputs)
+    steps: list[Step] = []
+    for key in reversed(order):  # backwards, so that what later parts read is known
+        control = _kind(section, found, members[key][0]) == "control"
+        nodes = members[key] if control else _with_known(section, found, members[key])
+        outputs = [n for k in members[key] for n in section.nodes[k].output if n in wanted]
+        if not outputs:
+            continue
+        part = section.cut(nodes, outputs, f"{section.name}.{order.index(key)}")
+        wanted.update(part.inputs)
+        steps.append(_step(section, found, members[key], nodes, part))
+    return steps[::-1]
+
+
+def _step(section: Section, found: Survey, members: list[int], nodes: list[int], part: Section) -> Step:
+    kind = _kind(section, found, members[0])
+    kept = {name: k for k in nodes for name in section.nodes[k].output if name}
+    index = [kept[next(filter(None, node.output))] for node in part.nodes]
+    needs = frozenset(n for k in index for n in found.nodes[k].needs)
+    assumed = any(found.nodes[k].how == "assumed" for k in index)
+    types = {n: found.types[n] for n in part.inputs if n in found.types}
+    reasons = {j: found.nodes[k].error for j, k in enumerate(index)} if kind != "compiled" else {}
+    return Step(kind, part, needs & set(part.inputs), types, reasons, assumed)
+
+
+def _kind(section: Section, found: Survey, k: int) -> Kind:
+    if found.nodes[k].how != "lacking":
+        return "compiled"
+    return "control" if is_control(section.nodes[k]) else "elsewhere"
+
+
+def is_control(node: onnx.NodeProto) -> bool:
+    """Whether a node's decisions are made between parts if it is not compiled."""
+    return node.op_type in CONTROLLED and node.domain in ("", "ai.onnx")
+
+
+def _levels(section: Section, found: Survey) -> list[int]:
+    producers: dict[str, int] = {}
+    levels: list[int] = []
+    for k, node in enumerate(section.nodes):
+        kind = _kind(section, found, k)
+        level = 0 if kind == "compiled" else 1
+        for name in reads(node):
+            if name in producers:
+                level = max(level, _after(section, found, levels, producers[name], kind))
+        for name in found.nodes[k].needs:
+            # The value must be there when the part is compiled. What does not depend on it is kept apart, so that it
+            # is not compiled anew for every value.
+            level = max(level, levels[producers[name]] + 2 if name in producers else 2)
+        levels.append(level + (level + (kind != "compiled")) % 2)
+        producers.update((name, k) for name in node.output if name)
+    return levels
+
+
+def _after(section: Section, found: Survey, levels: list[int], producer: int, kind: Kind) -> int:
+    """The least level of a node of a kind that reads what another node computes."""
+    made = _kind(section, found, producer)
+    if made == kind and kind != "control":
+        return levels[producer]
+    return levels[producer] + 1
+
+
+def _with_known(section: Section, found: Survey, members: Iterable[int]) -> list[int]:
+    """A part's nodes, and those evaluated while importing that they read: each part evaluates these by itself, so that
+    what it knows of shapes does not stop at its border."""
+    producers = {name: k for k, node in enumerate(section.nodes) for name in node.output if name}
+    chosen: set[int] = set(members)
+    stack = list(chosen)
+    while stack:
+        for name in reads(section.nodes[stack.pop()]):
+            k = producers.get(name)
+            if k is not None and k not in chosen and found.nodes[k].how == "known":
+                chosen.add(k)
+                stack.append(k)
+    return sorted(chosen)
+
+
+__all__ = ["CONTROLLED", "Kind", "Step", "cut", "is_control"]

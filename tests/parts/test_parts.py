@@ -1,0 +1,472 @@
+"""Models that the compiler does not take whole: right answers, few parts, and a report that names what is missing."""
+
+from __future__ import annotations
+
+import json
+import threading
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto as T
+from onnx import helper
+from onnx.reference import ReferenceEvaluator
+from onnx.reference.op_run import OpRun
+
+import tilewright as tw
+from tilewright.parts import hosts, part
+from tilewright.parts.composite import Composite
+from tilewright.parts.context import FallbackWarning
+
+F = np.float32
+rng = np.random.default_rng(0)
+
+Inputs = dict[str, tuple[int, list[Any] | None]]
+
+
+def node(op: str, inputs: str, outputs: str, **attributes: Any) -> onnx.NodeProto:
+    return helper.make_node(op, inputs.split(" "), outputs.split(" "), **attributes)
+
+
+class Fancy(OpRun):  # type: ignore[misc]
+    """An operator that only this file knows."""
+
+    op_domain = "com.example"
+
+    def _run(self, x: np.ndarray) -> tuple[np.ndarray]:
+        return (np.flip(x, -1) * F(2),)
+
+
+def model(
+    nodes: Sequence[onnx.NodeProto],
+    inputs: Inputs,
+    outputs: Sequence[str],
+    weights: dict[str, np.ndarray] | None = None,
+    opset: int = 18,
+) -> onnx.ModelProto:
+    graph = helper.make_graph(
+        list(nodes),
+        "example",
+        [helper.make_tensor_value_info(n, kind, shape) for n, (kind, shape) in inputs.items()],
+        [helper.make_empty_tensor_value_info(name) for name in outputs],
+        [onnx.numpy_helper.from_array(array, name) for name, array in (weights or {}).items()],
+    )
+    opsets = [helper.make_opsetid("", opset), helper.make_opsetid("com.example", 1)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=10)
+
+
+def compiled(m: onnx.ModelProto, **options: Any) -> Composite:
+    """A model of parts; the warnings that go with it are looked at by tests of their own."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FallbackWarning)
+        found = tw.compile(m, **options)
+    assert isinstance(found, Composite)
+    return found
+
+
+def check(m: onnx.ModelProto, found: Composite, feeds: dict[str, Any], ops: Sequence[type] = ()) -> None:
+    """What comes out is what ONNX's reference gives, with its types and shapes."""
+    want = ReferenceEvaluator(m, new_ops=list(ops) or None).run(None, feeds)
+    got = found.run(feeds)
+    for o, w in zip(m.graph.output, want, strict=True):
+        if isinstance(w, list):
+            assert isinstance(got[o.name], list) and len(w) == len(got[o.name])
+        else:
+            w = np.asarray(w)
+            assert got[o.name].dtype == w.dtype and got[o.name].shape == w.shape, o.name
+        for a, b in zip(w, got[o.name], strict=True) if isinstance(w, list) else [(w, got[o.name])]:
+            np.testing.assert_allclose(b, a, rtol=1e-5, atol=1e-6)
+
+
+def custom_in_the_middle() -> onnx.ModelProto:
+    nodes = [
+        node("MatMul", "x w1", "h"),
+        node("Relu", "h", "a"),
+        node("Fancy", "a", "b", domain="com.example", name="decorate"),
+        node("MatMul", "b w2", "c"),
+        node("Add", "c z", "y"),
+    ]
+    weights = {"w1": rng.standard_normal((4, 8)).astype(F), "w2": rng.standard_normal((8, 3)).astype(F)}
+    return model(nodes, {"x": (T.FLOAT, ["batch", 4]), "z": (T.FLOAT, ["batch", 3])}, ["y"], weights)
+
+
+def feeds_of(batch: int) -> dict[str, np.ndarray]:
+    return {"x": rng.standard_normal((batch, 4)).astype(F), "z": rng.standard_normal((batch, 3)).astype(F)}
+
+
+def test_custom_operator_in_the_middle() -> None:
+    m = custom_in_the_middle()
+    found = compiled(m, custom_ops=[Fancy])
+    for batch in (1, 3, 5, 0, 7):
+        check(m, found, feeds_of(batch), [Fancy])
+    report = found.coverage()
+    assert (report.nodes, report.compiled, report.compiled_parts, len(report.parts)) == (5, 4, 2, 3)
+    assert [p.runs_by for p in report.parts] == ["Tilewright", "onnx.reference", "Tilewright"]
+    [missing] = report.uncompiled
+    assert missing.node == "decorate (com.example.Fancy)" and missing.runs_by == "onnx.reference"
+    assert "decorate" in str(report)
+    behind = found._part.forms[0][1].steps[2][1]  # type: ignore[union-attr]
+    assert isinstance(behind, part.Part) and behind.built == 3, "a batch of 1, of any size, of none"
+
+
+def test_one_warning_names_operator_reason_and_who_runs_it() -> None:
+    with pytest.warns(FallbackWarning) as said:
+        tw.compile(custom_in_the_middle(), custom_ops=[Fancy])
+    [warning] = said
+    for text in ("decorate (com.example.Fancy)", "not supported", "runs by onnx.reference", "slower", "1 of 3 parts"):
+        assert text in str(warning.message)
+    assert warning.filename == __file__
+
+
+def test_unknown_operators_are_refused_by_name() -> None:
+    with pytest.raises(tw.errors.UnsupportedError, match=r"decorate \(com.example.Fancy\).*nobody here knows"):
+        tw.compile(custom_in_the_middle())
+
+
+def test_never_refuses_as_before() -> None:
+    m = custom_in_the_middle()
+    m.graph.node.append(node("NonZero", "y", "places", name="find"))
+    m.graph.output.append(helper.make_empty_tensor_value_info("places"))
+    with pytest.raises(tw.errors.UnsupportedError, match="decorate") as caught:
+        tw.compile(m, fallback="never", custom_ops=[Fancy])
+    assert "Fancy of domain com.example is not supported" in str(caught.value)
+    with pytest.raises(tw.errors.ModelError, match="fallback"):
+        tw.compile(m, fallback="sometimes")  # type: ignore[arg-type]
+
+
+def test_models_that_are_wrong_are_refused() -> None:
+    m = model([node("Add", "x nothing", "y"), node("NonZero", "x", "i")], {"x": (T.FLOAT, [3])}, ["y", "i"])
+    with pytest.raises(tw.errors.ModelError, match="nothing before it computes"):
+        tw.compile(m)
+
+
+def test_weights_are_updated_in_all_parts() -> None:
+    m = custom_in_the_middle()
+    m.graph.node.insert(0, node("NonZero", "w1", "places"))  # another runtime reads a weight
+    m.graph.output.append(helper.make_empty_tensor_value_info("places"))
+    found = compiled(m, custom_ops=[Fancy])
+    feeds = feeds_of(3)
+    check(m, found, feeds, [Fancy])
+    new = {"w1": rng.standard_normal((4, 8)).astype(F), "w2": rng.standard_normal((8, 3)).astype(F)}
+    new["w1"][1, 2] = 0
+    assert found.update(new) == 1 == found.version
+    for tensor in m.graph.initializer:
+        tensor.CopyFrom(onnx.numpy_helper.from_array(new[tensor.name], tensor.name))
+    check(m, found, feeds, [Fancy])
+    check(m, found, feeds_of(2), [Fancy])  # a part that is compiled after the update
+    np.testing.assert_array_equal(found.weights["w1"], new["w1"])
+    with pytest.raises(tw.errors.WeightError, match="w2"):
+        found.update({"w1": new["w1"]})
+    with pytest.raises(tw.errors.WeightError, match="NaN"):
+        found.update(new | {"w2": np.full((8, 3), np.nan, F)})
+    check(m, found, feeds, [Fancy])
+
+
+def test_calls_during_updates_see_one_version() -> None:
+    """Every output is a sum of weights of both parts: they are of one version in each."""
+    nodes = [node("Mul", "x w1", "a"), node("Fancy", "a", "b", domain="com.example"), node("Mul", "x w2", "c")]
+    nodes += [node("Add", "b c", "y")]
+    one = np.ones(4, F)
+    m = model(nodes, {"x": (T.FLOAT, [4])}, ["y"], {"w1": one, "w2": one})
+    found = compiled(m, custom_ops=[Fancy])
+    found(one)
+    stop, wrong = threading.Event(), []
+
+    def call() -> None:
+        while not stop.is_set():
+            y = found(one)
+            if not (y == y[0]).all() or y[0] % 3:
+                wrong.append(y)
+
+    threads = [threading.Thread(target=call) for _ in range(2)]
+    for t in threads:
+        t.start()
+    for k in range(2, 30):
+        found.update({"w1": one * k, "w2": one * k})
+    stop.set()
+    for t in threads:
+        t.join()
+    assert not wrong
+
+
+def test_face_of_a_model(tmp_path: Path) -> None:
+    m = custom_in_the_middle()
+    found = compiled(m, custom_ops=[Fancy], name="fancy")
+    feeds = feeds_of(3)
+    y = found(*feeds.values())
+    out = np.empty((3, 3), F)
+    assert found(*feeds.values(), out=out) is out
+    np.testing.assert_array_equal(out, y)
+    out[:] = 0
+    assert found.run(feeds, out={"y": out})["y"] is out
+    np.testing.assert_array_equal(out, y)
+    assert [i.name for i in found.inputs] == ["x", "z"] and [o.name for o in found.outputs] == ["y"]
+    assert [p.name for p in found.params] == ["w1", "w2"]
+    profile = found.profile(*feeds.values(), repeat=3)
+    assert [k.label for k in profile.kernels][1] == "com.example.Fancy" and profile.seconds > 0
+    assert "matmul" in found.show("graph") and "Fancy" in found.show("parts")
+    assert "fancy(x: f32[batch, 4]" in repr(found)
+    with pytest.raises(tw.errors.CallError, match=r"several parts cannot be saved.*onnx\.reference"):
+        found.save(tmp_path / "m.tw")
+
+
+@pytest.mark.parametrize(
+    "inputs, message",
+    [
+        ({"x": np.ones((2, 4), F)}, "'z': is missing"),
+        ({"x": np.ones((2, 4), F), "z": np.ones((2, 3), F), "w1": 1}, "no such input"),
+        ({"x": np.ones((2, 4)), "z": np.ones((2, 3), F)}, "wrong element type"),
+        ({"x": np.ones((2, 5), F), "z": np.ones((2, 3), F)}, "wrong dimensions"),
+        ({"x": np.ones(4, F), "z": np.ones((2, 3), F)}, "wrong rank"),
+        ({"x": [1.0], "z": np.ones((2, 3), F)}, "not an array"),
+        ({"x": np.ones((2, 4), F), "z": np.ones((3, 3), F)}, "does not run|cannot be run|disagrees"),
+    ],
+)
+def test_wrong_inputs(inputs: dict[str, Any], message: str) -> None:
+    found = compiled(custom_in_the_middle(), custom_ops=[Fancy])
+    with pytest.raises(tw.errors.CallError, match=message):
+        found.run(inputs)
+    check(custom_in_the_middle_like(found), found, feeds_of(2), [Fancy])
+
+
+def custom_in_the_middle_like(found: Composite) -> onnx.ModelProto:
+    return found._part.section.loaded.model
+
+
+# --- values that decide the structure -------------------------------------------------------------------------------
+
+
+def test_shape_as_an_input() -> None:
+    nodes = [node("Reshape", "x s", "h"), node("Relu", "h", "y")]
+    m = model(nodes, {"x": (T.FLOAT, ["n", 6]), "s": (T.INT64, [2])}, ["y"])
+    found = compiled(m)
+    for n, shape in [(2, [3, 4]), (2, [4, 3]), (5, [-1, 3]), (10, [-1, 3]), (1, [6, 1])]:
+        feeds = {"x": rng.standard_normal((n, 6)).astype(F), "s": np.array(shape)}
+        check(m, found, feeds)
+    assert found.coverage().share == 1 and not found.coverage().uncompiled
+    built = found._part.forms[0][1].steps[0][1].built  # type: ignore[union-attr]
+    assert built == 4, "the batch is no reason to compile anew"
+
+
+def test_structure_computed_from_inputs() -> None:
+    """The values are traced back to the inputs, so that nothing is compiled to compute a shape."""
+    nodes = [
+        node("Concat", "a b", "s", axis=0),
+        node("Reshape", "x s", "h"),
+        node("ReduceSum", "h axes", "y", keepdims=0),
+    ]
+    inputs: Inputs = {"x": (T.FLOAT, [2, 6]), "a": (T.INT64, [1]), "b": (T.INT64, [1]), "axes": (T.INT64, [1])}
+    m = model(nodes, inputs, ["y"])
+    found = compiled(m)
+    x = rng.standard_normal((2, 6)).astype(F)
+    for a, b, axis in [(3, 4, 0), (4, 3, -1), (12, 1, 1)]:
+        check(m, found, {"x": x, "a": np.array([a]), "b": np.array([b]), "axes": np.array([axis])})
+    assert found.coverage().share == 1
+
+
+def test_a_value_that_changes_always_is_not_compiled_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(part, "OFTEN", 2)
+    monkeypatch.setattr(part, "TOO_OFTEN", 3)
+    monkeypatch.setattr(part, "MAX_FORMS", 2)
+    m = model([node("Reshape", "x s", "h"), node("Relu", "h", "y")], {"x": (T.FLOAT, [64]), "s": (T.INT64, [2])}, ["y"])
+    found = compiled(m)
+    x = rng.standard_normal(64).astype(F)
+    with pytest.warns(FallbackWarning, match="compiled 2 times.*values of s"):
+        for a in (1, 2, 4, 8, 16, 32, 64, 1, 2):
+            check(m, found, {"x": x, "s": np.array([a, 64 // a])})
+    reshaping = found._part.forms[0][1].steps[0][1]  # type: ignore[union-attr]
+    assert isinstance(reshaping, part.Part) and reshaping.built == 4 and len(reshaping.forms) <= 2
+
+
+def test_sizes_that_come_from_data() -> None:
+    nodes = [node("NonZero", "x", "i"), node("Transpose", "i", "t"), node("GatherND", "x t", "y")]
+    m = model(nodes, {"x": (T.FLOAT, ["n", 6])}, ["y"])
+    found = compiled(m)
+    for n in (3, 1, 4):
+        x = np.maximum(rng.standard_normal((n, 6)), 0).astype(F)
+        check(m, found, {"x": x})
+    check(m, found, {"x": np.zeros((2, 6), F)})
+    check(m, found, {"x": np.zeros((0, 6), F)})
+
+
+# --- bodies, sequences, strings -------------------------------------------------------------------------------------
+
+
+def graph(name: str, nodes: Sequence[onnx.NodeProto], inputs: Inputs, outputs: Inputs) -> onnx.GraphProto:
+    def infos(values: Inputs) -> list[onnx.ValueInfoProto]:
+        return [helper.make_tensor_value_info(n, kind, shape) for n, (kind, shape) in values.items()]
+
+    return helper.make_graph(list(nodes), name, infos(inputs), infos(outputs))
+
+
+def test_loop_with_a_count_and_condition_from_data() -> None:
+    """A value grows until its sum is large enough; each step is collected."""
+    body = graph(
+        "body",
+        [
+            node("Mul", "v w", "grown"),
+            node("ReduceSum", "grown", "total", keepdims=0),
+            node("Less", "total limit", "again"),
+            node("Identity", "total", "seen"),
+        ],
+        {"k": (T.INT64, []), "go": (T.BOOL, []), "v": (T.FLOAT, [3])},
+        {"again": (T.BOOL, []), "grown": (T.FLOAT, [3]), "seen": (T.FLOAT, [])},
+    )
+    nodes = [node("Loop", "count  x", "last all", body=body), node("Relu", "last", "y")]
+    inputs: Inputs = {"x": (T.FLOAT, [3]), "count": (T.INT64, []), "limit": (T.FLOAT, [])}
+    m = model(nodes, inputs, ["y", "all"], {"w": np.array([1.5, 2, 0.5], F)})
+    found = compiled(m)
+    x, w = np.array([1, 0.25, -2], F), m.graph.initializer[0]
+    for count, limit in [(1, 9.0), (50, 30.0), (3, 1e9)]:
+        last, seen = x, []
+        while len(seen) < count and (not seen or seen[-1] < limit):
+            last = last * onnx.numpy_helper.to_array(w)
+            seen.append(last.sum())
+        got = found.run({"x": x, "count": np.array(count), "limit": np.array(limit, F)})
+        np.testing.assert_allclose(got["y"], np.maximum(last, 0), rtol=1e-5)
+        np.testing.assert_allclose(got["all"], seen, rtol=1e-5)
+
+
+def test_loop_without_iterations() -> None:
+    body = graph(
+        "body",
+        [node("Exp", "v", "grown"), node("Identity", "go", "again"), node("Relu", "v", "seen")],
+        {"k": (T.INT64, []), "go": (T.BOOL, []), "v": (T.FLOAT, [3])},
+        {"again": (T.BOOL, []), "grown": (T.FLOAT, [3]), "seen": (T.FLOAT, [3])},
+    )
+    m = model(
+        [node("Loop", "n go x", "y all", body=body)],
+        {"x": (T.FLOAT, [3]), "n": (T.INT64, []), "go": (T.BOOL, [])},
+        ["y", "all"],
+    )
+    found, x = compiled(m), np.ones(3, F)
+    for n, go in [(0, True), (5, False)]:
+        got = found.run({"x": x, "n": np.array(n), "go": np.array(go)})
+        np.testing.assert_array_equal(got["y"], x)
+        assert got["all"].shape == (0, 3) and got["all"].dtype == F
+
+
+def test_if_with_a_condition_from_data() -> None:
+    yes = graph("yes", [node("Mul", "x w", "a")], {}, {"a": (T.FLOAT, None)})
+    no = graph("no", [node("Concat", "x x", "b", axis=0)], {}, {"b": (T.FLOAT, None)})
+    nodes = [
+        node("ReduceSum", "x", "sum", keepdims=0),
+        node("Greater", "sum zero", "c"),
+        node("If", "c", "z", then_branch=yes, else_branch=no),
+        node("Relu", "z", "y"),
+    ]
+    m = model(nodes, {"x": (T.FLOAT, ["n"])}, ["y"], {"w": np.array(3, F), "zero": np.array(0, F)})
+    found = compiled(m)
+    for x in ([1, 2, -1], [1, -2, -1], [1], [-1], [5, 6]):
+        check(m, found, {"x": np.array(x, F)})
+
+
+def test_sequences_are_lists_between_parts() -> None:
+    nodes = [
+        node("Relu", "x", "r"),
+        node("SplitToSequence", "r", "parts", axis=0, keepdims=0),
+        node("SequenceAt", "parts k", "one"),
+        node("Exp", "one", "y"),
+    ]
+    m = model(nodes, {"x": (T.FLOAT, ["n", 4]), "k": (T.INT64, [])}, ["y", "parts"])
+    found = compiled(m)
+    for n, k in [(3, 0), (3, -1), (5, 2)]:
+        check(m, found, {"x": rng.standard_normal((n, 4)).astype(F), "k": np.array(k)})
+
+
+def test_sequence_as_input() -> None:
+    m = model([node("ConcatFromSequence", "s", "c", axis=0), node("Relu", "c", "y")], {}, ["y"])
+    m.graph.input.append(helper.make_tensor_sequence_value_info("s", T.FLOAT, None))
+    found = compiled(m)
+    rows = [rng.standard_normal((k, 2)).astype(F) for k in (1, 3)]
+    check(m, found, {"s": rows})
+    np.testing.assert_array_equal(found(rows), np.maximum(np.concatenate(rows), 0))
+
+
+def test_strings_pass() -> None:
+    m = model([node("StringConcat", "a b", "c"), node("Relu", "x", "y")], {"x": (T.FLOAT, [2])}, ["c", "y"], opset=20)
+    for name in "ab":
+        m.graph.input.append(helper.make_tensor_value_info(name, T.STRING, [2]))
+    found = compiled(m)
+    x, a, b = np.array([-1, 2], F), np.array(["p", "q"], object), np.array(["r", "s"], object)
+    got = found.run({"x": x, "a": a, "b": b})
+    assert got["c"].tolist() == ["pr", "qs"] and got["y"].tolist() == [0, 2]
+
+
+# --- the cut --------------------------------------------------------------------------------------------------------
+
+
+def test_parts_are_few() -> None:
+    """Two branches with a foreign operator each are cut into two compiled parts, not four."""
+    nodes = []
+    for side in "pq":
+        nodes += [
+            node("Relu", f"x{side}", f"a{side}"),
+            node("Fancy", f"a{side}", f"b{side}", domain="com.example"),
+            node("Exp", f"b{side}", f"y{side}"),
+        ]
+    m = model(nodes, {"xp": (T.FLOAT, [4]), "xq": (T.FLOAT, [4])}, ["yp", "yq"])
+    report = tw.coverage(m, custom_ops=[Fancy])
+    assert [(p.runs_by, p.nodes) for p in report.parts] == [("Tilewright", 2), ("onnx.reference", 2), ("Tilewright", 2)]
+
+
+def test_shapes_are_known_behind_a_border() -> None:
+    """What is computed of shapes is computed again in each part, so that the batch stays a symbol there."""
+    nodes = [
+        node("Relu", "x", "a"),
+        node("Shape", "a", "s"),
+        node("NonZero", "a", "i"),
+        node("Cast", "i", "f", to=T.FLOAT),
+        node("ReduceSum", "f", "t", keepdims=0),
+        node("Add", "a t", "b"),
+        node("Transpose", "b", "bt"),
+        node("Reshape", "bt s", "y"),
+    ]
+    m = model(nodes, {"x": (T.FLOAT, ["n", 6])}, ["y"])
+    found = compiled(m)
+    for n in (1, 3, 4):
+        check(m, found, {"x": rng.standard_normal((n, 6)).astype(F)})
+    last = found._part.forms[0][1].steps[-1][1]  # type: ignore[union-attr]
+    assert isinstance(last, part.Part) and len(last.forms) <= 2
+
+
+def test_inner_functions_of_the_model_run() -> None:
+    body = helper.make_function(
+        "com.example",
+        "Twice",
+        ["a"],
+        ["c"],
+        [node("NonZero", "a", "b"), node("Add", "b b", "c")],
+        [helper.make_opsetid("", 18)],
+    )
+    m = model([node("Relu", "x", "r"), node("Twice", "r", "y", domain="com.example")], {"x": (T.FLOAT, [5])}, ["y"])
+    m.functions.append(body)
+    check(m, compiled(m), {"x": np.array([1, -1, 2, 0, 3], F)})
+
+
+@pytest.mark.parametrize("lacking", [True, False])
+def test_without_onnxruntime(lacking: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if lacking:
+        monkeypatch.setattr(hosts, "has_onnxruntime", lambda: False)
+        hosts._ort_schemas.cache_clear()
+    m = model([node("Relu", "x", "r"), node("NonZero", "r", "y")], {"x": (T.FLOAT, [5])}, ["y"])
+    found = compiled(m)
+    check(m, found, {"x": np.array([1, -1, 2, 0, 3], F)})
+    assert found.coverage().parts[1].runs_by == ("onnx.reference" if lacking else "ONNX Runtime")
+    hosts._ort_schemas.cache_clear()
+
+
+# --- the report -----------------------------------------------------------------------------------------------------
+
+
+def test_report_ahead() -> None:
+    report = tw.coverage(custom_in_the_middle())
+    assert report.to_dict()["compiled"] == 4 and report.compiled_parts == 2
+    assert report.uncompiled[0].runs_by == "nobody" and "plug-in" in report.uncompiled[0].help
+    assert json.loads(json.dumps(report.to_dict()))["parts"][0]["operators"] == [["MatMul", 1], ["Relu", 1]]
+    whole = tw.coverage(model([node("Relu", "x", "y")], {"x": (T.FLOAT, [2])}, ["y"]))
+    assert whole.share == 1 and len(whole.parts) == 1 and not whole.uncompiled
