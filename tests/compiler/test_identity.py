@@ -116,6 +116,7 @@ HARMLESS = {
     "frontend.common.finish": "the names that users see, which are in the key",
     "frontend.onnx": "reads models: what it makes, a graph, is in the key",
     "frontend.registry": "finds who reads a model",
+    "frontend.stablehlo": "reads models, as above",
     "frontend.torch": "reads models, as above",
     "measure.calibration": "the host's ceilings, which are the target's",
     "runtime.kernel": "calls of a schedule's function, which is not kept",
