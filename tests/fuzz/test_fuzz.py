@@ -20,7 +20,7 @@ def _count(short: int) -> int:
     return int(os.environ.get("TILEWRIGHT_FUZZ_CASES", "10000")) if LONG else short
 
 
-@pytest.mark.parametrize(("kind", "short"), [("onnx", 250), ("text", 300), ("artifact", 200)])
+@pytest.mark.parametrize(("kind", "short"), [("onnx", 250), ("parts", 60), ("text", 300), ("artifact", 200)])
 def test_damage(kind: str, short: int) -> None:
     count = _count(short)
     report = farm.run(kind, range(FIRST, FIRST + count))

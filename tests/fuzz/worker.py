@@ -28,6 +28,7 @@ import tilewright as tw
 from tests.fuzz import artifacts, corpus, mutate, texts
 from tilewright.compiler import import_model
 from tilewright.ir.dtype import BY_NAME
+from tilewright.parts.composite import Composite
 from tilewright.runtime import artifact
 from tilewright.runtime.manifest import InputSpec
 from tilewright.support.errors import ArtifactError
@@ -59,6 +60,33 @@ def run_onnx(seed: int, mark: Mark) -> str:
         return refusal(error)
     mark("call")
     return call(model, seed)
+
+
+def run_parts(seed: int, mark: Mark) -> str:
+    """Cut the mutant into parts where it cannot be compiled whole, and call these twice."""
+    data = mutate.mutant(corpus.corpus(), seed)
+    mark("compile")
+    try:
+        model = tw.compile(data)
+        if not isinstance(model, Composite):
+            return "whole"
+        mark("call")
+        for size in (1, 3):
+            arrays = [_small(spec, size, np.random.default_rng(seed)) for spec in model.inputs]
+            if any(a is None for a in arrays):
+                return "not called"
+            model(*arrays)
+    except tw.Error as error:
+        return refusal(error)
+    return "ran"
+
+
+def _small(spec: InputSpec, size: int, rng: np.random.Generator) -> np.ndarray | None:
+    """An array for an input, a symbolic dimension `size` long; None for one that is large, or no array."""
+    shape = [d if isinstance(d, int) else size for d in spec.shape]
+    if spec.dtype not in BY_NAME or "..." in spec.shape or int(np.prod(shape, dtype=object)) > 1 << 16:
+        return None
+    return hostile(spec, shape, rng)
 
 
 def refusal(error: tw.Error) -> str:
@@ -193,6 +221,7 @@ def run_self(seed: int, mark: Mark) -> str:
 
 KINDS: dict[str, Callable[[int, Mark], str]] = {
     "onnx": run_onnx,
+    "parts": run_parts,
     "text": run_text,
     "artifact": run_artifact,
     "self": run_self,

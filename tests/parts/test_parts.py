@@ -230,11 +230,9 @@ def test_wrong_inputs(inputs: dict[str, Any], message: str) -> None:
     found = compiled(custom_in_the_middle(), custom_ops=[Fancy])
     with pytest.raises(tw.errors.CallError, match=message):
         found.run(inputs)
-    check(custom_in_the_middle_like(found), found, feeds_of(2), [Fancy])
-
-
-def custom_in_the_middle_like(found: Composite) -> onnx.ModelProto:
-    return found._part.section.loaded.model
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FallbackWarning)
+        check(found._part.section.loaded.model, found, feeds_of(2), [Fancy])
 
 
 # --- values that decide the structure -------------------------------------------------------------------------------
@@ -348,6 +346,59 @@ def test_loop_without_iterations() -> None:
         got = found.run({"x": x, "n": np.array(n), "go": np.array(go)})
         np.testing.assert_array_equal(got["y"], x)
         assert got["all"].shape == (0, 3) and got["all"].dtype == F
+
+
+def test_what_changes_with_every_iteration_is_not_compiled_for() -> None:
+    body = graph(
+        "body",
+        [
+            node("Unsqueeze", "k axis", "start"),
+            node("Slice", "w start end", "rest"),
+            node("ReduceSum", "rest", "sum", keepdims=0),
+            node("Add", "v sum", "grown"),
+            node("Less", "sum limit", "again"),
+        ],
+        {"k": (T.INT64, []), "go": (T.BOOL, []), "v": (T.FLOAT, [3])},
+        {"again": (T.BOOL, []), "grown": (T.FLOAT, [3])},
+    )
+    weights = {"w": np.arange(40, dtype=F), "axis": np.array([0]), "end": np.array([40])}
+    inputs: Inputs = {"x": (T.FLOAT, [3]), "n": (T.INT64, []), "limit": (T.FLOAT, [])}
+    m = model([node("Loop", "n  x", "y", body=body)], inputs, ["y"], weights)
+    found = compiled(m)
+    x = np.ones(3, F)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FallbackWarning)
+        y = found.run({"x": x, "n": np.array(30), "limit": np.array(1e9, F)})["y"]
+    np.testing.assert_allclose(y, x + sum(np.arange(k, 40).sum() for k in range(30)))
+    loop = found._part.forms[0][1].steps[0][1].bodies["body"]  # type: ignore[union-attr]
+    assert loop.built <= 3
+
+
+class Words(OpRun):  # type: ignore[misc]
+    """Numbers as text: a type that no file states."""
+
+    op_domain = "com.example"
+
+    def _run(self, x: np.ndarray) -> tuple[np.ndarray]:
+        return (np.array([str(v) for v in x.tolist()], object),)
+
+
+def test_what_only_a_call_tells_is_warned_of_then() -> None:
+    nodes = [node("Words", "x", "a", domain="com.example"), node("Identity", "a", "y", name="pass")]
+    found = compiled(model(nodes, {"x": (T.FLOAT, [2])}, ["y"]), custom_ops=[Words])
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        for _ in range(2):
+            assert found(np.array([1, 2.5], F)).tolist() == ["1.0", "2.5"]
+    assert len([w for w in said if "pass (Identity)" in str(w.message) and w.filename == __file__]) == 1
+
+
+def test_sparse_initializer() -> None:
+    m = model([node("Add", "x s", "y")], {"x": (T.FLOAT, [2, 3])}, ["y"])
+    values = onnx.numpy_helper.from_array(np.array([5, 7], F), "s")
+    places = onnx.numpy_helper.from_array(np.array([1, 5]), "places")
+    m.graph.sparse_initializer.append(helper.make_sparse_tensor(values, places, [2, 3]))
+    np.testing.assert_array_equal(tw.compile(m)(np.zeros((2, 3), F)), [[0, 5, 0], [0, 0, 7]])
 
 
 def test_if_with_a_condition_from_data() -> None:

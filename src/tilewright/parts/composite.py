@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -14,7 +15,7 @@ import onnx
 from tilewright.frontend.onnx.exported import Exported, exported
 from tilewright.frontend.onnx.section import Section, declared
 from tilewright.frontend.onnx.tensors import DTYPES
-from tilewright.parts.context import Context
+from tilewright.parts.context import Context, FallbackWarning
 from tilewright.parts.part import Part, Watch
 from tilewright.parts.report import coverage_of
 from tilewright.runtime.arguments import describe_spec
@@ -22,7 +23,7 @@ from tilewright.runtime.interop import Array, as_numpy, in_kind_of
 from tilewright.runtime.manifest import InputSpec, OutputSpec, ParamSpec
 from tilewright.runtime.profile import KernelTime, Profile
 from tilewright.runtime.weights.check import check_finite, check_version, check_weights
-from tilewright.support.coverage import Coverage
+from tilewright.support.coverage import NATIVE, Coverage
 from tilewright.support.errors import CallError, ModelError, Problems
 
 
@@ -44,6 +45,7 @@ class Composite:
         self.name = name or graph.name or "main"
         infos = {i.name: i for i in graph.input}
         self.inputs = tuple(InputSpec(n, *_described(infos[n])) for n in part.section.inputs)
+        self._stated = tuple(declared(infos[n]) for n in part.section.inputs)
         self.outputs = tuple(OutputSpec(o.name, *_described(o)) for o in graph.output)
         module = exported(part.section.loaded.model)
         named = dict(_params(part.section, module))
@@ -53,6 +55,7 @@ class Composite:
         counters = module.counters([p.name for p in named]) if module is not None else []
         self._ignored = tuple({*listed, *counters} - {p.name for p in named})
         self._gate = _Gate()
+        self._said: set[str] = set()
 
     # -- calls ---------------------------------------------------------------------------------------------------------
 
@@ -96,14 +99,34 @@ class Composite:
                 found = self._part.run(values)
             except ModelError as error:  # what only a call could find out
                 raise CallError("the model does not run on these inputs", where=self.name, problems=[error]) from error
+        self.warn_if_new(stacklevel=4)
         return {o.name: found[o.name] for o in self.outputs}
+
+    def warn_if_new(self, stacklevel: int) -> None:
+        """Say once of each node that it runs elsewhere, by whom, and what it costs."""
+        if len(self._context.elsewhere) == len(self._said):
+            return
+        report = self.coverage()
+        new = [u for u in report.uncompiled if u.node not in self._said]
+        self._said |= self._context.elsewhere.keys()
+        if not new:
+            return
+        listed = [f"{u.node}: {u.reason}; runs by {u.runs_by}" for u in new[:MOST]]
+        more = [f"and {len(new) - MOST} more"] if len(new) > MOST else []
+        outside = sum(p.runs_by != NATIVE for p in report.parts)
+        warnings.warn(
+            f"{self.name}: {len(new)} of {report.nodes} operators are not compiled and run elsewhere, which is slower: "
+            f"{outside} of {len(report.parts)} parts are theirs, and values go from part to part through memory "
+            "(fallback='never' refuses instead)\n  " + "\n  ".join([*listed, *more]),
+            FallbackWarning,
+            stacklevel=stacklevel,
+        )
 
     def _check(self, values: Mapping[str, Any]) -> None:
         """Raise CallError for inputs that are not what the model states."""
         problems = Problems()
-        infos = {i.name: declared(i) for i in self._part.section.loaded.model.graph.input}
-        for spec in self.inputs:
-            info, value = infos.get(spec.name), values[spec.name]
+        for spec, info in zip(self.inputs, self._stated, strict=True):
+            value = values[spec.name]
             if info is None or info.code not in DTYPES:
                 continue
             where, expected = f"input {spec.name!r}", describe_spec(spec)
@@ -180,7 +203,7 @@ class Composite:
 
     def save(self, path: str | os.PathLike[str], **options: Any) -> None:
         """A model of parts is not saved: what runs elsewhere needs the ONNX file and those who run it anyway."""
-        others = sorted({p.runs_by for p in self.coverage().parts if p.runs_by != "Tilewright"})
+        others = sorted({p.runs_by for p in self.coverage().parts if p.runs_by != NATIVE})
         raise CallError(
             "a model of several parts cannot be saved: a .tw file holds code, and nothing that another runtime reads",
             where=f"model {self.name!r}",
@@ -195,6 +218,10 @@ class Composite:
         ins = ", ".join(f"{s.name}: {describe_spec(s)}" for s in self.inputs[:6])
         outs = ", ".join(f"{s.name}: {describe_spec(s)}" for s in self.outputs[:6])
         return f"<Composite {self.name}({ins}) -> ({outs}), {self.threads} threads, weights version {self.version}>"
+
+
+MOST = 10
+"""Operators that a warning lists."""
 
 
 class _Gate:

@@ -9,13 +9,13 @@ from typing import Any
 import onnx
 
 from tilewright.frontend.common.finish import Imported
-from tilewright.frontend.onnx.section import Section, operator
+from tilewright.frontend.onnx.section import Section, graphs, operator
 from tilewright.frontend.onnx.survey import Survey
 from tilewright.frontend.onnx.tensors import DTYPES, to_array
 from tilewright.parts.hosts import NOBODY, Hosts
 from tilewright.parts.plan import is_control
 from tilewright.runtime.model import Model
-from tilewright.support.errors import Error, Problems, UnsupportedError
+from tilewright.support.errors import Error, ModelError, Problems, UnsupportedError
 
 
 class FallbackWarning(UserWarning):
@@ -29,13 +29,15 @@ class Context:
     Args:
         build: from a graph with its weights to a loaded model.
         hosts: who runs what is not compiled.
+        updated: weights that are others than the file's, and their `version`.
+        elsewhere: nodes that have been found not to be compiled, and why.
     """
 
     build: Callable[[Imported, str], Model]
     hosts: Hosts
     updated: dict[str, Any] = field(default_factory=dict)
     version: int = 0
-    notes: list[tuple[str, Error]] = field(default_factory=list)
+    elsewhere: dict[str, Error] = field(default_factory=dict)
 
     def compile(self, imported: Imported, section: Section) -> Model:
         """A section's program, with the present weights."""
@@ -55,25 +57,39 @@ class Context:
             return to_array(tensor, f"initializer {name!r}", section.loaded.folder)
         return onnx.numpy_helper.to_array(tensor)
 
-    def note(self, section: Section, error: Error) -> None:
-        """Remember why a section did not become a program although each of its nodes would."""
-        self.notes.append((section.name, error))
-
     def refuse_unknown(self, section: Section, found: Survey) -> None:
-        """Raise UnsupportedError for nodes that nobody runs."""
+        """Raise for nodes that are not compiled and that nobody runs: ModelError where one is no valid ONNX,
+        UnsupportedError where nobody knows its operator."""
         problems = Problems()
         for k, (node, verdict) in enumerate(zip(section.nodes, found.nodes, strict=True)):
             if verdict.how != "lacking" or is_control(node):  # a body is cut when it runs
                 continue
-            if self.hosts.known_by(node, section) == NOBODY:
+            where = f"{section.loaded.label}: node {section.label(k)}"
+            wrong = invalid(section, node)
+            if wrong is not None:
+                what = verdict.error.what if verdict.error is not None else "the node is not valid"
+                problems.add(ModelError(what, where=where, got=wrong))
+            elif self.hosts.known_by(node, section) == NOBODY:
+                hint = "a plug-in may bring it (docs/plugins.md), or custom_ops=[a class of onnx.reference]"
                 problems.add(
-                    UnsupportedError(
-                        f"nobody here knows the operator {operator(node)}",
-                        where=f"{section.loaded.label}: node {section.label(k)}",
-                        hint="a plug-in may bring it (docs/plugins.md), or custom_ops=[a class of onnx.reference]",
-                    )
+                    UnsupportedError(f"nobody here knows the operator {operator(node)}", where=where, hint=hint)
                 )
-        problems.raise_if_any("operators that nobody knows", where=section.loaded.label, kind=UnsupportedError)
+        problems.raise_if_any("nodes that nobody can run", where=section.loaded.label)
+
+
+def invalid(section: Section, node: onnx.NodeProto) -> str | None:
+    """What ONNX's own checker finds wrong with a node of one of its operators; None for nothing."""
+    domain = "" if node.domain == "ai.onnx" else node.domain
+    if not onnx.defs.has(node.op_type, domain) or next(graphs(node), None) is not None:
+        return None
+    checks = onnx.checker.C.CheckerContext()
+    checks.ir_version = section.loaded.model.ir_version or onnx.IR_VERSION
+    checks.opset_imports = section.loaded.opsets
+    try:
+        onnx.checker.check_node(node, checks)
+    except onnx.checker.ValidationError as error:
+        return str(error).splitlines()[0][:200]
+    return None
 
 
 __all__ = ["Context", "FallbackWarning"]

@@ -84,7 +84,7 @@ def compile(
         return build(model, name, example=example, dims=dims, dynamic=dynamic, params=params)
     except ModelError as error:
         loaded = _loaded(model) if fallback == "auto" else None
-        if loaded is None or not can_fall_back(error):
+        if loaded is None or not can_fall_back(error, loaded):
             raise
     from tilewright.parts.onnx_model import compile_parts
 
@@ -119,9 +119,13 @@ def _loaded(model: Any) -> Loaded | None:
         return None
 
 
-def can_fall_back(error: Error) -> bool:
-    """Whether a refused model is well formed as far as is known: then what was refused can run elsewhere."""
-    return all(isinstance(e, UnsupportedError | ShapeError) for e in error.each())
+def can_fall_back(error: Error, loaded: Loaded) -> bool:
+    """Whether a refused model is well formed as far as is known: then what was refused can run elsewhere. Shapes that
+    do not fit may fit for the sizes of a call, where sizes are open."""
+    shapes = [i.type.tensor_type.shape for i in loaded.model.graph.input]
+    is_open = any(not d.HasField("dim_value") for shape in shapes for d in shape.dim)
+    kinds = (UnsupportedError, ShapeError) if is_open else (UnsupportedError,)
+    return all(isinstance(e, kinds) for e in error.each())
 
 
 __all__ = ["Fallback", "compile", "coverage"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
@@ -11,12 +10,12 @@ from tilewright.frontend.onnx.load import Loaded
 from tilewright.frontend.onnx.section import Section, TensorInfo, declared, inlined, whole
 from tilewright.frontend.onnx.survey import survey
 from tilewright.parts.composite import Composite
-from tilewright.parts.context import Context, FallbackWarning
+from tilewright.parts.context import Context
 from tilewright.parts.hosts import Hosts
 from tilewright.parts.part import Part
 from tilewright.parts.report import coverage_ahead
 from tilewright.runtime.model import Model
-from tilewright.support.coverage import NATIVE, Coverage
+from tilewright.support.coverage import Coverage
 
 
 def compile_parts(
@@ -44,7 +43,7 @@ def compile_parts(
     part = Part(section, context, types)
     part.plan(survey(section, types))
     model = Composite(part, context, threads, name)
-    warn_of(model.coverage())
+    model.warn_if_new(stacklevel=4)
     return model
 
 
@@ -69,24 +68,5 @@ def stated_types(section: Section, dims: Mapping[str, int]) -> dict[str, TensorI
             found[info.name] = None
     return found
 
-
-def warn_of(report: Coverage) -> None:
-    """Say once what runs elsewhere, and what it costs."""
-    if not report.uncompiled:
-        return
-    listed = [f"{u.node}: {u.reason}; runs by {u.runs_by}" for u in report.uncompiled[:MOST]]
-    more = [f"and {len(report.uncompiled) - MOST} more"] if len(report.uncompiled) > MOST else []
-    outside = sum(p.runs_by != NATIVE for p in report.parts)
-    warnings.warn(
-        f"{report.name}: {len(report.uncompiled)} of {report.nodes} operators are not compiled and run elsewhere, "
-        f"which is slower: {outside} of {len(report.parts)} parts are theirs, and values go from part to part through "
-        "memory (fallback='never' refuses instead)\n  " + "\n  ".join([*listed, *more]),
-        FallbackWarning,
-        stacklevel=4,
-    )
-
-
-MOST = 10
-"""Operators that a warning lists."""
 
 __all__ = ["compile_parts", "coverage"]

@@ -12,6 +12,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from tilewright.frontend.onnx import import_onnx
 from tilewright.frontend.onnx.section import Section, Types, operator
 from tilewright.frontend.onnx.survey import Survey, survey
 from tilewright.parts.context import Context, FallbackWarning
-from tilewright.parts.control import ControlPart
+from tilewright.parts.control import ControlPart, control_node
 from tilewright.parts.hosts import HostPart
 from tilewright.parts.plan import Step, cut
 from tilewright.parts.variants import MAX_VALUE, History, Pattern, Values, observed
@@ -34,7 +35,7 @@ MAX_FORMS = 16
 OFTEN = 8
 """Forms after which a part is said to be compiled often."""
 TOO_OFTEN = 32
-"""Forms after which nodes that need values are no longer compiled for them."""
+"""A part's patience, if nobody says otherwise."""
 
 
 @dataclass(slots=True)
@@ -98,16 +99,25 @@ class Part:
         types: of inputs, as far as they are stated; a name that is missing has an unknown type.
         needs: inputs that must be known by value.
         depth: how many parts this one is inside of.
+        patience: forms after which nodes that need values are no longer compiled for them.
     """
 
     def __init__(
-        self, section: Section, context: Context, types: Types, needs: frozenset[str] = frozenset(), depth: int = 0
+        self,
+        section: Section,
+        context: Context,
+        types: Types,
+        needs: frozenset[str] = frozenset(),
+        depth: int = 0,
+        patience: int | None = None,
     ) -> None:
         self.section = section
         self.context = context
         self.types = types
         self.needs = needs
         self.depth = depth
+        self.patience = TOO_OFTEN if patience is None else patience
+        self.failure: Error | None = None
         self.forms: list[tuple[Pattern, Form]] = []
         self.built = 0
         self._history = History()
@@ -172,7 +182,7 @@ class Part:
         candidates = self._candidates(values)
         lacking: dict[int, Error] = {}
         while True:
-            known = {n: values[n] for n in self.needs} if self.built <= TOO_OFTEN else {}
+            known = {n: values[n] for n in self.needs} if self.built <= self.patience else {}
             for types in candidates:
                 found = survey(self.section, types, known, lacking)
                 if all(s.how in ("native", "known") for s in found.nodes):
@@ -202,7 +212,7 @@ class Part:
                 found = survey(self.section, types, values, lacking)
                 if _is_smaller(self.section, found):
                     return self._keep(types, values, self._cut(found))
-        reason = UnsupportedError("the part cannot be compiled")
+        reason = self.failure or UnsupportedError("the part is inside of too many others")
         all_lacking = dict.fromkeys(range(len(self.section.nodes)), reason) | dict(lacking)
         return self._keep(types, {}, self._cut(survey(self.section, types, {}, all_lacking)))
 
@@ -214,7 +224,7 @@ class Part:
             if not node.needs:
                 continue
             mine = [n for n in node.needs if n in self.section.inputs]
-            too_many = self.built > TOO_OFTEN or any(_elements(values[n]) > MAX_VALUE for n in mine)
+            too_many = self.built > self.patience or any(_elements(values[n]) > MAX_VALUE for n in mine)
             if too_many or (mine and set(mine) <= self.needs):
                 lacking[k] = node.error or UnsupportedError("a value must be known when compiling")
                 new = True
@@ -230,7 +240,7 @@ class Part:
             imported = import_onnx(self.section.model(free, known))
             model = self.context.compile(imported, self.section)
         except Error as error:
-            self.context.note(self.section, error)
+            self.failure = error
             return None
         return NativeForm(model, self.section.outputs)
 
@@ -241,13 +251,18 @@ class Part:
         for step in cut(self.section, found):
             part: Part | HostPart | ControlPart
             if step.kind == "compiled":
-                part = Part(step.section, context, step.types, step.needs, self.depth + 1)
+                part = Part(step.section, context, step.types, step.needs, self.depth + 1, self.patience)
                 part.prepare()
             elif step.kind == "control":
-                part = ControlPart(step.section, lambda s: Part(s, context, {}, depth=self.depth + 1))
+                # What decides the structure inside of a loop may change with every iteration: nothing is made for it.
+                patience = 0 if control_node(step.section).op_type == "Loop" else self.patience
+                part = ControlPart(
+                    step.section, partial(Part, context=context, types={}, depth=self.depth + 1, patience=patience)
+                )
             else:
                 part = HostPart(step.section, context.hosts, context.weights)
             parts.append((step, part))
+            context.elsewhere.update((step.section.label(k), e) for k, e in step.reasons.items() if e is not None)
         return CutForm(parts, self.section, context)
 
     def models(self) -> Iterator[tuple[Model, Section]]:

@@ -6,6 +6,7 @@ of it: they are known at different times, some only when values are there.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -17,6 +18,7 @@ from onnx.inliner import inline_local_functions
 
 from tilewright.frontend.onnx.exported import exported
 from tilewright.frontend.onnx.load import Loaded
+from tilewright.frontend.onnx.tensors import to_array
 from tilewright.support.errors import ModelError
 
 MAX_DEPTH = 32
@@ -135,12 +137,33 @@ def whole(loaded: Loaded) -> Section:
     graph = loaded.model.graph
     check_tensors(graph)
     initializers = {t.name: t for t in graph.initializer}
+    initializers |= {s.values.name: dense(s, loaded.label) for s in graph.sparse_initializer}
     inputs = tuple(i.name for i in graph.input if i.name not in initializers)
     outputs = tuple(o.name for o in graph.output)
     name = graph.name or "main"
     module = exported(loaded.model)
     weights = frozenset(n for n in initializers if module is None or module.is_weight(n) or n in module.transposed)
     return Section(loaded, name, tuple(graph.node), initializers, inputs, outputs, weights)
+
+
+def dense(sparse: onnx.SparseTensorProto, label: str) -> onnx.TensorProto:
+    """A sparse tensor with its zeros."""
+    where, shape = f"{label}: initializer {sparse.values.name!r}", tuple(sparse.dims)
+    if any(d < 0 for d in shape) or math.prod(shape) > MAX_DENSE:
+        raise ModelError("the tensor's dimensions make no sense", where=where, got=list(shape))
+    values, places = to_array(sparse.values, where, None), to_array(sparse.indices, where, None)
+    flat = np.zeros(math.prod(shape), values.dtype)
+    try:
+        if places.ndim == 2:
+            places = np.ravel_multi_index(tuple(places.T), shape)
+        flat[places] = values
+    except (ValueError, IndexError) as error:
+        raise ModelError("the sparse tensor's indices do not fit", where=where, got=str(error)) from None
+    return as_tensor(flat.reshape(shape), sparse.values.name)
+
+
+MAX_DENSE = 1 << 28
+"""Elements of a sparse tensor with its zeros."""
 
 
 def inlined(loaded: Loaded) -> Loaded:
@@ -164,7 +187,15 @@ def inlined(loaded: Loaded) -> Loaded:
 
     if sum(size(n, 0) for n in loaded.model.graph.node) > MAX_NODES:
         raise ModelError("the functions expand to too many nodes", where=loaded.label, expected=f"at most {MAX_NODES}")
-    return replace(loaded, model=inline_local_functions(loaded.model))
+    model = onnx.ModelProto()
+    model.CopyFrom(loaded.model)
+    del model.functions[:]
+    model.functions.extend(f for key, f in bodies.items() if key in sizes)
+    try:
+        return replace(loaded, model=inline_local_functions(model))
+    except Exception as error:  # ONNX's inliner has its own, of several classes
+        text = str(error).splitlines()[0][:200]
+        raise ModelError("the functions cannot be expanded", where=loaded.label, got=text) from None
 
 
 def check_tensors(graph: onnx.GraphProto) -> None:
