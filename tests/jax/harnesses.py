@@ -84,7 +84,17 @@ def check(h: Any, *, native: bool) -> str:
         found = _run(jitted, tuple(args), feeds, native)
     except tw.Error as error:
         return "refused: " + " | ".join(str(error).splitlines())[:400]
-    return _compare(found, leaves)
+    if h.group_name == "sort" and not h.params.get("is_stable"):
+        found, leaves = _ordered(h, found), _ordered(h, leaves)
+    if h.group_name == "approx_top_k":  # of equal values any may be taken
+        found, leaves = found[:1], leaves[:1]
+    return compare(found, leaves)
+
+
+def _ordered(h: Any, arrays: list[Any]) -> list[Any]:
+    """What a sort that need not be stable says: the keys, and the other operands in any order."""
+    keys, axis = h.params.get("num_keys", 1), h.params.get("dimension", -1)
+    return [np.asarray(a) if k < keys else np.sort(np.asarray(a), axis) for k, a in enumerate(arrays)]
 
 
 def _run(jitted: Any, args: tuple[Any, ...], feeds: list[Any], native: bool) -> list[Any]:
@@ -114,7 +124,7 @@ def _narrow(t: Any) -> Any:
     return jax.dtypes.canonicalize_dtype(t)
 
 
-def _compare(found: list[Any], expected: list[Any]) -> str:
+def compare(found: list[Any], expected: list[Any]) -> str:
     if len(found) != len(expected):
         return f"wrong: {len(found)} outputs instead of {len(expected)}"
     for k, (a, e) in enumerate(zip(found, expected, strict=True)):

@@ -169,3 +169,28 @@ def test_slices_between_convolutions_stay_blocked(
     inputs, params = numbers(graph, 1)
     (want,), (got,) = (run_graph(g, inputs, params).values() for g in (graph, after))
     np.testing.assert_allclose(got, want, atol=2e-5 * np.abs(want).max())
+
+
+def test_groups_of_rows_that_leave_in_several_places_make_no_circle() -> None:
+    graph = parse_graph("""
+graph @main(%x: f32[10], %i: i32[]) {
+  %zero = constant() {value = array i32[] (0)} : i32[]
+  %nine = constant() {value = array i32[] (9)} : i32[]
+  %next = add(%i, %nine) : i32[]
+  %low = ge(%next, %zero) : bool[]
+  %high = le(%next, %nine) : bool[]
+  %both = "and"(%low, %high) : bool[]
+  %row = broadcast(%both) {shape = [$1]} : bool[1]
+  %inside = reduce_min(%row) {axes = [0], keepdims = false} : bool[]
+  %place = broadcast(%next) {shape = [$1]} : i32[1]
+  %chosen = gather(%x, %place) {axis = 0} : f32[1]
+  %value = reshape(%chosen) {shape = []} : f32[]
+  %other = constant() {value = array f32[] (1.0)} : f32[]
+  %y = select(%inside, %value, %other) : f32[]
+  return %y
+}
+""")
+    ready = {*graph.inputs}
+    for group in fuse(graph):
+        assert all(v in ready for v in group.inputs), group.label
+        ready.update(group.outputs)

@@ -14,13 +14,28 @@ from tilewright.frontend.stablehlo.scope import Item, element_type, full_array, 
 from tilewright.frontend.stablehlo.unify import Sizes
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Expr, as_int, is_const
-from tilewright.ir.graph import TensorType, Value
+from tilewright.ir.graph import Graph, TensorType, Value
 from tilewright.ops.dims import dim, dims
+from tilewright.ops.interpret import evaluate_attr
+from tilewright.ops.registry import get
+from tilewright.ops.shape import ConstantAttrs
 from tilewright.support.errors import ModelError, UnsupportedError
+
+MAX_FOLDED = 4096
+"""Elements of constants up to which the importer computes with them; larger ones are left to run time."""
 
 Walk = Callable[[Block, Sequence[Item], bool], list[Item]]
 """Walks a region with these items as its arguments; gives what it returns. The last argument says whether the region is
 of scalars and is applied to tensors element by element."""
+
+
+class ComputedSizeError(UnsupportedError):
+    """A size is computed from values that the importer does not know."""
+
+
+MakeBody = Callable[[str, Sequence[Item], Callable[[list[Item]], list[Item]]], tuple[Graph, list[Value]]]
+"""Makes the graph of a loop's body: from its name, items like its inputs, and what to do with them; gives the graph,
+whose inputs are followed by what it captures, and the captured values."""
 
 
 @dataclass(slots=True)
@@ -32,9 +47,28 @@ class Call(Emitter):
     walk: Walk
     expand: Callable[[Operation, Sequence[Item]], list[Item]]
     """Takes an operation of CHLO apart as StableHLO's own pass does."""
+    body: MakeBody
     dimensions: Sizes
+    constants: dict[Value, Any]
+    """The arrays of the constants of the graph."""
     lifted: bool = False
     """Whether stated shapes are those of the elements only."""
+
+    def emit(self, op: str, *inputs: Value | None, **attrs: Any) -> Value:
+        """Put an operator with one output into the graph: a constant where all its inputs are small ones."""
+        value = Emitter.emit(self, op, *inputs, **attrs)
+        if op == "constant":
+            self.constants[value] = self.builder.nodes[-1].of(ConstantAttrs).value.array
+            return value
+        size = as_int(value.type.size)
+        if size is None or size > MAX_FOLDED or any(v not in self.constants for v in inputs) or not inputs:
+            return value
+        node = self.builder.nodes.pop()
+        given = [self.constants[v] for v in inputs if v is not None]
+        with np.errstate(all="ignore"):
+            (array,) = get(op).reference(given, node.attrs.mapped(lambda v: evaluate_attr(v, {})))
+        self.builder.taken.discard(value.name)
+        return self.constant(array, value.dtype)
 
     # --- attributes ---------------------------------------------------------------------------------------------------
 
@@ -79,12 +113,11 @@ class Call(Emitter):
     def near(self, k: int | Item) -> Value:
         """An operand as a value that broadcasts to its shape."""
         item = self.item(k) if isinstance(k, int) else k
-        if item.value is None:
-            if item.is_symbolic:
-                item.value = self.symbols(item.known.reshape(-1).tolist(), item.dtype, item.known.shape)
-            else:
-                item.value = self.constant(item.known, item.dtype)
-        return item.value
+        if item.value is not None:
+            return item.value
+        if item.is_symbolic:
+            return self.symbols(item.known.reshape(-1).tolist(), item.dtype, item.known.shape)
+        return self.constant(item.known, item.dtype)
 
     def value(self, k: int | Item) -> Value:
         """An operand as a value with all its elements."""
@@ -107,7 +140,7 @@ class Call(Emitter):
         """An operand that holds sizes, which must be known or follow from symbolic dimensions."""
         found = full_array(self.item(k))
         if found is None:
-            raise UnsupportedError("sizes that are computed from the data are not supported")
+            raise ComputedSizeError("sizes that are computed from the data are not supported")
         return [v if isinstance(v, Expr) else int(v) for v in found.reshape(-1).tolist()]
 
     # --- results ------------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ import numpy as np
 
 from tilewright.arith import prove
 from tilewright.frontend.common.known import object_array
-from tilewright.frontend.stablehlo.call import Call
+from tilewright.frontend.stablehlo.call import MAX_FOLDED, Call
 from tilewright.frontend.stablehlo.registry import Rule
 from tilewright.frontend.stablehlo.scope import Item, element_type, full_array, known_item
 from tilewright.ir.dtype import boolean
@@ -23,9 +23,6 @@ from tilewright.ops.dims import dim
 from tilewright.ops.interpret import evaluate_attr
 from tilewright.ops.registry import get
 from tilewright.support.errors import Error
-
-MAX_FOLDED = 4096
-"""Larger arrays are left to run time (or to `prepare`)."""
 
 NEVER = {"while", "case", "if", "custom_call", "get_dimension_size", "optimization_barrier", "rng_bit_generator"}
 
@@ -44,7 +41,7 @@ def _numeric(call: Call, rule: Rule) -> list[Item] | None:
     """Run the rule on a graph of its own and evaluate that with the references."""
     builder = GraphBuilder()
     copies = [replace(i, value=None) for i in call.items]
-    inner = replace(call, builder=builder, items=copies, weights={})
+    inner = replace(call, builder=builder, items=copies, weights={}, constants={})
     results = rule(inner)
     several = list(results) if isinstance(results, list | tuple) else [results]
     items = [Item(r.type, r) if isinstance(r, Value) else r for r in several]

@@ -12,16 +12,16 @@ assertion says it, become one symbol: the module is walked again.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from tilewright.frontend.common.emitter import check_size
-from tilewright.frontend.common.finish import Imported, Interface, finished, located, reason
+from tilewright.frontend.common.finish import Imported, Interface, finished, located, pruned, reason
 from tilewright.frontend.stablehlo import folding
-from tilewright.frontend.stablehlo.call import Call
+from tilewright.frontend.stablehlo.call import MAX_FOLDED, Call, ComputedSizeError
 from tilewright.frontend.stablehlo.expand import expanded
 from tilewright.frontend.stablehlo.module import Block, Function, Module, Operation, Splat, Type
 from tilewright.frontend.stablehlo.registry import find
@@ -29,7 +29,8 @@ from tilewright.frontend.stablehlo.scope import Item, element_type, known_item
 from tilewright.frontend.stablehlo.signature import Signature
 from tilewright.frontend.stablehlo.unify import Equal, Sizes
 from tilewright.ir.expr import as_expr
-from tilewright.ir.graph import GraphBuilder, TensorType, Value
+from tilewright.ir.graph import Graph, GraphBuilder, TensorType, Value
+from tilewright.ir.rewrite import variables
 from tilewright.ops.dims import dims, same_dim
 from tilewright.support.errors import Error, ModelError, Problems, UnsupportedError
 
@@ -37,8 +38,8 @@ MAX_DEPTH = 64
 """Functions that call each other, and regions inside regions."""
 MAX_VISITED = 300_000
 """Operations that are walked: those of loops and of functions count as often as they run."""
-MAX_KNOWN = 4096
-"""Elements of a constant up to which the importer computes with it."""
+MAX_RESTARTS = 100
+"""How often a module is walked."""
 
 _MALFORMED = (
     ArithmeticError,
@@ -61,12 +62,20 @@ def import_module(
     """
     sizes = Sizes(dict(dims or {}))
     signature = signature or Signature.of(module)
+    restarts = 0
     while True:
+        restarts += 1
+        if restarts > MAX_RESTARTS:
+            raise ModelError("the module has too many symbolic dimensions", where=label)
         try:
             return _Importer(module, signature, sizes, label).run()
         except Equal as found:
             sizes.join(found)
         except Error as error:
+            sized = None if signature.sized else signature.with_sizes(module)
+            if sized is not None and any(isinstance(e, ComputedSizeError) for e in error.each()):
+                signature = sized
+                continue
             raise located(error, label) from error.__cause__
         except _MALFORMED as error:
             raise ModelError("the module is malformed", where=label, got=reason(error)) from error
@@ -85,6 +94,7 @@ class _Importer:
     builder: GraphBuilder = field(default_factory=GraphBuilder)
     weights: dict[str, Any] = field(default_factory=dict)
     problems: Problems = field(default_factory=Problems)
+    constants: dict[Value, Any] = field(default_factory=dict)
     visited: int = 0
     depth: int = 0
     callers: list[str] = field(default_factory=list)
@@ -116,7 +126,18 @@ class _Importer:
             taken.add(unique)
             given.append((unique, call.value(item)))
         imported = finished(self.builder, given, self.weights)
+        self.check_symbols(imported.graph)
         return Imported(imported.graph, imported.weights, Interface(tuple(inputs), tuple(names)))
+
+    def check_symbols(self, graph: Graph) -> None:
+        """Raise UnsupportedError for a size that the shape of no input tells."""
+        known = set(graph.symbols)
+        used = {s for n in graph.nodes for v in n.outputs for d in v.shape for s in variables(d)}
+        used |= {s for n in graph.nodes for s in n.symbols}
+        unknown = sorted(s.name for s in used - known)
+        if unknown:
+            what = "sizes that no input's shape tells are not supported"
+            raise UnsupportedError(what, where=self.label, got=", ".join(unknown), hint="fix them: dims={name: size}")
 
     def arguments(self, main: Function) -> list[Item]:
         """Declare inputs and weights; gives the items of main's arguments."""
@@ -129,6 +150,8 @@ class _Importer:
                 check_size(type)
                 if about.size_of:
                     found.append(known_item(self.sizes.named(about.size_of), type.dtype, ()))
+                    if self.signature.sized:  # whoever calls gives it, and arrays of that size
+                        self.builder.input(about.name, type)
                 elif about.weight is not None:
                     self.builder.taken.discard(about.name)
                     found.append(Item(type, self.builder.param(about.name, type)))
@@ -141,10 +164,10 @@ class _Importer:
 
     # --- functions and regions ----------------------------------------------------------------------------------------
 
-    def function(self, function: Function, arguments: Sequence[Item]) -> list[Item]:
+    def function(self, function: Function, arguments: Sequence[Item], lifted: bool = False) -> list[Item]:
         if len(arguments) != len(function.body.arguments):
             raise ModelError(f"the function {function.name} has other arguments")
-        return self.block(function.body, arguments, {})
+        return self.block(function.body, arguments, {}, lifted)
 
     def block(
         self, block: Block, arguments: Sequence[Item], around: Mapping[int, Item], lifted: bool = False
@@ -203,15 +226,43 @@ class _Importer:
             return self.block(expanded(op, [i.type for i in items]).body, items, {}, True)
 
         hint = op.name.rpartition(".")[2]
-        return Call(self.builder, self.weights, hint, op, items, walk, expand, self.sizes, lifted)
+        return Call(
+            self.builder, self.weights, hint, op, items, walk, expand, self.body, self.sizes, self.constants, lifted
+        )
+
+    def body(
+        self, name: str, like: Sequence[Item], run: Callable[[list[Item]], list[Item]]
+    ) -> tuple[Graph, list[Value]]:
+        """The graph of a region, and the values around it that it reads: its last inputs, or its params if they are
+        weights."""
+        outer = self.builder
+        inner = self.builder = GraphBuilder(name, taken=outer.taken)
+        try:
+            inputs = [Item(i.type, inner.input("carried", i.type)) for i in like]
+            results = run(inputs)
+            call = self.call(Operation("stablehlo.return", (), (), ()), results)
+            outputs = tuple(call.value(r) for r in results)
+        finally:
+            self.builder = outer
+        made = {*inner.inputs, *(v for n in inner.nodes for v in n.outputs)}
+        read = [v for n in inner.nodes for v in n.inputs if v is not None] + list(outputs)
+        free = list(dict.fromkeys(v for v in read if v not in made))
+        weights = [v for v in free if v.name in self.weights]
+        captured = [v for v in free if v.name not in self.weights]
+        graph = Graph(name, (*inner.inputs, *captured), tuple(weights), tuple(inner.nodes), outputs)
+        return pruned(graph), [*captured, *weights]
 
     def operation(self, op: Operation, values: dict[int, Item], lifted: bool) -> list[Item]:
         items = [values[v] for v in op.operands]
         if op.name == "stablehlo.constant":
             return [self.constant(op)]
         if op.name in ("func.call", "stablehlo.composite"):
-            return self.called(op, items)
-        if not lifted and op.types and all(t.shape is not None and 0 in t.shape for t in op.types):
+            return self.called(op, items, lifted)
+        if (
+            not lifted
+            and op.types
+            and all(t.shape is not None and 0 in t.shape and None not in t.shape for t in op.types)
+        ):
             return [_empty(t) for t in op.types]
         found = find(op.name)
         call = self.call(op, items, values, lifted)
@@ -230,7 +281,7 @@ class _Importer:
             )
         return [self.checked(item, t, lifted) for item, t in zip(several, op.types, strict=True)]
 
-    def called(self, op: Operation, items: Sequence[Item]) -> list[Item]:
+    def called(self, op: Operation, items: Sequence[Item], lifted: bool) -> list[Item]:
         key = "callee" if op.name == "func.call" else "decomposition"
         name = str(op.attributes.get(key, ""))
         function = self.module.functions.get(name)
@@ -246,7 +297,7 @@ class _Importer:
         self.callers.append(name)
         self.callsites.append(op.where)
         try:
-            return self.function(function, items)
+            return self.function(function, items, lifted)
         finally:
             self.callers.pop()
             self.callsites.pop()
@@ -265,7 +316,7 @@ class _Importer:
                 held = self.builder.param(name, type)
                 self.weights[held.name] = array
             return Item(type, held)
-        if array.size <= MAX_KNOWN:
+        if array.size <= MAX_FOLDED:
             return known_item(array, t)
         return Item(TensorType(t, dims(array.shape)), self.call(op, []).constant(array, t))
 
@@ -289,8 +340,6 @@ class _Importer:
 def _empty(t: Type) -> Item:
     """A tensor without elements."""
     shape = [0 if d is None else d for d in t.shape or ()]
-    if None in (t.shape or ()):
-        raise UnsupportedError("an empty tensor of symbolic size is not supported", got=t)
     kind = element_type(t.element)
     return known_item(np.zeros(shape, kind.numpy), kind)
 

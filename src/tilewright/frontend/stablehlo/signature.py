@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -37,6 +37,8 @@ class Signature:
     arguments: tuple[Argument, ...]
     results: tuple[str, ...] = ()
     arrays: dict[str, Any] = field(default_factory=dict)
+    sized: bool = False
+    """Whether arguments were taken as sizes that somebody has to pass."""
 
     @classmethod
     def of(cls, module: Module) -> Signature:
@@ -45,6 +47,16 @@ class Signature:
         names = distinct([path_name(n) or f"arg{k}" for k, n in enumerate(_named(module))])
         arguments = [Argument(n, size_of=s) for n, s in zip(names, main.symbols, strict=True)]
         return cls(tuple(arguments), main.results)
+
+    def with_sizes(self, module: Module) -> Signature | None:
+        """The same with the integers among the first arguments as sizes, as older exports of JAX pass them; None where
+        there are none."""
+        found = list(self.arguments)
+        for k, (about, t) in enumerate(zip(self.arguments, module.functions[module.main].body.types, strict=False)):
+            if t.shape != () or t.element not in ("i32", "i64") or about.weight is not None or about.size_of:
+                break
+            found[k] = replace(about, size_of=about.name)
+        return None if found == list(self.arguments) else replace(self, arguments=tuple(found), sized=True)
 
     def argument(self, k: int) -> Argument:
         return self.arguments[k] if k < len(self.arguments) else Argument(f"arg{k}")

@@ -16,6 +16,7 @@ pointwise nodes surround them.
 from __future__ import annotations
 
 import heapq
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tilewright import ops
@@ -69,6 +70,7 @@ class _Fuser:
         self.outputs = set(graph.outputs)
         self.leader = list(range(len(self.nodes)))
         self.dominator = self.post_dominators()
+        self.row_groups: set[int] = set()
 
     def run(self) -> list[Group]:
         for kinds in (("contraction",), ("reduction",), ("injective", "pointwise")):
@@ -118,8 +120,6 @@ class _Fuser:
 
     def grow_rows(self) -> None:
         """Groups of several reductions over common rows."""
-        users = {v: sorted(self.position[id(u)] for u in us) for v, us in self.users.items()}
-        makers = {v: i for i, n in enumerate(self.nodes) for v in n.outputs}
         sizes = [len(self.members(i)) if self.find(i) == i else 0 for i in range(len(self.nodes))]
 
         def taken(i: int) -> bool:
@@ -128,13 +128,24 @@ class _Fuser:
         def whole(i: int) -> list[int]:
             return self.members(self.find(i)) if taken(i) else [i]
 
-        grower = RowGrower(self.nodes, users, makers, self.outputs, taken, whole)
+        grower = self.grower(taken, whole)
         for i, node in enumerate(self.nodes):
             if row_shape(node) is not None and not taken(i):
                 group = grower.grow(i)
                 for k in group:
                     self.leader[k] = i
                 sizes[i] = len(group)
+                if len(group) > 1:
+                    self.row_groups.add(i)
+
+    def grower(self, taken: Callable[[int], bool], whole: Callable[[int], Sequence[int]]) -> RowGrower:
+        users = {v: sorted(self.position[id(u)] for u in us) for v, us in self.users.items()}
+        makers = {v: i for i, n in enumerate(self.nodes) for v in n.outputs}
+        return RowGrower(self.nodes, users, makers, self.outputs, taken, whole)
+
+    def is_convex(self, members: Sequence[int]) -> bool:
+        """Whether no path leaves the nodes and comes back."""
+        return self.grower(lambda i: False, lambda i: self.members(self.find(i))).is_convex(set(members))
 
     def in_order(self, members: dict[int, list[int]]) -> list[list[int]]:
         """The groups so that each stands behind those it reads from, else by their last nodes."""
@@ -239,6 +250,8 @@ class _Fuser:
                 return False
         if len(inside) > MAX_NODES or len(self.nodes[tip].outputs) != 1:
             return False
+        if root in self.row_groups and not self.is_convex(inside):
+            return False  # rows leave by other ways than the tip, too
         made = {v for i in inside for v in self.nodes[i].outputs}
         outside = {v for i in inside for v in self.nodes[i].inputs if v is not None} - made - set(self.constants)
         if len(outside) > MAX_INPUTS:

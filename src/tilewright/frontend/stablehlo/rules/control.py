@@ -4,27 +4,63 @@ from __future__ import annotations
 
 from tilewright.frontend.stablehlo.call import Call
 from tilewright.frontend.stablehlo.registry import rule
+from tilewright.frontend.stablehlo.rules.shape import as_item
 from tilewright.frontend.stablehlo.scope import Item
-from tilewright.ir.graph import Value
+from tilewright.ir.dtype import i64
+from tilewright.ir.graph import TensorType, Value
 from tilewright.support.errors import UnsupportedError
 
-MAX_ITERATIONS = 4096
+MAX_ITERATIONS = 512
 """Iterations of a loop up to which its body is written out."""
+MAX_NODES = 3000
+"""Nodes that may come of that."""
 
 
 @rule("while")
 def loop(call: Call) -> list[Item]:
-    """A loop whose condition is known in each iteration is written out."""
+    """A short loop whose condition is known in each iteration is written out; any other is a loop of the graph."""
+    found = _written_out(call)
+    if found is not None:
+        return found
     condition, body = call.op.regions
-    items = list(call.items)
+    start = [as_item(v) for v in call.values()]
+    # What every iteration hands on as it came is read from around the loop, weights among it.
+    moving = [k for k, v in enumerate(body.returned) if v != body.arguments[k]]
+
+    def whole(carried: list[Item]) -> list[Item]:
+        given = dict(zip(moving, carried, strict=True))
+        return [given.get(k, item) for k, item in enumerate(start)]
+
+    def iteration(carried: list[Item]) -> list[Item]:
+        results = call.walk(body, whole(carried[1:]), False)
+        return [*call.walk(condition, results, False), *(results[k] for k in moving)]
+
+    begin = [start[k] for k in moving]
+    graph, captured = call.body("body", [_number(), *begin], iteration)
+    if [v.type for v in graph.outputs[1:]] != [i.type for i in begin]:
+        raise UnsupportedError("a loop that carries values of changing shapes is not supported")
+    (alive,) = call.walk(condition, start, False)
+    attrs = {"body": graph, "carried": len(begin), "conditional": True}
+    ends = call.emit_all("loop", None, call.value(alive), *map(call.value, begin), *captured, **attrs)
+    return whole([as_item(v) for v in ends])
+
+
+def _number() -> Item:
+    """The number of an iteration."""
+    return Item(TensorType(i64, ()))
+
+
+def _written_out(call: Call) -> list[Item] | None:
+    condition, body = call.op.regions
+    items, before = list(call.items), len(call.builder.nodes)
     for _ in range(MAX_ITERATIONS):
         (alive,) = call.walk(condition, items, False)
-        if alive.number is None:
-            raise UnsupportedError("a loop whose end is computed from the data is not supported")
+        if alive.number is None or len(call.builder.nodes) - before > MAX_NODES:
+            return None
         if not alive.number:
             return items
         items = call.walk(body, items, False)
-    raise UnsupportedError("a loop of so many iterations is not supported", expected=f"at most {MAX_ITERATIONS}")
+    return None
 
 
 @rule("case", "if")

@@ -212,9 +212,9 @@ def select_and_scatter(call: Call) -> Value:
     select, scatter = call.op.regions
     direction = str(select.body[0].attributes.get("comparison_direction", "")) if len(select.body) == 1 else ""
     kind = monoid(scatter, operand.dtype)
-    if direction not in ("GE", "GT", "LE", "LT") or kind != "add" or not operand.dtype.is_float:
+    if direction not in ("GE", "GT", "LE", "LT") or kind != "add":
         raise call.unsupported("with these bodies")
-    worst = math.inf if direction[0] == "L" else -math.inf
+    worst = operand.dtype.max if direction[0] == "L" else operand.dtype.min
     elements = taps(call, operand, known_item(worst, operand.dtype), w)
     inside = taps(
         call, call.broadcast(call.like(True, call.constant(True)), operand.shape), known_item(False, boolean), w
