@@ -55,6 +55,7 @@ from tilewright.transform.graph.simplify import (
     materialize_outputs,
     remove_identities,
 )
+from tilewright.transform.graph.softmax import recognise_softmax
 from tilewright.transform.graph.split import SplitGraph, split_prepare
 from tilewright.transform.graph.verify import graph_stage
 from tilewright.transform.graph.views import join_slices, place_views
@@ -155,6 +156,7 @@ def graph_passes(target: Target, options: Options = DEFAULTS) -> list[tuple[str,
         ("join slices", join_slices),
         ("eliminate dead", eliminate_dead),
         ("recognise activations", recognise_activations),
+        ("recognise softmax", recognise_softmax),
         ("recognise attention", lambda g: recognise_attention(g, target)),
         ("eliminate dead", eliminate_dead),
         ("fold scales", fold_scales),

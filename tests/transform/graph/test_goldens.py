@@ -50,6 +50,18 @@ CASES = {
           %y = relu(%x) : f32[4]
           return %y
         }""",
+    "recognise softmax": """
+        graph @g(%x: f32[3, 4]) {
+          %least = constant() {value = array f32[] (-inf)} : f32[]
+          %m = reduce_max(%x) {axes = [1], keepdims = false} : f32[3]
+          %n = max(%least, %m) : f32[3]
+          %c = reshape(%n) {shape = [$3, $1]} : f32[3, 1]
+          %d = sub(%x, %c) : f32[3, 4]
+          %e = exp(%d) : f32[3, 4]
+          %s = reduce_sum(%e) {axes = [1], keepdims = true} : f32[3, 1]
+          %y = div(%e, %s) : f32[3, 4]
+          return %y
+        }""",
     "recognise activations": """
         graph @g(%x: f32[8]) {
           %half = constant() {value = array f32[] (0.5)} : f32[]

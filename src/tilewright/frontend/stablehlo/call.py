@@ -14,7 +14,7 @@ from tilewright.frontend.stablehlo.scope import Item, element_type, full_array, 
 from tilewright.frontend.stablehlo.unify import Sizes
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Expr, as_int, is_const
-from tilewright.ir.graph import Graph, TensorType, Value
+from tilewright.ir.graph import Graph, Node, TensorType, Value
 from tilewright.ops.dims import dim, dims
 from tilewright.ops.interpret import evaluate_attr
 from tilewright.ops.registry import get
@@ -176,10 +176,18 @@ class Call(Emitter):
         """The elements of a value in a shape of which leading dimensions of one element are left out, as broadcasting
         adds them again."""
         target = dims(shape)
+        rest = len(target) - x.type.rank
+        if rest >= 0 and target[rest:] == x.shape and all(is_const(d, 1) for d in target[:rest]):
+            return x
         lead = 0
         while lead < len(target) and is_const(target[lead], 1):
             lead += 1
         return self.reshape(x, target[lead:])
+
+    def made_by(self, x: Value, op: str) -> Node | None:
+        """The node among the last ones that made a value, if it is of this operator."""
+        nodes = self.builder.nodes[-16:]
+        return next((n for n in nodes if n.op == op and x in n.outputs), None)
 
     def iota(self, size: Any, t: DType, rank: int = 1, axis: int = 0) -> Value:
         """0, 1, 2 ... along one of `rank` dimensions, the others being 1."""

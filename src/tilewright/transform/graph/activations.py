@@ -66,9 +66,13 @@ class _Recogniser:
         (z,) = function.inputs
         assert z is not None
         for x in self.sources(z, DEPTH):
-            if _close(self.polynomial(z, x, None, DEPTH), INNER[function.op]):
+            inner = self.polynomial(z, x, None, DEPTH)
+            # Both functions are odd, so that f(-z) may stand with the other sign.
+            sign = next((s for s in (1.0, -1.0) if _close(inner, _times(INNER[function.op], s))), None)
+            if sign is not None:
+                result = {**RESULT, (1, 1): RESULT[1, 1] * sign}
                 for y in islice(self.results(function.output, DEPTH), MOST_RESULTS):
-                    if y.type == x.type and _close(self.polynomial(y, x, function.output, DEPTH), RESULT):
+                    if y.type == x.type and _close(self.polynomial(y, x, function.output, DEPTH), result):
                         made = GraphBuilder("gelu")
                         ops.emit1(made, "gelu", x, approximate=FORMS[function.op])
                         return replace(made.nodes[-1], outputs=(y,))
@@ -77,7 +81,7 @@ class _Recogniser:
     def sources(self, value: Value, depth: int) -> Iterator[Value]:
         """What `value` may be computed from."""
         node = self.made.get(value)
-        if node is None or depth == 0 or node.op not in ("add", "sub", "mul", "div", "pow"):
+        if node is None or depth == 0 or node.op not in ("add", "sub", "mul", "div", "pow", "neg"):
             return
         for v in node.inputs:
             if v is not None and self.number(v) is None:
@@ -87,7 +91,7 @@ class _Recogniser:
     def results(self, value: Value, depth: int) -> Iterator[Value]:
         """What is computed from `value` by sums and products."""
         for node in self.users.get(value, []) if depth else ():
-            if node.op in ("add", "mul", "div"):
+            if node.op in ("add", "sub", "mul", "div"):
                 yield node.output
                 yield from self.results(node.output, depth - 1)
 
@@ -107,8 +111,12 @@ class _Recogniser:
         if constant is not None:
             return {(0, 0): constant}
         node = self.made.get(value)
-        if node is None or depth == 0 or node.op not in ("add", "sub", "mul", "div", "pow"):
+        if node is None or depth == 0 or node.op not in ("add", "sub", "mul", "div", "pow", "neg"):
             return None
+        if node.op == "neg":
+            source = node.inputs[0]
+            positive = None if source is None else self.polynomial(source, x, f, depth - 1)
+            return None if positive is None else _times(positive, -1.0)
         a, b = (self.polynomial(v, x, f, depth - 1) for v in node.inputs if v is not None)
         if a is None or b is None:
             return None
@@ -130,6 +138,10 @@ class _Recogniser:
 
 def _sum(a: Polynomial, b: Polynomial, sign: float) -> Polynomial:
     return {k: a.get(k, 0.0) + sign * b.get(k, 0.0) for k in {**a, **b}}
+
+
+def _times(a: Polynomial, factor: float) -> Polynomial:
+    return {k: c * factor for k, c in a.items()}
 
 
 def _product(a: Polynomial, b: Polynomial) -> Polynomial:

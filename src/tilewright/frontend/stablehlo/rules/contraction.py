@@ -81,6 +81,9 @@ def _right(
 ) -> tuple[Value, bool]:
     """The right operand as matrices of the summed dimension by the rest, or the other way round if it lies so."""
     lead, deep, wide = sizes
+    turned = call.made_by(b, "transpose") if not batch and b.type.rank == 2 and list(depth) == [0] else None
+    if turned is not None and turned.inputs[0] is not None:  # weights [out, in], as PyTorch has them
+        return turned.inputs[0], True
     if [*batch, *rest, *depth] == list(range(b.type.rank)) and rest:
         return call.reshape(b, [*lead, dim(wide), dim(deep)]), True
     return _matrix(call, b, batch, depth, rest, (*lead, deep, wide)), False

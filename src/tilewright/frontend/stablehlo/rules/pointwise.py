@@ -14,7 +14,6 @@ from tilewright.ir.dtype import DType, boolean, dtype, f32
 from tilewright.ir.expr import Expr
 from tilewright.ir.graph import Value
 from tilewright.ops.dims import broadcast_shapes
-from tilewright.ops.shape import ConstantAttrs
 from tilewright.support.errors import ModelError
 
 
@@ -118,16 +117,20 @@ def divide(call: Call) -> Item:
 def _mean_pool(call: Call) -> Item | None:
     """A sum over windows (which `window.py` says as a mean times a count) divided by that count."""
     total, count = call.item(0), call.item(1).number
-    node = None if total.value is None else next((n for n in call.builder.nodes[-8:] if total.value in n.outputs), None)
-    if count is None or node is None or node.op != "mul" or node.inputs[1] is None:
+    node = None if total.value is None else call.made_by(total.value, "mul")
+    if count is None or node is None:
         return None
-    made = {v: n for n in call.builder.nodes for v in n.outputs}
-    pool, times = (made.get(v) for v in node.inputs if v is not None)
-    if pool is None or times is None or pool.op != "avg_pool" or times.op != "constant":
+    mean, times = node.inputs
+    if mean is None or times not in call.constants or not _is_pool(call, mean):
         return None
-    if float(times.of(ConstantAttrs).value.array.reshape(-1)[0]) != float(count):
-        return None
-    return Item(total.type, pool.output)
+    return Item(total.type, mean) if float(call.constants[times].reshape(-1)[0]) == float(count) else None
+
+
+def _is_pool(call: Call, x: Value) -> bool:
+    """Whether a value is a mean over windows, perhaps with its dimensions in another order."""
+    turned = call.made_by(x, "transpose")
+    source = x if turned is None else turned.inputs[0]
+    return source is not None and call.made_by(source, "avg_pool") is not None
 
 
 @rule("remainder")
@@ -252,12 +255,10 @@ def cube_root(call: Call) -> Item:
 def erfc(call: Call) -> Item:
     """1 - erf(x) where it is a part of GELU, whose other factor makes the cancellation harmless; else as CHLO says."""
     x = call.near(0)
-    made = {v: n for n in call.builder.nodes[-16:] for v in n.outputs}
-    node = made.get(x)
-    if node is not None and node.op in ("mul", "div") and x.dtype is f32:
+    node = call.made_by(x, "mul") or call.made_by(x, "div")
+    if node is not None and x.dtype is f32:
         for v in node.inputs:
-            factor = None if v is None else made.get(v)
-            if factor is not None and factor.op == "constant" and _is_root_half(factor.of(ConstantAttrs).value.array):
+            if v in call.constants and _is_root_half(call.constants[v]):
                 return call.lazy(call.emit("sub", call.like(1, x), call.emit("erf", x)), call.item(0).shape)
     return expand(call)
 
