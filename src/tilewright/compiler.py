@@ -28,6 +28,7 @@ from tilewright.ir.key import key
 from tilewright.ir.notes import MayAlias, PastCaches, with_note
 from tilewright.ir.selection import Precision
 from tilewright.kernels import KernelCompiler, KernelTexts
+from tilewright.ops.registry import get
 from tilewright.ops.shape import ConstantAttrs
 from tilewright.plans.framework.decisions import forced_settings, forcing
 from tilewright.programs import ProgramCache
@@ -261,12 +262,14 @@ def _build(
 
 
 def hoist_constants(graph: Graph) -> tuple[Graph, dict[str, Array]]:
-    """Constants of several elements become parameters with a fixed value; scalars stay in the code."""
+    """Constants of several elements become parameters with a fixed value; scalars stay in the code, but for those that
+    loop programs read, which take memory."""
     arrays: dict[str, Array] = {}
     nodes: list[Node] = []
     params = list(graph.params)
+    read = {v for n in graph.nodes if get(n.op).loops is not None for v in n.inputs}
     for node in graph.nodes:
-        if node.op == "constant" and (as_int(node.output.type.size) or 0) > 1:
+        if node.op == "constant" and ((as_int(node.output.type.size) or 0) > 1 or node.output in read):
             value = node.output
             params.append(value)
             arrays[value.name] = node.of(ConstantAttrs).value.array

@@ -20,6 +20,7 @@ from tilewright.ops import (
     shape,
     signal,
     topk,
+    trees,
 )
 from tilewright.ops.lowered import (
     attention,
@@ -63,5 +64,6 @@ __all__ = [
     "topk",
     "strassen",
     "strassen_conv",
+    "trees",
     "winograd",
 ]

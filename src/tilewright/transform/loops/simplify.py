@@ -83,9 +83,9 @@ class _Simplifier:
         if most is not None and most <= 0:
             return None
         inside = s.body
-        if type(extent) is Const and extent is not s.extent:
+        if type(extent) is Const and extent.value == 1 and extent is not self.an.extents.get(s.var):
             # Known only now, so the analyzer does not know yet that the variable is 0.
-            inside = substitute_stmt(inside, {s.var: const(0)}) if extent.value == 1 else inside
+            inside = substitute_stmt(inside, {s.var: const(0)})
         body = self.statement(inside)
         if body is None:
             return None

@@ -8,6 +8,7 @@ from tilewright.frontend.onnx.rules import (
     einsum,
     index,
     legacy,
+    ml,
     norm,
     pointwise,
     pool,
@@ -18,6 +19,7 @@ from tilewright.frontend.onnx.rules import (
     scan,
     shape,
     signal,
+    trees,
 )
 
 __all__ = [
@@ -26,6 +28,7 @@ __all__ = [
     "einsum",
     "index",
     "legacy",
+    "ml",
     "norm",
     "pointwise",
     "pool",
@@ -36,4 +39,5 @@ __all__ = [
     "scan",
     "shape",
     "signal",
+    "trees",
 ]

@@ -1,0 +1,81 @@
+"""What classifiers and regressors of ai.onnx.ml do with their scores in the end."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from tilewright.frontend.onnx.call import Call
+from tilewright.ir.dtype import f64
+from tilewright.ir.expr import as_int
+from tilewright.ir.graph import Value
+from tilewright.support.errors import ModelError, UnsupportedError
+
+NEAR_ZERO = 1e-7
+"""Scores nearer to zero than this stay (almost) zero in SOFTMAX_ZERO."""
+WINITZKI = 0.147
+"""The constant of S. Winitzki's approximation of the inverse error function, which ONNX prescribes for PROBIT."""
+
+
+def class_of(n: Call, scores: Value, labels: Sequence[int], post: str) -> list[Value]:
+    """The label of the greatest score (the first of equals), and the scores after their transform."""
+    scores = post_transform(n, scores, post)
+    classes = as_int(scores.shape[1])
+    if len(labels) == 1 and classes == 2:
+        labels = (0, labels[0])
+    if classes != len(labels):
+        raise ModelError("there must be a label for each class", expected=classes, got=len(labels))
+    best = n.emit("argmax", scores, axis=1, keepdims=False)
+    if list(labels) == list(range(len(labels))):
+        return [best, scores]
+    return [n.emit("gather", n.constant(np.array(labels, np.int64)), best, axis=0), scores]
+
+
+def post_transform(n: Call, x: Value, name: str) -> Value:
+    """The scores [rows, classes] as the attribute `post_transform` wants them."""
+    match name:
+        case "NONE":
+            return x
+        case "LOGISTIC":
+            return n.emit("sigmoid", x)
+        case "SOFTMAX":
+            return n.emit("softmax", x, axis=1)
+        case "SOFTMAX_ZERO":
+            return _softmax_zero(n, x)
+        case "PROBIT":
+            return _probit(n, x)
+    raise UnsupportedError("no such post_transform", got=name)
+
+
+def _softmax_zero(n: Call, x: Value) -> Value:
+    """A softmax in which zeros are multiplied by e^-max rather than raised, so that they stay zero."""
+    most = n.emit("reduce_max", x, axes=(1,), keepdims=True)
+    raised = n.emit("exp", n.emit("sub", x, most))
+    kept = n.emit("mul", x, n.emit("exp", n.emit("neg", most)))
+    far = n.emit("gt", n.emit("abs", x), n.like(NEAR_ZERO, x))
+    values = n.emit("select", far, raised, kept)
+    total = n.emit("reduce_sum", values, axes=(1,), keepdims=True)
+    none = n.emit("eq", total, n.like(0, total))
+    return n.emit("select", none, n.like(0.5, x), n.emit("div", values, total))
+
+
+def _probit(n: Call, x: Value) -> Value:
+    """The inverse of the normal distribution, by Winitzki's approximation of the inverse error function. Near a half it
+    is a small difference of large numbers, and so in f64."""
+    scores, x = x, n.cast(x, f64)
+
+    def number(value: float) -> Value:
+        return n.like(value, x)
+
+    y = n.emit("sub", n.emit("mul", x, number(2)), number(1))
+    rest = n.emit("mul", n.emit("sub", number(1), y), n.emit("add", number(1), y))
+    log = n.emit("log", rest)
+    half = n.emit("add", n.emit("mul", log, number(0.5)), number(2 / (math.pi * WINITZKI)))
+    inner = n.emit("sub", n.emit("mul", half, half), n.emit("mul", log, number(1 / WINITZKI)))
+    size = n.emit("sqrt", n.emit("sub", n.emit("sqrt", inner), half))
+    signed = n.emit("select", n.emit("lt", y, number(0)), n.emit("neg", size), size)
+    ends = n.emit("eq", rest, number(0))
+    found = n.emit("select", ends, number(0), n.emit("mul", signed, number(1.41421356)))
+    return n.cast(found, scores.dtype)
