@@ -12,6 +12,9 @@ PEERS_STAMP := $(VENV)/.stamp-peers
 JAX_STAMP := $(VENV)/.stamp-jax
 RL_STAMP := $(VENV)/.stamp-rl
 DEMO_STAMP := $(VENV)/.stamp-demo
+TREES_STAMP := $(VENV)/.stamp-trees
+LLEAVES_ENV := build/peers/lleaves-env
+LLEAVES_STAMP := $(LLEAVES_ENV)/.stamp
 TVM_ENV := build/peers/tvm-env
 TVM_STAMP := $(TVM_ENV)/.stamp
 
@@ -20,6 +23,7 @@ export PYTHONPATH := src:$(PYTHONPATH)
 export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: help demo demo-rl rl test lint types layers pytest test-v3 torch jax onnx bench bench-layers bench-models tune-tvm bench-threads bench-memory audit bench-choice bench-live bench-broker bench-rl bytes bars ulp mutate fuzz live-stress example-matmul format clean
+.PHONY: help demo demo-rl rl test lint types layers pytest test-v3 torch onnx bench bench-layers bench-models tune-tvm bench-threads bench-memory audit bench-choice bench-live bench-broker bench-rl bytes bars trees bench-trees ulp mutate fuzz live-stress example-matmul format clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -50,6 +54,16 @@ $(DEMO_STAMP): pyproject.toml | $(TORCH_STAMP)
 
 $(RL_STAMP): pyproject.toml | $(TORCH_STAMP)
 	$(BIN)/pip install --quiet -e '.[rl]'
+	@touch $@
+
+# lleaves needs an older llvmlite, so it has an environment of its own.
+$(LLEAVES_STAMP): | $(PY)
+	$(PYTHON) -m venv $(LLEAVES_ENV)
+	$(LLEAVES_ENV)/bin/pip install --quiet lleaves==1.3.0 llvmlite==0.43.0 lightgbm
+	@touch $@
+
+$(TREES_STAMP): pyproject.toml | $(STAMP)
+	$(BIN)/pip install --quiet -e '.[trees]'
 	@touch $@
 
 # TVM's tuner crashes with the apache-tvm-ffi that Tilewright uses, so it has an environment of its own.
@@ -130,6 +144,13 @@ audit: $(STAMP) ## estimates against the clock on random layers; ARGS="--count 2
 
 bench-choice: $(STAMP) ## the untuned choice of tiles and algorithms against the best of all
 	$(PY) -m benchmarks.bench_choice $(ARGS)
+
+# Not part of .ci/run: installing the libraries and training with them takes longer than is left there.
+trees: $(STAMP) $(TREES_STAMP) ## tree ensembles: 200 random ones, and those of scikit-learn, LightGBM, XGBoost
+	TREE_EXAMPLES=200 $(PY) -m pytest tests/frontend/test_trees.py tests/frontend/test_trees_libraries.py
+
+bench-trees: $(STAMP) $(TREES_STAMP) $(LLEAVES_STAMP) ## tree ensembles against ONNX Runtime, lleaves and LightGBM
+	$(PY) -m benchmarks.bench_trees $(ARGS)
 
 bench-live: $(STAMP) ## live weights: publishing, latency, sharing, memory, attaching
 	$(PY) -m benchmarks.bench_live $(ARGS)

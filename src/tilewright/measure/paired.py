@@ -40,12 +40,14 @@ class Contender:
         setup: "module:function", importable in a fresh process; called with `arguments`.
         arguments: what JSON can carry.
         environment: variables set in its process.
+        python: the interpreter of its process if not this one; it has packages of its own.
     """
 
     name: str
     setup: str
     arguments: Mapping[str, Any] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
+    python: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,13 +248,16 @@ class _Child:
 def _process(contender: Contender) -> Iterator[_Process]:
     environment = {**os.environ, **contender.environment}
     # The child must find what the parent finds (code beside a script is on its sys.path alone) and, with -P, no more.
-    environment["PYTHONPATH"] = os.pathsep.join(path or os.getcwd() for path in sys.path)
+    shared = [
+        path for path in sys.path if contender.python is None or not path.startswith((sys.prefix, sys.base_prefix))
+    ]
+    environment["PYTHONPATH"] = os.pathsep.join(path or os.getcwd() for path in shared)
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "stderr"
         with (
             log.open("w") as stderr,
             subprocess.Popen(
-                [sys.executable, "-P", "-m", "tilewright.measure.contender"],
+                [contender.python or sys.executable, "-P", "-m", "tilewright.measure.contender"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=stderr,
