@@ -22,8 +22,7 @@ export PYTHONPATH := src:$(PYTHONPATH)
 # Tests and benchmarks start many processes: let the first one keep the bytecode, wherever that is switched off.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo demo-rl rl test lint types layers pytest test-v3 torch jax onnx bench bench-layers bench-models tune-tvm bench-threads bench-memory audit bench-choice bench-live bench-broker bench-rl bytes bars ulp mutate fuzz live-stress example-matmul format clean
-.PHONY: help demo demo-rl rl test lint types layers pytest test-v3 torch onnx bench bench-layers bench-models tune-tvm bench-threads bench-memory audit bench-choice bench-live bench-broker bench-rl bytes bars trees bench-trees ulp mutate fuzz live-stress example-matmul format clean
+.PHONY: help demo demo-rl rl test lint types layers pytest test-v3 torch jax onnx bench bench-layers bench-models tune-tvm bench-threads bench-memory audit bench-choice bench-live bench-broker bench-rl bytes bars trees bench-trees ulp mutate fuzz live-stress example-matmul format clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
