@@ -3,7 +3,7 @@
 Each inner node of a tree asks `x[feature] <= threshold`: true goes left, false (NaN too) right. A tree gives the values
 of the leaf that it ends at, and the trees of a group are summed, or their least or greatest is taken. The trees come as
 tables, so that nothing is compiled for a forest that another one of the same size could not use; a frontend turns all
-other questions into this one (`frontend/onnx/forest.py`).
+other questions into this one (`frontend/common/forest.py`).
 
 A kernel has two ways, and takes them by the number of rows.
 
