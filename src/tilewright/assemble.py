@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from tilewright.codegen.llvm.entry import emit_entry
 from tilewright.frontend.common.finish import Interface
-from tilewright.ir.expr import as_int
+from tilewright.ir.expr import Var, as_int
 from tilewright.ir.graph import Graph, Value
 from tilewright.kernels import KernelCompiler, KernelTexts
 from tilewright.plans.framework.decisions import forced_settings, forcing
@@ -72,15 +72,18 @@ def assemble(
     with log.timed("objects"):
         objects = {"entry": entry()}
         objects.update((call.code.symbol, call.code.object) for part in (run, prepare) for call in part.kernels)
+    computed = _computed_sizes(graph) if names.trusted else {}
     manifest = Manifest(
         name=graph.name,
         target=TargetSpec(target.triple, target.cpu, tuple(target.features)),
         symbols=tuple(
             SymbolSpec(s.name, s.lo if s.lo is not None else 0, s.hi if s.hi is not None else (1 << 31) - 1, s.multiple)
             for s in symbols
-        ),
+        )
+        + tuple(SymbolSpec(name, 0, (1 << 31) - 1, 1) for name in computed.values()),
         inputs=tuple(
-            InputSpec(name, v.dtype.name, _dims(v)) for name, v in zip(names.inputs, graph.inputs, strict=True)
+            InputSpec(name, v.dtype.name, tuple(computed.get(d, d) for d in _dims(v)))
+            for name, v in zip(names.inputs, graph.inputs, strict=True)
         ),
         outputs=tuple(
             OutputSpec(name, v.dtype.name, _dims(v)) for name, v in zip(names.outputs, graph.outputs, strict=True)
@@ -99,6 +102,15 @@ def assemble(
         tied=names.tied,
     )
     return Program(manifest, objects, {}, _texts(split, run, prepare, target))
+
+
+def _computed_sizes(graph: Graph) -> dict[int | str, str]:
+    """A symbol of its own for each size of an input that is computed from symbols: calls bind single symbols only. They
+    stand behind the graph's, so that no code reads them."""
+    found: dict[int | str, str] = {}
+    for d in (d for v in graph.inputs for d in v.shape if as_int(d) is None and not isinstance(d, Var)):
+        found.setdefault(str(d), f"size{len(found)}")
+    return found
 
 
 def _packed(value: Value, raw: set[Value], where: Mapping[Value, Place]) -> PackedSpec:

@@ -214,6 +214,7 @@ def compile_graph(
         interface.ignored,
         interface.tied,
         interface.fixed,
+        interface.trusted,
     )
 
     def build(log: PassLog) -> Program:

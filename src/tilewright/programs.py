@@ -52,7 +52,16 @@ class ProgramCache:
         store: ObjectCache | None = None,
     ) -> None:
         values = [[v.name for v in group] for group in (graph.inputs, graph.params, graph.outputs, graph.symbols)]
-        seen = [graph.name, values, names.inputs, names.outputs, names.ignored, names.tied, sorted(fixed)]
+        seen = [
+            graph.name,
+            values,
+            names.inputs,
+            names.outputs,
+            names.ignored,
+            names.tied,
+            names.trusted,
+            sorted(fixed),
+        ]
         settings = [f"{name}: {label}" for name, label in sorted(forced_settings().items())]
         workload = f"{structure} {json.dumps(seen)}"
         extensions = plugins.digests()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from operator import getitem
 from typing import Any
 
 import torch
@@ -15,13 +16,26 @@ from torch.fx.traceback import preserve_node_meta
 from tilewright.frontend.torch import registry
 from tilewright.frontend.torch.export import decomposition
 
+_FIRST_RESULT = {torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default}
+"""Operators whose decomposition gives the first result alone: what PyTorch keeps for the backward is another thing."""
+
 
 def decompositions() -> dict[Any, Any]:
     """What AOTAutograd takes apart while it traces: PyTorch's core table, without the operators that have rules."""
     table = dict(torch._decomp.core_aten_decompositions())
-    for operator in registry.operators():
+    for operator in (*registry.operators(), *_FIRST_RESULT):
         table.pop(operator, None)
     return table
+
+
+def separable(gm: GraphModule, operators: Collection[Any]) -> frozenset[Any]:
+    """Those of the operators that may be taken apart in this graph."""
+    whole = {
+        n.args[0].target
+        for n in gm.graph.nodes
+        if n.target is getitem and n.args[1] and n.args[0].target in _FIRST_RESULT
+    }
+    return frozenset(operators) - whole
 
 
 def taken_apart(gm: GraphModule, examples: Sequence[Any], operators: Collection[Any]) -> GraphModule | None:
@@ -52,4 +66,4 @@ def _results(gm: GraphModule) -> list[Any]:
     return found
 
 
-__all__ = ["decompositions", "taken_apart"]
+__all__ = ["decompositions", "separable", "taken_apart"]

@@ -12,14 +12,13 @@ import torch
 from torch.fx import GraphModule, Node
 
 from tilewright.compiler import compile_graph
-from tilewright.dynamo.apart import taken_apart
+from tilewright.dynamo.apart import separable, taken_apart
 from tilewright.dynamo.options import BackendOptions
 from tilewright.dynamo.part import Part
-from tilewright.dynamo.partition import Cut, Schedule, partition, rebuilt, sizes_read
+from tilewright.dynamo.partition import Cut, Schedule, partition, rebuilt
 from tilewright.dynamo.report import GraphReport, reported
 from tilewright.frontend.common.finish import reason
-from tilewright.frontend.torch.aten import PartImporter, Survey, expression, survey
-from tilewright.runtime.manifest import InputSpec, SymbolSpec
+from tilewright.frontend.torch.aten import PartImporter, Survey, expression, sizes_read, survey
 from tilewright.runtime.program import Program
 from tilewright.runtime.threads import check_threads
 from tilewright.support import flags
@@ -27,8 +26,6 @@ from tilewright.support.errors import Error, UnsupportedError
 from tilewright.support.log import PassLog
 from tilewright.targets.target import Target
 from tilewright.transform.graph.options import Options
-
-MAX_DIM = (1 << 31) - 1
 
 
 @dataclass(slots=True)
@@ -67,8 +64,8 @@ class GraphCompiler:
         found = survey(self.gm, self.label)
         apart: frozenset[Any] = frozenset()
         gm = self.gm
-        while found.composite - apart:
-            apart |= found.composite
+        while more := separable(gm, found.composite) - apart:
+            apart |= more
             simpler = taken_apart(gm, examples, apart)
             if simpler is None:
                 break
@@ -108,8 +105,8 @@ class GraphCompiler:
         program = compile_graph(
             imported.graph, imported.weights, target, PassLog(f"torch.compile {name}"), settings, imported.interface
         )
-        program = replace(with_computed_sizes(program), weights=_constants(program))
-        function = Part(cut, program, Eager(self.gm, cut), threads, options.freeze).function()
+        program = replace(program, weights=_constants(program))
+        function = Part(name, cut, program, Eager(self.gm, cut), threads, options.freeze).function()
         function.__name__, function.__module__ = name, __name__
         return function
 
@@ -117,23 +114,6 @@ class GraphCompiler:
 def _constants(program: Program) -> Mapping[str, Any]:
     fixed = {p.name for p in program.manifest.params if p.fixed}
     return {name: array for name, array in program.weights.items() if name in fixed}
-
-
-def with_computed_sizes(program: Program) -> Program:
-    """The program with a symbol for each size of an input that is computed from symbols: the calling convention knows
-    single symbols only. AOTAutograd sees to it that the sizes fit."""
-    manifest = program.manifest
-    known = {s.name for s in manifest.symbols}
-    extra: dict[str, SymbolSpec] = {}
-    inputs: list[InputSpec] = []
-    for spec in manifest.inputs:
-        for d in spec.shape:
-            if isinstance(d, str) and d not in known and d not in extra:
-                extra[d] = SymbolSpec(f"size{len(extra)}", 0, MAX_DIM, 1)
-        shape = tuple(extra[d].name if isinstance(d, str) and d in extra else d for d in spec.shape)
-        inputs.append(replace(spec, shape=shape))
-    symbols = (*manifest.symbols, *extra.values())
-    return replace(program, manifest=replace(manifest, inputs=tuple(inputs), symbols=symbols))
 
 
 @dataclass(frozen=True)

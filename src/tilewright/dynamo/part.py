@@ -27,70 +27,59 @@ class Part:
         frozen: weights are packed once and are never looked at again.
     """
 
-    def __init__(self, cut: Cut, program: Program, eager: Callable[..., Any], threads: int, frozen: bool) -> None:
-        self.cut, self.program = cut, program
+    def __init__(
+        self, name: str, cut: Cut, program: Program, eager: Callable[..., Any], threads: int, frozen: bool
+    ) -> None:
+        self.name, self.cut, self.program = name, cut, program
         self._eager, self._threads, self._frozen = eager, threads, frozen
         self._library, self._packing = link(program), packing(program.manifest)
-        self._sets: dict[tuple[int, ...], Packed] = {}
+        self._sets: dict[tuple[int, ...], tuple[Packed, Callable[..., Any]]] = {}
+        self._call: Callable[..., Any] = self.again
         self._lock = threading.Lock()
         self._warned = False
 
     def function(self) -> Callable[..., Any]:
         """The callable: the part's inputs, then its weights; a tensor, or a tuple of them."""
-        count, finish = len(self.cut.inputs), finisher(self.cut.outputs)
-        call = self._watching(count) if self.cut.weights else self._plain()
+        refused, finish = self.refused, finisher(self.cut.outputs)
+        if self.cut.weights:
+            self._call = self.again
+        else:
+            packed = self._packed()
+            packed.take(())
+            self._call = packed.call
+
+        def call(*tensors: Any) -> Any:
+            try:
+                return self._call(*tensors)
+            except Error as error:
+                return refused(error, tensors)
+
         return call if finish is None else lambda *tensors: finish(call(*tensors))
 
-    def _plain(self) -> Callable[..., Any]:
-        packed = Packed(self.program, self._library, self._packing, self._threads, self._frozen)
-        packed.take(())
-        run, refused = packed.call, self.refused
+    def _packed(self) -> Packed:
+        return Packed(self.program, self._library, self._packing, self._threads, self._frozen, self.again)
 
-        def call(*tensors: Any) -> Any:
-            try:
-                return run(*tensors)
-            except Error as error:
-                return refused(error, tensors)
-
-        return call
-
-    def _watching(self, count: int) -> Callable[..., Any]:
-        follow, refused = self.follow, self.refused
-        state: tuple[Callable[..., bool], Callable[..., Any]] = (lambda *weights: False), (lambda *inputs: None)
-
-        def call(*tensors: Any) -> Any:
-            nonlocal state
-            unchanged, run = state  # together: another thread may exchange them
-            try:
-                weights = tensors[count:]
-                if not unchanged(*weights):
-                    packed = follow(weights)
-                    state = unchanged, run = packed.unchanged, packed.call
-                return run(*tensors[:count])
-            except Error as error:
-                return refused(error, tensors)
-
-        return call
-
-    def follow(self, weights: Sequence[Any]) -> Packed:
-        """The program with these weights, packed again if they have changed."""
+    def again(self, *tensors: Any) -> Any:
+        """A call whose weights are not those of the last one, or in which something else is out of the ordinary: the
+        program is given these weights, and takes calls with them by itself from now on."""
+        count = len(self.cut.inputs)
+        weights = tensors[count:]
         place = tuple(w.data_ptr() for w in weights)
         with self._lock:
-            found = self._sets.pop(place, None)
-            if found is None:
-                found = Packed(self.program, self._library, self._packing, self._threads, self._frozen)
-            self._sets[place] = found
+            packed, call = self._sets.pop(place) if place in self._sets else (self._packed(), self.again)
+            if not packed.holds(weights):
+                call = packed.take(weights)
+            self._sets[place] = packed, call
             if len(self._sets) > MAX_SETS:
                 del self._sets[next(iter(self._sets))]
-            if not found.unchanged(*weights):
-                found.take(weights)
-            return found
+            self._call = call
+        return packed.call(*tensors[:count])
 
     def refused(self, error: Error, tensors: Sequence[Any]) -> Any:
         """What PyTorch computes in place of a program that refuses a call."""
         if not self._warned:
             self._warned = True
-            warnings.warn(f"{self.program.manifest.name} runs in PyTorch: {error.headline()}", stacklevel=2)
+            warnings.warn(f"{self.name} runs in PyTorch: {error.headline()}", RuntimeWarning, stacklevel=2)
         return self._eager(*tensors)
 
 

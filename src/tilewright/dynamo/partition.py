@@ -16,7 +16,7 @@ import torch
 from torch.fx import GraphModule, Node
 
 from tilewright.frontend.torch import registry
-from tilewright.frontend.torch.aten import Port, dense_order, expression
+from tilewright.frontend.torch.aten import Port, dense_order, expression, is_size, sizes_read
 
 _VIEWS = set(
     """alias as_strided detach diagonal expand narrow permute reshape select slice squeeze t transpose unfold unsqueeze
@@ -70,11 +70,6 @@ class Schedule:
 def packet(node: Node) -> str:
     target: Any = node.target
     return target._schema.name.removeprefix("aten::") if isinstance(target, torch._ops.OpOverload) else ""
-
-
-def is_size(node: Node) -> bool:
-    """Whether a node is a number: Python computes it."""
-    return isinstance(node.meta.get("val"), int | float | bool | torch.SymInt | torch.SymFloat | torch.SymBool)
 
 
 def is_operator(node: Node) -> bool:
@@ -237,11 +232,6 @@ def _carriers(gm: GraphModule, nodes: Sequence[Node], inputs: Sequence[Node]) ->
     return found
 
 
-def sizes_read(nodes: Iterable[Node]) -> list[Node]:
-    """The numbers that are operands of nodes."""
-    return list(dict.fromkeys(n for node in nodes for n in node.all_input_nodes if is_size(n)))
-
-
 def _better_as_views(cut: Cut) -> list[Node]:
     """Outputs that PyTorch makes without touching memory: views of what enters the part or leaves it anyway, and
     those whose elements do not lie densely."""
@@ -312,4 +302,4 @@ def _in_order(graph: torch.fx.Graph, value: Node, port: Port) -> Node:
     return value if port.is_plain else graph.call_function(torch.ops.aten.permute.default, (value, list(port.order)))
 
 
-__all__ = ["Cut", "Schedule", "is_operator", "packet", "partition", "rebuilt", "sizes_read"]
+__all__ = ["Cut", "Schedule", "is_operator", "packet", "partition", "rebuilt"]

@@ -18,7 +18,7 @@ from tilewright.runtime.manifest import ALIGNMENT, Manifest, ParamSpec
 from tilewright.runtime.native import native
 from tilewright.runtime.program import Program
 from tilewright.runtime.runner import Runner
-from tilewright.runtime.watch import WATCHED
+from tilewright.runtime.watch import WATCH, WATCHED
 from tilewright.runtime.weights.local import LocalWeights
 
 
@@ -40,40 +40,51 @@ def packing(manifest: Manifest) -> Packing:
 
 
 class Packed(Runner):
-    """A program with packed weights. `unchanged(*tensors)` says whether these tensors still are those that it has.
+    """A program with packed weights.
 
     What `prepare` does not read, the program reads where the tensors have it, so that only addresses matter there.
 
     Args:
+        again: called with all arguments where the weights are not those that were packed, or where anything is out of
+            the ordinary.
         frozen: weights are copied and never looked at again, only where they are.
     """
 
-    def __init__(self, program: Program, library: Library, pack: Packing, threads: int, frozen: bool) -> None:
-        self._program, self._packing, self._frozen = program, pack, frozen
+    def __init__(
+        self, program: Program, library: Library, pack: Packing, threads: int, frozen: bool, again: Callable[..., Any]
+    ) -> None:
+        self._packing, self._frozen, self._again = pack, frozen, again
         self._params = program.manifest.params
-        self._packed = LocalWeights(Engine(program.manifest, library, threads))
         self._fixed = {name: aligned_copy(np.asarray(array)) for name, array in program.weights.items()}
+        self._local = LocalWeights(Engine(program.manifest, library, threads))
+        self._watched: tuple[_Watched, ...] | None = None
         self._version = 0
-        self.unchanged: Callable[..., bool] = lambda *tensors: not tensors
-        self._start(self._packed._engine)
+        self._start(self._local._engine)
 
     @property
     def call(self) -> Callable[..., Any]:
-        """The call, as `Runner` has it, without a look-up."""
+        """The call with inputs alone: it uses the weights that were packed last."""
         return self._face.call
 
     def _weight_addresses(self) -> list[int]:
-        return self._packed.current.packed_addresses
+        return self._local.current.packed_addresses
 
-    def take(self, tensors: Sequence[Any]) -> None:
-        """Pack these tensors, and watch them from now on. They are read while somebody else holds them only."""
+    def holds(self, tensors: Sequence[Any]) -> bool:
+        """Whether these tensors are those that were packed last, with the same numbers."""
+        watched = self._watched
+        return watched is not None and all(w.fits(t) for w, t in zip(watched, tensors, strict=True))
+
+    def take(self, tensors: Sequence[Any]) -> Callable[..., Any]:
+        """Pack these tensors; gives the call with inputs and weights, which looks at the latter. They are read while
+        somebody else holds them only."""
         for tensor in tensors:
             native().learn(type(tensor))
-        digests = self._watch(tensors)
+        watched = self._watch(tensors)
         arrays = [self._fixed[p.name] if p.fixed else self._raw(p, tensors) for p in self._params]
         self._version += 1
-        self._packed.adopt(arrays, self._version)
-        self.unchanged = digests
+        self._local.adopt(arrays, self._version)
+        self._watched = watched
+        return self._watching(watched)
 
     def _raw(self, p: ParamSpec, tensors: Sequence[Any]) -> Array:
         """A tensor's memory as an array, without holding it; a copy where it is not aligned."""
@@ -85,24 +96,45 @@ class Packed(Runner):
         array: Array = np.frombuffer(memory, np.uint8).view(kind).reshape(p.shape)
         return aligned_copy(array) if self._frozen or address % ALIGNMENT else array
 
-    def _watch(self, tensors: Sequence[Any]) -> Callable[..., bool]:
-        """A builtin that compares tensors with these."""
+    def _watch(self, tensors: Sequence[Any]) -> tuple[_Watched, ...]:
+        """What these tensors are now."""
         names = {position: name for name, position in self._packing.positions.items()}
         nbytes = {p.name: p.nbytes for p in self._params}
-        total = 0
-        table = Memory(WATCHED.size * max(len(tensors), 1))
-        keep: list[object] = [table]
+        found = []
         for k, tensor in enumerate(tensors):
             address, name = tensor.data_ptr(), names.get(k, "")
             copied = name in self._packing.digested or (name != "" and address % ALIGNMENT != 0)
             read = nbytes[name] if copied and not self._frozen else 0
             digest = native().digest(address, read) if read else 0
-            total += read
-            sizes = Memory(16 * max(tensor.ndim, 1))
-            sizes.write(0, [*tensor.shape, *tensor.stride()])
-            keep.append(sizes)
-            table.write(k * WATCHED.size, [address, read, digest, tensor.ndim, sizes.address])
-        return native().unchanged(table.address, total, keep)
+            found.append(_Watched(address, read, digest, (*tensor.shape, *tensor.stride())))
+        return tuple(found)
+
+    def _watching(self, watched: Sequence[_Watched]) -> Callable[..., Any]:
+        """The builtin that compares tensors with these before it runs."""
+        table = Memory(WATCH.size + WATCHED.size * len(watched))
+        keep: list[object] = [table, self._local._engine]
+        table.write(0, [len(watched), sum(w.nbytes for w in watched), native().digest_address])
+        for k, w in enumerate(watched):
+            layout = Memory(8 * len(w.layout))
+            layout.write(0, w.layout)
+            keep.append(layout)
+            row = [w.address, w.nbytes, w.digest, len(w.layout) // 2, layout.address]
+            table.write(WATCH.size + k * WATCHED.size, row)
+        return native().watching(self._local._engine.address, self._again, table.address, keep)
+
+
+@dataclass(frozen=True, slots=True)
+class _Watched:
+    """A tensor as it was: where, the digest of so many bytes, and its sizes and strides."""
+
+    address: int
+    nbytes: int
+    digest: int
+    layout: tuple[int, ...]
+
+    def fits(self, tensor: Any) -> bool:
+        same = tensor.data_ptr() == self.address and (*tensor.shape, *tensor.stride()) == self.layout
+        return same and (not self.nbytes or native().digest(self.address, self.nbytes) == self.digest)
 
 
 __all__ = ["Packed", "Packing", "packing"]

@@ -13,19 +13,29 @@ from contextlib import contextmanager
 
 from tilewright.native.assembler import I1, I32, I64, PTR, VOID, Function, Module, Value
 from tilewright.runtime.call import LAYOUT, MEASURED_CALLS, MODEL, OK, RANGE, RELEASE_GIL_NS, TENSOR
+from tilewright.runtime.dlpack import (
+    API_ALLOCATE,
+    API_TO_PYTHON,
+    API_VIEW,
+    DL_CODE,
+    DL_CPU,
+    DL_DATA,
+    DL_DEVICE,
+    DL_MANAGED_TENSOR,
+    DL_OFFSET,
+    DL_RANK,
+    DL_SHAPE,
+    DL_SIZE,
+    DL_STRIDES,
+)
 from tilewright.runtime.layout import Struct
+from tilewright.runtime.watch import WATCH
 
 # CPython and NumPy, 64-bit with the GIL; `native.py` checks these on live objects before the builtin is ever used.
 OB_TYPE = 8
 ARRAY_DATA, ARRAY_RANK, ARRAY_DIMS, ARRAY_DESCR, ARRAY_FLAGS = 16, 24, 32, 56, 64
 READABLE = 0x1 | 0x100  # C-contiguous and aligned
 WRITABLE = READABLE | 0x400
-
-# DLPack, major version 1.
-DL_DATA, DL_DEVICE, DL_RANK, DL_CODE, DL_SHAPE, DL_STRIDES, DL_OFFSET, DL_SIZE = 0, 8, 16, 20, 24, 32, 40, 48
-DL_CPU = 1
-DL_MANAGED_TENSOR = 32
-API_ALLOCATE, API_TO_PYTHON, API_VIEW = 16, 32, 40
 
 MAX_TYPES = 16
 """Tensor types of other frameworks that a process may bring."""
@@ -237,10 +247,12 @@ class _CallEmitter:
     """`tw_vectorcall(self, args, nargs, kwnames)`: `self` is a tuple (address of the model, slow path, ...).
 
     `tw_versioned` is the same, but gives a pair of the result and the version of the weights that it used.
+    `tw_watching` has the address of a table of watched tensors in the tuple, and those behind the model's inputs; where
+    one has changed, the slow path is called.
     """
 
-    def __init__(self, m: Module, name: str, *, versioned: bool) -> None:
-        self.versioned = versioned
+    def __init__(self, m: Module, name: str, *, versioned: bool = False, watching: bool = False) -> None:
+        self.versioned, self.watching = versioned, watching
         params = [("self", PTR), ("args", PTR), ("nargs", I64), ("kwnames", PTR)]
         with m.function(name, PTR, params) as (self.f, (self.self, self.args, self.nargs, self.kwnames)):
             self.emit()
@@ -252,7 +264,12 @@ class _CallEmitter:
         self.outputs = f.load(I64, self.model, MODEL.outputs)
         self.out = f.var(PTR, 0)
         self.read_keywords()
-        self.slow_if(self.nargs.ne(self.inputs))
+        if self.watching:
+            table = f.call(PTR, "PyLong_AsVoidPtr", f.call(PTR, "PyTuple_GetItem", self.self, (I64, 2)))
+            self.slow_if(self.nargs.ne(self.inputs + f.load(I64, table, WATCH.count)))
+            self.slow_if(f.call(I64, "tw_unchanged", table, self.args + self.inputs * 8).eq(0))
+        else:
+            self.slow_if(self.nargs.ne(self.inputs))
         self.io = f.dynamic_space((self.inputs + self.outputs) * 2 + 1)
         self.dims = f.dynamic_space(f.load(I64, self.model, MODEL.symbols) + 1)
         self.api = f.var(PTR, 0)
@@ -417,11 +434,12 @@ def define_glue(m: Module) -> None:
         part(m)
     m.external("_Py_NoneStruct")
     m.external("PyExc_MemoryError")
-    _CallEmitter(m, "tw_vectorcall", versioned=False)
+    _CallEmitter(m, "tw_vectorcall")
     _CallEmitter(m, "tw_versioned", versioned=True)
+    _CallEmitter(m, "tw_watching", watching=True)
 
 
-GLUE_EXPORTS = ("tw_globals", "tw_vectorcall", "tw_versioned")
+GLUE_EXPORTS = ("tw_globals", "tw_vectorcall", "tw_versioned", "tw_watching")
 PYTHON_FUNCTIONS = (
     "PyTuple_GetItem", "PyTuple_SetItem", "PyTuple_New", "PyTuple_Size", "PyLong_AsVoidPtr", "PyLong_FromLongLong",
     "Py_IncRef", "Py_DecRef", "PyErr_Clear", "PyErr_SetString", "PyEval_SaveThread", "PyEval_RestoreThread",

@@ -13,15 +13,15 @@ from typing import Any
 import numpy as np
 
 from tilewright.native.assembler import Module
-from tilewright.native.link import Library, compile_text, host_triple
-from tilewright.runtime import glue
+from tilewright.native.link import Library, compile_text, host_triple, missing_features
+from tilewright.runtime import dlpack, glue
 from tilewright.runtime.call import CORE_EXPORTS, define_core
 from tilewright.runtime.foreign import FOREIGN_EXPORTS, define_foreign
 from tilewright.runtime.glue import GLOBALS, GLUE_EXPORTS, MAX_TYPES, PYTHON_DATA, PYTHON_FUNCTIONS, define_glue
 from tilewright.runtime.layout import function
 from tilewright.runtime.scans import SCAN_EXPORTS, define_scans
 from tilewright.runtime.threads import pool, pool_code
-from tilewright.runtime.watch import WATCH_DATA, WATCH_EXPORTS, define_watch
+from tilewright.runtime.watch import DIGESTS, define_watch, digests
 
 _NEW_FROM_DESCR = 94  # index in NumPy's C API table, fixed by its ABI
 _METH_FASTCALL_KEYWORDS = 0x80 | 0x02
@@ -39,7 +39,7 @@ def support_text() -> str:
     define_glue(m)
     define_foreign(m)
     define_scans(m)
-    define_watch(m)
+    define_watch(m, host_triple())
     return m.text()
 
 
@@ -48,10 +48,10 @@ class Native:
 
     def __init__(self) -> None:
         imports = {name: _address(getattr(ctypes.pythonapi, name)) for name in PYTHON_FUNCTIONS}
-        imports |= {name: ctypes.addressof(_I64.in_dll(ctypes.pythonapi, name)) for name in (*PYTHON_DATA, *WATCH_DATA)}
+        imports |= {name: ctypes.addressof(_I64.in_dll(ctypes.pythonapi, name)) for name in PYTHON_DATA}
         imports["PyArray_NewFromDescr"] = _numpy_api(_NEW_FROM_DESCR)
         imports["tw_parallel"] = pool().parallel
-        exports = (*CORE_EXPORTS, *GLUE_EXPORTS, *FOREIGN_EXPORTS, *SCAN_EXPORTS, *WATCH_EXPORTS)
+        exports = (*CORE_EXPORTS, *GLUE_EXPORTS, *FOREIGN_EXPORTS, *SCAN_EXPORTS, *digests(host_triple()))
         self.linked = Library({"support": compile_text(support_text)}, exports, imports)
         self.linked.keep_forever()
         self.call = self._function("tw_call", _I64, _PTR, _PTR, _PTR)
@@ -60,7 +60,9 @@ class Native:
         self.set = self._function("tw_set", None, _PTR, _I64)
         self.scan = self._function("tw_scan", _I64, _PTR, _I64, _I64, _I64)
         self.checksum = self._function("tw_checksum", _I64, _PTR, _I64)
-        self.digest = self._function("tw_digest", _I64, _PTR, _I64)
+        best = next(name for name in digests(host_triple()) if not missing_features(DIGESTS[name]))
+        self.digest_address: int = self.linked[best]
+        self.digest = self._function(best, _I64, _PTR, _I64)
         self._first_unfit = self._function("tw_first_unfit", _I64, _PTR, _PTR, _I64)
         self._words_at = self._function("tw_words_at", None, _PTR, _I64, _I64, _PTR)
         self.foreign: int = self.linked["tw_foreign"]
@@ -72,7 +74,7 @@ class Native:
         self._word(GLOBALS.out).value = id(sys.intern("out"))
         self._methods = {
             entry: _MethodDef(b"program", self.linked[entry], _METH_FASTCALL_KEYWORDS, None)
-            for entry in ("tw_vectorcall", "tw_versioned", "tw_unchanged")
+            for entry in ("tw_vectorcall", "tw_versioned", "tw_watching")
         }
         self._fast = _objects_are_as_assumed()
 
@@ -108,15 +110,12 @@ class Native:
             return slow
         return self._made("tw_versioned" if versioned else "tw_vectorcall", (model, slow, keep_alive, self))
 
-    def unchanged(self, table: int, nbytes: int, keep_alive: object) -> Callable[..., bool]:
-        """A builtin that says of tensors whether they are as a table of `watch.WATCHED` at this address states, whose
-        digests are of so many bytes together.
-
-        On an interpreter whose objects it does not know, it says no.
-        """
+    def watching(self, model: int, slow: Callable[..., Any], table: int, keep_alive: object) -> Callable[..., Any]:
+        """A builtin like `builtin`'s, whose arguments are the model's inputs and then the tensors of a table of
+        `watch.WATCH` at this address: it calls `slow` with all of them where one of the latter is not as it was."""
         if not self._fast:
-            return lambda *tensors: False
-        return self._made("tw_unchanged", (table, nbytes, keep_alive, self))
+            return slow
+        return self._made("tw_watching", (model, slow, table, keep_alive, self))
 
     def _made(self, entry: str, state: tuple[object, ...]) -> Callable[..., Any]:
         """The builtin of an entry, with what it is told of itself."""
@@ -180,7 +179,9 @@ def _exchange_api(capsule: Any) -> int | None:
     except (ValueError, TypeError, ctypes.ArgumentError):
         return None
     major = ctypes.c_uint32.from_address(api).value
-    functions = [_I64.from_address(api + at).value for at in (glue.API_ALLOCATE, glue.API_TO_PYTHON, glue.API_VIEW)]
+    functions = [
+        _I64.from_address(api + at).value for at in (dlpack.API_ALLOCATE, dlpack.API_TO_PYTHON, dlpack.API_VIEW)
+    ]
     return api if major == 1 and all(functions) else None
 
 

@@ -11,9 +11,11 @@ changed word always changes the lanes. Two different contents have the same dige
 from __future__ import annotations
 
 from tilewright.native.assembler import I32, I64, PTR, VOID, Module
-from tilewright.runtime.glue import API_VIEW, DL_DATA, DL_OFFSET, DL_RANK, DL_SHAPE, DL_SIZE, DL_STRIDES
+from tilewright.runtime.dlpack import API_VIEW, DL_DATA, DL_OFFSET, DL_RANK, DL_SHAPE, DL_SIZE, DL_STRIDES
 from tilewright.runtime.layout import Struct
 
+WATCH = Struct("count", "nbytes", "digest")
+"""What a table of watched tensors begins with: how many, how many bytes are digested, and by which function."""
 WATCHED = Struct("address", "nbytes", "digest", "rank", "sizes")
 """A tensor: `nbytes` are digested (0: only its address counts), `sizes` is where its dimensions and strides are."""
 RELEASE_GIL_BYTES = 1 << 20
@@ -51,8 +53,11 @@ def _folded(lanes: str) -> str:
     return "\n".join([*lines, "  %digest = add i64 %h8, 0"])
 
 
-_DIGEST = f"""
-define i64 @tw_digest(ptr %p, i64 %nbytes) nounwind {{
+def _digest(name: str, features: str) -> str:
+    """LLVM text of a digest, for a processor with these features."""
+    attributes = f'"target-features"="{features}" "prefer-vector-width"="512"' if features else ""
+    return f"""
+define i64 @{name}(ptr %p, i64 %nbytes) nounwind {attributes} {{
 entry:
   %rest = alloca <8 x i64>, align 64
   %whole = and i64 %nbytes, -64
@@ -123,48 +128,51 @@ def _define_same_place(m: Module) -> None:
 
 
 def _define_same_numbers(m: Module) -> None:
-    """The first of `n` watched tensors whose digest is another one now, or -1."""
-    with m.function("tw_first_changed", I64, [("table", PTR), ("n", I64)]) as (f, (table, n)):
-        with f.each(n) as i:
-            watched = table + i * WATCHED.size
+    """Whether the watched tensors' digests are what they were."""
+    with m.function("tw_same_numbers", I64, [("table", PTR)], local=True) as (f, (table,)):
+        digest = f.load(PTR, table, WATCH.digest)
+        with f.each(f.load(I64, table, WATCH.count)) as i:
+            watched = table + (i * WATCHED.size + WATCH.size)
             nbytes = f.load(I64, watched, WATCHED.nbytes)
             with f.when(nbytes.ne(0)):
-                digest = f.call(I64, "tw_digest", f.load(PTR, watched, WATCHED.address), nbytes)
-                with f.when(digest.ne(f.load(I64, watched, WATCHED.digest))):
-                    f.ret(i)
-        f.ret(-1)
+                found = f.call(I64, digest, f.load(PTR, watched, WATCHED.address), nbytes)
+                with f.when(found.ne(f.load(I64, watched, WATCHED.digest))):
+                    f.ret(0)
+        f.ret(1)
 
 
-def define_watch(m: Module) -> None:
-    """Add `tw_digest(ptr, bytes)` and the builtin `tw_unchanged`, whose `self` is a tuple (address of a table, its
-    bytes to be digested, ...): called with as many tensors as the table has, it says whether all are as it states."""
-    m.raw("tw_digest", _DIGEST)
+def _define_unchanged(m: Module) -> None:
+    """Whether tensors are as a table states."""
+    with m.function("tw_unchanged", I64, [("table", PTR), ("tensors", PTR)]) as (f, (table, tensors)):
+        with f.each(f.load(I64, table, WATCH.count)) as i:
+            watched = table + (i * WATCHED.size + WATCH.size)
+            with f.when(f.call(I64, "tw_same_place", watched, f.load(PTR, tensors, i * 8)).eq(0)):
+                f.ret(0)
+        with f.when(f.load(I64, table, WATCH.nbytes) < RELEASE_GIL_BYTES):
+            f.ret(f.call(I64, "tw_same_numbers", table))
+        state = f.call(PTR, "PyEval_SaveThread")
+        same = f.call(I64, "tw_same_numbers", table)
+        f.call(VOID, "PyEval_RestoreThread", state)
+        f.ret(same)
+
+
+def define_watch(m: Module, triple: str) -> None:
+    """Add `tw_digest(ptr, bytes)` in the variants of `DIGESTS`, and `tw_unchanged(table, tensors)`."""
+    for name in digests(triple):
+        m.raw(name, _digest(name, ",".join(f"+{feature}" for feature in DIGESTS[name])))
     _define_same_place(m)
     _define_same_numbers(m)
-    m.external("_Py_TrueStruct")
-    m.external("_Py_FalseStruct")
-    params = [("self", PTR), ("args", PTR), ("nargs", I64), ("kwnames", PTR)]
-    with m.function("tw_unchanged", PTR, params) as (f, (self, args, nargs, _)):
-        table = f.call(PTR, "PyLong_AsVoidPtr", f.call(PTR, "PyTuple_GetItem", self, (I64, 0)))
-        nbytes = f.call(PTR, "PyLong_AsVoidPtr", f.call(PTR, "PyTuple_GetItem", self, (I64, 1))).cast(I64)
-        true, false = f.symbol("_Py_TrueStruct"), f.symbol("_Py_FalseStruct")
-        with f.each(nargs) as i:
-            same = f.call(I64, "tw_same_place", table + i * WATCHED.size, f.load(PTR, args, i * 8))
-            with f.when(same.eq(0)):
-                f.call(VOID, "Py_IncRef", false)
-                f.ret(false)
-        state = f.var(PTR, 0)
-        with f.when(nbytes >= RELEASE_GIL_BYTES):
-            state.set(f.call(PTR, "PyEval_SaveThread"))
-        changed = f.call(I64, "tw_first_changed", table, nargs)
-        with f.when(nbytes >= RELEASE_GIL_BYTES):
-            f.call(VOID, "PyEval_RestoreThread", state.get())
-        answer = f.var(PTR, true)
-        with f.when(changed >= 0):
-            answer.set(false)
-        f.call(VOID, "Py_IncRef", answer.get())
-        f.ret(answer.get())
+    _define_unchanged(m)
 
 
-WATCH_EXPORTS = ("tw_digest", "tw_unchanged")
-WATCH_DATA = ("_Py_TrueStruct", "_Py_FalseStruct")
+DIGESTS: dict[str, tuple[str, ...]] = {
+    "tw_digest_avx512": ("avx512f", "avx512bw", "avx512dq", "avx512vl"),
+    "tw_digest_avx2": ("avx2",),
+    "tw_digest": (),
+}
+"""Variants of one function and the features of the processor that they need, the best first."""
+
+
+def digests(triple: str) -> list[str]:
+    """The variants for an architecture."""
+    return [name for name, features in DIGESTS.items() if not features or triple.startswith("x86_64")]

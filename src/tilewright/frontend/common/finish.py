@@ -20,6 +20,8 @@ class Interface:
     ignored          names that the model's own dictionary of weights has and the graph does not read
     tied             those among them that are one tensor with a weight of the graph: (name, the weight's name)
     fixed            parameters of the graph that are constants of the program: updates leave them out
+    trusted          the caller sees to it that sizes of inputs which are computed from symbols fit; otherwise such
+                     sizes are refused, as a call does not look at them
     """
 
     inputs: tuple[str, ...] = ()
@@ -27,6 +29,7 @@ class Interface:
     ignored: tuple[str, ...] = ()
     tied: tuple[tuple[str, str], ...] = ()
     fixed: frozenset[str] = frozenset()
+    trusted: bool = False
 
 
 PLAIN = Interface()

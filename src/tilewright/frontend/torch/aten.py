@@ -5,6 +5,7 @@ Such a graph is functional, and each node's `meta["val"]` is a fake tensor: type
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -50,8 +51,10 @@ def survey(gm: GraphModule, label: str) -> Survey:
         error = _why_not(walk, gm, node, values)
         if error is None:
             continue
+        if node.target is operator.getitem:  # a result that the rule does not give: the operator is refused
+            node, error = node.args[0], _half(walk, node)
         if node.op == "call_function":
-            refused[node] = error
+            refused.setdefault(node, error)
         try:
             values[node] = _entered(walk, node)
             walk.failed.discard(node)
@@ -74,10 +77,18 @@ def _why_not(walk: Walk, gm: GraphModule, node: Node, values: dict[Node, Any]) -
         return UnsupportedError(f"{_name(target)} reads a value of a type that is not supported", where=where)
     walk.attempt(gm, node, values)
     if not walk.problems:
-        return None
+        return None if values[node] is not None else UnsupportedError("it has no value", where=where)
     found = Error.many(list(walk.problems.found))
     walk.problems.found.clear()
     return found
+
+
+def _half(walk: Walk, result: Node) -> Error:
+    """Refuse an operator of which one result is not computed."""
+    base: Any = result.args[0]
+    walk.refuse(base)
+    what = f"result {result.args[1]} of {_name(base.target)} is not computed"
+    return UnsupportedError(what, where=place(walk.label, base))
 
 
 def _entered(walk: Walk, node: Node) -> Any:
@@ -126,6 +137,16 @@ def _name(target: Any) -> str:
 
 
 # --- sizes ----------------------------------------------------------------------------------------------------------
+
+
+def is_size(node: Node) -> bool:
+    """Whether a node is a number: Python computes it."""
+    return isinstance(node.meta.get("val"), int | float | bool | torch.SymInt | torch.SymFloat | torch.SymBool)
+
+
+def sizes_read(nodes: Iterable[Node]) -> list[Node]:
+    """The numbers that are operands of nodes."""
+    return list(dict.fromkeys(n for node in nodes for n in node.all_input_nodes if is_size(n)))
 
 
 def graph_sizes(gm: GraphModule) -> Sizes:
@@ -196,7 +217,7 @@ class Port:
 
 @dataclass(slots=True)
 class PartImporter:
-    """Nodes of a graph as a Graph of their own. Raises Error."""
+    """Nodes of a graph as a Graph of their own. `label` is for messages. Raises Error."""
 
     gm: GraphModule
     label: str
@@ -209,7 +230,7 @@ class PartImporter:
         """Inputs and weights are named x0, x1, ... and w0, w1, ...; the arrays of weights are stand-ins of the right
         types, without numbers."""
         self.sizes = graph_sizes(self.gm)
-        self.builder.name = self.label
+        self.builder.name = "part"  # for all, as the name belongs to what a kept program is found by
         values: dict[Node, Any] = {}
         for k, port in enumerate(inputs):
             values[port.node] = self.entered(port, self.builder.input(f"x{k}", self.type(port)))
@@ -220,13 +241,16 @@ class PartImporter:
             values[port.node] = self.entered(port, self.builder.param(f"w{k}", type))
         problems = Problems()
         walk = Walk(self.label, self.builder, arrays, self.sizes, lambda node: values[node], problems)
+        nodes = list(nodes)
+        for node in sizes_read(nodes):
+            values[node] = _entered(walk, node)
         for node in nodes:
             walk.attempt(self.gm, node, values)
         problems.raise_if_any(f"{len(problems)} problems", where=self.label, kind=UnsupportedError)
         results = [(f"y{k}", self.left(port, values[port.node])) for k, port in enumerate(outputs)]
         names = tuple(name for name, _ in results)
         imported = finished(self.builder, results, arrays)
-        return Imported(imported.graph, imported.weights, Interface(outputs=names))
+        return Imported(imported.graph, imported.weights, Interface(outputs=names, trusted=True))
 
     def type(self, port: Port) -> TensorType:
         found = stated_type(self.sizes, port.node.meta["val"])
@@ -248,4 +272,4 @@ def stand_in(type: TensorType) -> Any:
     return np.broadcast_to(np.zeros((), type.dtype.numpy), shape)
 
 
-__all__ = ["PartImporter", "Port", "Survey", "dense_order", "graph_sizes", "survey"]
+__all__ = ["PartImporter", "Port", "Survey", "dense_order", "expression", "is_size", "sizes_read", "survey"]
