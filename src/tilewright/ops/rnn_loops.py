@@ -143,14 +143,16 @@ class RecurrentLoops:
         def old(r: Expr, k: Expr) -> Expr:
             return state.h[now, r, k]
 
-        self.products(first, time, gates, old, lambda *at: self.cells(*at, first, time, now, state))
+        self.products(
+            first, time, gates, old, lambda sums, panel, start: self.cells(sums, panel, start, first, time, now, state)
+        )
         if self.cell == "gru" and not self.linear_first:
             self.products(
                 first,
                 time,
                 (2,),
                 lambda r, k: state.scaled[r, k],
-                lambda *at: self.candidates(*at, first, time, now, state),
+                lambda sums, panel, start: self.candidates(sums, panel, start, first, time, now, state),
             )
 
     def products(
