@@ -429,6 +429,77 @@ def test_sequences_are_lists_between_parts() -> None:
         check(m, found, {"x": rng.standard_normal((n, 4)).astype(F), "k": np.array(k)})
 
 
+@pytest.mark.parametrize(
+    "op, inputs, attributes",
+    [
+        ("SplitToSequence", "x", {"axis": 1}),
+        ("SplitToSequence", "x", {"axis": -1, "keepdims": 0}),
+        ("SplitToSequence", "x two", {"axis": 1}),
+        ("SplitToSequence", "x sizes", {"axis": 1}),
+        ("SequenceInsert", "s x", {}),
+        ("SequenceInsert", "s x one", {}),
+        ("SequenceInsert", "s x minus", {}),
+        ("SequenceErase", "s", {}),
+        ("SequenceErase", "s one", {}),
+        ("SequenceAt", "s minus", {}),
+        ("SequenceConstruct", "x x", {}),
+        ("SequenceLength", "s", {}),
+        ("ConcatFromSequence", "s", {"axis": -1}),
+        ("ConcatFromSequence", "t", {"axis": 0, "new_axis": 1}),
+    ],
+)
+def test_operators_on_sequences(op: str, inputs: str, attributes: dict[str, Any]) -> None:
+    weights = {"two": np.array(2), "sizes": np.array([1, 0, 4]), "one": np.array(1), "minus": np.array(-1)}
+    values: dict[str, Any] = {
+        "x": rng.standard_normal((2, 5)).astype(F),
+        "s": [rng.standard_normal((2, k)).astype(F) for k in (1, 3, 2)],
+        "t": [rng.standard_normal((2, 3)).astype(F) for _ in range(3)],
+    }
+    used = {name: values[name] for name in inputs.split(" ") if name in values}
+    m = model([node(op, inputs, "y", **attributes)], {}, ["y"], weights)
+    for name, value in used.items():
+        typed = helper.make_tensor_sequence_value_info if isinstance(value, list) else helper.make_tensor_value_info
+        m.graph.input.append(typed(name, T.FLOAT, None))
+    found = compiled(m)
+    check(m, found, used)
+    assert found.coverage().parts[0].runs_by in ("Python", "Tilewright")
+
+
+def test_sequences_that_do_not_fit() -> None:
+    m = model([node("SequenceAt", "s k", "y", name="pick")], {"k": (T.INT64, [])}, ["y"])
+    m.graph.input.append(helper.make_tensor_sequence_value_info("s", T.FLOAT, None))
+    found = compiled(m)
+    with pytest.raises(tw.errors.CallError, match=r"pick \(SequenceAt\).*position 2 of a sequence of 1"):
+        found.run({"k": np.array(2), "s": [np.ones(2, F)]})
+    assert found.run({"k": np.array(-1), "s": [np.ones(2, F)]})["y"].tolist() == [1, 1]
+
+
+@pytest.mark.parametrize("given", [None, np.ones(3, F)])
+def test_optionals(given: np.ndarray | None) -> None:
+    yes = graph("yes", [node("OptionalGetElement", "o", "v"), node("Neg", "v", "a")], {}, {"a": (T.FLOAT, None)})
+    no = graph("no", [node("Exp", "x", "b")], {}, {"b": (T.FLOAT, None)})
+    nodes = [node("OptionalHasElement", "o", "c"), node("If", "c", "y", then_branch=yes, else_branch=no)]
+    m = model(nodes, {"x": (T.FLOAT, [2])}, ["y"])
+    kind = helper.make_optional_type_proto(helper.make_tensor_type_proto(T.FLOAT, [3]))
+    m.graph.input.append(helper.make_value_info("o", kind))
+    x = np.array([1, 2], F)
+    y = compiled(m).run({"x": x, "o": given})["y"]
+    np.testing.assert_allclose(y, np.exp(x) if given is None else -given, rtol=1e-6)
+
+
+def test_sequence_map_runs_a_compiled_body() -> None:
+    body = graph(
+        "body", [node("Exp", "e", "f"), node("Mul", "f w", "g")], {"e": (T.FLOAT, None)}, {"g": (T.FLOAT, None)}
+    )
+    m = model([node("SequenceMap", "s", "t", body=body)], {}, ["t"], {"w": np.array(2, F)})
+    m.graph.input.append(helper.make_tensor_sequence_value_info("s", T.FLOAT, None))
+    found = compiled(m)
+    rows = [rng.standard_normal(k).astype(F) for k in (2, 3, 5, 3)]
+    for got, row in zip(found.run({"s": rows})["t"], rows, strict=True):
+        np.testing.assert_allclose(got, np.exp(row) * 2, rtol=1e-6)
+    assert len(list(found._part.models())) == 2, "one for the first size, one for any"
+
+
 def test_sequence_as_input() -> None:
     m = model([node("ConcatFromSequence", "s", "c", axis=0), node("Relu", "c", "y")], {}, ["y"])
     m.graph.input.append(helper.make_tensor_sequence_value_info("s", T.FLOAT, None))

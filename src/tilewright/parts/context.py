@@ -14,6 +14,7 @@ from tilewright.frontend.onnx.survey import Survey
 from tilewright.frontend.onnx.tensors import DTYPES, to_array
 from tilewright.parts.hosts import NOBODY, Hosts
 from tilewright.parts.plan import is_control
+from tilewright.parts.values import is_on_values
 from tilewright.runtime.model import Model
 from tilewright.support.errors import Error, ModelError, Problems, UnsupportedError
 
@@ -31,6 +32,7 @@ class Context:
         hosts: who runs what is not compiled.
         updated: weights that are others than the file's, and their `version`.
         elsewhere: nodes that have been found not to be compiled, and why.
+        arrays: tensors of the file that parts in Python read, by their identity.
     """
 
     build: Callable[[Imported, str], Model]
@@ -38,6 +40,7 @@ class Context:
     updated: dict[str, Any] = field(default_factory=dict)
     version: int = 0
     elsewhere: dict[str, Error] = field(default_factory=dict)
+    arrays: dict[int, tuple[onnx.TensorProto, Any]] = field(default_factory=dict)
 
     def compile(self, imported: Imported, section: Section) -> Model:
         """A section's program, with the present weights."""
@@ -53,16 +56,19 @@ class Context:
         if name in section.weights and name in self.updated:
             return self.updated[name]
         tensor = section.initializers[name]
-        if tensor.data_type in DTYPES:
-            return to_array(tensor, f"initializer {name!r}", section.loaded.folder)
-        return onnx.numpy_helper.to_array(tensor)
+        if id(tensor) not in self.arrays:
+            where = f"initializer {name!r}"
+            known = tensor.data_type in DTYPES
+            array = to_array(tensor, where, section.loaded.folder) if known else onnx.numpy_helper.to_array(tensor)
+            self.arrays[id(tensor)] = (tensor, array)
+        return self.arrays[id(tensor)][1]
 
     def refuse_unknown(self, section: Section, found: Survey) -> None:
         """Raise for nodes that are not compiled and that nobody runs: ModelError where one is no valid ONNX,
         UnsupportedError where nobody knows its operator."""
         problems = Problems()
         for k, (node, verdict) in enumerate(zip(section.nodes, found.nodes, strict=True)):
-            if verdict.how != "lacking" or is_control(node):  # a body is cut when it runs
+            if verdict.how != "lacking" or is_control(node) or is_on_values(node):  # a body is cut when it runs
                 continue
             where = f"{section.loaded.label}: node {section.label(k)}"
             wrong = invalid(section, node)

@@ -1,4 +1,4 @@
-"""`If` and `Loop` whose bodies are compiled, and whose decisions are made between them."""
+"""`If`, `Loop` and `SequenceMap` whose bodies are compiled, and whose decisions are made between them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Values = Mapping[str, Any]
 
 
 class ControlPart:
-    """A section of one node, `If` or `Loop`.
+    """A section of one node, `If`, `Loop` or `SequenceMap`.
 
     Args:
         make: a part for a body.
@@ -38,7 +38,8 @@ class ControlPart:
 
     def run(self, values: Values) -> dict[str, Any]:
         """The outputs by name."""
-        results = self._branch(values) if self.node.op_type == "If" else self._loop(values)
+        ways = {"If": self._branch, "Loop": self._loop, "SequenceMap": self._map}
+        results = ways[self.node.op_type](values)
         named = dict(zip(self.node.output, results, strict=False))
         return {name: named[name] for name in self.section.outputs}
 
@@ -77,6 +78,23 @@ class ControlPart:
                 row.append(value)
             step += 1
         return [*carried, *(_stacked(r, graph.output[1 + len(carried) + k]) for k, r in enumerate(rows))]
+
+    def _map(self, values: Values) -> list[Any]:
+        """`SequenceMap`: the body for each element; other sequences are of the same length, tensors are the same."""
+        body, graph = self.bodies["body"], self.inner["body"]
+        names = [i.name for i in graph.input]
+        given = [self._read(values, n) for n in self.node.input]
+        outer = {n: self._read(values, n) for n in body.section.inputs if n not in names}
+        lengths = {len(v) for v in given if isinstance(v, list)}
+        if len(given) != len(names) or len(lengths) != 1:
+            raise CallError("the sequences are not of one length", where=self.section.name, got=sorted(lengths))
+        rows: list[list[Any]] = [[] for _ in graph.output]
+        for k in range(lengths.pop()):
+            elements = {n: v[k] if isinstance(v, list) else v for n, v in zip(names, given, strict=True)}
+            found = body.run(outer | elements)
+            for row, info in zip(rows, graph.output, strict=True):
+                row.append(found[info.name])
+        return list(rows)
 
 
 def control_node(section: Section) -> onnx.NodeProto:

@@ -24,6 +24,7 @@ from tilewright.parts.context import Context, FallbackWarning
 from tilewright.parts.control import ControlPart, control_node
 from tilewright.parts.hosts import HostPart
 from tilewright.parts.plan import Step, cut
+from tilewright.parts.values import ValuePart
 from tilewright.parts.variants import MAX_VALUE, History, Pattern, Values, observed
 from tilewright.runtime.model import Model
 from tilewright.support.errors import Error, UnsupportedError
@@ -57,7 +58,7 @@ class NativeForm:
 class CutForm:
     """Several parts, run one after the other."""
 
-    steps: list[tuple[Step, Part | HostPart | ControlPart]]
+    steps: list[tuple[Step, Part | HostPart | ControlPart | ValuePart]]
     section: Section
     context: Context
     last: list[tuple[str, ...]] = field(default_factory=list)
@@ -247,9 +248,9 @@ class Part:
     def _cut(self, found: Survey) -> CutForm:
         context = self.context
         context.refuse_unknown(self.section, found)
-        parts: list[tuple[Step, Part | HostPart | ControlPart]] = []
+        parts: list[tuple[Step, Part | HostPart | ControlPart | ValuePart]] = []
         for step in cut(self.section, found):
-            part: Part | HostPart | ControlPart
+            part: Part | HostPart | ControlPart | ValuePart
             if step.kind == "compiled":
                 part = Part(step.section, context, step.types, step.needs, self.depth + 1, self.patience)
                 part.prepare()
@@ -259,6 +260,8 @@ class Part:
                 part = ControlPart(
                     step.section, partial(Part, context=context, types={}, depth=self.depth + 1, patience=patience)
                 )
+            elif step.kind == "values":
+                part = ValuePart(step.section, context.initializer)
             else:
                 part = HostPart(step.section, context.hosts, context.weights)
             parts.append((step, part))
@@ -272,7 +275,7 @@ class Part:
                 yield form.model, self.section
             else:
                 for _, part in form.steps:
-                    if not isinstance(part, HostPart):
+                    if isinstance(part, Part | ControlPart):
                         yield from part.models()
 
     def _warn_often(self) -> None:

@@ -19,11 +19,12 @@ import onnx
 
 from tilewright.frontend.onnx.section import Section, Types, reads
 from tilewright.frontend.onnx.survey import Survey
+from tilewright.parts.values import is_on_values
 from tilewright.support.errors import Error
 
-Kind = Literal["compiled", "elsewhere", "control"]
+Kind = Literal["compiled", "elsewhere", "values", "control"]
 
-CONTROLLED = ("If", "Loop")
+CONTROLLED = ("If", "Loop", "SequenceMap")
 """Operators whose bodies are compiled when the operator itself is not."""
 
 
@@ -42,24 +43,33 @@ class Step:
 
 def cut(section: Section, found: Survey) -> list[Step]:
     """The steps that compute a section's outputs, in an order in which they can run."""
-    levels = _levels(section, found)
-    members: dict[tuple[int, int], list[int]] = {}
-    for k, level in enumerate(levels):
-        own = k if _kind(section, found, k) == "control" else -1  # a control node is a part by itself
-        members.setdefault((level, own), []).append(k)
-    order = sorted(members)
+    members = _members(section, found)
     wanted = set(section.outputs)
     steps: list[Step] = []
-    for key in reversed(order):  # backwards, so that what later parts read is known
-        control = _kind(section, found, members[key][0]) == "control"
-        nodes = members[key] if control else _with_known(section, found, members[key])
-        outputs = [n for k in members[key] for n in section.nodes[k].output if n in wanted]
+    for position, nodes in reversed(list(enumerate(members))):  # backwards, so that what later parts read is known
+        kind = _kind(section, found, nodes[0])
+        chosen = _with_known(section, found, nodes) if kind in ("compiled", "elsewhere") else nodes
+        outputs = [n for k in nodes for n in section.nodes[k].output if n in wanted]
         if not outputs:
             continue
-        part = section.cut(nodes, outputs, f"{section.name}.{order.index(key)}")
+        part = section.cut(chosen, outputs, f"{section.name}.{position}")
         wanted.update(part.inputs)
-        steps.append(_step(section, found, members[key], nodes, part))
+        steps.append(_step(section, found, nodes, chosen, part))
     return steps[::-1]
+
+
+def _members(section: Section, found: Survey) -> list[list[int]]:
+    """The nodes of each part, in an order in which the parts can run. What is not compiled of a level is cut further,
+    into runs of nodes of one kind."""
+    levels: dict[int, list[list[int]]] = {}
+    for k, level in enumerate(_levels(section, found)):
+        runs = levels.setdefault(level, [])
+        kind = _kind(section, found, k)
+        if runs and kind != "control" and _kind(section, found, runs[-1][0]) == kind:
+            runs[-1].append(k)
+        else:
+            runs.append([k])
+    return [run for level in sorted(levels) for run in levels[level]]
 
 
 def _step(section: Section, found: Survey, members: list[int], nodes: list[int], part: Section) -> Step:
@@ -76,7 +86,9 @@ def _step(section: Section, found: Survey, members: list[int], nodes: list[int],
 def _kind(section: Section, found: Survey, k: int) -> Kind:
     if found.nodes[k].how != "lacking":
         return "compiled"
-    return "control" if is_control(section.nodes[k]) else "elsewhere"
+    if is_control(section.nodes[k]):
+        return "control"
+    return "values" if is_on_values(section.nodes[k]) else "elsewhere"
 
 
 def is_control(node: onnx.NodeProto) -> bool:
@@ -92,7 +104,8 @@ def _levels(section: Section, found: Survey) -> list[int]:
         level = 0 if kind == "compiled" else 1
         for name in reads(node):
             if name in producers:
-                level = max(level, _after(section, found, levels, producers[name], kind))
+                made = _kind(section, found, producers[name])
+                level = max(level, levels[producers[name]] + ((made == "compiled") != (kind == "compiled")))
         for name in found.nodes[k].needs:
             # The value must be there when the part is compiled. What does not depend on it is kept apart, so that it
             # is not compiled anew for every value.
@@ -100,14 +113,6 @@ def _levels(section: Section, found: Survey) -> list[int]:
         levels.append(level + (level + (kind != "compiled")) % 2)
         producers.update((name, k) for name in node.output if name)
     return levels
-
-
-def _after(section: Section, found: Survey, levels: list[int], producer: int, kind: Kind) -> int:
-    """The least level of a node of a kind that reads what another node computes."""
-    made = _kind(section, found, producer)
-    if made == kind and kind != "control":
-        return levels[producer]
-    return levels[producer] + 1
 
 
 def _with_known(section: Section, found: Survey, members: Iterable[int]) -> list[int]:

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 _Piece = tuple[Section, str, str, list[Uncompiled]]
 
-CONTROL = "Python"
-"""Who takes the decisions of an If or Loop whose bodies are parts."""
+PYTHON = "Python"
+"""Who takes the decisions of an If or Loop whose bodies are parts, and keeps sequences."""
 
 
 def coverage_of(part: Part, context: Context) -> Coverage:
@@ -87,8 +87,9 @@ def _pieces_ahead(section: Section, types: Types, hosts: Hosts) -> Iterator[_Pie
 
 def _elsewhere(step: Step, hosts: Hosts) -> tuple[str, str, list[Uncompiled]]:
     section = step.section
-    by = set() if step.kind == "control" else {hosts.known_by(node, section) for node in section.nodes}
-    runs_by = CONTROL if step.kind == "control" else next((w for w in (NOBODY, REFERENCE) if w in by), ORT)
+    in_python = step.kind in ("control", "values")
+    by = set() if in_python else {hosts.known_by(node, section) for node in section.nodes}
+    runs_by = PYTHON if in_python else next((w for w in (NOBODY, REFERENCE) if w in by), ORT)
     missing = []
     for k, error in step.reasons.items():
         if error is not None:

@@ -89,14 +89,15 @@ class Section:
     def inner(self, node: onnx.NodeProto, graph: onnx.GraphProto, name: str) -> Section:
         """A graph that a node holds, as a section: what it reads of the graphs around comes behind its own inputs."""
         check_tensors(graph)
-        own = {t.name: t for t in graph.initializer}
+        constants, nodes = without_constants(graph.node)
+        own = {t.name: t for t in graph.initializer} | constants
         mine = [i.name for i in graph.input if i.name not in own]
         outputs = tuple(o.name for o in graph.output)
         around = {k: v for k, v in self.initializers.items() if k not in own and k not in mine}
         section = replace(
             self,
             name=name,
-            nodes=tuple(graph.node),
+            nodes=nodes,
             initializers=around | own,
             inputs=tuple(mine),
             outputs=outputs,
@@ -118,7 +119,7 @@ class Section:
         graph.name = self.name
         used = {n for node in self.nodes for n in reads(node)} | set(self.outputs)
         for name in sorted(used & self.initializers.keys()):
-            if name in self.weights:
+            if name in self.weights:  # its key is its name; constants' tensors have any
                 graph.initializer.append(self.initializers[name])
             else:
                 graph.node.append(onnx.helper.make_node("Constant", [], [name], value=self.initializers[name]))
@@ -139,11 +140,46 @@ def whole(loaded: Loaded) -> Section:
     initializers = {t.name: t for t in graph.initializer}
     initializers |= {s.values.name: dense(s, loaded.label) for s in graph.sparse_initializer}
     inputs = tuple(i.name for i in graph.input if i.name not in initializers)
+    constants, nodes = without_constants(graph.node)
     outputs = tuple(o.name for o in graph.output)
     name = graph.name or "main"
     module = exported(loaded.model)
     weights = frozenset(n for n in initializers if module is None or module.is_weight(n) or n in module.transposed)
-    return Section(loaded, name, tuple(graph.node), initializers, inputs, outputs, weights)
+    return Section(loaded, name, nodes, initializers | constants, inputs, outputs, weights)
+
+
+def without_constants(
+    nodes: Iterable[onnx.NodeProto],
+) -> tuple[dict[str, onnx.TensorProto], tuple[onnx.NodeProto, ...]]:
+    """The tensors of nodes that are constants, and the other nodes: who reads a constant needs nobody to compute it."""
+    constants: dict[str, onnx.TensorProto] = {}
+    others: list[onnx.NodeProto] = []
+    for node in nodes:
+        tensor = _constant(node) if node.op_type == "Constant" and node.domain in ("", "ai.onnx") else None
+        if tensor is None or len(node.output) != 1 or not node.output[0] or node.output[0] in constants:
+            others.append(node)
+        else:
+            constants[node.output[0]] = tensor
+    return constants, tuple(others)
+
+
+def _constant(node: onnx.NodeProto) -> onnx.TensorProto | None:
+    """What a constant says; None for what is no dense tensor."""
+    if len(node.attribute) != 1 or node.attribute[0].ref_attr_name:
+        return None
+    a = node.attribute[0]
+    match a.name, a.type:
+        case "value", onnx.AttributeProto.TENSOR:
+            return a.t
+        case "value_float", onnx.AttributeProto.FLOAT:
+            return as_tensor(np.float32(a.f), a.name)
+        case "value_floats", onnx.AttributeProto.FLOATS:
+            return as_tensor(np.array(a.floats, np.float32), a.name)
+        case "value_int", onnx.AttributeProto.INT:
+            return as_tensor(np.int64(a.i), a.name)
+        case "value_ints", onnx.AttributeProto.INTS:
+            return as_tensor(np.array(a.ints, np.int64), a.name)
+    return None
 
 
 def dense(sparse: onnx.SparseTensorProto, label: str) -> onnx.TensorProto:

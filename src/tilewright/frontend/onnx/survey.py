@@ -31,7 +31,7 @@ from tilewright.frontend.onnx.section import (
     operator,
     reads,
 )
-from tilewright.frontend.onnx.tensors import DTYPES
+from tilewright.frontend.onnx.tensors import DTYPES, element_type, to_array
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import as_expr, as_int
 from tilewright.ir.graph import TensorType
@@ -96,12 +96,7 @@ class _Walk:
         walker.builder.taken.update(names_of(self.section.nodes))
         used = {n for node in self.section.nodes for n in reads(node)} | set(self.section.outputs)
         for name in used & self.section.initializers.keys():
-            walker.initializer(self.section.initializers[name], self.scope)
-            if name in self.scope.items:
-                self.scope.items[name].weight &= name in self.section.weights
-            else:
-                self.types[name] = None
-        walker.problems.found.clear()
+            self.take_tensor(name)
         stated = self.stated()
         for name in self.section.inputs:
             self.enter(walker, name, stated.get(name))
@@ -114,6 +109,18 @@ class _Walk:
                 if name not in self.scope.items:
                     self.enter(walker, name, stated.get(name))
         return Survey(tuple(found), self.types | self.seen())
+
+    def take_tensor(self, name: str) -> None:
+        """Make an initializer known; one of a type that no operator of ours has is no tensor of numbers."""
+        tensor, loaded = self.section.initializers[name], self.section.loaded
+        where = f"{loaded.label}: initializer {name!r}"
+        try:
+            t = element_type(tensor.data_type, where)
+        except UnsupportedError:
+            self.types[name] = None
+            return
+        weight = t.is_float and name in self.section.weights
+        self.scope.items[name] = known_item(to_array(tensor, where, loaded.folder), t, name, weight=weight)
 
     def stated(self) -> dict[str, TensorInfo]:
         """The types that the file states for values between nodes."""
@@ -163,8 +170,10 @@ class _Walk:
             outputs = [self.scope.items[name] for name in node.output if name]
             return Surveyed("known" if all(i.value is None for i in outputs) else "native")
         self.infer(node)
-        if node.op_type not in CONTROL and all(isinstance(e, ValueNeededError) for e in error.each()):
-            return Surveyed("assumed", error, self.needed(error, node))
+        if node.op_type not in CONTROL and any(isinstance(e, ValueNeededError) for e in error.each()):
+            needed = self.needed(error, node)
+            if needed:
+                return Surveyed("assumed", error, needed)
         return Surveyed("lacking", error)
 
     def try_node(self, walker: Importer, node: onnx.NodeProto, where: str) -> Error | None:
@@ -242,8 +251,14 @@ class _Walk:
         asked = [e.needs for e in error.each() if isinstance(e, ValueNeededError)]
         names = [n for n in reads(node) if any(self.scope.items.get(n) is a for a in asked)]
         if len(names) < len({id(a) for a in asked}):  # values inside of a function
-            names = [n for n in reads(node) if n in self.scope.items and self.scope.items[n].known is None]
+            names = [n for n in reads(node) if n in self.scope.items and self.is_structural(self.scope.items[n])]
         return tuple(dict.fromkeys(source for name in names for source in self.sources(name) or [name]))
+
+    @staticmethod
+    def is_structural(item: Item) -> bool:
+        """Whether a value that is not known looks like one that decides structure: integers, or a few numbers."""
+        size = as_int(item.type.size)
+        return item.known is None and (size is None or size <= SMALL) and (not item.dtype.is_float or size == 1)
 
     def sources(self, name: str) -> list[str] | None:
         """The inputs of the section, and what runs elsewhere computes, from which a small array of numbers is computed;
