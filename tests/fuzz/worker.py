@@ -28,6 +28,7 @@ import tilewright as tw
 from tests.fuzz import artifacts, corpus, mutate, texts
 from tilewright.compiler import import_model
 from tilewright.ir.dtype import BY_NAME
+from tilewright.parts import control
 from tilewright.parts.composite import Composite
 from tilewright.runtime import artifact
 from tilewright.runtime.manifest import InputSpec
@@ -65,6 +66,7 @@ def run_onnx(seed: int, mark: Mark) -> str:
 def run_parts(seed: int, mark: Mark) -> str:
     """Cut the mutant into parts where it cannot be compiled whole, and call these twice."""
     data = mutate.mutant(corpus.corpus(), seed)
+    control.MAX_ITERATIONS = 1000  # a mutant's count of iterations is a number like any other
     mark("compile")
     try:
         model = tw.compile(data)

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 Values = Mapping[str, Any]
 
+MAX_ITERATIONS = 1 << 31
+"""Iterations after which a loop is taken for one that does not end."""
+
 
 class ControlPart:
     """A section of one node, `If`, `Loop` or `SequenceMap`.
@@ -69,6 +72,10 @@ class ControlPart:
         rows: list[list[Any]] = [[] for _ in range(collected)]
         step = 0
         while alive and (count is None or step < count):
+            if step >= MAX_ITERATIONS:
+                raise CallError(
+                    "the loop does not end", where=self.section.name, expected=f"{MAX_ITERATIONS} iterations"
+                )
             start = [np.asarray(step, np.int64), np.asarray(True), *carried]
             found = body.run(outer | dict(zip(names, start, strict=True)))
             results = [found[o.name] for o in graph.output]
