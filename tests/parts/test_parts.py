@@ -22,6 +22,7 @@ from tilewright.parts import hosts, part
 from tilewright.parts.composite import Composite
 from tilewright.parts.context import FallbackWarning
 
+pytestmark = pytest.mark.filterwarnings("ignore::tilewright.parts.context.FallbackWarning")
 F = np.float32
 rng = np.random.default_rng(0)
 
@@ -230,9 +231,7 @@ def test_wrong_inputs(inputs: dict[str, Any], message: str) -> None:
     found = compiled(custom_in_the_middle(), custom_ops=[Fancy])
     with pytest.raises(tw.errors.CallError, match=message):
         found.run(inputs)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FallbackWarning)
-        check(found._part.section.loaded.model, found, feeds_of(2), [Fancy])
+    check(found._part.section.loaded.model, found, feeds_of(2), [Fancy])
 
 
 # --- values that decide the structure -------------------------------------------------------------------------------
