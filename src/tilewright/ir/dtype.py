@@ -8,15 +8,29 @@ from typing import Any, Literal
 
 import numpy as np
 
-Kind = Literal["float", "int", "uint", "bool"]
+Kind = Literal["float", "int", "uint", "bool", "minifloat"]
+"""What a type's values are. Small floats are storage: their values are their bits, and nothing computes with them."""
 
-_EXTENSION_TYPES = {"bf16": "bfloat16", "i4": "int4", "u4": "uint4"}
+_EXTENSION_TYPES = {
+    "bf16": "bfloat16",
+    "i2": "int2",
+    "u2": "uint2",
+    "i4": "int4",
+    "u4": "uint4",
+    "f4e2m1": "float4_e2m1fn",
+    "f8e4m3fn": "float8_e4m3fn",
+    "f8e4m3fnuz": "float8_e4m3fnuz",
+    "f8e5m2": "float8_e5m2",
+    "f8e5m2fnuz": "float8_e5m2fnuz",
+    "f8e8m0": "float8_e8m0fnu",
+}
 """Names in `ml_dtypes`, which is loaded when one of them is first asked for: an actor attaches a tenth sooner."""
 
 
 @dataclass(frozen=True, eq=False)
 class DType:
-    """A scalar type. `bits` is its width; `itemsize` the bytes an element takes in memory (4-bit integers take one).
+    """A scalar type. `bits` is its width; `itemsize` the bytes an element takes in memory: one where
+    it has less than 8 bits.
 
     There is one object a type, so types are compared and hashed as objects.
     """
@@ -30,7 +44,7 @@ class DType:
 
     @cached_property
     def numpy(self) -> np.dtype[Any]:
-        """The NumPy dtype with the same values (from `ml_dtypes` for bf16, i4 and u4)."""
+        """The NumPy dtype with the same values (from `ml_dtypes` for bf16 and what has less bits than NumPy's)."""
         if self.name in _EXTENSION_TYPES:
             import ml_dtypes
 
@@ -50,20 +64,25 @@ class DType:
         return self.kind == "float"
 
     @property
+    def is_minifloat(self) -> bool:
+        """True for floats of 4 and 8 bits, which are storage only."""
+        return self.kind == "minifloat"
+
+    @property
     def is_int(self) -> bool:
         """True for signed and unsigned integers (not bool)."""
         return self.kind in ("int", "uint")
 
     @property
     def min(self) -> int | float:
-        """The least value (minus infinity for floats)."""
+        """The least value (minus infinity for floats); of small floats the least bits."""
         if self.kind == "float":
             return float("-inf")
         return -(1 << (self.bits - 1)) if self.kind == "int" else 0
 
     @property
     def max(self) -> int | float:
-        """The greatest value (infinity for floats)."""
+        """The greatest value (infinity for floats); of small floats the greatest bits."""
         if self.kind == "float":
             return float("inf")
         if self.kind == "bool":
@@ -80,27 +99,37 @@ f16 = DType("f16", "float", 16)
 bf16 = DType("bf16", "float", 16)
 f32 = DType("f32", "float", 32)
 f64 = DType("f64", "float", 64)
+i2 = DType("i2", "int", 2)
 i4 = DType("i4", "int", 4)
 i8 = DType("i8", "int", 8)
 i16 = DType("i16", "int", 16)
 i32 = DType("i32", "int", 32)
 i64 = DType("i64", "int", 64)
+u2 = DType("u2", "uint", 2)
 u4 = DType("u4", "uint", 4)
 u8 = DType("u8", "uint", 8)
 u16 = DType("u16", "uint", 16)
 u32 = DType("u32", "uint", 32)
 u64 = DType("u64", "uint", 64)
 boolean = DType("bool", "bool", 8)
+f4e2m1 = DType("f4e2m1", "minifloat", 4)
+f8e4m3fn = DType("f8e4m3fn", "minifloat", 8)
+f8e4m3fnuz = DType("f8e4m3fnuz", "minifloat", 8)
+f8e5m2 = DType("f8e5m2", "minifloat", 8)
+f8e5m2fnuz = DType("f8e5m2fnuz", "minifloat", 8)
+f8e8m0 = DType("f8e8m0", "minifloat", 8)
 
-ALL: tuple[DType, ...] = (f16, bf16, f32, f64, i4, i8, i16, i32, i64, u4, u8, u16, u32, u64, boolean)
-BY_NAME: dict[str, DType] = {t.name: t for t in ALL}
-_ALIASES: dict[str, DType] = {_EXTENSION_TYPES.get(t.name) or t.numpy.name: t for t in ALL}
+MINIFLOATS: tuple[DType, ...] = (f4e2m1, f8e4m3fn, f8e4m3fnuz, f8e5m2, f8e5m2fnuz, f8e8m0)
+ALL: tuple[DType, ...] = (f16, bf16, f32, f64, i2, i4, i8, i16, i32, i64, u2, u4, u8, u16, u32, u64, boolean)
+"""The types that arithmetic knows."""
+BY_NAME: dict[str, DType] = {t.name: t for t in (*ALL, *MINIFLOATS)}
+_ALIASES: dict[str, DType] = {_EXTENSION_TYPES.get(t.name) or t.numpy.name: t for t in BY_NAME.values()}
 _ALIASES |= {"bool_": boolean, "float": f32, "int": i64}
 
 
 @cache
 def _by_numpy() -> dict[np.dtype[Any], DType]:
-    return {t.numpy: t for t in ALL}
+    return {t.numpy: t for t in BY_NAME.values()}
 
 
 def dtype(x: object) -> DType:

@@ -103,6 +103,8 @@ def element_text(value: Any, dtype: DType) -> str:
     bits in hexadecimal."""
     if dtype.kind == "bool":
         return "true" if value else "false"
+    if dtype.is_minifloat:
+        return f"0x{value.tobytes().hex()}"
     if not dtype.is_float:
         return str(int(value))
     bits = value.tobytes()

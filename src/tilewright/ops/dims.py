@@ -182,6 +182,8 @@ def or_identity(body: Any) -> Any:
 
 def scalar(value: Any, t: DType) -> Const:
     """A literal of `t`."""
+    if t.is_minifloat:
+        return const(int(np.asarray(value).astype(t.numpy).view(np.uint8)), t)
     return const(float(value) if t.is_float else bool(value) if t.kind == "bool" else int(value), t)
 
 

@@ -18,6 +18,7 @@ from tilewright.ir.expr import Expr, call, cast, const, maximum, minimum, select
 from tilewright.ir.graph import TensorType
 from tilewright.ir.scalar_ops import OPS
 from tilewright.ops.dims import broadcast_index, broadcast_shapes, check_kind, need, present, same_dtype, scalar, wide
+from tilewright.ops.minifloat import Rounding, decoded, encoded, encoded_numpy
 from tilewright.ops.registry import OpDef, Types, register
 from tilewright.support.errors import DTypeError
 from tilewright.te import Tensor, compute
@@ -130,7 +131,7 @@ for _name, _info in OPS.items():
         _scalar_operator(_name)
 
 
-pointwise("identity", 1, lambda x, _: x[0], lambda x: x, same("float", "int", "uint", "bool"))
+pointwise("identity", 1, lambda x, _: x[0], lambda x: x, same("float", "int", "uint", "bool", "minifloat"))
 
 
 # --- selection and conversion ---------------------------------------------------------------------------------------
@@ -154,17 +155,20 @@ def _cast_numpy(x: Any, dtype: DType) -> Any:
         return np.where((inside > low) & (inside < high), exact, limits).astype(dtype.numpy)
     if dtype is boolean:
         return array.astype(np.float64) != 0 if dtype is not _dtype_of(array) else array
-    if dtype.is_int and dtype.bits == 4:
+    if dtype.is_int and dtype.bits < 8:
         return array.astype(np.int64).astype(np.uint8).astype(dtype.numpy)
     return array.astype(dtype.numpy)
 
 
 @dataclass(frozen=True, slots=True)
 class CastAttrs(Attrs):
-    """With `bits`, the bits are kept and not the value."""
+    """With `bits`, the bits are kept and not the value. `saturate` and `rounding` are for small floats: what becomes of
+    numbers too large for them, and how f8e8m0 rounds (the others round to nearest even)."""
 
     dtype: DType
     bits: bool = False
+    saturate: bool = True
+    rounding: Rounding = "up"
 
 
 def _bitcast_type(types: Sequence[TensorType], attrs: CastAttrs) -> DType:
@@ -187,7 +191,15 @@ def _register_casts() -> None:
     def element(x: Expr, attrs: CastAttrs) -> Expr:
         from tilewright.ir.expr import Op
 
-        return Op("bitcast", (x,), attrs.dtype) if attrs.bits else cast(x, attrs.dtype)
+        if attrs.bits:
+            return Op("bitcast", (x,), attrs.dtype)
+        if x.dtype is attrs.dtype:
+            return x
+        if x.dtype.is_minifloat:
+            x = decoded(x)
+        if attrs.dtype.is_minifloat:
+            return encoded(cast(x, f32), attrs.dtype, attrs.saturate, attrs.rounding)
+        return cast(x, attrs.dtype)
 
     def tensor_expression(inputs: Sequence[Tensor | None], attrs: CastAttrs, out: tuple[TensorType, ...]) -> Any:
         x = need(inputs[0])
@@ -197,7 +209,12 @@ def _register_casts() -> None:
         with np.errstate(all="ignore"):
             if attrs.bits:
                 return (np.asarray(arrays[0]).view(attrs.dtype.numpy),)
-            return (_cast_numpy(arrays[0], attrs.dtype),)
+            x = np.asarray(arrays[0])
+            if _dtype_of(x).is_minifloat and attrs.dtype is not _dtype_of(x):
+                x = x.astype(np.float32)
+            if attrs.dtype.is_minifloat and attrs.dtype is not _dtype_of(x):
+                return (encoded_numpy(x, attrs.dtype, attrs.saturate, attrs.rounding),)
+            return (_cast_numpy(x, attrs.dtype),)
 
     register(OpDef("cast", "pointwise", CastAttrs, infer, numpy, compute=tensor_expression))
 

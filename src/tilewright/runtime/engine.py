@@ -344,7 +344,7 @@ def _round(nbytes: int) -> int:
 def _dlpack_code(name: str) -> int:
     """DLDataType as one word: code, bits, lanes. Types that DLPack packs differently get a code that nothing has."""
     kind = BY_NAME[name]
-    if kind.bits < 8:
+    if kind.bits < 8 or kind.is_minifloat:
         return _NO_CODE
     code = 4 if name == "bf16" else _DLPACK_CODES[kind.kind]
     return code | kind.bits << 8 | 1 << 16

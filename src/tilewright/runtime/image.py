@@ -25,7 +25,9 @@ from tilewright.support.errors import ArtifactError
 Buffer = bytes | memoryview | Array
 
 _SAFETENSORS = {
-    "f64": "F64", "f32": "F32", "f16": "F16", "bf16": "BF16", "bool": "BOOL", "i4": "I8", "u4": "U8",
+    "f64": "F64", "f32": "F32", "f16": "F16", "bf16": "BF16", "bool": "BOOL",
+    "i2": "I8", "i4": "I8", "u2": "U8", "u4": "U8",
+    "f4e2m1": "U8", "f8e4m3fn": "F8_E4M3", "f8e4m3fnuz": "U8", "f8e5m2": "F8_E5M2", "f8e5m2fnuz": "U8", "f8e8m0": "U8",
     **{f"{sign}{bits}": f"{sign.upper()}{bits}" for sign in "iu" for bits in (8, 16, 32, 64)},
 }  # fmt: skip
 

@@ -106,7 +106,7 @@ class ExprEmitter:
                 element = self.element(e.buffer, e.indices)
                 if e.dtype in (f16, bf16):
                     return self.call(f"{e.dtype}_to_f32", element)
-                return self.call(f"wrap_{e.dtype}", element) if e.dtype.bits < 8 else (element, ATOM)
+                return self.call(f"wrap_{e.dtype}", element) if e.dtype.bits < 8 and e.dtype.is_int else (element, ATOM)
             case Op("select", (condition, then, orelse)):
                 c, a, b = self.text(condition, OR), self.text(then, OR), self.text(orelse, TERNARY)
                 return f"{c} ? {a} : {b}", TERNARY

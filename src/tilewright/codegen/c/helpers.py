@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tilewright.ir.dtype import BY_NAME, DType
+from tilewright.ir.dtype import BY_NAME, MINIFLOATS, DType
 
 VALUE_TYPES: dict[str, str] = {
     "f16": "float",
     "bf16": "float",
     "f32": "float",
     "f64": "double",
+    "i2": "int8_t",
     "i4": "int8_t",
+    "u2": "uint8_t",
     "u4": "uint8_t",
+    **{t.name: "uint8_t" for t in MINIFLOATS},
     "bool": "bool",
 } | {f"{sign}{bits}": f"{word}{bits}_t" for sign, word in (("i", "int"), ("u", "uint")) for bits in (8, 16, 32, 64)}
 """The C type in which a value is computed."""
@@ -157,6 +160,8 @@ static inline @type@ @name@(@type@ a, @type@ b) { return a > b || a != a ? a : b
 }
 
 _SINGLE: dict[str, Helper] = {
+    "wrap_i2": Helper("static inline int8_t wrap_i2(int x) { return (int8_t)(((x & 3) ^ 2) - 2); }"),
+    "wrap_u2": Helper("static inline uint8_t wrap_u2(int x) { return (uint8_t)(x & 3); }"),
     "wrap_i4": Helper(
         "static inline int8_t wrap_i4(int x) { return (int8_t)(((x & 15) ^ 8) - 8); }",
     ),

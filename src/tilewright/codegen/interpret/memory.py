@@ -33,6 +33,8 @@ class Memory:
     def array(self, shape: tuple[int, ...]) -> Array:
         """The elements as an array."""
         kind = self.buffer.dtype
+        if kind.is_minifloat:
+            return np.array(self.data, np.uint8).view(kind.numpy).reshape(shape)
         wide = kind.numpy if kind.bits >= 8 else np.dtype(np.int8)
         return np.array(self.data, wide).astype(kind.numpy, copy=False).reshape(shape)
 
@@ -60,6 +62,9 @@ def elements_of(array: Array, kind: DType) -> list[Any]:
     flat = array.ravel()
     if kind.is_float:
         return list(flat)
+    if kind.is_minifloat:
+        bits: list[Any] = flat.view(np.uint8).tolist()
+        return bits
     return flat.astype(np.int8).tolist() if kind.bits < 8 else flat.tolist()
 
 

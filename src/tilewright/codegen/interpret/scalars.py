@@ -67,7 +67,8 @@ def bitcaster(source: DType, target: DType) -> Function:
     if source.bits != target.bits:
         raise ValueError(f"bitcast of {source} to {target}: the widths differ")
     own = value_of(target)
-    return lambda x: own(np.array([x], source.numpy).view(target.numpy)[0])
+    given, wanted = (np.dtype(np.uint8) if t.is_minifloat else t.numpy for t in (source, target))
+    return lambda x: own(np.array([x], given).view(wanted)[0])
 
 
 @cache

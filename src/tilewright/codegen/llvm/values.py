@@ -1,7 +1,7 @@
 """Values while emitting: LLVM types and literals of our element types, scalar and vector operands.
 
 In registers bool is `i1` and bf16 is `i16` (its arithmetic is done in f32 by hand, see `ops`); in memory bool and
-the 4-bit integers take a byte.
+what has less than 8 bits take a byte. Small floats are integers of their bits in both.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def literal(value: float | int | bool, t: DType) -> str:
     """A constant operand of a value of `t`."""
     if t is boolean:
         return "true" if value else "false"
-    if t.is_int:
+    if t.is_int or t.is_minifloat:
         return str(int(value))
     if t is f64:
         return f"0x{struct.unpack('<Q', struct.pack('<d', value))[0]:016X}"

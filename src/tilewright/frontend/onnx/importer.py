@@ -25,7 +25,7 @@ from tilewright.frontend.onnx.call import Call
 from tilewright.frontend.onnx.control import CONTROL
 from tilewright.frontend.onnx.exported import Exported, exported
 from tilewright.frontend.onnx.load import Loaded, load
-from tilewright.frontend.onnx.registry import find
+from tilewright.frontend.onnx.registry import check_storage, find
 from tilewright.frontend.onnx.scope import Item, Scope, Symbols, known_item
 from tilewright.frontend.onnx.tensors import element_type, to_array
 from tilewright.ir.expr import Expr, as_expr
@@ -329,6 +329,7 @@ class Importer:
             return self.body(call, local, depth)
         found = find(node.domain, node.op_type)
         if found is not None:
+            check_storage(call)
             start = len(self.builder.nodes)
             results = as_items(found(call))
             functions.check_attributes(call)

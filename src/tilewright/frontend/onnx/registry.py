@@ -10,7 +10,7 @@ from tilewright.frontend.onnx.scope import Item
 from tilewright.ir.graph import Value
 from tilewright.ops import registry as ops
 from tilewright.support import plugins
-from tilewright.support.errors import PluginError
+from tilewright.support.errors import PluginError, UnsupportedError
 
 Result = Value | Sequence[Value | Item | None]
 Rule = Callable[[Call], Result]
@@ -38,6 +38,23 @@ def find(domain: str, name: str) -> Rule | None:
     return RULES.get(f"{domain}.{name}") or brought().get(f"{domain}.{name}")
 
 
+STORAGE = frozenset(
+    "BitCast Cast CastLike Concat ConstantOfShape DepthToSpace DequantizeLinear Dropout Expand Flatten Gather "
+    "GatherElements GatherND Identity Pad QuantizeLinear Reshape ReverseSequence Scatter ScatterElements ScatterND "
+    "Shape Size Slice SpaceToDepth Split Squeeze Tile Transpose Unsqueeze Where".split()
+)
+"""The operators that take floats of 4 and 8 bits: what moves elements, and what converts them."""
+
+
+def check_storage(call: Call) -> None:
+    """Raise UnsupportedError where an operator that computes is given small floats, which are storage only."""
+    if call.node.op_type in STORAGE or call.node.domain not in ("", "ai.onnx"):
+        return
+    small = next((i.dtype for i in call.items if i is not None and i.dtype.is_minifloat), None)
+    if small is not None:
+        raise UnsupportedError(f"{call.node.op_type} does not compute with {small}", expected="a Cast to a wider type")
+
+
 @cache
 def brought() -> Mapping[str, Rule]:
     """The rules of plug-ins. One that has a rule for what has one already is left out, its operators too."""
@@ -54,4 +71,4 @@ def brought() -> Mapping[str, Rule]:
     return found
 
 
-__all__ = ["RULES", "Result", "Rule", "brought", "find", "rule"]
+__all__ = ["RULES", "STORAGE", "Result", "Rule", "brought", "check_storage", "find", "rule"]

@@ -25,11 +25,19 @@ DTYPES: dict[int, DType] = {
     _T.DOUBLE: dtypes.f64,
     _T.FLOAT16: dtypes.f16,
     _T.BFLOAT16: dtypes.bf16,
+    _T.FLOAT4E2M1: dtypes.f4e2m1,
+    _T.FLOAT8E4M3FN: dtypes.f8e4m3fn,
+    _T.FLOAT8E4M3FNUZ: dtypes.f8e4m3fnuz,
+    _T.FLOAT8E5M2: dtypes.f8e5m2,
+    _T.FLOAT8E5M2FNUZ: dtypes.f8e5m2fnuz,
+    _T.FLOAT8E8M0: dtypes.f8e8m0,
+    _T.INT2: dtypes.i2,
     _T.INT4: dtypes.i4,
     _T.INT8: dtypes.i8,
     _T.INT16: dtypes.i16,
     _T.INT32: dtypes.i32,
     _T.INT64: dtypes.i64,
+    _T.UINT2: dtypes.u2,
     _T.UINT4: dtypes.u4,
     _T.UINT8: dtypes.u8,
     _T.UINT16: dtypes.u16,
@@ -89,8 +97,8 @@ def to_array(tensor: onnx.TensorProto, where: str, folder: Path | None) -> Any:
             expected=f"{_packed_bytes(t, count)} bytes for {t}{list(shape)}",
             got=f"{len(raw)} bytes",
         )
-    if t.bits == 4:
-        return _unpack4(np.frombuffer(raw, np.uint8), t, count).reshape(shape)
+    if t.bits < 8:
+        return _unpacked(np.frombuffer(raw, np.uint8), t, count).reshape(shape)
     array = np.frombuffer(raw, t.numpy.newbyteorder("<") if t.itemsize > 1 and t.name != "bf16" else t.numpy)
     if t is dtypes.boolean:
         array = np.frombuffer(raw, np.uint8) != 0
@@ -98,19 +106,24 @@ def to_array(tensor: onnx.TensorProto, where: str, folder: Path | None) -> Any:
 
 
 def _packed_bytes(t: DType, count: int) -> int:
-    return (count + 1) // 2 if t.bits == 4 else count * t.itemsize
+    return -(-count * t.bits // 8)
 
 
-def _unpack4(packed: Any, t: DType, count: int) -> Any:
-    nibbles = np.stack([packed & 15, packed >> 4], axis=-1).reshape(-1)[:count].astype(np.int16)
+def _unpacked(packed: Any, t: DType, count: int) -> Any:
+    """Elements of less than 8 bits, several a byte, the first in its lowest bits."""
+    mask = (1 << t.bits) - 1
+    parts = np.stack([packed >> shift & mask for shift in range(0, 8, t.bits)], axis=-1).reshape(-1)[:count]
+    if t.is_minifloat:
+        return parts.view(t.numpy)
     if t.kind == "int":
-        nibbles = np.where(nibbles >= 8, nibbles - 16, nibbles)
-    return nibbles.astype(t.numpy)
+        parts = parts.astype(np.int16)
+        parts = np.where(parts > mask >> 1, parts - (mask + 1), parts)
+    return parts.astype(t.numpy)
 
 
 def _from_field(tensor: onnx.TensorProto, t: DType, shape: tuple[int, ...], count: int, where: str) -> Any:
     values = getattr(tensor, _FIELDS.get(tensor.data_type, "int32_data"))
-    expected = (count + 1) // 2 if t.bits == 4 and len(values) != count else count
+    expected = _packed_bytes(t, count) if t.bits < 8 and len(values) != count else count
     if len(values) != expected:
         raise ModelError(
             "the tensor's data has the wrong length",
@@ -119,8 +132,10 @@ def _from_field(tensor: onnx.TensorProto, t: DType, shape: tuple[int, ...], coun
             got=f"{len(values)}",
         )
     array = np.array(values)
-    if t.bits == 4:
-        return _unpack4(array.astype(np.uint8), t, count).reshape(shape)
+    if t.bits < 8:
+        return _unpacked(array.astype(np.uint8), t, count).reshape(shape)
+    if t.is_minifloat:
+        return array.astype(np.uint8).view(t.numpy).reshape(shape)
     if t.is_float and t.bits == 16:
         return array.astype(np.uint16).view(t.numpy).reshape(shape)
     return array.astype(t.numpy).reshape(shape)

@@ -237,8 +237,6 @@ def is_inf(n: Call) -> Value:
 
 @rule("Cast")
 def cast(n: Call) -> Value:
-    n.attr("saturate")  # for 8-bit floats only
-    n.attr("round_mode")
     return _cast(n, n.value(0), element_type(_code(n)))
 
 
@@ -255,15 +253,18 @@ def _code(n: Call) -> int:
 
 @rule("CastLike")
 def cast_like(n: Call) -> Value:
-    n.attr("saturate")
-    n.attr("round_mode")
     return _cast(n, n.value(0), n.dtype(1))
 
 
 def _cast(n: Call, x: Value, to: Any) -> Value:
+    saturate, rounding = bool(n.integer("saturate", 1)), n.text("round_mode", "up")
+    if rounding not in ("up", "down", "nearest"):
+        raise ModelError("attribute round_mode must be up, down or nearest", got=rounding)
     if x.dtype is to:
         return n.emit("identity", x)
-    if to.bits == 4 and x.dtype.is_float:  # ONNX keeps the low bits here
+    if to.is_minifloat:
+        return n.emit("cast", x, dtype=to, saturate=saturate, rounding=rounding)
+    if to.bits < 8 and not x.dtype.is_int:  # ONNX keeps the low bits here
         x = n.emit("cast", x, dtype=i32)
     return n.emit("cast", x, dtype=to)
 

@@ -51,15 +51,17 @@ def quantized(n: Call, x: Value, zero_point: Value | None, to: DType) -> Value:
 def quantize_linear(n: Call) -> Value:
     x, scale = n.value(0), n.value(1)
     axis, block = n.integer("axis", 1), n.integer("block_size", 0)
-    n.integer("saturate", 1)
+    saturate = bool(n.integer("saturate", 1))
     code = n.integer("output_dtype", 0)
     precision = n.integer("precision", 0)
     zero = n.optional(2)
     to = zero.dtype if zero is not None else element_type(code) if code else u8
-    if not to.is_int or to.bits > 16:
-        raise DTypeError("the quantised type must be an integer of at most 16 bits", got=to)
+    if not (to.is_int or to.is_minifloat) or to.bits > 16:
+        raise DTypeError("the quantised type must be a small float or an integer of at most 16 bits", got=to)
     work = element_type(precision) if precision else f32
     quotient = n.emit("div", n.cast(x, work), n.cast(along(n, scale, x, axis, block), work))
+    if to.is_minifloat:  # whose zero point is 0
+        return n.emit("cast", n.cast(quotient, f32), dtype=to, saturate=saturate)
     return quantized(n, n.cast(quotient, f32), None if zero is None else along(n, zero, x, axis, block), to)
 
 
@@ -69,8 +71,8 @@ def dequantize_linear(n: Call) -> Value:
     axis, block = n.integer("axis", 1), n.integer("block_size", 0)
     code = n.integer("output_dtype", 0)
     result = element_type(code) if code else scale.dtype
-    y = n.cast(x, i32)
-    if n.has(2):
+    y = n.cast(x, f32 if x.dtype.is_minifloat else i32)
+    if n.has(2) and y.dtype is i32:
         y = n.emit("sub", y, n.cast(along(n, n.value(2), x, axis, block), i32))
     y = n.emit("mul", n.cast(y, f32), n.cast(along(n, scale, x, axis, block), f32))
     return n.cast(y, result)
