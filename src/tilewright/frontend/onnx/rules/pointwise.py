@@ -12,7 +12,7 @@ from tilewright.frontend.onnx.call import Call
 from tilewright.frontend.onnx.registry import RULES, rule
 from tilewright.frontend.onnx.rules.legacy import second_operand, slopes
 from tilewright.frontend.onnx.tensors import element_type
-from tilewright.ir.dtype import boolean, f32, f64, i32
+from tilewright.ir.dtype import boolean, f32, f64, i32, u8
 from tilewright.ir.graph import Value
 from tilewright.support.errors import ModelError, UnsupportedError
 
@@ -272,9 +272,12 @@ def _cast(n: Call, x: Value, to: Any) -> Value:
 @rule("BitCast")
 def bit_cast(n: Call) -> Value:
     to = element_type(n.integer("to", 0))
-    if to.bits != n.dtype(0).bits or boolean in (to, n.dtype(0)):
-        raise UnsupportedError("BitCast between types of different widths, or bool, is not supported")
-    return n.emit("identity", n.value(0)) if to is n.dtype(0) else n.emit("cast", n.value(0), dtype=to, bits=True)
+    x = n.value(0)
+    if x.dtype is boolean and to is not boolean:  # a byte of 0 or 1
+        x = n.cast(x, u8)
+    if to.bits != x.dtype.bits or (to is boolean) != (x.dtype is boolean):
+        raise UnsupportedError("BitCast between types of different widths, or to bool, is not supported")
+    return n.emit("identity", x) if to is x.dtype else n.emit("cast", x, dtype=to, bits=True)
 
 
 @rule("Identity", "Dropout")

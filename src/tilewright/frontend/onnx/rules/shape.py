@@ -230,7 +230,11 @@ def space_to_depth(n: Call) -> Value:
     high, wide = divide([h], [const(block)]), divide([w], [const(block)])
     if high is None or wide is None:
         raise ShapeError("height and width do not divide into blocks", expected=f"multiples of {block}", got=n.type(0))
-    x = n.transpose(n.reshape(n.value(0), (b, c, high, block, wide, block)), (0, 3, 5, 1, 2, 4))
+    mode = n.text("mode", "DCR")
+    if mode not in ("DCR", "CRD"):
+        raise ModelError("attribute mode must be DCR or CRD", got=mode)
+    order = (0, 3, 5, 1, 2, 4) if mode == "DCR" else (0, 1, 3, 5, 2, 4)
+    x = n.transpose(n.reshape(n.value(0), (b, c, high, block, wide, block)), order)
     return n.reshape(x, (b, c * (block * block), high, wide))
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from tilewright.frontend.onnx.call import Call
 from tilewright.frontend.onnx.registry import rule
 from tilewright.ir.dtype import i64
-from tilewright.ir.expr import as_int
+from tilewright.ir.expr import as_int, const
 from tilewright.ir.graph import Value
 from tilewright.ops.dims import axis_of, dims, static
 from tilewright.support.errors import ModelError, ShapeError, UnsupportedError
@@ -65,8 +65,27 @@ def dft(n: Call) -> Value:
     inverse, onesided = bool(n.integer("inverse", 0)), bool(n.integer("onesided", 0))
     length = n.number(1, "the length of DFT")
     if inverse and onesided:
-        raise UnsupportedError("the inverse of a one-sided DFT is not supported")
+        return _real_inverse(n, x, axis, length)
     return n.emit("dft", _fitted(n, x, axis, length), axis=axis, inverse=inverse, onesided=onesided)
+
+
+def _real_inverse(n: Call, x: Value, axis: int, length: int | None) -> Value:
+    """The real signal of a spectrum's first half: the other half is its conjugate, backwards."""
+    half = static(x.shape[axis], "the length of DFT")
+    total = 2 * (half - 1) if length is None else int(length)
+    x = _fitted(n, x, axis, total // 2 + 1)
+    if x.shape[-1] is not const(2) or total < 1:
+        raise ShapeError("the inverse of a one-sided DFT needs complex numbers", got=x.type)
+    mirrored = total - total // 2 - 1
+    if mirrored:
+        begin = [mirrored if k == axis else 0 for k in range(x.type.rank)]
+        size = [mirrored if k == axis else d for k, d in enumerate(x.shape)]
+        step = tuple(-1 if k == axis else 1 for k in range(x.type.rank))
+        other = n.emit("slice", x, begin=dims(begin), size=dims(size), step=step)
+        other = n.emit("mul", other, n.constant([1.0, -1.0], x.dtype))
+        x = n.emit("concat", x, other, axis=axis)
+    y = n.emit("dft", x, axis=axis, inverse=True, onesided=False)
+    return n.slice(y, y.type.rank - 1, 0, 1)
 
 
 def _fitted(n: Call, x: Value, axis: int, length: int | None) -> Value:

@@ -1,0 +1,237 @@
+"""Rules for com.microsoft's attention operators, as products and a softmax, which the compiler joins again."""
+
+from __future__ import annotations
+
+from tilewright.frontend.common.contraction import product
+from tilewright.frontend.onnx.call import Call
+from tilewright.frontend.onnx.registry import rule
+from tilewright.frontend.onnx.rules.microsoft import DOMAIN, angles, rotated, shape_of_heads
+from tilewright.ir.dtype import boolean, i64
+from tilewright.ir.expr import Expr, as_int, const, is_const, maximum
+from tilewright.ir.graph import Value
+from tilewright.ops.dims import dim, dims, same_dim, static
+from tilewright.support.errors import ModelError, ShapeError, UnsupportedError
+
+MASKED = -10000.0
+"""What is added to a masked score where the model says nothing else."""
+
+
+def attended(
+    n: Call, q: Value, k: Value, v: Value, scale: float | None, masks: list[Value], softcap: float = 0
+) -> Value:
+    """softmax(q k^T * scale + masks) v of [batch, heads, length, features]. Masks are conditions or are added."""
+    if scale is None or scale == 0:
+        scale = static(q.shape[-1], "the features of a head") ** -0.5
+    scores = n.emit("matmul", q, k, transpose_a=False, transpose_b=True)
+    scores = n.emit("mul", scores, n.like(scale, scores))
+    if softcap:
+        scores = n.emit("tanh", n.emit("mul", scores, n.like(1 / softcap, scores)))
+        scores = n.emit("mul", scores, n.like(softcap, scores))
+    for mask in masks:
+        if mask.dtype.is_float:
+            scores = n.emit("add", scores, n.cast(mask, scores.dtype))
+        else:
+            scores = n.emit("select", mask, scores, n.like(float("-inf"), scores))
+    return n.emit("matmul", n.emit("softmax", scores, axis=3), v)
+
+
+def joined_heads(n: Call, y: Value) -> Value:
+    """[batch, heads, length, features] as [batch, length, heads * features]."""
+    y = n.transpose(y, (0, 2, 1, 3))
+    return n.reshape(y, (y.shape[0], y.shape[1], dim(y.shape[2] * y.shape[3])))
+
+
+def steps(n: Call, count: Expr, shape: tuple[int, ...], begin: Expr | int = 0) -> Value:
+    """Positions begin, begin + 1, ... along the dimension of `shape` that is -1."""
+    line = n.emit("range", start=begin, step=1, size=count, dtype=i64)
+    return n.reshape(line, [count if d == -1 else d for d in shape])
+
+
+def causal(n: Call, rows: Expr, keys: Expr) -> Value:
+    """Query i of the last `rows` positions sees the keys up to its own."""
+    return n.emit("le", steps(n, keys, (1, -1)), steps(n, rows, (-1, 1), dim(keys - rows)))
+
+
+def padding(n: Call, i: int, keys: Expr, filler: float) -> Value:
+    """A mask of keys, to be added: [batch] lengths, or zeros for what is masked in [batch, keys], [batch, rows, keys]
+    or [batch, 1, rows, keys]."""
+    mask = n.value(i)
+    rank = mask.type.rank
+    if rank == 1:
+        if not same_dim(mask.shape[0], n.shape(0)[0]):
+            raise UnsupportedError("a mask of the first and last keys is not supported", got=mask.type)
+        seen = n.emit("lt", steps(n, keys, (1, -1)), n.reshape(n.cast(mask, i64), (mask.shape[0], 1)))
+    elif 2 <= rank <= 4:
+        seen = n.emit("ne", mask, n.like(0, mask)) if mask.dtype.is_int else n.cast(mask, boolean)
+    else:
+        raise ShapeError("a mask of attention has one to four dimensions", got=mask.type)
+    shape = {2: (seen.shape[0], 1, 1, seen.shape[-1]), 3: (seen.shape[0], 1, *seen.shape[1:])}.get(seen.type.rank)
+    seen = seen if shape is None else n.reshape(seen, shape)
+    t = n.dtype(0)
+    return n.emit("select", seen, n.constant(0.0, t), n.constant(filler, t))
+
+
+def split_heads(n: Call, qkv: Value, sizes: list[int], heads: int) -> list[Value]:
+    """The projection's columns as q, k and v, by heads."""
+    parts, begin = [], 0
+    for size in sizes:
+        parts.append(shape_of_heads(n, n.slice(qkv, 2, begin, size), heads))
+        begin += size
+    return parts
+
+
+@rule(f"{DOMAIN}Attention")
+def attention(n: Call) -> list[Value]:
+    """Inputs x, weights, bias?, mask?, past?, an addend of the scores?."""
+    x, w = n.value(0), n.value(1)
+    heads = n.integer("num_heads", 0)
+    width = static(w.shape[1], "the projection of Attention")
+    sizes = n.ints("qkv_hidden_sizes") or [width // 3] * 3
+    if len(sizes) != 3 or sum(sizes) != width:
+        raise ShapeError("qkv_hidden_sizes are not the weights'", expected=width, got=sizes)
+    if n.integer("do_rotary", 0) or n.integer("past_present_share_buffer", 0):
+        raise UnsupportedError("Attention with rotation or a shared cache is not supported")
+    qkv = product(n, x, w)
+    qkv = n.emit("add", qkv, n.value(2)) if n.has(2) else qkv
+    q, k, v = split_heads(n, qkv, sizes, heads)
+    return with_past(n, q, k, v, mask=3, past=4, bias=5)
+
+
+def with_past(n: Call, q: Value, k: Value, v: Value, mask: int, past: int, bias: int) -> list[Value]:
+    """Attention behind the cached keys and values [2, batch, heads, past, features], and the longer cache."""
+    filler = n.real("mask_filter_value", MASKED)
+    if n.has(past):
+        cache = n.value(past)
+        old = [n.reshape(n.slice(cache, 0, i, 1), cache.shape[1:]) for i in (0, 1)]
+        k, v = n.emit("concat", old[0], k, axis=2), n.emit("concat", old[1], v, axis=2)
+    masks = [causal(n, q.shape[2], k.shape[2])] if n.integer("unidirectional", 0) else []
+    if n.has(mask):
+        masks.append(padding(n, mask, k.shape[2], filler))
+    if n.has(bias):
+        masks.append(n.value(bias))
+    results = [joined_heads(n, attended(n, q, k, v, n.real("scale", None), masks))]
+    if n.outputs > 1:
+        rows = [n.reshape(t, (1, *t.shape)) for t in (k, v)]
+        results.append(n.emit("concat", *rows, axis=0))
+    return results
+
+
+@rule(f"{DOMAIN}MultiHeadAttention")
+def multi_head_attention(n: Call) -> list[Value]:
+    """Inputs q, k?, v?, bias?, mask of keys?, an addend of the scores?, cached keys?, cached values?."""
+    heads = n.integer("num_heads", 0)
+    q, k, v = _factors(n, heads)
+    if n.has(6) and n.has(7):
+        k, v = n.emit("concat", n.value(6), k, axis=2), n.emit("concat", n.value(7), v, axis=2)
+    filler = n.real("mask_filter_value", MASKED)
+    masks = [causal(n, q.shape[2], k.shape[2])] if n.integer("unidirectional", 0) else []
+    if n.has(4):
+        masks.append(padding(n, 4, k.shape[2], filler))
+    if n.has(5):
+        masks.append(n.value(5))
+    y = joined_heads(n, attended(n, q, k, v, n.real("scale", None), masks))
+    return [y, k, v][: n.outputs]
+
+
+def _factors(n: Call, heads: int) -> tuple[Value, Value, Value]:
+    """q, k and v by heads: apart, or packed in one [batch, length, heads, 2 or 3, features]; each with its bias."""
+    first = n.value(0)
+    if first.type.rank == 5:
+        b, s, h, count, d = first.shape
+        parts = [n.reshape(n.slice(first, 3, i, 1), (b, s, dim(h * d))) for i in range(static(count, "packed factors"))]
+    elif n.has(1) and n.rank(1) == 5:
+        packed = n.value(1)
+        b, s, h, _, d = packed.shape
+        parts = [first, *(n.reshape(n.slice(packed, 3, i, 1), (b, s, dim(h * d))) for i in range(2))]
+    else:
+        parts = [first, n.value(1), n.value(2)]
+    if n.has(3):
+        bias, begin = n.value(3), 0
+        for i, part in enumerate(parts):
+            wide = static(part.shape[2], "the features of attention") if part.type.rank == 3 else 0
+            if not wide:
+                raise UnsupportedError("a bias of keys that are by heads already is not supported")
+            parts[i] = n.emit("add", part, n.slice(bias, 0, begin, wide))
+            begin += wide
+    q, k, v = (p if p.type.rank == 4 else shape_of_heads(n, p, heads) for p in parts)
+    return q, k, v
+
+
+@rule(f"{DOMAIN}GroupQueryAttention")
+def group_query_attention(n: Call) -> list[Value]:
+    """Inputs q (or q, k and v packed), k?, v?, cached keys?, cached values?, the last position of each sequence, the
+    greatest length, tables of cos and sin?. The new keys stand behind the cached ones of each sequence."""
+    heads, groups = n.integer("num_heads", 0), n.integer("kv_num_heads", 0)
+    if heads < 1 or groups < 1 or heads % groups:
+        raise ModelError("num_heads must be a multiple of kv_num_heads", got=f"{heads}, {groups}")
+    if n.integer("smooth_softmax", 0) or any(n.has(i) for i in (11, 12, 13)):
+        raise UnsupportedError("GroupQueryAttention with sinks, norms or a quantised cache is not supported")
+    q, k, v = _grouped(n, heads, groups)
+    batch, length = q.shape[0], q.shape[2]
+    last = n.reshape(n.cast(n.value(5), i64), (batch,))  # the number of keys less one
+    first = n.emit(
+        "sub", n.emit("add", last, n.constant(1, i64)), n.emit("range", start=length, step=0, size=1, dtype=i64)
+    )
+    cached = n.has(3) and not is_const(n.shape(3)[2], 0)
+    if not cached:  # a prompt: shorter sequences are filled at their ends
+        first = n.emit("mul", first, n.constant(0, i64))
+    places = n.emit("add", n.reshape(first, (batch, 1)), steps(n, length, (1, -1)))
+    if n.integer("do_rotary", 0):
+        places_in = n.value(9) if n.has(9) else places
+        turned = bool(n.integer("rotary_interleaved", 0))
+        cos, sin = angles(n, n.value(7), places_in), angles(n, n.value(8), places_in)
+        q, k = (rotated(n, x, cos, sin, turned) for x in (q, k))
+    if cached:
+        k, v = (_inserted(n, n.value(3 + i), x, first) for i, x in enumerate((k, v)))
+    keys = steps(n, k.shape[2], (1, 1, 1, -1))
+    seen = n.emit("le", keys, n.reshape(places, (batch, 1, length, 1)))
+    window = n.integer("local_window_size", -1)
+    if window > 0:
+        near = n.emit("gt", n.emit("add", keys, n.constant(window, i64)), n.reshape(places, (batch, 1, length, 1)))
+        seen = n.emit("and", seen, near)
+    masks = [seen, *([n.value(10)] if n.has(10) else [])]
+    y = attended(n, q, _spread(n, k, heads), _spread(n, v, heads), n.real("scale", None), masks, n.real("softcap", 0.0))
+    return [joined_heads(n, y), k, v][: n.outputs]
+
+
+def _grouped(n: Call, heads: int, groups: int) -> tuple[Value, Value, Value]:
+    if n.has(1):
+        return (
+            shape_of_heads(n, n.value(0), heads),
+            shape_of_heads(n, n.value(1), groups),
+            shape_of_heads(n, n.value(2), groups),
+        )
+    packed = n.value(0)
+    features = static(packed.shape[2], "the features of attention") // (heads + 2 * groups)
+    parts, begin = [], 0
+    for count in (heads, groups, groups):
+        parts.append(shape_of_heads(n, n.slice(packed, 2, begin, count * features), count))
+        begin += count * features
+    return parts[0], parts[1], parts[2]
+
+
+def _inserted(n: Call, cache: Value, new: Value, first: Value) -> Value:
+    """The cache, as long as the greatest length asks, with each sequence's new rows at its place."""
+    known = n.known(6)
+    total = None if known is None or known.size != 1 else known.reshape(-1)[0]
+    grown = dim(cache.shape[2] + new.shape[2])
+    if total is not None:
+        grown = dim(maximum(cache.shape[2], total if isinstance(total, Expr) else const(int(total))))
+    more = dim(grown - cache.shape[2])
+    if (as_int(more) or 0) != 0 or as_int(more) is None:
+        zeros = [0] * 4
+        cache = n.emit("pad", cache, before=dims(zeros), after=dims([0, 0, more, 0]), mode="constant", value=0)
+    return n.emit("insert", cache, new, first, axis=2, circular=False)
+
+
+def _spread(n: Call, x: Value, heads: int) -> Value:
+    """Each group's keys for all of its heads."""
+    b, groups, s, d = x.shape
+    per = heads // static(groups, "the groups of attention")
+    if per == 1:
+        return x
+    wide = n.emit("broadcast", n.reshape(x, (b, groups, 1, s, d)), shape=dims((b, groups, per, s, d)))
+    return n.reshape(wide, (b, heads, s, d))
+
+
+__all__ = ["attended", "joined_heads", "with_past"]

@@ -1,0 +1,157 @@
+"""Rules for com.microsoft's quantised operators: dequantised, computed, and quantised again, or integer products."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tilewright.frontend.common.contraction import product
+from tilewright.frontend.onnx.call import Call
+from tilewright.frontend.onnx.registry import RULES, rule
+from tilewright.frontend.onnx.rules.contraction import scaled
+from tilewright.frontend.onnx.rules.microsoft import DOMAIN
+from tilewright.frontend.onnx.rules.pool import _window
+from tilewright.frontend.onnx.rules.quant import along, centred, dequantize_linear, quantize_linear, quantized
+from tilewright.ir.dtype import DType, f32, i32, u8
+from tilewright.ir.graph import Value
+from tilewright.ops.dims import axis_of
+from tilewright.support.errors import ModelError, ShapeError
+
+RULES[f"{DOMAIN}QuantizeLinear"] = quantize_linear
+RULES[f"{DOMAIN}DequantizeLinear"] = dequantize_linear
+
+
+def real(n: Call, i: int, scale: int, zero: int) -> Value:
+    """The numbers that input `i` stands for."""
+    return n.emit("mul", n.cast(centred(n, n.value(i), zero, -1), f32), n.value(scale))
+
+
+def back(n: Call, y: Value, scale: int, zero: int, to: DType) -> Value:
+    """Numbers as levels of an output."""
+    return quantized(n, n.emit("div", y, n.value(scale)), n.optional(zero), n.dtype(zero) if n.has(zero) else to)
+
+
+@rule(f"{DOMAIN}QLinearAdd", f"{DOMAIN}QLinearMul")
+def qlinear_binary(n: Call) -> Value:
+    """Inputs a, its scale and zero point, b with its, the result's."""
+    op = "add" if n.node.op_type == "QLinearAdd" else "mul"
+    return back(n, n.emit(op, real(n, 0, 1, 2), real(n, 3, 4, 5)), 6, 7, n.dtype(0))
+
+
+def _unary(f: Callable[[Call, Value], Value]) -> Callable[[Call], Value]:
+    """Inputs x, its scale and zero point, the result's."""
+    return lambda n: back(n, f(n, real(n, 0, 1, 2)), 3, 4, n.dtype(0))
+
+
+def _softmax(n: Call, x: Value) -> Value:
+    opset, rank = n.integer("opset", 13), x.type.rank
+    axis = axis_of(n.integer("axis", -1), rank)
+    if opset < 13 and axis != rank - 1:
+        raise ModelError("QLinearSoftmax over several dimensions is not supported")
+    return n.emit("softmax", x, axis=axis)
+
+
+def _channels_first(n: Call, x: Value, f: Callable[[Value], Value]) -> Value:
+    """A pooling of images whose channels may stand last."""
+    if not n.integer("channels_last", 0):
+        return f(x)
+    rank = x.type.rank
+    first = n.transpose(x, (0, rank - 1, *range(1, rank - 1)))
+    return n.transpose(f(first), (0, *range(2, rank), 1))
+
+
+def _global_pool(n: Call, x: Value) -> Value:
+    if x.type.rank < 3:
+        raise ShapeError("pooling needs spatial dimensions", got=x.type)
+    axes = tuple(range(2, x.type.rank))
+    return _channels_first(n, x, lambda v: n.emit("reduce_mean", v, axes=axes, keepdims=True))
+
+
+def _average_pool(n: Call, x: Value) -> Value:
+    if n.integer("channels_last", 0):
+        raise ModelError("QLinearAveragePool with channels last is not supported")
+    return n.emit("avg_pool", x, count_include_pad=bool(n.integer("count_include_pad", 0)), **_window(n))
+
+
+_UNARY: dict[str, Callable[[Call, Value], Value]] = {
+    "QLinearSigmoid": lambda n, x: n.emit("sigmoid", x),
+    "QLinearLeakyRelu": lambda n, x: n.emit("leaky_relu", x, alpha=n.real("alpha", 0.01)),
+    "QLinearSoftmax": _softmax,
+    "QLinearGlobalAveragePool": _global_pool,
+    "QLinearAveragePool": _average_pool,
+}
+for _name, _f in _UNARY.items():
+    RULES[f"{DOMAIN}{_name}"] = _unary(_f)
+
+
+@rule(f"{DOMAIN}QLinearConcat")
+def qlinear_concat(n: Call) -> Value:
+    """Inputs the result's scale and zero point, then each part with its own."""
+    if len(n.items) < 5 or len(n.items) % 3 != 2:
+        raise ModelError("QLinearConcat needs a scale and a zero point with each part", got=len(n.items))
+    parts = [real(n, i, i + 1, i + 2) for i in range(2, len(n.items), 3)]
+    axis = axis_of(n.integer("axis", 0), parts[0].type.rank)
+    return back(n, n.emit("concat", *parts, axis=axis) if len(parts) > 1 else parts[0], 0, 1, n.dtype(2))
+
+
+@rule(f"{DOMAIN}QLinearWhere")
+def qlinear_where(n: Call) -> Value:
+    """Inputs the condition, x and y with their scales and zero points, the result's."""
+    return back(n, n.emit("select", n.value(0), real(n, 1, 2, 3), real(n, 4, 5, 6)), 7, 8, n.dtype(1))
+
+
+@rule(f"{DOMAIN}QGemm")
+def qgemm(n: Call) -> Value:
+    """Inputs a and b with their scales and zero points, an i32 addend, the result's scale and zero point, without
+    which it is f32."""
+    swap_a, swap_b = bool(n.integer("transA", 0)), bool(n.integer("transB", 0))
+    a = centred(n, n.value(0), 2, -1)
+    b = centred(n, n.value(3), 5, 0 if swap_b else 1)
+    y = n.emit("matmul", a, b, transpose_a=swap_a, transpose_b=swap_b)
+    if n.has(6):
+        y = n.emit("add", y, n.value(6))
+    scale = n.emit("mul", n.value(1), n.value(4))
+    result = scaled(n, n.emit("mul", n.cast(y, f32), scale), n.real("alpha", 1.0))
+    return back(n, result, 7, 8, n.dtype(0)) if n.has(7) else result
+
+
+@rule(f"{DOMAIN}MatMulIntegerToFloat")
+def matmul_integer_to_float(n: Call) -> Value:
+    """Inputs a, b, their scales, their zero points, a bias."""
+    y = product(n, centred(n, n.value(0), 4, -2), centred(n, n.value(1), 5, -1))
+    y = n.emit("mul", n.emit("mul", n.cast(y, f32), n.value(2)), _of_columns(n, 3, y))
+    return n.emit("add", y, n.value(6)) if n.has(6) else y
+
+
+@rule(f"{DOMAIN}DynamicQuantizeMatMul")
+def dynamic_quantize_matmul(n: Call) -> Value:
+    """x, quantised to 8 bits by its own range, times weights of 8 bits with their scale and zero point."""
+    x, w = n.value(0), n.value(1)
+    levels, scale, zero = dynamic(n, x)
+    y = product(n, n.emit("sub", levels, zero), centred_in(n, w, 3))
+    y = n.emit("mul", n.emit("mul", n.cast(y, f32), scale), _of_columns(n, 2, y))
+    return n.emit("add", y, n.value(4)) if n.has(4) else y
+
+
+def _of_columns(n: Call, i: int, y: Value) -> Value:
+    return along(n, n.value(i), y, -1)
+
+
+def centred_in(n: Call, w: Value, zero: int) -> Value:
+    return n.cast(centred(n, w, zero, -1), i32)
+
+
+def dynamic(n: Call, x: Value) -> tuple[Value, Value, Value]:
+    """Levels (as i32), scale and zero point (as i32) of x, as DynamicQuantizeLinear has them."""
+    axes, zero = tuple(range(x.type.rank)), n.like(0.0, x)
+    low = n.emit("min", n.emit("reduce_min", x, axes=axes, keepdims=False), zero)
+    high = n.emit("max", n.emit("reduce_max", x, axes=axes, keepdims=False), zero)
+    scale = n.emit("div", n.emit("sub", high, low), n.like(255.0, x))
+    scale = n.emit("select", n.emit("eq", scale, zero), n.like(1.0, x), scale)
+    point = n.emit("clip", n.emit("round", n.emit("div", n.emit("neg", low), scale)), min=0, max=255)
+    levels = n.emit("add", n.emit("round", n.emit("div", x, scale)), point)
+    levels = n.cast(n.cast(n.emit("clip", levels, min=0, max=255), u8), i32)
+    return levels, scale, n.cast(point, i32)
+
+
+__all__: list[Any] = ["back", "dynamic", "real"]
