@@ -127,3 +127,14 @@ def test_space_to_depth_by_columns() -> None:
     m = model([node("SpaceToDepth", ["x"], ["y"], blocksize=2, mode="CRD")], [info("x", x.shape)], ["y"], opset=28)
     want = x.reshape(2, 3, 2, 2, 3, 2).transpose(0, 1, 3, 5, 2, 4).reshape(2, 12, 2, 3)
     np.testing.assert_array_equal(tw.compile(m)(x), want)
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2])
+def test_hardmax_of_several_dimensions(axis: int) -> None:
+    """Before operator set 13 the dimensions from the axis on are one."""
+    x = f(3, 4, 5)
+    got = tw.compile(model([node("Hardmax", ["x"], ["y"], axis=axis)], [info("x", x.shape)], ["y"], opset=11))(x)
+    flat = x.reshape(int(np.prod(x.shape[:axis])), -1)
+    want = np.zeros_like(flat)
+    want[np.arange(len(flat)), flat.argmax(1)] = 1
+    np.testing.assert_array_equal(got, want.reshape(x.shape))

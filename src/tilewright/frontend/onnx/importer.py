@@ -155,7 +155,9 @@ class Importer:
         """Give weights that an exporter transposed, or read in place of others, their names in the module."""
         for name, source in module.transposed.items():
             array = scope.items[name].known
-            weight = scope.items.get(source) or known_item(array.T.copy(), scope.items[name].dtype, source, weight=True)
+            weight = scope.items.get(source) or known_item(
+                turned_copy(array), scope.items[name].dtype, source, weight=True
+            )
             if weight.known is not None and np.array_equal(weight.known, array.T):
                 scope.items[source] = weight
                 call = self.call(None, scope, name)
@@ -418,6 +420,11 @@ class Importer:
             fixed=frozenset(self.fixed_params & names),
         )
         return replace(imported, interface=interface, private=True)
+
+
+def turned_copy(array: Any) -> Any:
+    """A matrix's transpose, kept as weights are."""
+    return aligned_copy(array.T) if array.nbytes >= LARGE else array.T.copy()
 
 
 def as_items(results: Any) -> list[Item | None]:

@@ -13,6 +13,7 @@ from tilewright.frontend.onnx.registry import RULES, rule
 from tilewright.frontend.onnx.rules.legacy import second_operand, slopes
 from tilewright.frontend.onnx.tensors import element_type
 from tilewright.ir.dtype import boolean, f32, f64, i32, u8
+from tilewright.ir.expr import product
 from tilewright.ir.graph import Value
 from tilewright.support.errors import ModelError, UnsupportedError
 
@@ -304,8 +305,13 @@ def hardmax(n: Call) -> Value:
     """One where the first maximum is."""
     x = n.value(0)
     axis = n.integer("axis", -1 if n.opset >= 13 else 1) % max(x.type.rank, 1)
-    if n.opset < 13 and axis != x.type.rank - 1:
-        raise UnsupportedError("Hardmax over several dimensions is not supported")
+    if n.opset < 13 and axis != x.type.rank - 1:  # the dimensions from `axis` on are one
+        flat = n.reshape(x, (product(x.shape[:axis]), product(x.shape[axis:])))
+        return n.reshape(_hardmax(n, flat, 1), x.shape)
+    return _hardmax(n, x, axis)
+
+
+def _hardmax(n: Call, x: Value, axis: int) -> Value:
     index = n.emit("argmax", x, axis=axis, keepdims=False, select_last_index=False)
     values = n.constant([0, 1], x.dtype)
     return n.emit("one_hot", index, values, axis=axis, depth=x.shape[axis])
