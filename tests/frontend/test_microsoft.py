@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import onnx
 import pytest
@@ -296,6 +297,42 @@ CASES: dict[str, Callable[[], Case]] = {
         "MatMulIntegerToFloat", u8(3, 8), i8(8, 5), SCALE, np.abs(f(5)), LEVEL, i8(5), f(5)
     ),
     "dynamic": lambda: Case("DynamicQuantizeMatMul", f(2, 3, 8), i8(8, 5), number(0.02), number(4, np.int8), f(5)),
+    "quantised attention": lambda: Case(
+        "QAttention",
+        u8(2, 5, 24),
+        i8(24, 72),
+        f(72),
+        number(0.02),
+        number(0.01),
+        i32(3, 5),
+        number(120, np.uint8),
+        number(3, np.int8),
+        **HEADS,
+    ),
+    "rows of 4 bits": lambda: Case(
+        "GatherBlockQuantized",
+        u8(9, 32),
+        RNG.integers(0, 9, (2, 3)),
+        f(9, 4),
+        u8(9, 2),
+        free=2,
+        block_size=16,
+        bits=4,
+        quantize_axis=1,
+    ),
+    "rows of 8 bits": lambda: Case(
+        "GatherBlockQuantized", u8(9, 40), RNG.integers(0, 9, (2, 3)), f(9, 3), free=2, block_size=16, bits=8
+    ),
+    "rows of int4": lambda: Case(
+        "GatherBlockQuantized",
+        RNG.integers(-8, 8, (9, 32)).astype(ml_dtypes.int4),
+        RNG.integers(0, 9, 4),
+        f(9, 2),
+        RNG.integers(-8, 8, (9, 2)).astype(ml_dtypes.int4),
+        free=0,
+        block_size=16,
+        bits=4,
+    ),
     "quantise": lambda: Case("QuantizeLinear", X, np.abs(f(24)) + F(0.1), u8(24), axis=2),
     "dequantise": lambda: Case("DequantizeLinear", i8(3, 4), np.abs(f(4)), i8(4), axis=1),
 }

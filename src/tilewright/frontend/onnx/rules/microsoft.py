@@ -14,9 +14,9 @@ from tilewright.frontend.onnx.call import Call
 from tilewright.frontend.onnx.registry import rule
 from tilewright.frontend.onnx.rules.contraction import scaled, window
 from tilewright.ir.dtype import f32, i32, i64, u8
-from tilewright.ir.expr import as_int, const
+from tilewright.ir.expr import Expr, as_int, const
 from tilewright.ir.graph import Value
-from tilewright.ops.dims import axis_of, dim, same_dim, static
+from tilewright.ops.dims import axis_of, dim, dims, same_dim, static
 from tilewright.support.errors import ModelError, ShapeError, UnsupportedError
 
 DOMAIN = "com.microsoft."
@@ -291,6 +291,36 @@ def _zero_points(n: Call, i: int, rows: int, blocks: int, bits: int) -> Value:
         raise ShapeError("the zero points do not fit N, K and block_size", got=given.type)
     levels = unpacked(n, n.reshape(given, (rows, wide)), bits)
     return n.cast(n.reshape(n.slice(levels, 1, 0, blocks), (rows, blocks, 1)), f32)
+
+
+@rule(f"{DOMAIN}GatherBlockQuantized")
+def gather_block_quantized(n: Call) -> Value:
+    """Rows of a table of few bits: gathered, then dequantised. Inputs the table, indices, scales, zero points?; blocks
+    lie along the last dimension."""
+    data, indices, scales = n.value(0), n.value(1), n.value(2)
+    rank, bits, block = data.type.rank, n.integer("bits", 4), n.integer("block_size", 128)
+    if axis_of(n.integer("gather_axis", 0), rank) != 0 or axis_of(n.integer("quantize_axis", 1), rank) != rank - 1:
+        raise UnsupportedError("GatherBlockQuantized gathers along the first dimension, with blocks along the last")
+    packed = data.dtype is u8
+    rows = n.emit("gather", data, indices, axis=0)
+    levels = unpacked(n, rows, bits) if packed else rows
+    width = levels.shape[-1]
+    w = n.cast(levels, f32)
+    if n.has(3):
+        zero = n.emit("gather", n.value(3), indices, axis=0)
+        w = n.emit("sub", w, _over_blocks(n, n.cast(unpacked(n, zero, bits) if packed else zero, f32), block, width))
+    elif packed:
+        w = n.emit("sub", w, n.constant(1 << (bits - 1), f32))
+    spread = _over_blocks(n, n.cast(n.emit("gather", scales, indices, axis=0), f32), block, width)
+    return n.cast(n.emit("mul", w, spread), scales.dtype)
+
+
+def _over_blocks(n: Call, x: Value, block: int, width: Expr) -> Value:
+    """Each entry of the last dimension `block` times, cut to `width`."""
+    count = x.shape[-1]
+    wide = n.emit("broadcast", n.reshape(x, (*x.shape, 1)), shape=dims((*x.shape, block)))
+    flat = n.reshape(wide, (*x.shape[:-1], dim(count * block)))
+    return n.slice(flat, flat.type.rank - 1, 0, width)
 
 
 # --- positions ------------------------------------------------------------------------------------------------------

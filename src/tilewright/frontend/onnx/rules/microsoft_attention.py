@@ -6,7 +6,8 @@ from tilewright.frontend.common.contraction import product
 from tilewright.frontend.onnx.call import Call
 from tilewright.frontend.onnx.registry import rule
 from tilewright.frontend.onnx.rules.microsoft import DOMAIN, angles, rotated, shape_of_heads
-from tilewright.ir.dtype import boolean, i64
+from tilewright.frontend.onnx.rules.quant import centred
+from tilewright.ir.dtype import boolean, f32, i64
 from tilewright.ir.expr import Expr, as_int, const, is_const, maximum
 from tilewright.ir.graph import Value
 from tilewright.ops.dims import dim, dims, same_dim, static
@@ -52,13 +53,13 @@ def causal(n: Call, rows: Expr, keys: Expr) -> Value:
     return n.emit("le", steps(n, keys, (1, -1)), steps(n, rows, (-1, 1), dim(keys - rows)))
 
 
-def padding(n: Call, i: int, keys: Expr, filler: float) -> Value:
+def padding(n: Call, i: int, q: Value, keys: Expr, filler: float) -> Value:
     """A mask of keys, to be added: [batch] lengths, or zeros for what is masked in [batch, keys], [batch, rows, keys]
     or [batch, 1, rows, keys]."""
     mask = n.value(i)
     rank = mask.type.rank
     if rank == 1:
-        if not same_dim(mask.shape[0], n.shape(0)[0]):
+        if not same_dim(mask.shape[0], q.shape[0]):
             raise UnsupportedError("a mask of the first and last keys is not supported", got=mask.type)
         seen = n.emit("lt", steps(n, keys, (1, -1)), n.reshape(n.cast(mask, i64), (mask.shape[0], 1)))
     elif 2 <= rank <= 4:
@@ -67,8 +68,7 @@ def padding(n: Call, i: int, keys: Expr, filler: float) -> Value:
         raise ShapeError("a mask of attention has one to four dimensions", got=mask.type)
     shape = {2: (seen.shape[0], 1, 1, seen.shape[-1]), 3: (seen.shape[0], 1, *seen.shape[1:])}.get(seen.type.rank)
     seen = seen if shape is None else n.reshape(seen, shape)
-    t = n.dtype(0)
-    return n.emit("select", seen, n.constant(0.0, t), n.constant(filler, t))
+    return n.emit("select", seen, n.like(0.0, q), n.like(filler, q))
 
 
 def split_heads(n: Call, qkv: Value, sizes: list[int], heads: int) -> list[Value]:
@@ -97,6 +97,20 @@ def attention(n: Call) -> list[Value]:
     return with_past(n, q, k, v, mask=3, past=4, bias=5)
 
 
+@rule(f"{DOMAIN}QAttention")
+def quantized_attention(n: Call) -> list[Value]:
+    """Attention whose projection is a product of integers: inputs x, weights, bias, scales of both, mask?, zero points
+    of both?, past?."""
+    w = n.value(1)
+    width = static(w.shape[1], "the projection of QAttention")
+    if n.integer("do_rotary", 0) or n.integer("past_present_share_buffer", 0):
+        raise UnsupportedError("QAttention with rotation or a shared cache is not supported")
+    total = n.cast(product(n, centred(n, n.value(0), 6, -1), centred(n, w, 7, -1)), f32)
+    qkv = n.emit("add", n.emit("mul", total, n.emit("mul", n.value(3), n.value(4))), n.value(2))
+    q, k, v = split_heads(n, qkv, [width // 3] * 3, n.integer("num_heads", 0))
+    return with_past(n, q, k, v, mask=5, past=8, bias=9)
+
+
 def with_past(n: Call, q: Value, k: Value, v: Value, mask: int, past: int, bias: int) -> list[Value]:
     """Attention behind the cached keys and values [2, batch, heads, past, features], and the longer cache."""
     filler = n.real("mask_filter_value", MASKED)
@@ -106,7 +120,7 @@ def with_past(n: Call, q: Value, k: Value, v: Value, mask: int, past: int, bias:
         k, v = n.emit("concat", old[0], k, axis=2), n.emit("concat", old[1], v, axis=2)
     masks = [causal(n, q.shape[2], k.shape[2])] if n.integer("unidirectional", 0) else []
     if n.has(mask):
-        masks.append(padding(n, mask, k.shape[2], filler))
+        masks.append(padding(n, mask, q, k.shape[2], filler))
     if n.has(bias):
         masks.append(n.value(bias))
     results = [joined_heads(n, attended(n, q, k, v, n.real("scale", None), masks))]
@@ -126,7 +140,7 @@ def multi_head_attention(n: Call) -> list[Value]:
     filler = n.real("mask_filter_value", MASKED)
     masks = [causal(n, q.shape[2], k.shape[2])] if n.integer("unidirectional", 0) else []
     if n.has(4):
-        masks.append(padding(n, 4, k.shape[2], filler))
+        masks.append(padding(n, 4, q, k.shape[2], filler))
     if n.has(5):
         masks.append(n.value(5))
     y = joined_heads(n, attended(n, q, k, v, n.real("scale", None), masks))
