@@ -297,6 +297,8 @@ CASES: dict[str, Callable[[], Case]] = {
         "MatMulIntegerToFloat", u8(3, 8), i8(8, 5), SCALE, np.abs(f(5)), LEVEL, i8(5), f(5)
     ),
     "dynamic": lambda: Case("DynamicQuantizeMatMul", f(2, 3, 8), i8(8, 5), number(0.02), number(4, np.int8), f(5)),
+    "distances": lambda: Case("CDist", f(5, 7), f(4, 7), metric="euclidean"),
+    "squared distances": lambda: Case("CDist", f(5, 7), f(4, 7), free=2, metric="sqeuclidean"),
     "quantised attention": lambda: Case(
         "QAttention",
         u8(2, 5, 24),

@@ -131,6 +131,33 @@ def test_data_of_the_wrong_length(code: int) -> None:
         tw.compile(m)
 
 
+SMALL = [code for code in TYPES if "FLOAT8" in NAMES[code]]
+
+
+@pytest.mark.parametrize("op", ["IsNaN", "IsInf"])
+@pytest.mark.parametrize("code", SMALL, ids=NAMES.get)
+def test_what_is_no_number(code: int, op: str) -> None:
+    x = np.arange(256, dtype=np.uint8).view(TYPES[code])
+    m = model([node(op, ["x"], ["y"])], [info("x", ["n"], code)], ["y"], opset=20)
+    want = (np.isnan if op == "IsNaN" else np.isinf)(x.astype(np.float32))
+    np.testing.assert_array_equal(tw.compile(m)(x), want)
+
+
+@pytest.mark.parametrize("code", SMALL, ids=NAMES.get)
+def test_caches_of_small_floats(code: int) -> None:
+    inputs = [info("p", [2, 5, 3], code), info("u", [2, 2, 3], code), info("i", [2], T.INT64)]
+    m = model([node("TensorScatter", ["p", "u", "i"], ["y"], axis=1)], inputs, [info("y", [2, 5, 3], code)], opset=24)
+    same(m, {"p": values(code, 2, 5, 3), "u": values(code, 2, 2, 3), "i": np.array([1, 3])})
+
+
+@pytest.mark.parametrize("code", [T.INT32, T.UINT8])
+def test_samples_of_integers(code: int) -> None:
+    x = RNG.integers(0, 99, (1, 2, 4, 5)).astype(np.int32 if code == T.INT32 else np.uint8)
+    m = model([node("GridSample", ["x", "g"], ["y"], mode="nearest")],
+              [info("x", x.shape, code), info("g", [1, 3, 3, 2])], [info("y", [1, 2, 3, 3], code)], opset=22)  # fmt: skip
+    same(m, {"x": x, "g": RNG.uniform(-1.2, 1.2, (1, 3, 3, 2)).astype(np.float32)})
+
+
 def test_arithmetic_is_refused_by_name() -> None:
     m = model([node("Add", ["x", "x"], ["y"])], [info("x", [3], T.FLOAT8E5M2)], ["y"], opset=25)
     with pytest.raises(UnsupportedError, match="Add does not compute with f8e5m2"):

@@ -99,3 +99,12 @@ def test_the_modules_own_dictionary_fits(name: str, exporter: str) -> None:
         compiled.update(version.state_dict())
         with torch.no_grad():
             np.testing.assert_allclose(compiled(x.numpy()), version(x).numpy(), rtol=1e-4, atol=1e-5)
+
+
+def test_tensors_of_small_floats_are_taken() -> None:
+    from tests.frontend.build import info, model, node
+
+    m = model([node("Cast", ["x"], ["y"], to=1)], [info("x", ["n"], onnx.TensorProto.FLOAT8E4M3FN)], ["y"], opset=25)
+    x = torch.randn(9).to(torch.float8_e4m3fn)
+    got = tw.compile(m)(x)
+    np.testing.assert_array_equal(np.asarray(got), x.float().numpy())

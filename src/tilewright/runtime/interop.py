@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.ir.dtype import bf16, dtype
+from tilewright.ir.dtype import BY_NAME, bf16, dtype
 from tilewright.support.errors import CallError
 
 Array = np.ndarray[Any, Any]
@@ -61,7 +61,21 @@ def _torch_view(tensor: Any, where: str) -> Array:
     if tensor.dtype == torch.bfloat16:
         view: Array = tensor.view(torch.int16).numpy().view(bf16.numpy)
         return view
+    small = _SMALL_FLOATS.get(str(tensor.dtype))
+    if small is not None:
+        bits: Array = tensor.view(torch.uint8).numpy().view(BY_NAME[small].numpy)
+        return bits
     return np.asarray(tensor.numpy())
+
+
+_SMALL_FLOATS = {
+    "torch.float8_e4m3fn": "f8e4m3fn",
+    "torch.float8_e4m3fnuz": "f8e4m3fnuz",
+    "torch.float8_e5m2": "f8e5m2",
+    "torch.float8_e5m2fnuz": "f8e5m2fnuz",
+    "torch.float8_e8m0fnu": "f8e8m0",
+}
+"""PyTorch's small floats, which it gives no arrays of, by our names."""
 
 
 def _jax_view(array: Any, where: str) -> Array:

@@ -41,7 +41,7 @@ def find(domain: str, name: str) -> Rule | None:
 STORAGE = frozenset(
     "BitCast Cast CastLike Concat ConstantOfShape DepthToSpace DequantizeLinear Dropout Expand Flatten Gather "
     "GatherElements GatherND Identity Pad QuantizeLinear Reshape ReverseSequence Scatter ScatterElements ScatterND "
-    "Shape Size Slice SpaceToDepth Split Squeeze Tile Transpose Unsqueeze Where".split()
+    "Shape Size Slice SpaceToDepth Split Squeeze TensorScatter Tile Transpose Unsqueeze Where IsInf IsNaN".split()
 )
 """The operators that take floats of 4 and 8 bits: what moves elements, and what converts them."""
 

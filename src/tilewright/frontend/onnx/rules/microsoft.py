@@ -239,6 +239,19 @@ def nhwc_conv(n: Call) -> Value:
     return n.transpose(y, (0, 2, 3, 1))
 
 
+@rule(f"{DOMAIN}CDist")
+def distances(n: Call) -> Value:
+    """Of every row of x to every row of y, squared or not."""
+    x, y = n.value(0), n.value(1)
+    metric = n.text("metric", "sqeuclidean")
+    if metric not in ("sqeuclidean", "euclidean") or x.type.rank != 2 or y.type.rank != 2:
+        raise UnsupportedError("CDist of this metric or rank is not supported", got=f"{metric}, {x.type}")
+    rows, columns = n.reshape(x, (x.shape[0], 1, x.shape[1])), n.reshape(y, (1, *y.shape))
+    apart = n.emit("sub", rows, columns)
+    total = n.emit("reduce_sum", n.emit("mul", apart, apart), axes=(2,), keepdims=False)
+    return total if metric == "sqeuclidean" else n.emit("sqrt", total)
+
+
 # --- weights of few bits --------------------------------------------------------------------------------------------
 
 

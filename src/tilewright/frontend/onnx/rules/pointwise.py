@@ -32,7 +32,6 @@ _UNARY = {
     "Exp": "exp",
     "Floor": "floor",
     "HardSwish": "hard_swish",
-    "IsNaN": "isnan",
     "Log": "log",
     "Mish": "mish",
     "Neg": "neg",
@@ -230,10 +229,21 @@ def shrink(n: Call) -> Value:
     return n.cast(n.emit("shrink", work, lambd=n.real("lambd", 0.5), bias=n.real("bias", 0.0)), x.dtype)
 
 
+def _wide(n: Call) -> Value:
+    """The first input, a small float as f32."""
+    x = n.value(0)
+    return n.cast(x, f32) if x.dtype.is_minifloat else x
+
+
+@rule("IsNaN")
+def is_nan(n: Call) -> Value:
+    return n.emit("isnan", _wide(n))
+
+
 @rule("IsInf")
 def is_inf(n: Call) -> Value:
     positive, negative = bool(n.integer("detect_positive", 1)), bool(n.integer("detect_negative", 1))
-    return n.emit("detect_inf", n.value(0), positive=positive, negative=negative)
+    return n.emit("detect_inf", _wide(n), positive=positive, negative=negative)
 
 
 @rule("Cast")

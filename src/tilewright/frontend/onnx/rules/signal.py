@@ -8,7 +8,7 @@ import numpy as np
 
 from tilewright.frontend.onnx.call import Call
 from tilewright.frontend.onnx.registry import rule
-from tilewright.ir.dtype import i64
+from tilewright.ir.dtype import f64, i64
 from tilewright.ir.expr import as_int, const
 from tilewright.ir.graph import Value
 from tilewright.ops.dims import axis_of, dims, static
@@ -20,14 +20,16 @@ _MODES = {"linear": "linear", "bilinear": "linear", "nearest": "nearest", "cubic
 @rule("GridSample")
 def grid_sample(n: Call) -> Value:
     mode = n.text("mode", "linear")
-    return n.emit(
+    x = n.value(0)
+    y = n.emit(
         "grid_sample",
-        n.value(0),
+        x if x.dtype.is_float else n.cast(x, f64),
         n.value(1),
         mode=_MODES.get(mode, mode),
         padding=n.text("padding_mode", "zeros"),
         align_corners=bool(n.integer("align_corners", 0)),
     )
+    return n.cast(y, x.dtype)
 
 
 @rule("RoiAlign")
