@@ -11,6 +11,7 @@ from onnx import TensorProto
 
 import tilewright as tw
 from tests.frontend.build import info, model, node
+from tilewright.frontend.onnx import import_onnx
 from tilewright.support.errors import ModelError
 
 Array = np.ndarray[Any, Any]
@@ -49,7 +50,8 @@ def test_operands_broadcast_at_an_axis(op: str, axis: int | None, shape: tuple[i
 
 def test_an_operand_past_the_end_is_refused() -> None:
     with pytest.raises(ModelError, match="reaches past"):
-        run(6, "Add", X, {"w": np.zeros((4, 5), np.float32)}, broadcast=1, axis=3)
+        nodes = [node("Add", ["x", "w"], ["y"], broadcast=1, axis=3)]
+        import_onnx(model(nodes, [info("x", X.shape)], ["y"], {"w": np.zeros((4, 5), np.float32)}, opset=6))
 
 
 CASES: dict[str, tuple[int, str, dict[str, Array], dict[str, Any], Callable[[], Array]]] = {

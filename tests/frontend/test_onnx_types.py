@@ -14,6 +14,7 @@ from onnx.reference import ReferenceEvaluator
 
 import tilewright as tw
 from tests.frontend.build import info, model, node
+from tilewright.frontend.onnx import import_onnx
 from tilewright.support.errors import ModelError, UnsupportedError
 
 Array = np.ndarray[Any, Any]
@@ -153,12 +154,21 @@ def test_caches_of_small_floats(code: int) -> None:
 @pytest.mark.parametrize("code", [T.INT32, T.UINT8])
 def test_samples_of_integers(code: int) -> None:
     x = RNG.integers(0, 99, (1, 2, 4, 5)).astype(np.int32 if code == T.INT32 else np.uint8)
-    m = model([node("GridSample", ["x", "g"], ["y"], mode="nearest")],
-              [info("x", x.shape, code), info("g", [1, 3, 3, 2])], [info("y", [1, 2, 3, 3], code)], opset=22)  # fmt: skip
+    n = node("GridSample", ["x", "g"], ["y"], mode="nearest")
+    inputs = [info("x", x.shape, code), info("g", [1, 3, 3, 2])]
+    m = model([n], inputs, [info("y", [1, 2, 3, 3], code)], opset=22)
     same(m, {"x": x, "g": RNG.uniform(-1.2, 1.2, (1, 3, 3, 2)).astype(np.float32)})
 
 
 def test_arithmetic_is_refused_by_name() -> None:
     m = model([node("Add", ["x", "x"], ["y"])], [info("x", [3], T.FLOAT8E5M2)], ["y"], opset=25)
     with pytest.raises(UnsupportedError, match="Add does not compute with f8e5m2"):
-        tw.compile(m)
+        import_onnx(m)
+
+
+@pytest.mark.parametrize(("code", "reduction"), [(T.BOOL, "add"), (T.FLOAT8E5M2, "max")])
+def test_scatters_that_cannot_combine(code: int, reduction: str) -> None:
+    n = node("ScatterElements", ["x", "i", "u"], ["y"], reduction=reduction)
+    inputs = [info("x", [4], code), info("i", [2], T.INT64), info("u", [2], code)]
+    with pytest.raises(UnsupportedError, match="is not defined on"):
+        import_onnx(model([n], inputs, ["y"], opset=18))

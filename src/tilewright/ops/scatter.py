@@ -47,6 +47,9 @@ def _check(types: Types, attrs: ScatterAttrs) -> tuple[TensorType, TensorType, T
     same_dtype([data, updates])
     if attrs.reduction not in COMBINE:
         raise UnsupportedError(f"the reduction {attrs.reduction} of a scatter is not supported")
+    sums = attrs.reduction in ("add", "mul")
+    if (sums and data.dtype.kind == "bool") or (attrs.reduction != "none" and data.dtype.is_minifloat):
+        raise UnsupportedError(f"the reduction {attrs.reduction} is not defined on {data.dtype}")
     return data, indices, updates
 
 
