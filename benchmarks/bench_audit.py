@@ -71,6 +71,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.bench_audit", description=__doc__.splitlines()[0])
     parser.add_argument("--count", type=int, default=500)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--kinds", nargs="*", help="of these kinds of layers alone, such as grouped max_pool")
     parser.add_argument("--target", default="host")
     parser.add_argument("--seconds", type=float, default=math.inf, help="stop after so long")
     parser.add_argument("--outliers", type=int, default=30, help="how many to show")
@@ -83,6 +84,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for layer in layers(options.count, options.seed):
             if time.monotonic() > end:
                 break
+            if options.kinds and layer.kind not in options.kinds:
+                continue
             choice, found = audited(layer, target)
             choices += [] if choice is None else [choice]
             timed += found

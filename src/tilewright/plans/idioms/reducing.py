@@ -59,10 +59,13 @@ def is_window(stage: Stage) -> bool:
     return taps <= WINDOW and len(stage.spatial) > 2
 
 
-def partial_vectors(length: int | None, lanes: int) -> int:
-    """Vectors of partial results for a reduction over `length` elements."""
+def partial_vectors(length: int | None, lanes: int, *, outer: bool = False) -> int:
+    """Vectors of partial results for a reduction over `length` elements. `outer`: as part of a longer one, so that a
+    short piece with a sum for each element costs no loop and waits for no addition but that of the piece before."""
     if length is None:
         return 4
+    if outer and length <= 8 * lanes:
+        return -(-length // lanes)
     vectors = length // lanes
     return 8 if vectors >= LONG else 4 if vectors >= 8 else 2 if vectors >= 4 else 1
 
@@ -112,7 +115,7 @@ def reduce_lanes(
     block = s.get(s.block(stage.name))
     assert isinstance(block, Block)
     few = vectors is None
-    vectors = vectors or partial_vectors(length, lanes)
+    vectors = vectors or partial_vectors(length, lanes, outer=len(reduce) > 1)
     if few and (all(b not in s.func.params for b in stage.reads) or instructions(block) > FEW):
         # As many as the stage before makes at once: the two loops become one. Or as many as keep their operands in
         # registers while functions are computed, which need no more to hide the latency of an addition.

@@ -6,6 +6,7 @@
     mul(scale) -> pack_conv                       likewise: weights are scaled where they are packed
     add -> mean -> sub -> ... -> mul               one group over common rows: see rowgroups.py
     transpose -> mul -> pooling                    one group: the reduction and what feeds it alone
+    slice, slice -> concat                         one group: elements go where they belong at once
 
 But for row groups, a group has one output. It grows from a leader along immediate post-dominators: everything between
 the leader and its post-dominator comes along, so the group's inside is never seen from outside (the method of TVM's
@@ -30,6 +31,9 @@ MAX_NODES = 48
 """Nodes of a group."""
 MAX_INPUTS = 24
 """Inputs of a group, each an address that its kernel keeps."""
+
+MAX_COPIES = 8
+"""Slices and concatenations of one kernel: each part of a concatenation is a condition."""
 
 PROLOGUE_OF = ("lowered.conv_blocked", "lowered.pack_conv", "lowered.pack_winograd", "lowered.pack_matmul")
 """Operators that take pointwise work on their first input into their kernel: each element is read once, or once for a
@@ -81,6 +85,8 @@ class _Fuser:
                     self.grow(i)
             if kinds == ("contraction",):
                 self.grow_prologues()
+            if kinds == ("reduction",):
+                self.grow_copies()
         members: dict[int, list[int]] = {}
         for i in range(len(self.nodes)):
             members.setdefault(self.find(i), []).append(i)
@@ -146,6 +152,30 @@ class _Fuser:
     def is_convex(self, members: Sequence[int]) -> bool:
         """Whether no path leaves the nodes and comes back."""
         return self.grower(lambda i: False, lambda i: self.members(self.find(i))).is_convex(set(members))
+
+    def grow_copies(self) -> None:
+        """Slices and concatenations that feed one concatenation alone, so that a roll is one copy."""
+        for root in reversed(range(len(self.nodes))):
+            if self.nodes[root].op == "concat" and self.is_copy(root):
+                taken = {root}
+                for i in reversed(range(root)):
+                    users = self.users.get(self.nodes[i].outputs[0], [])
+                    private = self.nodes[i].outputs[0] not in self.outputs and bool(users)
+                    inside = private and all(self.position[id(u)] in taken for u in users)
+                    if inside and len(taken) < MAX_COPIES and self.is_copy(i):
+                        taken.add(i)
+                for i in taken:
+                    self.leader[i] = root
+
+    def is_copy(self, i: int) -> bool:
+        """Whether a node in no group makes a kernel that only puts elements together or takes some out."""
+        node = self.nodes[i]
+        return (
+            node.op in ("slice", "concat")
+            and not ops.is_alias(node)
+            and self.leader[i] == i
+            and len(self.members(i)) == 1
+        )
 
     def in_order(self, members: dict[int, list[int]]) -> list[list[int]]:
         """The groups so that each stands behind those it reads from, else by their last nodes."""
