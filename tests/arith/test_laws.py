@@ -50,6 +50,20 @@ def test_simplify_keeps_the_value_and_bounds_contain_it(e: Expr, samples: list[d
 
 
 @SETTINGS
+@given(st.tuples(*[st.integers(1, 12)] * 4), st.integers(-3, 3), st.lists(points(), min_size=4, max_size=8))
+def test_digits_of_sums_merge(sizes: tuple[int, ...], scale: int, samples: list[dict[Var, int]]) -> None:
+    """Two digits of one number are one digit, whatever else each of them simplifies to by itself."""
+    a, k, m, d = sizes
+    number = X * a + Y
+    e = (number // d % k + number // (d * k) % m * k) * scale
+    simple = simplify(e)
+    if d == 1:
+        assert simple is simplify(number % (k * m) * scale)
+    for values in samples:
+        assert int(evaluate(simple, values)) == int(evaluate(e, values))
+
+
+@SETTINGS
 @given(conditions(LEAVES), st.lists(points(), min_size=4, max_size=8))
 def test_conditions_keep_their_truth(e: Expr, samples: list[dict[Var, int]]) -> None:
     simple = simplify(e, EXTENTS)

@@ -94,6 +94,8 @@ TRANSPOSED = {
     "5x5, stride 3, uneven pads": Case(3, 16, (4, 5), 5, stride=3, pads=(2, 0, 1, 3), transpose=True, batch=BATCH),
     "window smaller than the stride": Case(16, 3, (3, 3), 2, stride=3, transpose=True),
     "one pixel to many": Case(40, 20, (1, 1), 4, stride=2, transpose=True, batch=2),
+    "dilated taps": Case(16, 8, (5, 4), 3, stride=2, pads=1, dilation=2, transpose=True, batch=BATCH),
+    "dilated taps, stride 1": Case(5, 20, (4, 6), 2, pads=(1, 0, 2, 1), dilation=3, transpose=True),
     "a line": Case(16, 16, (1, 9), 4, stride=2, pads=(0, 1, 0, 1), transpose=True),
 }
 
@@ -114,7 +116,22 @@ WINDOWS = {
     "volume of one pixel": Case(4, 4, (1, 1, 1), 3, pads=1),
 }
 
-CASES = DEPTHWISE | POINTWISE | WINDOWS | TRANSPOSED
+GROWN = {
+    "fewer filters than channels in a group": Case(40, 8, (9, 7), 3, 4, stride=2, pads=1, batch=BATCH),
+    "groups of any size": Case(42, 34, (7, 11), 5, 2, pads=(2, 1, 0, 3), activation="sigmoid"),
+    "groups of equal size that divide no block": Case(36, 36, (8, 5), 3, 3, pads=1, batch=2),
+    "few filters, strided and dilated": Case(6, 4, (11, 13), 3, 2, stride=2, pads=2, dilation=2),
+    "filters of whole blocks, any channels": Case(10, 64, (5, 6), 3, 2, pads=1),
+    "blocks of channels, any filters": Case(64, 10, (5, 6), 3, 2, pads=1),
+    "one pixel, groups": Case(15, 18, (1, 1), 3, 3, pads=1),
+    "a line, groups": Case(24, 12, (1, 21), 3, 2, pads=1),
+    "volume, groups": Case(8, 12, (3, 4, 5), 3, 2, pads=1, batch=BATCH),
+    "volume, groups of blocks": Case(32, 32, (3, 3, 4), 3, 2, stride=2, pads=1),
+    "volume, depthwise": Case(5, 5, (3, 4, 5), 3, 5, pads=1),
+}
+"""Groups whose filters do not fill blocks."""
+
+CASES = GROWN | DEPTHWISE | POINTWISE | WINDOWS | TRANSPOSED
 
 
 def reference(case: Case, inputs: dict[str, Any], params: dict[str, Any]) -> np.ndarray:
@@ -153,6 +170,7 @@ INTERPRETED = (
     "pixels, fewer filters",
     "pixels, a filter for each group",
     "volume of one pixel",
+    "one pixel, groups",
 )
 
 
@@ -182,7 +200,7 @@ def arguments(kernel: KernelCall, batch: int) -> list[Any]:
     return [rng.standard_normal(shape).astype(np.float32) for shape in shapes]
 
 
-@pytest.mark.parametrize("name", ["3x3", "multiplier 2", "groups of 4", *TRANSPOSED, *POINTWISE, *WINDOWS])
+@pytest.mark.parametrize("name", ["3x3", "multiplier 2", "groups of 4", *TRANSPOSED, *POINTWISE, *WINDOWS, *GROWN])
 def test_packed_operators_and_their_references_agree(name: str) -> None:
     graph = CASES[name].graph()
     inputs, params = numbers(graph, 1)

@@ -8,6 +8,7 @@ With d > 0:
     (x // c + k) // d        = (x + k*c) // (c*d)                  for c > 0
     (x % (d*k)) // d         = (x // d) % k                        (x % (d*k)) % d = x % d
     c*d*(x // d) + c*(x % d) = c*x                                 (digits merge, also inside longer chains)
+    x % d + d*((q + x // d) % m) = (q*d + x) % (d*m)           likewise
     x - d*(x // d)           = x % d
     x // d * (c*d)           = c*x                                 when d divides x
 By definition x // 0 = x % 0 = 0, so laws with a symbolic divisor need it to be positive.
@@ -208,6 +209,9 @@ def merge_digits(an: Analyzer, a: Form) -> Form:
                 if my is not None:
                     merged = mod_const(an, merged, m * my)
                 return merge_digits(an, forms.add(rest, merged, c))
+        above = _merge_sum(an, a, atom, c, x, k, m)
+        if above is not None:
+            return merge_digits(an, above)
         merged_plain = _merge_plain(an, a, atom, c, x, k, m)
         if merged_plain is not None:
             return merge_digits(an, merged_plain)
@@ -233,6 +237,21 @@ def _merge_plain(an: Analyzer, a: Form, atom: Expr, c: int, x: Expr, k: int, m: 
         return None
     rest = forms.add(forms.add(a, ({atom: 1}, 0), -c), higher, -c * m)
     return forms.add(rest, floordiv_const(an, an.form(x), k), c)
+
+
+def _merge_sum(an: Analyzer, a: Form, atom: Expr, c: int, x: Expr, k: int, m: int) -> Form | None:
+    """`c*((x // k) % m) + c*m*((q + x // (k*m)) % n)` as `c*((q*m + x // k) % (m*n))`: q is part of the digit above."""
+    for other, co in a[0].items():
+        if co != c * m or type(other) is not Op or other.name != "mod" or type(other.args[1]) is not Const:
+            continue
+        numerator, n = an.form(other.args[0]), other.args[1].value
+        for part, once in numerator[0].items():
+            if n > 0 and once == 1 and len(numerator[0]) > 1 and _digit(part) == (x, k * m, None):
+                q = forms.add(numerator, ({part: 1}, 0), -1)
+                whole = forms.add(floordiv_const(an, an.form(x), k), q, m)
+                rest = forms.add(forms.add(a, ({atom: 1}, 0), -c), ({other: 1}, 0), -co)
+                return forms.add(rest, mod_const(an, whole, m * n), c)
+    return None
 
 
 def _digit(atom: Expr) -> tuple[Expr, int, int | None]:

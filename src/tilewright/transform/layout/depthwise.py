@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 from functools import partial
-from math import gcd
+from math import gcd, prod
 from typing import Any
 
 from tilewright.ir.expr import as_int
-from tilewright.ir.graph import Node
+from tilewright.ir.graph import Node, Value
 from tilewright.ops.conv import ConvAttrs
 from tilewright.plans.framework.decision_key import key_of_nodes
 from tilewright.plans.framework.tiles import conv_tile
 from tilewright.transform.layout.assigner import Assigner
 from tilewright.transform.layout.pixels import is_pointwise, pointwise
 
+FEW_FILTERS = 4
+"""Filters of a group below which a block would hold hardly anything else but zeros."""
+
 
 def grouped(a: Assigner, node: Node) -> bool:
-    """A 2-D convolution in groups: depthwise, with a multiplier, or in groups that divide a block."""
+    """A convolution in groups: of maps depthwise, with a multiplier, or in groups that divide a block; in any other
+    groups of maps and volumes."""
     x, w = node.inputs[:2]
     assert x is not None and w is not None
     conv = node.of(ConvAttrs)
     groups, known = conv.groups, [as_int(d) for d in w.shape]
-    if x.type.rank != 4 or groups == 1 or w not in a.fixed or x.dtype.name != "f32":
+    if x.type.rank not in (4, 5) or groups == 1 or w not in a.fixed or x.dtype.name != "f32":
         return False
     filters, per_in = known[:2]
     if not filters or not per_in or None in known:
@@ -31,8 +35,10 @@ def grouped(a: Assigner, node: Node) -> bool:
         return pointwise(a, node)
     if per_in % a.block == 0 and per_out % a.block == 0 and per_in > a.block:
         return windows(a, node)
-    if not (per_in == 1 or (per_in == per_out and a.block % per_in == 0)):
+    if x.type.rank == 5 and per_in == 1:
         return False
+    if x.type.rank == 5 or not (per_in == 1 or (per_in == per_out and a.block % per_in == 0)):
+        return windows(a, node) if per_out % a.block == 0 else grown_groups(a, node)
     (packed,) = a.emit("lowered.pack_depthwise", (a.as_plain(w),), {"block": a.block}, f"{w.name}_packed")
     a.fixed.add(packed)
     attrs: dict[str, Any] = {"strides": conv.strides, "dilations": conv.dilations, "pads": conv.pads}
@@ -42,24 +48,61 @@ def grouped(a: Assigner, node: Node) -> bool:
 
 
 def windows(a: Assigner, node: Node) -> bool:
-    """A convolution of any rank without stored padding: groups that fill blocks, or volumes of one group."""
+    """A convolution of any rank without stored padding: groups whose filters fill blocks, or volumes of one group."""
     x, w = node.inputs[:2]
     assert x is not None and w is not None
-    conv = node.of(ConvAttrs)
-    groups, known = conv.groups, [as_int(d) for d in w.shape]
-    if w not in a.fixed or x.dtype.name != "f32" or None in known or 0 in known:
+    if w not in a.fixed or x.dtype.name != "f32" or any(not as_int(d) for d in w.shape):
         return False
-    filters, depth = known[:2]
-    assert filters is not None and depth is not None
+    a.blocked[node.output] = in_windows(a, node, a.as_plain(w))
+    return True
+
+
+def grown_groups(a: Assigner, node: Node) -> bool:
+    """Groups whose filters do not fill blocks: each gets filters of zeros up to a block, which a slice takes off."""
+    _, w = node.inputs[:2]
+    assert w is not None
+    groups, y = node.of(ConvAttrs).groups, node.output
+    filters, *window = (as_int(d) or 0 for d in w.shape)
+    each, name = filters // groups, w.name
+    whole = -(-each // a.block) * a.block
+    if each < FEW_FILTERS and all(s == 1 for s in node.of(ConvAttrs).strides):
+        return False
+    grown = a.as_plain(w)
+    pads = {"before": (0, 0, 0), "after": (0, whole - each, 0), "mode": "constant"}
+    for op, attrs in (
+        ("reshape", {"shape": (groups, each, prod(window))}),
+        ("pad", pads),
+        ("reshape", {"shape": (groups * whole, *window)}),
+    ):
+        (grown,) = a.emit(op, (grown,), attrs, f"{name}_grown")
+        a.fixed.add(grown)
+    (value,) = a.emit(
+        "lowered.unblock_channels", (in_windows(a, node, grown),), {"channels": groups * whole}, f"{y.name}_grown"
+    )
+    batch, _, *space = y.shape
+    (value,) = a.emit("reshape", (value,), {"shape": (batch, groups, whole, *space)}, f"{y.name}_grown")
+    rank = len(space) + 3
+    taken = {"begin": (0,) * rank, "size": (batch, groups, each, *space), "step": (1,) * rank}
+    (value,) = a.emit("slice", (value,), taken, f"{y.name}_groups")
+    (a.plain[y],) = a.emit("reshape", (value,), {"shape": y.shape}, y.name)
+    return True
+
+
+def in_windows(a: Assigner, node: Node, w: Value) -> Value:
+    """The blocked result of a convolution with weights that may have more filters than the node's."""
+    x = node.inputs[0]
+    assert x is not None
+    conv = node.of(ConvAttrs)
+    groups, (filters, depth) = conv.groups, (as_int(d) or 0 for d in w.shape[:2])
     block = a.block if depth % a.block == 0 else 1
     key = partial(key_of_nodes, "panels", [node], a.target)
     width = conv_tile(key, (*x.shape[:2], *node.output.shape[-2:]), filters // groups, a.target).width
     if groups > 1:
         width = gcd(width, filters // groups)
-    (packed,) = a.emit("lowered.pack_conv", (a.as_plain(w),), {"block": block, "width": width}, f"{w.name}_packed")
+    (packed,) = a.emit("lowered.pack_conv", (w,), {"block": block, "width": width}, f"{w.name}_packed")
     a.fixed.add(packed)
     attrs: dict[str, Any] = {"strides": conv.strides, "dilations": conv.dilations, "pads": conv.pads}
     attrs |= {"groups": groups, "channels": filters, "out_block": a.block}
     source = a.as_blocked(x) if block > 1 else a.as_plain(x)
-    (a.blocked[node.output],) = a.emit("lowered.conv_windows", (source, packed), attrs, node.output.name)
-    return True
+    (out,) = a.emit("lowered.conv_windows", (source, packed), attrs, node.output.name)
+    return out
