@@ -190,6 +190,45 @@ def _pooled(rng: random.Random) -> Layer:
     return Layer("max_pool", f"{'x'.join(map(str, shape))} k{kernel} s{stride}", b.finish((y,)))
 
 
+def _pools(rng: random.Random) -> Layer:
+    """Maxima and means over windows of any size, of lines, maps and volumes."""
+    rank = rng.choice((1, 2, 2, 2, 3))
+    kernel = rng.choice((2, 3, 4, 5, 7))
+    stride, op = rng.choice((1, 2, kernel)), rng.choice(("max_pool", "avg_pool"))
+    most = (2000, 64, 16)[rank - 1]
+    shape = (1, _size(rng, 128), *(max(kernel, _size(rng, most)) for _ in range(rank)))
+    b = GraphBuilder("pools")
+    window = {"kernel": (kernel,) * rank, "pads": (rng.choice((0, kernel // 2)),) * 2 * rank}
+    window |= {"strides": (stride,) * rank, "dilations": (1,) * rank}
+    extra = {"count_include_pad": False} if op == "avg_pool" else {}
+    y = ops.emit1(b, op, b.input("x", _tensor(*shape)), **window, **extra)
+    return Layer(f"{op}{rank}", f"{'x'.join(map(str, shape))} k{kernel} s{stride} p{window['pads'][0]}", b.finish((y,)))
+
+
+def _volume(rng: random.Random) -> Layer:
+    """A 3-D convolution, in groups or not."""
+    groups, stride = rng.choice((1, 1, 2, 4)), rng.choice((1, 1, 2))
+    c, k = groups * _size(rng, 64 // groups), groups * _size(rng, 64 // groups)
+    window = (rng.choice((1, 3)), *(rng.choice((1, 3)),) * 2)
+    size = [max(n, _size(rng, most)) for n, most in zip(window, (16, 32, 32), strict=True)]
+    b = GraphBuilder("volume")
+    x, w = b.input("x", _tensor(1, c, *size)), b.param("w", _tensor(k, c // groups, *window))
+    pads = tuple(n // 2 for n in window) * 2
+    attrs = {"strides": (stride,) * 3, "dilations": (1,) * 3, "groups": groups, "pads": pads}
+    y = ops.emit1(b, "relu", ops.emit1(b, "conv", x, w, **attrs))
+    sizes = "x".join(map(str, size))
+    return Layer("volume", f"{c}-{k}-{sizes} k{'x'.join(map(str, window))} s{stride} g{groups}", b.finish((y,)))
+
+
+def _sums(rng: random.Random) -> Layer:
+    """Sums and maxima over any dimensions, outer and inner ones together."""
+    shape = tuple(_size(rng, most) for most in (64, 128, 128))
+    axes, op = rng.choice(((0,), (1,), (2,), (0, 2), (0, 1), (1, 2))), rng.choice(("reduce_sum", "reduce_max"))
+    b = GraphBuilder("sums")
+    y = ops.emit1(b, op, b.input("x", _tensor(*shape)), axes=axes, keepdims=False)
+    return Layer(op, f"{'x'.join(map(str, shape))} over {axes}", b.finish((y,)))
+
+
 def _pointwise(rng: random.Random) -> Layer:
     shape = tuple(_size(rng, most) for most in rng.choice(((1 << 19,), (512, 1024), (4, 64, 48, 48))))
     functions = tuple(rng.choice(("relu", "exp", "tanh", "sigmoid", "gelu", "sqrt")) for _ in range(rng.randint(1, 3)))
@@ -218,6 +257,9 @@ MAKERS: tuple[Callable[[random.Random], Layer], ...] = (
     *(_rows,) * 2,
     _reduced,
     _pooled,
+    _pools,
+    _volume,
+    _sums,
     _pointwise,
     _transpose,
 )

@@ -127,6 +127,7 @@ GROWN = {
     "a line, groups": Case(24, 12, (1, 21), 3, 2, pads=1),
     "volume, groups": Case(8, 12, (3, 4, 5), 3, 2, pads=1, batch=BATCH),
     "volume, groups of blocks": Case(32, 32, (3, 3, 4), 3, 2, stride=2, pads=1),
+    "volume of pixels, groups": Case(6, 10, (3, 2, 4), 1, 2),
     "volume, depthwise": Case(5, 5, (3, 4, 5), 3, 5, pads=1),
 }
 """Groups whose filters do not fill blocks."""

@@ -31,7 +31,7 @@ def grouped(a: Assigner, node: Node) -> bool:
     if not filters or not per_in or None in known:
         return False
     per_out = filters // groups
-    if is_pointwise(node):
+    if x.type.rank == 4 and is_pointwise(node):
         return pointwise(a, node)
     if per_in % a.block == 0 and per_out % a.block == 0 and per_in > a.block:
         return windows(a, node)

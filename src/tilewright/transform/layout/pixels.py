@@ -47,7 +47,14 @@ def pointwise(a: Assigner, node: Node) -> bool:
     attrs = {"groups": conv.groups, "width": width}
     (packed,) = a.emit("lowered.pack_pointwise", (a.as_plain(w),), attrs, f"{w.name}_packed")
     a.fixed.add(packed)
-    attributes = {"channels": as_int(w.shape[0]), "strides": conv.strides}
-    inputs = (a.as_plain(x), packed)
+    source, strides = a.as_plain(x), conv.strides
+    if conv.groups > 1 and any(s > 1 for s in strides):
+        # Of several groups a strided map is not one row of pixels: those that are read are taken out first.
+        size = (*x.shape[:2], *node.output.shape[2:])
+        taken = {"begin": (0,) * 4, "size": size, "step": (1, 1, *strides)}
+        (source,) = a.emit("slice", (source,), taken, f"{x.name}_strided")
+        strides = (1, 1)
+    attributes = {"channels": as_int(w.shape[0]), "strides": strides}
+    inputs = (source, packed)
     (a.plain[node.output],) = a.emit("lowered.conv_pointwise_groups", inputs, attributes, node.output.name)
     return True
