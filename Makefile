@@ -2,7 +2,7 @@
 
 PYTHON ?= python3
 VENV   ?= .venv
-TORCH  ?= torch==2.13.0 onnxscript transformers
+TORCH  ?= torch==2.13.0 onnxscript transformers expecttest
 
 BIN    := $(VENV)/bin
 PY     := $(BIN)/python
@@ -22,7 +22,7 @@ export PYTHONPATH := src:$(PYTHONPATH)
 # Tests and benchmarks start many processes: let the first one keep the bytecode, wherever that is switched off.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo demo-rl rl test lint types layers pytest test-v3 torch jax onnx bench bench-layers bench-models tune-tvm bench-threads bench-memory audit bench-choice bench-live bench-broker bench-rl bytes bars trees bench-trees ulp mutate fuzz live-stress example-matmul format clean
+.PHONY: help demo demo-rl rl test lint types layers pytest test-v3 torch torch-ops jax onnx bench bench-layers bench-models tune-tvm bench-threads bench-memory audit bench-choice bench-live bench-broker bench-rl bytes bars trees bench-trees ulp mutate fuzz live-stress example-matmul format clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -102,12 +102,15 @@ test-v3: $(STAMP) ## the numeric tests with AVX2's vectors, on a machine with AV
 	*) exit 1 ;; esac
 
 torch: $(STAMP) $(TORCH_STAMP) ## what needs PyTorch: its tensors in and out, its modules, its exporters' models
-	$(PY) -m pytest tests/runtime/test_frameworks.py tests/frontend/test_torch_*.py tests/docs
+	$(PY) -m pytest tests/runtime/test_frameworks.py tests/frontend/test_torch_*.py tests/torch_opinfo tests/docs
 	$(PY) -m benchmarks.bench_models --models resnet18 --rounds 5 --no-report
 
 jax: $(STAMP) $(JAX_STAMP) ## what needs JAX: its functions, exports and StableHLO, and its own test cases; ARGS="--every 1"
 	$(PY) -m pytest tests/frontend/test_jax*.py tests/docs
 	$(PY) -m tests.jax.run $(ARGS)
+
+torch-ops: $(STAMP) $(TORCH_STAMP) ## PyTorch's list of its operators against eager, each refusal with its reason; ARGS="--update", ARGS="'fft.*' --dtypes f16"
+	$(PY) -m tests.torch_opinfo.run $(ARGS)
 
 # Not part of .ci/run: installing Ray, TorchRL and Stable-Baselines3 and training with them takes longer than is left there.
 rl: $(STAMP) $(TORCH_STAMP) $(RL_STAMP) $(DEMO_STAMP) ## drop-ins for Stable-Baselines3, RLlib and TorchRL against the real libraries

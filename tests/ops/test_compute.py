@@ -11,6 +11,7 @@ import pytest
 from tests.ops.oracle import check
 from tilewright import ops
 from tilewright.ir.dtype import bf16, boolean, f16, f32, f64, i4, i8, i32, i64, u8
+from tilewright.ops.special import FORMULAS
 
 rng = np.random.default_rng(0)
 F = np.float32
@@ -324,6 +325,21 @@ for step, clip in ((0, None), (2, 0.8)):
     for product, cell in ((None, None), (x(3, 16), x(3, 4)), (x(3, 16), None), (None, x(3, 4))):
         case("lstm_cell", x(9, 16), product, cell, **common)
 
+ROWS = np.array([[2, 2, np.nan, 1], [1, -1, 3, 3], [np.inf, 5, -np.inf, 0]], F)
+for axis in (0, 1):
+    for largest in (False, True):
+        case("running_extreme", ROWS, axis=axis, largest=largest)
+        case("running_extreme", ints(2, 5, lo=-2, hi=3), axis=axis, largest=largest)
+    case("cumulative_logsumexp", ROWS, axis=axis)
+case("running_extreme", flags(3, 4), axis=1, largest=True)
+case("running_extreme", x(0, 3), axis=0, largest=True)
+case("cumulative_logsumexp", np.array([[-np.inf, -np.inf, 0, 100, -3]], F), axis=1)
+case("cumulative_logsumexp", x(2, 5, dtype=np.float16), axis=1)
+for right in (False, True):
+    case("search_sorted", np.array([-1, 0, 0, 2, 7], F), np.array([[0, 2, -3], [9, np.nan, 1]], F), right=right)
+    case("search_sorted", np.sort(ints(3, 6), axis=1), ints(3, 4), right=right)
+    case("search_sorted", np.zeros(0, F), x(3), right=right)
+
 
 @pytest.mark.parametrize("position", range(len(CASES)), ids=lambda i: f"{i}-{CASES[i][0]}")
 def test_expression_equals_reference(position: int) -> None:
@@ -350,5 +366,6 @@ COVERED = {
 
 def test_every_operator_has_a_case() -> None:
     elsewhere = {n for n in ops.names() if ops.get(n).infer.__module__.rsplit(".", 1)[-1] in COVERED}
+    elsewhere |= set(FORMULAS)  # tests/ops/test_special.py
     missing = set(ops.names()) - {op for op, _, _ in CASES} - elsewhere
     assert not missing, f"operators without a case: {sorted(missing)}"

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from tilewright.ops import (
+    bessel,
     cells,
+    chebyshev,
     control,
     conv,
+    errorfn,
+    gamma,
     index,
     matmul,
     norm,
@@ -14,6 +18,7 @@ from tilewright.ops import (
     reduce,
     resize,
     rnn,
+    running,
     sample,
     scan,
     scatter,
@@ -38,10 +43,14 @@ from tilewright.ops.lowered import (
 
 __all__ = [
     "attention",
+    "bessel",
     "cells",
+    "chebyshev",
     "control",
     "conv",
     "dots",
+    "errorfn",
+    "gamma",
     "index",
     "matmul",
     "norm",
@@ -56,14 +65,15 @@ __all__ = [
     "reduce",
     "resize",
     "rnn",
+    "running",
     "sample",
     "scan",
     "scatter",
     "shape",
     "signal",
-    "topk",
     "strassen",
     "strassen_conv",
     "trees",
+    "topk",
     "winograd",
 ]

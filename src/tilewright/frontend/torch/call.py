@@ -24,11 +24,14 @@ Operand = Value | Expr | int | float | bool
 
 @dataclass(slots=True)
 class Call(Emitter):
-    """An operator being imported. `results` is what PyTorch says comes out: a fake tensor, or a tuple of them."""
+    """An operator being imported. `results` is what PyTorch says comes out: a fake tensor, or a tuple of them; `given`
+    what goes in, where an argument is one tensor; `read` which of several results something reads."""
 
     name: str
     results: Any
     sizes: Sizes
+    given: tuple[Any, ...] = ()
+    read: frozenset[int] = frozenset()
 
     # --- results ------------------------------------------------------------------------------------------------------
 

@@ -24,7 +24,7 @@ from torch.utils import _pytree as pytree
 
 from tilewright.frontend.torch import registry
 from tilewright.frontend.torch.example import Dims, Example, assignments, trace_inputs
-from tilewright.support.errors import ModelError
+from tilewright.support.errors import ModelError, UnsupportedError
 
 _ADVICE = 'pass dynamic=None to compile for the example\'s sizes only, or {"input": {axis: "symbol"}} to say which vary'
 
@@ -114,7 +114,11 @@ def simplified(program: ExportedProgram, apart: Collection[Any] = ()) -> Exporte
         for operator in registry.operators():
             table.pop(operator, None)
         table.update({operator: decomposition(operator) for operator in apart})
-        return program.run_decompositions(table)
+        try:
+            return program.run_decompositions(table)
+        except Exception as error:  # PyTorch's own passes, and functions that make several operators of one
+            what = f"PyTorch cannot say the program in other operators: {_reason(error, most=3)}"
+            raise UnsupportedError(what) from error
 
 
 def is_composite(target: Any) -> bool:

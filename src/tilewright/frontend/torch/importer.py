@@ -179,8 +179,10 @@ class _Importer:
             raise ModelError("the module returns no tensors", where=self.label)
         return [node for node, _ in kept], [name for _, name in kept]
 
-    def weight(self, node: Node) -> Value:
+    def weight(self, node: Node) -> Value | None:
         """A parameter or a buffer; a constant where `state_dict()` does not have it."""
+        if node.name in self.source.tokens:
+            return None
         name = self.source.names.get(node.name)
         if name is None:
             tensor = self.source.constants[node.name]

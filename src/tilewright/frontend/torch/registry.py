@@ -16,6 +16,7 @@ F = TypeVar("F", bound=Rule)
 
 RULES: dict[str, Rule] = {}
 IGNORED = {"_assert_tensor_metadata", "_assert_scalar", "_assert_async", "sym_constrain_range", "_guards_fn"}
+IGNORED |= {"_linalg_check_errors", "sym_constrain_range_for_size"}
 """Operators without results that check what the compiler knows."""
 
 _RANDOM = "bernoulli dropout multinomial normal rand randint randn randperm uniform exponential geometric log_normal"
@@ -71,6 +72,15 @@ WRAPPERS = {"wrap_with_set_grad_enabled": 1, "tag_activation_checkpoint": 0, "wr
 
 def is_wrapper(target: Any) -> bool:
     return isinstance(target, torch._ops.HigherOrderOperator) and target.name() in WRAPPERS
+
+
+def is_ordered_check(node: torch.fx.Node) -> bool:
+    """Whether the node is a check that PyTorch keeps in order with others, by tokens."""
+    target: Any = node.target
+    if not isinstance(target, torch._ops.HigherOrderOperator) or target.name() != "with_effects":
+        return False
+    checked: Any = node.args[1]
+    return checked._schema.name.removeprefix("aten::") in IGNORED
 
 
 def _is_symbolic(node: torch.fx.Node) -> bool:

@@ -90,11 +90,14 @@ class Walk:
             return self.resolve(node.args[0], values)[node.args[1]]
         if registry.is_wrapper(target):
             return self.wrapped(graph, node, values)
+        if registry.is_ordered_check(node):
+            return [None]
         found = registry.find(target)
         if found is None:
             raise _unsupported(node)
         args, kwargs = self.arguments(node, values)
-        call = Call(self.builder, self.weights, node.name, operator_name(target), held, self.sizes)
+        given = tuple(a.meta.get("val") if isinstance(a, Node) else None for a in node.args)
+        call = Call(self.builder, self.weights, node.name, operator_name(target), held, self.sizes, given, _read(node))
         return _checked(call, found(call, *args, **kwargs))
 
     def arguments(self, node: Node, values: dict[Node, Any]) -> tuple[list[Any], dict[str, Any]]:
@@ -157,6 +160,11 @@ def _needed(graph: torch.fx.Graph) -> set[Node]:
             needed.update(node.all_input_nodes)
             needed.add(node)
     return needed
+
+
+def _read(node: Node) -> frozenset[int]:
+    """Which results of an operator with several something reads."""
+    return frozenset(user.args[1] for user in node.users if user.target is operator.getitem)
 
 
 def _checked(call: Call, results: Any) -> Any:

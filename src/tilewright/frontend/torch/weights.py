@@ -25,6 +25,7 @@ class Weights:
     tensors    the tensors by those names
     constants  placeholder to its tensor: what is not in `state_dict()`
     all        every name in `state_dict()`
+    tokens     placeholders that only keep checks in order
     tied       later names of a tensor, each with the first
     """
 
@@ -32,6 +33,7 @@ class Weights:
     tensors: dict[str, torch.Tensor] = field(default_factory=dict)
     constants: dict[str, torch.Tensor] = field(default_factory=dict)
     all: tuple[str, ...] = ()
+    tokens: set[str] = field(default_factory=set)
     tied: tuple[tuple[str, str], ...] = ()
 
 
@@ -45,6 +47,8 @@ def read_weights(program: ExportedProgram, module: torch.nn.Module | None) -> We
     found = Weights(all=tuple(state), tied=tied)
     for spec in program.graph_signature.input_specs:
         placeholder, target = spec.arg.name, spec.target
+        if spec.kind is InputKind.TOKEN:
+            found.tokens.add(placeholder)
         if spec.kind in (InputKind.PARAMETER, InputKind.BUFFER) and target in state:
             name = first[_identity(state[target])]
             found.names[placeholder] = name

@@ -9,6 +9,7 @@ from tilewright.frontend.torch.rules import (
     create,
     index,
     norm,
+    order,
     pointwise,
     pool,
     reduce,
@@ -16,6 +17,9 @@ from tilewright.frontend.torch.rules import (
     rnn,
     selection,
     shape,
+    signs,
+    special,
+    strided,
 )
 
 __all__ = [
@@ -25,6 +29,7 @@ __all__ = [
     "create",
     "index",
     "norm",
+    "order",
     "pointwise",
     "pool",
     "reduce",
@@ -32,4 +37,7 @@ __all__ = [
     "rnn",
     "selection",
     "shape",
+    "signs",
+    "special",
+    "strided",
 ]

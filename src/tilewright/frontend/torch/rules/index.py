@@ -7,7 +7,7 @@ from typing import Any
 
 from tilewright.frontend.torch.call import Call, Operand
 from tilewright.frontend.torch.registry import rule
-from tilewright.ir.dtype import boolean, i64
+from tilewright.ir.dtype import DType, boolean, i32, i64
 from tilewright.ir.expr import as_int
 from tilewright.ir.graph import Value
 from tilewright.ops.dims import broadcast_shapes
@@ -71,29 +71,213 @@ def one_hot(n: Call, x: Value, classes: int = -1) -> Value:
     return n.emit("one_hot", x, n.constant([0, 1], i64), axis=x.type.rank, depth=classes)
 
 
+_COMBINED = {None: "none", "add": "add", "sum": "add", "mean": "add", "multiply": "mul", "prod": "mul"}
+_COMBINED |= {"amax": "max", "amin": "min"}
+"""Our names of the reductions of scatters."""
+
+
 @rule("scatter.src", "scatter.value", "scatter_add", "scatter.reduce", "scatter.value_reduce")
 def scatter(n: Call, x: Value, dim: int, index: Value, source: Operand, reduce: str | None = None) -> Value:
     updates = n.cast(source, x.dtype) if isinstance(source, Value) else n.filled(source, x.dtype, index.shape)
+    kind = "add" if n.name == "aten.scatter_add" else _COMBINED[reduce]
+    return _scattered(n, x, dim, index, updates, kind)
+
+
+def _scattered(n: Call, x: Value, dim: int, index: Value, updates: Value, kind: str) -> Value:
+    """Updates of which only as many count as there are indices; scalars are vectors of one element."""
+    if x.type.rank == 0:
+        parts = (n.reshape(v, (1,)) for v in (x, index, updates))
+        one, index, updates = parts
+        return n.reshape(_scattered(n, one, 0, index, updates, kind), ())
+    if index.type.rank == 0:
+        index, updates = n.reshape(index, (1,)), n.reshape(updates, (1,))
+    if as_int(index.type.size) == 0:
+        return x
     if updates.shape != index.shape:
         for axis, size in enumerate(index.shape):
             updates = n.slice(updates, axis, 0, size)
-    kind = "add" if n.name == "aten.scatter_add" else {None: "none", "add": "add", "multiply": "mul"}[reduce]
+    if x.dtype is boolean:
+        x, updates = n.cast(x, i32), n.cast(updates, i32)
+        kind = {"add": "max", "mul": "min"}.get(kind, kind)
+        y = n.emit("scatter_elements", x, index, updates, axis=n.axis(dim, x), reduction=kind)
+        return n.cast(y, boolean)
     return n.emit("scatter_elements", x, index, updates, axis=n.axis(dim, x), reduction=kind)
+
+
+@rule("scatter_reduce.two")
+def scatter_reduce(
+    n: Call, x: Value, dim: int, index: Value, source: Value, reduce: str, *, include_self: bool = True
+) -> Value:
+    """Where the tensor's own elements do not count, those that updates reach begin as the reduction's identity."""
+    updates = n.cast(source, x.dtype)
+    start = x
+    if not include_self:
+        identity = n.filled(_identity(reduce, x.dtype), x.dtype, index.shape)
+        start = _scattered(n, x, dim, index, identity, "none")
+    total = _scattered(n, start, dim, index, updates, _COMBINED[reduce])
+    return _mean(n, total, dim, index, include_self) if reduce == "mean" else total
+
+
+def _identity(reduce: str, t: DType) -> Any:
+    if reduce in ("amax", "amin"):
+        if t.is_float:
+            return float("-inf") if reduce == "amax" else float("inf")
+        return t.min if reduce == "amax" else t.max
+    return 1 if reduce == "prod" else 0
+
+
+def _mean(n: Call, total: Value, dim: int, index: Value, include_self: bool) -> Value:
+    """The sums divided by how many elements came together."""
+    start = n.filled(1 if include_self else 0, total.dtype, total.shape)
+    counts = _scattered(n, start, dim, index, n.filled(1, total.dtype, index.shape), "add")
+    counts = n.emit("max", counts, n.like(1, counts))
+    return n.emit("div" if total.dtype.is_float else "floordiv", total, counts)
+
+
+@rule("index_add", "index_copy", "index_fill", "index_reduce")
+def index_slices(
+    n: Call,
+    x: Value,
+    dim: int,
+    index: Value,
+    source: Operand,
+    reduce: str | None = None,
+    *,
+    alpha: Any = 1,
+    include_self: bool = True,
+) -> Value:
+    """Whole slices along an axis at the places of a vector: scatters with the vector repeated for each element."""
+    name = n.name.removeprefix("aten.").split(".")[0]
+    if x.type.rank == 0:
+        x, shape = n.reshape(x, (1,)), x.shape
+        source = n.reshape(source, (1,)) if isinstance(source, Value) and source.type.rank == 0 else source
+    else:
+        shape = x.shape
+    axis = n.axis(dim, x)
+    count = index.type.size
+    whole = tuple(count if k == axis else d for k, d in enumerate(x.shape))
+    if isinstance(source, Value) and name != "index_fill":
+        updates = n.reshape(n.cast(source, x.dtype), whole)
+        if alpha != 1:
+            updates = n.emit("mul", updates, n.like(alpha, updates))
+    else:
+        updates = n.filled(source, x.dtype, whole)
+    if as_int(updates.type.size) == 0:
+        return n.reshape(x, shape)
+    lone = n.reshape(index, [count if k == axis else 1 for k in range(x.type.rank)])
+    places = n.broadcast(lone, whole)
+    if name == "index_reduce":
+        assert reduce is not None
+        result = scatter_reduce(n, x, axis, places, updates, reduce, include_self=include_self)
+    else:
+        result = _scattered(n, x, axis, places, updates, "add" if name == "index_add" else "none")
+    return n.reshape(result, shape)
+
+
+@rule("take")
+def take(n: Call, x: Value, index: Value) -> Value:
+    if as_int(index.type.size) == 0:
+        return n.filled(0, x.dtype, index.shape)
+    return n.emit("gather", n.reshape(x, (x.type.size,)), index, axis=0)
+
+
+@rule("put")
+def put(n: Call, x: Value, index: Value, source: Value, accumulate: bool = False) -> Value:
+    flat, places, updates = (n.reshape(v, (v.type.size,)) for v in (x, index, n.cast(source, x.dtype)))
+    y = _scattered(n, flat, 0, places, updates, "add" if accumulate else "none")
+    return n.reshape(y, x.shape)
+
+
+@rule("masked_scatter")
+def masked_scatter(n: Call, x: Value, mask: Value, source: Value) -> Value:
+    """The k-th element where the mask is true is the source's k-th: a running count says which that is."""
+    shape = broadcast_shapes(x.shape, mask.shape)
+    x, mask = n.broadcast(x, shape), n.broadcast(n.cast(mask, boolean), shape)
+    if as_int(x.type.size) == 0 or as_int(source.type.size) == 0:
+        return x
+    flat = n.reshape(mask, (mask.type.size,))
+    counts = n.emit("cumsum", n.cast(flat, i64), axis=0, exclusive=True, reverse=False)
+    taken = n.emit("gather", n.reshape(n.cast(source, x.dtype), (source.type.size,)), counts, axis=0)
+    return n.emit("select", mask, n.reshape(taken, shape), x)
 
 
 @rule("index_put", "_unsafe_index_put", "_index_put_impl")
 def index_put(n: Call, x: Value, indices: Sequence[Value | None], values: Value, accumulate: bool = False) -> Value:
+    """x[i, :, j ...] = values: the indexed axes come in front, and go back afterwards."""
     given = [i for i in indices if i is not None]
-    if len(given) == 1 and given[0].dtype is boolean and len(indices) == 1:
+    if len(given) == 1 and given[0].dtype is boolean and indices[0] is not None:
         mask = given[0]
         if as_int(values.type.size) != 1 or accumulate:
             raise n.unsupported("by a mask with several values")
         mask = n.reshape(mask, (*mask.shape, *([1] * (x.type.rank - mask.type.rank))))
         return n.emit("select", mask, n.reshape(n.cast(values, x.dtype), ()), x)
-    if len(given) != len(indices) or any(i.dtype is boolean for i in given):
+    if any(i.dtype is boolean for i in given):
         raise n.unsupported("with these indices")
+    places = [k for k, i in enumerate(indices) if i is not None]
+    rest = [k for k in range(x.type.rank) if k not in places]
     shape = broadcast_shapes(*(i.shape for i in given))
+    together = places == list(range(places[0], places[-1] + 1))
+    before = places[0] if together else 0
+    lead, tail = [x.shape[k] for k in rest[:before]], [x.shape[k] for k in rest[before:]]
+    updates = n.broadcast(n.cast(values, x.dtype), (*lead, *shape, *tail))
+    order = [*range(before, before + len(shape)), *range(before), *range(before + len(shape), updates.type.rank)]
+    updates = n.transpose(updates, order)
+    if as_int(updates.type.size) == 0:
+        return x
     parts = [n.reshape(n.broadcast(n.cast(i, i64), shape), (*shape, 1)) for i in given]
     joined = parts[0] if len(parts) == 1 else n.emit("concat", *parts, axis=len(shape))
-    updates = n.broadcast(n.cast(values, x.dtype), (*shape, *x.shape[len(given) :]))
-    return n.emit("scatter_nd", x, joined, updates, reduction="add" if accumulate else "none")
+    front = n.transpose(x, [*places, *rest])
+    logical = x.dtype is boolean
+    if logical:
+        front, updates = n.cast(front, i32), n.cast(updates, i32)
+    kind = ("max" if logical else "add") if accumulate else "none"
+    y = n.emit("scatter_nd", front, joined, updates, reduction=kind)
+    back = [[*places, *rest].index(k) for k in range(x.type.rank)]
+    return n.transpose(n.cast(y, boolean) if logical else y, back)
+
+
+# --- bags of embeddings -----------------------------------------------------------------------------------------------
+
+
+@rule("_embedding_bag", "_embedding_bag_forward_only")
+def embedding_bag(
+    n: Call,
+    table: Value,
+    indices: Value,
+    offsets: Value,
+    scale_grad: bool = False,
+    mode: int = 0,
+    sparse: bool = False,
+    weights: Value | None = None,
+    include_last: bool = False,
+    padding: int = -1,
+) -> list[Value]:
+    """Sums, means or maxima of the rows of each bag; `offsets` are the first places of the bags. A row's bag is the
+    number of offsets not after it. Only the first result is made."""
+    bags = n.shape[0]
+    width = table.shape[1]
+    if as_int(indices.type.size) == 0 or as_int(bags) == 0:
+        return [n.filled(0, table.dtype, n.shape)]
+    starts = n.slice(n.cast(offsets, i64), 0, 0, bags)
+    place = n.emit("range", start=0, step=1, size=indices.shape[0], dtype=i64)
+    bag = n.emit("search_sorted", starts, place, right=True)
+    bag = n.emit("sub", bag, n.like(1, bag))
+    rows = n.emit("gather", table, indices, axis=0)
+    counted = n.filled(1, table.dtype, (indices.shape[0], 1))
+    least = float("-inf") if mode == 2 else 0.0
+    if padding >= 0:
+        kept = n.reshape(n.emit("ne", indices, n.like(padding, indices)), (indices.shape[0], 1))
+        rows = n.emit("select", kept, rows, n.like(least, rows))
+        counted = n.cast(kept, table.dtype)
+    if weights is not None:
+        rows = n.emit("mul", rows, n.reshape(weights, (indices.shape[0], 1)))
+    index = n.reshape(bag, (indices.shape[0], 1))
+    start = n.filled(least, table.dtype, (bags, width))
+    total = n.emit("scatter_nd", start, index, rows, reduction="max" if mode == 2 else "add")
+    if mode == 0:
+        return [total]
+    zeros = n.filled(0, table.dtype, (bags, 1))
+    counts = n.emit("scatter_nd", zeros, index, counted, reduction="add")
+    if mode == 1:
+        return [n.emit("div", total, n.emit("max", counts, n.like(1, counts)))]
+    return [n.emit("select", n.emit("gt", counts, n.like(0, counts)), total, n.like(0, total))]

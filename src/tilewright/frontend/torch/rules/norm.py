@@ -40,10 +40,20 @@ def batch_norm(
 
 
 @rule("_native_batch_norm_legit_no_training")
-def native_batch_norm(
+def native_batch_norm_without_training(
     n: Call, x: Value, weight: Any, bias: Any, mean: Value, var: Value, momentum: float, epsilon: float
 ) -> list[Value]:
-    return [common_batch_norm(n, x, weight, bias, mean, var, epsilon)]
+    """The statistics that come out too are empty."""
+    empty = n.filled(0, x.dtype, (0,))
+    return [common_batch_norm(n, x, weight, bias, mean, var, epsilon), empty, empty]
+
+
+@rule("_native_batch_norm_legit.no_stats")
+def native_batch_norm_of_batch(
+    n: Call, x: Value, weight: Value | None, bias: Value | None, training: bool, momentum: float, epsilon: float
+) -> list[Value]:
+    y, mean, rstd = _normalised_and_how(n, x, tuple(k for k in range(x.type.rank) if k != 1), epsilon)
+    return [_affine(n, y, weight, bias), *(n.reshape(v, (x.shape[1],)) for v in (mean, rstd))]
 
 
 def _statistics_of_batch(n: Call, x: Value, weight: Value | None, bias: Value | None, epsilon: float) -> Value:
@@ -53,10 +63,22 @@ def _statistics_of_batch(n: Call, x: Value, weight: Value | None, bias: Value | 
 
 
 def _normalised(n: Call, x: Value, axes: Sequence[int], epsilon: float) -> Value:
+    _, deviation, root = _moments(n, x, axes, epsilon)
+    return n.emit("div", deviation, root)
+
+
+def _normalised_and_how(n: Call, x: Value, axes: Sequence[int], epsilon: float) -> tuple[Value, Value, Value]:
+    """Normalised, the means, and the reciprocal standard deviations."""
+    mean, deviation, root = _moments(n, x, axes, epsilon)
+    return n.emit("div", deviation, root), mean, n.emit("reciprocal", root)
+
+
+def _moments(n: Call, x: Value, axes: Sequence[int], epsilon: float) -> tuple[Value, Value, Value]:
+    """Means, deviations from them, and square roots of their mean squares and epsilon."""
     mean = n.emit("reduce_mean", x, axes=tuple(axes), keepdims=True)
     deviation = n.emit("sub", x, mean)
     spread = n.emit("reduce_mean", n.emit("mul", deviation, deviation), axes=tuple(axes), keepdims=True)
-    return n.emit("div", deviation, n.emit("sqrt", n.emit("add", spread, n.like(epsilon, spread))))
+    return mean, deviation, n.emit("sqrt", n.emit("add", spread, n.like(epsilon, spread)))
 
 
 def _affine(n: Call, x: Value, weight: Value | None, bias: Value | None) -> Value:
@@ -100,7 +122,10 @@ def layer_norm(
 
 @rule("native_layer_norm")
 def native_layer_norm(n: Call, x: Value, shape: Any, weight: Any, bias: Any, epsilon: float) -> list[Value]:
-    return [layer_norm(n, x, shape, weight, bias, epsilon)]
+    """Also the means and the reciprocal standard deviations, which are dropped where nobody reads them."""
+    axes = tuple(range(x.type.rank - len(shape), x.type.rank))
+    _, mean, rstd = _normalised_and_how(n, x, axes, epsilon)
+    return [layer_norm(n, x, shape, weight, bias, epsilon), mean, rstd]
 
 
 @rule("rms_norm")
@@ -132,6 +157,25 @@ def group_norm(
     flat = n.reshape(x, (batch, groups, product(rest) * (channels_ // groups)))
     y = n.emit("layer_norm", flat, None, None, axis=2, epsilon=float(epsilon))
     return _affine(n, n.reshape(y, x.shape), weight, bias)
+
+
+@rule("native_group_norm")
+def native_group_norm(
+    n: Call,
+    x: Value,
+    weight: Value | None,
+    bias: Value | None,
+    batch: Any,
+    c: Any,
+    size: Any,
+    groups: int,
+    epsilon: Any,
+) -> list[Value]:
+    """Also the means and the reciprocal standard deviations of the groups."""
+    flat = n.reshape(x, (x.shape[0], groups, product(x.shape[2:]) * (x.shape[1] // groups)))
+    _, mean, rstd = _normalised_and_how(n, flat, (2,), epsilon)
+    moments = (n.reshape(v, (x.shape[0], groups)) for v in (mean, rstd))
+    return [group_norm(n, x, groups, weight, bias, epsilon), *moments]
 
 
 @rule("local_response_norm")

@@ -46,7 +46,7 @@ _REAL = {
 
 # Functions that keep the type.
 _SAME = {"abs": "abs", "neg": "neg", "negative": "neg", "relu": "relu"}
-_ROUNDING = {"ceil": "ceil", "floor": "floor", "round": "round"}
+_ROUNDING = {"ceil": "ceil", "floor": "floor", "round.default": "round"}
 _COMPARE = {"eq": "eq", "ne": "ne", "lt": "lt", "le": "le", "gt": "gt", "ge": "ge"}
 _LONG = {"not_equal": "ne", "less": "lt", "less_equal": "le", "greater": "gt", "greater_equal": "ge"}
 _LOGIC = {"logical_and": "and", "logical_or": "or", "logical_xor": "xor"}
@@ -157,6 +157,16 @@ def floor_divide(n: Call, a: Operand, b: Operand) -> Value:
     if n.dtype.is_int:
         return _binary(n, "floordiv", a, b)
     return n.emit("floor", _binary(n, "div", a, b))
+
+
+@rule("round.decimals")
+def round_decimals(n: Call, x: Value, decimals: int = 0) -> Value:
+    """Rounded at a decimal place, by scaling as PyTorch does."""
+    if decimals == 0 or not x.dtype.is_float:
+        return n.emit("round", x) if x.dtype.is_float else x
+    factor = n.like(10.0 ** abs(decimals), x)
+    there, back = ("mul", "div") if decimals > 0 else ("div", "mul")
+    return n.emit(back, n.emit("round", n.emit(there, x, factor)), factor)
 
 
 @rule("trunc", "fix")

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import Any
+
+import numpy as np
 
 from tilewright.frontend.torch.call import Call
 from tilewright.frontend.torch.registry import rule
-from tilewright.ir.expr import as_int
+from tilewright.ir.dtype import boolean, i64
+from tilewright.ir.expr import as_int, product
 from tilewright.ir.graph import Value
 from tilewright.ops.dims import static
 
@@ -53,7 +58,15 @@ def max_pool(
 def max_pool_indices(
     n: Call, x: Value, kernel: Any, strides: Any = (), padding: Any = 0, dilation: Any = 1, ceil: bool = False
 ) -> list[Value]:
-    return [max_pool(n, x, kernel, strides, padding, dilation, ceil)]
+    values = max_pool(n, x, kernel, strides, padding, dilation, ceil)
+    if 1 not in n.read:
+        return [values]
+    rank = _rank(n)
+    window = _window(n, x, rank, kernel, strides, padding, dilation, ceil)
+    flat = _pooled(n, "max_pool_indices", x, rank, {**window, "storage_order": 0})
+    # Places in the whole tensor; PyTorch counts in each channel.
+    size = n.operand(product(x.shape[-rank:]), i64)
+    return [values, n.emit("mod", flat, size)]
 
 
 @rule("avg_pool1d", "avg_pool2d", "avg_pool3d")
@@ -67,10 +80,13 @@ def avg_pool(
     include: bool = True,
     divisor: Any = None,
 ) -> Value:
-    if divisor is not None:
-        raise n.unsupported("with a divisor", got=divisor)
     rank = _rank(n)
     window = _window(n, x, rank, kernel, strides, padding, 1, ceil)
+    if divisor is not None:
+        if ceil:
+            raise n.unsupported("with a divisor and windows beyond the end", got=divisor)
+        mean = _pooled(n, "avg_pool", x, rank, {**window, "count_include_pad": True})
+        return n.emit("mul", mean, n.like(math.prod(window["kernel"]) / divisor, mean))
     return _pooled(n, "avg_pool", x, rank, {**window, "count_include_pad": bool(include)})
 
 
@@ -90,14 +106,49 @@ def adaptive_pool(n: Call, x: Value, size: Any) -> Any:
     largest = "max" in n.name
     wanted = [as_int(d) for d in n.shape[-rank:]]
     axes = tuple(range(x.type.rank - rank, x.type.rank))
-    if all(w == 1 for w in wanted):
+    if as_int(product(n.shape)) == 0:
+        return [n.filled(0, x.dtype, n.shape), n.filled(0, i64, n.shape)] if largest else n.filled(0, x.dtype, n.shape)
+    if all(w == 1 for w in wanted) and not (largest and 1 in n.read):
         result = n.emit("reduce_max" if largest else "reduce_mean", x, axes=axes, keepdims=True)
     else:
         extents = [static(x.shape[a], "a dimension that is pooled adaptively") for a in axes]
-        if any(w is None or e % w for e, w in zip(extents, wanted, strict=True)):
-            raise n.unsupported("to sizes that do not divide", expected=f"divisors of {extents}", got=wanted)
+        if any(w is None for w in wanted):
+            raise n.unsupported("to symbolic sizes", got=wanted)
+        if (largest and 1 in n.read) or any(e % w for e, w in zip(extents, wanted, strict=True) if w):
+            return _uneven(n, x, extents, [w or 0 for w in wanted], largest)
         kernel = [e // (w or 1) for e, w in zip(extents, wanted, strict=True)]
         window = _window(n, x, rank, kernel, kernel, 0, 1, False)
         extra = {} if largest else {"count_include_pad": True}
         result = _pooled(n, "max_pool" if largest else "avg_pool", x, rank, {**window, **extra})
     return [result] if largest else result
+
+
+def _uneven(n: Call, x: Value, extents: Sequence[int], wanted: Sequence[int], largest: bool) -> Any:
+    """Windows of different widths, one axis after another: each as wide as the widest, by gathering, where elements
+    past a window's end are its last one again."""
+    lead = x.type.rank - len(wanted)
+    index = None
+    if largest and 1 in n.read:
+        plane = np.arange(math.prod(extents)).reshape(extents)
+        index = n.broadcast(n.constant(plane, i64), x.shape)
+    for k, (extent, count) in enumerate(zip(extents, wanted, strict=True)):
+        axis = lead + k
+        starts = np.arange(count) * extent // count
+        widths = -(-(np.arange(1, count + 1) * extent) // count) - starts
+        steps = np.arange(widths.max())
+        places = n.constant(starts[:, None] + np.minimum(steps, widths[:, None] - 1), i64)
+        windows = n.emit("gather", x, places, axis=axis)
+        if index is not None:
+            best = n.emit("argmax", windows, axis=axis + 1, keepdims=True, select_last_index=False)
+            index = n.emit("gather_elements", n.emit("gather", index, places, axis=axis), best, axis=axis + 1)
+            index = n.reshape(index, (*x.shape[:axis], count, *x.shape[axis + 1 :]))
+        if largest:
+            x = n.emit("reduce_max", windows, axes=(axis + 1,), keepdims=False)
+            continue
+        inside = n.constant(steps < widths[:, None], boolean)
+        tail = [1] * (x.type.rank - axis - 1)
+        inside = n.reshape(inside, (*inside.shape, *tail))
+        total = n.emit("select", inside, windows, n.like(0, windows))
+        total = n.emit("reduce_sum", total, axes=(axis + 1,), keepdims=False)
+        x = n.emit("div", total, n.reshape(n.constant(widths, total.dtype), (count, *tail)))
+    return [x] if index is None else [x, index]

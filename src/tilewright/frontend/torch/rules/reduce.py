@@ -7,7 +7,7 @@ from typing import Any
 
 from tilewright.frontend.torch.call import Call
 from tilewright.frontend.torch.registry import rule
-from tilewright.ir.dtype import DType, boolean, i32
+from tilewright.ir.dtype import DType, boolean, i32, i64
 from tilewright.ir.expr import as_int, maximum, product
 from tilewright.ir.graph import Value
 
@@ -51,6 +51,8 @@ def extreme_of_all(n: Call, x: Value) -> Value:
 @rule("max.dim", "min.dim")
 def extreme_with_index(n: Call, x: Value, dim: int, keepdim: bool = False) -> list[Value]:
     largest = n.name.startswith("aten.max")
+    if x.type.rank == 0:
+        return [x, n.filled(0, i64, ())]
     values = _reduced(n, "reduce_max" if largest else "reduce_min", x, dim, keepdim)
     return [values, _arg(n, largest, x, dim, keepdim)]
 
@@ -162,12 +164,17 @@ def cumulative(n: Call, x: Value, dim: int, dtype: DType | None = None) -> Value
 
 @rule("topk")
 def topk(n: Call, x: Value, k: Any, dim: int = -1, largest: bool = True, sorted: bool = True) -> list[Value]:
+    if x.type.rank == 0:
+        return [x, n.filled(0, i64, ())] if as_int(k) else [n.filled(0, x.dtype, (0,)), n.filled(0, i64, (0,))]
     return list(n.emit_all("topk", x, axis=n.axis(dim, x), k=k, largest=bool(largest)))
 
 
 @rule("sort", "argsort")
 def sort(n: Call, x: Value, *rest: Any, **named: Any) -> Any:
     """All of them, from the front: `topk` takes the first of equal ones first, which is stable."""
+    if x.type.rank == 0:
+        index = n.filled(0, i64, ())
+        return index if n.name.startswith("aten.argsort") else [x, index]
     numbers = [r for r in rest if not isinstance(r, bool) and r is not None]
     flags = [r for r in rest if isinstance(r, bool)]
     axis = n.axis(numbers[0] if numbers else named.get("dim", -1), x)

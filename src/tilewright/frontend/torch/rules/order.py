@@ -1,0 +1,170 @@
+"""Rules for what depends on the order of elements: ranks, medians, running extremes, places in sorted rows."""
+
+from __future__ import annotations
+
+from tilewright.frontend.torch.call import Call, Operand
+from tilewright.frontend.torch.registry import rule
+from tilewright.ir.dtype import DType, boolean, i32, i64
+from tilewright.ir.expr import as_int, product
+from tilewright.ir.graph import Value
+from tilewright.ops.dims import dim
+
+
+def _sorted(n: Call, x: Value, axis: int) -> tuple[Value, Value]:
+    """All elements of an axis from the smallest on, NaN last, and where they stood."""
+    values, index = n.emit_all("topk", x, axis=axis, k=x.shape[axis], largest=False)
+    return values, index
+
+
+def _without(n: Call, x: Value, axis: int, keepdim: bool) -> Value:
+    """The axis, which has one element, taken away unless it is kept."""
+    return x if keepdim else n.reshape(x, (*x.shape[:axis], *x.shape[axis + 1 :]))
+
+
+@rule("kthvalue")
+def kthvalue(n: Call, x: Value, k: int, dim: int = -1, keepdim: bool = False) -> list[Value]:
+    if x.type.rank == 0:
+        return [x, n.filled(0, i64, ())]
+    axis = n.axis(dim, x)
+    values, index = n.emit_all("topk", x, axis=axis, k=k, largest=False)
+    return [_without(n, n.slice(v, axis, k - 1, 1), axis, keepdim) for v in (values, index)]
+
+
+@rule("median.dim", "nanmedian.dim")
+def median(n: Call, x: Value, dim: int, keepdim: bool = False) -> list[Value]:
+    """The lower of the two middle elements. A NaN, which is sorted last, is the median of a row that has one, unless
+    the operator leaves NaN out."""
+    if x.type.rank == 0:
+        return [x, n.filled(0, i64, ())]
+    axis = n.axis(dim, x)
+    values, index = _sorted(n, x, axis)
+    extent = as_int(x.shape[axis])
+    if extent is None:
+        raise n.unsupported("of a symbolic dimension")
+    place = n.filled((extent - 1) // 2, i64, [1 if k == axis else d for k, d in enumerate(x.shape)])
+    if x.dtype.is_float:
+        unknown = n.cast(n.emit("isnan", values), i64)
+        known = n.emit("sub", n.like(extent, place), n.emit("reduce_sum", unknown, axes=(axis,), keepdims=True))
+        if "nanmedian" in n.name:
+            below = n.emit("max", n.emit("sub", known, n.like(1, known)), n.like(0, known))
+            place = n.emit("truncdiv", below, n.like(2, below))
+        else:  # the first NaN
+            place = n.emit("select", n.emit("lt", known, n.like(extent, known)), known, place)
+    found = [n.emit("gather_elements", v, place, axis=axis) for v in (values, index)]
+    return [_without(n, v, axis, keepdim) for v in found]
+
+
+@rule("median.default", "nanmedian.default")
+def median_of_all(n: Call, x: Value) -> Value:
+    if as_int(x.type.size) == 0:
+        return n.filled(float("nan"), x.dtype, ())
+    return median(n, n.reshape(x, (product(x.shape),)), 0)[0]
+
+
+@rule("mode")
+def mode(n: Call, x: Value, dim: int = -1, keepdim: bool = False) -> list[Value]:
+    """The element that occurs most, the smallest of several, and its last place: by comparing all with all."""
+    if x.type.rank == 0:
+        return [x, n.filled(0, i64, ())]
+    axis = n.axis(dim, x)
+    values, _ = _sorted(n, x, axis)
+    one = n.reshape(values, (*x.shape[: axis + 1], 1, *x.shape[axis + 1 :]))
+    other = n.reshape(values, (*x.shape[:axis], 1, *x.shape[axis:]))
+    counts = n.emit("reduce_sum", n.cast(n.emit("eq", one, other), i32), axes=(axis + 1,), keepdims=False)
+    best = n.emit("argmax", counts, axis=axis, keepdims=True, select_last_index=False)
+    value = n.emit("gather_elements", values, best, axis=axis)
+    same = n.cast(n.emit("eq", x, value), i32)
+    place = n.emit("argmax", same, axis=axis, keepdims=True, select_last_index=True)
+    return [_without(n, v, axis, keepdim) for v in (value, place)]
+
+
+@rule("cummax", "cummin")
+def running_extreme(n: Call, x: Value, dim: int) -> list[Value]:
+    if x.type.rank == 0:
+        return [x, n.filled(0, i64, ())]
+    return list(n.emit_all("running_extreme", x, axis=n.axis(dim, x), largest=n.name.startswith("aten.cummax")))
+
+
+@rule("logcumsumexp", "_logcumsumexp")
+def logcumsumexp(n: Call, x: Value, dim: int) -> Value:
+    return x if x.type.rank == 0 else n.emit("cumulative_logsumexp", x, axis=n.axis(dim, x))
+
+
+# --- places in sorted rows ------------------------------------------------------------------------------------------
+
+
+@rule("searchsorted")
+def searchsorted(
+    n: Call,
+    row: Value,
+    values: Operand,
+    *,
+    out_int32: bool = False,
+    right: bool = False,
+    side: str | None = None,
+    sorter: Value | None = None,
+) -> Value:
+    """How many elements of a sorted row are below each value, or not above it."""
+    if sorter is not None:
+        row = n.emit("gather_elements", row, sorter, axis=row.type.rank - 1)
+    row, given = n.together(row, values)
+    shape = given.shape
+    if row.type.rank == 1:
+        given = n.reshape(given, (product(shape),))
+    elif given.type.rank == 0:
+        raise n.unsupported("of one value in several rows")
+    places = n.emit("search_sorted", row, given, right=bool(right) or side == "right")
+    return n.cast(n.reshape(places, shape), n.dtype)
+
+
+@rule("bucketize")
+def bucketize(n: Call, values: Operand, row: Value, *, out_int32: bool = False, right: bool = False) -> Value:
+    return searchsorted(n, row, values, right=right)
+
+
+@rule("isin")
+def isin(n: Call, elements: Operand, tests: Operand, *, assume_unique: bool = False, invert: bool = False) -> Value:
+    """Whether each element is among the tests: compared with all of them."""
+    x, among = n.together(elements, tests)
+    flat = n.reshape(among, (product(among.shape),))
+    if as_int(flat.shape[0]) == 0:
+        return n.filled(invert, boolean, x.shape)
+    if x.dtype is boolean:
+        x, flat = n.cast(x, i32), n.cast(flat, i32)
+    same = n.emit("eq", n.reshape(x, (*x.shape, 1)), flat)
+    found = n.cast(n.emit("reduce_max", n.cast(same, i32), axes=(x.type.rank,), keepdims=False), boolean)
+    return n.emit("not", found) if invert else found
+
+
+# --- counts in bins ---------------------------------------------------------------------------------------------------
+
+
+@rule("histc")
+def histc(n: Call, x: Value, bins: int = 100, low: float = 0, high: float = 0) -> Value:
+    """How many elements are in each of `bins` equal parts of low to high, the last with its end; without bounds from
+    the least element to the greatest."""
+    flat = n.reshape(x, (product(x.shape),))
+    if as_int(flat.shape[0]) == 0:
+        return n.filled(0, x.dtype, (bins,))
+    work = flat if flat.dtype.is_float else n.cast(flat, n.dtype)
+    if low == high:
+        first = n.emit("reduce_min", work, axes=(0,), keepdims=False)
+        last = n.emit("reduce_max", work, axes=(0,), keepdims=False)
+    else:
+        first, last = n.like(low, work), n.like(high, work)
+    equal = n.emit("eq", first, last)
+    one = n.like(1, first)
+    first, last = (n.emit("select", equal, n.emit(op, v, one), v) for op, v in (("sub", first), ("add", last)))
+    span = n.emit("sub", last, first)
+    scaled = n.emit("div", n.emit("mul", n.emit("sub", work, first), n.like(bins, work)), span)
+    inside = n.emit("and", n.emit("ge", work, first), n.emit("le", work, last))
+    place = n.emit("min", n.cast(scaled, i64), n.constant(bins - 1, i64))
+    place = n.emit("select", inside, place, n.constant(bins, i64))  # one more bin takes what is outside
+    return _counted(n, place, n.filled(1, x.dtype, place.shape), bins, x.dtype)
+
+
+def _counted(n: Call, place: Value, weights: Value, bins: int, t: DType) -> Value:
+    """The sums of the weights at each place below `bins`; what is at `bins` is dropped."""
+    zeros = n.filled(0, t, (bins + 1,))
+    total = n.emit("scatter_elements", zeros, place, weights, axis=0, reduction="add")
+    return n.slice(total, 0, 0, dim(bins))

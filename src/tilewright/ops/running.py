@@ -1,0 +1,202 @@
+"""Operators along an axis that carry more than a sum: running extremes with their places, running log-sum-exps, and
+places in sorted rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from tilewright.ir.attributes import Attrs
+from tilewright.ir.dtype import i64
+from tilewright.ir.expr import Expr, call, cast, const, maximum, minimum, select
+from tilewright.ir.graph import TensorType
+from tilewright.ir.loops import PrimFunc
+from tilewright.ops.dims import accumulator, axis_of, check_kind, present, same_dim, same_dtype, scalar, static, wide
+from tilewright.ops.loopnest import Nest, buffers
+from tilewright.ops.registry import OpDef, Types, register
+from tilewright.support.errors import ShapeError
+
+Out = tuple[TensorType, ...]
+
+
+def _at(point: Sequence[Expr], axis: int, index: Expr) -> tuple[Expr, ...]:
+    return (*point[:axis], index, *point[axis:])
+
+
+# --- running extremes -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class RunningExtremeAttrs(Attrs):
+    """The `largest` or the smallest of an element and those before it."""
+
+    axis: int
+    largest: bool
+
+
+def _extreme_infer(types: Types, attrs: RunningExtremeAttrs) -> Out:
+    """The extreme up to each element and its place, of equal ones the last; NaN stays from where it stands on."""
+    t = present(types[0])
+    check_kind(t.dtype, ("float", "int", "uint", "bool"))
+    axis_of(attrs.axis, t.rank)
+    return t, TensorType(i64, t.shape)
+
+
+def _extreme_loops(types: Types, attrs: RunningExtremeAttrs, out: Out) -> PrimFunc:
+    (x,), (values, places) = buffers(types, out)
+    assert x is not None
+    axis, acc = attrs.axis % len(x.shape), accumulator(x.dtype)
+    rest = [d for k, d in enumerate(x.shape) if k != axis]
+    compare = "ge" if attrs.largest else "le"
+    nest = Nest("running_extreme", [x, values, places])
+    with nest.loops("i", rest, parallel=True) as point:
+        with nest.local("best", acc) as best, nest.local("place", i64) as place:
+            with nest.when(x.shape[axis] > 0):
+                best.set(cast(x[_at(point, axis, const(0))], acc))
+                place.set(0)
+            with nest.loop("k", x.shape[axis]) as k:
+                with nest.let("value", cast(x[_at(point, axis, k)], acc)) as value:
+                    better = call(compare, value, best.value)
+                    if acc.is_float:
+                        better = (better & ~call("isnan", best.value)) | call("isnan", value)
+                    with nest.when(better):
+                        best.set(value)
+                        place.set(k)
+                nest.store(values, _at(point, axis, k), cast(best.value, x.dtype))
+                nest.store(places, _at(point, axis, k), place.value)
+    return nest.finish()
+
+
+def _extreme_numpy(arrays: Sequence[Any], attrs: RunningExtremeAttrs) -> tuple[Any, ...]:
+    given = np.asarray(arrays[0])
+    x = np.moveaxis(wide(given), attrs.axis, 0)
+    values, places = np.array(x), np.zeros(x.shape, np.int64)
+    for k in range(1, len(x)):
+        with np.errstate(invalid="ignore"):
+            better = x[k] >= values[k - 1] if attrs.largest else x[k] <= values[k - 1]
+        unknown = np.isnan(x[k]) if np.issubdtype(x.dtype, np.floating) else np.zeros_like(better)
+        better = better | unknown
+        values[k] = np.where(better, x[k], values[k - 1])
+        places[k] = np.where(better, k, places[k - 1])
+    return np.moveaxis(values, 0, attrs.axis).astype(given.dtype), np.ascontiguousarray(
+        np.moveaxis(places, 0, attrs.axis)
+    )
+
+
+register(OpDef("running_extreme", "opaque", RunningExtremeAttrs, _extreme_infer, _extreme_numpy, loops=_extreme_loops))
+
+
+# --- running log-sum-exp --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class CumulativeLogsumexpAttrs(Attrs):
+    axis: int
+
+
+def _logsumexp_infer(types: Types, attrs: CumulativeLogsumexpAttrs) -> Out:
+    """log of the sum of e^x of an element and those before it."""
+    t = present(types[0])
+    check_kind(t.dtype, ("float",))
+    axis_of(attrs.axis, t.rank)
+    return (t,)
+
+
+def _logsumexp_loops(types: Types, attrs: CumulativeLogsumexpAttrs, out: Out) -> PrimFunc:
+    """log(e^a + e^b) = max + log1p(e^(min - max)), where equal infinities are themselves."""
+    (x,), (y,) = buffers(types, out)
+    assert x is not None
+    axis, acc = attrs.axis % len(x.shape), accumulator(x.dtype)
+    rest = [d for k, d in enumerate(x.shape) if k != axis]
+    nest = Nest("cumulative_logsumexp", [x, y])
+    with nest.loops("i", rest, parallel=True) as point, nest.local("total", acc) as total:
+        total.set(scalar(-np.inf, acc))
+        with nest.loop("k", x.shape[axis]) as k:
+            with nest.let("value", cast(x[_at(point, axis, k)], acc)) as value:
+                high, low = maximum(value, total.value), minimum(value, total.value)
+                equal = call("eq", high, low) & call("isinf", high)
+                total.set(select(equal, high, high + call("log1p", call("exp", low - high))))
+            nest.store(y, _at(point, axis, k), cast(total.value, x.dtype))
+    return nest.finish()
+
+
+def _logsumexp_numpy(arrays: Sequence[Any], attrs: CumulativeLogsumexpAttrs) -> tuple[Any, ...]:
+    given = np.asarray(arrays[0])
+    with np.errstate(all="ignore"):
+        return (np.logaddexp.accumulate(wide(given), axis=attrs.axis).astype(given.dtype),)
+
+
+register(
+    OpDef(
+        "cumulative_logsumexp",
+        "opaque",
+        CumulativeLogsumexpAttrs,
+        _logsumexp_infer,
+        _logsumexp_numpy,
+        loops=_logsumexp_loops,
+    )
+)
+
+
+# --- places in sorted rows ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class SearchSortedAttrs(Attrs):
+    """With `right`, elements equal to the value are counted too."""
+
+    right: bool
+
+
+def _search_infer(types: Types, attrs: SearchSortedAttrs) -> Out:
+    """rows [n] or [..., n] sorted upwards, values [..., m]: how many elements of its row are below each value."""
+    rows, values = present(types[0]), present(types[1])
+    same_dtype([rows, values])
+    static(rows.shape[-1] if rows.rank else 1, "the length of a sorted row")
+    shared = rows.rank == 1
+    if rows.rank < 1 or not (shared or rows.rank == values.rank):
+        raise ShapeError("rows and values differ in rank", expected=rows, got=values)
+    if not shared and not all(same_dim(a, b) for a, b in zip(rows.shape[:-1], values.shape[:-1], strict=True)):
+        raise ShapeError("rows and values differ in shape", expected=rows, got=values)
+    return (TensorType(i64, values.shape),)
+
+
+def _search_loops(types: Types, attrs: SearchSortedAttrs, out: Out) -> PrimFunc:
+    """Bisection by powers of two from the greatest below the row's length."""
+    (rows, values), (places,) = buffers(types, out)
+    assert rows is not None and values is not None
+    length, acc = static(rows.shape[-1], "the length of a sorted row"), accumulator(rows.dtype)
+    nest = Nest("search_sorted", [rows, values, places])
+    with nest.loops("i", values.shape, parallel=True) as point, nest.local("place", i64) as place:
+        lead = point[:-1] if len(rows.shape) > 1 else ()
+        place.set(0)
+        with nest.let("value", cast(values[point], acc)) as value:
+            for step in (1 << k for k in reversed(range(length.bit_length()))):
+                with nest.when(place.value + step <= length):
+                    element = cast(rows[(*lead, place.value + (step - 1))], acc)
+                    # Turned round, so that all elements are below NaN.
+                    below = ~call("gt" if attrs.right else "ge", element, value)
+                    with nest.when(below):
+                        place.set(place.value + step)
+        nest.store(places, point, place.value)
+    return nest.finish()
+
+
+def _search_numpy(arrays: Sequence[Any], attrs: SearchSortedAttrs) -> tuple[Any, ...]:
+    rows, values = (wide(a) for a in arrays)
+    side: Literal["left", "right"] = "right" if attrs.right else "left"
+    if rows.ndim == 1:
+        places: Any = np.searchsorted(rows, values, side)
+    else:
+        flat, given = rows.reshape(-1, rows.shape[-1]), values.reshape(-1, values.shape[-1])
+        found = [np.searchsorted(r, v, side) for r, v in zip(flat, given, strict=True)]
+        places = np.array(found, np.int64).reshape(values.shape)
+    if np.issubdtype(values.dtype, np.floating):
+        places = np.where(np.isnan(values), rows.shape[-1], places)
+    return (np.asarray(places, np.int64),)
+
+
+register(OpDef("search_sorted", "opaque", SearchSortedAttrs, _search_infer, _search_numpy, loops=_search_loops))

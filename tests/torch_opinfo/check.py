@@ -1,0 +1,151 @@
+"""One case on Tilewright against eager PyTorch."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch.utils import _pytree as pytree
+
+import tilewright as tw
+from tests.torch_opinfo.cases import Case
+from tilewright.compiler import import_model
+from tilewright.ops.interpret import run_graph
+from tilewright.support.errors import UnsupportedError
+
+Kind = Literal["native", "refused", "wrong", "crashed", "not exportable", "left out"]
+
+UNSET = ("empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided", "resize_as_")
+"""Operators whose results hold whatever was in memory: only shapes and types are compared."""
+
+TIMES_EAGER = 2.0
+ULPS = 4.0
+"""Where a result is not near eager's element by element, it may be this much further than eager's from the result in
+f64, or differ from that by so many units in the last place of the largest number (sums in another order)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    kind: Kind
+    reason: str = ""
+
+
+def check(case: Case, name: str, native: bool = True) -> Outcome:
+    """What becomes of a case. With `native` false its graph is run by the operators' NumPy references."""
+    try:
+        with warnings.catch_warnings(), torch.no_grad():
+            warnings.simplefilter("ignore")
+            torch.manual_seed(0)
+            expected = _tensors(case.module(*_copies(case.inputs)))
+    except Exception as error:
+        return Outcome("left out", f"eager: {type(error).__name__}: {str(error)[:100]}")
+    if not expected:
+        return Outcome("left out", "no tensors come out")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            given = _native(case) if native else _interpreted(case)
+    except UnsupportedError as error:
+        return Outcome("refused", _first(error))
+    except tw.Error as error:
+        text = _first(error)
+        return Outcome(
+            "not exportable" if "cannot be exported" in text or "one program cannot" in text else "refused", text
+        )
+    except Exception as error:
+        return Outcome("crashed", f"{type(error).__name__}: {str(error)[:200]}")
+    difference = _difference(case, name, given, expected)
+    return Outcome("native") if difference is None else Outcome("wrong", difference)
+
+
+def _first(error: tw.Error) -> str:
+    problem = next(iter(error.each()), error)
+    got = getattr(problem, "got", None)
+    return f"{problem.what}{'' if got is None else f' (got {got})'}".replace("\n", " ")[:300]
+
+
+def _native(case: Case) -> list[Any]:
+    model = tw.compile(case.module, _copies(case.inputs), dynamic=None)
+    result = model(*_copies(case.inputs))
+    return _tensors(result)
+
+
+def _interpreted(case: Case) -> list[Any]:
+    read = import_model(case.module, example=_copies(case.inputs), dynamic=None)
+    arrays = {v.name: _array(t) for v, t in zip(read.graph.inputs, case.inputs, strict=True)}
+    found = run_graph(read.graph, arrays, read.weights)
+    return [
+        torch.from_numpy(np.array(a, order="C")) if a.dtype.name != "bfloat16" else _foreign(a) for a in found.values()
+    ]
+
+
+def _array(t: torch.Tensor) -> Any:
+    import ml_dtypes
+
+    if t.dtype is torch.bfloat16:
+        return t.contiguous().view(torch.int16).numpy().view(ml_dtypes.bfloat16)
+    return t.contiguous().numpy()
+
+
+def _foreign(array: Any) -> torch.Tensor:
+    """A tensor of bfloat16, which NumPy has from another package."""
+    return torch.from_numpy(np.array(array, order="C").view(np.int16)).view(torch.bfloat16)
+
+
+def _copies(tensors: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+    """The tensors again, in memory of their own, laid out as they are."""
+    return tuple(
+        torch.empty_strided(t.shape, t.stride(), dtype=t.dtype).copy_(t) if t.layout is torch.strided else t.clone()
+        for t in tensors
+    )
+
+
+def _tensors(result: Any) -> list[torch.Tensor]:
+    return [leaf.detach() for leaf in pytree.tree_leaves(result) if isinstance(leaf, torch.Tensor)]
+
+
+def _difference(case: Case, name: str, given: list[torch.Tensor], expected: list[torch.Tensor]) -> str | None:
+    """How the results differ from eager's; None if they do not."""
+    if len(given) != len(expected):
+        return f"{len(given)} results, expected {len(expected)}"
+    exact: list[torch.Tensor] | None = None
+    for k, (ours, eager) in enumerate(zip(given, expected, strict=True)):
+        if ours.shape != eager.shape or ours.dtype != eager.dtype:
+            return f"result {k} is {ours.dtype}{list(ours.shape)}, expected {eager.dtype}{list(eager.shape)}"
+        if name.split(".")[0] in UNSET:
+            continue
+        try:
+            torch.testing.assert_close(ours, eager, equal_nan=True)
+        except AssertionError as error:
+            exact = _exact(case) if exact is None else exact
+            if not eager.is_floating_point() or not exact or not _as_near(ours, eager, exact[k]):
+                return f"result {k}: " + " ".join(line for line in str(error).splitlines() if line)[:200]
+    return None
+
+
+def _exact(case: Case) -> list[torch.Tensor]:
+    """The results of eager in f64; none where it has no such."""
+    try:
+        with torch.no_grad():
+            wide = [t.double() if t.is_floating_point() else t for t in _copies(case.inputs)]
+            return _tensors(case.module.double()(*wide))
+    except Exception:
+        return []
+    finally:
+        narrow = next((t.dtype for t in case.inputs if t.is_floating_point()), torch.float32)
+        case.module.to(narrow)
+
+
+def _as_near(ours: torch.Tensor, eager: torch.Tensor, exact: torch.Tensor) -> bool:
+    """Whether our result is about as near to that in f64 as eager's, and no less finite."""
+    if exact.shape != ours.shape or not torch.equal(ours.isfinite(), eager.isfinite()):
+        return False
+    finite = eager.isfinite() & exact.isfinite()
+    error, allowed = ((t.double() - exact.double())[finite].abs() for t in (ours, eager))
+    if not error.numel():
+        return True
+    rounding = ULPS * torch.finfo(eager.dtype).eps * exact[finite].abs().max().item()
+    return bool(error.max() <= max(TIMES_EAGER * allowed.max().item(), rounding))
