@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
+from tilewright.frontend.torch.trees import leaves_with_paths
 from tilewright.runtime.interop import framework
 from tilewright.support.errors import CallError, ModelError, Problems
 
@@ -78,7 +79,7 @@ def read_example(module: torch.nn.Module, example: Any, device: torch.device) ->
     kwargs = {name: kwargs[name] for name in dict.fromkeys([*order, *kwargs])}  # inputs stand in this order
     names = _positional_names(parameters, len(args))
     leaves = []
-    for path, leaf in pytree.tree_flatten_with_path((args, kwargs))[0]:
+    for path, leaf in leaves_with_paths((args, kwargs)):
         if isinstance(leaf, torch.Tensor):
             first = names[path[1].idx] if path[0].idx == 0 else path[1].key
             leaves.append(Leaf("_".join([first, *map(key_text, path[2:])]), leaf))

@@ -9,6 +9,7 @@ from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
 
 from tilewright.frontend.torch.example import key_text
+from tilewright.frontend.torch.trees import leaves_with_paths
 
 
 def output_names(program: ExportedProgram, count: int) -> list[str]:
@@ -34,4 +35,4 @@ def _paths(program: ExportedProgram, count: int) -> list[Any] | None:
     if signature is None or signature.out_spec is None:
         return None
     nested = pytree.tree_unflatten(list(range(count)), signature.out_spec)
-    return [path for path, _ in pytree.tree_flatten_with_path(nested)[0]]
+    return [path for path, _ in leaves_with_paths(nested)]
