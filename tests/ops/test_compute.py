@@ -325,6 +325,18 @@ for step, clip in ((0, None), (2, 0.8)):
     for product, cell in ((None, None), (x(3, 16), x(3, 4)), (x(3, 16), None), (None, x(3, 4))):
         case("lstm_cell", x(9, 16), product, cell, **common)
 
+POSITIVE = np.array([[[4, 2, 0.5], [2, 5, 1], [0.5, 1, 3]]] * 2, F)
+case("cholesky", POSITIVE)
+case("cholesky", x(1, 1) ** 2)
+case("cholesky", x(0, 3, 3))
+for m, n in ((4, 4), (3, 5), (5, 3), (1, 1), (0, 0)):
+    case("lu", x(2, m, n))
+case("lu", np.array([[0, 1], [0, 2]], F))
+for upper in (False, True):
+    for unit in (False, True):
+        case("triangular_solve", POSITIVE, x(2, 3, 4), upper=upper, unit=unit)
+case("triangular_solve", x(0, 0), x(0, 2), upper=True)
+
 ROWS = np.array([[2, 2, np.nan, 1], [1, -1, 3, 3], [np.inf, 5, -np.inf, 0]], F)
 for axis in (0, 1):
     for largest in (False, True):

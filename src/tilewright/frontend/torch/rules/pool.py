@@ -151,4 +151,6 @@ def _uneven(n: Call, x: Value, extents: Sequence[int], wanted: Sequence[int], la
         total = n.emit("select", inside, windows, n.like(0, windows))
         total = n.emit("reduce_sum", total, axes=(axis + 1,), keepdims=False)
         x = n.emit("div", total, n.reshape(n.constant(widths, total.dtype), (count, *tail)))
+    if not largest:
+        return x
     return [x] if index is None else [x, index]
