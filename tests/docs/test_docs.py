@@ -78,6 +78,10 @@ def test_python_blocks_run(
             continue
         if block.needs and importlib.util.find_spec(block.needs) is None:
             pytest.skip(f"from line {block.start} on this page needs {block.needs}")
+        if 'backend="tilewright"' in "\n".join(block.lines):
+            from tests.frontend.torch_backend import register
+
+            register()
         if block.mark == "python":
             out = io.StringIO()
             # Blank lines before the code make tracebacks show the page's line numbers.

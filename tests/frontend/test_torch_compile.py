@@ -197,3 +197,128 @@ def test_a_defect_of_ours_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     with torch.no_grad(), pytest.warns(RuntimeWarning, match="a defect"):
         found = f(x)
     assert_same(found, model(x).detach())
+
+
+def test_a_transformer_layer() -> None:
+    model = nn.TransformerEncoderLayer(32, 4, 64, batch_first=True).eval()
+
+    class Block(nn.Module):
+        """With a mask, so that PyTorch's own fast path for inference stays away."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = model
+
+        def forward(self, x: Any) -> Any:
+            q = x.view(*x.shape[:2], 4, 8).transpose(1, 2)
+            y = nn.functional.scaled_dot_product_attention(q, q, q, is_causal=True)
+            return self.layer.norm1(x + y.transpose(1, 2).reshape(x.shape)), self.layer.linear2(self.layer.linear1(x))
+
+    (report,) = check(Block(), (torch.randn(2, 7, 32),), dynamic=False)
+    assert report.coverage().share == 1
+    check(Block(), (torch.randn(2, 7, 32),), (torch.randn(3, 5, 32),), dynamic=True)
+
+
+def test_inference_mode_and_autocast() -> None:
+    model, x = mlp(), torch.randn(4, 17)
+    f = compiled(model)
+    with torch.inference_mode():
+        found = f(x)
+        assert_same(found, model(x), rtol=1e-5, atol=1e-5)
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        assert_same(compiled(model)(x), model(x), rtol=2e-2, atol=2e-2)
+
+
+@pytest.mark.parametrize(
+    "dtype", [torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.bool, torch.complex64]
+)
+def test_element_types(dtype: Any) -> None:
+    def function(x: Any, y: Any) -> Any:
+        z = torch.where(x == y, x, y)
+        return z.flip(0), torch.stack([x, z]), (x != y).sum(1)
+
+    x, y = (torch.randint(0, 2, (5, 3)).to(dtype) for _ in range(2))
+    check(function, (x, y), parts=None)
+
+
+@pytest.mark.parametrize("shape", [(0, 3), (1, 3), (1, 1), (7, 0)])
+def test_small_shapes(shape: tuple[int, int]) -> None:
+    def function(x: Any) -> Any:
+        return torch.tanh(x) * 2 + 1, x.sum(0), torch.exp(x).t()
+
+    check(function, (torch.randn(shape),), parts=None)
+
+
+def test_inputs_that_are_views() -> None:
+    def function(x: Any, y: Any) -> Any:
+        return torch.sin(x) * y + 1, torch.exp(y - x).sum(0)
+
+    base = torch.randn(6, 10)
+    for y in (base[:, ::2], base[:, 5:], base.t()[:5].t(), base[:, :1].expand(6, 5), base[3, :5]):
+        check(function, (torch.randn(6, 5), y), parts=None)
+
+
+def test_constants_of_a_graph() -> None:
+    def function(x: Any) -> Any:
+        return torch.where(x > 0, torch.tensor(float("-inf")), x) * 2 + torch.tensor([1.0, 2.0, 3.0])
+
+    check(function, (torch.randn(4, 3),))
+
+
+def test_what_comes_out_may_be_what_went_in() -> None:
+    def function(x: Any, y: Any) -> Any:
+        z = torch.sin(x) * 2 + y
+        return x, z, z.view(-1), [x.view(-1), z], {"y": y}, 3, None
+
+    check(function, (torch.randn(3, 4), torch.randn(4)), parts=None)
+
+
+def test_marked_dimensions() -> None:
+    from torch._dynamo.testing import CompileCounterWithBackend
+
+    register()
+    torch._dynamo.reset()
+    counter = CompileCounterWithBackend("tilewright")
+    model = mlp()
+    f = torch.compile(model, backend=counter)
+    with torch.no_grad():
+        for n in range(2, 65, 7):
+            x = torch.randn(n, 17)
+            torch._dynamo.mark_dynamic(x, 0)
+            assert_same(f(x), model(x), rtol=1e-5, atol=1e-5)
+    assert counter.frame_count == 1
+    torch._dynamo.reset()
+    counter = CompileCounterWithBackend("tilewright")
+    f = torch.compile(model, backend=counter)
+    with torch.no_grad():
+        for n in range(1, 65):
+            x = torch.randn(n, 17)
+            assert_same(f(x), model(x), rtol=1e-5, atol=1e-5)
+    assert counter.frame_count <= 3
+
+
+def test_threads_may_call_at_once_while_weights_change() -> None:
+    import threading
+
+    model, x = mlp(), torch.randn(8, 17)
+    f = compiled(model)
+    with torch.no_grad():
+        f(x)
+    failures: list[str] = []
+
+    def run() -> None:
+        with torch.no_grad():
+            for _ in range(50):
+                if not bool(torch.isfinite(f(x)).all()):
+                    failures.append("not finite")
+
+    threads = [threading.Thread(target=run) for _ in range(3)]
+    for t in threads:
+        t.start()
+    for _ in range(50):
+        model[0].weight.data.mul_(1.01)
+    for t in threads:
+        t.join()
+    assert not failures
+    with torch.no_grad():
+        assert_same(f(x), model(x), rtol=1e-5, atol=1e-5)

@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.fx import GraphModule, Node
 
 from tilewright.compiler import compile_graph
@@ -46,6 +47,10 @@ class GraphCompiler:
 
     def run(self, examples: Sequence[Any]) -> tuple[Callable[..., Any], GraphReport]:
         """The graph as a function of its placeholders that gives a list, and what became of it."""
+        with unset_fake_temporarily():  # constants of the graph are real tensors
+            return self.made(examples)
+
+    def made(self, examples: Sequence[Any]) -> tuple[Callable[..., Any], GraphReport]:
         self.gm, found = self.surveyed(examples)
         if self.options.full and found.refused:
             raise refusal(self.label, found.refused)

@@ -16,7 +16,7 @@ import torch
 from torch.fx import GraphModule, Node
 
 from tilewright.frontend.common.emitter import check_size
-from tilewright.frontend.common.finish import Imported, Interface, finished
+from tilewright.frontend.common.finish import Imported, Interface, finished, reason
 from tilewright.frontend.torch import registry
 from tilewright.frontend.torch.dtypes import element_type
 from tilewright.frontend.torch.symbols import Sizes
@@ -75,7 +75,11 @@ def _why_not(walk: Walk, gm: GraphModule, node: Node, values: dict[Node, Any]) -
     read = next((n for n in node.all_input_nodes if n in walk.failed), None)
     if read is not None:
         return UnsupportedError(f"{_name(target)} reads a value of a type that is not supported", where=where)
-    walk.attempt(gm, node, values)
+    try:
+        walk.attempt(gm, node, values)
+    except Exception as error:  # a defect of a rule is a refusal here: PyTorch runs the operator
+        walk.failed.add(node)
+        return UnsupportedError(f"this use of {_name(target)} is not supported ({reason(error)})", where=where)
     if not walk.problems:
         return None if values[node] is not None else UnsupportedError("it has no value", where=where)
     found = Error.many(list(walk.problems.found))

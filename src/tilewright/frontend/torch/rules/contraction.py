@@ -164,6 +164,22 @@ def attention(
     return n.emit("matmul", weights, v)
 
 
+@rule("_scaled_dot_product_flash_attention_for_cpu")
+def flash_attention(
+    n: Call,
+    q: Value,
+    k: Value,
+    v: Value,
+    dropout: float = 0.0,
+    causal: bool = False,
+    *,
+    attn_mask: Value | None = None,
+    scale: Operand | None = None,
+) -> list[Value]:
+    """What PyTorch's dispatcher makes of attention on CPUs; without its second result, which the backward reads."""
+    return [attention(n, q, k, v, attn_mask, dropout, causal, scale)]
+
+
 def _causal(n: Call, q: Value, k: Value) -> Value:
     """Query i sees the keys up to i."""
     from tilewright.ir.dtype import i64
