@@ -10,17 +10,17 @@ from tests.frontend.test_torch_compile import Custom, mlp
 
 torch = pytest.importorskip("torch", reason="PyTorch is an extra: `make torch` runs this")
 
-from tilewright.dynamo.coverage import module_coverage  # noqa: E402  needs PyTorch
+import tilewright as tw  # noqa: E402
 from tilewright.support.errors import CallError  # noqa: E402
 
 
 def test_a_whole_module() -> None:
-    report = module_coverage(mlp(), torch.randn(8, 17))
+    report = tw.coverage(mlp(), torch.randn(8, 17))
     assert report.share == 1 and report.compiled_parts == len(report.parts) == 1 and not report.uncompiled
 
 
 def test_an_operator_that_nobody_knows() -> None:
-    report = module_coverage(Custom(), (torch.randn(8, 17),))
+    report = tw.coverage(Custom(), (torch.randn(8, 17),))
     assert report.share < 1 and report.compiled_parts == 2
     assert [p.runs_by for p in report.parts] == ["Tilewright", "PyTorch", "Tilewright"]
     (lacking,) = report.uncompiled
@@ -32,7 +32,7 @@ def test_a_lone_cheap_operator_is_no_part() -> None:
     def alone(x: Any) -> Any:
         return torch.sin(x)
 
-    report = module_coverage(alone, torch.randn(3))
+    report = tw.coverage(alone, torch.randn(3))
     assert report.compiled_parts == 0
     assert [u.reason for u in report.uncompiled] == ["a part of its own would cost more than it saves"]
 
@@ -43,7 +43,7 @@ def test_graph_breaks_are_named() -> None:
         torch._dynamo.graph_break()
         return torch.cos(y) * y
 
-    report = module_coverage(broken, {"x": torch.randn(3)})
+    report = tw.coverage(broken, {"x": torch.randn(3)})
     assert report.compiled_parts == 2
     (item,) = report.uncompiled
     assert item.operator == "graph break" and "graph_break()" in item.where
@@ -51,4 +51,4 @@ def test_graph_breaks_are_named() -> None:
 
 def test_no_example() -> None:
     with pytest.raises(CallError, match="needs an example"):
-        module_coverage(mlp(), None)
+        tw.coverage(mlp(), None)

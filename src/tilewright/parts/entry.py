@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from tilewright.compiler import Dynamic, compile_program
+from tilewright.compiler import Dynamic, compile_program, from_torch
 from tilewright.frontend import registry as frontends
 from tilewright.ir.selection import Precision
 from tilewright.runtime.model import Model
@@ -91,15 +91,23 @@ def compile(
     return compile_parts(loaded, build, name=name, dims=dims, threads=threads, custom_ops=custom_ops)
 
 
-def coverage(model: Any, *, dims: Mapping[str, int] | None = None, custom_ops: Sequence[type] = ()) -> Coverage:
-    """What of an ONNX model would be compiled, in which parts the rest would run and by whom, and every reason.
+def coverage(
+    model: Any, example: Any = None, *, dims: Mapping[str, int] | None = None, custom_ops: Sequence[type] = ()
+) -> Coverage:
+    """What of a model would be compiled, in which parts the rest would run and by whom, and every reason.
 
     Args:
-        model: path of an ONNX file, its bytes, or an `onnx.ModelProto`.
+        model: path of an ONNX file, its bytes, or an `onnx.ModelProto`; or a PyTorch module or function, which is run
+            once as `torch.compile(model, backend="tilewright")` runs it.
+        example: inputs of a PyTorch module, as for `compile`.
         dims, custom_ops: as for `compile`.
 
-    Raises ModelError for a file that is no ONNX model.
+    Raises ModelError for a file that is no ONNX model, CallError for a module without an example.
     """
+    if example is not None or from_torch(model):
+        from tilewright.dynamo.coverage import module_coverage
+
+        return module_coverage(model, example)
     from tilewright.frontend.onnx.load import load
     from tilewright.parts.onnx_model import coverage as coverage_of
 
