@@ -52,7 +52,8 @@ def build(
 
     Args:
         program: what `te.create_schedule` gave, a `Schedule`, or a function.
-        args: the tensors in calling order; wanted with `te.create_schedule`, refused otherwise.
+        args: the tensors and scalars (`te.var`s, passed as numbers) in calling order, unused ones too; wanted with
+            `te.create_schedule`, refused otherwise.
         target: "host" or "llvm" for code that can be called here, "c" for C text only, or a `Target` or its name for
             another machine's text.
         name: of the function.
@@ -154,7 +155,8 @@ class BuiltFunction(Called):
         if self.native is None:
             return self._refuse
         derived = any(as_int(d) is None and not isinstance(d, Var) for p in self.func.params for d in p.shape)
-        return self._checked if derived else self.native.__call__
+        scalars = any(not p.shape for p in self.func.params)
+        return self._checked if derived or scalars else self.native.__call__
 
     def _refuse(self, *arrays: Any) -> None:
         raise TargetError(
@@ -162,7 +164,9 @@ class BuiltFunction(Called):
         )
 
     def _checked(self, *arrays: Any) -> None:
-        """Call after dimensions that are expressions were compared with what they must be."""
+        """Call after numbers were made arrays, and dimensions that are expressions compared with what they must be."""
+        if len(arrays) == len(self.func.params):
+            arrays = tuple(x if p.shape else _scalar(p, x) for p, x in zip(self.func.params, arrays, strict=True))
         shapes = [np.shape(a) for a in arrays]
         fits = len(shapes) == len(self.func.params)
         if fits and all(len(s) == len(p.shape) for s, p in zip(shapes, self.func.params, strict=True)):
@@ -176,6 +180,21 @@ class BuiltFunction(Called):
                     raise CallError("wrong shape", where=f"parameter {param.name!r}", expected=wanted, got=shape)
         assert self.native is not None
         self.native(*arrays)
+
+
+def _scalar(param: Buffer, value: Any) -> Any:
+    """A number as an array without dimensions; arrays as they are."""
+    if hasattr(value, "__dlpack__") and hasattr(value, "shape") and not isinstance(value, np.generic):
+        return value
+    kind = param.dtype
+    where = f"parameter {param.name!r}"
+    if not isinstance(value, int | float | np.number | np.bool_):
+        raise CallError("not a number", where=where, expected=kind, got=f"{type(value).__name__} {value!r}")
+    if kind.is_int and value != int(value):
+        raise CallError("wrong number", where=where, expected="an integer", got=value)
+    if kind.is_int and not kind.min <= value <= kind.max:
+        raise CallError("wrong number", where=where, expected=f"{kind.min} to {kind.max}", got=value)
+    return np.array(value, kind.numpy)
 
 
 def _dims(buffer: Buffer) -> tuple[int | str, ...]:

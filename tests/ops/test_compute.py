@@ -192,6 +192,27 @@ case(
     ceil_mode=False,
     count_include_pad=False,
 )
+for pads in ((3, 0, 2, 0), (0, 2, 1, 2), (2, 3, 2, 3)):  # windows of padding alone give 0
+    case(
+        "avg_pool",
+        x(1, 2, 3, 4),
+        kernel=(2, 2),
+        strides=(1, 1),
+        dilations=(1, 1),
+        pads=pads,
+        ceil_mode=False,
+        count_include_pad=False,
+    )
+case(
+    "avg_pool",
+    x(1, 2, 3),
+    kernel=(2,),
+    strides=(1,),
+    dilations=(5,),
+    pads=(2, 2),
+    ceil_mode=False,
+    count_include_pad=False,
+)
 case("max_pool", ints(1, 2, 5, dtype=np.uint8), kernel=(2,), strides=(2,), dilations=(1,), pads=(0, 1), ceil_mode=False)
 
 for exclusive in (False, True):

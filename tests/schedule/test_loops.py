@@ -60,6 +60,17 @@ def test_fuse_undoes_split():
     check_schedule(copy(), s)
 
 
+def test_fuse_of_one_loop_is_that_loop():
+    func = copy(16)
+    s = Schedule(func)
+    outer, inner = s.split(s.fuse("i"), factor=8)
+    s.vectorize(s.fuse(inner))
+    check_schedule(func, s)
+    assert [x.name for x in s.loops("B")] == ["i_0", "i_1"] and s.fuse(outer).name == "i_0"
+    with pytest.raises(ScheduleError, match="fuse needs a loop"):
+        s.fuse()
+
+
 def test_fuse_symbolic(golden):
     golden(scheduled(matmul(te.var("m", hi=9)), lambda s: s.fuse("i", "j")))
 
@@ -118,7 +129,6 @@ REFUSALS = {
     "factors-too-small": lambda s: s.split("i", factors=[2, 3]),
     "split-vectorized": lambda s: [s.vectorize("j"), s.split("j", factor=4)],
     "fuse-apart": lambda s: s.fuse("i", "k"),
-    "fuse-one": lambda s: s.fuse("i"),
     "fuse-parallel": lambda s: [s.parallel("i"), s.fuse("i", "j")],
     "reorder-other-nest": lambda s: s.reorder("j", "j_1"),
     "reorder-twice": lambda s: s.reorder("i", "j", "i"),

@@ -56,7 +56,7 @@ def test_decisions_can_be_chosen():
     assert s.extent("i_0") == 4 and s.extent("j_1_1") == 8
     assert s.trace == changed
     check_schedule(matmul(16, 16, 8), s)
-    with pytest.raises(ValueError, match="takes no decision"):
+    with pytest.raises(ScheduleError, match="takes no decision"):
         trace.with_decisions({0: 1})
 
 

@@ -8,6 +8,8 @@ from typing import Any, Literal
 
 import numpy as np
 
+from tilewright.support.errors import ExpressionError
+
 Kind = Literal["float", "int", "uint", "bool", "minifloat"]
 """What a type's values are. Small floats are storage: their values are their bits, and nothing computes with them."""
 
@@ -135,7 +137,7 @@ def _by_numpy() -> dict[np.dtype[Any], DType]:
 def dtype(x: object) -> DType:
     """The DType for a DType, a name ("f32", "float32", "bfloat16", ...), or anything `np.dtype` takes.
 
-    Raises TypeError when there is none.
+    Raises ExpressionError when there is none.
     """
     if isinstance(x, DType):
         return x
@@ -144,4 +146,4 @@ def dtype(x: object) -> DType:
     try:
         return _by_numpy()[np.dtype(x).newbyteorder("=")]  # type: ignore[call-overload]
     except (KeyError, TypeError):
-        raise TypeError(f"no such element type: {x!r}; known: {', '.join(BY_NAME)}") from None
+        raise ExpressionError(f"no such element type: {x!r}; known: {', '.join(BY_NAME)}") from None

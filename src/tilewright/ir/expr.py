@@ -1,17 +1,23 @@
-"""Scalar expressions: immutable, hash-consed, so that equal expressions are one object and `==` is identity.
+"""Scalar expressions: immutable, hash-consed, so that equal expressions are one object.
 
     expr := Var | Const | Op(name, args) | Load(buffer, indices) | Reduce(...)
+
+`==` is a comparison. Of elements (what mentions an axis or a read of a tensor, before there are loops) it is an
+expression like `<`, and has no truth value. Of all else it may also be taken as a truth value, which says whether both
+are the same expression: shapes, programs and types are compared in this way.
 
 Indices, extents and shapes are `i64`. What each operator means stands in `ir/scalar_ops.py`.
 """
 
 from __future__ import annotations
 
+import re
 import struct
+import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -19,6 +25,7 @@ import numpy as np
 from tilewright.ir.dtype import DType, boolean, dtype, f32, i64
 from tilewright.ir.scalar_ops import OPS
 from tilewright.ir.scopes import Scope
+from tilewright.support.errors import ExpressionError
 
 Number = int | float | bool
 ExprLike = "Expr | int | float | bool"
@@ -30,10 +37,12 @@ _references: Mapping[tuple[Any, ...], Callable[[], Expr | None]] = _interned.dat
 
 
 class Expr:
-    """Base of scalar expressions. Python operators build expressions and fold constants; comparisons `<`, `<=`, `>`,
-    `>=` build boolean expressions, while `==` is identity (use `equal`)."""
+    """Base of scalar expressions. Python operators build expressions and fold constants; comparisons build boolean
+    expressions (see the module for `==`)."""
 
     __slots__ = ("__weakref__", "dtype", "known_loads", "known_variables")
+    __array_ufunc__ = None  # NumPy's scalars leave the operators to this class
+    __hash__ = object.__hash__
     dtype: DType
     known_loads: tuple[Load, ...]
     """What `rewrite.loads` found, itself left out; unset before."""
@@ -76,6 +85,12 @@ class Expr:
     def __rmod__(self, other: Any) -> Expr:
         return binary("mod", other, self)
 
+    def __eq__(self, other: object) -> Any:
+        return _compared("eq", self, other)
+
+    def __ne__(self, other: object) -> Any:
+        return _compared("ne", self, other)
+
     def __lshift__(self, other: Any) -> Expr:
         return binary("shl", self, other)
 
@@ -109,10 +124,33 @@ class Expr:
     def __ge__(self, other: Any) -> Expr:
         return binary("ge", self, other)
 
+    def __pow__(self, other: Any) -> Expr:
+        return binary("pow", self, other)
+
+    def __rpow__(self, other: Any) -> Expr:
+        return binary("pow", other, self)
+
+    def __abs__(self) -> Expr:
+        return call("abs", self)
+
+    def _refuse_number(self) -> NoReturn:
+        raise ExpressionError(
+            f"the expression {readable(self)} is no number",
+            hint="te has functions of elements: te.exp, te.max, te.cast",
+        )
+
+    __int__ = __float__ = __index__ = _refuse_number
+
     def __bool__(self) -> bool:
         if isinstance(self, Const):
             return bool(self.value)
-        raise TypeError(f"the truth of the symbolic expression {self} is not known; use select() or If")
+        if isinstance(self, Op) and self.name in ("eq", "ne") and _compiler_asks():
+            return (self.args[0] is self.args[1]) == (self.name == "eq")
+        raise ExpressionError(
+            f"the expression {readable(self)} has no truth value",
+            hint="te.if_then_else(condition, then, orelse) chooses for each element; write a & b, a | b and ~a where "
+            "Python has and, or and not, and (lo <= i) & (i < hi) for lo <= i < hi",
+        )
 
     def __copy__(self) -> Expr:
         return self
@@ -150,20 +188,27 @@ def _intern(cls: type[Any], identity: tuple[Any, ...], **fields: Any) -> Any:
 
 class Var(Expr):
     """A named integer or scalar. `lo`/`hi` bound a symbol's value (inclusive; None: not at all), `multiple`
-    divides it."""
+    divides it. `axis`: it belongs to a tensor expression, and lowering puts a block's iterator in its place."""
 
-    __slots__ = ("hi", "lo", "multiple", "name")
+    __slots__ = ("axis", "hi", "lo", "multiple", "name")
     __match_args__ = ("name",)
     name: str
     lo: int | None
     hi: int | None
     multiple: int
+    axis: bool
 
     def __new__(
-        cls, name: str, dtype: DType = i64, lo: int | None = None, hi: int | None = None, multiple: int = 1
+        cls,
+        name: str,
+        dtype: DType = i64,
+        lo: int | None = None,
+        hi: int | None = None,
+        multiple: int = 1,
+        axis: bool = False,
     ) -> Var:
-        identity = (Var, name, dtype, lo, hi, multiple)
-        node: Var = _intern(cls, identity, name=name, dtype=dtype, lo=lo, hi=hi, multiple=multiple)
+        identity = (Var, name, dtype, lo, hi, multiple, axis)
+        node: Var = _intern(cls, identity, name=name, dtype=dtype, lo=lo, hi=hi, multiple=multiple, axis=axis)
         return node
 
     def renamed(self, name: str) -> Var:
@@ -188,7 +233,7 @@ class Const(Expr):
         else:
             value = int(value)
             if not dtype.min <= value <= dtype.max:
-                raise ValueError(f"{value} does not fit {dtype}")
+                raise ExpressionError(f"{value} does not fit {dtype}")
             token = value
         node: Const = _intern(cls, (Const, token, dtype), value=value, dtype=dtype)
         return node
@@ -222,7 +267,7 @@ class Load(Expr):
 
     def __new__(cls, buffer: Buffer, indices: tuple[Expr, ...]) -> Load:
         if len(indices) != len(buffer.shape):
-            raise ValueError(f"{buffer.name} has {len(buffer.shape)} dimensions, indexed with {len(indices)}")
+            raise ExpressionError(f"{buffer.name} has {len(buffer.shape)} dimensions, indexed with {len(indices)}")
         node: Load = _intern(cls, (Load, buffer, indices), buffer=buffer, indices=indices, dtype=buffer.dtype)
         return node
 
@@ -315,36 +360,47 @@ class Buffer:
 def _result_type(name: str, args: tuple[Expr, ...], dtype: DType | None) -> DType:
     info = OPS.get(name)
     if info is None:
-        raise TypeError(f"no scalar operator named {name!r}")
+        raise ExpressionError(f"no scalar operator named {name!r}")
     if info.rule == "lookup":
         return _lookup_type(args, dtype)
     if len(args) != info.arity:
-        raise TypeError(f"{name} takes {info.arity} arguments, got {len(args)}")
+        raise ExpressionError(f"{name} takes {info.arity} arguments, got {len(args)}")
     if info.rule == "cast":
         if dtype is None:
-            raise TypeError(f"{name} needs its result type")
+            raise ExpressionError(f"{name} needs its result type")
         return dtype
     operands = args[1:] if info.rule == "select" else args
     first = operands[0].dtype
     if any(a.dtype is not first for a in operands) or (info.rule == "select" and args[0].dtype is not boolean):
-        raise TypeError(f"{name}: argument types do not agree: {', '.join(a.dtype.name for a in args)}")
+        raise _disagreement(name, args)
     if first.kind not in info.kinds:
-        raise TypeError(f"{name} is not defined on {first}")
+        raise ExpressionError(f"{name} is not defined on {first}")
     result = boolean if info.rule == "bool" else first
     if dtype is not None and dtype is not result:
-        raise TypeError(f"{name} of {first} gives {result}, not {dtype}")
+        raise ExpressionError(f"{name} of {first} gives {result}, not {dtype}")
     return result
 
 
 def _lookup_type(args: tuple[Expr, ...], dtype: DType | None) -> DType:
     if len(args) < 2 or args[0].dtype is not i64:
-        raise TypeError("lookup takes an i64 index and at least one entry")
+        raise ExpressionError("lookup takes an i64 index and at least one entry")
     first = args[1].dtype
     if any(not isinstance(a, Const) or a.dtype is not first for a in args[1:]):
-        raise TypeError("lookup: the entries are not literals of one type")
+        raise ExpressionError("lookup: the entries are not literals of one type")
     if dtype is not None and dtype is not first:
-        raise TypeError(f"lookup of {first} gives {first}, not {dtype}")
+        raise ExpressionError(f"lookup of {first} gives {first}, not {dtype}")
     return first
+
+
+def _disagreement(name: str, args: tuple[Expr, ...]) -> ExpressionError:
+    """The error of an operator whose arguments have several types."""
+    types = ", ".join(a.dtype.name for a in args)
+    for a in args:
+        wanted = next((b.dtype for b in args if b.dtype is not a.dtype and b.dtype.is_float), None)
+        if wanted is not None and a.dtype.is_int:
+            hint = f'no type is converted silently: write te.cast({readable(a)}, "{wanted}")'
+            return ExpressionError(f"{name}: argument types do not agree: {types}", hint=hint)
+    return ExpressionError(f"{name}: argument types do not agree: {types}", hint="te.cast(x, dtype) converts one")
 
 
 def const(value: Number | np.generic[Any], dtype: DType | None = None) -> Const:
@@ -374,7 +430,96 @@ def as_expr(value: Any, dtype: DType | None = None) -> Expr:
     if hasattr(value, "as_expr"):
         converted: Expr = value.as_expr()
         return converted
-    raise TypeError(f"expected a scalar expression or a number, got {type(value).__name__}")
+    raise ExpressionError(
+        "not an element",
+        expected="a scalar expression or a number",
+        got=f"{type(value).__name__}{_what_to_index(value)}",
+    )
+
+
+def _what_to_index(value: Any) -> str:
+    """What a tensor that stands for an element should have been."""
+    if not hasattr(value, "shape") or not hasattr(value, "name"):
+        return ""
+    return f" {value.name!r}, which has elements: {value.name}[{', '.join(['...'] * len(value.shape))}]"
+
+
+class Sameness:
+    """What `a == b` (or `!=`) is where neither mentions an element: a comparison as an expression; as a truth value it
+    says whether both are one expression, which holds for programs and shapes whose text is the same."""
+
+    __slots__ = ("a", "b", "name")
+
+    def __init__(self, name: str, a: Expr, b: Expr) -> None:
+        self.name, self.a, self.b = name, a, b
+
+    def __bool__(self) -> bool:
+        return (self.a is self.b) == (self.name == "eq")
+
+    def as_expr(self) -> Expr:
+        if self.a is self.b and not self.a.dtype.is_float:
+            return const(self.name == "eq")
+        return binary(self.name, self.a, self.b)
+
+    def __and__(self, other: Any) -> Expr:
+        return binary("and", self.as_expr(), other)
+
+    __rand__ = __and__
+
+    def __or__(self, other: Any) -> Expr:
+        return binary("or", self.as_expr(), other)
+
+    __ror__ = __or__
+
+    def __invert__(self) -> Expr:
+        return ~self.as_expr()
+
+    def __repr__(self) -> str:
+        return f"{self.as_expr()}"
+
+
+def _compared(name: str, a: Expr, b: object) -> Any:
+    """`a == b` or `a != b`: see the module."""
+    if isinstance(b, Expr):
+        if not (of_elements(a) or of_elements(b)):
+            return Sameness(name, a, b)
+        if a is b and not a.dtype.is_float:
+            return const(name == "eq")
+        return binary(name, a, b)
+    if isinstance(b, int | float | np.generic):
+        if isinstance(a, Const):
+            return (a.value == b) == (name == "eq")
+        return binary(name, a, b)
+    return NotImplemented
+
+
+def _compiler_asks() -> bool:
+    """Whether the truth of a comparison is asked for by the compiler itself, which means: are they the same? (Python
+    does so where an expression is looked for in a tuple.)"""
+    return str(sys._getframe(2).f_globals.get("__name__", "")).startswith("tilewright.")
+
+
+def of_elements(e: Expr) -> bool:
+    """Whether an expression mentions an axis or a read of a tensor, so that it has a value for each element only."""
+    if isinstance(e, Const):
+        return False
+    if isinstance(e, Var):
+        return e.axis
+    try:
+        loads, names = e.known_loads, e.known_variables
+    except AttributeError:
+        from tilewright.ir.rewrite import loads as find_loads
+        from tilewright.ir.rewrite import variables
+
+        loads, names = find_loads(e), variables(e)
+    if isinstance(e, Load) and not isinstance(e.buffer, Buffer):
+        return True
+    return any(v.axis for v in names) or any(not isinstance(x.buffer, Buffer) for x in loads)
+
+
+def readable(e: Expr) -> str:
+    """An expression as its writer wrote it: the numbers that tell axes apart are left out."""
+    return re.sub(r"\b([A-Za-z_]\w*)\.\d+\b", r"\1", str(e))
 
 
 def call(name: str, *args: Any) -> Expr:
@@ -400,14 +545,30 @@ def lookup(index: Any, table: Sequence[Expr]) -> Expr:
 
 def binary(name: str, a: Any, b: Any) -> Expr:
     """A binary operator with constants folded: integer arithmetic exactly, `x+0`, `x*1`, `x*0`, `x//1`, `x%1`, bool."""
-    model = a if isinstance(a, Expr) else b
-    a = as_expr(a, model.dtype)
-    b = as_expr(b, model.dtype)
+    if not isinstance(a, Expr):
+        a = _operand(name, a, b)
+    if not isinstance(b, Expr):
+        b = _operand(name, b, a)
     if a.dtype is b.dtype and (a.dtype.is_int or a.dtype is boolean):
         folded = _fold_int(name, a, b)
         if folded is not None:
             return folded
     return Op(name, (a, b))
+
+
+def _operand(name: str, value: Any, other: Any) -> Expr:
+    """A number as the operand beside an expression, in its type; only arithmetic wraps around silently."""
+    kind = as_expr(other).dtype
+    if kind.is_int and isinstance(value, int | float | np.generic) and not isinstance(value, bool | np.bool_):
+        number: Any = value
+        if number != number or number in (float("inf"), -float("inf")) or number != int(number):
+            hint = f'write te.cast({readable(as_expr(other))}, "float32")'
+            raise ExpressionError(f"{name} of {kind} and {value}: the number is no integer", hint=hint)
+        if OPS[name].rule == "bool" and not kind.min <= number <= kind.max:
+            raise ExpressionError(
+                f"{name} of {kind} and {value}: no {kind} has this value", expected=f"{kind.min} to {kind.max}"
+            )
+    return as_expr(value, kind)
 
 
 def _fold_int(name: str, a: Expr, b: Expr) -> Expr | None:
@@ -494,11 +655,26 @@ def equal(a: Any, b: Any) -> Expr:
     return binary("eq", a, b)
 
 
+def not_equal(a: Any, b: Any) -> Expr:
+    """The boolean expression `a != b`."""
+    if a is b and isinstance(a, Expr) and not a.dtype.is_float:
+        return const(False)
+    return binary("ne", a, b)
+
+
 def all_of(conditions: Iterable[Expr]) -> Expr:
     """The conjunction (true if empty)."""
     result: Expr = const(True)
     for condition in conditions:
         result = binary("and", result, condition)
+    return result
+
+
+def any_of(conditions: Iterable[Any]) -> Expr:
+    """The disjunction (false if empty)."""
+    result: Expr = const(False)
+    for condition in conditions:
+        result = binary("or", result, condition)
     return result
 
 

@@ -8,6 +8,7 @@ from tilewright.ir.lexer import Cursor, Token
 from tilewright.ir.loops import TRUE
 from tilewright.ir.scalar_ops import OPS
 from tilewright.ir.text import KEYWORDS, nan_of_bits
+from tilewright.support.errors import ExpressionError
 
 _INFIX = {info.symbol: info for info in OPS.values() if info.symbol and info.arity == 2}
 _FUNCTIONS = {name for name, info in OPS.items() if info.rule != "cast"}
@@ -39,8 +40,8 @@ def expr(c: Cursor, least: int = 0) -> Expr:
 def operator(c: Cursor, token: Token, name: str, args: tuple[Expr, ...], dtype: DType | None = None) -> Expr:
     try:
         return Op(name, args, dtype)
-    except TypeError as error:
-        c.fail(str(error), token)
+    except ExpressionError as error:
+        c.fail(error.what, token)
 
 
 def _operand(c: Cursor) -> Expr:
@@ -108,8 +109,8 @@ def literal(c: Cursor, negative: bool = False) -> Const:
             c.fail(f"{text} is not an integer", token)
         number = c.digits(token, text)
         return Const(-number if negative else number, dtype)
-    except ValueError as error:
-        c.fail(str(error), token)
+    except ExpressionError as error:
+        c.fail(error.what, token)
 
 
 def nan_payload(c: Cursor, value: float, token: Token) -> float:
@@ -128,8 +129,8 @@ def nan_payload(c: Cursor, value: float, token: Token) -> float:
 def _load(c: Cursor, token: Token, name: str, indices: tuple[Expr, ...]) -> Expr:
     try:
         return Load(buffer_named(c, name, token), indices)
-    except ValueError as error:
-        c.fail(str(error), token)
+    except ExpressionError as error:
+        c.fail(error.what, token)
 
 
 def buffer_named(c: Cursor, name: str, token: Token) -> Buffer:

@@ -36,7 +36,7 @@ from tilewright.ir.loops import (
 )
 from tilewright.ir.notes import BlockNote, FuncNote, LoopNote, Note, Origin, Thread, scope_named, thread_named
 from tilewright.ir.notetable import find, make, note_name, with_note
-from tilewright.support.errors import VerifyError
+from tilewright.support.errors import ExpressionError, VerifyError
 
 _LOOP_KINDS: tuple[LoopKind, ...] = ("parallel", "vectorized", "unrolled", "thread")
 
@@ -69,8 +69,8 @@ def _statement(c: Cursor, end: str | None) -> Stmt:
     value = expr(c)
     try:
         return Store(buffer_named(c, name, token), indices, value)
-    except (TypeError, ValueError) as error:
-        c.fail(str(error), token)
+    except ExpressionError as error:
+        c.fail(error.what, token)
 
 
 def _for(c: Cursor, end: str | None) -> Stmt:

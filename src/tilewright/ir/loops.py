@@ -17,6 +17,7 @@ from typing import Literal
 
 from tilewright.ir.expr import Buffer, Const, Expr, Var, const
 from tilewright.ir.notes import BlockNote, FuncNote, LoopNote, Thread, Workspaces, find
+from tilewright.support.errors import ExpressionError
 
 LoopKind = Literal["serial", "parallel", "vectorized", "unrolled", "thread"]
 IterKind = Literal["spatial", "reduce"]
@@ -107,9 +108,11 @@ class Store(Stmt):
 
     def __post_init__(self) -> None:
         if len(self.indices) != len(self.buffer.shape):
-            raise ValueError(f"{self.buffer.name} has {len(self.buffer.shape)} dimensions, not {len(self.indices)}")
+            raise ExpressionError(
+                f"{self.buffer.name} has {len(self.buffer.shape)} dimensions, not {len(self.indices)}"
+            )
         if self.value.dtype is not self.buffer.dtype:
-            raise TypeError(f"storing {self.value.dtype} into {self.buffer.name} of {self.buffer.dtype}")
+            raise ExpressionError(f"storing {self.value.dtype} into {self.buffer.name} of {self.buffer.dtype}")
 
 
 @dataclass(frozen=True, slots=True, repr=False)

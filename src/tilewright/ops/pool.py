@@ -254,7 +254,8 @@ register(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AveragePoolAttrs(PoolAttrs):
-    """`count_include_pad` divides by the padded window's size."""
+    """`count_include_pad` divides by the padded window's size, else by the elements in it; a window of padding alone
+    gives 0."""
 
     count_include_pad: bool = False
 
@@ -275,13 +276,23 @@ def _covered(x: Tensor, attrs: AveragePoolAttrs, k: int, p: Expr, t: DType) -> E
         return None
     low, high = (-before, x.shape[2 + k] + after) if include else (0, x.shape[2 + k])
     start = p * attrs.strides[k] - before
-    if attrs.dilations[k] == 1:
-        return cast(minimum(start + attrs.kernel[k], high) - maximum(start, low), t)
     total: Expr = const(0)
-    for tap in range(attrs.kernel[k]):
-        at = start + tap * attrs.dilations[k]
-        total = total + select((at >= low) & (at < high), const(1), const(0))
-    return cast(total, t)
+    if attrs.dilations[k] == 1:
+        total = minimum(start + attrs.kernel[k], high) - maximum(start, low)
+    else:
+        for tap in range(attrs.kernel[k]):
+            at = start + tap * attrs.dilations[k]
+            total = total + select((at >= low) & (at < high), const(1), const(0))
+    return cast(maximum(total, 1) if not include and _may_miss(x, attrs, k) else total, t)
+
+
+def _may_miss(x: Tensor, attrs: AveragePoolAttrs, k: int) -> bool:
+    """Whether a window along dimension `k` may lie wholly in the padding; its sum is 0, which any divisor keeps."""
+    before, after, dilation = attrs.pads[k], attrs.pads[x.ndim - 2 + k], attrs.dilations[k]
+    extent = as_int(x.shape[2 + k])
+    span = dilation * (attrs.kernel[k] - 1) + 1
+    steps_over = dilation > 1 and (extent is None or dilation > extent)
+    return max(before, after) >= span or steps_over
 
 
 def _average_compute(inputs: Tensors, attrs: AveragePoolAttrs, out: Out) -> tuple[Tensor, ...]:
@@ -313,7 +324,7 @@ def _average_numpy(arrays: Sequence[Any], attrs: AveragePoolAttrs) -> tuple[Any,
         inner = replace(attrs, pads=(0,) * (2 * rank))
         counts = sum(_window_views(ones, inner, 0, out))
     else:
-        counts = sum(_window_views(ones, attrs, 0, out))
+        counts = np.maximum(sum(_window_views(ones, attrs, 0, out)), 1)  # a window of padding alone gives 0
     return ((sum(_window_views(x, attrs, 0, out)) / counts).astype(np.asarray(arrays[0]).dtype),)
 
 

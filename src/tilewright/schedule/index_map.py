@@ -11,6 +11,7 @@ from tilewright.arith import simplify
 from tilewright.ir.expr import Expr, Var, as_expr
 from tilewright.ir.rewrite import substitute, variables
 from tilewright.schedule.affine import solve
+from tilewright.support.errors import ExpressionError
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,5 +54,5 @@ def index_map(f: IndexMap | Callable[..., Any], rank: int | None = None) -> Inde
     exprs = tuple(simplify(as_expr(r)) for r in results)
     foreign = {v.name for e in exprs for v in variables(e)} - set(names)
     if foreign:
-        raise TypeError(f"an index map mentions only its own indices, not {', '.join(sorted(foreign))}")
+        raise ExpressionError(f"an index map mentions only its own indices, not {', '.join(sorted(foreign))}")
     return IndexMap(arguments, exprs)

@@ -44,6 +44,7 @@ from tilewright.schedule.state import (
     writers_of,
     written_buffers,
 )
+from tilewright.support.errors import Error
 
 MAX_MULTIPLE = 1 << 16
 """The largest multiple, in elements, to which a dimension may be padded."""
@@ -77,7 +78,7 @@ def transform_layout(
     try:
         mapping = index_map(layout, len(target.shape))
     except TypeError as error:
-        raise refuse(func, f"{what}: {error}") from error
+        raise refuse(func, f"{what}: {error.what if isinstance(error, Error) else error}") from error
     if len(mapping.variables) != len(target.shape):
         raise refuse(func, f"{what}: the map takes {len(mapping.variables)} indices, not {len(target.shape)}")
     extents = dict(zip(mapping.variables, target.shape, strict=True))

@@ -99,7 +99,7 @@ def tile(
 
 
 def fuse(func: PrimFunc, *loops: str) -> tuple[PrimFunc, str]:
-    """Join perfectly nested loops, outermost first, into one.
+    """Join perfectly nested loops, outermost first, into one; one alone stays as it is.
 
     Before::
 
@@ -114,8 +114,10 @@ def fuse(func: PrimFunc, *loops: str) -> tuple[PrimFunc, str]:
 
     Refuses loops that are not directly inside one another, and loops that are not serial.
     """
-    if len(loops) < 2:
-        raise refuse(func, "fuse needs two loops or more")
+    if not loops:
+        raise refuse(func, "fuse needs a loop")
+    if len(loops) == 1:
+        return func, last_loop(loop_path(func, loops[0])).var.name
     path = loop_path(func, loops[0])
     chain = [last_loop(path)]
     for name in loops[1:]:

@@ -39,7 +39,7 @@ from tilewright.schedule.state import (
     written_buffers,
 )
 from tilewright.schedule.trace import Instruction, Ref, RefKind, Trace, Value
-from tilewright.support.errors import ScheduleError
+from tilewright.support.errors import ExpressionError, ScheduleError
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,6 +207,7 @@ class Schedule:
         factors: Sequence[Factor] | None = None,
     ) -> tuple[LoopRef, ...]:
         """Split a loop into nested ones: see `loops.split`."""
+        self._require_numbers(loop, factor, nparts, *(factors or ()))
         new, names = loops.split(self.func, _name(loop), factor, nparts=nparts, factors=factors)
         given = {"factor": factor, "nparts": nparts, "factors": None if factors is None else tuple(factors)}
         inputs = (self._ref("l", loop),)
@@ -216,10 +217,22 @@ class Schedule:
         self, first: LoopRef | str, second: LoopRef | str, first_factor: int, second_factor: int
     ) -> tuple[LoopRef, LoopRef, LoopRef, LoopRef]:
         """Split two nested loops and put the inner parts inside: see `loops.tile`."""
+        self._require_numbers(first, first_factor)
+        self._require_numbers(second, second_factor)
         new, names = loops.tile(self.func, _name(first), _name(second), first_factor, second_factor)
         inputs = (self._ref("l", first), self._ref("l", second), _literal(first_factor), _literal(second_factor))
         a, b, c, d = self._loop_results("tile", inputs, (), names, new)
         return a, b, c, d
+
+    def _require_numbers(self, loop: LoopRef | str, *factors: object) -> None:
+        """Factors are whole numbers: a trace holds them, and code is made for them."""
+        for f in factors:
+            if f is not None and (isinstance(f, bool) or not isinstance(f, int)):
+                hint = "parameters of a schedule are Python numbers; a dimension that varies is the loop's own extent"
+                got = f"{f} ({type(f).__name__})"
+                raise refuse(
+                    self.func, f"split of {_name(loop)!r}", expected="a factor that is a number", got=got, hint=hint
+                )
 
     def fuse(self, *targets: LoopRef | str) -> LoopRef:
         """Join nested loops into one: see `loops.fuse`."""
@@ -471,7 +484,11 @@ PRIMITIVES = frozenset(
 
 
 def _name(target: BlockRef | LoopRef | str) -> str:
-    return target if isinstance(target, str) else target.name
+    if isinstance(target, str):
+        return target
+    if not isinstance(target, BlockRef | LoopRef):
+        raise ScheduleError("not a part of the program", expected="a block or loop, or its name", got=repr(target))
+    return target.name
 
 
 def _literal(value: Any) -> Value:
@@ -482,7 +499,7 @@ def _literal(value: Any) -> Value:
         return tuple(map(_literal, value))
     if value is None or isinstance(value, bool | int | float | str | Ref | IndexMap):
         return value
-    raise TypeError(f"a trace cannot hold a {type(value).__name__}")
+    raise ExpressionError(f"a trace cannot hold a {type(value).__name__}")
 
 
 def _given(**attributes: Any) -> tuple[tuple[str, Value], ...]:

@@ -14,7 +14,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 from tilewright.ir.expr import Var
 from tilewright.ir.loops import PrimFunc
@@ -22,6 +23,7 @@ from tilewright.ir.notes import Note
 from tilewright.schedule.index_map import IndexMap
 from tilewright.schedule.schedule import BlockRef, LoopRef, Schedule
 from tilewright.schedule.state import block_path, depends_on, last_block, loops_on, refuse
+from tilewright.support.errors import Error
 
 
 class HasVar(Protocol):
@@ -87,12 +89,18 @@ class StageSchedule:
         known: str | None = self._buffers.get(tensor)
         return known or (tensor if isinstance(tensor, str) else str(tensor.name))
 
+    def knows(self, tensor: Any) -> bool:
+        """Whether a tensor or a scalar is one that this schedule reads or computes."""
+        return tensor in self._buffers or tensor in self._blocks or getattr(tensor, "op", None) in self._blocks
+
     def axis(self, axis: Axis) -> LoopRef:
         """The loop of an axis. Raises ScheduleError if a primitive has replaced it."""
         if isinstance(axis, str):
             return LoopRef(axis)
         if isinstance(axis, LoopRef):
             return axis
+        if not hasattr(axis, "var"):
+            raise refuse(self.func, "not an axis", expected="an axis of a tensor, or a loop", got=repr(axis))
         place = self._axes.get(axis.var)
         if place is None:
             raise refuse(self.func, f"axis {axis.var} does not belong to a stage of this schedule")
@@ -152,7 +160,8 @@ class Stage:
     def fuse(self, *axes: Axis) -> LoopRef:
         """Nested axes as one loop."""
         fused = self._schedule.fuse(*map(self._loop, axes))
-        self.owner.used(axes, "fuse")
+        if len(axes) > 1:
+            self.owner.used(axes, "fuse")
         return fused
 
     def reorder(self, *axes: Axis) -> None:
@@ -237,3 +246,28 @@ class Stage:
 
     def _loop(self, axis: Axis) -> LoopRef:
         return self.owner.axis(axis)
+
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def _refusing(method: Callable[Concatenate[Stage, P], R]) -> Callable[Concatenate[Stage, P], R]:
+    """A method of `Stage` whose arguments may be anything: what does not fit is refused like all else."""
+
+    @wraps(method)
+    def call(self: Stage, *args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return method(self, *args, **kwargs)
+        except Error:
+            raise
+        except (TypeError, AttributeError, ValueError, OverflowError, RecursionError) as error:
+            what = f"{method.__name__}: the arguments do not fit: {error}"
+            raise refuse(self.owner.func, what) from error
+
+    return call  # type: ignore[return-value]
+
+
+for _name, _method in list(vars(Stage).items()):
+    if not _name.startswith("_") and callable(_method):
+        setattr(Stage, _name, _refusing(_method))

@@ -29,7 +29,7 @@ from tilewright.ir.expr import Var
 from tilewright.ir.parser import parse_expr
 from tilewright.ir.rewrite import variables
 from tilewright.schedule.index_map import IndexMap
-from tilewright.support.errors import ParseError
+from tilewright.support.errors import ParseError, ScheduleError
 
 if TYPE_CHECKING:
     from tilewright.ir.loops import PrimFunc
@@ -93,7 +93,7 @@ class Trace:
         changed = list(self.instructions)
         for k, decision in decisions.items():
             if changed[k].decision is None:
-                raise ValueError(f"instruction {k} takes no decision: {changed[k]}")
+                raise ScheduleError(f"instruction {k} takes no decision: {changed[k]}")
             new = tuple(decision) if isinstance(decision, list | tuple) else decision
             changed[k] = replace(changed[k], decision=new)  # type: ignore[arg-type]
         return Trace(tuple(changed))

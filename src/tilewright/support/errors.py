@@ -16,6 +16,8 @@ A single problem is raised as itself; several are raised as their common class, 
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Iterable, Iterator
 from typing import Any, Self
 
@@ -27,6 +29,7 @@ __all__ = [
     "CompileError",
     "DTypeError",
     "Error",
+    "ExpressionError",
     "FlagError",
     "ModelError",
     "ParseError",
@@ -42,6 +45,7 @@ __all__ = [
     "ValueNeededError",
     "VerifyError",
     "WeightError",
+    "user_line",
 ]
 
 _MAX_LISTED = 100
@@ -177,6 +181,23 @@ class VerifyError(Error):
     """An IR that breaks a rule of its grammar; after a pass this is a defect of the compiler."""
 
 
+class ExpressionError(Error, TypeError, ValueError):
+    """A tensor expression that is not well formed: types, indices, axes. `where` is the line that wrote it."""
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        where: str | None = None,
+        expected: object = None,
+        got: object = None,
+        hint: str | None = None,
+        problems: Iterable[Error] = (),
+    ) -> None:
+        where = where if where is not None else user_line()
+        super().__init__(what, where=where, expected=expected, got=got, hint=hint, problems=problems)
+
+
 class ScheduleError(Error):
     """A schedule primitive that would change the program's meaning, or does not fit. Shows the loops.
 
@@ -250,6 +271,25 @@ class PluginError(Error):
 
 class PluginWarning(UserWarning):
     """A plug-in is left out, as it cannot be loaded or registered."""
+
+
+def user_line() -> str | None:
+    """The line outside of Tilewright that is being executed, as "file:line"; None if there is none."""
+    frame = sys._getframe(1)
+    while str(frame.f_globals.get("__name__", "")).partition(".")[0] == _PACKAGE:
+        if frame.f_back is None:
+            return None
+        frame = frame.f_back
+    return file_line(frame.f_code.co_filename, frame.f_lineno)
+
+
+def file_line(file: str, line: int) -> str:
+    """A place in a source file as errors name it: relative to the working folder where the file is in it."""
+    inside = os.path.abspath(file).startswith(os.getcwd() + os.sep)
+    return f"{os.path.relpath(file) if inside else file}:{line}"
+
+
+_PACKAGE = __name__.partition(".")[0]
 
 
 class Problems:

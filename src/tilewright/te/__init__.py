@@ -9,7 +9,7 @@
 Tensors and stages are in `tensors`, what stands in their bodies in `elements`, and `blocks` makes functions of them.
 """
 
-from tilewright.ir.expr import Buffer, Const, all_of, cast, const, equal, maximum, minimum
+from tilewright.ir.expr import Buffer, Const, all_of, any_of, cast, const, equal, maximum, minimum, not_equal
 from tilewright.te.blocks import (
     Lowered,
     create_prim_func,
@@ -70,6 +70,7 @@ __all__ = [
     "Tensor",
     "abs",
     "all_of",
+    "any_of",
     "cast",
     "ceil",
     "comm_reducer",
@@ -97,6 +98,7 @@ __all__ = [
     "maximum",
     "min",
     "minimum",
+    "not_equal",
     "placeholder",
     "power",
     "prod",

@@ -5,15 +5,17 @@ Names of tensors and axes need not be unique; here they become so, deterministic
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Any
 
 from tilewright.ir.expr import Buffer, Expr, Load, Reduce, Var, is_const
 from tilewright.ir.loops import Block, BlockIter, For, If, Let, PrimFunc, Stmt, Store, seq
 from tilewright.ir.notes import Origin
-from tilewright.ir.rewrite import fresh_name, map_expr, map_stmt, substitute, walk_expr
+from tilewright.ir.rewrite import fresh_name, map_expr, map_stmt, substitute, variables
 from tilewright.schedule.stages import AxisPlace, StageSchedule
+from tilewright.schedule.state import taken_names
+from tilewright.support.errors import ExpressionError
 from tilewright.te.tensors import ComputeOp, Tensor
 
 
@@ -60,19 +62,27 @@ def stages_of(outputs: Iterable[Tensor]) -> list[ComputeOp]:
     return order
 
 
-def lower_stages(args: Sequence[Tensor], name: str = "main") -> Lowered:
-    """`create_prim_func`, with the names that axes and stages received. Raises ValueError on a missing input."""
-    stages = stages_of(args)
-    given = {(t.op, t.index) if t.op is not None else t for t in args}
+Arg = Tensor | Var
+"""An argument of a function: a tensor, or a scalar (`te.var`), which becomes a buffer without dimensions."""
+
+
+def lower_stages(args: Sequence[Arg], name: str = "main") -> Lowered:
+    """`create_prim_func`, with the names that axes and stages received. Raises ExpressionError on a missing input."""
+    stages = stages_of(t for t in args if isinstance(t, Tensor))
+    given = {_token(t) for t in args}
     missing = [t.name for op in stages for t in op.inputs if t.op is None and t not in given]
     if missing:
-        raise ValueError(f"{name}: tensors read but not among the arguments: {', '.join(dict.fromkeys(missing))}")
-    taken: set[str] = {v.name for t in args for d in t.shape for v in walk_expr(d) if isinstance(v, Var)}
+        raise ExpressionError(f"{name}: tensors read but not among the arguments: {', '.join(dict.fromkeys(missing))}")
+    symbols = {v for t in args if isinstance(t, Tensor) for d in t.shape for v in variables(d)}
+    _check_symbols(stages, symbols | set(args), name)
+    taken: set[str] = {v.name for v in symbols}
     buffers: dict[Any, Buffer] = {}
     params: list[Buffer] = []
-    for tensor in args:
-        token = _token(tensor)
-        buffers[token] = Buffer(fresh_name(tensor.name, taken), tensor.dtype, tensor.shape)
+    for arg in args:
+        if isinstance(arg, Var) and arg in symbols:
+            raise ExpressionError(f"{name}: {arg.name!r} is a dimension, which is read off the arrays: no argument")
+        token = _token(arg)
+        buffers[token] = Buffer(fresh_name(arg.name, taken), arg.dtype, arg.shape if isinstance(arg, Tensor) else ())
         params.append(buffers[token])
     intermediates: list[Buffer] = []
     for op in stages:
@@ -88,6 +98,28 @@ def lower_stages(args: Sequence[Tensor], name: str = "main") -> Lowered:
     return Lowered(func, loops, blocks)
 
 
+def _check_symbols(stages: Sequence[ComputeOp], known: Set[Any], name: str) -> None:
+    """Every symbol of the stages is a dimension of an argument or an argument."""
+    for op in stages:
+        unknown = [v for v in _symbols_of(op) if v not in known]
+        if unknown:
+            raise ExpressionError(
+                f"{name}: {unknown[0].name!r}, which {op.name!r} uses, is no dimension of an argument and no argument",
+                where=op.line,
+            )
+
+
+def _symbols_of(op: ComputeOp) -> tuple[Var, ...]:
+    """The variables of a stage that are not axes."""
+    exprs = (*op.bodies, *(a.extent for a in (*op.axis, *op.reduce_axis)))
+    return tuple(dict.fromkeys(v for e in exprs for v in _free(e)))
+
+
+def _free(e: Expr) -> tuple[Var, ...]:
+    """The variables in an expression that are not axes; those of a reducer's formula are its own."""
+    return tuple(v for v in variables(e) if not v.axis)
+
+
 def create_schedule(outputs: Tensor | Sequence[Tensor]) -> StageSchedule:
     """A schedule for the stages that `outputs` need: see `tilewright.schedule.stages`.
 
@@ -95,7 +127,10 @@ def create_schedule(outputs: Tensor | Sequence[Tensor]) -> StageSchedule:
     """
     results = [outputs] if isinstance(outputs, Tensor) else list(outputs)
     stages = stages_of(results)
-    inputs = dict.fromkeys(t for op in stages for t in op.inputs if t.op is None)
+    inputs: list[Arg] = list(dict.fromkeys(t for op in stages for t in op.inputs if t.op is None))
+    dims = {v for t in (*inputs, *results) if isinstance(t, Tensor) for d in t.shape for v in variables(d)}
+    scalars = (v for op in stages for body in op.bodies for v in _free(body) if v not in dims)
+    inputs += dict.fromkeys(scalars)
     lowered = lower_stages([*inputs, *results])
     axes = {
         axis.var: AxisPlace(lowered.blocks[op], k, lowered.loops[axis.var])
@@ -109,24 +144,42 @@ def create_schedule(outputs: Tensor | Sequence[Tensor]) -> StageSchedule:
     return StageSchedule(lowered.func, lowered.blocks, axes, computed | buffers)
 
 
-def lower(schedule: StageSchedule, args: Sequence[Tensor], name: str = "main") -> PrimFunc:
+def lower(schedule: StageSchedule, args: Sequence[Arg], name: str = "main") -> PrimFunc:
     """The scheduled function over `args`, in calling order. A stage among them that was an intermediate becomes an
-    output. Raises ValueError if an input or output is missing, or a stage was dissolved by inlining."""
+    output; inputs and scalars that nothing reads are parameters too. Raises ExpressionError if an input or output is
+    missing, an argument stands twice, or a stage was dissolved by inlining."""
     func = schedule.func
     buffers = {b.name: b for b in (*func.params, *func.buffers)}
-    names = [schedule.buffer_name(t) for t in args]
+    names = [schedule.buffer_name(t) for t in _arguments(args, name)]
+    taken = taken_names(func)
+    for k, arg in enumerate(args):
+        if isinstance(arg, Var) and arg in func.symbols:
+            raise ExpressionError(f"{name}: {arg.name!r} is a dimension, which is read off the arrays: no argument")
+        if not schedule.knows(arg) and (isinstance(arg, Var) or arg.op is None):
+            names[k] = fresh_name(arg.name, taken)
+            buffers[names[k]] = Buffer(names[k], arg.dtype, arg.shape if isinstance(arg, Tensor) else ())
     missing = [b.name for b in func.params if b.name not in names]
     if missing:
-        raise ValueError(f"{name}: not among the arguments: {', '.join(missing)}")
+        raise ExpressionError(f"{name}: not among the arguments: {', '.join(missing)}")
     unknown = [n for n in names if n not in buffers or buffers[n].scope != "global"]
     if unknown:
-        raise ValueError(f"{name}: neither inputs nor global results of this schedule: {', '.join(unknown)}")
+        raise ExpressionError(f"{name}: neither inputs nor global results of this schedule: {', '.join(unknown)}")
     inner = tuple(b for b in func.buffers if b.name not in names)
     return replace(func, name=name, params=tuple(buffers[n] for n in names), buffers=inner)
 
 
-def _token(tensor: Tensor) -> Any:
-    return tensor if tensor.op is None else (tensor.op, tensor.index)
+def _arguments(args: Sequence[Arg], name: str) -> Sequence[Arg]:
+    """The arguments, if they are different tensors and scalars."""
+    for k, arg in enumerate(args):
+        if not isinstance(arg, Tensor | Var):
+            raise ExpressionError(f"{name}: argument {k}", expected="a tensor or a te.var", got=type(arg).__name__)
+        if any(arg is other for other in args[:k]):
+            raise ExpressionError(f"{name}: argument {arg.name!r} stands twice")
+    return args
+
+
+def _token(arg: Arg) -> Any:
+    return (arg.op, arg.index) if isinstance(arg, Tensor) and arg.op is not None else arg
 
 
 def _stage_nest(
@@ -156,7 +209,9 @@ def _stage_nest(
         def on(node: Expr) -> Expr | None:
             if isinstance(node, Load) and isinstance(node.buffer, Tensor):
                 return Load(buffers[_token(node.buffer)], node.indices)
-            return renamed.get(node) if isinstance(node, Var) else None
+            if isinstance(node, Var):
+                return Load(buffers[node], ()) if node in buffers else renamed.get(node)
+            return None
 
         return map_expr(e, on)
 

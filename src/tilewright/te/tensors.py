@@ -6,10 +6,11 @@ import inspect
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
+from tilewright.arith import symbolic_bounds
 from tilewright.ir.dtype import DType, f32, i64
 from tilewright.ir.dtype import dtype as _dtype
 from tilewright.ir.expr import (
@@ -19,27 +20,35 @@ from tilewright.ir.expr import (
     Reduce,
     Var,
     as_expr,
+    as_int,
+    cast,
     const,
-    is_const,
     lookup,
+    of_elements,
+    readable,
 )
 from tilewright.ir.loops import IterKind
-from tilewright.ir.rewrite import walk_expr
+from tilewright.ir.rewrite import loads, variables, walk_expr
+from tilewright.support.errors import ExpressionError, file_line, user_line
 
+ZERO = const(0)
 _counter = itertools.count()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class IterVar:
-    """An axis of a stage: a variable over `0..extent`."""
+    """An axis of a stage: a variable over `0..extent`, which stands for `start + var` in expressions."""
 
     var: Var
     extent: Expr
     kind: IterKind
     name: str
+    start: Expr = ZERO
+    __array_ufunc__ = None  # NumPy's scalars leave the operators to this class
+    __hash__ = object.__hash__
 
     def as_expr(self) -> Expr:
-        return self.var
+        return self.var if self.start is ZERO else self.var + self.start
 
     def __add__(self, other: Any) -> Expr:
         return self.as_expr() + _element(other)
@@ -51,7 +60,7 @@ class IterVar:
         return self.as_expr() - _element(other)
 
     def __rsub__(self, other: Any) -> Expr:
-        return as_expr(other) - self.var
+        return _element(other) - self.as_expr()
 
     def __mul__(self, other: Any) -> Expr:
         return self.as_expr() * _element(other)
@@ -61,8 +70,32 @@ class IterVar:
     def __floordiv__(self, other: Any) -> Expr:
         return self.as_expr() // _element(other)
 
+    def __rfloordiv__(self, other: Any) -> Expr:
+        return _element(other) // self.as_expr()
+
     def __mod__(self, other: Any) -> Expr:
         return self.as_expr() % _element(other)
+
+    def __rmod__(self, other: Any) -> Expr:
+        return _element(other) % self.as_expr()
+
+    def __lshift__(self, other: Any) -> Expr:
+        return self.as_expr() << _element(other)
+
+    def __rshift__(self, other: Any) -> Expr:
+        return self.as_expr() >> _element(other)
+
+    def __and__(self, other: Any) -> Expr:
+        return self.as_expr() & _element(other)
+
+    def __or__(self, other: Any) -> Expr:
+        return self.as_expr() | _element(other)
+
+    def __xor__(self, other: Any) -> Expr:
+        return self.as_expr() ^ _element(other)
+
+    def __neg__(self) -> Expr:
+        return -self.as_expr()
 
     def __lt__(self, other: Any) -> Expr:
         return self.as_expr() < _element(other)
@@ -76,25 +109,37 @@ class IterVar:
     def __ge__(self, other: Any) -> Expr:
         return self.as_expr() >= _element(other)
 
+    def __eq__(self, other: object) -> Any:
+        return self.as_expr() == plain(other)
+
+    def __ne__(self, other: object) -> Any:
+        return self.as_expr() != plain(other)
+
+    def __bool__(self) -> bool:
+        return bool(self.as_expr())
+
 
 def _element(x: Any) -> Expr:
-    return as_expr(plain(x))
+    """An axis as its expression; a number as it is, to take the type of what it stands beside."""
+    element: Expr = plain(x) if isinstance(x, int | float | np.generic) else as_expr(plain(x))
+    return element
 
 
 def plain(x: Any) -> Any:
-    """An axis's variable; anything else as it is."""
-    return x.var if isinstance(x, IterVar) else x
+    """An axis as an expression; anything else as it is."""
+    return x.as_expr() if isinstance(x, IterVar) else x
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ComputeOp:
-    """One stage: `bodies[k]` at the axes' point is the k-th output's element."""
+    """One stage: `bodies[k]` at the axes' point is the k-th output's element. `line` is where its function stands."""
 
     name: str
     axis: tuple[IterVar, ...]
     reduce_axis: tuple[IterVar, ...]
     bodies: tuple[Expr, ...]
     shape: tuple[Expr, ...]
+    line: str | None = None
 
     @property
     def inputs(self) -> tuple[Tensor, ...]:
@@ -107,8 +152,34 @@ class ComputeOp:
         return tuple(found)
 
 
+class _Whole:
+    """What stands for all its elements, so that it must be indexed before it can be computed with."""
+
+    __slots__ = ()
+    __array_ufunc__ = None
+    __hash__ = object.__hash__
+
+    def _refuse(self, *_: Any) -> NoReturn:
+        name, rank = getattr(self, "name", "it"), len(getattr(self, "shape", ()))
+        raise ExpressionError(
+            f"{name!r} is a tensor, not an element", hint=f"write {name}[{', '.join(['...'] * rank)}] with an index"
+        )
+
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _refuse
+    __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = __pow__ = __rpow__ = __neg__ = __abs__ = __invert__ = _refuse
+    __lt__ = __le__ = __gt__ = __ge__ = __and__ = __or__ = __xor__ = __lshift__ = __rshift__ = _refuse
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, IterVar | int | float | np.generic) or (isinstance(other, Expr) and of_elements(other)):
+            self._refuse()
+        return self is other
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+
 @dataclass(frozen=True, slots=True, eq=False)
-class Tensor:
+class Tensor(_Whole):
     """A placeholder (`op` is None) or the result of a stage. Index it with axes to read an element."""
 
     name: str
@@ -121,7 +192,7 @@ class Tensor:
         if not isinstance(indices, tuple):
             indices = (indices,)
         # A tensor stands for its buffer until create_prim_func gives it one.
-        return Load(self, tuple(as_expr(plain(i)) for i in indices))  # type: ignore[arg-type]
+        return Load(self, tuple(map(_index, indices)))  # type: ignore[arg-type]
 
     @property
     def axis(self) -> tuple[IterVar, ...]:
@@ -137,6 +208,31 @@ class Tensor:
         return len(self.shape)
 
 
+def _index(value: Any) -> Expr:
+    """An index: i64, from narrower integers without a word."""
+    index = as_expr(plain(value))
+    if index.dtype is i64:
+        return index
+    if index.dtype.is_int and index.dtype.bits < i64.bits:
+        return cast(index, i64)
+    raise ExpressionError(
+        f"{readable(index)} is no index: it is {index.dtype}", expected="an integer", hint='te.cast(x, "int64")'
+    )
+
+
+def _extent(value: Any, what: str) -> Expr:
+    """An extent of a tensor or an axis."""
+    extent = as_expr(plain(value))
+    number = as_int(extent)
+    if extent.dtype is not i64 or (number is not None and number < 0):
+        raise ExpressionError(f"{what}: not an extent", expected="an i64 of at least 0", got=_typed(extent))
+    return extent
+
+
+def _typed(e: Expr) -> str:
+    return f"{readable(e)} ({e.dtype})"
+
+
 def var(name: str, dtype: DType | str = i64, lo: int | None = 1, hi: int | None = None, multiple: int = 1) -> Var:
     """A symbolic dimension between `lo` and `hi` (inclusive), a multiple of `multiple`."""
     return Var(name, _dtype(dtype), lo, hi, multiple)
@@ -144,7 +240,16 @@ def var(name: str, dtype: DType | str = i64, lo: int | None = 1, hi: int | None 
 
 def placeholder(shape: Sequence[Any], dtype: DType | str = f32, name: str = "placeholder") -> Tensor:
     """An input tensor."""
-    return Tensor(name, _dtype(dtype), tuple(as_expr(d) for d in shape))
+    return Tensor(name, _dtype(dtype), tuple(_extent(d, f"shape of {name}") for d in _sizes(shape, name)))
+
+
+def _sizes(shape: Any, name: str) -> tuple[Any, ...]:
+    """The extents of a shape; one number is a shape of one dimension."""
+    if isinstance(shape, int | Expr):
+        return (shape,)
+    if not isinstance(shape, Sequence) or isinstance(shape, str):
+        raise ExpressionError(f"shape of {name}", expected="a sequence of extents", got=type(shape).__name__)
+    return tuple(shape)
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +263,7 @@ class ConstMatrix:
     def __getitem__(self, indices: Any) -> Expr:
         point = indices if isinstance(indices, tuple) else (indices,)
         if len(point) != len(self.shape):
-            raise ValueError(f"the constant array has {len(self.shape)} dimensions, indexed with {len(point)}")
+            raise ExpressionError(f"the constant array has {len(self.shape)} dimensions, indexed with {len(point)}")
         position: Expr = const(0)
         for extent, index in zip(self.shape, point, strict=True):
             position = position * extent + as_expr(plain(index))
@@ -175,60 +280,133 @@ def const_matrix(array: Any, dtype: DType | str = f32) -> ConstMatrix:
     values = np.asarray(array, dtype=object)
     kind = _dtype(dtype)
     if not values.size:
-        raise ValueError("a constant array needs elements")
+        raise ExpressionError("a constant array needs elements")
     entries = tuple(const(float(v) if kind.is_float else int(v), kind) for v in values.ravel())
     return ConstMatrix(kind, values.shape, entries)
 
 
 def reduce_axis(extent: Any, name: str = "k") -> IterVar:
-    """A reduction axis over `0..extent`, or over `(lo, hi)` where lo must be 0."""
-    if isinstance(extent, tuple):
-        lo, hi = extent
-        if not is_const(as_expr(lo), 0):
-            raise ValueError(f"reduce_axis {name}: must start at 0, got {lo}")
-        extent = hi
-    return IterVar(Var(f"{name}.{next(_counter)}"), as_expr(extent), "reduce", name)
+    """A reduction axis over `0..extent`, or over `lo..hi` for a pair. The ends may use the axes of the stage that it
+    reduces for, if the extent has a bound without them: `te.reduce_axis((0, i + 1))` inside of the stage's function."""
+    lo, hi = extent if isinstance(extent, tuple) and len(extent) == 2 else (0, extent)
+    start = as_expr(plain(lo))
+    if start.dtype is not i64:
+        raise ExpressionError(f"reduce_axis {name}: not a start", expected="an i64", got=_typed(start))
+    size = _extent(hi if start is ZERO else as_expr(plain(hi)) - start, f"reduce_axis {name}")
+    return IterVar(Var(f"{name}.{next(_counter)}", axis=True), size, "reduce", name, start)
 
 
 def compute(shape: Sequence[Any], fcompute: Callable[..., Any], name: str = "compute") -> Any:
     """A stage: `fcompute` takes the axes' variables and gives the element (or a tuple: several outputs).
 
-    Returns a Tensor, or a tuple of Tensors. Raises TypeError when the number of arguments is not the rank.
+    Returns a Tensor, or a tuple of Tensors. Raises ExpressionError, with the line of `fcompute` where the body is
+    wrong: an axis that is neither the stage's nor reduced over, a reduction inside of an expression.
     """
-    extents = tuple(as_expr(d) for d in shape)
-    labels = _axis_names(fcompute, len(extents))
+    line = _line_of(fcompute)
+    extents = tuple(_extent(d, f"shape of {name}") for d in _sizes(shape, name))
+    labels = _axis_names(fcompute, len(extents), name)
     axis = tuple(
-        IterVar(Var(f"{label}.{next(_counter)}"), extent, "spatial", label)
+        IterVar(Var(f"{label}.{next(_counter)}", axis=True), extent, "spatial", label)
         for label, extent in zip(labels, extents, strict=True)
     )
     result = fcompute(*(a.var for a in axis))
     several = isinstance(result, tuple | list)
     bodies = tuple(as_expr(plain(b)) for b in (result if several else (result,)))
-    reductions = [b for b in bodies if isinstance(b, Reduce)]
-    for body in bodies:
-        inner = body.children if isinstance(body, Reduce) else (body,)
-        if any(isinstance(node, Reduce) for e in inner for node in walk_expr(e)):
-            raise TypeError(f"{name}: a reduction must be the whole body of a stage; give it a stage of its own")
-    if reductions and (len(reductions) != len(bodies) or len({_reduction_identity(r) for r in reductions}) != 1):
-        raise TypeError(f"{name}: the outputs of a reduction stage must be the parts of one reduction")
+    if not bodies:
+        raise ExpressionError(f"{name}: the function of the stage gives no element", where=line)
+    bodies = _reductions_of(bodies, axis, name, line)
     reduce_axes: tuple[IterVar, ...] = ()
-    if reductions:
-        reduce_axes = tuple(IterVar(v, extent, "reduce", v.name.rsplit(".", 1)[0]) for v, extent in reductions[0].axes)
-    op = ComputeOp(name, axis, reduce_axes, bodies, extents)
+    if isinstance(bodies[0], Reduce):
+        reduce_axes = tuple(IterVar(v, extent, "reduce", v.name.rsplit(".", 1)[0]) for v, extent in bodies[0].axes)
+    _check_axes(bodies, (*axis, *reduce_axes), name, line)
+    op = ComputeOp(name, axis, reduce_axes, bodies, extents, line)
     tensors = tuple(
         Tensor(name if len(bodies) == 1 else f"{name}_{k}", body.dtype, extents, op, k) for k, body in enumerate(bodies)
     )
     return tensors if several else tensors[0]
 
 
+def _line_of(f: Callable[..., Any]) -> str | None:
+    """Where a function was written."""
+    code = getattr(f, "__code__", None)
+    return user_line() if code is None else file_line(code.co_filename, code.co_firstlineno)
+
+
+def _reductions_of(bodies: tuple[Expr, ...], axis: Sequence[IterVar], name: str, line: str | None) -> tuple[Expr, ...]:
+    """The bodies, with reduction axes whose extents use the stage's axes under a condition in a box."""
+    reductions = [b for b in bodies if isinstance(b, Reduce)]
+    for body in bodies:
+        inner = body.children if isinstance(body, Reduce) else (body,)
+        if any(isinstance(node, Reduce) for e in inner for node in walk_expr(e)):
+            raise ExpressionError(
+                f"{name}: a reduction must be the whole body of a stage; give it a stage of its own", where=line
+            )
+    if not reductions:
+        return bodies
+    if len(reductions) != len(bodies) or len({_reduction_identity(r) for r in reductions}) != 1:
+        raise ExpressionError(
+            f"{name}: the outputs of a reduction stage must be the parts of one reduction", where=line
+        )
+    axes, condition = _box(reductions[0], axis, name, line)
+    if condition is reductions[0].condition:
+        return bodies
+    return tuple(Reduce(r.reducer, r.values, axes, condition, r.index) for r in reductions)
+
+
+def _box(r: Reduce, axis: Sequence[IterVar], name: str, line: str | None) -> tuple[tuple[tuple[Var, Expr], ...], Expr]:
+    """A reduction's axes with extents that no axis changes, and the condition that keeps it where it was asked for.
+
+    sum of A[i, k] over k in 0..i + 1, i in 0..n   becomes   sum over k in 0..n where k < i + 1
+    """
+    ranges = {a.var: a.extent for a in axis}
+    axes: list[tuple[Var, Expr]] = []
+    condition = r.condition
+    for v, extent in r.axes:
+        size = extent
+        if loads(extent) or any(other.axis for other in variables(extent)):
+            found = None if loads(extent) else symbolic_bounds(extent, ranges)
+            if found is None or any(other.axis for other in variables(found[1])):
+                label = v.name.rsplit(".", 1)[0]
+                raise ExpressionError(
+                    f"{name}: the extent {readable(extent)} of reduction axis {label!r} has no bound that the shape "
+                    "of the stage gives",
+                    where=line,
+                    hint=f"te.reduce_axis(bound) with te.sum(..., where={label} < {readable(extent)})",
+                )
+            number = as_int(found[1])
+            size = found[1] if number is None or number >= 0 else ZERO
+            condition = (v < extent) & condition
+        ranges[v] = size
+        axes.append((v, size))
+    return tuple(axes), condition
+
+
+def _check_axes(bodies: Sequence[Expr], axes: Sequence[IterVar], name: str, line: str | None) -> None:
+    """All axes in the bodies are the stage's own."""
+    own = {a.var for a in axes}
+    parts = [part for body in bodies for part in (body.children if isinstance(body, Reduce) else (body,))]
+    for v in dict.fromkeys(v for part in parts for v in variables(part)):
+        if v.axis and v not in own:
+            label = v.name.rsplit(".", 1)[0]
+            raise ExpressionError(
+                f"{name}: {label!r} is no axis of this stage and is not reduced over",
+                where=line,
+                expected=f"axes {', '.join(repr(a.name) for a in axes)}",
+                hint=f"te.sum(..., axis={label}) reduces over a te.reduce_axis",
+            )
+
+
 def _reduction_identity(r: Reduce) -> tuple[Any, ...]:
     return (r.reducer, r.values, r.axes, r.condition)
 
 
-def _axis_names(f: Callable[..., Any], rank: int) -> list[str]:
+def _axis_names(f: Callable[..., Any], rank: int, name: str) -> list[str]:
     parameters = list(inspect.signature(f).parameters.values())
     if any(p.kind is p.VAR_POSITIONAL for p in parameters):
         return [f"i{k}" for k in range(rank)]
     if len(parameters) != rank:
-        raise TypeError(f"the stage has {rank} dimensions, its function takes {len(parameters)} arguments")
+        raise ExpressionError(
+            f"{name}: the stage has {rank} dimensions, its function takes {len(parameters)} arguments",
+            where=_line_of(f),
+        )
     return [p.name for p in parameters]

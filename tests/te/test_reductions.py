@@ -1,0 +1,131 @@
+"""Reduction axes: with a start, with an end that moves with the stage's axes, and those that nobody reduces over."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tilewright import te
+from tilewright.support.errors import ExpressionError
+
+
+def run(stage: Any, arrays: dict[te.Tensor, Any], shape: tuple[int, ...], schedule: Any = None) -> Any:
+    """What a stage computes from arrays."""
+    out = np.full(shape, np.nan, np.float32)
+    s = schedule or te.create_schedule(stage)
+    tw.build(s, [*arrays, stage])(*arrays.values(), out)
+    return out
+
+
+def numbers(*shape: int) -> Any:
+    return np.random.default_rng(len(shape)).standard_normal(shape, np.float32)
+
+
+def triangle(n: Any) -> tuple[te.Tensor, te.Tensor]:
+    """The sum of each row up to the diagonal."""
+    a = te.placeholder((n, n), name="A")
+
+    def row(i: Any) -> Any:
+        k = te.reduce_axis(i + 1, "k")
+        return te.sum(a[i, k], axis=k)
+
+    return a, te.compute((n,), row, name="T")
+
+
+@pytest.mark.parametrize("size", [1, 2, 7, 16])
+@pytest.mark.parametrize("symbolic", [False, True])
+def test_triangle(size: int, symbolic: bool) -> None:
+    a, t = triangle(te.var("n") if symbolic else size)
+    x = numbers(size, size)
+    np.testing.assert_allclose(run(t, {a: x}, (size,)), np.tril(x).sum(1), rtol=1e-5, atol=1e-5)
+
+
+def test_triangle_scheduled() -> None:
+    a, t = triangle(13)
+    x = numbers(13, 13)
+    s = te.create_schedule(t)
+    outer, inner = s[t].split(t.axis[0], factor=4)
+    k_0, k_1 = s[t].split(t.reduce_axis[0], factor=4)
+    s[t].reorder(outer, k_0, inner, k_1)
+    s[t].vectorize(k_1)
+    s[t].parallel(outer)
+    np.testing.assert_allclose(run(t, {a: x}, (13,), s), np.tril(x).sum(1), rtol=1e-5, atol=1e-5)
+
+
+def test_ends_that_use_each_other() -> None:
+    """The sum of A over 0 <= i <= j <= r, in one stage with two reduction axes."""
+    a = te.placeholder((6, 6), name="A")
+
+    def total(r: Any) -> Any:
+        j = te.reduce_axis(r + 1, "j")
+        i = te.reduce_axis(j + 1, "i")
+        return te.sum(a[i, j], axis=[j, i])
+
+    t, x = te.compute((6,), total, name="T"), numbers(6, 6)
+    meant = [np.triu(x)[: r + 1, : r + 1].sum() for r in range(6)]
+    np.testing.assert_allclose(run(t, {a: x}, (6,)), meant, rtol=1e-5, atol=1e-5)
+
+
+def test_starts() -> None:
+    n = te.var("n", lo=3)
+    a = te.placeholder((n,), name="A")
+    fixed = te.reduce_axis((2, n), "k")
+    s = te.compute((1,), lambda i: te.sum(a[fixed], axis=fixed), name="S")
+    x = numbers(9)
+    np.testing.assert_allclose(run(s, {a: x}, (1,)), [x[2:].sum()], rtol=1e-5)
+
+    def tail(i: Any) -> Any:
+        k = te.reduce_axis((i, n), "k")
+        return te.max(a[k], axis=k)
+
+    t = te.compute((n,), tail, name="T")
+    np.testing.assert_array_equal(run(t, {a: x}, (9,)), np.maximum.accumulate(x[::-1])[::-1])
+
+
+def test_empty_ranges() -> None:
+    a = te.placeholder((4,), name="A")
+
+    def none(i: Any) -> Any:
+        k = te.reduce_axis((4, i), "k")
+        return te.sum(a[k], axis=k)
+
+    np.testing.assert_array_equal(run(te.compute((4,), none, name="S"), {a: numbers(4)}, (4,)), np.zeros(4))
+
+
+def _of(body: Callable[..., Any]) -> Callable[[], Any]:
+    a, b = te.placeholder((8, 8), name="A"), te.placeholder((8,), "int64", name="B")
+    return lambda: te.compute((8,), lambda i: body(a, b, i), name="S")
+
+
+K, OTHER = te.reduce_axis(8, "k"), te.compute((8,), lambda q: te.cast(q, "float32"), name="Q")
+REFUSED: dict[str, tuple[Callable[..., Any], str]] = {
+    "no reducer": (lambda a, b, i: a[i, K], "S: 'k' is no axis of this stage and is not reduced over"),
+    "another stage's": (lambda a, b, i: a[i, OTHER.axis[0]], "'q' is no axis of this stage"),
+    "one of two": (lambda a, b, i: te.sum(a[K, te.reduce_axis(8, "l")], axis=K), "'l' is no axis"),
+    "in the condition": (lambda a, b, i: te.sum(a[i, K], axis=K, where=te.reduce_axis(8, "w") < i), "'w' is no axis"),
+    "data": (lambda a, b, i: te.sum(a[i, k := te.reduce_axis(b[i], "k")], axis=k), "has no bound"),
+    "inside": (lambda a, b, i: te.sum(a[i, K], axis=K) + 1.0, "a reduction must be the whole body"),
+    "a stage's axis": (lambda a, b, i: te.sum(a[i, i], axis=i), "sum: not a reduction axis"),
+    "twice": (lambda a, b, i: te.sum(a[i, K], axis=[K, K]), "needs different reduction axes"),
+    "no condition": (lambda a, b, i: te.sum(a[i, K], axis=K, where=a[i, K]), "where= is no condition"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_refused_with_the_line(case: str) -> None:
+    body, message = REFUSED[case]
+    with pytest.raises(ExpressionError, match=message) as caught:
+        _of(body)()
+    assert Path(__file__).name in (caught.value.where or "")
+
+
+def test_a_reducer_must_keep_the_type() -> None:
+    a = te.placeholder((8,), name="A")
+    wrong = te.comm_reducer(lambda x, y: te.cast(x, "float64"), lambda t: te.const(0, t), "wrong")
+    with pytest.raises(ExpressionError, match="reducer 'wrong' gives another type: expected f32, got f64"):
+        te.compute((1,), lambda i: wrong(a[K], K))
