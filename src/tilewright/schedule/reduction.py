@@ -10,8 +10,8 @@ from tilewright.ir.loops import Block, BlockIter, For, If, PrimFunc, Stmt, Store
 from tilewright.ir.rewrite import fresh_name, substitute, substitute_stmt, variables
 from tilewright.schedule.affine import outside
 from tilewright.schedule.dependence import Update, injective, reduce_iters_using, reduction_update
+from tilewright.schedule.requests import own_loops
 from tilewright.schedule.state import (
-    Path,
     block_names,
     block_path,
     conjoin,
@@ -156,7 +156,7 @@ def rfactor(func: PrimFunc, block: str, loop: str, factor_axis: int = 0) -> tupl
     update = reduction_update(source)
     if update is None or source.init is None:
         raise refuse(func, f"{what}: it is not a plain sum, product, minimum or maximum with its init")
-    own = _own_loops(path)
+    own = own_loops(path)
     factored = next((x for x in own if x.var.name == loop), None)
     if factored is None:
         raise refuse(func, f"{what}: the loop is not around this block alone")
@@ -181,16 +181,6 @@ def rfactor(func: PrimFunc, block: str, loop: str, factor_axis: int = 0) -> tupl
     start = path[len(path) - 1 - len(own)]
     result = replace_at(func, (*path[: path.index(start)], start), seq((nest(own, first), second)))
     return replace(result, buffers=(*result.buffers, partial)), name
-
-
-def _own_loops(path: Path) -> tuple[For, ...]:
-    """The innermost loops of a path that contain nothing but the block at its end."""
-    own: list[For] = []
-    for s in reversed(path[:-1]):
-        if not isinstance(s, For):
-            break
-        own.append(s)
-    return tuple(reversed(own))
 
 
 def _insert(items: tuple[Expr, ...], position: int, item: Expr) -> tuple[Expr, ...]:

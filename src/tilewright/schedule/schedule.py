@@ -24,13 +24,16 @@ from tilewright.ir.expr import as_int
 from tilewright.ir.loops import Block, For, PrimFunc
 from tilewright.ir.notes import Note
 from tilewright.ir.notetable import given, note_name
-from tilewright.schedule import expand, inline, kinds, layout, loops, memory, move, reduction, tensorize
+from tilewright.schedule import expand, inline, kinds, layout, loops, memory, move, reduction, requests, tensorize
+from tilewright.schedule.history import History
 from tilewright.schedule.index_map import IndexMap
 from tilewright.schedule.intrinsics import find_intrinsic
+from tilewright.schedule.requests import Fusion, LoopId, Split
 from tilewright.schedule.state import (
     block_path,
     blocks_in,
     find_block,
+    last_block,
     last_loop,
     loop_path,
     loops_on,
@@ -38,22 +41,21 @@ from tilewright.schedule.state import (
     refuse,
     written_buffers,
 )
-from tilewright.schedule.trace import Instruction, Ref, RefKind, Trace, Value
+from tilewright.schedule.trace import Instruction, Ref, RefKind, Trace, Value, value_text
 from tilewright.support.errors import ExpressionError, ScheduleError
 
 
 @dataclass(frozen=True, slots=True)
 class BlockRef:
-    """A block, by name."""
+    """A block: its name, and the instruction that made it (0: it was there), as a later one may get the same name."""
 
     name: str
+    birth: int = 0
 
 
 @dataclass(frozen=True, slots=True)
-class LoopRef:
-    """A loop, by its variable's name."""
-
-    name: str
+class LoopRef(LoopId):
+    """A loop: its variable's name, and the instruction that made it (0: it was there)."""
 
 
 class Choice(int):
@@ -76,6 +78,7 @@ class Schedule:
         self._counts: dict[RefKind, int] = {"b": 0, "l": 0, "v": 0}
         self._made: dict[Ref, BlockRef | LoopRef | Choice] = {}
         self._refused: list[str] = []
+        self._history = History(func)
 
     def __str__(self) -> str:
         return str(self.func)
@@ -105,6 +108,7 @@ class Schedule:
         other._random.setstate(self._random.getstate())
         other._instructions = list(self._instructions)
         other._refused = list(self._refused)
+        other._history = self._history.copy()
         other._refs, other._counts, other._made = dict(self._refs), dict(self._counts), dict(self._made)
         return other
 
@@ -122,36 +126,44 @@ class Schedule:
 
     def blocks(self) -> tuple[BlockRef, ...]:
         """All blocks, in program order (not recorded)."""
-        return tuple(BlockRef(b.name) for b in blocks_in(self.func.body))
+        return tuple(self._block_ref(b.name) for b in blocks_in(self.func.body))
 
     def loops(self, block: BlockRef | str) -> tuple[LoopRef, ...]:
         """The loops around a block, outermost first."""
-        names = tuple(x.var.name for x in loops_on(block_path(self.func, _name(block))))
+        names = tuple(x.var.name for x in loops_on(block_path(self.func, self._name(block))))
         return self._loop_results("loops", (self._ref("b", block),), (), names)
 
     def producers(self, block: BlockRef | str) -> tuple[BlockRef, ...]:
         """The blocks that write what a block reads, in program order (not recorded)."""
-        name = _name(block)
+        name = self._name(block)
         read = set(read_buffers(find_block(self.func, name)))
         found = (b for b in blocks_in(self.func.body) if b.name != name and read & set(written_buffers(b)))
-        return tuple(BlockRef(b.name) for b in found)
+        return tuple(self._block_ref(b.name) for b in found)
 
     def consumers(self, block: BlockRef | str) -> tuple[BlockRef, ...]:
         """The blocks that read what a block writes, in program order (not recorded)."""
-        name = _name(block)
+        name = self._name(block)
         written = set(written_buffers(find_block(self.func, name)))
         found = (b for b in blocks_in(self.func.body) if b.name != name and written & set(read_buffers(b)))
-        return tuple(BlockRef(b.name) for b in found)
+        return tuple(self._block_ref(b.name) for b in found)
 
     def get(self, ref: BlockRef | LoopRef) -> Block | For:
         """The statement that a reference stands for now."""
         if isinstance(ref, BlockRef):
-            return find_block(self.func, ref.name)
-        return last_loop(loop_path(self.func, ref.name))
+            return find_block(self.func, self._name(ref))
+        return last_loop(loop_path(self.func, self._name(ref)))
+
+    def find_loop(self, name: str) -> LoopRef:
+        """The loop that has this name now (not recorded)."""
+        return LoopRef(name, self._history.birth("l", name))
+
+    def has(self, loop: LoopRef) -> bool:
+        """Whether a loop is still there."""
+        return self._history.why_gone("l", loop.name, loop.birth) is None
 
     def extent(self, loop: LoopRef | str) -> int | None:
         """The extent of a loop if it is constant."""
-        return as_int(last_loop(loop_path(self.func, _name(loop))).extent)
+        return as_int(last_loop(loop_path(self.func, self._name(loop))).extent)
 
     # Sampling
 
@@ -161,9 +173,9 @@ class Schedule:
         """`n` factors whose product is the loop's extent, the last at most `max_innermost`."""
         extent = self.extent(loop)
         if extent is None:
-            raise refuse(self.func, f"cannot tile loop {_name(loop)!r} perfectly: its extent is not constant")
+            raise refuse(self.func, f"cannot tile loop {self._name(loop)!r} perfectly: its extent is not constant")
         if not 1 <= n <= loops.MAX_PARTS:
-            raise refuse(self.func, f"cannot tile loop {_name(loop)!r} into {n} parts")
+            raise refuse(self.func, f"cannot tile loop {self._name(loop)!r} into {n} parts")
         chosen = list(decision) if decision is not None else self._perfect_tile(extent, n, max_innermost)
         total = 1
         for factor in chosen:
@@ -171,7 +183,7 @@ class Schedule:
         if len(chosen) != n or total != extent or chosen[-1] > max_innermost or min(chosen) < 1:
             raise refuse(
                 self.func,
-                f"decision {chosen} is no perfect tile of loop {_name(loop)!r}",
+                f"decision {chosen} is no perfect tile of loop {self._name(loop)!r}",
                 expected=f"{n} factors of {extent}, the last <= {max_innermost}",
             )
         attributes = (("n", n), ("max_innermost", max_innermost))
@@ -208,10 +220,14 @@ class Schedule:
     ) -> tuple[LoopRef, ...]:
         """Split a loop into nested ones: see `loops.split`."""
         self._require_numbers(loop, factor, nparts, *(factors or ()))
-        new, names = loops.split(self.func, _name(loop), factor, nparts=nparts, factors=factors)
+        new, names = loops.split(self.func, self._name(loop), factor, nparts=nparts, factors=factors)
         given = {"factor": factor, "nparts": nparts, "factors": None if factors is None else tuple(factors)}
         inputs = (self._ref("l", loop),)
-        return self._loop_results("split", inputs, _given(**given), names, new)
+        old = self.find_loop(self._name(loop))
+        results = self._loop_results("split", inputs, _given(**given), names, new)
+        parts = (None, factor) if factor is not None else (nparts, None) if factors is None else tuple(factors)
+        self._history.steps.append(Split(old, results, tuple(None if f is None else int(f) for f in parts)))
+        return results
 
     def tile(
         self, first: LoopRef | str, second: LoopRef | str, first_factor: int, second_factor: int
@@ -219,9 +235,14 @@ class Schedule:
         """Split two nested loops and put the inner parts inside: see `loops.tile`."""
         self._require_numbers(first, first_factor)
         self._require_numbers(second, second_factor)
-        new, names = loops.tile(self.func, _name(first), _name(second), first_factor, second_factor)
+        new, names = loops.tile(self.func, self._name(first), self._name(second), first_factor, second_factor)
         inputs = (self._ref("l", first), self._ref("l", second), _literal(first_factor), _literal(second_factor))
+        x, y = self.find_loop(self._name(first)), self.find_loop(self._name(second))
         a, b, c, d = self._loop_results("tile", inputs, (), names, new)
+        self._history.steps += (
+            Split(x, (a, c), (None, int(first_factor))),
+            Split(y, (b, d), (None, int(second_factor))),
+        )
         return a, b, c, d
 
     def _require_numbers(self, loop: LoopRef | str, *factors: object) -> None:
@@ -231,17 +252,25 @@ class Schedule:
                 hint = "parameters of a schedule are Python numbers; a dimension that varies is the loop's own extent"
                 got = f"{f} ({type(f).__name__})"
                 raise refuse(
-                    self.func, f"split of {_name(loop)!r}", expected="a factor that is a number", got=got, hint=hint
+                    self.func,
+                    f"split of {self._name(loop)!r}",
+                    expected="a factor that is a number",
+                    got=got,
+                    hint=hint,
                 )
 
     def fuse(self, *targets: LoopRef | str) -> LoopRef:
         """Join nested loops into one: see `loops.fuse`."""
-        new, name = loops.fuse(self.func, *map(_name, targets))
-        return self._loop_results("fuse", tuple(self._ref("l", t) for t in targets), (), (name,), new)[0]
+        new, name = loops.fuse(self.func, *map(self._name, targets))
+        olds = tuple(self.find_loop(self._name(t)) for t in targets)
+        fused = self._loop_results("fuse", tuple(self._ref("l", t) for t in targets), (), (name,), new)[0]
+        if len(olds) > 1:
+            self._history.steps.append(Fusion(olds, fused))
+        return fused
 
     def reorder(self, *targets: LoopRef | str) -> None:
         """Put loops of one chain into this order: see `loops.reorder`."""
-        new = loops.reorder(self.func, *map(_name, targets))
+        new = loops.reorder(self.func, *map(self._name, targets))
         self._record("reorder", tuple(self._ref("l", t) for t in targets), (), new)
 
     def unroll(self, loop: LoopRef | str) -> None:
@@ -258,7 +287,7 @@ class Schedule:
 
     def bind(self, loop: LoopRef | str, thread: str) -> None:
         """Let a hardware index run through a loop: see `kinds.bind`."""
-        new = kinds.bind(self.func, _name(loop), thread)
+        new = kinds.bind(self.func, self._name(loop), thread)
         self._record("bind", (self._ref("l", loop), thread), (), new)
 
     def annotate(self, target: BlockRef | LoopRef | str, note: Note | str, *values: Any, **named: Any) -> None:
@@ -266,7 +295,7 @@ class Schedule:
         `annotate(loop, "unroll", times=4)`. See `kinds.annotate_loop`."""
         on_block = isinstance(target, BlockRef)
         annotate = kinds.annotate_block if on_block else kinds.annotate_loop
-        new, placed = annotate(self.func, _name(target), note, values, named)
+        new, placed = annotate(self.func, self._name(target), note, values, named)
         ref = self._ref("b" if on_block else "l", target)
         self._record("annotate", (ref, note_name(type(placed))), _given(**given(placed)), new)
 
@@ -274,59 +303,70 @@ class Schedule:
 
     def compute_inline(self, block: BlockRef | str) -> None:
         """Compute a block's elements where they are read: see `inline.compute_inline`."""
-        new = inline.compute_inline(self.func, _name(block))
+        new = inline.compute_inline(self.func, self._name(block))
         self._record("compute_inline", (self._ref("b", block),), (), new)
 
     def reverse_compute_inline(self, block: BlockRef | str) -> None:
         """Compute a block's elements where its input is produced: see `inline.reverse_compute_inline`."""
-        new = inline.reverse_compute_inline(self.func, _name(block))
+        new = inline.reverse_compute_inline(self.func, self._name(block))
         self._record("reverse_compute_inline", (self._ref("b", block),), (), new)
 
     def compute_at(self, block: BlockRef | str, loop: LoopRef | str) -> None:
         """Move a producer into a loop of its consumers: see `move.compute_at`."""
-        new = move.compute_at(self.func, _name(block), _name(loop))
-        self._record("compute_at", (self._ref("b", block), self._ref("l", loop)), (), new)
+        self._move("compute_at", move.compute_at, block, loop)
 
     def reverse_compute_at(self, block: BlockRef | str, loop: LoopRef | str) -> None:
         """Move a consumer into a loop of its producers: see `move.reverse_compute_at`."""
-        new = move.reverse_compute_at(self.func, _name(block), _name(loop))
-        self._record("reverse_compute_at", (self._ref("b", block), self._ref("l", loop)), (), new)
+        self._move("reverse_compute_at", move.reverse_compute_at, block, loop)
+
+    def _move(self, primitive: str, moving: requests.Moving, block: BlockRef | str, loop: LoopRef | str) -> None:
+        """Move a block; what was asked of its loops holds at the new place: see `requests`."""
+        name, place = self._name(block), self._name(loop)
+        path = block_path(self.func, name)
+        own: dict[LoopId, For] = {self.find_loop(x.var.name): x for x in requests.own_loops(path)}
+        steps = requests.steps_behind(tuple(own), self._history.steps)
+        inputs = (self._ref("b", block), self._ref("l", loop))
+        if requests.is_asked(tuple(own.values()), last_block(path), steps):
+            new = requests.move(self.func, moving, name, place, steps, own, lambda x: self._history.root(x, name))
+        else:
+            new = moving(self.func, name, place)
+        self._record(primitive, inputs, (), new)
 
     def decompose_reduction(self, block: BlockRef | str, loop: LoopRef | str) -> BlockRef:
         """Make a reduction's init a block before `loop`: see `reduction.decompose_reduction`."""
-        new, name = reduction.decompose_reduction(self.func, _name(block), _name(loop))
+        new, name = reduction.decompose_reduction(self.func, self._name(block), self._name(loop))
         inputs = (self._ref("b", block), self._ref("l", loop))
         return self._block_result("decompose_reduction", inputs, (), name, new)
 
     def expand(self, block: BlockRef | str) -> None:
         """Write out a contraction with a constant matrix: see `expand.expand`."""
-        new = expand.expand(self.func, _name(block))
+        new = expand.expand(self.func, self._name(block))
         self._record("expand", (self._ref("b", block),), (), new)
 
     # Memory
 
     def set_scope(self, block: BlockRef | str, scope: str, buffer: str | None = None) -> None:
         """Say where a block's output lives: see `memory.set_scope`."""
-        new = memory.set_scope(self.func, _name(block), scope, buffer)
+        new = memory.set_scope(self.func, self._name(block), scope, buffer)
         self._record("set_scope", (self._ref("b", block), scope), _given(buffer=buffer), new)
 
     def cache_write(self, block: BlockRef | str, scope: str, buffer: str | None = None) -> BlockRef:
         """Write through a new buffer: see `memory.cache_write`."""
-        new, name = memory.cache_write(self.func, _name(block), scope, buffer)
+        new, name = memory.cache_write(self.func, self._name(block), scope, buffer)
         return self._block_result("cache_write", (self._ref("b", block), scope), _given(buffer=buffer), name, new)
 
     def cache_read(
         self, block: BlockRef | str, buffer: str, scope: str, consumers: Sequence[BlockRef | str] = ()
     ) -> BlockRef:
         """Read through a new buffer: see `memory.cache_read`."""
-        new, name = memory.cache_read(self.func, _name(block), buffer, scope, tuple(map(_name, consumers)))
+        new, name = memory.cache_read(self.func, self._name(block), buffer, scope, tuple(map(self._name, consumers)))
         others = tuple(self._ref("b", c) for c in consumers)
         inputs = (self._ref("b", block), buffer, scope)
         return self._block_result("cache_read", inputs, _given(consumers=others or None), name, new)
 
     def rfactor(self, block: BlockRef | str, loop: LoopRef | str, factor_axis: int = 0) -> BlockRef:
         """Reduce each iteration of a loop into its own element first: see `reduction.rfactor`."""
-        new, name = reduction.rfactor(self.func, _name(block), _name(loop), factor_axis)
+        new, name = reduction.rfactor(self.func, self._name(block), self._name(loop), factor_axis)
         inputs = (self._ref("b", block), self._ref("l", loop), factor_axis)
         return self._block_result("rfactor", inputs, (), name, new)
 
@@ -334,26 +374,28 @@ class Schedule:
         self, block: BlockRef | str, index_map: IndexMap | Callable[..., Any], buffer: str | None = None
     ) -> None:
         """Store a buffer in another layout: see `layout.transform_layout`."""
-        new, mapping = layout.transform_layout(self.func, _name(block), index_map, buffer)
+        new, mapping = layout.transform_layout(self.func, self._name(block), index_map, buffer)
         self._record("transform_layout", (self._ref("b", block), mapping), _given(buffer=buffer), new)
 
     def pad(self, block: BlockRef | str, multiples: Sequence[int]) -> tuple[BlockRef, ...]:
         """Enlarge a block's extents to multiples: see `layout.pad`."""
-        new, names = layout.pad(self.func, _name(block), multiples)
-        results = tuple(map(BlockRef, names))
+        new, names = layout.pad(self.func, self._name(block), multiples)
+        inputs = (self._ref("b", block), _literal(tuple(multiples)))
+        self._become("pad", inputs, new)
+        results = tuple(map(self._block_ref, names))
         refs = tuple(self._new_ref("b") for _ in names)
         for result, ref in zip(results, refs, strict=True):
             self._refs["b", result.name], self._made[ref] = ref, result
-        self._record("pad", (self._ref("b", block), _literal(tuple(multiples))), (), new, refs)
+        self._record("pad", inputs, (), None, refs)
         return results
 
     def tensorize(self, target: BlockRef | LoopRef, intrin: str) -> None:
         """Replace loops (or the innermost loops of a block) by an intrinsic: see `tensorize.tensorize`."""
         found = find_intrinsic(intrin)
         if isinstance(target, BlockRef):
-            new = tensorize.tensorize_block(self.func, target.name, found)
+            new = tensorize.tensorize_block(self.func, self._name(target), found)
         else:
-            new = tensorize.tensorize(self.func, target.name, found)
+            new = tensorize.tensorize(self.func, self._name(target), found)
         ref = self._ref("b" if isinstance(target, BlockRef) else "l", target)
         self._record("tensorize", (ref, intrin), (), new)
 
@@ -398,15 +440,40 @@ class Schedule:
 
     def _ref(self, kind: RefKind, target: BlockRef | LoopRef | str) -> Ref:
         """The result that stands for a block or loop; one that is known only by name is looked up, on record."""
-        name = _name(target)
+        name = self._name(target)
         found = self._refs.get((kind, name))
         if found is None:
             (self.block if kind == "b" else self.loop)(name)
             found = self._refs[kind, name]
         return found
 
+    def _name(self, target: BlockRef | LoopRef | str) -> str:
+        """The name of a block or loop that is still the one that was meant."""
+        if isinstance(target, str):
+            return target
+        if not isinstance(target, BlockRef | LoopRef):
+            raise refuse(
+                self.func, "not a part of the program", expected="a block or loop, or its name", got=repr(target)
+            )
+        kind: RefKind = "b" if isinstance(target, BlockRef) else "l"
+        gone = self._history.why_gone(kind, target.name, target.birth)
+        if gone is not None:
+            raise refuse(self.func, f"{'block' if kind == 'b' else 'loop'} {target.name!r} is gone: {gone} took it")
+        return target.name
+
+    def _block_ref(self, name: str) -> BlockRef:
+        return BlockRef(name, self._history.birth("b", name))
+
+    def _become(self, primitive: str, inputs: tuple[Value, ...], func: PrimFunc) -> None:
+        """Take a new function, and note which loops and blocks are gone and which are new."""
+        named = (getattr(self._made[v], "name", str(v)) if isinstance(v, Ref) else value_text(v) for v in inputs)
+        by = f"{primitive}({', '.join(named)})"
+        for key in self._history.become(func, by, len(self._instructions) + 1):
+            self._refs.pop(key, None)
+        self.func = func
+
     def _on_loop(self, primitive: str, f: Callable[[PrimFunc, str], PrimFunc], loop: LoopRef | str) -> None:
-        new = f(self.func, _name(loop))
+        new = f(self.func, self._name(loop))
         self._record(primitive, (self._ref("l", loop),), (), new)
 
     def _new_ref(self, kind: RefKind) -> Ref:
@@ -423,9 +490,9 @@ class Schedule:
         outputs: tuple[Ref, ...] = (),
         decision: Value = None,
     ) -> None:
-        self._instructions.append(Instruction(primitive, inputs, attributes, outputs, decision))
         if func is not None:
-            self.func = func
+            self._become(primitive, inputs, func)
+        self._instructions.append(Instruction(primitive, inputs, attributes, outputs, decision))
 
     def _block_result(
         self,
@@ -435,11 +502,13 @@ class Schedule:
         name: str,
         func: PrimFunc | None = None,
     ) -> BlockRef:
-        result = BlockRef(name)
+        if func is not None:
+            self._become(primitive, inputs, func)
+        result = self._block_ref(name)
         ref = self._new_ref("b")
         self._refs["b", name] = ref
         self._made[ref] = result
-        self._record(primitive, inputs, attributes, func, (ref,))
+        self._record(primitive, inputs, attributes, None, (ref,))
         return result
 
     def _loop_results(
@@ -450,12 +519,14 @@ class Schedule:
         names: Sequence[str],
         func: PrimFunc | None = None,
     ) -> tuple[LoopRef, ...]:
-        results = tuple(map(LoopRef, names))
+        if func is not None:
+            self._become(primitive, inputs, func)
+        results = tuple(map(self.find_loop, names))
         refs = tuple(self._new_ref("l") for _ in names)
         for result, ref in zip(results, refs, strict=True):
             self._refs["l", result.name] = ref
             self._made[ref] = result
-        self._record(primitive, inputs, attributes, func, refs)
+        self._record(primitive, inputs, attributes, None, refs)
         return results
 
     def _choices(
@@ -481,14 +552,6 @@ PRIMITIVES = frozenset(
     cache_write cache_read rfactor transform_layout pad tensorize expand""".split()
 )
 """The methods of `Schedule` that a trace may name."""
-
-
-def _name(target: BlockRef | LoopRef | str) -> str:
-    if isinstance(target, str):
-        return target
-    if not isinstance(target, BlockRef | LoopRef):
-        raise ScheduleError("not a part of the program", expected="a block or loop, or its name", got=repr(target))
-    return target.name
 
 
 def _literal(value: Any) -> Value:

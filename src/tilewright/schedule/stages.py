@@ -21,6 +21,7 @@ from tilewright.ir.expr import Var
 from tilewright.ir.loops import PrimFunc
 from tilewright.ir.notes import Note
 from tilewright.schedule.index_map import IndexMap
+from tilewright.schedule.requests import own_loops
 from tilewright.schedule.schedule import BlockRef, LoopRef, Schedule
 from tilewright.schedule.state import block_path, depends_on, last_block, loops_on, refuse
 from tilewright.support.errors import Error
@@ -96,7 +97,7 @@ class StageSchedule:
     def axis(self, axis: Axis) -> LoopRef:
         """The loop of an axis. Raises ScheduleError if a primitive has replaced it."""
         if isinstance(axis, str):
-            return LoopRef(axis)
+            return self.schedule.find_loop(axis)
         if isinstance(axis, LoopRef):
             return axis
         if not hasattr(axis, "var"):
@@ -116,17 +117,16 @@ class StageSchedule:
 
     def _loop_of(self, place: AxisPlace) -> LoopRef:
         path = block_path(self.func, place.block)
+        first = LoopRef(place.loop)
+        if self.schedule.has(first) and place.loop in [x.var.name for x in loops_on(path)]:
+            return first  # also where it runs once and is in no binding
+        # A primitive made another loop for the axis: one that this stage has for itself.
         binding = last_block(path).iters[place.position].binding
-        driving = [x.var.name for x in loops_on(path) if depends_on(binding, x.var)]
-        if place.loop in driving:
-            return LoopRef(place.loop)
-        if not driving:
-            # A loop that runs once may have been simplified out of the binding.
-            names = [x.var.name for x in loops_on(path)]
-            if place.loop in names:
-                return LoopRef(place.loop)
-            raise refuse(self.func, f"no loop drives axis {place.loop!r} of {place.block!r}")
-        return LoopRef(driving[-1])
+        driving = [x.var.name for x in own_loops(path) if depends_on(binding, x.var)]
+        if len(driving) != 1:
+            which = f"loops {', '.join(driving)} drive" if driving else "no loop of its own drives"
+            raise refuse(self.func, f"{which} axis {place.loop!r} of {place.block!r}", hint="stage.loops has its loops")
+        return self.schedule.find_loop(driving[0])
 
 
 @dataclass(frozen=True, slots=True)

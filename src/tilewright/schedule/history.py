@@ -1,0 +1,71 @@
+"""The loops and blocks that a schedule has had: references are to these, not to names, which a later one may get."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tilewright.ir.loops import Block, For, PrimFunc
+from tilewright.schedule.requests import LoopId, Step, root_position
+from tilewright.schedule.state import outside_blocks
+from tilewright.schedule.trace import RefKind
+
+Key = tuple[RefKind, str]
+
+
+class History:
+    """The loops and blocks of one schedule. A loop or block is born by an instruction, has one name, and is there until
+    an instruction takes it; of those that primitives move, the loops that keep their names go on.
+
+    `steps` are the splits and joins, in order.
+    """
+
+    __slots__ = ("_births", "_gone", "_origins", "_there", "steps")
+
+    def __init__(self, func: PrimFunc) -> None:
+        self._there: set[Key] = set(_parts(func))
+        self._births: dict[Key, int] = {}
+        self._gone: dict[tuple[RefKind, str, int], str] = {}
+        self._origins: dict[int, PrimFunc] = {0: func}
+        self.steps: list[Step] = []
+
+    def copy(self) -> History:
+        other = object.__new__(History)
+        other._there, other._births, other._gone = set(self._there), dict(self._births), dict(self._gone)
+        other._origins, other.steps = dict(self._origins), list(self.steps)
+        return other
+
+    def birth(self, kind: RefKind, name: str) -> int:
+        """The instruction that made what has this name now."""
+        return self._births.get((kind, name), 0)
+
+    def why_gone(self, kind: RefKind, name: str, birth: int) -> str | None:
+        """What took a loop or block; None if it is there, or never was."""
+        return self._gone.get((kind, name, birth))
+
+    def become(self, func: PrimFunc, by: str, number: int) -> list[Key]:
+        """Note that instruction `number` gave `func`. Returns what is gone or new."""
+        there = set(_parts(func))
+        gone, new = self._there - there, there - self._there
+        for key in gone:
+            self._gone[*key, self._births.pop(key, 0)] = by
+        for key in new:
+            self._births[key] = number
+            self._origins[number] = func
+        self._there = there
+        return [*gone, *new]
+
+    def root(self, loop: LoopId, block: str) -> int | None:
+        """Which iterator of a block a loop drove when it was new."""
+        func = self._origins.get(loop.birth)
+        return None if func is None else root_position(func, block, loop.name)
+
+
+def _parts(func: PrimFunc) -> Iterator[Key]:
+    for s in outside_blocks(func.body):
+        if isinstance(s, For):
+            yield "l", s.var.name
+        elif isinstance(s, Block):
+            yield "b", s.name
+
+
+__all__ = ["History"]
