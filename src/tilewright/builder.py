@@ -9,10 +9,10 @@ Nothing is planned here: the code is what the schedule says.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -35,6 +35,7 @@ from tilewright.support.errors import CallError, CompileError, TargetError
 from tilewright.support.log import PassLog
 from tilewright.targets.target import Target
 from tilewright.transform.loops import lower_loops, readable_loops
+from tilewright.transform.loops.checked import FOUND, Access, check_bounds, unproven
 
 _LARGEST = (1 << 31) - 1
 """The largest value of a symbol that states no bound: that of a 32-bit integer."""
@@ -47,6 +48,7 @@ def build(
     *,
     name: str | None = None,
     threads: int = 1,
+    bounds: Literal["check"] | None = None,
 ) -> BuiltFunction:
     """Compile a scheduled program as it is.
 
@@ -58,13 +60,19 @@ def build(
             another machine's text.
         name: of the function.
         threads: how many threads a call uses, the caller included (loops that are marked parallel).
+        bounds: "check" makes each call raise CallError for the first access out of bounds; it runs one iteration after
+            another, slowly. Without it, accesses that are not proven to be inside are remarks of the function's `log`.
     """
+    if bounds not in (None, "check"):
+        raise CompileError("there is no such treatment of bounds", expected='"check" or None', got=repr(bounds))
+    lines: Mapping[str, str] = {}
     if isinstance(program, StageSchedule):
         if args is None:
             raise CompileError(
                 "the order of the arguments is not known", expected="tensors, such as build(s, [A, B, C])"
             )
         func = te.lower(program, args, name or "kernel")
+        lines = program.lines
     elif args is not None:
         raise CompileError("a function has its arguments already", expected="no tensors", got=f"{len(args)} of them")
     else:
@@ -72,9 +80,9 @@ def build(
         func = replace(func, name=name or func.name)
     verify_func(func)
     if target == "c":
-        return BuiltFunction(func, Target.host(), None)
+        return BuiltFunction(func, Target.host(), None, lines, bounds == "check")
     machine = target if isinstance(target, Target) else Target.parse(target)
-    return BuiltFunction(func, machine, threads if machine == Target.host() else None)
+    return BuiltFunction(func, machine, threads if machine == Target.host() else None, lines, bounds == "check")
 
 
 class BuiltFunction(Called):
@@ -84,9 +92,27 @@ class BuiltFunction(Called):
         func: the scheduled function.
         target: the machine it is for.
         threads: of a call; None makes text only.
+        lines: where blocks were written, for messages.
+        checked: check bounds in each call.
     """
 
-    def __init__(self, func: PrimFunc, target: Target, threads: int | None) -> None:
+    def __init__(
+        self,
+        func: PrimFunc,
+        target: Target,
+        threads: int | None,
+        lines: Mapping[str, str] | None = None,
+        checked: bool = False,
+    ) -> None:
+        self.log = PassLog(f"build {func.name}")
+        self._lines = lines or {}
+        self._accesses: tuple[Access, ...] = ()
+        self._params = func.params
+        if checked:
+            func, self._accesses = check_bounds(func)
+        else:
+            for access in unproven(func):
+                self.log.remark(f"not proven to be in bounds: {access}")
         self.func = func
         self.target = target
         self.native = None if threads is None else self._compile(threads)
@@ -100,7 +126,7 @@ class BuiltFunction(Called):
     @cached_property
     def flat(self) -> PrimFunc:
         """The loops that code is made from."""
-        return lower_loops(self.func, self.target, PassLog(f"build {self.func.name}"))
+        return lower_loops(self.func, self.target, self.log)
 
     @cached_property
     def _readable(self) -> PrimFunc:
@@ -154,14 +180,33 @@ class BuiltFunction(Called):
         """What a call does: the native entry itself where nothing is left to check."""
         if self.native is None:
             return self._refuse
-        derived = any(as_int(d) is None and not isinstance(d, Var) for p in self.func.params for d in p.shape)
-        scalars = any(not p.shape for p in self.func.params)
+        derived = any(as_int(d) is None and not isinstance(d, Var) for p in self._params for d in p.shape)
+        scalars = any(not p.shape for p in self._params)
+        if self._params is not self.func.params:
+            return self._within_bounds
         return self._checked if derived or scalars else self.native.__call__
 
     def _refuse(self, *arrays: Any) -> None:
         raise TargetError(
             "was built as text, not to be called here", where=self.func.name, hint='build it with target="host"'
         )
+
+    def _within_bounds(self, *arrays: Any) -> None:
+        """Call, and raise CallError for the first access that was out of bounds."""
+        if len(arrays) != len(self._params):
+            names = ", ".join(p.name for p in self._params)
+            raise CallError("wrong number of arguments", where=self.func.name, expected=names, got=len(arrays))
+        found = np.zeros(FOUND, np.int64)
+        self._checked(*arrays, found)
+        number, index, extent = found.tolist()
+        if number:
+            a = self._accesses[number - 1]
+            raise CallError(
+                f"{a.block!r} {'writes' if a.writes else 'reads'} {a.buffer!r} out of bounds",
+                where=self._lines.get(a.block, self.func.name),
+                expected=f"an index in 0..{extent} in dimension {a.dimension}",
+                got=f"{index} ({a.index})",
+            )
 
     def _checked(self, *arrays: Any) -> None:
         """Call after numbers were made arrays, and dimensions that are expressions compared with what they must be."""

@@ -54,12 +54,19 @@ class StageSchedule:
         blocks: tensors and stages to block names.
         axes: axes' variables to their places.
         buffers: tensors to buffer names.
+        lines: where the functions of the blocks were written.
     """
 
     def __init__(
-        self, func: PrimFunc, blocks: Mapping[Any, str], axes: Mapping[Var, AxisPlace], buffers: Mapping[Any, str]
+        self,
+        func: PrimFunc,
+        blocks: Mapping[Any, str],
+        axes: Mapping[Var, AxisPlace],
+        buffers: Mapping[Any, str],
+        lines: Mapping[str, str] | None = None,
     ) -> None:
         self.schedule = Schedule(func)
+        self.lines = dict(lines or {})
         self._buffers = dict(buffers)
         self._blocks = dict(blocks)
         self._axes = dict(axes)

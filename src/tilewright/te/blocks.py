@@ -16,6 +16,7 @@ from tilewright.ir.rewrite import fresh_name, map_expr, map_stmt, substitute, va
 from tilewright.schedule.stages import AxisPlace, StageSchedule
 from tilewright.schedule.state import taken_names
 from tilewright.support.errors import ExpressionError
+from tilewright.te.bounds import check_reads
 from tilewright.te.tensors import ComputeOp, Tensor
 
 
@@ -121,12 +122,14 @@ def _free(e: Expr) -> tuple[Var, ...]:
 
 
 def create_schedule(outputs: Tensor | Sequence[Tensor]) -> StageSchedule:
-    """A schedule for the stages that `outputs` need: see `tilewright.schedule.stages`.
+    """A schedule for the stages that `outputs` need: see `tilewright.schedule.stages`. Raises ExpressionError for reads
+    that are sure to be out of bounds.
 
     Its function takes the inputs by first appearance, then the outputs; `lower` puts them in another order.
     """
     results = [outputs] if isinstance(outputs, Tensor) else list(outputs)
     stages = stages_of(results)
+    check_reads(stages)
     inputs: list[Arg] = list(dict.fromkeys(t for op in stages for t in op.inputs if t.op is None))
     dims = {v for t in (*inputs, *results) if isinstance(t, Tensor) for d in t.shape for v in variables(d)}
     scalars = (v for op in stages for body in op.bodies for v in _free(body) if v not in dims)
@@ -141,7 +144,8 @@ def create_schedule(outputs: Tensor | Sequence[Tensor]) -> StageSchedule:
     computed = {
         t: lowered.blocks[t.op] for op in stages for t in op.inputs if t.op is not None and len(t.op.bodies) == 1
     }
-    return StageSchedule(lowered.func, lowered.blocks, axes, computed | buffers)
+    lines = {lowered.blocks[op]: op.line for op in stages if op.line is not None}
+    return StageSchedule(lowered.func, lowered.blocks, axes, computed | buffers, lines)
 
 
 def lower(schedule: StageSchedule, args: Sequence[Arg], name: str = "main") -> PrimFunc:

@@ -13,14 +13,13 @@ from math import prod
 
 from tilewright.arith import Analyzer
 from tilewright.arith.forms import Form, add, scale
-from tilewright.ir.expr import Buffer, Expr, Load, Op, as_int
+from tilewright.ir.expr import Buffer, Expr, as_int
+from tilewright.ir.guarded import Conditions, guarded_loads
 from tilewright.ir.loops import Allocate, Block, For, If, Intrinsic, PrimFunc, Region, Stmt, Store
 from tilewright.ir.rewrite import exprs_of, loads, variables, walk
 from tilewright.ir.verify import verify_func
 from tilewright.support.errors import Problems, VerifyError
 from tilewright.transform.loops.workspace import STACK_LIMIT
-
-Conditions = tuple[Expr, ...]
 
 
 def verify_loops(func: PrimFunc) -> None:
@@ -109,7 +108,7 @@ class _Bounds:
         """The loads of an expression. Where one may be outside, conditions inside of the expression count too."""
         suspects = {x for x in loads(e) if not self.inside(x.buffer, x.indices)}
         if suspects:
-            for load, known in _guarded(e, suspects, conditions, set()):
+            for load, known in guarded_loads(e, suspects, conditions):
                 self.access(load.buffer, load.indices, around, known)
 
     def region(self, r: Region, around: tuple[For, ...], conditions: Conditions) -> None:
@@ -184,21 +183,3 @@ class _Bounds:
             if mentioned & own or not mentioned <= known or loads(condition) or self.analyzer.prove(~condition):
                 return False
         return True
-
-
-def _guarded(
-    e: Expr, wanted: set[Load], conditions: Conditions, seen: set[tuple[Expr, Conditions]]
-) -> Iterator[tuple[Load, Conditions]]:
-    """The wanted loads in `e`, each with the conditions under which it is evaluated."""
-    if wanted.isdisjoint(loads(e)) or (e, conditions) in seen:
-        return
-    seen.add((e, conditions))
-    if isinstance(e, Load) and e in wanted:
-        yield e, conditions
-    inner: list[tuple[Expr, Conditions]] = [(c, conditions) for c in e.children]
-    if isinstance(e, Op) and e.name in ("select", "and", "or"):
-        first, *rest = e.args
-        holds = [first, ~first] if e.name != "or" else [~first]
-        inner = [(first, conditions), *((c, (*conditions, h)) for c, h in zip(rest, holds, strict=False))]
-    for child, known in inner:
-        yield from _guarded(child, wanted, known, seen)

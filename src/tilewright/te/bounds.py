@@ -1,0 +1,75 @@
+"""Reads of stages that are sure to leave their tensors: refused where the schedule is made."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from tilewright.arith import linear, prove, simplify
+from tilewright.ir.expr import Expr, Load, Reduce, Var, const, is_const, readable
+from tilewright.ir.guarded import guarded_loads
+from tilewright.ir.rewrite import loads, variables
+from tilewright.support.errors import ExpressionError, Problems
+from tilewright.te.tensors import ComputeOp, Tensor
+
+
+def check_reads(stages: Iterable[ComputeOp]) -> None:
+    """Raises ExpressionError for reads that are out of bounds whatever the symbols are. What stands behind a condition
+    or depends on data is believed: `tw.build(..., bounds="check")` checks it in each call."""
+    problems = Problems()
+    for op in stages:
+        extents = {a.var: a.extent for a in (*op.axis, *op.reduce_axis)}
+        if not all(prove(n >= 1) for n in extents.values()):
+            continue  # a loop that may not run reads nothing
+        seen: set[Load] = set()
+        for body in op.bodies:
+            for e, given in _parts(body):
+                for load, conditions in guarded_loads(e, set(loads(e)), given):
+                    if load not in seen and not conditions:
+                        seen.add(load)
+                        _check(op, load, extents, problems)
+    problems.raise_if_any(kind=ExpressionError)
+
+
+def _parts(body: Expr) -> Sequence[tuple[Expr, tuple[Expr, ...]]]:
+    """The expressions of a body, each with the conditions under which it is evaluated."""
+    if not isinstance(body, Reduce):
+        return [(body, ())]
+    given = () if is_const(body.condition, True) else (body.condition,)
+    return [(body.condition, ()), *((v, given) for v in body.values)]
+
+
+def _check(op: ComputeOp, load: Load, extents: Mapping[Var, Expr], problems: Problems) -> None:
+    tensor = load.buffer
+    assert isinstance(tensor, Tensor)
+    for d, (index, extent) in enumerate(zip(load.indices, tensor.shape, strict=True)):
+        if loads(index):
+            continue
+        least, most = _end(index, extents, least=True), _end(index, extents, least=False)
+        if prove(most < extent) and prove(least >= 0):
+            continue
+        if prove(most >= extent) or prove(least < 0):
+            problems.add(
+                ExpressionError(
+                    f"{op.name}: {readable(load)} is out of bounds",
+                    where=op.line,
+                    expected=f"an index in 0..{readable(extent)} in dimension {d}",
+                    got=f"{readable(simplify(least))} to {readable(simplify(most))}",
+                    hint="te.if_then_else(inside, value, other) does not touch what is outside",
+                )
+            )
+            return
+
+
+def _end(index: Expr, extents: Mapping[Var, Expr], *, least: bool) -> Expr:
+    """The least or greatest value of an index that is linear in the axes; the index itself where it is not, so that it
+    counts as outside only if it always is."""
+    form = linear(index)
+    if any(not isinstance(atom, Var) and set(variables(atom)) & extents.keys() for atom, _ in form.terms):
+        return index
+    total: Expr = const(form.constant)
+    for atom, factor in form.terms:
+        if isinstance(atom, Var) and atom in extents:
+            total = total + ((extents[atom] - 1) * factor if (factor > 0) != least else 0)
+        else:
+            total = total + atom * factor
+    return total

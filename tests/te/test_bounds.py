@@ -1,0 +1,137 @@
+"""Reads out of bounds: refused where they are sure, checked in each call where that is asked for, noted elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tilewright import te
+from tilewright.ir.expr import Var
+from tilewright.support.errors import CallError, CompileError, ExpressionError
+
+N = te.var("n")
+
+
+def stage(extent: Any, shape: Any, body: Callable[..., Any]) -> tuple[te.Tensor, te.Tensor]:
+    a = te.placeholder(shape, name="A")
+    return a, te.compute((extent,), lambda i: body(a, i), name="B")
+
+
+SURE: dict[str, tuple[Any, Any, Callable[..., Any], str]] = {
+    "after": (64, (64,), lambda a, i: a[i + 1], r"A\[i \+ 1\] is out of bounds: expected .* 0..64 .* got 1 to 64"),
+    "before": (64, (64,), lambda a, i: a[i - 1], "got -1 to 62"),
+    "far": (64, (64,), lambda a, i: a[i + (1 << 30)], "got 1073741824 to 1073741887"),
+    "symbolic": (N, (N,), lambda a, i: a[i + 1], "expected an index in 0..n in dimension 0, got 1 to n"),
+    "backwards": (N, (N,), lambda a, i: a[N - i], "got 1 to n"),
+    "second": (8, (8, 4), lambda a, i: a[i, i], "expected an index in 0..4 in dimension 1, got 0 to 7"),
+    "scaled": (8, (8,), lambda a, i: a[i * 2], "got 0 to 14"),
+    "constant": (8, (8,), lambda a, i: a[8], "got 8 to 8"),
+    "reduced": (
+        8,
+        (12,),
+        lambda a, i: te.sum(a[i + (k := te.reduce_axis(6, "k"))], axis=k),
+        "got 0 to 12",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", SURE)
+def test_what_is_sure_is_an_error(case: str) -> None:
+    extent, shape, body, message = SURE[case]
+    _, b = stage(extent, shape, body)
+    with pytest.raises(ExpressionError, match=message) as caught:
+        te.create_schedule(b)
+    assert f"{Path(__file__).name}:" in (caught.value.where or "")
+    assert "te.if_then_else" in str(caught.value)
+
+
+PROVEN: dict[str, tuple[Any, Any, Callable[..., Any]]] = {
+    "same": (N, (N,), lambda a, i: a[i]),
+    "reversed": (N, (N,), lambda a, i: a[N - 1 - i]),
+    "guarded": (N, (N,), lambda a, i: te.if_then_else(i > 0, a[i - 1], 0.0)),
+    "both sides": (64, (64,), lambda a, i: te.if_then_else((i >= 3) & (i < 60), a[i + 4], a[0])),
+    "wrapped": (64, (64,), lambda a, i: a[(i + 5) % 64]),
+    "divided": (64, (32,), lambda a, i: a[i // 2]),
+    "triangle": (8, (8,), lambda a, i: te.sum(a[(k := te.reduce_axis((0, i + 1), "k"))], axis=k)),
+    "window": (N, (N + 2,), lambda a, i: te.max(a[i + (k := te.reduce_axis(3, "k"))], axis=k)),
+}
+
+
+@pytest.mark.parametrize("case", PROVEN)
+def test_what_is_proven_is_neither_noted_nor_checked(case: str) -> None:
+    a, b = stage(*PROVEN[case])
+    s = te.create_schedule(b)
+    assert tw.build(s, [a, b]).log.remarks == []
+    assert "bounds[" not in tw.build(s, [a, b], bounds="check", target="c").source("c")
+
+
+def gather() -> tuple[te.Tensor, te.Tensor, Var, te.Tensor]:
+    a, at = te.placeholder((N,), name="A"), te.placeholder((te.var("m"),), "int32", name="I")
+    shift = te.var("shift", lo=None)
+    b = te.compute(at.shape, lambda i: te.if_then_else(at[i] != 99, a[at[i]], a[i + shift]), name="B")
+    return a, at, shift, b
+
+
+@pytest.mark.parametrize("scheduled", [False, True])
+def test_checked_calls(scheduled: bool) -> None:
+    a, at, shift, b = gather()
+    s = te.create_schedule(b)
+    if scheduled:
+        outer, inner = s[b].split(b.axis[0], 8)
+        s[b].vectorize(inner)
+        s[b].parallel(outer)
+    f = tw.build(s, [a, at, shift, b], bounds="check", threads=2)
+    x, y = np.arange(10, dtype=np.float32), np.zeros(9, np.float32)
+    index = np.array([9, 8, 7, 99, 5, 4, 3, 2, 0], np.int32)
+    f(x, index, 1, y)
+    assert y.tolist() == [9, 8, 7, 4, 5, 4, 3, 2, 0]
+    for wrong, by, got in (([10], 0, 10), ([-1], 0, -1), ([99], 11, 11), ([99], -1, -1), ([99], 1 << 62, 1 << 62)):
+        y[:] = 7
+        with pytest.raises(CallError, match=f"'B' reads 'A' out of bounds: expected .* 0..10 .*, got {got} ") as caught:
+            f(x, np.array(wrong, np.int32), by, y[:1])
+        assert Path(__file__).name in (caught.value.where or "") and y.tolist() == [7] * 9
+    f(x, index, 1, y)  # and goes on
+
+
+def test_what_is_not_proven_is_noted() -> None:
+    a, at, shift, b = gather()
+    f = tw.build(te.create_schedule(b), [a, at, shift, b])
+    assert f.log.remarks == [
+        "not proven to be in bounds: B reads A at i64(I[vi]) in dimension 0, which has n",
+        "not proven to be in bounds: B reads A at vi + shift[] in dimension 0, which has n",
+    ]
+
+
+def test_reductions_and_indices_of_indices() -> None:
+    """The index that leads outside may itself be read from outside: nothing outside is touched."""
+    at = te.placeholder((8,), "int64", name="I")
+    a = te.placeholder((4,), name="A")
+    k = te.reduce_axis(8, "k")
+    b = te.compute((2,), lambda i: te.sum(a[at[at[k] + i]], axis=k), name="B")
+    f = tw.build(te.create_schedule(b), [a, at, b], bounds="check")
+    x, y = np.array([1, 10, 100, 1000], np.float32), np.zeros(2, np.float32)
+    index = np.array([0, 1, 2, 3, 0, 1, 2, 3], np.int64)
+    f(x, index, y)
+    assert y.tolist() == [x[index[index]].sum(), x[index[index + 1]].sum()]
+    for bad, buffer in ((8, "'I'"), (1 << 40, "'I'"), (-1, "'I'")):
+        index[5] = bad
+        with pytest.raises(CallError, match=f"reads {buffer} out of bounds: .*0..8"):
+            f(x, index, y)
+    index[:] = [7, 7, 7, 7, 7, 7, 6, 4]
+    with pytest.raises(CallError, match=r"reads 'A' out of bounds: .*0..4 in dimension 0, got 4"):
+        f(x, index, y)
+
+
+def test_arguments() -> None:
+    a, b = stage(N, (N,), lambda a, i: a[i])
+    s = te.create_schedule(b)
+    f = tw.build(s, [a, b], bounds="check")
+    with pytest.raises(CallError, match="wrong number of arguments: expected A, B, got 1"):
+        f(np.zeros(3, np.float32))
+    with pytest.raises(CompileError, match="no such treatment of bounds"):
+        tw.build(s, [a, b], bounds="maybe")  # type: ignore[arg-type]
