@@ -5,8 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from tilewright.ir.dtype import boolean
-from tilewright.ir.expr import Expr, Reduce, Reducer, Var, as_expr, call, const, maximum, minimum, readable, select
+from tilewright.ir.dtype import DType, boolean
+from tilewright.ir.expr import (
+    Const,
+    Expr,
+    Reduce,
+    Reducer,
+    Var,
+    as_expr,
+    binary,
+    call,
+    cast,
+    const,
+    maximum,
+    minimum,
+    readable,
+    select,
+)
 from tilewright.support.errors import ExpressionError
 from tilewright.te.tensors import IterVar, plain
 
@@ -94,8 +109,67 @@ def _unary(name: str) -> Callable[[Any], Expr]:
 exp, exp2, expm1, log, log2, log1p = map(_unary, ("exp", "exp2", "expm1", "log", "log2", "log1p"))
 sqrt, rsqrt, erf, sigmoid, tanh = map(_unary, ("sqrt", "rsqrt", "erf", "sigmoid", "tanh"))
 sin, cos, tan, floor, ceil, trunc, round = map(_unary, ("sin", "cos", "tan", "floor", "ceil", "trunc", "round"))
-abs, exp_nonpositive = _unary("abs"), _unary("exp_nonpositive")
+sinh, cosh, arcsin, arccos, arctan = map(_unary, ("sinh", "cosh", "arcsin", "arccos", "arctan"))
+arcsinh, arccosh, arctanh = map(_unary, ("arcsinh", "arccosh", "arctanh"))
+abs, exp_nonpositive, isnan, isinf = map(_unary, ("abs", "exp_nonpositive", "isnan", "isinf"))
 
 
 def power(a: Any, b: Any) -> Expr:
     return call("pow", plain(a), plain(b))
+
+
+def isfinite(x: Any) -> Expr:
+    """Whether an element is neither infinite nor a NaN."""
+    return ~(isnan(x) | isinf(x))
+
+
+def _two(name: str, doc: str) -> Callable[[Any, Any], Expr]:
+    def apply(a: Any, b: Any) -> Expr:
+        return binary(name, plain(a), plain(b))
+
+    apply.__name__ = name
+    apply.__doc__ = doc
+    return apply
+
+
+truncdiv = _two("truncdiv", "The quotient of integers, rounded to zero; 0 where b is 0. `//` rounds to minus infinity.")
+truncmod = _two("truncmod", "What `truncdiv` leaves: it has the sign of a. `%` has that of b.")
+fmod = _two("fmod", "What is left of a float's quotient rounded to zero: it has the sign of a.")
+atan2 = _two("atan2", "The angle of the point (b, a).")
+
+
+def _bits_of(x: Any, name: str) -> tuple[Expr, DType]:
+    """An integer as an unsigned one, and its own type."""
+    e = as_expr(plain(x))
+    if not e.dtype.is_int or e.dtype.bits < 8:
+        raise ExpressionError(f"{name}: not an integer of 8 bits or more", got=f"{readable(e)} ({e.dtype})")
+    return cast(e, f"u{e.dtype.bits}"), e.dtype
+
+
+def popcount(x: Any) -> Expr:
+    """How many bits of an integer are set, in its type."""
+    bits, kind = _bits_of(x, "popcount")
+
+    def mask(byte: int) -> Const:
+        return const(int.from_bytes(bytes([byte]) * (kind.bits // 8), "little"), bits.dtype)
+
+    pairs = bits - ((bits >> 1) & mask(0x55))
+    fours = (pairs & mask(0x33)) + ((pairs >> 2) & mask(0x33))
+    eights = (fours + (fours >> 4)) & mask(0x0F)
+    return cast((eights * mask(0x01)) >> (kind.bits - 8), kind)
+
+
+def clz(x: Any) -> Expr:
+    """How many zeros stand before the highest bit of an integer that is set, in its type; all bits where it is 0."""
+    bits, kind = _bits_of(x, "clz")
+    step = 1
+    while step < kind.bits:  # every bit below the highest becomes set
+        bits = bits | (bits >> step)
+        step *= 2
+    return const(kind.bits, kind) - popcount(cast(bits, kind))
+
+
+def ctz(x: Any) -> Expr:
+    """How many zeros stand behind the lowest bit of an integer that is set, in its type; all bits where it is 0."""
+    bits, kind = _bits_of(x, "ctz")
+    return popcount(cast(~bits & (bits - 1), kind))
