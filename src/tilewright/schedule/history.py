@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from tilewright.ir.loops import Block, For, PrimFunc
 from tilewright.schedule.requests import LoopId, Step, root_position
@@ -55,9 +55,13 @@ class History:
         return [*gone, *new]
 
     def root(self, loop: LoopId, block: str) -> int | None:
-        """Which iterator of a block a loop drove when it was new."""
-        func = self._origins.get(loop.birth)
+        """Which iterator of a block a loop drove when both were new."""
+        func = self._origins.get(max(loop.birth, self.birth("b", block)))
         return None if func is None else root_position(func, block, loop.name)
+
+    def first(self, loops: Iterable[LoopId], block: str) -> PrimFunc:
+        """The function in which the last of these loops, and the block, were new."""
+        return self._origins[max((self.birth("b", block), *(x.birth for x in loops)))]
 
 
 def _parts(func: PrimFunc) -> Iterator[Key]:

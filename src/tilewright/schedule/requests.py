@@ -82,20 +82,21 @@ def own_loops(path: Path) -> tuple[For, ...]:
     return tuple(reversed(own))
 
 
-def is_asked(own: Sequence[For], block: Block, steps: Sequence[Step]) -> bool:
-    """Whether anything was asked of a block's own loops: more than one serial loop for each iterator, in order."""
+def is_asked(own: Sequence[For], steps: Sequence[Step], first: PrimFunc, block: str) -> bool:
+    """Whether anything was asked of a block's own loops since they were new in `first`: splits, joins, kinds, notes,
+    another order."""
     if steps or any(x.kind != "serial" or x.notes for x in own):
         return True
-    positions = [_position(block, x.var) for x in own]
-    return None not in positions and positions != sorted(positions, key=lambda p: -1 if p is None else p)
+    names = [x.var.name for x in own]
+    return names != [x.var.name for x in loops_on(block_path(first, block)) if x.var.name in names]
 
 
-def steps_behind(own: Sequence[LoopId], history: Sequence[Step]) -> list[Step]:
-    """The steps of a history that loops come from, in order."""
+def steps_behind(own: Sequence[LoopId], history: Sequence[Step], since: int) -> list[Step]:
+    """The steps of a history that loops come from, in order; those after instruction `since`."""
     wanted, found = set(own), list[Step]()
     for step in reversed(history):
         made = step.parts if isinstance(step, Split) else (step.result,)
-        if wanted & set(made):
+        if wanted & set(made) and made[0].birth > since:
             found.append(step)
             wanted |= {step.parent} if isinstance(step, Split) else set(step.parents)
     return found[::-1]

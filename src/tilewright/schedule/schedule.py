@@ -33,7 +33,6 @@ from tilewright.schedule.state import (
     block_path,
     blocks_in,
     find_block,
-    last_block,
     last_loop,
     loop_path,
     loops_on,
@@ -324,9 +323,9 @@ class Schedule:
         name, place = self._name(block), self._name(loop)
         path = block_path(self.func, name)
         own: dict[LoopId, For] = {self.find_loop(x.var.name): x for x in requests.own_loops(path)}
-        steps = requests.steps_behind(tuple(own), self._history.steps)
+        steps = requests.steps_behind(tuple(own), self._history.steps, self._history.birth("b", name))
         inputs = (self._ref("b", block), self._ref("l", loop))
-        if requests.is_asked(tuple(own.values()), last_block(path), steps):
+        if requests.is_asked(tuple(own.values()), steps, self._history.first(own, name), name):
             new = requests.move(self.func, moving, name, place, steps, own, lambda x: self._history.root(x, name))
         else:
             new = moving(self.func, name, place)
