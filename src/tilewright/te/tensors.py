@@ -401,7 +401,8 @@ def _reduction_identity(r: Reduce) -> tuple[Any, ...]:
 
 
 def _axis_names(f: Callable[..., Any], rank: int, name: str) -> list[str]:
-    parameters = list(inspect.signature(f).parameters.values())
+    # What has a default is no axis: `lambda i, t=tensors[-1]: t[i]` keeps the tensor that the name has now.
+    parameters = [p for p in inspect.signature(f).parameters.values() if p.default is p.empty]
     if any(p.kind is p.VAR_POSITIONAL for p in parameters):
         return [f"i{k}" for k in range(rank)]
     if len(parameters) != rank:
