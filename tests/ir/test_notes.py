@@ -325,6 +325,7 @@ OTHER_MEANINGS = {
     ("schedule/schedule.py", "unroll"): "a primitive",
     ("plans/matmul/contraction.py", "defer"): "a knob",
     ("plans/rows/plan.py", "pipeline"): "a knob",
+    ("ops/sorting_digits.py", "origin"): "a variable",
 }
 
 
