@@ -6,6 +6,9 @@ Mutants (`mutants.py`) are sampled by room and tried in a private copy of the tr
 line: the room's own and the quickest first, up to `--seconds` of them. A line that no test runs is tried with the
 room's own tests. Survivors of `explained.toml` count as explained; with `--full` the others meet the whole suite too.
 
+`--checks` takes out one legality check at a time (`raise refuse(...)` becomes `pass`) and lists which test notices:
+`python -m tests.mutate --checks --rooms schedule,te --count 500`.
+
 Which test runs which line is recorded once (`build/mutate/map`, a file for each test file) and again where the test
 file has changed; in a source file that has changed since, a test counts for every line that it ran there. Results:
 `build/mutate/ROOM-SEED-COUNT.json`.
@@ -24,7 +27,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from tests.mutate import explained
-from tests.mutate.mutants import Mutant, mutants
+from tests.mutate.mutants import Mutant, checks, mutants
 from tests.mutate.rooms import ROOT, TESTS, files_testing, sources
 from tests.mutate.trial import Outcome, Recorded, Tree
 
@@ -38,6 +41,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=30.0, help="recorded seconds of tests that a mutant meets")
     parser.add_argument("--match", default="", help="only mutants with this text in path, function or changed line")
+    parser.add_argument("--checks", action="store_true", help="legality checks taken out, instead of small changes")
     parser.add_argument("--full", action="store_true", help="survivors meet the whole suite")
     parser.add_argument("--record-only", action="store_true", help="bring the map of lines up to date, try nothing")
     options = parser.parse_args()
@@ -72,7 +76,8 @@ def _room(tree: Tree, room: str, recorded: dict[str, Recorded], options: argpars
 
 def _sample(room: str, options: argparse.Namespace) -> list[Mutant]:
     """The room's mutants of this seed: another room or another count of rooms changes nothing."""
-    every = [m for path in sources(room) for m in mutants(path.relative_to(ROOT).as_posix(), path.read_text())]
+    kind = checks if options.checks else mutants
+    every = [m for path in sources(room) for m in kind(path.relative_to(ROOT).as_posix(), path.read_text())]
     every = [m for m in every if any(options.match in text for text in m.key)]
     return random.Random(f"{options.seed} {room}").sample(every, min(options.count, len(every)))
 
@@ -112,10 +117,9 @@ def _report(room: str, options: argparse.Namespace, results: list[dict[str, obje
     counts = Counter(str(r["verdict"]) for r in results)
     noticed = len(results) - counts["survived"]
     folder = ROOT / "build" / "mutate"
-    path = (
-        folder
-        / f"{room}-{options.seed}-{options.count}{'-' + options.match.replace('/', '.') if options.match else ''}.json"
-    )
+    match = "-" + options.match.replace("/", ".") if options.match else ""
+    name = f"{'checks-' if options.checks else ''}{room}-{options.seed}-{options.count}{match}.json"
+    path = folder / name
     path.write_text(json.dumps({"room": room, "seed": options.seed, "counts": counts, "mutants": results}, indent=1))
     share = 100 * noticed / max(1, len(results))
     print(

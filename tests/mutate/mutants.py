@@ -73,6 +73,21 @@ def mutants(path: str, source: str) -> list[Mutant]:
     return sorted(found, key=lambda m: (m.start, m.end, m.kind, m.after))
 
 
+REFUSALS = {"refuse", "refused", "ScheduleError", "ExpressionError"}
+"""What builds the error of a legality check."""
+
+
+def checks(path: str, source: str) -> list[Mutant]:
+    """The legality checks of a file, each as the mutant without it: `raise refuse(...)` -> `pass`."""
+    found = []
+    for scope, body in _functions(ast.parse(source)):
+        for node in (n for s in body for n in ast.walk(s) if isinstance(n, ast.Raise)):
+            match node.exc:
+                case ast.Call(ast.Name(name)) if name in REFUSALS:
+                    found.append(_mutant(path, scope, "a check taken out", node, _header(node), "pass", "pass"))
+    return sorted(found, key=lambda m: m.start)
+
+
 def _functions(tree: ast.AST, scope: str = "") -> Iterator[tuple[str, list[ast.stmt]]]:
     """The bodies of all outermost functions and methods, with their qualified names."""
     for node in ast.iter_child_nodes(tree):

@@ -7,7 +7,7 @@ import ast
 import pytest
 
 from tests.mutate import explained
-from tests.mutate.mutants import mutants
+from tests.mutate.mutants import checks, mutants
 from tests.mutate.rooms import ROOT, TESTS, files_testing, sources
 
 SOURCE = '''
@@ -49,6 +49,13 @@ WANTED = [
     ("C.method", "a turned answer", "return True"),
     ("C.method", "break for continue", "continue"),
 ]
+
+
+def test_checks_are_taken_out() -> None:
+    lines = ["def f(a):", "    if a:", "        raise refuse(a, 'no')", "    raise ValueError(a)"]
+    source = "\n".join(lines)
+    (check,) = checks("p.py", source)
+    assert check.function == "f" and check.apply(source).splitlines()[2] == "        pass"
 
 
 def test_what_is_changed() -> None:
