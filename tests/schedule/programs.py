@@ -224,6 +224,26 @@ def transforms(rng: random.Random) -> PrimFunc:
     return te.create_prim_func([x, out], "transforms")
 
 
+def recurrence(rng: random.Random) -> PrimFunc:
+    """A recurrence with a product and a pointwise stage in each step, and what reads it."""
+    width, start = rng.choice([3, 4, 8]), rng.choice([1, 1, 2])
+    length: Any = te.var("n", lo=start, hi=7) if rng.random() < 0.3 else rng.choice([start, 4, 6])
+    x, w = te.placeholder((length, width), name="X"), te.placeholder((width, width), name="W")
+    wide = te.compute((length, width), lambda t, i: x[t, i] + 1.0, name="B")
+    state, r = te.placeholder((length, width), name="state"), te.reduce_axis(width, "r")
+    first = te.compute((start, width), lambda t, i: te.cast(t - i, "f32"), name="first")
+    if rng.random() < 0.5:
+        gate = te.compute((length, width), lambda t, i: te.sum(state[t - 1, r] * w[r, i], r), name="G")
+    else:
+        gate = te.compute((length, width), lambda t, i: state[t - start, width - 1 - i] * w[i, 0], name="G")
+    after = te.compute(
+        (length, width), lambda t, i: te.maximum(te.minimum(gate[t, i] + wide[t, i], 3.0), -3.0), name="U"
+    )
+    rows_ = te.scan(first, after, state, name="H")
+    out = te.compute((length, width), lambda t, i: rows_[t, i] * 2.0 - x[t, i], name="D")
+    return te.create_prim_func([x, w, out, rows_] if rng.random() < 0.5 else [x, w, out], "recurrence")
+
+
 PROGRAMS: tuple[Callable[[random.Random], PrimFunc], ...] = (
     matmul,
     batched,
@@ -235,6 +255,7 @@ PROGRAMS: tuple[Callable[[random.Random], PrimFunc], ...] = (
     lookup,
     several_symbols,
     transforms,
+    recurrence,
 )
 
 

@@ -140,6 +140,15 @@ class Unroll(LoopNote):
 
 @register
 @dataclass(frozen=True, slots=True)
+class InOrder(LoopNote):
+    """The iterations run one after another, as each may read what earlier ones wrote: a recurrence.
+
+    Written by `te/blocks.py`, read by `schedule/loops.py` and `schedule/kinds.py`, which leave the loop as it is.
+    """
+
+
+@register
+@dataclass(frozen=True, slots=True)
 class Defer(LoopNote):
     """A loop over tiles computes what follows a tile's products between the products of the next tile.
 

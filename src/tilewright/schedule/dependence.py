@@ -14,6 +14,8 @@ from itertools import pairwise
 from tilewright.arith import bounds, linear, prove, simplify, symbolic_bounds
 from tilewright.ir.expr import Buffer, Const, Expr, Load, Op, Var, as_int, const, is_const
 from tilewright.ir.loops import TRUE, Block, For, If, PrimFunc, Stmt, Store
+from tilewright.ir.notes import InOrder
+from tilewright.ir.notes import find as find_note
 from tilewright.ir.rewrite import substitute, variables, walk_expr
 from tilewright.schedule.affine import chain_of, is_quotient, quotient
 from tilewright.schedule.state import (
@@ -126,6 +128,14 @@ def check_independent(func: PrimFunc, loop: For, *, reductions: bool) -> None:
         _check_in_place(func, loop, block, word)
 
 
+def require_any_order(func: PrimFunc, loop: For, what: str) -> None:
+    """Refuse a step on a loop over the steps of a recurrence."""
+    if find_note(loop.notes, InOrder) is not None:
+        raise refuse(
+            func, f"cannot {what} loop {loop.var.name!r}: it runs over the steps of a recurrence, which are in order"
+        )
+
+
 def is_private(func: PrimFunc, buffer: Buffer, loop: For) -> bool:
     """True if `buffer` is an intermediate that only the body of `loop` touches."""
     if buffer in func.params:
@@ -141,11 +151,23 @@ def _check_in_place(func: PrimFunc, loop: For, block: Block, word: str) -> None:
     writes = {(s.buffer, s.indices) for s in stores_in(block)}
     for load in loads_in(block):
         if load.buffer in {b for b, _ in writes} and (load.buffer, load.indices) not in writes:
+            if any(_other_row(block, loop, load.indices, indices) for b, indices in writes if b == load.buffer):
+                continue
             raise refuse(
                 func,
                 f"cannot {word} loop {loop.var.name!r}: block {block.name!r} reads other elements of the buffer "
                 f"{load.buffer.name!r} that it writes",
             )
+
+
+def _other_row(block: Block, loop: For, read: Sequence[Expr], written: Sequence[Expr]) -> bool:
+    """Whether all iterations of a loop write one row of a buffer and read another one, as in a step of a recurrence."""
+    fixed = {it.var for it in block.iters if not depends_on(it.binding, loop.var)}
+    for a, b in zip(read, written, strict=True):
+        apart = as_int(simplify(a - b))
+        if apart and set(variables(b)) <= fixed:
+            return True
+    return False
 
 
 def _check_vector_reduction(func: PrimFunc, loop: For, block: Block) -> None:

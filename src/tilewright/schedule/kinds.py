@@ -10,7 +10,7 @@ from tilewright.ir.expr import as_int
 from tilewright.ir.loops import For, LoopKind, PrimFunc
 from tilewright.ir.notes import BlockNote, LoopNote, Note, thread_named, with_note
 from tilewright.ir.notetable import check, make
-from tilewright.schedule.dependence import check_independent
+from tilewright.schedule.dependence import check_independent, require_any_order
 from tilewright.schedule.state import (
     block_path,
     blocks_in,
@@ -202,3 +202,5 @@ def _with_kind(func: PrimFunc, loop: str, kind: LoopKind) -> PrimFunc:
 def _require_plain(func: PrimFunc, loop: For, what: str) -> None:
     if loop.kind != "serial":
         raise refuse(func, f"cannot {what} loop {loop.var.name!r}: it is already {loop.thread or loop.kind}")
+    if what != "mark as unrolled":
+        require_any_order(func, loop, what)

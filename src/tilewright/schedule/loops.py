@@ -12,7 +12,7 @@ from tilewright.arith import prove, simplify
 from tilewright.ir.expr import Expr, Var, as_expr, as_int, binary, ceildiv, const, product
 from tilewright.ir.loops import TRUE, Block, For, PrimFunc, Stmt
 from tilewright.ir.rewrite import fresh_name, variables
-from tilewright.schedule.dependence import check_reduction_order
+from tilewright.schedule.dependence import check_reduction_order, require_any_order
 from tilewright.schedule.state import (
     Path,
     blocks_in,
@@ -177,6 +177,7 @@ def reorder(func: PrimFunc, *loops: str) -> PrimFunc:
         return func
     for loop in chain:
         _require_own_extent(func, loop, chain)
+        require_any_order(func, loop, "reorder")
     body = chain[-1].body
     for block in blocks_in(body):
         inner = (*new, *_loops_between(body, block))
@@ -255,6 +256,7 @@ def _sizes(func: PrimFunc, loop: For, given: list[Expr | None]) -> tuple[list[Ex
 def _require_serial(func: PrimFunc, loop: For, what: str) -> None:
     if loop.kind != "serial":
         raise refuse(func, f"cannot {what} loop {loop.var.name!r}: it is already {loop.thread or loop.kind}")
+    require_any_order(func, loop, what)
 
 
 def _require_own_extent(func: PrimFunc, loop: For, chain: Sequence[For]) -> None:

@@ -10,8 +10,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tilewright.arith import bounds, linear, prove, simplify, symbolic_bounds, symbolic_limits
-from tilewright.ir.expr import Buffer, Expr, Load, Var, const
+from tilewright.ir.expr import Buffer, Expr, Load, Var, as_int, const
 from tilewright.ir.loops import TRUE, Block, BlockIter, For, PrimFunc, Seq, Stmt, seq
+from tilewright.ir.notes import InOrder
+from tilewright.ir.notes import find as find_note
 from tilewright.ir.rewrite import fresh_name, substitute, variables, walk, walk_expr
 from tilewright.schedule.affine import Range, inside, intersect, outside, solve_ranges, union
 from tilewright.schedule.dependence import check_kinds, injective, reduce_iters_using
@@ -141,6 +143,7 @@ def reverse_compute_at(func: PrimFunc, block: str, loop: str) -> PrimFunc:
     target = last_loop(target_path)
     outer = loops_on(target_path)
     _require_complete(func, made, outer, what)
+    _require_all_rows(func, made, before, what)
     children = target.body.stmts if isinstance(target.body, Seq) else (target.body,)
     producers = {w.name for w, _ in made}
     position = max(k for k, child in enumerate(children) if any(b.name in producers for b in blocks_in(child)))
@@ -204,14 +207,49 @@ def _require_complete(func: PrimFunc, made: Sequence[tuple[Block, Buffer]], oute
                 )
 
 
+def _require_all_rows(func: PrimFunc, made: Sequence[tuple[Block, Buffer]], loop: For, what: str) -> None:
+    """The steps of a recurrence do not make its first rows, so that what reads these too cannot stand in a step."""
+    for writer, buffer in made:
+        path = block_path(func, writer.name)
+        within = {b.name for b in blocks_in(loop.body)}
+        others = [b.name for b in writers_of(func, buffer) if b.name not in within]
+        if others and any(find_note(x.notes, InOrder) is not None for x in loops_on(path)):
+            raise refuse(
+                func, f"{what}: block {others[0]!r} makes the first rows of {buffer.name!r} outside of this loop"
+            )
+
+
 def _require_inputs_before(func: PrimFunc, smaller: PrimFunc, source: Block, later: Sequence[Stmt], what: str) -> None:
     """The inputs of `source` must be written before its new place, and not be overwritten between the two places."""
     order = [b.name for b in blocks_in(func.body)]
     late = {b.name for child in later for b in blocks_in(child)}
     for buffer in read_buffers(source):
         for writer in writers_of(smaller, buffer):
+            if _of_another_step(func, source, writer, buffer):
+                continue
             if writer.name in late or order.index(writer.name) > order.index(source.name):
                 raise refuse(func, f"{what}: block {writer.name!r} writes its input {buffer.name!r} after that place")
+
+
+def _of_another_step(func: PrimFunc, reader: Block, writer: Block, buffer: Buffer) -> bool:
+    """Whether a step of a recurrence reads and writes different rows of a buffer: those of earlier steps are there."""
+    around = [
+        {x.var for x in loops_on(block_path(func, b.name)) if find_note(x.notes, InOrder)} for b in (reader, writer)
+    ]
+    if not around[0] & around[1]:
+        return False
+    stores = [s.indices for s in stores_in(writer) if s.buffer == buffer]
+    reads = [load.indices for load in loads_in(reader) if load.buffer == buffer]
+
+    def bound(block: Block, indices: Sequence[Expr]) -> list[Expr]:
+        binding = {it.var: it.binding for it in block.iters}
+        return [substitute(i, binding) for i in indices]
+
+    return all(
+        any(as_int(simplify(a - b)) for a, b in zip(bound(writer, s), bound(reader, r), strict=True))
+        for s in stores
+        for r in reads
+    )
 
 
 def _copies(func: PrimFunc, block: Block) -> bool:

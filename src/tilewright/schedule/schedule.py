@@ -173,6 +173,8 @@ class Schedule:
         extent = self.extent(loop)
         if extent is None:
             raise refuse(self.func, f"cannot tile loop {self._name(loop)!r} perfectly: its extent is not constant")
+        if extent < 1:
+            raise refuse(self.func, f"cannot tile loop {self._name(loop)!r} perfectly: it has no iterations")
         if not 1 <= n <= loops.MAX_PARTS:
             raise refuse(self.func, f"cannot tile loop {self._name(loop)!r} into {n} parts")
         chosen = list(decision) if decision is not None else self._perfect_tile(extent, n, max_innermost)

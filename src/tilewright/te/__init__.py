@@ -12,6 +12,7 @@ Tensors and stages are in `tensors`, what stands in their bodies in `elements`, 
 from tilewright.ir.expr import Buffer, Const, all_of, any_of, cast, const, equal, maximum, minimum, not_equal
 from tilewright.te.blocks import (
     Lowered,
+    all_stages,
     create_prim_func,
     create_schedule,
     lower,
@@ -66,6 +67,7 @@ from tilewright.te.elements import (
     truncdiv,
     truncmod,
 )
+from tilewright.te.scans import ScanOp, scan
 from tilewright.te.tensors import (
     ComputeOp,
     ConstMatrix,
@@ -85,9 +87,11 @@ __all__ = [
     "ConstMatrix",
     "IterVar",
     "Lowered",
+    "ScanOp",
     "Tensor",
     "abs",
     "all_of",
+    "all_stages",
     "any_of",
     "arccos",
     "arccosh",
@@ -138,6 +142,7 @@ __all__ = [
     "reduce_axis",
     "round",
     "rsqrt",
+    "scan",
     "sigmoid",
     "sin",
     "sinh",

@@ -5,19 +5,23 @@ Names of tensors and axes need not be unique; here they become so, deterministic
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Any
 
+from tilewright.arith import simplify
 from tilewright.ir.expr import Buffer, Expr, Load, Reduce, Var, is_const
 from tilewright.ir.loops import Block, BlockIter, For, If, Let, PrimFunc, Stmt, Store, seq
-from tilewright.ir.notes import Origin
+from tilewright.ir.notes import InOrder, Origin
 from tilewright.ir.rewrite import fresh_name, map_expr, map_stmt, substitute, variables
 from tilewright.schedule.stages import AxisPlace, StageSchedule
 from tilewright.schedule.state import taken_names
 from tilewright.support.errors import ExpressionError
 from tilewright.te.bounds import check_reads
+from tilewright.te.scans import ScanOp
 from tilewright.te.tensors import ComputeOp, Tensor
+
+Stage = ComputeOp | ScanOp
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +30,7 @@ class Lowered:
 
     func: PrimFunc
     loops: dict[Var, str]
-    blocks: dict[ComputeOp, str]
+    blocks: dict[Stage, str]
 
 
 def create_prim_func(
@@ -45,11 +49,11 @@ def create_prim_func(
     return lowered.func.with_body(map_stmt(lowered.func.body, on))
 
 
-def stages_of(outputs: Iterable[Tensor]) -> list[ComputeOp]:
-    """The stages that `outputs` need, producers first."""
-    order: list[ComputeOp] = []
-    done: set[ComputeOp] = set()
-    stack: list[tuple[ComputeOp, bool]] = [(t.op, False) for t in reversed(list(outputs)) if t.op is not None]
+def stages_of(outputs: Iterable[Tensor]) -> list[Stage]:
+    """The stages that `outputs` need, producers first; the steps of a recurrence are not among them."""
+    order: list[Stage] = []
+    done: set[Stage] = set()
+    stack: list[tuple[Stage, bool]] = [(t.op, False) for t in reversed(list(outputs)) if t.op is not None]
     while stack:
         op, ready = stack.pop()
         if op in done:
@@ -86,22 +90,67 @@ def lower_stages(args: Sequence[Arg], name: str = "main") -> Lowered:
         buffers[token] = Buffer(fresh_name(arg.name, taken), arg.dtype, arg.shape if isinstance(arg, Tensor) else ())
         params.append(buffers[token])
     intermediates: list[Buffer] = []
-    for op in stages:
-        for k, body in enumerate(op.bodies):
+
+    def allocate(op: Stage) -> None:
+        for k, kind in enumerate(op.dtypes):
             if (op, k) not in buffers:
-                label = op.name if len(op.bodies) == 1 else f"{op.name}_{k}"
-                buffers[op, k] = Buffer(fresh_name(label, taken), body.dtype, op.shape)
+                label = op.name if len(op.dtypes) == 1 else f"{op.name}_{k}"
+                shape = op.states[k].shape if isinstance(op, ScanOp) else op.shape
+                buffers[op, k] = Buffer(fresh_name(label, taken), kind, shape)
                 intermediates.append(buffers[op, k])
+
+    for op in stages:
+        if isinstance(op, ScanOp):
+            allocate(op)
+            _share(op, buffers, name)
+    for op in all_stages(stages):
+        allocate(op)
     loops: dict[Var, str] = {}
-    blocks: dict[ComputeOp, str] = {}
-    nests = [_stage_nest(op, buffers, taken, loops, blocks) for op in stages]
+    blocks: dict[Stage, str] = {}
+    nests = [
+        _scan_nest(op, buffers, taken, loops, blocks)
+        if isinstance(op, ScanOp)
+        else _stage_nest(op, buffers, taken, loops, blocks)
+        for op in stages
+    ]
     func = PrimFunc(name, tuple(params), seq(nests), tuple(intermediates))
     return Lowered(func, loops, blocks)
 
 
-def _check_symbols(stages: Sequence[ComputeOp], known: Set[Any], name: str) -> None:
-    """Every symbol of the stages is a dimension of an argument or an argument."""
+def all_stages(stages: Iterable[Stage]) -> Iterator[ComputeOp]:
+    """Stages and the steps of recurrences."""
     for op in stages:
+        yield from op.steps if isinstance(op, ScanOp) else (op,)
+
+
+def _share(op: ScanOp, buffers: dict[Any, Buffer], name: str) -> None:
+    """Inits, updates and states of a recurrence are parts of its result's buffer."""
+    for k, (init, update, state) in enumerate(zip(op.inits, op.updates, op.states, strict=True)):
+        for t in (init, update, state):
+            if _token(t) in buffers:
+                what = f"{t.name!r} is a part of recurrence {op.name!r} and stands for its rows"
+                raise ExpressionError(
+                    f"{name}: {what}", expected="neither an argument nor of two of them", where=op.line
+                )
+            buffers[_token(t)] = buffers[op, k]
+
+
+def _scan_nest(
+    op: ScanOp, buffers: dict[Any, Buffer], taken: set[str], loops: dict[Var, str], blocks: dict[Stage, str]
+) -> Stmt:
+    """The loop over the steps of a recurrence, around the nests of the stages of one."""
+    extent = simplify(op.shape[0] - op.start)
+    time = For(Var(fresh_name(op.axis[0].name, taken)), extent, seq(()), notes=(InOrder(),))
+    nests = [_stage_nest(step, buffers, taken, loops, blocks, (time, op.start)) for step in op.steps]
+    last = op.updates[0].op
+    assert isinstance(last, ComputeOp)
+    blocks[op] = blocks[last]
+    return replace(time, body=seq(nests))
+
+
+def _check_symbols(stages: Sequence[Stage], known: Set[Any], name: str) -> None:
+    """Every symbol of the stages is a dimension of an argument or an argument."""
+    for op in all_stages(stages):
         unknown = [v for v in _symbols_of(op) if v not in known]
         if unknown:
             raise ExpressionError(
@@ -132,19 +181,22 @@ def create_schedule(outputs: Tensor | Sequence[Tensor]) -> StageSchedule:
     check_reads(stages)
     inputs: list[Arg] = list(dict.fromkeys(t for op in stages for t in op.inputs if t.op is None))
     dims = {v for t in (*inputs, *results) if isinstance(t, Tensor) for d in t.shape for v in variables(d)}
-    scalars = (v for op in stages for body in op.bodies for v in _free(body) if v not in dims)
+    scalars = (v for op in all_stages(stages) for body in op.bodies for v in _free(body) if v not in dims)
     inputs += dict.fromkeys(scalars)
     lowered = lower_stages([*inputs, *results])
     axes = {
         axis.var: AxisPlace(lowered.blocks[op], k, lowered.loops[axis.var])
-        for op in stages
+        for op in all_stages(stages)
         for k, axis in enumerate((*op.axis, *op.reduce_axis))
     }
     buffers = {t: b.name for t, b in zip((*inputs, *results), lowered.func.params, strict=True)}
     computed = {
-        t: lowered.blocks[t.op] for op in stages for t in op.inputs if t.op is not None and len(t.op.bodies) == 1
+        t: lowered.blocks[t.op]
+        for op in all_stages(stages)
+        for t in op.inputs
+        if t.op is not None and len(t.op.dtypes) == 1
     }
-    lines = {lowered.blocks[op]: op.line for op in stages if op.line is not None}
+    lines = {lowered.blocks[op]: op.line for op in all_stages(stages) if op.line is not None}
     return StageSchedule(lowered.func, lowered.blocks, axes, computed | buffers, lines)
 
 
@@ -191,17 +243,24 @@ def _stage_nest(
     buffers: dict[Any, Buffer],
     taken: set[str],
     loops: dict[Var, str],
-    blocks: dict[ComputeOp, str],
+    blocks: dict[Stage, str],
+    time: tuple[For, int] | None = None,
 ) -> Stmt:
-    """The loops and the block of one stage."""
+    """The loops and the block of one stage; in a recurrence, those inside the loop `time` over rows from a start."""
     outputs = [buffers[op, k] for k in range(len(op.bodies))]
     first = outputs[0].name
     # A block may carry its buffer's name: blocks and buffers are told apart by where they stand.
-    block_name = blocks[op] = first if len(outputs) == 1 else fresh_name(op.name, taken)
+    shared = any(b is outputs[0] for t, b in buffers.items() if isinstance(t, tuple) and isinstance(t[0], ScanOp))
+    block_name = blocks[op] = first if len(outputs) == 1 and not shared else fresh_name(op.name, taken)
     iters: list[BlockIter] = []
     renamed: dict[Var, Expr] = {}
     nest: list[tuple[Var, Expr]] = []
     for axis in (*op.axis, *op.reduce_axis):
+        if time is not None and axis is op.axis[0]:
+            inner = Var(fresh_name("v" + axis.name, taken))
+            loops[axis.var], renamed[axis.var] = time[0].var.name, inner + time[1]
+            iters.append(BlockIter(inner, time[0].extent, axis.kind, time[0].var))
+            continue
         loop = Var(fresh_name(axis.name, taken))
         inner = Var(fresh_name("v" + axis.name, taken))
         loops[axis.var] = loop.name
@@ -212,14 +271,15 @@ def _stage_nest(
     def bind(e: Expr) -> Expr:
         def on(node: Expr) -> Expr | None:
             if isinstance(node, Load) and isinstance(node.buffer, Tensor):
-                return Load(buffers[_token(node.buffer)], node.indices)
+                indices = node.indices if time is None else tuple(map(simplify, node.indices))
+                return Load(buffers[_token(node.buffer)], indices)
             if isinstance(node, Var):
                 return Load(buffers[node], ()) if node in buffers else renamed.get(node)
             return None
 
         return map_expr(e, on)
 
-    point = tuple(it.var for it in iters[: len(op.axis)])
+    point = tuple(renamed[a.var] for a in op.axis)
     init: Stmt | None = None
     if isinstance(op.bodies[0], Reduce):
         init, body = _reduction_body(op.bodies[0], outputs, point, bind, taken)
@@ -232,7 +292,7 @@ def _stage_nest(
 
 
 def _reduction_body(
-    reduce: Reduce, outputs: list[Buffer], point: tuple[Var, ...], bind: Callable[[Expr], Expr], taken: set[str]
+    reduce: Reduce, outputs: list[Buffer], point: tuple[Expr, ...], bind: Callable[[Expr], Expr], taken: set[str]
 ) -> tuple[Stmt, Stmt]:
     """`init` and the update. Several values are combined in lets first, so that no store sees another's result."""
     reducer = reduce.reducer

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from tilewright.arith import linear, prove, simplify
 from tilewright.ir.expr import Expr, Load, Reduce, Var, const, is_const, readable
 from tilewright.ir.guarded import guarded_loads
-from tilewright.ir.rewrite import loads, variables
+from tilewright.ir.rewrite import loads, substitute, variables
 from tilewright.support.errors import ExpressionError, Problems
+from tilewright.te.scans import ScanOp
 from tilewright.te.tensors import ComputeOp, Tensor
 
 
-def check_reads(stages: Iterable[ComputeOp]) -> None:
+def check_reads(stages: Iterable[ComputeOp | ScanOp]) -> None:
     """Raises ExpressionError for reads that are out of bounds whatever the symbols are. What stands behind a condition
     or depends on data is believed: `tw.build(..., bounds="check")` checks it in each call."""
     problems = Problems()
-    for op in stages:
+    for op, start in _computed(stages):
         extents = {a.var: a.extent for a in (*op.axis, *op.reduce_axis)}
+        shifted: dict[Var, Expr] = {}
+        if start:  # the first rows are given
+            time = op.axis[0]
+            extents[time.var], shifted = simplify(time.extent - start), {time.var: time.var + start}
         if not all(prove(n >= 1) for n in extents.values()):
             continue  # a loop that may not run reads nothing
         seen: set[Load] = set()
@@ -26,7 +31,7 @@ def check_reads(stages: Iterable[ComputeOp]) -> None:
                 for load, conditions in guarded_loads(e, set(loads(e)), given):
                     if load not in seen and not conditions:
                         seen.add(load)
-                        _check(op, load, extents, problems)
+                        _check(op, load, shifted, extents, problems)
     problems.raise_if_any(kind=ExpressionError)
 
 
@@ -38,12 +43,21 @@ def _parts(body: Expr) -> Sequence[tuple[Expr, tuple[Expr, ...]]]:
     return [(body.condition, ()), *((v, given) for v in body.values)]
 
 
-def _check(op: ComputeOp, load: Load, extents: Mapping[Var, Expr], problems: Problems) -> None:
+def _computed(stages: Iterable[ComputeOp | ScanOp]) -> Iterator[tuple[ComputeOp, int]]:
+    """The stages, and those of recurrences' steps with the number of the first row that they compute."""
+    for op in stages:
+        yield from ((step, op.start) for step in op.steps) if isinstance(op, ScanOp) else [(op, 0)]
+
+
+def _check(
+    op: ComputeOp, load: Load, shifted: Mapping[Var, Expr], extents: Mapping[Var, Expr], problems: Problems
+) -> None:
     tensor = load.buffer
     assert isinstance(tensor, Tensor)
     for d, (index, extent) in enumerate(zip(load.indices, tensor.shape, strict=True)):
         if loads(index):
             continue
+        index = substitute(index, shifted)
         least, most = _end(index, extents, least=True), _end(index, extents, least=False)
         if prove(most < extent) and prove(least >= 0):
             continue

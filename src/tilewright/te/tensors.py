@@ -6,7 +6,7 @@ import inspect
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
@@ -30,6 +30,9 @@ from tilewright.ir.expr import (
 from tilewright.ir.loops import IterKind
 from tilewright.ir.rewrite import loads, variables, walk_expr
 from tilewright.support.errors import ExpressionError, file_line, user_line
+
+if TYPE_CHECKING:
+    from tilewright.te.scans import ScanOp
 
 ZERO = const(0)
 _counter = itertools.count()
@@ -142,6 +145,10 @@ class ComputeOp:
     line: str | None = None
 
     @property
+    def dtypes(self) -> tuple[DType, ...]:
+        return tuple(body.dtype for body in self.bodies)
+
+    @property
     def inputs(self) -> tuple[Tensor, ...]:
         """The tensors the bodies read, by first appearance."""
         found: dict[Tensor, None] = {}
@@ -185,7 +192,7 @@ class Tensor(_Whole):
     name: str
     dtype: DType
     shape: tuple[Expr, ...]
-    op: ComputeOp | None = None
+    op: ComputeOp | ScanOp | None = None
     index: int = 0
 
     def __getitem__(self, indices: Any) -> Expr:

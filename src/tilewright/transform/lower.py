@@ -30,7 +30,7 @@ def lower_group(group: Group, name: str) -> KernelCall:
     for node in group.nodes:
         computed = _compute(node, tensors)
         # Stages of the nodes before have their origins already.
-        for stage in te.stages_of(computed):
+        for stage in te.all_stages(te.stages_of(computed)):
             origins.setdefault(stage, Origin(node.op, stage.name, node.attrs))
         tensors.update(zip(node.outputs, computed, strict=True))
     func = join_dimensions(te.create_prim_func([tensors[v] for v in args], name, origins))
