@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from onnx import TensorProto, helper
 
 from tilewright.targets.target import Target
 
@@ -45,6 +46,40 @@ def test_run_on_files_and_compare(cli: Cli, layer: Path, tmp_path: Path) -> None
     code, text, _ = cli("run", layer, "-d", "n=5", "--expect", tmp_path / "y.npz")
     assert code == 3
     assert "shape (5, 3) in place of (6, 3)" in text
+
+
+@pytest.fixture
+def words(tmp_path: Path) -> Path:
+    """words.onnx: relu(x), and x as text with a nought behind each number, which is not compiled."""
+    nodes = [
+        helper.make_node("Relu", ["x"], ["r"]),
+        helper.make_node("Cast", ["x"], ["t"], to=TensorProto.STRING),
+        helper.make_node("StringConcat", ["t", "nought"], ["s"], name="append"),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "words",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 4])],
+        [helper.make_empty_tensor_value_info(name) for name in ("r", "s")],
+        [helper.make_tensor("nought", TensorProto.STRING, [1], [b"0"])],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
+    path = tmp_path / "words.onnx"
+    path.write_bytes(model.SerializeToString())
+    return path
+
+
+def test_coverage_and_fallback(cli: Cli, words: Path) -> None:
+    code, text, _ = cli("coverage", words)
+    assert code == 0 and "1 of 3 operators are compiled" in text and "append (StringConcat)" in text
+    report = json.loads(cli("coverage", words, "--json")[1])
+    assert report["compiled"] == 1 and [u["operator"] for u in report["uncompiled"]] == ["Cast", "StringConcat"]
+    code, text, said = cli("run", words, "--dim", "n=2")
+    assert code == 0 and "float32[2, 4]" in text and "object[2, 4]" in text and "append (StringConcat)" in said
+    code, _, error = cli("run", words, "--fallback", "never")
+    assert code == 1 and "STRING" in error
+    code, _, error = cli("compile", words)
+    assert code == 1 and "tilewright run" in error
 
 
 def test_inputs_that_do_not_fit(cli: Cli, layer: Path, tmp_path: Path) -> None:

@@ -167,6 +167,27 @@ def test_weights_are_updated_in_all_parts() -> None:
     check(m, found, feeds, [Fancy])
 
 
+def test_weights_have_the_names_of_the_exported_module() -> None:
+    nodes = [
+        helper.make_node("MatMul", ["x", "onnx::MatMul_9"], ["h"], name="/fc/MatMul"),
+        node("Add", "fc.bias h", "g", name="/fc/Add"),
+        node("Fancy", "g", "f", domain="com.example"),
+        node("Pow", "f onnx::Pow_3", "y"),
+    ]
+    weight, bias = rng.standard_normal((4, 3)).astype(F), rng.standard_normal(3).astype(F)
+    weights = {"onnx::MatMul_9": weight, "fc.bias": bias, "onnx::Pow_3": np.array(2, F)}
+    m = model(nodes, {"x": (T.FLOAT, ["n", 4])}, ["y"], weights)
+    m.producer_name = "pytorch"
+    found = compiled(m, custom_ops=[Fancy])
+    assert {p.name: p.shape for p in found.params} == {"fc.weight": (3, 4), "fc.bias": (3,)}
+    np.testing.assert_array_equal(found.weights["fc.weight"], weight.T)
+    x = rng.standard_normal((2, 4)).astype(F)
+    for w in (weight, weight * 3):
+        found.update({"fc.weight": w.T, "fc.bias": bias})
+        want = (np.flip(x @ w + bias, -1) * 2) ** 2
+        np.testing.assert_allclose(found(x), want, rtol=1e-4, atol=1e-5)
+
+
 def test_calls_during_updates_see_one_version() -> None:
     """Every output is a sum of weights of both parts: they are of one version in each."""
     nodes = [node("Mul", "x w1", "a"), node("Fancy", "a", "b", domain="com.example"), node("Mul", "x w2", "c")]

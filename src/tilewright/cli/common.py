@@ -18,7 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tilewright.support import flags
-from tilewright.support.errors import Error, ModelError, Problems
+from tilewright.support.errors import Error, ModelError, Problems, UnsupportedError
 
 if TYPE_CHECKING:
     from tilewright.parts.composite import Composite
@@ -241,7 +241,11 @@ def compile_file(
         raise ModelError("no such file", where=str(path))
     count = flags.THREADS() if threads is None else threads
     options = accuracy(precision, fast)
-    return tilewright.compile_program(path, threads=count, dims=dict(dims), target=on_host(target), **options)
+    try:
+        return tilewright.compile_program(path, threads=count, dims=dict(dims), target=on_host(target), **options)
+    except UnsupportedError as error:
+        error.hint = error.hint or f"a program needs all of the model; `tilewright run {path}` runs the rest elsewhere"
+        raise
 
 
 def on_host(target: str | None) -> Target | None:

@@ -28,11 +28,13 @@ class Spec(Protocol):
 def random_inputs(specs: Sequence[Spec], dims: Mapping[str, int], seed: int = 0) -> dict[str, Array]:
     """Random arrays: floats normal, integers 0 or 1 (they may index something), u8 0 to 255 (they are images).
 
-    A symbol that `dims` does not name is 1.
+    A symbol that `dims` does not name is 1. Inputs that are no arrays of numbers are left out.
     """
     source = np.random.default_rng(seed)
     made = {}
     for spec in specs:
+        if spec.dtype not in BY_NAME:
+            continue
         shape = tuple(d if isinstance(d, int) else dims.get(d, 1) for d in spec.shape)
         dtype = BY_NAME[spec.dtype].numpy
         if BY_NAME[spec.dtype].is_float:

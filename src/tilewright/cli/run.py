@@ -81,7 +81,7 @@ def run(
         start = time.perf_counter()
         results = compiled.run(arrays)
         times.append(time.perf_counter() - start)
-    found = {name: np.asarray(array) for name, array in results.items()}
+    found = {name: _as_array(value) for name, value in results.items()}
     if save:
         _save(save, found)
     differences = compare(found, expect, rtol) if expect else []
@@ -141,7 +141,18 @@ def _sizes(specs: Any, arrays: dict[str, Array]) -> dict[str, int]:
     return sizes
 
 
+def _as_array(value: Any) -> Array:
+    """An output; a sequence, or nothing, as an array of objects."""
+    if isinstance(value, list) or value is None:
+        array = np.empty(len(value or ()), object)
+        array[:] = value or []
+        return array
+    return np.asarray(value)
+
+
 def _summary(name: str, array: Array) -> dict[str, Any]:
+    if array.dtype.kind in "OUS":
+        return {"name": name, "type": shape_text(str(array.dtype), array.shape), "first": []}
     values = array.astype(np.float64).ravel()
     numbers = {"min": values.min(), "max": values.max(), "mean": values.mean()} if values.size else {}
     return {

@@ -6,6 +6,7 @@ of it: they are known at different times, some only when values are there.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -278,11 +279,17 @@ def info_of(value: Any) -> TensorInfo | None:
     """The type of an array; None for what is no tensor."""
     if not isinstance(value, np.ndarray | np.generic):
         return None
-    array = np.asarray(value)
-    if array.dtype.kind in "OUS":
-        return TensorInfo(onnx.TensorProto.STRING, array.shape)
+    code = _code_of(value.dtype)
+    return None if code is None else TensorInfo(code, value.shape)
+
+
+@functools.cache
+def _code_of(dtype: np.dtype[Any]) -> int | None:
+    """ONNX's code of NumPy's element type; None where it has none."""
+    if dtype.kind in "OUS":
+        return int(onnx.TensorProto.STRING)
     try:
-        return TensorInfo(int(onnx.helper.np_dtype_to_tensor_dtype(array.dtype)), array.shape)
+        return int(onnx.helper.np_dtype_to_tensor_dtype(dtype))
     except (ValueError, KeyError):
         return None
 
