@@ -311,6 +311,44 @@ def test_sizes_that_come_from_data() -> None:
     check(m, found, {"x": np.zeros((0, 6), F)})
 
 
+def test_detector_with_suppression_in_the_middle() -> None:
+    """A convolution gives boxes and scores, some are kept, and what is kept is gathered, scaled and sorted."""
+    nodes = [
+        node("Conv", "x k", "c", strides=[4, 4], kernel_shape=[4, 4]),
+        node("Reshape", "c flat", "f"),
+        node("Sigmoid", "f", "p"),
+        node("Split", "p", "corner size score", axis=1, num_outputs=3),
+        node("Add", "corner size", "far"),
+        node("Concat", "corner far", "b", axis=1),
+        node("Transpose", "b", "boxes", perm=[0, 2, 1]),
+        node("NonMaxSuppression", "boxes score most overlap least", "chosen"),
+        node("Gather", "chosen two", "rows", axis=1),
+        node("Squeeze", "boxes first", "all"),
+        node("Gather", "all rows", "kept", axis=0),
+        node("Mul", "kept scale", "scaled"),
+        node("ReduceMax", "scaled last", "key", keepdims=0),
+        node("Shape", "key", "count"),
+        node("TopK", "key count", "sorted order"),
+        node("Gather", "scaled order", "y", axis=0),
+    ]
+    weights = {
+        "k": rng.standard_normal((6, 3, 4, 4)).astype(F),
+        "flat": np.array([1, 6, -1]),
+        "most": np.array([8]),
+        "overlap": np.array([0.3], F),
+        "least": np.array([0.4], F),
+        "two": np.array(2),
+        "last": np.array([1]),
+        "first": np.array([0]),
+        "scale": np.array([32], F),
+    }
+    m = model(nodes, {"x": (T.FLOAT, [1, 3, "h", 32])}, ["y", "sorted"], weights)
+    found = compiled(m)
+    for height in (32, 48, 32, 64):
+        check(m, found, {"x": rng.standard_normal((1, 3, height, 32)).astype(F)})
+    assert found.coverage().compiled_parts == 2
+
+
 # --- bodies, sequences, strings -------------------------------------------------------------------------------------
 
 

@@ -158,6 +158,17 @@ def test_who_is_a_view() -> None:
     assert not [label for label in labels if "concat" in label or "slice" in label or label.startswith("block")]
 
 
+def test_pieces_whose_size_is_no_polynomial_are_copied() -> None:
+    """Rows of a size that is rounded down: where the second one begins cannot be written in a manifest."""
+    b = GraphBuilder("g")
+    pooled = ops.emit1(b, "slice", b.input("x", tensor(1, 2, T)), begin=(0, 0, 0), size=(1, 2, T // 4), step=(1, 1, 4))
+    row = cut(b, ops.emit1(b, "tanh", pooled), 1, 1, axis=1)
+    graph = b.finish((ops.emit1(b, "softmax", row, axis=2),))
+    x = np.random.default_rng(0).standard_normal((1, 2, 13)).astype(np.float32)
+    want = run_graph(graph, {"x": x}, {})
+    np.testing.assert_allclose(tw.compile((graph, {}))(x), want[graph.outputs[0].name], rtol=1e-5)
+
+
 def test_slices_that_follow_each_other_are_joined() -> None:
     b = GraphBuilder()
     x, y = b.input("x", tensor(1, 9, 4)), b.input("y", tensor(1, 2, 4))

@@ -111,9 +111,8 @@ class _Placer:
         made = self.makers.get(self.root(source))
         if node.output in self.outputs or node.output in self.taken or (made is not None and made.op == "constant"):
             return False
-        return _is_contiguous(node, source) and all(
-            polynomial(as_expr(b)) is not None for b in node.of(SliceAttrs).begin
-        )
+        sizes = (*node.of(SliceAttrs).begin, node.output.type.size)  # where the piece begins, in rows and in elements
+        return _is_contiguous(node, source) and all(polynomial(as_expr(d)) is not None for d in sizes)
 
 
 COPIES = ("slice", "identity", "transpose")
