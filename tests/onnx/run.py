@@ -57,7 +57,6 @@ KNOWN: dict[str, str] = {
     ),
     "test_loop16_seq_none": "ONNX's comparison raises a TypeError for a scalar in a sequence, whatever it is",
     **dict.fromkeys(("test_dft_inverse", "test_dft_inverse_opset19"), _ROUNDING),
-    **dict.fromkeys(("test_dft_irfft", "test_dft_irfft_opset19"), _ROUNDING),
     **dict.fromkeys(
         ("test_attention_4d_causal_fp16", "test_attention_4d_causal_fp16_expanded"),
         "rounding: the reference rounds to 16 bits three times inside of the softmax, Tilewright once, after it",
