@@ -628,6 +628,19 @@ def test_inner_functions_of_the_model_run() -> None:
     check(m, compiled(m), {"x": np.array([1, -1, 2, 0, 3], F)})
 
 
+def test_defects_are_told_and_do_not_cost_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise AssertionError("cannot happen")
+
+    m = custom_in_the_middle()
+    found = compiled(m, custom_ops=[Fancy])
+    monkeypatch.setattr(part, "import_onnx", broken)
+    feeds = feeds_of(3)
+    with pytest.warns(FallbackWarning, match="defect of Tilewright.*cannot happen"):
+        check(m, found, feeds, [Fancy])
+    assert found.coverage().compiled_parts == 1
+
+
 @pytest.mark.parametrize("lacking", [True, False])
 def test_without_onnxruntime(lacking: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if lacking:

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from tilewright.frontend.common.finish import reason
 from tilewright.frontend.onnx import import_onnx
 from tilewright.frontend.onnx.section import Section, Types, operator
 from tilewright.frontend.onnx.survey import Survey, survey
@@ -27,7 +28,7 @@ from tilewright.parts.plan import Step, cut
 from tilewright.parts.values import ValuePart
 from tilewright.parts.variants import MAX_VALUE, History, Pattern, Values, observed
 from tilewright.runtime.model import Model
-from tilewright.support.errors import Error, UnsupportedError
+from tilewright.support.errors import CompileError, Error, UnsupportedError
 
 Watch = Callable[[str, str, float], None]
 
@@ -213,8 +214,8 @@ class Part:
                 found = survey(self.section, types, values, lacking)
                 if _is_smaller(self.section, found):
                     return self._keep(types, values, self._cut(found))
-        reason = self.failure or UnsupportedError("the part is inside of too many others")
-        all_lacking = dict.fromkeys(range(len(self.section.nodes)), reason) | dict(lacking)
+        why = self.failure or UnsupportedError("the part is inside of too many others")
+        all_lacking = dict.fromkeys(range(len(self.section.nodes)), why) | dict(lacking)
         return self._keep(types, {}, self._cut(survey(self.section, types, {}, all_lacking)))
 
     def _learn(self, found: Survey, values: Values, lacking: dict[int, Error]) -> bool:
@@ -242,6 +243,9 @@ class Part:
             model = self.context.compile(imported, self.section)
         except Error as error:
             self.failure = error
+            return None
+        except Exception as error:  # a defect of ours is no reason to give no answer, but one to be told
+            self.failure = CompileError("a defect of Tilewright, please report it", got=reason(error))
             return None
         return NativeForm(model, self.section.outputs)
 
