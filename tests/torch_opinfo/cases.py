@@ -116,7 +116,7 @@ def _module_cases(entry: Any, dtype: str, count: int) -> Iterator[Case]:
     found = [g for g in given if g.forward_input is not None]
     for k in sorted({round((len(found) - 1) * i / max(count - 1, 1)) for i in range(count)} if found else ()):
         made, called = found[k].constructor_input, found[k].forward_input
-        module = entry.module_cls(*made.args, **{"device": "cpu", "dtype": DTYPES[dtype], **made.kwargs})
+        module = entry.module_cls(*made.args, **made.kwargs).to(DTYPES[dtype])
         yield case(f"input {k}", Called(module.eval()), (called.args, called.kwargs))
 
 
