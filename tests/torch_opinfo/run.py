@@ -157,8 +157,9 @@ def expected() -> set[tuple[str, str]]:
 
 def write(rows: Sequence[Row], count: int) -> None:
     EXPECTED.write_text("".join(f"{r.name} {r.dtype}\n" for r in sorted(rows, key=_place) if r.kind == "native"))
+    types = ",".join(dict.fromkeys(row.dtype for row in sorted(rows, key=_place)))
     intro = (
-        "# PyTorch's operators\n\n`make torch-ops ARGS=--update` makes this page: "
+        f"# PyTorch's operators\n\n`make torch-ops ARGS='--dtypes {types} --samples {count} --update'` makes this: "
         f"the entries of `op_db` of PyTorch {torch.__version__.split('+')[0]}, each with at most {count} samples "
         "(empty ones, single elements and scattered memory among them), compiled and compared with eager.\n\n"
     )
