@@ -1,0 +1,166 @@
+"""Derivatives of scalar expressions, one rule an operator.
+
+    derivative(x * exp(x), x)   ->   exp(x) + x * exp(x)
+
+Where a function has a corner, the derivative is what PyTorch takes: halves for the two sides of `min` and `max` where
+they are equal, zero for `abs` at zero and for steps (`floor`, comparisons). Conditions have no derivative: that of a
+selection is taken from the chosen branch.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+from tilewright.ir.expr import Const, Expr, Load, Op, Var, call, const, is_const, select
+from tilewright.support.errors import UnsupportedError
+
+Rule = Callable[[Sequence[Expr], Expr], Sequence[Expr]]
+"""From the arguments and the result to the partial derivative by each argument."""
+
+
+def derivative(e: Expr, x: Var) -> Expr:
+    """The derivative of a floating point expression by a variable of its type.
+
+    Raises UnsupportedError naming the operator that has none.
+    """
+    memo: dict[Expr, Expr] = {}
+
+    def go(node: Expr) -> Expr:
+        found = memo.get(node)
+        if found is None:
+            found = memo[node] = _by_parts(node, x, go)
+        return found
+
+    return go(e)
+
+
+def _by_parts(node: Expr, x: Var, go: Callable[[Expr], Expr]) -> Expr:
+    if node is x:
+        return const(1, x.dtype)
+    zero = const(0, node.dtype) if node.dtype.is_float else const(0, x.dtype)
+    if isinstance(node, Const | Var | Load) or not isinstance(node, Op):
+        return zero
+    if node.name == "select":
+        condition, a, b = node.args
+        da, db = go(a), go(b)
+        return zero if _none(da) and _none(db) else select(condition, da, db)
+    if node.name == "cast":
+        (a,) = node.args
+        if not (a.dtype.is_float and node.dtype.is_float):
+            return zero
+        return Op("cast", (go(a),), node.dtype) if not _none(go(a)) else zero
+    if node.dtype.is_float and node.name in STEPS:
+        return zero
+    parts = [go(a) for a in node.args]
+    if all(_none(p) for p in parts):
+        return zero
+    rule = RULES.get(node.name)
+    if rule is None:
+        raise UnsupportedError(f"the scalar operator {node.name} has no derivative")
+    total: Expr = zero
+    for inner, outer in zip(parts, rule(node.args, node), strict=True):
+        if not _none(inner):
+            term = outer if is_const(inner, 1) else inner if is_const(outer, 1) else outer * inner
+            total = term if _none(total) else total + term
+    return total
+
+
+def _none(e: Expr) -> bool:
+    return is_const(e, 0)
+
+
+def _c(value: float, like: Expr) -> Const:
+    return const(value, like.dtype)
+
+
+def _square(x: Expr) -> Expr:
+    return x * x
+
+
+def _sign(x: Expr) -> Expr:
+    return select(x > _c(0, x), _c(1, x), select(x < _c(0, x), _c(-1, x), _c(0, x)))
+
+
+def _extremum(a: Expr, b: Expr, first: Expr) -> Sequence[Expr]:
+    """The one that was taken gets all, equals get a half each."""
+    same = call("eq", a, b)
+    half, one, zero = _c(0.5, a), _c(1, a), _c(0, a)
+    share = select(same, half, select(first, one, zero))
+    return share, one - share
+
+
+def _pow(args: Sequence[Expr], result: Expr) -> Sequence[Expr]:
+    """The exponent zero has a slope of zero, also at zero; a base of zero has none in the exponent."""
+    x, y = args
+    by_base = select(call("eq", y, _c(0, y)), _c(0, x), y * call("pow", x, y - _c(1, y)))
+    flat = call("eq", x, _c(0, x)) & (y >= _c(0, y))
+    return by_base, select(flat, _c(0, x), result * call("log", x))
+
+
+def _gelu(args: Sequence[Expr], result: Expr) -> Sequence[Expr]:
+    (x,) = args
+    half = _c(0.5, x)
+    below = half * (_c(1, x) + call("erf", x * _c(math.sqrt(0.5), x)))
+    density = _c(1 / math.sqrt(2 * math.pi), x) * call("exp", -half * x * x)
+    return (below + x * density,)
+
+
+def _gelu_tanh(args: Sequence[Expr], result: Expr) -> Sequence[Expr]:
+    (x,) = args
+    scale, cubic, half, one = _c(math.sqrt(2 / math.pi), x), _c(0.044715, x), _c(0.5, x), _c(1, x)
+    t = call("tanh", scale * (x + cubic * x * x * x))
+    slope = scale * (one + _c(3 * 0.044715, x) * x * x)
+    return (half * (one + t) + half * x * (one - t * t) * slope,)
+
+
+def _power_of_two(args: Sequence[Expr], result: Expr) -> Sequence[Expr]:
+    x, n = args
+    return call("scaleb", _c(1, x), n), _c(0, n)
+
+
+STEPS = frozenset("floor ceil trunc round".split())
+"""Functions that are flat wherever they have a slope."""
+
+RULES: dict[str, Rule] = {
+    "add": lambda a, y: (_c(1, y), _c(1, y)),
+    "sub": lambda a, y: (_c(1, y), _c(-1, y)),
+    "mul": lambda a, y: (a[1], a[0]),
+    "div": lambda a, y: (_c(1, y) / a[1], -y / a[1]),
+    "fma": lambda a, y: (a[1], a[0], _c(1, y)),
+    "neg": lambda a, y: (_c(-1, y),),
+    "abs": lambda a, y: (_sign(a[0]),),
+    "min": lambda a, y: _extremum(a[0], a[1], a[0] < a[1]),
+    "max": lambda a, y: _extremum(a[0], a[1], a[0] > a[1]),
+    "larger": lambda a, y: _extremum(a[0], a[1], a[0] > a[1]),
+    "fmod": lambda a, y: (_c(1, y), -call("trunc", a[0] / a[1])),
+    "pow": _pow,
+    "atan2": lambda a, y: (a[1] / (_square(a[0]) + _square(a[1])), -a[0] / (_square(a[0]) + _square(a[1]))),
+    "scaleb": _power_of_two,
+    "exp": lambda a, y: (y,),
+    "exp_nonpositive": lambda a, y: (y,),
+    "exp2": lambda a, y: (y * _c(math.log(2), y),),
+    "expm1": lambda a, y: (y + _c(1, y),),
+    "log": lambda a, y: (_c(1, y) / a[0],),
+    "log2": lambda a, y: (_c(1 / math.log(2), y) / a[0],),
+    "log1p": lambda a, y: (_c(1, y) / (a[0] + _c(1, y)),),
+    "sqrt": lambda a, y: (_c(0.5, y) / y,),
+    "rsqrt": lambda a, y: (_c(-0.5, y) * y * y * y,),
+    "sin": lambda a, y: (call("cos", a[0]),),
+    "cos": lambda a, y: (-call("sin", a[0]),),
+    "tan": lambda a, y: (_c(1, y) + _square(y),),
+    "sinh": lambda a, y: (call("cosh", a[0]),),
+    "cosh": lambda a, y: (call("sinh", a[0]),),
+    "tanh": lambda a, y: (_c(1, y) - _square(y),),
+    "arcsin": lambda a, y: (call("rsqrt", _c(1, y) - _square(a[0])),),
+    "arccos": lambda a, y: (-call("rsqrt", _c(1, y) - _square(a[0])),),
+    "arctan": lambda a, y: (_c(1, y) / (_c(1, y) + _square(a[0])),),
+    "arcsinh": lambda a, y: (call("rsqrt", _square(a[0]) + _c(1, y)),),
+    "arccosh": lambda a, y: (call("rsqrt", _square(a[0]) - _c(1, y)),),
+    "arctanh": lambda a, y: (_c(1, y) / (_c(1, y) - _square(a[0])),),
+    "sigmoid": lambda a, y: (y * (_c(1, y) - y),),
+    "erf": lambda a, y: (_c(2 / math.sqrt(math.pi), y) * call("exp", -_square(a[0])),),
+    "gelu": _gelu,
+    "gelu_tanh": _gelu_tanh,
+}
+"""The derivatives of the scalar operators."""

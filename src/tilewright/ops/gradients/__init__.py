@@ -1,0 +1,1 @@
+"""Gradients of the source operators, by family as the operators are."""

@@ -1,0 +1,146 @@
+"""Gradients of matrix products, contractions and convolutions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tilewright.ir.expr import as_int
+from tilewright.ir.graph import Value
+from tilewright.ops.conv import ConvAttrs, ConvTransposeAttrs
+from tilewright.ops.dims import dims
+from tilewright.ops.gradients.registry import Backward, gradient
+from tilewright.ops.matmul import EinsumAttrs, MatmulAttrs
+from tilewright.support.errors import UnsupportedError
+
+Result = Sequence[Value | None]
+
+
+@gradient("matmul")
+def matmul(b: Backward) -> Result:
+    """C = A B: dA = dC B', dB = A' dC, with the operands' own transpositions; broadcast batches are summed."""
+    x, y, attrs = b.x(0), b.x(1), b.of(MatmulAttrs)
+    ta, tb = attrs.transpose_a, attrs.transpose_b
+
+    def product(left: Value, right: Value, a: bool, c: bool) -> Value:
+        return b.emit("matmul", left, right, transpose_a=a, transpose_b=c)
+
+    if x.type.rank > 2 and y.type.rank == 2 and not ta:
+        # One product over all rows of the batch rather than a sum of products.
+        rows = [_flat(b, v) for v in (x, b.g)]
+        by_x = b.reshape(product(rows[1], y, False, not tb), x.shape)
+        by_y = product(rows[1], rows[0], True, False) if tb else product(rows[0], rows[1], True, False)
+        return [by_x, by_y]
+    by_x = product(y, b.g, tb, True) if ta else product(b.g, y, False, not tb)
+    by_y = product(b.g, x, True, ta) if tb else product(x, b.g, not ta, False)
+    return [b.reduced_to(by_x, x.shape), b.reduced_to(by_y, y.shape)]
+
+
+def _flat(b: Backward, value: Value) -> Value:
+    return b.reshape(value, (dims([value.type.size])[0] // value.shape[-1], value.shape[-1]))
+
+
+@gradient("einsum")
+def einsum(b: Backward) -> Result:
+    """Each operand's gradient is a contraction of the others with the result's."""
+    equation = b.of(EinsumAttrs).equation
+    left, result = equation.replace(" ", "").split("->")
+    terms = left.split(",")
+    found: list[Value | None] = []
+    for k, term in enumerate(terms):
+        others = [(t, b.x(j)) for j, t in enumerate(terms) if j != k]
+        known = set(result).union(*(t for t, _ in others))
+        if len(set(term)) != len(term) or len(set(result)) != len(result):
+            raise UnsupportedError("a contraction along a diagonal has no gradient yet", got=equation)
+        inner = "".join(c for c in term if c in known)
+        flow = b.emit(
+            "einsum", b.g, *(v for _, v in others), equation=f"{','.join([result, *(t for t, _ in others)])}->{inner}"
+        )
+        if inner != term:  # summed over alone: every element has the same share
+            shape = [d if c in inner else 1 for c, d in zip(term, b.x(k).shape, strict=True)]
+            flow = b.broadcast(b.reshape(flow, dims(shape)), b.x(k).shape)
+        found.append(flow)
+    return found
+
+
+@gradient("conv")
+def conv(b: Backward) -> Result:
+    """The data's gradient is a transposed convolution; the weight's one of the input by the result's gradient, with
+    batch and channels exchanged and strides and dilations too."""
+    attrs = b.of(ConvAttrs)
+    x, w, rank = b.x(0), b.x(1), len(attrs.strides)
+    extra = []
+    for k in range(rank):
+        reach = (w.shape[2 + k] - 1) * attrs.dilations[k] + 1
+        made = (b.g.shape[2 + k] - 1) * attrs.strides[k] + reach - attrs.pads[k] - attrs.pads[rank + k]
+        rest = as_int(dims([x.shape[2 + k] - made])[0])
+        if rest is None:
+            if attrs.strides[k] != 1:
+                raise UnsupportedError("a convolution with strides has no gradient for symbolic maps", where=b.y.name)
+            rest = 0
+        extra.append(rest)
+    by_x = b.emit(
+        "conv_transpose",
+        b.g,
+        w,
+        strides=attrs.strides,
+        dilations=attrs.dilations,
+        pads=attrs.pads,
+        groups=attrs.groups,
+        output_padding=tuple(extra),
+    )
+    return [by_x, _by_weight(b, x, b.g, attrs, w)]
+
+
+@gradient("conv_transpose")
+def conv_transpose(b: Backward) -> Result:
+    attrs = b.of(ConvTransposeAttrs)
+    x, w, rank = b.x(0), b.x(1), len(attrs.strides)
+    flow, pads = b.g, attrs.pads
+    kinds = {"strides": attrs.strides, "dilations": attrs.dilations, "pads": pads, "groups": attrs.groups}
+    by_x = b.emit("conv", flow, w, **kinds)
+    by_x = _cropped(b, by_x, x.shape, rank)
+    plain = ConvAttrs(attrs.strides, attrs.dilations, pads, attrs.groups)
+    return [by_x, _by_weight(b, flow, x, plain, w)]
+
+
+def _by_weight(b: Backward, x: Value, g: Value, attrs: ConvAttrs, w: Value) -> Value:
+    """The gradient of the weight [F, C / groups, ...] of the convolution that makes g's shape from x."""
+    rank, groups = len(attrs.strides), attrs.groups
+    spatial = list(range(2, 2 + rank))
+    swap = [1, 0, *spatial]
+
+    def one(part: Value, flow: Value) -> Value:
+        found = b.emit(
+            "conv",
+            b.transpose(part, swap),
+            b.transpose(flow, swap),
+            strides=attrs.dilations,
+            dilations=attrs.strides,
+            pads=attrs.pads,
+            groups=1,
+        )
+        return b.transpose(_cropped(b, found, (found.shape[0], found.shape[1], *w.shape[2:]), rank), swap)
+
+    if groups == 1:
+        return one(x, g)
+    # Groups become channels of their own in one grouped convolution: [N, G C, ...] -> [C, G N, ...].
+    n, c, f = x.shape[0], w.shape[1], w.shape[0] // groups
+
+    def grouped(value: Value, inner: object) -> Value:
+        split = b.reshape(value, dims([n, groups, inner, *value.shape[2:]]))
+        return b.transpose(split, [2, 1, 0, *(k + 1 for k in spatial)])
+
+    data = b.reshape(grouped(x, c), dims([c, groups * n, *x.shape[2:]]))
+    flow = b.transpose(b.reshape(g, dims([n, groups, f, *g.shape[2:]])), [1, 2, 0, *(k + 1 for k in spatial)])
+    flow = b.reshape(flow, dims([groups * f, n, *g.shape[2:]]))
+    found = b.emit("conv", data, flow, strides=attrs.dilations, dilations=attrs.strides, pads=attrs.pads, groups=groups)
+    return b.transpose(_cropped(b, found, (found.shape[0], found.shape[1], *w.shape[2:]), rank), swap)
+
+
+def _cropped(b: Backward, value: Value, shape: Sequence[object], rank: int) -> Value:
+    """What a last partial window would add is left out."""
+    size = dims([*value.shape[:-rank], *shape[-rank:]])
+    if size == value.shape:
+        return value
+    zeros, ones = (0,) * len(size), (1,) * len(size)
+    return b.emit("slice", value, begin=zeros, size=size, step=ones)

@@ -1,0 +1,7 @@
+"""Imports every file of gradients, which registers its rules."""
+
+from __future__ import annotations
+
+from tilewright.ops.gradients import contraction, index, norm, pointwise, pool, reduce, shape
+
+__all__ = ["contraction", "index", "norm", "pointwise", "pool", "reduce", "shape"]

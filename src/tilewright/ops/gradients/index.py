@@ -1,0 +1,81 @@
+"""Gradients of gathers and scatters: what was read several times gets the sum."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tilewright.ir.expr import product
+from tilewright.ir.graph import Value
+from tilewright.ops.dims import axis_of, dims
+from tilewright.ops.gradients.registry import Backward, gradient
+from tilewright.ops.index import AxisAttrs, GatherNdAttrs
+from tilewright.ops.scatter import ScatterAttrs, ScatterElementsAttrs
+from tilewright.support.errors import UnsupportedError
+
+Result = Sequence[Value | None]
+
+
+@gradient("gather")
+def gather(b: Backward) -> Result:
+    """A sum of rows into the places that they were taken from."""
+    x, indices = b.x(0), b.x(1)
+    axis = axis_of(b.of(AxisAttrs).axis, x.type.rank)
+    rank, count = x.type.rank, indices.type.rank
+    front = [*range(axis, axis + count), *range(axis), *range(axis + count, rank - 1 + count)]
+    rows = b.reshape(b.transpose(b.g, front), dims([product(indices.shape), *x.shape[:axis], *x.shape[axis + 1 :]]))
+    places = b.reshape(indices, dims([product(indices.shape), 1]))
+    target = b.zeros((x.shape[axis], *x.shape[:axis], *x.shape[axis + 1 :]), b.g)
+    found = b.emit("scatter_nd", target, places, rows, reduction="add")
+    return [b.transpose(found, [*range(1, axis + 1), 0, *range(axis + 1, rank)]), None]
+
+
+@gradient("gather_elements")
+def gather_elements(b: Backward) -> Result:
+    x = b.x(0)
+    zeros = b.zeros(x.shape, b.g)
+    return [b.emit("scatter_elements", zeros, b.x(1), b.g, axis=b.of(AxisAttrs).axis, reduction="add"), None]
+
+
+@gradient("gather_nd")
+def gather_nd(b: Backward) -> Result:
+    if b.of(GatherNdAttrs).batch_dims:
+        raise UnsupportedError("gather_nd with batch dimensions has no gradient yet", where=b.y.name)
+    return [b.emit("scatter_nd", b.zeros(b.x(0).shape, b.g), b.x(1), b.g, reduction="add"), None]
+
+
+@gradient("topk")
+def topk(b: Backward) -> Result:
+    if b.given[0] is None:
+        return [None]
+    x = b.x()
+    attrs = dict(b.node.attrs.items())
+    zeros = b.zeros(x.shape, b.g)
+    return [b.emit("scatter_elements", zeros, b.node.outputs[1], b.g, axis=attrs["axis"], reduction="add")]
+
+
+@gradient("scatter_elements")
+def scatter_elements(b: Backward) -> Result:
+    """Of a sum: both get the gradient, the updates at their places. Overwritten data get none."""
+    attrs = b.of(ScatterElementsAttrs)
+    _sums(b, attrs)
+    updates = b.emit("gather_elements", b.g, b.x(1), axis=attrs.axis)
+    if attrs.reduction == "add":
+        return [b.g, None, updates]
+    zeros = b.zeros(b.x(2).shape, b.g)
+    return [b.emit("scatter_elements", b.g, b.x(1), zeros, axis=attrs.axis, reduction="none"), None, updates]
+
+
+@gradient("scatter_nd")
+def scatter_nd(b: Backward) -> Result:
+    attrs = b.of(ScatterAttrs)
+    _sums(b, attrs)
+    updates = b.emit("gather_nd", b.g, b.x(1))
+    if attrs.reduction == "add":
+        return [b.g, None, updates]
+    zeros = b.zeros(b.x(2).shape, b.g)
+    return [b.emit("scatter_nd", b.g, b.x(1), zeros, reduction="none"), None, updates]
+
+
+def _sums(b: Backward, attrs: ScatterAttrs) -> None:
+    if attrs.reduction not in ("add", "none"):
+        raise UnsupportedError(f"a scatter that takes the {attrs.reduction} has no gradient yet", where=b.y.name)

@@ -1,0 +1,79 @@
+"""Gradients of pooling."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from tilewright.ir.expr import as_int, product
+from tilewright.ir.graph import Value
+from tilewright.ops.dims import dims
+from tilewright.ops.gradients.registry import Backward, gradient
+from tilewright.ops.pool import AveragePoolAttrs, PoolAttrs
+from tilewright.support.errors import UnsupportedError
+
+Result = Sequence[Value | None]
+
+
+@gradient("max_pool")
+def max_pool(b: Backward) -> Result:
+    """Each window's first maximum gets the window's gradient."""
+    x, attrs = b.x(), b.of(PoolAttrs)
+    at = b.emit(
+        "max_pool_indices",
+        x,
+        kernel=attrs.kernel,
+        strides=attrs.strides,
+        dilations=attrs.dilations,
+        pads=attrs.pads,
+        ceil_mode=attrs.ceil_mode,
+    )
+    count = product(b.g.shape)
+    flat = b.zeros((product(x.shape),), b.g)
+    found = b.emit("scatter_nd", flat, b.reshape(at, dims([count, 1])), b.reshape(b.g, dims([count])), reduction="add")
+    return [b.reshape(found, x.shape)]
+
+
+@gradient("avg_pool")
+def avg_pool(b: Backward) -> Result:
+    """Each window's gradient, divided by its elements, is added to all of them: a transposed convolution by ones."""
+    x, attrs = b.x(), b.of(AveragePoolAttrs)
+    rank = len(attrs.kernel)
+    sizes = [as_int(d) for d in x.shape[2:]]
+    if attrs.ceil_mode or None in sizes:
+        raise UnsupportedError("avg_pool with ceil_mode or symbolic maps has no gradient yet", where=b.y.name)
+    windows = [as_int(d) or 0 for d in b.g.shape[2:]]
+    numbers = _window_sizes(attrs, [s or 0 for s in sizes], windows)
+    share = b.div(b.g, b.constant(numbers.astype(x.dtype.numpy)))
+    planes = dims([product(x.shape[:2]), 1])
+    ones = b.constant(np.ones((1, 1, *attrs.kernel), x.dtype.numpy))
+    extra = []
+    for k in range(rank):
+        reach = (attrs.kernel[k] - 1) * attrs.dilations[k] + 1
+        made = (windows[k] - 1) * attrs.strides[k] + reach - attrs.pads[k] - attrs.pads[rank + k]
+        extra.append((sizes[k] or 0) - made)
+    found = b.emit(
+        "conv_transpose",
+        b.reshape(share, (*planes, *b.g.shape[2:])),
+        ones,
+        strides=attrs.strides,
+        dilations=attrs.dilations,
+        pads=attrs.pads,
+        groups=1,
+        output_padding=tuple(extra),
+    )
+    return [b.reshape(found, x.shape)]
+
+
+def _window_sizes(attrs: AveragePoolAttrs, sizes: Sequence[int], windows: Sequence[int]) -> np.ndarray:
+    """By how much each window's sum is divided, an array of the maps' shape."""
+    total = np.ones((1,) * len(sizes))
+    for k, (extent, count) in enumerate(zip(sizes, windows, strict=True)):
+        at = np.arange(count)[:, None] * attrs.strides[k] + np.arange(attrs.kernel[k]) * attrs.dilations[k]
+        at = at - attrs.pads[k]
+        inside = np.ones_like(at) if attrs.count_include_pad else (at >= 0) & (at < extent)
+        shape = [1] * len(sizes)
+        shape[k] = count
+        total = total * inside.sum(axis=1).reshape(shape)
+    return np.maximum(total, 1)

@@ -1,0 +1,71 @@
+"""Gradients of reductions and cumulative sums."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tilewright.ir.expr import Expr, as_int, const, product
+from tilewright.ir.graph import Value
+from tilewright.ops.dims import axes_of
+from tilewright.ops.gradients.registry import Backward, gradient
+from tilewright.ops.reduce import ReduceAttrs
+from tilewright.ops.scan import CumulativeAttrs
+from tilewright.support.errors import UnsupportedError
+
+Result = Sequence[Value | None]
+
+
+def kept(b: Backward, value: Value) -> Value:
+    """A reduction's result, or its gradient, with the reduced dimensions kept as ones."""
+    attrs, x = b.of(ReduceAttrs), b.x()
+    axes = axes_of(attrs.axes, x.type.rank)
+    return b.reshape(value, [const(1) if k in axes else d for k, d in enumerate(x.shape)])
+
+
+def count(b: Backward, extents: Sequence[Expr], like: Value) -> Value:
+    """A number of elements as a scalar."""
+    number = as_int(product(extents))
+    if number is not None:
+        return b.like(number, like)
+    whole = b.emit("range", start=product(extents), step=0, size=1, dtype=like.dtype)
+    return b.reshape(whole, ())
+
+
+@gradient("reduce_sum")
+def total(b: Backward) -> Result:
+    return [b.broadcast(kept(b, b.g), b.x().shape)]
+
+
+@gradient("reduce_mean")
+def mean(b: Backward) -> Result:
+    x = b.x()
+    axes = axes_of(b.of(ReduceAttrs).axes, x.type.rank)
+    share = b.div(kept(b, b.g), count(b, [x.shape[k] for k in axes], b.g))
+    return [b.broadcast(share, x.shape)]
+
+
+@gradient("reduce_max", "reduce_min")
+def extreme(b: Backward) -> Result:
+    """Equal extremes share it."""
+    x = b.x()
+    same = b.emit("cast", b.emit("eq", x, kept(b, b.y)), dtype=x.dtype)
+    several = b.sum(same, axes_of(b.of(ReduceAttrs).axes, x.type.rank))
+    return [b.mul(same, b.div(kept(b, b.g), several))]
+
+
+@gradient("reduce_prod")
+def prod(b: Backward) -> Result:
+    """The product of all others: of those before times of those behind, so that zeros do no harm."""
+    x = b.x()
+    axes = axes_of(b.of(ReduceAttrs).axes, x.type.rank)
+    if len(axes) != 1:
+        raise UnsupportedError("a product over several axes has no gradient yet", where=b.y.name)
+    before = b.emit("cumprod", x, axis=axes[0], exclusive=True, reverse=False)
+    behind = b.emit("cumprod", x, axis=axes[0], exclusive=True, reverse=True)
+    return [b.mul(kept(b, b.g), b.mul(before, behind))]
+
+
+@gradient("cumsum")
+def cumsum(b: Backward) -> Result:
+    attrs = b.of(CumulativeAttrs)
+    return [b.emit("cumsum", b.g, axis=attrs.axis, exclusive=attrs.exclusive, reverse=not attrs.reverse)]

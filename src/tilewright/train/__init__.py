@@ -1,0 +1,1 @@
+"""Training: gradients of graphs, and a whole learning step as one program."""

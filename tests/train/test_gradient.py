@@ -1,0 +1,329 @@
+"""Gradients of every source operator against central differences in f64, on the operators' NumPy references."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tilewright import ops
+from tilewright.ir.dtype import DType, boolean, f32, f64, i64
+from tilewright.ir.expr import as_expr
+from tilewright.ir.graph import Graph, GraphBuilder, TensorType, Value
+from tilewright.ops.gradients.registry import NONE, find
+from tilewright.ops.interpret import run_graph
+from tilewright.ops.registry import emit
+from tilewright.train.gradient import gradient
+
+Array = np.ndarray[Any, Any]
+STEP = 1e-6
+TOLERANCE = 2e-6
+"""Relative to the largest gradient: differences of so many digits in f64, and the curvature of what is tested."""
+
+
+def interpret(graph: Graph, inputs: dict[str, Array]) -> list[Array]:
+    """The outputs in order; one may stand there twice."""
+    found = run_graph(graph, inputs)
+    return [found[v.name] for v in graph.outputs]
+
+
+def graph_of(op: str, inputs: list[Array], attrs: dict[str, Any]) -> Graph:
+    """The sum of an operator's floating point outputs, each element with a weight of its own."""
+    builder = GraphBuilder("g")
+    values = [
+        builder.input(f"x{k}", TensorType(ops_dtype(a), tuple(as_expr(d) for d in a.shape)))
+        for k, a in enumerate(inputs)
+    ]
+    outputs = emit(builder, op, *values, **attrs)
+    total: Value | None = None
+    for k, y in enumerate(y for y in outputs if y.dtype.is_float):
+        shape = tuple(int(str(d)) for d in y.shape)
+        numbers = np.random.default_rng(k).uniform(0.5, 1.5, shape).astype(y.dtype.numpy)
+        (weight,) = emit(builder, "constant", value=numbers)
+        (weighted,) = emit(builder, "mul", y, weight)
+        (part,) = emit(builder, "reduce_sum", weighted, axes=tuple(range(len(shape))), keepdims=False)
+        total = part if total is None else emit(builder, "add", total, part)[0]
+    assert total is not None
+    return builder.finish((total,))
+
+
+def ops_dtype(array: Array) -> DType:
+    return {"f": f64, "i": i64, "b": boolean}[array.dtype.kind] if array.dtype != np.float32 else f32
+
+
+def check(op: str, inputs: list[Array], tolerance: float = TOLERANCE, **attrs: Any) -> None:
+    graph = graph_of(op, inputs, attrs)
+    names = [f"x{k}" for k, a in enumerate(inputs) if a.dtype.kind == "f"]
+    found = gradient(graph, graph.outputs[0].name, names)
+    given = {f"x{k}": a for k, a in enumerate(inputs)}
+    _, *gradients = interpret(found, given)
+    for name, result in zip(names, gradients, strict=True):
+        expected = differences(graph, given, name)
+        assert result.shape == expected.shape
+        scale = max(np.abs(expected).max(initial=0), 1)
+        np.testing.assert_allclose(result, expected, rtol=0, atol=tolerance * scale, err_msg=f"{op} by {name}")
+
+
+def differences(graph: Graph, given: dict[str, Array], name: str) -> Array:
+    result = np.zeros(given[name].shape)
+    for place in np.ndindex(result.shape):
+        values = []
+        for step in (STEP, -STEP):
+            moved = given[name].copy()
+            moved[place] += step
+            values.append(float(interpret(graph, {**given, name: moved})[0]))
+        result[place] = (values[0] - values[1]) / (2 * STEP)
+    return result
+
+
+rng = np.random.default_rng(0)
+
+
+def normal(*shape: int) -> Array:
+    return np.asarray(rng.normal(size=shape))
+
+
+def positive(*shape: int) -> Array:
+    return np.asarray(rng.uniform(0.3, 2.0, size=shape))
+
+
+def inside(*shape: int) -> Array:
+    return np.asarray(rng.uniform(-0.8, 0.8, size=shape))
+
+
+UNARY: dict[str, Callable[..., Array]] = {
+    "log": positive, "log2": positive, "log1p": positive, "sqrt": positive, "rsqrt": positive, "reciprocal": positive,
+    "arccosh": lambda *s: positive(*s) + 1, "arcsin": inside, "arccos": inside, "arctanh": inside, "tan": inside,
+}  # fmt: skip
+FLAT = [
+    "neg", "abs", "exp", "exp2", "expm1", "sin", "cos", "sinh", "cosh", "tanh", "arctan", "arcsinh", "sigmoid", "erf",
+    "relu", "softplus", "softsign", "mish", "hard_swish", "identity", *UNARY,
+]  # fmt: skip
+WITH: list[tuple[str, dict[str, Any]]] = [
+    ("gelu", {"approximate": "none"}),
+    ("gelu", {"approximate": "tanh"}),
+    ("leaky_relu", {"alpha": 0.1}),
+    ("elu", {"alpha": 1.3}),
+    ("selu", {"alpha": 1.6, "gamma": 1.05}),
+    ("celu", {"alpha": 0.7}),
+    ("swish", {"alpha": 1.2}),
+    ("hard_sigmoid", {"alpha": 0.2, "beta": 0.5}),
+    ("thresholded_relu", {"alpha": 0.4}),
+    ("shrink", {"lambd": 0.5, "bias": 0.1}),
+    ("clip", {"min": -0.5, "max": 0.7}),
+]
+
+
+@pytest.mark.parametrize("op", FLAT)
+def test_unary(op: str) -> None:
+    check(op, [UNARY.get(op, normal)(3, 5)])
+
+
+@pytest.mark.parametrize(("op", "attrs"), WITH)
+def test_activations(op: str, attrs: dict[str, Any]) -> None:
+    check(op, [normal(3, 5)], **attrs)
+
+
+@pytest.mark.parametrize("op", ["add", "sub", "mul", "div", "max", "min", "atan2", "fmod"])
+def test_binary_with_broadcasting(op: str) -> None:
+    check(op, [normal(2, 1, 4), positive(3, 1)])
+
+
+def test_pow() -> None:
+    check("pow", [positive(3, 4), normal(4)])
+
+
+def test_select() -> None:
+    check("select", [rng.random((3, 4)) < 0.5, normal(3, 4), normal(1, 4)])
+    check("prelu", [normal(2, 3, 4), positive(3, 1)])
+
+
+@pytest.mark.parametrize("op", ["reduce_sum", "reduce_mean", "reduce_max", "reduce_min"])
+@pytest.mark.parametrize(("axes", "keepdims"), [((1,), True), ((0, 2), False), ((0, 1, 2), False)])
+def test_reductions(op: str, axes: tuple[int, ...], keepdims: bool) -> None:
+    check(op, [normal(2, 3, 4)], axes=axes, keepdims=keepdims)
+
+
+def test_products_and_sums_along_an_axis() -> None:
+    x = normal(3, 4)
+    x[1, 2] = 0
+    check("reduce_prod", [x], axes=(1,), keepdims=False)
+    for exclusive in (False, True):
+        for reverse in (False, True):
+            check("cumsum", [normal(3, 4)], axis=1, exclusive=exclusive, reverse=reverse)
+
+
+@pytest.mark.parametrize("op", ["softmax", "log_softmax"])
+def test_softmax(op: str) -> None:
+    check(op, [normal(3, 5)], axis=1)
+    check(op, [normal(3, 5, 2)], axis=-2)
+
+
+@pytest.mark.parametrize("op", ["layer_norm", "rms_norm"])
+def test_norms(op: str) -> None:
+    check(op, [normal(3, 5)], axis=-1, epsilon=1e-3)
+    check(op, [normal(2, 3, 5), normal(3, 5), *([normal(5)] if op == "layer_norm" else [])], axis=1, epsilon=1e-3)
+
+
+@pytest.mark.parametrize("ta", [False, True])
+@pytest.mark.parametrize("tb", [False, True])
+def test_matmul(ta: bool, tb: bool) -> None:
+    def shaped(*shape: int, swap: bool) -> Array:
+        x = normal(*shape)
+        return np.ascontiguousarray(np.swapaxes(x, -1, -2)) if swap else x
+
+    for lead_a, lead_b in (((), ()), ((2,), ()), ((), (3,)), ((2, 1), (3,))):
+        a, b = shaped(*lead_a, 3, 4, swap=ta), shaped(*lead_b, 4, 5, swap=tb)
+        check("matmul", [a, b], transpose_a=ta, transpose_b=tb)
+
+
+@pytest.mark.parametrize("equation", ["ij,jk->ik", "bij,bjk->bki", "ij,kl->", "ijk->j", "ij,ij,i->j"])
+def test_einsum(equation: str) -> None:
+    sizes = dict(zip("bijkl", (2, 3, 4, 5, 2), strict=True))
+    terms = equation.split("->")[0].split(",")
+    check("einsum", [normal(*(sizes[c] for c in t)) for t in terms], equation=equation)
+
+
+CONVOLUTIONS = [
+    ((1, 2, 6, 5), (3, 2, 3, 2), {"strides": (1, 1), "dilations": (1, 1), "pads": (1, 0, 1, 1), "groups": 1}),
+    ((2, 2, 7, 6), (2, 2, 3, 3), {"strides": (2, 3), "dilations": (1, 1), "pads": (1, 1, 1, 1), "groups": 1}),
+    ((1, 4, 8, 7), (6, 2, 2, 3), {"strides": (2, 1), "dilations": (2, 2), "pads": (0, 1, 2, 1), "groups": 2}),
+    ((2, 3, 6, 6), (3, 1, 3, 3), {"strides": (1, 2), "dilations": (1, 1), "pads": (1, 1, 1, 1), "groups": 3}),
+    ((2, 2, 9), (3, 2, 3), {"strides": (2,), "dilations": (1,), "pads": (1, 1), "groups": 1}),
+    ((1, 2, 4, 4, 3), (2, 2, 2, 2, 2), {"strides": (2, 1, 1), "dilations": (1, 1, 1), "pads": (0,) * 6, "groups": 1}),
+]
+
+
+@pytest.mark.parametrize(("x", "w", "attrs"), CONVOLUTIONS)
+def test_convolutions(x: tuple[int, ...], w: tuple[int, ...], attrs: dict[str, Any]) -> None:
+    check("conv", [normal(*x), normal(*w)], **attrs)
+
+
+@pytest.mark.parametrize(("x", "w", "attrs"), CONVOLUTIONS)
+def test_transposed_convolutions(x: tuple[int, ...], w: tuple[int, ...], attrs: dict[str, Any]) -> None:
+    weight = (x[1], w[0] // attrs["groups"], *w[2:])
+    extra = tuple(s - 1 for s in attrs["strides"])
+    check("conv_transpose", [normal(*x), normal(*weight)], **attrs, output_padding=extra)
+
+
+def test_pools() -> None:
+    attrs: dict[str, Any] = {"kernel": (3, 2), "strides": (2, 1), "dilations": (1, 1), "pads": (1, 0, 1, 1)}
+    check("max_pool", [normal(2, 2, 7, 5)], **attrs)
+    for included in (False, True):
+        check("avg_pool", [normal(2, 2, 7, 5)], **attrs, count_include_pad=included)
+
+
+def test_shapes() -> None:
+    x = normal(2, 3, 4)
+    check("reshape", [x], shape=(4, 6))
+    check("transpose", [x], perm=(2, 0, 1))
+    check("broadcast", [normal(3, 1)], shape=(2, 3, 4))
+    check("tile", [normal(2, 3)], repeats=(3, 2))
+    check("concat", [x, normal(2, 1, 4), x], axis=1)
+    check("pad", [x], before=(0, 1, 2), after=(1, 0, 0), mode="constant", value=3.0)
+    check("trilu", [normal(3, 4)], k=1, upper=True)
+    check("slice", [x], begin=(0, 1, 0), size=(2, 2, 3), step=(1, 1, 1))
+    check("slice", [normal(5, 9)], begin=(4, 1), size=(2, 3), step=(-2, 3))
+
+
+def test_gathers_and_scatters() -> None:
+    x = normal(4, 3)
+    places = np.array([[0, 3], [3, 1], [-1, 0]])
+    check("gather", [x, places], axis=0)
+    check("gather", [x, np.array([2, 0, 2])], axis=1)
+    check("gather", [x, np.array(1)], axis=0)
+    check("gather_elements", [x, np.array([[0, 3, 1], [0, 0, 2]])], axis=0)
+    check("gather_nd", [x, np.array([[0, 2], [3, 1], [0, 2]])])
+    check("topk", [normal(3, 6)], axis=1, k=3, largest=True)
+    for reduction in ("add", "none"):
+        rows = np.array([[0, 3, 1], [1, 0, 2]])
+        check("scatter_elements", [x, rows, normal(2, 3)], axis=0, reduction=reduction)
+        check("scatter_nd", [x, np.array([[2], [0]]), normal(2, 3)], reduction=reduction)
+
+
+def test_cast() -> None:
+    check("cast", [normal(3, 4)], dtype=f64)
+
+
+def test_second_order() -> None:
+    """Gradients are graphs of source operators, so that they have gradients."""
+    builder = GraphBuilder("g")
+    x = builder.input("x", TensorType(f64, (as_expr(4),)))
+    (t,) = emit(builder, "tanh", x)
+    (y,) = emit(builder, "reduce_sum", emit(builder, "mul", t, t)[0], axes=(0,), keepdims=False)
+    first = gradient(builder.finish((y,)), y.name, ["x"])
+    more = GraphBuilder(
+        "g", list(first.inputs), [], list(first.nodes), {v.name for n in first.nodes for v in n.outputs}
+    )
+    (total,) = emit(more, "reduce_sum", first.outputs[1], axes=(0,), keepdims=False)
+    second = gradient(more.finish((total,)), total.name, ["x"])
+    at = normal(4)
+    tanh = np.tanh(at)
+    expected = 2 * (1 - tanh**2) ** 2 - 4 * tanh**2 * (1 - tanh**2)
+    np.testing.assert_allclose(interpret(second, {"x": at})[-1], expected, rtol=1e-12)
+
+
+CORNERS = [
+    ("relu", {}, [0.0], [0.0]),
+    ("abs", {}, [0.0], [0.0]),
+    ("clip", {"min": -1.0, "max": 1.0}, [-1.0, 1.0, 2.0], [1.0, 1.0, 0.0]),
+    ("leaky_relu", {"alpha": 0.25}, [0.0], [0.25]),
+    ("hard_sigmoid", {"alpha": 0.5, "beta": 0.5}, [-1.0, 1.0], [0.0, 0.0]),
+]
+
+
+@pytest.mark.parametrize(("op", "attrs", "at", "expected"), CORNERS)
+def test_corners_are_as_pytorch_takes_them(
+    op: str, attrs: dict[str, Any], at: list[float], expected: list[float]
+) -> None:
+    graph = graph_of(op, [np.array(at)], attrs)
+    weights = np.random.default_rng(0).uniform(0.5, 1.5, len(at))
+    found = gradient(graph, graph.outputs[0].name, ["x0"])
+    np.testing.assert_allclose(interpret(found, {"x0": np.array(at)})[1], np.array(expected) * weights, rtol=1e-12)
+
+
+def test_equals_share() -> None:
+    for op in ("max", "min"):
+        graph = graph_of(op, [np.ones(1), np.ones(1)], {})
+        weight = np.random.default_rng(0).uniform(0.5, 1.5, 1)
+        found = gradient(graph, graph.outputs[0].name, ["x0", "x1"])
+        given = {"x0": np.ones(1), "x1": np.ones(1)}
+        np.testing.assert_allclose(np.concatenate(interpret(found, given)[1:]), np.repeat(weight / 2, 2))
+
+
+WITHOUT = frozenset(
+    "col2im cond cumprod dft floordiv mod truncdiv truncmod grid_sample insert loop lp_pool lrn lstm_cell max_pool_indices "
+    "recurrence resample resize resize_taps reverse_sequence roi_align forest".split()
+)
+"""Source operators without a gradient: integer arithmetic, and what is still to be written."""
+
+
+def test_what_has_no_gradient_is_known() -> None:
+    """An operator that comes has a gradient, or is named here."""
+    source = [name for name in ops.registry.names() if ops.get(name).dialect == "source"]
+    missing = {name for name in source if find(name) is None and name not in NONE}
+    assert missing - WITHOUT == set()
+    assert not {name for name in WITHOUT if name in source and find(name) is not None} - {
+        "floordiv", "mod", "truncdiv", "truncmod",
+    }  # fmt: skip
+
+
+def test_all_that_is_missing_is_listed() -> None:
+    builder = GraphBuilder("g")
+    x = builder.input("x", TensorType(f32, (as_expr(1), as_expr(2), as_expr(4), as_expr(4))))
+    (a,) = emit(builder, "lrn", x, size=3, alpha=0.1, beta=0.5, bias=1.0)
+    (b,) = emit(builder, "cumprod", a, axis=1, exclusive=False, reverse=False)
+    (y,) = emit(builder, "reduce_sum", b, axes=(0, 1, 2, 3), keepdims=False)
+    with pytest.raises(tw.Error, match=r"(?s)cumprod.*has no gradient"):
+        gradient(builder.finish((y,)), y.name, ["x"])
+
+
+def test_names_are_checked() -> None:
+    graph = graph_of("tanh", [normal(3)], {})
+    with pytest.raises(tw.Error, match="no output"):
+        gradient(graph, "nobody", ["x0"])
+    with pytest.raises(tw.Error, match="no input or parameter"):
+        gradient(graph, graph.outputs[0].name, ["nobody"])
