@@ -1,0 +1,83 @@
+"""The arena: parameters and an optimiser's state as one vector of f32, each parameter at a place of its own.
+
+[ parameters | state 1 | state 2 ... ]      every part has the parameters' order; each begins at 64 bytes
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tilewright.support.errors import ModelError
+
+Array = np.ndarray[Any, Any]
+ALIGN = 16
+"""Elements: 64 bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Arena:
+    """Where each parameter stands, in elements."""
+
+    names: tuple[str, ...]
+    shapes: tuple[tuple[int, ...], ...]
+    state: tuple[str, ...]
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        return tuple(math.prod(shape) for shape in self.shapes)
+
+    @property
+    def room(self) -> tuple[int, ...]:
+        """Elements of each parameter with what is left free behind it."""
+        return tuple(-(-size // ALIGN) * ALIGN for size in self.sizes)
+
+    @property
+    def starts(self) -> tuple[int, ...]:
+        ends = np.cumsum((0, *self.room))
+        return tuple(int(e) for e in ends[:-1])
+
+    @property
+    def part(self) -> int:
+        """Elements of the parameters, and of each state."""
+        return sum(self.room)
+
+    @property
+    def size(self) -> int:
+        return self.part * (1 + len(self.state))
+
+    def views(self, memory: Array, part: int = 0) -> dict[str, Array]:
+        """The parameters by name, or with part 1, 2, ... a state of theirs, in the arena's memory."""
+        first = part * self.part
+        return {
+            name: memory[first + start : first + start + size].reshape(shape)
+            for name, shape, start, size in zip(self.names, self.shapes, self.starts, self.sizes, strict=True)
+        }
+
+    def fill(self, memory: Array, values: Mapping[str, Any], part: int = 0) -> None:
+        """Copy values into the arena once all of them fit.
+
+        Raises ModelError naming what is missing, unknown, or has another shape.
+        """
+        views = self.views(memory, part)
+        wrong: Sequence[str] = sorted(views.keys() ^ values.keys())
+        if wrong:
+            raise ModelError(
+                "the names are not those of the parameters", expected=", ".join(views), got=", ".join(wrong)
+            )
+        arrays = {name: np.asarray(value) for name, value in values.items()}
+        for name, view in views.items():
+            if arrays[name].shape != view.shape:
+                raise ModelError("the shape is another", where=name, expected=view.shape, got=arrays[name].shape)
+        for name, view in views.items():
+            view[...] = arrays[name]
+
+    def empty(self) -> Array:
+        """Zeros, which begin at 64 bytes."""
+        raw = np.zeros(self.size + ALIGN, np.float32)
+        first = -raw.ctypes.data // 4 % ALIGN
+        return raw[first : first + self.size]
