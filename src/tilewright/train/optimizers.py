@@ -1,7 +1,7 @@
 """Optimisers: what becomes of parameters and their state, as operators on the whole arena at once.
 
-Each follows PyTorch's formulas (`torch.optim`), also where papers differ: Adam's epsilon is added outside of the root, and
-SGD's first step fills the momentum with the gradient.
+Each follows PyTorch's formulas (`torch.optim`), also where papers differ: Adam's epsilon is added outside of the root,
+and SGD's first step fills the momentum with the gradient.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ class Adam:
         return v.emit("sub", p, v.mul(v.emit("div", mean, size), scalars[0])), mean, square
 
 
-def AdamW(  # noqa: N802  called as in torch.optim
+def AdamW(
     lr: float = 1e-3, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8, weight_decay: float = 1e-2
 ) -> Adam:
     """Adam whose weights decay by themselves."""

@@ -46,7 +46,7 @@ class Step:
         self._arena = arena
         self._memory = [arena.empty(), arena.empty()]
         self._scalars = np.zeros(len(optimizer.scalars(1, self.lr)), np.float32)
-        self._results = [np.zeros(tuple(s.shape), np.float32) for s in model.outputs[:-1]]
+        self._results = [np.zeros([int(d) for d in s.shape], np.float32) for s in model.outputs[:-1]]
 
     def __call__(self, *batch: Any) -> dict[str, float]:
         """Take a step on a batch: arrays in the order of the example. Gives the loss, the metrics, and

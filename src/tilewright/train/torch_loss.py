@@ -14,23 +14,29 @@ from tilewright.ir.graph import Graph, Node, Value
 from tilewright.support.errors import ModelError
 
 
-class _Objective(torch.nn.Module):
+class _Objective(torch.nn.Module):  # type: ignore[misc]  PyTorch is not there when types are checked
     """The loss as a module, which is what is exported."""
 
     def __init__(self, model: torch.nn.Module, loss: Callable[..., Any] | None) -> None:
         super().__init__()
         self.model = model
         self.loss = loss
-        self.names: tuple[str, ...] = ("loss",)
 
     def forward(self, *batch: torch.Tensor) -> Any:
         found = self.model(*batch) if self.loss is None else self.loss(self.model, *batch)
-        if isinstance(found, Mapping):
-            if "loss" not in found:
-                raise ModelError("the loss is missing", expected='a dict with "loss"', got=", ".join(found))
-            self.names = ("loss", *(name for name in found if name != "loss"))
-            return tuple(found[name] for name in self.names)
-        return (found,)
+        if not isinstance(found, dict):
+            return (found,)
+        return (found["loss"], *(value for name, value in found.items() if name != "loss"))
+
+    def names(self, batch: Sequence[torch.Tensor]) -> tuple[str, ...]:
+        """What the outputs are called. Runs the model."""
+        with torch.no_grad():
+            found = self.model(*batch) if self.loss is None else self.loss(self.model, *batch)
+        if not isinstance(found, dict):
+            return ("loss",)
+        if "loss" not in found:
+            raise ModelError("the loss is missing", expected='a dict with "loss"', got=", ".join(found))
+        return ("loss", *(name for name in found if name != "loss"))
 
 
 def traced(
@@ -44,12 +50,14 @@ def traced(
     if not isinstance(model, torch.nn.Module):
         raise ModelError("a step is made of a module", expected="torch.nn.Module or (Graph, weights)", got=type(model))
     objective = _Objective(model, loss)
-    read = import_torch(objective, tuple(example), dynamic=None)
+    batch = tuple(torch.as_tensor(x) for x in example)
+    names = objective.names(batch)
+    read = import_torch(objective, batch, dynamic=None)
     renamed = {v: Value(v.name.removeprefix("model."), v.type) for v in read.graph.params}
     graph = _renamed(read.graph, renamed)
     weights = {name.removeprefix("model."): array for name, array in read.weights.items()}
     movable = [name for name, p in model.named_parameters() if p.requires_grad and name in weights]
-    return replace(read, graph=graph, weights=weights), objective.names, movable
+    return replace(read, graph=graph, weights=weights), names, movable
 
 
 def _renamed(graph: Graph, names: Mapping[Value, Value]) -> Graph:
