@@ -22,7 +22,7 @@ export PYTHONPATH := src:$(PYTHONPATH)
 # Tests and benchmarks start many processes: let the first one keep the bytecode, wherever that is switched off.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo demo-rl rl test lint types layers pytest test-v3 torch torch-ops jax onnx bench bench-layers bench-models tune-tvm bench-threads bench-memory audit bench-choice bench-live bench-broker bench-rl bytes bars trees bench-trees ulp mutate fuzz live-stress example-matmul format clean
+.PHONY: help demo demo-rl rl test lint types layers pytest test-v3 torch torch-ops jax onnx bench bench-layers bench-models tune-tvm bench-threads bench-memory audit bench-choice bench-live bench-broker bench-rl bytes bars trees bench-trees bench-train ulp mutate fuzz live-stress example-matmul format clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -102,7 +102,7 @@ test-v3: $(STAMP) ## the numeric tests with AVX2's vectors, on a machine with AV
 	*) exit 1 ;; esac
 
 torch: $(STAMP) $(TORCH_STAMP) ## what needs PyTorch: its tensors in and out, its modules, its exporters' models
-	$(PY) -m pytest tests/runtime/test_frameworks.py tests/frontend/test_torch_*.py tests/torch_opinfo tests/docs
+	$(PY) -m pytest tests/runtime/test_frameworks.py tests/train/test_torch_step.py tests/frontend/test_torch_*.py tests/torch_opinfo tests/docs
 	$(PY) -m benchmarks.bench_models --models resnet18 --rounds 5 --no-report
 
 jax: $(STAMP) $(JAX_STAMP) ## what needs JAX: its functions, exports and StableHLO, and its own test cases; ARGS="--every 1"
@@ -153,6 +153,9 @@ trees: $(STAMP) $(TREES_STAMP) ## tree ensembles: 200 random ones, and those of 
 
 bench-trees: $(STAMP) $(TREES_STAMP) $(LLEAVES_STAMP) ## tree ensembles against ONNX Runtime, lleaves and LightGBM
 	$(PY) -m benchmarks.bench_trees $(ARGS)
+
+bench-train: $(STAMP) $(TORCH_STAMP) $(JAX_STAMP) ## PPO updates against PyTorch's eager mode and JAX
+	$(PY) -m benchmarks.bench_train $(ARGS)
 
 bench-live: $(STAMP) ## live weights: publishing, latency, sharing, memory, attaching
 	$(PY) -m benchmarks.bench_live $(ARGS)

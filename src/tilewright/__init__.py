@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from tilewright.runtime.program import Program as Program
     from tilewright.support import errors as errors
     from tilewright.support.errors import Error as Error
+    from tilewright.train.gradient import gradient as gradient
+    from tilewright.train.step import compile_step as compile_step
 
 __version__ = "0.1.0"
 
@@ -46,12 +48,15 @@ _PUBLIC = {
     "compile": "tilewright.parts.entry:compile",
     "coverage": "tilewright.parts.entry:coverage",
     "compile_program": "tilewright.compiler:compile_program",
+    "compile_step": "tilewright.train.step:compile_step",
     "errors": "tilewright.support.errors",
+    "gradient": "tilewright.train.gradient:gradient",
     "load": "tilewright.runtime.model:load",
     "ray_weights": "tilewright.live.transport.ray_nodes:ray_weights",
     "relay": "tilewright.live.transport.relay:relay",
     "serve_weights": "tilewright.live.transport.serve:serve_weights",
     "te": "tilewright.te",
+    "train": "tilewright.train",
 }
 
 __all__ = ["__version__", *_PUBLIC]

@@ -14,7 +14,7 @@ from tilewright.ir.graph import Graph, Node, Value
 from tilewright.support.errors import ModelError
 
 
-class _Objective(torch.nn.Module):  # type: ignore[misc]  PyTorch is not there when types are checked
+class _Objective(torch.nn.Module):
     """The loss as a module, which is what is exported."""
 
     def __init__(self, model: torch.nn.Module, loss: Callable[..., Any] | None) -> None:

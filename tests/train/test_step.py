@@ -1,0 +1,253 @@
+"""A learning step against the same formulas in NumPy, in f64."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tilewright.ir.dtype import f32
+from tilewright.ir.expr import as_expr
+from tilewright.ir.graph import Graph, GraphBuilder, TensorType, Value
+from tilewright.ops.registry import emit1
+from tilewright.train.arena import ALIGN, Arena
+from tilewright.train.optimizers import SGD, Adam, AdamW, Lion, Optimizer, RMSprop
+from tilewright.train.step import Step, compile_step
+
+Array = np.ndarray[Any, Any]
+ROWS, INPUTS, HIDDEN = 5, 3, 7
+
+
+def of(*shape: int) -> TensorType:
+    return TensorType(f32, tuple(as_expr(d) for d in shape))
+
+
+def network() -> Graph:
+    """The mean square of tanh(x w + b) v - y."""
+    builder = GraphBuilder("network")
+    x, y = builder.input("x", of(ROWS, INPUTS)), builder.input("y", of(ROWS, 1))
+    w, b = builder.param("w", of(INPUTS, HIDDEN)), builder.param("b", of(HIDDEN))
+    v = builder.param("v", of(HIDDEN, 1))
+
+    def put(op: str, *values: Value, **attrs: Any) -> Value:
+        return emit1(builder, op, *values, **attrs)
+
+    h = put("tanh", put("add", put("matmul", x, w), b))
+    d = put("sub", put("matmul", h, v), y)
+    loss = put("reduce_mean", put("mul", d, d), axes=(0, 1), keepdims=False)
+    error = put("reduce_max", put("abs", d), axes=(0, 1), keepdims=False)
+    return builder.finish((loss, error))
+
+
+def weights() -> dict[str, Array]:
+    rng = np.random.default_rng(0)
+    shapes = {"w": (INPUTS, HIDDEN), "b": (HIDDEN,), "v": (HIDDEN, 1)}
+    return {name: rng.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
+
+
+def batch(seed: int) -> tuple[Array, Array]:
+    rng = np.random.default_rng(seed)
+    return rng.normal(size=(ROWS, INPUTS)).astype(np.float32), rng.normal(size=(ROWS, 1)).astype(np.float32)
+
+
+def by_hand(p: dict[str, Array], x: Array, y: Array) -> tuple[float, dict[str, Array]]:
+    """The loss and its gradients."""
+    h = np.tanh(x @ p["w"] + p["b"])
+    d = h @ p["v"] - y
+    g = 2 * d / d.size
+    back = (g @ p["v"].T) * (1 - h * h)
+    return float((d * d).mean()), {"w": x.T @ back, "b": back.sum(axis=0), "v": h.T @ g}
+
+
+def reference(optimizer: Optimizer, steps: int, clip: float | None = None) -> tuple[list[float], dict[str, Array]]:
+    """The losses of some steps and the parameters in the end, by formulas of the papers in f64."""
+    p = {name: value.astype(np.float64) for name, value in weights().items()}
+    state: dict[str, list[Array]] = {name: [np.zeros_like(v), np.zeros_like(v)] for name, v in p.items()}
+    losses = []
+    for t in range(1, steps + 1):
+        x, y = (a.astype(np.float64) for a in batch(t))
+        loss, gradients = by_hand(p, x, y)
+        losses.append(loss)
+        if clip is not None:
+            norm = np.sqrt(sum((g**2).sum() for g in gradients.values()))
+            gradients = {name: g * min(1, clip / (norm + 1e-6)) for name, g in gradients.items()}
+        for name, g in gradients.items():
+            p[name] = moved(optimizer, t, p[name], g, state[name])
+    return losses, p
+
+
+def moved(o: Any, t: int, p: Array, g: Array, state: list[Array]) -> Array:
+    decay = o.weight_decay
+    if isinstance(o, Lion):
+        direction = np.sign(o.betas[0] * state[0] + (1 - o.betas[0]) * g)
+        state[0] = o.betas[1] * state[0] + (1 - o.betas[1]) * g
+        return p * (1 - o.lr * decay) - o.lr * direction
+    if isinstance(o, Adam) and o.decoupled:
+        p = p * (1 - o.lr * decay)
+    else:
+        g = g + decay * p
+    if isinstance(o, SGD):
+        state[0] = o.momentum * state[0] + g
+        return p - o.lr * (g + o.momentum * state[0] if o.nesterov else state[0])
+    if isinstance(o, RMSprop):
+        state[0] = o.alpha * state[0] + (1 - o.alpha) * g * g
+        return p - o.lr * g / (np.sqrt(state[0]) + o.eps)
+    state[0] = o.betas[0] * state[0] + (1 - o.betas[0]) * g
+    state[1] = o.betas[1] * state[1] + (1 - o.betas[1]) * g * g
+    first, second = (1 - beta**t for beta in o.betas)
+    return p - o.lr / first * state[0] / (np.sqrt(state[1] / second) + o.eps)
+
+
+OPTIMIZERS: list[Optimizer] = [
+    SGD(0.1),
+    SGD(0.1, momentum=0.9, weight_decay=0.01),
+    SGD(0.1, momentum=0.9, nesterov=True),
+    Adam(0.01, weight_decay=0.01),
+    AdamW(0.01, weight_decay=0.1),
+    RMSprop(0.01, weight_decay=0.01),
+    Lion(0.01, weight_decay=0.1),
+]
+
+
+def step_of(optimizer: Optimizer, **options: Any) -> Step:
+    return compile_step((network(), weights()), optimizer=optimizer, **options)
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=lambda o: type(o).__name__)
+def test_optimizers(optimizer: Optimizer) -> None:
+    step = step_of(optimizer)
+    losses, parameters = reference(optimizer, 30)
+    found = [step(*batch(t)) for t in range(1, 31)]
+    np.testing.assert_allclose([f["loss"] for f in found], losses, rtol=2e-5)
+    for name, value in step.parameters.items():
+        np.testing.assert_allclose(value, parameters[name], rtol=0, atol=2e-5, err_msg=name)
+
+
+def test_clipping_and_metrics() -> None:
+    step = step_of(Adam(0.05), clip=0.1)
+    _, parameters = reference(Adam(0.05), 10, clip=0.1)
+    for t in range(1, 11):
+        p = {name: value.astype(np.float64) for name, value in step.state_dict().items()}
+        found = step(*batch(t))
+        x, y = batch(t)
+        _, gradients = by_hand(p, x, y)
+        norm = np.sqrt(sum((g**2).sum() for g in gradients.values()))
+        error = np.abs(np.tanh(x @ p["w"] + p["b"]) @ p["v"] - y).max()
+        assert found["gradient_norm"] == pytest.approx(norm, rel=1e-5)
+        assert found[step.metrics[1]] == pytest.approx(error, rel=1e-5)
+    for name, value in step.parameters.items():
+        np.testing.assert_allclose(value, parameters[name], rtol=0, atol=2e-5)
+
+
+def test_the_rate_can_change() -> None:
+    step, other = step_of(SGD(0.1)), step_of(SGD(0.1))
+    step.lr = 0.0
+    step(*batch(1))
+    for name, value in weights().items():
+        np.testing.assert_array_equal(step.parameters[name], value)
+    step.lr = 0.1
+    step(*batch(1))
+    other(*batch(1))
+    for name, value in other.parameters.items():
+        np.testing.assert_array_equal(step.parameters[name], value)
+
+
+def test_some_parameters_stay() -> None:
+    step = step_of(Adam(0.1), trained=["w", "v"])
+    step(*batch(1))
+    assert list(step.parameters) == ["w", "v"]
+    with pytest.raises(tw.Error, match="no parameter has this name"):
+        step_of(Adam(0.1), trained=["nobody"])
+
+
+def test_saved_and_loaded_it_goes_on_bit_by_bit(tmp_path: Path) -> None:
+    whole, first, second = (step_of(Adam(0.05)) for _ in range(3))
+    for t in range(1, 21):
+        whole(*batch(t))
+    for t in range(1, 11):
+        first(*batch(t))
+    first.save(tmp_path / "step.safetensors")
+    second.load(tmp_path / "step.safetensors")
+    assert second.count == 10
+    for t in range(11, 21):
+        second(*batch(t))
+    for name, value in whole.parameters.items():
+        np.testing.assert_array_equal(second.parameters[name], value)
+
+
+def test_files_of_others_change_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "step.safetensors"
+    step_of(SGD(0.1)).save(path)
+    step = step_of(Adam(0.05))
+    for content in (path.read_bytes(), b"", b"\xff" * 64, path.read_bytes()[:-8]):
+        path.write_bytes(content)
+        with pytest.raises(tw.Error):
+            step.load(path)
+    assert step.count == 0
+    for name, value in weights().items():
+        np.testing.assert_array_equal(step.parameters[name], value)
+
+
+def test_a_batch_that_is_not_finite() -> None:
+    x, y = batch(1)
+    x[2, 1] = np.nan
+    for mode in ("raise", "skip"):
+        step = step_of(Adam(0.1), on_nonfinite=mode)
+        if mode == "raise":
+            with pytest.raises(tw.Error, match="not finite"):
+                step(x, y)
+        else:
+            assert np.isnan(step(x, y)["loss"])
+        assert step.count == 0
+        for name, value in weights().items():
+            np.testing.assert_array_equal(step.parameters[name], value)
+    step = step_of(Adam(0.1), on_nonfinite="keep")
+    step(x, y)
+    assert step.count == 1 and np.isnan(step.parameters["w"]).any()
+    with pytest.raises(tw.Error, match="on_nonfinite"):
+        step_of(Adam(0.1), on_nonfinite="sometimes")
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    step = step_of(Adam(0.1))
+    x, y = batch(1)
+    for wrong in ((x[:4], y), (x.astype(np.float64), y), (x,)):
+        with pytest.raises(tw.Error):
+            step(*wrong)
+    with pytest.raises(tw.Error, match="names are not those"):
+        step.load_state_dict({"w": weights()["w"]})
+    with pytest.raises(tw.Error, match="shape is another"):
+        step.load_state_dict({**weights(), "b": np.zeros(3)})
+    for name, value in weights().items():
+        np.testing.assert_array_equal(step.parameters[name], value)
+
+
+def test_the_loss_must_be_one_number() -> None:
+    graph = network()
+    rows = Graph(graph.name, graph.inputs, graph.params, graph.nodes[:2], (graph.nodes[1].output,))
+    with pytest.raises(tw.Error, match="the loss must be one number"):
+        compile_step((rows, weights()))
+
+
+def test_parameters_are_aligned_views() -> None:
+    step = step_of(Adam(0.1))
+    for _ in range(2):
+        for value in step.parameters.values():
+            assert value.ctypes.data % 64 == 0
+        step(*batch(1))
+    kept = step.state_dict()
+    step(*batch(1))
+    assert not np.array_equal(kept["w"], step.parameters["w"])
+
+
+def test_arena() -> None:
+    arena = Arena(("a", "b", "c"), ((3, 5), (), (ALIGN,)), ("m",))
+    assert arena.starts == (0, 16, 32)
+    assert arena.size == 2 * 48
+    memory = arena.empty()
+    memory[:] = np.arange(96)
+    assert arena.views(memory)["b"] == 16
+    np.testing.assert_array_equal(arena.views(memory, 1)["c"], np.arange(80, 96))
