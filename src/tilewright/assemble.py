@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 from tilewright.codegen.llvm.entry import emit_entry
 from tilewright.frontend.common.finish import Interface
-from tilewright.ir.expr import Var, as_int
+from tilewright.ir.expr import Expr, Var, as_int
 from tilewright.ir.graph import Graph, Value
+from tilewright.ir.rewrite import variables
 from tilewright.kernels import KernelCompiler, KernelTexts
 from tilewright.plans.framework.decisions import forced_settings, forcing
 from tilewright.runtime.manifest import (
@@ -19,14 +20,17 @@ from tilewright.runtime.manifest import (
     ParamSpec,
     SymbolSpec,
     TargetSpec,
+    Work,
 )
 from tilewright.runtime.program import Program
+from tilewright.support.errors import UnsupportedError
 from tilewright.support.log import PassLog
 from tilewright.targets.target import Target
-from tilewright.transform.call import KernelCall
-from tilewright.transform.graph.memory import Place, assign_slots, places
+from tilewright.transform.call import Call, KernelCall
+from tilewright.transform.graph.memory import Place, assign_slots, bounded
 from tilewright.transform.graph.options import Options
 from tilewright.transform.graph.split import SplitGraph
+from tilewright.transform.work import polynomial
 
 SCHEDULE_VERSION = 1
 """A number in each artifact. It grows when schedules change in a way that a stored program must not be mixed with."""
@@ -34,17 +38,20 @@ SCHEDULE_VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """`run` or `prepare`, compiled: the calls of its kernels in order."""
+    """`run` or `prepare`, compiled: the calls of its kernels in order, between marks where regions begin and end, and
+    where the values stand that have no memory of their own."""
 
     graph: Graph
-    calls: tuple[KernelCall, ...]
+    calls: tuple[Call, ...]
+    places: Mapping[Value, Place]
 
     @property
     def kernels(self) -> tuple[KernelCall, ...]:
         """A call of each distinct kernel."""
         first: dict[str, KernelCall] = {}
         for call in self.calls:
-            first.setdefault(call.code.symbol, call)
+            if isinstance(call, KernelCall):
+                first.setdefault(call.code.symbol, call)
         return tuple(first.values())
 
 
@@ -61,35 +68,37 @@ def assemble(
 ) -> Program:
     """Slots, the native entry and the manifest."""
     graph, raw, target = split.run, split.prepare.params, compiler.target
-    symbols = graph.symbols
-    in_run, in_prepare = places(run.graph.nodes), places(prepare.graph.nodes)
-    run_storage = assign_slots(run.calls, [*graph.inputs, *graph.outputs, *graph.params], in_run, symbols)
-    prepare_storage = assign_slots(prepare.calls, [*raw, *graph.params], in_prepare, ())
-    shapes = [*run_storage.sizes, *(d for v in graph.outputs for d in v.shape)]
+    computed = _computed_sizes(graph) if names.trusted else {}
+    symbols = (*graph.symbols, *(Var(name, lo=0) for name in computed.values()))
+    leading = [*graph.inputs, *graph.outputs, *graph.params]
+    run_storage = assign_slots(run.calls, leading, run.places, symbols)
+    prepare_storage = assign_slots(prepare.calls, [*raw, *graph.params], prepare.places, ())
+    control = len(leading) + len(run_storage.temps)
+    bounds = run_storage.bounds
+    shapes = [*run_storage.sizes, *(bounded(d, bounds) for v in graph.outputs for d in v.shape)]
     entry = compiler.entry(
-        log.run("entry", emit_entry, run_storage.steps, prepare_storage.steps, symbols, shapes, target)
+        log.run("entry", emit_entry, run_storage.steps, prepare_storage.steps, symbols, shapes, target, control)
     )
     with log.timed("objects"):
         objects = {"entry": entry()}
         objects.update((call.code.symbol, call.code.object) for part in (run, prepare) for call in part.kernels)
-    computed = _computed_sizes(graph) if names.trusted else {}
     manifest = Manifest(
         name=graph.name,
         target=TargetSpec(target.triple, target.cpu, tuple(target.features)),
         symbols=tuple(
             SymbolSpec(s.name, s.lo if s.lo is not None else 0, s.hi if s.hi is not None else (1 << 31) - 1, s.multiple)
             for s in symbols
-        )
-        + tuple(SymbolSpec(name, 0, (1 << 31) - 1, 1) for name in computed.values()),
+        ),
         inputs=tuple(
             InputSpec(name, v.dtype.name, tuple(computed.get(d, d) for d in _dims(v)))
             for name, v in zip(names.inputs, graph.inputs, strict=True)
         ),
         outputs=tuple(
-            OutputSpec(name, v.dtype.name, _dims(v)) for name, v in zip(names.outputs, graph.outputs, strict=True)
+            OutputSpec(name, v.dtype.name, _dims(v), _real(v, bounds))
+            for name, v in zip(names.outputs, graph.outputs, strict=True)
         ),
         params=tuple(ParamSpec(v.name, v.dtype.name, _numbers(v), v.name in fixed) for v in raw),
-        packed=tuple(_packed(v, set(raw), in_prepare) for v in graph.params),
+        packed=tuple(_packed(v, set(raw), prepare.places) for v in graph.params),
         run_temps=run_storage.temps,
         run_steps=run_storage.steps,
         prepare_temps=prepare_storage.temps,
@@ -100,6 +109,7 @@ def assemble(
         fast=options.fast,
         ignored=names.ignored,
         tied=names.tied,
+        extents=names.extents,
     )
     return Program(manifest, objects, {}, _texts(split, run, prepare, target))
 
@@ -120,6 +130,16 @@ def _packed(value: Value, raw: set[Value], where: Mapping[Value, Place]) -> Pack
     size = as_int(value.type.size)
     assert size is not None, f"parameter {value.name} has a symbolic shape"
     return PackedSpec(value.name, size * value.dtype.itemsize, root.name if root in raw else None)
+
+
+def _real(value: Value, bounds: Mapping[Var, Expr]) -> tuple[Work, ...] | None:
+    """The dimensions of an output whose shape data decides."""
+    if not any(symbol in bounds for d in value.shape for symbol in variables(d)):
+        return None
+    found = [polynomial(d) for d in value.shape]
+    if None in found:
+        raise UnsupportedError("an output with such a shape is not supported", where=value.name, got=value.type)
+    return tuple(work for work in found if work is not None)
 
 
 def _dims(value: Value) -> tuple[int | str, ...]:

@@ -23,12 +23,13 @@ from tilewright.frontend import registry as frontends
 from tilewright.frontend import stablehlo
 from tilewright.frontend.common.finish import PLAIN, Imported, Interface
 from tilewright.ir.expr import as_int
-from tilewright.ir.graph import Graph, Node, Value
+from tilewright.ir.graph import Graph, GraphBuilder, Node, Value
 from tilewright.ir.key import key
 from tilewright.ir.notes import MayAlias, PastCaches, with_note
+from tilewright.ir.rewrite import variables
 from tilewright.ir.selection import Precision
 from tilewright.kernels import KernelCompiler, KernelTexts
-from tilewright.ops.registry import get
+from tilewright.ops.registry import emit1, get
 from tilewright.ops.shape import ConstantAttrs
 from tilewright.plans.framework.decisions import forced_settings, forcing
 from tilewright.programs import ProgramCache
@@ -40,14 +41,14 @@ from tilewright.support.errors import ModelError
 from tilewright.support.log import PassLog
 from tilewright.targets.target import Target
 from tilewright.transform.ahead import plan_prefetch
-from tilewright.transform.call import KernelCall
+from tilewright.transform.call import Call, KernelCall
 from tilewright.transform.driver import GRAPHS_SHOWN, LOOPS_SHOWN, check_names, run_passes
 from tilewright.transform.graph.activations import recognise_activations
 from tilewright.transform.graph.attention import recognise_attention
 from tilewright.transform.graph.conversions import absorbs
 from tilewright.transform.graph.extra import extended
-from tilewright.transform.graph.fuse import fuse
-from tilewright.transform.graph.memory import is_alias, overwritable
+from tilewright.transform.graph.fuse import Group, fuse
+from tilewright.transform.graph.memory import is_alias, overwritable, places
 from tilewright.transform.graph.options import DEFAULTS, Options
 from tilewright.transform.graph.simplify import (
     eliminate_common,
@@ -64,6 +65,9 @@ from tilewright.transform.layout.assign import assign_layouts
 from tilewright.transform.loops import passes as loop_passes
 from tilewright.transform.loops.ahead import WeightPrefetch
 from tilewright.transform.lower import lower_group
+from tilewright.transform.regions.captures import lift_constants, names_of
+from tilewright.transform.regions.flatten import Flat, extent_marker, flatten
+from tilewright.transform.regions.optimise import optimise_bodies
 from tilewright.transform.select.choose import choose_algorithms
 
 Array = np.ndarray[Any, Any]
@@ -168,7 +172,15 @@ def graph_passes(target: Target, options: Options = DEFAULTS) -> list[tuple[str,
         ("eliminate dead", eliminate_dead),
         ("materialize outputs", materialize_outputs),
     ]
-    return extended(passes, target)
+    passes = extended(passes, target)
+    return [*passes, ("optimise bodies", lambda g: optimise_bodies(g, partial(_all, passes)))]
+
+
+def _all(passes: Sequence[tuple[str, Callable[[Graph], Graph]]], graph: Graph) -> Graph:
+    """The graph after all these passes."""
+    for _, function in passes:
+        graph = function(graph)
+    return graph
 
 
 PREPARE_PASSES: list[tuple[str, Callable[[Graph], Graph]]] = [
@@ -206,15 +218,18 @@ def compile_graph(
     log = log or PassLog()
     if log.dumps:
         check_names(log, [name for names in pass_names(target).values() for name in names])
-    graph, constants = hoist_constants(graph)
+    graph, constants = hoist_constants(lift_constants(graph))
+    seen = tuple(v.name for v in graph.outputs)
+    graph, extents = with_extents(graph)
     structure, fixed = key(graph), frozenset(constants) | interface.fixed
     names = Interface(  # passes may give other values in the outputs' place
         interface.inputs or tuple(v.name for v in graph.inputs),
-        interface.outputs or tuple(v.name for v in graph.outputs),
+        (*(interface.outputs or seen), *(v.name for v in graph.outputs[len(seen) :])),
         interface.ignored,
         interface.tied,
         interface.fixed,
         interface.trusted,
+        extents,
     )
 
     def build(log: PassLog) -> Program:
@@ -262,6 +277,17 @@ def _build(
     return program
 
 
+def with_extents(graph: Graph) -> tuple[Graph, tuple[str, ...]]:
+    """The graph with one output more for each symbol in its outputs' shapes that data decides, and their names."""
+    used = {s for v in graph.outputs for d in v.shape for s in variables(d)}
+    found = [n for n in graph.nodes if n.defines in used]
+    builder = GraphBuilder(graph.name, taken=names_of(graph), nodes=list(graph.nodes))
+    values = [emit1(builder, "identity", n.inputs[1], name=f"{n.defines}.extent") for n in found]
+    if values:
+        graph = replace(graph, nodes=tuple(builder.nodes), outputs=(*graph.outputs, *values))
+    return graph, tuple(n.defines.name for n in found if n.defines is not None)
+
+
 def hoist_constants(graph: Graph) -> tuple[Graph, dict[str, Array]]:
     """Constants of several elements become parameters with a fixed value; scalars stay in the code, but for those that
     loop programs read, which take memory."""
@@ -295,26 +321,59 @@ def _compile_part(graph: Graph, name: str, compiler: KernelCompiler, log: PassLo
     groups = log.run(f"fuse {name}", fuse, graph, inside)
     outputs = set(graph.outputs)
     lowered = [
-        log.run(f"lower {name}", lower_group, group, f"{name}{i}_{group.nodes[-1].label}")
+        group
+        if group.nodes[-1].bodies or group.nodes[-1].defines is not None
+        else log.run(f"lower {name}", lower_group, group, f"{name}{i}_{group.nodes[-1].label}")
         for i, group in enumerate(groups)
-        if not is_alias(group)
+        if not is_alias(group) or group.nodes[-1].defines is not None
     ]
+    kernels = [step for step in lowered if isinstance(step, KernelCall)]
     prefetches = (
-        log.run("plan prefetch", plan_prefetch, lowered, graph.params, compiler.target) if name == "run" else {}
+        log.run("plan prefetch", plan_prefetch, kernels, graph.params, compiler.target) if name == "run" else {}
     )
-    calls: list[KernelCall] = []
-    for i, call in enumerate(lowered):
-        call = replace(call, over=overwritable(call.group))
+    hosts = {id(kernels[k]): found for k, found in prefetches.items()}
+    calls: list[Call] = []
+    where = dict(places(graph.nodes))
+    for step in lowered:
+        if isinstance(step, Group) and step.nodes[-1].defines is not None:
+            calls.append(extent_marker(step.nodes[-1]))
+            continue
+        if isinstance(step, Group):
+            flat = _compile_region(step.nodes[-1], graph, f"{name}{len(calls)}_", compiler, log)
+            calls += flat.calls
+            where |= flat.places
+            continue
+        call = replace(step, over=overwritable(step.group))
         if call.over:
             call = replace(call, func=replace(call.func, notes=with_note(call.func.notes, MayAlias())))
         if past_caches and any(v in outputs for v in call.group.outputs):
             call = replace(call, func=replace(call.func, notes=with_note(call.func.notes, PastCaches())))
-        if i in prefetches:
-            weight, prefetch = prefetches[i]
+        if id(step) in hosts:
+            weight, prefetch = hosts[id(step)]
             call = replace(call, args=(*call.args, weight), prefetch=prefetch)
-        calls.append(replace(call, compiled=log.run("kernel", compiler.compile, call.func, call.prefetch)))
-        _show(KernelTexts(call.func, compiler.target, call.prefetch), call.label, log)
-    return Part(graph, tuple(calls))
+        calls.append(_compiled(call, compiler, log))
+    return Part(graph, tuple(calls), where)
+
+
+def _compile_region(node: Node, graph: Graph, path: str, compiler: KernelCompiler, log: PassLog) -> Flat:
+    """The calls of a loop or a branch. `path` is how its kernels' names begin."""
+    names = names_of(graph)
+    while any(name.startswith(path) for name in names):
+        path += "_"
+
+    def copy(source: Value, target: Value) -> KernelCall:
+        made = Node("identity", (source,), (target,))
+        call = lower_group(Group((made,), (source,), (target,)), f"{path}copy")
+        return _compiled(call, compiler, log)
+
+    parts = [_compile_part(body, f"{path}{node.label}", compiler, log) for body in node.bodies]
+    return flatten(node, [Flat(part.calls, part.places) for part in parts], f"{path}{node.label}.", copy)
+
+
+def _compiled(call: KernelCall, compiler: KernelCompiler, log: PassLog) -> KernelCall:
+    call = replace(call, compiled=log.run("kernel", compiler.compile, call.func, call.prefetch))
+    _show(KernelTexts(call.func, compiler.target, call.prefetch), call.label, log)
+    return call
 
 
 def _show(texts: KernelTexts, label: str, log: PassLog) -> None:

@@ -27,7 +27,7 @@ STRINGS = (
     b"add",
     b"x" * 9999,
 )
-OPERATORS = tuple(sorted({*RULES, "If", "Loop", "Scan", "NonZero", "Nonsense", "Attention", ""}))
+OPERATORS = tuple(sorted({*RULES, "If", "Loop", "Scan", "Unique", "Nonsense", "Attention", ""}))
 
 
 def mutant(sources: Mapping[str, bytes], seed: int) -> bytes:

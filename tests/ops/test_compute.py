@@ -384,6 +384,7 @@ COVERED = {
     "attention": "tests/ops/test_attention.py",
     "control": "tests/ops/test_control.py",
     "dots": "tests/plans/test_dots.py",
+    "extent": "tests/ops/test_extent.py",
     "packed": "tests/plans/test_plans.py",
     "packed_groups": "tests/plans/test_groups.py",
     "packed_transposed": "tests/plans/test_groups.py",

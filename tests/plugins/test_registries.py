@@ -46,7 +46,7 @@ def nothing(graph: Graph, target: Target) -> Graph:
     [
         (("before", "eliminate dead"), ("join slices", "eliminate dead")),  # the first of three
         (("after", "assign layouts"), ("assign layouts", "remove identities")),
-        (("after", "materialize outputs"), ("materialize outputs", None)),
+        (("after", "materialize outputs"), ("materialize outputs", "optimise bodies")),
     ],
 )
 def test_a_pass_stands_at_its_place(place: Any, neighbours: tuple[str | None, ...]) -> None:

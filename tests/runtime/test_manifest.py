@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import json
 import random
+from typing import Any
 
 import pytest
 
@@ -17,6 +18,7 @@ from tilewright.runtime.manifest import (
     OutputSpec,
     PackedSpec,
     ParamSpec,
+    RegionSpec,
     StepSpec,
     SymbolSpec,
     TargetSpec,
@@ -63,6 +65,88 @@ def test_inconsistent(change: dict[str, object], message: str) -> None:
     with pytest.raises(ArtifactError) as caught:
         dataclasses.replace(affine().manifest, **change)
     assert message in str(caught.value)
+
+
+def mark(kind: str, **fields: Any) -> StepSpec:
+    return StepSpec("", (), label=kind, region=RegionSpec(kind, **fields))
+
+
+CALL = StepSpec("exponent", (0, 5), (0,), shifts=((), ((4, ("i",)),)))
+KERNEL_OF_K = StepSpec("exponent", (0,), (), flops=((1, ("k",)),))
+LOOP = mark("loop", trip=((1, ("n",)),), number="i")
+
+
+def regions(*steps: StepSpec) -> Manifest:
+    temps = tuple(TempSpec(0, len(steps) - 1) for _ in affine().manifest.run_temps)
+    return dataclasses.replace(affine().manifest, run_steps=steps, run_temps=temps)
+
+
+def test_regions_that_stand_inside_each_other() -> None:
+    other = mark("loop", count=4, condition=4, number="j", counter=4)
+    inside = [other, CALL, mark("end", condition=4, counter=4)]
+    manifest = regions(LOOP, CALL, mark("if", condition=4), *inside, mark("else"), CALL, mark("end"), mark("end"))
+    assert Manifest.from_json(manifest.to_json()) == manifest
+
+
+@pytest.mark.parametrize(
+    ("steps", "message"),
+    [
+        ([LOOP, CALL], "1 regions have no end"),
+        ([CALL], "unknown symbols ['i']"),
+        ([LOOP, CALL, mark("end"), CALL], "unknown symbols ['i']"),
+        ([mark("end")], "has begun"),
+        ([mark("else")], "has begun"),
+        ([LOOP, mark("else"), mark("end")], "has begun"),
+        ([mark("if", condition=4), mark("else"), mark("else"), mark("end")], "has begun"),
+        ([LOOP, LOOP, mark("end"), mark("end")], "no name of its own"),
+        ([mark("loop", number="n"), mark("end")], "no name of its own"),
+        ([mark("loop"), mark("end")], "no name of its own"),
+        ([mark("loop", number="k", trip=((1, ("q",)),)), mark("end")], "unknown symbols ['q']"),
+        ([mark("loop", number="k", count=99), mark("end")], "a slot is outside"),
+        ([mark("loop", number="k"), mark("end", condition=-1)], "a slot is outside"),
+        ([mark("if"), mark("end")], "its condition makes no sense"),
+        ([mark("if", condition=4), mark("end", condition=4)], "its condition makes no sense"),
+        ([mark("if", condition=4), mark("end", counter=4)], "what only a loop has"),
+        ([mark("if", condition=4, number="k"), mark("end")], "what only a loop has"),
+        ([mark("while"), mark("end")], "no kind of region"),
+        ([mark("extent", count=4, number="k")], "is no extent"),
+        ([mark("extent", trip=((8, ()),), number="k")], "is no extent"),
+        ([mark("extent", trip=((8, ()),), count=4, number="n")], "is no extent"),
+        ([mark("extent", trip=((8, ("z",)),), count=4, number="k")], "unknown symbols ['z']"),
+        ([StepSpec("exponent", (), (1,)), mark("extent", trip=((8, ()),), count=4, number="k")], "outside 0..0"),
+        ([LOOP, mark("extent", trip=(), count=4, number="k"), mark("end"), KERNEL_OF_K], "unknown symbols ['k']"),
+        ([dataclasses.replace(LOOP, kernel="exponent"), mark("end")], "both a call and"),
+        ([mark("if", condition=4)] * 100 + [mark("end")] * 100, "nest deeper"),
+    ],
+)
+def test_regions_that_make_no_sense(steps: list[StepSpec], message: str) -> None:
+    with pytest.raises(ArtifactError) as caught:
+        regions(*steps)
+    assert message in str(caught.value)
+
+
+def test_extents_that_data_decides() -> None:
+    extent = mark("extent", trip=((8, ("n",)),), count=4, number="k")
+    manifest = regions(extent, StepSpec("exponent", (0,), (0, 1), flops=((1, ("k", "n")),)))
+    outputs = [dataclasses.replace(o, shape=("2 * k",), real=(((2, ("k",)),),)) for o in manifest.outputs]
+    found = dataclasses.replace(manifest, outputs=(*outputs, OutputSpec("k", "i64", ())), extents=("k",))
+    assert Manifest.from_json(found.to_json()) == found
+    assert [o.name for o in found.results] == [o.name for o in manifest.outputs]
+    for change, message in (
+        ({"extents": ("k", "k")}, "used twice"),
+        ({"extents": ("n",)}, "used twice"),
+        ({"outputs": found.outputs[:-1]}, "an output of i64[] for each"),
+        ({"extents": ()}, "real shape makes no sense"),
+    ):
+        with pytest.raises(ArtifactError) as caught:
+            dataclasses.replace(found, **change)
+        assert message in str(caught.value)
+
+
+def test_weights_are_packed_without_regions() -> None:
+    steps = (mark("loop", number="i"), mark("end"))
+    with pytest.raises(ArtifactError, match="no regions here"):
+        dataclasses.replace(affine().manifest, prepare_steps=steps)
 
 
 def test_lists_everything() -> None:

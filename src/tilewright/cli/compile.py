@@ -90,7 +90,7 @@ def describe(model: Model | Program) -> dict[str, Any]:
         "name": manifest.name,
         "inputs": [f"{i.name}: {shape_text(i.dtype, i.shape)}" for i in manifest.inputs],
         "outputs": [f"{o.name}: {shape_text(o.dtype, o.shape)}" for o in manifest.outputs],
-        "kernels": len(manifest.run_steps),
+        "kernels": sum(s.region is None for s in manifest.run_steps),
         "prepare_kernels": len(manifest.prepare_steps),
         "weights": len(manifest.params),
         "weight_bytes": sum(p.nbytes for p in manifest.params),

@@ -117,6 +117,12 @@ class Node:
         return tuple(found)
 
     @property
+    def defines(self) -> Var | None:
+        """The symbol that is a number which this node is given: an extent that data decides (`ops/extent.py`)."""
+        found = getattr(self.attrs, "defines", None)
+        return found if isinstance(found, Var) else None
+
+    @property
     def bodies(self) -> tuple[Graph, ...]:
         """The graphs among the attributes, in the order of their names."""
         return tuple(value for _, value in self.attrs.items() if isinstance(value, Graph))
@@ -170,14 +176,16 @@ class Graph:
 
     @property
     def used_symbols(self) -> tuple[Var, ...]:
-        """Symbolic dimensions of any value, and those that attributes mention, in bodies too."""
+        """Symbolic dimensions of any value, and those that attributes mention, in bodies too; not those that nodes of
+        the graph define."""
         found: dict[Var, None] = {}
         for value in (*self.inputs, *self.params, *(v for node in self.nodes for v in node.outputs)):
             for dim in value.shape:
                 found.update(dict.fromkeys(variables(dim)))
         for node in self.nodes:
             found.update(dict.fromkeys(node.symbols))
-        return tuple(found)
+        own = {node.defines for node in self.nodes}
+        return tuple(symbol for symbol in found if symbol not in own)
 
     def producers(self) -> dict[Value, Node]:
         return {out: node for node in self.nodes for out in node.outputs}

@@ -7,6 +7,7 @@ known above this layer, so it comes as a callback.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Set as AbstractSet
 
 from tilewright.ir.attributes import Attrs
 from tilewright.ir.dtype import DType, boolean, i64
@@ -53,7 +54,7 @@ def verify_graph(graph: Graph, check: NodeCheck | None = None, around: Iterable[
     """Check a graph and the bodies in it: single assignment in order, agreeing types, known symbols, among them those
     of the graph `around` a body. Raises VerifyError."""
     problems = Problems()
-    symbols = frozenset((*graph.symbols, *around))
+    symbols = {*graph.symbols, *around}
     known: dict[str, Value] = {}
 
     def define(value: Value, where: str) -> None:
@@ -94,6 +95,10 @@ def verify_graph(graph: Graph, check: NodeCheck | None = None, around: Iterable[
         if check is not None and len(problems) == 0:
             for problem in check(node):
                 problems.add(VerifyError(problem, where=where))
+        if node.defines is not None:
+            if node.defines in symbols:
+                problems.add(VerifyError(f"defines {node.defines}, which there is already", where=where))
+            symbols.add(node.defines)
         for value in node.outputs:
             define(value, where)
     for value in graph.outputs:
@@ -101,7 +106,7 @@ def verify_graph(graph: Graph, check: NodeCheck | None = None, around: Iterable[
     problems.raise_if_any(where=f"graph {graph.name!r}", kind=VerifyError)
 
 
-def _type_problems(type: TensorType, symbols: frozenset[Var]) -> list[str]:
+def _type_problems(type: TensorType, symbols: AbstractSet[Var]) -> list[str]:
     found = []
     for dim in type.shape:
         if dim.dtype is not i64:

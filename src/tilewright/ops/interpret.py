@@ -32,6 +32,8 @@ def run_graph(graph: Graph, inputs: Mapping[str, Any], params: Mapping[str, Any]
             _bind(value, arrays[value], symbols)
     for node in graph.nodes:
         given = [None if v is None else arrays[v] for v in node.inputs]
+        if node.defines is not None:
+            symbols[node.defines] = int(np.asarray(given[1]))
         attrs = node.attrs.mapped(lambda v: evaluate_attr(v, symbols))
         results = get(node.op).reference(given, attrs)
         for value, result in zip(node.outputs, results, strict=True):
@@ -67,6 +69,7 @@ def evaluate_attr(value: Any, symbols: Mapping[Var, int]) -> Any:
 
 def _with_sizes(graph: Graph, symbols: Mapping[Var, int]) -> Graph:
     """A body with the symbols of the graph around it replaced by numbers."""
+    symbols = {symbol: number for symbol, number in symbols.items() if symbol in set(graph.used_symbols)}
     table = {symbol: const(number) for symbol, number in symbols.items()}
 
     def sized(v: Value) -> Value:

@@ -24,8 +24,9 @@ from tilewright.native.assembler import I1, I32, I64, PTR, VOID, Function, Modul
 from tilewright.runtime.layout import Struct
 from tilewright.runtime.weights.control import READER
 
-OK, NO_LAYOUT, NO_EXECUTOR, SUPERSEDED = 0, 1, 2, 3
-"""What `tw_execute` gives. SUPERSEDED: the control page names no slot, so its owner must be asked where to go."""
+OK, NO_LAYOUT, NO_EXECUTOR, SUPERSEDED, ENDLESS = 0, 1, 2, 3, 4
+"""What `tw_execute` gives. SUPERSEDED: the control page names no slot, so its owner must be asked where to go. ENDLESS:
+loops had more iterations than the caller allows; outputs hold nothing."""
 
 TAKEN = 1 << 40
 """Subtracted from `users` of a layout that Python is refilling."""
@@ -47,10 +48,12 @@ MODEL = Struct(
 TENSOR = Struct("descr", "code", "itemsize", "rank", "dims", "message", "written")
 RANGE = Struct("lo", "hi", "multiple")
 LAYOUT = Struct("users", "tag", "arena", "stamp", "measured", "least_ns", "outputs", "offsets", "dims")
-EXECUTOR = Struct("busy", "tag", "arena", "capacity", "generation", "slots")
+EXECUTOR = Struct("busy", "tag", "arena", "capacity", "generation", "limit", "status", "slots")
 WEIGHTS = Struct("version", "generation", "addresses")
-"""`dims`, `slots` and `addresses` are where the array begins that ends the struct. MODEL's `current` and WEIGHTS'
-`version` are addresses of words of the control page, MODEL's `reader` that of this process's entry in it."""
+"""`dims`, `slots` and `addresses` are where the array begins that ends the struct. EXECUTOR's `limit` and `status` are
+the words that `tw_run` finds through its last slot: iterations that loops may have, and 1 where they would have more.
+MODEL's `current` and WEIGHTS' `version` are addresses of words of the control page, MODEL's `reader` that of this
+process's entry in it."""
 
 
 def _layout_at(f: Function, model: Value, index: Value) -> Value:
@@ -218,6 +221,10 @@ def _execute(m: Module) -> None:
                 f.store(took, layout, LAYOUT.least_ns)
             f.store(measured + 1, layout, LAYOUT.measured)
         f.add_atomic(pins, -1)
+        with f.when(f.load(I64, executor, EXECUTOR.status).ne(0)):
+            f.put(0, I64, executor, EXECUTOR.status)
+            f.put(0, I64, executor, EXECUTOR.busy, order="release")
+            f.ret(ENDLESS)
         f.put(0, I64, executor, EXECUTOR.busy, order="release")
         f.ret(OK)
 

@@ -17,6 +17,7 @@ from tilewright.native.link import Library
 from tilewright.runtime.arena import Interval, Plan, plan, temp_intervals
 from tilewright.runtime.arguments import describe_spec
 from tilewright.runtime.call import (
+    ENDLESS,
     EXECUTOR,
     LAYOUT,
     MODEL,
@@ -41,6 +42,8 @@ MAX_LAYOUTS = 256
 """Sets of dimensions whose layouts of the arena are kept."""
 MAX_EXECUTORS = 64
 """Calls of one model at the same time, each with an arena of its own."""
+MAX_ITERATIONS = 10_000_000
+"""Iterations of the loops of one call that only data ends, unless the caller says another number."""
 _PATIENCE_SECONDS = 60.0
 """Seconds that a call waits for one of the arenas."""
 
@@ -77,9 +80,10 @@ class Engine:
         self._arenas: list[Array | None] = [None] * MAX_EXECUTORS
         self._plans: dict[tuple[int, ...], tuple[int, Plan]] = {}
         self._tags = 0
+        self._max_iterations = MAX_ITERATIONS
         m = manifest
         self._arguments = len(m.inputs) + len(m.outputs)
-        slots = self._arguments + len(m.packed) + len(m.run_temps)
+        slots = m.run_slots + 1
         self._outdims = m.output_rank_total
         self._layout_size = _round(LAYOUT.dims + 8 * (len(m.symbols) + self._outdims + len(m.run_temps)))
         self._executor_size = _round(EXECUTOR.slots + 8 * slots)
@@ -269,7 +273,23 @@ class Engine:
             raise CallError("not enough memory for temporaries", got=f"{nbytes} bytes") from None
         self._arenas[index] = memory
         words[base + EXECUTOR.arena] = memory.ctypes.data
+        words[base + EXECUTOR.limit] = self._max_iterations
+        words[base + EXECUTOR.slots + 8 * self.manifest.run_slots] = words.address + base + EXECUTOR.limit
         words[base + EXECUTOR.capacity] = nbytes
+
+    @property
+    def max_iterations(self) -> int:
+        """How many iterations loops may have that nothing known bounds, in one call all together."""
+        return self._max_iterations
+
+    @max_iterations.setter
+    def max_iterations(self, most: int) -> None:
+        if not isinstance(most, int) or isinstance(most, bool) or not 0 <= most < 1 << 62:
+            raise CallError("no number of iterations", expected="0 to 2**62 - 1", got=repr(most))
+        with self._lock:
+            self._max_iterations = most
+            for k in range(self._model[MODEL.executor_count]):
+                self._native.set(self._executors.address + k * self._executor_size + EXECUTOR.limit, most)
 
     @property
     def arena_bytes(self) -> int:
@@ -292,6 +312,10 @@ class Engine:
                 return int(addresses[-1])
             if status == SUPERSEDED:
                 raise StoreMoved
+            if status == ENDLESS:
+                what = f"loops of the model would have more than {self._max_iterations} iterations"
+                hint = "set max_iterations of the model, if they end"
+                raise CallError(what, where=f"program {self.manifest.name!r}", hint=hint)
             self.ensure(dims)
             if status == NO_EXECUTOR and self._model[MODEL.executor_count] == MAX_EXECUTORS:
                 if time.monotonic() > deadline:

@@ -5,8 +5,11 @@ refuses whatever would make the call glue, the memory planner or the loader read
 
 Slots, in order (see `codegen/llvm/entry.py` for the native entry that uses them):
 
-    run      [inputs | outputs | packed | run_temps]
+    run      [inputs | outputs | packed | run_temps | control]
     prepare  [params | packed | prepare_temps]
+
+`control` is the address of two words: how many iterations loops may have that nothing known bounds, in one call all
+together; and what `tw_run` sets to 1 where they would have more (`call.py`).
 """
 
 from __future__ import annotations
@@ -15,13 +18,13 @@ import json
 import re
 from dataclasses import dataclass, field
 from math import prod
-from typing import Any
+from typing import Any, Literal, get_args
 
 from tilewright.ir.dtype import BY_NAME
 from tilewright.runtime.schema import SchemaError, decode, encode
 from tilewright.support.errors import ArtifactError, Error
 
-ABI_VERSION = 2
+ABI_VERSION = 3
 """Version of the native entries' calling convention (`tw_run`, `tw_prepare`, `tw_shapes`) and of this manifest."""
 
 ALIGNMENT = 64
@@ -34,6 +37,8 @@ MAX_ENTRIES = 100_000
 """Entries of each list of a manifest."""
 MAX_DIM = 1 << 40
 """The largest value of a dimension, in elements."""
+MAX_NESTING = 64
+"""Regions of steps inside each other."""
 MAX_BYTES = 1 << 46
 """Bytes of an array: what x86 and Arm can address."""
 _KEY = re.compile(r"[0-9a-f]{0,128}")
@@ -69,11 +74,16 @@ class InputSpec:
 
 @dataclass(frozen=True, slots=True)
 class OutputSpec:
-    """An output. A number is a promise; any other dimension comes from `tw_shapes` and is text for display here."""
+    """An output. A number is a promise; any other dimension comes from `tw_shapes` and is text for display here.
+
+    `real`: where data decides the shape, its dimensions as polynomials of the symbols and of the manifest's `extents`;
+    `tw_shapes` gives bounds then, and the elements that there are lie dense at the beginning.
+    """
 
     name: str
     dtype: str
     shape: tuple[Dim, ...]
+    real: tuple[Work, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,18 +127,53 @@ class TempSpec:
     per_thread: bool = False
 
 
+RegionKind = Literal["loop", "if", "else", "end", "extent"]
+
+
+@dataclass(frozen=True, slots=True)
+class RegionSpec:
+    """Where steps begin or end that run several times, or not at all: a loop begins, or a branch; its other case does;
+    the last one that began ends. Regions stand inside each other. Or where a symbol begins to hold that data decides,
+    up to the end of the region.
+
+    Args:
+        kind: "loop", "if", "else", "end", "extent".
+        trip: of a loop, the most iterations (None: no such bound); of an extent, its bound.
+        count: of a loop, the slot of an i64 that is a number of iterations; of an extent, of its value.
+        condition: the slot of a bool: whether a loop is entered, whether "if" holds, or at the end of a loop whether
+            there is another iteration.
+        number: of a loop, what shifts of the steps inside call the number of the iteration; of an extent, its name.
+        counter: of a loop, the slot of an i64 that becomes this number; at its end, how many iterations there were.
+    """
+
+    kind: str
+    trip: Work | None = None
+    count: int | None = None
+    condition: int | None = None
+    number: str = ""
+    counter: int | None = None
+
+    @property
+    def slots(self) -> tuple[int, ...]:
+        """The slots that it reads or writes."""
+        return tuple(s for s in (self.count, self.condition, self.counter) if s is not None)
+
+
 @dataclass(frozen=True, slots=True)
 class StepSpec:
-    """One kernel call: its symbol in the object code and its arguments.
+    """One kernel call: its symbol in the object code and its arguments; or where a region begins or ends, with `region`
+    and a label alone.
 
     Args:
         slots: indices into the slot table, in the order of the kernel's pointers.
-        symbols: indices into `Manifest.symbols`, in the order of the kernel's integers.
+        symbols: indices into `Manifest.symbols`, and behind these into the extents that steps before it define, in the
+            order of the kernel's integers.
         label: what it computes, for tables ("conv2d + relu").
         flops: operations of a call (a fused multiply-add is two), for `profile`.
         traffic: bytes that a call must move at the least, for `profile`.
         alone: thread 0 executes all of it, and it has no barrier at its end.
         shifts: how many bytes behind its slot's address each argument begins, for `profile`; nothing if all are 0.
+        region: that it is no call but a place where a region begins or ends.
     """
 
     kernel: str
@@ -139,6 +184,7 @@ class StepSpec:
     traffic: Work | None = None
     alone: bool = False
     shifts: tuple[Work, ...] = ()
+    region: RegionSpec | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +201,8 @@ class Manifest:
     """A program's description. `structure_key` identifies the program whatever its weights' values; `precision` and
     `fast` are what the user allowed the compiler to trade. `ignored` are names that the model's own dictionary of
     weights has and the program does not read: updates may hold them. `tied` are those among them that were one tensor
-    with a parameter, (name, the parameter's name): updates that hold both must hold the same numbers."""
+    with a parameter, (name, the parameter's name): updates that hold both must hold the same numbers. `extents` are the
+    names of numbers that data decides: the last outputs are their values, which callers do not see."""
 
     name: str
     target: TargetSpec
@@ -174,6 +221,7 @@ class Manifest:
     fast: str = "auto"
     ignored: tuple[str, ...] = ()
     tied: tuple[tuple[str, str], ...] = ()
+    extents: tuple[str, ...] = ()
     abi_version: int = field(default=ABI_VERSION)
 
     def __post_init__(self) -> None:
@@ -208,6 +256,16 @@ class Manifest:
             return decode(cls, data, "manifest")
         except SchemaError as error:
             raise ArtifactError(error.what, where=error.path) from None
+
+    @property
+    def results(self) -> tuple[OutputSpec, ...]:
+        """The outputs that callers see."""
+        return self.outputs[: len(self.outputs) - len(self.extents)]
+
+    @property
+    def run_slots(self) -> int:
+        """Slots of `tw_run` without `control`, whose place is behind them."""
+        return len(self.inputs) + len(self.outputs) + len(self.packed) + len(self.run_temps)
 
     @property
     def output_rank_total(self) -> int:
@@ -255,9 +313,9 @@ class _Checker:
         self.packed()
         self.temps("run temporary", m.run_temps, len(m.run_steps), must_state=False)
         self.temps("prepare temporary", m.prepare_temps, len(m.prepare_steps), must_state=True)
-        run_slots = len(m.inputs) + len(m.outputs) + len(m.packed) + len(m.run_temps)
-        self.steps("run step", m.run_steps, run_slots, len(m.symbols))
-        self.steps("prepare step", m.prepare_steps, len(m.params) + len(m.packed) + len(m.prepare_temps), 0)
+        self.steps("run step", m.run_steps, m.run_slots, len(m.symbols), regions=True)
+        prepare_slots = len(m.params) + len(m.packed) + len(m.prepare_temps)
+        self.steps("prepare step", m.prepare_steps, prepare_slots, 0, regions=False)
         return self.found
 
     def unique(self, what: str, names: list[str]) -> None:
@@ -281,6 +339,14 @@ class _Checker:
             self.expect(not unknown, f"dimensions {unknown} are no symbols", f"input {i.name!r}")
         for o in self.m.outputs:
             self.tensor(f"output {o.name!r}", o.dtype, o.shape)
+            known = names | set(self.m.extents)
+            used = {name for work in o.real or () for _, powers in work for name in powers}
+            fits = o.real is None or len(o.real) == len(o.shape)
+            self.expect(fits and used <= known, "its real shape makes no sense", f"output {o.name!r}")
+        self.unique("extent", [*self.m.extents, *names])
+        counts = self.m.outputs[len(self.m.results) :]
+        fits = len(counts) == len(self.m.extents) and all((c.dtype, c.shape) == ("i64", ()) for c in counts)
+        self.expect(fits, "there is not an output of i64[] for each", "extents")
         for p in self.m.params:
             self.tensor(f"parameter {p.name!r}", p.dtype, p.shape)
 
@@ -309,17 +375,77 @@ class _Checker:
             self.expect(0 <= size <= MAX_BYTES, f"size {t.nbytes} is not possible", where)
             self.expect(t.alias is None or 0 <= t.alias < k, f"alias {t.alias} is no earlier temporary", where)
 
-    def steps(self, what: str, steps: tuple[StepSpec, ...], slots: int, symbols: int) -> None:
-        names = {s.name for s in self.m.symbols}
+    def steps(self, what: str, steps: tuple[StepSpec, ...], slots: int, symbols: int, *, regions: bool) -> None:
+        inside = _Inside(self, {s.name for s in self.m.symbols})
         for k, s in enumerate(steps):
             where = f"{what} {k} ({s.kernel[:80]})"
-            self.expect(_KERNEL.fullmatch(s.kernel) is not None, "the kernel's name is not an identifier", where)
-            self.expect(all(0 <= i < slots for i in s.slots), f"a slot is outside 0..{slots - 1}", where)
-            self.expect(all(0 <= i < symbols for i in s.symbols), f"a symbol is outside 0..{symbols - 1}", where)
+            used = (*s.slots, *(s.region.slots if s.region is not None else ()))
+            self.expect(all(0 <= i < slots for i in used), f"a slot is outside 0..{slots - 1}", where)
+            known = symbols + inside.extents
+            self.expect(all(0 <= i < known for i in s.symbols), f"a symbol is outside 0..{known - 1}", where)
             self.expect(len(s.shifts) in (0, len(s.slots)), "there is not one shift for each slot", where)
+            if s.region is not None:
+                self.expect(regions, "there are no regions here", where)
+                plain = StepSpec("", (), label=s.label, region=s.region)
+                self.expect(s == plain, "is both a call and a region's begin or end", where)
+                inside.region(s.region, where)
+                continue
+            self.expect(_KERNEL.fullmatch(s.kernel) is not None, "the kernel's name is not an identifier", where)
             for work in (s.flops, s.traffic, *s.shifts):
-                used = {name for _, powers in work or () for name in powers}
-                self.expect(used <= names, f"work uses unknown symbols {sorted(used - names)}", where)
+                inside.work(work, where)
+        self.expect(not inside.open, f"{len(inside.open)} regions have no end", what)
+
+
+class _Inside:
+    """The regions that a step stands in, while steps are checked in order."""
+
+    def __init__(self, checker: _Checker, symbols: set[str]) -> None:
+        self.checker = checker
+        self.names = symbols
+        self.open: list[RegionSpec] = []
+        self.extents = 0
+        self.scopes: list[tuple[set[str], int]] = []
+
+    def work(self, work: Work | None, where: str) -> None:
+        """Check that a polynomial uses symbols and numbers of iterations around it."""
+        known = self.names | {r.number for r in self.open if r.kind == "loop"}
+        used = {name for _, powers in work or () for name in powers}
+        self.checker.expect(used <= known, f"work uses unknown symbols {sorted(used - known)}", where)
+
+    def region(self, r: RegionSpec, where: str) -> None:
+        expect = self.checker.expect
+        expect(r.kind in get_args(RegionKind), f"{r.kind[:40]!r} is no kind of region", where)
+        if r.kind == "extent":
+            self.work(r.trip, where)
+            fits = r.trip is not None and r.count is not None and r.condition is None and r.counter is None
+            expect(fits and bool(r.number) and r.number not in self.names, "is no extent", where)
+            self.names = self.names | {r.number}
+            self.extents += 1
+            return
+        begins = r.kind in ("loop", "if")
+        last = self.open[-1] if self.open else None
+        if r.kind != "loop":
+            ends_loop = r.kind == "end" and last is not None and last.kind == "loop"
+            free = r.trip is None and r.count is None and not r.number
+            expect(free and (r.counter is None or ends_loop), "says what only a loop has", where)
+            fits = r.condition is None if not ends_loop and r.kind != "if" else True
+            expect(fits and not (r.kind == "if" and r.condition is None), "its condition makes no sense", where)
+        if r.kind == "loop":
+            self.work(r.trip, where)
+            fresh = r.number not in self.names and all(r.number != o.number for o in self.open)
+            expect(bool(r.number) and fresh and len(r.number) < 512, "its number has no name of its own", where)
+        if begins:
+            expect(len(self.open) < MAX_NESTING, f"regions nest deeper than {MAX_NESTING}", where)
+            self.open.append(r)
+            self.scopes.append((self.names, self.extents))
+        elif last is None or (r.kind == "else" and last.kind != "if"):
+            expect(False, "no region that it could belong to has begun", where)
+        elif r.kind == "else":
+            self.open[-1] = r
+            self.names, _ = self.scopes[-1]
+        else:
+            self.open.pop()
+            self.names, _ = self.scopes.pop()
 
 
 def evaluate(work: Work, symbols: dict[str, int]) -> int:

@@ -1,4 +1,4 @@
-"""Time per kernel: a native loop over the manifest's steps with the clock read between them."""
+"""Time per kernel: the manifest's steps as native code with the clock read between them (`stepwise.py`)."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tilewright.ir.dtype import BY_NAME
-from tilewright.native.assembler import I32, I64, PTR, VOID, Function, Module, Value
-from tilewright.native.link import Library, compile_text, host_triple
+from tilewright.native.link import Library, compile_text
 from tilewright.runtime.arguments import BoundInputs
 from tilewright.runtime.interop import Array
 from tilewright.runtime.layout import aligned_bytes, function
-from tilewright.runtime.manifest import StepSpec, evaluate
+from tilewright.runtime.manifest import StepSpec, Work, evaluate
+from tilewright.runtime.stepwise import profile_text
 from tilewright.runtime.threads import pool
 from tilewright.runtime.weights.packed import WeightSet, packed_nbytes
 from tilewright.support.errors import CallError
@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class KernelTime:
-    """One kernel: seconds (median of the repeats), share of the whole, and rates where the work is known."""
+    """One kernel: seconds of its calls in a run (median of the repeats), share of the whole, and rates where the work
+    is known. A kernel in a loop is called in each iteration."""
 
     kernel: str
     label: str
@@ -84,31 +85,43 @@ def measure_prepare(engine: Engine, raw: Sequence[Array], repeat: int) -> Profil
 def _measure(engine: Engine, steps: Sequence[StepSpec], slots: Any, symbols: dict[str, int], repeat: int) -> Profile:
     if repeat < 1:
         raise CallError("nothing would be measured", expected="repeat >= 1", got=repeat)
-    times = np.zeros(len(steps) + 1, np.int64)
-    text = _profile_text(steps, engine.linked.addresses, times.ctypes.data, symbols)
+    times = np.zeros(2 * len(steps) + 1, np.int64)
+    text = profile_text(steps, engine.linked.addresses, times.ctypes.data, symbols, engine.max_iterations)
     objects = {"profile": compile_text(text, speed=0, cache=False)}
     library = Library(objects, ["tw_profile"], {"tw_barrier": pool().barrier})
     dims = np.array([*symbols.values(), 0], np.int64)
     run = function(pool().parallel, None, *[ctypes.c_void_p] * 3, ctypes.c_int64)
-    samples = np.zeros((repeat, len(steps) + 1), np.int64)
+    samples = np.zeros((repeat, len(steps)), np.int64)
     for k in range(-2, repeat):
+        times[:] = 0
         run(library["tw_profile"], slots.ctypes.data, dims.ctypes.data, engine.threads)
+        if times[-1]:
+            raise CallError(f"loops of the model would have more than {engine.max_iterations} iterations")
         if k >= 0:
-            samples[k] = times
-    return _summary(steps, np.diff(samples, axis=1), symbols, engine.threads)
+            samples[k] = times[: len(steps)]
+    calls = [k for k, step in enumerate(steps) if step.region is None]
+    counts = times[len(steps) : -1]
+    return _summary([steps[k] for k in calls], samples[:, calls], counts[calls], symbols, engine.threads)
 
 
-def _summary(steps: Sequence[StepSpec], each: Any, symbols: dict[str, int], threads: int) -> Profile:
+def _summary(steps: Sequence[StepSpec], each: Any, counts: Any, symbols: dict[str, int], threads: int) -> Profile:
     medians = np.median(each, axis=0) * 1e-9
     total = float(medians.sum()) or 1e-12
     kernels = []
-    for step, seconds in zip(steps, medians.tolist(), strict=True):
+    for step, seconds, count in zip(steps, medians.tolist(), counts.tolist(), strict=True):
         rates = [
-            evaluate(work, symbols) / max(seconds, 1e-9) * 1e-9 if work is not None else None
+            count * evaluate(work, symbols) / max(seconds, 1e-9) * 1e-9
+            if work is not None and _is_known(work, symbols)
+            else None
             for work in (step.flops, step.traffic)
         ]
         kernels.append(KernelTime(step.kernel, step.label, seconds, seconds / total, rates[0], rates[1]))
     return Profile(tuple(kernels), float(np.median(each.sum(axis=1))) * 1e-9, symbols, threads)
+
+
+def _is_known(work: Work, symbols: dict[str, int]) -> bool:
+    """Whether work does not depend on extents that data decides."""
+    return all(name in symbols for _, powers in work for name in powers)
 
 
 def _run_slots(engine: Engine, weights: Sequence[int], bound: BoundInputs) -> tuple[list[Any], Any]:
@@ -122,28 +135,3 @@ def _run_slots(engine: Engine, weights: Sequence[int], bound: BoundInputs) -> tu
     temps = [arena.ctypes.data + offset for offset in placed.offsets]
     keep = [bound.arrays, outputs, arena]
     return keep, np.array([*arguments, *weights, *temps, 0], np.int64)
-
-
-def _profile_text(steps: Sequence[StepSpec], addresses: dict[str, int], times: int, values: dict[str, int]) -> str:
-    m = Module(host_triple())
-    params = [("slots", PTR), ("dims", PTR), ("tid", I64), ("nthreads", I64), ("barrier", PTR)]
-    with m.function("tw_profile", VOID, params) as (f, (slots, dims, tid, nthreads, barrier)):
-        _read_clock(f, tid, times)
-        for k, step in enumerate(steps):
-            shifts = [evaluate(work, values) for work in step.shifts] or [0] * len(step.slots)
-            pointers = [f.load(PTR, slots, 8 * i) + shift for i, shift in zip(step.slots, shifts, strict=True)]
-            symbols = [f.load(I64, dims, 8 * i) for i in step.symbols]
-            kernel = f.let(PTR, f"inttoptr i64 {addresses[step.kernel]} to ptr")
-            f.call(VOID, kernel, *pointers, *symbols, tid, nthreads, barrier)
-            if step.alone and k + 1 < len(steps) and not steps[k + 1].alone:
-                f.call(VOID, "tw_barrier", barrier, nthreads)
-            _read_clock(f, tid, times + 8 * (k + 1))
-        f.ret()
-    return m.text()
-
-
-def _read_clock(f: Function, tid: Value, address: int) -> None:
-    with f.when(tid.eq(0)):
-        spec = f.space(16)
-        f.call(I32, "clock_gettime", (I32, 1), spec)
-        f.store(f.load(I64, spec) * 1_000_000_000 + f.load(I64, spec, 8), f.value(address, PTR))

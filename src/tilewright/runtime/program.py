@@ -67,6 +67,6 @@ class Program:
 def link(program: Program) -> Library:
     """A program's code in memory: its entries and each of its kernels. CompileError if it does not link."""
     manifest = program.manifest
-    kernels = {s.kernel for s in (*manifest.run_steps, *manifest.prepare_steps)}
+    kernels = {s.kernel for s in (*manifest.run_steps, *manifest.prepare_steps) if s.region is None}
     exports = {"tw_run", "tw_prepare", "tw_shapes"} | kernels
     return Library(program.objects, exports, {"tw_barrier": pool().barrier})

@@ -13,7 +13,7 @@ from tilewright.ir.dtype import BY_NAME
 from tilewright.runtime.arguments import bind_inputs, bind_outputs, describe_spec, separate
 from tilewright.runtime.engine import Engine, StoreMoved
 from tilewright.runtime.interop import Array, in_kind_of
-from tilewright.runtime.manifest import ALIGNMENT, InputSpec, Manifest, OutputSpec, ParamSpec
+from tilewright.runtime.manifest import ALIGNMENT, InputSpec, Manifest, OutputSpec, ParamSpec, evaluate
 from tilewright.support.errors import CallError, Problems
 
 if TYPE_CHECKING:
@@ -52,10 +52,12 @@ class Runner(Called):
         if not manifest.symbols:
             engine.ensure(())
         call = engine.builtin(self._slow_call)
-        names = tuple(i.name for i in manifest.inputs), tuple(o.name for o in manifest.outputs)
+        names = tuple(i.name for i in manifest.inputs), tuple(o.name for o in manifest.results)
         self._face = _Face(engine, call, *names)
         self.versioned = engine.builtin(self._slow_versioned, versioned=True)  # type: ignore[method-assign]
         self.__call__ = call  # type: ignore[method-assign]
+        if manifest.extents:
+            self._go_slow()
 
     def _go_slow(self) -> None:
         """Let every call pass through Python from now on."""
@@ -117,6 +119,15 @@ class Runner(Called):
         engine.learn(inputs)
         outputs = manifest.outputs
         shapes = engine.output_shapes(bound.dims)
+        if manifest.extents:
+            if out is not None:
+                raise CallError(
+                    "data decides the sizes of outputs, so none can be given", where=f"program {self.name!r}"
+                )
+            new = _uninitialised(outputs, shapes, bound.arrays)
+            version = engine.call([*bound.arrays, *new], bound.dims)
+            results = [in_kind_of(inputs[0], a) if inputs else a for a in _cut(manifest, bound.dims, new)]
+            return results[0] if len(results) == 1 else tuple(results) or None, version
         if out is None:
             new = _uninitialised(outputs, shapes, bound.arrays)
             version = engine.call([*bound.arrays, *new], bound.dims)
@@ -195,7 +206,7 @@ class Runner(Called):
     @property
     def outputs(self) -> tuple[OutputSpec, ...]:
         """Names, dtypes and shapes of the outputs, in the order of a call."""
-        return self.manifest.outputs
+        return self.manifest.results
 
     @property
     def params(self) -> tuple[ParamSpec, ...]:
@@ -206,6 +217,16 @@ class Runner(Called):
     def threads(self) -> int:
         """How many threads a call uses."""
         return self._engine.threads
+
+    @property
+    def max_iterations(self) -> int:
+        """How many iterations the loops of one call may have, all together, that end by what they compute; a call that
+        would have more raises CallError. May be set."""
+        return self._engine.max_iterations
+
+    @max_iterations.setter
+    def max_iterations(self, most: int) -> None:
+        self._engine.max_iterations = most
 
     def profile(self, *inputs: Any, repeat: int = 50) -> Profile:
         """Time every kernel on these inputs."""
@@ -224,6 +245,20 @@ class Runner(Called):
     def _described(self) -> str:
         ins, outs = _listed(self.inputs), _listed(self.outputs)
         return f"{self.name}({ins}) -> ({outs}), {self.threads} threads"
+
+
+def _cut(manifest: Manifest, dims: Sequence[int], arrays: Sequence[Array]) -> list[Array]:
+    """The outputs that callers see, in their real sizes."""
+    values = dict(zip((s.name for s in manifest.symbols), dims, strict=True))
+    shown = len(manifest.results)
+    values |= {name: int(a) for name, a in zip(manifest.extents, arrays[shown:], strict=True)}
+    results = []
+    for spec, array in zip(manifest.results, arrays, strict=False):
+        if spec.real is not None:
+            shape = [evaluate(work, values) for work in spec.real]
+            array = array.reshape(-1)[: math.prod(shape)].reshape(shape)
+        results.append(array)
+    return results
 
 
 def _uninitialised(

@@ -98,7 +98,7 @@ def _object(kind: Any) -> Callable[[Any], Any]:
 
 
 def _union(choices: tuple[Any, ...]) -> Callable[[Any], Any]:
-    by_type = {list if get_origin(c) is tuple else c: _decoder(c) for c in choices}
+    by_type = {list if get_origin(c) is tuple else dict if is_dataclass(c) else c: _decoder(c) for c in choices}
     names = " or ".join(getattr(c, "__name__", str(c)) for c in choices)
 
     def decode(data: Any) -> Any:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from tilewright.ir.expr import Expr, Var
 from tilewright.ir.graph import Value
 from tilewright.ir.loops import PrimFunc
+from tilewright.runtime.manifest import RegionKind
 from tilewright.transform.graph.fuse import Group
 from tilewright.transform.loops.ahead import WeightPrefetch
 
@@ -65,3 +66,34 @@ class KernelCall:
         """Its code, which must have been made."""
         assert self.compiled is not None, f"{self.label} is not compiled yet"
         return self.compiled
+
+
+@dataclass(frozen=True, slots=True)
+class Marker:
+    """Where calls begin or end that run several times, or not at all.
+
+    kind       "loop", "if", "else" or "end"; or "extent": what follows has a symbol that data decides
+    label      what it computes, for people
+    trip       of a loop: the most iterations, by the symbols (None: no such bound); of an extent: its bound
+    count      of a loop: a number of iterations that is data; of an extent: its value
+    condition  whether the loop is entered, whether `if` holds; at a loop's end: whether there is another iteration
+    number     of a loop: the number of the iteration, as addresses of the calls inside use it; of an extent: the symbol
+    counter    of a loop: a value that is this number; at its end: a value that becomes how many iterations there were
+    """
+
+    kind: RegionKind
+    label: str
+    trip: Expr | None = None
+    count: Value | None = None
+    condition: Value | None = None
+    number: Var | None = None
+    counter: Value | None = None
+
+    @property
+    def args(self) -> tuple[Value, ...]:
+        """The values that it reads or writes."""
+        return tuple(v for v in (self.count, self.condition, self.counter) if v is not None)
+
+
+Call = KernelCall | Marker
+"""One of the calls of a program in order, or where a part of them begins or ends."""

@@ -43,6 +43,19 @@ CASES = {
           %y = concat(%a, %b) {axis = 1} : f32[1, 8]
           return %y
         }""",
+    "optimise bodies": """
+        graph @g(%xs: f32[n, 4, 16], %h0: f32[4, 16]) params(%w: f32[16, 16]) where n in 1.. {
+          %two = constant() {value = array f32[] (2.0)} : f32[]
+          %h, %seen = loop(none, none, %h0, %xs, %w, %two) {body = graph @step(%i: i64[], %h: f32[4, 16], %x: f32[4, 16], %w: f32[16, 16], %two: f32[]) {
+            %p = matmul(%h, %w) : f32[4, 16]
+            %q = mul(%p, %two) : f32[4, 16]
+            %r = add(%q, %x) : f32[4, 16]
+            %z = tanh(%r) : f32[4, 16]
+            %unread = relu(%r) : f32[4, 16]
+            return %z, %z
+          }, carried = 1, scanned = 1} : f32[4, 16], f32[n, 4, 16]
+          return %h, %seen
+        }""",  # noqa: E501
     "eliminate dead": """
         graph @g(%x: f32[4]) params(%w: f32[4]) {
           %a = tanh(%x) : f32[4]

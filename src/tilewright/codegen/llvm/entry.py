@@ -9,21 +9,25 @@ threads share end with a barrier; where such a one follows those of one thread, 
 knows no symbols: its `dims` are the first step to execute and the one to stop before, so that a caller may look at some
 weights, pack them while they are in the cache, and go on with the next. `tw_shapes` fills `out` with expressions of the
 symbols.
+
+Loops and branches are basic blocks around the calls inside. Whether there is another iteration, or which branch is
+taken, every thread reads from memory, between two barriers: the one that wrote it has done so, and nobody writes it
+again before all have read it. So all take the same way. Iterations that nothing known bounds are counted down from what
+the caller allows in one call; where it is used up, `tw_run` notes that in `control` and returns.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tilewright.arith import simplify
 from tilewright.codegen.llvm.expr import evaluate
+from tilewright.codegen.llvm.regions import Caller, Regions, load_dim
 from tilewright.codegen.llvm.state import State
 from tilewright.codegen.llvm.values import Value
 from tilewright.ir.dtype import i64
-from tilewright.ir.expr import Expr, Var, const, is_const, product
-from tilewright.ir.rewrite import variables
+from tilewright.ir.expr import Expr, Var
 from tilewright.native.text import Writer, identifier
-from tilewright.runtime.manifest import StepSpec, Work
+from tilewright.runtime.manifest import StepSpec
 from tilewright.targets.target import Target
 
 _SIGNATURE = "ptr noalias readonly %slots, ptr noalias readonly %dims, i64 %tid, i64 %nthreads, ptr %barrier"
@@ -35,6 +39,7 @@ def emit_entry(
     symbols: Sequence[Var],
     shapes: Sequence[Expr],
     target: Target,
+    control: int = 0,
 ) -> str:
     """The text of a module with the three entries.
 
@@ -42,10 +47,11 @@ def emit_entry(
         run, prepare: the steps of `tw_run` and `tw_prepare`; the latter have no symbols.
         symbols: the symbols that `dims` holds, in order.
         shapes: what `tw_shapes` writes, in order: byte sizes of the run temporaries, then the outputs' dimensions.
+        control: the slot of `tw_run` with the address of the words that bound loops.
     """
-    arity = {step.kernel: (len(step.slots), len(step.symbols)) for step in (*run, *prepare)}
+    arity = {step.kernel: (len(step.slots), len(step.symbols)) for step in (*run, *prepare) if step.region is None}
     lines = [f'target triple = "{target.triple}"', ""]
-    lines += _calls("tw_run", run, symbols, target)
+    lines += _calls("tw_run", run, symbols, target, control)
     lines += _ranged_calls("tw_prepare", prepare, target)
     lines += _shapes(symbols, shapes, target)
     for kernel in sorted(arity):
@@ -57,70 +63,24 @@ def emit_entry(
     return "\n".join(lines) + "\n"
 
 
-class _Caller:
-    """Writes calls into one entry. What it has loaded from the two tables holds until `forget`."""
-
-    def __init__(self, symbols: Sequence[Var], target: Target) -> None:
-        self.state = State(target, frozenset(), evaluate)
-        self.out = self.state.out
-        self.symbols = symbols
-        self.pointers: dict[tuple[int, Expr], str] = {}
-        self.integers: dict[int, str] = {}
-
-    def forget(self) -> None:
-        self.pointers.clear()
-        self.integers.clear()
-
-    def call(self, step: StepSpec, waiting: bool) -> bool:
-        """Write one call; gives whether the other threads would have to wait for it."""
-        if waiting and not step.alone:
-            self.out.effect("call void @tw_barrier(ptr %barrier, i64 %nthreads)")
-        shifts = [self.shift(work) for work in step.shifts] or [const(0)] * len(step.slots)
-        arguments = [f"ptr {self.pointer(*where)}" for where in zip(step.slots, shifts, strict=True)]
-        arguments += [f"i64 {self.integer(index)}" for index in step.symbols]
-        arguments += ["i64 %tid", "i64 %nthreads", "ptr %barrier"]
-        self.out.effect(f"call void {identifier(step.kernel, '@')}({', '.join(arguments)})")
-        return step.alone
-
-    def shift(self, work: Work) -> Expr:
-        """A polynomial of the symbols as an expression."""
-        named = {v.name: v for v in self.symbols}
-        total: Expr = const(0)
-        for coefficient, powers in work:
-            total = total + coefficient * product([named[name] for name in powers])
-        return simplify(total)
-
-    def pointer(self, slot: int, shift: Expr) -> str:
-        found = self.pointers.get((slot, shift))
-        if found is None and is_const(shift, 0):
-            where = self.out.inst(f"getelementptr inbounds ptr, ptr %slots, i64 {slot}")
-            found = self.out.inst(f"load ptr, ptr {where}, align 8", f"slot{slot}")
-        elif found is None:
-            base = self.pointer(slot, const(0))
-            self.state.env.update((v, Value(i64, (self.integer(self.symbols.index(v)),))) for v in variables(shift))
-            found = self.out.inst(f"getelementptr inbounds i8, ptr {base}, i64 {self.state.scalar(shift)}")
-        self.pointers[slot, shift] = found
-        return found
-
-    def integer(self, index: int) -> str:
-        if index not in self.integers:
-            self.integers[index] = _dim(self.out, index)
-        return self.integers[index]
-
-
-def _calls(name: str, steps: Sequence[StepSpec], symbols: Sequence[Var], target: Target) -> list[str]:
-    caller = _Caller(symbols, target)
+def _calls(name: str, steps: Sequence[StepSpec], symbols: Sequence[Var], target: Target, control: int) -> list[str]:
+    caller = Caller(symbols, target)
+    regions = Regions(caller, control)
     waiting = False
     for step in steps:
-        waiting = caller.call(step, waiting)
+        if step.region is not None:
+            regions.meet(step.region, waiting)
+            waiting = False
+        else:
+            waiting = caller.call(step, waiting)
     return _function(name, caller.out)
 
 
 def _ranged_calls(name: str, steps: Sequence[StepSpec], target: Target) -> list[str]:
     """Calls from the step `dims[0]` to before the step `dims[1]`."""
-    caller = _Caller((), target)
+    caller = Caller((), target)
     out = caller.out
-    first, last = _dim(out, 0), _dim(out, 1)
+    first, last = load_dim(out, 0), load_dim(out, 1)
     places = " ".join(f"i64 {k}, label %step{k}" for k in range(len(steps)))
     out.effect(f"switch i64 {first}, label %done [ {places} ]")
     waiting = False
@@ -135,18 +95,14 @@ def _ranged_calls(name: str, steps: Sequence[StepSpec], target: Target) -> list[
 
 
 def _function(name: str, out: Writer) -> list[str]:
-    return [f"define void @{name}({_SIGNATURE}) nounwind {{", "entry:", *out.lines, "  ret void", "}", ""]
-
-
-def _dim(out: Writer, index: int) -> str:
-    where = out.inst(f"getelementptr inbounds i64, ptr %dims, i64 {index}")
-    return out.inst(f"load i64, ptr {where}, align 8", f"dim{index}")
+    lines = [*out.entry, *out.lines]
+    return [f"define void @{name}({_SIGNATURE}) nounwind {{", "entry:", *lines, "  ret void", "}", ""]
 
 
 def _shapes(symbols: Sequence[Var], shapes: Sequence[Expr], target: Target) -> list[str]:
     s = State(target, frozenset(), evaluate)
     for index, symbol in enumerate(symbols):
-        s.env[symbol] = Value(i64, (_dim(s.out, index),))
+        s.env[symbol] = Value(i64, (load_dim(s.out, index),))
     for index, e in enumerate(shapes):
         value = s.scalar(e)
         where = s.out.inst(f"getelementptr inbounds i64, ptr %out, i64 {index}")

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.ir.dtype import DType, i64
-from tilewright.ir.expr import as_expr, as_int
+from tilewright.ir.expr import Var, as_expr, as_int
 from tilewright.ir.graph import GraphBuilder, TensorType, Value
 from tilewright.ops.dims import dims
 from tilewright.ops.registry import emit, emit1
@@ -68,6 +68,10 @@ class Emitter:
         if tuple(dims(sizes)) == x.shape and step == 1:
             return x
         return self.emit("slice", x, begin=dims(begins), size=dims(sizes), step=tuple(steps))
+
+    def head(self, rows: Value, count: Value) -> Value:
+        """The first rows, as many as data says: a symbol of its own, whose name no file can have."""
+        return self.emit("head", rows, count, defines=Var(self.builder.fresh("_rows"), lo=0))
 
     def symbols(self, values: Sequence[Any], t: DType, shape: Sequence[Any]) -> Value:
         """Numbers and expressions of symbolic dimensions as a tensor of `shape`."""

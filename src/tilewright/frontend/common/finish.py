@@ -22,6 +22,7 @@ class Interface:
     fixed            parameters of the graph that are constants of the program: updates leave them out
     trusted          the caller sees to it that sizes of inputs which are computed from symbols fit; otherwise such
                      sizes are refused, as a call does not look at them
+    extents          the symbols that data decides; the last outputs are their values, which no user sees
     """
 
     inputs: tuple[str, ...] = ()
@@ -30,6 +31,7 @@ class Interface:
     tied: tuple[tuple[str, str], ...] = ()
     fixed: frozenset[str] = frozenset()
     trusted: bool = False
+    extents: tuple[str, ...] = ()
 
 
 PLAIN = Interface()

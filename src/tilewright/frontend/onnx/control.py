@@ -1,37 +1,55 @@
-"""Control flow that is decided when compiling: branches with a known condition, loops with a small known trip count.
+"""Control flow: `If`, `Loop` and `Scan`.
 
-Loops are unrolled: the body is walked once for each iteration, in a scope of its own.
+A condition that is known when compiling decides which branch is looked at, and a loop of few iterations is written out:
+its body is walked once for each, in a scope of its own. All others become operators with bodies (`ops/control.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import onnx
 
+from tilewright.frontend.onnx.bodies import Bodies, Body
 from tilewright.frontend.onnx.call import Call
 from tilewright.frontend.onnx.scope import Item, known_item
 from tilewright.ir.dtype import boolean, i64
-from tilewright.ir.expr import as_int
-from tilewright.ir.graph import Value
+from tilewright.ir.expr import Expr, as_int
+from tilewright.ir.graph import TensorType, Value
+from tilewright.ops.control import NUMBER, TRUTH, CondAttrs, LoopAttrs
 from tilewright.ops.dims import axis_of
+from tilewright.ops.registry import emit
 from tilewright.support.errors import ModelError, UnsupportedError
 
 MAX_ITERATIONS = 128
-"""Iterations of a Loop or Scan up to which its body is written out."""
+"""Iterations of a Loop or Scan up to which its body may be written out."""
+MAX_WRITTEN = 1024
+"""Nodes of all iterations up to which it is written out before a loop is tried."""
 
-Walk = Callable[[onnx.GraphProto, Mapping[str, Item], str], list[Item]]
-"""Walks a body with these inputs under a prefix of names; gives its outputs."""
 
-
-def branch(call: Call, walk: Walk) -> Sequence[Item | None]:
-    """`If`: only the branch that is taken is looked at."""
+def branch(bodies: Bodies) -> Sequence[Item | None]:
+    """`If`: only the branch that is taken is looked at, if that is known."""
+    call = bodies.call
     condition = _truth(call.item(0))
-    if condition is None:
-        raise UnsupportedError("If with a condition that is computed from the data is not supported")
-    return walk(_graph(call, "then_branch" if condition else "else_branch"), {}, "")
+    if condition is not None:
+        return bodies.walk(_graph(call, "then_branch" if condition else "else_branch"), {}, "")
+
+    def values(items: Sequence[Item]) -> list[Value]:
+        return [call.materialize(item) for item in items]
+
+    then = bodies.cut(_graph(call, "then_branch"), {}, "then/", values)
+    orelse = bodies.cut(_graph(call, "else_branch"), {}, "else/", values)
+    types = [[v.type for v in body.results] for body in (then, orelse)]
+    if types[0] != types[1]:
+        what = "If whose branches give other types is not supported, unless its condition is known"
+        shown = [", ".join(map(str, ts)) for ts in types]
+        raise UnsupportedError(what, expected=shown[0], got=shown[1])
+    captured = list(dict.fromkeys((*then.captured, *orelse.captured)))
+    attrs = CondAttrs(orelse=orelse.graph((), captured), then=then.graph((), captured))
+    predicate = _scalar(call, 0, TRUTH)
+    return _items(emit(call.builder, "cond", predicate, *captured, attrs=attrs, names=_names(call)))
 
 
 def _graph(call: Call, name: str) -> onnx.GraphProto:
@@ -47,15 +65,63 @@ def _truth(item: Item | None) -> bool | None:
     return bool(item.known.reshape(-1)[0])
 
 
-def loop(call: Call, walk: Walk) -> Sequence[Item | None]:
+def _scalar(call: Call, i: int, t: TensorType) -> Value:
+    """Input `i`, which has one element, as a scalar."""
+    value = call.value(i)
+    if as_int(value.type.size) != 1 or value.dtype is not t.dtype:
+        raise ModelError(f"input {i} of {call.node.op_type} must have one element", expected=t, got=value.type)
+    return call.reshape(value, ())
+
+
+def _items(values: Sequence[Value]) -> list[Item]:
+    return [Item(v.type, v) for v in values]
+
+
+def _names(call: Call) -> list[str]:
+    return [f"{call.hint}.{call.node.op_type.lower()}"] * max(call.outputs, len(call.node.output))
+
+
+# --- loops ------------------------------------------------------------------------------------------------------------
+
+
+def loop(bodies: Bodies) -> Sequence[Item | None]:
     """`Loop`: inputs trip count, condition, carried values; the body gives condition, carried and collected values."""
+    call = bodies.call
     body = _graph(call, "body")
     items = [*call.items, *[None] * (2 - len(call.items))]
-    count = _count(items[0])
-    alive = True if items[1] is None else _truth(items[1])
     carried = items[2:]
-    if len(body.input) != 2 + len(carried) or len(body.output) < 1 + len(carried):
+    if len(body.input) != 2 + len(carried) or len(body.output) < 1 + len(carried) or None in carried:
         raise ModelError("the body of Loop does not fit its inputs", expected=2 + len(carried), got=len(body.input))
+    if items[0] is not None and as_int(items[0].type.size) != 1:
+        raise ModelError("the trip count of Loop must have one element", got=items[0].type)
+    count, alive = _count(items[0]), True if items[1] is None else _truth(items[1])
+    short = alive is False or (isinstance(count, int) and count <= MAX_ITERATIONS and alive is not None)
+    few = short and (alive is False or (isinstance(count, int) and count * len(body.node) <= MAX_WRITTEN))
+    written: Callable[[], Sequence[Item | None]] = lambda: _written_loop(bodies, body, count, alive)  # noqa: E731
+    kept: Callable[[], Sequence[Item | None]] = lambda: _kept_loop(bodies, body, count, alive)  # noqa: E731
+    return _first(bodies, [written, kept] if few else [kept, written] if short else [kept])
+
+
+def _first(bodies: Bodies, rules: Sequence[Callable[[], Sequence[Item | None]]]) -> Sequence[Item | None]:
+    """What the first of the rules gives that is supported."""
+    for rule in rules[:-1]:
+        result = bodies.attempt(rule)
+        if result is not None:
+            return result
+    return rules[-1]()
+
+
+def _count(item: Item | None) -> int | Expr | None:
+    """A trip count that is known when compiling."""
+    if item is None or item.known is None or item.known.size != 1:
+        return None
+    found = item.known.reshape(-1).tolist()[0]
+    return found if isinstance(found, Expr) else max(int(found), 0)
+
+
+def _written_loop(bodies: Bodies, body: onnx.GraphProto, count: Any, alive: bool | None) -> Sequence[Item | None]:
+    call = bodies.call
+    carried: list[Item | None] = list(call.items[2:])
     stacks: list[list[Item]] = [[] for _ in body.output[1 + len(carried) :]]
     step = 0
     while alive and (count is None or step < count):
@@ -63,31 +129,71 @@ def loop(call: Call, walk: Walk) -> Sequence[Item | None]:
             raise UnsupportedError("Loop with many iterations is not supported", expected=f"at most {MAX_ITERATIONS}")
         given = [known_item(np.asarray(step), i64), known_item(np.asarray(True), boolean), *carried]
         inputs = {info.name: item for info, item in zip(body.input, given, strict=True) if item is not None}
-        results = walk(body, inputs, f"{step}/")
+        results = bodies.walk(body, inputs, f"{step}/")
         alive = _truth(results[0])
         if alive is None:
-            break
+            raise UnsupportedError("Loop with a condition that is computed from the data cannot be written out")
         carried = list(results[1 : 1 + len(carried)])
         for stack, item in zip(stacks, results[1 + len(carried) :], strict=True):
             stack.append(item)
         step += 1
-    if alive is None:
-        raise UnsupportedError("Loop with a condition that is computed from the data is not supported")
     return [*carried, *(_stacked(call, stack, 0) for stack in stacks)]
 
 
-def _count(item: Item | None) -> int | None:
-    if item is None:
-        return None
-    if item.known is None or item.known.dtype == object or item.known.size != 1:
-        raise UnsupportedError("Loop with a trip count that is not known when compiling is not supported")
-    return int(item.known.reshape(-1)[0])
+def _kept_loop(bodies: Bodies, body: onnx.GraphProto, count: Any, alive: bool | None) -> Sequence[Item | None]:
+    call = bodies.call
+    initial = [call.value(2 + k) for k in range(len(call.items) - 2)]
+    number = bodies.value("number", NUMBER)
+    carried = [bodies.value(f"carried{k}", v.type) for k, v in enumerate(initial)]
+    given = [number, known_item(np.asarray(True), boolean), *carried]
+    inputs = {info.name: item for info, item in zip(body.input, given, strict=True)}
+    conditions: list[bool | None] = []
+
+    def finish(results: list[Item]) -> list[Value]:
+        conditions.append(_truth(results[0]))
+        condition = [] if conditions[0] is not None else [call.reshape(call.materialize(results[0]), ())]
+        values = [call.materialize(item) for item in results[1:]]
+        for k, v in enumerate(initial):
+            values[k] = bodies.like(values[k], v.type, "Loop with a value")
+        return [*condition, *values]
+
+    cut = bodies.cut(body, inputs, "body/", finish)
+    trip = 0 if alive is False else count
+    if conditions[0] is False:
+        trip = trip if isinstance(trip, int) and trip < 1 else 1  # it says after the first that it was the last
+    condition = _scalar(call, 1, TRUTH) if alive is None else None
+    steps = None if count is not None or not call.has(0) else _scalar(call, 0, NUMBER)
+    collects = len(body.output) > 1 + len(initial)
+    if collects and trip is None:
+        raise UnsupportedError("Loop that collects values needs a count that is known, or a bound of it")
+    counted = collects and (condition is not None or conditions[0] is None)
+    values = [v for v in (item.value for item in (number, *carried)) if v is not None]
+    attrs = LoopAttrs(
+        body=cut.graph(values, cut.captured),
+        carried=len(initial),
+        trip=trip,
+        conditional=conditions[0] is None,
+        counted=counted,
+    )
+    results = _emit_loop(call, [steps, condition, *initial], cut, attrs)
+    return [*results[: len(initial)], *_real(call, results[len(initial) :])] if counted else results
+
+
+def _real(call: Call, results: Sequence[Item]) -> list[Item]:
+    """What a loop has collected, of as many iterations as there were, which is the last result."""
+    *stacks, count = [call.materialize(item) for item in results]
+    first = call.head(stacks[0], count)
+    return _items([first, *(call.slice(v, 0, 0, first.shape[0]) for v in stacks[1:])])
+
+
+def _emit_loop(call: Call, operands: Sequence[Value | None], body: Body, attrs: LoopAttrs) -> list[Item]:
+    return _items(emit(call.builder, "loop", *operands, *body.captured, attrs=attrs, names=_names(call)))
 
 
 def _stacked(call: Call, parts: Sequence[Item], axis: int) -> Item:
     """The iterations' values along a new axis."""
     if not parts:
-        raise UnsupportedError("a loop without iterations that collects values is not supported")
+        raise UnsupportedError("a loop without iterations that collects values cannot be written out")
     values = [call.materialize(p) for p in parts]
     axis = axis_of(axis, values[0].type.rank + 1)
     rows = [call.reshape(v, (*v.shape[:axis], 1, *v.shape[axis:])) for v in values]
@@ -95,8 +201,12 @@ def _stacked(call: Call, parts: Sequence[Item], axis: int) -> Item:
     return Item(joined.type, joined)
 
 
-def scan(call: Call, walk: Walk) -> Sequence[Item | None]:
+# --- scans ------------------------------------------------------------------------------------------------------------
+
+
+def scan(bodies: Bodies) -> Sequence[Item | None]:
     """`Scan`: initial states and sequences; the body takes states and elements, gives states and elements."""
+    call = bodies.call
     if call.opset < 9:
         raise UnsupportedError("Scan before operator set 9 is not supported")
     body = _graph(call, "body")
@@ -111,24 +221,73 @@ def scan(call: Call, walk: Walk) -> Sequence[Item | None]:
         _list(call, "scan_output_directions", collected),
     )
     inputs = [call.value(states + k) for k in range(sequences)]
-    axes_in = [axis_of(a, v.type.rank) for a, v in zip(axes_in, inputs, strict=True)]
-    length = as_int(inputs[0].shape[axes_in[0]])
-    if length is None or not 0 < length <= MAX_ITERATIONS:
-        raise UnsupportedError("Scan over a long or symbolic dimension is not supported", got=length)
+    axes = [axis_of(a, v.type.rank) for a, v in zip(axes_in, inputs, strict=True)]
+    length = inputs[0].shape[axes[0]]
+    rows = [_rows(call, v, axis, bool(turned), length) for v, axis, turned in zip(inputs, axes, turned_in, strict=True)]
+    steps = as_int(length)
+    short = steps is not None and 0 < steps <= MAX_ITERATIONS
+    few = short and steps is not None and steps * len(body.node) <= MAX_WRITTEN
+
+    def written() -> list[Item]:
+        return _written_scan(bodies, body, states, rows, steps or 0)
+
+    def kept() -> list[Item]:
+        return _kept_scan(bodies, body, states, rows)
+
+    results = _first(bodies, [written, kept] if few else [kept, written] if short else [kept])
+    stacks = [call.materialize(item) for item in results[states:] if item is not None]
+    placed = [_columns(call, v, a, bool(t), length) for v, a, t in zip(stacks, axes_out, turned_out, strict=True)]
+    return [*results[:states], *_items(placed)]
+
+
+def _rows(call: Call, v: Value, axis: int, turned: bool, length: Expr) -> Value:
+    """A sequence with its elements along the first dimension, in the order of iterations."""
+    if len({as_int(length), as_int(v.shape[axis])}) > 1:
+        raise ModelError("the sequences of Scan differ in length", expected=length, got=v.shape[axis])
+    v = call.transpose(v, [axis, *(k for k in range(v.type.rank) if k != axis)])
+    return call.slice(v, 0, length - 1, length, -1) if turned else v
+
+
+def _columns(call: Call, v: Value, axis: int, turned: bool, length: Expr) -> Value:
+    """Collected elements along the axis that the model wants."""
+    v = call.slice(v, 0, length - 1, length, -1) if turned else v
+    axis = axis_of(axis, v.type.rank)
+    order = list(range(1, v.type.rank))
+    return call.transpose(v, [*order[:axis], 0, *order[axis:]])
+
+
+def _written_scan(bodies: Bodies, body: onnx.GraphProto, states: int, rows: Sequence[Value], length: int) -> list[Item]:
+    call = bodies.call
     carried: list[Item] = [call.item(k) for k in range(states)]
-    stacks: list[list[Item]] = [[] for _ in range(collected)]
+    stacks: list[list[Item]] = [[] for _ in body.output[states:]]
+    names = [info.name for info in body.input]
     for step in range(length):
-        elements = [
-            _element(call, v, axis, length - 1 - step if turned else step)
-            for v, axis, turned in zip(inputs, axes_in, turned_in, strict=True)
-        ]
-        names = [info.name for info in body.input]
-        results = walk(body, dict(zip(names, [*carried, *elements], strict=True)), f"{step}/")
+        elements = [_element(call, v, step) for v in rows]
+        results = bodies.walk(body, dict(zip(names, [*carried, *elements], strict=True)), f"{step}/")
         carried = results[:states]
         for stack, item in zip(stacks, results[states:], strict=True):
             stack.append(item)
-    ordered = [stack[::-1] if turned else stack for stack, turned in zip(stacks, turned_out, strict=True)]
-    return [*carried, *(_stacked(call, stack, axis) for stack, axis in zip(ordered, axes_out, strict=True))]
+    return [*carried, *(_stacked(call, stack, 0) for stack in stacks)]
+
+
+def _kept_scan(bodies: Bodies, body: onnx.GraphProto, states: int, rows: Sequence[Value]) -> list[Item]:
+    call = bodies.call
+    initial = [call.value(k) for k in range(states)]
+    number = bodies.value("number", NUMBER)
+    carried = [bodies.value(f"state{k}", v.type) for k, v in enumerate(initial)]
+    elements = [bodies.value(f"element{k}", TensorType(v.dtype, v.shape[1:])) for k, v in enumerate(rows)]
+
+    def finish(results: list[Item]) -> list[Value]:
+        values = [call.materialize(item) for item in results]
+        return [bodies.like(v, w.type, "Scan with a state") for v, w in zip(values, initial, strict=False)] + values[
+            states:
+        ]
+
+    given = [*carried, *elements]
+    cut = bodies.cut(body, dict(zip([info.name for info in body.input], given, strict=True)), "body/", finish)
+    values = [item.value for item in (number, *given) if item.value is not None]
+    attrs = LoopAttrs(body=cut.graph(values, cut.captured), carried=states, scanned=len(rows))
+    return _emit_loop(call, [None, None, *initial, *rows], cut, attrs)
 
 
 def _list(call: Call, name: str, length: int) -> list[int]:
@@ -138,10 +297,9 @@ def _list(call: Call, name: str, length: int) -> list[int]:
     return values
 
 
-def _element(call: Call, v: Value, axis: int, at: int) -> Item:
-    part = call.slice(v, axis, at, 1)
-    part = call.reshape(part, [d for k, d in enumerate(part.shape) if k != axis])
+def _element(call: Call, v: Value, at: int) -> Item:
+    part = call.reshape(call.slice(v, 0, at, 1), v.shape[1:])
     return Item(part.type, part)
 
 
-CONTROL: dict[str, Callable[[Call, Walk], Sequence[Any]]] = {"If": branch, "Loop": loop, "Scan": scan}
+CONTROL: dict[str, Callable[[Bodies], Sequence[Any]]] = {"If": branch, "Loop": loop, "Scan": scan}

@@ -21,6 +21,7 @@ import onnx
 from tilewright.frontend.common.emitter import check_size
 from tilewright.frontend.common.finish import Imported, Interface, finished, located, reason, renamed_node
 from tilewright.frontend.onnx import folding, functions
+from tilewright.frontend.onnx.bodies import Bodies, Noted
 from tilewright.frontend.onnx.call import Call
 from tilewright.frontend.onnx.control import CONTROL
 from tilewright.frontend.onnx.exported import Exported, exported
@@ -74,10 +75,6 @@ MALFORMED = (
     TypeError,
     ValueError,
 )
-
-
-class Noted(Exception):
-    """A node failed because of problems inside it that are noted already."""
 
 
 @dataclass(slots=True)
@@ -362,7 +359,7 @@ class Importer:
         return [inner.find(name) for name in body.output]
 
     def control(self, call: Call, scope: Scope, attributes: Mapping[str, Any], depth: int) -> list[Item | None]:
-        """`If`, `Loop` and `Scan`, as far as they are decided when compiling."""
+        """`If`, `Loop` and `Scan`."""
         if depth >= MAX_DEPTH:
             raise ModelError("graphs nest too deeply", expected=f"at most {MAX_DEPTH} levels")
 
@@ -378,7 +375,7 @@ class Importer:
                 raise ModelError("an inner graph does not compute its outputs")
             return [item for item in found if item is not None]
 
-        results = list(CONTROL[call.node.op_type](call, walk))
+        results = list(CONTROL[call.node.op_type](Bodies(call, walk, scope, self.problems)))
         functions.check_attributes(call)
         return results
 

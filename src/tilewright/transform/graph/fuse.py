@@ -17,11 +17,12 @@ pointwise nodes surround them.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tilewright import ops
 from tilewright.arith import prove_equal
+from tilewright.ir.expr import Var
 from tilewright.ir.graph import Graph, Node, Value
 from tilewright.ir.rewrite import variables
 from tilewright.transform.graph.conversions import Absorbs, never
@@ -180,8 +181,9 @@ class _Fuser:
     def in_order(self, members: dict[int, list[int]]) -> list[list[int]]:
         """The groups so that each stands behind those it reads from, else by their last nodes."""
         makers = {v: i for i, n in enumerate(self.nodes) for v in n.outputs}
+        defined = {n.defines: n.output for n in self.nodes if n.defines is not None}
         needs = {
-            root: {self.find(makers[v]) for i in group for v in self.nodes[i].inputs if v in makers} - {root}
+            root: {self.find(makers[v]) for i in group for v in self.read(i, defined) if v in makers} - {root}
             for root, group in members.items()
         }
         readers: dict[int, list[int]] = {}
@@ -201,6 +203,12 @@ class _Fuser:
                     heapq.heappush(ready, (members[reader][-1], reader))
         assert len(ordered) == len(members), "groups depend on each other in a circle"
         return ordered
+
+    def read(self, i: int, defined: Mapping[Var, Value]) -> list[Value]:
+        """What a node reads, and what it has symbols from that data decides."""
+        node = self.nodes[i]
+        symbols = node.symbols if defined and node.defines is None else ()
+        return [*(v for v in node.inputs if v is not None), *(defined[s] for s in symbols if s in defined)]
 
     def find(self, i: int) -> int:
         while self.leader[i] != i:
@@ -319,9 +327,11 @@ class _Fuser:
         """Inputs of the graph whose shapes give a kernel the symbols that its attributes alone mention."""
         known = {symbol for v in values for d in v.shape for symbol in variables(d)}
         found: list[Value] = []
-        for symbol in (s for n in nodes for s in n.symbols):
+        for symbol in (s for n in nodes if not n.bodies for s in n.symbols):
             if symbol not in known:
-                carrier = next(v for v in self.graph.inputs if any(symbol in variables(d) for d in v.shape))
+                made = (n.output for n in self.graph.nodes if n.defines is not None)
+                carriers = (*self.graph.inputs, *made)
+                carrier = next(v for v in carriers if any(symbol in variables(d) for d in v.shape))
                 known.update(s for d in carrier.shape for s in variables(d))
                 found.append(carrier)
         return tuple(found)

@@ -8,15 +8,17 @@ sizes may depend on symbols.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tilewright import ops
-from tilewright.arith import prove_equal, simplify
+from tilewright.arith import prove_equal, simplify, symbolic_bounds
 from tilewright.ir.expr import Expr, Var, const, is_const, product
 from tilewright.ir.graph import Node, Value
+from tilewright.ir.rewrite import variables
 from tilewright.ops.shape import SliceAttrs
-from tilewright.runtime.manifest import StepSpec, TempSpec, Work
-from tilewright.transform.call import KernelCall, Workspace
+from tilewright.runtime.manifest import RegionSpec, StepSpec, TempSpec, Work
+from tilewright.support.errors import UnsupportedError
+from tilewright.transform.call import Call, KernelCall, Marker, Workspace
 from tilewright.transform.graph.fuse import Group, same_shape
 from tilewright.transform.work import operations, polynomial, traffic
 
@@ -31,6 +33,8 @@ class Storage:
     steps: tuple[StepSpec, ...]
     owners: tuple[str, ...] = field(default=())
     """What each temporary holds, for reports."""
+    bounds: Mapping[Var, Expr] = field(default_factory=dict)
+    """The symbols that data decides, with their bounds."""
 
 
 def nbytes(value: Value) -> Expr:
@@ -102,7 +106,7 @@ def overwritable(group: Group) -> tuple[tuple[Value, Value], ...]:
 
 
 def assign_slots(
-    calls: Sequence[KernelCall], leading: Sequence[Value], where: Mapping[Value, Place], symbols: Sequence[Var]
+    calls: Sequence[Call], leading: Sequence[Value], where: Mapping[Value, Place], symbols: Sequence[Var]
 ) -> Storage:
     """Slots for `leading` (inputs, outputs, packed parameters, in the manifest's order), then for the temporaries."""
     return _Assigner(calls, leading, where, symbols).run()
@@ -111,19 +115,21 @@ def assign_slots(
 class _Assigner:
     def __init__(
         self,
-        calls: Sequence[KernelCall],
+        calls: Sequence[Call],
         leading: Sequence[Value],
         where: Mapping[Value, Place],
         symbols: Sequence[Var],
     ) -> None:
         self.calls = calls
         self.where = where
-        self.symbols = {s: i for i, s in enumerate(symbols)}
+        extents = [c for c in calls if isinstance(c, Marker) and c.kind == "extent" and c.number is not None]
+        self.symbols = {s: i for i, s in enumerate((*symbols, *(c.number for c in extents if c.number is not None)))}
+        self.bounds = {c.number: c.trip for c in extents if c.number is not None and c.trip is not None}
         self.leading = len(leading)
         self.home: dict[Value, int] = {}
         for i, value in enumerate(leading):
             self.home.setdefault(self.root(value), i)
-        self.last_use = self.last_uses()
+        self.life = self.lives()
         self.temps: list[TempSpec] = []
         self.sizes: list[Expr] = []
         self.owners: list[str] = []
@@ -138,11 +144,27 @@ class _Assigner:
             offset, value = offset + self.where[value].offset, self.where[value].base
         return Place(value, simplify(offset))
 
-    def last_uses(self) -> dict[Value, int]:
-        last: dict[Value, int] = {}
+    def lives(self) -> dict[Value, tuple[int, int]]:
+        """The first and the last call that uses each value's memory. What is used in a loop and around it is in use
+        during all of it: the next iteration may read it."""
+        uses: dict[Value, tuple[int, int]] = {}
+        loops: list[tuple[int, int]] = []
+        begun: list[tuple[int, Marker]] = []
         for i, call in enumerate(self.calls):
-            last.update((self.root(v), i) for v in call.args)
-        return last
+            for root in map(self.root, call.args):
+                uses[root] = uses.get(root, (i, i))[0], i
+            if isinstance(call, Marker):
+                if call.kind in ("loop", "if"):
+                    begun.append((i, call))
+                elif call.kind == "end":
+                    start, marker = begun.pop()
+                    loops += [(start, i)] if marker.kind == "loop" else []
+        for start, end in loops:  # inner ones stand before those around them
+            for root, (first, last) in uses.items():
+                meets = first <= end and start <= last
+                if meets and (first < start or last > end):
+                    uses[root] = min(first, start), max(last, end)
+        return uses
 
     def run(self) -> Storage:
         steps = []
@@ -150,6 +172,9 @@ class _Assigner:
             for value in call.args:
                 if self.root(value) not in self.home:
                     self.home[self.root(value)] = self.temporary(i, call, value)
+            if isinstance(call, Marker):
+                steps.append(StepSpec("", (), label=call.label, region=self.region(call)))
+                continue
             code = call.code
             slots = [self.home[self.root(v)] for v in call.args]
             slots += [self.scratch(i, w, call.label) for w in code.workspaces]
@@ -158,7 +183,16 @@ class _Assigner:
             shifts = self.shifts(call)
             steps.append(StepSpec(code.symbol, tuple(slots), passed, call.label, *work, code.alone, shifts))
         slots_of = {v: self.home[self.root(v)] for c in self.calls for v in c.args}
-        return Storage(slots_of, tuple(self.temps), tuple(self.sizes), tuple(steps), tuple(self.owners))
+        return Storage(slots_of, tuple(self.temps), tuple(self.sizes), tuple(steps), tuple(self.owners), self.bounds)
+
+    def region(self, marker: Marker) -> RegionSpec:
+        """Where a region begins or ends, with slots for values."""
+        trip = None if marker.trip is None else self.polynomial(marker.trip)
+        count, condition, counter = (
+            None if v is None else self.home[self.root(v)] for v in (marker.count, marker.condition, marker.counter)
+        )
+        number = "" if marker.number is None else marker.number.name
+        return RegionSpec(marker.kind, trip, count, condition, number, counter)
 
     def shifts(self, call: KernelCall) -> tuple[Work, ...]:
         """How many bytes behind their slots the call's arguments begin; nothing if none does."""
@@ -172,17 +206,21 @@ class _Assigner:
         assert work is not None, f"a view stands at {shift}, which is no polynomial of the symbols"
         return work
 
-    def temporary(self, i: int, call: KernelCall, value: Value) -> int:
+    def temporary(self, i: int, call: Call, value: Value) -> int:
         root = self.root(value)
-        last = self.last_use[root]
-        alias = None
+        first, last = self.life[root]
+        alias = self.taken_over(i, call, value) if isinstance(call, KernelCall) else None
+        return self.add(TempSpec(first, last, _number(nbytes(root)), alias), nbytes(root), root.name)
+
+    def taken_over(self, i: int, call: KernelCall, value: Value) -> int | None:
+        """The temporary that a call may write an output over, as it dies there."""
         for out, operand in call.over:
             slot = self.home.get(self.root(operand), -1)
-            dies = self.last_use.get(self.root(operand)) == i
+            dies = self.life.get(self.root(operand), (-1, -1))[1] == i
             whole = self.is_whole(value) and self.is_whole(operand) and self.is_read_once(call, operand)
-            if out == value and dies and whole and slot >= self.leading and alias is None:
-                alias = slot - self.leading
-        return self.add(TempSpec(i, last, _number(nbytes(root)), alias), nbytes(root), root.name)
+            if out == value and dies and whole and slot >= self.leading:
+                return slot - self.leading
+        return None
 
     def is_read_once(self, call: KernelCall, operand: Value) -> bool:
         """Whether a call reads an operand's memory nowhere else, as a part that it takes at other places."""
@@ -197,10 +235,23 @@ class _Assigner:
         return self.add(TempSpec(i, i, _number(size), None, workspace.per_thread), size, f"workspace of {label}")
 
     def add(self, spec: TempSpec, size: Expr, owner: str) -> int:
+        size = bounded(size, self.bounds)
+        spec = replace(spec, nbytes=_number(size))
         self.temps.append(spec)
         self.sizes.append(size)
         self.owners.append(owner)
         return self.leading + len(self.temps) - 1
+
+
+def bounded(size: Expr, bounds: Mapping[Var, Expr]) -> Expr:
+    """A size without the symbols that data decides: the greatest that it can be."""
+    for symbol, bound in reversed(list(bounds.items())):  # a bound may mention symbols defined before
+        if symbol in variables(size):
+            found = symbolic_bounds(size, {symbol: bound + 1})
+            if found is None:
+                raise UnsupportedError("a size that depends on data has no bound that is known", got=size)
+            size = simplify(found[1])
+    return size
 
 
 def _number(size: Expr) -> int | None:

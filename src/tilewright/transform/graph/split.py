@@ -26,7 +26,8 @@ class SplitGraph:
 def split_prepare(graph: Graph) -> SplitGraph:
     """Move every node whose inputs are all parameters, or depend on parameters alone, to `prepare`.
 
-    Nodes without any input (constants) go where they are used. What depends on a symbolic size stays in `run`.
+    Nodes without any input (constants) go where they are used. What depends on a symbolic size stays in `run`, as do
+    loops and branches: what of them depends on weights alone has left them (`transform/regions/`).
     """
     fixed: set[Value] = set(graph.params)
     free: list[Node] = []
@@ -40,6 +41,7 @@ def split_prepare(graph: Graph) -> SplitGraph:
             all(v in fixed or v in _outputs(free) for v in inputs)
             and any(v in fixed for v in inputs)
             and not node.symbols
+            and not node.bodies
             and all(as_int(v.type.size) is not None for v in node.outputs)
         ):
             prepare.append(node)

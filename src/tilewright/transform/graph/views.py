@@ -141,6 +141,8 @@ def verify_views(graph: Graph) -> None:
     for where, problem in _view_problems(graph):
         problems.add(VerifyError(problem, where=where))
     problems.raise_if_any(where=f"graph {graph.name!r}", kind=VerifyError)
+    for body in (body for node in graph.nodes for body in node.bodies):
+        verify_views(body)
 
 
 def _view_problems(graph: Graph) -> Iterator[tuple[str, str]]:

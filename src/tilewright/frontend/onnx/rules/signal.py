@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
-
 from tilewright.frontend.onnx.call import Call
 from tilewright.frontend.onnx.registry import rule
 from tilewright.ir.dtype import f64, i64
-from tilewright.ir.expr import as_int, const
+from tilewright.ir.expr import const
 from tilewright.ir.graph import Value
 from tilewright.ops.dims import axis_of, dims, static
 from tilewright.support.errors import ModelError, ShapeError, UnsupportedError
@@ -176,19 +174,3 @@ def tensor_scatter(n: Call) -> Value:
         raise ModelError("attribute mode must be linear or circular", got=mode)
     axis = axis_of(n.integer("axis", -2), n.rank(0))
     return n.emit("insert", n.value(0), n.value(1), n.optional(2), axis=axis, circular=mode == "circular")
-
-
-@rule("Compress")
-def compress(n: Call) -> Value:
-    """With a known condition: a gather of the places where it holds."""
-    condition = n.structure(1, "the condition of Compress")
-    x = n.value(0)
-    axis = n.integer("axis", None)
-    if axis is None:
-        x, axis = n.reshape(x, (x.type.size,)), 0
-    axis = axis_of(axis, x.type.rank)
-    places = np.flatnonzero(condition)
-    extent = as_int(x.shape[axis])
-    if extent is None or (places.size and places[-1] >= extent):
-        raise ShapeError("the condition is longer than the dimension", expected=x.shape[axis], got=condition.size)
-    return n.emit("gather", x, n.constant(places, i64), axis=axis)

@@ -1,0 +1,297 @@
+"""Calls of kernels in an entry, and the loops and branches around them as basic blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from tilewright.arith import simplify
+from tilewright.codegen.llvm.expr import evaluate
+from tilewright.codegen.llvm.state import Scope, State
+from tilewright.codegen.llvm.values import Value
+from tilewright.ir.dtype import i64
+from tilewright.ir.expr import Expr, Var, const, is_const, product
+from tilewright.ir.rewrite import variables
+from tilewright.native.text import Writer, identifier
+from tilewright.runtime.manifest import RegionSpec, StepSpec, Work
+from tilewright.targets.target import Target
+
+
+def load_dim(out: Writer, index: int) -> str:
+    where = out.inst(f"getelementptr inbounds i64, ptr %dims, i64 {index}")
+    return out.inst(f"load i64, ptr {where}, align 8", f"dim{index}")
+
+
+class Caller:
+    """Writes calls into one entry. What it has loaded from the two tables holds until `forget`."""
+
+    def __init__(self, symbols: Sequence[Var], target: Target) -> None:
+        self.state = State(target, frozenset(), evaluate)
+        self.out = self.state.out
+        self.symbols = symbols
+        self.pointers: dict[tuple[int, Expr], str] = {}
+        self.integers: dict[int, str] = {}
+        self.numbers: dict[Var, str] = {}
+        """The numbers of iterations, of the loops around."""
+
+    def forget(self) -> None:
+        self.pointers.clear()
+        self.integers.clear()
+
+    def call(self, step: StepSpec, waiting: bool) -> bool:
+        """Write one call; gives whether the other threads would have to wait for it."""
+        if waiting and not step.alone:
+            self.wait()
+        shifts = [self.shift(work) for work in step.shifts] or [const(0)] * len(step.slots)
+        arguments = [f"ptr {self.pointer(*where)}" for where in zip(step.slots, shifts, strict=True)]
+        arguments += [f"i64 {self.integer(index)}" for index in step.symbols]
+        arguments += ["i64 %tid", "i64 %nthreads", "ptr %barrier"]
+        self.out.effect(f"call void {identifier(step.kernel, '@')}({', '.join(arguments)})")
+        return step.alone
+
+    def wait(self) -> None:
+        """Write a barrier."""
+        self.out.effect("call void @tw_barrier(ptr %barrier, i64 %nthreads)")
+
+    def shift(self, work: Work) -> Expr:
+        """A polynomial of the symbols as an expression."""
+        named = {v.name: v for v in (*self.symbols, *self.numbers)}
+        total: Expr = const(0)
+        for coefficient, powers in work:
+            total = total + coefficient * product([named[name] for name in powers])
+        return simplify(total)
+
+    def pointer(self, slot: int, shift: Expr) -> str:
+        found = self.pointers.get((slot, shift))
+        if found is None and is_const(shift, 0):
+            where = self.out.inst(f"getelementptr inbounds ptr, ptr %slots, i64 {slot}")
+            found = self.out.inst(f"load ptr, ptr {where}, align 8", f"slot{slot}")
+        elif found is None:
+            base = self.pointer(slot, const(0))
+            found = self.out.inst(f"getelementptr inbounds i8, ptr {base}, i64 {self.number(shift)}")
+        self.pointers[slot, shift] = found
+        return found
+
+    def number(self, e: Expr) -> str:
+        """An expression of the symbols and the numbers of iterations."""
+        for v in variables(e):
+            operand = self.numbers[v] if v in self.numbers else self.integer(self.symbols.index(v))
+            self.state.env[v] = Value(i64, (operand,))
+        return self.state.scalar(e)
+
+    def integer(self, index: int) -> str:
+        """A symbol, or behind the symbols an extent that a step before has defined."""
+        if index not in self.integers:
+            self.integers[index] = load_dim(self.out, index)
+        return self.integers[index]
+
+
+@dataclass(slots=True)
+class _Open:
+    """A region that has begun: its labels begin with `label`; what was loaded before it holds after it."""
+
+    spec: RegionSpec
+    label: str
+    pointers: dict[tuple[int, Expr], str]
+    integers: dict[int, str]
+    number: Var | None = None
+    line: int = 0
+    """The line of the phi that waits for the next iteration's number."""
+    bounded: bool = True
+    otherwise: bool = False
+    numbers: dict[Var, str] = field(default_factory=dict)
+
+
+class Regions:
+    """Writes the blocks of loops and branches. `control` is the slot with the words that bound loops."""
+
+    def __init__(self, caller: Caller, control: int) -> None:
+        self.caller = caller
+        self.out = caller.out
+        self.control = control
+        self.open: list[_Open] = []
+        self.count = 0
+        self.extents = 0
+        self.budget = ""
+
+    def meet(self, spec: RegionSpec, waiting: bool) -> None:
+        """Begin or end a region. `waiting`: threads would have to wait for the calls before."""
+        if waiting or spec.count is not None or spec.condition is not None:
+            self.caller.wait()
+        match spec.kind:
+            case "extent":
+                self.extent(spec)
+            case "loop":
+                self.loop(spec)
+            case "if":
+                self.branch(spec)
+            case "else":
+                self.orelse()
+            case _ if self.open[-1].spec.kind == "loop":
+                self.end_loop(spec)
+            case _:
+                self.end_branch()
+
+    def begin(self, spec: RegionSpec) -> _Open:
+        self.count += 1
+        caller = self.caller
+        found = _Open(spec, f"region{self.count}", dict(caller.pointers), dict(caller.integers))
+        found.numbers = dict(caller.numbers)
+        self.open.append(found)
+        caller.state.scopes.append(Scope(False, None))
+        return found
+
+    def restore(self, region: _Open) -> None:
+        """Forget what was loaded inside a region: other blocks come from elsewhere."""
+        caller = self.caller
+        caller.state.scopes.pop()
+        caller.pointers, caller.integers = dict(region.pointers), dict(region.integers)
+        caller.numbers = dict(region.numbers)
+
+    def flag(self, slot: int) -> str:
+        """A bool in memory, which all threads have read before one goes on."""
+        found = self.out.inst(f"load i8, ptr {self.caller.pointer(slot, const(0))}, align 1")
+        self.caller.wait()
+        return self.out.inst(f"icmp ne i8 {found}, 0")
+
+    def loop(self, spec: RegionSpec) -> None:
+        out, caller = self.out, self.caller
+        limit = None if spec.trip is None else caller.number(caller.shift(spec.trip))
+        if spec.count is not None:
+            count = out.inst(f"load i64, ptr {caller.pointer(spec.count, const(0))}, align 8")
+            caller.wait()
+            limit = count if limit is None else out.intrinsic("llvm.smin.i64", "i64", [("i64", count), ("i64", limit)])
+        entered = None if spec.condition is None else self.flag(spec.condition)
+        region = self.begin(spec)
+        region.bounded = spec.trip is not None
+        if not region.bounded:
+            self.allowance()
+        before, label = out.block, region.label
+        if entered is None:
+            out.jump(f"{label}.head")
+        else:
+            before = f"{label}.entered"
+            out.branch(entered, before, f"{label}.never")
+            out.start(f"{label}.never")
+            out.jump(f"{label}.done")
+            out.start(before)
+            out.jump(f"{label}.head")
+        out.start(f"{label}.head")
+        region.number = Var(spec.number)
+        region.line = out.reserve()
+        caller.numbers[region.number] = f"%{label}.i"
+        out.fill(region.line, f"%{label}.i = phi i64 [ 0, %{before} ], [ %{label}.next, %{label}.latch ]")
+        if limit is not None:
+            more = out.inst(f"icmp slt i64 %{label}.i, {limit}")
+            out.branch(more, f"{label}.more", f"{label}.left")
+            out.start(f"{label}.more")
+        if not region.bounded:
+            self.spend(label)
+        if spec.counter is not None:
+            self.by_one_thread(f"store i64 %{label}.i, ptr {caller.pointer(spec.counter, const(0))}, align 8", label)
+
+    def end_loop(self, spec: RegionSpec) -> None:
+        out, caller = self.out, self.caller
+        region = self.open.pop()
+        label = region.label
+        again = None if spec.condition is None else self.flag(spec.condition)
+        out.jump(f"{label}.latch")
+        out.start(f"{label}.latch")
+        out.effect(f"%{label}.next = add nuw nsw i64 %{label}.i, 1")
+        if again is None:
+            out.jump(f"{label}.head")
+        else:
+            out.branch(again, f"{label}.head", f"{label}.stopped")
+        sources: list[tuple[str, str]] = []
+        if again is not None:
+            out.start(f"{label}.stopped")
+            out.jump(f"{label}.done")
+            sources.append((f"%{label}.next", f"{label}.stopped"))
+        if region.spec.trip is not None or region.spec.count is not None:
+            out.start(f"{label}.left")
+            out.jump(f"{label}.done")
+            sources.append((f"%{label}.i", f"{label}.left"))
+        if region.spec.condition is not None:
+            sources.append(("0", f"{label}.never"))
+        out.start(f"{label}.done")
+        pairs = ", ".join(f"[ {value}, %{block} ]" for value, block in sources)
+        total = out.inst(f"phi i64 {pairs}") if sources else "0"
+        self.restore(region)
+        if spec.counter is not None:
+            where = caller.pointer(spec.counter, const(0))
+            self.by_one_thread(f"store i64 {total}, ptr {where}, align 8", f"{label}.total")
+
+    def extent(self, spec: RegionSpec) -> None:
+        """A number from memory as a symbol, cut to its bounds."""
+        out, caller = self.out, self.caller
+        assert spec.count is not None and spec.trip is not None
+        found = out.inst(f"load i64, ptr {caller.pointer(spec.count, const(0))}, align 8")
+        caller.wait()
+        found = out.intrinsic("llvm.smax.i64", "i64", [("i64", found), ("i64", "0")])
+        bound = caller.number(caller.shift(spec.trip))
+        found = out.intrinsic("llvm.smin.i64", "i64", [("i64", found), ("i64", bound)])
+        caller.integers[len(caller.symbols) + self.extents] = found
+        caller.numbers[Var(spec.number)] = found
+        self.extents += 1
+
+    def by_one_thread(self, effect: str, label: str) -> None:
+        """Let thread 0 do something, and the others wait for it."""
+        out = self.out
+        first = out.inst("icmp eq i64 %tid, 0")
+        out.branch(first, f"{label}.one", f"{label}.all")
+        out.start(f"{label}.one")
+        out.effect(effect)
+        out.jump(f"{label}.all")
+        out.start(f"{label}.all")
+        self.caller.wait()
+
+    def allowance(self) -> None:
+        """The iterations that may still be made in this call, as a variable of each thread."""
+        if not self.budget:
+            self.budget = self.out.alloca("i64", 1, "budget", 8)
+            words = self.load_control()
+            allowed = f"%{self.out.fresh('allowed')}"
+            self.out.entry += [*words, f"  {allowed} = load i64, ptr %control, align 8"]
+            self.out.entry.append(f"  store i64 {allowed}, ptr {self.budget}, align 8")
+
+    def load_control(self) -> list[str]:
+        return [
+            f"  %control.at = getelementptr inbounds ptr, ptr %slots, i64 {self.control}",
+            "  %control = load ptr, ptr %control.at, align 8",
+        ]
+
+    def spend(self, label: str) -> None:
+        """Count an iteration down; where none is left, note that and leave."""
+        out = self.out
+        left = out.inst(f"load i64, ptr {self.budget}, align 8")
+        out.branch(out.inst(f"icmp sgt i64 {left}, 0"), f"{label}.allowed", f"{label}.endless")
+        out.start(f"{label}.endless")
+        status = out.inst("getelementptr inbounds i64, ptr %control, i64 1")
+        out.effect(f"store i64 1, ptr {status}, align 8")
+        out.effect("ret void")
+        out.start(f"{label}.allowed")
+        out.effect(f"store i64 {out.inst(f'sub nsw i64 {left}, 1')}, ptr {self.budget}, align 8")
+
+    def branch(self, spec: RegionSpec) -> None:
+        assert spec.condition is not None
+        condition = self.flag(spec.condition)
+        region = self.begin(spec)
+        self.out.branch(condition, f"{region.label}.then", f"{region.label}.else")
+        self.out.start(f"{region.label}.then")
+
+    def orelse(self) -> None:
+        region = self.open[-1]
+        region.otherwise = True
+        self.out.jump(f"{region.label}.done")
+        self.out.start(f"{region.label}.else")
+        self.restore(region)
+        self.caller.state.scopes.append(Scope(False, None))
+
+    def end_branch(self) -> None:
+        region = self.open.pop()
+        self.out.jump(f"{region.label}.done")
+        if not region.otherwise:
+            self.out.start(f"{region.label}.else")
+            self.out.jump(f"{region.label}.done")
+        self.out.start(f"{region.label}.done")
+        self.restore(region)

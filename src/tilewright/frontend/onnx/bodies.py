@@ -1,0 +1,126 @@
+"""Graphs inside nodes: walked in the importer's graph, and cut out of it as bodies of a loop or branch.
+
+A body is walked like any other nodes, with values of its own for its inputs; what its nodes then read that they do not
+compute is what it captures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TypeVar
+
+import onnx
+
+from tilewright.arith import prove_equal
+from tilewright.frontend.onnx.call import Call
+from tilewright.frontend.onnx.scope import Item, Scope
+from tilewright.ir.graph import Graph, Node, TensorType, Value
+from tilewright.support.errors import Problems, UnsupportedError
+
+T = TypeVar("T")
+
+Walk = Callable[[onnx.GraphProto, Mapping[str, Item], str], list[Item]]
+"""Walks a body with these inputs under a prefix of names; gives its outputs."""
+
+
+class Noted(Exception):
+    """A node failed because of problems inside it that are noted already."""
+
+
+@dataclass(slots=True)
+class Body:
+    """A body that was cut out: its nodes, its results, and what both read from around."""
+
+    name: str
+    nodes: tuple[Node, ...]
+    results: tuple[Value, ...]
+    captured: tuple[Value, ...]
+
+    def graph(self, inputs: Sequence[Value], captured: Sequence[Value]) -> Graph:
+        """The body as a graph, with inputs for what it and others capture."""
+        return Graph(self.name, (*inputs, *captured), (), self.nodes, self.results)
+
+
+@dataclass(slots=True)
+class Bodies:
+    """The graphs inside one node: how its rule walks them.
+
+    walk      of the importer
+    scope     where the node stands
+    problems  the importer's
+    """
+
+    call: Call
+    walk: Walk
+    scope: Scope
+    problems: Problems
+
+    def value(self, name: str, t: TensorType) -> Item:
+        """A value of its own for an input of a body."""
+        made = Value(self.call.builder.fresh(f"{self.call.hint}.{name}"), t)
+        return Item(t, made)
+
+    @contextmanager
+    def apart(self) -> Iterator[list[Node]]:
+        """Takes the nodes that are made inside out of the graph again, into the list. Numbers known around that became
+        values inside are only numbers again."""
+        builder = self.call.builder
+        before, made = len(builder.nodes), list[Node]()
+        numbers = [i for i in (*self._around(), *self.call.items) if i is not None and i.value is None]
+        try:
+            yield made
+        finally:
+            made += builder.nodes[before:]
+            del builder.nodes[before:]
+            inside = {v for n in made for v in n.outputs}
+            for item in numbers:
+                if item.value in inside:
+                    item.value = None
+
+    def _around(self) -> Iterator[Item]:
+        scope: Scope | None = self.scope
+        while scope is not None:
+            yield from scope.items.values()
+            scope = scope.parent
+
+    def cut(
+        self,
+        graph: onnx.GraphProto,
+        inputs: Mapping[str, Item],
+        prefix: str,
+        finish: Callable[[list[Item]], Sequence[Value]],
+    ) -> Body:
+        """Walk a body; `finish` makes values of its results."""
+        with self.apart() as nodes:
+            results = tuple(finish(self.walk(graph, inputs, prefix)))
+        inside = {v for n in nodes for v in n.outputs} | {i.value for i in inputs.values()}
+        read = [v for n in nodes for v in n.inputs if v is not None]
+        captured = dict.fromkeys(v for v in (*read, *results) if v not in inside)
+        return Body(graph.name or prefix.strip("/") or "body", tuple(nodes), results, tuple(captured))
+
+    def attempt(self, rule: Callable[[], T]) -> T | None:
+        """What a rule gives, or None where it is not supported, as if nobody had tried."""
+        noted = len(self.problems)
+        with self.apart() as made:
+            try:
+                result = rule()
+            except UnsupportedError:
+                return None
+            except Noted:
+                if not all(isinstance(p, UnsupportedError) for p in self.problems.found[noted:]):
+                    raise
+                del self.problems.found[noted:]
+                return None
+        self.call.builder.nodes += made
+        return result
+
+    def like(self, value: Value, t: TensorType, what: str) -> Value:
+        """A value of a body where one of this type is wanted."""
+        if value.type == t:
+            return value
+        same = value.dtype is t.dtype and value.type.rank == t.rank
+        if not same or not all(prove_equal(a, b) for a, b in zip(value.shape, t.shape, strict=True)):
+            raise UnsupportedError(f"{what} that changes its type is not supported", expected=t, got=value.type)
+        return self.call.reshape(value, t.shape)

@@ -1,0 +1,64 @@
+"""Rules for operators whose results have a size that data decides: at most as many rows as shapes say."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tilewright.arith import prove
+from tilewright.frontend.onnx.call import Call
+from tilewright.frontend.onnx.registry import rule
+from tilewright.ir.dtype import boolean, f32, i64
+from tilewright.ir.expr import as_int, call
+from tilewright.ir.graph import Value
+from tilewright.ops.dims import axis_of
+from tilewright.support.errors import ModelError, ShapeError
+
+
+@rule("NonZero")
+def nonzero(n: Call) -> Value:
+    """The places of elements that are not zero, a column each."""
+    x = n.value(0)
+    x = n.reshape(x, (1,)) if x.type.rank == 0 else x
+    return n.transpose(places(n, x), [1, 0])
+
+
+def places(n: Call, x: Value) -> Value:
+    """The places of elements that are not zero, a row each."""
+    rows, count = n.emit_all("nonzero", x)
+    return n.head(rows, count)
+
+
+@rule("Compress")
+def compress(n: Call) -> Value:
+    """A gather of the places where the condition holds."""
+    x, axis = n.value(0), n.integer("axis", None)
+    if axis is None:
+        x, axis = n.reshape(x, (x.type.size,)), 0
+    axis = axis_of(axis, x.type.rank)
+    extent, known = x.shape[axis], n.known(1)
+    if known is not None and known.dtype != object:
+        found = np.flatnonzero(known)
+        if as_int(extent) is None or (found.size and found[-1] >= (as_int(extent) or 0)):
+            raise ShapeError("the condition is longer than the dimension", expected=extent, got=known.size)
+        return n.emit("gather", x, n.constant(found, i64), axis=axis)
+    condition = n.value(1)
+    if condition.type.rank != 1 or condition.dtype is not boolean:
+        raise ModelError("the condition of Compress must be a list of bool", got=condition.type)
+    if not prove(call("le", condition.shape[0], extent)):
+        raise ShapeError("the condition may be longer than the dimension", expected=extent, got=condition.shape[0])
+    chosen = places(n, condition)
+    return n.emit("gather", x, n.reshape(chosen, (chosen.shape[0],)), axis=axis)
+
+
+@rule("NonMaxSuppression")
+def non_max_suppression(n: Call) -> Value:
+    """The boxes of each class that no better one covers: rows of batch, class and box."""
+    most = 0 if not n.has(2) else n.number(2, "the number of boxes of NonMaxSuppression")
+    overlap = n.reshape(n.value(3), ()) if n.has(3) else n.constant(0.0, f32)
+    least = n.reshape(n.value(4), ()) if n.has(4) else None
+    center = bool(n.integer("center_point_box", 0))
+    boxes = as_int(n.shape(0)[1]) if n.rank(0) == 3 else None
+    most = max(int(most), 0) if boxes is None else min(max(int(most), 0), boxes)
+    operands = (n.value(0), n.value(1), overlap, least)
+    rows, count = n.emit_all("suppress", *operands, most=most, center=center)
+    return n.cast(n.head(rows, count), i64)

@@ -1,0 +1,204 @@
+"""A program's steps as native code that reads the clock between them: `tw_profile`, which does what `tw_run` does.
+
+Times add up where regions repeat steps: `times[k]` are the nanoseconds of all calls of step k, `times[steps + k]` is
+how many there were, and the word behind these is 1 if loops would have had more iterations than allowed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from tilewright.native.assembler import I8, I32, I64, PTR, VOID, Function, Module, Value, Variable
+from tilewright.native.link import host_triple
+from tilewright.runtime.manifest import RegionSpec, StepSpec, Work
+
+
+def profile_text(
+    steps: Sequence[StepSpec], addresses: Mapping[str, int], times: int, values: Mapping[str, int], most: int
+) -> str:
+    """LLVM text of `tw_profile`.
+
+    Args:
+        addresses: of the kernels, by name.
+        times: the address of twice as many words as there are steps, and one more.
+        values: of the symbols.
+        most: iterations that loops may have that only data ends.
+    """
+    m = Module(host_triple())
+    params = [("slots", PTR), ("dims", PTR), ("tid", I64), ("nthreads", I64), ("barrier", PTR)]
+    with m.function("tw_profile", VOID, params) as (f, arguments):
+        _Stepper(f, arguments, steps, addresses, times, values, most).run()
+        f.ret()
+    return m.text()
+
+
+class _Stepper:
+    def __init__(
+        self,
+        f: Function,
+        arguments: Sequence[Value],
+        steps: Sequence[StepSpec],
+        addresses: Mapping[str, int],
+        times: int,
+        values: Mapping[str, int],
+        most: int,
+    ) -> None:
+        self.f = f
+        self.slots, self.dims, self.tid, self.nthreads, self.barrier = arguments
+        self.steps = steps
+        self.addresses = addresses
+        self.times = times
+        self.values = values
+        self.last = f.var(I64, 0)
+        self.left = f.var(I64, most)
+        self.numbers: dict[str, Variable] = {}
+        self.extents: list[Variable] = []
+
+    def run(self) -> None:
+        with self.f.when(self.tid.eq(0)):
+            self.last.set(self.now())
+        at = 0
+        while at < len(self.steps):
+            at = self.step(at)
+
+    def step(self, at: int) -> int:
+        """Write the step at a place, or the region that begins there; gives the place behind."""
+        region = self.steps[at].region
+        if region is None:
+            self.call(at)
+            return at + 1
+        if region.kind == "extent":
+            self.extent(region)
+            return at + 1
+        if region.kind == "loop":
+            return self.loop(at, region)
+        return self.branch(at, region)
+
+    def block(self, at: int) -> int:
+        """Write steps until their region ends, or its other case begins; gives the place of that."""
+        while True:
+            region = self.steps[at].region
+            if region is not None and region.kind in ("else", "end"):
+                return at
+            at = self.step(at)
+
+    def call(self, k: int) -> None:
+        f, step = self.f, self.steps[k]
+        shifts = [self.number(work) for work in step.shifts] or [f.value(0, I64)] * len(step.slots)
+        pointers = [self.pointer(i) + shift for i, shift in zip(step.slots, shifts, strict=True)]
+        symbols = [self.symbol(i) for i in step.symbols]
+        kernel = f.let(PTR, f"inttoptr i64 {self.addresses[step.kernel]} to ptr")
+        f.call(VOID, kernel, *pointers, *symbols, self.tid, self.nthreads, self.barrier)
+        following = self.steps[k + 1] if k + 1 < len(self.steps) else None
+        if step.alone and following is not None and not following.alone:
+            self.wait()
+        with f.when(self.tid.eq(0)):
+            now, place = self.now(), f.value(self.times + 8 * k, PTR)
+            f.store(f.load(I64, place) + now - self.last.get(), place)
+            f.store(f.load(I64, place, 8 * len(self.steps)) + 1, place, 8 * len(self.steps))
+            self.last.set(now)
+
+    def symbol(self, index: int) -> Value:
+        if index < len(self.values):
+            return self.f.load(I64, self.dims, 8 * index)
+        return self.extents[index - len(self.values)].get()
+
+    def extent(self, region: RegionSpec) -> None:
+        """A number from memory as a symbol, cut to its bounds."""
+        assert region.count is not None and region.trip is not None, "an extent has a value and a bound"
+        f = self.f
+        self.wait()
+        found = f.var(I64, 0)
+        found.set(f.load(I64, self.pointer(region.count)))
+        self.wait()
+        bound = self.number(region.trip)
+        with f.when(found.get() > bound):
+            found.set(bound)
+        with f.when(found.get() < 0):
+            found.set(0)
+        self.numbers[region.number] = found
+        self.extents.append(found)
+
+    def loop(self, at: int, region: RegionSpec) -> int:
+        f = self.f
+        alive, number = f.var(I64, 1), f.var(I64, 0)
+        alive.set(1)
+        number.set(0)
+        if region.count is not None or region.condition is not None:
+            self.wait()
+        limits = [] if region.trip is None else [self.number(region.trip)]
+        limits += [] if region.count is None else [f.load(I64, self.pointer(region.count))]
+        if region.condition is not None:
+            alive.set(self.flag(region.condition))
+        self.wait()
+        self.numbers[region.number] = number
+        with f.loop() as loop:
+            loop.leave_if(alive.get().eq(0))
+            for limit in limits:
+                loop.leave_if(number.get() >= limit)
+            if region.trip is None:
+                with f.when(self.left.get() <= 0):
+                    f.put(1, I64, f.value(self.times + 16 * len(self.steps), PTR))
+                    f.ret()
+                self.left.add(-1)
+            if region.counter is not None:
+                self.write(region.counter, number.get())
+            end = self.block(at + 1)
+            self.wait()
+            closing = self.steps[end].region
+            assert closing is not None, "a region has no end"
+            if closing.condition is not None:
+                alive.set(self.flag(closing.condition))
+                self.wait()
+            number.add(1)
+        del self.numbers[region.number]
+        if closing.counter is not None:
+            self.write(closing.counter, number.get())
+        return end + 1
+
+    def branch(self, at: int, region: RegionSpec) -> int:
+        f = self.f
+        assert region.condition is not None, "a branch has no condition"
+        self.wait()
+        condition = self.flag(region.condition)
+        self.wait()
+        with f.when(condition.ne(0)):
+            end = self.block(at + 1)
+            self.wait()
+        closing = self.steps[end].region
+        if closing is not None and closing.kind == "else":
+            with f.when(condition.eq(0)):
+                end = self.block(end + 1)
+                self.wait()
+        return end + 1
+
+    def flag(self, slot: int) -> Value:
+        return self.f.load(I8, self.pointer(slot)).cast(I64)
+
+    def write(self, slot: int, value: Value) -> None:
+        """Let thread 0 write a number, and the others wait for it."""
+        with self.f.when(self.tid.eq(0)):
+            self.f.store(value, self.pointer(slot))
+        self.wait()
+
+    def pointer(self, slot: int) -> Value:
+        return self.f.load(PTR, self.slots, 8 * slot)
+
+    def wait(self) -> None:
+        self.f.call(VOID, "tw_barrier", self.barrier, self.nthreads)
+
+    def number(self, work: Work) -> Value:
+        """A polynomial of the symbols and of the numbers of iterations."""
+        total = self.f.value(0, I64)
+        for coefficient, powers in work:
+            term = self.f.value(coefficient, I64)
+            for name in powers:
+                term = term * (self.numbers[name].get() if name in self.numbers else self.values[name])
+            total = total + term
+        return total
+
+    def now(self) -> Value:
+        f = self.f
+        spec = f.space(16)
+        f.call(I32, "clock_gettime", (I32, 1), spec)
+        return f.load(I64, spec) * 1_000_000_000 + f.load(I64, spec, 8)

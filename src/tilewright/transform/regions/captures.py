@@ -1,0 +1,224 @@
+"""What bodies capture: bringing values of the graph around into a body, and nodes out of it.
+
+y = loop(..., w) {body = graph @body(%i, %s, %w) { p = pack(w); ... }}
+->
+p = pack(w); y = loop(..., p) {body = graph @body(%i, %s) params(%p) { ... }}
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from tilewright.ir.expr import as_int
+from tilewright.ir.graph import Graph, Node, Value
+from tilewright.ir.rewrite import fresh_name, variables
+from tilewright.ops.control import CondAttrs, LoopAttrs
+
+Capture = tuple[Value, Value]
+"""A value in a body, and the value around that it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """A node with bodies, its operands by what they are for the bodies.
+
+    own       operands that are no captures: a loop's count, condition, initial values and sequences, a predicate
+    leading   how many inputs of a body are not captured
+    captured  what the bodies capture, by the operand
+    inputs    how many captures are inputs of the bodies; the others are params
+    """
+
+    node: Node
+    own: tuple[Value | None, ...]
+    leading: int
+    captured: tuple[Value, ...]
+    inputs: int
+
+    def with_captures(self, bodies: Sequence[Graph], inputs: Sequence[Value], params: Sequence[Value]) -> Node:
+        """The node with other bodies that capture other operands."""
+        changed = dict(zip(map(id, self.node.bodies), bodies, strict=True))
+        attrs = self.node.attrs.mapped(lambda v: changed[id(v)] if isinstance(v, Graph) else v)
+        return replace(self.node, inputs=(*self.own, *inputs, *params), attrs=attrs)
+
+
+def region(node: Node) -> Region:
+    """The operands of a loop or a branch, told apart."""
+    match node.attrs:
+        case LoopAttrs(body=body, carried=carried, scanned=scanned):
+            own, leading = 2 + carried + scanned, 1 + carried + scanned
+        case CondAttrs(then=body):
+            own, leading = 1, 0
+        case _:
+            raise TypeError(f"{node.op} has no bodies")
+    captured = tuple(v for v in node.inputs[own:] if v is not None)
+    return Region(node, node.inputs[:own], leading, captured, len(body.inputs) - leading)
+
+
+def names_of(graph: Graph) -> set[str]:
+    """The names that a graph has given."""
+    values = (*graph.inputs, *graph.params, *(v for n in graph.nodes for v in n.outputs))
+    return {v.name for v in values}
+
+
+def fixed_values(graph: Graph, weights: Iterable[Value]) -> set[Value]:
+    """The values that depend on `weights` alone, and have one size."""
+    fixed = set(weights)
+    constants = {n.output for n in graph.nodes if n.op == "constant"}
+    for node in graph.nodes:
+        inputs = [v for v in node.inputs if v is not None]
+        known = all(as_int(v.type.size) is not None for v in node.outputs) and not node.symbols and not node.bodies
+        if known and all(v in fixed or v in constants for v in inputs) and any(v in fixed for v in inputs):
+            fixed.update(node.outputs)
+    return fixed
+
+
+def used_values(body: Graph) -> set[Value]:
+    return {v for n in body.nodes for v in n.inputs if v is not None} | set(body.outputs)
+
+
+def recaptured(
+    node: Node, fixed: Collection[Value], constants: Mapping[Value, Node], carriers: Collection[Value]
+) -> Node:
+    """A node whose bodies capture what they read, each operand once: constants are moved in, params are those
+    that are `fixed`, and each symbol that a body mentions is in the shape of one of its inputs.
+
+    Args:
+        constants: the nodes of the graph around that make constants, by their values.
+        carriers: values around whose shapes give symbols.
+    """
+    found = region(node)
+    bodies = list(node.bodies)
+    sources: list[dict[Value, Value]] = []
+    for body in bodies:
+        taken = (*body.inputs[found.leading :], *body.params)
+        sources.append(dict(zip(taken, found.captured, strict=True)))
+    wanted = dict.fromkeys(
+        source
+        for body, table in zip(bodies, sources, strict=True)
+        for inner, source in table.items()
+        if inner in used_values(body) and source not in constants
+    )
+    given = {s for v in (*found.own, *wanted) if v is not None for d in v.shape for s in variables(d)}
+    for symbol in dict.fromkeys(s for body in bodies for s in body.used_symbols):
+        if symbol not in given:
+            carrier = next(v for v in carriers if symbol in v.shape)
+            wanted[carrier] = None
+            given.update(s for d in carrier.shape for s in variables(d))
+    inputs = [v for v in wanted if v not in fixed]
+    params = [v for v in wanted if v in fixed]
+    changed = [
+        _capturing(body, found.leading, table, inputs, params, constants)
+        for body, table in zip(bodies, sources, strict=True)
+    ]
+    return found.with_captures(changed, inputs, params)
+
+
+def _capturing(
+    body: Graph,
+    leading: int,
+    sources: dict[Value, Value],
+    inputs: Sequence[Value],
+    params: Sequence[Value],
+    constants: Mapping[Value, Node],
+) -> Graph:
+    """A body with these captures, in this order; what it reads is renamed to them."""
+    taken = {v.name for v in body.inputs[:leading]} | {v.name for n in body.nodes for v in n.outputs}
+    inner = {outer: Value(fresh_name(outer.name, taken), outer.type) for outer in (*inputs, *params)}
+    used = used_values(body)
+    nodes: list[Node] = []
+    renamed: dict[Value, Value] = {}
+    for old, outer in sources.items():
+        if outer in constants and old in used:
+            made = Value(fresh_name(outer.name, taken), outer.type)
+            nodes.append(replace(constants[outer], outputs=(made,)))
+            renamed[old] = made
+        elif outer in inner:
+            renamed[old] = inner[outer]
+    nodes += [with_inputs(n, renamed) for n in body.nodes]
+    outputs = tuple(renamed.get(v, v) for v in body.outputs)
+    captured = tuple(inner[v] for v in inputs), tuple(inner[v] for v in params)
+    return Graph(body.name, (*body.inputs[:leading], *captured[0]), captured[1], tuple(nodes), outputs)
+
+
+def with_inputs(node: Node, renamed: dict[Value, Value]) -> Node:
+    """A node that reads other values."""
+    if not any(v in renamed for v in node.inputs):
+        return node
+    return replace(node, inputs=tuple(None if v is None else renamed.get(v, v) for v in node.inputs))
+
+
+def hoisted(node: Node, taken: set[str], wanted: Callable[[Node], bool]) -> tuple[list[Node], Node]:
+    """Nodes of the bodies that depend on params alone, for the graph around, and the node that captures their results.
+
+    Args:
+        taken: names of the graph around; the hoisted nodes' are added.
+        wanted: whether a node may leave its body.
+    """
+    found = region(node)
+    inputs, params = found.captured[: found.inputs], list(found.captured[found.inputs :])
+    outside: list[Node] = []
+    bodies = list(node.bodies)
+    for k, body in enumerate(bodies):
+        around = dict(zip(body.params, params, strict=True))
+        moved = _hoistable(body, wanted)
+        for n in moved:
+            outputs = tuple(Value(fresh_name(v.name, taken), v.type) for v in n.outputs)
+            outside.append(replace(with_inputs(n, around), outputs=outputs))
+            around.update(zip(n.outputs, outputs, strict=True))
+        gone = {id(n) for n in moved if n.op != "constant"}
+        made = [v for n in moved if n.op != "constant" for v in n.outputs]
+        rest = tuple(n for n in body.nodes if id(n) not in gone)
+        bodies[k] = replace(body, params=(*body.params, *made), nodes=rest)
+        params += [around[v] for v in made]
+        for other in range(len(bodies)):
+            if other != k:
+                names = names_of(bodies[other])
+                unread = tuple(Value(fresh_name(v.name, names), v.type) for v in made)
+                bodies[other] = replace(bodies[other], params=(*bodies[other].params, *unread))
+    return outside, found.with_captures(bodies, inputs, params) if outside else node
+
+
+def _hoistable(body: Graph, wanted: Callable[[Node], bool]) -> list[Node]:
+    """Nodes that depend on params alone, in order, behind the constants that they read."""
+    constants = {n.output: n for n in body.nodes if n.op == "constant"}
+    moved: dict[int, Node] = {}
+    made: set[Value] = set(body.params)
+    for n in body.nodes:
+        inputs = [v for v in n.inputs if v is not None]
+        free = all(v in made or v in constants for v in inputs) and any(v in made for v in inputs)
+        sized = not n.symbols and all(as_int(v.type.size) is not None for v in n.outputs)
+        if free and sized and not n.bodies and wanted(n):
+            moved.update((id(constants[v]), constants[v]) for v in inputs if v in constants)
+            moved[id(n)] = n
+            made.update(n.outputs)
+    return list(moved.values())
+
+
+def lift_constants(graph: Graph) -> Graph:
+    """Constants of several elements out of bodies, which capture them: they are data, not code."""
+    if not any(node.bodies for node in graph.nodes):
+        return graph
+    taken = names_of(graph)
+    nodes: list[Node] = []
+    for node in graph.nodes:
+        if node.bodies:
+            node = node.with_bodies(lift_constants)
+            found = region(node)
+            bodies, params = list(node.bodies), list(found.captured[found.inputs :])
+            for k, body in enumerate(bodies):
+                large = [n for n in body.nodes if n.op == "constant" and (as_int(n.output.type.size) or 0) > 1]
+                for n in large:
+                    nodes.append(replace(n, outputs=(Value(fresh_name(n.output.name, taken), n.output.type),)))
+                    params.append(nodes[-1].output)
+                inside = [n.output for n in large]
+                rest = tuple(n for n in body.nodes if n.op != "constant" or n.output not in inside)
+                bodies[k] = replace(body, params=(*body.params, *inside), nodes=rest)
+                for other in range(len(bodies)):
+                    if other != k:
+                        names = names_of(bodies[other])
+                        unread = tuple(Value(fresh_name(v.name, names), v.type) for v in inside)
+                        bodies[other] = replace(bodies[other], params=(*bodies[other].params, *unread))
+            node = found.with_captures(bodies, found.captured[: found.inputs], params)
+        nodes.append(node)
+    return replace(graph, nodes=tuple(nodes))

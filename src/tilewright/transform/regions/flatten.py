@@ -1,0 +1,176 @@
+"""Bodies into the list of calls: a loop's or a branch's calls between marks that say where they begin and end.
+
+    y = loop(none, none, s, xs) {body}   ->   y = identity(s);  loop;  calls of the body;  y = identity(next);  end
+
+What is carried stands in the memory of the loop's outputs. An element of a sequence is a place in it, what is collected
+is computed straight into its place, and so are the outputs of branches. What is carried on is copied at the end of the
+iteration, unless its kernel can write over what is carried in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from tilewright.arith import prove_equal
+from tilewright.ir.expr import Var, product
+from tilewright.ir.graph import Graph, Node, Value
+from tilewright.ops.control import NUMBER, LoopAttrs
+from tilewright.support.errors import UnsupportedError
+from tilewright.transform.call import Call, KernelCall, Marker
+from tilewright.transform.graph.memory import Place
+from tilewright.transform.regions.captures import region
+from tilewright.transform.regions.optimise import trip_of
+from tilewright.transform.work import polynomial
+
+Copy = Callable[[Value, Value], KernelCall]
+"""Makes a kernel that copies one value to another."""
+
+
+@dataclass(frozen=True, slots=True)
+class Flat:
+    """Calls in order, and where values stand that have no memory of their own."""
+
+    calls: tuple[Call, ...]
+    places: Mapping[Value, Place]
+
+
+def flatten(node: Node, bodies: Sequence[Flat], path: str, copy: Copy) -> Flat:
+    """The calls of a loop or branch whose bodies are compiled. `path` names it; no value's name around begins so."""
+    if isinstance(node.attrs, LoopAttrs):
+        return _loop(node, bodies[0], path, copy)
+    return _cond(node, bodies, path)
+
+
+@dataclass(slots=True)
+class _Embedding:
+    """A body's values under names of the program around: `names` has those that stand for values of it."""
+
+    body: Flat
+    path: str
+    names: dict[Value, Value]
+
+    def value(self, v: Value) -> Value:
+        return self.names.get(v) or Value(f"{self.path}{v.name}", v.type)
+
+    def calls(self) -> list[Call]:
+        return [self.call(c) for c in self.body.calls]
+
+    def call(self, call: Call) -> Call:
+        if isinstance(call, KernelCall):
+            over = tuple((self.value(a), self.value(b)) for a, b in call.over)
+            return replace(call, args=tuple(map(self.value, call.args)), over=over)
+        count, condition, counter = (
+            None if v is None else self.value(v) for v in (call.count, call.condition, call.counter)
+        )
+        return replace(call, count=count, condition=condition, counter=counter)
+
+    def places(self) -> dict[Value, Place]:
+        return {self.value(v): replace(p, base=self.value(p.base)) for v, p in self.body.places.items()}
+
+    def root(self, v: Value) -> Value:
+        """The value of the body whose memory this one's is, all of it."""
+        while v in self.body.places:
+            v = self.body.places[v].base
+        return v
+
+
+def _captures(node: Node, body: Graph) -> dict[Value, Value]:
+    found = region(node)
+    return dict(zip((*body.inputs[found.leading :], *body.params), found.captured, strict=True))
+
+
+def _loop(node: Node, flat: Flat, path: str, copy: Copy) -> Flat:
+    attrs = node.of(LoopAttrs)
+    body, carried = attrs.body, attrs.carried
+    count, condition, *rest = node.inputs
+    number = Var(f"{path}number")
+    counter = Value(f"{path}number", NUMBER)
+    e = _Embedding(flat, path, {body.inputs[0]: counter, **_captures(node, body)})
+    e.names.update(zip(body.inputs[1 : 1 + carried], node.outputs, strict=False))
+    where = {}
+    for element, sequence in zip(body.inputs[1 + carried :][: attrs.scanned], rest[carried:], strict=False):
+        assert sequence is not None
+        where[e.value(element)] = _row(sequence, number)
+    results = body.outputs[attrs.conditional :]
+    for result, stack in zip(results[carried:], node.outputs[carried:], strict=False):
+        where[e.value(e.root(result))] = _row(stack, number)
+    calls = e.calls()
+    places = {**e.places(), **where}
+    ends = []
+    for result, output in zip(results[:carried], node.outputs, strict=False):
+        if _may_stand_in(e.value(e.root(result)), output, calls, places):
+            places[e.value(e.root(result))] = Place(output)
+        else:
+            ends.append(copy(e.value(result), output))
+    before = [copy(v, output) for v, output in zip(rest[:carried], node.outputs, strict=False) if v is not None]
+    read = any(counter in c.args for c in calls)
+    trip = trip_of(node)
+    known = trip is not None and polynomial(trip) is not None
+    begin = Marker("loop", node.label, trip if known else None, count, condition, number, counter if read else None)
+    again = e.value(body.outputs[0]) if attrs.conditional else None
+    end = Marker("end", node.label, condition=again, counter=node.outputs[-1] if attrs.counted else None)
+    return Flat((*before, begin, *calls, *ends, end), places)
+
+
+def _row(stack: Value, number: Var) -> Place:
+    """An iteration's part of a sequence, or of what is collected."""
+    size = product(stack.shape[1:])
+    if polynomial(size) is None:
+        raise UnsupportedError("a loop over elements of such a size is not supported", where=stack.name, got=size)
+    return Place(stack, number * size)
+
+
+def _may_stand_in(result: Value, carried: Value, calls: Sequence[Call], places: Mapping[Value, Place]) -> bool:
+    """Whether what is carried on may be computed over what is carried in: nobody reads that later."""
+
+    def root(v: Value) -> Value:
+        while v in places:
+            v = places[v].base
+        return v
+
+    written = next((k for k, c in enumerate(calls) if result in c.args), None)
+    if written is None or not _is_flat(calls[: written + 1]) or result in places:
+        return False
+    call = calls[written]
+    readers = [k for k, c in enumerate(calls) if any(root(v) == carried for v in c.args)]
+    if not isinstance(call, KernelCall) or any(k > written for k in readers):
+        return False
+    whole = prove_equal(result.type.size, carried.type.size)
+    over = any(out == result and operand == carried for out, operand in call.over)
+    alone = sum(root(v) == carried for v in call.args) == 1
+    return whole and (written not in readers or (over and alone))
+
+
+def _is_flat(calls: Sequence[Call]) -> bool:
+    """Whether the last of the calls stands in no region."""
+    depth = 0
+    for c in calls:
+        if isinstance(c, Marker) and c.kind != "else":
+            depth += -1 if c.kind == "end" else 1
+    return depth == 0
+
+
+def _cond(node: Node, bodies: Sequence[Flat], path: str) -> Flat:
+    flats = dict(zip(map(id, node.bodies), bodies, strict=True))
+    attrs = node.attrs
+    places: dict[Value, Place] = {}
+    calls: list[Call] = [Marker("if", node.label, condition=node.inputs[0])]
+    for kind, body in (("then", attrs.then), ("else", attrs.orelse)):  # type: ignore[attr-defined]
+        e = _Embedding(flats[id(body)], f"{path}{kind}.", _captures(node, body))
+        if kind == "else":
+            calls.append(Marker("else", node.label))
+        calls += e.calls()
+        places |= e.places()
+        places |= {e.value(e.root(r)): Place(o) for r, o in zip(body.outputs, node.outputs, strict=True)}
+    return Flat((*calls, Marker("end", node.label)), places)
+
+
+def extent_marker(node: Node) -> Marker:
+    """Where the symbol begins to hold that a node defines."""
+    rows, count = node.inputs
+    assert rows is not None
+    bound = rows.shape[0]
+    if polynomial(bound) is None:
+        raise UnsupportedError("an extent with such a bound is not supported", where=node.output.name, got=bound)
+    return Marker("extent", node.label, bound, count, number=node.defines)

@@ -1,0 +1,159 @@
+"""Sizes that data decides: what is not zero, what a condition chooses, boxes that none covers, what a loop collects."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+from onnx.reference import ReferenceEvaluator
+
+import tilewright as tw
+from tests.frontend.build import info, model, node
+from tilewright.frontend.onnx import import_onnx
+from tilewright.ops import parse_graph
+from tilewright.ops.interpret import run_graph
+from tilewright.support.errors import CallError, ShapeError, UnsupportedError, VerifyError
+from tilewright.transform.graph.verify import graph_stage
+
+F = np.float32
+rng = np.random.default_rng(23)
+
+
+def compare(m: onnx.ModelProto, *calls: dict[str, Any], threads: tuple[int, ...] = (1,)) -> tw.Model:
+    """Compiled for these threads and interpreted, against ONNX's reference: values, shapes, types."""
+    reference, imported = ReferenceEvaluator(m), import_onnx(m)
+    assert parse_graph(str(imported.graph)) == imported.graph
+    names = [o.name for o in m.graph.output]
+    for n in threads:
+        compiled = tw.compile(m, threads=n)
+        for inputs in calls:
+            want = dict(zip(names, map(np.asarray, reference.run(None, inputs)), strict=True))
+            for got in (compiled.run(inputs), run_graph(imported.graph, inputs, imported.weights)):
+                for name in names:
+                    assert (got[name].shape, got[name].dtype) == (want[name].shape, want[name].dtype), name
+                    np.testing.assert_allclose(got[name], want[name], rtol=1e-5, atol=1e-6)
+    return compiled
+
+
+@pytest.mark.parametrize("kind", ["float32", "bool", "int8", "int64", "float64"])
+def test_nonzero(kind: str) -> None:
+    code = helper.np_dtype_to_tensor_dtype(np.dtype(kind))
+    m = model([node("NonZero", ["x"], ["y"])], [info("x", ["n", 5], code)], ["y"])
+    calls = [{"x": (rng.random((n, 5)) < p).astype(kind)} for n, p in ((1, 0.5), (7, 0.3), (3, 0.0), (2, 1.0))]
+    compare(m, *calls)
+
+
+def test_nonzero_of_strange_numbers() -> None:
+    x = np.array([0.0, -0.0, np.nan, np.inf, -np.inf, 1e-45], F)
+    m = model([node("NonZero", ["x"], ["y"])], [info("x", [6])], ["y"])
+    np.testing.assert_array_equal(tw.compile(m)(x), np.array(np.nonzero(x)))
+
+
+def compressed() -> onnx.ModelProto:
+    """Rows that a condition chooses, multiplied by a weight, added up."""
+    nodes = [
+        node("Greater", ["x", "half"], ["c"]),
+        node("Compress", ["w", "c"], ["rows"], axis=0),
+        node("MatMul", ["rows", "m"], ["p"]),
+        node("ReduceSum", ["p"], ["s"], keepdims=0),
+        node("Shape", ["rows"], ["shape"]),
+        node("Softmax", ["p"], ["soft"], axis=-1),
+    ]
+    weights = {"half": F(0.5), "m": rng.standard_normal((16, 24)).astype(F)}
+    return model(nodes, [info("x", ["n"]), info("w", ["n", 16])], ["soft", "s", "shape"], weights)
+
+
+def test_kernels_read_the_size() -> None:
+    """Products, norms and sums of as many rows as a condition chooses, none among them."""
+    calls = [
+        {"x": x, "w": rng.standard_normal((len(x), 16)).astype(F)}
+        for x in (np.zeros(3, F), np.ones(1, F), rng.random(9).astype(F), rng.random(200).astype(F))
+    ]
+    compiled = compare(compressed(), *calls, threads=(2, 1))
+    assert compiled.profile(*calls[-1].values(), repeat=2).kernels
+
+
+def test_models_with_such_outputs_are_saved(tmp_path: Any) -> None:
+    compiled = tw.compile(compressed())
+    compiled.save(tmp_path / "m.tw")
+    x = rng.random(9).astype(F), rng.random((9, 16)).astype(F)
+    for a, b in zip(tw.load(tmp_path / "m.tw")(*x), compiled(*x), strict=True):
+        np.testing.assert_array_equal(a, b)
+    assert [o.name for o in compiled.outputs] == ["soft", "s", "shape"]
+    with pytest.raises(CallError, match="none can be given"):
+        compiled(*x, out=compiled(*x))
+
+
+@pytest.mark.parametrize("center", [0, 1])
+@pytest.mark.parametrize("most", [0, 4, 10**12])
+def test_boxes_that_none_covers(center: int, most: int) -> None:
+    inputs = [info("b", [2, "n", 4]), info("s", [2, 3, "n"]), info("t", [1]), info("l", [1])]
+    nodes = [node("NonMaxSuppression", ["b", "s", "k", "t", "l"], ["y"], center_point_box=center)]
+    m = model(nodes, inputs, ["y"], {"k": np.int64([most])})
+    calls = []
+    for n, overlap, least in ((30, 0.5, 0.2), (13, 0.1, 0.8), (1, 0.0, 0.0), (5, 0.3, 2.0)):
+        arrays = rng.random((2, n, 4)).astype(F), rng.random((2, 3, n)).astype(F), F([overlap]), F([least])
+        calls.append(dict(zip("bstl", arrays, strict=True)))
+    compare(m, *calls)
+
+
+def test_equal_boxes_and_scores() -> None:
+    """The first of equals is chosen; what has no area covers nothing."""
+    boxes = np.array([[[0, 0, 1, 1], [0, 0, 1, 1], [2, 2, 2, 2], [2, 2, 2, 2], [1, 1, 0, 0]]], F)
+    m = model(
+        [node("NonMaxSuppression", ["b", "s", "k", "t"], ["y"])],
+        [info("b", [1, 5, 4]), info("s", [1, 1, 5])],
+        ["y"],
+        {"k": np.int64([9]), "t": F([0.5])},
+    )
+    got = tw.compile(m)(boxes, np.full((1, 1, 5), 0.5, F))
+    np.testing.assert_array_equal(got, [[0, 0, 0], [0, 0, 2], [0, 0, 3]])
+
+
+def test_a_loop_collects_as_many_values_as_it_has_iterations() -> None:
+    empty = [helper.make_empty_tensor_value_info(name) for name in ("on", "y", "y2", "half")]
+    body = helper.make_graph(
+        [
+            node("Add", ["x", "x"], ["y"]),
+            node("ReduceSum", ["y"], ["s"], keepdims=0),
+            node("Less", ["s", "limit"], ["on"]),
+            node("Identity", ["y"], ["y2"]),
+            node("Mul", ["y", "s"], ["half"]),
+        ],
+        "body",
+        [info("i", [], TensorProto.INT64), info("go", [], TensorProto.BOOL), info("x", [3])],
+        empty,
+    )
+    loop = helper.make_node("Loop", ["most", "enter", "x0"], ["last", "all", "halves"], body=body)
+    inputs = [info("x0", [3]), info("limit", []), info("enter", [], TensorProto.BOOL)]
+    m = model([loop, node("Relu", ["all"], ["r"])], inputs, ["last", "r", "halves"], {"most": np.int64(500)})
+    x = rng.random(3).astype(F)
+    compare(m, *({"x0": x, "limit": np.array(v, F), "enter": np.array(True)} for v in (0, 20, 1e5)))
+
+
+def test_what_has_no_bound_is_refused() -> None:
+    with pytest.raises(ShapeError, match="longer than the dimension"):
+        nodes = [node("Compress", ["w", "c"], ["y"], axis=0)]
+        tw.compile(model(nodes, [info("w", [3]), info("c", [5], TensorProto.BOOL)], ["y"]), fallback="never")
+    nodes = [node("Range", ["zero", "x", "one"], ["y"])]
+    m = model(nodes, [info("x", [], TensorProto.INT64)], ["y"], {"zero": np.int64(0), "one": np.int64(1)})
+    with pytest.raises(UnsupportedError, match="known when compiling"):
+        tw.compile(m, fallback="never")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("%y = head(%x, %n) {defines = $k} : f32[k]\n%z = head(%x, %n) {defines = $k} : f32[k]", "there is already"),
+        ("%y = head(%x, %n) {defines = $a} : f32[a]", "there is already"),
+        ("%y = head(%x, %n) {defines = $(k + 1)} : f32[k + 1]", "only a symbol"),
+        ("%y = relu(%x) : f32[k]", "no symbol"),
+    ],
+)
+def test_symbols_are_defined_once(text: str, message: str) -> None:
+    graph = parse_graph(f"graph @g(%x: f32[a], %n: i64[]) {{\n{text}\nreturn %y\n}}")
+    with pytest.raises(VerifyError, match=message):
+        graph_stage().begin(graph)
