@@ -232,6 +232,17 @@ def test_without_a_history() -> None:
     check_schedule(first.func, s)
 
 
+def test_a_join_without_a_history() -> None:
+    """What the bindings do not tell is refused, not forgotten."""
+    _, b, d = chain()
+    first = te.create_schedule(d)
+    first[b].parallel(first[b].fuse(*b.axis))
+    s = Schedule(first.func)
+    with pytest.raises(ScheduleError, match="its loops are not parts of its iterators"):
+        s.compute_at("B", "i_1")
+    assert s.func is first.func
+
+
 REFUSED: dict[str, tuple[Callable[[StageSchedule, te.Tensor, te.Tensor], Any], str]] = {
     "parallel": (
         lambda s, b, d: (s[b].parallel(b.axis[0]), s[d].parallel(d.axis[0])),

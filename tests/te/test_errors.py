@@ -30,6 +30,7 @@ WRONG: dict[str, tuple[Callable[[], Any], str]] = {
     "arguments": (lambda: te.compute((8, 8), lambda i: A[i]), "has 2 dimensions, its function takes 1 arguments"),
     "extent": (lambda: te.placeholder((-1,)), "not an extent: expected an i64 of at least 0, got -1"),
     "extent's type": (lambda: te.placeholder((te.var("n", "int32"),)), r"got n \(i32\)"),
+    "start's type": (lambda: te.reduce_axis((0.5, 4), "k"), "reduce_axis k: not a start: expected an i64, got 0.5"),
     "shape": (lambda: te.placeholder("abc"), "expected a sequence of extents, got str"),
     "dtype": (lambda: te.placeholder((8,), "float33"), "no such element type: 'float33'"),
     "condition": (lambda: te.compute((8,), lambda i: te.if_then_else(A[i], 1.0, 0.0)), "is no condition"),

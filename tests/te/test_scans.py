@@ -189,6 +189,15 @@ def test_refused(case: str) -> None:
         call()
 
 
+def test_a_stage_of_another_length() -> None:
+    x, state = te.placeholder((6, 4), name="X"), te.placeholder((6, 4), name="state")
+    first = te.compute((1, 4), lambda t, i: x[0, i], name="first")
+    half = te.compute((5, 4), lambda t, i: state[t - 1, i] * 0.5, name="half")
+    after = te.compute((6, 4), lambda t, i: half[t, i] + x[t, i], name="next")
+    with pytest.raises(ExpressionError, match="the first dimension of 'half': expected 6, got 5"):
+        te.scan(first, after, state)
+
+
 def test_another_steps_values() -> None:
     x, state = te.placeholder((6, 4), name="X"), te.placeholder((6, 4), name="state")
     first = te.compute((1, 4), lambda t, i: x[0, i], name="first")
