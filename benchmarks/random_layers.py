@@ -127,7 +127,7 @@ def _product(rng: random.Random) -> Layer:
 def _conv(rng: random.Random) -> Layer:
     """A convolution with bias and an activation: any window, stride, dilation and groups; depthwise ones too."""
     kernel = rng.choice((1, 1, 3, 3, 3, 5, 7))
-    stride, dilation = rng.choice((1, 1, 2)), rng.choice((1, 1, 1, 2)) if kernel > 1 else 1
+    stride, dilation = rng.choice((1, 1, 2)), rng.choice((1, 1, 1, 2, 3)) if kernel > 1 else 1
     groups = rng.choice((1, 1, 1, 2, 4))
     c, k, size = groups * _size(rng, 256 // groups), groups * _size(rng, 256 // groups), _size(rng, 128)
     if rng.random() < 0.2 and kernel > 1:

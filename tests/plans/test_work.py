@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.random_layers import kernels, layers
-from tilewright import plans, te
+from benchmarks.random_layers import Layer, kernels, layers
+from tilewright import ops, plans, te
+from tilewright.ir.dtype import f32
 from tilewright.ir.expr import Var, const
+from tilewright.ir.graph import GraphBuilder, TensorType
 from tilewright.ir.loops import For, PrimFunc, Seq
 from tilewright.kernels import KernelCompiler
 from tilewright.plans import Candidate, Plan, named, plan
@@ -122,6 +124,26 @@ def test_where_all_do_more_the_one_that_does_least_is_taken(monkeypatch: pytest.
     assert planned.chosen.label == "tiles tile=8" and len(planned.rejected) == 2
     monkeypatch.setattr(plans, "PLANS", (replace(few, added=lambda *_: (Added("B", "halo", 128),)),))
     assert plan(chain(64, 4), AVX2).rejected == ()
+
+
+def dilated(images: int, channels: int, filters: int, size: int, kernel: int, dilation: int, pad: int) -> Layer:
+    b = GraphBuilder("dilated")
+    x = b.input("x", TensorType(f32, tuple(map(const, (images, channels, size, size)))))
+    w = b.param("w", TensorType(f32, tuple(map(const, (filters, channels, kernel, kernel)))))
+    window = {"strides": (1, 1), "dilations": (dilation,) * 2, "groups": 1}
+    return Layer("dilated", "", b.finish((ops.emit1(b, "conv", x, w, pads=(pad,) * 4, **window),)))
+
+
+SPANNING = ((2, 16, 48, 43, 3, 3, 0), (1, 96, 32, 37, 3, 3, 3), (2, 64, 48, 42, 5, 2, 4))
+
+
+@pytest.mark.parametrize("name", ["x86-64-v3", "znver4"])
+@pytest.mark.parametrize("sizes", SPANNING, ids=str)
+def test_groups_of_tiles_that_span_lines_are_computed_once(sizes: tuple[int, ...], name: str) -> None:
+    """Dilated maps have as many tiles a line as no group of them divides: two to nine times the products once."""
+    target = Target.parse(name)
+    labels = [func.name for func in kernels(dilated(*sizes), target) if plan(func, target).rejected]
+    assert labels == []
 
 
 def test_what_plans_make_of_random_layers_does_no_more_than_was_ordered() -> None:

@@ -38,6 +38,7 @@ from tilewright.plans.framework.cost import Cost, load_cycles, number, roofline,
 from tilewright.plans.idioms.reducing import (
     is_window,
     joined,
+    lane_stride,
     partial_vectors,
     reduce_columns,
     reduce_lanes,
@@ -70,7 +71,7 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
     together = pipelined or rows_together(structure, rows, strip, target)
     folded = rows_folded(structure, rows, pipelined, target) if pipelined else 1
     knobs = {"rows": rows.leading, "strip": strip, "together": together, "pipeline": int(pipelined > 0), "fold": folded}
-    return [Candidate(tuple(knobs.items()), cost | products(structure, target))]
+    return [Candidate(tuple(knobs.items()), cost | products(structure, target) | windows(structure, target))]
 
 
 def products(structure: Structure, target: Target) -> Cost:
@@ -91,6 +92,25 @@ def products(structure: Structure, target: Target) -> Cost:
         )
         kept = vector / STEPS
         total |= Cost(waiting, load_cycles(2 * vector + kept, target), store_cycles(kept, target))
+    return total
+
+
+def windows(structure: Structure, target: Target) -> Cost:
+    """What pooling takes beyond a roofline. Along a line each tap loads a vector, two where every other element counts;
+    where neither the line nor the window is contiguous, each element waits for the one before it."""
+    total = Cost()
+    for stage in structure.stages:
+        if stage.role != "reduction" or len(stage.spatial) < 3 or stage in structure.anchors:
+            continue
+        size = max(4, stage.writes[0].dtype.itemsize)
+        lanes = target.lanes(size)
+        points = prod(number(it.extent) for it in stage.block.iters)
+        if vector_last(stage):
+            line = number(stage.spatial[-1].extent)
+            vectors = points / line * ceil(line / lanes) * (lane_stride(stage, stage.spatial[-1].var) or 1)
+            total |= Cost(load=load_cycles(vectors * lanes * size, target))
+        elif number(stage.reduce[-1].extent) < lanes // 2:
+            total |= Cost(compute=points * target.costs.arithmetic.fma_latency)
     return total
 
 
