@@ -144,6 +144,10 @@ bench-memory: $(STAMP) ## arenas against their lower bounds, weights, peaks
 audit: $(STAMP) ## estimates against the clock on random layers; ARGS="--count 2000 --target x86-64-v3 --seconds 600"
 	$(PY) -m benchmarks.bench_audit $(ARGS)
 
+.PHONY: bench-cliffs
+bench-cliffs: $(STAMP) $(TORCH_STAMP) ## layers that networks lean on against eager PyTorch; ARGS="--only lstm sort"
+	$(PY) -m benchmarks.bench_cliffs $(ARGS)
+
 bench-choice: $(STAMP) ## the untuned choice of tiles and algorithms against the best of all
 	$(PY) -m benchmarks.bench_choice $(ARGS)
 
