@@ -158,6 +158,16 @@ def test_a_condition_and_a_count_end_a_loop() -> None:
     np.testing.assert_array_equal(compiled(np.array(True), np.ones(2, F), np.array(9, F))[1], 3)
 
 
+def test_a_count_that_is_known_but_huge_is_no_end() -> None:
+    twice = counted([node("Identity", ["go"], ["on"]), node("Add", ["x", "x"], ["y"])], [info("x", [2])], ["on", "y"])
+    loop = helper.make_node("Loop", ["count", "yes", "x0"], ["y"], body=twice)
+    m = model([loop], [info("x0", [2])], ["y"], {"count": np.int64(1 << 61), **YES})
+    compiled = tw.compile(m)
+    compiled.max_iterations = 100
+    with pytest.raises(CallError, match="more than 100 iterations"):
+        compiled(np.ones(2, F))
+
+
 def test_values_that_change_places() -> None:
     """What is carried on is what was carried in, in another order: nobody may be overwritten before it is read."""
     turn = counted(

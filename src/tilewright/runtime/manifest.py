@@ -39,6 +39,8 @@ MAX_DIM = 1 << 40
 """The largest value of a dimension, in elements."""
 MAX_NESTING = 64
 """Regions of steps inside each other."""
+FEW_ITERATIONS = 1 << 20
+"""A known number of iterations up to which a loop needs no other end."""
 MAX_BYTES = 1 << 46
 """Bytes of an array: what x86 and Arm can address."""
 _KEY = re.compile(r"[0-9a-f]{0,128}")
@@ -152,6 +154,13 @@ class RegionSpec:
     condition: int | None = None
     number: str = ""
     counter: int | None = None
+
+    @property
+    def ends(self) -> bool:
+        """Whether sizes of inputs, or few iterations, are the end of a loop, so that nobody has to count them."""
+        return self.trip is not None and (
+            any(powers for _, powers in self.trip) or sum(number for number, _ in self.trip) <= FEW_ITERATIONS
+        )
 
     @property
     def slots(self) -> tuple[int, ...]:

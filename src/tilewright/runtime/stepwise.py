@@ -136,7 +136,7 @@ class _Stepper:
             loop.leave_if(alive.get().eq(0))
             for limit in limits:
                 loop.leave_if(number.get() >= limit)
-            if region.trip is None:
+            if not region.ends:
                 with f.when(self.left.get() <= 0):
                     f.put(1, I64, f.value(self.times + 16 * len(self.steps), PTR))
                     f.ret()

@@ -163,7 +163,7 @@ class Regions:
             limit = count if limit is None else out.intrinsic("llvm.smin.i64", "i64", [("i64", count), ("i64", limit)])
         entered = None if spec.condition is None else self.flag(spec.condition)
         region = self.begin(spec)
-        region.bounded = spec.trip is not None
+        region.bounded = spec.ends
         if not region.bounded:
             self.allowance()
         before, label = out.block, region.label
