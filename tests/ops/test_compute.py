@@ -393,6 +393,7 @@ COVERED = {
     "patches": "tests/transform/graph/test_integer.py",
     "strassen": "tests/ops/test_strassen.py",
     "strassen_conv": "tests/ops/test_strassen.py",
+    "trees": "tests/frontend/test_trees.py",
     "winograd": "tests/ops/test_winograd.py",
 }
 """Families of operators whose expressions and references other files test."""

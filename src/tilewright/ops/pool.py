@@ -199,8 +199,14 @@ def _flat(x_shape: Sequence[Expr], point: Sequence[Expr], storage_order: int) ->
 
 
 def _first_max() -> Any:
+    """The greatest value and its first place; a NaN is greater than every number."""
+
     def combine(a: Any, b: Any) -> Any:
-        takes = (b[0] > a[0]) | (call("eq", a[0], b[0]) & (b[1] < a[1]))
+        greater, same = b[0] > a[0], call("eq", a[0], b[0])
+        if b[0].dtype.is_float:
+            nan_a, nan_b = call("isnan", a[0]), call("isnan", b[0])
+            greater, same = greater | (nan_b & call("not", nan_a)), same | (nan_a & nan_b)
+        takes = greater | (same & (b[1] < a[1]))
         return select(takes, b[0], a[0]), select(takes, b[1], a[1])
 
     return te.comm_reducer(combine, lambda v, i: (const(v.min, v), const(i.max, i)), "argmax")
@@ -239,7 +245,8 @@ def _indices_numpy(arrays: Sequence[Any], attrs: MaxPoolIndicesAttrs) -> tuple[A
     values = np.stack(_window_views(x, attrs, fill, out))
     places = np.stack(_window_views(flat, attrs, np.iinfo(np.int64).max, out))
     best = values.max(axis=0)
-    return (np.where(values == best, places, np.iinfo(np.int64).max).min(axis=0),)
+    same = (values == best) | ((values != values) & (best != best))  # a NaN is greater than every number
+    return (np.where(same, places, np.iinfo(np.int64).max).min(axis=0),)
 
 
 register(

@@ -5,7 +5,8 @@ from __future__ import annotations
 from tilewright.native.assembler import I32, I64, PTR, VOID, Module
 
 # Fletcher's idea on eight lanes of 64 bits: sums, and sums of sums, so that neither a changed nor a misplaced word goes
-# unseen; a fold with odd multipliers ends it. Two vectors a turn hide the additions behind the loads.
+# unseen; a fold with odd multipliers ends it, one of the two turned, as a flipped sign is the highest bit in both and
+# would cancel. Two vectors a turn hide the additions behind the loads.
 _CHECKSUM = """
 define i64 @tw_checksum(ptr %p, i64 %nbytes) nounwind {
 entry:
@@ -26,7 +27,9 @@ body:
 fold:
   %odd = mul <8 x i64> %b, <i64 3, i64 5, i64 7, i64 11, i64 13, i64 17, i64 19, i64 23>
   %mixed = mul <8 x i64> %a, <i64 29, i64 31, i64 37, i64 41, i64 43, i64 47, i64 53, i64 59>
-  %both = xor <8 x i64> %odd, %mixed
+  %turned = call <8 x i64> @llvm.fshl.v8i64(<8 x i64> %odd, <8 x i64> %odd, <8 x i64> splat (i64 29))
+  %joined = xor <8 x i64> %turned, %mixed
+  %both = mul <8 x i64> %joined, <i64 61, i64 67, i64 71, i64 73, i64 79, i64 83, i64 89, i64 97>
   %sum = call i64 @llvm.vector.reduce.add.v8i64(<8 x i64> %both)
   %result = add i64 %sum, %nbytes
   ret i64 %result
@@ -81,6 +84,7 @@ def define_scans(m: Module) -> None:
     which gives 1 if none of so many f32 is NaN or infinite; `tw_first_unfit`, the first of several arrays that has
     one, or -1; and `tw_words_at`, which gathers a word from each of several structs.
     """
+    m.declare("llvm.fshl.v8i64", "<8 x i64>", ["<8 x i64>"] * 3)
     m.declare("llvm.vector.reduce.add.v8i64", I64, ["<8 x i64>"])
     m.declare("llvm.vector.reduce.umax.v16i32", I32, ["<16 x i32>"])
     m.declare("llvm.umax.v16i32", "<16 x i32>", ["<16 x i32>", "<16 x i32>"])
