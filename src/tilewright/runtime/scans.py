@@ -5,8 +5,8 @@ from __future__ import annotations
 from tilewright.native.assembler import I32, I64, PTR, VOID, Module
 
 # Fletcher's idea on eight lanes of 64 bits: sums, and sums of sums, so that neither a changed nor a misplaced word goes
-# unseen; a fold with odd multipliers ends it, one of the two turned, as a flipped sign is the highest bit in both and
-# would cancel. Two vectors a turn hide the additions behind the loads.
+# unseen; a fold with odd multipliers ends it, both turned, as flipped signs are highest bits, which would cancel.
+# Two vectors a turn hide the additions behind the loads.
 _CHECKSUM = """
 define i64 @tw_checksum(ptr %p, i64 %nbytes) nounwind {
 entry:
@@ -28,7 +28,8 @@ fold:
   %odd = mul <8 x i64> %b, <i64 3, i64 5, i64 7, i64 11, i64 13, i64 17, i64 19, i64 23>
   %mixed = mul <8 x i64> %a, <i64 29, i64 31, i64 37, i64 41, i64 43, i64 47, i64 53, i64 59>
   %turned = call <8 x i64> @llvm.fshl.v8i64(<8 x i64> %odd, <8 x i64> %odd, <8 x i64> splat (i64 29))
-  %joined = xor <8 x i64> %turned, %mixed
+  %moved = call <8 x i64> @llvm.fshl.v8i64(<8 x i64> %mixed, <8 x i64> %mixed, <8 x i64> splat (i64 17))
+  %joined = xor <8 x i64> %turned, %moved
   %both = mul <8 x i64> %joined, <i64 61, i64 67, i64 71, i64 73, i64 79, i64 83, i64 89, i64 97>
   %sum = call i64 @llvm.vector.reduce.add.v8i64(<8 x i64> %both)
   %result = add i64 %sum, %nbytes
