@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.assemble import Part, assemble
+from tilewright.codegen.stablehlo import stablehlo_text
 from tilewright.frontend import registry as frontends
 from tilewright.frontend import stablehlo
 from tilewright.frontend.common.finish import PLAIN, Imported, Interface
@@ -218,6 +219,7 @@ def compile_graph(
     log = log or PassLog()
     if log.dumps:
         check_names(log, [name for names in pass_names(target).values() for name in names])
+    source = graph
     graph, constants = hoist_constants(lift_constants(graph))
     seen = tuple(v.name for v in graph.outputs)
     graph, extents = with_extents(graph)
@@ -248,7 +250,8 @@ def compile_graph(
         program = build(log)
         kept.put(program)
     arrays = {**weights, **constants}
-    return replace(program, weights={p.name: arrays[p.name] for p in program.manifest.params})
+    texts = {**program.texts, "stablehlo": partial(stablehlo_text, source)}
+    return replace(program, weights={p.name: arrays[p.name] for p in program.manifest.params}, texts=texts)
 
 
 def _build(

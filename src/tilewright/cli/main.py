@@ -15,6 +15,7 @@ from tilewright.cli.common import Exit, out, report_error
 from tilewright.cli.compile import compile_command
 from tilewright.cli.coverage import coverage
 from tilewright.cli.doctor import doctor
+from tilewright.cli.export import export
 from tilewright.cli.publish import publish
 from tilewright.cli.relay import relay
 from tilewright.cli.run import run
@@ -61,6 +62,7 @@ def about(
 app.command("compile")(compile_command)
 app.command("run")(run)
 app.command("show")(show)
+app.command("export")(export)
 app.command("coverage")(coverage)
 app.command("bench")(bench)
 app.command("publish")(publish)

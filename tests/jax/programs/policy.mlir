@@ -1,17 +1,3 @@
-#loc =
-#loc4 =
-#loc5 =
-#loc7 =
-#loc8 =
-#loc12 =
-#loc14 =
-#loc16 =)
-#loc17 =)
-#loc21 =)
-#loc23 =)
-#loc24 =)
-#loc32 =)
-#loc51 =)
 module @jit__lambda attributes {jax.uses_shape_polymorphism = true, mhlo.num_partitions = 1 : i32, mhlo.num_replicas = 1 : i32} {
   func.func public @main(%arg0: tensor<17x6xf32>, %arg1: tensor<?x17xf32>) -> (tensor<?x6xf32> {jax.result_info = "result[0]"}, tensor<?xi32> {jax.result_info = "result[1]"}) {
     %c = stablehlo.constant dense<1> : tensor<i32>
@@ -52,7 +38,7 @@ module @jit__lambda attributes {jax.uses_shape_polymorphism = true, mhlo.num_par
     %23 = call @argmax(%arg0, %22) : (tensor<i32>, tensor<?x6xf32>) -> tensor<?xi32>
     return %21, %23 : tensor<?x6xf32>, tensor<?xi32>
   }
-  func.func private @argmax(%arg0: tensor<i32>), %arg1: tensor<?x6xf32>)) -> tensor<?xi32> {
+  func.func private @argmax(%arg0: tensor<i32>, %arg1: tensor<?x6xf32>) -> tensor<?xi32> {
     %c = stablehlo.constant dense<0> : tensor<i32>
     %cst = stablehlo.constant dense<0xFF800000> : tensor<f32>
     %c_0 = stablehlo.constant dense<6> : tensor<1xi32>
@@ -60,7 +46,7 @@ module @jit__lambda attributes {jax.uses_shape_polymorphism = true, mhlo.num_par
     %1 = stablehlo.concatenate %0, %c_0, dim = 0 : (tensor<1xi32>, tensor<1xi32>) -> tensor<2xi32>
     %2 = stablehlo.dynamic_iota %1, dim = 1 : (tensor<2xi32>) -> tensor<?x6xi32>
     %3:2 = stablehlo.reduce(%arg1 init: %cst), (%2 init: %c) across dimensions = [1] : (tensor<?x6xf32>, tensor<?x6xi32>, tensor<f32>, tensor<i32>) -> (tensor<?xf32>, tensor<?xi32>)
-     reducer(%arg2: tensor<f32>), %arg4: tensor<f32>)) (%arg3: tensor<i32>), %arg5: tensor<i32>))  {
+     reducer(%arg2: tensor<f32>, %arg4: tensor<f32>) (%arg3: tensor<i32>, %arg5: tensor<i32>)  {
       %4 = stablehlo.compare GT, %arg2, %arg4, FLOAT : (tensor<f32>, tensor<f32>) -> tensor<i1>
       %5 = stablehlo.compare NE, %arg2, %arg2, FLOAT : (tensor<f32>, tensor<f32>) -> tensor<i1>
       %6 = stablehlo.or %4, %5 : tensor<i1>
@@ -75,41 +61,3 @@ module @jit__lambda attributes {jax.uses_shape_polymorphism = true, mhlo.num_par
     return %3#1 : tensor<?xi32>
   }
 }
-#loc1 =
-#loc2 =
-#loc3 =
-#loc6 =
-#loc9 =
-#loc10 =
-#loc11 =
-#loc13 =
-#loc15 =)
-#loc18 =)
-#loc19 =)
-#loc20 =)
-#loc22 =)
-#loc25 =)
-#loc26 =)
-#loc27 =)
-#loc28 =)
-#loc29 =)
-#loc30 =)
-#loc31 =)
-#loc33 =)
-#loc34 =)
-#loc35 =)
-#loc36 =)
-#loc37 =)
-#loc38 =)
-#loc39 =)
-#loc40 =)
-#loc41 =)
-#loc42 =)
-#loc43 =)
-#loc44 =)
-#loc45 =)
-#loc46 =)
-#loc47 =)
-#loc48 =)
-#loc49 =)
-#loc50 =)

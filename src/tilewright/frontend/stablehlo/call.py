@@ -176,18 +176,24 @@ class Call(Emitter):
         """The elements of a value in a shape of which leading dimensions of one element are left out, as broadcasting
         adds them again."""
         target = dims(shape)
-        rest = len(target) - x.type.rank
-        if rest >= 0 and target[rest:] == x.shape and all(is_const(d, 1) for d in target[:rest]):
+        if x.type.rank == 1 and target[-1:] == x.shape and all(is_const(d, 1) for d in target[:-1]):
             return x
         lead = 0
         while lead < len(target) and is_const(target[lead], 1):
             lead += 1
-        return self.reshape(x, target[lead:])
+        # A vector of channels keeps them, as layouts look for it by its rank.
+        return self.reshape(x, target if any(is_const(d, 1) for d in target[lead:]) else target[lead:])
 
     def made_by(self, x: Value, op: str) -> Node | None:
         """The node among the last ones that made a value, if it is of this operator."""
         nodes = self.builder.nodes[-16:]
         return next((n for n in nodes if n.op == op and x in n.outputs), None)
+
+    def reshape(self, x: Value, shape: Sequence[Any]) -> Value:
+        """The same elements in another shape; a reshape of a reshape is one."""
+        before = self.made_by(x, "reshape")
+        source = x if before is None or before.inputs[0] is None else before.inputs[0]
+        return Emitter.reshape(self, source, shape)
 
     def iota(self, size: Any, t: DType, rank: int = 1, axis: int = 0) -> Value:
         """0, 1, 2 ... along one of `rank` dimensions, the others being 1."""

@@ -269,6 +269,10 @@ class _Importer:
         folded = folding.fold(call, found)
         if folded is not None:
             results: Any = folded
+        elif found is None and op.name.startswith("chlo.") and not op.attributes and not op.regions:
+            for other in items[1:]:
+                self.sizes.equal_shapes(items[0].shape, other.shape)
+            results = call.expand(op, items)
         elif found is None:
             raise UnsupportedError(f"the operation {op.name} is not supported")
         else:

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 
 from tilewright.frontend.stablehlo.call import Call
 from tilewright.frontend.stablehlo.registry import rule
+from tilewright.frontend.stablehlo.rules.shape import sliced
 from tilewright.frontend.stablehlo.scope import Item
 from tilewright.ir.dtype import i32, i64
-from tilewright.ir.expr import Expr, as_expr, is_const, product
+from tilewright.ir.expr import Expr, as_expr, is_const, minimum, product
 from tilewright.ir.graph import Value
 from tilewright.ops.dims import dim, same_dim
 from tilewright.support.errors import ModelError
@@ -106,6 +107,9 @@ def gather(call: Call) -> Value:
 
 
 def gathered(call: Call, n: dict[str, list[int]], sizes: Sequence[Expr]) -> Value:
+    found = _sliced(call, n, sizes)
+    if found is not None:
+        return found
     x = call.value(0)
     vector: int = n["index_vector_dim"]  # type: ignore[assignment]
     if len(sizes) != x.type.rank:
@@ -133,6 +137,24 @@ def gathered(call: Call, n: dict[str, list[int]], sizes: Sequence[Expr]) -> Valu
     gone = [where[d] for d in sorted(dropped)]
     y = call.transpose(y, [*order, *gone])
     return call.reshape(y, y.shape[:rank])
+
+
+def _sliced(call: Call, n: dict[str, list[int]], sizes: Sequence[Expr]) -> Value | None:
+    """A gather at one position that is known, as JAX writes `x[:, 0]`, is a slice; None for any other."""
+    x, index = call.item(0), call.array(1)
+    if index is None or index.size != len(n["start_index_map"]) or n["operand_batching_dims"]:
+        return None
+    batch = len(call.item(1).shape) - (n["index_vector_dim"] < len(call.item(1).shape))
+    begin: list[Expr] = [as_expr(0)] * len(x.shape)
+    for d, start in zip(n["start_index_map"], index.reshape(-1).tolist(), strict=True):
+        last = dim(x.shape[d] - sizes[d])
+        begin[d] = dim(minimum(as_expr(max(int(start), 0)), last))
+    y = call.value(sliced(call, x, begin, sizes, [1] * len(sizes)))
+    kept = [d for d in range(len(x.shape)) if d not in n["collapsed_slice_dims"]]
+    shape: list[Expr] = [as_expr(1)] * (batch + len(kept))
+    for place, d in zip(n["offset_dims"], kept, strict=True):
+        shape[place] = sizes[d]
+    return call.reshape(y, shape)
 
 
 def table(call: Call, x: Value, at: Lookup) -> Value:

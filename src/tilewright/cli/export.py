@@ -1,0 +1,38 @@
+"""`tilewright export`: a model for another compiler."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tilewright.cli.common import DimOption, ModelArgument, parse_dims
+
+
+def export(
+    model: ModelArgument,
+    to: Annotated[str, typer.Option("--to", help="The language: stablehlo.")] = "stablehlo",
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="The file; the output if none.")] = None,
+    dim: DimOption = None,
+) -> None:
+    """Write a model, before anything is lowered, as text for another compiler.
+
+    Weights are arguments behind the inputs, so that the file has none of them.
+
+    ```
+    tilewright export policy.onnx --to stablehlo -o policy.mlir
+    tilewright export policy.onnx --dim batch=8 | iree-compile --iree-input-type=stablehlo -
+    ```
+    """
+    if to != "stablehlo":
+        raise typer.BadParameter(f"there is no {to!r}", param_hint="--to: stablehlo")
+    from tilewright.codegen.stablehlo import stablehlo_text
+    from tilewright.compiler import import_model
+
+    text = stablehlo_text(import_model(model, parse_dims(dim)).graph)
+    if output is None:
+        sys.stdout.write(text)
+    else:
+        output.write_text(text)

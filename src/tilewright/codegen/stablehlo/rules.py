@@ -1,0 +1,340 @@
+"""What each source operator is in StableHLO. Pointwise operators need no rule of their own."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tilewright.codegen.stablehlo.writer import Ref, Writer, ints
+from tilewright.ir.dtype import DType, boolean, i64
+from tilewright.ir.expr import as_expr, as_int, product
+from tilewright.ir.graph import Node
+from tilewright.ops.conv import ConvAttrs
+from tilewright.ops.dims import accumulator, dim
+from tilewright.ops.index import AxisAttrs
+from tilewright.ops.matmul import MatmulAttrs
+from tilewright.ops.norm import NormAttrs, SoftmaxAttrs
+from tilewright.ops.pointwise import CastAttrs
+from tilewright.ops.pool import AveragePoolAttrs, PoolAttrs
+from tilewright.ops.reduce import ArgAttrs, ReduceAttrs
+from tilewright.ops.shape import (
+    ConcatAttrs,
+    ConstantAttrs,
+    PadAttrs,
+    RangeAttrs,
+    SliceAttrs,
+    TransposeAttrs,
+    TriluAttrs,
+)
+from tilewright.support.errors import UnsupportedError
+
+Rule = Callable[[Writer, Node, Sequence[Ref]], Ref]
+
+RULES: dict[str, Rule] = {}
+
+
+def rule(*names: str) -> Callable[[Rule], Rule]:
+    def register(f: Rule) -> Rule:
+        RULES.update(dict.fromkeys(names, f))
+        return f
+
+    return register
+
+
+@rule("constant")
+def constant(w: Writer, node: Node, x: Sequence[Ref]) -> Ref:
+    return w.constant(node.of(ConstantAttrs).value.array, node.output.dtype)
+
+
+@rule("reshape")
+def reshape(w: Writer, node: Node, x: Sequence[Ref]) -> Ref:
+    return w.reshape(x[0], node.output.shape)
+
+
+@rule("broadcast")
+def broadcast(w: Writer, node: Node, x: Sequence[Ref]) -> Ref:
+    return w.spread(x[0], node.output.shape)
+
+
+@rule("transpose")
+def transpose(w: Writer, node: Node, x: Sequence[Ref]) -> Ref:
+    return w.transpose(x[0], node.of(TransposeAttrs).perm)
+
+
+@rule("concat")
+def concat(w: Writer, node: Node, x: Sequence[Ref]) -> Ref:
+    axis = node.of(ConcatAttrs).axis % len(x[0].shape)
+    return w.op("concatenate", x, x[0].dtype, node.output.shape, f"{{dimension = {axis} : i64}}")
+
+
+@rule("slice")
+def slices(w: Writer, node: Node, x: Sequence[Ref]) -> Ref:
+    attrs = node.of(SliceAttrs)
+    source = x[0]
+    begin, sizes, steps = list(attrs.begin), list(attrs.size), list(attrs.step)
+    turned = [k for k, s in enumerate(steps) if s < 0]
+    if turned:
+        source = w.op("reverse", [source], source.dtype, source.shape, f"{{dimensions = {ints(turned)}}}")
+        for k in turned:
+            begin[k], steps[k] = dim(source.shape[k] - 1 - begin[k]), -steps[k]
+    ends = [dim(as_expr(b) + (as_expr(n) - 1) * s + 1) for b, n, s in zip(begin, sizes, steps, strict=True)]
+    known = [[as_int(as_expr(v)) for v in side] for side in (begin, ends)]
+    if None not in (*known[0], *known[1]):
+        lists = [[v or 0 for v in side] for side in known]
+        text = f"start_indices = {ints(lists[0])}, limit_indices = {ints(lists[1])}, strides = {ints(steps)}"
+        return w.op("slice", [source], source.dtype, node.output.shape, f"{{{text}}}")
+    bounds = [w.sizes([as_expr(v) for v in side]) for side in (begin, ends, steps)]
+    return w.op("real_dynamic_slice", [source, *bounds], source.dtype, node.output.shape)
+
+
+@rule("pad")
+def pad(w: Writer, node: Node, x: Sequence[Ref]) -> Ref:
+    attrs = node.of(PadAttrs)
+    if attrs.mode != "constant":
+        raise UnsupportedError(f"padding of mode {attrs.mode} cannot be said in StableHLO")
+    fill = w.constant(attrs.value, x[0].dtype)
+    low, high = ([as_int(as_expr(v)) for v in side] for side in (attrs.before, attrs.after))
+    if None in (*low, *high):
+        zeros = w.sizes([as_expr(0)] * len(low))
+        sides = [w.sizes([as_expr(v) for v in side]) for side in (attrs.before, attrs.after)]
+        return w.op("dynamic_pad", [x[0], fill, *sides, zeros], x[0].dtype, node.output.shape)
+    return padded(w, x[0], fill, [v or 0 for v in low], [v or 0 for v in high], node.output.shape)
+
+
+def padded(w: Writer, x: Ref, fill: Ref, low: Sequence[int], high: Sequence[int], shape: Sequence[Any]) -> Ref:
+    text = (
+        f"edge_padding_low = {ints(low)}, edge_padding_high = {ints(high)}, interior_padding = {ints([0] * len(low))}"
+    )
+    return w.op("pad", [x, fill], x.dtype, shape, f"{{{text}}}")
+
+
+@rule("range")
+def counted(w: Writer, node: Node, x: Sequence[Ref]) -> Ref:
+    attrs, t = node.of(RangeAttrs), node.output.dtype
+    shape = node.output.shape
+    y = w.iota(t, shape, 0)
+    for name, value in (("multiply", attrs.step), ("add", attrs.start)):
+        number = value if isinstance(value, float) else as_int(as_expr(value))
+        if number is None:
+            y = w.binary(name, y, w.spread(w.cast(w.size(as_expr(value)), t), shape))
+        else:
+            y = w.binary(name, y, w.full(number, t, shape))
+    return y
+
+
+@rule("trilu")
+def triangle(w: Writer, node: Node, x: Sequence[Ref]) -> Ref:
+    attrs, shape = node.of(TriluAttrs), node.output.shape
+    rows, columns = (w.iota(i64, shape, len(shape) - k) for k in (2, 1))
+    distance = w.binary("subtract", columns, rows)
+    kept = w.compare("GE" if attrs.upper else "LE", distance, w.full(attrs.k, i64, shape))
+    return w.op("select", [kept, x[0], w.full(0, x[0].dtype, shape)], x[0].dtype, shape)
+
+
+@rule("identity")
+def identity(w: Writer, node: Node, x: Sequence[Ref]) -> Ref:
+    return x[0]
+
+
+@rule("cast")
+def cast(w: Writer, node: Node, x: Sequence[Ref]) -> Ref:
+    t = node.output.dtype
+    if node.of(CastAttrs).bits:
+        return w.op("bitcast_convert", x, t, x[0].shape)
+    if t is boolean and x[0].dtype is not boolean:
+        return w.compare("NE", x[0], w.full(0, x[0].dtype, x[0].shape))
+    return w.cast(x[0], t)
+
+
+@rule("select")
+def select(w: Writer, node: Node, x: Sequence[Ref]) -> Ref:
+    shape = node.output.shape
+    return w.op("select", [w.spread(v, shape) for v in x], node.output.dtype, shape)
+
+
+# --- products -------------------------------------------------------------------------------------------------------
+
+
+@rule("matmul")
+def matmul(w: Writer, node: Node, x: Sequence[Ref]) -> Ref:
+    attrs, shape = node.of(MatmulAttrs), node.output.shape
+    a, b = x
+    batch = shape[:-2]
+    if len(a.shape) > 2 and len(b.shape) == 2:  # rows of any rank
+        left = len(a.shape) - (2 if attrs.transpose_a else 1)
+        if not attrs.transpose_a:
+            return dot(w, a, b, (), (), left, 1 if attrs.transpose_b else 0, node.output.dtype, shape)
+    a, b = (w.spread(v, (*batch, *v.shape[-2:])) for v in (a, b))
+    lead = tuple(range(len(batch)))
+    left = len(lead) if attrs.transpose_a else len(lead) + 1
+    right = len(lead) + 1 if attrs.transpose_b else len(lead)
+    return dot(w, a, b, lead, lead, left, right, node.output.dtype, shape)
+
+
+def dot(
+    w: Writer,
+    a: Ref,
+    b: Ref,
+    batch_a: Sequence[int],
+    batch_b: Sequence[int],
+    left: int,
+    right: int,
+    t: DType,
+    shape: Sequence[Any],
+) -> Ref:
+    def listed(values: Sequence[int]) -> str:
+        return f"[{', '.join(map(str, values))}]"
+
+    numbers = (
+        f"lhs_batching_dimensions = {listed(batch_a)}, rhs_batching_dimensions = {listed(batch_b)}, "
+        f"lhs_contracting_dimensions = [{left}], rhs_contracting_dimensions = [{right}]"
+    )
+    return w.op("dot_general", [a, b], t, shape, f"{{dot_dimension_numbers = #stablehlo.dot<{numbers}>}}")
+
+
+@rule("conv")
+def conv(w: Writer, node: Node, x: Sequence[Ref]) -> Ref:
+    attrs = node.of(ConvAttrs)
+    rank = len(attrs.strides)
+    space = ", ".join(map(str, range(rank)))
+    pads = ", ".join(f"[{attrs.pads[k]}, {attrs.pads[rank + k]}]" for k in range(rank))
+    text = (
+        f"window_strides = {ints(attrs.strides)}, padding = dense<[{pads}]> : tensor<{rank}x2xi64>, "
+        f"lhs_dilation = {ints([1] * rank)}, rhs_dilation = {ints(attrs.dilations)}, "
+        f"dimension_numbers = #stablehlo.conv<[b, f, {space}]x[o, i, {space}]->[b, f, {space}]>, "
+        f"feature_group_count = {attrs.groups} : i64, batch_group_count = 1 : i64"
+    )
+    return w.op("convolution", x[:2], node.output.dtype, node.output.shape, f"{{{text}}}")
+
+
+# --- reductions -----------------------------------------------------------------------------------------------------
+
+_KINDS: dict[str, tuple[str, Callable[[DType], Any]]] = {
+    "reduce_sum": ("add", lambda t: 0),
+    "reduce_mean": ("add", lambda t: 0),
+    "reduce_prod": ("multiply", lambda t: 1),
+    "reduce_max": ("maximum", lambda t: t.min),
+    "reduce_min": ("minimum", lambda t: t.max),
+}
+
+
+def reduced(w: Writer, x: Ref, op: str, axes: Sequence[int]) -> Ref:
+    """A reduction whose dimensions stay, with extent one."""
+    kind, start = _KINDS[op]
+    if x.dtype is boolean:
+        kind = {"maximum": "or", "minimum": "and"}.get(kind, kind)
+    kept = [d for k, d in enumerate(x.shape) if k not in axes]
+    y = w.reduced(x, kind, start(x.dtype), kept, f"{{dimensions = {ints(sorted(axes))}}}")
+    y = w.reshape(y, [as_expr(1) if k in axes else d for k, d in enumerate(x.shape)])
+    return w.binary("divide", y, count(w, x, axes, y)) if op == "reduce_mean" else y
+
+
+def count(w: Writer, x: Ref, axes: Sequence[int], like: Ref) -> Ref:
+    """The number of elements that are reduced to one."""
+    size = dim(product([x.shape[a] for a in axes]))
+    number = as_int(size)
+    if number is not None:
+        return w.full(number, like.dtype, like.shape)
+    return w.spread(w.cast(w.size(size), like.dtype), like.shape)
+
+
+@rule(*_KINDS)
+def reduction(w: Writer, node: Node, x: Sequence[Ref]) -> Ref:
+    attrs = node.of(ReduceAttrs)
+    acc = accumulator(x[0].dtype)
+    y = reduced(w, w.cast(x[0], acc), node.op, attrs.axes)
+    return w.reshape(w.cast(y, x[0].dtype), node.output.shape)
+
+
+@rule("argmax", "argmin")
+def arg(w: Writer, node: Node, x: Sequence[Ref]) -> Ref:
+    """The least index at which the extreme, or a NaN, stands."""
+    attrs, source = node.of(ArgAttrs), x[0]
+    axis, shape = attrs.axis % len(source.shape), source.shape
+    best = w.spread(reduced(w, source, "reduce_max" if node.op == "argmax" else "reduce_min", [axis]), shape)
+    found = w.compare("EQ", source, best)
+    if source.dtype.is_float:
+        found = w.op("or", [found, w.compare("NE", source, source)], boolean, shape)
+    last = attrs.select_last_index
+    none = w.full(-1 if last else i64.max, i64, shape)
+    at = w.op("select", [found, w.iota(i64, shape, axis), none], i64, shape)
+    y = reduced(w, at, "reduce_max" if last else "reduce_min", [axis])
+    return w.reshape(y, node.output.shape)
+
+
+@rule("softmax", "log_softmax")
+def softmax(w: Writer, node: Node, x: Sequence[Ref]) -> Ref:
+    t = x[0].dtype
+    source = w.cast(x[0], accumulator(t))
+    axes, shape = [node.of(SoftmaxAttrs).axis % len(source.shape)], source.shape
+    shifted = w.binary("subtract", source, w.spread(reduced(w, source, "reduce_max", axes), shape))
+    powers = w.op("exponential", [shifted], source.dtype, shape)
+    total = reduced(w, powers, "reduce_sum", axes)
+    if node.op == "softmax":
+        return w.cast(w.binary("divide", powers, w.spread(total, shape)), t)
+    return w.cast(w.binary("subtract", shifted, w.spread(w.op("log", [total], total.dtype, total.shape), shape)), t)
+
+
+@rule("layer_norm", "rms_norm")
+def norm(w: Writer, node: Node, x: Sequence[Ref]) -> Ref:
+    attrs, t = node.of(NormAttrs), x[0].dtype
+    y = w.cast(x[0], accumulator(t))
+    shape = y.shape
+    axes = list(range(attrs.axis % len(shape), len(shape)))
+    if node.op == "layer_norm":
+        y = w.binary("subtract", y, w.spread(reduced(w, y, "reduce_mean", axes), shape))
+    square = reduced(w, w.binary("multiply", y, y), "reduce_mean", axes)
+    inner = w.binary("add", square, w.full(attrs.epsilon, square.dtype, square.shape))
+    y = w.binary("divide", y, w.spread(w.op("sqrt", [inner], inner.dtype, inner.shape), shape))
+    for name, k in (("multiply", 1), ("add", 2)):
+        if k < len(node.inputs) and node.inputs[k] is not None:
+            y = w.binary(name, y, w.spread(w.cast(x[k], y.dtype), shape))
+    return w.cast(y, t)
+
+
+@rule("max_pool", "avg_pool")
+def pool(w: Writer, node: Node, x: Sequence[Ref]) -> Ref:
+    attrs = node.of(PoolAttrs)
+    if attrs.ceil_mode:
+        raise UnsupportedError("pooling with ceil_mode cannot be said in StableHLO")
+    rank = len(attrs.kernel)
+    pads = [(0, 0), (0, 0), *((attrs.pads[k], attrs.pads[rank + k]) for k in range(rank))]
+    text = (
+        f"{{window_dimensions = {ints((1, 1, *attrs.kernel))}, window_strides = {ints((1, 1, *attrs.strides))}, "
+        f"base_dilations = {ints([1] * (rank + 2))}, window_dilations = {ints((1, 1, *attrs.dilations))}, "
+        f"padding = dense<[{', '.join(f'[{a}, {b}]' for a, b in pads)}]> : tensor<{rank + 2}x2xi64>}}"
+    )
+    shape = node.output.shape
+    if node.op == "max_pool":
+        return w.reduced(x[0], "maximum", -math.inf, shape, text, "reduce_window")
+    total = w.reduced(x[0], "add", 0, shape, text, "reduce_window")
+    if node.of(AveragePoolAttrs).count_include_pad or not any(attrs.pads):
+        return w.binary("divide", total, w.full(math.prod(attrs.kernel), total.dtype, shape))
+    ones = w.full(1, total.dtype, x[0].shape)
+    return w.binary("divide", total, w.reduced(ones, "add", 0, shape, text, "reduce_window"))
+
+
+# --- gathers --------------------------------------------------------------------------------------------------------
+
+
+@rule("gather")
+def gather(w: Writer, node: Node, x: Sequence[Ref]) -> Ref:
+    source, index = x
+    axis = node.of(AxisAttrs).axis % len(source.shape)
+    if index.dtype.kind != "uint":  # from the end where negative
+        extent = w.spread(w.cast(w.size(source.shape[axis]), index.dtype), index.shape)
+        negative = w.compare("LT", index, w.full(0, index.dtype, index.shape))
+        index = w.op("select", [negative, w.binary("add", index, extent), index], index.dtype, index.shape)
+    rank = len(index.shape)
+    offsets = [k if k < axis else k + rank - 1 for k in range(len(source.shape)) if k != axis]
+    sizes = [as_expr(1) if k == axis else d for k, d in enumerate(source.shape)]
+    text = (
+        f"dimension_numbers = #stablehlo.gather<offset_dims = [{', '.join(map(str, offsets))}], "
+        f"collapsed_slice_dims = [{axis}], start_index_map = [{axis}], index_vector_dim = {rank}>"
+    )
+    known = [as_int(d) for d in sizes]
+    if None in known:
+        return w.op("dynamic_gather", [source, index, w.sizes(sizes)], source.dtype, node.output.shape, f"{{{text}}}")
+    attrs = f"{{{text}, slice_sizes = {ints([d or 0 for d in known])}}}"
+    return w.op("gather", [source, index], source.dtype, node.output.shape, attrs)

@@ -1,0 +1,137 @@
+"""StableHLO out: XLA and IREE read it and agree, and what comes in again is what went out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+from benchmarks import policy_suite
+from tilewright.codegen.stablehlo import stablehlo_text
+from tilewright.frontend.common.finish import Imported
+from tilewright.frontend.onnx import import_onnx
+from tilewright.frontend.stablehlo import import_stablehlo
+from tilewright.ir.graph import Graph
+from tilewright.ir.key import key
+from tilewright.ops import parse_graph
+from tilewright.ops.interpret import run_graph
+
+jax = pytest.importorskip("jax", reason="JAX is an extra: `make jax` runs this")
+
+MODELS = {"m64": policy_suite.m64, "m256": policy_suite.m256, "nat": policy_suite.nat, "imp": policy_suite.imp}
+RNG = np.random.default_rng(0)
+
+
+def by_xla(text: str, arrays: list[Any]) -> list[np.ndarray[Any, Any]]:
+    from jax._src import xla_bridge
+    from jaxlib import _jax, xla_client
+
+    backend = xla_bridge.get_backend("cpu")
+    devices = _jax.DeviceList(tuple(backend.local_devices()[:1]))
+    program = backend.compile_and_load(text, devices, xla_client.CompileOptions())
+    return [np.asarray(x) for x in program.execute([jax.device_put(a) for a in arrays])]
+
+
+def by_iree(text: str, arrays: list[Any]) -> list[np.ndarray[Any, Any]]:
+    compiler = pytest.importorskip("iree.compiler", reason="IREE is an extra: iree-base-compiler")
+    runtime = pytest.importorskip("iree.runtime", reason="IREE is an extra: iree-base-runtime")
+    binary = compiler.compile_str(text, input_type="stablehlo", target_backends=["llvm-cpu"])
+    config = runtime.Config("local-sync")
+    module = runtime.VmModule.copy_buffer(config.vm_instance, binary)
+    found = runtime.load_vm_modules(module, config=config)[0].main(*arrays)
+    return [np.asarray(x) for x in (found if isinstance(found, tuple | list) else (found,))]
+
+
+def feeds(graph: Graph) -> dict[str, Any]:
+    def values(shape: list[int], t: Any) -> Any:
+        return RNG.integers(0, 9, shape).astype(t) if t.kind in "iu" else RNG.normal(size=shape).astype(t)
+
+    return {v.name: values([int(str(d)) for d in v.shape], v.dtype.numpy) for v in graph.inputs}
+
+
+def agree(imported: Imported, run: Callable[..., Any]) -> None:
+    given = feeds(imported.graph)
+    expected = list(run_graph(imported.graph, given, imported.weights).values())
+    arrays = [*given.values(), *(imported.weights[p.name] for p in imported.graph.params)]
+    for found, e in zip(run(stablehlo_text(imported.graph), arrays), expected, strict=True):
+        assert found.shape == e.shape
+        np.testing.assert_allclose(found, e, atol=1e-5 * max(1.0, float(np.abs(e).max())), rtol=0)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_xla_agrees(name: str) -> None:
+    agree(import_onnx(MODELS[name](), {"batch": 3}), by_xla)
+
+
+@pytest.mark.parametrize("name", ["m64"])
+def test_iree_agrees(name: str) -> None:
+    agree(import_onnx(MODELS[name](), {"batch": 3}), by_iree)
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("batch", [3, None])
+def test_in_out_in_has_the_same_key(name: str, batch: int | None) -> None:
+    source = import_onnx(MODELS[name](), None if batch is None else {"batch": batch}).graph
+    first = import_stablehlo(stablehlo_text(source)).graph
+    again = import_stablehlo(stablehlo_text(first)).graph
+    assert key(first) == key(again)
+
+
+OPERATORS = """
+graph @many(%x: f32[2, 3, 8], %i: i32[4], %n: i32[5], %m: i32[5], %p: f32[1, 2, 9, 9]) params(%s: f32[8], %b: f32[8]) {
+  %a = layer_norm(%x, %s, %b) {axis = 2, epsilon = 1e-05} : f32[2, 3, 8]
+  %c = softmax(%a) {axis = 1} : f32[2, 3, 8]
+  %d = log_softmax(%x) {axis = 2} : f32[2, 3, 8]
+  %e = gather(%x, %i) {axis = 1} : f32[2, 4, 8]
+  %f = slice(%x) {begin = [1, 0, 7], size = [1, 2, 3], step = [1, 1, -2]} : f32[1, 2, 3]
+  %g = pad(%x) {after = [0, 1, 0], before = [0, 0, 2], mode = "constant", value = 1.5} : f32[2, 4, 10]
+  %h = argmax(%x) {axis = 2, keepdims = false} : i64[2, 3]
+  %j = floordiv(%n, %m) : i32[5]
+  %k = mod(%n, %m) : i32[5]
+  %l = avg_pool(%p) {dilations = [1, 1], kernel = [3, 3], pads = [1, 1, 1, 1], strides = [2, 2]} : f32[1, 2, 5, 5]
+  %o = max_pool(%p) {dilations = [2, 1], kernel = [2, 3], pads = [0, 1, 0, 1], strides = [1, 1]} : f32[1, 2, 7, 9]
+  %q = gelu(%x) : f32[2, 3, 8]
+  %r = elu(%x) {alpha = 0.5} : f32[2, 3, 8]
+  %t = reduce_mean(%x) {axes = [0, 2], keepdims = true} : f32[1, 3, 1]
+  %u = trilu(%x) {k = 1, upper = true} : f32[2, 3, 8]
+  %v = trunc(%x) : f32[2, 3, 8]
+  %w = rms_norm(%x, %s) {axis = 1, epsilon = 0.001} : f32[2, 3, 8]
+  %y = cast(%x) {dtype = i8} : i8[2, 3, 8]
+  return %c, %d, %e, %f, %g, %h, %j, %k, %l, %o, %q, %r, %t, %u, %v, %w, %y
+}
+"""
+
+
+def test_operators_of_every_kind_agree() -> None:
+    graph = parse_graph(OPERATORS)
+    weights = {p.name: RNG.normal(size=8).astype(np.float32) for p in graph.params}
+    given = feeds(graph) | {"i": np.array([0, -1, 2, 1], np.int32), "m": np.array([2, -3, 4, -5, 3], np.int32)}
+    given["n"] = np.array([7, 7, -7, -7, 6], np.int32)
+    expected = run_graph(graph, given, weights)
+    found = by_xla(stablehlo_text(graph), [*given.values(), *weights.values()])
+    for x, (name, e) in zip(found, expected.items(), strict=True):
+        assert x.dtype == e.dtype, name
+        np.testing.assert_allclose(x, e, atol=1e-5, rtol=1e-5, err_msg=name)
+
+
+def test_what_has_no_words_is_listed() -> None:
+    graph = parse_graph("""
+graph @g(%x: f32[3, 4]) {
+  %a = cumsum(%x) {axis = 0} : f32[3, 4]
+  %b = cumprod(%x) {axis = 1} : f32[3, 4]
+  return %a, %b
+}""")
+    with pytest.raises(tw.Error) as caught:
+        stablehlo_text(graph)
+    assert "cumsum" in str(caught.value) and "cumprod" in str(caught.value)
+
+
+def test_show() -> None:
+    model = tw.compile(policy_suite.m64())
+    text = model.show("stablehlo")
+    assert "tensor<?x17xf32>" in text and "stablehlo.dot_general" in text
+    inputs = [RNG.normal(size=(5, 17)).astype(np.float32), *model.weights.values()]
+    np.testing.assert_allclose(tw.compile(text)(*inputs)[0], model(inputs[0])[0], atol=1e-6)

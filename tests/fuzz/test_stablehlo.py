@@ -1,0 +1,154 @@
+"""Hostile StableHLO: damaged modules are errors, never another exception, a crash or a hang.
+
+Most mutants are of modules that are parsed already, as text that MLIR refuses says little about the importer; some are
+of text and bytecode, which another process reads.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+
+pytest.importorskip("jaxlib", reason="jaxlib is an extra: `make jax` runs this")
+
+from tilewright.frontend.stablehlo.child import read_outside
+from tilewright.frontend.stablehlo.importer import import_module
+from tilewright.frontend.stablehlo.module import Block, Function, Module, Operation, Splat, Type
+from tilewright.frontend.stablehlo.registry import RULES
+
+FOLDER = Path(__file__).parents[1] / "jax" / "programs"
+LONG = bool(os.environ.get("TILEWRIGHT_FUZZ"))
+FIRST = int(os.environ.get("TILEWRIGHT_FUZZ_SEED", "0"))
+LIMIT_S = 60.0
+NUMBERS = (0, 1, -1, 2, 3, 7, 64, 127, 1 << 15, 1 << 31, 1 << 40, -(1 << 63), (1 << 63) - 1)
+ELEMENTS = ("f32", "f16", "bf16", "f64", "i1", "i8", "i32", "i64", "ui8", "ui32", "i4", "complex<f32>", "f8E4M3FN", "")
+
+
+def _count(short: int) -> int:
+    return int(os.environ.get("TILEWRIGHT_FUZZ_CASES", "10000")) if LONG else short
+
+
+class Damage:
+    """Changes one to three things of a module; a function of its seed."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = random.Random(seed)
+        self.left = 0
+
+    def module(self, module: Module) -> Module:
+        operations = sum(len(list(f.body.walk())) for f in module.functions.values())
+        self.chance = self.rng.choice((1.0, 1.5, 3.0)) / max(operations, 1)
+        return replace(module, functions={n: self.function(f) for n, f in module.functions.items()})
+
+    def function(self, f: Function) -> Function:
+        return replace(f, body=self.block(f.body))
+
+    def block(self, b: Block) -> Block:
+        types = tuple(self.type(t) if self.rng.random() < self.chance else t for t in b.types)
+        operations = [self.operation(op) for op in b.operations]
+        if len(operations) > 2 and self.rng.random() < self.chance:
+            i, j = (self.rng.randrange(len(operations) - 1) for _ in range(2))
+            operations[i], operations[j] = operations[j], operations[i]
+        return Block(b.arguments, types, tuple(operations))
+
+    def operation(self, op: Operation) -> Operation:
+        op = replace(op, regions=tuple(self.block(r) for r in op.regions))
+        if self.rng.random() >= self.chance:
+            return op
+        match self.rng.randrange(5):
+            case 0:
+                return replace(op, name=self.rng.choice(sorted(RULES)))
+            case 1:
+                return replace(op, types=tuple(self.type(t) for t in op.types))
+            case 2 if op.operands:
+                operands = list(op.operands)
+                operands[self.rng.randrange(len(operands))] = self.rng.randrange(max(op.operands) + 2)
+                return replace(op, operands=tuple(operands))
+            case 3 if op.operands:
+                return replace(op, operands=op.operands[: self.rng.randrange(len(op.operands) + 1)])
+            case _ if op.attributes:
+                name = self.rng.choice(sorted(op.attributes))
+                attributes = dict(op.attributes)
+                if self.rng.random() < 0.2:
+                    del attributes[name]
+                else:
+                    attributes[name] = self.attribute(attributes[name])
+                return replace(op, attributes=attributes)
+        return op
+
+    def type(self, t: Type) -> Type:
+        if self.rng.random() < 0.3 or t.shape is None:
+            return Type(self.rng.choice(ELEMENTS), t.shape)
+        shape: list[int | None] = list(t.shape)
+        if shape and self.rng.random() < 0.7:
+            shape[self.rng.randrange(len(shape))] = self.rng.choice((None, *NUMBERS))
+        else:
+            shape = shape[1:] if self.rng.random() < 0.5 else [*shape, self.rng.choice((1, 2, None))]
+        return Type(t.element, tuple(shape))
+
+    def attribute(self, value: Any) -> Any:
+        match value:
+            case bool() | int():
+                return self.rng.choice(NUMBERS)
+            case str():
+                return self.rng.choice(("", "LT", "NE", "nothing", "x" * 5000, value[1:]))
+            case list() if value:
+                changed = list(value)
+                changed[self.rng.randrange(len(changed))] = self.rng.choice((*NUMBERS, "x", None))
+                return changed if self.rng.random() < 0.7 else changed[1:]
+            case dict() if value:
+                name = self.rng.choice(sorted(value))
+                return {**value, name: self.attribute(value[name])}
+            case np.ndarray() if value.size:
+                flat = value.reshape(-1).copy()
+                if value.dtype.kind in "iu":
+                    flat[self.rng.randrange(flat.size)] = np.array(self.rng.choice(NUMBERS)).astype(value.dtype)
+                return flat if self.rng.random() < 0.3 else flat.reshape(value.shape)
+            case Splat():
+                return Splat(value.value, (*value.shape, 3))
+        return self.rng.choice((None, 0, "x", [], {}))
+
+
+def test_damaged_modules() -> None:
+    modules = [read_outside(path.read_bytes()) for path in sorted(FOLDER.glob("*.mlir"))]
+    count, refused = _count(400), 0
+    for seed in range(FIRST, FIRST + count):
+        mutant = Damage(seed).module(modules[seed % len(modules)])
+        started = time.monotonic()
+        try:
+            import_module(mutant)
+        except tw.Error as error:
+            assert str(error).strip(), seed
+            refused += 1
+        except BaseException as error:
+            raise AssertionError(f"seed {seed}: {type(error).__name__}: {error}") from error
+        assert time.monotonic() - started < LIMIT_S, f"seed {seed} takes too long"
+    assert 0.2 * count < refused < count
+
+
+@pytest.mark.parametrize("seed", range(FIRST, FIRST + (_count(6) // 10 if LONG else 6)))
+def test_damaged_bytes(seed: int) -> None:
+    rng = random.Random(seed)
+    data = bytearray(rng.choice([p.read_bytes() for p in sorted(FOLDER.glob("*.mlir"))]))
+    for _ in range(rng.choice((1, 3, 20))):
+        at = rng.randrange(len(data))
+        match rng.randrange(3):
+            case 0:
+                data[at] = rng.randrange(256)
+            case 1:
+                del data[at : at + rng.choice((1, 5, 200))]
+            case _:
+                data[at:at] = data[: rng.choice((1, 30))]
+    try:
+        import_module(read_outside(bytes(data)))
+    except tw.Error as error:
+        assert str(error).strip()
