@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.assemble import Part, assemble
+from tilewright.codegen.linalg import linalg_text
 from tilewright.codegen.stablehlo import stablehlo_text
 from tilewright.frontend import registry as frontends
 from tilewright.frontend import stablehlo
@@ -250,8 +251,9 @@ def compile_graph(
         program = build(log)
         kept.put(program)
     arrays = {**weights, **constants}
-    texts = {**program.texts, "stablehlo": partial(stablehlo_text, source)}
-    return replace(program, weights={p.name: arrays[p.name] for p in program.manifest.params}, texts=texts)
+    for name, text in (("stablehlo", stablehlo_text), ("linalg", linalg_text)):
+        program = replace(program, texts={**program.texts, name: partial(text, source)})
+    return replace(program, weights={p.name: arrays[p.name] for p in program.manifest.params})
 
 
 def _build(

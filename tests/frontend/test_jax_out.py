@@ -10,6 +10,7 @@ import pytest
 
 import tilewright as tw
 from benchmarks import policy_suite
+from tilewright.codegen.linalg import linalg_text
 from tilewright.codegen.stablehlo import stablehlo_text
 from tilewright.frontend.common.finish import Imported
 from tilewright.frontend.onnx import import_onnx
@@ -35,10 +36,10 @@ def by_xla(text: str, arrays: list[Any]) -> list[np.ndarray[Any, Any]]:
     return [np.asarray(x) for x in program.execute([jax.device_put(a) for a in arrays])]
 
 
-def by_iree(text: str, arrays: list[Any]) -> list[np.ndarray[Any, Any]]:
+def by_iree(text: str, arrays: list[Any], language: str = "stablehlo") -> list[np.ndarray[Any, Any]]:
     compiler = pytest.importorskip("iree.compiler", reason="IREE is an extra: iree-base-compiler")
     runtime = pytest.importorskip("iree.runtime", reason="IREE is an extra: iree-base-runtime")
-    binary = compiler.compile_str(text, input_type="stablehlo", target_backends=["llvm-cpu"])
+    binary = compiler.compile_str(text, input_type=language, target_backends=["llvm-cpu"])
     config = runtime.Config("local-sync")
     module = runtime.VmModule.copy_buffer(config.vm_instance, binary)
     found = runtime.load_vm_modules(module, config=config)[0].main(*arrays)
@@ -52,11 +53,11 @@ def feeds(graph: Graph) -> dict[str, Any]:
     return {v.name: values([int(str(d)) for d in v.shape], v.dtype.numpy) for v in graph.inputs}
 
 
-def agree(imported: Imported, run: Callable[..., Any]) -> None:
+def agree(imported: Imported, run: Callable[..., Any], write: Callable[[Graph], str] = stablehlo_text) -> None:
     given = feeds(imported.graph)
     expected = list(run_graph(imported.graph, given, imported.weights).values())
     arrays = [*given.values(), *(imported.weights[p.name] for p in imported.graph.params)]
-    for found, e in zip(run(stablehlo_text(imported.graph), arrays), expected, strict=True):
+    for found, e in zip(run(write(imported.graph), arrays), expected, strict=True):
         assert found.shape == e.shape
         np.testing.assert_allclose(found, e, atol=1e-5 * max(1.0, float(np.abs(e).max())), rtol=0)
 
@@ -69,6 +70,18 @@ def test_xla_agrees(name: str) -> None:
 @pytest.mark.parametrize("name", ["m64"])
 def test_iree_agrees(name: str) -> None:
     agree(import_onnx(MODELS[name](), {"batch": 3}), by_iree)
+
+
+@pytest.mark.parametrize("batch", [3, None])
+def test_iree_agrees_on_linalg(batch: int | None) -> None:
+    source = import_onnx(policy_suite.m64(), None if batch is None else {"batch": batch})
+    if batch is not None:
+        agree(source, lambda text, arrays: by_iree(text, arrays, "none"), linalg_text)
+        return
+    x = RNG.normal(size=(5, 17)).astype(np.float32)
+    found = by_iree(linalg_text(source.graph), [x, *(source.weights[p.name] for p in source.graph.params)], "none")
+    for a, e in zip(found, run_graph(source.graph, {"obs": x}, source.weights).values(), strict=True):
+        np.testing.assert_allclose(a, e, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", MODELS)

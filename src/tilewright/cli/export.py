@@ -13,7 +13,7 @@ from tilewright.cli.common import DimOption, ModelArgument, parse_dims
 
 def export(
     model: ModelArgument,
-    to: Annotated[str, typer.Option("--to", help="The language: stablehlo.")] = "stablehlo",
+    to: Annotated[str, typer.Option("--to", help="The language: stablehlo or linalg.")] = "stablehlo",
     output: Annotated[Path | None, typer.Option("--output", "-o", help="The file; the output if none.")] = None,
     dim: DimOption = None,
 ) -> None:
@@ -26,12 +26,14 @@ def export(
     tilewright export policy.onnx --dim batch=8 | iree-compile --iree-input-type=stablehlo -
     ```
     """
-    if to != "stablehlo":
-        raise typer.BadParameter(f"there is no {to!r}", param_hint="--to: stablehlo")
+    from tilewright.codegen.linalg import linalg_text
     from tilewright.codegen.stablehlo import stablehlo_text
     from tilewright.compiler import import_model
 
-    text = stablehlo_text(import_model(model, parse_dims(dim)).graph)
+    languages = {"stablehlo": stablehlo_text, "linalg": linalg_text}
+    if to not in languages:
+        raise typer.BadParameter(f"there is no {to!r}", param_hint="--to: stablehlo or linalg")
+    text = languages[to](import_model(model, parse_dims(dim)).graph)
     if output is None:
         sys.stdout.write(text)
     else:

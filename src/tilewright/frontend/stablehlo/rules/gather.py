@@ -144,7 +144,8 @@ def _sliced(call: Call, n: dict[str, list[int]], sizes: Sequence[Expr]) -> Value
     x, index = call.item(0), call.array(1)
     if index is None or index.size != len(n["start_index_map"]) or n["operand_batching_dims"]:
         return None
-    batch = len(call.item(1).shape) - (n["index_vector_dim"] < len(call.item(1).shape))
+    rank, vector = len(call.item(1).shape), call.fields("dimension_numbers")["index_vector_dim"]
+    batch = rank - (vector < rank)
     begin: list[Expr] = [as_expr(0)] * len(x.shape)
     for d, start in zip(n["start_index_map"], index.reshape(-1).tolist(), strict=True):
         last = dim(x.shape[d] - sizes[d])
