@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import tilewright as tw
 from tests.frontend.torch_checks import Functional, assert_close, check, interpreted, nn, torch
 from tilewright.compiler import import_model
 from tilewright.runtime.manifest import Manifest, ParamSpec, TargetSpec
@@ -265,8 +266,8 @@ def test_state_that_is_kept_inside() -> None:
 
 
 def test_sizes_that_depend_on_data() -> None:
-    with pytest.raises(Error, match=r"depends on the data|cannot be exported"):
-        read(Functional(lambda x: x[x > 0]), torch.zeros(2, 3))
+    with pytest.raises(Error, match=r"data|cannot be exported"):
+        read(Functional(lambda x: torch.zeros(int(x.long()[0, 0].item()))), torch.zeros(2, 3))
 
 
 def test_what_raises_while_tracing() -> None:
@@ -324,3 +325,31 @@ def test_what_depends_on_values_is_explained(module: Any, capfd: pytest.CaptureF
     with pytest.raises(ModelError, match=r"(?s)test_torch_import.py:\d+: return .*draw or branch outside"):
         import_model(module, None, torch.zeros(2, 3), "auto")
     assert capfd.readouterr().err == ""
+
+
+# --- sizes that data decides ----------------------------------------------------------------------------------------
+
+
+class Masked(nn.Module):  # type: ignore[misc,name-defined]
+    """Rows that a mask chooses through a layer, numbers that one chooses, places; and their number times the input."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 5)
+
+    def forward(self, x: Any) -> Any:
+        rows = x[x[:, 0] > 0]
+        chosen = torch.masked_select(x, x[0] > 0.2)
+        return self.layer(rows).relu(), rows.mean(0), chosen, torch.nonzero(x > 0.5), x[x < -1] * 2, rows.shape[0] * x
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_masks(threads: int) -> None:
+    """Interpreted and compiled, also where nothing or everything is chosen."""
+    torch.manual_seed(0)
+    module = Masked().eval()
+    check(module, lambda batch: (torch.randn(batch, 8),))
+    model = tw.compile(module, (torch.randn(3, 8),), threads=threads)
+    for x in (torch.randn(1, 8), torch.randn(30, 8), -torch.ones(2, 8), torch.ones(9, 8)):
+        with torch.no_grad():
+            assert_close(model(x), module(x))

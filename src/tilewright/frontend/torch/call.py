@@ -71,6 +71,15 @@ class Call(Emitter):
             return x
         return self.cast(x, self.dtype if self.dtype.is_float else element_type(torch.get_default_dtype()))
 
+    def places(self, x: Value) -> Value:
+        """The places of elements that are not zero, a row each: as many as data says, which is PyTorch's symbol for the
+        first dimension of the result, and from here on one of ours."""
+        rows = self.head(*self.emit_all("nonzero", x))
+        size = self.results.shape[0]
+        if isinstance(size, torch.SymInt):
+            self.sizes.known[str(size.node.expr)] = rows.shape[0]
+        return rows
+
     # --- small things that many rules want ----------------------------------------------------------------------------
 
     def axis(self, axis: int, x: Value) -> int:

@@ -44,11 +44,15 @@ def take_along_dim(n: Call, x: Value, index: Value, dim: int | None = None) -> V
 
 @rule("index.Tensor")
 def index(n: Call, x: Value, indices: Sequence[Value | None]) -> Value:
-    """x[i, :, j ...]: integer tensors broadcast together; those side by side stand where they stood, else in front."""
+    """x[i, :, j ...]: integer tensors broadcast together; those side by side stand where they stood, else in front. A
+    mask is the places where it holds."""
+    masks = [i for i in indices if i is not None and (i.dtype is boolean or i.dtype.name == "u8")]
+    if len(masks) == 1 and indices[0] is masks[0] and all(i is None for i in indices[1:]):
+        return of_mask(n, x, masks[0])
+    if masks:
+        raise UnsupportedError("indexing by a mask that is not the only index is not supported", hint="use torch.where")
     places = [k for k, i in enumerate(indices) if i is not None]
     given = [i for i in indices if i is not None]
-    if any(i.dtype is boolean or i.dtype.name == "u8" for i in given):
-        raise UnsupportedError("indexing by a mask has a size that depends on the data", hint="use torch.where")
     if len(places) == 1:
         return n.emit("gather", x, given[0], axis=places[0])
     shape = broadcast_shapes(*(i.shape for i in given))
@@ -62,6 +66,28 @@ def index(n: Call, x: Value, indices: Sequence[Value | None]) -> Value:
     before, wide = places[0], len(shape)
     order = [*range(wide, wide + before), *range(wide), *range(wide + before, y.type.rank)]
     return n.transpose(y, order)
+
+
+def of_mask(n: Call, x: Value, mask: Value) -> Value:
+    """x[mask]: what stands where a mask of the first dimensions holds."""
+    rows = n.places(mask)
+    if mask.type.rank == 1:
+        return n.emit("gather", x, n.reshape(rows, rows.shape[:1]), axis=0)
+    return n.emit("gather_nd", x, rows, batch_dims=0)
+
+
+@rule("nonzero")
+def nonzero(n: Call, x: Value) -> Value:
+    """The places of elements that are not zero, a row each."""
+    return n.places(x)
+
+
+@rule("masked_select")
+def masked_select(n: Call, x: Value, mask: Value) -> Value:
+    shape = broadcast_shapes(x.shape, mask.shape)
+    flat = [n.broadcast(v, shape) for v in (x, mask)]
+    flat = [n.reshape(v, (v.type.size,)) for v in flat]
+    return of_mask(n, flat[0], flat[1])
 
 
 @rule("one_hot")
