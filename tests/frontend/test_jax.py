@@ -124,6 +124,11 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
         lambda x: jax.lax.scan(lambda h, y: (jnp.tanh(h + y), h * 2), jnp.zeros(3), x),
         (normal(5, 3),),
     ),
+    "a loop that the data end": (
+        lambda x, n: jax.lax.while_loop(lambda c: c[1] < n, lambda c: (jnp.tanh(c[0]) + x, c[1] + 1), (x, 0)),
+        (normal(2, 3), np.int32(5)),
+    ),
+    "a long scan": (lambda x: jnp.cumsum(jax.lax.map(lambda row: jnp.sin(row), x)), (normal(700, 2),)),
     "random bits": (lambda x: x + jax.random.normal(jax.random.key(3), (4,)), (normal(4),)),
     "a transposed convolution": (
         lambda x, w: jax.lax.conv_transpose(x, w, (2, 2), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")),
