@@ -83,6 +83,7 @@ class Runner:
                 self.start(place)
             answer = self.answer()
             if answer == "end":
+                self.worker.join(10)
                 return results
             if isinstance(answer, tuple):
                 results.append(answer)

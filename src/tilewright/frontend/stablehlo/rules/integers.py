@@ -21,6 +21,7 @@ def _as(call: Call, x: Value, t: DType) -> Value:
 @rule("shift_left", "shift_right_logical", "shift_right_arithmetic")
 def shift(call: Call) -> Item:
     """Shifts by the width or more leave zeros, or the sign."""
+    shape = shape_of(call)
     x, by = call.near(0), call.near(1)
     t = x.dtype
     name = call.op.name.rpartition(".")[2]
@@ -31,12 +32,12 @@ def shift(call: Call) -> Item:
         signed = dtype(f"i{t.bits}")
         kept = call.emit("select", small, count, call.like(t.bits - 1, count))
         y = call.emit("shr", _as(call, x, signed), _as(call, kept, signed))
-        return call.lazy(_as(call, y, t), shape_of(call))
+        return call.lazy(_as(call, y, t), shape)
     given = _as(call, x, unsigned)
     kept = call.emit("select", small, count, call.like(0, count))
     moved = call.emit("shl" if name == "shift_left" else "shr", given, kept)
     y = moved if _is_small(call, t) else call.emit("select", small, moved, call.like(0, given))
-    return call.lazy(_as(call, y, t), shape_of(call))
+    return call.lazy(_as(call, y, t), shape)
 
 
 def _is_small(call: Call, t: DType) -> bool:

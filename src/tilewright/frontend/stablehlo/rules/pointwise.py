@@ -108,6 +108,7 @@ def sign(call: Call) -> Item:
 @rule("divide")
 def divide(call: Call) -> Item:
     """Integers truncate; by zero, every bit of the quotient is set."""
+    shape_of(call)  # sizes that must be equal are found before anything is emitted
     a, b = call.near(0), call.near(1)
     if a.dtype.is_float:
         return _mean_pool(call) or element(call, "div")
@@ -135,6 +136,7 @@ def _is_pool(call: Call, x: Value) -> bool:
 
 @rule("remainder")
 def remainder(call: Call) -> Item:
+    shape_of(call)
     a = call.near(0)
     if a.dtype.is_float:
         return element(call, "fmod")
@@ -152,6 +154,7 @@ def _guarded(call: Call, quotient: Value, instead: Value) -> Item:
 
 @rule("power")
 def power(call: Call) -> Item:
+    shape_of(call)
     a, b = call.near(0), call.near(1)
     if a.dtype.is_float:
         return element(call, "pow")
