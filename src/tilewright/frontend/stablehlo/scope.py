@@ -7,6 +7,7 @@ where an operator needs all elements.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -60,10 +61,14 @@ def known_item(array: Any, t: DType, shape: Any = None) -> Item:
     return Item(TensorType(t, dims(array.shape if shape is None else shape)), None, array)
 
 
+MAX_WHOLE = 4096
+"""Elements of a known array, its repetitions counted, that the importer looks at one by one."""
+
+
 def full_array(item: Item) -> Any:
-    """All elements of a known item whose shape is known."""
+    """All elements of a small known item whose shape is known; None of any other."""
     shape = [as_int(d) for d in item.shape]
-    if item.known is None or any(d is None for d in shape):
+    if item.known is None or any(d is None for d in shape) or math.prod(d or 0 for d in shape) > MAX_WHOLE:
         return None
     return np.broadcast_to(item.known, [d or 0 for d in shape])
 
