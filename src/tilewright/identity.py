@@ -26,7 +26,7 @@ import llvmlite.binding as llvm
 
 from tilewright.targets.target import Target
 
-UNRELATED = ("cli", "dynamo", "frontend", "live", "measure", "native", "parts", "rl", "runtime", "support")
+UNRELATED = ("cli", "dynamo", "frontend", "live", "measure", "native", "parts", "rl", "runtime", "support", "train")
 """Folders whose text does not change what is made of a graph for a target: what they find out (a graph, a machine's
 ceilings) is in the key itself."""
 RELATED = (

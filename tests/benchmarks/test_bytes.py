@@ -115,7 +115,7 @@ def test_objects(copied: Path) -> None:
 
 
 def test_a_tree_that_cannot_be_probed_is_an_error(copied: Path) -> None:
-    source = copied / "tilewright" / "compiler.py"
+    source = copied / "tilewright" / "parts" / "entry.py"
     source.write_text(
         source.read_text().replace("Model(program", "make(program").replace("import Model\n", "import Model as make\n")
     )

@@ -6,11 +6,10 @@ from typing import Any
 
 import pytest
 
-from tests.frontend.test_torch_compile import Custom, mlp
-
 torch = pytest.importorskip("torch", reason="PyTorch is an extra: `make torch` runs this")
 
 import tilewright as tw  # noqa: E402
+from tests.frontend.test_torch_compile import Custom, mlp  # noqa: E402
 from tilewright.support.errors import CallError  # noqa: E402
 
 

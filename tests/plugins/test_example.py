@@ -84,7 +84,9 @@ def test_doctor_lists_it(example: Path, folder: Path) -> None:
 
 def test_switched_off(example: Path, folder: Path) -> None:
     assert doctor(example, cache=folder, TILEWRIGHT_PLUGINS="0")["plugins"] == []
-    done = run("import tilewright as tw; tw.compile('m.onnx')", example, cache=folder, TILEWRIGHT_PLUGINS="0")
+    done = run(
+        "import tilewright as tw; tw.compile('m.onnx', fallback='never')", example, cache=folder, TILEWRIGHT_PLUGINS="0"
+    )
     assert "the operator SoftClip of domain com.example is not supported" in done.stderr
 
 

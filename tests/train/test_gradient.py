@@ -296,7 +296,8 @@ def test_equals_share() -> None:
 
 WITHOUT = frozenset(
     "col2im cond cumprod dft floordiv mod truncdiv truncmod grid_sample insert loop lp_pool lrn lstm_cell "
-    "max_pool_indices recurrence resample resize resize_taps reverse_sequence roi_align forest".split()
+    "max_pool_indices recurrence resample resize resize_taps reverse_sequence roi_align forest cholesky lu nonzero "
+    "head triangular_solve cumulative_logsumexp running_extreme search_sorted suppress".split()
 )
 """Source operators without a gradient: integer arithmetic, and what is still to be written."""
 
