@@ -13,6 +13,7 @@ JAX_STAMP := $(VENV)/.stamp-jax
 RL_STAMP := $(VENV)/.stamp-rl
 DEMO_STAMP := $(VENV)/.stamp-demo
 TREES_STAMP := $(VENV)/.stamp-trees
+ZOO_STAMP := $(VENV)/.stamp-zoo
 LLEAVES_ENV := build/peers/lleaves-env
 LLEAVES_STAMP := $(LLEAVES_ENV)/.stamp
 TVM_ENV := build/peers/tvm-env
@@ -65,6 +66,10 @@ $(TREES_STAMP): pyproject.toml | $(STAMP)
 	$(BIN)/pip install --quiet -e '.[trees]'
 	@touch $@
 
+$(ZOO_STAMP): pyproject.toml | $(TORCH_STAMP)
+	$(BIN)/pip install --quiet -e '.[zoo]'
+	@touch $@
+
 # TVM's tuner crashes with the apache-tvm-ffi that Tilewright uses, so it has an environment of its own.
 $(TVM_STAMP): | $(PY)
 	$(PYTHON) -m venv $(TVM_ENV)
@@ -102,7 +107,7 @@ test-v3: $(STAMP) ## the numeric tests with AVX2's vectors, on a machine with AV
 	*) exit 1 ;; esac
 
 torch: $(STAMP) $(TORCH_STAMP) ## what needs PyTorch: its tensors in and out, its modules, its exporters' models
-	$(PY) -m pytest tests/runtime/test_frameworks.py tests/train/test_torch_step.py tests/frontend/test_torch_*.py tests/torch_opinfo tests/docs
+	$(PY) -m pytest tests/runtime/test_frameworks.py tests/train/test_torch_step.py tests/frontend/test_torch_*.py tests/torch_opinfo tests/benchmarks/test_zoo.py tests/docs
 	$(PY) -m benchmarks.bench_models --models resnet18 --rounds 5 --no-report
 
 jax: $(STAMP) $(JAX_STAMP) ## what needs JAX: its functions, exports and StableHLO, and its own test cases; ARGS="--every 1"
@@ -147,6 +152,10 @@ audit: $(STAMP) ## estimates against the clock on random layers; ARGS="--count 2
 .PHONY: bench-cliffs
 bench-cliffs: $(STAMP) $(TORCH_STAMP) ## layers that networks lean on against eager PyTorch; ARGS="--only lstm sort"
 	$(PY) -m benchmarks.bench_cliffs $(ARGS)
+
+.PHONY: zoo
+zoo: $(STAMP) $(TORCH_STAMP) $(ZOO_STAMP) ## architectures of many libraries: right, compile time, against eager PyTorch; ARGS="--only timm --rows FILE"
+	$(PY) -m benchmarks.bench_zoo $(ARGS)
 
 bench-choice: $(STAMP) ## the untuned choice of tiles and algorithms against the best of all
 	$(PY) -m benchmarks.bench_choice $(ARGS)

@@ -1,0 +1,143 @@
+"""Architectures of many libraries, random weights: whether each is right, how long it compiles, how fast it is.
+
+    python -m benchmarks.bench_zoo [--only NAME...] [--rows FILE] [--seconds 600] [--report]
+
+Each is compiled in a process of its own, cold, with a time limit: by `tw.compile(module, example)`, where that refuses
+for the example's sizes only, where that refuses too by `torch.compile(backend="tilewright")`; compared with eager
+PyTorch; timed against it, one thread each, in turns. Rows go to a file one by one, and what is in it is not run again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from benchmarks import models
+from benchmarks.harness import console, markdown_table, write_markdown
+from benchmarks.tables import geometric_mean
+from benchmarks.zoo import FAMILIES
+from benchmarks.zoo.row import Row
+
+ROWS = models.ROOT / "build" / "zoo.jsonl"
+RIGHT = ("native", "native, fixed sizes", "torch.compile")
+
+
+def run(name: str, limit: float, rounds: int) -> Row:
+    """One architecture in a process of its own, with an empty cache."""
+    with tempfile.TemporaryDirectory() as cache:
+        environment = {**os.environ, "TILEWRIGHT_CACHE_DIR": cache, "OMP_NUM_THREADS": "1"}
+        environment["PYTHONPATH"] = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
+        order = [sys.executable, "-m", "benchmarks.zoo.probe", name, "--rounds", str(rounds)]
+        try:
+            ended = subprocess.run(
+                order, env=environment, cwd=models.ROOT, capture_output=True, text=True, timeout=limit, check=False
+            )
+        except subprocess.TimeoutExpired:
+            return Row(name, "time limit", f"not done in {limit:.0f} s")
+    if ended.returncode == 0:
+        return Row(**json.loads(ended.stdout.splitlines()[-1]))
+    last = (ended.stderr.strip().splitlines() or [""])[-1]
+    outcome = "crashed" if ended.returncode < 0 else "not built"
+    return Row(name, outcome, f"status {ended.returncode}: {last}")
+
+
+def read(path: Path) -> dict[str, Row]:
+    """The rows of earlier runs; of two of one name the later."""
+    if not path.exists():
+        return {}
+    rows = [Row(**json.loads(line)) for line in path.read_text().splitlines()]
+    return {row.name: row for row in rows}
+
+
+def line(row: Row) -> str:
+    """A row for the terminal."""
+    if row.outcome not in RIGHT:
+        return f"{row.name}: {row.outcome}: {row.detail}"
+    text = f"{row.name}: {row.outcome}, error {row.error:.0e}, compiled in {row.compile:.1f} s"
+    if row.ratio is not None:
+        text += f", {row.ratio:.2f}x eager ({row.ours:.0f} us)"
+    return f"{text}; {row.slowest}" if row.slowest else text
+
+
+def report(rows: dict[str, Row]) -> str:
+    """The tables: counts, then each family."""
+    parts = ["## Counts\n\n" + summary(list(rows.values()))]
+    header = ["model", "outcome", "error", "compile s", "eager us", "ours us", "eager/ours", "slowest kernels, or why"]
+    for family, builders in FAMILIES.items():
+        found = [rows[name] for name in builders if name in rows]
+        if found:
+            parts.append(f"## {family}\n\n" + markdown_table(header, [cells(row) for row in found]))
+    return "\n".join(parts)
+
+
+def summary(rows: Sequence[Row]) -> str:
+    counts = Counter(row.outcome for row in rows)
+    table = markdown_table(["outcome", "models"], [[k, n] for k, n in counts.most_common()])
+    seconds = sorted(row.compile for row in rows if row.compile is not None)
+    ratios = sorted(row.ratio for row in rows if row.ratio is not None)
+    notes = [f"{sum(row.foreign for row in rows)} had a foreign exception on the way."]
+    if seconds:
+        notes.append(f"Compile time, cold: median {seconds[len(seconds) // 2]:.1f} s, worst {seconds[-1]:.1f} s.")
+    if ratios:
+        mean = geometric_mean(ratios)
+        slow = sum(r < 1 for r in ratios)
+        notes.append(f"Eager's time by ours: geometric mean {mean:.2f}, least {ratios[0]:.2f}, {slow} below 1.")
+    return table + "\n" + " ".join(notes) + "\n"
+
+
+def cells(row: Row) -> list[str]:
+    numbers = [
+        "" if value is None else form.format(value)
+        for value, form in (
+            (row.error, "{:.0e}"),
+            (row.compile, "{:.1f}"),
+            (row.eager, "{:.0f}"),
+            (row.ours, "{:.0f}"),
+            (row.ratio, "{:.2f}"),
+        )
+    ]
+    note = "; ".join(part for part in (row.slowest, row.detail) if part)
+    return [row.name, row.outcome, *numbers, note.replace("|", "/")[:200]]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.bench_zoo", description=__doc__.splitlines()[0])
+    parser.add_argument("--only", nargs="*", default=[""], help="architectures whose names contain one of these")
+    parser.add_argument("--rows", type=Path, default=ROWS, help="where rows are kept, one by one")
+    parser.add_argument("--again", action="store_true", help="also those that have a row; the later one counts")
+    parser.add_argument("--limit", type=float, default=180, help="seconds of one architecture")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="begin none after these")
+    parser.add_argument("--rounds", type=int, default=7, help="turns of the timing; 0 times nothing")
+    parser.add_argument("--report", action="store_true", help="only write the table of the rows there are")
+    options = parser.parse_args(arguments)
+    names = [name for models in FAMILIES.values() for name in models if any(part in name for part in options.only)]
+    rows = read(options.rows)
+    todo = [] if options.report else [name for name in names if options.again or name not in rows]
+    start = time.monotonic()
+    out = console()
+    options.rows.parent.mkdir(parents=True, exist_ok=True)
+    for k, name in enumerate(todo, 1):
+        if time.monotonic() - start > options.seconds:
+            out.print(f"{len(todo) - k + 1} left for another run")
+            break
+        row = rows[name] = run(name, options.limit, options.rounds)
+        with options.rows.open("a") as file:
+            file.write(json.dumps(asdict(row)) + "\n")
+        out.print(f"[{k}/{len(todo)}] {line(row)}", markup=False, highlight=False)
+    title = "The zoo: architectures of many libraries against eager PyTorch, one thread"
+    out.print(f"wrote {write_markdown('zoo', title, report(rows))}")
+    bad = [row.name for row in rows.values() if row.outcome in ("wrong", "crashed")]
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,38 @@
+"""One architecture of the zoo: a module with random weights, and an example of what it is called with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A module in evaluation mode and its arguments: a tuple of them, or a dict by name."""
+
+    module: nn.Module
+    example: tuple[Any, ...] | dict[str, Any]
+
+    def call(self, function: Callable[..., Any]) -> Any:
+        """What a function, the module or what was compiled of it, gives for the example."""
+        if isinstance(self.example, dict):
+            return function(**self.example)
+        return function(*self.example)
+
+    def tensors(self) -> list[torch.Tensor]:
+        """The example's tensors, in order."""
+        values = self.example.values() if isinstance(self.example, dict) else self.example
+        return [leaf for leaf in torch.utils._pytree.tree_leaves(list(values)) if isinstance(leaf, torch.Tensor)]
+
+
+Builder = Callable[[], Entry]
+"""Makes an entry; the libraries are imported when it is called."""
+
+
+def tokens(vocabulary: int, length: int, batch: int = 1) -> torch.Tensor:
+    """Random token numbers, i64[batch, length]. The first three stay out: models treat padding and ends apart."""
+    return torch.randint(3, vocabulary, (batch, length))

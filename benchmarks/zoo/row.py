@@ -1,0 +1,34 @@
+"""What became of one architecture of the zoo."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(slots=True)
+class Row:
+    """A row of the table.
+
+    outcome   the way that took it ("native", "native, fixed sizes", "torch.compile"), or "wrong", "refused", "crashed",
+              "time limit", "not built"
+    detail    why the ways before it did not, or what is wrong
+    foreign   whether a way ended in an exception that is not a `tw.Error`
+    error     largest difference from eager over the output's largest magnitude
+    compile   seconds of the first compilation, export or tracing included
+    eager, ours   microseconds of a call, medians
+    ratio     eager's time by ours, the median of the turns
+    slowest   the kinds of kernels that take most, where eager is faster
+    load      the machine's load average
+    """
+
+    name: str
+    outcome: str
+    detail: str = ""
+    foreign: bool = False
+    error: float | None = None
+    compile: float | None = None
+    eager: float | None = None
+    ours: float | None = None
+    ratio: float | None = None
+    slowest: str = ""
+    load: float | None = None
