@@ -25,7 +25,7 @@ from benchmarks import models
 from benchmarks.harness import console, markdown_table, write_markdown
 from benchmarks.tables import geometric_mean
 from benchmarks.zoo import FAMILIES
-from benchmarks.zoo.row import Row
+from benchmarks.zoo.row import TOLERANCE, Row
 
 ROWS = models.ROOT / "build" / "zoo.jsonl"
 RIGHT = ("native", "native, fixed sizes", "torch.compile")
@@ -91,6 +91,12 @@ def summary(rows: Sequence[Row]) -> str:
         mean = geometric_mean(ratios)
         slow = sum(r < 1 for r in ratios)
         notes.append(f"Eager's time by ours: geometric mean {mean:.2f}, least {ratios[0]:.2f}, {slow} below 1.")
+    loads = sorted(row.load for row in rows if row.load is not None)
+    if loads:
+        notes.append(f"The machine's load average meanwhile: {loads[0]:.1f} to {loads[-1]:.1f}.")
+    notes.append(
+        f"Right: within {TOLERANCE:g} of each output's largest magnitude in eager PyTorch, same shapes and dtypes."
+    )
     return table + "\n" + " ".join(notes) + "\n"
 
 

@@ -23,10 +23,9 @@ import torch
 import tilewright as tw
 from benchmarks.zoo import builders
 from benchmarks.zoo.entry import Entry
-from benchmarks.zoo.row import Row
+from benchmarks.zoo.row import TOLERANCE, Row
+from tilewright.dynamo.backend import tilewright
 
-TOLERANCE = 1e-4
-"""Of the largest magnitude of an output in eager PyTorch, which itself rounds in another order."""
 TURN_SECONDS = 0.02
 FUNCTIONAL = {"native": "auto", "native, fixed sizes": None}
 """The ways of `tw.compile` in turn, and what each says of symbolic sizes."""
@@ -67,7 +66,7 @@ def probe(name: str, rounds: int) -> Row:
 def compiled(entry: Entry, way: str) -> tuple[Callable[[], Any], tw.Model | None]:
     """A call for the example, and the model behind it if there is one. What is compiled at the first call is."""
     if way == "torch.compile":
-        function = torch.compile(entry.module, backend="tilewright")
+        function = torch.compile(entry.module, backend=tilewright)
         entry.call(function)
         return (lambda: entry.call(function)), None
     model = tw.compile(entry.module, entry.example, dynamic=FUNCTIONAL[way])

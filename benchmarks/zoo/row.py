@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+TOLERANCE = 1e-4
+"""Of the largest magnitude of an output in eager PyTorch, which itself rounds in another order."""
+
 
 @dataclass(slots=True)
 class Row:

@@ -46,7 +46,7 @@ ENCODERS: dict[str, dict[str, Any]] = {
     "BigBird": {**WIDE, "attention_type": "original_full"},
     "Nystromformer": {**WIDE, "segment_means_seq_len": 24, "num_landmarks": 8},
     "Splinter": WIDE,
-    "Ibert": {**WIDE, "quant_mode": False},
+    "IBert": {**WIDE, "quant_mode": False},
     "RemBert": {**WIDE, "input_embedding_size": 32},
     "MegatronBert": WIDE,
     "Xmod": {**WIDE, "languages": ["en_XX"], "default_language": "en_XX"},

@@ -343,6 +343,34 @@ class Masked(nn.Module):  # type: ignore[misc,name-defined]
         return self.layer(rows).relu(), rows.mean(0), chosen, torch.nonzero(x > 0.5), x[x < -1] * 2, rows.shape[0] * x
 
 
+class MaskedPut(nn.Module):  # type: ignore[misc,name-defined]
+    """Rows that a mask chooses go through a layer and back to their places; also numbers, and one value for all."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 8)
+
+    def forward(self, x: Any) -> Any:
+        rows, numbers, same = x.clone(), x.clone(), x.clone()
+        mask = x[:, 0] > 0
+        rows[mask] = self.layer(rows[mask]).relu()
+        numbers[x > 0.5] = x[x > 0.5] * 2
+        same[mask, :] = x[0] - 1
+        added = x.index_put((mask,), x[mask] * 3, accumulate=True)
+        return rows, numbers, same, added
+
+
+def test_masked_put() -> None:
+    """Interpreted and compiled, also where nothing or everything is chosen."""
+    torch.manual_seed(0)
+    module = MaskedPut().eval()
+    check(module, lambda batch: (torch.randn(batch, 8),))
+    model = tw.compile(module, (torch.randn(3, 8),))
+    for x in (torch.randn(1, 8), torch.randn(30, 8), -torch.ones(2, 8), torch.ones(9, 8)):
+        with torch.no_grad():
+            assert_close(model(x), module(x))
+
+
 @pytest.mark.parametrize("threads", [1, 2])
 def test_masks(threads: int) -> None:
     """Interpreted and compiled, also where nothing or everything is chosen."""

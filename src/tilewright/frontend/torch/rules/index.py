@@ -232,11 +232,11 @@ def index_put(n: Call, x: Value, indices: Sequence[Value | None], values: Value,
     """x[i, :, j ...] = values: the indexed axes come in front, and go back afterwards."""
     given = [i for i in indices if i is not None]
     if len(given) == 1 and given[0].dtype is boolean and indices[0] is not None:
-        mask = given[0]
-        if as_int(values.type.size) != 1 or accumulate:
-            raise n.unsupported("by a mask with several values")
-        mask = n.reshape(mask, (*mask.shape, *([1] * (x.type.rank - mask.type.rank))))
-        return n.emit("select", mask, n.reshape(n.cast(values, x.dtype), ()), x)
+        if accumulate and x.dtype is boolean:
+            raise n.unsupported("by a mask, truths added up")
+        mask, chosen = given[0], _of_places(n, x, given[0], n.cast(values, x.dtype))
+        mask = n.broadcast(n.reshape(mask, (*mask.shape, *([1] * (x.type.rank - mask.type.rank)))), x.shape)
+        return n.emit("select", mask, n.emit("add", x, chosen) if accumulate else chosen, x)
     if any(i.dtype is boolean for i in given):
         raise n.unsupported("with these indices")
     places = [k for k, i in enumerate(indices) if i is not None]
@@ -260,6 +260,21 @@ def index_put(n: Call, x: Value, indices: Sequence[Value | None], values: Value,
     y = n.emit("scatter_nd", front, joined, updates, reduction=kind)
     back = [[*places, *rest].index(k) for k in range(x.type.rank)]
     return n.transpose(n.cast(y, boolean) if logical else y, back)
+
+
+def _of_places(n: Call, x: Value, mask: Value, values: Value) -> Value:
+    """What x[mask] = values puts where the mask of the first dimensions holds: row k where it does for the k-th time.
+
+    A row of zeros goes before them, so that a running count is a place of one also where the mask holds nowhere.
+    """
+    rest = x.shape[mask.type.rank :]
+    lead = values.type.rank - len(rest)
+    if lead <= 0 or values.shape[0] == 1:
+        return n.broadcast(n.reshape(values, values.shape[1:]) if lead > 0 else values, x.shape)
+    rows = n.emit("concat", n.filled(0, x.dtype, (1, *rest)), n.broadcast(values, (values.shape[0], *rest)), axis=0)
+    flat = n.cast(n.reshape(mask, (mask.type.size,)), i64)
+    counts = n.emit("cumsum", flat, axis=0, exclusive=False, reverse=False)
+    return n.reshape(n.emit("gather", rows, counts, axis=0), x.shape)
 
 
 # --- bags of embeddings -----------------------------------------------------------------------------------------------
