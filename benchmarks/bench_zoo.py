@@ -24,7 +24,7 @@ from pathlib import Path
 from benchmarks import models
 from benchmarks.harness import console, markdown_table, write_markdown
 from benchmarks.tables import geometric_mean
-from benchmarks.zoo import FAMILIES
+from benchmarks.zoo import FAMILIES, builders
 from benchmarks.zoo.row import TOLERANCE, Row
 
 ROWS = models.ROOT / "build" / "zoo.jsonl"
@@ -71,12 +71,30 @@ def line(row: Row) -> str:
 def report(rows: dict[str, Row]) -> str:
     """The tables: counts, then each family."""
     parts = ["## Counts\n\n" + summary(list(rows.values()))]
+    reasons = refusals(list(rows.values()))
+    if reasons:
+        parts.append("## What was not compiled as one program\n\n" + markdown_table(["reason", "models"], reasons))
     header = ["model", "outcome", "error", "compile s", "eager us", "ours us", "eager/ours", "slowest kernels, or why"]
-    for family, builders in FAMILIES.items():
-        found = [rows[name] for name in builders if name in rows]
+    for family, members in FAMILIES.items():
+        found = [rows[name] for name in members if name in rows]
         if found:
             parts.append(f"## {family}\n\n" + markdown_table(header, [cells(row) for row in found]))
     return "\n".join(parts)
+
+
+def refusals(rows: Sequence[Row]) -> list[list[str]]:
+    """Why models were not compiled as one program, each reason with the models, the most frequent first."""
+    found: dict[str, list[str]] = {}
+    for row in rows:
+        if not row.outcome.startswith("native"):
+            reason = row.detail.split("native, fixed sizes: ")[-1].split("; torch.compile: ")[0]
+            found.setdefault(one_line(reason), []).append(row.name)
+    return [[reason, ", ".join(names)] for reason, names in sorted(found.items(), key=lambda item: -len(item[1]))]
+
+
+def one_line(text: str) -> str:
+    """A text that fits a cell of a table."""
+    return " ".join(text.replace("|", "/").split())[:200]
 
 
 def summary(rows: Sequence[Row]) -> str:
@@ -84,7 +102,8 @@ def summary(rows: Sequence[Row]) -> str:
     table = markdown_table(["outcome", "models"], [[k, n] for k, n in counts.most_common()])
     seconds = sorted(row.compile for row in rows if row.compile is not None)
     ratios = sorted(row.ratio for row in rows if row.ratio is not None)
-    notes = [f"{sum(row.foreign for row in rows)} had a foreign exception on the way."]
+    notes = [f"{len(rows)} of the zoo's {len(builders())} architectures have run."]
+    notes.append(f"{sum(row.foreign for row in rows)} had a foreign exception on the way.")
     if seconds:
         notes.append(f"Compile time, cold: median {seconds[len(seconds) // 2]:.1f} s, worst {seconds[-1]:.1f} s.")
     if ratios:
@@ -112,7 +131,7 @@ def cells(row: Row) -> list[str]:
         )
     ]
     note = "; ".join(part for part in (row.slowest, row.detail) if part)
-    return [row.name, row.outcome, *numbers, note.replace("|", "/")[:200]]
+    return [row.name, row.outcome, *numbers, one_line(note)]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -141,13 +141,11 @@ def slowest(model: tw.Model, tensors: Sequence[torch.Tensor]) -> str:
 
 
 def brief(error: Exception) -> str:
-    """The first single problem of an error, in one line."""
-    if isinstance(error, tw.Error):
-        problems = list(error.each())
-        kinds = sorted({p.what for p in problems})
-        return f"{kinds[0]}" + (f" (and {len(kinds) - 1} more)" if len(kinds) > 1 else "")
-    lines = str(error).strip().splitlines()
-    return lines[0] if lines else ""
+    """What an error says, in one line: of several problems the first, and how many others there are."""
+    if not isinstance(error, tw.Error):
+        return (str(error).strip().splitlines() or [""])[0]
+    kinds = sorted({" ".join(problem.what.split()) for problem in error.each()})
+    return kinds[0] + (f" (and {len(kinds) - 1} more)" if len(kinds) > 1 else "")
 
 
 def main() -> None:

@@ -55,4 +55,5 @@ def test_of_two_rows_of_a_name_the_later_counts(tmp_path: Path) -> None:
     file.write_text("".join(json.dumps(asdict(row)) + "\n" for row in rows))
     found = bench_zoo.read(file)
     assert found == {"a": rows[2], "b": rows[1]}
+    assert bench_zoo.refusals(list(found.values())) == [["why", "a"]]
     assert "| refused | 1 |" in bench_zoo.summary(list(found.values()))
