@@ -27,6 +27,8 @@ from benchmarks.zoo.row import TOLERANCE, Row
 from tilewright.dynamo.backend import tilewright
 
 TURN_SECONDS = 0.02
+SMALL = 1e-2
+"""Parameters whose largest magnitude is below it say nothing; the usual random weights are of 0.02 and more."""
 FUNCTIONAL = {"native": "auto", "native, fixed sizes": None}
 """The ways of `tw.compile` in turn, and what each says of symbolic sizes."""
 
@@ -40,8 +42,11 @@ def probe(name: str, rounds: int) -> Row:
     torch.set_num_threads(1)
     torch.manual_seed(0)
     entry = builders()[name]()
+    awaken(entry.module)
     with torch.inference_mode(False), torch.no_grad():
         expected = leaves(entry.call(entry.module))
+        if not any(len(e.unique()) > 1 for e in expected):
+            return Row(name, "not built", "all outputs are one number in eager PyTorch, which shows nothing")
         reasons: list[str] = []
         crashed = False
         for way in (*FUNCTIONAL, "torch.compile"):
@@ -61,6 +66,17 @@ def probe(name: str, rounds: int) -> Row:
                 row = Row(name, way, "; ".join(reasons), crashed, error, seconds, load=os.getloadavg()[0])
                 return timed(row, entry, ours, model, rounds)
     return Row(name, "crashed" if crashed else "refused", "; ".join(reasons), crashed, load=os.getloadavg()[0])
+
+
+def awaken(module: torch.nn.Module) -> None:
+    """Random numbers for the parameters that a library starts at nearly nothing.
+
+    Heads of zeros and scales of 1e-6 would hide what the layers before them compute.
+    """
+    with torch.no_grad():
+        for parameter in module.parameters():
+            if parameter.is_floating_point() and parameter.numel() and parameter.abs().max() < SMALL:
+                parameter.normal_(std=0.1)
 
 
 def compiled(entry: Entry, way: str) -> tuple[Callable[[], Any], tw.Model | None]:

@@ -57,3 +57,12 @@ def test_of_two_rows_of_a_name_the_later_counts(tmp_path: Path) -> None:
     assert found == {"a": rows[2], "b": rows[1]}
     assert bench_zoo.refusals(list(found.values())) == [["why", "a"]]
     assert "| refused | 1 |" in bench_zoo.summary(list(found.values()))
+
+
+def test_parameters_of_nearly_nothing_get_random_numbers() -> None:
+    layer = torch.nn.Linear(4, 3)
+    torch.nn.init.zeros_(layer.weight)
+    torch.nn.init.ones_(layer.bias)
+    probe.awaken(layer)
+    assert layer.weight.abs().min() > 0
+    assert torch.equal(layer.bias.detach(), torch.ones(3))
