@@ -58,7 +58,10 @@ def image(name: str, config: dict[str, Any]) -> Entry:
     family = name.removesuffix("Model")
     settings = getattr(transformers, family + "Config")(**config)
     model = getattr(transformers, family + "Model")(settings)
-    return Entry(model.eval(), (torch.randn(1, 3, SIDE, SIDE),))
+    pixels = torch.randn(1, 3, SIDE, SIDE)
+    if name == "ViTMAE":  # shuffles the patches by random numbers, unless it is given some
+        return Entry(model.eval(), {"pixel_values": pixels, "noise": torch.rand(1, (SIDE // 16) ** 2)})
+    return Entry(model.eval(), (pixels,))
 
 
 def pair(name: str) -> Entry:
