@@ -38,6 +38,10 @@ class Vectors:
     def scaled(self, a: Value, factor: float) -> Value:
         return a if factor == 1 else self.mul(a, self.number(factor))
 
+    def decayed(self, g: Value, p: Value, decay: float) -> Value:
+        """The gradient with that of decay * p^2 / 2."""
+        return self.add(g, self.scaled(p, decay)) if decay else g
+
     def mixed(self, old: Value, new: Value, keep: float) -> Value:
         """keep * old + (1 - keep) * new"""
         return self.add(self.scaled(old, keep), self.scaled(new, 1 - keep))
@@ -84,7 +88,7 @@ class SGD:
     def update(
         self, v: Vectors, p: Value, g: Value, state: Sequence[Value], scalars: Sequence[Value]
     ) -> tuple[Value, ...]:
-        g = v.add(g, v.scaled(p, self.weight_decay)) if self.weight_decay else g
+        g = v.decayed(g, p, self.weight_decay)
         if not self.momentum:
             return (v.emit("sub", p, v.mul(g, scalars[0])),)
         moving = v.add(v.scaled(state[0], self.momentum), g)
@@ -116,8 +120,8 @@ class Adam:
     ) -> tuple[Value, ...]:
         if self.weight_decay and self.decoupled:
             p = v.mul(p, scalars[2])
-        elif self.weight_decay:
-            g = v.add(g, v.scaled(p, self.weight_decay))
+        else:
+            g = v.decayed(g, p, self.weight_decay)
         mean = v.mixed(state[0], g, self.betas[0])
         square = v.mixed(state[1], v.mul(g, g), self.betas[1])
         size = v.add(v.mul(v.emit("sqrt", square), scalars[1]), v.number(self.eps))
@@ -150,7 +154,7 @@ class RMSprop:
     def update(
         self, v: Vectors, p: Value, g: Value, state: Sequence[Value], scalars: Sequence[Value]
     ) -> tuple[Value, ...]:
-        g = v.add(g, v.scaled(p, self.weight_decay)) if self.weight_decay else g
+        g = v.decayed(g, p, self.weight_decay)
         square = v.mixed(state[0], v.mul(g, g), self.alpha)
         size = v.add(v.emit("sqrt", square), v.number(self.eps))
         return v.emit("sub", p, v.mul(v.emit("div", g, size), scalars[0])), square

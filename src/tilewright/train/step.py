@@ -20,7 +20,6 @@ import numpy as np
 
 from tilewright.compiler import compile_program, import_model
 from tilewright.frontend.common.finish import Imported
-from tilewright.ir.graph import Graph
 from tilewright.runtime.model import Model
 from tilewright.support.errors import CallError, ModelError
 from tilewright.targets.target import Target
@@ -189,4 +188,4 @@ def _array(value: Any) -> Array:
     return np.asarray(value if detach is None else detach().cpu())
 
 
-__all__ = ["Graph", "Step", "compile_step"]
+__all__ = ["Step", "compile_step"]

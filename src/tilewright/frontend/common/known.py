@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -35,3 +36,21 @@ def object_array(values: Sequence[Any], shape: Sequence[int] | None = None) -> A
     result = np.empty(len(values), object)
     result[:] = list(values)
     return result.reshape(shape if shape is not None else (len(values),))
+
+
+MAX_FOLDED = 4096
+"""Elements of the largest array that is folded when compiling; larger ones are left to run time, or to `prepare`."""
+
+
+def elementwise(f: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of a node and known arrays, from one of their elements; None where `f` gives None, or for too many."""
+
+    def run(call: object, *arrays: Any) -> Any:
+        shape = np.broadcast_shapes(*(a.shape for a in arrays))
+        if math.prod(shape) > MAX_FOLDED:
+            return None
+        flat = [np.broadcast_to(a, shape).reshape(-1).tolist() for a in arrays]
+        values = [f(*args) for args in zip(*flat, strict=True)]
+        return None if any(v is None for v in values) else object_array(values, shape)
+
+    return run

@@ -3,7 +3,6 @@ arrays of expressions."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.arith import prove
+from tilewright.frontend.common.known import MAX_FOLDED, elementwise
 from tilewright.frontend.onnx.call import Call
 from tilewright.frontend.onnx.functions import check_attributes
 from tilewright.frontend.onnx.registry import find
@@ -22,9 +22,6 @@ from tilewright.ir.graph import GraphBuilder, Value
 from tilewright.ops.interpret import evaluate_attr
 from tilewright.ops.registry import get
 from tilewright.support.errors import Error
-
-MAX_FOLDED = 4096
-"""Larger arrays are left to run time (or to `prepare`)."""
 
 _NEVER = {"Constant", "ConstantOfShape", "Shape", "Size", "RandomNormal", "RandomUniform", "Loop", "Scan", "If"}
 
@@ -113,18 +110,6 @@ def _result_type(call: Call) -> DType:
     return call.dtype(1 if call.node.op_type == "Where" else 0)
 
 
-def _elementwise(f: Callable[..., Any]) -> Callable[..., Any]:
-    def run(call: Call, *arrays: Any) -> Any:
-        shapes = np.broadcast_shapes(*(a.shape for a in arrays))
-        if math.prod(shapes) > MAX_FOLDED:
-            return None
-        flat = [np.broadcast_to(a, shapes).reshape(-1).tolist() for a in arrays]
-        values = [f(*args) for args in zip(*flat, strict=True)]
-        return None if any(v is None for v in values) else object_array(values, shapes)
-
-    return run
-
-
 def _divide(a: Any, b: Any) -> Any:
     """ONNX truncates; dimensions are not negative, so flooring is the same where that is proven."""
     if isinstance(a, Expr) or isinstance(b, Expr):
@@ -151,11 +136,11 @@ def _compare(name: str) -> Callable[..., Any]:
             return True
         return False if prove(apply(negated, a, b)) else None
 
-    return _elementwise(decide)
+    return elementwise(decide)
 
 
 def _where(call: Call, condition: Any, a: Any, b: Any) -> Any:
-    return _elementwise(lambda c, x, y: None if isinstance(c, Expr) else (x if c else y))(call, condition, a, b)
+    return elementwise(lambda c, x, y: None if isinstance(c, Expr) else (x if c else y))(call, condition, a, b)
 
 
 def _rearranged(call: Call, *arrays: Any) -> list[Any] | None:
@@ -214,14 +199,14 @@ def _range(call: Call, start: Any, limit: Any, delta: Any) -> Any:
 _MOVERS = "Concat Gather GatherElements GatherND Reshape Squeeze Unsqueeze Slice Split Transpose Expand Tile Flatten"
 
 _HANDLERS: dict[str, Callable[..., Any]] = {
-    "Add": _elementwise(lambda a, b: a + b),
-    "Sub": _elementwise(lambda a, b: a - b),
-    "Mul": _elementwise(lambda a, b: a * b),
-    "Div": _elementwise(_divide),
-    "Mod": _elementwise(lambda a, b: a % b),
-    "Neg": _elementwise(lambda a: -a),
-    "Max": _elementwise(lambda *a: _fold_pairs(maximum, a)),
-    "Min": _elementwise(lambda *a: _fold_pairs(minimum, a)),
+    "Add": elementwise(lambda a, b: a + b),
+    "Sub": elementwise(lambda a, b: a - b),
+    "Mul": elementwise(lambda a, b: a * b),
+    "Div": elementwise(_divide),
+    "Mod": elementwise(lambda a, b: a % b),
+    "Neg": elementwise(lambda a: -a),
+    "Max": elementwise(lambda *a: _fold_pairs(maximum, a)),
+    "Min": elementwise(lambda *a: _fold_pairs(minimum, a)),
     "Equal": _compare("eq"),
     "Less": _compare("lt"),
     "Greater": _compare("gt"),

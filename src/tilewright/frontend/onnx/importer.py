@@ -152,14 +152,15 @@ class Importer:
         """Give weights that an exporter transposed, or read in place of others, their names in the module."""
         for name, source in module.transposed.items():
             array = scope.items[name].known
-            weight = scope.items.get(source) or known_item(
-                turned_copy(array), scope.items[name].dtype, source, weight=True
-            )
-            if weight.known is not None and np.array_equal(weight.known, array.T):
-                scope.items[source] = weight
-                call = self.call(None, scope, name)
-                turned = call.transpose(call.materialize(weight), (1, 0))
-                scope.items[name] = Item(turned.type, turned, name=name)
+            weight = scope.items.get(source)
+            if weight is None:
+                weight = known_item(turned_copy(array), scope.items[name].dtype, source, weight=True)
+            elif weight.known is None or not np.array_equal(weight.known, array.T):
+                continue
+            scope.items[source] = weight
+            call = self.call(None, scope, name)
+            turned = call.transpose(call.materialize(weight), (1, 0))
+            scope.items[name] = Item(turned.type, turned, name=name)
         for (output, place), name in module.read.items():
             held = next(n.input[place] for n in self.model.graph.node if n.output[0] == output)
             scope.items.setdefault(name, self.another(name, scope.items[held]))

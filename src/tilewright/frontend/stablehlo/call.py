@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.frontend.common.emitter import Emitter
+from tilewright.frontend.common.known import MAX_FOLDED
 from tilewright.frontend.stablehlo.module import Block, Operation
 from tilewright.frontend.stablehlo.scope import Item, element_type, full_array, known_item
 from tilewright.frontend.stablehlo.unify import Sizes
@@ -20,9 +21,6 @@ from tilewright.ops.interpret import evaluate_attr
 from tilewright.ops.registry import get
 from tilewright.ops.shape import ConstantAttrs
 from tilewright.support.errors import ModelError, UnsupportedError
-
-MAX_FOLDED = 4096
-"""Elements of constants up to which the importer computes with them; larger ones are left to run time."""
 
 Walk = Callable[[Block, Sequence[Item], bool], list[Item]]
 """Walks a region with these items as its arguments; gives what it returns. The last argument says whether the region is

@@ -3,7 +3,6 @@ dimensions by arithmetic of expressions."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -11,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from tilewright.arith import prove
-from tilewright.frontend.common.known import object_array
-from tilewright.frontend.stablehlo.call import MAX_FOLDED, Call
+from tilewright.frontend.common.known import MAX_FOLDED, elementwise, object_array
+from tilewright.frontend.stablehlo.call import Call
 from tilewright.frontend.stablehlo.registry import Rule
 from tilewright.frontend.stablehlo.scope import Item, element_type, full_array, known_item
 from tilewright.ir.dtype import boolean
@@ -85,18 +84,6 @@ def _objects(array: Any) -> Any:
     return array if array.dtype == object else object_array(array.reshape(-1).tolist(), array.shape)
 
 
-def _elementwise(f: Callable[..., Any]) -> Callable[..., Any]:
-    def run(call: Call, *arrays: Any) -> Any:
-        shape = np.broadcast_shapes(*(a.shape for a in arrays))
-        if math.prod(shape) > MAX_FOLDED:
-            return None
-        flat = [np.broadcast_to(a, shape).reshape(-1).tolist() for a in arrays]
-        values = [f(*args) for args in zip(*flat, strict=True)]
-        return None if any(v is None for v in values) else object_array(values, shape)
-
-    return run
-
-
 def _divide(a: Any, b: Any) -> Any:
     """StableHLO truncates; dimensions are not negative, so flooring is the same where that is proven."""
     if isinstance(a, Expr) or isinstance(b, Expr):
@@ -107,7 +94,7 @@ def _divide(a: Any, b: Any) -> Any:
 def _remainder(a: Any, b: Any) -> Any:
     if isinstance(a, Expr) or isinstance(b, Expr):
         return dim(a % b) if decide(apply("ge", a, 0)) and decide(apply("gt", b, 0)) else None
-    return int(math.fmod(a, b))
+    return abs(a) % abs(b) * (1 if a >= 0 else -1)  # it has the sign of what is divided
 
 
 def decide(condition: Any) -> bool | None:
@@ -130,7 +117,7 @@ def _compare(call: Call, a: Any, b: Any) -> Any:
             return True
         return False if prove(apply(negated, x, y)) else apply(name, x, y)
 
-    return _elementwise(compared)(call, a, b)
+    return elementwise(compared)(call, a, b)
 
 
 def _logic(both: bool) -> Callable[[Any, Any], Any]:
@@ -197,20 +184,20 @@ def _reduce(call: Call, a: Any, start: Any) -> Any:
 
 
 _HANDLERS: dict[str, Callable[..., Any]] = {
-    "add": _elementwise(lambda a, b: a + b),
-    "subtract": _elementwise(lambda a, b: a - b),
-    "multiply": _elementwise(lambda a, b: a * b),
-    "divide": _elementwise(_divide),
-    "remainder": _elementwise(_remainder),
-    "negate": _elementwise(lambda a: -a),
-    "sign": _elementwise(_sign),
-    "maximum": _elementwise(_extreme(maximum, max)),
-    "minimum": _elementwise(_extreme(minimum, min)),
-    "clamp": _elementwise(lambda low, a, high: _extreme(minimum, min)(_extreme(maximum, max)(a, low), high)),
-    "and": _elementwise(_logic(True)),
-    "or": _elementwise(_logic(False)),
+    "add": elementwise(lambda a, b: a + b),
+    "subtract": elementwise(lambda a, b: a - b),
+    "multiply": elementwise(lambda a, b: a * b),
+    "divide": elementwise(_divide),
+    "remainder": elementwise(_remainder),
+    "negate": elementwise(lambda a: -a),
+    "sign": elementwise(_sign),
+    "maximum": elementwise(_extreme(maximum, max)),
+    "minimum": elementwise(_extreme(minimum, min)),
+    "clamp": elementwise(lambda low, a, high: _extreme(minimum, min)(_extreme(maximum, max)(a, low), high)),
+    "and": elementwise(_logic(True)),
+    "or": elementwise(_logic(False)),
     "compare": _compare,
-    "select": _elementwise(_select),
+    "select": elementwise(_select),
     "reshape": _reshape,
     "concatenate": _concatenate,
     "slice": _slice,

@@ -20,8 +20,9 @@ import numpy as np
 
 from tilewright.frontend.common.emitter import check_size
 from tilewright.frontend.common.finish import Imported, Interface, finished, located, pruned, reason
+from tilewright.frontend.common.known import MAX_FOLDED
 from tilewright.frontend.stablehlo import folding
-from tilewright.frontend.stablehlo.call import MAX_FOLDED, Call, ComputedSizeError
+from tilewright.frontend.stablehlo.call import Call, ComputedSizeError
 from tilewright.frontend.stablehlo.expand import expanded
 from tilewright.frontend.stablehlo.module import Block, Function, Module, Operation, Splat, Type
 from tilewright.frontend.stablehlo.registry import find
