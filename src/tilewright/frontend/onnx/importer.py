@@ -25,6 +25,7 @@ from tilewright.frontend.onnx.bodies import Bodies, Noted
 from tilewright.frontend.onnx.call import Call
 from tilewright.frontend.onnx.control import CONTROL
 from tilewright.frontend.onnx.exported import Exported, exported
+from tilewright.frontend.onnx.left import LARGE
 from tilewright.frontend.onnx.load import Loaded, load
 from tilewright.frontend.onnx.registry import check_storage, find
 from tilewright.frontend.onnx.scope import Item, Scope, Symbols, known_item
@@ -40,8 +41,6 @@ MAX_EXPANSION = 100
 """Nodes visited inside functions, for each node of the file; see `Importer.budget`."""
 MAX_DIM = 1 << 40
 """The largest value that a dimension of a file may have, in elements."""
-LARGE = 1 << 20
-"""Bytes of a weight from which on it is read to where a model can keep it: there is no second copy of it then."""
 
 
 def import_onnx(model: onnx.ModelProto | bytes | str | Path, dims: Mapping[str, int] | None = None) -> Imported:
@@ -49,7 +48,7 @@ def import_onnx(model: onnx.ModelProto | bytes | str | Path, dims: Mapping[str, 
 
     Raises ModelError (UnsupportedError for what Tilewright lacks), which lists everything that is wrong.
     """
-    loaded, least = load(model), dict[str, int]()
+    loaded, least = load(model, whole=False), dict[str, int]()
     while True:
         try:
             return Importer(loaded, dict(dims or {}), least).run()
@@ -139,8 +138,10 @@ class Importer:
         try:
             if not tensor.name or tensor.name in scope.items:
                 raise ModelError("the initializer's name is empty or used twice", where=where)
-            array = to_array(tensor, where, self.loaded.folder)
-            if array.nbytes >= LARGE:
+            left = self.loaded.left
+            raw = left.read(tensor.name, where) if left is not None and tensor.name in left.places else None
+            array = to_array(tensor, where, self.loaded.folder, raw)
+            if array.nbytes >= LARGE and (raw is None or not np.may_share_memory(array, raw)):
                 array = aligned_copy(array)
             t = element_type(tensor.data_type, where)
             weight = t.is_float and (self.exported is None or self.exported.is_weight(tensor.name))

@@ -9,6 +9,7 @@ from pathlib import Path
 import onnx
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
+from tilewright.frontend.onnx.left import WALKED, Left
 from tilewright.support.errors import ModelError, UnsupportedError
 
 MIN_OPSET = 1
@@ -19,25 +20,34 @@ MAX_FILE = 1 << 31
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A parsed model, what to call it in messages, and the folder its external data may lie in."""
+    """A parsed model, what to call it in messages, the folder its external data may lie in, and the large initializers
+    whose elements are still in the file."""
 
     model: onnx.ModelProto
     label: str
     folder: Path | None
     opsets: dict[str, int]
+    left: Left | None = None
 
 
-def load(model: onnx.ModelProto | bytes | str | Path) -> Loaded:
-    """Parse the model and check its versions. Raises ModelError."""
+def load(model: onnx.ModelProto | bytes | str | Path, whole: bool = True) -> Loaded:
+    """Parse the model and check its versions. Raises ModelError.
+
+    Args:
+        whole: read all of it; else the elements of large tensors may stay in the file.
+    """
     folder: Path | None = None
+    left: Left | None = None
     label = "model"
     if isinstance(model, str | Path):
         path = Path(model)
         label, folder = path.name, path.parent
         try:
-            if path.stat().st_size > MAX_FILE:
+            left = Left(path)
+            if left.size > MAX_FILE:
                 raise ModelError("the file is too large for a protocol buffer", where=label)
-            model = path.read_bytes()
+            rest = None if whole or left.size < WALKED else left.rest()
+            model = left.whole() if rest is None else rest
         except OSError as error:
             raise ModelError(f"the file cannot be read: {error.strerror or error}", where=str(path)) from None
     if isinstance(model, bytes):
@@ -51,7 +61,7 @@ def load(model: onnx.ModelProto | bytes | str | Path) -> Loaded:
     if not model.HasField("graph"):
         raise ModelError("the file holds no ONNX graph", where=label)
     _check_text(model, label)
-    return Loaded(model, label, folder, _opsets(model, label))
+    return Loaded(model, label, folder, _opsets(model, label), left)
 
 
 def _check_text(model: onnx.ModelProto, label: str) -> None:

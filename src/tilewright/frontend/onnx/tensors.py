@@ -74,8 +74,9 @@ def element_type(code: int, where: str | None = None) -> DType:
     raise UnsupportedError(f"the element type {name} is not supported", where=where)
 
 
-def to_array(tensor: onnx.TensorProto, where: str, folder: Path | None) -> Any:
-    """The tensor's elements. Raises ModelError when the data does not fit what the tensor claims."""
+def to_array(tensor: onnx.TensorProto, where: str, folder: Path | None, raw: Any = None) -> Any:
+    """The tensor's elements, from `raw` if those bytes are not in the message. Raises ModelError when the data does not
+    fit what the tensor claims."""
     t = element_type(tensor.data_type, where)
     shape = tuple(tensor.dims)
     # NumPy multiplies the dimensions of an empty array too.
@@ -85,10 +86,10 @@ def to_array(tensor: onnx.TensorProto, where: str, folder: Path | None) -> Any:
     if tensor.HasField("segment"):
         raise UnsupportedError("tensors in segments are not supported", where=where)
     if tensor.data_location == _T.EXTERNAL:
-        raw: Any = _external(tensor, where, folder, _packed_bytes(t, count))
+        raw = _external(tensor, where, folder, _packed_bytes(t, count))
     elif tensor.HasField("raw_data"):
         raw = tensor.raw_data
-    else:
+    elif raw is None:
         return _from_field(tensor, t, shape, count, where)
     if len(raw) != _packed_bytes(t, count):
         raise ModelError(

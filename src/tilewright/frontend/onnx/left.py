@@ -1,0 +1,153 @@
+"""A model file without the elements of its large tensors, which are read later to the place where they stay.
+
+Protocol buffers copy: a file's bytes are read, its messages hold them again, and weights are copied once more to
+aligned memory. Here the file is walked field by field (tag, length, bytes: the wire format of protocol buffers), the
+`raw_data` of large initializers is passed over, and what is left is small enough to be parsed. The file stays open, so
+that nothing changes if another is put in its place meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from io import SEEK_END
+from pathlib import Path
+from typing import Any
+
+import onnx
+
+from tilewright.runtime.layout import aligned_bytes
+from tilewright.support.errors import ModelError
+
+LARGE = 1 << 20
+"""Bytes of a tensor from which on it is read to where a model can keep it: there is no second copy of it then."""
+WALKED = 16 * LARGE
+"""Bytes of a file from which on it is walked."""
+
+_GRAPH = onnx.ModelProto.GRAPH_FIELD_NUMBER
+_INITIALIZER = onnx.GraphProto.INITIALIZER_FIELD_NUMBER
+_NAME = onnx.TensorProto.NAME_FIELD_NUMBER
+_RAW = onnx.TensorProto.RAW_DATA_FIELD_NUMBER
+_VARINT, _BYTES = 0, 2
+_FIXED = {1: 8, 5: 4}
+"""Bytes of the wire types of fixed size."""
+_LONGEST = 10
+"""Bytes of the longest number."""
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One field of a message: its number and wire type, where it begins (with its tag), where its value does, and where
+    it ends, in bytes of the file."""
+
+    number: int
+    wire: int
+    start: int
+    value: int
+    end: int
+
+
+class Irregular(Exception):
+    """The file is written in an unusual way; the parser of protocol buffers decides what it is."""
+
+
+class Left:
+    """The large tensors that were left in a file."""
+
+    def __init__(self, path: Path) -> None:
+        self.places: dict[str, tuple[int, int]] = {}
+        """By name where a tensor's elements begin, and how many bytes they are."""
+        self._file = path.open("rb")
+        self.size = self._file.seek(0, SEEK_END)
+        """Bytes of the file."""
+
+    def whole(self) -> bytes:
+        """All of the file."""
+        return self._bytes(0, self.size)
+
+    def rest(self) -> bytes | None:
+        """The model's message without its large initializers' elements; None, and nothing is left, if the file is
+        written in an unusual way (groups, a tensor with two `raw_data`, a name used twice)."""
+        try:
+            return self._message(0, self.size, {_GRAPH: self._graph})
+        except (Irregular, UnicodeDecodeError):
+            self.places.clear()
+            return None
+
+    def read(self, name: str, where: str) -> Any:
+        """The bytes of a tensor in aligned memory of their own. Raises ModelError if they are gone."""
+        offset, length = self.places[name]
+        memory = aligned_bytes(length)[:length]
+        self._file.seek(offset)
+        if self._file.readinto(memory.data) != length:
+            raise ModelError("the file became shorter while it was read", where=where)
+        memory.flags.writeable = False
+        return memory
+
+    def _graph(self, start: int, end: int) -> bytes:
+        return self._message(start, end, {_INITIALIZER: self._tensor})
+
+    def _tensor(self, start: int, end: int) -> bytes:
+        """A tensor, without its elements if they are large."""
+        fields = list(self._fields(start, end)) if end - start >= LARGE else []
+        raw = [f for f in fields if f.number == _RAW]
+        if all(f.end - f.value < LARGE for f in raw):
+            return self._bytes(start, end)
+        names = [self._bytes(f.value, f.end).decode() for f in fields if f.number == _NAME]
+        if len(raw) != 1 or len(names) != 1 or names[0] in self.places:
+            raise Irregular
+        self.places[names[0]] = raw[0].value, raw[0].end - raw[0].value
+        return b"".join(self._bytes(f.start, f.end) for f in fields if f is not raw[0])
+
+    def _message(self, start: int, end: int, inner: Mapping[int, Callable[[int, int], bytes]]) -> bytes:
+        """A message, some of whose fields are messages that are written anew."""
+        parts: list[bytes] = []
+        for f in self._fields(start, end):
+            if f.wire == _BYTES and f.number in inner:
+                body = inner[f.number](f.value, f.end)
+                parts += _number(f.number << 3 | _BYTES), _number(len(body)), body
+            else:
+                parts.append(self._bytes(f.start, f.end))
+        return b"".join(parts)
+
+    def _fields(self, start: int, end: int) -> Iterator[Field]:
+        while start < end:
+            self._file.seek(start)
+            tag = self._varint()
+            wire = tag & 7
+            length = self._varint() if wire in (_VARINT, _BYTES) else _FIXED.get(wire)
+            if length is None:
+                raise Irregular
+            value = self._file.tell()
+            stop = value if wire == _VARINT else value + length
+            if stop > end:
+                raise Irregular
+            yield Field(tag >> 3, wire, start, value, stop)
+            start = stop
+
+    def _varint(self) -> int:
+        value = 0
+        for k in range(_LONGEST):
+            byte = self._file.read(1)
+            if not byte:
+                break
+            value |= (byte[0] & 127) << 7 * k
+            if byte[0] < 128:
+                return value
+        raise Irregular
+
+    def _bytes(self, start: int, end: int) -> bytes:
+        self._file.seek(start)
+        found = self._file.read(end - start)
+        if len(found) != end - start:
+            raise Irregular
+        return found
+
+
+def _number(value: int) -> bytes:
+    """A number as protocol buffers write it: seven bits a byte, the lowest first."""
+    parts = bytearray()
+    while value > 127:
+        parts.append(value & 127 | 128)
+        value >>= 7
+    return bytes([*parts, value])
