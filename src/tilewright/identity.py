@@ -26,9 +26,12 @@ import llvmlite.binding as llvm
 
 from tilewright.targets.target import Target
 
-UNRELATED = ("cli", "dynamo", "frontend", "live", "measure", "native", "parts", "rl", "runtime", "support", "train")
+UNRELATED = (
+    *("cli", "dynamo", "frontend", "live", "measure", "native", "parts", "records", "rl", "runtime", "support"),
+    *("train", "tune"),
+)
 """Folders whose text does not change what is made of a graph for a target: what they find out (a graph, a machine's
-ceilings) is in the key itself."""
+ceilings, which records answer) is in the key itself."""
 RELATED = (
     "native/text.py",
     "native/toolchain.py",

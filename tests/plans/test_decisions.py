@@ -149,11 +149,11 @@ def test_neighbours_differ_in_one_knob_where_the_space_has_such() -> None:
 
 
 def test_a_rule_is_told_from_an_estimate() -> None:
-    about = Key("panels", "0", "a layer")
+    about = Key("panels", "0")
     with deciding({"plan 1": "b"}) as record:
         assert decide(lambda: about, "ab", Setting) == "a"
-        assert cheapest(lambda: Key("plan", "0", ""), {"x": 2.0, "y": 1.0}) == "y"
-        assert cheapest(lambda: Key("plan", "1", ""), {"a": 1.0, "b": 2.0}) == "b"
+        assert cheapest(lambda: Key("plan", "0"), {"x": 2.0, "y": 1.0}) == "y"
+        assert cheapest(lambda: Key("plan", "1"), {"a": 1.0, "b": 2.0}) == "b"
     assert [(d.why, d.taken.label, d.estimate) for d in record.made] == [
         ("rule", "a", 0.0),
         ("estimate", "y", 1.0),

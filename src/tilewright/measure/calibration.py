@@ -10,17 +10,15 @@ are near, so that measuring again changes nothing.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
-import os
-import tempfile
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 from tilewright.measure.peak import Ceilings
 from tilewright.support import flags
 from tilewright.support.digest import blake2b
+from tilewright.support.files import write_whole
 from tilewright.support.machine import Machine
 
 BARRIER = 500.0
@@ -134,15 +132,7 @@ def store(calibration: Calibration, machine: Machine, folder: Path | None = None
     }
     try:
         where.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(prefix=".tmp-", dir=where.parent)
+        write_whole(where, json.dumps(report, indent=2).encode())
     except OSError:
-        return None
-    try:
-        with os.fdopen(handle, "w") as file:
-            json.dump(report, file, indent=2)
-        os.replace(temporary, where)
-    except OSError:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
         return None
     return where

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
+from math import isfinite
 from types import NoneType, UnionType
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -21,12 +22,12 @@ class SchemaError(ValueError):
 
 
 def encode(value: Any) -> Any:
-    """Plain data (dict, list, str, int, bool, None) for a tree of dataclasses and tuples."""
+    """Plain data (dict, list, str, int, float, bool, None) for a tree of dataclasses and tuples."""
     if is_dataclass(value) and not isinstance(value, type):
         return {f.name: encode(getattr(value, f.name)) for f in fields(value)}
     if isinstance(value, tuple):
         return [encode(v) for v in value]
-    if value is None or type(value) in (bool, int, str):
+    if value is None or type(value) in (bool, int, float, str):
         return value
     raise TypeError(f"cannot encode {type(value).__name__}")
 
@@ -52,6 +53,8 @@ def _decoder_of(kind: Any) -> Callable[[Any], Any]:
 def _decoder(hint: Any) -> Callable[[Any], Any]:
     if hint in (int, str, bool, NoneType):
         return _plain(hint)
+    if hint is float:
+        return _finite
     if is_dataclass(hint) and isinstance(hint, type):
         return _object(hint)
     origin, args = get_origin(hint), get_args(hint)
@@ -70,6 +73,13 @@ def _plain(kind: type) -> Callable[[Any], Any]:
         return data
 
     return decode
+
+
+def _finite(data: Any) -> float:
+    # An int is no float here: equal values have one text.
+    if type(data) is not float or not isfinite(data):
+        raise SchemaError(f"expected a finite float, got {data if type(data) is float else type(data).__name__}", "")
+    return data
 
 
 def _object(kind: Any) -> Callable[[Any], Any]:

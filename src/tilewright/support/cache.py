@@ -21,6 +21,7 @@ from pathlib import Path
 from tilewright.support import flags
 from tilewright.support.digest import blake2b
 from tilewright.support.errors import CacheError
+from tilewright.support.files import UNFINISHED, write_whole
 
 _MAGIC = b"TWCACHE1"
 _DIGEST = 16
@@ -88,7 +89,7 @@ class ObjectCache:
             if not _is_private(self.folder):
                 return
             path.parent.mkdir(mode=0o700, exist_ok=True)
-            _write_atomically(path, _pack(key, data))
+            write_whole(path, _pack(key, data))
         except OSError:
             return
         # A sweep reads the whole folder, so processes do it seldom; the bound may be passed by what lies between.
@@ -111,7 +112,7 @@ class ObjectCache:
             with contextlib.suppress(OSError):
                 path.unlink()
                 total -= size
-        for path in self.folder.glob("*/.tmp-*"):
+        for path in self.folder.glob(f"*/{UNFINISHED}*"):
             with contextlib.suppress(OSError):
                 if time.time() - path.stat().st_mtime > _STALE_SECONDS:
                     path.unlink()
@@ -170,17 +171,3 @@ def _unpack(key: str, raw: bytes) -> bytes | None:
     length = int.from_bytes(raw[len(_MAGIC) : len(_MAGIC) + 8], "little")
     digest, data = raw[_HEADER - _DIGEST : _HEADER], raw[_HEADER:]
     return data if len(data) == length and _digest(key, data) == digest else None
-
-
-def _write_atomically(path: Path, content: bytes) -> None:
-    import tempfile  # here: who only reads starts faster without it
-
-    handle, temporary = tempfile.mkstemp(prefix=".tmp-", dir=path.parent)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-        os.replace(temporary, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
-        raise

@@ -36,6 +36,8 @@ __all__ = [
     "PluginError",
     "PluginWarning",
     "Problems",
+    "RecordError",
+    "RecordWarning",
     "ScheduleError",
     "ShapeError",
     "StoreError",
@@ -239,6 +241,14 @@ class ArtifactError(Error):
 
 class WeightError(Error):
     """Weights that are missing, extra, or of the wrong shape or dtype."""
+
+
+class RecordError(Error):
+    """A tuning record that is damaged or not consistent, or a database of them that cannot be used."""
+
+
+class RecordWarning(UserWarning):
+    """A tuning record, or a place of them, is left out."""
 
 
 class StoreError(Error):

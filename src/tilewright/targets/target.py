@@ -147,10 +147,7 @@ class Target:
         """The class of machines that this one belongs to, over which tuning records may be shared: same processor, same
         instructions, same caches of a core. Last level, ceilings, cores and threads may differ: records name threads
         themselves, and an estimate that is corrected by a record is one of this machine."""
-        isa, caches = self.isa, self.caches
-        dots = hashlib.blake2b(repr((self.features, self.missing, isa)).encode(), digest_size=4).hexdigest()
-        architecture, _, _ = self.triple.partition("-")
-        return f"{architecture} {self.cpu} {isa.vector_bits}x{isa.registers} {caches.l1}+{caches.l2} {dots}"
+        return _kind(self)
 
     @classmethod
     def host(cls) -> Target:
@@ -191,6 +188,14 @@ _HOST_NAMES = ("host", "llvm", "native")
 def _fingerprint(target: Target) -> str:
     same = replace(target, cores=1, ceilings=replace(target.ceilings, frequency=1.0))
     return hashlib.blake2b(repr(same).encode(), digest_size=16).hexdigest()
+
+
+@lru_cache(maxsize=64)
+def _kind(target: Target) -> str:
+    isa, caches = target.isa, target.caches
+    dots = hashlib.blake2b(repr((target.features, target.missing, isa)).encode(), digest_size=4).hexdigest()
+    architecture, _, _ = target.triple.partition("-")
+    return f"{architecture} {target.cpu} {isa.vector_bits}x{isa.registers} {caches.l1}+{caches.l2} {dots}"
 
 
 def known() -> tuple[str, ...]:

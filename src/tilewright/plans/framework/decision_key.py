@@ -8,7 +8,7 @@ same, and what one model learned serves the next.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from tilewright.ir.attributes import ConstantArray
 from tilewright.ir.expr import Expr, Var, as_int
@@ -26,16 +26,28 @@ SURROUNDINGS = (MayAlias, PastCaches)
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """What is decided: the kind of decision, a digest of the content, and the content for people."""
+    """What is decided: the kind of decision, a digest of the content, and the content itself: a function, or operators
+    as a graph whose inputs are all that they read."""
 
     kind: str
     digest: str
-    text: str
+    program: PrimFunc | Graph | None = field(default=None, compare=False, repr=False)
 
     @property
     def name(self) -> str:
         """The text by which a decision is forced."""
         return f"{self.kind} {self.digest}"
+
+    @property
+    def text(self) -> str:
+        """The content for people."""
+        match self.program:
+            case PrimFunc():
+                return _function_text(self.program)
+            case Graph():
+                words = _Words()
+                return "; ".join(words.node(node) for node in self.program.nodes)
+        return ""
 
 
 def target_class(target: Target) -> str:
@@ -48,18 +60,24 @@ def key_of_nodes(kind: str, nodes: Sequence[Node], target: Target) -> Key:
     made = {v for node in nodes for v in node.outputs}
     inputs = dict.fromkeys(v for node in nodes for v in node.inputs if v is not None and v not in made)
     graph = Graph("", tuple(inputs), (), tuple(nodes), nodes[-1].outputs)
-    text = "; ".join(_Words().node(node) for node in nodes)
-    return Key(kind, digest([kind, key(graph), target_class(target)]), text)
+    return key_of_program(kind, graph, target_class(target))
 
 
 def key_of_function(func: PrimFunc, target: Target) -> Key:
     """The key of the decision how a function is scheduled."""
     notes = tuple(note for note in func.notes if not isinstance(note, SURROUNDINGS))
+    return key_of_program("plan", replace(func, notes=notes), target_class(target))
+
+
+def key_of_program(kind: str, program: PrimFunc | Graph, machines: str) -> Key:
+    """The key of a decision about a program for a class of machines, as `target_class` names it."""
+    return Key(kind, digest([kind, key(program), machines]), program)
+
+
+def _function_text(func: PrimFunc) -> str:
     words = _Words()
-    stages = "+".join(_operators(func))
     types = ", ".join(words.type(TensorType(b.dtype, b.shape)) for b in func.params)
-    content = key(replace(func, notes=notes))
-    return Key("plan", digest(["plan", content, target_class(target)]), f"{stages}({types})")
+    return f"{'+'.join(_operators(func))}({types})"
 
 
 def _operators(func: PrimFunc) -> Iterator[str]:

@@ -1,0 +1,144 @@
+"""A folder of tuning records: one immutable file each, named by its digest, in one folder for each class of machines.
+
+    <folder>/x86_64_znver4_512x32_32768+1048576_5e8f21c0_threads=1/0123456789abcdef0123456789abcdef.json
+
+A file is written aside and renamed, so that readers see all of it or nothing and no writer needs a lock: any number of
+processes on any number of machines may share a folder, over a network too. Two writers of one record write the same
+bytes under the same name. So the union of two folders is their merge, in whatever order. A file that is damaged is
+left out, with one warning.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+from tilewright.records.record import MOST_BYTES, Record, content_digest, from_bytes
+from tilewright.support.errors import RecordError, RecordWarning
+from tilewright.support.files import UNFINISHED, write_whole
+
+_FILE = re.compile(r"([0-9a-f]{32})\.json")
+
+
+def folder_name(target: str) -> str:
+    """The folder of a class of machines, as `target_class` names it: no two classes share one."""
+    return target.replace("_", "__").replace(" ", "_")
+
+
+def class_name(folder: str) -> str:
+    """The class of machines whose folder this is."""
+    return folder.replace("__", "\0").replace("_", " ").replace("\0", "_")
+
+
+class Store:
+    """A folder of records. Who only reads needs no right to write; a folder that is not there is empty."""
+
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
+        self.folder = Path(folder)
+        self._told: set[Path] = set()
+
+    def __repr__(self) -> str:
+        return f"<Store {self.folder}>"
+
+    def put(self, record: Record, *, durable: bool = True) -> str:
+        """Keep a record; its digest. Raises RecordError if the folder cannot be written.
+
+        Args:
+            durable: return only when it is on the disk; without, many are written faster.
+        """
+        content = record.to_bytes()
+        return self.put_bytes(content, record.target, durable=durable)
+
+    def put_bytes(self, content: bytes, target: str, *, durable: bool = False) -> str:
+        """The same for the content of a record's file, which was checked before."""
+        digest = content_digest(content)
+        path = self.path(digest, target)
+        try:
+            if not path.exists():
+                path.parent.mkdir(parents=True, exist_ok=True)
+                write_whole(path, content, durable=durable)
+        except OSError as error:
+            raise RecordError(f"cannot keep a record: {error.strerror}", where=str(self.folder)) from None
+        return digest
+
+    def path(self, digest: str, target: str) -> Path:
+        """Where a record is kept."""
+        return self.folder / folder_name(target) / f"{digest}.json"
+
+    def classes(self) -> tuple[str, ...]:
+        """The classes of machines that there are records of."""
+        return tuple(sorted(class_name(name) for name in _names(self.folder) if " threads=" in class_name(name)))
+
+    def digests(self, target: str) -> set[str]:
+        """The names of all records of a class."""
+        matches = map(_FILE.fullmatch, _names(self.folder / folder_name(target)))
+        return {found[1] for found in matches if found is not None}
+
+    def get(self, digest: str, target: str) -> Record | None:
+        """One record; None where there is no such file or, with a warning, where it is damaged."""
+        path = self.path(digest, target)
+        try:
+            record = read(path)
+            if record.target == target:
+                return record
+            raise RecordError("lies in the folder of another class of machines", got=record.target)
+        except FileNotFoundError:
+            return None
+        except (RecordError, OSError) as error:
+            self._tell(path, error)
+            return None
+
+    def records(self, target: str | None = None) -> Iterator[Record]:
+        """All records, or those of one class, in the order of their digests."""
+        for each in self.classes() if target is None else (target,):
+            for digest in sorted(self.digests(each)):
+                record = self.get(digest, each)
+                if record is not None:
+                    yield record
+
+    def find(self, decision: str, target: str) -> tuple[Record, ...]:
+        """The records about a decision, the newest first."""
+        found = [r for r in self.records(target) if r.decision == decision]
+        return tuple(sorted(found, key=lambda r: (r.made.time, r.digest), reverse=True))
+
+    def remove(self, digest: str, target: str) -> bool:
+        """Remove a record; whether it was there."""
+        try:
+            self.path(digest, target).unlink()
+        except FileNotFoundError:
+            return False
+        except OSError as error:
+            raise RecordError(f"cannot remove a record: {error.strerror}", where=str(self.folder)) from None
+        return True
+
+    def leftovers(self) -> list[Path]:
+        """Files that writers which died have left."""
+        return sorted(self.folder.glob(f"*/{UNFINISHED}*"))
+
+    def _tell(self, path: Path, error: Exception) -> None:
+        """Warn once of a file."""
+        if path not in self._told:
+            self._told.add(path)
+            what = str(error).replace("\n", " ")
+            warnings.warn(f"{path}: the tuning record is left out: {what}", RecordWarning, stacklevel=4)
+
+
+def read(path: Path) -> Record:
+    """The record in a file. Raises RecordError if it is damaged, OSError if it cannot be read."""
+    with open(path, "rb") as file:
+        content = file.read(MOST_BYTES + 1)
+    record = from_bytes(content)
+    if content_digest(content) != path.stem:
+        raise RecordError("the content is not that of its name", expected=path.stem, got=content_digest(content))
+    return record
+
+
+def _names(folder: Path) -> list[str]:
+    """The names in a folder; none if it is not there."""
+    with contextlib.suppress(OSError):
+        return os.listdir(folder)
+    return []
