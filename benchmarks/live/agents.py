@@ -71,7 +71,7 @@ def _packed(policy: Any) -> Any:
 
 
 def _prepared(policy: Any, batch: int) -> tuple[list[Any], Any]:
-    from tilewright.cli.inputs import random_inputs
+    from tilewright.runtime.examples import random_inputs
 
     arrays = random_inputs(policy.inputs, {s.name: batch for s in policy.manifest.symbols}, os.getpid())
     arguments = [arrays[spec.name] for spec in policy.inputs]

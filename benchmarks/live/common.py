@@ -72,7 +72,7 @@ def _aligned(array: np.ndarray) -> np.ndarray:
 
 def inputs(model: Any, batch: int = 1, seed: int = 0) -> Arrays:
     """Random inputs by name for a model or an actor."""
-    from tilewright.cli.inputs import random_inputs
+    from tilewright.runtime.examples import random_inputs
 
     return random_inputs(model.inputs, {s.name: batch for s in model.manifest.symbols}, seed)
 

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from tilewright.support.errors import Error as Error
     from tilewright.train.gradient import gradient as gradient
     from tilewright.train.step import compile_step as compile_step
+    from tilewright.tuning.entry import tune as tune
 
 __version__ = "0.1.0"
 
@@ -57,6 +58,7 @@ _PUBLIC = {
     "serve_weights": "tilewright.live.transport.serve:serve_weights",
     "te": "tilewright.te",
     "train": "tilewright.train",
+    "tune": "tilewright.tuning.entry:tune",
 }
 
 __all__ = ["__version__", *_PUBLIC]

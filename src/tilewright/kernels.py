@@ -19,8 +19,8 @@ from tilewright.ir.key import key
 from tilewright.ir.loops import NTHREADS, PrimFunc
 from tilewright.ir.parser import parse_expr
 from tilewright.ir.rewrite import substitute
-from tilewright.plans import Planned, forced, plan
-from tilewright.plans.framework.decisions import forced_settings, listing
+from tilewright.plans import Planned, decided, plan
+from tilewright.plans.framework.decisions import forced_settings, listing, scheduled
 from tilewright.support import plugins
 from tilewright.support.background import Background
 from tilewright.support.cache import ObjectCache
@@ -99,9 +99,11 @@ class KernelCompiler:
         target = self.target
         workload = key(func) if prefetch is None else f"{key(func)} {prefetch!r}"
         # What is decided about a kernel that is in the cache is listed too.
-        settings = forced(func, target) if listing() or forced_settings() else ()
+        made = decided(func, target) if listing() or forced_settings() else ()
+        settings = [c.forced for c in made if c.forced]
         name = identity(workload, target, decisions=settings, extensions=plugins.digests())
         symbol = f"tw_{name}"
+        scheduled(symbol, tuple(c.decision for c in made))
         canonical = {s: s.renamed(f"s{i}") for i, s in enumerate(func.symbols)}
         found = self._known.get(name)
         if found is None and not self.log.dumps and self.log.level < LOOPS_SHOWN:

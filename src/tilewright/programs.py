@@ -59,7 +59,6 @@ class ProgramCache:
             names.outputs,
             names.ignored,
             names.tied,
-            names.folded,
             names.trusted,
             sorted(fixed),
         ]

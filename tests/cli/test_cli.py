@@ -13,11 +13,12 @@ import pytest
 from typer.main import get_command
 
 from tilewright.cli.common import bytes_text, parse_dims, time_text
-from tilewright.cli.inputs import random_inputs, read_inputs
+from tilewright.cli.inputs import read_inputs
 from tilewright.cli.main import app
 from tilewright.cli.run import compare, difference
 from tilewright.measure import calibration
 from tilewright.measure.calibration import Calibration
+from tilewright.runtime.examples import random_inputs
 from tilewright.runtime.manifest import InputSpec
 from tilewright.support.errors import CallError
 from tilewright.support.machine import describe
@@ -28,7 +29,7 @@ from .conftest import Cli
 def test_help_teaches(cli: Cli) -> None:
     code, text, _ = cli("--help")
     assert code == 0
-    for command in ("compile", "run", "show", "bench", "doctor"):
+    for command in ("compile", "run", "show", "bench", "tune", "doctor"):
         assert command in text
         status, page, _ = cli(command, "--help")
         assert status == 0

@@ -27,8 +27,9 @@ from tilewright.cli.common import (
     shape_text,
     time_text,
 )
-from tilewright.cli.inputs import Array, random_inputs, read_inputs
+from tilewright.cli.inputs import Array, read_inputs
 from tilewright.cli.publish import DirectoryOption, StoreName
+from tilewright.runtime.examples import random_inputs
 from tilewright.support import flags
 
 if TYPE_CHECKING:

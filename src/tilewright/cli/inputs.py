@@ -1,48 +1,18 @@
-"""Inputs for a model: random ones by their specification, or from files (.npy, .npz, ONNX .pb); weights from files."""
+"""Inputs for a model from files (.npy, .npz, ONNX .pb); weights from files."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from tilewright.ir.dtype import BY_NAME
+from tilewright.runtime.examples import Spec
 from tilewright.support.errors import CallError, Problems, WeightError
 
 Array = np.ndarray[Any, Any]
-
-
-class Spec(Protocol):
-    """Name, element type and shape of an input; a dimension that is text is a symbol."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def dtype(self) -> str: ...
-    @property
-    def shape(self) -> tuple[int | str, ...]: ...
-
-
-def random_inputs(specs: Sequence[Spec], dims: Mapping[str, int], seed: int = 0) -> dict[str, Array]:
-    """Random arrays: floats normal, integers 0 or 1 (they may index something), u8 0 to 255 (they are images).
-
-    A symbol that `dims` does not name is 1. Inputs that are no arrays of numbers are left out.
-    """
-    source = np.random.default_rng(seed)
-    made = {}
-    for spec in specs:
-        if spec.dtype not in BY_NAME:
-            continue
-        shape = tuple(d if isinstance(d, int) else dims.get(d, 1) for d in spec.shape)
-        dtype = BY_NAME[spec.dtype].numpy
-        if BY_NAME[spec.dtype].is_float:
-            array = source.standard_normal(shape, dtype=np.float32).astype(dtype)
-        else:
-            array = source.integers(0, 256 if spec.dtype == "u8" else 2, shape).astype(dtype)
-        made[spec.name] = array
-    return made
 
 
 def read_inputs(texts: Sequence[str], specs: Sequence[Spec]) -> dict[str, Array]:

@@ -22,6 +22,7 @@ from tilewright.cli.run import run
 from tilewright.cli.serve import serve
 from tilewright.cli.show import show
 from tilewright.cli.store import store
+from tilewright.cli.tune import tune
 from tilewright.support.errors import Error
 
 EXIT_CODES = """
@@ -65,6 +66,7 @@ app.command("show")(show)
 app.command("export")(export)
 app.command("coverage")(coverage)
 app.command("bench")(bench)
+app.command("tune")(tune)
 app.command("publish")(publish)
 app.command("attach")(attach)
 app.add_typer(store)

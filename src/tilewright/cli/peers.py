@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.cli.inputs import Array, random_inputs
 from tilewright.ir.dtype import dtype
 from tilewright.measure.contender import Prepared
+from tilewright.runtime.examples import Array, random_inputs
 from tilewright.runtime.manifest import InputSpec
 
 TILEWRIGHT = "tilewright.cli.peers:tilewright"

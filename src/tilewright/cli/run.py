@@ -32,7 +32,8 @@ from tilewright.cli.common import (
     table,
     time_text,
 )
-from tilewright.cli.inputs import Array, random_inputs, read_arrays, read_inputs
+from tilewright.cli.inputs import Array, read_arrays, read_inputs
+from tilewright.runtime.examples import random_inputs
 from tilewright.support.errors import CallError
 from tilewright.support.progress import progress
 

@@ -2,7 +2,9 @@
 
 {"setup": "module:function", "arguments": {...}, "warmup_seconds": s, "turn_seconds": s}  -> info, setup_seconds
 {"save": path}                                                                             -> {}
-{"turn": true}                                                                             -> seconds (per call)
+{"turn": true}                                                                             -> seconds (per call), parts
+
+Its one argument, JSON, may limit it: {"memory": bytes, "cpus": [...]}.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ import resource
 import sys
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,11 +31,14 @@ class Prepared:
         call: does the work once; this is what is timed.
         outputs: the work's results by name, as NumPy arrays (after at least one call); None if there are none to show.
         info: facts for the report (version, compile time ...), what JSON can carry.
+        parts: does the work so many times and gives the seconds per call of each of its parts; where there is this, a
+            turn is one call of it.
     """
 
     call: Callable[[], object]
     outputs: Callable[[], Mapping[str, Any]] | None = None
     info: Mapping[str, Any] = field(default_factory=dict)
+    parts: Callable[[int], Sequence[float]] | None = None
 
 
 def save_arrays(path: str, arrays: Mapping[str, Any]) -> None:
@@ -87,13 +92,31 @@ class _Worker:
 
     def _turn(self) -> dict[str, Any]:
         assert self._prepared is not None
+        if self._prepared.parts is not None:
+            parts = list(self._prepared.parts(self._calls))
+            return {"seconds": sum(parts), "parts": parts, "peak_memory": _peak_memory()}
         call = self._prepared.call
         calls = range(self._calls)
         start = time.perf_counter()
         for _ in calls:
             call()
         seconds = (time.perf_counter() - start) / self._calls
-        return {"seconds": seconds, "peak_memory": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}
+        return {"seconds": seconds, "peak_memory": _peak_memory()}
+
+
+def _peak_memory() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def limit(memory: int | None = None, cpus: Sequence[int] | None = None) -> None:
+    """Bound this process: bytes of its own memory beyond what it has now, and the CPUs that it may run on."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    if memory is not None:
+        with open("/proc/self/statm") as file:
+            own = int(file.read().split()[5]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_DATA, (own + memory, own + memory))
+    if cpus is not None:
+        os.sched_setaffinity(0, cpus)
 
 
 def _calls_in(call: Callable[[], object], warmup: float, turn: float) -> int:
@@ -115,6 +138,8 @@ def _calls_in(call: Callable[[], object], warmup: float, turn: float) -> int:
 
 
 def main() -> None:
+    if len(sys.argv) > 1:
+        limit(**json.loads(sys.argv[1]))
     # What libraries print must not end up between the answers.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)

@@ -18,17 +18,26 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from tilewright.support.errors import Error
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a contender's process may use: bytes of memory beyond what the bare process has, and CPUs; None: any."""
+
+    memory: int | None = None
+    cpus: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +50,7 @@ class Contender:
         arguments: what JSON can carry.
         environment: variables set in its process.
         python: the interpreter of its process if not this one; it has packages of its own.
+        limits: of its process; None sets none.
     """
 
     name: str
@@ -48,6 +58,11 @@ class Contender:
     arguments: Mapping[str, Any] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
     python: str | None = None
+    limits: Limits | None = None
+
+
+Failure = Literal["", "refused", "ended", "hung"]
+"""How a contender failed: not at all, it raised an error, its process ended, it gave no answer in time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +71,8 @@ class Result:
 
     `times` has seconds per call, one entry a round (the mean over the round's calls); `error` says why there are none.
     `info` is what its setup reported, `setup_seconds` how long that took, `peak_memory` the process's largest size in
-    bytes, `outputs` the file with the outputs (`contender.load_arrays` reads it) if they were asked for.
+    bytes, `outputs` the file with the outputs (`contender.load_arrays` reads it) if they were asked for. `parts` has
+    the seconds of each part of a call, a round each, where a contender times parts; `failure` is how it failed.
     """
 
     name: str
@@ -66,6 +82,8 @@ class Result:
     peak_memory: int = 0
     outputs: Path | None = None
     error: str | None = None
+    parts: tuple[tuple[float, ...], ...] = ()
+    failure: Failure = ""
 
     @property
     def median(self) -> float:
@@ -189,6 +207,8 @@ class _Child:
         self.peak_memory = 0
         self.outputs: Path | None = None
         self.error: str | None = None
+        self.parts: list[tuple[float, ...]] = []
+        self.failure: Failure = ""
         self._process = process.popen
         self._log = process.log
         self._timeout = timeout
@@ -207,11 +227,19 @@ class _Child:
         if "seconds" in answer:
             self.times.append(answer["seconds"])
             self.peak_memory = answer["peak_memory"]
+            self.parts.append(tuple(answer.get("parts", ())))
 
     def result(self) -> Result:
-        times = () if self.error else tuple(self.times)
         return Result(
-            self.contender.name, times, self.info, self.setup_seconds, self.peak_memory, self.outputs, self.error
+            self.contender.name,
+            () if self.error else tuple(self.times),
+            self.info,
+            self.setup_seconds,
+            self.peak_memory,
+            self.outputs,
+            self.error,
+            () if self.error else tuple(self.parts),
+            self.failure,
         )
 
     def _ask(self, order: dict[str, Any]) -> dict[str, Any]:
@@ -230,18 +258,27 @@ class _Child:
                 if not selector.select(self._timeout):
                     self._process.kill()
                     self._process.wait()
-                    self.error = f"no answer within {self._timeout:g} s"
+                    self.error, self.failure = f"no answer within {self._timeout:g} s", "hung"
                     return {}
             line = self._process.stdout.readline()
         except BrokenPipeError:
             line = ""
         if not line:
             status = self._process.wait()
-            self.error = f"its process ended with status {status}\n{_tail(self._log)}"
+            self.error, self.failure = f"its process ended {_how(status)}\n{_tail(self._log)}".rstrip(), "ended"
             return {}
         answer: dict[str, Any] = json.loads(line)
         self.error = answer.get("error")
+        self.failure = "refused" if self.error else ""
         return answer
+
+
+def _how(status: int) -> str:
+    """How a process ended, for people."""
+    try:
+        return f"with status {status}" if status >= 0 else f"by {signal.Signals(-status).name}"
+    except ValueError:  # a signal without a name
+        return f"by signal {-status}"
 
 
 @contextlib.contextmanager
@@ -251,13 +288,14 @@ def _process(contender: Contender) -> Iterator[_Process]:
     shared = [
         path for path in sys.path if contender.python is None or not path.startswith((sys.prefix, sys.base_prefix))
     ]
+    limits = [] if contender.limits is None else [json.dumps(asdict(contender.limits))]
     environment["PYTHONPATH"] = os.pathsep.join(path or os.getcwd() for path in shared)
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "stderr"
         with (
             log.open("w") as stderr,
             subprocess.Popen(
-                [contender.python or sys.executable, "-P", "-m", "tilewright.measure.contender"],
+                [contender.python or sys.executable, "-P", "-m", "tilewright.measure.contender", *limits],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=stderr,

@@ -4,7 +4,8 @@ the best estimate."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 from tilewright.ir.key import key
 from tilewright.ir.loops import PrimFunc
@@ -13,9 +14,9 @@ from tilewright.plans.framework.analysis import Structure, analyse
 from tilewright.plans.framework.base import Candidate, Plan, Planned, Rejected
 from tilewright.plans.framework.cost import least
 from tilewright.plans.framework.decision_key import key_of_function
-from tilewright.plans.framework.decisions import decide
+from tilewright.plans.framework.decisions import Scheduled, decide
 from tilewright.plans.framework.registry import extended, register
-from tilewright.plans.framework.variants import specialize
+from tilewright.plans.framework.variants import Values, specialize
 from tilewright.plans.framework.work import MOST, work_of
 from tilewright.plans.matmul import contraction, dots
 from tilewright.plans.pointwise import elementwise, packing, unscheduled
@@ -89,15 +90,27 @@ TRIALS = 8
 """Candidates that are scheduled, of whatever plan, before the one that does least is taken."""
 
 
-def forced(func: PrimFunc, target: Target) -> tuple[str, ...]:
-    """The settings of a function and its variants that are not those of the best estimate, without scheduling it; what
-    is decided is recorded as by `plan`."""
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """What was decided about a function or a variant of it; `forced` is empty where it is the best estimate's."""
+
+    decision: Scheduled
+    forced: str
+
+
+def decided(func: PrimFunc, target: Target, where: Values = MappingProxyType({})) -> tuple[Chosen, ...]:
+    """The decisions about a function and its variants, without scheduling it; they are recorded as by `plan`.
+
+    Args:
+        where: for which values of symbols the function is a variant of another.
+    """
     structure = analyse(func)
     choices = candidates(structure, target)
-    chosen = _decide(func, choices, target)
-    own = () if chosen is choices[0] else (f"{key(func)}: {chosen.label}",)
-    variants = (forced(specialize(func, v), target) for v in named(chosen.plan).cases(structure))
-    return (*own, *(label for labels in variants for label in labels))
+    taken = _decide(func, choices, target)
+    decision = Scheduled(key_of_function(func, target).name, tuple((v.name, n) for v, n in where.items()))
+    own = Chosen(decision, "" if taken is choices[0] else f"{key(func)}: {taken.label}")
+    variants = (decided(specialize(func, v), target, v) for v in named(taken.plan).cases(structure))
+    return (own, *(c for found in variants for c in found))
 
 
 def candidates(structure: Structure, target: Target) -> list[Candidate]:
@@ -117,4 +130,4 @@ def _decide(func: PrimFunc, choices: list[Candidate], target: Target) -> Candida
     return decide(lambda: key_of_function(func, target), choices, lambda c: c.setting, lambda c: c.cycles)
 
 
-__all__ = ["PLANS", "Candidate", "Plan", "Planned", "candidates", "extended", "forced", "plan", "register"]
+__all__ = ["PLANS", "Candidate", "Plan", "Planned", "candidates", "decided", "extended", "plan", "register"]

@@ -68,12 +68,7 @@ class Model(Runner):
             finite: refuse NaN and infinity.
         """
         arrays = check_weights(
-            self.params,
-            weights,
-            finite=finite,
-            ignored=self.manifest.ignored,
-            tied=self.manifest.tied,
-            folded=self.manifest.folded,
+            self.params, weights, finite=finite, ignored=self.manifest.ignored, tied=self.manifest.tied
         )
         with self._update_lock:
             chosen = check_version(version, self.version)

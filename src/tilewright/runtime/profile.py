@@ -82,26 +82,62 @@ def measure_prepare(engine: Engine, raw: Sequence[Array], repeat: int) -> Profil
     return result
 
 
+def step_clock(engine: Engine, weights: Sequence[int], bound: BoundInputs) -> StepClock:
+    """A clock for the steps of a program's run on these inputs, with `weights` the addresses of packed parameters."""
+    keep, slots = _run_slots(engine, weights, bound)
+    symbols = dict(zip((s.name for s in engine.manifest.symbols), bound.dims, strict=True))
+    return StepClock(engine, engine.manifest.run_steps, slots, symbols, keep)
+
+
+class StepClock:
+    """A program's steps, compiled with the clock read between them.
+
+    Args:
+        slots: the addresses that the steps work on.
+        keep: what lies there.
+    """
+
+    def __init__(
+        self, engine: Engine, steps: Sequence[StepSpec], slots: Any, symbols: dict[str, int], keep: object = None
+    ) -> None:
+        self.engine = engine
+        self.steps = steps
+        self._keep = keep
+        self._times = np.zeros(2 * len(steps) + 1, np.int64)
+        address = self._times.ctypes.data
+        text = profile_text(steps, engine.linked.addresses, address, symbols, engine.max_iterations)
+        objects = {"profile": compile_text(text, speed=0, cache=False)}
+        self._library = Library(objects, ["tw_profile"], {"tw_barrier": pool().barrier})
+        self._dims = np.array([*symbols.values(), 0], np.int64)
+        self._slots = slots
+        self._run = function(pool().parallel, None, *[ctypes.c_void_p] * 3, ctypes.c_int64)
+
+    @property
+    def counts(self) -> Any:
+        """How often each step was called in the last run."""
+        return self._times[len(self.steps) : -1]
+
+    def samples(self, repeat: int, warm: int = 0) -> Any:
+        """Nanoseconds of each step: a row for each of `repeat` runs, which follow `warm` others."""
+        times = self._times
+        samples = np.zeros((repeat, len(self.steps)), np.int64)
+        for k in range(-warm, repeat):
+            times[:] = 0
+            self._run(self._library["tw_profile"], self._slots.ctypes.data, self._dims.ctypes.data, self.engine.threads)
+            if times[-1]:
+                raise CallError(f"loops of the model would have more than {self.engine.max_iterations} iterations")
+            if k >= 0:
+                samples[k] = times[: len(self.steps)]
+        return samples
+
+
 def _measure(engine: Engine, steps: Sequence[StepSpec], slots: Any, symbols: dict[str, int], repeat: int) -> Profile:
     if repeat < 1:
         raise CallError("nothing would be measured", expected="repeat >= 1", got=repeat)
-    times = np.zeros(2 * len(steps) + 1, np.int64)
-    text = profile_text(steps, engine.linked.addresses, times.ctypes.data, symbols, engine.max_iterations)
-    objects = {"profile": compile_text(text, speed=0, cache=False)}
-    library = Library(objects, ["tw_profile"], {"tw_barrier": pool().barrier})
-    dims = np.array([*symbols.values(), 0], np.int64)
-    run = function(pool().parallel, None, *[ctypes.c_void_p] * 3, ctypes.c_int64)
-    samples = np.zeros((repeat, len(steps)), np.int64)
-    for k in range(-2, repeat):
-        times[:] = 0
-        run(library["tw_profile"], slots.ctypes.data, dims.ctypes.data, engine.threads)
-        if times[-1]:
-            raise CallError(f"loops of the model would have more than {engine.max_iterations} iterations")
-        if k >= 0:
-            samples[k] = times[: len(steps)]
+    clock = StepClock(engine, steps, slots, symbols)
+    samples = clock.samples(repeat, warm=2)
     calls = [k for k, step in enumerate(steps) if step.region is None]
-    counts = times[len(steps) : -1]
-    return _summary([steps[k] for k in calls], samples[:, calls], counts[calls], symbols, engine.threads)
+    return _summary([steps[k] for k in calls], samples[:, calls], clock.counts[calls], symbols, engine.threads)
 
 
 def _summary(steps: Sequence[StepSpec], each: Any, counts: Any, symbols: dict[str, int], threads: int) -> Profile:

@@ -18,7 +18,7 @@ from tilewright.support.errors import CallError, Problems
 
 if TYPE_CHECKING:
     from tilewright.runtime import report
-    from tilewright.runtime.profile import Profile
+    from tilewright.runtime.profile import Profile, StepClock
 
 
 class Called:
@@ -235,6 +235,14 @@ class Runner(Called):
         engine = self._engine
         bound = bind_inputs(engine.manifest.inputs, engine.manifest.symbols, inputs)
         return measure(engine, self._weight_addresses(), bound, repeat)
+
+    def step_clock(self, *inputs: Any) -> StepClock:
+        """A clock that times the steps of the manifest on these inputs, again and again."""
+        from tilewright.runtime.profile import step_clock
+
+        engine = self._engine
+        bound = bind_inputs(engine.manifest.inputs, engine.manifest.symbols, inputs)
+        return step_clock(engine, self._weight_addresses(), bound)
 
     def memory(self, **symbols: int) -> report.Memory:
         """Where memory goes, for these values of the symbolic dimensions (their smallest if not given)."""

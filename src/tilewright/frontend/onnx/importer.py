@@ -19,20 +19,11 @@ import numpy as np
 import onnx
 
 from tilewright.frontend.common.emitter import check_size
-from tilewright.frontend.common.finish import (
-    MALFORMED,
-    Imported,
-    Interface,
-    finished,
-    located,
-    reason,
-    renamed_node,
-)
+from tilewright.frontend.common.finish import Imported, Interface, finished, located, reason, renamed_node
 from tilewright.frontend.onnx import folding, functions
 from tilewright.frontend.onnx.bodies import Bodies, Noted
 from tilewright.frontend.onnx.call import Call
 from tilewright.frontend.onnx.control import CONTROL
-from tilewright.frontend.onnx.derived import folded_weights
 from tilewright.frontend.onnx.exported import Exported, exported
 from tilewright.frontend.onnx.left import LARGE
 from tilewright.frontend.onnx.load import Loaded, load
@@ -71,6 +62,20 @@ def import_onnx(model: onnx.ModelProto | bytes | str | Path, dims: Mapping[str, 
             raise ModelError("the model is malformed", where=loaded.label, got=reason(error)) from error
 
 
+# What Python raises when a file's values make no sense in a place where no rule foresaw it. Turned into a ModelError at
+# the node, so that no file, however damaged, is more than an error.
+MALFORMED = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    LookupError,
+    MemoryError,
+    RecursionError,
+    TypeError,
+    ValueError,
+)
+
+
 @dataclass(slots=True)
 class Importer:
     loaded: Loaded
@@ -81,7 +86,6 @@ class Importer:
     problems: Problems = field(default_factory=Problems)
     fixed_params: set[str] = field(default_factory=set)
     tied: dict[str, str] = field(default_factory=dict)
-    folded: dict[str, str] = field(default_factory=dict)
     exported: Exported | None = None
     visited: int = 0
 
@@ -318,7 +322,6 @@ class Importer:
             attributes,
             0 if node is None else len(node.output),
             fixed=self.fixed_params,
-            folded=self.folded,
         )
 
     def translate(self, call: Call, node: onnx.NodeProto, scope: Scope, depth: int) -> list[Item | None]:
@@ -409,16 +412,11 @@ class Importer:
         imported = finished(self.builder, outputs, self.weights)
         names = set(imported.weights)
         tied = tuple((name, leader) for name, leader in sorted(self.tied.items()) if leader in names - {name})
-        ignored = {name for name, _ in tied}
-        folded = {name: f"its number is part of the program, where {op} needs it" for name, op in self.folded.items()}
-        if self.exported is not None:
-            folded |= folded_weights(self.model, self.exported, self.loaded.folder)
-            ignored |= self.exported.unread(self.model, names)
+        ignored = () if self.exported is None else self.exported.counters(names)
         interface = Interface(
-            ignored=tuple(sorted(ignored - folded.keys() - names)),
+            ignored=(*ignored, *(name for name, _ in tied)),
             tied=tied,
-            folded=tuple(sorted(folded.items())),
-            fixed=frozenset((self.fixed_params | folded.keys()) & names),
+            fixed=frozenset(self.fixed_params & names),
         )
         return replace(imported, interface=interface, private=True)
 

@@ -130,12 +130,7 @@ class Publisher:
         """
         started = time.perf_counter()
         arrays = check_weights(
-            self._params,
-            weights,
-            finite=finite,
-            ignored=self._manifest.ignored,
-            tied=self._manifest.tied,
-            folded=self._manifest.folded,
+            self._params, weights, finite=finite, ignored=self._manifest.ignored, tied=self._manifest.tied
         )
         with self._lock:
             self._check_usable()

@@ -76,14 +76,25 @@ class Decision:
         }
 
 
+@dataclass(frozen=True, slots=True)
+class Scheduled:
+    """One decision about a kernel: its key's name, and the values of symbols for which the kernel runs what it decides
+    (none: for all that have no decision of their own)."""
+
+    name: str
+    where: tuple[tuple[str, int], ...] = ()
+
+
 @dataclass(slots=True)
 class Record:
-    """What is forced, by the key's name, and what was decided so far (nothing if decisions are not listed)."""
+    """What is forced, by the key's name, and what was decided so far (nothing if decisions are not listed). `kernels`
+    has the decisions about each kernel's schedule by the kernel's symbol."""
 
     forced: Mapping[str, str]
     listing: bool
     made: list[Decision] = field(default_factory=list)
     met: set[str] = field(default_factory=set)
+    kernels: dict[str, tuple[Scheduled, ...]] = field(default_factory=dict)
 
     def unused(self) -> tuple[str, ...]:
         """Forced keys about which nothing was decided."""
@@ -159,6 +170,13 @@ def listing() -> bool:
     """Whether decisions are listed: then everything is decided anew."""
     record = _current.get()
     return record is not None and record.listing
+
+
+def scheduled(symbol: str, decisions: tuple[Scheduled, ...]) -> None:
+    """Note, while decisions are listed, which of them made a kernel."""
+    record = _current.get()
+    if record is not None and record.listing:
+        record.kernels[symbol] = decisions
 
 
 def forced_settings() -> dict[str, str]:

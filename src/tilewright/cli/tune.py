@@ -1,0 +1,143 @@
+"""`tilewright tune`: other settings of a model's decisions are timed, and those that verifiably win are kept."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tilewright.cli.common import (
+    DimOption,
+    Exit,
+    FastOption,
+    JsonOption,
+    PrecisionOption,
+    TargetOption,
+    ThreadsOption,
+    accuracy,
+    err,
+    is_quiet,
+    on_host,
+    out,
+    parse_dims,
+    print_line,
+    table,
+)
+from tilewright.support import flags
+from tilewright.support.errors import ModelError
+
+if TYPE_CHECKING:
+    from tilewright.tuning.result import Progress, Tuned
+
+
+def tune(
+    model: Annotated[Path, typer.Argument(help="An .onnx file.")],
+    seconds: Annotated[
+        float | None, typer.Option("--seconds", min=0.0, help="When no further candidates are timed. [default: never]")
+    ] = None,
+    threads: ThreadsOption = None,
+    dim: DimOption = None,
+    precision: PrecisionOption = None,
+    fast: FastOption = None,
+    target: TargetOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Time other tiles, layouts and algorithms than the estimates' and keep those that verifiably win.
+
+    Nothing else should run on the machine meanwhile. A run that is stopped with Ctrl-C keeps what it has verified, and
+    the next one goes on from there. With `--json` there is a line for each step of the progress, the result last.
+
+    ```
+    tilewright tune policy.onnx --dim batch=1
+    tilewright tune resnet50.onnx --threads 2 --seconds 300
+    ```
+    """
+    from tilewright.tuning.entry import tune as run
+
+    if not model.exists():
+        raise ModelError("no such file", where=str(model))
+    count = flags.THREADS() if threads is None else threads
+    with _shown(model.name, json) as announce:
+        tuned = run(
+            model,
+            seconds=seconds,
+            threads=count,
+            dims=parse_dims(dim),
+            target=on_host(target),
+            announce=announce,
+            **accuracy(precision, fast),
+        )
+    if json:
+        print_line(tuned.to_dict())
+    else:
+        _print(tuned, count)
+    if tuned.interrupted:
+        raise typer.Exit(Exit.INTERRUPTED)
+
+
+@contextmanager
+def _shown(title: str, json: bool) -> Iterator[Callable[[Progress], None]]:
+    """What the run tells about its progress: lines of JSON, a bar on a terminal, or nothing."""
+    if json:
+        yield lambda p: print_line(progress_line(p))
+        return
+    if is_quiet(json):
+        yield lambda _progress: None
+        return
+    from rich import progress as rich
+
+    columns = [rich.SpinnerColumn(), rich.TextColumn("{task.description}"), rich.BarColumn(), rich.MofNCompleteColumn()]
+    columns += [rich.TimeElapsedColumn(), rich.TextColumn("{task.fields[note]}", markup=False)]
+    with rich.Progress(*columns, console=err, transient=True) as bars:
+        task = bars.add_task(f"tune {title}", total=None, note="")
+
+        def show(p: Progress) -> None:
+            note = f"gain {p.gain:.3f}  {p.level}: {p.next}"
+            left = "" if math.isinf(p.left) else f"{p.left:.0f} s left  "
+            bars.update(task, completed=p.done, total=p.total or None, note=left + note)
+
+        yield show
+
+
+def progress_line(p: Progress) -> dict[str, Any]:
+    """Progress as plain data."""
+    left = None if math.isinf(p.left) else round(p.left, 1)
+    return {"level": p.level, "done": p.done, "of": p.total, "seconds_left": left, "gain": p.gain, "next": p.next}
+
+
+def _print(tuned: Tuned, threads: int) -> None:
+    rows = []
+    for row in sorted(tuned.rows, key=lambda r: -r.share):
+        tried = sum(row.outcomes.values())
+        failed = tried - row.outcomes.get("timed", 0)
+        rows.append(
+            [
+                row.about if len(row.about) <= 50 else f"{row.about[:47]}...",
+                " -> ".join(differences(row.untuned, row.tuned)) or "the same",
+                f"{row.share:.0%}",
+                f"{tried} of {row.space - 1}" + (f", {failed} failed" if failed else ""),
+                str(row.gain) if row.tuned != row.untuned else "-",
+                "yes" if row.accepted else "",
+            ]
+        )
+    table("decisions", ["about", "untuned -> tuned", "share", "timed", "gain", "accepted"], rows, left=2)
+    verdict = f"{tuned.gain} times faster, verified" if tuned.settings else "nothing better was verified"
+    again = " (known from an earlier run)" if tuned.known else f" ({tuned.timed} candidates, {tuned.seconds:.0f} s)"
+    out.print(f"the whole model, {threads} thread{'s' if threads > 1 else ''}: {verdict}{again}", markup=False)
+    if tuned.interrupted:
+        out.print("interrupted: what is verified is kept, the next run goes on")
+
+
+def differences(untuned: str, tuned: str) -> tuple[str, ...]:
+    """Two settings' labels with the knobs alone in which they differ; nothing where they are the same."""
+    if untuned == tuned:
+        return ()
+    (kind, _, mine), (other, _, theirs) = untuned.rpartition(" "), tuned.rpartition(" ")
+    if kind != other or not kind:
+        return untuned, tuned
+    a, b = mine.split(","), theirs.split(",")
+    return ",".join(x for x in a if x not in b), ",".join(x for x in b if x not in a)

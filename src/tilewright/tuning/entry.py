@@ -1,0 +1,110 @@
+"""`tw.tune`, the one entry: a model becomes settings that are verified to be faster, kept for every later compile."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from tilewright.runtime.examples import random_inputs
+from tilewright.runtime.program import Program
+from tilewright.support.errors import Error
+from tilewright.targets.target import Target
+from tilewright.tuning.journal import Journal
+from tilewright.tuning.programs import Maker
+from tilewright.tuning.result import Progress, Tuned
+from tilewright.tuning.search import Policy
+from tilewright.tuning.tuner import Tuner
+from tilewright.tuning.workers import MEMORY, Processes
+
+RESULT = "result 1"
+"""The name of a run's result in its journal; the number is the procedure's."""
+
+
+def tune(
+    model: Any,
+    example: Any = None,
+    *,
+    seconds: float | None = None,
+    threads: int = 1,
+    dims: Mapping[str, int] | None = None,
+    target: Target | str | None = None,
+    store: Path | str | None = None,
+    inputs: Mapping[str, Any] | None = None,
+    policy: Policy | None = None,
+    announce: Callable[[Progress], None] = lambda _progress: None,
+    **options: Any,
+) -> Tuned:
+    """Time other settings of a model's decisions than the estimates' and keep those that are verified to be faster.
+
+    Args:
+        model, example, threads, dims, target: as for `tw.compile`; the target must be one that this machine runs.
+        seconds: after which no further candidates are timed; None: until the search is over.
+        store: a folder for what is measured; the cache folder if None. A run that was stopped goes on from there.
+        inputs: arrays of the call that is timed, by name; random ones, with symbols at 1, where they are left out.
+        policy: how far the search goes.
+        announce: told about progress.
+        options: `precision`, `fast`, `dynamic`, `params` of `tw.compile`.
+
+    Raises Error if nothing could be measured, with the first cause, and ModelError for a model that does not compile.
+    """
+    machine = Target.on_host(target, "target") if isinstance(target, str) else target
+    with tempfile.TemporaryDirectory(prefix="tilewright-tune-") as folder:
+        maker = Maker(model, Path(folder), threads=threads, target=machine, example=example, dims=dims, options=options)
+        program = maker.untuned()
+        arrays = example_inputs(program, inputs)
+        question = f"{threads} {sorted(options.items())} {_sizes(program, arrays)} {policy}"
+        journal = Journal.of(
+            program.manifest.structure_key, maker.target, question, None if store is None else Path(store)
+        )
+        kept = journal.result(RESULT)
+        if kept is not None:
+            return replace(Tuned.from_dict(kept), timed=0, seconds=0.0, known=True)
+        tuned = _run(maker, program, arrays, journal, policy, seconds, announce)
+    if tuned.rows and not any(row.outcomes.get("timed") for row in tuned.rows) and tuned.causes:
+        raise Error(f"nothing was measured: {tuned.causes[0]}", problems=[Error(cause) for cause in tuned.causes[1:]])
+    if not tuned.interrupted and (seconds is None or tuned.seconds < seconds):
+        journal.keep(RESULT, tuned.to_dict())
+    return tuned
+
+
+def _run(
+    maker: Maker,
+    program: Program,
+    arrays: Mapping[str, Any],
+    journal: Journal,
+    policy: Policy | None,
+    seconds: float | None,
+    announce: Callable[[Progress], None],
+) -> Tuned:
+    untuned = maker.listed({})
+    limit = MEMORY + 4 * sum(p.nbytes for p in program.manifest.params)
+    races = Processes(maker.weights(program), maker.inputs(arrays), maker.threads, limit)
+    tuner = Tuner(
+        maker,
+        races.judged_by(maker.exact(), untuned.built),
+        journal,
+        sizes=_sizes(program, arrays),
+        policy=policy,
+        seconds=float("inf") if seconds is None else seconds,
+        announce=announce,
+    )
+    return tuner.run(untuned)
+
+
+def example_inputs(program: Program, given: Mapping[str, Any] | None) -> dict[str, Any]:
+    """The arrays of the call that is timed."""
+    sizes = _sizes(program, given or {})
+    return {**random_inputs(program.manifest.inputs, sizes), **(given or {})}
+
+
+def _sizes(program: Program, arrays: Mapping[str, Any]) -> dict[str, int]:
+    """The values of the symbols, 1 where the arrays do not say."""
+    sizes = {symbol.name: 1 for symbol in program.manifest.symbols}
+    for spec in program.manifest.inputs:
+        if spec.name in arrays:
+            shape = arrays[spec.name].shape
+            sizes |= {d: int(n) for d, n in zip(spec.shape, shape, strict=False) if isinstance(d, str)}
+    return sizes

@@ -1,0 +1,78 @@
+"""What turns show: the ratio of two contenders with an interval, who is near whom, and whether a gain is verified.
+
+A gain is the time of the incumbent divided by that of the challenger, round by round: above 1 the challenger is faster.
+Where memory happens to lie when a program is loaded makes it up to some percents faster or slower, for as long as it
+stays loaded. So rounds of one loading are no independent witnesses, and intervals are made from loadings.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+import numpy as np
+
+NEAR = 1.02
+"""Contenders within this factor of each other are tied."""
+LEAST_GAIN = 1.01
+"""The median that a gain must pass to be verified: less is within what memory's place does."""
+COVERAGE = 0.9
+"""Of intervals."""
+_SAMPLES = 2000
+
+
+@dataclass(frozen=True, slots=True)
+class Gain:
+    """A median ratio with its interval: how many times faster."""
+
+    median: float
+    low: float
+    high: float
+
+    @property
+    def verified(self) -> bool:
+        """Whether the incumbent may change: the whole interval is a gain, and the median is worth the change."""
+        return self.low > 1.0 and self.median > LEAST_GAIN
+
+    def __str__(self) -> str:
+        return f"{self.median:.3f} [{self.low:.3f}, {self.high:.3f}]"
+
+    def to_dict(self) -> dict[str, float]:
+        """Plain data for machines."""
+        return asdict(self)
+
+
+NONE = Gain(1.0, 1.0, 1.0)
+"""Of what did not change."""
+
+
+def gain(loadings: Sequence[Sequence[float]], seed: int = 0) -> Gain:
+    """The gain that paired ratios show, those of each loading together.
+
+    The interval is a bootstrap in two stages (Davison and Hinkley 1997, section 3.8): loadings are drawn with
+    replacement, then rounds of each.
+    """
+    loads = [np.asarray(rounds, float) for rounds in loadings if len(rounds)]
+    if not loads:
+        return NONE
+    most = max(map(len, loads))
+    lengths = np.array([len(rounds) for rounds in loads])
+    padded = np.array([np.pad(rounds, (0, most - len(rounds)), constant_values=np.nan) for rounds in loads])
+    draw = np.random.default_rng(seed)
+    which = draw.integers(0, len(loads), (_SAMPLES, len(loads)))[:, :, None]
+    rounds = (draw.random((_SAMPLES, len(loads), most)) * lengths[which]).astype(int)
+    drawn = np.where(np.arange(most) < lengths[which], padded[which, rounds], np.nan).reshape(_SAMPLES, -1)
+    low, high = np.quantile(np.nanmedian(drawn, axis=1), [(1 - COVERAGE) / 2, (1 + COVERAGE) / 2])
+    return Gain(float(np.median(np.concatenate(loads))), float(low), float(high))
+
+
+def ratios(incumbent: Sequence[float], challenger: Sequence[float]) -> tuple[float, ...]:
+    """Round by round, the incumbent's time divided by the challenger's; rounds without time are left out."""
+    pairs = zip(incumbent, challenger, strict=False)
+    return tuple(a / b for a, b in pairs if a > 0 and b > 0)
+
+
+def slowness(gains: Sequence[float]) -> float:
+    """The median time of a challenger as a multiple of the incumbent's, by the gains of its rounds."""
+    return 1 / statistics.median(gains) if gains else float("inf")

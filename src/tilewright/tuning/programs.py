@@ -1,0 +1,130 @@
+"""Candidates as files: the model compiled with settings forced, its code written for the processes that time it."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from tilewright.compiler import compile_program, import_model
+from tilewright.measure.contender import save_arrays
+from tilewright.plans.framework.decisions import Decision, Scheduled, deciding, forcing
+from tilewright.runtime import artifact
+from tilewright.runtime.program import Program
+from tilewright.targets.target import Target
+
+Forced = Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """A candidate.
+
+    Args:
+        forced: its settings: a decision's name -> a label.
+        code: the file with its code; empty for what is never run.
+        kernels: of its steps, in order: the symbol of each, which names its content.
+    """
+
+    forced: Forced
+    code: str
+    kernels: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A compile with its decisions: those about the program that runs at each call, and by kernel those that made
+    it."""
+
+    built: Built
+    decisions: tuple[Decision, ...]
+    kernels: Mapping[str, tuple[Scheduled, ...]]
+    program: Program = field(repr=False)
+
+
+class Maker:
+    """Compiles candidates of one model into a folder.
+
+    Args:
+        model: what `tw.compile` takes; read once.
+        options: further arguments of `compile_program`.
+        folder: where files go; the caller removes it.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        folder: Path,
+        *,
+        threads: int,
+        target: Target | None = None,
+        example: Any = None,
+        dims: Mapping[str, int] | None = None,
+        options: Mapping[str, Any] | None = None,
+    ) -> None:
+        extra = dict(options or {})
+        self.folder = folder
+        self.threads = threads
+        self.target = replace(target or Target.host(), threads=threads)
+        self._model = import_model(model, dims, example, extra.pop("dynamic", "auto"), extra.pop("params", None))
+        self._options = extra
+        self._made = 0
+
+    def untuned(self) -> Program:
+        """The program with nothing forced, from the cache where it is known."""
+        return self._compile()
+
+    def listed(self, forced: Forced) -> Listed:
+        """A candidate with all decisions, the untuned one where nothing is forced."""
+        with deciding(forced) as record:
+            program = self._compile()
+        return Listed(self._write(program, forced), tuple(record.made), dict(record.kernels), program)
+
+    def built(self, forced: Forced) -> Built:
+        """A candidate. Raises ScheduleError for settings that are none, and what compiling it raises."""
+        with forcing(forced):
+            program = self._compile()
+        return self._write(program, forced)
+
+    def exact(self) -> Built:
+        """The program without algorithms that trade accuracy for speed, in the widest type of products."""
+        return self._write(self._compile(fast="exact", precision="fp32"), {})
+
+    def weights(self, program: Program) -> Path:
+        """A file with the weights, for all candidates."""
+        path = self.folder / "weights.tw"
+        artifact.write(path, replace(program, texts={}), 0)
+        return path
+
+    def inputs(self, arrays: Mapping[str, Any]) -> Path:
+        """A file with the inputs."""
+        path = self.folder / "inputs.npz"
+        save_arrays(str(path), arrays)
+        return path
+
+    def _compile(self, **options: Any) -> Program:
+        return compile_program(self._model, threads=self.threads, target=self.target, **{**self._options, **options})
+
+    def _write(self, program: Program, forced: Forced) -> Built:
+        self._made += 1
+        path = self.folder / f"{self._made}.tw"
+        artifact.write(path, replace(program, texts={}), 0, code_only=True)
+        return Built(dict(forced), str(path), kernels(program))
+
+
+def kernels(program: Program) -> tuple[str, ...]:
+    """The symbols of a program's steps, in the order in which they run; regions' marks have none."""
+    return tuple(step.kernel for step in program.manifest.run_steps)
+
+
+def changed(before: Sequence[str], after: Sequence[str]) -> tuple[frozenset[int], frozenset[int]]:
+    """The places of the steps in which two programs differ, in each of them."""
+    mine: set[int] = set()
+    theirs: set[int] = set()
+    for what, a, b, c, d in difflib.SequenceMatcher(None, before, after, autojunk=False).get_opcodes():
+        if what != "equal":
+            mine.update(range(a, b))
+            theirs.update(range(c, d))
+    return frozenset(mine), frozenset(theirs)

@@ -1,0 +1,107 @@
+"""What a tuning run shows: its progress while it runs, then a row for each decision and the gain of the whole model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from tilewright.tuning.judge import NONE, Gain
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Where a run is.
+
+    Args:
+        level: what is tuned now.
+        done, total: candidates that were timed, and at most will be; 0 where none are.
+        left: seconds; infinity without a limit.
+        gain: so far, verified or not, of the whole model.
+        next: what is timed next.
+    """
+
+    level: str
+    done: int
+    total: int
+    left: float
+    gain: float
+    next: str
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What was found about one decision.
+
+    Args:
+        name, about: the key's name and text.
+        level: at which it was tuned.
+        share: of a call's time, that of the steps that it decides.
+        space: settings that there are.
+        outcomes: of the candidates, how many each.
+        untuned, tuned: labels; the same where nothing better was found.
+        gain: of its steps in the model.
+        accepted: whether the whole model is verified to be faster with it, and others.
+    """
+
+    name: str
+    about: str
+    level: str
+    share: float
+    space: int
+    outcomes: Mapping[str, int]
+    untuned: str
+    tuned: str
+    gain: Gain
+    accepted: bool
+
+    @classmethod
+    def from_dict(cls, row: Mapping[str, Any]) -> Row:
+        """What `to_dict` of the result made of it."""
+        return cls(**{**row, "gain": Gain(**row["gain"])})
+
+
+@dataclass(frozen=True, slots=True)
+class Tuned:
+    """The result of a run.
+
+    Args:
+        settings: accepted ones, a decision's name -> a label: what `forcing` takes.
+        rows: of all decisions that were looked at.
+        gain: of the whole model, verified; 1 where nothing was accepted.
+        loadings: the ratios behind it, those of each loading together.
+        timed: candidates that this run timed.
+        seconds: that it took.
+        interrupted: whether it was stopped before its end.
+        causes: why candidates failed, each once.
+        known: whether all of it was known from an earlier run.
+    """
+
+    settings: Mapping[str, str]
+    rows: tuple[Row, ...]
+    gain: Gain = NONE
+    loadings: tuple[tuple[float, ...], ...] = ()
+    timed: int = 0
+    seconds: float = 0.0
+    interrupted: bool = False
+    causes: tuple[str, ...] = ()
+    known: bool = False
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for machines."""
+        return {**asdict(self), "settings": dict(self.settings)}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Tuned:
+        """What `to_dict` made."""
+        return cls(
+            dict(data["settings"]),
+            tuple(Row.from_dict(row) for row in data["rows"]),
+            Gain(**data["gain"]),
+            tuple(tuple(rounds) for rounds in data["loadings"]),
+            data["timed"],
+            data["seconds"],
+            data["interrupted"],
+            tuple(data["causes"]),
+            data["known"],
+        )

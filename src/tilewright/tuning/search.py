@@ -1,0 +1,167 @@
+"""Which settings of one decision to time next: one-knob descent from seeds, pruned by estimates.
+
+    search = Descent(space, estimates, policy)
+    while labels := search.ask(4):
+        for label in labels: search.tell(label, slowness of it, measured)
+    search.finalists(3)
+
+It does not know how times come about, so that recorded ones can be replayed and searches compared.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from tilewright.plans.framework.space import Space
+from tilewright.tuning.judge import NEAR
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """How far a search goes.
+
+    Args:
+        prune: settings whose estimates are worse than the best by more than this factor are not timed, but for seeds.
+        most: settings that are timed at most, the untuned one not counted.
+        first: so many of the best estimates are timed before descent begins.
+        near: centres within this factor of the best are searched too.
+    """
+
+    prune: float = 1.5
+    most: int = 20
+    first: int = 3
+    near: float = 1.01
+
+
+class Search(Protocol):
+    """A search over the labels of one decision."""
+
+    def ask(self, count: int) -> list[str]:
+        """Labels to time next, at most so many; none: the search is over."""
+
+    def tell(self, label: str, slowness: float) -> None:
+        """The time of a label as a multiple of the incumbent's; infinity if it failed."""
+
+    @property
+    def best(self) -> str:
+        """The label of the least time so far."""
+
+    @property
+    def measured(self) -> int:
+        """How many labels were timed."""
+
+
+class _Told:
+    """What searches share: the times so far. The incumbent's is 1."""
+
+    def __init__(self, incumbent: str) -> None:
+        self.incumbent = incumbent
+        self.times: dict[str, float] = {incumbent: 1.0}
+
+    def tell(self, label: str, slowness: float) -> None:
+        self.times[label] = slowness
+
+    @property
+    def best(self) -> str:
+        return min(self.times, key=lambda label: self.times[label])  # of equals the one that was told first
+
+    @property
+    def measured(self) -> int:
+        return len(self.times) - 1
+
+    def finalists(self, count: int) -> list[str]:
+        """The best labels that beat the incumbent, or are as near to it as measuring goes, the best first."""
+        ranked = sorted(self.times, key=lambda label: self.times[label])
+        best = self.times[ranked[0]]
+        return [x for x in ranked if x != self.incumbent and self.times[x] <= min(best * NEAR, 1.0)][:count]
+
+
+class Descent(_Told):
+    """One-knob descent: seeds, then the neighbours of the best so far, until no neighbour is untimed.
+
+    Args:
+        space: the preferred setting first.
+        estimates: of each setting; 0.0 where nothing is estimated, then nothing is pruned.
+        policy: how far.
+        seeds: labels of records, of this decision and of decisions like it.
+        incumbent: the setting in force, the preferred one if None.
+    """
+
+    def __init__(
+        self,
+        space: Space,
+        estimates: Sequence[float],
+        policy: Policy,
+        seeds: Sequence[str] = (),
+        incumbent: str | None = None,
+    ) -> None:
+        super().__init__(incumbent or space.settings[0].label)
+        self.space = space
+        self.policy = policy
+        self._settings = {s.label: s for s in space}
+        self._estimates = dict(zip(space.labels, estimates, strict=True))
+        self._least = min(self._estimates.values(), default=0.0)
+        allowed = self.allowed
+        best = sorted(allowed, key=lambda label: self._estimates[label])
+        kinds = [next(x for x in best if self._settings[x].kind == kind) for kind in self._kinds(best)]
+        self._seeds = dict.fromkeys(
+            [*(s for s in seeds if s in self._settings), *best[: policy.first], *kinds[: policy.first]]
+        )
+        self._asked: set[str] = {self.incumbent}
+
+    def _kinds(self, labels: Sequence[str]) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(self._settings[label].kind for label in labels))
+
+    @property
+    def allowed(self) -> list[str]:
+        """The labels that estimates leave."""
+        bound = self._least * self.policy.prune if self._least > 0 else math.inf
+        return [label for label, estimate in self._estimates.items() if estimate <= bound]
+
+    def ask(self, count: int) -> list[str]:
+        count = min(count, self.policy.most - len(self._asked) + 1)
+        found = [label for label in self._seeds if label not in self._asked][: max(count, 0)]
+        if len(found) < count:
+            found += [x for x in self._beside() if x not in self._asked and x not in found][: count - len(found)]
+        self._asked.update(found)
+        return found
+
+    def _beside(self) -> list[str]:
+        """The untimed neighbours of the best labels, those of the best first, in the order of their estimates."""
+        allowed = set(self.allowed)
+        centres = sorted(self.times, key=lambda label: self.times[label])
+        best = self.times[centres[0]]
+        found: dict[str, None] = {}
+        for centre in centres:
+            if self.times[centre] > best * self.policy.near:
+                break
+            beside = [s.label for s in self.space.neighbours(self._settings[centre]) if s.label in allowed]
+            found.update(dict.fromkeys(sorted(beside, key=lambda label: self._estimates[label])))
+        return list(found)
+
+
+class RandomSearch(_Told):
+    """Settings drawn by chance from the whole space: what any search must beat."""
+
+    def __init__(self, space: Space, most: int, seed: int = 0) -> None:
+        super().__init__(space.settings[0].label)
+        others = [s.label for s in space.settings[1:]]
+        self._queue = random.Random(seed).sample(others, min(most, len(others)))
+
+    def ask(self, count: int) -> list[str]:
+        taken, self._queue = self._queue[:count], self._queue[count:]
+        return taken
+
+
+class EstimateOnly(_Told):
+    """The estimate's choice, without any measurement."""
+
+    def __init__(self, space: Space) -> None:
+        super().__init__(space.settings[0].label)
+
+    def ask(self, count: int) -> list[str]:
+        return []

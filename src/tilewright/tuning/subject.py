@@ -1,0 +1,66 @@
+"""What the processes of a race run: a candidate's program, whole or step by step. Nothing is compiled here.
+
+A candidate's file has code alone; the weights are the untuned program's, in a file of their own that is mapped. So
+candidates are small, and a process needs the runtime only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from tilewright.measure.contender import Prepared, load_arrays
+from tilewright.runtime import artifact
+from tilewright.runtime.model import Model
+
+STEPS = "tilewright.tuning.subject:steps"
+CALLS = "tilewright.tuning.subject:calls"
+
+KEPT = 0.75
+"""Of the runs of a turn the part that counts, for each step the quickest: what disturbs a machine only adds time."""
+
+
+def steps(code: str, weights: str, inputs: str, threads: int) -> Prepared:
+    """The program with the clock read between its steps: a turn's parts are the seconds of each step.
+
+    The steps run in the model's order, so that what they read is where it is in deployment: activations in caches,
+    weights in them as far as the whole model's fit.
+    """
+    model = _load(code, weights, threads)
+    arguments, call = _caller(model, inputs)
+    clock = model.step_clock(*arguments)
+
+    def parts(runs: int) -> Sequence[float]:
+        samples = np.sort(clock.samples(runs, warm=1), axis=0)
+        kept: list[float] = (samples[: max(1, round(runs * KEPT))].mean(axis=0) * 1e-9).tolist()
+        return kept
+
+    return Prepared(call, lambda: _outputs(model, arguments), {}, parts)
+
+
+def calls(code: str, weights: str, inputs: str, threads: int) -> Prepared:
+    """The program as a user calls it, into outputs that are there already."""
+    model = _load(code, weights, threads)
+    arguments, call = _caller(model, inputs)
+    return Prepared(call, lambda: _outputs(model, arguments))
+
+
+def _load(code: str, weights: str, threads: int) -> Model:
+    program, _ = artifact.read(code, code_only=True)
+    whole, version = artifact.read(weights)
+    return Model(replace(program, weights={**whole.weights, **program.weights}), threads, version=version)
+
+
+def _caller(model: Model, inputs: str) -> tuple[list[Any], Any]:
+    given = load_arrays(inputs)
+    arguments = [given[i.name] for i in model.inputs]
+    outputs = tuple(model.empty_outputs(*arguments).values())
+    out = outputs[0] if len(outputs) == 1 else outputs
+    return arguments, lambda: model(*arguments, out=out)
+
+
+def _outputs(model: Model, arguments: Sequence[Any]) -> dict[str, Any]:
+    return model.run({i.name: a for i, a in zip(model.inputs, arguments, strict=True)})

@@ -1,0 +1,344 @@
+"""The tuner: from a model to settings that are verified to be faster in it, level by level.
+
+    listed decisions -> sites -> search (halving by descent, candidates of all sites in one program) -> finals of each
+    site -> a race of the whole model -> accepted, or the incumbent stays
+
+Steps are timed inside the model, so that one program may try another setting of each site at once, and what a kernel
+reads is as cold or as warm as in deployment. What was measured is in the journal before it is used.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from tilewright.support.errors import Error
+from tilewright.tuning.journal import Journal, Turns
+from tilewright.tuning.judge import NONE, Gain, gain, slowness
+from tilewright.tuning.programs import Built, Listed, Maker
+from tilewright.tuning.result import Progress, Row, Tuned
+from tilewright.tuning.search import Descent, Policy
+from tilewright.tuning.sites import LEAST_SHARE, Part, Site, parts, sites
+from tilewright.tuning.workers import Races, Timed
+
+SIDE_BY_SIDE = 5
+"""Candidates that race with the incumbent at once."""
+SEARCH_ROUNDS = 5
+FINALISTS = 3
+FINAL_RACES, FINAL_ROUNDS = 3, 6
+"""Races of a site's finalists, each with programs loaded anew, and their rounds."""
+LEVELS = ("algorithms and layouts", "kernels")
+
+
+@dataclass(slots=True)
+class _Search:
+    """A site with what is known of it."""
+
+    site: Site
+    search: Descent
+    share: float = 1.0
+    outcomes: dict[str, str] = field(default_factory=dict)
+    winner: str = ""
+    gain: Gain = NONE
+
+
+Bundle = dict[str, str]
+"""One candidate of each of some sites: the site's name -> a label."""
+
+
+class Tuner:
+    """One run.
+
+    Args:
+        maker: compiles candidates.
+        races: times them.
+        journal: what was measured before.
+        sizes: of symbols, in the call that is timed.
+        seeds: for a decision's name the settings that records propose.
+        policy: of the search.
+        seconds: after which no further search begins; what was found is verified still.
+        announce: told about progress.
+        clock: the time now, in seconds.
+    """
+
+    def __init__(
+        self,
+        maker: Maker,
+        races: Races,
+        journal: Journal,
+        *,
+        sizes: Mapping[str, int] | None = None,
+        seeds: Callable[[Site], Sequence[str]] = lambda _site: (),
+        policy: Policy | None = None,
+        seconds: float = float("inf"),
+        announce: Callable[[Progress], None] = lambda _progress: None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.maker = maker
+        self.races = races
+        self.journal = journal
+        self.sizes = sizes or {}
+        self.seeds = seeds
+        self.policy = policy or Policy()
+        self.announce = announce
+        self.clock = clock
+        self.start = clock()
+        self.end = self.start + seconds
+        self.accepted: Bundle = {}
+        self.rows: list[Row] = []
+        self.total = NONE
+        self.causes: list[str] = []
+        self._ratios: tuple[tuple[float, ...], ...] = ()
+        self._timed = 0
+
+    def run(self, untuned: Listed) -> Tuned:
+        """Tune; what is verified when time is up or the user interrupts is the result."""
+        interrupted = False
+        incumbent = untuned
+        try:
+            for level in LEVELS:
+                won = self._level(level, incumbent)
+                if won:
+                    incumbent = self.maker.listed(self.accepted)
+        except KeyboardInterrupt:
+            interrupted = True
+        return Tuned(
+            dict(self.accepted),
+            tuple(self.rows),
+            self.total,
+            self._ratios,
+            self._timed,
+            self.clock() - self.start,
+            interrupted,
+            tuple(dict.fromkeys(self.causes)),
+        )
+
+    # -- one level -----------------------------------------------------------------------------------------------------
+
+    def _level(self, level: str, incumbent: Listed) -> bool:
+        """Search, finals and the whole-model race of one level; whether settings were accepted."""
+        kernels = level == LEVELS[-1]
+        found = [s for s in sites(incumbent, self.sizes) if s.is_kernel == kernels]
+        if not found:
+            return False
+        shares = self._shares(incumbent.built)
+        searches = {}
+        for site in found:
+            share = 1.0 if site.steps is None else sum(shares[k] for k in site.steps)
+            if share >= LEAST_SHARE:
+                searches[site.name] = self._searched(site, share)
+        self._search(level, searches, incumbent.built)
+        self._finals(level, searches, incumbent.built)
+        won = {name: s.winner for name, s in searches.items() if s.winner}
+        accepted = self._accept(incumbent.built, won, searches) if won else {}
+        self.rows += [_row(level, s, name in accepted) for name, s in searches.items()]
+        self.accepted |= accepted
+        return bool(accepted)
+
+    def _searched(self, site: Site, share: float) -> _Search:
+        d = site.decision
+        return _Search(site, Descent(d.space, d.estimates, self.policy, self.seeds(site), site.incumbent), share)
+
+    def _shares(self, built: Built) -> list[float]:
+        """Of a call's time, by step."""
+        kept = self.journal.result("shares")
+        if kept is not None and kept.get("kernels") == list(built.kernels):
+            return [float(x) for x in kept["shares"]]
+        (timed,) = self.races.steps([built], 3)
+        self._must(timed)
+        medians = [sorted(column)[len(column) // 2] for column in zip(*timed.rounds, strict=True)]
+        total = sum(medians) or 1.0
+        shares = [m / total for m in medians]
+        self.journal.keep("shares", {"kernels": list(built.kernels), "shares": shares})
+        return shares
+
+    def _must(self, timed: Timed) -> None:
+        if timed.outcome != "timed":
+            raise Error(f"nothing was measured: the untuned program is {timed.outcome}: {timed.why}")
+
+    # -- search --------------------------------------------------------------------------------------------------------
+
+    def _search(self, level: str, searches: Mapping[str, _Search], incumbent: Built) -> None:
+        """Time what the searches ask for until they ask no more or time is up."""
+        while True:
+            asked = {name: self._ask(s) for name, s in searches.items()}
+            bundles = [
+                {name: labels[k] for name, labels in asked.items() if k < len(labels)} for k in range(SIDE_BY_SIDE)
+            ]
+            bundles = [b for b in bundles if b]
+            if not bundles or self.clock() > self.end:
+                return
+            self._progress(level, searches, next(iter(bundles[0].values())))
+            self._time(bundles, searches, incumbent, SEARCH_ROUNDS)
+
+    def _ask(self, s: _Search) -> list[str]:
+        """Labels to time; those that the journal knows are told to the search at once."""
+        while labels := s.search.ask(SIDE_BY_SIDE):
+            unknown = [label for label in labels if not self._known(s, label)]
+            if unknown:
+                return unknown
+        return []
+
+    def _known(self, s: _Search, label: str) -> bool:
+        key = s.site.name, s.site.incumbent, label
+        failed, turns = self.journal.failure(*key), self.journal.turns(*key)
+        if failed is not None:
+            s.outcomes[label] = failed[0]
+            self.causes.append(failed[1])
+            s.search.tell(label, float("inf"))
+        elif turns:
+            s.outcomes[label] = "timed"
+            s.search.tell(label, slowness(turns[0].gains))
+        return failed is not None or bool(turns)
+
+    def _time(self, bundles: Sequence[Bundle], searches: Mapping[str, _Search], incumbent: Built, rounds: int) -> None:
+        """Race candidates of several sites a program. A bundle whose parts cannot be told apart, or that fails, is
+        halved until each candidate has its own outcome."""
+        waiting = list(bundles)
+        while waiting:
+            now, waiting = waiting[:SIDE_BY_SIDE], waiting[SIDE_BY_SIDE:]
+            ready: list[tuple[Bundle, Built, list[Part]]] = []
+            for bundle in now:
+                made = self._build(bundle, searches, incumbent)
+                if made is None:
+                    waiting += self._halves(bundle, searches, "refused", "its parts cannot be told apart")
+                elif isinstance(made, str):
+                    waiting += self._halves(bundle, searches, "refused", made)
+                else:
+                    ready.append((bundle, *made))
+            if not ready:
+                continue
+            first, *others = self.races.steps([incumbent, *(built for _, built, _ in ready)], rounds)
+            self._must(first)
+            for (bundle, _, found), timed in zip(ready, others, strict=True):
+                if timed.outcome != "timed":
+                    waiting += self._halves(bundle, searches, timed.outcome, timed.why)
+                    continue
+                for (name, label), part in zip(bundle.items(), found, strict=True):
+                    times = part.times(first.rounds, after=False), part.times(timed.rounds, after=True)
+                    self._tell(searches[name], label, Turns(*map(tuple, times)))
+
+    def _build(
+        self, bundle: Bundle, searches: Mapping[str, _Search], incumbent: Built
+    ) -> tuple[Built, list[Part]] | str | None:
+        """A program with these settings and the part of each; what went wrong; or None: the parts overlap."""
+        found = [searches[name].site for name in bundle]
+        if len(found) > 1 and any(site.steps is None for site in found):
+            return None
+        try:
+            built = self.maker.built({**incumbent.forced, **bundle})
+        except Error as error:
+            return error.headline()
+        split = parts(found, incumbent.kernels, built.kernels)
+        if len(found) == 1 and split is None:
+            return "its steps cannot be found in the program"
+        return None if split is None else (built, split)
+
+    def _halves(self, bundle: Bundle, searches: Mapping[str, _Search], outcome: str, why: str) -> list[Bundle]:
+        """The halves of a bundle to be tried alone; of a single candidate its outcome is noted."""
+        names = list(bundle)
+        if len(names) > 1:
+            half = len(names) // 2
+            return [{n: bundle[n] for n in names[:half]}, {n: bundle[n] for n in names[half:]}]
+        s, label = searches[names[0]], bundle[names[0]]
+        self.journal.failed(s.site.name, s.site.incumbent, label, outcome, why)
+        s.outcomes[label] = outcome
+        self.causes.append(why)
+        s.search.tell(label, float("inf"))
+        return []
+
+    def _tell(self, s: _Search, label: str, turns: Turns) -> None:
+        self.journal.timed(s.site.name, s.site.incumbent, label, turns)
+        if label not in s.outcomes:  # finals tell nothing to a search that is over
+            self._timed += 1
+            s.search.tell(label, slowness(turns.gains))
+        s.outcomes[label] = "timed"
+
+    # -- finals and acceptance -----------------------------------------------------------------------------------------
+
+    def _finals(self, level: str, searches: Mapping[str, _Search], incumbent: Built) -> None:
+        """Races of each site's best, freshly loaded, which alone decide: the search's own times flatter the winner."""
+        finalists = {name: s.search.finalists(FINALISTS) for name, s in searches.items()}
+        for race in range(FINAL_RACES):
+            bundles = []
+            for k in range(FINALISTS):
+                bundle = {
+                    name: labels[k]
+                    for name, labels in finalists.items()
+                    if k < len(labels) and len(self._final_turns(searches[name], labels[k])) <= race
+                }
+                bundles += [bundle] if all(searches[n].site.steps is not None for n in bundle) else _alone(bundle)
+            bundles = [b for b in bundles if b]
+            if bundles:
+                self._progress(level, searches, f"finals, race {race + 1} of {FINAL_RACES}")
+                self._time(bundles, searches, incumbent, FINAL_ROUNDS)
+        for name, labels in finalists.items():
+            s = searches[name]
+            shown = {label: gain(self._final_turns(s, label)) for label in labels if s.outcomes.get(label) == "timed"}
+            best = max(shown, key=lambda label: shown[label].median, default="")
+            if best and shown[best].verified:
+                s.winner, s.gain = best, shown[best]
+
+    def _final_turns(self, s: _Search, label: str) -> list[tuple[float, ...]]:
+        """The gains of the races after the search's one."""
+        return [t.gains for t in self.journal.turns(s.site.name, s.site.incumbent, label)[1:]]
+
+    def _accept(self, incumbent: Built, won: Bundle, searches: Mapping[str, _Search]) -> Bundle:
+        """Those winners with which the whole model is verified to be faster: all, or else the half that saves most."""
+        saving = {name: searches[name].share * (1 - 1 / searches[name].gain.median) for name in won}
+        ranked = sorted(won, key=lambda name: -saving[name])
+        trials = [ranked] if len(ranked) == 1 else [ranked, ranked[: (len(ranked) + 1) // 2]]
+        for names in trials:
+            chosen = {name: won[name] for name in names}
+            self.announce(Progress("the whole model", 0, 0, self._left(), self.total.median, f"{len(names)} settings"))
+            try:
+                built = self.maker.built({**incumbent.forced, **chosen})
+            except Error as error:
+                self.causes.append(error.headline())
+                continue
+            found, loadings, state = self.races.verify(incumbent, built)
+            if state.outcome != "timed":
+                self.causes.append(state.why)
+            elif found.verified:
+                self._ratios = loadings
+                before = self.total.median
+                self.total = replace(
+                    found, median=found.median * before, low=found.low * before, high=found.high * before
+                )
+                return chosen
+        return {}
+
+    # -- progress ------------------------------------------------------------------------------------------------------
+
+    def _left(self) -> float:
+        return max(0.0, self.end - self.clock())
+
+    def _progress(self, level: str, searches: Mapping[str, _Search], what: str) -> None:
+        done = sum(s.search.measured for s in searches.values())
+        most = sum(min(self.policy.most, len(s.search.allowed)) for s in searches.values())
+        saved = sum(s.share * (1 - s.search.times[s.search.best]) for s in searches.values() if s.site.is_kernel)
+        self.announce(Progress(level, done, most, self._left(), self.total.median / max(1 - saved, 0.1), what))
+
+
+def _alone(bundle: Bundle) -> list[Bundle]:
+    return [{name: label} for name, label in bundle.items()]
+
+
+def _row(level: str, s: _Search, accepted: bool) -> Row:
+    d = s.site.decision
+    outcomes: dict[str, int] = {}
+    for outcome in s.outcomes.values():
+        outcomes[outcome] = outcomes.get(outcome, 0) + 1
+    return Row(
+        s.site.name,
+        d.key.text,
+        level,
+        s.share,
+        len(d.space),
+        outcomes,
+        s.site.incumbent,
+        s.winner or s.site.incumbent,
+        s.gain,
+        accepted,
+    )

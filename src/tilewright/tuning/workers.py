@@ -1,0 +1,197 @@
+"""Races of candidates in child processes that may crash, hang, grow or be wrong without harm to the tuner.
+
+Each candidate has a process of its own, on stated CPUs, with bounded memory and time. What goes wrong in it is an
+outcome, not an error. The tuner's process only waits meanwhile: nothing is compiled while something is timed.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import numpy as np
+
+from tilewright.measure.contender import load_arrays
+from tilewright.measure.paired import Contender, Limits, Result, race
+from tilewright.support.errors import CallError
+from tilewright.tuning import subject
+from tilewright.tuning.judge import Gain, gain, ratios
+from tilewright.tuning.programs import Built
+
+Outcome = Literal["timed", "refused", "wrong", "crashed", "timeout", "memory"]
+"""What became of a candidate: timed; no code could be made or loaded; its results were wrong; its process died; it took
+too long; it took too much memory."""
+
+MEMORY = 4 << 30
+"""Bytes that a candidate's process may take beyond the interpreter and the model's own size."""
+TURN_SECONDS = 0.006
+LOADINGS, ROUNDS = 5, 11
+"""Of a verification: how often both programs are loaded anew, and turns of each loading."""
+FLOOR = 1e-5
+"""Differences of outputs, relative to their scale, that the order of sums alone may make."""
+LOOSER = 2.0
+"""A candidate may be this many times as far from the exact program's outputs as the untuned one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """What a race showed of one candidate: for each round the seconds of each step, and its largest difference from the
+    exact program's outputs relative to their scale; or what went wrong and why."""
+
+    outcome: Outcome
+    rounds: tuple[tuple[float, ...], ...] = ()
+    error: float = 0.0
+    why: str = ""
+
+
+class Races(Protocol):
+    """Where times come from: processes, or a test's numbers."""
+
+    def steps(self, candidates: Sequence[Built], rounds: int) -> list[Timed]:
+        """All candidates in turns, step by step; the first is the incumbent."""
+
+    def verify(self, incumbent: Built, challenger: Built) -> tuple[Gain, tuple[tuple[float, ...], ...], Timed]:
+        """The whole program, freshly loaded some times: the gain, its ratios by loading, and the challenger's state."""
+
+
+@dataclass(frozen=True, slots=True)
+class Processes:
+    """Races in processes on this machine.
+
+    Args:
+        weights, inputs: files that all candidates share.
+        threads: of a call.
+        memory: bytes that a process may take beyond what it starts with.
+        timeout: seconds that an answer may take.
+        announce: told what is going on.
+        setup: what the processes run: step by step, and whole.
+    """
+
+    weights: Path
+    inputs: Path
+    threads: int
+    memory: int = MEMORY
+    timeout: float = 60.0
+    announce: Callable[[str], None] = lambda _text: None
+    setup: tuple[str, str] = (subject.STEPS, subject.CALLS)
+    reference: Mapping[str, Any] | None = None
+    allowed: float = float("inf")
+
+    def judged_by(self, exact: Built, untuned: Built) -> Processes:
+        """The same, with results held against the exact program's: as far off as the untuned one, and a little more."""
+        results, outputs = self._race([exact, untuned], self.setup[1], 1)
+        must = [Timed(_outcome(r), why=_first_line(r.error)) for r in results]
+        for found in must:
+            if found.outcome != "timed":
+                raise CallError(f"the untuned program cannot be timed: {found.why}", hint="`tilewright doctor`")
+        own = difference(outputs[0], outputs[1])
+        return replace(self, reference=outputs[0], allowed=max(FLOOR, LOOSER * own))
+
+    def steps(self, candidates: Sequence[Built], rounds: int) -> list[Timed]:
+        results, outputs = self._race(candidates, self.setup[0], rounds)
+        return [self._judged(r, o) for r, o in zip(results, outputs, strict=True)]
+
+    def verify(self, incumbent: Built, challenger: Built) -> tuple[Gain, tuple[tuple[float, ...], ...], Timed]:
+        loadings = []
+        state = Timed("timed")
+        for _ in range(LOADINGS):
+            (first, second), outputs = self._race([incumbent, challenger], self.setup[1], ROUNDS)
+            state = self._judged(second, outputs[1])
+            if state.outcome != "timed" or first.error:
+                break
+            loadings.append(ratios(first.times, second.times))
+        return gain(loadings), tuple(loadings), state
+
+    def _race(
+        self, candidates: Sequence[Built], setup: str, rounds: int
+    ) -> tuple[list[Result], list[Mapping[str, Any] | None]]:
+        limits = Limits(self.memory, cpus_for(self.threads))
+        contenders = [
+            Contender(str(k), setup, self._arguments(built), limits=limits) for k, built in enumerate(candidates)
+        ]
+        with tempfile.TemporaryDirectory(prefix="tilewright-tune-") as folder:
+            results = race(
+                contenders,
+                rounds=rounds,
+                turn_seconds=TURN_SECONDS,
+                warmup_seconds=0.02,
+                timeout_seconds=self.timeout,
+                outputs=Path(folder),
+                announce=self.announce,
+            )
+            outputs: list[Mapping[str, Any] | None] = [
+                None if r.outputs is None else load_arrays(str(r.outputs)) for r in results
+            ]
+        return results, outputs
+
+    def _arguments(self, built: Built) -> dict[str, Any]:
+        return {
+            "code": built.code,
+            "weights": str(self.weights),
+            "inputs": str(self.inputs),
+            "threads": self.threads,
+        }
+
+    def _judged(self, result: Result, outputs: Mapping[str, Any] | None) -> Timed:
+        outcome = _outcome(result)
+        if outcome != "timed":
+            return Timed(outcome, why=_first_line(result.error))
+        error = difference(self.reference, outputs)
+        if error > self.allowed:
+            return Timed(
+                "wrong", error=error, why=f"off by {error:.1e} of the outputs' scale, {self.allowed:.1e} allowed"
+            )
+        return Timed("timed", result.parts, error)
+
+
+def cpus_for(threads: int) -> tuple[int, ...] | None:
+    """The last usable CPUs, as many as threads: the first are where others run. None where that cannot be said."""
+    if not hasattr(os, "sched_getaffinity"):
+        return None
+    usable = sorted(os.sched_getaffinity(0))
+    return tuple(usable[-threads:]) if threads <= len(usable) else None
+
+
+def difference(wanted: Mapping[str, Any] | None, found: Mapping[str, Any] | None) -> float:
+    """The largest difference of two programs' outputs, relative to each output's largest element; infinity where one
+    lacks an output, where shapes differ, or where only one has no number."""
+    if wanted is None:
+        return 0.0
+    if found is None or wanted.keys() != found.keys():
+        return float("inf")
+    return max((_difference(np.asarray(wanted[name]), np.asarray(found[name])) for name in wanted), default=0.0)
+
+
+def _difference(wanted: np.ndarray[Any, Any], found: np.ndarray[Any, Any]) -> float:
+    if wanted.shape != found.shape or wanted.dtype != found.dtype:
+        return float("inf")
+    if wanted.dtype.kind not in "fc":
+        return 0.0 if np.array_equal(wanted, found) else 1.0
+    wide = np.complex128 if wanted.dtype.kind == "c" else np.float64
+    a, b = wanted.astype(wide), found.astype(wide)
+    same = (a == b) | (np.isnan(a) & np.isnan(b))
+    if same.all():
+        return 0.0
+    if not (np.isfinite(a[~same]).all() and np.isfinite(b[~same]).all()):
+        return float("inf")
+    scale = float(np.abs(a[np.isfinite(a)]).max(initial=0.0)) or 1.0
+    return float(np.abs(a[~same] - b[~same]).max()) / scale
+
+
+def _outcome(result: Result) -> Outcome:
+    match result.failure:
+        case "":
+            return "timed"
+        case "ended":
+            return "crashed"
+        case "hung":
+            return "timeout"
+    return "memory" if (result.error or "").startswith("MemoryError") else "refused"
+
+
+def _first_line(text: str | None) -> str:
+    return (text or "").partition("\n")[0]

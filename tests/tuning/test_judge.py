@@ -1,0 +1,48 @@
+"""Gains need whole intervals, and rounds of one loading are no independent witnesses."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tilewright.tuning.judge import NONE, Gain, gain, ratios, slowness
+
+
+def rounds(median: float, noise: float, count: int = 11, seed: int = 0) -> list[float]:
+    return (median * np.exp(noise * np.random.default_rng(seed).standard_normal(count))).tolist()
+
+
+def test_a_clear_gain_is_verified_and_noise_is_not() -> None:
+    assert gain([rounds(1.05, 0.01, seed=k) for k in range(5)]).verified
+    assert not gain([rounds(1.0, 0.02, seed=k) for k in range(5)]).verified
+    assert not gain([rounds(1.008, 0.0005, seed=k) for k in range(5)]).verified, "too little to change anything"
+
+
+def test_one_lucky_loading_verifies_nothing() -> None:
+    """All its rounds are fast, and the others' are not."""
+    lucky = [rounds(1.2, 0.005), rounds(1.15, 0.005), *(rounds(1.0, 0.005, seed=k) for k in range(3))]
+    assert not gain(lucky).verified
+    flat = gain([[r for load in lucky for r in load]])
+    assert gain(lucky).low <= flat.low, "were they independent, the interval would be narrower"
+
+
+@given(st.lists(st.lists(st.floats(0.5, 2.0), min_size=1, max_size=6), min_size=1, max_size=4))
+def test_intervals_hold_their_median_and_are_the_same_each_time(loadings: list[list[float]]) -> None:
+    found = gain(loadings)
+    assert found.low <= found.median * 1.000001 and found.median <= found.high * 1.000001
+    assert found == gain(loadings)
+
+
+def test_without_times_nothing_is_gained() -> None:
+    assert gain([]) == gain([[]]) == NONE and not NONE.verified
+    assert ratios([2.0, 0.0, 3.0], [1.0, 1.0]) == (2.0,)
+    assert slowness([2.0, 4.0, 2.0]) == 0.5 and slowness([]) == float("inf")
+    assert str(Gain(1.5, 1.25, 2.0)) == "1.500 [1.250, 2.000]"
+    assert Gain(1.5, 1.25, 2.0).to_dict() == {"median": 1.5, "low": 1.25, "high": 2.0}
+
+
+@pytest.mark.parametrize(("low", "median"), [(1.0, 1.2), (1.001, 1.01), (0.9, 1.5)])
+def test_what_is_not_verified(low: float, median: float) -> None:
+    assert not Gain(median, low, 2.0).verified

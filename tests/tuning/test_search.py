@@ -1,0 +1,111 @@
+"""Searches over one decision: what they ask, what they find, how much they measure."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tilewright.plans.framework.space import Setting, Space
+from tilewright.tuning.search import Descent, EstimateOnly, Policy, RandomSearch, Search
+
+
+def tile(rows: int, width: int) -> Setting:
+    return Setting("tiles", (("rows", rows), ("width", width)))
+
+
+SPACE = Space(tuple(tile(r, w) for r in (4, 1, 2, 3, 5, 6, 7, 8) for w in (32, 8, 16, 64)))
+"""The preferred setting is rows=4, width=32."""
+
+
+def bowl(label: str, rows: int = 7, width: int = 16) -> float:
+    """Times with one lowest point."""
+    s = Setting.parse(label)
+    return 1 + 0.05 * abs(s.knob("rows") - rows) + 0.05 * abs(math.log2(s.knob("width") / width))
+
+
+def play(search: Search, times: dict[str, float] | None = None, count: int = 4) -> list[str]:
+    """Run a search on known times, relative to the preferred setting's; what it asked, in order."""
+    asked = []
+    start = bowl(SPACE.labels[0])
+    while labels := search.ask(count):
+        assert len(labels) <= count
+        for label in labels:
+            asked.append(label)
+            search.tell(label, bowl(label) / start if times is None else times[label])
+    assert len(set(asked)) == len(asked) == search.measured, "nothing is timed twice"
+    return asked
+
+
+def test_descent_finds_the_lowest_point_with_few_measurements() -> None:
+    search = Descent(SPACE, [0.0] * len(SPACE), Policy(first=1))
+    asked = play(search, count=1)
+    assert search.best == tile(7, 16).label
+    assert len(asked) <= 16 < len(SPACE)
+    assert search.finalists(2)[0] == tile(7, 16).label
+
+
+@given(st.integers(1, 8), st.sampled_from((8, 16, 32, 64)), st.integers(1, 5))
+def test_descent_finds_any_lowest_point(rows: int, width: int, count: int) -> None:
+    start = bowl(SPACE.labels[0], rows, width)
+    search = Descent(SPACE, [0.0] * len(SPACE), Policy(most=31))
+    play(search, {s.label: bowl(s.label, rows, width) / start for s in SPACE}, count)
+    assert search.best == tile(rows, width).label
+
+
+def test_estimates_prune_but_for_seeds() -> None:
+    estimates = [100.0 + 10 * k for k in range(len(SPACE))]
+    search = Descent(SPACE, estimates, Policy(prune=1.2), seeds=[SPACE.labels[20], "unknown"])
+    assert search.allowed == list(SPACE.labels[:3])
+    asked = play(search)
+    assert asked[0] == SPACE.labels[20] and set(asked) == {*SPACE.labels[1:3], SPACE.labels[20]}
+
+
+@given(st.integers(0, 40), st.integers(1, 7))
+def test_no_more_are_timed_than_the_policy_says(most: int, count: int) -> None:
+    asked = play(Descent(SPACE, [0.0] * len(SPACE), Policy(most=most, near=10.0)), count=count)
+    assert len(asked) <= min(most, len(SPACE) - 1)
+
+
+def test_each_alternative_is_tried_once_at_its_best_estimate() -> None:
+    space = Space((*SPACE.settings, Setting("direct"), Setting("fourier", (("tile", 8),)), Setting("fourier")))
+    estimates = [*[100.0] * len(SPACE), 120.0, 130.0, 125.0]
+    asked = play(Descent(space, estimates, Policy(first=3, most=6)), dict.fromkeys(space.labels, 2.0))
+    assert {"direct", "fourier"} <= set(asked)
+
+
+def test_what_fails_is_never_best_nor_a_centre() -> None:
+    search = Descent(SPACE, [0.0] * len(SPACE), Policy())
+    play(search, dict.fromkeys(SPACE.labels, math.inf))
+    assert search.best == SPACE.labels[0] and search.finalists(3) == []
+
+
+def test_finalists_are_near_the_best_and_not_behind_the_incumbent() -> None:
+    search = Descent(SPACE, [0.0] * len(SPACE), Policy())
+    for label, time in zip(SPACE.labels[1:6], (0.95, 0.96, 0.99, 1.0, 1.01), strict=True):
+        search.tell(label, time)
+    assert search.finalists(3) == [SPACE.labels[1], SPACE.labels[2]]
+    assert search.finalists(1) == [SPACE.labels[1]]
+
+
+def test_the_incumbent_may_be_another_than_the_preferred() -> None:
+    search = Descent(SPACE, [0.0] * len(SPACE), Policy(), incumbent=tile(5, 8).label)
+    assert search.best == tile(5, 8).label
+    assert tile(5, 8).label not in play(search)
+
+
+def test_random_search_draws_the_same_each_time_and_estimates_measure_nothing() -> None:
+    drawn = play(RandomSearch(SPACE, 10, seed=3))
+    assert drawn == play(RandomSearch(SPACE, 10, seed=3)) != play(RandomSearch(SPACE, 10, seed=4))
+    assert len(drawn) == 10 and SPACE.labels[0] not in drawn
+    assert play(EstimateOnly(SPACE)) == []
+    assert len(play(RandomSearch(SPACE, 1000))) == len(SPACE) - 1
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_times_without_any_order_end(seed: int) -> None:
+    draw = random.Random(seed)
+    play(Descent(SPACE, [0.0] * len(SPACE), Policy(most=100)), {s: draw.uniform(0.5, 1.5) for s in SPACE.labels})

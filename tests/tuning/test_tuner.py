@@ -1,0 +1,248 @@
+"""The tuner on a small model, with times that the test makes up: what is found, kept, resumed and reported."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tests.transform.graph.graphs import tensor
+from tilewright import ops
+from tilewright.ir.graph import Graph, GraphBuilder
+from tilewright.plans.framework.decisions import Scheduled, deciding, forcing
+from tilewright.support.errors import Error
+from tilewright.targets.target import Target
+from tilewright.tuning import entry
+from tilewright.tuning.journal import Journal
+from tilewright.tuning.judge import Gain, gain
+from tilewright.tuning.programs import Built, Maker, changed
+from tilewright.tuning.result import Progress, Tuned
+from tilewright.tuning.search import Policy
+from tilewright.tuning.sites import Part, Site, parts, runs, sites
+from tilewright.tuning.tuner import Tuner
+from tilewright.tuning.workers import Timed
+
+V3 = Target.parse("x86-64-v3")
+FEW = Policy(most=4, first=2)
+
+Slowness = Callable[[str], float]
+
+
+def model() -> tuple[Graph, dict[str, np.ndarray]]:
+    """Two products with a function between them."""
+    b = GraphBuilder("two")
+    x, w, u = b.input("x", tensor(24, 48)), b.param("w", tensor(48, 64)), b.param("u", tensor(64, 40))
+    y = ops.emit1(b, "matmul", ops.emit1(b, "relu", ops.emit1(b, "matmul", x, w)), u)
+    values = {"w": np.ones((48, 64), np.float32), "u": np.ones((64, 40), np.float32)}
+    return b.finish((y,)), values
+
+
+@dataclass
+class MadeUp:
+    """Races whose times are made up: a candidate's steps that differ from the first one's take as long as the settings
+    say, the others 1 µs."""
+
+    slowness: Slowness = lambda _label: 1.0
+    broken: Callable[[str], str | None] = lambda _label: None
+    model_gain: float | None = None
+    asked: list[dict[str, str]] = field(default_factory=list)
+    verified: list[dict[str, str]] = field(default_factory=list)
+
+    def steps(self, candidates: Sequence[Built], rounds: int) -> list[Timed]:
+        first = candidates[0]
+        found = []
+        for built in candidates:
+            new = {k: v for k, v in built.forced.items() if first.forced.get(k) != v}
+            self.asked += [new] if new else []
+            wrong = next((w for label in new.values() if (w := self.broken(label))), None)
+            if wrong:
+                found.append(Timed(wrong, why=f"made up: {wrong}"))  # type: ignore[arg-type]
+                continue
+            _, mine = changed(first.kernels, built.kernels)
+            factor = min((self.slowness(label) for label in new.values()), default=1.0)
+            times = tuple(1e-6 * (factor if k in mine else 1.0) for k in range(len(built.kernels)))
+            found.append(Timed("timed", (times,) * rounds))
+        return found
+
+    def verify(self, incumbent: Built, challenger: Built) -> tuple[Gain, tuple[tuple[float, ...], ...], Timed]:
+        new = {k: v for k, v in challenger.forced.items() if incumbent.forced.get(k) != v}
+        self.verified.append(new)
+        if self.model_gain is None:
+            ratio = 1 / float(np.mean([self.slowness(label) for label in new.values()]))
+        else:
+            ratio = self.model_gain
+        loadings = ((ratio,) * 11,) * 5
+        return gain(loadings), loadings, Timed("timed")
+
+
+def run(
+    races: MadeUp, folder: Path, *, seconds: float = float("inf"), journal: Journal | None = None
+) -> tuple[Tuned, list[Progress]]:
+    folder.mkdir(exist_ok=True)
+    maker = Maker(model(), folder, threads=1, target=V3)
+    said: list[Progress] = []
+    tuner = Tuner(maker, races, journal or Journal(None), policy=FEW, seconds=seconds, announce=said.append)
+    return tuner.run(maker.listed({})), said
+
+
+def preferred() -> set[str]:
+    """The labels that the estimates take."""
+    with deciding() as record:
+        tw.compile_program(model(), target=V3)
+    return {d.taken.label for d in record.made}
+
+
+def test_what_is_faster_is_accepted_and_compiles(tmp_path: Path) -> None:
+    untuned = preferred()
+    tuned, said = run(MadeUp(lambda label: 1.0 if label in untuned else 0.8), tmp_path)
+    assert tuned.settings and tuned.gain.verified and not tuned.interrupted
+    accepted = [row for row in tuned.rows if row.accepted]
+    assert {row.name: row.tuned for row in accepted} == tuned.settings
+    assert all(row.gain.median == pytest.approx(1.25) and row.tuned != row.untuned for row in accepted)
+    assert {p.level for p in said} == {"algorithms and layouts", "kernels", "the whole model"}
+    with forcing(tuned.settings):
+        forced = tw.compile_program(model(), target=V3)
+    assert forced.manifest.run_steps != tw.compile_program(model(), target=V3).manifest.run_steps
+
+
+def test_near_ties_go_to_the_incumbent(tmp_path: Path) -> None:
+    untuned = preferred()
+    races = MadeUp(lambda label: 1.0 if label in untuned else 0.995)
+    tuned, _ = run(races, tmp_path)
+    assert tuned.settings == {} and races.verified == [] and tuned.timed > 0
+    assert all(row.tuned == row.untuned and not row.accepted for row in tuned.rows)
+
+
+def test_winners_of_kernels_that_do_not_win_in_the_model_are_left(tmp_path: Path) -> None:
+    untuned = preferred()
+    races = MadeUp(lambda label: 1.0 if label in untuned else 0.8, model_gain=1.005)
+    tuned, _ = run(races, tmp_path)
+    assert tuned.settings == {} and races.verified and tuned.gain == Gain(1.0, 1.0, 1.0)
+    assert any(row.tuned != row.untuned and row.gain.verified for row in tuned.rows)
+
+
+@pytest.mark.parametrize("outcome", ["crashed", "timeout", "memory", "wrong"])
+def test_candidates_that_fail_are_noted_and_the_others_found(tmp_path: Path, outcome: str) -> None:
+    untuned = preferred()
+    bad = lambda label: outcome if "rows=1," in label or "width=8" in label else None  # noqa: E731
+    tuned, _ = run(MadeUp(lambda label: 1.0 if label in untuned else 0.9, bad), tmp_path)
+    assert sum(row.outcomes.get(outcome, 0) for row in tuned.rows) > 0
+    assert f"made up: {outcome}" in tuned.causes
+    assert tuned.settings and not any(bad(label) for label in tuned.settings.values())
+
+
+def test_a_stopped_run_goes_on_and_measures_nothing_twice(tmp_path: Path) -> None:
+    untuned = preferred()
+    slowness: Slowness = lambda label: 1.0 if label in untuned else 0.8  # noqa: E731
+    whole = MadeUp(slowness)
+    wanted, _ = run(whole, tmp_path / "whole")
+    path = tmp_path / "j.jsonl"
+    seen: set[str] = set()
+    for stop_after in (0, 1, 2, 3, 100):
+        races = Stopping(slowness, stop_after=stop_after)
+        tuned, _ = run(races, tmp_path / "parts", journal=Journal(path))
+        first = {json.dumps(a, sort_keys=True) for a in races.asked[:1]}
+        assert not (first & seen) or not tuned.interrupted
+        seen |= {json.dumps(a, sort_keys=True) for a in races.asked}
+    assert not tuned.interrupted and dict(tuned.settings) == dict(wanted.settings)
+    again = MadeUp(slowness)
+    repeated, _ = run(again, tmp_path / "again", journal=Journal(path))
+    assert again.asked == [] and repeated.timed == 0 and dict(repeated.settings) == dict(wanted.settings)
+
+
+@dataclass
+class Stopping(MadeUp):
+    """Races that the user stops."""
+
+    stop_after: int = 0
+    races: int = 0
+
+    def steps(self, candidates: Sequence[Built], rounds: int) -> list[Timed]:
+        self.races += 1
+        if self.races > self.stop_after:
+            raise KeyboardInterrupt
+        return super().steps(candidates, rounds)
+
+
+def test_interrupted_keeps_what_is_verified(tmp_path: Path) -> None:
+    """The first level is done, the second is stopped."""
+    untuned = preferred()
+
+    @dataclass
+    class StopsLater(MadeUp):
+        def steps(self, candidates: Sequence[Built], rounds: int) -> list[Timed]:
+            if self.verified:
+                raise KeyboardInterrupt
+            return super().steps(candidates, rounds)
+
+    tuned, _ = run(StopsLater(lambda label: 1.0 if label in untuned else 0.8), tmp_path)
+    assert tuned.interrupted and tuned.settings and tuned.gain.verified
+
+
+def test_no_candidate_is_timed_when_time_is_up(tmp_path: Path) -> None:
+    races = MadeUp(lambda _label: 0.8)
+    tuned, _ = run(races, tmp_path, seconds=-1.0)
+    assert races.asked == [] and tuned.settings == {}
+
+
+def test_an_untuned_program_that_fails_is_the_cause(tmp_path: Path) -> None:
+    @dataclass
+    class AllFail(MadeUp):
+        def steps(self, candidates: Sequence[Built], rounds: int) -> list[Timed]:
+            return [Timed("crashed", why="its process ended by SIGILL")] * len(candidates)
+
+    with pytest.raises(Error, match=r"nothing was measured: the untuned program is crashed: .* SIGILL"):
+        run(AllFail(), tmp_path)
+
+
+def test_one_call_tunes_and_the_next_one_knows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    untuned = preferred()
+
+    class Judged(MadeUp):
+        def judged_by(self, _exact: Built, _untuned: Built) -> Judged:
+            return self
+
+    monkeypatch.setattr(entry, "Processes", lambda *_: Judged(lambda label: 1.0 if label in untuned else 0.8))
+    first = entry.tune(model(), target="x86-64-v3", store=tmp_path, policy=FEW)
+    second = entry.tune(model(), target="x86-64-v3", store=tmp_path, policy=FEW)
+    assert first.settings and not first.known and second.known and second.timed == 0
+    assert second.settings == first.settings and second.rows == first.rows and second.gain == first.gain
+    assert Tuned.from_dict(json.loads(json.dumps(first.to_dict()))) == first
+
+    monkeypatch.setattr(entry, "Processes", lambda *_: Judged(broken=lambda _label: "crashed"))
+    with pytest.raises(Error, match="nothing was measured: made up: crashed"):
+        entry.tune(model(), target="x86-64-v3", store=tmp_path / "other", policy=FEW)
+
+
+def test_parts_of_programs() -> None:
+    assert changed("abcd", "abcd") == (frozenset(), frozenset())
+    assert changed("abcd", "axyd") == ({1, 2}, {1, 2})
+    assert changed("abcd", "abxcd") == (frozenset(), {2})
+    part = Part(frozenset({1}), frozenset({1, 2}))
+    assert part.times([(1.0, 2.0, 4.0)], after=True) == [6.0] and part.times([(1.0, 2.0)], after=False) == [2.0]
+
+
+def test_steps_of_sites(tmp_path: Path) -> None:
+    listed = Maker(model(), tmp_path, threads=1, target=V3).listed({})
+    found = sites(listed, {})
+    kernels = [site for site in found if site.is_kernel]
+    assert len(kernels) == 2 and sorted(k for s in kernels for k in s.steps or ()) == [0, 1]
+    assert {s.decision.key.kind for s in found} == {"panels", "plan"}
+    mine = listed.built.kernels
+    assert parts(kernels, mine, mine) == [Part(s.steps or frozenset(), s.steps or frozenset()) for s in kernels]
+    assert parts(kernels, mine, (*mine, "other")) is None
+    assert parts([kernels[0], kernels[0]], mine, mine) is None, "they share their steps"
+    open_site = Site(kernels[0].decision)
+    assert parts([open_site], mine, ("other", mine[1])) == [Part(frozenset({0}), frozenset({0}))]
+
+
+def test_of_versions_for_sizes_one_runs() -> None:
+    general, one = Scheduled("general"), Scheduled("one", (("n", 1),))
+    assert runs([general, one], {"n": 1}) == one
+    assert runs([general, one], {"n": 2}) == runs([general, one], {}) == general
+    assert runs([], {}) is None

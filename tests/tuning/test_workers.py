@@ -1,0 +1,130 @@
+"""Candidates that crash, hang, grow or are wrong are outcomes; the others of the race are timed all the same."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tilewright.measure.contender import Prepared
+from tilewright.support.errors import CallError
+from tilewright.tuning.programs import Built
+from tilewright.tuning.workers import FLOOR, Processes, cpus_for, difference
+
+HERE = "tests.tuning.test_workers:candidate"
+
+
+def candidate(code: str, weights: str, inputs: str, threads: int) -> Prepared:
+    """What `code` says."""
+    result = np.arange(1.0, 5.0, dtype=np.float32)
+
+    def call() -> None:
+        match code:
+            case "segfault":
+                ctypes.string_at(0)
+            case "abort":
+                os.abort()
+            case "endless":
+                while True:
+                    time.sleep(0.01)
+            case "greedy":
+                np.ones(1 << 30, np.float64)
+            case "refuses":
+                raise ValueError("no such kernel")
+
+    def parts(runs: int) -> Sequence[float]:
+        call()
+        return [1e-6, 2e-6]
+
+    off = {"wrong": 1e-3, "rounded": 2e-6}.get(code, 0.0)
+    return Prepared(call, lambda: {"y": result * np.float32(1 + off)}, {"cpus": sorted(os.sched_getaffinity(0))}, parts)
+
+
+def processes(timeout: float = 30.0) -> Processes:
+    return Processes(Path("w"), Path("i"), 1, 1 << 30, timeout, setup=(HERE, HERE))
+
+
+def built(code: str) -> Built:
+    return Built({}, code, ())
+
+
+def test_what_goes_wrong_in_a_candidate_is_its_outcome() -> None:
+    codes = ["good", "segfault", "abort", "greedy", "refuses", "wrong", "rounded"]
+    races = replace(processes(), reference={"y": np.arange(1.0, 5.0, dtype=np.float32)}, allowed=FLOOR)
+    shown = races.steps([built(c) for c in codes], rounds=2)
+    assert [t.outcome for t in shown] == [
+        "timed",
+        "crashed",
+        "crashed",
+        "memory",
+        "refused",
+        "wrong",
+        "timed",
+    ]
+    good, segfault, abort, _, refuses, wrong, rounded = shown
+    assert good.rounds == rounded.rounds == ((1e-6, 2e-6), (1e-6, 2e-6))
+    assert good.error == 0 < rounded.error < FLOOR < wrong.error
+    assert "SIGSEGV" in segfault.why and "SIGABRT" in abort.why
+    assert refuses.why == "ValueError: no such kernel"
+    assert "off by 1.0e-03 of the outputs' scale" in wrong.why
+
+
+def test_a_candidate_that_never_answers_is_ended() -> None:
+    good, endless = processes(timeout=5.0).steps([built("good"), built("endless")], rounds=1)
+    assert (good.outcome, endless.outcome) == ("timed", "timeout") and "no answer within 5 s" in endless.why
+
+
+def test_who_verifies_a_candidate_that_crashes_is_told() -> None:
+    found, loadings, state = processes().verify(built("good"), built("segfault"))
+    assert (found.median, loadings, state.outcome) == (1.0, (), "crashed")
+
+
+def test_an_untuned_program_that_cannot_run_is_an_error() -> None:
+    with pytest.raises(CallError, match="the untuned program cannot be timed: its process ended by SIGSEGV"):
+        processes().judged_by(built("good"), built("segfault"))
+
+
+def test_candidates_may_be_as_far_off_as_the_untuned_program_and_a_little_more() -> None:
+    judged = processes().judged_by(built("good"), built("wrong"))
+    assert judged.allowed == pytest.approx(2e-3, rel=1e-3)
+    (shown,) = judged.steps([built("wrong")], 1)
+    assert shown.outcome == "timed"
+
+
+def test_candidates_run_on_as_many_cpus_as_they_have_threads() -> None:
+    usable = sorted(os.sched_getaffinity(0))
+    assert cpus_for(1) == (usable[-1],)
+    (result,), _ = processes()._race([built("good")], HERE, 1)
+    assert result.info["cpus"] == usable[-1:]
+    assert cpus_for(len(usable) + 1) is None
+
+
+@pytest.mark.parametrize(
+    ("found", "expected"),
+    [
+        ([1.0, 2.0, np.nan, np.inf], 0.0),
+        ([1.0, 2.5, np.nan, np.inf], 0.25),
+        ([1.0, 2.0, 0.0, np.inf], np.inf),
+        ([np.nan, 2.0, np.nan, np.inf], np.inf),
+        ([1.0, 2.0, np.nan, -np.inf], np.inf),
+        ([1.0, 2.0, np.nan], np.inf),
+    ],
+)
+def test_differences_are_relative_to_the_scale(found: list[float], expected: float) -> None:
+    wanted = {"y": np.array([1.0, 2.0, np.nan, np.inf])}
+    assert difference(wanted, {"y": np.array(found)}) == expected
+    assert difference(wanted, {"z": np.array(found)}) == difference(wanted, None) == np.inf
+    assert difference(None, None) == difference({}, {}) == 0.0
+
+
+def test_whole_numbers_are_equal_or_not() -> None:
+    assert difference({"i": np.arange(3)}, {"i": np.arange(3)}) == 0.0
+    assert difference({"i": np.arange(3)}, {"i": np.arange(3) + 1}) == 1.0
+    assert difference({"i": np.zeros(0)}, {"i": np.zeros(0)}) == 0.0
+    assert difference({"c": np.array([3 + 4j])}, {"c": np.array([3 + 3j])}) == 0.2
