@@ -109,6 +109,7 @@ def assemble(
         fast=options.fast,
         ignored=names.ignored,
         tied=names.tied,
+        folded=names.folded,
         extents=names.extents,
     )
     return Program(manifest, objects, {}, _texts(split, run, prepare, target))

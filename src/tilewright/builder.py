@@ -12,21 +12,22 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from tilewright import te
-from tilewright.arith import linear
-from tilewright.arith.forms import factors
 from tilewright.codegen.c.emit import emit_c
+from tilewright.codegen.export import export
 from tilewright.codegen.llvm.emit import assembly, compile_llvm, emit_llvm, kernel_symbols
+from tilewright.codegen.workspaces import workspaces
 from tilewright.ir.expr import Buffer, Expr, Var, as_int, const
-from tilewright.ir.loops import NTHREADS, PrimFunc
+from tilewright.ir.loops import PrimFunc
 from tilewright.ir.rewrite import substitute
 from tilewright.ir.verify import verify_func
-from tilewright.runtime.kernel import KernelParam, NativeFunction, Workspace
-from tilewright.runtime.manifest import StepSpec, SymbolSpec, TargetSpec, Work
+from tilewright.runtime.kernel import KernelParam, NativeFunction
+from tilewright.runtime.manifest import StepSpec, SymbolSpec, TargetSpec
 from tilewright.runtime.runner import Called
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.stages import StageSchedule
@@ -147,6 +148,24 @@ class BuiltFunction(Called):
                 return assembly(emit_llvm(self.flat, self.target), self.target)
         raise CallError(f"there is no source {what!r}", expected='"schedule", "loops", "c", "llvm" or "asm"')
 
+    def export(self, path: str | Path) -> tuple[Path, ...]:
+        """Write the function for programs that have no Tilewright, with a C header beside it; the files written.
+
+        Args:
+            path: "add.o", an object to link; "add.so", a library to load (for x86-64 Linux no linker is needed); else a
+                folder, in which the function's name gets all of them.
+
+        Code is for the function's target: where it may run on other machines, build it for a level that they all have,
+        such as "x86-64-v3". Raises CompileError where the name is no name of a C function, or is one of the C library.
+        """
+        place = Path(path)
+        if place.suffix in (".o", ".so"):
+            places = [place]
+        else:
+            place.mkdir(parents=True, exist_ok=True)
+            places = [place / f"{self.func.name}{suffix}" for suffix in (".o", ".so")]
+        return export(self.flat, self.func.name, self.target, places)
+
     def __repr__(self) -> str:
         return f"<{self.func.name}({', '.join(f'{p.name}: {_type(p)}' for p in self.func.params)}), {self.target.cpu}>"
 
@@ -170,7 +189,7 @@ class BuiltFunction(Called):
             [KernelParam(p.name, p.dtype.name, _dims(p), p in written) for p in params],
             specs,
             target=TargetSpec(self.target.triple, self.target.cpu, tuple(self.target.features)),
-            workspace=[_workspace(b) for b in scratch],
+            workspace=workspaces(flat),
             threads=threads,
             texts={what: lambda what=what: self.source(what) for what in ("loops", "c", "llvm", "asm")},  # type: ignore[misc]
             step=StepSpec(flat.name, tuple(range(len(flat.params))), tuple(range(len(symbols))), label=self.func.name),
@@ -249,19 +268,3 @@ def _dims(buffer: Buffer) -> tuple[int | str, ...]:
 
 def _type(buffer: Buffer) -> str:
     return f"{buffer.dtype}[{', '.join(map(str, buffer.shape))}]"
-
-
-def _workspace(buffer: Buffer) -> Workspace:
-    per_thread = bool(buffer.shape) and buffer.shape[0] is NTHREADS
-    size = replace(buffer, shape=buffer.shape[1:]).size if per_thread else buffer.size
-    return Workspace(_polynomial(size * buffer.dtype.itemsize, buffer.name), per_thread)
-
-
-def _polynomial(size: Expr, name: str) -> Work:
-    """A size as a polynomial in the symbols."""
-    form = linear(size)
-    terms = [(coefficient, factors(atom)) for atom, coefficient in form.terms]
-    if not all(isinstance(f, Var) for _, parts in terms for f in parts):
-        raise CompileError("the size of a buffer is not a polynomial", where=f"buffer {name!r}", got=str(size))
-    work = tuple((c, tuple(f.name for f in parts if isinstance(f, Var))) for c, parts in terms)
-    return (*work, (form.constant, ()))

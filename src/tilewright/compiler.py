@@ -230,6 +230,7 @@ def compile_graph(
         (*(interface.outputs or seen), *(v.name for v in graph.outputs[len(seen) :])),
         interface.ignored,
         interface.tied,
+        interface.folded,
         interface.fixed,
         interface.trusted,
         extents,

@@ -59,6 +59,7 @@ class ProgramCache:
             names.outputs,
             names.ignored,
             names.tied,
+            names.folded,
             names.trusted,
             sorted(fixed),
         ]

@@ -133,6 +133,85 @@ def test_the_older_exporter() -> None:
     np.testing.assert_allclose(compiled(x), y, rtol=1e-3, atol=1e-4)
 
 
+def with_folds() -> onnx.ModelProto:
+    """As of `y = x * exp(log_std) + scale * 2 + 1 + (a * b)[0] + table[[2, 0]].sum(0) + other`, beside the weights."""
+    given = {name: random(4) for name in ("log_std", "scale", "a", "b", "other")} | {"table": random(3, 4)}
+    made = {
+        "exp": np.exp(given["log_std"]),
+        "add_1": given["scale"] * 2 + 1,
+        "mul_2": (given["a"] * given["b"])[None],
+        "index": given["table"][[2, 0]],
+        "cos": np.cos(np.arange(4, dtype=F)),
+    }
+    names, nodes, last = [*made, *given], [(node("Relu", ["x"], ["h0"]), "relu.default](args = (%x,)")], "h0"
+    for k, name in enumerate(["exp", "add_1", "mul_2", "cos", "log_std", "scale", "a", "b", "other"], 1):
+        nodes.append((node("Mul" if k == 1 else "Add", [last, name], [f"h{k}"]), "add.Tensor](args = (%a, %b)"))
+        last = f"h{k}"
+    nodes.append((node("Concat", [last, "index", "table"], ["y"], axis=0), "cat.default](args = ()"))
+    assert len(names) == 11
+    weights = {**given, **made}
+    return by_torch_export(
+        nodes, [*given, "gone.weight", "n.num_batches_tracked"], inputs=[info("x", [2, 4])], outputs=["y"],
+        weights=weights,
+    )  # fmt: skip
+
+
+def test_weights_of_which_the_exporter_made_constants_cannot_change() -> None:
+    m = with_folds()
+    compiled = tw.compile(m)
+    assert set(compiled.weights) == {"other"}
+    held = {t.name: onnx.numpy_helper.to_array(t) for t in m.graph.initializer}
+    x, new = random(2, 4), random(4)
+    before = compiled(x)
+    compiled.update({"other": new, "n.num_batches_tracked": np.array(3)})
+    np.testing.assert_allclose(compiled(x)[:2] - before[:2], np.tile(new - held["other"], (2, 1)), atol=1e-5)
+    made = {"log_std": "exp", "scale": "add_1", "a": "mul_2", "b": "mul_2", "table": "index"}
+    for name, constant in made.items():
+        with pytest.raises(WeightError, match=f"{name}.*cannot change.*constant '{constant}'"):
+            compiled.update({"other": new, name: held[name]})
+    with pytest.raises(WeightError, match=r"gone.weight.*cannot change: it is not in the file"):
+        compiled.update({"other": new, "gone.weight": new})
+
+
+def test_constants_that_come_from_no_weight_leave_weights_free() -> None:
+    """Tables of positions, masks, new weights that are all ones or zeros."""
+    ones, table = np.ones(6, F), np.sin(np.arange(6, dtype=F) / 3)
+    nodes = [
+        (node("Mul", ["x", "scale"], ["h"]), "mul.Tensor](args = (%x, %p_scale)"),
+        (node("Add", ["h", "bias"], ["i"]), "add.Tensor](args = (%h, %p_bias)"),
+        (node("Add", ["i", "sin"], ["j"]), "add.Tensor](args = (%i, %sin)"),
+        (node("Mul", ["j", "ones"], ["k"]), "mul.Tensor](args = (%j, %ones)"),
+        (node("Add", ["k", "w"], ["y"]), "add.Tensor](args = (%k, %p_w)"),
+    ]
+    weights = {"scale": ones, "bias": 0 * ones, "w": random(6), "sin": table, "ones": ones}
+    m = by_torch_export(nodes, ["scale", "bias", "w"], inputs=[info("x", [6])], outputs=["y"], weights=weights)
+    assert set(tw.compile(m).weights) == {"scale", "bias", "w"}
+
+
+@pytest.mark.filterwarnings("ignore::tilewright.parts.context.FallbackWarning")
+@pytest.mark.parametrize("fallback", [False, True])
+def test_numbers_that_are_part_of_the_program_cannot_change(fallback: bool) -> None:
+    """A file that is not PyTorch's: its floats are weights, but bounds and exponents are built in."""
+    nodes = [
+        node("Clip", ["x", "low", "high"], ["c"]),
+        node("Pow", ["c", "two"], ["p"]),
+        node("Mul", ["p", "two"], ["q"]),
+        node("Mul", ["q", "w"], ["r"]),
+        node("Erf", ["r"], ["e"]),
+        node("Unique", ["e"], ["y"]) if fallback else node("Identity", ["e"], ["y"]),
+    ]
+    numbers = {"low": np.array(-1, F), "high": np.array(1, F), "two": np.array(2, F), "w": random(3)}
+    m = model(nodes, [info("x", [3])], ["y"], numbers)
+    compiled = tw.compile(m)
+    x = random(3)
+    compiled(x)
+    new = {**numbers, "w": 2 * numbers["w"]} if fallback else {"w": 2 * numbers["w"]}
+    compiled.update(new)
+    for name in ("low", "high", "two"):
+        with pytest.raises(WeightError, match=f"{name}.*cannot change: its number is part of the program"):
+            compiled.update({**new, name: np.array(3, F)})
+
+
 def test_large_tied_weights_stay_one() -> None:
     weight = random(600, 600)
     nodes = [

@@ -265,6 +265,32 @@ def test_state_that_is_kept_inside() -> None:
         read(Counter(), torch.zeros(2, 3))
 
 
+@pytest.mark.parametrize("form", ["module", "exported", "functional"])
+def test_arguments_that_are_changed_in_place(form: str) -> None:
+    """Nobody would see the change: eager PyTorch writes to its caller's memory, a program to its own."""
+
+    def cached(x: Any, cache: Any) -> Any:
+        cache[:, 1] = x
+        return cache.sum(1)
+
+    def activated(x: Any, cache: Any) -> Any:
+        return torch.relu_(x) + cache[:, 0]
+
+    def through_a_view(x: Any, cache: Any) -> Any:
+        cache.view(-1).mul_(2)
+        return x + 1
+
+    for function, name in ((cached, "args_1"), (activated, "args_0"), (through_a_view, "args_1")):
+        example = (torch.zeros(2), torch.zeros(2, 3))
+        model: Any = Functional(function)
+        if form != "module":
+            model, example = torch.export.export(model, example), None
+        if form == "functional":
+            model = model.run_decompositions()
+        with pytest.raises(UnsupportedError, match=rf"forward changes arguments in place: {name}"):
+            import_model(model, example=example, dynamic=None)
+
+
 def test_sizes_that_depend_on_data() -> None:
     with pytest.raises(Error, match=r"data|cannot be exported"):
         read(Functional(lambda x: torch.zeros(int(x.long()[0, 0].item()))), torch.zeros(2, 3))

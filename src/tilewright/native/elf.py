@@ -13,8 +13,8 @@ import mmap
 import struct
 from collections.abc import Iterable, Mapping
 
-_HEADER = struct.Struct("<4s5B7xHHIQQQIHHHHHH")
-_SECTION = struct.Struct("<IIQQQQIIQQ")
+HEADER = struct.Struct("<4s5B7xHHIQQQIHHHHHH")
+SECTION = struct.Struct("<IIQQQQIIQQ")
 _SYMBOL = struct.Struct("<IBBHQQ")
 _RELOCATION = struct.Struct("<QIIq")
 
@@ -26,9 +26,10 @@ _UNDEFINED, _ABSOLUTE, _RESERVED = 0, 0xFFF1, 0xFF00
 
 _R64, _PC32, _PLT32, _GOTPCREL, _PC64, _GOTOFF64, _GOTPC32 = 1, 2, 4, 9, 24, 25, 26
 _GOT64, _GOTPCREL64, _GOTPC64, _PLTOFF64, _GOTPCRELX, _REX_GOTPCRELX = 27, 28, 29, 31, 41, 42
-_WORDS = {_R64, _PC64, _GOTOFF64, _GOT64, _GOTPCREL64, _GOTPC64, _PLTOFF64}
-_THROUGH_GOT = {_GOTPCREL, _GOTPCRELX, _REX_GOTPCRELX, _GOT64, _GOTPCREL64}
-_KNOWN = _WORDS | _THROUGH_GOT | {_PC32, _PLT32, _GOTPC32}
+WORDS = {_R64, _PC64, _GOTOFF64, _GOT64, _GOTPCREL64, _GOTPC64, _PLTOFF64}
+THROUGH_GOT = {_GOTPCREL, _GOTPCRELX, _REX_GOTPCRELX, _GOT64, _GOTPCREL64}
+OF_GOT, FROM_GOT, WORD, IN_GOT = {_GOTPC64, _GOTPC32}, {_GOTOFF64, _PLTOFF64}, _R64, _GOT64
+_KNOWN = WORDS | THROUGH_GOT | {_PC32, _PLT32, _GOTPC32}
 
 _PAGE = mmap.PAGESIZE
 _JUMP = bytes.fromhex("ff2500000000")  # jmp *0(%rip): to the address that follows
@@ -46,7 +47,7 @@ class Unknown(Exception):
 # Not dataclasses: making three of those takes longer than linking a program.
 
 
-class _Section:
+class Section:
     """A section that takes memory: `at` is its offset in the whole, once placed."""
 
     __slots__ = ("align", "at", "data", "flags", "nbytes")
@@ -59,7 +60,7 @@ class _Section:
         self.at = 0
 
 
-class _Symbol:
+class Symbol:
     """`section` is one of its image, or one of the reserved numbers."""
 
     __slots__ = ("binding", "name", "section", "value")
@@ -71,14 +72,14 @@ class _Symbol:
         self.value = value
 
 
-class _Image:
+class Image:
     """Relocations are (section, offset, kind, symbol, addend)."""
 
     __slots__ = ("relocations", "sections", "symbols")
 
     def __init__(self) -> None:
-        self.sections: dict[int, _Section] = {}
-        self.symbols: list[_Symbol] = []
+        self.sections: dict[int, Section] = {}
+        self.symbols: list[Symbol] = []
         self.relocations: list[tuple[int, int, int, int, int]] = []
 
 
@@ -93,7 +94,7 @@ class Loaded:
 def load(images: Iterable[bytes], exports: Iterable[str], imports: Mapping[str, int]) -> Loaded:
     """Link images with each other, with `imports` and with the C library. Unknown if that is not possible here."""
     try:
-        return _Linker([_parse(image) for image in images], imports).load(exports)
+        return _Linker([parse(image) for image in images], imports).load(exports)
     except (struct.error, IndexError, ValueError, OverflowError, OSError) as error:
         raise Unknown(str(error)) from None
 
@@ -101,12 +102,12 @@ def load(images: Iterable[bytes], exports: Iterable[str], imports: Mapping[str, 
 # -- reading -----------------------------------------------------------------------------------------------------------
 
 
-def _parse(data: bytes) -> _Image:
-    magic, bits, order, *_, kind, machine, _, _, _, start, _, _, _, _, size, count, _ = _HEADER.unpack_from(data)
-    if magic != b"\x7fELF" or (bits, order, kind, machine) != (2, 1, _RELOCATABLE, _X86_64) or size != _SECTION.size:
+def parse(data: bytes) -> Image:
+    magic, bits, order, *_, kind, machine, _, _, _, start, _, _, _, _, size, count, _ = HEADER.unpack_from(data)
+    if magic != b"\x7fELF" or (bits, order, kind, machine) != (2, 1, _RELOCATABLE, _X86_64) or size != SECTION.size:
         raise Unknown("not an x86-64 object")
-    table = [_SECTION.unpack_from(data, start + k * size) for k in range(count)]
-    image = _Image()
+    table = [SECTION.unpack_from(data, start + k * size) for k in range(count)]
+    image = Image()
     for k, (_, type_, flags, _, offset, nbytes, *_, align, _) in enumerate(table):
         if not flags & _ALLOC or type_ == _UNWIND:
             continue
@@ -114,7 +115,7 @@ def _parse(data: bytes) -> _Image:
         if type_ not in (_PROGBITS, _NOBITS) or odd:
             raise Unknown(f"a section of type {type_} with flags {flags}")
         content = b"" if type_ == _NOBITS else _slice(data, offset, nbytes)
-        image.sections[k] = _Section(flags, content, nbytes, max(align, 1))
+        image.sections[k] = Section(flags, content, nbytes, max(align, 1))
     for type_, offset, nbytes, link in ((s[1], s[4], s[5], s[6]) for s in table):
         if type_ == _SYMTAB:
             _read_symbols(image, _slice(data, offset, nbytes), _slice(data, table[link][4], table[link][5]))
@@ -123,7 +124,7 @@ def _parse(data: bytes) -> _Image:
             raise Unknown("relocations without addends")
         if type_ == _RELA and target in image.sections:
             for at, kind, symbol, addend in _RELOCATION.iter_unpack(_slice(data, offset, nbytes)):
-                if kind not in _KNOWN or not 0 <= at <= image.sections[target].nbytes - (8 if kind in _WORDS else 4):
+                if kind not in _KNOWN or not 0 <= at <= image.sections[target].nbytes - (8 if kind in WORDS else 4):
                     raise Unknown(f"a relocation of kind {kind}")
                 image.relocations.append((target, at, kind, symbol, addend))
     return image
@@ -136,12 +137,12 @@ def _slice(data: bytes, offset: int, nbytes: int) -> bytes:
     return found
 
 
-def _read_symbols(image: _Image, data: bytes, strings: bytes) -> None:
+def _read_symbols(image: Image, data: bytes, strings: bytes) -> None:
     for name, info, _, section, value, _ in _SYMBOL.iter_unpack(data):
         if section >= _RESERVED and section != _ABSOLUTE and info & 15 != 4:  # a file's name is absolute
             raise Unknown("a common symbol")
         text = strings[name : strings.index(b"\0", name)].decode()
-        image.symbols.append(_Symbol(text, info >> 4, section, value))
+        image.symbols.append(Symbol(text, info >> 4, section, value))
 
 
 # -- linking -----------------------------------------------------------------------------------------------------------
@@ -150,12 +151,12 @@ def _read_symbols(image: _Image, data: bytes, strings: bytes) -> None:
 class _Linker:
     """Memory is one block: code and stubs, then constants and the table of addresses, then variables."""
 
-    def __init__(self, images: list[_Image], imports: Mapping[str, int]) -> None:
+    def __init__(self, images: list[Image], imports: Mapping[str, int]) -> None:
         self._images = images
         self._imports = imports
         self._stubs: dict[str, int] = {}
         self._table: dict[object, int] = {}
-        self._defined: dict[str, tuple[_Image, _Symbol]] = {}
+        self._defined: dict[str, tuple[Image, Symbol]] = {}
         for image in images:
             for s in image.symbols:
                 if s.binding in (_GLOBAL, _WEAK) and s.section != _UNDEFINED:
@@ -165,7 +166,7 @@ class _Linker:
         self._memory = mmap.mmap(-1, self._ends[-1], flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         self._base = ctypes.addressof(ctypes.c_char.from_buffer(self._memory))
 
-    def _define(self, image: _Image, symbol: _Symbol) -> None:
+    def _define(self, image: Image, symbol: Symbol) -> None:
         known = self._defined.get(symbol.name)
         if known is not None and _WEAK not in (known[1].binding, symbol.binding):
             raise Unknown(f"{symbol.name} is defined twice")
@@ -176,39 +177,39 @@ class _Linker:
         """Give every section, stub and table entry its place; gives where code, constants and variables end."""
         sections = [s for image in self._images for s in image.sections.values()]
         at = _place([s for s in sections if s.flags & _EXECUTE], 0)
-        at = _align(at, _STUB)
+        at = align_up(at, _STUB)
         for image, _, _, kind, symbol, _ in self._relocations():
             if kind in (_PLT32, _PLTOFF64) and self._owner(image, symbol) is None and symbol.name not in self._stubs:
                 self._stubs[symbol.name] = at
                 at += _STUB
-        code = _align(at, _PAGE)
+        code = align_up(at, _PAGE)
         at = _place([s for s in sections if not s.flags & (_EXECUTE | _WRITE)], code)
-        self._origin = at = _align(at, 8)  # of the table
+        self._origin = at = align_up(at, 8)  # of the table
         for image, _, _, kind, symbol, _ in self._relocations():
-            if kind in _THROUGH_GOT:
+            if kind in THROUGH_GOT:
                 key = self._key(image, symbol)
                 if key not in self._table:
                     self._table[key] = at
                     at += 8
-        constants = _align(at, _PAGE)
+        constants = align_up(at, _PAGE)
         variables = _place([s for s in sections if s.flags & _WRITE], constants)
-        return code, constants, max(_align(variables, _PAGE), _PAGE)
+        return code, constants, max(align_up(variables, _PAGE), _PAGE)
 
-    def _relocations(self) -> Iterable[tuple[_Image, _Section, int, int, _Symbol, int]]:
+    def _relocations(self) -> Iterable[tuple[Image, Section, int, int, Symbol, int]]:
         for image in self._images:
             for section, offset, kind, symbol, addend in image.relocations:
                 yield image, image.sections[section], offset, kind, image.symbols[symbol], addend
 
-    def _owner(self, image: _Image, symbol: _Symbol) -> tuple[_Image, _Symbol] | None:
+    def _owner(self, image: Image, symbol: Symbol) -> tuple[Image, Symbol] | None:
         """Where a symbol is defined among the images."""
         if symbol.binding in (_GLOBAL, _WEAK):
             return self._defined.get(symbol.name)
         return image, symbol
 
-    def _key(self, image: _Image, symbol: _Symbol) -> object:
+    def _key(self, image: Image, symbol: Symbol) -> object:
         return symbol.name if symbol.binding in (_GLOBAL, _WEAK) else (id(image), id(symbol))
 
-    def _address(self, image: _Image, symbol: _Symbol) -> int:
+    def _address(self, image: Image, symbol: Symbol) -> int:
         owner = self._owner(image, symbol)
         if owner is not None:
             where, found = owner
@@ -246,16 +247,16 @@ class _Linker:
         for image, section, offset, kind, symbol, addend in self._relocations():
             place = section.at + offset
             value = self._value(image, kind, symbol, addend, place)
-            if kind in _WORDS:
+            if kind in WORDS:
                 struct.pack_into("<Q", memory, place, value & (1 << 64) - 1)
             else:
                 struct.pack_into("<i", memory, place, value)
 
-    def _value(self, image: _Image, kind: int, symbol: _Symbol, addend: int, place: int) -> int:
+    def _value(self, image: Image, kind: int, symbol: Symbol, addend: int, place: int) -> int:
         origin, here = self._base + self._origin, self._base + place
         if kind in (_GOTPC64, _GOTPC32):
             return origin + addend - here
-        if kind in _THROUGH_GOT:
+        if kind in THROUGH_GOT:
             entry = self._table[self._key(image, symbol)]
             struct.pack_into("<Q", self._memory, entry, self._address(image, symbol) & (1 << 64) - 1)
             return self._base + entry + addend - (origin if kind == _GOT64 else here)
@@ -274,14 +275,14 @@ class _Linker:
             raise Unknown("memory may not be made executable")
 
 
-def _place(sections: list[_Section], at: int) -> int:
+def _place(sections: list[Section], at: int) -> int:
     for s in sections:
-        s.at = _align(at, s.align)
+        s.at = align_up(at, s.align)
         at = s.at + s.nbytes
     return at
 
 
-def _align(at: int, to: int) -> int:
+def align_up(at: int, to: int) -> int:
     return -(-at // to) * to
 
 

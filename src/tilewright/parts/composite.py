@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import onnx
 
+from tilewright.frontend.onnx.derived import folded_weights
 from tilewright.frontend.onnx.exported import Exported, exported
 from tilewright.frontend.onnx.section import Section, declared
 from tilewright.frontend.onnx.tensors import DTYPES
@@ -41,19 +42,19 @@ class Composite:
         self._part = part
         self._context = context
         self.threads = threads
-        graph = part.section.loaded.model.graph
+        loaded = part.section.loaded
+        graph = loaded.model.graph
         self.name = name or graph.name or "main"
         infos = {i.name: i for i in graph.input}
         self.inputs = tuple(InputSpec(n, *_described(infos[n])) for n in part.section.inputs)
         self._stated = tuple(declared(infos[n]) for n in part.section.inputs)
         self.outputs = tuple(OutputSpec(o.name, *_described(o)) for o in graph.output)
-        module = exported(part.section.loaded.model)
-        named = dict(_params(part.section, module))
+        module = exported(loaded.model)
+        self._folded = {} if module is None else folded_weights(loaded.model, module, loaded.folder)
+        named = {p: tensor for p, tensor in _params(part.section, module) if p.name not in self._folded}
         self.params = tuple(named)
         self._tensors = tuple(named.values())
-        listed = module.names or () if module is not None else ()
-        counters = module.counters([p.name for p in named]) if module is not None else []
-        self._ignored = tuple({*listed, *counters} - {p.name for p in named})
+        self._ignored = () if module is None else tuple(module.unread(loaded.model, [p.name for p in named]))
         self._gate = _Gate()
         self._said: set[str] = set()
 
@@ -144,13 +145,17 @@ class Composite:
 
     def update(self, weights: Mapping[str, Any], version: int | None = None, *, finite: bool = True) -> int:
         """Take new weights: all of them, by name; see `Model.update`. A call sees the old ones or the new ones."""
-        arrays = check_weights(self.params, weights, finite=finite, ignored=self._ignored)
+        folded = tuple(self._folded.items())
+        arrays = check_weights(self.params, weights, finite=finite, ignored=self._ignored, folded=folded)
         if finite:
             check_finite(self.params, arrays)
         with self._gate.alone():
             chosen = check_version(version, self._context.version)
             pairs = zip(self._named(), arrays, strict=True)
-            self._context.updated = {n: (a if n == p.name else a.T).copy() for (p, n), a in pairs}
+            updated = {n: (a if n == p.name else a.T).copy() for (p, n), a in pairs}
+            for model, section in self._part.models():
+                self._context.check_folded(model.manifest.folded, section, updated)
+            self._context.updated = updated
             self._context.version = chosen
             for model, section in self._part.models():
                 mine = {n: self._context.updated[n] for n in model.weights if n in section.weights}

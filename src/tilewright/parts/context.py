@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
 import onnx
 
 from tilewright.frontend.common.finish import Imported
@@ -16,7 +17,7 @@ from tilewright.parts.hosts import NOBODY, Hosts
 from tilewright.parts.plan import is_control
 from tilewright.parts.values import is_on_values
 from tilewright.runtime.model import Model
-from tilewright.support.errors import Error, ModelError, Problems, UnsupportedError
+from tilewright.support.errors import Error, ModelError, Problems, UnsupportedError, WeightError
 
 
 class FallbackWarning(UserWarning):
@@ -44,8 +45,19 @@ class Context:
 
     def compile(self, imported: Imported, section: Section) -> Model:
         """A section's program, with the present weights."""
+        self.check_folded(imported.interface.folded, section, self.updated)
         present = {n: self.updated[n] for n in imported.weights if n in section.weights and n in self.updated}
         return self.build(replace(imported, weights=imported.weights | present), section.name)
+
+    def check_folded(self, folded: Collection[tuple[str, str]], section: Section, updated: Mapping[str, Any]) -> None:
+        """Raise WeightError if weights are others than the file's of which a program has made code or constants."""
+        problems = Problems()
+        for name, made in folded:
+            if name in updated and name in section.initializers:
+                held = self.tensor(section, name)
+                if not np.array_equal(held, updated[name], equal_nan=True):
+                    problems.add(WeightError(f"cannot change: {made}", where=f"weight {name!r}"))
+        problems.raise_if_any("the weights do not fit", kind=WeightError)
 
     def weights(self) -> tuple[Mapping[str, Any], int]:
         """Weights that are others than the file's, and their version."""
@@ -55,6 +67,10 @@ class Context:
         """An initializer's present value."""
         if name in section.weights and name in self.updated:
             return self.updated[name]
+        return self.tensor(section, name)
+
+    def tensor(self, section: Section, name: str) -> Any:
+        """An initializer as the file has it."""
         tensor = section.initializers[name]
         if id(tensor) not in self.arrays:
             where = f"initializer {name!r}"

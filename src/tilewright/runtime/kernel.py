@@ -94,18 +94,19 @@ def _entry_text(
     with m.function("tw_prepare", VOID, params) as (f, _):
         f.ret()
     with m.function("tw_shapes", VOID, [("dims", PTR), ("out", PTR)]) as (f, (dims, out)):
-        index = {s.name: k for k, s in enumerate(symbols)}
+        values = {s.name: f.load(I64, dims, 8 * k) for k, s in enumerate(symbols)}
         for k, w in enumerate(workspace):
-            f.store(_polynomial(f, w.nbytes, dims, index), out, 8 * k)
+            f.store(polynomial(f, w.nbytes, values), out, 8 * k)
         f.ret()
     return m.text()
 
 
-def _polynomial(f: Function, work: Work, dims: Value, index: Mapping[str, int]) -> Value:
+def polynomial(f: Function, work: Work, values: Mapping[str, Value]) -> Value:
+    """The value of a polynomial in symbols."""
     total = f.value(0, I64)
     for coefficient, powers in work:
         term = f.value(coefficient, I64)
         for name in powers:
-            term = term * f.load(I64, dims, 8 * index[name])
+            term = term * values[name]
         total = total + term
     return total

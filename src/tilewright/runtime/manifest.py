@@ -210,8 +210,9 @@ class Manifest:
     """A program's description. `structure_key` identifies the program whatever its weights' values; `precision` and
     `fast` are what the user allowed the compiler to trade. `ignored` are names that the model's own dictionary of
     weights has and the program does not read: updates may hold them. `tied` are those among them that were one tensor
-    with a parameter, (name, the parameter's name): updates that hold both must hold the same numbers. `extents` are the
-    names of numbers that data decides: the last outputs are their values, which callers do not see."""
+    with a parameter, (name, the parameter's name): updates that hold both must hold the same numbers. `folded` are
+    weights of which code or constants were made, (name, what was made): updates that hold them are refused. `extents`
+    are the names of numbers that data decides: the last outputs are their values, which callers do not see."""
 
     name: str
     target: TargetSpec
@@ -230,6 +231,7 @@ class Manifest:
     fast: str = "auto"
     ignored: tuple[str, ...] = ()
     tied: tuple[tuple[str, str], ...] = ()
+    folded: tuple[tuple[str, str], ...] = ()
     extents: tuple[str, ...] = ()
     abi_version: int = field(default=ABI_VERSION)
 
@@ -307,13 +309,14 @@ class _Checker:
         for name, value in (("precision", m.precision), ("fast", m.fast)):
             self.expect(_OPTION.fullmatch(value) is not None, f"{value[:40]!r} is no setting", name)
         lists = (m.symbols, m.inputs, m.outputs, m.params, m.packed, m.run_temps, m.run_steps, m.prepare_temps)
-        if any(len(part) > MAX_ENTRIES for part in (*lists, m.prepare_steps, m.ignored, m.tied)):
+        if any(len(part) > MAX_ENTRIES for part in (*lists, m.prepare_steps, m.ignored, m.tied, m.folded)):
             self.expect(False, f"a list has more than {MAX_ENTRIES} entries", "manifest")
             return self.found
         self.unique("symbol", [s.name for s in m.symbols])
         self.unique("input", [i.name for i in m.inputs])
         self.unique("output", [o.name for o in m.outputs])
         self.unique("parameter", [*(p.name for p in m.params), *m.ignored])
+        self.unique("updated parameter", [*(p.name for p in m.params if not p.fixed), *(name for name, _ in m.folded)])
         names, ignored = {p.name for p in m.params}, set(m.ignored)
         for name, leader in m.tied:
             self.expect(name in ignored and leader in names, "is tied to no parameter", f"weight {name[:80]!r}")

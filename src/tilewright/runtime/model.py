@@ -68,7 +68,12 @@ class Model(Runner):
             finite: refuse NaN and infinity.
         """
         arrays = check_weights(
-            self.params, weights, finite=finite, ignored=self.manifest.ignored, tied=self.manifest.tied
+            self.params,
+            weights,
+            finite=finite,
+            ignored=self.manifest.ignored,
+            tied=self.manifest.tied,
+            folded=self.manifest.folded,
         )
         with self._update_lock:
             chosen = check_version(version, self.version)

@@ -9,15 +9,13 @@ in the last place.
 
 from __future__ import annotations
 
-import re
-
-from tilewright.codegen.c.expr import COMPARE, MATH_NAMES, UNARY, ExprEmitter
+from tilewright.codegen.c.expr import COMPARE, UNARY, ExprEmitter
 from tilewright.codegen.c.helpers import MEMORY_TYPES, VALUE_TYPES, helper
+from tilewright.codegen.c.names import Identifiers
 from tilewright.ir.expr import Buffer, Expr, Var, as_int
 from tilewright.ir.loops import NTHREADS, TID, Allocate, Block, For, If, Intrinsic, Let, PrimFunc, Seq, Stmt, Store
 from tilewright.ir.rewrite import buffers_in, exprs_of, loads, map_stmt, walk, walk_expr
 from tilewright.ir.sharing import computed_first
-from tilewright.ir.text import DTYPE
 from tilewright.schedule.intrinsics import expand
 from tilewright.support.errors import CompileError
 
@@ -26,14 +24,6 @@ STACK_BYTES = 64 * 1024
 
 _LINE = 100
 """Columns above which a line of C is broken."""
-_HELPER_NAME = re.compile(rf"([a-z]+_)?({DTYPE})(_to_({DTYPE}))?")
-"""What functions of ours may be called: `min_f32`, `f32_to_i8`, `bits_f32_to_i32`."""
-_RESERVED = MATH_NAMES.union(
-    "auto break case char const continue default do double else enum extern float for goto if inline int long "
-    "register restrict return short signed sizeof static struct switch typedef union unsigned void volatile while "
-    "bool true false NAN INFINITY main malloc free abort memcpy size_t ldexp frexp signbit y0 y1 yn j0 j1 jn "
-    "allocate".split(" ")
-)
 
 
 def emit_c(func: PrimFunc) -> str:
@@ -45,7 +35,7 @@ def emit_c(func: PrimFunc) -> str:
 class _Emitter:
     def __init__(self, func: PrimFunc) -> None:
         self.func = func
-        self.taken = set(_RESERVED)
+        self.identifiers = Identifiers()
         self.names: dict[Var | Buffer, str] = {}
         self.extents: dict[Var, Expr] = {}
         self.exprs = ExprEmitter(self.names, self.extents)
@@ -55,7 +45,7 @@ class _Emitter:
 
     def function(self) -> str:
         func = self.func
-        name = self.identifier(func.name)
+        name = self.identifiers.take(func.name)
         arguments: list[Var | Buffer] = [*func.params, *func.symbols]
         for x in arguments:
             self.declare(x)
@@ -109,18 +99,8 @@ class _Emitter:
     # Names
 
     def declare(self, x: Var | Buffer) -> str:
-        name = self.names[x] = self.identifier(x.name)
+        name = self.names[x] = self.identifiers.take(x.name)
         return name
-
-    def identifier(self, name: str) -> str:
-        """A C identifier for a name, not used before."""
-        base = re.sub(r"[^A-Za-z0-9_]", "_", name) or "_"
-        base = f"_{base}" if base[0].isdigit() else base
-        found = base
-        while found in self.taken or _HELPER_NAME.fullmatch(found):
-            found += "_"
-        self.taken.add(found)
-        return found
 
     def is_used(self, x: Var | Buffer) -> bool:
         return self.names[x] in self.exprs.used
@@ -182,7 +162,7 @@ class _Emitter:
         for part in computed_first(e):
             text = self.exprs.text(part)
             self.parts += 1
-            name = self.exprs.computed[part] = self.identifier(f"t{self.parts}")
+            name = self.exprs.computed[part] = self.identifiers.take(f"t{self.parts}")
             self.line(f"const {VALUE_TYPES[part.dtype.name]} {name} = {text};", level)
 
     def let(self, s: Let, level: int) -> None:

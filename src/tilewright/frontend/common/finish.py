@@ -19,6 +19,8 @@ class Interface:
                      input, an output and a weight may share a name); empty: as the graph says
     ignored          names that the model's own dictionary of weights has and the graph does not read
     tied             those among them that are one tensor with a weight of the graph: (name, the weight's name)
+    folded           weights that the program has no parameter of because something was computed from them when the
+                     model was exported or compiled, each with what that is: updates that hold them are refused
     fixed            parameters of the graph that are constants of the program: updates leave them out
     trusted          the caller sees to it that sizes of inputs which are computed from symbols fit; otherwise such
                      sizes are refused, as a call does not look at them
@@ -29,6 +31,7 @@ class Interface:
     outputs: tuple[str, ...] = ()
     ignored: tuple[str, ...] = ()
     tied: tuple[tuple[str, str], ...] = ()
+    folded: tuple[tuple[str, str], ...] = ()
     fixed: frozenset[str] = frozenset()
     trusted: bool = False
     extents: tuple[str, ...] = ()
@@ -116,3 +119,17 @@ def located(error: Error, where: str) -> Error:
 def reason(error: BaseException) -> str:
     """An unforeseen error in one line."""
     return f"{type(error).__name__}: {error}".splitlines()[0][:200]
+
+
+MALFORMED = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    LookupError,
+    MemoryError,
+    RecursionError,
+    TypeError,
+    ValueError,
+)
+"""What Python raises when a file's values make no sense in a place where no rule foresaw it. Importers turn these into
+errors at the node, so that no file, however damaged, is more than an error."""

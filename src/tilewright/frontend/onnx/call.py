@@ -33,6 +33,8 @@ class Call(Emitter):
     asked: set[str] = field(default_factory=set)
     fixed: set[str] = field(default_factory=set)
     """Names of parameters that are constants of the file, not weights."""
+    folded: dict[str, str] = field(default_factory=dict)
+    """Weights whose numbers have become part of the program, each with the operator that made them so."""
 
     # --- inputs -------------------------------------------------------------------------------------------------------
 
@@ -76,10 +78,16 @@ class Call(Emitter):
         """A known input that decides the structure; None when absent. Raises ValueNeededError when not known."""
         if not self.has(i):
             return None
-        array = self.known(i)
+        array = self.folded_number(i)
         if array is None:
             raise ValueNeededError(f"{what} must be known when compiling, not computed from the data", self.item(i))
         return array
+
+    def folded_number(self, i: int) -> Any:
+        """`known(i)` for a rule that makes it part of the program: no update can change it then."""
+        if self.has(i) and self.item(i).weight:
+            self.folded[self.item(i).name] = self.node.op_type
+        return self.known(i)
 
     def integers(self, i: int, what: str) -> list[int] | None:
         """A known input of plain numbers as a flat list."""

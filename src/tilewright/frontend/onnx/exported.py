@@ -49,11 +49,18 @@ class Exported:
         """Whether a float initializer of this name is one of the module's weights."""
         return not _INVENTED.fullmatch(name) if self.names is None else name in self.names
 
-    def counters(self, weights: Collection[str]) -> list[str]:
+    def unread(self, model: onnx.ModelProto, weights: Collection[str]) -> set[str]:
         """Names in the module's dictionary of weights that no inference reads: the counters of batch norms whose
-        statistics are among the `weights` of the graph."""
+        statistics are among the `weights` that are read, and what the file has and nothing in it reads."""
+        listed = self.names or frozenset()
         norms = [name.removesuffix(STATISTICS) for name in weights if name.endswith(STATISTICS)]
-        return sorted(norm + COUNTER for norm in norms)
+        dead = {t.name for t in model.graph.initializer if t.name in listed}
+        return {n for n in listed if n.endswith(COUNTER)} | {norm + COUNTER for norm in norms} | (dead - set(weights))
+
+    def missing(self, model: onnx.ModelProto) -> set[str]:
+        """Weights that the module lists and the file has in no form."""
+        found = {t.name for t in model.graph.initializer} | {*self.transposed.values(), *self.read.values()}
+        return {n for n in self.names or () if n not in found | self.copies and not n.endswith(COUNTER)}
 
 
 def exported(model: onnx.ModelProto) -> Exported | None:

@@ -19,11 +19,20 @@ import numpy as np
 import onnx
 
 from tilewright.frontend.common.emitter import check_size
-from tilewright.frontend.common.finish import Imported, Interface, finished, located, reason, renamed_node
+from tilewright.frontend.common.finish import (
+    MALFORMED,
+    Imported,
+    Interface,
+    finished,
+    located,
+    reason,
+    renamed_node,
+)
 from tilewright.frontend.onnx import folding, functions
 from tilewright.frontend.onnx.bodies import Bodies, Noted
 from tilewright.frontend.onnx.call import Call
 from tilewright.frontend.onnx.control import CONTROL
+from tilewright.frontend.onnx.derived import folded_weights
 from tilewright.frontend.onnx.exported import Exported, exported
 from tilewright.frontend.onnx.left import LARGE
 from tilewright.frontend.onnx.load import Loaded, load
@@ -62,20 +71,6 @@ def import_onnx(model: onnx.ModelProto | bytes | str | Path, dims: Mapping[str, 
             raise ModelError("the model is malformed", where=loaded.label, got=reason(error)) from error
 
 
-# What Python raises when a file's values make no sense in a place where no rule foresaw it. Turned into a ModelError at
-# the node, so that no file, however damaged, is more than an error.
-MALFORMED = (
-    ArithmeticError,
-    AssertionError,
-    AttributeError,
-    LookupError,
-    MemoryError,
-    RecursionError,
-    TypeError,
-    ValueError,
-)
-
-
 @dataclass(slots=True)
 class Importer:
     loaded: Loaded
@@ -86,6 +81,7 @@ class Importer:
     problems: Problems = field(default_factory=Problems)
     fixed_params: set[str] = field(default_factory=set)
     tied: dict[str, str] = field(default_factory=dict)
+    folded: dict[str, str] = field(default_factory=dict)
     exported: Exported | None = None
     visited: int = 0
 
@@ -322,6 +318,7 @@ class Importer:
             attributes,
             0 if node is None else len(node.output),
             fixed=self.fixed_params,
+            folded=self.folded,
         )
 
     def translate(self, call: Call, node: onnx.NodeProto, scope: Scope, depth: int) -> list[Item | None]:
@@ -412,11 +409,16 @@ class Importer:
         imported = finished(self.builder, outputs, self.weights)
         names = set(imported.weights)
         tied = tuple((name, leader) for name, leader in sorted(self.tied.items()) if leader in names - {name})
-        ignored = () if self.exported is None else self.exported.counters(names)
+        ignored = {name for name, _ in tied}
+        folded = {name: f"its number is part of the program, where {op} needs it" for name, op in self.folded.items()}
+        if self.exported is not None:
+            folded |= folded_weights(self.model, self.exported, self.loaded.folder)
+            ignored |= self.exported.unread(self.model, names)
         interface = Interface(
-            ignored=(*ignored, *(name for name, _ in tied)),
+            ignored=tuple(sorted(ignored - folded.keys() - names)),
             tied=tied,
-            fixed=frozenset(self.fixed_params & names),
+            folded=tuple(sorted(folded.items())),
+            fixed=frozenset((self.fixed_params | folded.keys()) & names),
         )
         return replace(imported, interface=interface, private=True)
 

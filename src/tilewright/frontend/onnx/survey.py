@@ -14,11 +14,11 @@ from typing import Any, Literal
 import onnx
 from onnx.shape_inference import infer_node_outputs
 
-from tilewright.frontend.common.finish import located, reason
+from tilewright.frontend.common.finish import MALFORMED, located, reason
 from tilewright.frontend.onnx import functions
 from tilewright.frontend.onnx.bodies import Noted
 from tilewright.frontend.onnx.control import CONTROL
-from tilewright.frontend.onnx.importer import MALFORMED, Importer
+from tilewright.frontend.onnx.importer import Importer
 from tilewright.frontend.onnx.registry import find
 from tilewright.frontend.onnx.scope import Item, Scope, Symbols, known_item
 from tilewright.frontend.onnx.section import (

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.frontend.common.emitter import check_size
-from tilewright.frontend.common.finish import Imported, Interface, finished, located, pruned, reason
+from tilewright.frontend.common.finish import MALFORMED, Imported, Interface, finished, located, pruned, reason
 from tilewright.frontend.common.known import MAX_FOLDED
 from tilewright.frontend.stablehlo import folding
 from tilewright.frontend.stablehlo.call import Call, ComputedSizeError
@@ -41,17 +41,6 @@ MAX_VISITED = 300_000
 """Operations that are walked: those of loops and of functions count as often as they run."""
 MAX_RESTARTS = 100
 """How often a module is walked."""
-
-_MALFORMED = (
-    ArithmeticError,
-    AssertionError,
-    AttributeError,
-    LookupError,
-    MemoryError,
-    RecursionError,
-    TypeError,
-    ValueError,
-)
 
 
 def import_module(
@@ -78,7 +67,7 @@ def import_module(
                 signature = sized
                 continue
             raise located(error, label) from error.__cause__
-        except _MALFORMED as error:
+        except MALFORMED as error:
             raise ModelError("the module is malformed", where=label, got=reason(error)) from error
 
 
@@ -209,7 +198,7 @@ class _Importer:
                 raise
             self.problems.add(located(error, where))
             return False
-        except _MALFORMED as error:
+        except MALFORMED as error:
             problem = UnsupportedError(f"this use of {op.name} is not supported ({reason(error)})", where=where)
             problem.__cause__ = error
             self.problems.add(problem)

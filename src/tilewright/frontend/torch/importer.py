@@ -166,13 +166,10 @@ class _Importer:
         specs = self.program.graph_signature.output_specs
         results: Sequence[Any] = next(n for n in self.program.graph.nodes if n.op == "output").args[0]
         user = [k for k, s in enumerate(specs) if s.kind is OutputKind.USER_OUTPUT]
-        changed = [s.target for s in specs if s.kind is OutputKind.BUFFER_MUTATION]
-        if changed:
-            raise UnsupportedError(
-                f"forward changes buffers of the module: {', '.join(map(str, changed))}",
-                where=self.label,
-                hint="pass state in and out as arguments and results",
-            )
+        for kind, (what, hint) in _CHANGES.items():
+            changed = [str(s.target) for s in specs if s.kind is kind]
+            if changed:
+                raise UnsupportedError(f"forward changes {what}: {', '.join(changed)}", where=self.label, hint=hint)
         names = output_names(self.program, len(user))
         kept = [(results[k], name) for k, name in zip(user, names, strict=True) if isinstance(results[k], Node)]
         if not kept:
@@ -197,6 +194,18 @@ class _Importer:
         value = self.builder.param(name, type)
         self.weights[name] = array
         return value
+
+
+_CHANGES = {
+    OutputKind.BUFFER_MUTATION: ("buffers of the module", "pass state in and out as arguments and results"),
+    OutputKind.PARAMETER_MUTATION: ("parameters of the module", "tw.compile_step compiles a step of training"),
+    OutputKind.USER_INPUT_MUTATION: (
+        "arguments in place",
+        "let forward work on x.clone() and return what its caller needs, or use "
+        'torch.compile(module, backend="tilewright")',
+    ),
+}
+"""What a program would do beside its results, which its caller would never see done."""
 
 
 def _distinct(outputs: list[tuple[str, Value]], builder: GraphBuilder) -> list[tuple[str, Value]]:

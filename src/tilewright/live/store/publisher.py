@@ -130,7 +130,12 @@ class Publisher:
         """
         started = time.perf_counter()
         arrays = check_weights(
-            self._params, weights, finite=finite, ignored=self._manifest.ignored, tied=self._manifest.tied
+            self._params,
+            weights,
+            finite=finite,
+            ignored=self._manifest.ignored,
+            tied=self._manifest.tied,
+            folded=self._manifest.folded,
         )
         with self._lock:
             self._check_usable()

@@ -104,8 +104,14 @@ class Feed:
             return self.version
 
     def _offer(self, new: Structure, code: Blob, weights: Mapping[str, Any], version: int, finite: bool) -> None:
+        manifest = new.program.manifest
         arrays = check_weights(
-            new.params, weights, finite=finite, ignored=new.program.manifest.ignored, tied=new.program.manifest.tied
+            new.params,
+            weights,
+            finite=finite,
+            ignored=manifest.ignored,
+            tied=manifest.tied,
+            folded=manifest.folded,
         )
         if finite:
             check_finite(new.params, arrays)

@@ -14,6 +14,10 @@ from tilewright.runtime.native import native
 from tilewright.support.errors import CallError, Problems, WeightError
 
 _UNFIT = "the weights do not fit"
+_UNFOLDED = (
+    "compile the model with the new weights, or leave this one out; PyTorch's exporters fold nothing with "
+    "optimize=False (do_constant_folding=False with dynamo=False)"
+)
 _F32 = np.dtype(np.float32)
 
 
@@ -24,6 +28,7 @@ def check_weights(
     finite: bool,
     ignored: Collection[str] = (),
     tied: Collection[tuple[str, str]] = (),
+    folded: Collection[tuple[str, str]] = (),
 ) -> list[Array]:
     """The arrays in the parameters' order, names, shapes and types checked; WeightError listing all that is wrong.
 
@@ -32,11 +37,12 @@ def check_weights(
             them, when the arrays have to be read anyway.
         ignored: names that may be there and are not looked at.
         tied: those among them that must hold the same numbers as a parameter, (name, the parameter's name).
+        folded: names that may not be there, (name, what was made of that weight for good).
     """
     problems = Problems()
     if not isinstance(weights, Mapping):
         raise WeightError("not a mapping of names to arrays", got=type(weights).__qualname__)
-    known = {*ignored, *(p.name for p in params)}
+    known = {*ignored, *(p.name for p in params), *(name for name, _ in folded)}
     extra = [str(name) for name in weights if name not in known]
     if extra and any(isinstance(value, Mapping | list | tuple) for value in weights.values()):
         weights = flattened(weights)
@@ -44,6 +50,9 @@ def check_weights(
     _check_prefix(weights, known)
     for name in extra:
         problems.add(WeightError("there is no such weight", where=f"weight {name!r}"))
+    for name, made in folded:
+        if name in weights:
+            problems.add(WeightError(f"cannot change: {made}", where=f"weight {name!r}", hint=_UNFOLDED))
     arrays: list[Array] = []
     fitting: list[ParamSpec] = []
     for p in params:

@@ -133,6 +133,7 @@ def power(n: Call) -> Value:
     if exponent is not None and exponent.dtype != object and exponent.size == 1 and len(exponent.shape) <= x.type.rank:
         simple = _simple_power(n, x, float(exponent.reshape(-1)[0]))
         if simple is not None:
+            n.folded_number(1)
             return simple
     y = second_operand(n)
     work = x.dtype if x.dtype.is_float and (not y.dtype.is_float or y.dtype.bits <= x.dtype.bits) else f64
@@ -204,7 +205,7 @@ def clip(n: Call) -> Value:
         if not n.has(i):
             bounds[name] = None
         elif known is not None and known.dtype != object and known.size == 1:
-            value = known.reshape(-1)[0]
+            value = n.folded_number(i).reshape(-1)[0]
             bounds[name] = int(value) if x.dtype.is_int else float(value)
         else:
             x = n.emit(op, x, n.value(i))

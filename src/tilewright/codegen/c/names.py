@@ -1,0 +1,36 @@
+"""Names of a program as C identifiers, each used once."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from tilewright.codegen.c.expr import MATH_NAMES
+from tilewright.ir.text import DTYPE
+
+RESERVED = MATH_NAMES.union(
+    "auto break case char const continue default do double else enum extern float for goto if inline int long "
+    "register restrict return short signed sizeof static struct switch typedef union unsigned void volatile while "
+    "bool true false NAN INFINITY main malloc free abort memcpy memmove memset size_t ldexp frexp signbit sched_yield "
+    "y0 y1 yn j0 j1 jn allocate".split(" ")
+)
+"""Names that are not given to anything of a program: C's words, and functions that emitted code may call."""
+
+_HELPER = re.compile(rf"([a-z]+_)?({DTYPE})(_to_({DTYPE}))?")
+"""What functions of ours may be called: `min_f32`, `f32_to_i8`, `bits_f32_to_i32`."""
+
+
+class Identifiers:
+    """Gives out identifiers; `taken` are those that are gone."""
+
+    def __init__(self, taken: Iterable[str] = RESERVED) -> None:
+        self.taken = set(taken)
+
+    def take(self, name: str) -> str:
+        """A C identifier for a name, not used before."""
+        base = re.sub(r"[^A-Za-z0-9_]", "_", name) or "_"
+        found = f"_{base}" if base[0].isdigit() else base
+        while found in self.taken or _HELPER.fullmatch(found):
+            found += "_"
+        self.taken.add(found)
+        return found

@@ -1,0 +1,45 @@
+"""A compiled function as files for programs without Tilewright: an object or a library, and a C header."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from tilewright.codegen.c.header import header
+from tilewright.codegen.c.names import RESERVED
+from tilewright.codegen.llvm.emit import compile_llvm, kernel_symbols
+from tilewright.codegen.llvm.standalone import exported, standalone
+from tilewright.codegen.llvm.threads import runs_alone
+from tilewright.codegen.workspaces import workspaces
+from tilewright.ir.loops import PrimFunc
+from tilewright.native.shared import shared_object
+from tilewright.schedule.state import written_buffers
+from tilewright.support.errors import CompileError
+from tilewright.targets.target import Target
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+def export(flat: PrimFunc, name: str, target: Target, places: Sequence[Path]) -> tuple[Path, ...]:
+    """Write a flat function as `name` to each place ("x.o" or "x.so"), and the header "x.h" beside the first.
+
+    Raises CompileError if the name is no C name, or one of the C library; before that nothing is written.
+    """
+    if not _NAME.fullmatch(name) or name in RESERVED:
+        what = "this is no name for a function in C: it is none, or it has a meaning there already"
+        raise CompileError(what, where=repr(name), hint="tw.build(..., name=...) gives another")
+    kernel = replace(flat, name=f"tw_{name}")
+    memory = workspaces(kernel)
+    image = compile_llvm(standalone(kernel, name, memory, target), target)
+    functions = exported(kernel, name, memory)
+    contents = {p: shared_object(image, functions, p.name) if p.suffix == ".so" else image for p in places}
+    written = set(written_buffers(kernel.body))
+    cpu = f"{target.triple.partition('-')[0]}, {target.cpu}"
+    text = header(kernel, name, kernel_symbols(kernel), written, not runs_alone(kernel), cpu)
+    for path, content in contents.items():
+        path.write_bytes(content)
+    beside = places[0].with_suffix(".h")
+    beside.write_text(text)
+    return (*places, beside)

@@ -1,0 +1,34 @@
+"""Sizes of the memory that kernels ask their callers for, as polynomials in their symbols."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tilewright.arith import linear
+from tilewright.arith.forms import factors
+from tilewright.ir.expr import Buffer, Expr, Var
+from tilewright.ir.loops import NTHREADS, PrimFunc
+from tilewright.runtime.kernel import Workspace
+from tilewright.runtime.manifest import Work
+from tilewright.support.errors import CompileError
+
+
+def workspaces(func: PrimFunc) -> list[Workspace]:
+    """The workspaces of a flat function, in order. Raises CompileError for a size that is no polynomial."""
+    return [_workspace(b) for b in func.workspaces]
+
+
+def _workspace(buffer: Buffer) -> Workspace:
+    per_thread = bool(buffer.shape) and buffer.shape[0] is NTHREADS
+    size = replace(buffer, shape=buffer.shape[1:]).size if per_thread else buffer.size
+    return Workspace(_polynomial(size * buffer.dtype.itemsize, buffer.name), per_thread)
+
+
+def _polynomial(size: Expr, name: str) -> Work:
+    """A size as a polynomial in the symbols."""
+    form = linear(size)
+    terms = [(coefficient, factors(atom)) for atom, coefficient in form.terms]
+    if not all(isinstance(f, Var) for _, parts in terms for f in parts):
+        raise CompileError("the size of a buffer is not a polynomial", where=f"buffer {name!r}", got=str(size))
+    work = tuple((c, tuple(f.name for f in parts if isinstance(f, Var))) for c, parts in terms)
+    return (*work, (form.constant, ()))

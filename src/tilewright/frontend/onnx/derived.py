@@ -1,0 +1,168 @@
+"""Which constants of a file its exporter computed from weights that are in the file too.
+
+PyTorch's exporters fold what depends on weights alone: `exp(log_std)` becomes a constant, and the file does not say
+of what. New weights would leave it as it was. So the numbers are asked: a constant that is a weight's elements moved,
+a function of a weight that the constant is named after or an affine one, or two weights added or multiplied, comes
+from them. What was computed in other ways, from weights that nothing else reads, is not in the file any more.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+
+from tilewright.frontend.onnx.exported import Exported
+from tilewright.frontend.onnx.tensors import DTYPES, to_array
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+MAX_ELEMENTS = 1 << 16
+"""Of tensors that are looked at: exporters fold small ones."""
+MIN_EVIDENCE = 4
+"""Elements that a guess must explain; fewer may be equal by accident."""
+MAX_PAIRS = 1 << 9
+"""Pairs of weights that are tried for one constant."""
+TOLERANCE = 3e-6
+"""Of a constant's largest magnitude: a function in another library differs by some roundings."""
+
+FUNCTIONS: Mapping[str, Callable[[Array], Array]] = {
+    "identity": lambda w: w,
+    "exp": np.exp,
+    "log": np.log,
+    "sqrt": np.sqrt,
+    "rsqrt": lambda w: 1 / np.sqrt(w),
+    "reciprocal": lambda w: 1 / w,
+    "pow": np.square,
+    "abs": np.abs,
+    "neg": np.negative,
+    "relu": lambda w: np.maximum(w, 0),
+    "sigmoid": lambda w: 1 / (1 + np.exp(-w)),
+    "tanh": np.tanh,
+    "softplus": lambda w: np.log1p(np.exp(w)),
+    "softmax": lambda w: _softmax(w),
+    "sin": np.sin,
+    "cos": np.cos,
+}
+"""Functions of one weight, by the names that PyTorch gives their results."""
+
+
+ABSENT = "it is not in the file: its exporter folded it into constants, or nothing reads it"
+
+
+def folded_weights(model: onnx.ModelProto, module: Exported, folder: Path | None) -> dict[str, str]:
+    """The module's weights of which the file has constants, each with what became of it."""
+    constants: dict[str, Array] = {}
+    weights: dict[str, Array] = {}
+    found = dict.fromkeys(module.missing(model), ABSENT)
+    for tensor in model.graph.initializer:
+        t = DTYPES.get(tensor.data_type)
+        if t is None or not t.is_float or tensor.name in module.transposed or not 0 < size(tensor) <= MAX_ELEMENTS:
+            continue
+        group = weights if module.is_weight(tensor.name) else constants
+        group[tensor.name] = to_array(tensor, f"initializer {tensor.name!r}", folder)
+    for weight, constant in sources(constants, weights).items():
+        found[weight] = f"its exporter computed the constant {constant!r} of the file from it"
+    return found
+
+
+def size(tensor: onnx.TensorProto) -> int:
+    """How many elements a tensor claims."""
+    return math.prod(tensor.dims)
+
+
+def sources(constants: Mapping[str, Array], weights: Mapping[str, Array]) -> dict[str, str]:
+    """Weights that a constant was computed from, each with such a constant's name."""
+    wide = {name: w.astype(np.float64) for name, w in weights.items()}
+    found: dict[str, str] = {}
+    for name, constant in constants.items():
+        if not np.isfinite(constant).all():
+            continue
+        with np.errstate(all="ignore"):
+            names = _sources(name, constant.astype(np.float64), wide)
+        for weight in names:
+            found.setdefault(weight, name)
+    return found
+
+
+def _sources(name: str, constant: Array, weights: Mapping[str, Array]) -> list[str]:
+    """The weights that one constant comes from; nothing if none is found."""
+    function = FUNCTIONS.get(re.sub(r"_\d+$", "", name))
+    for weight, w in weights.items():
+        if function is not None and w.size == constant.size and _equal(constant.ravel(), function(w).ravel()):
+            return [weight]
+        if _is_function(constant, w):
+            return [weight]
+    return _moved(constant, weights) or _of_two(constant, weights)
+
+
+def _is_function(constant: Array, weight: Array) -> bool:
+    """Whether a constant is `a * f(weight) + b` with one of the functions, element by element."""
+    values = constant.ravel()
+    if weight.size != values.size or len(np.unique(values)) < MIN_EVIDENCE:
+        return False
+    orders = [weight.ravel()] if weight.ndim < 2 else [weight.ravel(), weight.T.ravel()]
+    return any(_is_affine(values, f(order)) for order in orders for f in FUNCTIONS.values())
+
+
+def _is_affine(values: Array, x: Array) -> bool:
+    if not np.isfinite(x).all() or np.ptp(x) == 0:
+        return False
+    low, high = int(x.argmin()), int(x.argmax())
+    factor = (values[high] - values[low]) / (x[high] - x[low])
+    return factor != 0 and _equal(values, values[low] + factor * (x - x[low]))
+
+
+def _moved(constant: Array, weights: Mapping[str, Array]) -> list[str]:
+    """The weights whose elements a constant holds in other places, and no others."""
+    values = np.unique(constant)
+    values = values[~np.isin(values, (-1.0, 0.0, 1.0))]
+    if len(values) < MIN_EVIDENCE:
+        return []
+    left, names = values, []
+    for name, w in weights.items():
+        there = np.isin(values, w)
+        if there.sum() >= MIN_EVIDENCE:
+            names.append(name)
+            left = left[~np.isin(left, w)]
+    return [] if len(left) else names
+
+
+def _of_two(constant: Array, weights: Mapping[str, Array]) -> list[str]:
+    """Two weights of which a constant is the sum, the difference, the product or the quotient."""
+    if len(np.unique(constant)) < MIN_EVIDENCE:
+        return []
+    fitting = [(name, w) for name, w in weights.items() if _fits(w.shape, constant.shape)]
+    for k, ((one, a), (other, b)) in enumerate(combinations(fitting, 2)):
+        if k >= MAX_PAIRS:
+            break
+        if math.prod(np.broadcast_shapes(a.shape, b.shape)) != constant.size:
+            continue
+        if any(_equal(constant.ravel(), result.ravel()) for result in (a * b, a + b, a - b, b - a, a / b, b / a)):
+            return [one, other]
+    return []
+
+
+def _fits(shape: tuple[int, ...], whole: tuple[int, ...]) -> bool:
+    """Whether an array of one shape broadcasts to another."""
+    pairs = zip(reversed(shape), reversed(whole), strict=False)
+    return len(shape) <= len(whole) and all(d in (1, n) for d, n in pairs)
+
+
+def _equal(a: Array, b: Array) -> bool:
+    return bool(np.abs(a - b).max() <= TOLERANCE * np.abs(a).max())
+
+
+def _softmax(w: Array) -> Array:
+    raised = np.exp(w - w.max(-1, keepdims=True)) if w.ndim else np.exp(w - w)
+    result: Array = raised / raised.sum(-1, keepdims=True)
+    return result
+
+
+__all__ = ["folded_weights"]
