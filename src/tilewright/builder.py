@@ -133,15 +133,16 @@ class BuiltFunction(Called):
     def _readable(self) -> PrimFunc:
         return readable_loops(self.func, self.target)
 
-    def source(self, what: str = "llvm") -> str:
-        """The program as text: "schedule" (blocks and loops), "loops" (flat), "c", "llvm" or "asm"."""
+    def source(self, what: str = "llvm", *, openmp: bool = False) -> str:
+        """The program as text: "schedule" (blocks and loops), "loops" (flat), "c", "llvm" or "asm". C is serial; with
+        `openmp` it says to OpenMP which loops are parallel and which run in vectors."""
         match what:
             case "schedule":
                 return str(self.func)
             case "loops":
                 return str(self._readable)
             case "c":
-                return emit_c(self._readable)
+                return emit_c(self._readable, openmp=openmp)
             case "llvm":
                 return emit_llvm(self.flat, self.target)
             case "asm":

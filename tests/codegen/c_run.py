@@ -24,17 +24,29 @@ needs_compiler = pytest.mark.skipif(COMPILER is None, reason="there is no C comp
 _FOLDER = Path(tempfile.mkdtemp(prefix="tilewright-c-"))
 
 
-def compile_c(text: str) -> ctypes.CDLL:
+def compile_c(text: str, *more: str) -> ctypes.CDLL:
     """The shared library of a C text. Fails the test with the compiler's messages and the text."""
     assert COMPILER is not None
     name = hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
     source, library = _FOLDER / f"{name}.c", _FOLDER / f"{name}.so"
     source.write_text(text)
     done = subprocess.run(
-        [COMPILER, *FLAGS, str(source), "-o", str(library), "-lm"], capture_output=True, text=True, env=os.environ
+        [COMPILER, *FLAGS, *more, str(source), "-o", str(library), "-lm"],
+        capture_output=True,
+        text=True,
+        env=os.environ,
     )
     assert done.returncode == 0, f"{done.stderr}\n{text}"
     return ctypes.CDLL(str(library))
+
+
+def has_openmp() -> bool:
+    """Whether the compiler knows OpenMP."""
+    if COMPILER is None:
+        return False
+    source = "#include <omp.h>\nint main(void) { return omp_get_thread_num(); }\n"
+    line = [COMPILER, "-fopenmp", "-x", "c", "-", "-o", os.devnull]
+    return subprocess.run(line, input=source, capture_output=True, text=True).returncode == 0
 
 
 def run_c(func: PrimFunc, arrays: Sequence[np.ndarray[Any, Any]], symbols: Sequence[int] = (), name: str = "") -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.codegen.c_run import compile_c, needs_compiler, run_c
+from tests.codegen.c_run import compile_c, has_openmp, needs_compiler, run_c
 from tests.generators import Program, assert_same, examples, flattened, programs
 from tilewright import te
 from tilewright.codegen.c.emit import emit_c
@@ -20,6 +21,8 @@ from tilewright.ir.loops import PrimFunc
 from tilewright.ir.parser import parse_func
 from tilewright.ir.scalar_ops import OPS
 from tilewright.support.errors import CompileError
+from tilewright.targets.target import Target
+from tilewright.transform.loops import readable_loops
 
 ADD = "func @add(A: f32[n], B: f32[n], C: f32[n]) where n in 1.. { for i in 0..n { C[i] = A[i] + B[i] } }"
 SPLIT = """func @add(A: f32[n], B: f32[n], C: f32[n]) where n in 1.. {
@@ -80,6 +83,39 @@ def test_runs_equal(text: str) -> None:
             np.testing.assert_allclose(a, b, rtol=1e-6)
         else:
             assert_same(a, b)
+
+
+def shared_rows() -> PrimFunc:
+    """Sums of rows, each through a row of memory of the thread's own: parallel over rows, lanes in the copy."""
+    n, m = te.var("n"), te.var("m", multiple=16)
+    a, k = te.placeholder((n, m), name="A"), te.reduce_axis((0, m), "k")
+    t = te.compute((n, m), lambda i, j: a[i, j] * 2.0, name="T")
+    b = te.compute((n,), lambda i: te.sum(t[i, k], axis=k), name="B")
+    s = te.create_schedule(b)
+    s[t].compute_at(s[b], b.axis[0])
+    s[t].vectorize(s[t].split(s[t].loops[-1], 16)[1])
+    s[b].vectorize(s[b].split(k, 16)[1])
+    s[b].parallel(b.axis[0])
+    return readable_loops(te.lower(s, [a, b], "rows"), Target.parse("x86-64-v3"))
+
+
+def test_openmp_text(golden: Callable[..., None]) -> None:
+    golden(emit_c(shared_rows(), openmp=True), "c")
+
+
+def test_openmp_runs() -> None:
+    """Threads of OpenMP have parts of a workspace of their own; a sum over lanes stays in order."""
+    if not has_openmp():
+        pytest.skip("the C compiler has no OpenMP")
+    library = compile_c(emit_c(shared_rows(), openmp=True), "-fopenmp")
+    x = np.random.default_rng(0).standard_normal((203, 32), np.float32)
+    y, memory = np.empty(203, np.float32), np.empty((2, 32), np.float32)
+    pointers = [ctypes.c_void_p(a.ctypes.data) for a in (x, y, memory)]
+    library.rows(*pointers, *map(ctypes.c_int64, (203, 32, 2)))
+    wanted = np.zeros(203, np.float32)
+    for k in range(32):
+        wanted += x[:, k] * np.float32(2)
+    np.testing.assert_array_equal(y, wanted)
 
 
 def pointwise(kind: DType, out: DType, expr: str) -> PrimFunc:

@@ -1,20 +1,22 @@
 """Flat loops as C11 that reads as a person would write it.
 
 The function takes its buffers in order, then its symbols: `void f(const float *restrict A, float *restrict B,
-int64_t n)`. It is serial: loops of every kind become plain loops, with a comment that says what they were; it has no
-thread number and no barrier (a function with the symbol `nthreads` is called with 1). The text needs nothing but the C
-library (-lm) and computes what `codegen.interpret` does, except that the library's transcendental functions may differ
-in the last place.
+int64_t n)`; its last ones may be workspaces, whose sizes a comment says. It is serial: loops of every kind become plain
+loops, with a comment that says what they were; it has no thread number and no barrier (a function with the symbol
+`nthreads` is called with 1). With OpenMP, parallel loops share their iterations (`nthreads` is how many do), and those
+that were vectorised say so to the compiler. The text needs nothing but the C library (-lm) and computes what
+`codegen.interpret` does, except that the library's transcendental functions may differ in the last place.
 """
 
 from __future__ import annotations
 
+from tilewright.arith import simplify
 from tilewright.codegen.c.expr import COMPARE, UNARY, ExprEmitter
 from tilewright.codegen.c.helpers import MEMORY_TYPES, VALUE_TYPES, helper
 from tilewright.codegen.c.names import Identifiers
 from tilewright.ir.expr import Buffer, Expr, Var, as_int
 from tilewright.ir.loops import NTHREADS, TID, Allocate, Block, For, If, Intrinsic, Let, PrimFunc, Seq, Stmt, Store
-from tilewright.ir.rewrite import buffers_in, exprs_of, loads, map_stmt, walk, walk_expr
+from tilewright.ir.rewrite import buffers_in, exprs_of, loads, map_stmt, variables, walk, walk_expr
 from tilewright.ir.sharing import computed_first
 from tilewright.schedule.intrinsics import expand
 from tilewright.support.errors import CompileError
@@ -26,15 +28,17 @@ _LINE = 100
 """Columns above which a line of C is broken."""
 
 
-def emit_c(func: PrimFunc) -> str:
-    """The C text of a lowered function. Raises CompileError if it still has blocks or has unknown intrinsics."""
+def emit_c(func: PrimFunc, *, openmp: bool = False) -> str:
+    """The C text of a lowered function, with pragmas of OpenMP where they are wanted. Raises CompileError if it still
+    has blocks or has unknown intrinsics."""
     expanded = map_stmt(func.body, lambda s: expand(s) if isinstance(s, Intrinsic) else None)
-    return _Emitter(func.with_body(expanded)).function()
+    return _Emitter(func.with_body(expanded), openmp).function()
 
 
 class _Emitter:
-    def __init__(self, func: PrimFunc) -> None:
+    def __init__(self, func: PrimFunc, openmp: bool = False) -> None:
         self.func = func
+        self.openmp = openmp
         self.identifiers = Identifiers()
         self.names: dict[Var | Buffer, str] = {}
         self.extents: dict[Var, Expr] = {}
@@ -55,11 +59,22 @@ class _Emitter:
         if NTHREADS in func.symbols:
             self.declare(TID)
         self.statement(body, 1)
-        if self.names.get(TID) in self.exprs.used:
+        if self.names.get(TID) in self.exprs.used and not self.openmp:  # else each loop that threads share has it
             self.lines.insert(0, f"    const int64_t {self.names[TID]} = 0;")
         unused = [f"    (void){self.names[x]};" for x in arguments if not self.is_used(x)]
-        lines = [*self.signature(name), *unused, *self.lines, "}"]
+        lines = [*self.workspaces(), *self.signature(name), *unused, *self.lines, "}"]
         return "\n\n".join([self.includes(), *self.helper_texts(), "\n".join(lines)]) + "\n"
+
+    def workspaces(self) -> list[str]:
+        """What a caller has to know of the memory that it passes."""
+        sizes = [
+            f"// {self.names[b]}: a workspace of {simplify(b.size * b.dtype.itemsize)} bytes"
+            for b in self.func.workspaces
+        ]
+        return [
+            f"{line}{'' if b.align is None else f' at a multiple of {b.align}'}"
+            for line, b in zip(sizes, self.func.workspaces, strict=True)
+        ]
 
     def signature(self, name: str) -> list[str]:
         params = []
@@ -152,10 +167,28 @@ class _Emitter:
         i = self.declare(s.var)
         self.extents[s.var] = s.extent
         what = s.thread if s.kind == "thread" else s.kind
-        comment = "" if s.kind == "serial" else f"  // {what}"
+        pragma = self.pragma(s) if self.openmp else None
+        comment = "" if s.kind == "serial" or pragma else f"  // {what}"
+        if pragma:
+            self.line(f"#pragma omp {pragma}", level)
         self.line(f"for (int64_t {i} = 0; {i} < {end}; ++{i}) {{{comment}", level)
+        if pragma and s.kind == "parallel" and NTHREADS in self.func.symbols:
+            self.exprs.headers.add("omp.h")
+            self.line(f"const int64_t {self.names[TID]} = omp_get_thread_num();", level + 1)
         self.statement(s.body, level + 1)
         self.line("}", level)
+
+    def pragma(self, s: For) -> str | None:
+        """What OpenMP is told of a loop: who shares it, or that its iterations are lanes of vectors. A sum over lanes
+        stays in order, as C has it."""
+        if s.kind == "parallel":
+            return "parallel for" + (
+                f" num_threads((int){self.exprs.name(NTHREADS)})" if NTHREADS in self.func.symbols else ""
+            )
+        own = {x.buffer for x in walk(s.body) if isinstance(x, Allocate)}
+        stores = [x for x in walk(s.body) if isinstance(x, Store) and x.buffer not in own]
+        lanes = all(any(s.var in variables(i) for i in x.indices) for x in stores)
+        return "simd" if s.kind == "vectorized" and lanes else None
 
     def compute_first(self, e: Expr, level: int) -> None:
         """Name what a long expression would repeat."""
