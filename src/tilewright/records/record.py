@@ -19,7 +19,7 @@ import json
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 from tilewright import ops
@@ -204,8 +204,7 @@ class Record:
 
     def to_bytes(self) -> bytes:
         """The file's content, the same for equal records."""
-        text = json.dumps(encode(self), separators=(",", ":"), sort_keys=True, ensure_ascii=True, allow_nan=False)
-        return f"{text}\n".encode("ascii")
+        return _canonical(encode(self))
 
     @property
     def digest(self) -> str:
@@ -237,9 +236,14 @@ def from_bytes(content: bytes) -> Record:
         raise RecordError(error.what, where=error.path) from None
     except (ValueError, RecursionError) as error:
         raise RecordError(f"not JSON: {error}", where="record") from None
-    if found.to_bytes() != content:  # a key twice, other white space: two files could hold one record
+    if _canonical(data) != content:  # a key twice, other white space
         raise RecordError("not in the canonical form", where="record")
     return found
+
+
+def _canonical(data: Any) -> bytes:
+    text = json.dumps(data, separators=(",", ":"), sort_keys=True, ensure_ascii=True, allow_nan=False)
+    return f"{text}\n".encode("ascii")
 
 
 def content_digest(content: bytes) -> str:
@@ -334,13 +338,18 @@ def _bad_labels(r: Record) -> Iterable[tuple[str, str]]:
 
 
 def _bad_label(label: str, where: str) -> Iterable[tuple[str, str]]:
+    if len(label) > MOST_TEXT:
+        yield "too long", where
+    elif not _is_label(label):
+        yield f"{label[:80]!r} is no setting, or not as one is written", where
+
+
+@lru_cache(maxsize=1 << 12)
+def _is_label(label: str) -> bool:
     try:
-        if len(label) > MOST_TEXT:
-            yield "too long", where
-        elif Setting.parse(label).label != label:
-            yield f"{label[:80]!r} is not how a setting is written", where
+        return Setting.parse(label).label == label
     except (ParseError, ValueError):
-        yield f"{label[:80]!r} is no setting", where
+        return False
 
 
 def _bad_numbers(r: Record) -> Iterable[tuple[str, str]]:
@@ -357,4 +366,4 @@ def _bad_numbers(r: Record) -> Iterable[tuple[str, str]]:
 
 
 def _within(values: Sequence[float], low: float, high: float) -> bool:
-    return all(low <= v <= high for v in values)
+    return not values or (low <= min(values) and max(values) <= high)

@@ -58,7 +58,7 @@ class Store:
         digest = content_digest(content)
         path = self.path(digest, target)
         try:
-            if not path.exists():
+            if not _holds(path, content):
                 path.parent.mkdir(parents=True, exist_ok=True)
                 write_whole(path, content, durable=durable)
         except OSError as error:
@@ -67,7 +67,11 @@ class Store:
 
     def path(self, digest: str, target: str) -> Path:
         """Where a record is kept."""
-        return self.folder / folder_name(target) / f"{digest}.json"
+        return self.class_folder(target) / f"{digest}.json"
+
+    def class_folder(self, target: str) -> Path:
+        """Where the records of a class of machines are."""
+        return self.folder / folder_name(target)
 
     def classes(self) -> tuple[str, ...]:
         """The classes of machines that there are records of."""
@@ -75,7 +79,7 @@ class Store:
 
     def digests(self, target: str) -> set[str]:
         """The names of all records of a class."""
-        matches = map(_FILE.fullmatch, _names(self.folder / folder_name(target)))
+        matches = map(_FILE.fullmatch, _names(self.class_folder(target)))
         return {found[1] for found in matches if found is not None}
 
     def get(self, digest: str, target: str) -> Record | None:
@@ -135,6 +139,14 @@ def read(path: Path) -> Record:
     if content_digest(content) != path.stem:
         raise RecordError("the content is not that of its name", expected=path.stem, got=content_digest(content))
     return record
+
+
+def _holds(path: Path, content: bytes) -> bool:
+    """Whether a file is there as it shall be: a damaged one is written again."""
+    try:
+        return path.stat().st_size == len(content) and path.read_bytes() == content
+    except FileNotFoundError:
+        return False
 
 
 def _names(folder: Path) -> list[str]:

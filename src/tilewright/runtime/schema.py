@@ -21,13 +21,17 @@ class SchemaError(ValueError):
         self.path = path
 
 
+_FLOATS = frozenset((float,))
+_SCALARS = frozenset((bool, int, float, str, NoneType))
+
+
 def encode(value: Any) -> Any:
     """Plain data (dict, list, str, int, float, bool, None) for a tree of dataclasses and tuples."""
     if is_dataclass(value) and not isinstance(value, type):
         return {f.name: encode(getattr(value, f.name)) for f in fields(value)}
     if isinstance(value, tuple):
-        return [encode(v) for v in value]
-    if value is None or type(value) in (bool, int, float, str):
+        return list(value) if _SCALARS.issuperset(map(type, value)) else [encode(v) for v in value]
+    if type(value) in _SCALARS:
         return value
     raise TypeError(f"cannot encode {type(value).__name__}")
 
@@ -126,6 +130,8 @@ def _many(item: Any) -> Callable[[Any], Any]:
     def decode(data: Any) -> Any:
         if not isinstance(data, list):
             raise SchemaError(f"expected a list, got {type(data).__name__}", "")
+        if item is float and _FLOATS.issuperset(map(type, data)) and all(map(isfinite, data)):
+            return tuple(data)
         try:
             return tuple([decoder(value) for value in data])
         except SchemaError:

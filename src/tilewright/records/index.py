@@ -1,0 +1,257 @@
+"""An index of one folder of records: which are about a decision, and which about decisions of the same form.
+
+It is a SQLite file in this user's cache, made of the record files and never the truth: one that is missing, damaged or
+older than its folder is made again, and who uses a record reads the record's own file. It is written aside and renamed
+like everything else and opened as unchangeable, so that SQLite takes no locks: the folder of the records may lie on a
+network file system, and any number of processes may make its index at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import sqlite3
+import tempfile
+import threading
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from math import log2, sqrt
+from pathlib import Path
+
+from tilewright.records.record import Record
+from tilewright.records.store import Store
+from tilewright.support import flags
+from tilewright.support.digest import blake2b
+from tilewright.support.files import UNFINISHED
+
+MEMORY = ":memory:"
+FORM = 1
+"""Version of the tables."""
+SETTLED_NS = 2_000_000_000
+"""Age from which on a folder's time of change tells that it was changed since: file systems count time in steps, so
+that two changes at once may leave the same time."""
+TABLES = """
+CREATE TABLE state (folder TEXT, stamp TEXT);
+CREATE TABLE record (
+    digest TEXT PRIMARY KEY, decision TEXT, form TEXT, dims TEXT, setting TEXT, compiler TEXT, time INTEGER
+) WITHOUT ROWID;
+CREATE INDEX by_decision ON record (decision);
+CREATE INDEX by_form ON record (form);
+"""
+_NUMBER = re.compile(r"(?<![A-Za-z_0-9.])-?\d+")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What the index knows of a record."""
+
+    digest: str
+    decision: str
+    form: str
+    dims: tuple[int, ...]
+    setting: str
+    compiler: str
+    time: int
+
+
+def form_of(about: str) -> tuple[str, tuple[int, ...]]:
+    """The form of a decision, a digest of its text without the numbers, and these: equal forms differ in sizes."""
+    form = blake2b(_NUMBER.sub("#", about).encode("utf-8", "replace"), digest_size=8).hexdigest()
+    return form, tuple(int(n[:18]) for n in _NUMBER.findall(about))
+
+
+def distance(a: tuple[int, ...], b: tuple[int, ...]) -> float:
+    """How far sizes lie apart: 1.0 is a factor of two in one of them."""
+    return sqrt(sum(log2((abs(x) + 1) / (abs(y) + 1)) ** 2 for x, y in zip(a, b, strict=True)))
+
+
+class Index:
+    """The index of the records of one class of machines in a store. Any thread may ask.
+
+    Args:
+        folder: where indexes are kept; the user's cache if None.
+    """
+
+    def __init__(self, store: Store, target: str, folder: Path | None = None) -> None:
+        self.store = store
+        self.target = target
+        where = os.path.abspath(store.class_folder(target))
+        name = blake2b(where.encode("utf-8", "surrogateescape"), digest_size=16).hexdigest()
+        self._where = where
+        self._folder = flags.CACHE_DIR() / "records-index" if folder is None else folder
+        self._path = self._folder / f"{name}.sqlite"
+        self._lock = threading.RLock()
+        self._db: sqlite3.Connection | None = None
+        self._process = -1
+        self._stamp = ""
+
+    def find(self, decision: str) -> list[Row]:
+        """The records about a decision."""
+        return self._rows("decision", decision)
+
+    def similar(self, about: str) -> list[tuple[float, Row]]:
+        """The records about decisions of the form of this one, the nearest sizes first, with their distances."""
+        form, dims = form_of(about)
+        rows = [r for r in self._rows("form", form) if len(r.dims) == len(dims)]
+        ranked = [(distance(dims, r.dims), r) for r in rows]
+        return sorted(ranked, key=lambda pair: (pair[0], -pair[1].time, pair[1].digest))
+
+    @property
+    def stamp(self) -> str:
+        """What changes when the folder does; empty while it cannot be told."""
+        return stamp(self._where)
+
+    def refresh(self) -> None:
+        """Bring the index up to date with its folder, if that has changed."""
+        with self._lock:
+            now = stamp(self._where)
+            if self._db is not None and self._process == os.getpid() and now and now == self._stamp:
+                return
+            self._open(now, {})
+
+    def add(self, records: Iterable[tuple[str, Record]]) -> None:
+        """Take in records by their digests, whose files were just written: nobody has to read them again."""
+        with self._lock:
+            self._open("", dict(records))
+
+    def close(self) -> None:
+        with self._lock:
+            if self._db is not None:
+                self._db.close()
+            self._db, self._stamp = None, ""
+
+    def _rows(self, column: str, value: str) -> list[Row]:
+        with self._lock:
+            for _ in range(2):
+                try:
+                    if self._db is None or self._process != os.getpid():
+                        self.refresh()
+                    assert self._db is not None
+                    found = self._db.execute(f"SELECT * FROM record WHERE {column} = ?", (value,)).fetchall()
+                    return [_row(values) for values in found]
+                except (sqlite3.Error, ValueError):  # it is damaged: it is made again
+                    self.close()
+                    _remove(self._path)
+        return []
+
+    def _open(self, now: str, written: Mapping[str, Record]) -> None:
+        """Open the file if it is that of the folder as it stands, else make it."""
+        self.close()
+        known: set[str] = set()
+        opened = _connect(self._path, self._where)
+        if opened is not None:
+            db, old = opened
+            try:
+                if now and old == now:
+                    self._adopt(db, now)
+                    return
+                known = {digest for (digest,) in db.execute("SELECT digest FROM record")}
+                if not now and known == self.store.digests(self.target):
+                    self._adopt(db, now)
+                    return
+            except sqlite3.Error:
+                opened = None
+            db.close()
+        self._make(opened is not None, known, now, written)
+        opened = _connect(self._path, self._where)
+        if opened is None:  # there is no place for the file
+            opened = _new(MEMORY, self._where), now
+            self._fill(opened[0], set(), now, written)
+        self._adopt(opened[0], now)
+
+    def _adopt(self, db: sqlite3.Connection, now: str) -> None:
+        self._db, self._process, self._stamp = db, os.getpid(), now
+
+    def _make(self, copy: bool, known: set[str], now: str, written: Mapping[str, Record]) -> None:
+        """Write the file anew: the one that is there, with what has come and without what has gone."""
+        try:
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            handle, temporary = tempfile.mkstemp(prefix=UNFINISHED, dir=self._folder)
+            os.close(handle)
+        except OSError:
+            return
+        try:
+            if copy:
+                shutil.copyfile(self._path, temporary)
+            with contextlib.closing(_changing(temporary) if copy else _new(temporary, self._where)) as db:
+                self._fill(db, known, now, written)
+            os.replace(temporary, self._path)
+        except (OSError, sqlite3.Error):
+            _remove(Path(temporary))
+            _remove(self._path)
+
+    def _fill(self, db: sqlite3.Connection, known: set[str], now: str, written: Mapping[str, Record]) -> None:
+        there = self.store.digests(self.target)
+        rows = self._values(there - known, written)
+        db.executemany("DELETE FROM record WHERE digest = ?", [(digest,) for digest in known - there])
+        db.executemany("INSERT OR REPLACE INTO record VALUES (?, ?, ?, ?, ?, ?, ?)", rows)
+        db.execute("UPDATE state SET stamp = ?", (now,))
+        db.commit()
+
+    def _values(self, digests: set[str], written: Mapping[str, Record]) -> Iterator[tuple[str | int, ...]]:
+        for digest in sorted(digests):
+            record = written.get(digest) or self.store.get(digest, self.target)
+            if record is not None:
+                form, dims = form_of(record.about)
+                numbers = " ".join(map(str, dims))
+                made = record.made
+                yield digest, record.decision, form, numbers, record.setting, made.compiler, made.time
+
+
+def stamp(folder: str) -> str:
+    """The time of a folder's last change as text; empty if it is not there, or so young that it may change unseen."""
+    try:
+        changed = os.stat(folder).st_mtime_ns
+    except OSError:
+        return ""
+    return str(changed) if time.time_ns() - changed > SETTLED_NS else ""
+
+
+def _row(values: tuple[object, ...]) -> Row:
+    digest, decision, form, dims, setting, compiler, made = values
+    sizes = tuple(map(int, str(dims).split()))
+    return Row(str(digest), str(decision), str(form), sizes, str(setting), str(compiler), int(str(made)))
+
+
+def _changing(path: str) -> sqlite3.Connection:
+    """A file that nobody else knows: what is half written goes with it, so that nothing is logged or locked."""
+    name = path if path == MEMORY else f"{Path(path).absolute().as_uri()}?nolock=1"
+    db = sqlite3.connect(name, uri=True, check_same_thread=False)
+    db.execute("PRAGMA journal_mode = OFF")
+    db.execute("PRAGMA synchronous = OFF")
+    return db
+
+
+def _new(path: str, folder: str) -> sqlite3.Connection:
+    db = _changing(path)
+    db.executescript(TABLES)
+    db.execute("INSERT INTO state VALUES (?, '')", (folder,))
+    db.execute(f"PRAGMA user_version = {FORM}")
+    db.commit()
+    return db
+
+
+def _connect(path: Path, folder: str) -> tuple[sqlite3.Connection, str] | None:
+    """The index in a file with its stamp; None if there is none, or one that is damaged, of another version or another
+    folder's."""
+    if not path.exists():
+        return None
+    db = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro&immutable=1", uri=True, check_same_thread=False)
+    try:
+        version = db.execute("PRAGMA user_version").fetchone()[0]
+        states = db.execute("SELECT folder, stamp FROM state").fetchall()
+        if version == FORM and len(states) == 1 and states[0][0] == folder:
+            return db, str(states[0][1])
+    except sqlite3.Error:
+        pass
+    db.close()
+    _remove(path)
+    return None
+
+
+def _remove(path: Path) -> None:
+    with contextlib.suppress(OSError):
+        path.unlink()
