@@ -11,7 +11,7 @@ from tilewright.ir.expr import Expr, Var, as_int
 from tilewright.ir.graph import Graph, Value
 from tilewright.ir.rewrite import variables
 from tilewright.kernels import KernelCompiler, KernelTexts
-from tilewright.plans.framework.decisions import forced_settings, forcing
+from tilewright.plans.framework.decisions import forcing, recorded, settled
 from tilewright.runtime.manifest import (
     InputSpec,
     Manifest,
@@ -111,6 +111,7 @@ def assemble(
         tied=names.tied,
         folded=names.folded,
         extents=names.extents,
+        records=recorded(),
     )
     return Program(manifest, objects, {}, _texts(split, run, prepare, target))
 
@@ -156,11 +157,11 @@ def _texts(split: SplitGraph, run: Part, prepare: Part, target: Target) -> dict[
     """What `Model.show` prints, made when asked."""
     kernels = [call for part in (run, prepare) for call in part.kernels]
 
-    settings = forced_settings()
+    settings = settled()
 
     def each(text: Callable[[KernelTexts], str]) -> Callable[[], str]:
         def make() -> str:
-            with forcing(settings):  # they may be asked for where nothing is forced any more
+            with forcing(settings):  # they may be asked for where nothing is forced or known any more
                 return "\n\n".join(f"// {k.label}\n{text(KernelTexts(k.func, target, k.prefetch))}" for k in kernels)
 
         return make

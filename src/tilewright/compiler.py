@@ -10,7 +10,7 @@ Passes are driven by `transform/driver.py`, which times, verifies and shows them
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -33,10 +33,13 @@ from tilewright.ir.selection import Precision
 from tilewright.kernels import KernelCompiler, KernelTexts
 from tilewright.ops.registry import emit1, get
 from tilewright.ops.shape import ConstantAttrs
-from tilewright.plans.framework.decisions import forced_settings, forcing
+from tilewright.plans.framework.decisions import advised, forced_settings, forcing, taken_of
 from tilewright.programs import ProgramCache
+from tilewright.records.lookup import check_recorded, lookup
+from tilewright.records.places import Records, stores
 from tilewright.runtime.native import compile_support
 from tilewright.runtime.program import Program
+from tilewright.runtime.recorded import RecordUse, summary
 from tilewright.runtime.threads import check_threads
 from tilewright.support.background import Background
 from tilewright.support.errors import ModelError
@@ -89,6 +92,8 @@ def compile_program(
     fast: str = "auto",
     name: str | None = None,
     params: Any = None,
+    records: Records = "auto",
+    require_records: bool = False,
 ) -> Program:
     """Compile a model for any target, with the arguments of `tw.compile` (parts/entry.py), and load nothing:
     `Program.save` writes the file that a machine of that kind loads.
@@ -103,7 +108,9 @@ def compile_program(
         background.submit(compile_support)  # what the runtime links at the end
         read = log.run("import", import_model, model, dims, example, dynamic, params)
         graph = read.graph if name is None else replace(read.graph, name=name)
-        program = compile_graph(graph, read.weights, target, log, options, read.interface)
+        program = compile_graph(
+            graph, read.weights, target, log, options, read.interface, records, require_records=require_records
+        )
     return replace(program, private=read.private)
 
 
@@ -215,9 +222,28 @@ def compile_graph(
     log: PassLog | None = None,
     options: Options = DEFAULTS,
     interface: Interface = PLAIN,
+    records: Records = "auto",
+    *,
+    require_records: bool = False,
 ) -> Program:
-    """A graph and its weights to a program that the runtime can run."""
+    """A graph and its weights to a program that the runtime can run, decided by tuning records where there are any.
+
+    Raises RecordError if `require_records` and something was decided by an estimate.
+    """
     log = log or PassLog()
+    with advised(lookup(stores(records), target), require_records) as context:
+        program = _compile(graph, weights, target, log, options, interface)
+        if require_records and context is not None:
+            check_recorded(context.made, target)
+    if program.manifest.records:
+        log.remark(f"records: {summary(program.manifest.records)}")
+    return program
+
+
+def _compile(
+    graph: Graph, weights: Weights, target: Target, log: PassLog, options: Options, interface: Interface
+) -> Program:
+    """A graph and its weights to a program, from the cache if it was compiled before."""
     if log.dumps:
         check_names(log, [name for names in pass_names(target).values() for name in names])
     source = graph
@@ -241,8 +267,8 @@ def compile_graph(
 
     settings = forced_settings()
 
-    def again() -> Program:
-        with forcing(settings):  # texts may be prefetched where nothing is forced any more
+    def again(known: Iterable[RecordUse]) -> Program:
+        with forcing(settings | taken_of(known)):  # texts may be asked for where nothing is forced or known any more
             return build(PassLog())
 
     kept = ProgramCache(graph, structure, names, fixed, target, options)

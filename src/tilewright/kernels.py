@@ -19,8 +19,8 @@ from tilewright.ir.key import key
 from tilewright.ir.loops import NTHREADS, PrimFunc
 from tilewright.ir.parser import parse_expr
 from tilewright.ir.rewrite import substitute
-from tilewright.plans import Planned, decided, plan
-from tilewright.plans.framework.decisions import forced_settings, listing, scheduled
+from tilewright.plans import Planned, decided, may_differ, plan
+from tilewright.plans.framework.decisions import scheduled
 from tilewright.support import plugins
 from tilewright.support.background import Background
 from tilewright.support.cache import ObjectCache
@@ -99,7 +99,7 @@ class KernelCompiler:
         target = self.target
         workload = key(func) if prefetch is None else f"{key(func)} {prefetch!r}"
         # What is decided about a kernel that is in the cache is listed too.
-        made = decided(func, target) if listing() or forced_settings() else ()
+        made = decided(func, target) if may_differ(func, target) else ()
         settings = [c.forced for c in made if c.forced]
         name = identity(workload, target, decisions=settings, extensions=plugins.digests())
         symbol = f"tw_{name}"

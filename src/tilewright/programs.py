@@ -8,16 +8,18 @@ are made again when somebody asks for them.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cache, partial
 
 from tilewright.frontend.common.finish import Interface
 from tilewright.identity import identity
 from tilewright.ir.graph import Graph
-from tilewright.plans.framework.decisions import forced_settings, listing
+from tilewright.plans.framework.advice import Advisor, answer
+from tilewright.plans.framework.decisions import current, forced_settings
 from tilewright.runtime.artifact import pack_blobs, unpack_blobs
 from tilewright.runtime.manifest import Manifest
 from tilewright.runtime.program import Program, Text
+from tilewright.runtime.recorded import RecordUse
 from tilewright.support import plugins
 from tilewright.support.cache import ObjectCache
 from tilewright.support.errors import ArtifactError
@@ -26,6 +28,10 @@ from tilewright.transform.graph.options import Options
 
 TEXTS = ("graph", "loops", "schedule", "llvm", "asm")
 """What `Model.show` knows of a program that was just compiled."""
+
+
+TRACES = 8
+"""Answers of different sets of records that are kept for one graph."""
 
 
 class ProgramCache:
@@ -39,6 +45,11 @@ class ProgramCache:
         store: where entries are; the user's cache if None.
 
     What is forced (`plans/framework/decisions.py`) is part of the key. While decisions are listed, nothing is found.
+
+    So is what tuning records said. Which decisions a compile asks about is not known before it, and depends on the
+    answers; so a second entry, a few traces, says what was asked and answered when the graph was compiled before. A
+    trace of which every answer is still the same leads to the program that was made then: by the same answers, the same
+    is decided. While no folder of records has changed, nothing is asked at all.
     """
 
     def __init__(
@@ -66,13 +77,24 @@ class ProgramCache:
         settings = [f"{name}: {label}" for name, label in sorted(forced_settings().items())]
         workload = f"{structure} {json.dumps(seen)}"
         extensions = plugins.digests()
-        name = identity(workload, target, options=repr(options), decisions=settings, extensions=extensions)
-        self._key = f"program-{name}"
+
+        def name(answers: Mapping[str, str]) -> str:
+            told = [f"{name} by {answer}" for name, answer in sorted(answers.items()) if answer]
+            return identity(
+                workload, target, options=repr(options), decisions=[*settings, *told], extensions=extensions
+            )
+
+        self._name = name
         self._store = store or ObjectCache()
 
-    def get(self, build: Callable[[], Program]) -> Program | None:
-        """The program, without weights, or None. `build` is asked for texts that are not kept."""
-        entry = None if listing() else self._store.get(self._key)
+    def get(self, build: Callable[[Sequence[RecordUse]], Program]) -> Program | None:
+        """The program, without weights, or None. `build` makes it again, by the same records, for texts that are not
+        kept."""
+        context = current()
+        if context is not None and context.listing:
+            return None
+        answers = {} if context is None or context.advisor is None else self._answers(context.advisor)
+        entry = None if answers is None else self._store.get(f"program-{self._name(answers)}")
         if entry is None:
             return None
         try:
@@ -81,15 +103,43 @@ class ProgramCache:
             graph = blobs.pop("graph").decode()
         except (ArtifactError, KeyError, UnicodeDecodeError):
             return None  # by another version of the runtime; it will be replaced
-        built = cache(build)
+        built = cache(partial(build, manifest.records))
         texts: dict[str, Text] = {name: partial(_text, built, name) for name in TEXTS}
         return Program(manifest, blobs, {}, {**texts, "graph": graph})
 
     def put(self, program: Program) -> None:
         """Keep a program, without its weights."""
+        context = current()
+        answers = {} if context is None else context.asked
         texts = {"manifest": program.manifest.to_json(), "graph": _shown(program, "graph")}
         entry = pack_blobs({**{name: text.encode() for name, text in texts.items()}, **program.objects})
-        self._store.put(self._key, b"".join(entry))
+        self._store.put(f"program-{self._name(answers)}", b"".join(entry))
+        if context is not None and context.advisor is not None:
+            self._remember(context.advisor.stamp, answers)
+
+    def _answers(self, advisor: Advisor) -> dict[str, str] | None:
+        """What records say about all that this graph asks, by its name; None if that is not known."""
+        stamp = advisor.stamp
+        for then, answers in self._traces():
+            if stamp and stamp == then:
+                return answers
+            if all(answer(advisor.advise(name)) == known for name, known in answers.items()):
+                self._remember(stamp, answers)
+                return answers
+        return None
+
+    def _traces(self) -> list[tuple[str, dict[str, str]]]:
+        """The kept traces: the stamp of the records that answered, and the answers. The last one that served first."""
+        entry = self._store.get(f"traces-{self._name({})}")
+        try:
+            return [(str(stamp), dict(answers)) for stamp, answers in json.loads(entry or b"[]")]
+        except (ValueError, TypeError):
+            return []  # by another version
+
+    def _remember(self, stamp: str, answers: dict[str, str]) -> None:
+        others = [trace for trace in self._traces() if trace[1] != answers]
+        traces = [(stamp, answers), *others][:TRACES]
+        self._store.put(f"traces-{self._name({})}", json.dumps(traces).encode())
 
 
 def _text(built: Callable[[], Program], name: str) -> str:

@@ -13,6 +13,7 @@ from tests.plans.test_decisions import model
 from tests.records.made import LABELS, ZEN4, product, record, records
 from tilewright.ir.key import key
 from tilewright.plans.framework.decision_key import key_of_function, target_class
+from tilewright.plans.framework.space import space_digest
 from tilewright.records.record import (
     NONE,
     Candidate,
@@ -21,7 +22,6 @@ from tilewright.records.record import (
     from_bytes,
     parse_workload,
     rounded,
-    space_digest,
 )
 from tilewright.support.errors import RecordError
 from tilewright.transform.graph.fuse import fuse

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from tilewright.compiler import Dynamic, compile_program, from_torch
 from tilewright.frontend import registry as frontends
 from tilewright.ir.selection import Precision
+from tilewright.records.places import Records
 from tilewright.runtime.model import Model
 from tilewright.support.coverage import Coverage
 from tilewright.support.errors import Error, ModelError, ShapeError, UnsupportedError
@@ -37,6 +38,8 @@ def compile(
     fallback: Fallback = "auto",
     custom_ops: Sequence[type] = (),
     winograd: str | None = None,
+    records: Records = "auto",
+    require_records: bool = False,
 ) -> Model | Composite:
     """Compile a model to native code and load it.
 
@@ -65,6 +68,9 @@ def compile(
             lists them).
         custom_ops: classes (`onnx.reference.op_run.OpRun`) of operators that are not ONNX's, which then run there.
         winograd: the old name of `fast`.
+        records: where tuning records are looked for: "auto" (the user's, those of TILEWRIGHT_RECORDS, the package's), a
+            folder, several with the nearest first, or None: everything is decided by estimates (see docs/records.md).
+        require_records: refuse to decide anything by estimates where there is a choice.
 
     Raises ModelError (or a subclass) listing everything that is wrong with the model.
     """
@@ -76,7 +82,15 @@ def compile(
 
     def build(model: Any, name: str | None, **options: Any) -> Model:
         program = compile_program(
-            model, threads=threads, target=target, precision=precision, fast=fast, name=name, **options
+            model,
+            threads=threads,
+            target=target,
+            precision=precision,
+            fast=fast,
+            name=name,
+            records=records,
+            require_records=require_records,
+            **options,
         )
         return Model(program, threads=threads)
 

@@ -14,7 +14,7 @@ from tilewright.plans.framework.analysis import Structure, analyse
 from tilewright.plans.framework.base import Candidate, Plan, Planned, Rejected
 from tilewright.plans.framework.cost import least
 from tilewright.plans.framework.decision_key import key_of_function
-from tilewright.plans.framework.decisions import Scheduled, decide
+from tilewright.plans.framework.decisions import Scheduled, current, decide
 from tilewright.plans.framework.registry import extended, register
 from tilewright.plans.framework.variants import Values, specialize
 from tilewright.plans.framework.work import MOST, work_of
@@ -113,6 +113,17 @@ def decided(func: PrimFunc, target: Target, where: Values = MappingProxyType({})
     return (own, *(c for found in variants for c in found))
 
 
+def may_differ(func: PrimFunc, target: Target) -> bool:
+    """Whether a function, or a variant of it, may be scheduled otherwise than by the best estimate: decisions are
+    listed, some are forced, or a record is about it."""
+    context = current()
+    if context is None:
+        return False
+    if context.listing or context.forced or func.symbols:
+        return True
+    return bool(context.ask(key_of_function(func, target).name))
+
+
 def candidates(structure: Structure, target: Target) -> list[Candidate]:
     """The settings of all plans that fit, the best estimate first."""
     if unscheduled.PLAN.fits(structure, target):
@@ -130,4 +141,15 @@ def _decide(func: PrimFunc, choices: list[Candidate], target: Target) -> Candida
     return decide(lambda: key_of_function(func, target), choices, lambda c: c.setting, lambda c: c.cycles)
 
 
-__all__ = ["PLANS", "Candidate", "Plan", "Planned", "candidates", "decided", "extended", "plan", "register"]
+__all__ = [
+    "PLANS",
+    "Candidate",
+    "Plan",
+    "Planned",
+    "candidates",
+    "decided",
+    "extended",
+    "may_differ",
+    "plan",
+    "register",
+]

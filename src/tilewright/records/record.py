@@ -25,10 +25,9 @@ from typing import Any
 from tilewright import ops
 from tilewright.identity import code_version, llvm_version
 from tilewright.ir.graph import Graph
-from tilewright.ir.key import digest
 from tilewright.ir.loops import PrimFunc
 from tilewright.plans.framework.decision_key import Key, key_of_program, target_class
-from tilewright.plans.framework.space import Setting, Space
+from tilewright.plans.framework.space import Setting, Space, space_digest
 from tilewright.runtime.schema import SchemaError, decode, encode
 from tilewright.support import plugins
 from tilewright.support.digest import blake2b
@@ -259,11 +258,6 @@ def parse_workload(text: str) -> PrimFunc | Graph:
         raise RecordError(f"the workload does not parse: {error}", where="record: workload") from None
     except Error as error:  # what the constructors of the IR refuse, such as an operator that there is not
         raise RecordError(f"the workload is no program: {error}", where="record: workload") from None
-
-
-def space_digest(labels: Iterable[str]) -> str:
-    """A digest of the settings that a decision was taken among, in whatever order."""
-    return digest(sorted(labels))
 
 
 def provenance(target: Target, time: int, author: str = "") -> Provenance:

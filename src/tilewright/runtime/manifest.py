@@ -21,6 +21,7 @@ from math import prod
 from typing import Any, Literal, get_args
 
 from tilewright.ir.dtype import BY_NAME
+from tilewright.runtime.recorded import STATES, RecordUse
 from tilewright.runtime.schema import SchemaError, decode, encode
 from tilewright.support.errors import ArtifactError, Error
 
@@ -212,7 +213,8 @@ class Manifest:
     weights has and the program does not read: updates may hold them. `tied` are those among them that were one tensor
     with a parameter, (name, the parameter's name): updates that hold both must hold the same numbers. `folded` are
     weights of which code or constants were made, (name, what was made): updates that hold them are refused. `extents`
-    are the names of numbers that data decides: the last outputs are their values, which callers do not see."""
+    are the names of numbers that data decides: the last outputs are their values, which callers do not see. `records`
+    are the tuning records that there were about what was decided."""
 
     name: str
     target: TargetSpec
@@ -233,6 +235,7 @@ class Manifest:
     tied: tuple[tuple[str, str], ...] = ()
     folded: tuple[tuple[str, str], ...] = ()
     extents: tuple[str, ...] = ()
+    records: tuple[RecordUse, ...] = ()
     abi_version: int = field(default=ABI_VERSION)
 
     def __post_init__(self) -> None:
@@ -309,7 +312,7 @@ class _Checker:
         for name, value in (("precision", m.precision), ("fast", m.fast)):
             self.expect(_OPTION.fullmatch(value) is not None, f"{value[:40]!r} is no setting", name)
         lists = (m.symbols, m.inputs, m.outputs, m.params, m.packed, m.run_temps, m.run_steps, m.prepare_temps)
-        if any(len(part) > MAX_ENTRIES for part in (*lists, m.prepare_steps, m.ignored, m.tied, m.folded)):
+        if any(len(part) > MAX_ENTRIES for part in (*lists, m.prepare_steps, m.ignored, m.tied, m.folded, m.records)):
             self.expect(False, f"a list has more than {MAX_ENTRIES} entries", "manifest")
             return self.found
         self.unique("symbol", [s.name for s in m.symbols])
@@ -326,6 +329,8 @@ class _Checker:
         self.temps("run temporary", m.run_temps, len(m.run_steps), must_state=False)
         self.temps("prepare temporary", m.prepare_temps, len(m.prepare_steps), must_state=True)
         self.steps("run step", m.run_steps, m.run_slots, len(m.symbols), regions=True)
+        for use in m.records:
+            self.expect(use.state in STATES, f"{use.state[:40]!r} is no state", f"record {use.record[:40]!r}")
         prepare_slots = len(m.params) + len(m.packed) + len(m.prepare_temps)
         self.steps("prepare step", m.prepare_steps, prepare_slots, 0, regions=False)
         return self.found

@@ -132,6 +132,15 @@ CACHE_SIZE = Flag(
     "TILEWRIGHT_CACHE_SIZE", _bytes, lambda: 2 << 30, "2G", "The cache's bound; what was used longest ago goes first."
 )
 
+RECORDS = Flag(
+    "TILEWRIGHT_RECORDS",
+    _names,
+    lambda: (),
+    "the user's and the package's",
+    "Further places of tuning records, nearer than the package's: folders and https addresses of exported archives, "
+    "with commas between; `none` for no records at all.",
+)
+
 STORE_DIR = Flag(
     "TILEWRIGHT_STORE_DIR",
     lambda text: Path(text).expanduser(),
@@ -152,7 +161,7 @@ PLUGINS = Flag(
 
 def table() -> list[Flag[int] | Flag[bool] | Flag[str] | Flag[Path] | Flag[tuple[str, ...]]]:
     """All flags, in the order in which the documents show them."""
-    return [DEBUG, DUMP, VERIFY, TARGET, THREADS, CACHE, CACHE_DIR, CACHE_SIZE, STORE_DIR, PLUGINS]
+    return [DEBUG, DUMP, VERIFY, TARGET, THREADS, CACHE, CACHE_DIR, CACHE_SIZE, RECORDS, STORE_DIR, PLUGINS]
 
 
 def markdown() -> str:

@@ -12,19 +12,22 @@ forces something else:
         tw.compile(model)
 
 A forced compile is cached like any other: what is forced is part of the program's key. While decisions are listed,
-programs are made anew, for a cached one decides nothing.
+programs are made anew, for a cached one decides nothing. What is not forced may be known from tuning records
+(`plans/framework/advice.py`), if the compile has an advisor.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from tilewright.plans.framework.advice import Advice, Advisor, answer, follow
 from tilewright.plans.framework.decision_key import Key
 from tilewright.plans.framework.space import Setting, Space
+from tilewright.runtime.recorded import RecordUse
 from tilewright.support.errors import ScheduleError
 
 T = TypeVar("T")
@@ -40,7 +43,7 @@ class Decision:
         estimates: of each of them, in cycles of one core for all of what the key names (a call, or an image where the
             number of images is not known); 0.0 where a rule decides and nothing is estimated.
         taken: which.
-        why: "estimate", "rule" or "forced".
+        why: "estimate", "rule", "record" or "forced".
     """
 
     key: Key
@@ -87,14 +90,29 @@ class Scheduled:
 
 @dataclass(slots=True)
 class Record:
-    """What is forced, by the key's name, and what was decided so far (nothing if decisions are not listed). `kernels`
-    has the decisions about each kernel's schedule by the kernel's symbol."""
+    """What is forced, by the key's name, and what was decided so far (nothing if decisions are not listed).
+
+    `kernels` has the decisions about each kernel's schedule by the kernel's symbol.
+    `advisor` is asked about the rest. `asked` are the answers by the key's name, "" where there is no record, and
+    `uses` what became of those that there are.
+    """
 
     forced: Mapping[str, str]
     listing: bool
     made: list[Decision] = field(default_factory=list)
     met: set[str] = field(default_factory=set)
     kernels: dict[str, tuple[Scheduled, ...]] = field(default_factory=dict)
+    advisor: Advisor | None = None
+    asked: dict[str, str] = field(default_factory=dict)
+    uses: dict[str, RecordUse] = field(default_factory=dict)
+
+    def ask(self, name: str) -> tuple[Advice, ...]:
+        """What records say about a decision."""
+        if self.advisor is None or name in self.forced:
+            return ()
+        advices = self.advisor.advise(name)
+        self.asked[name] = answer(advices)
+        return advices
 
     def unused(self) -> tuple[str, ...]:
         """Forced keys about which nothing was decided."""
@@ -126,6 +144,24 @@ def forcing(forced: Mapping[str, str]) -> AbstractContextManager[Record]:
     return _record(Record(dict(forced), listing=False))
 
 
+@contextmanager
+def advised(advisor: Advisor | None, listing: bool = False) -> Iterator[Record | None]:
+    """A context in which `advisor` is asked about what is not forced, inside the one that there is; None where that is
+    no other than without.
+
+    Args:
+        listing: list decisions, as `deciding` does.
+    """
+    outer = _current.get()
+    if advisor is None and not listing:
+        yield outer
+        return
+    base = outer or Record({}, False)
+    inner = Record(base.forced, base.listing or listing, base.made, base.met, advisor)
+    with _record(inner):
+        yield inner
+
+
 def decide(
     key: Callable[[], Key],
     options: Sequence[T],
@@ -143,21 +179,39 @@ def decide(
     if record is None:
         return options[0]
     about = key()
-    settings = [setting(option) for option in options]
     label = record.forced.get(about.name)
-    place = 0
+    advices = record.ask(about.name)
+    new = about.name not in record.met
+    record.met.add(about.name)
+    if label is None and not advices and not (new and record.listing):
+        return options[0]
+    settings = [setting(option) for option in options]
+    place, why = _taken(record, about, label, advices, [s.label for s in settings], lambda: [*map(estimate, options)])
+    if new and record.listing:
+        estimates = tuple(float(estimate(option)) for option in options)
+        why = why or ("estimate" if any(estimates) else "rule")
+        record.made.append(Decision(about, Space(tuple(settings)), estimates, settings[place], why))
+    return options[place]
+
+
+def _taken(
+    record: Record,
+    about: Key,
+    label: str | None,
+    advices: Sequence[Advice],
+    labels: list[str],
+    estimates: Callable[[], Sequence[float]],
+) -> tuple[int, str]:
+    """The place of what is forced or recorded, and why it is taken; the first, and nothing, where neither is."""
     if label is not None:
-        labels = [s.label for s in settings]
         if label not in labels:
             raise ScheduleError("no such setting", where=about.name, expected=", ".join(labels), got=repr(label))
-        place = labels.index(label)
-    if about.name not in record.met:
-        record.met.add(about.name)
-        if record.listing:
-            estimates = tuple(float(estimate(option)) for option in options)
-            why = "forced" if label is not None else "estimate" if any(estimates) else "rule"
-            record.made.append(Decision(about, Space(tuple(settings)), estimates, settings[place], why))
-    return options[place]
+        return labels.index(label), "forced"
+    if not advices:
+        return 0, ""
+    place, use = follow(about.name, advices, labels, estimates)
+    record.uses.setdefault(about.name, use)
+    return (0, "") if place is None else (place, "record")
 
 
 def cheapest(key: Callable[[], Key], estimates: Mapping[str, float]) -> str:
@@ -183,3 +237,25 @@ def forced_settings() -> dict[str, str]:
     """What is forced: the key's name -> the setting's label. It is a part of cache keys."""
     record = _current.get()
     return {} if record is None else dict(record.forced)
+
+
+def settled() -> dict[str, str]:
+    """What is forced and what records decided so far: by forcing it, the same is decided again."""
+    record = _current.get()
+    return {} if record is None else dict(record.forced) | taken_of(record.uses.values())
+
+
+def taken_of(uses: Iterable[RecordUse]) -> dict[str, str]:
+    """The settings that were taken from records: the key's name -> the setting's label."""
+    return {use.decision: use.setting for use in uses if use.state != "unusable"}
+
+
+def recorded() -> tuple[RecordUse, ...]:
+    """What became of decisions about which there are records, so far."""
+    record = _current.get()
+    return () if record is None else tuple(record.uses.values())
+
+
+def current() -> Record | None:
+    """The context of the compile; None where all is decided by estimates and nobody asks how."""
+    return _current.get()

@@ -7,13 +7,19 @@ values that is not in it violates a constraint of the plan or layout that made t
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields
 
+from tilewright.ir.key import digest
 from tilewright.ir.selection import Algorithm
 from tilewright.support.errors import ParseError
 
 _LABEL = re.compile(r"(?P<kind>[a-z][a-z0-9_ ]*?)(?: (?P<knobs>[a-z]+=-?\d+(?:,[a-z]+=-?\d+)*))?")
+
+
+def space_digest(labels: Iterable[str]) -> str:
+    """A digest of the settings that a decision is taken among, in whatever order."""
+    return digest(sorted(labels))
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,164 @@
+"""Who answers decisions from records: those of some stores about one class of machines, the nearest store first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from math import log2
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tilewright.identity import code_version
+from tilewright.plans.framework.advice import Advice
+from tilewright.plans.framework.decision_key import Key, target_class
+from tilewright.plans.framework.decisions import Decision
+from tilewright.plans.framework.space import Setting, Space
+from tilewright.records.record import Record
+from tilewright.records.store import Store
+from tilewright.support import flags
+from tilewright.support.digest import blake2b
+from tilewright.support.errors import Problems, RecordError
+from tilewright.targets.target import Target
+
+if TYPE_CHECKING:
+    from tilewright.records.index import Index, Row
+
+MOST = 16
+"""Records about one decision that are looked at."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seed:
+    """A setting to begin a search with.
+
+    Args:
+        setting: legal in the space that was asked for.
+        distance: how far the record's sizes lie from those that were asked for: 1.0 is a factor of two in one of them.
+        record: its digest.
+        target: the class of machines that it is about.
+    """
+
+    setting: Setting
+    distance: float
+    record: str
+    target: str
+
+
+class Lookup:
+    """An `Advisor` (`plans/framework/advice.py`).
+
+    Of several records about one decision, those that this compiler measured go before others, then those of nearer
+    stores, then newer ones. Answers are remembered: within one compile nothing changes.
+    """
+
+    def __init__(self, indexes: Sequence[Index]) -> None:
+        self._indexes = tuple(indexes)
+        stamps = [(str(index.store.folder.absolute()), index.stamp) for index in indexes]
+        known = all(stamp for _, stamp in stamps)
+        self._stamp = blake2b(repr(stamps).encode(), digest_size=16).hexdigest() if known else ""
+        self._said: dict[str, tuple[Advice, ...]] = {}
+
+    @property
+    def stamp(self) -> str:
+        return self._stamp
+
+    def advise(self, decision: str) -> tuple[Advice, ...]:
+        found = self._said.get(decision)
+        if found is None:
+            found = self._said[decision] = tuple(_advice(digest, record) for digest, record in self.find(decision))
+        return found
+
+    def find(self, decision: str) -> list[tuple[str, Record]]:
+        """The records about a decision with their digests, those that count most first."""
+        rows: dict[str, tuple[int, Row, Index]] = {}
+        for place, index in enumerate(self._fresh):
+            for row in index.find(decision):
+                rows.setdefault(row.digest, (place, row, index))
+        mine = code_version() if rows else ""
+        ranked = sorted(rows.values(), key=lambda r: (r[1].compiler != mine, r[0], -r[1].time, r[1].digest))
+        read = ((row.digest, index.store.get(row.digest, index.target)) for _, row, index in ranked[:MOST])
+        return [(digest, record) for digest, record in read if record is not None]
+
+    @cached_property
+    def _fresh(self) -> tuple[Index, ...]:
+        for index in self._indexes:
+            index.refresh()
+        return self._indexes
+
+
+def _advice(digest: str, record: Record) -> Advice:
+    current = record.made.compiler == code_version()
+    return Advice(digest, record.setting, record.measured, record.space, current)
+
+
+def lookup(stores: Iterable[Store], target: Target) -> Lookup | None:
+    """Who knows the records of these stores about a target's class of machines; None if there are none."""
+    machines = target_class(target)
+    found = [index_of(store, machines) for store in stores if store.class_folder(machines).is_dir()]
+    return Lookup(found) if found else None
+
+
+def check_recorded(made: Iterable[Decision], target: Target) -> None:
+    """Raise RecordError if estimates have chosen among several settings, listing all such decisions."""
+    problems = Problems()
+    for d in made:
+        if d.why == "estimate" and len(d.space) > 1:
+            problems.add(RecordError("there is no tuning record that can be used", where=f"{d.key.name}, {d.key.text}"))
+    hint = "`tilewright tune` makes records, `tilewright db list` shows those that there are"
+    problems.raise_if_any(f"decisions without records about {target_class(target)}; {hint}", kind=RecordError)
+
+
+def seeds(stores: Iterable[Store], key: Key, target: Target, space: Space, most: int = 5) -> list[Seed]:
+    """Settings that are good for decisions which differ from this one in their sizes, the nearest first.
+
+    Those of the target's own class of machines go first, then those of others with the same vectors and registers, of
+    any number of threads. A record's setting that is not in `space` stands for the one beside it: a seed is measured
+    like any other.
+    """
+    mine = target_class(target)
+    found: list[tuple[bool, float, str, str, Setting]] = []
+    for store in stores:
+        for machines in store.classes():
+            if _vectors(machines) != _vectors(mine):
+                continue
+            index = index_of(store, machines)
+            index.refresh()
+            for distance, row in index.similar(key.text)[: 4 * most]:
+                beside = row.decision.startswith(f"{key.kind} ") and nearest(Setting.parse(row.setting), space)
+                if beside:
+                    found.append((machines != mine, distance, row.digest, machines, beside))
+    best: dict[Setting, Seed] = {}
+    for _, distance, digest, machines, setting in sorted(found, key=lambda f: f[:3]):
+        best.setdefault(setting, Seed(setting, distance, digest, machines))
+    return list(best.values())[:most]
+
+
+def nearest(setting: Setting, space: Space) -> Setting | None:
+    """The setting of the space with the same alternative and knobs, whose sizes are nearest; None if there is none."""
+    knobs = dict(setting.knobs)
+    alike = [s for s in space if s.kind == setting.kind and dict(s.knobs).keys() == knobs.keys()]
+    if not alike:
+        return None
+    return min(alike, key=lambda s: sum(abs(log2((abs(v) + 1) / (abs(knobs[n]) + 1))) for n, v in s.knobs))
+
+
+def _vectors(machines: str) -> tuple[str, ...]:
+    """Architecture, vectors and registers of a class of machines (`Target.kind`)."""
+    words = machines.split(" ")
+    return (words[0], words[2]) if len(words) > 3 else (machines,)
+
+
+def index_of(store: Store, machines: str) -> Index:
+    """The index of a store's records about a class of machines; one for all of this process."""
+    return _index(store.folder.absolute(), machines, flags.CACHE_DIR())
+
+
+@lru_cache(maxsize=64)
+def _index(folder: Path, machines: str, cache: Path) -> Index:
+    from tilewright.records.index import Index  # here: where there are no records, nobody waits for SQLite
+
+    return Index(Store(folder), machines, cache / "records-index")
+
+
+__all__ = ["Lookup", "Seed", "check_recorded", "index_of", "lookup", "nearest", "seeds"]

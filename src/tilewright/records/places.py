@@ -1,0 +1,52 @@
+"""Where records are looked for: the user's folder, a team's folders and archives, what the package brings."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Literal
+
+from tilewright.records.store import Store
+from tilewright.support import flags
+from tilewright.support.errors import RecordError
+
+Records = Literal["auto"] | str | os.PathLike[str] | Store | Iterable[str | os.PathLike[str] | Store] | None
+"""What `tw.compile(records=)` takes: all places, a folder, a store, several of these with the nearest first; None: no
+records."""
+
+SHIPPED = Path(__file__).parent / "shipped"
+"""What the package brings: records of common classes of machines."""
+
+
+def user_store() -> Store:
+    """Where this user's tuning keeps its records."""
+    return Store(flags.CACHE_DIR() / "records")
+
+
+def stores(records: Records = "auto") -> tuple[Store, ...]:
+    """The stores that `records` stands for, the nearest first: the user's, those of TILEWRIGHT_RECORDS, the package's.
+
+    Raises RecordError for a folder that is named by an argument and is not there.
+    """
+    if records is None:
+        return ()
+    if isinstance(records, str) and records == "auto":
+        named = flags.RECORDS()
+        return () if named == ("none",) else (user_store(), *map(_place, named), Store(SHIPPED))
+    if isinstance(records, Store):
+        return (records,)
+    if isinstance(records, str | os.PathLike):
+        folder = Path(records)
+        if not folder.is_dir():
+            hint = 'records="auto" looks in all places, records=None in none'
+            raise RecordError("no such folder of tuning records", where=str(folder), hint=hint)
+        return (Store(folder),)
+    return tuple(store for each in records for store in stores(each))
+
+
+def _place(text: str) -> Store:
+    return Store(Path(text).expanduser())
+
+
+__all__ = ["SHIPPED", "Records", "stores", "user_store"]

@@ -1,0 +1,43 @@
+"""What tuning records decided about a program: part of its manifest, so that who loads it knows, and who compiles the
+model again can decide the same."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+STATES = ("used", "unverified", "unusable")
+"""A record's setting was taken, as it was measured; it was taken although another compiler measured it, or among other
+settings, for the estimates stand by it; it was not taken."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordUse:
+    """What became of a decision about which there is a record.
+
+    Args:
+        decision: the name of its key.
+        setting: of the record, a label.
+        record: the record's digest.
+        state: one of `STATES`.
+        why: it is not simply used.
+    """
+
+    decision: str
+    setting: str
+    record: str
+    state: str
+    why: str = ""
+
+
+def summary(uses: Iterable[RecordUse]) -> str:
+    """All of them for people: "41 used, 3 unverified, 2 unusable (not among the settings here)"."""
+    found = list(uses)
+    counts = Counter(use.state for use in found)
+    parts = [f"{counts[state]} {state}" for state in STATES if counts[state]]
+    reasons = Counter(use.why for use in found if use.state == "unusable")
+    if reasons:
+        texts = [f"{why}" if count == 1 else f"{why}: {count}" for why, count in reasons.most_common()]
+        parts[-1] += f" ({'; '.join(texts)})"
+    return ", ".join(parts) or "none"
