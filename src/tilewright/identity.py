@@ -37,6 +37,7 @@ RELATED = (
     "native/toolchain.py",
     "runtime/artifact.py",
     "runtime/manifest.py",
+    "runtime/recorded.py",
     "runtime/schema.py",
 )
 """What is in these folders and does: how LLVM text is written and becomes an object, how a kept program is written, and

@@ -119,6 +119,8 @@ HARMLESS = {
     "frontend.stablehlo": "reads models, as above",
     "frontend.torch": "reads models, as above",
     "measure.calibration": "the host's ceilings, which are the target's",
+    "records.lookup": "which records answer, and the answers are in the key",
+    "records.places": "where they are",
     "runtime.kernel": "calls of a schedule's function, which is not kept",
     "runtime.native": "the runtime's own code, kept by its own text",
     "runtime.program": "holds what was made; its text is not kept",
