@@ -17,6 +17,9 @@ os.environ.setdefault("TILEWRIGHT_CACHE_DIR", str(Path(tempfile.gettempdir()) / 
 # What else is installed changes nothing; `tests/plugins` starts processes with plug-ins of its own.
 os.environ.setdefault("TILEWRIGHT_PLUGINS", "0")
 
+# Whatever this user has tuned; `tests/records` has folders of its own.
+os.environ.setdefault("TILEWRIGHT_RECORDS", "none")
+
 # Every pass is verified.
 os.environ.setdefault("TILEWRIGHT_VERIFY", "2")
 

@@ -119,6 +119,8 @@ HARMLESS = {
     "frontend.stablehlo": "reads models, as above",
     "frontend.torch": "reads models, as above",
     "measure.calibration": "the host's ceilings, which are the target's",
+    "native.assembler": "what exports bring along; they are not kept",
+    "native.shared": "how exports are written; they are not kept",
     "records.lookup": "which records answer, and the answers are in the key",
     "records.places": "where they are",
     "runtime.kernel": "calls of a schedule's function, which is not kept",

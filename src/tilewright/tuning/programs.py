@@ -105,7 +105,8 @@ class Maker:
         return path
 
     def _compile(self, **options: Any) -> Program:
-        return compile_program(self._model, threads=self.threads, target=self.target, **{**self._options, **options})
+        given = {**self._options, **options, "records": None}  # what is known of candidates is forced, nothing else
+        return compile_program(self._model, threads=self.threads, target=self.target, **given)
 
     def _write(self, program: Program, forced: Forced) -> Built:
         self._made += 1

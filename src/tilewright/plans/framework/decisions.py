@@ -157,7 +157,7 @@ def advised(advisor: Advisor | None, listing: bool = False) -> Iterator[Record |
         yield outer
         return
     base = outer or Record({}, False)
-    inner = Record(base.forced, base.listing or listing, base.made, base.met, advisor)
+    inner = Record(base.forced, base.listing or listing, base.made, base.met, base.kernels, advisor)
     with _record(inner):
         yield inner
 
