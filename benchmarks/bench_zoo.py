@@ -105,7 +105,10 @@ def summary(rows: Sequence[Row]) -> str:
     notes = [f"{len(rows)} of the zoo's {len(builders())} architectures have run."]
     notes.append(f"{sum(row.foreign for row in rows)} had a foreign exception on the way.")
     if seconds:
-        notes.append(f"Compile time, cold: median {seconds[len(seconds) // 2]:.1f} s, worst {seconds[-1]:.1f} s.")
+        notes.append(
+            f"Compile time, cold, CPU seconds of all threads: median {seconds[len(seconds) // 2]:.1f} s, "
+            f"worst {seconds[-1]:.1f} s."
+        )
     if ratios:
         mean = geometric_mean(ratios)
         slow = sum(r < 1 for r in ratios)

@@ -17,7 +17,8 @@ class Row:
     detail    why the ways before it did not, or what is wrong
     foreign   whether a way ended in an exception that is not a `tw.Error`
     error     largest difference from eager over the output's largest magnitude
-    compile   seconds of the first compilation, export or tracing included
+    compile   CPU seconds of all threads for the first compilation, export or tracing included: on a quiet machine no
+              more pass
     eager, ours   microseconds of a call, medians
     ratio     eager's time by ours, the median of the turns
     slowest   the kinds of kernels that take most, where eager is faster

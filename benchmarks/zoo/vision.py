@@ -20,7 +20,7 @@ SIZES = {
     "swin_tiny_patch4_window7_224": 224,
     "beit_base_patch16_224": 224,
     "botnet26t_256": 256,
-    "bat_resnext26ts": 128,
+    "bat_resnext26ts": 256,
     "caformer_s18": 96,
     "poolformer_s12": 96,
     "cait_xxs24_224": 224,

@@ -64,6 +64,7 @@ from tilewright.transform.graph.simplify import (
 )
 from tilewright.transform.graph.softmax import recognise_softmax
 from tilewright.transform.graph.split import SplitGraph, split_prepare
+from tilewright.transform.graph.unit import simplify_units
 from tilewright.transform.graph.verify import graph_stage
 from tilewright.transform.graph.views import join_slices, place_views
 from tilewright.transform.layout.assign import assign_layouts
@@ -171,6 +172,7 @@ def graph_passes(target: Target, options: Options = DEFAULTS) -> list[tuple[str,
         ("eliminate dead", eliminate_dead),
         ("recognise activations", recognise_activations),
         ("recognise softmax", recognise_softmax),
+        ("simplify units", simplify_units),
         ("recognise attention", lambda g: recognise_attention(g, target)),
         ("eliminate dead", eliminate_dead),
         ("fold scales", fold_scales),

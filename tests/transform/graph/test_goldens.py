@@ -36,6 +36,16 @@ CASES = {
           %y = add(%a, %b) : f32[4]
           return %y, %c
         }""",
+    "simplify units": """
+        graph @g(%q: f32[2, n, 8], %k: f32[2, 1, 8], %v: f32[2, 1, 4], %f: f16[3, 1], %g: f16[1, 2]) where n in 1.. {
+          %c = constant() {value = array f32[] (0.125)} : f32[]
+          %s = matmul(%q, %k) {transpose_b = true} : f32[2, n, 1]
+          %t = mul(%s, %c) : f32[2, n, 1]
+          %p = softmax(%t) {axis = -1} : f32[2, n, 1]
+          %y = matmul(%p, %v) : f32[2, n, 4]
+          %rounded = matmul(%f, %g) : f16[3, 2]
+          return %y, %rounded
+        }""",
     "join slices": """
         graph @g(%x: f32[1, 12]) {
           %a = slice(%x) {begin = [0, 0], size = [1, 4], step = [1, 1]} : f32[1, 4]

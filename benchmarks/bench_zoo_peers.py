@@ -1,0 +1,212 @@
+"""The zoo's small and middle models against ONNX Runtime and OpenVINO: one thread, f32, in turns.
+
+    python -m benchmarks.bench_zoo_peers --prepare [--only NAME...]     exports and compiles, minutes
+    python -m benchmarks.bench_zoo_peers [--seconds 140] [--rounds 7]   times what is prepared and has no row yet
+    python -m benchmarks.bench_zoo_peers --report                       only writes the table of the rows there are
+
+The peers run the file of PyTorch's newer exporter, sizes fixed, with their buffers bound once. Who differs from eager
+PyTorch by more than 1e-3 of an output's largest magnitude, or does not run the file, has no time. All stand in one
+process, as none of them has a thread beside the caller's; times are those of a call, medians of the turns, and ratios
+those of neighbouring turns.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks import models
+from benchmarks.harness import console, markdown_table, write_markdown
+from benchmarks.tables import geometric_mean
+
+FOLDER = models.ROOT / "build" / "zoo-peers"
+ROWS = models.ROOT / "build" / "zoo-peers.jsonl"
+TURN_SECONDS = 0.02
+TOLERANCE = 1e-3
+PEERS = ("onnxruntime", "openvino")
+
+
+@dataclass(slots=True)
+class PeerRow:
+    """A model: microseconds of a call by runtime, each peer's time by ours, why a peer has none."""
+
+    name: str
+    times: dict[str, float] = field(default_factory=dict)
+    ratios: dict[str, float] = field(default_factory=dict)
+    notes: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def worst(self) -> float | None:
+        """The best peer's time by ours."""
+        return min(self.ratios.values(), default=None)
+
+
+def prepared() -> list[str]:
+    """The models whose files are complete: those of the peers' inputs are written last."""
+    return sorted(path.parent.name for path in FOLDER.glob("*/inputs.npz"))
+
+
+def race(name: str, rounds: int) -> PeerRow:
+    """All runtimes in turns."""
+    from benchmarks.zoo.peers import RUNTIMES, arrays
+
+    row = PeerRow(name)
+    folder = FOLDER / name
+    expected = list(arrays(folder / "outputs.npz").values())
+    calls: dict[str, Any] = {}
+    for runtime, make in RUNTIMES.items():
+        if runtime in PEERS and importlib.util.find_spec(runtime) is None:
+            continue
+        try:
+            call, results = make(folder)
+            call()
+            wrong = differs(expected, results())
+        except Exception as error:  # a peer may raise anything
+            wrong = f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0][:150]}"
+        if wrong:
+            row.notes[runtime] = wrong
+        else:
+            calls[runtime] = call
+    if "ours" not in calls:
+        return row
+    counts = {runtime: max(1, round(TURN_SECONDS / turn(call, 1))) for runtime, call in calls.items()}
+    turns = [{runtime: turn(call, counts[runtime]) for runtime, call in calls.items()} for _ in range(rounds)]
+    row.times = {runtime: statistics.median(t[runtime] for t in turns) * 1e6 for runtime in calls}
+    row.ratios = {p: statistics.median(t[p] / t["ours"] for t in turns) for p in PEERS if p in calls}
+    return row
+
+
+def turn(call: Any, count: int) -> float:
+    """Seconds of a call."""
+    start = time.perf_counter()
+    for _ in range(count):
+        call()
+    return (time.perf_counter() - start) / count
+
+
+def differs(expected: Sequence[Any], got: Sequence[Any]) -> str:
+    """What is wrong with results; nothing if they agree."""
+    if len(expected) != len(got):
+        return f"{len(got)} outputs for {len(expected)}"
+    for k, (e, g) in enumerate(zip(expected, got, strict=True)):
+        if e.shape != g.shape:
+            return f"output {k} has shape {list(g.shape)} for {list(e.shape)}"
+        a, b = e.astype(np.float64), g.astype(np.float64)
+        with np.errstate(invalid="ignore"):
+            difference = np.where((a == b) | (np.isnan(a) & np.isnan(b)), 0, np.abs(a - b)).max(initial=0)
+        largest = max(np.abs(a[np.isfinite(a)]).max(initial=0), 1e-6)
+        if not difference <= TOLERANCE * largest:
+            return f"output {k} differs by {difference / largest:.1e} of its largest"
+    return ""
+
+
+def read(path: Path) -> dict[str, PeerRow]:
+    """The rows of earlier runs; of two of one name the later."""
+    if not path.exists():
+        return {}
+    rows = [PeerRow(**json.loads(line)) for line in path.read_text().splitlines()]
+    return {row.name: row for row in rows}
+
+
+def report(rows: dict[str, PeerRow]) -> str:
+    """The table, worst first, and what it comes to."""
+    timed = sorted((r for r in rows.values() if r.ratios), key=lambda r: r.worst or 0)
+    best = [r.worst for r in timed if r.worst is not None]
+    lines = [f"{len(rows)} models of the zoo, {len(timed)} with a peer that agrees with eager PyTorch."]
+    for peer in PEERS:
+        ratios = [r.ratios[peer] for r in timed if peer in r.ratios]
+        if ratios:
+            lines.append(
+                f"- {peer}'s time by ours: {geometric_mean(ratios):.2f} in the geometric mean of {len(ratios)}, "
+                f"least {min(ratios):.2f}, {sum(r < 1 for r in ratios)} below 1."
+            )
+    if best:
+        lines.append(
+            f"- The better peer's time by ours: **{geometric_mean(best):.2f}**, least {min(best):.2f}, "
+            f"{sum(b < 1 for b in best)} below 1, {sum(b < 0.95 for b in best)} below 0.95."
+        )
+    header = ["model", "ours us", *(f"{p} us" for p in PEERS), "better peer / ours", "notes"]
+    table = [
+        [
+            r.name,
+            f"{r.times.get('ours', 0):.0f}",
+            *(f"{r.times[p]:.0f}" if p in r.times else "" for p in PEERS),
+            f"{r.worst:.2f}" if r.worst is not None else "",
+            "; ".join(f"{k}: {v}" for k, v in r.notes.items()).replace("|", "/"),
+        ]
+        for r in [*timed, *(r for r in rows.values() if not r.ratios)]
+    ]
+    return "\n".join(lines) + "\n\n" + markdown_table(header, table)
+
+
+def prepare_all(names: Sequence[str], seconds: float, limit: float) -> None:
+    """Prepare models, one process each."""
+    start, out = time.monotonic(), console()
+    environment = {
+        **os.environ,
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": os.pathsep.join(p or os.getcwd() for p in sys.path),
+    }
+    for name in names:
+        if time.monotonic() - start > seconds:
+            break
+        order = [sys.executable, "-m", "benchmarks.zoo.peers", name]
+        try:
+            ended = subprocess.run(
+                order, env=environment, cwd=models.ROOT, capture_output=True, text=True, timeout=limit, check=False
+            )
+            last = (ended.stderr.strip().splitlines() or [""])[-1]
+            said = "prepared" if ended.returncode == 0 else last
+        except subprocess.TimeoutExpired:
+            said = f"not done in {limit:.0f} s"
+        out.print(f"{name}: {said}", markup=False, highlight=False)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.bench_zoo_peers", description=__doc__.splitlines()[0])
+    parser.add_argument("--only", nargs="*", default=[""], help="models whose names contain one of these")
+    parser.add_argument("--prepare", action="store_true", help="export and compile, time nothing")
+    parser.add_argument("--again", action="store_true", help="also those that have a row; the later one counts")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="begin none after these")
+    parser.add_argument("--limit", type=float, default=200, help="seconds for preparing one")
+    parser.add_argument("--rounds", type=int, default=7, help="turns of the timing")
+    parser.add_argument("--rows", type=Path, default=ROWS, help="where rows are kept, one by one")
+    parser.add_argument("--report", action="store_true", help="only write the table of the rows there are")
+    options = parser.parse_args(arguments)
+    start, rows = time.monotonic(), read(options.rows)
+    if options.prepare:
+        from benchmarks.zoo import builders
+
+        done = set() if options.again else set(prepared())
+        wanted = [n for n in builders() if n not in done and any(part in n for part in options.only)]
+        prepare_all(wanted, options.seconds, options.limit)
+        return 0
+    wanted = [n for n in prepared() if any(part in n for part in options.only)]
+    for name in [] if options.report else [n for n in wanted if options.again or n not in rows]:
+        if time.monotonic() - start > options.seconds:
+            break
+        row = rows[name] = race(name, options.rounds)
+        with options.rows.open("a") as file:
+            file.write(json.dumps(asdict(row)) + "\n")
+        said = ", ".join(f"{k} {v:.2f}" for k, v in row.ratios.items())
+        console().print(f"{name}: {said} {row.notes or ''}", markup=False, highlight=False)
+    if rows:
+        title = "The zoo against ONNX Runtime and OpenVINO, one thread, f32"
+        console().print(f"wrote {write_markdown('zoo-peers', title, report(rows))}")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,160 @@
+"""The zoo's models as files for other runtimes, and their calls: what `bench_zoo_peers` prepares and times.
+
+python -m benchmarks.zoo.peers NAME      exports, compiles and saves one model, in build/zoo-peers/NAME
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import torch
+
+import tilewright as tw
+from benchmarks import models
+from benchmarks.zoo import builders
+from benchmarks.zoo.entry import Entry
+from benchmarks.zoo.probe import arguments, awaken, leaves
+
+FOLDER = models.ROOT / "build" / "zoo-peers"
+MAX_BYTES = 400 << 20
+"""Of a model's weights: larger ones are left out of this race."""
+
+Array = np.ndarray[Any, Any]
+Call = Callable[[], Any]
+Results = Callable[[], list[Array]]
+
+
+def prepare(name: str, folder: Path) -> None:
+    """Write a model's ONNX file, our program of it, its inputs and what eager PyTorch gives."""
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    entry = builders()[name]()
+    awaken(entry.module)
+    size = sum(p.numel() * p.element_size() for p in entry.module.parameters())
+    if size > MAX_BYTES:
+        raise SystemExit(f"{name}: {size >> 20} MiB of weights, more than {MAX_BYTES >> 20}")
+    folder.mkdir(parents=True, exist_ok=True)
+    with torch.no_grad():
+        expected = [leaf.numpy() for leaf in leaves(entry.call(entry.module))]
+        np.savez(folder / "outputs.npz", *expected)
+        model = tw.compile(entry.module, entry.example, dynamic=None)
+        model.save(folder / "ours.tw")
+        np.savez(folder / "ours.npz", *[t.numpy() for t in arguments(entry, model)])
+        export(entry, folder / "model.onnx")
+    proto = onnx.load(folder / "model.onnx", load_external_data=False)
+    np.savez(folder / "inputs.npz", **feeds(entry, proto))
+
+
+def export(entry: Entry, path: Path) -> None:
+    """The module as an ONNX file, all sizes those of the example, by the newer exporter."""
+    is_named = isinstance(entry.example, dict)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.onnx.export(
+            entry.module,
+            () if is_named else tuple(entry.example),
+            path,
+            kwargs=entry.example if is_named else None,
+            dynamo=True,
+            external_data=False,
+            verbose=False,
+        )
+
+
+def feeds(entry: Entry, proto: onnx.ModelProto) -> dict[str, Array]:
+    """The example's arrays by the file's names of its inputs: by name where it has the same, else in order."""
+    names = [i.name for i in proto.graph.input]
+    example = entry.example if isinstance(entry.example, dict) else {}
+    if all(isinstance(example.get(name), torch.Tensor) for name in names):
+        return {name: example[name].numpy() for name in names}
+    tensors = entry.tensors()
+    if len(tensors) != len(names):
+        raise SystemExit(f"the file has {len(names)} inputs, the example {len(tensors)} tensors")
+    return {name: t.numpy() for name, t in zip(names, tensors, strict=True)}
+
+
+def arrays(path: Path) -> dict[str, Array]:
+    with np.load(path) as file:
+        return {name: file[name] for name in file.files}
+
+
+def ours(folder: Path) -> tuple[Call, Results]:
+    """`model(*inputs, out=buffers)`."""
+    model = tw.load(folder / "ours.tw")
+    inputs = list(arrays(folder / "ours.npz").values())
+    outputs = model.empty_outputs(*inputs)
+    buffers = tuple(outputs.values())
+    return lambda: model(*inputs, out=buffers), lambda: list(buffers)
+
+
+def onnxruntime(folder: Path) -> tuple[Call, Results]:
+    """Inputs and outputs bound once, all optimisations, one thread."""
+    import onnxruntime as ort
+
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    options.log_severity_level = 4
+    session = ort.InferenceSession(str(folder / "model.onnx"), options, providers=["CPUExecutionProvider"])
+    inputs = arrays(folder / "inputs.npz")
+    names = {i.name for i in session.get_inputs()}
+    found = session.run(None, {k: v for k, v in inputs.items() if k in names})
+    binding = session.io_binding()
+    for name in names:
+        binding.bind_ortvalue_input(name, ort.OrtValue.ortvalue_from_numpy(inputs[name]))
+    bound = [ort.OrtValue.ortvalue_from_numpy(np.empty_like(x)) for x in found]
+    for output, value in zip(session.get_outputs(), bound, strict=True):
+        binding.bind_ortvalue_output(output.name, value)
+    return lambda: session.run_with_iobinding(binding), lambda: [v.numpy() for v in bound]
+
+
+def openvino(folder: Path) -> tuple[Call, Results]:
+    """f32, for latency, one stream and one thread, its own buffers filled once."""
+    import openvino as ov
+    from openvino import properties
+    from openvino.properties import hint
+
+    core = ov.Core()
+    settings = {
+        hint.inference_precision(): ov.Type.f32,
+        hint.performance_mode(): hint.PerformanceMode.LATENCY,
+        hint.enable_cpu_pinning(): False,
+        properties.num_streams(): 1,
+        properties.inference_num_threads(): 1,
+    }
+    graph = core.read_model(folder / "model.onnx")
+    inputs = arrays(folder / "inputs.npz")
+    graph.reshape({port.any_name: list(inputs[port.any_name].shape) for port in graph.inputs})
+    compiled = core.compile_model(graph, "CPU", settings)
+    request = compiled.create_infer_request()
+    for port in compiled.inputs:
+        request.get_tensor(port).data[...] = inputs[port.any_name]
+    return (
+        lambda: request.infer(share_outputs=True),
+        lambda: [np.array(request.get_tensor(port).data) for port in compiled.outputs],
+    )
+
+
+RUNTIMES: dict[str, Callable[[Path], tuple[Call, Results]]] = {
+    "ours": ours,
+    "onnxruntime": onnxruntime,
+    "openvino": openvino,
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.zoo.peers", description=__doc__.splitlines()[0])
+    parser.add_argument("name")
+    options = parser.parse_args()
+    prepare(options.name, FOLDER / options.name)
+    print(json.dumps({"name": options.name}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,60 @@
+"""Attention with one key, and products of depth one: against NumPy, with NaN, infinity and masks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tilewright.ops import parse_graph
+
+RNG = np.random.default_rng(17)
+
+ATTENTION = """
+graph @g(%q: f32[2, n, D], %k: f32[2, 1, D], %v: f32[2, 1, V], %mask: f32[n, 1]) where n in 1.. {
+  %c = constant() {value = array f32[] (0.5)} : f32[]
+  %s = matmul(%q, %k) {transpose_b = true} : f32[2, n, 1]
+  %t = mul(%s, %c) : f32[2, n, 1]
+  %m = add(%t, %mask) : f32[2, n, 1]
+  %p = softmax(%m) {axis = -1} : f32[2, n, 1]
+  %y = matmul(%p, %v) : f32[2, n, V]
+  return %y
+}"""
+
+
+@pytest.mark.parametrize(("rows", "depth", "width"), [(1, 1, 1), (7, 16, 5), (33, 17, 64)])
+def test_attention_with_one_key(rows: int, depth: int, width: int) -> None:
+    model = tw.compile((parse_graph(ATTENTION.replace("D]", f"{depth}]").replace("V]", f"{width}]")), {}))
+    assert "softmax" not in model.show("graph") and "attention" not in model.show("graph")
+    q, k, v = (RNG.standard_normal(s).astype(np.float32) for s in ((2, rows, depth), (2, 1, depth), (2, 1, width)))
+    mask = np.zeros((rows, 1), np.float32)
+    if rows > 1:
+        q[0, 0, 0], q[1, 1, 0], v[1, 0, 0], mask[2], mask[3] = np.nan, np.inf, np.inf, -np.inf, -1e30
+    y = model(q, k, v, mask)
+    with np.errstate(invalid="ignore"):
+        scores = np.einsum("bid,bjd->bij", q, k) * 0.5 + mask
+        raised = np.exp(scores - scores.max(-1, keepdims=True))
+        want = (raised / raised.sum(-1, keepdims=True)) * v
+    np.testing.assert_array_equal(y, want)
+    assert rows == 1 or (np.isnan(y[:, 2]).all() and np.isfinite(y[0, 3]).all())
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_products_of_depth_one(turned: bool) -> None:
+    shape = "[3, 9, 1]" if turned else "[3, 1, 9]"
+    text = f"""
+    graph @g(%a: f32[5, 1, n, 1], %b: f32{shape}) where n in 1.. {{
+      %y = matmul(%a, %b) {{transpose_b = {str(turned).lower()}}} : f32[5, 3, n, 9]
+      return %y
+    }}"""
+    model = tw.compile((parse_graph(text), {}))
+    assert "matmul" not in model.show("graph")
+    for n in (1, 4, 31):
+        a = RNG.standard_normal((5, 1, n, 1)).astype(np.float32)
+        b: Any = RNG.standard_normal((3, 9, 1) if turned else (3, 1, 9)).astype(np.float32)
+        a[0, 0, 0], b[0, 0, 0] = np.inf, 0
+        with np.errstate(invalid="ignore"):
+            want = a * (b.swapaxes(1, 2) if turned else b)
+        np.testing.assert_array_equal(model(a, b), want)
