@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from tilewright.runtime.program import Program as Program
     from tilewright.support import errors as errors
     from tilewright.support.errors import Error as Error
+    from tilewright.train.entry import compile_step as compile_step
     from tilewright.train.gradient import gradient as gradient
-    from tilewright.train.step import compile_step as compile_step
     from tilewright.tuning.entry import tune as tune
 
 __version__ = "0.1.0"
@@ -49,7 +49,7 @@ _PUBLIC = {
     "compile": "tilewright.parts.entry:compile",
     "coverage": "tilewright.parts.entry:coverage",
     "compile_program": "tilewright.compiler:compile_program",
-    "compile_step": "tilewright.train.step:compile_step",
+    "compile_step": "tilewright.train.entry:compile_step",
     "errors": "tilewright.support.errors",
     "gradient": "tilewright.train.gradient:gradient",
     "load": "tilewright.runtime.model:load",

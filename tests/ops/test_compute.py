@@ -106,6 +106,7 @@ case("range", start=3, step=-2, size=5, dtype=i64)
 case("range", start=0.5, step=0.25, size=5, dtype=f32)
 case("trilu", x(2, 4, 5), upper=True, k=1)
 case("trilu", x(4, 4), upper=False, k=-1)
+case("uniform", np.array([5, 1 << 31], np.uint32), shape=(3, 5), stream=2)
 case("eye", rows=3, columns=5, k=1, dtype=f32)
 
 case("gather", x(5, 3), ints(2, 2, lo=-9, hi=9), axis=0)

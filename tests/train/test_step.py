@@ -14,8 +14,9 @@ from tilewright.ir.expr import as_expr
 from tilewright.ir.graph import Graph, GraphBuilder, TensorType, Value
 from tilewright.ops.registry import emit1
 from tilewright.train.arena import ALIGN, Arena
+from tilewright.train.entry import compile_step
 from tilewright.train.optimizers import SGD, Adam, AdamW, Lion, Optimizer, RMSprop
-from tilewright.train.step import Step, compile_step
+from tilewright.train.step import Step
 
 Array = np.ndarray[Any, Any]
 ROWS, INPUTS, HIDDEN = 5, 3, 7

@@ -12,8 +12,8 @@ torch = pytest.importorskip("torch", reason="make test does without PyTorch; mak
 from torch import nn  # noqa: E402  after what may skip
 from torch.nn import functional as F  # noqa: E402
 
+from tilewright.train.entry import compile_step  # noqa: E402
 from tilewright.train.optimizers import SGD, Adam, AdamW, RMSprop  # noqa: E402
-from tilewright.train.step import compile_step  # noqa: E402
 
 STEPS = 100
 

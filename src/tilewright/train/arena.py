@@ -25,7 +25,7 @@ class Arena:
 
     names: tuple[str, ...]
     shapes: tuple[tuple[int, ...], ...]
-    state: tuple[str, ...]
+    state: tuple[str, ...] = ()
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -64,20 +64,32 @@ class Arena:
         Raises ModelError naming what is missing, unknown, or has another shape.
         """
         views = self.views(memory, part)
-        wrong: Sequence[str] = sorted(views.keys() ^ values.keys())
-        if wrong:
-            raise ModelError(
-                "the names are not those of the parameters", expected=", ".join(views), got=", ".join(wrong)
-            )
-        arrays = {name: np.asarray(value) for name, value in values.items()}
-        for name, view in views.items():
-            if arrays[name].shape != view.shape:
-                raise ModelError("the shape is another", where=name, expected=view.shape, got=arrays[name].shape)
+        arrays = checked(values, {name: view.shape for name, view in views.items()})
         for name, view in views.items():
             view[...] = arrays[name]
 
     def empty(self) -> Array:
         """Zeros, which begin at 64 bytes."""
-        raw = np.zeros(self.size + ALIGN, np.float32)
-        first = -raw.ctypes.data // 4 % ALIGN
-        return raw[first : first + self.size]
+        return zeros(self.size)
+
+
+def zeros(size: int) -> Array:
+    """A vector of f32 that begins at 64 bytes."""
+    raw = np.zeros(size + ALIGN, np.float32)
+    first = -raw.ctypes.data // 4 % ALIGN
+    return raw[first : first + size]
+
+
+def checked(values: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Array]:
+    """The values as arrays of these names and shapes.
+
+    Raises ModelError naming what is missing, unknown, or has another shape.
+    """
+    wrong: Sequence[str] = sorted(shapes.keys() ^ values.keys())
+    if wrong:
+        raise ModelError("the names are not those of the parameters", expected=", ".join(shapes), got=", ".join(wrong))
+    arrays = {name: np.asarray(values[name]) for name in shapes}
+    for name, shape in shapes.items():
+        if arrays[name].shape != shape:
+            raise ModelError("the shape is another", where=name, expected=shape, got=arrays[name].shape)
+    return arrays

@@ -1,191 +1,242 @@
-"""`tw.compile_step`: a learning step as one native call.
-
-    step = tw.compile_step(model, loss, tw.train.Adam(3e-4), example=(x, y), clip=0.5)
-    for x, y in batches:
-        print(step(x, y)["loss"])
-    model.load_state_dict(step.state_dict())
+"""`Step`: a compiled learning step with its parameters and all else that one step hands to the next.
 
 The parameters, what the optimiser keeps and the new values of both are two arenas that take turns: a step reads one and
-writes the other. A batch that gives NaN or infinity leaves no trace if the step is refused.
+writes the other, and so for buffers that change and for gradients that are gathered. A batch that gives NaN or infinity
+leaves no trace if the step is refused.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import numpy as np
 
-from tilewright.compiler import compile_program, import_model
-from tilewright.frontend.common.finish import Imported
 from tilewright.runtime.model import Model
-from tilewright.support.errors import CallError, ModelError
-from tilewright.targets.target import Target
-from tilewright.train.optimizers import Optimizer
-from tilewright.train.program import step_graph
+from tilewright.support.errors import CallError
+from tilewright.train.arena import Arena, checked, zeros
+from tilewright.train.program import Layout, Objective, StepPlan
+from tilewright.train.saved import read_step, write_step
 
 Array = np.ndarray[Any, Any]
 OnNonfinite = Literal["raise", "skip", "keep"]
+Schedule = Callable[[int], float]
+"""From the number of updates so far to a factor of all learning rates."""
+
+GOLDEN = 0x9E3779B97F4A7C15
+WORD = (1 << 64) - 1
+
+
+@dataclass(slots=True)
+class Turns:
+    """Two vectors that take turns: a step reads `now` and writes `after`."""
+
+    now: Array
+    after: Array
+
+    @classmethod
+    def of(cls, size: int) -> Turns:
+        return cls(zeros(size), zeros(size))
+
+    def swap(self) -> None:
+        self.now, self.after = self.after, self.now
 
 
 class Step:
-    """A compiled learning step. `count` is the number of steps taken, `lr` the learning rate of the next one."""
+    """A compiled learning step.
+
+    count     batches taken
+    rates     the learning rate of each group of parameters; `lr` is the first
+    schedule  what all rates are multiplied by, from the number of updates so far; None: nothing
+    seed      what random numbers depend on, beside the count
+    """
 
     def __init__(
-        self, model: Model, arena: Any, optimizer: Optimizer, metrics: Sequence[str], on_nonfinite: OnNonfinite
+        self,
+        model: Model,
+        gather: Model | None,
+        objective: Objective,
+        plan: StepPlan,
+        layout: Layout,
+        on_nonfinite: OnNonfinite,
+        schedule: Schedule | None = None,
+        seed: int = 0,
     ) -> None:
         self.model = model
-        self.optimizer = optimizer
-        self.metrics = tuple(metrics)
+        self.metrics = (*objective.metrics, "gradient_norm")
         self.on_nonfinite = on_nonfinite
+        self.schedule = schedule
+        self.seed = seed
         self.count = 0
-        self.lr: float = optimizer.lr
-        self._arena = arena
-        self._memory = [arena.empty(), arena.empty()]
-        self._scalars = np.zeros(len(optimizer.scalars(1, self.lr)), np.float32)
-        self._results = [np.zeros([int(d) for d in s.shape], np.float32) for s in model.outputs[:-1]]
+        self.rates = plan.rates
+        self._gather = gather
+        self._objective = objective
+        self._plan = plan
+        self._layout = layout
+        self._arena = Turns.of(layout.arena.size)
+        self._buffers = Turns.of(layout.buffers.size)
+        self._gathered = Turns.of(layout.arena.part if gather else 0)
+        self._scalars = np.zeros(len(plan.scalars(1, self.rates)), np.float32)
+        self._key = np.zeros(2, np.uint32)
+        self._counters = {name: int(value) for name, value in objective.counters.items()}
+        outputs = model.outputs[: len(self.metrics)]
+        self._results = [np.zeros([int(d) for d in s.shape], np.float32) for s in outputs]
+        self._fill(layout.arena, self._arena.now, objective.weights)
+        self._fill(layout.buffers, self._buffers.now, {**objective.others, **objective.weights})
+
+    @staticmethod
+    def _fill(arena: Arena, memory: Array, values: Mapping[str, Any]) -> None:
+        arena.fill(memory, {name: values[name] for name in arena.names})
+
+    @property
+    def lr(self) -> float:
+        """The learning rate of the next update, before `schedule`."""
+        return self.rates[0]
+
+    @lr.setter
+    def lr(self, rate: float) -> None:
+        self.rates[0] = rate
+
+    @property
+    def updates(self) -> int:
+        """How often parameters have moved."""
+        return self.count // self._plan.batches
 
     def __call__(self, *batch: Any) -> dict[str, float]:
         """Take a step on a batch: arrays in the order of the example. Gives the loss, the metrics, and
         `gradient_norm`, the norm of all gradients together before they were clipped.
 
+        With `accumulate=n`, parameters move at every n-th call, by the mean of the gradients of n batches; the norm is
+        that of what has been gathered.
+
         Raises CallError for arrays that do not fit, and with `on_nonfinite="raise"` where the loss or a gradient is
         NaN or infinite; parameters are then as they were.
         """
-        now, after = self._memory
-        self._scalars[:] = self.optimizer.scalars(self.count + 1, self.lr)
-        self.model(*batch, now, self._scalars, out=(*self._results, after))
+        moves = (self.count + 1) % self._plan.batches == 0
+        inputs = [*batch, *self._random(), self._arena.now]
+        outputs = list(self._results)
+        turns = [self._arena] if moves else [self._gathered]
+        if moves:
+            self._set_scalars()
+            inputs.append(self._scalars)
+        if self._gather is not None:
+            if self.count % self._plan.batches == 0:
+                self._gathered.now.fill(0)
+            inputs.append(self._gathered.now)
+        if self._layout.buffers.names:
+            turns.append(self._buffers)
+            inputs.append(self._buffers.now)
+        outputs += [turn.after for turn in turns]
+        model = self.model if moves or self._gather is None else self._gather
+        model(*inputs, out=tuple(outputs))
         found = {name: float(r.reshape(-1)[0]) for name, r in zip(self.metrics, self._results, strict=True)}
         if self.on_nonfinite != "keep" and not (math.isfinite(found["loss"]) and math.isfinite(found["gradient_norm"])):
             if self.on_nonfinite == "raise":
                 got = f"loss {found['loss']}, norm of the gradients {found['gradient_norm']}"
                 raise CallError("the step is not finite; parameters are as they were", where="step", got=got)
             return found
-        self._memory.reverse()
+        for turn in turns:
+            turn.swap()
         self.count += 1
         return found
+
+    def _set_scalars(self) -> None:
+        updates = self.updates
+        rates = self.rates
+        if self.schedule is not None:
+            factor = self.schedule(updates)
+            rates = [rate * factor for rate in rates]
+        self._scalars[:] = self._plan.scalars(updates + 1, rates)
+
+    def _random(self) -> tuple[Array, ...]:
+        """The key of this step's random numbers: output `count` of SplitMix64 (Steele et al., 2014)."""
+        if self._objective.key is None:
+            return ()
+        z = (self.seed + GOLDEN * (self.count + 1)) & WORD
+        z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9 & WORD
+        z = (z ^ z >> 27) * 0x94D049BB133111EB & WORD
+        z ^= z >> 31
+        self._key[:] = z & 0xFFFFFFFF, z >> 32
+        return (self._key,)
 
     @property
     def parameters(self) -> dict[str, Array]:
         """The parameters by name, in the arena's memory: they hold until the next step."""
-        found: dict[str, Array] = self._arena.views(self._memory[0])
-        return found
+        return self._layout.arena.views(self._arena.now)
+
+    @property
+    def buffers(self) -> dict[str, Array]:
+        """The buffers that steps change: running statistics, which hold until the next step, and counts of steps."""
+        counts = {name: np.array(start + self.count) for name, start in self._counters.items()}
+        return self._layout.buffers.views(self._buffers.now) | counts
 
     def state_dict(self) -> dict[str, Array]:
-        """Copies of the parameters by name."""
-        return {name: array.copy() for name, array in self.parameters.items()}
+        """Copies of all that the model's own dictionary of weights has, in its order: parameters, those that stay, and
+        buffers."""
+        held = {**self._objective.others, **self._objective.weights, **self.parameters, **self.buffers}
+        found = {name: np.array(array) for name, array in held.items()}
+        return found | {name: found[first] for name, first in self._objective.tied.items() if first in found}
 
     def load_state_dict(self, values: Mapping[str, Any]) -> None:
-        """Take other parameters; what the optimiser keeps stays.
+        """Take other parameters, and other buffers if they are among the values; what the optimiser keeps stays. What
+        does not change while training is left as it was compiled.
 
         Raises ModelError, before anything has changed, if names or shapes are others.
         """
-        self._arena.fill(self._memory[0], {name: _array(value) for name, value in values.items()})
+        given = {name: _array(value) for name, value in values.items()}
+        arena, buffers = self._layout.arena, self._layout.buffers
+        known = {*self._objective.others, *self._objective.weights, *self._objective.tied, *self._counters}
+        own = {name: a for name, a in given.items() if name in arena.names or name not in known}
+        moving = {name: a for name, a in given.items() if name in buffers.names} or buffers.views(self._buffers.now)
+        arrays = checked(own, {n: v.shape for n, v in self.parameters.items()})
+        buffers.fill(self._buffers.now, moving)
+        arena.fill(self._arena.now, arrays)
+        for name in self._counters:
+            if name in given:
+                self._counters[name] = int(given[name]) - self.count
 
     def save(self, path: str | Path) -> None:
-        """Write parameters, the optimiser's state and the number of steps to a safetensors file."""
-        from safetensors.numpy import save_file
-
+        """Write parameters, buffers, the optimiser's state and the number of steps to a safetensors file."""
+        arena = self._layout.arena
         arrays = {
-            f"{part}/{name}": array.copy()
-            for k, part in enumerate(("parameter", *self._arena.state))
-            for name, array in self._arena.views(self._memory[0], k).items()
+            f"{part}/{name}": array
+            for k, part in enumerate(("parameter", *arena.state))
+            for name, array in arena.views(self._arena.now, k).items()
         }
-        save_file(arrays, path, {"count": str(self.count), "lr": repr(self.lr)})
+        arrays |= {f"buffer/{n}": a for n, a in self.buffers.items()}
+        if self._gather is not None:
+            arrays |= {f"gathered/{n}": a for n, a in arena.views(self._gathered.now).items()}
+        write_step(path, arrays, self.count, self.rates, self.seed)
 
     def load(self, path: str | Path) -> None:
         """Go on where `save` was called: the next steps are the same, bit by bit.
 
         Raises ModelError, before anything has changed, for a file of another step.
         """
-        from safetensors import SafetensorError, safe_open
-
-        try:
-            with safe_open(path, "numpy") as file:
-                arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  no dictionary
-                facts = file.metadata() or {}
-        except (SafetensorError, OSError) as error:
-            raise ModelError("the file of a step cannot be read", where=str(path), got=str(error)) from None
-        parts = ("parameter", *self._arena.state)
-        expected = {f"{part}/{name}" for part in parts for name in self._arena.names}
-        if arrays.keys() != expected or not facts.get("count", "").isdecimal():
-            wrong = ", ".join(sorted(arrays.keys() ^ expected)) or "no count"
-            raise ModelError("the file is of another step", where=str(path), got=wrong)
-        memory = self._arena.empty()
-        for k, part in enumerate(parts):
-            self._arena.fill(memory, {name: arrays[f"{part}/{name}"] for name in self._arena.names}, k)
-        try:
-            lr = float(facts.get("lr", ""))
-        except ValueError:
-            raise ModelError("the file is of another step", where=str(path), got="no learning rate") from None
-        self._memory[0], self.count, self.lr = memory, int(facts["count"]), lr
+        arena, buffers = self._layout.arena, self._layout.buffers
+        shapes = {f"{part}/{n}": v.shape for part in ("parameter", *arena.state) for n, v in self.parameters.items()}
+        shapes |= {f"buffer/{n}": a.shape for n, a in self.buffers.items()}
+        if self._gather is not None:
+            shapes |= {f"gathered/{n}": v.shape for n, v in self.parameters.items()}
+        saved = read_step(path, shapes, len(self.rates))
+        for k, part in enumerate(("parameter", *arena.state)):
+            arena.fill(self._arena.now, {n: saved.arrays[f"{part}/{n}"] for n in arena.names}, k)
+        buffers.fill(self._buffers.now, {n: saved.arrays[f"buffer/{n}"] for n in buffers.names})
+        if self._gather is not None:
+            arena.fill(self._gathered.now, {n: saved.arrays[f"gathered/{n}"] for n in arena.names})
+        for name in self._counters:
+            self._counters[name] = int(saved.arrays[f"buffer/{name}"]) - saved.count
+        self.count, self.rates, self.seed = saved.count, saved.rates, saved.seed
 
     def show(self, stage: str) -> str:
         """As `Model.show`."""
         return self.model.show(stage)
 
 
-def compile_step(
-    model: Any,
-    loss: Callable[..., Any] | None = None,
-    optimizer: Optimizer | None = None,
-    example: Sequence[Any] = (),
-    *,
-    clip: float | None = None,
-    trained: Sequence[str] | None = None,
-    threads: int = 1,
-    target: Target | str | None = None,
-    on_nonfinite: OnNonfinite = "raise",
-) -> Step:
-    """Compile a learning step: loss, gradients, clipping and update in one native call.
-
-    Args:
-        model: a `torch.nn.Module`, or a `(Graph, weights)` pair whose first output is the loss and the others metrics.
-        loss: of a module: `loss(model, *batch)` in PyTorch gives the loss as one number, or a dict with "loss" and
-            metrics beside it. It is traced once, in evaluation mode.
-        optimizer: of `tilewright.train.optimizers`; Adam if None.
-        example: a batch, whose shapes and types every batch has.
-        clip: the largest norm of all gradients together, as `torch.nn.utils.clip_grad_norm_`.
-        trained: the parameters that move; None: of a module those that require gradients, of a graph all of f32.
-        threads, target: as for `tw.compile`.
-        on_nonfinite: what becomes of a step whose loss or gradient is NaN or infinite: "raise" an error or "skip" it,
-            both with parameters as they were, or "keep" it.
-
-    Raises ModelError listing what is wrong with the model, UnsupportedError with all operators without a gradient.
-    """
-    from tilewright.train.optimizers import Adam
-
-    optimizer = optimizer or Adam()
-    if on_nonfinite not in get_args(OnNonfinite):
-        raise ModelError("on_nonfinite is not known", expected=" or ".join(get_args(OnNonfinite)), got=on_nonfinite)
-    if isinstance(model, tuple):
-        read = import_model(model)
-        metrics: Sequence[str] = ("loss", *(v.name for v in read.graph.outputs[1:]))
-        movable = [v.name for v in read.graph.params if v.dtype.name == "f32"]
-    else:
-        from tilewright.train.torch_loss import traced
-
-        read, metrics, movable = traced(model, loss, example)
-    chosen = movable if trained is None else list(trained)
-    unknown = sorted(set(chosen) - {v.name for v in read.graph.params})
-    if unknown:
-        known = ", ".join(v.name for v in read.graph.params)
-        raise ModelError("no parameter has this name", expected=known, got=", ".join(unknown))
-    made = step_graph(read.graph, chosen, optimizer, clip)
-    kept = {v.name: read.weights[v.name] for v in made.graph.params}
-    # Winograd's and Strassen's transforms of weights that change each call cost what they save.
-    program = compile_program(Imported(made.graph, kept), threads=threads, target=target, fast="exact")
-    step = Step(Model(program, threads=threads), made.arena, optimizer, (*metrics, "gradient_norm"), on_nonfinite)
-    step.load_state_dict({name: read.weights[name] for name in made.arena.names})
-    return step
-
-
 def _array(value: Any) -> Array:
     """An array of a tensor of any framework."""
     detach = getattr(value, "detach", None)
     return np.asarray(value if detach is None else detach().cpu())
-
-
-__all__ = ["Step", "compile_step"]

@@ -8,13 +8,17 @@ from typing import Any
 
 import torch
 
-from tilewright.frontend.common.finish import Imported
-from tilewright.frontend.torch import import_torch
+from tilewright.frontend.common.finish import pruned
+from tilewright.frontend.torch import import_training
+from tilewright.frontend.torch.export import evaluating
+from tilewright.frontend.torch.weights import to_array
 from tilewright.ir.graph import Graph, Node, Value
+from tilewright.ops.shape import ConstantAttrs
 from tilewright.support.errors import ModelError
+from tilewright.train.program import Objective
 
 
-class _Objective(torch.nn.Module):
+class _Loss(torch.nn.Module):
     """The loss as a module, which is what is exported."""
 
     def __init__(self, model: torch.nn.Module, loss: Callable[..., Any] | None) -> None:
@@ -29,8 +33,8 @@ class _Objective(torch.nn.Module):
         return (found["loss"], *(value for name, value in found.items() if name != "loss"))
 
     def names(self, batch: Sequence[torch.Tensor]) -> tuple[str, ...]:
-        """What the outputs are called. Runs the model."""
-        with torch.no_grad():
+        """What the outputs are called. Runs the model, in evaluation mode so that its buffers stay as they are."""
+        with evaluating(self.model), torch.no_grad():
             found = self.model(*batch) if self.loss is None else self.loss(self.model, *batch)
         if not isinstance(found, dict):
             return ("loss",)
@@ -39,25 +43,65 @@ class _Objective(torch.nn.Module):
         return ("loss", *(name for name in found if name != "loss"))
 
 
-def traced(
-    model: Any, loss: Callable[..., Any] | None, example: Sequence[Any]
-) -> tuple[Imported, tuple[str, ...], list[str]]:
-    """The graph with its weights under the module's own names, the names of its outputs, and those of the parameters
-    that require gradients.
+def traced(model: Any, loss: Callable[..., Any] | None, example: Sequence[Any]) -> Objective:
+    """The loss with the module's weights under its own names, each part of the module in its own mode.
 
     Raises ModelError if the model is no module, or cannot be traced.
     """
     if not isinstance(model, torch.nn.Module):
         raise ModelError("a step is made of a module", expected="torch.nn.Module or (Graph, weights)", got=type(model))
-    objective = _Objective(model, loss)
     batch = tuple(torch.as_tensor(x) for x in example)
-    names = objective.names(batch)
-    read = import_torch(objective, batch, dynamic=None)
-    renamed = {v: Value(v.name.removeprefix("model."), v.type) for v in read.graph.params}
-    graph = _renamed(read.graph, renamed)
-    weights = {name.removeprefix("model."): array for name, array in read.weights.items()}
-    movable = [name for name, p in model.named_parameters() if p.requires_grad and name in weights]
-    return replace(read, graph=graph, weights=weights), names, movable
+    objective = _Loss(model, loss)
+    metrics = objective.names(batch)
+    found = import_training(objective, batch)
+    read = found.read
+    graph = _renamed(read.graph, {v: Value(_own(v.name), v.type) for v in read.graph.params})
+    graph, changed, counters = _without_counters(graph, tuple(map(_own, found.changed)))
+    weights = {v.name: read.weights[f"model.{v.name}"] for v in graph.params}
+    tied = {_own(name): _own(first) for name, first in read.interface.tied}
+    state = {n: to_array(t, n) for n, t in model.state_dict().items() if isinstance(t, torch.Tensor) and n not in tied}
+    return Objective(
+        graph,
+        weights,
+        metrics,
+        tuple(name for name, p in model.named_parameters() if p.requires_grad and name in weights),
+        changed,
+        {name: state[name] for name in counters},
+        found.key,
+        {name: array for name, array in state.items() if name not in counters},
+        tied,
+    )
+
+
+def _own(name: str) -> str:
+    """A name in the module that the loss is of."""
+    return name.removeprefix("model.")
+
+
+def _without_counters(graph: Graph, changed: Sequence[str]) -> tuple[Graph, tuple[str, ...], list[str]]:
+    """The graph without the new values of integers that grow by one, the buffers that are left, and those integers.
+
+    Batch norm counts its batches so, which nothing reads."""
+    first = len(graph.outputs) - len(changed)
+    makers = {v: n for n in graph.nodes for v in n.outputs}
+    counts = [_counts(name, makers.get(v), makers) for name, v in zip(changed, graph.outputs[first:], strict=True)]
+    outputs = [v for v, counter in zip(graph.outputs[first:], counts, strict=True) if not counter]
+    left = tuple(name for name, counter in zip(changed, counts, strict=True) if not counter)
+    counters = [name for name, counter in zip(changed, counts, strict=True) if counter]
+    smaller = pruned(replace(graph, outputs=(*graph.outputs[:first], *outputs)))
+    read = {v.name for v in smaller.params}
+    if read.intersection(counters):  # something reads how many steps there were
+        raise ModelError("buffers of integers that change must not be read", got=", ".join(read.intersection(counters)))
+    return smaller, left, counters
+
+
+def _counts(name: str, node: Node | None, makers: Mapping[Value, Node]) -> bool:
+    if node is None or node.op != "add" or node.inputs[0] is None or node.inputs[1] is None:
+        return False
+    one = makers.get(node.inputs[1])
+    if one is None or one.op != "constant" or node.inputs[0].name != name or node.output.dtype.is_float:
+        return False
+    return bool((one.of(ConstantAttrs).value.array == 1).all())
 
 
 def _renamed(graph: Graph, names: Mapping[Value, Value]) -> Graph:

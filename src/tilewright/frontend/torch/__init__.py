@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from tilewright.frontend.torch.importer import import_torch
+from tilewright.frontend.torch.importer import import_torch, import_training
 
-__all__ = ["import_torch"]
+__all__ = ["import_torch", "import_training"]

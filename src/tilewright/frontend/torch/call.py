@@ -11,6 +11,7 @@ import torch
 
 from tilewright.frontend.common.emitter import Emitter
 from tilewright.frontend.torch.dtypes import element_type, promoted
+from tilewright.frontend.torch.random import Random
 from tilewright.frontend.torch.symbols import Sizes
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Expr, as_int
@@ -25,13 +26,15 @@ Operand = Value | Expr | int | float | bool
 @dataclass(slots=True)
 class Call(Emitter):
     """An operator being imported. `results` is what PyTorch says comes out: a fake tensor, or a tuple of them; `given`
-    what goes in, where an argument is one tensor; `read` which of several results something reads."""
+    what goes in, where an argument is one tensor; `read` which of several results something reads; `random` where
+    random numbers come from, if there are any."""
 
     name: str
     results: Any
     sizes: Sizes
     given: tuple[Any, ...] = ()
     read: frozenset[int] = frozenset()
+    random: Random | None = None
 
     # --- results ------------------------------------------------------------------------------------------------------
 

@@ -30,9 +30,13 @@ _ADVICE = 'pass dynamic=None to compile for the example\'s sizes only, or {"inpu
 
 
 def export_module(
-    module: torch.nn.Module, example: Example, dynamic: str | Mapping[str, Mapping[int, str]] | None
+    module: torch.nn.Module,
+    example: Example,
+    dynamic: str | Mapping[str, Mapping[int, str]] | None,
+    training: bool = False,
 ) -> tuple[ExportedProgram, list[Dims]]:
-    """Trace the module in evaluation mode; gives the program and the symbolic dimensions of its inputs.
+    """Trace the module in evaluation mode, or for training in the one that each part has; gives the program and the
+    symbolic dimensions of its inputs.
 
     Raises ModelError with PyTorch's reason.
     """
@@ -41,7 +45,8 @@ def export_module(
         for strict in (True, False):
             trace = trace_inputs(module, example, dims, strict=strict)
             try:
-                with evaluating(module), quietly(), torch.no_grad():
+                mode = contextlib.nullcontext() if training else evaluating(module)
+                with mode, quietly(), torch.no_grad():
                     found = torch.export.export(module, trace.args, trace.kwargs, dynamic_shapes=trace.shapes)
                     return found, dims
             except Exception as error:  # what a module's own code raises while it is traced may be anything

@@ -23,6 +23,7 @@ from tilewright.frontend.torch.dtypes import element_type
 from tilewright.frontend.torch.example import Dims, read_example
 from tilewright.frontend.torch.export import export_module, refuse_example, serves_one, simplified
 from tilewright.frontend.torch.outputs import output_names
+from tilewright.frontend.torch.random import Random
 from tilewright.frontend.torch.symbols import Sizes
 from tilewright.frontend.torch.walk import Walk
 from tilewright.frontend.torch.weights import Weights, read_weights, tensor_type, to_array
@@ -42,7 +43,7 @@ def import_torch(
     Raises ModelError (UnsupportedError for what Tilewright lacks), which lists everything that is wrong.
     """
     if isinstance(model, ExportedProgram):
-        return _imported(model, None, None, dict(dims or {}), "exported program")
+        return _imported(model, None, None, dict(dims or {}), "exported program")[0]
     if example is None:
         raise ModelError("a PyTorch module needs an example of its inputs", expected="tw.compile(module, example)")
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
@@ -53,18 +54,54 @@ def import_torch(
     least = 1 if not any(axes) or serves_one(program, model, inputs, axes) else 2
     declared = list(zip(names, axes, strict=True))
     refused = partial(refuse_example, model, inputs)
-    return _imported(program, model, declared, dict(dims or {}), label, least, refused=refused)
+    return _imported(program, model, declared, dict(dims or {}), label, least, refused=refused)[0]
 
 
-def _imported(program: ExportedProgram, *rest: Any, refused: Callable[[], None] = lambda: None) -> Imported:
-    """The program as a graph. Operators that rules refuse are taken apart by PyTorch where it can, and what that gives
-    is tried again; before that, `refused` may raise what is to blame in their place."""
+@dataclass(frozen=True, slots=True)
+class Training:
+    """A module in training as a graph.
+
+    read     the graph; its last outputs are the new values of the buffers that change
+    changed  the names of these buffers, in their order
+    key      the input that random numbers depend on; None if none are drawn
+    """
+
+    read: Imported
+    changed: tuple[str, ...]
+    key: str | None
+
+
+def import_training(
+    model: torch.nn.Module, example: Any, dynamic: str | Mapping[str, Mapping[int, str]] | None = None
+) -> Training:
+    """Read a module as it is trained: each part in its own mode, with what becomes of buffers and random numbers.
+
+    Raises as `import_torch`.
+    """
+    device = next((p.device for p in model.parameters()), torch.device("cpu"))
+    inputs = read_example(model, example, device)
+    program, axes = export_module(model, inputs, dynamic, training=True)
+    declared = list(zip([leaf.name for leaf in inputs.leaves], axes, strict=True))
+    least = 2 if any(axes) else 1
+    read, importer = _imported(program, model, declared, {}, type(model).__name__, least, True)
+    assert importer.random is not None
+    key = importer.random.key
+    return Training(read, importer.changed, None if key is None else key.name)
+
+
+def _imported(
+    program: ExportedProgram, *rest: Any, refused: Callable[[], None] = lambda: None
+) -> tuple[Imported, _Importer]:
+    """The program as a graph, and who read it.
+
+    Operators that rules refuse are taken apart by PyTorch where it can, and what that gives is tried again; before
+    that, `refused` may raise what is to blame in their place."""
     apart: set[Any] = set()
     first: Error | None = None
     while True:
         importer = _Importer(simplified(program, apart), *rest)
         try:
-            return importer.run()
+            return importer.run(), importer
         except Error as error:
             if first is None:
                 refused()
@@ -85,24 +122,37 @@ class _Importer:
     label: str
     least: int = 1
     """The smallest size of symbolic dimensions."""
+    training: bool = False
+    """Whether buffers may change and random numbers be drawn."""
     builder: GraphBuilder = field(default_factory=GraphBuilder)
     weights: dict[str, Any] = field(default_factory=dict)
     problems: Problems = field(default_factory=Problems)
     values: dict[Node, Any] = field(default_factory=dict)
     sizes: Sizes = field(init=False)
     source: Weights = field(init=False)
+    random: Random | None = field(init=False)
+    changed: tuple[str, ...] = ()
+    """The buffers whose new values are the last outputs."""
     refused: set[Any] = field(default_factory=set)
     """Operators that `Walk` refuses, and which PyTorch can take apart."""
 
     def run(self) -> Imported:
         self.sizes = Sizes(self.program.range_constraints, self.fixed, self.least)
         self.source = read_weights(self.program, self.module)
+        self.random = Random(self.builder) if self.training else None
         self.builder.name = self.label if self.label.isidentifier() else "main"
         self.builder.taken.update(self.source.all)
         inputs = self.inputs()
         outputs, names = self.outputs()
         walk = Walk(
-            self.label, self.builder, self.weights, self.sizes, self.weight, self.problems, refused=self.refused
+            self.label,
+            self.builder,
+            self.weights,
+            self.sizes,
+            self.weight,
+            self.problems,
+            refused=self.refused,
+            random=self.random,
         )
         walk.nodes(self.program.graph_module, self.values)
         self.problems.raise_if_any(
@@ -166,14 +216,18 @@ class _Importer:
         specs = self.program.graph_signature.output_specs
         results: Sequence[Any] = next(n for n in self.program.graph.nodes if n.op == "output").args[0]
         user = [k for k, s in enumerate(specs) if s.kind is OutputKind.USER_OUTPUT]
+        moved = [(k, str(s.target)) for k, s in enumerate(specs) if s.kind is OutputKind.BUFFER_MUTATION]
+        state = {name for _, name in moved if self.training and name in self.source.all}
         for kind, (what, hint) in _CHANGES.items():
-            changed = [str(s.target) for s in specs if s.kind is kind]
+            changed = [str(s.target) for s in specs if s.kind is kind and str(s.target) not in state]
             if changed:
                 raise UnsupportedError(f"forward changes {what}: {', '.join(changed)}", where=self.label, hint=hint)
         names = output_names(self.program, len(user))
         kept = [(results[k], name) for k, name in zip(user, names, strict=True) if isinstance(results[k], Node)]
         if not kept:
             raise ModelError("the module returns no tensors", where=self.label)
+        self.changed = tuple(name for _, name in moved)
+        kept += [(results[k], f"new_{name}") for k, name in moved]
         return [node for node, _ in kept], [name for _, name in kept]
 
     def weight(self, node: Node) -> Value | None:

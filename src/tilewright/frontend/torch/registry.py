@@ -6,7 +6,7 @@ graph, sizes as numbers or expressions. It returns its results (a value, or a li
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
 import torch
@@ -24,13 +24,17 @@ RANDOM = {name for base in _RANDOM.split() for name in (base, f"{base}_", f"{bas
 """Operators that draw random numbers."""
 
 
-def rule(*names: str) -> Callable[[F], F]:
+SAMPLING: dict[str, Rule] = {}
+"""The rules of operators that draw random numbers."""
+
+
+def rule(*names: str, table: dict[str, Rule] = RULES) -> Callable[[F], F]:
     """Register a function for ATen operators: "add" is all overloads, "max.dim" is one."""
 
     def register(f: F) -> F:
         for name in names:
-            assert name not in RULES, name
-            RULES[name] = f
+            assert name not in table, name
+            table[name] = f
         return f
 
     return register
@@ -38,15 +42,24 @@ def rule(*names: str) -> Callable[[F], F]:
 
 def find(target: Any) -> Rule | None:
     """The rule of an operator."""
+    return _found(target, RULES)
+
+
+def find_sampling(target: Any) -> Rule | None:
+    """The rule of an operator that draws random numbers, for graphs with a key of such numbers."""
+    return _found(target, SAMPLING)
+
+
+def _found(target: Any, table: Mapping[str, Rule]) -> Rule | None:
     import tilewright.frontend.torch.rules  # noqa: F401  imports every file of rules
 
     if not isinstance(target, torch._ops.OpOverload) or target.namespace != "aten":
         return None
     packet = target._schema.name.removeprefix("aten::")
-    found = RULES.get(f"{packet}.{target._overloadname}") or RULES.get(packet)
+    found = table.get(f"{packet}.{target._overloadname}") or table.get(packet)
     if found is None and packet.endswith("_") and not packet.startswith("_"):
         base = packet[:-1]
-        found = RULES.get(f"{base}.{target._overloadname}") or RULES.get(base)
+        found = table.get(f"{base}.{target._overloadname}") or table.get(base)
     return found
 
 

@@ -15,6 +15,7 @@ from tilewright.frontend.torch import registry
 from tilewright.frontend.torch.call import Call
 from tilewright.frontend.torch.dtypes import DTYPES, element_type
 from tilewright.frontend.torch.export import is_composite
+from tilewright.frontend.torch.random import Random
 from tilewright.frontend.torch.symbols import Sizes
 from tilewright.frontend.torch.weights import to_array
 from tilewright.ir.graph import GraphBuilder, TensorType, Value
@@ -43,6 +44,8 @@ class Walk:
     failed: set[Node] = field(default_factory=set)
     refused: set[Any] = field(default_factory=set)
     """Operators whose rules do not cover how they are used here, and which PyTorch can take apart."""
+    random: Random | None = None
+    """Where random numbers come from; without it, operators that draw some are refused."""
 
     def nodes(self, graph: GraphModule, values: dict[Node, Any]) -> None:
         """Walk the nodes of a graph that something needs; problems are noted."""
@@ -92,12 +95,13 @@ class Walk:
             return self.wrapped(graph, node, values)
         if registry.is_ordered_check(node):
             return [None]
-        found = registry.find(target)
+        found = registry.find(target) or (registry.find_sampling(target) if self.random else None)
         if found is None:
             raise _unsupported(node)
         args, kwargs = self.arguments(node, values)
         given = tuple(a.meta.get("val") if isinstance(a, Node) else None for a in node.args)
-        call = Call(self.builder, self.weights, node.name, operator_name(target), held, self.sizes, given, _read(node))
+        name = operator_name(target)
+        call = Call(self.builder, self.weights, node.name, name, held, self.sizes, given, _read(node), self.random)
         return _checked(call, found(call, *args, **kwargs))
 
     def arguments(self, node: Node, values: dict[Node, Any]) -> tuple[list[Any], dict[str, Any]]:

@@ -114,8 +114,8 @@ Rule = Callable[[Backward], Sequence[Value | None]]
 
 RULES: dict[str, Rule] = {}
 NONE: frozenset[str] = frozenset(
-    "argmax argmin constant range eye one_hot eq ne lt le gt ge and or not xor isnan isinf detect_inf floor ceil trunc "
-    "round sign bitand bitor bitxor bitnot shl shr".split()
+    "argmax argmin constant range eye uniform one_hot eq ne lt le gt ge and or not xor isnan isinf detect_inf floor "
+    "ceil trunc round sign bitand bitor bitxor bitnot shl shr".split()
 )
 """Operators through which nothing flows back: they are flat, or give integers."""
 

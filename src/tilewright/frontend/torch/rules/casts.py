@@ -6,9 +6,8 @@ from typing import Any
 
 from tilewright.frontend.torch.call import Call
 from tilewright.frontend.torch.registry import rule
-from tilewright.ir.dtype import DType, boolean, i64
+from tilewright.ir.dtype import DType, i64
 from tilewright.ir.graph import Value
-from tilewright.support.errors import UnsupportedError
 
 
 @rule("to", "_to_copy", "type_as", "float", "double", "half", "int", "long", "bool", "_autocast_to_full_precision")
@@ -29,13 +28,8 @@ def _converted(n: Call, x: Value, t: DType) -> Value:
     "clone",
     "contiguous",
     "detach",
-    "dropout",
-    "alpha_dropout",
-    "feature_dropout",
-    "feature_alpha_dropout",
     "lift_fresh",
     "lift_fresh_copy",
-    "native_dropout",
     "positive",
     "resolve_conj",
     "resolve_neg",
@@ -43,10 +37,5 @@ def _converted(n: Call, x: Value, t: DType) -> Value:
     "conj_physical",
 )
 def identity(n: Call, x: Value, *rest: Any, **_: Any) -> Any:
-    """What is about memory and gradients is nothing here; so is dropout in evaluation."""
-    name = n.name.removeprefix("aten.").split(".")[0]
-    if "dropout" in name and rest[1 if name != "native_dropout" else -1] and rest[0]:
-        raise UnsupportedError(
-            f"the operator {n.name} in training mode is not supported", hint="sample outside of the model"
-        )
-    return [x, n.filled(True, boolean, x.shape)] if name == "native_dropout" else x
+    """What is about memory and gradients is nothing here."""
+    return x

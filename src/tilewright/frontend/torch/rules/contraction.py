@@ -8,6 +8,7 @@ from typing import Any
 from tilewright.frontend.common import contraction as common
 from tilewright.frontend.torch.call import Call, Operand
 from tilewright.frontend.torch.registry import rule
+from tilewright.frontend.torch.rules.random import dropout as dropped
 from tilewright.ir.expr import as_int
 from tilewright.ir.graph import Value
 from tilewright.ops.dims import static
@@ -143,8 +144,6 @@ def attention(
     enable_gqa: bool = False,
 ) -> Value:
     """softmax(q k^T * scale + mask) v, as separate operators that the compiler joins again."""
-    if dropout:
-        raise n.unsupported("with dropout", got=dropout)
     if enable_gqa:
         k, v = (_repeated_heads(n, t, q) for t in (k, v))
     if scale is None:
@@ -161,7 +160,7 @@ def attention(
     weights = n.emit("softmax", scores, axis=scores.type.rank - 1)
     if mask is not None:  # a row that may see nothing gives zeros
         weights = n.emit("select", n.emit("isnan", weights), n.like(0.0, weights), weights)
-    return n.emit("matmul", weights, v)
+    return n.emit("matmul", dropped(n, weights, dropout, True), v)
 
 
 @rule("_scaled_dot_product_flash_attention_for_cpu")

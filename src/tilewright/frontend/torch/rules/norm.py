@@ -48,6 +48,40 @@ def native_batch_norm_without_training(
     return [common_batch_norm(n, x, weight, bias, mean, var, epsilon), empty, empty]
 
 
+@rule("_native_batch_norm_legit_functional")
+def native_batch_norm_in_training(
+    n: Call,
+    x: Value,
+    weight: Value | None,
+    bias: Value | None,
+    mean: Value,
+    var: Value,
+    training: bool,
+    momentum: float,
+    epsilon: float,
+) -> list[Value]:
+    """Also the mean and the reciprocal standard deviation of the batch, and the new running statistics: these move by
+    `momentum` towards the batch's, whose variance they take with n - 1."""
+    if not training:
+        empty = n.filled(0, x.dtype, (0,))
+        return [common_batch_norm(n, x, weight, bias, mean, var, epsilon), empty, empty, mean, var]
+    axes = tuple(k for k in range(x.type.rank) if k != 1)
+    middle, deviation, spread = _variance(n, x, axes)
+    root = n.emit("sqrt", n.emit("add", spread, n.like(epsilon, spread)))
+    y = _affine(n, n.emit("div", deviation, root), weight, bias)
+    size = product([x.shape[k] for k in axes])
+    count = n.number(size, spread.dtype)
+    unbiased = n.emit("mul", spread, n.emit("div", count, n.number(size - 1, spread.dtype)))
+
+    def moved(old: Value, new: Value) -> Value:
+        kept = n.emit("mul", old, n.like(1 - momentum, old))
+        step = n.emit("mul", n.cast(n.reshape(new, old.shape), old.dtype), n.like(momentum, old))
+        return n.emit("add", kept, step)
+
+    flat = (n.reshape(v, (x.shape[1],)) for v in (middle, n.emit("reciprocal", root)))
+    return [y, *flat, moved(mean, middle), moved(var, unbiased)]
+
+
 @rule("_native_batch_norm_legit.no_stats")
 def native_batch_norm_of_batch(
     n: Call, x: Value, weight: Value | None, bias: Value | None, training: bool, momentum: float, epsilon: float
@@ -75,10 +109,15 @@ def _normalised_and_how(n: Call, x: Value, axes: Sequence[int], epsilon: float) 
 
 def _moments(n: Call, x: Value, axes: Sequence[int], epsilon: float) -> tuple[Value, Value, Value]:
     """Means, deviations from them, and square roots of their mean squares and epsilon."""
+    mean, deviation, spread = _variance(n, x, axes)
+    return mean, deviation, n.emit("sqrt", n.emit("add", spread, n.like(epsilon, spread)))
+
+
+def _variance(n: Call, x: Value, axes: Sequence[int]) -> tuple[Value, Value, Value]:
+    """Means, deviations from them, and their mean squares."""
     mean = n.emit("reduce_mean", x, axes=tuple(axes), keepdims=True)
     deviation = n.emit("sub", x, mean)
-    spread = n.emit("reduce_mean", n.emit("mul", deviation, deviation), axes=tuple(axes), keepdims=True)
-    return mean, deviation, n.emit("sqrt", n.emit("add", spread, n.like(epsilon, spread)))
+    return mean, deviation, n.emit("reduce_mean", n.emit("mul", deviation, deviation), axes=tuple(axes), keepdims=True)
 
 
 def _affine(n: Call, x: Value, weight: Value | None, bias: Value | None) -> Value:

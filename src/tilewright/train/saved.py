@@ -1,0 +1,59 @@
+"""Files of learning steps: safetensors with the count, the rates and the seed as text."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tilewright.support.errors import ModelError
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """What a file holds."""
+
+    arrays: dict[str, Array]
+    count: int
+    rates: list[float]
+    seed: int
+
+
+def write_step(path: str | Path, arrays: Mapping[str, Array], count: int, rates: list[float], seed: int) -> None:
+    from safetensors.numpy import save_file
+
+    facts = {"count": str(count), "rates": json.dumps(rates), "seed": str(seed)}
+    save_file({name: np.ascontiguousarray(array).copy() for name, array in arrays.items()}, path, facts)
+
+
+def read_step(path: str | Path, shapes: Mapping[str, tuple[int, ...]], rates: int) -> Saved:
+    """What `write_step` wrote, of these names and shapes and as many rates.
+
+    Raises ModelError for any other file.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, "numpy") as file:
+            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  no dictionary
+            facts = file.metadata() or {}
+    except (SafetensorError, OSError) as error:
+        raise ModelError("the file of a step cannot be read", where=str(path), got=str(error)) from None
+    found = {name: array.shape for name, array in arrays.items()}
+    if found != dict(shapes):
+        wrong = sorted(name for name in found.keys() | shapes.keys() if found.get(name) != shapes.get(name))
+        raise ModelError("the file is of another step", where=str(path), got=", ".join(wrong))
+    try:
+        numbers = [float(rate) for rate in json.loads(facts["rates"])]
+        saved = Saved(arrays, int(facts["count"]), numbers, int(facts["seed"]))
+    except (KeyError, TypeError, ValueError):
+        raise ModelError("the file is of another step", where=str(path), got="no count, rates and seed") from None
+    if len(numbers) != rates or saved.count < 0:
+        raise ModelError("the file is of another step", where=str(path), expected=f"{rates} rates", got=len(numbers))
+    return saved

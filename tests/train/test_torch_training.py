@@ -1,0 +1,277 @@
+"""Modules in training mode: running statistics and counts of batches against eager PyTorch, the law of dropout."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="make test does without PyTorch; make torch runs this")
+
+from torch import nn  # noqa: E402  after what may skip
+from torch.nn import functional as F  # noqa: E402
+
+import tilewright as tw  # noqa: E402
+from benchmarks.torch_vision import BasicBlock, ResNet  # noqa: E402
+from tilewright.train.entry import compile_step  # noqa: E402
+from tilewright.train.optimizers import SGD, Adam  # noqa: E402
+
+STEPS = 12
+
+
+def loss_of(model: Any, x: Any, y: Any) -> Any:
+    return F.cross_entropy(model(x), y)
+
+
+class Residual(nn.Module):
+    """Two of ResNet's blocks with their stem and head."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1, bias=False), nn.BatchNorm2d(8), nn.ReLU())
+        self.one = self.block(8, 8, 1)
+        self.two = self.block(8, 16, 2)
+        self.way = nn.Sequential(nn.Conv2d(8, 16, 1, 2, bias=False), nn.BatchNorm2d(16))
+        self.head = nn.Linear(16, 3)
+
+    @staticmethod
+    def block(inputs: int, outputs: int, stride: int) -> Any:
+        return nn.Sequential(
+            nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False), nn.BatchNorm2d(outputs), nn.ReLU(),
+            nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False), nn.BatchNorm2d(outputs, momentum=0.3, eps=1e-3),
+        )  # fmt: skip
+
+    def forward(self, x: Any) -> Any:
+        x = self.stem(x)
+        x = torch.relu(x + self.one(x))
+        return self.head(torch.relu(self.way(x) + self.two(x)).mean((2, 3)))
+
+
+MODELS: dict[str, tuple[Any, tuple[int, ...]]] = {
+    "1d": (lambda: nn.Sequential(nn.Linear(5, 7), nn.BatchNorm1d(7), nn.Tanh(), nn.Linear(7, 3)), (9, 5)),
+    "3d": (
+        lambda: nn.Sequential(nn.Conv3d(1, 2, 2), nn.BatchNorm3d(2, affine=False), nn.Flatten(), nn.Linear(16, 3)),
+        (4, 1, 3, 3, 3),
+    ),
+    "residual": (Residual, (5, 3, 9, 7)),
+    "without statistics": (
+        lambda: nn.Sequential(nn.Linear(5, 7), nn.BatchNorm1d(7, track_running_stats=False), nn.Linear(7, 3)),
+        (9, 5),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_batch_norm(name: str) -> None:
+    """What a module holds after some steps, running statistics and counts too, is what eager PyTorch's holds."""
+    torch.manual_seed(0)
+    make, shape = MODELS[name]
+    module = make().train()
+    batches = [(torch.randn(shape), torch.randint(3, (shape[0],))) for _ in range(4)]
+    step = compile_step(module, loss_of, SGD(0.05), batches[0])
+    eager = torch.optim.SGD(module.parameters(), 0.05)
+    for k in range(STEPS):
+        x, y = batches[k % 4]
+        found = step(x, y)
+        eager.zero_grad()
+        loss = loss_of(module, x, y)
+        loss.backward()
+        eager.step()
+        assert found["loss"] == pytest.approx(loss.item(), rel=1e-5)
+    ours, theirs = step.state_dict(), module.state_dict()
+    assert ours.keys() == theirs.keys()
+    for key, value in theirs.items():
+        np.testing.assert_allclose(ours[key], value, rtol=1e-5, atol=1e-5, err_msg=key)
+    again = make()
+    again.load_state_dict({n: torch.as_tensor(a) for n, a in ours.items()})
+    x, _ = batches[0]
+    torch.testing.assert_close(again.eval()(x), module.eval()(x), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.slow
+def test_resnet18() -> None:
+    """Three steps on images of 32x32 are as near to eager PyTorch in f64 as eager PyTorch in f32 is: the last stage
+    normalises by eight pixels a channel, which makes much of rounding."""
+    torch.manual_seed(0)
+    single, double = ResNet(BasicBlock, [2, 2, 2, 2]).train(), ResNet(BasicBlock, [2, 2, 2, 2]).train().double()
+    double.load_state_dict(single.state_dict())
+    batches = [(torch.randn(8, 3, 32, 32), torch.randint(1000, (8,))) for _ in range(3)]
+    step = compile_step(single, loss_of, SGD(1e-3, momentum=0.9), batches[0])
+    optimizers = [torch.optim.SGD(m.parameters(), 1e-3, 0.9) for m in (single, double)]
+    for x, y in batches:
+        found = step(x, y)["loss"]
+        losses = []
+        for model, optimizer, given in zip((single, double), optimizers, (x, x.double()), strict=True):
+            optimizer.zero_grad()
+            loss = loss_of(model, given, y)
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+        assert abs(found - losses[1]) <= 3 * abs(losses[0] - losses[1]) + 1e-6 * losses[1]
+    ours = step.state_dict()
+    for name, exact in double.state_dict().items():
+        scale = exact.double().abs().max().item()
+        ours_off = np.abs(ours[name] - exact.numpy()).max()
+        eager_off = (single.state_dict()[name].double() - exact).abs().max().item()
+        assert ours_off <= 3 * eager_off + 1e-6 * scale, name
+
+
+def test_in_evaluation_mode_statistics_stay() -> None:
+    torch.manual_seed(0)
+    module = MODELS["1d"][0]().eval()
+    x, y = torch.randn(9, 5), torch.randint(3, (9,))
+    step = compile_step(module, loss_of, SGD(0.05), (x, y))
+    expected = loss_of(module, x, y).item()
+    assert step(x, y)["loss"] == pytest.approx(expected, rel=1e-5)
+    assert step.buffers == {}
+
+
+class Masked(nn.Module):
+    """Its gradient is dropout's mask, scaled."""
+
+    def __init__(self, dropout: Any, *shape: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(*shape))
+        self.dropout = dropout
+
+    def forward(self, x: Any) -> Any:
+        return (self.dropout(self.weight + x)).sum()
+
+
+def masks(step: Any, x: Any, steps: int) -> list[Any]:
+    """What each step has kept, as its gradient says, times its scale."""
+    found = []
+    for _ in range(steps):
+        before = step.state_dict()["weight"]
+        loss = step(x)["loss"]
+        found.append(before - step.state_dict()["weight"])
+        # Forward and backward have the same mask: the loss is the sum of what the gradient says was kept.
+        assert loss == pytest.approx(((before + x.numpy()) * found[-1]).sum(), rel=1e-4)
+    return found
+
+
+@pytest.mark.parametrize("p", [0.1, 0.5, 0.9])
+def test_the_law_of_dropout(p: float) -> None:
+    shape = (64, 33)
+    x = torch.ones(shape)
+    step = compile_step(Masked(nn.Dropout(p), *shape), None, SGD(1.0), (x,), seed=7)
+    found = masks(step, x, 8)
+    for mask in found:
+        kept = mask != 0
+        np.testing.assert_allclose(mask[kept], 1 / (1 - p), rtol=2e-5)  # scaling, through differences of weights
+        share, deviation = kept.mean(), np.sqrt(p * (1 - p) / kept.size)
+        assert abs(share - (1 - p)) < 4.5 * deviation
+    flat = np.array([(mask != 0).ravel() for mask in found], float)
+    between = np.corrcoef(flat)[~np.eye(len(flat), dtype=bool)]
+    assert np.abs(between).max() < 4.5 / np.sqrt(flat.shape[1])  # the masks of different steps are independent
+
+
+def test_dropout_is_reproducible() -> None:
+    x = torch.ones(5, 19)
+
+    def drawn(seed: int) -> list[Any]:
+        step = compile_step(Masked(nn.Dropout(0.4), 5, 19), None, SGD(1.0), (x,), seed=seed)
+        return masks(step, x, 3)
+
+    np.testing.assert_array_equal(drawn(3), drawn(3))
+    assert (np.array(drawn(3)) != np.array(drawn(4))).mean() > 0.2
+
+
+def test_dropout_goes_on_after_a_save(tmp_path: Any) -> None:
+    x = torch.ones(5, 19)
+    whole, first, second = (
+        compile_step(Masked(nn.Dropout(0.4), 5, 19), None, SGD(1.0), (x,), seed=s) for s in (1, 1, 2)
+    )
+    expected = masks(whole, x, 4)
+    masks(first, x, 2)
+    first.save(tmp_path / "step.safetensors")
+    second.load(tmp_path / "step.safetensors")
+    np.testing.assert_array_equal(masks(second, x, 2), expected[2:])
+
+
+def test_kinds_of_dropout() -> None:
+    x = torch.ones(6, 5, 4, 3)
+    step = compile_step(Masked(nn.Dropout2d(0.5), 6, 5, 4, 3), None, SGD(1.0), (x,))
+    (mask,) = masks(step, x, 1)
+    assert (mask == mask[:, :, :1, :1]).all() and 0 < (mask[:, :, 0, 0] != 0).mean() < 1
+    x = torch.ones(40, 50)
+    step = compile_step(Masked(nn.AlphaDropout(0.3), 40, 50), None, SGD(1.0), (x,))
+    before = step.state_dict()["weight"]
+    step(x)
+    moved = before - step.state_dict()["weight"]
+    saturated = 1.7580993408473766
+    scale = 1 / np.sqrt(0.7 * (1 + 0.3 * saturated**2))
+    np.testing.assert_allclose(moved[moved != 0], scale, rtol=1e-5)
+    assert abs((moved != 0).mean() - 0.7) < 0.05
+
+
+class Drawing(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.mean, self.width = nn.Parameter(torch.zeros(4000)), nn.Parameter(torch.ones(4000))
+
+    def forward(self, x: Any) -> Any:
+        drawn = self.mean + self.width * torch.randn_like(x)
+        also = torch.rand(x.shape) + torch.bernoulli(torch.full_like(x, 0.25)) + torch.normal(x, 2.0)
+        return {"loss": drawn.sum(), "also": also.mean(), "square": (torch.normal(x, 2.0) ** 2).mean()}
+
+
+def test_random_numbers() -> None:
+    """Reparametrised samples: gradients go through mean and width; normal numbers have mean 0 and variance 1."""
+    x = torch.zeros(4000)
+    step = compile_step(Drawing(), None, SGD(1.0), (x,))
+    found = step(x)
+    numbers = 1 - step.parameters["width"]
+    np.testing.assert_array_equal(step.parameters["mean"], -1)
+    assert found["loss"] == pytest.approx(numbers.sum(), rel=1e-4)
+    assert abs(numbers.mean()) < 0.07 and abs(numbers.std() - 1) < 0.05
+    assert abs((numbers**4).mean() - 3) < 0.6
+    assert abs(found["also"] - 0.75) < 0.15 and abs(found["square"] - 4) < 0.4
+
+
+def test_attention_with_dropout() -> None:
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(16, 2, 32, dropout=0.1, batch_first=True)
+    model = nn.Sequential(layer, nn.Flatten(), nn.Linear(96, 3)).train()
+    x, y = torch.randn(8, 6, 16), torch.randint(3, (8,))
+    step = compile_step(model, loss_of, Adam(1e-2), (x, y))
+    losses = [step(x, y)["loss"] for _ in range(60)]
+    assert len(set(losses)) == 60 and np.mean(losses[-10:]) < 0.3 * losses[0]
+
+
+def test_models_that_are_not_trained_do_not_draw() -> None:
+    class Noisy(nn.Module):
+        def forward(self, x: Any) -> Any:
+            return x + torch.randn_like(x)
+
+    with pytest.raises(tw.Error, match="randn_like is not supported"):
+        tw.compile_program(Noisy(), (torch.ones(3),))
+
+
+def test_buffers_of_ones_own() -> None:
+    """A buffer that forward changes is state; one of integers that something reads is refused."""
+
+    class Average(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(3))
+            self.register_buffer("seen", torch.zeros(3))
+
+        def forward(self, x: Any) -> Any:
+            self.seen.mul_(0.9).add_(0.1 * x.mean(0))
+            return ((x - self.seen) * self.weight).square().mean()
+
+    module = Average()
+    x = torch.randn(5, 3)
+    step = compile_step(module, None, SGD(0.1), (x,))
+    for _ in range(3):
+        assert step(x)["loss"] == pytest.approx(step_of(module, x), rel=1e-5)
+    np.testing.assert_allclose(step.buffers["seen"], module.seen, rtol=1e-6)
+
+
+def step_of(module: Any, x: Any) -> float:
+    loss = module(x)
+    (gradient,) = torch.autograd.grad(loss, module.weight)
+    module.weight.data -= 0.1 * gradient
+    return loss.item()
