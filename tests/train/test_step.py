@@ -13,6 +13,7 @@ from tilewright.ir.dtype import f32
 from tilewright.ir.expr import as_expr
 from tilewright.ir.graph import Graph, GraphBuilder, TensorType, Value
 from tilewright.ops.registry import emit1
+from tilewright.train import schedules
 from tilewright.train.arena import ALIGN, Arena
 from tilewright.train.entry import compile_step
 from tilewright.train.optimizers import SGD, Adam, AdamW, Lion, Optimizer, RMSprop
@@ -26,10 +27,10 @@ def of(*shape: int) -> TensorType:
     return TensorType(f32, tuple(as_expr(d) for d in shape))
 
 
-def network() -> Graph:
+def network(rows: int = ROWS) -> Graph:
     """The mean square of tanh(x w + b) v - y."""
     builder = GraphBuilder("network")
-    x, y = builder.input("x", of(ROWS, INPUTS)), builder.input("y", of(ROWS, 1))
+    x, y = builder.input("x", of(rows, INPUTS)), builder.input("y", of(rows, 1))
     w, b = builder.param("w", of(INPUTS, HIDDEN)), builder.param("b", of(HIDDEN))
     v = builder.param("v", of(HIDDEN, 1))
 
@@ -162,6 +163,91 @@ def test_some_parameters_stay() -> None:
     assert list(step.parameters) == ["w", "v"]
     with pytest.raises(tw.Error, match="no parameter has this name"):
         step_of(Adam(0.1), trained=["nobody"])
+
+
+def test_groups_have_optimisers_of_their_own() -> None:
+    """Parameters of a group move as they do where all have its optimiser, for one step."""
+    step = step_of(Adam(0.05), groups={"b": Adam(0.01), "[wu]": Adam(0.0)})
+    slow, fast = step_of(Adam(0.01)), step_of(Adam(0.05))
+    for other in (step, slow, fast):
+        other(*batch(1))
+    assert step.rates == [0.05, 0.01, 0.0]
+    np.testing.assert_array_equal(step.parameters["v"], fast.parameters["v"])
+    np.testing.assert_array_equal(step.parameters["b"], slow.parameters["b"])
+    np.testing.assert_array_equal(step.parameters["w"], weights()["w"])
+    with pytest.raises(tw.Error, match="no parameter matches"):
+        step_of(Adam(0.1), groups={"z*": Adam(0.2)})
+    with pytest.raises(tw.Error, match="keep the same state"):
+        step_of(Adam(0.1), groups={"b": SGD(0.2)})
+
+
+def test_schedules_scale_the_rates() -> None:
+    factor = schedules.warmup(2, schedules.cosine(4))
+    step, other = step_of(SGD(0.1), schedule=factor), step_of(SGD(0.1))
+    for t in range(5):
+        other.lr = 0.1 * factor(t)
+        step(*batch(t))
+        other(*batch(t))
+    for name, value in other.parameters.items():
+        np.testing.assert_array_equal(step.parameters[name], value)
+
+
+def test_schedules_are_those_of_the_field() -> None:
+    assert [schedules.linear(4, last=0.2)(t) for t in (0, 2, 4, 9)] == pytest.approx([1, 0.6, 0.2, 0.2])
+    assert [schedules.cosine(4, 0.5)(t) for t in (0, 2, 4, 9)] == pytest.approx([1, 0.75, 0.5, 0.5])
+    assert [schedules.steps([3, 5])(t) for t in (2, 3, 5)] == pytest.approx([1, 0.1, 0.01])
+    assert [schedules.exponential(0.5)(t) for t in (0, 2)] == [1, 0.25]
+    assert [schedules.warmup(4)(t) for t in (0, 1, 4, 5)] == [0, 0.25, 1, 1]
+    assert schedules.constant()(7) == 1
+    with pytest.raises(tw.Error, match="at least one update"):
+        schedules.cosine(0)
+
+
+@pytest.mark.parametrize("optimizer", [SGD(0.1, momentum=0.9), AdamW(0.01, weight_decay=0.1)], ids=["sgd", "adamw"])
+def test_accumulated_batches_are_one(optimizer: Optimizer) -> None:
+    """Three batches of five rows make the update of one batch of their fifteen, whose mean theirs is."""
+    whole = compile_step((network(3 * ROWS), weights()), optimizer=optimizer, clip=0.5)
+    step = step_of(optimizer, clip=0.5, accumulate=3)
+    for k in range(4):
+        parts = [batch(3 * k + j) for j in range(3)]
+        for j, part in enumerate(parts):
+            before = step.state_dict()
+            found = step(*part)
+            if j < 2:
+                np.testing.assert_array_equal(step.parameters["w"], before["w"])
+        expected = whole(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))
+        assert found["gradient_norm"] == pytest.approx(expected["gradient_norm"], rel=1e-5)
+        assert step.updates == k + 1
+    for name, value in whole.parameters.items():
+        np.testing.assert_allclose(step.parameters[name], value, rtol=0, atol=1e-5)
+
+
+def test_accumulated_batches_are_saved(tmp_path: Path) -> None:
+    whole, first, second = (step_of(Adam(0.05), accumulate=3) for _ in range(3))
+    for t in range(1, 9):
+        whole(*batch(t))
+    for t in range(1, 6):
+        first(*batch(t))
+    first.save(tmp_path / "step.safetensors")
+    second.load(tmp_path / "step.safetensors")
+    for t in range(6, 9):
+        second(*batch(t))
+    for name, value in whole.parameters.items():
+        np.testing.assert_array_equal(second.parameters[name], value)
+    with pytest.raises(tw.Error, match="at least one batch"):
+        step_of(Adam(0.05), accumulate=0)
+
+
+def test_what_the_loss_does_not_depend_on_is_not_decayed() -> None:
+    graph = network()
+    builder = GraphBuilder("more", list(graph.inputs), list(graph.params), list(graph.nodes))
+    unused = builder.param("unused", of(4))
+    metric = emit1(builder, "reduce_sum", unused, axes=(0,), keepdims=False)
+    given = weights() | {"unused": np.ones(4, np.float32)}
+    step = compile_step((builder.finish((*graph.outputs, metric)), given), optimizer=AdamW(0.1, weight_decay=0.5))
+    step(*batch(1))
+    assert "unused" not in step.parameters
+    np.testing.assert_array_equal(step.state_dict()["unused"], 1)
 
 
 def test_saved_and_loaded_it_goes_on_bit_by_bit(tmp_path: Path) -> None:

@@ -20,7 +20,8 @@ from tilewright.support.errors import ModelError
 from tilewright.targets.target import Target
 from tilewright.train.optimizers import Adam, Optimizer
 from tilewright.train.program import Group, Objective, StepPlan, layout_of, reached, step_graph
-from tilewright.train.step import OnNonfinite, Schedule, Step
+from tilewright.train.schedules import Schedule
+from tilewright.train.step import OnNonfinite, Step
 
 
 def compile_step(

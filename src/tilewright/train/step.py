@@ -8,7 +8,7 @@ leaves no trace if the step is refused.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -20,12 +20,10 @@ from tilewright.support.errors import CallError
 from tilewright.train.arena import Arena, checked, zeros
 from tilewright.train.program import Layout, Objective, StepPlan
 from tilewright.train.saved import read_step, write_step
+from tilewright.train.schedules import Schedule
 
 Array = np.ndarray[Any, Any]
 OnNonfinite = Literal["raise", "skip", "keep"]
-Schedule = Callable[[int], float]
-"""From the number of updates so far to a factor of all learning rates."""
-
 GOLDEN = 0x9E3779B97F4A7C15
 WORD = (1 << 64) - 1
 
