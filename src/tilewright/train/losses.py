@@ -7,11 +7,13 @@ What is a target (advantages, returns, values of a target network) gets no gradi
 from __future__ import annotations
 
 import math
+from typing import Any, TypeAlias
 
 import torch
 from torch.nn import functional as F
 
-Tensor = torch.Tensor
+Tensor: TypeAlias = Any
+"""A `torch.Tensor`."""
 
 cross_entropy = F.cross_entropy
 mse = F.mse_loss
@@ -106,8 +108,8 @@ def vtrace(
     gamma: float = 0.99,
     largest: float = 1.0,
 ) -> tuple[Tensor, Tensor]:
-    """Targets of the values and advantages of the policy (IMPALA, Espeholt et al., 2018, equation 1), both [time, batch]
-    and without gradients.
+    """Targets of the values and advantages of the policy (IMPALA, Espeholt et al., 2018, equation 1), both
+    [time, batch] and without gradients.
 
     Args:
         log_prob, old, rewards, values, done: [time, batch]; `done` is 1 where an episode ends with the step.
