@@ -15,6 +15,7 @@ from tests.transform.graph.graphs import tensor
 from tilewright import ops
 from tilewright.ir.graph import Graph, GraphBuilder
 from tilewright.plans.framework.decisions import Scheduled, deciding, forcing
+from tilewright.records.store import Store
 from tilewright.support.errors import Error
 from tilewright.targets.target import Target
 from tilewright.tuning import entry
@@ -50,6 +51,7 @@ class MadeUp:
     slowness: Slowness = lambda _label: 1.0
     broken: Callable[[str], str | None] = lambda _label: None
     model_gain: float | None = None
+    own_error: float = 0.0
     asked: list[dict[str, str]] = field(default_factory=list)
     verified: list[dict[str, str]] = field(default_factory=list)
 
@@ -207,13 +209,21 @@ def test_one_call_tunes_and_the_next_one_knows(tmp_path: Path, monkeypatch: pyte
         def judged_by(self, _exact: Built, _untuned: Built) -> Judged:
             return self
 
+    monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(entry, "Processes", lambda *_: Judged(lambda label: 1.0 if label in untuned else 0.8))
-    first = entry.tune(model(), target="x86-64-v3", store=tmp_path, policy=FEW)
-    second = entry.tune(model(), target="x86-64-v3", store=tmp_path, policy=FEW)
+    first = entry.tune(model(), target="x86-64-v3", store=tmp_path / "records", policy=FEW)
+    records = {r.decision: r for r in Store(tmp_path / "records").records()}
+    assert {name: r.setting for name, r in records.items() if r.setting != r.untuned} == first.settings
+    assert records.keys() == {row.name for row in first.rows if row.outcomes}
+    for record in records.values():
+        assert record.key().name == record.decision and len(record.candidates) > 1
+        assert all(c.turns for c in record.candidates if c.outcome == "timed")
+    second = entry.tune(model(), target="x86-64-v3", store=tmp_path / "records", policy=FEW)
     assert first.settings and not first.known and second.known and second.timed == 0
     assert second.settings == first.settings and second.rows == first.rows and second.gain == first.gain
     assert Tuned.from_dict(json.loads(json.dumps(first.to_dict()))) == first
 
+    monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", str(tmp_path / "other"))
     monkeypatch.setattr(entry, "Processes", lambda *_: Judged(broken=lambda _label: "crashed"))
     with pytest.raises(Error, match="nothing was measured: made up: crashed"):
         entry.tune(model(), target="x86-64-v3", store=tmp_path / "other", policy=FEW)
@@ -237,8 +247,9 @@ def test_steps_of_sites(tmp_path: Path) -> None:
     assert parts(kernels, mine, mine) == [Part(s.steps or frozenset(), s.steps or frozenset()) for s in kernels]
     assert parts(kernels, mine, (*mine, "other")) is None
     assert parts([kernels[0], kernels[0]], mine, mine) is None, "they share their steps"
-    open_site = Site(kernels[0].decision)
+    open_site = Site(next(s.decision for s in found if not s.is_kernel))
     assert parts([open_site], mine, ("other", mine[1])) == [Part(frozenset({0}), frozenset({0}))]
+    assert parts([open_site, kernels[0]], mine, mine) is None, "what the layout changes is not known"
 
 
 def test_of_versions_for_sizes_one_runs() -> None:

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import tempfile
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from tilewright.records.store import Store
 from tilewright.runtime.examples import random_inputs
 from tilewright.runtime.program import Program
+from tilewright.support import flags
 from tilewright.support.errors import Error
 from tilewright.targets.target import Target
 from tilewright.tuning.journal import Journal
+from tilewright.tuning.keep import to_records
 from tilewright.tuning.programs import Maker
 from tilewright.tuning.result import Progress, Tuned
 from tilewright.tuning.search import Policy
@@ -31,7 +35,7 @@ def tune(
     threads: int = 1,
     dims: Mapping[str, int] | None = None,
     target: Target | str | None = None,
-    store: Path | str | None = None,
+    store: Store | Path | str | None = None,
     inputs: Mapping[str, Any] | None = None,
     policy: Policy | None = None,
     announce: Callable[[Progress], None] = lambda _progress: None,
@@ -42,11 +46,14 @@ def tune(
     Args:
         model, example, threads, dims, target: as for `tw.compile`; the target must be one that this machine runs.
         seconds: after which no further candidates are timed; None: until the search is over.
-        store: a folder for what is measured; the cache folder if None. A run that was stopped goes on from there.
+        store: where records go: a store or its folder; the user's, in the cache folder, if None.
         inputs: arrays of the call that is timed, by name; random ones, with symbols at 1, where they are left out.
         policy: how far the search goes.
         announce: told about progress.
         options: `precision`, `fast`, `dynamic`, `params` of `tw.compile`.
+
+    What is measured is in a journal in the cache folder: a run that was stopped goes on from there, and one that is
+    repeated knows its result.
 
     Raises Error if nothing could be measured, with the first cause, and ModelError for a model that does not compile.
     """
@@ -56,15 +63,16 @@ def tune(
         program = maker.untuned()
         arrays = example_inputs(program, inputs)
         question = f"{threads} {sorted(options.items())} {_sizes(program, arrays)} {policy}"
-        journal = Journal.of(
-            program.manifest.structure_key, maker.target, question, None if store is None else Path(store)
-        )
+        journal = Journal.of(program.manifest.structure_key, maker.target, question)
         kept = journal.result(RESULT)
         if kept is not None:
             return replace(Tuned.from_dict(kept), timed=0, seconds=0.0, known=True)
         tuned = _run(maker, program, arrays, journal, policy, seconds, announce)
     if tuned.rows and not any(row.outcomes.get("timed") for row in tuned.rows) and tuned.causes:
         raise Error(f"nothing was measured: {tuned.causes[0]}", problems=[Error(cause) for cause in tuned.causes[1:]])
+    place = store if isinstance(store, Store) else Store(store or flags.CACHE_DIR() / "records")
+    for record in to_records(tuned.findings, maker.target, int(time.time())):
+        place.put(record)
     if not tuned.interrupted and (seconds is None or tuned.seconds < seconds):
         journal.keep(RESULT, tuned.to_dict())
     return tuned

@@ -56,7 +56,7 @@ class Journal:
     def of(cls, structure: str, target: Target, question: str, folder: Path | None = None) -> Journal:
         """The journal of a program with this key on a machine; `question` is all else that turns depend on."""
         name = identity(f"tune {structure}", target, options=question, extensions=plugins.digests())
-        return cls((folder or flags.CACHE_DIR() / "tune") / f"{name}.jsonl")
+        return cls((folder or flags.CACHE_DIR() / "tuning") / f"{name}.jsonl")
 
     def turns(self, site: str, incumbent: str, label: str) -> list[Turns]:
         """The races of a setting with the incumbent, in the order in which they were run."""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from tilewright.tuning.judge import NONE, Gain
+from tilewright.tuning.keep import Finding
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +76,7 @@ class Tuned:
         interrupted: whether it was stopped before its end.
         causes: why candidates failed, each once.
         known: whether all of it was known from an earlier run.
+        findings: what records are made of; not in `to_dict`.
     """
 
     settings: Mapping[str, str]
@@ -86,10 +88,11 @@ class Tuned:
     interrupted: bool = False
     causes: tuple[str, ...] = ()
     known: bool = False
+    findings: tuple[Finding, ...] = field(default=(), repr=False, compare=False)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for machines."""
-        return {**asdict(self), "settings": dict(self.settings)}
+        return {**asdict(replace(self, findings=())), "settings": dict(self.settings)}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Tuned:

@@ -19,6 +19,9 @@ from typing import Protocol
 from tilewright.plans.framework.space import Space
 from tilewright.tuning.judge import NEAR
 
+PROMISING = 0.995
+"""Of the incumbent's time: a label that takes more in the search is not raced again, for its gain would not count."""
+
 
 @dataclass(frozen=True, slots=True)
 class Policy:
@@ -74,10 +77,10 @@ class _Told:
         return len(self.times) - 1
 
     def finalists(self, count: int) -> list[str]:
-        """The best labels that beat the incumbent, or are as near to it as measuring goes, the best first."""
+        """The labels that may be verified to beat the incumbent and are as near to the best as measuring goes."""
         ranked = sorted(self.times, key=lambda label: self.times[label])
-        best = self.times[ranked[0]]
-        return [x for x in ranked if x != self.incumbent and self.times[x] <= min(best * NEAR, 1.0)][:count]
+        bound = min(self.times[ranked[0]] * NEAR, PROMISING)
+        return [x for x in ranked if x != self.incumbent and self.times[x] <= bound][:count]
 
 
 class Descent(_Told):

@@ -85,11 +85,13 @@ class Part:
 def parts(found: Sequence[Site], before: Sequence[str], after: Sequence[str]) -> list[Part] | None:
     """The part of each site that a candidate changes; None where they cannot be told apart.
 
-    One site alone has changed all that differs. Several have changed their own steps, as long as the candidate has as
-    many steps and no two of the sites share one.
+    A layout alone has changed all that differs. Several sites have changed their own steps, as long as the candidate
+    has as many steps and no two of the sites share one.
     """
-    if len(found) == 1 and found[0].steps is None:
+    if len(found) == 1 and not found[0].is_kernel:
         return [Part(*changed(before, after))]
+    if any(site.steps is None for site in found):
+        return None
     own = [site.steps or frozenset() for site in found]
     if len(before) != len(after) or sum(map(len, own)) != len(frozenset().union(*own)):
         return None

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from tilewright.support.errors import Error
 from tilewright.tuning.journal import Journal, Turns
 from tilewright.tuning.judge import NONE, Gain, gain, slowness
+from tilewright.tuning.keep import Finding
 from tilewright.tuning.programs import Built, Listed, Maker
 from tilewright.tuning.result import Progress, Row, Tuned
 from tilewright.tuning.search import Descent, Policy
@@ -39,6 +40,8 @@ class _Search:
     search: Descent
     share: float = 1.0
     outcomes: dict[str, str] = field(default_factory=dict)
+    why: dict[str, str] = field(default_factory=dict)
+    closed: bool = False
     winner: str = ""
     gain: Gain = NONE
 
@@ -89,6 +92,7 @@ class Tuner:
         self.rows: list[Row] = []
         self.total = NONE
         self.causes: list[str] = []
+        self.findings: list[Finding] = []
         self._ratios: tuple[tuple[float, ...], ...] = ()
         self._timed = 0
 
@@ -112,6 +116,7 @@ class Tuner:
             self.clock() - self.start,
             interrupted,
             tuple(dict.fromkeys(self.causes)),
+            findings=tuple(self.findings),
         )
 
     # -- one level -----------------------------------------------------------------------------------------------------
@@ -131,10 +136,29 @@ class Tuner:
         self._search(level, searches, incumbent.built)
         self._finals(level, searches, incumbent.built)
         won = {name: s.winner for name, s in searches.items() if s.winner}
-        accepted = self._accept(incumbent.built, won, searches) if won else {}
+        accepted, error = self._accept(incumbent.built, won, searches) if won else ({}, 0.0)
         self.rows += [_row(level, s, name in accepted) for name, s in searches.items()]
+        if self._left() > 0:  # a search that was cut off says nothing about what is best
+            self.findings += [self._finding(s, accepted.get(name), error) for name, s in searches.items() if s.outcomes]
         self.accepted |= accepted
         return bool(accepted)
+
+    def _finding(self, s: _Search, accepted: str | None, error: float) -> Finding:
+        key = s.site.name, s.site.incumbent
+        races = {label: self.journal.turns(*key, label) for label in s.outcomes}
+        turns = {label: [t for race in found for t in race.after] for label, found in races.items()}
+        turns[s.site.incumbent] = [t for found in races.values() for race in found for t in race.before]
+        return Finding(
+            s.site.decision,
+            accepted or s.site.incumbent,
+            s.gain if accepted else NONE,
+            s.outcomes,
+            turns,
+            s.why,
+            FINAL_RACES * FINAL_ROUNDS,
+            FINAL_RACES,
+            (error, self.races.own_error),
+        )
 
     def _searched(self, site: Site, share: float) -> _Search:
         d = site.decision
@@ -162,7 +186,8 @@ class Tuner:
     def _search(self, level: str, searches: Mapping[str, _Search], incumbent: Built) -> None:
         """Time what the searches ask for until they ask no more or time is up."""
         while True:
-            asked = {name: self._ask(s) for name, s in searches.items()}
+            # What a layout changes is not known before it is tried alone.
+            asked = {n: self._ask(s, 1 if s.site.steps is None else SIDE_BY_SIDE) for n, s in searches.items()}
             bundles = [
                 {name: labels[k] for name, labels in asked.items() if k < len(labels)} for k in range(SIDE_BY_SIDE)
             ]
@@ -172,9 +197,9 @@ class Tuner:
             self._progress(level, searches, next(iter(bundles[0].values())))
             self._time(bundles, searches, incumbent, SEARCH_ROUNDS)
 
-    def _ask(self, s: _Search) -> list[str]:
+    def _ask(self, s: _Search, count: int) -> list[str]:
         """Labels to time; those that the journal knows are told to the search at once."""
-        while labels := s.search.ask(SIDE_BY_SIDE):
+        while labels := [] if s.closed else s.search.ask(count):
             unknown = [label for label in labels if not self._known(s, label)]
             if unknown:
                 return unknown
@@ -184,7 +209,7 @@ class Tuner:
         key = s.site.name, s.site.incumbent, label
         failed, turns = self.journal.failure(*key), self.journal.turns(*key)
         if failed is not None:
-            s.outcomes[label] = failed[0]
+            s.outcomes[label], s.why[label] = failed
             self.causes.append(failed[1])
             s.search.tell(label, float("inf"))
         elif turns:
@@ -215,9 +240,19 @@ class Tuner:
                 if timed.outcome != "timed":
                     waiting += self._halves(bundle, searches, timed.outcome, timed.why)
                     continue
+                if len(bundle) == 1:
+                    self._learn(next(iter(searches[n] for n in bundle)), found[0], first)
                 for (name, label), part in zip(bundle.items(), found, strict=True):
                     times = part.times(first.rounds, after=False), part.times(timed.rounds, after=True)
                     self._tell(searches[name], label, Turns(*map(tuple, times)))
+
+    def _learn(self, s: _Search, part: Part, incumbent: Timed) -> None:
+        """Which steps a layout changes, seen from its first candidate; its search ends if these take no time."""
+        if s.site.steps is None:
+            s.site = replace(s.site, steps=part.before)
+            total = sum(map(sum, incumbent.rounds)) or 1.0
+            s.share = sum(part.times(incumbent.rounds, after=False)) / total
+            s.closed = s.share < LEAST_SHARE
 
     def _build(
         self, bundle: Bundle, searches: Mapping[str, _Search], incumbent: Built
@@ -243,7 +278,7 @@ class Tuner:
             return [{n: bundle[n] for n in names[:half]}, {n: bundle[n] for n in names[half:]}]
         s, label = searches[names[0]], bundle[names[0]]
         self.journal.failed(s.site.name, s.site.incumbent, label, outcome, why)
-        s.outcomes[label] = outcome
+        s.outcomes[label], s.why[label] = outcome, why
         self.causes.append(why)
         s.search.tell(label, float("inf"))
         return []
@@ -284,8 +319,9 @@ class Tuner:
         """The gains of the races after the search's one."""
         return [t.gains for t in self.journal.turns(s.site.name, s.site.incumbent, label)[1:]]
 
-    def _accept(self, incumbent: Built, won: Bundle, searches: Mapping[str, _Search]) -> Bundle:
-        """Those winners with which the whole model is verified to be faster: all, or else the half that saves most."""
+    def _accept(self, incumbent: Built, won: Bundle, searches: Mapping[str, _Search]) -> tuple[Bundle, float]:
+        """Those winners with which the whole model is verified to be faster: all, or else the half that saves most; and
+        the largest difference of its outputs from the exact ones."""
         saving = {name: searches[name].share * (1 - 1 / searches[name].gain.median) for name in won}
         ranked = sorted(won, key=lambda name: -saving[name])
         trials = [ranked] if len(ranked) == 1 else [ranked, ranked[: (len(ranked) + 1) // 2]]
@@ -306,8 +342,8 @@ class Tuner:
                 self.total = replace(
                     found, median=found.median * before, low=found.low * before, high=found.high * before
                 )
-                return chosen
-        return {}
+                return chosen, state.error
+        return {}, 0.0
 
     # -- progress ------------------------------------------------------------------------------------------------------
 

@@ -49,7 +49,11 @@ class Timed:
 
 
 class Races(Protocol):
-    """Where times come from: processes, or a test's numbers."""
+    """Where times come from: processes, or a test's numbers. `own_error` is how far the untuned program's outputs are
+    from the exact one's, relative to their scale."""
+
+    @property
+    def own_error(self) -> float: ...
 
     def steps(self, candidates: Sequence[Built], rounds: int) -> list[Timed]:
         """All candidates in turns, step by step; the first is the incumbent."""
@@ -80,6 +84,7 @@ class Processes:
     setup: tuple[str, str] = (subject.STEPS, subject.CALLS)
     reference: Mapping[str, Any] | None = None
     allowed: float = float("inf")
+    own_error: float = 0.0
 
     def judged_by(self, exact: Built, untuned: Built) -> Processes:
         """The same, with results held against the exact program's: as far off as the untuned one, and a little more."""
@@ -89,7 +94,7 @@ class Processes:
             if found.outcome != "timed":
                 raise CallError(f"the untuned program cannot be timed: {found.why}", hint="`tilewright doctor`")
         own = difference(outputs[0], outputs[1])
-        return replace(self, reference=outputs[0], allowed=max(FLOOR, LOOSER * own))
+        return replace(self, reference=outputs[0], allowed=max(FLOOR, LOOSER * own), own_error=own)
 
     def steps(self, candidates: Sequence[Built], rounds: int) -> list[Timed]:
         results, outputs = self._race(candidates, self.setup[0], rounds)
