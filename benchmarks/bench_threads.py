@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import itertools
 import json
+import math
 
-from benchmarks import harness, models
+from benchmarks import harness, models, thread_layers
 from benchmarks.peers import PEERS
 from benchmarks.peers.common import fixed_shapes
 from benchmarks.work import count
 from tilewright.measure import paired
+from tilewright.support.progress import progress
 
 MODELS = "resnet50,bert,az6@8"
 TURN_SECONDS = 0.3
@@ -65,7 +68,14 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=30, help="turns of each (default 30; a model ends after 20 s)")
     parser.add_argument("--no-report", action="store_true", help="print only")
+    parser.add_argument("--random", type=int, metavar="COUNT", help="instead so many random layers, and policies")
+    parser.add_argument("--first", type=int, default=0, help="of the random layers, to add to an earlier run's report")
+    parser.add_argument("--seed", type=int, default=0, help="of the random layers")
+    parser.add_argument("--seconds", type=float, default=math.inf, help="of random layers, when to stop")
+    parser.add_argument("--compile", action="store_true", help="only compile the random layers, for a later run")
     options = parser.parse_args(arguments)
+    if options.random is not None:
+        return random_layers(options)
     console = harness.console()
     timing = harness.Timing(options.rounds, TURN_SECONDS, 0.1, 20.0)
     rows: list[harness.Comparison] = []
@@ -83,6 +93,26 @@ def main(arguments: list[str] | None = None) -> int:
         title = f"{options.threads} threads against one"
         console.print(f"wrote {harness.write_markdown('threads', title, text)}")
     return 1 if any(c.failures for c in rows) else 0
+
+
+def random_layers(options: argparse.Namespace) -> int:
+    """`--random`: 1 if a layer is slower than its bound allows."""
+    console = harness.console()
+    policies = thread_layers.policy_cases() if options.first == 0 else iter(())
+    cases = itertools.chain(policies, thread_layers.random_cases(options.first, options.random, options.seed))
+    if options.compile:
+        for case in cases:
+            case.compile(1)
+            case.compile(options.threads)
+        return 0
+    rows = thread_layers.kept(harness.RESULTS / f"{thread_layers.NAME}.json") if options.first else []
+    with progress("layers", options.random) as step:
+        for row in thread_layers.measure(cases, options.threads, options.seconds):
+            rows.append(row)
+            if row.pause:
+                step(row.name)
+    console.print(thread_layers.report(rows, options.threads, harness.environment()), markup=False, highlight=False)
+    return 1 if any(r.ratio > thread_layers.BOUND for r in rows) else 0
 
 
 def _cells(c: harness.Comparison) -> list[str]:

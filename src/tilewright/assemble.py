@@ -54,6 +54,18 @@ class Part:
                 first.setdefault(call.code.symbol, call)
         return tuple(first.values())
 
+    def is_small(self, target: Target) -> bool:
+        """Whether all calls together are estimated to take so little, whatever the symbols are, that several threads
+        would take longer: two save half of it at most, and to hand it over costs more."""
+        kernels = [call for call in self.calls if isinstance(call, KernelCall)]
+        if len(kernels) < len(self.calls) or any(call.func.symbols for call in kernels):
+            return False
+        return sum(call.code.cycles for call in kernels) < HANDOVERS * target.handover
+
+
+HANDOVERS = 2.0
+"""Programs estimated to take less than so many times what handing a call over costs are for their caller alone."""
+
 
 def assemble(
     split: SplitGraph,
@@ -112,6 +124,7 @@ def assemble(
         folded=names.folded,
         extents=names.extents,
         records=recorded(),
+        alone=run.is_small(target),
     )
     return Program(manifest, objects, {}, _texts(split, run, prepare, target))
 

@@ -296,6 +296,7 @@ def _build(
 ) -> Program:
     """The program of a graph, without weights."""
     stage = graph_stage()
+    source = graph
     graph = run_passes(graph, graph_passes(target, options), stage, log)
     split = log.run("split prepare", split_prepare, graph)
     prepare = run_passes(split.prepare, PREPARE_PASSES, stage, log, "prepare")
@@ -305,6 +306,9 @@ def _build(
         compiler = KernelCompiler(target, background, log=log)
         with log.timed("kernels"):
             run_part = _compile_part(split.run, "run", compiler, log)
+            if target.threads > 1 and run_part.is_small(target):
+                log.remark("too little for several threads: compiled for one")
+                return _build(source, structure, names, fixed, replace(target, threads=1), log, options)
             prepare_part = _compile_part(split.prepare, "prepare", compiler, log, _past_caches(split, target))
         program = assemble(split, run_part, prepare_part, names, fixed, structure, compiler, log, options)
     log.dump(1, "times", log.summary)

@@ -110,8 +110,9 @@ class KernelCompiler:
             found = _split(self.store.get(f"kernel-{name}"))
         done = None if found is None else _decode(*found, symbol, canonical)
         if found is None or done is None:
-            flat = replace(KernelTexts(func, target, prefetch, self.log).flat, name=symbol)
-            facts = _workspaces(flat), kernel_symbols(flat), runs_alone(flat)
+            texts = KernelTexts(func, target, prefetch, self.log)
+            flat = replace(texts.flat, name=symbol)
+            facts = _workspaces(flat), kernel_symbols(flat), runs_alone(flat), round(texts.planned.chosen.cycles)
             header = _encode(*facts, canonical)
             with self.log.announcing(LOOPS_SHOWN):
                 text = self.log.run("emit", emit_llvm, flat, target)
@@ -158,13 +159,14 @@ def _workspaces(flat: PrimFunc) -> tuple[Workspace, ...]:
 
 
 def _encode(
-    workspaces: tuple[Workspace, ...], symbols: tuple[Var, ...], alone: bool, canonical: Mapping[Var, Var]
+    workspaces: tuple[Workspace, ...], symbols: tuple[Var, ...], alone: bool, cycles: int, canonical: Mapping[Var, Var]
 ) -> bytes:
     """What stands before the object in the cache, over canonical symbols."""
     header = {
         "workspaces": [[str(substitute(w.nbytes, canonical)), w.per_thread] for w in workspaces],
         "symbols": [list(canonical).index(s) for s in symbols],
         "alone": alone,
+        "cycles": cycles,
     }
     return json.dumps(header).encode()
 
@@ -187,10 +189,10 @@ def _decode(
         workspaces = tuple(Workspace(_size(text, names), bool(each)) for text, each in facts["workspaces"])
         order = list(canonical)
         symbols = tuple(order[i] for i in facts["symbols"])
-        alone = bool(facts["alone"])
+        alone, cycles = bool(facts["alone"]), int(facts["cycles"])
     except (ValueError, KeyError, IndexError, TypeError, ParseError):
         return None
-    return CompiledKernel(symbol, code, workspaces, symbols, alone)
+    return CompiledKernel(symbol, code, workspaces, symbols, alone, cycles)
 
 
 def _size(text: str, names: Mapping[str, Var]) -> Expr:

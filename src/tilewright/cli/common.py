@@ -45,7 +45,8 @@ class Exit(IntEnum):
 
 ModelArgument = Annotated[Path, typer.Argument(help="An .onnx file, or a .tw file that was compiled before.")]
 ThreadsOption = Annotated[
-    int | None, typer.Option("--threads", "-t", min=1, help="Threads of one call. [default: TILEWRIGHT_THREADS or 1]")
+    int | None,
+    typer.Option("--threads", "-t", min=1, help="Threads of one call at most. [default: TILEWRIGHT_THREADS or 1]"),
 ]
 PackThreadsOption = Annotated[
     int | None,

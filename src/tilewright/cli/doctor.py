@@ -84,6 +84,7 @@ def _print(report: dict[str, Any]) -> None:
                 f"read, {ceilings['threads']} threads": f"memory {ceilings['memory_gbs_all']:.1f} GB/s",
                 "copy, one core": f"{ceilings['copy_gbs_one']:.1f} GB/s (read and write)",
                 "barrier": f"{1e9 * report['barrier_seconds']:.0f} ns among {ceilings['threads']} threads"
+                + f"; handing a call over: {1e9 * report['handover_seconds']:.0f} ns"
                 if report["barrier_seconds"]
                 else "none: one thread",
             }
@@ -95,7 +96,8 @@ def _print(report: dict[str, Any]) -> None:
             if stored is None
             else f"{stored['fma_per_cycle']:g} multiply-adds a cycle at {stored['frequency']:g} GHz; bytes a cycle: "
             + ", ".join(f"{n} {stored[f'{n.lower()}_bandwidth']:g}" for n in ("L1", "L2", "L3", "memory"))
-            + f", to all cores together {stored['memory_total']:g}; barrier {stored['barrier']:g} cycles",
+            + f", to all cores together {stored['memory_total']:g}; barrier {stored['barrier']:g}, "
+            f"handover {stored['handover']:g} cycles",
             "stored in": report["calibration_file"] if stored else "-",
         }
     )
@@ -126,12 +128,13 @@ def collect(measure: bool) -> dict[str, Any]:
     versions: dict[str, str | None] = {"tilewright": tilewright.__version__}
     versions["LLVM"] = ".".join(map(str, llvm.llvm_version_info))
     versions |= {name: _version(name) for name in (*_NEEDED, *_OPTIONAL)}
-    ceilings, barrier = calibrate(host) if measure else (None, None)
+    ceilings, barrier, handover = calibrate(host) if measure else (None, None, None)
     stored = calibration.load(host)
     return {
         "machine": asdict(host) | {"caches": [asdict(c) | {"name": c.name} for c in host.caches]},
         "ceilings": asdict(ceilings) if ceilings else None,
         "barrier_seconds": barrier,
+        "handover_seconds": handover,
         "calibration": asdict(stored) if stored else None,
         "calibration_file": str(calibration.path(host)),
         "versions": versions,
@@ -165,14 +168,15 @@ def open_doors() -> tuple[plugins.Outcome, ...]:
     return plugins.outcomes()
 
 
-def calibrate(host: machine.Machine) -> tuple[peak.Ceilings, float]:
-    """Measure and store: (ceilings, seconds of a barrier among all usable threads, 0.0 if there is one)."""
-    from tilewright.measure.barrier import barrier_seconds
+def calibrate(host: machine.Machine) -> tuple[peak.Ceilings, float, float]:
+    """Measure and store: (ceilings, seconds of a barrier among all usable threads and of handing a call to them, 0.0 if
+    there is one)."""
+    from tilewright.measure.barrier import barrier_seconds, handover_seconds
 
     ceilings = peak.measure(host)
-    barrier = barrier_seconds(ceilings.threads)
-    calibration.store(calibration.settle(ceilings, barrier, calibration.load(host)), host)
-    return ceilings, barrier
+    barrier, handover = barrier_seconds(ceilings.threads), handover_seconds(ceilings.threads)
+    calibration.store(calibration.settle(ceilings, barrier, calibration.load(host), handover), host)
+    return ceilings, barrier, handover
 
 
 def _version(package: str) -> str | None:

@@ -1,10 +1,11 @@
-"""What a barrier among threads costs on this machine, and a call of an empty parallel region."""
+"""What threads cost on this machine: a barrier among them, and handing them a call."""
 
 from __future__ import annotations
 
 import ctypes
 import time
 from collections.abc import Callable
+from functools import partial
 
 from tilewright.native.assembler import I64, PTR, VOID, Module
 from tilewright.native.link import Library, compile_text, host_triple
@@ -13,6 +14,8 @@ from tilewright.runtime.threads import pool, supported
 
 _BARRIERS = 100
 """Barriers in one round of the measurement."""
+_REGIONS = 100
+"""Regions in one round."""
 _ROUNDS = 201
 """Many short rounds: some of them nothing else disturbs, even on a machine that others use."""
 
@@ -29,6 +32,17 @@ def barrier_seconds(threads: int) -> float:
     return many / _BARRIERS
 
 
+def handover_seconds(threads: int) -> float:
+    """Seconds by which a parallel region of nothing takes longer with `threads` threads than with one, best of several
+    rounds of many each, so that workers still spin when the next begins; 0.0 as of `barrier_seconds`."""
+    if threads <= 1 or not supported():
+        return 0.0
+    library = Library({"probe": compile_text(_regions_text(_REGIONS))}, ["regions"], {"tw_parallel": pool().parallel})
+    regions = function(library["regions"], None, ctypes.c_int64)
+    one, many = (_best(partial(regions, n)) for n in (1, threads))
+    return max(many - one, 0.0) / _REGIONS
+
+
 def _best(call: Callable[[], None]) -> float:
     times = []
     for _ in range(_ROUNDS):
@@ -36,6 +50,20 @@ def _best(call: Callable[[], None]) -> float:
         call()
         times.append(time.perf_counter() - start)
     return min(times)
+
+
+def _regions_text(count: int) -> str:
+    """`void regions(i64 nthreads)`: so many parallel regions of nothing."""
+    m = Module(host_triple())
+    params = [("slots", PTR), ("dims", PTR), ("tid", I64), ("nthreads", I64), ("barrier", PTR)]
+    with m.function("nothing", VOID, params, local=True) as (f, _):
+        f.ret()
+    with m.function("regions", VOID, [("nthreads", I64)]) as (f, (nthreads,)):
+        null = f.value(0, PTR)
+        with f.each(f.value(count, I64)):
+            f.call(VOID, "tw_parallel", f.symbol("nothing"), null, null, nthreads)
+        f.ret()
+    return m.text()
 
 
 def _text(count: int) -> str:

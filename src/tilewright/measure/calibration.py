@@ -23,6 +23,8 @@ from tilewright.support.machine import Machine
 
 BARRIER = 500.0
 """Cycles of a barrier where none was measured."""
+HANDOVER = 1600.0
+"""Cycles of handing a call to other threads where that was not measured; a 2-core Sapphire Rapids, 2026-11-23."""
 _VERSION = 1
 """Version of the file of ceilings; others are measured anew."""
 _NEAR = 1.15
@@ -36,6 +38,7 @@ _PLAUSIBLE = {
     "memory_bandwidth": (0.1, 512.0),
     "memory_total": (0.0, 1e5),
     "barrier": (10.0, 1e6),
+    "handover": (10.0, 1e6),
 }
 
 
@@ -49,6 +52,7 @@ class Calibration:
     barrier: cycles of a barrier among a few threads.
     memory_total: bytes that all cores together read a cycle from memory; 0 if it was not measured, as in the files of
         earlier versions.
+    handover: cycles by which a call of nothing is longer with a few threads than with one; the default in such files.
     """
 
     frequency: float
@@ -59,6 +63,7 @@ class Calibration:
     memory_bandwidth: float
     barrier: float
     memory_total: float = 0.0
+    handover: float = HANDOVER
 
 
 def rounded(value: float, steps: int = 4) -> float:
@@ -69,7 +74,13 @@ def rounded(value: float, steps: int = 4) -> float:
     return float(f"{nearest:.2g}")
 
 
-def settle(measured: Ceilings, barrier_seconds: float, before: Calibration | None) -> Calibration:
+LATENCIES = {"barrier": BARRIER, "handover": HANDOVER}
+"""Of these the least is the best, and this is what stands where none was measured."""
+
+
+def settle(
+    measured: Ceilings, barrier_seconds: float, before: Calibration | None, handover_seconds: float = 0.0
+) -> Calibration:
     """What to store: the measured values rounded, but what was stored `before` where that is near enough or better.
 
     A busy machine reaches less and waits longer than it can; nothing makes it faster than it is. So the best that was
@@ -84,14 +95,15 @@ def settle(measured: Ceilings, barrier_seconds: float, before: Calibration | Non
         "memory_total": measured.memory_gbs_all / hz,
         # Without threads there is nothing to measure, and programs may yet be moved to where there are.
         "barrier": min(max(barrier_seconds * hz * 1e9, 100.0), 1e5) if barrier_seconds else BARRIER,
+        "handover": min(max(handover_seconds * hz * 1e9, 100.0), 1e5) if handover_seconds else HANDOVER,
     }
     fma = rounded(measured.fma_per_cycle, 1)
     values = {"frequency": round(hz, 1), "fma_per_cycle": max(fma, before.fma_per_cycle) if before else fma}
     for name, value in per_cycle.items():
         old = getattr(before, name) if before else 0.0
         near = old and 1 / _NEAR < value / old < _NEAR
-        worse = old and (value > old if name == "barrier" else value < old)
-        values[name] = old if near or worse else value if value == BARRIER else rounded(value)
+        worse = old and (value > old if name in LATENCIES else value < old)
+        values[name] = old if near or worse else value if value == LATENCIES.get(name) else rounded(value)
     return Calibration(**values)
 
 
@@ -112,7 +124,7 @@ def load(machine: Machine, folder: Path | None = None) -> Calibration | None:
         data = json.loads(path(machine, folder).read_bytes())
         if data["version"] != _VERSION or data["machine"] != identity(machine):
             return None
-        found = {"memory_total": 0.0} | data["ceilings"]
+        found = {"memory_total": 0.0, "handover": HANDOVER} | data["ceilings"]
         values = {f.name: float(found[f.name]) for f in fields(Calibration)}
     except (OSError, ValueError, KeyError, TypeError):
         return None

@@ -50,8 +50,9 @@ def compile(
         example: inputs of a PyTorch module: a tensor, a tuple of arguments, or a dict of keyword arguments; tensors or
             NumPy arrays. Only shapes and types count. Of a jitted function the same: arrays or
             `jax.ShapeDtypeStruct`s, and trees of them.
-        threads: threads of a call, the caller's included. Estimates are made for as many, so that another number may
-            get other code, whose results differ by rounding; a model that was saved runs with any number.
+        threads: threads of a call at most, the caller's included; fewer where these are faster. Estimates are made for
+            as many, so that another number may get other code, whose results differ by rounding; a model that was saved
+            runs with any number.
         dims: values for symbolic dimensions that shall be fixed, by name.
         dynamic: which dimensions of a PyTorch module's inputs are symbols: "auto" (the batch, called "batch"), None, or
             `{"input": {axis: "symbol"}}`; see docs/torch.md.

@@ -22,6 +22,7 @@ from collections.abc import Callable
 
 from tilewright.native.assembler import I1, I32, I64, PTR, VOID, Function, Module, Value
 from tilewright.runtime.layout import Struct
+from tilewright.runtime.trial import EACH, TRIAL_FIELDS, define_trials
 from tilewright.runtime.weights.control import READER
 
 OK, NO_LAYOUT, NO_EXECUTOR, SUPERSEDED, ENDLESS = 0, 1, 2, 3, 4
@@ -47,7 +48,7 @@ MODEL = Struct(
 """`execute` is what a call runs once arguments are checked: `tw_execute`, or an agent's way to its broker."""
 TENSOR = Struct("descr", "code", "itemsize", "rank", "dims", "message", "written")
 RANGE = Struct("lo", "hi", "multiple")
-LAYOUT = Struct("users", "tag", "arena", "stamp", "measured", "least_ns", "outputs", "offsets", "dims")
+LAYOUT = Struct("users", "tag", "arena", "stamp", "measured", "least_ns", "outputs", "offsets", *TRIAL_FIELDS, "dims")
 EXECUTOR = Struct("busy", "tag", "arena", "capacity", "generation", "limit", "status", "slots")
 WEIGHTS = Struct("version", "generation", "addresses")
 """`dims`, `slots` and `addresses` are where the array begins that ends the struct. EXECUTOR's `limit` and `status` are
@@ -180,14 +181,48 @@ def _now(f: Function) -> Value:
 
 
 def _run(m: Module) -> None:
-    params = [("model", PTR), ("slots", PTR), ("dims", PTR)]
-    with m.function("tw_run_model", VOID, params, local=True) as (f, (model, slots, dims)):
-        run, threads = f.load(PTR, model, MODEL.run), f.load(I64, model, MODEL.threads)
+    params = [("model", PTR), ("slots", PTR), ("dims", PTR), ("threads", I64)]
+    with m.function("tw_run_model", VOID, params, local=True) as (f, (model, slots, dims, threads)):
+        run = f.load(PTR, model, MODEL.run)
         with f.when(threads <= 1):
             f.call(VOID, run, slots, dims, (I64, 0), (I64, 1), f.value(0, PTR))
             f.ret()
         f.call(VOID, "tw_parallel", run, slots, dims, threads)
         f.ret()
+
+
+def _run_timed(f: Function, model: Value, layout: Value, slots: Value, dims: Value) -> None:
+    """Run with as many threads as the layout's trials found best; look at the clock where that is to be learnt."""
+    most, trial = f.load(I64, model, MODEL.threads), layout + LAYOUT.threads
+    measured = f.load(I64, layout, LAYOUT.measured)
+    threads, trying, checked = f.var(I64, 1), f.var(I1, 0), f.var(I1, 0)
+    timed = f.var(I1, measured < MEASURED_CALLS)
+    with f.when(most > 1):
+        wait = f.load(I64, layout, LAYOUT.wait)
+        threads.set(f.load(I64, layout, LAYOUT.threads))
+        with f.when(wait > 0):
+            f.store(wait - 1, layout, LAYOUT.wait)
+            with f.when((wait & (EACH - 1)).eq(0)), f.when(threads.get() > 1):
+                checked.set(1)
+                timed.set(1)
+        with f.when(wait <= 0):
+            threads.set(f.call(I64, "tw_turn", trial, most))
+            trying.set(1)
+            timed.set(1)
+    with f.when(timed.get().eq(0)):
+        f.call(VOID, "tw_run_model", model, slots, dims, threads.get())
+    with f.when(timed.get()):
+        start = _now(f)
+        f.call(VOID, "tw_run_model", model, slots, dims, threads.get())
+        took = _now(f) - start
+        with f.when(took < f.load(I64, layout, LAYOUT.least_ns)):
+            f.store(took, layout, LAYOUT.least_ns)
+        with f.when(measured < MEASURED_CALLS):
+            f.store(measured + 1, layout, LAYOUT.measured)
+        with f.when(trying.get()):
+            f.call(VOID, "tw_note", trial, most, took)
+        with f.when(checked.get()):
+            f.call(VOID, "tw_check", trial, took)
 
 
 def _execute(m: Module) -> None:
@@ -210,16 +245,7 @@ def _execute(m: Module) -> None:
         slots, dims = executor + EXECUTOR.slots, layout + LAYOUT.dims
         f.call(VOID, "tw_copy", slots, io, arguments)
         _note_call(f, model, weights, io, arguments)
-        measured = f.load(I64, layout, LAYOUT.measured)
-        with f.when(measured >= MEASURED_CALLS):
-            f.call(VOID, "tw_run_model", model, slots, dims)
-        with f.when(measured < MEASURED_CALLS):
-            start = _now(f)
-            f.call(VOID, "tw_run_model", model, slots, dims)
-            took = _now(f) - start
-            with f.when(took < f.load(I64, layout, LAYOUT.least_ns)):
-                f.store(took, layout, LAYOUT.least_ns)
-            f.store(measured + 1, layout, LAYOUT.measured)
+        _run_timed(f, model, layout, slots, dims)
         f.add_atomic(pins, -1)
         with f.when(f.load(I64, executor, EXECUTOR.status).ne(0)):
             f.put(0, I64, executor, EXECUTOR.status)
@@ -260,6 +286,7 @@ def _python_side(m: Module) -> None:
 
 def define_core(m: Module) -> None:
     """Add the core to a module; it calls `tw_parallel`."""
+    define_trials(m)
     for part in (_same_dims, _copy_words, _find, _claim, _load_layout, _run, _execute, _call, _python_side):
         part(m)
 

@@ -34,6 +34,7 @@ from tilewright.runtime.interop import Array
 from tilewright.runtime.layout import Memory, aligned_bytes, function
 from tilewright.runtime.manifest import MAX_BYTES, InputSpec, Manifest, OutputSpec
 from tilewright.runtime.native import native
+from tilewright.runtime.trial import TRIAL_FIELDS
 from tilewright.runtime.weights.control import SLOTS, Control
 from tilewright.runtime.weights.prepare import Prepare
 from tilewright.support.errors import CallError, CompileError
@@ -72,7 +73,7 @@ class Engine:
         self.linked = library
         self.threads = threads
         self.control = control or Control.private()
-        self.prepare = Prepare(manifest, library, threads)
+        self.prepare = Prepare(manifest, library, 1 if manifest.alone else threads)
         self._native = native()
         self._lock = threading.RLock()
         self._shapes = function(library["tw_shapes"], None, ctypes.c_void_p, ctypes.c_void_p)
@@ -111,7 +112,7 @@ class Engine:
     def _describe(self) -> None:
         m, model = self.manifest, self._model
         model[MODEL.run] = self.linked["tw_run"]
-        model[MODEL.threads] = self.threads
+        model[MODEL.threads] = 1 if m.alone else self.threads
         model[MODEL.execute] = self._native.linked["tw_execute"]
         model[MODEL.writes] = int(any(i.written for i in m.inputs))
         for field, part in (
@@ -223,6 +224,7 @@ class Engine:
         words[base + LAYOUT.stamp] = self._model[MODEL.clock]
         words[base + LAYOUT.measured] = 0
         words[base + LAYOUT.least_ns] = (1 << 62) - 1
+        words.write(base + LAYOUT.threads, [0] * len(TRIAL_FIELDS))
         words[base + LAYOUT.outputs] = words.address + after_dims
         words[base + LAYOUT.offsets] = words.address + after_outputs
         words.write(base + LAYOUT.dims, dims)

@@ -214,7 +214,8 @@ class Manifest:
     with a parameter, (name, the parameter's name): updates that hold both must hold the same numbers. `folded` are
     weights of which code or constants were made, (name, what was made): updates that hold them are refused. `extents`
     are the names of numbers that data decides: the last outputs are their values, which callers do not see. `records`
-    are the tuning records that there were about what was decided."""
+    are the tuning records that there were about what was decided. `alone`: a call does so little that its caller's
+    thread makes it, whatever number of threads is allowed."""
 
     name: str
     target: TargetSpec
@@ -236,6 +237,7 @@ class Manifest:
     folded: tuple[tuple[str, str], ...] = ()
     extents: tuple[str, ...] = ()
     records: tuple[RecordUse, ...] = ()
+    alone: bool = False
     abi_version: int = field(default=ABI_VERSION)
 
     def __post_init__(self) -> None:

@@ -215,7 +215,7 @@ class Runner(Called):
 
     @property
     def threads(self) -> int:
-        """How many threads a call uses."""
+        """How many threads a call uses at most; fewer where these are faster (`runtime/trial.py`)."""
         return self._engine.threads
 
     @property

@@ -46,6 +46,7 @@ class Ceilings:
             what they would wait for has been prefetched.
         streams: in how many streams at once a core reads fastest from beyond the second level; not measured yet.
         barrier: cycles of a barrier among a few threads.
+        handover: cycles by which a call of nothing is longer with a few threads, all of them awake, than with one.
         frequency: GHz under load, to show cycles as time; code does not depend on it.
     """
 
@@ -57,6 +58,7 @@ class Ceilings:
     memory_total: float = 0.0
     streams: int = 4
     barrier: float = 500.0
+    handover: float = 1600.0
     frequency: float = 3.0
 
 

@@ -129,6 +129,10 @@ class Target:
         return self.ceilings.barrier
 
     @property
+    def handover(self) -> float:
+        return self.ceilings.handover
+
+    @property
     def frequency(self) -> float:
         return self.ceilings.frequency
 

@@ -23,7 +23,8 @@ class Workspace:
 
 @dataclass(frozen=True, slots=True)
 class CompiledKernel:
-    """Object code that defines `symbol`; what it needs besides its buffers; whether one thread executes all of it.
+    """Object code that defines `symbol`; what it needs besides its buffers; whether one thread executes all of it; the
+    estimated cycles of a call.
 
     `code()` waits for the object if it is still being made, and raises what went wrong with it.
     """
@@ -33,6 +34,7 @@ class CompiledKernel:
     workspaces: tuple[Workspace, ...]
     symbols: tuple[Var, ...]
     alone: bool
+    cycles: int
 
     @property
     def object(self) -> bytes:

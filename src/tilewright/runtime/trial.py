@@ -1,0 +1,144 @@
+"""How many threads the calls of a layout use: as many as were fastest in a trial on the calls themselves.
+
+What several threads cost is known only where calls are made: a worker that sleeps must be woken, which takes 30 to 50
+µs (a 2-core Sapphire Rapids, 2026-11-23: `python -m benchmarks.bench_threads --random 100`), while one that still
+spins since the call before starts within a fraction of a microsecond. So what pays depends on the program, on its
+sizes, and on what its caller does between two calls. Results are the same with any number.
+
+The first calls use all threads that the user allows, the next ones half of them, and so on down to one, `CALLS` each.
+Of each number the two longest calls are left out: the first one wakes and warms, another one may be interrupted. A
+number of threads must be faster than a smaller one by a sixteenth. Then calls use the fastest number until the next
+trial, which comes when so many calls have been made that all trials together cost one `SHARE`th of the time; or, where
+several threads are used, when calls take much longer than in the trial: the caller makes pauses now, or the cores have
+other work. Calls of a millisecond and more take all threads: what is decided here does not matter to them, but eight of
+them on one thread would.
+
+Callers at the same time may lose each other's counts, which makes a trial a little longer.
+"""
+
+from __future__ import annotations
+
+from tilewright.native.assembler import I64, PTR, VOID, Function, Module, Value
+from tilewright.runtime.layout import Struct
+
+CALLS = 8
+"""Calls with each number of threads in a trial."""
+COUNTED = CALLS - 2
+"""Those of them that count."""
+LARGE_NS = 1_000_000
+"""Calls that take so long with all threads have no trial."""
+SHARE = 512
+"""Time of all calls by that which trials may lose."""
+EACH = 8
+"""Of so many calls with several threads one is timed; a power of two."""
+SLOW = 3
+"""So many of those in succession, half as long again as in the trial, lead to the next one."""
+MOST_CALLS = 1 << 16
+"""Calls between two trials at most: callers change their habits."""
+FOREVER = 1 << 62
+"""Calls."""
+
+TRIAL_FIELDS = (
+    "threads",  # of calls outside a trial
+    "wait",  # calls until the next trial
+    "turn",  # calls made of those with `tried` threads
+    "tried",  # threads of the present calls of a trial; 0 at its begin
+    "total", "longest", "second",  # nanoseconds of these calls
+    "best",  # nanoseconds of those calls that count, with `threads` threads
+    "slow",  # calls in succession that took much longer
+    "spent", "numbers",  # nanoseconds of all such calls of the trial, and how many numbers of threads were tried
+)  # fmt: skip
+TRIAL = Struct(*TRIAL_FIELDS)
+"""The state of a layout's trials, zeroed at first."""
+_OF_A_NUMBER = (TRIAL.turn, TRIAL.total, TRIAL.longest, TRIAL.second)
+
+
+def _turn(m: Module) -> None:
+    """The number of threads of the next call, which is part of a trial; `most` is the user's."""
+    with m.function("tw_turn", I64, [("trial", PTR), ("most", I64)], local=True) as (f, (trial, most)):
+        tried = f.load(I64, trial, TRIAL.tried)
+        with f.when(tried > 0), f.when(tried <= most):
+            f.ret(tried)
+        f.store(most, trial, TRIAL.tried)
+        for field in (*_OF_A_NUMBER, TRIAL.best, TRIAL.spent, TRIAL.numbers):
+            f.put(0, I64, trial, field)
+        f.ret(most)
+
+
+def _note(m: Module) -> None:
+    """Take in how long a call of a trial took."""
+    params = [("trial", PTR), ("most", I64), ("took", I64)]
+    with m.function("tw_note", VOID, params, local=True) as (f, (trial, most, took)):
+        f.store(f.load(I64, trial, TRIAL.total) + took, trial, TRIAL.total)
+        longest = f.load(I64, trial, TRIAL.longest)
+        with f.when(took > longest):
+            f.store(longest, trial, TRIAL.second)
+            f.store(took, trial, TRIAL.longest)
+        with f.when(took <= longest), f.when(took > f.load(I64, trial, TRIAL.second)):
+            f.store(took, trial, TRIAL.second)
+        f.store(f.load(I64, trial, TRIAL.turn) + 1, trial, TRIAL.turn)
+        with f.when(f.load(I64, trial, TRIAL.turn) < CALLS):
+            f.ret()
+        tried = f.load(I64, trial, TRIAL.tried)
+        slow = f.load(I64, trial, TRIAL.longest) + f.load(I64, trial, TRIAL.second)
+        time = f.load(I64, trial, TRIAL.total) - slow
+        f.store(f.load(I64, trial, TRIAL.spent) + time, trial, TRIAL.spent)
+        f.store(f.load(I64, trial, TRIAL.numbers) + 1, trial, TRIAL.numbers)
+        with f.when(tried >= most):
+            _take(f, trial, tried, time)
+            with f.when(time >= COUNTED * LARGE_NS):
+                _settle(f, trial, f.value(FOREVER, I64))
+        with f.when(tried < most), f.when(f.load(I64, trial, TRIAL.best) * 16 >= time * 15):
+            _take(f, trial, tried, time)
+        with f.when(tried > 1):
+            f.store(tried >> 1, trial, TRIAL.tried)
+            for field in _OF_A_NUMBER:
+                f.put(0, I64, trial, field)
+            f.ret()
+        _settle(f, trial, f.call(I64, "tw_until_next", trial))
+
+
+def _check(m: Module) -> None:
+    """Let there be a trial at once where calls have become slow."""
+    with m.function("tw_check", VOID, [("trial", PTR), ("took", I64)], local=True) as (f, (trial, took)):
+        with f.when(took * (2 * COUNTED) <= f.load(I64, trial, TRIAL.best) * 3):
+            f.put(0, I64, trial, TRIAL.slow)
+            f.ret()
+        slow = f.load(I64, trial, TRIAL.slow) + 1
+        f.store(slow, trial, TRIAL.slow)
+        with f.when(slow >= SLOW):
+            f.put(0, I64, trial, TRIAL.slow)
+            f.put(0, I64, trial, TRIAL.wait)
+        f.ret()
+
+
+def _take(f: Function, trial: Value, tried: Value, time: Value) -> None:
+    """Let this number of threads be the best so far."""
+    f.store(tried, trial, TRIAL.threads)
+    f.store(time, trial, TRIAL.best)
+
+
+def _settle(f: Function, trial: Value, calls: Value) -> None:
+    """End a trial; the next one comes after so many calls."""
+    f.put(0, I64, trial, TRIAL.tried)
+    f.store(calls, trial, TRIAL.wait)
+    f.ret()
+
+
+def _until_next(m: Module) -> None:
+    """Calls until the next trial: what this one lost, compared with as many of the best calls."""
+    with m.function("tw_until_next", I64, [("trial", PTR)], local=True) as (f, (trial,)):
+        best = f.load(I64, trial, TRIAL.best) + 1  # never zero
+        lost = f.load(I64, trial, TRIAL.spent) - best * f.load(I64, trial, TRIAL.numbers)
+        with f.when(lost <= 0):
+            f.ret(SHARE)
+        calls = f.let(I64, f"udiv i64 {(lost * (SHARE * COUNTED)).text}, {best.text}")
+        with f.when(calls > MOST_CALLS):
+            f.ret(MOST_CALLS)
+        f.ret(calls + SHARE)
+
+
+def define_trials(m: Module) -> None:
+    """Add `tw_turn`, `tw_note` and `tw_check` to a module."""
+    for part in (_turn, _until_next, _note, _check):
+        part(m)
