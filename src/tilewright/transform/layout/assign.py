@@ -5,7 +5,7 @@
 
 Conversions are made on demand and once; pointwise operators, pooling, global reductions, slices and concatenation work
 on the blocked form directly, so between convolutions none remain. Packing depends on weights alone, hence moves to
-`prepare`.
+`prepare`; weights that come with each call, as in training, are packed in the run.
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ The rules that rewrite nodes are beside this file, one file a kind of operator; 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from math import prod
 from typing import Any
 
 from tilewright import ops
@@ -13,6 +14,9 @@ from tilewright.ir.attributes import Attrs
 from tilewright.ir.expr import as_int
 from tilewright.ir.graph import Graph, GraphBuilder, Node, Value
 from tilewright.targets.target import Target
+
+FEW_PIXELS = 8
+"""Pixels of a result below which reading weights once to pack them costs as much as it saves."""
 
 
 @dataclass(slots=True)
@@ -45,6 +49,17 @@ class Assigner:
         """Note whether the node depends on weights alone."""
         if all(v in self.fixed for v in node.inputs if v is not None):
             self.fixed.update(node.outputs)
+
+    def follow(self, source: Value, *made: Value) -> None:
+        """What is made of weights alone depends on weights alone."""
+        if source in self.fixed:
+            self.fixed.update(made)
+
+    def packs(self, w: Value, y: Value) -> bool:
+        """Whether a convolution's weights are packed: always where `prepare` does it; those that come with each call
+        (in training, and as gradients of weights) where enough pixels of the result `y` read them."""
+        pixels = [as_int(d) for d in (y.shape[0], *y.shape[2:])]
+        return w in self.fixed or None in pixels or prod(d or 0 for d in pixels) >= FEW_PIXELS
 
     def finish(self) -> Graph:
         graph = self.graph

@@ -30,7 +30,7 @@ def conv(a: Assigner, node: Node) -> bool:
     x, w = node.inputs[:2]
     assert x is not None and w is not None
     attrs, channels = node.of(ConvAttrs), [as_int(d) for d in w.shape]
-    if x.type.rank != 4 or attrs.groups != 1 or w not in a.fixed or None in channels:
+    if x.type.rank != 4 or attrs.groups != 1 or not a.packs(w, node.output) or None in channels:
         return False
     if x.dtype.name != "f32" or 0 in channels:
         return False
@@ -53,7 +53,7 @@ def conv(a: Assigner, node: Node) -> bool:
     )
     panels = {"block": block, "width": blocking.width}
     (packed,) = a.emit("lowered.pack_conv", (a.as_plain(w),), panels, f"{w.name}_packed")
-    a.fixed.add(packed)
+    a.follow(w, packed)
     source = a.as_blocked(x) if block > 1 else a.as_plain(x)
     attributes = {
         "pads": attrs.pads,

@@ -25,7 +25,7 @@ def grouped(a: Assigner, node: Node) -> bool:
     assert x is not None and w is not None
     conv = node.of(ConvAttrs)
     groups, known = conv.groups, [as_int(d) for d in w.shape]
-    if x.type.rank not in (4, 5) or groups == 1 or w not in a.fixed or x.dtype.name != "f32":
+    if x.type.rank not in (4, 5) or groups == 1 or not a.packs(w, node.output) or x.dtype.name != "f32":
         return False
     filters, per_in = known[:2]
     if not filters or not per_in or None in known:
@@ -40,7 +40,7 @@ def grouped(a: Assigner, node: Node) -> bool:
     if x.type.rank == 5 or not (per_in == 1 or (per_in == per_out and a.block % per_in == 0)):
         return windows(a, node) if per_out % a.block == 0 else grown_groups(a, node)
     (packed,) = a.emit("lowered.pack_depthwise", (a.as_plain(w),), {"block": a.block}, f"{w.name}_packed")
-    a.fixed.add(packed)
+    a.follow(w, packed)
     attrs: dict[str, Any] = {"strides": conv.strides, "dilations": conv.dilations, "pads": conv.pads}
     attrs |= {"per_in": per_in, "per_out": per_out}
     (a.blocked[node.output],) = a.emit("lowered.conv_depthwise", (a.as_blocked(x), packed), attrs, node.output.name)
@@ -51,7 +51,7 @@ def windows(a: Assigner, node: Node) -> bool:
     """A convolution of any rank without stored padding: groups whose filters fill blocks, or volumes of one group."""
     x, w = node.inputs[:2]
     assert x is not None and w is not None
-    if w not in a.fixed or x.dtype.name != "f32" or any(not as_int(d) for d in w.shape):
+    if not a.packs(w, node.output) or x.dtype.name != "f32" or any(not as_int(d) for d in w.shape):
         return False
     a.blocked[node.output] = in_windows(a, node, a.as_plain(w))
     return True
@@ -75,7 +75,7 @@ def grown_groups(a: Assigner, node: Node) -> bool:
         ("reshape", {"shape": (groups * whole, *window)}),
     ):
         (grown,) = a.emit(op, (grown,), attrs, f"{name}_grown")
-        a.fixed.add(grown)
+        a.follow(w, grown)
     (value,) = a.emit(
         "lowered.unblock_channels", (in_windows(a, node, grown),), {"channels": groups * whole}, f"{y.name}_grown"
     )
@@ -100,7 +100,7 @@ def in_windows(a: Assigner, node: Node, w: Value) -> Value:
     if groups > 1:
         width = gcd(width, filters // groups)
     (packed,) = a.emit("lowered.pack_conv", (w,), {"block": block, "width": width}, f"{w.name}_packed")
-    a.fixed.add(packed)
+    a.follow(w, packed)
     attrs: dict[str, Any] = {"strides": conv.strides, "dilations": conv.dilations, "pads": conv.pads}
     attrs |= {"groups": groups, "channels": filters, "out_block": a.block}
     source = a.as_blocked(x) if block > 1 else a.as_plain(x)

@@ -46,7 +46,7 @@ def pointwise(a: Assigner, node: Node) -> bool:
     conv = node.of(ConvAttrs)
     attrs = {"groups": conv.groups, "width": width}
     (packed,) = a.emit("lowered.pack_pointwise", (a.as_plain(w),), attrs, f"{w.name}_packed")
-    a.fixed.add(packed)
+    a.follow(w, packed)
     source, strides = a.as_plain(x), conv.strides
     if conv.groups > 1 and any(s > 1 for s in strides):
         # Of several groups a strided map is not one row of pixels: those that are read are taken out first.

@@ -19,7 +19,7 @@ def transposed(a: Assigner, node: Node) -> bool:
     assert x is not None and w is not None
     attrs = node.of(ConvTransposeAttrs)
     channels, filters, *window = (as_int(d) for d in w.shape)
-    if x.type.rank != 4 or attrs.groups != 1 or w not in a.fixed or x.dtype.name != "f32":
+    if x.type.rank != 4 or attrs.groups != 1 or not a.packs(w, node.output) or x.dtype.name != "f32":
         return False
     if not channels or not filters or any(not k for k in window):
         return False
@@ -34,7 +34,7 @@ def transposed(a: Assigner, node: Node) -> bool:
     block = a.block if channels % a.block == 0 else 1
     panels = {"block": block, "width": tile.width, "strides": strides}
     (packed,) = a.emit("lowered.pack_transposed", (filled,), panels, f"{w.name}_packed")
-    a.fixed.add(packed)
+    a.follow(w, packed)
     source = a.as_blocked(x) if block > 1 else a.as_plain(x)
     attributes = {
         "pads": pads,
@@ -55,6 +55,7 @@ def dilated(a: Assigner, w: Value, dilations: Ints) -> Value:
     kept = [(k - 1) * d + 1 for k, d in zip(window, dilations, strict=True)]
     apart = [n for k in window for n in (k, 1)]
     after = [0, 0, *(n for d in dilations for n in (0, d - 1))]
+    source = w
     for op, attrs in (
         ("reshape", {"shape": (channels, filters, *apart)}),
         ("pad", {"before": (0,) * len(after), "after": tuple(after), "mode": "constant"}),
@@ -62,5 +63,5 @@ def dilated(a: Assigner, w: Value, dilations: Ints) -> Value:
         ("slice", {"begin": (0,) * w.type.rank, "size": (channels, filters, *kept), "step": (1,) * w.type.rank}),
     ):
         (w,) = a.emit(op, (w,), attrs, f"{w.name}_dilated")
-        a.fixed.add(w)
+        a.follow(source, w)
     return w

@@ -65,11 +65,16 @@ def convolution_algorithm(around: Surroundings, node: Node) -> Algorithm | None:
     x, w = node.inputs[:2]
     assert x is not None and w is not None
     sizes = [as_int(d) for d in w.shape]
-    if x.type.rank != 4 or node.of(ConvAttrs).groups != 1 or w not in around.fixed or x.dtype.name != "f32":
+    if x.type.rank != 4 or node.of(ConvAttrs).groups != 1 or x.dtype.name != "f32":
         return None
     if None in sizes or 0 in sizes[:2]:
         return None
-    options = one_pixel(around, node) if sizes[2:] == [1, 1] else windows(around, node)
+    if sizes[2:] == [1, 1]:
+        options = one_pixel(around, node)
+    elif w in around.fixed:
+        options = windows(around, node)
+    else:
+        return Direct()  # transforms of weights that come with each call cost what they save
     options.sort(key=lambda option: option[0])
     key = partial(key_of_nodes, "algorithm", [node], around.target)
     return decide(key, options, lambda option: Setting.of(option[1]), lambda option: option[0])[1]
@@ -95,7 +100,8 @@ def one_pixel(around: Surroundings, node: Node) -> list[Option]:
     width = 2 * around.target.lanes(4)
     fills = channels % (2 * block) == 0 and filters % (2 * width) == 0 and block > 1
     known = all(as_int(d) for d in node.output.shape[1:])
-    if around.options.fast in STRASSEN and fills and known and not any(node.of(ConvAttrs).pads):
+    allowed = around.options.fast in STRASSEN and w in around.fixed
+    if allowed and fills and known and not any(node.of(ConvAttrs).pads):
         found = best_strassen(shapes[0], width, model, around.target)
         if found is not None:
             # The filters take 7/4 of their memory, which is worth something.
