@@ -19,6 +19,7 @@ import numpy as np
 
 from tilewright import te
 from tilewright.codegen.c.emit import emit_c
+from tilewright.codegen.cuda.emit import emit_cuda
 from tilewright.codegen.export import export
 from tilewright.codegen.llvm.emit import assembly, compile_llvm, emit_llvm, kernel_symbols
 from tilewright.codegen.workspaces import workspaces
@@ -57,8 +58,8 @@ def build(
         program: what `te.create_schedule` gave, a `Schedule`, or a function.
         args: the tensors and scalars (`te.var`s, passed as numbers) in calling order, unused ones too; wanted with
             `te.create_schedule`, refused otherwise.
-        target: "host" or "llvm" for code that can be called here, "c" for C text only, or a `Target` or its name for
-            another machine's text.
+        target: "host" or "llvm" for code that can be called here, "c" or "cuda" for text only, or a `Target` or its
+            name for another machine's text.
         name: of the function.
         threads: how many threads a call uses, the caller included (loops that are marked parallel).
         bounds: "check" makes each call raise CallError for the first access out of bounds; it runs one iteration after
@@ -80,7 +81,7 @@ def build(
         func = program.func if isinstance(program, Schedule) else program
         func = replace(func, name=name or func.name)
     verify_func(func)
-    if target == "c":
+    if target in ("c", "cuda"):
         return BuiltFunction(func, Target.host(), None, lines, bounds == "check")
     machine = target if isinstance(target, Target) else Target.parse(target)
     return BuiltFunction(func, machine, threads if machine == Target.host() else None, lines, bounds == "check")
@@ -134,8 +135,10 @@ class BuiltFunction(Called):
         return readable_loops(self.func, self.target)
 
     def source(self, what: str = "llvm", *, openmp: bool = False) -> str:
-        """The program as text: "schedule" (blocks and loops), "loops" (flat), "c", "llvm" or "asm". C is serial; with
-        `openmp` it says to OpenMP which loops are parallel and which run in vectors."""
+        """The program as text: "schedule" (blocks and loops), "loops" (flat), "c", "cuda", "llvm" or "asm".
+
+        C is serial; with `openmp` it says to OpenMP which loops are parallel and which run in vectors. CUDA wants loops
+        that hardware indices run through (`bind`)."""
         match what:
             case "schedule":
                 return str(self.func)
@@ -143,11 +146,13 @@ class BuiltFunction(Called):
                 return str(self._readable)
             case "c":
                 return emit_c(self._readable, openmp=openmp)
+            case "cuda":
+                return emit_cuda(self._readable)
             case "llvm":
                 return emit_llvm(self.flat, self.target)
             case "asm":
                 return assembly(emit_llvm(self.flat, self.target), self.target)
-        raise CallError(f"there is no source {what!r}", expected='"schedule", "loops", "c", "llvm" or "asm"')
+        raise CallError(f"there is no source {what!r}", expected='"schedule", "loops", "c", "cuda", "llvm" or "asm"')
 
     def export(self, path: str | Path) -> tuple[Path, ...]:
         """Write the function for programs that have no Tilewright, with a C header beside it; the files written.

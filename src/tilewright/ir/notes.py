@@ -266,7 +266,7 @@ def markdown() -> str:
     rows = [(f"@{signature(kind)}", kind.place, _summary(kind)) for kind in NOTES.values()]
     rows += [(f"in {scope}", "buffer", meaning) for scope, meaning in SCOPES.items()]
     rows.append(
-        (f"thread({' | '.join(THREADS)})", "loop", "An index of a GPU runs through the loop. No backend takes it yet.")
+        (f"thread({' | '.join(THREADS)})", "loop", "An index of a GPU runs through the loop; `codegen/cuda/` takes it.")
     )
     lines = [f"| `{text.replace('|', chr(92) + '|')}` | {place} | {meaning} |" for text, place, meaning in rows]
     return "\n".join(["| text | stands on a | meaning |", "|---|---|---|", *lines])

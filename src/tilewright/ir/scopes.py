@@ -10,11 +10,11 @@ SCOPES: dict[Scope, str] = {
     "global": "Memory; it is not printed.",
     "padded": "Memory whose inner dimensions lowering may enlarge, so that planes do not meet in the same cache sets.",
     "local": "Private to a thread; in registers if it can be.",
-    "shared": "Memory that the threads of a GPU's block share. No backend takes it yet.",
+    "shared": "Memory that the threads of a GPU's block share; `codegen/cuda/` takes it.",
 }
 """Where buffers live. Written by `set_scope` and `cache_write`, read by `transform/loops/`."""
 
 Thread = Literal["blockIdx.x", "blockIdx.y", "blockIdx.z", "threadIdx.x", "threadIdx.y", "threadIdx.z", "vthread"]
 
 THREADS: tuple[Thread, ...] = get_args(Thread)
-"""The hardware indices that may run through a loop. Written by `bind`; no backend takes them yet."""
+"""The hardware indices that may run through a loop. Written by `bind`; `codegen/cuda/` takes them."""

@@ -32,10 +32,12 @@ def emit_c(func: PrimFunc, *, openmp: bool = False) -> str:
     """The C text of a lowered function, with pragmas of OpenMP where they are wanted. Raises CompileError if it still
     has blocks or has unknown intrinsics."""
     expanded = map_stmt(func.body, lambda s: expand(s) if isinstance(s, Intrinsic) else None)
-    return _Emitter(func.with_body(expanded), openmp).function()
+    return Emitter(func.with_body(expanded), openmp).function()
 
 
-class _Emitter:
+class Emitter:
+    """Writes the text of one function."""
+
     def __init__(self, func: PrimFunc, openmp: bool = False) -> None:
         self.func = func
         self.openmp = openmp
@@ -82,10 +84,7 @@ class _Emitter:
             constant = "" if b in self.stored else "const "
             params.append(f"{constant}{self.memory_type(b)} *restrict {self.names[b]}")
         params += [f"{VALUE_TYPES[v.dtype.name]} {self.names[v]}" for v in self.func.symbols]
-        line = f"void {name}({', '.join(params) or 'void'}) {{"
-        if len(line) <= _LINE:
-            return [line]
-        return [f"void {name}(", *[f"    {p}," for p in params[:-1]], f"    {params[-1]}", ") {"]
+        return opening(f"void {name}", params)
 
     def includes(self) -> str:
         for name in self.all_helpers():
@@ -232,3 +231,11 @@ class _Emitter:
         self.statement(s.body, level)
         if heap:
             self.line(f"free({name});", level)
+
+
+def opening(head: str, params: list[str]) -> list[str]:
+    """The lines that begin a function's definition."""
+    line = f"{head}({', '.join(params) or 'void'}) {{"
+    if len(line) <= _LINE:
+        return [line]
+    return [f"{head}(", *[f"    {p}," for p in params[:-1]], f"    {params[-1]}", ") {"]

@@ -10,31 +10,14 @@ of what threads share. With one thread none of it happens.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 from tilewright.codegen.llvm.expr import evaluate, is_natural
 from tilewright.codegen.llvm.state import State
 from tilewright.codegen.llvm.stmt import emit, iteration, serial
 from tilewright.codegen.llvm.stream import fence
+from tilewright.codegen.touched import Touched, touched
 from tilewright.ir.expr import as_int
-from tilewright.ir.loops import Allocate, For, If, Intrinsic, Let, PrimFunc, Seq, Stmt, Store
+from tilewright.ir.loops import For, If, Let, PrimFunc, Seq, Stmt
 from tilewright.ir.notes import SingleThread, find
-from tilewright.ir.rewrite import exprs_of, loads, walk
-
-
-@dataclass(slots=True)
-class _Touched:
-    """The buffers read and written since the last barrier, by some thread."""
-
-    reads: set[str] = field(default_factory=set)
-    writes: set[str] = field(default_factory=set)
-
-    def conflicts(self, other: _Touched) -> bool:
-        return bool(self.writes & (other.reads | other.writes) or self.reads & other.writes)
-
-    def include(self, other: _Touched) -> None:
-        self.reads |= other.reads
-        self.writes |= other.writes
 
 
 def runs_alone(func: PrimFunc) -> bool:
@@ -70,7 +53,7 @@ class _Threads:
 
     def __init__(self, s: State) -> None:
         self.s = s
-        self.open = _Touched()
+        self.open = Touched()
 
     def run(self, stmt: Stmt) -> None:
         s = self.s
@@ -112,15 +95,15 @@ class _Threads:
 
     def _before(self, stmt: Stmt, *, own: bool = False) -> None:
         """A barrier if `stmt` touches what other threads may still be at; `own`: only its own expressions."""
-        touched = _touched(stmt, own)
-        if self.open.conflicts(touched):
+        found = touched(stmt, own=own)
+        if self.open.conflicts(found):
             self._barrier()
-        self.open.include(touched)
+        self.open.include(found)
 
     def _barrier(self) -> None:
         _barrier(self.s)
         self.s.forget_loads()
-        self.open = _Touched()
+        self.open = Touched()
 
     def _loop(self, stmt: For) -> None:
         """An iteration starts when all threads are done with the one before."""
@@ -129,7 +112,7 @@ class _Threads:
         self._barrier()
 
         def body() -> None:
-            self.open = _Touched()
+            self.open = Touched()
             self.run(stmt.body)
             self._barrier()
 
@@ -142,10 +125,10 @@ class _Threads:
         out = s.out
         then_block, else_block, join = (out.fresh(n) for n in ("then", "else", "join"))
         out.branch(condition, then_block, else_block)
-        before, after = self.open, _Touched()
+        before, after = self.open, Touched()
         for block, body in ((then_block, stmt.then), (else_block, stmt.orelse)):
             out.start(block)
-            self.open = _Touched(set(before.reads), set(before.writes))
+            self.open = Touched(set(before.reads), set(before.writes))
             if body is not None:
                 with s.scope():
                     self.run(body)
@@ -153,21 +136,6 @@ class _Threads:
             out.jump(join)
         self.open = after
         out.start(join)
-
-
-def _touched(stmt: Stmt, own: bool) -> _Touched:
-    result = _Touched()
-    for inner in [stmt] if own else walk(stmt):
-        for e in exprs_of(inner):
-            result.reads.update(x.buffer.name for x in loads(e))
-        match inner:
-            case Store(buffer):
-                result.writes.add(buffer.name)
-            case Intrinsic(_, outputs, inputs):
-                result.writes.update(r.buffer.name for r in outputs)
-                result.reads.update(r.buffer.name for r in (*outputs, *inputs))
-    private = set() if own else {x.buffer.name for x in walk(stmt) if isinstance(x, Allocate)}
-    return _Touched(result.reads - private, result.writes - private)
 
 
 def _barrier(s: State) -> None:

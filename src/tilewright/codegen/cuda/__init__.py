@@ -1,0 +1,1 @@
+"""CUDA C++ of loops that hardware indices run through."""

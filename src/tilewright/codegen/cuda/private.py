@@ -1,0 +1,82 @@
+"""Arrays of threads: of a local buffer with an element for each thread, a thread keeps its own.
+
+alloc t: f32[16, 16] in local                                      alloc t: f32[] in local
+for i in 0..16 thread(threadIdx.y) {                               for i in 0..16 thread(threadIdx.y) {
+  for j in 0..16 thread(threadIdx.x) { t[i, j] = ... } }     ->      for j in 0..16 thread(threadIdx.x) { t[] = ... } }
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+from tilewright.ir.expr import Buffer, Expr, Load, Var
+from tilewright.ir.loops import Allocate, For, Stmt, Store
+from tilewright.ir.rewrite import exprs_of, loads, map_expr, map_stmt, walk, with_children
+from tilewright.support.errors import CompileError
+
+Bound = Mapping[Var, str]
+"""Loop variables to the indices of threads that run through them."""
+
+
+def of_threads(s: Stmt) -> bool:
+    """Whether a statement is a loop that the threads of a block run through."""
+    return isinstance(s, For) and s.thread is not None and s.thread.startswith("threadIdx")
+
+
+def keep_own_elements(s: Stmt) -> Stmt:
+    """Every local buffer outside of the threads' loops without the dimensions that the threads are. Raises CompileError
+    for one whose elements do not belong to single threads."""
+    if isinstance(s, Allocate) and s.buffer.scope == "local" and any(map(of_threads, walk(s.body))):
+        body = keep_own_elements(s.body)
+        dropped = _thread_dimensions(s.buffer, body)
+        kept = [d for d in range(len(s.buffer.shape)) if d not in dropped]
+        own = replace(s.buffer, shape=tuple(s.buffer.shape[d] for d in kept))
+        return Allocate(own, _moved(body, s.buffer, own, kept))
+    return with_children(s, tuple(map(keep_own_elements, s.children))) if s.children else s
+
+
+def _thread_dimensions(buffer: Buffer, body: Stmt) -> frozenset[int]:
+    """The dimensions of a buffer that each access indexes by the index of the thread that makes it."""
+    found: set[frozenset[tuple[int, str]]] = set()
+    for indices, bound in _accesses(body, buffer, {}):
+        dims = [(d, bound[i]) for d, i in enumerate(indices) if isinstance(i, Var) and i in bound]
+        if sorted(thread for _, thread in dims) != sorted(bound.values()):
+            raise CompileError(
+                f"elements of local {buffer.name!r} do not belong to single threads",
+                expected=f"an index for each of {', '.join(sorted(bound.values()))}",
+                got=f"{buffer.name}[{', '.join(map(str, indices))}]",
+                hint='set_scope(..., "shared") lets threads share it',
+            )
+        found.add(frozenset(dims))
+    if len(found) > 1:
+        raise CompileError(
+            f"elements of local {buffer.name!r} belong to other threads here than there",
+            hint="bind the loops of the stages that touch it to the same indices",
+        )
+    return frozenset(d for dims in found for d, _ in dims)
+
+
+def _accesses(s: Stmt, buffer: Buffer, bound: Bound) -> Iterator[tuple[tuple[Expr, ...], Bound]]:
+    """The indices of each access, and what the threads' loops around it bind."""
+    if isinstance(s, Store) and s.buffer == buffer:
+        yield s.indices, bound
+    for e in exprs_of(s):
+        yield from ((x.indices, bound) for x in loads(e) if x.buffer == buffer)
+    inner = {**bound, s.var: s.thread} if isinstance(s, For) and of_threads(s) and s.thread else bound
+    for child in s.children:
+        yield from _accesses(child, buffer, inner)
+
+
+def _moved(body: Stmt, old: Buffer, new: Buffer, kept: list[int]) -> Stmt:
+    """Accesses to the smaller buffer."""
+
+    def on_expr(e: Expr) -> Expr | None:
+        return Load(new, tuple(e.indices[d] for d in kept)) if isinstance(e, Load) and e.buffer == old else None
+
+    def on(s: Stmt) -> Stmt | None:
+        if isinstance(s, Store) and s.buffer == old:
+            return Store(new, tuple(s.indices[d] for d in kept), s.value)
+        return None
+
+    return map_stmt(body, on, lambda e: map_expr(e, on_expr))
