@@ -23,7 +23,7 @@ export PYTHONPATH := src:$(PYTHONPATH)
 # Tests and benchmarks start many processes: let the first one keep the bytecode, wherever that is switched off.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo demo-rl rl test lint types layers pytest test-v3 torch torch-ops jax onnx bench bench-layers bench-models tune-tvm bench-threads bench-memory audit bench-choice bench-live bench-broker bench-rl bytes bars trees bench-trees bench-train ulp mutate fuzz live-stress example-matmul format clean
+.PHONY: help demo demo-rl rl test lint types layers pytest test-v3 torch torch-ops jax onnx bench bench-layers bench-models tune-tvm bench-threads bench-memory audit bench-choice bench-live bench-broker bench-rl bytes bars trees bench-trees bench-train bench-decode ulp mutate fuzz live-stress example-matmul format clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -166,6 +166,9 @@ trees: $(STAMP) $(TREES_STAMP) ## tree ensembles: 200 random ones, and those of 
 
 bench-trees: $(STAMP) $(TREES_STAMP) $(LLEAVES_STAMP) ## tree ensembles against ONNX Runtime, lleaves and LightGBM
 	$(PY) -m benchmarks.bench_trees $(ARGS)
+
+bench-decode: $(PEERS_STAMP) ## decoding with caches that stay, against ONNX Runtime and OpenVINO
+	$(PY) -m benchmarks.bench_decode $(ARGS)
 
 bench-train: $(STAMP) $(TORCH_STAMP) $(JAX_STAMP) ## PPO updates against PyTorch's eager mode and JAX
 	$(PY) -m benchmarks.bench_train $(ARGS)

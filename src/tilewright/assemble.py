@@ -81,6 +81,7 @@ def assemble(
     """Slots, the native entry and the manifest."""
     graph, raw, target = split.run, split.prepare.params, compiler.target
     computed = _computed_sizes(graph) if names.trusted else {}
+    caches = {c.input for c in names.state.caches} if names.state else set()
     symbols = (*graph.symbols, *(Var(name, lo=0) for name in computed.values()))
     leading = [*graph.inputs, *graph.outputs, *graph.params]
     run_storage = assign_slots(run.calls, leading, run.places, symbols)
@@ -102,7 +103,7 @@ def assemble(
             for s in symbols
         ),
         inputs=tuple(
-            InputSpec(name, v.dtype.name, tuple(computed.get(d, d) for d in _dims(v)))
+            InputSpec(name, v.dtype.name, tuple(computed.get(d, d) for d in _dims(v)), name in caches)
             for name, v in zip(names.inputs, graph.inputs, strict=True)
         ),
         outputs=tuple(
@@ -125,6 +126,7 @@ def assemble(
         extents=names.extents,
         records=recorded(),
         alone=run.is_small(target),
+        state=names.state,
     )
     return Program(manifest, objects, {}, _texts(split, run, prepare, target))
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -64,6 +64,7 @@ from tilewright.transform.graph.simplify import (
 )
 from tilewright.transform.graph.softmax import recognise_softmax
 from tilewright.transform.graph.split import SplitGraph, split_prepare
+from tilewright.transform.graph.state import with_state
 from tilewright.transform.graph.unit import simplify_units
 from tilewright.transform.graph.verify import graph_stage
 from tilewright.transform.graph.views import join_slices, place_views
@@ -95,6 +96,7 @@ def compile_program(
     params: Any = None,
     records: Records = "auto",
     require_records: bool = False,
+    state: Mapping[str, str] | Literal["auto"] | None = None,
 ) -> Program:
     """Compile a model for any target, with the arguments of `tw.compile` (parts/entry.py), and load nothing:
     `Program.save` writes the file that a machine of that kind loads.
@@ -108,11 +110,22 @@ def compile_program(
     with Background() as background:
         background.submit(compile_support)  # what the runtime links at the end
         read = log.run("import", import_model, model, dims, example, dynamic, params)
+        if state is not None:
+            read = log.run("keep state", _stateful, read, state)
         graph = read.graph if name is None else replace(read.graph, name=name)
         program = compile_graph(
             graph, read.weights, target, log, options, read.interface, records, require_records=require_records
         )
     return replace(program, private=read.private)
+
+
+def _stateful(read: Imported, pairs: Mapping[str, str] | Literal["auto"]) -> Imported:
+    """A model whose caches its caller keeps."""
+    face, graph = read.interface, read.graph
+    inputs = face.inputs or tuple(v.name for v in graph.inputs)
+    found = with_state(graph, inputs, face.outputs or tuple(v.name for v in graph.outputs), pairs)
+    face = replace(face, inputs=found.inputs, outputs=found.outputs, state=found.state)
+    return replace(read, graph=found.graph, interface=face)
 
 
 def _called(model: Any) -> str:
@@ -262,6 +275,7 @@ def _compile(
         interface.fixed,
         interface.trusted,
         extents,
+        interface.state,
     )
 
     def build(log: PassLog) -> Program:

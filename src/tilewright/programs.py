@@ -73,6 +73,7 @@ class ProgramCache:
             names.folded,
             names.trusted,
             sorted(fixed),
+            *([] if names.state is None else [repr(names.state)]),
         ]
         settings = [f"{name}: {label}" for name, label in sorted(forced_settings().items())]
         workload = f"{structure} {json.dumps(seen)}"

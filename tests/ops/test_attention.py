@@ -16,6 +16,7 @@ from tilewright import ops
 from tilewright.ir.dtype import f16, f32, f64
 from tilewright.ir.expr import Var, const
 from tilewright.ir.graph import GraphBuilder, TensorType
+from tilewright.ops.lowered.attention_rows import ORDERS
 from tilewright.plans.attention.tiles import attention_tile
 from tilewright.targets.target import Target
 
@@ -31,8 +32,8 @@ def operands(
     batch: int, rows: int, keys: int, heads: int, depth: int, order: str = "ssss", dtype: Any = np.float32
 ) -> list[Any]:
     def one(length: int, letter: str) -> np.ndarray:
-        shape = (batch, length, heads, depth) if letter == "s" else (batch, heads, length, depth)
-        return RNG.standard_normal(shape).astype(dtype)
+        sizes = (batch, length, heads, depth)
+        return RNG.standard_normal([sizes[k] for k in ORDERS[letter]]).astype(dtype)
 
     return [one(n, o) for n, o in zip((rows, keys, keys), order[:3], strict=True)]
 
@@ -74,7 +75,7 @@ def test_blocks_of_keys_give_the_same(keys: int) -> None:
     assert_near(native(arrays, attrs), exact(arrays, attrs))
 
 
-@pytest.mark.parametrize("order", ["ssss", "hhhh", "shhs", "hsss"])
+@pytest.mark.parametrize("order", ["ssss", "hhhh", "shhs", "hsss", "stts", "tthh", "htst"])
 @pytest.mark.parametrize("depth", [5, 20])
 def test_orders_and_odd_depths(order: str, depth: int) -> None:
     for rows in (2, 9):

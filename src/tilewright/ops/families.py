@@ -31,6 +31,7 @@ from tilewright.ops import (
     trees,
 )
 from tilewright.ops.lowered import (
+    append,
     attention,
     dots,
     packed,
@@ -45,6 +46,7 @@ from tilewright.ops.lowered import (
 )
 
 __all__ = [
+    "append",
     "attention",
     "bessel",
     "cells",

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from tilewright.arith import simplify
 from tilewright.ir.expr import Const, Expr, Op, Var, const
 from tilewright.ir.graph import Graph, Value
-from tilewright.ir.rewrite import substitute
 from tilewright.ir.scalar_ops import OPS
 from tilewright.ops.registry import get
+from tilewright.ops.sized import with_symbols
 from tilewright.support.errors import CallError, VerifyError
 
 
@@ -61,41 +59,10 @@ def evaluate_attr(value: Any, symbols: Mapping[Var, int]) -> Any:
         case tuple():
             return tuple(evaluate_attr(v, symbols) for v in value)
         case Graph():
-            return _with_sizes(value, symbols)
+            return with_symbols(value, {symbol: const(number) for symbol, number in symbols.items()})
         case Expr():
             return evaluate(value, symbols)
     return value
-
-
-def _with_sizes(graph: Graph, symbols: Mapping[Var, int]) -> Graph:
-    """A body with the symbols of the graph around it replaced by numbers."""
-    symbols = {symbol: number for symbol, number in symbols.items() if symbol in set(graph.used_symbols)}
-    table = {symbol: const(number) for symbol, number in symbols.items()}
-
-    def sized(v: Value) -> Value:
-        return Value(v.name, replace(v.type, shape=tuple(simplify(substitute(d, table)) for d in v.shape)))
-
-    def attribute(value: Any) -> Any:
-        match value:
-            case tuple():
-                return tuple(map(attribute, value))
-            case Graph():
-                return _with_sizes(value, symbols)
-            case Expr():
-                return substitute(value, table)
-        return value
-
-    nodes = tuple(
-        replace(
-            n,
-            inputs=tuple(None if v is None else sized(v) for v in n.inputs),
-            outputs=tuple(map(sized, n.outputs)),
-            attrs=n.attrs.mapped(attribute),
-        )
-        for n in graph.nodes
-    )
-    inputs, params, outputs = (tuple(map(sized, vs)) for vs in (graph.inputs, graph.params, graph.outputs))
-    return Graph(graph.name, inputs, params, nodes, outputs)
 
 
 def _bind(value: Value, array: Any, symbols: dict[Var, int]) -> None:

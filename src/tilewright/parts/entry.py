@@ -35,6 +35,7 @@ def compile(
     fast: str = "auto",
     name: str | None = None,
     params: Any = None,
+    state: Mapping[str, str] | Literal["auto"] | None = None,
     fallback: Fallback = "auto",
     custom_ops: Sequence[type] = (),
     winograd: str | None = None,
@@ -64,6 +65,9 @@ def compile(
         name: what the program is called; the model's own name if None.
         params: which arguments of a function of JAX are weights: a position, a name, or several; for an `Exported`, a
             dict of the same with their trees of arrays. `update` takes such trees.
+        state: inputs that come back longer, as outputs (keys and values of a decoder), by name, or "auto": those named
+            past_key_values.0.key and present.0.key, or past_k and present_k. They stay in memory of a `State`
+            (`model.state(capacity)`), which is then what is called; see docs/state.md.
         fallback: what becomes of an ONNX model with operators that Tilewright lacks: "auto" (they run by ONNX Runtime
             or `onnx.reference`, the rest is compiled in parts, a warning says so; see docs/onnx.md), "never" (an error
             lists them).
@@ -96,9 +100,9 @@ def compile(
         return Model(program, threads=threads)
 
     try:
-        return build(model, name, example=example, dims=dims, dynamic=dynamic, params=params)
+        return build(model, name, example=example, dims=dims, dynamic=dynamic, params=params, state=state)
     except ModelError as error:
-        loaded = _loaded(model) if fallback == "auto" else None
+        loaded = _loaded(model) if fallback == "auto" and state is None else None
         if loaded is None or not can_fall_back(error, loaded):
             raise
     from tilewright.parts.onnx_model import compile_parts

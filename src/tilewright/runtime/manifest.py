@@ -90,6 +90,36 @@ class OutputSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class CacheSpec:
+    """An input that callers keep between calls, which grows: its first dimension is how many rows there is room for.
+
+    Args:
+        input: its name.
+        output: what the model calls the longer one that it gives back, as no program does.
+        axis: along which the model's own value grows.
+    """
+
+    input: str
+    output: str
+    axis: int
+
+
+@dataclass(frozen=True, slots=True)
+class StateSpec:
+    """The caches of a program, which is called through a `State` only: it writes behind the rows that there are, so
+    that nothing but their number keeps it inside the memory that it is given.
+
+    Args:
+        length: the input without elements whose first dimension is the number of rows that there are.
+        rows: how many a call appends.
+    """
+
+    caches: tuple[CacheSpec, ...]
+    length: str
+    rows: Work
+
+
+@dataclass(frozen=True, slots=True)
 class ParamSpec:
     """A raw weight, as the user names and shapes it. A `fixed` one is a constant of the model: updates leave it out."""
 
@@ -215,7 +245,8 @@ class Manifest:
     weights of which code or constants were made, (name, what was made): updates that hold them are refused. `extents`
     are the names of numbers that data decides: the last outputs are their values, which callers do not see. `records`
     are the tuning records that there were about what was decided. `alone`: a call does so little that its caller's
-    thread makes it, whatever number of threads is allowed."""
+    thread makes it, whatever number of threads is allowed. `state`: that the program has caches which its caller
+    keeps."""
 
     name: str
     target: TargetSpec
@@ -238,6 +269,7 @@ class Manifest:
     extents: tuple[str, ...] = ()
     records: tuple[RecordUse, ...] = ()
     alone: bool = False
+    state: StateSpec | None = None
     abi_version: int = field(default=ABI_VERSION)
 
     def __post_init__(self) -> None:
@@ -327,6 +359,7 @@ class _Checker:
             self.expect(name in ignored and leader in names, "is tied to no parameter", f"weight {name[:80]!r}")
         self.symbols()
         self.tensors()
+        self.state()
         self.packed()
         self.temps("run temporary", m.run_temps, len(m.run_steps), must_state=False)
         self.temps("prepare temporary", m.prepare_temps, len(m.prepare_steps), must_state=True)
@@ -336,6 +369,28 @@ class _Checker:
         prepare_slots = len(m.params) + len(m.packed) + len(m.prepare_temps)
         self.steps("prepare step", m.prepare_steps, prepare_slots, 0, regions=False)
         return self.found
+
+    def state(self) -> None:
+        """Caches with room for one number of rows, which nothing else in a call says; all else belongs to calls."""
+        state = self.m.state
+        if state is None:
+            return
+        inputs = {i.name: i for i in self.m.inputs}
+        room: set[Dim] = set()
+        for cache in state.caches:
+            spec = inputs.pop(cache.input, None)
+            fits = spec is not None and spec.written and len(spec.shape) > 0 and 0 <= cache.axis < len(spec.shape)
+            self.expect(fits, "is no input that is written to", f"cache {cache.input[:80]!r}")
+            room |= {spec.shape[0]} if spec is not None and spec.shape else set()
+        length = inputs.pop(state.length, None)
+        counted = length is not None and len(length.shape) == 2 and length.shape[1] == 0 and length.dtype == "i8"
+        self.expect(counted, "counts no rows", f"input {state.length[:80]!r}")
+        free = {d for i in inputs.values() for d in i.shape}
+        named = all(isinstance(d, str) and d not in free for d in room)
+        self.expect(len(room) == 1 and named, "has caches with room for different numbers of rows", "state")
+        self.expect(
+            all(d in free for _, factors in state.rows for d in factors), "adds an unknown number of rows", "state"
+        )
 
     def unique(self, what: str, names: list[str]) -> None:
         seen: set[str] = set()

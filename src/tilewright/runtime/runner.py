@@ -19,6 +19,7 @@ from tilewright.support.errors import CallError, Problems
 if TYPE_CHECKING:
     from tilewright.runtime import report
     from tilewright.runtime.profile import Profile, StepClock
+    from tilewright.runtime.state import State
 
 
 class Called:
@@ -58,12 +59,40 @@ class Runner(Called):
         self.__call__ = call  # type: ignore[method-assign]
         if manifest.extents:
             self._go_slow()
+        if manifest.state is not None:
+            self.__call__ = self._refuse  # type: ignore[method-assign]
+            self.versioned = self._refuse  # type: ignore[method-assign]
 
     def _go_slow(self) -> None:
         """Let every call pass through Python from now on."""
         self._face = replace(self._face, call=self._slow_call)
         self.__call__ = self._slow_call  # type: ignore[method-assign]
         self.versioned = self._slow_versioned  # type: ignore[method-assign]
+
+    def state(self, capacity: int, **dims: int) -> State:
+        """The caches of a program that keeps them between calls, empty: call this instead of the program.
+
+        Args:
+            capacity: how many rows (tokens) there shall be room for.
+            dims: the other symbolic dimensions of the caches ("batch").
+        """
+        from tilewright.runtime.state import State
+
+        return State(self, capacity, dims)
+
+    def _with_state(self, inputs: Sequence[Any], out: Any) -> Any:
+        """A call with the memory of a state, which has seen to it that there is room."""
+        return self._face.call(*inputs) if out is None else self._face.call(*inputs, out=out)
+
+    def _refuse(self, *inputs: Any, out: Any = None) -> Any:
+        """What a program with caches says to calls without a state."""
+        hint = "state = model.state(capacity=...), then state(...)"
+        raise CallError("the program has caches that are kept between calls", where=f"program {self.name!r}", hint=hint)
+
+    def _stateless(self) -> None:
+        """Raise CallError for a program that can only be called with a state."""
+        if self.manifest.state is not None:
+            self._refuse()
 
     @property
     def _engine(self) -> Engine:
@@ -143,6 +172,7 @@ class Runner(Called):
 
     def run(self, inputs: Mapping[str, Any], out: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Call by names. `out` may hold some of the outputs; the others are new arrays."""
+        self._stateless()
         face = self._face
         try:
             args = [inputs[name] for name in face.inputs]
@@ -176,6 +206,7 @@ class Runner(Called):
 
     def empty_outputs(self, *inputs: Any) -> dict[str, Array]:
         """Uninitialised arrays that fit the outputs for these inputs, by name."""
+        self._stateless()
         engine = self._engine
         bound = bind_inputs(engine.manifest.inputs, engine.manifest.symbols, inputs)
         shapes = engine.output_shapes(bound.dims)
@@ -184,6 +215,7 @@ class Runner(Called):
 
     def ffi_function(self) -> Any:
         """The program as a tvm-ffi function of all inputs and then all outputs, for callers in any language."""
+        self._stateless()
         return self._engine.foreign()
 
     # -- what it is ----------------------------------------------------------------------------------------------------
@@ -230,6 +262,7 @@ class Runner(Called):
 
     def profile(self, *inputs: Any, repeat: int = 50) -> Profile:
         """Time every kernel on these inputs."""
+        self._stateless()
         from tilewright.runtime.profile import measure  # here, as below: actors start without it
 
         engine = self._engine
@@ -238,6 +271,7 @@ class Runner(Called):
 
     def step_clock(self, *inputs: Any) -> StepClock:
         """A clock that times the steps of the manifest on these inputs, again and again."""
+        self._stateless()
         from tilewright.runtime.profile import step_clock
 
         engine = self._engine

@@ -8,6 +8,7 @@ from typing import Any
 
 from tilewright.ir.graph import Graph, GraphBuilder, Node, Value
 from tilewright.ops.registry import emit1, get
+from tilewright.runtime.manifest import StateSpec
 from tilewright.support.errors import Error, VerifyError
 
 
@@ -25,6 +26,7 @@ class Interface:
     trusted          the caller sees to it that sizes of inputs which are computed from symbols fit; otherwise such
                      sizes are refused, as a call does not look at them
     extents          the symbols that data decides; the last outputs are their values, which no user sees
+    state            the caches that callers keep (`transform/graph/state.py`)
     """
 
     inputs: tuple[str, ...] = ()
@@ -35,6 +37,7 @@ class Interface:
     fixed: frozenset[str] = frozenset()
     trusted: bool = False
     extents: tuple[str, ...] = ()
+    state: StateSpec | None = None
 
 
 PLAIN = Interface()

@@ -18,12 +18,9 @@ from tilewright.ir.graph import TensorType
 from tilewright.ops.dims import broadcast_shapes, check_kind, dim, present, same_dim, same_dtype, same_shape, wide
 from tilewright.ops.lowered.attention_loops import AttentionLoops
 from tilewright.ops.lowered.attention_pairs import PairedAttention
-from tilewright.ops.lowered.attention_rows import AttentionAttrs, Tile
+from tilewright.ops.lowered.attention_rows import ORDERS, AttentionAttrs, Tile
 from tilewright.ops.registry import OpDef, Types, register
 from tilewright.support.errors import DTypeError, ShapeError
-
-ORDERS = {"s": (0, 1, 2, 3), "h": (0, 2, 1, 3)}
-"""Dimensions (batch, sequence, head, depth) of an operand, by the letter of its order."""
 
 
 def _logical(t: TensorType, order: str) -> tuple[Any, ...]:
@@ -37,13 +34,13 @@ def _infer(types: Types, attrs: AttentionAttrs) -> tuple[TensorType, ...]:
     """Inputs q, k, v, mask?, scale?, substitute?, past_k?, past_v?; output y.
 
     `order` has one letter for each of q, k, v, y: "s" for [batch, sequence, heads, depth], "h" for [batch, heads,
-    sequence, depth]. `heads` query heads share `groups` heads of keys and values; operand o uses its heads from
-    `first[o]` on, so that q, k and v may be parts of one array. The mask broadcasts to [batch, heads, S_q, S_k]: a
-    boolean one puts `fill` where it is false, any other is added. `scale` (a number) multiplies the scores, as does
-    the input of that name (one element). `causal`: query i sees the keys up to i + S_k - S_q. `guard`: probabilities
-    that are NaN (a row without any key) count as zero, or as `substitute` (one element) if that is given. `rows`,
-    `width`, `keys`, `tiles` (see `attention_rows.Tile`) change the speed only. `dot` names an instruction that takes
-    the factors of both products rounded to bf16 where there are many rows.
+    sequence, depth], "t" for [sequence, batch, heads, depth]. `heads` query heads share `groups` heads of keys and
+    values; operand o uses its heads from `first[o]` on, so that q, k and v may be parts of one array. The mask
+    broadcasts to [batch, heads, S_q, S_k]: a boolean one puts `fill` where it is false, any other is added. `scale` (a
+    number) multiplies the scores, as does the input of that name (one element). `causal`: query i sees the keys up to
+    i + S_k - S_q. `guard`: probabilities that are NaN (a row without any key) count as zero, or as `substitute` (one
+    element) if that is given. `rows`, `width`, `keys`, `tiles` (see `attention_rows.Tile`) change the speed only. `dot`
+    names an instruction that takes the factors of both products rounded to bf16 where there are many rows.
 
     `past_k` and `past_v`, [batches, groups, earlier keys, depth], stand before k and v; a batch entry b is their entry
     b + `past_first`, so that they may be one layer's part of a cache for all layers.

@@ -31,6 +31,10 @@ class Tile:
         return cls(attrs.rows, attrs.width, attrs.keys, attrs.tiles, attrs.steps)
 
 
+ORDERS = {"s": (0, 1, 2, 3), "h": (0, 2, 1, 3), "t": (1, 0, 2, 3)}
+"""Where batch, sequence, head and depth of an operand lie, by the letter of its order; each is its own inverse."""
+
+
 @dataclass(frozen=True, slots=True)
 class AttentionAttrs(Attrs):
     """See the type rule of `attention`. The tile (`rows` to `steps`, see `Tile`) changes the speed only and is right
@@ -87,13 +91,14 @@ class AttentionRows:
 
     def dims(self, buffer: Buffer, operand: int) -> tuple[Expr, Expr, Expr]:
         """Batch, sequence and depth of an operand."""
-        b, x, y, d = buffer.shape
-        return b, (x if self.attrs.order[operand] == "s" else y), d
+        b, s, _, d = (buffer.shape[k] for k in ORDERS[self.attrs.order[operand]])
+        return b, s, d
 
     def at(self, operand: int, b: Expr, s: Expr, h: Expr, d: Expr) -> tuple[Expr, ...]:
         """The indices of an element of q, k, v or y (operands 0 to 3)."""
         h = h if operand == 3 else h + self.attrs.first[operand]
-        return (b, s, h, d) if self.attrs.order[operand] == "s" else (b, h, s, d)
+        point = b, s, h, d
+        return tuple(point[k] for k in ORDERS[self.attrs.order[operand]])
 
     def read(self, operand: int, b: Expr, j: Expr, g: Expr, d: Expr, past: bool) -> Expr:
         """An element of the keys or values (operand 1 or 2): of those given, or of the cache before them."""

@@ -24,6 +24,7 @@ from tilewright.ir.dtype import boolean
 from tilewright.ir.expr import Expr, as_int, const, is_const
 from tilewright.ir.graph import Graph, GraphBuilder, Node, Value
 from tilewright.ops.dims import dim
+from tilewright.ops.lowered.attention_rows import ORDERS
 from tilewright.ops.matmul import MatmulAttrs
 from tilewright.ops.norm import SoftmaxAttrs
 from tilewright.ops.shape import ConcatAttrs, ConstantAttrs, SliceAttrs, TransposeAttrs
@@ -32,6 +33,8 @@ from tilewright.targets.target import Target
 
 SWAP = (0, 2, 1, 3)
 """The order of dimensions that brings heads before rows, and back."""
+ROWS_LAST = (1, 2, 0, 3)
+"""That which brings rows, from before the batch, behind heads."""
 ZERO = const(0)
 
 
@@ -41,7 +44,7 @@ Factor = tuple[Value, bool]
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """A 4-dimensional operand in `order` "s" or "h", used from head `first` on; what stands before it in a cache."""
+    """A 4-dimensional operand in an order of `ORDERS`, used from head `first` on; what stands before it in a cache."""
 
     value: Value
     order: str
@@ -52,7 +55,7 @@ class Operand:
     @property
     def length(self) -> Expr:
         """Elements of the sequence, the cache's included."""
-        new = self.value.shape[1 if self.order == "s" else 2]
+        new = self.value.shape[ORDERS[self.order][1]]
         return new if self.past is None else new + self.past.shape[2]
 
 
@@ -245,11 +248,11 @@ class _Recogniser:
         if node is not None and node.op == "identity":
             assert node.inputs[0] is not None
             return self.operand(node.inputs[0], new)
-        if node is None or node.op != "transpose" or node.of(TransposeAttrs).perm != SWAP:
+        if node is None or node.op != "transpose" or node.of(TransposeAttrs).perm not in (SWAP, ROWS_LAST):
             return Operand(value, "h")
         (source,) = node.inputs
         assert source is not None
-        return self.part(source, new)
+        return self.part(source, new) if node.of(TransposeAttrs).perm == SWAP else Operand(source, "t")
 
     def cached(self, value: Value, new: GraphBuilder) -> Operand | None:
         """Keys or values appended to those of a cache, where nothing else wants the two as one."""
@@ -313,6 +316,8 @@ class _Recogniser:
             perm = node.of(TransposeAttrs).perm
             if perm == (0, 2, 3, 1):
                 return self.part(node.inputs[0], new)
+            if perm == (1, 2, 3, 0):
+                return Operand(node.inputs[0], "t")
             if perm == (0, 1, 3, 2):
                 return self.operand(node.inputs[0], new)
         flat = self.flat_transpose(value)
@@ -351,7 +356,7 @@ class _Recogniser:
             user = self.only_user(product.output)
             moved = user is not None and user.op == "transpose" and user.of(TransposeAttrs).perm == SWAP
             last, order = (user, "s") if moved and user is not None else (product, "h")
-        shape = [tuple(p.value.shape[k] for k in ((0, 1, 2, 3) if p.order == "s" else SWAP)) for p in parts]
+        shape = [tuple(p.value.shape[k] for k in ORDERS[p.order]) for p in parts]
         heads = 1 if flat else as_int(found.q.shape[1])
         depths = [as_int(s[3]) for s in shape]
         if heads is None or None in depths or any(as_int(s[2]) is None for s in shape):

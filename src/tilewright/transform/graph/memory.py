@@ -15,6 +15,7 @@ from tilewright.arith import prove_equal, simplify, symbolic_bounds
 from tilewright.ir.expr import Expr, Var, const, is_const, product
 from tilewright.ir.graph import Node, Value
 from tilewright.ir.rewrite import variables
+from tilewright.ops.lowered.append import AppendAttrs
 from tilewright.ops.shape import SliceAttrs
 from tilewright.runtime.manifest import RegionSpec, StepSpec, TempSpec, Work
 from tilewright.support.errors import UnsupportedError
@@ -63,6 +64,9 @@ def places(nodes: Iterable[Node]) -> dict[Value, Place]:
         match node.op:
             case "concat":
                 result.update(_parts(node, result))
+            case "lowered.append":
+                result[node.output] = Place(source)
+                result[_root(node.inputs[1], result)] = Place(source, _linear((node.of(AppendAttrs).length,), source))
             case "slice":
                 result[node.output] = Place(source, _linear(node.of(SliceAttrs).begin, source))
             case _:
@@ -76,12 +80,17 @@ def _parts(node: Node, known: Mapping[Value, Place]) -> dict[Value, Place]:
     start: Expr = ZERO
     for value in node.inputs:
         assert value is not None
-        root = value
-        while root in known:
-            root = known[root].base
-        result[root] = Place(node.output, start)
+        result[_root(value, known)] = Place(node.output, start)
         start = simplify(start + value.type.size)
     return result
+
+
+def _root(value: Value | None, known: Mapping[Value, Place]) -> Value:
+    """The value in whose memory one stands, as far as is known."""
+    assert value is not None
+    while value in known:
+        value = known[value].base
+    return value
 
 
 def _linear(begin: Sequence[int | Expr], source: Value) -> Expr:

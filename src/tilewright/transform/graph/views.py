@@ -48,6 +48,8 @@ class _Placer:
         for node in reversed(self.graph.nodes):
             if node.op == "concat":
                 self.place(node)
+            elif node.op == "lowered.append":
+                self.place_behind(node)
         builder = GraphBuilder(self.graph.name)
         builder.taken = {v.name for n in self.graph.nodes for v in n.outputs}
         builder.taken |= {v.name for v in (*self.graph.inputs, *self.graph.params)}
@@ -56,6 +58,8 @@ class _Placer:
                 copied = self.copied[node.output]
                 parts = [_copy(builder, v) if k in copied else v for k, v in enumerate(node.inputs)]
                 node = replace(node, inputs=tuple(parts), attrs=replace(node.of(ConcatAttrs), view=True))
+            elif node.op == "lowered.append" and node.output in self.copied:
+                node = replace(node, inputs=(node.inputs[0], _copy(builder, node.inputs[1])))
             elif node.op == "slice" and self.is_view(node):
                 node = replace(node, attrs=replace(node.of(SliceAttrs), view=True))
             builder.nodes.append(node)
@@ -85,6 +89,16 @@ class _Placer:
         if self.pays(node, parts, moved):
             self.taken.update(root for k, root in enumerate(roots) if k not in copied)
             self.copied[node.output] = copied
+
+    def place_behind(self, node: Node) -> None:
+        """Let rows be computed behind those of a cache, or copy them there."""
+        new = node.inputs[1]
+        assert new is not None
+        root = self.root(new)
+        if self.is_free(root):
+            self.taken.add(root)
+        else:
+            self.copied[node.output] = {1}
 
     def is_free(self, root: Value) -> bool:
         """Whether it is open where a value stands."""

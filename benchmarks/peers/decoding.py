@@ -1,0 +1,145 @@
+"""Frameworks that decode: a call makes the same number of tokens after the same number of earlier ones."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tilewright.measure.contender import Prepared
+
+STEPS = 16
+"""Tokens of a call."""
+
+
+def _ids(batch: int, rows: int) -> np.ndarray[Any, Any]:
+    return np.random.default_rng(1).integers(0, 1000, (batch, rows))
+
+
+def state(path: str, earlier: int, batch: int, threads: int) -> Prepared:
+    """Ours, with caches that stay."""
+    import tilewright as tw
+
+    model = tw.compile(path, state="auto", threads=threads)
+    assert isinstance(model, tw.Model)
+    kept = model.state(earlier + STEPS, batch=batch)
+    kept(_ids(batch, earlier))
+    found: list[Any] = []
+
+    def call() -> None:
+        kept.truncate(earlier)
+        found[:] = [_decoded(lambda ids: kept(ids), batch)]
+
+    return Prepared(call, lambda: {"logits": found[0]})
+
+
+def own(path: str, earlier: int, batch: int, threads: int) -> Prepared:
+    """Ours, with caches that come and go."""
+    import tilewright as tw
+
+    first = tw.compile(path, state="auto", threads=threads)  # the other takes no caches without rows
+    assert isinstance(first, tw.Model)
+    kept = first.state(earlier, batch=batch)
+    kept(_ids(batch, earlier))
+    caches = [np.ascontiguousarray(rows) for rows in kept.arrays().values()]
+    model = tw.compile(path, threads=threads)
+    found: list[Any] = []
+
+    def call() -> None:
+        past = caches
+
+        def step(ids: Any) -> Any:
+            nonlocal past
+            logits, *past = model(ids, *past)
+            return logits
+
+        found[:] = [_decoded(step, batch)]
+
+    return Prepared(call, lambda: {"logits": found[0]})
+
+
+def onnxruntime(path: str, earlier: int, batch: int, threads: int) -> Prepared:
+    """ONNX Runtime, whose caches stay its own values between calls."""
+    import onnxruntime as ort
+
+    options = ort.SessionOptions()
+    options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
+    options.log_severity_level = 3
+    session = ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    names = [o.name for o in session.get_outputs()]
+    value = ort.OrtValue.ortvalue_from_numpy
+    inputs = {"ids": value(_ids(batch, earlier))} | {k: value(v) for k, v in _no_rows(path, batch).items()}
+    _, *caches = session.run_with_ort_values(names, inputs)
+    found: list[Any] = []
+
+    def call() -> None:
+        past = caches
+
+        def step(ids: Any) -> Any:
+            nonlocal past
+            given = {
+                "ids": value(ids),
+                **dict(zip((n.replace("present", "past") for n in names[1:]), past, strict=True)),
+            }
+            logits, *past = session.run_with_ort_values(names, given)
+            return logits.numpy()
+
+        found[:] = [_decoded(step, batch)]
+
+    return Prepared(call, lambda: {"logits": found[0]}, {"version": ort.__version__})
+
+
+def openvino(path: str, earlier: int, batch: int, threads: int) -> Prepared:
+    """OpenVINO with its state: caches become variables. A call sets them back, which copies them once."""
+    import openvino as ov
+    import openvino.properties as properties
+    import openvino.properties.hint as hints
+    from openvino._offline_transformations import apply_make_stateful_transformation
+
+    core = ov.Core()
+    graph = core.read_model(path)
+    pairs = {n: n.replace("past", "present") for n in _no_rows(path, batch)}
+    apply_make_stateful_transformation(graph, pairs)
+    settings = {
+        hints.inference_precision(): ov.Type.f32,
+        hints.performance_mode(): hints.PerformanceMode.LATENCY,
+        hints.enable_cpu_pinning(): False,
+        properties.num_streams(): 1,
+        properties.inference_num_threads(): threads,
+    }
+    request = core.compile_model(graph, "CPU", settings).create_infer_request()
+    depth = _no_rows(path, batch)["past_k_0"].shape
+    for variable in request.query_state():
+        variable.state = ov.Tensor(np.zeros(depth, np.float32))
+    request.infer({"ids": _ids(batch, earlier)})
+    kept = [ov.Tensor(np.array(v.state.data)) for v in request.query_state()]
+    found: list[Any] = []
+
+    def call() -> None:
+        for variable, tensor in zip(request.query_state(), kept, strict=True):
+            variable.state = tensor
+        found[:] = [_decoded(lambda ids: request.infer({"ids": ids}, share_outputs=True)["logits"], batch)]
+
+    return Prepared(call, lambda: {"logits": found[0]}, {"version": ov.__version__})
+
+
+def _decoded(step: Any, batch: int) -> np.ndarray[Any, Any]:
+    """The logits of the last of some tokens, each the one thought likeliest after the one before."""
+    ids = np.full((batch, 1), 7, np.int64)
+    logits = np.zeros(0, np.float32)
+    for _ in range(STEPS):
+        logits = np.asarray(step(ids))
+        ids = logits[:, -1].argmax(-1)[:, None]
+    return np.array(logits[:, -1])
+
+
+def _no_rows(path: str, batch: int) -> dict[str, np.ndarray[Any, Any]]:
+    """Caches that are empty, by name."""
+    import onnx
+
+    found = {}
+    for info in onnx.load(path, load_external_data=False).graph.input:
+        if info.name.startswith("past"):
+            sizes = [d.dim_value for d in info.type.tensor_type.shape.dim]
+            found[info.name] = np.zeros((batch, sizes[1], 0, sizes[3]), np.float32)
+    return found

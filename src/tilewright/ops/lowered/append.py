@@ -1,0 +1,48 @@
+"""Rows appended to those that a caller keeps between calls.
+
+    %all = lowered.append(%kept, %new) {length = past} : f32[past + 1, 2, 12, 64]
+
+`kept` has room for more rows than the first `length`, which are all that is known of it. The new ones are written
+behind them, in its memory: nothing is copied, and the next call finds them there (`transform/graph/state.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tilewright.ir.attributes import Attrs, Dim
+from tilewright.ir.expr import as_expr
+from tilewright.ir.graph import TensorType
+from tilewright.ops.dims import dim, number, present, same_dtype, same_shape, show
+from tilewright.ops.registry import OpDef, Types, register
+from tilewright.support.errors import ShapeError
+
+
+@dataclass(frozen=True, slots=True)
+class AppendAttrs(Attrs):
+    """`length`: how many rows there are already."""
+
+    length: Dim
+
+
+def _infer(types: Types, attrs: AppendAttrs) -> tuple[TensorType, ...]:
+    """The rows that there are, and the new ones behind them."""
+    kept, new = present(types[0]), present(types[1])
+    same_dtype([kept, new])
+    if not kept.shape or kept.rank != new.rank or not same_shape(kept.shape[1:], new.shape[1:]):
+        raise ShapeError(
+            "rows can only be appended to rows of their shape", got=f"{show(kept.shape)} and {show(new.shape)}"
+        )
+    return (TensorType(kept.dtype, (dim(as_expr(attrs.length) + new.shape[0]), *kept.shape[1:])),)
+
+
+def _reference(arrays: Sequence[Any], attrs: AppendAttrs) -> tuple[Any, ...]:
+    kept, new = arrays
+    return (np.concatenate([kept[: number(attrs.length)], new]),)
+
+
+register(OpDef("lowered.append", "opaque", AppendAttrs, _infer, _reference, alias=True))

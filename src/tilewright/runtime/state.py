@@ -1,0 +1,211 @@
+"""`State`: the caches of one sequence (or a batch of them) between the calls of a decoder.
+
+    state = model.state(capacity=512, batch=1)
+    logits = state(prompt)                           any number of tokens, where the model takes any
+    while True: logits = state(token)                each call appends its rows; nothing is copied or allocated
+
+A program with caches writes the new rows behind those that there are, in memory that the state owns.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tilewright.ir.dtype import BY_NAME
+from tilewright.runtime.interop import Array, as_numpy
+from tilewright.runtime.layout import aligned_bytes
+from tilewright.runtime.manifest import ALIGNMENT, CacheSpec, InputSpec, evaluate
+from tilewright.support.errors import CallError
+
+if TYPE_CHECKING:
+    from tilewright.runtime.runner import Runner
+
+
+class State:
+    """What a program with caches keeps between calls. One call at a time.
+
+    Args:
+        runner: the `Model` or `Actor`.
+        capacity: for how many rows (tokens) there is memory; it is taken at once.
+        dims: the other symbolic dimensions of the caches, by name ("batch").
+
+    Raises CallError if the program has no caches, or dimensions are missing or out of range.
+    """
+
+    def __init__(self, runner: Runner, capacity: int, dims: Mapping[str, int]) -> None:
+        spec = runner.manifest.state
+        if spec is None:
+            hint = 'compile it with state="auto", or with the names of the caches'
+            raise CallError("the program keeps no state", where=f"program {runner.name!r}", hint=hint)
+        self._runner, self._spec = runner, spec
+        self._lock = threading.Lock()
+        self._length = 0
+        self._capacity, self._dims = _checked_sizes(runner, capacity, dims)
+        inputs = runner.inputs
+        self._places = [k for k, i in enumerate(inputs) if i.name not in {spec.length, *(c.input for c in spec.caches)}]
+        self._given = [inputs[k] for k in self._places]
+        named = {i.name: i for i in inputs}
+        self._memory = _allocated([named[c.input] for c in spec.caches], self._capacity, self._dims)
+        self._arguments: list[Any] = [None] * len(inputs)
+        for cache, array in zip(spec.caches, self._memory, strict=True):
+            self._arguments[inputs.index(named[cache.input])] = array
+        self._count = inputs.index(named[spec.length])
+
+    def __call__(self, *inputs: Any, out: Any = None) -> Any:
+        """What the model gives for these inputs, which are all but the caches, after all that came before.
+
+        Raises CallError, and the state is as it was, for inputs that do not fit or rows for which there is no room.
+        """
+        if not self._lock.acquire(blocking=False):
+            raise CallError("the state is in another call", where=f"program {self._runner.name!r}")
+        try:
+            if self._runner.manifest.state != self._spec:
+                raise CallError("the program has become another one", where=f"program {self._runner.name!r}")
+            rows = self._rows(inputs)
+            if self._length + rows > self._capacity:
+                raise CallError(
+                    "the state is full",
+                    where=f"program {self._runner.name!r}",
+                    expected=f"{self._capacity} rows at most",
+                    got=f"{self._length} and {rows} more",
+                    hint="make one with more room, or take rows away: state.truncate(n)",
+                )
+            arguments = list(self._arguments)
+            for k, array in zip(self._places, inputs, strict=True):
+                arguments[k] = array
+            arguments[self._count] = np.empty((self._length, 0), np.int8)
+            result = self._runner._with_state(arguments, out)
+            self._length += rows
+            return result
+        finally:
+            self._lock.release()
+
+    @property
+    def length(self) -> int:
+        """How many rows there are."""
+        return self._length
+
+    @property
+    def capacity(self) -> int:
+        """For how many there is room."""
+        return self._capacity
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the caches."""
+        return sum(a.nbytes for a in self._memory)
+
+    def truncate(self, length: int) -> None:
+        """Forget the last rows, so that `length` are left: tokens that were guessed wrong, or, with 0, all.
+
+        Raises CallError for more rows than there are.
+        """
+        if not isinstance(length, int) or not 0 <= length <= self._length:
+            raise CallError("there are not as many rows", expected=f"0 to {self._length}", got=length)
+        with self._lock:
+            self._length = length
+
+    def arrays(self) -> dict[str, Array]:
+        """The caches by the names of the model's inputs, in the model's own shapes: views, that the next call may
+        write behind."""
+        return {
+            c.input: self._as_model(c, a[: self._length]) for c, a in zip(self._spec.caches, self._memory, strict=True)
+        }
+
+    def load(self, arrays: Mapping[str, Any]) -> None:
+        """Take other rows: arrays as `arrays()` gives them, all of one length.
+
+        Raises CallError, and the state is as it was, if they do not fit.
+        """
+        names = [c.input for c in self._spec.caches]
+        if set(arrays) != set(names):
+            raise CallError("the caches have other names", expected=", ".join(names), got=", ".join(arrays))
+        rows = [np.moveaxis(as_numpy(arrays[c.input], f"cache {c.input!r}"), c.axis, 0) for c in self._spec.caches]
+        for cache, new, kept in zip(self._spec.caches, rows, self._memory, strict=True):
+            fits = new.dtype == kept.dtype and new.shape[1:] == kept.shape[1:] and len(new) == len(rows[0])
+            if not fits or len(new) > self._capacity:
+                shape = self._as_model(cache, kept).shape
+                expected = f"{kept.dtype}{list(shape)} with up to {self._capacity} in dimension {cache.axis}"
+                got = f"{new.dtype}{list(self._as_model(cache, new).shape)}"
+                raise CallError("a cache does not fit", where=f"cache {cache.input!r}", expected=expected, got=got)
+        with self._lock:
+            for new, kept in zip(rows, self._memory, strict=True):
+                kept[: len(new)] = new
+            self._length = len(rows[0])
+
+    def copy(self) -> State:
+        """Another state with the same rows: a beam of its own."""
+        other = State(self._runner, self._capacity, self._dims)
+        other.load(self.arrays())
+        return other
+
+    def __repr__(self) -> str:
+        return f"<State of {self._runner.name!r}: {self._length} of {self._capacity} rows, {self.nbytes >> 10} KB>"
+
+    def _as_model(self, cache: CacheSpec, rows: Array) -> Array:
+        return np.moveaxis(rows, 0, cache.axis)
+
+    def _rows(self, inputs: Sequence[Any]) -> int:
+        """How many rows a call with these inputs appends."""
+        if len(inputs) != len(self._given):
+            names = ", ".join(i.name for i in self._given)
+            raise CallError("wrong number of inputs", expected=f"{len(self._given)} ({names})", got=len(inputs))
+        sizes: dict[str, int] = {}
+        for spec, array in zip(self._given, inputs, strict=True):
+            shape = np.shape(array) if not hasattr(array, "shape") else tuple(array.shape)
+            sizes.update((d, int(n)) for d, n in zip(spec.shape, shape, strict=False) if isinstance(d, str))
+        try:
+            return evaluate(self._spec.rows, sizes)
+        except KeyError as missing:
+            raise CallError(
+                "the inputs do not fit", expected=f"a dimension {missing}", got="fewer dimensions"
+            ) from None
+
+
+def _checked_sizes(runner: Runner, capacity: int, dims: Mapping[str, int]) -> tuple[int, dict[str, int]]:
+    """The sizes of the caches, by symbol."""
+    state = runner.manifest.state
+    assert state is not None
+    caches = {c.input for c in state.caches}
+    shapes = [i.shape for i in runner.inputs if i.name in caches]
+    room = shapes[0][0]
+    wanted = {d for shape in shapes for d in shape[1:] if isinstance(d, str)}
+    if set(dims) != wanted:
+        raise CallError(
+            "the sizes of the state are not these",
+            expected=", ".join(["capacity", *sorted(wanted)]),
+            got=", ".join(dims),
+        )
+    ranges = {s.name: s for s in runner.manifest.symbols}
+    for name, value in {"capacity": capacity, **dims}.items():
+        s = ranges[room if name == "capacity" else name]  # type: ignore[index]
+        if not isinstance(value, int) or not s.lo <= value <= s.hi or value % s.multiple:
+            raise CallError("a dimension is out of range", where=name, expected=f"{s.lo}..{s.hi}", got=value)
+    return capacity, dict(dims)
+
+
+def _allocated(specs: Sequence[InputSpec], capacity: int, dims: Mapping[str, int]) -> list[Array]:
+    """The caches, in one piece of memory."""
+    shapes = [(capacity, *(dims[d] if isinstance(d, str) else d for d in spec.shape[1:])) for spec in specs]
+    kinds = [BY_NAME[spec.dtype].numpy for spec in specs]
+    sizes = [
+        int(np.prod(shape, dtype=object)) * np.dtype(kind).itemsize for shape, kind in zip(shapes, kinds, strict=True)
+    ]
+    places = [0]
+    for size in sizes:
+        places.append(places[-1] + -(-size // ALIGNMENT) * ALIGNMENT)
+    try:
+        memory = aligned_bytes(max(places[-1], 1))
+    except MemoryError as error:
+        raise CallError("not enough memory for the state", got=f"{places[-1]} bytes") from error
+    return [
+        memory[at : at + size].view(kind).reshape(shape)
+        for at, size, kind, shape in zip(places, sizes, kinds, shapes, strict=False)
+    ]
+
+
+__all__ = ["State"]

@@ -1,0 +1,216 @@
+"""Caches that stay where they are: an input that comes back longer, as an output, becomes memory of the caller's.
+
+    past: f32[b, h, p, d]                                 cache: f32[c, b, h, d], past_length: i8[p, 0]
+    all = concat(past, new) {axis = 2}            ->      rows = lowered.append(cache, transpose(new)) {length = p}
+    ... all ...; return y, all                            ... transpose(rows) ...; return y
+
+A decoder gets the keys and values of all earlier tokens and gives them back with those of the new ones: copied whole in
+each call, to append a row. Here the caller keeps memory for `c` rows, rows first, so that the first p of them are one
+piece of memory whatever p is, and new rows are computed to their place behind them. How many there are comes as the
+shape of an input that has no elements.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from tilewright import ops
+from tilewright.arith import simplify
+from tilewright.ir.dtype import i8
+from tilewright.ir.expr import Expr, Var, const
+from tilewright.ir.graph import Graph, GraphBuilder, Node, TensorType, Value
+from tilewright.ir.rewrite import fresh_name, variables
+from tilewright.ops.dims import same_dim
+from tilewright.ops.shape import ConcatAttrs
+from tilewright.ops.sized import with_symbols
+from tilewright.runtime.manifest import CacheSpec, StateSpec
+from tilewright.support.errors import ModelError, Problems
+from tilewright.transform.work import polynomial
+
+Pairs = Mapping[str, str]
+"""Inputs, and the outputs as which they come back longer, by name."""
+
+LENGTH = "past_length"
+"""The input whose first dimension is how many rows there are."""
+NAMES = (("past_key_values", "present"), ("past", "present"), ("cache", "new_cache"))
+"""How names of inputs begin, and how those of the outputs do that belong to them."""
+
+
+def pairs_by_name(inputs: Sequence[str], outputs: Sequence[str]) -> dict[str, str]:
+    """The caches that are named as exporters name them. Raises ModelError if there are none."""
+    found: dict[str, str] = {}
+    for name in inputs:
+        for past, present in NAMES:
+            longer = present + name.removeprefix(past)
+            if name.startswith(past) and longer in outputs:
+                found.setdefault(name, longer)
+    if not found:
+        raise ModelError(
+            "no output has the name of an input's longer self",
+            expected="past_key_values.0.key and present.0.key, or past_k and present_k",
+            got=f"inputs {', '.join(inputs)}; outputs {', '.join(outputs)}",
+            hint='name them: state={"input": "output"}',
+        )
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Stateful:
+    """A graph whose caches are kept by its caller, what its inputs and outputs are called now, and which are caches."""
+
+    graph: Graph
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    state: StateSpec
+
+
+def with_state(graph: Graph, inputs: Sequence[str], outputs: Sequence[str], pairs: Pairs | Literal["auto"]) -> Stateful:
+    """The graph with its caches kept by the caller.
+
+    Args:
+        inputs, outputs: their names, as the model's user knows them.
+        pairs: "auto" for those that are named as exporters name them.
+
+    Raises ModelError listing the pairs that are no caches.
+    """
+    return _Rewriter(graph, inputs, outputs, pairs).run()
+
+
+class _Rewriter:
+    def __init__(
+        self, graph: Graph, inputs: Sequence[str], outputs: Sequence[str], pairs: Pairs | Literal["auto"]
+    ) -> None:
+        self.graph = graph
+        self.inputs = dict(zip(inputs, graph.inputs, strict=True))
+        self.outputs = dict(zip(outputs, graph.outputs, strict=True))
+        self.pairs = pairs_by_name(inputs, outputs) if pairs == "auto" else pairs
+        self.symbol = self.growing()
+        empty = Var(self.symbol.name, self.symbol.dtype, 0, self.symbol.hi, self.symbol.multiple)
+        sized = with_symbols(graph, {self.symbol: empty})
+        self.inputs = dict(zip(self.inputs, sized.inputs, strict=True))
+        self.outputs = dict(zip(self.outputs, sized.outputs, strict=True))
+        self.graph, self.symbol = sized, empty
+        self.made = sized.producers()
+        self.capacity = Var(fresh_name("capacity", {s.name for s in sized.used_symbols}), lo=1)
+
+    def growing(self) -> Var:
+        """The symbol that counts the rows of all caches."""
+        problems, found = Problems(), dict[Var, str]()
+        for x, y in self.pairs.items():
+            where = f"state {x!r}: {y!r}"
+            if x not in self.inputs or y not in self.outputs:
+                known = self.inputs if x not in self.inputs else self.outputs
+                what = f"there is no {'input' if x not in self.inputs else 'output'} of this name"
+                problems.add(ModelError(what, where=where, expected=", ".join(known)))
+                continue
+            a, b = self.inputs[x].type, self.outputs[y].type
+            axes = [k for k, (m, n) in enumerate(zip(a.shape, b.shape, strict=False)) if not same_dim(m, n)]
+            if a.rank != b.rank or len(axes) != 1 or not isinstance(a.shape[axes[0]], Var):
+                expected = "one dimension that is a symbol in the input, and that and more in the output"
+                problems.add(ModelError("this is no cache that grows", where=where, expected=expected, got=f"{a}, {b}"))
+            else:
+                symbol = a.shape[axes[0]]
+                assert isinstance(symbol, Var)
+                found.setdefault(symbol, x)
+        if len(found) > 1:
+            got = ", ".join(f"{s} of {x!r}" for s, x in found.items())
+            problems.add(ModelError("the caches have several lengths", got=got))
+        problems.raise_if_any("the model's state cannot be kept", where=self.graph.name, kind=ModelError)
+        return next(iter(found))
+
+    def run(self) -> Stateful:
+        builder = GraphBuilder(self.graph.name, taken={v.name for n in self.graph.nodes for v in n.outputs})
+        builder.taken |= {v.name for v in (*self.graph.inputs, *self.graph.params)}
+        problems, kept, rows = Problems(), list[CacheSpec](), dict[Expr, str]()
+        caches: dict[Value, Value] = {}
+        grown: dict[Value, tuple[int, Value]] = {}
+        for x, y in self.pairs.items():
+            past, node = self.inputs[x], self.maker(self.outputs[y])
+            concat = node is not None and node.op == "concat" and len(node.inputs) == 2
+            if node is None or not concat or node.inputs[0] != past or node.output in grown:
+                what = "the output is not the input with something behind it"
+                problems.add(ModelError(what, where=f"state {x!r}: {y!r}", got="an input" if node is None else node.op))
+                continue
+            axis = node.of(ConcatAttrs).axis % past.type.rank
+            shape = (self.capacity, *(d for k, d in enumerate(past.shape) if k != axis))
+            builder.taken.discard(past.name)
+            caches[past] = Value(past.name, TensorType(past.dtype, shape))
+            added = node.inputs[1]
+            assert added is not None
+            grown[node.output] = axis, past
+            kept.append(CacheSpec(x, y, axis))
+            rows.setdefault(simplify(added.shape[axis]), x)
+        if len(rows) > 1:
+            got = ", ".join(f"{count} of {x!r}" for count, x in rows.items())
+            problems.add(ModelError("the caches grow by different numbers of rows", got=got))
+        problems.raise_if_any("the model's state cannot be kept", where=self.graph.name, kind=ModelError)
+        return self.rewritten(builder, caches, grown, kept, next(iter(rows)))
+
+    def maker(self, value: Value) -> Node | None:
+        """What makes a value."""
+        node = self.made.get(value)
+        while node is not None and node.op == "identity" and node.inputs[0] is not None:
+            node = self.made.get(node.inputs[0])
+        return node
+
+    def rewritten(
+        self,
+        builder: GraphBuilder,
+        caches: Mapping[Value, Value],
+        grown: Mapping[Value, tuple[int, Value]],
+        kept: Sequence[CacheSpec],
+        rows: Expr,
+    ) -> Stateful:
+        reads = [v for n in self.graph.nodes if n.outputs[0] not in grown for v in n.inputs if v is not None]
+        others = dict.fromkeys(v for v in reads if v in caches)
+        renamed: dict[Value, Value] = {}
+        axes = {past: axis for axis, past in grown.values()}
+        for past in others:
+            renamed[past] = self.earlier(builder, past, caches[past], axes[past])
+        for node in self.graph.nodes:
+            node = replace(node, inputs=tuple(None if v is None else renamed.get(v, v) for v in node.inputs))
+            if node.outputs[0] in grown:
+                axis, past = grown[node.output]
+                renamed[node.output] = self.longer(builder, caches[past], node.inputs[1], axis)
+            else:
+                builder.nodes.append(node)
+        length = Value(builder.fresh(LENGTH), TensorType(i8, (self.symbol, const(0))))
+        gone = {k.output for k in kept}
+        outputs = {name: renamed.get(v, v) for name, v in self.outputs.items() if name not in gone}
+        inputs = {name: caches.get(v, v) for name, v in self.inputs.items()} | {length.name: length}
+        graph = Graph(
+            self.graph.name, tuple(inputs.values()), self.graph.params, tuple(builder.nodes), tuple(outputs.values())
+        )
+        count = polynomial(rows)
+        known = {d for name, v in inputs.items() if v not in caches.values() and v != length for d in v.shape}
+        if count is None or not set(variables(rows)) <= known:
+            raise ModelError("a call does not say how many rows it adds", where=self.graph.name, got=str(rows))
+        state = StateSpec(tuple(kept), length.name, count)
+        return Stateful(graph, tuple(inputs), tuple(outputs), state)
+
+    def earlier(self, builder: GraphBuilder, past: Value, cache: Value, axis: int) -> Value:
+        """The rows that there are, as the model had them."""
+        size = (self.symbol, *cache.shape[1:])
+        rows = ops.emit1(builder, "slice", cache, begin=(0,) * len(size), size=size, step=(1,) * len(size))
+        return ops.emit1(builder, "transpose", rows, perm=_inverse(_rows_first(axis, past.type.rank)))
+
+    def longer(self, builder: GraphBuilder, cache: Value, added: Value | None, axis: int) -> Value:
+        """All rows, as the model had them, after the new ones were put in their place."""
+        assert added is not None
+        perm = _rows_first(axis, added.type.rank)
+        new = ops.emit1(builder, "transpose", added, perm=perm)
+        rows = ops.emit1(builder, "lowered.append", cache, new, length=self.symbol)
+        return ops.emit1(builder, "transpose", rows, perm=_inverse(perm))
+
+
+def _rows_first(axis: int, rank: int) -> tuple[int, ...]:
+    return (axis, *(k for k in range(rank) if k != axis))
+
+
+def _inverse(perm: Sequence[int]) -> tuple[int, ...]:
+    return tuple(perm.index(k) for k in range(len(perm)))
+
+
+__all__ = ["Stateful", "pairs_by_name", "with_state"]
