@@ -23,7 +23,7 @@ export PYTHONPATH := src:$(PYTHONPATH)
 # Tests and benchmarks start many processes: let the first one keep the bytecode, wherever that is switched off.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo demo-rl rl test lint types layers pytest test-v3 torch torch-ops jax onnx bench bench-layers bench-models tune-tvm bench-threads bench-memory audit bench-choice bench-live bench-broker bench-rl bytes bars trees bench-trees bench-train bench-decode ulp mutate fuzz live-stress example-matmul format clean
+.PHONY: help demo demo-rl demo-train rl test lint types layers pytest test-v3 torch torch-ops jax onnx bench bench-layers bench-models tune-tvm bench-threads bench-memory audit bench-choice bench-live bench-broker bench-rl bytes bars trees bench-trees bench-train bench-decode ulp mutate fuzz live-stress example-matmul format clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -82,6 +82,9 @@ demo: $(STAMP) ## compile and run four models, compare with ONNX Runtime
 demo-rl: $(STAMP) $(TORCH_STAMP) $(DEMO_STAMP) ## train PPO with actor processes on one weight store, against eager PyTorch; ARGS=--chaos kills actors
 	$(PY) -m examples.ppo_actors --compare $(ARGS)
 
+demo-train: $(STAMP) $(TORCH_STAMP) $(JAX_STAMP) $(DEMO_STAMP) ## learn handwritten digits by compiled steps, live, beside PyTorch and JAX; ARGS="--epochs 20"
+	$(PY) -m examples.mnist_like $(ARGS)
+
 test: lint types layers pytest ## format, lint, types, import layers, documents, tests
 
 lint: $(STAMP)
@@ -107,7 +110,7 @@ test-v3: $(STAMP) ## the numeric tests with AVX2's vectors, on a machine with AV
 	*) exit 1 ;; esac
 
 torch: $(STAMP) $(TORCH_STAMP) ## what needs PyTorch: its tensors in and out, its modules, its exporters' models
-	$(PY) -m pytest tests/runtime/test_frameworks.py tests/builder/test_export_torch.py tests/train/test_torch_*.py tests/frontend/test_torch_*.py tests/torch_opinfo tests/benchmarks/test_zoo.py tests/docs
+	$(PY) -m pytest tests/runtime/test_frameworks.py tests/builder/test_export_torch.py tests/train/test_torch_*.py tests/examples/test_mnist_like.py tests/frontend/test_torch_*.py tests/torch_opinfo tests/benchmarks/test_zoo.py tests/docs
 	$(PY) -m benchmarks.bench_models --models resnet18 --rounds 5 --no-report
 
 jax: $(STAMP) $(JAX_STAMP) ## what needs JAX: its functions, exports and StableHLO, and its own test cases; ARGS="--every 1"
