@@ -319,6 +319,28 @@ def test_the_loss_must_be_one_number() -> None:
         compile_step((rows, weights()))
 
 
+def test_actors_follow_the_learner(tmp_path: Path) -> None:
+    """A policy in the same process and one on a store take what the step has learnt from the step's own memory."""
+    graph = network()
+    builder = GraphBuilder("policy", [graph.inputs[0]], list(graph.params), list(graph.nodes[:4]))
+    policy = tw.compile((builder.finish((graph.nodes[3].output,)), weights()))
+    step = step_of(Adam(0.1))
+    with (
+        tw.Publisher("learner", policy, directory=tmp_path) as publisher,
+        tw.attach("learner", directory=tmp_path) as actor,
+    ):
+        for t in range(3):
+            step(*batch(t))
+            assert all(np.shares_memory(step.weights[n], step.parameters[n]) for n in step.parameters)
+            policy.update(step.weights)
+            publisher.publish(step.weights)
+            x, _ = batch(9)
+            p = step.state_dict()
+            expected = np.tanh(x @ p["w"] + p["b"]) @ p["v"]
+            np.testing.assert_allclose(policy(x), expected, rtol=1e-5, atol=1e-6)
+            np.testing.assert_allclose(actor(x), expected, rtol=1e-5, atol=1e-6)
+
+
 def test_parameters_are_aligned_views() -> None:
     step = step_of(Adam(0.1))
     for _ in range(2):

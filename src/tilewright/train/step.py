@@ -171,12 +171,16 @@ class Step:
         counts = {name: np.array(start + self.count) for name, start in self._counters.items()}
         return self._layout.buffers.views(self._buffers.now) | counts
 
-    def state_dict(self) -> dict[str, Array]:
-        """Copies of all that the model's own dictionary of weights has, in its order: parameters, those that stay, and
-        buffers."""
-        held = {**self._objective.others, **self._objective.weights, **self.parameters, **self.buffers}
-        found = {name: np.array(array) for name, array in held.items()}
+    @property
+    def weights(self) -> dict[str, Array]:
+        """All that the model's own dictionary of weights has, in its order, without copies: parameters, those that
+        stay, and buffers. A `Model` or a `Publisher` packs its own weights from here; they hold until the next step."""
+        found = {**self._objective.others, **self._objective.weights, **self.parameters, **self.buffers}
         return found | {name: found[first] for name, first in self._objective.tied.items() if first in found}
+
+    def state_dict(self) -> dict[str, Array]:
+        """Copies of `weights`."""
+        return {name: np.array(array) for name, array in self.weights.items()}
 
     def load_state_dict(self, values: Mapping[str, Any]) -> None:
         """Take other parameters, and other buffers if they are among the values; what the optimiser keeps stays. What
