@@ -30,6 +30,7 @@ from tilewright.ir.verify import verify_func
 from tilewright.runtime.kernel import KernelParam, NativeFunction
 from tilewright.runtime.manifest import StepSpec, SymbolSpec, TargetSpec
 from tilewright.runtime.runner import Called
+from tilewright.schedule.in_place import in_place as write_in_place
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.stages import StageSchedule
 from tilewright.schedule.state import written_buffers
@@ -51,6 +52,7 @@ def build(
     name: str | None = None,
     threads: int = 1,
     bounds: Literal["check"] | None = None,
+    in_place: Mapping[te.Tensor, te.Tensor] | None = None,
 ) -> BuiltFunction:
     """Compile a scheduled program as it is.
 
@@ -74,9 +76,11 @@ def build(
                 "the order of the arguments is not known", expected="tensors, such as build(s, [A, B, C])"
             )
         func = te.lower(program, args, name or "kernel")
+        for output, source in (in_place or {}).items():
+            func = write_in_place(func, program.buffer_name(output), program.buffer_name(source))
         lines = program.lines
-    elif args is not None:
-        raise CompileError("a function has its arguments already", expected="no tensors", got=f"{len(args)} of them")
+    elif args is not None or in_place:
+        raise CompileError("a function has its arguments already", expected="no tensors")
     else:
         func = program.func if isinstance(program, Schedule) else program
         func = replace(func, name=name or func.name)
