@@ -21,10 +21,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from tilewright.ir.expr import as_int
-from tilewright.ir.loops import Block, For, PrimFunc
+from tilewright.ir.loops import Block, For, IterKind, PrimFunc
 from tilewright.ir.notes import Note
 from tilewright.ir.notetable import given, note_name
 from tilewright.schedule import expand, inline, kinds, layout, loops, memory, move, reduction, requests, tensorize
+from tilewright.schedule.find import find_all
 from tilewright.schedule.history import History
 from tilewright.schedule.index_map import IndexMap
 from tilewright.schedule.intrinsics import find_intrinsic
@@ -78,6 +79,7 @@ class Schedule:
         self._made: dict[Ref, BlockRef | LoopRef | Choice] = {}
         self._refused: list[str] = []
         self._history = History(func)
+        self.last_step: tuple[str, PrimFunc] = ("", func)
 
     def __str__(self) -> str:
         return str(self.func)
@@ -109,7 +111,16 @@ class Schedule:
         other._refused = list(self._refused)
         other._history = self._history.copy()
         other._refs, other._counts, other._made = dict(self._refs), dict(self._counts), dict(self._made)
+        other.last_step = self.last_step
         return other
+
+    def restore(self, saved: Schedule) -> None:
+        """Be as a copy was when it was made; the copy is used up."""
+        vars(self).update(vars(saved))
+
+    def name_step(self, name: str, before: PrimFunc) -> None:
+        """Call what was done since `before` one step (`compose.primitive`)."""
+        self.last_step = (name, before)
 
     # Finding
 
@@ -155,6 +166,13 @@ class Schedule:
     def find_loop(self, name: str) -> LoopRef:
         """The loop that has this name now (not recorded)."""
         return LoopRef(name, self._history.birth("l", name))
+
+    def find(
+        self, pattern: str, block: BlockRef | str | None = None, role: IterKind | None = None
+    ) -> tuple[LoopRef | BlockRef, ...]:
+        """The loops or blocks that a pattern such as "for k in _" says, in program order: see `find` (not recorded)."""
+        names, loops_found = find_all(self.func, pattern, None if block is None else self._name(block), role)
+        return tuple(self.find_loop(n) if loops_found else self._block_ref(n) for n in names)
 
     def has(self, loop: LoopRef) -> bool:
         """Whether a loop is still there."""
@@ -469,6 +487,7 @@ class Schedule:
         """Take a new function, and note which loops and blocks are gone and which are new."""
         named = (getattr(self._made[v], "name", str(v)) if isinstance(v, Ref) else value_text(v) for v in inputs)
         by = f"{primitive}({', '.join(named)})"
+        self.last_step = (by, self.func)
         for key in self._history.become(func, by, len(self._instructions) + 1):
             self._refs.pop(key, None)
         self.func = func

@@ -18,7 +18,7 @@ from functools import wraps
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 from tilewright.ir.expr import Var
-from tilewright.ir.loops import PrimFunc
+from tilewright.ir.loops import IterKind, PrimFunc
 from tilewright.ir.notes import Note
 from tilewright.schedule.index_map import IndexMap
 from tilewright.schedule.requests import own_loops
@@ -70,7 +70,7 @@ class StageSchedule:
         self._buffers = dict(buffers)
         self._blocks = dict(blocks)
         self._axes = dict(axes)
-        self._used: dict[Var, str] = {}
+        self.axes_used: dict[Var, str] = {}
 
     @property
     def func(self) -> PrimFunc:
@@ -92,6 +92,39 @@ class StageSchedule:
             raise refuse(self.func, f"{getattr(key, 'name', key)} is not computed by this schedule; stages: {known}")
         return Stage(self, BlockRef(name))
 
+    def find(
+        self, pattern: str, stage: Any = None, role: IterKind | None = None, *, nth: int | None = None
+    ) -> LoopRef | Stage:
+        """The one loop or stage that a pattern says: `s.find("for k in _")`, `s.find("block C")`.
+
+        Args:
+            pattern: "for NAME in EXTENT", with a kind such as "vectorized" behind if wanted, or "block NAME"; `_` is
+                anything, `*` in a name any letters.
+            stage: only loops around this stage (or tensor).
+            role: only loops that drive a "spatial" or a "reduce" axis.
+            nth: which of several, in program order; else there must be one.
+        """
+        found = self.find_all(pattern, stage, role)
+        if nth is None and len(found) != 1:
+            names = ", ".join(x.name for x in found) or "nothing"
+            hint = "name the stage or its role, or say which with nth" if found else None
+            raise refuse(self.func, f"{pattern!r} says {names}", expected="one loop or stage", hint=hint)
+        if nth is not None and not -len(found) <= nth < len(found):
+            raise refuse(self.func, f"{pattern!r} says {len(found)} of them", got=f"nth={nth}")
+        return found[nth or 0]
+
+    def find_all(self, pattern: str, stage: Any = None, role: IterKind | None = None) -> tuple[LoopRef | Stage, ...]:
+        """All loops or stages that a pattern says, in program order."""
+        block = None if stage is None else self[stage].block
+        found = self.schedule.find(pattern, block, role)
+        return tuple(Stage(self, x) if isinstance(x, BlockRef) else x for x in found)
+
+    def diff(self) -> str:
+        """What the last step changed: the lines of the program that went and came."""
+        from tilewright.schedule.compose import difference  # which knows this class
+
+        return difference(self.schedule)
+
     def buffer_name(self, tensor: Any) -> str:
         """The name of a tensor's buffer."""
         known: str | None = self._buffers.get(tensor)
@@ -112,15 +145,17 @@ class StageSchedule:
         place = self._axes.get(axis.var)
         if place is None:
             raise refuse(self.func, f"axis {axis.var} does not belong to a stage of this schedule")
-        if axis.var in self._used:
-            raise refuse(self.func, f"axis {place.loop!r} of {place.block!r} is gone: {self._used[axis.var]} took it")
+        if axis.var in self.axes_used:
+            raise refuse(
+                self.func, f"axis {place.loop!r} of {place.block!r} is gone: {self.axes_used[axis.var]} took it"
+            )
         return self._loop_of(place)
 
     def used(self, axes: Sequence[Axis], by: str) -> None:
         """Remember that a primitive replaced these axes' loops by others."""
         for axis in axes:
             if not isinstance(axis, LoopRef | str):
-                self._used[axis.var] = by
+                self.axes_used[axis.var] = by
 
     def _loop_of(self, place: AxisPlace) -> LoopRef:
         path = block_path(self.func, place.block)

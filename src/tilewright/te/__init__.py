@@ -10,6 +10,7 @@ Tensors and stages are in `tensors`, what stands in their bodies in `elements`, 
 """
 
 from tilewright.ir.expr import Buffer, Const, all_of, any_of, cast, const, equal, maximum, minimum, not_equal
+from tilewright.schedule.compose import primitive
 from tilewright.te.blocks import (
     Lowered,
     all_stages,
@@ -67,6 +68,7 @@ from tilewright.te.elements import (
     truncdiv,
     truncmod,
 )
+from tilewright.te.intrinsics import intrinsic
 from tilewright.te.scans import ScanOp, scan
 from tilewright.te.tensors import (
     ComputeOp,
@@ -121,6 +123,7 @@ __all__ = [
     "floor",
     "fmod",
     "if_then_else",
+    "intrinsic",
     "isfinite",
     "isinf",
     "isnan",
@@ -138,6 +141,7 @@ __all__ = [
     "placeholder",
     "popcount",
     "power",
+    "primitive",
     "prod",
     "reduce_axis",
     "round",
