@@ -126,7 +126,8 @@ def exprs(
 def symbols(draw: Any, taken: set[str]) -> Var:
     lo = draw(st.one_of(st.none(), st.integers(-3, 8)))
     hi = draw(st.one_of(st.none(), st.integers(8, 4096)))
-    return Var(draw(fresh_names(taken)), i64, lo, hi, draw(st.sampled_from([1, 1, 2, 16])))
+    likely = draw(st.one_of(st.just(()), st.lists(st.integers(0, 99), max_size=3).map(tuple)))
+    return Var(draw(fresh_names(taken)), i64, lo, hi, draw(st.sampled_from([1, 1, 2, 16])), likely=likely)
 
 
 def field_values(t: Any, buffers: Sequence[str]) -> st.SearchStrategy[Any]:
@@ -367,7 +368,7 @@ def renamed_func(func: PrimFunc, new: Callable[[str], str], label: Callable[[str
     memo: dict[Expr, Expr] = {}
 
     def var(v: Var) -> Var:
-        return Var(new(v.name), v.dtype, v.lo, v.hi, v.multiple)
+        return v.renamed(new(v.name))
 
     def on(node: Expr) -> Expr | None:
         if isinstance(node, Var):

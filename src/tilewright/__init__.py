@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from tilewright import te as te
     from tilewright.builder import build as build
     from tilewright.compiler import compile_program as compile_program
+    from tilewright.ir.dim import dim as dim
     from tilewright.ir.graph import Graph as Graph
     from tilewright.live.broker.client import BrokerClient as BrokerClient
     from tilewright.live.broker.server import Broker as Broker
@@ -50,6 +51,7 @@ _PUBLIC = {
     "coverage": "tilewright.parts.entry:coverage",
     "compile_program": "tilewright.compiler:compile_program",
     "compile_step": "tilewright.train.entry:compile_step",
+    "dim": "tilewright.ir.dim:dim",
     "errors": "tilewright.support.errors",
     "gradient": "tilewright.train.gradient:gradient",
     "load": "tilewright.runtime.model:load",

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from tilewright.codegen.llvm.entry import emit_entry
 from tilewright.frontend.common.finish import Interface
+from tilewright.ir.dim import MOST
 from tilewright.ir.expr import Expr, Var, as_int
 from tilewright.ir.graph import Graph, Value
 from tilewright.ir.rewrite import variables
@@ -99,8 +100,7 @@ def assemble(
         name=graph.name,
         target=TargetSpec(target.triple, target.cpu, tuple(target.features)),
         symbols=tuple(
-            SymbolSpec(s.name, s.lo if s.lo is not None else 0, s.hi if s.hi is not None else (1 << 31) - 1, s.multiple)
-            for s in symbols
+            SymbolSpec(s.name, s.lo or 0, MOST if s.hi is None else s.hi, s.multiple, s.likely) for s in symbols
         ),
         inputs=tuple(
             InputSpec(name, v.dtype.name, tuple(computed.get(d, d) for d in _dims(v)), name in caches)

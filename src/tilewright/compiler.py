@@ -24,6 +24,7 @@ from tilewright.codegen.stablehlo import stablehlo_text
 from tilewright.frontend import registry as frontends
 from tilewright.frontend import stablehlo
 from tilewright.frontend.common.finish import PLAIN, Imported, Interface
+from tilewright.ir.dim import DimSizes
 from tilewright.ir.expr import as_int
 from tilewright.ir.graph import Graph, GraphBuilder, Node, Value
 from tilewright.ir.key import key
@@ -87,7 +88,7 @@ def compile_program(
     example: Any = None,
     *,
     threads: int = 1,
-    dims: Mapping[str, int] | None = None,
+    dims: DimSizes | None = None,
     dynamic: Dynamic = "auto",
     target: Target | str | None = None,
     precision: Precision = "fp32",
@@ -136,7 +137,7 @@ def _called(model: Any) -> str:
 
 def import_model(
     model: Any,
-    dims: Mapping[str, int] | None = None,
+    dims: DimSizes | None = None,
     example: Any = None,
     dynamic: Dynamic = "auto",
     params: Any = None,

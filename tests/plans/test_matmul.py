@@ -23,6 +23,7 @@ from tilewright.ops import parse_func
 from tilewright.plans import plan
 from tilewright.plans.framework.decision_key import Key
 from tilewright.plans.matmul.tiles import (
+    MOST_ROWS,
     MOST_STEPS,
     MatmulTile,
     Product,
@@ -301,7 +302,7 @@ def test_tiles_fit_the_registers_and_the_work(name: str) -> None:
         if rows >= 128:
             assert best < 1.35 * least
     symbolic = matmul_tile(no_key, ROWS, 512, 512, dtype(np.float32), target)
-    assert symbolic.rows <= 8
+    assert symbolic.rows <= MOST_ROWS
 
 
 def test_few_columns_take_half_a_vector_where_that_is_faster() -> None:

@@ -103,8 +103,7 @@ def test_many_dimensions_stay_bounded() -> None:
         x = np.full(n, 0.5, np.float32)
         y, _ = model(x)
         np.testing.assert_allclose(y, affine_reference(x, model.weights["w"]), rtol=1e-5)
-    assert len(model._engine._plans) <= 256
-    assert model._engine.arena_bytes < 100_000
+    assert model._engine.arena_bytes <= model.memory(n=model.manifest.symbols[0].hi).arena + 64
 
 
 @pytest.mark.parametrize(

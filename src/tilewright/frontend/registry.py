@@ -3,12 +3,13 @@ that neither the ONNX nor the PyTorch frontend knows."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from tilewright.frontend.common.finish import Imported
+from tilewright.ir.dim import DimSizes
 from tilewright.support import plugins
 
 
@@ -25,7 +26,7 @@ class Frontend:
 
     name: str
     reads: Callable[[Any], bool]
-    load: Callable[[Any, Mapping[str, int], Any], Imported]
+    load: Callable[[Any, DimSizes, Any], Imported]
 
 
 _extra: list[Frontend] = []

@@ -188,15 +188,17 @@ def _intern(cls: type[Any], identity: tuple[Any, ...], **fields: Any) -> Any:
 
 class Var(Expr):
     """A named integer or scalar. `lo`/`hi` bound a symbol's value (inclusive; None: not at all), `multiple`
-    divides it. `axis`: it belongs to a tensor expression, and lowering puts a block's iterator in its place."""
+    divides it, `likely` are values of equal weight that estimates judge by. `axis`: it belongs to a tensor expression,
+    and lowering puts a block's iterator in its place."""
 
-    __slots__ = ("axis", "hi", "lo", "multiple", "name")
+    __slots__ = ("axis", "hi", "likely", "lo", "multiple", "name")
     __match_args__ = ("name",)
     name: str
     lo: int | None
     hi: int | None
     multiple: int
     axis: bool
+    likely: tuple[int, ...]
 
     def __new__(
         cls,
@@ -206,14 +208,16 @@ class Var(Expr):
         hi: int | None = None,
         multiple: int = 1,
         axis: bool = False,
+        likely: tuple[int, ...] = (),
     ) -> Var:
-        identity = (Var, name, dtype, lo, hi, multiple, axis)
-        node: Var = _intern(cls, identity, name=name, dtype=dtype, lo=lo, hi=hi, multiple=multiple, axis=axis)
+        identity = (Var, name, dtype, lo, hi, multiple, axis, likely)
+        known: dict[str, Any] = {"lo": lo, "hi": hi, "multiple": multiple, "axis": axis, "likely": likely}
+        node: Var = _intern(cls, identity, name=name, dtype=dtype, **known)
         return node
 
     def renamed(self, name: str) -> Var:
         """A variable of the same type and range with another name."""
-        return Var(name, self.dtype, self.lo, self.hi, self.multiple)
+        return Var(name, self.dtype, self.lo, self.hi, self.multiple, likely=self.likely)
 
 
 class Const(Expr):

@@ -241,7 +241,7 @@ def skip_group(c: Cursor) -> None:
 
 
 def where_clause(c: Cursor) -> None:
-    """`where n in 1..64 % 8, t: i32`: declares variables that are not plain i64."""
+    """`where n in 1..64 % 8 likely 8 32, t: i32`: declares variables that are not plain i64."""
     if not c.accept("where"):
         return
     _described_var(c)
@@ -259,9 +259,14 @@ def _described_var(c: Cursor) -> None:
         c.expect("..")
         hi = c.integer() if c.token.kind == "number" or c.sees("-") else None
     multiple = c.integer() if c.accept("%") else 1
+    likely = []
+    if c.accept("likely"):
+        likely.append(c.integer())
+        while c.token.kind == "number" or c.sees("-"):
+            likely.append(c.integer())
     if name in c.scope.variables:
         c.fail(f"{name!r} is described twice", token)
-    c.scope.variables[name] = Var(name, dtype, lo, hi, multiple)
+    c.scope.variables[name] = Var(name, dtype, lo, hi, multiple, likely=tuple(likely))
 
 
 def number_or_bool(c: Cursor) -> int | float | bool:

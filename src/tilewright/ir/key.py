@@ -86,7 +86,8 @@ class _Writer:
                 args = " ".join([str(self.expr(a)) for a in e.args])
                 return f"{e.name} {args} {e.dtype.name}" if e.name in ("cast", "bitcast") else f"{e.name} {args}"
             case Var():
-                return f"var {e.dtype.name} {e.lo} {e.hi} {e.multiple}"
+                likely = f" {e.likely}" if e.likely else ""
+                return f"var {e.dtype.name} {e.lo} {e.hi} {e.multiple}{likely}"
             case Const():
                 value = struct.pack("<d", e.value).hex() if e.dtype.is_float else e.value
                 return f"const {e.dtype.name} {value}"

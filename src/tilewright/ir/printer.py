@@ -376,7 +376,7 @@ def _where(variables: Iterable[Var]) -> str:
 
 
 def _is_plain(v: Var) -> bool:
-    return v.dtype is i64 and v.lo is None and v.hi is None and v.multiple == 1
+    return v.dtype is i64 and v.lo is None and v.hi is None and v.multiple == 1 and not v.likely
 
 
 def _described(v: Var) -> str:
@@ -385,7 +385,8 @@ def _described(v: Var) -> str:
         text += f": {v.dtype}"
     if v.lo is not None or v.hi is not None:
         text += f" in {'' if v.lo is None else v.lo}..{'' if v.hi is None else v.hi}"
-    return text if v.multiple == 1 else f"{text} % {v.multiple}"
+    text = text if v.multiple == 1 else f"{text} % {v.multiple}"
+    return f"{text} likely {' '.join(map(str, v.likely))}" if v.likely else text
 
 
 def _variables_of_func(f: PrimFunc) -> Iterator[Var]:

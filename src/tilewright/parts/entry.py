@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from tilewright.compiler import Dynamic, compile_program, from_torch
 from tilewright.frontend import registry as frontends
+from tilewright.ir.dim import DimSizes
 from tilewright.ir.selection import Precision
 from tilewright.records.places import Records
 from tilewright.runtime.model import Model
@@ -28,7 +29,7 @@ def compile(
     example: Any = None,
     *,
     threads: int = 1,
-    dims: Mapping[str, int] | None = None,
+    dims: DimSizes | None = None,
     dynamic: Dynamic = "auto",
     target: Target | str | None = None,
     precision: Precision = "fp32",
@@ -54,7 +55,8 @@ def compile(
         threads: threads of a call at most, the caller's included; fewer where these are faster. Estimates are made for
             as many, so that another number may get other code, whose results differ by rounding; a model that was saved
             runs with any number.
-        dims: values for symbolic dimensions that shall be fixed, by name.
+        dims: what symbolic dimensions are, by name: a number that one shall be, or `tw.dim(1, 512, likely=[32, 64])`,
+            which says its range, what divides it and its likely values (docs/shapes.md).
         dynamic: which dimensions of a PyTorch module's inputs are symbols: "auto" (the batch, called "batch"), None, or
             `{"input": {axis: "symbol"}}`; see docs/torch.md.
         target: the machine, or its name ("x86-64-v3"); the host if None.
@@ -111,7 +113,7 @@ def compile(
 
 
 def coverage(
-    model: Any, example: Any = None, *, dims: Mapping[str, int] | None = None, custom_ops: Sequence[type] = ()
+    model: Any, example: Any = None, *, dims: DimSizes | None = None, custom_ops: Sequence[type] = ()
 ) -> Coverage:
     """What of a model would be compiled, in which parts the rest would run and by whom, and every reason.
 

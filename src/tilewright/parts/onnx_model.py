@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from tilewright.frontend.common.finish import Imported
 from tilewright.frontend.onnx.load import Loaded
 from tilewright.frontend.onnx.section import Section, TensorInfo, declared, inlined, whole
 from tilewright.frontend.onnx.survey import survey
+from tilewright.ir.dim import DimSizes
 from tilewright.parts.composite import Composite
 from tilewright.parts.context import Context
 from tilewright.parts.hosts import Hosts
@@ -23,7 +24,7 @@ def compile_parts(
     build: Callable[[Imported, str], Model],
     *,
     name: str | None = None,
-    dims: Mapping[str, int] | None = None,
+    dims: DimSizes | None = None,
     threads: int = 1,
     custom_ops: Sequence[type] = (),
 ) -> Composite:
@@ -32,7 +33,7 @@ def compile_parts(
     Args:
         build: from a graph with its weights to a loaded program.
         name: of the model; its own if None.
-        dims: values of symbolic dimensions.
+        dims: what symbolic dimensions are; only numbers count here, for parts learn sizes from calls.
         custom_ops: classes of operators for `onnx.reference`.
 
     Raises UnsupportedError for operators that nobody here knows.
@@ -48,22 +49,23 @@ def compile_parts(
 
 
 def coverage(
-    loaded: Loaded, *, name: str | None = None, dims: Mapping[str, int] | None = None, custom_ops: Sequence[type] = ()
+    loaded: Loaded, *, name: str | None = None, dims: DimSizes | None = None, custom_ops: Sequence[type] = ()
 ) -> Coverage:
     """What of a model would be compiled, in which parts the rest would run, and why; nothing is compiled for it."""
     section = whole(inlined(loaded))
     return coverage_ahead(name or section.name, section, stated_types(section, dims or {}), Hosts(custom_ops))
 
 
-def stated_types(section: Section, dims: Mapping[str, int]) -> dict[str, TensorInfo | None]:
+def stated_types(section: Section, dims: DimSizes) -> dict[str, TensorInfo | None]:
     """The types that a model states for its inputs; one without a rank is left out."""
     found: dict[str, TensorInfo | None] = {}
+    numbers: dict[int | str, int] = {name: size for name, size in dims.items() if isinstance(size, int)}
     for info in section.loaded.model.graph.input:
         if info.name not in section.inputs:
             continue
         type = declared(info)
         if type is not None:
-            found[info.name] = replace(type, dims=tuple(dims.get(d, d) if isinstance(d, str) else d for d in type.dims))
+            found[info.name] = replace(type, dims=tuple(numbers.get(d, d) for d in type.dims))
         elif info.type.WhichOneof("value") not in (None, "tensor_type"):
             found[info.name] = None
     return found

@@ -78,32 +78,38 @@ def plan(intervals: Sequence[Interval]) -> Plan:
     for k, x in enumerate(intervals):
         if x.first > x.last or x.nbytes < 0 or (x.alias is not None and not 0 <= x.alias < k):
             raise Error("not a block that can be placed", where=f"block {k}", got=str(x))
-    roots = _roots(intervals)
+    whose = roots(intervals)
     blocks: dict[int, _Block] = {}
     for k, x in enumerate(intervals):
         size = -(-x.nbytes // ALIGNMENT) * ALIGNMENT
-        block = blocks.setdefault(roots[k], _Block(x.first, x.last, size))
+        block = blocks.setdefault(whose[k], _Block(x.first, x.last, size))
         block.first, block.last = min(block.first, x.first), max(block.last, x.last)
         block.nbytes = max(block.nbytes, size)
-    live = _largest_sum(_live_blocks(intervals, roots))
+    live = _largest_sum(_live_blocks(intervals, whose))
     keys = [k for k, b in blocks.items() if b.nbytes]
     offsets, arena = _search([blocks[k] for k in keys])
     at = dict(zip(keys, offsets, strict=True))
-    return Plan(tuple(at.get(r, 0) for r in roots), arena, live)
+    return Plan(tuple(at.get(r, 0) for r in whose), arena, live)
 
 
-def _roots(intervals: Sequence[Interval]) -> list[int]:
-    roots: list[int] = []
+def roots(intervals: Sequence[Interval | TempSpec]) -> list[int]:
+    """The first block of the memory that each takes."""
+    found: list[int] = []
     for k, x in enumerate(intervals):
-        roots.append(k if x.alias is None else roots[x.alias])
-    return roots
+        found.append(k if x.alias is None else found[x.alias])
+    return found
 
 
-def _live_blocks(intervals: Sequence[Interval], roots: Sequence[int]) -> Iterable[_Block]:
+def least_bytes(intervals: Sequence[Interval]) -> int:
+    """The bytes that blocks ask for at the fullest step, which no plan undercuts."""
+    return _largest_sum(_live_blocks(intervals, roots(intervals)))
+
+
+def _live_blocks(intervals: Sequence[Interval], whose: Sequence[int]) -> Iterable[_Block]:
     """What must be held at each step: blocks in one place count once, where several are live the largest counts."""
     groups: dict[int, list[Interval]] = {}
     for k, x in enumerate(intervals):
-        groups.setdefault(roots[k], []).append(x)
+        groups.setdefault(whose[k], []).append(x)
     for group in groups.values():
         if len(group) == 1:
             yield _Block(group[0].first, group[0].last, group[0].nbytes)

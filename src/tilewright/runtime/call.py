@@ -5,7 +5,9 @@ laid out by `engine.py`:
 
     model      one per loaded program: addresses, counts, and where the following are
     layout     for one binding of the symbols: output dims, and each temporary's offset in an arena. Shared by calls
-               (`users`); Python may refill one that nobody uses, after taking it by making `users` very negative.
+               (`users`). They stand in a table by a hash of the symbols' values; values that are not there take the
+               place of some that nobody uses (after making `users` very negative), and temporaries are placed for them
+               by one of the model's plans (`places.py`). So no call waits for Python because its sizes are new.
     executor   one per call in flight: an arena and a slot table. Any executor whose arena is large enough can load any
                layout (`tag` says which it holds), so memory is bounded by calls in flight, not by dimensions seen.
     weights    one per slot of the control page (`weights/control.py`), which is private or shared with other processes:
@@ -22,6 +24,7 @@ from collections.abc import Callable
 
 from tilewright.native.assembler import I1, I32, I64, PTR, VOID, Function, Module, Value
 from tilewright.runtime.layout import Struct
+from tilewright.runtime.places import define_check, define_places
 from tilewright.runtime.trial import EACH, TRIAL_FIELDS, define_trials
 from tilewright.runtime.weights.control import READER
 
@@ -30,7 +33,11 @@ OK, NO_LAYOUT, NO_EXECUTOR, SUPERSEDED, ENDLESS = 0, 1, 2, 3, 4
 loops had more iterations than the caller allows; outputs hold nothing."""
 
 TAKEN = 1 << 40
-"""Subtracted from `users` of a layout that Python is refilling."""
+"""Subtracted from `users` of a layout that is refilled."""
+LAYOUTS = 256
+"""Layouts that a model has, a power of two,"""
+WAYS = 4
+"""and those where one for certain values of the symbols is looked for."""
 
 MEASURED_CALLS = 8
 """Calls of a layout that are timed before it is known whether they give up the GIL."""
@@ -40,12 +47,15 @@ RELEASE_GIL_NS = 10_000
 MODEL = Struct(
     "run", "threads", "inputs", "outputs", "packed", "temps", "symbols",
     "tensors", "ranges",
-    "layouts", "layout_size", "layout_count", "layout_hint", "clock",
+    "layouts", "layout_size", "layout_hint", "clock",
     "executors", "executor_size", "executor_count",
     "weights", "weights_size", "slots", "current", "reader",
     "ensure", "writes", "execute",
+    "shapes", "promised", "outdims", "places", "tags",
 )  # fmt: skip
-"""`execute` is what a call runs once arguments are checked: `tw_execute`, or an agent's way to its broker."""
+"""`execute` is what a call runs once arguments are checked: `tw_execute`, or an agent's way to its broker. `promised`
+is what `shapes` must give, or -1, word for word; `places` is null until memory is planned; `tags` counts layouts
+that were made."""
 TENSOR = Struct("descr", "code", "itemsize", "rank", "dims", "message", "written")
 RANGE = Struct("lo", "hi", "multiple")
 LAYOUT = Struct("users", "tag", "arena", "stamp", "measured", "least_ns", "outputs", "offsets", *TRIAL_FIELDS, "dims")
@@ -69,26 +79,107 @@ def _same_dims(m: Module) -> None:
 
 
 def _find(m: Module) -> None:
+    """`tw_find(model, dims)`: the layout for these values of the symbols, found or made, and pinned."""
+    with m.function("tw_pin", I1, [("layout", PTR), ("dims", PTR), ("n", I64)], local=True) as (f, (layout, dims, n)):
+        with f.when(f.load(I64, layout, LAYOUT.tag).eq(0)):
+            f.ret(0, I1)
+        with f.when(f.call(I1, "tw_same", layout + LAYOUT.dims, dims, n).eq(0)):
+            f.ret(0, I1)
+        # Pin, then look again: it may have been refilled in between.
+        before = f.add_atomic(layout + LAYOUT.users, 1)
+        with f.when(before >= 0), f.when(f.load(I64, layout, LAYOUT.tag).ne(0)):
+            with f.when(f.call(I1, "tw_same", layout + LAYOUT.dims, dims, n)):
+                f.ret(1, I1)
+        f.add_atomic(layout + LAYOUT.users, -1)
+        f.ret(0, I1)
     with m.function("tw_find", PTR, [("model", PTR), ("dims", PTR)]) as (f, (model, dims)):
-        count = f.load(I64, model, MODEL.layout_count, order="acquire")
         symbols = f.load(I64, model, MODEL.symbols)
-        index = f.var(I64, f.load(I64, model, MODEL.layout_hint))
-        with f.each(count):
-            with f.when(index.get() >= count):
-                index.set(0)
-            layout = _layout_at(f, model, index.get())
-            with f.when(f.call(I1, "tw_same", layout + LAYOUT.dims, dims, symbols)):
-                # Pin, then look again: it may have been refilled in between.
-                before = f.add_atomic(layout + LAYOUT.users, 1)
-                with f.when(before >= 0), f.when(f.call(I1, "tw_same", layout + LAYOUT.dims, dims, symbols)):
-                    f.store(index.get(), model, MODEL.layout_hint)
-                    clock = f.load(I64, model, MODEL.clock) + 1
-                    f.store(clock, model, MODEL.clock)
-                    f.store(clock, layout, LAYOUT.stamp)
-                    f.ret(layout)
-                f.add_atomic(layout + LAYOUT.users, -1)
-            index.add(1)
+        hint = _layout_at(f, model, f.load(I64, model, MODEL.layout_hint))
+
+        def found(layout: Value) -> None:
+            clock = f.load(I64, model, MODEL.clock) + 1
+            f.store(clock, model, MODEL.clock)
+            f.store(clock, layout, LAYOUT.stamp)
+            f.ret(layout)
+
+        with f.when(f.call(I1, "tw_pin", hint, dims, symbols)):
+            found(hint)
+        first = f.call(I64, "tw_hash", dims, symbols)
+        with f.each(WAYS) as way:
+            index = (first + way) & (LAYOUTS - 1)
+            layout = _layout_at(f, model, index)
+            with f.when(f.call(I1, "tw_pin", layout, dims, symbols)):
+                f.store(index, model, MODEL.layout_hint)
+                found(layout)
+        made = f.call(PTR, "tw_make", model, dims, first)
+        with f.when(made.ne(0)):
+            found(made)
         f.ret(0, PTR)
+
+
+def _hash(m: Module) -> None:
+    with m.function("tw_hash", I64, [("dims", PTR), ("n", I64)], local=True) as (f, (dims, n)):
+        mixed = f.var(I64, 0)
+        with f.each(n) as i:
+            mixed.set((mixed.get() + f.load(I64, dims, i * 8)) * MIX)
+            mixed.set(mixed.get() + (mixed.get() >> 32))
+        f.ret(mixed.get())
+
+
+MIX = 0x9E3779B97F4A7C15 - (1 << 64)
+"""2**64 over the golden ratio, which is odd: neighbouring sizes come to lie far apart."""
+
+
+def _make(m: Module) -> None:
+    """`tw_make`: a layout for new values of the symbols, pinned; null where they have no sizes, memory is not planned
+    yet, or all layouts are in use."""
+    with m.function("tw_take_layout", I1, [("layout", PTR)], local=True) as (f, (layout,)):
+        with f.when(f.load(I64, layout, LAYOUT.users, order="monotonic").ne(0)):
+            f.ret(0, I1)
+        f.ret(f.swap_if(layout + LAYOUT.users, 0, -TAKEN))
+    params = [("model", PTR), ("dims", PTR), ("first", I64)]
+    with m.function("tw_make", PTR, params, local=True) as (f, (model, dims, first)):
+        with f.when(f.load(PTR, model, MODEL.places).eq(0)):
+            f.ret(0, PTR)
+        oldest, stamp = f.var(I64, first), f.var(I64, (1 << 62) - 1)
+        with f.each(WAYS) as way:
+            found = f.load(I64, _layout_at(f, model, (first + way) & (LAYOUTS - 1)), LAYOUT.stamp)
+            with f.when(found < stamp.get()):
+                stamp.set(found)
+                oldest.set(first + way)
+        with f.each(LAYOUTS) as k:  # one call more than there are ways may be under way
+            layout = _layout_at(f, model, (oldest.get() + k) & (LAYOUTS - 1))
+            with f.when(f.call(I1, "tw_take_layout", layout)):
+                f.ret(f.call(PTR, "tw_fill", model, layout, dims))
+        f.ret(0, PTR)
+
+
+def _fill(m: Module) -> None:
+    params = [("model", PTR), ("layout", PTR), ("dims", PTR)]
+    with m.function("tw_fill", PTR, params, local=True) as (f, (model, layout, dims)):
+        temps, outdims = f.load(I64, model, MODEL.temps), f.load(I64, model, MODEL.outdims)
+        symbols = f.load(I64, model, MODEL.symbols)
+        values = f.dynamic_space(temps + outdims + 1)
+        f.put(0, I64, layout, LAYOUT.tag)
+        f.call(VOID, f.load(PTR, model, MODEL.shapes), dims, values)
+        promised = f.load(PTR, model, MODEL.promised)
+        with f.when(f.call(I1, "tw_promised", promised, values, temps + outdims).eq(0)):
+            f.add_atomic(layout + LAYOUT.users, TAKEN)
+            f.ret(0, PTR)
+        f.call(VOID, "tw_copy", layout + LAYOUT.dims, dims, symbols)
+        outputs = layout + (symbols * 8 + LAYOUT.dims)
+        offsets = outputs + outdims * 8
+        f.call(VOID, "tw_copy", outputs, values + temps * 8, outdims)
+        arena = f.call(I64, "tw_place", f.load(PTR, model, MODEL.places), temps, values, offsets)
+        for field, value in ((LAYOUT.arena, arena), (LAYOUT.outputs, outputs), (LAYOUT.offsets, offsets)):
+            f.store(value, layout, field)
+        f.put(0, I64, layout, LAYOUT.measured)
+        f.put((1 << 62) - 1, I64, layout, LAYOUT.least_ns)
+        for k in range(len(TRIAL_FIELDS)):
+            f.put(0, I64, layout, LAYOUT.threads + 8 * k)
+        f.store(f.add_atomic(model + MODEL.tags, 1) + 1, layout, LAYOUT.tag)
+        f.add_atomic(layout + LAYOUT.users, TAKEN + 1)
+        f.ret(layout)
 
 
 def _claim(m: Module) -> None:
@@ -286,9 +377,25 @@ def _python_side(m: Module) -> None:
 
 def define_core(m: Module) -> None:
     """Add the core to a module; it calls `tw_parallel`."""
+    define_places(m)
+    define_check(m)
     define_trials(m)
-    for part in (_same_dims, _copy_words, _find, _claim, _load_layout, _run, _execute, _call, _python_side):
+    parts = (
+        _same_dims,
+        _copy_words,
+        _hash,
+        _fill,
+        _make,
+        _find,
+        _claim,
+        _load_layout,
+        _run,
+        _execute,
+        _call,
+        _python_side,
+    )
+    for part in parts:
         part(m)
 
 
-CORE_EXPORTS = ("tw_find", "tw_execute", "tw_call", "tw_swap", "tw_add", "tw_set", "tw_scan")
+CORE_EXPORTS = ("tw_find", "tw_place", "tw_execute", "tw_call", "tw_swap", "tw_add", "tw_set", "tw_scan")

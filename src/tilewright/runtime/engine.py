@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import threading
@@ -14,18 +15,18 @@ import numpy as np
 
 from tilewright.ir.dtype import BY_NAME
 from tilewright.native.link import Library
-from tilewright.runtime.arena import Interval, Plan, plan, temp_intervals
+from tilewright.runtime.arena import Interval, Plan, least_bytes, plan, temp_intervals
 from tilewright.runtime.arguments import describe_spec
 from tilewright.runtime.call import (
     ENDLESS,
     EXECUTOR,
     LAYOUT,
+    LAYOUTS,
     MODEL,
     NO_EXECUTOR,
     OK,
     RANGE,
     SUPERSEDED,
-    TAKEN,
     TENSOR,
     WEIGHTS,
 )
@@ -34,17 +35,19 @@ from tilewright.runtime.interop import Array
 from tilewright.runtime.layout import Memory, aligned_bytes, function
 from tilewright.runtime.manifest import MAX_BYTES, InputSpec, Manifest, OutputSpec
 from tilewright.runtime.native import native
-from tilewright.runtime.trial import TRIAL_FIELDS
+from tilewright.runtime.places import places_table, usual_dims
 from tilewright.runtime.weights.control import SLOTS, Control
 from tilewright.runtime.weights.prepare import Prepare
 from tilewright.support.errors import CallError, CompileError
 
-MAX_LAYOUTS = 256
-"""Sets of dimensions whose layouts of the arena are kept."""
 MAX_EXECUTORS = 64
 """Calls of one model at the same time, each with an arena of its own."""
 MAX_ITERATIONS = 10_000_000
 """Iterations of the loops of one call that only data ends, unless the caller says another number."""
+MOST_RESERVED = 1 << 26
+"""Bytes of an arena for the largest sizes up to which it is there from the beginning."""
+MANY = (1 << 31) - 1
+"""The end of a symbol's range that nobody states."""
 _PATIENCE_SECONDS = 60.0
 """Seconds that a call waits for one of the arenas."""
 
@@ -79,7 +82,7 @@ class Engine:
         self._shapes = function(library["tw_shapes"], None, ctypes.c_void_p, ctypes.c_void_p)
         self._keep: list[object] = []
         self._arenas: list[Array | None] = [None] * MAX_EXECUTORS
-        self._plans: dict[tuple[int, ...], tuple[int, Plan]] = {}
+        self._reserve = 0
         self._tags = 0
         self._max_iterations = MAX_ITERATIONS
         m = manifest
@@ -89,7 +92,7 @@ class Engine:
         self._layout_size = _round(LAYOUT.dims + 8 * (len(m.symbols) + self._outdims + len(m.run_temps)))
         self._executor_size = _round(EXECUTOR.slots + 8 * slots)
         self._weights_size = _round(WEIGHTS.addresses + 8 * len(m.packed))
-        self._layouts = Memory(MAX_LAYOUTS * self._layout_size)
+        self._layouts = Memory(LAYOUTS * self._layout_size)
         self._executors = Memory(MAX_EXECUTORS * self._executor_size)
         self._weights = Memory(SLOTS * self._weights_size)
         self._model = Memory(MODEL.size)
@@ -114,6 +117,8 @@ class Engine:
         model[MODEL.run] = self.linked["tw_run"]
         model[MODEL.threads] = 1 if m.alone else self.threads
         model[MODEL.execute] = self._native.linked["tw_execute"]
+        model[MODEL.shapes], model[MODEL.outdims] = self.linked["tw_shapes"], self._outdims
+        model[MODEL.promised] = self._promised().address
         model[MODEL.writes] = int(any(i.written for i in m.inputs))
         for field, part in (
             (MODEL.inputs, m.inputs), (MODEL.outputs, m.outputs), (MODEL.packed, m.packed),
@@ -133,6 +138,15 @@ class Engine:
             self._weights[k * self._weights_size + WEIGHTS.version] = self.control.version_address(k)
         self._ensure_callback = _ensure_callback(weakref.ref(self))
         model[MODEL.ensure] = ctypes.cast(self._ensure_callback, ctypes.c_void_p).value or 0
+
+    def _promised(self) -> Memory:
+        """What `tw_shapes` must give, word for word; -1 where nothing is promised."""
+        m = self.manifest
+        words = [-1 if t.nbytes is None else t.nbytes for t in m.run_temps]
+        words += [d if isinstance(d, int) else -1 for o in m.outputs for d in o.shape]
+        memory = self._kept(Memory(8 * len(words)))
+        memory.write(0, words)
+        return memory
 
     def _kept(self, memory: Memory) -> Memory:
         self._keep.append(memory)
@@ -172,7 +186,17 @@ class Engine:
 
     def memory(self, dims: tuple[int, ...]) -> Plan:
         """How temporaries are placed for these values of the symbols."""
-        return plan(self.intervals(dims))
+        with self._lock:
+            if not self._model[MODEL.places]:
+                self._plan()
+            layout, words = self._layout(dims), self._layouts
+            try:
+                at = words[layout + LAYOUT.offsets] - words.address
+                offsets = words.words[at >> 3 : (at >> 3) + len(self.manifest.run_temps)]
+                placed = Plan(tuple(map(int, offsets)), words[layout + LAYOUT.arena], least_bytes(self.intervals(dims)))
+            finally:
+                self._native.add(words.address + layout + LAYOUT.users, -1)
+        return placed
 
     def intervals(self, dims: tuple[int, ...]) -> list[Interval]:
         """The run temporaries with their sizes for these values of the symbols."""
@@ -198,54 +222,58 @@ class Engine:
             raise CompileError("tw_shapes breaks the manifest's promises", where=f"program {m.name!r}", got=str(dims))
         return sizes, outputs
 
+    def prepare_calls(self) -> None:
+        """Plan memory, and have an executor for usual sizes, before there are calls."""
+        _, middling, _ = usual_dims(self.manifest.symbols)
+        with contextlib.suppress(CallError):
+            self.ensure(middling)
+
     def ensure(self, dims: tuple[int, ...]) -> None:
-        """Make sure that there is a layout for these dims and an executor that can take it."""
+        """Make sure that memory is planned, that there is a layout for these dims, and an executor that can take it."""
         with self._lock:
-            known = self._plans.get(dims)
-            if known is None or self._layout_dims(known[0]) != dims:
-                known = self._add_layout(dims)
-            self._ensure_executor(known[1].arena)
+            if not self._model[MODEL.places]:
+                self._plan()
+            layout = self._layout(dims)
+            try:
+                arena = self._layouts[layout + LAYOUT.arena]
+            finally:
+                self._native.add(self._layouts.address + layout + LAYOUT.users, -1)
+            self._ensure_executor(arena)
 
-    def _layout_dims(self, index: int) -> tuple[int, ...]:
-        at = (index * self._layout_size + LAYOUT.dims) >> 3
-        return tuple(int(v) for v in self._layouts.words[at : at + len(self.manifest.symbols)])
+    def _layout(self, dims: tuple[int, ...]) -> int:
+        """Where in the table the layout for these dims is, which nobody refills before `users` is less by one."""
+        values = np.array([*dims, 0], np.int64)
+        found = self._native.find(self.address, values.ctypes.data)
+        if not found:
+            self._ask_shapes(dims)  # says what is wrong with them
+            raise CallError("too many calls with different dimensions at once", expected=f"at most {LAYOUTS}")
+        return int(found) - self._layouts.address
 
-    def _add_layout(self, dims: tuple[int, ...]) -> tuple[int, Plan]:
-        sizes, outputs = self._ask_shapes(dims)
-        placed = plan(temp_intervals(self.manifest.run_temps, sizes, self.threads))
-        count = self._model[MODEL.layout_count]
-        index = count if count < MAX_LAYOUTS else self._take_oldest_layout()
-        base, words = index * self._layout_size, self._layouts
-        self._tags += 1
-        after_dims = base + LAYOUT.dims + 8 * len(dims)
-        after_outputs = after_dims + 8 * len(outputs)
-        words[base + LAYOUT.tag] = self._tags
-        words[base + LAYOUT.arena] = placed.arena
-        words[base + LAYOUT.stamp] = self._model[MODEL.clock]
-        words[base + LAYOUT.measured] = 0
-        words[base + LAYOUT.least_ns] = (1 << 62) - 1
-        words.write(base + LAYOUT.threads, [0] * len(TRIAL_FIELDS))
-        words[base + LAYOUT.outputs] = words.address + after_dims
-        words[base + LAYOUT.offsets] = words.address + after_outputs
-        words.write(base + LAYOUT.dims, dims)
-        words.write(after_dims, outputs)
-        words.write(after_outputs, placed.offsets)
-        if index == count:
-            self._native.set(self.address + MODEL.layout_count, count + 1)
-        else:
-            self._native.add(words.address + base + LAYOUT.users, TAKEN)
-        self._plans[dims] = index, placed
-        return index, placed
+    def _plan(self) -> None:
+        """Plan memory for small, middling and large values of the symbols: native code places by these plans."""
+        temps = self.manifest.run_temps
+        plans: dict[tuple[int, ...], Plan] = {}
+        for dims in dict.fromkeys(usual_dims(self.manifest.symbols)):
+            with contextlib.suppress(CallError):  # such a size is none of this model's
+                placed = plan(self.intervals(dims))
+                plans.setdefault(placed.offsets, placed)
+        table = places_table(temps, self.threads, list(plans.values()) or [Plan((0,) * len(temps), 0, 0)])
+        words = self._kept(Memory(8 * len(table)))
+        words.write(0, table)
+        self._native.set(self.address + MODEL.places, words.address)
+        self._reserve = self._largest_arena()
 
-    def _take_oldest_layout(self) -> int:
-        """Take the layout that was used longest ago for refilling: its users become very negative."""
-        words = self._layouts
-        order = sorted(range(MAX_LAYOUTS), key=lambda k: words[k * self._layout_size + LAYOUT.stamp])
-        for index in order:
-            if self._native.swap(words.address + index * self._layout_size + LAYOUT.users, 0, -TAKEN):
-                self._plans.pop(self._layout_dims(index), None)
-                return index
-        raise CallError("too many calls with different dimensions at once", expected=f"at most {MAX_LAYOUTS}")
+    def _largest_arena(self) -> int:
+        """Bytes of the arena that serves all values of the symbols, if they are bounded and it is not too large; else
+        0. Memory that nobody touches costs nothing."""
+        symbols = self.manifest.symbols
+        if not symbols or any(s.hi >= MANY for s in symbols):
+            return 0
+        try:
+            arena = self.memory(tuple(s.hi // s.multiple * s.multiple for s in symbols)).arena
+        except CallError:
+            return 0
+        return arena if arena <= MOST_RESERVED else 0
 
     def _ensure_executor(self, arena: int) -> None:
         words, size = self._executors, self._executor_size
@@ -264,7 +292,18 @@ class Engine:
             self._set_arena(count, arena)
             self._native.set(self.address + MODEL.executor_count, count + 1)
 
+    def _room(self, arena: int) -> int:
+        """Bytes of an executor's arena for a call that needs so many: for all calls if their sizes are bounded, else
+        up to a quarter more, so that lengths that grow by one seldom need another."""
+        if arena <= self._reserve:
+            return self._reserve
+        if not self.manifest.symbols:
+            return arena
+        step = max(4096, 1 << max(0, arena.bit_length() - 3))
+        return -(-arena // step) * step
+
     def _set_arena(self, index: int, nbytes: int) -> None:
+        nbytes = self._room(nbytes)
         words, base = self._executors, index * self._executor_size
         words[base + EXECUTOR.tag] = 0
         words[base + EXECUTOR.capacity] = -1
@@ -356,7 +395,7 @@ class Engine:
         self._lock = threading.RLock()
         for k in range(MAX_EXECUTORS):
             self._executors[k * self._executor_size + EXECUTOR.busy] = 0
-        for k in range(MAX_LAYOUTS):
+        for k in range(LAYOUTS):
             self._layouts[k * self._layout_size + LAYOUT.users] = 0
         self.prepare.forget()
         if self._reader == 0 and self.control.readers == 1:

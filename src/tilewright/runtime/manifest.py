@@ -57,12 +57,14 @@ Work = tuple[tuple[int, tuple[str, ...]], ...]
 
 @dataclass(frozen=True, slots=True)
 class SymbolSpec:
-    """A symbolic dimension with its inclusive range; its value is a multiple of `multiple`."""
+    """A symbolic dimension with its inclusive range; its value is a multiple of `multiple`, and likely one of
+    `likely`."""
 
     name: str
     lo: int = 1
     hi: int = (1 << 31) - 1
     multiple: int = 1
+    likely: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

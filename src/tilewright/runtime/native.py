@@ -57,6 +57,7 @@ class Native:
         self.call = self._function("tw_call", _I64, _PTR, _PTR, _PTR)
         self.swap = self._function("tw_swap", _I64, _PTR, _I64, _I64)
         self.add = self._function("tw_add", _I64, _PTR, _I64)
+        self.find = self._function("tw_find", _I64, _PTR, _PTR)
         self.set = self._function("tw_set", None, _PTR, _I64)
         self.scan = self._function("tw_scan", _I64, _PTR, _I64, _I64, _I64)
         self.checksum = self._function("tw_checksum", _I64, _PTR, _I64)

@@ -50,8 +50,7 @@ class Runner(Called):
     def _start(self, engine: Engine) -> None:
         """Be the face of this engine from now on."""
         manifest = engine.manifest
-        if not manifest.symbols:
-            engine.ensure(())
+        engine.prepare_calls()
         call = engine.builtin(self._slow_call)
         names = tuple(i.name for i in manifest.inputs), tuple(o.name for o in manifest.results)
         self._face = _Face(engine, call, *names)

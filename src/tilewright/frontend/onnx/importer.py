@@ -39,6 +39,7 @@ from tilewright.frontend.onnx.load import Loaded, load
 from tilewright.frontend.onnx.registry import check_storage, find
 from tilewright.frontend.onnx.scope import Item, Scope, Symbols, known_item
 from tilewright.frontend.onnx.tensors import element_type, to_array
+from tilewright.ir.dim import DimSizes
 from tilewright.ir.expr import Expr, as_expr
 from tilewright.ir.graph import GraphBuilder, TensorType, Value
 from tilewright.runtime.layout import aligned_copy
@@ -52,8 +53,8 @@ MAX_DIM = 1 << 40
 """The largest value that a dimension of a file may have, in elements."""
 
 
-def import_onnx(model: onnx.ModelProto | bytes | str | Path, dims: Mapping[str, int] | None = None) -> Imported:
-    """Read a model. `dims` fixes symbolic dimensions by name.
+def import_onnx(model: onnx.ModelProto | bytes | str | Path, dims: DimSizes | None = None) -> Imported:
+    """Read a model. `dims` says what symbolic dimensions are, by name.
 
     Raises ModelError (UnsupportedError for what Tilewright lacks), which lists everything that is wrong.
     """
@@ -74,7 +75,7 @@ def import_onnx(model: onnx.ModelProto | bytes | str | Path, dims: Mapping[str, 
 @dataclass(slots=True)
 class Importer:
     loaded: Loaded
-    fixed: dict[str, int]
+    fixed: DimSizes
     least: Mapping[str, int]
     builder: GraphBuilder = field(default_factory=GraphBuilder)
     weights: dict[str, Any] = field(default_factory=dict)

@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tilewright.frontend.common.known import canonical, object_array
+from tilewright.ir.dim import DimSizes, size
 from tilewright.ir.dtype import DType
-from tilewright.ir.expr import Expr, Var, as_expr
+from tilewright.ir.expr import Expr, as_expr
 from tilewright.ir.graph import TensorType, Value
 
 
@@ -79,10 +80,10 @@ class Scope:
 
 @dataclass(slots=True)
 class Symbols:
-    """Symbolic dimensions by the name the model gives them: `fixed` numbers by that name, and the `least` sizes of
-    variables by theirs."""
+    """Symbolic dimensions by the name the model gives them: what callers say of them by that name, and the `least`
+    sizes of variables by theirs."""
 
-    fixed: dict[str, int]
+    fixed: DimSizes
     least: Mapping[str, int]
     found: dict[str, Expr] = field(default_factory=dict)
     taken: set[str] = field(default_factory=set)
@@ -93,13 +94,11 @@ class Symbols:
         if known is None:
             from tilewright.ir.rewrite import fresh_name
 
-            if name in self.fixed:
-                known = as_expr(self.fixed[name])
-            else:
-                text = "".join(c if c.isascii() and (c.isalnum() or c == "_") else "_" for c in name)[:40]
-                variable = fresh_name(text if text[:1].isalpha() else f"d_{text}", self.taken)
-                known = Var(variable, lo=self.least.get(variable, 1))
-            self.found[name] = known
+            text = "".join(c if c.isascii() and (c.isalnum() or c == "_") else "_" for c in name)[:40]
+            variable = text if text[:1].isalpha() else f"d_{text}"
+            if not isinstance(self.fixed.get(name), int):
+                variable = fresh_name(variable, self.taken)
+            known = self.found[name] = size(name, self.fixed, variable, self.least.get(variable, 0))
         return known
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from tilewright.frontend.common.finish import Imported
+from tilewright.ir.dim import DimSizes
 from tilewright.support.errors import ModelError
 
 SUFFIXES = (".mlir", ".mlirbc", ".stablehlo")
@@ -37,9 +37,7 @@ def is_jax(model: Any) -> bool:
     return type(model).__name__ == "Exported" or (hasattr(model, "trace") and hasattr(model, "lower"))
 
 
-def import_stablehlo(
-    model: Any, example: Any = None, dims: Mapping[str, int] | None = None, params: Any = None
-) -> Imported:
+def import_stablehlo(model: Any, example: Any = None, dims: DimSizes | None = None, params: Any = None) -> Imported:
     """Read a module, an exported or a jitted function; see `tilewright.compile`.
 
     Raises ModelError (UnsupportedError for what Tilewright lacks), which lists everything that is wrong.

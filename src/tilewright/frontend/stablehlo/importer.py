@@ -29,6 +29,7 @@ from tilewright.frontend.stablehlo.registry import find
 from tilewright.frontend.stablehlo.scope import Item, element_type, known_item
 from tilewright.frontend.stablehlo.signature import Signature
 from tilewright.frontend.stablehlo.unify import Equal, Sizes
+from tilewright.ir.dim import DimSizes
 from tilewright.ir.expr import as_expr
 from tilewright.ir.graph import Graph, GraphBuilder, TensorType, Value
 from tilewright.ir.rewrite import variables
@@ -44,9 +45,9 @@ MAX_RESTARTS = 100
 
 
 def import_module(
-    module: Module, signature: Signature | None = None, dims: Mapping[str, int] | None = None, label: str = "module"
+    module: Module, signature: Signature | None = None, dims: DimSizes | None = None, label: str = "module"
 ) -> Imported:
-    """Read a module. `signature` says what somebody knows of its arguments, `dims` fixes symbolic dimensions by name.
+    """Read a module. `signature` says what somebody knows of its arguments, `dims` what sizes are, by name.
 
     Raises ModelError (UnsupportedError for what Tilewright lacks), which lists everything that is wrong.
     """

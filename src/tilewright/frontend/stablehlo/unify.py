@@ -9,6 +9,7 @@ from typing import Any
 from tilewright.arith import prove
 from tilewright.frontend.common.known import object_array
 from tilewright.frontend.stablehlo.module import Type
+from tilewright.ir.dim import Dim, DimSizes
 from tilewright.ir.expr import Expr, Var, as_expr
 from tilewright.ir.expr import call as apply
 from tilewright.ir.rewrite import fresh_name, substitute, variables
@@ -26,10 +27,10 @@ class Equal(Exception):
 
 @dataclass(slots=True)
 class Sizes:
-    """The symbols of one module. `fixed` are numbers by name that the user gave, `joined` what was found to be equal to
+    """The symbols of one module. `fixed` is what callers say of them by name, `joined` what was found to be equal to
     a symbol, in the order in which it was found."""
 
-    fixed: dict[str, int]
+    fixed: DimSizes
     joined: list[tuple[Var, Expr]] = field(default_factory=list)
     symbols: dict[str, Var] = field(default_factory=dict)
     taken: set[str] = field(default_factory=set)
@@ -44,13 +45,19 @@ class Sizes:
         if known is None:
             text = "".join(c if c.isascii() and (c.isalnum() or c == "_") else "_" for c in name)[:40]
             chosen = fresh_name(text if text[:1].isalpha() else f"d_{text}", self.taken)
-            known = self.symbols[name] = Var(chosen, lo=1)
+            known = self.symbols[name] = self.said(name).var(chosen)
         return known
 
     def expr(self, name: str) -> Expr:
         """The size that a name stands for."""
         symbol = self.symbol(name)
-        return as_expr(self.fixed[name]) if name in self.fixed else self.resolved(symbol)
+        number = self.fixed.get(name)
+        return as_expr(number) if isinstance(number, int) else self.resolved(symbol)
+
+    def said(self, name: str) -> Dim:
+        """What callers know of a dimension that is not fixed."""
+        known = self.fixed.get(name)
+        return known if isinstance(known, Dim) else Dim()
 
     def named(self, name: str) -> Any:
         """The same as a known array without dimensions."""

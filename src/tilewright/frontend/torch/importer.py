@@ -27,6 +27,7 @@ from tilewright.frontend.torch.random import Random
 from tilewright.frontend.torch.symbols import Sizes
 from tilewright.frontend.torch.walk import Walk
 from tilewright.frontend.torch.weights import Weights, read_weights, tensor_type, to_array
+from tilewright.ir.dim import DimSizes
 from tilewright.ir.graph import GraphBuilder, TensorType, Value
 from tilewright.ops.registry import emit1
 from tilewright.support.errors import Error, ModelError, Problems, UnsupportedError
@@ -35,7 +36,7 @@ from tilewright.support.errors import Error, ModelError, Problems, UnsupportedEr
 def import_torch(
     model: torch.nn.Module | ExportedProgram,
     example: Any = None,
-    dims: Mapping[str, int] | None = None,
+    dims: DimSizes | None = None,
     dynamic: str | Mapping[str, Mapping[int, str]] | None = "auto",
 ) -> Imported:
     """Read a module or an exported program; see `tilewright.compile`.
@@ -118,7 +119,7 @@ class _Importer:
     module: torch.nn.Module | None
     declared: list[tuple[str, Dims]] | None
     """Names and symbolic dimensions of the tensors among the inputs, where they are known."""
-    fixed: dict[str, int]
+    fixed: DimSizes
     label: str
     least: int = 1
     """The smallest size of symbolic dimensions."""

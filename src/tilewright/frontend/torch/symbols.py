@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import sympy
 import torch
 
-from tilewright.ir.expr import Expr, Var, as_expr, as_int, maximum, minimum
+from tilewright.ir.dim import Dim, DimSizes
+from tilewright.ir.expr import Expr, as_expr, as_int, maximum, minimum
 from tilewright.ops.dims import dim
 from tilewright.support.errors import UnsupportedError
 
@@ -55,12 +56,12 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
 class Sizes:
     """The variables of one program by the name of their SymPy symbol.
 
-    `ranges` are the program's range constraints, `fixed` the numbers chosen for symbols by our names for them, `least`
+    `ranges` are the program's range constraints, `fixed` what callers say of symbols by our names for them, `least`
     is the smallest size that the program serves.
     """
 
     ranges: Mapping[Any, Any]
-    fixed: Mapping[str, int]
+    fixed: DimSizes
     least: int = 1
     known: dict[str, Expr] = field(default_factory=dict)
     named: dict[str, Expr] = field(default_factory=dict)
@@ -70,11 +71,13 @@ class Sizes:
         if str(symbol) in self.known:
             return
         if name not in self.named:
-            if name in self.fixed:
-                self.named[name] = as_expr(self.fixed[name])
+            low, high = self._range(symbol)
+            said = self.fixed.get(name, Dim())
+            if isinstance(said, Dim):
+                ends = [end for end in (said.hi, high) if end is not None]
+                self.named[name] = replace(said, hi=min(ends, default=None)).var(name, low if low > 1 else 0)
             else:
-                low, high = self._range(symbol)
-                self.named[name] = Var(name, lo=low, hi=high)
+                self.named[name] = as_expr(said)
         self.known[str(symbol)] = self.named[name]
 
     def _range(self, symbol: Any) -> tuple[int, int | None]:

@@ -89,20 +89,22 @@ class AttentionLoops(AttentionRows):
         with (
             nest.allocate("kt", self.packed_type, (self.panels, *self.panel(self.depth))) as kt,
             nest.allocate("vp", self.packed_type, (chunks, *self.panel(self.keys))) as vp,
-            nest.allocate("scores", self.type, (tiles, rows, self.stride)) as scores,
-            nest.allocate("state", self.type, (tiles, rows, 4)) as state,
-            nest.allocate("o", self.type, (chunks, tiles, rows, width) if self.online else (1, 1, 1, 1)) as o,
+            nest.allocate("scores", self.type, (self.held, rows, self.stride)) as scores,
+            nest.allocate("state", self.type, (self.held, rows, 4)) as state,
+            nest.allocate("o", self.type, (chunks, self.held, rows, width) if self.online else (1, 1, 1, 1)) as o,
         ):
             self.pack(kt, vp, b, g)
             with nest.loop("rb", ceildiv(self.count, tiles)) as rb:
                 first, here = rb * tiles, minimum(self.count - rb * tiles, tiles)
                 self.take_rows(b, h, first, here)
-                if self.online:
-                    self.online_blocks(kt, vp, scores, state, o, b, h, first, here)
-                else:
+                whole = const(True) if not self.online else self.keys <= self.block
+                with nest.when(whole):
                     self.scores(kt, scores, b, h, first, here, const(0), self.panels)
                     self.softmax_tiles(scores, state, here, self.panels, first=True)
                     self.values(vp, scores, state, None, b, h, first, here, const(0), self.keys)
+                if self.online:
+                    with nest.when(self.keys > self.block):
+                        self.online_blocks(kt, vp, scores, state, o, b, h, first, here)
 
     @property
     def packed_type(self) -> DType:

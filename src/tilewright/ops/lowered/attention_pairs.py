@@ -50,7 +50,7 @@ class PairedAttention(AttentionLoops):
         return ceildiv(count, self.dot.group), self.tile.width, self.dot.group
 
     def tiled(self, b: Expr, h: Expr, g: Expr) -> None:
-        shape = (self.tiles, self.tile_rows)
+        shape = (self.held, self.tile_rows)
         with (
             self.nest.allocate("q2", bf16, (*shape, self.depth)) as self.q2,
             self.nest.allocate("p2", bf16, (*shape, self.stride)) as self.p2,

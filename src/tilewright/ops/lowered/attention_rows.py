@@ -6,9 +6,22 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 
+from tilewright.arith import prove
 from tilewright.ir.attributes import Attrs, Dim, Ints
 from tilewright.ir.dtype import boolean
-from tilewright.ir.expr import Buffer, Expr, as_int, call, cast, ceildiv, const, equal, is_const, select
+from tilewright.ir.expr import (
+    Buffer,
+    Expr,
+    as_int,
+    call,
+    cast,
+    ceildiv,
+    const,
+    equal,
+    is_const,
+    minimum,
+    select,
+)
 from tilewright.ir.graph import TensorType
 from tilewright.ops.dims import accumulator
 from tilewright.ops.loopnest import Nest, buffers, zero_index
@@ -79,13 +92,17 @@ class AttentionRows:
         self.heads, self.groups = attrs.heads, attrs.groups
         known, width = as_int(self.keys), tile.width
         self.panels = ceildiv(self.keys, width)
-        self.online = known is None or known > max(tile.keys, width)
-        self.block = max(width, tile.keys // width * width) if self.online else max(1, -(-known // width)) * width  # type: ignore[operator]
+        self.online = not prove(self.keys <= max(tile.keys, width))
+        most = tile.keys // width if known is None or self.online else -(-known // width)
+        self.block = max(1, most) * width
         rows = as_int(self.rows)
         self.tile_rows = tile.rows if rows is None else max(1, min(tile.rows, rows))
         self.count = ceildiv(self.rows, self.tile_rows)
         self.tiles = min(tile.tiles, as_int(self.count) or tile.tiles)
-        self.stride = self.block + (width if self.block % 256 == 0 else 0)  # rows of scores in different cache sets
+        self.held = const(self.tiles) if rows is not None else minimum(self.count, self.tiles)
+        self.stride: Expr = const(self.block + (width if self.block % 256 == 0 else 0))
+        if known is None:  # a width more: rows of scores shall be in different cache sets
+            self.stride = minimum(self.panels * width, self.block) + width
         self.whole = (as_int(self.out_depth) or 1) % width == 0
         self.low = const(float("-inf"), self.type)
 

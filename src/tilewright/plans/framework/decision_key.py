@@ -111,7 +111,7 @@ class _Words:
         if as_int(e) is not None:
             return str(as_int(e))
         for v in variables(e):
-            self.symbols.setdefault(v, Var(f"n{len(self.symbols)}", v.dtype, v.lo, v.hi, v.multiple))
+            self.symbols.setdefault(v, v.renamed(f"n{len(self.symbols)}"))
         return str(substitute(e, self.symbols))
 
     def attribute(self, value: object) -> str:

@@ -6,10 +6,37 @@ sequence; rounded, they are multiples of no one tile, so that the rows that a ti
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from tilewright.arith import Analyzer, simplify
+from tilewright.ir.expr import Expr, Var, as_int, const
+from tilewright.ir.rewrite import substitute, variables
+
 
 def geometric(most: int, count: int) -> tuple[int, ...]:
     """`count` numbers from 1 to `most`, each the same multiple of the one before, rounded."""
     return tuple(round(most ** (k / (count - 1))) for k in range(count))
+
+
+def values_of(extent: Expr, usual: Sequence[int]) -> tuple[int, ...]:
+    """Numbers of equal weight that an extent is judged by: itself; what it is at the likely values of its symbols; else
+    those of `usual` that it can be, or the nearest that it can."""
+    known = as_int(extent)
+    if known is not None:
+        return (max(1, known),)
+    symbols = variables(extent)
+    if symbols and all(s.likely for s in symbols):
+        return tuple(at(extent, symbols, k) for k in range(max(len(s.likely) for s in symbols)))
+    lo, hi = Analyzer().bounds(extent)
+    least, most = max(1, lo or 1), max(usual) if hi is None else max(1, hi)
+    inside = [n for n in usual if least <= n <= most]
+    return tuple(inside) or (min(max(usual[0], least), most),)
+
+
+def at(extent: Expr, symbols: Sequence[Var], place: int) -> int:
+    """An extent where each symbol has the likely value at one place of its list, from the start again at its end."""
+    numbers: dict[Var, Expr] = {s: const(s.likely[place % len(s.likely)]) for s in symbols}
+    return max(1, as_int(simplify(substitute(extent, numbers))) or 1)
 
 
 SYMBOLIC_ROWS = geometric(96, 6)

@@ -23,7 +23,7 @@ from tilewright.plans.framework.analysis import Stage, Structure
 from tilewright.plans.framework.base import Candidate, Plan
 from tilewright.plans.framework.common import buffer_names, extent, inline_all, lanes_of, parallelize
 from tilewright.plans.framework.cost import SYMBOL, Cost, level, nbytes_of, number
-from tilewright.plans.framework.symbolic import MANY_ROWS
+from tilewright.plans.framework.symbolic import MANY_ROWS, values_of
 from tilewright.plans.framework.variants import Values
 from tilewright.plans.idioms.panels import (
     fits_panels,
@@ -66,7 +66,7 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
     anchor = structure.anchors[0]
     row, column = row_iter(anchor), anchor.spatial[-1]
     rows = 1 if row is None else as_int(row.extent)
-    counts = MANY_ROWS if rows is None else (max(1, rows),)
+    counts = (1,) if row is None else many(values_of(row.extent, MANY_ROWS), rows)
     depth = as_int(anchor.reduce[0].extent) or 64
     columns = as_int(column.extent) or 64
     itemsize = anchor.writes[0].dtype.itemsize
@@ -93,6 +93,11 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
                 for choice in switches(strip, ahead, sharing):
                     found.append(Candidate((*size, *choice, ("defer", defer)), cost * (others * scale)))
     return sorted(found, key=lambda c: c.cycles)
+
+
+def many(counts: tuple[int, ...], rows: int | None) -> tuple[int, ...]:
+    """Without the one row of a symbolic number, for which there is a version of its own."""
+    return counts if rows is not None else tuple(n for n in counts if n > 1) or (2,)
 
 
 def switches(strip: int, ahead: int, sharing: int) -> Iterator[tuple[tuple[str, int], ...]]:

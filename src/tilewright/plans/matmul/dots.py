@@ -19,8 +19,8 @@ from tilewright.plans.framework.analysis import Stage, Structure, factors, uses
 from tilewright.plans.framework.base import Candidate, Plan
 from tilewright.plans.framework.common import extent, inline_all, parallelize
 from tilewright.plans.framework.cost import Cost, around, number, roofline
-from tilewright.plans.framework.symbolic import SYMBOLIC_ROWS
-from tilewright.plans.matmul.tiles import MOST_ROWS, MOST_SYMBOLIC
+from tilewright.plans.framework.symbolic import SYMBOLIC_ROWS, values_of
+from tilewright.plans.matmul.tiles import MOST_ROWS
 from tilewright.schedule.dot_intrinsics import Dot, find_dot
 from tilewright.schedule.schedule import BlockRef, LoopRef, Schedule
 from tilewright.targets.target import Target
@@ -88,13 +88,12 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
     (anchor,) = structure.anchors
     dot, row = instruction(anchor, target), row_iter(anchor)
     assert dot is not None
-    rows = 1 if row is None else as_int(row.extent)
-    counts = SYMBOLIC_ROWS if rows is None else (max(1, rows),)
+    counts = (1,) if row is None else values_of(row.extent, SYMBOLIC_ROWS)
     panels = -(-(as_int(anchor.spatial[-1].extent) or 64) // dot.lanes)
     steps = as_int(anchor.reduce[0].extent) or 64
     times = prod(number(it.extent) for it in anchor.spatial[:-1])
     rest, found = around(structure, anchor, target), []
-    for tall in range(1, min(MOST_SYMBOLIC if rows is None else MOST_ROWS, max(counts)) + 1):
+    for tall in range(1, min(MOST_ROWS, max(counts)) + 1):
         for wide in range(1, min(8 if tall == 1 else 4, panels) + 1):
             if panels % wide or tall * wide + (1 if tall == 1 else wide) + 2 > target.registers:
                 continue  # an instruction cannot do a part of a panel

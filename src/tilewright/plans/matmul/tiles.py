@@ -20,13 +20,12 @@ from tilewright.plans.framework.cost import Cost, level
 from tilewright.plans.framework.decision_key import Key
 from tilewright.plans.framework.decisions import decide
 from tilewright.plans.framework.space import Setting
-from tilewright.plans.framework.symbolic import SYMBOLIC_ROWS
+from tilewright.plans.framework.symbolic import SYMBOLIC_ROWS, values_of
 from tilewright.plans.framework.tiles import row_limit
 from tilewright.targets.target import Target
 
-MOST_SYMBOLIC = 8
-"""Rows of a tile when their number is symbolic: each remainder becomes a version of its own."""
 MOST_ROWS = 14
+"""Rows of a tile. Where their number is symbolic, each remainder becomes a version of its own."""
 MOST_PANELS = 4
 MOST_VECTORS = 4
 """Vectors of a panel."""
@@ -83,8 +82,7 @@ def matmul_tile(
 ) -> MatmulTile:
     """The tile for a product of `rows` (may be symbolic) x `depth` with `depth` x `columns`; `whole`: its panels fill
     the columns if any do; `narrow`: they may be half a vector wide."""
-    known = as_int(rows)
-    ranked = _ranked(known, columns, max(1, depth), dtype.itemsize, target, narrow)
+    ranked = _ranked(*_counts(rows), columns, max(1, depth), dtype.itemsize, target, narrow)
     if whole:
         ranked = tuple(r for r in ranked if columns % r[1].width == 0) or ranked
     return decide(key, ranked, lambda r: Setting("panels", (("width", r[1].width),)), lambda r: r[0])[1]
@@ -92,17 +90,21 @@ def matmul_tile(
 
 def has_whole_panels(rows: Expr, columns: int, depth: int, dtype: DType, target: Target) -> bool:
     """Whether panels of some width fill the columns."""
-    ranked = _ranked(as_int(rows), columns, max(1, depth), dtype.itemsize, target, False)
+    ranked = _ranked(*_counts(rows), columns, max(1, depth), dtype.itemsize, target, False)
     return any(columns % tile.width == 0 for _, tile in ranked)
+
+
+def _counts(rows: Expr) -> tuple[tuple[int, ...], bool]:
+    """The numbers of rows that a product is judged by, and whether they are not known."""
+    return values_of(rows, SYMBOLIC_ROWS), as_int(rows) is None
 
 
 @lru_cache(maxsize=4096)
 def _ranked(
-    rows: int | None, columns: int, depth: int, itemsize: int, target: Target, narrow: bool
+    counts: tuple[int, ...], symbolic: bool, columns: int, depth: int, itemsize: int, target: Target, narrow: bool
 ) -> tuple[tuple[float, MatmulTile], ...]:
     """The best tile of each width of panels with its mean cycles, ordered by the mean distance from the best of each
     number of rows: being slow at any of them counts alike."""
-    counts = SYMBOLIC_ROWS if rows is None else (max(1, rows),)
     lanes = max(4, target.lanes(itemsize))
     found: dict[int, list[tuple[float, MatmulTile]]] = {}
     halves = [lanes // 2] if narrow and columns <= lanes // 2 else []
@@ -114,7 +116,7 @@ def _ranked(
                 key=lambda c: c[0],
             )
             for m in counts
-            if (options := tiles(None if rows is None else m, width, columns, depth, itemsize, target))
+            if (options := tiles(None if symbolic else m, width, columns, depth, itemsize, target))
         ]
     least = [min(costs[k][0] for costs in found.values()) for k in range(len(counts))]
     scores = {w: sum(c / least[k] for k, (c, _) in enumerate(costs)) / len(counts) for w, costs in found.items()}
@@ -133,7 +135,7 @@ def best(product: Product, target: Target) -> Cost:
 def tiles(rows: int | None, width: int, columns: int, depth: int, itemsize: int, target: Target) -> list[MatmulTile]:
     """The tiles over panels of `width` that fit the registers; `rows` None: a symbolic number."""
     vectors = max(1, width // target.lanes(itemsize))
-    most = MOST_SYMBOLIC if rows is None else min(MOST_ROWS, max(1, rows))
+    most = MOST_ROWS if rows is None else min(MOST_ROWS, max(1, rows))
     limit = row_limit(depth * itemsize, target)
     found = []
     for count in range(1, min(most, limit) + 1):

@@ -87,7 +87,9 @@ class _Rewriter:
         self.outputs = dict(zip(outputs, graph.outputs, strict=True))
         self.pairs = pairs_by_name(inputs, outputs) if pairs == "auto" else pairs
         self.symbol = self.growing()
-        empty = Var(self.symbol.name, self.symbol.dtype, 0, self.symbol.hi, self.symbol.multiple)
+        empty = Var(
+            self.symbol.name, self.symbol.dtype, 0, self.symbol.hi, self.symbol.multiple, likely=self.symbol.likely
+        )
         sized = with_symbols(graph, {self.symbol: empty})
         self.inputs = dict(zip(self.inputs, sized.inputs, strict=True))
         self.outputs = dict(zip(self.outputs, sized.outputs, strict=True))

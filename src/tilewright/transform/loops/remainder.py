@@ -19,7 +19,7 @@ from tilewright.ir.loops import For, If, Intrinsic, Let, Stmt, Store
 from tilewright.ir.rewrite import map_expr, map_stmt, variables, walk
 from tilewright.transform.loops.copies import conjuncts
 
-MOST = 7
+MOST = 13
 """The largest remainder that gets a version of its own."""
 
 

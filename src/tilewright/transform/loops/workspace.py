@@ -7,7 +7,7 @@
 A buffer of scope "global" at the root, or with a parallel loop inside (its threads share it), becomes a trailing
 parameter. Inside a loop a constant size of at most 256 KiB stays an `Allocate`. Larger or symbolic ones become
 parameters too; if each thread needs its own, with a leading dimension `nthreads`, indexed by `tid`. Their shapes are
-polynomials of the symbols, larger than needed if they must be.
+expressions of the symbols.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tilewright.arith.forms import Form, add, scale, to_expr
 from tilewright.ir.expr import Buffer, Const, Expr, Load, Op, const
 from tilewright.ir.loops import NTHREADS, TID, Allocate, For, Intrinsic, PrimFunc, Region, Stmt, Store
 from tilewright.ir.notes import Workspaces, with_note
-from tilewright.ir.rewrite import map_expr, map_exprs_of, replace_buffers, walk, with_children
+from tilewright.ir.rewrite import map_expr, map_exprs_of, replace_buffers, walk, walk_expr, with_children
 
 STACK_LIMIT = 256 << 10
 """Bytes up to which an allocation stays on the stack."""
@@ -62,20 +62,32 @@ class _Plan:
             return replace(s, body=body)
         if in_parallel:
             return self.private(s.buffer, body)
-        buffer = replace(s.buffer, shape=_polynomials(s.buffer), scope="global", align=ALIGNMENT)
+        buffer = replace(s.buffer, shape=_sizes(s.buffer), scope="global", align=ALIGNMENT)
         self.params.append(buffer)
         self.shared[s.buffer] = buffer
         return body
 
     def private(self, buffer: Buffer, body: Stmt) -> Stmt:
         """One part of a workspace for each thread."""
-        shared = Buffer(buffer.name, buffer.dtype, (NTHREADS, *_polynomials(buffer)), "global", ALIGNMENT)
+        shared = Buffer(buffer.name, buffer.dtype, (NTHREADS, *_sizes(buffer)), "global", ALIGNMENT)
         self.params.append(shared)
         return _with_leading(body, buffer, shared)
 
 
+def _sizes(buffer: Buffer) -> tuple[Expr, ...]:
+    """The shape, where it is made of symbols by arithmetic alone; else a polynomial that is at least it."""
+    return tuple(d if _is_arithmetic(d) else p for d, p in zip(buffer.shape, _polynomials(buffer), strict=True))
+
+
+def _is_arithmetic(e: Expr) -> bool:
+    return all(type(part) is not Op or part.name in ARITHMETIC for part in walk_expr(e))
+
+
+ARITHMETIC = ("add", "sub", "mul", "floordiv", "min", "max")
+
+
 def _polynomials(buffer: Buffer) -> tuple[Expr, ...]:
-    """The shape, or a larger one: the caller finds the sizes of workspaces from polynomials of the symbols."""
+    """The shape, or a larger one that is polynomials of the symbols."""
     analyzer = Analyzer()
     return tuple(to_expr(_polynomial(analyzer, analyzer.form(extent))) for extent in buffer.shape)
 

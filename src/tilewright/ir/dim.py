@@ -1,0 +1,99 @@
+"""What a caller knows of a symbolic dimension: its range, what divides it, and which values it likely takes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from tilewright.ir.expr import Expr, Var, as_expr
+from tilewright.support.errors import ModelError
+
+MOST_LIKELY = 8
+"""Values that stand for a distribution: as many of equal weight as choose tiles as well as the whole of it."""
+MOST = (1 << 31) - 1
+"""The largest value of a dimension whose end nobody states."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dim:
+    """A symbolic dimension from `lo` to `hi` (inclusive; None: no end is known), a multiple of `multiple`. `likely` are
+    values of equal weight, in order; one may stand there several times."""
+
+    lo: int = 1
+    hi: int | None = None
+    multiple: int = 1
+    likely: tuple[int, ...] = ()
+
+    def var(self, name: str, least: int = 0) -> Var:
+        """The symbol of this name; `least` is what the model itself needs."""
+        return Var(name, lo=max(self.lo, least), hi=self.hi, multiple=self.multiple, likely=self.likely)
+
+    def __str__(self) -> str:
+        text = f"{self.lo}..{'' if self.hi is None else self.hi}"
+        return text if self.multiple == 1 else f"{text} % {self.multiple}"
+
+
+DimSizes = Mapping[str, int | Dim]
+"""What callers say of symbolic dimensions, by name: a number that it shall be, or what is known of it."""
+
+
+def dim(
+    lo: int = 1, hi: int | None = None, *, multiple: int = 1, likely: Iterable[int] | Mapping[int, float] = ()
+) -> Dim:
+    """A symbolic dimension, for `tw.compile(model, dims={"seq": tw.dim(1, 512, likely=[32, 64, 128])})`.
+
+    Args:
+        lo, hi: the smallest and the largest value that calls may have; others are refused when called.
+        multiple: what divides every value. A convolution over maps of a multiple of its tile has no tail.
+        likely: values that tiles and algorithms shall be good at: some, or a histogram, {value: how often}. All others
+            are served by the same code.
+
+    Raises ModelError where no value is left, or a likely one is none of them.
+    """
+    numbers = {"lo": lo, "hi": MOST if hi is None else hi, "multiple": multiple}
+    for what, number in numbers.items():
+        if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number <= MOST:
+            raise ModelError(f"{what} of a dimension must be a size", expected=f"0..{MOST}", got=repr(number))
+    first = -(-lo // multiple) * multiple if multiple else lo
+    if multiple == 0 or first > numbers["hi"]:
+        raise ModelError("a dimension has no value", expected="lo <= a multiple <= hi", got=f"{lo}..{hi} % {multiple}")
+    counts = dict(likely) if isinstance(likely, Mapping) else _counted(likely)
+    for value, count in counts.items():
+        if not isinstance(value, int) or not lo <= value <= numbers["hi"] or value % multiple:
+            raise ModelError("a likely value is not in range", expected=str(Dim(lo, hi, multiple)), got=repr(value))
+        if not 0 <= count < float("inf"):
+            raise ModelError("a histogram counts how often", expected="a number, not negative", got=repr(count))
+    return Dim(lo, hi, multiple, quantiles(counts))
+
+
+def _counted(values: Iterable[int]) -> dict[int, float]:
+    found: dict[int, float] = {}
+    for value in values:
+        found[value] = found.get(value, 0.0) + 1.0
+    return found
+
+
+def quantiles(counts: Mapping[int, float], most: int = MOST_LIKELY) -> tuple[int, ...]:
+    """A histogram as at most `most` values of equal weight: the values themselves where all weigh the same and are few
+    enough, else the value in the middle of each equal part."""
+    order = sorted(value for value, count in counts.items() if count > 0)
+    if len(order) <= most and len({counts[value] for value in order}) <= 1:
+        return tuple(order)
+    total, found = sum(counts[value] for value in order), []
+    below, at = 0.0, 0
+    for part in range(most):
+        middle = (part + 0.5) * total / most
+        while below + counts[order[at]] < middle and at + 1 < len(order):
+            below += counts[order[at]]
+            at += 1
+        found.append(order[at])
+    return tuple(found)
+
+
+def size(name: str, dims: DimSizes, symbol: str, least: int = 0) -> Expr:
+    """What a dimension called `name` is: the number that is stated, or the symbol with what is known of it."""
+    said = dims.get(name, Dim(1))
+    return said.var(symbol, least) if isinstance(said, Dim) else as_expr(said)
+
+
+__all__ = ["Dim", "DimSizes", "dim", "quantiles", "size"]

@@ -1,0 +1,145 @@
+"""Where temporaries stand for sizes that were not seen before: a plan as an order that is right for all sizes.
+
+A plan for some sizes (`arena.py`) says of any two blocks that live at the same time which of them stands below the
+other. Whatever the sizes are, nothing overlaps where each block begins behind the ends of those below it:
+
+    offset[b] = max(offset[a] + size[a] for a below b)
+
+At the plan's own sizes this takes no more memory than the plan, and about as little at sizes that grow together. A few
+plans, for small, middling and large sizes, are kept; a call takes the one that needs the least memory. This is some
+hundred additions for the largest models, in native code (`define_places`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tilewright.native.assembler import I1, I64, PTR, Function, Module, Value, Variable
+from tilewright.runtime.arena import ALIGNMENT, Plan, roots
+from tilewright.runtime.layout import Struct
+from tilewright.runtime.manifest import MAX_BYTES, SymbolSpec, TempSpec
+
+PLACES = Struct("blocks", "orders", "table")
+"""`table`: for each temporary the index of its block, and then how many times its size it takes; then, for each order,
+its blocks: index, how many stand directly below, and their indices."""
+
+
+def places_table(temps: Sequence[TempSpec], threads: int, plans: Sequence[Plan]) -> list[int]:
+    """The words of PLACES for plans of these temporaries, each for other sizes."""
+    whose = roots(temps)
+    index = {root: k for k, root in enumerate(dict.fromkeys(whose))}
+    words = [len(index), len(plans), *(index[r] for r in whose), *(threads if t.per_thread else 1 for t in temps)]
+    below = _conflicts(temps, whose)
+    for placed in plans:
+        order = sorted(index, key=lambda root: (placed.offsets[root], root))
+        for root, direct in _directly_below(order, below):
+            words += [index[root], len(direct), *(index[r] for r in direct)]
+    return words
+
+
+def usual_dims(symbols: Sequence[SymbolSpec]) -> list[tuple[int, ...]]:
+    """Values of the symbols to plan memory for: small, middling and large ones."""
+    middling = [sorted(s.likely)[len(s.likely) // 2] if s.likely else MIDDLING for s in symbols]
+    wanted = [1] * len(symbols), middling, [LARGE] * len(symbols)
+    return [tuple(_legal(s, value) for s, value in zip(symbols, values, strict=True)) for values in wanted]
+
+
+MIDDLING, LARGE = 64, 512
+"""Sizes to plan memory for where nobody knows better."""
+
+
+def _legal(symbol: SymbolSpec, value: int) -> int:
+    """The smallest value of a symbol that is at least this one, or its largest."""
+    up = -(-max(value, symbol.lo) // symbol.multiple) * symbol.multiple
+    return min(up, symbol.hi // symbol.multiple * symbol.multiple)
+
+
+def _conflicts(temps: Sequence[TempSpec], whose: Sequence[int]) -> dict[int, set[int]]:
+    """For each block, named by its first temporary, the others that live at some step of its life."""
+    first, last = dict[int, int](), dict[int, int]()
+    for t, root in zip(temps, whose, strict=True):
+        first[root], last[root] = min(first.get(root, t.first), t.first), max(last.get(root, t.last), t.last)
+    return {a: {b for b in first if b != a and first[a] <= last[b] and first[b] <= last[a]} for a in first}
+
+
+def _directly_below(order: Sequence[int], conflicts: dict[int, set[int]]) -> list[tuple[int, list[int]]]:
+    """Each block with those before it in the order that it conflicts with, less those that stand below one of them."""
+    at = {root: k for k, root in enumerate(order)}
+    under: dict[int, int] = {}  # as bits
+    found = []
+    for k, root in enumerate(order):
+        seen, direct = 0, []
+        for j in sorted((at[r] for r in conflicts[root] if at[r] < k), reverse=True):
+            if not seen >> j & 1:
+                direct.append(order[j])
+                seen |= 1 << j | under[order[j]]
+        under[root] = seen
+        found.append((root, direct))
+    return found
+
+
+def define_places(m: Module) -> None:
+    """Add `tw_place(places, temps, sizes, offsets)`: bytes of the temporaries for one thread to their offsets; gives
+    the arena's size."""
+    params = [("places", PTR), ("temps", I64), ("sizes", PTR), ("offsets", PTR)]
+    with m.function("tw_place", I64, params) as (f, (places, temps, sizes, offsets)):
+        blocks = f.load(I64, places, PLACES.blocks)
+        index = places + PLACES.table
+        times = index + temps * 8
+        taken, at = f.dynamic_space(blocks + 1), f.dynamic_space(blocks + 1)
+        with f.each(blocks) as b:
+            f.put(0, I64, taken, b * 8)
+        with f.each(temps) as k:
+            size = f.load(I64, sizes, k * 8) * f.load(I64, times, k * 8)
+            whole = (size + (ALIGNMENT - 1)) & -ALIGNMENT
+            place = taken + f.load(I64, index, k * 8) * 8
+            with f.when(whole > f.load(I64, place)):
+                f.store(whole, place)
+        least, next_word = f.var(I64, -1), f.var(PTR, times + temps * 8)
+        with f.each(f.load(I64, places, PLACES.orders)):
+            top = _pass(f, blocks, next_word, taken, at)
+            better = f.var(I64, 0)
+            with f.when(least.get() < 0):
+                better.set(1)
+            with f.when(top < least.get()):
+                better.set(1)
+            with f.when(better.get().ne(0)):
+                least.set(top)
+                with f.each(temps) as k:
+                    f.store(f.load(I64, at, f.load(I64, index, k * 8) * 8), offsets, k * 8)
+        f.ret(least.get())
+
+
+def _pass(f: Function, blocks: Value, next_word: Variable, taken: Value, at: Value) -> Value:
+    """Place all blocks in one order; gives where the highest ends."""
+    top = f.var(I64, 0)
+    with f.each(blocks):
+        head = next_word.get()
+        block, count = f.load(I64, head), f.load(I64, head, 8)
+        offset = f.var(I64, 0)
+        with f.each(count) as j:
+            other = f.load(I64, head, j * 8 + 16) * 8
+            end = f.load(I64, at, other) + f.load(I64, taken, other)
+            with f.when(end > offset.get()):
+                offset.set(end)
+        f.store(offset.get(), at, block * 8)
+        end = offset.get() + f.load(I64, taken, block * 8)
+        with f.when(end > top.get()):
+            top.set(end)
+        next_word.set(head + (count * 8 + 16))
+    return top.get()
+
+
+def define_check(m: Module) -> None:
+    """Add `tw_promised(promised, values, count)`: whether no value is negative or impossible, and each is what was
+    promised of it (-1: nothing)."""
+    with m.function("tw_promised", I1, [("promised", PTR), ("values", PTR), ("count", I64)], local=True) as (f, given):
+        promised, values, count = given
+        with f.each(count) as k:
+            value, wanted = f.load(I64, values, k * 8), f.load(I64, promised, k * 8)
+            # As unsigned, what is negative is too large.
+            with f.when(value.below(MAX_BYTES + 1).eq(0)):
+                f.ret(0, I1)
+            with f.when(wanted >= 0), f.when(wanted.ne(value)):
+                f.ret(0, I1)
+        f.ret(1, I1)

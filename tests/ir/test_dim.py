@@ -1,0 +1,83 @@
+"""What callers know of symbolic dimensions: range, divisor, likely values."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+
+import tilewright as tw
+from tests.frontend.build import info, model, node
+from tilewright.ir.dim import Dim, quantiles
+from tilewright.ir.expr import Var
+from tilewright.ir.key import key
+from tilewright.ops import parse_graph
+
+
+def relu(shape: list[int | str]) -> onnx.ModelProto:
+    return model([node("Relu", ["x"], ["y"])], [info("x", shape)], ["y"], {})
+
+
+def test_a_dimension_says_what_it_knows() -> None:
+    assert tw.dim(1, 512, likely=[32, 64, 32]) == Dim(1, 512, 1, (32, 32, 32, 32, 32, 64, 64, 64))
+    assert tw.dim(32, 640, multiple=32) == Dim(32, 640, 32)
+    assert str(tw.dim(8, multiple=8)) == "8.. % 8"
+
+
+def test_quantiles_of_a_histogram() -> None:
+    assert quantiles({128: 1, 32: 1, 64: 1}) == (32, 64, 128)
+    assert quantiles({10: 3.0, 20: 1.0, 99: 0.0}) == (10,) * 6 + (20,) * 2
+    many = quantiles(dict.fromkeys(range(1, 801), 1.0))
+    assert many == (50, 150, 250, 350, 450, 550, 650, 750)
+    assert quantiles({}) == ()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"lo": -1}, "-1"),
+        ({"lo": 5, "hi": 4}, "5..4"),
+        ({"lo": 1, "hi": 31, "multiple": 32}, "1..31 % 32"),
+        ({"multiple": 0}, "% 0"),
+        ({"hi": 1 << 31}, "2147483648"),
+        ({"hi": "8"}, "'8'"),
+        ({"hi": 8, "likely": [9]}, "9"),
+        ({"multiple": 8, "likely": [12]}, "12"),
+        ({"likely": {4: -1.0}}, "-1.0"),
+        ({"likely": {4: float("nan")}}, "nan"),
+        ({"likely": ["4"]}, "'4'"),
+    ],
+)
+def test_impossible_dimensions(arguments: dict[str, object], said: str) -> None:
+    with pytest.raises(tw.errors.ModelError) as caught:
+        tw.dim(**arguments)  # type: ignore[arg-type]
+    assert said in str(caught.value)
+
+
+def test_printed_parsed_and_in_the_key() -> None:
+    text = "graph @f(%x: f32[n, 4]) where n in 1..64 % 2{} {{\n  %y = relu(%x) : f32[n, 4]\n  return %y\n}}"
+    plain, likely = (parse_graph(text.format(more)) for more in ("", " likely 8 32"))
+    assert likely.symbols == (Var("n", lo=1, hi=64, multiple=2, likely=(8, 32)),)
+    assert str(likely) == text.format(" likely 8 32")
+    assert key(plain) != key(likely)
+
+
+def test_sizes_outside_the_range_are_refused() -> None:
+    compiled = tw.compile(relu(["n", 3]), dims={"n": tw.dim(2, 8, multiple=2, likely=[4])})
+    for n in (2, 4, 8):
+        x = np.linspace(-1, 1, 3 * n, dtype=np.float32).reshape(n, 3)
+        np.testing.assert_array_equal(compiled(x), np.maximum(x, 0))
+    for n in (0, 3, 10):
+        with pytest.raises(tw.errors.CallError, match=r"n in 2\.\.8, a multiple of 2"):
+            compiled(np.zeros((n, 3), np.float32))
+
+
+def test_a_dimension_of_nothing() -> None:
+    compiled = tw.compile(relu(["n", 3]), dims={"n": tw.dim(0, 8)})
+    assert compiled(np.zeros((0, 3), np.float32)).shape == (0, 3)
+
+
+def test_dimensions_that_the_model_does_not_have() -> None:
+    with pytest.raises(tw.errors.ModelError, match="no dimension") as caught:
+        tw.compile(relu(["n", 3]), dims={"m": tw.dim(1, 8)}, fallback="never")
+    assert "m" in str(caught.value)
