@@ -87,6 +87,20 @@ def selected(f: Form) -> Graph:
     return f.merged(f("matmul", f("softmax", scores, axis=3), v))
 
 
+def hidden(f: Form) -> Graph:
+    q, k, v = f.qkv()
+    unseen = f.input("unseen", BATCH, 1, TOKENS, TOKENS, dtype=boolean)
+    scores = f("select", unseen, f.number(-1e9), f("matmul", q, k))
+    return f.merged(f("matmul", f("softmax", scores, axis=3), v))
+
+
+def not_seen(f: Form) -> Graph:
+    q, k, v = f.qkv()
+    unseen = f("not", f.input("seen", TOKENS, TOKENS, dtype=boolean))
+    scores = f("select", unseen, f.number(-1e9), f("matmul", q, k))
+    return f.merged(f("matmul", f("softmax", scores, axis=3), v))
+
+
 def parts_of_one_projection(f: Form) -> Graph:
     x = f.input("x", BATCH, TOKENS, 3 * HEADS * DEPTH)
     width = HEADS * DEPTH
@@ -105,13 +119,41 @@ def batch_and_heads_in_one(f: Form) -> Graph:
     return f.b.finish((f("matmul", p, v),))
 
 
+def few_heads_of_keys_and_values(f: Form) -> Graph:
+    q, k, v = f.qkv((0, 2, 1, 3))
+    wide = f("reshape", f.input("wide", BATCH, TOKENS, 3 * HEADS * DEPTH), shape=(BATCH, TOKENS, 3 * HEADS, DEPTH))
+    q = f("transpose", wide, perm=(0, 2, 1, 3))
+
+    def repeated(x: Value) -> Value:
+        split = f("reshape", x, shape=(BATCH, HEADS, 1, TOKENS, DEPTH))
+        spread = f("broadcast", split, shape=(BATCH, HEADS, 3, TOKENS, DEPTH))
+        return f("reshape", spread, shape=(BATCH, 3 * HEADS, TOKENS, DEPTH))
+
+    scores = f("matmul", q, f("transpose", repeated(k), perm=(0, 1, 3, 2)))
+    y = f("transpose", f("matmul", f("softmax", scores, axis=3), repeated(v)), perm=(0, 2, 1, 3))
+    return f.b.finish((f("reshape", y, shape=(BATCH, TOKENS, 3 * HEADS * DEPTH)),))
+
+
+def keys_alone_are_repeated(f: Form) -> Graph:
+    q, k, v = f.qkv((0, 2, 1, 3))
+    one = f("reshape", f("slice", k, begin=(0, 0, 0, 0), size=(BATCH, 1, TOKENS, DEPTH), step=(1, 1, 1, 1)),
+            shape=(BATCH, 1, 1, TOKENS, DEPTH))  # fmt: skip
+    spread = f("broadcast", one, shape=(BATCH, 1, HEADS, TOKENS, DEPTH))
+    k = f("reshape", spread, shape=(BATCH, HEADS, TOKENS, DEPTH))
+    return f.merged(f("matmul", f("softmax", f("matmul", q, k, transpose_b=True), axis=3), v))
+
+
 FORMS = [
     scaled_and_masked,
     divided_by_a_weight,
     safe_softmax,
     selected,
+    hidden,
+    not_seen,
     parts_of_one_projection,
     batch_and_heads_in_one,
+    few_heads_of_keys_and_values,
+    keys_alone_are_repeated,
 ]
 
 
@@ -137,7 +179,8 @@ def test_forms(form: Callable[[Form], Graph]) -> None:
     verify_graph(found)
     kinds = [n.op for n in found.nodes]
     assert kinds.count("lowered.attention") == 1
-    assert not {"softmax", "matmul", "transpose", "slice"} & set(kinds)
+    left = {"softmax", "matmul", "transpose", "slice", "broadcast"} & set(kinds)
+    assert left == ({"transpose", "slice", "broadcast"} if form is keys_alone_are_repeated else set())
     inputs, params = arrays(graph)
     with np.errstate(all="ignore"):
         (want,), (got,) = (list(run_graph(g, inputs, params).values()) for g in (graph, found))

@@ -44,11 +44,13 @@ Factor = tuple[Value, bool]
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """A 4-dimensional operand in an order of `ORDERS`, used from head `first` on; what stands before it in a cache."""
+    """A 4-dimensional operand in an order of `ORDERS`, used from head `first` on, each head `repeats` times; what
+    stands before it in a cache."""
 
     value: Value
     order: str
     first: int = 0
+    repeats: int = 1
     past: Value | None = None
     past_first: Expr = ZERO
 
@@ -69,6 +71,8 @@ class Scores:
     number: float = 1.0
     factors: tuple[Factor, ...] = ()
     mask: Value | None = None
+    hidden: bool = False
+    """Whether the mask says what is not seen."""
     fill: float = 0.0
     substitute: Value | None = None
 
@@ -86,6 +90,9 @@ class _Recogniser:
         self.outputs = set(graph.outputs)
         self.replaced: dict[Value, list[Node]] = {}
         self.with_cache = True
+        """Whether a cache is read apart from what is appended to it: not if only one of keys and values has one."""
+        self.with_repeats = True
+        """Whether repeated heads are read where they are: not if only one of keys and values is repeated."""
         self.names = {v.name for n in graph.nodes for v in n.outputs}
         self.names |= {v.name for v in (*graph.inputs, *graph.params)}
 
@@ -184,15 +191,20 @@ class _Recogniser:
                         found.mask = mask
                         return found
             case "select":
-                mask, data, fill = node.inputs
-                assert mask is not None and data is not None
-                found, filling = self.scores(data), self.number(fill)
-                if found is not None and found.mask is None and filling is not None and mask.dtype is boolean:
-                    if data.type != node.output.type:
-                        return None
-                    found.mask, found.fill = mask, filling
-                    return found
+                return self.chosen(node, 1) or self.chosen(node, 2)
         return None
+
+    def chosen(self, node: Node, place: int) -> Scores | None:
+        """Scores that are the operand `place` of a selection, where the other one is a number."""
+        mask, data, fill = node.inputs[0], node.inputs[place], node.inputs[3 - place]
+        assert mask is not None and data is not None
+        found, filling = self.scores(data), self.number(fill)
+        if found is None or found.mask is not None or filling is None or mask.dtype is not boolean:
+            return None
+        if data.type != node.output.type:
+            return None
+        found.mask, found.fill, found.hidden = mask, filling, place == 2
+        return found
 
     def product(self, node: Node) -> Scores | None:
         q, k = node.inputs
@@ -241,6 +253,11 @@ class _Recogniser:
 
     def operand(self, value: Value, new: GraphBuilder) -> Operand:
         """A [batch, heads, sequence, depth] value as it lies in memory."""
+        repeated = self.repeated(value)
+        if repeated is not None:
+            single, repeats = repeated
+            found = self.operand(single, new)
+            return replace(found, repeats=found.repeats * repeats)
         cached = self.cached(value, new)
         if cached is not None:
             return cached
@@ -253,6 +270,28 @@ class _Recogniser:
         (source,) = node.inputs
         assert source is not None
         return self.part(source, new) if node.of(TransposeAttrs).perm == SWAP else Operand(source, "t")
+
+    def repeated(self, value: Value) -> tuple[Value, int] | None:
+        """(x, n) where heads of x, n times each, are those of the value: `reshape(broadcast(reshape(x, [B, G, 1, S,
+        D]), [B, G, n, S, D]), [B, G * n, S, D])`, as models with fewer heads of keys and values have it."""
+        merged = self.producer(value, "reshape")
+        spread = None if merged is None else self.producer(merged.inputs[0], "broadcast")
+        split = None if spread is None else self.producer(spread.inputs[0], "reshape")
+        x = None if split is None else split.inputs[0]
+        if not self.with_repeats or spread is None or split is None or x is None:
+            return None
+        if x.type.rank != 4 or value.type.rank != 4 or spread.output.type.rank != 5:
+            return None
+        batch, groups, length, depth = x.shape
+        times = as_int(spread.output.shape[2])
+        wanted = ((batch, groups, const(1), length, depth), split.output.shape)
+        given = ((batch, groups, spread.output.shape[2], length, depth), spread.output.shape)
+        whole = ((batch, groups * spread.output.shape[2], length, depth), value.shape)
+        if times is None or not all(
+            _equal(a, b) for pair in (wanted, given, whole) for a, b in zip(*pair, strict=True)
+        ):
+            return None
+        return x, times
 
     def cached(self, value: Value, new: GraphBuilder) -> Operand | None:
         """Keys or values appended to those of a cache, where nothing else wants the two as one."""
@@ -351,7 +390,14 @@ class _Recogniser:
             parts = [self.operand(found.q, new), self.keys(found, new), self.operand(v, new)]
             _, keys, values = parts
             if self.with_cache and (keys.past is None) is not (values.past is None):
-                self.without_cache(found, v, guard, product)
+                self.with_cache = False
+                self.rewrite(found, v, guard, product)
+                self.with_cache = True
+                return
+            if parts[0].repeats != 1 or keys.repeats != values.repeats:
+                self.with_repeats = False
+                self.rewrite(found, v, guard, product)
+                self.with_repeats = True
                 return
             user = self.only_user(product.output)
             moved = user is not None and user.op == "transpose" and user.of(TransposeAttrs).perm == SWAP
@@ -366,7 +412,7 @@ class _Recogniser:
         attrs = {
             "order": "".join(p.order for p in parts) + order,
             "heads": heads,
-            "groups": heads,
+            "groups": heads // parts[1].repeats,
             "first": tuple(p.first for p in parts),
             "scale": found.number,
             "causal": False,
@@ -377,6 +423,9 @@ class _Recogniser:
         if parts[1].past is not None:
             attrs["past_first"] = parts[1].past_first
         mask = found.mask
+        if mask is not None and found.hidden:
+            inverted = self.producer(mask, "not")
+            mask = ops.emit1(new, "not", mask) if inverted is None else inverted.inputs[0]
         if flat and mask is not None and mask.type.rank == 3:
             mask = ops.emit1(new, "reshape", mask, shape=(mask.shape[0], const(1), *mask.shape[1:]))
         inputs: list[Value | None] = [*(p.value for p in parts), mask, self.scale(found, new), found.substitute]
@@ -384,12 +433,6 @@ class _Recogniser:
         while inputs[-1] is None:
             inputs.pop()
         self.finish(new, inputs, attrs, last, flat)
-
-    def without_cache(self, found: Scores, v: Value, guard: bool, product: Node) -> None:
-        """Only one of keys and values comes out of a cache: neither is taken apart."""
-        self.with_cache = False
-        self.rewrite(found, v, guard, product)
-        self.with_cache = True
 
     def finish(
         self, new: GraphBuilder, inputs: Sequence[Value | None], attrs: dict[str, Any], last: Node, flat: bool
