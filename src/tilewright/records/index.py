@@ -16,7 +16,7 @@ import sqlite3
 import tempfile
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import log2, sqrt
 from pathlib import Path
@@ -41,6 +41,8 @@ CREATE TABLE record (
 CREATE INDEX by_decision ON record (decision);
 CREATE INDEX by_form ON record (form);
 """
+Values = tuple[str | int, ...]
+"""Of a row of the table."""
 _NUMBER = re.compile(r"(?<![A-Za-z_0-9.])-?\d+")
 
 
@@ -112,10 +114,11 @@ class Index:
                 return
             self._open(now, {})
 
-    def add(self, records: Iterable[tuple[str, Record]]) -> None:
-        """Take in records by their digests, whose files were just written: nobody has to read them again."""
+    def add(self, written: Mapping[str, Values]) -> None:
+        """Take in records whose files were just written, their `values` by their digests: nobody has to read them
+        again."""
         with self._lock:
-            self._open("", dict(records))
+            self._open("", written)
 
     def close(self) -> None:
         with self._lock:
@@ -137,7 +140,7 @@ class Index:
                     _remove(self._path)
         return []
 
-    def _open(self, now: str, written: Mapping[str, Record]) -> None:
+    def _open(self, now: str, written: Mapping[str, Values]) -> None:
         """Open the file if it is that of the folder as it stands, else make it."""
         self.close()
         known: set[str] = set()
@@ -165,7 +168,7 @@ class Index:
     def _adopt(self, db: sqlite3.Connection, now: str) -> None:
         self._db, self._process, self._stamp = db, os.getpid(), now
 
-    def _make(self, copy: bool, known: set[str], now: str, written: Mapping[str, Record]) -> None:
+    def _make(self, copy: bool, known: set[str], now: str, written: Mapping[str, Values]) -> None:
         """Write the file anew: the one that is there, with what has come and without what has gone."""
         try:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -183,22 +186,24 @@ class Index:
             _remove(Path(temporary))
             _remove(self._path)
 
-    def _fill(self, db: sqlite3.Connection, known: set[str], now: str, written: Mapping[str, Record]) -> None:
+    def _fill(self, db: sqlite3.Connection, known: set[str], now: str, written: Mapping[str, Values]) -> None:
         there = self.store.digests(self.target)
-        rows = self._values(there - known, written)
+        rows = filter(None, (written.get(d) or self._values(d) for d in sorted(there - known)))
         db.executemany("DELETE FROM record WHERE digest = ?", [(digest,) for digest in known - there])
         db.executemany("INSERT OR REPLACE INTO record VALUES (?, ?, ?, ?, ?, ?, ?)", rows)
         db.execute("UPDATE state SET stamp = ?", (now,))
         db.commit()
 
-    def _values(self, digests: set[str], written: Mapping[str, Record]) -> Iterator[tuple[str | int, ...]]:
-        for digest in sorted(digests):
-            record = written.get(digest) or self.store.get(digest, self.target)
-            if record is not None:
-                form, dims = form_of(record.about)
-                numbers = " ".join(map(str, dims))
-                made = record.made
-                yield digest, record.decision, form, numbers, record.setting, made.compiler, made.time
+    def _values(self, digest: str) -> Values | None:
+        record = self.store.get(digest, self.target)
+        return None if record is None else values(digest, record)
+
+
+def values(digest: str, record: Record) -> Values:
+    """A row of the table."""
+    form, dims = form_of(record.about)
+    numbers = " ".join(map(str, dims))
+    return digest, record.decision, form, numbers, record.setting, record.made.compiler, record.made.time
 
 
 def stamp(folder: str) -> str:

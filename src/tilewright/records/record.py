@@ -348,7 +348,7 @@ def _is_label(label: str) -> bool:
 
 def _bad_numbers(r: Record) -> Iterable[tuple[str, str]]:
     for k, c in enumerate(r.candidates):
-        if len(c.turns) > MOST_TURNS or not _within(c.turns, 0.0, 1e6) or not _within((c.estimate,), 0.0, 1e30):
+        if len(c.turns) > MOST_TURNS or not (_within(c.turns, 0.0, 1e6) and 0.0 <= c.estimate <= 1e30):
             yield "times or estimate are not possible", f"candidates[{k}]"
     g = r.gain
     if not (0.0 < g.low <= g.median <= g.high < 1e9 and 0 <= g.rounds <= 1 << 30 and 0.5 <= g.confidence < 1.0):

@@ -50,20 +50,19 @@ class Store:
         Args:
             durable: return only when it is on the disk; without, many are written faster.
         """
-        content = record.to_bytes()
-        return self.put_bytes(content, record.target, durable=durable)
+        return self.keep(record.to_bytes(), record.target, durable=durable)[0]
 
-    def put_bytes(self, content: bytes, target: str, *, durable: bool = False) -> str:
-        """The same for the content of a record's file, which was checked before."""
+    def keep(self, content: bytes, target: str, *, durable: bool = False) -> tuple[str, bool]:
+        """The same for the content of a record's file, which was checked before; and whether it is new."""
         digest = content_digest(content)
         path = self.path(digest, target)
         try:
-            if not _holds(path, content):
-                path.parent.mkdir(parents=True, exist_ok=True)
-                write_whole(path, content, durable=durable)
+            new = not _holds(path, content)
+            if new:
+                _write(path, content, durable)
         except OSError as error:
             raise RecordError(f"cannot keep a record: {error.strerror}", where=str(self.folder)) from None
-        return digest
+        return digest, new
 
     def path(self, digest: str, target: str) -> Path:
         """Where a record is kept."""
@@ -139,6 +138,14 @@ def read(path: Path) -> Record:
     if content_digest(content) != path.stem:
         raise RecordError("the content is not that of its name", expected=path.stem, got=content_digest(content))
     return record
+
+
+def _write(path: Path, content: bytes, durable: bool) -> None:
+    try:
+        write_whole(path, content, durable=durable)
+    except FileNotFoundError:  # the first record of its class
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, content, durable=durable)
 
 
 def _holds(path: Path, content: bytes) -> bool:

@@ -91,7 +91,7 @@ def _object(kind: Any) -> Callable[[Any], Any]:
     decoders = {f.name: _decoder(hints[f.name]) for f in fields(kind)}
     needed = [f.name for f in fields(kind) if f.default is MISSING and f.default_factory is MISSING]
 
-    def decode(data: Any) -> Any:
+    def checked(data: Any) -> Any:
         if not isinstance(data, dict):
             raise SchemaError(f"expected an object, got {type(data).__name__}", "")
         unknown = [str(k)[:80] for k in data if k not in decoders]
@@ -107,6 +107,16 @@ def _object(kind: Any) -> Callable[[Any], Any]:
             except SchemaError as error:
                 raise SchemaError(error.what, f".{name}{error.path}") from None
         return kind(**values)
+
+    names, least = decoders.keys(), set(needed)
+
+    def decode(data: Any) -> Any:
+        if type(data) is dict and least <= data.keys() <= names:
+            try:
+                return kind(**{name: decoders[name](value) for name, value in data.items()})
+            except SchemaError:
+                pass  # it is said where
+        return checked(data)
 
     return decode
 

@@ -1,0 +1,119 @@
+"""Archives: many records in one file, to be sent, kept or put on a web server.
+
+A gzip file of lines: the first names the format, each other is the content of a record's file. Equal sets of records
+are equal archives. What is read is checked like a record's own file, line by line; lines that are damaged are left out.
+"""
+
+from __future__ import annotations
+
+import gzip
+import os
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO
+
+from tilewright.records.lookup import index_of
+from tilewright.records.record import MOST_BYTES, Record, from_bytes
+from tilewright.records.store import Store
+from tilewright.support.errors import RecordError
+from tilewright.support.files import UNFINISHED
+
+HEADER = b"tilewright records 1\n"
+SUFFIX = ".twr"
+BATCH = 500
+"""Records between two announcements."""
+
+
+@dataclass(slots=True)
+class TakenIn:
+    """What an import or a merge did: records that are new, that were there, that are damaged and why."""
+
+    new: int = 0
+    known: int = 0
+    damaged: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        damaged = f", {len(self.damaged)} damaged and left out" if self.damaged else ""
+        return f"{self.new} new, {self.known} known{damaged}"
+
+
+def export(records: Iterable[tuple[str, Record]], path: Path) -> int:
+    """Write records, by their digests, to an archive, which appears whole or not at all; how many they are."""
+    contents = {digest: record.to_bytes() for digest, record in records}
+    temporary = path.parent / f"{UNFINISHED}{os.getpid()}-{path.name}"
+    try:
+        with open(temporary, "wb") as raw, gzip.GzipFile("", "wb", 6, raw, mtime=0) as file:
+            file.write(HEADER)
+            file.writelines(contents[digest] for digest in sorted(contents))
+        os.replace(temporary, path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise RecordError(f"cannot write the archive: {error.strerror}", where=str(path)) from None
+    return len(contents)
+
+
+def take_in(source: Path, store: Store, announce: Callable[[str], None] = lambda _: None) -> TakenIn:
+    """Bring the records of an archive, a record's file or a store's folder into a store. Raises RecordError for what is
+    none of them."""
+    if source.is_dir():
+        return _taken(_contents(Store(source)), store, announce)
+    try:
+        with open(source, "rb") as file:
+            if file.read(2) != b"\x1f\x8b":
+                return _taken(iter([source.read_bytes()]), store, announce)
+            file.seek(0)
+            return _taken(lines(file, str(source)), store, announce)
+    except OSError as error:
+        raise RecordError(f"cannot be read: {error.strerror}", where=str(source)) from None
+
+
+def lines(raw: IO[bytes], where: str) -> Iterator[bytes]:
+    """The records of an archive as contents, one after another. Raises RecordError where it is no archive or is cut."""
+    try:
+        with gzip.GzipFile(fileobj=raw, mode="rb") as file:
+            header = file.readline(len(HEADER) + 1)
+            if header != HEADER:
+                hint = "written by a newer version" if header.startswith(HEADER[:-3]) else None
+                raise RecordError("no archive of tuning records", where=where, got=repr(header[:40]), hint=hint)
+            while line := file.readline(MOST_BYTES + 1):
+                yield line
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise RecordError(f"the archive is damaged: {error}", where=where) from None
+
+
+def _contents(store: Store) -> Iterator[bytes]:
+    for target in store.classes():
+        for digest in sorted(store.digests(target)):
+            try:
+                with open(store.path(digest, target), "rb") as file:
+                    yield file.read(MOST_BYTES + 1)
+            except OSError as error:
+                raise RecordError(f"cannot be read: {error.strerror}", where=str(store.folder)) from None
+
+
+def _taken(contents: Iterator[bytes], store: Store, announce: Callable[[str], None]) -> TakenIn:
+    """Check and write contents."""
+    from tilewright.records.index import Values, values
+
+    result, rows = TakenIn(), dict[str, dict[str, Values]]()
+    try:
+        for content in contents:
+            try:
+                record = from_bytes(content)
+            except RecordError as error:
+                result.damaged.append(str(error))
+                continue
+            digest, new = store.keep(content, record.target)
+            result.new, result.known = result.new + new, result.known + (not new)
+            rows.setdefault(record.target, {})[digest] = values(digest, record)
+            if (result.new + result.known) % BATCH == 0:
+                announce(f"{result.new + result.known} records")
+    finally:
+        for target, found in rows.items():
+            index_of(store, target).add(found)
+    return result
+
+
+__all__ = ["SUFFIX", "TakenIn", "export", "take_in"]
