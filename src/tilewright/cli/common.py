@@ -88,6 +88,17 @@ TargetOption = Annotated[
         help="The instruction set, such as x86-64-v3; caches stay this machine's. [default: TILEWRIGHT_TARGET or host]",
     ),
 ]
+RecordsOption = Annotated[
+    str | None,
+    typer.Option(
+        "--records",
+        metavar="FOLDER",
+        help="Where tuning records are looked for; `none`: nowhere. [default: the user's, TILEWRIGHT_RECORDS]",
+    ),
+]
+RequireRecordsOption = Annotated[
+    bool, typer.Option("--require-records", help="Fail where an estimate would choose, as no record can be used.")
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
 FallbackOption = Annotated[
     str,
@@ -234,6 +245,9 @@ def compile_file(
     precision: str | None = None,
     fast: str | None = None,
     target: str | None = None,
+    *,
+    records: str = "auto",
+    require_records: bool = False,
 ) -> Program:
     """Compile an ONNX file for any target, without loading what comes out."""
     import tilewright
@@ -241,7 +255,8 @@ def compile_file(
     if not path.exists():
         raise ModelError("no such file", where=str(path))
     count = flags.THREADS() if threads is None else threads
-    options = accuracy(precision, fast)
+    options: dict[str, Any] = accuracy(precision, fast)
+    options |= {"records": None if records == "none" else records, "require_records": require_records}
     try:
         return tilewright.compile_program(path, threads=count, dims=dict(dims), target=on_host(target), **options)
     except UnsupportedError as error:

@@ -13,6 +13,8 @@ from tilewright.cli.common import (
     FastOption,
     JsonOption,
     PrecisionOption,
+    RecordsOption,
+    RequireRecordsOption,
     TargetOption,
     ThreadsOption,
     WinogradOption,
@@ -26,6 +28,7 @@ from tilewright.cli.common import (
     shape_text,
     time_text,
 )
+from tilewright.runtime.recorded import summary
 from tilewright.support.progress import progress
 
 if TYPE_CHECKING:
@@ -44,6 +47,8 @@ def compile_command(
     fast: FastOption = None,
     winograd: WinogradOption = None,
     target: TargetOption = None,
+    records: RecordsOption = None,
+    require_records: RequireRecordsOption = False,
     json: JsonOption = False,
 ) -> None:
     """Compile a model to one file: native code, weights and description.
@@ -63,7 +68,16 @@ def compile_command(
     path = output or model.with_suffix(".tw")
     start = time.perf_counter()
     with progress(f"compile {model.name}", enabled=not is_quiet(json)):
-        compiled = compile_file(model, threads, parse_dims(dim), precision, fast_option(fast, winograd), target)
+        compiled = compile_file(
+            model,
+            threads,
+            parse_dims(dim),
+            precision,
+            fast_option(fast, winograd),
+            target,
+            records=records or "auto",
+            require_records=require_records,
+        )
     seconds = time.perf_counter() - start
     compiled.save(path)
     report = {"output": str(path), "bytes": path.stat().st_size, "seconds": seconds, **describe(compiled)}
@@ -78,6 +92,7 @@ def compile_command(
             "outputs": "  ".join(report["outputs"]),
             "kernels": f"{report['kernels']} at each call, {report['prepare_kernels']} when weights change",
             "accuracy": f"products in {report['precision']}, fast algorithms {report['fast']}",
+            "records": report["records"],
             "weights": f"{report['weights']} ({bytes_text(report['weight_bytes'])})",
         }
     )
@@ -96,5 +111,6 @@ def describe(model: Model | Program) -> dict[str, Any]:
         "weight_bytes": sum(p.nbytes for p in manifest.params),
         "precision": manifest.precision,
         "fast": manifest.fast,
+        "records": summary(manifest.records),
         "structure_key": manifest.structure_key,
     }

@@ -14,6 +14,7 @@ from tilewright.cli.broker import broker
 from tilewright.cli.common import Exit, out, report_error
 from tilewright.cli.compile import compile_command
 from tilewright.cli.coverage import coverage
+from tilewright.cli.db import db
 from tilewright.cli.doctor import doctor
 from tilewright.cli.export import export
 from tilewright.cli.publish import publish
@@ -67,6 +68,7 @@ app.command("export")(export)
 app.command("coverage")(coverage)
 app.command("bench")(bench)
 app.command("tune")(tune)
+app.add_typer(db)
 app.command("publish")(publish)
 app.command("attach")(attach)
 app.add_typer(store)

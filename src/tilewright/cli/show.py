@@ -47,6 +47,7 @@ def show(
     llvm: Annotated[bool, typer.Option("--llvm", help="LLVM IR.")] = False,
     asm: Annotated[bool, typer.Option("--asm", help="Assembly.")] = False,
     memory: Annotated[bool, typer.Option("--memory", help="The arena against its lower bound, weights, peak.")] = False,
+    records: Annotated[bool, typer.Option("--records", help="The tuning records that decided something.")] = False,
     decisions: Annotated[
         bool, typer.Option("--decisions", help="What was chosen by an estimate: among what, and the runners-up.")
     ] = False,
@@ -70,6 +71,7 @@ def show(
     ```
     """
     asked = {"graph": graph, "schedule": schedule, "loops": loops, "llvm": llvm, "asm": asm, "memory": memory}
+    asked["records"] = records
     stages = [name for name, wanted in asked.items() if wanted] or ([] if info or decisions else ["graph"])
     if decisions and model.suffix == ".tw":
         raise typer.BadParameter("a compiled file does not keep its decisions; show the model", param_hint="MODEL")

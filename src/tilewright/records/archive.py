@@ -20,6 +20,7 @@ from tilewright.records.store import Store
 from tilewright.support.errors import RecordError
 from tilewright.support.files import UNFINISHED
 
+GZIP = b"\x1f\x8b"
 HEADER = b"tilewright records 1\n"
 SUFFIX = ".twr"
 BATCH = 500
@@ -61,9 +62,10 @@ def take_in(source: Path, store: Store, announce: Callable[[str], None] = lambda
         return _taken(_contents(Store(source)), store, announce)
     try:
         with open(source, "rb") as file:
-            if file.read(2) != b"\x1f\x8b":
-                return _taken(iter([source.read_bytes()]), store, announce)
+            magic = file.read(2)
             file.seek(0)
+            if magic != GZIP:
+                return _taken(iter([file.read(MOST_BYTES + 1)]), store, announce)
             return _taken(lines(file, str(source)), store, announce)
     except OSError as error:
         raise RecordError(f"cannot be read: {error.strerror}", where=str(source)) from None

@@ -244,15 +244,17 @@ def _connect(path: Path, folder: str) -> tuple[sqlite3.Connection, str] | None:
     folder's."""
     if not path.exists():
         return None
-    db = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro&immutable=1", uri=True, check_same_thread=False)
+    db: sqlite3.Connection | None = None
     try:
+        db = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro&immutable=1", uri=True, check_same_thread=False)
         version = db.execute("PRAGMA user_version").fetchone()[0]
         states = db.execute("SELECT folder, stamp FROM state").fetchall()
         if version == FORM and len(states) == 1 and states[0][0] == folder:
             return db, str(states[0][1])
     except sqlite3.Error:
         pass
-    db.close()
+    if db is not None:
+        db.close()
     _remove(path)
     return None
 

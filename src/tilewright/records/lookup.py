@@ -78,7 +78,8 @@ class Lookup:
         mine = code_version() if rows else ""
         ranked = sorted(rows.values(), key=lambda r: (r[1].compiler != mine, r[0], -r[1].time, r[1].digest))
         read = ((row.digest, index.store.get(row.digest, index.target)) for _, row, index in ranked[:MOST])
-        return [(digest, record) for digest, record in read if record is not None]
+        # An index may be damaged in a way that SQLite does not see; the record says what it is about.
+        return [(digest, record) for digest, record in read if record is not None and record.decision == decision]
 
     @cached_property
     def _fresh(self) -> tuple[Index, ...]:

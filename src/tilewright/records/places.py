@@ -46,7 +46,12 @@ def stores(records: Records = "auto") -> tuple[Store, ...]:
 
 
 def _place(text: str) -> Store:
-    return Store(Path(text).expanduser())
+    """A folder, or what a server has."""
+    if "://" not in text:
+        return Store(Path(text).expanduser())
+    from tilewright.records.remote import mirror  # here: who has no server waits for no network library
+
+    return mirror(text)
 
 
 __all__ = ["SHIPPED", "Records", "stores", "user_store"]

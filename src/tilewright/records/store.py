@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import time
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -118,9 +119,14 @@ class Store:
             raise RecordError(f"cannot remove a record: {error.strerror}", where=str(self.folder)) from None
         return True
 
-    def leftovers(self) -> list[Path]:
-        """Files that writers which died have left."""
-        return sorted(self.folder.glob(f"*/{UNFINISHED}*"))
+    def leftovers(self, age: float = 0.0) -> list[Path]:
+        """Unfinished files of at least so many seconds: writers that died have left them."""
+        found = []
+        for path in sorted(self.folder.glob(f"*/{UNFINISHED}*")):
+            with contextlib.suppress(FileNotFoundError):
+                if time.time() - path.stat().st_mtime >= age:
+                    found.append(path)
+        return found
 
     def _tell(self, path: Path, error: Exception) -> None:
         """Warn once of a file."""

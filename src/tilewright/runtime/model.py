@@ -13,6 +13,7 @@ from tilewright.runtime.engine import Engine
 from tilewright.runtime.interop import Array
 from tilewright.runtime.profile import Profile, measure_prepare
 from tilewright.runtime.program import Program, link
+from tilewright.runtime.recorded import describe
 from tilewright.runtime.runner import Runner
 from tilewright.runtime.target import check_target
 from tilewright.runtime.threads import check_threads
@@ -128,12 +129,15 @@ class Model(Runner):
         return measure_prepare(self._engine, self._weights.lend().raw, repeat)
 
     def show(self, what: str = "graph") -> str:
-        """A text of the program: "memory", or what the compiler left ("graph", "loops", "schedule", "llvm", "asm")."""
+        """A text of the program: "memory", "records" (the tuning records that decided it), or what the compiler left
+        ("graph", "loops", "schedule", "llvm", "asm")."""
         if what == "memory":
             return str(self.memory())
+        if what == "records":
+            return describe(self.manifest.records)
         text = self._program.texts.get(what)
         if text is None:
-            known = ", ".join(sorted({*self._program.texts, "memory"}))
+            known = ", ".join(sorted({*self._program.texts, "memory", "records"}))
             raise CallError(f"there is nothing to show for {what!r}", expected=f"one of {known}")
         return text() if callable(text) else text
 

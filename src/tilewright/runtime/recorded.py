@@ -41,3 +41,13 @@ def summary(uses: Iterable[RecordUse]) -> str:
         texts = [f"{why}" if count == 1 else f"{why}: {count}" for why, count in reasons.most_common()]
         parts[-1] += f" ({'; '.join(texts)})"
     return ", ".join(parts) or "none"
+
+
+def describe(uses: Iterable[RecordUse]) -> str:
+    """Each of them for people, behind the summary."""
+    found = list(uses)
+    lines = [f"records: {summary(found)}"]
+    for use in found:
+        why = f" ({use.why})" if use.why else ""
+        lines.append(f"  {use.decision}: {use.setting}, {use.state}{why}, record {use.record}")
+    return "\n".join(lines)

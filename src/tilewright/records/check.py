@@ -1,0 +1,47 @@
+"""Whether a record still holds for this compiler, found out without measuring: is its workload the decision's, does its
+setting exist, do the estimates stand by it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from tilewright.identity import code_version
+from tilewright.ir.loops import PrimFunc
+from tilewright.plans import candidates
+from tilewright.plans.framework.advice import Advice, follow
+from tilewright.plans.framework.analysis import analyse
+from tilewright.plans.framework.decision_key import target_class
+from tilewright.records.record import Record
+from tilewright.support.errors import Error
+from tilewright.targets.target import Target
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What was found: "used", "unverified" or "unusable", as a compile would say, or "unknown", and why."""
+
+    state: str
+    why: str = ""
+
+
+def checked(record: Record, target: Target | None = None) -> Verdict:
+    """Check a record as a compile for a target would, this machine if None."""
+    try:
+        key = record.key()
+    except Error as error:
+        return Verdict("unusable", str(error).splitlines()[0])
+    machine = replace(target or Target.host(), threads=record.threads)
+    if target_class(machine) != record.target:
+        return Verdict("unknown", "about other machines")
+    if not isinstance(key.program, PrimFunc):
+        why = "" if record.made.compiler == code_version() else ", and another compiler measured it"
+        return Verdict("unknown", f"its settings depend on the model around it{why}")
+    try:
+        choices = candidates(analyse(key.program), machine)
+    except Error as error:
+        return Verdict("unusable", str(error).splitlines()[0])
+    current = record.made.compiler == code_version()
+    advice = Advice(record.digest, record.setting, record.measured, record.space, current)
+    labels = [c.label for c in choices]
+    _, use = follow(record.decision, [advice], labels, lambda: [c.cycles for c in choices])
+    return Verdict(use.state, use.why)

@@ -1,0 +1,211 @@
+"""What one does with stores of records besides compiling with them: compare, merge, sum up, tidy."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import groupby
+from math import exp, log
+from pathlib import Path
+
+from tilewright.identity import code_version
+from tilewright.records.archive import TakenIn, take_in
+from tilewright.records.record import Record
+from tilewright.records.store import Store, read
+from tilewright.support.errors import RecordError
+
+ABANDONED = 3600.0
+"""Seconds after which nobody writes an unfinished file any more."""
+
+Named = tuple[str, Record]
+"""A record with its digest."""
+
+
+def everything(store: Store) -> Iterator[Named]:
+    """All records that are sound."""
+    for target in store.classes():
+        for digest in sorted(store.digests(target)):
+            record = store.get(digest, target)
+            if record is not None:
+                yield digest, record
+
+
+def find(store: Store, text: str) -> list[Named]:
+    """The records whose digest begins with a text, or whose decision is called so."""
+    return [(digest, r) for digest, r in everything(store) if digest.startswith(text) or text in (r.decision, r.about)]
+
+
+def merge(sources: Iterable[Path], goal: Store, announce: Callable[[str], None] = lambda _: None) -> TakenIn:
+    """Bring the records of folders, archives and single files into a store. The result is the union, whatever the
+    order and however often: records are never changed, and equal ones are one file."""
+    total = TakenIn()
+    for source in sources:
+        done = take_in(source, goal, announce)
+        total.new, total.known, total.damaged = (
+            total.new + done.new,
+            total.known + done.known,
+            total.damaged + done.damaged,
+        )
+    return total
+
+
+def standing(records: Iterable[Named]) -> dict[tuple[str, str, str], Named]:
+    """Of the records about each decision on each class of machines among the same settings the one that counts most:
+    this compiler's, then the newest."""
+    best: dict[tuple[str, str, str], Named] = {}
+    for digest, record in records:
+        place = record.decision, record.target, record.space
+        if place not in best or _rank(digest, record) > _rank(*best[place]):
+            best[place] = digest, record
+    return best
+
+
+def _rank(digest: str, record: Record) -> tuple[bool, int, str]:
+    return record.made.compiler == code_version(), record.made.time, digest
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """What two stores do not share.
+
+    Args:
+        left, right: records that only one has.
+        changed: decisions about which both have records whose settings differ.
+    """
+
+    left: list[Named]
+    right: list[Named]
+    changed: list[tuple[Record, Record]]
+
+
+def difference(left: Store, right: Store) -> Difference:
+    """Compare two stores."""
+    a, b = dict(everything(left)), dict(everything(right))
+    mine, theirs = standing(a.items()), standing(b.items())
+    both = sorted(mine.keys() & theirs.keys())
+    changed = [(mine[k][1], theirs[k][1]) for k in both if mine[k][1].setting != theirs[k][1].setting]
+    only = [[(d, x[d]) for d in sorted(x.keys() - y.keys())] for x, y in ((a, b), (b, a))]
+    return Difference(only[0], only[1], changed)
+
+
+@dataclass(slots=True)
+class Statistics:
+    """A store summed up.
+
+    Args:
+        records, bytes: all of them, and what their files take.
+        current: measured by this compiler.
+        decisions: that there are records about.
+        faster: of the decisions, those whose setting is verified to be faster than the estimate's; `gain` is the
+            geometric mean of their gains, `most` the largest.
+        candidates: that were timed; `failed` those that could not be.
+        classes, kinds, regimes, levels: how many records each has.
+    """
+
+    records: int = 0
+    bytes: int = 0
+    current: int = 0
+    decisions: int = 0
+    faster: int = 0
+    gain: float = 1.0
+    most: float = 1.0
+    candidates: int = 0
+    failed: int = 0
+    classes: Counter[str] = field(default_factory=Counter)
+    kinds: Counter[str] = field(default_factory=Counter)
+    regimes: Counter[str] = field(default_factory=Counter)
+    levels: Counter[str] = field(default_factory=Counter)
+
+
+def statistics(store: Store) -> Statistics:
+    """Sum up a store."""
+    s = Statistics()
+    found = list(everything(store))
+    for digest, r in found:
+        s.records += 1
+        s.bytes += os.path.getsize(store.path(digest, r.target))
+        s.current += r.made.compiler == code_version()
+        s.candidates += sum(c.outcome == "timed" for c in r.candidates)
+        s.failed += sum(c.outcome != "timed" for c in r.candidates)
+        for counter, value in zip((s.classes, s.kinds, s.regimes, s.levels), _groups(r), strict=True):
+            counter[value] += 1
+    best = standing(found)
+    s.decisions = len({(decision, target) for decision, target, _ in best})
+    gains = [r.gain.median for _, r in best.values() if r.setting != r.untuned]
+    if gains:
+        s.faster, s.gain, s.most = len(gains), exp(sum(map(log, gains)) / len(gains)), max(gains)
+    return s
+
+
+def _groups(r: Record) -> tuple[str, str, str, str]:
+    return r.target, r.kind, r.policy.regime, r.policy.level
+
+
+@dataclass(frozen=True, slots=True)
+class Superfluous:
+    """A file that can go, and why."""
+
+    path: Path
+    why: str
+    asks: bool = False
+    """Whether a compile might still use it."""
+
+
+def superfluous(store: Store, others: bool = False) -> list[Superfluous]:
+    """What a store does not need: records that a later one of the same decision, settings and compiler replaces,
+    damaged files, and what writers left that died.
+
+    Args:
+        others: also records that other compilers measured, which a compile uses only where estimates stand by them.
+    """
+    sound: list[Named] = []
+    found: list[Superfluous] = []
+    for target in store.classes():
+        for digest in sorted(store.digests(target)):
+            path = store.path(digest, target)
+            try:
+                sound.append((digest, read(path)))
+            except (RecordError, OSError) as error:
+                found.append(Superfluous(path, f"damaged: {str(error).splitlines()[0]}"))
+    sound.sort(key=lambda n: (_same(n[1]), n[1].made.time, n[0]))
+    for _, group in groupby(sound, key=lambda n: _same(n[1])):
+        *older, last = group
+        found += [Superfluous(store.path(d, r.target), "a later one replaces it") for d, r in older]
+        if others and last[1].made.compiler != code_version():
+            found.append(Superfluous(store.path(last[0], last[1].target), "measured with another compiler", True))
+    return found + [Superfluous(path, "left by a writer that died") for path in store.leftovers(ABANDONED)]
+
+
+def _same(r: Record) -> tuple[str, ...]:
+    return r.decision, r.target, r.space, r.made.compiler
+
+
+def remove(files: Iterable[Superfluous]) -> int:
+    """Remove files; how many there were."""
+    count = 0
+    for each in files:
+        try:
+            each.path.unlink()
+            count += 1
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            raise RecordError(f"cannot be removed: {error.strerror}", where=str(each.path)) from None
+    return count
+
+
+__all__ = [
+    "Difference",
+    "Statistics",
+    "Superfluous",
+    "difference",
+    "everything",
+    "find",
+    "merge",
+    "remove",
+    "standing",
+    "statistics",
+    "superfluous",
+]

@@ -1,0 +1,151 @@
+"""Records on a web server: an exported archive at an https address, kept here and looked for again now and then.
+
+What was fetched last is used while the server is down or says nothing new. An archive is a whole: what is no longer in
+it is no longer used.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import shutil
+import tempfile
+import time
+import urllib.error
+import urllib.request
+import warnings
+from dataclasses import asdict, dataclass
+from http.client import HTTPException
+from pathlib import Path
+from typing import IO
+from urllib.parse import urlsplit
+
+from tilewright.records.archive import GZIP, take_in
+from tilewright.records.store import Store
+from tilewright.runtime.schema import SchemaError, decode
+from tilewright.support import flags
+from tilewright.support.digest import blake2b
+from tilewright.support.errors import RecordError, RecordWarning
+from tilewright.support.files import write_whole
+
+FRESH = 3600
+"""Seconds for which nobody asks the server again."""
+PATIENCE = 5.0
+"""Seconds that a compile waits for an answer."""
+MOST = 1 << 31
+"""Bytes of the largest archive that is fetched."""
+_LOCAL = ("localhost", "127.0.0.1", "::1")
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """What is known of an address: the folder of its records, what the server calls this version, when it was asked."""
+
+    folder: str = ""
+    etag: str = ""
+    modified: str = ""
+    asked: int = 0
+
+
+def is_address(text: str) -> bool:
+    """Whether a place of records is on a server."""
+    return re.match(r"[a-z][a-z0-9+.-]*://", text) is not None
+
+
+def mirror(address: str) -> Store:
+    """The records of an address as a store on this machine, empty with a warning where they never could be fetched.
+
+    Raises RecordError for an address that is not https (plain http is for this machine only).
+    """
+    check(address)
+    place = flags.CACHE_DIR() / "records-remote" / blake2b(address.encode(), digest_size=16).hexdigest()
+    state = _state(place)
+    if abs(time.time() - state.asked) > FRESH or not (place / (state.folder or "-")).is_dir():
+        try:
+            state = _fetched(address, place, state)
+        except (OSError, HTTPException, RecordError) as error:
+            kept = "what was fetched before is used" if state.folder else "there are none"
+            what = str(error).replace("\n", " ")
+            warnings.warn(f"{address}: cannot fetch tuning records, {kept}: {what}", RecordWarning, stacklevel=4)
+        _keep(place, State(state.folder, state.etag, state.modified, int(time.time())))
+    return Store(place / (state.folder or "none"))
+
+
+def check(address: str) -> None:
+    """Raise RecordError for an address that is not safe to ask."""
+    try:
+        parts = urlsplit(address)
+        host = parts.hostname
+    except ValueError:
+        parts, host = urlsplit(""), None
+    if not host or (parts.scheme != "https" and not (parts.scheme == "http" and host in _LOCAL)):
+        raise RecordError("no address of tuning records", where=address, expected="https://...", got=parts.scheme)
+
+
+def download(address: str, file: IO[bytes], headers: dict[str, str] | None = None) -> State | None:
+    """Fetch an archive into a file; None if the server says that it is as it was."""
+    request = urllib.request.Request(address, headers={"User-Agent": "tilewright", **(headers or {})})
+    try:
+        with urllib.request.build_opener(_Checked).open(request, timeout=PATIENCE) as answer:
+            for _ in range(MOST >> 20):
+                if not (block := answer.read(1 << 20)):
+                    return State("", answer.headers.get("ETag", ""), answer.headers.get("Last-Modified", ""))
+                file.write(block)
+    except urllib.error.HTTPError as error:
+        if error.code == 304:
+            return None
+        raise
+    raise RecordError("the archive is too large", where=address, expected=f"at most {MOST} bytes")
+
+
+class _Checked(urllib.request.HTTPRedirectHandler):
+    """Follows redirections to addresses that are safe as well."""
+
+    def redirect_request(self, req, fp, code, msg, headers, newurl):  # type: ignore[no-untyped-def]
+        check(newurl)
+        return super().redirect_request(req, fp, code, msg, headers, newurl)
+
+
+def _fetched(address: str, place: Path, state: State) -> State:
+    place.mkdir(mode=0o700, parents=True, exist_ok=True)
+    names = {"If-None-Match": state.etag, "If-Modified-Since": state.modified}
+    known = (place / (state.folder or "-")).is_dir()
+    with tempfile.NamedTemporaryFile(dir=place, prefix=".tmp-") as file:
+        got = download(address, file, {k: v for k, v in names.items() if v and known})
+        if got is None:
+            return state
+        file.flush()
+        file.seek(0)
+        if file.read(2) != GZIP:
+            raise RecordError("no archive of tuning records", where=address)
+        folder = Path(tempfile.mkdtemp(dir=place, prefix="v"))
+        try:
+            done = take_in(Path(file.name), Store(folder))
+        except RecordError:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+    if done.damaged:
+        warnings.warn(f"{address}: {done}", RecordWarning, stacklevel=5)
+    fresh = State(folder.name, got.etag[:200], got.modified[:200], int(time.time()))
+    _keep(place, fresh)
+    if state.folder:
+        shutil.rmtree(place / state.folder, ignore_errors=True)
+    return fresh
+
+
+def _state(place: Path) -> State:
+    with contextlib.suppress(OSError, ValueError, SchemaError, RecursionError):
+        state = decode(State, json.loads((place / "state.json").read_bytes()), "state")
+        if re.fullmatch(r"v\w+|", state.folder) and state.etag.isprintable() and state.modified.isprintable():
+            return state
+    return State()
+
+
+def _keep(place: Path, state: State) -> None:
+    with contextlib.suppress(OSError):
+        place.mkdir(mode=0o700, parents=True, exist_ok=True)
+        write_whole(place / "state.json", json.dumps(asdict(state)).encode())
+
+
+__all__ = ["check", "download", "is_address", "mirror"]
