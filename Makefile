@@ -204,6 +204,14 @@ fuzz: $(STAMP) ## long random runs: schedules, parsers, importers
 live-stress: $(STAMP) ## the weight store: 2,000 kills, 10^5 publishes, damaged files; takes minutes
 	TILEWRIGHT_FUZZ=1 $(PY) -m pytest tests/live/store $(PYTEST_ARGS)
 
+.PHONY: tune-stress
+tune-stress: $(STAMP) ## records: 32 processes of 1,000, 200 kills while writing, all damaged files; takes minutes
+	TILEWRIGHT_FUZZ=1 $(PY) -m pytest tests/records tests/fuzz/test_records.py $(PYTEST_ARGS)
+
+.PHONY: bench-records
+bench-records: $(STAMP) ## tuning records: lookups, an import of many, compiles with and without
+	$(PY) -m benchmarks.bench_records $(ARGS)
+
 example-matmul: $(STAMP) ## a 1024x1024x1024 matmul scheduled step by step
 	$(PY) examples/matmul.py
 

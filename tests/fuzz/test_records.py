@@ -6,6 +6,7 @@ its seed.
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import random
@@ -69,13 +70,13 @@ def mutant(seed: int) -> bytes:
             case 0 if isinstance(place, dict):
                 del place[name]
             case 1 if isinstance(place, dict):
-                place[str(rng.choice(VALUES))[:9]] = rng.choice(VALUES)
+                place[str(rng.choice(VALUES))[:9]] = copy.deepcopy(rng.choice(VALUES))
             case 2 if isinstance(place[name], str):
                 place[name] = _text(place[name], rng)
-            case 3 if type(place[name]) in (int, float):
+            case 3 if type(place[name]) in (int, float) and abs(place[name]) < 1e300:
                 place[name] = place[name] * rng.choice((-1, 0, 2, 1e9, 1e300, float("nan"), float("inf")))
             case _:
-                place[name] = rng.choice(VALUES)
+                place[name] = copy.deepcopy(rng.choice(VALUES))
     return (json.dumps(data, separators=(",", ":"), sort_keys=True) + "\n").encode()
 
 

@@ -3,7 +3,7 @@ the best estimate."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
@@ -13,7 +13,7 @@ from tilewright.plans.convolution import depthwise, direct, pixels, transposed, 
 from tilewright.plans.framework.analysis import Structure, analyse
 from tilewright.plans.framework.base import Candidate, Plan, Planned, Rejected
 from tilewright.plans.framework.cost import least
-from tilewright.plans.framework.decision_key import key_of_function
+from tilewright.plans.framework.decision_key import Key, key_of_function
 from tilewright.plans.framework.decisions import Scheduled, current, decide
 from tilewright.plans.framework.registry import extended, register
 from tilewright.plans.framework.variants import Values, specialize
@@ -58,7 +58,7 @@ def plan(func: PrimFunc, target: Target) -> Planned:
     more work than they should (or with those that are forced)."""
     structure = analyse(func)
     choices = candidates(structure, target)
-    chosen = _decide(func, choices, target)
+    chosen = _decide(lambda: key_of_function(func, target), choices)
     # What is forced is wanted as it is.
     trials = choices if chosen is choices[0] else [chosen]
     schedule, chosen, rejected = _first_lawful(func, structure, trials, target)
@@ -106,8 +106,9 @@ def decided(func: PrimFunc, target: Target, where: Values = MappingProxyType({})
     """
     structure = analyse(func)
     choices = candidates(structure, target)
-    taken = _decide(func, choices, target)
-    decision = Scheduled(key_of_function(func, target).name, tuple((v.name, n) for v, n in where.items()))
+    about = key_of_function(func, target)
+    taken = _decide(lambda: about, choices)
+    decision = Scheduled(about.name, tuple((v.name, n) for v, n in where.items()))
     own = Chosen(decision, "" if taken is choices[0] else f"{key(func)}: {taken.label}")
     variants = (decided(specialize(func, v), target, v) for v in named(taken.plan).cases(structure))
     return (own, *(c for found in variants for c in found))
@@ -119,9 +120,21 @@ def may_differ(func: PrimFunc, target: Target) -> bool:
     context = current()
     if context is None:
         return False
-    if context.listing or context.forced or func.symbols:
+    if context.listing or context.forced:
         return True
-    return bool(context.ask(key_of_function(func, target).name))
+    # All are asked, whatever the first one says: what is asked is what a cached program depends on.
+    said = [context.ask(name) for name in _names(func, target)]
+    return any(said)
+
+
+def _names(func: PrimFunc, target: Target) -> Iterator[str]:
+    """The names of the decisions about a function and its variants by whatever plan."""
+    yield key_of_function(func, target).name
+    if func.symbols:
+        structure = analyse(func)
+        cases = [v for p in extended(PLANS) if p.fits(structure, target) for v in p.cases(structure)]
+        for values in {tuple(v.items()): v for v in cases}.values():
+            yield from _names(specialize(func, values), target)
 
 
 def candidates(structure: Structure, target: Target) -> list[Candidate]:
@@ -137,8 +150,8 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
     return [c for _, c in ranked]
 
 
-def _decide(func: PrimFunc, choices: list[Candidate], target: Target) -> Candidate:
-    return decide(lambda: key_of_function(func, target), choices, lambda c: c.setting, lambda c: c.cycles)
+def _decide(about: Callable[[], Key], choices: list[Candidate]) -> Candidate:
+    return decide(about, choices, lambda c: c.setting, lambda c: c.cycles)
 
 
 __all__ = [
