@@ -39,7 +39,7 @@ CANDIDATES, TURNS = 8, 9
 LOOKUPS = 5000
 TEXT = """Times of a compile are medians, the ratios medians of those within a round. Warm: the program is in the cache.
 Cold: its kernels are in the cache, it is not; that is the least that asking for records can be hidden in. Records of
-other models are of the same class of machines, so that every decision is asked about; records of other machines are not.
+other models are of the same class of machines, so that every decision is asked about; those of other machines are not.
 """
 
 
