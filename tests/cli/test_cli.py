@@ -29,7 +29,7 @@ from .conftest import Cli
 def test_help_teaches(cli: Cli) -> None:
     code, text, _ = cli("--help")
     assert code == 0
-    for command in ("compile", "run", "show", "bench", "tune", "doctor"):
+    for command in ("compile", "run", "show", "bench", "profile", "tune", "doctor"):
         assert command in text
         status, page, _ = cli(command, "--help")
         assert status == 0
@@ -46,6 +46,7 @@ def test_help_teaches(cli: Cli) -> None:
             ["show"],
             ["coverage"],
             ["bench"],
+            ["profile"],
             ["publish"],
             ["attach"],
             ["serve"],
@@ -82,7 +83,7 @@ def test_wrong_usage_is_2(cli: Cli, arguments: list[str]) -> None:
     assert cli(*arguments)[0] == 2
 
 
-@pytest.mark.parametrize("command", ["compile", "run", "show", "bench"])
+@pytest.mark.parametrize("command", ["compile", "run", "show", "bench", "profile"])
 def test_errors_are_1_and_name_the_file(cli: Cli, command: str) -> None:
     code, text, error = cli(command, "nothing.onnx")
     assert code == 1

@@ -81,6 +81,8 @@ def test_a_recurrence_of_unknown_length() -> None:
     calls = [{"h0": numbers(n, 24), "xs": numbers(length, n, 8)} for length, n in ((1, 3), (7, 1), (12, 3))]
     compiled = compare(rnn(), *calls, threads=(2, 1))
     assert compiled.profile(*calls[0].values(), repeat=2).kernels
+    kernels, again = (len(compiled.timeline(*c.values(), threads=1).of("kernel")) for c in (calls[0], calls[2]))
+    assert again > kernels, "a kernel of a loop is traced in each iteration"
 
 
 @pytest.mark.parametrize("length", [1, 6])
@@ -153,6 +155,8 @@ def test_a_condition_and_a_count_end_a_loop() -> None:
         compiled(*endless)
     with pytest.raises(CallError, match="more than 500 iterations"):
         compiled.profile(*endless, repeat=1)
+    with pytest.raises(CallError, match="more than 500 iterations"):
+        compiled.timeline(*endless)
     with pytest.raises(ValueError, match="max_iterations"):
         compiled.ffi_function()(*endless, np.zeros(2, F), np.zeros((), np.int64))
     np.testing.assert_array_equal(compiled(np.array(True), np.ones(2, F), np.array(9, F))[1], 3)

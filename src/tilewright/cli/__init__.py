@@ -1,1 +1,1 @@
-"""The command line: `tilewright compile|run|show|bench|doctor`. One file a command; `main.py` puts them together."""
+"""The command line: `tilewright compile|run|show|profile|doctor` and more. One file a command; `main.py` joins them."""

@@ -17,6 +17,7 @@ from tilewright.cli.coverage import coverage
 from tilewright.cli.db import db
 from tilewright.cli.doctor import doctor
 from tilewright.cli.export import export
+from tilewright.cli.profile import profile
 from tilewright.cli.publish import publish
 from tilewright.cli.relay import relay
 from tilewright.cli.run import run
@@ -67,6 +68,7 @@ app.command("show")(show)
 app.command("export")(export)
 app.command("coverage")(coverage)
 app.command("bench")(bench)
+app.command("profile")(profile)
 app.command("tune")(tune)
 app.add_typer(db)
 app.command("publish")(publish)

@@ -175,6 +175,21 @@ class Engine:
 
     # -- layouts and executors ---------------------------------------------------------------------------------------
 
+    @property
+    def most_threads(self) -> int:
+        """How many threads a call uses at most: one where the program is too small for more."""
+        return self._model[MODEL.threads]
+
+    def threads_now(self, dims: tuple[int, ...]) -> int:
+        """How many threads calls with these values of the symbols use at present (`trial.py`)."""
+        with self._lock:
+            if not self._model[MODEL.places]:
+                self._plan()
+            layout, words = self._layout(dims), self._layouts
+            found = words[layout + LAYOUT.threads]
+            self._native.add(words.address + layout + LAYOUT.users, -1)
+        return found or self.most_threads
+
     def output_shapes(self, dims: tuple[int, ...]) -> list[tuple[int, ...]]:
         """The outputs' shapes for these values of the symbols."""
         _, flat = self._ask_shapes(dims)

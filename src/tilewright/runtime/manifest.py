@@ -527,3 +527,8 @@ class _Inside:
 def evaluate(work: Work, symbols: dict[str, int]) -> int:
     """The value of a polynomial for given symbols."""
     return sum(coefficient * prod(symbols[name] for name in powers) for coefficient, powers in work)
+
+
+def known(work: Work, symbols: dict[str, int]) -> bool:
+    """Whether work does not depend on extents that data decides."""
+    return all(name in symbols for _, powers in work for name in powers)

@@ -6,9 +6,10 @@ import os
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tilewright.runtime import artifact
+from tilewright.runtime.arguments import bind_inputs
 from tilewright.runtime.engine import Engine
 from tilewright.runtime.interop import Array
 from tilewright.runtime.profile import Profile, measure_prepare
@@ -21,6 +22,9 @@ from tilewright.runtime.weights.check import check_version, check_weights
 from tilewright.runtime.weights.local import LocalWeights
 from tilewright.runtime.weights.packed import adopted, copy_aligned
 from tilewright.support.errors import ArtifactError, CallError, CompileError, WeightError
+
+if TYPE_CHECKING:
+    from tilewright.runtime.spans import Timeline
 
 
 class Model(Runner):
@@ -127,6 +131,19 @@ class Model(Runner):
     def profile_prepare(self, repeat: int = 5) -> Profile:
         """Time every kernel that packs weights, on the present ones."""
         return measure_prepare(self._engine, self._weights.lend().raw, repeat)
+
+    def timeline(self, *inputs: Any, calls: int = 1, threads: int | None = None) -> Timeline:
+        """What each thread does during calls on these inputs: `timeline(obs).save("trace.json")`.
+
+        Args:
+            threads: of these calls; as many as ordinary ones use at present if None.
+        """
+        from tilewright.runtime.timeline import record  # here: few models are traced
+
+        engine = self._engine
+        bound = bind_inputs(engine.manifest.inputs, engine.manifest.symbols, inputs)
+        count = engine.threads_now(bound.dims) if threads is None else check_threads(threads)
+        return record(engine, self._program.objects, self._weight_addresses(), bound, calls, min(count, self.threads))
 
     def show(self, what: str = "graph") -> str:
         """A text of the program: "memory", "records" (the tuning records that decided it), or what the compiler left

@@ -14,7 +14,7 @@ from tilewright.native.link import Library, compile_text
 from tilewright.runtime.arguments import BoundInputs
 from tilewright.runtime.interop import Array
 from tilewright.runtime.layout import aligned_bytes, function
-from tilewright.runtime.manifest import StepSpec, Work, evaluate
+from tilewright.runtime.manifest import StepSpec, evaluate, known
 from tilewright.runtime.stepwise import profile_text
 from tilewright.runtime.threads import pool
 from tilewright.runtime.weights.packed import WeightSet, packed_nbytes
@@ -60,15 +60,18 @@ class Profile:
         return "\n".join([*lines, f"a run: {self.seconds * 1e6:.2f} us, {self.threads} threads"])
 
 
-def measure(engine: Engine, weights: Sequence[int], bound: BoundInputs, repeat: int) -> Profile:
+def measure(
+    engine: Engine, weights: Sequence[int], bound: BoundInputs, repeat: int, threads: int | None = None
+) -> Profile:
     """Run the program `repeat` times on these inputs, with the clock read after every kernel.
 
     Args:
         weights: addresses of the packed parameters.
+        threads: of these runs; the most that the program's calls may use if None.
     """
-    keep, slots = _run_slots(engine, weights, bound)
+    keep, slots = run_slots(engine, weights, bound)
     symbols = dict(zip((s.name for s in engine.manifest.symbols), bound.dims, strict=True))
-    result = _measure(engine, engine.manifest.run_steps, slots, symbols, repeat)
+    result = _measure(engine, engine.manifest.run_steps, slots, symbols, repeat, threads)
     del keep
     return result
 
@@ -84,7 +87,7 @@ def measure_prepare(engine: Engine, raw: Sequence[Array], repeat: int) -> Profil
 
 def step_clock(engine: Engine, weights: Sequence[int], bound: BoundInputs) -> StepClock:
     """A clock for the steps of a program's run on these inputs, with `weights` the addresses of packed parameters."""
-    keep, slots = _run_slots(engine, weights, bound)
+    keep, slots = run_slots(engine, weights, bound)
     symbols = dict(zip((s.name for s in engine.manifest.symbols), bound.dims, strict=True))
     return StepClock(engine, engine.manifest.run_steps, slots, symbols, keep)
 
@@ -95,12 +98,20 @@ class StepClock:
     Args:
         slots: the addresses that the steps work on.
         keep: what lies there.
+        threads: of the runs; the most that the program's calls may use if None.
     """
 
     def __init__(
-        self, engine: Engine, steps: Sequence[StepSpec], slots: Any, symbols: dict[str, int], keep: object = None
+        self,
+        engine: Engine,
+        steps: Sequence[StepSpec],
+        slots: Any,
+        symbols: dict[str, int],
+        keep: object = None,
+        threads: int | None = None,
     ) -> None:
         self.engine = engine
+        self.threads = engine.most_threads if threads is None else threads
         self.steps = steps
         self._keep = keep
         self._times = np.zeros(2 * len(steps) + 1, np.int64)
@@ -123,7 +134,7 @@ class StepClock:
         samples = np.zeros((repeat, len(self.steps)), np.int64)
         for k in range(-warm, repeat):
             times[:] = 0
-            self._run(self._library["tw_profile"], self._slots.ctypes.data, self._dims.ctypes.data, self.engine.threads)
+            self._run(self._library["tw_profile"], self._slots.ctypes.data, self._dims.ctypes.data, self.threads)
             if times[-1]:
                 raise CallError(f"loops of the model would have more than {self.engine.max_iterations} iterations")
             if k >= 0:
@@ -131,13 +142,20 @@ class StepClock:
         return samples
 
 
-def _measure(engine: Engine, steps: Sequence[StepSpec], slots: Any, symbols: dict[str, int], repeat: int) -> Profile:
+def _measure(
+    engine: Engine,
+    steps: Sequence[StepSpec],
+    slots: Any,
+    symbols: dict[str, int],
+    repeat: int,
+    threads: int | None = None,
+) -> Profile:
     if repeat < 1:
         raise CallError("nothing would be measured", expected="repeat >= 1", got=repeat)
-    clock = StepClock(engine, steps, slots, symbols)
+    clock = StepClock(engine, steps, slots, symbols, threads=threads)
     samples = clock.samples(repeat, warm=2)
     calls = [k for k, step in enumerate(steps) if step.region is None]
-    return _summary([steps[k] for k in calls], samples[:, calls], clock.counts[calls], symbols, engine.threads)
+    return _summary([steps[k] for k in calls], samples[:, calls], clock.counts[calls], symbols, clock.threads)
 
 
 def _summary(steps: Sequence[StepSpec], each: Any, counts: Any, symbols: dict[str, int], threads: int) -> Profile:
@@ -147,7 +165,7 @@ def _summary(steps: Sequence[StepSpec], each: Any, counts: Any, symbols: dict[st
     for step, seconds, count in zip(steps, medians.tolist(), counts.tolist(), strict=True):
         rates = [
             count * evaluate(work, symbols) / max(seconds, 1e-9) * 1e-9
-            if work is not None and _is_known(work, symbols)
+            if work is not None and known(work, symbols)
             else None
             for work in (step.flops, step.traffic)
         ]
@@ -155,12 +173,7 @@ def _summary(steps: Sequence[StepSpec], each: Any, counts: Any, symbols: dict[st
     return Profile(tuple(kernels), float(np.median(each.sum(axis=1))) * 1e-9, symbols, threads)
 
 
-def _is_known(work: Work, symbols: dict[str, int]) -> bool:
-    """Whether work does not depend on extents that data decides."""
-    return all(name in symbols for _, powers in work for name in powers)
-
-
-def _run_slots(engine: Engine, weights: Sequence[int], bound: BoundInputs) -> tuple[list[Any], Any]:
+def run_slots(engine: Engine, weights: Sequence[int], bound: BoundInputs) -> tuple[list[Any], Any]:
     """A slot table of its own: inputs, new outputs, packed weights, a new arena."""
     m = engine.manifest
     shapes = engine.output_shapes(bound.dims)

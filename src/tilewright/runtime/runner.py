@@ -14,6 +14,7 @@ from tilewright.runtime.arguments import bind_inputs, bind_outputs, describe_spe
 from tilewright.runtime.engine import Engine, StoreMoved
 from tilewright.runtime.interop import Array, in_kind_of
 from tilewright.runtime.manifest import ALIGNMENT, InputSpec, Manifest, OutputSpec, ParamSpec, evaluate
+from tilewright.runtime.threads import check_threads
 from tilewright.support.errors import CallError, Problems
 
 if TYPE_CHECKING:
@@ -259,14 +260,20 @@ class Runner(Called):
     def max_iterations(self, most: int) -> None:
         self._engine.max_iterations = most
 
-    def profile(self, *inputs: Any, repeat: int = 50) -> Profile:
-        """Time every kernel on these inputs."""
+    def profile(self, *inputs: Any, repeat: int = 50, threads: int | None = None) -> Profile:
+        """Time every kernel on these inputs, with so many threads; as many as calls may use if None."""
         self._stateless()
         from tilewright.runtime.profile import measure  # here, as below: actors start without it
 
         engine = self._engine
         bound = bind_inputs(engine.manifest.inputs, engine.manifest.symbols, inputs)
-        return measure(engine, self._weight_addresses(), bound, repeat)
+        count = None if threads is None else min(check_threads(threads), engine.threads)
+        return measure(engine, self._weight_addresses(), bound, repeat, count)
+
+    def threads_of(self, *inputs: Any) -> int:
+        """How many threads calls on such inputs use at present, of the `threads` that they may."""
+        engine = self._engine
+        return engine.threads_now(bind_inputs(engine.manifest.inputs, engine.manifest.symbols, inputs).dims)
 
     def step_clock(self, *inputs: Any) -> StepClock:
         """A clock that times the steps of the manifest on these inputs, again and again."""

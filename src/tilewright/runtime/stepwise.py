@@ -25,14 +25,19 @@ def profile_text(
         most: iterations that loops may have that only data ends.
     """
     m = Module(host_triple())
-    params = [("slots", PTR), ("dims", PTR), ("tid", I64), ("nthreads", I64), ("barrier", PTR)]
-    with m.function("tw_profile", VOID, params) as (f, arguments):
-        _Stepper(f, arguments, steps, addresses, times, values, most).run()
+    with m.function("tw_profile", VOID, PARAMETERS) as (f, arguments):
+        Stepper(f, arguments, steps, addresses, times, values, most).run()
         f.ret()
     return m.text()
 
 
-class _Stepper:
+PARAMETERS = [("slots", PTR), ("dims", PTR), ("tid", I64), ("nthreads", I64), ("barrier", PTR)]
+"""Of a function that all threads call."""
+
+
+class Stepper:
+    """Writes the steps into a function of `PARAMETERS`, with the arguments of `profile_text`."""
+
     def __init__(
         self,
         f: Function,
@@ -83,6 +88,17 @@ class _Stepper:
             at = self.step(at)
 
     def call(self, k: int) -> None:
+        """Write a call, and what is noted of it."""
+        f = self.f
+        self.invoke(k)
+        with f.when(self.tid.eq(0)):
+            now, place = self.now(), f.value(self.times + 8 * k, PTR)
+            f.store(f.load(I64, place) + now - self.last.get(), place)
+            f.store(f.load(I64, place, 8 * len(self.steps)) + 1, place, 8 * len(self.steps))
+            self.last.set(now)
+
+    def invoke(self, k: int) -> None:
+        """Write a call, and the barrier where others need what one thread makes in it."""
         f, step = self.f, self.steps[k]
         shifts = [self.number(work) for work in step.shifts] or [f.value(0, I64)] * len(step.slots)
         pointers = [self.pointer(i) + shift for i, shift in zip(step.slots, shifts, strict=True)]
@@ -92,11 +108,6 @@ class _Stepper:
         following = self.steps[k + 1] if k + 1 < len(self.steps) else None
         if step.alone and following is not None and not following.alone:
             self.wait()
-        with f.when(self.tid.eq(0)):
-            now, place = self.now(), f.value(self.times + 8 * k, PTR)
-            f.store(f.load(I64, place) + now - self.last.get(), place)
-            f.store(f.load(I64, place, 8 * len(self.steps)) + 1, place, 8 * len(self.steps))
-            self.last.set(now)
 
     def symbol(self, index: int) -> Value:
         if index < len(self.values):
@@ -198,7 +209,11 @@ class _Stepper:
         return total
 
     def now(self) -> Value:
-        f = self.f
-        spec = f.space(16)
-        f.call(I32, "clock_gettime", (I32, 1), spec)
-        return f.load(I64, spec) * 1_000_000_000 + f.load(I64, spec, 8)
+        return clock(self.f)
+
+
+def clock(f: Function) -> Value:
+    """Nanoseconds of the monotonic clock, which is `time.perf_counter_ns` in Python."""
+    spec = f.space(16)
+    f.call(I32, "clock_gettime", (I32, 1), spec)
+    return f.load(I64, spec) * 1_000_000_000 + f.load(I64, spec, 8)

@@ -1,0 +1,40 @@
+"""The roofline of a machine: the least time that work can take, by its operations and its bytes, and which of the two
+decides."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """A level of memory: "L1", "L2", "L3", "memory". Bytes that it holds, and bytes that are read of it in a second."""
+
+    name: str
+    holds: float
+    rate: float
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """The least seconds of some work, and what decides: "compute", or the name of a level."""
+
+    seconds: float
+    by: str
+
+
+@dataclass(frozen=True, slots=True)
+class Roofline:
+    """Floating-point operations in a second (a multiply-add is two), and the levels, the smallest first."""
+
+    peak: float
+    levels: tuple[Level, ...]
+
+    def bound(self, flops: float | None, nbytes: float | None) -> Bound | None:
+        """The least time of work that does so many operations and touches so many bytes, each of them once and from the
+        smallest level that holds them all; None if neither is known."""
+        found = [] if flops is None else [Bound(flops / self.peak, "compute")]
+        if nbytes is not None:
+            level = next((x for x in self.levels if nbytes <= x.holds), self.levels[-1])
+            found.append(Bound(nbytes / level.rate, level.name))
+        return max(found, key=lambda b: b.seconds, default=None)

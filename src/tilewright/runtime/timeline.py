@@ -1,0 +1,163 @@
+"""What each thread does during calls: kernels, waits and memory over time, for trace viewers.
+
+    model.timeline(obs, calls=3).save("trace.json")        for https://ui.perfetto.dev or chrome://tracing
+
+A traced program is a second one beside the program: its objects linked once more, with a barrier that notes when a
+thread came and when it went on, and an entry that notes when each kernel began and ended (`stepwise.py`). The program
+itself has no code for this. Each note takes two looks at the clock, some 50 ns.
+
+A thread hands its log to the barrier in the place of the barrier's address: kernels pass that on and do not look at it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tilewright.native.assembler import I64, PTR, VOID, Function, Module, Value
+from tilewright.native.link import Library, compile_text, host_triple
+from tilewright.runtime.arguments import BoundInputs
+from tilewright.runtime.layout import Memory, Struct, function
+from tilewright.runtime.manifest import StepSpec
+from tilewright.runtime.profile import run_slots
+from tilewright.runtime.spans import Span, Timeline, live_bytes
+from tilewright.runtime.stepwise import PARAMETERS, Stepper, clock
+from tilewright.runtime.threads import pool
+from tilewright.support.errors import CallError
+
+if TYPE_CHECKING:
+    from tilewright.runtime.engine import Engine
+
+MOST_NOTES = 1 << 15
+"""Notes of one thread; later ones are lost, and counted."""
+WARM_CALLS = 2
+
+_LOG = Struct("barrier", "step", "count", "lost", "notes", offset=0)
+"""Of one thread; `notes` is where they begin: step (~step for a wait in it), begin, end."""
+_NOTE_WORDS = 3
+_LOG_SIZE = -(-(_LOG.notes + 8 * _NOTE_WORDS * MOST_NOTES) // 128) * 128
+
+
+def _append(f: Function, log: Value, code: Value, begin: Value, end: Value) -> None:
+    count = f.load(I64, log, _LOG.count)
+    with f.when(count >= MOST_NOTES):
+        f.store(f.load(I64, log, _LOG.lost) + 1, log, _LOG.lost)
+    with f.when(count < MOST_NOTES):
+        note = log + (count * (8 * _NOTE_WORDS) + _LOG.notes)
+        for k, value in enumerate((code, begin, end)):
+            f.store(value, note, 8 * k)
+        f.store(count + 1, log, _LOG.count)
+
+
+def _barrier_text() -> str:
+    """`tw_barrier` that notes how long a thread waited."""
+    m = Module(host_triple())
+    with m.function("tw_barrier", VOID, [("log", PTR), ("nthreads", I64)]) as (f, (log, nthreads)):
+        with f.when(nthreads <= 1):
+            f.ret()
+        begin = clock(f)
+        f.call(VOID, "tw_unnoted_barrier", f.load(PTR, log, _LOG.barrier), nthreads)
+        _append(f, log, f.value(-1, I64) - f.load(I64, log, _LOG.step), begin, clock(f))
+        f.ret()
+    return m.text()
+
+
+class _Tracer(Stepper):
+    """Steps that each thread notes in its log."""
+
+    def begin(self, logs: int) -> None:
+        """Let the log of the thread be what kernels take for the barrier."""
+        f = self.f
+        log = f.value(logs, PTR) + self.tid * _LOG_SIZE
+        with f.when(self.nthreads > 1):
+            f.store(self.barrier, log, _LOG.barrier)
+        self.barrier = log
+
+    def call(self, k: int) -> None:
+        f = self.f
+        f.put(k, I64, self.barrier, _LOG.step)
+        begin = self.now()
+        self.invoke(k)
+        _append(f, self.barrier, f.value(k, I64), begin, self.now())
+
+    def run(self) -> None:
+        at = 0
+        while at < len(self.steps):
+            at = self.step(at)
+
+
+def _trace_text(
+    steps: Sequence[StepSpec], addresses: Mapping[str, int], logs: int, ended: int, values: Mapping[str, int], most: int
+) -> str:
+    """`tw_trace`; `logs` is the address of the threads' logs, `ended` of a word that tells of endless loops."""
+    m = Module(host_triple())
+    with m.function("tw_trace", VOID, PARAMETERS) as (f, arguments):
+        tracer = _Tracer(f, arguments, steps, addresses, ended - 16 * len(steps), values, most)
+        tracer.begin(logs)
+        tracer.run()
+        f.ret()
+    return m.text()
+
+
+def record(
+    engine: Engine,
+    objects: Mapping[str, bytes],
+    weights: Sequence[int],
+    bound: BoundInputs,
+    calls: int,
+    threads: int,
+) -> Timeline:
+    """Trace so many calls on these inputs, after some that warm up.
+
+    Args:
+        objects: of the program.
+        weights: addresses of the packed parameters.
+    """
+    if calls < 1:
+        raise CallError("nothing would be traced", expected="calls >= 1", got=calls)
+    keep, slots = run_slots(engine, weights, bound)
+    steps = engine.manifest.run_steps
+    symbols = dict(zip((s.name for s in engine.manifest.symbols), bound.dims, strict=True))
+    logs, ended = Memory(_LOG_SIZE * threads), Memory(8)
+    kernels = {step.kernel for step in steps if step.region is None}
+    parts = {**objects, "barrier that notes": compile_text(_barrier_text, speed=0)}
+    linked = Library(parts, kernels | {"tw_barrier"}, {"tw_unnoted_barrier": pool().barrier})
+    addresses = {name: linked[name] for name in kernels}
+    text = _trace_text(steps, addresses, logs.address, ended.address, symbols, engine.max_iterations)
+    entry = Library(
+        {"trace": compile_text(text, speed=0, cache=False)}, ["tw_trace"], {"tw_barrier": linked["tw_barrier"]}
+    )
+    run = function(pool().parallel, None, *[ctypes.c_void_p] * 3, ctypes.c_int64)
+    dims = np.array([*symbols.values(), 0], np.int64)
+    spans: list[Span] = []
+    for k in range(-WARM_CALLS, calls):
+        if k == 0:
+            for thread in range(threads):
+                logs[thread * _LOG_SIZE + _LOG.count] = logs[thread * _LOG_SIZE + _LOG.lost] = 0
+        begin = time.perf_counter_ns()
+        run(entry["tw_trace"], slots.ctypes.data, dims.ctypes.data, threads)
+        if k >= 0:
+            spans.append(Span("call", 0, k, begin, time.perf_counter_ns()))
+        if ended[0]:
+            raise CallError(f"loops of the model would have more than {engine.max_iterations} iterations")
+    lost = sum(logs[thread * _LOG_SIZE + _LOG.lost] for thread in range(threads))
+    for thread in range(threads):
+        spans += _spans(logs, thread)
+    del keep, linked, entry
+    live = live_bytes(engine.intervals(bound.dims), len(steps))
+    return Timeline(tuple(spans), steps, tuple(live), symbols, threads, lost)
+
+
+def _spans(logs: Memory, thread: int) -> list[Span]:
+    base = thread * _LOG_SIZE
+    at = (base + _LOG.notes) >> 3
+    count = logs[base + _LOG.count]
+    notes: Any = logs.words[at : at + _NOTE_WORDS * count].reshape(count, _NOTE_WORDS)
+    return [
+        Span("kernel", thread, code, begin, end) if code >= 0 else Span("wait", thread, ~code, begin, end)
+        for code, begin, end in notes.tolist()
+    ]

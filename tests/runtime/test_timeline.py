@@ -1,0 +1,101 @@
+"""Timelines: every kernel of every call on every thread, waits inside them, memory, and files that viewers read."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.runtime.programs import affine, copy16
+from tilewright.runtime import timeline
+from tilewright.runtime.arena import Interval, plan
+from tilewright.runtime.model import Model
+from tilewright.runtime.spans import Timeline, live_bytes
+from tilewright.support.errors import CallError
+
+X = np.linspace(0, 1, 50_000, dtype=np.float32)
+
+
+def traced(threads: int, calls: int = 3) -> Timeline:
+    return Model(affine(), threads=threads).timeline(X, calls=calls, threads=threads)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_each_thread_does_each_kernel_of_each_call(threads: int) -> None:
+    found = traced(threads)
+    assert found.threads == threads
+    assert found.lost == 0
+    assert [s.step for s in found.of("call")] == [0, 1, 2]
+    done = Counter((s.thread, s.step) for s in found.of("kernel"))
+    assert done == {(thread, step): 3 for thread in range(threads) for step in range(3)}
+
+
+def test_kernels_lie_in_calls_and_waits_in_kernels() -> None:
+    found = traced(2)
+    calls = found.of("call")
+    for s in found.of("kernel"):
+        assert any(c.begin <= s.begin <= s.end <= c.end for c in calls)
+    waits = found.of("wait")
+    assert waits
+    for w in waits:
+        own = [s for s in found.of("kernel") if (s.thread, s.step) == (w.thread, w.step)]
+        assert any(s.begin <= w.begin <= w.end <= s.end for s in own)
+    assert all(0 <= found.waiting(step) <= 1 for step in range(3))
+    assert not traced(1).of("wait"), "one thread waits for nobody"
+
+
+def test_results_are_those_of_ordinary_calls() -> None:
+    """The traced program is another one with a barrier of its own: the model's stays as it is."""
+    model = Model(affine(), threads=2)
+    before = model(X)[0]
+    model.timeline(X, threads=2)
+    assert (model(X)[0] == before).all()
+    assert model.timeline(X, threads=64).threads == 2, "no more threads than the user allows"
+
+
+def test_the_file_is_what_viewers_read(tmp_path: Path) -> None:
+    path = tmp_path / "trace.json"
+    traced(2).save(path)
+    events = json.loads(path.read_text())["traceEvents"]
+    names = {e["tid"]: e["args"]["name"] for e in events if e["name"] == "thread_name"}
+    assert names == {0: "caller's thread", 1: "worker 1", 1000: "calls"}
+    spans = [e for e in events if e["ph"] == "X"]
+    assert all(e["ts"] >= 0 and e["dur"] >= 0 for e in spans)
+    assert [e["ts"] for e in spans] == sorted(e["ts"] for e in spans)
+    assert {e["name"] for e in spans if e["cat"] == "kernel"} == {"exp", "multiply + add", "last"}
+    (work,) = {json.dumps(e["args"]) for e in spans if e["name"] == "multiply + add"}
+    assert json.loads(work) == {"step": 1, "kernel": "affine", "flops": 6 * X.size, "bytes": 16 * X.size + 24}
+    memory = [e["args"]["temporaries"] for e in events if e["ph"] == "C"]
+    assert memory == [X.nbytes, X.nbytes, 0] * 3
+    with pytest.raises(CallError, match="cannot be written"):
+        traced(1).save(tmp_path / "nowhere" / "trace.json")
+
+
+def test_too_many_notes_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(timeline, "MOST_NOTES", 4)
+    found = traced(1, calls=3)
+    assert len(found.of("kernel")) == 4
+    assert found.lost == 5
+
+
+def test_nothing_to_trace() -> None:
+    model = Model(copy16())
+    with pytest.raises(CallError, match="calls >= 1"):
+        model.timeline(np.zeros(16, np.float32), calls=0)
+    with pytest.raises(CallError):
+        model.timeline()
+
+
+def test_live_bytes_reach_the_planners_bound() -> None:
+    source = np.random.default_rng(0)
+    for _ in range(30):
+        blocks: list[Interval] = []
+        for k in range(12):
+            first = int(source.integers(0, 20))
+            alias = int(source.integers(0, k)) if k and source.random() < 0.3 else None
+            blocks.append(Interval(first, int(source.integers(first, 21)), int(source.integers(0, 500)), alias))
+        assert max(live_bytes(blocks, 21)) <= sum(b.nbytes for b in blocks)
+        assert max(live_bytes(blocks, 21)) == plan(blocks).live
