@@ -124,6 +124,8 @@ def _misfit(fake: torch.Tensor) -> str | None:
     """What of a tensor rules know nothing of; None if all is well."""
     if fake.device.type != "cpu":
         return f"on the device {fake.device}"
+    if fake.is_complex():
+        return "complex"
     if fake.layout is not torch.strided or fake.is_quantized:
         return "not dense"
     if fake.is_conj() or fake.is_neg():

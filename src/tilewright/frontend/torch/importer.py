@@ -19,6 +19,7 @@ from torch.fx import Node
 
 from tilewright.frontend.common.emitter import check_size
 from tilewright.frontend.common.finish import Imported, Interface, finished, located
+from tilewright.frontend.torch.complexes import Complex
 from tilewright.frontend.torch.dtypes import element_type
 from tilewright.frontend.torch.example import Dims, read_example
 from tilewright.frontend.torch.export import export_module, refuse_example, serves_one, simplified
@@ -159,6 +160,8 @@ class _Importer:
         self.problems.raise_if_any(
             f"{len(self.problems)} problems in the model", where=self.label, kind=_kind(self.problems)
         )
+        if any(isinstance(self.values[node], Complex) for node in outputs):
+            raise UnsupportedError("a result is complex", where=self.label, hint="return torch.view_as_real of it")
         given = [(name, self.values[node]) for name, node in zip(names, outputs, strict=True)]
         imported = finished(self.builder, _distinct(given, self.builder), self.weights)
         read = {p.name for p in imported.graph.params}

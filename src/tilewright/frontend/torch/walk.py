@@ -11,8 +11,9 @@ import torch
 from torch.fx import GraphModule, Node
 
 from tilewright.frontend.common.finish import located, reason
-from tilewright.frontend.torch import registry
+from tilewright.frontend.torch import complexes, registry
 from tilewright.frontend.torch.call import Call
+from tilewright.frontend.torch.complexes import Complex
 from tilewright.frontend.torch.dtypes import DTYPES, element_type
 from tilewright.frontend.torch.export import is_composite
 from tilewright.frontend.torch.random import Random
@@ -96,12 +97,17 @@ class Walk:
         if registry.is_ordered_check(node):
             return [None]
         found = registry.find(target) or (registry.find_sampling(target) if self.random else None)
-        if found is None:
+        packet = target._schema.name.removeprefix("aten::") if isinstance(target, torch._ops.OpOverload) else ""
+        if found is None and packet not in complexes.RULES:
             raise _unsupported(node)
         args, kwargs = self.arguments(node, values)
         given = tuple(a.meta.get("val") if isinstance(a, Node) else None for a in node.args)
         name = operator_name(target)
         call = Call(self.builder, self.weights, node.name, name, held, self.sizes, given, _read(node), self.random)
+        if complexes.is_complex(held) or complexes.involved(args):
+            return _checked(call, complexes.apply(call, packet, found, args, kwargs))
+        if found is None:
+            raise _unsupported(node)
         return _checked(call, found(call, *args, **kwargs))
 
     def arguments(self, node: Node, values: dict[Node, Any]) -> tuple[list[Any], dict[str, Any]]:
@@ -127,7 +133,7 @@ class Walk:
     def resolve(self, argument: Any, values: dict[Node, Any]) -> Any:
         if isinstance(argument, Node):
             return values[argument]
-        if isinstance(argument, torch.dtype):
+        if isinstance(argument, torch.dtype) and not argument.is_complex:
             return element_type(argument)
         if isinstance(argument, list | tuple):
             return [self.resolve(a, values) for a in argument]
@@ -175,6 +181,10 @@ def _checked(call: Call, results: Any) -> Any:
     """A rule's results, which must be of the types that PyTorch states."""
     pairs = zip(results, call.results, strict=False) if isinstance(results, list | tuple) else [(results, call.results)]
     for value, stated in pairs:
+        if isinstance(value, Complex) and isinstance(stated, torch.Tensor) and stated.is_complex():
+            shape = tuple(call.sizes.expr(d) for d in stated.shape)
+            if not all(same_shape(shape, p.shape) and p.dtype is value.re.dtype for p in value.parts):
+                raise UnsupportedError(f"this use of {call.name} is not supported", got=value.re.type)
         if not isinstance(value, Value) or not isinstance(stated, torch.Tensor):
             continue
         expected = TensorType(DTYPES[stated.dtype], tuple(call.sizes.expr(d) for d in stated.shape))

@@ -1,0 +1,215 @@
+"""Complex tensors: pairs of real values, which no program has as inputs, weights or outputs.
+
+Fourier transforms give them, and what models do before they turn back is little: it is done on both parts. Operators
+that move or add elements run on each part by their own rule; products and functions have rules here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+import torch
+
+from tilewright.frontend.torch.call import Call
+from tilewright.frontend.torch.dtypes import element_type
+from tilewright.ir.graph import Value
+from tilewright.support.errors import UnsupportedError
+
+PARTS = {torch.complex64: torch.float32, torch.complex128: torch.float64}
+"""Complex types, each with that of its parts."""
+
+PARTWISE = set(
+    """add sub neg sum mean slice select narrow reshape view _unsafe_view permute transpose t unsqueeze squeeze expand
+    cat stack clone alias contiguous detach flip roll constant_pad_nd index_select split split_with_sizes unbind chunk
+    unflatten flatten lift_fresh_copy
+    """.split()
+)
+"""Operators that do to a complex tensor what they do to its parts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Complex:
+    """A complex tensor: its real and its imaginary part."""
+
+    re: Value
+    im: Value
+
+    @property
+    def parts(self) -> tuple[Value, Value]:
+        return self.re, self.im
+
+
+Rule = Callable[..., Any]
+F = TypeVar("F", bound=Rule)
+RULES: dict[str, Rule] = {}
+"""Rules of operators on complex tensors, by the operator's name, where it has another for real ones."""
+
+
+def rule(*names: str) -> Callable[[F], F]:
+    """Register a rule for operators on complex tensors."""
+
+    def register(f: F) -> F:
+        RULES.update(dict.fromkeys(names, f))
+        return f
+
+    return register
+
+
+def involved(arguments: Any) -> bool:
+    """Whether a complex tensor or number is among arguments, in lists too."""
+    if isinstance(arguments, list | tuple):
+        return any(involved(a) for a in arguments)
+    return isinstance(arguments, Complex | complex)
+
+
+def is_complex(results: Any) -> bool:
+    """Whether a complex tensor is among an operator's results."""
+    several = results if isinstance(results, list | tuple) else (results,)
+    return any(isinstance(r, torch.Tensor) and r.is_complex() for r in several)
+
+
+def apply(call: Call, packet: str, real: Rule | None, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    """The results of an operator on complex tensors, or that gives some."""
+    if packet in RULES:
+        return RULES[packet](call, *args, **kwargs)
+    if packet not in PARTWISE or real is None:
+        raise UnsupportedError(f"the operator {call.name} is not supported for complex numbers")
+    if packet in ("add", "sub"):  # a number among the operands has parts too; elsewhere numbers are axes and places
+        args = [complex(a) if isinstance(a, int | float) else a for a in args]
+    inner = replace(call, results=_parts_of(call.results), given=tuple(map(_parts_of, call.given)))
+    both = [real(inner, *[part(call, a, k) for a in args], **kwargs) for k in (0, 1)]
+    return _paired(*both)
+
+
+def part(call: Call, argument: Any, k: int) -> Any:
+    """The real (0) or imaginary (1) part of an argument; tensors among others are made complex, numbers stay."""
+    if isinstance(argument, list | tuple) and involved(argument):
+        return [part(call, a, k) for a in argument]
+    if isinstance(argument, Value) and k == 1 and argument.dtype.is_float:
+        return call.broadcast(call.like(0, argument), argument.shape)
+    if isinstance(argument, complex):
+        return argument.imag if k else argument.real
+    return argument.parts[k] if isinstance(argument, Complex) else argument
+
+
+def _paired(re: Any, im: Any) -> Any:
+    if isinstance(re, list | tuple):
+        return [Complex(a, b) for a, b in zip(re, im, strict=True)]
+    return Complex(re, im)
+
+
+def _parts_of(fake: Any) -> Any:
+    """What PyTorch would say of the parts of results."""
+    if isinstance(fake, list | tuple):
+        return [_parts_of(f) for f in fake]
+    return fake.real if isinstance(fake, torch.Tensor) and fake.is_complex() else fake
+
+
+def pair(call: Call, x: Any) -> tuple[Any, Any]:
+    """An operand as its parts: tensors and numbers; None for an imaginary part that there is none."""
+    if isinstance(x, Complex):
+        return x.parts
+    return (x.real, x.imag) if isinstance(x, complex) else (x, None)
+
+
+# --- rules ------------------------------------------------------------------------------------------------------------
+
+
+@rule("mul", "multiply")
+def multiply(n: Call, x: Any, y: Any) -> Complex:
+    t = part_type(n)
+    (a, b), (c, d) = ([None if p is None else n.operand(p, t) for p in pair(n, o)] for o in (x, y))
+    if b is None or d is None:
+        (c, d), a = ((c, d), a) if b is None else ((a, b), c)
+        return Complex(n.emit("mul", a, c), n.emit("mul", a, d))
+    return Complex(
+        n.emit("sub", n.emit("mul", a, c), n.emit("mul", b, d)), n.emit("add", n.emit("mul", a, d), n.emit("mul", b, c))
+    )
+
+
+@rule("div", "divide", "true_divide")
+def divide(n: Call, x: Any, y: Any, *, rounding_mode: Any = None) -> Complex:
+    if not isinstance(x, Complex) or isinstance(y, Complex | complex) or rounding_mode is not None:
+        raise n.unsupported("by a complex number")
+    by = n.operand(y, x.re.dtype)
+    return Complex(n.emit("div", x.re, by), n.emit("div", x.im, by))
+
+
+@rule("_conj", "conj", "_conj_physical", "conj_physical")
+def conjugate(n: Call, x: Complex) -> Complex:
+    return Complex(x.re, n.emit("neg", x.im))
+
+
+@rule("resolve_conj", "resolve_neg")
+def resolved(n: Call, x: Complex) -> Complex:
+    return x
+
+
+@rule("real")
+def real(n: Call, x: Complex) -> Value:
+    return x.re
+
+
+@rule("imag")
+def imaginary(n: Call, x: Complex) -> Value:
+    return x.im
+
+
+@rule("view_as_real")
+def view_as_real(n: Call, x: Complex) -> Value:
+    columns = [n.reshape(p, (*p.shape, 1)) for p in x.parts]
+    return n.emit("concat", *columns, axis=x.re.type.rank)
+
+
+@rule("view_as_complex")
+def view_as_complex(n: Call, x: Value) -> Complex:
+    last = x.type.rank - 1
+    re, im = (n.reshape(n.slice(x, last, k, 1), x.shape[:-1]) for k in (0, 1))
+    return Complex(re, im)
+
+
+@rule("complex")
+def together(n: Call, re: Value, im: Value) -> Complex:
+    return Complex(*(n.broadcast(n.cast(p, part_type(n)), n.shape) for p in (re, im)))
+
+
+@rule("polar")
+def polar(n: Call, size: Value, angle: Value) -> Complex:
+    return Complex(*(n.emit("mul", size, n.emit(f, angle)) for f in ("cos", "sin")))
+
+
+@rule("exp")
+def exponential(n: Call, x: Complex) -> Complex:
+    return polar(n, n.emit("exp", x.re), x.im)
+
+
+@rule("abs")
+def magnitude(n: Call, x: Complex) -> Value:
+    """Without overflow where the squares would: the larger part times the root of 1 + (smaller / larger)^2."""
+    a, b = (n.emit("abs", p) for p in x.parts)
+    large, small = n.emit("max", a, b), n.emit("min", a, b)
+    share = n.emit("div", small, large)
+    root = n.emit("sqrt", n.emit("add", n.like(1, a), n.emit("mul", share, share)))
+    zero = n.emit("eq", small, n.like(0, a))  # NaN parts stay NaN: the comparison is false
+    return n.emit("select", zero, large, n.emit("mul", large, root))
+
+
+@rule("_to_copy", "to", "_to_dtype")
+def converted(n: Call, x: Any, *given: Any, dtype: Any = None, **kept: Any) -> Complex:
+    if isinstance(x, Complex):
+        if not n.results.is_complex():
+            raise n.unsupported("from complex to real")
+        return Complex(*(n.cast(p, part_type(n)) for p in x.parts))
+    re = n.cast(x, part_type(n))
+    return Complex(re, n.broadcast(n.like(0, re), re.shape))
+
+
+def part_type(n: Call) -> Any:
+    """The element type of the parts of the (first) result."""
+    first = n.results[0] if isinstance(n.results, tuple | list) else n.results
+    return element_type(PARTS.get(first.dtype, first.dtype))
+
+
+__all__ = ["PARTS", "PARTWISE", "RULES", "Complex", "apply", "involved", "is_complex", "part_type", "rule"]
