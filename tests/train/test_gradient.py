@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -30,11 +30,11 @@ def interpret(graph: Graph, inputs: dict[str, Array]) -> list[Array]:
     return [found[v.name] for v in graph.outputs]
 
 
-def graph_of(op: str, inputs: list[Array], attrs: dict[str, Any]) -> Graph:
-    """The sum of an operator's floating point outputs, each element with a weight of its own."""
+def graph_of(op: str, inputs: Sequence[Array | None], attrs: dict[str, Any]) -> Graph:
+    """The sum of an operator's floating point outputs, each element with a weight of its own. None: no such operand."""
     builder = GraphBuilder("g")
     values = [
-        builder.input(f"x{k}", TensorType(ops_dtype(a), tuple(as_expr(d) for d in a.shape)))
+        None if a is None else builder.input(f"x{k}", TensorType(ops_dtype(a), tuple(as_expr(d) for d in a.shape)))
         for k, a in enumerate(inputs)
     ]
     outputs = emit(builder, op, *values, **attrs)
@@ -54,11 +54,11 @@ def ops_dtype(array: Array) -> DType:
     return {"f": f64, "i": i64, "b": boolean}[array.dtype.kind] if array.dtype != np.float32 else f32
 
 
-def check(op: str, inputs: list[Array], tolerance: float = TOLERANCE, **attrs: Any) -> None:
+def check(op: str, inputs: Sequence[Array | None], tolerance: float = TOLERANCE, **attrs: Any) -> None:
     graph = graph_of(op, inputs, attrs)
-    names = [f"x{k}" for k, a in enumerate(inputs) if a.dtype.kind == "f"]
+    names = [f"x{k}" for k, a in enumerate(inputs) if a is not None and a.dtype.kind == "f"]
     found = gradient(graph, graph.outputs[0].name, names)
-    given = {f"x{k}": a for k, a in enumerate(inputs)}
+    given = {f"x{k}": a for k, a in enumerate(inputs) if a is not None}
     _, *gradients = interpret(found, given)
     for name, result in zip(names, gradients, strict=True):
         expected = differences(graph, given, name)
@@ -229,6 +229,40 @@ def test_shapes() -> None:
     check("slice", [normal(5, 9)], begin=(4, 1), size=(2, 3), step=(-2, 3))
 
 
+SIGMOID, TANH = ("sigmoid", ()), ("tanh", ())
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("steps", [1, 4])
+def test_recurrences(steps: int, reverse: bool) -> None:
+    """Through time: by the inputs' gates, the recurrent weights, the first states, and a GRU's late bias."""
+    lstm = {"cell": "lstm", "activations": (SIGMOID, TANH, TANH), "reverse": reverse}
+    check("recurrence", [normal(steps, 2, 12), normal(3, 12), normal(2, 3), normal(2, 3)], **lstm)
+    check("recurrence", [normal(steps, 2, 12), normal(3, 12), normal(2, 3)], **lstm)
+    gru = {"cell": "gru", "activations": (SIGMOID, TANH), "reverse": reverse, "linear_before_reset": True}
+    check("recurrence", [normal(steps, 2, 9), normal(3, 9), normal(2, 3), None, None, None, normal(3)], **gru)
+    check("recurrence", [normal(steps, 2, 9), normal(3, 9), normal(2, 3)], **gru)
+    check(
+        "recurrence",
+        [normal(steps, 2, 3), normal(3, 3), normal(2, 3)],
+        cell="rnn",
+        activations=(TANH,),
+        reverse=reverse,
+    )
+
+
+def test_a_step_of_an_lstm() -> None:
+    common = {"batch": 2, "step": 1, "activations": (SIGMOID, TANH, TANH)}
+    for product, cell in ((None, None), (normal(2, 12), None), (normal(2, 12), normal(2, 3))):
+        check("lstm_cell", [normal(6, 12), product, cell], **common)
+
+
+def test_recurrences_without_gradients() -> None:
+    peepholes = [normal(2, 1, 8), normal(2, 8), normal(1, 2), normal(1, 2), None, normal(6)]
+    with pytest.raises(tw.Error, match="has no gradient yet"):
+        check("recurrence", peepholes, cell="lstm", activations=(SIGMOID, TANH, TANH))
+
+
 def test_gathers_and_scatters() -> None:
     x = normal(4, 3)
     places = np.array([[0, 3], [3, 1], [-1, 0]])
@@ -295,8 +329,8 @@ def test_equals_share() -> None:
 
 
 WITHOUT = frozenset(
-    "col2im cond cumprod dft floordiv mod truncdiv truncmod grid_sample insert loop lp_pool lrn lstm_cell "
-    "max_pool_indices recurrence resample resize resize_taps reverse_sequence roi_align forest cholesky lu nonzero "
+    "col2im cond cumprod dft floordiv mod truncdiv truncmod grid_sample insert loop lp_pool lrn "
+    "max_pool_indices resample resize resize_taps reverse_sequence roi_align forest cholesky lu nonzero "
     "head triangular_solve cumulative_logsumexp running_extreme search_sorted suppress".split()
 )
 """Source operators without a gradient: integer arithmetic, and what is still to be written."""

@@ -44,9 +44,28 @@ def numbers(*shape: int) -> Any:
     return torch.randn(shape)
 
 
+class Recurrent(nn.Module):
+    """Long enough to be a loop, or, with fewer steps than that, nodes of their own."""
+
+    def __init__(self, kind: Any, **options: Any) -> None:
+        super().__init__()
+        self.layers = kind(5, 6, batch_first=True, **options)
+        self.head = nn.Linear(12 if options.get("bidirectional") else 6, 3)
+
+    def forward(self, x: Any) -> Any:
+        y, last = self.layers(x)
+        last = last[0] if isinstance(last, tuple) else last
+        return self.head(y.mean(1)) + last.sum()
+
+
 MODELS: dict[str, tuple[Any, Any]] = {
     "tanh": (tanh_network, lambda: numbers(8, 5)),
     "convolutions": (convolutions, lambda: numbers(4, 2, 8, 8)),
+    "lstm": (lambda: Recurrent(nn.LSTM, num_layers=2), lambda: numbers(3, 20, 5)),
+    "short lstm": (lambda: Recurrent(nn.LSTM), lambda: numbers(3, 4, 5)),
+    "lstm both ways": (lambda: Recurrent(nn.LSTM, bidirectional=True), lambda: numbers(2, 18, 5)),
+    "gru": (lambda: Recurrent(nn.GRU), lambda: numbers(3, 20, 5)),
+    "rnn": (lambda: Recurrent(nn.RNN), lambda: numbers(3, 20, 5)),
     "attention": (Attention, lambda: torch.randint(11, (4, 6))),
 }
 OPTIMIZERS: dict[str, tuple[Any, Any]] = {
@@ -87,6 +106,25 @@ def test_steps(model: str, optimizer: str) -> None:
     for name, value in module.named_parameters():
         np.testing.assert_allclose(step.parameters[name], value.detach(), rtol=0, atol=2e-3, err_msg=name)
     assert found["loss"] == pytest.approx(loss.item(), rel=2e-3)
+
+
+@pytest.mark.parametrize("model", ["lstm", "short lstm", "lstm both ways", "gru", "rnn"])
+def test_recurrent_layers(model: str) -> None:
+    """One step of gradient descent: what parameters move by are the gradients."""
+    torch.manual_seed(0)
+    make, draw = MODELS[model]
+    module = make()
+    x = draw()
+    y = torch.randint(3, (len(x),))
+    step = compile_step(module, loss_of, SGD(1.0), (x, y))
+    before = step.state_dict()
+    found = step(x, y)
+    loss = loss_of(module, x, y)
+    loss.backward()
+    assert found["loss"] == pytest.approx(loss.item(), rel=1e-5)
+    for name, value in module.named_parameters():
+        moved = before[name] - step.parameters[name]
+        np.testing.assert_allclose(moved, value.grad, rtol=1e-4, atol=2e-6, err_msg=name)
 
 
 def test_metrics_and_frozen_parameters() -> None:

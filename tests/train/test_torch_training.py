@@ -206,6 +206,23 @@ def test_kinds_of_dropout() -> None:
     assert abs((moved != 0).mean() - 0.7) < 0.05
 
 
+def test_dropout_between_recurrent_layers() -> None:
+    """Losses differ from step to step where parameters stay, and do not without dropout."""
+
+    class Sequence(nn.Module):
+        def __init__(self, p: float) -> None:
+            super().__init__()
+            self.layers = nn.LSTM(4, 8, num_layers=2, dropout=p)
+
+        def forward(self, x: Any) -> Any:
+            return self.layers(x)[0].square().mean()
+
+    x = torch.randn(5, 3, 4)
+    for p, kinds in ((0.5, 4), (0.0, 1)):
+        step = compile_step(Sequence(p), None, SGD(0.0), (x,))
+        assert len({step(x)["loss"] for _ in range(4)}) == kinds
+
+
 class Drawing(nn.Module):
     def __init__(self) -> None:
         super().__init__()

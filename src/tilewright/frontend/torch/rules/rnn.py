@@ -8,6 +8,7 @@ from dataclasses import replace
 from tilewright.frontend.common.recurrent import STANDARD, Cell, Weights, recurrent_layer
 from tilewright.frontend.torch.call import Call
 from tilewright.frontend.torch.registry import rule
+from tilewright.frontend.torch.rules.random import dropout as dropped
 from tilewright.ir.graph import Value
 from tilewright.ops.dims import static
 from tilewright.ops.shape import ConstantAttrs
@@ -38,7 +39,7 @@ def lstm(
     batch_first: bool,
 ) -> list[Value]:
     """Gives the sequence of states, the last states and the last cells."""
-    return _layers(n, x, states, params, biases, layers, bidirectional, batch_first)
+    return _layers(n, x, states, params, biases, layers, dropout if training else 0.0, bidirectional, batch_first)
 
 
 @rule("gru.input", "rnn_tanh.input", "rnn_relu.input")
@@ -54,7 +55,7 @@ def gru(
     bidirectional: bool,
     batch_first: bool,
 ) -> list[Value]:
-    return _layers(n, x, [state], params, biases, layers, bidirectional, batch_first)
+    return _layers(n, x, [state], params, biases, layers, dropout if training else 0.0, bidirectional, batch_first)
 
 
 def _layers(
@@ -64,9 +65,11 @@ def _layers(
     params: Sequence[Value],
     biases: bool,
     layers: int,
+    dropout: float,
     bidirectional: bool,
     batch_first: bool,
 ) -> list[Value]:
+    """`dropout` is between layers."""
     cell = _cell(n.name)
     directions, each = (2 if bidirectional else 1), (4 if biases else 2)
     if len(params) != layers * directions * each:
@@ -75,6 +78,7 @@ def _layers(
         x = n.transpose(x, (1, 0, 2))
     last: list[list[Value]] = [[] for _ in states]
     for layer in range(layers):
+        x = dropped(n, x, dropout, True) if layer else x
         outputs: list[Value] = []
         for d in range(directions):
             k = layer * directions + d
