@@ -11,9 +11,11 @@ import numpy as np
 import pytest
 
 import tilewright as tw
+from tilewright.ir.expr import Var
 from tilewright.ir.graph import Graph
 from tilewright.ops import parse_graph
 from tilewright.ops.interpret import run_graph
+from tilewright.ops.sized import with_symbols
 from tilewright.runtime.manifest import CacheSpec, Manifest
 from tilewright.runtime.state import State
 from tilewright.support.errors import ArtifactError, CallError, ModelError
@@ -246,3 +248,17 @@ def test_what_else_reads_a_cache_sees_its_rows() -> None:
         np.testing.assert_array_equal(before, seen.sum(0))
         seen = np.concatenate([seen, x])
         np.testing.assert_array_equal(everything, seen.sum(0))
+
+
+def test_what_is_known_of_the_length_is_kept() -> None:
+    past = Var("past", lo=1, hi=20, likely=(5, 9))
+    graph, weights = decoder()
+    model = tw.compile((with_symbols(graph, {Var("past", lo=1): past}), weights), state="auto")
+    assert isinstance(model, tw.Model)
+    assert "past in 0..20 likely 5 9" in model.show("graph")
+    state = model.state(30, batch=1)
+    state(rows(20))
+    state(rows(1))
+    with pytest.raises(CallError, match=r"past in 0\.\.20"):
+        state(rows(1))
+    assert state.length == 21
