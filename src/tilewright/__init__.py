@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from tilewright import te as te
     from tilewright.builder import build as build
+    from tilewright.builder import plan as plan
     from tilewright.compiler import compile_program as compile_program
     from tilewright.ir.dim import dim as dim
     from tilewright.ir.graph import Graph as Graph
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from tilewright.live.transport.ray_nodes import ray_weights as ray_weights
     from tilewright.live.transport.relay import relay as relay
     from tilewright.live.transport.serve import serve_weights as serve_weights
+    from tilewright.ops.library import operators as operators
     from tilewright.parts.entry import compile as compile
     from tilewright.parts.entry import coverage as coverage
     from tilewright.runtime.model import Model as Model
@@ -55,6 +57,8 @@ _PUBLIC = {
     "errors": "tilewright.support.errors",
     "gradient": "tilewright.train.gradient:gradient",
     "load": "tilewright.runtime.model:load",
+    "operators": "tilewright.ops.library:operators",
+    "plan": "tilewright.builder:plan",
     "ray_weights": "tilewright.live.transport.ray_nodes:ray_weights",
     "relay": "tilewright.live.transport.relay:relay",
     "serve_weights": "tilewright.live.transport.serve:serve_weights",

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from tilewright import te
+from tilewright import plans, te
 from tilewright.codegen.c.emit import emit_c
 from tilewright.codegen.cuda.emit import emit_cuda
 from tilewright.codegen.export import export
@@ -89,6 +89,24 @@ def build(
         return BuiltFunction(func, Target.host(), None, lines, bounds == "check")
     machine = target if isinstance(target, Target) else Target.parse(target)
     return BuiltFunction(func, machine, threads if machine == Target.host() else None, lines, bounds == "check")
+
+
+def plan(
+    args: Sequence[te.Tensor], target: str | Target = "host", *, name: str = "kernel", threads: int = 1
+) -> Schedule:
+    """The schedule that the compiler itself would give to these stages: a place to start from, or to compare with.
+
+        tw.build(tw.plan([A, B, C]))
+        print(tw.plan([A, B, C]).trace)
+
+    Args:
+        args: inputs and outputs, in calling order.
+        target: the machine, as in `build`.
+        name: of the function.
+        threads: how many threads a call shall use.
+    """
+    machine = target if isinstance(target, Target) else Target.parse(target)
+    return plans.plan(te.create_prim_func(args, name), replace(machine, threads=threads)).schedule
 
 
 class BuiltFunction(Called):

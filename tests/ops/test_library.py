@@ -1,0 +1,92 @@
+"""Operators as functions on tensors: the numbers of their references, users' schedules around them, and refusals."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tilewright import te
+from tilewright.ops import registry
+from tilewright.ops.library import library
+from tilewright.support.errors import ExpressionError, ShapeError, UnsupportedError, VerifyError
+
+CASES: list[tuple[str, list[tuple[int, ...]], dict[str, Any]]] = [
+    ("softmax", [(3, 7)], {"axis": 1}),
+    ("matmul", [(5, 6), (6, 7)], {}),
+    ("matmul", [(2, 6, 5), (2, 7, 6)], {"transpose_a": True, "transpose_b": True}),
+    ("layer_norm", [(3, 8), (8,), (8,)], {"axis": 1, "epsilon": 1e-5}),
+    ("reduce_sum", [(3, 4, 5)], {"axes": (0, 2), "keepdims": False}),
+    ("transpose", [(2, 3, 4)], {"perm": (2, 0, 1)}),
+    ("gelu", [(13,)], {}),
+    ("add", [(3, 1), (4,)], {}),
+    (
+        "max_pool",
+        [(1, 2, 7, 7)],
+        {"kernel": (3, 3), "strides": (2, 2), "pads": (1, 1, 1, 1), "dilations": (1, 1), "ceil_mode": False},
+    ),
+    (
+        "conv",
+        [(1, 3, 6, 6), (4, 3, 3, 3)],
+        {"strides": (1, 1), "pads": (1, 1, 1, 1), "dilations": (1, 1), "groups": 1},
+    ),
+]
+
+
+@pytest.mark.parametrize("planned", [False, True], ids=["as written", "planned"])
+@pytest.mark.parametrize(("name", "shapes", "values"), CASES, ids=[f"{n}{k}" for k, (n, *_) in enumerate(CASES)])
+def test_a_function_computes_what_its_reference_does(
+    name: str, shapes: list[tuple[int, ...]], values: dict[str, Any], planned: bool
+) -> None:
+    operator = getattr(tw.operators, name)
+    tensors = [te.placeholder(s, name=f"x{k}") for k, s in enumerate(shapes)]
+    out = operator(*tensors, **values)
+    arrays = [np.random.default_rng(k).standard_normal(s).astype(np.float32) for k, s in enumerate(shapes)]
+    wanted = operator.reference(*arrays, **values)
+    got = np.full(wanted.shape, np.nan, np.float32)
+    args = [*tensors, out]
+    f = tw.build(tw.plan(args)) if planned else tw.build(te.create_schedule(out), args)
+    f(*arrays, got)
+    np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_operators_and_stages_of_ones_own_together() -> None:
+    n = te.var("n")
+    x = te.placeholder((n, 16), name="x")
+    scaled = te.compute((n, 16), lambda i, j: x[i, j] * 0.5, name="scaled")
+    y = tw.operators.softmax(scaled, axis=1)
+    s = te.create_schedule(y)
+    s[scaled].compute_inline()
+    f = tw.build(s, [x, y])
+    a = np.random.default_rng(0).standard_normal((5, 16)).astype(np.float32)
+    b = np.empty_like(a)
+    f(a, b)
+    np.testing.assert_allclose(b, tw.operators.softmax.reference(a * 0.5, axis=1), rtol=1e-5)
+
+
+def test_each_says_what_it_takes() -> None:
+    assert "axis: int" in (tw.operators.softmax.__doc__ or "")
+    assert {"softmax", "conv", "matmul"} <= set(dir(tw.operators))
+    assert all((getattr(tw.operators, n).__doc__ or "").startswith(f"{n}(") for n in library())
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    x = te.placeholder((3, 4), name="x")
+    with pytest.raises(AttributeError, match="no operator named 'sofmax'"):
+        _ = tw.operators.sofmax
+    with pytest.raises(AttributeError, match="loop program of its own"):
+        _ = tw.operators.topk
+    with pytest.raises(VerifyError, match="softmax: needs the attribute 'axis'"):
+        tw.operators.softmax(x)
+    with pytest.raises(VerifyError, match="has no attribute 'axes'"):
+        tw.operators.softmax(x, axis=1, axes=2)
+    with pytest.raises(ExpressionError, match="softmax: input 0: expected a tensor, got ndarray"):
+        tw.operators.softmax(np.ones((3, 4)), axis=1)
+    with pytest.raises(ExpressionError, match="too few inputs"):
+        tw.operators.matmul(x)
+    with pytest.raises(ShapeError):
+        tw.operators.matmul(x, x)
+    with pytest.raises(UnsupportedError):
+        registry.get("sofmax")
