@@ -23,7 +23,7 @@ export PYTHONPATH := src:$(PYTHONPATH)
 # Tests and benchmarks start many processes: let the first one keep the bytecode, wherever that is switched off.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo demo-rl demo-train rl test lint types layers pytest test-v3 torch torch-ops jax onnx bench bench-layers bench-models tune-tvm bench-threads bench-memory audit bench-choice bench-live bench-broker bench-rl bytes bars trees bench-trees bench-train bench-decode ulp mutate fuzz live-stress example-matmul format clean
+.PHONY: help demo demo-rl demo-train rl test lint types layers pytest test-v3 torch torch-ops jax onnx bench bench-layers bench-models tune-tvm bench-threads bench-memory audit bench-choice bench-tune bench-live bench-broker bench-rl bytes bars trees bench-trees bench-train bench-decode ulp mutate fuzz live-stress example-matmul format clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -167,6 +167,9 @@ bench-dynamic: $(STAMP) ## one compile for all shapes against a compile for each
 bench-choice: $(STAMP) ## the untuned choice of tiles and algorithms against the best of all
 	$(PY) -m benchmarks.bench_choice $(ARGS)
 
+bench-tune: $(STAMP) ## what tuning gains and what there is to gain; ARGS="--models m64 nat --everything --ceilings --threads 2"
+	$(PY) -m benchmarks.bench_tune $(ARGS)
+
 # Not part of .ci/run: installing the libraries and training with them takes longer than is left there.
 trees: $(STAMP) $(TREES_STAMP) ## tree ensembles: 200 random ones, and those of scikit-learn, LightGBM, XGBoost
 	TREE_EXAMPLES=200 $(PY) -m pytest tests/frontend/test_trees.py tests/frontend/test_trees_libraries.py
@@ -205,8 +208,9 @@ live-stress: $(STAMP) ## the weight store: 2,000 kills, 10^5 publishes, damaged 
 	TILEWRIGHT_FUZZ=1 $(PY) -m pytest tests/live/store $(PYTEST_ARGS)
 
 .PHONY: tune-stress
-tune-stress: $(STAMP) ## records: 32 processes of 1,000, 200 kills while writing, all damaged files; takes minutes
+tune-stress: $(STAMP) ## records: 32 processes of 1,000, 200 kills while writing, all damaged files; 200 kills while tuning; takes minutes
 	TILEWRIGHT_FUZZ=1 $(PY) -m pytest tests/records tests/fuzz/test_records.py $(PYTEST_ARGS)
+	TILEWRIGHT_KILLS=200 $(PY) -m pytest tests/tuning/test_killed.py
 
 .PHONY: bench-records
 bench-records: $(STAMP) ## tuning records: lookups, an import of many, compiles with and without

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,7 +21,7 @@ from tilewright.support.errors import Error
 from tilewright.targets.target import Target
 from tilewright.tuning import entry
 from tilewright.tuning.journal import Journal
-from tilewright.tuning.judge import Gain, gain
+from tilewright.tuning.judge import Gain
 from tilewright.tuning.programs import Built, Maker, changed
 from tilewright.tuning.result import Progress, Tuned
 from tilewright.tuning.search import Policy
@@ -71,15 +72,14 @@ class MadeUp:
             found.append(Timed("timed", (times,) * rounds))
         return found
 
-    def verify(self, incumbent: Built, challenger: Built) -> tuple[Gain, tuple[tuple[float, ...], ...], Timed]:
+    def verify(self, incumbent: Built, challenger: Built) -> tuple[tuple[tuple[float, ...], ...], Timed]:
         new = {k: v for k, v in challenger.forced.items() if incumbent.forced.get(k) != v}
         self.verified.append(new)
         if self.model_gain is None:
             ratio = 1 / float(np.mean([self.slowness(label) for label in new.values()]))
         else:
             ratio = self.model_gain
-        loadings = ((ratio,) * 11,) * 5
-        return gain(loadings), loadings, Timed("timed")
+        return ((ratio,) * 11,) * 5, Timed("timed")
 
 
 def run(
@@ -227,6 +227,29 @@ def test_one_call_tunes_and_the_next_one_knows(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(entry, "Processes", lambda *_: Judged(broken=lambda _label: "crashed"))
     with pytest.raises(Error, match="nothing was measured: made up: crashed"):
         entry.tune(model(), target="x86-64-v3", store=tmp_path / "other", policy=FEW)
+
+
+def test_what_records_settle_is_verified_and_not_searched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As another model with the same layers would find them: its journal is another."""
+    untuned = preferred()
+    monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", str(tmp_path))
+    made: list[Judged] = []
+
+    class Judged(MadeUp):
+        def judged_by(self, _exact: Built, _untuned: Built) -> Judged:
+            made.append(self)
+            return self
+
+    def tune(**options: Any) -> Tuned:
+        monkeypatch.setattr(entry, "Processes", lambda *_: Judged(lambda label: 1.0 if label in untuned else 0.8))
+        return entry.tune(model(), target="x86-64-v3", store=tmp_path / "records", **options)
+
+    first = tune(policy=FEW)
+    second = tune(policy=Policy(most=5, first=2))
+    assert 0 < len(made[1].asked) < len(made[0].asked) / 2
+    assert second.settings == first.settings and second.timed == len(first.settings)
+    third = tune(policy=Policy(most=5, first=2), fresh=True)
+    assert len(made[2].asked) > len(made[1].asked) and third.timed > 0
 
 
 def test_parts_of_programs() -> None:

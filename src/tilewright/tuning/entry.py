@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import tempfile
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from tilewright.records.places import user_store
 from tilewright.records.store import Store
 from tilewright.runtime.examples import random_inputs
 from tilewright.runtime.program import Program
-from tilewright.support import flags
 from tilewright.support.errors import Error
 from tilewright.targets.target import Target
 from tilewright.tuning.journal import Journal
-from tilewright.tuning.keep import to_records
+from tilewright.tuning.keep import Memory
 from tilewright.tuning.programs import Maker
 from tilewright.tuning.result import Progress, Tuned
 from tilewright.tuning.search import Policy
 from tilewright.tuning.tuner import Tuner
-from tilewright.tuning.workers import MEMORY, Processes
+from tilewright.tuning.workers import MEMORY, Processes, Races
 
 RESULT = "result 1"
 """The name of a run's result in its journal; the number is the procedure's."""
@@ -38,6 +37,7 @@ def tune(
     store: Store | Path | str | None = None,
     inputs: Mapping[str, Any] | None = None,
     policy: Policy | None = None,
+    fresh: bool = False,
     announce: Callable[[Progress], None] = lambda _progress: None,
     **options: Any,
 ) -> Tuned:
@@ -49,6 +49,7 @@ def tune(
         store: where records go: a store or its folder; the user's, in the cache folder, if None.
         inputs: arrays of the call that is timed, by name; random ones, with symbols at 1, where they are left out.
         policy: how far the search goes.
+        fresh: time again what records settle.
         announce: told about progress.
         options: `precision`, `fast`, `dynamic`, `params` of `tw.compile`.
 
@@ -65,39 +66,51 @@ def tune(
         question = f"{threads} {sorted(options.items())} {_sizes(program, arrays)} {policy}"
         journal = Journal.of(program.manifest.structure_key, maker.target, question)
         kept = journal.result(RESULT)
-        if kept is not None:
+        if kept is not None and not fresh:
             return replace(Tuned.from_dict(kept), timed=0, seconds=0.0, known=True)
-        tuned = _run(maker, program, arrays, journal, policy, seconds, announce)
+        place = user_store() if store is None else store if isinstance(store, Store) else Store(store)
+        memory = Memory(place, maker.target, fresh=fresh)
+        tuned = run(maker, program, arrays, journal, policy, seconds, announce, memory=memory)
     if tuned.rows and not any(row.outcomes.get("timed") for row in tuned.rows) and tuned.causes:
         raise Error(f"nothing was measured: {tuned.causes[0]}", problems=[Error(cause) for cause in tuned.causes[1:]])
-    place = store if isinstance(store, Store) else Store(store or flags.CACHE_DIR() / "records")
-    for record in to_records(tuned.findings, maker.target, int(time.time())):
-        place.put(record)
     if not tuned.interrupted and (seconds is None or tuned.seconds < seconds):
         journal.keep(RESULT, tuned.to_dict())
     return tuned
 
 
-def _run(
+def run(
     maker: Maker,
     program: Program,
     arrays: Mapping[str, Any],
     journal: Journal,
-    policy: Policy | None,
-    seconds: float | None,
-    announce: Callable[[Progress], None],
+    policy: Policy | None = None,
+    seconds: float | None = None,
+    announce: Callable[[Progress], None] = lambda _progress: None,
+    races: Races | None = None,
+    memory: Memory | None = None,
 ) -> Tuned:
+    """One run of the tuner, with what it needs in hand; nothing of it is kept but by the journal.
+
+    Args:
+        program: the untuned one.
+        arrays: of the call that is timed.
+        races: where times come from; processes on this machine if None.
+        memory: records; none are read or written if None.
+    """
     untuned = maker.listed({})
-    limit = MEMORY + 4 * sum(p.nbytes for p in program.manifest.params)
-    races = Processes(maker.weights(program), maker.inputs(arrays), maker.threads, limit)
+    if races is None:
+        limit = MEMORY + 4 * sum(p.nbytes for p in program.manifest.params)
+        processes = Processes(maker.weights(program), maker.inputs(arrays), maker.threads, limit)
+        races = processes.judged_by(maker.exact(), untuned.built)
     tuner = Tuner(
         maker,
-        races.judged_by(maker.exact(), untuned.built),
+        races,
         journal,
         sizes=_sizes(program, arrays),
         policy=policy,
         seconds=float("inf") if seconds is None else seconds,
         announce=announce,
+        memory=memory,
     )
     return tuner.run(untuned)
 

@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import time as clock
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
+from tilewright.identity import code_version
+from tilewright.plans.framework.decision_key import target_class
 from tilewright.plans.framework.decisions import Decision
+from tilewright.plans.framework.space import space_digest
 from tilewright.records import record as records
+from tilewright.records.lookup import seeds
 from tilewright.records.record import Record
+from tilewright.records.store import Store
 from tilewright.targets.target import Target
 from tilewright.tuning.judge import Gain
+from tilewright.tuning.sites import Site
 
 POLICY = "in the model 1"
 """The name of how was measured; the number changes when figures would no longer compare."""
 MOST_KEPT = 64
 """Turns of a candidate that a record keeps: the last ones, which are the finals'."""
+
+
+SEEDS = 3
+"""Settings of similar decisions that a search begins with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +85,43 @@ def to_record(found: Finding, target: Target, time: int) -> Record:
     )
 
 
-def to_records(found: Iterable[Finding], target: Target, time: int) -> list[Record]:
-    """The records of all findings."""
-    return [to_record(f, target, time) for f in found]
+class Memory:
+    """The records about a target's class of machines: what is settled by them, and where findings go.
+
+    Args:
+        store: their folder.
+        fresh: use none that are there.
+    """
+
+    def __init__(self, store: Store, target: Target, *, fresh: bool = False) -> None:
+        self.store = store
+        self.target = target
+        self.fresh = fresh
+
+    @cached_property
+    def _known(self) -> dict[str, Record]:
+        """By decision the newest record that this compiler made."""
+        if self.fresh:
+            return {}
+        found = sorted(self.store.records(target_class(self.target)), key=lambda r: (r.made.time, r.digest))
+        return {r.decision: r for r in found if r.made.compiler == code_version() and r.policy.name == POLICY}
+
+    def settled(self, site: Site) -> str | None:
+        """The setting that a record of this compiler found best in this very space."""
+        found = self._known.get(site.name)
+        same = found is not None and found.space == space_digest(site.decision.space.labels)
+        return found.setting if found is not None and same else None
+
+    def seeds(self, site: Site) -> list[str]:
+        """The settings that records of decisions like this one propose, the nearest first."""
+        if self.fresh:
+            return []
+        d = site.decision
+        return [seed.setting.label for seed in seeds([self.store], d.key, self.target, d.space, SEEDS)]
+
+    def keep(self, found: Finding) -> None:
+        """Keep a finding as a record."""
+        self.store.put(to_record(found, self.target, int(clock.time())))
 
 
 def _printable(text: str) -> str:

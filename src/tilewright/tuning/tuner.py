@@ -13,10 +13,11 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from tilewright.ir.key import digest
 from tilewright.support.errors import Error
 from tilewright.tuning.journal import Journal, Turns
 from tilewright.tuning.judge import NONE, Gain, gain, slowness
-from tilewright.tuning.keep import Finding
+from tilewright.tuning.keep import Finding, Memory
 from tilewright.tuning.programs import Built, Listed, Maker
 from tilewright.tuning.result import Progress, Row, Tuned
 from tilewright.tuning.search import Descent, Policy
@@ -42,6 +43,7 @@ class _Search:
     outcomes: dict[str, str] = field(default_factory=dict)
     why: dict[str, str] = field(default_factory=dict)
     closed: bool = False
+    settled: str | None = None
     winner: str = ""
     gain: Gain = NONE
 
@@ -58,7 +60,9 @@ class Tuner:
         races: times them.
         journal: what was measured before.
         sizes: of symbols, in the call that is timed.
-        seeds: for a decision's name the settings that records propose.
+        memory: records. Of a site that they settle, here or in another model, the setting is verified in this one, and
+            nothing else is timed; those of decisions like it are what a search begins with. What is found is kept as
+            soon as its level is verified.
         policy: of the search.
         seconds: after which no further search begins; what was found is verified still.
         announce: told about progress.
@@ -72,7 +76,7 @@ class Tuner:
         journal: Journal,
         *,
         sizes: Mapping[str, int] | None = None,
-        seeds: Callable[[Site], Sequence[str]] = lambda _site: (),
+        memory: Memory | None = None,
         policy: Policy | None = None,
         seconds: float = float("inf"),
         announce: Callable[[Progress], None] = lambda _progress: None,
@@ -82,7 +86,7 @@ class Tuner:
         self.races = races
         self.journal = journal
         self.sizes = sizes or {}
-        self.seeds = seeds
+        self.memory = memory
         self.policy = policy or Policy()
         self.announce = announce
         self.clock = clock
@@ -133,13 +137,18 @@ class Tuner:
             share = 1.0 if site.steps is None else sum(shares[k] for k in site.steps)
             if share >= LEAST_SHARE:
                 searches[site.name] = self._searched(site, share)
-        self._search(level, searches, incumbent.built)
+        self._search(level, {name: s for name, s in searches.items() if s.settled is None}, incumbent.built)
         self._finals(level, searches, incumbent.built)
         won = {name: s.winner for name, s in searches.items() if s.winner}
         accepted, error = self._accept(incumbent.built, won, searches) if won else ({}, 0.0)
         self.rows += [_row(level, s, name in accepted) for name, s in searches.items()]
-        if self._left() > 0:  # a search that was cut off says nothing about what is best
-            self.findings += [self._finding(s, accepted.get(name), error) for name, s in searches.items() if s.outcomes]
+        for name, s in searches.items():
+            # A search that was cut off knows no best one.
+            if s.outcomes and s.settled is None and (name in accepted or self._left() > 0):
+                finding = self._finding(s, accepted.get(name), error)
+                self.findings.append(finding)
+                if self.memory is not None:
+                    self.memory.keep(finding)
         self.accepted |= accepted
         return bool(accepted)
 
@@ -162,7 +171,10 @@ class Tuner:
 
     def _searched(self, site: Site, share: float) -> _Search:
         d = site.decision
-        return _Search(site, Descent(d.space, d.estimates, self.policy, self.seeds(site), site.incumbent), share)
+        settled = None if self.memory is None else self.memory.settled(site)
+        seeds = () if self.memory is None or settled is not None else self.memory.seeds(site)
+        search = Descent(d.space, d.estimates, self.policy, seeds, site.incumbent)
+        return _Search(site, search, share, settled=settled if settled in d.space.labels else None)
 
     def _shares(self, built: Built) -> list[float]:
         """Of a call's time, by step."""
@@ -294,7 +306,7 @@ class Tuner:
 
     def _finals(self, level: str, searches: Mapping[str, _Search], incumbent: Built) -> None:
         """Races of each site's best, freshly loaded, which alone decide: the search's own times flatter the winner."""
-        finalists = {name: s.search.finalists(FINALISTS) for name, s in searches.items()}
+        finalists = {name: _finalists(s) for name, s in searches.items()}
         for race in range(FINAL_RACES):
             bundles = []
             for k in range(FINALISTS):
@@ -310,14 +322,16 @@ class Tuner:
                 self._time(bundles, searches, incumbent, FINAL_ROUNDS)
         for name, labels in finalists.items():
             s = searches[name]
-            shown = {label: gain(self._final_turns(s, label)) for label in labels if s.outcomes.get(label) == "timed"}
+            turns = {x: self._final_turns(s, x) for x in labels if s.outcomes.get(x, "timed") == "timed"}
+            shown = {label: gain(races) for label, races in turns.items() if races}
             best = max(shown, key=lambda label: shown[label].median, default="")
             if best and shown[best].verified:
                 s.winner, s.gain = best, shown[best]
 
     def _final_turns(self, s: _Search, label: str) -> list[tuple[float, ...]]:
-        """The gains of the races after the search's one."""
-        return [t.gains for t in self.journal.turns(s.site.name, s.site.incumbent, label)[1:]]
+        """The gains of the races after the search's one, if it was searched."""
+        searched = 1 if s.settled is None else 0
+        return [t.gains for t in self.journal.turns(s.site.name, s.site.incumbent, label)[searched:]]
 
     def _accept(self, incumbent: Built, won: Bundle, searches: Mapping[str, _Search]) -> tuple[Bundle, float]:
         """Those winners with which the whole model is verified to be faster: all, or else the half that saves most; and
@@ -333,17 +347,27 @@ class Tuner:
             except Error as error:
                 self.causes.append(error.headline())
                 continue
-            found, loadings, state = self.races.verify(incumbent, built)
-            if state.outcome != "timed":
-                self.causes.append(state.why)
-            elif found.verified:
+            loadings, off = self._verified(incumbent, built)
+            found = gain(loadings)
+            if found.verified:
                 self._ratios = loadings
-                before = self.total.median
-                self.total = replace(
-                    found, median=found.median * before, low=found.low * before, high=found.high * before
-                )
-                return chosen, state.error
+                old = self.total
+                self.total = Gain(found.median * old.median, found.low * old.low, found.high * old.high)
+                return chosen, off
         return {}, 0.0
+
+    def _verified(self, incumbent: Built, built: Built) -> tuple[tuple[tuple[float, ...], ...], float]:
+        """The ratios of a whole-model race by loading, and the challenger's error; from the journal if it was run."""
+        name = f"race {digest([repr(sorted(b.forced.items())) for b in (incumbent, built)])}"
+        kept = self.journal.result(name)
+        if kept is not None:
+            return tuple(tuple(rounds) for rounds in kept["loadings"]), kept["error"]
+        loadings, state = self.races.verify(incumbent, built)
+        if state.outcome != "timed":
+            self.causes.append(state.why)
+            return (), 0.0
+        self.journal.keep(name, {"loadings": [list(rounds) for rounds in loadings], "error": state.error})
+        return loadings, state.error
 
     # -- progress ------------------------------------------------------------------------------------------------------
 
@@ -355,6 +379,13 @@ class Tuner:
         most = sum(min(self.policy.most, len(s.search.allowed)) for s in searches.values())
         saved = sum(s.share * (1 - s.search.times[s.search.best]) for s in searches.values() if s.site.is_kernel)
         self.announce(Progress(level, done, most, self._left(), self.total.median / max(1 - saved, 0.1), what))
+
+
+def _finalists(s: _Search) -> list[str]:
+    """What is raced again: the best of the search, or what a record says alone."""
+    if s.settled is not None:
+        return [s.settled] if s.settled != s.site.incumbent else []
+    return s.search.finalists(FINALISTS)
 
 
 def _alone(bundle: Bundle) -> list[Bundle]:

@@ -19,7 +19,7 @@ from tilewright.measure.contender import load_arrays
 from tilewright.measure.paired import Contender, Limits, Result, race
 from tilewright.support.errors import CallError
 from tilewright.tuning import subject
-from tilewright.tuning.judge import Gain, gain, ratios
+from tilewright.tuning.judge import ratios
 from tilewright.tuning.programs import Built
 
 Outcome = Literal["timed", "refused", "wrong", "crashed", "timeout", "memory"]
@@ -58,8 +58,8 @@ class Races(Protocol):
     def steps(self, candidates: Sequence[Built], rounds: int) -> list[Timed]:
         """All candidates in turns, step by step; the first is the incumbent."""
 
-    def verify(self, incumbent: Built, challenger: Built) -> tuple[Gain, tuple[tuple[float, ...], ...], Timed]:
-        """The whole program, freshly loaded some times: the gain, its ratios by loading, and the challenger's state."""
+    def verify(self, incumbent: Built, challenger: Built) -> tuple[tuple[tuple[float, ...], ...], Timed]:
+        """The whole program, freshly loaded some times: the ratios of rounds by loading, and the challenger's state."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +100,7 @@ class Processes:
         results, outputs = self._race(candidates, self.setup[0], rounds)
         return [self._judged(r, o) for r, o in zip(results, outputs, strict=True)]
 
-    def verify(self, incumbent: Built, challenger: Built) -> tuple[Gain, tuple[tuple[float, ...], ...], Timed]:
+    def verify(self, incumbent: Built, challenger: Built) -> tuple[tuple[tuple[float, ...], ...], Timed]:
         loadings = []
         state = Timed("timed")
         for _ in range(LOADINGS):
@@ -109,7 +109,7 @@ class Processes:
             if state.outcome != "timed" or first.error:
                 break
             loadings.append(ratios(first.times, second.times))
-        return gain(loadings), tuple(loadings), state
+        return tuple(loadings), state
 
     def _race(
         self, candidates: Sequence[Built], setup: str, rounds: int

@@ -1,0 +1,248 @@
+"""What tuning gains, what there is to gain, and what the search costs.
+
+    python -m benchmarks.bench_tune [--models NAME...] [--threads N] [--target NAME] [--everything] [--ceilings]
+                                    [--prepare]
+
+The headroom of a model is what the tuner verifies when it times all settings whose estimates are within a factor of
+two of the best (--everything); beside it stands what it verifies with its own search. Each is timed twice with
+--everything, so that searches can be played back on recorded spaces: seen by the first times, judged by the second.
+--prepare compiles the candidates only, which needs no quiet machine. Runs that are stopped go on from their journals.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from benchmarks import harness, models
+from tilewright.targets.target import Target
+from tilewright.tuning import entry
+from tilewright.tuning.journal import Journal
+from tilewright.tuning.judge import Gain, gain, slowness
+from tilewright.tuning.keep import Finding
+from tilewright.tuning.programs import Built, Maker
+from tilewright.tuning.replay import Recorded, mean
+from tilewright.tuning.result import Progress, Tuned
+from tilewright.tuning.search import Descent, EstimateOnly, Policy, RandomSearch
+from tilewright.tuning.workers import Processes, Timed
+
+MODELS = ("m64", "nat")
+FOLDER = models.ROOT / "build" / "tune"
+EVERYTHING = Policy(prune=2.0, most=1000, first=1000)
+
+
+class Untimed:
+    """Races in which all take the same time: what they ask for is compiled."""
+
+    own_error = 0.0
+
+    def steps(self, candidates: Sequence[Built], rounds: int) -> list[Timed]:
+        return [Timed("timed", (tuple(1e-6 for _ in c.kernels),) * rounds) for c in candidates]
+
+    def verify(self, incumbent: Built, challenger: Built) -> tuple[tuple[tuple[float, ...], ...], Timed]:
+        return (), Timed("timed")
+
+
+def tune(
+    name: str, threads: int, machine: Target, policy: Policy | None, turn: int, seconds: float, *, timed: bool
+) -> tuple[Tuned, Journal]:
+    """One run, the `turn`-th of its kind."""
+    with tempfile.TemporaryDirectory() as folder:
+        maker = Maker(models.load(name), Path(folder), threads=threads, target=machine, dims={"batch": 1})
+        program = maker.untuned()
+        question = f"benchmark {turn} {policy}"
+        journal = Journal.of(program.manifest.structure_key, maker.target, question, FOLDER) if timed else Journal(None)
+        arrays = entry.example_inputs(program, None)
+        races = None if timed else Untimed()
+        return entry.run(maker, program, arrays, journal, policy, seconds, _say, races), journal
+
+
+def _say(p: Progress) -> None:
+    print(f"  {p.level} {p.done} of {p.total}, gain {p.gain:.3f}, next {p.next}", flush=True)
+
+
+def spaces(first: tuple[Tuned, Journal], second: tuple[Tuned, Journal]) -> list[Recorded]:
+    """The spaces that were timed as a whole in both runs."""
+    there = {f.decision.key.name: f for f in second[0].findings}
+    shares = {row.name: row.share for row in first[0].rows}
+    found = []
+    for f in first[0].findings:
+        d = f.decision
+        if d.key.name not in there:
+            continue
+        seen, truth = (_times(f, journal) for _, journal in (first, second))
+        labels = [label for label in d.space.labels if label in seen and label in truth]
+        estimates = dict(zip(d.space.labels, d.estimates, strict=True))
+        columns = [tuple(times[label] for label in labels) for times in (estimates, seen, truth)]
+        if len(labels) > 2:
+            found.append(Recorded(d.key.text, tuple(labels), *columns, shares[d.key.name]))
+    return found
+
+
+def _times(f: Finding, journal: Journal) -> dict[str, float]:
+    """The time of each setting as a multiple of the incumbent's, by the races of the search."""
+    name, incumbent = f.decision.key.name, f.decision.taken.label
+    races = {label: journal.turns(name, incumbent, label) for label in f.outcomes}
+    return {incumbent: 1.0, **{label: slowness(turns[0].gains) for label, turns in races.items() if turns}}
+
+
+def misjudged(machine: Target) -> dict[str, Target]:
+    """The machine with other ceilings: off by two in each direction, and those of the level that it belongs to."""
+    c = machine.ceilings
+    bandwidths = {n: getattr(c, n) for n in ("l2_bandwidth", "l3_bandwidth", "memory_bandwidth")}
+    generic = Target.parse("x86-64-v4" if machine.vector_bits == 512 else "x86-64-v3")
+    found = {
+        "half the bandwidths": machine.adjusted(**{n: b / 2 for n, b in bandwidths.items()}),
+        "twice the bandwidths": machine.adjusted(**{n: b * 2 for n, b in bandwidths.items()}),
+        f"{generic.cpu}'s constants": replace(machine, ceilings=generic.ceilings, costs=generic.costs),
+    }
+    # A processor without constants of its own has the level's already.
+    return {what: target for what, target in found.items() if target.fingerprint != machine.fingerprint}
+
+
+def ceilings(name: str, args: argparse.Namespace, machine: Target) -> list[list[str]]:
+    """What wrong ceilings cost, untuned and tuned: times as multiples of those with the right ones."""
+    rows = []
+    right, _ = tune(name, args.threads, machine, None, 0, args.seconds, timed=True)
+    for what, wrong in misjudged(machine).items():
+        tuned, _ = tune(name, args.threads, wrong, None, 0, args.seconds, timed=True)
+        with tempfile.TemporaryDirectory() as folder:
+            makers = [
+                Maker(
+                    models.load(name), _made(Path(folder) / str(k)), threads=args.threads, target=t, dims={"batch": 1}
+                )
+                for k, t in enumerate((machine, wrong))
+            ]
+            program = makers[0].untuned()
+            arrays = entry.example_inputs(program, None)
+            races = Processes(makers[0].weights(program), makers[0].inputs(arrays), args.threads)
+            untuned = races.verify(makers[0].built({}), makers[1].built({}))[0]
+            both = races.verify(makers[0].built(right.settings), makers[1].built(tuned.settings))[0]
+        rows.append([name, what, *(str(gain([[1 / r for r in rounds] for rounds in x])) for x in (untuned, both))])
+        print(" ", rows[-1], flush=True)
+    return rows
+
+
+def _made(folder: Path) -> Path:
+    folder.mkdir()
+    return folder
+
+
+def measure(name: str, args: argparse.Namespace, machine: Target) -> dict[str, Any]:
+    """A model's row."""
+    run = (name, args.threads, machine)
+    tuned, _ = tune(*run, None, 0, args.seconds, timed=True)
+    row: dict[str, Any] = {
+        "commit": harness.commit(),
+        "model": name,
+        "threads": args.threads,
+        "target": args.target or "host",
+        "decisions": len([r for r in tuned.rows if r.outcomes]),
+        "timed": tuned.timed,
+        "seconds": tuned.seconds,
+        "gain": tuned.gain.to_dict(),
+        "accepted": [[r.about, r.untuned, r.tuned, str(r.gain)] for r in tuned.rows if r.accepted],
+    }
+    if args.everything:
+        both = [tune(*run, EVERYTHING, turn, args.seconds, timed=True) for turn in (1, 2)]
+        row["headroom"] = both[0][0].gain.to_dict()
+        row["everything"] = both[0][0].timed
+        row["spaces"] = [s.to_dict() for s in spaces(*both)]
+    if args.ceilings:
+        row["ceilings"] = ceilings(name, args, machine)
+    return row
+
+
+def replays(found: Sequence[Recorded]) -> str:
+    """The searches side by side on recorded spaces."""
+    searches = {
+        "descent (the tuner's)": lambda r: Descent(r.space, r.estimates, Policy()),
+        "descent, pruned at 1.2": lambda r: Descent(r.space, r.estimates, Policy(prune=1.2)),
+        "descent, from the best estimate alone": lambda r: Descent(r.space, r.estimates, Policy(first=1)),
+        "descent, at most 8": lambda r: Descent(r.space, r.estimates, Policy(most=8)),
+        "random, 20": lambda r: RandomSearch(r.space, 20),
+        "random, 8": lambda r: RandomSearch(r.space, 8),
+        "the estimate alone": lambda r: EstimateOnly(r.space),
+    }
+    rows = []
+    for name, make in searches.items():
+        regret, worst, timed = mean(found, make)
+        rows.append([name, f"{regret:.2%}", f"{worst:.2%}", f"{timed:.1f}"])
+    return harness.markdown_table(["search", "mean regret", "worst", "timed a decision"], rows)
+
+
+def report(rows: Sequence[Mapping[str, Any]]) -> str:
+    """The tables."""
+    table = []
+    for r in rows:
+        headroom = str(Gain(**r["headroom"])) if "headroom" in r else "-"
+        gain = str(Gain(**r["gain"])) if r["accepted"] else "nothing verified"
+        mean_timed = r["timed"] / max(r["decisions"], 1)
+        table.append(
+            [r["model"], r["threads"], r["target"], r["decisions"], headroom, gain, r["timed"], f"{mean_timed:.1f}"]
+            + [f"{r['seconds']:.0f}"]
+        )
+    head = ["model", "threads", "target", "decisions", "headroom", "gain", "timed", "a decision", "seconds"]
+    text = [
+        "Gains are how many times faster the whole model is than untuned, with 90 % intervals from programs that were",
+        "loaded anew five times. Headroom is the same when all settings are timed whose estimates are within a factor",
+        "of two of the best.",
+        "",
+        harness.markdown_table(head, table),
+    ]
+    wrong = [c for r in rows for c in r.get("ceilings", ())]
+    if wrong:
+        text += [
+            "A target whose ceilings are wrong: times as multiples of those with the machine's own, untuned and tuned.",
+            "",
+            harness.markdown_table(["model", "ceilings", "untuned", "tuned"], wrong),
+        ]
+    found = [Recorded.from_dict(s) for r in rows for s in r.get("spaces", ())]
+    if found:
+        text += [
+            f"Searches played back on {len(found)} recorded spaces: regret is how much longer the choice takes than",
+            "the best setting of the space, by other races than those that the search saw.",
+            "",
+            replays(found),
+        ]
+    return "\n".join(text)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--models", nargs="*", default=list(MODELS), metavar="NAME")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--target", metavar="NAME")
+    parser.add_argument("--seconds", type=float, default=1e9, help="of each run; what it lacks the next one times")
+    parser.add_argument("--everything", action="store_true", help="time all settings too, twice")
+    parser.add_argument("--ceilings", action="store_true", help="what wrong ceilings cost, untuned and tuned")
+    parser.add_argument("--prepare", action="store_true", help="compile the candidates only")
+    args = parser.parse_args()
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    results = FOLDER / "rows.json"
+    rows = {tuple(r["key"]): r for r in (json.loads(results.read_text()) if results.exists() else [])}
+    machine = Target.host() if args.target is None else Target.on_host(args.target)
+    for name in args.models:
+        print(name, flush=True)
+        if args.prepare:
+            for target in (machine, *(misjudged(machine).values() if args.ceilings else ())):
+                policy = EVERYTHING if args.everything else None
+                tune(name, args.threads, target, policy, 0, args.seconds, timed=False)
+            continue
+        key = (name, args.threads, args.target or "host")
+        before, now = rows.get(key, {}), measure(name, args, machine)
+        if before and now["timed"] == 0:  # all was in the journal: what it cost is known from then
+            now = {**now, **{n: before[n] for n in ("timed", "seconds")}}
+        rows[key] = {**before, "key": list(key), **now}
+        results.write_text(json.dumps(list(rows.values())))
+    if rows and not args.prepare:
+        print(harness.write_report("tune", "What tuning gains", list(rows.values()), report(list(rows.values()))))
+
+
+if __name__ == "__main__":
+    main()

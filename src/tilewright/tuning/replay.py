@@ -1,0 +1,83 @@
+"""Recorded spaces played back: what a search would have found, without timing anything.
+
+A space was timed as a whole, twice. A search sees the first times and is judged by the second ones, so that what it
+found by luck is not counted for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from tilewright.plans.framework.space import Setting, Space
+from tilewright.tuning.search import Search
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """One decision's space as it was timed.
+
+    Args:
+        about: what was decided, for people.
+        labels: of the settings, the preferred one first.
+        estimates: of each.
+        seen: the time of each as a multiple of the preferred one's, which a search sees.
+        truth: the same from other races, by which it is judged.
+        share: of the model's time.
+    """
+
+    about: str
+    labels: tuple[str, ...]
+    estimates: tuple[float, ...]
+    seen: tuple[float, ...]
+    truth: tuple[float, ...]
+    share: float = 1.0
+
+    @property
+    def space(self) -> Space:
+        return Space(tuple(map(Setting.parse, self.labels)))
+
+    @property
+    def best(self) -> float:
+        """The true time of the setting that is best by all races together."""
+        both = [a + b for a, b in zip(self.seen, self.truth, strict=True)]
+        return self.truth[both.index(min(both))]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for a file."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Recorded:
+        """What `to_dict` made."""
+        labels, estimates, seen, truth = (tuple(data[name]) for name in ("labels", "estimates", "seen", "truth"))
+        return cls(data["about"], labels, estimates, seen, truth, data["share"])
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """What a search did with a recorded space: its choice, how many settings it timed, and how much longer the choice
+    truly takes than the best."""
+
+    choice: str
+    timed: int
+    regret: float
+
+
+def play(recorded: Recorded, make: Callable[[Recorded], Search], count: int = 5) -> Played:
+    """A search on a recorded space."""
+    search = make(recorded)
+    seen = dict(zip(recorded.labels, recorded.seen, strict=True))
+    truth = dict(zip(recorded.labels, recorded.truth, strict=True))
+    while labels := search.ask(count):
+        for label in labels:
+            search.tell(label, seen[label])
+    return Played(search.best, search.measured, truth[search.best] / recorded.best - 1)
+
+
+def mean(spaces: Sequence[Recorded], make: Callable[[Recorded], Search]) -> tuple[float, float, float]:
+    """Over some spaces the mean regret, the worst, and the mean number of timed settings."""
+    played = [play(recorded, make) for recorded in spaces]
+    regrets = [p.regret for p in played]
+    return sum(regrets) / len(played), max(regrets), sum(p.timed for p in played) / len(played)
