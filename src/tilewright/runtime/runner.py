@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -204,6 +205,28 @@ class Runner(Called):
             raise CallError(f"there is no output {unknown[0]!r}", expected=f"some of {list(names)}")
         return arrays
 
+    @contextmanager
+    def record_shapes(self) -> Iterator[dict[str, dict[int, int]]]:
+        """Count, until the block ends, the values that calls give to symbolic dimensions: a histogram for each name, as
+        `tw.dim(likely=)` takes it. Calls pass through Python meanwhile."""
+        face, seen = self._face, {s.name: dict[int, int]() for s in self.manifest.symbols}
+
+        def counted(*inputs: Any, out: Any = None) -> Any:
+            result = face.call(*inputs, out=out)
+            for name, size in _sizes_by_name(self.manifest.inputs, inputs).items():
+                if name in seen:
+                    seen[name][size] = seen[name].get(size, 0) + 1
+            return result
+
+        self._face = replace(face, call=counted)
+        self.__call__ = counted  # type: ignore[method-assign]
+        try:
+            yield seen
+        finally:
+            if self._face.call is counted:  # else it follows other weights now
+                self._face = face
+                self.__call__ = face.call  # type: ignore[method-assign]
+
     def empty_outputs(self, *inputs: Any) -> dict[str, Array]:
         """Uninitialised arrays that fit the outputs for these inputs, by name."""
         self._stateless()
@@ -293,6 +316,12 @@ class Runner(Called):
     def _described(self) -> str:
         ins, outs = _listed(self.inputs), _listed(self.outputs)
         return f"{self.name}({ins}) -> ({outs}), {self.threads} threads"
+
+
+def _sizes_by_name(specs: Sequence[InputSpec], inputs: Sequence[Any]) -> dict[str, int]:
+    """The values that inputs of a call give to dimensions with names."""
+    pairs = ((d, n) for spec, x in zip(specs, inputs, strict=True) for d, n in zip(spec.shape, x.shape, strict=True))
+    return {d: int(n) for d, n in pairs if isinstance(d, str)}
 
 
 def _cut(manifest: Manifest, dims: Sequence[int], arrays: Sequence[Array]) -> list[Array]:

@@ -24,8 +24,8 @@ from tilewright.codegen.llvm.expr import evaluate
 from tilewright.codegen.llvm.regions import Caller, Regions, load_dim
 from tilewright.codegen.llvm.state import State
 from tilewright.codegen.llvm.values import Value
-from tilewright.ir.dtype import i64
-from tilewright.ir.expr import Expr, Var
+from tilewright.ir.dtype import f64, i64
+from tilewright.ir.expr import Const, Expr, Op, Var, as_int, call, cast, const, select
 from tilewright.native.text import Writer, identifier
 from tilewright.runtime.manifest import StepSpec
 from tilewright.targets.target import Target
@@ -99,12 +99,41 @@ def _function(name: str, out: Writer) -> list[str]:
     return [f"define void @{name}({_SIGNATURE}) nounwind {{", "entry:", *lines, "  ret void", "}", ""]
 
 
+def _guarded(e: Expr) -> Expr:
+    """A size, or -1 where it is so large that it may not fit an i64: symbols of tensors without elements can be any."""
+    size = _as_float(e)
+    return e if size is None or as_int(e) is not None else select(size > const(TOO_LARGE, f64), const(-1), e)
+
+
+TOO_LARGE = float(1 << 61)
+
+
+def _as_float(e: Expr) -> Expr | None:
+    """About the value of a size, or more, which does not overflow; None where that is not known."""
+    match e:
+        case Const():
+            return const(float(e.value), f64)
+        case Var():
+            return cast(e, f64)
+        case Op("add" | "sub" | "mul" | "min" | "max" | "floordiv" | "mod", (a, b)):
+            x, y = _as_float(a), _as_float(b)
+            if x is None or y is None:
+                return None
+            match e.name:
+                case "floordiv":
+                    return x / y
+                case "mod":
+                    return y
+            return call(e.name, x, y)
+    return None
+
+
 def _shapes(symbols: Sequence[Var], shapes: Sequence[Expr], target: Target) -> list[str]:
     s = State(target, frozenset(), evaluate)
     for index, symbol in enumerate(symbols):
         s.env[symbol] = Value(i64, (load_dim(s.out, index),))
     for index, e in enumerate(shapes):
-        value = s.scalar(e)
+        value = s.scalar(_guarded(e))
         where = s.out.inst(f"getelementptr inbounds i64, ptr %out, i64 {index}")
         s.out.effect(f"store i64 {value}, ptr {where}, align 8")
     head = "define void @tw_shapes(ptr noalias readonly %dims, ptr noalias %out) nounwind {"

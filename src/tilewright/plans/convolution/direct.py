@@ -28,11 +28,11 @@ from tilewright.ir.notes import Prefetch, Unroll
 from tilewright.ops.lowered.packed import CONV_BLOCKED, ConvBlockedAttrs
 from tilewright.plans.convolution.tiles import (
     ENOUGH_STRIPS,
-    SYMBOLIC_SIZE,
     WHOLE,
     Blocking,
     DirectProblem,
     blockings,
+    side,
 )
 from tilewright.plans.framework.analysis import Stage, Structure, factors
 from tilewright.plans.framework.base import Candidate, Plan
@@ -45,7 +45,7 @@ from tilewright.plans.framework.common import (
     parallelize,
     vectorize_spatial,
 )
-from tilewright.plans.framework.cost import around, level, nbytes_of, number
+from tilewright.plans.framework.cost import SYMBOL, around, level, nbytes_of, number
 from tilewright.plans.framework.symbolic import SYMBOLIC_IMAGES
 from tilewright.plans.idioms.conversions import plain_output, transpose_out
 from tilewright.plans.idioms.panels import fits_panels, packed_operand, panel_width, unroll_tile
@@ -73,7 +73,12 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
     assert width is not None
     found = blockings(shapes(structure), width, is_flat(anchor), target)
     rest, images = around(structure, anchor, target), number(anchor.spatial[0].extent)
-    return [Candidate(_knobs(b), cost * images + rest) for cost, b in found]
+    return [Candidate(_knobs(b), cost * (images * _share(anchor)) + rest) for cost, b in found]
+
+
+def _share(anchor: Stage) -> float:
+    """What part of the map that is judged by candidates of all plans count: a symbolic side is `SYMBOL` to them."""
+    return prod(SYMBOL / side(it.extent) for it in anchor.spatial[2:4] if as_int(it.extent) is None)
 
 
 def _knobs(blocking: Blocking) -> tuple[tuple[str, int], ...]:
@@ -99,7 +104,7 @@ def shapes(structure: Structure) -> tuple[DirectProblem, ...]:
     assert weights is not None and loads is not None
     x = next(load for load in loads if load is not weights)
     iters = (structure.after(anchor) or (anchor,))[-1].spatial if is_flat(anchor) else anchor.spatial
-    height, width = (as_int(it.extent) or SYMBOLIC_SIZE for it in iters[2:4])
+    height, width = (side(it.extent) for it in iters[2:4])
     channels, kh, kw, *block = (as_int(it.extent) or 1 for it in anchor.reduce)
     filters = (as_int(anchor.spatial[1].extent) or 1) * (as_int(anchor.spatial[-1].extent) or 1)
     images = as_int(anchor.spatial[0].extent)
@@ -332,7 +337,8 @@ def place_prologue(s: Schedule, stage: Stage, strip: LoopRef, target: Target) ->
     s.compute_at(block, strip)
     lanes = lanes_of(stage, target)
     inner = s.loops(block)[-1]
-    if (extent(s, inner) or 0) > 4 * lanes:
+    size = extent(s, inner)
+    if size is None or size > 4 * lanes:
         _, inner = s.split(inner, factor=lanes)
     s.vectorize(inner)
 

@@ -16,7 +16,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from math import ceil
 
+from tilewright.ir.expr import Expr, as_int
 from tilewright.plans.framework.cost import Cost, bandwidth, sharing
+from tilewright.plans.framework.symbolic import values_of
 from tilewright.targets.target import Target
 
 MOST_ROWS = 14
@@ -31,6 +33,15 @@ PARTS = (2, 3, 4, 6, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, 64, 80, 96, 
 """Numbers of strips that are considered: a few of each size."""
 WHOLE = 1 << 20
 """A strip of all pixels, a block of all channels."""
+
+
+def side(extent: Expr) -> int:
+    """A side of a map, as a number: a symbolic one is judged by the middle one of its likely values."""
+    known = as_int(extent)
+    if known is not None:
+        return known or SYMBOLIC_SIZE
+    values = sorted(values_of(extent, (SYMBOLIC_SIZE,)))
+    return values[len(values) // 2]
 
 
 @dataclass(frozen=True, slots=True)

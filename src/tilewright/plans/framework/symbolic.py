@@ -28,7 +28,8 @@ def values_of(extent: Expr, usual: Sequence[int]) -> tuple[int, ...]:
     if symbols and all(s.likely for s in symbols):
         return tuple(at(extent, symbols, k) for k in range(max(len(s.likely) for s in symbols)))
     lo, hi = Analyzer().bounds(extent)
-    least, most = max(1, lo or 1), max(usual) if hi is None else max(1, hi)
+    least = max(1, lo or 1)
+    most = max(*usual, least) if hi is None else max(1, hi)
     inside = [n for n in usual if least <= n <= most]
     return tuple(inside) or (min(max(usual[0], least), most),)
 

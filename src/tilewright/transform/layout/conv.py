@@ -8,10 +8,10 @@ from tilewright.ir.selection import Pixels, StrassenStrips, Winograd
 from tilewright.ops.conv import ConvAttrs
 from tilewright.plans.convolution.tiles import (
     MOST_FLAT_PIXELS,
-    SYMBOLIC_SIZE,
     Blocking,
     DirectProblem,
     ranked,
+    side,
 )
 from tilewright.plans.framework.decision_key import key_of_nodes
 from tilewright.plans.framework.decisions import decide
@@ -78,7 +78,7 @@ def blockings_of(
     attrs = node.of(ConvAttrs)
     pads, (sh, sw) = attrs.pads, attrs.strides
     known = [as_int(d) for d in node.output.shape[2:]]
-    height, width = (d or SYMBOLIC_SIZE for d in known)
+    height, width = (side(d) for d in node.output.shape[2:])
     images = as_int(node.output.shape[0])
     pixel = kh == kw == 1
     counts = SYMBOLIC_IMAGES if images is None else (max(1, images),)
