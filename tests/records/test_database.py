@@ -20,8 +20,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.records.made import HASWELL, LABELS, MADE, ZEN4, product, record, target_class
+from tests.plans.test_decisions import model
+from tests.records.made import HASWELL, LABELS, MADE, POLICY, ZEN4, product, record, target_class
 from tilewright.identity import code_version
+from tilewright.plans import candidates
+from tilewright.plans.framework.analysis import analyse
+from tilewright.plans.framework.decision_key import key_of_function
 from tilewright.plans.framework.space import Setting, Space
 from tilewright.records import remote
 from tilewright.records.archive import HEADER, export, take_in
@@ -30,9 +34,11 @@ from tilewright.records.database import difference, everything, find, merge, rem
 from tilewright.records.index import Index, distance, form_of
 from tilewright.records.lookup import index_of, lookup, nearest, seeds
 from tilewright.records.places import stores
-from tilewright.records.record import NONE, Record
+from tilewright.records.record import NONE, Provenance, Record
 from tilewright.records.store import Store
 from tilewright.support.errors import RecordError, RecordWarning
+from tilewright.transform.graph.fuse import fuse
+from tilewright.transform.lower import lower_group
 
 ZEN = target_class(ZEN4)
 POOL = [record(rows, target=target) for rows in range(1, 7) for target in (ZEN4, HASWELL)]
@@ -255,6 +261,29 @@ def test_records_are_checked() -> None:
     assert checked(record(), HASWELL).why == "about other machines"
     broken = replace(record(), workload="graph")
     assert checked(broken, ZEN4).state == "unusable"
+
+
+def test_records_about_kernels_are_replayed() -> None:
+    (group,) = fuse(model((1, 16, 16, 12, 3, 1, 1)))
+    func = lower_group(group, "k").func
+    labels = [c.label for c in candidates(analyse(func), ZEN4)]
+    mine = replace(MADE, compiler=code_version())
+
+    def verdict(setting: str, made: Provenance = mine) -> tuple[str, str]:
+        gain = NONE if setting == labels[0] else record().gain
+        values = {"untuned": labels[0], "policy": POLICY, "candidates": (), "gain": gain, "made": made}
+        found = checked(Record.of(key_of_function(func, ZEN4), ZEN4, labels, setting=setting, **values), ZEN4)
+        return found.state, found.why
+
+    assert verdict(labels[0]) == ("used", "")
+    assert verdict(labels[0], MADE) == ("unverified", "measured with another compiler")
+    assert verdict("direct rows=999") == ("unusable", "not among the settings here")
+
+
+def test_a_place_that_is_not_there_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TILEWRIGHT_RECORDS", str(tmp_path / "none"))
+    with pytest.warns(RecordWarning, match="no such folder of tuning records"):
+        assert len(stores()) == 3
 
 
 class Server(BaseHTTPRequestHandler):

@@ -1,5 +1,5 @@
 """Whether a record still holds for this compiler, found out without measuring: is its workload the decision's, does its
-setting exist, do the estimates stand by it."""
+setting exist, do the estimates stand by it, does its schedule do the work that was ordered and no more."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ from dataclasses import dataclass, replace
 
 from tilewright.identity import code_version
 from tilewright.ir.loops import PrimFunc
-from tilewright.plans import candidates
+from tilewright.plans import candidates, named, plan
 from tilewright.plans.framework.advice import Advice, follow
 from tilewright.plans.framework.analysis import analyse
 from tilewright.plans.framework.decision_key import target_class
+from tilewright.plans.framework.decisions import forcing
+from tilewright.plans.framework.work import MOST, work_of
 from tilewright.records.record import Record
 from tilewright.support.errors import Error
 from tilewright.targets.target import Target
@@ -44,4 +46,16 @@ def checked(record: Record, target: Target | None = None) -> Verdict:
     advice = Advice(record.digest, record.setting, record.measured, record.space, current)
     labels = [c.label for c in choices]
     _, use = follow(record.decision, [advice], labels, lambda: [c.cycles for c in choices])
-    return Verdict(use.state, use.why)
+    problem = "" if use.state == "unusable" else _replayed(record, key.program, machine)
+    return Verdict("unusable", problem) if problem else Verdict(use.state, use.why)
+
+
+def _replayed(record: Record, func: PrimFunc, target: Target) -> str:
+    """What is wrong with the schedule that the record's setting makes; empty if nothing is."""
+    try:
+        with forcing({record.decision: record.setting}):
+            planned = plan(func, target)
+    except Error as error:
+        return f"cannot be scheduled: {str(error).splitlines()[0]}"
+    work = work_of(planned.schedule.func, named(planned.plan).added(analyse(func), planned.chosen, target))
+    return f"does {work.excess:.2f} times the work" if work.excess > MOST else ""

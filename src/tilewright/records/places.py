@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Literal
 
 from tilewright.records.store import Store
 from tilewright.support import flags
-from tilewright.support.errors import RecordError
+from tilewright.support.errors import RecordError, RecordWarning
 
 Records = Literal["auto"] | str | os.PathLike[str] | Store | Iterable[str | os.PathLike[str] | Store] | None
 """What `tw.compile(records=)` takes: all places, a folder, a store, several of these with the nearest first; None: no
@@ -48,7 +49,11 @@ def stores(records: Records = "auto") -> tuple[Store, ...]:
 def _place(text: str) -> Store:
     """A folder, or what a server has."""
     if "://" not in text:
-        return Store(Path(text).expanduser())
+        folder = Path(text).expanduser()
+        if not folder.is_dir():
+            what = f"{folder}: no such folder of tuning records (environment variable {flags.RECORDS.name})"
+            warnings.warn(what, RecordWarning, stacklevel=5)
+        return Store(folder)
     from tilewright.records.remote import mirror  # here: who has no server waits for no network library
 
     return mirror(text)

@@ -89,7 +89,7 @@ class Scheduled:
 
 
 @dataclass(slots=True)
-class Record:
+class Context:
     """What is forced, by the key's name, and what was decided so far (nothing if decisions are not listed).
 
     `kernels` has the decisions about each kernel's schedule by the kernel's symbol.
@@ -119,11 +119,11 @@ class Record:
         return tuple(name for name in self.forced if name not in self.met)
 
 
-_current: ContextVar[Record | None] = ContextVar("decisions", default=None)
+_current: ContextVar[Context | None] = ContextVar("decisions", default=None)
 
 
 @contextmanager
-def _record(record: Record) -> Iterator[Record]:
+def _within(record: Context) -> Iterator[Context]:
     token = _current.set(record)
     try:
         yield record
@@ -131,21 +131,21 @@ def _record(record: Record) -> Iterator[Record]:
         _current.reset(token)
 
 
-def deciding(forced: Mapping[str, str] | None = None) -> AbstractContextManager[Record]:
+def deciding(forced: Mapping[str, str] | None = None) -> AbstractContextManager[Context]:
     """A context in which decisions are listed, with some of them forced: the key's name -> the setting's label.
 
     Raises ScheduleError (where the decision is made) if a forced label is none of the space's.
     """
-    return _record(Record(dict(forced or {}), listing=True))
+    return _within(Context(dict(forced or {}), listing=True))
 
 
-def forcing(forced: Mapping[str, str]) -> AbstractContextManager[Record]:
+def forcing(forced: Mapping[str, str]) -> AbstractContextManager[Context]:
     """The same without the list, so that programs that were compiled before with the same settings are found."""
-    return _record(Record(dict(forced), listing=False))
+    return _within(Context(dict(forced), listing=False))
 
 
 @contextmanager
-def advised(advisor: Advisor | None, listing: bool = False) -> Iterator[Record | None]:
+def advised(advisor: Advisor | None, listing: bool = False) -> Iterator[Context | None]:
     """A context in which `advisor` is asked about what is not forced, inside the one that there is; None where that is
     no other than without.
 
@@ -156,9 +156,9 @@ def advised(advisor: Advisor | None, listing: bool = False) -> Iterator[Record |
     if advisor is None and not listing:
         yield outer
         return
-    base = outer or Record({}, False)
-    inner = Record(base.forced, base.listing or listing, base.made, base.met, base.kernels, advisor)
-    with _record(inner):
+    base = outer or Context({}, False)
+    inner = Context(base.forced, base.listing or listing, base.made, base.met, base.kernels, advisor)
+    with _within(inner):
         yield inner
 
 
@@ -195,7 +195,7 @@ def decide(
 
 
 def _taken(
-    record: Record,
+    record: Context,
     about: Key,
     label: str | None,
     advices: Sequence[Advice],
@@ -256,6 +256,6 @@ def recorded() -> tuple[RecordUse, ...]:
     return () if record is None else tuple(record.uses.values())
 
 
-def current() -> Record | None:
+def current() -> Context | None:
     """The context of the compile; None where all is decided by estimates and nobody asks how."""
     return _current.get()
