@@ -19,7 +19,7 @@ from tilewright.native.link import Library, compile_text, host_triple
 from tilewright.runtime.layout import Memory, function
 from tilewright.runtime.model import Model
 from tilewright.runtime.threads import pool, supported
-from tilewright.runtime.trial import CALLS, FOREVER, MOST_CALLS, SHARE, SLOW, TRIAL, define_trials
+from tilewright.runtime.trial import CALLS, FOREVER, MEAN, MOST_CALLS, RESTING_CALLS, SHARE, SLOW, TRIAL, define_trials
 
 
 class Trials:
@@ -119,6 +119,17 @@ def test_calls_that_become_slow_lead_to_a_trial() -> None:
     assert trials.check(2000)
     trials.run(lambda n, _: {2: 40_000, 1: 1000}[n])
     assert trials.threads == 1
+
+
+def test_rare_but_long_waits_lead_to_one_thread() -> None:
+    """Another process has a core in turns: most calls are fast, some wait until it is this one's turn again."""
+    trials = Trials(2)
+    trials.run(lambda n, _: {2: 600, 1: 1000}[n])
+    assert not any(trials.check(12_000 if k % MEAN == 7 else 600) for k in range(MEAN))
+    assert trials.threads == 2, "on average 956, less than with one"
+    assert not any(trials.check(20_000 if k % MEAN == 7 else 600) for k in range(MEAN))
+    assert trials.threads == 1
+    assert trials.state[TRIAL.wait] == RESTING_CALLS
 
 
 @pytest.mark.skipif(not supported(), reason="there is no thread pool for this system")

@@ -10,8 +10,11 @@ Of each number the two longest calls are left out: the first one wakes and warms
 number of threads must be faster than a smaller one by a sixteenth. Then calls use the fastest number until the next
 trial, which comes when so many calls have been made that all trials together cost one `SHARE`th of the time; or, where
 several threads are used, when calls take much longer than in the trial: the caller makes pauses now, or the cores have
-other work. Calls of a millisecond and more take all threads: what is decided here does not matter to them, but eight of
-them on one thread would.
+other work. Where another process takes a core now and then, a few calls wait for milliseconds and most for nothing, so
+that trials do not see it: if calls with several threads are slower on average than with one, one is used for a while.
+
+Calls of a millisecond and more take all threads: what is decided here does not matter to them, but eight of them on one
+thread would.
 
 Callers at the same time may lose each other's counts, which makes a trial a little longer.
 """
@@ -33,6 +36,10 @@ EACH = 8
 """Of so many calls with several threads one is timed; a power of two."""
 SLOW = 3
 """So many of those in succession, half as long again as in the trial, lead to the next one."""
+MEAN = 32
+"""Timed calls of which the mean is looked at."""
+RESTING_CALLS = 1 << 13
+"""Calls with one thread where the mean says so, before the next trial."""
 MOST_CALLS = 1 << 16
 """Calls between two trials at most: callers change their habits."""
 FOREVER = 1 << 62
@@ -45,7 +52,9 @@ TRIAL_FIELDS = (
     "tried",  # threads of the present calls of a trial; 0 at its begin
     "total", "longest", "second",  # nanoseconds of these calls
     "best",  # nanoseconds of those calls that count, with `threads` threads
-    "slow",  # calls in succession that took much longer
+    "one",  # nanoseconds of those calls that count, with one thread
+    "slow",  # timed calls in succession that took much longer
+    "timed", "sum",  # timed calls since the mean was looked at, and their nanoseconds
     "spent", "numbers",  # nanoseconds of all such calls of the trial, and how many numbers of threads were tried
 )  # fmt: skip
 TRIAL = Struct(*TRIAL_FIELDS)
@@ -90,6 +99,8 @@ def _note(m: Module) -> None:
                 _settle(f, trial, f.value(FOREVER, I64))
         with f.when(tried < most), f.when(f.load(I64, trial, TRIAL.best) * 16 >= time * 15):
             _take(f, trial, tried, time)
+        with f.when(tried <= 1):
+            f.store(time, trial, TRIAL.one)
         with f.when(tried > 1):
             f.store(tried >> 1, trial, TRIAL.tried)
             for field in _OF_A_NUMBER:
@@ -99,8 +110,19 @@ def _note(m: Module) -> None:
 
 
 def _check(m: Module) -> None:
-    """Let there be a trial at once where calls have become slow."""
+    """Let there be a trial at once where calls have become slow, and one thread where they are so on average."""
     with m.function("tw_check", VOID, [("trial", PTR), ("took", I64)], local=True) as (f, (trial, took)):
+        timed, total = f.load(I64, trial, TRIAL.timed) + 1, f.load(I64, trial, TRIAL.sum) + took
+        f.store(timed, trial, TRIAL.timed)
+        f.store(total, trial, TRIAL.sum)
+        with f.when(timed >= MEAN):
+            f.put(0, I64, trial, TRIAL.timed)
+            f.put(0, I64, trial, TRIAL.sum)
+            one = f.load(I64, trial, TRIAL.one)
+            with f.when(one > 0), f.when(total * COUNTED > one * MEAN):
+                f.put(1, I64, trial, TRIAL.threads)
+                f.put(RESTING_CALLS, I64, trial, TRIAL.wait)
+                f.ret()
         with f.when(took * (2 * COUNTED) <= f.load(I64, trial, TRIAL.best) * 3):
             f.put(0, I64, trial, TRIAL.slow)
             f.ret()
