@@ -23,7 +23,7 @@ export PYTHONPATH := src:$(PYTHONPATH)
 # Tests and benchmarks start many processes: let the first one keep the bytecode, wherever that is switched off.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo demo-rl demo-train rl test lint types layers pytest test-v3 torch torch-ops jax onnx bench bench-layers bench-models tune-tvm bench-threads bench-memory audit bench-choice bench-tune bench-live bench-broker bench-rl bytes bars trees bench-trees bench-train bench-decode ulp mutate fuzz live-stress example-matmul format clean
+.PHONY: help demo demo-rl demo-train rl test lint types layers pytest test-v3 torch torch-ops jax onnx bench bench-layers bench-models tune-tvm bench-threads bench-memory audit bench-choice bench-tune bench-live bench-broker bench-rl bytes bars trees bench-trees bench-train bench-training bench-decode ulp mutate fuzz live-stress example-matmul format clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -182,6 +182,9 @@ bench-decode: $(PEERS_STAMP) ## decoding with caches that stay, against ONNX Run
 
 bench-train: $(STAMP) $(TORCH_STAMP) $(JAX_STAMP) ## PPO updates against PyTorch's eager mode and JAX
 	$(PY) -m benchmarks.bench_train $(ARGS)
+
+bench-training: $(STAMP) $(TORCH_STAMP) ## steps of training whole networks against PyTorch's eager mode; ARGS="--cases az6@64"
+	$(PY) -m benchmarks.bench_training $(ARGS)
 
 bench-live: $(STAMP) ## live weights: publishing, latency, sharing, memory, attaching
 	$(PY) -m benchmarks.bench_live $(ARGS)

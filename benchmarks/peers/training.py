@@ -1,0 +1,175 @@
+"""Steps of training networks in PyTorch: our compiled step, and eager mode with its fused Adam. One thread each."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from tilewright.measure.contender import Prepared
+
+RATE = 1e-4
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A network in training mode, its loss, and a batch."""
+
+    build: Callable[[], Any]
+    loss: Callable[..., Any]
+    batch: Callable[[], tuple[Any, ...]]
+
+
+def _classified(model: Any, x: Any, y: Any) -> Any:
+    import torch
+
+    return torch.nn.functional.cross_entropy(model(x), y)
+
+
+def _searched(model: Any, board: Any, policy: Any, value: Any) -> Any:
+    """AlphaZero's: cross entropy of the search's moves and the squared error of the outcome."""
+    import torch
+
+    found = model(board)
+    moves = torch.nn.functional.cross_entropy(found["policy"], policy)
+    return moves + (found["value"][:, 0] - value).square().mean()
+
+
+def _ppo(model: Any, obs: Any, actions: Any, old: Any, advantages: Any, returns: Any) -> Any:
+    from tilewright.train import losses
+
+    found = model(obs)
+    logits, values = found.values() if isinstance(found, dict) else found
+    policy = losses.ppo(losses.categorical_log_prob(actions, logits), old, advantages)
+    return policy + 0.5 * losses.mse(values[:, 0], returns)
+
+
+def _resnet18() -> Any:
+    from benchmarks.torch_vision import BasicBlock, ResNet
+
+    return ResNet(BasicBlock, [2, 2, 2, 2])
+
+
+def _transformer() -> Any:
+    from torch import nn
+
+    class Transformer(nn.Module):
+        """Six layers of width 256 on 128 tokens; without dropout, whose numbers are not PyTorch's."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.embedding = nn.Embedding(1000, 256)
+            layer = nn.TransformerEncoderLayer(256, 4, 1024, 0.0, "gelu", batch_first=True, norm_first=True)
+            self.layers = nn.TransformerEncoder(layer, 6, enable_nested_tensor=False)
+            self.head = nn.Linear(256, 10)
+
+        def forward(self, tokens: Any) -> Any:
+            return self.head(self.layers(self.embedding(tokens)).mean(1))
+
+    return Transformer()
+
+
+def _lstm() -> Any:
+    from torch import nn
+
+    class Classifier(nn.Module):
+        """Two layers of 128 over 64 steps of 32 features."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = nn.LSTM(32, 128, 2, batch_first=True)
+            self.head = nn.Linear(128, 10)
+
+        def forward(self, x: Any) -> Any:
+            return self.head(self.layers(x)[0][:, -1])
+
+    return Classifier()
+
+
+def _policy(name: str) -> Callable[[], Any]:
+    def build() -> Any:
+        from benchmarks.torch_policies import create
+
+        return create(name)
+
+    return build
+
+
+def _pictures(*shape: int, classes: int) -> Callable[[], tuple[Any, ...]]:
+    def batch() -> tuple[Any, ...]:
+        import torch
+
+        return torch.randn(shape), torch.randint(classes, shape[:1])
+
+    return batch
+
+
+def _tokens() -> tuple[Any, ...]:
+    import torch
+
+    return torch.randint(1000, (8, 128)), torch.randint(10, (8,))
+
+
+def _games() -> tuple[Any, ...]:
+    import torch
+
+    board = (torch.rand(64, 17, 19, 19) < 0.3).float()
+    return board, torch.rand(64, 362).softmax(1), torch.rand(64) * 2 - 1
+
+
+def _rollout(name: str, actions: int) -> Callable[[], tuple[Any, ...]]:
+    def batch() -> tuple[Any, ...]:
+        import torch
+
+        from benchmarks.torch_policies import inputs
+
+        (obs,) = inputs(name, 256)
+        return obs, torch.randint(actions, (256,)), -torch.rand(256), torch.randn(256), torch.randn(256)
+
+    return batch
+
+
+CASES: dict[str, Case] = {
+    "resnet18 64x64@32": Case(_resnet18, _classified, _pictures(32, 3, 64, 64, classes=1000)),
+    "transformer 6x256, 128 tokens@8": Case(_transformer, _classified, _tokens),
+    "lstm 2x128, 64 steps@32": Case(_lstm, _classified, _pictures(32, 64, 32, classes=10)),
+    "az6@64": Case(_policy("az6"), _searched, _games),
+    "nat ppo@256": Case(_policy("nat"), _ppo, _rollout("nat", 6)),
+    "imp ppo@256": Case(_policy("imp"), _ppo, _rollout("imp", 15)),
+}
+
+
+def _made(case: str) -> tuple[Any, Callable[..., Any], tuple[Any, ...]]:
+    import torch
+
+    torch.manual_seed(0)
+    torch.set_num_threads(1)
+    chosen = CASES[case]
+    return chosen.build().train(), chosen.loss, chosen.batch()
+
+
+def own(case: str) -> Prepared:
+    import tilewright as tw
+
+    module, loss, batch = _made(case)
+    start = time.perf_counter()
+    step = tw.compile_step(module, loss, tw.train.Adam(RATE), batch, clip=0.5)
+    seconds = time.perf_counter() - start
+    arrays = [x.numpy() for x in batch]
+    return Prepared(lambda: step(*arrays), lambda: dict(step.state_dict()), {"compile_seconds": seconds})
+
+
+def eager(case: str) -> Prepared:
+    import torch
+
+    module, loss, batch = _made(case)
+    optimizer = torch.optim.Adam(module.parameters(), RATE, fused=True)
+
+    def call() -> None:
+        optimizer.zero_grad()
+        loss(module, *batch).backward()
+        torch.nn.utils.clip_grad_norm_(module.parameters(), 0.5)
+        optimizer.step()
+
+    return Prepared(call, lambda: {n: v.numpy() for n, v in module.state_dict().items()}, {})
