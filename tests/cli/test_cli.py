@@ -10,12 +10,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from typer import BadParameter
 from typer.main import get_command
 
-from tilewright.cli.common import bytes_text, parse_dims, time_text
+from tilewright.cli.common import bytes_text, parse_dims, parse_ranges, parse_state, time_text
 from tilewright.cli.inputs import read_inputs
 from tilewright.cli.main import app
 from tilewright.cli.run import compare, difference
+from tilewright.ir.dim import dim
 from tilewright.measure import calibration
 from tilewright.measure.calibration import Calibration
 from tilewright.runtime.examples import random_inputs
@@ -127,6 +129,23 @@ def test_doctor(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 def test_dims() -> None:
     assert parse_dims(["a=3", "b=64"]) == {"a": 3, "b": 64}
     assert parse_dims(None) == {}
+
+
+def test_what_is_known_of_dims() -> None:
+    found = parse_ranges(["a=3", "seq=1..512@32,64", "h=32..640/32"])
+    assert found == {"a": 3, "seq": dim(1, 512, likely=[32, 64]), "h": dim(32, 640, multiple=32)}
+    for wrong in ("seq=5..2", "seq=..", "seq=1..", "=1..2", "seq=1..9/0", "seq=1..9@10", "seq=1..99999999999"):
+        with pytest.raises(BadParameter):
+            parse_ranges([wrong])
+
+
+def test_caches_of_a_decoder() -> None:
+    assert parse_state(None) is None
+    assert parse_state(["auto"]) == "auto"
+    assert parse_state(["a=b", "c.0=d.0"]) == {"a": "b", "c.0": "d.0"}
+    for wrong in (["auto", "a=b"], ["a"], ["a="], ["a=b", "a=c"]):
+        with pytest.raises(BadParameter):
+            parse_state(wrong)
 
 
 @pytest.mark.parametrize(

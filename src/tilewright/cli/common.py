@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from enum import IntEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich.box import SIMPLE_HEAD
@@ -21,6 +21,7 @@ from tilewright.support import flags
 from tilewright.support.errors import Error, ModelError, Problems, UnsupportedError
 
 if TYPE_CHECKING:
+    from tilewright.ir.dim import Dim
     from tilewright.parts.composite import Composite
     from tilewright.runtime.model import Model
     from tilewright.runtime.program import Program
@@ -51,6 +52,25 @@ ThreadsOption = Annotated[
 PackThreadsOption = Annotated[
     int | None,
     typer.Option("--threads", "-t", min=1, help="Threads that pack weights. [default: TILEWRIGHT_THREADS or 1]"),
+]
+RangeOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--dim",
+        "-d",
+        metavar="NAME=N|LO..HI",
+        help="A symbolic dimension's value, `--dim batch=8`, or what is known of it: `--dim seq=1..512@32,64` (32 and "
+        "64 are likely), `--dim height=32..640/32` (multiples of 32). May be repeated.",
+    ),
+]
+StateOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--state",
+        metavar="auto|INPUT=OUTPUT",
+        help="Caches that callers keep (keys and values of a decoder): `auto`, those that exporters name so, or the "
+        "input and the output that is its longer self. May be repeated. The file is called through `model.state()`.",
+    ),
 ]
 DimOption = Annotated[
     list[str] | None,
@@ -184,6 +204,42 @@ def parse_dims(texts: Sequence[str] | None) -> dict[str, int]:
     return dims
 
 
+_RANGE = re.compile(
+    r"(?P<lo>[0-9]{1,9})\.\.(?P<hi>[0-9]{1,9})(?:/(?P<multiple>[0-9]{1,9}))?(?:@(?P<likely>[0-9,]{1,999}))?"
+)
+
+
+def parse_ranges(texts: Sequence[str] | None) -> dict[str, int | Dim]:
+    """As `parse_dims`, and what `tw.dim` says: "seq=1..512@32,64" (likely 32 and 64), "h=32..640/32" (multiples)."""
+    from tilewright.ir.dim import dim
+
+    found: dict[str, int | Dim] = {}
+    for text in texts or ():
+        name, _, value = text.partition("=")
+        parts = _RANGE.fullmatch(value)
+        if parts is None or not name:
+            found |= parse_dims([text])
+            continue
+        likely = [int(n) for n in (parts["likely"] or "").split(",") if n]
+        try:
+            found[name] = dim(int(parts["lo"]), int(parts["hi"]), multiple=int(parts["multiple"] or 1), likely=likely)
+        except Error as error:
+            raise typer.BadParameter(f"{text!r}: {error}", param_hint="--dim") from None
+    return found
+
+
+def parse_state(texts: Sequence[str] | None) -> dict[str, str] | Literal["auto"] | None:
+    """`["auto"]` -> "auto", `["past=present"]` -> {"past": "present"}; a usage error otherwise."""
+    if not texts:
+        return None
+    if list(texts) == ["auto"]:
+        return "auto"
+    pairs = dict(text.partition("=")[::2] for text in texts)
+    if len(pairs) != len(texts) or not all(name and value for name, value in pairs.items()):
+        raise typer.BadParameter(f"{', '.join(texts)}: expected auto, or INPUT=OUTPUT", param_hint="--state")
+    return pairs
+
+
 def fast_option(fast: str | None, winograd: str | None) -> str | None:
     """What `--fast` says, or `--winograd`, its old name, with a warning."""
     if winograd is None:
@@ -241,13 +297,14 @@ def open_any(
 def compile_file(
     path: Path,
     threads: int | None,
-    dims: Mapping[str, int],
+    dims: Mapping[str, int | Dim],
     precision: str | None = None,
     fast: str | None = None,
     target: str | None = None,
     *,
     records: str = "auto",
     require_records: bool = False,
+    state: Mapping[str, str] | Literal["auto"] | None = None,
 ) -> Program:
     """Compile an ONNX file for any target, without loading what comes out."""
     import tilewright
@@ -256,7 +313,7 @@ def compile_file(
         raise ModelError("no such file", where=str(path))
     count = flags.THREADS() if threads is None else threads
     options: dict[str, Any] = accuracy(precision, fast)
-    options |= {"records": None if records == "none" else records, "require_records": require_records}
+    options |= {"records": None if records == "none" else records, "require_records": require_records, "state": state}
     try:
         return tilewright.compile_program(path, threads=count, dims=dict(dims), target=on_host(target), **options)
     except UnsupportedError as error:

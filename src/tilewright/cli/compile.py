@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tilewright.cli.common import (
-    DimOption,
     FastOption,
     JsonOption,
     PrecisionOption,
+    RangeOption,
     RecordsOption,
     RequireRecordsOption,
+    StateOption,
     TargetOption,
     ThreadsOption,
     WinogradOption,
@@ -23,7 +24,8 @@ from tilewright.cli.common import (
     facts,
     fast_option,
     is_quiet,
-    parse_dims,
+    parse_ranges,
+    parse_state,
     print_json,
     shape_text,
     time_text,
@@ -42,7 +44,8 @@ def compile_command(
         Path | None, typer.Option("--output", "-o", help="The file to write. [default: MODEL with the suffix .tw]")
     ] = None,
     threads: ThreadsOption = None,
-    dim: DimOption = None,
+    dim: RangeOption = None,
+    state: StateOption = None,
     precision: PrecisionOption = None,
     fast: FastOption = None,
     winograd: WinogradOption = None,
@@ -59,6 +62,8 @@ def compile_command(
     ```
     tilewright compile policy.onnx -o policy.tw
     tilewright compile resnet50.onnx --threads 2 --dim batch=1
+    tilewright compile bert.onnx --dim seq=1..512@32,64,128
+    tilewright compile decoder.onnx --state auto
     tilewright compile policy.onnx --target aarch64-neoverse-v1
     tilewright compile resnet50.onnx --fast exact
     ```
@@ -71,12 +76,13 @@ def compile_command(
         compiled = compile_file(
             model,
             threads,
-            parse_dims(dim),
+            parse_ranges(dim),
             precision,
             fast_option(fast, winograd),
             target,
             records=records or "auto",
             require_records=require_records,
+            state=parse_state(state),
         )
     seconds = time.perf_counter() - start
     compiled.save(path)
