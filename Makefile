@@ -110,7 +110,7 @@ test-v3: $(STAMP) ## the numeric tests with AVX2's vectors, on a machine with AV
 	*) exit 1 ;; esac
 
 torch: $(STAMP) $(TORCH_STAMP) ## what needs PyTorch: its tensors in and out, its modules, its exporters' models
-	$(PY) -m pytest tests/runtime/test_frameworks.py tests/builder/test_export_torch.py tests/train/test_torch_*.py tests/examples/test_compiled_ppo.py tests/examples/test_mnist_like.py tests/frontend/test_torch_*.py tests/torch_opinfo tests/benchmarks/test_zoo.py tests/docs
+	$(PY) -m pytest tests/runtime/test_frameworks.py tests/builder/test_export_torch.py tests/train/test_torch_*.py tests/examples/test_compiled_ppo.py tests/examples/test_mnist_like.py tests/frontend/test_torch_*.py tests/torch_opinfo tests/benchmarks/test_zoo.py tests/fuzz/test_fx.py tests/docs
 	$(PY) -m benchmarks.bench_models --models resnet18 --rounds 5 --no-report
 
 jax: $(STAMP) $(JAX_STAMP) ## what needs JAX: its functions, exports and StableHLO, and its own test cases; ARGS="--every 1"
@@ -204,7 +204,7 @@ bars: $(STAMP) ## which of the required figures the last results reach
 mutate: $(STAMP) ## whether tests notice wrong lines: sampled mutants by room; ARGS="--rooms arith,ir --count 50 --seed 1"
 	$(PY) -m tests.mutate $(ARGS)
 
-fuzz: $(STAMP) ## long random runs: schedules, parsers, importers
+fuzz: $(STAMP) $(TORCH_STAMP) $(JAX_STAMP) ## long random runs: schedules, parsers, importers
 	TILEWRIGHT_FUZZ=1 $(PY) -m pytest tests/fuzz tests/laws
 
 live-stress: $(STAMP) ## the weight store: 2,000 kills, 10^5 publishes, damaged files; takes minutes

@@ -51,7 +51,8 @@ def survey(gm: GraphModule, label: str) -> Survey:
         error = _why_not(walk, gm, node, values)
         if error is None:
             continue
-        if node.target is operator.getitem:  # a result that the rule does not give: the operator is refused
+        parts: tuple[Any, ...] = node.args if node.target is operator.getitem else ()
+        if len(parts) == 2 and isinstance(parts[0], Node):  # a result that the rule does not give: it is refused
             node, error = node.args[0], _half(walk, node)
         if node.op == "call_function":
             refused.setdefault(node, error)
