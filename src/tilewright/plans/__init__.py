@@ -25,6 +25,7 @@ from tilewright.plans.strassen import convolution as strassen_convolution
 from tilewright.plans.strassen import products as strassen
 from tilewright.plans.winograd import plan as winograd
 from tilewright.schedule.schedule import Schedule
+from tilewright.support.errors import ScheduleError
 from tilewright.targets.target import Target
 
 PLANS: tuple[Plan, ...] = (
@@ -74,16 +75,37 @@ def _first_lawful(
     least if none of them does, and those that were rejected before it."""
     rejected: list[Rejected] = []
     schedules: list[Schedule] = []
-    for candidate in trials[:TRIALS]:
+    unfit: dict[str, ScheduleError] = {}  # plans that do not cope with these sizes: symbolic ones may hide their bounds
+    for candidate in [*trials[:TRIALS], *others_than(trials[:TRIALS], trials)]:
+        if candidate.plan in unfit or (rejected and candidate not in trials[:TRIALS]):
+            continue
         taken, schedule = named(candidate.plan), Schedule(func)
-        taken.apply(schedule, structure, candidate, target)
+        try:
+            taken.apply(schedule, structure, candidate, target)
+        except ScheduleError as error:
+            if not func.symbols:
+                raise
+            unfit[candidate.plan] = error
+            continue
         work = work_of(schedule.func, taken.added(structure, candidate, target))
         if work.excess <= MOST:
             return schedule, candidate, tuple(rejected)
         rejected.append(Rejected(candidate, work.excess, work.worst))
         schedules.append(schedule)
+    if not rejected:
+        raise next(iter(unfit.values()))
     best = min(range(len(rejected)), key=lambda k: rejected[k].excess)
     return schedules[best], rejected[best].candidate, tuple(rejected)
+
+
+def others_than(tried: Sequence[Candidate], candidates: Sequence[Candidate]) -> list[Candidate]:
+    """The best candidate of each plan that none of those that are tried is of."""
+    plans = {c.plan for c in tried}
+    first: dict[str, Candidate] = {}
+    for c in candidates:
+        if c.plan not in plans:
+            first.setdefault(c.plan, c)
+    return list(first.values())
 
 
 TRIALS = 8

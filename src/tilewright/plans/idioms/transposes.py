@@ -193,8 +193,11 @@ def transpose_tiles(
         cache = s.cache_read(block, source, "local")
         s.compute_at(cache, around[-1])
         own = [loop for loop in s.loops(cache) if extent(s, loop) != 1][-2:]
-        s.vectorize(own[-1])
-        s.unroll(own[0])
+        # Of some symbolic sizes it is not seen that a tile reads no more of them than its own part.
+        if extent(s, own[-1]) is not None:
+            s.vectorize(own[-1])
+        if extent(s, own[0]) is not None:
+            s.unroll(own[0])
     s.unroll(down)
     s.vectorize(along)
     stream_outputs(s, block, along, target)
