@@ -1,7 +1,7 @@
 """What tuning gains, what there is to gain, and what the search costs.
 
     python -m benchmarks.bench_tune [--models NAME...] [--threads N] [--target NAME] [--everything] [--ceilings]
-                                    [--prepare]
+                                    [--repeat N] [--prepare]
 
 The headroom of a model is what the tuner verifies when it times all settings whose estimates are within a factor of
 two of the best (--everything); beside it stands what it verifies with its own search. Each is timed twice with
@@ -128,6 +128,27 @@ def ceilings(name: str, args: argparse.Namespace, machine: Target) -> list[list[
     return rows
 
 
+def repeated(name: str, args: argparse.Namespace, machine: Target) -> dict[str, Any]:
+    """Several runs that know nothing of each other: decisions that they take differently, and what that costs."""
+    runs = [tune(name, args.threads, machine, None, 100 + k, args.seconds, timed=True)[0] for k in range(args.repeat)]
+    names = sorted({row.name for run in runs for row in run.rows})
+    labels = {n: [run.settings.get(n, "untuned") for run in runs] for n in names}
+    flips = [n for n in names if len(set(labels[n])) > 1]
+    # A kernel that only some of the layouts have is no decision of the others.
+    usual = {n: max(set(found), key=found.count) for n, found in labels.items()}
+    flipped = sum(label != usual[n] for n in flips for label in labels[n])
+    return {
+        "runs": len(runs),
+        "decisions": len(names),
+        "flips": flipped,
+        "rate": flipped / max(len(names) * len(runs), 1),
+        "gains": [str(run.gain) for run in runs],
+        "timed": [run.timed for run in runs],
+        "seconds": [round(run.seconds, 1) for run in runs],
+        "labels": {n: labels[n] for n in flips},
+    }
+
+
 def _made(folder: Path) -> Path:
     folder.mkdir()
     return folder
@@ -153,6 +174,8 @@ def measure(name: str, args: argparse.Namespace, machine: Target) -> dict[str, A
         row["headroom"] = both[0][0].gain.to_dict()
         row["everything"] = both[0][0].timed
         row["spaces"] = [s.to_dict() for s in spaces(*both)]
+    if args.repeat:
+        row["repeated"] = repeated(name, args, machine)
     if args.ceilings:
         row["ceilings"] = ceilings(name, args, machine)
     return row
@@ -195,6 +218,15 @@ def report(rows: Sequence[Mapping[str, Any]]) -> str:
         "",
         harness.markdown_table(head, table),
     ]
+    for r in rows:
+        if "repeated" in r:
+            again = r["repeated"]
+            text += [
+                f"{again['runs']} runs of {r['model']} that know nothing of each other: {again['flips']} of",
+                f"{again['decisions'] * again['runs']} decisions differ from the usual one ({again['rate']:.1%});",
+                f"gains {', '.join(again['gains'])}.",
+                "",
+            ]
     wrong = [c for r in rows for c in r.get("ceilings", ())]
     if wrong:
         text += [
@@ -221,6 +253,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=1e9, help="of each run; what it lacks the next one times")
     parser.add_argument("--everything", action="store_true", help="time all settings too, twice")
     parser.add_argument("--ceilings", action="store_true", help="what wrong ceilings cost, untuned and tuned")
+    parser.add_argument("--repeat", type=int, default=0, metavar="N", help="runs that know nothing of each other")
     parser.add_argument("--prepare", action="store_true", help="compile the candidates only")
     args = parser.parse_args()
     FOLDER.mkdir(parents=True, exist_ok=True)

@@ -49,6 +49,7 @@ def test_help_teaches(cli: Cli) -> None:
             ["coverage"],
             ["bench"],
             ["profile"],
+            ["tune"],
             ["publish"],
             ["attach"],
             ["serve"],

@@ -221,6 +221,8 @@ def test_one_call_tunes_and_the_next_one_knows(tmp_path: Path, monkeypatch: pyte
     second = entry.tune(model(), target="x86-64-v3", store=tmp_path / "records", policy=FEW)
     assert first.settings and not first.known and second.known and second.timed == 0
     assert second.settings == first.settings and second.rows == first.rows and second.gain == first.gain
+    elsewhere = entry.tune(model(), target="x86-64-v3", store=tmp_path / "team", policy=FEW)
+    assert elsewhere.timed == 0 and {r.decision for r in Store(tmp_path / "team").records()} == records.keys()
     assert Tuned.from_dict(json.loads(json.dumps(first.to_dict()))) == first
 
     monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", str(tmp_path / "other"))

@@ -44,6 +44,10 @@ def tune(
     precision: PrecisionOption = None,
     fast: FastOption = None,
     target: TargetOption = None,
+    records: Annotated[
+        Path | None, typer.Option("--records", metavar="FOLDER", help="Where records go. [default: the user's]")
+    ] = None,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Time again what records settle.")] = False,
     json: JsonOption = False,
 ) -> None:
     """Time other tiles, layouts and algorithms than the estimates' and keep those that verifiably win.
@@ -68,6 +72,8 @@ def tune(
             threads=count,
             dims=parse_dims(dim),
             target=on_host(target),
+            store=records,
+            fresh=fresh,
             announce=announce,
             **accuracy(precision, fast),
         )

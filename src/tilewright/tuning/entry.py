@@ -65,16 +65,17 @@ def tune(
         arrays = example_inputs(program, inputs)
         question = f"{threads} {sorted(options.items())} {_sizes(program, arrays)} {policy}"
         journal = Journal.of(program.manifest.structure_key, maker.target, question)
-        kept = journal.result(RESULT)
+        place = user_store() if store is None else store if isinstance(store, Store) else Store(store)
+        name = f"{RESULT}, records in {place.folder.absolute()}"  # another place has none yet, though all was timed
+        kept = journal.result(name)
         if kept is not None and not fresh:
             return replace(Tuned.from_dict(kept), timed=0, seconds=0.0, known=True)
-        place = user_store() if store is None else store if isinstance(store, Store) else Store(store)
         memory = Memory(place, maker.target, fresh=fresh)
         tuned = run(maker, program, arrays, journal, policy, seconds, announce, memory=memory)
     if tuned.rows and not any(row.outcomes.get("timed") for row in tuned.rows) and tuned.causes:
         raise Error(f"nothing was measured: {tuned.causes[0]}", problems=[Error(cause) for cause in tuned.causes[1:]])
     if not tuned.interrupted and (seconds is None or tuned.seconds < seconds):
-        journal.keep(RESULT, tuned.to_dict())
+        journal.keep(name, tuned.to_dict())
     return tuned
 
 

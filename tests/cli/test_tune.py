@@ -1,0 +1,90 @@
+"""`tilewright tune`: what it prints, and how it exits; what it finds is tested in `tests/tuning`."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tilewright.cli.tune import differences
+from tilewright.support.errors import Error
+from tilewright.tuning import entry
+from tilewright.tuning.judge import Gain
+from tilewright.tuning.result import Progress, Row, Tuned
+
+from .conftest import Cli
+
+GAIN = Gain(1.05, 1.02, 1.08)
+TILES = ("tiles rows=4,width=8", "tiles rows=6,width=8")
+ROWS = (
+    Row("plan a", "matmul", "kernels", 0.7, 9, {"timed": 4, "crashed": 1}, *TILES, GAIN, True),
+    Row("plan b", "softmax", "kernels", 0.3, 3, {"timed": 2}, "rows", "rows", Gain(1.0, 1.0, 1.0), False),
+)
+TUNED = Tuned({"plan a": "tiles rows=6,width=8"}, ROWS, GAIN, timed=6, seconds=3.0)
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """What the command asks for; `result` is what it gets, an error or what was found."""
+    seen: dict[str, Any] = {"result": TUNED}
+
+    def tune(model: Path, **options: Any) -> Tuned:
+        seen.update(options, model=model)
+        options["announce"](Progress("kernels", 3, 9, float("inf"), 1.02, "tiles rows=6"))
+        if isinstance(seen["result"], Error):
+            raise seen["result"]
+        found: Tuned = seen["result"]
+        return found
+
+    monkeypatch.setattr(entry, "tune", tune)
+    return seen
+
+
+def test_a_table_of_decisions_and_the_gain(cli: Cli, layer: Path, asked: dict[str, Any], tmp_path: Path) -> None:
+    code, text, _ = cli("tune", layer, "--dim", "n=8", "--threads", 2, "--seconds", 9, "--records", tmp_path, "--fresh")
+    assert code == 0
+    for part in ("rows=4 -> rows=6", "70%", "5 of 8, 1 failed", "1.050 [1.020, 1.080]", "the same", "2 threads"):
+        assert part in text
+    assert "1.050 [1.020, 1.080] times faster, verified (6 candidates, 3 s)" in text
+    assert (asked["dims"], asked["threads"], asked["seconds"]) == ({"n": 8}, 2, 9.0)
+    assert asked["store"] == tmp_path and asked["fresh"] and asked["target"] is None
+
+
+def test_json_has_a_line_for_each_step(cli: Cli, layer: Path, asked: dict[str, Any]) -> None:
+    code, text, _ = cli("tune", layer, "--json")
+    progress, result = map(json.loads, text.splitlines())
+    assert code == 0 and progress["done"] == 3 and progress["seconds_left"] is None
+    assert Tuned.from_dict(result) == TUNED
+
+
+def test_exit_codes(cli: Cli, layer: Path, asked: dict[str, Any]) -> None:
+    asked["result"] = replace(TUNED, interrupted=True, settings={})
+    code, text, _ = cli("tune", layer)
+    assert code == 130 and "nothing better was verified" in text and "the next run goes on" in text
+    asked["result"] = Error("nothing was measured: its process ended by SIGILL")
+    code, _, said = cli("tune", layer)
+    assert code == 1 and "nothing was measured: its process ended by SIGILL" in said
+    code, _, said = cli("tune", "none.onnx")
+    assert code == 1 and "none.onnx: no such file" in said
+
+
+def test_a_known_result_says_so(cli: Cli, layer: Path, asked: dict[str, Any]) -> None:
+    asked["result"] = replace(TUNED, known=True)
+    assert "known from an earlier run" in cli("tune", layer)[1]
+
+
+@pytest.mark.parametrize(
+    ("untuned", "tuned", "expected"),
+    [
+        ("a x=1,y=2", "a x=1,y=2", ()),
+        ("a x=1,y=2", "a x=1,y=3", ("y=2", "y=3")),
+        ("a x=1", "b x=1", ("a x=1", "b x=1")),
+        ("direct", "winograd tile=4", ("direct", "winograd tile=4")),
+        ("inside", "separate", ("inside", "separate")),
+    ],
+)
+def test_settings_are_shown_by_what_differs(untuned: str, tuned: str, expected: tuple[str, ...]) -> None:
+    assert differences(untuned, tuned) == expected
