@@ -117,6 +117,38 @@ def test_resnet18() -> None:
         assert ours_off <= 3 * eager_off + 1e-6 * scale, name
 
 
+@pytest.mark.parametrize("name", ["1d", "perceptron", "convolutions"])
+def test_batches_of_any_size(name: str) -> None:
+    """One step for all sizes: losses and parameters are those of eager PyTorch."""
+    torch.manual_seed(0)
+    others: dict[str, tuple[Any, tuple[int, ...]]] = {
+        "perceptron": (lambda: nn.Sequential(nn.Linear(5, 7), nn.Tanh(), nn.LayerNorm(7), nn.Linear(7, 3)), (4, 5)),
+        "convolutions": (
+            lambda: nn.Sequential(nn.Conv2d(2, 4, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(16, 3)),
+            (4, 2, 6, 6),
+        ),
+    }
+    make, (_, *shape) = (MODELS | others)[name]
+    module = make().train()
+
+    def batch(rows: int) -> tuple[Any, Any]:
+        return torch.randn(rows, *shape), torch.randint(3, (rows,))
+
+    step = compile_step(module, loss_of, SGD(0.05), batch(4), symbolic=True)
+    eager = torch.optim.SGD(module.parameters(), 0.05)
+    for rows in (4, 2, 33, 7):
+        x, y = batch(rows)
+        found = step(x, y)
+        eager.zero_grad()
+        loss = loss_of(module, x, y)
+        loss.backward()
+        eager.step()
+        assert found["loss"] == pytest.approx(loss.item(), rel=1e-5)
+    ours = step.state_dict()
+    for key, value in module.state_dict().items():
+        np.testing.assert_allclose(ours[key], value, rtol=1e-5, atol=1e-5, err_msg=key)
+
+
 def test_in_evaluation_mode_statistics_stay() -> None:
     torch.manual_seed(0)
     module = MODELS["1d"][0]().eval()

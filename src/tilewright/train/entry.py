@@ -36,6 +36,7 @@ def compile_step(
     accumulate: int = 1,
     schedule: Schedule | None = None,
     seed: int = 0,
+    symbolic: bool = False,
     threads: int = 1,
     target: Target | str | None = None,
     on_nonfinite: OnNonfinite = "raise",
@@ -58,6 +59,7 @@ def compile_step(
         accumulate: how many batches make one update, by the mean of their gradients.
         schedule: what the learning rates are multiplied by, from the number of updates so far (`tw.train.schedules`).
         seed: what the random numbers of dropout depend on, beside the number of the step.
+        symbolic: whether one step serves batches of any size: of a module, the first dimension of the example's arrays.
         threads, target: as for `tw.compile`.
         on_nonfinite: what becomes of a step whose loss or gradient is NaN or infinite: "raise" an error or "skip" it,
             both with parameters as they were, or "keep" it.
@@ -69,7 +71,7 @@ def compile_step(
         raise ModelError("on_nonfinite is not known", expected=" or ".join(get_args(OnNonfinite)), got=on_nonfinite)
     if accumulate < 1:
         raise ModelError("an update takes at least one batch", where="accumulate", got=accumulate)
-    objective = _objective(model, loss, example)
+    objective = _objective(model, loss, example, symbolic)
     chosen = list(objective.movable) if trained is None else list(trained)
     unknown = sorted(set(chosen) - {v.name for v in objective.graph.params})
     if unknown:
@@ -89,11 +91,11 @@ def compile_step(
     return Step(whole, gather, objective, plan, layout, on_nonfinite, schedule, seed)
 
 
-def _objective(model: Any, loss: Callable[..., Any] | None, example: Sequence[Any]) -> Objective:
+def _objective(model: Any, loss: Callable[..., Any] | None, example: Sequence[Any], symbolic: bool) -> Objective:
     if not isinstance(model, tuple):
         from tilewright.train.torch_loss import traced
 
-        return traced(model, loss, example)
+        return traced(model, loss, example, symbolic)
     read = import_model(model)
     metrics = ("loss", *(v.name for v in read.graph.outputs[1:]))
     movable = tuple(v.name for v in read.graph.params if v.dtype.name == "f32")

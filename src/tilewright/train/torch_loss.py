@@ -43,8 +43,9 @@ class _Loss(torch.nn.Module):
         return ("loss", *(name for name in found if name != "loss"))
 
 
-def traced(model: Any, loss: Callable[..., Any] | None, example: Sequence[Any]) -> Objective:
-    """The loss with the module's weights under its own names, each part of the module in its own mode.
+def traced(model: Any, loss: Callable[..., Any] | None, example: Sequence[Any], symbolic: bool = False) -> Objective:
+    """The loss with the module's weights under its own names, each part of the module in its own mode. `symbolic`: for
+    batches of any size.
 
     Raises ModelError if the model is no module, or cannot be traced.
     """
@@ -53,7 +54,7 @@ def traced(model: Any, loss: Callable[..., Any] | None, example: Sequence[Any]) 
     batch = tuple(torch.as_tensor(x) for x in example)
     objective = _Loss(model, loss)
     metrics = objective.names(batch)
-    found = import_training(objective, batch)
+    found = import_training(objective, batch, "auto" if symbolic else None)
     read = found.read
     graph = _renamed(read.graph, {v: Value(_own(v.name), v.type) for v in read.graph.params})
     graph, changed, counters = _without_counters(graph, tuple(map(_own, found.changed)))
