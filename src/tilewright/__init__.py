@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from tilewright.builder import build as build
     from tilewright.builder import plan as plan
     from tilewright.compiler import compile_program as compile_program
+    from tilewright.functions.comprehension import comprehension as comprehension
     from tilewright.ir.dim import dim as dim
     from tilewright.ir.graph import Graph as Graph
     from tilewright.live.broker.client import BrokerClient as BrokerClient
@@ -50,6 +51,7 @@ _PUBLIC = {
     "attach": "tilewright.live.store.actor:attach",
     "build": "tilewright.builder:build",
     "compile": "tilewright.parts.entry:compile",
+    "comprehension": "tilewright.functions.comprehension:comprehension",
     "coverage": "tilewright.parts.entry:coverage",
     "compile_program": "tilewright.compiler:compile_program",
     "compile_step": "tilewright.train.entry:compile_step",

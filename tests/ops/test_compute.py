@@ -383,6 +383,7 @@ def test_expression_equals_reference(position: int) -> None:
 
 COVERED = {
     "attention": "tests/ops/test_attention.py",
+    "comprehension": "tests/fuzz/test_comprehensions.py",
     "control": "tests/ops/test_control.py",
     "dots": "tests/plans/test_dots.py",
     "extent": "tests/ops/test_extent.py",

@@ -331,7 +331,8 @@ def test_equals_share() -> None:
 WITHOUT = frozenset(
     "col2im cond cumprod dft floordiv mod truncdiv truncmod grid_sample insert loop lp_pool lrn "
     "max_pool_indices resample resize resize_taps reverse_sequence roi_align forest cholesky lu nonzero "
-    "head triangular_solve cumulative_logsumexp running_extreme search_sorted suppress".split()
+    "head triangular_solve cumulative_logsumexp running_extreme search_sorted suppress "
+    "comprehension comprehension_map comprehension_reduce".split()
 )
 """Source operators without a gradient: integer arithmetic, and what is still to be written."""
 

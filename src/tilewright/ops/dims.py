@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -11,10 +10,12 @@ import numpy as np
 from tilewright.arith import prove, prove_equal, simplify
 from tilewright.ir.attributes import Dim
 from tilewright.ir.dtype import DType, f32
-from tilewright.ir.expr import Const, Expr, Reduce, Var, as_expr, as_int, cast, const, is_const, product
+from tilewright.ir.expr import Const, Expr, Var, as_expr, as_int, cast, const, is_const, product
 from tilewright.ir.graph import TensorType
 from tilewright.support.errors import DTypeError, ShapeError, TooSmallError
 from tilewright.te import Tensor, compute
+from tilewright.te import labelled as labelled
+from tilewright.te import or_identity as or_identity
 
 Shape = tuple[Expr, ...]
 
@@ -173,26 +174,8 @@ def narrow(tensor: Tensor, to: DType, name: str) -> Tensor:
     return result
 
 
-def or_identity(body: Any) -> Any:
-    """A reduction, or its identity when it is over nothing: no step would run that could start it."""
-    if isinstance(body, Reduce) and any(is_const(extent, 0) for _, extent in body.axes):
-        return body.reducer.identity[body.index]
-    return body
-
-
 def scalar(value: Any, t: DType) -> Const:
     """A literal of `t`."""
     if t.is_minifloat:
         return const(int(np.asarray(value).astype(t.numpy).view(np.uint8)), t)
     return const(float(value) if t.is_float else bool(value) if t.kind == "bool" else int(value), t)
-
-
-def labelled(element: Any, names: Sequence[str]) -> Any:
-    """`element` as a function whose parameters have these names, which become the names of loops."""
-
-    def renamed(*point: Expr) -> Any:
-        return element(*point)
-
-    parameters = [inspect.Parameter(n, inspect.Parameter.POSITIONAL_ONLY) for n in names]
-    renamed.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    return renamed

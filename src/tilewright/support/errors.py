@@ -27,6 +27,7 @@ __all__ = [
     "CacheError",
     "CallError",
     "CompileError",
+    "ComprehensionError",
     "DTypeError",
     "Error",
     "ExpressionError",
@@ -225,6 +226,33 @@ class ScheduleError(Error):
         text = super().__str__()
         loops = getattr(self, "loops", None)
         return f"{text}\nthe loops are:\n{loops.rstrip()}" if loops else text
+
+
+class ComprehensionError(ModelError):
+    """A comprehension that is not well formed or does not fit its arrays. Shows the place in its text.
+
+    Args:
+        excerpt: the line of the text and a line that marks the place.
+    """
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        excerpt: str | None = None,
+        where: str | None = None,
+        expected: object = None,
+        got: object = None,
+        hint: str | None = None,
+        problems: Iterable[Error] = (),
+    ) -> None:
+        super().__init__(what, where=where, expected=expected, got=got, hint=hint, problems=problems)
+        self.excerpt = excerpt
+
+    def headline(self) -> str:
+        """The first line, and the place below it."""
+        excerpt = getattr(self, "excerpt", None)
+        return f"{super().headline()}\n{excerpt}" if excerpt else super().headline()
 
 
 class CompileError(Error):

@@ -23,6 +23,7 @@ from tilewright.ir.expr import (
     as_int,
     cast,
     const,
+    is_const,
     lookup,
     of_elements,
     readable,
@@ -418,3 +419,21 @@ def _axis_names(f: Callable[..., Any], rank: int, name: str) -> list[str]:
             where=_line_of(f),
         )
     return [p.name for p in parameters]
+
+
+def labelled(element: Any, names: Sequence[str]) -> Any:
+    """`element` as a function whose parameters have these names, which become the names of loops."""
+
+    def renamed(*point: Expr) -> Any:
+        return element(*point)
+
+    parameters = [inspect.Parameter(n, inspect.Parameter.POSITIONAL_ONLY) for n in names]
+    renamed.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    return renamed
+
+
+def or_identity(body: Any) -> Any:
+    """A reduction, or its identity when it is over nothing: no step would run that could start it."""
+    if isinstance(body, Reduce) and any(is_const(extent, 0) for _, extent in body.axes):
+        return body.reducer.identity[body.index]
+    return body

@@ -1,0 +1,50 @@
+"""Where a piece of a comprehension stands in its text, and errors that point at it with a caret."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from tilewright.support.errors import ComprehensionError
+
+At = tuple[int, int]
+"""A piece of a text: the offset of its first character and the one behind its last."""
+
+NOWHERE: At = (0, 0)
+"""Of what no text says."""
+
+_WIDEST = 200
+"""Characters of a line that an error shows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A text with the name and line that it has for its reader."""
+
+    text: str
+    name: str = "comprehension"
+    line: int = 1
+
+    def place(self, at: At) -> str:
+        """`name:line:column`, the column from 1."""
+        start = self.text.rfind("\n", 0, at[0]) + 1
+        return f"{self.name}:{self.line + self.text.count(chr(10), 0, at[0])}:{at[0] - start + 1}"
+
+    def excerpt(self, at: At) -> str:
+        """The line of a piece, and a line that marks the piece below it."""
+        start = self.text.rfind("\n", 0, at[0]) + 1
+        end = self.text.find("\n", at[0])
+        line = self.text[start : end if end >= 0 else len(self.text)]
+        first = max(0, at[0] - start - _WIDEST // 2)
+        shown = line[first : first + _WIDEST]
+        indent = "".join("\t" if c == "\t" else " " for c in shown[: at[0] - start - first])
+        marked = max(1, min(at[1], start + len(line)) - at[0])
+        return f"    {shown}\n    {indent}{'^' * min(marked, _WIDEST)}"
+
+    def error(self, what: str, at: At, **details: Any) -> ComprehensionError:
+        """An error about a piece of the text."""
+        return ComprehensionError(what, excerpt=self.excerpt(at), where=self.place(at), **details)
+
+    def fail(self, what: str, at: At, **details: Any) -> NoReturn:
+        """Raise ComprehensionError about a piece of the text."""
+        raise self.error(what, at, **details)
