@@ -382,6 +382,7 @@ def test_expression_equals_reference(position: int) -> None:
 
 
 COVERED = {
+    "append": "tests/compiler/test_state.py",
     "attention": "tests/ops/test_attention.py",
     "comprehension": "tests/fuzz/test_comprehensions.py",
     "control": "tests/ops/test_control.py",

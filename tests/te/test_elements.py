@@ -11,6 +11,8 @@ import pytest
 
 from tests.te.conformance import close, evaluate, random
 from tilewright import te
+from tilewright.ir.dtype import f16
+from tilewright.support.errors import ExpressionError
 
 N = te.var("n")
 
@@ -298,3 +300,10 @@ def test_constant_tables() -> None:
     table = te.const_matrix([[1, 2, 3], [4, 5, 6]])
     b = te.compute((3, 2), lambda i, j: table[j, i] * 2.0, name="B")
     close(evaluate(b, [])[0], 2 * np.array([[1, 4], [2, 5], [3, 6]], np.float32))
+
+
+def test_numbers_take_the_name_of_their_type() -> None:
+    assert te.const(1.5, "float16") is te.const(1.5, f16)
+    assert te.const(300, "uint8") is te.const(44, "u8")
+    with pytest.raises(ExpressionError, match="no such element type"):
+        te.const(1, "float17")

@@ -9,7 +9,7 @@
 Tensors and stages are in `tensors`, what stands in their bodies in `elements`, and `blocks` makes functions of them.
 """
 
-from tilewright.ir.expr import Buffer, Const, all_of, any_of, cast, const, equal, maximum, minimum, not_equal
+from tilewright.ir.expr import Buffer, Const, all_of, any_of, cast, equal, maximum, minimum, not_equal
 from tilewright.schedule.compose import primitive
 from tilewright.te.blocks import (
     Lowered,
@@ -32,6 +32,7 @@ from tilewright.te.elements import (
     ceil,
     clz,
     comm_reducer,
+    const,
     cos,
     cosh,
     ctz,

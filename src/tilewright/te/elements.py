@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from tilewright.ir import expr as ir
 from tilewright.ir.dtype import DType, boolean
+from tilewright.ir.dtype import dtype as element_type
 from tilewright.ir.expr import (
     Const,
     Expr,
@@ -16,7 +18,6 @@ from tilewright.ir.expr import (
     binary,
     call,
     cast,
-    const,
     maximum,
     minimum,
     readable,
@@ -24,6 +25,11 @@ from tilewright.ir.expr import (
 )
 from tilewright.support.errors import ExpressionError
 from tilewright.te.tensors import IterVar, plain
+
+
+def const(value: ir.Number, dtype: DType | str | None = None) -> Const:
+    """A number; without a type ints are i64, floats f32, bools bool. Integers wrap into the type's range."""
+    return ir.const(value, None if dtype is None else element_type(dtype))
 
 
 def comm_reducer(
