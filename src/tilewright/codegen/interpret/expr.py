@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import copy
 from typing import Any
 
 from tilewright.codegen.interpret.memory import InterpretError, Memory, Thunk, position_in
@@ -10,6 +11,44 @@ from tilewright.codegen.interpret.scalars import bitcaster, caster, function, va
 from tilewright.ir.dtype import i64
 from tilewright.ir.expr import Buffer, Const, Expr, Load, Op, Var
 from tilewright.ir.rewrite import variables
+
+WRITTEN_OUT = 1000
+"""Operations from which on it is looked whether parts of an expression are computed several times."""
+
+
+class Shared:
+    """Parts of an expression that stand in several places, and which of its evaluations is under way."""
+
+    def __init__(self, parts: set[Expr]) -> None:
+        self.parts = parts
+        self.turn = 0
+
+    def kept(self, compute: Thunk) -> Thunk:
+        """The closure that computes a part once a turn."""
+        turn, value = -1, None
+
+        def get() -> Any:
+            nonlocal turn, value
+            if turn != self.turn:
+                value, turn = compute(), self.turn
+            return value
+
+        return get
+
+
+def _standing_twice(e: Expr) -> set[Expr]:
+    """The operations that stand in several places of an expression."""
+    seen: set[Expr] = set()
+    twice: set[Expr] = set()
+    left = [e]
+    while left:
+        part = left.pop()
+        if part in seen:
+            twice.add(part)
+            continue
+        seen.add(part)
+        left += part.children
+    return {part for part in twice if isinstance(part, Op)}
 
 
 class Scope:
@@ -26,13 +65,42 @@ class Scope:
         self.loops: dict[Var, Expr] = {}
         self.memory: dict[Buffer, Memory] = {}
         self.exprs: dict[Expr, Thunk] = {}
+        self.sizes: dict[Expr, int] = {}
+        self.shared: Shared | None = None
 
     def expr(self, e: Expr) -> Thunk:
         """A closure that gives the value of `e`."""
         done = self.exprs.get(e)
         if done is None:
-            done = self.exprs[e] = self._affine(e) or self._expr(e)
+            done = self._affine(e)
+            if done is None and self.shared is None and self._written_out(e) > WRITTEN_OUT:
+                done = self._once(e)
+            if done is None:
+                done = self._expr(e)
+            if self.shared is not None and e in self.shared.parts:
+                done = self.shared.kept(done)
+            self.exprs[e] = done
         return done
+
+    def _written_out(self, e: Expr) -> int:
+        """How many operations an expression has where each part is computed wherever it stands."""
+        size = self.sizes.get(e)
+        if size is None:
+            size = self.sizes[e] = 1 + sum(map(self._written_out, e.children))
+        return size
+
+    def _once(self, e: Expr) -> Thunk:
+        """A closure of an expression whose parts stand in several places: each is computed once, if it is asked for."""
+        inner = copy(self)
+        inner.exprs, shared = {}, Shared(_standing_twice(e))
+        inner.shared = shared
+        value = inner.expr(e)
+
+        def run() -> Any:
+            shared.turn += 1
+            return value()
+
+        return run
 
     def _expr(self, e: Expr) -> Thunk:
         match e:
