@@ -89,7 +89,8 @@ def plan(intervals: Sequence[Interval]) -> Plan:
     keys = [k for k, b in blocks.items() if b.nbytes]
     offsets, arena = _search([blocks[k] for k in keys])
     at = dict(zip(keys, offsets, strict=True))
-    return Plan(tuple(at.get(r, 0) for r in whose), arena, live)
+    # Empty blocks stand above all others: where they are not empty, none of those is moved up for them (`places.py`).
+    return Plan(tuple(at.get(r, arena) for r in whose), arena, live)
 
 
 def roots(intervals: Sequence[Interval | TempSpec]) -> list[int]:

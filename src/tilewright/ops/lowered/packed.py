@@ -21,6 +21,7 @@ from tilewright.ir.attributes import Attrs, Dim, Ints
 from tilewright.ir.dtype import i32
 from tilewright.ir.expr import Expr, all_of, as_expr, as_int, cast, ceildiv, const, is_const, product, select
 from tilewright.ir.graph import TensorType
+from tilewright.ops.dims import dim
 from tilewright.ops.registry import OpDef, Types, register
 from tilewright.te import Tensor
 
@@ -332,7 +333,7 @@ def _conv_infer(types: Types, attrs: ConvBlockedAttrs) -> tuple[TensorType, ...]
     window = w.shape[2:4]
     pads, strides, dilations = attrs.pads, attrs.strides, attrs.dilations
     out = [
-        (size + pads[i] + pads[i + 2] - (extent - 1) * dilations[i] - 1) // strides[i] + 1
+        dim((size + pads[i] + pads[i + 2] - (extent - 1) * dilations[i] - 1) // strides[i] + 1)
         for i, (size, extent) in enumerate(zip(spatial, window, strict=True))
     ]
     b = attrs.out_block

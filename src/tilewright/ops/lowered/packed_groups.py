@@ -19,6 +19,7 @@ from tilewright import te
 from tilewright.ir.attributes import Attrs, Ints
 from tilewright.ir.expr import Expr, all_of, as_int, ceildiv, const, select
 from tilewright.ir.graph import TensorType
+from tilewright.ops.dims import dims
 from tilewright.ops.lowered.packed import (
     BlockAttrs,
     UnblockAttrs,
@@ -101,7 +102,7 @@ class DepthwiseAttrs(Attrs):
 def _infer(types: Types, attrs: DepthwiseAttrs) -> tuple[TensorType, ...]:
     """x [N, ceil(C/b), H, W, b] and packed weights to a blocked output of `groups * per_out` channels."""
     x, w = only(types), only(types, 1)
-    out = window_sizes(x.shape[2:4], w.shape[2:4], attrs)
+    out = dims(window_sizes(x.shape[2:4], w.shape[2:4], attrs))
     return (TensorType(x.dtype, (x.shape[0], w.shape[0], *out, w.shape[4]), layout_name(as_int(w.shape[4]) or 0)),)
 
 

@@ -16,6 +16,7 @@ from tilewright import te
 from tilewright.ir.attributes import Attrs, Ints
 from tilewright.ir.expr import Expr, as_int, const
 from tilewright.ir.graph import TensorType
+from tilewright.ops.dims import dims
 from tilewright.ops.lowered.packed import (
     BlockAttrs,
     UnblockAttrs,
@@ -49,7 +50,7 @@ def _infer(types: Types, attrs: ConvWindowsAttrs) -> tuple[TensorType, ...]:
     """x blocked or plain (with one group) and packed weights to a blocked output of `channels` channels."""
     x, w, b = only(types), only(types, 1), attrs.out_block
     rank = len(attrs.strides)
-    out = window_sizes(x.shape[2 : 2 + rank], w.shape[2 : 2 + rank], attrs)
+    out = dims(window_sizes(x.shape[2 : 2 + rank], w.shape[2 : 2 + rank], attrs))
     shape = (x.shape[0], const(-(-attrs.channels // b)), *out, const(b))
     return (TensorType(x.dtype, shape, layout_name(b)),)
 

@@ -28,6 +28,7 @@ from tilewright.ir.attributes import Attrs, Ints
 from tilewright.ir.dtype import f64
 from tilewright.ir.expr import Expr, all_of, as_int, cast, ceildiv, const, select
 from tilewright.ir.graph import TensorType
+from tilewright.ops.dims import dim
 from tilewright.ops.lowered.correlation import products, reach, transforms
 from tilewright.ops.lowered.packed import (
     BlockAttrs,
@@ -150,7 +151,7 @@ def _conv_infer(types: Types, attrs: ConvWinogradAttrs) -> tuple[TensorType, ...
     x = only(types)
     pads, b, window, stride = attrs.pads, attrs.out_block, attrs.window, attrs.stride
     covered = (window - 1) * attrs.dilation + 1
-    out = [(x.shape[2 + i] + pads[i] + pads[i + 2] - covered) // stride + 1 for i in range(2)]
+    out = [dim((x.shape[2 + i] + pads[i] + pads[i + 2] - covered) // stride + 1) for i in range(2)]
     return (TensorType(x.dtype, (x.shape[0], const(-(-attrs.channels // b)), *out, const(b)), layout_name(b)),)
 
 
