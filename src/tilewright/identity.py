@@ -27,8 +27,8 @@ import llvmlite.binding as llvm
 from tilewright.targets.target import Target
 
 UNRELATED = (
-    *("cli", "dynamo", "frontend", "live", "measure", "native", "parts", "records", "rl", "runtime", "support"),
-    *("train", "tuning"),
+    *("cli", "dynamo", "frontend", "functions", "live", "measure", "native", "parts", "records", "rl", "runtime"),
+    *("support", "train", "tuning"),
 )
 """Folders whose text does not change what is made of a graph for a target: what they find out (a graph, a machine's
 ceilings, which records answer) is in the key itself."""
