@@ -32,10 +32,10 @@ from tilewright.ir.expr import (
     is_const,
     maximum,
     minimum,
-    readable,
     select,
 )
 from tilewright.ir.guarded import guarded_loads
+from tilewright.ir.op_types import readable
 from tilewright.ir.rewrite import loads
 from tilewright.ir.scalar_ops import OPS
 

@@ -11,7 +11,6 @@ Indices, extents and shapes are `i64`. What each operator means stands in `ir/sc
 
 from __future__ import annotations
 
-import re
 import struct
 import sys
 import threading
@@ -22,7 +21,9 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
+from tilewright.ir import folding
 from tilewright.ir.dtype import DType, boolean, dtype, f32, i64
+from tilewright.ir.op_types import readable, result_type
 from tilewright.ir.scalar_ops import OPS
 from tilewright.ir.scopes import Scope
 from tilewright.support.errors import ExpressionError
@@ -171,7 +172,7 @@ class Expr:
         return ()
 
 
-def _intern(cls: type[Any], identity: tuple[Any, ...], **fields: Any) -> Any:
+def intern(cls: type[Any], identity: tuple[Any, ...], **fields: Any) -> Any:
     reference = _references.get(identity)
     if reference is not None and (found := reference()) is not None:
         return found
@@ -212,7 +213,7 @@ class Var(Expr):
     ) -> Var:
         identity = (Var, name, dtype, lo, hi, multiple, axis, likely)
         known: dict[str, Any] = {"lo": lo, "hi": hi, "multiple": multiple, "axis": axis, "likely": likely}
-        node: Var = _intern(cls, identity, name=name, dtype=dtype, **known)
+        node: Var = intern(cls, identity, name=name, dtype=dtype, **known)
         return node
 
     def renamed(self, name: str) -> Var:
@@ -239,7 +240,7 @@ class Const(Expr):
             if not dtype.min <= value <= dtype.max:
                 raise ExpressionError(f"{value} does not fit {dtype}")
             token = value
-        node: Const = _intern(cls, (Const, token, dtype), value=value, dtype=dtype)
+        node: Const = intern(cls, (Const, token, dtype), value=value, dtype=dtype)
         return node
 
 
@@ -252,8 +253,10 @@ class Op(Expr):
     args: tuple[Expr, ...]
 
     def __new__(cls, name: str, args: tuple[Expr, ...], dtype: DType | None = None) -> Op:
-        result = _result_type(name, args, dtype)
-        node: Op = _intern(cls, (Op, name, args, result), name=name, args=args, dtype=result)
+        if name == "lookup" and not all(isinstance(a, Const) for a in args[1:]):
+            raise ExpressionError("lookup: the entries are not literals of one type")
+        result = result_type(name, args, dtype)
+        node: Op = intern(cls, (Op, name, args, result), name=name, args=args, dtype=result)
         return node
 
     @property
@@ -272,62 +275,12 @@ class Load(Expr):
     def __new__(cls, buffer: Buffer, indices: tuple[Expr, ...]) -> Load:
         if len(indices) != len(buffer.shape):
             raise ExpressionError(f"{buffer.name} has {len(buffer.shape)} dimensions, indexed with {len(indices)}")
-        node: Load = _intern(cls, (Load, buffer, indices), buffer=buffer, indices=indices, dtype=buffer.dtype)
+        node: Load = intern(cls, (Load, buffer, indices), buffer=buffer, indices=indices, dtype=buffer.dtype)
         return node
 
     @property
     def children(self) -> tuple[Expr, ...]:
         return self.indices
-
-
-@dataclass(frozen=True, slots=True)
-class Reducer:
-    """A commutative, associative combination of tuples: `result` over the variables `lhs` (so far) and `rhs` (new),
-    starting from `identity`. All four have the same length: one entry a reduced value."""
-
-    name: str
-    lhs: tuple[Var, ...]
-    rhs: tuple[Var, ...]
-    result: tuple[Expr, ...]
-    identity: tuple[Expr, ...]
-
-
-class Reduce(Expr):
-    """Value number `index` of the reduction of `values` over `axes` (variables with extents) where `condition` holds.
-
-    Only stands at the top of a tensor expression's body; lowering to loops turns it into a block with an init.
-    """
-
-    __slots__ = ("axes", "condition", "index", "reducer", "values")
-    reducer: Reducer
-    values: tuple[Expr, ...]
-    axes: tuple[tuple[Var, Expr], ...]
-    condition: Expr
-    index: int
-
-    def __new__(
-        cls,
-        reducer: Reducer,
-        values: tuple[Expr, ...],
-        axes: tuple[tuple[Var, Expr], ...],
-        condition: Expr,
-        index: int = 0,
-    ) -> Reduce:
-        node: Reduce = _intern(
-            cls,
-            (Reduce, reducer, values, axes, condition, index),
-            reducer=reducer,
-            values=values,
-            axes=axes,
-            condition=condition,
-            index=index,
-            dtype=values[index].dtype,
-        )
-        return node
-
-    @property
-    def children(self) -> tuple[Expr, ...]:
-        return (*self.values, *(extent for _, extent in self.axes), self.condition)
 
 
 @dataclass(frozen=True, slots=True)
@@ -359,52 +312,6 @@ class Buffer:
         for extent in self.shape:
             total = total * extent
         return total
-
-
-def _result_type(name: str, args: tuple[Expr, ...], dtype: DType | None) -> DType:
-    info = OPS.get(name)
-    if info is None:
-        raise ExpressionError(f"no scalar operator named {name!r}")
-    if info.rule == "lookup":
-        return _lookup_type(args, dtype)
-    if len(args) != info.arity:
-        raise ExpressionError(f"{name} takes {info.arity} arguments, got {len(args)}")
-    if info.rule == "cast":
-        if dtype is None:
-            raise ExpressionError(f"{name} needs its result type")
-        return dtype
-    operands = args[1:] if info.rule == "select" else args
-    first = operands[0].dtype
-    if any(a.dtype is not first for a in operands) or (info.rule == "select" and args[0].dtype is not boolean):
-        raise _disagreement(name, args)
-    if first.kind not in info.kinds:
-        raise ExpressionError(f"{name} is not defined on {first}")
-    result = boolean if info.rule == "bool" else first
-    if dtype is not None and dtype is not result:
-        raise ExpressionError(f"{name} of {first} gives {result}, not {dtype}")
-    return result
-
-
-def _lookup_type(args: tuple[Expr, ...], dtype: DType | None) -> DType:
-    if len(args) < 2 or args[0].dtype is not i64:
-        raise ExpressionError("lookup takes an i64 index and at least one entry")
-    first = args[1].dtype
-    if any(not isinstance(a, Const) or a.dtype is not first for a in args[1:]):
-        raise ExpressionError("lookup: the entries are not literals of one type")
-    if dtype is not None and dtype is not first:
-        raise ExpressionError(f"lookup of {first} gives {first}, not {dtype}")
-    return first
-
-
-def _disagreement(name: str, args: tuple[Expr, ...]) -> ExpressionError:
-    """The error of an operator whose arguments have several types."""
-    types = ", ".join(a.dtype.name for a in args)
-    for a in args:
-        wanted = next((b.dtype for b in args if b.dtype is not a.dtype and b.dtype.is_float), None)
-        if wanted is not None and a.dtype.is_int:
-            hint = f'no type is converted silently: write te.cast({readable(a)}, "{wanted}")'
-            return ExpressionError(f"{name}: argument types do not agree: {types}", hint=hint)
-    return ExpressionError(f"{name}: argument types do not agree: {types}", hint="te.cast(x, dtype) converts one")
 
 
 def const(value: Number | np.generic[Any], dtype: DType | None = None) -> Const:
@@ -521,11 +428,6 @@ def of_elements(e: Expr) -> bool:
     return any(v.axis for v in names) or any(not isinstance(x.buffer, Buffer) for x in loads)
 
 
-def readable(e: Expr) -> str:
-    """An expression as its writer wrote it: the numbers that tell axes apart are left out."""
-    return re.sub(r"\b([A-Za-z_]\w*)\.\d+\b", r"\1", str(e))
-
-
 def call(name: str, *args: Any) -> Expr:
     """Apply an operator; Python numbers take the type of the first expression among the arguments."""
     model = next((a for a in args if isinstance(a, Expr)), None)
@@ -576,56 +478,20 @@ def _operand(name: str, value: Any, other: Any) -> Expr:
 
 
 def _fold_int(name: str, a: Expr, b: Expr) -> Expr | None:
-    if isinstance(a, Const) and isinstance(b, Const):
-        kind = OPS[name].rule
-        if a.dtype is boolean:
-            if name in ("and", "or"):
-                return const(a.value and b.value if name == "and" else a.value or b.value)
-            return None
-        exact = _EXACT.get(name)
-        if exact is None or (name in ("floordiv", "mod") and b.value == 0):
-            return None
-        return const(exact(a.value, b.value), boolean if kind == "bool" else a.dtype)
-    if isinstance(b, Const):
-        match name, b.value:
-            case (("add" | "sub" | "shl" | "shr" | "or"), (0 | False)):
-                return a
-            case (("mul" | "floordiv"), 1):
-                return a
-            case "and", True:
-                return a
-            case ("mul", 0) | ("and", False) | ("or", True):
-                return b
-            case "mod", 1:
-                return const(0, a.dtype)
-    if isinstance(a, Const):
-        match name, a.value:
-            case (("add" | "or"), (0 | False)):
-                return b
-            case "mul", 1:
-                return b
-            case "and", True:
-                return b
-            case ("mul", 0) | ("and", False) | ("or", True):
-                return a
+    left = a.value if isinstance(a, Const) else None
+    right = b.value if isinstance(b, Const) else None
+    if left is not None and right is not None:
+        value = folding.exact(name, left, right)
+        boolean_result = a.dtype is boolean or OPS[name].rule == "bool"
+        return None if value is None else const(value, boolean if boolean_result else a.dtype)
+    match folding.kept(name, left, right):
+        case "left":
+            return a
+        case "right":
+            return b
+        case "zero":
+            return const(0, a.dtype)
     return None
-
-
-_EXACT: dict[str, Callable[[int, int], Any]] = {
-    "add": lambda a, b: a + b,
-    "sub": lambda a, b: a - b,
-    "mul": lambda a, b: a * b,
-    "floordiv": lambda a, b: a // b,
-    "mod": lambda a, b: a % b,
-    "min": min,
-    "max": max,
-    "eq": lambda a, b: a == b,
-    "ne": lambda a, b: a != b,
-    "lt": lambda a, b: a < b,
-    "le": lambda a, b: a <= b,
-    "gt": lambda a, b: a > b,
-    "ge": lambda a, b: a >= b,
-}
 
 
 def cast(value: Any, to: DType | str) -> Expr:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from tilewright.ir.dtype import BY_NAME, DType, boolean, f32, i64
-from tilewright.ir.expr import Buffer, Const, Expr, Load, Op, Reduce, Reducer, Var
+from tilewright.ir.expr import Buffer, Const, Expr, Load, Op, Var
 from tilewright.ir.lexer import Cursor, Token
 from tilewright.ir.loops import TRUE
+from tilewright.ir.reduce import Reduce, Reducer
 from tilewright.ir.scalar_ops import OPS
 from tilewright.ir.text import KEYWORDS, nan_of_bits
 from tilewright.support.errors import ExpressionError

@@ -14,7 +14,7 @@ from typing import Any
 
 from tilewright.ir.attributes import Attrs, ConstantArray
 from tilewright.ir.dtype import DType, dtype
-from tilewright.ir.expr import Buffer, Const, Expr, Load, Op, Reduce, Reducer, Var
+from tilewright.ir.expr import Buffer, Const, Expr, Load, Op, Var
 from tilewright.ir.graph import Graph, TensorType, Value
 from tilewright.ir.loops import (
     Allocate,
@@ -30,6 +30,7 @@ from tilewright.ir.loops import (
     Store,
 )
 from tilewright.ir.notetable import Note, fields_of, note_name, renamed
+from tilewright.ir.reduce import Reduce, Reducer
 from tilewright.ir.selection import Selection
 
 DIGEST_BYTES = 16

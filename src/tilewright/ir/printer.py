@@ -15,7 +15,7 @@ import numpy as np
 
 from tilewright.ir.attributes import Attrs, ConstantArray
 from tilewright.ir.dtype import DType, dtype, i64
-from tilewright.ir.expr import Buffer, Const, Expr, Load, Op, Reduce, Var
+from tilewright.ir.expr import Buffer, Const, Expr, Load, Op, Var
 from tilewright.ir.graph import Graph, Node, TensorType, Value
 from tilewright.ir.loops import (
     TRUE,
@@ -33,6 +33,7 @@ from tilewright.ir.loops import (
 )
 from tilewright.ir.notes import Origin
 from tilewright.ir.notetable import Note, find, given, note_name
+from tilewright.ir.reduce import Reduce
 from tilewright.ir.rewrite import exprs_of, walk, walk_expr
 from tilewright.ir.scalar_ops import OPS, OpInfo
 from tilewright.ir.sharing import repeated

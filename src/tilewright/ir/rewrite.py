@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import chain
 from operator import is_
 
-from tilewright.ir.expr import Buffer, Expr, Load, Op, Reduce, Var, as_expr, binary, call, lookup
+from tilewright.ir.expr import Buffer, Expr, Load, Op, Var, as_expr, binary, call, lookup
 from tilewright.ir.loops import (
     Allocate,
     Block,
@@ -22,6 +22,7 @@ from tilewright.ir.loops import (
     Store,
     seq,
 )
+from tilewright.ir.reduce import Reduce
 
 ExprFn = Callable[[Expr], Expr]
 

@@ -11,7 +11,7 @@ from collections.abc import Set as AbstractSet
 
 from tilewright.ir.attributes import Attrs
 from tilewright.ir.dtype import DType, boolean, i64
-from tilewright.ir.expr import Buffer, Expr, Load, Reduce, Var
+from tilewright.ir.expr import Buffer, Expr, Load, Var
 from tilewright.ir.graph import Graph, Node, TensorType, Value
 from tilewright.ir.loops import (
     NTHREADS,
@@ -31,6 +31,7 @@ from tilewright.ir.loops import (
 from tilewright.ir.notes import SCOPES, THREADS, Origin, Workspaces, find
 from tilewright.ir.notetable import BlockNote, FuncNote, LoopNote, Note, problems
 from tilewright.ir.printer import buffer_text
+from tilewright.ir.reduce import Reduce
 from tilewright.ir.rewrite import walk_expr
 from tilewright.support.errors import Problems, VerifyError
 

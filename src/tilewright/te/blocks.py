@@ -10,9 +10,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tilewright.arith import simplify
-from tilewright.ir.expr import Buffer, Expr, Load, Reduce, Var, is_const
+from tilewright.ir.expr import Buffer, Expr, Load, Var, is_const
 from tilewright.ir.loops import Block, BlockIter, For, If, Let, PrimFunc, Stmt, Store, seq
 from tilewright.ir.notes import InOrder, Origin
+from tilewright.ir.reduce import Reduce
 from tilewright.ir.rewrite import fresh_name, map_expr, map_stmt, substitute, variables
 from tilewright.schedule.stages import AxisPlace, StageSchedule
 from tilewright.schedule.state import taken_names

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from tilewright.arith import linear, prove, simplify
-from tilewright.ir.expr import Expr, Load, Reduce, Var, const, is_const, readable
+from tilewright.ir.expr import Expr, Load, Var, const, is_const
 from tilewright.ir.guarded import guarded_loads
+from tilewright.ir.op_types import readable
+from tilewright.ir.reduce import Reduce
 from tilewright.ir.rewrite import loads, substitute, variables
 from tilewright.support.errors import ExpressionError, Problems
 from tilewright.te.scans import ScanOp

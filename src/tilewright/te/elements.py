@@ -8,21 +8,9 @@ from typing import Any
 from tilewright.ir import expr as ir
 from tilewright.ir.dtype import DType, boolean
 from tilewright.ir.dtype import dtype as element_type
-from tilewright.ir.expr import (
-    Const,
-    Expr,
-    Reduce,
-    Reducer,
-    Var,
-    as_expr,
-    binary,
-    call,
-    cast,
-    maximum,
-    minimum,
-    readable,
-    select,
-)
+from tilewright.ir.expr import Const, Expr, Var, as_expr, binary, call, cast, maximum, minimum, select
+from tilewright.ir.op_types import readable
+from tilewright.ir.reduce import Reduce, Reducer
 from tilewright.support.errors import ExpressionError
 from tilewright.te.tensors import IterVar, plain
 

@@ -16,7 +16,8 @@ from typing import Any
 
 from tilewright.arith import prove, prove_equal, simplify
 from tilewright.ir.dtype import DType
-from tilewright.ir.expr import Expr, Load, as_int, readable
+from tilewright.ir.expr import Expr, Load, as_int
+from tilewright.ir.op_types import readable
 from tilewright.ir.rewrite import walk_expr
 from tilewright.support.errors import ExpressionError, user_line
 from tilewright.te.tensors import ComputeOp, IterVar, Tensor

@@ -13,22 +13,10 @@ import numpy as np
 from tilewright.arith import symbolic_bounds
 from tilewright.ir.dtype import DType, f32, i64
 from tilewright.ir.dtype import dtype as _dtype
-from tilewright.ir.expr import (
-    Const,
-    Expr,
-    Load,
-    Reduce,
-    Var,
-    as_expr,
-    as_int,
-    cast,
-    const,
-    is_const,
-    lookup,
-    of_elements,
-    readable,
-)
+from tilewright.ir.expr import Const, Expr, Load, Var, as_expr, as_int, cast, const, is_const, lookup, of_elements
 from tilewright.ir.loops import IterKind
+from tilewright.ir.op_types import readable
+from tilewright.ir.reduce import Reduce
 from tilewright.ir.rewrite import loads, variables, walk_expr
 from tilewright.support.errors import ExpressionError, file_line, user_line
 

@@ -13,8 +13,9 @@ from typing import Any
 from tilewright.codegen.linalg.scalars import Body, Lines, element, tensor_type, token
 from tilewright.codegen.stablehlo.writer import literal
 from tilewright.ir.dtype import DType, boolean
-from tilewright.ir.expr import Const, Expr, Reduce, Var, as_int
+from tilewright.ir.expr import Const, Expr, Var, as_int
 from tilewright.ir.graph import Graph, Node, Value
+from tilewright.ir.reduce import Reduce
 from tilewright.ops.registry import get
 from tilewright.ops.shape import ConstantAttrs
 from tilewright.support.errors import Error, Problems, UnsupportedError

@@ -1,0 +1,49 @@
+"""What operators on whole numbers and truth values give where operands are known: a number, or an operand itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+_EXACT: dict[str, Callable[[int, int], Any]] = {
+    "add": lambda a, b: a + b,
+    "sub": lambda a, b: a - b,
+    "mul": lambda a, b: a * b,
+    "floordiv": lambda a, b: a // b,
+    "mod": lambda a, b: a % b,
+    "min": min,
+    "max": max,
+    "eq": lambda a, b: a == b,
+    "ne": lambda a, b: a != b,
+    "lt": lambda a, b: a < b,
+    "le": lambda a, b: a <= b,
+    "gt": lambda a, b: a > b,
+    "ge": lambda a, b: a >= b,
+}
+
+
+def exact(name: str, a: Any, b: Any) -> Any:
+    """What an operator gives on two numbers of one type, not wrapped around; None where it is left to be computed."""
+    if isinstance(a, bool):
+        return {"and": a and b, "or": a or b}.get(name)
+    rule = _EXACT.get(name)
+    if rule is None or (name in ("floordiv", "mod") and b == 0):
+        return None
+    return rule(a, b)
+
+
+def kept(name: str, left: Any, right: Any) -> Literal["left", "right", "zero"] | None:
+    """Which operand is the result, where the value of one of them (not None) makes it so: `x + 0`, `x * 1`, `x * 0`."""
+    match name, right:
+        case (("add" | "sub" | "shl" | "shr" | "or"), (0 | False)) | (("mul" | "floordiv"), 1) | ("and", True):
+            return "left"
+        case ("mul", 0) | ("and", False) | ("or", True):
+            return "right"
+        case "mod", 1:
+            return "zero"
+    match name, left:
+        case (("add" | "or"), (0 | False)) | ("mul", 1) | ("and", True):
+            return "right"
+        case ("mul", 0) | ("and", False) | ("or", True):
+            return "left"
+    return None

@@ -1,0 +1,66 @@
+"""The types of scalar operators: what each takes and gives, by the rules of `scalar_ops.py`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from tilewright.ir.dtype import DType, boolean, i64
+from tilewright.ir.scalar_ops import OPS
+from tilewright.support.errors import ExpressionError
+
+if TYPE_CHECKING:
+    from tilewright.ir.expr import Expr
+
+
+def result_type(name: str, args: Sequence[Expr], dtype: DType | None) -> DType:
+    """The type of an operator on these arguments; `dtype` where the node states it. Raises ExpressionError."""
+    info = OPS.get(name)
+    if info is None:
+        raise ExpressionError(f"no scalar operator named {name!r}")
+    if info.rule == "lookup":
+        return _lookup_type(args, dtype)
+    if len(args) != info.arity:
+        raise ExpressionError(f"{name} takes {info.arity} arguments, got {len(args)}")
+    if info.rule == "cast":
+        if dtype is None:
+            raise ExpressionError(f"{name} needs its result type")
+        return dtype
+    operands = args[1:] if info.rule == "select" else args
+    first = operands[0].dtype
+    if any(a.dtype is not first for a in operands) or (info.rule == "select" and args[0].dtype is not boolean):
+        raise _disagreement(name, args)
+    if first.kind not in info.kinds:
+        raise ExpressionError(f"{name} is not defined on {first}")
+    result = boolean if info.rule == "bool" else first
+    if dtype is not None and dtype is not result:
+        raise ExpressionError(f"{name} of {first} gives {result}, not {dtype}")
+    return result
+
+
+def _lookup_type(args: Sequence[Expr], dtype: DType | None) -> DType:
+    if len(args) < 2 or args[0].dtype is not i64:
+        raise ExpressionError("lookup takes an i64 index and at least one entry")
+    first = args[1].dtype
+    if any(a.dtype is not first for a in args[1:]):
+        raise ExpressionError("lookup: the entries are not literals of one type")
+    if dtype is not None and dtype is not first:
+        raise ExpressionError(f"lookup of {first} gives {first}, not {dtype}")
+    return first
+
+
+def _disagreement(name: str, args: Sequence[Expr]) -> ExpressionError:
+    """The error of an operator whose arguments have several types."""
+    types = ", ".join(a.dtype.name for a in args)
+    for a in args:
+        wanted = next((b.dtype for b in args if b.dtype is not a.dtype and b.dtype.is_float), None)
+        if wanted is not None and a.dtype.is_int:
+            hint = f'no type is converted silently: write te.cast({readable(a)}, "{wanted}")'
+            return ExpressionError(f"{name}: argument types do not agree: {types}", hint=hint)
+    return ExpressionError(f"{name}: argument types do not agree: {types}", hint="te.cast(x, dtype) converts one")
+
+
+def readable(e: Expr) -> str:
+    """An expression as its writer wrote it: the numbers that tell axes apart are left out."""
+    return re.sub(r"\b([A-Za-z_]\w*)\.\d+\b", r"\1", str(e))

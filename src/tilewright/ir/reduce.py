@@ -1,0 +1,57 @@
+"""Reductions as expressions: what stands at the top of a tensor expression's body."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tilewright.ir.expr import Expr, Var, intern
+
+
+@dataclass(frozen=True, slots=True)
+class Reducer:
+    """A commutative, associative combination of tuples: `result` over the variables `lhs` (so far) and `rhs` (new),
+    starting from `identity`. All four have the same length: one entry a reduced value."""
+
+    name: str
+    lhs: tuple[Var, ...]
+    rhs: tuple[Var, ...]
+    result: tuple[Expr, ...]
+    identity: tuple[Expr, ...]
+
+
+class Reduce(Expr):
+    """Value number `index` of the reduction of `values` over `axes` (variables with extents) where `condition` holds.
+
+    Only stands at the top of a tensor expression's body; lowering to loops turns it into a block with an init.
+    """
+
+    __slots__ = ("axes", "condition", "index", "reducer", "values")
+    reducer: Reducer
+    values: tuple[Expr, ...]
+    axes: tuple[tuple[Var, Expr], ...]
+    condition: Expr
+    index: int
+
+    def __new__(
+        cls,
+        reducer: Reducer,
+        values: tuple[Expr, ...],
+        axes: tuple[tuple[Var, Expr], ...],
+        condition: Expr,
+        index: int = 0,
+    ) -> Reduce:
+        node: Reduce = intern(
+            cls,
+            (Reduce, reducer, values, axes, condition, index),
+            reducer=reducer,
+            values=values,
+            axes=axes,
+            condition=condition,
+            index=index,
+            dtype=values[index].dtype,
+        )
+        return node
+
+    @property
+    def children(self) -> tuple[Expr, ...]:
+        return (*self.values, *(extent for _, extent in self.axes), self.condition)
