@@ -19,7 +19,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable, Iterator
-from typing import Any, Self
+from typing import Self, TypedDict, Unpack
 
 __all__ = [
     "ArtifactError",
@@ -53,6 +53,16 @@ __all__ = [
 
 _MAX_LISTED = 100
 """Problems that one message lists."""
+
+
+class Details(TypedDict, total=False):
+    """What an error says beside its first sentence: the keyword arguments of `Error`."""
+
+    where: str | None
+    expected: object
+    got: object
+    hint: str | None
+    problems: Iterable[Error]
 
 
 class Error(Exception):
@@ -156,7 +166,7 @@ class ValueNeededError(UnsupportedError):
     """A value that decides the structure of a program and is not known when compiling. `needs` is what the importer
     knows of it."""
 
-    def __init__(self, what: str, needs: object = None, **details: Any) -> None:
+    def __init__(self, what: str, needs: object = None, **details: Unpack[Details]) -> None:
         super().__init__(what, **details)
         self.needs = needs
 
@@ -187,18 +197,10 @@ class VerifyError(Error):
 class ExpressionError(Error, TypeError, ValueError):
     """A tensor expression that is not well formed: types, indices, axes. `where` is the line that wrote it."""
 
-    def __init__(
-        self,
-        what: str,
-        *,
-        where: str | None = None,
-        expected: object = None,
-        got: object = None,
-        hint: str | None = None,
-        problems: Iterable[Error] = (),
-    ) -> None:
-        where = where if where is not None else user_line()
-        super().__init__(what, where=where, expected=expected, got=got, hint=hint, problems=problems)
+    def __init__(self, what: str, **details: Unpack[Details]) -> None:
+        if details.get("where") is None:
+            details["where"] = user_line()
+        super().__init__(what, **details)
 
 
 class ScheduleError(Error):
@@ -208,18 +210,8 @@ class ScheduleError(Error):
         loops: the program as text, as it stands before the refused step.
     """
 
-    def __init__(
-        self,
-        what: str,
-        *,
-        loops: str | None = None,
-        where: str | None = None,
-        expected: object = None,
-        got: object = None,
-        hint: str | None = None,
-        problems: Iterable[Error] = (),
-    ) -> None:
-        super().__init__(what, where=where, expected=expected, got=got, hint=hint, problems=problems)
+    def __init__(self, what: str, *, loops: str | None = None, **details: Unpack[Details]) -> None:
+        super().__init__(what, **details)
         self.loops = loops
 
     def __str__(self) -> str:
@@ -235,18 +227,8 @@ class ComprehensionError(ModelError):
         excerpt: the line of the text and a line that marks the place.
     """
 
-    def __init__(
-        self,
-        what: str,
-        *,
-        excerpt: str | None = None,
-        where: str | None = None,
-        expected: object = None,
-        got: object = None,
-        hint: str | None = None,
-        problems: Iterable[Error] = (),
-    ) -> None:
-        super().__init__(what, where=where, expected=expected, got=got, hint=hint, problems=problems)
+    def __init__(self, what: str, *, excerpt: str | None = None, **details: Unpack[Details]) -> None:
+        super().__init__(what, **details)
         self.excerpt = excerpt
 
     def headline(self) -> str:
