@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import random
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -140,6 +142,15 @@ def test_another_file_in_its_place_changes_nothing(tmp_path: Path) -> None:
     other = written(bytes(5000), tmp_path / "other.onnx")
     other.replace(path)
     assert seen.read("w", "here").tobytes() == expected
+
+
+def test_a_pipe_is_read_to_its_end(tmp_path: Path) -> None:
+    m = a_model()
+    os.mkfifo(tmp_path / "model.onnx")
+    writer = threading.Thread(target=written, args=(m, tmp_path / "model.onnx"))
+    writer.start()
+    assert same(read(tmp_path / "model.onnx"), read(m.SerializeToString()))
+    writer.join()
 
 
 def _field(number: int, body: bytes) -> bytes:

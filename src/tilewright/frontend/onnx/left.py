@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from io import SEEK_END
+from io import SEEK_END, BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +57,8 @@ class Left:
     def __init__(self, path: Path) -> None:
         self.places: dict[str, tuple[int, int]] = {}
         """By name where a tensor's elements begin, and how many bytes they are."""
-        self._file = path.open("rb")
+        file = path.open("rb")
+        self._file = file if file.seekable() else BytesIO(file.read())  # A pipe is read once, from its beginning.
         self.size = self._file.seek(0, SEEK_END)
         """Bytes of the file."""
 
