@@ -11,7 +11,7 @@ import tilewright as tw
 from tilewright import te
 from tilewright.ops import registry
 from tilewright.ops.library import library
-from tilewright.support.errors import ExpressionError, ShapeError, UnsupportedError, VerifyError
+from tilewright.support.errors import DTypeError, ExpressionError, ShapeError, UnsupportedError, VerifyError
 
 CASES: list[tuple[str, list[tuple[int, ...]], dict[str, Any]]] = [
     ("softmax", [(3, 7)], {"axis": 1}),
@@ -50,6 +50,24 @@ def test_a_function_computes_what_its_reference_does(
     f = tw.build(tw.plan(args)) if planned else tw.build(te.create_schedule(out), args)
     f(*arrays, got)
     np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(("name", "shapes", "values"), CASES, ids=[f"{n}{k}" for k, (n, *_) in enumerate(CASES)])
+def test_an_input_more_than_it_takes_is_refused(
+    name: str, shapes: list[tuple[int, ...]], values: dict[str, Any]
+) -> None:
+    tensors = [te.placeholder(s, name=f"x{k}") for k, s in enumerate([*shapes, (1,)])]
+    more = tensors if name != "layer_norm" else [*tensors[:3], te.placeholder((8,), name="x3")]
+    with pytest.raises((ExpressionError, DTypeError), match=r"takes no input|wrong number of operands"):
+        getattr(tw.operators, name)(*more, **values)
+
+
+def test_an_input_that_is_not_used_is_named() -> None:
+    x, w, b = (te.placeholder(s, name=n) for n, s in (("x", (1, 3, 6, 6)), ("w", (4, 3, 3, 3)), ("bias", (4,))))
+    values = {"strides": (1, 1), "pads": (1, 1, 1, 1), "dilations": (1, 1), "groups": 1}
+    with pytest.raises(ExpressionError, match=r"conv: with strides = .* it takes no input 2: got 'bias'"):
+        tw.operators.conv(x, w, b, **values)
+    tw.operators.conv(x, w, None, **values)
 
 
 def test_operators_and_stages_of_ones_own_together() -> None:

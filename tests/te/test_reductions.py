@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 
 import tilewright as tw
+from tests.schedule.guard import guarded
 from tilewright import te
+from tilewright.codegen.interpret.interpreter import interpret
 from tilewright.support.errors import ExpressionError
 
 
@@ -129,3 +131,42 @@ def test_a_reducer_must_keep_the_type() -> None:
     wrong = te.comm_reducer(lambda x, y: te.cast(x, "float64"), lambda t: te.const(0, t), "wrong")
     with pytest.raises(ExpressionError, match="reducer 'wrong' gives another type: expected f32, got f64"):
         te.compute((1,), lambda i: wrong(a[K], K))
+
+
+def chosen(n: int) -> tuple[te.Tensor, te.Tensor, te.Tensor]:
+    """The sum of a row's elements where another array says so."""
+    a, w, k = te.placeholder((3, n), name="A"), te.placeholder((n,), name="W"), te.reduce_axis(n, "k")
+    return a, w, te.compute((3,), lambda i: te.sum(a[i, k], axis=k, where=w[k] > 0), name="S")
+
+
+def _split(s: Any, stage: Any) -> tuple[Any, Any]:
+    return s[stage].split(stage.reduce_axis[0], factor=4)  # type: ignore[no-any-return]
+
+
+TAILS: dict[str, Callable[[Any, Any], Any]] = {
+    "split": _split,
+    "vectorized": lambda s, t: s[t].vectorize(_split(s, t)[1]),
+    "unrolled": lambda s, t: s[t].unroll(_split(s, t)[1]),
+    "fused": lambda s, t: s[t].fuse(t.axis[0], _split(s, t)[0]),
+    "rfactor inner": lambda s, t: s[t].rfactor(_split(s, t)[1]),
+    "rfactor outer": lambda s, t: s[t].rfactor(_split(s, t)[0]),
+    "rfactor vectorized": lambda s, t: s[s[t].rfactor(_split(s, t)[1]).name].vectorize("k_1"),
+    "decomposed": lambda s, t: s[t].decompose_reduction(_split(s, t)[0]),
+}
+
+
+@pytest.mark.parametrize("size", [5, 7, 13])
+@pytest.mark.parametrize("tail", TAILS)
+def test_a_condition_reads_only_where_the_loops_are_inside(tail: str, size: int) -> None:
+    """`where=` reads an array: behind its end nothing is read, by native code and by the interpreter."""
+    a, w, t = chosen(size)
+    s = te.create_schedule(t)
+    TAILS[tail](s, t)
+    x, y = numbers(3, size), guarded(numbers(size))
+    f = tw.build(s, [a, w, t])
+    assert f.log.remarks == []
+    wanted = (x * (y > 0)).sum(1)
+    for way in (f, tw.build(s, [a, w, t], bounds="check"), lambda *arrays: interpret(f.func, arrays)):
+        out = np.full(3, np.nan, np.float32)
+        way(guarded(x), y, out)
+        np.testing.assert_allclose(out, wanted, rtol=1e-5, atol=1e-5)

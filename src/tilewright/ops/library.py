@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from typing import Any
 
 from tilewright.ir.attributes import fields_of
 from tilewright.ir.graph import TensorType
-from tilewright.ops.registry import OpDef, attributes, get, names
+from tilewright.ops.registry import OpDef, Types, attributes, get, names
 from tilewright.support.errors import Error, ExpressionError
 from tilewright.te import Tensor
 
@@ -41,13 +41,22 @@ def function(name: str) -> Callable[..., Any]:
         for k, x in enumerate(inputs):
             if x is not None and not isinstance(x, Tensor):
                 raise ExpressionError(f"{name}: input {k}", expected="a tensor", got=type(x).__name__)
-        types = [None if x is None else TensorType(x.dtype, x.shape) for x in inputs]
         attrs = attributes(name, values)
+        types = [None if x is None else TensorType(x.dtype, x.shape) for x in inputs]
+        tensors = _Noticed(inputs)
         try:
             out = op.infer(types, attrs)
-            results = compute(inputs, attrs, out)
+            results = compute(tensors, attrs, out)
         except IndexError:
             raise ExpressionError(f"{name}: too few inputs", got=len(inputs)) from None
+        for k, x in enumerate(inputs):
+            if (
+                x is not None
+                and k not in tensors.noticed
+                and _same_without(k, types, lambda t: op.infer(t, attrs), out)
+            ):
+                takes = ", ".join(f"{n} = {v}" for n, v in values.items()) or "these attributes"
+                raise ExpressionError(f"{name}: with {takes} it takes no input {k}", got=repr(x.name))
         return results[0] if len(results) == 1 else results
 
     def reference(*arrays: Any, **values: Any) -> Any:
@@ -58,6 +67,34 @@ def function(name: str) -> Callable[..., Any]:
     apply.__doc__ = describe(op)
     apply.reference = reference  # type: ignore[attr-defined]
     return apply
+
+
+def _same_without(k: int, types: Types, infer: Callable[[Types], Any], out: Any) -> bool:
+    """Whether an operator gives the same types when input `k` is absent."""
+    try:
+        return bool(infer([*types[:k], *([None, *types[k + 1 :]] if k + 1 < len(types) else [])]) == out)
+    except (Error, IndexError):
+        return False
+
+
+class _Noticed(tuple[Any, ...]):
+    """Inputs that remember which of them were looked at."""
+
+    noticed: set[int]
+
+    def __new__(cls, items: Iterable[Any]) -> _Noticed:
+        new = super().__new__(cls, items)
+        new.noticed = set()
+        return new
+
+    def __getitem__(self, key: Any) -> Any:
+        chosen = range(len(self))[key]
+        self.noticed |= {chosen} if isinstance(chosen, int) else set(chosen)
+        return super().__getitem__(key)
+
+    def __iter__(self) -> Iterator[Any]:
+        self.noticed |= set(range(len(self)))
+        return super().__iter__()
 
 
 def describe(op: OpDef[Any]) -> str:

@@ -224,8 +224,9 @@ def _partial_block(
                 if it.kind == "reduce":  # What kept it below its extent is in the body now.
                     extent = extents_of(own).get(it.binding, extent)
             iters.append(BlockIter(var, extent, it.kind, it.binding))
-    # Conditions on reduction loops move into the body: every element of the partial result must be started.
-    outer, guards = [], [substitute(update.condition, inner)]
+    # Conditions on reduction loops move into the body: every element of the partial result must be started. They stand
+    # before the body's own condition, which may read only where they hold.
+    outer, guards = [], []
     reducing = {x.var for x in own if reduce_iters_using(source, x.var)}
     for c in conjuncts(source.predicate):
         if not reducing & set(variables(c)):
@@ -239,6 +240,7 @@ def _partial_block(
     assert source.init is not None
     start = next(s.value for s in stores_in(source.init))
     value = substitute(update.value, inner)
+    guards.append(substitute(update.condition, inner))
     guard = conjoin(c for g in guards for c in conjuncts(g))
     init: Stmt | None = Store(partial, point, start)
     body: Stmt
