@@ -64,6 +64,20 @@ def test_digits_of_sums_merge(sizes: tuple[int, ...], scale: int, samples: list[
 
 
 @SETTINGS
+@given(st.tuples(*[st.integers(1, 12)] * 4), st.integers(-3, 3), st.lists(points(), min_size=4, max_size=8))
+def test_remainders_of_quotients(sizes: tuple[int, ...], scale: int, samples: list[dict[Var, int]]) -> None:
+    """What tiles leave of an extent that is a quotient is a remainder, with a remainder's bounds."""
+    a, k, d, shift = sizes
+    number = (X * a + Y + shift) // k
+    e = (number - number // d * d) * scale
+    simple = simplify(e)
+    found = bounds(e)
+    assert scale <= 0 or (found.lo is not None and found.hi is not None and found.hi - found.lo < d * scale)
+    for values in samples:
+        assert int(evaluate(simple, values)) == int(evaluate(e, values))
+
+
+@SETTINGS
 @given(conditions(LEAVES), st.lists(points(), min_size=4, max_size=8))
 def test_conditions_keep_their_truth(e: Expr, samples: list[dict[Var, int]]) -> None:
     simple = simplify(e, EXTENTS)

@@ -48,3 +48,23 @@ def test_sizes_of_calls_are_counted() -> None:
             compiled(x[0])
     compiled(x)
     assert seen == {"n": {4: 2, 2: 1}, "m": {2: 3}}
+
+
+def test_rows_that_are_a_quotient_have_versions_for_their_remainders() -> None:
+    """A quarter of the frames are rows of a product: what its tiles leave over is known outside the tile."""
+    rng = np.random.default_rng(0)
+    w = rng.standard_normal((16, 64)).astype(np.float32)
+    nodes = [
+        node("MaxPool", ["x"], ["p"], kernel_shape=[3], strides=[4], pads=[1, 1]),
+        node("Transpose", ["p"], ["t"], perm=[0, 2, 1]),
+        node("MatMul", ["t", "w"], ["y"]),
+    ]
+    compiled = tw.compile(model(nodes, [info("x", [1, 16, "f"])], ["y"], {"w": w}), dims={"f": tw.dim(1, 400)})
+    loops = next(t for t in compiled.show("loops").split("\n// ") if t.startswith("matmul_packed"))
+    assert "// 4 % " in loops
+    assert all("if" not in line or "% " in line or "== 1" in line for line in loops.splitlines())
+    for frames in (1, 3, 8, 29, 57, 400):
+        x = rng.standard_normal((1, 16, frames)).astype(np.float32)
+        padded = np.pad(x, [(0, 0), (0, 0), (1, 4)], constant_values=-np.inf)
+        pooled = np.stack([padded[0, :, k : k + 3].max(axis=1) for k in range(0, (frames - 1) // 4 * 4 + 1, 4)])
+        np.testing.assert_allclose(compiled(x)[0], pooled @ w, rtol=1e-5, atol=1e-5)

@@ -10,6 +10,7 @@ With d > 0:
     c*d*(x // d) + c*(x % d) = c*x                                 (digits merge, also inside longer chains)
     x % d + d*((q + x // d) % m) = (q*d + x) % (d*m)           likewise
     x - d*(x // d)           = x % d
+    x // c - d*((x + k*c) // (c*d)) = (x // c + k) % d - k     for c > 0
     x // d * (c*d)           = c*x                                 when d divides x
 By definition x // 0 = x % 0 = 0, so laws with a symbolic divisor need it to be positive.
 """
@@ -197,6 +198,8 @@ def merge_digits(an: Analyzer, a: Form) -> Form:
         if m is None:
             if k > 1 and c % k == 0 and (low := _remainder(an, a, atom, c, x, k)) is not None:
                 return merge_digits(an, low)
+            if k > 1 and (low := _quotient_remainder(an, a, atom, c, x, k, views)) is not None:
+                return merge_digits(an, low)
             if k > 1 and c % k == 0 and an.form_divisor(an.form(x)) % k == 0:
                 rest = forms.add(a, ({atom: 1}, 0), -c)
                 return merge_digits(an, forms.add(rest, an.form(x), c // k))
@@ -226,6 +229,23 @@ def _remainder(an: Analyzer, a: Form, atom: Expr, c: int, x: Expr, k: int) -> Fo
         return None
     rest = forms.add(forms.add(a, ({atom: 1}, 0), -c), numerator, -factor)
     return forms.add(rest, mod_const(an, numerator, k), factor)
+
+
+def _quotient_remainder(
+    an: Analyzer, a: Form, atom: Expr, c: int, y: Expr, k: int, views: dict[Expr, tuple[Expr, int, int | None]]
+) -> Form | None:
+    """`co*(x // n) - co*d*(y // k)` with `k = n*d` and `y = x + n*s` as `co*((x // n + s) % d) - co*s`: quotients of
+    quotients are one quotient, so the number that is divided by d does not stand in the one by k."""
+    for other, co in a[0].items():
+        x, n, m = views[other]
+        if m is not None or not 1 < n < k or k % n or c != -co * (k // n):
+            continue
+        terms, shift = forms.add(an.form(y), an.form(x), -1)
+        if not terms and shift % n == 0:
+            moved: Form = ({other: 1}, shift // n)
+            rest = forms.add(forms.add(a, ({atom: 1}, 0), -c), moved, -co)
+            return forms.add(rest, mod_const(an, moved, k // n), co)
+    return None
 
 
 def _merge_plain(an: Analyzer, a: Form, atom: Expr, c: int, x: Expr, k: int, m: int) -> Form | None:
