@@ -23,7 +23,7 @@ export PYTHONPATH := src:$(PYTHONPATH)
 # Tests and benchmarks start many processes: let the first one keep the bytecode, wherever that is switched off.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo demo-rl demo-train rl test lint types layers pytest test-v3 torch torch-ops jax onnx bench bench-layers bench-models tune-tvm bench-threads bench-memory audit bench-choice bench-tune bench-live bench-broker bench-rl bytes bars trees bench-trees bench-train bench-training bench-decode ulp mutate fuzz live-stress example-matmul format clean
+.PHONY: help demo demo-rl demo-train rl test lint types layers pytest test-v3 torch torch-ops jax onnx bench bench-layers bench-models tune-tvm bench-threads bench-memory audit bench-choice bench-tune bench-live bench-broker bench-rl bytes bars trees bench-trees bench-train bench-training bench-decode ulp mutate fuzz live-stress format clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -219,8 +219,13 @@ tune-stress: $(STAMP) ## records: 32 processes of 1,000, 200 kills while writing
 bench-records: $(STAMP) ## tuning records: lookups, an import of many, compiles with and without
 	$(PY) -m benchmarks.bench_records $(ARGS)
 
-example-matmul: $(STAMP) ## a 1024x1024x1024 matmul scheduled step by step
-	$(PY) examples/matmul.py
+LESSONS = example-matmul example-gemv example-reduction
+.PHONY: $(LESSONS)
+example-matmul: ## a 1024x1024x1024 matmul scheduled step by step (docs/course/matmul.md)
+example-gemv: ## a matrix times a vector at the speed of memory, step by step (docs/course/gemv.md)
+example-reduction: ## one sum of millions of numbers, step by step (docs/course/reduction.md)
+$(LESSONS): $(STAMP)
+	$(PY) -m examples.course.$(@:example-%=%) $(ARGS)
 
 format: $(STAMP) ## format and fix what can be fixed
 	$(BIN)/ruff format .
