@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from tilewright import plans, te
+from tilewright.codegen import external
 from tilewright.codegen.c.emit import emit_c
 from tilewright.codegen.cuda.emit import emit_cuda
 from tilewright.codegen.export import export
@@ -212,7 +213,10 @@ class BuiltFunction(Called):
         if unbound:
             raise CompileError("no parameter has this dimension", where=f"symbol {sorted(unbound)[0]!r}")
         return NativeFunction(
-            {"kernel": compile_llvm(emit_llvm(flat, self.target), self.target)},
+            {
+                "kernel": compile_llvm(emit_llvm(flat, self.target), self.target, others=external.texts(flat.body)),
+                **external.stubs(flat.body),
+            },
             flat.name,
             [KernelParam(p.name, p.dtype.name, _dims(p), p in written) for p in params],
             specs,
@@ -230,8 +234,19 @@ class BuiltFunction(Called):
         derived = any(as_int(d) is None and not isinstance(d, Var) for p in self._params for d in p.shape)
         scalars = any(not p.shape for p in self._params)
         if self._params is not self.func.params:
-            return self._within_bounds
-        return self._checked if derived or scalars else self.native.__call__
+            entry = self._within_bounds
+        else:
+            entry = self._checked if derived or scalars else self.native.__call__
+        return self._raising(entry) if external.calls_python(self.func.body) else entry
+
+    def _raising(self, entry: Callable[..., None]) -> Callable[..., None]:
+        """A call that raises what Python functions in the program have raised."""
+
+        def call(*arrays: Any) -> None:
+            entry(*arrays)
+            external.raise_pending()
+
+        return call
 
     def _refuse(self, *arrays: Any) -> None:
         raise TargetError(

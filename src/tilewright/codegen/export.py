@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from tilewright.codegen import external
 from tilewright.codegen.c.header import header
 from tilewright.codegen.c.names import RESERVED
 from tilewright.codegen.llvm.emit import compile_llvm, kernel_symbols
@@ -15,6 +16,7 @@ from tilewright.codegen.llvm.threads import runs_alone
 from tilewright.codegen.workspaces import workspaces
 from tilewright.ir.loops import PrimFunc
 from tilewright.native.shared import shared_object
+from tilewright.schedule.external import externals_in
 from tilewright.schedule.state import written_buffers
 from tilewright.support.errors import CompileError
 from tilewright.targets.target import Target
@@ -30,9 +32,10 @@ def export(flat: PrimFunc, name: str, target: Target, places: Sequence[Path]) ->
     if not _NAME.fullmatch(name) or name in RESERVED:
         what = "this is no name for a function in C: it is none, or it has a meaning there already"
         raise CompileError(what, where=repr(name), hint="tw.build(..., name=...) gives another")
+    _check_externals(flat, places)
     kernel = replace(flat, name=f"tw_{name}")
     memory = workspaces(kernel)
-    image = compile_llvm(standalone(kernel, name, memory, target), target)
+    image = compile_llvm(standalone(kernel, name, memory, target), target, others=external.texts(flat.body))
     functions = exported(kernel, name, memory)
     contents = {p: shared_object(image, functions, p.name) if p.suffix == ".so" else image for p in places}
     written = set(written_buffers(kernel.body))
@@ -43,3 +46,14 @@ def export(flat: PrimFunc, name: str, target: Target, places: Sequence[Path]) ->
     beside = places[0].with_suffix(".h")
     beside.write_text(text)
     return (*places, beside)
+
+
+def _check_externals(flat: PrimFunc, places: Sequence[Path]) -> None:
+    """Raises CompileError where a file would call what it cannot have."""
+    for x in externals_in(flat.body):
+        where = f"external function {x.symbol!r}"
+        if x.python is not None:
+            raise CompileError("a Python function cannot be exported: files have no interpreter", where=where)
+        if x.llvm is None and any(p.suffix == ".so" for p in places):
+            hint = 'export the ".o" and link it with the function'
+            raise CompileError("a library without a linker cannot call it", where=where, hint=hint)

@@ -43,11 +43,12 @@ def machine_for(triple: str, *, opt: int, cpu: str = "", features: str = "", eve
     return found.create_target_machine(cpu=cpu, features=features, opt=opt, reloc="pic", codemodel="small")
 
 
-def parsed(text: str, triple: str, machine: Any, what: str) -> Any:
-    """The module of LLVM text, verified and laid out for a machine. Raises CompileError that names `what`."""
+def parsed(text: str, triple: str, machine: Any, what: str, context: Any = None) -> Any:
+    """The module of LLVM text, verified and laid out for a machine; modules that are to be linked share a context.
+    Raises CompileError that names `what`."""
     binding = llvm()
     try:
-        module = binding.parse_assembly(text, binding.create_context())
+        module = binding.parse_assembly(text, context or binding.create_context())
         module.triple = triple
         module.data_layout = str(machine.target_data)
         module.verify()

@@ -22,6 +22,7 @@ from tilewright.schedule.state import (
     read_buffers,
     readers_of,
     refuse,
+    refuse_external,
     replace_at,
     stores_in,
     writers_of,
@@ -85,6 +86,7 @@ def compute_inline(func: PrimFunc, block: str) -> PrimFunc:
     def on_block(b: Block) -> Stmt:
         if b.name not in readers:
             return b
+        refuse_external(func, b, f"cannot inline block {block!r}")
         for s in walk(b):
             if isinstance(s, Intrinsic) and any(r.buffer in stores for r in s.inputs):
                 raise refuse(func, f"cannot inline block {block!r}: intrinsic {s.name!r} reads its buffer")
@@ -200,6 +202,7 @@ def _units(block: Block) -> set[Var]:
 
 def _plain_stores(func: PrimFunc, block: Block, what: str) -> dict[Buffer, Store]:
     """The stores of a block that does nothing but store values computed from other buffers."""
+    refuse_external(func, block, f"cannot {what} block {block.name!r}")
     if block.is_reduction or block.init is not None:
         raise refuse(func, f"cannot {what} block {block.name!r}: it is a reduction")
     stores = stores_in(block)

@@ -38,6 +38,7 @@ from tilewright.schedule.state import (
     map_blocks,
     read_buffers,
     refuse,
+    refuse_external,
     replace_at,
     stores_in,
     taken_names,
@@ -101,6 +102,7 @@ def transform_layout(
     def on_block(b: Block) -> Stmt:
         if target not in read_buffers(b) and target not in written_buffers(b):
             return b
+        refuse_external(func, b, what)
         if intrinsics_in(b):
             raise refuse(func, f"{what}: block {b.name!r} is an intrinsic", hint="tensorize comes last")
         around = {it.var: it.extent for it in b.iters}

@@ -19,7 +19,9 @@ from tilewright.schedule.state import (
     map_blocks,
     nest,
     read_buffers,
+    readers_of,
     refuse,
+    refuse_external,
     refused,
     replace_at,
     taken_names,
@@ -49,6 +51,9 @@ def set_scope(func: PrimFunc, block: str, scope: str, buffer: str | None = None)
     new = _scope(func, f"cannot set the scope of {target.name!r}", scope)
     if target in func.params:
         raise refuse(func, f"cannot set the scope of {target.name!r}: it is a parameter of the function")
+    if new != "global":
+        for user in (*writers_of(func, target), *readers_of(func, target)):
+            refuse_external(func, user, f"cannot set the scope of {target.name!r}")
     return swap_buffer(func, target, replace(target, scope=new))
 
 
@@ -129,6 +134,8 @@ def cache_read(
             func, f"cannot cache {buffer!r} for block {block!r}: it does not read it; it reads {', '.join(readable)}"
         )
     memory = _scope(func, f"cannot cache {buffer!r}", scope)
+    for path in paths.values():
+        refuse_external(func, last_block(path), f"cannot cache {buffer!r}")
     if any(intrinsics_in(p[-1]) for p in paths.values()):
         raise refuse(func, f"cannot cache {buffer!r} for block {block!r}: an intrinsic reads it", hint="tensorize last")
     source = readable[buffer]

@@ -35,6 +35,7 @@ from tilewright.schedule.state import (
     read_buffers,
     readers_of,
     refuse,
+    refuse_external,
     replace_at,
     stores_in,
     taken_names,
@@ -75,6 +76,7 @@ def compute_at(func: PrimFunc, block: str, loop: str) -> PrimFunc:
     target_path = loop_path(func, loop)
     target = last_loop(target_path)
     what = f"cannot compute {block!r} at {loop!r}"
+    refuse_external(func, source, what)
     written = written_buffers(source)
     for buffer in written:
         if buffer in func.params:
@@ -165,6 +167,7 @@ def _made_within(func: PrimFunc, source: Block, loop: For, what: str) -> list[tu
     within = {b.name: b for b in blocks_in(loop.body)}
     if source.name in within:
         raise refuse(func, f"{what}: it is inside this loop already")
+    refuse_external(func, source, what)
     if intrinsics_in(source):
         raise refuse(func, f"{what}: it is an intrinsic", hint="tensorize comes last")
     order = [b.name for b in blocks_in(func.body)]

@@ -13,6 +13,7 @@ from tilewright.arith import simplify
 from tilewright.ir.expr import Buffer, Const, Expr, Load, Op, Var, binary
 from tilewright.ir.loops import TRUE, Block, For, Intrinsic, PrimFunc, Seq, Stmt, Store, seq
 from tilewright.ir.rewrite import exprs_of, loads, map_expr, variables, walk, walk_expr, with_children
+from tilewright.schedule.external import externals_in
 from tilewright.support.errors import Error, ScheduleError
 
 Path = tuple[Stmt, ...]
@@ -21,6 +22,14 @@ Path = tuple[Stmt, ...]
 def refuse(func: PrimFunc, what: str, **details: object) -> ScheduleError:
     """The error of a refused primitive, to be raised: says why and shows the loops."""
     return ScheduleError(what, loops=outline(func), **details)  # type: ignore[arg-type]
+
+
+def refuse_external(func: PrimFunc, block: Block, what: str) -> None:
+    """Refuse to take a block apart or elsewhere that calls an external function."""
+    found = externals_in(block)
+    if found:
+        why = f"block {block.name!r} is the call of {found[0].symbol!r}, which sees whole arrays"
+        raise refuse(func, f"{what}: {why}", hint="it stays where it is; schedule what stands before and behind it")
 
 
 def refused(func: PrimFunc, what: str, error: Error) -> ScheduleError:

@@ -69,6 +69,7 @@ from tilewright.te.elements import (
     truncdiv,
     truncmod,
 )
+from tilewright.te.externs import ExternOp, extern
 from tilewright.te.intrinsics import intrinsic
 from tilewright.te.scans import ScanOp, scan
 from tilewright.te.tensors import (
@@ -90,6 +91,7 @@ __all__ = [
     "ComputeOp",
     "Const",
     "ConstMatrix",
+    "ExternOp",
     "IterVar",
     "Lowered",
     "ScanOp",
@@ -123,6 +125,7 @@ __all__ = [
     "exp2",
     "exp_nonpositive",
     "expm1",
+    "extern",
     "floor",
     "fmod",
     "if_then_else",

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tilewright.arith import simplify
-from tilewright.ir.expr import Buffer, Expr, Load, Var, is_const
-from tilewright.ir.loops import Block, BlockIter, For, If, Let, PrimFunc, Stmt, Store, seq
+from tilewright.ir.expr import Buffer, Expr, Load, Var, const, is_const
+from tilewright.ir.loops import Block, BlockIter, For, If, Intrinsic, Let, PrimFunc, Region, Stmt, Store, seq
 from tilewright.ir.notes import InOrder, Origin
 from tilewright.ir.reduce import Reduce
 from tilewright.ir.rewrite import fresh_name, map_expr, map_stmt, substitute, variables
@@ -19,10 +19,11 @@ from tilewright.schedule.stages import AxisPlace, StageSchedule
 from tilewright.schedule.state import taken_names
 from tilewright.support.errors import ExpressionError
 from tilewright.te.bounds import check_reads
+from tilewright.te.externs import ExternOp
 from tilewright.te.scans import ScanOp
 from tilewright.te.tensors import ComputeOp, Tensor
 
-Stage = ComputeOp | ScanOp
+Stage = ComputeOp | ScanOp | ExternOp
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +97,7 @@ def lower_stages(args: Sequence[Arg], name: str = "main") -> Lowered:
         for k, kind in enumerate(op.dtypes):
             if (op, k) not in buffers:
                 label = op.name if len(op.dtypes) == 1 else f"{op.name}_{k}"
-                shape = op.states[k].shape if isinstance(op, ScanOp) else op.shape
+                shape = _shape(op, k)
                 buffers[op, k] = Buffer(fresh_name(label, taken), kind, shape)
                 intermediates.append(buffers[op, k])
 
@@ -108,17 +109,43 @@ def lower_stages(args: Sequence[Arg], name: str = "main") -> Lowered:
         allocate(op)
     loops: dict[Var, str] = {}
     blocks: dict[Stage, str] = {}
-    nests = [
-        _scan_nest(op, buffers, taken, loops, blocks)
-        if isinstance(op, ScanOp)
-        else _stage_nest(op, buffers, taken, loops, blocks)
-        for op in stages
-    ]
+    nests = [_nest(op, buffers, taken, loops, blocks) for op in stages]
     func = PrimFunc(name, tuple(params), seq(nests), tuple(intermediates))
     return Lowered(func, loops, blocks)
 
 
-def all_stages(stages: Iterable[Stage]) -> Iterator[ComputeOp]:
+def _shape(op: Stage, k: int) -> tuple[Expr, ...]:
+    """The shape of the k-th output of a stage."""
+    match op:
+        case ScanOp():
+            return op.states[k].shape
+        case ExternOp():
+            return op.shapes[k]
+    return op.shape
+
+
+def _nest(
+    op: Stage, buffers: dict[Any, Buffer], taken: set[str], loops: dict[Var, str], blocks: dict[Stage, str]
+) -> Stmt:
+    match op:
+        case ScanOp():
+            return _scan_nest(op, buffers, taken, loops, blocks)
+        case ExternOp():
+            return _call(op, buffers, taken, blocks)
+    return _stage_nest(op, buffers, taken, loops, blocks)
+
+
+def _call(op: ExternOp, buffers: dict[Any, Buffer], taken: set[str], blocks: dict[Stage, str]) -> Stmt:
+    """The block that calls an external function with all of its arrays."""
+    outputs = [buffers[op, k] for k in range(len(op.dtypes))]
+    blocks[op] = outputs[0].name if len(outputs) == 1 else fresh_name(op.name, taken)
+    inputs = [buffers[_token(t)] for t in op.inputs]
+    whole = [Region(b, tuple((const(0), n) for n in b.shape)) for b in (*outputs, *inputs)]
+    call = Intrinsic(op.external.name, tuple(whole[: len(outputs)]), tuple(whole[len(outputs) :]))
+    return Block(blocks[op], (), call)
+
+
+def all_stages(stages: Iterable[Stage]) -> Iterator[ComputeOp | ExternOp]:
     """Stages and the steps of recurrences."""
     for op in stages:
         yield from op.steps if isinstance(op, ScanOp) else (op,)
@@ -160,9 +187,11 @@ def _check_symbols(stages: Sequence[Stage], known: Set[Any], name: str) -> None:
             )
 
 
-def _symbols_of(op: ComputeOp) -> tuple[Var, ...]:
+def _symbols_of(op: ComputeOp | ExternOp) -> tuple[Var, ...]:
     """The variables of a stage that are not axes."""
     exprs = (*op.bodies, *(a.extent for a in (*op.axis, *op.reduce_axis)))
+    if isinstance(op, ExternOp):
+        exprs = tuple(d for shape in op.shapes for d in shape)
     return tuple(dict.fromkeys(v for e in exprs for v in _free(e)))
 
 

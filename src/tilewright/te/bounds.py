@@ -11,11 +11,12 @@ from tilewright.ir.op_types import readable
 from tilewright.ir.reduce import Reduce
 from tilewright.ir.rewrite import loads, substitute, variables
 from tilewright.support.errors import ExpressionError, Problems
+from tilewright.te.externs import ExternOp
 from tilewright.te.scans import ScanOp
 from tilewright.te.tensors import ComputeOp, Tensor
 
 
-def check_reads(stages: Iterable[ComputeOp | ScanOp]) -> None:
+def check_reads(stages: Iterable[ComputeOp | ScanOp | ExternOp]) -> None:
     """Raises ExpressionError for reads that are out of bounds whatever the symbols are. What stands behind a condition
     or depends on data is believed: `tw.build(..., bounds="check")` checks it in each call."""
     problems = Problems()
@@ -45,9 +46,11 @@ def _parts(body: Expr) -> Sequence[tuple[Expr, tuple[Expr, ...]]]:
     return [(body.condition, ()), *((v, given) for v in body.values)]
 
 
-def _computed(stages: Iterable[ComputeOp | ScanOp]) -> Iterator[tuple[ComputeOp, int]]:
+def _computed(stages: Iterable[ComputeOp | ScanOp | ExternOp]) -> Iterator[tuple[ComputeOp, int]]:
     """The stages, and those of recurrences' steps with the number of the first row that they compute."""
     for op in stages:
+        if isinstance(op, ExternOp):
+            continue
         yield from ((step, op.start) for step in op.steps) if isinstance(op, ScanOp) else [(op, 0)]
 
 

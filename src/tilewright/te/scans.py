@@ -123,6 +123,10 @@ def _steps(updates: Sequence[Tensor], states: Sequence[Tensor]) -> tuple[Compute
 
     def visit(op: ComputeOp) -> bool:
         if op not in reads:
+            for t in op.inputs:
+                if t.op is not None and not isinstance(t.op, ComputeOp) and _reads_any(t, states):
+                    what = f"{t.name!r} is computed whole, not in steps, so it cannot stand between two of them"
+                    raise ExpressionError(what, where=op.line)
             reads[op] = False
             inner = [visit(t.op) for t in op.inputs if isinstance(t.op, ComputeOp)]
             reads[op] = any(inner) or any(t in states for t in op.inputs)
@@ -133,6 +137,11 @@ def _steps(updates: Sequence[Tensor], states: Sequence[Tensor]) -> tuple[Compute
     for t in updates:
         visit(_stage(t))
     return tuple(order)
+
+
+def _reads_any(t: Tensor, states: Sequence[Tensor]) -> bool:
+    """Whether a tensor is computed from one of these."""
+    return t in states or (t.op is not None and any(_reads_any(x, states) for x in t.op.inputs))
 
 
 def _check_steps(op: ScanOp) -> None:

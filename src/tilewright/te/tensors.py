@@ -21,6 +21,7 @@ from tilewright.ir.rewrite import loads, variables, walk_expr
 from tilewright.support.errors import ExpressionError, file_line, user_line
 
 if TYPE_CHECKING:
+    from tilewright.te.externs import ExternOp
     from tilewright.te.scans import ScanOp
 
 ZERO = const(0)
@@ -181,7 +182,7 @@ class Tensor(_Whole):
     name: str
     dtype: DType
     shape: tuple[Expr, ...]
-    op: ComputeOp | ScanOp | None = None
+    op: ComputeOp | ScanOp | ExternOp | None = None
     index: int = 0
 
     def __getitem__(self, indices: Any) -> Expr:
@@ -236,7 +237,12 @@ def var(name: str, dtype: DType | str = i64, lo: int | None = 1, hi: int | None 
 
 def placeholder(shape: Sequence[Any], dtype: DType | str = f32, name: str = "placeholder") -> Tensor:
     """An input tensor."""
-    return Tensor(name, _dtype(dtype), tuple(_extent(d, f"shape of {name}") for d in _sizes(shape, name)))
+    return Tensor(name, _dtype(dtype), extents_of_shape(shape, name))
+
+
+def extents_of_shape(shape: Any, name: str) -> tuple[Expr, ...]:
+    """The extents of a tensor. Raises ExpressionError for what is none."""
+    return tuple(_extent(d, f"shape of {name}") for d in _sizes(shape, name))
 
 
 def _sizes(shape: Any, name: str) -> tuple[Any, ...]:
@@ -299,7 +305,7 @@ def compute(shape: Sequence[Any], fcompute: Callable[..., Any], name: str = "com
     wrong: an axis that is neither the stage's nor reduced over, a reduction inside of an expression.
     """
     line = _line_of(fcompute)
-    extents = tuple(_extent(d, f"shape of {name}") for d in _sizes(shape, name))
+    extents = extents_of_shape(shape, name)
     labels = _axis_names(fcompute, len(extents), name)
     axis = tuple(
         IterVar(Var(f"{label}.{next(_counter)}", axis=True), extent, "spatial", label)

@@ -31,6 +31,7 @@ def lower_group(group: Group, name: str) -> KernelCall:
         computed = _compute(node, tensors)
         # Stages of the nodes before have their origins already.
         for stage in te.all_stages(te.stages_of(computed)):
+            assert isinstance(stage, te.ComputeOp), f"{node.op} calls a function from outside"
             origins.setdefault(stage, Origin(node.op, stage.name, node.attrs))
         tensors.update(zip(node.outputs, computed, strict=True))
     func = join_dimensions(te.create_prim_func([tensors[v] for v in args], name, origins))

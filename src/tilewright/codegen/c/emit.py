@@ -18,7 +18,9 @@ from tilewright.ir.expr import Buffer, Expr, Var, as_int
 from tilewright.ir.loops import NTHREADS, TID, Allocate, Block, For, If, Intrinsic, Let, PrimFunc, Seq, Stmt, Store
 from tilewright.ir.rewrite import buffers_in, exprs_of, loads, map_stmt, variables, walk, walk_expr
 from tilewright.ir.sharing import computed_first
+from tilewright.schedule.external import externals_in, find_external, sizes_of
 from tilewright.schedule.intrinsics import expand
+from tilewright.schedule.state import written_buffers
 from tilewright.support.errors import CompileError
 
 STACK_BYTES = 64 * 1024
@@ -31,7 +33,9 @@ _LINE = 100
 def emit_c(func: PrimFunc, *, openmp: bool = False) -> str:
     """The C text of a lowered function, with pragmas of OpenMP where they are wanted. Raises CompileError if it still
     has blocks or has unknown intrinsics."""
-    expanded = map_stmt(func.body, lambda s: expand(s) if isinstance(s, Intrinsic) else None)
+    expanded = map_stmt(
+        func.body, lambda s: expand(s) if isinstance(s, Intrinsic) and find_external(s.name) is None else None
+    )
     return Emitter(func.with_body(expanded), openmp).function()
 
 
@@ -42,12 +46,14 @@ class Emitter:
         self.func = func
         self.openmp = openmp
         self.identifiers = Identifiers()
+        self.identifiers.taken |= {x.linked for x in externals_in(func.body)}
         self.names: dict[Var | Buffer, str] = {}
         self.extents: dict[Var, Expr] = {}
         self.exprs = ExprEmitter(self.names, self.extents)
         self.lines: list[str] = []
         self.parts = 0
-        self.stored = {s.buffer for s in walk(func.body) if isinstance(s, Store)}
+        self.stored = set(written_buffers(func.body))
+        self.prototypes: dict[str, str] = {}
 
     def function(self) -> str:
         func = self.func
@@ -65,7 +71,8 @@ class Emitter:
             self.lines.insert(0, f"    const int64_t {self.names[TID]} = 0;")
         unused = [f"    (void){self.names[x]};" for x in arguments if not self.is_used(x)]
         lines = [*self.workspaces(), *self.signature(name), *unused, *self.lines, "}"]
-        return "\n\n".join([self.includes(), *self.helper_texts(), "\n".join(lines)]) + "\n"
+        parts = [self.includes(), *self.helper_texts(), *self.prototypes.values(), "\n".join(lines)]
+        return "\n\n".join(parts) + "\n"
 
     def workspaces(self) -> list[str]:
         """What a caller has to know of the memory that it passes."""
@@ -147,8 +154,23 @@ class Emitter:
                 self.otherwise(s.orelse, level)
             case Allocate():
                 self.allocate(s, level)
+            case Intrinsic():
+                self.call(s, level)
             case Block():
                 raise CompileError("blocks have no C form; lower the function first", where=f"block {s.name!r}")
+
+    def call(self, s: Intrinsic, level: int) -> None:
+        """A call of an external function, which is declared before the text."""
+        external = find_external(s.name)
+        assert external is not None
+        places = [f"&{self.exprs.element(r.buffer, tuple(x for x, _ in r.ranges))}" for r in (*s.inputs, *s.outputs)]
+        sizes = [self.exprs.text(size) for size in sizes_of(external, s)]
+        kinds = [f"const {self.memory_type(r.buffer)} *" for r in s.inputs]
+        kinds += [f"{self.memory_type(r.buffer)} *" for r in s.outputs]
+        prototype = f"void {external.linked}({', '.join([*kinds, *['int64_t'] * len(sizes)])});"
+        what = " // a Python function has this place" if external.python is not None else ""
+        self.prototypes[external.linked] = prototype + what
+        self.line(f"{external.linked}({', '.join([*places, *sizes])});", level)
 
     def otherwise(self, s: Stmt | None, level: int) -> None:
         if isinstance(s, If):

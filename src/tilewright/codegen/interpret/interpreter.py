@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
+from tilewright.codegen import external
 from tilewright.codegen.interpret.expr import Scope
 from tilewright.codegen.interpret.memory import Array, InterpretError, Memory, Thunk, elements_of, gather, same_place
 from tilewright.ir.dtype import dtype
@@ -288,7 +289,7 @@ class _Machine:
     # Intrinsics
 
     def _intrinsic(self, s: Intrinsic) -> Thunk:
-        reference = self.intrinsics.get(s.name)
+        reference = self.intrinsics.get(s.name) or external.reference(s)
         if reference is None and is_known(s.name):
             return self.statement(expand(s))
         if reference is None:
@@ -314,8 +315,9 @@ class _Machine:
         def positions() -> tuple[Memory, Array]:
             total: Array = np.zeros((), np.int64)
             corner = [(start(), extent()) for start, extent in ranges]
-            memory.position(tuple(start for start, _ in corner))
-            memory.position(tuple(start + extent - 1 for start, extent in corner))
+            if all(extent for _, extent in corner):
+                memory.position(tuple(start for start, _ in corner))
+                memory.position(tuple(start + extent - 1 for start, extent in corner))
             for (start, extent), size in zip(corner, memory.shape, strict=True):
                 total = total[..., None] * size + np.arange(start, start + extent)
             return memory, total

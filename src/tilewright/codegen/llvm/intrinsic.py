@@ -8,8 +8,31 @@ from tilewright.codegen.llvm.expr import evaluate
 from tilewright.codegen.llvm.state import State
 from tilewright.ir.expr import as_int, const, product
 from tilewright.ir.loops import Intrinsic, Region
+from tilewright.schedule.external import find_external, sizes_of
 from tilewright.schedule.intrinsics import TensorIntrin, find_intrinsic, is_known, matched_dimensions
 from tilewright.schedule.tensorize import is_dense
+from tilewright.support.errors import CompileError
+
+
+def emit_external(s: State, stmt: Intrinsic) -> bool:
+    """Write a call of an external function; False if it is none. Raises CompileError for an array that is not dense."""
+    external = find_external(stmt.name)
+    if external is None:
+        return False
+    where = f"external function {external.symbol!r}"
+    if s.lanes is not None:
+        raise CompileError("cannot be called for each lane of a vector", where=where)
+    arguments = []
+    for region in (*stmt.inputs, *stmt.outputs):
+        if not is_dense(region):
+            raise CompileError(f"{region.buffer.name!r} does not lie row by row in memory", where=where)
+        place, _ = address(s, region.buffer, buffer_offset(s, region.buffer, [start for start, _ in region.ranges]))
+        arguments.append(f"ptr {place}")
+    arguments += [f"i64 {evaluate(s, size).scalar}" for size in sizes_of(external, stmt)]
+    symbol = s.out.declare(external.linked, "void", [a.partition(" ")[0] for a in arguments])
+    s.out.effect(f"call void {symbol}({', '.join(arguments)})")
+    s.forget_loads()
+    return True
 
 
 def emit_call(s: State, stmt: Intrinsic) -> bool:

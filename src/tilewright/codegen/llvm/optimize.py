@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import llvmlite.binding as llvm
 
 from tilewright.native.text import UNROLL_COUNT
 from tilewright.native.toolchain import machine_for, parsed
+from tilewright.support.errors import CompileError
 from tilewright.targets.target import Target
 
 EXPLICIT = "; every loop is explicit"
@@ -15,15 +18,22 @@ MAX_LINES = 4000
 """Longer text gets those few passes too: of the others some take time that is quadratic in the length of a block."""
 
 
-def _optimized(text: str, target: Target, opt: int) -> tuple[llvm.ModuleRef, llvm.TargetMachine]:
+def _optimized(
+    text: str, target: Target, opt: int, others: Sequence[str] = ()
+) -> tuple[llvm.ModuleRef, llvm.TargetMachine]:
     scatters = "llvm.masked.scatter" in text
     features = ",".join(filter(None, (target.llvm_features, "" if scatters else target.isa.tuning)))
     machine = machine_for(target.triple, cpu=target.cpu, features=features, opt=opt, every_target=True)
-    module = parsed(text, target.triple, machine, "generated code")
+    context = llvm.create_context()
+    module = parsed(text, target.triple, machine, "generated code", context)
     options = llvm.create_pipeline_tuning_options(speed_level=opt)
     options.slp_vectorization = False
     options.loop_vectorization = True
     builder = llvm.create_pass_builder(machine, options)
+    for k, other in enumerate(others):
+        part = parsed(other, target.triple, machine, f"LLVM text {k} of an external function", context)
+        builder.getModulePassManager().run(part, builder)
+        _link(module, part)
     if opt and (text.startswith(EXPLICIT) or text.count("\n") > MAX_LINES):
         _run_few_passes(module, builder, UNROLL_COUNT in text)
     else:
@@ -52,9 +62,21 @@ def _run_few_passes(module: llvm.ModuleRef, builder: llvm.PassBuilder, unroll: b
             passes.run(function, builder)
 
 
-def compile_llvm(text: str, target: Target, opt: int = 3) -> bytes:
-    """A relocatable object for LLVM text. `opt` is 0 to 3."""
-    module, machine = _optimized(text, target, opt)
+def _link(module: llvm.ModuleRef, part: llvm.ModuleRef) -> None:
+    """Move what one module defines into another. Raises CompileError where both define a function."""
+    defined = {f.name for f in module.functions if not f.is_declaration}
+    twice = [f.name for f in part.functions if not f.is_declaration and f.name in defined]
+    if twice:
+        raise CompileError(f"two texts define the function {twice[0]!r}")
+    try:
+        module.link_in(part)
+    except RuntimeError as error:
+        raise CompileError(f"LLVM text does not link: {str(error).strip()}") from None
+
+
+def compile_llvm(text: str, target: Target, opt: int = 3, others: Sequence[str] = ()) -> bytes:
+    """A relocatable object for LLVM text. `opt` is 0 to 3; `others` are texts that define what it calls."""
+    module, machine = _optimized(text, target, opt, others)
     return bytes(machine.emit_object(module))
 
 

@@ -7,7 +7,7 @@ from math import prod
 
 from tilewright.codegen.llvm.expr import evaluate, is_natural
 from tilewright.codegen.llvm.fold import fold, fold_rows
-from tilewright.codegen.llvm.intrinsic import emit_call
+from tilewright.codegen.llvm.intrinsic import emit_call, emit_external
 from tilewright.codegen.llvm.masks import any_lane
 from tilewright.codegen.llvm.memory import store
 from tilewright.codegen.llvm.prefetch import emit_prefetch
@@ -58,7 +58,7 @@ def emit(s: State, stmt: Stmt) -> None:
         case Block(name):
             raise CompileError("a block must be lowered before code is made", where=f"block {name!r}")
         case Intrinsic():
-            if not emit_call(s, stmt):
+            if not emit_external(s, stmt) and not emit_call(s, stmt):
                 emit(s, expand(stmt))
         case _:
             raise CompileError(f"no native code for a {type(stmt).__name__}")

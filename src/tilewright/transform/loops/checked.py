@@ -139,8 +139,9 @@ def _direct(s: Stmt, block: str, extents: Mapping[Var, Expr], given: Conditions)
         case Intrinsic():
             for r in (*s.outputs, *s.inputs):
                 ends = tuple(start for start, _ in r.ranges), tuple(start + n - 1 for start, n in r.ranges)
+                some = tuple(n > 0 for _, n in r.ranges if not prove(n > 0))
                 for end in ends:
-                    access = Access(block, r.buffer.name, 0, ZERO, ZERO, (), r in s.outputs)
+                    access = Access(block, r.buffer.name, 0, ZERO, ZERO, some, r in s.outputs)
                     yield from _outside(access, Load(r.buffer, end), extents, given)
 
 

@@ -13,7 +13,7 @@ from math import prod
 
 from tilewright.arith import Analyzer
 from tilewright.arith.forms import Form, add, scale
-from tilewright.ir.expr import Buffer, Expr, as_int
+from tilewright.ir.expr import Buffer, Expr, as_int, is_const
 from tilewright.ir.guarded import Conditions, guarded_loads
 from tilewright.ir.loops import Allocate, Block, For, If, Intrinsic, PrimFunc, Region, Stmt, Store
 from tilewright.ir.rewrite import exprs_of, loads, variables, walk
@@ -112,6 +112,9 @@ class _Bounds:
                 self.access(load.buffer, load.indices, around, known)
 
     def region(self, r: Region, around: tuple[For, ...], conditions: Conditions) -> None:
+        conditions = (*conditions, *(extent > 0 for _, extent in r.ranges if as_int(extent) is None))
+        if any(is_const(extent, 0) for _, extent in r.ranges):
+            return  # nothing is touched
         self.access(r.buffer, tuple(start for start, _ in r.ranges), around, conditions)
         self.access(r.buffer, tuple(start + extent - 1 for start, extent in r.ranges), around, conditions)
 

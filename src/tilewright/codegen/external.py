@@ -1,0 +1,191 @@
+"""External functions at run time: what interpreter and native code call, and what came out of Python functions.
+
+    kernel -> stub @f (an object of its own) -> the function's address
+
+Code for a process calls through stubs, since an address means nothing in another one; files call the function by its
+name, and whoever links them brings it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from tilewright.codegen.llvm.optimize import compile_llvm
+from tilewright.ir.loops import Intrinsic, Stmt
+from tilewright.ir.rewrite import walk
+from tilewright.native.link import Library, compile_text, host_triple
+from tilewright.schedule.external import External, externals_in, find_external, sizes_of
+from tilewright.support.errors import CompileError
+from tilewright.targets.target import Target
+
+Array = np.ndarray[Any, Any]
+Arrays = Sequence[Array]
+
+
+def stubs(body: Stmt) -> dict[str, bytes]:
+    """Objects that define what a function's body calls from outside and is not LLVM text, for this process."""
+    objects: dict[str, bytes] = {}
+    for s in walk(body):
+        external = find_external(s.name) if isinstance(s, Intrinsic) else None
+        if external is None or external.llvm is not None:
+            continue
+        assert isinstance(s, Intrinsic)
+        arguments = ["ptr"] * (len(s.inputs) + len(s.outputs)) + ["i64"] * len(sizes_of(external, s))
+        name = f"external {external.name}"
+        if name not in objects:
+            objects[name] = _stub(external.linked, arguments, _address(external, s))
+    return objects
+
+
+def _stub(symbol: str, arguments: Sequence[str], address: int) -> bytes:
+    """A function that jumps to an address."""
+    params = [f"{kind} %a{k}" for k, kind in enumerate(arguments)]
+    text = f"""target triple = "{host_triple()}"
+define void @{symbol}({", ".join(params)}) {{
+  %f = inttoptr i64 {address} to ptr
+  tail call void %f({", ".join(params)})
+  ret void
+}}
+"""
+    return compile_text(text, cache=False)
+
+
+def _address(external: External, call: Intrinsic) -> int:
+    """Where a function is in this process. Raises CompileError if it has none of this name."""
+    if external.address is not None:
+        return external.address
+    if external.python is not None:
+        return _trampoline(external, call)
+    try:
+        found = ctypes.cast(getattr(ctypes.CDLL(None), external.symbol), ctypes.c_void_p).value
+    except AttributeError:
+        found = None
+    if not found:
+        hint = "te.extern takes a function of ctypes, an address= or its text as llvm="
+        raise CompileError(
+            "this process has no such function", where=f"external function {external.symbol!r}", hint=hint
+        )
+    return found
+
+
+# Python functions
+
+_raised = threading.local()
+"""What Python functions have raised in a call of this thread."""
+_trampolines: dict[tuple[Any, ...], tuple[int, object]] = {}
+
+
+def _trampoline(external: External, call: Intrinsic) -> int:
+    """The address of a C function that calls a Python function; it lives as long as the process."""
+    kinds = tuple(r.buffer.dtype for r in (*call.inputs, *call.outputs))
+    ranks = tuple(len(r.ranges) for r in (*call.inputs, *call.outputs))
+    key = (external.name, kinds, ranks, len(call.inputs))
+    if key not in _trampolines:
+
+        def entry(*values: int) -> None:
+            arrays: list[Array] = []
+            at = len(kinds)
+            for k, rank in enumerate(ranks):
+                arrays.append(_memory(values[k] or 0, kinds[k].numpy, values[at : at + rank]))
+                at += rank
+            _run(external, arrays[: len(call.inputs)], arrays[len(call.inputs) :])
+
+        kind = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * len(kinds), *[ctypes.c_int64] * sum(ranks))
+        function = kind(entry)
+        _trampolines[key] = ctypes.cast(function, ctypes.c_void_p).value or 0, function
+    return _trampolines[key][0]
+
+
+def _memory(address: int, kind: Any, shape: Sequence[int]) -> Array:
+    """Memory as an array."""
+    nbytes = int(np.prod(shape, dtype=np.int64)) * kind.itemsize
+    if not nbytes:
+        return np.empty(tuple(shape), kind)
+    return np.frombuffer((ctypes.c_byte * nbytes).from_address(address), kind).reshape(shape)
+
+
+def _run(external: External, inputs: Arrays, outputs: Arrays) -> None:
+    """Call a Python function on copies, so that what it keeps is its own. Where it raises, or has raised before in the
+    same call, the outputs are zero: what reads them as indices stays inside."""
+    assert external.python is not None
+    results = [np.zeros_like(a) for a in outputs]
+    pending: list[BaseException] = getattr(_raised, "pending", [])
+    if not pending:
+        try:
+            given = [a.copy() for a in inputs]
+            for a in given:
+                a.flags.writeable = False
+            external.python(*given, *results)
+        except BaseException as error:  # the caller raises it again, once native code is left
+            pending.append(error)
+            _raised.pending = pending
+            results = [np.zeros_like(a) for a in outputs]
+    for target, result in zip(outputs, results, strict=True):
+        target[...] = result
+
+
+def raise_pending() -> None:
+    """Raise what a Python function raised in a call that this thread has made."""
+    pending: list[BaseException] = getattr(_raised, "pending", [])
+    if pending:
+        _raised.pending = []
+        raise pending[0]
+
+
+# The interpreter
+
+
+def reference(call: Intrinsic) -> Callable[..., None] | None:
+    """What a call does, as a function of its outputs and then its inputs; None if it is no external function."""
+    external = find_external(call.name)
+    if external is None:
+        return None
+    count = len(call.outputs)
+
+    def run(*arrays: Array) -> None:
+        outputs, inputs = arrays[:count], arrays[count:]
+        if external.python is not None:
+            _run(external, inputs, outputs)
+            raise_pending()
+            return
+        function = _callable(external, call)
+        sizes = _sizes(external, [*inputs, *outputs])
+        function(*[a.ctypes.data for a in (*inputs, *outputs)], *sizes)
+
+    return run
+
+
+def _sizes(external: External, arrays: Arrays) -> list[int]:
+    return [s if isinstance(s, int) else arrays[s[0]].shape[s[1]] for s in external.sizes]
+
+
+_compiled: dict[str, Library] = {}
+
+
+def _callable(external: External, call: Intrinsic) -> Callable[..., None]:
+    """A C function as a function of ctypes."""
+    if external.llvm is not None:
+        if external.name not in _compiled:
+            image = compile_llvm(external.llvm, Target.host())
+            _compiled[external.name] = Library({external.name: image}, [external.symbol])
+        address = _compiled[external.name][external.symbol]
+    else:
+        address = _address(external, call)
+    pointers = [ctypes.c_void_p] * (len(call.inputs) + len(call.outputs))
+    kind = ctypes.CFUNCTYPE(None, *pointers, *[ctypes.c_int64] * len(external.sizes))
+    return kind(address)
+
+
+def texts(body: Stmt) -> tuple[str, ...]:
+    """The LLVM texts of what a function's body calls."""
+    return tuple(dict.fromkeys(x.llvm for x in externals_in(body) if x.llvm is not None))
+
+
+def calls_python(body: Stmt) -> bool:
+    """Whether a function's body calls Python functions."""
+    return any(x.python is not None for x in externals_in(body))
