@@ -71,6 +71,7 @@ def build(
     if bounds not in (None, "check"):
         raise CompileError("there is no such treatment of bounds", expected='"check" or None', got=repr(bounds))
     lines: Mapping[str, str] = {}
+    tensors: dict[str, te.Tensor] = {}
     if isinstance(program, StageSchedule):
         if args is None:
             raise CompileError(
@@ -80,16 +81,18 @@ def build(
         for output, source in (in_place or {}).items():
             func = write_in_place(func, program.buffer_name(output), program.buffer_name(source))
         lines = program.lines
+        tensors = {program.buffer_name(t): t for t in args if isinstance(t, te.Tensor)}
     elif args is not None or in_place:
         raise CompileError("a function has its arguments already", expected="no tensors")
     else:
         func = program.func if isinstance(program, Schedule) else program
         func = replace(func, name=name or func.name)
     verify_func(func)
+    views = _views(func, tensors)
     if target in ("c", "cuda"):
-        return BuiltFunction(func, Target.host(), None, lines, bounds == "check")
+        return BuiltFunction(func, Target.host(), None, lines, bounds == "check", views)
     machine = target if isinstance(target, Target) else Target.parse(target)
-    return BuiltFunction(func, machine, threads if machine == Target.host() else None, lines, bounds == "check")
+    return BuiltFunction(func, machine, threads if machine == Target.host() else None, lines, bounds == "check", views)
 
 
 def plan(
@@ -119,6 +122,7 @@ class BuiltFunction(Called):
         threads: of a call; None makes text only.
         lines: where blocks were written, for messages.
         checked: check bounds in each call.
+        views: the tensors of the parameters where some have strides, to be found in what is passed.
     """
 
     def __init__(
@@ -128,11 +132,14 @@ class BuiltFunction(Called):
         threads: int | None,
         lines: Mapping[str, str] | None = None,
         checked: bool = False,
+        views: Sequence[te.Tensor | None] = (),
     ) -> None:
         self.log = PassLog(f"build {func.name}")
         self._lines = lines or {}
         self._accesses: tuple[Access, ...] = ()
         self._params = func.params
+        self._views = views
+        self._said: tuple[Var, ...] = ()
         if checked:
             func, self._accesses = check_bounds(func)
         else:
@@ -209,22 +216,32 @@ class BuiltFunction(Called):
         specs = [SymbolSpec(s.name, s.lo or 0, _LARGEST if s.hi is None else s.hi, s.multiple) for s in symbols]
         # A dimension such as n + 2 binds to a symbol of its own, and is checked against n before the call.
         specs += [SymbolSpec(name, 0) for name in dict.fromkeys(map(str, derived))]
-        unbound = {s.name for s in symbols} - {d.name for p in params for d in p.shape if isinstance(d, Var)}
-        if unbound:
-            raise CompileError("no parameter has this dimension", where=f"symbol {sorted(unbound)[0]!r}")
+        bound = {d.name for p in params for d in p.shape if isinstance(d, Var)}
+        unbound = [s for s in symbols if s.name not in bound]
+        if unbound and not self._views:
+            raise CompileError("no parameter has this dimension", where=f"symbol {unbound[0].name!r}")
+        # What views say of symbols comes as extents of arrays without elements.
+        self._said = tuple(unbound)
+        sizes = [KernelParam(f"{s.name} of views", "bool", (0, s.name)) for s in unbound]
         return NativeFunction(
             {
                 "kernel": compile_llvm(emit_llvm(flat, self.target), self.target, others=external.texts(flat.body)),
                 **external.stubs(flat.body),
             },
             flat.name,
-            [KernelParam(p.name, p.dtype.name, _dims(p), p in written) for p in params],
+            [*(KernelParam(p.name, p.dtype.name, _dims(p), p in written) for p in params), *sizes],
             specs,
             target=TargetSpec(self.target.triple, self.target.cpu, tuple(self.target.features)),
             workspace=workspaces(flat),
             threads=threads,
+            unseen=len(sizes),
             texts={what: lambda what=what: self.source(what) for what in ("loops", "c", "llvm", "asm")},  # type: ignore[misc]
-            step=StepSpec(flat.name, tuple(range(len(flat.params))), tuple(range(len(symbols))), label=self.func.name),
+            step=StepSpec(
+                flat.name,
+                tuple(k if k < len(params) else k + len(sizes) for k in range(len(flat.params))),
+                tuple(range(len(symbols))),
+                label=self.func.name,
+            ),
         )
 
     def _entry(self) -> Callable[..., None]:
@@ -236,7 +253,7 @@ class BuiltFunction(Called):
         if self._params is not self.func.params:
             entry = self._within_bounds
         else:
-            entry = self._checked if derived or scalars else self.native.__call__
+            entry = self._checked if derived or scalars or self._views else self.native.__call__
         return self._raising(entry) if external.calls_python(self.func.body) else entry
 
     def _raising(self, entry: Callable[..., None]) -> Callable[..., None]:
@@ -272,6 +289,11 @@ class BuiltFunction(Called):
 
     def _checked(self, *arrays: Any) -> None:
         """Call after numbers were made arrays, and dimensions that are expressions compared with what they must be."""
+        values: dict[Var, Expr] = {}
+        if self._views and len(arrays) == len(self.func.params):
+            more = [None] * (len(arrays) - len(self._views))
+            found, values = te.bind_views([*self._views, *more], arrays)
+            arrays = tuple(found)
         if len(arrays) == len(self.func.params):
             arrays = tuple(x if p.shape else _scalar(p, x) for p, x in zip(self.func.params, arrays, strict=True))
         shapes = [np.shape(a) for a in arrays]
@@ -280,13 +302,22 @@ class BuiltFunction(Called):
             pairs = [
                 pair for s, p in zip(shapes, self.func.params, strict=True) for pair in zip(p.shape, s, strict=True)
             ]
-            values: dict[Var, Expr] = {d: const(n) for d, n in pairs if isinstance(d, Var)}
+            values = {**{d: const(n) for d, n in pairs if isinstance(d, Var)}, **values}
             for param, shape in zip(self.func.params, shapes, strict=True):
                 wanted = tuple(as_int(substitute(d, values)) for d in param.shape)
                 if wanted != shape:
                     raise CallError("wrong shape", where=f"parameter {param.name!r}", expected=wanted, got=shape)
         assert self.native is not None
-        self.native(*arrays)
+        self.native(*arrays, *(np.empty((0, as_int(values[v]) or 0), np.bool_) for v in self._said if v in values))
+
+
+def _views(func: PrimFunc, tensors: Mapping[str, te.Tensor]) -> tuple[te.Tensor | None, ...]:
+    """The tensors of the parameters, if some have strides. Raises CompileError for those whose memory was changed."""
+    views = tuple(tensors.get(p.name) for p in func.params)
+    for p, t in zip(func.params, views, strict=True):
+        if t is not None and t.strides is not None and p.shape != te.memory_shape(t):
+            raise CompileError(f"the memory of {t.name!r} was laid out otherwise, so its strides mean nothing")
+    return views if any(t is not None and t.strides is not None for t in views) else ()
 
 
 def _scalar(param: Buffer, value: Any) -> Any:

@@ -41,7 +41,8 @@ class NativeFunction(Called):
     Args:
         objects: images that define the kernel and what it calls.
         kernel: its symbol.
-        params: its buffers.
+        params: its buffers; behind them those that only say sizes, which the kernel does not take.
+        unseen: how many of these there are.
         symbols: its integers, in order; each is a dimension of some parameter.
         workspace: sizes of its trailing scratch buffers.
         threads: how many threads call it.
@@ -57,6 +58,7 @@ class NativeFunction(Called):
         target: TargetSpec,
         workspace: Sequence[Workspace] = (),
         threads: int = 1,
+        unseen: int = 0,
         texts: Mapping[str, Text] | None = None,
         step: StepSpec | None = None,
     ) -> None:
@@ -70,7 +72,8 @@ class NativeFunction(Called):
             run_temps=tuple(TempSpec(0, 0, per_thread=w.per_thread) for w in workspace),
             run_steps=(known,),
         )
-        entry = compile_text(_entry_text(kernel, manifest.symbols, known.symbols, len(slots), workspace))
+        taken = (*slots[: len(params) - unseen], *slots[len(params) :])
+        entry = compile_text(_entry_text(kernel, manifest.symbols, known.symbols, taken, workspace))
         self.model = Model(Program(manifest, {**objects, "entry": entry}, {}, texts or {}), threads)
         self.__call__ = self.model.__call__  # type: ignore[method-assign]
 
@@ -81,13 +84,17 @@ class NativeFunction(Called):
 
 
 def _entry_text(
-    kernel: str, symbols: Sequence[SymbolSpec], taken: Sequence[int], slots: int, workspace: Sequence[Workspace]
+    kernel: str,
+    symbols: Sequence[SymbolSpec],
+    taken: Sequence[int],
+    slots: Sequence[int],
+    workspace: Sequence[Workspace],
 ) -> str:
     """`tw_run`, `tw_prepare` and `tw_shapes` for one kernel."""
     m = Module(host_triple())
     params = [("slots", PTR), ("dims", PTR), ("tid", I64), ("nthreads", I64), ("barrier", PTR)]
     with m.function("tw_run", VOID, params) as (f, (table, dims, tid, nthreads, barrier)):
-        pointers = [f.load(PTR, table, 8 * k) for k in range(slots)]
+        pointers = [f.load(PTR, table, 8 * k) for k in slots]
         integers = [f.load(I64, dims, 8 * k) for k in taken]
         f.call(VOID, kernel, *pointers, *integers, tid, nthreads, barrier)
         f.ret()

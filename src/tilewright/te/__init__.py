@@ -71,6 +71,8 @@ from tilewright.te.elements import (
 )
 from tilewright.te.externs import ExternOp, extern
 from tilewright.te.intrinsics import intrinsic
+from tilewright.te.memory import bind_views, memory_shape
+from tilewright.te.placeholders import placeholder
 from tilewright.te.scans import ScanOp, scan
 from tilewright.te.tensors import (
     ComputeOp,
@@ -81,7 +83,6 @@ from tilewright.te.tensors import (
     const_matrix,
     labelled,
     or_identity,
-    placeholder,
     reduce_axis,
     var,
 )
@@ -107,6 +108,7 @@ __all__ = [
     "arctan",
     "arctanh",
     "atan2",
+    "bind_views",
     "cast",
     "ceil",
     "clz",
@@ -142,6 +144,7 @@ __all__ = [
     "lower_stages",
     "max",
     "maximum",
+    "memory_shape",
     "min",
     "minimum",
     "not_equal",

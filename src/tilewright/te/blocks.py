@@ -20,6 +20,7 @@ from tilewright.schedule.state import taken_names
 from tilewright.support.errors import ExpressionError
 from tilewright.te.bounds import check_reads
 from tilewright.te.externs import ExternOp
+from tilewright.te.memory import memory_index, memory_shape
 from tilewright.te.scans import ScanOp
 from tilewright.te.tensors import ComputeOp, Tensor
 
@@ -80,7 +81,7 @@ def lower_stages(args: Sequence[Arg], name: str = "main") -> Lowered:
     missing = [t.name for op in stages for t in op.inputs if t.op is None and t not in given]
     if missing:
         raise ExpressionError(f"{name}: tensors read but not among the arguments: {', '.join(dict.fromkeys(missing))}")
-    symbols = {v for t in args if isinstance(t, Tensor) for d in t.shape for v in variables(d)}
+    symbols = {v for t in args if isinstance(t, Tensor) for d in memory_shape(t) for v in variables(d)}
     _check_symbols(stages, symbols | set(args), name)
     taken: set[str] = {v.name for v in symbols}
     buffers: dict[Any, Buffer] = {}
@@ -89,7 +90,7 @@ def lower_stages(args: Sequence[Arg], name: str = "main") -> Lowered:
         if isinstance(arg, Var) and arg in symbols:
             raise ExpressionError(f"{name}: {arg.name!r} is a dimension, which is read off the arrays: no argument")
         token = _token(arg)
-        buffers[token] = Buffer(fresh_name(arg.name, taken), arg.dtype, arg.shape if isinstance(arg, Tensor) else ())
+        buffers[token] = Buffer(fresh_name(arg.name, taken), arg.dtype, _buffer_shape(arg))
         params.append(buffers[token])
     intermediates: list[Buffer] = []
 
@@ -210,7 +211,7 @@ def create_schedule(outputs: Tensor | Sequence[Tensor]) -> StageSchedule:
     stages = stages_of(results)
     check_reads(stages)
     inputs: list[Arg] = list(dict.fromkeys(t for op in stages for t in op.inputs if t.op is None))
-    dims = {v for t in (*inputs, *results) if isinstance(t, Tensor) for d in t.shape for v in variables(d)}
+    dims = {v for t in (*inputs, *results) if isinstance(t, Tensor) for d in memory_shape(t) for v in variables(d)}
     scalars = (v for op in all_stages(stages) for body in op.bodies for v in _free(body) if v not in dims)
     inputs += dict.fromkeys(scalars)
     lowered = lower_stages([*inputs, *results])
@@ -243,7 +244,7 @@ def lower(schedule: StageSchedule, args: Sequence[Arg], name: str = "main") -> P
             raise ExpressionError(f"{name}: {arg.name!r} is a dimension, which is read off the arrays: no argument")
         if not schedule.knows(arg) and (isinstance(arg, Var) or arg.op is None):
             names[k] = fresh_name(arg.name, taken)
-            buffers[names[k]] = Buffer(names[k], arg.dtype, arg.shape if isinstance(arg, Tensor) else ())
+            buffers[names[k]] = Buffer(names[k], arg.dtype, _buffer_shape(arg))
     missing = [b.name for b in func.params if b.name not in names]
     if missing:
         raise ExpressionError(f"{name}: not among the arguments: {', '.join(missing)}")
@@ -262,6 +263,10 @@ def _arguments(args: Sequence[Arg], name: str) -> Sequence[Arg]:
         if any(arg is other for other in args[:k]):
             raise ExpressionError(f"{name}: argument {arg.name!r} stands twice")
     return args
+
+
+def _buffer_shape(arg: Arg) -> tuple[Expr, ...]:
+    return memory_shape(arg) if isinstance(arg, Tensor) else ()
 
 
 def _token(arg: Arg) -> Any:
@@ -302,7 +307,7 @@ def _stage_nest(
         def on(node: Expr) -> Expr | None:
             if isinstance(node, Load) and isinstance(node.buffer, Tensor):
                 indices = node.indices if time is None else tuple(map(simplify, node.indices))
-                return Load(buffers[_token(node.buffer)], indices)
+                return Load(buffers[_token(node.buffer)], memory_index(node.buffer, indices))
             if isinstance(node, Var):
                 return Load(buffers[node], ()) if node in buffers else renamed.get(node)
             return None

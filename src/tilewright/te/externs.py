@@ -88,6 +88,10 @@ def extern(
         raise ExpressionError(f"{where}: a type for each output", expected=len(shapes), got=len(kinds), where=line)
     if not isinstance(inputs, list | tuple) or not all(isinstance(t, Tensor) for t in inputs):
         raise ExpressionError(f"{where}: the inputs are tensors", expected="a list of tensors", got=inputs, where=line)
+    for t in inputs:
+        if t.strides is not None:
+            hint = "a stage that copies it lies row by row"
+            raise ExpressionError(f"{where}: {t.name!r} has strides, which it does not see", hint=hint, where=line)
     arrays = [*(t.shape for t in inputs), *shapes]
     given = tuple(_size(s, arrays, where, line) for s in sizes)
     external = _external(function, given, llvm, address, where, line)

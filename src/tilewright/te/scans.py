@@ -102,7 +102,7 @@ def _check_kinds(name: str, line: str | None, init: Tensor, update: Tensor, stat
     """An init and an update that te.compute made, a state that te.placeholder made, of one type and shape."""
     if not isinstance(init.op, ComputeOp) or not isinstance(update.op, ComputeOp):
         raise ExpressionError(f"{name}: init and update are stages", expected="what te.compute gave", where=line)
-    if state.op is not None:
+    if state.op is not None or state.strides is not None:
         raise ExpressionError(f"{name}: the state is no stage", expected="what te.placeholder gave", where=line)
     if len(state.shape) < 1 or init.dtype is not state.dtype or update.dtype is not state.dtype:
         types = f"{init.dtype}, {update.dtype} and {state.dtype}"

@@ -177,13 +177,16 @@ class _Whole:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tensor(_Whole):
-    """A placeholder (`op` is None) or the result of a stage. Index it with axes to read an element."""
+    """A placeholder (`op` is None) or the result of a stage. Index it with axes to read an element. `strides` and
+    `offset` say where elements lie, in elements (`te.memory`); None: row by row."""
 
     name: str
     dtype: DType
     shape: tuple[Expr, ...]
     op: ComputeOp | ScanOp | ExternOp | None = None
     index: int = 0
+    strides: tuple[Expr, ...] | None = None
+    offset: Expr | None = None
 
     def __getitem__(self, indices: Any) -> Expr:
         if not isinstance(indices, tuple):
@@ -233,11 +236,6 @@ def _typed(e: Expr) -> str:
 def var(name: str, dtype: DType | str = i64, lo: int | None = 1, hi: int | None = None, multiple: int = 1) -> Var:
     """A symbolic dimension between `lo` and `hi` (inclusive), a multiple of `multiple`."""
     return Var(name, _dtype(dtype), lo, hi, multiple)
-
-
-def placeholder(shape: Sequence[Any], dtype: DType | str = f32, name: str = "placeholder") -> Tensor:
-    """An input tensor."""
-    return Tensor(name, _dtype(dtype), extents_of_shape(shape, name))
 
 
 def extents_of_shape(shape: Any, name: str) -> tuple[Expr, ...]:
