@@ -38,3 +38,40 @@ class _Module(torch.nn.Module):
 
     def forward(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         return self.op(a, b)[0].relu()
+
+
+def test_gradients_are_autograds() -> None:
+    """A custom operator in a model that is trained: eager, and traced by torch.compile."""
+    text = """
+        S[h, i, j] = sum(Q[h, i, d] * K[h, j, d]) * scale
+        P[h, i, j] = exp(S[h, i, j] - max(S[h, i, l]))
+        O[h, i, d] = sum(P[h, i, j] * V[h, j, d]) / sum(P[h, i, l])
+    """
+    op = tw.comprehension(text, scale=0.5).torch_op("tw_test::attention")
+    given = [torch.randn(2, n, 4, requires_grad=True) for n in (5, 7, 7)]
+    weights = torch.randn(2, 5, 4)
+    want = torch.autograd.grad(
+        (torch.nn.functional.scaled_dot_product_attention(*given, scale=0.5) * weights).sum(), given
+    )
+    for function in (op, torch.compile(lambda *x: op(*x), backend="aot_eager")):
+        found = torch.autograd.grad((function(*given) * weights).sum(), given)
+        for a, b in zip(found, want, strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+
+
+def test_gradient_of_a_convolution_and_of_a_gather() -> None:
+    conv = tw.comprehension(
+        "Y[n, f, h, w] +! pad(X[n, c, 2 * h + r - 1, 2 * w + s - 1], 0) * W[f, c, r, s]"
+        " where h in 0:(X.shape[2] + 1) // 2, w in 0:(X.shape[3] + 1) // 2"
+    ).torch_op("tw_test::conv")
+    x, w = torch.randn(2, 3, 9, 8, requires_grad=True), torch.randn(4, 3, 3, 3, requires_grad=True)
+    expected = torch.nn.functional.conv2d(x, w, stride=2, padding=1)
+    flow = torch.randn_like(expected)
+    found = torch.autograd.grad(conv(x, w), (x, w), flow)
+    for a, b in zip(found, torch.autograd.grad(expected, (x, w), flow), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)
+    rows = tw.comprehension("Y[n, d] = T[I[n], d] * T[I[n], d]").torch_op("tw_test::rows")
+    table, places = torch.randn(5, 3, requires_grad=True), torch.tensor([0, 3, 3, 4])
+    (got,) = torch.autograd.grad(rows(table, places).sum(), table)
+    (want,) = torch.autograd.grad((table[places] ** 2).sum(), table)
+    torch.testing.assert_close(got, want)

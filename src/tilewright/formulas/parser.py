@@ -42,15 +42,16 @@ KEYWORDS = frozenset({"where", "in", "if", "else", "and", "or", "not", "return"}
 
 
 def parse_program(
-    source: Source, constants: Mapping[str, bool | int | float] | None = None, limit: int = MAX_DEPTH
+    source: Source, constants: Mapping[str, bool | int | float] | None = None, limit: int = MAX_DEPTH, terms: int = 0
 ) -> Program:
-    """The program that a text says. `constants` are names that stand for numbers, `limit` bounds each expression."""
-    return _Parser(source, constants or {}, limit).program()
+    """The program that a text says. `constants` are names that stand for numbers; `limit` bounds the depth of each
+    expression and its operators; with `terms`, these are so many, of which `limit` may follow from each other."""
+    return _Parser(source, constants or {}, limit, terms).program()
 
 
 def parse_declaration(name: str, source: Source) -> Declaration:
     """What stands behind the colon of a declaration: `f32[M, K]`."""
-    parser = _Parser(source, {}, MAX_DEPTH)
+    parser = _Parser(source, {}, MAX_DEPTH, 0)
     found = parser.declared(Name(name))
     if parser.token.kind != "end":
         parser.fail("a type such as f32[M, K]")
@@ -58,9 +59,10 @@ def parse_declaration(name: str, source: Source) -> Declaration:
 
 
 class _Parser:
-    def __init__(self, source: Source, constants: Mapping[str, bool | int | float], limit: int) -> None:
+    def __init__(self, source: Source, constants: Mapping[str, bool | int | float], limit: int, terms: int) -> None:
         self.source = source
         self.limit = limit
+        self.most = max(limit, terms)
         self.constants = constants
         self.tokens = tokens_of(source)
         self.position = 0
@@ -232,9 +234,8 @@ class _Parser:
 
     def expression(self, least: int = 0) -> Node:
         """An expression of operators that bind at least so strongly, by precedence climbing."""
-        self.depth += 1
-        if self.depth > self.limit:
-            self.source.fail("the expression is nested too deeply", self.token.at, expected=f"{self.limit} levels")
+        outside = self.depth
+        self.deeper()
         start = self.token.at
         left = self.prefix()
         while True:
@@ -251,14 +252,21 @@ class _Parser:
                 # Powers group from right to left.
                 right = self.expression(power if token.text == "**" else power + 1)
                 left = Apply(token.text, (left, right), self.behind(start))
-        self.depth -= 1
+            if self.most > self.limit:
+                self.deeper()  # a chain of operators is a tree of as many levels
+        self.depth = outside
         return left
+
+    def deeper(self) -> None:
+        self.depth += 1
+        if self.depth > self.limit:
+            self.source.fail("the expression is nested too deeply", self.token.at, expected=f"{self.limit} levels")
 
     def operator(self) -> Token:
         self.terms += 1
-        if self.terms > self.limit:
+        if self.terms > self.most:
             hint = "give a part of it a statement of its own"
-            self.source.fail("the expression is too long", self.token.at, expected=f"{self.limit} operators", hint=hint)
+            self.source.fail("the expression is too long", self.token.at, expected=f"{self.most} operators", hint=hint)
         return self.take()
 
     def prefix(self) -> Node:

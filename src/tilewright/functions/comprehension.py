@@ -22,6 +22,7 @@ from tilewright.formulas.notation import Notation, Statement, notation_of
 from tilewright.formulas.parser import parse_program
 from tilewright.formulas.pythonic import read_function
 from tilewright.formulas.source import Source
+from tilewright.functions.backward import backward_graph
 from tilewright.ir.dtype import DType, dtype, f32
 from tilewright.ir.expr import Expr, Var, as_expr, as_int
 from tilewright.ir.graph import Graph, GraphBuilder, TensorType, Value
@@ -156,6 +157,24 @@ class Comprehension:
             target = bound.nest.target
             known[target] = emit_nest(builder, bound, known, program.sizes, target)
         return tuple(known[n] for n in self.outputs)
+
+    def backward(self, *arrays: Any) -> tuple[Any, ...]:
+        """The gradients of the floating point inputs, in their order, from arrays for all inputs and, behind them, the
+        gradients of the floating point results.
+
+        Raises UnsupportedError listing what has no gradient."""
+        model = self.compiled_backward(*arrays[: len(self.inputs)])
+        found = model(*arrays)
+        return found if isinstance(found, tuple) else (found,)
+
+    def compiled_backward(self, *arrays: Any) -> Any:
+        """The `Model` that `backward` runs for inputs of these types."""
+        types = tuple(_types(self._arrays(arrays)))
+        found = self._models.get(("backward", types))
+        if found is None:
+            found = compile(backward_graph(self, types), name=f"{self.name}_backward", **self.options)
+            self._models["backward", types] = found
+        return found
 
     def torch_op(self, name: str) -> Any:
         """The comprehension as PyTorch's custom operator "namespace::name"; see `functions/torch_op.py`."""

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 def torch_op(function: Comprehension, name: str) -> Any:
     """Register a comprehension as the operator "namespace::name" and give it. Traced sizes become numbers, as a
-    program is for sizes; it has no gradient."""
+    program is for sizes. On the way back it runs the comprehension's own gradient, which has none in turn."""
     import torch
 
     if not all(part.isidentifier() for part in name.split("::")) or name.count("::") != 1:
@@ -40,7 +40,39 @@ def torch_op(function: Comprehension, name: str) -> Any:
 
     op = torch.library.custom_op(name, run, mutates_args=(), schema=f"({arguments}) -> {results}")
     op.register_fake(fake)
+    _register_gradient(op, function, name, arguments)
     return op
+
+
+def _register_gradient(op: Any, function: Comprehension, name: str, arguments: str) -> None:
+    """The way back as an operator of its own, "namespace::name_backward", so that it can be traced too."""
+    import torch
+
+    flows = ", ".join(f"Tensor d_{n}" for n in function.outputs)
+    made = ", ".join(["Tensor"] * len(function.inputs))
+    schema = f"({', '.join(filter(None, (arguments, flows)))}) -> ({made})"
+    count = len(function.inputs)
+
+    def back(*tensors: Any) -> Any:
+        inputs, given = tensors[:count], tensors[count:]
+        found = iter(function.backward(*inputs, *(g.contiguous() for g in given if g.is_floating_point())))
+        return tuple(next(found) if x.is_floating_point() else torch.empty(0) for x in inputs)
+
+    def fake(*tensors: Any) -> Any:
+        return tuple(torch.empty_like(x) if x.is_floating_point() else torch.empty(0) for x in tensors[:count])
+
+    def keep(ctx: Any, inputs: Any, output: Any) -> None:
+        ctx.save_for_backward(*inputs, *(output if isinstance(output, tuple) else (output,)))
+
+    def gradients(ctx: Any, *given: Any) -> Any:
+        inputs, outputs = ctx.saved_tensors[:count], ctx.saved_tensors[count:]
+        flows = [torch.zeros_like(y) if g is None else g for g, y in zip(given, outputs, strict=True)]
+        found = backward(*inputs, *flows)
+        return tuple(g if x.is_floating_point() else None for g, x in zip(found, inputs, strict=True))
+
+    backward = torch.library.custom_op(f"{name}_backward", back, mutates_args=(), schema=schema)
+    backward.register_fake(fake)
+    op.register_autograd(gradients, setup_context=keep)
 
 
 def _type(tensor: Any) -> Any:

@@ -23,13 +23,14 @@ from tilewright.formulas.parser import MAX_DEPTH, parse_program
 from tilewright.formulas.printer import nest_text
 from tilewright.formulas.ranges import Extent, Scope
 from tilewright.formulas.source import Source
+from tilewright.formulas.stages import MAX_OPERATORS, Stage, statement_of
 from tilewright.formulas.syntax import Apply, Name, Node, Number, Read, Size, rebuild, walk
 from tilewright.ir.attributes import Attrs, Dims
 from tilewright.ir.expr import Expr, as_expr, as_int
 from tilewright.ir.graph import GraphBuilder, TensorType, Value
 from tilewright.ops.dims import dims, need, number, present
 from tilewright.ops.registry import OpDef, OpKind, Types, emit1, register
-from tilewright.support.errors import ShapeError
+from tilewright.support.errors import ComprehensionError, ShapeError, UnsupportedError
 from tilewright.te import Tensor
 
 Tensors = Sequence[Tensor | None]
@@ -55,7 +56,7 @@ def _names(count: int, letter: str) -> tuple[str, ...]:
 def _nest(text: str, inputs: int, sizes: int) -> tuple[Nest, Source]:
     """The one nest that a text says. Raises ComprehensionError."""
     source = Source(text, "operator comprehension")
-    program = parse_program(source, limit=2 * MAX_DEPTH)
+    program = parse_program(source, limit=2 * MAX_DEPTH, terms=2 * MAX_OPERATORS)
     known = nests_of(program, source, _names(inputs, "x"), _names(sizes, "n"))
     if len(known.nests) != 1 or len(known.inputs) != inputs or program.declarations:
         raise ShapeError("a comprehension is one statement over its inputs", expected=f"{inputs} inputs", got=text)
@@ -157,6 +158,27 @@ def emit_nest(
     return emit1(builder, operator_of(nest), *(values[t] for t in inputs), name=name, attrs=attrs)
 
 
+def emit_stage(builder: GraphBuilder, tensor: Tensor, values: Mapping[Tensor, Value], name: str | None = None) -> Value:
+    """The node that computes a tensor expression's stage from values for the tensors that it reads.
+
+    Raises UnsupportedError for what statements cannot say (`formulas/stages.py`)."""
+
+    def made(stage: Stage) -> Value:
+        attrs = ComprehensionAttrs(
+            nest_text(stage.nest), tuple(map(_dim, stage.extents)), (), tuple(map(_dim, stage.sizes))
+        )
+        return emit1(builder, operator_of(stage.nest), *(values[t] for t in stage.inputs), name=name, attrs=attrs)
+
+    try:
+        return made(statement_of(tensor))
+    except ComprehensionError:  # a proof that holds for the stage and is not found in the text
+        pass
+    try:
+        return made(statement_of(tensor, careful=True))
+    except ComprehensionError as error:
+        raise UnsupportedError(f"no statement: {error}", where=tensor.name) from None
+
+
 def _dim(e: Expr) -> int | Expr:
     made = simplify(e)
     known = as_int(made)
@@ -172,4 +194,4 @@ def operator_of(nest: Nest) -> str:
     return "comprehension" if nest.reducer == "sum" and products and len(reads) > 1 else "comprehension_reduce"
 
 
-__all__ = ["ComprehensionAttrs", "emit_nest", "operator_of"]
+__all__ = ["ComprehensionAttrs", "emit_nest", "emit_stage", "operator_of"]

@@ -8,15 +8,15 @@ several nodes read sum what comes back.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
 from tilewright.ir.expr import as_int
-from tilewright.ir.graph import Graph, GraphBuilder, Node, Value
-from tilewright.ops.gradients.registry import NONE, Backward, find
+from tilewright.ir.graph import Graph, GraphBuilder, Value
+from tilewright.ops.gradients.reverse import backward
 from tilewright.ops.registry import emit1
-from tilewright.support.errors import ModelError, Problems, UnsupportedError
+from tilewright.support.errors import ModelError
 
 
 def gradient(graph: Graph, of: str, wrt: Sequence[str]) -> Graph:
@@ -49,39 +49,6 @@ def gradient(graph: Graph, of: str, wrt: Sequence[str]) -> Graph:
             result = emit1(builder, "broadcast", zero, shape=value.shape, name=f"d.{value.name}")
         results.append(result)
     return builder.finish((*graph.outputs, *results))
-
-
-def backward(
-    builder: GraphBuilder, nodes: Sequence[Node], seeds: Mapping[Value, Value], sources: Iterable[Value]
-) -> dict[Value, Value]:
-    """Puts the way back through `nodes` into the builder; from gradients of some values to those of the sources."""
-    wanted = _leading_from(nodes, set(sources))
-    flows: dict[Value, Value] = dict(seeds)
-    problems = Problems()
-    for node in reversed(nodes):
-        given = tuple(flows.get(v) for v in node.outputs)
-        if all(g is None for g in given) or not any(v in wanted for v in node.inputs) or node.op in NONE:
-            continue
-        rule = find(node.op)
-        if rule is None:
-            problems.add(UnsupportedError(f"the operator {node.op} has no gradient", where=node.outputs[0].name))
-            continue
-        for value, flow in zip(node.inputs, rule(Backward(builder, node, given)), strict=False):
-            if value is None or flow is None or value not in wanted:
-                continue
-            before = flows.get(value)
-            flows[value] = flow if before is None else emit1(builder, "add", before, flow, name=f"d.{value.name}")
-    problems.raise_if_any("no gradient", kind=UnsupportedError)
-    return flows
-
-
-def _leading_from(nodes: Sequence[Node], sources: set[Value]) -> set[Value]:
-    """All floating point values that depend on the sources, these included."""
-    found = set(sources)
-    for node in nodes:
-        if any(v in found for v in node.inputs):
-            found.update(v for v in node.outputs if v.dtype.is_float)
-    return found
 
 
 def _named(values: Sequence[Value], name: str, what: str) -> Value:

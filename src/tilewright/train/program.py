@@ -21,10 +21,10 @@ import numpy as np
 from tilewright.ir.dtype import f32
 from tilewright.ir.expr import as_expr, as_int
 from tilewright.ir.graph import Graph, GraphBuilder, TensorType, Value
+from tilewright.ops.gradients.reverse import backward
 from tilewright.ops.registry import emit1
 from tilewright.support.errors import ModelError
 from tilewright.train.arena import Arena
-from tilewright.train.gradient import backward
 from tilewright.train.optimizers import Optimizer, Vectors
 
 CLIP_EPSILON = 1e-6

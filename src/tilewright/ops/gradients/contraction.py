@@ -8,6 +8,7 @@ from tilewright.ir.expr import as_int
 from tilewright.ir.graph import Value
 from tilewright.ops.conv import ConvAttrs, ConvTransposeAttrs
 from tilewright.ops.dims import dims
+from tilewright.ops.gradients.mechanical import mechanical
 from tilewright.ops.gradients.registry import Backward, gradient
 from tilewright.ops.matmul import EinsumAttrs, MatmulAttrs
 from tilewright.support.errors import UnsupportedError
@@ -46,11 +47,11 @@ def einsum(b: Backward) -> Result:
     left, result = equation.replace(" ", "").split("->")
     terms = left.split(",")
     found: list[Value | None] = []
+    if any(len(set(t)) != len(t) for t in (*terms, result)):  # along a diagonal
+        return mechanical(b)
     for k, term in enumerate(terms):
         others = [(t, b.x(j)) for j, t in enumerate(terms) if j != k]
         known = set(result).union(*(t for t, _ in others))
-        if len(set(term)) != len(term) or len(set(result)) != len(result):
-            raise UnsupportedError("a contraction along a diagonal has no gradient yet", got=equation)
         inner = "".join(c for c in term if c in known)
         flow = b.emit(
             "einsum", b.g, *(v for _, v in others), equation=f"{','.join([result, *(t for t, _ in others)])}->{inner}"

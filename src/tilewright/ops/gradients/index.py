@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from tilewright.ir.expr import product
 from tilewright.ir.graph import Value
 from tilewright.ops.dims import axis_of, dims
+from tilewright.ops.gradients.mechanical import mechanical
 from tilewright.ops.gradients.registry import Backward, gradient
 from tilewright.ops.index import AxisAttrs, GatherNdAttrs
 from tilewright.ops.scatter import ScatterAttrs, ScatterElementsAttrs
@@ -39,7 +40,7 @@ def gather_elements(b: Backward) -> Result:
 @gradient("gather_nd")
 def gather_nd(b: Backward) -> Result:
     if b.of(GatherNdAttrs).batch_dims:
-        raise UnsupportedError("gather_nd with batch dimensions has no gradient yet", where=b.y.name)
+        return mechanical(b)
     return [b.emit("scatter_nd", b.zeros(b.x(0).shape, b.g), b.x(1), b.g, reduction="add"), None]
 
 

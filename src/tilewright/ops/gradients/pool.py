@@ -9,9 +9,9 @@ import numpy as np
 from tilewright.ir.expr import as_int, product
 from tilewright.ir.graph import Value
 from tilewright.ops.dims import dims
+from tilewright.ops.gradients.mechanical import mechanical
 from tilewright.ops.gradients.registry import Backward, gradient
 from tilewright.ops.pool import AveragePoolAttrs, PoolAttrs
-from tilewright.support.errors import UnsupportedError
 
 Result = Sequence[Value | None]
 
@@ -42,7 +42,7 @@ def avg_pool(b: Backward) -> Result:
     rank = len(attrs.kernel)
     sizes = [as_int(d) for d in x.shape[2:]]
     if attrs.ceil_mode or None in sizes:
-        raise UnsupportedError("avg_pool with ceil_mode or symbolic maps has no gradient yet", where=b.y.name)
+        return mechanical(b)
     windows = [as_int(d) or 0 for d in b.g.shape[2:]]
     numbers = _window_sizes(attrs, [s or 0 for s in sizes], windows)
     share = b.div(b.g, b.constant(numbers.astype(x.dtype.numpy)))

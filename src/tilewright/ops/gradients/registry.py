@@ -133,9 +133,12 @@ def gradient(*names: str) -> Callable[[Rule], Rule]:
 
 
 def find(op: str) -> Rule | None:
-    """The rule of an operator; None if it has no gradient."""
+    """The rule of an operator: its own one, the derivative of a scalar expression, or that of a tensor expression. None
+    if it has no gradient."""
     import tilewright.ops.gradients.families  # noqa: F401  imports every file of rules
+    from tilewright.ops.gradients.mechanical import has_stages, mechanical
     from tilewright.ops.gradients.pointwise import by_derivative
     from tilewright.ops.pointwise import BODIES
 
-    return RULES.get(op) or (by_derivative if op in BODIES else None)
+    rule = RULES.get(op) or (by_derivative if op in BODIES else None)
+    return mechanical if rule is None and has_stages(op) else rule

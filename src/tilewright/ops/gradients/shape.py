@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from tilewright.ir.expr import Expr, const
 from tilewright.ir.graph import Value
 from tilewright.ops.dims import dims
+from tilewright.ops.gradients.mechanical import mechanical
 from tilewright.ops.gradients.registry import Backward, gradient
 from tilewright.ops.shape import ConcatAttrs, PadAttrs, SliceAttrs, TileAttrs, TransposeAttrs, TriluAttrs
-from tilewright.support.errors import UnsupportedError
 
 Result = Sequence[Value | None]
 
@@ -83,7 +83,7 @@ def cut(b: Backward) -> Result:
 def pad(b: Backward) -> Result:
     x, attrs = b.x(), b.of(PadAttrs)
     if attrs.mode != "constant":
-        raise UnsupportedError(f"a pad of mode {attrs.mode} has no gradient yet", where=b.y.name)
+        return mechanical(b)
     return [b.emit("slice", b.g, begin=dims(attrs.before), size=x.shape, step=(1,) * x.type.rank)]
 
 

@@ -1,0 +1,109 @@
+"""Gradients of operators without a rule, from their tensor expressions: every stage is differentiated (`te/adjoint.py`)
+and what comes of it is a comprehension, or a scatter that adds where an index was read from memory.
+
+Stages between the operator's inputs and its results are computed once more where their values are needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from tilewright import te
+from tilewright.formulas.stages import divided
+from tilewright.ir.graph import Value
+from tilewright.ops.comprehension import emit_stage
+from tilewright.ops.gradients.registry import Backward
+from tilewright.ops.registry import get
+from tilewright.support.errors import UnsupportedError
+from tilewright.te import Tensor
+from tilewright.te.adjoint import Flow, adjoint
+
+
+def has_stages(node_op: str) -> bool:
+    """Whether an operator is a tensor expression of the source dialect."""
+    op = get(node_op)
+    return op.dialect == "source" and op.compute is not None
+
+
+def mechanical(b: Backward) -> Sequence[Value | None]:
+    """The rule of every operator that is a tensor expression and has no other rule."""
+    return _Stages.of(b).gradients()
+
+
+@dataclass(slots=True)
+class _Stages:
+    """An operator's stages, with the graph's values for tensors and what has flowed back to each so far."""
+
+    b: Backward
+    inputs: tuple[Tensor | None, ...]
+    results: tuple[Tensor, ...]
+    values: dict[Tensor, Value] = field(default_factory=dict)
+    flows: dict[Tensor, Value] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, b: Backward) -> _Stages:
+        node = b.node
+        inputs = tuple(
+            None if v is None else te.placeholder(v.shape, v.dtype, f"x{k}") for k, v in enumerate(node.inputs)
+        )
+        compute = get(node.op).compute
+        assert compute is not None
+        results = compute(inputs, node.attrs, tuple(v.type for v in node.outputs))
+        made = cls(b, inputs, tuple(results))
+        made.values = {t: v for t, v in zip(inputs, node.inputs, strict=True) if t is not None and v is not None}
+        made.values |= dict(zip(results, node.outputs, strict=True))
+        return made
+
+    def gradients(self) -> Sequence[Value | None]:
+        given = [(t, g) for t, g in zip(self.results, self.b.given, strict=True) if g is not None]
+        for tensor, g in given:
+            self.add(tensor, g)
+        stages = te.stages_of(t for t, _ in given)
+        reached = self.reached(stages)
+        for stage in reversed(stages):
+            self.back(stage, reached)
+        return [None if t is None else self.flows.get(t) for t in self.inputs]
+
+    def reached(self, stages: Sequence[te.ComputeOp | te.ScanOp]) -> set[Tensor]:
+        """The floating point inputs, and all tensors of the stages that depend on them."""
+        found = {t for t in self.inputs if t is not None and t.dtype.is_float}
+        for stage in stages:
+            if any(t in found for t in stage.inputs):
+                found.update(t for s in stages for t in s.inputs if t.op is stage and t.dtype.is_float)
+        return found
+
+    def back(self, stage: te.ComputeOp | te.ScanOp, wanted: set[Tensor]) -> None:
+        """What flows back through one stage."""
+        for tensor, g in [(t, g) for t, g in self.flows.items() if t.op is stage]:
+            seed = te.placeholder(tensor.shape, tensor.dtype, f"d_{tensor.name}")
+            self.values[seed] = g
+            for flow in adjoint(tensor, seed, [t for t in stage.inputs if t in wanted]):
+                self.add(flow.tensor, self.value_of(flow))
+
+    def add(self, tensor: Tensor, g: Value) -> None:
+        before = self.flows.get(tensor)
+        self.flows[tensor] = g if before is None else self.b.add(before, g)
+
+    def value_of(self, flow: Flow) -> Value:
+        """A flow as a value of the graph, of the tensor's shape and type."""
+        b, tensor = self.b, flow.tensor
+        value = self.value(flow.values)
+        if flow.places is not None:
+            places = self.value(flow.places)
+            updates = b.emit("cast", value, dtype=tensor.dtype) if value.dtype is not tensor.dtype else value
+            return b.emit("scatter_nd", b.zeros(tensor.shape, updates), places, updates, reduction="add")
+        return value if value.dtype is tensor.dtype else b.emit("cast", value, dtype=tensor.dtype)
+
+    def value(self, tensor: Tensor) -> Value:
+        """A tensor's value; what is not there yet is computed."""
+        found = self.values.get(tensor)
+        if found is None:
+            if tensor.op is None:
+                raise UnsupportedError("a tensor without a value", where=tensor.name)
+            stage = divided(tensor)
+            assert stage.op is not None
+            for read in stage.op.inputs:
+                self.value(read)
+            found = self.values[tensor] = emit_stage(self.b.builder, stage, self.values, f"d.{self.b.y.name}")
+        return found
