@@ -160,7 +160,9 @@ def test_second_order() -> None:
     x = normal(5)
     graph = weighted(function, [x])
     first = tw.gradient(graph, graph.outputs[0].name, ["X"])
-    builder = GraphBuilder("g", list(first.inputs), [], list(first.nodes), {v.name for n in first.nodes for v in n.outputs})
+    builder = GraphBuilder(
+        "g", list(first.inputs), [], list(first.nodes), {v.name for n in first.nodes for v in n.outputs}
+    )
     total = emit1(builder, "reduce_sum", first.outputs[1], axes=(0,), keepdims=False)
     second = tw.gradient(builder.finish((total,)), total.name, ["X"])
     weights = np.random.default_rng(5).uniform(0.5, 1.5, 5)
@@ -185,9 +187,7 @@ def test_a_step_learns_through_a_comprehension() -> None:
     w = builder.param("w", type_of(np.zeros((3, 3), np.float32)))
     (off,) = tw.comprehension("E[n, j] = sum(X[n, i] * W[i, j]) - Y[n, j]").emit(builder, x, w, y)
     loss = emit1(builder, "reduce_mean", emit1(builder, "mul", off, off), axes=(0, 1), keepdims=False)
-    step = tw.compile_step(
-        (builder.finish((loss,)), {"w": np.zeros((3, 3), np.float32)}), optimizer=tw.train.Adam(0.1)
-    )
+    step = tw.compile_step((builder.finish((loss,)), {"w": np.zeros((3, 3), np.float32)}), optimizer=tw.train.Adam(0.1))
     goal = RNG.standard_normal((3, 3)).astype(np.float32)
     for _ in range(300):
         rows = RNG.standard_normal((64, 3)).astype(np.float32)

@@ -291,11 +291,19 @@ WITHOUT_RULES: list[tuple[str, list[Array], dict[str, Any]]] = [
     ("einsum", [normal(3, 3, 2), normal(2, 4)], {"equation": "iij,jk->ik"}),
     ("einsum", [normal(3, 3)], {"equation": "ii->"}),
     *[
-        ("resize", [normal(2, 5)], {"axis": 1, "size": n, "scale": n / 5, "mode": mode, "coordinates": c, "rounding": "floor"})
+        (
+            "resize",
+            [normal(2, 5)],
+            {"axis": 1, "size": n, "scale": n / 5, "mode": mode, "coordinates": c, "rounding": "floor"},
+        )
         for mode, n, c in (("linear", 8, "half_pixel"), ("cubic", 7, "align_corners"), ("nearest", 3, "asymmetric"))
     ],
     *[
-        ("grid_sample", [normal(1, 2, 4, 5), inside(1, 3, 2, 2)], {"mode": mode, "padding": pad, "align_corners": False})
+        (
+            "grid_sample",
+            [normal(1, 2, 4, 5), inside(1, 3, 2, 2)],
+            {"mode": mode, "padding": pad, "align_corners": False},
+        )
         for mode, pad in (("linear", "zeros"), ("linear", "reflection"), ("cubic", "border"))
     ],
     (

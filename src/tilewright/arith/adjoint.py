@@ -12,7 +12,6 @@ from collections.abc import Collection, Sequence
 
 from tilewright.arith.derivative import RULES, STEPS
 from tilewright.ir.expr import Expr, Load, Op, cast, const, is_const, select
-from tilewright.ir.rewrite import walk_expr
 from tilewright.support.errors import UnsupportedError
 
 
@@ -43,8 +42,8 @@ def _leading_to(e: Expr, leaves: set[Expr]) -> set[Expr]:
         found = memo.get(node)
         if found is None:
             inner = _differentiable(node) if isinstance(node, Op) else ()
-            # A list: every part is looked at, also behind the first that leads to a leaf.
-            found = memo[node] = node.dtype.is_float and (node in leaves or any([go(a) for a in inner]))
+            leading = [go(a) for a in inner]  # every part, also behind the first that leads to a leaf
+            found = memo[node] = node.dtype.is_float and (node in leaves or any(leading))
         return found
 
     go(e)

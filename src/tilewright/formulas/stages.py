@@ -18,8 +18,9 @@ from tilewright.formulas.nests import Nest
 from tilewright.formulas.source import NOWHERE
 from tilewright.formulas.syntax import Apply, Name, Node, Number, Outside, Read, Reducer, rebuild, walk
 from tilewright.ir.dtype import boolean, f32, i64
-from tilewright.ir.expr import Const, Expr, Load, Op, Reduce, Var, const, is_const
+from tilewright.ir.expr import Const, Expr, Load, Op, Var, const, is_const
 from tilewright.ir.guarded import guarded_loads
+from tilewright.ir.reduce import Reduce
 from tilewright.ir.rewrite import loads, map_expr, substitute, variables
 from tilewright.support.errors import UnsupportedError
 from tilewright.te.adjoint import reduction_of
@@ -139,7 +140,8 @@ class _Writer:
     def write(self) -> Stage:
         body = self.op.bodies[0]
         reducer: Reducer | None = None
-        value, condition = body, const(True)
+        value = body
+        condition: Expr = const(True)
         reduced: list[tuple[Var, Expr]] = []
         if isinstance(body, Reduce):
             value, condition, reduced = body.values[0], body.condition, list(body.axes)
@@ -153,9 +155,11 @@ class _Writer:
         left = tuple(self.names[v] for v, _ in box)
         own = self.in_order(parts, [self.names[v] for v, _ in reduced])
         renamed = dict(zip((*left, *own), (f"i{k}" for k in range(len(self.axes))), strict=True))
-        body, *where = (rebuild(n, lambda n: Name(renamed.get(n.name, n.name)) if isinstance(n, Name) else None) for n in parts)
+        element, *where = (
+            rebuild(n, lambda n: Name(renamed.get(n.name, n.name)) if isinstance(n, Name) else None) for n in parts
+        )
         last = tuple(renamed[n] for n in own)
-        nest = Nest("y", left, reducer, last, body, (), where[0] if where else None, NOWHERE, "y")
+        nest = Nest("y", left, reducer, last, element, (), where[0] if where else None, NOWHERE, "y")
         found = {self.names[v]: simplify(e) for v, e in self.axes.items()}
         return Stage(nest, tuple(self.inputs), tuple(found[n] for n in (*left, *own)), tuple(self.sizes))
 
@@ -181,7 +185,9 @@ class _Writer:
         """How each read says what is outside: not at all where it is proved that nothing is."""
         empty = any(is_const(n, 0) for n in self.axes.values())
         for load, conditions in guarded_loads(e, set(loads(e)), given):
-            ways: list[Outside] = [self.way(load, d, () if self.careful else conditions) for d in range(len(load.indices))]
+            ways: list[Outside] = [
+                self.way(load, d, () if self.careful else conditions) for d in range(len(load.indices))
+            ]
             way: Outside = "clamp" if "clamp" in ways else "pad" if "pad" in ways and not empty else ""
             before = self.ways.get(load, "")
             self.ways[load] = "clamp" if "clamp" in (way, before) else way or before

@@ -25,7 +25,9 @@ def backward_graph(function: Comprehension, types: Sequence[TensorType]) -> Grap
     seeds = {v: builder.input(f"d.{v.name}.given", v.type) for v in results}
     sources = [v for v in values if v.dtype.is_float]
     found = backward(builder, list(builder.nodes), seeds, sources)
-    return builder.finish(tuple(emit1(builder, "identity", found[v]) if v in found else _zeros(builder, v) for v in sources))
+    return builder.finish(
+        tuple(emit1(builder, "identity", found[v]) if v in found else _zeros(builder, v) for v in sources)
+    )
 
 
 def _zeros(builder: GraphBuilder, like: Any) -> Any:

@@ -20,8 +20,6 @@ from tilewright.ir.expr import (
     Expr,
     Load,
     Op,
-    Reduce,
-    Reducer,
     Var,
     all_of,
     as_int,
@@ -34,6 +32,7 @@ from tilewright.ir.expr import (
     product,
     select,
 )
+from tilewright.ir.reduce import Reduce, Reducer
 from tilewright.ir.rewrite import loads, map_expr, substitute, variables
 from tilewright.support.errors import UnsupportedError
 from tilewright.te.elements import prod
@@ -67,7 +66,8 @@ def adjoint(result: Tensor, seed: Tensor, wanted: Sequence[Tensor]) -> list[Flow
         raise UnsupportedError("a recurrence or a stage of several results has no gradient", where=result.name)
     point = tuple(a.var for a in stage.axis)
     body = stage.bodies[0]
-    value, flow, condition = body, seed[point], const(True)
+    value, flow = body, seed[point]
+    condition: Expr = const(True)
     if isinstance(body, Reduce):
         value, condition = body.values[0], body.condition
         flow = _through_reduction(result, body, flow)
@@ -75,7 +75,7 @@ def adjoint(result: Tensor, seed: Tensor, wanted: Sequence[Tensor]) -> list[Flow
     leaves = [x for x in loads(value) if x.buffer in asked]
     box = {a.var: a.extent for a in (*stage.axis, *stage.reduce_axis)}
     found = adjoints(value, flow, leaves)
-    return [_flow_of(leaf, part, condition, box) for leaf, part in found.items()]
+    return [_flow_of(leaf, found[leaf], condition, box) for leaf in leaves if leaf in found]
 
 
 # -- reductions --------------------------------------------------------------------------------------------------------

@@ -65,7 +65,7 @@ class _Stages:
             self.back(stage, reached)
         return [None if t is None else self.flows.get(t) for t in self.inputs]
 
-    def reached(self, stages: Sequence[te.ComputeOp | te.ScanOp]) -> set[Tensor]:
+    def reached(self, stages: Sequence[te.ComputeOp | te.ScanOp | te.ExternOp]) -> set[Tensor]:
         """The floating point inputs, and all tensors of the stages that depend on them."""
         found = {t for t in self.inputs if t is not None and t.dtype.is_float}
         for stage in stages:
@@ -73,7 +73,7 @@ class _Stages:
                 found.update(t for s in stages for t in s.inputs if t.op is stage and t.dtype.is_float)
         return found
 
-    def back(self, stage: te.ComputeOp | te.ScanOp, wanted: set[Tensor]) -> None:
+    def back(self, stage: te.ComputeOp | te.ScanOp | te.ExternOp, wanted: set[Tensor]) -> None:
         """What flows back through one stage."""
         for tensor, g in [(t, g) for t, g in self.flows.items() if t.op is stage]:
             seed = te.placeholder(tensor.shape, tensor.dtype, f"d_{tensor.name}")
