@@ -1,10 +1,11 @@
-"""Attention: its loops in the interpreter, native code and the pattern's recognition against NumPy in double precision.
+"""Attention: its stages and its loops in the interpreter, and native code, against NumPy in double precision.
 
 Tolerance: 2e-6 of the output's scale in f32 (sums of up to 300 products and a softmax), 2e-3 in f16.
 """
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,12 +14,20 @@ import pytest
 import tilewright as tw
 from tests.ops.oracle import by_expression, reference, type_of
 from tilewright import ops
-from tilewright.ir.dtype import f16, f32, f64
-from tilewright.ir.expr import Var, const
+from tilewright.codegen.interpret.interpreter import interpret
+from tilewright.ir.dtype import f32
+from tilewright.ir.expr import Var, as_int, const
 from tilewright.ir.graph import GraphBuilder, TensorType
-from tilewright.ops.lowered.attention_rows import ORDERS
-from tilewright.plans.attention.tiles import attention_tile
+from tilewright.ir.loops import PrimFunc
+from tilewright.ops.lowered.attention import ORDERS
+from tilewright.plans.attention.tiles import Sizes, tiles
+from tilewright.plans.framework.decisions import deciding, forcing
+from tilewright.schedule.schedule import Schedule
+from tilewright.schedule.trace import parse_trace
+from tilewright.support.errors import ScheduleError
 from tilewright.targets.target import Target
+from tilewright.transform.graph.fuse import Group
+from tilewright.transform.lower import lower_group
 
 RNG = np.random.default_rng(0)
 
@@ -57,22 +66,42 @@ def assert_near(got: np.ndarray, want: np.ndarray, tolerance: float = 2e-6) -> N
     assert np.nanmax(np.abs(got - want), initial=0.0) <= tolerance * scale
 
 
-def tile(m: int, n: int, **given: int) -> dict[str, int]:
-    return {**attention_tile(const(m), const(n), f32, Target.host()), **given}
+def func_of(arrays: list[Any], attrs: dict[str, Any]) -> PrimFunc:
+    """The unscheduled function of one attention."""
+    builder = GraphBuilder("one")
+    values = [None if a is None else builder.input(f"x{k}", type_of(a)) for k, a in enumerate(arrays)]
+    graph = builder.finish(ops.emit(builder, "lowered.attention", *values, **attrs))
+    present = tuple(v for v in values if v is not None)
+    return lower_group(Group(graph.nodes, present, graph.outputs), "attention").func
+
+
+def tiled(arrays: list[Any], attrs: dict[str, Any], **sizes: int) -> np.ndarray:
+    """The result by the plan's loops with these sizes, which it would not choose for so little."""
+    s = scheduled(arrays, attrs, **sizes)
+    out = np.ones([as_int(d) for d in s.func.params[-1].shape]).astype(arrays[0].dtype)
+    tw.build(s)(*(a for a in arrays if a is not None), out)
+    return out
+
+
+def scheduled(arrays: list[Any], attrs: dict[str, Any], **sizes: int) -> Schedule:
+    """The plan's loops with these sizes."""
+    s = Schedule(func_of(arrays, attrs))
+    s.implement(
+        "attention", **{"rows": 4, "width": 2 * Target.host().lanes(4), "keys": 64, "tiles": 2, **sizes}, steps=1
+    )
+    return s
 
 
 @pytest.mark.parametrize("rows,keys", [(1, 1), (1, 129), (7, 7), (64, 64), (129, 129), (300, 64), (5, 300)])
 def test_lengths(rows: int, keys: int) -> None:
     arrays = [*operands(2, rows, keys, 2, 24), RNG.standard_normal((2, 1, rows, keys)).astype(np.float32)]
-    attrs = attributes(**tile(rows, keys))
-    assert_near(native(arrays, attrs), exact(arrays, attrs))
+    assert_near(native(arrays, attributes()), exact(arrays, attributes()))
 
 
 @pytest.mark.parametrize("keys", [64, 129, 300])
 def test_blocks_of_keys_give_the_same(keys: int) -> None:
     arrays = operands(1, 20, keys, 2, 16)
-    attrs = attributes(**tile(20, keys, keys=48, tiles=2))
-    assert_near(native(arrays, attrs), exact(arrays, attrs))
+    assert_near(tiled(arrays, attributes(), keys=64), exact(arrays, attributes()))
 
 
 @pytest.mark.parametrize("order", ["ssss", "hhhh", "shhs", "hsss", "stts", "tthh", "htst"])
@@ -80,7 +109,7 @@ def test_blocks_of_keys_give_the_same(keys: int) -> None:
 def test_orders_and_odd_depths(order: str, depth: int) -> None:
     for rows in (2, 9):
         arrays = operands(2, rows, 11, 2, depth, order)
-        attrs = attributes(order=order, **tile(rows, 11))
+        attrs = attributes(order=order)
         assert_near(native(arrays, attrs), exact(arrays, attrs))
 
 
@@ -95,42 +124,43 @@ def masks(rows: int, keys: int) -> list[np.ndarray]:
 def test_masks(which: int, blocks: bool, rows: int) -> None:
     """Rows that see no key are NaN, as in the reference; zero with `guard`, the substitute's share if there is one."""
     arrays = [*operands(2, rows, 70, 2, 16), masks(rows, 70)[which]]
-    small = {"keys": 32, "tiles": 1} if blocks else {}
+    run = partial(tiled, keys=32 if Target.host().lanes(4) == 16 else 16, tiles=1) if blocks else native
     for given in ({"causal": True}, {"fill": -1e9}, {"fill": float("-inf"), "guard": True}):
-        attrs = attributes(**tile(rows, 70, **small), **given)
-        assert_near(native(arrays, attrs), exact(arrays, attrs))
-    attrs = attributes(**tile(rows, 70, **small), guard=True)
+        attrs = attributes(**given)
+        assert_near(run(arrays, attrs), exact(arrays, attrs))
+    attrs = attributes(guard=True)
     more = [*arrays, np.full((1,), 1.5, np.float32), np.full((1,), 0.25, np.float32)]
-    assert_near(native(more, attrs), exact(more, attrs))
+    assert_near(run(more, attrs), exact(more, attrs))
 
 
 def test_infinite_scores_are_not_a_number() -> None:
     q, k, v = operands(1, 8, 20, 1, 4)
     q[0, 3], k[0, 5], q[0, 6, 0, 2] = np.inf, 1.0, np.nan
-    attrs = attributes(heads=1, groups=1, **tile(8, 20))
+    attrs = attributes(heads=1, groups=1)
     with np.errstate(all="ignore"):
         assert_near(native([q, k, v], attrs), exact([q, k, v], attrs))
 
 
 def test_heads_in_groups_and_parts_of_one_array() -> None:
     whole = RNG.standard_normal((2, 10, 8, 16)).astype(np.float32)
-    attrs = attributes(heads=4, groups=2, first=(0, 4, 6), **tile(10, 10))
+    attrs = attributes(heads=4, groups=2, first=(0, 4, 6))
     assert_near(native([whole] * 3, attrs), exact([whole] * 3, attrs))
 
 
 @pytest.mark.parametrize("dtype,tolerance", [(np.float16, 2e-3), (np.float64, 1e-14)])
 def test_element_types(dtype: Any, tolerance: float) -> None:
     arrays = operands(1, 9, 33, 2, 12, dtype=dtype)
-    kind = f16 if dtype == np.float16 else f64
-    attrs = attributes(**attention_tile(const(9), const(33), kind, Target.host()))
-    assert_near(native(arrays, attrs).astype(np.float64), exact(arrays, attrs), tolerance)
+    assert_near(native(arrays, attributes()).astype(np.float64), exact(arrays, attributes()), tolerance)
 
 
-def test_the_interpreter_runs_the_same_loops() -> None:
+def test_stages_and_loops_in_the_interpreter() -> None:
     arrays = [*operands(1, 3, 9, 2, 5), RNG.random((3, 9)) < 0.7]
-    for given in (attributes(fill=-1e4), attributes(fill=-1e4, rows=2, width=4, keys=4, tiles=1)):
-        (got,) = by_expression("lowered.attention", arrays, given)
-        assert_near(got, exact(arrays, given))
+    attrs = attributes(fill=-1e4)
+    (got,) = by_expression("lowered.attention", arrays, attrs)
+    assert_near(got, exact(arrays, attrs))
+    got = np.ones_like(got)
+    interpret(scheduled(arrays, attrs, rows=2, width=4, keys=4, tiles=1).func, [*arrays, got])
+    assert_near(got, exact(arrays, attrs))
 
 
 def test_symbolic_lengths_serve_all() -> None:
@@ -138,7 +168,7 @@ def test_symbolic_lengths_serve_all() -> None:
     builder = GraphBuilder("one")
     types = [TensorType(f32, (batch, n, const(2), const(16))) for n in (rows, keys, keys)]
     values = [builder.input(f"x{k}", t) for k, t in enumerate(types)]
-    attrs = attributes(**attention_tile(rows, keys, f32, Target.host()), causal=True)
+    attrs = attributes(causal=True)
     model = tw.compile((builder.finish(ops.emit(builder, "lowered.attention", *values, **attrs)), {}))
     for b, s, t in ((1, 1, 1), (2, 7, 7), (1, 64, 64), (0, 3, 3), (1, 1, 129), (1, 30, 530)):
         arrays = operands(b, s, t, 2, 16)
@@ -149,16 +179,16 @@ def test_symbolic_lengths_serve_all() -> None:
 def test_tiles_fit_the_registers(name: str) -> None:
     target = Target.parse(name)
     for rows in (3, 64, 128, 129, 384):
-        knobs = attention_tile(const(rows), const(128), f32, target)
-        vectors = knobs["width"] // target.lanes(4)
-        assert 1 <= knobs["rows"] * vectors + vectors + 1 <= target.registers
+        for tile in tiles(Sizes(const(rows), const(128), 64, 64, 12, 4), target):
+            vectors = tile.width // target.lanes(4)
+            assert 1 <= tile.rows * vectors + vectors + 1 <= target.registers
 
 
 def test_text_keeps_every_attribute() -> None:
     builder = GraphBuilder("one")
     arrays = [*operands(1, 4, 6, 2, 8), np.ones((4, 6), bool)]
     values = [builder.input(f"x{k}", type_of(a)) for k, a in enumerate(arrays)]
-    attrs = attributes(fill=float("-inf"), **tile(4, 6))
+    attrs = attributes(fill=float("-inf"))
     graph = builder.finish(ops.emit(builder, "lowered.attention", *values, **attrs))
     assert ops.parse_graph(str(graph)) == graph
 
@@ -168,7 +198,7 @@ def test_two_threads_share_the_heads() -> None:
     builder = GraphBuilder("one")
     types = [TensorType(f32, (const(2), rows, const(3), const(16)))] * 3
     values = [builder.input(f"x{k}", t) for k, t in enumerate(types)]
-    attrs = attributes(heads=3, groups=3, **attention_tile(rows, rows, f32, Target.host()))
+    attrs = attributes(heads=3, groups=3)
     model = tw.compile((builder.finish(ops.emit(builder, "lowered.attention", *values, **attrs)), {}), threads=2)
     for n in (3, 50):
         arrays = operands(2, n, n, 3, 16)
@@ -180,5 +210,55 @@ def test_keys_of_a_cache(rows: int, keys: int) -> None:
     """The cache holds three layers of two batch entries; the second layer is meant."""
     arrays = [*operands(2, rows, rows, 4, 16), RNG.standard_normal((rows, keys + rows)).astype(np.float32), None, None]
     arrays += [RNG.standard_normal((6, 4, keys, 16)).astype(np.float32) for _ in range(2)]
-    attrs = attributes(heads=4, groups=4, past_first=2, causal=True, **tile(rows, keys + rows))
+    attrs = attributes(heads=4, groups=4, past_first=2, causal=True)
     assert_near(native(arrays, attrs), exact(arrays, attrs))
+
+
+def test_what_the_loops_refuse() -> None:
+    arrays = operands(1, 4, 6, 2, 8)
+    for wrong, message in (
+        ({"rows": 0}, "at least 1"),
+        ({"keys": 33}, "whole panels"),
+        ({"colour": 1}, "rows, width, keys, tiles, steps"),
+    ):
+        with pytest.raises(ScheduleError, match=message):
+            scheduled(arrays, attributes(), **wrong)
+    s = scheduled(arrays, attributes())
+    with pytest.raises(ScheduleError, match="and nothing beside"):
+        s.implement("attention", rows=4, width=32, keys=64, tiles=2, steps=1)
+    with pytest.raises(ScheduleError, match="no routine is called 'atention'"):
+        s.implement("atention")
+
+
+def test_traces_replay() -> None:
+    arrays = operands(1, 9, 6, 2, 8)
+    s = scheduled(arrays, attributes())
+    again = parse_trace(str(s.trace)).replay(func_of(arrays, attributes()))
+    assert str(again.func) == str(s.func) and str(again.trace) == str(s.trace)
+
+
+def test_the_decision_and_other_settings_of_it() -> None:
+    """Every setting of the space gives the same result; the knobs have neighbours; the estimates are ordered."""
+    arrays = operands(1, 30, 70, 2, 16)
+    with deciding() as record:
+        native(arrays, attributes())
+    (decision,) = (d for d in record.made if "lowered.attention(" in d.key.text)
+    assert {k.name for k in decision.space.knobs("attention")} == {"rows", "width", "keys", "tiles", "steps"}
+    own = [e for s, e in zip(decision.space, decision.estimates, strict=True) if s.kind == "attention"]
+    assert decision.why == "estimate" and own == sorted(own) and min(own) > 0
+    for label in RNG.choice(list(decision.space.labels), 6, replace=False):
+        with forcing({decision.key.name: str(label)}):
+            assert_near(native(arrays, attributes()), exact(arrays, attributes()))
+
+
+def test_scale_and_substitute_that_are_numbers_of_the_graph() -> None:
+    arrays, given = [*operands(1, 9, 12, 2, 8), RNG.random((9, 12)) < 0.1], attributes(guard=True, fill=float("-inf"))
+    b = GraphBuilder("one")
+    values = [b.input(f"x{k}", type_of(a)) for k, a in enumerate(arrays)]
+    scale, substitute = (ops.emit1(b, "constant", value=np.array([x], np.float32)) for x in (2.0, 0.25))
+    graph = b.finish(ops.emit(b, "lowered.attention", *values, scale, substitute, **given))
+    with deciding() as record:
+        model = tw.compile((graph, {}))
+    assert [d.taken.kind for d in record.made] == ["attention"]
+    more = [*arrays, np.array([2.0], np.float32), np.array([0.25], np.float32)]
+    assert_near(np.asarray(model(*arrays)), exact(more, given))

@@ -14,15 +14,14 @@ import pytest
 
 import tilewright as tw
 from tests.ops.oracle import by_expression
-from tests.ops.test_attention import RNG, attributes, exact, masks, native, operands, tile
+from tests.ops.test_attention import RNG, attributes, exact, masks, native, operands, scheduled, tiled
 from tests.transform.graph.graphs import tensor
 from tilewright import ops
-from tilewright.ir.dtype import f32
+from tilewright.codegen.interpret.interpreter import interpret
 from tilewright.ir.expr import Expr, Var, const
 from tilewright.ir.graph import Graph, GraphBuilder
-from tilewright.ops.lowered.attention_rows import AttentionAttrs
-from tilewright.plans.attention.tiles import attention_tile
-from tilewright.support.errors import ShapeError
+from tilewright.ops.lowered.attention import AttentionAttrs
+from tilewright.support.errors import ScheduleError, ShapeError
 from tilewright.targets.target import Target
 from tilewright.transform.graph.options import Options
 from tilewright.transform.layout.assign import assign_layouts
@@ -51,21 +50,23 @@ def assert_right(got: np.ndarray, arrays: list[Any], attrs: dict[str, Any]) -> N
     assert np.nanmax(np.abs(got - want), initial=0.0) <= TOLERANCE * most
 
 
-def check(arrays: list[Any], attrs: dict[str, Any]) -> None:
-    assert_right(native(arrays, {**attrs, "dot": DOT}), arrays, attrs)
+def check(arrays: list[Any], attrs: dict[str, Any], **sizes: int) -> None:
+    """By the plan's choice, or with these sizes."""
+    attrs = {**attrs, "dot": DOT}
+    assert_right(tiled(arrays, attrs, **sizes) if sizes else native(arrays, attrs), arrays, attrs)
 
 
 @pytest.mark.parametrize("rows,keys", [(3, 1), (7, 7), (64, 64), (129, 129), (300, 64), (5, 301)])
 @pytest.mark.parametrize("depth", [6, 64])
 def test_lengths(rows: int, keys: int, depth: int) -> None:
     arrays = [*operands(2, rows, keys, 2, depth), RNG.standard_normal((2, 1, rows, keys)).astype(np.float32)]
-    check(arrays, attributes(**tile(rows, keys)))
+    check(arrays, attributes())
 
 
 @pytest.mark.parametrize("keys", [64, 129, 301])
 @pytest.mark.parametrize("order", ["ssss", "shhs"])
 def test_blocks_of_keys(keys: int, order: str) -> None:
-    check(operands(1, 20, keys, 2, 16, order), attributes(order=order, **tile(20, keys, keys=96, tiles=2)))
+    check(operands(1, 20, keys, 2, 16, order), attributes(order=order), keys=96, tiles=2)
 
 
 @pytest.mark.parametrize("which", [0, 1, 2])
@@ -74,27 +75,27 @@ def test_masks(which: int, blocks: bool) -> None:
     arrays = [*operands(2, 7, 71, 2, 16), masks(7, 71)[which]]
     small = {"keys": 32, "tiles": 1} if blocks else {}
     for given in ({"causal": True}, {"fill": -1e9}, {"fill": float("-inf"), "guard": True}):
-        check(arrays, attributes(**tile(7, 71, **small), **given))
+        check(arrays, attributes(**given), **small)
     more = [*arrays, np.full((1,), 1.5, np.float32), np.full((1,), 0.25, np.float32)]
-    check(more, attributes(**tile(7, 71, **small), guard=True))
+    check(more, attributes(guard=True), **small)
 
 
 def test_infinite_scores_are_not_a_number() -> None:
     q, k, v = operands(1, 8, 20, 1, 4)
     q[0, 3], k[0, 5], q[0, 6, 0, 2] = np.inf, 1.0, np.nan
-    check([q, k, v], attributes(heads=1, groups=1, **tile(8, 20)))
+    check([q, k, v], attributes(heads=1, groups=1))
 
 
-@pytest.mark.parametrize("given", [{"width": 8}, {"width": 32, "depth": 15}])
-def test_what_the_instruction_does_not_fit_is_refused(given: dict[str, int]) -> None:
-    arrays = operands(1, 8, 20, 2, given.get("depth", 16))
+def test_what_the_instruction_does_not_fit_is_refused() -> None:
+    with pytest.raises(ScheduleError, match="multiple of 16 lanes"):
+        scheduled(operands(1, 8, 20, 2, 16), attributes(dot=DOT), width=8)
     with pytest.raises(ShapeError, match="does not fit"):
-        native(arrays, attributes(**{**tile(8, 20), "width": given["width"]}, dot=DOT))
+        native(operands(1, 8, 20, 2, 15), attributes(dot=DOT))
 
 
 def test_few_rows_are_not_rounded() -> None:
     arrays = operands(1, 2, 40, 2, 16)
-    attrs = attributes(**tile(2, 40))
+    attrs = attributes()
     np.testing.assert_array_equal(native(arrays, {**attrs, "dot": DOT}), native(arrays, attrs))
 
 
@@ -102,20 +103,22 @@ def test_few_rows_are_not_rounded() -> None:
 def test_keys_of_a_cache(rows: int, keys: int) -> None:
     arrays = [*operands(2, rows, rows, 4, 16), None, None, None]
     arrays += [RNG.standard_normal((6, 4, keys, 16)).astype(np.float32) for _ in range(2)]
-    check(arrays, attributes(heads=4, groups=4, past_first=2, causal=True, **tile(rows, keys + rows)))
+    check(arrays, attributes(heads=4, groups=4, past_first=2, causal=True))
 
 
-def test_the_interpreter_runs_the_same_loops() -> None:
-    arrays = operands(1, 5, 9, 2, 6)
-    attrs = attributes(rows=3, width=16, keys=16, tiles=1)
-    (got,) = by_expression("lowered.attention", arrays, {**attrs, "dot": DOT})
+def test_stages_and_loops_in_the_interpreter() -> None:
+    arrays, attrs = operands(1, 5, 9, 2, 6), attributes(dot=DOT)
+    (got,) = by_expression("lowered.attention", arrays, attrs)
+    assert_right(got, arrays, attrs)
+    got = np.ones_like(got)
+    interpret(scheduled(arrays, attrs, rows=3, width=16, keys=16, tiles=1).func, [*arrays, got])
     assert_right(got, arrays, attrs)
 
 
 def graph(rows: Expr, depth: int = 16) -> Graph:
     b = GraphBuilder("one")
     q, k, v = (b.input(name, tensor(2, rows, 3, depth)) for name in "qkv")
-    attrs = attributes(heads=3, groups=3, **attention_tile(rows, rows, f32, Target.host()))
+    attrs = attributes(heads=3, groups=3)
     return b.finish(ops.emit(b, "lowered.attention", q, k, v, **attrs))
 
 

@@ -9,6 +9,7 @@ from types import MappingProxyType
 
 from tilewright.ir.key import key
 from tilewright.ir.loops import PrimFunc
+from tilewright.plans.attention import plan as attention
 from tilewright.plans.convolution import depthwise, direct, pixels, transposed, windows
 from tilewright.plans.framework.analysis import Structure, analyse
 from tilewright.plans.framework.base import Candidate, Plan, Planned, Rejected
@@ -30,6 +31,7 @@ from tilewright.targets.target import Target
 
 PLANS: tuple[Plan, ...] = (
     unscheduled.PLAN,
+    attention.PLAN,
     winograd.PLAN,
     winograd.FILTERS,
     strassen_convolution.PLAN,

@@ -24,7 +24,19 @@ from tilewright.ir.expr import as_int
 from tilewright.ir.loops import Block, For, IterKind, PrimFunc
 from tilewright.ir.notes import Note
 from tilewright.ir.notetable import given, note_name
-from tilewright.schedule import expand, inline, kinds, layout, loops, memory, move, reduction, requests, tensorize
+from tilewright.schedule import (
+    expand,
+    inline,
+    kinds,
+    layout,
+    loops,
+    memory,
+    move,
+    reduction,
+    requests,
+    routines,
+    tensorize,
+)
 from tilewright.schedule.find import find_all
 from tilewright.schedule.history import History
 from tilewright.schedule.index_map import IndexMap
@@ -418,6 +430,11 @@ class Schedule:
         ref = self._ref("b" if isinstance(target, BlockRef) else "l", target)
         self._record("tensorize", (ref, intrin), (), new)
 
+    def implement(self, routine: str, **sizes: int) -> None:
+        """Put a loop program that was written for the whole function in its place: see `routines.implement`."""
+        new = routines.implement(self.func, routine, sizes)
+        self._record("implement", (routine,), _given(**sizes), new)
+
     # Recording
 
     def execute(self, instruction: Instruction) -> None:
@@ -569,7 +586,7 @@ class Schedule:
 PRIMITIVES = frozenset(
     """block loop loops sample_perfect_tile sample_categorical split tile fuse reorder unroll vectorize parallel bind
     annotate compute_inline reverse_compute_inline compute_at reverse_compute_at decompose_reduction set_scope
-    cache_write cache_read rfactor transform_layout pad tensorize expand""".split()
+    cache_write cache_read rfactor transform_layout pad tensorize expand implement""".split()
 )
 """The methods of `Schedule` that a trace may name."""
 

@@ -15,7 +15,6 @@ from tilewright.ir.expr import Var, const
 from tilewright.ir.graph import Graph, GraphBuilder, TensorType, Value
 from tilewright.ir.verify import verify_graph
 from tilewright.ops.interpret import run_graph
-from tilewright.targets.target import Target
 from tilewright.transform.graph.attention import recognise_attention
 from tilewright.transform.graph.simplify import eliminate_dead
 
@@ -175,7 +174,7 @@ def arrays(graph: Graph) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
 @pytest.mark.parametrize("form", FORMS, ids=lambda f: f.__name__)
 def test_forms(form: Callable[[Form], Graph]) -> None:
     graph = form(Form())
-    found = eliminate_dead(recognise_attention(graph, Target.host()))
+    found = eliminate_dead(recognise_attention(graph))
     verify_graph(found)
     kinds = [n.op for n in found.nodes]
     assert kinds.count("lowered.attention") == 1
@@ -228,4 +227,4 @@ def values_without_samples(f: Form) -> Graph:
 )
 def test_what_is_left_alone(form: Callable[[Form], Graph]) -> None:
     graph = form(Form())
-    assert recognise_attention(graph, Target.host()) is graph
+    assert recognise_attention(graph) is graph

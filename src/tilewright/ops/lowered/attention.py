@@ -2,25 +2,61 @@
 
     y[b, i, h, :] = sum_j p[i, j] v[b, j, g, :]      p[i, :] = softmax_j(scale * q[b, i, h, :] . k[b, j, g, :] + mask)
 
-Its loops (`attention_loops.py`) never hold more than some rows of scores. Recognised in graphs by
-`transform/graph/attention.py`.
+Recognised in graphs by `transform/graph/attention.py`, scheduled by `plans/attention/`, which never holds more than
+some rows of scores.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from tilewright.ir.dtype import boolean
+from tilewright import te
+from tilewright.ir.attributes import Attrs, Dim, Ints
+from tilewright.ir.dtype import DType, bf16, boolean
+from tilewright.ir.expr import Expr, as_expr, as_int, call, cast, const, equal, is_const, select
 from tilewright.ir.graph import TensorType
-from tilewright.ops.dims import broadcast_shapes, check_kind, dim, present, same_dim, same_dtype, same_shape, wide
-from tilewright.ops.lowered.attention_loops import AttentionLoops
-from tilewright.ops.lowered.attention_pairs import PairedAttention
-from tilewright.ops.lowered.attention_rows import ORDERS, AttentionAttrs, Tile
+from tilewright.ops.dims import (
+    accumulator,
+    broadcast_shapes,
+    check_kind,
+    dim,
+    need,
+    present,
+    same_dim,
+    same_dtype,
+    same_shape,
+    wide,
+)
 from tilewright.ops.registry import OpDef, Types, register
+from tilewright.schedule.dot_intrinsics import named_dot
 from tilewright.support.errors import DTypeError, ShapeError
+from tilewright.te import Tensor
+
+ORDERS = {"s": (0, 1, 2, 3), "h": (0, 2, 1, 3), "t": (1, 0, 2, 3)}
+"""Where batch, sequence, head and depth of an operand lie, by the letter of its order; each is its own inverse."""
+
+FEW_ROWS = 2
+"""Up to so many query rows factors are not rounded, whatever `dot` says: memory bounds them."""
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionAttrs(Attrs):
+    """See the type rule of `attention`; `dot` names an instruction."""
+
+    order: str
+    heads: int
+    groups: int
+    first: Ints
+    scale: float
+    causal: bool
+    fill: float
+    guard: bool
+    past_first: Dim = 0
+    dot: str | None = None
 
 
 def _logical(t: TensorType, order: str) -> tuple[Any, ...]:
@@ -39,8 +75,8 @@ def _infer(types: Types, attrs: AttentionAttrs) -> tuple[TensorType, ...]:
     broadcasts to [batch, heads, S_q, S_k]: a boolean one puts `fill` where it is false, any other is added. `scale` (a
     number) multiplies the scores, as does the input of that name (one element). `causal`: query i sees the keys up to
     i + S_k - S_q. `guard`: probabilities that are NaN (a row without any key) count as zero, or as `substitute` (one
-    element) if that is given. `rows`, `width`, `keys`, `tiles` (see `attention_rows.Tile`) change the speed only. `dot`
-    names an instruction that takes the factors of both products rounded to bf16 where there are many rows.
+    element) if that is given. `dot` names an instruction that takes the factors of both products rounded to bf16 where
+    there are many rows; the depth of q and k is a multiple of its group.
 
     `past_k` and `past_v`, [batches, groups, earlier keys, depth], stand before k and v; a batch entry b is their entry
     b + `past_first`, so that they may be one layer's part of a cache for all layers.
@@ -55,12 +91,14 @@ def _infer(types: Types, attrs: AttentionAttrs) -> tuple[TensorType, ...]:
     )
     if not (same_dim(bq, bk) and same_dim(bq, bv) and same_dim(sk, sv) and same_dim(dq, dk)):
         raise ShapeError("the operands of attention do not fit each other", got=f"{q}, {k} and {v}")
+    if attrs.dot is not None and (as_int(dq) or 1) % (group := named_dot(attrs.dot).group):
+        raise ShapeError("the dot instruction does not fit attention", expected=f"a depth of whole {group}", got=dq)
     past = [t for t in (*types[6:], None, None)[:2] if t is not None]
     if past:
         sk = dim(sk + _earlier(past, groups, dk, dv))
         same_dtype([q, *past])
-    need = zip((hq, hk, hv), attrs.first, (heads, groups, groups), strict=True)
-    if heads % groups or any(int(h.value) < first + n for h, first, n in need):
+    required = zip((hq, hk, hv), attrs.first, (heads, groups, groups), strict=True)
+    if heads % groups or any(int(h.value) < first + n for h, first, n in required):
         raise ShapeError("attention has too few heads", expected=f"{heads} and {groups}", got=f"{q}, {k} and {v}")
     if mask is not None:
         full = (bq, dim(heads), sq, sk)
@@ -85,9 +123,175 @@ def _earlier(past: Sequence[TensorType], groups: int, depth: Any, out_depth: Any
     return past[0].shape[2]
 
 
-def _loops(types: Types, attrs: AttentionAttrs, out: tuple[TensorType, ...]) -> Any:
-    loops = PairedAttention if attrs.dot else AttentionLoops
-    return loops(types, attrs, out, Tile.of(attrs)).build()
+def _compute(inputs: Sequence[Tensor | None], attrs: AttentionAttrs, out: tuple[TensorType, ...]) -> tuple[Tensor, ...]:
+    """The softmax between two products, stage by stage; each operand has a stage of its own, which says by its name
+    what stands there."""
+    given = [*inputs, *[None] * 8]
+    q, k, v = (need(t) for t in given[:3])
+    rows = as_int(q.shape[ORDERS[attrs.order[0]][1]])
+    rounded = attrs.dot is not None and (rows is None or rows > FEW_ROWS)
+    stages = _Stages(attrs, accumulator(q.dtype), rounded)
+    queries, keys, values = (
+        stages.operand(o, t, heads, name)
+        for o, (t, heads, name) in enumerate(
+            ((q, attrs.heads, "queries"), (k, attrs.groups, "keys"), (v, attrs.groups, "values"))
+        )
+    )
+    keys, values = (stages.behind(past, t) for past, t in ((given[6], keys), (given[7], values)))
+    mask, scale, substitute = (_named(t, name) for t, name in zip(given[3:6], SINGLES, strict=True))
+    seen = stages.seen(stages.scores(queries, keys), mask, scale)
+    weights, total = stages.softmax(seen)
+    result = stages.weighted(weights, total, values, substitute)
+    return (stages.quotient(result, total, out[0], substitute is not None),)
+
+
+SINGLES = ("mask", "scale", "substitute")
+"""The operands behind q, k and v, as their stages are called."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Stages:
+    """The stages of one attention, with sums in type `acc`; `rounded`: factors of the products go through bf16."""
+
+    attrs: AttentionAttrs
+    acc: DType
+    rounded: bool
+
+    @property
+    def each(self) -> int:
+        """Query heads that share keys."""
+        return self.attrs.heads // self.attrs.groups
+
+    def number(self, value: float) -> Expr:
+        return const(value, self.acc)
+
+    def factor(self, e: Expr) -> Expr:
+        return cast(cast(e, bf16), self.acc) if self.rounded else cast(e, self.acc)
+
+    def operand(self, o: int, t: Tensor, heads: int, name: str) -> Tensor:
+        """q, k or v as [batch, heads, sequence, depth]."""
+        where = ORDERS[self.attrs.order[o]]
+        batch, length, _, depth = (t.shape[a] for a in where)
+
+        def element(b: Expr, h: Expr, s: Expr, d: Expr) -> Expr:
+            point = (b, s, h + self.attrs.first[o], d)
+            return self.factor(t[tuple(point[a] for a in where)])
+
+        return _stage((batch, dim(heads), length, depth), element, name)
+
+    def behind(self, past: Tensor | None, new: Tensor) -> Tensor:
+        """Keys or values with what stands before them in a cache."""
+        if past is None:
+            return new
+        batch, heads, length, depth = new.shape
+        there, first = past.shape[2], self.attrs.past_first
+        shape = (batch, heads, there, depth)
+        old = _stage(shape, lambda b, g, j, d: self.factor(past[b + first, g, j, d]), f"past_{new.name}")
+
+        def element(b: Expr, g: Expr, j: Expr, d: Expr) -> Expr:
+            return select(j < there, old[b, g, j, d], new[b, g, j - there, d])
+
+        return _stage((batch, heads, dim(there + length), depth), element, f"all_{new.name}")
+
+    def scores(self, queries: Tensor, keys: Tensor) -> Tensor:
+        batch, heads, rows, depth = queries.shape
+
+        def product(b: Expr, h: Expr, i: Expr, j: Expr) -> Expr:
+            d = te.reduce_axis(depth, "d")
+            return _sum(queries[b, h, i, d.var] * keys[b, h // self.each, j, d.var], d)
+
+        return _stage((batch, heads, rows, keys.shape[2]), product, "scores")
+
+    def seen(self, scores: Tensor, mask: Tensor | None, scale: Tensor | None) -> Tensor:
+        """Scores with scale and mask; minus infinity where causality hides a key."""
+        rows, keys = scores.shape[2:]
+        factor = self.number(self.attrs.scale)
+
+        def element(*at: Expr) -> Expr:
+            value = scores[at] * (factor if scale is None else factor * cast(_single(scale), self.acc))
+            if mask is not None:
+                point = zip(mask.shape, at[4 - mask.ndim :], strict=True)
+                other = mask[tuple(const(0) if is_const(n, 1) else p for n, p in point)]
+                hides = mask.dtype is boolean
+                value = select(other, value, self.number(self.attrs.fill)) if hides else value + cast(other, self.acc)
+            visible = at[3] <= at[2] + (keys - rows)
+            return select(visible, value, self.number(LOW)) if self.attrs.causal else value
+
+        return _stage(scores.shape, element, "seen")
+
+    def softmax(self, seen: Tensor) -> tuple[Tensor, Tensor]:
+        """e^(score - greatest) and its sums."""
+        *lines, keys = seen.shape
+
+        def over_keys(t: Tensor, reduction: Any) -> Callable[..., Any]:
+            def reduced(b: Expr, h: Expr, i: Expr) -> Any:
+                j = te.reduce_axis(keys, "j")
+                return te.or_identity(reduction(t[b, h, i, j.var], axis=j))
+
+            return reduced
+
+        top = _stage(lines, over_keys(seen, te.largest), "top")
+
+        def exponential(b: Expr, h: Expr, i: Expr, j: Expr) -> Expr:
+            base = select(equal(top[b, h, i], self.number(LOW)), self.number(0.0), top[b, h, i])
+            return call("exp_nonpositive", seen[b, h, i, j] - base)
+
+        weights = _stage(seen.shape, exponential, "weights")
+        return weights, _stage(lines, over_keys(weights, te.sum), "total")
+
+    def weighted(self, weights: Tensor, total: Tensor, values: Tensor, substitute: Tensor | None) -> Tensor:
+        """Sums of the values by weight."""
+        *lines, keys = weights.shape
+
+        def weight(b: Expr, h: Expr, i: Expr, j: Expr) -> Expr:
+            value = weights[b, h, i, j]
+            if substitute is not None:
+                value = select(total[b, h, i] > self.number(0.0), value, cast(_single(substitute), self.acc))
+            return self.factor(value)
+
+        def element(b: Expr, h: Expr, i: Expr, d: Expr) -> Expr:
+            j = te.reduce_axis(keys, "j")
+            return _sum(weight(b, h, i, j.var) * values[b, h // self.each, j.var, d], j)
+
+        return _stage((*lines, values.shape[3]), element, "result")
+
+    def quotient(self, result: Tensor, total: Tensor, y: TensorType, substituted: bool) -> Tensor:
+        """What was summed by what it was weighted with, in the output's order."""
+        one, zero = self.number(1.0), self.number(0.0)
+
+        def element(*at: Expr) -> Expr:
+            b, i, h, d = (at[a] for a in ORDERS[self.attrs.order[3]])
+            sums = total[b, h, i]
+            if substituted:
+                sums = select(sums > zero, sums, one)
+            value = result[b, h, i, d] * (one / sums)
+            guarded = self.attrs.guard and not substituted
+            return cast(select(sums > zero, value, zero) if guarded else value, y.dtype)
+
+        return _stage(y.shape, element, "y")
+
+
+LOW = float("-inf")
+
+
+def _stage(shape: Sequence[Expr], element: Callable[..., Any], name: str) -> Tensor:
+    made = te.compute(shape, element, name=name)
+    assert isinstance(made, Tensor)
+    return made
+
+
+def _sum(e: Expr, axis: te.IterVar) -> Expr:
+    return as_expr(te.or_identity(te.sum(e, axis=axis)))
+
+
+def _named(t: Tensor | None, name: str) -> Tensor | None:
+    """An operand as it is, by its name."""
+    return None if t is None else te.compute(t.shape, lambda *i: t[i], name=name)
+
+
+def _single(t: Tensor) -> Expr:
+    """The element of an array that has one."""
+    return t[tuple(const(0) for _ in t.shape)]
 
 
 def _reference(arrays: Sequence[Any], attrs: AttentionAttrs) -> tuple[Any, ...]:
@@ -120,4 +324,4 @@ def _reference(arrays: Sequence[Any], attrs: AttentionAttrs) -> tuple[Any, ...]:
     return (np.ascontiguousarray(y.transpose(ORDERS[attrs.order[3]])).astype(np.asarray(arrays[0]).dtype),)
 
 
-register(OpDef("lowered.attention", "opaque", AttentionAttrs, _infer, _reference, loops=_loops))
+ATTENTION = register(OpDef("lowered.attention", "opaque", AttentionAttrs, _infer, _reference, compute=_compute))

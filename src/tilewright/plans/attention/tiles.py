@@ -1,51 +1,122 @@
-"""Tiles of `attention` for a machine: its loops are written out (`ops/lowered/attention_loops.py`), their sizes are
-chosen here.
+"""Tiles of attention for a machine, with what they are estimated to take.
 
-Two products alternate with a softmax over a block of scores. The register tile is two vectors wide, so that narrow
-heads waste few lanes, and as tall as the registers allow; the block of scores stays in a quarter of the second-level
-cache, and with it the panel of keys that all its tiles share in the first.
+Two products alternate with a softmax over a block of scores. The register tile is two vectors wide where that costs
+nothing, so that narrow heads waste few lanes, and as tall as the registers allow; the block of scores stays in a
+quarter of the second-level cache, and with it the panel of keys that all its tiles share in the first.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import ceil
 
 from tilewright.arith import Analyzer
-from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Expr, as_int
+from tilewright.ops.lowered.attention import FEW_ROWS
+from tilewright.plans.attention.rows import Tile
+from tilewright.plans.framework.cost import SYMBOL, Cost, fetch_cycles, fma_cycles, load_cycles, store_cycles
 from tilewright.plans.framework.symbolic import values_of
-from tilewright.plans.matmul.tiles import unrolled_steps
+from tilewright.plans.matmul.tiles import MatmulTile, Product, estimate, unrolled_steps
 from tilewright.targets.target import Target
 
 MOST_KEYS = 1024
 """Keys up to which a row of scores is held whole; beyond that, and where nothing bounds their number, blocks of
-`KEYS`."""
+`BLOCKS`."""
 
-KEYS = 512
+BLOCKS = (512, 256, 1024)
 MOST_ROWS = 12
+MOST_TILES = 32
+VECTORS = (2, 3, 4, 1)
+"""Widths of a register tile, the preferred one first where several are estimated to be equally fast."""
 LENGTHS = (16, 48, 128, 384)
-"""Rows that a symbolic number of them is judged by."""
+"""Rows, and keys, that a symbolic number of them is judged by."""
+SOFTMAX = 16.0
+"""Operations of a score: the mask and the scale, the comparison, the exponential, two additions."""
 
 
-def attention_tile(rows: Expr, keys: Expr, dtype: DType, target: Target) -> dict[str, int]:
-    """The attributes `rows`, `width`, `keys`, `tiles` and `steps` for scores of rows x keys elements."""
-    itemsize = max(4, dtype.itemsize)
-    width = 2 * target.lanes(itemsize)
-    tall = max(2, min(MOST_ROWS, (target.registers - 3) // 2))
-    known = as_int(rows)
-    if known is None or known > 2:
-        tall = _even([n for n in values_of(rows, LENGTHS) if n > tall] or values_of(rows, LENGTHS), tall)
-    _, length = Analyzer().bounds(keys)
-    block = KEYS if length is None or length > MOST_KEYS else max(width, -(-length // width) * width)
-    tiles = max(1, min(target.l2 // 4 // (tall * block * itemsize), 32))
-    steps = unrolled_steps(tall * width // target.lanes(itemsize), None)
-    return {"rows": tall, "width": width, "keys": block, "tiles": tiles, "steps": steps}
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """What an attention's tiles depend on: query rows and keys of a head, its depths, heads of all batch entries (a
+    symbolic batch counts as `SYMBOL`), bytes of an element, lanes of the instruction that multiplies (1: none)."""
+
+    rows: Expr
+    keys: Expr
+    depth: int
+    out_depth: int
+    heads: int
+    itemsize: int
+    lanes: int = 1
 
 
-def _even(counts: Sequence[int], tall: int) -> int:
-    """The height, not much less than `tall`, that wastes the fewest rows, for one of these numbers of rows or
-    another."""
-    if max(counts) <= tall:
-        return max(counts)
-    heights = range(max(1, tall - 2), tall + 1)
-    return min(heights, key=lambda t: (sum(-(-n // t) * (t + 1.0) / n for n in counts), -t))
+def tiles(sizes: Sizes, target: Target) -> Iterator[Tile]:
+    """Tiles that fit the registers and the caches, the preferred ones first."""
+    lanes, known = target.lanes(sizes.itemsize), as_int(sizes.rows)
+    _, most = Analyzer().bounds(sizes.keys)
+    for vectors in VECTORS:
+        width = vectors * lanes
+        if width % sizes.lanes:
+            continue
+        whole = max(width, -(-most // width) * width) if most is not None else 0
+        blocks = BLOCKS if most is None or most > MOST_KEYS else (whole,)
+        for tall in heights(known, vectors, target):
+            for keys in blocks:
+                fitting = target.l2 // 4 // (tall * keys * sizes.itemsize)
+                steps = unrolled_steps(tall * vectors, None)
+                for count in dict.fromkeys(max(1, min(n, MOST_TILES)) for n in (fitting, fitting // 2, fitting // 4)):
+                    yield Tile(tall, width, -(-keys // width) * width, count, steps)
+
+
+def heights(rows: int | None, vectors: int, target: Target) -> list[int]:
+    """Heights of a register tile, the tallest first."""
+    tallest = max(2, min(MOST_ROWS, (target.registers - vectors - 1) // vectors))
+    if rows is not None:
+        tallest = min(tallest, rows) if rows > FEW_ROWS else tallest
+    least = tallest if rows is not None and rows <= FEW_ROWS else max(1, tallest - 3)
+    return list(range(tallest, least - 1, -1))
+
+
+def ranked(sizes: Sizes, target: Target) -> list[tuple[Cost, Tile]]:
+    """The tiles with their estimates, the best first."""
+    rows, keys = values_of(sizes.rows, LENGTHS), values_of(sizes.keys, LENGTHS)
+    counts = [(rows[k % len(rows)], keys[k % len(keys)]) for k in range(max(len(rows), len(keys)))]
+    scale = sizes.heads / len(counts)
+    if as_int(sizes.rows) is None:
+        scale *= SYMBOL * len(rows) / sum(rows)
+    found = []
+    for tile in tiles(sizes, target):
+        total = Cost()
+        for m, n in counts:
+            total |= cost(tile, m, n, sizes, target)
+        found.append((total * scale, tile))
+    return sorted(found, key=lambda option: float(f"{option[0].cycles:.4g}"))
+
+
+def cost(tile: Tile, rows: int, keys: int, sizes: Sizes, target: Target) -> Cost:
+    """What one head takes."""
+    lanes, itemsize = target.lanes(sizes.itemsize), sizes.itemsize
+    scores = rows * keys
+    softmax = Cost(
+        compute=fma_cycles(SOFTMAX * scores, lanes, target),
+        load=load_cycles(3.0 * scores * itemsize, target),
+        store=store_cycles(2.0 * scores * itemsize, target),
+    )
+    panels = keys * (sizes.depth + sizes.out_depth) * itemsize
+    if rows <= FEW_ROWS:
+        products = Cost(
+            compute=fma_cycles(scores * (sizes.depth + sizes.out_depth), lanes, target),
+            load=load_cycles(rows * panels, target),
+            memory=fetch_cycles(panels, panels * sizes.heads, target),
+        )
+        return products + softmax
+    tall = min(tile.rows, rows)
+    count = ceil(rows / tall)
+    register = MatmulTile(tall, tile.width)
+    first = Product(count * tall, keys, sizes.depth, itemsize)
+    second = Product(count * tall, sizes.out_depth, keys, itemsize)
+    products = estimate(register, first, target) + estimate(register, second, target)
+    held = min(tile.tiles, count) * tall * min(tile.keys, keys) * itemsize
+    passes = ceil(count / tile.tiles)
+    again = Cost(memory=fetch_cycles(passes * panels, panels + held, target))
+    packing = Cost(load=load_cycles(panels, target), store=store_cycles(panels, target))
+    return packing + (products | again) + softmax

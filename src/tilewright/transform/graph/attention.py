@@ -24,12 +24,10 @@ from tilewright.ir.dtype import boolean
 from tilewright.ir.expr import Expr, as_int, const, is_const
 from tilewright.ir.graph import Graph, GraphBuilder, Node, Value
 from tilewright.ops.dims import dim
-from tilewright.ops.lowered.attention_rows import ORDERS
+from tilewright.ops.lowered.attention import ORDERS
 from tilewright.ops.matmul import MatmulAttrs
 from tilewright.ops.norm import SoftmaxAttrs
 from tilewright.ops.shape import ConcatAttrs, ConstantAttrs, SliceAttrs, TransposeAttrs
-from tilewright.plans.attention.tiles import attention_tile
-from tilewright.targets.target import Target
 
 SWAP = (0, 2, 1, 3)
 """The order of dimensions that brings heads before rows, and back."""
@@ -77,14 +75,14 @@ class Scores:
     substitute: Value | None = None
 
 
-def recognise_attention(graph: Graph, target: Target) -> Graph:
+def recognise_attention(graph: Graph) -> Graph:
     """The graph with attention as one operator wherever it is found."""
-    return _Recogniser(graph, target).run()
+    return _Recogniser(graph).run()
 
 
 class _Recogniser:
-    def __init__(self, graph: Graph, target: Target) -> None:
-        self.graph, self.target = graph, target
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
         self.made = {v: n for n in graph.nodes for v in n.outputs}
         self.users = graph.consumers()
         self.outputs = set(graph.outputs)
@@ -418,7 +416,6 @@ class _Recogniser:
             "causal": False,
             "fill": found.fill,
             "guard": guard,
-            **attention_tile(shape[0][1], parts[1].length, found.q.dtype, self.target),
         }
         if parts[1].past is not None:
             attrs["past_first"] = parts[1].past_first

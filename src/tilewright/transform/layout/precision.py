@@ -19,7 +19,7 @@ from tilewright.ir.attributes import ConstantArray
 from tilewright.ir.dtype import DType, bf16, f32, i8, i16, i32, u8
 from tilewright.ir.expr import as_int
 from tilewright.ir.graph import Node, Value
-from tilewright.ops.lowered.attention_rows import AttentionAttrs
+from tilewright.ops.lowered.attention import AttentionAttrs
 from tilewright.ops.matmul import MatmulAttrs
 from tilewright.plans.framework.decision_key import Key, key_of_nodes
 from tilewright.plans.matmul.dots import panel_multiple

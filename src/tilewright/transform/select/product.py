@@ -8,7 +8,6 @@ from tilewright.ir.dtype import bf16, f32
 from tilewright.ir.expr import as_int, const
 from tilewright.ir.graph import Node, Value
 from tilewright.ir.selection import Packed, Precision, Strassen
-from tilewright.ops.lowered.attention_rows import AttentionAttrs
 from tilewright.ops.matmul import MatmulAttrs
 from tilewright.ops.norm import NormAttrs
 from tilewright.plans.framework.decision_key import key_of_nodes
@@ -37,7 +36,7 @@ def attention_precision(around: Surroundings, node: Node) -> Precision:
     dot = find_dot(bf16, bf16, around.target)
     if around.options.precision != "bf16" or dot is None or q is None or q.dtype is not f32:
         return "fp32"
-    fits = (as_int(q.shape[3]) or 1) % dot.group == 0 and node.of(AttentionAttrs).width % dot.lanes == 0
+    fits = (as_int(q.shape[3]) or 1) % dot.group == 0
     return _precision(around, node, "bf16" if fits else "fp32")
 
 

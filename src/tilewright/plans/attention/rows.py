@@ -1,14 +1,13 @@
-"""What the loops of `attention` (`attention_loops.py`) do with one row: scores with scale and mask, softmax, result."""
+"""What the loops of attention (`loops.py`) do with one row: scores with scale and mask, softmax, result."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
 
-from tilewright.arith import prove
-from tilewright.ir.attributes import Attrs, Dim, Ints
-from tilewright.ir.dtype import boolean
+from tilewright.arith import prove, prove_equal
+from tilewright.ir.dtype import boolean, f32, f64
 from tilewright.ir.expr import (
     Buffer,
     Expr,
@@ -22,9 +21,16 @@ from tilewright.ir.expr import (
     minimum,
     select,
 )
-from tilewright.ir.graph import TensorType
 from tilewright.ops.dims import accumulator
-from tilewright.ops.loopnest import Nest, buffers, zero_index
+from tilewright.ops.loopnest import Nest
+from tilewright.ops.lowered.attention import ORDERS
+from tilewright.plans.attention.operands import Operands
+
+LEAST_EXPONENT = {f32: -87.0, f64: -708.0}
+"""Above these e^x is a normal number."""
+
+Keep = Callable[[Buffer, tuple[Expr, ...], Expr], None]
+"""Puts a probability (the third) where its score was."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,57 +44,22 @@ class Tile:
     tiles: int
     steps: int
 
-    @classmethod
-    def of(cls, attrs: AttentionAttrs) -> Tile:
-        """From a node's attributes."""
-        return cls(attrs.rows, attrs.width, attrs.keys, attrs.tiles, attrs.steps)
-
-
-ORDERS = {"s": (0, 1, 2, 3), "h": (0, 2, 1, 3), "t": (1, 0, 2, 3)}
-"""Where batch, sequence, head and depth of an operand lie, by the letter of its order; each is its own inverse."""
-
-
-@dataclass(frozen=True, slots=True)
-class AttentionAttrs(Attrs):
-    """See the type rule of `attention`. The tile (`rows` to `steps`, see `Tile`) changes the speed only and is right
-    everywhere if none is given; `dot` names an instruction."""
-
-    order: str
-    heads: int
-    groups: int
-    first: Ints
-    scale: float
-    causal: bool
-    fill: float
-    guard: bool
-    past_first: Dim = 0
-    dot: str | None = None
-    rows: int = 4
-    width: int = 16
-    keys: int = 512
-    tiles: int = 4
-    steps: int = 1
-
 
 class AttentionRows:
-    """What one row takes: its scores, their softmax, its part of the result; sizes from an `attention` node's types and
-    attributes."""
+    """What one row takes: its scores, their softmax, its part of the result. `nest` is where its statements go."""
 
-    def __init__(
-        self, types: Sequence[TensorType | None], attrs: AttentionAttrs, out: Sequence[TensorType], tile: Tile
-    ) -> None:
-        inputs, (y,) = buffers(types, out)
-        given = [*inputs, *[None] * 8]
-        q, k, v, self.mask, self.scale, self.substitute, past_k, past_v = given[:8]
-        assert q is not None and k is not None and v is not None
-        self.q, self.k, self.v, self.y, self.attrs, self.tile = q, k, v, y, attrs, tile
-        self.nest = Nest("attention", [*(b for b in given if b is not None), y])
+    def __init__(self, nest: Nest, operands: Operands, tile: Tile) -> None:
+        self.nest, self.attrs, self.tile = nest, operands.attrs, tile
+        q, k = operands.q, operands.k
+        self.q, self.k, self.v, self.y = q, k, operands.v, operands.y
+        self.mask, self.scale, self.substitute = operands.mask, operands.scale, operands.substitute
+        past_k, past_v, attrs = operands.past_k, operands.past_v, operands.attrs
         self.type = accumulator(q.dtype)
         self.batch, self.rows, self.depth = self.dims(q, 0)
         self.past = {1: past_k, 2: past_v} if past_k is not None and past_v is not None else {}
         self.earlier = const(0) if past_k is None else past_k.shape[2]
         self.keys = self.earlier + self.dims(k, 1)[1]
-        _, _, self.out_depth = self.dims(v, 2)
+        _, _, self.out_depth = self.dims(self.v, 2)
         self.heads, self.groups = attrs.heads, attrs.groups
         known, width = as_int(self.keys), tile.width
         self.panels = ceildiv(self.keys, width)
@@ -104,6 +75,7 @@ class AttentionRows:
         if known is None:  # a width more: rows of scores shall be in different cache sets
             self.stride = minimum(self.panels * width, self.block) + width
         self.whole = (as_int(self.out_depth) or 1) % width == 0
+        self.hides = self.mask is not None or attrs.causal or not prove_equal(self.keys % width, const(0))
         self.low = const(float("-inf"), self.type)
 
     def dims(self, buffer: Buffer, operand: int) -> tuple[Expr, Expr, Expr]:
@@ -125,6 +97,20 @@ class AttentionRows:
         assert buffer is not None
         return cast(buffer[b + self.attrs.past_first, g, j, d], self.type)
 
+    def key_or_value(self, operand: int, b: Expr, j: Expr, g: Expr, d: Expr) -> Expr:
+        """An element of the keys or values (operand 1 or 2), of the last one past it: what comes of that is not used,
+        and an index that is clipped takes a tenth of the time of a load under a condition."""
+        new = self.read(operand, b, minimum(j, self.keys - 1) - self.earlier, g, d, False)
+        return select(j < self.earlier, self.read(operand, b, j, g, d, True), new) if self.past else new
+
+    def column(self, d: Expr) -> Expr:
+        """A column of the values, the last one past it."""
+        return d if self.whole else minimum(d, self.out_depth - 1)
+
+    def row(self, tile: Expr, r: Expr) -> Expr:
+        """Row r of a tile; the last tile ends with the last row."""
+        return minimum(tile * self.tile_rows, self.rows - self.tile_rows) + r
+
     def segments(self) -> tuple[tuple[bool, Expr, Expr], ...]:
         """(in the cache, first key, number of keys)."""
         new = (False, self.earlier, self.keys - self.earlier)
@@ -138,7 +124,7 @@ class AttentionRows:
         value = raw
         factor = self.number(self.attrs.scale)
         if self.scale is not None:
-            factor = factor * self.single(self.scale)
+            factor = factor * cast(self.scale, self.type)
         value = value * factor
         if self.mask is not None:
             where = self.mask_index(b, h, i, j)
@@ -150,9 +136,13 @@ class AttentionRows:
             value = select(j <= i + (self.keys - self.rows), value, self.low)
         return value
 
-    def single(self, buffer: Buffer) -> Expr:
-        """The element of an array that has one."""
-        return cast(buffer[zero_index(buffer)], self.type)
+    def exponential(self, x: Expr) -> Expr:
+        """e^x of what is not positive; where some scores are minus infinity, zero for what is less than the least
+        normal number: a core takes some hundred cycles for a vector with a denormal result."""
+        if not self.hides:
+            return call("exp_nonpositive", x)
+        least = self.number(LEAST_EXPONENT[self.type])
+        return select(x < least, self.number(0.0), call("exp_nonpositive", select(x < least, least, x)))
 
     def mask_index(self, b: Expr, h: Expr, i: Expr, j: Expr) -> tuple[Expr, ...]:
         assert self.mask is not None
@@ -172,10 +162,17 @@ class AttentionRows:
             self.nest.store(self.y, self.at(3, b, i, h, d), cast(value, self.y.dtype))
 
     def softmax(
-        self, scores: Buffer, row: tuple[Expr, ...], panels: Expr, state: Buffer, at: tuple[Expr, ...], first: bool
+        self,
+        scores: Buffer,
+        row: tuple[Expr, ...],
+        panels: Expr,
+        state: Buffer,
+        at: tuple[Expr, ...],
+        keep: Keep,
+        first: bool,
     ) -> None:
-        """scores = exp(scores - top) for one row. The state's entries: 0 the greatest score so far, 1 the sum of the
-        exponentials so far, 2 the factor for what was summed before."""
+        """scores = exp(scores - top) for one row, put where `keep` says. The state's entries: 0 the greatest score so
+        far, 1 the sum of the exponentials so far, 2 the factor for what was summed before."""
         nest, width = self.nest, self.tile.width
         lead = at[:-1]
         top, total, factor = ((*lead, const(k)) for k in range(3))
@@ -196,12 +193,12 @@ class AttentionRows:
                     nest.store(part, (x,), 0.0)
                 with nest.loop("p", panels) as p, nest.loop("x", width, kind="vectorized") as x:
                     where = (*row, p * width + x)
-                    self.keep(scores, where, call("exp_nonpositive", scores[where] - base))
+                    keep(scores, where, self.exponential(scores[where] - base))
                     nest.store(part, (x,), part[x] + scores[where])
                 if first:
                     nest.store(state, total, 0.0)
                 else:
-                    nest.store(state, factor, call("exp_nonpositive", state[top] - base))
+                    nest.store(state, factor, self.exponential(state[top] - base))
                     nest.store(state, total, state[total] * state[factor])
             nest.store(state, top, new.value)
             with nest.loop("x", width, kind="vectorized") as x:
@@ -209,9 +206,5 @@ class AttentionRows:
             if first and self.substitute is not None:
                 with nest.when(call("not", state[total] > self.number(0.0))):
                     with nest.loop("p", panels) as p, nest.loop("x", width, kind="vectorized") as x:
-                        self.keep(scores, (*row, p * width + x), self.single(self.substitute))
+                        keep(scores, (*row, p * width + x), cast(self.substitute, self.type))
                     nest.store(state, total, 1.0)
-
-    def keep(self, scores: Buffer, where: tuple[Expr, ...], value: Expr) -> None:
-        """Put a probability (before it is divided by the sum) where its score was."""
-        self.nest.store(scores, where, value)

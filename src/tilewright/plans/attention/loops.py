@@ -1,0 +1,246 @@
+"""The loops of attention: register tiles over packed keys and values, the softmax of a block of rows between them.
+
+    for batch and head:                                      threads
+        kt[panel, d, lane] = k;  vp[panel, j, lane] = v      panels of `width`, once a head
+        for block of row tiles:
+            for block of keys:                               one if the keys are few
+                scores = q kt * scale + mask                 tiles of rows x width in registers
+                m, l, scores = softmax so far                online: Milakov and Gimelshein 2018, "Online normalizer
+                o = o * exp(m_old - m) + scores vp           calculation for softmax"
+            y = o / l
+
+Few rows (decoding) would not pay for packing: there the scores are dot products along the depth, and y grows by whole
+rows of v. Rows of a last tile that is not full overlap the tile before it: both write the same values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tilewright.ir.expr import Buffer, Expr, as_int, call, cast, ceildiv, const, minimum, select
+from tilewright.ir.loops import PrimFunc
+from tilewright.ops.loopnest import Nest
+from tilewright.ops.lowered.attention import FEW_ROWS
+from tilewright.plans.attention.factors import Factors, PairedFactors, PlainFactors
+from tilewright.plans.attention.operands import Operands
+from tilewright.plans.attention.rows import AttentionRows, Tile
+from tilewright.schedule.dot_intrinsics import named_dot
+
+
+def attention_loops(name: str, operands: Operands, params: Sequence[Buffer], tile: Tile) -> PrimFunc:
+    """The loop program of attention over these parameters."""
+    nest = Nest(name, params)
+    rows = AttentionRows(nest, operands, tile)
+    dot = operands.attrs.dot
+    factors: Factors = PlainFactors(rows) if dot is None else PairedFactors(rows, named_dot(dot))
+    return AttentionLoops(rows, factors).build()
+
+
+class AttentionLoops:
+    """The statements, from a row's arithmetic and the way in which factors are multiplied."""
+
+    def __init__(self, task: AttentionRows, factors: Factors) -> None:
+        self.task, self.factors = task, factors
+        self.nest, self.tile = task.nest, task.tile
+
+    def build(self) -> PrimFunc:
+        nest, rows = self.nest, as_int(self.task.rows)
+        with (
+            nest.loop("bh", self.task.batch * self.task.heads, parallel=True) as bh,
+            nest.let("b", bh // self.task.heads) as b,
+            nest.let("h", bh % self.task.heads) as h,
+            nest.let("g", bh % self.task.heads // (self.task.heads // self.task.groups)) as g,
+        ):
+            if rows is None:
+                with nest.when(self.task.rows >= self.task.tile_rows):
+                    self.tiled(b, h, g)
+                with nest.when(self.task.rows < self.task.tile_rows):
+                    self.direct(b, h, g)
+            elif rows <= FEW_ROWS:
+                self.direct(b, h, g)
+            else:
+                self.tiled(b, h, g)
+        return nest.finish()
+
+    # few rows
+
+    def direct(self, b: Expr, h: Expr, g: Expr) -> None:
+        nest, width = self.nest, self.tile.width
+        with (
+            nest.allocate("scores", self.task.type, (self.task.panels * width,)) as scores,
+            nest.allocate("state", self.task.type, (4,)) as state,
+            nest.loop("i", self.task.rows) as i,
+        ):
+            with nest.loop("x", width, kind="vectorized") as x:
+                nest.store(scores, ((self.task.panels - 1) * width + x,), self.task.low)
+            for past, start, length in self.task.segments():
+                with nest.loop("j", length) as j, nest.local("dot", self.task.type) as dot:
+                    dot.set(0.0)
+                    with nest.loop("d", self.task.depth, kind="vectorized") as d:
+                        dot.set(
+                            dot.value + self.task.load(self.task.q, 0, b, i, h, d) * self.task.read(1, b, j, g, d, past)
+                        )
+                    nest.store(scores, (start + j,), self.task.score(dot.value, b, h, i, start + j))
+            self.task.softmax(scores, (), self.task.panels, state, (const(0),), nest.store, first=True)
+            chunk = 4 * width
+            with (
+                nest.loop("c", ceildiv(self.task.out_depth, chunk)) as c,
+                nest.allocate("acc", self.task.type, (chunk,)) as acc,
+            ):
+                whole = (as_int(self.task.out_depth) or 1) % chunk == 0
+                with nest.loop("x", chunk, kind="vectorized") as x:
+                    nest.store(acc, (x,), 0.0)
+                for past, start, length in self.task.segments():
+                    with nest.loop("j", length) as j, nest.loop("x", chunk, kind="vectorized") as x:
+                        at = c * chunk + x
+                        value = self.task.read(2, b, j, g, at, past)
+                        value = value if whole else select(at < self.task.out_depth, value, self.task.number(0.0))
+                        nest.store(acc, (x,), acc[x] + scores[start + j] * value)
+                with nest.loop("x", chunk, kind="vectorized") as x:
+                    self.task.finish(acc[x], state[1], b, i, h, c * chunk + x, whole)
+
+    # many rows
+
+    def tiled(self, b: Expr, h: Expr, g: Expr) -> None:
+        nest, width, rows, tiles = self.nest, self.tile.width, self.task.tile_rows, self.task.tiles
+        chunks = ceildiv(self.task.out_depth, width)
+        with (
+            self.factors.held(),
+            nest.allocate("kt", self.factors.dtype, (self.task.panels, *self.factors.panel(self.task.depth))) as kt,
+            nest.allocate("vp", self.factors.dtype, (chunks, *self.factors.panel(self.task.keys))) as vp,
+            nest.allocate("scores", self.task.type, (self.task.held, rows, self.task.stride)) as scores,
+            nest.allocate("state", self.task.type, (self.task.held, rows, 4)) as state,
+            nest.allocate(
+                "o", self.task.type, (chunks, self.task.held, rows, width) if self.task.online else (1, 1, 1, 1)
+            ) as o,
+        ):
+            self.factors.pack(kt, vp, b, g)
+            with nest.loop("rb", ceildiv(self.task.count, tiles)) as rb:
+                first, here = rb * tiles, minimum(self.task.count - rb * tiles, tiles)
+                self.factors.take(b, h, first, here)
+                whole = const(True) if not self.task.online else self.task.keys <= self.task.block
+                with nest.when(whole):
+                    self.scores(kt, scores, b, h, first, here, const(0), self.task.panels)
+                    self.softmax_tiles(scores, state, here, self.task.panels, first=True)
+                    self.values(vp, scores, state, None, b, h, first, here, const(0), self.task.keys)
+                if self.task.online:
+                    with nest.when(self.task.keys > self.task.block):
+                        self.online_blocks(kt, vp, scores, state, o, b, h, first, here)
+
+    def scores(
+        self, kt: Buffer, scores: Buffer, b: Expr, h: Expr, first: Expr, here: Expr, panel: Expr, panels: Expr
+    ) -> None:
+        """The scores of `here` tiles from tile `first` on with `panels` panels of keys from `panel` on."""
+        nest, width, rows = self.nest, self.tile.width, self.task.tile_rows
+        with (
+            nest.loop("p", panels) as p,
+            nest.loop("t", here) as t,
+            nest.allocate("acc", self.task.type, (rows, width)) as acc,
+        ):
+            i0 = self.task.row(first + t, const(0))
+            self.clear(acc)
+            self.factors.score_products(acc, kt, panel + p, t, b, h, i0)
+            with nest.loop("r", rows, kind="unrolled") as r, nest.loop("x", width, kind="vectorized") as x:
+                j = (panel + p) * width + x
+                # Read under no condition, or the sums would be in memory.
+                with nest.let("product", acc[r, x]) as product:
+                    value = self.task.score(product, b, h, i0 + r, j)
+                    nest.store(scores, (t, r, p * width + x), select(j < self.task.keys, value, self.task.low))
+
+    def clear(self, acc: Buffer) -> None:
+        nest, (rows, width) = self.nest, acc.shape
+        with nest.loop("r", rows, kind="unrolled") as r, nest.loop("x", width, kind="vectorized") as x:
+            nest.store(acc, (r, x), 0.0)
+
+    def softmax_tiles(self, scores: Buffer, state: Buffer, here: Expr, panels: Expr, first: bool) -> None:
+        nest = self.nest
+        with nest.loop("t", here) as t, nest.loop("r", self.task.tile_rows) as r:
+            self.task.softmax(scores, (t, r), panels, state, (t, r, const(0)), self.factors.keep, first=first)
+
+    def values(
+        self,
+        vp: Buffer,
+        scores: Buffer,
+        state: Buffer,
+        o: Buffer | None,
+        b: Expr,
+        h: Expr,
+        first: Expr,
+        here: Expr,
+        key: Expr,
+        keys: Expr,
+    ) -> None:
+        """Scores times `keys` values from `key` on: into y, or into o with what was there scaled."""
+        nest, width, rows = self.nest, self.tile.width, self.task.tile_rows
+        with (
+            nest.loop("c", vp.shape[0]) as c,
+            nest.loop("t", here) as t,
+            nest.allocate("acc", self.task.type, (rows, width)) as acc,
+        ):
+            if o is None:
+                self.clear(acc)
+            else:
+                with nest.loop("r", rows, kind="unrolled") as r, nest.loop("x", width, kind="vectorized") as x:
+                    nest.store(acc, (r, x), o[c, t, r, x] * state[t, r, 2])
+            self.factors.value_products(acc, scores, vp, c, t, key, keys)
+            with nest.loop("r", rows, kind="unrolled") as r, nest.loop("x", width, kind="vectorized") as x:
+                if o is None:
+                    i = self.task.row(first + t, r)
+                    self.task.finish(acc[r, x], state[t, r, 1], b, i, h, c * width + x, self.task.whole)
+                else:
+                    nest.store(o, (c, t, r, x), acc[r, x])
+
+    def online_blocks(
+        self,
+        kt: Buffer,
+        vp: Buffer,
+        scores: Buffer,
+        state: Buffer,
+        o: Buffer,
+        b: Expr,
+        h: Expr,
+        first: Expr,
+        here: Expr,
+    ) -> None:
+        """All blocks of keys for some tiles of rows."""
+        nest, width, rows = self.nest, self.tile.width, self.task.tile_rows
+        chunks, each = vp.shape[0], self.task.block // width
+        with nest.loop("t", here) as t, nest.loop("r", rows) as r:
+            nest.store(state, (t, r, 0), self.task.low)
+            nest.store(state, (t, r, 1), 0.0)
+            with nest.loop("c", chunks) as c, nest.loop("x", width, kind="vectorized") as x:
+                nest.store(o, (c, t, r, x), 0.0)
+        with nest.loop("kb", ceildiv(self.task.panels, each)) as kb:
+            panels = minimum(self.task.panels - kb * each, each)
+            keys = minimum(self.task.keys - kb * self.task.block, self.task.block)
+            self.scores(kt, scores, b, h, first, here, kb * each, panels)
+            self.softmax_tiles(scores, state, here, panels, first=False)
+            self.values(vp, scores, state, o, b, h, first, here, kb * self.task.block, keys)
+        if self.task.substitute is not None:
+            self.replace_rows(vp, state, o, here)
+        with (
+            nest.loop("t", here) as t,
+            nest.loop("r", rows) as r,
+            nest.loop("c", chunks) as c,
+            nest.loop("x", width, kind="vectorized") as x,
+        ):
+            self.task.finish(
+                o[c, t, r, x], state[t, r, 1], b, self.task.row(first + t, r), h, c * width + x, self.task.whole
+            )
+
+    def replace_rows(self, vp: Buffer, state: Buffer, o: Buffer, here: Expr) -> None:
+        """Rows without a sum get the substitute for every probability."""
+        nest, width = self.nest, self.tile.width
+        assert self.task.substitute is not None
+        with (
+            nest.loop("t", here) as t,
+            nest.loop("r", self.task.tile_rows) as r,
+            nest.when(call("not", state[t, r, 1] > self.task.number(0.0))),
+        ):
+            nest.store(state, (t, r, 1), 1.0)
+            with nest.loop("c", vp.shape[0]) as c:
+                with nest.loop("x", width, kind="vectorized") as x:
+                    nest.store(o, (c, t, r, x), 0.0)
+                with nest.loop("j", self.task.keys) as j, nest.loop("x", width, kind="vectorized") as x:
+                    value = self.factors.value(vp, c, j, x) * cast(self.task.substitute, self.task.type)
+                    nest.store(o, (c, t, r, x), o[c, t, r, x] + value)

@@ -1,0 +1,66 @@
+"""What stands where in a function that computes attention."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tilewright.ir.expr import Buffer, Const, Expr, Load
+from tilewright.ir.loops import Store
+from tilewright.ir.rewrite import walk
+from tilewright.ops.loopnest import zero_index
+from tilewright.ops.lowered.attention import ATTENTION, AttentionAttrs
+from tilewright.plans.framework.analysis import Stage, Structure
+
+
+@dataclass(frozen=True, slots=True)
+class Operands:
+    """The parameters of a function by what they are to the operator (see its type rule), and its attributes; `scale`
+    and `substitute` are elements, or numbers."""
+
+    attrs: AttentionAttrs
+    q: Buffer
+    k: Buffer
+    v: Buffer
+    y: Buffer
+    mask: Buffer | None = None
+    scale: Expr | None = None
+    substitute: Expr | None = None
+    past_k: Buffer | None = None
+    past_v: Buffer | None = None
+
+
+def operands(structure: Structure) -> Operands | None:
+    """The operands if the function computes attention and nothing else: each has a stage, by whose name it is known."""
+    found = structure.operator(ATTENTION)
+    if found is None:
+        return None
+    numbers = {s.writes[0]: number for s in structure.stages if (number := _number(s)) is not None}
+    if len(found.stages) + len(numbers) != len(structure.stages):
+        return None
+    stages = {stage.origin.stage: stage for stage in found.stages if stage.origin is not None}
+    params = structure.func.params
+
+    def array(name: str) -> Buffer | None:
+        return next((b for b in stages[name].reads if b in params), None) if name in stages else None
+
+    def single(name: str) -> Expr | None:
+        buffer = array(name)
+        if name not in stages or buffer is not None:
+            return None if buffer is None else Load(buffer, zero_index(buffer))
+        return next((numbers[b] for b in stages[name].reads if b in numbers), None)
+
+    q, k, v = (array(name) for name in ("queries", "keys", "values"))
+    mask, scale, substitute = array("mask"), single("scale"), single("substitute")
+    (y,) = stages["y"].writes
+    given = (("mask", mask), ("scale", scale), ("substitute", substitute))
+    if q is None or k is None or v is None or y not in params or any(n in stages and e is None for n, e in given):
+        return None
+    return Operands(found.attrs, q, k, v, y, mask, scale, substitute, array("past_keys"), array("past_values"))
+
+
+def _number(stage: Stage) -> Const | None:
+    """What a stage that is a constant of one element gives."""
+    if stage.origin is None or stage.origin.op != "constant":
+        return None
+    values = [s.value for s in walk(stage.block.body) if isinstance(s, Store)]
+    return values[0] if len(values) == 1 and isinstance(values[0], Const) else None

@@ -1,0 +1,85 @@
+"""Attention: both products and the softmax between them, a few rows of scores at a time.
+
+    for batch and head:                                      parallel
+        kt = panels of k;  vp = panels of v
+        for block of row tiles:
+            scores = q kt * scale + mask                     tiles of rows x width in registers
+            scores = exp(scores - top)                       row by row; for many keys block by block
+            y = scores vp / total
+
+Its loops are a routine (`loops.py`): the softmax that is kept up to date block by block is no schedule of its stages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, fields, replace
+
+from tilewright.ir.expr import as_int
+from tilewright.ir.loops import PrimFunc
+from tilewright.ops.dims import accumulator
+from tilewright.ops.lowered.attention import ORDERS
+from tilewright.plans.attention.loops import attention_loops
+from tilewright.plans.attention.operands import Operands, operands
+from tilewright.plans.attention.rows import Tile
+from tilewright.plans.attention.tiles import Sizes, ranked
+from tilewright.plans.framework.analysis import Structure, analyse
+from tilewright.plans.framework.base import Candidate, Plan
+from tilewright.plans.framework.cost import number
+from tilewright.schedule.dot_intrinsics import named_dot
+from tilewright.schedule.routines import Routine, register
+from tilewright.schedule.schedule import Schedule
+from tilewright.schedule.state import refuse
+from tilewright.targets.target import Target
+
+
+def fits(structure: Structure, target: Target) -> bool:
+    return operands(structure) is not None
+
+
+def candidates(structure: Structure, target: Target) -> list[Candidate]:
+    found = operands(structure)
+    assert found is not None
+    return [Candidate(tuple(asdict(tile).items()), cost) for cost, tile in ranked(sizes(found), target)]
+
+
+def sizes(found: Operands) -> Sizes:
+    """What the tiles depend on."""
+    q, k, v = (
+        tuple(b.shape[a] for a in ORDERS[o])
+        for b, o in zip((found.q, found.k, found.v), found.attrs.order, strict=False)
+    )
+    keys = k[1] if found.past_k is None else k[1] + found.past_k.shape[2]
+    return Sizes(
+        rows=q[1],
+        keys=keys,
+        depth=as_int(q[3]) or 64,
+        out_depth=as_int(v[3]) or 64,
+        heads=number(q[0]) * found.attrs.heads,
+        itemsize=accumulator(found.q.dtype).itemsize,
+        lanes=1 if found.attrs.dot is None else named_dot(found.attrs.dot).lanes,
+    )
+
+
+def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Target) -> None:
+    s.implement(ROUTINE.name, **dict(candidate.knobs))
+
+
+def build(func: PrimFunc, knobs: Mapping[str, int]) -> PrimFunc:
+    """The loops in the place of the stages."""
+    found, names = operands(analyse(func)), [f.name for f in fields(Tile)]
+    if found is None:
+        raise refuse(func, "the routine 'attention' computes attention as its operator states it, and nothing beside")
+    if sorted(knobs) != sorted(names) or any(n < 1 for n in knobs.values()):
+        raise refuse(func, "the sizes of 'attention'", expected=f"{', '.join(names)}, each at least 1", got=dict(knobs))
+    tile = Tile(**knobs)
+    if tile.keys % tile.width:
+        raise refuse(func, "the keys of 'attention' are whole panels", expected=f"a multiple of {tile.width}")
+    if found.attrs.dot is not None and tile.width % (lanes := named_dot(found.attrs.dot).lanes):
+        raise refuse(func, "the width of 'attention'", expected=f"a multiple of {lanes} lanes", got=tile.width)
+    return replace(func, body=attention_loops(func.name, found, func.params, tile).body, buffers=())
+
+
+ROUTINE = register(Routine("attention", build))
+PLAN = Plan("attention", fits, candidates, apply, refines=("rows",))
+"""The estimate of rows leaves out that scores of all rows go to memory and come back."""

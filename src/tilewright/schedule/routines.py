@@ -1,0 +1,64 @@
+"""Routines: loop programs written for whole functions, for what no sequence of primitives makes of their blocks.
+
+A routine is to a function what an intrinsic is to a tile (`tensorize.py`): it has a name, it says which functions it
+computes, and `implement` puts it in the place of all their blocks. Its sizes are the knobs of the plan that takes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from tilewright.ir.loops import PrimFunc
+from tilewright.schedule.state import refuse
+
+
+@dataclass(frozen=True, slots=True)
+class Routine:
+    """A loop program for functions of one kind.
+
+    name    by which traces call it
+    build   an unscheduled function and sizes to the same function as loops; raises ScheduleError for one that it does
+            not compute, or sizes that it does not have
+    """
+
+    name: str
+    build: Callable[[PrimFunc, Mapping[str, int]], PrimFunc]
+
+
+_routines: dict[str, Routine] = {}
+
+
+def register(routine: Routine) -> Routine:
+    """Add a routine; its name must be new."""
+    if routine.name in _routines:
+        raise ValueError(f"routine {routine.name!r} is registered twice")
+    _routines[routine.name] = routine
+    return routine
+
+
+def implement(func: PrimFunc, routine: str, sizes: Mapping[str, int]) -> PrimFunc:
+    """Put a routine in the place of all blocks.
+
+    Before::
+
+        for b, h, i, j, d: block scores(...): scores[b, h, i, j] = scores[b, h, i, j] + queries[...] * keys[...]
+        ...
+        for b, i, h, d: block y(...): y[b, i, h, d] = result[b, h, i, d] / total[b, h, i]
+
+    After `implement("attention", {"rows": 12, "width": 32, ...})`::
+
+        for bh in parallel 0..heads:
+            kt[panel, d, lane] = k ...
+            for block of row tiles: ...
+
+    Refuses unknown routines, functions that the routine does not compute, and functions that were scheduled.
+    """
+    found = _routines.get(routine)
+    if found is None:
+        known = ", ".join(sorted(_routines)) or "none"
+        raise refuse(func, f"no routine is called {routine!r}", expected=known)
+    return found.build(func, sizes)
+
+
+__all__ = ["Routine", "implement", "register"]
