@@ -95,8 +95,8 @@ def probe(keeper: TextKeeper, order: dict[str, Any]) -> dict[str, Any]:
     texts = {_symbol(text): canonical(text) for text in keeper.texts}
     steps = [*program.manifest.prepare_steps, *program.manifest.run_steps]
     labels = {step.kernel: step.label for step in steps}
-    if texts.keys() != {*labels, "entry"}:
-        raise SystemExit("the texts that LLVM was to compile are not those of the program's kernels and entry")
+    if not texts.keys() >= {*labels, "entry"}:  # more, where a program turned out too small for its threads
+        raise SystemExit("LLVM was not told to compile all of the program's kernels and its entry")
 
     def code(text: str) -> str:
         return digest(keeper.original(text, target) if order["objects"] else text)
