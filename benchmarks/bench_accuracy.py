@@ -42,8 +42,6 @@ def layer(channels: int, tile: int | None, stride: int, target: Target) -> Graph
         "window": 3,
         "stride": stride,
         "dilation": 1,
-        "rows": 2,
-        "columns": -(-SIZE // (tile * stride)),
         "pads": (1, 1, 1, 1),
         "out_block": block,
     }

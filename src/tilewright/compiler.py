@@ -48,6 +48,7 @@ from tilewright.support.log import PassLog
 from tilewright.targets.target import Target
 from tilewright.transform.ahead import plan_prefetch
 from tilewright.transform.call import Call, KernelCall
+from tilewright.transform.cold import with_cold_weights
 from tilewright.transform.driver import GRAPHS_SHOWN, LOOPS_SHOWN, check_names, run_passes
 from tilewright.transform.graph.activations import recognise_activations
 from tilewright.transform.graph.attention import recognise_attention
@@ -317,10 +318,12 @@ def _build(
     prepare = run_passes(split.prepare, PREPARE_PASSES, stage, log, "prepare")
     run = _with_params(split.run, split.prepare.outputs, prepare.outputs)
     split = SplitGraph(prepare, run_passes(run, RUN_PASSES, stage, log, "run"))
+    raw = {*split.prepare.params, *split.run.params} - {*split.prepare.outputs}
+    weights = sum(v.known_bytes for v in raw)
     with Background() as background:
         compiler = KernelCompiler(target, background, log=log)
         with log.timed("kernels"):
-            run_part = _compile_part(split.run, "run", compiler, log)
+            run_part = _compile_part(split.run, "run", compiler, log, weights=weights)
             if target.threads > 1 and run_part.is_small(target):
                 log.remark("too little for several threads: compiled for one")
                 return _build(source, structure, names, fixed, replace(target, threads=1), log, options)
@@ -369,8 +372,22 @@ PAST_CACHES = 2
 """Packed weights that would fill one such part of the last cache are written past it."""
 
 
-def _compile_part(graph: Graph, name: str, compiler: KernelCompiler, log: PassLog, past_caches: bool = False) -> Part:
-    inside = partial(absorbs, target=compiler.target)
+def _compile_part(
+    graph: Graph,
+    name: str,
+    compiler: KernelCompiler,
+    log: PassLog,
+    past_caches: bool = False,
+    *,
+    weights: int = 0,
+) -> Part:
+    """The kernels of a graph and the order of their calls.
+
+    Args:
+        past_caches: outputs are so many that they are written past the caches.
+        weights: bytes of the model's weights as they come.
+    """
+    inside = partial(absorbs, target=compiler.target, model=weights)
     groups = log.run(f"fuse {name}", fuse, graph, inside)
     outputs = set(graph.outputs)
     lowered = [
@@ -401,6 +418,7 @@ def _compile_part(graph: Graph, name: str, compiler: KernelCompiler, log: PassLo
             call = replace(call, func=replace(call.func, notes=with_note(call.func.notes, MayAlias())))
         if past_caches and any(v in outputs for v in call.group.outputs):
             call = replace(call, func=replace(call.func, notes=with_note(call.func.notes, PastCaches())))
+        call = with_cold_weights(call, weights, compiler.target)
         if id(step) in hosts:
             weight, prefetch = hosts[id(step)]
             call = replace(call, args=(*call.args, weight), prefetch=prefetch)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -36,6 +36,16 @@ def by_expression(op: str, arrays: Sequence[np.ndarray | None], given: Mapping[s
         func = te.create_prim_func([*(t for t in tensors if t is not None), *made], "f")
     interpret(func, [*(np.ascontiguousarray(a).reshape(a.shape) for a in inputs), *results])
     return results
+
+
+def by_function(expression: Callable[..., te.Tensor], arrays: Sequence[np.ndarray]) -> np.ndarray:
+    """What an expression over tensors gives in the interpreter."""
+    types = [type_of(a) for a in arrays]
+    tensors = [te.placeholder(t.shape, t.dtype, f"x{i}") for i, t in enumerate(types)]
+    made = expression(*tensors)
+    result = np.ones([int(d.value) for d in made.shape]).astype(made.dtype.numpy)
+    interpret(te.create_prim_func([*tensors, made], "f"), [*map(np.ascontiguousarray, arrays), result])
+    return result
 
 
 def reference(op: str, arrays: Sequence[Any], given: Mapping[str, Any]) -> tuple[Any, ...]:

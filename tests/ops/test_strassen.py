@@ -5,8 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.ops.oracle import check, reference
+from tests.ops.oracle import by_function, check, reference
+from tilewright import ops
+from tilewright.ir.expr import const
 from tilewright.ops.lowered.strassen import LEFT, MERGE, PRODUCTS, RIGHT
+from tilewright.ops.lowered.strassen_conv import ConvStrassenAttrs, pixels_in_strips
 
 
 def test_the_seven_products_are_a_matrix_product() -> None:
@@ -58,8 +61,13 @@ def test_convolutions_of_one_pixel(
     (packed,) = reference("lowered.pack_matmul", [sums], {"width": width, "transpose": True})
     grouped = packed.reshape(PRODUCTS, -1, panels, *packed.shape[2:]).swapaxes(0, 1)
     (blocked,) = reference("lowered.block_channels", [x], {"block": block})
-    attrs = {"strides": strides, "channels": filters, "strip": strip}
+    attrs = {"strides": strides, "channels": filters}
     (got,) = check("lowered.conv_strassen", blocked, np.ascontiguousarray(grouped), **attrs)
+    typed = ops.attributes("lowered.conv_strassen", attrs)
+    assert isinstance(typed, ConvStrassenAttrs)
+    out = tuple(map(const, got.shape))
+    stated = by_function(lambda x, u: pixels_in_strips(x, u, typed, out, strip), [blocked, grouped])
+    np.testing.assert_array_equal(stated, got)
     want = np.einsum("nchw,kc->nkhw", x[:, :, :: strides[0], :: strides[1]], w)
     np.testing.assert_array_equal(
         reference("lowered.unblock_channels", [got], {"channels": filters})[0],

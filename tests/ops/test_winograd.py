@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.ops.oracle import by_expression, check, reference, type_of
+from tests.ops.oracle import by_expression, by_function, check, reference, type_of
 from tilewright import ops
+from tilewright.ops.lowered.winograd import ConvWinogradAttrs, tiles_in_blocks
 
 LANES = 4
 
@@ -52,7 +53,7 @@ def test_expression_reference_and_plain_convolution_agree(case: tuple) -> None:
     w = rng.standard_normal((filters, channels, window, window)).astype(np.float32)
     (packed,) = check("lowered.pack_winograd", w, tile=tile, stride=stride, block=LANES, width=panel, panels=panels)
     (blocked,) = reference("lowered.block_channels", [x], {"block": LANES})
-    attrs = {"tile": tile, "rows": rows, "columns": columns, "pads": pads, "out_block": LANES}
+    attrs = {"tile": tile, "pads": pads, "out_block": LANES}
     attrs |= {"channels": filters, "input_channels": channels, "window": window}
     attrs |= {"stride": stride, "dilation": dilation}
     want = convolution(x, w, pads, stride, dilation)
@@ -65,5 +66,9 @@ def test_expression_reference_and_plain_convolution_agree(case: tuple) -> None:
     scale = np.abs(want).max()
     np.testing.assert_allclose(plain / scale, want / scale, atol=5e-6, rtol=0)
     (computed,) = by_expression("lowered.conv_winograd", [blocked, packed], attrs)
-    (plain,) = reference("lowered.unblock_channels", [computed], {"channels": filters})
-    np.testing.assert_allclose(plain / scale, want / scale, atol=2e-5, rtol=0)
+    typed = ops.attributes("lowered.conv_winograd", attrs)
+    assert isinstance(typed, ConvWinogradAttrs)
+    stated = by_function(lambda x, u: tiles_in_blocks(x, u, typed, y.shape, rows, columns), [blocked, packed])
+    for result in (computed, stated):
+        (plain,) = reference("lowered.unblock_channels", [result], {"channels": filters})
+        np.testing.assert_allclose(plain / scale, want / scale, atol=2e-5, rtol=0)

@@ -62,8 +62,9 @@ def test_winograd(case: tuple[Any, ...]) -> None:
     rng = np.random.default_rng(tile)
     w = (rng.standard_normal((filters, channels, window, window)) / (window * np.sqrt(channels))).astype(np.float32)
     bias = rng.standard_normal((1, filters, 1, 1)).astype(np.float32)
-    graph = winograd.layer(tile, BATCH, channels, filters, size, pads, block, window, stride)
-    program = converting(lambda: compile_graph(graph, {"w": w, "bias": bias}, HOST))
+    graph = winograd.layer(tile, BATCH, channels, filters, size, pads, block[2:], window, stride)
+    with winograd.in_blocks(*block[:2]):
+        program = converting(lambda: compile_graph(graph, {"w": w, "bias": bias}, HOST))
     for threads in (1, 3):
         model = Model(program, threads=threads)
         assert labels(model)[0] == "block_channels + conv_winograd + add + relu + unblock_channels"

@@ -19,6 +19,7 @@ from tilewright.ops.lowered.strassen import PRODUCTS
 from tilewright.plans import plan
 from tilewright.plans.framework.cost import Cost
 from tilewright.plans.matmul.tiles import Product
+from tilewright.plans.strassen import convolution as strassen_convolution
 from tilewright.plans.strassen.products import LEAST_GAIN, compared
 from tilewright.targets.target import Target
 from tilewright.transform.graph.fuse import fuse
@@ -184,7 +185,9 @@ def test_convolutions_of_one_pixel_on_awkward_shapes(
         pytest.skip("this machine lacks its features")
     width = 2 * target.lanes(4)
     together = panels if filters // 2 // width % panels == 0 else 1
-    monkeypatch.setattr(choose, "convolution_algorithm", lambda *_: StrassenStrips(strip, width, together))
+    monkeypatch.setattr(choose, "convolution_algorithm", lambda *_: StrassenStrips(width, together))
+    monkeypatch.setattr(strassen_convolution, "strips", lambda _: iter([strip]))
+    monkeypatch.setenv("TILEWRIGHT_CACHE", "0")  # kernels of other strips
     graph = pixels(images, channels, filters, size, stride)
     assert "lowered.conv_strassen" in operators(graph, target, "auto")
     rng = np.random.default_rng(channels)
@@ -202,7 +205,7 @@ def test_convolutions_of_one_pixel_on_awkward_shapes(
 def test_images_do_not_meet(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is infinite in one caller's image reaches no other's."""
     target = Target.host()
-    choice = StrassenStrips(18, 2 * target.lanes(4), 1)
+    choice = StrassenStrips(2 * target.lanes(4), 1)
     monkeypatch.setattr(choose, "convolution_algorithm", lambda *_: choice)
     graph = pixels(2, 64, 4 * target.lanes(4), (6, 6))
     assert "lowered.conv_strassen" in operators(graph, target, "auto")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -18,8 +20,20 @@ from tilewright.ir.expr import as_int
 from tilewright.ir.graph import Graph, GraphBuilder
 from tilewright.ir.selection import Winograd
 from tilewright.plans import plan
+from tilewright.plans.winograd import tiles as winograd_tiles
 from tilewright.plans.winograd.errors import largest_error
-from tilewright.plans.winograd.tiles import ENOUGH, NEAR, PART, WinogradProblem, cost, part_of, ranked, times
+from tilewright.plans.winograd.tiles import (
+    ENOUGH,
+    NEAR,
+    PART,
+    TileBlock,
+    WinogradProblem,
+    blocked,
+    cost,
+    part_of,
+    ranked,
+    times,
+)
 from tilewright.runtime.model import Model
 from tilewright.targets.target import Target
 from tilewright.transform.graph.fuse import fuse
@@ -32,6 +46,19 @@ HOST = Target.host()
 BLOCK = HOST.vector_bits // 32
 
 
+@contextmanager
+def in_blocks(rows: int, columns: int) -> Iterator[None]:
+    """Tiles go through the stages in blocks of this size, whatever is estimated; kernels are made anew."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(winograd_tiles, "blocks", lambda *_: iter([TileBlock(rows, columns)]))
+        patch.setenv("TILEWRIGHT_CACHE", "0")
+        blocked.cache_clear()
+        try:
+            yield
+        finally:
+            blocked.cache_clear()
+
+
 def layer(
     tile: int,
     images: Any,
@@ -39,20 +66,20 @@ def layer(
     filters: int,
     size: tuple[int, int],
     pads: tuple[int, ...],
-    block: Any,
+    panel: tuple[int, int],
     window: int = 3,
     stride: int = 1,
     dilation: int = 1,
 ) -> Graph:
     """block -> winograd -> bias, skip, relu -> unblock, as layout assignment leaves it."""
     b = GraphBuilder("layer")
-    rows, columns, width, panels = block
+    width, panels = panel
     x = b.input("x", tensor(images, channels, *size))
     w = b.param("w", tensor(filters, channels, window, window))
-    panel = {"block": BLOCK, "width": width * BLOCK, "panels": panels}
-    packed = ops.emit1(b, "lowered.pack_winograd", w, tile=tile, stride=stride, **panel)
+    layout = {"block": BLOCK, "width": width * BLOCK, "panels": panels}
+    packed = ops.emit1(b, "lowered.pack_winograd", w, tile=tile, stride=stride, **layout)
     blocked = ops.emit1(b, "lowered.block_channels", x, block=BLOCK)
-    attrs = {"tile": tile, "window": window, "stride": stride, "rows": rows, "columns": columns, "pads": pads}
+    attrs = {"tile": tile, "window": window, "stride": stride, "pads": pads}
     attrs |= {"dilation": dilation, "out_block": BLOCK}
     y = ops.emit1(b, "lowered.conv_winograd", blocked, packed, channels=filters, input_channels=channels, **attrs)
     bias = ops.emit1(b, "lowered.block_channels", b.param("bias", tensor(1, filters, 1, 1)), block=BLOCK)
@@ -94,9 +121,11 @@ def test_native_code_agrees_with_a_plain_convolution(case: tuple[Any, ...]) -> N
     rng = np.random.default_rng(tile)
     w = (rng.standard_normal((filters, channels, window, window)) / (window * np.sqrt(channels))).astype(np.float32)
     bias = rng.standard_normal((1, filters, 1, 1)).astype(np.float32)
-    graph = layer(tile, BATCH, channels, filters, size, pads, block, window)
+    graph = layer(tile, BATCH, channels, filters, size, pads, block[2:], window)
+    with in_blocks(*block[:2]):
+        program = compile_graph(graph, {"w": w, "bias": bias}, HOST)
     for threads in (1, 3):
-        model = Model(compile_graph(graph, {"w": w, "bias": bias}, HOST), threads=threads)
+        model = Model(program, threads=threads)
         for images in (1, 2, 5, 9):
             x = rng.standard_normal((images, channels, *size)).astype(np.float32)
             got = np.asarray(model(x))
@@ -112,8 +141,9 @@ def test_errors_do_not_grow_with_the_channels(tile: int, window: int, channels: 
     x = rng.standard_normal((2, channels, 13, 12)).astype(np.float32)
     bias = np.zeros((1, 17, 1, 1), np.float32)
     pads = (window // 2,) * 4
-    graph = layer(tile, BATCH, channels, 17, (13, 12), pads, (2, 2, 2, 1), window)
-    got = np.asarray(Model(compile_graph(graph, {"w": w, "bias": bias}, HOST))(x))
+    graph = layer(tile, BATCH, channels, 17, (13, 12), pads, (2, 1), window)
+    with in_blocks(2, 2):
+        got = np.asarray(Model(compile_graph(graph, {"w": w, "bias": bias}, HOST))(x))
     want = np.maximum(convolution(x, w, pads), 0)
     found = errors(got, want, tile, window, channels, BLOCK)
     assert found.max() <= MOST
@@ -138,11 +168,12 @@ def test_all_of_the_next_panel_is_asked_for(name: str, columns: int) -> None:
         width=2 * block,
         panels=2,
     )
-    attrs = {"tile": 4, "window": 3, "stride": 1, "rows": 4, "columns": columns, "pads": (1, 1, 1, 1), "dilation": 1}
+    attrs = {"tile": 4, "window": 3, "stride": 1, "pads": (1, 1, 1, 1), "dilation": 1}
     x = b.input("x", tensor(1, 64 // block, 24, 24, block))
     y = ops.emit1(b, "lowered.conv_winograd", x, packed, channels=64, input_channels=64, out_block=block, **attrs)
     (group,) = fuse(split_prepare(b.finish((y,))).run)
-    func = lower_loops(plan(lower_group(group, "k").func, target).func, target)
+    with in_blocks(4, columns):
+        func = lower_loops(plan(lower_group(group, "k").func, target).func, target)
     (weights,) = (buffer for buffer in func.params if as_int(buffer.size) == 64 * 64 * 36)
     panel = 64 * 2 * block
     asked: dict[int, set[int]] = {}
@@ -194,9 +225,11 @@ def test_strides_and_dilations(case: tuple[Any, ...]) -> None:
     rng = np.random.default_rng(tile)
     w = (rng.standard_normal((filters, channels, window, window)) / (window * np.sqrt(channels))).astype(np.float32)
     bias = rng.standard_normal((1, filters, 1, 1)).astype(np.float32)
-    graph = layer(tile, BATCH, channels, filters, size, pads, block, window, stride, apart)
+    graph = layer(tile, BATCH, channels, filters, size, pads, block[2:], window, stride, apart)
+    with in_blocks(*block[:2]):
+        program = compile_graph(graph, {"w": w, "bias": bias}, HOST)
     for threads in (1, 3):
-        model = Model(compile_graph(graph, {"w": w, "bias": bias}, HOST), threads=threads)
+        model = Model(program, threads=threads)
         for images in (1, 3):
             x = rng.standard_normal((images, channels, *size)).astype(np.float32)
             got = np.asarray(model(x))
@@ -239,9 +272,10 @@ def test_threads_share_blocks_of_tiles_or_groups_of_panels_or_elements(rows: int
     rng = np.random.default_rng(0)
     w = (rng.standard_normal((7 * BLOCK - 3, 17, 3, 3)) / (3 * np.sqrt(17))).astype(np.float32)
     x = rng.standard_normal((1, 17, 30, 10)).astype(np.float32)
-    graph = layer(4, 1, 17, len(w), (30, 10), (1, 1, 1, 1), (rows, 3, 1, panels))
+    graph = layer(4, 1, 17, len(w), (30, 10), (1, 1, 1, 1), (1, panels))
     bias = np.zeros((1, len(w), 1, 1), np.float32)
-    program = compile_graph(graph, {"w": w, "bias": bias}, HOST)
+    with in_blocks(rows, 3):
+        program = compile_graph(graph, {"w": w, "bias": bias}, HOST)
     want = np.maximum(convolution(x, w, (1, 1, 1, 1)), 0)
     for threads in (1, 3):
         got = np.asarray(Model(program, threads=threads)(x))
@@ -249,7 +283,7 @@ def test_threads_share_blocks_of_tiles_or_groups_of_panels_or_elements(rows: int
 
 
 def test_nan_and_infinity_stay_in_their_tiles() -> None:
-    graph = layer(4, 1, 16, 16, (12, 12), (1, 1, 1, 1), (3, 3, 2, 1))
+    graph = layer(4, 1, 16, 16, (12, 12), (1, 1, 1, 1), (2, 1))
     rng = np.random.default_rng(0)
     w = rng.standard_normal((16, 16, 3, 3)).astype(np.float32)
     model = Model(compile_graph(graph, {"w": w, "bias": np.zeros((1, 16, 1, 1), np.float32)}, HOST))
@@ -263,7 +297,7 @@ def test_nan_and_infinity_stay_in_their_tiles() -> None:
 
 def test_nan_stays_in_the_tiles_of_a_stride() -> None:
     """A tile of 4 outputs reads 9 inputs: the last of them is the first of the next tile."""
-    graph = layer(4, 1, 16, 16, (24, 24), (0, 0, 1, 1), (3, 3, 2, 1), 3, 2)
+    graph = layer(4, 1, 16, 16, (24, 24), (0, 0, 1, 1), (2, 1), 3, 2)
     rng = np.random.default_rng(0)
     w = rng.standard_normal((16, 16, 3, 3)).astype(np.float32)
     model = Model(compile_graph(graph, {"w": w, "bias": np.zeros((1, 16, 1, 1), np.float32)}, HOST))
@@ -281,16 +315,18 @@ def test_the_estimate_prefers_what_multiplies_less() -> None:
     found = choose((wide,), (2, 4), HOST)
     assert found is not None and found.tile == 4
     assert choose((wide,), (), HOST) is None
-    four, two = (cost(wide, Winograd(tile, 2, 14, 2 * BLOCK, 1), HOST).cycles for tile in (4, 2))
+    four, two = (cost(wide, Winograd(tile, 2 * BLOCK, 1), TileBlock(2, 14), HOST).cycles for tile in (4, 2))
     assert four < two
 
 
 def test_panels_go_together_while_their_products_stay_in_the_second_level() -> None:
     """The fewer groups, the less often tiles are read; all panels at once would spill the products of a large block."""
     for size, channels, filters in ((19, 128, 128), (28, 512, 512), (64, 256, 256)):
-        found = choose((WinogradProblem(1, size, size, channels, filters, 3, 1e8),), (4,), Target.parse("haswell"))
+        shape = WinogradProblem(1, size, size, channels, filters, 3, 1e8)
+        found = choose((shape,), (4,), Target.parse("haswell"))
         assert found is not None and found.panels > 1 and (filters // found.width) % found.panels == 0
-        products = 4 * 36 * found.rows * found.columns * found.width * found.panels
+        block = blocked((shape,), found, Target.parse("haswell"))[0][1]
+        products = 4 * 36 * block.count * found.width * found.panels
         assert products <= 0.6 * Target.parse("haswell").l2
     alone = choose((WinogradProblem(1, 19, 19, 128, 16, 3),), (4,), Target.parse("haswell"))
     assert alone is not None and alone.panels == 1
@@ -301,14 +337,17 @@ def test_a_batch_has_blocks_of_tiles_for_a_few_threads() -> None:
     target = Target.parse("haswell")
     batch = WinogradProblem(8, 19, 19, 128, 128, 3, 8.6e6)
     found = choose((batch,), (5,), target)
-    assert found is not None and times(batch, found) >= ENOUGH
+    assert found is not None
+    best, one = blocked((batch,), found, target)[0][1], Winograd(5, found.width, 1)
+    assert times(batch, found, best) >= ENOUGH
     assert any(
-        1 < times(batch, c) < ENOUGH and cost(batch, c, target).cycles < cost(batch, found, target).cycles
-        for c in (Winograd(5, rows, 4, found.width, 1) for rows in range(11, 17))
+        1 < times(batch, one, b) < ENOUGH
+        and cost(batch, one, b, target).cycles < cost(batch, found, best, target).cycles
+        for b in (TileBlock(rows, 4) for rows in range(11, 17))
     )
     single = WinogradProblem(1, 19, 19, 128, 128, 3, 8.6e6)
     found = choose((single,), (5,), target)
-    assert found is not None and times(single, found) == 1
+    assert found is not None and times(single, found, blocked((single,), found, target)[0][1]) == 1
 
 
 def test_settings_allow_tiles_by_the_inputs_of_a_phase() -> None:

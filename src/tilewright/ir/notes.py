@@ -227,6 +227,15 @@ class PastCaches(FuncNote):
 
 @register
 @dataclass(frozen=True, slots=True)
+class ColdWeights(FuncNote):
+    """The weights of the program around do not fit into the last cache together: each call reads them from memory.
+
+    Written by `transform/cold.py`, read by `plans/winograd/plan.py`.
+    """
+
+
+@register
+@dataclass(frozen=True, slots=True)
 class Workspaces(FuncNote):
     """The last parameters are memory that the function needs and nobody else reads.
 
@@ -283,6 +292,7 @@ __all__ = [
     "THREADS",
     "BlockNote",
     "BufferName",
+    "ColdWeights",
     "Count",
     "Defer",
     "FuncNote",

@@ -1,6 +1,6 @@
 """How an operator is computed, noted on its node: by which algorithm, and in which precision it multiplies.
 
-    y = conv(x, w) {...} by winograd {columns = 7, panels = 4, rows = 2, tile = 4, width = 32} in fp32
+    y = conv(x, w) {...} by winograd {panels = 4, tile = 4, width = 32} in fp32
     y = matmul(x, w) in bf16
 
 `transform/select/` chooses, `transform/layout/` obeys and takes the note away; no other pass has to know it. The fields
@@ -41,22 +41,18 @@ class Pixels(Algorithm):
 
 @dataclass(frozen=True, slots=True)
 class Winograd(Algorithm):
-    """A convolution by Winograd's or Fourier's transforms: `tile` outputs a side, blocks of `rows` x `columns` tiles,
-    panels of `width` filters in groups of `panels`."""
+    """A convolution by Winograd's or Fourier's transforms: `tile` outputs a side, panels of `width` filters, `panels`
+    of them in a group."""
 
     tile: int
-    rows: int
-    columns: int
     width: int
     panels: int
 
 
 @dataclass(frozen=True, slots=True)
 class StrassenStrips(Algorithm):
-    """A convolution of one pixel by Strassen's method: strips of so many of a half's pixels, panels of `width` filters
-    in groups of `panels`."""
+    """A convolution of one pixel by Strassen's method: panels of `width` filters, `panels` of them in a group."""
 
-    strip: int
     width: int
     panels: int
 

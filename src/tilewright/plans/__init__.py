@@ -64,40 +64,50 @@ def plan(func: PrimFunc, target: Target) -> Planned:
     chosen = _decide(lambda: key_of_function(func, target), choices)
     # What is forced is wanted as it is.
     trials = choices if chosen is choices[0] else [chosen]
-    schedule, chosen, rejected = _first_lawful(func, structure, trials, target)
+    schedule, chosen, rejected, stated = _first_lawful(structure, trials, target)
     others = tuple(c for c in choices if c is not chosen and all(c is not r.candidate for r in rejected))
     variants = tuple((v, plan(specialize(func, v), target)) for v in named(chosen.plan).cases(structure))
-    return Planned(schedule, chosen, others, target, least(structure, target), variants, rejected)
+    return Planned(schedule, chosen, others, target, least(stated, target), variants, rejected)
 
 
 def _first_lawful(
-    func: PrimFunc, structure: Structure, trials: Sequence[Candidate], target: Target
-) -> tuple[Schedule, Candidate, tuple[Rejected, ...]]:
+    structure: Structure, trials: Sequence[Candidate], target: Target
+) -> tuple[Schedule, Candidate, tuple[Rejected, ...], Structure]:
     """The first candidate whose schedule does the work that was ordered (`plans/framework/work.py`), the one that does
-    least if none of them does, and those that were rejected before it."""
+    least if none of them does, those that were rejected before it, and the function as that candidate states it."""
     rejected: list[Rejected] = []
-    schedules: list[Schedule] = []
+    schedules: list[tuple[Schedule, Structure]] = []
     unfit: dict[str, ScheduleError] = {}  # plans that do not cope with these sizes: symbolic ones may hide their bounds
     for candidate in [*trials[:TRIALS], *others_than(trials[:TRIALS], trials)]:
         if candidate.plan in unfit or (rejected and candidate not in trials[:TRIALS]):
             continue
-        taken, schedule = named(candidate.plan), Schedule(func)
+        taken = named(candidate.plan)
         try:
-            taken.apply(schedule, structure, candidate, target)
+            schedule, stated = scheduled_by(taken, structure, candidate, target)
         except ScheduleError as error:
-            if not func.symbols:
+            if not structure.func.symbols:
                 raise
             unfit[candidate.plan] = error
             continue
         work = work_of(schedule.func, taken.added(structure, candidate, target))
         if work.excess <= MOST:
-            return schedule, candidate, tuple(rejected)
+            return schedule, candidate, tuple(rejected), stated
         rejected.append(Rejected(candidate, work.excess, work.worst))
-        schedules.append(schedule)
+        schedules.append((schedule, stated))
     if not rejected:
         raise next(iter(unfit.values()))
     best = min(range(len(rejected)), key=lambda k: rejected[k].excess)
-    return schedules[best], rejected[best].candidate, tuple(rejected)
+    schedule, stated = schedules[best]
+    return schedule, rejected[best].candidate, tuple(rejected), stated
+
+
+def scheduled_by(taken: Plan, structure: Structure, candidate: Candidate, target: Target) -> tuple[Schedule, Structure]:
+    """The function scheduled by a candidate of a plan, whatever it is estimated to take, and as that one states it."""
+    func = taken.restated(structure, candidate)
+    stated = structure if func is structure.func else analyse(func)
+    schedule = Schedule(func)
+    taken.apply(schedule, stated, candidate, target)
+    return schedule, stated
 
 
 def others_than(tried: Sequence[Candidate], candidates: Sequence[Candidate]) -> list[Candidate]:

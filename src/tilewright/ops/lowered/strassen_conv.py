@@ -1,10 +1,10 @@
 """Strassen's products in a convolution of one pixel: the pixels of a map are the rows of a product (`strassen.py`).
 
 Quarters of the input are the first or second half of the pixels, and of the blocks of channels; those of the filters,
-halves of the filters and of the channels. Images do not meet. Half of a map's pixels goes through the products `strip`
-by strip; where a strip ends past the half, or the half past the map, other pixels of the map take the place, and
-nothing reads what comes of them. `panels` of filters make a group, whose products are made one of the seven after the
-other.
+halves of the filters and of the channels. Images do not meet. The operator states half of a map's pixels at once; the
+plan may state it strip by strip (`pixels_in_strips`). Where a strip ends past the half, or the half past the map, other
+pixels of the map take the place, and nothing reads what comes of them. `panels` of filters make a group, whose products
+are made one of the seven after the other.
 
     sums      strassen_sums(w[K, C], transpose)          ->  t[7, K/2, C/2]
     filters   pack_matmul, a dimension of groups first   ->  u[groups, 7, panels, C/2, width]
@@ -39,15 +39,14 @@ from tilewright.te import Tensor
 
 @dataclass(frozen=True, slots=True)
 class ConvStrassenAttrs(Attrs):
-    """Strides of `conv`, channels of the result, pixels of a strip."""
+    """Strides of `conv`, channels of the result."""
 
     strides: Ints
     channels: int
-    strip: int
 
 
 def _infer(types: Types, attrs: ConvStrassenAttrs) -> tuple[TensorType, ...]:
-    """Attributes: `strides`, output `channels`, pixels of a `strip`."""
+    """Blocked `x` and sums of filters to a blocked output of `channels` channels."""
     x = only(types)
     n, _, *size, b = x.shape
     out = [ceildiv(d, s) for d, s in zip(size, attrs.strides, strict=True)]
@@ -59,10 +58,18 @@ def _infer(types: Types, attrs: ConvStrassenAttrs) -> tuple[TensorType, ...]:
 def _compute(
     inputs: Sequence[Tensor | None], attrs: ConvStrassenAttrs, types: tuple[TensorType, ...]
 ) -> tuple[Tensor, ...]:
-    x, u = present(inputs, 0), present(inputs, 1)
-    n, _, oh, ow, b = types[0].shape
+    _, _, oh, ow, _ = types[0].shape
+    half = as_int(ceildiv(oh * ow, 2))
+    assert half is not None
+    return (pixels_in_strips(present(inputs, 0), present(inputs, 1), attrs, types[0].shape, half),)
+
+
+def pixels_in_strips(x: Tensor, u: Tensor, attrs: ConvStrassenAttrs, out: Sequence[Expr], strip: int) -> Tensor:
+    """The convolution by strips of so many of a half's pixels. The stages and their axes are the same for strips of any
+    size."""
+    n, _, oh, ow, b = out
     groups, _, panels, depth, width = u.shape
-    (sh, sw), strip, pixels = attrs.strides, attrs.strip, oh * ow
+    (sh, sw), pixels = attrs.strides, oh * ow
     half, blocks, across = ceildiv(pixels, 2), depth // b, groups * panels * width
     strips, group = ceildiv(half, strip), panels * width
     known = as_int(pixels), as_int(strips)
@@ -104,8 +111,8 @@ def _compute(
         row, which = pixel % half, pixel // half * 2 + filter_ // across
         return merged[image, row // strip, which, row % strip, filter_ % across]
 
-    whole: Tensor = te.compute(types[0].shape, element, name="conv")
-    return (whole,)
+    whole: Tensor = te.compute(tuple(out), element, name="conv")
+    return whole
 
 
 def _reference(arrays: Sequence[Any], attrs: ConvStrassenAttrs) -> tuple[Any, ...]:

@@ -7,9 +7,10 @@
 
 Every transform is two separable passes over constant matrices (`correlation.py`). Taps that are d apart keep every d-th
 output row and column to themselves: these d * d submaps of an image count as images do. Tiles are counted in tile rows
-of the whole batch (`submaps * ceil(rows / m)`) and tile columns, both padded to multiples of `rows` and `columns`, as
-the plan chose, so that it works on whole blocks; what lies past the map is read as zero and never written. So many
-`panels` of filters go through the products together, element by element of the tiles, and lie in memory in that order.
+of the whole batch (`submaps * ceil(rows / m)`) and tile columns. The operator states them one by one; the plan may
+state them in blocks that share what they read (`tiles_in_blocks`): then both are padded to multiples of the block's, so
+that it works on whole ones; what lies past the map is read as zero and never written. So many `panels` of filters go
+through the products together, element by element of the tiles, and lie in memory in that order.
 
     filters   w[K, C, r, r]                    ->  u[groups, size, size, panels, ceil(C/b), b, width], size = `products`
     input     x[N, ceil(C/b), H, W, b]         ->  y[N, ceil(K/b), H', W', b]
@@ -131,15 +132,13 @@ PACK_WINOGRAD = register(
 
 @dataclass(frozen=True, slots=True)
 class ConvWinogradAttrs(Attrs):
-    """Outputs of a tile, extent of the window, stride and dilation, a side each; tile rows and columns of a block; pads
-    of `conv`; channels of the result and of the input, and of a block of either."""
+    """Outputs of a tile, extent of the window, stride and dilation, a side each; pads of `conv`; channels of the result
+    and of the input, and of a block of either."""
 
     tile: int
     window: int
     stride: int
     dilation: int
-    rows: int
-    columns: int
     pads: Ints
     channels: int
     input_channels: int
@@ -158,23 +157,30 @@ def _conv_infer(types: Types, attrs: ConvWinogradAttrs) -> tuple[TensorType, ...
 def _conv_compute(
     inputs: Sequence[Tensor | None], attrs: ConvWinogradAttrs, types: tuple[TensorType, ...]
 ) -> tuple[Tensor, ...]:
-    x, u = present(inputs, 0), present(inputs, 1)
+    return (tiles_in_blocks(present(inputs, 0), present(inputs, 1), attrs, types[0].shape, 1, 1),)
+
+
+def tiles_in_blocks(
+    x: Tensor, u: Tensor, attrs: ConvWinogradAttrs, out: Sequence[Expr], rows: int, columns: int
+) -> Tensor:
+    """The convolution by blocks of `rows` x `columns` tiles: the tiles of a row of a block share a strip of the input,
+    and a block's tiles are one dimension of the products. The stages and their axes are the same for blocks of any
+    size."""
     m, window, stride = attrs.tile, attrs.window, attrs.stride
     length, size = reach(m, window, stride), products(m, window, stride)
     at, _, bt = transforms(m, window, stride)
     first, last = te.const_matrix(bt, x.dtype), te.const_matrix(at, x.dtype)
-    n, _, oh, ow, lanes = types[0].shape
+    n, _, oh, ow, lanes = out
     groups, _, _, panels, blocks, b, width = u.shape
     dilation = attrs.dilation
     maps, down, across = n * dilation**2, ceildiv(ceildiv(oh, dilation), m), ceildiv(ceildiv(ow, dilation), m)
-    rows, columns = attrs.rows, attrs.columns  # tiles of a block
     row_blocks, column_blocks, count = ceildiv(maps * down, rows), ceildiv(across, columns), rows * columns
     group = panels * width
     filters = groups * group
 
     across_strip = const((columns - 1) * m * stride + length)
     shape = (row_blocks, const(rows), column_blocks, blocks, const(length), across_strip, b)
-    strip = _strip(x, attrs, shape, maps * down, down)
+    strip = _strip(x, attrs, shape, maps * down, down, columns)
     i, j = te.reduce_axis(length, "i"), te.reduce_axis(length, "j")
     half: Tensor = te.compute(
         (*shape[:4], const(size), *shape[5:]),
@@ -220,13 +226,15 @@ def _conv_compute(
         return result[row // rows, column // columns, tile, h % m, w % m, k * lanes + lane]
 
     whole: Tensor = te.compute((n, filters // lanes, oh, ow, lanes), element, name="conv")
-    return (cropped(whole, types[0].shape),)
+    return cropped(whole, tuple(out))
 
 
-def _strip(x: Tensor, attrs: ConvWinogradAttrs, shape: tuple[Expr, ...], count: Expr, down: Expr) -> Tensor:
+def _strip(
+    x: Tensor, attrs: ConvWinogradAttrs, shape: tuple[Expr, ...], count: Expr, down: Expr, columns: int
+) -> Tensor:
     """The rows of the input that each tile row reads, with zeros past the map and past the channels."""
     stride, dilation, (top, left, _, _) = attrs.stride, attrs.dilation, attrs.pads
-    rows, columns, step = attrs.rows, attrs.columns, attrs.tile * stride
+    rows, step = shape[1], attrs.tile * stride
     channels, block = attrs.input_channels, as_int(shape[-1])
     assert block is not None
 

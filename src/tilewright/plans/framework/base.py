@@ -58,6 +58,8 @@ class Plan:
     apply       the primitives, recorded in the schedule's trace
     cases       values of symbols for which a version of its own is worth its code
     added       what a setting computes more often than once, on purpose
+    restated    the function with operators stated anew in parts of a setting's sizes (`plans/framework/restate.py`);
+                `apply` is given that one
     refines     names of plans that this one is preferred to, whatever the estimates, where both fit: those whose
                 estimates leave out what makes the difference
     """
@@ -69,6 +71,7 @@ class Plan:
     cases: Callable[[Structure], list[Values]] = lambda _: []
     added: Callable[[Structure, Candidate, Target], tuple[Added, ...]] = lambda *_: ()
     refines: tuple[str, ...] = ()
+    restated: Callable[[Structure, Candidate], PrimFunc] = lambda structure, _: structure.func
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ between two uses of the same byte, so it says which level holds the byte.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import ceil, inf, prod
 
@@ -265,21 +265,33 @@ def around(structure: Structure, anchor: Stage, target: Target, symbol: int = SY
     contraction's own estimate."""
     behind, total = structure.after(anchor), Cost()
     for stage in structure.stages:
-        if stage is anchor:
-            continue
-        kept = stage.block.is_reduction or structure.is_output(stage)
-        for store, times in stores(structure.func.body, symbol):
-            if store.buffer not in stage.writes:
-                continue
-            work = times * weight(store.value, target) * written_out(store.value)
-            itemsize = store.buffer.dtype.itemsize
-            compute = fma_cycles(work, target.lanes(max(4, itemsize)), target)
-            elements = nbytes_of(store.buffer, symbol) if kept else 0
-            reads = elements if stage.block.is_reduction else 0
-            total += Cost(compute, load_cycles(reads, target), store_cycles(elements, target))
+        if stage is not anchor:
+            for cost in stage_costs(structure, stage, target, symbol):
+                total += cost
     plain = PLAIN * sum(nbytes_of(b, symbol) / b.dtype.itemsize for b in anchor.writes) if behind else 0.0
     free = fma_cycles(plain, target.lanes(max(4, anchor.writes[0].dtype.itemsize)), target)
     return total if free == 0.0 else Cost(max(0.0, total.compute - free), total.load, total.store, 0.0, total.overhead)
+
+
+def outside(structure: Structure, own: Sequence[Stage], target: Target, symbol: int = SYMBOL) -> Cost:
+    """What the stages take that are none of an operator's own: pointwise work on what it reads, and on its result."""
+    names = {stage.name for stage in own}
+    others = [stage for stage in structure.stages if stage.name not in names]
+    return sum((cost for stage in others for cost in stage_costs(structure, stage, target, symbol)), Cost())
+
+
+def stage_costs(structure: Structure, stage: Stage, target: Target, symbol: int = SYMBOL) -> Iterator[Cost]:
+    """What each store of a stage takes: the operations of its value, and what it keeps."""
+    kept = stage.block.is_reduction or structure.is_output(stage)
+    for store, times in stores(structure.func.body, symbol):
+        if store.buffer not in stage.writes:
+            continue
+        work = times * weight(store.value, target) * written_out(store.value)
+        itemsize = store.buffer.dtype.itemsize
+        compute = fma_cycles(work, target.lanes(max(4, itemsize)), target)
+        elements = nbytes_of(store.buffer, symbol) if kept else 0
+        reads = elements if stage.block.is_reduction else 0
+        yield Cost(compute, load_cycles(reads, target), store_cycles(elements, target))
 
 
 PLAIN = 2.0

@@ -22,21 +22,25 @@ from functools import lru_cache
 from math import ceil
 
 from tilewright.ir.expr import as_int
+from tilewright.ir.loops import PrimFunc
 from tilewright.ir.selection import StrassenStrips
 from tilewright.ops.lowered.strassen import PRODUCTS
-from tilewright.ops.lowered.strassen_conv import CONV_STRASSEN
+from tilewright.ops.lowered.strassen_conv import CONV_STRASSEN, pixels_in_strips
 from tilewright.plans.convolution import tiles as conv_tiles
 from tilewright.plans.convolution.tiles import MOST_ROWS, WHOLE, Blocking, DirectProblem, registers
 from tilewright.plans.framework.analysis import Structure
 from tilewright.plans.framework.base import Candidate, Plan
 from tilewright.plans.framework.common import inline_all
-from tilewright.plans.framework.cost import Cost, around, bandwidth, load_cycles, sharing, store_cycles
-from tilewright.plans.idioms.panels import panel_width
+from tilewright.plans.framework.cost import Cost, bandwidth, load_cycles, number, outside, sharing, store_cycles
+from tilewright.plans.framework.restate import restate
+from tilewright.plans.framework.symbolic import SYMBOLIC_IMAGES
+from tilewright.plans.idioms.panels import packed_operand, panel_width
 from tilewright.plans.strassen.products import StrassenStages, stages
 from tilewright.plans.winograd.plan import constant_product, products, share
 from tilewright.plans.winograd.tiles import ENOUGH, groups, one_block_a_thread
 from tilewright.schedule.schedule import LoopRef, Schedule
 from tilewright.targets.target import Target
+from tilewright.te import Tensor
 
 LEAST_GAIN = 0.98
 """What the seven products may take of the time of the direct convolution: their filters take more memory."""
@@ -47,13 +51,12 @@ MOST_STRIPS = 64
 
 @lru_cache(maxsize=4096)
 def best(shape: DirectProblem, width: int, model: int, target: Target) -> tuple[Cost, StrassenStrips] | None:
-    """The best choice for an image and what it is estimated to take."""
-    choices = [
-        StrassenStrips(strip, width, panels)
+    """The best choice for an image and what it is estimated to take in its best strips."""
+    found = (
+        (estimate(shape, StrassenStrips(width, panels), strip, model, target), StrassenStrips(width, panels))
         for strip in strips(ceil(shape.height * shape.width / 2))
         for panels in groups(shape.filters // 2 // width)
-    ]
-    found = ((estimate(shape, choice, model, target), choice) for choice in choices)
+    )
     return min(found, key=lambda c: c[0].cycles, default=None)
 
 
@@ -65,24 +68,17 @@ def strips(half: int) -> Iterator[int]:
             yield half // parts
 
 
-def estimate(shape: DirectProblem, choice: StrassenStrips, model: int, target: Target) -> Cost:
-    """Cycles of an image: of one core, and of what others miss while threads share strips or, where these are few, the
-    phases of each."""
-    count = ceil(ceil(shape.height * shape.width / 2) / choice.strip)
-    x, y = (2 * choice.strip * size for size in (shape.channels, shape.filters))  # bytes of a quarter, of a strip
-    group = 4 * choice.strip * choice.width * choice.panels
+def estimate(
+    shape: DirectProblem, choice: StrassenStrips, strip: int, model: float, target: Target, rows: int | None = None
+) -> Cost:
+    """Cycles of an image by strips of so many pixels: of one core, and of what others miss while threads share strips
+    or, where these are few, the phases of each. Register tiles have `rows` rows, or as many as are best."""
+    count = ceil(ceil(shape.height * shape.width / 2) / strip)
+    x, y = (2 * strip * size for size in (shape.channels, shape.filters))  # bytes of a quarter, of a strip
+    group = 4 * strip * choice.width * choice.panels
     passes = y // group
-    quarter = replace(
-        shape,
-        height=1,
-        width=choice.strip,
-        images=1,
-        channels=shape.channels // 2,
-        filters=shape.filters // 2,
-        source=x,
-        copied=False,
-    )
-    product = min((c for _, c in tiles(quarter, choice.width, target)), key=lambda c: c.cycles) * PRODUCTS
+    heights = tiles(quarter(shape, strip), choice.width, target)
+    product = min((c for n, c in heights if rows in (None, n)), key=lambda c: c.cycles) * PRODUCTS
     weights = float(PRODUCTS * shape.channels * shape.filters)
     held = PRODUCTS * (x + group)
     first, later = weights / bandwidth(model * PRODUCTS / 4, target), weights / bandwidth(weights + held, target)
@@ -106,9 +102,23 @@ def estimate(shape: DirectProblem, choice: StrassenStrips, model: int, target: T
     if not alone:
         each, panels = (PRODUCTS * choice.panels, choice.panels) if passes < ENOUGH else (passes, passes)
         product, behind = product * sharing(each, target), behind * sharing(panels, target)
-    strip = (product | Cost(memory=again)) + before + behind
+    one = (product | Cost(memory=again)) + before + behind
     unequal = sharing(shape.images * count, target) if alone else 1.0
-    return strip * (count * unequal) | Cost(memory=first + (count - 1) * later)
+    return one * (count * unequal) | Cost(memory=first + (count - 1) * later)
+
+
+def quarter(shape: DirectProblem, strip: int) -> DirectProblem:
+    """One of the products of a strip."""
+    return replace(
+        shape,
+        height=1,
+        width=strip,
+        images=1,
+        channels=shape.channels // 2,
+        filters=shape.filters // 2,
+        source=2 * strip * shape.channels,
+        copied=False,
+    )
 
 
 def tiles(quarter: DirectProblem, width: int, target: Target) -> list[tuple[int, Cost]]:
@@ -125,17 +135,46 @@ def fits(structure: Structure, target: Target) -> bool:
 
 
 def candidates(structure: Structure, target: Target) -> list[Candidate]:
-    found = stages(structure, CONV_STRASSEN)
-    assert found is not None
+    """All strips with the best register tile, and the best strip with all register tiles."""
+    found, conv = stages(structure, CONV_STRASSEN), structure.operator(CONV_STRASSEN)
+    assert found is not None and conv is not None
+    (out,) = conv.stages[-1].writes
     (blocks, block), width = (as_int(it.extent) for it in found.product.reduce), panel_width(found.product)
-    groups, _, panels, strip, _ = (as_int(it.extent) for it in found.product.spatial[2:])
-    assert blocks and block and width and groups and panels and strip
-    filters = groups * panels * width
-    quarter = DirectProblem(1, 1, strip, (1, 1), 1, blocks * block, block, filters, 4 * blocks * block * strip, False)
-    count = (as_int(found.product.spatial[1].extent) or 1) * PRODUCTS
-    rest = around(structure, found.product, target)
-    options = [Candidate((("rows", rows),), cost * count + rest) for rows, cost in tiles(quarter, width, target)]
-    return sorted(options, key=lambda c: c.cycles)
+    panels = as_int(found.product.spatial[4].extent)
+    height, columns = (as_int(d) for d in out.shape[2:4])
+    assert blocks and block and width and panels and height and columns
+    channels, images = 2 * blocks * block, as_int(out.shape[0])
+    source, filters = 4 * channels * height * columns, conv.attrs.channels
+    count = SYMBOLIC_IMAGES[0] if images is None else images
+    shape = DirectProblem(count, height, columns, (1, 1), 1, channels, block, filters, source, False)
+    choice, model = StrassenStrips(width, panels), 4.0 * channels * filters
+    behind, times = outside(structure, conv.stages, target), number(out.shape[0])
+
+    def candidate(strip: int, rows: int) -> Candidate:
+        cost = estimate(shape, choice, strip, model, target, rows)
+        return Candidate((("strip", strip), ("rows", rows)), cost * times + behind)
+
+    options: list[Candidate] = []
+    for strip in strips(ceil(height * columns / 2)):
+        each = sorted(tiles(quarter(shape, strip), width, target), key=lambda tile: tile[1].cycles)
+        options += [candidate(strip, rows) for rows, _ in each]
+    options.sort(key=lambda c: c.cycles)
+    best = options[0].knob("strip")
+    first = {c.knob("strip"): c for c in reversed(options)}
+    return [c for c in options if c.knob("strip") == best or c is first[c.knob("strip")]]
+
+
+def restated(structure: Structure, candidate: Candidate) -> PrimFunc:
+    """The function in the candidate's strips."""
+    conv = structure.operator(CONV_STRASSEN)
+    assert conv is not None
+    weights, (out,) = packed_operand(conv.stage("product")), conv.stages[-1].writes
+    assert weights is not None
+
+    def convolution(x: Tensor, u: Tensor) -> Tensor:
+        return pixels_in_strips(x, u, conv.attrs, out.shape, candidate.knob("strip"))
+
+    return restate(structure, conv, (*conv.stage("quarters").reads, weights.buffer), convolution)
 
 
 def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Target) -> None:
@@ -184,4 +223,4 @@ def output_loops(s: Schedule, found: StrassenStages) -> tuple[LoopRef, LoopRef, 
     return image, at, group, panel
 
 
-PLAN = Plan("strassen convolution", fits, candidates, apply)
+PLAN = Plan("strassen convolution", fits, candidates, apply, refines=("rows",), restated=restated)

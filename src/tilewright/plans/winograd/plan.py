@@ -16,32 +16,48 @@
 Plain maps may come in and go out (`plans/idioms/conversions.py`): strips are transposed lines then, and a row of tiles
 is transposed when it is complete.
 
-The stages are those of `ops/lowered/winograd.py`; blocks of tiles and groups of panels are as large as it says. All
-tiles are read once for each group; what its panels read one after another, the tiles' parts of one element, stays in
-L2.
+The stages are those of `ops/lowered/winograd.py`, stated anew for blocks of tiles of the size that is chosen here; how
+many panels make a group the layout of the filters says. All tiles are read once for each group; what its panels read
+one after another, the tiles' parts of one element, stays in L2.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import prod
+from math import inf, prod
 
 from tilewright.codegen.llvm.prefetch import MOST_LINES
-from tilewright.ir.expr import as_int
-from tilewright.ir.notes import Prefetch, Unroll
+from tilewright.ir.expr import Buffer, as_int
+from tilewright.ir.loops import PrimFunc
+from tilewright.ir.notes import ColdWeights, Prefetch, Unroll, find
+from tilewright.ir.selection import Winograd
 from tilewright.ops.lowered.correlation import MOST_POINTS
-from tilewright.ops.lowered.winograd import CONV_WINOGRAD, PACK_WINOGRAD, ConvWinogradAttrs
+from tilewright.ops.lowered.winograd import CONV_WINOGRAD, PACK_WINOGRAD, ConvWinogradAttrs, tiles_in_blocks
 from tilewright.plans.convolution.direct import body_steps
-from tilewright.plans.framework.analysis import Stage, Structure
+from tilewright.plans.framework.analysis import Operator, Stage, Structure
 from tilewright.plans.framework.base import Candidate, Plan
 from tilewright.plans.framework.common import buffer_names, inline_all, own_loops, stream_outputs
-from tilewright.plans.framework.cost import EXPOSED, Cost, around, number, roofline
+from tilewright.plans.framework.cost import Cost, number, outside, roofline
+from tilewright.plans.framework.restate import restate
 from tilewright.plans.idioms.conversions import plain_output, read_plain, transpose_in, transpose_out
 from tilewright.plans.idioms.panels import packed_operand, panel_width
 from tilewright.plans.idioms.transposes import tile_axes, transpose_tiles
-from tilewright.plans.winograd.tiles import ENOUGH, most_rows, one_block_a_thread, part_of, product_cycles
+from tilewright.plans.winograd.tiles import (
+    ENOUGH,
+    TileBlock,
+    WinogradProblem,
+    blocked,
+    cost,
+    most_rows,
+    one_block_a_thread,
+    part_of,
+    problems_of,
+    product_cycles,
+    unshared_penalty,
+)
 from tilewright.schedule.schedule import BlockRef, LoopRef, Schedule
 from tilewright.targets.target import Target
+from tilewright.te import Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +65,7 @@ class WinogradStages:
     """The stages of a Winograd convolution, in order; `rest` is the epilogue. `blocks` blocks the channels of plain
     input, `plain` writes plain output."""
 
-    attrs: ConvWinogradAttrs
+    operator: Operator[ConvWinogradAttrs]
     strip: Stage
     half: Stage
     tiles: Stage
@@ -59,6 +75,10 @@ class WinogradStages:
     rest: tuple[Stage, ...]
     plain: Stage | None
     blocks: Stage | None
+
+    @property
+    def attrs(self) -> ConvWinogradAttrs:
+        return self.operator.attrs
 
 
 def stages(structure: Structure) -> WinogradStages | None:
@@ -76,7 +96,7 @@ def stages(structure: Structure) -> WinogradStages | None:
     if any(s.role != "spatial" for s in rest) or len(rest[-1].spatial) != 5:
         return None
     source = next(iter(blocks), None)
-    return WinogradStages(conv.attrs, strip, half, tiles, product, upright, result, rest, plain, source)
+    return WinogradStages(conv, strip, half, tiles, product, upright, result, rest, plain, source)
 
 
 def fits(structure: Structure, target: Target) -> bool:
@@ -84,19 +104,62 @@ def fits(structure: Structure, target: Target) -> bool:
 
 
 def candidates(structure: Structure, target: Target) -> list[Candidate]:
+    """All blocks of tiles with the best register tile, and the best block with all register tiles."""
     found = stages(structure)
     assert found is not None
-    count, width = as_int(found.product.spatial[-2].extent), panel_width(found.product)
-    assert count is not None and width is not None
-    vectors = width // target.lanes(4)
-    scale = prod(number(it.extent) for it in found.product.spatial[:-2])
-    depth = prod(as_int(it.extent) or 1 for it in found.product.reduce)
-    # All but the products is the same with any of them.
-    rest = around(structure, found.product, target) + Cost(memory=roofline(structure, target).memory) * EXPOSED
-    tall = range(1, min(most_rows(count, vectors, target), count) + 1)
-    costs = [(scale * product_cycles(count, n, vectors, depth, target), n) for n in tall]
-    costs.sort(key=lambda cost: cost[0])
-    return [Candidate((("rows", n), ("width", width)), Cost(compute=cycles) + rest) for cycles, n in costs]
+    shapes, choice = problems(found, structure), transform(found)
+    ranked = blocked(shapes, choice, target)
+    vectors, depth = choice.width // target.lanes(4), prod(as_int(it.extent) or 1 for it in found.product.reduce)
+    images = number(_result(found).shape[0])
+    behind = outside(structure, found.operator.stages, target)
+
+    def candidate(block: TileBlock, rows: int) -> Candidate:
+        total = Cost()
+        for s in shapes:
+            penalty = unshared_penalty(s, choice, block, target)
+            total += cost(s, choice, block, target, rows) * (penalty * images * found.attrs.dilation**2 / s.images)
+        knobs = (("tilerows", block.rows), ("tilecolumns", block.columns), ("rows", rows), ("width", choice.width))
+        return Candidate(knobs, total * (1 / len(shapes)) + behind)
+
+    options = []
+    for place, (_, block) in enumerate(ranked):
+        tall = range(1, min(most_rows(block.count, vectors, target), block.count) + 1)
+        each = sorted(tall, key=lambda n: product_cycles(block.count, n, vectors, depth, target))
+        options += [candidate(block, rows) for rows in (each if place == 0 else each[:1])]
+    return sorted(options, key=lambda c: c.cycles)
+
+
+def _result(found: WinogradStages) -> Buffer:
+    """What the operator writes, in channel blocks."""
+    (buffer,) = found.operator.stages[-1].writes
+    return buffer
+
+
+def transform(found: WinogradStages) -> Winograd:
+    """The transform that the layout of the filters is for."""
+    width, panels = panel_width(found.product), as_int(found.product.spatial[-3].extent)
+    assert width is not None and panels is not None
+    return Winograd(found.attrs.tile, width, panels)
+
+
+def problems(found: WinogradStages, structure: Structure) -> tuple[WinogradProblem, ...]:
+    """The layer as the estimate knows it, for each number of images."""
+    model = inf if find(structure.func.notes, ColdWeights) else 0.0
+    return problems_of(found.attrs, _result(found).shape, model)
+
+
+def restated(structure: Structure, candidate: Candidate) -> PrimFunc:
+    """The function in the candidate's blocks of tiles."""
+    found = stages(structure)
+    assert found is not None
+    weights = packed_operand(found.product)
+    assert weights is not None
+    block = TileBlock(candidate.knob("tilerows"), candidate.knob("tilecolumns"))
+
+    def convolution(x: Tensor, u: Tensor) -> Tensor:
+        return tiles_in_blocks(x, u, found.attrs, _result(found).shape, block.rows, block.columns)
+
+    return restate(structure, found.operator, (*found.strip.reads, weights.buffer), convolution)
 
 
 def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Target) -> None:
@@ -116,7 +179,7 @@ def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Targe
     s.compute_at(s.block(found.tiles.name), column_block)
     for block in (s.block(found.tiles.name), product):
         s.set_scope(block, "padded")
-    channels = input_transform(s, found, target)
+    channels = input_transform(s, found, candidate, target)
     for stage in (found.upright, found.result):
         s.set_scope(s.block(stage.name), "local")
         constant_product(s, s.block(stage.name))
@@ -141,13 +204,13 @@ def share(s: Schedule, row_block: LoopRef, column_block: LoopRef, phases: tuple[
         s.parallel(loop)
 
 
-def input_transform(s: Schedule, found: WinogradStages, target: Target) -> LoopRef:
+def input_transform(s: Schedule, found: WinogradStages, candidate: Candidate, target: Target) -> LoopRef:
     """Channel block by channel block, tile row by tile row. Returns the loop over channel blocks."""
     tiles, half, strip = (s.block(stage.name) for stage in (found.tiles, found.half, found.strip))
     if found.blocks is not None:
         lines, strip = read_plain(s, strip)
     y, z, co, t = s.loops(tiles)[-6:-2]
-    row, column = s.split(t, factor=found.attrs.columns)
+    row, column = s.split(t, factor=candidate.knob("tilecolumns"))
     s.reorder(co, row, column, y, z)
     s.compute_at(half, row)
     s.compute_at(strip, row)
@@ -263,8 +326,8 @@ def output_loops(
     across, q = s.split(w, factor=m)
     s.reorder(*maps, down, across, k, p, q, lane)
     row = s.fuse(*maps, down)
-    row_block, row = s.split(row, factor=found.attrs.rows)
-    column_block, column = s.split(across, factor=found.attrs.columns)
+    row_block, row = s.split(row, factor=candidate.knob("tilerows"))
+    column_block, column = s.split(across, factor=candidate.knob("tilecolumns"))
     vectors, panels = candidate.knob("width") // lanes, as_int(found.product.spatial[-3].extent)
     assert panels is not None
     group, part = s.split(k, factor=panels * vectors)
@@ -286,9 +349,9 @@ def plain_loops(
     n, k, h, w = s.loops(plain)
     k, lane = s.split(k, factor=lanes)
     down, p = s.split(h, factor=m)
-    column_block, w = s.split(w, factor=m * found.attrs.columns)
+    column_block, w = s.split(w, factor=m * candidate.knob("tilecolumns"))
     s.reorder(n, down, column_block, k, p, w, lane)
-    row_block, row = s.split(s.fuse(n, down), factor=found.attrs.rows)
+    row_block, row = s.split(s.fuse(n, down), factor=candidate.knob("tilerows"))
     group, part = s.split(k, factor=panels * vectors)
     panel, part = s.split(part, factor=vectors)
     s.reorder(row_block, column_block, group, panel, row, part, p, w, lane)
@@ -354,5 +417,5 @@ def apply_filters(s: Schedule, structure: Structure, candidate: Candidate, targe
     s.parallel(s.fuse(group, panel, outer))
 
 
-PLAN = Plan("winograd", fits, candidates, apply)
+PLAN = Plan("winograd", fits, candidates, apply, refines=("rows",), restated=restated)
 FILTERS = Plan("winograd filters", fits_filters, filters_candidates, apply_filters)

@@ -1,5 +1,7 @@
 """Which Winograd transform a convolution takes, and how many tiles go through its stages at once: analytic estimates.
 
+The transform binds the layout of the filters, so it is chosen with the algorithm; the block of tiles is the plan's.
+
 Cycles of one core, stage by stage, for a block of `rows x columns` tiles:
 
     input     transform of each channel vector of each tile: straight-line code, bound by its stores or by what it
@@ -19,16 +21,19 @@ nor small maps, where the filters do.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import ceil
 
+from tilewright.ir.expr import Expr, as_int, const
 from tilewright.ir.selection import Direct, Winograd
 from tilewright.ops.lowered.correlation import MOST_POINTS, points, products, reach
+from tilewright.ops.lowered.winograd import ConvWinogradAttrs
 from tilewright.plans.convolution import tiles as conv_tiles
 from tilewright.plans.convolution.tiles import tile_steps
 from tilewright.plans.framework.cost import EXPOSED, Cost, sharing, store_cycles
+from tilewright.plans.framework.symbolic import SYMBOLIC_IMAGES
 from tilewright.targets.target import Target
 
 FOURIER_IN, FOURIER_OUT = 3.0, 2.5
@@ -75,32 +80,65 @@ class WinogradProblem:
         return self.model * (size / self.window) ** 2 > target.costs.traffic.next_call_l3 * target.l3
 
 
+def problems_of(attrs: ConvWinogradAttrs, out: Sequence[Expr], model: float) -> tuple[WinogradProblem, ...]:
+    """What an operator computes whose result has this shape, in channel blocks, for each number of images."""
+    images, apart = as_int(out[0]), attrs.dilation
+    height, width = (ceil((as_int(d) or 0) / apart) for d in out[2:4])
+    counts = SYMBOLIC_IMAGES if images is None else (images,)
+    sizes = (attrs.input_channels, attrs.channels, attrs.window, model, attrs.stride)
+    return tuple(WinogradProblem(n * apart**2, height, width, *sizes) for n in counts)
+
+
+def reads_cold(attrs: ConvWinogradAttrs, model: float, target: Target) -> bool:
+    """Whether each call reads the filters from memory, in a model of so many bytes of weights."""
+    (any_, *_) = problems_of(attrs, (const(1),) * 5, model)
+    return any_.cold(products(attrs.tile, attrs.window, attrs.stride), target)
+
+
+@dataclass(frozen=True, slots=True)
+class TileBlock:
+    """So many tile rows and tile columns that go through all stages together."""
+
+    rows: int
+    columns: int
+
+    @property
+    def count(self) -> int:
+        """Tiles."""
+        return self.rows * self.columns
+
+
 @lru_cache(maxsize=256)
 def ranked(
     shapes: tuple[WinogradProblem, ...], tiles: tuple[int, ...], target: Target
 ) -> tuple[tuple[float, Direct | Winograd], ...]:
-    """The transforms for a layer that is called with any of `shapes` (they differ in images), and computing it
-    directly, with the mean cycles an image; the best first."""
+    """The transforms for a layer that is called with any of `shapes` (they differ in images), each in its best blocks
+    of tiles, and computing it directly, with the mean cycles an image; the best first."""
+    choices = [
+        Winograd(tile, width, panels)
+        for tile in tiles
+        for width in _widths(shapes[0], target)
+        for panels in groups(ceil(shapes[0].filters / width))
+    ]
+    directly = sum(direct(s, target) / s.images for s in shapes) / len(shapes)
+    options: list[tuple[float, Direct | Winograd]] = [(directly, Direct())]
+    options += [(blocked(shapes, choice, target)[0][0], choice) for choice in choices]
+    return tuple(sorted(options, key=lambda option: option[0]))
 
-    def mean(choice: Winograd | None) -> float:
-        each = (
-            direct(s, target)
-            if choice is None
-            else cost(s, choice, target).cycles * unshared_penalty(s, choice, target)
-            for s in shapes
-        )
+
+@lru_cache(maxsize=4096)
+def blocked(
+    shapes: tuple[WinogradProblem, ...], choice: Winograd, target: Target
+) -> tuple[tuple[float, TileBlock], ...]:
+    """The blocks of tiles that a transform may go by, with the mean cycles an image; the best first."""
+
+    def mean(block: TileBlock) -> float:
+        each = (cost(s, choice, block, target).cycles * unshared_penalty(s, choice, block, target) for s in shapes)
         return sum(c / s.images for c, s in zip(each, shapes, strict=True)) / len(shapes)
 
     most = max(s.images for s in shapes)
-    choices = [
-        Winograd(tile, rows, columns, width, panels)
-        for tile in tiles
-        for width in _widths(shapes[0], target)
-        for rows, columns in blocks(shapes[0], tile, most)
-        for panels in groups(ceil(shapes[0].filters / width))
-    ]
-    options: list[tuple[float, Direct | Winograd]] = [(mean(None), Direct()), *((mean(c), c) for c in choices)]
-    return tuple(sorted(options, key=lambda option: option[0]))
+    found = [(mean(block), block) for block in blocks(shapes[0], choice.tile, most)]
+    return tuple(sorted(found, key=lambda option: option[0]))
 
 
 def _widths(shape: WinogradProblem, target: Target) -> tuple[int, ...]:
@@ -108,7 +146,7 @@ def _widths(shape: WinogradProblem, target: Target) -> tuple[int, ...]:
     return (lanes, 2 * lanes) if shape.filters <= lanes else (2 * lanes,)
 
 
-def blocks(shape: WinogradProblem, tile: int, images: int) -> Iterator[tuple[int, int]]:
+def blocks(shape: WinogradProblem, tile: int, images: int) -> Iterator[TileBlock]:
     """Blocks of tiles: whole tile rows of one or several images, or equal parts of a row that is long."""
     down, across = ceil(shape.height / tile), ceil(shape.width / tile)
     for parts in range(1, across + 1):
@@ -117,7 +155,7 @@ def blocks(shape: WinogradProblem, tile: int, images: int) -> Iterator[tuple[int
             return
         for rows in range(1, max(1, MOST_TILES // columns) + 1):
             if rows <= down * images:
-                yield rows, columns
+                yield TileBlock(rows, columns)
 
 
 def groups(panels: int) -> Iterator[int]:
@@ -125,18 +163,19 @@ def groups(panels: int) -> Iterator[int]:
     return (n for n in range(1, panels + 1) if panels % n == 0)
 
 
-def cost(shape: WinogradProblem, choice: Winograd, target: Target) -> Cost:
-    """The estimate for all images: cycles of one core, and of what others miss while threads share unequally."""
-    blocks = times(shape, choice)
-    return block_cost(shape, choice, target) * (
+def cost(shape: WinogradProblem, choice: Winograd, block: TileBlock, target: Target, height: int | None = None) -> Cost:
+    """The estimate for all images: cycles of one core, and of what others miss while threads share unequally. Register
+    tiles have `height` rows, or as many as are best."""
+    blocks = times(shape, choice, block)
+    return block_cost(shape, choice, block, target, height) * (
         blocks * (sharing(blocks, target) if one_block_a_thread(blocks, target) else 1.0)
     )
 
 
-def times(shape: WinogradProblem, choice: Winograd) -> int:
-    """Blocks of tiles."""
+def times(shape: WinogradProblem, choice: Winograd, block: TileBlock) -> int:
+    """How many blocks of tiles there are."""
     down, across = ceil(shape.height / choice.tile), ceil(shape.width / choice.tile)
-    return ceil(shape.images * down / choice.rows) * ceil(across / choice.columns)
+    return ceil(shape.images * down / block.rows) * ceil(across / block.columns)
 
 
 def one_block_a_thread(parts: int, target: Target) -> bool:
@@ -145,28 +184,30 @@ def one_block_a_thread(parts: int, target: Target) -> bool:
     return parts >= ENOUGH or (target.threads > 1 and parts % target.threads == 0)
 
 
-def unshared_penalty(shape: WinogradProblem, choice: Winograd, target: Target) -> float:
+def unshared_penalty(shape: WinogradProblem, choice: Winograd, block: TileBlock, target: Target) -> float:
     """What is held against blocks that threads cannot share."""
-    blocks = times(shape, choice)
+    blocks = times(shape, choice, block)
     return FEW_BLOCKS if blocks > 1 and not one_block_a_thread(blocks, target) else 1.0
 
 
-def block_cost(shape: WinogradProblem, choice: Winograd, target: Target) -> Cost:
+def block_cost(
+    shape: WinogradProblem, choice: Winograd, block: TileBlock, target: Target, height: int | None = None
+) -> Cost:
     """The estimate for one block of tiles, whose phases threads share if they do not share blocks."""
     lanes, tile = target.lanes(4), choice.tile
-    vectors, count, advance = choice.width // lanes, choice.rows * choice.columns, tile * shape.stride
+    vectors, count, advance = choice.width // lanes, block.count, tile * shape.stride
     size = products(tile, shape.window, shape.stride)
     channels = ceil(shape.channels / lanes)
     panels = ceil(shape.filters / choice.width)
     depth, filters = channels * lanes, panels * choice.width
     most = most_rows(count, vectors, target)
-    rows = range(1, most + 1)
+    rows = range(1, most + 1) if height is None else (height,)
     product = size * size * panels * min(product_cycles(count, r, vectors, depth, target) for r in rows)
     weights, tiles = 4.0 * size * size * depth * filters, 4.0 * size * size * depth * count
     stream = weights / _bandwidth(weights, target, shape.cold(size, target))
     # With one register tile there is nobody to prefetch the next panel: the core waits for what hardware brings late.
     waiting = stream if count <= most else 0.0
-    passes = panels // choice.panels
+    passes = ceil(panels / choice.panels)
     outputs = 4.0 * size * size * choice.panels * choice.width * count
     passing = tiles + outputs + weights / passes
     if tiles > target.l1:
@@ -183,7 +224,7 @@ def block_cost(shape: WinogradProblem, choice: Winograd, target: Target) -> Cost
     if points(tile, shape.window, shape.stride) > MOST_POINTS:
         inward *= FOURIER_IN
         outward *= FOURIER_OUT
-    if not one_block_a_thread(times(shape, choice), target):
+    if not one_block_a_thread(times(shape, choice, block), target):
         each, behind = (size * size, choice.panels) if passes < ENOUGH else (passes, passes)
         product, outward = product * sharing(each, target), outward * sharing(behind, target)
         inward *= sharing(channels, target)

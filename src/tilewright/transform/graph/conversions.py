@@ -15,6 +15,7 @@ from math import ceil, prod
 
 from tilewright.ir.expr import as_int
 from tilewright.ir.graph import Node, Value
+from tilewright.ir.selection import Winograd
 from tilewright.ops.lowered.correlation import reach
 from tilewright.ops.lowered.packed import ConvBlockedAttrs
 from tilewright.ops.lowered.winograd import ConvWinogradAttrs
@@ -23,6 +24,7 @@ from tilewright.plans.framework.decision_key import key_of_nodes
 from tilewright.plans.framework.decisions import cheapest
 from tilewright.plans.framework.symbolic import SYMBOLIC_IMAGES
 from tilewright.plans.idioms.transposes import shuffle_cycles
+from tilewright.plans.winograd.tiles import blocked, problems_of
 from tilewright.targets.target import Target
 
 Absorbs = Callable[[Node, Node], bool]
@@ -33,14 +35,14 @@ def never(conv: Node, conversion: Node) -> bool:
     return False
 
 
-def absorbs(conv: Node, conversion: Node, target: Target) -> bool:
-    """Whether a conversion is best made inside."""
+def absorbs(conv: Node, conversion: Node, target: Target, model: int = 0) -> bool:
+    """Whether a conversion is best made inside. `model`: bytes of all weights."""
     inward = conversion.op == "lowered.block_channels"
     plain = conversion.inputs[0] if inward else conversion.output
     count = STRIPS.get(conv.op)
     if plain is None or plain.type.rank != 4 or plain.dtype.itemsize != 4 or count is None:
         return False
-    pixels = count(conv, inward, target.lanes(4))
+    pixels = count(conv, inward, target, model)
     channels = as_int(plain.shape[1])
     if pixels is None or channels is None:
         return False
@@ -69,13 +71,18 @@ def separate(plain: Value, target: Target) -> float:
     return sum(cycles) / len(cycles)
 
 
-def winograd_strips(conv: Node, inward: bool, lanes: int) -> float | None:
-    """Pixels of an image that all strips (or all lines of tiles, outward) have, in whole vectors."""
+def winograd_strips(conv: Node, inward: bool, target: Target, model: int) -> float | None:
+    """Pixels of an image that all strips (or all lines of tiles, outward) have, in whole vectors, where tiles go in the
+    blocks that are estimated to be best."""
     height, width = (as_int(d) for d in conv.output.shape[2:4])
-    attrs = conv.of(ConvWinogradAttrs)
-    tile, stride, columns = attrs.tile, attrs.stride, attrs.columns
+    attrs, lanes = conv.of(ConvWinogradAttrs), target.lanes(4)
+    tile, stride, weights = attrs.tile, attrs.stride, conv.inputs[1]
     if not height or not width or min(height, width) < tile or attrs.dilation != 1:
         return None
+    assert weights is not None
+    _, _, _, panels, _, _, panel = (as_int(d) or 1 for d in weights.shape)
+    problems = problems_of(attrs, conv.output.shape, model)
+    columns = blocked(problems, Winograd(tile, panel, panels), target)[0][1].columns
     down, blocks = ceil(height / tile), ceil(ceil(width / tile) / columns)
     if inward:
         lines = reach(tile, attrs.window, stride)
@@ -84,15 +91,16 @@ def winograd_strips(conv: Node, inward: bool, lanes: int) -> float | None:
     return height * blocks * ceil(min(width, columns * tile) / lanes) * lanes
 
 
-def direct_lines(conv: Node, inward: bool, lanes: int) -> float | None:
+def direct_lines(conv: Node, inward: bool, target: Target, model: int) -> float | None:
     """Pixels of the lines of an image's output, in whole vectors."""
+    lanes = target.lanes(4)
     height, width = (as_int(d) for d in conv.output.shape[2:4])
     if inward or conv.of(ConvBlockedAttrs).flat or not height or not width:
         return None
     return height * ceil(width / lanes) * lanes
 
 
-STRIPS: dict[str, Callable[[Node, bool, int], float | None]] = {
+STRIPS: dict[str, Callable[[Node, bool, Target, int], float | None]] = {
     "lowered.conv_winograd": winograd_strips,
     "lowered.conv_blocked": direct_lines,
 }

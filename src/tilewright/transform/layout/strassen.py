@@ -55,6 +55,6 @@ def strassen_conv(a: Assigner, node: Node, choice: StrassenStrips) -> bool:
     (groups,) = a.emit("reshape", (panels,), grouped, f"{w.name}_groups")
     (packed,) = a.emit("transpose", (groups,), {"perm": (1, 0, 2, 3, 4)}, f"{w.name}_packed")
     a.fixed.update((rows, sums, panels, groups, packed))
-    strips = {"strides": node.of(ConvAttrs).strides, "channels": filters, "strip": choice.strip}
-    (a.blocked[node.output],) = a.emit("lowered.conv_strassen", (a.as_blocked(x), packed), strips, node.output.name)
+    attrs = {"strides": node.of(ConvAttrs).strides, "channels": filters}
+    (a.blocked[node.output],) = a.emit("lowered.conv_strassen", (a.as_blocked(x), packed), attrs, node.output.name)
     return True

@@ -23,8 +23,6 @@ def winograd(a: Assigner, node: Node, choice: Winograd) -> bool:
         "window": as_int(w.shape[2]),
         "stride": stride,
         "dilation": conv.dilations[0],
-        "rows": choice.rows,
-        "columns": choice.columns,
         "pads": conv.pads,
         "channels": as_int(w.shape[0]),
         "input_channels": as_int(w.shape[1]),

@@ -1,6 +1,6 @@
 """Choose algorithms: note on each convolution, product and attention how it is computed (`ir/selection.py`).
 
-    y = conv(x, w)     ->   y = conv(x, w) by winograd {columns = 7, panels = 4, rows = 2, tile = 4, width = 32} in fp32
+    y = conv(x, w)     ->   y = conv(x, w) by winograd {panels = 4, tile = 4, width = 32} in fp32
     y = matmul(x, w)   ->   y = matmul(x, w) in bf16
 
 Layout assignment (`transform/layout/`) obeys these notes and takes them away. A node without one is computed directly,
