@@ -8,6 +8,7 @@ What the compiler makes is a function of these and of nothing else:
     decisions    forced ones, where a search wants another choice than the estimates'
     extensions   digests of code from outside this package that takes part
     compiler     this package's own source, `code_version`
+    sketches     where schedules made by rules are offered, TILEWRIGHT_SKETCHES
     llvm         `llvm_version`
 
 So whoever adds an input adds it here, and what was kept without it is not found any more.
@@ -24,6 +25,7 @@ from pathlib import Path
 import llvmlite
 import llvmlite.binding as llvm
 
+from tilewright.support import flags
 from tilewright.targets.target import Target
 
 UNRELATED = (
@@ -60,6 +62,7 @@ def identity(
         "decisions": list(decisions),
         "extensions": list(extensions),
         "compiler": code_version(),
+        "sketches": flags.SKETCHES(),
         "llvm": llvm_version(),
     }
     return hashlib.blake2b(json.dumps(inputs).encode(), digest_size=16).hexdigest()

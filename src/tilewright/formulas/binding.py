@@ -12,7 +12,7 @@ from tilewright.formulas.lowering import lower
 from tilewright.formulas.nests import Nest, Nests
 from tilewright.formulas.ranges import Extent, Scope, index_value, infer
 from tilewright.formulas.source import NOWHERE, Source
-from tilewright.formulas.syntax import Declaration, Name, Node, walk
+from tilewright.formulas.syntax import Declaration, Name, Node, Read, walk
 from tilewright.ir.dtype import DType, f32
 from tilewright.ir.expr import Expr, Var, as_int, const
 from tilewright.ir.graph import TensorType
@@ -131,8 +131,6 @@ def _declared_type(declared: Declaration, source: Source) -> DType:
 
 def _place(nests: Nests, name: str) -> tuple[int, int]:
     """Where an input is first read."""
-    from tilewright.formulas.syntax import Read
-
     found = (
         n.at for nest in nests.nests for e in nest.nodes for n in walk(e) if isinstance(n, Read) and n.tensor == name
     )
@@ -193,8 +191,6 @@ def _symbol(classes: _Classes, root: object, name: str, k: int, taken: set[str])
 def _join_by_indices(number: int, nest: Nest, classes: _Classes) -> None:
     """Dimensions that an index runs through alone are of one size, and so is that of the result; not where a range is
     stated or something else is added to the index anywhere."""
-    from tilewright.formulas.syntax import Read
-
     stated = {r.index for r in nest.ranges}
     alone: dict[str, list[tuple[str, str, int]]] = {}
     mixed: set[str] = set()
@@ -204,7 +200,7 @@ def _join_by_indices(number: int, nest: Nest, classes: _Classes) -> None:
                 if isinstance(index, Name):
                     alone.setdefault(index.name, []).append(("dim", n.tensor, k))
                 else:
-                    mixed |= {m.name for m in walk(index) if isinstance(m, Name)}
+                    mixed |= _moving(index)
     for name in nest.indices:
         if name in stated or name in mixed:
             continue
@@ -213,6 +209,14 @@ def _join_by_indices(number: int, nest: Nest, classes: _Classes) -> None:
             classes.join(key, dim)
         if name in nest.left:
             classes.join(key, ("dim", nest.target, nest.left.index(name)))
+
+
+def _moving(index: Node) -> set[str]:
+    """The names that an index is made of; those inside of another read (a gather) move that one alone."""
+    if isinstance(index, Read):
+        return set()
+    own = {index.name} if isinstance(index, Name) else set()
+    return own.union(*map(_moving, index.children))
 
 
 class _Classes:

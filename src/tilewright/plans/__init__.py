@@ -22,10 +22,12 @@ from tilewright.plans.framework.work import MOST, work_of
 from tilewright.plans.matmul import contraction, dots
 from tilewright.plans.pointwise import elementwise, packing, unscheduled
 from tilewright.plans.rows import plan as rows
+from tilewright.plans.sketch import plan as sketch
 from tilewright.plans.strassen import convolution as strassen_convolution
 from tilewright.plans.strassen import products as strassen
 from tilewright.plans.winograd import plan as winograd
 from tilewright.schedule.schedule import Schedule
+from tilewright.support import flags
 from tilewright.support.errors import ScheduleError
 from tilewright.targets.target import Target
 
@@ -47,6 +49,7 @@ PLANS: tuple[Plan, ...] = (
     packing.PLAN,
     elementwise.PLAN,
     rows.PLAN,
+    sketch.PLAN,
 )
 """All that fit compete by their estimates."""
 
@@ -175,13 +178,28 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
     """The settings of all plans that fit, the best estimate first."""
     if unscheduled.PLAN.fits(structure, target):
         return [replace(c, plan=unscheduled.PLAN.name) for c in unscheduled.PLAN.candidates(structure, target)]
-    fitting = [p for p in extended(PLANS) if p.fits(structure, target)]
+    fitting = _offered([p for p in extended(PLANS) if p.fits(structure, target)])
     refined = {name for p in fitting for name in p.refines}
     fitting.sort(key=lambda p: p.name in refined)
     ranked = [(p.name in refined, replace(c, plan=p.name)) for p in fitting for c in p.candidates(structure, target)]
     # A plan's own order stands where sums differ by rounding only.
     ranked.sort(key=lambda option: (option[0], float(f"{option[1].cycles:.9g}")))
     return [c for _, c in ranked]
+
+
+ANYTHING = (elementwise.PLAN.name, rows.PLAN.name, sketch.PLAN.name)
+"""Plans for whatever comes. Schedules by rules compete with the others of them, where no plan for a kind fits."""
+
+
+def _offered(fitting: list[Plan]) -> list[Plan]:
+    """Of the plans that fit those that compete; TILEWRIGHT_SKETCHES says whether sketches do."""
+    asked = flags.SKETCHES()
+    if asked == "alone" and sketch.PLAN in fitting:
+        return [sketch.PLAN]
+    planned = any(p.name not in ANYTHING for p in fitting)
+    if asked == "never" or (planned and asked == "unplanned"):
+        return [p for p in fitting if p is not sketch.PLAN]
+    return fitting
 
 
 def _decide(about: Callable[[], Key], choices: list[Candidate]) -> Candidate:

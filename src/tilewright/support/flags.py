@@ -66,6 +66,15 @@ def _switch(text: str) -> bool:
     raise ValueError("0 or 1")
 
 
+def _one_of(*names: str) -> Callable[[str], str]:
+    def parse(text: str) -> str:
+        if text not in names:
+            raise ValueError(f"one of {', '.join(names)}")
+        return text
+
+    return parse
+
+
 def _names(text: str) -> tuple[str, ...]:
     return tuple(name for part in text.split(",") if (name := part.strip()))
 
@@ -141,6 +150,15 @@ RECORDS = Flag(
     "with commas between; `none` for no records at all.",
 )
 
+SKETCHES = Flag(
+    "TILEWRIGHT_SKETCHES",
+    _one_of("unplanned", "always", "alone", "never"),
+    lambda: "unplanned",
+    "unplanned",
+    "Where schedules made by rules are offered: `unplanned` where no plan for a kind of computation fits, `always` "
+    "beside all plans, `alone` instead of them wherever rules give one, or `never`.",
+)
+
 STORE_DIR = Flag(
     "TILEWRIGHT_STORE_DIR",
     lambda text: Path(text).expanduser(),
@@ -161,7 +179,7 @@ PLUGINS = Flag(
 
 def table() -> list[Flag[int] | Flag[bool] | Flag[str] | Flag[Path] | Flag[tuple[str, ...]]]:
     """All flags, in the order in which the documents show them."""
-    return [DEBUG, DUMP, VERIFY, TARGET, THREADS, CACHE, CACHE_DIR, CACHE_SIZE, RECORDS, STORE_DIR, PLUGINS]
+    return [DEBUG, DUMP, VERIFY, TARGET, THREADS, CACHE, CACHE_DIR, CACHE_SIZE, RECORDS, SKETCHES, STORE_DIR, PLUGINS]
 
 
 def markdown() -> str:

@@ -1,0 +1,1 @@
+"""Schedules made by rules, for computations that no plan was written for."""

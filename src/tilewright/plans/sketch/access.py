@@ -1,0 +1,104 @@
+"""How a reduction walks through what it reads: by how many elements each iterator moves each load, and how much of a
+buffer a part of the iterations touches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+
+from tilewright.arith import linear
+from tilewright.ir.expr import Buffer, Expr, Load, Var
+from tilewright.ir.loops import Store
+from tilewright.ir.rewrite import loads, variables, walk
+from tilewright.plans.framework.analysis import Stage
+from tilewright.plans.framework.cost import number
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """One load. `moves` has for each dimension of the buffer by how much each iterator moves the index; None where that
+    is not constant, as behind a division or with an index from data."""
+
+    load: Load
+    moves: tuple[Mapping[Var, int] | None, ...]
+    mentioned: frozenset[Var]
+
+    @property
+    def buffer(self) -> Buffer:
+        return self.load.buffer
+
+    @property
+    def itemsize(self) -> int:
+        return self.buffer.dtype.itemsize
+
+    def uses(self, var: Var) -> bool:
+        """Whether the load is another one when `var` grows."""
+        return var in self.mentioned
+
+    def stride(self, var: Var) -> int | None:
+        """By how many elements of memory `var` moves the load; None if that is not constant."""
+        if var not in self.mentioned:
+            return 0
+        total, size = 0, 1
+        for k in reversed(range(len(self.moves))):
+            move = self.moves[k]
+            if move is None:
+                if var in variables(self.load.indices[k]):
+                    return None
+            else:
+                total += move.get(var, 0) * size
+            size *= number(self.buffer.shape[k])
+        return total
+
+    def permuted(self, order: Sequence[int]) -> Access:
+        """The same element of a copy of the buffer whose dimensions are in another order."""
+        buffer = replace(self.buffer, shape=tuple(self.buffer.shape[k] for k in order))
+        load = Load(buffer, tuple(self.load.indices[k] for k in order))
+        return Access(load, tuple(self.moves[k] for k in order), self.mentioned)
+
+    def touched(self, extents: Mapping[Var, int], line: int) -> float:
+        """Bytes of the buffer that iterations of these extents touch, in whole lines of cache."""
+        spans = []
+        for move, size in zip(self.moves, self.buffer.shape, strict=True):
+            whole = number(size)
+            if move is None:
+                spans.append(whole)
+            else:
+                reach = 1 + sum(abs(by) * (extents.get(v, 1) - 1) for v, by in move.items())
+                spans.append(min(whole, reach))
+        if not spans:
+            return float(self.itemsize)
+        last = spans[-1] * self.itemsize
+        return prod(spans[:-1]) * float(-(-last // line) * line)
+
+
+def accesses(stage: Stage) -> tuple[Access, ...]:
+    """The loads of a reduction's element, each once; its running value is none of them."""
+    found: dict[Load, Access] = {}
+    for stmt in walk(stage.block.body):
+        if isinstance(stmt, Store):
+            for load in loads(stmt.value):
+                if load.buffer not in stage.writes:
+                    found[load] = _access(load, stage)
+    return tuple(found.values())
+
+
+def _access(load: Load, stage: Stage) -> Access:
+    iters = [it.var for it in stage.block.iters]
+    used = frozenset(v for v in iters for i in load.indices if v in variables(i))
+    return Access(load, tuple(_moves(i, iters) for i in load.indices), used)
+
+
+def _moves(index: Expr, iters: list[Var]) -> Mapping[Var, int] | None:
+    """By how much each iterator moves an index; None if one of them does it otherwise."""
+    if loads(index):
+        return None
+    form = linear(index)
+    if any(atom not in iters and any(v in variables(atom) for v in iters) for atom, _ in form.terms):
+        return None
+    return {v: form.coefficient(v) for v in iters if form.coefficient(v)}
+
+
+__all__ = ["Access", "accesses"]

@@ -1,0 +1,173 @@
+"""What a sketch takes: the steps of its register tile, the folding of partial results, transpositions, and what moves
+between the levels of the memory.
+
+What moves into a level is counted by footprints: the largest part of the loops, from inside, whose data fit a level are
+brought in once each time that the loops around it come by; loops directly around that a load does not depend on find
+its data still there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import ceil, log2, prod
+
+from tilewright.ir.expr import Var
+from tilewright.ir.loops import Store
+from tilewright.ir.rewrite import walk
+from tilewright.plans.framework.analysis import Stage
+from tilewright.plans.framework.cost import (
+    Cost,
+    load_cycles,
+    nbytes_of,
+    number,
+    store_cycles,
+    weight,
+)
+from tilewright.plans.idioms.transposes import shuffle_cycles
+from tilewright.plans.sketch.access import Access
+from tilewright.plans.sketch.tiling import Tiling, transposed
+from tilewright.targets.target import Target
+
+GATHERED = 1.5
+"""Cycles of an element that is loaded by itself into a vector."""
+FOLD = 1.0
+"""Operations that halve a vector of partial results: one brings the halves together, one combines them."""
+
+
+def estimate(stage: Stage, loads: Sequence[Access], tiling: Tiling, lanes: int, target: Target) -> Cost:
+    """What the reduction takes with this sketch."""
+    iters = stage.block.iters
+    read = transposed(stage, loads, tiling)
+    extents = {it.var: number(it.extent) for it in iters}
+    rows = {iters[k].var: n for k, n in tiling.rows}
+    lane = iters[tiling.lane].var
+    reduced = iters[tiling.lane].kind == "reduce"
+    # Loops with tails: a last tile has as many rows as are left, a last vector counts whole.
+    vectors = ceil(extents[lane] / lanes)
+    tiles = ceil(vectors / tiling.vectors)
+    outer = prod(extents[it.var] for it in stage.spatial if it.var is not lane and it.var not in rows)
+    depth = prod(extents[it.var] for it in stage.reduce if it.var is not lane)
+    row_tiles = prod(ceil(extents[v] / n) for v, n in rows.items())
+    row_points = prod(extents[v] for v in rows)
+    steps = outer * depth * tiles * row_tiles
+    arithmetic = _operations(stage, target) * outer * depth * vectors * row_points / target.fma_per_cycle
+    latency = steps * target.costs.arithmetic.fma_latency
+    each = vectors / tiles
+    varying = [a for a in read if _varies(a, stage)]
+    loaded = steps * sum(_loaded(a, lane, rows, each) for a in varying)
+    gathered = steps * lanes * sum(_gathered(a, lane, rows, each) for a in varying)
+    size = max(4, stage.writes[0].dtype.itemsize)
+    results = outer * row_points
+    folds = results * FOLD * log2(lanes) if reduced else 0.0
+    begun = outer * row_tiles * (1 if reduced else tiles) * target.costs.arithmetic.tile_overhead
+    stored = results * (1 if reduced else vectors) * lanes * size
+    overhead = begun + folds
+    inner = Cost(
+        max(arithmetic, latency) + gathered,
+        load_cycles(loaded * lanes * size, target),
+        store_cycles(stored, target),
+        traffic(stage, read, tiling, lanes, target),
+        overhead,
+    )
+    return inner if not tiling.packed else inner + packing([loads[k] for k in tiling.packed], target)
+
+
+def _operations(stage: Stage, target: Target) -> float:
+    """Of a point, in multiply-adds: at least the one that reduces."""
+    stores = [s for s in walk(stage.block.body) if isinstance(s, Store)]
+    return sum(max(1.0, weight(s.value, target), _integers(s)) for s in stores)
+
+
+def _integers(store: Store) -> float:
+    """Operations on integers, which `weight` leaves out: what is combined and the combination."""
+    return 0.0 if store.buffer.dtype.is_float else 2.0
+
+
+def _varies(access: Access, stage: Stage) -> bool:
+    """Whether a load is another one in each step of the reduction."""
+    return any(access.uses(it.var) for it in stage.reduce)
+
+
+def _loaded(access: Access, lane: Var, rows: dict[Var, int], vectors: float) -> float:
+    """Vectors that a step of a tile loads."""
+    own = prod(n for v, n in rows.items() if access.uses(v))
+    stride = access.stride(lane)
+    if stride == 0:
+        return own
+    return own * vectors if stride in (1, -1) else 0.0
+
+
+def _gathered(access: Access, lane: Var, rows: dict[Var, int], vectors: float) -> float:
+    """Cycles of a step's loads that lie across the vectors, for each lane."""
+    if access.stride(lane) in (0, 1, -1):
+        return 0.0
+    return GATHERED * vectors * prod(n for v, n in rows.items() if access.uses(v))
+
+
+def packing(transposed: Sequence[Access], target: Target) -> Cost:
+    """Transpositions before the tiles: read once, written once, through registers."""
+    total = Cost()
+    for access in transposed:
+        size = nbytes_of(access.buffer)
+        shuffles = shuffle_cycles(size / access.itemsize, target)
+        far = size / target.l2_bandwidth if size > target.l1 // 2 else 0.0
+        total += Cost(shuffles, load_cycles(size, target), store_cycles(size, target), 2 * far)
+    return total
+
+
+def traffic(stage: Stage, loads: Sequence[Access], tiling: Tiling, lanes: int, target: Target) -> float:
+    """Cycles in which data come into the first level of cache and those behind it."""
+    order = loop_order(stage, tiling, lanes)
+    sizes = (target.l1, target.l2, target.l3)
+    rates = (target.l2_bandwidth, target.l3_bandwidth, target.memory_bandwidth)
+    kept = target.costs.traffic
+    shares = (kept.kept_l1, kept.kept_l2, kept.kept_l3)
+    line = target.caches.line
+    total = 0.0
+    for size, share, rate in zip(sizes, shares, rates, strict=True):
+        whole = sum(a.touched(_inside(order, 0), line) for a in loads)
+        if whole <= share * size:
+            break
+        total += sum(_brought(a, order, loads, share * size, line) for a in loads) / rate
+    return total
+
+
+def loop_order(stage: Stage, tiling: Tiling, lanes: int) -> list[tuple[Var, int, int]]:
+    """The loops from outside to inside: iterator, iterations, and how many of its values an iteration has."""
+    iters = stage.block.iters
+    rows = dict(tiling.rows)
+    lane = tiling.lane
+    width = lanes * tiling.vectors
+    free = [k for k, it in enumerate(iters) if it.kind == "spatial" and k != lane and k not in rows]
+    spatial = [(k, 1) for k in free]
+    tiles = [(k, rows[k]) for k in rows]
+    panel = [(lane, width)] if iters[lane].kind == "spatial" else []
+    spatial += [*tiles, *panel] if tiling.swap else [*panel, *tiles]
+    reduce = [(k, lanes if k == lane else 1) for k, it in enumerate(iters) if it.kind == "reduce"]
+    made = []
+    for k, inner in (*spatial, *reduce):
+        extent = number(iters[k].extent)
+        made.append((iters[k].var, ceil(extent / inner), min(inner, extent)))
+    return made
+
+
+def _inside(order: Sequence[tuple[Var, int, int]], first: int) -> dict[Var, int]:
+    """How many values of each iterator the loops from `first` on run through."""
+    return {v: inner * (times if k >= first else 1) for k, (v, times, inner) in enumerate(order)}
+
+
+def _brought(
+    access: Access, order: Sequence[tuple[Var, int, int]], loads: Sequence[Access], capacity: float, line: int
+) -> float:
+    """Bytes of a load that come into a level that keeps so many."""
+    first = next(
+        (k for k in range(len(order) + 1) if sum(a.touched(_inside(order, k), line) for a in loads) <= capacity),
+        len(order),
+    )
+    around = list(order[:first])
+    while around and not access.uses(around[-1][0]):
+        around.pop()  # it is still there
+    return access.touched(_inside(order, first), line) * prod(times for _, times, _ in around)
+
+
+__all__ = ["estimate"]

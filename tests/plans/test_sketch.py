@@ -1,0 +1,132 @@
+"""Schedules made by rules: right on awkward sizes, replayable, quick to choose, switched by a flag."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tilewright import plans
+from tilewright.ir.loops import PrimFunc
+from tilewright.plans.framework.analysis import analyse
+from tilewright.plans.framework.decisions import deciding, forcing
+from tilewright.plans.framework.space import Setting
+from tilewright.plans.sketch import plan as sketch
+from tilewright.plans.sketch.tiling import tiling_of
+from tilewright.schedule.schedule import Schedule
+from tilewright.schedule.trace import parse_trace
+from tilewright.targets.target import Target
+
+Shapes = Sequence[tuple[int, ...]]
+
+CASES: list[tuple[str, Shapes, Callable[..., Any]]] = [
+    ("C[i, j] +! A[i, k] * B[j, k]", [(13, 37), (29, 37)], lambda a, b: a @ b.T),
+    ("C[i, r] +! X[i, j, k] * A[j, r] * B[k, r]", [(7, 5, 9), (5, 19), (9, 19)],
+     lambda x, a, b: np.einsum("ijk,jr,kr->ir", x, a, b)),
+    ("C[h, q, k] +! Q[q, h, d] * K[k, h, d]", [(11, 3, 10), (21, 3, 10)], lambda q, k: np.einsum("qhd,khd->hqk", q, k)),
+    ("C[i, j] max! A[i, k] + B[k, j]", [(9, 14), (14, 33)], lambda a, b: (a[:, :, None] + b).max(1)),
+    ("C[i, j] = exp(-sum(abs(A[i, k] - B[j, k]))) + A[i, 0]", [(10, 35), (17, 35)],
+     lambda a, b: np.exp(-np.abs(a[:, None] - b).sum(-1)) + a[:, :1]),
+    ("Y[h, w] +! X[h + r, w + s] * K[r, s]", [(12, 41), (3, 5)],
+     lambda x, k: (np.lib.stride_tricks.sliding_window_view(x, (3, 5)) * k).sum((-1, -2))),
+    ("Y[b, i] +! A[b, i, j] * X[b, j]", [(3, 11, 70), (3, 70)], lambda a, x: np.einsum("bij,bj->bi", a, x)),
+    ("C[t, e] +! S[t, s] * V[e, s] where s <= t", [(19, 19), (18, 19)], lambda s, v: np.tril(s) @ v.T),
+]  # fmt: skip
+
+
+def arrays(shapes: Shapes, kind: Any = np.float32) -> list[np.ndarray[Any, Any]]:
+    rng = np.random.default_rng(0)
+    return [rng.standard_normal(s).astype(kind) for s in shapes]
+
+
+def function(text: str, shapes: Shapes) -> PrimFunc:
+    """The unscheduled function of the only kernel."""
+    with deciding() as record:
+        tw.comprehension(text).compiled(*arrays(shapes))
+    (made,) = (d for d in record.made if d.key.kind == "plan")
+    assert isinstance(made.key.program, PrimFunc)
+    return made.key.program
+
+
+@pytest.mark.parametrize(("text", "shapes", "expected"), CASES, ids=[c[0] for c in CASES])
+def test_every_kind_of_sketch_is_right(text: str, shapes: Shapes, expected: Callable[..., Any]) -> None:
+    """One sketch of each kind (which iterators, what is transposed) against NumPy in double precision."""
+    given = arrays(shapes)
+    with deciding() as record:
+        tw.comprehension(text).compiled(*given)
+    made = next(d for d in record.made if d.taken.kind == "sketch")
+    kinds: dict[object, Setting] = {}
+    for setting in made.space:
+        if setting.kind == "sketch":
+            t = tiling_of(setting.knobs)
+            kinds.setdefault((t.lane, tuple(k for k, _ in t.rows), t.packed, t.swap), setting)
+    want = expected(*(a.astype(np.float64) for a in given))
+    for setting in list(kinds.values())[:6]:
+        with forcing({made.key.name: setting.label}):
+            got = tw.comprehension(text)(*given)
+        np.testing.assert_allclose(got, want, rtol=2e-5, atol=2e-5, err_msg=setting.label)
+
+
+@pytest.mark.parametrize("kind", [np.float64, np.int32, np.float16])
+def test_other_element_types(kind: Any) -> None:
+    a, b = (np.arange(n).reshape(s).astype(kind) % 7 for n, s in ((13 * 9, (13, 9)), (21 * 9, (21, 9))))
+    got = tw.comprehension("C[i, j] +! A[i, k] * B[j, k]")(a, b)
+    assert got.dtype == kind
+    np.testing.assert_array_equal(got, (a.astype(np.float64) @ b.T.astype(np.float64)).astype(kind))
+
+
+def test_infinity_and_nan_stay_where_they_are() -> None:
+    a, b = arrays([(13, 40), (29, 40)])
+    a[3, 5], a[7, 0], b[28, 39] = np.nan, np.inf, -np.inf
+    got = tw.comprehension("C[i, j] max! A[i, k] + B[j, k]")(a, b)
+    np.testing.assert_array_equal(got, (a[:, None] + b).max(-1))
+
+
+def test_symbolic_sizes() -> None:
+    f = tw.comprehension("C[i, j] +! A[i, k] * B[j, k]", dynamic=True)
+    for m, n, k in ((1, 1, 1), (5, 40, 3), (33, 17, 65)):
+        a, b = arrays([(m, k), (n, k)])
+        np.testing.assert_allclose(f(a, b), a.astype(np.float64) @ b.T, rtol=2e-5, atol=2e-5)
+
+
+def test_a_sketch_is_a_trace_that_prints_and_replays() -> None:
+    target = Target.host()
+    func = function(*CASES[0][:2])
+    structure = analyse(func)
+    for candidate in sketch.candidates(structure, target)[::5]:
+        s = Schedule(func)
+        sketch.apply(s, structure, candidate, target)
+        assert str(parse_trace(str(s.trace)).replay(func).func) == str(s.func)
+
+
+def test_it_is_chosen_within_a_second() -> None:
+    func = function(*CASES[1][:2])
+    begun = time.process_time()
+    planned = plans.plan(func, Target.host())
+    assert time.process_time() - begun < 1.0
+    assert planned.plan == "sketch"
+
+
+def test_where_sketches_are_offered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A product of matrices has a plan: sketches stand beside or instead of it only where they are asked for."""
+    func, target = function("C[i, j] +! A[i, k] * B[k, j]", [(12, 20), (20, 40)]), Target.host()
+
+    def offered(asked: str) -> set[str]:
+        monkeypatch.setenv("TILEWRIGHT_SKETCHES", asked)
+        return {c.plan for c in plans.candidates(analyse(func), target)}
+
+    assert offered("unplanned") == {"contraction", "rows"}
+    assert offered("always") == {"contraction", "rows", "sketch"}
+    assert offered("alone") == {"sketch"}
+    other = function(*CASES[0][:2])
+    monkeypatch.setenv("TILEWRIGHT_SKETCHES", "never")
+    assert {c.plan for c in plans.candidates(analyse(other), target)} == {"rows"}
+
+
+def test_what_shares_nothing_is_left_to_rows() -> None:
+    func = function("Y[i] +! A[i, k]", [(12, 40)])
+    assert not sketch.fits(analyse(func), Target.host())
