@@ -195,11 +195,32 @@ def test_small_kernels_are_for_one_thread() -> None:
         return plan(lower_group(group, "k").func, FIXED)
 
     small, large, symbolic = planned(4, 16), planned(256, 256), planned(Var("n", lo=1), 16)
-    assert [p.serial for p in (small, large, symbolic)] == [True, False, False]
+    assert [p.alone for p in (small, large, symbolic)] == [True, False, False]
     assert "one thread" in small.describe()
     assert parse_func(str(small.func)) == small.func
     assert "tw_barrier" not in emit_llvm(lower_loops(small.func, FIXED), FIXED)
     assert "tw_barrier" in emit_llvm(lower_loops(large.func, FIXED), FIXED)
+
+
+def test_whether_threads_share_a_kernel_is_a_decision() -> None:
+    """Of calls with several threads; with one there is nothing to decide."""
+    two = replace(FIXED, threads=2)
+    for rows, taken, other in ((4, "alone", "shared"), (4096, "shared", "alone")):
+        b = GraphBuilder("double")
+        x = b.input("x", tensor(rows, 16))
+        (group,) = fuse(b.finish((ops.emit1(b, "add", x, x),)))
+        func = lower_group(group, "k").func
+        with deciding() as record:
+            usual = compile_kernel(func, two)
+        (made,) = (d for d in record.made if d.key.kind == "threads")
+        assert made.taken.label == taken and set(made.space.labels) == {"alone", "shared"}
+        assert made.estimate == min(made.estimates)
+        with deciding({made.key.name: other}):
+            assert plan(func, two).alone == (other == "alone")
+            assert compile_kernel(func, two).symbol != usual.symbol
+        with deciding() as record:
+            plan(func, FIXED)
+        assert [d.key.kind for d in record.made] == ["plan"]
 
 
 def test_shares_are_even() -> None:
@@ -238,7 +259,10 @@ def test_parts_are_chosen_for_the_threads_of_a_call(threads: int) -> None:
         pixel = conv_tiles.DirectProblem(1, 28, 28, (1, 1), 1, 512, 16, 256, 4 * 512 * 28 * 28, False)
         strips = strassen_conv.best(pixel, 32, 100 << 20, target)
         assert strips is not None
-        found[target.threads] = winograd_tiles.times(shape, taken), 392 // strips[1].strip
+        block = winograd_tiles.blocked((shape,), taken, target)[0][1]
+        lengths = {n: strassen_conv.estimate(pixel, strips[1], n, 100 << 20, target) for n in strassen_conv.strips(392)}
+        strip = min(lengths, key=lambda n: lengths[n].cycles)
+        found[target.threads] = winograd_tiles.times(shape, taken, block), 392 // strip
     assert all(sharing(n, more) > 1.1 for n in found[1])
     assert all(sharing(n, more) <= 1.1 for n in found[threads])
 

@@ -9,6 +9,7 @@ import tilewright as tw
 from tests.transform.graph.graphs import tensor
 from tilewright import ops
 from tilewright.ir.graph import Graph, GraphBuilder
+from tilewright.plans.framework.decisions import deciding, forcing
 from tilewright.runtime.manifest import StepSpec
 from tilewright.targets.target import Target
 
@@ -54,6 +55,18 @@ def test_a_kernel_prefetches_weights_that_a_later_one_waits_for(threads: int) ->
     np.testing.assert_array_equal(prefetching(x), plain(x))
     hidden = np.maximum(x.astype(np.float64) @ weights["w0"], 0)
     np.testing.assert_allclose(prefetching(x), hidden.mean(0, keepdims=True) @ weights["v0"], rtol=1e-4, atol=1e-3)
+
+
+def test_who_prefetches_is_a_decision() -> None:
+    graph, weights = pooled()
+    with deciding() as record:
+        usual = tw.compile((graph, weights), target=SMALL)
+    (made,) = (d for d in record.made if d.key.kind == "prefetch")
+    assert made.taken.label == made.space.labels[0] and made.taken.kind == "ahead" and "none" in made.space.labels
+    assert made.estimate == min(made.estimates)
+    with forcing({made.key.name: "none"}):
+        assert "upcoming" not in tw.compile((graph, weights), target=SMALL).show("loops")
+    assert "upcoming" in usual.show("loops")
 
 
 def test_new_weights_are_what_is_used() -> None:

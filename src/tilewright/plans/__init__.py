@@ -12,11 +12,12 @@ from tilewright.ir.loops import PrimFunc
 from tilewright.plans.attention import plan as attention
 from tilewright.plans.convolution import depthwise, direct, pixels, transposed, windows
 from tilewright.plans.framework.analysis import Structure, analyse
-from tilewright.plans.framework.base import Candidate, Plan, Planned, Rejected
+from tilewright.plans.framework.base import BARRIERS, Candidate, Plan, Planned, Rejected
 from tilewright.plans.framework.cost import least
 from tilewright.plans.framework.decision_key import Key, key_of_function
 from tilewright.plans.framework.decisions import Scheduled, current, decide
 from tilewright.plans.framework.registry import extended, register
+from tilewright.plans.framework.space import Setting
 from tilewright.plans.framework.variants import Values, specialize
 from tilewright.plans.framework.work import MOST, work_of
 from tilewright.plans.matmul import contraction, dots
@@ -70,7 +71,22 @@ def plan(func: PrimFunc, target: Target) -> Planned:
     schedule, chosen, rejected, stated = _first_lawful(structure, trials, target)
     others = tuple(c for c in choices if c is not chosen and all(c is not r.candidate for r in rejected))
     variants = tuple((v, plan(specialize(func, v), target)) for v in named(chosen.plan).cases(structure))
-    return Planned(schedule, chosen, others, target, least(stated, target), variants, rejected)
+    alone = runs_alone(lambda: key_of_function(func, target, "threads"), func, chosen, target)
+    return Planned(schedule, chosen, others, target, least(stated, target), variants, rejected, alone)
+
+
+def runs_alone(about: Callable[[], Key], func: PrimFunc, chosen: Candidate, target: Target) -> bool:
+    """Whether one thread runs a function: so little is to be done, whatever the symbols are, that sharing it among
+    threads is estimated to take longer."""
+    if func.symbols:
+        return False
+    barrier, threads = BARRIERS * target.barrier, target.threads
+    if threads == 1:
+        return chosen.cycles < barrier
+    alone, shared = Setting("alone"), Setting("shared")
+    cycles = {alone: chosen.cycles, shared: chosen.cycles / threads + barrier * (1 - 1 / threads)}
+    options = [alone, shared] if chosen.cycles < barrier else [shared, alone]
+    return decide(about, options, lambda s: s, lambda s: cycles[s]) == alone
 
 
 def _first_lawful(
@@ -148,7 +164,17 @@ def decided(func: PrimFunc, target: Target, where: Values = MappingProxyType({})
     decision = Scheduled(about.name, tuple((v.name, n) for v, n in where.items()))
     own = Chosen(decision, "" if taken is choices[0] else f"{key(func)}: {taken.label}")
     variants = (decided(specialize(func, v), target, v) for v in named(taken.plan).cases(structure))
-    return (own, *(c for found in variants for c in found))
+    return (own, *_threads(func, taken, target), *(c for found in variants for c in found))
+
+
+def _threads(func: PrimFunc, taken: Candidate, target: Target) -> Iterator[Chosen]:
+    """The decision whether threads share a function, where it is one."""
+    if target.threads == 1 or func.symbols:
+        return
+    about = key_of_function(func, target, "threads")
+    alone = runs_alone(lambda: about, func, taken, target)
+    usual = taken.cycles < BARRIERS * target.barrier
+    yield Chosen(Scheduled(about.name), "" if alone == usual else f"{key(func)}: {'alone' if alone else 'shared'}")
 
 
 def may_differ(func: PrimFunc, target: Target) -> bool:
@@ -167,6 +193,8 @@ def may_differ(func: PrimFunc, target: Target) -> bool:
 def _names(func: PrimFunc, target: Target) -> Iterator[str]:
     """The names of the decisions about a function and its variants by whatever plan."""
     yield key_of_function(func, target).name
+    if target.threads > 1 and not func.symbols:
+        yield key_of_function(func, target, "threads").name
     if func.symbols:
         structure = analyse(func)
         cases = [v for p in extended(PLANS) if p.fits(structure, target) for v in p.cases(structure)]

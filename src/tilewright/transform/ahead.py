@@ -4,17 +4,21 @@ Where not all weights of a model stay in the last level of cache, every call rea
 its own a little ahead, which hides the transfer if it computes for longer than that takes. With several threads it
 computes for a part of the time, and with few rows for hardly any: it waits for memory, which was idle while the kernels
 before it computed. So one of these prefetches its weights (`transform/loops/ahead.py`), as many bytes as memory brings
-while it has no need of it, and they are in the last level of cache when they are wanted.
+while it has no need of it, and they are in the last level of cache when they are wanted. Which one, or none, is a
+decision about the kernel and those before it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from tilewright.ir.graph import Value
 from tilewright.plans.framework.analysis import analyse
-from tilewright.plans.framework.cost import level, roofline
+from tilewright.plans.framework.cost import Cost, level, roofline
+from tilewright.plans.framework.decision_key import Key, key_of_nodes
+from tilewright.plans.framework.decisions import decide
+from tilewright.plans.framework.space import Setting
 from tilewright.targets.target import Target
 from tilewright.transform.call import KernelCall
 from tilewright.transform.loops.ahead import WeightPrefetch
@@ -50,19 +54,44 @@ def plan_prefetch(
     least, stays = target.costs.prefetching.least_weights, int(target.costs.traffic.ahead_l3 * target.l3)
     prefetches: dict[int, tuple[Value, WeightPrefetch]] = {}
     for guest, load in enumerate(loads):
-        if load.weight is None or load.nbytes < least or load.transfer < WAITS * load.compute:
+        if load.weight is None or load.nbytes < least:
             continue
+        hosts: dict[int, int] = {}  # bytes that each may prefetch, the nearest one first
         passing = 0
         for host in range(guest - 1, max(-1, guest - 1 - STEPS), -1):
             idle = int((loads[host].compute - loads[host].transfer) * _delivered(target))
             if idle >= least and host not in prefetches:
-                most = min(load.nbytes, idle, stays)
-                prefetches[host] = load.weight, WeightPrefetch(load.nbytes, most)
-                break
+                hosts[host] = min(load.nbytes, idle, stays)
             passing += loads[host].nbytes
             if passing > stays:
                 break
+        host_ = _host(kernels[: guest + 1], load, hosts, target)
+        if host_ is not None:
+            prefetches[host_] = load.weight, WeightPrefetch(load.nbytes, hosts[host_])
     return prefetches
+
+
+def _host(kernels: Sequence[KernelCall], load: _Load, hosts: Mapping[int, int], target: Target) -> int | None:
+    """Which of these kernels prefetches for the last of them; None if its weights come when they are read."""
+    if not hosts:
+        return None
+    guest = len(kernels) - 1
+    waits = load.transfer >= WAITS * load.compute
+
+    def key() -> Key:
+        near = kernels[min(hosts) :]
+        return key_of_nodes("prefetch", [node for kernel in near for node in kernel.group.nodes], target)
+
+    def setting(host: int | None) -> Setting:
+        return Setting("none") if host is None else Setting("ahead", (("kernels", guest - host),))
+
+    def cycles(host: int | None) -> float:
+        ahead = 0 if host is None else hosts[host]
+        return Cost(compute=load.compute, memory=load.transfer - ahead / _delivered(target)).cycles
+
+    # A kernel that computes for long enough hides the transfer by itself, whatever the sum of its stages says.
+    options = [*hosts, None] if waits else [None, *hosts]
+    return decide(key, options, setting, cycles)
 
 
 def _load(kernel: KernelCall, params: set[Value], target: Target) -> _Load:

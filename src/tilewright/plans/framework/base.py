@@ -89,7 +89,8 @@ class Rejected:
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """A scheduled function with the decision that led to it; `variants` are its versions for values of its symbols."""
+    """A scheduled function with the decision that led to it; `variants` are its versions for values of its symbols.
+    `alone`: one thread runs it, for sharing so little takes longer."""
 
     schedule: Schedule
     chosen: Candidate
@@ -98,16 +99,12 @@ class Planned:
     least: Cost
     variants: tuple[tuple[Values, Planned], ...] = ()
     rejected: tuple[Rejected, ...] = ()
+    alone: bool = False
 
     @property
     def plan(self) -> str:
         """The plan's name."""
         return self.chosen.plan
-
-    @property
-    def serial(self) -> bool:
-        """Whether so little is to be done, whatever the symbols are, that sharing it among threads takes longer."""
-        return not self.schedule.func.symbols and self.chosen.cycles < BARRIERS * self.target.barrier
 
     @property
     def remarks(self) -> tuple[str, ...]:
@@ -121,7 +118,7 @@ class Planned:
     def func(self) -> PrimFunc:
         """The scheduled function, which chooses among the variants."""
         func = self.schedule.func
-        if self.serial:
+        if self.alone:
             func = replace(func, notes=with_note(func.notes, SingleThread()))
         for values, planned in self.variants:
             func = dispatch(values, planned.func, func)
@@ -133,7 +130,7 @@ class Planned:
         others = [c for c in self.others if c.cost != self.chosen.cost]
         lines += [f"  runner-up: {c.label}  {_stages(c.cost, self.target)}" for c in others[:3]]
         lines += [f"  rejected: {rejected}" for rejected in self.rejected]
-        if self.serial:
+        if self.alone:
             lines.append("  one thread: a barrier takes longer")
         lines.append(f"  any schedule takes at least about {_microseconds(self.least.cycles, self.target)} µs")
         lines += [f"  {refusal}" for refusal in self.schedule.refused]

@@ -63,10 +63,10 @@ def key_of_nodes(kind: str, nodes: Sequence[Node], target: Target) -> Key:
     return key_of_program(kind, graph, target_class(target))
 
 
-def key_of_function(func: PrimFunc, target: Target) -> Key:
-    """The key of the decision how a function is scheduled."""
+def key_of_function(func: PrimFunc, target: Target, kind: str = "plan") -> Key:
+    """The key of a decision about a function: how it is scheduled, or another one."""
     notes = tuple(note for note in func.notes if not isinstance(note, SURROUNDINGS))
-    return key_of_program("plan", replace(func, notes=notes), target_class(target))
+    return key_of_program(kind, replace(func, notes=notes), target_class(target))
 
 
 def key_of_program(kind: str, program: PrimFunc | Graph, machines: str) -> Key:
