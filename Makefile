@@ -183,7 +183,7 @@ bench-decode: $(PEERS_STAMP) ## decoding with caches that stay, against ONNX Run
 bench-train: $(STAMP) $(TORCH_STAMP) $(JAX_STAMP) ## PPO updates against PyTorch's eager mode and JAX
 	$(PY) -m benchmarks.bench_train $(ARGS)
 
-bench-training: $(STAMP) $(TORCH_STAMP) ## steps of training whole networks against PyTorch's eager mode; ARGS="--cases az6@64"
+bench-training: $(STAMP) $(TORCH_STAMP) $(JAX_STAMP) ## steps of training whole networks against PyTorch, Inductor and JAX; ARGS="--cases az6@64"
 	$(PY) -m benchmarks.bench_training $(ARGS)
 
 bench-live: $(STAMP) ## live weights: publishing, latency, sharing, memory, attaching

@@ -1,47 +1,100 @@
-"""Steps of training whole networks against PyTorch's eager mode: `python -m benchmarks.bench_training`.
+"""Steps of training whole networks against eager PyTorch, Inductor and JAX: `python -m benchmarks.bench_training`.
 
-Forward in training mode, loss, gradients, clipping and Adam; one process each, taking turns, one thread.
+Forward in training mode, loss, gradients, clipping and Adam; one process each, taking turns, one thread. The arithmetic
+limit counts the products and convolutions of both ways alone. Rows are kept one by one, so that a table can be measured
+in parts; `--prepare` sets everything up once, so that what can be kept on disk is there when it is timed.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import shutil
 from collections.abc import Sequence
+from typing import Any
 
-from benchmarks.harness import markdown_table, speedup, write_markdown
+from benchmarks.harness import RESULTS, commit, environment, markdown_table, speedup, write_report
 from benchmarks.peers.training import CASES
 from tilewright.measure import paired
+from tilewright.measure.peak import measure
+from tilewright.support import machine
 
-HEADER = ["network@batch", "ours ms", "eager PyTorch ms", "times faster", "compile s"]
-ONE_CORE = {"OMP_NUM_THREADS": "1"}
+PEERS = ("eager", "inductor", "jax")
+HEADER = ["network@batch", "ours ms", "eager", "Inductor", "JAX", "the best of them", "ours / limit", "compile s"]
+ONE_CORE = {
+    "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1",
+    "OMP_NUM_THREADS": "1",
+    "TORCHINDUCTOR_COMPILE_THREADS": "1",
+}
+AGREEMENT = 1e-3
+"""Relative difference of first losses that are the same: sums in another order."""
 
 
-def compare(case: str, rounds: int) -> list[str]:
-    """A row of the table."""
-    names = ("own", "eager")
+def compare(case: str, rounds: int, peers: Sequence[str], seconds: float) -> dict[str, Any]:
+    """A row: medians of paired ratios, ours in milliseconds."""
+    names = ("own", *peers)
     contenders = [paired.Contender(n, f"benchmarks.peers.training:{n}", {"case": case}, ONE_CORE) for n in names]
-    own, eager = paired.race(contenders, rounds=rounds, turn_seconds=0.02)
-    for found in (own, eager):
-        if found.error:
-            raise SystemExit(found.error)
-    seconds = own.info["compile_seconds"]
-    times = [f"{found.median * 1e3:.1f}" for found in (own, eager)]
-    return [case, *times, str(speedup(own, eager)), f"{seconds:.1f}"]
+    found = dict(
+        zip(
+            names,
+            paired.race(contenders, rounds=rounds, turn_seconds=0.02, enough_seconds=seconds),
+            strict=True,
+        )
+    )
+    own = found["own"]
+    if own.error:
+        raise SystemExit(own.error)
+    row: dict[str, Any] = {"case": case, "commit": commit(), "ours": own.median, "compile": own.info["compile_seconds"]}
+    row["flops"] = own.info["flops"]
+    for name in peers:
+        other = found[name]
+        if other.error:
+            print(f"{case}: {name}: {other.error}", flush=True)
+            continue
+        if abs(other.info["loss"] - own.info["loss"]) > AGREEMENT * abs(own.info["loss"]):
+            raise SystemExit(f"{case}: {name} has the loss {other.info['loss']}, ours is {own.info['loss']}")
+        ratio = speedup(own, other)
+        row[name] = [ratio.median, ratio.low, ratio.high]
+    return row
+
+
+def cells(row: dict[str, Any], peak: float) -> list[str]:
+    ratios = [row[name] for name in PEERS if name in row]
+    shown = [f"{m:.2f} [{a:.2f}, {b:.2f}]" for m, a, b in ratios]
+    by_peer = dict(zip([name for name in PEERS if name in row], shown, strict=True))
+    best = f"{min(r[0] for r in ratios):.2f}" if ratios else "-"
+    limit = row["ours"] / (row["flops"] / peak)
+    columns = [by_peer.get(name, "-") for name in PEERS]
+    return [row["case"], f"{row['ours'] * 1e3:.1f}", *columns, best, f"{limit:.2f}", f"{row['compile']:.1f}"]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cases", default=";".join(CASES), help="names as in the table, with semicolons between")
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--peers", default=",".join(PEERS))
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--seconds", type=float, default=60, help="no further round of a case begins after this time")
+    parser.add_argument("--prepare", action="store_true", help="one round, nothing kept: warms compilers' caches")
     parser.add_argument("--no-report", action="store_true", help="print only")
     options = parser.parse_args(arguments)
-    table = []
+    peers = options.peers.split(",")
+    if "inductor" in peers and shutil.which("g++") is None and shutil.which("clang++") is None:
+        print("Inductor is left out: it needs a compiler of C++")
+        peers.remove("inductor")
+    peak = measure(machine.describe()).peak_gflops_one * 1e9
+    path = RESULTS / "training.json"
+    known = json.loads(path.read_text())["rows"] if path.exists() else []
+    rows = {row["case"]: row for row in known if row["case"] in CASES}
     for case in options.cases.split(";"):
-        table.append(compare(case, options.rounds))
-        print("  ".join(table[-1]), flush=True)
-    if not options.no_report:
-        title = "Steps of training, one thread: how many times faster, medians of paired ratios [95 %]"
-        write_markdown("training", title, markdown_table(HEADER, table))
+        row = compare(case, 1 if options.prepare else options.rounds, peers, options.seconds)
+        print("  ".join(cells(row, peak)), flush=True)
+        rows[case] = {**row, "command": environment()["command"]}
+    if options.no_report or options.prepare:
+        return
+    ordered = [rows[case] for case in CASES if case in rows]
+    table = markdown_table(HEADER, [cells(row, peak) for row in ordered])
+    title = "Steps of training, one thread: how many times faster, medians of paired ratios [95 %]"
+    write_report("training", title, ordered, f"{table}\nPeak of one core: {peak / 1e9:.0f} GFLOP/s.\n")
 
 
 if __name__ == "__main__":

@@ -1,12 +1,18 @@
-"""Steps of training networks in PyTorch: our compiled step, and eager mode with its fused Adam. One thread each."""
+"""Steps of training networks: our compiled step, PyTorch's eager mode, Inductor and JAX. One thread each.
+
+All start with the same weights and batch and report the loss of their first step, so that the race can see that they do
+the same.
+"""
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from benchmarks import models
 from tilewright.measure.contender import Prepared
 
 RATE = 1e-4
@@ -155,21 +161,78 @@ def own(case: str) -> Prepared:
     module, loss, batch = _made(case)
     start = time.perf_counter()
     step = tw.compile_step(module, loss, tw.train.Adam(RATE), batch, clip=0.5)
-    seconds = time.perf_counter() - start
+    info = {"compile_seconds": time.perf_counter() - start, "flops": flops(module, loss, batch)}
     arrays = [x.numpy() for x in batch]
-    return Prepared(lambda: step(*arrays), lambda: dict(step.state_dict()), {"compile_seconds": seconds})
+    info["loss"] = step(*arrays)["loss"]
+    return Prepared(lambda: step(*arrays), None, info)
+
+
+def flops(module: Any, loss: Callable[..., Any], batch: tuple[Any, ...]) -> int:
+    """Operations of all products and convolutions of the loss and its gradients, as PyTorch counts them."""
+    import torch
+    from torch.utils.flop_counter import FlopCounterMode
+
+    state = {name: value.clone() for name, value in module.state_dict().items()}
+    # PyTorch knows no count of its fused recurrent layers.
+    with FlopCounterMode(display=False) as counter, torch.backends.mkldnn.flags(enabled=False):
+        loss(module, *batch).backward()
+    module.load_state_dict(state)
+    module.zero_grad()
+    return int(counter.get_total_flops())
+
+
+def _stepping(objective: Callable[..., Any], module: Any, batch: tuple[Any, ...]) -> Callable[[], float]:
+    """A step of PyTorch with its fused Adam."""
+    import torch
+
+    optimizer = torch.optim.Adam(module.parameters(), RATE, fused=True)
+
+    def call() -> float:
+        optimizer.zero_grad()
+        found = objective(module, *batch)
+        found.backward()
+        torch.nn.utils.clip_grad_norm_(module.parameters(), 0.5)
+        optimizer.step()
+        return float(found.detach())
+
+    return call
 
 
 def eager(case: str) -> Prepared:
+    module, loss, batch = _made(case)
+    call = _stepping(loss, module, batch)
+    return Prepared(call, None, {"loss": call()})
+
+
+def inductor(case: str) -> Prepared:
+    """Model and loss through `torch.compile`, whose kernels are kept under `build`; clipping and Adam as eager."""
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(models.ROOT / "build" / "peers" / "inductor"))
     import torch
 
     module, loss, batch = _made(case)
-    optimizer = torch.optim.Adam(module.parameters(), RATE, fused=True)
+    call = _stepping(torch.compile(loss, dynamic=False), module, batch)
+    start = time.perf_counter()
+    found = call()
+    return Prepared(call, None, {"loss": found, "compile_seconds": time.perf_counter() - start})
 
-    def call() -> None:
-        optimizer.zero_grad()
-        loss(module, *batch).backward()
-        torch.nn.utils.clip_grad_norm_(module.parameters(), 0.5)
-        optimizer.step()
 
-    return Prepared(call, lambda: {n: v.numpy() for n, v in module.state_dict().items()}, {})
+def jax(case: str) -> Prepared:
+    """The whole step in one `jit`, its state donated."""
+    import jax.numpy as jnp
+
+    from benchmarks.peers import training_jax
+
+    module, _, batch = _made(case)
+    state = {name: value.numpy() for name, value in module.state_dict().items()}
+    trained = {name for name, _ in module.named_parameters()}
+    step, first = training_jax.step_of(training_jax.LOSSES[case.replace("@", " ").split()[0]], state, trained)
+    kept = [first]
+    arrays = [jnp.asarray(x.numpy()) for x in batch]
+
+    def call() -> float:
+        kept[0], value = step(kept[0], *arrays)
+        return float(value)
+
+    start = time.perf_counter()
+    found = call()
+    return Prepared(call, None, {"loss": found, "compile_seconds": time.perf_counter() - start})

@@ -175,6 +175,23 @@ for groups, filters in ((1, 3), (2, 2)):
         groups=groups,
         output_padding=(1, 0),
     )
+case("conv_weight_gradient", x(3, 2, 9), x(3, 4, 4), strides=(2,), dilations=(1,), pads=(1, 0), window=(3,))
+case(
+    "conv_weight_gradient",
+    x(2, 3, 7, 6),
+    x(2, 4, 4, 5),
+    strides=(2, 1),
+    dilations=(1, 2),
+    pads=(1, 0, 2, 1),
+    window=(3, 2),
+)
+for data, wide, narrow in (
+    ("narrow", (2, 2, 4, 3, 8), (2, 1, 9, 7, 8)),
+    ("narrow", (2, 2, 4, 3, 8), (2, 5, 9, 7)),
+    ("wide", (2, 2, 9, 7, 8), (2, 3, 4, 3)),
+):
+    attrs = {"strides": (2, 2), "dilations": (2, 1), "window": (2, 3), "data": data}
+    case("lowered.conv_weight", x(*wide), x(*narrow), **attrs)
 POOL = {"kernel": (3, 2), "strides": (2, 2), "dilations": (1, 1), "pads": (1, 0, 1, 1)}
 for ceil in (False, True):
     case("max_pool", x(2, 3, 7, 6), **POOL, ceil_mode=ceil)

@@ -209,6 +209,12 @@ def test_transposed_convolutions(x: tuple[int, ...], w: tuple[int, ...], attrs: 
     check("conv_transpose", [normal(*x), normal(*weight)], **attrs, output_padding=extra)
 
 
+def test_convolutions_twice() -> None:
+    """The gradient by a weight is an operator with gradients of its own."""
+    attrs = {"strides": (2, 1), "dilations": (1, 2), "pads": (1, 0, 2, 1), "window": (3, 2)}
+    check("conv_weight_gradient", [normal(2, 2, 7, 6), normal(2, 3, 4, 5)], **attrs)
+
+
 def test_pools() -> None:
     attrs: dict[str, Any] = {"kernel": (3, 2), "strides": (2, 1), "dilations": (1, 1), "pads": (1, 0, 1, 1)}
     check("max_pool", [normal(2, 2, 7, 5)], **attrs)

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from tilewright.ir.key import key
 from tilewright.ir.loops import PrimFunc
 from tilewright.plans.attention import plan as attention
-from tilewright.plans.convolution import depthwise, direct, pixels, transposed, windows
+from tilewright.plans.convolution import by_weight, depthwise, direct, pixels, transposed, windows
 from tilewright.plans.framework.analysis import Structure, analyse
 from tilewright.plans.framework.base import BARRIERS, Candidate, Plan, Planned, Rejected
 from tilewright.plans.framework.cost import least
@@ -47,6 +47,7 @@ PLANS: tuple[Plan, ...] = (
     direct.PLAN,
     transposed.PLAN,
     depthwise.PLAN,
+    by_weight.PLAN,
     packing.PLAN,
     elementwise.PLAN,
     rows.PLAN,

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from tilewright.ir.expr import as_int
 from tilewright.ir.graph import Value
-from tilewright.ops.conv import ConvAttrs, ConvTransposeAttrs
+from tilewright.ops.conv import ConvAttrs, ConvTransposeAttrs, window_extent
+from tilewright.ops.conv_gradient import ConvWeightGradientAttrs
 from tilewright.ops.dims import dims
 from tilewright.ops.gradients.mechanical import mechanical
 from tilewright.ops.gradients.registry import Backward, gradient
@@ -107,6 +108,10 @@ def conv_transpose(b: Backward) -> Result:
 def _by_weight(b: Backward, x: Value, g: Value, attrs: ConvAttrs, w: Value) -> Value:
     """The gradient of the weight [F, C / groups, ...] of the convolution that makes g's shape from x."""
     rank, groups = len(attrs.strides), attrs.groups
+    if rank == 2 and groups == 1 and _whole_windows(x, g, attrs, w):
+        window = tuple(as_int(d) for d in w.shape[2:])
+        kinds = {"strides": attrs.strides, "dilations": attrs.dilations, "pads": attrs.pads}
+        return b.emit("conv_weight_gradient", x, g, **kinds, window=window)
     spatial = list(range(2, 2 + rank))
     swap = [1, 0, *spatial]
 
@@ -136,6 +141,35 @@ def _by_weight(b: Backward, x: Value, g: Value, attrs: ConvAttrs, w: Value) -> V
     flow = b.reshape(flow, dims([groups * f, n, *g.shape[2:]]))
     found = b.emit("conv", data, flow, strides=attrs.dilations, dilations=attrs.strides, pads=attrs.pads, groups=groups)
     return b.transpose(_cropped(b, found, (found.shape[0], found.shape[1], *w.shape[2:]), rank), swap)
+
+
+def _whole_windows(x: Value, g: Value, attrs: ConvAttrs, w: Value) -> bool:
+    """Whether maps and window are of known sizes, and the convolution of x makes maps of g's."""
+    rank, pads = len(attrs.strides), attrs.pads
+    if None in [as_int(d) for d in (*x.shape[2:], *g.shape[2:], *w.shape[2:])]:
+        return False
+    made = [
+        window_extent(x.shape[2 + k], w.shape[2 + k], pads[k], pads[rank + k], attrs.strides[k], attrs.dilations[k])
+        for k in range(rank)
+    ]
+    return [as_int(d) for d in made] == [as_int(d) for d in g.shape[2:]]
+
+
+@gradient("conv_weight_gradient")
+def conv_weight_gradient(b: Backward) -> Result:
+    """It is linear in both: the result's gradient is a weight, by which x is convolved and g transposed."""
+    attrs = b.of(ConvWeightGradientAttrs)
+    x, g, rank = b.x(0), b.x(1), len(attrs.strides)
+    kinds = {"strides": attrs.strides, "dilations": attrs.dilations, "pads": attrs.pads, "groups": 1}
+    extra = []
+    for k in range(rank):
+        reach = (attrs.window[k] - 1) * attrs.dilations[k] + 1 - attrs.pads[k] - attrs.pads[rank + k]
+        rest = as_int(dims([x.shape[2 + k] - (g.shape[2 + k] - 1) * attrs.strides[k] - reach])[0])
+        if rest is None:
+            raise UnsupportedError("a second gradient of a convolution needs maps of known sizes", where=b.y.name)
+        extra.append(rest)
+    by_x = b.emit("conv_transpose", g, b.g, **kinds, output_padding=tuple(extra))
+    return [by_x, b.emit("conv", x, b.g, **kinds)]
 
 
 def _cropped(b: Backward, value: Value, shape: Sequence[object], rank: int) -> Value:

@@ -24,6 +24,7 @@ from tilewright.targets.target import Target
 from tilewright.transform.layout.assigner import Assigner
 from tilewright.transform.layout.blocked import along_space, concat, pointwise, pool, reduce, slices
 from tilewright.transform.layout.conv import conv
+from tilewright.transform.layout.conv_weight import conv_weight
 from tilewright.transform.layout.depthwise import grouped, windows
 from tilewright.transform.layout.integer import integer_conv
 from tilewright.transform.layout.matmul import matmul
@@ -55,6 +56,7 @@ def convolution(a: Assigner, node: Node) -> bool:
 RULES = {
     "conv": Rule(convolution),
     "conv_transpose": Rule(transposed),
+    "conv_weight_gradient": Rule(conv_weight),
     "matmul": Rule(matmul, blocks=False),
     "lowered.attention": Rule(attention, blocks=False),
     "recurrence": Rule(recurrence, blocks=False),
@@ -104,7 +106,14 @@ def blocking() -> frozenset[str]:
 
 def following() -> frozenset[str]:
     """Operators that work on blocks if they are given blocks."""
-    return frozenset(rules()) - {"conv", "conv_transpose", "matmul", "lowered.attention", "recurrence"}
+    return frozenset(rules()) - {
+        "conv",
+        "conv_transpose",
+        "conv_weight_gradient",
+        "matmul",
+        "lowered.attention",
+        "recurrence",
+    }
 
 
 def assign_layouts(graph: Graph, target: Target) -> Graph:

@@ -1,0 +1,71 @@
+"""Layouts of convolutions' gradients by their weights: the channels that fill vectors best are lanes."""
+
+from __future__ import annotations
+
+from math import ceil
+from typing import Literal
+
+from tilewright.ir.expr import as_int
+from tilewright.ir.graph import Node, Value
+from tilewright.ops.conv_gradient import ConvWeightGradientAttrs
+from tilewright.transform.layout.assigner import Assigner
+
+
+def conv_weight(a: Assigner, node: Node) -> bool:
+    """A gradient of maps whose channels and sizes are known: the data are padded as they lie in blocks."""
+    x, g = node.inputs[:2]
+    assert x is not None and g is not None
+    attrs = node.of(ConvWeightGradientAttrs)
+    filters, channels = as_int(g.shape[1]), as_int(x.shape[1])
+    known = [as_int(d) for d in (*x.shape[1:], *g.shape[2:])]
+    if x.type.rank != 4 or x.dtype.name != "f32" or g.dtype.name != "f32" or not filters or not all(known):
+        return False
+    assert channels is not None
+    if as_int(x.shape[0]) == 0:
+        return False
+    data: Literal["wide", "narrow"] = "wide" if waste(channels, a.block) < waste(filters, a.block) else "narrow"
+    count = channels if data == "narrow" else filters
+    if (filters if data == "narrow" else channels) == 1:
+        return False  # a block of one channel has no lanes
+    narrow_blocked = count % a.block == 0
+
+    def prepared(value: Value, blocked: bool) -> Value:
+        form = a.as_blocked(value) if blocked else a.as_plain(value)
+        return padded(a, form, attrs) if value is x else form
+
+    wide, narrow = (x, g) if data == "wide" else (g, x)
+    attributes = {"strides": attrs.strides, "dilations": attrs.dilations, "window": attrs.window, "data": data}
+    operands = (prepared(wide, True), prepared(narrow, narrow_blocked))
+    (found,) = a.emit("lowered.conv_weight", operands, attributes, f"{node.output.name}_blocked")
+    a.plain[node.output] = unblocked(a, found, filters, channels, data, node.output.name)
+    return True
+
+
+def waste(channels: int, block: int) -> float:
+    """How many lanes there are for each channel."""
+    return ceil(channels / block) * block / channels
+
+
+def padded(a: Assigner, x: Value, attrs: ConvWeightGradientAttrs) -> Value:
+    pads, rank = attrs.pads, len(attrs.strides)
+    if not any(pads):
+        return x
+    behind = (0,) * (x.type.rank - 2 - rank)
+    around = {"before": (0, 0, *pads[:rank], *behind), "after": (0, 0, *pads[rank:], *behind), "mode": "constant"}
+    return a.emit("pad", (x,), around, f"{x.name}_padded")[0]
+
+
+def unblocked(
+    a: Assigner, blocks: Value, filters: int, channels: int, data: Literal["wide", "narrow"], name: str
+) -> Value:
+    """[W/b, C/b, kh, kw, c, w] as [F, C, kh, kw]."""
+    outer, inner, kh, kw, narrow, wide = (as_int(d) or 0 for d in blocks.shape)
+    perm, shape = ((0, 5, 1, 4, 2, 3), (outer * wide, inner * narrow, kh, kw))
+    if data == "wide":
+        perm, shape = (1, 4, 0, 5, 2, 3), (inner * narrow, outer * wide, kh, kw)
+    (turned,) = a.emit("transpose", (blocks,), {"perm": perm}, name)
+    (joined,) = a.emit("reshape", (turned,), {"shape": shape}, name)
+    if shape[:2] == (filters, channels):
+        return joined
+    size = (filters, channels, kh, kw)
+    return a.emit("slice", (joined,), {"begin": (0,) * 4, "size": size, "step": (1,) * 4}, name)[0]
