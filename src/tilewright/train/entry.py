@@ -36,6 +36,7 @@ def compile_step(
     accumulate: int = 1,
     schedule: Schedule | None = None,
     seed: int = 0,
+    fast: str = "f4",
     symbolic: bool = False,
     threads: int = 1,
     target: Target | str | None = None,
@@ -59,6 +60,8 @@ def compile_step(
         accumulate: how many batches make one update, by the mean of their gradients.
         schedule: what the learning rates are multiplied by, from the number of updates so far (`tw.train.schedules`).
         seed: what the random numbers of dropout depend on, beside the number of the step.
+        fast: which algorithms with fewer multiplications may be taken, as for `tw.compile`: by default those that keep
+            a layer within 1e-5 of its largest output; "exact" for none.
         symbolic: whether one step serves batches of any size: of a module, the first dimension of the example's arrays.
         threads, target: as for `tw.compile`.
         on_nonfinite: what becomes of a step whose loss or gradient is NaN or infinite: "raise" an error or "skip" it,
@@ -82,8 +85,7 @@ def compile_step(
 
     def compiled(graph: Graph) -> Model:
         kept = {v.name: objective.weights[v.name] for v in graph.params}
-        # Winograd's and Strassen's transforms of weights that change each call cost what they save.
-        program = compile_program(Imported(graph, kept), threads=threads, target=target, fast="exact")
+        program = compile_program(Imported(graph, kept), threads=threads, target=target, fast=fast)
         return Model(program, threads=threads)
 
     whole = compiled(step_graph(objective, plan, layout))

@@ -66,7 +66,8 @@ def einsum(b: Backward) -> Result:
 
 @gradient("conv")
 def conv(b: Backward) -> Result:
-    """The data's gradient is a transposed convolution; the weight's one of the input by the result's gradient, with
+    """The data's gradient is a transposed convolution (with strides of one a convolution by turned windows, of which
+    nothing is computed that padding cuts off again); the weight's one of the input by the result's gradient, with
     batch and channels exchanged and strides and dilations too."""
     attrs = b.of(ConvAttrs)
     x, w, rank = b.x(0), b.x(1), len(attrs.strides)
@@ -80,6 +81,8 @@ def conv(b: Backward) -> Result:
                 raise UnsupportedError("a convolution with strides has no gradient for symbolic maps", where=b.y.name)
             rest = 0
         extra.append(rest)
+    if rank == 2 and attrs.groups == 1 and _turns(w, attrs) and not any(extra):
+        return [_by_turned_windows(b, b.g, w, attrs), _by_weight(b, x, b.g, attrs, w)]
     by_x = b.emit(
         "conv_transpose",
         b.g,
@@ -91,6 +94,26 @@ def conv(b: Backward) -> Result:
         output_padding=tuple(extra),
     )
     return [by_x, _by_weight(b, x, b.g, attrs, w)]
+
+
+def _turns(w: Value, attrs: ConvAttrs) -> bool:
+    """Whether a transposed convolution is one by turned windows: no strides, no padding that is wider than they are."""
+    window = [as_int(d) for d in w.shape[2:]]
+    if any(s != 1 for s in attrs.strides) or None in window:
+        return False
+    reach = [((k or 1) - 1) * d for k, d in zip(window, attrs.dilations, strict=True)]
+    return all(p <= r for p, r in zip(attrs.pads, [*reach, *reach], strict=True))
+
+
+def _by_turned_windows(b: Backward, g: Value, w: Value, attrs: ConvAttrs) -> Value:
+    """The convolution that spreads each gradient over the window which it came from."""
+    reach = [((as_int(k) or 1) - 1) * d for k, d in zip(w.shape[2:], attrs.dilations, strict=True)]
+    turned = b.transpose(w, [1, 0, 2, 3])
+    if any(reach):
+        last = [(as_int(d) or 1) - 1 for d in w.shape[2:]]
+        turned = b.emit("slice", turned, begin=(0, 0, *last), size=turned.shape, step=(1, 1, -1, -1))
+    pads = tuple(r - p for r, p in zip([*reach, *reach], attrs.pads, strict=True))
+    return b.emit("conv", g, turned, strides=(1, 1), dilations=attrs.dilations, pads=pads, groups=1)
 
 
 @gradient("conv_transpose")

@@ -17,7 +17,7 @@ def winograd(a: Assigner, node: Node, choice: Winograd) -> bool:
     stride = conv.strides[0]
     attrs = {"tile": choice.tile, "stride": stride, "block": a.block, "width": choice.width, "panels": choice.panels}
     (packed,) = a.emit("lowered.pack_winograd", (a.as_plain(w),), attrs, f"{w.name}_packed")
-    a.fixed.add(packed)
+    a.follow(w, packed)
     attributes = {
         "tile": choice.tile,
         "window": as_int(w.shape[2]),

@@ -9,11 +9,11 @@ from math import ceil
 
 from tilewright.ir.expr import as_int
 from tilewright.ir.graph import Node
-from tilewright.ir.selection import Algorithm, Direct, Pixels
+from tilewright.ir.selection import Algorithm, Direct, Pixels, Winograd
 from tilewright.ops.conv import ConvAttrs
-from tilewright.ops.lowered.correlation import points
+from tilewright.ops.lowered.correlation import points, products
 from tilewright.plans.convolution.pixels import panels
-from tilewright.plans.framework.cost import Cost, bandwidth
+from tilewright.plans.framework.cost import Cost, bandwidth, fma_cycles, write_cycles
 from tilewright.plans.framework.decision_key import key_of_nodes
 from tilewright.plans.framework.decisions import decide
 from tilewright.plans.framework.space import Setting
@@ -71,10 +71,10 @@ def convolution_algorithm(around: Surroundings, node: Node) -> Algorithm | None:
         return None
     if sizes[2:] == [1, 1]:
         options = one_pixel(around, node)
-    elif w in around.fixed:
-        options = windows(around, node)
     else:
-        return Direct()  # transforms of weights that come with each call cost what they save
+        options = windows(around, node)
+        if w not in around.fixed:
+            options = [(cycles + filters(around, node, choice), choice) for cycles, choice in options]
     options.sort(key=lambda option: option[0])
     key = partial(key_of_nodes, "algorithm", [node], around.target)
     return decide(key, options, lambda option: Setting.of(option[1]), lambda option: option[0])[1]
@@ -118,6 +118,22 @@ def windows(around: Surroundings, node: Node) -> list[Option]:
     allowed = tiles(first.window, first.stride, setting)
     sizes = within(ERRORS[setting], allowed, first.window, first.stride, first.channels, around.block)
     return [*ranked(shapes, sizes, around.target)]
+
+
+def filters(around: Surroundings, node: Node, choice: Algorithm) -> float:
+    """Cycles an image of transforming weights that come with each call: in double precision, by the columns and then
+    the rows of a window."""
+    w, images = node.inputs[1], as_int(node.output.shape[0])
+    if not isinstance(choice, Winograd) or w is None:
+        return 0.0
+    count, other, window, _ = (as_int(d) or 0 for d in w.shape)
+    size = products(choice.tile, window, node.of(ConvAttrs).strides[0])
+    each = size * window * window + size * size * window
+    work = Cost(
+        compute=fma_cycles(count * other * each, around.target.lanes(8), around.target),
+        memory=write_cycles(4 * count * other * size * size, around.target.l2, around.target),
+    )
+    return work.cycles / (images or max(SYMBOLIC_IMAGES))
 
 
 def transformed(around: Surroundings, node: Node) -> tuple[WinogradProblem, ...]:
