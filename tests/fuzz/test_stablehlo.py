@@ -20,6 +20,8 @@ import tilewright as tw
 
 pytest.importorskip("jaxlib", reason="jaxlib is an extra: `make jax` runs this")
 
+from tests.fuzz import farm
+from tilewright.frontend.stablehlo import rules  # noqa: F401  fills RULES
 from tilewright.frontend.stablehlo.child import read_outside
 from tilewright.frontend.stablehlo.importer import import_module
 from tilewright.frontend.stablehlo.module import Block, Function, Module, Operation, Splat, Type
@@ -135,20 +137,19 @@ def test_damaged_modules() -> None:
     assert 0.2 * count < refused < count
 
 
-@pytest.mark.parametrize("seed", range(FIRST, FIRST + (_count(6) // 10 if LONG else 6)))
-def test_damaged_bytes(seed: int) -> None:
-    rng = random.Random(seed)
-    data = bytearray(rng.choice([p.read_bytes() for p in sorted(FOLDER.glob("*.mlir"))]))
-    for _ in range(rng.choice((1, 3, 20))):
-        at = rng.randrange(len(data))
-        match rng.randrange(3):
-            case 0:
-                data[at] = rng.randrange(256)
-            case 1:
-                del data[at : at + rng.choice((1, 5, 200))]
-            case _:
-                data[at:at] = data[: rng.choice((1, 30))]
-    try:
-        import_module(read_outside(bytes(data)))
-    except tw.Error as error:
-        assert str(error).strip()
+@pytest.mark.parametrize("kind", ["stablehlo", "bytecode"])
+def test_damaged_files(kind: str) -> None:
+    """Text and bytecode, by a process for each mutant."""
+    count = _count(100)
+    report = farm.run(kind, range(FIRST, FIRST + count))
+    print(f"\n{kind}: {report}")
+    assert not report.failures, str(report)
+    assert report.cases == count
+    refused = sum(n for name, n in report.outcomes.items() if name != "imported")
+    assert refused > 0.2 * count, str(report)
+
+
+def test_a_reader_that_dies() -> None:
+    """What MLIR's parser dies of is an error here: the reader of users, not the one of mutants."""
+    with pytest.raises(tw.Error, match="no StableHLO that jaxlib can read"):
+        read_outside((FOLDER / "policy.mlir").read_bytes()[:-40])

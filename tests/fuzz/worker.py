@@ -221,11 +221,35 @@ def run_self(seed: int, mark: Mark) -> str:
     return "fine"
 
 
+def run_module(seed: int, mark: Mark, bytecode: bool) -> str:
+    """StableHLO from outside: read by a process that may die, then imported."""
+    from tests.fuzz import modules
+    from tilewright.frontend.stablehlo.importer import import_module
+
+    data = modules.damaged(seed, bytecode)
+    mark("read")
+    try:
+        module = modules.read_forked(data)
+    except tw.Error as error:
+        died = "died" if "status" in str(error.got) else "refused"
+        return f"reader {died}"
+    mark("import")
+    try:
+        import_module(module)
+    except tw.Error as error:
+        if not str(error).strip():
+            raise AssertionError("the error says nothing") from error
+        return "refused"
+    return "imported"
+
+
 KINDS: dict[str, Callable[[int, Mark], str]] = {
     "onnx": run_onnx,
     "parts": run_parts,
     "text": run_text,
     "artifact": run_artifact,
+    "stablehlo": functools.partial(run_module, bytecode=False),
+    "bytecode": functools.partial(run_module, bytecode=True),
     "self": run_self,
 }
 

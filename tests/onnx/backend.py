@@ -76,6 +76,32 @@ class InterpreterBackend(TilewrightBackend):
         return Interpreted()
 
 
+class ExportedBackend(TilewrightBackend):
+    """The importer, `tilewright export --to onnx`, and ONNX Runtime; what that does not implement is a skip."""
+
+    @staticmethod
+    def compile(model: onnx.ModelProto) -> Any:
+        import onnxruntime
+
+        from tilewright.codegen.onnx import onnx_model
+        from tilewright.frontend.onnx import import_onnx
+
+        imported = import_onnx(model)
+        written = onnx_model(imported.graph, imported.weights)
+        try:
+            session = onnxruntime.InferenceSession(written.SerializeToString(), providers=["CPUExecutionProvider"])
+        except onnxruntime.capi.onnxruntime_pybind11_state.NotImplemented as error:
+            raise tw.UnsupportedError(f"ONNX Runtime: {error}") from error
+
+        class Exported:
+            def run(self, feeds: dict[str, np.ndarray]) -> dict[str, Any]:
+                names = [o.name for o in session.get_outputs()]
+                given = {i.name: feeds[i.name] for i in session.get_inputs()}
+                return dict(zip([o.name for o in model.graph.output], session.run(names, given), strict=True))
+
+        return Exported()
+
+
 def or_skip(compile: Callable[[onnx.ModelProto], Any], model: onnx.ModelProto) -> Any:
     """Compiles; what Tilewright says is unsupported (and nothing else) skips the test."""
     try:
@@ -152,6 +178,7 @@ class OnnxRuntimeBackend(Backend):
 BACKENDS: dict[str, type[Backend]] = {
     "tilewright": TilewrightBackend,
     "interpreter": InterpreterBackend,
+    "exported": ExportedBackend,
     "reference": ReferenceBackend,
     "onnxruntime": OnnxRuntimeBackend,
 }

@@ -13,28 +13,35 @@ from tilewright.cli.common import DimOption, ModelArgument, parse_dims
 
 def export(
     model: ModelArgument,
-    to: Annotated[str, typer.Option("--to", help="The language: stablehlo or linalg.")] = "stablehlo",
+    to: Annotated[str, typer.Option("--to", help="The language: stablehlo, linalg or onnx.")] = "stablehlo",
     output: Annotated[Path | None, typer.Option("--output", "-o", help="The file; the output if none.")] = None,
     dim: DimOption = None,
 ) -> None:
-    """Write a model, before anything is lowered, as text for another compiler.
+    """Write a model, before anything is lowered, for another compiler.
 
-    Weights are arguments behind the inputs, so that the file has none of them.
+    In the texts of stablehlo and linalg weights are arguments behind the inputs, so that the file has none of them. An
+    ONNX file has them all.
 
     ```
     tilewright export policy.onnx --to stablehlo -o policy.mlir
     tilewright export policy.onnx --dim batch=8 | iree-compile --iree-input-type=stablehlo -
+    tilewright export policy.mlir --to onnx -o policy.onnx
     ```
     """
     from tilewright.codegen.linalg import linalg_text
+    from tilewright.codegen.onnx import onnx_model
     from tilewright.codegen.stablehlo import stablehlo_text
     from tilewright.compiler import import_model
 
     languages = {"stablehlo": stablehlo_text, "linalg": linalg_text}
-    if to not in languages:
-        raise typer.BadParameter(f"there is no {to!r}", param_hint="--to: stablehlo or linalg")
-    text = languages[to](import_model(model, parse_dims(dim)).graph)
-    if output is None:
-        sys.stdout.write(text)
+    if to not in (*languages, "onnx"):
+        raise typer.BadParameter(f"there is no {to!r}", param_hint="--to: stablehlo, linalg or onnx")
+    read = import_model(model, parse_dims(dim))
+    if to == "onnx":
+        data = onnx_model(read.graph, read.weights).SerializeToString()
     else:
-        output.write_text(text)
+        data = languages[to](read.graph).encode()
+    if output is None:
+        sys.stdout.buffer.write(data)
+    else:
+        output.write_bytes(data)

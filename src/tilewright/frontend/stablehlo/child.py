@@ -47,6 +47,17 @@ def read_outside(data: bytes) -> Module:
     return unpacked(done.stdout)
 
 
+def answer(data: bytes) -> bytes:
+    """What the reader says of text or bytecode: the module, or what is wrong, as `unpacked` reads it."""
+    try:
+        return packed(parse_module(data))
+    except Error as error:
+        said = {"error": error.what, "expected": error.expected, "got": error.got, "hint": error.hint}
+        said["unsupported"] = isinstance(error, UnsupportedError)  # type: ignore[assignment]
+        head = json.dumps(said).encode()
+        return len(head).to_bytes(8, "little") + head
+
+
 # --- the wire -------------------------------------------------------------------------------------------------------
 
 
@@ -147,14 +158,7 @@ def main() -> None:
     resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
     data = sys.stdin.buffer.read()
     out = os.fdopen(os.dup(1), "wb")
-    try:
-        answer = packed(parse_module(data))
-    except Error as error:
-        said = {"error": error.what, "expected": error.expected, "got": error.got, "hint": error.hint}
-        said["unsupported"] = isinstance(error, UnsupportedError)  # type: ignore[assignment]
-        head = json.dumps(said).encode()
-        answer = len(head).to_bytes(8, "little") + head
-    out.write(answer)
+    out.write(answer(data))
     out.close()
     os._exit(0)  # MLIR's own end takes its time
 

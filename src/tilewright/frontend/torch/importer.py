@@ -18,7 +18,7 @@ from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind
 from torch.fx import Node
 
 from tilewright.frontend.common.emitter import check_size
-from tilewright.frontend.common.finish import Imported, Interface, finished, located
+from tilewright.frontend.common.finish import MALFORMED, Imported, Interface, finished, located, reason
 from tilewright.frontend.torch.complexes import Complex
 from tilewright.frontend.torch.dtypes import element_type
 from tilewright.frontend.torch.example import Dims, read_example
@@ -112,6 +112,8 @@ def _imported(
             if not more:
                 raise first from None
             apart |= more
+        except MALFORMED as error:  # a rule's own troubles are errors at its node: this is what stands around the nodes
+            raise ModelError("the program is malformed", where=importer.label, got=reason(error)) from error
 
 
 @dataclass(slots=True)

@@ -1,0 +1,5 @@
+"""Source operators as an ONNX model, for ONNX Runtime and whoever else reads ONNX."""
+
+from tilewright.codegen.onnx.emit import onnx_model
+
+__all__ = ["onnx_model"]

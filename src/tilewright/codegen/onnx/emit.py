@@ -1,0 +1,61 @@
+"""A graph of source operators, with its weights, to an ONNX model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import helper, numpy_helper
+
+from tilewright.codegen.onnx import control, layers, recurrent, shapes  # noqa: F401  whose rules are registered
+from tilewright.codegen.onnx.nodes import write_nodes
+from tilewright.codegen.onnx.writer import IR_VERSION, OPSET, Writer, info
+from tilewright.ir.expr import Var
+from tilewright.ir.graph import Graph
+from tilewright.support.errors import UnsupportedError
+
+MAX_BYTES = (1 << 31) - 1
+"""No model in one file may be larger: that is what its format can hold."""
+
+
+def onnx_model(graph: Graph, weights: Mapping[str, Any]) -> onnx.ModelProto:
+    """The model, of operator set 21. `weights` are the arrays of the graph's parameters by name, its initializers.
+
+    Raises UnsupportedError, which lists every operator that ONNX has no words for here.
+    """
+    size = sum(np.asarray(weights[p.name]).nbytes for p in graph.params)
+    if size > MAX_BYTES:
+        raise UnsupportedError("the weights are too large for an ONNX file", expected=MAX_BYTES, got=size)
+    w = Writer()
+    for value in (*graph.inputs, *graph.params):
+        w.name(value)
+    computed = {v for n in graph.nodes for v in n.outputs}
+    w.outputs = frozenset(v for v in graph.outputs if v in computed)
+    w.shared.taken.update(v.name for v in w.outputs)
+    for p in graph.params:
+        array = np.ascontiguousarray(weights[p.name]).astype(p.dtype.numpy, copy=False)
+        w.shared.initializers.append(numpy_helper.from_array(array.reshape(np.shape(weights[p.name])), w.names[p]))
+    for value in graph.inputs:
+        for axis, d in enumerate(value.shape):
+            if isinstance(d, Var) and d not in w.symbols:
+                w.symbols[d] = w.op("Shape", [w.names[value]], start=axis, end=axis + 1)
+    write_nodes(w, graph)
+    inputs = [info(w.names[v], v.type) for v in graph.inputs]
+    outputs = _outputs(w, graph)
+    body = helper.make_graph([*w.shared.constant_nodes, *w.nodes], graph.name, inputs, outputs, w.shared.initializers)
+    opsets = [helper.make_opsetid("", OPSET)]
+    return helper.make_model(body, opset_imports=opsets, ir_version=IR_VERSION, producer_name="tilewright")
+
+
+def _outputs(w: Writer, graph: Graph) -> list[onnx.ValueInfoProto]:
+    """Each output has a name of its own: an input, a constant or a weight that is one is copied."""
+    found: list[onnx.ValueInfoProto] = []
+    for value in graph.outputs:
+        name = w.names[value]
+        if value not in w.outputs or name != value.name or any(name == other.name for other in found):
+            free = value in w.outputs and not any(value.name in n.output for n in w.nodes)
+            (name,) = w.many("Identity", [name], [value.name if free else w.shared.fresh(value.name)])
+        found.append(info(name, value.type))
+    return found

@@ -1,0 +1,32 @@
+"""The nodes of a graph, or of a body in it, as ONNX nodes."""
+
+from __future__ import annotations
+
+from tilewright.codegen.onnx.layers import SEVERAL
+from tilewright.codegen.onnx.pointwise import RULES
+from tilewright.codegen.onnx.writer import Writer
+from tilewright.ir.graph import Graph, Node
+from tilewright.support.errors import Error, Problems, UnsupportedError
+
+
+def write_nodes(w: Writer, graph: Graph) -> None:
+    """All nodes of a graph or of a body. Raises UnsupportedError."""
+    problems = Problems()
+    for node in graph.nodes:
+        try:
+            if all(v is None or v in w.names for v in node.inputs):
+                found = _node(w, node)
+                w.names.update((v, w.renamed(name, v)) for v, name in zip(node.outputs, found, strict=True))
+        except Error as error:
+            error.where = error.where or f"operator {node.op}"
+            problems.add(error)
+    problems.raise_if_any("the graph cannot be written as ONNX", kind=UnsupportedError)
+
+
+def _node(w: Writer, node: Node) -> list[str]:
+    inputs = [None if v is None else w.names[v] for v in node.inputs]
+    if node.op in SEVERAL:
+        return list(SEVERAL[node.op](w, node, inputs))
+    if node.op not in RULES:
+        raise UnsupportedError(f"the operator {node.op} cannot be said in ONNX")
+    return [RULES[node.op](w, node, [name for name in inputs if name is not None])]

@@ -1,0 +1,218 @@
+"""Pointwise operators as ONNX nodes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import fields
+from typing import Any
+
+from tilewright.codegen.onnx.writer import Writer, code
+from tilewright.ir.graph import Node
+from tilewright.ops.pointwise import CastAttrs, ClipAttrs
+from tilewright.support.errors import UnsupportedError
+
+Rule = Callable[[Writer, Node, Sequence[str]], str]
+
+RULES: dict[str, Rule] = {}
+"""Rules of operators with one output, from the names of what they read to that of the result."""
+
+
+def rule(*names: str) -> Callable[[Rule], Rule]:
+    def register(f: Rule) -> Rule:
+        for name in names:
+            assert name not in RULES, name
+            RULES[name] = f
+        return f
+
+    return register
+
+
+DIRECT = {
+    "abs": "Abs",
+    "add": "Add",
+    "and": "And",
+    "arccos": "Acos",
+    "arccosh": "Acosh",
+    "arcsin": "Asin",
+    "arcsinh": "Asinh",
+    "arctan": "Atan",
+    "arctanh": "Atanh",
+    "bitand": "BitwiseAnd",
+    "bitnot": "BitwiseNot",
+    "bitor": "BitwiseOr",
+    "bitxor": "BitwiseXor",
+    "ceil": "Ceil",
+    "celu": "Celu",
+    "cos": "Cos",
+    "cosh": "Cosh",
+    "div": "Div",
+    "elu": "Elu",
+    "eq": "Equal",
+    "erf": "Erf",
+    "exp": "Exp",
+    "floor": "Floor",
+    "ge": "GreaterOrEqual",
+    "gelu": "Gelu",
+    "gt": "Greater",
+    "hard_sigmoid": "HardSigmoid",
+    "hard_swish": "HardSwish",
+    "identity": "Identity",
+    "isinf": "IsInf",
+    "isnan": "IsNaN",
+    "le": "LessOrEqual",
+    "leaky_relu": "LeakyRelu",
+    "log": "Log",
+    "lt": "Less",
+    "max": "Max",
+    "min": "Min",
+    "mish": "Mish",
+    "mul": "Mul",
+    "neg": "Neg",
+    "not": "Not",
+    "or": "Or",
+    "pow": "Pow",
+    "prelu": "PRelu",
+    "reciprocal": "Reciprocal",
+    "relu": "Relu",
+    "round": "Round",
+    "select": "Where",
+    "selu": "Selu",
+    "shrink": "Shrink",
+    "sigmoid": "Sigmoid",
+    "sign": "Sign",
+    "sin": "Sin",
+    "sinh": "Sinh",
+    "softplus": "Softplus",
+    "softsign": "Softsign",
+    "sqrt": "Sqrt",
+    "sub": "Sub",
+    "tan": "Tan",
+    "tanh": "Tanh",
+    "thresholded_relu": "ThresholdedRelu",
+    "truncdiv": "Div",
+    "xor": "Xor",
+}
+"""Operators that ONNX has as they are, with attributes of the same names."""
+
+
+def _direct(kind: str) -> Rule:
+    def run(w: Writer, node: Node, x: Sequence[str]) -> str:
+        attributes = {f.name: getattr(node.attrs, f.name) for f in fields(node.attrs)}
+        return w.op(kind, x, **attributes)
+
+    return run
+
+
+for _ours, _kind in DIRECT.items():
+    RULES[_ours] = _direct(_kind)
+
+
+@rule("ne")
+def differs(w: Writer, node: Node, x: Sequence[str]) -> str:
+    return w.op("Not", [w.op("Equal", x)])
+
+
+@rule("cast")
+def cast(w: Writer, node: Node, x: Sequence[str]) -> str:
+    attrs = node.of(CastAttrs)
+    if attrs.bits:
+        raise UnsupportedError("a cast of bits cannot be said in ONNX")
+    if attrs.dtype.is_minifloat:
+        return w.op("Cast", x, to=code(attrs.dtype), saturate=int(attrs.saturate))
+    return w.op("Cast", x, to=code(attrs.dtype))
+
+
+@rule("clip")
+def clip(w: Writer, node: Node, x: Sequence[str]) -> str:
+    attrs, t = node.of(ClipAttrs), node.output.dtype
+    return w.op("Clip", [x[0], *(None if v is None else w.scalar(v, t) for v in (attrs.min, attrs.max))])
+
+
+@rule("swish")
+def swish(w: Writer, node: Node, x: Sequence[str]) -> str:
+    alpha = float(getattr(node.attrs, "alpha", 1.0))
+    inner = x[0] if alpha == 1.0 else w.op("Mul", [x[0], w.scalar(alpha, node.output.dtype)])
+    return w.op("Mul", [x[0], w.op("Sigmoid", [inner])])
+
+
+@rule("rsqrt")
+def rsqrt(w: Writer, node: Node, x: Sequence[str]) -> str:
+    return w.op("Reciprocal", [w.op("Sqrt", x)])
+
+
+@rule("exp2")
+def exp2(w: Writer, node: Node, x: Sequence[str]) -> str:
+    return w.op("Pow", [w.scalar(2.0, node.output.dtype), x[0]])
+
+
+@rule("log2")
+def log2(w: Writer, node: Node, x: Sequence[str]) -> str:
+    return w.op("Mul", [w.op("Log", x), w.scalar(1 / math.log(2), node.output.dtype)])
+
+
+@rule("log1p")
+def log1p(w: Writer, node: Node, x: Sequence[str]) -> str:
+    """log(u) * x / (u - 1) with u = 1 + x, which takes back what rounding u has lost (HP-15C, Kahan); x where u is 1,
+    and log(u) where that is infinite."""
+    t = node.output.dtype
+    one = w.scalar(1.0, t)
+    u = w.op("Add", [x[0], one])
+    logarithm = w.op("Log", [u])
+    mended = w.op("Mul", [logarithm, w.op("Div", [x[0], w.op("Sub", [u, one])])])
+    far = w.op("Where", [w.op("IsInf", [u]), logarithm, mended])
+    return w.op("Where", [w.op("Equal", [u, one]), x[0], far])
+
+
+@rule("expm1")
+def expm1(w: Writer, node: Node, x: Sequence[str]) -> str:
+    """(u - 1) * x / log(u) with u = e^x, which takes back what rounding u has lost (Kahan); x where u is 1, and u - 1
+    where that is -1 or infinite."""
+    one = w.scalar(1.0, node.output.dtype)
+    u = w.op("Exp", x)
+    below = w.op("Sub", [u, one])
+    mended = w.op("Mul", [below, w.op("Div", [x[0], w.op("Log", [u])])])
+    plain = w.op("Or", [w.op("IsInf", [u]), w.op("Equal", [below, w.scalar(-1.0, node.output.dtype)])])
+    return w.op("Where", [w.op("Equal", [u, one]), x[0], w.op("Where", [plain, below, mended])])
+
+
+@rule("trunc")
+def trunc(w: Writer, node: Node, x: Sequence[str]) -> str:
+    below = w.op("Less", [x[0], w.scalar(0.0, node.output.dtype)])
+    return w.op("Where", [below, w.op("Ceil", x), w.op("Floor", x)])
+
+
+@rule("mod")
+def mod(w: Writer, node: Node, x: Sequence[str]) -> str:
+    _integers(node)
+    return w.op("Mod", x)
+
+
+@rule("truncmod", "fmod")
+def fmod(w: Writer, node: Node, x: Sequence[str]) -> str:
+    return w.op("Mod", x, fmod=1)
+
+
+@rule("floordiv")
+def floordiv(w: Writer, node: Node, x: Sequence[str]) -> str:
+    if node.output.dtype.is_float:
+        return w.op("Floor", [w.op("Div", x)])
+    return w.op("Div", [w.op("Sub", [x[0], w.op("Mod", x)]), x[1]])
+
+
+@rule("shl", "shr")
+def shift(w: Writer, node: Node, x: Sequence[str]) -> str:
+    if node.output.dtype.kind != "uint":
+        raise UnsupportedError("shifts of signed integers cannot be said in ONNX", got=node.output.dtype)
+    return w.op("BitShift", x, direction="LEFT" if node.op == "shl" else "RIGHT")
+
+
+@rule("detect_inf")
+def detect_inf(w: Writer, node: Node, x: Sequence[str]) -> str:
+    sides: Any = node.attrs
+    return w.op("IsInf", x, detect_positive=int(sides.positive), detect_negative=int(sides.negative))
+
+
+def _integers(node: Node) -> None:
+    if node.output.dtype.is_float:
+        raise UnsupportedError(f"{node.op} of floating-point numbers cannot be said in ONNX")

@@ -1,0 +1,87 @@
+"""Recurrent layers as ONNX nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from tilewright.codegen.onnx.layers import several
+from tilewright.codegen.onnx.pointwise import DIRECT
+from tilewright.codegen.onnx.shapes import operand
+from tilewright.codegen.onnx.writer import Writer
+from tilewright.ir.dtype import i32
+from tilewright.ir.expr import as_expr, as_int
+from tilewright.ir.graph import Node
+from tilewright.ops.cells import LstmCellAttrs
+from tilewright.ops.rnn import RecurrenceAttrs
+from tilewright.support.errors import UnsupportedError
+
+
+@several("recurrence")
+def recurrence(w: Writer, node: Node, x: Sequence[str | None]) -> Sequence[str]:
+    """The inputs' share of the gates is computed before: it goes through weights that are the identity."""
+    a, t = node.of(RecurrenceAttrs), node.outputs[0].dtype
+    hidden, width = (as_int(d) for d in operand(node, 1).shape)
+    if hidden is None or width is None:
+        raise UnsupportedError("a recurrent layer of open width cannot be said in ONNX")
+    gates, weights, h0, c0, lengths, peephole, late = (*x, *[None] * 4)[:7]
+    unit = w.constant(np.eye(width)[None], t, "unit")
+    recurrent = w.op("Unsqueeze", [w.op("Transpose", [weights], perm=[1, 0]), w.ints([0])])
+    inputs = [gates, unit, recurrent, _late(w, late, hidden, width, node), _i32(w, lengths, node)]
+    states = [None if s is None else w.op("Unsqueeze", [s, w.ints([0])]) for s in (h0, c0)]
+    rows = None if peephole is None else w.op("Unsqueeze", [peephole, w.ints([0])])
+    inputs += [states[0], *([states[1], rows] if a.cell == "lstm" else [])]
+    values = [v for _, given in a.activations for v in dict(given).values()]
+    if len(values) > len([1 for _, given in a.activations if given]):
+        raise UnsupportedError("an activation with two numbers cannot be said in ONNX's recurrent layers")
+    names = [w.shared.fresh(v.name) for v in node.outputs]
+    results = w.many(
+        {"lstm": "LSTM", "gru": "GRU", "rnn": "RNN"}[a.cell],
+        inputs,
+        names,
+        hidden_size=hidden,
+        direction="reverse" if a.reverse else "forward",
+        activations=[DIRECT[name] for name, _ in a.activations],
+        activation_alpha=values or None,
+        clip=a.clip,
+        linear_before_reset=int(a.linear_before_reset) if a.cell == "gru" else None,
+    )
+    axes = [1, *[0] * (len(results) - 1)]
+    return [w.op("Squeeze", [y, w.ints([axis])]) for y, axis in zip(results, axes, strict=True)]
+
+
+def _late(w: Writer, late: str | None, hidden: int, width: int, node: Node) -> str | None:
+    """The biases of a GRU whose reset gate scales the candidate's bias, which is the last one."""
+    if late is None:
+        return None
+    zeros = w.constant(np.zeros(2 * width - hidden), node.outputs[0].dtype)
+    return w.op("Unsqueeze", [w.op("Concat", [zeros, late], axis=0), w.ints([0])])
+
+
+def _i32(w: Writer, lengths: str | None, node: Node) -> str | None:
+    return None if lengths is None else w.cast(lengths, operand(node, 4).dtype, i32)
+
+
+@several("lstm_cell")
+def lstm_cell(w: Writer, node: Node, x: Sequence[str | None]) -> Sequence[str]:
+    """One step, written out: the gates are slices of one row, in ONNX's order."""
+    a, t = node.of(LstmCellAttrs), node.outputs[0].dtype
+    gates, product, c = (*x, None, None)[:3]
+    batch, hidden = as_expr(a.batch), node.outputs[0].shape[1]
+    ends = [w.size(batch * a.step), w.size(batch * (a.step + 1)), w.ints([0])]
+    row = w.op("Slice", [gates, *ends])
+    row = row if product is None else w.op("Add", [row, product])
+    if a.clip is not None:
+        row = w.op("Clip", [row, w.scalar(-a.clip, t), w.scalar(a.clip, t)])
+    functions = [(DIRECT[name], dict(values)) for name, values in a.activations]
+
+    def gate(k: int) -> str:
+        part = w.op("Slice", [row, w.size(hidden * k), w.size(hidden * (k + 1)), w.ints([1])])
+        kind, attributes = functions[1 if k == 3 else 0]
+        return w.op(kind, [part], **attributes)
+
+    memory = w.op("Mul", [gate(0), gate(3)])
+    memory = memory if c is None else w.op("Add", [w.op("Mul", [gate(2), c]), memory])
+    kind, attributes = functions[2]
+    return w.op("Mul", [gate(1), w.op(kind, [memory], **attributes)]), memory

@@ -1,0 +1,162 @@
+"""`Writer`: ONNX nodes in order, names for values, and sizes as tensors of one element."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import helper, numpy_helper
+
+from tilewright.ir.dtype import DType, i64
+from tilewright.ir.expr import Const, Expr, Op, Var, as_expr, as_int
+from tilewright.ir.graph import TensorType, Value
+from tilewright.support.errors import UnsupportedError
+
+OPSET = 21
+"""What ONNX Runtime has kernels for since 2024; later sets give some operators new versions that it lacks."""
+IR_VERSION = 10
+LATER = ("f4e2m1", "f8e8m0", "i2", "u2")
+"""Element types that came later."""
+
+
+def code(t: DType) -> int:
+    """An element type as ONNX numbers it."""
+    if t.name in LATER:
+        raise UnsupportedError(f"ONNX has {t} only after operator set {OPSET}", got=t)
+    return int(helper.np_dtype_to_tensor_dtype(np.dtype(t.numpy)))
+
+
+def info(name: str, t: TensorType) -> onnx.ValueInfoProto:
+    """A value's name and type; sizes that are computed stay open."""
+    dims = [as_int(d) if as_int(d) is not None else str(d) if isinstance(d, Var) else None for d in t.shape]
+    return helper.make_tensor_value_info(name, code(t.dtype), dims)
+
+
+@dataclass(slots=True)
+class Shared:
+    """What a graph and the bodies in it have in common: names that are taken, constants, symbols."""
+
+    taken: set[str] = field(default_factory=set)
+    initializers: list[onnx.TensorProto] = field(default_factory=list)
+    constant_nodes: list[onnx.NodeProto] = field(default_factory=list)
+    constants: dict[tuple[str, tuple[int, ...], bytes], str] = field(default_factory=dict)
+
+    def fresh(self, hint: str) -> str:
+        name, k = hint, 0
+        while name in self.taken or not name:
+            k += 1
+            name = f"{hint}_{k}"
+        self.taken.add(name)
+        return name
+
+
+@dataclass(slots=True)
+class Writer:
+    """Collects the nodes of one graph. `names` are the names of values, `symbols` of the sizes of symbolic dimensions,
+    each a list of one number. `outputs` keep their own names, which are taken for them."""
+
+    shared: Shared = field(default_factory=Shared)
+    names: dict[Value, str] = field(default_factory=dict)
+    symbols: dict[Var, str] = field(default_factory=dict)
+    nodes: list[onnx.NodeProto] = field(default_factory=list)
+    outputs: frozenset[Value] = frozenset()
+
+    def inner(self) -> Writer:
+        """The writer of a body, which sees all that stands around it."""
+        return Writer(self.shared, dict(self.names), dict(self.symbols))
+
+    def name(self, value: Value) -> str:
+        """The name of a value from here on."""
+        self.names[value] = self.shared.fresh(value.name)
+        return self.names[value]
+
+    def renamed(self, name: str, value: Value) -> str:
+        """The value's own name, in place of one that was made up, where the last node computes it."""
+        last = list(self.nodes[-1].output) if self.nodes else []
+        if name not in last:
+            return name
+        own = value.name if value in self.outputs else self.shared.fresh(value.name)
+        self.nodes[-1].output[last.index(name)] = own
+        return own
+
+    def op(self, kind: str, inputs: Sequence[str | None], /, **attributes: Any) -> str:
+        """A node with one output, whose name is made up."""
+        return self.many(kind, inputs, [self.shared.fresh(kind.lower())], **attributes)[0]
+
+    def many(self, kind: str, inputs: Sequence[str | None], outputs: Sequence[str], /, **attributes: Any) -> list[str]:
+        """A node. Attributes that are None are left out, and so are inputs at the end."""
+        given = [name or "" for name in inputs]
+        while given and not given[-1]:
+            given.pop()
+        kept = {name: value for name, value in attributes.items() if value is not None}
+        self.nodes.append(helper.make_node(kind, given, list(outputs), **kept))
+        return list(outputs)
+
+    # --- numbers and sizes --------------------------------------------------------------------------------------------
+
+    def constant(self, array: Any, t: DType, hint: str = "constant") -> str:
+        """A node `Constant` before all others, one for all equal ones: initializers are weights."""
+        array = np.ascontiguousarray(np.asarray(array).astype(t.numpy)).reshape(np.shape(array))
+        key = (str(t), array.shape, array.tobytes())
+        if key not in self.shared.constants:
+            name = self.shared.fresh(hint)
+            value = numpy_helper.from_array(array, name)
+            self.shared.constant_nodes.append(helper.make_node("Constant", [], [name], value=value))
+            self.shared.constants[key] = name
+        return self.shared.constants[key]
+
+    def ints(self, values: Sequence[int]) -> str:
+        return self.constant(np.asarray(values, np.int64), i64)
+
+    def scalar(self, number: Any, t: DType) -> str:
+        return self.constant(np.asarray(number), t)
+
+    def size(self, e: Any) -> str:
+        """A size as a list of one number."""
+        match as_expr(e):
+            case Const(value):
+                return self.ints([int(value)])
+            case Var() as v if v in self.symbols:
+                return self.symbols[v]
+            case Op(name, args) if name in _SIZES:
+                a, b = (self.size(x) for x in args)
+                return self.op(_SIZES[name], [a, b])
+        raise UnsupportedError("this size cannot be said in ONNX", got=e)
+
+    def sizes(self, shape: Sequence[Any]) -> str:
+        """Sizes as a list."""
+        known = [as_int(as_expr(d)) for d in shape]
+        if None not in known:
+            return self.ints([d or 0 for d in known])
+        return self.op("Concat", [self.size(d) for d in shape], axis=0)
+
+    # --- what several rules need --------------------------------------------------------------------------------------
+
+    def cast(self, x: str, old: DType, new: DType) -> str:
+        return x if old is new else self.op("Cast", [x], to=code(new))
+
+    def reshape(self, x: str, shape: Sequence[Expr]) -> str:
+        """The one size that is not known is left to the reader."""
+        known = [as_int(d) for d in shape]
+        if known.count(None) == 1 and 0 not in known:
+            return self.op("Reshape", [x, self.ints([-1 if d is None else d for d in known])])
+        return self.op("Reshape", [x, self.sizes(shape)], allowzero=1 if 0 in known else None)
+
+    def transpose(self, x: str, perm: Sequence[int]) -> str:
+        return x if list(perm) == list(range(len(perm))) else self.op("Transpose", [x], perm=list(perm))
+
+
+_SIZES = {
+    "add": "Add",
+    "sub": "Sub",
+    "mul": "Mul",
+    "floordiv": "Div",
+    "truncdiv": "Div",
+    "mod": "Mod",
+    "max": "Max",
+    "min": "Min",
+}
+"""Arithmetic of sizes, which are not negative."""
