@@ -384,7 +384,7 @@ def test_equals_share() -> None:
 
 
 WITHOUT = frozenset(
-    "cond cumprod loop forest cholesky lu nonzero head triangular_solve cumulative_logsumexp running_extreme "
+    "cumprod forest cholesky lu nonzero head triangular_solve cumulative_logsumexp running_extreme "
     "search_sorted suppress".split()
 )
 """Source operators without a gradient: loop programs, and integers."""

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from tilewright.ops.gradients import contraction, index, norm, pointwise, pool, recurrent, reduce, shape
+from tilewright.ops.gradients import contraction, control, index, norm, pointwise, pool, recurrent, reduce, shape
 
-__all__ = ["contraction", "index", "norm", "pointwise", "pool", "recurrent", "reduce", "shape"]
+__all__ = ["contraction", "control", "index", "norm", "pointwise", "pool", "recurrent", "reduce", "shape"]

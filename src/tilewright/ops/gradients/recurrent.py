@@ -82,12 +82,6 @@ class Layer:
     b: Backward
     hidden: Expr
 
-    def flip(self, x: Value) -> Value:
-        """From the last step to the first."""
-        begin = (x.shape[0] - 1, *[0] * (x.type.rank - 1))
-        step = (-1, *[1] * (x.type.rank - 1))
-        return self.b.emit("slice", x, begin=dims(begin), size=dims(x.shape), step=step)
-
     def gate(self, gates: Value, k: int, count: int = 1) -> Value:
         """Gates from `k` on of [..., G H]."""
         rank = gates.type.rank
@@ -134,14 +128,14 @@ def recurrence(b: Backward) -> Result:
         what = "a recurrent layer with lengths, peepholes, bounds or unusual functions has no gradient yet"
         raise UnsupportedError(what, where=b.y.name, got=attrs.cell)
     layer = Layer(b, b.x(2).shape[1])
-    x, states = (layer.flip(v) if attrs.reverse else v for v in (b.x(0), b.y))
+    x, states = (b.flip(v) if attrs.reverse else v for v in (b.x(0), b.y))
     flows = [b.zeros(v.shape, v) if g is None else g for g, v in zip(b.given, b.node.outputs, strict=True)]
     if attrs.reverse and b.given[0] is not None:
-        flows[0] = layer.flip(flows[0])
+        flows[0] = b.flip(flows[0])
     begun = layer.before(b.x(2), states)
     way = {"lstm": _lstm, "gru": _gru, "rnn": _rnn}[attrs.cell]
     by_x, by_weights, by_h, by_c, by_late = way(layer, x, begun, flows)
-    found = [layer.flip(by_x) if attrs.reverse else by_x, by_weights, by_h]
+    found = [b.flip(by_x) if attrs.reverse else by_x, by_weights, by_h]
     return [*found, by_c if b.has(3) else None, None, None, by_late if b.has(6) else None]
 
 
@@ -178,9 +172,9 @@ def _lstm(layer: Layer, x: Value, begun: Value, flows: Sequence[Value]) -> Parts
         gates = s.emit("concat", *pieces, axis=1)
         return [s.back(gates), s.mul(dc, f)], [s.emit("identity", gates)]
 
-    sequences = [layer.flip(v) for v in (flows[0], through, f, *slopes)]
+    sequences = [b.flip(v) for v in (flows[0], through, f, *slopes)]
     by_h, by_c, gates = _loop(b, [flows[1], flows[2]], sequences, back, weights)
-    gates = layer.flip(gates)
+    gates = b.flip(gates)
     return gates, layer.by_weights(begun, gates), by_h, by_c, None
 
 
@@ -203,8 +197,8 @@ def _gru(layer: Layer, x: Value, begun: Value, flows: Sequence[Value]) -> Parts:
         gates = s.mul(s.emit("concat", dh, dh, dh, axis=1), slopes)
         return [s.add(s.mul(dh, keep), s.back(gates))], [s.emit("identity", dh)]
 
-    by_h, dh = _loop(b, [flows[1]], [layer.flip(v) for v in (flows[0], z, slopes)], back, weights)
-    dh = layer.flip(dh)
+    by_h, dh = _loop(b, [flows[1]], [b.flip(v) for v in (flows[0], z, slopes)], back, weights)
+    dh = b.flip(dh)
     recurrent = b.mul(layer.joined(dh, dh, dh), slopes)
     by_x = layer.joined(layer.gate(recurrent, 0, 2), b.mul(dh, by_new))
     by_late = b.sum(layer.gate(recurrent, 2), [0, 1], keepdims=False)
@@ -219,8 +213,8 @@ def _rnn(layer: Layer, x: Value, begun: Value, flows: Sequence[Value]) -> Parts:
         gates = s.mul(s.add(held[0], parts[0]), parts[1])
         return [s.back(gates)], [s.emit("identity", gates)]
 
-    by_h, gates = _loop(b, [flows[1]], [layer.flip(v) for v in (flows[0], slope)], back, weights)
-    gates = layer.flip(gates)
+    by_h, gates = _loop(b, [flows[1]], [b.flip(v) for v in (flows[0], slope)], back, weights)
+    gates = b.flip(gates)
     return gates, layer.by_weights(begun, gates), by_h, None, None
 
 

@@ -101,6 +101,12 @@ class Backward:
     def broadcast(self, x: Value, shape: Sequence[Expr]) -> Value:
         return x if same_shape(x.shape, shape) else self.emit("broadcast", x, shape=dims(shape))
 
+    def flip(self, x: Value) -> Value:
+        """The first dimension backwards."""
+        rank = x.type.rank
+        begin = dims([x.shape[0] - 1, *[0] * (rank - 1)])
+        return self.emit("slice", x, begin=begin, size=x.shape, step=(-1, *[1] * (rank - 1)))
+
     def reduced_to(self, g: Value, shape: Sequence[Expr]) -> Value:
         """The gradient of what was broadcast from `shape`: the sum over all copies."""
         lead = g.type.rank - len(shape)

@@ -85,7 +85,7 @@ def _loop(node: Node, flat: Flat, path: str, copy: Copy) -> Flat:
     body, carried = attrs.body, attrs.carried
     count, condition, *rest = node.inputs
     number = Var(f"{path}number")
-    counter = Value(f"{path}number", NUMBER)
+    counter = Value(f"{path}{body.inputs[0].name}", NUMBER)  # as no other value of the body
     e = _Embedding(flat, path, {body.inputs[0]: counter, **_captures(node, body)})
     e.names.update(zip(body.inputs[1 : 1 + carried], node.outputs, strict=False))
     where = {}

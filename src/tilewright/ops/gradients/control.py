@@ -1,0 +1,221 @@
+"""Gradients of loops and branches.
+
+A loop whose number of iterations is known runs once more, from the last iteration to the first. What each iteration
+began with is kept on the way forward, one stack for each carried value that is needed; what an iteration computes of it
+is computed once more. Gradients of what is carried are carried, those of sequences are collected, those of what is
+captured add up.
+
+A branch goes back through the branch that was taken, in one `cond` with the gradients of both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from tilewright.ir.expr import Expr
+from tilewright.ir.graph import Graph, GraphBuilder, Node, TensorType, Value
+from tilewright.ops.control import NUMBER, CondAttrs, LoopAttrs
+from tilewright.ops.dims import dim, dims
+from tilewright.ops.gradients.registry import Backward, gradient
+from tilewright.ops.gradients.reverse import backward
+from tilewright.ops.registry import emit1
+from tilewright.support.errors import UnsupportedError
+
+Result = Sequence[Value | None]
+
+
+@gradient("loop")
+def loop(b: Backward) -> Result:
+    attrs = b.of(LoopAttrs)
+    if attrs.conditional or b.has(0) or b.has(1):
+        raise UnsupportedError(
+            "a loop whose number of iterations data decides has no gradient",
+            where=b.y.name,
+            expected="a loop over sequences, or of a known number of iterations",
+        )
+    return _Loop(b, attrs).gradients()
+
+
+@dataclass(slots=True)
+class _Loop:
+    """A loop on the way back. `body`'s values keep their names in the body of the way back."""
+
+    b: Backward
+    attrs: LoopAttrs
+    builder: GraphBuilder = field(init=False)
+
+    def __post_init__(self) -> None:
+        body = self.attrs.body
+        taken = {v.name for v in (*body.inputs, *body.params)} | {v.name for n in body.nodes for v in n.outputs}
+        self.builder = GraphBuilder(f"{body.name}_backward", [], [], list(body.nodes), taken)
+
+    @property
+    def taken(self) -> tuple[Value, ...]:
+        """What the body takes but for the iteration's number, in the order of the node's operands."""
+        return (*self.attrs.body.inputs, *self.attrs.body.params)[1:]
+
+    @property
+    def extent(self) -> Expr:
+        """How many iterations there are."""
+        if self.attrs.trip is not None:
+            return dim(self.attrs.trip)
+        sequence = self.b.x(2 + self.attrs.carried)
+        return sequence.shape[0]
+
+    def gradients(self) -> Result:
+        b, attrs, body = self.b, self.attrs, self.attrs.body
+        count, scanned = attrs.carried, attrs.scanned
+        carried, elements, captured = self.taken[:count], self.taken[count:][:scanned], self.taken[count + scanned :]
+        flows = [v for v in carried if v.dtype.is_float]
+        held = {v: Value(self.builder.fresh(f"d.{v.name}"), v.type) for v in flows}
+        collected = list(zip(body.outputs[count:], b.given[count : len(body.outputs)], strict=True))
+        parts = [(v, g, Value(self.builder.fresh(f"d.{v.name}"), v.type)) for v, g in collected if g is not None]
+        seeds = self.seeds(
+            [*zip(body.outputs, (held.get(v) for v in carried), strict=False), *((v, p) for v, _, p in parts)]
+        )
+        sources = [v for v in self.taken if v.dtype.is_float]
+        found = backward(self.builder, body.nodes, seeds, sources)
+        moved = [v for v in elements if v in found]
+        summed = [v for v in captured if v in found]
+        sums = {v: Value(self.builder.fresh(f"sum.{v.name}"), v.type) for v in summed}
+        outputs = [found[v] if v in found else _zeros(self.builder, v) for v in flows]
+        outputs += [emit1(self.builder, "add", sums[v], found[v]) for v in summed]
+        outputs += [emit1(self.builder, "identity", found[v]) for v in moved]
+        nodes = needed(self.builder.nodes, outputs)
+        read = {v for n in nodes for v in n.inputs} | set(outputs)
+        starts = [v for v in carried if v in read]
+        sequences = [v for v in elements if v in read]
+        number = body.inputs[0]
+        inner = [Value(self.builder.fresh("number"), NUMBER), *held.values(), *sums.values()]
+        inner += [*([number] if number in read else ()), *starts, *sequences, *(p for _, _, p in parts)]
+        fixed = [v for v in captured if v in read]
+        inner += [v for v in fixed if v in body.inputs]
+        graph = Graph(
+            self.builder.name, tuple(inner), tuple(v for v in fixed if v in body.params), tuple(nodes), tuple(outputs)
+        )
+        operands = {v: b.x(2 + k) for k, v in enumerate(self.taken)}
+        begin = [self.given(carried.index(v)) for v in flows] + [b.zeros(v.shape, b.like(0, v)) for v in summed]
+        stacks = [self.numbers()] if number in read else []
+        stacks += [b.flip(s) for s in self.kept(starts)]
+        stacks += [b.flip(operands[v]) for v in sequences] + [b.flip(g) for _, g, _ in parts]
+        ends = b.emit_all(
+            "loop",
+            None,
+            None,
+            *begin,
+            *stacks,
+            *(operands[v] for v in fixed),
+            body=graph,
+            carried=len(begin),
+            scanned=len(stacks),
+            trip=None if stacks else self.extent,
+        )
+        results = dict(zip([*flows, *summed], ends, strict=False))
+        results |= {v: b.flip(g) for v, g in zip(moved, ends[len(begin) :], strict=True)}
+        return [None, None, *(results.get(v) for v in self.taken)]
+
+    def seeds(self, pairs: Iterable[tuple[Value, Value | None]]) -> dict[Value, Value]:
+        """The gradients of the body's outputs; of one that stands there twice their sum."""
+        found: dict[Value, Value] = {}
+        for value, g in pairs:
+            if g is not None:
+                found[value] = g if value not in found else emit1(self.builder, "add", found[value], g)
+        return found
+
+    def given(self, k: int) -> Value:
+        """The gradient of what is carried at the end."""
+        g = self.b.given[k]
+        return self.b.zeros(self.b.node.outputs[k].shape, self.b.like(0, self.b.node.outputs[k])) if g is None else g
+
+    def numbers(self) -> Value:
+        """The iterations' numbers, last one first."""
+        return self.b.emit("range", start=self.extent - 1, step=-1, size=self.extent, dtype=NUMBER.dtype)
+
+    def kept(self, starts: Sequence[Value]) -> list[Value]:
+        """Stacks of the carried values that iterations began with: the loop on the way forward collects them too."""
+        if not starts:
+            return []
+        b, body = self.b, self.attrs.body
+        names = {v.name for n in body.nodes for v in n.outputs} | {v.name for v in (*body.inputs, *body.params)}
+        builder = GraphBuilder(body.name, list(body.inputs), list(body.params), list(body.nodes), names)
+        copies = [emit1(builder, "identity", v) for v in starts]
+        attrs = replace(self.attrs, body=builder.finish((*body.outputs, *copies)))
+        types = [TensorType(v.dtype, dims((self.extent, *v.shape))) for v in starts]
+        stacks = [Value(b.builder.fresh(f"starts.{v.name}"), t) for v, t in zip(starts, types, strict=True)]
+        own = b.node.outputs
+        counted = own[len(own) - attrs.counted :]
+        node = replace(b.node, attrs=attrs, outputs=(*own[: len(own) - attrs.counted], *stacks, *counted))
+        at = next(k for k, n in enumerate(b.builder.nodes) if n.outputs[:1] == own[:1])
+        b.builder.nodes[at] = node
+        return stacks
+
+
+def needed(nodes: Sequence[Node], outputs: Iterable[Value]) -> list[Node]:
+    """The nodes that outputs depend on, in their order."""
+    wanted: set[Value | None] = set(outputs)
+    found: list[Node] = []
+    for node in reversed(nodes):
+        if any(v in wanted for v in node.outputs):
+            found.append(node)
+            wanted.update(node.inputs)
+    return found[::-1]
+
+
+def _zeros(builder: GraphBuilder, like: Value) -> Value:
+    zero = emit1(builder, "constant", value=np.zeros((), like.dtype.numpy))
+    return emit1(builder, "broadcast", zero, shape=like.shape)
+
+
+@gradient("cond")
+def cond(b: Backward) -> Result:
+    attrs = b.of(CondAttrs)
+    operands = [b.x(k) for k in range(1, len(b.node.inputs))]
+    given = {k: g for k, g in enumerate(b.given) if g is not None}
+    branches = [_Branch(body, given) for body in (attrs.then, attrs.orelse)]
+    moved = sorted({k for branch in branches for k in branch.flows})
+    if not moved:
+        return []
+    split = len(attrs.then.inputs)
+    then, orelse = (branch.finish(moved) for branch in branches)
+    found = b.emit_all("cond", b.x(0), *operands[:split], *given.values(), *operands[split:], then=then, orelse=orelse)
+    flows = dict(zip(moved, found, strict=True))
+    return [None, *(flows.get(k) for k in range(len(operands)))]
+
+
+@dataclass(slots=True)
+class _Branch:
+    """A branch on the way back: from what it takes, and the gradients of its results by their number."""
+
+    body: Graph
+    given: Mapping[int, Value]
+    builder: GraphBuilder = field(init=False)
+    flows: dict[int, Value] = field(init=False)
+
+    def __post_init__(self) -> None:
+        body = self.body
+        taken = {v.name for v in (*body.inputs, *body.params)} | {v.name for n in body.nodes for v in n.outputs}
+        self.builder = GraphBuilder(
+            f"{body.name}_backward", list(body.inputs), list(body.params), list(body.nodes), taken
+        )
+        seeds: dict[Value, Value] = {}
+        for k, g in self.given.items():
+            value, seed = body.outputs[k], self.builder.input(f"d.{body.outputs[k].name}", g.type)
+            seeds[value] = emit1(self.builder, "add", seeds[value], seed) if value in seeds else seed
+        values = (*body.inputs, *body.params)
+        found = backward(self.builder, body.nodes, seeds, [v for v in values if v.dtype.is_float])
+        self.flows = {k: found[v] for k, v in enumerate(values) if v in found and v.dtype.is_float}
+
+    def finish(self, moved: Sequence[int]) -> Graph:
+        """The graph that gives the gradients of these operands, zeros where there are none."""
+        values = (*self.body.inputs, *self.body.params)
+        outputs = [
+            emit1(self.builder, "identity", self.flows[k]) if k in self.flows else _zeros(self.builder, values[k])
+            for k in moved
+        ]
+        return replace(self.builder.finish(tuple(outputs)), nodes=tuple(needed(self.builder.nodes, outputs)))
+
+
+__all__ = ["cond", "loop", "needed"]
