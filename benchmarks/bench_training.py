@@ -89,12 +89,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
         row = compare(case, 1 if options.prepare else options.rounds, peers, options.seconds)
         print("  ".join(cells(row, peak)), flush=True)
         rows[case] = {**row, "command": environment()["command"]}
-    if options.no_report or options.prepare:
-        return
-    ordered = [rows[case] for case in CASES if case in rows]
-    table = markdown_table(HEADER, [cells(row, peak) for row in ordered])
+        if not (options.no_report or options.prepare):
+            report([rows[case] for case in CASES if case in rows], peak)
+
+
+def report(rows: Sequence[dict[str, Any]], peak: float) -> None:
+    """Write all rows that there are, after each case: a later one may take too long."""
+    table = markdown_table(HEADER, [cells(row, peak) for row in rows])
+    commits = ", ".join(dict.fromkeys(row["commit"] for row in rows))
     title = "Steps of training, one thread: how many times faster, medians of paired ratios [95 %]"
-    write_report("training", title, ordered, f"{table}\nPeak of one core: {peak / 1e9:.0f} GFLOP/s.\n")
+    notes = f"Peak of one core: {peak / 1e9:.0f} GFLOP/s. Rows were measured one by one, at {commits}."
+    write_report("training", title, rows, f"{table}\n{notes}\n")
 
 
 if __name__ == "__main__":

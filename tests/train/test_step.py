@@ -67,7 +67,7 @@ def by_hand(p: dict[str, Array], x: Array, y: Array) -> tuple[float, dict[str, A
 def reference(optimizer: Optimizer, steps: int, clip: float | None = None) -> tuple[list[float], dict[str, Array]]:
     """The losses of some steps and the parameters in the end, by formulas of the papers in f64."""
     p = {name: value.astype(np.float64) for name, value in weights().items()}
-    state: dict[str, list[Array]] = {name: [np.zeros_like(v), np.zeros_like(v)] for name, v in p.items()}
+    state: dict[str, list[Array]] = {name: [np.zeros_like(v) for _ in range(3)] for name, v in p.items()}
     losses = []
     for t in range(1, steps + 1):
         x, y = (a.astype(np.float64) for a in batch(t))
@@ -92,15 +92,20 @@ def moved(o: Any, t: int, p: Array, g: Array, state: list[Array]) -> Array:
     else:
         g = g + decay * p
     if isinstance(o, SGD):
-        state[0] = o.momentum * state[0] + g
+        state[0] = o.momentum * state[0] + (g if t == 1 else (1 - o.dampening) * g)
         return p - o.lr * (g + o.momentum * state[0] if o.nesterov else state[0])
     if isinstance(o, RMSprop):
         state[0] = o.alpha * state[0] + (1 - o.alpha) * g * g
-        return p - o.lr * g / (np.sqrt(state[0]) + o.eps)
+        if not o.momentum:
+            return p - o.lr * g / (np.sqrt(state[0]) + o.eps)
+        state[1] = o.alpha * state[1] + (1 - o.alpha) * g
+        state[2] = o.momentum * state[2] + g / (np.sqrt(state[0] - state[1] ** 2) + o.eps)
+        return p - o.lr * state[2]
     state[0] = o.betas[0] * state[0] + (1 - o.betas[0]) * g
     state[1] = o.betas[1] * state[1] + (1 - o.betas[1]) * g * g
+    state[2] = np.maximum(state[2], state[1]) if o.amsgrad else state[1]
     first, second = (1 - beta**t for beta in o.betas)
-    return p - o.lr / first * state[0] / (np.sqrt(state[1] / second) + o.eps)
+    return p - o.lr / first * state[0] / (np.sqrt(state[2] / second) + o.eps)
 
 
 OPTIMIZERS: list[Optimizer] = [
@@ -110,6 +115,9 @@ OPTIMIZERS: list[Optimizer] = [
     Adam(0.01, weight_decay=0.01),
     AdamW(0.01, weight_decay=0.1),
     RMSprop(0.01, weight_decay=0.01),
+    RMSprop(0.01, momentum=0.9, centered=True),
+    Adam(0.01, amsgrad=True),
+    SGD(0.1, momentum=0.9, dampening=0.5),
     Lion(0.01, weight_decay=0.1),
 ]
 
@@ -118,7 +126,7 @@ def step_of(optimizer: Optimizer, **options: Any) -> Step:
     return compile_step((network(), weights()), optimizer=optimizer, **options)
 
 
-@pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=lambda o: type(o).__name__)
+@pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=lambda o: str(o))
 def test_optimizers(optimizer: Optimizer) -> None:
     step = step_of(optimizer)
     losses, parameters = reference(optimizer, 30)

@@ -38,6 +38,9 @@ class Vectors:
     def scaled(self, a: Value, factor: float) -> Value:
         return a if factor == 1 else self.mul(a, self.number(factor))
 
+    def uphill(self, g: Value, maximize: bool) -> Value:
+        return self.emit("neg", g) if maximize else g
+
     def decayed(self, g: Value, p: Value, decay: float) -> Value:
         """The gradient with that of decay * p^2 / 2."""
         return self.add(g, self.scaled(p, decay)) if decay else g
@@ -71,27 +74,31 @@ class Optimizer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SGD:
-    """Gradient descent, with momentum if there is any (Nesterov's if asked for)."""
+    """Gradient descent, with momentum if there is any (Nesterov's if asked for), whose gradients are damped but for
+    the first; `maximize` goes up."""
 
     lr: float = 1e-3
     momentum: float = 0.0
     weight_decay: float = 0.0
     nesterov: bool = False
+    dampening: float = 0.0
+    maximize: bool = False
 
     @property
     def state(self) -> tuple[str, ...]:
         return ("momentum",) if self.momentum else ()
 
     def scalars(self, count: int, lr: float) -> tuple[float, ...]:
-        return (lr,)
+        return lr, 1.0 if count == 1 else 1 - self.dampening
 
     def update(
         self, v: Vectors, p: Value, g: Value, state: Sequence[Value], scalars: Sequence[Value]
     ) -> tuple[Value, ...]:
-        g = v.decayed(g, p, self.weight_decay)
+        g = v.decayed(v.uphill(g, self.maximize), p, self.weight_decay)
         if not self.momentum:
             return (v.emit("sub", p, v.mul(g, scalars[0])),)
-        moving = v.add(v.scaled(state[0], self.momentum), g)
+        new = v.mul(g, scalars[1]) if self.dampening else g
+        moving = v.add(v.scaled(state[0], self.momentum), new)
         step = v.add(g, v.scaled(moving, self.momentum)) if self.nesterov else moving
         return v.emit("sub", p, v.mul(step, scalars[0])), moving
 
@@ -99,54 +106,69 @@ class SGD:
 @dataclass(frozen=True, slots=True)
 class Adam:
     """Kingma and Ba, 2015 (arXiv 1412.6980); `decoupled` decays weights themselves and not their gradients (AdamW,
-    Loshchilov and Hutter, arXiv 1711.05101)."""
+    Loshchilov and Hutter, arXiv 1711.05101); `amsgrad` divides by the largest mean so far (Reddi et al., 2018)."""
 
     lr: float = 1e-3
     betas: tuple[float, float] = (0.9, 0.999)
     eps: float = 1e-8
     weight_decay: float = 0.0
     decoupled: bool = False
+    amsgrad: bool = False
+    maximize: bool = False
 
     @property
     def state(self) -> tuple[str, ...]:
-        return ("exp_avg", "exp_avg_sq")
+        return ("exp_avg", "exp_avg_sq", *(("max_exp_avg_sq",) if self.amsgrad else ()))
 
     def scalars(self, count: int, lr: float) -> tuple[float, ...]:
-        first, second = (1 - beta**count for beta in self.betas)
-        return lr / first, 1 / math.sqrt(second), 1 - lr * self.weight_decay
+        first, second = self.betas
+        return lr / (1 - first**count), 1 / math.sqrt(1 - second**count), 1 - lr * self.weight_decay
 
     def update(
         self, v: Vectors, p: Value, g: Value, state: Sequence[Value], scalars: Sequence[Value]
     ) -> tuple[Value, ...]:
+        g = v.uphill(g, self.maximize)
         if self.weight_decay and self.decoupled:
             p = v.mul(p, scalars[2])
         else:
             g = v.decayed(g, p, self.weight_decay)
         mean = v.mixed(state[0], g, self.betas[0])
         square = v.mixed(state[1], v.mul(g, g), self.betas[1])
-        size = v.add(v.mul(v.emit("sqrt", square), scalars[1]), v.number(self.eps))
-        return v.emit("sub", p, v.mul(v.emit("div", mean, size), scalars[0])), mean, square
+        most = (v.emit("max", state[2], square),) if self.amsgrad else ()
+        size = v.add(v.mul(v.emit("sqrt", most[0] if most else square), scalars[1]), v.number(self.eps))
+        return v.emit("sub", p, v.mul(v.emit("div", mean, size), scalars[0])), mean, square, *most
 
 
 def AdamW(
-    lr: float = 1e-3, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8, weight_decay: float = 1e-2
+    lr: float = 1e-3,
+    betas: tuple[float, float] = (0.9, 0.999),
+    eps: float = 1e-8,
+    weight_decay: float = 1e-2,
+    *,
+    amsgrad: bool = False,
+    maximize: bool = False,
 ) -> Adam:
     """Adam whose weights decay by themselves."""
-    return Adam(lr, betas, eps, weight_decay, decoupled=True)
+    return Adam(lr, betas, eps, weight_decay, decoupled=True, amsgrad=amsgrad, maximize=maximize)
 
 
 @dataclass(frozen=True, slots=True)
 class RMSprop:
-    """Hinton's, as PyTorch has it; the epsilon is added outside of the root."""
+    """Hinton's, as PyTorch has it; the epsilon is added outside of the root. `centered` divides by the deviation from a
+    mean, with `momentum` what moves is a mean of steps."""
 
     lr: float = 1e-2
     alpha: float = 0.99
     eps: float = 1e-8
     weight_decay: float = 0.0
+    momentum: float = 0.0
+    centered: bool = False
+    maximize: bool = False
 
     @property
     def state(self) -> tuple[str, ...]:
-        return ("square_avg",)
+        kept = {"momentum": bool(self.momentum), "grad_avg": self.centered}
+        return ("square_avg", *(name for name, there in kept.items() if there))
 
     def scalars(self, count: int, lr: float) -> tuple[float, ...]:
         return (lr,)
@@ -154,10 +176,17 @@ class RMSprop:
     def update(
         self, v: Vectors, p: Value, g: Value, state: Sequence[Value], scalars: Sequence[Value]
     ) -> tuple[Value, ...]:
-        g = v.decayed(g, p, self.weight_decay)
-        square = v.mixed(state[0], v.mul(g, g), self.alpha)
-        size = v.add(v.emit("sqrt", square), v.number(self.eps))
-        return v.emit("sub", p, v.mul(v.emit("div", g, size), scalars[0])), square
+        old = dict(zip(self.state, state, strict=True))
+        g = v.decayed(v.uphill(g, self.maximize), p, self.weight_decay)
+        new = {"square_avg": v.mixed(old["square_avg"], v.mul(g, g), self.alpha)}
+        square = new["square_avg"]
+        if self.centered:
+            mean = new["grad_avg"] = v.mixed(old["grad_avg"], g, self.alpha)
+            square = v.emit("sub", square, v.mul(mean, mean))
+        step = v.emit("div", g, v.add(v.emit("sqrt", square), v.number(self.eps)))
+        if self.momentum:
+            step = new["momentum"] = v.add(v.scaled(old["momentum"], self.momentum), step)
+        return v.emit("sub", p, v.mul(step, scalars[0])), *(new[name] for name in self.state)
 
 
 @dataclass(frozen=True, slots=True)

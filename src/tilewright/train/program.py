@@ -84,6 +84,8 @@ class StepPlan:
 
     def scalars(self, count: int, rates: Sequence[float]) -> tuple[float, ...]:
         """The numbers that update `count`, which begins with 1, gives its kernels."""
+        if len(self.groups) == 1:  # at once: this is done before every step
+            return self.groups[0].optimizer.scalars(count, rates[0])
         found = (g.optimizer.scalars(count, lr) for g, lr in zip(self.groups, rates, strict=True))
         return tuple(number for numbers in found for number in numbers)
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,10 +28,21 @@ class Saved:
 
 
 def write_step(path: str | Path, arrays: Mapping[str, Array], count: int, rates: list[float], seed: int) -> None:
-    from safetensors.numpy import save_file
+    """The file appears whole or not at all: a process that is killed while it writes leaves the one before."""
+    from safetensors.numpy import save
 
     facts = {"count": str(count), "rates": json.dumps(rates), "seed": str(seed)}
-    save_file({name: np.ascontiguousarray(array).copy() for name, array in arrays.items()}, path, facts)
+    data = save({name: np.ascontiguousarray(array) for name, array in arrays.items()}, facts)
+    path = Path(path)
+    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
+        try:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+            os.replace(file.name, path)
+        except BaseException:
+            Path(file.name).unlink(missing_ok=True)
+            raise
 
 
 def read_step(path: str | Path, shapes: Mapping[str, tuple[int, ...]], rates: int) -> Saved:

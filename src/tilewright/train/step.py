@@ -7,9 +7,10 @@ leaves no trace if the step is refused.
 
 from __future__ import annotations
 
-import math
+import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import isfinite
 from pathlib import Path
 from typing import Any, Literal
 
@@ -24,6 +25,8 @@ from tilewright.train.schedules import Schedule
 
 Array = np.ndarray[Any, Any]
 OnNonfinite = Literal["raise", "skip", "keep"]
+Vectors = tuple[tuple[Array, ...], tuple[Array, ...]]
+"""What a step reads and what it writes."""
 GOLDEN = 0x9E3779B97F4A7C15
 WORD = (1 << 64) - 1
 
@@ -78,10 +81,15 @@ class Step:
         self._buffers = Turns.of(layout.buffers.size)
         self._gathered = Turns.of(layout.arena.part if gather else 0)
         self._scalars = np.zeros(len(plan.scalars(1, self.rates)), np.float32)
+        self._pack = struct.Struct(f"={self._scalars.size}f").pack_into
+        self._scalars_bytes = self._scalars.data
         self._key = np.zeros(2, np.uint32)
         self._counters = {name: int(value) for name, value in objective.counters.items()}
         outputs = model.outputs[: len(self.metrics)]
         self._results = [np.zeros([int(d) for d in s.shape], np.float32) for s in outputs]
+        self._numbers = [(n, r.reshape(-1)[:1]) for n, r in zip(self.metrics, self._results, strict=True)]
+        self._ready: Vectors | None = None
+        self._next: Vectors | None = None
         self._fill(layout.arena, self._arena.now, objective.weights)
         self._fill(layout.buffers, self._buffers.now, {**objective.others, **objective.weights})
 
@@ -114,51 +122,54 @@ class Step:
         NaN or infinite; parameters are then as they were.
         """
         moves = (self.count + 1) % self._plan.batches == 0
-        inputs = [*batch, *self._random(), self._arena.now]
-        outputs = list(self._results)
-        turns = [self._arena] if moves else [self._gathered]
         if moves:
             self._set_scalars()
-            inputs.append(self._scalars)
-        if self._gather is not None:
-            if self.count % self._plan.batches == 0:
-                self._gathered.now.fill(0)
-            inputs.append(self._gathered.now)
-        if self._layout.buffers.names:
-            turns.append(self._buffers)
-            inputs.append(self._buffers.now)
-        outputs += [turn.after for turn in turns]
+        if self._objective.key is not None:
+            self._draw()
+        if self._gather is not None and self.count % self._plan.batches == 0:
+            self._gathered.now.fill(0)
         model = self.model if moves or self._gather is None else self._gather
-        model(*inputs, out=tuple(outputs))
-        found = {name: float(r.reshape(-1)[0]) for name, r in zip(self.metrics, self._results, strict=True)}
-        if self.on_nonfinite != "keep" and not (math.isfinite(found["loss"]) and math.isfinite(found["gradient_norm"])):
+        inputs, outputs = self._ready or self._vectors(moves)
+        model(*batch, *inputs, out=outputs)
+        found = {name: number.item() for name, number in self._numbers}
+        if self.on_nonfinite != "keep" and not (isfinite(found["loss"]) and isfinite(found["gradient_norm"])):
             if self.on_nonfinite == "raise":
                 got = f"loss {found['loss']}, norm of the gradients {found['gradient_norm']}"
                 raise CallError("the step is not finite; parameters are as they were", where="step", got=got)
             return found
-        for turn in turns:
-            turn.swap()
+        (self._arena if moves else self._gathered).swap()
+        self._buffers.swap()
+        if self._gather is None:
+            self._ready, self._next = self._next or self._vectors(moves), self._ready or (inputs, outputs)
         self.count += 1
         return found
 
+    def _vectors(self, moves: bool) -> Vectors:
+        """What a step reads behind the batch, and what it writes. Without gathered gradients these are two pairs, which
+        take turns: putting them together would take longer than a small step."""
+        objective, buffers = self._objective, self._buffers if self._layout.buffers.names else None
+        inputs = [*([] if objective.key is None else [self._key]), self._arena.now]
+        inputs += [self._scalars] if moves else []
+        inputs += [self._gathered.now] if self._gather is not None else []
+        inputs += [buffers.now] if buffers is not None else []
+        outputs = [*self._results, (self._arena if moves else self._gathered).after]
+        outputs += [buffers.after] if buffers is not None else []
+        return tuple(inputs), tuple(outputs)
+
     def _set_scalars(self) -> None:
-        updates = self.updates
-        rates = self.rates
+        updates, rates = self.count // self._plan.batches, self.rates
         if self.schedule is not None:
             factor = self.schedule(updates)
             rates = [rate * factor for rate in rates]
-        self._scalars[:] = self._plan.scalars(updates + 1, rates)
+        self._pack(self._scalars_bytes, 0, *self._plan.scalars(updates + 1, rates))
 
-    def _random(self) -> tuple[Array, ...]:
-        """The key of this step's random numbers: output `count` of SplitMix64 (Steele et al., 2014)."""
-        if self._objective.key is None:
-            return ()
+    def _draw(self) -> None:
+        """Set the key of this step's random numbers: output `count` of SplitMix64 (Steele et al., 2014)."""
         z = (self.seed + GOLDEN * (self.count + 1)) & WORD
         z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9 & WORD
         z = (z ^ z >> 27) * 0x94D049BB133111EB & WORD
         z ^= z >> 31
         self._key[:] = z & 0xFFFFFFFF, z >> 32
-        return (self._key,)
 
     @property
     def parameters(self) -> dict[str, Array]:

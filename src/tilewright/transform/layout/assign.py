@@ -64,6 +64,7 @@ RULES = {
     "max_pool": Rule(pool),
     "avg_pool": Rule(pool),
     "reduce_mean": Rule(reduce),
+    "reduce_sum": Rule(reduce, blocks=False),
     "resize": Rule(along_space),
     "resample": Rule(along_space),
     "gather": Rule(along_space),

@@ -115,16 +115,22 @@ def pool(a: Assigner, node: Node) -> bool:
 
 
 def reduce(a: Assigner, node: Node) -> bool:
-    """Mean over both spatial dimensions (global average pooling), dimensions kept."""
+    """Mean or sum over both spatial dimensions (global average pooling), or over images too (statistics of batch norm,
+    the gradient of a bias). Its few elements are put in order behind it where dimensions are not kept."""
     x = node.inputs[0]
     assert x is not None
     attrs = node.of(ReduceAttrs)
-    if x.type.rank != 4 or not a.is_blocked(x) or not attrs.keepdims:
+    axes = tuple(sorted(axis % 4 for axis in attrs.axes))
+    if x.type.rank != 4 or not a.is_blocked(x) or axes not in ((2, 3), (0, 2, 3)):
         return False
-    if tuple(sorted(a % 4 for a in attrs.axes)) != (2, 3):
-        return False
-    attrs = replace(attrs, axes=(2, 3))
-    (a.blocked[node.output],) = a.emit(node.op, (a.as_blocked(x),), attrs, node.output.name)
+    kept = replace(attrs, axes=axes, keepdims=True)
+    (found,) = a.emit(node.op, (a.as_blocked(x),), kept, node.output.name)
+    if attrs.keepdims:
+        a.blocked[node.output] = found
+        return True
+    channels = as_int(x.shape[1])
+    (plain,) = a.emit("lowered.unblock_channels", (found,), {"channels": channels}, node.output.name)
+    (a.plain[node.output],) = a.emit("reshape", (plain,), {"shape": node.output.shape}, node.output.name)
     return True
 
 
