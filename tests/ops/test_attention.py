@@ -20,6 +20,7 @@ from tilewright.ir.expr import Var, as_int, const
 from tilewright.ir.graph import GraphBuilder, TensorType
 from tilewright.ir.loops import PrimFunc
 from tilewright.ops.lowered.attention import ORDERS
+from tilewright.plans import plan
 from tilewright.plans.attention.tiles import Sizes, tiles
 from tilewright.plans.framework.decisions import deciding, forcing
 from tilewright.schedule.schedule import Schedule
@@ -30,6 +31,7 @@ from tilewright.transform.graph.fuse import Group
 from tilewright.transform.lower import lower_group
 
 RNG = np.random.default_rng(0)
+DOT = "dot_16x2_bf16"
 
 
 def attributes(**given: Any) -> dict[str, Any]:
@@ -92,7 +94,9 @@ def scheduled(arrays: list[Any], attrs: dict[str, Any], **sizes: int) -> Schedul
     return s
 
 
-@pytest.mark.parametrize("rows,keys", [(1, 1), (1, 129), (7, 7), (64, 64), (129, 129), (300, 64), (5, 300)])
+@pytest.mark.parametrize(
+    "rows,keys", [(1, 1), (1, 129), (7, 7), (64, 64), (129, 129), (300, 64), (5, 300), (5, 1), (4, 0), (1, 0)]
+)
 def test_lengths(rows: int, keys: int) -> None:
     arrays = [*operands(2, rows, keys, 2, 24), RNG.standard_normal((2, 1, rows, keys)).astype(np.float32)]
     assert_near(native(arrays, attributes()), exact(arrays, attributes()))
@@ -105,10 +109,10 @@ def test_blocks_of_keys_give_the_same(keys: int) -> None:
 
 
 @pytest.mark.parametrize("order", ["ssss", "hhhh", "shhs", "hsss", "stts", "tthh", "htst"])
-@pytest.mark.parametrize("depth", [5, 20])
-def test_orders_and_odd_depths(order: str, depth: int) -> None:
+@pytest.mark.parametrize("keys,depth", [(11, 1), (11, 5), (11, 20), (16, 32)])
+def test_orders_and_depths(order: str, keys: int, depth: int) -> None:
     for rows in (2, 9):
-        arrays = operands(2, rows, 11, 2, depth, order)
+        arrays = operands(2, rows, keys, 2, depth, order)
         attrs = attributes(order=order)
         assert_near(native(arrays, attrs), exact(arrays, attrs))
 
@@ -120,10 +124,10 @@ def masks(rows: int, keys: int) -> list[np.ndarray]:
 
 
 @pytest.mark.parametrize("which", [0, 1, 2])
-@pytest.mark.parametrize("rows,blocks", [(2, False), (7, False), (7, True)])
-def test_masks(which: int, blocks: bool, rows: int) -> None:
+@pytest.mark.parametrize("rows,keys,blocks", [(2, 70, False), (7, 70, False), (7, 80, False), (7, 70, True)])
+def test_masks(which: int, blocks: bool, rows: int, keys: int) -> None:
     """Rows that see no key are NaN, as in the reference; zero with `guard`, the substitute's share if there is one."""
-    arrays = [*operands(2, rows, 70, 2, 16), masks(rows, 70)[which]]
+    arrays = [*operands(2, rows, keys, 2, 16), masks(rows, keys)[which]]
     run = partial(tiled, keys=32 if Target.host().lanes(4) == 16 else 16, tiles=1) if blocks else native
     for given in ({"causal": True}, {"fill": -1e9}, {"fill": float("-inf"), "guard": True}):
         attrs = attributes(**given)
@@ -133,23 +137,26 @@ def test_masks(which: int, blocks: bool, rows: int) -> None:
     assert_near(run(more, attrs), exact(more, attrs))
 
 
-def test_infinite_scores_are_not_a_number() -> None:
-    q, k, v = operands(1, 8, 20, 1, 4)
+@pytest.mark.parametrize("keys,depth", [(20, 4), (32, 16)])
+def test_infinite_scores_are_not_a_number(keys: int, depth: int) -> None:
+    q, k, v = operands(1, 8, keys, 1, depth)
     q[0, 3], k[0, 5], q[0, 6, 0, 2] = np.inf, 1.0, np.nan
     attrs = attributes(heads=1, groups=1)
     with np.errstate(all="ignore"):
         assert_near(native([q, k, v], attrs), exact([q, k, v], attrs))
 
 
-def test_heads_in_groups_and_parts_of_one_array() -> None:
-    whole = RNG.standard_normal((2, 10, 8, 16)).astype(np.float32)
+@pytest.mark.parametrize("length", [10, 32])
+def test_heads_in_groups_and_parts_of_one_array(length: int) -> None:
+    whole = RNG.standard_normal((2, length, 8, 16)).astype(np.float32)
     attrs = attributes(heads=4, groups=2, first=(0, 4, 6))
     assert_near(native([whole] * 3, attrs), exact([whole] * 3, attrs))
 
 
 @pytest.mark.parametrize("dtype,tolerance", [(np.float16, 2e-3), (np.float64, 1e-14)])
-def test_element_types(dtype: Any, tolerance: float) -> None:
-    arrays = operands(1, 9, 33, 2, 12, dtype=dtype)
+@pytest.mark.parametrize("keys,depth", [(33, 12), (48, 16)])
+def test_element_types(dtype: Any, tolerance: float, keys: int, depth: int) -> None:
+    arrays = operands(1, 9, keys, 2, depth, dtype=dtype)
     assert_near(native(arrays, attributes()).astype(np.float64), exact(arrays, attributes()), tolerance)
 
 
@@ -170,7 +177,7 @@ def test_symbolic_lengths_serve_all() -> None:
     values = [builder.input(f"x{k}", t) for k, t in enumerate(types)]
     attrs = attributes(causal=True)
     model = tw.compile((builder.finish(ops.emit(builder, "lowered.attention", *values, **attrs)), {}))
-    for b, s, t in ((1, 1, 1), (2, 7, 7), (1, 64, 64), (0, 3, 3), (1, 1, 129), (1, 30, 530)):
+    for b, s, t in ((1, 1, 1), (2, 7, 7), (1, 64, 64), (0, 3, 3), (1, 1, 129), (1, 30, 530), (1, 1, 0), (1, 20, 0)):
         arrays = operands(b, s, t, 2, 16)
         assert_near(np.asarray(model(*arrays)), exact(arrays, attrs))
 
@@ -205,7 +212,7 @@ def test_two_threads_share_the_heads() -> None:
         assert_near(np.asarray(model(*arrays)), exact(arrays, attrs))
 
 
-@pytest.mark.parametrize("rows,keys", [(1, 40), (2, 33), (9, 20)])
+@pytest.mark.parametrize("rows,keys", [(1, 40), (2, 33), (9, 20), (12, 20)])
 def test_keys_of_a_cache(rows: int, keys: int) -> None:
     """The cache holds three layers of two batch entries; the second layer is meant."""
     arrays = [*operands(2, rows, rows, 4, 16), RNG.standard_normal((rows, keys + rows)).astype(np.float32), None, None]
@@ -262,3 +269,18 @@ def test_scale_and_substitute_that_are_numbers_of_the_graph() -> None:
     assert [d.taken.kind for d in record.made] == ["attention"]
     more = [*arrays, np.array([2.0], np.float32), np.array([0.25], np.float32)]
     assert_near(np.asarray(model(*arrays)), exact(more, given))
+
+
+def steps(rows: int, keys: int, groups: int = 4, **given: Any) -> set[str]:
+    """The primitives of the plan's choice, which does no more than was ordered."""
+    q, k, v = (operands(2, n, n, h, 16)[0] for n, h in ((rows, 4), (keys, groups), (keys, groups)))
+    planned = plan(func_of([q, k, v], attributes(heads=4, groups=groups, **given)), Target.host())
+    assert planned.plan == "attention" and not planned.rejected and not planned.schedule.refused
+    return {i.primitive for i in planned.schedule.trace.instructions}
+
+
+def test_whole_rows_of_scores_are_a_schedule_of_the_stages() -> None:
+    for primitives in (steps(9, 32), steps(30, 80, causal=True), steps(40, 64, groups=2)):
+        assert "implement" not in primitives and {"compute_at", "transform_layout"} <= primitives
+    for primitives in (steps(1, 32), steps(9, 20), steps(30, 4000), steps(9, 20, dot=DOT)):
+        assert "implement" in primitives

@@ -14,7 +14,7 @@ import pytest
 
 import tilewright as tw
 from tests.ops.oracle import by_expression
-from tests.ops.test_attention import RNG, attributes, exact, masks, native, operands, scheduled, tiled
+from tests.ops.test_attention import DOT, RNG, attributes, exact, masks, native, operands, scheduled, tiled
 from tests.transform.graph.graphs import tensor
 from tilewright import ops
 from tilewright.codegen.interpret.interpreter import interpret
@@ -27,7 +27,6 @@ from tilewright.transform.graph.options import Options
 from tilewright.transform.layout.assign import assign_layouts
 from tilewright.transform.select.choose import choose_algorithms
 
-DOT = "dot_16x2_bf16"
 TOLERANCE = 2.1e-3
 
 

@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 
 from tilewright import te
+from tilewright.arith import prove
 from tilewright.ir.attributes import Attrs, Dim, Ints
-from tilewright.ir.dtype import DType, bf16, boolean
+from tilewright.ir.dtype import DType, bf16, boolean, f32, f64
 from tilewright.ir.expr import Expr, as_expr, as_int, call, cast, const, equal, is_const, select
 from tilewright.ir.graph import TensorType
 from tilewright.ops.dims import (
@@ -139,10 +140,12 @@ def _compute(inputs: Sequence[Tensor | None], attrs: AttentionAttrs, out: tuple[
     )
     keys, values = (stages.behind(past, t) for past, t in ((given[6], keys), (given[7], values)))
     mask, scale, substitute = (_named(t, name) for t, name in zip(given[3:6], SINGLES, strict=True))
-    seen = stages.seen(stages.scores(queries, keys), mask, scale)
-    weights, total = stages.softmax(seen)
+    added = mask if mask is not None and mask.dtype is not boolean else None
+    scaled = stages.scaled(stages.scores(queries, keys), added, scale)
+    seen = scaled if mask is added and not attrs.causal else stages.seen(scaled, None if mask is added else mask)
+    weights, total = stages.softmax(seen, hides=mask is not None or attrs.causal)
     result = stages.weighted(weights, total, values, substitute)
-    return (stages.quotient(result, total, out[0], substitute is not None),)
+    return (stages.quotient(result, total, keys.shape[2], out[0], substitute is not None),)
 
 
 SINGLES = ("mask", "scale", "substitute")
@@ -202,25 +205,31 @@ class _Stages:
 
         return _stage((batch, heads, rows, keys.shape[2]), product, "scores")
 
-    def seen(self, scores: Tensor, mask: Tensor | None, scale: Tensor | None) -> Tensor:
-        """Scores with scale and mask; minus infinity where causality hides a key."""
-        rows, keys = scores.shape[2:]
+    def scaled(self, scores: Tensor, mask: Tensor | None, scale: Tensor | None) -> Tensor:
+        """Scores times the scale, with the mask that is added."""
         factor = self.number(self.attrs.scale)
 
         def element(*at: Expr) -> Expr:
             value = scores[at] * (factor if scale is None else factor * cast(_single(scale), self.acc))
+            return value if mask is None else value + cast(mask[_broadcast(mask, at)], self.acc)
+
+        return _stage(scores.shape, element, "scaled")
+
+    def seen(self, scaled: Tensor, mask: Tensor | None) -> Tensor:
+        """Scores where a mask that selects and causality leave them."""
+        rows, keys = scaled.shape[2:]
+
+        def element(*at: Expr) -> Expr:
+            value = scaled[at]
             if mask is not None:
-                point = zip(mask.shape, at[4 - mask.ndim :], strict=True)
-                other = mask[tuple(const(0) if is_const(n, 1) else p for n, p in point)]
-                hides = mask.dtype is boolean
-                value = select(other, value, self.number(self.attrs.fill)) if hides else value + cast(other, self.acc)
+                value = select(mask[_broadcast(mask, at)], value, self.number(self.attrs.fill))
             visible = at[3] <= at[2] + (keys - rows)
             return select(visible, value, self.number(LOW)) if self.attrs.causal else value
 
-        return _stage(scores.shape, element, "seen")
+        return _stage(scaled.shape, element, "seen")
 
-    def softmax(self, seen: Tensor) -> tuple[Tensor, Tensor]:
-        """e^(score - greatest) and its sums."""
+    def softmax(self, seen: Tensor, hides: bool) -> tuple[Tensor, Tensor]:
+        """e^(score - greatest) and its sums; `hides`: some scores may be minus infinity."""
         *lines, keys = seen.shape
 
         def over_keys(t: Tensor, reduction: Any) -> Callable[..., Any]:
@@ -232,11 +241,11 @@ class _Stages:
 
         top = _stage(lines, over_keys(seen, te.largest), "top")
 
-        def exponential(b: Expr, h: Expr, i: Expr, j: Expr) -> Expr:
+        def weight(b: Expr, h: Expr, i: Expr, j: Expr) -> Expr:
             base = select(equal(top[b, h, i], self.number(LOW)), self.number(0.0), top[b, h, i])
-            return call("exp_nonpositive", seen[b, h, i, j] - base)
+            return exponential(seen[b, h, i, j] - base, hides)
 
-        weights = _stage(seen.shape, exponential, "weights")
+        weights = _stage(seen.shape, weight, "weights")
         return weights, _stage(lines, over_keys(weights, te.sum), "total")
 
     def weighted(self, weights: Tensor, total: Tensor, values: Tensor, substitute: Tensor | None) -> Tensor:
@@ -255,8 +264,8 @@ class _Stages:
 
         return _stage((*lines, values.shape[3]), element, "result")
 
-    def quotient(self, result: Tensor, total: Tensor, y: TensorType, substituted: bool) -> Tensor:
-        """What was summed by what it was weighted with, in the output's order."""
+    def quotient(self, result: Tensor, total: Tensor, keys: Expr, y: TensorType, substituted: bool) -> Tensor:
+        """What was summed by what it was weighted with, in the output's order; zero where there are no keys at all."""
         one, zero = self.number(1.0), self.number(0.0)
 
         def element(*at: Expr) -> Expr:
@@ -266,12 +275,30 @@ class _Stages:
                 sums = select(sums > zero, sums, one)
             value = result[b, h, i, d] * (one / sums)
             guarded = self.attrs.guard and not substituted
-            return cast(select(sums > zero, value, zero) if guarded else value, y.dtype)
+            value = select(sums > zero, value, zero) if guarded else value
+            return cast(value if prove(keys > 0) else select(keys > 0, value, zero), y.dtype)
 
         return _stage(y.shape, element, "y")
 
 
 LOW = float("-inf")
+LEAST_EXPONENT = {f32: -87.0, f64: -708.0}
+"""Above these e^x is a normal number."""
+
+
+def exponential(x: Expr, hides: bool) -> Expr:
+    """e^x of what is not positive; where some of it is minus infinity, zero for what is less than the least normal
+    number: a core takes some hundred cycles for a vector with a denormal result."""
+    if not hides:
+        return call("exp_nonpositive", x)
+    least, zero = (const(n, x.dtype) for n in (LEAST_EXPONENT[x.dtype], 0.0))
+    return select(x < least, zero, call("exp_nonpositive", select(x < least, least, x)))
+
+
+def _broadcast(mask: Tensor, at: Sequence[Expr]) -> tuple[Expr, ...]:
+    """The place in a mask that belongs to a score."""
+    point = zip(mask.shape, at[4 - mask.ndim :], strict=True)
+    return tuple(const(0) if is_const(n, 1) else p for n, p in point)
 
 
 def _stage(shape: Sequence[Expr], element: Callable[..., Any], name: str) -> Tensor:

@@ -7,7 +7,10 @@
             scores = exp(scores - top)                       row by row; for many keys block by block
             y = scores vp / total
 
-Its loops are a routine (`loops.py`): the softmax that is kept up to date block by block is no schedule of its stages.
+Where sizes are numbers, in whole vectors, and whole rows of scores are held this is a schedule of the stages
+(`schedule.py`). Elsewhere it is a routine (`loops.py`): of blocks of keys, for which the softmax is kept up to date, no
+sequence of primitives makes it. The routine has few rows, which read keys and values where they are, panels that are
+filled up, and factors in pairs, too.
 """
 
 from __future__ import annotations
@@ -22,10 +25,12 @@ from tilewright.ops.lowered.attention import ORDERS
 from tilewright.plans.attention.loops import attention_loops
 from tilewright.plans.attention.operands import Operands, operands
 from tilewright.plans.attention.rows import Tile
+from tilewright.plans.attention.schedule import is_scheduled, packed_again, schedule
 from tilewright.plans.attention.tiles import Sizes, ranked
 from tilewright.plans.framework.analysis import Structure, analyse
 from tilewright.plans.framework.base import Candidate, Plan
 from tilewright.plans.framework.cost import number
+from tilewright.plans.framework.work import Added
 from tilewright.schedule.dot_intrinsics import named_dot
 from tilewright.schedule.routines import Routine, register
 from tilewright.schedule.schedule import Schedule
@@ -62,7 +67,19 @@ def sizes(found: Operands) -> Sizes:
 
 
 def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Target) -> None:
-    s.implement(ROUTINE.name, **dict(candidate.knobs))
+    found, tile = operands(structure), Tile(**dict(candidate.knobs))
+    assert found is not None
+    if is_scheduled(found, structure, tile, target):
+        schedule(s, structure, found, tile, target)
+    else:
+        s.implement(ROUTINE.name, **dict(candidate.knobs))
+
+
+def added(structure: Structure, candidate: Candidate, target: Target) -> tuple[Added, ...]:
+    """Heads that share keys and values pack them each."""
+    found = operands(structure)
+    assert found is not None
+    return packed_again(structure, found)
 
 
 def build(func: PrimFunc, knobs: Mapping[str, int]) -> PrimFunc:
@@ -81,5 +98,5 @@ def build(func: PrimFunc, knobs: Mapping[str, int]) -> PrimFunc:
 
 
 ROUTINE = register(Routine("attention", build))
-PLAN = Plan("attention", fits, candidates, apply, refines=("rows",))
+PLAN = Plan("attention", fits, candidates, apply, added=added, refines=("rows",))
 """The estimate of rows leaves out that scores of all rows go to memory and come back."""

@@ -7,7 +7,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 
 from tilewright.arith import prove, prove_equal
-from tilewright.ir.dtype import boolean, f32, f64
+from tilewright.ir.dtype import boolean
 from tilewright.ir.expr import (
     Buffer,
     Expr,
@@ -23,11 +23,8 @@ from tilewright.ir.expr import (
 )
 from tilewright.ops.dims import accumulator
 from tilewright.ops.loopnest import Nest
-from tilewright.ops.lowered.attention import ORDERS
+from tilewright.ops.lowered.attention import ORDERS, exponential
 from tilewright.plans.attention.operands import Operands
-
-LEAST_EXPONENT = {f32: -87.0, f64: -708.0}
-"""Above these e^x is a normal number."""
 
 Keep = Callable[[Buffer, tuple[Expr, ...], Expr], None]
 """Puts a probability (the third) where its score was."""
@@ -136,14 +133,6 @@ class AttentionRows:
             value = select(j <= i + (self.keys - self.rows), value, self.low)
         return value
 
-    def exponential(self, x: Expr) -> Expr:
-        """e^x of what is not positive; where some scores are minus infinity, zero for what is less than the least
-        normal number: a core takes some hundred cycles for a vector with a denormal result."""
-        if not self.hides:
-            return call("exp_nonpositive", x)
-        least = self.number(LEAST_EXPONENT[self.type])
-        return select(x < least, self.number(0.0), call("exp_nonpositive", select(x < least, least, x)))
-
     def mask_index(self, b: Expr, h: Expr, i: Expr, j: Expr) -> tuple[Expr, ...]:
         assert self.mask is not None
         rank = len(self.mask.shape)
@@ -154,10 +143,12 @@ class AttentionRows:
         return cast(buffer[self.at(operand, b, s, h, d)], self.type)
 
     def finish(self, value: Expr, total: Expr, b: Expr, i: Expr, h: Expr, d: Expr, whole: bool) -> None:
-        """y = value / total."""
+        """y = value / total, zero where there are no keys at all."""
         value = value * (self.number(1.0) / total)
         if self.attrs.guard:
             value = select(total > self.number(0.0), value, self.number(0.0))
+        if not prove(self.keys > 0):
+            value = select(self.keys > 0, value, self.number(0.0))
         with nullcontext() if whole else self.nest.when(d < self.out_depth):
             self.nest.store(self.y, self.at(3, b, i, h, d), cast(value, self.y.dtype))
 
@@ -193,12 +184,12 @@ class AttentionRows:
                     nest.store(part, (x,), 0.0)
                 with nest.loop("p", panels) as p, nest.loop("x", width, kind="vectorized") as x:
                     where = (*row, p * width + x)
-                    keep(scores, where, self.exponential(scores[where] - base))
+                    keep(scores, where, exponential(scores[where] - base, self.hides))
                     nest.store(part, (x,), part[x] + scores[where])
                 if first:
                     nest.store(state, total, 0.0)
                 else:
-                    nest.store(state, factor, self.exponential(state[top] - base))
+                    nest.store(state, factor, exponential(state[top] - base, self.hides))
                     nest.store(state, total, state[total] * state[factor])
             nest.store(state, top, new.value)
             with nest.loop("x", width, kind="vectorized") as x:

@@ -1,0 +1,154 @@
+"""The schedule of attention's stages where whole rows of scores are held: sizes are numbers, the keys not too many.
+
+for batch and head:                                             parallel
+    keys[panel, d, lane], values[chunk, j, lane]                panels of a tile's width
+    for block of row tiles:
+        for panel, tile:                                        register tiles
+            scores = queries keys;  scaled = scores * scale + mask
+        for row:
+            top = max(scaled);  weights = exp(scaled - top);  total = sum(weights)
+        for chunk, tile:                                        register tiles
+            result = weights values;  y = result / total
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+from tilewright.ir.expr import as_int
+from tilewright.ir.notes import Unroll
+from tilewright.ops.lowered.attention import ATTENTION, FEW_ROWS, ORDERS
+from tilewright.plans.attention.operands import Operands
+from tilewright.plans.attention.rows import Tile
+from tilewright.plans.framework.analysis import Structure
+from tilewright.plans.framework.common import inline_all
+from tilewright.plans.framework.cost import number
+from tilewright.plans.framework.work import Added
+from tilewright.plans.idioms.reducing import reduce_lanes
+from tilewright.plans.rows.groups import STEP_VECTORS
+from tilewright.schedule.schedule import BlockRef, LoopRef, Schedule
+from tilewright.targets.target import Target
+
+KEPT = ("scores", "scaled", "top", "weights", "total", "result", "y")
+"""The stages that are stored, beside the panels of keys and values; the others are computed where they are read."""
+
+
+def is_scheduled(found: Operands, structure: Structure, tile: Tile, target: Target) -> bool:
+    """Whether a tile is one of this schedule: sizes are numbers, rows are many, a block of keys has all of them, and
+    vectors are whole. What a vector leaves is cut into powers of two, in which products take longer than in a panel
+    that is filled up."""
+    rows, keys = (extent_of(structure, "scores", k) for k in (2, 3))
+    columns = extent_of(structure, "result", 3)
+    if found.attrs.dot is not None or structure.func.symbols or rows is None or keys is None or columns is None:
+        return False
+    lanes = lanes_of(structure, target)
+    return rows > FEW_ROWS and 0 < keys <= tile.keys and keys % lanes == columns % lanes == 0
+
+
+def lanes_of(structure: Structure, target: Target) -> int:
+    """Lanes of a vector of scores."""
+    return target.lanes(structure.stage("weights").writes[0].dtype.itemsize)
+
+
+def extent_of(structure: Structure, stage: str, dimension: int) -> int | None:
+    """Of a stage's dimensions: batch, heads, rows, keys or depth."""
+    attention = structure.operator(ATTENTION)
+    assert attention is not None
+    return as_int(attention.stage(stage).spatial[dimension].extent)
+
+
+def panels(structure: Structure) -> tuple[str, str]:
+    """The stages that are packed: keys and values, with those of a cache before them if there is one."""
+    names = {stage.name for stage in structure.stages}
+    return ("all_keys", "all_values") if "all_keys" in names else ("keys", "values")
+
+
+def packed_again(structure: Structure, found: Operands) -> tuple[Added, ...]:
+    """Heads that share keys and values pack them each."""
+    each = found.attrs.heads // found.attrs.groups
+    points = {name: prod(number(it.extent) for it in structure.stage(name).spatial) for name in panels(structure)}
+    return tuple(Added(name, "each panel", each * n) for name, n in points.items() if each > 1)
+
+
+def schedule(s: Schedule, structure: Structure, found: Operands, tile: Tile, target: Target) -> None:
+    """The primitives."""
+    kept = (*KEPT, *panels(structure))
+    inline_all(s, structure, tuple(stage for stage in structure.stages if stage.name not in kept))
+    head, block, each = output(s, found, tile, -(-(extent_of(structure, "scores", 2) or 1) // tile.rows))
+    result, total, weights, top, scaled = map(s.block, ("result", "total", "weights", "top", "scaled"))
+    s.compute_at(result, each)
+    register_tile(s, result, tile)
+    for stage in (total, weights, top, scaled):
+        s.compute_at(stage, block)
+    softmax(s, structure, target)
+    rows, keys = s.loops(scaled)[-2:]
+    tiles, row = s.split(rows, factor=tile.rows)
+    panel, lane = s.split(keys, factor=tile.width)
+    s.reorder(panel, tiles, row, lane)
+    s.unroll(row)
+    s.vectorize(lane)
+    s.compute_at(s.block("scores"), tiles)
+    register_tile(s, s.block("scores"), tile)
+    for stage in (scaled, weights):
+        s.set_scope(stage, "padded")
+    pack(s, structure, head, tile.width)
+    s.parallel(head)
+
+
+def output(s: Schedule, found: Operands, tile: Tile, count: int) -> tuple[LoopRef, LoopRef, LoopRef]:
+    """The loops of the output: returns that over heads, that over blocks of tiles, and that over tiles."""
+    y = s.block("y")
+    loops = s.loops(y)
+    batch, rows, heads, depth = (loops[k] for k in ORDERS[found.attrs.order[3]])
+    s.reorder(batch, heads, rows, depth)
+    head = s.fuse(batch, heads)
+    blocks = -(-count // tile.tiles)  # about equal ones: what is left of them is code of its own
+    block, each, row = s.split(rows, factors=(None, -(-count // blocks), tile.rows))
+    chunk, lane = s.split(depth, factor=tile.width)
+    s.reorder(head, block, chunk, each, row, lane)
+    s.unroll(row)
+    s.vectorize(lane)
+    return head, block, each
+
+
+def register_tile(s: Schedule, block: BlockRef, tile: Tile) -> None:
+    """A product whose sums stay in registers, in `tile.steps` steps an iteration."""
+    s.set_scope(block, "local")
+    row, lane, step = s.loops(block)[-3:]
+    s.reorder(step, row, lane)
+    if tile.steps > 1:
+        s.annotate(step, Unroll(tile.steps))
+    for part in (block, s.decompose_reduction(block, step)):
+        row, lane = s.loops(part)[-2:]
+        s.unroll(row)
+        s.vectorize(lane)
+
+
+def softmax(s: Schedule, structure: Structure, target: Target) -> None:
+    """Row by row, in vectors along the keys; the exponentials are summed as they are made."""
+    lanes = lanes_of(structure, target)
+    weights = s.block("weights")
+    row, keys = s.loops(weights)[-2:]
+    s.compute_at(s.block("top"), row)
+    s.reverse_compute_at(s.block("total"), row)
+    length = s.extent(keys)
+    if length is None or length > STEP_VECTORS * lanes:
+        _, keys = s.split(keys, factor=STEP_VECTORS * lanes)
+    s.vectorize(keys)
+    for name in ("top", "total"):
+        reduce_lanes(s, structure.stage(name), [s.loops(s.block(name))[-1]], lanes, STEP_VECTORS)
+
+
+def pack(s: Schedule, structure: Structure, head: LoopRef, width: int) -> None:
+    """The panels of a head: keys beside each other for one element of their depth, values as rows of a chunk."""
+    keys, values = map(s.block, panels(structure))
+    for block in (keys, values):
+        s.compute_at(block, head)
+    s.transform_layout(keys, lambda b, g, j, d: (b, g, j // width, d, j % width))
+    s.transform_layout(values, lambda b, g, j, d: (b, g, d // width, j, d % width))
+    j, d = s.loops(keys)[-2:]
+    panel, lane = s.split(j, factor=width)
+    s.reorder(panel, d, lane)
+    s.vectorize(lane)
+    _, lane = s.split(s.loops(values)[-1], factor=width)
+    s.vectorize(lane)
