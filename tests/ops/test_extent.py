@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import numpy as np
@@ -50,6 +51,56 @@ def test_nonzero_of_strange_numbers() -> None:
     x = np.array([0.0, -0.0, np.nan, np.inf, -np.inf, 1e-45], F)
     m = model([node("NonZero", ["x"], ["y"])], [info("x", [6])], ["y"])
     np.testing.assert_array_equal(tw.compile(m)(x), np.array(np.nonzero(x)))
+
+
+def uniques(x: Any, axis: int | None, ordered: bool) -> list[Any]:
+    """What NumPy says, in the order of the first members where none is asked for."""
+    y, first, inverse, counts = np.unique(x, True, True, True, axis=axis)
+    inverse = inverse.reshape(-1)
+    if not ordered:
+        by_place = np.argsort(first)
+        y, first, counts = np.take(y, by_place, 0 if axis is None else axis), first[by_place], counts[by_place]
+        inverse = np.argsort(by_place)[inverse]
+    return [y, first, inverse, counts]
+
+
+@pytest.mark.parametrize("kind", ["float32", "int64", "bool", "uint8"])
+@pytest.mark.parametrize("ordered", [1, 0])
+@pytest.mark.parametrize("axis", [None, 0, -1])
+def test_unique(kind: str, ordered: int, axis: int | None) -> None:
+    """Compiled and interpreted; ONNX's reference cannot do all of it."""
+    code, names = helper.np_dtype_to_tensor_dtype(np.dtype(kind)), ["y", "first", "inverse", "counts"]
+    more = {} if axis is None else {"axis": axis}
+    m = model([node("Unique", ["x"], names, sorted=ordered, **more)], [info("x", ["n", 3], code)], names)
+    imported, compiled = import_onnx(m), tw.compile(m)
+    for n, top in ((1, 2), (7, 2), (20, 3), (40, 200)):
+        x = rng.integers(0, top, (n, 3)).astype(kind)
+        want = uniques(x, axis, bool(ordered))
+        for got in (compiled.run({"x": x}), run_graph(imported.graph, {"x": x}, imported.weights)):
+            for name, w in zip(names, want, strict=True):
+                assert got[name].dtype == w.dtype and got[name].shape == w.shape, name
+                np.testing.assert_array_equal(got[name], w, name)
+
+
+def test_unique_of_strange_numbers() -> None:
+    """All NaN are one number, and so are both zeros."""
+    x = np.array([np.nan, 1.0, -0.0, np.inf, np.nan, 0.0, -np.inf, 1.0], F)
+    m = model([node("Unique", ["x"], ["y", "first", "inverse", "counts"])], [info("x", ["n"])], ["y", "inverse"])
+    y, inverse = tw.compile(m)(x)
+    np.testing.assert_array_equal(y, np.array([-np.inf, 0, 1, np.inf, np.nan], F))
+    np.testing.assert_array_equal(inverse, [4, 2, 1, 3, 4, 1, 0, 2])
+
+
+def test_unique_of_many() -> None:
+    """A sort and one pass, not all pairs: 200,000 elements take less than three seconds of any machine."""
+    x = rng.integers(0, 5000, 200_000).astype(np.int64)
+    m = model([node("Unique", ["x"], ["y", "", "", "counts"])], [info("x", ["n"], TensorProto.INT64)], ["y", "counts"])
+    compiled = tw.compile(m)
+    start = time.process_time()
+    y, counts = compiled(x)
+    assert time.process_time() - start < 3
+    for got, want in zip((y, counts), np.unique(x, return_counts=True), strict=True):
+        np.testing.assert_array_equal(got, want)
 
 
 def compressed() -> onnx.ModelProto:

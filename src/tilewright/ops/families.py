@@ -31,6 +31,7 @@ from tilewright.ops import (
     signal,
     topk,
     trees,
+    unique,
 )
 from tilewright.ops.lowered import (
     append,
@@ -88,6 +89,7 @@ __all__ = [
     "strassen",
     "strassen_conv",
     "trees",
+    "unique",
     "topk",
     "winograd",
 ]

@@ -7,8 +7,8 @@ import numpy as np
 from tilewright.arith import prove
 from tilewright.frontend.onnx.call import Call
 from tilewright.frontend.onnx.registry import rule
-from tilewright.ir.dtype import boolean, f32, i64
-from tilewright.ir.expr import as_int, call
+from tilewright.ir.dtype import boolean, f32, i64, u8
+from tilewright.ir.expr import as_int, call, product
 from tilewright.ir.graph import Value
 from tilewright.ops.dims import axis_of
 from tilewright.support.errors import ModelError, ShapeError
@@ -48,6 +48,26 @@ def compress(n: Call) -> Value:
         raise ShapeError("the condition may be longer than the dimension", expected=extent, got=condition.shape[0])
     chosen = places(n, condition)
     return n.emit("gather", x, n.reshape(chosen, (chosen.shape[0],)), axis=axis)
+
+
+@rule("Unique")
+def unique(n: Call) -> list[Value]:
+    """Groups of equal elements are neighbours where these are sorted; slices, and elements in the order in which they
+    stand, are compared with each other."""
+    x, axis, ordered = n.value(0), n.integer("axis", None), bool(n.integer("sorted", 1))
+    if axis is None:
+        x, axis = n.reshape(x, (x.type.size,)), 0
+    axis = axis_of(axis, x.type.rank)
+    front = n.transpose(x, [axis, *(k for k in range(x.type.rank) if k != axis)])
+    extent = front.shape[0]
+    if front.type.rank == 1 and ordered:
+        key = n.cast(front, u8) if front.dtype is boolean else front
+        found = n.emit_all("unique_sorted", *n.emit_all("topk", key, axis=0, k=extent, largest=False))
+    else:
+        found = n.emit_all("unique_rows", n.reshape(front, (extent, product(front.shape[1:]))), sorted=ordered)
+    first, inverse, counts, count = found
+    places = n.head(first, count)
+    return [n.emit("gather", x, places, axis=axis), places, inverse, n.slice(counts, 0, 0, places.shape[0])]
 
 
 @rule("NonMaxSuppression")

@@ -1,0 +1,185 @@
+"""What is there once: groups of equal elements in a sorted list, and of equal rows. How many groups there are, data
+decides (`ops/extent.py`).
+
+    %first, %inverse, %counts, %count = unique_sorted(%values, %order) : i64[8], i64[8], i64[8], i64[]
+
+`first` has the place of each group's first member, `inverse` the group of each element, `counts` the sizes of groups;
+behind `count` groups `first` and `counts` hold zeros.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tilewright.ir.attributes import Attrs
+from tilewright.ir.dtype import i64
+from tilewright.ir.expr import Expr, call, const
+from tilewright.ir.graph import TensorType
+from tilewright.ir.loops import PrimFunc
+from tilewright.ops.control import NUMBER
+from tilewright.ops.dims import present
+from tilewright.ops.loopnest import Nest, buffers
+from tilewright.ops.registry import OpDef, Types, register
+from tilewright.support.errors import ShapeError
+
+Out = tuple[TensorType, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class UniqueAttrs(Attrs):
+    """Groups of rows in the order of their values, or of their first members."""
+
+    sorted: bool = True
+
+
+def _results(extent: Expr) -> Out:
+    places = TensorType(i64, (extent,))
+    return places, places, places, NUMBER
+
+
+def _sorted_infer(types: Types, attrs: Attrs) -> Out:
+    """Elements [n] in ascending order, and the places [n] where they stood; equal ones in the order of places."""
+    values, order = present(types[0]), present(types[1])
+    if values.rank != 1 or order != TensorType(i64, values.shape):
+        raise ShapeError("sorted elements need a list and their places", got=f"{values}, {order}")
+    return _results(values.shape[0])
+
+
+def _rows_infer(types: Types, attrs: UniqueAttrs) -> Out:
+    """Rows [n, m], compared from their first element on."""
+    x = present(types[0])
+    if x.rank != 2:
+        raise ShapeError("rows have two dimensions", got=x)
+    return _results(x.shape[0])
+
+
+def _differs(a: Expr, b: Expr) -> Expr:
+    """Whether two elements are not the same: all NaN are."""
+    if not a.dtype.is_float:
+        return call("ne", a, b)
+    return call("and", call("ne", a, b), call("or", call("eq", a, a), call("eq", b, b)))
+
+
+def _below(a: Expr, b: Expr) -> Expr:
+    """Whether an element comes before another: NaN behind all numbers."""
+    if not a.dtype.is_float:
+        return call("lt", a, b)
+    return call("or", call("lt", a, b), call("and", call("eq", a, a), call("ne", b, b)))
+
+
+def _sorted_loops(types: Types, attrs: Attrs, out: Out) -> PrimFunc:
+    """One pass begins a group at each element that is not the one before it."""
+    (values, order), (first, inverse, counts, count) = buffers(types, out)
+    assert values is not None and order is not None
+    (number,) = values.shape
+    nest = Nest("unique", [values, order, first, inverse, counts, count])
+    _zeros(nest, number, (first, counts))
+    with nest.local("found", i64) as found:
+        found.set(0)
+        with nest.loop("i", number) as i:
+            with nest.when(call("eq", i, const(0))):
+                _begin(nest, first, found, order[i])
+            with nest.when(call("gt", i, const(0))), nest.when(_differs(values[i], values[i - 1])):
+                _begin(nest, first, found, order[i])
+            with nest.let("group", found.value - 1) as group:
+                nest.store(inverse, (order[i],), group)
+                nest.store(counts, (group,), counts[group] + 1)
+        nest.store(count, (), found.value)
+    return nest.finish()
+
+
+def _begin(nest: Nest, first: Any, found: Any, place: Expr) -> None:
+    nest.store(first, (found.value,), place)
+    found.set(found.value + 1)
+
+
+def _zeros(nest: Nest, number: Expr, rows: Sequence[Any]) -> None:
+    with nest.loop("z", number) as z:
+        for row in rows:
+            nest.store(row, (z,), 0)
+
+
+def _rows_loops(types: Types, attrs: UniqueAttrs, out: Out) -> PrimFunc:
+    """Each row is compared with all others: `inverse` first has its first equal one, then its group, which is how many
+    groups come before."""
+    (x,), (first, inverse, counts, count) = buffers(types, out)
+    assert x is not None
+    number, width = x.shape
+    nest = Nest("unique", [x, first, inverse, counts, count])
+    _zeros(nest, number, (first, counts))
+    with nest.allocate("leader", i64, (number,)) as leader, nest.local("sign", i64) as sign:
+        with nest.loop("i", number) as i:
+            nest.store(leader, (i,), i)
+            with nest.loop("j", i) as j, nest.when(call("eq", leader[i], i)):
+                _compare(nest, x, sign, i, j, width)
+                with nest.when(call("eq", sign.value, const(0))):
+                    nest.store(leader, (i,), j)
+        with nest.local("found", i64) as found, nest.local("rank", i64) as rank:
+            found.set(0)
+            with nest.loop("g", number) as g, nest.when(call("eq", leader[g], g)):
+                rank.set(found.value)
+                found.set(found.value + 1)
+                if attrs.sorted:
+                    rank.set(0)
+                    with nest.loop("h", number) as h, nest.when(call("eq", leader[h], h)):
+                        _compare(nest, x, sign, g, h, width)
+                        with nest.when(call("gt", sign.value, const(0))):
+                            rank.set(rank.value + 1)
+                nest.store(inverse, (g,), rank.value)
+                with nest.let("group", rank.value) as group:
+                    nest.store(first, (group,), g)
+            nest.store(count, (), found.value)
+        with nest.loop("e", number) as e:
+            with nest.let("mine", leader[e]) as mine:
+                nest.store(inverse, (e,), inverse[mine])
+            with nest.let("counted", inverse[e]) as counted:
+                nest.store(counts, (counted,), counts[counted] + 1)
+    return nest.finish()
+
+
+def _compare(nest: Nest, x: Any, sign: Any, a: Expr, b: Expr, width: Expr) -> None:
+    """-1, 0 or 1 where row `a` is before, equal to, or behind row `b`."""
+    sign.set(0)
+    with nest.loop("m", width) as m, nest.when(call("eq", sign.value, const(0))):
+        with nest.when(_below(x[a, m], x[b, m])):
+            sign.set(-1)
+        with nest.when(_below(x[b, m], x[a, m])):
+            sign.set(1)
+
+
+def _grouped(keys: Sequence[tuple[Any, ...]], sorted_: bool) -> tuple[Any, ...]:
+    """The results, of elements that are equal where their keys are, and in their order."""
+    members: dict[tuple[Any, ...], list[int]] = {}
+    for place, k in enumerate(keys):
+        members.setdefault(k, []).append(place)
+    groups = [members[k] for k in sorted(members)] if sorted_ else list(members.values())
+    first, inverse, counts = (np.zeros(len(keys), np.int64) for _ in range(3))
+    for number, group in enumerate(groups):
+        first[number], counts[number] = group[0], len(group)
+        inverse[group] = number
+    return first, inverse, counts, np.asarray(len(groups), np.int64)
+
+
+def _key(v: Any) -> tuple[bool, Any]:
+    """What a number is compared by: NaN are equal and behind all others."""
+    return (True, 0) if v != v else (False, v)
+
+
+def _sorted_reference(arrays: Sequence[Any], attrs: Attrs) -> tuple[Any, ...]:
+    values, order = arrays
+    keys: list[Any] = [None] * len(order)
+    for v, place in zip(values.tolist(), order.tolist(), strict=True):
+        keys[place] = _key(v)
+    return _grouped(keys, sorted_=True)
+
+
+def _rows_reference(arrays: Sequence[Any], attrs: UniqueAttrs) -> tuple[Any, ...]:
+    return _grouped([tuple(_key(v) for v in row) for row in np.asarray(arrays[0]).tolist()], attrs.sorted)
+
+
+register(OpDef("unique_sorted", "opaque", Attrs, _sorted_infer, _sorted_reference, loops=_sorted_loops))
+register(OpDef("unique_rows", "opaque", UniqueAttrs, _rows_infer, _rows_reference, loops=_rows_loops))
