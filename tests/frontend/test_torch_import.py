@@ -369,6 +369,26 @@ class Masked(nn.Module):  # type: ignore[misc,name-defined]
         return self.layer(rows).relu(), rows.mean(0), chosen, torch.nonzero(x > 0.5), x[x < -1] * 2, rows.shape[0] * x
 
 
+class Once(nn.Module):  # type: ignore[misc,name-defined]
+    """What is there once, and what stands once in a row."""
+
+    def forward(self, x: Any) -> Any:
+        once, places, counts = torch.unique(x, return_inverse=True, return_counts=True)
+        runs, lengths = torch.unique_consecutive(x.flatten().round(), return_counts=True)
+        return once, places, counts, runs, lengths, once * 2
+
+
+def test_unique() -> None:
+    """NaN are all different for PyTorch."""
+    x = torch.tensor([[3.0, 1.0, 1.0], [float("nan"), 3.0, -0.0], [0.0, float("nan"), 7.0]])
+    module = Once().eval()
+    model = tw.compile(module, (x,))
+    for given in (x, torch.randint(0, 4, (5, 3)).float(), torch.ones(1, 3)):
+        for got, want in zip(model(given), module(given), strict=True):
+            assert got.dtype == want.dtype
+            np.testing.assert_array_equal(got, want)
+
+
 class MaskedPut(nn.Module):  # type: ignore[misc,name-defined]
     """Rows that a mask chooses go through a layer and back to their places; also numbers, and one value for all."""
 

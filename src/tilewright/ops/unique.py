@@ -30,6 +30,13 @@ Out = tuple[TensorType, ...]
 
 
 @dataclass(frozen=True, slots=True)
+class SortedAttrs(Attrs):
+    """Whether all NaN are one number; else each is a group of its own, as PyTorch has it."""
+
+    equal_nan: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class UniqueAttrs(Attrs):
     """Groups of rows in the order of their values, or of their first members."""
 
@@ -41,8 +48,9 @@ def _results(extent: Expr) -> Out:
     return places, places, places, NUMBER
 
 
-def _sorted_infer(types: Types, attrs: Attrs) -> Out:
-    """Elements [n] in ascending order, and the places [n] where they stood; equal ones in the order of places."""
+def _sorted_infer(types: Types, attrs: SortedAttrs) -> Out:
+    """Elements [n], of which neighbours are compared, and the places [n] where they stood; equal ones in the order of
+    places. All equal ones are one group where the elements are sorted."""
     values, order = present(types[0]), present(types[1])
     if values.rank != 1 or order != TensorType(i64, values.shape):
         raise ShapeError("sorted elements need a list and their places", got=f"{values}, {order}")
@@ -57,9 +65,9 @@ def _rows_infer(types: Types, attrs: UniqueAttrs) -> Out:
     return _results(x.shape[0])
 
 
-def _differs(a: Expr, b: Expr) -> Expr:
-    """Whether two elements are not the same: all NaN are."""
-    if not a.dtype.is_float:
+def _differs(a: Expr, b: Expr, equal_nan: bool) -> Expr:
+    """Whether two elements are not the same."""
+    if not (a.dtype.is_float and equal_nan):
         return call("ne", a, b)
     return call("and", call("ne", a, b), call("or", call("eq", a, a), call("eq", b, b)))
 
@@ -71,7 +79,7 @@ def _below(a: Expr, b: Expr) -> Expr:
     return call("or", call("lt", a, b), call("and", call("eq", a, a), call("ne", b, b)))
 
 
-def _sorted_loops(types: Types, attrs: Attrs, out: Out) -> PrimFunc:
+def _sorted_loops(types: Types, attrs: SortedAttrs, out: Out) -> PrimFunc:
     """One pass begins a group at each element that is not the one before it."""
     (values, order), (first, inverse, counts, count) = buffers(types, out)
     assert values is not None and order is not None
@@ -83,7 +91,7 @@ def _sorted_loops(types: Types, attrs: Attrs, out: Out) -> PrimFunc:
         with nest.loop("i", number) as i:
             with nest.when(call("eq", i, const(0))):
                 _begin(nest, first, found, order[i])
-            with nest.when(call("gt", i, const(0))), nest.when(_differs(values[i], values[i - 1])):
+            with nest.when(call("gt", i, const(0))), nest.when(_differs(values[i], values[i - 1], attrs.equal_nan)):
                 _begin(nest, first, found, order[i])
             with nest.let("group", found.value - 1) as group:
                 nest.store(inverse, (order[i],), group)
@@ -151,12 +159,12 @@ def _compare(nest: Nest, x: Any, sign: Any, a: Expr, b: Expr, width: Expr) -> No
             sign.set(1)
 
 
-def _grouped(keys: Sequence[tuple[Any, ...]], sorted_: bool) -> tuple[Any, ...]:
-    """The results, of elements that are equal where their keys are, and in their order."""
+def _grouped(keys: Sequence[tuple[Any, ...]], in_order: bool) -> tuple[Any, ...]:
+    """The results, of rows that are equal where their keys are, and in their order."""
     members: dict[tuple[Any, ...], list[int]] = {}
     for place, k in enumerate(keys):
         members.setdefault(k, []).append(place)
-    groups = [members[k] for k in sorted(members)] if sorted_ else list(members.values())
+    groups = [members[k] for k in sorted(members)] if in_order else list(members.values())
     first, inverse, counts = (np.zeros(len(keys), np.int64) for _ in range(3))
     for number, group in enumerate(groups):
         first[number], counts[number] = group[0], len(group)
@@ -169,17 +177,24 @@ def _key(v: Any) -> tuple[bool, Any]:
     return (True, 0) if v != v else (False, v)
 
 
-def _sorted_reference(arrays: Sequence[Any], attrs: Attrs) -> tuple[Any, ...]:
+def _sorted_reference(arrays: Sequence[Any], attrs: SortedAttrs) -> tuple[Any, ...]:
+    """Neighbours that are equal: the elements need not be in order for that."""
     values, order = arrays
-    keys: list[Any] = [None] * len(order)
-    for v, place in zip(values.tolist(), order.tolist(), strict=True):
-        keys[place] = _key(v)
-    return _grouped(keys, sorted_=True)
+    first, inverse, counts = (np.zeros(len(order), np.int64) for _ in range(3))
+    found = 0
+    for k, place in enumerate(order.tolist()):
+        a, b = values[k], values[max(k - 1, 0)]
+        if k == 0 or (a != b and not (attrs.equal_nan and a != a and b != b)):
+            first[found] = place
+            found += 1
+        inverse[place] = found - 1
+        counts[found - 1] += 1
+    return first, inverse, counts, np.asarray(found, np.int64)
 
 
 def _rows_reference(arrays: Sequence[Any], attrs: UniqueAttrs) -> tuple[Any, ...]:
     return _grouped([tuple(_key(v) for v in row) for row in np.asarray(arrays[0]).tolist()], attrs.sorted)
 
 
-register(OpDef("unique_sorted", "opaque", Attrs, _sorted_infer, _sorted_reference, loops=_sorted_loops))
+register(OpDef("unique_sorted", "opaque", SortedAttrs, _sorted_infer, _sorted_reference, loops=_sorted_loops))
 register(OpDef("unique_rows", "opaque", UniqueAttrs, _rows_infer, _rows_reference, loops=_rows_loops))

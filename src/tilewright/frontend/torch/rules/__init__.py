@@ -23,6 +23,7 @@ from tilewright.frontend.torch.rules import (
     signs,
     special,
     strided,
+    unique,
 )
 
 __all__ = [
@@ -46,4 +47,5 @@ __all__ = [
     "signs",
     "special",
     "strided",
+    "unique",
 ]
