@@ -160,6 +160,10 @@ bench-cliffs: $(STAMP) $(TORCH_STAMP) ## layers that networks lean on against ea
 zoo: $(STAMP) $(TORCH_STAMP) $(ZOO_STAMP) ## architectures of many libraries: right, compile time, against eager PyTorch; ARGS="--only timm --rows FILE"
 	$(PY) -m benchmarks.bench_zoo $(ARGS)
 
+.PHONY: bench-control
+bench-control: $(STAMP) ## a recurrence as Scan, greedy decoding as Loop, a detector with its suppression, against ONNX Runtime
+	$(PY) -m benchmarks.bench_control $(ARGS)
+
 .PHONY: bench-dynamic
 bench-dynamic: $(STAMP) ## one compile for all shapes against a compile for each
 	$(PY) -m benchmarks.bench_dynamic $(ARGS)
