@@ -56,7 +56,7 @@ from tilewright.transform.graph.conversions import absorbs
 from tilewright.transform.graph.extra import extended
 from tilewright.transform.graph.fuse import Group, fuse
 from tilewright.transform.graph.memory import is_alias, overwritable, places
-from tilewright.transform.graph.options import DEFAULTS, Options
+from tilewright.transform.graph.options import DEFAULTS, Options, Products
 from tilewright.transform.graph.simplify import (
     eliminate_common,
     eliminate_dead,
@@ -94,6 +94,7 @@ def compile_program(
     target: Target | str | None = None,
     precision: Precision = "fp32",
     fast: str = "auto",
+    products: Products = "weights",
     name: str | None = None,
     params: Any = None,
     records: Records = "auto",
@@ -101,13 +102,14 @@ def compile_program(
     state: Mapping[str, str] | Literal["auto"] | None = None,
 ) -> Program:
     """Compile a model for any target, with the arguments of `tw.compile` (parts/entry.py), and load nothing:
-    `Program.save` writes the file that a machine of that kind loads.
+    `Program.save` writes the file that a machine of that kind loads. With `products="all"` products of any values
+    multiply in `precision`, not those with weights alone.
 
     Raises ModelError (or a subclass) listing everything that is wrong with the model.
     """
     machine = Target.parse(target) if isinstance(target, str) else target or Target.host()
     target = replace(machine, threads=check_threads(threads))
-    options = Options(precision, fast)
+    options = Options(precision, fast, products)
     log = PassLog(f"compile {_called(model)}")
     with Background() as background:
         background.submit(compile_support)  # what the runtime links at the end

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 from tilewright.compiler import compile_program, import_model
 from tilewright.frontend.common.finish import Imported
@@ -37,6 +37,7 @@ def compile_step(
     schedule: Schedule | None = None,
     seed: int = 0,
     fast: str = "f4",
+    precision: Literal["fp32", "bf16"] = "fp32",
     symbolic: bool = False,
     threads: int = 1,
     target: Target | str | None = None,
@@ -62,6 +63,8 @@ def compile_step(
         seed: what the random numbers of dropout depend on, beside the number of the step.
         fast: which algorithms with fewer multiplications may be taken, as for `tw.compile`: by default those that keep
             a layer within 1e-5 of its largest output; "exact" for none.
+        precision: "bf16" multiplies matrices in bf16 and sums in f32, forward and backward; parameters, gradients and
+            what the optimiser keeps stay f32.
         symbolic: whether one step serves batches of any size: of a module, the first dimension of the example's arrays.
         threads, target: as for `tw.compile`.
         on_nonfinite: what becomes of a step whose loss or gradient is NaN or infinite: "raise" an error or "skip" it,
@@ -72,6 +75,8 @@ def compile_step(
     optimizer = optimizer or Adam()
     if on_nonfinite not in get_args(OnNonfinite):
         raise ModelError("on_nonfinite is not known", expected=" or ".join(get_args(OnNonfinite)), got=on_nonfinite)
+    if precision not in ("fp32", "bf16"):
+        raise ModelError("no such precision of a learning step", expected="fp32 or bf16", got=repr(precision))
     if accumulate < 1:
         raise ModelError("an update takes at least one batch", where="accumulate", got=accumulate)
     objective = _objective(model, loss, example, symbolic)
@@ -85,7 +90,9 @@ def compile_step(
 
     def compiled(graph: Graph) -> Model:
         kept = {v.name: objective.weights[v.name] for v in graph.params}
-        program = compile_program(Imported(graph, kept), threads=threads, target=target, fast=fast)
+        program = compile_program(
+            Imported(graph, kept), threads=threads, target=target, precision=precision, fast=fast, products="all"
+        )
         return Model(program, threads=threads)
 
     whole = compiled(step_graph(objective, plan, layout))

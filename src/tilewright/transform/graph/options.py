@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal, get_args
 
 from tilewright.ir.selection import PRECISIONS, Precision
 from tilewright.support.errors import ModelError
 
+Products = Literal["weights", "all"]
 FAST = ("auto", "exact", "f2", "f4", "f6", "strassen")
 
 
@@ -15,6 +17,8 @@ class Options:
     """Accuracy choices, stated by the user and obeyed by the passes.
 
     precision: in which type matrix products and convolutions multiply ("fp32", or narrower with wide accumulators).
+    products: which matrix products multiply so: those with weights, or those of any values, as in training, where
+        weights come with each call and gradients are multiplied too.
     fast: which algorithms with fewer multiplications may be taken. "auto" takes fast convolutions that keep the error
         within 2.5e-5 of a layer's scale, Strassen's method for windows of one pixel and normed rows of one sequence
         among them; "exact" takes none;
@@ -24,11 +28,13 @@ class Options:
 
     precision: Precision = "fp32"
     fast: str = "auto"
+    products: Products = "weights"
 
     def __post_init__(self) -> None:
         for name, value, known in (
             ("precision", self.precision, PRECISIONS),
             ("fast", self.fast, FAST),
+            ("products", self.products, get_args(Products)),
         ):
             if value not in known:
                 raise ModelError(f"no such setting of {name}", expected=", ".join(known), got=repr(value))

@@ -38,7 +38,7 @@ def matmul(a: Assigner, node: Node) -> bool:
     if is_const(n, 1) or not all(is_const(v, 1) or u is v for u, v in batch):
         return single_column(a, node, x, w)
     if node.precision != "fp32":
-        return reduced(a, node)
+        return reduced(a, node, plain_rows(a, node, x))
     rows = as_int(node.output.shape[-2])
     if w not in a.fixed and rows is not None and rows <= (1 if transpose else FEW_ROWS):
         return False

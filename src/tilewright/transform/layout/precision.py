@@ -37,10 +37,10 @@ SMALLEST = 2.0**-100
 """The least magnitude that a scale is made of: rows of zeros have one too."""
 
 
-def reduced(a: Assigner, node: Node) -> bool:
-    """A product with weights, in the precision that is noted."""
-    x, w = node.inputs[:2]
-    assert x is not None and w is not None
+def reduced(a: Assigner, node: Node, x: Value) -> bool:
+    """A product of rows `x` with weights, in the precision that is noted."""
+    w = node.inputs[1]
+    assert w is not None
     depth = as_int(x.shape[-1])
     assert depth is not None
     product = _Product(a, node, x, w, depth)
@@ -105,11 +105,11 @@ class _Product:
         tile = matmul_tile(self.key, self.x.shape[-2], self.columns, self.depth, f32, self.a.target)
         packed = self.plain_panels(self.a.as_plain(self.w), tile.width)
         narrow = self.emit("cast", packed, name=f"{self.w.name}_bf16", dtype=bf16)
-        self.finish("lowered.matmul_packed", self.a.as_plain(self.x), narrow)
+        self.finish("lowered.matmul_packed", self.x, narrow)
 
     def rounded(self, dot: Dot) -> None:
         """Both factors in bf16; rounding x joins the kernel that makes it where it can."""
-        x = self.emit("cast", self.a.as_plain(self.x), name=f"{self.x.name}_bf16", dtype=bf16)
+        x = self.emit("cast", self.x, name=f"{self.x.name}_bf16", dtype=bf16)
         packed = self.panels(self.a.as_plain(self.w), dot)
         narrow = self.emit("cast", packed, name=f"{self.w.name}_bf16", dtype=bf16)
         self.finish("lowered.matmul_dot", x, narrow)
@@ -130,7 +130,7 @@ class _Product:
         """Both factors in 8 bits with scales."""
         dots = ((t, find_dot(t, i8, self.a.target)) for t in (u8, i16))
         found = next(((t, d) for t, d in dots if d is not None and self.depth % d.group == 0), None)
-        row_scale, x = self.quantise(self.a.as_plain(self.x), -1, self.x.name)
+        row_scale, x = self.quantise(self.x, -1, self.x.name)
         w = self.a.as_plain(self.w)
         column_scale, narrow = self.quantise(w, -1 if self.transpose else -2, self.w.name)
         if self.transpose:

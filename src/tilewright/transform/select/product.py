@@ -22,11 +22,14 @@ from tilewright.transform.select.surroundings import Surroundings
 
 
 def product_precision(around: Surroundings, node: Node) -> Precision:
-    """The precision that the user asked for where the second factor is a weight; "fp32" elsewhere."""
+    """The precision that the user asked for where the second factor is a matrix, of weights or of what was asked for;
+    "fp32" elsewhere."""
     x, w = node.inputs[:2]
     assert x is not None and w is not None
-    known = as_int(x.shape[-1]) is not None and as_int(node.output.shape[-1]) not in (None, 1)
-    fits = x.dtype is f32 and w in around.fixed and w.type.rank == 2 and known
+    depth = x.shape[-2 if node.of(MatmulAttrs).transpose_a else -1]
+    known = as_int(depth) is not None and as_int(node.output.shape[-1]) not in (None, 1)
+    asked = w in around.fixed or around.options.products == "all"
+    fits = x.dtype is f32 and w.dtype is f32 and asked and w.type.rank == 2 and known
     return _precision(around, node, around.options.precision if fits else "fp32")
 
 
