@@ -64,3 +64,14 @@ def test_buffers_of_a_statement() -> None:
     a, b, at = (Buffer(name, kind, (const(4),)) for name, kind in (("a", f32), ("b", f32), ("at", i64)))
     assert list(buffers_in(Store(a, (X,), const(1.0, f32)))) == [a]
     assert set(buffers_in(Store(a, (X,), b[at[X]] + b[0]))) == {a, b, at}
+
+
+def test_numbers_on_the_left() -> None:
+    """Of every operator that Python turns round."""
+    n = Var("n", lo=1)
+    assert [str(e) for e in (7 % n, 7 // n, 7 - n)] == ["7 % n", "7 // n", "7 - n"]
+
+
+def test_a_constant_is_its_number() -> None:
+    """In Python's own terms, not as an expression of the program."""
+    assert (const(3) == 3) is True and (const(3) != 3) is False and (const(3) == 4) is False
