@@ -219,6 +219,10 @@ tune-stress: $(STAMP) ## records: 32 processes of 1,000, 200 kills while writing
 	TILEWRIGHT_FUZZ=1 $(PY) -m pytest tests/records tests/fuzz/test_records.py $(PYTEST_ARGS)
 	TILEWRIGHT_KILLS=200 $(PY) -m pytest tests/tuning/test_killed.py
 
+.PHONY: bench-comprehension
+bench-comprehension: $(PEERS_STAMP) ## functions without a plan against naive C, opt_einsum, PyTorch, Inductor; ARGS="--count 10"
+	$(PY) -m benchmarks.bench_comprehension $(ARGS)
+
 .PHONY: bench-records
 bench-records: $(STAMP) ## tuning records: lookups, an import of many, compiles with and without
 	$(PY) -m benchmarks.bench_records $(ARGS)

@@ -17,6 +17,7 @@ import numpy as np
 
 from tilewright.formulas.binding import Program, bind, symbolic_types
 from tilewright.formulas.explain import explain
+from tilewright.formulas.factoring import factored
 from tilewright.formulas.nests import Nests, nests_of
 from tilewright.formulas.notation import Notation, Statement, notation_of
 from tilewright.formulas.parser import parse_program
@@ -154,8 +155,8 @@ class Comprehension:
         program = self.bind([v.type for v in values])
         known = dict(zip(self.inputs, values, strict=True))
         for bound in program.bounds:
-            target = bound.nest.target
-            known[target] = emit_nest(builder, bound, known, program.sizes, target)
+            for part in factored(bound, {n: v.shape for n, v in known.items()}):
+                known[part.nest.target] = emit_nest(builder, part, known, program.sizes, part.nest.target)
         return tuple(known[n] for n in self.outputs)
 
     def backward(self, *arrays: Any) -> tuple[Any, ...]:
