@@ -46,3 +46,8 @@ def test_without_times_nothing_is_gained() -> None:
 @pytest.mark.parametrize(("low", "median"), [(1.0, 1.2), (1.001, 1.01), (0.9, 1.5)])
 def test_what_is_not_verified(low: float, median: float) -> None:
     assert not Gain(median, low, 2.0).verified
+
+
+def test_more_rounds_are_wanted_only_while_the_interval_holds_the_least_gain() -> None:
+    assert Gain(1.012, 1.004, 1.02).undecided and Gain(1.005, 0.99, 1.02).undecided
+    assert not Gain(1.05, 1.03, 1.07).undecided and not Gain(0.99, 0.97, 1.005).undecided

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ from tilewright.tuning.programs import Built, Maker, changed
 from tilewright.tuning.result import Progress, Tuned
 from tilewright.tuning.search import Policy
 from tilewright.tuning.sites import Part, Site, parts, runs, sites
-from tilewright.tuning.tuner import Tuner
+from tilewright.tuning.tuner import FINAL_RACES, MOST_RACES, Tuner
 from tilewright.tuning.workers import Timed
 
 V3 = Target.parse("x86-64-v3")
@@ -110,6 +110,32 @@ def test_what_is_faster_is_accepted_and_compiles(tmp_path: Path) -> None:
     with forcing(tuned.settings):
         forced = tw.compile_program(model(), target=V3)
     assert forced.manifest.run_steps != tw.compile_program(model(), target=V3).manifest.run_steps
+
+
+@dataclass
+class Wavering(MadeUp):
+    """Races that differ from loading to loading, as where memory lies makes them: by 2 % up or down in turns."""
+
+    def steps(self, candidates: Sequence[Built], rounds: int) -> list[Timed]:
+        found = super().steps(candidates, rounds)
+        factor = 0.98 if len(self.asked) % 2 else 1.02
+        return [
+            found[0],
+            *(replace(t, rounds=tuple(tuple(x * factor for x in r) for r in t.rounds)) for t in found[1:]),
+        ]
+
+
+def test_only_what_is_undecided_is_raced_further(tmp_path: Path) -> None:
+    """A clear gain takes the least number of final races, one that wavers about the least gain more of them."""
+    untuned = preferred()
+    clear, unclear = MadeUp(lambda x: 1.0 if x in untuned else 0.8), Wavering(lambda x: 1.0 if x in untuned else 0.99)
+    folders = [tmp_path / "a", tmp_path / "b"]
+    (_, few), (_, many) = (run(r, f) for r, f in zip((clear, unclear), folders, strict=True))
+
+    def finals(said: list[Progress]) -> int:
+        return max(int(p.next.split()[2]) for p in said if p.next.startswith("finals"))
+
+    assert finals(few) == FINAL_RACES < finals(many) <= MOST_RACES
 
 
 def test_near_ties_go_to_the_incumbent(tmp_path: Path) -> None:

@@ -35,6 +35,11 @@ class Gain:
         """Whether the incumbent may change: the whole interval is a gain, and the median is worth the change."""
         return self.low > 1.0 and self.median > LEAST_GAIN
 
+    @property
+    def undecided(self) -> bool:
+        """Whether more rounds may decide if the change is worth it: the interval holds the least gain."""
+        return self.low <= LEAST_GAIN < self.high
+
     def __str__(self) -> str:
         return f"{self.median:.3f} [{self.low:.3f}, {self.high:.3f}]"
 

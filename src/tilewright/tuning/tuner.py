@@ -28,8 +28,9 @@ SIDE_BY_SIDE = 5
 """Candidates that race with the incumbent at once."""
 SEARCH_ROUNDS = 5
 FINALISTS = 3
-FINAL_RACES, FINAL_ROUNDS = 3, 6
-"""Races of a site's finalists, each with programs loaded anew, and their rounds."""
+FINAL_RACES, MOST_RACES, FINAL_ROUNDS = 3, 8, 6
+"""Races of a site's finalists, each with programs loaded anew, and their rounds: so many at least, and further ones
+while it is not decided whether a gain is worth the change."""
 LEVELS = ("algorithms and layouts", "kernels")
 
 
@@ -157,6 +158,7 @@ class Tuner:
         races = {label: self.journal.turns(*key, label) for label in s.outcomes}
         turns = {label: [t for race in found for t in race.after] for label, found in races.items()}
         turns[s.site.incumbent] = [t for found in races.values() for race in found for t in race.before]
+        finals = max([FINAL_RACES, *(len(self._final_turns(s, label)) for label in races)])
         return Finding(
             s.site.decision,
             accepted or s.site.incumbent,
@@ -164,8 +166,8 @@ class Tuner:
             s.outcomes,
             turns,
             s.why,
-            FINAL_RACES * FINAL_ROUNDS,
-            FINAL_RACES,
+            finals * FINAL_ROUNDS,
+            finals,
             (error, self.races.own_error),
         )
 
@@ -307,18 +309,18 @@ class Tuner:
     def _finals(self, level: str, searches: Mapping[str, _Search], incumbent: Built) -> None:
         """Races of each site's best, freshly loaded, which alone decide: the search's own times flatter the winner."""
         finalists = {name: _finalists(s) for name, s in searches.items()}
-        for race in range(FINAL_RACES):
+        for race in range(MOST_RACES):
             bundles = []
             for k in range(FINALISTS):
                 bundle = {
                     name: labels[k]
                     for name, labels in finalists.items()
-                    if k < len(labels) and len(self._final_turns(searches[name], labels[k])) <= race
+                    if k < len(labels) and self._wanted(searches[name], labels[k], race)
                 }
                 bundles += [bundle] if all(searches[n].site.steps is not None for n in bundle) else _alone(bundle)
             bundles = [b for b in bundles if b]
             if bundles:
-                self._progress(level, searches, f"finals, race {race + 1} of {FINAL_RACES}")
+                self._progress(level, searches, f"finals, race {race + 1} of {FINAL_RACES} to {MOST_RACES}")
                 self._time(bundles, searches, incumbent, FINAL_ROUNDS)
         for name, labels in finalists.items():
             s = searches[name]
@@ -327,6 +329,11 @@ class Tuner:
             best = max(shown, key=lambda label: shown[label].median, default="")
             if best and shown[best].verified:
                 s.winner, s.gain = best, shown[best]
+
+    def _wanted(self, s: _Search, label: str, race: int) -> bool:
+        """Whether a finalist takes part in a race: in the first ones, then while its gain is undecided."""
+        turns = self._final_turns(s, label)
+        return len(turns) <= race and (race < FINAL_RACES or gain(turns).undecided)
 
     def _final_turns(self, s: _Search, label: str) -> list[tuple[float, ...]]:
         """The gains of the races after the search's one, if it was searched."""
