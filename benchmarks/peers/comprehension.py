@@ -98,6 +98,7 @@ def inductor(case: str) -> Prepared:
     import torch
 
     torch.set_num_threads(1)
+    torch._dynamo.reset()  # a process that compiles many functions would give up after a few of them
     c = named(case)
     x = [torch.from_numpy(a) for a in c.arrays()]
     f = torch.compile(lambda *a: c.torch(torch, *a), dynamic=False)
