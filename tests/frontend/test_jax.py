@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import tilewright as tw
+from tilewright.compiler import import_model
 
 jax = pytest.importorskip("jax", reason="JAX is an extra: `make jax` runs this")
 jnp = jax.numpy
@@ -191,3 +192,22 @@ def test_damaged_modules_are_errors() -> None:
         tw.Error, match=r"newer StableHLO than jaxlib reads: expected at most version 1\..*got version 9"
     ):
         tw.compile(newer)
+
+
+@pytest.mark.parametrize("chosen", [-3, 0, 1, 2, 3, 9])
+def test_one_of_several_bodies_runs(chosen: int) -> None:
+    """Products, a loop and a sort under an index that data says; the numbers outside mean the last body."""
+    w = np.random.default_rng(0).normal(size=(8, 8)).astype(np.float32)
+
+    def grown(x: Any) -> Any:
+        return jax.lax.while_loop(lambda c: jnp.sum(c) < 100, lambda c: c * 2 + 1, jnp.abs(x) + 1)
+
+    def function(p: Any, i: Any, x: Any) -> Any:
+        bodies = [lambda x: x @ p, lambda x: jnp.tanh(x @ p.T) + p[0], grown, lambda x: -jnp.sort(x)]
+        return jax.lax.switch(i, bodies, x) + jax.lax.cond(x[0, 0] > 0, lambda x: x @ p, lambda x: x, x)
+
+    imported = import_model(jax.jit(function), example=(w, np.int32(1), w), params=0)
+    assert [n.op for n in imported.graph.nodes].count("cond") == 4
+    model = tw.compile(imported)
+    for x in (w, -w):
+        np.testing.assert_allclose(model(np.int32(chosen), x), function(w, np.int32(chosen), x), atol=1e-5)

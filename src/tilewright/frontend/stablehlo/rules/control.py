@@ -1,8 +1,13 @@
-"""Control flow that is decided when compiling: loops that count, branches with a known index."""
+"""Control flow: what is decided when compiling is walked through, the rest becomes loops and branches of the graph."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+
 from tilewright.frontend.stablehlo.call import Call
+from tilewright.frontend.stablehlo.module import Block
 from tilewright.frontend.stablehlo.registry import rule
 from tilewright.frontend.stablehlo.rules.shape import as_item
 from tilewright.frontend.stablehlo.scope import Item
@@ -65,9 +70,14 @@ def _written_out(call: Call) -> list[Item] | None:
 
 @rule("case", "if")
 def branch(call: Call) -> list[Item]:
-    """One of several bodies; where only the data say which, all are computed and the results chosen."""
+    """One of several bodies. Where only the data say which, one runs if any of them is much work, or may not end; else
+    all are computed and the results chosen, which is less than a branch costs."""
     regions = call.op.regions
     choice = call.item(0)
+    if choice.number is None and not call.lifted and any(op.name in WORK for r in regions for op in r.walk()):
+        found = _one_runs(call, regions)
+        if found is not None:
+            return found
     if call.op.name.endswith("if"):
         if choice.number is not None:
             return call.walk(regions[0 if choice.number else 1], [], False)
@@ -83,6 +93,49 @@ def branch(call: Call) -> list[Item]:
         mine = call.emit("eq", call.near(0), call.like(k, call.near(0)))
         found = [_chosen(call, mine, a, b) for a, b in zip(results[k], found, strict=True)]
     return found
+
+
+def _one_runs(call: Call, regions: Sequence[Block]) -> list[Item] | None:
+    """A branch of the graph; of more than two bodies one behind the other, where each hands on what was found unless it
+    is chosen itself. None where bodies give other types."""
+
+    def body(k: int) -> Callable[[], list[Item]]:
+        return lambda: call.walk(regions[k], [], False)
+
+    index, last = call.value(call.item(0)), len(regions) - 1
+    if call.op.name.endswith("if"):
+        return _branched(call, index, body(0), body(1))
+    found: list[Item] | None = call.walk(regions[0], [], False) if not last else None
+    for k in range(1, len(regions)):
+        if found is None:
+            found = _branched(call, call.emit("eq", index, call.like(0, index)), body(0), body(1))
+        else:
+            mine = call.emit("eq", index, call.like(k, index))
+            if k == last:  # which stands for all numbers outside
+                sides = [call.emit("lt", index, call.like(0, index)), call.emit("ge", index, call.like(last, index))]
+                mine = call.emit("or", *sides)
+            found = _branched(call, mine, body(k), partial(list, found))
+        if found is None:
+            return None
+    return found
+
+
+def _branched(
+    call: Call, predicate: Value, yes: Callable[[], list[Item]], no: Callable[[], list[Item]]
+) -> list[Item] | None:
+    """One of two bodies, both with inputs for all that either reads from around; None where their results differ."""
+    parts = [call.body("then", [], lambda _: yes()), call.body("else", [], lambda _: no())]
+    if len({tuple(v.type for v in graph.outputs) for graph, _ in parts}) > 1:
+        return None
+    weights = dict.fromkeys(v for graph, _ in parts for v in graph.params)
+    inputs = dict.fromkeys(v for graph, found in parts for v in (*graph.inputs, *found) if v not in weights)
+    then, orelse = (replace(graph, inputs=tuple(inputs), params=tuple(weights)) for graph, _ in parts)
+    return [as_item(v) for v in call.emit_all("cond", predicate, *inputs, *weights, orelse=orelse, then=then)]
+
+
+_NAMES = "case convolution dot_general gather if reduce reduce_window scatter select_and_scatter sort while"
+WORK = frozenset(f"stablehlo.{name}" for name in _NAMES.split())
+"""Operations for which a branch pays."""
 
 
 def _chosen(call: Call, condition: Value, a: Item, b: Item) -> Item:
