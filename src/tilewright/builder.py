@@ -23,6 +23,7 @@ from tilewright.codegen.c.emit import emit_c
 from tilewright.codegen.cuda.emit import emit_cuda
 from tilewright.codegen.export import export
 from tilewright.codegen.llvm.emit import assembly, compile_llvm, emit_llvm, kernel_symbols
+from tilewright.codegen.llvm.entry import entry_of_kernel
 from tilewright.codegen.workspaces import workspaces
 from tilewright.ir.expr import Buffer, Expr, Var, as_int, const
 from tilewright.ir.loops import PrimFunc
@@ -223,25 +224,28 @@ class BuiltFunction(Called):
         # What views say of symbols comes as extents of arrays without elements.
         self._said = tuple(unbound)
         sizes = [KernelParam(f"{s.name} of views", "bool", (0, s.name)) for s in unbound]
+        step = StepSpec(
+            flat.name,
+            tuple(k if k < len(params) else k + len(sizes) for k in range(len(flat.params))),
+            tuple(range(len(symbols))),
+            label=self.func.name,
+        )
+        memory = workspaces(flat)
         return NativeFunction(
             {
+                "entry": compile_llvm(
+                    entry_of_kernel(step, symbols, [w.nbytes for w in memory], self.target), self.target
+                ),
                 "kernel": compile_llvm(emit_llvm(flat, self.target), self.target, others=external.texts(flat.body)),
                 **external.stubs(flat.body),
             },
-            flat.name,
+            step,
             [*(KernelParam(p.name, p.dtype.name, _dims(p), p in written) for p in params), *sizes],
             specs,
             target=TargetSpec(self.target.triple, self.target.cpu, tuple(self.target.features)),
-            workspace=workspaces(flat),
+            workspace=memory,
             threads=threads,
-            unseen=len(sizes),
             texts={what: lambda what=what: self.source(what) for what in ("loops", "c", "llvm", "asm")},  # type: ignore[misc]
-            step=StepSpec(
-                flat.name,
-                tuple(k if k < len(params) else k + len(sizes) for k in range(len(flat.params))),
-                tuple(range(len(symbols))),
-                label=self.func.name,
-            ),
         )
 
     def _entry(self) -> Callable[..., None]:

@@ -6,10 +6,13 @@ import numpy as np
 import pytest
 
 from tests.runtime.programs import AFFINE, TARGET
+from tilewright.codegen.llvm.entry import entry_of_kernel
+from tilewright.ir.expr import Var
 from tilewright.native.link import compile_text
 from tilewright.runtime.kernel import KernelParam, NativeFunction, Workspace
-from tilewright.runtime.manifest import SymbolSpec
+from tilewright.runtime.manifest import StepSpec, SymbolSpec
 from tilewright.support.errors import CallError
+from tilewright.targets.target import Target
 
 # y = a x + y, and w[tid] = n as scratch
 AXPY = """
@@ -48,11 +51,24 @@ done:
 PARAMS = (KernelParam("a", "f32", ()), KernelParam("x", "f32", ("n",)), KernelParam("y", "f32", ("n",), written=True))
 
 
+def function(
+    text: str,
+    name: str,
+    params: tuple[KernelParam, ...],
+    most: int,
+    work: tuple[Workspace, ...] = (),
+    threads: int = 1,
+) -> NativeFunction:
+    """A kernel over parameters whose one symbol is n."""
+    step = StepSpec(name, tuple(range(len(params) + len(work))), (0,), label=name)
+    entry = entry_of_kernel(step, (Var("n"),), [w.nbytes for w in work], Target.host())
+    objects = {"kernel": compile_text(text), "entry": compile_text(entry)}
+    symbols = (SymbolSpec("n", 0, most),)
+    return NativeFunction(objects, step, params, symbols, target=TARGET, workspace=work, threads=threads)
+
+
 def axpy(threads: int = 1) -> NativeFunction:
-    work = (Workspace(((8, ()),), per_thread=True),)
-    objects = {"axpy": compile_text(AXPY)}
-    symbols = (SymbolSpec("n", 0, 1 << 20),)
-    return NativeFunction(objects, "axpy", PARAMS, symbols, target=TARGET, workspace=work, threads=threads)
+    return function(AXPY, "axpy", PARAMS, 1 << 20, (Workspace(((8, ()),), per_thread=True),), threads)
 
 
 @pytest.mark.parametrize("threads", [1, 2])
@@ -98,7 +114,7 @@ def test_several_outputs_without_workspace() -> None:
         KernelParam("w", "f32", (3, 2)),
         KernelParam("y", "f32", ("n", 3), written=True),
     )
-    f = NativeFunction({"k": compile_text(AFFINE)}, "affine", params, (SymbolSpec("n"),), target=TARGET, threads=2)
+    f = function(AFFINE, "affine", params, 1 << 20, threads=2)
     t, w, y = np.ones(4, np.float32), np.arange(6, dtype=np.float32).reshape(3, 2), np.zeros((4, 3), np.float32)
     f(t, w, y)
     assert (y == w[:, 0] + w[:, 1]).all()

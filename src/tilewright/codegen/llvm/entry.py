@@ -21,13 +21,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tilewright.codegen.llvm.expr import evaluate
-from tilewright.codegen.llvm.regions import Caller, Regions, load_dim
+from tilewright.codegen.llvm.regions import Caller, Regions, load_dim, polynomial
 from tilewright.codegen.llvm.state import State
 from tilewright.codegen.llvm.values import Value
 from tilewright.ir.dtype import f64, i64
 from tilewright.ir.expr import Const, Expr, Op, Var, as_int, call, cast, const, select
 from tilewright.native.text import Writer, identifier
-from tilewright.runtime.manifest import StepSpec
+from tilewright.runtime.manifest import StepSpec, Work
 from tilewright.targets.target import Target
 
 _SIGNATURE = "ptr noalias readonly %slots, ptr noalias readonly %dims, i64 %tid, i64 %nthreads, ptr %barrier"
@@ -61,6 +61,12 @@ def emit_entry(
     if any("@tw_barrier(" in line for line in lines):
         lines.append("declare void @tw_barrier(ptr, i64) nounwind")
     return "\n".join(lines) + "\n"
+
+
+def entry_of_kernel(step: StepSpec, symbols: Sequence[Var], sizes: Sequence[Work], target: Target) -> str:
+    """The text of a module with the entries of a program that is one call, of a kernel with scratch buffers of these
+    sizes."""
+    return emit_entry((step,), (), symbols, [polynomial(work, symbols) for work in sizes], target)
 
 
 def _calls(name: str, steps: Sequence[StepSpec], symbols: Sequence[Var], target: Target, control: int) -> list[str]:

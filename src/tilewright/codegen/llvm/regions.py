@@ -22,6 +22,15 @@ def load_dim(out: Writer, index: int) -> str:
     return out.inst(f"load i64, ptr {where}, align 8", f"dim{index}")
 
 
+def polynomial(work: Work, variables: Sequence[Var]) -> Expr:
+    """A polynomial of variables, named in it, as an expression."""
+    named = {v.name: v for v in variables}
+    total: Expr = const(0)
+    for coefficient, powers in work:
+        total = total + coefficient * product([named[name] for name in powers])
+    return simplify(total)
+
+
 class Caller:
     """Writes calls into one entry. What it has loaded from the two tables holds until `forget`."""
 
@@ -54,12 +63,8 @@ class Caller:
         self.out.effect("call void @tw_barrier(ptr %barrier, i64 %nthreads)")
 
     def shift(self, work: Work) -> Expr:
-        """A polynomial of the symbols as an expression."""
-        named = {v.name: v for v in (*self.symbols, *self.numbers)}
-        total: Expr = const(0)
-        for coefficient, powers in work:
-            total = total + coefficient * product([named[name] for name in powers])
-        return simplify(total)
+        """A polynomial of the symbols and the numbers of iterations as an expression."""
+        return polynomial(work, (*self.symbols, *self.numbers))
 
     def pointer(self, slot: int, shift: Expr) -> str:
         found = self.pointers.get((slot, shift))

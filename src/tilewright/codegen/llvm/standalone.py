@@ -16,7 +16,8 @@ from tilewright.codegen.llvm.emit import emit_llvm, kernel_symbols
 from tilewright.codegen.llvm.threads import runs_alone
 from tilewright.ir.loops import PrimFunc
 from tilewright.native.assembler import I32, I64, PTR, VOID, Function, Module, Value
-from tilewright.runtime.kernel import Workspace, polynomial
+from tilewright.runtime.kernel import Workspace
+from tilewright.runtime.manifest import Work
 from tilewright.targets.target import Target
 
 ALIGNMENT = 64
@@ -99,3 +100,14 @@ def _barrier(m: Module) -> None:
             with f.when(spins.get() > _SPINS):
                 f.call(I32, "sched_yield")
         f.ret()
+
+
+def polynomial(f: Function, work: Work, values: Mapping[str, Value]) -> Value:
+    """The value of a polynomial in symbols."""
+    total = f.value(0, I64)
+    for coefficient, powers in work:
+        term = f.value(coefficient, I64)
+        for name in powers:
+            term = term * values[name]
+        total = total + term
+    return total
