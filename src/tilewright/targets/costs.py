@@ -44,6 +44,7 @@ _BLOCKS = Origin("2026-11-21", "Zen 3", commit="7b44531")
 _PACKING = Origin("2026-11-21", "Zen 3", commit="06c7273")
 _STREAMS = Origin("2026-11-22", "Zen 4", commit="adf2059")
 _DEFER = Origin("2026-11-22", commit="b15ade9")
+_AUDIT = Origin("2026-11-23", "Xeon with AVX-512", 'make audit ARGS="--kinds max_pool softmax"')
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +102,10 @@ class Arithmetic:
     divide: float = constant(4.0, "multiply-adds", "a division", _STAGES)
     square_root: float = constant(6.0, "multiply-adds", "a square root", _STAGES)
     reciprocal_root: float = constant(8.0, "multiply-adds", "a square root and a division", _STAGES)
+    extremum: float = constant(
+        3.0, "multiply-adds", "a maximum or minimum that keeps NaN: the larger one, a test, a choice", _AUDIT
+    )
+    folded_row: float = constant(24.0, "cycles", "the lanes of a short row's vector folded to one element", _AUDIT)
 
 
 @dataclass(frozen=True, slots=True)

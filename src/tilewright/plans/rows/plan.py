@@ -20,7 +20,8 @@ from __future__ import annotations
 
 from math import ceil, prod
 
-from tilewright.ir.expr import Buffer, as_int, product
+from tilewright.ir.expr import Buffer, Op, as_int, product
+from tilewright.ir.loops import Store
 from tilewright.ir.notes import Pipeline, Prefetch
 from tilewright.ir.rewrite import exprs_of, loads, walk
 from tilewright.plans.framework.analysis import Stage, Structure
@@ -44,7 +45,7 @@ from tilewright.plans.idioms.reducing import (
     reduce_lanes,
     reduce_window,
 )
-from tilewright.plans.rows.groups import STEP_VECTORS, rows_folded, rows_pipelined, rows_together
+from tilewright.plans.rows.groups import LONG_ROW, STEP_VECTORS, rows_folded, rows_pipelined, rows_together
 from tilewright.plans.rows.stages import Rows, materialised, shared_rows, vector_last
 from tilewright.schedule.schedule import BlockRef, LoopRef, Schedule
 from tilewright.targets.target import Target
@@ -71,7 +72,8 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
     together = pipelined or rows_together(structure, rows, strip, target)
     folded = rows_folded(structure, rows, pipelined, target) if pipelined else 1
     knobs = {"rows": rows.leading, "strip": strip, "together": together, "pipeline": int(pipelined > 0), "fold": folded}
-    return [Candidate(tuple(knobs.items()), cost | products(structure, target) | windows(structure, target))]
+    cost = cost | products(structure, target) | windows(structure, target)
+    return [Candidate(tuple(knobs.items()), cost + folds(structure, rows, strip, together, target))]
 
 
 def products(structure: Structure, target: Target) -> Cost:
@@ -96,8 +98,9 @@ def products(structure: Structure, target: Target) -> Cost:
 
 
 def windows(structure: Structure, target: Target) -> Cost:
-    """What pooling takes beyond a roofline. Along a line each tap loads a vector, two where every other element counts;
-    where neither the line nor the window is contiguous, each element waits for the one before it."""
+    """What pooling takes beyond a roofline. Along a line each tap loads a vector, two where every other element counts,
+    and a maximum is several operations; where neither the line nor the window is contiguous, each element waits for the
+    one before it."""
     total = Cost()
     for stage in structure.stages:
         if stage.role != "reduction" or len(stage.spatial) < 3 or stage in structure.anchors:
@@ -108,9 +111,33 @@ def windows(structure: Structure, target: Target) -> Cost:
         if vector_last(stage):
             line = number(stage.spatial[-1].extent)
             vectors = points / line * ceil(line / lanes) * (lane_stride(stage, stage.spatial[-1].var) or 1)
-            total |= Cost(load=load_cycles(vectors * lanes * size, target))
+            work = vectors * (target.costs.arithmetic.extremum if is_extremum(stage) else 1.0) - points / lanes
+            total |= Cost(max(0.0, work) / target.fma_per_cycle, load_cycles(vectors * lanes * size, target))
         elif number(stage.reduce[-1].extent) < lanes // 2:
             total |= Cost(compute=points * target.costs.arithmetic.fma_latency)
+    return total
+
+
+def is_extremum(stage: Stage) -> bool:
+    """Whether a stage reduces to a largest or smallest element."""
+    values = [s.value for s in walk(stage.block.body) if isinstance(s, Store)]
+    return all(isinstance(value, Op) and value.name in ("max", "min") for value in values)
+
+
+def folds(structure: Structure, rows: Rows, strip: int, together: int, target: Target) -> Cost:
+    """What folding the lanes of short rows takes beyond a roofline: as long for one row as for those that go together,
+    and a last vector that is not full as long as a full one."""
+    total = Cost()
+    if strip or not rows.leading:
+        return total
+    for stage in structure.stages:
+        if stage.role != "reduction" or vector_last(stage) or not stage.reduce:
+            continue
+        length = prod(number(it.extent) for it in stage.reduce)
+        lanes = lanes_of(stage, target)
+        if lanes < length < LONG_ROW * lanes:
+            times = prod(number(it.extent) for it in stage.spatial)
+            total += Cost(overhead=times / together * target.costs.arithmetic.folded_row)
     return total
 
 
