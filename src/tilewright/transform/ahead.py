@@ -80,7 +80,7 @@ def _host(kernels: Sequence[KernelCall], load: _Load, hosts: Mapping[int, int], 
 
     def key() -> Key:
         near = kernels[min(hosts) :]
-        return key_of_nodes("prefetch", [node for kernel in near for node in kernel.group.nodes], target)
+        return key_of_nodes("ahead", [node for kernel in near for node in kernel.group.nodes], target)
 
     def setting(host: int | None) -> Setting:
         return Setting("none") if host is None else Setting("ahead", (("kernels", guest - host),))
