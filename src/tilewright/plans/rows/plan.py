@@ -110,9 +110,10 @@ def windows(structure: Structure, target: Target) -> Cost:
         points = prod(number(it.extent) for it in stage.block.iters)
         if vector_last(stage):
             line = number(stage.spatial[-1].extent)
-            vectors = points / line * ceil(line / lanes) * (lane_stride(stage, stage.spatial[-1].var) or 1)
+            vectors = points / line * ceil(line / lanes)
+            loaded = vectors * (lane_stride(stage, stage.spatial[-1].var) or 1) * lanes * size
             work = vectors * (target.costs.arithmetic.extremum if is_extremum(stage) else 1.0) - points / lanes
-            total |= Cost(max(0.0, work) / target.fma_per_cycle, load_cycles(vectors * lanes * size, target))
+            total |= Cost(max(0.0, work) / target.fma_per_cycle, load_cycles(loaded, target))
         elif number(stage.reduce[-1].extent) < lanes // 2:
             total |= Cost(compute=points * target.costs.arithmetic.fma_latency)
     return total
