@@ -170,6 +170,20 @@ class Pipeline(LoopNote):
     """
 
 
+@register
+@dataclass(frozen=True, slots=True)
+class DoubleBuffer(LoopNote):
+    """Each iteration fills some buffers for the next one, in another half of their memory, before it reads its own.
+
+    Args:
+        buffers: which live in the loop alone.
+
+    Written by `schedule/storage.py`, read and removed by `transform/loops/double.py`.
+    """
+
+    buffers: tuple[BufferName, ...]
+
+
 # Blocks
 
 
@@ -248,6 +262,32 @@ class Workspaces(FuncNote):
     count: Count
 
 
+@register
+@dataclass(frozen=True, slots=True)
+class StorageAlign(FuncNote):
+    """Rows of some buffers lie a number of elements apart that leaves a certain remainder.
+
+        B: f32[8, 64] @storage_align(buffers=[B], dimensions=[0], factors=[16], offsets=[1])      ->      B: f32[8, 65]
+
+    Args:
+        buffers: whose memory is enlarged.
+        dimensions: for each, the one whose indices lie so far apart.
+        factors: by which this is divided.
+        offsets: what remains.
+
+    Written by `schedule/storage.py`, read and removed by `transform/loops/compact.py`.
+    """
+
+    buffers: tuple[BufferName, ...]
+    dimensions: tuple[int, ...]
+    factors: tuple[Count, ...]
+    offsets: tuple[int, ...]
+
+    def conflicts(self) -> Iterator[str]:
+        if len({len(x) for x in (self.buffers, self.dimensions, self.factors, self.offsets)}) != 1:
+            yield "there is not one of each for each buffer"
+
+
 # Scopes of buffers and hardware indices (`ir/scopes.py`): their names in text
 
 K = TypeVar("K", bound=str)
@@ -295,6 +335,7 @@ __all__ = [
     "ColdWeights",
     "Count",
     "Defer",
+    "DoubleBuffer",
     "FuncNote",
     "LoopNote",
     "MayAlias",
@@ -307,6 +348,7 @@ __all__ = [
     "PrefetchTile",
     "Scope",
     "SingleThread",
+    "StorageAlign",
     "Streaming",
     "Thread",
     "Unroll",

@@ -45,6 +45,7 @@ from tilewright.schedule.state import (
     writers_of,
     written_buffers,
 )
+from tilewright.schedule.storage import require_unaligned
 from tilewright.support.errors import Error
 
 MAX_MULTIPLE = 1 << 16
@@ -76,6 +77,7 @@ def transform_layout(
     """
     target = _buffer_of(func, block, buffer)
     what = f"cannot transform the layout of {target.name!r}"
+    require_unaligned(func, target, what)
     try:
         mapping = index_map(layout, len(target.shape))
     except TypeError as error:

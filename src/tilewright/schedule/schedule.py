@@ -35,6 +35,7 @@ from tilewright.schedule import (
     reduction,
     requests,
     routines,
+    storage,
     tensorize,
 )
 from tilewright.schedule.find import find_all
@@ -381,6 +382,19 @@ class Schedule:
         new = memory.set_scope(self.func, self._name(block), scope, buffer)
         self._record("set_scope", (self._ref("b", block), scope), _given(buffer=buffer), new)
 
+    def storage_align(
+        self, block: BlockRef | str, dimension: int, factor: int, offset: int = 0, buffer: str | None = None
+    ) -> None:
+        """Let rows of what a block writes lie a certain number of elements apart: see `storage.storage_align`."""
+        new = storage.storage_align(self.func, self._name(block), dimension, factor, offset, buffer)
+        inputs = (self._ref("b", block), _literal(dimension), _literal(factor), _literal(offset))
+        self._record("storage_align", inputs, _given(buffer=buffer), new)
+
+    def double_buffer(self, block: BlockRef | str, buffer: str | None = None) -> None:
+        """Compute what a block writes one iteration ahead: see `storage.double_buffer`."""
+        new = storage.double_buffer(self.func, self._name(block), buffer)
+        self._record("double_buffer", (self._ref("b", block),), _given(buffer=buffer), new)
+
     def cache_write(self, block: BlockRef | str, scope: str, buffer: str | None = None) -> BlockRef:
         """Write through a new buffer: see `memory.cache_write`."""
         new, name = memory.cache_write(self.func, self._name(block), scope, buffer)
@@ -586,7 +600,8 @@ class Schedule:
 PRIMITIVES = frozenset(
     """block loop loops sample_perfect_tile sample_categorical split tile fuse reorder unroll vectorize parallel bind
     annotate compute_inline reverse_compute_inline compute_at reverse_compute_at decompose_reduction set_scope
-    cache_write cache_read rfactor transform_layout pad tensorize expand implement""".split()
+    cache_write cache_read rfactor transform_layout pad tensorize expand implement storage_align
+    double_buffer""".split()
 )
 """The methods of `Schedule` that a trace may name."""
 

@@ -151,6 +151,14 @@ class StageSchedule:
             )
         return self._loop_of(place)
 
+    def dimension(self, block: str, axis: Axis) -> int:
+        """Which dimension of its tensor an axis of a stage is."""
+        place = self._axes.get(axis.var) if hasattr(axis, "var") else None
+        if place is None or place.block != block:
+            expected = f"an axis of {block!r}, or the number of a dimension"
+            raise refuse(self.func, "not a dimension", expected=expected, got=repr(axis))
+        return place.position
+
     def used(self, axes: Sequence[Axis], by: str) -> None:
         """Remember that a primitive replaced these axes' loops by others."""
         for axis in axes:
@@ -260,6 +268,16 @@ class Stage:
     def set_scope(self, scope: str) -> None:
         """Where the stage's tensor lives: "global" or "local"."""
         self._schedule.set_scope(self.block, scope)
+
+    def storage_align(self, axis: Axis | int, factor: int, offset: int = 0) -> None:
+        """Let neighbours along an axis (or a dimension by number) of the stage's tensor lie `factor * n + offset`
+        elements apart in memory."""
+        dimension = axis if isinstance(axis, int) else self.owner.dimension(self.name, axis)
+        self._schedule.storage_align(self.block, dimension, factor, offset)
+
+    def double_buffer(self) -> None:
+        """Compute the stage one iteration ahead of what reads it, in the loop around both."""
+        self._schedule.double_buffer(self.block)
 
     def cache_write(self, scope: str) -> Stage:
         """Compute into a new buffer; the stage that copies it to the tensor."""

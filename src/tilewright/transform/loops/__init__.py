@@ -15,6 +15,7 @@ from tilewright.transform.loops.compact import compact_buffers
 from tilewright.transform.loops.conditions import bound_loops, move_conditions
 from tilewright.transform.loops.dead import drop_dead_stores
 from tilewright.transform.loops.defer import defer_epilogues
+from tilewright.transform.loops.double import double_buffers
 from tilewright.transform.loops.merge import merge_loops
 from tilewright.transform.loops.partition import partition_loops
 from tilewright.transform.loops.pipeline import pipeline_loops
@@ -37,6 +38,7 @@ def passes(target: Target, prefetch: WeightPrefetch | None = None) -> tuple[tupl
         ("lower blocks", lower_blocks),
         ("simplify", simplify_loops),
         ("compact buffers", lambda func: compact_buffers(func, target.caches)),
+        ("double buffers", double_buffers),
         ("move conditions", move_conditions),
         ("partition loops", partition_loops),
         ("defer epilogues", defer_epilogues),

@@ -8,7 +8,8 @@
 
 A buffer lives at the innermost statement that holds all its uses and writes all that it reads; inside, a dimension
 needs only the range that the loops in there go through. One of scope "padded" is enlarged where its planes would meet
-in the same sets of the cache (`spread.py`). A buffer is never placed inside a vectorized loop: there the
+in the same sets of the cache (`spread.py`), one with a rule for its rows (the note `StorageAlign`) as far as that says.
+A buffer is never placed inside a vectorized loop: there the
 loop becomes part of its shape, so that lanes stay apart. Sizes are literals where one bounds the range.
 """
 
@@ -19,8 +20,9 @@ from dataclasses import dataclass, replace
 from tilewright.arith import Analyzer
 from tilewright.arith.regions import Access, Collector
 from tilewright.arith.symbolic import eliminate
-from tilewright.ir.expr import Buffer, Const, Expr, Load, Var, as_int, const, minimum
+from tilewright.ir.expr import Buffer, Const, Expr, Load, Var, as_int, const, minimum, product
 from tilewright.ir.loops import Allocate, For, Intrinsic, PrimFunc, Region, Stmt, Store
+from tilewright.ir.notes import StorageAlign, find, without
 from tilewright.ir.rewrite import exprs_of, loads, map_expr, map_exprs_of, variables, walk, with_children
 from tilewright.targets.memory import USUAL, Caches
 from tilewright.transform.loops.coverage import is_self_contained
@@ -29,11 +31,15 @@ from tilewright.transform.loops.spread import spread
 
 def compact_buffers(func: PrimFunc, caches: Caches = USUAL) -> PrimFunc:
     """The function with an `Allocate` for each of `func.buffers`; those never used are dropped."""
+    note = find(func.notes, StorageAlign)
+    if note is not None:
+        func = replace(func, notes=without(func.notes, StorageAlign))
     if not func.buffers:
         return func
     extents = {s.var: s.extent for s in walk(func.body) if isinstance(s, For)}
     uses = _uses(func.body, frozenset(func.buffers))
     places = [_place(buffer, uses[buffer], extents, caches) for buffer in func.buffers if buffer in uses]
+    places = [p if note is None else _aligned(p, note) for p in places]
     body = _Rewriter({p.old: p for p in places}).statement(func.body, ())
     return replace(func, body=body, buffers=())
 
@@ -139,6 +145,22 @@ def _place(buffer: Buffer, chain: list[tuple[Path, Stmt]], extents: dict[Var, Ex
             shape = tuple(map(const, spread(known, buffer.dtype.itemsize, caches)))
     new = buffer if shape == buffer.shape and scope == buffer.scope else replace(buffer, shape=shape, scope=scope)
     return _Place(buffer, new, path, starts)
+
+
+def _aligned(place: _Place, note: StorageAlign) -> _Place:
+    """The place with enlarged rows, if the note says so; where nothing makes them fit they stay."""
+    rules = zip(note.buffers, note.dimensions, note.factors, note.offsets, strict=True)
+    rule = next((r for r in rules if r[0] == place.old.name), None)
+    if rule is None:
+        return place
+    _, dimension, factor, offset = rule
+    rest, extent = as_int(product(place.new.shape[dimension + 2 :])), place.new.shape[dimension + 1]
+    size = as_int(extent)
+    if rest is None or size is None:
+        return place
+    larger = const(next((n for n in range(size, size + factor) if n * rest % factor == offset), size))
+    shape = (*place.new.shape[: dimension + 1], larger, *place.new.shape[dimension + 2 :])
+    return replace(place, new=replace(place.new, shape=shape))
 
 
 def _outside_one_loop(chain: list[tuple[Path, Stmt]]) -> list[tuple[Path, Stmt]]:
