@@ -20,11 +20,14 @@ _BARRIER = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)
 class Native:
     """A linked object with one kernel; `address` holds while it lives."""
 
-    def __init__(self, image: bytes, name: str, imports: Mapping[str, int] | None = None) -> None:
+    def __init__(
+        self, image: bytes, name: str, imports: Mapping[str, int] | None = None, others: Sequence[bytes] = ()
+    ) -> None:
         llvm.initialize_native_target()
         llvm.initialize_native_asmprinter()
         builder = llvm.JITLibraryBuilder()
-        builder.add_object_img(image)
+        for each in (image, *others):
+            builder.add_object_img(each)
         for symbol, address in (imports or {}).items():
             builder.import_symbol(symbol, address)
         builder.export_symbol(name)

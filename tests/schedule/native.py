@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -51,10 +52,14 @@ def run_native(func: PrimFunc, arrays: Arrays, opt: int = 1, threads: int = 1) -
     for b in flat.params[len(func.params) :]:
         shape = [as_int(substitute(x, values)) or 0 for x in b.shape]
         memory.append(_aligned(shape, b.dtype.numpy))
-    types = [ctypes.c_void_p] * len(memory) + [ctypes.c_int64] * (len(kernel_symbols(flat)) + 2) + [ctypes.c_void_p]
+    call_threads(kernel, memory, [symbols[v] for v in kernel_symbols(flat)], threads)
+
+
+def call_threads(kernel: Native, memory: Sequence[Any], sizes: Sequence[int], threads: int) -> None:
+    """Call a kernel from so many threads at once."""
+    types = [ctypes.c_void_p] * len(memory) + [ctypes.c_int64] * (len(sizes) + 2) + [ctypes.c_void_p]
     function = ctypes.CFUNCTYPE(None, *types)(kernel.address)
     pointers = [a.ctypes.data for a in memory]
-    sizes = [symbols[v] for v in kernel_symbols(flat)]
     if threads == 1:
         function(*pointers, *sizes, 0, 1, None)
         return

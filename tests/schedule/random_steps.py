@@ -148,13 +148,13 @@ def _reorder(s: Schedule, rng: random.Random, block: BlockRef, loops: tuple[Loop
 def _move(s: Schedule, rng: random.Random, block: BlockRef, loops: tuple[LoopRef, ...]) -> None:
     consumers = s.consumers(block)
     target = rng.choice(consumers or s.blocks())
-    s.compute_at(block, rng.choice(s.loops(target)))
+    s.compute_at(block, rng.choice(s.loops(target) or ["none"]))
 
 
 def _reverse_move(s: Schedule, rng: random.Random, block: BlockRef, loops: tuple[LoopRef, ...]) -> None:
     producers = s.producers(block)
     target = rng.choice(producers or s.blocks())
-    s.reverse_compute_at(block, rng.choice(s.loops(target)))
+    s.reverse_compute_at(block, rng.choice(s.loops(target) or ["none"]))
 
 
 def _cache_read(s: Schedule, rng: random.Random, block: BlockRef, loops: tuple[LoopRef, ...]) -> None:

@@ -111,3 +111,21 @@ def test_errors():
     s[c].set_scope("local")
     with pytest.raises(ValueError, match="neither inputs nor global results"):
         te.lower(s, [a, b, c, d])
+
+
+def test_what_different_iterations_complete_stays_behind_the_loop() -> None:
+    """A consumer of neighbours, or of rows and columns, has points whose inputs no single iteration completes."""
+    a = te.placeholder((65,), name="A")
+    b = te.compute((65,), lambda i: a[i] + 1.0, name="B")
+    c = te.compute((64,), lambda i: b[i] + b[i + 1], name="C")
+    s = te.create_schedule(c)
+    outer, _ = s[b].split(b.axis[0], factor=5)
+    with pytest.raises(ScheduleError, match="different iterations complete what one point of it reads"):
+        s[c].reverse_compute_at(s[b], outer)
+    x = te.placeholder((4, 4), name="X")
+    p, q = te.compute((4, 4), lambda i, j: (x[i, j], x[j, i]), name="P")
+    k = te.reduce_axis(4, "k")
+    t = te.compute((4,), lambda i: te.sum(p[i, k] * q[k, i], k), name="T")
+    s = te.create_schedule(t)
+    with pytest.raises(ScheduleError, match="different iterations complete what one point of it reads"):
+        s[t].reverse_compute_at(s["P"], s["P"].loops[0])

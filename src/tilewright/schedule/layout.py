@@ -37,6 +37,7 @@ from tilewright.schedule.state import (
     loops_on,
     map_blocks,
     read_buffers,
+    readers_of,
     refuse,
     refuse_external,
     replace_at,
@@ -187,6 +188,8 @@ def pad(func: PrimFunc, block: str, multiples: Sequence[int]) -> tuple[PrimFunc,
     (output,) = written_buffers(source)
     (indices,) = {s.indices for s in stores_in(source)}
     shape = _grown_shape(indices, output, sizes)
+    for reader in readers_of(func, output) if shape != output.shape else ():
+        refuse_external(func, reader, what)
     if shape != output.shape and output in func.params:
         padded = enlarged(output, shape)
         after.append(copy_nest(made[-1], padded, output, taken))

@@ -91,6 +91,8 @@ def cache_write(func: PrimFunc, block: str, scope: str, buffer: str | None = Non
             f"cannot cache what block {block!r} writes: other blocks write {target.name!r} too",
             hint="decompose_reduction comes after cache_write",
         )
+    if memory != "global":
+        refuse_external(func, last_block(path), f"cannot cache what block {block!r} writes in {scope!r} memory")
     root = _root_of(path)
     for b in blocks_in(path[root]):
         if b.name != block and target in read_buffers(b):

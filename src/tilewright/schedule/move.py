@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from tilewright.arith import bounds, linear, prove, simplify, symbolic_bounds, symbolic_limits
+from tilewright.arith import bounds, linear, prove, prove_equal, simplify, symbolic_bounds, symbolic_limits
 from tilewright.ir.expr import Buffer, Expr, Load, Var, as_int, const
 from tilewright.ir.loops import TRUE, Block, BlockIter, For, PrimFunc, Seq, Stmt, seq
 from tilewright.ir.notes import InOrder
@@ -418,13 +418,15 @@ def _finished(
     around = extents_of(outer)
     extents = {it.var: it.extent for it in source.iters}
     domain: dict[Var, Range] = {}
+    parts: list[dict[Var, Range]] = []
     boxes = [(buffer, _written_box(root, writer, buffer, around)) for writer, buffer in made]
     for buffer, box in boxes:
         for load in loads_in(source):
             if load.buffer == buffer:
                 if not inside(load.indices, buffer.shape, extents):
                     raise refuse(func, f"{what}: some of its points lie outside of {buffer.name!r}, which it reads")
-                for v, r in solve_ranges(load.indices, box, extents).items():
+                parts.append(solve_ranges(load.indices, box, extents))
+                for v, r in parts[-1].items():
                     domain[v] = intersect(domain[v], r) if v in domain else r
     full = {v: domain.get(v, (const(0), simplify(x - 1))) for v, x in extents.items()}
     for buffer, box in boxes:
@@ -434,7 +436,38 @@ def _finished(
                     func,
                     f"{what}: an iteration of this loop does not complete the part of {buffer.name!r} that it reads",
                 )
+    _require_common_parts(func, parts, extents, around, what)
     return domain
+
+
+def _require_common_parts(
+    func: PrimFunc,
+    parts: Sequence[Mapping[Var, Range]],
+    extents: Mapping[Var, Expr],
+    around: Mapping[Var, Expr],
+    what: str,
+) -> None:
+    """Refuse where what several reads find complete in an iteration is not the same part of the domain: no iteration
+    would compute a point whose inputs different ones complete."""
+    moving = [{v: r for v, r in part.items() if {*variables(r[0]), *variables(r[1])} & around.keys()} for part in parts]
+    for k, part in enumerate(moving):
+        for other in moving[:k]:
+            driven, others = _drivers(part, around), _drivers(other, around)
+            common = part.keys() & other.keys()
+            same = all(_same_range(part[v], other[v], extents[v], around) for v in common)
+            if not same or (driven & others and part.keys() != other.keys()):
+                raise refuse(func, f"{what}: different iterations complete what one point of it reads")
+
+
+def _drivers(part: Mapping[Var, Range], around: Mapping[Var, Expr]) -> set[Var]:
+    return {v for r in part.values() for end in r for v in variables(end) if v in around}
+
+
+def _same_range(a: Range, b: Range, extent: Expr, around: Mapping[Var, Expr]) -> bool:
+    """Whether two ranges are the same part of 0..extent."""
+    low = prove_equal(a[0], b[0], around) or (prove(a[0] <= 0, around) and prove(b[0] <= 0, around))
+    high = prove_equal(a[1], b[1], around) or all(prove(r[1] >= extent - 1, around) for r in (a, b))
+    return low and high
 
 
 def _written_box(root: Stmt, writer: Block, buffer: Buffer, around: Mapping[Var, Expr]) -> Box:
