@@ -208,7 +208,7 @@ def _multiples(func: PrimFunc, source: Block, multiples: Sequence[int], what: st
     """The block's extents, each enlarged to its multiple."""
     if len(multiples) != len(source.iters):
         raise refuse(func, f"{what}: it has {len(source.iters)} iterators, got {len(multiples)} multiples")
-    if not all(1 <= m <= MAX_MULTIPLE for m in multiples):
+    if not all(isinstance(m, int) and 1 <= m <= MAX_MULTIPLE for m in multiples):
         raise refuse(func, f"{what}: a multiple must be between 1 and {MAX_MULTIPLE}", got=list(multiples))
     pairs = zip(source.iters, multiples, strict=True)
     return {it.var: it.extent if m == 1 else simplify(ceildiv(it.extent, m) * m) for it, m in pairs}
