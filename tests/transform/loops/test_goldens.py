@@ -67,6 +67,20 @@ CASES = {
           for p in 0..16 { for i in 0..64 { for j in 0..16 { b[p, i, j] = a[p, i, j] } } }
           for i1 in 0..64 { for p1 in 0..16 { for j1 in 0..16 { c[p1, i1, j1] = b[15 - p1, i1, j1] } } }
         }""",
+    "compact buffers: rows apart": """
+        func @rows(a: f32[8, 16], c: f32[8, 16]) @storage_align(buffers=[b], dimensions=[0], factors=[8], offsets=[1]) {
+          buffer b: f32[8, 16]
+          for i in 0..8 { for j in 0..16 { b[i, j] = a[i, j] } }
+          for k in 0..8 { for l in 0..16 { c[k, l] = b[7 - k, l] } }
+        }""",
+    "double buffers": """
+        func @ahead(a: f32[n, 8], c: f32[n, 8]) where n in 1.. {
+          for i in 0..n @double_buffer(buffers=[b]) {
+            alloc b: f32[8]
+            for j in 0..8 { b[j] = a[i, j] * 2.0 }
+            for k in 0..8 { c[i, k] = b[k] + b[7 - k] }
+          }
+        }""",
     "move conditions": """
         func @outwards(a: f32[16, 16]) {
           for i in 0..16 { for j in 0..16 { if i * 4 < 30 and j + i < 20 { a[i, j] = 0.0 } } }
