@@ -1,0 +1,101 @@
+"""Frameworks on a trace of sizes: each round they do the next calls of it, all of them the same ones.
+
+A model is set up once, for all sizes; a size that was not seen before is met as it comes. Inputs are made before the
+clock starts.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from benchmarks.bench_dynamic import TRACES, Trace, inputs_for
+from tilewright.measure.contender import Prepared
+
+Arrays = dict[str, np.ndarray[Any, Any]]
+Call = Callable[[Arrays], Any]
+
+
+def own(trace: str, threads: int, window: int) -> Prepared:
+    """Ours, one compile with symbols."""
+    import tilewright as tw
+
+    chosen = TRACES[trace]
+    model: Any = tw.compile(chosen.model(), dims=chosen.dims(blind=False), threads=threads)
+    names = [spec.name for spec in model.inputs]
+    return _prepared(chosen, window, lambda given: model(*[given[n] for n in names]), tw.__version__)
+
+
+def onnxruntime(trace: str, threads: int, window: int) -> Prepared:
+    """ONNX Runtime with all optimizations; dimensions that have one value are fixed."""
+    import onnxruntime as ort
+
+    chosen = TRACES[trace]
+    options = ort.SessionOptions()
+    options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_ALL
+    options.log_severity_level = 3
+    for name, size in chosen.fixed.items():
+        options.add_free_dimension_override_by_name(name, size)
+    text = chosen.model().SerializeToString()
+    session = ort.InferenceSession(text, options, providers=["CPUExecutionProvider"])
+    return _prepared(chosen, window, lambda given: session.run(None, given), ort.__version__)
+
+
+def openvino(trace: str, threads: int, window: int) -> Prepared:
+    """OpenVINO for the lowest time of one request, told of the ranges of sizes; its outputs are shared, not copied."""
+    import openvino as ov
+    import openvino.properties as properties
+    import openvino.properties.hint as hints
+
+    chosen, core = TRACES[trace], ov.Core()
+    proto = chosen.model()
+    graph = core.read_model(proto.SerializeToString())
+    ranges = {name: ov.Dimension(lo, hi) for name, (lo, hi, _) in chosen.ranges.items()}
+    shapes = {}
+    for info in proto.graph.input:
+        dims = info.type.tensor_type.shape.dim
+        sizes = [d.dim_value or chosen.fixed.get(d.dim_param) or ranges[d.dim_param] for d in dims]
+        shapes[info.name] = ov.PartialShape([d if isinstance(d, ov.Dimension) else ov.Dimension(d) for d in sizes])
+    graph.reshape(shapes)
+    settings = {
+        hints.inference_precision(): ov.Type.f32,
+        hints.performance_mode(): hints.PerformanceMode.LATENCY,
+        hints.enable_cpu_pinning(): False,
+        properties.num_streams(): 1,
+        properties.inference_num_threads(): threads,
+    }
+    request = core.compile_model(graph, "CPU", settings).create_infer_request()
+    call: Call = lambda given: list(request.infer(given, share_inputs=True, share_outputs=True).values())  # noqa: E731
+    return _prepared(chosen, window, call, ov.__version__)
+
+
+def _prepared(trace: Trace, window: int, call: Call, version: str) -> Prepared:
+    """A contender whose turns are the windows of the trace, one after the other."""
+    proto, rng = trace.model(), np.random.default_rng(7)
+    calls = [{**trace.fixed, **sizes} for sizes in trace.sizes(seed=0)]
+    warm = inputs_for(proto, {**trace.fixed, **trace.sizes(seed=9, count=1)[0]}, rng)
+    first = inputs_for(proto, calls[0], np.random.default_rng(8))
+    done = 0
+
+    def parts(_: int) -> list[float]:
+        nonlocal done
+        given = [inputs_for(proto, calls[k % len(calls)], rng) for k in range(done, done + window)]
+        done += window
+        return [_seconds(call, arrays) for arrays in given]
+
+    def outputs() -> Arrays:
+        found = call(first)
+        arrays = found if isinstance(found, list | tuple) else [found]
+        return {f"{k}": np.array(a) for k, a in enumerate(arrays)}
+
+    return Prepared(lambda: call(warm), outputs, {"version": version}, parts)
+
+
+def _seconds(call: Call, given: Arrays) -> float:
+    start = time.perf_counter()
+    call(given)
+    return time.perf_counter() - start
