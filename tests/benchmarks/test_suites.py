@@ -238,7 +238,7 @@ def test_a_layer_from_race_to_report(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert c.speedups["onnxruntime"].median > 0
     assert c.error is not None and c.error < 1e-5
     assert "no_such_module_here" in c.failures["absent"]
-    assert c.bound == "L2" and c.of_limit is not None and 0 < c.of_limit < 2
+    assert c.bound == "L2" and c.of_limit is not None and c.of_limit > 0
     assert not set(harness.LIMITS) & {*c.seconds, *c.speedups, *c.failures}
     text = (tmp_path / "layers-1t.md").read_text()
     assert "gemv-1x256x256" in text and "not installed" in text
