@@ -120,6 +120,9 @@ jax: $(STAMP) $(JAX_STAMP) ## what needs JAX: its functions, exports and StableH
 torch-ops: $(STAMP) $(TORCH_STAMP) ## PyTorch's list of its operators against eager, each refusal with its reason; ARGS="--update", ARGS="'fft.*' --dtypes f16"
 	$(PY) -m tests.torch_opinfo.run $(ARGS)
 
+torch-gradients: $(STAMP) $(TORCH_STAMP) ## gradients of PyTorch's operators against autograd, and the share that has one; ARGS="'linalg.*' --count 4"
+	$(PY) -m tests.torch_opinfo.gradients $(ARGS)
+
 # Not part of .ci/run: installing Ray, TorchRL and Stable-Baselines3 and training with them takes longer than is left there.
 rl: $(STAMP) $(TORCH_STAMP) $(RL_STAMP) $(DEMO_STAMP) ## drop-ins for Stable-Baselines3, RLlib and TorchRL against the real libraries
 	$(PY) -m pytest tests/rl $(PYTEST_ARGS)

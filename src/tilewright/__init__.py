@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from tilewright.runtime.program import Program as Program
     from tilewright.support import errors as errors
     from tilewright.support.errors import Error as Error
+    from tilewright.train.differentiable import differentiable as differentiable
     from tilewright.train.entry import compile_step as compile_step
     from tilewright.train.gradient import gradient as gradient
     from tilewright.tuning.entry import tune as tune
@@ -55,6 +56,7 @@ _PUBLIC = {
     "coverage": "tilewright.parts.entry:coverage",
     "compile_program": "tilewright.compiler:compile_program",
     "compile_step": "tilewright.train.entry:compile_step",
+    "differentiable": "tilewright.train.differentiable:differentiable",
     "dim": "tilewright.ir.dim:dim",
     "errors": "tilewright.support.errors",
     "gradient": "tilewright.train.gradient:gradient",

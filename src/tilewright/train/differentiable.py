@@ -1,0 +1,199 @@
+"""`tw.differentiable`: a PyTorch module whose forward and backward are compiled, for autograd.
+
+    fast = tw.differentiable(module, (x,))
+    fast(x).square().mean().backward()          # the gradients are in module's own parameters
+
+The way forward gives, behind the module's outputs, the values that the way back reads, as autograd keeps them. The
+parameters are inputs of both programs, so that an optimiser may move them in place between two calls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from tilewright.compiler import compile_program
+from tilewright.frontend.common.finish import Imported
+from tilewright.frontend.torch import import_training
+from tilewright.frontend.torch.export import evaluating
+from tilewright.ir.graph import Graph, GraphBuilder, Node, Value
+from tilewright.ops.gradients.control import needed
+from tilewright.ops.gradients.reverse import backward
+from tilewright.runtime.model import Model
+from tilewright.support.errors import CallError, ModelError
+from tilewright.targets.target import Target
+
+REPEATED = frozenset({"constant", "range", "broadcast", "reshape", "eye"})
+"""Operators whose results are made again on the way back rather than kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ways:
+    """A module's two programs.
+
+    forward   from the inputs and parameters to the outputs and what is kept
+    back      from what it reads of inputs, parameters and kept values, and the gradients of the outputs of floating
+              point types, to the gradients of the `moved`
+    reads     those of all values of the way forward, inputs first, that the way back takes
+    moved     the inputs and parameters that have a gradient, by their number
+    """
+
+    forward: Graph
+    back: Graph
+    reads: tuple[int, ...]
+    moved: tuple[int, ...]
+
+
+def divided(graph: Graph, movable: Sequence[str]) -> Ways:
+    """The ways forward and back of a graph whose parameters of these names are inputs.
+
+    Raises UnsupportedError listing all operators that have no gradient.
+    """
+    inputs = (*graph.inputs, *(v for v in graph.params if v.name in set(movable)))
+    fixed = tuple(v for v in graph.params if v not in inputs)
+    taken = {v.name for v in (*inputs, *fixed)} | {v.name for n in graph.nodes for v in n.outputs}
+    builder = GraphBuilder(graph.name, [], [], list(graph.nodes), taken)
+    outputs = [v for v in graph.outputs if v.dtype.is_float]
+    seeds = {v: Value(builder.fresh(f"d.{v.name}"), v.type) for v in outputs}
+    sources = [v for v in inputs if v.dtype.is_float]
+    found = backward(builder, graph.nodes, dict(seeds), sources)
+    moved = [k for k, v in enumerate(inputs) if v in found]
+    results = tuple(found[inputs[k]] for k in moved)
+    forward = {n.outputs: n for n in builder.nodes[: len(graph.nodes)]}
+    kept, nodes = _cut(builder.nodes, results, set(forward))
+    ahead = (*graph.outputs, *(v for v in kept if v not in graph.outputs))
+    values = (*inputs, *ahead)
+    read = {v for n in nodes for v in n.inputs} | set(results)
+    reads = tuple(k for k, v in enumerate(values) if v in read)
+    ways = Graph(graph.name, inputs, fixed, tuple(needed(builder.nodes[: len(graph.nodes)], ahead)), ahead)
+    seen = tuple(seeds[v] for v in outputs)
+    own = tuple(v for v in fixed if v in read)
+    back = Graph(f"{graph.name}_backward", (*(values[k] for k in reads), *seen), own, tuple(nodes), results)
+    return Ways(ways, back, reads, tuple(moved))
+
+
+def _cut(nodes: Sequence[Node], results: Sequence[Value], ahead: set[Any]) -> tuple[list[Value], list[Node]]:
+    """The values that are kept for the way back, and its nodes: all that the results need, up to what is kept."""
+    kept: dict[Value, None] = {}
+    wanted: set[Value | None] = set(results)
+    found: list[Node] = []
+    for node in reversed(nodes):
+        asked = [v for v in node.outputs if v in wanted]
+        if not asked:
+            continue
+        if node.outputs in ahead and node.op not in REPEATED:
+            kept.update(dict.fromkeys(asked))
+            continue
+        found.append(node)
+        wanted.update(node.inputs)
+    return list(kept), found[::-1]
+
+
+class Differentiable(torch.nn.Module):  # type: ignore[misc]
+    """A module with compiled ways forward and back; `module` is the original one, whose parameters are its own."""
+
+    def __init__(self, module: torch.nn.Module, names: Sequence[str], ways: Ways, programs: Any, spec: Any) -> None:
+        super().__init__()
+        self.module = module
+        self.names = tuple(names)
+        self.forward_model, self.backward_model = programs
+        self._ways = ways
+        self._spec = spec
+
+    def forward(self, *inputs: torch.Tensor) -> Any:
+        expected = len(self._ways.forward.inputs) - len(self.names)
+        if len(inputs) != expected:
+            raise CallError(
+                "wrong number of tensors", where=type(self.module).__name__, expected=expected, got=len(inputs)
+            )
+        held = dict(self.module.named_parameters())
+        found = _Call.apply(self, *inputs, *(held[name] for name in self.names))
+        return pytree.tree_unflatten(list(found), self._spec)
+
+
+class _Call(torch.autograd.Function):  # type: ignore[misc]
+    """One call; what is kept for the way back is kept as autograd keeps its own."""
+
+    @staticmethod
+    def forward(ctx: Any, owner: Differentiable, *values: torch.Tensor) -> Any:
+        plain = [v.detach().contiguous() for v in values]
+        found = _tuple(owner.forward_model(*plain))
+        count = owner._spec.num_leaves
+        ctx.owner = owner
+        everything = (*plain, *found)
+        ctx.save_for_backward(*(everything[k] for k in owner._ways.reads))
+        ctx.count = len(values)
+        outputs = found[:count]
+        ctx.mark_non_differentiable(*(y for y in outputs if not y.is_floating_point()))
+        ctx.shapes = [(y.shape, y.dtype) for y in outputs]
+        return outputs
+
+    @staticmethod
+    def backward(ctx: Any, *given: torch.Tensor | None) -> Any:
+        owner = ctx.owner
+        flows = [
+            torch.zeros(shape, dtype=kind) if g is None else g.contiguous()
+            for g, (shape, kind) in zip(given, ctx.shapes, strict=True)
+            if kind.is_floating_point
+        ]
+        found = _tuple(owner.backward_model(*ctx.saved_tensors, *flows)) if owner._ways.moved else ()
+        results: list[torch.Tensor | None] = [None] * (1 + ctx.count)
+        for k, g in zip(owner._ways.moved, found, strict=True):
+            results[1 + k] = g
+        return tuple(results)
+
+
+def _tuple(found: Any) -> tuple[Any, ...]:
+    return found if isinstance(found, tuple) else (found,)
+
+
+def differentiable(
+    module: torch.nn.Module,
+    example: Sequence[Any],
+    *,
+    symbolic: bool = False,
+    threads: int = 1,
+    target: Target | str | None = None,
+    fast: Any = "exact",
+) -> Differentiable:
+    """A module that computes what `module` does, forward and backward by compiled programs.
+
+    Args:
+        module: each part is traced in its own mode. Parameters are read at each call; buffers are constants.
+        example: its tensors, whose types and shapes every call has.
+        symbolic: whether the example's tensors may have any first dimension (from 2 on, as `torch.export` traces it).
+        threads, target, fast: as for `tw.compile`; "exact" by default, as weights change each call.
+
+    Raises ModelError for what is no module, or draws random numbers or changes buffers, which `tw.compile_step` does;
+    UnsupportedError listing all operators without a gradient.
+    """
+    if not isinstance(module, torch.nn.Module):
+        raise ModelError("not a module", expected="torch.nn.Module", got=type(module).__name__)
+    batch = tuple(torch.as_tensor(x) for x in example)
+    with evaluating(module), torch.no_grad():
+        _, spec = pytree.tree_flatten(module(*batch))
+    trained = import_training(module, batch, "auto" if symbolic else None)
+    if trained.key is not None or trained.changed:
+        got = ", ".join(trained.changed) or "random numbers"
+        raise ModelError(
+            "the module has a state beside its parameters", got=got, hint="tw.compile_step, or model.eval()"
+        )
+    read = trained.read
+    known = {v.name for v in read.graph.params}
+    names = [n for n, _ in module.named_parameters() if n in known]
+    ways = divided(read.graph, names)
+
+    def compiled(graph: Graph) -> Model:
+        kept = {v.name: read.weights[v.name] for v in graph.params}
+        program = compile_program(Imported(graph, kept), threads=threads, target=target, fast=fast)
+        return Model(program, threads=threads)
+
+    order = [v.name for v in ways.forward.inputs[len(read.graph.inputs) :]]
+    return Differentiable(module, order, ways, (compiled(ways.forward), compiled(ways.back)), spec)
+
+
+__all__ = ["Differentiable", "Ways", "differentiable", "divided"]

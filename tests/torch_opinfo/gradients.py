@@ -1,0 +1,188 @@
+"""Gradients of PyTorch's own operators against autograd: `make torch-gradients`.
+
+Each entry of `op_db` that supports autograd is traced in f32 with a few of PyTorch's samples; `tw.gradient` makes the
+way back of a weighted sum of its floating point results, which the operators' NumPy references run. An entry is as good
+as its worst sample:
+
+right      all gradients are autograd's, to 1e-5 of the largest, or as near to f64's as autograd's
+no rule    an error of Tilewright's says what has no gradient
+refused    the operator itself is not taken
+wrong      another gradient
+left out   no sample that is exported, or that has a gradient
+
+The share is of all entries that support autograd.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fnmatch
+import os
+import sys
+import warnings
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+import tilewright as tw
+from tests.torch_opinfo.cases import Case, cases, entry_name, operators, supports
+from tilewright.compiler import import_model
+from tilewright.ir.dtype import f32
+from tilewright.ir.expr import as_int
+from tilewright.ir.graph import Graph, GraphBuilder, Value
+from tilewright.ops.interpret import run_graph
+from tilewright.ops.registry import emit1
+
+TOLERANCE = 1e-5
+TIMES_AUTOGRAD = 4.0
+"""How much further than autograd's in f32 a gradient may be from that in f64, where f32 itself is not so near."""
+ORDER = ("wrong", "no rule", "refused", "right", "left out")
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    kind: str
+    reason: str = ""
+
+
+def entries() -> list[Any]:
+    """The entries that count: f32 with autograd."""
+    return [e for e in operators() if e.supports_autograd and supports(e, "f32")]
+
+
+def check(case: Case) -> Outcome:
+    """What becomes of the gradients of one sample."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        given = [t.detach().clone() for t in case.inputs]
+        try:
+            expected, moving = _autograd(case, given)
+            exact, _ = _autograd(case, [t.double() if t.is_floating_point() else t for t in given])
+        except Exception as error:
+            return Outcome("left out", f"eager: {type(error).__name__}: {str(error)[:80]}")
+        if all(g is None for g in expected):
+            return Outcome("left out", "nothing has a gradient")
+        try:
+            read = import_model(case.module, example=tuple(given), dynamic=None)
+        except tw.Error as error:
+            return Outcome("refused", str(error).splitlines()[0][:120])
+        except Exception as error:
+            return Outcome("refused", f"{type(error).__name__}: {str(error)[:100]}")
+        named = dict(zip((v.name for v in read.graph.inputs), given, strict=True))
+        sources = [n for n, g in zip(named, expected, strict=True) if g is not None]
+        try:
+            graph = _weighted(read.graph, moving)
+            whole = tw.gradient(graph, graph.outputs[0].name, sources)
+        except tw.Error as error:
+            return Outcome("no rule", str(error).splitlines()[0][:120])
+        arrays = {n: t.contiguous().numpy() for n, t in named.items()}
+        with np.errstate(all="ignore"):
+            found = run_graph(whole, arrays, read.weights)
+    results = [found[v.name] for v in whole.outputs[1:]]
+    wanted = [(g, x) for g, x in zip(expected, exact, strict=True) if g is not None]
+    for name, result, (want, best) in zip(sources, results, wanted, strict=True):
+        difference = _difference(np.asarray(result, np.float64), want.numpy(), None if best is None else best.numpy())
+        if difference:
+            return Outcome("wrong", f"{case.label}: by {name}: {difference}")
+    return Outcome("right")
+
+
+def _weights(k: int, shape: Sequence[int]) -> Any:
+    return np.random.default_rng(k).uniform(0.5, 1.5, tuple(shape))
+
+
+def _autograd(case: Case, given: Sequence[torch.Tensor]) -> tuple[list[torch.Tensor | None], list[bool]]:
+    """Autograd's gradients by all floating point inputs, None where there is none; and which of the floating point
+    outputs have one."""
+    asked = [t.detach().clone().requires_grad_(t.is_floating_point()) for t in given]
+    torch.manual_seed(0)
+    leaves = torch.utils._pytree.tree_leaves(case.module(*asked))
+    outputs = [y for y in leaves if isinstance(y, torch.Tensor)]
+    total = torch.zeros((), dtype=torch.float64)
+    moving = [y.requires_grad for y in outputs if y.is_floating_point()]
+    for k, y in enumerate(y for y in outputs if y.is_floating_point()):
+        if y.requires_grad:
+            total = total + (y * torch.as_tensor(_weights(k, y.shape), dtype=y.dtype)).sum().double()
+    floating = [t for t in asked if t.requires_grad]
+    if not total.requires_grad:
+        return [None] * len(given), moving
+    found = iter(torch.autograd.grad(total, floating, allow_unused=True))
+    return [next(found) if t.requires_grad else None for t in asked], moving
+
+
+def _weighted(graph: Graph, moving: Sequence[bool]) -> Graph:
+    """The graph of the weighted sum of those floating point outputs that have gradients."""
+    taken = {v.name for v in (*graph.inputs, *graph.params)} | {v.name for n in graph.nodes for v in n.outputs}
+    builder = GraphBuilder(graph.name, list(graph.inputs), list(graph.params), list(graph.nodes), taken)
+    total: Value | None = None
+    for k, y in enumerate(y for y in graph.outputs if y.dtype.is_float):
+        if not moving[k]:
+            continue
+        shape = tuple(as_int(d) or 0 for d in y.shape)
+        if any(as_int(d) is None for d in y.shape):
+            raise tw.Error("the size of a result depends on data")
+        weight = emit1(builder, "constant", value=_weights(k, shape).astype(y.dtype.numpy))
+        part = emit1(builder, "mul", y, weight)
+        part = emit1(builder, "reduce_sum", part, axes=tuple(range(len(shape))), keepdims=False) if shape else part
+        part = part if part.dtype.name == "f32" else emit1(builder, "cast", part, dtype=f32)
+        total = part if total is None else emit1(builder, "add", total, part)
+    if total is None:
+        raise tw.Error("no floating point result")
+    return builder.finish((total,))
+
+
+def _difference(got: Any, want: Any, best: Any) -> str:
+    """What is wrong with a gradient; nothing if it is right."""
+    if got.shape != want.shape:
+        return f"{got.shape}, expected {want.shape}"
+    finite = np.isfinite(want) & (np.isfinite(best) if best is not None else True)
+    scale = max(float(np.abs(want[finite]).max(initial=0)), 1.0)
+    off = np.abs(np.where(finite, got, 0) - np.where(finite, want, 0))
+    if best is not None:
+        own = np.abs(np.where(finite, want, 0) - np.where(finite, best, 0))
+        off = np.minimum(
+            off, np.maximum(np.abs(np.where(finite, got, 0) - np.where(finite, best, 0)) - TIMES_AUTOGRAD * own, 0)
+        )
+    worst = float(off.max(initial=0)) if not np.isnan(off).any() else float("nan")
+    return "" if worst <= TOLERANCE * scale else f"off by {worst:.2g} of {scale:.2g}"
+
+
+def run_entry(entry: Any, count: int) -> Outcome:
+    """One entry: its worst sample, those left out only if there is no other."""
+    try:
+        found = [check(c) for c in cases(entry, "f32", count)]
+    except Exception as error:
+        found = [Outcome("wrong", f"{type(error).__name__}: {str(error)[:150]}")]
+    return min(found, key=lambda o: ORDER.index(o.kind), default=Outcome("left out", "no samples"))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("patterns", nargs="*", help="names of entries, such as 'nn.functional.*'; all if none")
+    parser.add_argument("--count", type=int, default=2, help="samples of each entry")
+    parser.add_argument("--part", default="0/1", help="which part of how many, such as 1/4")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    part, parts = map(int, options.part.split("/"))
+    chosen = [
+        e for e in entries() if not options.patterns or any(fnmatch.fnmatch(entry_name(e), p) for p in options.patterns)
+    ]
+    counts: Counter[str] = Counter()
+    for entry in chosen[part::parts]:
+        outcome = run_entry(entry, options.count)
+        counts[outcome.kind] += 1
+        if outcome.kind != "right" or options.patterns:
+            print(f"{outcome.kind:9} {entry_name(entry):45} {outcome.reason}", flush=True)
+    total = sum(counts.values())
+    shares = ", ".join(f"{k} {counts[k]}" for k in ORDER)
+    print(f"{total} entries: {shares}; right {100 * counts['right'] / max(total, 1):.1f} %")
+    sys.stdout.flush()
+    os._exit(1 if counts["wrong"] else 0)  # PyTorch's tracing threads need not be waited for
+
+
+if __name__ == "__main__":
+    main()
