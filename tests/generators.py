@@ -45,6 +45,7 @@ from tilewright.ir.notes import (
     LoopNote,
     Note,
     Origin,
+    StorageAlign,
     Workspaces,
     with_note,
 )
@@ -151,6 +152,10 @@ def notes_of(kind: type[Note], buffers: Sequence[str]) -> st.SearchStrategy[Note
     """Notes of a class that the verifier accepts."""
     if kind is Origin:
         return origins(())
+    if kind is StorageAlign:
+        row = st.tuples(st.sampled_from(buffers), st.integers(0, 3), st.integers(1, 64), st.integers(-64, 64))
+        rows = st.lists(row, min_size=1, max_size=3)
+        return rows.map(lambda given: StorageAlign(*zip(*given, strict=True)))
     fields = {f.name: field_values(f.type, buffers) for f in fields_of(kind)}
     drawn = st.fixed_dictionaries(
         {f.name: fields[f.name] for f in fields_of(kind) if f.default is MISSING},

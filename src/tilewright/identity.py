@@ -7,8 +7,8 @@ What the compiler makes is a function of these and of nothing else:
     options      of the user: precision, fast convolutions
     decisions    forced ones, where a search wants another choice than the estimates'
     extensions   digests of code from outside this package that takes part
-    compiler     this package's own source, `code_version`
     sketches     where schedules made by rules are offered, TILEWRIGHT_SKETCHES
+    compiler     this package's own source, `code_version`
     llvm         `llvm_version`
 
 So whoever adds an input adds it here, and what was kept without it is not found any more.
@@ -61,8 +61,8 @@ def identity(
         "options": options,
         "decisions": list(decisions),
         "extensions": list(extensions),
-        "compiler": code_version(),
         "sketches": flags.SKETCHES(),
+        "compiler": code_version(),
         "llvm": llvm_version(),
     }
     return hashlib.blake2b(json.dumps(inputs).encode(), digest_size=16).hexdigest()

@@ -42,6 +42,9 @@ CHANGES: dict[str, Callable[[], str]] = {
 
 def test_each_input_changes_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
     keys = {"nothing": identity("w", TARGET), **{name: change() for name, change in CHANGES.items()}}
+    monkeypatch.setenv("TILEWRIGHT_SKETCHES", "never")
+    keys["sketches"] = identity("w", TARGET)
+    monkeypatch.undo()
     for name in FOUND:
         with monkeypatch.context() as patched:
             patched.setattr(module, name, lambda: "another")
@@ -56,7 +59,11 @@ def test_the_inputs_are_these() -> None:
     assert list(inspect.signature(identity).parameters) == PARAMETERS
     assert {name.split("'")[0] for name in CHANGES} >= set(PARAMETERS)
     listed = re.findall(r"^    (\w+) {2,}", module.__doc__ or "", re.MULTILINE)
-    assert listed == [*PARAMETERS, *(name.removesuffix("_version").replace("code", "compiler") for name in FOUND)]
+    assert listed == [
+        *PARAMETERS,
+        "sketches",
+        *(name.removesuffix("_version").replace("code", "compiler") for name in FOUND),
+    ]
 
 
 def test_fields_of_a_target_are_in_its_fingerprint() -> None:
@@ -120,9 +127,11 @@ HARMLESS = {
     "frontend.torch": "reads models, as above",
     "measure.calibration": "the host's ceilings, which are the target's",
     "native.assembler": "what exports bring along; they are not kept",
+    "native.link": "makes LLVM text that a user's stage brings executable here; that is not kept",
     "native.shared": "how exports are written; they are not kept",
     "records.lookup": "which records answer, and the answers are in the key",
     "records.places": "where they are",
+    "runtime.interop": "arrays that a user's stage is called with",
     "runtime.kernel": "calls of a schedule's function, which is not kept",
     "runtime.native": "the runtime's own code, kept by its own text",
     "runtime.program": "holds what was made; its text is not kept",

@@ -173,8 +173,8 @@ def test_defaults_are_not_printed() -> None:
     [
         (
             "@unrol(times=4)",
-            "<text>:1:48: no note for a loop is called 'unrol': expected one of defer, in_order, pipeline, prefetch, "
-            "prefetch_share, prefetch_tile, streaming, unroll\nhint: did you mean 'unroll'?",
+            "<text>:1:48: no note for a loop is called 'unrol': expected one of defer, double_buffer, in_order, "
+            "pipeline, prefetch, prefetch_share, prefetch_tile, streaming, unroll\nhint: did you mean 'unroll'?",
         ),
         ("@unroll(times=0)", "'times' of the note 'unroll' is no int >= 1: expected unroll(times: int >= 1), got 0"),
         ("@unroll(times=true)", "'times' of the note 'unroll' is no int >= 1"),
@@ -245,7 +245,7 @@ def test_verifier(func: PrimFunc, problem: str) -> None:
     [
         (
             ("prefetchh", 4),
-            "cannot annotate: no note for a loop is called 'prefetchh': expected one of defer, in_order, pipeline",
+            "cannot annotate: no note for a loop is called 'prefetchh': expected one of defer, double_buffer, in_order",
         ),
         (("unroll", "4"), "cannot annotate: 'times' of the note 'unroll' is no int >= 1"),
         (("unroll", 4, 4), "too many fields for the note 'unroll': expected unroll(times: int >= 1), got 2"),
@@ -322,6 +322,8 @@ def test_docstrings_say_who_writes_and_reads_and_what_fields_mean(name: str) -> 
 
 
 OTHER_MEANINGS = {
+    ("schedule/schedule.py", "double_buffer"): "a primitive",
+    ("schedule/schedule.py", "storage_align"): "a primitive",
     ("schedule/schedule.py", "unroll"): "a primitive",
     ("plans/matmul/contraction.py", "defer"): "a knob",
     ("plans/rows/plan.py", "pipeline"): "a knob",

@@ -414,6 +414,7 @@ COVERED = {
     "strassen": "tests/ops/test_strassen.py",
     "strassen_conv": "tests/ops/test_strassen.py",
     "trees": "tests/frontend/test_trees.py",
+    "unique": "tests/ops/test_extent.py",
     "winograd": "tests/ops/test_winograd.py",
 }
 """Families of operators whose expressions and references other files test."""

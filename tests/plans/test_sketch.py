@@ -104,7 +104,7 @@ def test_a_sketch_is_a_trace_that_prints_and_replays() -> None:
 
 
 def test_it_is_chosen_within_a_second() -> None:
-    func = function(*CASES[1][:2])
+    func = function(*next(c for c in CASES if "max!" in c[0])[:2])
     begun = time.process_time()
     planned = plans.plan(func, Target.host())
     assert time.process_time() - begun < 1.0

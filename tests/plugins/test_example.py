@@ -164,7 +164,7 @@ BROKEN: dict[str, tuple[dict[str, str], str, str]] = {
     "same_plan": (
         {"plans": "PLANS"},
         "from tilewright.plans import PLANS\nPLANS = (PLANS[-1],)",
-        "there is another plan 'rows'",
+        "there is another plan 'sketch'",
     ),
     "no_place": (
         {"passes": "PASS"},

@@ -385,7 +385,7 @@ def test_equals_share() -> None:
 
 WITHOUT = frozenset(
     "cumprod forest cholesky lu nonzero head triangular_solve cumulative_logsumexp running_extreme "
-    "search_sorted suppress".split()
+    "search_sorted suppress unique_rows unique_sorted".split()
 )
 """Source operators without a gradient: loop programs, and integers."""
 

@@ -123,9 +123,10 @@ def _first_lawful(
 
 def scheduled_by(taken: Plan, structure: Structure, candidate: Candidate, target: Target) -> tuple[Schedule, Structure]:
     """The function scheduled by a candidate of a plan, whatever it is estimated to take, and as that one states it."""
-    func = taken.restated(structure, candidate)
-    stated = structure if func is structure.func else analyse(func)
-    schedule = Schedule(func)
+    schedule, stated = Schedule(structure.func), structure
+    if taken.restated is not None:
+        schedule.implement(taken.restated.name, **{size: candidate.knob(size) for size in taken.restated.sizes})
+        stated = analyse(schedule.func)
     taken.apply(schedule, stated, candidate, target)
     return schedule, stated
 

@@ -18,11 +18,13 @@ class Routine:
     """A loop program for functions of one kind.
 
     name    by which traces call it
-    build   an unscheduled function and sizes to the same function as loops; raises ScheduleError for one that it does
-            not compute, or sizes that it does not have
+    sizes   names of its sizes, each at least 1
+    build   an unscheduled function and the sizes to what computes the same: loops, or an operator's stages in other
+            parts; raises ScheduleError for a function that it does not compute, or sizes that do not fit one another
     """
 
     name: str
+    sizes: tuple[str, ...]
     build: Callable[[PrimFunc, Mapping[str, int]], PrimFunc]
 
 
@@ -52,12 +54,16 @@ def implement(func: PrimFunc, routine: str, sizes: Mapping[str, int]) -> PrimFun
             kt[panel, d, lane] = k ...
             for block of row tiles: ...
 
-    Refuses unknown routines, functions that the routine does not compute, and functions that were scheduled.
+    Refuses unknown routines, sizes that the routine has not, functions that it does not compute, and functions that
+    were scheduled.
     """
     found = _routines.get(routine)
     if found is None:
         known = ", ".join(sorted(_routines)) or "none"
         raise refuse(func, f"no routine is called {routine!r}", expected=known)
+    if sorted(sizes) != sorted(found.sizes) or any(n < 1 for n in sizes.values()):
+        expected = f"{', '.join(found.sizes)}, each at least 1"
+        raise refuse(func, f"the sizes of {routine!r}", expected=expected, got=dict(sizes))
     return found.build(func, sizes)
 
 

@@ -84,11 +84,9 @@ def added(structure: Structure, candidate: Candidate, target: Target) -> tuple[A
 
 def build(func: PrimFunc, knobs: Mapping[str, int]) -> PrimFunc:
     """The loops in the place of the stages."""
-    found, names = operands(analyse(func)), [f.name for f in fields(Tile)]
+    found = operands(analyse(func))
     if found is None:
         raise refuse(func, "the routine 'attention' computes attention as its operator states it, and nothing beside")
-    if sorted(knobs) != sorted(names) or any(n < 1 for n in knobs.values()):
-        raise refuse(func, "the sizes of 'attention'", expected=f"{', '.join(names)}, each at least 1", got=dict(knobs))
     tile = Tile(**knobs)
     if tile.keys % tile.width:
         raise refuse(func, "the keys of 'attention' are whole panels", expected=f"a multiple of {tile.width}")
@@ -97,6 +95,6 @@ def build(func: PrimFunc, knobs: Mapping[str, int]) -> PrimFunc:
     return replace(func, body=attention_loops(func.name, found, func.params, tile).body, buffers=())
 
 
-ROUTINE = register(Routine("attention", build))
+ROUTINE = register(Routine("attention", tuple(f.name for f in fields(Tile)), build))
 PLAN = Plan("attention", fits, candidates, apply, added=added, refines=("rows",))
 """The estimate of rows leaves out that scores of all rows go to memory and come back."""

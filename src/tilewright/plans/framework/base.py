@@ -13,6 +13,7 @@ from tilewright.plans.framework.cost import Cost
 from tilewright.plans.framework.space import Setting
 from tilewright.plans.framework.variants import Values, dispatch
 from tilewright.plans.framework.work import Added, Effort
+from tilewright.schedule.routines import Routine
 from tilewright.schedule.schedule import Schedule
 from tilewright.targets.target import Target
 
@@ -58,8 +59,8 @@ class Plan:
     apply       the primitives, recorded in the schedule's trace
     cases       values of symbols for which a version of its own is worth its code
     added       what a setting computes more often than once, on purpose
-    restated    the function with operators stated anew in parts of a setting's sizes (`plans/framework/restate.py`);
-                `apply` is given that one
+    restated    the routine that states an operator anew in parts of other sizes, which are knobs of the plan
+                (`plans/framework/restate.py`); `apply` is given what it makes
     refines     names of plans that this one is preferred to, whatever the estimates, where both fit: those whose
                 estimates leave out what makes the difference
     """
@@ -71,7 +72,7 @@ class Plan:
     cases: Callable[[Structure], list[Values]] = lambda _: []
     added: Callable[[Structure, Candidate, Target], tuple[Added, ...]] = lambda *_: ()
     refines: tuple[str, ...] = ()
-    restated: Callable[[Structure, Candidate], PrimFunc] = lambda structure, _: structure.func
+    restated: Routine | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ take 7/4 of their size.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import lru_cache
 from math import ceil
@@ -28,7 +28,7 @@ from tilewright.ops.lowered.strassen import PRODUCTS
 from tilewright.ops.lowered.strassen_conv import CONV_STRASSEN, pixels_in_strips
 from tilewright.plans.convolution import tiles as conv_tiles
 from tilewright.plans.convolution.tiles import MOST_ROWS, WHOLE, Blocking, DirectProblem, registers
-from tilewright.plans.framework.analysis import Structure
+from tilewright.plans.framework.analysis import Structure, analyse
 from tilewright.plans.framework.base import Candidate, Plan
 from tilewright.plans.framework.common import inline_all
 from tilewright.plans.framework.cost import Cost, bandwidth, load_cycles, number, outside, sharing, store_cycles
@@ -38,7 +38,9 @@ from tilewright.plans.idioms.panels import packed_operand, panel_width
 from tilewright.plans.strassen.products import StrassenStages, stages
 from tilewright.plans.winograd.plan import constant_product, products, share
 from tilewright.plans.winograd.tiles import ENOUGH, groups, one_block_a_thread
+from tilewright.schedule.routines import Routine, register
 from tilewright.schedule.schedule import LoopRef, Schedule
+from tilewright.schedule.state import refuse
 from tilewright.targets.target import Target
 from tilewright.te import Tensor
 
@@ -164,17 +166,22 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
     return [c for c in options if c.knob("strip") == best or c is first[c.knob("strip")]]
 
 
-def restated(structure: Structure, candidate: Candidate) -> PrimFunc:
-    """The function in the candidate's strips."""
+def in_strips(func: PrimFunc, sizes: Mapping[str, int]) -> PrimFunc:
+    """The function in strips of so many rows."""
+    structure = analyse(func)
     conv = structure.operator(CONV_STRASSEN)
-    assert conv is not None
+    if conv is None:
+        raise refuse(func, "the routine 'strassen in strips' computes convolutions by Strassen's algorithm")
     weights, (out,) = packed_operand(conv.stage("product")), conv.stages[-1].writes
     assert weights is not None
 
     def convolution(x: Tensor, u: Tensor) -> Tensor:
-        return pixels_in_strips(x, u, conv.attrs, out.shape, candidate.knob("strip"))
+        return pixels_in_strips(x, u, conv.attrs, out.shape, sizes["strip"])
 
     return restate(structure, conv, (*conv.stage("quarters").reads, weights.buffer), convolution)
+
+
+IN_STRIPS = register(Routine("strassen in strips", ("strip",), in_strips))
 
 
 def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Target) -> None:
@@ -223,4 +230,4 @@ def output_loops(s: Schedule, found: StrassenStages) -> tuple[LoopRef, LoopRef, 
     return image, at, group, panel
 
 
-PLAN = Plan("strassen convolution", fits, candidates, apply, refines=("rows",), restated=restated)
+PLAN = Plan("strassen convolution", fits, candidates, apply, refines=("rows",), restated=IN_STRIPS)

@@ -23,6 +23,7 @@ one after another, the tiles' parts of one element, stays in L2.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import inf, prod
 
@@ -34,7 +35,7 @@ from tilewright.ir.selection import Winograd
 from tilewright.ops.lowered.correlation import MOST_POINTS
 from tilewright.ops.lowered.winograd import CONV_WINOGRAD, PACK_WINOGRAD, ConvWinogradAttrs, tiles_in_blocks
 from tilewright.plans.convolution.direct import body_steps
-from tilewright.plans.framework.analysis import Operator, Stage, Structure
+from tilewright.plans.framework.analysis import Operator, Stage, Structure, analyse
 from tilewright.plans.framework.base import Candidate, Plan
 from tilewright.plans.framework.common import buffer_names, inline_all, own_loops, stream_outputs
 from tilewright.plans.framework.cost import Cost, number, outside, roofline
@@ -55,7 +56,9 @@ from tilewright.plans.winograd.tiles import (
     product_cycles,
     unshared_penalty,
 )
+from tilewright.schedule.routines import Routine, register
 from tilewright.schedule.schedule import BlockRef, LoopRef, Schedule
+from tilewright.schedule.state import refuse
 from tilewright.targets.target import Target
 from tilewright.te import Tensor
 
@@ -148,18 +151,22 @@ def problems(found: WinogradStages, structure: Structure) -> tuple[WinogradProbl
     return problems_of(found.attrs, _result(found).shape, model)
 
 
-def restated(structure: Structure, candidate: Candidate) -> PrimFunc:
-    """The function in the candidate's blocks of tiles."""
+def in_blocks(func: PrimFunc, sizes: Mapping[str, int]) -> PrimFunc:
+    """The function in blocks of so many rows and columns of tiles."""
+    structure = analyse(func)
     found = stages(structure)
-    assert found is not None
+    if found is None:
+        raise refuse(func, "the routine 'winograd in blocks' computes Winograd convolutions, block of tiles by block")
     weights = packed_operand(found.product)
     assert weights is not None
-    block = TileBlock(candidate.knob("tilerows"), candidate.knob("tilecolumns"))
 
     def convolution(x: Tensor, u: Tensor) -> Tensor:
-        return tiles_in_blocks(x, u, found.attrs, _result(found).shape, block.rows, block.columns)
+        return tiles_in_blocks(x, u, found.attrs, _result(found).shape, sizes["tilerows"], sizes["tilecolumns"])
 
     return restate(structure, found.operator, (*found.strip.reads, weights.buffer), convolution)
+
+
+IN_BLOCKS = register(Routine("winograd in blocks", ("tilerows", "tilecolumns"), in_blocks))
 
 
 def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Target) -> None:
@@ -417,5 +424,5 @@ def apply_filters(s: Schedule, structure: Structure, candidate: Candidate, targe
     s.parallel(s.fuse(group, panel, outer))
 
 
-PLAN = Plan("winograd", fits, candidates, apply, refines=("rows",), restated=restated)
+PLAN = Plan("winograd", fits, candidates, apply, refines=("rows",), restated=IN_BLOCKS)
 FILTERS = Plan("winograd filters", fits_filters, filters_candidates, apply_filters)
