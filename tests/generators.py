@@ -420,7 +420,8 @@ def renamed_func(func: PrimFunc, new: Callable[[str], str], label: Callable[[str
         raise AssertionError(s)
 
     params, buffers = (tuple(map(buffer, side)) for side in (func.params, func.buffers))
-    return PrimFunc(label(func.name), params, stmt(func.body), buffers, func.notes)
+    notes = tuple(renamed(note, new) for note in func.notes)
+    return PrimFunc(label(func.name), params, stmt(func.body), buffers, notes)
 
 
 def map_raw(e: Expr, f: Callable[[Expr], Expr | None], memo: dict[Expr, Expr]) -> Expr:

@@ -14,7 +14,7 @@ from tilewright.ops.lowered.winograd import CONV_WINOGRAD
 from tilewright.plans import plan
 from tilewright.plans.framework.analysis import analyse
 from tilewright.plans.framework.restate import restate
-from tilewright.plans.winograd.plan import candidates, restated
+from tilewright.plans.winograd.plan import candidates, in_blocks
 from tilewright.support.errors import ScheduleError
 from tilewright.targets.target import Target
 from tilewright.transform.graph.fuse import fuse
@@ -47,10 +47,11 @@ def test_names_stay_and_results_too() -> None:
     *inputs, out = arrays
     want = np.ones_like(out)
     interpret(func, [*inputs, want])
-    blocks = {(c.knob("tilerows"), c.knob("tilecolumns")): c for c in candidates(structure, TARGET)}
+    names_of_sizes = ("tilerows", "tilecolumns")
+    blocks = {tuple(c.knob(n) for n in names_of_sizes) for c in candidates(structure, TARGET)}
     assert len(blocks) > 4
-    for candidate in list(blocks.values())[::5]:
-        stated = restated(structure, candidate)
+    for block in sorted(blocks)[::5]:
+        stated = in_blocks(func, dict(zip(names_of_sizes, block, strict=True)))
         assert names(stated) == names(func) and stated.params == func.params
         got = np.ones_like(out)
         interpret(stated, [*inputs, got])
