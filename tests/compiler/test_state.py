@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -196,6 +198,12 @@ def test_a_manifest_that_lies_about_its_state_is_refused() -> None:
         replace(m.state, length="x"),
         replace(m.state, length="nothing"),
         replace(m.state, rows=((1, ("past",)),)),
+        replace(m.state, rows=()),
+        replace(m.state, rows=((0, ("n",)),)),
+        replace(m.state, rows=((1, ("n",)), (1, ("capacity",)))),
+        replace(m.state, caches=()),
+        replace(m.state, caches=(m.state.caches[0],) * 2),
+        replace(m.state, caches=(*m.state.caches, CacheSpec(m.state.length, "y", 0))),
         replace(m.state, caches=(*m.state.caches, CacheSpec("x", "y", 0))),
         replace(m.state, caches=m.state.caches[:1]),
         replace(m.state, caches=(replace(m.state.caches[0], axis=7), m.state.caches[1])),
@@ -203,6 +211,44 @@ def test_a_manifest_that_lies_about_its_state_is_refused() -> None:
     for lie in lies:
         with pytest.raises(ArtifactError):
             replace(m, state=lie)
+
+
+def test_caches_that_share_sizes_with_what_counts_them_are_refused() -> None:
+    m = tw.compile(decoder(), state="auto").manifest
+    for old, new in (("batch", "capacity"), ("batch", "past")):
+        inputs = [
+            replace(i, shape=tuple(new if d == old else d for d in i.shape)) if i.name == "past_k" else i
+            for i in m.inputs
+        ]
+        with pytest.raises(ArtifactError, match="rows"):
+            replace(m, inputs=tuple(inputs))
+    with pytest.raises(ArtifactError, match="counts no rows"):
+        replace(m, inputs=tuple(replace(i, shape=(3, 0)) if i.shape[1:] == (0,) else i for i in m.inputs))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_saved_state_that_was_tampered_with_is_refused_or_works(seed: int) -> None:
+    """Words of the section in other places, other numbers, other kinds of values: an error of ours, never another."""
+    model = tw.compile(decoder(), state="auto")
+    assert isinstance(model, tw.Model)
+    text, rng = model.manifest.to_json(), np.random.default_rng(seed)
+    section = json.loads(text)["state"]
+    written = json.dumps(section, separators=(",", ":"))
+    values: list[Any] = [None, -1, 0, 1 << 70, 1.5, "", "x", "n", "past", [], {}, True, [[1, ["n"]]], [["n", 1]]]
+    for _ in range(200):
+        changed = json.loads(written)
+        where: Any = changed
+        while True:
+            keys = list(where) if isinstance(where, dict) else list(range(len(where)))
+            key = keys[rng.integers(len(keys))]
+            if rng.random() < 0.4 or not isinstance(where[key], dict | list) or not where[key]:
+                break
+            where = where[key]
+        where[key] = values[rng.integers(len(values))]
+        lie = text.replace(written, json.dumps(changed, separators=(",", ":")))
+        with contextlib.suppress(ArtifactError, CallError):
+            model._engine.manifest = Manifest.from_json(lie)
+            model.state(10, batch=1)(rows(3))
 
 
 @pytest.mark.parametrize(

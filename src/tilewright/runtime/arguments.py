@@ -53,7 +53,8 @@ def bind_inputs(inputs: Sequence[InputSpec], symbols: Sequence[SymbolSpec], args
         if not s.lo <= value <= s.hi or value % s.multiple:
             multiple = f", a multiple of {s.multiple}" if s.multiple > 1 else ""
             expected = f"{s.name} in {s.lo}..{s.hi}{multiple}"
-            problems.add(CallError("a dimension is out of range", where=where, expected=expected, got=value))
+            hint = f'if it may be empty: tw.compile(..., dims={{"{s.name}": tw.dim(0, ...)}})' if value == 0 else None
+            problems.add(CallError("a dimension is out of range", where=where, expected=expected, got=value, hint=hint))
     problems.raise_if_any("the inputs do not fit", kind=CallError)
     _check_written(inputs, arrays)
     return BoundInputs(arrays, tuple(bound[s.name][0] for s in symbols))

@@ -378,21 +378,23 @@ class _Checker:
         if state is None:
             return
         inputs = {i.name: i for i in self.m.inputs}
-        room: set[Dim] = set()
+        room, fixed = set[Dim](), set[Dim]()
         for cache in state.caches:
             spec = inputs.pop(cache.input, None)
             fits = spec is not None and spec.written and len(spec.shape) > 0 and 0 <= cache.axis < len(spec.shape)
             self.expect(fits, "is no input that is written to", f"cache {cache.input[:80]!r}")
-            room |= {spec.shape[0]} if spec is not None and spec.shape else set()
+            room |= set(spec.shape[:1] if spec is not None else ())
+            fixed |= set(spec.shape[1:] if spec is not None else ())
         length = inputs.pop(state.length, None)
-        counted = length is not None and len(length.shape) == 2 and length.shape[1] == 0 and length.dtype == "i8"
-        self.expect(counted, "counts no rows", f"input {state.length[:80]!r}")
-        free = {d for i in inputs.values() for d in i.shape}
-        named = all(isinstance(d, str) and d not in free for d in room)
-        self.expect(len(room) == 1 and named, "has caches with room for different numbers of rows", "state")
+        count = length.shape[0] if length is not None and length.dtype == "i8" and length.shape[1:] == (0,) else 0
         self.expect(
-            all(d in free for _, factors in state.rows for d in factors), "adds an unknown number of rows", "state"
+            isinstance(count, str) and count not in room | fixed, "counts no rows", f"input {state.length[:80]!r}"
         )
+        free = {d for i in inputs.values() for d in i.shape}
+        named = all(isinstance(d, str) and d not in free | fixed for d in room)
+        self.expect(len(room) == 1 and named, "has caches with room for different numbers of rows", "state")
+        known = all(number and free.issuperset({*factors}) and count not in factors for number, factors in state.rows)
+        self.expect(bool(state.rows) and known, "adds an unknown number of rows", "state")
 
     def unique(self, what: str, names: list[str]) -> None:
         seen: set[str] = set()

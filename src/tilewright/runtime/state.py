@@ -9,6 +9,7 @@ A program with caches writes the new rows behind those that there are, in memory
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -53,7 +54,9 @@ class State:
         self._arguments: list[Any] = [None] * len(inputs)
         for cache, array in zip(spec.caches, self._memory, strict=True):
             self._arguments[inputs.index(named[cache.input])] = array
+        self._first_cache = inputs.index(named[spec.caches[0].input])
         self._count = inputs.index(named[spec.length])
+        self._reserve()
 
     def __call__(self, *inputs: Any, out: Any = None) -> Any:
         """What the model gives for these inputs, which are all but the caches, after all that came before.
@@ -149,6 +152,17 @@ class State:
     def _as_model(self, cache: CacheSpec, rows: Array) -> Array:
         return np.moveaxis(rows, 0, cache.axis)
 
+    def _reserve(self) -> None:
+        """Have an arena for the longest call of the fewest rows, so that a sequence that grows never waits for memory.
+        Memory that nobody touches costs nothing."""
+        room, length = (self._runner.inputs[k].shape[0] for k in (self._first_cache, self._count))
+        symbols = self._runner.manifest.symbols
+        least = {s.name: s.lo for s in symbols} | self._dims | {str(room): self._capacity}
+        longest = max(0, self._capacity - evaluate(self._spec.rows, least))
+        least[str(length)] = next(min(longest, s.hi) // s.multiple * s.multiple for s in symbols if s.name == length)
+        with contextlib.suppress(CallError):  # where there is no memory, calls say so
+            self._runner._engine.ensure(tuple(least[s.name] for s in symbols))
+
     def _rows(self, inputs: Sequence[Any]) -> int:
         """How many rows a call with these inputs appends."""
         if len(inputs) != len(self._given):
@@ -159,11 +173,14 @@ class State:
             shape = np.shape(array) if not hasattr(array, "shape") else tuple(array.shape)
             sizes.update((d, int(n)) for d, n in zip(spec.shape, shape, strict=False) if isinstance(d, str))
         try:
-            return evaluate(self._spec.rows, sizes)
+            rows = evaluate(self._spec.rows, sizes)
         except KeyError as missing:
             raise CallError(
                 "the inputs do not fit", expected=f"a dimension {missing}", got="fewer dimensions"
             ) from None
+        if rows < 0:
+            raise CallError("the inputs do not fit", expected="rows to append", got=f"{rows} rows")
+        return rows
 
 
 def _checked_sizes(runner: Runner, capacity: int, dims: Mapping[str, int]) -> tuple[int, dict[str, int]]:
