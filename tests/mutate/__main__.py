@@ -11,7 +11,7 @@ room's own tests. Survivors of `explained.toml` count as explained; with `--full
 
 Which test runs which line is recorded once (`build/mutate/map`, a file for each test file) and again where the test
 file has changed; in a source file that has changed since, a test counts for every line that it ran there. Results:
-`build/mutate/ROOM-SEED-COUNT.json`.
+`build/mutate/ROOM-SEED-COUNT.json`, which a run that was ended goes on with; `--again` tries its survivors anew.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ import random
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -42,36 +43,64 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=30.0, help="recorded seconds of tests that a mutant meets")
     parser.add_argument("--match", default="", help="only mutants with this text in path, function or changed line")
     parser.add_argument("--checks", action="store_true", help="legality checks taken out, instead of small changes")
+    parser.add_argument("--again", action="store_true", help="try a stored result's survivors again")
     parser.add_argument("--full", action="store_true", help="survivors meet the whole suite")
     parser.add_argument("--record-only", action="store_true", help="bring the map of lines up to date, try nothing")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="tilewright-mutate-") as folder:
         tree = Tree(Path(folder))
-        for room in options.rooms.split(","):
-            files = files_testing(room)
-            for file in files:
-                tree.record(file)
-            if not options.record_only:
-                _room(tree, room, {file: Recorded.read(file) for file in files}, options)
+        try:
+            _rooms(tree, options)
+        finally:
+            tree.close()
+
+
+def _rooms(tree: Tree, options: argparse.Namespace) -> None:
+    for room in options.rooms.split(","):
+        files = files_testing(room)
+        for file in files:
+            tree.record(file)
+        if not options.record_only:
+            _room(tree, room, {file: Recorded.read(file) for file in files}, options)
 
 
 def _room(tree: Tree, room: str, recorded: dict[str, Recorded], options: argparse.Namespace) -> None:
-    results = []
-    for mutant in _sample(room, options):
+    """Try the room's mutants, those first that an earlier run of the same sample did not come to."""
+    path = _path(room, options)
+    sample = _sample(room, options)
+    known = {_place(r): r for r in json.loads(path.read_text())["mutants"]} if path.exists() else {}
+    if options.again:
+        known = {place: r for place, r in known.items() if r["verdict"] != "survived"}
+    results = [known[_place(asdict(m))] for m in sample if _place(asdict(m)) in known]
+    todo = [m for m in sample if _place(asdict(m)) not in known]
+    if todo:
+        tree.serve(list(recorded))
+    for mutant in todo:
         start = time.monotonic()
-        tests = _chosen(room, mutant, recorded, options.seconds)
-        outcome = tree.try_mutant(mutant, tests)
-        why = explained.find(mutant) if outcome.verdict == "survived" else None
-        if why is not None:
-            outcome = Outcome("explained", why.reason, outcome.tests)
-        elif options.full and outcome.verdict == "survived":
-            outcome = tree.try_mutant(mutant, None)
-        results.append({**asdict(mutant), **asdict(outcome)})
-        print(f"{len(results):3} {time.monotonic() - start:4.0f} s  {outcome.verdict:9} {_where(mutant)}", flush=True)
+        outcome = _try(tree, room, mutant, recorded, options)
+        results.append({**asdict(mutant), **asdict(outcome), "seconds": round(time.monotonic() - start, 1)})
+        print(f"{len(results):3} {results[-1]['seconds']:4.0f} s  {outcome.verdict:9} {_where(mutant)}", flush=True)
         print(f"       {mutant.kind}: {outcome.tests} tests {outcome.by}", flush=True)
         if outcome.verdict == "survived":
             print(_difference(mutant), flush=True)
-    _report(room, options, results)
+        path.write_text(json.dumps({"room": room, "seed": options.seed, "mutants": results}, indent=1))
+    _report(room, path, results)
+
+
+def _try(tree: Tree, room: str, mutant: Mutant, recorded: dict[str, Recorded], options: argparse.Namespace) -> Outcome:
+    outside = frozenset(line for r in recorded.values() for line in r.outside.get(mutant.path, ()))
+    outcome = tree.try_mutant(mutant, _chosen(room, mutant, recorded, options.seconds), outside)
+    why = explained.find(mutant) if outcome.verdict == "survived" else None
+    if why is not None:
+        return Outcome("explained", why.reason, outcome.tests)
+    if options.full and outcome.verdict == "survived":
+        return tree.try_mutant(mutant, None, outside)
+    return outcome
+
+
+def _place(result: dict[str, object]) -> tuple[object, ...]:
+    """What a mutant is told by in a stored result, as long as its file is as it was."""
+    return result["path"], *result["start"], *result["end"], result["before"], result["after"]  # type: ignore[misc]
 
 
 def _sample(room: str, options: argparse.Namespace) -> list[Mutant]:
@@ -113,15 +142,15 @@ def _difference(mutant: Mutant) -> str:
     return "\n".join(f"       {line}" for line in list(lines)[2:])
 
 
-def _report(room: str, options: argparse.Namespace, results: list[dict[str, object]]) -> None:
-    counts = Counter(str(r["verdict"]) for r in results)
-    noticed = len(results) - counts["survived"]
-    folder = ROOT / "build" / "mutate"
+def _path(room: str, options: argparse.Namespace) -> Path:
     match = "-" + options.match.replace("/", ".") if options.match else ""
     name = f"{'checks-' if options.checks else ''}{room}-{options.seed}-{options.count}{match}.json"
-    path = folder / name
-    path.write_text(json.dumps({"room": room, "seed": options.seed, "counts": counts, "mutants": results}, indent=1))
-    share = 100 * noticed / max(1, len(results))
+    return ROOT / "build" / "mutate" / name
+
+
+def _report(room: str, path: Path, results: Sequence[Mapping[str, object]]) -> None:
+    counts = Counter(str(r["verdict"]) for r in results)
+    share = 100 * (len(results) - counts["survived"]) / max(1, len(results))
     print(
         f"{room}: {len(results)} mutants, {dict(counts)}: {share:.0f} % killed or explained; {path.relative_to(ROOT)}",
         flush=True,

@@ -1,8 +1,10 @@
-"""A pytest plugin with two uses, told by environment variables: it records which test runs which line, or it runs given
-tests in a given order with a time limit on each.
+"""A pytest plugin with three uses, told by environment variables: it records which test runs which line, it runs given
+tests in a given order with a time limit on each, or it serves mutants (`server.py`).
 
-    TILEWRIGHT_MUTATE_RECORD    the file to write: {"tests": [[id, seconds], ...], "lines": {file: {line: [test, ...]}}}
+    TILEWRIGHT_MUTATE_RECORD    the file to write: {"tests": [[id, seconds], ...], "lines": {file: {line: [test, ...]}},
+                                "outside": {file: [line, ...]}}, the last being run by importing and collecting
     TILEWRIGHT_MUTATE_TESTS     the file to read: [[id, limit in seconds], ...]
+    TILEWRIGHT_MUTATE_SERVE     the descriptor of the socket that requests come by
 """
 
 from __future__ import annotations
@@ -10,20 +12,18 @@ from __future__ import annotations
 import faulthandler
 import json
 import os
-import resource
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import Phase, settings
 
-MEMORY = 12 << 30
-"""Bytes of address space of a test process: a mutant that allocates without end must not take the machine with it."""
+from tests.mutate.server import Server, limit_memory, stop_at_failures
 
 RECORD = os.environ.get("TILEWRIGHT_MUTATE_RECORD")
 TESTS = os.environ.get("TILEWRIGHT_MUTATE_TESTS")
+SERVE = os.environ.get("TILEWRIGHT_MUTATE_SERVE")
 
 
 class Recorder:
@@ -55,12 +55,13 @@ class Recorder:
         tests = [(name, round(s, 3)) for name, s in self.seconds.items() if name in self.passed]
         index = {name: k for k, (name, _) in enumerate(tests)}
         data = self.coverage.get_data()
-        lines = {}
+        lines, outside = {}, {}
         for file in sorted(data.measured_files()):
             by_line = data.contexts_by_lineno(file).items()
             found = {line: sorted(index[c] for c in contexts if c in index) for line, contexts in by_line}
             lines[os.path.relpath(file)] = {line: tests for line, tests in found.items() if tests}
-        self.path.write_text(json.dumps({"tests": tests, "lines": lines}))
+            outside[os.path.relpath(file)] = sorted(line for line, contexts in by_line if "" in contexts)
+        self.path.write_text(json.dumps({"tests": tests, "lines": lines, "outside": outside}))
 
 
 class Chosen:
@@ -68,10 +69,8 @@ class Chosen:
 
     def __init__(self, path: Path) -> None:
         self.limits: dict[str, float] = dict(json.loads(path.read_text()))
-        # A failure is enough: to find the smallest one takes longer than all other tests.
-        settings.register_profile("mutants", settings.default, phases=(Phase.explicit, Phase.generate))
-        settings.load_profile("mutants")
-        resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+        stop_at_failures()
+        limit_memory()
         # pytest takes the standard error of tests: the watchdog needs the one of the process.
         self.stderr = os.fdopen(os.dup(sys.__stderr__.fileno() if sys.__stderr__ else 2), "w")
 
@@ -92,3 +91,5 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(Recorder(Path(RECORD)))
     if TESTS:
         config.pluginmanager.register(Chosen(Path(TESTS)))
+    if SERVE:
+        config.pluginmanager.register(Server(int(SERVE)))

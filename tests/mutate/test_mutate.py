@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import ast
+import os
+import socket
+import subprocess
+import sys
+from multiprocessing.connection import Connection
+from pathlib import Path
 
 import pytest
 
 from tests.mutate import explained
 from tests.mutate.mutants import checks, mutants
 from tests.mutate.rooms import ROOT, TESTS, files_testing, sources
+from tests.mutate.server import Request, code_at
 
 SOURCE = '''
 LIMIT = 3
@@ -84,3 +91,69 @@ def test_explained_mutants_exist() -> None:
         source = (ROOT / e.path).read_text()
         assert e.key in {m.key for m in mutants(e.path, source)}, f"no such mutant: {e}"
         assert e.kind in explained.KINDS and len(e.reason) > 20, e
+
+
+def test_the_function_around_a_line() -> None:
+    module = compile(SOURCE, "x.py", "exec")
+    lines = {m.line: m.function for m in mutants("x.py", SOURCE)}
+    assert {line: code_at(module, line).co_qualname for line in lines} == lines
+
+
+SERVED = """
+import functools
+
+def early(x):
+    return x + 1
+
+@functools.cache
+def late(x):
+    if x > 2:
+        return 2
+    return x
+
+LIMIT = early(1)
+"""
+TESTED = """
+import served
+def test_small(): assert served.late(0) == 0
+def test_large(): assert served.late(3) == 2
+"""
+
+
+def test_served_mutants(tmp_path: Path) -> None:
+    """A fork has the mutant in functions that are imported already, unless they ran before it."""
+    (tmp_path / "served.py").write_text(SERVED)
+    (tmp_path / "test_served.py").write_text(TESTED)
+    limits = {f"test_served.py::test_{name}": 20.0 for name in ("large", "small")}
+    ours, theirs = socket.socketpair()
+    command = [sys.executable, "-m", "pytest", "-p", "tests.mutate.plugin", "-p", "no:cacheprovider"]
+    path = os.pathsep.join([str(tmp_path), str(ROOT), str(ROOT / "src")])
+    environment = os.environ | {"PYTHONPATH": path, "TILEWRIGHT_MUTATE_SERVE": str(theirs.fileno())}
+    with theirs, Connection(ours.detach()) as link:
+        process = subprocess.Popen(
+            [*command, "test_served.py"],
+            cwd=tmp_path,
+            env=environment,
+            pass_fds=[theirs.fileno()],
+            stdout=subprocess.DEVNULL,
+        )
+        answers = {}
+        outside = frozenset({4, 5, 7, 8, 13})
+        for m in mutants("served.py", SERVED):
+            link.send(Request("served.py", m.apply(SERVED), m.line, outside, limits, 30.0))
+            answers[m.line, m.after] = link.recv()
+        link.send(None)
+        assert process.wait(30) == 0
+    large, small = (f"FAILED {name}\n" for name in limits)
+    assert answers == {
+        (5, "return x - 1"): None,
+        (5, "return x + 2"): None,
+        (5, "return None"): None,
+        (9, "if x >= 2:"): (0, ""),
+        (9, "if x > 3:"): (1, large),
+        (9, "if False:"): (1, large),
+        (9, "if True:"): (1, small),
+        (10, "return 3"): (1, large),
+        (10, "return None"): (1, large),
+        (11, "return None"): (1, small),
+    }

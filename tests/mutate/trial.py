@@ -8,14 +8,17 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 from tests.mutate.mutants import Mutant
 from tests.mutate.rooms import ROOT
+from tests.mutate.server import Request
 
 MAP = ROOT / "build" / "mutate" / "map"
 COPIED = ("src", "tests", "benchmarks", "examples", "docs", "pyproject.toml", "README.md", "Makefile")
@@ -39,6 +42,7 @@ class Tree:
 
     def __init__(self, folder: Path) -> None:
         self.root, self.cache = folder / "tree", folder / "cache"
+        self.server: tuple[subprocess.Popen[bytes], Connection] | None = None
         for name in COPIED:
             source, target = ROOT / name, self.root / name
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -48,20 +52,25 @@ class Tree:
             elif source.exists():
                 shutil.copy2(source, target)
 
-    def pytest(self, arguments: Sequence[str], limit: float = MOST, **variables: str) -> tuple[int, str]:
-        """Exit status and output of a run; 124 where it took longer than the limit."""
-        environment = {k: v for k, v in os.environ.items() if not k.startswith(("TILEWRIGHT_", "PYTEST_"))}
-        environment |= {
+    def command(self) -> list[str]:
+        temporary = f"--basetemp={self.root.parent / 'tmp'}"
+        return [sys.executable, "-m", "pytest", "-p", "tests.mutate.plugin", "-p", "no:cacheprovider", temporary]
+
+    def environment(self) -> dict[str, str]:
+        kept = {k: v for k, v in os.environ.items() if not k.startswith(("TILEWRIGHT_", "PYTEST_"))}
+        return kept | {
             "PYTHONPATH": f"{self.root / 'src'}{os.pathsep}{self.root}",
             # Files of equal size that are changed within a second would share their bytecode.
             "PYTHONDONTWRITEBYTECODE": "1",
             "TILEWRIGHT_CACHE_DIR": str(self.cache),
         }
-        command = [sys.executable, "-m", "pytest", "-p", "tests.mutate.plugin", "-p", "no:cacheprovider"]
+
+    def pytest(self, arguments: Sequence[str], limit: float = MOST, **variables: str) -> tuple[int, str]:
+        """Exit status and output of a run; 124 where it took longer than the limit."""
         process = subprocess.Popen(
-            [*command, *arguments],
+            [*self.command(), *arguments],
             cwd=self.root,
-            env=environment | variables,
+            env=self.environment() | variables,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -76,7 +85,30 @@ class Tree:
         finally:
             _end(process)
 
-    def try_mutant(self, mutant: Mutant, tests: dict[str, float] | None) -> Outcome:
+    def serve(self, files: Sequence[str]) -> None:
+        """Start the process that has collected these test files (`server.py`), instead of the one there was."""
+        self.close()
+        ours, theirs = socket.socketpair()
+        with theirs:
+            process = subprocess.Popen(
+                [*self.command(), *files],
+                cwd=self.root,
+                env=self.environment() | {"TILEWRIGHT_MUTATE_SERVE": str(theirs.fileno())},
+                pass_fds=[theirs.fileno()],
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        self.server = process, Connection(ours.detach())
+
+    def close(self) -> None:
+        if self.server is not None:
+            process, link = self.server
+            link.close()
+            _end(process)
+            self.server = None
+
+    def try_mutant(self, mutant: Mutant, tests: dict[str, float] | None, outside: frozenset[int]) -> Outcome:
         """Run tests (with their recorded seconds, in this order) on the tree with one mutant; none: the whole suite."""
         path = self.root / mutant.path
         source = path.read_text()
@@ -84,20 +116,28 @@ class Tree:
             stale.unlink()
         path.write_text(mutant.apply(source))
         try:
-            return self.run_whole() if tests is None else self.run_tests(tests)
+            return self.run_whole() if tests is None else self.run_tests(mutant, tests, outside)
         finally:
             path.write_text(source)
             shutil.rmtree(self.cache, ignore_errors=True)
 
-    def run_tests(self, tests: dict[str, float]) -> Outcome:
+    def run_tests(self, mutant: Mutant, tests: dict[str, float], outside: frozenset[int]) -> Outcome:
         if not tests:
             return Outcome("survived")
-        chosen = self.root.parent / "tests.json"
-        chosen.write_text(json.dumps([(name, GRACE + SLOWER * s) for name, s in tests.items()]))
-        files = list(dict.fromkeys(name.split("::")[0] for name in tests))
-        limit = min(MOST, 3 * GRACE + SLOWER * sum(tests.values()))
-        options = ["-x", "--tb=no", "-rfE", "--no-header"]
-        status, output = self.pytest([*options, *files], limit, TILEWRIGHT_MUTATE_TESTS=str(chosen))
+        limits = {name: GRACE + SLOWER * s for name, s in tests.items()}
+        most = min(MOST, 3 * GRACE + SLOWER * sum(tests.values()))
+        answer = None
+        if self.server is not None:
+            text = (self.root / mutant.path).read_text()
+            self.server[1].send(Request(mutant.path, text, mutant.line, outside, limits, most))
+            answer = self.server[1].recv()
+        if answer is None:
+            chosen = self.root.parent / "tests.json"
+            chosen.write_text(json.dumps(list(limits.items())))
+            files = list(dict.fromkeys(name.split("::")[0] for name in tests))
+            options = ["-x", "--tb=no", "-rfE", "--no-header"]
+            answer = self.pytest([*options, *files], most, TILEWRIGHT_MUTATE_TESTS=str(chosen))
+        status, output = answer
         return _outcome(status, output, len(tests))
 
     def run_whole(self) -> Outcome:
@@ -128,12 +168,13 @@ class Recorded:
 
     seconds: dict[str, float]
     lines: dict[str, dict[str, list[int]]]
+    outside: dict[str, list[int]]
     sources: dict[str, str]
 
     @staticmethod
     def read(file: str) -> Recorded:
         data = json.loads((MAP / f"{file}.json").read_text())
-        return Recorded(dict(data["tests"]), data["lines"], data["sources"])
+        return Recorded(dict(data["tests"]), data["lines"], data["outside"], data["sources"])
 
     def covering(self, path: str, first: int, last: int) -> dict[str, float]:
         """The tests that run one of these lines, with their seconds; any line of a file that changed since."""
@@ -157,7 +198,7 @@ def _digest(path: Path) -> str:
     return hashlib.blake2b(path.read_bytes(), digest_size=16).hexdigest()
 
 
-def _end(process: subprocess.Popen[str]) -> None:
+def _end(process: subprocess.Popen[str] | subprocess.Popen[bytes]) -> None:
     """End a run and whatever it started in its session."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
