@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from tilewright.runtime.model import Model as Model
     from tilewright.runtime.model import load as load
     from tilewright.runtime.program import Program as Program
+    from tilewright.runtime.ragged import ragged as ragged
     from tilewright.support import errors as errors
     from tilewright.support.errors import Error as Error
     from tilewright.train.differentiable import differentiable as differentiable
@@ -63,6 +64,7 @@ _PUBLIC = {
     "load": "tilewright.runtime.model:load",
     "operators": "tilewright.ops.library:operators",
     "plan": "tilewright.builder:plan",
+    "ragged": "tilewright.runtime.ragged:ragged",
     "ray_weights": "tilewright.live.transport.ray_nodes:ray_weights",
     "relay": "tilewright.live.transport.relay:relay",
     "serve_weights": "tilewright.live.transport.serve:serve_weights",

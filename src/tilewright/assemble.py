@@ -127,6 +127,7 @@ def assemble(
         records=recorded(),
         alone=run.is_small(target),
         state=names.state,
+        ragged=names.ragged,
     )
     return Program(manifest, objects, {}, _texts(split, run, prepare, target))
 

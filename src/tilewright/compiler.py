@@ -57,6 +57,7 @@ from tilewright.transform.graph.extra import extended
 from tilewright.transform.graph.fuse import Group, fuse
 from tilewright.transform.graph.memory import is_alias, overwritable, places
 from tilewright.transform.graph.options import DEFAULTS, Options, Products
+from tilewright.transform.graph.ragged import with_ragged
 from tilewright.transform.graph.simplify import (
     eliminate_common,
     eliminate_dead,
@@ -100,6 +101,7 @@ def compile_program(
     records: Records = "auto",
     require_records: bool = False,
     state: Mapping[str, str] | Literal["auto"] | None = None,
+    ragged: tuple[str, str] | None = None,
 ) -> Program:
     """Compile a model for any target, with the arguments of `tw.compile` (parts/entry.py), and load nothing:
     `Program.save` writes the file that a machine of that kind loads. With `products="all"` products of any values
@@ -116,6 +118,8 @@ def compile_program(
         read = log.run("import", import_model, model, dims, example, dynamic, params)
         if state is not None:
             read = log.run("keep state", _stateful, read, state)
+        if ragged is not None:
+            read = log.run("pack rows", _ragged, read, ragged)
         graph = read.graph if name is None else replace(read.graph, name=name)
         program = compile_graph(
             graph, read.weights, target, log, options, read.interface, records, require_records=require_records
@@ -130,6 +134,18 @@ def _stateful(read: Imported, pairs: Mapping[str, str] | Literal["auto"]) -> Imp
     found = with_state(graph, inputs, face.outputs or tuple(v.name for v in graph.outputs), pairs)
     face = replace(face, inputs=found.inputs, outputs=found.outputs, state=found.state)
     return replace(read, graph=found.graph, interface=face)
+
+
+def _ragged(read: Imported, dims: tuple[str, str]) -> Imported:
+    """A model whose sequences are packed."""
+    face = read.interface
+    if face.state is not None:
+        raise ModelError("a model that keeps state takes no ragged batches", where=read.graph.name)
+    found = with_ragged(read.graph, face.inputs or tuple(v.name for v in read.graph.inputs), *dims)
+    outputs = face.outputs or tuple(v.name for v in read.graph.outputs)
+    return replace(
+        read, graph=found.graph, interface=replace(face, inputs=found.inputs, outputs=outputs, ragged=found.spec)
+    )
 
 
 def _called(model: Any) -> str:
@@ -280,6 +296,7 @@ def _compile(
         interface.trusted,
         extents,
         interface.state,
+        interface.ragged,
     )
 
     def build(log: PassLog) -> Program:

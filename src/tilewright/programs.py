@@ -74,6 +74,7 @@ class ProgramCache:
             names.trusted,
             sorted(fixed),
             *([] if names.state is None else [repr(names.state)]),
+            *([] if names.ragged is None else [repr(names.ragged)]),
         ]
         settings = [f"{name}: {label}" for name, label in sorted(forced_settings().items())]
         workload = f"{structure} {json.dumps(seen)}"

@@ -13,7 +13,7 @@ import pytest
 from typer import BadParameter
 from typer.main import get_command
 
-from tilewright.cli.common import bytes_text, parse_dims, parse_ranges, parse_state, time_text
+from tilewright.cli.common import bytes_text, parse_dims, parse_ragged, parse_ranges, parse_state, time_text
 from tilewright.cli.inputs import read_inputs
 from tilewright.cli.main import app
 from tilewright.cli.run import compare, difference
@@ -141,6 +141,10 @@ def test_what_is_known_of_dims() -> None:
 
 
 def test_caches_of_a_decoder() -> None:
+    assert (parse_ragged(None), parse_ragged("batch,seq")) == (None, ("batch", "seq"))
+    for wrong_pair in ("batch", "batch,", "a,b,c"):
+        with pytest.raises(BadParameter):
+            parse_ragged(wrong_pair)
     assert parse_state(None) is None
     assert parse_state(["auto"]) == "auto"
     assert parse_state(["a=b", "c.0=d.0"]) == {"a": "b", "c.0": "d.0"}

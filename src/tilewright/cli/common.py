@@ -72,6 +72,14 @@ StateOption = Annotated[
         "input and the output that is its longer self. May be repeated. The file is called through `model.state()`.",
     ),
 ]
+RaggedOption = Annotated[
+    str | None,
+    typer.Option(
+        "--ragged",
+        metavar="BATCH,LENGTH",
+        help="The symbols that count the sequences of a batch and the rows of each: sequences are packed, not padded.",
+    ),
+]
 DimOption = Annotated[
     list[str] | None,
     typer.Option(
@@ -240,6 +248,16 @@ def parse_state(texts: Sequence[str] | None) -> dict[str, str] | Literal["auto"]
     return pairs
 
 
+def parse_ragged(text: str | None) -> tuple[str, str] | None:
+    """The two names of `--ragged`."""
+    if text is None:
+        return None
+    batch, _, length = text.partition(",")
+    if not batch or not length or "," in length:
+        raise typer.BadParameter(f"{text}: expected BATCH,LENGTH", param_hint="--ragged")
+    return batch, length
+
+
 def fast_option(fast: str | None, winograd: str | None) -> str | None:
     """What `--fast` says, or `--winograd`, its old name, with a warning."""
     if winograd is None:
@@ -305,6 +323,7 @@ def compile_file(
     records: str = "auto",
     require_records: bool = False,
     state: Mapping[str, str] | Literal["auto"] | None = None,
+    ragged: tuple[str, str] | None = None,
 ) -> Program:
     """Compile an ONNX file for any target, without loading what comes out."""
     import tilewright
@@ -313,7 +332,8 @@ def compile_file(
         raise ModelError("no such file", where=str(path))
     count = flags.THREADS() if threads is None else threads
     options: dict[str, Any] = accuracy(precision, fast)
-    options |= {"records": None if records == "none" else records, "require_records": require_records, "state": state}
+    options |= {"records": None if records == "none" else records, "require_records": require_records}
+    options |= {"state": state, "ragged": ragged}
     try:
         return tilewright.compile_program(path, threads=count, dims=dict(dims), target=on_host(target), **options)
     except UnsupportedError as error:

@@ -12,6 +12,7 @@ from tilewright.cli.common import (
     FastOption,
     JsonOption,
     PrecisionOption,
+    RaggedOption,
     RangeOption,
     RecordsOption,
     RequireRecordsOption,
@@ -24,6 +25,7 @@ from tilewright.cli.common import (
     facts,
     fast_option,
     is_quiet,
+    parse_ragged,
     parse_ranges,
     parse_state,
     print_json,
@@ -46,6 +48,7 @@ def compile_command(
     threads: ThreadsOption = None,
     dim: RangeOption = None,
     state: StateOption = None,
+    ragged: RaggedOption = None,
     precision: PrecisionOption = None,
     fast: FastOption = None,
     winograd: WinogradOption = None,
@@ -83,6 +86,7 @@ def compile_command(
             records=records or "auto",
             require_records=require_records,
             state=parse_state(state),
+            ragged=parse_ragged(ragged),
         )
     seconds = time.perf_counter() - start
     compiled.save(path)

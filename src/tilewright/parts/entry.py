@@ -37,6 +37,7 @@ def compile(
     name: str | None = None,
     params: Any = None,
     state: Mapping[str, str] | Literal["auto"] | None = None,
+    ragged: tuple[str, str] | None = None,
     fallback: Fallback = "auto",
     custom_ops: Sequence[type] = (),
     winograd: str | None = None,
@@ -70,6 +71,9 @@ def compile(
         state: inputs that come back longer, as outputs (keys and values of a decoder), by name, or "auto": those named
             past_key_values.0.key and present.0.key, or past_k and present_k. They stay in memory of a `State`
             (`model.state(capacity)`), which is then what is called; see docs/state.md.
+        ragged: the symbols that count the sequences of a batch and the rows of each, ("batch", "seq"): sequences of
+            different lengths are packed instead of padded, and calls take `tw.ragged(list_of_arrays)`; see
+            docs/ragged.md.
         fallback: what becomes of an ONNX model with operators that Tilewright lacks: "auto" (they run by ONNX Runtime
             or `onnx.reference`, the rest is compiled in parts, a warning says so; see docs/onnx.md), "never" (an error
             lists them).
@@ -102,9 +106,11 @@ def compile(
         return Model(program, threads=threads)
 
     try:
-        return build(model, name, example=example, dims=dims, dynamic=dynamic, params=params, state=state)
+        return build(
+            model, name, example=example, dims=dims, dynamic=dynamic, params=params, state=state, ragged=ragged
+        )
     except ModelError as error:
-        loaded = _loaded(model) if fallback == "auto" and state is None else None
+        loaded = _loaded(model) if fallback == "auto" and state is None and ragged is None else None
         if loaded is None or not can_fall_back(error, loaded):
             raise
     from tilewright.parts.onnx_model import compile_parts

@@ -122,6 +122,22 @@ class StateSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class RaggedSpec:
+    """A program on packed rows, which is called with a `Ragged` for each input that has some.
+
+    Args:
+        starts: the input that says at which row each sequence begins.
+        rows: the symbol that counts all rows; inputs and outputs have it first, or behind a dimension of 1.
+        least, most: rows of a sequence.
+    """
+
+    starts: str
+    rows: str
+    least: int = 1
+    most: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class ParamSpec:
     """A raw weight, as the user names and shapes it. A `fixed` one is a constant of the model: updates leave it out."""
 
@@ -248,7 +264,7 @@ class Manifest:
     are the names of numbers that data decides: the last outputs are their values, which callers do not see. `records`
     are the tuning records that there were about what was decided. `alone`: a call does so little that its caller's
     thread makes it, whatever number of threads is allowed. `state`: that the program has caches which its caller
-    keeps."""
+    keeps. `ragged`: that inputs are packed rows of sequences."""
 
     name: str
     target: TargetSpec
@@ -272,6 +288,7 @@ class Manifest:
     records: tuple[RecordUse, ...] = ()
     alone: bool = False
     state: StateSpec | None = None
+    ragged: RaggedSpec | None = None
     abi_version: int = field(default=ABI_VERSION)
 
     def __post_init__(self) -> None:
@@ -362,6 +379,7 @@ class _Checker:
         self.symbols()
         self.tensors()
         self.state()
+        self.ragged()
         self.packed()
         self.temps("run temporary", m.run_temps, len(m.run_steps), must_state=False)
         self.temps("prepare temporary", m.prepare_temps, len(m.prepare_steps), must_state=True)
@@ -395,6 +413,21 @@ class _Checker:
         self.expect(len(room) == 1 and named, "has caches with room for different numbers of rows", "state")
         known = all(number and free.issuperset({*factors}) and count not in factors for number, factors in state.rows)
         self.expect(bool(state.rows) and known, "adds an unknown number of rows", "state")
+
+    def ragged(self) -> None:
+        """A symbol that counts rows, and a vector of where sequences begin."""
+        ragged = self.m.ragged
+        if ragged is None:
+            return
+        starts = [i for i in self.m.inputs if i.name == ragged.starts]
+        fits = len(starts) == 1 and starts[0].dtype == "i64" and len(starts[0].shape) == 1
+        self.expect(fits and starts[0].shape != (ragged.rows,), "does not say where sequences begin", "ragged starts")
+        self.expect(ragged.rows in {s.name for s in self.m.symbols}, "is no symbol", "ragged rows")
+        tensors: list[InputSpec | OutputSpec] = [*self.m.inputs, *self.m.outputs]
+        for spec in tensors:
+            fits = ragged.rows not in spec.shape or spec.shape[spec.shape[0] == 1] == ragged.rows
+            self.expect(fits, "has rows behind other dimensions", f"tensor {spec.name[:80]!r}")
+        self.expect(any(ragged.rows in i.shape for i in self.m.inputs), "is no dimension of an input", "ragged rows")
 
     def unique(self, what: str, names: list[str]) -> None:
         seen: set[str] = set()

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from tilewright.runtime.arguments import bind_inputs, bind_outputs, describe_spe
 from tilewright.runtime.engine import Engine, StoreMoved
 from tilewright.runtime.interop import Array, in_kind_of
 from tilewright.runtime.manifest import ALIGNMENT, InputSpec, Manifest, OutputSpec, ParamSpec, evaluate
+from tilewright.runtime.ragged import call_ragged, call_versioned
 from tilewright.runtime.threads import check_threads
 from tilewright.support.errors import CallError, Problems
 
@@ -63,6 +65,11 @@ class Runner(Called):
         if manifest.state is not None:
             self.__call__ = self._refuse  # type: ignore[method-assign]
             self.versioned = self._refuse  # type: ignore[method-assign]
+        if manifest.ragged is not None:
+            given = tuple(i.name for i in manifest.inputs if i.name != manifest.ragged.starts)
+            self._face = replace(self._face, call=partial(call_ragged, manifest, call), inputs=given)
+            self.__call__ = self._face.call  # type: ignore[method-assign]
+            self.versioned = partial(call_versioned, manifest, self.versioned)  # type: ignore[method-assign]
 
     def _go_slow(self) -> None:
         """Let every call pass through Python from now on."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from tilewright.ir.graph import Graph, GraphBuilder, Node, Value
 from tilewright.ops.registry import emit1, get
-from tilewright.runtime.manifest import StateSpec
+from tilewright.runtime.manifest import RaggedSpec, StateSpec
 from tilewright.support.errors import Error, VerifyError
 
 
@@ -27,6 +27,7 @@ class Interface:
                      sizes are refused, as a call does not look at them
     extents          the symbols that data decides; the last outputs are their values, which no user sees
     state            the caches that callers keep (`transform/graph/state.py`)
+    ragged           how rows of sequences are packed (`transform/graph/ragged.py`)
     """
 
     inputs: tuple[str, ...] = ()
@@ -38,6 +39,7 @@ class Interface:
     trusted: bool = False
     extents: tuple[str, ...] = ()
     state: StateSpec | None = None
+    ragged: RaggedSpec | None = None
 
 
 PLAIN = Interface()
