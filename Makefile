@@ -67,7 +67,7 @@ $(TREES_STAMP): pyproject.toml | $(STAMP)
 	@touch $@
 
 $(ZOO_STAMP): pyproject.toml | $(TORCH_STAMP)
-	$(BIN)/pip install --quiet -e '.[zoo]'
+	$(BIN)/pip install --quiet -e '.[zoo]' $(firstword $(TORCH))
 	@touch $@
 
 # TVM's tuner crashes with the apache-tvm-ffi that Tilewright uses, so it has an environment of its own.
