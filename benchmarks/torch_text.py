@@ -7,6 +7,8 @@ import os
 import torch
 from torch import Tensor, nn
 
+from benchmarks.zoo.libraries import library
+
 Built = tuple[nn.Module, tuple[Tensor, ...]]
 """A module and example inputs of batch 2."""
 
@@ -17,10 +19,8 @@ class _Bert(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         os.environ.setdefault("HF_HUB_OFFLINE", "1")
-        from transformers import BertConfig, BertModel
-
-        config = BertConfig(attn_implementation="eager")
-        self.bert = BertModel(config)
+        transformers = library("transformers")
+        self.bert = transformers.BertModel(transformers.BertConfig(attn_implementation="eager"))
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> tuple[Tensor, Tensor]:
         out = self.bert(input_ids=input_ids, attention_mask=attention_mask, token_type_ids=token_type_ids)

@@ -1,4 +1,4 @@
-"""Runs generated LLVM text in this process: compile, link, call with NumPy arrays."""
+"""Runs generated LLVM text in this process: compile, link as the runtime does, call with NumPy arrays."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import llvmlite.binding as llvm
 import numpy as np
 
 from tilewright.codegen.llvm.emit import compile_llvm, emit_llvm, kernel_symbols
 from tilewright.ir.loops import PrimFunc
+from tilewright.native.link import Library
 from tilewright.targets.target import Target
 
 _BARRIER = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)
@@ -23,19 +23,9 @@ class Native:
     def __init__(
         self, image: bytes, name: str, imports: Mapping[str, int] | None = None, others: Sequence[bytes] = ()
     ) -> None:
-        llvm.initialize_native_target()
-        llvm.initialize_native_asmprinter()
-        builder = llvm.JITLibraryBuilder()
-        for each in (image, *others):
-            builder.add_object_img(each)
-        for symbol, address in (imports or {}).items():
-            builder.import_symbol(symbol, address)
-        builder.export_symbol(name)
-        builder.add_current_process()
-        machine = llvm.Target.from_default_triple().create_target_machine()
-        self._jit = llvm.create_lljit_compiler(machine)
-        self._tracker = builder.link(self._jit, "kernel")
-        self.address = self._tracker[name]
+        objects = {name: image} | {f"other{i}": each for i, each in enumerate(others)}
+        self._library = Library(objects, [name], imports)
+        self.address = self._library[name]
 
 
 _barriers_met = []

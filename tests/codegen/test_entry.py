@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 
-import llvmlite.binding as llvm
 import numpy as np
 
 from tilewright.codegen.llvm.emit import compile_llvm, emit_llvm
@@ -12,6 +11,7 @@ from tilewright.codegen.llvm.entry import emit_entry
 from tilewright.ir.dtype import f32
 from tilewright.ir.expr import Buffer, Var, const, maximum
 from tilewright.ir.loops import For, PrimFunc, Store
+from tilewright.native.link import Library
 from tilewright.runtime.manifest import StepSpec
 from tilewright.targets.target import Target
 
@@ -20,19 +20,13 @@ n, m = Var("n", lo=1), Var("m", lo=1)
 
 
 def link(*texts: str) -> tuple[object, dict[str, int]]:
-    llvm.initialize_native_target()
-    llvm.initialize_native_asmprinter()
-    builder = llvm.JITLibraryBuilder()
-    for text in texts:
-        builder.add_object_img(compile_llvm(text, HOST))
-    names = ("tw_run", "tw_prepare", "tw_shapes")
-    for name in names:
-        builder.export_symbol(name)
     barrier = ctypes.CFUNCTYPE(None)(lambda: None)
-    builder.import_symbol("tw_barrier", ctypes.cast(barrier, ctypes.c_void_p).value)
-    jit = llvm.create_lljit_compiler(llvm.Target.from_default_triple().create_target_machine())
-    tracker = builder.link(jit, "program")
-    return (jit, tracker, barrier), {name: tracker[name] for name in names}
+    address = ctypes.cast(barrier, ctypes.c_void_p).value
+    assert address is not None
+    names = ("tw_run", "tw_prepare", "tw_shapes")
+    objects = {f"object{i}": compile_llvm(text, HOST) for i, text in enumerate(texts)}
+    library = Library(objects, names, {"tw_barrier": address})
+    return (library, barrier), library.addresses
 
 
 def kernel(name: str, factor: float) -> PrimFunc:
