@@ -1,0 +1,1 @@
+"""Random layers compiled, timed and compared: estimates against the clock, and the compiler against eager PyTorch."""
