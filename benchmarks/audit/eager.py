@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -56,7 +56,7 @@ def _softmax(call: Call) -> Callable[[Attributes], Call]:
 
 
 def _product(attrs: Attributes) -> Call:
-    return (lambda x, y: torch.matmul(x, y.mT)) if attrs.get("transpose_b") else torch.matmul
+    return (lambda x, y: torch.matmul(x, y.mT)) if attrs["transpose_b"] else torch.matmul
 
 
 def _plain(call: Call) -> Callable[[Attributes], Call]:
@@ -123,7 +123,12 @@ def _steps(graph: Graph, params: dict[Any, Any]) -> Iterator[_Step]:
             added = nodes.pop(0)
             yield _biased(node, added, params)
         else:
-            yield _Step(CALLS[node.op](dict(node.attrs.items())), node.inputs, node.outputs[0])
+            yield _Step(CALLS[node.op](_attributes(node)), node.inputs, node.outputs[0])
+
+
+def _attributes(node: Node) -> Attributes:
+    """All attributes by name, those that have their defaults too."""
+    return {f.name: getattr(node.attrs, f.name) for f in fields(node.attrs)}
 
 
 def _biased(node: Node, added: Node, params: dict[Any, Any]) -> _Step:
@@ -133,4 +138,4 @@ def _biased(node: Node, added: Node, params: dict[Any, Any]) -> _Step:
     if node.op == "matmul":
         params[weight] = params[weight].T.contiguous()
         return _Step(F.linear, (x, weight, bias), added.outputs[0])
-    return _Step(CALLS[node.op](dict(node.attrs.items())), (x, weight, bias), added.outputs[0])
+    return _Step(CALLS[node.op](_attributes(node)), (x, weight, bias), added.outputs[0])
