@@ -71,6 +71,17 @@ def test_types_of_nodes_are_what_the_rules_give() -> None:
         run_passes(graph, [("widen", widen)], graph_stage())
 
 
+def test_passes_keep_the_types_of_results() -> None:
+    def flatten(graph: Graph) -> Graph:
+        (node,) = graph.nodes
+        (x,) = graph.inputs
+        return parse_graph(f"graph @g(%{x.name}: f32[4, 1]) {{ %y = {node.op}(%{x.name}) : f32[4, 1] return %y }}")
+
+    graph = parse_graph("graph @g(%x: f32[4]) { %y = relu(%x) : f32[4] return %y }")
+    with pytest.raises(VerifyError, match=r"after the pass 'flatten'(.|\n)*results are not what they were"):
+        run_passes(graph, [("flatten", flatten)], graph_stage())
+
+
 def test_every_loop_pass_is_timed_and_announced_at_level_3() -> None:
     out = io.StringIO()
     names = [name for name, _ in passes(TARGET)]

@@ -95,6 +95,24 @@ def test_blocked_layout_is_converted_at_the_edges_only() -> None:
     )  # the pooled row and the second output
 
 
+@pytest.mark.parametrize("images", [1, 2])
+@pytest.mark.parametrize("target", TARGETS)
+def test_pointwise_work_on_a_single_element_keeps_its_shape(target: str, images: int) -> None:
+    b = GraphBuilder()
+    x, w, bias = (
+        b.input("x", tensor(images, 4, 3, 3)),
+        b.param("w", tensor(1, 4, 3, 3)),
+        b.param("b", tensor(1, 1, 1, 1)),
+    )
+    y = conv(b, x, w, pad=0)
+    graph = b.finish((ops.emit1(b, "sigmoid", ops.emit1(b, "add", y, bias)),))
+    inputs, params = numbers(graph, images)
+    (want,) = run_graph(graph, inputs, params).values()
+    (got,) = run_graph(passed(graph, Target.parse(target)), inputs, params).values()
+    assert got.shape == want.shape == (images, 1, 1, 1)
+    np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
+
+
 def test_a_scale_that_is_used_twice_is_not_folded() -> None:
     b = GraphBuilder()
     x, w, s = b.input("x", tensor(BATCH, 4, 5, 5)), b.param("w", tensor(4, 4, 3, 3)), b.param("s", tensor(4, 1, 1))

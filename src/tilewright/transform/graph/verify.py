@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from tilewright import ops
-from tilewright.ir.graph import Graph, Node
+from tilewright.ir.expr import as_int
+from tilewright.ir.graph import Graph, Node, TensorType
 from tilewright.ir.verify import verify_graph
 from tilewright.support.errors import Error, Problems, VerifyError
 from tilewright.transform.driver import ANNOUNCED, GRAPHS_SHOWN, VERIFY_STAGES, Stage
@@ -13,9 +14,10 @@ from tilewright.transform.graph.views import verify_views
 
 
 def graph_stage() -> Stage[Graph]:
-    """Graphs of one compile: rules of the IR, and each node's types as its operator's rule gives them. A node that
-    stays the same is looked at once."""
+    """Graphs of one compile: rules of the IR, each node's types as its operator's rule gives them, and results that are
+    of the types of those that came in. A node that stays the same is looked at once."""
     seen: dict[int, Node] = {}  # by identity; kept, so that no other node gets the same one
+    results: list[TensorType] | None = None  # of the graph that came in
 
     def node_problems(node: Node) -> Iterable[str]:
         if id(node) not in seen:
@@ -31,7 +33,35 @@ def graph_stage() -> Stage[Graph]:
         verify_graph(graph, node_problems)
         verify_views(graph)
 
-    return Stage(check, check, verify_laid_out, VERIFY_STAGES, ANNOUNCED, GRAPHS_SHOWN)
+    def begin(graph: Graph) -> None:
+        nonlocal results
+        check(graph)
+        results = [v.type for v in graph.outputs]
+
+    def each(graph: Graph) -> None:
+        check(graph)
+        if results is not None:
+            verify_results(graph, results)
+
+    return Stage(begin, each, verify_laid_out, VERIFY_STAGES, ANNOUNCED, GRAPHS_SHOWN)
+
+
+def verify_results(graph: Graph, wanted: Sequence[TensorType]) -> None:
+    """Check that a graph's results are of these types, as far as sizes can be told. Raises VerifyError."""
+    got = [v.type for v in graph.outputs]
+    if len(got) != len(wanted) or not all(map(_same_type, got, wanted)):
+        raise VerifyError("results are not what they were", expected=_listed(wanted), got=_listed(got))
+
+
+def _same_type(a: TensorType, b: TensorType) -> bool:
+    known = a.dtype == b.dtype and len(a.shape) == len(b.shape)
+    return known and all(
+        m == n or None in (m, n) for m, n in zip(map(as_int, a.shape), map(as_int, b.shape), strict=True)
+    )
+
+
+def _listed(types: Sequence[TensorType]) -> str:
+    return ", ".join(map(str, types))
 
 
 def verify_laid_out(graph: Graph) -> None:

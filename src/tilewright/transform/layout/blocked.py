@@ -17,9 +17,12 @@ from tilewright.transform.layout.assigner import Assigner
 
 
 def pointwise(a: Assigner, node: Node) -> bool:
-    """Stay blocked if a full-size operand is blocked and the others can follow."""
+    """Stay blocked if a full-size operand is blocked and the others can follow. A single element stays what it is: no
+    operand of one element is blocked."""
     rank = node.output.type.rank
     if len(node.outputs) != 1 or rank not in (4, 5) or as_int(node.output.shape[1]) is None:
+        return False
+    if all(is_const(d, 1) for d in node.output.shape):
         return False
     present = [v for v in node.inputs if v is not None]
     if not any(a.is_blocked(v) for v in present):
