@@ -25,7 +25,7 @@ from tilewright.plans.attention.tiles import Sizes, tiles
 from tilewright.plans.framework.decisions import deciding, forcing
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.trace import parse_trace
-from tilewright.support.errors import ScheduleError
+from tilewright.support.errors import ScheduleError, ShapeError
 from tilewright.targets.target import Target
 from tilewright.transform.graph.fuse import Group
 from tilewright.transform.lower import lower_group
@@ -284,3 +284,43 @@ def test_whole_rows_of_scores_are_a_schedule_of_the_stages() -> None:
         assert "implement" not in primitives and {"compute_at", "transform_layout"} <= primitives
     for primitives in (steps(1, 32), steps(9, 20), steps(30, 4000), steps(9, 20, dot=DOT)):
         assert "implement" in primitives
+
+
+def packed(rows: int, starts: list[int], order: str = "ssss", heads: int = 2, depth: int = 16) -> list[Any]:
+    """Rows of several sequences."""
+    return [*operands(1, rows, rows, heads, depth, order), *[None] * 5, np.array(starts, np.int64)]
+
+
+SEQUENCES = [(97, [0]), (97, [0, 1, 2]), (97, [0, 7, 40]), (97, [0, 30, 31, 90]), (5, [0, 1, 2, 3, 4]), (64, [0, 32])]
+
+
+@pytest.mark.parametrize(("rows", "starts"), SEQUENCES)
+@pytest.mark.parametrize("more", [{}, {"causal": True}, {"order": "hsth"}, {"dot": DOT}, {"groups": 1}])
+def test_packed_sequences_see_themselves(rows: int, starts: list[int], more: dict[str, Any]) -> None:
+    attrs = attributes(**more)
+    arrays = packed(rows, starts, attrs["order"])
+    want = exact(arrays, attrs)
+    tolerance = 2e-2 if "dot" in more else 2e-6
+    assert_near(native(arrays, attrs), want, tolerance)
+    assert_near(tiled(arrays, attrs, keys=32), want, tolerance)
+    if rows < 97:  # the interpreter takes all pairs of rows one by one
+        (got,) = by_expression("lowered.attention", arrays, attrs)
+        assert_near(got, want, tolerance)
+    for first, end in zip(starts, [*starts[1:], rows], strict=True):
+        axes = [ORDERS[o].index(1) for o in attrs["order"]]
+        alone = [a.take(range(first, end), axis) for a, axis in zip(arrays[:3], axes, strict=False)]
+        own = exact(alone, attrs)
+        assert_near(want.take(range(first, end), axes[3]), own, 1e-12)
+
+
+@pytest.mark.parametrize("starts", [[-5, 1000, 3], [9, 0, 4], [1 << 62, -(1 << 62)], [3, 3, 3]])
+def test_starts_that_make_no_sense_read_nothing_outside(starts: list[int]) -> None:
+    native(packed(11, starts), attributes())
+
+
+def test_packed_sequences_refuse_what_does_not_go_with_them() -> None:
+    arrays = packed(8, [0, 3])
+    for k, other in ((3, np.ones((8, 8), bool)), (8, np.zeros((2, 1), np.int64)), (8, np.zeros(2, np.int32))):
+        wrong = [other if j == k else a for j, a in enumerate(arrays)]
+        with pytest.raises(ShapeError, match="sequences"):
+            native(wrong, attributes())

@@ -40,6 +40,9 @@ def case(op: str, *arrays: Any, **attrs: Any) -> None:
     CASES.append((op, arrays, attrs))
 
 
+for starts in ([0], [0, 1, 4], [0, 2, 2, 5]):
+    case("same_sequence", np.array(starts, np.int64), rows=7)
+
 for name in "neg abs exp exp2 expm1 sqrt sin cos tan sinh cosh tanh arctan arcsinh floor ceil trunc round erf".split():
     case(name, np.clip(ODD[:5], -2, 2))
 for name in "sigmoid relu sign softplus softsign mish hard_swish isnan isinf detect_inf reciprocal".split():

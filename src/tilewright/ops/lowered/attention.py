@@ -32,6 +32,7 @@ from tilewright.ops.dims import (
     same_shape,
     wide,
 )
+from tilewright.ops.ragged import check_starts, sequence_of, sequences_numpy
 from tilewright.ops.registry import OpDef, Types, register
 from tilewright.schedule.dot_intrinsics import named_dot
 from tilewright.support.errors import DTypeError, ShapeError
@@ -68,7 +69,7 @@ def _logical(t: TensorType, order: str) -> tuple[Any, ...]:
 
 
 def _infer(types: Types, attrs: AttentionAttrs) -> tuple[TensorType, ...]:
-    """Inputs q, k, v, mask?, scale?, substitute?, past_k?, past_v?; output y.
+    """Inputs q, k, v, mask?, scale?, substitute?, past_k?, past_v?, starts?; output y.
 
     `order` has one letter for each of q, k, v, y: "s" for [batch, sequence, heads, depth], "h" for [batch, heads,
     sequence, depth], "t" for [sequence, batch, heads, depth]. `heads` query heads share `groups` heads of keys and
@@ -78,6 +79,9 @@ def _infer(types: Types, attrs: AttentionAttrs) -> tuple[TensorType, ...]:
     i + S_k - S_q. `guard`: probabilities that are NaN (a row without any key) count as zero, or as `substitute` (one
     element) if that is given. `dot` names an instruction that takes the factors of both products rounded to bf16 where
     there are many rows; the depth of q and k is a multiple of its group.
+
+    `starts`, i64[sequences]: q, k and v are the rows of several sequences, one behind the other, which begin there: a
+    row sees its own sequence. The batch is 1 then, and there is neither a mask nor a past.
 
     `past_k` and `past_v`, [batches, groups, earlier keys, depth], stand before k and v; a batch entry b is their entry
     b + `past_first`, so that they may be one layer's part of a cache for all layers.
@@ -101,6 +105,11 @@ def _infer(types: Types, attrs: AttentionAttrs) -> tuple[TensorType, ...]:
     required = zip((hq, hk, hv), attrs.first, (heads, groups, groups), strict=True)
     if heads % groups or any(int(h.value) < first + n for h, first, n in required):
         raise ShapeError("attention has too few heads", expected=f"{heads} and {groups}", got=f"{q}, {k} and {v}")
+    starts = (*types[8:], None)[0]
+    if starts is not None:
+        check_starts(starts)
+        if mask is not None or past or not same_dim(bq, dim(1)) or not same_dim(sq, sk):
+            raise ShapeError("packed sequences fit neither a batch nor a mask nor a past", got=f"{q}, {k} and {mask}")
     if mask is not None:
         full = (bq, dim(heads), sq, sk)
         if not same_shape(broadcast_shapes(mask.shape, full), full):
@@ -127,7 +136,7 @@ def _earlier(past: Sequence[TensorType], groups: int, depth: Any, out_depth: Any
 def _compute(inputs: Sequence[Tensor | None], attrs: AttentionAttrs, out: tuple[TensorType, ...]) -> tuple[Tensor, ...]:
     """The softmax between two products, stage by stage; each operand has a stage of its own, which says by its name
     what stands there."""
-    given = [*inputs, *[None] * 8]
+    given = [*inputs, *[None] * 9]
     q, k, v = (need(t) for t in given[:3])
     rows = as_int(q.shape[ORDERS[attrs.order[0]][1]])
     rounded = attrs.dot is not None and (rows is None or rows > FEW_ROWS)
@@ -142,8 +151,11 @@ def _compute(inputs: Sequence[Tensor | None], attrs: AttentionAttrs, out: tuple[
     mask, scale, substitute = (_named(t, name) for t, name in zip(given[3:6], SINGLES, strict=True))
     added = mask if mask is not None and mask.dtype is not boolean else None
     scaled = stages.scaled(stages.scores(queries, keys), added, scale)
-    seen = scaled if mask is added and not attrs.causal else stages.seen(scaled, None if mask is added else mask)
-    weights, total = stages.softmax(seen, hides=mask is not None or attrs.causal)
+    starts = _named(given[8], "starts")
+    sequence = None if starts is None else sequence_of(starts, scaled.shape[2])
+    selects = attrs.causal or mask is not added or sequence is not None
+    seen = stages.seen(scaled, None if mask is added else mask, sequence) if selects else scaled
+    weights, total = stages.softmax(seen, hides=mask is not None or attrs.causal or sequence is not None)
     result = stages.weighted(weights, total, values, substitute)
     return (stages.quotient(result, total, keys.shape[2], out[0], substitute is not None),)
 
@@ -215,14 +227,16 @@ class _Stages:
 
         return _stage(scores.shape, element, "scaled")
 
-    def seen(self, scaled: Tensor, mask: Tensor | None) -> Tensor:
-        """Scores where a mask that selects and causality leave them."""
+    def seen(self, scaled: Tensor, mask: Tensor | None, sequence: Tensor | None) -> Tensor:
+        """Scores where a mask that selects, causality and sequences leave them."""
         rows, keys = scaled.shape[2:]
 
         def element(*at: Expr) -> Expr:
             value = scaled[at]
             if mask is not None:
                 value = select(mask[_broadcast(mask, at)], value, self.number(self.attrs.fill))
+            if sequence is not None:
+                value = select(equal(sequence[at[2]], sequence[at[3]]), value, self.number(LOW))
             visible = at[3] <= at[2] + (keys - rows)
             return select(visible, value, self.number(LOW)) if self.attrs.causal else value
 
@@ -327,7 +341,7 @@ def _reference(arrays: Sequence[Any], attrs: AttentionAttrs) -> tuple[Any, ...]:
     first, heads, groups = attrs.first, attrs.heads, attrs.groups
     q = q[:, :, first[0] : first[0] + heads]
     k, v = (x[:, :, f : f + groups] for x, f in ((k, first[1]), (v, first[2])))
-    past = [wide(a).transpose(0, 2, 1, 3) for a in arrays[6:] if a is not None]
+    past = [wide(a).transpose(0, 2, 1, 3) for a in arrays[6:8] if a is not None]
     if past:
         where = slice(attrs.past_first, attrs.past_first + len(q))
         k, v = (np.concatenate([old[where], new], 1) for old, new in zip(past, (k, v), strict=True))
@@ -340,6 +354,9 @@ def _reference(arrays: Sequence[Any], attrs: AttentionAttrs) -> tuple[Any, ...]:
         elif mask is not None:
             scores = scores + wide(mask)
         rows, keys = scores.shape[-2:]
+        if len(arrays) > 8 and arrays[8] is not None:
+            sequence = sequences_numpy(arrays[8], rows)
+            scores = np.where(sequence[:, None] == sequence, scores, -np.inf)
         if attrs.causal:
             scores = np.where(np.tri(rows, keys, keys - rows, dtype=bool), scores, -np.inf)
         top = scores.max(-1, keepdims=True, initial=-np.inf)

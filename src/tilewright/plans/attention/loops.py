@@ -1,6 +1,6 @@
 """The loops of attention: register tiles over packed keys and values, the softmax of a block of rows between them.
 
-    for batch and head:                                      threads
+    for batch and head:                                      threads; or head and sequence of packed rows
         kt[panel, d, lane] = k;  vp[panel, j, lane] = v      panels of `width`, once a head
         for block of row tiles:
             for block of keys:                               one if the keys are few
@@ -15,25 +15,60 @@ rows of v. Rows of a last tile that is not full overlap the tile before it: both
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
-from tilewright.ir.expr import Buffer, Expr, as_int, call, cast, ceildiv, const, minimum, select
+from tilewright.ir.expr import Buffer, Expr, as_int, call, cast, ceildiv, const, maximum, minimum, select
 from tilewright.ir.loops import PrimFunc
 from tilewright.ops.loopnest import Nest
-from tilewright.ops.lowered.attention import FEW_ROWS
+from tilewright.ops.lowered.attention import FEW_ROWS, ORDERS
 from tilewright.plans.attention.factors import Factors, PairedFactors, PlainFactors
 from tilewright.plans.attention.operands import Operands
-from tilewright.plans.attention.rows import AttentionRows, Tile
+from tilewright.plans.attention.rows import AttentionRows, Span, Tile
 from tilewright.schedule.dot_intrinsics import named_dot
 
 
 def attention_loops(name: str, operands: Operands, params: Sequence[Buffer], tile: Tile) -> PrimFunc:
     """The loop program of attention over these parameters."""
-    nest = Nest(name, params)
-    rows = AttentionRows(nest, operands, tile)
-    dot = operands.attrs.dot
-    factors: Factors = PlainFactors(rows) if dot is None else PairedFactors(rows, named_dot(dot))
-    return AttentionLoops(rows, factors).build()
+    nest, dot = Nest(name, params), operands.attrs.dot
+    with heads(nest, operands) as (b, h, g, span):
+        rows = AttentionRows(nest, operands, tile, span)
+        factors: Factors = PlainFactors(rows) if dot is None else PairedFactors(rows, named_dot(dot))
+        AttentionLoops(rows, factors).head(b, h, g)
+    return nest.finish()
+
+
+@contextmanager
+def heads(nest: Nest, operands: Operands) -> Iterator[tuple[Expr, Expr, Expr, Span | None]]:
+    """The parallel loop over batch entries, or packed sequences, and heads: entry, head, its keys' head, its rows."""
+    attrs, starts = operands.attrs, operands.starts
+    batch, rows = (operands.q.shape[k] for k in ORDERS[attrs.order[0]][:2])
+    each = attrs.heads // attrs.groups
+    if starts is None:
+        with (
+            nest.loop("bh", batch * attrs.heads, parallel=True) as bh,
+            nest.let("b", bh // attrs.heads) as b,
+            nest.let("h", bh % attrs.heads) as h,
+            nest.let("g", bh % attrs.heads // each) as g,
+        ):
+            yield b, h, g, None
+        return
+    count = starts.shape[0]
+    with (  # all sequences of a head together: threads get heads, which take equal times
+        nest.loop("hs", attrs.heads * count, parallel=True) as hs,
+        nest.let("h", hs // count) as h,
+        nest.let("s", hs % count) as s,
+        nest.let("first", within(starts[s], const(0), rows)) as first,
+        nest.let("next", starts[minimum(s + 1, count - 1)]) as following,
+        nest.let("end", select(s + 1 < count, within(following, first, rows), rows)) as end,
+        nest.let("length", end - first) as length,
+    ):
+        yield const(0), h, h // each, Span(first, length)
+
+
+def within(e: Expr, lo: Expr, hi: Expr) -> Expr:
+    """What a caller gives, kept in its range."""
+    return minimum(maximum(e, lo), hi)
 
 
 class AttentionLoops:
@@ -43,31 +78,25 @@ class AttentionLoops:
         self.task, self.factors = task, factors
         self.nest, self.tile = task.nest, task.tile
 
-    def build(self) -> PrimFunc:
+    def head(self, b: Expr, h: Expr, g: Expr) -> None:
+        """All rows of one head."""
         nest, rows = self.nest, as_int(self.task.rows)
-        with (
-            nest.loop("bh", self.task.batch * self.task.heads, parallel=True) as bh,
-            nest.let("b", bh // self.task.heads) as b,
-            nest.let("h", bh % self.task.heads) as h,
-            nest.let("g", bh % self.task.heads // (self.task.heads // self.task.groups)) as g,
-        ):
-            if rows is None:
-                with nest.when(self.task.rows >= self.task.tile_rows):
-                    self.tiled(b, h, g)
-                with nest.when(self.task.rows < self.task.tile_rows):
-                    self.direct(b, h, g)
-            elif rows <= FEW_ROWS:
-                self.direct(b, h, g)
-            else:
+        if rows is None:
+            with nest.when(self.task.rows >= self.task.tile_rows):
                 self.tiled(b, h, g)
-        return nest.finish()
+            with nest.when(self.task.rows < self.task.tile_rows):
+                self.direct(b, h, g)
+        elif rows <= FEW_ROWS:
+            self.direct(b, h, g)
+        else:
+            self.tiled(b, h, g)
 
     # few rows
 
     def direct(self, b: Expr, h: Expr, g: Expr) -> None:
         nest, width = self.nest, self.tile.width
         with (
-            nest.allocate("scores", self.task.type, (self.task.panels * width,)) as scores,
+            nest.allocate("scores", self.task.type, (self.task.most_panels * width,)) as scores,
             nest.allocate("state", self.task.type, (4,)) as state,
             nest.loop("i", self.task.rows) as i,
         ):
@@ -106,8 +135,10 @@ class AttentionLoops:
         chunks = ceildiv(self.task.out_depth, width)
         with (
             self.factors.held(),
-            nest.allocate("kt", self.factors.dtype, (self.task.panels, *self.factors.panel(self.task.depth))) as kt,
-            nest.allocate("vp", self.factors.dtype, (chunks, *self.factors.panel(self.task.keys))) as vp,
+            nest.allocate(
+                "kt", self.factors.dtype, (self.task.most_panels, *self.factors.panel(self.task.depth))
+            ) as kt,
+            nest.allocate("vp", self.factors.dtype, (chunks, *self.factors.panel(self.task.room))) as vp,
             nest.allocate("scores", self.task.type, (self.task.held, rows, self.task.stride)) as scores,
             nest.allocate("state", self.task.type, (self.task.held, rows, 4)) as state,
             nest.allocate(

@@ -27,6 +27,7 @@ class Operands:
     substitute: Expr | None = None
     past_k: Buffer | None = None
     past_v: Buffer | None = None
+    starts: Buffer | None = None
 
 
 def operands(structure: Structure) -> Operands | None:
@@ -55,7 +56,9 @@ def operands(structure: Structure) -> Operands | None:
     given = (("mask", mask), ("scale", scale), ("substitute", substitute))
     if q is None or k is None or v is None or y not in params or any(n in stages and e is None for n, e in given):
         return None
-    return Operands(found.attrs, q, k, v, y, mask, scale, substitute, array("past_keys"), array("past_values"))
+    return Operands(
+        found.attrs, q, k, v, y, mask, scale, substitute, array("past_keys"), array("past_values"), array("starts")
+    )
 
 
 def _number(stage: Stage) -> Const | None:

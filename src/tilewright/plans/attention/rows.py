@@ -31,6 +31,14 @@ Keep = Callable[[Buffer, tuple[Expr, ...], Expr], None]
 
 
 @dataclass(frozen=True, slots=True)
+class Span:
+    """The rows of one sequence among those of several."""
+
+    first: Expr
+    length: Expr
+
+
+@dataclass(frozen=True, slots=True)
 class Tile:
     """`rows` x `width` accumulators; `keys` whose scores are held at once (a multiple of width); `tiles` of rows that
     share a pass over them; `steps` of a product in one iteration of its loop."""
@@ -45,17 +53,22 @@ class Tile:
 class AttentionRows:
     """What one row takes: its scores, their softmax, its part of the result. `nest` is where its statements go."""
 
-    def __init__(self, nest: Nest, operands: Operands, tile: Tile) -> None:
+    def __init__(self, nest: Nest, operands: Operands, tile: Tile, span: Span | None) -> None:
         self.nest, self.attrs, self.tile = nest, operands.attrs, tile
         q, k = operands.q, operands.k
         self.q, self.k, self.v, self.y = q, k, operands.v, operands.y
         self.mask, self.scale, self.substitute = operands.mask, operands.scale, operands.substitute
         past_k, past_v, attrs = operands.past_k, operands.past_v, operands.attrs
         self.type = accumulator(q.dtype)
-        self.batch, self.rows, self.depth = self.dims(q, 0)
+        _, self.rows, self.depth = self.dims(q, 0)
+        self.first = const(0) if span is None else span.first
         self.past = {1: past_k, 2: past_v} if past_k is not None and past_v is not None else {}
         self.earlier = const(0) if past_k is None else past_k.shape[2]
         self.keys = self.earlier + self.dims(k, 1)[1]
+        self.room = self.keys
+        """Keys for which there is memory."""
+        if span is not None:
+            self.rows = self.keys = span.length
         _, _, self.out_depth = self.dims(self.v, 2)
         self.heads, self.groups = attrs.heads, attrs.groups
         known, width = as_int(self.keys), tile.width
@@ -67,10 +80,12 @@ class AttentionRows:
         self.tile_rows = tile.rows if rows is None else max(1, min(tile.rows, rows))
         self.count = ceildiv(self.rows, self.tile_rows)
         self.tiles = min(tile.tiles, as_int(self.count) or tile.tiles)
-        self.held = const(self.tiles) if rows is not None else minimum(self.count, self.tiles)
+        tallest = ceildiv(self.room if span is not None else self.rows, self.tile_rows)
+        self.held = const(self.tiles) if rows is not None else minimum(tallest, self.tiles)
+        self.most_panels = ceildiv(self.room, width)
         self.stride: Expr = const(self.block + (width if self.block % 256 == 0 else 0))
         if known is None:  # a width more: rows of scores shall be in different cache sets
-            self.stride = minimum(self.panels * width, self.block) + width
+            self.stride = minimum(self.most_panels * width, self.block) + width
         self.whole = (as_int(self.out_depth) or 1) % width == 0
         self.hides = self.mask is not None or attrs.causal or not prove_equal(self.keys % width, const(0))
         self.low = const(float("-inf"), self.type)
@@ -83,7 +98,7 @@ class AttentionRows:
     def at(self, operand: int, b: Expr, s: Expr, h: Expr, d: Expr) -> tuple[Expr, ...]:
         """The indices of an element of q, k, v or y (operands 0 to 3)."""
         h = h if operand == 3 else h + self.attrs.first[operand]
-        point = b, s, h, d
+        point = b, self.first + s, h, d
         return tuple(point[k] for k in ORDERS[self.attrs.order[operand]])
 
     def read(self, operand: int, b: Expr, j: Expr, g: Expr, d: Expr, past: bool) -> Expr:

@@ -39,7 +39,14 @@ def is_scheduled(found: Operands, structure: Structure, tile: Tile, target: Targ
     that is filled up."""
     rows, keys = (extent_of(structure, "scores", k) for k in (2, 3))
     columns = extent_of(structure, "result", 3)
-    if found.attrs.dot is not None or structure.func.symbols or rows is None or keys is None or columns is None:
+    if (
+        found.attrs.dot is not None
+        or found.starts is not None
+        or structure.func.symbols
+        or rows is None
+        or keys is None
+        or columns is None
+    ):
         return False
     lanes = lanes_of(structure, target)
     return rows > FEW_ROWS and 0 < keys <= tile.keys and keys % lanes == columns % lanes == 0

@@ -427,6 +427,9 @@ class _Recogniser:
             mask = ops.emit1(new, "reshape", mask, shape=(mask.shape[0], const(1), *mask.shape[1:]))
         inputs: list[Value | None] = [*(p.value for p in parts), mask, self.scale(found, new), found.substitute]
         inputs += [p.past for p in parts[1:]]
+        packed = None if mask is None else self.producer(mask, "same_sequence")
+        if packed is not None:
+            inputs = [*inputs[:3], None, *inputs[4:], packed.inputs[0]]
         while inputs[-1] is None:
             inputs.pop()
         self.finish(new, inputs, attrs, last, flat)

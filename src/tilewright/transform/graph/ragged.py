@@ -141,12 +141,6 @@ class _Packer:
         return self.emit("le", starts, self.emit("reshape", self.row, shape=(self.rows, const(1))))
 
     @cached_property
-    def sequence(self) -> Value:
-        """How many sequences have begun, [rows]."""
-        ones = self.emit("cast", self.begun, dtype=i64)
-        return self.emit("reduce_sum", ones, axes=(1,), keepdims=False)
-
-    @cached_property
     def position(self) -> Value:
         """The place of each row in its sequence, [rows]."""
         starts = self.emit("select", self.begun, self.starts, self.number(np.int64(0)))
@@ -155,9 +149,7 @@ class _Packer:
     @cached_property
     def same(self) -> Value:
         """Which rows are of one sequence, [rows, rows]."""
-        one = self.emit("reshape", self.sequence, shape=(self.rows, const(1)))
-        other = self.emit("reshape", self.sequence, shape=(const(1), self.rows))
-        return self.emit("eq", one, other)
+        return self.emit("same_sequence", self.starts, rows=self.rows)
 
     # operators
 

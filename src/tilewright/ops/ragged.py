@@ -1,0 +1,71 @@
+"""Operators on packed rows of sequences (`transform/graph/ragged.py`)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tilewright import te
+from tilewright.ir.attributes import Attrs, Dim
+from tilewright.ir.dtype import boolean, i64
+from tilewright.ir.expr import Expr, cast, equal
+from tilewright.ir.graph import TensorType
+from tilewright.ops.dims import dims, need, number, present
+from tilewright.ops.registry import OpDef, Types, register
+from tilewright.support.errors import ShapeError
+from tilewright.te import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class RowsAttrs(Attrs):
+    """How many rows all sequences have."""
+
+    rows: Dim
+
+
+def check_starts(starts: TensorType) -> None:
+    """Raise ShapeError unless this can say where sequences begin."""
+    if starts.dtype is not i64 or starts.rank != 1:
+        raise ShapeError("sequences begin at a vector of numbers", expected="i64[sequences]", got=starts)
+
+
+def _infer(types: Types, attrs: RowsAttrs) -> tuple[TensorType, ...]:
+    """starts i64[sequences], growing: whether two rows are of one sequence, bool[rows, rows]."""
+    check_starts(present(types[0]))
+    return (TensorType(boolean, dims((attrs.rows, attrs.rows))),)
+
+
+def sequence_of(starts: Tensor, rows: Expr) -> Tensor:
+    """How many sequences have begun at each row."""
+
+    def begun(i: Expr) -> Any:
+        s = te.reduce_axis(starts.shape[0], "s")
+        return te.sum(cast(starts[s.var] <= i, i64), axis=s)
+
+    made = te.compute((rows,), begun, name="sequence")
+    assert isinstance(made, Tensor)
+    return made
+
+
+def _compute(inputs: Sequence[Tensor | None], attrs: RowsAttrs, out: tuple[TensorType, ...]) -> tuple[Tensor, ...]:
+    shape = out[0].shape
+    sequence = sequence_of(need(inputs[0]), shape[0])
+    made = te.compute(shape, lambda i, j: equal(sequence[i], sequence[j]), name="same")
+    assert isinstance(made, Tensor)
+    return (made,)
+
+
+def sequences_numpy(starts: Any, rows: int) -> Any:
+    """How many sequences have begun at each row."""
+    return np.searchsorted(starts, np.arange(rows), side="right")
+
+
+def _reference(arrays: Sequence[Any], attrs: RowsAttrs) -> tuple[Any, ...]:
+    sequence = sequences_numpy(arrays[0], number(attrs.rows))
+    return (sequence[:, None] == sequence,)
+
+
+register(OpDef("same_sequence", "opaque", RowsAttrs, _infer, _reference, compute=_compute))
