@@ -171,6 +171,10 @@ bench-control: $(STAMP) ## a recurrence as Scan, greedy decoding as Loop, a dete
 bench-dynamic: $(STAMP) ## one compile for all shapes against a compile for each
 	$(PY) -m benchmarks.bench_dynamic $(ARGS)
 
+.PHONY: bench-ragged
+bench-ragged: $(STAMP) ## packed sequences of different lengths against padded ones
+	$(PY) -m benchmarks.bench_ragged $(ARGS)
+
 .PHONY: bench-dynamic-peers
 bench-dynamic-peers: $(PEERS_STAMP) ## the same traces of sizes against ONNX Runtime and OpenVINO
 	$(PY) -m benchmarks.bench_dynamic_peers $(ARGS)
