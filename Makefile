@@ -238,13 +238,15 @@ bench-comprehension: $(PEERS_STAMP) ## functions without a plan against naive C,
 bench-records: $(STAMP) ## tuning records: lookups, an import of many, compiles with and without
 	$(PY) -m benchmarks.bench_records $(ARGS)
 
-LESSONS = example-matmul example-gemv example-reduction example-convolution example-attention
+LESSONS = example-matmul example-gemv example-reduction example-convolution example-attention \
+	example-accelerator
 .PHONY: $(LESSONS)
 example-matmul: ## a 1024x1024x1024 matmul scheduled step by step (docs/course/matmul.md)
 example-gemv: ## a matrix times a vector at the speed of memory, step by step (docs/course/gemv.md)
 example-reduction: ## one sum of millions of numbers, step by step (docs/course/reduction.md)
 example-convolution: ## a convolution, directly and by Winograd's algorithm, step by step (docs/course/convolution.md)
 example-attention: ## attention without matrices of scores, step by step (docs/course/attention.md)
+example-accelerator: ## a product on an accelerator that is described, step by step (docs/course/accelerator.md)
 $(LESSONS): $(STAMP)
 	$(PY) -m examples.course.$(@:example-%=%) $(ARGS)
 

@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 
 import tilewright as tw
+from tests.codegen.c_run import needs_compiler, run_c
 from tests.te.conformance import close
 from tilewright import te
+from tilewright.builder import BuiltFunction
 from tilewright.codegen.interpret.interpreter import interpret
 from tilewright.support.errors import CompileError, ExpressionError, ScheduleError
 
@@ -99,3 +101,100 @@ def test_what_is_no_intrinsic_is_refused() -> None:
     s[z].tensorize(s[z].tile(*z.axis, 2, 4)[2], "test_broken")
     with pytest.raises(CompileError, match="LLVM refused"):
         tw.build(s, [x, y, z])
+
+
+C_SCALE = """static void tw_intrin_NAME(const float *a, int64_t a_row, const float *b, float *c, int64_t c_row) {
+    for (int i = 0; i < 2; ++i)
+        for (int j = 0; j < 4; ++j) c[i * c_row + j] = a[i * a_row + j] * b[j];
+}"""
+
+
+@needs_compiler
+@pytest.mark.parametrize("columns", [12, 4])
+def test_c_calls_the_text_with_strides(columns: int) -> None:
+    name = "test_scale_c"
+    a, b = te.placeholder((2, 4), name="a"), te.placeholder((4,), name="b")
+    c = te.compute((2, 4), lambda i, j: a[i, j] * b[j], name="c")
+    te.intrinsic(name, c, [a, b], c=C_SCALE.replace("NAME", name))
+    x, y = te.placeholder((6, columns), name="X"), te.placeholder((columns,), name="Y")
+    z = te.compute((6, columns), lambda i, j: x[i, j] * y[j], name="Z")
+    s = te.create_schedule(z)
+    s[z].tensorize(s[z].tile(*z.axis, 2, 4)[2], name)
+    f = tw.build(s, [x, y, z])
+    assert f.source("c").count(f"tw_intrin_{name}(") == 2  # its definition and one call
+    rng = np.random.default_rng(0)
+    arrays = [rng.standard_normal(n).astype(np.float32) for n in ((6, columns), columns)]
+    result = np.empty((6, columns), np.float32)
+    run_c(f.flat, [*arrays, result])
+    close(result, arrays[0] * arrays[1])
+
+
+def test_c_text_without_the_function_is_refused() -> None:
+    a = te.placeholder((4,), name="a")
+    with pytest.raises(ExpressionError, match="the C text defines no such function"):
+        te.intrinsic("test_no_c", te.compute((4,), lambda i: a[i] * 2.0, name="c"), [a], c="void f(void) {}")
+
+
+def in_scope(scope: str, n: int, ahead: bool = False) -> BuiltFunction:
+    """Rows of n f32 that go through a memory of the scope."""
+    x = te.placeholder((6, n), name="X")
+    z = te.compute((6, n), lambda i, j: x[i, j] + 1.0, name="Z")
+    s = te.create_schedule(z)
+    copy = s[z].cache_read(x, scope)
+    copy.compute_at(s[z], z.axis[0])
+    if ahead:
+        copy.double_buffer()
+    return tw.build(s, [x, z])
+
+
+def test_a_memory_holds_what_fits() -> None:
+    scope = te.scope("test_sram", 64)
+    assert te.scope("test_sram", 64) == scope  # the same again
+    a = np.random.default_rng(0).standard_normal((6, 16)).astype(np.float32)
+    out = np.empty_like(a)
+    in_scope(scope, 16)(a, out)
+    close(out, a + 1)
+    half = in_scope(scope, 8, ahead=True)
+    assert "f32[2, 1, 8] in test_sram" in half.source("loops")
+    half(a[:, :8].copy(), result := np.empty((6, 8), np.float32))
+    close(result, a[:, :8] + 1)
+    with pytest.raises(ScheduleError, match=r"what lives in 'test_sram' at once does not fit.*68 bytes"):
+        in_scope(scope, 17)
+    with pytest.raises(ScheduleError, match="128 bytes"):
+        in_scope(scope, 16, ahead=True)
+
+
+def test_a_memory_at_the_root_is_not_the_callers() -> None:
+    scope = te.scope("test_root_sram", 64)
+    x = te.placeholder((16,), name="X")
+    y = te.compute((16,), lambda i: x[i] * 2.0, name="Y")
+    z = te.compute((16,), lambda i: y[15 - i] + 1.0, name="Z")
+    s = te.create_schedule(z)
+    s[y].set_scope(scope)
+    f = tw.build(s, [x, z])
+    assert f.flat.params == f.func.params
+    a, out = np.arange(16, dtype=np.float32), np.empty(16, np.float32)
+    f(a, out)
+    close(out, a[::-1] * 2 + 1)
+
+
+def test_what_is_no_memory_is_refused() -> None:
+    te.scope("test_other_sram", 64)
+    for name, capacity, message in (
+        ("test_other_sram", 65, "is another memory"),
+        ("local", 64, "is another memory"),
+        ("two words", 64, "no memory"),
+        ("test_empty", 0, "no memory"),
+        ("test_true", True, "no memory"),
+    ):
+        with pytest.raises(ExpressionError, match=message):
+            te.scope(name, capacity)
+    with pytest.raises(ScheduleError, match="test_unknown_sram"):
+        in_scope("test_unknown_sram", 8)
+    x = te.placeholder((te.var("n"),), name="X")
+    y = te.compute(x.shape, lambda i: x[i] * 2.0, name="Y")
+    z = te.compute(x.shape, lambda i: y[i] + y[0], name="Z")
+    s = te.create_schedule(z)
+    s[y].set_scope("test_other_sram")
+    with pytest.raises(ScheduleError, match="has no constant size"):
+        tw.build(s, [x, z])

@@ -27,7 +27,7 @@ from tilewright.ir.notetable import (
     with_note,
     without,
 )
-from tilewright.ir.scopes import SCOPES, THREADS, Scope, Thread
+from tilewright.ir.scopes import SCOPES, THREADS, Scope, Thread, known_scopes
 from tilewright.support.errors import VerifyError
 
 # Loops
@@ -295,7 +295,7 @@ K = TypeVar("K", bound=str)
 
 def scope_named(name: str) -> Scope:
     """The scope of this name. Raises VerifyError."""
-    return _one_of("scope", name, tuple(SCOPES))
+    return _one_of("scope", name, known_scopes())
 
 
 def thread_named(name: str) -> Thread:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Literal, get_args
+from dataclasses import dataclass
+from typing import Literal, cast, get_args
+
+from tilewright.support.errors import VerifyError
 
 Scope = Literal["global", "padded", "local", "shared"]
 
@@ -13,6 +16,34 @@ SCOPES: dict[Scope, str] = {
     "shared": "Memory that the threads of a GPU's block share; `codegen/cuda/` takes it.",
 }
 """Where buffers live. Written by `set_scope` and `cache_write`, read by `transform/loops/`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """An accelerator's own memory: buffers of its scope share `capacity` bytes."""
+
+    name: str
+    capacity: int
+
+
+_DESCRIBED: dict[str, Memory] = {}
+
+
+def register_memory(memory: Memory) -> None:
+    """Make a memory's name a scope, in this process. Raises VerifyError if the name means something else."""
+    if memory.name in SCOPES or _DESCRIBED.setdefault(memory.name, memory) != memory:
+        raise VerifyError(f"scope {memory.name!r} is another memory")
+
+
+def find_memory(scope: Scope) -> Memory | None:
+    """The memory that was described under this name."""
+    return _DESCRIBED.get(scope)
+
+
+def known_scopes() -> tuple[Scope, ...]:
+    """The scopes that there are, the described ones last."""
+    return (*SCOPES, *cast(tuple[Scope, ...], tuple(_DESCRIBED)))
+
 
 Thread = Literal["blockIdx.x", "blockIdx.y", "blockIdx.z", "threadIdx.x", "threadIdx.y", "threadIdx.z", "vthread"]
 

@@ -28,11 +28,12 @@ from tilewright.ir.loops import (
     Stmt,
     Store,
 )
-from tilewright.ir.notes import SCOPES, THREADS, Origin, Workspaces, find
+from tilewright.ir.notes import THREADS, Origin, Workspaces, find
 from tilewright.ir.notetable import BlockNote, FuncNote, LoopNote, Note, problems
 from tilewright.ir.printer import buffer_text
 from tilewright.ir.reduce import Reduce
 from tilewright.ir.rewrite import walk_expr
+from tilewright.ir.scopes import known_scopes
 from tilewright.support.errors import Problems, VerifyError
 
 NodeCheck = Callable[[Node], Iterable[str]]
@@ -161,8 +162,8 @@ class _FuncVerifier:
             self.report("is declared twice", where)
         self.declared.add(buffer.name)
         self.buffers[buffer.name] = buffer
-        if buffer.scope not in SCOPES:
-            self.report("has an unknown scope", where, f"one of {', '.join(SCOPES)}", repr(buffer.scope))
+        if buffer.scope not in known_scopes():
+            self.report("has an unknown scope", where, f"one of {', '.join(known_scopes())}", repr(buffer.scope))
         for extent in buffer.shape:
             self.integer(extent, "an extent", scope, where)
 

@@ -33,6 +33,7 @@ class TensorIntrin:
         llvm: definitions of LLVM text with a function `@tw.intrin.<name>`, which takes for each parameter of the
             description its address and the strides, in elements, of all dimensions but the last (i64). None: expand.
         features: what the target must have for `llvm`.
+        c: definitions of C with a function `tw_intrin_<name>`, which takes the same. None: expand.
         dense: the regions must be as dense in memory as the description's parameters.
     """
 
@@ -41,6 +42,7 @@ class TensorIntrin:
     llvm: str | None = None
     features: tuple[str, ...] = ()
     dense: bool = False
+    c: str | None = None
 
     def __post_init__(self) -> None:
         problem = _problem(self.description)
@@ -78,6 +80,11 @@ class TensorIntrin:
     def symbol(self) -> str:
         """The LLVM function's name without sigil."""
         return f"tw.intrin.{self.name}"
+
+    @property
+    def c_symbol(self) -> str:
+        """The C function's name."""
+        return f"tw_intrin_{self.name}"
 
 
 def _problem(description: PrimFunc) -> str | None:

@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from itertools import permutations
 
 from tilewright.arith import linear, prove_equal, simplify
-from tilewright.ir.expr import Buffer, Const, Expr, Load, Op, Var, as_int, const, is_const
+from tilewright.ir.expr import Buffer, Const, Expr, Load, Op, Var, as_int, const, is_const, product
 from tilewright.ir.loops import Block, For, Intrinsic, PrimFunc, Region, Stmt, Store
 from tilewright.ir.rewrite import map_expr, substitute, variables
-from tilewright.schedule.intrinsics import TensorIntrin
+from tilewright.schedule.intrinsics import TensorIntrin, matched_dimensions
 from tilewright.schedule.state import block_path, depends_on, last_loop, loop_path, loops_on, refuse, replace_at
 
 COMMUTATIVE = ("add", "mul", "min", "max")
@@ -106,6 +106,27 @@ def is_dense(region: Region) -> bool:
             return False
         started = started or not is_const(extent, 1)
     return True
+
+
+Operand = tuple[Region, tuple[Expr, ...]]
+"""A region, and the strides in elements of its described dimensions but the last."""
+
+
+def operands(intrin: TensorIntrin, call: Intrinsic) -> list[Operand] | None:
+    """What the function of an intrinsic takes for each parameter of its description. None where a region does not fit:
+    elements of the last described dimension follow one another, and all of them where `dense` asks for that."""
+    regions = dict(zip((*intrin.outputs, *intrin.inputs), (*call.outputs, *call.inputs), strict=True))
+    found: list[Operand] = []
+    for parameter in intrin.description.params:
+        region = regions[parameter]
+        shape = region.buffer.shape
+        places = matched_dimensions(region, parameter.shape)
+        if places is None or any(as_int(x) != 1 for x in shape[places[-1] + 1 :]):
+            return None
+        if intrin.dense and not is_dense(region):
+            return None
+        found.append((region, tuple(simplify(product(shape[d + 1 :])) for d in places[:-1])))
+    return found
 
 
 def _nest(func: PrimFunc, loop: For) -> tuple[list[For], Block]:

@@ -70,7 +70,7 @@ from tilewright.te.elements import (
     truncmod,
 )
 from tilewright.te.externs import ExternOp, extern
-from tilewright.te.intrinsics import intrinsic
+from tilewright.te.intrinsics import intrinsic, scope
 from tilewright.te.memory import bind_views, memory_shape
 from tilewright.te.placeholders import placeholder
 from tilewright.te.scans import ScanOp, scan
@@ -158,6 +158,7 @@ __all__ = [
     "round",
     "rsqrt",
     "scan",
+    "scope",
     "sigmoid",
     "sin",
     "sinh",

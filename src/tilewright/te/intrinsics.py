@@ -14,8 +14,9 @@ from dataclasses import replace
 
 from tilewright.ir.loops import Block, Stmt
 from tilewright.ir.rewrite import map_stmt
+from tilewright.ir.scopes import Memory, register_memory
 from tilewright.schedule.intrinsics import TensorIntrin, register
-from tilewright.support.errors import ExpressionError
+from tilewright.support.errors import ExpressionError, VerifyError
 from tilewright.te.blocks import create_prim_func, stages_of
 from tilewright.te.tensors import Tensor
 
@@ -28,6 +29,7 @@ def intrinsic(
     llvm: str | None = None,
     features: Sequence[str] = (),
     dense: bool = False,
+    c: str | None = None,
 ) -> TensorIntrin:
     """Make an intrinsic known to `tensorize` by its name.
 
@@ -41,6 +43,8 @@ def intrinsic(
             elements follow one another. Without it, and on machines without the features, the loops are written out.
         features: what a target must have for the text.
         dense: only dense operands fit.
+        c: definitions of C with a function `tw_intrin_<name>` that takes the same, strides as int64_t: what
+            `source("c")` calls. Without it, the loops are written out there.
 
     Raises ExpressionError or ScheduleError if the stage or the text is no such thing, or another one has the name.
     """
@@ -52,9 +56,32 @@ def intrinsic(
         raise ExpressionError(
             f"intrinsic {name!r}: the text defines no such function", expected=f"@tw.intrin.{name}(...)"
         )
+    if c is not None and f"tw_intrin_{name}(" not in c:
+        raise ExpressionError(
+            f"intrinsic {name!r}: the C text defines no such function", expected=f"tw_intrin_{name}(...)"
+        )
     func = create_prim_func([*inputs, output], name)
     meaning = func.with_body(map_stmt(func.body, _without_init))
-    return register(TensorIntrin(name, meaning, llvm, tuple(features), dense))
+    return register(TensorIntrin(name, meaning, llvm, tuple(features), dense, c))
+
+
+def scope(name: str, capacity: int) -> str:
+    """Describe a memory of an accelerator: its name becomes a scope for `set_scope`, `cache_read` and `cache_write`.
+
+    Args:
+        name: of the scope, as programs print it.
+        capacity: bytes that all buffers of the scope share; a program that needs more is refused when it is lowered.
+
+    Returns the name. Raises ExpressionError for a name that is no identifier, or that another memory has, and for a
+    capacity that is no positive number. On the interpreter and in C such a buffer is an array like any other.
+    """
+    if not isinstance(name, str) or not name.isidentifier() or isinstance(capacity, bool) or not capacity > 0:
+        raise ExpressionError("no memory", expected="a name and a number of bytes", got=(name, capacity))
+    try:
+        register_memory(Memory(name, capacity))
+    except VerifyError as error:
+        raise ExpressionError(error.headline()) from error
+    return name
 
 
 def _without_init(s: Stmt) -> Stmt | None:

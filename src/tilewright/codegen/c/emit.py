@@ -19,8 +19,9 @@ from tilewright.ir.loops import NTHREADS, TID, Allocate, Block, For, If, Intrins
 from tilewright.ir.rewrite import buffers_in, exprs_of, loads, map_stmt, variables, walk, walk_expr
 from tilewright.ir.sharing import computed_first
 from tilewright.schedule.external import externals_in, find_external, sizes_of
-from tilewright.schedule.intrinsics import expand
+from tilewright.schedule.intrinsics import TensorIntrin, expand, find_intrinsic, is_known
 from tilewright.schedule.state import written_buffers
+from tilewright.schedule.tensorize import Operand, operands
 from tilewright.support.errors import CompileError
 
 STACK_BYTES = 64 * 1024
@@ -33,10 +34,20 @@ _LINE = 100
 def emit_c(func: PrimFunc, *, openmp: bool = False) -> str:
     """The C text of a lowered function, with pragmas of OpenMP where they are wanted. Raises CompileError if it still
     has blocks or has unknown intrinsics."""
-    expanded = map_stmt(
-        func.body, lambda s: expand(s) if isinstance(s, Intrinsic) and find_external(s.name) is None else None
-    )
+    expanded = map_stmt(func.body, lambda s: expand(s) if isinstance(s, Intrinsic) and not _is_call(s) else None)
     return Emitter(func.with_body(expanded), openmp).function()
+
+
+def _is_call(s: Intrinsic) -> bool:
+    """Whether C calls a function for it: an external one, or an intrinsic's own."""
+    return find_external(s.name) is not None or _intrinsic_of(s) is not None
+
+
+def _intrinsic_of(s: Intrinsic) -> tuple[TensorIntrin, list[Operand]] | None:
+    """The intrinsic with C text that a statement calls, and what its function takes."""
+    intrin = find_intrinsic(s.name) if is_known(s.name) else None
+    found = operands(intrin, s) if intrin is not None and intrin.c is not None else None
+    return (intrin, found) if intrin is not None and found is not None else None
 
 
 class Emitter:
@@ -155,7 +166,10 @@ class Emitter:
             case Allocate():
                 self.allocate(s, level)
             case Intrinsic():
-                self.call(s, level)
+                if find_external(s.name) is not None:
+                    self.call(s, level)
+                else:
+                    self.call_intrinsic(s, level)
             case Block():
                 raise CompileError("blocks have no C form; lower the function first", where=f"block {s.name!r}")
 
@@ -171,6 +185,18 @@ class Emitter:
         what = " // a Python function has this place" if external.python is not None else ""
         self.prototypes[external.linked] = prototype + what
         self.line(f"{external.linked}({', '.join([*places, *sizes])});", level)
+
+    def call_intrinsic(self, s: Intrinsic, level: int) -> None:
+        """A call of an intrinsic's function, whose text stands before."""
+        found = _intrinsic_of(s)
+        assert found is not None
+        intrin, regions = found
+        arguments: list[str] = []
+        for region, strides in regions:
+            arguments.append(f"&{self.exprs.element(region.buffer, tuple(x for x, _ in region.ranges))}")
+            arguments += map(self.exprs.text, strides)
+        self.prototypes[intrin.c_symbol] = (intrin.c or "").strip()
+        self.line(f"{intrin.c_symbol}({', '.join(arguments)});", level)
 
     def otherwise(self, s: Stmt | None, level: int) -> None:
         if isinstance(s, If):

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from tilewright.arith import simplify
 from tilewright.codegen.llvm.address import address, buffer_offset
 from tilewright.codegen.llvm.expr import evaluate
 from tilewright.codegen.llvm.state import State
-from tilewright.ir.expr import as_int, const, product
-from tilewright.ir.loops import Intrinsic, Region
+from tilewright.ir.loops import Intrinsic
 from tilewright.schedule.external import find_external, sizes_of
-from tilewright.schedule.intrinsics import TensorIntrin, find_intrinsic, is_known, matched_dimensions
-from tilewright.schedule.tensorize import is_dense
+from tilewright.schedule.intrinsics import find_intrinsic, is_known
+from tilewright.schedule.tensorize import is_dense, operands
 from tilewright.support.errors import CompileError
 
 
@@ -42,28 +40,15 @@ def emit_call(s: State, stmt: Intrinsic) -> bool:
     intrin = find_intrinsic(stmt.name)
     if intrin.llvm is None or s.lanes is not None or not all(map(s.target.has, intrin.features)):
         return False
-    regions = dict(zip((*intrin.outputs, *intrin.inputs), (*stmt.outputs, *stmt.inputs), strict=True))
-    ordered = [(b, regions[b]) for b in intrin.description.params]
-    if not all(_fits(intrin, region, len(b.shape)) for b, region in ordered):
+    found = operands(intrin, stmt)
+    if found is None:
         return False
     arguments: list[str] = []
-    for buffer, region in ordered:
+    for region, strides in found:
         where, _ = address(s, region.buffer, buffer_offset(s, region.buffer, [start for start, _ in region.ranges]))
         arguments.append(f"ptr {where}")
-        places = matched_dimensions(region, buffer.shape) or ()
-        for d in places[:-1]:
-            stride = simplify(product(region.buffer.shape[d + 1 :]))
-            arguments.append(f"i64 {evaluate(s, stride).scalar}")
+        arguments += [f"i64 {evaluate(s, stride).scalar}" for stride in strides]
     s.out.declarations.setdefault(intrin.symbol, intrin.llvm)
     s.out.effect(f"call void @{intrin.symbol}({', '.join(arguments)})")
     s.forget_loads()
     return True
-
-
-def _fits(intrin: TensorIntrin, region: Region, rank: int) -> bool:
-    """Whether the elements of the last described dimension follow one another, and all of them where that is asked."""
-    shape = region.buffer.shape
-    places = [d for d, (_, extent) in enumerate(region.ranges) if extent is not const(1)]
-    if len(places) != rank or any(as_int(x) != 1 for x in shape[places[-1] + 1 :]):
-        return False
-    return is_dense(region) if intrin.dense else True

@@ -11,6 +11,7 @@ from tilewright.targets.target import Target
 from tilewright.transform.driver import LOOPS_SHOWN, VERIFY_PASSES, Stage, run_passes
 from tilewright.transform.loops.ahead import WeightPrefetch, prefetch_upcoming
 from tilewright.transform.loops.blocks import lower_blocks
+from tilewright.transform.loops.capacity import check_capacities
 from tilewright.transform.loops.compact import compact_buffers
 from tilewright.transform.loops.conditions import bound_loops, move_conditions
 from tilewright.transform.loops.dead import drop_dead_stores
@@ -38,7 +39,7 @@ def passes(target: Target, prefetch: WeightPrefetch | None = None) -> tuple[tupl
         ("lower blocks", lower_blocks),
         ("simplify", simplify_loops),
         ("compact buffers", lambda func: compact_buffers(func, target.caches)),
-        ("double buffers", double_buffers),
+        ("double buffers", lambda func: check_capacities(double_buffers(func))),
         ("move conditions", move_conditions),
         ("partition loops", partition_loops),
         ("defer epilogues", defer_epilogues),

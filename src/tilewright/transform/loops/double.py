@@ -26,6 +26,7 @@ from tilewright.ir.rewrite import (
     walk,
     with_children,
 )
+from tilewright.ir.scopes import find_memory
 from tilewright.transform.loops.copies import copy_fresh
 
 TWO = const(2)
@@ -62,7 +63,9 @@ def _doubled(stmt: Stmt, old: For, name: str, taken: set[str]) -> Stmt:
     reads = {b for s in fill for b in buffers_in(s)} - {buffer}
     if reads & _written(seq((*fill, *rest))) or reads & {a.buffer for a in others} or variables(buffer.size):
         return stmt
-    halves = replace(buffer, shape=(TWO, *buffer.shape), scope="global")
+    # Which half is meant is known only when it runs: no register can be that, while a memory of its own can.
+    scope = buffer.scope if find_memory(buffer.scope) else "global"
+    halves = replace(buffer, shape=(TWO, *buffer.shape), scope=scope)
     following = loop.var + 1
     first = copy_fresh(substitute_stmt(seq(fill), {loop.var: const(0)}), taken)
     ahead = copy_fresh(substitute_stmt(seq(fill), {loop.var: following}), taken)

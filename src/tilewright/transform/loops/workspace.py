@@ -5,7 +5,8 @@
     }                                                }
 
 A buffer of scope "global" at the root, or with a parallel loop inside (its threads share it), becomes a trailing
-parameter. Inside a loop a constant size of at most 256 KiB stays an `Allocate`. Larger or symbolic ones become
+parameter; one in a memory of an accelerator does not. Inside a loop a constant size of at most 256 KiB stays an
+`Allocate`. Larger or symbolic ones become
 parameters too; if each thread needs its own, with a leading dimension `nthreads`, indexed by `tid`. Their shapes are
 expressions of the symbols.
 """
@@ -20,6 +21,7 @@ from tilewright.ir.expr import Buffer, Const, Expr, Load, Op, const
 from tilewright.ir.loops import NTHREADS, TID, Allocate, For, Intrinsic, PrimFunc, Region, Stmt, Store
 from tilewright.ir.notes import Workspaces, with_note
 from tilewright.ir.rewrite import map_expr, map_exprs_of, replace_buffers, walk, walk_expr, with_children
+from tilewright.ir.scopes import find_memory
 
 STACK_LIMIT = 256 << 10
 """Bytes up to which an allocation stays on the stack."""
@@ -58,7 +60,7 @@ class _Plan:
         shared = not in_parallel and any(isinstance(c, For) and c.kind == "parallel" for c in walk(s.body))
         size = _constant_bytes(s.buffer)
         small = size is not None and size <= STACK_LIMIT
-        if small and not shared and (in_loop or s.buffer.scope == "local"):
+        if small and not shared and (in_loop or _stays(s.buffer)):
             return replace(s, body=body)
         if in_parallel:
             return self.private(s.buffer, body)
@@ -72,6 +74,11 @@ class _Plan:
         shared = Buffer(buffer.name, buffer.dtype, (NTHREADS, *_sizes(buffer)), "global", ALIGNMENT)
         self.params.append(shared)
         return _with_leading(body, buffer, shared)
+
+
+def _stays(buffer: Buffer) -> bool:
+    """Whether a buffer at the root is no memory of the caller's: registers, and memories of an accelerator."""
+    return buffer.scope == "local" or find_memory(buffer.scope) is not None
 
 
 def _sizes(buffer: Buffer) -> tuple[Expr, ...]:
