@@ -34,6 +34,13 @@ def values_of(extent: Expr, usual: Sequence[int]) -> tuple[int, ...]:
     return tuple(inside) or (min(max(usual[0], least), most),)
 
 
+def maps_of(height: Expr, width: Expr) -> tuple[tuple[int, int], ...]:
+    """Sizes of maps that a height and a width are judged by, of equal weight."""
+    rows, columns = values_of(height, SYMBOLIC_SIDES), values_of(width, SYMBOLIC_SIDES)
+    count = max(len(rows), len(columns))
+    return tuple((rows[k % len(rows)], columns[k % len(columns)]) for k in range(count))
+
+
 def at(extent: Expr, symbols: Sequence[Var], place: int) -> int:
     """An extent where each symbol has the likely value at one place of its list, from the start again at its end."""
     numbers: dict[Var, Expr] = {s: const(s.likely[place % len(s.likely)]) for s in symbols}
@@ -47,5 +54,7 @@ and 64, which the benchmarks measure, or nearer, on Zen 4, AVX2, AVX-512 and Neo
 """
 MANY_ROWS = SYMBOLIC_ROWS[1:]
 """The same without the one row, for which there is a version of its own."""
+SYMBOLIC_SIDES = (7, 28, 112)
+"""Heights and widths of maps, of which nothing is known: those of deep, middle and first layers of image networks."""
 SYMBOLIC_IMAGES = geometric(25, 3)
 """Batches of images: 1, 5, 25. Convolutions have much work in one already, so that a few batches tell enough."""

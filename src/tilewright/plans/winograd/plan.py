@@ -55,6 +55,7 @@ from tilewright.plans.winograd.tiles import (
     problems_of,
     product_cycles,
     unshared_penalty,
+    weight_of,
 )
 from tilewright.schedule.routines import Routine, register
 from tilewright.schedule.schedule import BlockRef, LoopRef, Schedule
@@ -120,7 +121,8 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
         total = Cost()
         for s in shapes:
             penalty = unshared_penalty(s, choice, block, target)
-            total += cost(s, choice, block, target, rows) * (penalty * images * found.attrs.dilation**2 / s.images)
+            weight = weight_of(s, shapes) * len(shapes)
+            total += cost(s, choice, block, target, rows) * (penalty * images * found.attrs.dilation**2 * weight)
         knobs = (("tilerows", block.rows), ("tilecolumns", block.columns), ("rows", rows), ("width", choice.width))
         return Candidate(knobs, total * (1 / len(shapes)) + behind)
 

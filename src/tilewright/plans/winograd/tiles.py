@@ -33,7 +33,7 @@ from tilewright.ops.lowered.winograd import ConvWinogradAttrs
 from tilewright.plans.convolution import tiles as conv_tiles
 from tilewright.plans.convolution.tiles import tile_steps
 from tilewright.plans.framework.cost import EXPOSED, Cost, sharing, store_cycles
-from tilewright.plans.framework.symbolic import SYMBOLIC_IMAGES
+from tilewright.plans.framework.symbolic import SYMBOLIC_IMAGES, maps_of
 from tilewright.targets.target import Target
 
 FOURIER_IN, FOURIER_OUT = 3.0, 2.5
@@ -75,6 +75,11 @@ class WinogradProblem:
     model: float = 0.0
     stride: int = 1
 
+    @property
+    def pixels(self) -> int:
+        """Outputs of an image, of one channel."""
+        return self.height * self.width
+
     def cold(self, size: int, target: Target) -> bool:
         """Whether weights come from memory if layers like this keep `size` x `size` elements of each filter."""
         return self.model * (size / self.window) ** 2 > target.costs.traffic.next_call_l3 * target.l3
@@ -83,10 +88,10 @@ class WinogradProblem:
 def problems_of(attrs: ConvWinogradAttrs, out: Sequence[Expr], model: float) -> tuple[WinogradProblem, ...]:
     """What an operator computes whose result has this shape, in channel blocks, for each number of images."""
     images, apart = as_int(out[0]), attrs.dilation
-    height, width = (ceil((as_int(d) or 0) / apart) for d in out[2:4])
+    maps = [(ceil(h / apart), ceil(w / apart)) for h, w in maps_of(*out[2:4])]
     counts = SYMBOLIC_IMAGES if images is None else (images,)
-    sizes = (attrs.input_channels, attrs.channels, attrs.window, model, attrs.stride)
-    return tuple(WinogradProblem(n * apart**2, height, width, *sizes) for n in counts)
+    rest = (attrs.input_channels, attrs.channels, attrs.window, model, attrs.stride)
+    return tuple(WinogradProblem(n * apart**2, h, w, *rest) for n in counts for h, w in maps)
 
 
 def reads_cold(attrs: ConvWinogradAttrs, model: float, target: Target) -> bool:
@@ -112,18 +117,29 @@ class TileBlock:
 def ranked(
     shapes: tuple[WinogradProblem, ...], tiles: tuple[int, ...], target: Target
 ) -> tuple[tuple[float, Direct | Winograd], ...]:
-    """The transforms for a layer that is called with any of `shapes` (they differ in images), each in its best blocks
-    of tiles, and computing it directly, with the mean cycles an image; the best first."""
+    """The transforms for a layer that is called with any of `shapes` (they differ in images and sizes of maps), each in
+    its best blocks of tiles, and computing it directly, with the mean cycles an image of the first size; the best
+    first. A transform that is slower than computing directly on maps of any of several sizes is left out: blocks of
+    tiles that large maps fill are mostly empty on small ones."""
     choices = [
         Winograd(tile, width, panels)
         for tile in tiles
         for width in _widths(shapes[0], target)
         for panels in groups(ceil(shapes[0].filters / width))
     ]
-    directly = sum(direct(s, target) / s.images for s in shapes) / len(shapes)
+    directly = sum(direct(s, target) * weight_of(s, shapes) for s in shapes)
     options: list[tuple[float, Direct | Winograd]] = [(directly, Direct())]
-    options += [(blocked(shapes, choice, target)[0][0], choice) for choice in choices]
+    several = len({s.pixels for s in shapes}) > 1
+    for choice in choices:
+        cycles, block = blocked(shapes, choice, target)[0]
+        if not several or all(cost(s, choice, block, target).cycles <= direct(s, target) for s in shapes):
+            options.append((cycles, choice))
     return tuple(sorted(options, key=lambda option: option[0]))
+
+
+def weight_of(shape: WinogradProblem, shapes: Sequence[WinogradProblem]) -> float:
+    """What one of several shapes counts for in a mean, per image: a pixel of each size counts alike."""
+    return shapes[0].pixels / shape.pixels / shape.images / len(shapes)
 
 
 @lru_cache(maxsize=4096)
@@ -134,10 +150,11 @@ def blocked(
 
     def mean(block: TileBlock) -> float:
         each = (cost(s, choice, block, target).cycles * unshared_penalty(s, choice, block, target) for s in shapes)
-        return sum(c / s.images for c, s in zip(each, shapes, strict=True)) / len(shapes)
+        return sum(c * weight_of(s, shapes) for c, s in zip(each, shapes, strict=True))
 
     most = max(s.images for s in shapes)
-    found = [(mean(block), block) for block in blocks(shapes[0], choice.tile, most)]
+    maps = {(s.height, s.width): s for s in shapes}.values()
+    found = [(mean(block), block) for block in dict.fromkeys(b for s in maps for b in blocks(s, choice.tile, most))]
     return tuple(sorted(found, key=lambda option: option[0]))
 
 

@@ -9,6 +9,7 @@ from math import ceil
 
 from tilewright.ir.expr import as_int
 from tilewright.ir.graph import Node
+from tilewright.ir.rewrite import variables
 from tilewright.ir.selection import Algorithm, Direct, Pixels, Winograd
 from tilewright.ops.conv import ConvAttrs
 from tilewright.ops.lowered.correlation import points, products
@@ -17,7 +18,7 @@ from tilewright.plans.framework.cost import Cost, bandwidth, fma_cycles, write_c
 from tilewright.plans.framework.decision_key import key_of_nodes
 from tilewright.plans.framework.decisions import decide
 from tilewright.plans.framework.space import Setting
-from tilewright.plans.framework.symbolic import SYMBOLIC_IMAGES
+from tilewright.plans.framework.symbolic import SYMBOLIC_IMAGES, maps_of
 from tilewright.plans.strassen.convolution import LEAST_GAIN
 from tilewright.plans.strassen.convolution import best as best_strassen
 from tilewright.plans.winograd.errors import largest_error
@@ -137,15 +138,18 @@ def filters(around: Surroundings, node: Node, choice: Algorithm) -> float:
 
 
 def transformed(around: Surroundings, node: Node) -> tuple[WinogradProblem, ...]:
-    """The layer as Winograd's estimate knows it, for each number of images; nothing where no transform fits."""
+    """The layer as Winograd's estimate knows it, for each number of images and size of maps; nothing where no transform
+    fits, or where nobody says which sizes are likely: blocks of tiles for large maps take six times as long as direct
+    products on small ones, and small blocks twice as long on large maps."""
     w = node.inputs[1]
     assert w is not None
     filters, channels, window, other = (as_int(d) or 0 for d in w.shape)
     conv = node.of(ConvAttrs)
-    height, width, images = (as_int(node.output.shape[k]) for k in (2, 3, 0))
+    images, _, *sides = node.output.shape
     (stride, *strides), (apart, *dilations) = conv.strides, conv.dilations
     even = window == other and all(s == stride for s in strides) and all(d == apart for d in dilations)
-    if not height or not width or images == 0 or not even:
+    likely = all(s.likely for d in sides for s in variables(d))
+    if any(as_int(d) == 0 for d in (images, *sides)) or not even or not likely:
         return ()
     if window not in WINDOWS or channels < around.block or stride >= window:
         return ()
@@ -160,7 +164,8 @@ def transformed(around: Surroundings, node: Node) -> tuple[WinogradProblem, ...]
             around.weight_bytes,
             stride,
         )
-        for n in (SYMBOLIC_IMAGES if images is None else (images,))
+        for n in (SYMBOLIC_IMAGES if as_int(images) is None else (as_int(images) or 1,))
+        for height, width in maps_of(*sides)
     )
 
 
