@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.peers import vino
 from tilewright.measure.contender import Prepared
 
 STEPS = 16
@@ -92,22 +93,13 @@ def onnxruntime(path: str, earlier: int, batch: int, threads: int) -> Prepared:
 def openvino(path: str, earlier: int, batch: int, threads: int) -> Prepared:
     """OpenVINO with its state: caches become variables. A call sets them back, which copies them once."""
     import openvino as ov
-    import openvino.properties as properties
-    import openvino.properties.hint as hints
     from openvino._offline_transformations import apply_make_stateful_transformation
 
     core = ov.Core()
     graph = core.read_model(path)
     pairs = {n: n.replace("past", "present") for n in _no_rows(path, batch)}
     apply_make_stateful_transformation(graph, pairs)
-    settings = {
-        hints.inference_precision(): ov.Type.f32,
-        hints.performance_mode(): hints.PerformanceMode.LATENCY,
-        hints.enable_cpu_pinning(): False,
-        properties.num_streams(): 1,
-        properties.inference_num_threads(): threads,
-    }
-    request = core.compile_model(graph, "CPU", settings).create_infer_request()
+    request = core.compile_model(graph, "CPU", vino.settings(threads)).create_infer_request()
     depth = _no_rows(path, batch)["past_k_0"].shape
     for variable in request.query_state():
         variable.state = ov.Tensor(np.zeros(depth, np.float32))

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.bench_dynamic import TRACES, Trace, inputs_for
+from benchmarks.peers import vino
 from tilewright.measure.contender import Prepared
 
 Arrays = dict[str, np.ndarray[Any, Any]]
@@ -48,8 +49,6 @@ def onnxruntime(trace: str, threads: int, window: int) -> Prepared:
 def openvino(trace: str, threads: int, window: int) -> Prepared:
     """OpenVINO for the lowest time of one request, told of the ranges of sizes; its outputs are shared, not copied."""
     import openvino as ov
-    import openvino.properties as properties
-    import openvino.properties.hint as hints
 
     chosen, core = TRACES[trace], ov.Core()
     proto = chosen.model()
@@ -61,14 +60,7 @@ def openvino(trace: str, threads: int, window: int) -> Prepared:
         sizes = [d.dim_value or chosen.fixed.get(d.dim_param) or ranges[d.dim_param] for d in dims]
         shapes[info.name] = ov.PartialShape([d if isinstance(d, ov.Dimension) else ov.Dimension(d) for d in sizes])
     graph.reshape(shapes)
-    settings = {
-        hints.inference_precision(): ov.Type.f32,
-        hints.performance_mode(): hints.PerformanceMode.LATENCY,
-        hints.enable_cpu_pinning(): False,
-        properties.num_streams(): 1,
-        properties.inference_num_threads(): threads,
-    }
-    request = core.compile_model(graph, "CPU", settings).create_infer_request()
+    request = core.compile_model(graph, "CPU", vino.settings(threads)).create_infer_request()
     call: Call = lambda given: list(request.infer(given, share_inputs=True, share_outputs=True).values())  # noqa: E731
     return _prepared(chosen, window, call, ov.__version__)
 

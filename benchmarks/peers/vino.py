@@ -18,8 +18,24 @@ def _core() -> Any:
     return openvino.Core()
 
 
+def settings(threads: int, precision: str = "f32") -> dict[Any, Any]:
+    """For the lowest time of one request; nothing is pinned, because peers take turns on the same cores."""
+    import openvino
+    import openvino.properties as properties
+    import openvino.properties.hint as hints
+
+    return {
+        hints.inference_precision(): getattr(openvino.Type, precision),
+        hints.performance_mode(): hints.PerformanceMode.LATENCY,
+        hints.enable_cpu_pinning(): False,
+        hints.enable_hyper_threading(): False,
+        properties.num_streams(): 1,
+        properties.inference_num_threads(): threads,
+    }
+
+
 def latency(model: str, threads: int, batch: int) -> Prepared:
-    """Settings for the lowest time of one request; pinning is off because peers take turns on the same cores."""
+    """Settings for the lowest time of one request."""
     return _compiled(model, threads, batch, "f32")
 
 
@@ -30,21 +46,11 @@ def latency_bf16(model: str, threads: int, batch: int) -> Prepared:
 
 def _compiled(model: str, threads: int, batch: int, precision: str) -> Prepared:
     import openvino
-    import openvino.properties as properties
-    import openvino.properties.hint as hints
 
     path, inputs = load(model, batch)
     graph = _core().read_model(path)
     graph.reshape({name: list(array.shape) for name, array in inputs.items()})
-    settings = {
-        hints.inference_precision(): getattr(openvino.Type, precision),
-        hints.performance_mode(): hints.PerformanceMode.LATENCY,
-        hints.enable_cpu_pinning(): False,
-        hints.enable_hyper_threading(): False,
-        properties.num_streams(): 1,
-        properties.inference_num_threads(): threads,
-    }
-    compiled = _core().compile_model(graph, "CPU", settings)
+    compiled = _core().compile_model(graph, "CPU", settings(threads, precision))
     request = compiled.create_infer_request()
     for name, array in inputs.items():
         request.get_tensor(name).data[...] = array  # its own buffers: nothing is converted or copied in a call

@@ -18,6 +18,7 @@ import torch
 
 import tilewright as tw
 from benchmarks import models
+from benchmarks.peers import vino
 from benchmarks.zoo import builders
 from benchmarks.zoo.entry import Entry
 from benchmarks.zoo.probe import arguments, awaken, leaves
@@ -117,21 +118,12 @@ def onnxruntime(folder: Path) -> tuple[Call, Results]:
 def openvino(folder: Path) -> tuple[Call, Results]:
     """f32, for latency, one stream and one thread, its own buffers filled once."""
     import openvino as ov
-    from openvino import properties
-    from openvino.properties import hint
 
     core = ov.Core()
-    settings = {
-        hint.inference_precision(): ov.Type.f32,
-        hint.performance_mode(): hint.PerformanceMode.LATENCY,
-        hint.enable_cpu_pinning(): False,
-        properties.num_streams(): 1,
-        properties.inference_num_threads(): 1,
-    }
     graph = core.read_model(folder / "model.onnx")
     inputs = arrays(folder / "inputs.npz")
     graph.reshape({port.any_name: list(inputs[port.any_name].shape) for port in graph.inputs})
-    compiled = core.compile_model(graph, "CPU", settings)
+    compiled = core.compile_model(graph, "CPU", vino.settings(threads=1))
     request = compiled.create_infer_request()
     for port in compiled.inputs:
         request.get_tensor(port).data[...] = inputs[port.any_name]
