@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.arith.evaluate import conditions, evaluate, int_exprs, narrow_exprs
 from tilewright.arith import Analyzer, bounds, prove, simplify, symbolic_bounds, symbolic_limits
-from tilewright.ir.dtype import DType, i8, i32, u8, u32
-from tilewright.ir.expr import Expr, Var, const, minimum
+from tilewright.ir.dtype import DType, i8, i32, i64, u8, u32
+from tilewright.ir.expr import Buffer, Expr, Var, const, equal, maximum, minimum, not_equal
 from tilewright.ir.rewrite import substitute
 
 X, Y = Var("x"), Var("y", lo=-20, hi=20)
@@ -167,3 +168,23 @@ def test_narrow_integers_wrap(data: st.DataObject, dtype: DType) -> None:
         value = int(evaluate(e, values))
         assert int(evaluate(simple, values)) == value
         assert found.contains(value), (found, value)
+
+
+@pytest.mark.parametrize(
+    "fact", [X < Y, X <= Y, X > Y, X >= Y, equal(X, Y), not_equal(X, Y), (X < Y) | (X > Y + 3)], ids=str
+)
+def test_what_a_comparison_says(fact: Expr) -> None:
+    """Exactly what follows of it is proven, of all comparisons of the same sides."""
+    cases = [(a, b) for a in range(8) for b in range(8) if evaluate(fact, {X: a, Y: b})]
+    for e in (X < Y, X <= Y, X > Y, X >= Y):
+        follows = all(evaluate(e, {X: a, Y: b}) for a, b in cases)
+        assert Analyzer({}, (fact,)).prove(e) == follows, e
+
+
+def test_ends_of_what_is_clamped() -> None:
+    """Of a number from memory that is cut to a range at one side, the other operand's end is known."""
+    place = Buffer("at", i64, (const(8),))[I]
+    inner = {I: const(8)}
+    assert symbolic_bounds(minimum(maximum(place, 0), N - 1), inner) == (const(0), N - 1)
+    assert symbolic_bounds(maximum(I, minimum(place, 10)), inner) == (const(0), const(10))
+    assert symbolic_bounds(place, inner) is None

@@ -6,7 +6,7 @@ import pytest
 
 from tilewright.arith import Analyzer, bounds, linear, prove, prove_equal, simplify, symbolic_bounds
 from tilewright.arith.forms import order
-from tilewright.ir.dtype import boolean, f32, i8, i32, i64
+from tilewright.ir.dtype import boolean, f32, i8, i32, i64, u32
 from tilewright.ir.expr import Expr, Op, Var, cast, const, equal, maximum, minimum, select
 
 i, j, k, x, y = (Var(name) for name in "ijkxy")
@@ -74,6 +74,7 @@ SIMPLIFIED: list[tuple[Expr, dict[Var, Expr], str]] = [
     ((u + v) - v, {}, "u + v - v"),
     (cast(cast(Var("a", i8), i32), i8), {}, "a"),
     (cast(cast(x, i32), i64), {}, "i64(i32(x))"),
+    (cast(cast(x, i32), u32), {}, "u32(x)"),
     (i * 64 + j, {i: c(1)}, "j"),
     (c(7) - i, {}, "7 - i"),
     (c(7) - i * 2, {}, "7 - i * 2"),

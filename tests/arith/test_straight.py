@@ -75,6 +75,14 @@ def test_rows_and_columns_that_are_sums_of_two_others() -> None:
     assert program.operations == 11 * 11 + 2 + 1
 
 
+@pytest.mark.parametrize("signs", [(1, 1), (1, -1), (-1, 1), (-1, -1)])
+def test_a_row_that_is_a_sum_whatever_the_signs(signs: tuple[int, int]) -> None:
+    rng = random.Random(0)
+    rows = [[Fraction(rng.getrandbits(30) | 1) for _ in range(12)] for _ in range(11)]
+    rows.append([signs[0] * a + signs[1] * b for a, b in zip(rows[0], rows[1], strict=True)])
+    assert check(tuple(map(tuple, rows))).operations == 11 * 12 + 1
+
+
 def test_factors_are_exact_binary_fractions() -> None:
     """Of 3a + b and its multiples, b is scaled: a third would be rounded."""
     three, one = Fraction(3), Fraction(1)

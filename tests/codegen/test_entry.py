@@ -50,6 +50,9 @@ def test_steps_run_in_order() -> None:
     result = np.zeros(4, np.int64)
     ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)(address["tw_shapes"])(dims.ctypes.data, result.ctypes.data)
     assert result.tolist() == [60, 5, 64, 7]
+    dims[:] = 1 << 40
+    ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)(address["tw_shapes"])(dims.ctypes.data, result.ctypes.data)
+    assert result.tolist() == [-1, 1 << 40, 1 << 42, 7], "a product of sizes wraps"
     del keep
 
 

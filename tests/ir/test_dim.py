@@ -22,6 +22,7 @@ def test_a_dimension_says_what_it_knows() -> None:
     assert tw.dim(1, 512, likely=[32, 64, 32]) == Dim(1, 512, 1, (32, 32, 32, 32, 32, 64, 64, 64))
     assert tw.dim(32, 640, multiple=32) == Dim(32, 640, 32)
     assert str(tw.dim(8, multiple=8)) == "8.. % 8"
+    assert tw.dim(likely={4: 0.0, 8: 0.5}).likely == (8,)
 
 
 def test_quantiles_of_a_histogram() -> None:

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-import pytest
+import copy
+import pickle
 
-from tilewright.ir.dtype import DType, boolean, f32, i8, i32, i64
-from tilewright.ir.expr import Buffer, Const, Expr, Op, Var, binary, const
-from tilewright.ir.loops import Store
-from tilewright.ir.rewrite import buffers_in, substitute
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tilewright.ir.dtype import ALL, DType, boolean, f32, i8, i32, i64
+from tilewright.ir.expr import Buffer, Const, Expr, Op, Var, binary, const, select
+from tilewright.ir.loops import For, If, Let, Store
+from tilewright.ir.rewrite import buffers_in, exprs_of, map_exprs_of, substitute, walk_expr
+from tilewright.ir.sharing import computed_first
 from tilewright.support.errors import ExpressionError
 
 X, S, U = Var("x"), Var("s", i32), Var("u", f32)
@@ -75,3 +83,51 @@ def test_numbers_on_the_left() -> None:
 def test_a_constant_is_its_number() -> None:
     """In Python's own terms, not as an expression of the program."""
     assert (const(3) == 3) is True and (const(3) != 3) is False and (const(3) == 4) is False
+
+
+INTEGERS = [t for t in ALL if t.is_int]
+
+
+@pytest.mark.parametrize("dtype", INTEGERS, ids=str)
+def test_ends_of_integers(dtype: DType) -> None:
+    info = ml_dtypes.iinfo(dtype.numpy)
+    assert (dtype.min, dtype.max) == (info.min, info.max)
+    assert Const(dtype.max, dtype).value == info.max and Const(dtype.min, dtype).value == info.min
+    for beyond in (info.min - 1, info.max + 1):
+        with pytest.raises(ExpressionError, match="does not fit"):
+            Const(beyond, dtype)
+
+
+@given(st.sampled_from(INTEGERS), st.integers(-(1 << 66), 1 << 66))
+def test_literals_wrap_into_their_type(dtype: DType, value: int) -> None:
+    bits = (value % (1 << dtype.bits)).to_bytes(8, "little")
+    assert const(value, dtype).value == int(np.frombuffer(bits, dtype.numpy)[0])
+
+
+@pytest.mark.parametrize("dtype", ALL, ids=str)
+def test_copies_of_a_type_are_the_type(dtype: DType) -> None:
+    assert pickle.loads(pickle.dumps(dtype)) is dtype and copy.deepcopy(dtype) is dtype
+
+
+def test_what_changes_nothing_keeps_statements() -> None:
+    a = Buffer("a", i64, (const(8),))
+    for stmt in (
+        Store(a, (X + 1,), a[X] * 2),
+        Let(Var("l"), X + 1, Store(a, (X,), X)),
+        If(P, Store(a, (X,), X)),
+        For(X, const(8), Store(a, (X,), X)),
+    ):
+        assert map_exprs_of(stmt, lambda e: e) is stmt
+        assert all(e is X for e in exprs_of(map_exprs_of(stmt, lambda _: X)) if e.dtype is i64)
+
+
+def test_what_is_computed_first() -> None:
+    """The parts of a long expression that stand in it more than once, each behind its own parts, but for those that
+    are evaluated only where a condition says so."""
+    doubled = X
+    for _ in range(24):
+        doubled = doubled * doubled + 1
+    order = computed_first(doubled)
+    assert len(order) == 23 and order == tuple(sorted(order, key=lambda e: len(list(walk_expr(e)))))
+    assert computed_first(select(X < 1, doubled, X)) == ()
+    assert computed_first(select(doubled < 1, X, X)) == order

@@ -11,7 +11,7 @@ import pytest
 from tilewright import te
 from tilewright.ir.attributes import Attrs, ConstantArray, Dims
 from tilewright.ir.dtype import DType, bf16, f16, f32, i32
-from tilewright.ir.expr import Buffer, Expr, Op, Var, cast, const, select
+from tilewright.ir.expr import Buffer, Expr, Op, Var, cast, const, equal, select
 from tilewright.ir.graph import Graph, GraphBuilder, TensorType
 from tilewright.ir.loops import Allocate, For, If, Intrinsic, Let, PrimFunc, Region, Store, seq
 from tilewright.ir.notes import MayAlias, Unroll, Workspaces
@@ -41,6 +41,7 @@ VARIABLES = [n, x, Var("h", f16)]
         ((i < n) & (j >= 0) | (i > j), "i < n and j >= 0 or i > j"),
         (~((i < n) & (j < n)), "not (i < n and j < n)"),
         ((i < j) & ~(j < i), "i < j and not j < i"),
+        (equal(i < n, j < n), "(i < n) == (j < n)"),
         (select(i < n, A[i], 0.0), "select(i < n, A[i], 0.0)"),
         (cast(i, f32) * x, "f32(i) * x"),
         (const(3, i32), "3:i32"),
@@ -259,6 +260,10 @@ def test_function_errors(text: str, message: str) -> None:
         (
             "graph @g(%x: f32[2]) { %y = matmul(%x) in fp8 : f32[2] return }",
             "no such precision: expected fp32, bf16, int8, got fp8",
+        ),
+        (
+            "graph @g(%x: f32[2]) { %y = softmax(%x) {axis = 1:i32} : f32[2] return }",
+            "cannot read this: expected a number, true, false or a string, got '1:i32'",
         ),
         ("graph @g(%x: f32[2]) { return %x", "expected ',' or '}', got the end of the text"),
     ],

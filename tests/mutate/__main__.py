@@ -3,8 +3,9 @@
     python -m tests.mutate --rooms arith,ir --count 50 --seed 1
 
 Mutants (`mutants.py`) are sampled by room and tried in a private copy of the tree, each with the tests that run its
-line: the room's own and the quickest first, up to `--seconds` of them. A line that no test runs is tried with the
-room's own tests. Survivors of `explained.toml` count as explained; with `--full` the others meet the whole suite too.
+line: the room's own and the quickest first, up to `--seconds` of them. A line that no test runs, or that is run once
+a process for all of them (`COMPUTED_ONCE`), is tried with the room's own tests. Survivors of `explained.toml` count as
+explained; with `--full` the others meet the whole suite too.
 
 `--checks` takes out one legality check at a time (`raise refuse(...)` becomes `pass`) and lists which test notices:
 `python -m tests.mutate --checks --rooms schedule,te --count 500`.
@@ -29,7 +30,7 @@ from pathlib import Path
 
 from tests.mutate import explained
 from tests.mutate.mutants import Mutant, checks, mutants
-from tests.mutate.rooms import ROOT, TESTS, files_testing, sources
+from tests.mutate.rooms import COMPUTED_ONCE, ROOT, TESTS, files_testing, sources
 from tests.mutate.trial import Outcome, Recorded, Tree
 
 DEFAULT = "arith,ir,schedule,te,ops,transform,codegen,runtime,live"
@@ -120,13 +121,13 @@ def _chosen(room: str, mutant: Mutant, recorded: dict[str, Recorded], most: floa
             (not file.startswith(own), s, name)
             for name, s in r.covering(mutant.path, mutant.start[0], mutant.end[0]).items()
         ]
-    if not ranked:
-        ranked = [
-            (False, s, name) for file, r in recorded.items() if file.startswith(own) for name, s in r.seconds.items()
-        ]
+    ranked.sort()
+    if not ranked or room in COMPUTED_ONCE:  # a file's tests in their own order: one may leave things to the next
+        by_file = sorted((sum(r.seconds.values()), f, r) for f, r in recorded.items() if f.startswith(own))
+        ranked += [(False, s, name) for _, _, r in by_file for name, s in r.seconds.items()]
     chosen: dict[str, float] = {}
-    for _, seconds, name in sorted(ranked):
-        if not chosen or sum(chosen.values()) + seconds <= most:
+    for _, seconds, name in ranked:
+        if name not in chosen and (not chosen or sum(chosen.values()) + seconds <= most):
             chosen[name] = seconds
     return chosen
 

@@ -96,6 +96,8 @@ def _serve(request: Request, items: dict[str, pytest.Item], functions: Functions
         patched = functions.get(_key(new), [])
         if not patched or any(_lines(f.__code__) & request.outside for f in patched):
             return None
+        if any(len(f.__code__.co_freevars) != len(new.co_freevars) for f in patched):
+            return None  # such as a method that calls super() no more
     tests = [items[name] for name in request.limits if name in items]
     read, write = os.pipe()
     child = os.fork()

@@ -336,8 +336,7 @@ def _reductions_of(bodies: tuple[Expr, ...], axis: Sequence[IterVar], name: str,
     """The bodies, with reduction axes whose extents use the stage's axes under a condition in a box."""
     reductions = [b for b in bodies if isinstance(b, Reduce)]
     for body in bodies:
-        inner = body.children if isinstance(body, Reduce) else (body,)
-        if any(isinstance(node, Reduce) for e in inner for node in walk_expr(e)):
+        if any(isinstance(node, Reduce) for e in body.children for node in walk_expr(e)):
             raise ExpressionError(
                 f"{name}: a reduction must be the whole body of a stage; give it a stage of its own", where=line
             )

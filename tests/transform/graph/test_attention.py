@@ -79,6 +79,12 @@ def safe_softmax(f: Form) -> Graph:
     return f.merged(f("matmul", f("select", f("isnan", p), f.weight("zero"), p), v))
 
 
+def rows_without_keys_are_zero(f: Form) -> Graph:
+    q, k, v = f.qkv()
+    p = f("softmax", f("add", f("matmul", q, k), f.input("mask", TOKENS, TOKENS)), axis=3)
+    return f.merged(f("matmul", f("select", f("isnan", p), f.number(0.0), p), v))
+
+
 def selected(f: Form) -> Graph:
     q, k, v = f.qkv()
     seen = f.input("seen", BATCH, 1, TOKENS, TOKENS, dtype=boolean)
@@ -146,6 +152,7 @@ FORMS = [
     scaled_and_masked,
     divided_by_a_weight,
     safe_softmax,
+    rows_without_keys_are_zero,
     selected,
     hidden,
     not_seen,

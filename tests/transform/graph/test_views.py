@@ -132,6 +132,18 @@ def test_what_is_computed_in_place_is_right(name: str, threads: int) -> None:
 
 
 @pytest.mark.parametrize("name", CASES)
+def test_where_everything_lies(name: str, golden: Callable[..., None]) -> None:
+    """What is written over what, when memory is in use and how far into it the parts begin."""
+    graph = graph_of(name)
+    manifest = tw.compile_program((graph, arrays(graph, 1)[1]), target="x86-64-v3").manifest
+    temps = [
+        f"{k}: {t.nbytes} bytes, steps {t.first} to {t.last}, over {t.alias}" for k, t in enumerate(manifest.run_temps)
+    ]
+    steps = [f"{s.label}: slots {s.slots} {[str(x) for x in s.shifts]}" for s in manifest.run_steps]
+    golden("\n".join([*temps, "", *steps]))
+
+
+@pytest.mark.parametrize("name", CASES)
 def test_placing_keeps_the_meaning(name: str) -> None:
     graph = graph_of(name)
     inputs, params = arrays(graph, 3)

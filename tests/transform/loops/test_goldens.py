@@ -52,6 +52,15 @@ CASES = {
             for k in 0..0 { c[k] = 0.0 }
           }
         }""",
+    "simplify: what a condition fixes": """
+        func @fixed(a: f32[8, 8], c: f32[8, 8]) {
+          for i in 0..8 {
+            for j in 0..8 {
+              if i == j { c[i, j] = a[i, j] } else { c[i, j] = 0.0 }
+              if i == 3 { c[i, j] = c[i, j] + a[i, 7 - i] }
+            }
+          }
+        }""",
     "compact buffers": """
         func @twice(a: f32[64], c: f32[64]) {
           buffer b: f32[64]
@@ -73,12 +82,32 @@ CASES = {
           for i in 0..8 { for j in 0..16 { b[i, j] = a[i, j] } }
           for k in 0..8 { for l in 0..16 { c[k, l] = b[7 - k, l] } }
         }""",
+    "compact buffers: read before it is written": """
+        func @running(a: f32[8, 4], c: f32[8, 4]) {
+          buffer b: f32[8, 4]
+          for i in 0..8 {
+            for j in 0..4 {
+              c[i, j] = b[i, j]
+              b[i, j] = a[i, j]
+            }
+          }
+        }""",
     "double buffers": """
         func @ahead(a: f32[n, 8], c: f32[n, 8]) where n in 1.. {
           for i in 0..n @double_buffer(buffers=[b]) {
             alloc b: f32[8]
             for j in 0..8 { b[j] = a[i, j] * 2.0 }
             for k in 0..8 { c[i, k] = b[k] + b[7 - k] }
+          }
+        }""",
+    "double buffers: two of a loop": """
+        func @ahead(a: f32[9, 8], c: f32[9, 8]) {
+          for i in 0..9 @double_buffer(buffers=[b, d]) {
+            alloc b: f32[8]
+            alloc d: f32[4]
+            for j in 0..8 { b[j] = a[i, j] * 2.0 }
+            for l in 0..4 { d[l] = a[i, l] + 1.0 }
+            for k in 0..8 { c[i, k] = b[k] + d[k // 2] }
           }
         }""",
     "move conditions": """

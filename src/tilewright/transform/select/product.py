@@ -24,7 +24,7 @@ from tilewright.transform.select.surroundings import Surroundings
 def product_precision(around: Surroundings, node: Node) -> Precision:
     """The precision that the user asked for where the second factor is a matrix, of weights or of what was asked for;
     "fp32" elsewhere."""
-    x, w = node.inputs[:2]
+    x, w = node.inputs
     assert x is not None and w is not None
     depth = x.shape[-2 if node.of(MatmulAttrs).transpose_a else -1]
     known = as_int(depth) is not None and as_int(node.output.shape[-1]) not in (None, 1)
