@@ -8,7 +8,10 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tilewright import te
+from tilewright import ops, te
+from tilewright.ir.dtype import f32
+from tilewright.ir.expr import const
+from tilewright.ir.graph import GraphBuilder, TensorType
 from tilewright.ops import registry
 from tilewright.ops.library import library
 from tilewright.support.errors import DTypeError, ExpressionError, ShapeError, UnsupportedError, VerifyError
@@ -108,3 +111,31 @@ def test_what_does_not_fit_is_refused() -> None:
         tw.operators.matmul(x, x)
     with pytest.raises(UnsupportedError):
         registry.get("sofmax")
+
+
+Shapes = list[tuple[int, ...]]
+GRID = {"mode": "linear", "padding": "zeros", "align_corners": False}
+FIT: list[tuple[str, dict[str, Any], list[Shapes], list[Shapes]]] = [
+    ("slice", {"begin": (2,), "size": (3,), "step": (2,)}, [[(7,)], [(8,)]], [[(6,)], [(8, 1)]]),
+    ("slice", {"begin": (4,), "size": (5,), "step": (-1,)}, [[(5,)]], [[(4,)]]),
+    ("slice", {"begin": (3,), "size": (5,), "step": (-1,)}, [], [[(5,)]]),
+    ("einsum", {"equation": "ij,jk->ik"}, [[(2, 3), (3, 4)]], [[(2, 3, 1), (3, 4)], [(2,), (3, 4)], [(2, 3), (2, 4)]]),
+    ("grid_sample", GRID, [[(2, 3, 8), (2, 5, 1)]], [[(2, 3), (2, 0)], [(2, 3, 8), (2, 5, 2)], [(2, 3, 8), (1, 5, 1)]]),
+    ("matmul", {}, [[(2, 3), (3, 4)], [(9, 2, 3), (3, 4)]], [[(2, 3), (2, 4)], [(3,), (3, 4)]]),
+]
+"""Operators and their attributes, shapes that fit and, next to them, shapes that do not."""
+
+
+@pytest.mark.parametrize(("op", "attrs", "fitting", "others"), FIT, ids=str)
+def test_shapes_that_fit(op: str, attrs: dict[str, Any], fitting: list[Shapes], others: list[Shapes]) -> None:
+    def emit(shapes: Shapes) -> None:
+        b = GraphBuilder("shapes")
+        ops.emit1(
+            b, op, *(b.input(f"x{k}", TensorType(f32, tuple(map(const, s)))) for k, s in enumerate(shapes)), **attrs
+        )
+
+    for shapes in fitting:
+        emit(shapes)
+    for shapes in others:
+        with pytest.raises(ShapeError):
+            emit(shapes)
