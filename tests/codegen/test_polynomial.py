@@ -33,6 +33,16 @@ def test_fused_index_is_put_together_again() -> None:
     assert key(offset) == key(c.poly(fused * 3 + 1))
 
 
+def test_a_fused_index_is_put_together_whose_remainder_was_simplified() -> None:
+    c = converter()
+    x = Buffer("x", f32, (const(36), const(36)))
+    start = i % 27 * 12
+    whole = c.offset(x, ((start + v) // 36 + i % 27, (i * 12 + v) % 36))
+    assert key(whole) == key(c.poly(i % 27 * 48 + v))
+    other = c.offset(x, ((start + v) // 36, (i * 11 + v) % 36))
+    assert key(other) == key(add(multiply(c.poly((start + v) // 36), c.poly(const(36))), c.poly((i * 11 + v) % 36)))
+
+
 def test_lane_coefficient() -> None:
     c = converter()
     lane = c.atoms.number(v)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from math import gcd
 
+from tilewright.arith import simplify
 from tilewright.ir.expr import Buffer, Const, Expr, Op, Var
 from tilewright.ir.rewrite import substitute, variables
 
@@ -134,16 +135,30 @@ class Converter:
                 e = self.atoms.exprs[n]
                 if not (isinstance(e, Op) and e.name == "mod" and isinstance(e.args[1], Const)):
                     continue
-                f, size = e.args
-                quotient = Op("floordiv", (f, size))
                 rest = list(monomial)
                 rest.remove(n)
-                twin = tuple(sorted((*rest, self.atoms.number(quotient))))
-                if p.get(twin) == c * e.args[1].value:
-                    without = {m: v for m, v in p.items() if m not in (monomial, twin)}
-                    whole = multiply({tuple(rest): c}, self.poly(f))
-                    return self.rejoin(add(without, whole))
+                for twin in [m for m, v in p.items() if v == c * e.args[1].value and len(m) == len(monomial)]:
+                    f = self._divided(twin, rest, e)
+                    if f is not None:
+                        without = {m: v for m, v in p.items() if m not in (monomial, twin)}
+                        whole = multiply({tuple(rest): c}, self.poly(f))
+                        return self.rejoin(add(without, whole))
         return p
+
+    def _divided(self, twin: Monomial, rest: Sequence[int], remainder: Op) -> Expr | None:
+        """The f of a monomial `rest * (f // c)` where the remainder is `f % c`; or is the same written without what c
+        divides: `(i % 27 * 12 + j) % 36` was simplified to `(i * 12 + j) % 36`."""
+        own = list(twin)
+        for n in rest:
+            if n not in own:
+                return None
+            own.remove(n)
+        (quotient,) = (self.atoms.exprs[n] for n in own)
+        size = remainder.args[1]
+        if not (isinstance(quotient, Op) and quotient.name == "floordiv" and quotient.args[1] is size):
+            return None
+        f = quotient.args[0]
+        return f if f is remainder.args[0] or simplify(Op("mod", (f, size))) is remainder else None
 
 
 def split_lane(p: Poly, lane: int) -> tuple[Poly, Poly | None]:
