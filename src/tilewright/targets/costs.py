@@ -105,6 +105,12 @@ class Arithmetic:
     extremum: float = constant(
         3.0, "multiply-adds", "a maximum or minimum that keeps NaN: the larger one, a test, a choice", _AUDIT
     )
+    gathered: float = constant(
+        1.5,
+        "cycles",
+        "an element loaded by itself into a vector",
+        Origin("2026-11-23", "Zen 4", 'make audit ARGS="--kinds transpose --seed 20"'),
+    )
     folded_row: float = constant(24.0, "cycles", "the lanes of a short row's vector folded to one element", _AUDIT)
 
 

@@ -33,7 +33,8 @@ from tilewright.targets.target import Target
 @dataclass(frozen=True, slots=True)
 class TileAxes:
     """The iterators that are contiguous in the sources (`down`) and in the destination (`along`), and the names of the
-    sources, each with the first of the dimensions that `down` walks as one.
+    sources, each with the first of the dimensions that `down` walks as one. A tile's last rows may be missing: half a
+    vector down is enough.
 
     `run`: whether neighbouring tiles go on in the sources; not where `down` goes from block to block of channels.
     """
@@ -83,7 +84,17 @@ def tile_axes(s: Schedule, block: BlockRef, target: Target) -> TileAxes | None:
 
 def _follows(load: Load, along: Var) -> bool:
     """Whether a load is contiguous along the destination, or the same for all of a row."""
-    return steps(_flat(load.indices, load.buffer.shape, 0), along) in (0, 1)
+    return steps(flat(load.indices, load.buffer.shape, 0), along) in (0, 1)
+
+
+def scattered_loads(s: Schedule, block: BlockRef) -> int:
+    """How many of a block's loads are neither contiguous along the destination nor the same for all of a row."""
+    stage = s.get(block)
+    assert isinstance(stage, Block)
+    if not isinstance(stage.body, Store) or not stage.body.indices:
+        return 0
+    along = next((it.var for it in stage.iters if it.var is stage.body.indices[-1] and as_int(it.extent) != 1), None)
+    return 0 if along is None else sum(not _follows(load, along) for load in loads(stage.body.value))
 
 
 def _across(
@@ -95,11 +106,11 @@ def _across(
         return None
     last = len(load.indices) - 1
     for first in range(last, holding[0], -1):
-        place = _flat(load.indices, load.buffer.shape, first)
+        place = flat(load.indices, load.buffer.shape, first)
         if isinstance(place, Op) and place.name == "mod" and (as_int(place.args[1]) or 1) % lanes == 0:
             place = place.args[0]
         form = linear(simplify(place, {it.var: it.extent for it in iters.values()}))
-        down = [n for n, it in iters.items() if form.coefficient(it.var) == 1 and (sizes[n] or lanes) >= lanes]
+        down = [n for n, it in iters.items() if form.coefficient(it.var) == 1 and (sizes[n] or lanes) >= lanes // 2]
         if len(down) == 1 and all(_stays(i, iters[down[0]].var, lanes) for i in load.indices[:first]):
             run = not any(iters[down[0]].var in variables(i) for i in load.indices[:first])
             return TileAxes(down[0], along.name, ((load.buffer.name, first),), run)
@@ -116,7 +127,7 @@ def _stays(index: Expr, down: Var, lanes: int) -> bool:
     return inside not in variables(simplify(substitute(index, {down: tile * lanes + inside}), {inside: const(lanes)}))
 
 
-def _flat(indices: Sequence[Expr], shape: Sequence[Expr], first: int) -> Expr:
+def flat(indices: Sequence[Expr], shape: Sequence[Expr], first: int) -> Expr:
     """The place of an element within the dimensions from `first` on."""
     place: Expr = const(0)
     for index, size in zip(indices[first:], shape[first:], strict=True):
@@ -214,8 +225,8 @@ def flatten(s: Schedule, block: BlockRef, axes: TileAxes) -> None:
             continue
         old = [Var(f"i{k}") for k in range(len(shape))]
         units = [i for i, size in zip(old, shape, strict=True) if as_int(size) == 1]
-        flat = _flat(old, shape, first)
-        mapping = (*old[:first], simplify(substitute(flat, dict.fromkeys(units, const(0)))))
+        place = flat(old, shape, first)
+        mapping = (*old[:first], simplify(substitute(place, dict.fromkeys(units, const(0)))))
         s.transform_layout(block, IndexMap(tuple(old), (*mapping, *(i for i in units if i in old[first:]))), source)
 
 

@@ -15,6 +15,7 @@ from tilewright.plans.idioms.transposes import (
     is_staged,
     panel_groups,
     panel_pieces,
+    scattered_loads,
     shuffle_cycles,
     source_order,
     tile_axes,
@@ -35,17 +36,21 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
 
 
 def shuffles(structure: Structure, target: Target) -> float:
-    """Cycles of the transpositions through registers."""
+    """Cycles of the transpositions: through registers, or element by element where there are no tiles."""
     if all(len(stage.spatial) < 2 for stage in structure.stages):
         return 0.0
     s = Schedule(structure.func)
     inline_all(s, structure, structure.stages)
     total = 0.0
     for stage in structure.stages:
-        tile = tile_axes(s, s.block(stage.name), target) if structure.is_output(stage) else None
+        if not structure.is_output(stage):
+            continue
+        tile = tile_axes(s, s.block(stage.name), target)
+        elements = prod(number(it.extent) for it in stage.spatial)
         if tile:
-            elements = prod(number(it.extent) for it in stage.spatial)
             total += len(tile.sources) * shuffle_cycles(elements, target)
+        else:
+            total += scattered_loads(s, s.block(stage.name)) * elements * target.costs.arithmetic.gathered
     return total
 
 

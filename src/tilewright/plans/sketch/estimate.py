@@ -28,8 +28,6 @@ from tilewright.plans.sketch.access import Access
 from tilewright.plans.sketch.tiling import Tiling, transposed
 from tilewright.targets.target import Target
 
-GATHERED = 1.5
-"""Cycles of an element that is loaded by itself into a vector."""
 FOLD = 1.0
 """Operations that halve a vector of partial results: one brings the halves together, one combines them."""
 
@@ -55,7 +53,7 @@ def estimate(stage: Stage, loads: Sequence[Access], tiling: Tiling, lanes: int, 
     each = vectors / tiles
     varying = [a for a in read if _varies(a, stage)]
     loaded = steps * sum(_loaded(a, lane, rows, each) for a in varying)
-    gathered = steps * lanes * sum(_gathered(a, lane, rows, each) for a in varying)
+    gathered = steps * lanes * sum(_gathered(a, lane, rows, each) for a in varying) * target.costs.arithmetic.gathered
     size = max(4, stage.writes[0].dtype.itemsize)
     results = outer * row_points
     folds = results * FOLD * log2(lanes) if reduced else 0.0
@@ -98,10 +96,10 @@ def _loaded(access: Access, lane: Var, rows: dict[Var, int], vectors: float) -> 
 
 
 def _gathered(access: Access, lane: Var, rows: dict[Var, int], vectors: float) -> float:
-    """Cycles of a step's loads that lie across the vectors, for each lane."""
+    """A step's loads that lie across the vectors, for each lane."""
     if access.stride(lane) in (0, 1, -1):
         return 0.0
-    return GATHERED * vectors * prod(n for v, n in rows.items() if access.uses(v))
+    return vectors * prod(n for v, n in rows.items() if access.uses(v))
 
 
 def packing(transposed: Sequence[Access], target: Target) -> Cost:
