@@ -128,6 +128,9 @@ GROWN = {
     "volume, groups": Case(8, 12, (3, 4, 5), 3, 2, pads=1, batch=BATCH),
     "volume, groups of blocks": Case(32, 32, (3, 3, 4), 3, 2, stride=2, pads=1),
     "volume of pixels, groups": Case(6, 10, (3, 2, 4), 1, 2),
+    "multiplier 12": Case(4, 48, (6, 7), 3, 4, pads=1),
+    "multiplier 32, dilated": Case(2, 64, (9, 8), 3, 2, dilation=2, batch=2),
+    "multiplier 37, stride 2": Case(3, 111, (7, 7), 5, 3, stride=2, pads=2),
     "volume, depthwise": Case(5, 5, (3, 4, 5), 3, 5, pads=1),
 }
 """Groups whose filters do not fill blocks."""

@@ -37,7 +37,7 @@ def grouped(a: Assigner, node: Node) -> bool:
         return windows(a, node)
     if x.type.rank == 5 and per_in == 1:
         return False
-    if x.type.rank == 5 or not (per_in == 1 or (per_in == per_out and a.block % per_in == 0)):
+    if x.type.rank == 5 or not lanes_follow(per_in, per_out, a.block):
         return windows(a, node) if per_out % a.block == 0 else grown_groups(a, node)
     (packed,) = a.emit("lowered.pack_depthwise", (a.as_plain(w),), {"block": a.block}, f"{w.name}_packed")
     a.follow(w, packed)
@@ -45,6 +45,14 @@ def grouped(a: Assigner, node: Node) -> bool:
     attrs |= {"per_in": per_in, "per_out": per_out}
     (a.blocked[node.output],) = a.emit("lowered.conv_depthwise", (a.as_blocked(x), packed), attrs, node.output.name)
     return True
+
+
+def lanes_follow(per_in: int, per_out: int, block: int) -> bool:
+    """Whether a vector of filters finds what it reads in one vector of channels: groups or multipliers that divide a
+    block, or that blocks divide. Of others each lane would be loaded from elsewhere; few filters have no better way."""
+    if per_in == 1:
+        return per_out < FEW_FILTERS or block % per_out == 0 or per_out % block == 0
+    return per_in == per_out and block % per_in == 0
 
 
 def windows(a: Assigner, node: Node) -> bool:
