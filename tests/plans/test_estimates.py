@@ -11,17 +11,18 @@ import pytest
 
 import tilewright as tw
 from tests.transform.graph.graphs import tensor
-from tilewright import ops
+from tilewright import ops, te
 from tilewright.codegen.llvm.emit import emit_llvm
-from tilewright.ir.expr import Var
+from tilewright.ir.expr import Expr, Var
 from tilewright.ir.graph import Graph, GraphBuilder
 from tilewright.ir.loops import PrimFunc
-from tilewright.ir.selection import Winograd
+from tilewright.ir.selection import Direct, Winograd
 from tilewright.kernels import KernelCompiler
 from tilewright.ops import parse_func
 from tilewright.plans import plan
 from tilewright.plans.convolution import pixels
 from tilewright.plans.convolution import tiles as conv_tiles
+from tilewright.plans.convolution.inside import share_inside
 from tilewright.plans.framework.analysis import analyse
 from tilewright.plans.framework.base import Candidate, Planned
 from tilewright.plans.framework.common import shares_well
@@ -284,3 +285,35 @@ def test_sampled_maps_bring_whole_lines() -> None:
     )
     lines = 2 * 4 * shape.pixels * shape.depth / FIXED.caches.line
     assert small.overhead - large.overhead == pytest.approx(FIXED.costs.traffic.sampled_line_of_many * lines)
+
+
+@pytest.mark.parametrize("target", ["znver4", "haswell"])
+def test_what_is_dilated_is_judged_as_it_is_computed_directly(target: str) -> None:
+    """A dilated map of one pixel is one pixel directly, but a tile of each submap by transforms."""
+    found = Target.parse(target)
+    shape = winograd_tiles.WinogradProblem(9, 1, 1, 96, 32, 3, whole=(1, 1, 1))
+    undivided = winograd_tiles.WinogradProblem(1, 1, 1, 96, 32, 3)
+    assert winograd_tiles.direct(shape, found) == winograd_tiles.direct(undivided, found)
+    (_, best), *_ = winograd_tiles.ranked((shape,), (2, 4), found)
+    assert best == Direct()
+
+
+@pytest.mark.parametrize(
+    ("size", "window", "stride", "dilation", "pad"), [(5, 3, 1, 1, 1), (7, 5, 2, 2, 4), (9, 3, 1, 1, 0)]
+)
+def test_taps_outside_of_the_image_are_not_counted(
+    size: int, window: int, stride: int, dilation: int, pad: int
+) -> None:
+    x, w = te.placeholder((1, 8, size, size), name="x"), te.placeholder((8, window, window), name="w")
+    count = (size + 2 * pad - dilation * (window - 1) - 1) // stride + 1
+    p, q = te.reduce_axis(window, "p"), te.reduce_axis(window, "q")
+
+    def element(c: Expr, i: Expr, j: Expr) -> Expr:
+        at = i * stride + p.var * dilation - pad, j * stride + q.var * dilation - pad
+        return te.sum(x[(0, c, *at)] * w[c, p.var, q.var], axis=[p, q])
+
+    y = te.compute((8, count, count), element, name="y")
+    (anchor,) = analyse(te.create_prim_func([x, w, y], "conv")).stages
+    taps = [o * stride + k * dilation - pad for o in range(count) for k in range(window)]
+    share = sum(0 <= t < size for t in taps) / len(taps)
+    assert share_inside(anchor) == pytest.approx(share**2)

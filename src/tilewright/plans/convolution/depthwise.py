@@ -16,6 +16,7 @@ from __future__ import annotations
 from math import ceil, prod
 
 from tilewright.ir.expr import as_int
+from tilewright.plans.convolution.inside import share_inside
 from tilewright.plans.framework.analysis import Stage, Structure, factors, uses
 from tilewright.plans.framework.base import Candidate, Plan
 from tilewright.plans.framework.common import extent, inline_all, lanes_of, parallelize
@@ -58,11 +59,12 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
     width = as_int(anchor.spatial[-2].extent)
     lines = prod(number(it.extent) for it in anchor.spatial[:-2])
     lines *= ceil(number(anchor.spatial[-1].extent) / lanes_of(anchor, target)) * number(anchor.spatial[-2].extent)
+    inside = lines * share_inside(anchor)
     rest, found = around(structure, anchor, target), []
     for columns in range(1, MAX_COLUMNS + 1):
         if width is None or columns <= width:
             each = cycles(anchor, columns, width or 28, target) / (width or 28)
-            own = Cost(compute=each * lines * FMAS / target.fma_per_cycle, memory=roofline(structure, target).memory)
+            own = Cost(compute=each * inside * FMAS / target.fma_per_cycle, memory=roofline(structure, target).memory)
             found.append(Candidate((("columns", columns),), own + rest))
     return sorted(found, key=lambda c: c.cycles)
 

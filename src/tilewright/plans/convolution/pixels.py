@@ -115,9 +115,9 @@ def estimate(shape: PixelProblem, width: int, vectors: int, copied: bool, target
         overhead += count * panels * (width * used + costs.tile_overhead / 2.0)
         if copied:
             overhead += count * shape.depth * used * traffic.copied_vector * (lanes if shape.step > 1 else 1.0)
-    lines = touched(shape, vectors * lanes, target)
-    if lines >= room(shape, target):
-        overhead += traffic.collision * (whole + 1) * lines
+    maps = shape.depth + shape.filters
+    if maps >= room(shape, target):
+        overhead += traffic.collision * (whole + 1) * maps * touched(vectors * lanes, target)
     # Of a sampled line all of it comes into the caches.
     source, result = 4 * shape.depth * shape.pixels * shape.step, 4 * shape.filters * shape.pixels
     weights = 4 * shape.filters * shape.depth
@@ -137,17 +137,17 @@ def scattered(shape: PixelProblem, target: Target) -> float:
     return traffic.scattered_line_of_many if shape.step == 1 else traffic.sampled_line_of_many
 
 
-def touched(shape: PixelProblem, pixels: int, target: Target) -> float:
-    """Lines that a run of so many pixels touches in all maps, read and written."""
-    return (shape.depth + shape.filters) * (4 * pixels / target.caches.line + 1)
+def touched(pixels: int, target: Target) -> float:
+    """Lines that a run of so many pixels touches in a map."""
+    return 4 * pixels / target.caches.line + 1
 
 
 def room(shape: PixelProblem, target: Target) -> float:
-    """How many such lines stay in the second level of cache: maps of the same size may all start in the same few
-    sets."""
-    ways = target.caches.l2_ways
-    way = target.l2 // ways
-    return target.costs.traffic.kept_sets * ways * (way // gcd(4 * shape.pixels, way))
+    """Of how many maps a run stays in the second level of cache: maps of the same size may all start in the same few
+    sets. Where pages begin in the cache is anywhere: within a page they collide, pages lie as chance wants."""
+    ways, page = target.caches.l2_ways, target.caches.page
+    pages = target.l2 // ways // page
+    return target.costs.traffic.kept_sets * ways * pages * (page // gcd(4 * shape.pixels, page))
 
 
 def panels(shape: PixelProblem, target: Target) -> list[tuple[float, int]]:

@@ -11,7 +11,7 @@ for image, strip of lines:                          the input of a strip stays i
 
 from __future__ import annotations
 
-from math import prod
+from math import ceil, prod
 
 from tilewright.ir.expr import as_int
 from tilewright.ops.lowered.packed_transposed import CONV_TRANSPOSED
@@ -48,6 +48,7 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
     lines = max(1, min(target.l2 // 2 // line, (positions(structure)[0] or 64) if len(positions(structure)) > 1 else 1))
     vectors = max(1, width // lanes)
     times = prod(number(it.extent) for it in anchor.spatial) / width / target.fma_per_cycle
+    times *= taps_there(structure)
     rest, found = around(structure, anchor, target), []
     for count in range(1, 15):
         if count == 1 or count * vectors + vectors + 1 <= target.registers:
@@ -57,6 +58,14 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
             own = Cost(compute=times * cost, memory=roofline(structure, target).memory)
             found.append(Candidate((("rows", count), ("width", width), ("lines", lines)), own + rest))
     return sorted(found, key=lambda c: c.cycles)
+
+
+def taps_there(structure: Structure) -> float:
+    """The share of all phases' taps that the window has: of 3 taps with a stride of 2 one phase has two and one one."""
+    conv = structure.operator(CONV_TRANSPOSED)
+    assert conv is not None
+    sizes = zip(conv.attrs.window, conv.attrs.strides, strict=True)
+    return prod(window / (ceil(window / stride) * stride) for window, stride in sizes)
 
 
 def positions(structure: Structure) -> list[int | None]:

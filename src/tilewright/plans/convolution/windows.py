@@ -15,6 +15,7 @@ from math import prod
 from tilewright.ir.expr import as_int
 from tilewright.ops.lowered.packed_windows import CONV_WINDOWS
 from tilewright.plans.convolution.depthwise import MAX_TAPS, MAX_TILES
+from tilewright.plans.convolution.inside import share_inside
 from tilewright.plans.framework.analysis import Structure
 from tilewright.plans.framework.base import Candidate, Plan
 from tilewright.plans.framework.common import extent, inline_all, lanes_of, parallelize
@@ -46,7 +47,7 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
     depth = prod(as_int(it.extent) or 64 for it in anchor.reduce)
     lanes = lanes_of(anchor, target)
     vectors = max(1, width // lanes)
-    times = prod(number(it.extent) for it in anchor.spatial) / width / target.fma_per_cycle
+    times = prod(number(it.extent) for it in anchor.spatial) / width / target.fma_per_cycle * share_inside(anchor)
     rest, found = around(structure, anchor, target), []
     for count in range(1, 15):
         if count == 1 or count * vectors + vectors + 1 <= target.registers:

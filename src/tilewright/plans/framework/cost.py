@@ -209,24 +209,23 @@ def roofline(structure: Structure, target: Target, symbol: int = SYMBOL, *, expa
     """What a good schedule of the function takes, about: all operations in full vectors, what pointwise stages read
     through the first level, all parameters once through the level that holds them together.
 
-    A symbolic extent counts as `symbol`. What data select from a table is counted, not the table. `expanded`: constant
-    matrices are written out as straight-line code.
+    A symbolic extent counts as `symbol`. What is loaded of a parameter is counted, where that is less than all of it: a
+    slice, what data select from a table. `expanded`: constant matrices are written out as straight-line code.
     """
     func = structure.func
     written = {b for stage in structure.stages for b in stage.writes}
     compute = passed = 0.0
-    picked: dict[Buffer, float] = {}
+    loaded: dict[Buffer, float] = {}
     for store, times in stores(func.body, symbol):
         written.add(store.buffer)
         work = times * weight(store.value, target) * (written_out(store.value) if expanded else 1.0)
         compute += fma_cycles(work, target.lanes(max(4, store.buffer.dtype.itemsize)), target)
         sources = loads(store.value)
         for load in sources:
-            if any(loads(i) for i in load.indices):
-                picked[load.buffer] = picked.get(load.buffer, 0.0) + times * load.buffer.dtype.itemsize
+            loaded[load.buffer] = loaded.get(load.buffer, 0.0) + times * load.buffer.dtype.itemsize
         if all(load.buffer != store.buffer for load in sources):
             passed += times * sum(load.buffer.dtype.itemsize for load in sources)
-    ins = sum(min(picked.get(b, inf), nbytes_of(b, symbol)) for b in func.params if b not in written)
+    ins = sum(min(loaded.get(b, inf), nbytes_of(b, symbol)) for b in func.params if b not in written)
     outs = sum(nbytes_of(b, symbol) for b in func.params if b in written)
     # What a kernel reads another one wrote, or the last call used: at best it is in the second level.
     touched = max(ins + outs, target.l1)

@@ -18,10 +18,7 @@ another.
 
 from __future__ import annotations
 
-from math import ceil, prod
-
-from tilewright.ir.expr import Buffer, Op, as_int, product
-from tilewright.ir.loops import Store
+from tilewright.ir.expr import Buffer, as_int, product
 from tilewright.ir.notes import Pipeline, Prefetch
 from tilewright.ir.rewrite import exprs_of, loads, walk
 from tilewright.plans.framework.analysis import Stage, Structure
@@ -35,23 +32,20 @@ from tilewright.plans.framework.common import (
     stream_outputs,
     vectorize_spatial,
 )
-from tilewright.plans.framework.cost import Cost, load_cycles, number, roofline, store_cycles
+from tilewright.plans.framework.cost import roofline
 from tilewright.plans.idioms.reducing import (
     is_window,
     joined,
-    lane_stride,
     partial_vectors,
     reduce_columns,
     reduce_lanes,
     reduce_window,
 )
-from tilewright.plans.rows.groups import LONG_ROW, STEP_VECTORS, rows_folded, rows_pipelined, rows_together
+from tilewright.plans.rows.estimate import STEPS, folds, products, windows
+from tilewright.plans.rows.groups import STEP_VECTORS, rows_folded, rows_pipelined, rows_together
 from tilewright.plans.rows.stages import Rows, materialised, shared_rows, vector_last
 from tilewright.schedule.schedule import BlockRef, LoopRef, Schedule
 from tilewright.targets.target import Target
-
-STEPS = 4
-"""Rows added to such a strip at once."""
 
 SPREAD = 1 << 16
 """Elements from which on the reduction of everything is split into parts that threads share."""
@@ -74,72 +68,6 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
     knobs = {"rows": rows.leading, "strip": strip, "together": together, "pipeline": int(pipelined > 0), "fold": folded}
     cost = cost | products(structure, target) | windows(structure, target)
     return [Candidate(tuple(knobs.items()), cost + folds(structure, rows, strip, together, target))]
-
-
-def products(structure: Structure, target: Target) -> Cost:
-    """What contractions take beyond a roofline. No tile shares what is loaded: each multiply-add loads both factors, as
-    wide as the sum, and the sum is loaded and stored every few of them. Vectors run along the last dimension of the
-    output or, if it has one element, of the reduction; few of them wait for each other."""
-    total = Cost()
-    for stage in structure.anchors:
-        size = stage.writes[0].dtype.itemsize
-        lanes = target.lanes(max(4, size))
-        spatial, reduce = (number(its[-1].extent) if its else 1 for its in (stage.spatial, stage.reduce))
-        along = spatial if spatial > 1 else reduce
-        vectors = ceil(along / lanes)
-        times = prod(number(it.extent) for it in stage.block.iters) / max(1, along)
-        vector = times * vectors * lanes * size
-        waiting = times * max(
-            vectors / target.fma_per_cycle, target.costs.arithmetic.fma_latency if spatial > 1 else 0.0
-        )
-        kept = vector / STEPS
-        total |= Cost(waiting, load_cycles(2 * vector + kept, target), store_cycles(kept, target))
-    return total
-
-
-def windows(structure: Structure, target: Target) -> Cost:
-    """What pooling takes beyond a roofline. Along a line each tap loads a vector, two where every other element counts,
-    and a maximum is several operations; where neither the line nor the window is contiguous, each element waits for the
-    one before it."""
-    total = Cost()
-    for stage in structure.stages:
-        if stage.role != "reduction" or len(stage.spatial) < 3 or stage in structure.anchors:
-            continue
-        size = max(4, stage.writes[0].dtype.itemsize)
-        lanes = target.lanes(size)
-        points = prod(number(it.extent) for it in stage.block.iters)
-        if vector_last(stage):
-            line = number(stage.spatial[-1].extent)
-            vectors = points / line * ceil(line / lanes)
-            loaded = vectors * (lane_stride(stage, stage.spatial[-1].var) or 1) * lanes * size
-            work = vectors * (target.costs.arithmetic.extremum if is_extremum(stage) else 1.0) - points / lanes
-            total |= Cost(max(0.0, work) / target.fma_per_cycle, load_cycles(loaded, target))
-        elif number(stage.reduce[-1].extent) < lanes // 2:
-            total |= Cost(compute=points * target.costs.arithmetic.fma_latency)
-    return total
-
-
-def is_extremum(stage: Stage) -> bool:
-    """Whether a stage reduces to a largest or smallest element."""
-    values = [s.value for s in walk(stage.block.body) if isinstance(s, Store)]
-    return all(isinstance(value, Op) and value.name in ("max", "min") for value in values)
-
-
-def folds(structure: Structure, rows: Rows, strip: int, together: int, target: Target) -> Cost:
-    """What folding the lanes of short rows takes beyond a roofline: as long for one row as for those that go together,
-    and a last vector that is not full as long as a full one."""
-    total = Cost()
-    if strip or not rows.leading:
-        return total
-    for stage in structure.stages:
-        if stage.role != "reduction" or vector_last(stage) or not stage.reduce:
-            continue
-        length = prod(number(it.extent) for it in stage.reduce)
-        lanes = lanes_of(stage, target)
-        if lanes < length < LONG_ROW * lanes:
-            times = prod(number(it.extent) for it in stage.spatial)
-            total += Cost(overhead=times / together * target.costs.arithmetic.folded_row)
-    return total
 
 
 def strip_width(structure: Structure, rows: Rows, target: Target) -> int:

@@ -62,6 +62,7 @@ class WinogradProblem:
     """A convolution: `images` x (`height` x `width`) outputs, square window, the same stride of rows and columns. With
     a dilation of d each image is d * d submaps (`ops/lowered/winograd.py`), which are given as so many images.
 
+    whole: images, height and width before that division; the same as the others if None.
     model: bytes of all weights of the model. A call finds its weights in the last cache only if all of them fit there,
     as the layers keep them: transformed ones are larger.
     """
@@ -74,6 +75,7 @@ class WinogradProblem:
     window: int
     model: float = 0.0
     stride: int = 1
+    whole: tuple[int, int, int] | None = None
 
     @property
     def pixels(self) -> int:
@@ -252,17 +254,17 @@ def block_cost(
 
 def direct(shape: WinogradProblem, target: Target) -> float:
     """Estimated cycles of the same convolution computed directly, by `plans/convolution/tiles.py`."""
-    lanes = target.lanes(4)
-    channels = ceil(shape.channels / lanes) * lanes
-    lines, columns = (reach(n, shape.window, shape.stride) for n in (shape.height, shape.width))
+    lanes, channels = target.lanes(4), shape.channels
+    images, height, width = shape.whole or (shape.images, shape.height, shape.width)
+    lines, columns = (reach(n, shape.window, shape.stride) for n in (height, width))
     layer = conv_tiles.DirectProblem(
-        images=shape.images,
-        height=shape.height,
-        width=shape.width,
+        images=images,
+        height=height,
+        width=width,
         window=(shape.window, shape.window),
         stride=shape.stride,
         channels=channels,
-        block=lanes,
+        block=lanes if channels % lanes == 0 else 1,
         filters=shape.filters,
         source=4 * channels * lines * columns,
         copied=True,
@@ -270,7 +272,7 @@ def direct(shape: WinogradProblem, target: Target) -> float:
     compute, _ = conv_tiles.ranked((layer,), (False,), target)[0]
     weights = 4.0 * shape.window**2 * channels * shape.filters
     stream = weights / _bandwidth(weights, target, shape.cold(shape.window, target))
-    return Cost(compute=compute * shape.images, memory=stream).cycles
+    return Cost(compute=compute * images, memory=stream).cycles
 
 
 @lru_cache(maxsize=4096)

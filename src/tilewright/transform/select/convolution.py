@@ -163,6 +163,7 @@ def transformed(around: Surroundings, node: Node) -> tuple[WinogradProblem, ...]
             window,
             around.weight_bytes,
             stride,
+            (n, height, width),
         )
         for n in (SYMBOLIC_IMAGES if as_int(images) is None else (as_int(images) or 1,))
         for height, width in maps_of(*sides)

@@ -1,0 +1,43 @@
+"""How much of a padded convolution there is to compute: taps that leave the image are left out by its loops."""
+
+from __future__ import annotations
+
+from math import prod
+
+from tilewright.arith import linear
+from tilewright.ir.expr import Expr, as_int
+from tilewright.ir.loops import BlockIter
+from tilewright.plans.framework.analysis import Stage, factors
+
+
+def share_inside(anchor: Stage) -> float:
+    """The share of all pairs of places and taps whose tap lies in the image: of each dimension that an iterator of the
+    result and one of the reduction walk together. Symbolic dimensions count whole."""
+    return prod(
+        _inside(index, size, anchor)
+        for load in factors(anchor.block) or ()
+        for index, size in zip(load.indices, load.buffer.shape, strict=True)
+    )
+
+
+def _inside(index: Expr, size: Expr, anchor: Stage) -> float:
+    form, length = linear(index), as_int(size)
+    places, taps = (_walking(index, its) for its in (anchor.spatial, anchor.reduce))
+    if length is None or len(places) != 1 or len(taps) != 1 or len(form.terms) != 2:
+        return 1.0
+    (place,), (tap,) = places, taps
+    count, window = as_int(place.extent), as_int(tap.extent)
+    if count is None or window is None:
+        return 1.0
+    stride, dilation = form.coefficient(place.var), form.coefficient(tap.var)
+    starts = [form.constant + k * dilation for k in range(window)]
+    found = sum(0 <= p * stride + start < length for p in range(count) for start in starts)
+    return max(found, 1) / (count * window)
+
+
+def _walking(index: Expr, iters: tuple[BlockIter, ...]) -> list[BlockIter]:
+    form = linear(index)
+    return [it for it in iters if form.coefficient(it.var)]
+
+
+__all__ = ["share_inside"]

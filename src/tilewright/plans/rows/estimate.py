@@ -1,0 +1,124 @@
+"""What chains over rows take beyond a roofline: contractions without tiles, windows, lanes that are folded."""
+
+from __future__ import annotations
+
+from math import ceil, prod
+
+from tilewright.arith import simplify
+from tilewright.ir.expr import Load, Op
+from tilewright.ir.loops import Store
+from tilewright.ir.rewrite import loads, variables, walk
+from tilewright.plans.framework.analysis import Stage, Structure
+from tilewright.plans.framework.common import lanes_of
+from tilewright.plans.framework.cost import Cost, load_cycles, number, store_cycles
+from tilewright.plans.framework.tiles import row_limit
+from tilewright.plans.idioms.reducing import lane_stride, steps
+from tilewright.plans.idioms.transposes import flat
+from tilewright.plans.rows.groups import LONG_ROW
+from tilewright.plans.rows.stages import Rows, vector_last
+from tilewright.targets.target import Target
+
+STEPS = 4
+"""Rows added to a strip at once."""
+
+
+def products(structure: Structure, target: Target) -> Cost:
+    """What contractions take beyond a roofline. No tile shares what is loaded: each multiply-add loads both factors, as
+    wide as the sum, and the sum is loaded and stored every few of them. Vectors run along the last dimension of the
+    output or, if it has one element, of the reduction; few of them wait for each other."""
+    total = Cost()
+    for stage in structure.anchors:
+        size = stage.writes[0].dtype.itemsize
+        lanes = target.lanes(max(4, size))
+        spatial, reduce = (number(its[-1].extent) if its else 1 for its in (stage.spatial, stage.reduce))
+        along = spatial if spatial > 1 else reduce
+        vectors = ceil(along / lanes)
+        times = prod(number(it.extent) for it in stage.block.iters) / max(1, along)
+        vector = times * vectors * lanes * size
+        crowds = sum(crowded(load, stage, target) for load in loads_of(stage)) * times * vectors
+        read = [(load, st) for st in (stage, *structure.before(stage)) for load in loads_of(st)]
+        apart = sum(scattered(load, st) for load, st in read) * times * vectors * lanes
+        far = crowds * target.costs.traffic.collision + apart * target.costs.arithmetic.gathered
+        total |= Cost(overhead=far)
+        waiting = times * max(
+            vectors / target.fma_per_cycle, target.costs.arithmetic.fma_latency if spatial > 1 else 0.0
+        )
+        kept = vector / STEPS
+        total |= Cost(waiting, load_cycles(2 * vector + kept, target), store_cycles(kept, target))
+    return total
+
+
+def crowded(load: Load, stage: Stage, target: Target) -> bool:
+    """Whether a load's rows, one for each step of the reduction, are so far apart that they drive one another out of
+    the first level of cache before the rest of their lines is read."""
+    if not stage.reduce:
+        return False
+    pitch = steps(flat(load.indices, load.buffer.shape, 0), stage.reduce[-1].var)
+    apart = abs(pitch or 0) * load.buffer.dtype.itemsize
+    return apart > target.caches.line and number(stage.reduce[-1].extent) > row_limit(apart, target)
+
+
+def scattered(load: Load, stage: Stage) -> bool:
+    """Whether the elements of a vector along the last dimension of the result are loaded one by one."""
+    if not stage.spatial or number(stage.spatial[-1].extent) == 1:
+        return False
+    place = simplify(flat(load.indices, load.buffer.shape, 0), {it.var: it.extent for it in stage.block.iters})
+    return steps(place, stage.spatial[-1].var) not in (0, 1)
+
+
+def windows(structure: Structure, target: Target) -> Cost:
+    """What pooling takes beyond a roofline. Along a line each tap loads a vector, two where every other element counts,
+    and a maximum is several operations; where neither the line nor the window is contiguous, each element waits for the
+    one before it."""
+    total = Cost()
+    for stage in structure.stages:
+        if stage.role != "reduction" or len(stage.spatial) < 3 or stage in structure.anchors:
+            continue
+        size = max(4, stage.writes[0].dtype.itemsize)
+        lanes = target.lanes(size)
+        points = prod(number(it.extent) for it in stage.block.iters)
+        if vector_last(stage):
+            line = number(stage.spatial[-1].extent)
+            vectors = points / line * ceil(line / lanes)
+            loaded = vectors * (lane_stride(stage, stage.spatial[-1].var) or 1) * lanes * size
+            work = vectors * (target.costs.arithmetic.extremum if is_extremum(stage) else 1.0) - points / lanes
+            total |= Cost(max(0.0, work) / target.fma_per_cycle, load_cycles(loaded, target))
+        elif slides(stage) and number(stage.reduce[-1].extent) < lanes // 2:
+            total |= Cost(compute=points * target.costs.arithmetic.fma_latency)
+    return total
+
+
+def slides(stage: Stage) -> bool:
+    """Whether windows lie over one another or beside, in a dimension that both their places and their taps walk."""
+    places, taps = ({it.var for it in its} for its in (stage.spatial, stage.reduce))
+    indices = [i for load in loads_of(stage) for i in load.indices]
+    return any(not places.isdisjoint(variables(i)) and not taps.isdisjoint(variables(i)) for i in indices)
+
+
+def loads_of(stage: Stage) -> list[Load]:
+    """What a stage reads, its own running value left out."""
+    found = [load for s in walk(stage.block.body) if isinstance(s, Store) for load in loads(s.value)]
+    return [load for load in found if load.buffer not in stage.writes]
+
+
+def is_extremum(stage: Stage) -> bool:
+    """Whether a stage reduces to a largest or smallest element."""
+    values = [s.value for s in walk(stage.block.body) if isinstance(s, Store)]
+    return all(isinstance(value, Op) and value.name in ("max", "min") for value in values)
+
+
+def folds(structure: Structure, rows: Rows, strip: int, together: int, target: Target) -> Cost:
+    """What folding the lanes of short rows takes beyond a roofline: as long for one row as for those that go together,
+    and a last vector that is not full as long as a full one."""
+    total = Cost()
+    if strip or not rows.leading:
+        return total
+    for stage in structure.stages:
+        if stage.role != "reduction" or vector_last(stage) or not stage.reduce:
+            continue
+        length = prod(number(it.extent) for it in stage.reduce)
+        lanes = lanes_of(stage, target)
+        if lanes < length < LONG_ROW * lanes:
+            times = prod(number(it.extent) for it in stage.spatial)
+            total += Cost(overhead=times / together * target.costs.arithmetic.folded_row)
+    return total
