@@ -32,10 +32,6 @@ MANY_IMAGES = 32
 """Images that a symbolic number of them is judged by."""
 LONGEST = 4096
 """Products of a sum in registers; such sums are added in memory."""
-LATENCY = 4
-"""Cycles until a sum can take the next product."""
-TILE_CYCLES = 12
-"""Cycles around a tile's sum: the loops' ends and the first products' latency. An estimate, of no measurement."""
 
 
 def fits(structure: Structure, target: Target) -> bool:
@@ -90,7 +86,8 @@ def estimate(anchor: Stage, rows: int, vectors: int, images: int, target: Target
     tiles = prod(number(it.extent) for it in anchor.spatial) / (rows * vectors * lanes)
     times, steps = -(-count // images), images * pixels
     width = 4 * lanes
-    compute = max(rows * vectors / target.fma_per_cycle, LATENCY)
+    costs = target.costs.arithmetic
+    compute = max(rows * vectors / target.fma_per_cycle, costs.fma_latency)
     # A broadcast takes a load as a vector does.
     load = (rows + vectors) * width / target.l1_bandwidth
     # A group of wide blocks is read by all tiles of narrow ones, from where a chunk of it lies.
@@ -98,7 +95,9 @@ def estimate(anchor: Stage, rows: int, vectors: int, images: int, target: Target
     moved = fetch_cycles(vectors * width + 4 * rows, wide, target)
     work = Cost(compute=compute, load=load, memory=moved) * (steps * tiles * times)
     whole = 4 * prod(number(it.extent) for it in anchor.spatial)
-    kept = Cost(memory=2 * write_cycles(whole, whole, target), overhead=TILE_CYCLES * tiles) * times
+    # Half of a tile's overhead, as in products over pixels: there is no epilogue.
+    ends = costs.tile_overhead / 2 * tiles
+    kept = Cost(memory=2 * write_cycles(whole, whole, target), overhead=ends) * times
     first = Cost(memory=fetch_cycles(image_bytes(anchor) * count, image_bytes(anchor) * count, target))
     return work + kept | first
 

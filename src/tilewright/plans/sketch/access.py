@@ -59,15 +59,15 @@ class Access:
         return Access(load, tuple(self.moves[k] for k in order), self.mentioned)
 
     def touched(self, extents: Mapping[Var, int], line: int) -> float:
-        """Bytes of the buffer that iterations of these extents touch, in whole lines of cache."""
+        """Bytes of the buffer that iterations of these extents touch, in whole lines of cache. An index that does not
+        move evenly takes as many values as the iterators that it mentions, at most."""
         spans = []
-        for move, size in zip(self.moves, self.buffer.shape, strict=True):
-            whole = number(size)
+        for index, move, size in zip(self.load.indices, self.moves, self.buffer.shape, strict=True):
             if move is None:
-                spans.append(whole)
+                reach = prod(extents.get(v, 1) for v in variables(index))
             else:
                 reach = 1 + sum(abs(by) * (extents.get(v, 1) - 1) for v, by in move.items())
-                spans.append(min(whole, reach))
+            spans.append(min(number(size), reach))
         if not spans:
             return float(self.itemsize)
         last = spans[-1] * self.itemsize

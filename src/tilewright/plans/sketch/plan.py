@@ -14,11 +14,12 @@ primitive of `schedule/`, so that what comes out is a trace that prints and repl
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 
-from tilewright.ir.expr import Expr, Var, as_int
+from tilewright.ir.expr import Expr, Op, Var, as_int
 from tilewright.ir.loops import Block, Store
 from tilewright.ir.notes import Unroll
-from tilewright.ir.rewrite import variables, walk
+from tilewright.ir.rewrite import exprs_of, variables, walk, walk_expr
 from tilewright.plans.framework.analysis import Stage, Structure
 from tilewright.plans.framework.base import Candidate, Plan
 from tilewright.plans.framework.common import extent, inline_all, lanes_of, parallelize, vectorize_spatial
@@ -40,6 +41,9 @@ KINDS = 3
 """Of each kind (which iterators, what is transposed) so many at most."""
 CHEAP = 2.0
 """Operations of an element before the reduction up to which it is computed again wherever it is read."""
+
+OFTEN = 4
+"""Points of the reduction for each element chosen before it from which on all elements are chosen first."""
 
 
 def fits(structure: Structure, target: Target) -> bool:
@@ -100,7 +104,7 @@ def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Targe
     tiling = tiling_of(candidate.knobs)
     loads = accesses(anchor)
     before, after = structure.before(anchor), structure.after(anchor)
-    costly = [st for st in before if instructions(st.block) > CHEAP]
+    costly = [st for st in before if instructions(st.block) > CHEAP or chosen_often(st, anchor)]
     inline_all(s, structure, tuple(st for st in before if st not in costly))
     for stage in costly:
         vectorize_spatial(s, s.block(stage.name), target, lanes_of(stage, target))
@@ -113,6 +117,15 @@ def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Targe
         tile_folded(s, anchor, block, out, tiling, target)
     else:
         tile_spatial(s, anchor, block, out, tiling, target)
+
+
+def chosen_often(stage: Stage, anchor: Stage) -> bool:
+    """Whether a stage before a reduction chooses its elements, as padding does, and each is read several times: tests
+    in vectors would take longer than the reduction itself."""
+    values = [value for stmt in walk(stage.block.body) for value in exprs_of(stmt)]
+    chooses = any(isinstance(e, Op) and e.name == "select" for value in values for e in walk_expr(value))
+    size, points = (prod(number(it.extent) for it in st.block.iters) for st in (stage, anchor))
+    return chooses and points >= OFTEN * size
 
 
 def transpose(s: Schedule, anchor: Stage, block: BlockRef, access: Access, lane: int, target: Target) -> None:
