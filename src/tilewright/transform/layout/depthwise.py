@@ -15,7 +15,7 @@ from tilewright.transform.layout.assigner import Assigner
 from tilewright.transform.layout.pixels import is_pointwise, pointwise
 
 FEW_FILTERS = 4
-"""Filters of a group below which a block would hold hardly anything else but zeros."""
+"""Filters of a channel below which a block of them would hold hardly anything else but zeros."""
 
 
 def grouped(a: Assigner, node: Node) -> bool:
@@ -73,8 +73,8 @@ def grown_groups(a: Assigner, node: Node) -> bool:
     filters, *window = (as_int(d) or 0 for d in w.shape)
     each, name = filters // groups, w.name
     whole = -(-each // a.block) * a.block
-    if each < FEW_FILTERS and all(s == 1 for s in node.of(ConvAttrs).strides):
-        return False
+    if 2 * each <= a.block and all(s == 1 for s in node.of(ConvAttrs).strides):
+        return False  # tiles of pixels, `plans/sketch/`, which waste nothing; sampled pixels would be gathered
     grown = a.as_plain(w)
     pads = {"before": (0, 0, 0), "after": (0, whole - each, 0), "mode": "constant"}
     for op, attrs in (
