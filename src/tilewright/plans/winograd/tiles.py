@@ -254,7 +254,8 @@ def block_cost(
 
 def direct(shape: WinogradProblem, target: Target) -> float:
     """Estimated cycles of the same convolution computed directly, by `plans/convolution/tiles.py`."""
-    lanes, channels = target.lanes(4), shape.channels
+    lanes = target.lanes(4)
+    channels = ceil(shape.channels / lanes) * lanes
     images, height, width = shape.whole or (shape.images, shape.height, shape.width)
     lines, columns = (reach(n, shape.window, shape.stride) for n in (height, width))
     layer = conv_tiles.DirectProblem(
@@ -264,7 +265,7 @@ def direct(shape: WinogradProblem, target: Target) -> float:
         window=(shape.window, shape.window),
         stride=shape.stride,
         channels=channels,
-        block=lanes if channels % lanes == 0 else 1,
+        block=lanes,
         filters=shape.filters,
         source=4 * channels * lines * columns,
         copied=True,
