@@ -22,10 +22,14 @@ from tilewright.ir.notes import Prefetch
 from tilewright.ir.rewrite import loads, substitute, variables
 from tilewright.plans.framework.common import buffer_names, extent, own_loops, parallelize, stream_outputs
 from tilewright.plans.framework.cost import fma_cycles
+from tilewright.plans.framework.tiles import row_limit
 from tilewright.plans.idioms.reducing import steps
 from tilewright.schedule.index_map import IndexMap
 from tilewright.schedule.schedule import BlockRef, LoopRef, Schedule
 from tilewright.targets.target import Target
+
+SHUFFLED = 4
+"""The longest step along a destination that is loaded in whole vectors, of which elements are picked."""
 
 # -- tiles through registers -------------------------------------------------------------------------------------------
 
@@ -88,13 +92,33 @@ def _follows(load: Load, along: Var) -> bool:
 
 
 def scattered_loads(s: Schedule, block: BlockRef) -> int:
-    """How many of a block's loads are neither contiguous along the destination nor the same for all of a row."""
+    """How many of a block's loads jump along the destination; steps of a few elements are shuffles."""
     stage = s.get(block)
     assert isinstance(stage, Block)
     if not isinstance(stage.body, Store) or not stage.body.indices:
         return 0
     along = next((it.var for it in stage.iters if it.var is stage.body.indices[-1] and as_int(it.extent) != 1), None)
-    return 0 if along is None else sum(not _follows(load, along) for load in loads(stage.body.value))
+    if along is None:
+        return 0
+    moves = [steps(flat(load.indices, load.buffer.shape, 0), along) for load in loads(stage.body.value)]
+    return sum(move is None or abs(move) > SHUFFLED for move in moves)
+
+
+def colliding_lines(s: Schedule, block: BlockRef, axes: TileAxes, target: Target) -> float:
+    """Lines that a transposition in registers waits for: the rows of a tile, read or written, lie so far apart that
+    they share the sets of the first level of cache."""
+    stage = s.get(block)
+    assert isinstance(stage, Block) and isinstance(stage.body, Store)
+    sizes = {it.var.name: it for it in stage.iters}
+    names = {name for name, _ in axes.sources}
+    read = [(load.indices, load.buffer, axes.along) for load in loads(stage.body.value) if load.buffer.name in names]
+    total = 0.0
+    for indices, buffer, name in (*read, (stage.body.indices, stage.body.buffer, axes.down)):
+        move = steps(flat(indices, buffer.shape, 0), sizes[name].var)
+        pitch = abs(move or 0) * buffer.dtype.itemsize
+        if pitch and target.lanes(4) > row_limit(pitch, target):
+            total += (as_int(buffer.size) or 0) * buffer.dtype.itemsize / target.caches.line
+    return total
 
 
 def _across(

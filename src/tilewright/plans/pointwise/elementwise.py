@@ -12,6 +12,7 @@ from tilewright.plans.framework.base import Candidate, Plan
 from tilewright.plans.framework.common import inline_all, lanes_of, parallelize, streams, vectorize_spatial
 from tilewright.plans.framework.cost import Cost, number, roofline
 from tilewright.plans.idioms.transposes import (
+    colliding_lines,
     is_staged,
     panel_groups,
     panel_pieces,
@@ -49,6 +50,7 @@ def shuffles(structure: Structure, target: Target) -> float:
         elements = prod(number(it.extent) for it in stage.spatial)
         if tile:
             total += len(tile.sources) * shuffle_cycles(elements, target)
+            total += colliding_lines(s, s.block(stage.name), tile, target) * target.costs.traffic.collision
         else:
             total += scattered_loads(s, s.block(stage.name)) * elements * target.costs.arithmetic.gathered
     return total

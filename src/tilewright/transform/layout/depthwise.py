@@ -73,8 +73,9 @@ def grown_groups(a: Assigner, node: Node) -> bool:
     filters, *window = (as_int(d) or 0 for d in w.shape)
     each, name = filters // groups, w.name
     whole = -(-each // a.block) * a.block
-    if 2 * each <= a.block and all(s == 1 for s in node.of(ConvAttrs).strides):
-        return False  # tiles of pixels, `plans/sketch/`, which waste nothing; sampled pixels would be gathered
+    plain = all(s == 1 for s in node.of(ConvAttrs).strides)
+    if plain and 2 * each <= a.block and each / whole < line_share(node, a.block):
+        return False  # tiles of pixels, `plans/sketch/`; sampled ones would be gathered
     grown = a.as_plain(w)
     pads = {"before": (0, 0, 0), "after": (0, whole - each, 0), "mode": "constant"}
     for op, attrs in (
@@ -94,6 +95,12 @@ def grown_groups(a: Assigner, node: Node) -> bool:
     (value,) = a.emit("slice", (value,), taken, f"{y.name}_groups")
     (a.plain[y],) = a.emit("reshape", (value,), {"shape": y.shape}, y.name)
     return True
+
+
+def line_share(node: Node, lanes: int) -> float:
+    """The share of its vectors that a line of the result fills; all where its length is not known."""
+    width = as_int(node.output.shape[-1])
+    return 1.0 if not width else width / (-(-width // lanes) * lanes)
 
 
 def in_windows(a: Assigner, node: Node, w: Value) -> Value:
