@@ -28,8 +28,7 @@ LEVELS = (0.7, 0.9, 1.0)
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """One kernel of a layer: its plan, its time and the estimate, in seconds; `named` is the exception that it falls
-    under, empty if none."""
+    """One kernel of a layer: its plan, what bounds it, its time and the estimate, in seconds."""
 
     kind: str
     layer: str
@@ -58,7 +57,15 @@ class Named:
     reason: str
 
 
-EXCEPTIONS: tuple[Named, ...] = ()
+EXCEPTIONS = (
+    Named(
+        "far",
+        lambda k: k.bound == "memory" and 1.0 < k.ratio <= 4.0 and k.estimate > 50e-6,
+        "megabytes that the kernel before wrote are read from memory where others of the machine fill the last level of"
+        " cache, which estimates take for empty: its bandwidth is some three to four times the memory's",
+    ),
+)
+"""What stands outside on purpose."""
 
 
 def write(compiled: Mapping[int, Compiled], timed: Mapping[int, Timed], target: str, most: int) -> None:
@@ -71,6 +78,8 @@ def write(compiled: Mapping[int, Compiled], timed: Mapping[int, Timed], target: 
         console.print(f"refused: {row.kind} {row.layer}: {row.error}", markup=False)
     _by_plan(console, kernels)
     _outside(console, kernels, most)
+    for e in EXCEPTIONS:
+        console.print(f"{e.name}: {e.reason}")
     _choices(console, compiled, timed, most)
     _peers(console, compiled, timed, most)
     rows = [dataclasses.asdict(k) for k in kernels]
