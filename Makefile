@@ -152,7 +152,7 @@ bench-threads: $(STAMP) $(TORCH_STAMP) ## two threads against one
 bench-memory: $(STAMP) ## arenas against their lower bounds, weights, peaks
 	$(PY) -m benchmarks.bench_memory $(ARGS)
 
-audit: $(STAMP) ## estimates against the clock on random layers; ARGS="--count 2000 --target x86-64-v3 --seconds 600"
+audit: $(STAMP) ## estimates against the clock on random layers; ARGS="--count 2000 --target x86-64-v3 --peer", ARGS="compile --seconds 600"
 	$(PY) -m benchmarks.bench_audit $(ARGS)
 
 .PHONY: bench-cliffs
