@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import log2
+from math import gcd, log2
 
 from tilewright.arith import linear, simplify
 from tilewright.ir.expr import Expr, Load, Op, Var, as_int, const
@@ -22,7 +22,6 @@ from tilewright.ir.notes import Prefetch
 from tilewright.ir.rewrite import loads, substitute, variables
 from tilewright.plans.framework.common import buffer_names, extent, own_loops, parallelize, stream_outputs
 from tilewright.plans.framework.cost import fma_cycles
-from tilewright.plans.framework.tiles import row_limit
 from tilewright.plans.idioms.reducing import steps
 from tilewright.schedule.index_map import IndexMap
 from tilewright.schedule.schedule import BlockRef, LoopRef, Schedule
@@ -111,12 +110,14 @@ def colliding_lines(s: Schedule, block: BlockRef, axes: TileAxes, target: Target
     assert isinstance(stage, Block) and isinstance(stage.body, Store)
     sizes = {it.var.name: it for it in stage.iters}
     names = {name for name, _ in axes.sources}
+    ways = target.caches.l1_ways
+    way = target.l1 // ways
     read = [(load.indices, load.buffer, axes.along) for load in loads(stage.body.value) if load.buffer.name in names]
     total = 0.0
     for indices, buffer, name in (*read, (stage.body.indices, stage.body.buffer, axes.down)):
         move = steps(flat(indices, buffer.shape, 0), sizes[name].var)
         pitch = abs(move or 0) * buffer.dtype.itemsize
-        if pitch and target.lanes(4) > row_limit(pitch, target):
+        if pitch and target.lanes(4) > ways * (way // gcd(pitch, way)):
             total += (as_int(buffer.size) or 0) * buffer.dtype.itemsize / target.caches.line
     return total
 
