@@ -10,6 +10,7 @@ import pytest
 from tests.codegen.llvm_run import call, call_in_threads, native, run
 from tilewright.codegen.interpret.interpreter import interpret
 from tilewright.codegen.llvm.emit import assembly, compile_llvm, emit_llvm
+from tilewright.codegen.llvm.values import widths
 from tilewright.ir.dtype import ALL, DType, bf16, boolean, f16, f32, f64, i4, i8, i16, i32, i64, u8
 from tilewright.ir.expr import Buffer, Const, Expr, Op, Var, cast, const, equal, lookup, maximum, minimum, select
 from tilewright.ir.loops import Allocate, For, If, Let, PrimFunc, Stmt, Store, seq
@@ -523,3 +524,8 @@ def test_lanes_divided_by_constants(divisor: int) -> None:
     check(func, [values(i32, 1000), np.zeros((9, 19), np.int64), np.zeros((9, 19), np.int32)])
     text = emit_llvm(func, HOST)
     assert "x i64> %" not in "".join(line for line in text.splitlines() if "div " in line or "rem " in line)
+
+
+@pytest.mark.parametrize(("extent", "expected"), [(26, (16, 10)), (7, (7,)), (48, (16, 16, 16)), (1, (1,))])
+def test_what_no_vector_fills_is_one_register(extent: int, expected: tuple[int, ...]) -> None:
+    assert widths(extent, 16) == expected

@@ -431,3 +431,11 @@ def test_layers_with_functions(rows: Any, depth: int, columns: int) -> None:
         a = values(rng, (count, depth), "float32")
         (got,) = model.run({"x": a}).values()
         np.testing.assert_allclose(got, np.tanh(a.astype(np.float64) @ weights), rtol=0, atol=4e-6)
+
+
+@pytest.mark.parametrize("width", [26, 60, 48])
+def test_a_vector_with_idle_lanes_takes_a_whole_register(width: int) -> None:
+    target = Target.parse("znver4")
+    vectors = -(-width // target.lanes(4))
+    for tile in tiles(200, width, width, 300, 4, target):
+        assert tile.rows * tile.panels * vectors < target.registers, tile

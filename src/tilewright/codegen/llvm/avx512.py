@@ -54,7 +54,7 @@ def _in_registers(
 ) -> str:
     """Apply `call(operands, size)` to operands of any width, which registers of `least` to `most` lanes hold."""
     t = result or args[0][1]
-    size = min(max(width, least), most)
+    size = min(max(1 << max(0, width - 1).bit_length(), least), most)  # a vector's rest has any width
     if not width:
         first = [
             out.inst(f"insertelement {register_type(a, size)} poison, {register_type(a)} {x}, i64 0") for x, a in args
@@ -65,17 +65,24 @@ def _in_registers(
     if width < size:
         wide = [_picked(out, x, a, width, tuple(min(k, width - 1) for k in range(size))) for x, a in args]
         return _picked(out, call(wide, size), t, size, tuple(range(width)))
-    half = width // 2
-    halves = [
-        _in_registers(
-            out,
-            [(_picked(out, x, a, width, tuple(range(first, first + half))), a) for x, a in args],
-            half, least, most, call, result,
-        )
-        for first in (0, half)
-    ]  # fmt: skip
-    ty, both = register_type(t, half), vector_literal(tuple(range(width)), "i32")
-    return out.inst(f"shufflevector {ty} {halves[0]}, {ty} {halves[1]}, <{width} x i32> {both}")
+    parts = []
+    for first in range(0, width, size):
+        lanes = tuple(range(first, min(first + size, width)))
+        pieces = [(_picked(out, x, a, width, lanes), a) for x, a in args]
+        parts.append(_in_registers(out, pieces, len(lanes), least, most, call, result))
+    return _joined(out, parts, t, width, size)
+
+
+def _joined(out: Writer, parts: Sequence[str], t: DType, width: int, size: int) -> str:
+    """One vector of `width` lanes from parts of `size`, of which the last one may be shorter."""
+    whole, so_far = parts[0], size
+    for part in parts[1:]:
+        lanes = min(size, width - so_far)
+        longer = _picked(out, part, t, lanes, tuple(min(k, lanes - 1) for k in range(so_far)))
+        ty, both = register_type(t, so_far), vector_literal(tuple(range(so_far + lanes)), "i32")
+        whole = out.inst(f"shufflevector {ty} {whole}, {ty} {longer}, <{so_far + lanes} x i32> {both}")
+        so_far += lanes
+    return whole
 
 
 def _picked(out: Writer, x: str, t: DType, width: int, lanes: tuple[int, ...]) -> str:

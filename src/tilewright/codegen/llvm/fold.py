@@ -55,7 +55,12 @@ def _combined(s: State, reduction: Reduction, t: DType) -> dict[int, str]:
 
 
 def _across(s: State, op: str, t: DType, part: str, width: int) -> str:
-    """Combine the lanes of one vector by halving it."""
+    """Combine the lanes of one vector by halving it, of any other width what is more than a power of two by itself."""
+    power = 1 << log2(width)
+    if power < width:
+        ends = ((0, power), (power, width))
+        pieces = [_across(s, op, t, _shuffle(s, t, part, None, width, range(a, b)), b - a) for a, b in ends]
+        return s.ops.apply(op, t, pieces, 0, t)
     while width > 1:
         half = width // 2
         low, high = (_shuffle(s, t, part, None, width, range(first, first + half)) for first in (0, half))
@@ -135,7 +140,7 @@ def folded(
 
 
 def log2(n: int) -> int:
-    """Of a power of two."""
+    """The whole part of it."""
     return n.bit_length() - 1
 
 

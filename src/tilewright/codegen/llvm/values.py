@@ -106,13 +106,7 @@ def vector_literal(values: tuple[int, ...], element: str) -> str:
 
 
 def widths(extent: int, native: int) -> tuple[int, ...]:
-    """Vector widths that cover `extent` lanes: full vectors of `native` lanes, then falling powers of two."""
-    parts = [native] * (extent // native)
-    rest = extent % native
-    bit = native
-    while rest:
-        bit >>= 1
-        if rest & bit or bit == 0:
-            parts.append(bit)
-            rest -= bit
-    return tuple(parts)
+    """Vector widths that cover `extent` lanes: full vectors of `native` lanes, then one of what is left, which LLVM
+    computes in a register with idle lanes. Pieces of it would each take a register, of tiles that fill all."""
+    whole, rest = divmod(extent, native)
+    return (native,) * whole + ((rest,) if rest else ())

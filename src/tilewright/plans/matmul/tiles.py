@@ -134,7 +134,7 @@ def best(product: Product, target: Target) -> Cost:
 
 def tiles(rows: int | None, width: int, columns: int, depth: int, itemsize: int, target: Target) -> list[MatmulTile]:
     """The tiles over panels of `width` that fit the registers; `rows` None: a symbolic number."""
-    vectors = max(1, width // target.lanes(itemsize))
+    vectors = -(-width // target.lanes(itemsize))
     most = MOST_ROWS if rows is None else min(MOST_ROWS, max(1, rows))
     limit = row_limit(depth * itemsize, target)
     found = []
@@ -168,7 +168,7 @@ def estimate(tile: MatmulTile, product: Product, target: Target) -> Cost:
 
 def _tile(tile: MatmulTile, product: Product, rows: int, panels: int, rate: float, target: Target) -> Cost:
     vector, width = target.vector_bits // 8, tile.width * product.itemsize
-    vectors = max(1, width // vector) * panels
+    vectors = -(-width // vector) * panels
     costs, fmas = target.costs.arithmetic, target.fma_per_cycle
     # A core that needs both its units for a vector starts twice as many of half the width.
     started = min(max(1.0, vector / width) * fmas, max(costs.narrow_fma_per_cycle, fmas))
