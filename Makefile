@@ -234,6 +234,10 @@ tune-stress: $(STAMP) ## records: 32 processes of 1,000, 200 kills while writing
 bench-comprehension: $(PEERS_STAMP) ## functions without a plan against naive C, opt_einsum, PyTorch, Inductor; ARGS="--count 10"
 	$(PY) -m benchmarks.bench_comprehension $(ARGS)
 
+.PHONY: bench-sketches
+bench-sketches: $(STAMP) ## schedules by rules against the plans that they stand in for; ARGS="--tune --cases 'product 64'"
+	$(PY) -m benchmarks.bench_sketches $(ARGS)
+
 .PHONY: bench-records
 bench-records: $(STAMP) ## tuning records: lookups, an import of many, compiles with and without
 	$(PY) -m benchmarks.bench_records $(ARGS)

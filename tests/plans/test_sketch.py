@@ -16,7 +16,8 @@ from tilewright.plans.framework.analysis import analyse
 from tilewright.plans.framework.decisions import deciding, forcing
 from tilewright.plans.framework.space import Setting
 from tilewright.plans.sketch import plan as sketch
-from tilewright.plans.sketch.tiling import tiling_of
+from tilewright.plans.sketch.access import accesses
+from tilewright.plans.sketch.tiling import tiling_of, tilings
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.trace import parse_trace
 from tilewright.targets.target import Target
@@ -34,6 +35,8 @@ CASES: list[tuple[str, Shapes, Callable[..., Any]]] = [
     ("Y[h, w] +! X[h + r, w + s] * K[r, s]", [(12, 41), (3, 5)],
      lambda x, k: (np.lib.stride_tricks.sliding_window_view(x, (3, 5)) * k).sum((-1, -2))),
     ("Y[b, i] +! A[b, i, j] * X[b, j]", [(3, 11, 70), (3, 70)], lambda a, x: np.einsum("bij,bj->bi", a, x)),
+    ("C[i, j] max! A[i, k] + B[j // 32, k, j % 32] where j in 0:64", [(13, 24), (2, 24, 32)],
+     lambda a, b: (a[:, :, None] + b.transpose(1, 0, 2).reshape(24, 64)).max(1)),
     ("C[t, e] +! S[t, s] * V[e, s] where s <= t", [(19, 19), (18, 19)], lambda s, v: np.tril(s) @ v.T),
 ]  # fmt: skip
 
@@ -130,3 +133,16 @@ def test_where_sketches_are_offered(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_shares_nothing_is_left_to_rows() -> None:
     func = function("Y[i] +! A[i, k]", [(12, 40)])
     assert not sketch.fits(analyse(func), Target.host())
+
+
+def test_vectors_end_where_blocks_of_a_panel_do() -> None:
+    """Panels of 32 lanes are read as they lie, by vectors that do not reach into the next one."""
+    func = function("C[i, j] +! A[i, k] * B[j // 32, k, j % 32] where j in 0:96", [(20, 24), (3, 24, 32)])
+    anchor = sketch.reduction(analyse(func))
+    assert anchor is not None
+    loads, column = accesses(anchor), anchor.spatial[-1].var
+    panel = next(a for a in loads if a.blocks)
+    assert panel.stride(column) == 1 and panel.blocks == {column: 32}
+    assert panel.touched({column: 32}, 64) == 32 * 4
+    found = [t for t in tilings(anchor, loads, 16, Target.parse("znver4")) if anchor.block.iters[t.lane].var is column]
+    assert found and {t.vectors for t in found} == {1, 2}

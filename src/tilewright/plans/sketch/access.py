@@ -5,11 +5,12 @@ buffer a part of the iterations touches.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from math import prod
 
 from tilewright.arith import linear
-from tilewright.ir.expr import Buffer, Expr, Load, Var
+from tilewright.ir.expr import Buffer, Expr, Load, Op, Var, as_int
 from tilewright.ir.loops import Store
 from tilewright.ir.rewrite import loads, variables, walk
 from tilewright.plans.framework.analysis import Stage
@@ -19,11 +20,13 @@ from tilewright.plans.framework.cost import number
 @dataclass(frozen=True, slots=True)
 class Access:
     """One load. `moves` has for each dimension of the buffer by how much each iterator moves the index; None where that
-    is not constant, as behind a division or with an index from data."""
+    is not constant, as with an index from data. An iterator that is cut into blocks, `i // 32` and `i % 32`, moves the
+    first index by a part and the second by 1, and `blocks` has the size."""
 
     load: Load
-    moves: tuple[Mapping[Var, int] | None, ...]
+    moves: tuple[Mapping[Var, Fraction] | None, ...]
     mentioned: frozenset[Var]
+    blocks: Mapping[Var, int] = field(default_factory=dict)
 
     @property
     def buffer(self) -> Buffer:
@@ -38,7 +41,8 @@ class Access:
         return var in self.mentioned
 
     def stride(self, var: Var) -> int | None:
-        """By how many elements of memory `var` moves the load; None if that is not constant."""
+        """By how many elements of memory `var` moves the load, inside of a block where it is cut into blocks; None if
+        that is not constant."""
         if var not in self.mentioned:
             return 0
         total, size = 0, 1
@@ -48,7 +52,8 @@ class Access:
                 if var in variables(self.load.indices[k]):
                     return None
             else:
-                total += move.get(var, 0) * size
+                by = move.get(var, Fraction(0))
+                total += int(by) * size if by.denominator == 1 else 0
             size *= number(self.buffer.shape[k])
         return total
 
@@ -56,7 +61,7 @@ class Access:
         """The same element of a copy of the buffer whose dimensions are in another order."""
         buffer = replace(self.buffer, shape=tuple(self.buffer.shape[k] for k in order))
         load = Load(buffer, tuple(self.load.indices[k] for k in order))
-        return Access(load, tuple(self.moves[k] for k in order), self.mentioned)
+        return Access(load, tuple(self.moves[k] for k in order), self.mentioned, self.blocks)
 
     def touched(self, extents: Mapping[Var, int], line: int) -> float:
         """Bytes of the buffer that iterations of these extents touch, in whole lines of cache. An index that does not
@@ -67,7 +72,7 @@ class Access:
                 reach = prod(extents.get(v, 1) for v in variables(index))
             else:
                 reach = 1 + sum(abs(by) * (extents.get(v, 1) - 1) for v, by in move.items())
-            spans.append(min(number(size), reach))
+            spans.append(min(number(size), int(reach)))  # blocks that are begun are whole
         if not spans:
             return float(self.itemsize)
         last = spans[-1] * self.itemsize
@@ -88,17 +93,33 @@ def accesses(stage: Stage) -> tuple[Access, ...]:
 def _access(load: Load, stage: Stage) -> Access:
     iters = [it.var for it in stage.block.iters]
     used = frozenset(v for v in iters for i in load.indices if v in variables(i))
-    return Access(load, tuple(_moves(i, iters) for i in load.indices), used)
+    parts = [_blocked(i, iters) for i in load.indices]
+    sizes = {part[1]: part[2] for part in parts if part is not None}
+    # Division and remainder belong together: only both in one load are a place in blocks.
+    whole = {v: c for v, c in sizes.items() if {p[0] for p in parts if p and p[1:] == (v, c)} == {"floordiv", "mod"}}
+    moves = [
+        {p[1]: Fraction(1, p[2]) if p[0] == "floordiv" else Fraction(1)} if p and p[1] in whole else _moves(i, iters)
+        for p, i in zip(parts, load.indices, strict=True)
+    ]
+    return Access(load, tuple(moves), used, whole)
 
 
-def _moves(index: Expr, iters: list[Var]) -> Mapping[Var, int] | None:
+def _blocked(index: Expr, iters: list[Var]) -> tuple[str, Var, int] | None:
+    """An iterator's block or its place in it: the operation, the iterator, the size of a block."""
+    if not isinstance(index, Op) or index.name not in ("floordiv", "mod"):
+        return None
+    var, size = index.args[0], as_int(index.args[1])
+    return (index.name, var, size) if isinstance(var, Var) and var in iters and size else None
+
+
+def _moves(index: Expr, iters: list[Var]) -> Mapping[Var, Fraction] | None:
     """By how much each iterator moves an index; None if one of them does it otherwise."""
     if loads(index):
         return None
     form = linear(index)
     if any(atom not in iters and any(v in variables(atom) for v in iters) for atom, _ in form.terms):
         return None
-    return {v: form.coefficient(v) for v in iters if form.coefficient(v)}
+    return {v: Fraction(form.coefficient(v)) for v in iters if form.coefficient(v)}
 
 
 __all__ = ["Access", "accesses"]

@@ -177,6 +177,8 @@ def _sizes(
     for vectors in range(1, (1 if reduced else MOST_VECTORS) + 1):
         if vectors > 1 and (vectors - 1) * lanes >= number(iters[lane].extent):
             break
+        if any(a.blocks.get(iters[lane].var, vectors * lanes) % (vectors * lanes) for a in loads):
+            continue  # vectors would reach over the end of a block
         for chosen in product(*counts):
             tile = tuple(zip(rows, chosen, strict=True))
             if registers(iters, loads, lane, vectors, tile, packed) > target.registers:
