@@ -66,8 +66,8 @@ def _in_registers(
         wide = [_picked(out, x, a, width, tuple(min(k, width - 1) for k in range(size))) for x, a in args]
         return _picked(out, call(wide, size), t, size, tuple(range(width)))
     parts = []
-    for first in range(0, width, size):
-        lanes = tuple(range(first, min(first + size, width)))
+    for begin in range(0, width, size):
+        lanes = tuple(range(begin, min(begin + size, width)))
         pieces = [(_picked(out, x, a, width, lanes), a) for x, a in args]
         parts.append(_in_registers(out, pieces, len(lanes), least, most, call, result))
     return _joined(out, parts, t, width, size)
