@@ -71,8 +71,9 @@ class Access:
             if move is None:
                 reach = prod(extents.get(v, 1) for v in variables(index))
             else:
-                reach = 1 + sum(abs(by) * (extents.get(v, 1) - 1) for v, by in move.items())
-            spans.append(min(number(size), int(reach)))  # blocks that are begun are whole
+                # Whole blocks: tiles begin where one does.
+                reach = 1 + int(sum(abs(by) * (extents.get(v, 1) - 1) for v, by in move.items()))
+            spans.append(min(number(size), reach))
         if not spans:
             return float(self.itemsize)
         last = spans[-1] * self.itemsize
