@@ -108,7 +108,7 @@ class Arithmetic:
     gathered: float = constant(
         1.5,
         "cycles",
-        "an element loaded by itself into a vector",
+        "an element loaded by itself into a vector: an older figure that a few transposes bear out, not a fit",
         Origin("2026-11-23", "Zen 4", 'make audit ARGS="--kinds transpose --seed 20"'),
     )
     folded_row: float = constant(24.0, "cycles", "the lanes of a short row's vector folded to one element", _AUDIT)
