@@ -38,6 +38,3 @@ def _inside(index: Expr, size: Expr, anchor: Stage) -> float:
 def _walking(index: Expr, iters: tuple[BlockIter, ...]) -> list[BlockIter]:
     form = linear(index)
     return [it for it in iters if form.coefficient(it.var)]
-
-
-__all__ = ["share_inside"]
