@@ -9,7 +9,7 @@ import pytest
 
 import tilewright as tw
 from tilewright import te
-from tilewright.schedule.schedule import LoopRef
+from tilewright.schedule.recording import LoopRef
 from tilewright.schedule.stages import Stage, StageSchedule
 from tilewright.support.errors import ScheduleError
 

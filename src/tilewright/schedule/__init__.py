@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from tilewright.schedule.schedule import BlockRef, Choice, LoopRef, Schedule
+from tilewright.schedule.recording import BlockRef, Choice, LoopRef
+from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.trace import Instruction, Trace, parse_trace
 
 __all__ = ["BlockRef", "Choice", "Instruction", "LoopRef", "Schedule", "Trace", "parse_trace"]

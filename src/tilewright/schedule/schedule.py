@@ -14,14 +14,11 @@ primitive raises ScheduleError and leaves the schedule as it was. Blocks and loo
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from tilewright.ir.expr import as_int
-from tilewright.ir.loops import Block, For, IterKind, PrimFunc
+from tilewright.ir.loops import Block, For, IterKind
 from tilewright.ir.notes import Note
 from tilewright.ir.notetable import given, note_name
 from tilewright.schedule import (
@@ -39,9 +36,9 @@ from tilewright.schedule import (
     tensorize,
 )
 from tilewright.schedule.find import find_all
-from tilewright.schedule.history import History
 from tilewright.schedule.index_map import IndexMap
 from tilewright.schedule.intrinsics import find_intrinsic
+from tilewright.schedule.recording import BlockRef, Choice, LoopRef, Recording, attributes_given, literal
 from tilewright.schedule.requests import Fusion, LoopId, Split
 from tilewright.schedule.state import (
     block_path,
@@ -54,98 +51,15 @@ from tilewright.schedule.state import (
     refuse,
     written_buffers,
 )
-from tilewright.schedule.trace import Instruction, Ref, RefKind, Trace, Value, value_text
-from tilewright.support.errors import ExpressionError, ScheduleError
-
-
-@dataclass(frozen=True, slots=True)
-class BlockRef:
-    """A block: its name, and the instruction that made it (0: it was there), as a later one may get the same name."""
-
-    name: str
-    birth: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class LoopRef(LoopId):
-    """A loop: its variable's name, and the instruction that made it (0: it was there)."""
-
-
-class Choice(int):
-    """A sampled number; a trace remembers where it came from."""
-
-    ref: Ref
-
+from tilewright.schedule.trace import Instruction
 
 Factor = int | None
 
 
-class Schedule:
+class Schedule(Recording):
     """See the module. `seed` feeds the sampling methods that are not given a decision."""
 
-    def __init__(self, func: PrimFunc, seed: int = 0) -> None:
-        self.func = func
-        self._random = random.Random(seed)
-        self._instructions: list[Instruction] = []
-        self._refs: dict[tuple[RefKind, str], Ref] = {}
-        self._counts: dict[RefKind, int] = {"b": 0, "l": 0, "v": 0}
-        self._made: dict[Ref, BlockRef | LoopRef | Choice] = {}
-        self._refused: list[str] = []
-        self._history = History(func)
-        self.last_step: tuple[str, PrimFunc] = ("", func)
-
-    def __str__(self) -> str:
-        return str(self.func)
-
-    @property
-    def trace(self) -> Trace:
-        """What was applied so far."""
-        return Trace(tuple(self._instructions))
-
-    @property
-    def refused(self) -> tuple[str, ...]:
-        """What was tried, lost and said why."""
-        return tuple(self._refused)
-
-    @contextmanager
-    def trying(self, loss: str) -> Iterator[None]:
-        """Go on behind a primitive that is refused: the schedule stays as it was before, and `refused` tells what was
-        lost and why."""
-        try:
-            yield
-        except ScheduleError as error:
-            self._refused.append(f"{loss}: {error.headline()}")
-
-    def copy(self) -> Schedule:
-        """A schedule with the same function and trace that goes its own way."""
-        other = Schedule(self.func)
-        other._random.setstate(self._random.getstate())
-        other._instructions = list(self._instructions)
-        other._refused = list(self._refused)
-        other._history = self._history.copy()
-        other._refs, other._counts, other._made = dict(self._refs), dict(self._counts), dict(self._made)
-        other.last_step = self.last_step
-        return other
-
-    def restore(self, saved: Schedule) -> None:
-        """Be as a copy was when it was made; the copy is used up."""
-        vars(self).update(vars(saved))
-
-    def name_step(self, name: str, before: PrimFunc) -> None:
-        """Call what was done since `before` one step (`compose.primitive`)."""
-        self.last_step = (name, before)
-
     # Finding
-
-    def block(self, name: str) -> BlockRef:
-        """The block of this name."""
-        block_path(self.func, name)
-        return self._block_result("block", (name,), (), name)
-
-    def loop(self, name: str) -> LoopRef:
-        """The loop over the variable of this name."""
-        loop_path(self.func, name)
-        return self._loop_results("loop", (name,), (), (name,))[0]
 
     def blocks(self) -> tuple[BlockRef, ...]:
         """All blocks, in program order (not recorded)."""
@@ -175,10 +89,6 @@ class Schedule:
         if isinstance(ref, BlockRef):
             return find_block(self.func, self._name(ref))
         return last_loop(loop_path(self.func, self._name(ref)))
-
-    def find_loop(self, name: str) -> LoopRef:
-        """The loop that has this name now (not recorded)."""
-        return LoopRef(name, self._history.birth("l", name))
 
     def find(
         self, pattern: str, block: BlockRef | str | None = None, role: IterKind | None = None
@@ -256,7 +166,7 @@ class Schedule:
         given = {"factor": factor, "nparts": nparts, "factors": None if factors is None else tuple(factors)}
         inputs = (self._ref("l", loop),)
         old = self.find_loop(self._name(loop))
-        results = self._loop_results("split", inputs, _given(**given), names, new)
+        results = self._loop_results("split", inputs, attributes_given(**given), names, new)
         parts = (None, factor) if factor is not None else (nparts, None) if factors is None else tuple(factors)
         self._history.steps.append(Split(old, results, tuple(None if f is None else int(f) for f in parts)))
         return results
@@ -268,7 +178,7 @@ class Schedule:
         self._require_numbers(first, first_factor)
         self._require_numbers(second, second_factor)
         new, names = loops.tile(self.func, self._name(first), self._name(second), first_factor, second_factor)
-        inputs = (self._ref("l", first), self._ref("l", second), _literal(first_factor), _literal(second_factor))
+        inputs = (self._ref("l", first), self._ref("l", second), literal(first_factor), literal(second_factor))
         x, y = self.find_loop(self._name(first)), self.find_loop(self._name(second))
         a, b, c, d = self._loop_results("tile", inputs, (), names, new)
         self._history.steps += (
@@ -329,7 +239,7 @@ class Schedule:
         annotate = kinds.annotate_block if on_block else kinds.annotate_loop
         new, placed = annotate(self.func, self._name(target), note, values, named)
         ref = self._ref("b" if on_block else "l", target)
-        self._record("annotate", (ref, note_name(type(placed))), _given(**given(placed)), new)
+        self._record("annotate", (ref, note_name(type(placed))), attributes_given(**given(placed)), new)
 
     # Blocks
 
@@ -380,25 +290,27 @@ class Schedule:
     def set_scope(self, block: BlockRef | str, scope: str, buffer: str | None = None) -> None:
         """Say where a block's output lives: see `memory.set_scope`."""
         new = memory.set_scope(self.func, self._name(block), scope, buffer)
-        self._record("set_scope", (self._ref("b", block), scope), _given(buffer=buffer), new)
+        self._record("set_scope", (self._ref("b", block), scope), attributes_given(buffer=buffer), new)
 
     def storage_align(
         self, block: BlockRef | str, dimension: int, factor: int, offset: int = 0, buffer: str | None = None
     ) -> None:
         """Let rows of what a block writes lie a certain number of elements apart: see `storage.storage_align`."""
         new = storage.storage_align(self.func, self._name(block), dimension, factor, offset, buffer)
-        inputs = (self._ref("b", block), _literal(dimension), _literal(factor), _literal(offset))
-        self._record("storage_align", inputs, _given(buffer=buffer), new)
+        inputs = (self._ref("b", block), literal(dimension), literal(factor), literal(offset))
+        self._record("storage_align", inputs, attributes_given(buffer=buffer), new)
 
     def double_buffer(self, block: BlockRef | str, buffer: str | None = None) -> None:
         """Compute what a block writes one iteration ahead: see `storage.double_buffer`."""
         new = storage.double_buffer(self.func, self._name(block), buffer)
-        self._record("double_buffer", (self._ref("b", block),), _given(buffer=buffer), new)
+        self._record("double_buffer", (self._ref("b", block),), attributes_given(buffer=buffer), new)
 
     def cache_write(self, block: BlockRef | str, scope: str, buffer: str | None = None) -> BlockRef:
         """Write through a new buffer: see `memory.cache_write`."""
         new, name = memory.cache_write(self.func, self._name(block), scope, buffer)
-        return self._block_result("cache_write", (self._ref("b", block), scope), _given(buffer=buffer), name, new)
+        return self._block_result(
+            "cache_write", (self._ref("b", block), scope), attributes_given(buffer=buffer), name, new
+        )
 
     def cache_read(
         self, block: BlockRef | str, buffer: str, scope: str, consumers: Sequence[BlockRef | str] = ()
@@ -407,7 +319,7 @@ class Schedule:
         new, name = memory.cache_read(self.func, self._name(block), buffer, scope, tuple(map(self._name, consumers)))
         others = tuple(self._ref("b", c) for c in consumers)
         inputs = (self._ref("b", block), buffer, scope)
-        return self._block_result("cache_read", inputs, _given(consumers=others or None), name, new)
+        return self._block_result("cache_read", inputs, attributes_given(consumers=others or None), name, new)
 
     def rfactor(self, block: BlockRef | str, loop: LoopRef | str, factor_axis: int = 0) -> BlockRef:
         """Reduce each iteration of a loop into its own element first: see `reduction.rfactor`."""
@@ -420,12 +332,12 @@ class Schedule:
     ) -> None:
         """Store a buffer in another layout: see `layout.transform_layout`."""
         new, mapping = layout.transform_layout(self.func, self._name(block), index_map, buffer)
-        self._record("transform_layout", (self._ref("b", block), mapping), _given(buffer=buffer), new)
+        self._record("transform_layout", (self._ref("b", block), mapping), attributes_given(buffer=buffer), new)
 
     def pad(self, block: BlockRef | str, multiples: Sequence[int]) -> tuple[BlockRef, ...]:
         """Enlarge a block's extents to multiples: see `layout.pad`."""
         new, names = layout.pad(self.func, self._name(block), multiples)
-        inputs = (self._ref("b", block), _literal(tuple(multiples)))
+        inputs = (self._ref("b", block), literal(tuple(multiples)))
         self._become("pad", inputs, new)
         results = tuple(map(self._block_ref, names))
         refs = tuple(self._new_ref("b") for _ in names)
@@ -447,7 +359,7 @@ class Schedule:
     def implement(self, routine: str, **sizes: int) -> None:
         """Put a loop program that was written for the whole function in its place: see `routines.implement`."""
         new = routines.implement(self.func, routine, sizes)
-        self._record("implement", (routine,), _given(**sizes), new)
+        self._record("implement", (routine,), attributes_given(**sizes), new)
 
     # Recording
 
@@ -466,135 +378,7 @@ class Schedule:
         made = results if isinstance(results, tuple) else () if results is None else (results,)
         if len(made) != len(instruction.outputs):
             raise refuse(self.func, f"gives {len(made)} results here", where=str(instruction))
-        # The numbers of the trace are kept, whatever they are, so that a replayed trace is the same text.
-        own = self._instructions[-1]
-        for old in own.outputs:
-            del self._made[old]
-        for new, value in zip(instruction.outputs, made, strict=True):
-            self._made[new] = value
-            self._counts[new.kind] = max(self._counts[new.kind], new.number + 1)
-            if isinstance(value, Choice):
-                value.ref = new
-            else:
-                self._refs[new.kind, value.name] = new
-        self._instructions[-1] = Instruction(
-            own.primitive, own.inputs, own.attributes, instruction.outputs, own.decision
-        )
-
-    def _resolve(self, v: Value) -> Any:
-        if isinstance(v, Ref):
-            if v not in self._made:
-                raise refuse(self.func, f"{v} is used before an instruction gives it")
-            return self._made[v]
-        return tuple(map(self._resolve, v)) if isinstance(v, tuple) else v
-
-    def _ref(self, kind: RefKind, target: BlockRef | LoopRef | str) -> Ref:
-        """The result that stands for a block or loop; one that is known only by name is looked up, on record."""
-        name = self._name(target)
-        found = self._refs.get((kind, name))
-        if found is None:
-            (self.block if kind == "b" else self.loop)(name)
-            found = self._refs[kind, name]
-        return found
-
-    def _name(self, target: BlockRef | LoopRef | str) -> str:
-        """The name of a block or loop that is still the one that was meant."""
-        if isinstance(target, str):
-            return target
-        if not isinstance(target, BlockRef | LoopRef):
-            raise refuse(
-                self.func, "not a part of the program", expected="a block or loop, or its name", got=repr(target)
-            )
-        kind: RefKind = "b" if isinstance(target, BlockRef) else "l"
-        gone = self._history.why_gone(kind, target.name, target.birth)
-        if gone is not None:
-            raise refuse(self.func, f"{'block' if kind == 'b' else 'loop'} {target.name!r} is gone: {gone} took it")
-        return target.name
-
-    def _block_ref(self, name: str) -> BlockRef:
-        return BlockRef(name, self._history.birth("b", name))
-
-    def _become(self, primitive: str, inputs: tuple[Value, ...], func: PrimFunc) -> None:
-        """Take a new function, and note which loops and blocks are gone and which are new."""
-        named = (getattr(self._made[v], "name", str(v)) if isinstance(v, Ref) else value_text(v) for v in inputs)
-        by = f"{primitive}({', '.join(named)})"
-        self.last_step = (by, self.func)
-        for key in self._history.become(func, by, len(self._instructions) + 1):
-            self._refs.pop(key, None)
-        self.func = func
-
-    def _on_loop(self, primitive: str, f: Callable[[PrimFunc, str], PrimFunc], loop: LoopRef | str) -> None:
-        new = f(self.func, self._name(loop))
-        self._record(primitive, (self._ref("l", loop),), (), new)
-
-    def _new_ref(self, kind: RefKind) -> Ref:
-        ref = Ref(kind, self._counts[kind])
-        self._counts[kind] += 1
-        return ref
-
-    def _record(
-        self,
-        primitive: str,
-        inputs: tuple[Value, ...],
-        attributes: tuple[tuple[str, Value], ...],
-        func: PrimFunc | None = None,
-        outputs: tuple[Ref, ...] = (),
-        decision: Value = None,
-    ) -> None:
-        if func is not None:
-            self._become(primitive, inputs, func)
-        self._instructions.append(Instruction(primitive, inputs, attributes, outputs, decision))
-
-    def _block_result(
-        self,
-        primitive: str,
-        inputs: tuple[Value, ...],
-        attributes: tuple[tuple[str, Value], ...],
-        name: str,
-        func: PrimFunc | None = None,
-    ) -> BlockRef:
-        if func is not None:
-            self._become(primitive, inputs, func)
-        result = self._block_ref(name)
-        ref = self._new_ref("b")
-        self._refs["b", name] = ref
-        self._made[ref] = result
-        self._record(primitive, inputs, attributes, None, (ref,))
-        return result
-
-    def _loop_results(
-        self,
-        primitive: str,
-        inputs: tuple[Value, ...],
-        attributes: tuple[tuple[str, Value], ...],
-        names: Sequence[str],
-        func: PrimFunc | None = None,
-    ) -> tuple[LoopRef, ...]:
-        if func is not None:
-            self._become(primitive, inputs, func)
-        results = tuple(map(self.find_loop, names))
-        refs = tuple(self._new_ref("l") for _ in names)
-        for result, ref in zip(results, refs, strict=True):
-            self._refs["l", result.name] = ref
-            self._made[ref] = result
-        self._record(primitive, inputs, attributes, None, refs)
-        return results
-
-    def _choices(
-        self,
-        primitive: str,
-        inputs: tuple[Value, ...],
-        attributes: tuple[tuple[str, Value], ...],
-        chosen: Sequence[int],
-        decision: Value = None,
-    ) -> tuple[Choice, ...]:
-        results = tuple(map(Choice, chosen))
-        for result in results:
-            result.ref = self._new_ref("v")
-            self._made[result.ref] = result
-        taken = tuple(int(c) for c in chosen) if decision is None else decision
-        self._record(primitive, inputs, attributes, None, tuple(r.ref for r in results), taken)
-        return results
+        self._renumber(instruction.outputs, made)
 
 
 PRIMITIVES = frozenset(
@@ -604,19 +388,3 @@ PRIMITIVES = frozenset(
     double_buffer""".split()
 )
 """The methods of `Schedule` that a trace may name."""
-
-
-def _literal(value: Any) -> Value:
-    """A Python value as a trace has it: sampled numbers by reference, sequences as tuples."""
-    if isinstance(value, Choice):
-        return value.ref
-    if isinstance(value, list | tuple):
-        return tuple(map(_literal, value))
-    if value is None or isinstance(value, bool | int | float | str | Ref | IndexMap):
-        return value
-    raise ExpressionError(f"a trace cannot hold a {type(value).__name__}")
-
-
-def _given(**attributes: Any) -> tuple[tuple[str, Value], ...]:
-    """The attributes that are not None."""
-    return tuple((name, _literal(v)) for name, v in attributes.items() if v is not None)

@@ -21,8 +21,9 @@ from tilewright.ir.expr import Var
 from tilewright.ir.loops import IterKind, PrimFunc
 from tilewright.ir.notes import Note
 from tilewright.schedule.index_map import IndexMap
+from tilewright.schedule.recording import BlockRef, LoopRef
 from tilewright.schedule.requests import own_loops
-from tilewright.schedule.schedule import BlockRef, LoopRef, Schedule
+from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.state import block_path, depends_on, last_block, loops_on, refuse
 from tilewright.support.errors import Error
 

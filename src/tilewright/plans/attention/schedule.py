@@ -26,7 +26,8 @@ from tilewright.plans.framework.cost import number
 from tilewright.plans.framework.work import Added
 from tilewright.plans.idioms.reducing import reduce_lanes
 from tilewright.plans.rows.groups import STEP_VECTORS
-from tilewright.schedule.schedule import BlockRef, LoopRef, Schedule
+from tilewright.schedule.recording import BlockRef, LoopRef
+from tilewright.schedule.schedule import Schedule
 from tilewright.targets.target import Target
 
 KEPT = ("scores", "scaled", "top", "weights", "total", "result", "y")

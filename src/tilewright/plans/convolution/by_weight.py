@@ -24,7 +24,8 @@ from tilewright.plans.framework.base import Candidate, Plan
 from tilewright.plans.framework.common import own_loops, parallelize
 from tilewright.plans.framework.cost import Cost, fetch_cycles, number, write_cycles
 from tilewright.plans.idioms.panels import unroll_tile
-from tilewright.schedule.schedule import BlockRef, LoopRef, Schedule
+from tilewright.schedule.recording import BlockRef, LoopRef
+from tilewright.schedule.schedule import Schedule
 from tilewright.targets.target import Target
 
 MOST_VECTORS = 4

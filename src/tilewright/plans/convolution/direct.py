@@ -49,7 +49,8 @@ from tilewright.plans.framework.cost import SYMBOL, around, level, nbytes_of, nu
 from tilewright.plans.framework.symbolic import SYMBOLIC_IMAGES
 from tilewright.plans.idioms.conversions import plain_output, transpose_out
 from tilewright.plans.idioms.panels import fits_panels, packed_operand, panel_width, unroll_tile
-from tilewright.schedule.schedule import BlockRef, LoopRef, Schedule
+from tilewright.schedule.recording import BlockRef, LoopRef
+from tilewright.schedule.schedule import Schedule
 from tilewright.targets.target import Target
 
 BODY = 64

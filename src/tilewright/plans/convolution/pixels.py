@@ -26,7 +26,8 @@ from tilewright.plans.framework.base import Candidate, Plan
 from tilewright.plans.framework.common import buffer_names, extent, inline_all, lanes_of, parallelize
 from tilewright.plans.framework.cost import Cost, bandwidth, fetch_cycles, write_cycles
 from tilewright.plans.framework.tiles import row_limit
-from tilewright.schedule.schedule import LoopRef, Schedule
+from tilewright.schedule.recording import LoopRef
+from tilewright.schedule.schedule import Schedule
 from tilewright.targets.target import Target
 
 MAX_VECTORS = 12

@@ -21,7 +21,8 @@ from tilewright.plans.framework.common import extent, inline_all, lanes_of, para
 from tilewright.plans.framework.cost import Cost, around, number, roofline
 from tilewright.plans.framework.tiles import RegisterTile, cycles
 from tilewright.plans.idioms.panels import panel_width, schedule_prologue
-from tilewright.schedule.schedule import LoopRef, Schedule
+from tilewright.schedule.recording import LoopRef
+from tilewright.schedule.schedule import Schedule
 from tilewright.targets.target import Target
 
 

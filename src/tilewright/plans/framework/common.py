@@ -10,7 +10,8 @@ from tilewright.ir.notes import BufferName, PastCaches, Prefetch, Streaming, fin
 from tilewright.ir.rewrite import exprs_of, loads, walk
 from tilewright.plans.framework.analysis import Stage, Structure
 from tilewright.plans.framework.cost import instructions
-from tilewright.schedule.schedule import BlockRef, LoopRef, Schedule
+from tilewright.schedule.recording import BlockRef, LoopRef
+from tilewright.schedule.schedule import Schedule
 from tilewright.targets.target import Target
 
 ENOUGH = 16

@@ -15,7 +15,8 @@ from __future__ import annotations
 from tilewright.ir.loops import Block, Store
 from tilewright.ops.lowered.packed import UNBLOCK_CHANNELS
 from tilewright.plans.framework.analysis import Stage, Structure
-from tilewright.schedule.schedule import BlockRef, LoopRef, Schedule
+from tilewright.schedule.recording import BlockRef, LoopRef
+from tilewright.schedule.schedule import Schedule
 from tilewright.targets.target import Target
 
 

@@ -7,7 +7,8 @@ from tilewright.ir.loops import BlockIter
 from tilewright.plans.framework.analysis import Stage, Structure, factors, uses
 from tilewright.plans.framework.common import inline_all, lanes_of, vectorize_spatial
 from tilewright.plans.idioms.conversions import plain_output
-from tilewright.schedule.schedule import BlockRef, Schedule
+from tilewright.schedule.recording import BlockRef
+from tilewright.schedule.schedule import Schedule
 from tilewright.targets.target import Target
 
 

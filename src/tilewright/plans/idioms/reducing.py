@@ -16,7 +16,8 @@ from tilewright.ir.rewrite import loads, variables, walk
 from tilewright.plans.framework.analysis import Stage
 from tilewright.plans.framework.common import extent
 from tilewright.plans.framework.cost import instructions
-from tilewright.schedule.schedule import BlockRef, LoopRef, Schedule
+from tilewright.schedule.recording import BlockRef, LoopRef
+from tilewright.schedule.schedule import Schedule
 
 WINDOW = 64
 """Taps up to which the reduction of a window is written out."""

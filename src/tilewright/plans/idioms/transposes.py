@@ -24,7 +24,8 @@ from tilewright.plans.framework.common import buffer_names, extent, own_loops, p
 from tilewright.plans.framework.cost import fma_cycles
 from tilewright.plans.idioms.reducing import steps
 from tilewright.schedule.index_map import IndexMap
-from tilewright.schedule.schedule import BlockRef, LoopRef, Schedule
+from tilewright.schedule.recording import BlockRef, LoopRef
+from tilewright.schedule.schedule import Schedule
 from tilewright.targets.target import Target
 
 SHUFFLED = 4

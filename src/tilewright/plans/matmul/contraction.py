@@ -44,7 +44,8 @@ from tilewright.plans.matmul.tiles import (
     tiles,
     unrolled_steps,
 )
-from tilewright.schedule.schedule import BlockRef, LoopRef, Schedule
+from tilewright.schedule.recording import BlockRef, LoopRef
+from tilewright.schedule.schedule import Schedule
 from tilewright.targets.target import Target
 
 

@@ -22,7 +22,8 @@ from tilewright.plans.framework.cost import Cost, around, number, roofline
 from tilewright.plans.framework.symbolic import SYMBOLIC_ROWS, values_of
 from tilewright.plans.matmul.tiles import MOST_ROWS
 from tilewright.schedule.dot_intrinsics import Dot, find_dot
-from tilewright.schedule.schedule import BlockRef, LoopRef, Schedule
+from tilewright.schedule.recording import BlockRef, LoopRef
+from tilewright.schedule.schedule import Schedule
 from tilewright.targets.target import Target
 
 MOST_WASTE = 0.03

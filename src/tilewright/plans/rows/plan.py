@@ -44,7 +44,8 @@ from tilewright.plans.idioms.reducing import (
 from tilewright.plans.rows.estimate import STEPS, folds, products, windows
 from tilewright.plans.rows.groups import STEP_VECTORS, rows_folded, rows_pipelined, rows_together
 from tilewright.plans.rows.stages import Rows, materialised, shared_rows, vector_last
-from tilewright.schedule.schedule import BlockRef, LoopRef, Schedule
+from tilewright.schedule.recording import BlockRef, LoopRef
+from tilewright.schedule.schedule import Schedule
 from tilewright.targets.target import Target
 
 SPREAD = 1 << 16

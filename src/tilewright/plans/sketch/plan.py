@@ -31,7 +31,8 @@ from tilewright.plans.sketch.access import Access, accesses
 from tilewright.plans.sketch.estimate import estimate
 from tilewright.plans.sketch.tiling import Tiling, packed_order, tiling_of, tilings
 from tilewright.schedule.index_map import IndexMap
-from tilewright.schedule.schedule import BlockRef, LoopRef, Schedule
+from tilewright.schedule.recording import BlockRef, LoopRef
+from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.state import read_buffers
 from tilewright.targets.target import Target
 

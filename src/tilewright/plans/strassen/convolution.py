@@ -38,8 +38,9 @@ from tilewright.plans.idioms.panels import packed_operand, panel_width
 from tilewright.plans.strassen.products import StrassenStages, stages
 from tilewright.plans.winograd.plan import constant_product, products, share
 from tilewright.plans.winograd.tiles import ENOUGH, groups, one_block_a_thread
+from tilewright.schedule.recording import LoopRef
 from tilewright.schedule.routines import Routine, register
-from tilewright.schedule.schedule import LoopRef, Schedule
+from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.state import refuse
 from tilewright.targets.target import Target
 from tilewright.te import Tensor

@@ -28,7 +28,8 @@ from tilewright.plans.framework.cost import Cost, fetch_cycles, load_cycles, roo
 from tilewright.plans.matmul.contraction import tile_block
 from tilewright.plans.matmul.tiles import Product, best, estimate, sharing_rows, tiles
 from tilewright.plans.winograd.plan import constant_product
-from tilewright.schedule.schedule import BlockRef, LoopRef, Schedule
+from tilewright.schedule.recording import BlockRef, LoopRef
+from tilewright.schedule.schedule import Schedule
 from tilewright.targets.target import Target
 
 LEAST_GAIN = 0.96

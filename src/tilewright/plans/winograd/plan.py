@@ -57,8 +57,9 @@ from tilewright.plans.winograd.tiles import (
     unshared_penalty,
     weight_of,
 )
+from tilewright.schedule.recording import BlockRef, LoopRef
 from tilewright.schedule.routines import Routine, register
-from tilewright.schedule.schedule import BlockRef, LoopRef, Schedule
+from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.state import refuse
 from tilewright.targets.target import Target
 from tilewright.te import Tensor

@@ -1,0 +1,256 @@
+"""What a schedule remembers: its function, the trace that led to it, and what each result of the trace stands for.
+
+Every primitive ends here: `_record` takes the new function, and notes which loops and blocks are gone, which are
+new, and the instruction. References are resolved here as well: to the block or loop that was meant, or to an error that
+says which primitive took it.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Self
+
+from tilewright.ir.loops import PrimFunc
+from tilewright.schedule.history import History
+from tilewright.schedule.index_map import IndexMap
+from tilewright.schedule.requests import LoopId
+from tilewright.schedule.state import block_path, loop_path, refuse
+from tilewright.schedule.trace import Instruction, Ref, RefKind, Trace, Value, value_text
+from tilewright.support.errors import ExpressionError, ScheduleError
+
+
+@dataclass(frozen=True, slots=True)
+class BlockRef:
+    """A block: its name, and the instruction that made it (0: it was there), as a later one may get the same name."""
+
+    name: str
+    birth: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class LoopRef(LoopId):
+    """A loop: its variable's name, and the instruction that made it (0: it was there)."""
+
+
+class Choice(int):
+    """A sampled number; a trace remembers where it came from."""
+
+    ref: Ref
+
+
+class Recording:
+    """A function, the trace of what was done to it, and its references. `seed` feeds the choices of a schedule."""
+
+    def __init__(self, func: PrimFunc, seed: int = 0) -> None:
+        self.func = func
+        self._random = random.Random(seed)
+        self._instructions: list[Instruction] = []
+        self._refs: dict[tuple[RefKind, str], Ref] = {}
+        self._counts: dict[RefKind, int] = {"b": 0, "l": 0, "v": 0}
+        self._made: dict[Ref, BlockRef | LoopRef | Choice] = {}
+        self._refused: list[str] = []
+        self._history = History(func)
+        self.last_step: tuple[str, PrimFunc] = ("", func)
+
+    def __str__(self) -> str:
+        return str(self.func)
+
+    @property
+    def trace(self) -> Trace:
+        """What was applied so far."""
+        return Trace(tuple(self._instructions))
+
+    @property
+    def refused(self) -> tuple[str, ...]:
+        """What was tried, lost and said why."""
+        return tuple(self._refused)
+
+    @contextmanager
+    def trying(self, loss: str) -> Iterator[None]:
+        """Go on behind a primitive that is refused: the schedule stays as it was before, and `refused` tells what was
+        lost and why."""
+        try:
+            yield
+        except ScheduleError as error:
+            self._refused.append(f"{loss}: {error.headline()}")
+
+    def copy(self) -> Self:
+        """A schedule with the same function and trace that goes its own way."""
+        other = type(self)(self.func)
+        other._random.setstate(self._random.getstate())
+        other._instructions = list(self._instructions)
+        other._refused = list(self._refused)
+        other._history = self._history.copy()
+        other._refs, other._counts, other._made = dict(self._refs), dict(self._counts), dict(self._made)
+        other.last_step = self.last_step
+        return other
+
+    def restore(self, saved: Self) -> None:
+        """Be as a copy was when it was made; the copy is used up."""
+        vars(self).update(vars(saved))
+
+    def name_step(self, name: str, before: PrimFunc) -> None:
+        """Call what was done since `before` one step (`compose.primitive`)."""
+        self.last_step = (name, before)
+
+    def block(self, name: str) -> BlockRef:
+        """The block of this name."""
+        block_path(self.func, name)
+        return self._block_result("block", (name,), (), name)
+
+    def loop(self, name: str) -> LoopRef:
+        """The loop over the variable of this name."""
+        loop_path(self.func, name)
+        return self._loop_results("loop", (name,), (), (name,))[0]
+
+    def find_loop(self, name: str) -> LoopRef:
+        """The loop that has this name now (not recorded)."""
+        return LoopRef(name, self._history.birth("l", name))
+
+    def _resolve(self, v: Value) -> Any:
+        if isinstance(v, Ref):
+            if v not in self._made:
+                raise refuse(self.func, f"{v} is used before an instruction gives it")
+            return self._made[v]
+        return tuple(map(self._resolve, v)) if isinstance(v, tuple) else v
+
+    def _ref(self, kind: RefKind, target: BlockRef | LoopRef | str) -> Ref:
+        """The result that stands for a block or loop; one that is known only by name is looked up, on record."""
+        name = self._name(target)
+        found = self._refs.get((kind, name))
+        if found is None:
+            (self.block if kind == "b" else self.loop)(name)
+            found = self._refs[kind, name]
+        return found
+
+    def _name(self, target: BlockRef | LoopRef | str) -> str:
+        """The name of a block or loop that is still the one that was meant."""
+        if isinstance(target, str):
+            return target
+        if not isinstance(target, BlockRef | LoopRef):
+            raise refuse(
+                self.func, "not a part of the program", expected="a block or loop, or its name", got=repr(target)
+            )
+        kind: RefKind = "b" if isinstance(target, BlockRef) else "l"
+        gone = self._history.why_gone(kind, target.name, target.birth)
+        if gone is not None:
+            raise refuse(self.func, f"{'block' if kind == 'b' else 'loop'} {target.name!r} is gone: {gone} took it")
+        return target.name
+
+    def _block_ref(self, name: str) -> BlockRef:
+        return BlockRef(name, self._history.birth("b", name))
+
+    def _become(self, primitive: str, inputs: tuple[Value, ...], func: PrimFunc) -> None:
+        """Take a new function, and note which loops and blocks are gone and which are new."""
+        named = (getattr(self._made[v], "name", str(v)) if isinstance(v, Ref) else value_text(v) for v in inputs)
+        by = f"{primitive}({', '.join(named)})"
+        self.last_step = (by, self.func)
+        for key in self._history.become(func, by, len(self._instructions) + 1):
+            self._refs.pop(key, None)
+        self.func = func
+
+    def _on_loop(self, primitive: str, f: Callable[[PrimFunc, str], PrimFunc], loop: LoopRef | str) -> None:
+        new = f(self.func, self._name(loop))
+        self._record(primitive, (self._ref("l", loop),), (), new)
+
+    def _new_ref(self, kind: RefKind) -> Ref:
+        ref = Ref(kind, self._counts[kind])
+        self._counts[kind] += 1
+        return ref
+
+    def _record(
+        self,
+        primitive: str,
+        inputs: tuple[Value, ...],
+        attributes: tuple[tuple[str, Value], ...],
+        func: PrimFunc | None = None,
+        outputs: tuple[Ref, ...] = (),
+        decision: Value = None,
+    ) -> None:
+        if func is not None:
+            self._become(primitive, inputs, func)
+        self._instructions.append(Instruction(primitive, inputs, attributes, outputs, decision))
+
+    def _block_result(
+        self,
+        primitive: str,
+        inputs: tuple[Value, ...],
+        attributes: tuple[tuple[str, Value], ...],
+        name: str,
+        func: PrimFunc | None = None,
+    ) -> BlockRef:
+        if func is not None:
+            self._become(primitive, inputs, func)
+        result = self._block_ref(name)
+        ref = self._new_ref("b")
+        self._refs["b", name] = ref
+        self._made[ref] = result
+        self._record(primitive, inputs, attributes, None, (ref,))
+        return result
+
+    def _loop_results(
+        self,
+        primitive: str,
+        inputs: tuple[Value, ...],
+        attributes: tuple[tuple[str, Value], ...],
+        names: Sequence[str],
+        func: PrimFunc | None = None,
+    ) -> tuple[LoopRef, ...]:
+        if func is not None:
+            self._become(primitive, inputs, func)
+        results = tuple(map(self.find_loop, names))
+        refs = tuple(self._new_ref("l") for _ in names)
+        for result, ref in zip(results, refs, strict=True):
+            self._refs["l", result.name] = ref
+            self._made[ref] = result
+        self._record(primitive, inputs, attributes, None, refs)
+        return results
+
+    def _choices(
+        self,
+        primitive: str,
+        inputs: tuple[Value, ...],
+        attributes: tuple[tuple[str, Value], ...],
+        chosen: Sequence[int],
+        decision: Value = None,
+    ) -> tuple[Choice, ...]:
+        results = tuple(map(Choice, chosen))
+        for result in results:
+            result.ref = self._new_ref("v")
+            self._made[result.ref] = result
+        taken = tuple(int(c) for c in chosen) if decision is None else decision
+        self._record(primitive, inputs, attributes, None, tuple(r.ref for r in results), taken)
+        return results
+
+    def _renumber(self, outputs: tuple[Ref, ...], made: tuple[Any, ...]) -> None:
+        """Call the last instruction's results as a replayed trace does, so that it is the same text again."""
+        own = self._instructions[-1]
+        for old in own.outputs:
+            del self._made[old]
+        for new, value in zip(outputs, made, strict=True):
+            self._made[new] = value
+            self._counts[new.kind] = max(self._counts[new.kind], new.number + 1)
+            if isinstance(value, Choice):
+                value.ref = new
+            else:
+                self._refs[new.kind, value.name] = new
+        self._instructions[-1] = Instruction(own.primitive, own.inputs, own.attributes, outputs, own.decision)
+
+
+def literal(value: Any) -> Value:
+    """A Python value as a trace has it: sampled numbers by reference, sequences as tuples."""
+    if isinstance(value, Choice):
+        return value.ref
+    if isinstance(value, list | tuple):
+        return tuple(map(literal, value))
+    if value is None or isinstance(value, bool | int | float | str | Ref | IndexMap):
+        return value
+    raise ExpressionError(f"a trace cannot hold a {type(value).__name__}")
+
+
+def attributes_given(**attributes: Any) -> tuple[tuple[str, Value], ...]:
+    """The attributes that are not None."""
+    return tuple((name, literal(v)) for name, v in attributes.items() if v is not None)
