@@ -19,7 +19,8 @@ import argparse
 import math
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TypeVar
 
@@ -53,8 +54,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         done_at = records.timed()
         todo = [(k, x) for k, x in wanted if k in compiled and not compiled[k].error and k not in done_at]
         keep_freed_memory()
-        _one_thread(options.peer)
-        _each("time", todo, lambda k, x: time_layer(compiled[k], x, records, peer=options.peer), options.seconds)
+        with _peer_alike() if options.peer else nullcontext():
+            _each("time", todo, lambda k, x: time_layer(compiled[k], x, records, peer=options.peer), options.seconds)
     if "report" in phases:
         numbers = {k for k, _ in wanted}
         report.write(_of(numbers, compiled), _of(numbers, records.timed()), options.target, options.outliers)
@@ -85,13 +86,18 @@ def _of(numbers: set[int], rows: dict[int, Row]) -> dict[int, Row]:
     return {k: row for k, row in rows.items() if k in numbers}
 
 
-def _one_thread(peer: bool) -> None:
-    """The peer gets one thread, as calls do."""
-    if peer:
-        import torch
+@contextmanager
+def _peer_alike() -> Iterator[None]:
+    """PyTorch with one thread, as calls have, and without a record for gradients."""
+    import torch
 
-        torch.set_num_threads(1)
-        torch.set_grad_enabled(False)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def _each(title: str, todo: list[tuple[int, Layer]], call: Callable[[int, Layer], None], seconds: float) -> None:

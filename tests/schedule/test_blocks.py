@@ -10,6 +10,7 @@ import pytest
 from tests.schedule.checks import chain, check_schedule, conv, copy, matmul, refused, row_sum, scheduled
 from tests.schedule.programs import softmax
 from tilewright import te
+from tilewright.ir import scopes
 from tilewright.ir.dtype import f32
 from tilewright.ir.expr import cast
 from tilewright.ir.loops import PrimFunc
@@ -397,7 +398,8 @@ def _sum_of_exp() -> PrimFunc:
 
 
 @pytest.mark.parametrize("case", REFUSALS)
-def test_refused(case, golden):
+def test_refused(case, golden, monkeypatch):
+    monkeypatch.setattr(scopes, "_DESCRIBED", {})  # memories that other tests of this process described are named too
     make, apply = REFUSALS[case]
     golden(refused(make(), apply))
 
