@@ -10,7 +10,7 @@ import pytest
 
 import tilewright as tw
 from tilewright import ops
-from tilewright.ir.dtype import DType, boolean, f32, f64, i64
+from tilewright.ir.dtype import DType, boolean, f32, f64, i32, i64
 from tilewright.ir.expr import as_expr
 from tilewright.ir.graph import Graph, GraphBuilder, TensorType, Value
 from tilewright.ops.gradients.registry import NONE, find
@@ -396,6 +396,24 @@ def test_what_has_no_gradient_is_known() -> None:
     missing = {name for name in source if find(name) is None and name not in NONE}
     assert missing - WITHOUT == set()
     assert not {name for name in WITHOUT if name in source and find(name) is not None}
+
+
+def test_bits_of_numbers() -> None:
+    """What is put together of a number's bits depends on it, so that zero would be wrong; what bits decide is flat."""
+    builder = GraphBuilder("g")
+    x = builder.input("x", TensorType(f32, (as_expr(4),)))
+    (bits,) = emit(builder, "cast", x, dtype=i32, bits=True)
+    (rest,) = emit(builder, "bitand", bits, emit(builder, "constant", value=np.int32(0x7FFFFF))[0])
+    (again,) = emit(builder, "cast", rest, dtype=f32, bits=True)
+    (condition,) = emit(builder, "lt", bits, emit(builder, "constant", value=np.int32(0))[0])
+    (chosen,) = emit(builder, "select", condition, emit(builder, "neg", x)[0], x)
+    (flat,) = emit(builder, "reduce_sum", chosen, axes=(0,), keepdims=False)
+    (made,) = emit(builder, "reduce_sum", again, axes=(0,), keepdims=False)
+    graph = builder.finish((flat, made))
+    at = np.array([-2.0, -0.5, 0.5, 3.0], np.float32)
+    np.testing.assert_array_equal(interpret(gradient(graph, flat.name, ["x"]), {"x": at})[-1], np.sign(at))
+    with pytest.raises(tw.Error, match="another one's bits"):
+        gradient(graph, made.name, ["x"])
 
 
 def test_all_that_is_missing_is_listed() -> None:

@@ -59,8 +59,10 @@ def _as_graph(b: Backward, e: Expr, values: Mapping[Var, Value], like: Value) ->
 
 @gradient("cast")
 def cast(b: Backward) -> Result:
-    x = b.x()
-    if b.of(CastAttrs).bits or not (x.dtype.is_float and b.y.dtype.is_float):
+    x, bits = b.x(), b.of(CastAttrs).bits
+    if bits and b.y.dtype.is_float:
+        raise UnsupportedError("a number that is put together of another one's bits has no gradient", where=b.y.name)
+    if bits or not (x.dtype.is_float and b.y.dtype.is_float):
         return [None]
     return [b.emit("cast", b.g, dtype=x.dtype)]
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from tilewright.ir.graph import GraphBuilder, Node, Value
 from tilewright.ops.gradients.registry import NONE, Backward, find
+from tilewright.ops.pointwise import CastAttrs
 from tilewright.ops.registry import emit1
 from tilewright.support.errors import Problems, UnsupportedError
 
@@ -55,9 +56,16 @@ def _passed(nodes: Sequence[Node], seeds: Iterable[Value], wanted: set[Value]) -
 
 
 def _leading_from(nodes: Sequence[Node], sources: set[Value]) -> set[Value]:
-    """All floating point values that depend on the sources, these included."""
+    """All floating point values that depend on the sources, these included, and integers with the bits of such a value,
+    of which others may be made again."""
     found = set(sources)
     for node in nodes:
-        if any(v in found for v in node.inputs):
-            found.update(v for v in node.outputs if v.dtype.is_float)
+        known = [v for v in node.inputs if v is not None and v in found]
+        bits = _is_bits(node) or any(v.dtype.is_int for v in known)
+        if known:
+            found.update(v for v in node.outputs if v.dtype.is_float or (bits and v.dtype.is_int))
     return found
+
+
+def _is_bits(node: Node) -> bool:
+    return node.op == "cast" and node.of(CastAttrs).bits
