@@ -125,6 +125,8 @@ for reduction in ("none", "add", "mul", "max", "min"):
 
 for name in "reduce_sum reduce_mean reduce_max reduce_min reduce_prod".split():
     case(name, x(3, 4, 5), axes=(0, 2), keepdims=False)
+    case(name, x(3, 4), axes=(), keepdims=False)
+    case(name, x(), axes=(), keepdims=True)
     case(name, x(3, 4, dtype=np.float16), axes=(1,), keepdims=True)
     case(name, ints(3, 4, dtype=np.int32), axes=(0, 1), keepdims=True)
 case("reduce_max", ODD, axes=(0,), keepdims=False)

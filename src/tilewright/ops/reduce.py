@@ -38,12 +38,13 @@ def reduce_stage(
     value: Callable[[Expr], Any],
     name: str,
 ) -> Any:
-    """The stage that reduces `value(x[...])` over `axes`, reduction axes named k0, k1, ..."""
+    """The stage that reduces `value(x[...])` over `axes`, reduction axes named k0, k1, ...; without any, one turn."""
     reduce_axes = {a: te.reduce_axis(x.shape[a], f"k{a}") for a in axes}
+    over = list(reduce_axes.values()) or [te.reduce_axis(1, "k")]
 
     def element(*point: Expr) -> Any:
         element_value = value(x[_full_point(point, x.ndim, reduce_axes, keepdims)])
-        return or_identity(reducer(element_value, axis=list(reduce_axes.values())))
+        return or_identity(reducer(element_value, axis=over))
 
     return te.compute(reduced_shape(x.shape, axes, keepdims), element, name=name)
 
