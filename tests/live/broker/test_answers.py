@@ -135,9 +135,10 @@ def test_each_answer_is_of_one_version(policy: Any) -> None:
         stop = threading.Event()
 
         def agent(seed: int) -> None:
-            random, last = np.random.default_rng(seed), 0
+            random, last, done = np.random.default_rng(seed), 0, False
             with BrokerClient("p") as agent:
-                while not stop.is_set():
+                while not done:
+                    done = stop.is_set()  # the last call begins after the last publication
                     arguments = observations(random, int(random.integers(1, 9)))
                     outputs, version = agent.versioned(*arguments)
                     assert is_right(outputs, version if version > first else 0, arguments)
