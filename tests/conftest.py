@@ -32,6 +32,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="rewrite the golden files with what came out")
 
 
+@pytest.fixture(autouse=True)
+def memories(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memories that a test describes are gone after it: they are names of the whole process."""
+    from tilewright.ir import scopes
+
+    monkeypatch.setattr(scopes, "_DESCRIBED", dict(scopes._DESCRIBED))
+
+
 @pytest.fixture
 def golden(request: pytest.FixtureRequest) -> Callable[..., None]:
     """`golden(text)` compares with `golden/<test file>/<test name>.txt` beside the test; `golden(text, "c")` names it
