@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from tilewright.cli.profile import parse_trace, roofline
 from tilewright.targets.target import Target
@@ -40,6 +42,26 @@ def test_a_timeline(cli: Cli, layer: Path, tmp_path: Path) -> None:
     assert "perfetto" in text
     events = json.loads(path.read_text())["traceEvents"]
     assert sum(e.get("cat") == "call" for e in events) == 2
+
+
+def test_a_picture(cli: Cli, layer: Path, tmp_path: Path) -> None:
+    path = tmp_path / "layer.png"
+    code, text, _ = cli("profile", layer, "--png", path, "--calls", 2, "--threads", 2)
+    assert code == 0
+    assert str(path) in text
+    with Image.open(path) as picture:
+        assert min(picture.size) > 500
+        assert len(picture.convert("RGB").getcolors(1 << 20)) > 50, "nothing is drawn"
+
+
+def test_a_picture_that_cannot_be_drawn(cli: Cli, layer: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    code, _, errors = cli("profile", layer, "--png", "layer.txt")
+    assert code == 2
+    assert ".svg" in errors
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    code, _, errors = cli("profile", layer, "--png", "layer.png")
+    assert code == 2
+    assert "tilewright[plot]" in errors
 
 
 @pytest.mark.parametrize(

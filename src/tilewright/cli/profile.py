@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import numpy as np
 import typer
 
+from tilewright.cli import picture
 from tilewright.cli.common import (
     DimOption,
     FastOption,
@@ -90,6 +91,9 @@ def profile(
     trace: Annotated[
         Path | None, typer.Option(help="Write a timeline of threads, waits and memory, for https://ui.perfetto.dev.")
     ] = None,
+    png: Annotated[
+        Path | None, typer.Option(help="Draw the kernels under the roofline, and one call's threads, waits and memory.")
+    ] = None,
     top: Annotated[int, typer.Option(min=1, help="Kernels shown, those that take longest.")] = 25,
     dim: DimOption = None,
     threads: ThreadsOption = None,
@@ -107,7 +111,7 @@ def profile(
 
     ```
     tilewright profile policy.onnx
-    tilewright profile policy.onnx --dim batch=64 --threads 2 --trace trace.json
+    tilewright profile policy.onnx --dim batch=64 --threads 2 --trace trace.json --png policy.png
     tilewright profile bert.onnx --over length=12,31,40,40,200 --json
     ```
 
@@ -115,6 +119,7 @@ def profile(
     that.
     """
     sizes = parse_trace(over)
+    picture.check(png)
     fixed = parse_dims(dim)
     with progress(f"compile {model.name}", enabled=not is_quiet(json)):
         compiled = open_model(model, threads, {}, precision, fast, target)
@@ -131,6 +136,9 @@ def profile(
     kernels = summary(found, _machine(target))
     if trace:
         found[-1][2].save(trace)
+    if png:
+        last = found[-1][2]
+        picture.save(png, compiled.name, kernels, last, roofline(_machine(target), last.threads))
     if json:
         print_json(
             {"threads": compiled.threads, "shapes": list(map(asdict, shapes)), "kernels": [*map(asdict, kernels)]}
@@ -143,6 +151,8 @@ def profile(
         )
     if trace:
         out.print(f"timeline: {trace} (open it at https://ui.perfetto.dev or chrome://tracing)", soft_wrap=True)
+    if png:
+        out.print(f"picture: {png}", soft_wrap=True)
 
 
 def parse_trace(texts: Sequence[str] | None) -> list[dict[str, int]]:

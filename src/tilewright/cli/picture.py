@@ -1,0 +1,107 @@
+"""`tilewright profile --png`: kernels under the machine's roofline, and one call's threads, waits and memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import typer
+
+from tilewright.measure.roofline import Roofline
+from tilewright.support.errors import CallError
+
+if TYPE_CHECKING:
+    from tilewright.cli.profile import Kernel
+    from tilewright.runtime.spans import Timeline
+
+_NAMED = 8
+"""Kernels with a name and a colour of their own, those that take longest."""
+_OTHERS, _WAITS = "#8a9099", "#e4e4e4"
+
+
+def check(path: Path | None) -> None:
+    """Refuse a picture before anything is measured for it: its name, or a library that is not there."""
+    if path is None:
+        return
+    if path.suffix.lower() not in (".png", ".svg", ".pdf"):
+        raise typer.BadParameter(f"expected a name that ends in .png, .svg or .pdf, got {path}", param_hint="--png")
+    try:
+        import matplotlib
+
+        matplotlib.use("Agg")
+    except ImportError:
+        message = "matplotlib is not installed (pip install 'tilewright[plot]')"
+        raise typer.BadParameter(message, param_hint="--png") from None
+
+
+def save(path: Path, title: str, kernels: Sequence[Kernel], timeline: Timeline, roofline: Roofline) -> None:
+    """Write the picture. Raises CallError if the file cannot be written."""
+    from matplotlib import pyplot
+
+    figure, (top, threads, memory) = pyplot.subplots(
+        3, figsize=(12, 9), height_ratios=(5, 1 + 0.5 * timeline.threads, 1.5), layout="constrained"
+    )
+    colours = _colours(kernels)
+    _draw_roofline(top, kernels, roofline, colours)
+    end = _draw_threads(threads, timeline, colours)
+    _draw_memory(memory, timeline, end)
+    figure.suptitle(title)
+    try:
+        figure.savefig(path, dpi=120)
+    except OSError as error:
+        raise CallError(f"cannot be written: {error.strerror}", where=str(path)) from None
+    finally:
+        pyplot.close(figure)
+
+
+def _colours(kernels: Sequence[Kernel]) -> dict[str, Any]:
+    """By the labels of those that take longest."""
+    from matplotlib import colormaps
+
+    longest = sorted(kernels, key=lambda k: -k.seconds)
+    labels = list(dict.fromkeys(k.label for k in longest))[:_NAMED]
+    return dict(zip(labels, (colormaps["tab10"](n) for n in range(10)), strict=False))
+
+
+def _draw_roofline(axes: Any, kernels: Sequence[Kernel], roofline: Roofline, colours: dict[str, Any]) -> None:
+    """GFLOP/s over operations a byte; a kernel's area is its share of the time."""
+    known = [(k, k.gflops, k.gflops / k.gbytes) for k in kernels if k.gflops and k.gbytes]
+    at = [x for _, _, x in known] or [1.0]
+    intensity = np.geomspace(min(0.05, *at) / 2, max(100.0, *at) * 2, 200)
+    for place, level in enumerate(roofline.levels):
+        reached = np.minimum(roofline.peak, level.rate * intensity) / 1e9
+        axes.loglog(intensity, reached, color="#555555", linewidth=1)
+        axes.annotate(level.name, (intensity[10 * place], reached[10 * place]), fontsize=8, color="#555555", va="bottom")
+    for k, rate, x in known:
+        area = 15 + 600 * k.share
+        axes.scatter([x], [rate], s=area, color=colours.get(k.label, _OTHERS), alpha=0.7, zorder=3)
+    for label, colour in colours.items():
+        share = sum(k.share for k in kernels if k.label == label)
+        axes.scatter([], [], color=colour, label=f"{share:5.1%}  {label[:60]}")
+    axes.set(xlabel="operations a byte", ylabel="GFLOP/s")
+    axes.legend(loc="lower right", fontsize=8)
+
+
+def _draw_threads(axes: Any, timeline: Timeline, colours: dict[str, Any]) -> float:
+    """The last call that was traced: kernels, and waits in them; returns its microseconds."""
+    call = timeline.of("call")[-1]
+    for s in (*timeline.of("kernel"), *timeline.of("wait")):
+        if call.begin <= s.begin < call.end:
+            step = timeline.steps[s.step]
+            colour = _WAITS if s.kind == "wait" else colours.get(step.label or step.kernel, _OTHERS)
+            axes.barh(s.thread, (s.end - s.begin) / 1e3, left=(s.begin - call.begin) / 1e3, color=colour)
+    end = (call.end - call.begin) / 1e3
+    axes.set(xlim=(0, end), yticks=range(timeline.threads), ylabel="thread", title="one call (light: waits)")
+    axes.invert_yaxis()
+    return end
+
+
+def _draw_memory(axes: Any, timeline: Timeline, end: float) -> None:
+    call = timeline.of("call")[-1]
+    spans = [s for s in timeline.of("kernel") if s.thread == 0 and call.begin <= s.begin < call.end]
+    axes.step(
+        [(s.begin - call.begin) / 1e3 for s in spans], [timeline.live[s.step] / 1024 for s in spans], where="post"
+    )
+    axes.set(xlim=(0, end), ylim=(0, None), xlabel="µs", ylabel="temporaries, KiB")
