@@ -73,7 +73,9 @@ def _draw_roofline(axes: Any, kernels: Sequence[Kernel], roofline: Roofline, col
     for place, level in enumerate(roofline.levels):
         reached = np.minimum(roofline.peak, level.rate * intensity) / 1e9
         axes.loglog(intensity, reached, color="#555555", linewidth=1)
-        axes.annotate(level.name, (intensity[10 * place], reached[10 * place]), fontsize=8, color="#555555", va="bottom")
+        axes.annotate(
+            level.name, (intensity[10 * place], reached[10 * place]), fontsize=8, color="#555555", va="bottom"
+        )
     for k, rate, x in known:
         area = 15 + 600 * k.share
         axes.scatter([x], [rate], s=area, color=colours.get(k.label, _OTHERS), alpha=0.7, zorder=3)

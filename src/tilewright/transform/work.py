@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from math import prod
 
 from tilewright.ir.expr import Const, Expr, Op, Var
 from tilewright.ir.loops import Block, PrimFunc, Store
@@ -15,13 +16,15 @@ from tilewright.ir.rewrite import exprs_of, loads, walk
 from tilewright.plans.framework.work import operations_of
 from tilewright.runtime.manifest import Work
 
-Polynomial = dict[tuple[str, ...], int]
+Polynomial = dict[tuple[Var, ...], int]
+"""Coefficients of products of symbols, each in units of the number that divides it: with `height` a multiple of 32,
+`height // 2` is 16 units."""
 
 
 def polynomial(e: Expr) -> Work | None:
-    """An expression of symbols as a polynomial; None if it is none."""
-    total = _polynomial(e)
-    return None if total.get(_UNKNOWN) or any(_UNKNOWN[0] in powers for powers in total) else _work(total)
+    """An expression of symbols as a polynomial; None if it is none with whole coefficients. A division is taken where
+    it leaves no rest whatever the symbols are."""
+    return _work(_polynomial(e))
 
 
 def operations(func: PrimFunc) -> Work | None:
@@ -30,8 +33,6 @@ def operations(func: PrimFunc) -> Work | None:
     for block in (s for s in walk(func.body) if isinstance(s, Block)):
         count = sum(operations_of(s.value, floats=True) for s in walk(block.body) if isinstance(s, Store))
         _accumulate(total, _product(it.extent for it in block.iters), count)
-        if total.get(_UNKNOWN):
-            return None
     return _work(total)
 
 
@@ -43,10 +44,10 @@ def traffic(func: PrimFunc) -> Work | None:
         return None
     for buffer in func.params:
         _accumulate(total, _product(buffer.shape), buffer.dtype.itemsize)
-    return None if total.get(_UNKNOWN) else _work(total)
+    return _work(total)
 
 
-_UNKNOWN = ("?",)
+_UNKNOWN = Var("?")
 
 
 def _accumulate(total: Polynomial, term: Polynomial, factor: int) -> None:
@@ -63,10 +64,10 @@ def _product(extents: Iterable[Expr]) -> Polynomial:
 
 
 def _multiply(a: Polynomial, b: Polynomial) -> Polynomial:
-    result: Counter[tuple[str, ...]] = Counter()
+    result: Counter[tuple[Var, ...]] = Counter()
     for p, x in a.items():
         for q, y in b.items():
-            result[_UNKNOWN if _UNKNOWN in (p, q) else tuple(sorted((*p, *q)))] += x * y
+            result[tuple(sorted((*p, *q), key=lambda v: v.name))] += x * y
     return dict(result)
 
 
@@ -74,16 +75,27 @@ def _polynomial(e: Expr) -> Polynomial:
     match e:
         case Const(value):
             return {(): int(value)}
-        case Var(name):
-            return {(name,): 1}
+        case Var():
+            return {(e,): e.multiple}
         case Op("add" | "sub", (a, b)):
             total = dict(_polynomial(a))
             _accumulate(total, _polynomial(b), 1 if e.name == "add" else -1)
             return total
         case Op("mul", (a, b)):
             return _multiply(_polynomial(a), _polynomial(b))
-    return {_UNKNOWN: 1}
+        case Op("floordiv", (a, Const(n))) if n > 0:
+            total = _polynomial(a)
+            if all(coefficient % n == 0 for coefficient in total.values()):
+                return {powers: coefficient // n for powers, coefficient in total.items()}
+    return {(_UNKNOWN,): 1}
 
 
-def _work(total: Polynomial) -> Work:
-    return tuple((coefficient, powers) for powers, coefficient in sorted(total.items()) if coefficient)
+def _work(total: Polynomial) -> Work | None:
+    found: list[tuple[int, tuple[str, ...]]] = []
+    for powers, units in total.items():
+        coefficient, rest = divmod(units, prod(v.multiple for v in powers))
+        if units and (rest or _UNKNOWN in powers):
+            return None
+        if units:
+            found.append((coefficient, tuple(v.name for v in powers)))
+    return tuple(sorted(found, key=lambda term: term[1]))

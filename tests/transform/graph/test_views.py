@@ -17,8 +17,10 @@ from tilewright.ir.verify import verify_graph
 from tilewright.ops.interpret import run_graph
 from tilewright.support.errors import VerifyError
 from tilewright.transform.graph.views import join_slices, place_views, verify_views
+from tilewright.transform.work import polynomial
 
 T = Var("t", lo=0, hi=64)
+H = Var("height", lo=4, hi=64, multiple=4)
 
 
 def cut(b: GraphBuilder, x: Value, begin: Any, size: Any, axis: int = 0, name: str = "cut") -> Value:
@@ -179,6 +181,38 @@ def test_pieces_whose_size_is_no_polynomial_are_copied() -> None:
     x = np.random.default_rng(0).standard_normal((1, 2, 13)).astype(np.float32)
     want = run_graph(graph, {"x": x}, {})
     np.testing.assert_allclose(tw.compile((graph, {}))(x), want[graph.outputs[0].name], rtol=1e-5)
+
+
+@pytest.mark.parametrize(("height", "count"), [(H, 1), (H.renamed("h"), 1), (Var("height", lo=0), 0)])
+def test_halves_of_a_size_that_two_divides_are_in_place(height: Var, count: int) -> None:
+    """As in a U-Net: where it is not known to be even, nobody can write where the second part begins."""
+    b = GraphBuilder("g")
+    x = b.input("x", tensor(1, 2, height, 5))
+    y = ops.emit1(b, "max_pool", x, kernel=(2, 2), strides=(2, 2), pads=(0, 0, 0, 0), dilations=(1, 1))
+    joined = ops.emit1(b, "concat", y, ops.emit1(b, "softmax", y, axis=3), axis=1)
+    graph = b.finish((ops.emit1(b, "softmax", joined, axis=1),))
+    assert views(place_views(graph)).count("concat") == count
+    model = tw.compile((graph, {}))
+    for n in (4, 12, 40):
+        a = np.random.default_rng(n).standard_normal((1, 2, n, 5)).astype(np.float32)
+        (want,) = run_graph(graph, {"x": a}, {}).values()
+        np.testing.assert_allclose(model(a), want, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("size", "want"),
+    [
+        (H // 2, None),  # a half is no whole coefficient
+        (8 * (H // 2), ((4, ("height",)),)),
+        (H // 2 // 2 * 8 * T - 3, ((-3, ()), (2, ("height", "t")))),
+        (8 * (H // 8), None),  # 4 does not tell
+        ((H + 2) // 4, None),
+        ((H + 8) // 4 * 4, ((8, ()), (1, ("height",)))),
+        (T // 2 * 0, ()),
+    ],
+)
+def test_divisions_without_a_rest_are_polynomials(size: Expr, want: object) -> None:
+    assert polynomial(size) == want
 
 
 def test_slices_that_follow_each_other_are_joined() -> None:
