@@ -27,12 +27,13 @@ _PRODUCT_TERMS = 24
 class Analyzer:
     """Simplifies expressions, bounds and proves, for fixed knowledge."""
 
-    __slots__ = ("_divisors", "_forms", "_ranges", "_simple", "extents", "facts", "steps")
+    __slots__ = ("_divisors", "_forms", "_ranges", "_simple", "extents", "facts", "splitting", "steps")
 
     def __init__(self, extents: Extents | None = None, facts: Iterable[Expr] = ()) -> None:
         self.extents: dict[Var, Expr] = dict(extents) if extents else {}
         self.facts: tuple[Form, ...] = ()
         self.steps = 0
+        self.splitting = False
         self._forms: dict[Expr, Form] = {}
         self._simple: dict[Expr, Expr] = {}
         self._ranges: dict[Expr, Interval] = {}

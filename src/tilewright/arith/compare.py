@@ -180,7 +180,14 @@ def _nonnegative(an: Analyzer, form: Form, depth: int) -> bool:
         return False
     if _eliminate_variable(an, form, depth) or _relax_atom(an, form, depth):
         return True
-    return depth == _DEPTH and _split_symbol(an, form)
+    if depth < _DEPTH or an.splitting:
+        return False
+    # What comes up for the parts of a symbol is answered without parts of these.
+    an.splitting = True
+    try:
+        return _split_symbol(an, form)
+    finally:
+        an.splitting = False
 
 
 def _from_facts(an: Analyzer, facts: tuple[Form, ...], form: Form, depth: int) -> bool:

@@ -101,6 +101,8 @@ def notation_of(text: str, reduce: str | None, sizes: Mapping[str, bool | int | 
     letters = all(re.fullmatch(r"(\s*[A-Za-z.]*\s*)", part) for part in (*left.split(","), right))
     read = _letters if letters else _names
     terms = tuple(read(source, part, at) for part, at in _parts(left, ","))
+    if sum(len(g.axes) for term in terms for g in term) > MOST_AXES:
+        source.fail("there are too many axes", (0, len(left)), expected=f"at most {MOST_AXES}")
     if arrow and "->" in right:
         source.fail("there are two arrows", (text.rindex("->"), text.rindex("->") + 2))
     result = read(source, right, len(left) + 2) if arrow else _implicit(source, terms, letters)
@@ -186,8 +188,6 @@ def _check(notation: Notation) -> None:
     """Raise for axes that are nowhere, or twice where they may be once."""
     source = notation.source
     axes = [a for term in notation.terms for g in term for a in g.axes]
-    if len(axes) > MOST_AXES:
-        source.fail("there are too many axes", axes[-1].at, expected=f"at most {MOST_AXES}")
     known = {a.name for a in axes}
     seen: set[str] = set()
     for a in (a for g in notation.result for a in g.axes):
