@@ -159,6 +159,10 @@ def test_rfactor(golden):
     golden(scheduled(row_sum(), apply))
 
 
+def test_rfactor_of_a_reducer_of_the_users(golden):
+    golden(scheduled(reducer(), lambda s: s.rfactor("N", s.split("r", factor=4)[1])))
+
+
 def test_rfactor_of_uneven_parts(golden):
     golden(scheduled(row_sum(3, 13), lambda s: s.rfactor("S", s.split("k", factor=8)[1], -1)))
 
@@ -271,6 +275,21 @@ def reducer() -> PrimFunc:
     return te.create_prim_func([a, te.compute((4,), lambda i: norm(a[i, r], r), name="N")], "norms")
 
 
+DECAYED = """\
+func @decayed(A: f32[4, 6], N: f32[4]) {
+  for i in 0..4 {
+    for r in 0..6 {
+      block N (vi = spatial(4): i, vr = reduce(6): r) {
+        init { N[vi] = 0.0 }
+        N[vi] = N[vi] * 0.5 + A[vi, vr]
+      }
+    }
+  }
+}
+"""
+"""What was so far counts half: no reducer, the order matters."""
+
+
 def _pair() -> PrimFunc:
     """One block that writes two buffers, and one that reads both."""
     a = te.placeholder((6,), name="A")
@@ -366,7 +385,7 @@ REFUSALS = {
     "cache-read-late": (chain, lambda s: [s.reverse_compute_at("C", "i"), s.cache_read("C", "B", "local")]),
     "cache-write-decomposed": (matmul, lambda s: [s.decompose_reduction("C", "k"), s.cache_write("C", "local")]),
     "rfactor-spatial": (matmul, lambda s: s.rfactor("C", "j")),
-    "rfactor-own-reducer": (reducer, lambda s: s.rfactor("N", "r")),
+    "rfactor-no-reducer": (lambda: parse_func(DECAYED), lambda s: s.rfactor("N", "r")),
     "rfactor-axis": (row_sum, lambda s: s.rfactor("S", "k", 5)),
     "layout-not-invertible": (chain, lambda s: s.transform_layout("B", lambda i: (i // 4,))),
     "layout-wrong-rank": (chain, lambda s: s.transform_layout("B", lambda i, j: (i, j))),

@@ -65,38 +65,69 @@ def test_where() -> None:
     close(evaluate(b, [(a, x)])[0], np.where(x > 0, x, 0).sum(1))
 
 
-@pytest.mark.parametrize("largest", [True, False])
-def test_arg_reductions(largest: bool) -> None:
-    """A reducer on pairs: the value and the first place where it is."""
-
-    def combine(x: Any, y: Any) -> Any:
-        better = y[0] > x[0] if largest else y[0] < x[0]
-        takes = better | ((y[0] == x[0]) & (y[1] < x[1]))
-        return te.if_then_else(takes, y[0], x[0]), te.if_then_else(takes, y[1], x[1])
-
-    worst = -np.inf if largest else np.inf
-    first = te.comm_reducer(combine, lambda v, i: (te.const(worst, v), te.const(1 << 40, i)), "arg")
-    a, k = te.placeholder((5, 9), name="A"), axis(9)
-    value, place = te.compute((5,), lambda i: first((a[i, k], k.as_expr()), axis=k), name="B")
-    x = random((5, 9)).round()
-    got = evaluate([value, place], [(a, x)])
-    close(got[0], x.max(1) if largest else x.min(1))
-    close(got[1], x.argmax(1) if largest else x.argmin(1))
+def largest(x: Any, y: Any) -> Any:
+    """The greater value and the first place where it is."""
+    takes = (y[0] > x[0]) | ((y[0] == x[0]) & (y[1] < x[1]))
+    return te.if_then_else(takes, y[0], x[0]), te.if_then_else(takes, y[1], x[1])
 
 
-def test_complex_product() -> None:
-    reducer = te.comm_reducer(
-        lambda x, y: (x[0] * y[0] - x[1] * y[1], x[0] * y[1] + x[1] * y[0]),
-        lambda r, i: (te.const(1, r), te.const(0, i)),
-        "complex product",
-    )
-    re, im, k = te.placeholder((3, 6), name="R"), te.placeholder((3, 6), name="I"), axis(6)
-    a, b = te.compute((3,), lambda i: reducer((re[i, k], im[i, k]), axis=k), name="P")
-    x, y = random((3, 6), seed=1), random((3, 6), seed=2)
-    meant = (x + 1j * y).prod(1)
-    got = evaluate([a, b], [(re, x), (im, y)])
-    close(got[0], meant.real, 1e-4)
-    close(got[1], meant.imag, 1e-4)
+def product(x: Any, y: Any) -> Any:
+    """Of complex numbers."""
+    return x[0] * y[0] - x[1] * y[1], x[0] * y[1] + x[1] * y[0]
+
+
+def moments(x: Any, y: Any) -> Any:
+    """Count, mean, and sum of squares around it (Chan, Golub, LeVeque 1979)."""
+    count = te.maximum(x[0] + y[0], 1.0)
+    apart = y[1] - x[1]
+    return x[0] + y[0], x[1] + apart * y[0] / count, x[2] + y[2] + apart * apart * x[0] * y[0] / count
+
+
+def hypotenuse(x: Any, y: Any) -> Any:
+    return (te.sqrt(x[0] * x[0] + y[0] * y[0]),)
+
+
+Several = tuple[Callable[..., Any], tuple[Any, ...], Callable[..., Any], Callable[[Any], Any]]
+SEVERAL: dict[str, Several] = {
+    "largest": (largest, (-np.inf, 1 << 40), lambda x, k: (x, k.as_expr()), lambda x: (x.max(1), x.argmax(1))),
+    "product": (
+        product,
+        (1, 0),
+        lambda x, k: (x, x + 1.0),
+        lambda x: ((z := (x + 1j * (x + 1)).prod(1)).real, z.imag),
+    ),
+    "moments": (
+        moments,
+        (0, 0, 0),
+        lambda x, k: (te.const(1.0), x, te.const(0.0)),
+        lambda x: (np.full(len(x), x.shape[1]), x.mean(1), ((x - x.mean(1, keepdims=True)) ** 2).sum(1)),
+    ),
+    "hypotenuse": (hypotenuse, (0,), lambda x, k: (x,), lambda x: (np.sqrt((x * x).sum(1)),)),
+}
+PARTS: dict[str, Callable[[Any, te.Tensor], Any]] = {
+    "as it is": lambda s, b: None,
+    "inner": lambda s, b: s[b].rfactor(s[b].split(b.op.reduce_axis[0], 4)[1]),
+    "vectorized": lambda s, b: s[b].rfactor(inner := s[b].split(b.op.reduce_axis[0], 4)[1], -1).vectorize(inner),
+    "parallel": lambda s, b: s[b].rfactor(outer := s[b].split(b.op.reduce_axis[0], nparts=3)[0]).parallel(outer),
+    "decomposed": lambda s, b: s[b].decompose_reduction(s[b].split(b.op.reduce_axis[0], 4)[0]),
+    "all of it": lambda s, b: s[b].rfactor(b.op.reduce_axis[0]),
+}
+
+
+@pytest.mark.parametrize("size", [1, 9, 16])
+@pytest.mark.parametrize("parts", PARTS)
+@pytest.mark.parametrize("name", SEVERAL)
+def test_reducers_of_several_values(name: str, parts: str, size: int) -> None:
+    """In one piece and in parts, where ties are met in another order."""
+    combine, start, values, meant = SEVERAL[name]
+    reducer = te.comm_reducer(combine, lambda *types: tuple(map(te.const, start, types)), name)
+    a, k = te.placeholder((5, size), name="A"), axis(size)
+    found = te.compute((5,), lambda i: reducer(values(a[i, k], k), axis=k), name="B")
+    results = list(found) if isinstance(found, tuple) else [found]
+    x = random((5, size)).round()
+    got = evaluate(results, [(a, x)], schedule=lambda s: PARTS[parts](s, results[0]), threads=2)
+    for mine, theirs in zip(got, meant(x.astype(np.float64)), strict=True):
+        close(mine, theirs, 1e-4)
 
 
 def test_any_and_all() -> None:

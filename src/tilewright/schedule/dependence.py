@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from tilewright.arith import bounds, linear, prove, simplify, symbolic_bounds
+from tilewright.ir.combine import KNOWN_REDUCERS
 from tilewright.ir.expr import Buffer, Const, Expr, Load, Op, Var, as_int, const, is_const
 from tilewright.ir.loops import TRUE, Block, For, If, PrimFunc, Stmt, Store
 from tilewright.ir.notes import InOrder
@@ -33,8 +34,6 @@ from tilewright.schedule.state import (
     written_buffers,
 )
 from tilewright.support.errors import ScheduleError
-
-KNOWN_REDUCERS = ("add", "mul", "min", "max", "larger")
 
 
 def reduce_iters_using(block: Block, var: Var) -> list[str]:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from tilewright.ir.expr import Buffer, Expr, Load, Var, call, is_const, select
+from tilewright.ir.combine import combine
+from tilewright.ir.expr import Buffer, Expr, Load, Var, is_const, select
 from tilewright.ir.loops import Block, BlockIter, For, If, PrimFunc, Stmt, Store, seq
 from tilewright.ir.rewrite import fresh_name, substitute, substitute_stmt, variables
 from tilewright.schedule.affine import outside
-from tilewright.schedule.dependence import Update, injective, reduce_iters_using, reduction_update
+from tilewright.schedule.combination import Combination, combination
+from tilewright.schedule.dependence import injective, reduce_iters_using
 from tilewright.schedule.requests import own_loops
 from tilewright.schedule.state import (
     block_names,
@@ -25,7 +27,6 @@ from tilewright.schedule.state import (
     refuse,
     replace_at,
     replace_on,
-    stores_in,
     taken_names,
 )
 
@@ -146,16 +147,17 @@ def rfactor(func: PrimFunc, block: str, loop: str, factor_axis: int = 0) -> tupl
             for k_1_1 in 0..16:
                 block C(vi = i_1, reduce vk_1_1 = k_1_1): init C[vi] = 0; C[vi] = C[vi] + C_rf[vk_1_1, vi]
 
-    `factor_axis` is the place of the new dimension; negative ones count from the end. Returns the first block. Refuses
-    reducers other than sum, product, min and max, loops that drive spatial iterators, and reduction loops shared with
-    other blocks.
+    `factor_axis` is the place of the new dimension; negative ones count from the end. Returns the first block. Any
+    reducer will do, of several values as well (the largest element and where it is): reducers are associative and
+    commute.
+    Refuses loops that drive spatial iterators, and reduction loops shared with other blocks.
     """
     path = block_path(func, block)
     source = last_block(path)
     what = f"cannot rfactor block {block!r} over {loop!r}"
-    update = reduction_update(source)
-    if update is None or source.init is None:
-        raise refuse(func, f"{what}: it is not a plain sum, product, minimum or maximum with its init")
+    update = combination(source)
+    if update is None:
+        raise refuse(func, f"{what}: it is no reduction with its init")
     own = own_loops(path)
     factored = next((x for x in own if x.var.name == loop), None)
     if factored is None:
@@ -168,19 +170,21 @@ def rfactor(func: PrimFunc, block: str, loop: str, factor_axis: int = 0) -> tupl
     for x in loops_on(path)[: -len(own)]:
         if reduce_iters_using(source, x.var):
             raise refuse(func, f"{what}: loop {x.var.name!r}, shared with other blocks, drives the reduction")
-    rank = len(update.target.indices)
+    rank = len(update.targets[0].indices)
     axis = factor_axis + rank + 1 if factor_axis < 0 else factor_axis
     if not 0 <= axis <= rank:
         raise refuse(func, f"{what}: factor_axis {factor_axis} is outside of -{rank + 1}..{rank}")
     taken = taken_names(func)
-    output = update.target.buffer
-    partial = Buffer(fresh_name(f"{output.name}_rf", taken), output.dtype, _insert(output.shape, axis, factored.extent))
+    partial = tuple(
+        Buffer(fresh_name(f"{b.name}_rf", taken), b.dtype, _insert(b.shape, axis, factored.extent))
+        for b in (t.buffer for t in update.targets)
+    )
     name = fresh_name(f"{block}_rf", block_names(func))
     first = _partial_block(func, source, update, partial, factored, own, (name, axis, what), taken)
     second = _final_nest(source, update, partial, factored, own, axis, taken)
     start = path[len(path) - 1 - len(own)]
     result = replace_at(func, (*path[: path.index(start)], start), seq((nest(own, first), second)))
-    return replace(result, buffers=(*result.buffers, partial)), name
+    return replace(result, buffers=(*result.buffers, *partial)), name
 
 
 def _insert(items: tuple[Expr, ...], position: int, item: Expr) -> tuple[Expr, ...]:
@@ -190,8 +194,8 @@ def _insert(items: tuple[Expr, ...], position: int, item: Expr) -> tuple[Expr, .
 def _partial_block(
     func: PrimFunc,
     source: Block,
-    update: Update,
-    partial: Buffer,
+    update: Combination,
+    partial: tuple[Buffer, ...],
     factored: For,
     own: tuple[For, ...],
     names: tuple[str, int, str],
@@ -236,19 +240,20 @@ def _partial_block(
         if not (set(variables(c)) & loops) <= of_loop.keys() or set(variables(c)) & _shared(func, source) - loops:
             raise refuse(func, f"{what}: the condition {c} mixes reduction and split spatial loops")
         guards.append(substitute(c, of_loop))
-    point = _insert(tuple(substitute(i, inner) for i in update.target.indices), axis, lane)
-    assert source.init is not None
-    start = next(s.value for s in stores_in(source.init))
-    value = substitute(update.value, inner)
+    points = [_insert(tuple(substitute(i, inner) for i in t.indices), axis, lane) for t in update.targets]
+    values = [substitute(v, inner) for v in update.values]
     guards.append(substitute(update.condition, inner))
     guard = conjoin(c for g in guards for c in conjuncts(g))
-    init: Stmt | None = Store(partial, point, start)
+    starts = list(zip(partial, points, update.reducer.identity, strict=True))
+    init: Stmt | None = seq(Store(b, point, start) for b, point, start in starts)
     body: Stmt
     if any(it.kind == "reduce" for it in iters):
-        body = Store(partial, point, call(update.op, Load(partial, point), value))
+        loads = [Load(b, point) for b, point in zip(partial, points, strict=True)]
+        body = combine(update.reducer, loads, values, taken)
         body = body if is_const(guard, True) else If(guard, body)
     else:
-        init, body = None, Store(partial, point, select(guard, value, start))
+        chosen = [select(guard, v, start) for v, (_, _, start) in zip(values, starts, strict=True)]
+        init, body = None, seq(Store(b, point, v) for (b, point, _), v in zip(starts, chosen, strict=True))
     return Block(name, tuple(iters), body, init, conjoin(outer), source.notes)
 
 
@@ -257,7 +262,13 @@ def _shared(func: PrimFunc, source: Block) -> set[Var]:
 
 
 def _final_nest(
-    source: Block, update: Update, partial: Buffer, factored: For, own: tuple[For, ...], axis: int, taken: set[str]
+    source: Block,
+    update: Combination,
+    partial: tuple[Buffer, ...],
+    factored: For,
+    own: tuple[For, ...],
+    axis: int,
+    taken: set[str],
 ) -> Stmt:
     """The loops and the block that reduce `partial` into the output, under the old block's name."""
     spatial = [it for it in source.iters if it.kind == "spatial"]
@@ -276,7 +287,7 @@ def _final_nest(
     if len(kept) < len(conjuncts(source.predicate)):
         around = extents_of(loops)
         kept += [c for it in iters if it.kind == "spatial" for c in outside(it.binding, it.extent, around)]
-    read = Load(partial, _insert(update.target.indices, axis, lane))
-    body = Store(update.target.buffer, update.target.indices, call(update.op, update.target, read))
+    read = [Load(b, _insert(t.indices, axis, lane)) for b, t in zip(partial, update.targets, strict=True)]
+    body = combine(update.reducer, update.targets, read, taken)
     block = replace(source, iters=tuple(iters), body=body, predicate=conjoin(kept))
     return nest((*loops, replace(factored, var=lane_loop)), block)

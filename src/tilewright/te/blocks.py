@@ -10,11 +10,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tilewright.arith import simplify
+from tilewright.ir.combine import combine
 from tilewright.ir.expr import Buffer, Expr, Load, Var, const, is_const
-from tilewright.ir.loops import Block, BlockIter, For, If, Intrinsic, Let, PrimFunc, Region, Stmt, Store, seq
+from tilewright.ir.loops import Block, BlockIter, For, If, Intrinsic, PrimFunc, Region, Stmt, Store, seq
 from tilewright.ir.notes import InOrder, Origin
 from tilewright.ir.reduce import Reduce
-from tilewright.ir.rewrite import fresh_name, map_expr, map_stmt, substitute, variables
+from tilewright.ir.rewrite import fresh_name, map_expr, map_stmt, variables
 from tilewright.schedule.stages import AxisPlace, StageSchedule
 from tilewright.schedule.state import taken_names
 from tilewright.support.errors import ExpressionError
@@ -329,19 +330,9 @@ def _stage_nest(
 def _reduction_body(
     reduce: Reduce, outputs: list[Buffer], point: tuple[Expr, ...], bind: Callable[[Expr], Expr], taken: set[str]
 ) -> tuple[Stmt, Stmt]:
-    """`init` and the update. Several values are combined in lets first, so that no store sees another's result."""
-    reducer = reduce.reducer
+    """`init` and the update."""
     values = [bind(v) for v in reduce.values]
-    init = seq(Store(b, point, e) for b, e in zip(outputs, reducer.identity, strict=True))
-    if len(values) == 1:
-        current: dict[Var, Expr] = {reducer.lhs[0]: Load(outputs[0], point), reducer.rhs[0]: values[0]}
-        body: Stmt = Store(outputs[0], point, substitute(reducer.result[0], current))
-    else:
-        names = [Var(fresh_name(f"{b.name}_next", taken), b.dtype) for b in outputs]
-        mapping: dict[Var, Expr] = {v: Load(b, point) for v, b in zip(reducer.lhs, outputs, strict=True)}
-        mapping |= dict(zip(reducer.rhs, values, strict=True))
-        body = seq(Store(b, point, v) for b, v in zip(outputs, names, strict=True))
-        for name, result in reversed(list(zip(names, reducer.result, strict=True))):
-            body = Let(name, substitute(result, mapping), body)
+    init = seq(Store(b, point, e) for b, e in zip(outputs, reduce.reducer.identity, strict=True))
+    body = combine(reduce.reducer, [Load(b, point) for b in outputs], values, taken)
     condition = bind(reduce.condition)
     return init, body if is_const(condition, True) else If(condition, body)
