@@ -54,6 +54,13 @@ def compiled(module: nn.Module) -> dict[str, Callable[..., Any]]:
     return {"eager": module, **{name: torch.compile(module, **how) for name, how in backends.items()}}
 
 
+class Sum(nn.Module):
+    """A sum of all its arguments: next to nothing but arguments."""
+
+    def forward(self, *given: torch.Tensor) -> torch.Tensor:
+        return sum(given[1:], given[0])
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=5)
@@ -62,16 +69,19 @@ def main() -> None:
     torch.manual_seed(0)
     mlp = nn.Sequential(nn.Linear(17, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 6)).eval()
     cases = [
-        ("M64, batch 8", mlp, torch.randn(8, 17), 2000),
-        ("ResNet-18", resnet18()[0].eval(), torch.randn(1, 3, 224, 224), 3),
+        ("a sum of 3", Sum(), [torch.randn(16) for _ in range(3)], 2000),
+        ("a sum of 10", Sum(), [torch.randn(16) for _ in range(10)], 2000),
+        ("M64, batch 1", mlp, [torch.randn(1, 17)], 2000),
+        ("M64, batch 8", mlp, [torch.randn(8, 17)], 2000),
+        ("ResNet-18", resnet18()[0].eval(), [torch.randn(1, 3, 224, 224)], 3),
     ]
     with torch.no_grad():
-        for name, module, x, each in cases:
+        for name, module, xs, each in cases:
             torch._dynamo.reset()
             fs = compiled(module)
             for f in fs.values():
-                f(x)
-            times = least({k: partial(f, x) for k, f in fs.items()}, args.rounds, each)
+                f(*xs)
+            times = least({k: partial(f, *xs) for k, f in fs.items()}, args.rounds, each)
             print(name, ", ".join(f"{k} {t:.1f} us" for k, t in times.items()))
         for nbytes in (23 << 10, 1 << 20, 45 << 20):
             data = torch.randn(nbytes // 4)

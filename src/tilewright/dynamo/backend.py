@@ -71,7 +71,7 @@ def _compiled(
         return make_boxed_func(gm.forward)
     if options.report is not None:
         options.report(report)
-    return make_boxed_func(function)
+    return function
 
 
 def _warn(label: str, what: str, error: Exception) -> None:

@@ -16,7 +16,8 @@ from tilewright.compiler import compile_graph
 from tilewright.dynamo.apart import separable, taken_apart
 from tilewright.dynamo.options import BackendOptions
 from tilewright.dynamo.part import Part
-from tilewright.dynamo.partition import Cut, Schedule, partition, rebuilt
+from tilewright.dynamo.partition import Cut, Schedule, partition
+from tilewright.dynamo.rebuild import rebuilt
 from tilewright.dynamo.report import GraphReport, reported
 from tilewright.frontend.common.finish import reason
 from tilewright.frontend.torch.aten import PartImporter, Survey, expression, sizes_read, survey
@@ -46,7 +47,7 @@ class GraphCompiler:
     """Nodes of parts that could not be compiled, for a reason that the survey did not see."""
 
     def run(self, examples: Sequence[Any]) -> tuple[Callable[..., Any], GraphReport]:
-        """The graph as a function of its placeholders that gives a list, and what became of it."""
+        """The graph as a boxed function of its placeholders, and what became of it."""
         with unset_fake_temporarily():  # constants of the graph are real tensors
             return self.made(examples)
 
@@ -61,7 +62,7 @@ class GraphCompiler:
             if compiled is not None:
                 break
         report = reported(self.label, self.gm, schedule, {**found.refused, **self.failures})
-        return rebuilt(self.gm, schedule, compiled.__getitem__).forward, report
+        return rebuilt(self.gm, schedule, compiled), report
 
     def surveyed(self, examples: Sequence[Any]) -> tuple[GraphModule, Survey]:
         """The graph with its refused operators taken apart where PyTorch can and that helps."""
@@ -84,9 +85,9 @@ class GraphCompiler:
         placeholders = [n for n in self.gm.graph.nodes if n.op == "placeholder"]
         return frozenset(n for k, n in enumerate(placeholders) if k in self.weights)
 
-    def compiled(self, schedule: Schedule) -> dict[Cut, Callable[..., Any]] | None:
-        """A function for each part; None if one failed, whose nodes are PyTorch's from now on."""
-        found: dict[Cut, Callable[..., Any]] = {}
+    def compiled(self, schedule: Schedule) -> dict[Cut, Part] | None:
+        """The program of each part; None if one failed, whose nodes are PyTorch's from now on."""
+        found: dict[Cut, Part] = {}
         for k, cut in enumerate(schedule.parts):
             name = f"{self.label}_part{k}"
             try:
@@ -101,7 +102,7 @@ class GraphCompiler:
                 return None
         return found
 
-    def part(self, cut: Cut, name: str) -> Callable[..., Any]:
+    def part(self, cut: Cut, name: str) -> Part:
         options = self.options
         threads = check_threads(flags.THREADS() if options.threads is None else options.threads)
         imported = PartImporter(self.gm, name).run(cut.nodes, cut.inputs, cut.weights, cut.outputs)
@@ -111,9 +112,7 @@ class GraphCompiler:
             imported.graph, imported.weights, target, PassLog(f"torch.compile {name}"), settings, imported.interface
         )
         program = replace(program, weights=_constants(program))
-        function = Part(name, cut, program, Eager(self.gm, cut), threads, options.freeze).function()
-        function.__name__, function.__module__ = name, __name__
-        return function
+        return Part(name, cut, program, Eager(self.gm, cut), threads, options.freeze)
 
 
 def _constants(program: Program) -> Mapping[str, Any]:

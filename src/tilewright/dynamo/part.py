@@ -7,11 +7,8 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import torch
-
 from tilewright.dynamo.partition import Cut
 from tilewright.dynamo.weights import Packed, packing
-from tilewright.frontend.torch.aten import Port, dense_order
 from tilewright.runtime.program import Program, link
 from tilewright.support.errors import Error
 
@@ -31,30 +28,24 @@ class Part:
         self, name: str, cut: Cut, program: Program, eager: Callable[..., Any], threads: int, frozen: bool
     ) -> None:
         self.name, self.cut, self.program = name, cut, program
+        self.__name__, self.__module__ = name, __name__
         self._eager, self._threads, self._frozen = eager, threads, frozen
         self._library, self._packing = link(program), packing(program.manifest)
         self._sets: dict[tuple[int, ...], tuple[Packed, Callable[..., Any]]] = {}
-        self._call: Callable[..., Any] = self.again
+        self._globals: dict[str, Any] = {}
+        self._names: list[str] = []
         self._lock = threading.Lock()
         self._warned = False
 
-    def function(self) -> Callable[..., Any]:
-        """The callable: the part's inputs, then its weights; a tensor, or a tuple of them."""
-        refused, finish = self.refused, finisher(self.cut.outputs)
-        if self.cut.weights:
-            self._call = self.again
-        else:
-            packed = self._packed()
-            packed.take(())
-            self._call = packed.call
+    def __call__(self, *tensors: Any) -> Any:
+        """The part's inputs, then its weights, in; a tensor, or a tuple of them, out."""
+        return self.again(*tensors)
 
-        def call(*tensors: Any) -> Any:
-            try:
-                return self._call(*tensors)
-            except Error as error:
-                return refused(error, tensors)
-
-        return call if finish is None else lambda *tensors: finish(call(*tensors))
+    def known_in(self, namespace: dict[str, Any]) -> None:
+        """Take this place among a function's globals, from now on that of the builtin which runs the program with
+        the weights of the last call: nothing else is as near to the function."""
+        self._globals = namespace
+        self._names = [name for name, value in namespace.items() if value is self]
 
     def _packed(self) -> Packed:
         return Packed(self.program, self._library, self._packing, self._threads, self._frozen, self.again)
@@ -62,8 +53,12 @@ class Part:
     def again(self, *tensors: Any) -> Any:
         """A call whose weights are not those of the last one, or in which something else is out of the ordinary: the
         program is given these weights, and takes calls with them by itself from now on."""
-        count = len(self.cut.inputs)
-        weights = tensors[count:]
+        try:
+            return self._packed_with(tensors[len(self.cut.inputs) :]).call(*tensors[: len(self.cut.inputs)])
+        except Error as error:
+            return self.refused(error, tensors)
+
+    def _packed_with(self, weights: Sequence[Any]) -> Packed:
         place = tuple(w.data_ptr() for w in weights)
         with self._lock:
             packed, call = self._sets.pop(place) if place in self._sets else (self._packed(), self.again)
@@ -72,8 +67,8 @@ class Part:
             self._sets[place] = packed, call
             if len(self._sets) > MAX_SETS:
                 del self._sets[next(iter(self._sets))]
-            self._call = call
-        return packed.call(*tensors[:count])
+            self._globals.update(dict.fromkeys(self._names, call))
+        return packed
 
     def refused(self, error: Error, tensors: Sequence[Any]) -> Any:
         """What PyTorch computes in place of a program that refuses a call."""
@@ -83,31 +78,4 @@ class Part:
         return self._eager(*tensors)
 
 
-def finisher(outputs: Sequence[Port]) -> Callable[[Any], Any] | None:
-    """What gives the program's results the strides that were traced; None where they have them."""
-    each = [_restrided(port) for port in outputs]
-    if not any(each):
-        return None
-    if len(each) == 1:
-        return each[0]
-
-    def finish(results: tuple[Any, ...]) -> tuple[Any, ...]:
-        return tuple(r if f is None else f(r) for f, r in zip(each, results, strict=True))
-
-    return finish
-
-
-def _restrided(port: Port) -> Callable[[Any], Any] | None:
-    fake = port.node.meta["val"]
-    shape, strides = tuple(fake.shape), tuple(fake.stride())
-    if not all(isinstance(d, int) for d in (*shape, *strides)):
-        inverse = tuple(sorted(range(len(port.order)), key=port.order.__getitem__))
-        return None if port.is_plain else lambda result: result.permute(inverse)
-    if torch.empty(shape, device="meta").stride() == strides:
-        return None
-    if dense_order(fake) is not None:
-        return lambda result: result.as_strided(shape, strides)
-    return lambda result: torch.empty_strided(shape, strides, dtype=result.dtype).copy_(result)
-
-
-__all__ = ["Part", "finisher"]
+__all__ = ["Part"]

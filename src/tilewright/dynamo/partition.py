@@ -8,7 +8,7 @@ between the two demands, and no two parts can wait for each other.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -274,32 +274,4 @@ def _needed(gm: GraphModule, steps: Sequence[Node | Cut]) -> tuple[Node | Cut, .
     return tuple(reversed(kept))
 
 
-def rebuilt(gm: GraphModule, schedule: Schedule, call: Callable[[Cut], Any]) -> GraphModule:
-    """The graph with a call of `call(part)` for each part."""
-    graph = torch.fx.Graph()
-    made: dict[Node, Node] = {}
-    for node in gm.graph.nodes:
-        if node.op == "placeholder":
-            made[node] = graph.node_copy(node, made.__getitem__)
-    for step in schedule.steps:
-        if isinstance(step, Node):
-            made[step] = graph.node_copy(step, made.__getitem__)
-            continue
-        inputs = [_in_order(graph, made[p.node], p) for p in step.inputs]
-        result = graph.call_function(call(step), (*inputs, *(made[p.node] for p in step.weights)))
-        for k, port in enumerate(step.outputs):
-            single = len(step.outputs) == 1
-            made[port.node] = result if single else graph.call_function(operator.getitem, (result, k))
-            made[port.node].meta = dict(port.node.meta)
-    output = next(n for n in gm.graph.nodes if n.op == "output")
-    graph.output(torch.fx.map_arg(output.args[0], made.__getitem__))
-    graph.eliminate_dead_code()
-    return GraphModule(gm, graph)
-
-
-def _in_order(graph: torch.fx.Graph, value: Node, port: Port) -> Node:
-    """A tensor as a part takes it: its dimensions as they lie in memory."""
-    return value if port.is_plain else graph.call_function(torch.ops.aten.permute.default, (value, list(port.order)))
-
-
-__all__ = ["Cut", "Schedule", "is_operator", "packet", "partition", "rebuilt"]
+__all__ = ["Cut", "Schedule", "is_operator", "packet", "partition"]

@@ -1,0 +1,79 @@
+"""A graph with its parts put in: the function that AOTAutograd calls."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import torch
+from torch.fx import GraphModule, Node
+from torch.fx.graph import CodeGen
+
+from tilewright.dynamo.part import Part
+from tilewright.dynamo.partition import Cut, Schedule
+from tilewright.frontend.torch.aten import Port, dense_order
+
+
+class _Boxed(CodeGen):  # type: ignore[misc]
+    """Code of a function that takes all its arguments in one list."""
+
+    def gen_fn_def(self, free_vars: list[str], maybe_return_annotation: str, **options: Any) -> str:
+        names = [name.split(":")[0].split("=")[0].strip() for name in free_vars if name != "self"]
+        taken = f"\n    {', '.join(names)}, = args" if names else ""
+        return f"def forward(self, args):{taken}\n    args.clear()"
+
+
+def rebuilt(gm: GraphModule, schedule: Schedule, parts: Mapping[Cut, Part]) -> Callable[[list[Any]], Any]:
+    """The graph with a call of its program for each part, as a boxed function: it takes a list, which it empties."""
+    graph = torch.fx.Graph()
+    graph.set_codegen(_Boxed())
+    made: dict[Node, Node] = {}
+    for node in gm.graph.nodes:
+        if node.op == "placeholder":
+            made[node] = graph.node_copy(node, made.__getitem__)
+    for step in schedule.steps:
+        if isinstance(step, Node):
+            made[step] = graph.node_copy(step, made.__getitem__)
+            continue
+        inputs = [_in_order(graph, made[p.node], p) for p in step.inputs]
+        result = graph.call_function(parts[step], (*inputs, *(made[p.node] for p in step.weights)))
+        for k, port in enumerate(step.outputs):
+            single = len(step.outputs) == 1
+            value = result if single else graph.call_function(operator.getitem, (result, k))
+            finish = _restrided(port)
+            made[port.node] = value if finish is None else graph.call_function(finish, (value,))
+            made[port.node].meta = dict(port.node.meta)
+    output = next(n for n in gm.graph.nodes if n.op == "output")
+    graph.output(torch.fx.map_arg(output.args[0], made.__getitem__))
+    graph.eliminate_dead_code()
+    module = GraphModule(gm, graph)
+    function = module.forward.__func__
+    for part in parts.values():
+        part.known_in(function.__globals__)
+    boxed = partial(function, module)
+    boxed._boxed_call = True  # type: ignore[attr-defined]
+    return boxed
+
+
+def _in_order(graph: torch.fx.Graph, value: Node, port: Port) -> Node:
+    """A tensor as a part takes it: its dimensions as they lie in memory."""
+    return value if port.is_plain else graph.call_function(torch.ops.aten.permute.default, (value, list(port.order)))
+
+
+def _restrided(port: Port) -> Callable[[Any], Any] | None:
+    """What gives a result of a program the strides that were traced; None where it has them."""
+    fake = port.node.meta["val"]
+    shape, strides = tuple(fake.shape), tuple(fake.stride())
+    if not all(isinstance(d, int) for d in (*shape, *strides)):
+        inverse = tuple(sorted(range(len(port.order)), key=port.order.__getitem__))
+        return None if port.is_plain else lambda result: result.permute(inverse)
+    if torch.empty(shape, device="meta").stride() == strides:
+        return None
+    if dense_order(fake) is not None:
+        return lambda result: result.as_strided(shape, strides)
+    return lambda result: torch.empty_strided(shape, strides, dtype=result.dtype).copy_(result)
+
+
+__all__ = ["rebuilt"]
