@@ -271,3 +271,93 @@ def test_symbols_that_nothing_says() -> None:
     s.schedule.transform_layout("B", lambda i: (i // 4, i % 4), "A")
     with pytest.raises(CompileError, match="the memory of 'A' was laid out otherwise"):
         tw.build(s, [a, b])
+
+
+PLACES: dict[str, Any] = {
+    "dense": lambda x: x,
+    "columns": lambda x: x[:, 3:20],
+    "steps": lambda x: x[1::2, 2:30:3],
+    "transposed": lambda x: x.T,
+    "one row": lambda x: x[4:5, ::3],
+    "one element": lambda x: x[3:4, 5:6],
+    "far in the memory": lambda x: x[2:, 2:][3:, 1::2],
+    "none": lambda x: x[3:3, ::2],
+}
+
+
+def _moved(s: Any, c: te.Tensor) -> None:
+    s[c.op.inputs[0]].compute_at(s[c], c.axis[0])  # type: ignore[union-attr]
+
+
+def _written_back(s: Any, c: te.Tensor) -> None:
+    s[c].parallel(c.axis[0])
+    s[c].cache_write("global")
+
+
+RESULTS = {"plain": lambda s, b: None, "vectors": _vectors, "moved": _moved, "written back": _written_back}
+
+
+@pytest.mark.parametrize("schedule", RESULTS)
+@pytest.mark.parametrize("offset", [None, "symbol"])
+@pytest.mark.parametrize("place", PLACES)
+def test_results(place: str, offset: str | None, schedule: str) -> None:
+    """A view is written, what lies between its elements is not; a stage may read a result where it lies."""
+    n, m = te.var("n", lo=0), te.var("m", lo=0)
+    a, k = te.placeholder((n, m), name="A"), te.reduce_axis(m)
+    b = te.compute((n, m), lambda i, j: a[i, j] + 1.0, name="B")
+    c = te.compute((n, m), lambda i, j: b[i, j] * 2.0, name="C")
+    total = te.compute((n,), lambda i: te.sum(c[i, k], axis=k), name="T")
+    there = te.strided(c, free(), te.var("o", lo=0) if offset else None)
+    s = te.create_schedule([c, total])
+    RESULTS[schedule](s, c)
+    f = tw.build(s, [a, there, total], threads=2)
+    memory = X.copy()
+    view, want = PLACES[place](memory), X.copy()
+    given = np.random.default_rng(5).standard_normal(view.shape).astype(np.float32)
+    PLACES[place](want)[...] = (given + 1) * 2
+    sums = np.zeros(len(view), np.float32)
+    f(given, view, sums)
+    np.testing.assert_array_equal(memory, want)
+    np.testing.assert_allclose(sums, view.sum(1), rtol=1e-4, atol=1e-4)
+    again = X.copy()
+    found, values = te.bind_views([a, there, total], [given, PLACES[place](again), sums.copy()])
+    interpret(f.func, found, symbols={v.name: int(str(value)) for v, value in values.items()})
+    np.testing.assert_array_equal(again, want)
+    tw.build(s, [a, there, total], bounds="check")(given, PLACES[place](X.copy()), sums)
+
+
+def test_results_of_a_reduction_and_in_columns() -> None:
+    """Sums in every third element, from the last to the first."""
+    a, k = te.placeholder((N, M), name="A"), te.reduce_axis(M)
+    b = te.strided(te.compute((N,), lambda i: te.sum(a[i, k], axis=k), name="B"), (-3,))
+    s = te.create_schedule(b)
+    s[s[b].rfactor(s[b].split(k, 4)[1], -1).name].vectorize("k_1")
+    out = np.zeros(36, np.float32)
+    tw.build(s, [a, b])(X, out[::-3])
+    np.testing.assert_allclose(out[::-3], X.sum(1), rtol=1e-5, atol=1e-5)
+    assert not out[::3].any() or not out[1::3].any()
+
+
+def test_refused_results() -> None:
+    a, b = doubled(None)
+    for strides in ((0, 1), (1, 1)):
+        with pytest.raises(ExpressionError, match="result 'B': two elements would share a place"):
+            te.strided(te.compute((4, 3), lambda i, j: 0.0, name="B"), strides)
+    f = tw.build(te.create_schedule(b), [a, te.strided(b, free())])
+    out = np.zeros((12, 40), np.float32)
+    with pytest.raises(CallError, match="two elements of a result share a place"):
+        f(X, np.lib.stride_tricks.as_strided(out, (12, 40), (4, 4)))
+    out.flags.writeable = False
+    with pytest.raises(CallError, match="read-only"):
+        f(X, out)
+    with pytest.raises(ExpressionError, match="'B' stands twice"):
+        tw.build(te.create_schedule(b), [a, b, te.strided(b, free())])
+    small = te.placeholder((4,), name="A")
+    e = te.extern((4,), [small], lambda x, y: None, name="E")
+    with pytest.raises(ScheduleError, match="'E' has strides"):
+        tw.build(te.create_schedule(e), [small, te.strided(e, (2,))])
+    c = te.compute((4,), lambda i: small[i], name="C")
+    s = te.create_schedule(c)
+    s.schedule.transform_layout("C", lambda i: (i // 4, i % 4), "C")
+    with pytest.raises(ScheduleError, match="the memory of 'C' was laid out otherwise"):
+        tw.build(s, [small, te.strided(c, (2,))])

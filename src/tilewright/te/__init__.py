@@ -72,7 +72,7 @@ from tilewright.te.elements import (
 from tilewright.te.externs import ExternOp, extern
 from tilewright.te.intrinsics import intrinsic, scope
 from tilewright.te.memory import bind_views, memory_shape
-from tilewright.te.placeholders import placeholder
+from tilewright.te.placeholders import placeholder, strided
 from tilewright.te.scans import ScanOp, scan
 from tilewright.te.tensors import (
     ComputeOp,
@@ -163,6 +163,7 @@ __all__ = [
     "sin",
     "sinh",
     "sqrt",
+    "strided",
     "stages_of",
     "sum",
     "tan",

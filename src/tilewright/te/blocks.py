@@ -21,7 +21,7 @@ from tilewright.schedule.state import taken_names
 from tilewright.support.errors import ExpressionError
 from tilewright.te.bounds import check_reads
 from tilewright.te.externs import ExternOp
-from tilewright.te.memory import memory_index, memory_shape
+from tilewright.te.memory import memory_index, memory_shape, place_results
 from tilewright.te.scans import ScanOp
 from tilewright.te.tensors import ComputeOp, Tensor
 
@@ -253,7 +253,8 @@ def lower(schedule: StageSchedule, args: Sequence[Arg], name: str = "main") -> P
     if unknown:
         raise ExpressionError(f"{name}: neither inputs nor global results of this schedule: {', '.join(unknown)}")
     inner = tuple(b for b in func.buffers if b.name not in names)
-    return replace(func, name=name, params=tuple(buffers[n] for n in names), buffers=inner)
+    func = replace(func, name=name, params=tuple(buffers[n] for n in names), buffers=inner)
+    return place_results(func, {n: t for n, t in zip(names, args, strict=True) if isinstance(t, Tensor)})
 
 
 def _arguments(args: Sequence[Arg], name: str) -> Sequence[Arg]:
@@ -261,13 +262,23 @@ def _arguments(args: Sequence[Arg], name: str) -> Sequence[Arg]:
     for k, arg in enumerate(args):
         if not isinstance(arg, Tensor | Var):
             raise ExpressionError(f"{name}: argument {k}", expected="a tensor or a te.var", got=type(arg).__name__)
-        if any(arg is other for other in args[:k]):
+        if any(_is_same(arg, other) for other in args[:k]):
             raise ExpressionError(f"{name}: argument {arg.name!r} stands twice")
     return args
 
 
+def _is_same(a: Arg, b: Arg) -> bool:
+    """Whether two arguments are one tensor or scalar, whatever strides they have."""
+    if a is b or isinstance(a, Var) or isinstance(b, Var) or a.op is None:
+        return a is b
+    return a.op is b.op and a.index == b.index
+
+
 def _buffer_shape(arg: Arg) -> tuple[Expr, ...]:
-    return memory_shape(arg) if isinstance(arg, Tensor) else ()
+    """Of the buffer that stages read or write: results are placed when they are scheduled."""
+    if isinstance(arg, Var):
+        return ()
+    return memory_shape(arg) if arg.op is None else arg.shape
 
 
 def _token(arg: Arg) -> Any:
@@ -308,7 +319,8 @@ def _stage_nest(
         def on(node: Expr) -> Expr | None:
             if isinstance(node, Load) and isinstance(node.buffer, Tensor):
                 indices = node.indices if time is None else tuple(map(simplify, node.indices))
-                return Load(buffers[_token(node.buffer)], memory_index(node.buffer, indices))
+                given = node.buffer.op is None
+                return Load(buffers[_token(node.buffer)], memory_index(node.buffer, indices) if given else indices)
             if isinstance(node, Var):
                 return Load(buffers[node], ()) if node in buffers else renamed.get(node)
             return None

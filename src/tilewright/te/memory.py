@@ -1,24 +1,27 @@
-"""Where a placeholder's elements lie in memory: row by row, or by strides from an offset.
+"""Where an argument's elements lie in memory: row by row, or by strides from an offset.
 
     A = te.placeholder((n, m), strides=(s, 1), offset=o)        A[i, j] is element o + i*s + j of the memory
 
-In a program such a tensor is its memory, an array of one dimension that ends with the last element. A caller passes a
-view, and `bind_views` finds the memory and what the view's strides say of the symbols.
+In a program such a tensor is its memory, an array of one dimension that ends with the last element; results of stages
+become so when they are scheduled (`place_results`). A caller passes a view, and `bind_views` finds the memory and what
+the view's strides say of the symbols.
 """
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from tilewright.arith import prove, simplify
-from tilewright.ir.expr import Expr, Var, as_int, const, maximum
-from tilewright.ir.rewrite import substitute, variables
+from tilewright.arith import prove, prove_equal, simplify
+from tilewright.ir.expr import Buffer, Expr, Load, Var, as_int, const, maximum
+from tilewright.ir.loops import Intrinsic, PrimFunc, Stmt, Store
+from tilewright.ir.rewrite import map_expr, map_stmt, substitute, variables
 from tilewright.runtime.interop import Array, as_numpy, describe
-from tilewright.support.errors import CallError
+from tilewright.support.errors import CallError, ScheduleError
 from tilewright.te.tensors import Tensor
 
 Values = dict[Var, Expr]
@@ -47,6 +50,50 @@ def memory_index(t: Tensor, indices: tuple[Expr, ...]) -> tuple[Expr, ...]:
     for i, s in zip(indices, t.strides, strict=True):
         at = at + i * s
     return (at,)
+
+
+def place_results(func: PrimFunc, tensors: Mapping[str, Tensor]) -> PrimFunc:
+    """A scheduled function whose results with strides are written, and read, where their elements lie.
+
+    Raises ScheduleError where a step laid a result's memory out otherwise, or gave parts of it to an intrinsic.
+    """
+    memories: dict[Buffer, Buffer] = {}
+    placed = {p: t for p in func.params if (t := tensors.get(p.name)) is not None and t.op is not None and t.strides}
+    for p, t in placed.items():
+        if len(p.shape) != len(t.shape) or not all(prove_equal(a, b) for a, b in zip(p.shape, t.shape, strict=True)):
+            raise ScheduleError(f"the memory of {t.name!r} was laid out otherwise, so its strides mean nothing")
+        memories[p] = replace(p, shape=memory_shape(t), align=None)
+    if not placed:
+        return func
+
+    def on_expr(e: Expr) -> Expr | None:
+        if isinstance(e, Load) and e.buffer in placed:
+            return Load(memories[e.buffer], memory_index(placed[e.buffer], e.indices))
+        return None
+
+    def on_stmt(s: Stmt) -> Stmt | None:
+        if isinstance(s, Store) and s.buffer in placed:
+            return replace(s, buffer=memories[s.buffer], indices=memory_index(placed[s.buffer], s.indices))
+        if isinstance(s, Intrinsic):
+            for region in (*s.outputs, *s.inputs):
+                if region.buffer in placed:
+                    raise ScheduleError(f"{region.buffer.name!r} has strides, which {s.name!r} does not see")
+        return None
+
+    body = map_stmt(func.body, on_stmt, lambda e: map_expr(e, on_expr))
+    return replace(func, params=tuple(memories.get(p, p) for p in func.params), body=body)
+
+
+def are_apart(sizes: Sequence[int | None], steps: Sequence[int | None]) -> bool:
+    """Whether no two elements share a place, as far as is known: each step passes all that the smaller ones reach."""
+    reach = 0
+    if any(n is None or s is None for n, s in zip(sizes, steps, strict=True)):
+        return all(s != 0 or n in (None, 0, 1) for n, s in zip(sizes, steps, strict=True))
+    for step, size in sorted((abs(s or 0), n or 0) for n, s in zip(sizes, steps, strict=True) if n != 1):
+        if size and step <= reach:
+            return False
+        reach += step * (size - 1)
+    return True
 
 
 def default_offset(shape: Sequence[Expr], strides: Sequence[Expr]) -> Expr:
@@ -124,6 +171,8 @@ def _bind_strides(t: Tensor, view: Array, values: Values) -> None:
     if any(not free and step != want for step, want, free in zip(steps, wanted, idle, strict=True)):
         got = f"{list(view.strides)} bytes, elements of {view.itemsize}"
         raise CallError("wrong strides", where=where, expected=f"{wanted} elements", got=got)
+    if t.op is not None and view.size and not are_apart(view.shape, [int(s) for s in steps]):
+        raise CallError("two elements of a result share a place", where=where, got=f"strides {view.strides} bytes")
 
 
 def _memory(t: Tensor, view: Array, values: Values) -> Array:
@@ -132,6 +181,8 @@ def _memory(t: Tensor, view: Array, values: Values) -> Array:
     wanted = tuple(as_int(substitute(d, values)) for d in t.shape)
     if wanted != view.shape:
         raise CallError("wrong shape", where=where, expected=wanted, got=view.shape)
+    if t.op is not None and not view.flags.writeable:
+        raise CallError("is read-only", where=where)
     assert t.offset is not None
     offset, (extent,) = as_int(substitute(t.offset, values)), memory_shape(t)
     size = as_int(substitute(extent, values))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from tilewright.arith import prove
@@ -12,7 +13,7 @@ from tilewright.ir.expr import Expr, Var, as_expr, as_int
 from tilewright.ir.op_types import readable
 from tilewright.ir.rewrite import variables
 from tilewright.support.errors import ExpressionError
-from tilewright.te.memory import default_offset
+from tilewright.te.memory import are_apart, default_offset
 from tilewright.te.tensors import Tensor, extents_of_shape, plain
 
 
@@ -38,20 +39,38 @@ def placeholder(
     With strides, views of NumPy and of other libraries are passed without a copy. Raises ExpressionError for strides
     that are no such numbers.
     """
-    extents = extents_of_shape(shape, name)
-    if strides is None:
-        if offset is not None:
-            raise ExpressionError(f"placeholder {name!r}: an offset goes with strides", got=offset)
-        return Tensor(name, _dtype(dtype), extents)
+    tensor = Tensor(name, _dtype(dtype), extents_of_shape(shape, name))
+    if strides is not None:
+        return strided(tensor, strides, offset)
+    if offset is not None:
+        raise ExpressionError(f"placeholder {name!r}: an offset goes with strides", got=offset)
+    return tensor
+
+
+def strided(tensor: Tensor, strides: Sequence[Any], offset: Any = None) -> Tensor:
+    """A tensor whose elements lie by strides in its memory, as an argument of a function.
+
+        C = te.strided(te.compute((n, m), lambda i, j: A[i, j] * 2.0, name="C"), (te.var("s"), 1))
+        tw.build(te.create_schedule(C), [A, C])(a, wide[:, :m])
+
+    The result of a stage is scheduled as if it were dense, and written where its elements lie; what is between them
+    stays as it is. `strides` and `offset` are as in `te.placeholder`; no two elements of a result may share a place.
+    Raises ExpressionError for strides that are no such numbers.
+    """
+    name, extents = tensor.name, tensor.shape
+    what = "placeholder" if tensor.op is None else "result"
     if not isinstance(strides, list | tuple) or len(strides) != len(extents):
-        raise ExpressionError(f"placeholder {name!r}: a stride for each dimension", expected=len(extents), got=strides)
-    steps = tuple(_step(s, name) for s in strides)
+        raise ExpressionError(f"{what} {name!r}: a stride for each dimension", expected=len(extents), got=strides)
+    steps = tuple(_step(s, f"{what} {name!r}") for s in strides)
     least = default_offset(extents, steps)
     place = least if offset is None else as_expr(plain(offset))
     if place.dtype is not i64 or not (prove(place >= least) or _is_own(place, steps, extents)):
         expected = f"an i64 of at least {readable(least)}"
-        raise ExpressionError(f"placeholder {name!r}: not an offset", expected=expected, got=readable(place))
-    return Tensor(name, _dtype(dtype), extents, strides=steps, offset=place)
+        raise ExpressionError(f"{what} {name!r}: not an offset", expected=expected, got=readable(place))
+    sizes, numbers = (tuple(map(as_int, part)) for part in (extents, steps))
+    if tensor.op is not None and not are_apart(sizes, numbers):
+        raise ExpressionError(f"{what} {name!r}: two elements would share a place", got=f"strides {list(numbers)}")
+    return replace(tensor, strides=steps, offset=place)
 
 
 def _step(value: Any, name: str) -> Expr:
@@ -59,7 +78,7 @@ def _step(value: Any, name: str) -> Expr:
     step = as_expr(plain(value))
     if step.dtype is not i64 or any(v.axis for v in variables(step)) or (as_int(step) is None and not prove(step >= 0)):
         expected = "a number, or a symbol that is not negative"
-        raise ExpressionError(f"placeholder {name!r}: not a stride", expected=expected, got=f"{readable(step)}")
+        raise ExpressionError(f"{name}: not a stride", expected=expected, got=f"{readable(step)}")
     return step
 
 
