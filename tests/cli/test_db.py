@@ -69,6 +69,23 @@ def test_stats_verify_prune(cli: Cli, user: Store) -> None:
     assert json.loads(cli("db", "prune", "--other-compilers", "--yes", "--json")[1])["removed"] == 3
 
 
+def test_verify_races(cli: Cli, user: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each record is settled as soon as it is raced: who presses Ctrl-C keeps the others' verdicts."""
+    from tilewright.tuning import rerace
+
+    said = iter([rerace.Reraced("dropped", "not verified"), rerace.Reraced("skipped", "about other machines")])
+    monkeypatch.setattr(rerace, "rerace", lambda _record: next(said))
+    assert "2 unknown" not in (text := cli("db", "verify", record(8).digest, record(9).digest, "--race")[1])
+    assert "1 dropped" in text and "1 skipped" in text and sum(1 for _ in user.records()) == 2
+
+    def stopped(_record: Record) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(rerace, "rerace", stopped)
+    code, text, _ = cli("db", "verify", "--race", "--json")
+    assert code == 130 and json.loads(text) == [] and sum(1 for _ in user.records()) == 2
+
+
 def test_a_compile_says_what_records_did(cli: Cli, user: Store, layer: Path, tmp_path: Path) -> None:
     with deciding() as listed:
         tw.compile(layer)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import fields
 from pathlib import Path
@@ -319,43 +320,65 @@ def export_command(
 def verify_command(
     names: Annotated[list[str] | None, typer.Argument(metavar="[RECORD]...", help="Only these; all if none.")] = None,
     store: StoreOption = None,
+    race: Annotated[
+        bool, typer.Option("--race", help="Also time what is unverified, and keep what still wins.")
+    ] = False,
     json: JsonOption = False,
 ) -> None:
     """Check records against this compiler: is the workload the decision's, does the setting still exist, do the
     estimates stand by it? Those of other classes of machines are checked as far as that goes.
 
-    Exit code 3 if one would not be used. `tilewright tune` measures anew what was measured with another compiler.
+    With `--race` records about kernels that another compiler measured are raced against what this one prefers, in
+    processes of their own and held against the interpreter. What wins becomes a record of this compiler, what does not
+    is removed. Nothing else should run meanwhile. Ctrl-C keeps what was settled, and the next run goes on from there.
+
+    Exit code 3 if one would not be used. `tilewright tune` measures anew what depends on the model around it.
 
     ```
     tilewright db verify
-    tilewright db verify 5f2a --json
+    tilewright db verify 5f2a --race --json
     ```
     """
-    from tilewright.records.check import checked
     from tilewright.records.database import everything, find
 
     place = _store(store)
     found = [pair for name in names for pair in find(place, name)] if names else list(everything(place))
-    rows = []
-    with progress("verify", enabled=not is_quiet(json)) as step:
-        for digest, record in found:
-            step(digest[:12])
-            rows.append((digest, record, checked(record)))
+    rows: list[dict[str, Any]] = []
+    interrupted = False
+    with progress("race" if race else "verify", enabled=not is_quiet(json)) as step:
+        try:
+            for k, (digest, record) in enumerate(found):
+                step(f"{k + 1} of {len(found)} {digest[:12]}")
+                rows.append({"record": digest, "decision": record.decision, **_verdict(place, digest, record, race)})
+        except KeyboardInterrupt:
+            interrupted = True
     if json:
-        print_json([{"record": n, "decision": r.decision, "state": v.state, "why": v.why} for n, r, v in rows])
+        print_json(rows)
     else:
-        table(
-            "",
-            ["record", "decision", "state", ""],
-            [[n[:12], f"{r.kind} {r.about[:ABOUT]}", v.state, v.why] for n, r, v in rows],
-            left=4,
-        )
-        counts = {
-            state: sum(v.state == state for _, _, v in rows) for state in dict.fromkeys(v.state for _, _, v in rows)
-        }
+        texts = {digest: f"{r.kind} {r.about[:ABOUT]}" for digest, r in found}
+        cells = [[row["record"][:12], texts[row["record"]], row["state"], row["why"]] for row in rows]
+        table("", ["record", "decision", "state", ""], cells, left=4)
+        counts = Counter(row["state"] for row in rows)
         out.print(", ".join(f"{count} {state}" for state, count in counts.items()) or "no records")
-    if any(v.state == "unusable" for _, _, v in rows):
+    if interrupted:
+        raise typer.Exit(Exit.INTERRUPTED)
+    if any(row["state"] == "unusable" for row in rows):
         raise typer.Exit(Exit.MISMATCH)
+
+
+def _verdict(place: Store, digest: str, record: Record, race: bool) -> dict[str, Any]:
+    """What is found about one record, and with `race` done about it."""
+    if not race:
+        from tilewright.records.check import checked
+
+        verdict = checked(record)
+        return {"state": verdict.state, "why": verdict.why}
+    from tilewright.tuning.rerace import rerace, settle
+
+    found = rerace(record)
+    settle(place, digest, record, found)
+    gain = {} if found.gain is None else {"gain": found.gain.to_dict()}
+    return {"state": found.state, "why": found.why, **gain}
 
 
 @db.command("prune")

@@ -1,0 +1,217 @@
+"""Races of records that were measured with another compiler: what they say about this one, found out without a model.
+
+A record about a kernel has all that a race needs: the function, its setting, and a compiler that says what it would
+take instead. Both are compiled in processes of their own, held against the interpreter, and timed in turns, loaded anew
+five times. One that wins becomes a record of this compiler; one that does not goes.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from math import ceil, prod
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from tilewright.codegen.interpret.interpreter import interpret
+from tilewright.identity import code_version
+from tilewright.ir.expr import as_int, const
+from tilewright.ir.loops import Block, PrimFunc
+from tilewright.ir.rewrite import substitute, walk
+from tilewright.measure.contender import save_arrays
+from tilewright.plans import candidates
+from tilewright.plans.framework.analysis import analyse
+from tilewright.plans.framework.decision_key import Key, target_class
+from tilewright.records import record as records
+from tilewright.records.check import checked
+from tilewright.records.record import Record
+from tilewright.records.store import Store
+from tilewright.schedule.state import written_buffers
+from tilewright.support.errors import Error
+from tilewright.targets.target import Target
+from tilewright.tuning.judge import Gain, gain, ratios
+from tilewright.tuning.kernel_subject import KERNEL, subject
+from tilewright.tuning.programs import Built
+from tilewright.tuning.workers import FLOOR, LOADINGS, LOOSER, ROUNDS, Processes, Timed
+
+POLICY = "a kernel alone 1"
+REGIMES: Mapping[str, tuple[Literal["warm", "cold"], ...]] = {
+    "warm": ("warm",),
+    "cold": ("cold",),
+    "model": ("warm", "cold"),  # which of the two it was there is not known: a setting must not lose in either
+}
+INTERPRETED = 3_000_000
+"""Iterations of blocks that the interpreter is asked to run, some seconds; results of larger functions are held against
+those of the untuned code."""
+MOST_COPIES, MOST_BYTES = 256, 256 << 20
+"""Of a kernel's arrays, where they come from memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reraced:
+    """What became of a record: it "stands" as it is or was "verified" anew; it was "dropped"; or a race says nothing
+    about it ("skipped"). `gain` is over what this compiler prefers, `record` what takes the old one's place."""
+
+    state: Literal["stands", "verified", "dropped", "skipped"]
+    why: str = ""
+    gain: Gain | None = None
+    record: Record | None = None
+
+
+Measure = Callable[[Path, int], Processes]
+"""Processes that time kernels with the arrays in a file, on so many threads."""
+
+
+def rerace(record: Record, target: Target | None = None, measure: Measure | None = None) -> Reraced:
+    """Race the setting of a record against what this compiler prefers.
+
+    Args:
+        target: the machine, with the instructions that the record is about; this machine if None.
+        measure: where times come from.
+    """
+    verdict = checked(record, target)
+    if verdict.state == "used":
+        return Reraced("stands", "measured with this compiler")
+    if verdict.state == "unknown":
+        return Reraced("skipped", verdict.why)
+    if verdict.state == "unusable" and not verdict.why.startswith("estimated"):
+        return Reraced("dropped", verdict.why)
+    machine = replace(target or Target.host(), threads=record.threads)
+    key = record.key()
+    assert isinstance(key.program, PrimFunc)
+    labels = [c.label for c in candidates(analyse(key.program), machine)]
+    if record.setting == labels[0]:
+        return Reraced("skipped", "it is what the estimates prefer now")
+    try:
+        return _raced(record, key, key.program, machine, labels, measure or _measure)
+    except Error as error:
+        return Reraced("dropped", error.headline())
+
+
+def settle(store: Store, digest: str, record: Record, found: Reraced) -> None:
+    """Do in a store what was found: the new record first, so that who is stopped between loses none."""
+    if found.record is not None:
+        store.put(found.record)
+    if found.state in ("verified", "dropped"):
+        store.remove(digest, record.target)
+
+
+def _measure(inputs: Path, threads: int) -> Processes:
+    return Processes(Path(), inputs, threads, setup=(KERNEL, KERNEL))
+
+
+def _raced(record: Record, key: Key, func: PrimFunc, machine: Target, labels: list[str], measure: Measure) -> Reraced:
+    arrays = example_arrays(func)
+    regimes = REGIMES[record.policy.regime]
+    with tempfile.TemporaryDirectory(prefix="tilewright-race-") as folder:
+        place = Path(folder)
+        save_arrays(str(place / "inputs.npz"), arrays)
+        processes = measure(place / "inputs.npz", record.threads)
+        reference = interpreted(func, arrays)
+        gains: dict[str, Gain] = {}
+        turns: dict[str, list[float]] = {labels[0]: [], record.setting: []}
+        error = own = 0.0
+        for regime in regimes:
+            copies = 1 if regime == "warm" else copies_of(arrays, machine)
+            both = [_written(place, record, label, machine, copies) for label in turns]
+            if reference is not None:
+                (untuned,) = processes.judged(both[:1], reference, float("inf"))
+                own = untuned.error
+            races = [processes.judged(both, reference, max(FLOOR, LOOSER * own)) for _ in range(LOADINGS)]
+            failed = next((timed for race in races for timed in race if timed.outcome != "timed"), None)
+            if failed is not None:
+                return Reraced("dropped", f"{failed.outcome}: {failed.why}")
+            error = max(race[1].error for race in races)
+            gains[regime] = gain([ratios(_seconds(a), _seconds(b)) for a, b in races])
+            for label, column in zip(turns, zip(*races, strict=True), strict=True):
+                turns[label] += [t for timed in column for t in _seconds(timed)]
+    return _judged(record, key, machine, labels, gains, turns, (error, own))
+
+
+def _judged(
+    record: Record,
+    key: Key,
+    machine: Target,
+    labels: list[str],
+    gains: Mapping[str, Gain],
+    turns: Mapping[str, list[float]],
+    errors: tuple[float, float],
+) -> Reraced:
+    """The verdict: a verified gain in one regime at least, and a loss in none."""
+    best = max(gains, key=lambda regime: gains[regime].median)
+    shown = gains[best]
+    lost = [f"{regime} {g}" for regime, g in gains.items() if g.high < 1.0]
+    if lost or not shown.verified:
+        what = lost[0] if lost else f"{best} {shown}"
+        return Reraced("dropped", f"not verified to be faster than {labels[0]}: {what}", shown)
+    rounds = ROUNDS * LOADINGS
+    made = Record.of(
+        key,
+        machine,
+        labels,
+        setting=record.setting,
+        untuned=labels[0],
+        policy=records.Policy(POLICY, best, "kernel", rounds, LOADINGS),
+        candidates=tuple(
+            records.Candidate(label, "timed", 0.0, tuple(records.rounded(t) for t in found))
+            for label, found in turns.items()
+        ),
+        gain=records.Gain(shown.median, shown.low, shown.high, rounds),
+        made=records.provenance(machine, int(time.time()), record.made.author),
+        difference=records.Difference(*errors),
+    )
+    assert made.made.compiler == code_version()
+    return Reraced("verified", f"{best} {shown}", shown, made)
+
+
+def _seconds(timed: Timed) -> list[float]:
+    return [sum(parts) for parts in timed.rounds]
+
+
+def _written(folder: Path, record: Record, label: str, machine: Target, copies: int) -> Built:
+    path = folder / f"{len(list(folder.iterdir()))}.json"
+    name = (
+        "host"
+        if target_class(machine) == target_class(replace(Target.host(), threads=machine.threads))
+        else machine.cpu
+    )
+    path.write_text(subject(record.workload, record.decision, label, name, copies))
+    return Built({record.decision: label}, str(path), (label,))
+
+
+def example_arrays(func: PrimFunc) -> dict[str, np.ndarray[Any, Any]]:
+    """Arrays for a function's parameters, small whole numbers; symbols have their least sizes."""
+    sizes = {v: const(v.multiple * max(1, ceil((v.lo or 1) / v.multiple))) for v in func.symbols}
+    draw = np.random.default_rng(0)
+    arrays = {}
+    for p in func.params:
+        shape = [as_int(substitute(d, sizes)) or 0 for d in p.shape]
+        low, high = (-3, 4) if p.dtype.is_float else (0, 2)  # whole numbers may index something
+        arrays[p.name] = draw.integers(low, high, shape).astype(p.dtype.numpy)
+    return arrays
+
+
+def interpreted(func: PrimFunc, arrays: Mapping[str, np.ndarray[Any, Any]]) -> dict[str, Any] | None:
+    """What the function computes by the interpreter; None where that takes too long."""
+    sizes = {v: const(v.multiple * max(1, ceil((v.lo or 1) / v.multiple))) for v in func.symbols}
+    blocks = (b for b in walk(func.body) if isinstance(b, Block))
+    work = sum(prod(as_int(substitute(v.extent, sizes)) or 1 for v in b.iters) for b in blocks)
+    if work > INTERPRETED:
+        return None
+    mine = {name: a.copy() for name, a in arrays.items()}
+    interpret(func, mine)
+    written = set(written_buffers(func.body))
+    return {p.name: mine[p.name] for p in func.params if p in written}
+
+
+def copies_of(arrays: Mapping[str, np.ndarray[Any, Any]], machine: Target) -> int:
+    """Copies whose arrays together are more than twice the last cache that a core has to itself."""
+    size = max(1, sum(a.nbytes for a in arrays.values()))
+    return max(1, min(2 * machine.l2 // size + 1, MOST_COPIES, MOST_BYTES // size))
+
+
+__all__ = ["Measure", "Reraced", "rerace", "settle"]
