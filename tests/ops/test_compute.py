@@ -397,6 +397,29 @@ for right in (False, True):
     case("search_sorted", np.zeros(0, F), x(3), right=right)
 
 
+for source, target, shape, more in (
+    ("NCHW", "NCHW8c", (2, 16, 3, 1), {}),
+    ("NCHW", "NCHW8c", (2, 13, 3, 1), {"value": -1.5}),
+    ("NCHW8c", "NCHW", (2, 2, 3, 1, 8), {}),
+    ("NCHW8c", "NHWC", (2, 2, 3, 1, 8), {"extents": (2, 3, 1, 9)}),
+    ("OIHW4i2o", "OIHW3o", (3, 1, 2, 2, 4, 2), {"extents": (5, 3, 2, 2)}),
+    ("CN", "CN3n2c", (1, 1), {"value": 2.0}),
+):
+    case("layout_transform", x(*shape), source=source, target=target, **more)
+for mode in ("DCR", "CRD"):
+    case("space_to_depth", x(2, 3, 4, 6), block=2, mode=mode)
+    case("space_to_depth", x(1, 2, 9), block=3, mode=mode)
+    case("depth_to_space", x(2, 12, 2, 3), block=2, mode=mode)
+    case("depth_to_space", x(2, 8, 1, 2, 3), block=2, mode=mode)
+    case("depth_to_space", x(1, 3, 1), block=1, mode=mode)
+case("sequence_mask", ODD.reshape(1, 11).repeat(3, 0), np.array([-2, 4, 20]), batch_axis=0, time_axis=1, value=-1.0)
+case("sequence_mask", ints(4, 3, 2), np.array([0, 3], np.int32), batch_axis=-1, time_axis=0)
+for p in (1.0, 2.0, 3.0, 0.5):
+    case("lp_normalize", x(3, 1, 5), axes=(0, 2), p=p, epsilon=1e-3)
+    case("lp_normalize", np.stack([ODD, np.zeros(11, F), np.abs(x(11))]), axes=(1,), p=p, epsilon=0.0)
+case("lp_normalize", x(4, 6, dtype=np.float16), axes=(-1,), epsilon=1e-6)
+
+
 @pytest.mark.parametrize("position", range(len(CASES)), ids=lambda i: f"{i}-{CASES[i][0]}")
 def test_expression_equals_reference(position: int) -> None:
     op, arrays, attrs = CASES[position]

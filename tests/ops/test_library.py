@@ -35,6 +35,14 @@ CASES: list[tuple[str, list[tuple[int, ...]], dict[str, Any]]] = [
         [(1, 3, 6, 6), (4, 3, 3, 3)],
         {"strides": (1, 1), "pads": (1, 1, 1, 1), "dilations": (1, 1), "groups": 1},
     ),
+    ("layout_transform", [(2, 13, 3, 5)], {"source": "NCHW", "target": "NHCW8c", "value": 7}),
+    ("layout_transform", [(2, 2, 3, 5, 8)], {"source": "NCHW8c", "target": "NHWC", "extents": (2, 3, 5, 13)}),
+    ("layout_transform", [(1, 2, 3, 16)], {"source": "NCW16c", "target": "NCW4c"}),
+    ("space_to_depth", [(2, 3, 4, 6)], {"block": 2}),
+    ("depth_to_space", [(1, 24, 3, 1, 2)], {"block": 2, "mode": "CRD"}),
+    ("lp_normalize", [(3, 7, 1)], {"axes": (1, 2), "epsilon": 1e-6}),
+    ("lp_normalize", [(3, 7)], {"axes": (0,), "p": 3.0}),
+    ("slice", [(5, 6, 7)], {"begin": (1, 0, 3), "size": (3, 6, 2), "step": (1, 1, 2)}),  # a crop
 ]
 
 
@@ -53,6 +61,66 @@ def test_a_function_computes_what_its_reference_does(
     f = tw.build(tw.plan(args)) if planned else tw.build(te.create_schedule(out), args)
     f(*arrays, got)
     np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_layouts_back_and_forth() -> None:
+    """There and back is the identity, also where blocks are not full; the element at each place is the one meant."""
+    a = np.random.default_rng(0).standard_normal((2, 11, 3)).astype(np.float32)
+    there = tw.operators.layout_transform.reference(a, source="NCW", target="NCW4c")
+    assert there.shape == (2, 3, 3, 4)
+    for i, c, w in np.ndindex(a.shape):
+        assert there[i, c // 4, w, c % 4] == a[i, c, w]
+    assert (there[:, 2, :, 3] == 0).all()
+    n = te.var("n")
+    x = te.placeholder((n, 11, 3), name="x")
+    blocked = tw.operators.layout_transform(x, source="NCW", target="NCW4c")
+    y = tw.operators.layout_transform(blocked, source="NCW4c", target="NCW", extents=(n, 11, 3))
+    b = np.empty_like(a)
+    tw.build(te.create_schedule(y), [x, y])(a, b)
+    np.testing.assert_array_equal(b, a)
+
+
+def test_layouts_that_do_not_fit_are_refused() -> None:
+    x = te.placeholder((2, 11, 3), name="x")
+    for attrs, message in (
+        ({"source": "NCW", "target": "NCH"}, "other dimensions"),
+        ({"source": "NCHW", "target": "NCHW4c"}, "another rank"),
+        ({"source": "NCW", "target": "N4cCW"}, "stands before its dimension"),
+        ({"source": "NCW", "target": "NCWC"}, "once"),
+        ({"source": "NCW", "target": "NCW-"}, "such as NCHW8c"),
+        ({"source": "NCW", "target": "NCW4c", "extents": (2, 12, 3)}, "shape is not that of NCW"),
+        ({"source": "NCW", "target": "NCW4c", "extents": (2, 11)}, "one extent is needed"),
+    ):
+        with pytest.raises(ShapeError, match=message):
+            tw.operators.layout_transform(x, **attrs)
+    for name in ("space_to_depth", "depth_to_space"):
+        with pytest.raises(ShapeError, match="cannot be divided"):
+            getattr(tw.operators, name)(x, block=2)
+
+
+@pytest.mark.parametrize("planned", [False, True], ids=["as written", "planned"])
+@pytest.mark.parametrize("dtype", ["float32", "float16", "int8", "uint8", "int64"])
+@pytest.mark.parametrize("largest", [False, True])
+def test_topk_by_stages(dtype: str, largest: bool, planned: bool) -> None:
+    """Ties by index, NaN as the largest, zeros alike with their signs; the values that stand are the input's."""
+    rng = np.random.default_rng(3)
+    a = rng.integers(0, 4, (3, 9)).astype(dtype)
+    if a.dtype.kind == "f":
+        a[0, :4], a[1, 2:5] = [np.nan, -np.inf, np.nan, np.inf], [0.0, -0.0, 0.0]
+    for values in ({"axis": 1, "k": 9}, {"axis": 0, "k": 1}, {"axis": -1, "k": 4}):
+        x = te.placeholder(a.shape, dtype, name="x")
+        outs = tw.operators.topk(x, largest=largest, **values)
+        wanted = tw.operators.topk.reference(a, largest=largest, **values)
+        got = [np.ones(w.shape, w.dtype) for w in wanted]
+        args = [x, *outs]
+        f = tw.build(tw.plan(args)) if planned else tw.build(te.create_schedule(list(outs)), args)
+        f(a, *got)
+        np.testing.assert_array_equal(got[1], wanted[1])
+        np.testing.assert_array_equal(got[0], wanted[0])
+        if a.dtype.kind == "f":
+            for zeros in (got[0], wanted[0]):
+                zeros[np.isnan(zeros)] = 1  # the sign of a NaN means nothing
+            np.testing.assert_array_equal(np.signbit(got[0]), np.signbit(wanted[0]))
 
 
 @pytest.mark.parametrize(("name", "shapes", "values"), CASES, ids=[f"{n}{k}" for k, (n, *_) in enumerate(CASES)])
@@ -98,7 +166,7 @@ def test_what_does_not_fit_is_refused() -> None:
     with pytest.raises(AttributeError, match="no operator named 'sofmax'"):
         _ = tw.operators.sofmax
     with pytest.raises(AttributeError, match="loop program of its own"):
-        _ = tw.operators.topk
+        _ = tw.operators.cholesky
     with pytest.raises(VerifyError, match="softmax: needs the attribute 'axis'"):
         tw.operators.softmax(x)
     with pytest.raises(VerifyError, match="has no attribute 'axes'"):

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.arith import prove
-from tilewright.ir.attributes import Attrs, Dim
+from tilewright.ir.attributes import Attrs, Dim, Number
 from tilewright.ir.dtype import i64
 from tilewright.ir.expr import Expr, as_int, call, cast, const, maximum, minimum, select
 from tilewright.ir.graph import TensorType
@@ -263,10 +263,14 @@ class ReverseSequenceAttrs(Attrs):
 def _reverse_infer(types: Types, attrs: ReverseSequenceAttrs) -> Out:
     """x, lengths [batch]: along `time_axis` the first `lengths[b]` entries of batch `b` are reversed."""
     x, lengths = present(types[0]), present(types[1])
-    integer(lengths, "lengths")
-    if lengths.rank != 1 or not same_dim(lengths.shape[0], x.shape[attrs.batch_axis]):
-        raise ShapeError("one length is needed for each batch entry", expected=x.shape[attrs.batch_axis], got=lengths)
+    _check_lengths(x, lengths, attrs.batch_axis)
     return (x,)
+
+
+def _check_lengths(x: TensorType, lengths: TensorType, batch_axis: int) -> None:
+    integer(lengths, "lengths")
+    if lengths.rank != 1 or not same_dim(lengths.shape[0], x.shape[batch_axis]):
+        raise ShapeError("one length is needed for each batch entry", expected=x.shape[batch_axis], got=lengths)
 
 
 def _reverse_compute(inputs: Tensors, attrs: ReverseSequenceAttrs, out: Out) -> tuple[Tensor, ...]:
@@ -296,3 +300,45 @@ register(
         "reverse_sequence", "injective", ReverseSequenceAttrs, _reverse_infer, _reverse_numpy, compute=_reverse_compute
     )
 )
+
+
+# --- masks of sequences ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceMaskAttrs(Attrs):
+    """What stands at and behind a sequence's length along `time_axis` becomes `value`."""
+
+    batch_axis: int
+    time_axis: int
+    value: Number = 0
+
+
+def _mask_infer(types: Types, attrs: SequenceMaskAttrs) -> Out:
+    """x, lengths [batch]: the first `lengths[b]` entries of batch `b` along `time_axis` stay (none where it is not
+    positive), the others become `value`."""
+    x, lengths = present(types[0]), present(types[1])
+    if axis_of(attrs.time_axis, x.rank) == axis_of(attrs.batch_axis, x.rank):
+        raise ShapeError("batch and time are different axes", got=attrs.time_axis)
+    _check_lengths(x, lengths, attrs.batch_axis)
+    return (x,)
+
+
+def _mask_compute(inputs: Tensors, attrs: SequenceMaskAttrs, out: Out) -> tuple[Tensor, ...]:
+    x, lengths = need(inputs[0]), need(inputs[1])
+    value = scalar(attrs.value, x.dtype)
+
+    def element(*point: Expr) -> Expr:
+        return select(point[attrs.time_axis] < cast(lengths[point[attrs.batch_axis]], i64), x[point], value)
+
+    return (compute(x.shape, element, name="sequence_mask"),)
+
+
+def _mask_numpy(arrays: Sequence[Any], attrs: SequenceMaskAttrs) -> tuple[Any, ...]:
+    x = np.moveaxis(np.asarray(arrays[0]), (attrs.batch_axis, attrs.time_axis), (0, 1)).copy()
+    for b, length in enumerate(np.asarray(arrays[1]).tolist()):
+        x[b, max(length, 0) :] = attrs.value
+    return (np.ascontiguousarray(np.moveaxis(x, (0, 1), (attrs.batch_axis, attrs.time_axis))),)
+
+
+register(OpDef("sequence_mask", "injective", SequenceMaskAttrs, _mask_infer, _mask_numpy, compute=_mask_compute))

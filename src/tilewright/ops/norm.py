@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 
 from tilewright import te
-from tilewright.ir.attributes import Attrs
+from tilewright.ir.attributes import Attrs, Ints
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Expr, call, cast, const, is_const, maximum, minimum, select
 from tilewright.ir.graph import TensorType
 from tilewright.ops.dims import (
     accumulator,
+    axes_of,
     axis_of,
     broadcast_index,
     broadcast_shapes,
@@ -271,3 +272,55 @@ def _lrn_numpy(arrays: Sequence[Any], attrs: LrnAttrs) -> tuple[Any, ...]:
 
 
 register(OpDef("lrn", "reduction", LrnAttrs, _lrn_infer, _lrn_numpy, compute=_lrn_compute))
+
+
+# --- rows of norm one -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class LpNormalizeAttrs(Attrs):
+    """The norm's exponent `p` (2: Euclidean), the axes that it is over, and what the norm is at least."""
+
+    axes: Ints
+    p: float = 2.0
+    epsilon: float = 0.0
+
+
+def _lp_infer(types: Types, attrs: LpNormalizeAttrs) -> Out:
+    """x / max((sum of |x| ** p) ** (1 / p), epsilon); 0 / 0 is NaN where epsilon is 0."""
+    x = present(types[0])
+    check_kind(x.dtype, ("float",))
+    axes_of(attrs.axes, x.rank)
+    if not attrs.p > 0 or attrs.epsilon < 0:
+        raise ShapeError("p must be positive and epsilon not negative", got=f"p = {attrs.p}, epsilon = {attrs.epsilon}")
+    return (x,)
+
+
+def _lp_compute(inputs: Tensors, attrs: LpNormalizeAttrs, out: Out) -> tuple[Tensor, ...]:
+    x, (type,), p = need(inputs[0]), out, attrs.p
+    axes, acc = axes_of(attrs.axes, x.ndim), accumulator(x.dtype)
+
+    def power(e: Expr) -> Expr:
+        e = te.abs(cast(e, acc))
+        return e if p == 1 else e * e if p == 2 else te.power(e, scalar(p, acc))
+
+    def root(e: Expr) -> Expr:
+        return e if p == 1 else te.sqrt(e) if p == 2 else te.power(e, scalar(1 / p, acc))
+
+    total = reduce_stage(x, axes, True, te.sum, power, "total")
+    norm = te.compute(total.shape, lambda *i: maximum(root(total[i]), scalar(attrs.epsilon, acc)), name="norm")
+    return (
+        te.compute(x.shape, lambda *i: cast(cast(x[i], acc) / norm[_kept(axes, i)], type.dtype), name="lp_normalize"),
+    )
+
+
+def _lp_numpy(arrays: Sequence[Any], attrs: LpNormalizeAttrs) -> tuple[Any, ...]:
+    x = wide(arrays[0])
+    axes = axes_of(attrs.axes, x.ndim)
+    with np.errstate(all="ignore"):
+        total = np.sum(np.abs(x) ** x.dtype.type(attrs.p), axis=axes, keepdims=True)
+        norm = np.maximum(total ** x.dtype.type(1 / attrs.p), x.dtype.type(attrs.epsilon))
+        return ((x / norm).astype(np.asarray(arrays[0]).dtype),)
+
+
+register(OpDef("lp_normalize", "reduction", LpNormalizeAttrs, _lp_infer, _lp_numpy, compute=_lp_compute))

@@ -55,7 +55,8 @@ class OpDef(Generic[A]):
     infer      input types (None: absent) and attributes to output types; raises ShapeError naming what is wrong
     compute    the tensor expression: input tensors, attributes, output types to output tensors
     loops      instead of `compute`, for what tensor expressions cannot say (scans, sorting, recurrences): the loop
-               program over (present inputs..., outputs...) in that order
+               program over (present inputs..., outputs...) in that order. Beside it `compute` is for schedules of one's
+               own, and models take the loops
     reference  the meaning in NumPy: arrays (None: absent) and attributes to arrays
     alias      the output is the first input's memory seen with another shape (reshape): no code is made for it
     view       whether attributes say that no code is needed, as inputs stand in the output's memory or the other way

@@ -91,7 +91,7 @@ def _better(a: Expr, b: Expr, largest: bool) -> Expr:
     return (nan_a & ~nan_b) | (a > b) if largest else (nan_b & ~nan_a) | (a < b)
 
 
-def _before(a: Expr, ia: Expr, b: Expr, ib: Expr, largest: bool) -> Expr:
+def before(a: Expr, ia: Expr, b: Expr, ib: Expr, largest: bool) -> Expr:
     """Whether element `a` at `ia` comes before `b` at `ib`."""
     tie = call("eq", a, b)
     if a.dtype.is_float:
@@ -114,7 +114,7 @@ def insertion(x: Buffer, values: Buffer, indices: Buffer, axis: int, largest: bo
                 with nest.loop("up", ranks - 1) as up:
                     to = ranks - 1 - up
                     above, below = at_axis(point, axis, to - 1), at_axis(point, axis, to)
-                    with nest.when(_before(value, index, values[above], indices[above], largest)):
+                    with nest.when(before(value, index, values[above], indices[above], largest)):
                         nest.store(values, below, values[above])
                         nest.store(indices, below, indices[above])
                         place.set(to - 1)

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from tilewright import te
 from tilewright.ir.attributes import Attrs, Dim
-from tilewright.ir.dtype import i64
-from tilewright.ir.expr import as_int
+from tilewright.ir.dtype import DType, i64
+from tilewright.ir.expr import Expr, as_int, call, cast, const, select
 from tilewright.ir.graph import TensorType
 from tilewright.ir.loops import PrimFunc
-from tilewright.ops.dims import at_least, axis_of, dim, number, present, wide
+from tilewright.ops.dims import accumulator, at_least, axis_of, dim, need, number, present, wide
 from tilewright.ops.loopnest import buffers
 from tilewright.ops.registry import OpDef, Types, register
-from tilewright.ops.sorting import insertion, ranking
+from tilewright.ops.sorting import at_axis, before, insertion, ranking
 from tilewright.ops.sorting_digits import digits
 from tilewright.support.errors import ShapeError
+from tilewright.te import Tensor
 
 Out = tuple[TensorType, ...]
 
@@ -65,6 +67,31 @@ def _topk_loops(types: Types, attrs: TopkAttrs, out: Out) -> PrimFunc:
     return way(x, values, indices, axis, attrs.largest)
 
 
+def _topk_compute(inputs: Sequence[Tensor | None], attrs: TopkAttrs, out: Out) -> tuple[Tensor, ...]:
+    """By ranks: an element's rank is how many come before it, and place `p` has the one of rank `p`. That compares all
+    pairs, but is made of stages to be scheduled; models have `loops`."""
+    x = need(inputs[0])
+    axis, acc = attrs.axis % x.ndim, accumulator(x.dtype)
+    other, source = te.reduce_axis(x.shape[axis], "other"), te.reduce_axis(x.shape[axis], "source")
+
+    def ranked(*point: Expr) -> Any:
+        there = x[at_axis((*point[:axis], *point[axis + 1 :]), axis, other.var)]
+        ahead = before(cast(there, acc), other.var, cast(x[point], acc), point[axis], attrs.largest)
+        return te.sum(cast(ahead, i64), axis=other)
+
+    rank = te.compute(x.shape, ranked, name="rank")
+
+    def chosen(value: Callable[[tuple[Expr, ...]], Expr], t: DType) -> Callable[..., Any]:
+        def element(*point: Expr) -> Any:
+            at = (*point[:axis], source.var, *point[axis + 1 :])
+            return te.max(select(call("eq", rank[at], point[axis]), value(at), const(t.min, t)), axis=source)
+
+        return element
+
+    values = te.compute(out[0].shape, chosen(lambda at: x[at], x.dtype), name="values")
+    return values, te.compute(out[1].shape, chosen(lambda at: source.var, i64), name="indices")
+
+
 def _topk_numpy(arrays: Sequence[Any], attrs: TopkAttrs) -> tuple[Any, ...]:
     x = np.asarray(arrays[0])
     axis = attrs.axis
@@ -78,4 +105,4 @@ def _topk_numpy(arrays: Sequence[Any], attrs: TopkAttrs) -> tuple[Any, ...]:
     return np.take_along_axis(x, order, axis=axis), order
 
 
-register(OpDef("topk", "opaque", TopkAttrs, _topk_infer, _topk_numpy, loops=_topk_loops))
+register(OpDef("topk", "opaque", TopkAttrs, _topk_infer, _topk_numpy, compute=_topk_compute, loops=_topk_loops))
