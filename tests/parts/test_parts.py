@@ -419,16 +419,16 @@ def test_what_changes_with_every_iteration_is_not_compiled_for() -> None:
     body = graph(
         "body",
         [
-            node("Unsqueeze", "k axis", "start"),
-            node("Slice", "w start end", "rest"),
-            node("ReduceSum", "rest", "sum", keepdims=0),
+            node("Range", "k end step", "rest"),
+            node("Cast", "rest", "numbers", to=T.FLOAT),
+            node("ReduceSum", "numbers", "sum", keepdims=0),
             node("Add", "v sum", "grown"),
             node("Less", "sum limit", "again"),
         ],
         {"k": (T.INT64, []), "go": (T.BOOL, []), "v": (T.FLOAT, [3])},
         {"again": (T.BOOL, []), "grown": (T.FLOAT, [3])},
     )
-    weights = {"w": np.arange(40, dtype=F), "axis": np.array([0]), "end": np.array([40])}
+    weights = {"step": np.array(1), "end": np.array(40)}
     inputs: Inputs = {"x": (T.FLOAT, [3]), "n": (T.INT64, []), "limit": (T.FLOAT, [])}
     m = model([node("Loop", "n  x", "y", body=body)], inputs, ["y"], weights)
     found = compiled(m)

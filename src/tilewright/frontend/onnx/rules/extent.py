@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from tilewright.arith import prove
 from tilewright.frontend.onnx.call import Call
 from tilewright.frontend.onnx.registry import rule
 from tilewright.ir.dtype import boolean, f32, i64, u8
-from tilewright.ir.expr import as_int, call, product
+from tilewright.ir.expr import Expr, as_int, call, product
 from tilewright.ir.graph import Value
 from tilewright.ops.dims import axis_of
 from tilewright.support.errors import ModelError, ShapeError
@@ -26,6 +28,35 @@ def places(n: Call, x: Value) -> Value:
     """The places of elements that are not zero, a row each."""
     rows, count = n.emit_all("nonzero", x)
     return n.head(rows, count)
+
+
+def places_between(n: Call, start: Any, end: Any, step: int, extent: Expr) -> Value:
+    """The places of `start:end:step` in a dimension, as in Python, where bounds are numbers or scalars of i64: at most
+    as many as the dimension has."""
+    if step == 0:
+        raise ShapeError("the step of a slice is 0")
+    number, zero = n.symbols([extent], i64, ()), n.constant(0, i64)
+    last = n.emit("sub", number, n.constant(1, i64))
+    low, high = (zero, number) if step > 0 else (n.constant(-1, i64), last)
+
+    def clamped(bound: Any) -> Value:
+        b = bound if isinstance(bound, Value) else n.symbols([bound], i64, ())
+        b = n.emit("select", n.emit("lt", b, zero), n.emit("add", b, number), b)
+        return n.emit("max", n.emit("min", b, high), low)
+
+    first, stop = clamped(start), clamped(end)
+    span = n.emit("sub", stop, first) if step > 0 else n.emit("sub", first, stop)
+    stride = min(abs(step), FAR)
+    longer = n.emit("add", n.emit("max", span, zero), n.constant(stride - 1, i64))
+    count = n.emit("truncdiv", longer, n.constant(stride, i64))
+    along = n.emit("range", start=0, step=stride if step > 0 else -stride, size=extent, dtype=i64)
+    places = n.emit("add", along, first)
+    within = n.emit("max", n.emit("min", places, last), zero)  # behind the last one too
+    return n.head(within, count)
+
+
+FAR = 1 << 31
+"""Steps beyond this lead out of every dimension."""
 
 
 @rule("Compress")

@@ -8,6 +8,8 @@ from typing import Any
 from tilewright.frontend.common.shapes import cropped, divide, slice_range, solve
 from tilewright.frontend.onnx.call import Call
 from tilewright.frontend.onnx.registry import rule
+from tilewright.frontend.onnx.rules.extent import places_between
+from tilewright.ir.dtype import i64
 from tilewright.ir.expr import Expr, as_int, const, is_const, product
 from tilewright.ir.graph import Value
 from tilewright.ops.dims import axes_of, axis_of, broadcast_shapes, dim, dims, same_dim, show
@@ -148,8 +150,7 @@ def slice_(n: Call) -> Value:
         ends: list[Any] = n.ints("ends") or []
         axes, steps = n.ints("axes"), None
     else:
-        starts = n.dimensions(1, "the starts of Slice") or []
-        ends = n.dimensions(2, "the ends of Slice") or []
+        starts, ends = _bounds(n, 1, "the starts of Slice"), _bounds(n, 2, "the ends of Slice")
         axes, steps = n.integers(3, "the axes of Slice"), n.integers(4, "the steps of Slice")
     axes = list(range(len(starts))) if axes is None else axes
     steps = [1] * len(starts) if steps is None else steps
@@ -159,11 +160,31 @@ def slice_(n: Call) -> Value:
     begin: list[Any] = [0] * rank
     size: list[Any] = list(x.shape)
     stride = [1] * rank
+    chosen: dict[int, Value] = {}
     for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
         k = axis_of(axis, rank)
-        begin[k], size[k] = slice_range(start, end, step, x.shape[k])
-        stride[k] = step
-    return n.emit("slice", x, begin=dims(begin), size=dims(size), step=tuple(stride))
+        if is_const(x.shape[k], 0):
+            continue  # it stays empty
+        if isinstance(start, Value) or isinstance(end, Value):
+            chosen[k] = places_between(n, start, end, int(step), x.shape[k])
+        else:
+            begin[k], size[k] = slice_range(start, end, step, x.shape[k])
+            stride[k] = step
+    x = n.emit("slice", x, begin=dims(begin), size=dims(size), step=tuple(stride))
+    for k, places in chosen.items():
+        x = n.emit("gather", x, places, axis=k)
+    return x
+
+
+def _bounds(n: Call, i: int, what: str) -> list[Any]:
+    """An input of Slice: what is known of it, or its elements where data decides them."""
+    if n.known(i) is not None or not n.has(i):
+        return n.dimensions(i, what) or []
+    count = as_int(n.type(i).size)
+    if count is None or n.rank(i) != 1 or count > n.rank(0):
+        return n.dimensions(i, what) or []  # it must be known
+    bounds = n.cast(n.value(i), i64)
+    return [n.reshape(n.slice(bounds, 0, k, 1), ()) for k in range(count)]
 
 
 @rule("Pad")
