@@ -23,6 +23,7 @@ def user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
     """This user's store, with three records."""
     monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.delenv("TILEWRIGHT_RECORDS", raising=False)
+    monkeypatch.setattr("tilewright.records.places.SHIPPED", tmp_path / "shipped")
     store = Store(tmp_path / "cache" / "records")
     for r in (record(8), record(9), record(8, target=HASWELL)):
         store.put(r)

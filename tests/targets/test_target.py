@@ -101,7 +101,11 @@ def test_the_kind_is_what_records_are_shared_over() -> None:
     """Machines of a kind differ in the last level, in ceilings, cores and threads."""
     zen4 = Target.parse("znver4")
     assert zen4.adjusted(l3=1 << 30, memory_bandwidth=1.0, barrier=9.0, cores=64, threads=4).kind == zen4.kind
-    others = [zen4.adjusted(l1=1), zen4.adjusted(l2=1), zen4.adjusted(registers=16), replace(zen4, missing=("fma",))]
+    masked = zen4.adjusted(features=(*zen4.features, "rdseed"), missing=("rdpru",))  # as hypervisors do
+    assert masked.kind == zen4.kind
+    cheaper = tuple(replace(dot, cost=0.5) for dot in zen4.isa.dots)
+    assert zen4.isa.dots and zen4.adjusted(dots=cheaper).kind == zen4.kind
+    others = [zen4.adjusted(l1=1), zen4.adjusted(l2=1), zen4.adjusted(registers=16), zen4.adjusted(dots=())]
     assert len({t.kind for t in (zen4, *others, *map(Target.parse, known()))}) == len(others) + len(known())
 
 
