@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from math import prod
+from math import lcm, prod
 
 from tilewright.arith import linear
 from tilewright.ir.expr import Buffer, Expr, Load, Op, Var, as_int
@@ -27,6 +27,11 @@ class Access:
     moves: tuple[Mapping[Var, Fraction] | None, ...]
     mentioned: frozenset[Var]
     blocks: Mapping[Var, int] = field(default_factory=dict)
+    _spans: tuple[_Span, ...] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        dimensions = zip(self.load.indices, self.moves, self.buffer.shape, strict=True)
+        object.__setattr__(self, "_spans", tuple(_span(*dimension) for dimension in dimensions))
 
     @property
     def buffer(self) -> Buffer:
@@ -66,18 +71,37 @@ class Access:
     def touched(self, extents: Mapping[Var, int], line: int) -> float:
         """Bytes of the buffer that iterations of these extents touch, in whole lines of cache. An index that does not
         move evenly takes as many values as the iterators that it mentions, at most."""
-        spans = []
-        for index, move, size in zip(self.load.indices, self.moves, self.buffer.shape, strict=True):
-            if move is None:
-                reach = prod(extents.get(v, 1) for v in variables(index))
-            else:
-                # Whole blocks: tiles begin where one does.
-                reach = 1 + int(sum(abs(by) * (extents.get(v, 1) - 1) for v, by in move.items()))
-            spans.append(min(number(size), reach))
+        spans = [span.values(extents) for span in self._spans]
         if not spans:
             return float(self.itemsize)
         last = spans[-1] * self.itemsize
         return prod(spans[:-1]) * float(-(-last // line) * line)
+
+
+@dataclass(frozen=True, slots=True)
+class _Span:
+    """How many values an index takes, `size` at most. Each iterator moves it by so many parts of `denominator`; where
+    nothing moves it evenly, `uneven` are the iterators that it mentions. Estimates ask thousands of times."""
+
+    size: int
+    steps: tuple[tuple[Var, int], ...]
+    denominator: int
+    uneven: tuple[Var, ...]
+
+    def values(self, extents: Mapping[Var, int]) -> int:
+        if self.uneven:
+            return min(self.size, prod(extents.get(v, 1) for v in self.uneven))
+        # Whole blocks: tiles begin where one does.
+        parts = sum([by * (extents[v] - 1) for v, by in self.steps if v in extents])
+        return min(self.size, 1 + parts // self.denominator)
+
+
+def _span(index: Expr, move: Mapping[Var, Fraction] | None, size: Expr) -> _Span:
+    if move is None:
+        return _Span(number(size), (), 1, tuple(variables(index)))
+    whole = lcm(*(by.denominator for by in move.values()))
+    steps = tuple((v, int(abs(by) * whole)) for v, by in move.items() if by)
+    return _Span(number(size), steps, whole, ())
 
 
 def accesses(stage: Stage) -> tuple[Access, ...]:

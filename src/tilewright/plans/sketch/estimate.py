@@ -120,13 +120,19 @@ def traffic(stage: Stage, loads: Sequence[Access], tiling: Tiling, lanes: int, t
     rates = (target.l2_bandwidth, target.l3_bandwidth, target.memory_bandwidth)
     kept = target.costs.traffic
     shares = (kept.kept_l1, kept.kept_l2, kept.kept_l3)
-    line = target.caches.line
+    # Bytes of each load that the loops from one of them on touch, the innermost ones' last.
+    touched = [
+        [a.touched(inside, target.caches.line) for a in loads]
+        for inside in (_inside(order, k) for k in range(len(order) + 1))
+    ]
+    whole = [sum(each) for each in touched]
     total = 0.0
     for size, share, rate in zip(sizes, shares, rates, strict=True):
-        whole = sum(a.touched(_inside(order, 0), line) for a in loads)
-        if whole <= share * size:
+        if whole[0] <= share * size:
             break
-        total += sum(_brought(a, order, loads, share * size, line) for a in loads) / rate
+        first = next((k for k, nbytes in enumerate(whole) if nbytes <= share * size), len(order))
+        around = order[:first]
+        total += sum(touched[first][k] * _times(a, around) for k, a in enumerate(loads)) / rate
     return total
 
 
@@ -154,18 +160,11 @@ def _inside(order: Sequence[tuple[Var, int, int]], first: int) -> dict[Var, int]
     return {v: inner * (times if k >= first else 1) for k, (v, times, inner) in enumerate(order)}
 
 
-def _brought(
-    access: Access, order: Sequence[tuple[Var, int, int]], loads: Sequence[Access], capacity: float, line: int
-) -> float:
-    """Bytes of a load that come into a level that keeps so many."""
-    first = next(
-        (k for k in range(len(order) + 1) if sum(a.touched(_inside(order, k), line) for a in loads) <= capacity),
-        len(order),
-    )
-    around = list(order[:first])
-    while around and not access.uses(around[-1][0]):
-        around.pop()  # it is still there
-    return access.touched(_inside(order, first), line) * prod(times for _, times, _ in around)
+def _times(access: Access, around: Sequence[tuple[Var, int, int]]) -> int:
+    """How often a load comes into a level that keeps what the loops in these touch: with each of their iterations, but
+    for those at the end that do not use it, as it is still there."""
+    used = [k for k, (v, _, _) in enumerate(around) if access.uses(v)]
+    return prod(times for _, times, _ in around[: used[-1] + 1]) if used else 1
 
 
 __all__ = ["estimate"]
