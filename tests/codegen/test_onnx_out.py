@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 
 import tilewright as tw
 from benchmarks import control_models, policy_suite
+from tests.frontend.build import info, model, node
 from tilewright.cli.main import app
 from tilewright.codegen.onnx import onnx_model
 from tilewright.frontend.onnx import import_onnx
@@ -197,6 +198,19 @@ def test_on_the_command_line(tmp_path: Path) -> None:
     found = by_onnxruntime(onnx.load(tmp_path / "n.onnx"), {"obs": x})
     for a, b in zip(found, by_onnxruntime(policy_suite.m64(), {"obs": x}), strict=True):
         np.testing.assert_allclose(a, b, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["MaxPool", "AveragePool"])
+@pytest.mark.parametrize(
+    ("size", "kernel", "stride", "pad"), [(7, 3, 2, 0), (8, 3, 2, 0), (6, 2, 3, 0), (5, 3, 3, 1), (2, 1, 2, 0)]
+)
+def test_pools_that_round_up(kind: str, size: int, kernel: int, stride: int, pad: int) -> None:
+    """A last window that would begin behind the input is none, which ONNX's inference of shapes does not know."""
+    more = {"kernel_shape": [kernel] * 2, "strides": [stride] * 2, "pads": [pad] * 4}
+    given = [info("x", [1, 2, size, size])]
+    imported = import_onnx(model([node(kind, ["x"], ["y"], ceil_mode=1, **more)], given, ["y"]))
+    x = np.random.default_rng(1).normal(size=(1, 2, size, size)).astype(np.float32)
+    agree(imported.graph, imported.weights, {"x": x})
 
 
 def test_what_has_no_words_is_listed() -> None:

@@ -242,6 +242,8 @@ def test_shapes() -> None:
         lambda x: F.pad(x, (-1, 1)),
         lambda x: F.pad(x, (1, 1), mode="reflect"),
         lambda x: F.pad(x, (2, 1), mode="replicate"),
+        lambda x: F.pad(x, (-x.shape[-1], x.shape[-1] + 1), mode="replicate"),
+        lambda x: F.pad(x, (-1, x.shape[-1] - 1), mode="reflect"),
         lambda x: x.tril(),
         lambda x: x.triu(1),
         lambda x: torch.hstack([x, x]),

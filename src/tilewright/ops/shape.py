@@ -362,6 +362,8 @@ def _pad_infer(types: Types, attrs: PadAttrs) -> Out:
     t = present(types[0])
     if len(attrs.before) != t.rank or len(attrs.after) != t.rank:
         raise ShapeError("pads need one entry for each dimension", expected=t.rank, got=len(attrs.before))
+    if any((as_int(p) or 0) < 0 for p in (*attrs.before, *attrs.after)):
+        raise ShapeError("pads are not negative: slices cut", got=f"{attrs.before}, {attrs.after}")
     return (
         TensorType(t.dtype, tuple(dim(d + b + a) for d, b, a in zip(t.shape, attrs.before, attrs.after, strict=True))),
     )

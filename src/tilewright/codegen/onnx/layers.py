@@ -15,7 +15,7 @@ from tilewright.ir.dtype import f32, i64
 from tilewright.ir.expr import as_expr, as_int
 from tilewright.ir.graph import Node
 from tilewright.ops.conv import ConvAttrs
-from tilewright.ops.dims import accumulator
+from tilewright.ops.dims import accumulator, dim, same_dim
 from tilewright.ops.extent import SuppressAttrs
 from tilewright.ops.norm import LrnAttrs, NormAttrs, SoftmaxAttrs
 from tilewright.ops.pool import AveragePoolAttrs, PoolAttrs
@@ -63,14 +63,28 @@ def pool(w: Writer, node: Node, x: Sequence[str]) -> str:
     elif node.op == "lp_pool":
         more = {"p": int(getattr(attrs, "p", 2))}
     kind = {"avg_pool": "AveragePool", "max_pool": "MaxPool", "lp_pool": "LpPool"}[node.op]
-    return w.op(kind, x, kernel_shape=list(attrs.kernel), **_windows(attrs), ceil_mode=int(attrs.ceil_mode), **more)
+    ceil = _rounds_up(node, attrs)
+    return w.op(kind, x, kernel_shape=list(attrs.kernel), **_windows(attrs), ceil_mode=ceil, **more)
+
+
+def _rounds_up(node: Node, attrs: PoolAttrs) -> int:
+    """Whether `ceil_mode` makes a difference: ONNX's inference of shapes counts windows behind the input, too."""
+    if not attrs.ceil_mode:
+        return 0
+    given = node.inputs[0]
+    assert given is not None
+    extents, rank = given.shape[2:], len(attrs.kernel)
+    spans = [d * (k - 1) + 1 for k, d in zip(attrs.kernel, attrs.dilations, strict=True)]
+    padded = [d + (attrs.pads[k] + attrs.pads[rank + k] - spans[k]) for k, d in enumerate(extents)]
+    whole = [dim(d // s + 1) for d, s in zip(padded, attrs.strides, strict=True)]
+    return int(any(not same_dim(a, b) for a, b in zip(whole, node.output.shape[2:], strict=True)))
 
 
 @rule("max_pool_indices")
 def max_pool_indices(w: Writer, node: Node, x: Sequence[str]) -> str:
     attrs: Any = node.attrs
     names = [w.shared.fresh(name) for name in ("maxima", node.output.name)]
-    shape = {"kernel_shape": list(attrs.kernel), "ceil_mode": int(attrs.ceil_mode)}
+    shape = {"kernel_shape": list(attrs.kernel), "ceil_mode": _rounds_up(node, attrs)}
     return w.many("MaxPool", x, names, **shape, **_windows(attrs), storage_order=int(attrs.storage_order))[1]
 
 

@@ -259,12 +259,20 @@ def pad(n: Call, x: Value, pads: Sequence[Any], mode: Any = 0, value: Any = None
     after: list[Any] = [0] * rank
     for k in range(len(pads) // 2):
         before[rank - 1 - k], after[rank - 1 - k] = pads[2 * k], pads[2 * k + 1]
-    x, before, after = cropped(n, x, [as_expr(b) for b in before], [as_expr(a) for a in after])
-    if all(is_const(as_expr(v), 0) for v in (*before, *after)):
-        return x
+    before, after = [as_expr(b) for b in before], [as_expr(a) for a in after]
+    if mode not in ("reflect", "replicate"):
+        x, before, after = cropped(n, x, before, after)
     number = 0 if value is None else float(value) if x.dtype.is_float else int(value)
     fill = {"value": number} if mode == "constant" else {}
-    return n.emit("pad", x, before=dims(before), after=dims(after), mode=kinds[mode], **fill)
+    low, high = [_not_negative(b) for b in before], [_not_negative(a) for a in after]
+    if not all(is_const(v, 0) for v in (*low, *high)):
+        x = n.emit("pad", x, before=dims(low), after=dims(high), mode=kinds[mode], **fill)
+    return cropped(n, x, before, after)[0]  # reflections and edges are those of the whole
+
+
+def _not_negative(pad: Expr) -> Expr:
+    number = as_int(pad)
+    return pad if number is None else const(max(number, 0))
 
 
 @rule("pixel_shuffle")
