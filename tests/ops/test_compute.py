@@ -397,6 +397,25 @@ for right in (False, True):
     case("search_sorted", np.zeros(0, F), x(3), right=right)
 
 
+WINDOWS: list[tuple[dict[str, Any], tuple[int, ...], tuple[int, ...]]] = [
+    ({**POOL, "ceil_mode": False}, (2, 3, 7, 6), (4, 3)),
+    ({**POOL, "ceil_mode": True}, (2, 3, 8, 7), (5, 4)),
+    ({"kernel": (2,), "strides": (3,), "dilations": (2,), "pads": (0, 0)}, (1, 2, 9), (3,)),
+    ({"kernel": (2,), "strides": (1,), "dilations": (1,), "pads": (2, 2)}, (1, 2, 1), (4,)),
+    ({"kernel": (1, 2, 2), "strides": (1, 1, 2), "dilations": (1, 1, 1), "pads": (0,) * 6}, (1, 1, 2, 3, 5), (2, 2, 2)),
+]
+for attrs, shape, made in WINDOWS:
+    case("max_pool_grad", x(*shape), x(*shape[:2], *made), **attrs)
+    case("max_pool_grad", ints(*shape, lo=0, hi=2).astype(F), x(*shape[:2], *made), **attrs)
+    for include in (False, True):
+        case("avg_pool_grad", x(*shape[:2], *made), **attrs, extents=shape[2:], count_include_pad=include)
+case("max_pool_grad", ODD.reshape(1, 1, 11), x(1, 1, 10), kernel=(2,), strides=(1,), dilations=(1,), pads=(0, 0))
+for shape, size in (((2, 3, 7, 5), (3, 5)), ((1, 2, 1), (4,)), ((1, 1, 10), (1,)), ((1, 2, 2, 3, 4), (3, 2, 3))):
+    case("adaptive_avg_pool", x(*shape), size=size)
+    case("adaptive_max_pool", x(*shape), size=size)
+case("adaptive_max_pool", ODD.reshape(1, 1, 11), size=(4,))
+case("adaptive_max_pool", ints(1, 2, 5, dtype=np.int8), size=(2,))
+case("adaptive_avg_pool", x(1, 2, 5, dtype=np.float16), size=(2,))
 for source, target, shape, more in (
     ("NCHW", "NCHW8c", (2, 16, 3, 1), {}),
     ("NCHW", "NCHW8c", (2, 13, 3, 1), {"value": -1.5}),

@@ -16,6 +16,8 @@ from tilewright.ops import registry
 from tilewright.ops.library import library
 from tilewright.support.errors import DTypeError, ExpressionError, ShapeError, UnsupportedError, VerifyError
 
+POOL = {"kernel": (3, 2), "strides": (2, 2), "dilations": (1, 1), "pads": (1, 0, 1, 1), "ceil_mode": False}
+
 CASES: list[tuple[str, list[tuple[int, ...]], dict[str, Any]]] = [
     ("softmax", [(3, 7)], {"axis": 1}),
     ("matmul", [(5, 6), (6, 7)], {}),
@@ -42,6 +44,10 @@ CASES: list[tuple[str, list[tuple[int, ...]], dict[str, Any]]] = [
     ("depth_to_space", [(1, 24, 3, 1, 2)], {"block": 2, "mode": "CRD"}),
     ("lp_normalize", [(3, 7, 1)], {"axes": (1, 2), "epsilon": 1e-6}),
     ("lp_normalize", [(3, 7)], {"axes": (0,), "p": 3.0}),
+    ("max_pool_grad", [(1, 2, 7, 6), (1, 2, 4, 3)], POOL),
+    ("avg_pool_grad", [(1, 2, 4, 3)], POOL | {"extents": (7, 6)}),
+    ("adaptive_avg_pool", [(1, 2, 7, 5)], {"size": (3, 5)}),
+    ("adaptive_max_pool", [(2, 1, 11)], {"size": (4,)}),
     ("slice", [(5, 6, 7)], {"begin": (1, 0, 3), "size": (3, 6, 2), "step": (1, 1, 2)}),  # a crop
 ]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tilewright.ops import (
+    adaptive,
     bessel,
     cells,
     chebyshev,
@@ -19,6 +20,7 @@ from tilewright.ops import (
     norm,
     pointwise,
     pool,
+    pool_gradient,
     random,
     rearrange,
     reduce,
@@ -51,6 +53,7 @@ from tilewright.ops.lowered import (
 )
 
 __all__ = [
+    "adaptive",
     "append",
     "attention",
     "bessel",
@@ -76,6 +79,7 @@ __all__ = [
     "patches",
     "pointwise",
     "pool",
+    "pool_gradient",
     "random",
     "rearrange",
     "recurrence",

@@ -62,7 +62,7 @@ class PoolAttrs(Attrs):
     ceil_mode: bool = False
 
 
-def _infer_shape(types: Types, attrs: PoolAttrs) -> TensorType:
+def infer_shape(types: Types, attrs: PoolAttrs) -> TensorType:
     """Attributes `kernel`, `strides`, `dilations`, `pads` (befores, afters), `ceil_mode`."""
     x = present(types[0])
     rank = x.rank - 2
@@ -121,7 +121,7 @@ def _windows(x: Tensor, attrs: PoolAttrs, out: TensorType, fill: Expr, reducer: 
 
 
 def _max_infer(types: Types, attrs: PoolAttrs) -> Out:
-    return (_infer_shape(types, attrs),)
+    return (infer_shape(types, attrs),)
 
 
 def _max_compute(inputs: Tensors, attrs: PoolAttrs, out: Out) -> tuple[Tensor, ...]:
@@ -129,7 +129,7 @@ def _max_compute(inputs: Tensors, attrs: PoolAttrs, out: Out) -> tuple[Tensor, .
     return (_windows(x, attrs, out[0], const(x.dtype.min, x.dtype), te.max, lambda e: e, "max_pool"),)
 
 
-def _window_views(x: Any, attrs: PoolAttrs, fill: Any, out: Sequence[int]) -> list[Any]:
+def window_views(x: Any, attrs: PoolAttrs, fill: Any, out: Sequence[int]) -> list[Any]:
     """For each tap of the window the elements it sees, shaped like the output."""
     rank = x.ndim - 2
     widths = [(0, 0), (0, 0)]
@@ -152,13 +152,13 @@ def _out_extents(x: Any, attrs: PoolAttrs) -> list[int]:
     from tilewright.ir.dtype import dtype
 
     t = TensorType(dtype(x.dtype), tuple(const(d) for d in x.shape))
-    return [static_value(d) for d in _infer_shape([t], attrs).shape[2:]]
+    return [static_value(d) for d in infer_shape([t], attrs).shape[2:]]
 
 
 def _max_numpy(arrays: Sequence[Any], attrs: PoolAttrs) -> tuple[Any, ...]:
     x = np.asarray(arrays[0])
     fill = -np.inf if not np.issubdtype(x.dtype, np.integer) else np.iinfo(x.dtype).min
-    views = _window_views(x, attrs, fill, _out_extents(x, attrs))
+    views = window_views(x, attrs, fill, _out_extents(x, attrs))
     result = views[0]
     for view in views[1:]:
         result = np.maximum(result, view)
@@ -181,11 +181,11 @@ class MaxPoolIndicesAttrs(PoolAttrs):
 def _indices_infer(types: Types, attrs: MaxPoolIndicesAttrs) -> Out:
     """As `max_pool`; gives the flat index in the whole input of each window's first maximum. `storage_order` 1 counts
     the spatial part in column-major order."""
-    t = _infer_shape(types, attrs)
+    t = infer_shape(types, attrs)
     return (TensorType(i64, t.shape),)
 
 
-def _flat(x_shape: Sequence[Expr], point: Sequence[Expr], storage_order: int) -> Expr:
+def flat_index(x_shape: Sequence[Expr], point: Sequence[Expr], storage_order: int) -> Expr:
     order = list(range(2, len(x_shape)))
     if storage_order:
         order.reverse()
@@ -212,7 +212,7 @@ def _first_max() -> Any:
     return te.comm_reducer(combine, lambda v, i: (const(v.min, v), const(i.max, i)), "argmax")
 
 
-def _indices_compute(inputs: Tensors, attrs: MaxPoolIndicesAttrs, out: Out) -> tuple[Tensor, ...]:
+def indices_compute(inputs: Tensors, attrs: MaxPoolIndicesAttrs, out: Out) -> tuple[Tensor, ...]:
     x = need(inputs[0])
     rank = x.ndim - 2
     taps = [te.reduce_axis(attrs.kernel[k], KERNEL[rank][k]) for k in range(rank)]
@@ -226,14 +226,14 @@ def _indices_compute(inputs: Tensors, attrs: MaxPoolIndicesAttrs, out: Out) -> t
             inside = inside & (p >= 0) & (p < x.shape[2 + k])
             at.append(p)
         value = select(inside, x[(n, c, *at)], const(x.dtype.min, x.dtype))
-        flat = _flat(x.shape, (n, c, *at), attrs.storage_order)
+        flat = flat_index(x.shape, (n, c, *at), attrs.storage_order)
         return reducer((value, select(inside, flat, const(i64.max))), axis=taps)
 
     _, index = te.compute(out[0].shape, labelled(element, ("n", "c", *SPATIAL[rank])), name="max_pool_indices")
     return (index,)
 
 
-def _indices_numpy(arrays: Sequence[Any], attrs: MaxPoolIndicesAttrs) -> tuple[Any, ...]:
+def indices_numpy(arrays: Sequence[Any], attrs: MaxPoolIndicesAttrs) -> tuple[Any, ...]:
     x = np.asarray(arrays[0])
     out = _out_extents(x, attrs)
     fill = -np.inf if not np.issubdtype(x.dtype, np.integer) else np.iinfo(x.dtype).min
@@ -242,17 +242,15 @@ def _indices_numpy(arrays: Sequence[Any], attrs: MaxPoolIndicesAttrs) -> tuple[A
     )
     blocks = np.arange(x.shape[0] * x.shape[1]).reshape(x.shape[:2]) * spatial.size
     flat = blocks.reshape(*x.shape[:2], *([1] * spatial.ndim)) + spatial
-    values = np.stack(_window_views(x, attrs, fill, out))
-    places = np.stack(_window_views(flat, attrs, np.iinfo(np.int64).max, out))
+    values = np.stack(window_views(x, attrs, fill, out))
+    places = np.stack(window_views(flat, attrs, np.iinfo(np.int64).max, out))
     best = values.max(axis=0)
     same = (values == best) | ((values != values) & (best != best))  # a NaN is greater than every number
     return (np.where(same, places, np.iinfo(np.int64).max).min(axis=0),)
 
 
 register(
-    OpDef(
-        "max_pool_indices", "reduction", MaxPoolIndicesAttrs, _indices_infer, _indices_numpy, compute=_indices_compute
-    )
+    OpDef("max_pool_indices", "reduction", MaxPoolIndicesAttrs, _indices_infer, indices_numpy, compute=indices_compute)
 )
 
 
@@ -269,19 +267,19 @@ class AveragePoolAttrs(PoolAttrs):
 
 def _average_infer(types: Types, attrs: PoolAttrs) -> Out:
     """As `max_pool`, of floats."""
-    t = _infer_shape(types, attrs)
+    t = infer_shape(types, attrs)
     check_kind(t.dtype, ("float",))
     return (t,)
 
 
-def _covered(x: Tensor, attrs: AveragePoolAttrs, k: int, p: Expr, t: DType) -> Expr | None:
-    """How many taps of the window at `p` along dimension `k` count; None when all of them do everywhere."""
-    rank = x.ndim - 2
+def covered(shape: Sequence[Expr], attrs: AveragePoolAttrs, k: int, p: Expr, t: DType) -> Expr | None:
+    """How many taps of an input's window at `p` along dimension `k` count; None when all of them do everywhere."""
+    rank = len(shape) - 2
     before, after = attrs.pads[k], attrs.pads[rank + k]
     include = attrs.count_include_pad
     if (include or not (before or after)) and not attrs.ceil_mode:
         return None
-    low, high = (-before, x.shape[2 + k] + after) if include else (0, x.shape[2 + k])
+    low, high = (-before, shape[2 + k] + after) if include else (0, shape[2 + k])
     start = p * attrs.strides[k] - before
     total: Expr = const(0)
     if attrs.dilations[k] == 1:
@@ -290,13 +288,13 @@ def _covered(x: Tensor, attrs: AveragePoolAttrs, k: int, p: Expr, t: DType) -> E
         for tap in range(attrs.kernel[k]):
             at = start + tap * attrs.dilations[k]
             total = total + select((at >= low) & (at < high), const(1), const(0))
-    return cast(maximum(total, 1) if not include and _may_miss(x, attrs, k) else total, t)
+    return cast(maximum(total, 1) if not include and _may_miss(shape, attrs, k) else total, t)
 
 
-def _may_miss(x: Tensor, attrs: AveragePoolAttrs, k: int) -> bool:
+def _may_miss(shape: Sequence[Expr], attrs: AveragePoolAttrs, k: int) -> bool:
     """Whether a window along dimension `k` may lie wholly in the padding; its sum is 0, which any divisor keeps."""
-    before, after, dilation = attrs.pads[k], attrs.pads[x.ndim - 2 + k], attrs.dilations[k]
-    extent = as_int(x.shape[2 + k])
+    before, after, dilation = attrs.pads[k], attrs.pads[len(shape) - 2 + k], attrs.dilations[k]
+    extent = as_int(shape[2 + k])
     span = dilation * (attrs.kernel[k] - 1) + 1
     steps_over = dilation > 1 and (extent is None or dilation > extent)
     return max(before, after) >= span or steps_over
@@ -310,11 +308,11 @@ def _average_compute(inputs: Tensors, attrs: AveragePoolAttrs, out: Out) -> tupl
     def element(*point: Expr) -> Expr:
         fixed, divisor = 1, None
         for k, p in enumerate(point[2:]):
-            covered = _covered(x, attrs, k, p, acc)
-            if covered is None:
+            counted = covered(x.shape, attrs, k, p, acc)
+            if counted is None:
                 fixed *= attrs.kernel[k]
             else:
-                divisor = covered if divisor is None else divisor * covered
+                divisor = counted if divisor is None else divisor * counted
         if divisor is None:
             return cast(total[point] * scalar(1 / fixed, acc), type.dtype)
         return cast(total[point] / (divisor * scalar(fixed, acc)), type.dtype)
@@ -329,10 +327,10 @@ def _average_numpy(arrays: Sequence[Any], attrs: AveragePoolAttrs) -> tuple[Any,
     if attrs.count_include_pad:
         ones = np.pad(ones, [(0, 0), (0, 0), *zip(pads[:rank], pads[rank:], strict=True)], constant_values=1)
         inner = replace(attrs, pads=(0,) * (2 * rank))
-        counts = sum(_window_views(ones, inner, 0, out))
+        counts = sum(window_views(ones, inner, 0, out))
     else:
-        counts = np.maximum(sum(_window_views(ones, attrs, 0, out)), 1)  # a window of padding alone gives 0
-    return ((sum(_window_views(x, attrs, 0, out)) / counts).astype(np.asarray(arrays[0]).dtype),)
+        counts = np.maximum(sum(window_views(ones, attrs, 0, out)), 1)  # a window of padding alone gives 0
+    return ((sum(window_views(x, attrs, 0, out)) / counts).astype(np.asarray(arrays[0]).dtype),)
 
 
 register(OpDef("avg_pool", "reduction", AveragePoolAttrs, _average_infer, _average_numpy, compute=_average_compute))
@@ -365,7 +363,7 @@ def _lp_compute(inputs: Tensors, attrs: LpPoolAttrs, out: Out) -> tuple[Tensor, 
 
 def _lp_numpy(arrays: Sequence[Any], attrs: LpPoolAttrs) -> tuple[Any, ...]:
     x = wide(arrays[0])
-    views = _window_views(np.abs(x) ** attrs.p, attrs, 0, _out_extents(x, attrs))
+    views = window_views(np.abs(x) ** attrs.p, attrs, 0, _out_extents(x, attrs))
     return ((sum(views) ** (1 / attrs.p)).astype(np.asarray(arrays[0]).dtype),)
 
 
