@@ -91,14 +91,27 @@ def unique(n: Call) -> list[Value]:
     axis = axis_of(axis, x.type.rank)
     front = n.transpose(x, [axis, *(k for k in range(x.type.rank) if k != axis)])
     extent = front.shape[0]
-    if front.type.rank == 1 and ordered:
+    if front.type.rank == 1:
         key = n.cast(front, u8) if front.dtype is boolean else front
         found = n.emit_all("unique_sorted", *n.emit_all("topk", key, axis=0, k=extent, largest=False))
+        found = found if ordered else _as_met(n, *found)
     else:
         found = n.emit_all("unique_rows", n.reshape(front, (extent, product(front.shape[1:]))), sorted=ordered)
     first, inverse, counts, count = found
     places = n.head(first, count)
     return [n.emit("gather", x, places, axis=axis), places, inverse, n.slice(counts, 0, 0, places.shape[0])]
+
+
+def _as_met(n: Call, first: Value, inverse: Value, counts: Value, count: Value) -> tuple[Value, ...]:
+    """Groups in the order of their first members; places without a group stay behind."""
+    extent = first.shape[0]
+    along = n.emit("range", start=0, step=1, size=extent, dtype=i64)
+    behind = n.emit("add", along, n.symbols([extent], i64, ()))
+    key = n.emit("select", n.emit("lt", along, count), first, behind)
+    order = n.emit_all("topk", key, axis=0, k=extent, largest=False)[1]
+    place = n.emit_all("topk", order, axis=0, k=extent, largest=False)[1]
+    moved = (n.emit("gather", rows, order, axis=0) for rows in (first, counts))
+    return next(moved), n.emit("gather", place, inverse, axis=0), next(moved), count
 
 
 @rule("NonMaxSuppression")
