@@ -39,6 +39,8 @@ CASES: list[tuple[str, tuple[int, ...], dict[str, Any]]] = [
     ("lowered.pack_matmul", (2, 66, 48), {"transpose": False, "width": 16}),
     ("lowered.pack_matmul", (65, 50), {"transpose": False, "width": 24}),
     ("lowered.pack_winograd", (9, 8, 3, 3), {"tile": 2, "stride": 2, "block": 8, "width": 16, "panels": 1}),
+    ("lowered.pack_conv", (1, 1, 3, 3), {"block": 1, "width": 16}),  # a tile with one line
+    ("lowered.pack_conv", (1, 1, 1, 1), {"block": 1, "width": 16}),
 ]
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from tilewright.ir.expr import Expr, Load, Op, Var
-from tilewright.ir.loops import Let, Stmt, Store, seq
+from tilewright.ir.loops import If, Let, Seq, Stmt, Store, seq
 from tilewright.ir.reduce import Reducer
 from tilewright.ir.rewrite import fresh_name, substitute
 
@@ -43,6 +44,27 @@ def combine(reducer: Reducer, targets: Sequence[Load], values: Sequence[Expr], t
     body = seq(Store(t.buffer, t.indices, r) for t, r in zip(targets, results, strict=True))
     for name, value in reversed(lets):
         body = Let(name, value, body)
+    return body
+
+
+def without_new(step: Stmt) -> Stmt:
+    """The step of several values with the new ones in their places, where code generation is free to skip what a
+    condition decides; other statements as they are."""
+    if isinstance(step, If) and step.orelse is None:
+        return replace(step, then=without_new(step.then))
+    lets: list[Let] = []
+    body = step
+    while isinstance(body, Let):
+        lets.append(body)
+        body = body.body
+    stores = body.stmts if isinstance(body, Seq) else (body,)
+    new, after = lets[: len(stores)], lets[len(stores) :]
+    kept = [s.value for s in stores if isinstance(s, Store)] == [x.var for x in after]
+    if len(new) < 2 or len(after) != len(new) or not kept:
+        return step
+    values = {x.var: x.value for x in new}
+    for x in reversed(after):
+        body = Let(x.var, substitute(x.value, values), body)
     return body
 
 

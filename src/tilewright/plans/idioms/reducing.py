@@ -16,6 +16,7 @@ from tilewright.ir.rewrite import loads, variables, walk
 from tilewright.plans.framework.analysis import Stage
 from tilewright.plans.framework.common import extent
 from tilewright.plans.framework.cost import instructions
+from tilewright.schedule.dependence import reduction_update
 from tilewright.schedule.recording import BlockRef, LoopRef
 from tilewright.schedule.schedule import Schedule
 
@@ -103,8 +104,8 @@ def _continue(stage: Stage, outer: Var, inner: Var) -> bool:
 def reduce_lanes(
     s: Schedule, stage: Stage, reduce: list[LoopRef], lanes: int, vectors: int | None = None, row: LoopRef | None = None
 ) -> None:
-    """Reduce along a contiguous dimension, into so many vectors if that is said. What cannot be combined across lanes
-    (a reducer of several values) stays a plain loop. `row`: a loop over rows, whose lanes are folded together."""
+    """Reduce along a contiguous dimension, into so many vectors if that is said. `row`: a loop over rows, whose lanes
+    are folded together."""
     reduce = joined(s, stage, reduce)
     inner = reduce[-1]
     length = extent(s, inner)
@@ -122,6 +123,8 @@ def reduce_lanes(
         # registers while functions are computed, which need no more to hide the latency of an addition.
         vectors = min(vectors, 4)
     outer, lane = s.split(inner, factor=lanes * vectors)
+    if len(stage.writes) > 1:
+        return  # LLVM makes better vectors of a loop of known trips than partial results in memory are
     partial: BlockRef | None = None
     with s.trying(f"{stage.name} is not reduced in vectors"):
         partial = s.rfactor(s.block(stage.name), lane, factor_axis=-1)
@@ -132,12 +135,20 @@ def reduce_lanes(
     fold = s.loops(s.block(stage.name))[-1]
     first = next(loop for loop in own if loop.name in {outer.name, *(r.name for r in reduce)})
     init = s.decompose_reduction(partial, first)
-    for loop in (own[-1], fold, s.loops(init)[-1]):
+    for loop in (own[-1], s.loops(init)[-1]):
         s.vectorize(loop)
+    fold_lanes(s, s.block(stage.name), fold)
     if row is not None:
         rows = s.loops(s.block(stage.name))[-2]
         s.vectorize(s.loops(s.decompose_reduction(s.block(stage.name), rows))[-1])
         s.unroll(rows)
+
+
+def fold_lanes(s: Schedule, block: BlockRef, lane: LoopRef) -> None:
+    """Fold partial results that stand side by side: in vectors, but for reducers of the user's, one by one."""
+    found = s.get(block)
+    if isinstance(found, Block) and reduction_update(found) is not None:
+        s.vectorize(lane)
 
 
 def reduce_columns(

@@ -231,10 +231,12 @@ def transpose_tiles(
         s.compute_at(cache, around[-1])
         own = [loop for loop in s.loops(cache) if extent(s, loop) != 1][-2:]
         # Of some symbolic sizes it is not seen that a tile reads no more of them than its own part.
-        if extent(s, own[-1]) is not None:
-            s.vectorize(own[-1])
-        if extent(s, own[0]) is not None:
-            s.unroll(own[0])
+        for loop in own[-1:]:
+            if extent(s, loop) is not None:
+                s.vectorize(loop)
+        for loop in own[:-1]:
+            if extent(s, loop) is not None:
+                s.unroll(loop)
     s.unroll(down)
     s.vectorize(along)
     stream_outputs(s, block, along, target)

@@ -34,6 +34,7 @@ from tilewright.plans.framework.common import (
 )
 from tilewright.plans.framework.cost import roofline
 from tilewright.plans.idioms.reducing import (
+    fold_lanes,
     is_window,
     joined,
     partial_vectors,
@@ -231,7 +232,7 @@ def share_out(s: Schedule, stage: Stage, own: list[LoopRef], target: Target) -> 
     False if there is too little to share."""
     reduce = joined(s, stage, own[len(stage.spatial) :])
     length = extent(s, reduce[0])
-    if len(reduce) != 1 or length is None or length < SPREAD:
+    if len(reduce) != 1 or length is None or length < SPREAD or len(stage.writes) > 1:
         return False
     lanes = lanes_of(stage, target)
     part, inner = s.split(reduce[0], nparts=PARTS)
@@ -249,8 +250,9 @@ def share_out(s: Schedule, stage: Stage, own: list[LoopRef], target: Target) -> 
     lane, steps, *single = loops[[loop.name for loop in loops].index(part.name) + 1 :]
     s.reorder(steps, *single, lane)
     init = s.decompose_reduction(side, steps)
-    for loop in (lane, s.loops(partial)[-1], s.loops(init)[-1]):
+    for loop in (lane, s.loops(init)[-1]):
         s.vectorize(loop)
+    fold_lanes(s, partial, s.loops(partial)[-1])
     s.parallel(part)
     return True
 

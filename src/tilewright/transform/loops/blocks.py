@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from tilewright.ir.combine import without_new
 from tilewright.ir.expr import Buffer, Expr, Var, all_of, const, equal, is_const
 from tilewright.ir.loops import Block, For, If, PrimFunc, Seq, Stmt, Store, seq
 from tilewright.ir.rewrite import (
@@ -58,7 +59,7 @@ class _Lowering:
 
     def block(self, block: Block) -> Stmt:
         bindings: dict[Var, Expr] = {it.var: it.binding for it in block.iters}
-        body = self.statement(substitute_stmt(block.body, bindings))
+        body = self.statement(substitute_stmt(without_new(block.body), bindings))
         if block.init is not None and block.name not in self.placed:
             first = all_of(equal(it.binding, const(0)) for it in block.iters if it.kind == "reduce")
             init = self.statement(substitute_stmt(block.init, bindings))
