@@ -23,7 +23,7 @@ from tilewright.records.store import Store, read
 from tilewright.runtime.examples import random_inputs
 from tilewright.targets.target import Target
 
-STAND = 2
+STAND = 1
 """Shipped records that a compile takes. Raise it with each that is added."""
 MOST_BYTES = 256 << 10
 """Of all of them: every installation carries them."""
