@@ -111,7 +111,8 @@ def profile(
 
     ```
     tilewright profile policy.onnx
-    tilewright profile policy.onnx --dim batch=64 --threads 2 --trace trace.json --png policy.png
+    tilewright profile policy.onnx --dim batch=64 --threads 2 --trace trace.json
+    tilewright profile policy.onnx --png policy.png
     tilewright profile bert.onnx --over length=12,31,40,40,200 --json
     ```
 
