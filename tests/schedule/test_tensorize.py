@@ -155,6 +155,27 @@ def test_strided_operands_are_not_given_to_the_intrinsics_function():
     assert_same(func, s.func, random.Random(1), lambda f, arrays: run_native(f, arrays, 1))
 
 
+@pytest.mark.parametrize("first", [0, 1, 5])
+@pytest.mark.parametrize("tile", [2, 4, 8, 12])
+def test_tiles_move_to_where_they_are_read(first, tile):
+    """What an iteration reads comes from the tiles that it touches, whole ones, and from no others."""
+    from_x = te.placeholder((4,), name="x")
+    te.intrinsic("test_twice_4", te.compute((4,), lambda i: from_x[i] * 2.0, name="y"), [from_x])
+    x = te.placeholder((3, 32), name="X")
+    y = te.compute((3, 32), lambda i, j: x[i, j] * 2.0, name="Y")
+    z = te.compute((3, 32 - first), lambda i, j: y[i, j + first] + 1.0, name="Z")
+    func = te.create_prim_func([x, z], "tiles")
+    s = Schedule(func)
+    _, inner = s.split(s.loops("Y")[1], factor=4)
+    s.tensorize(inner, "test_twice_4")
+    outer, _ = s.split(s.loops("Z")[1], factor=tile)
+    s.compute_at("Y", outer)
+    rows, tiles = (s.extent(loop) for loop in s.loops("Y")[2:])
+    assert rows == 1
+    assert tiles is not None and tiles <= (tile + 3 + 3) // 4
+    assert_same(func, s.func, random.Random(1), lambda f, arrays: run_native(f, arrays, 1))
+
+
 _OUTER = {"A": "i", "B": "j", "C": "ij"}
 
 

@@ -42,6 +42,10 @@ class History:
         """What took a loop or block; None if it is there, or never was."""
         return self._gone.get((kind, name, birth))
 
+    def has(self, loop: LoopId) -> bool:
+        """Whether a loop is there."""
+        return self.why_gone("l", loop.name, loop.birth) is None
+
     def become(self, func: PrimFunc, by: str, number: int) -> list[Key]:
         """Note that instruction `number` gave `func`. Returns what is gone or new."""
         there = set(_parts(func))

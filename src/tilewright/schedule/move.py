@@ -6,16 +6,17 @@ finish). The part is found from the neighbours' index expressions with the loops
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
-from tilewright.arith import bounds, linear, prove, prove_equal, simplify, symbolic_bounds, symbolic_limits
+from tilewright.arith import prove, prove_equal, simplify
 from tilewright.ir.expr import Buffer, Expr, Load, Var, as_int, const
 from tilewright.ir.loops import TRUE, Block, BlockIter, For, PrimFunc, Seq, Stmt, seq
 from tilewright.ir.notes import InOrder
 from tilewright.ir.notes import find as find_note
-from tilewright.ir.rewrite import fresh_name, substitute, variables, walk, walk_expr
-from tilewright.schedule.affine import Range, inside, intersect, outside, solve_ranges, union
+from tilewright.ir.rewrite import fresh_name, substitute, variables
+from tilewright.schedule.affine import Range, inside, intersect, outside, solve_ranges
+from tilewright.schedule.boxes import clip, covered, needed, reads_within, written_box
 from tilewright.schedule.dependence import check_kinds, injective, reduce_iters_using
 from tilewright.schedule.state import (
     block_path,
@@ -23,7 +24,6 @@ from tilewright.schedule.state import (
     conjoin,
     conjuncts,
     extents_of,
-    find,
     intrinsics_in,
     last_block,
     last_loop,
@@ -42,9 +42,6 @@ from tilewright.schedule.state import (
     writers_of,
     written_buffers,
 )
-
-Box = tuple[Range | None, ...]
-"""Where each index of a buffer may lie; None: anywhere in the dimension."""
 
 
 def compute_at(func: PrimFunc, block: str, loop: str) -> PrimFunc:
@@ -102,11 +99,11 @@ def compute_at(func: PrimFunc, block: str, loop: str) -> PrimFunc:
     names = {b.name for b in consumers}
     position = next(k for k, child in enumerate(children) if any(b.name in names for b in blocks_in(child)))
     _require_inputs_before(func, smaller, source, children[position:], what)
-    reads = {b: _reads(target.body, consumers, b, extents_of(outer)) for b in written_buffers(source.body)}
-    domain = _needed(source, {b: [read.box for read in found] for b, found in reads.items()})
+    reads = {b: reads_within(target.body, consumers, b, extents_of(outer)) for b in written_buffers(source.body)}
+    domain = needed(source, {b: [read.box for read in found] for b, found in reads.items()})
     limits: dict[Var, Expr] = {}
     if not _copies(func, source) and any(read.clipped != read.box for found in reads.values() for read in found):
-        clipped = _needed(source, {b: [read.clipped for read in found] for b, found in reads.items()})
+        clipped = needed(source, {b: [read.clipped for read in found] for b, found in reads.items()})
         limits = {v: clipped[v][1] for v in domain if clipped[v] != domain[v]}
     placed = _nest_over(source, domain, outer, taken_names(smaller), limits=limits)
     body = seq((*children[:position], placed, *children[position:]))
@@ -261,109 +258,6 @@ def _copies(func: PrimFunc, block: Block) -> bool:
     return all(isinstance(s.value, Load) and s.value.buffer in func.params for s in stores_in(block.body))
 
 
-@dataclass(frozen=True, slots=True)
-class _Read:
-    """Where a load reads a buffer in one iteration of the outer loops: for any loops inside, and where the upper ends
-    are those of the reader's conditions (a tile that overhangs reads no further than these say)."""
-
-    box: Box
-    clipped: Box
-
-
-def _needed(source: Block, boxes: Mapping[Buffer, Sequence[Box]]) -> dict[Var, Range]:
-    """The part of the domain of `source` that computes these boxes of the buffers that it writes."""
-    extents = {it.var: it.extent for it in source.iters}
-    domain: dict[Var, Range] = {}
-    for buffer, (first, *others) in ((b, found) for b, found in boxes.items() if found):
-        box = first
-        for other in others:
-            box = _join(box, other)
-        # A block that stores several elements runs for each of them that is needed.
-        points = dict.fromkeys(s.indices for s in stores_in(source.body) if s.buffer == buffer)
-        solved = [solve_ranges(point, box, extents) for point in points]
-        for v in extents:
-            if solved and all(v in ranges for ranges in solved):
-                for ranges in solved:
-                    domain[v] = union(domain[v], ranges[v]) if v in domain else ranges[v]
-    return domain
-
-
-def _reads(root: Stmt, consumers: Iterable[Block], buffer: Buffer, around: Mapping[Var, Expr]) -> list[_Read]:
-    """Where each load of the consumers reads `buffer` in one iteration of the outer loops."""
-    return [read for consumer in consumers for read in _reads_of(root, consumer, buffer, around)]
-
-
-def _reads_of(root: Stmt, consumer: Block, buffer: Buffer, around: Mapping[Var, Expr]) -> list[_Read]:
-    inner, binding = _inner_extents(root, consumer)
-    given = conjuncts(consumer.predicate)
-
-    def read(low: Iterable[Expr], high: Iterable[Expr]) -> _Read:
-        ends = [(substitute(a, binding), substitute(b, binding)) for a, b in zip(low, high, strict=True)]
-        box = tuple(_between(a, b, inner, around, given) for a, b in ends)
-        if not given:
-            return _Read(box, box)
-        highest = (_limit(b, inner, around, given) for _, b in ends)
-        clipped = tuple(r if r is None or h is None else (r[0], h) for r, h in zip(box, highest, strict=True))
-        return _Read(box, clipped)
-
-    found = [read(load.indices, load.indices) for load in loads_in(consumer) if load.buffer == buffer]
-    for call in intrinsics_in(consumer):
-        for r in (*call.outputs, *call.inputs):
-            if r.buffer == buffer:
-                found.append(read((a for a, _ in r.ranges), (a + n - 1 for a, n in r.ranges)))
-    return found
-
-
-def _between(
-    low: Expr, high: Expr, inner: Mapping[Var, Expr], around: Mapping[Var, Expr], given: tuple[Expr, ...]
-) -> Range | None:
-    """The inclusive range from the least `low` to the greatest `high`."""
-    first = _range_of(low, inner, around, given)
-    last = first if high is low else _range_of(high, inner, around, given)
-    if first is None or last is None:
-        return None
-    limit = _limit(high, inner, around, given)
-    return first[0], limit if limit is not None and prove(limit <= last[1], around) else last[1]
-
-
-def _limit(index: Expr, inner: Mapping[Var, Expr], around: Mapping[Var, Expr], given: tuple[Expr, ...]) -> Expr | None:
-    """The upper end of an index that the conditions `given` say, if it moves with the loops around; else None.
-
-    What lies behind an end that moves is another iteration's, which computes it too. Behind one that stays there is
-    nothing but what a last tile overhangs, and whole tiles are faster than conditions.
-    """
-    found = symbolic_limits(index, inner, around, given) if given else ()
-    moving = [e for e in found if _is_known(e, around) and any(c > 0 and v in around for v, c in linear(e).terms)]
-    return next((e for e in moving if all(prove(e <= other, around) for other in moving)), next(iter(moving), None))
-
-
-def _join(a: Box, b: Box) -> Box:
-    return tuple(None if x is None or y is None else union(x, y) for x, y in zip(a, b, strict=True))
-
-
-def _inner_extents(root: Stmt, block: Block) -> tuple[dict[Var, Expr], dict[Var, Expr]]:
-    """The loops between `root` and the block's statements, and the block's bindings."""
-    inner = extents_of(loops_on(find(root, lambda s: isinstance(s, Block) and s.name == block.name) or ()))
-    inner |= extents_of(s for s in walk(block) if isinstance(s, For))
-    return inner, {it.var: it.binding for it in block.iters}
-
-
-def _range_of(
-    index: Expr, inner: Mapping[Var, Expr], around: Mapping[Var, Expr], given: tuple[Expr, ...] = ()
-) -> Range | None:
-    """The inclusive range of an index over the inner loops, in outer loops and symbols; None if it is not known."""
-    found = symbolic_bounds(index, inner, around, given)
-    return found if found is not None and all(_is_known(e, around) for e in found) else None
-
-
-def _is_known(end: Expr, around: Mapping[Var, Expr]) -> bool:
-    """Whether an end of a range is over outer loops and symbols alone."""
-    if any(isinstance(n, Load) for n in walk_expr(end)):
-        # An index that is itself loaded: where it leads is not known, and it may not be loaded everywhere.
-        return False
-    return all(v in around or v.lo is not None for v in variables(end))
-
-
 def _nest_over(
     block: Block,
     domain: Mapping[Var, Range],
@@ -379,7 +273,7 @@ def _nest_over(
     iters: list[BlockIter] = []
     conditions: list[Expr] = list(given)
     for it in block.iters:
-        low, extent = _clip(domain.get(it.var), it.extent, around)
+        low, extent = clip(domain.get(it.var), it.extent, around)
         var = Var(fresh_name(loop_name(it.var), taken))
         value = simplify(low + var, {**around, var: extent})
         spans = {**around, var: extent}
@@ -396,21 +290,6 @@ def loop_name(var: Var) -> str:
     return var.name[1:].lstrip("_") or var.name if var.name.startswith("v") else var.name
 
 
-def _clip(box: Range | None, whole: Expr, around: Mapping[Var, Expr]) -> Range:
-    """(start, extent) of a range; the whole dimension if the range is not known or not smaller."""
-    if box is None:
-        return const(0), whole
-    extent = simplify(box[1] - box[0] + 1, around)
-    if any(v in around for v in variables(extent)):
-        limit = bounds(extent, around).hi
-        if limit is None:
-            return const(0), whole
-        extent = const(limit)
-    if prove(extent >= whole):
-        return const(0), whole
-    return box[0], extent
-
-
 def _finished(
     func: PrimFunc, source: Block, root: Stmt, made: Sequence[tuple[Block, Buffer]], outer: Sequence[For], what: str
 ) -> dict[Var, Range]:
@@ -419,7 +298,7 @@ def _finished(
     extents = {it.var: it.extent for it in source.iters}
     domain: dict[Var, Range] = {}
     parts: list[dict[Var, Range]] = []
-    boxes = [(buffer, _written_box(root, writer, buffer, around)) for writer, buffer in made]
+    boxes = [(buffer, written_box(root, writer, buffer, around)) for writer, buffer in made]
     for buffer, box in boxes:
         for load in loads_in(source):
             if load.buffer == buffer:
@@ -431,7 +310,7 @@ def _finished(
     full = {v: domain.get(v, (const(0), simplify(x - 1))) for v, x in extents.items()}
     for buffer, box in boxes:
         for load in loads_in(source):
-            if load.buffer == buffer and not _covered(load.indices, box, full, buffer, around):
+            if load.buffer == buffer and not covered(load.indices, box, full, buffer, around):
                 raise refuse(
                     func,
                     f"{what}: an iteration of this loop does not complete the part of {buffer.name!r} that it reads",
@@ -468,34 +347,6 @@ def _same_range(a: Range, b: Range, extent: Expr, around: Mapping[Var, Expr]) ->
     low = prove_equal(a[0], b[0], around) or (prove(a[0] <= 0, around) and prove(b[0] <= 0, around))
     high = prove_equal(a[1], b[1], around) or all(prove(r[1] >= extent - 1, around) for r in (a, b))
     return low and high
-
-
-def _written_box(root: Stmt, writer: Block, buffer: Buffer, around: Mapping[Var, Expr]) -> Box:
-    inner, binding = _inner_extents(root, writer)
-    stores = [s for s in stores_in(writer.body) if s.buffer == buffer]
-    if not stores:
-        return (None,) * len(buffer.shape)
-    return tuple(_range_of(substitute(i, binding), inner, around) for i in stores[0].indices)
-
-
-def _covered(
-    indices: Sequence[Expr], box: Box, domain: Mapping[Var, Range], buffer: Buffer, around: Mapping[Var, Expr]
-) -> bool:
-    """True if the indices, over `domain`, are known to lie in `box` (or nowhere, where the box ends the buffer)."""
-    offsets = {v: Var(f"{v.name}.offset") for v in domain}
-    spans = {offsets[v]: simplify(high - low + 1, around) for v, (low, high) in domain.items()}
-    point = {v: domain[v][0] + offsets[v] for v in domain}
-    for index, part, size in zip(indices, box, buffer.shape, strict=True):
-        if part is None:
-            return False
-        reach = _range_of(substitute(index, point), spans, around)
-        if reach is None:
-            return False
-        low_fits = prove(reach[0] >= part[0], around) or prove(part[0] <= 0, around)
-        high_fits = prove(reach[1] <= part[1], around) or prove(part[1] >= size - 1, around)
-        if not (low_fits and high_fits):
-            return False
-    return True
 
 
 def _require_once(func: PrimFunc, placed: Stmt, outer: Sequence[For], what: str) -> None:

@@ -110,13 +110,16 @@ def move(
     steps: Sequence[Step],
     own: Mapping[LoopId, For],
     roots: Callable[[LoopId], int | None],
+    is_there: Callable[[LoopId], bool],
 ) -> PrimFunc:
     """`moving(func, block, loop)`, and on the block's new loops what was asked of its `own` ones. `roots` says which
     iterator of the block a loop without a step behind it drove."""
     source = last_block(block_path(func, block))
     moved = moving(func, block, loop)
     new = loops_on(block_path(moved, block))[-len(source.iters) :] if source.iters else ()
-    plan = _by_history(source, steps, own, roots) or _by_structure(source, own)
+    plan = (_by_history(source, steps, own, roots) if _is_whole(steps, is_there) else None) or _by_structure(
+        source, own
+    )
     what = f"cannot move {block!r} to {loop!r} as it is scheduled"
     if plan is None:
         raise refuse(func, f"{what}: its loops are not parts of its iterators", hint="schedule it after it is moved")
@@ -131,6 +134,14 @@ def move(
     except ScheduleError as error:
         raise refuse(func, f"{what}: {error.what}", expected=error.expected, got=error.got, hint=error.hint) from error
     return moved
+
+
+def _is_whole(steps: Sequence[Step], is_there: Callable[[LoopId], bool]) -> bool:
+    """Whether all loops that the steps led to are there still. Where an intrinsic took some, the block's iterators
+    count its tiles, which the steps do not lead to."""
+    used = {x for step in steps for x in ((step.parent,) if isinstance(step, Split) else step.parents)}
+    made = {x for step in steps for x in (step.parts if isinstance(step, Split) else (step.result,))}
+    return all(map(is_there, made - used))
 
 
 def _by_history(

@@ -15,6 +15,7 @@ primitive raises ScheduleError and leaves the schedule as it was. Blocks and loo
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from tilewright.ir.expr import as_int
@@ -99,7 +100,7 @@ class Schedule(Recording):
 
     def has(self, loop: LoopRef) -> bool:
         """Whether a loop is still there."""
-        return self._history.why_gone("l", loop.name, loop.birth) is None
+        return self._history.has(loop)
 
     def extent(self, loop: LoopRef | str) -> int | None:
         """The extent of a loop if it is constant."""
@@ -269,7 +270,8 @@ class Schedule(Recording):
         steps = requests.steps_behind(tuple(own), self._history.steps, self._history.birth("b", name))
         inputs = (self._ref("b", block), self._ref("l", loop))
         if requests.is_asked(tuple(own.values()), steps, self._history.first(own, name), name):
-            new = requests.move(self.func, moving, name, place, steps, own, lambda x: self._history.root(x, name))
+            roots = partial(self._history.root, block=name)
+            new = requests.move(self.func, moving, name, place, steps, own, roots, self._history.has)
         else:
             new = moving(self.func, name, place)
         self._record(primitive, inputs, (), new)

@@ -1,0 +1,192 @@
+"""Boxes: the part of a buffer that one iteration of a loop reads or writes, and the part of a block's domain for it.
+
+Index expressions are relaxed over the loops inside; the ends of a box are over the loops around and symbols.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from tilewright.arith import bounds, linear, prove, simplify, symbolic_bounds, symbolic_limits
+from tilewright.ir.expr import Buffer, Expr, Load, Op, Var, ceildiv, const
+from tilewright.ir.loops import Block, For, Stmt
+from tilewright.ir.rewrite import substitute, variables, walk, walk_expr
+from tilewright.schedule.affine import Range, solve_ranges, union
+from tilewright.schedule.state import conjuncts, extents_of, find, intrinsics_in, loads_in, loops_on, stores_in
+
+Box = tuple[Range | None, ...]
+"""Where each index of a buffer may lie; None: anywhere in the dimension."""
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """Where a load reads a buffer in one iteration of the outer loops: for any loops inside, and where the upper ends
+    are those of the reader's conditions (a tile that overhangs reads no further than these say)."""
+
+    box: Box
+    clipped: Box
+
+
+def needed(source: Block, boxes: Mapping[Buffer, Sequence[Box]]) -> dict[Var, Range]:
+    """The part of the domain of `source` that computes these boxes of the buffers that it writes."""
+    extents = {it.var: it.extent for it in source.iters}
+    domain: dict[Var, Range] = {}
+    for buffer, (first, *others) in ((b, found) for b, found in boxes.items() if found):
+        box = first
+        for other in others:
+            box = _join(box, other)
+        # A block that stores several elements runs for each of them that is needed.
+        parts = _parts_written(source, buffer)
+        solved = [solve_ranges(start, _starts(box, sizes), extents) for start, sizes in parts]
+        for v in extents:
+            if solved and all(v in ranges for ranges in solved):
+                for ranges in solved:
+                    domain[v] = union(domain[v], ranges[v]) if v in domain else ranges[v]
+    return domain
+
+
+def _parts_written(source: Block, buffer: Buffer) -> list[tuple[tuple[Expr, ...], tuple[Expr, ...]]]:
+    """What the block writes of `buffer` at a point of its domain: starts and sizes, 1 for stores of an element."""
+    elements = dict.fromkeys(s.indices for s in stores_in(source.body) if s.buffer == buffer)
+    regions = [r for call in intrinsics_in(source) for r in call.outputs if r.buffer == buffer]
+    return [(point, (const(1),) * len(point)) for point in elements] + [
+        (tuple(start for start, _ in r.ranges), tuple(size for _, size in r.ranges)) for r in regions
+    ]
+
+
+def _starts(box: Box, sizes: Sequence[Expr]) -> Box:
+    """Where a part of these sizes may start that has an element in the box."""
+    return tuple(None if r is None else (r[0] - (size - 1), r[1]) for r, size in zip(box, sizes, strict=True))
+
+
+def reads_within(root: Stmt, consumers: Iterable[Block], buffer: Buffer, around: Mapping[Var, Expr]) -> list[Read]:
+    """Where each load of the consumers reads `buffer` in one iteration of the outer loops."""
+    return [read for consumer in consumers for read in _reads_of(root, consumer, buffer, around)]
+
+
+def _reads_of(root: Stmt, consumer: Block, buffer: Buffer, around: Mapping[Var, Expr]) -> list[Read]:
+    inner, binding = _inner_extents(root, consumer)
+    given = conjuncts(consumer.predicate)
+
+    def read(low: Iterable[Expr], high: Iterable[Expr]) -> Read:
+        ends = [(substitute(a, binding), substitute(b, binding)) for a, b in zip(low, high, strict=True)]
+        box = tuple(_between(a, b, inner, around, given) for a, b in ends)
+        if not given:
+            return Read(box, box)
+        highest = (_limit(b, inner, around, given) for _, b in ends)
+        clipped = tuple(r if r is None or h is None else (r[0], h) for r, h in zip(box, highest, strict=True))
+        return Read(box, clipped)
+
+    found = [read(load.indices, load.indices) for load in loads_in(consumer) if load.buffer == buffer]
+    for call in intrinsics_in(consumer):
+        for r in (*call.outputs, *call.inputs):
+            if r.buffer == buffer:
+                found.append(read((a for a, _ in r.ranges), (a + n - 1 for a, n in r.ranges)))
+    return found
+
+
+def _between(
+    low: Expr, high: Expr, inner: Mapping[Var, Expr], around: Mapping[Var, Expr], given: tuple[Expr, ...]
+) -> Range | None:
+    """The inclusive range from the least `low` to the greatest `high`."""
+    first = _range_of(low, inner, around, given)
+    last = first if high is low else _range_of(high, inner, around, given)
+    if first is None or last is None:
+        return None
+    limit = _limit(high, inner, around, given)
+    return first[0], limit if limit is not None and prove(limit <= last[1], around) else last[1]
+
+
+def _limit(index: Expr, inner: Mapping[Var, Expr], around: Mapping[Var, Expr], given: tuple[Expr, ...]) -> Expr | None:
+    """The upper end of an index that the conditions `given` say, if it moves with the loops around; else None.
+
+    What lies behind an end that moves is another iteration's, which computes it too. Behind one that stays there is
+    nothing but what a last tile overhangs, and whole tiles are faster than conditions.
+    """
+    found = symbolic_limits(index, inner, around, given) if given else ()
+    moving = [e for e in found if _is_known(e, around) and any(c > 0 and v in around for v, c in linear(e).terms)]
+    return next((e for e in moving if all(prove(e <= other, around) for other in moving)), next(iter(moving), None))
+
+
+def _join(a: Box, b: Box) -> Box:
+    return tuple(None if x is None or y is None else union(x, y) for x, y in zip(a, b, strict=True))
+
+
+def _inner_extents(root: Stmt, block: Block) -> tuple[dict[Var, Expr], dict[Var, Expr]]:
+    """The loops between `root` and the block's statements, and the block's bindings."""
+    inner = extents_of(loops_on(find(root, lambda s: isinstance(s, Block) and s.name == block.name) or ()))
+    inner |= extents_of(s for s in walk(block) if isinstance(s, For))
+    return inner, {it.var: it.binding for it in block.iters}
+
+
+def _range_of(
+    index: Expr, inner: Mapping[Var, Expr], around: Mapping[Var, Expr], given: tuple[Expr, ...] = ()
+) -> Range | None:
+    """The inclusive range of an index over the inner loops, in outer loops and symbols; None if it is not known."""
+    found = symbolic_bounds(index, inner, around, given)
+    return found if found is not None and all(_is_known(e, around) for e in found) else None
+
+
+def _is_known(end: Expr, around: Mapping[Var, Expr]) -> bool:
+    """Whether an end of a range is over outer loops and symbols alone."""
+    if any(isinstance(n, Load) for n in walk_expr(end)):
+        # An index that is itself loaded: where it leads is not known, and it may not be loaded everywhere.
+        return False
+    return all(v in around or v.lo is not None for v in variables(end))
+
+
+def clip(box: Range | None, whole: Expr, around: Mapping[Var, Expr]) -> Range:
+    """(start, extent) of a range; the whole dimension if the range is not known or not smaller."""
+    if box is None:
+        return const(0), whole
+    extent = simplify(box[1] - box[0] + 1, around)
+    if any(v in around for v in variables(extent)):
+        limit = _most(extent, around)
+        if limit is None:
+            return const(0), whole
+        extent = const(limit)
+    if prove(extent >= whole):
+        return const(0), whole
+    return box[0], extent
+
+
+def _most(extent: Expr, around: Mapping[Var, Expr]) -> int | None:
+    """The most that an extent can be. Of quotients by one divisor, `p // d - q // d` is at most `(p - q) / d` rounded
+    up, which says more than the bounds of either."""
+    limits = [bounds(extent, around).hi]
+    quotients = [(e, c) for e, c in linear(extent).terms if isinstance(e, Op) and e.name == "floordiv"]
+    for a, positive in quotients:
+        for b, negative in quotients:
+            if positive == 1 and negative == -1 and a.args[1] is b.args[1] and prove(a.args[1] > 0, around):
+                difference = ceildiv(simplify(a.args[0] - b.args[0], around), a.args[1])
+                limits.append(bounds(simplify(extent - a + b + difference, around), around).hi)
+    return min((x for x in limits if x is not None), default=None)
+
+
+def written_box(root: Stmt, writer: Block, buffer: Buffer, around: Mapping[Var, Expr]) -> Box:
+    inner, binding = _inner_extents(root, writer)
+    stores = [s for s in stores_in(writer.body) if s.buffer == buffer]
+    if not stores:
+        return (None,) * len(buffer.shape)
+    return tuple(_range_of(substitute(i, binding), inner, around) for i in stores[0].indices)
+
+
+def covered(
+    indices: Sequence[Expr], box: Box, domain: Mapping[Var, Range], buffer: Buffer, around: Mapping[Var, Expr]
+) -> bool:
+    """True if the indices, over `domain`, are known to lie in `box` (or nowhere, where the box ends the buffer)."""
+    offsets = {v: Var(f"{v.name}.offset") for v in domain}
+    spans = {offsets[v]: simplify(high - low + 1, around) for v, (low, high) in domain.items()}
+    point = {v: domain[v][0] + offsets[v] for v in domain}
+    for index, part, size in zip(indices, box, buffer.shape, strict=True):
+        if part is None:
+            return False
+        reach = _range_of(substitute(index, point), spans, around)
+        if reach is None:
+            return False
+        low_fits = prove(reach[0] >= part[0], around) or prove(part[0] <= 0, around)
+        high_fits = prove(reach[1] <= part[1], around) or prove(part[1] >= size - 1, around)
+        if not (low_fits and high_fits):
+            return False
+    return True
