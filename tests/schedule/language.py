@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+import tilewright as tw
 from tests.codegen.c_run import compile_c
 from tests.codegen.llvm_run import Native
 from tests.schedule import programs
@@ -153,6 +154,48 @@ def pointwise(rng: random.Random) -> PrimFunc:
     return te.create_prim_func([a, b, d], "pointwise")
 
 
+POOL = {"kernel": (3, 2), "strides": (2, 1), "dilations": (1, 1), "pads": (1, 0, 1, 1), "ceil_mode": False}
+OPERATORS: tuple[tuple[str, list[tuple[int, ...]], dict[str, Any]], ...] = (
+    ("adaptive_avg_pool", [(1, 2, 7, 5)], {"size": (3, 4)}),
+    ("adaptive_max_pool", [(2, 1, 7)], {"size": (3,)}),
+    ("avg_pool_grad", [(1, 1, 3, 6)], POOL | {"extents": (5, 6)}),
+    ("max_pool_grad", [(1, 1, 5, 6), (1, 1, 3, 6)], POOL),
+    ("depth_to_space", [(1, 8, 3, 2)], {"block": 2, "mode": "DCR"}),
+    ("space_to_depth", [(1, 2, 4, 6)], {"block": 2}),
+    ("layout_transform", [(2, 5, 3)], {"source": "NCW", "target": "NCW4c", "value": 1}),
+    ("layout_transform", [(2, 2, 3, 4)], {"source": "NCW4c", "target": "NWC", "extents": (2, 3, 7)}),
+    ("lp_normalize", [(3, 5)], {"axes": (1,), "epsilon": 1.0}),
+    ("slice", [(5, 6)], {"begin": (1, 5), "size": (3, 3), "step": (1, -2)}),
+    ("topk", [(3, 5)], {"axis": 1, "k": 2, "largest": True}),
+    ("softmax", [(4, 5)], {"axis": 0}),
+)
+
+
+def library(rng: random.Random) -> PrimFunc:
+    """An operator of the library between stages of one's own."""
+    name, shapes, values = rng.choice(OPERATORS)
+    given = [te.placeholder(shape, name=f"X{k}") for k, shape in enumerate(shapes)]
+    first, *rest = given
+    before = te.compute(first.shape, lambda *i: first[i] * 2.0, name="B") if rng.random() < 0.6 else first
+    results = getattr(tw.operators, name)(before, *rest, **values)
+    found = results[0] if isinstance(results, tuple) else results
+    after = te.compute(found.shape, lambda *i: found[i] + 1.0, name="C")
+    others = list(results[1:]) if isinstance(results, tuple) else []
+    return te.create_prim_func([*given, *others, after], "library")
+
+
+def results_in_views(rng: random.Random) -> PrimFunc:
+    """Results that lie with strides in other memory, which later stages may read there."""
+    m, n = _size(rng, "m", [2, 5]), _size(rng, "n", [4, 6])
+    a = te.placeholder((m, n), name="A")
+    b = te.compute((m, n), lambda i, j: a[i, j] + 1.0, name="B")
+    c = te.compute((m, n), lambda i, j: b[i, j] * 2.0 - b[i, n - 1 - j], name="C")
+    k = te.reduce_axis(n, "k")
+    d = te.compute((m,), lambda i: te.sum(c[i, k], k), name="D")
+    there = te.strided(c, rng.choice([(26, 2), (te.var("s", lo=12, hi=15), 1), (1, 5), (-12, 1)]))
+    return te.create_prim_func([a, there, d] if rng.random() < 0.5 else [a, there], "results_in_views")
+
+
 PROGRAMS: tuple[Callable[[random.Random], PrimFunc], ...] = (
     conditional,
     conditional,
@@ -164,6 +207,9 @@ PROGRAMS: tuple[Callable[[random.Random], PrimFunc], ...] = (
     tiles,
     tiles,
     pointwise,
+    library,
+    library,
+    results_in_views,
     programs.matmul,
     programs.recurrence,
     programs.rows,

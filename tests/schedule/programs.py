@@ -105,11 +105,7 @@ def pointwise(rng: random.Random) -> PrimFunc:
         kind = rng.choice(["square", "neighbours", "twice", "edge"])
         previous = stage
         if kind == "square":
-            stage = (
-                te.compute((n, m), lambda i, j, p=previous: p[i, j] * p[i, j], name=f"S{k + 1}")
-                if False
-                else (_square(previous, n, m, f"S{k + 1}"))
-            )
+            stage = _square(previous, n, m, f"S{k + 1}")
         elif kind == "neighbours":
             stage = _neighbours(previous, n, m, f"S{k + 1}")
         elif kind == "twice":

@@ -145,7 +145,7 @@ def _reorder(s: Schedule, rng: random.Random, block: BlockRef, loops: tuple[Loop
     s.reorder(*rng.sample(loops, rng.randint(1, len(loops))))
 
 
-def _move(s: Schedule, rng: random.Random, block: BlockRef, loops: tuple[LoopRef, ...]) -> None:
+def move_to_a_reader(s: Schedule, rng: random.Random, block: BlockRef, loops: tuple[LoopRef, ...]) -> None:
     consumers = s.consumers(block)
     target = rng.choice(consumers or s.blocks())
     s.compute_at(block, rng.choice(s.loops(target) or ["none"]))
@@ -189,8 +189,8 @@ STEPS: tuple[tuple[str, Step], ...] = (
     ("vectorize", lambda s, rng, block, loops: s.vectorize(rng.choice(loops))),
     ("parallel", lambda s, rng, block, loops: s.parallel(rng.choice(loops))),
     ("annotate", lambda s, rng, block, loops: s.annotate(rng.choice(loops), Unroll(rng.randint(1, 3)))),
-    ("compute_at", _move),
-    ("compute_at", _move),
+    ("compute_at", move_to_a_reader),
+    ("compute_at", move_to_a_reader),
     ("reverse_compute_at", _reverse_move),
     ("compute_inline", lambda s, rng, block, loops: s.compute_inline(block)),
     ("reverse_compute_inline", lambda s, rng, block, loops: s.reverse_compute_inline(block)),

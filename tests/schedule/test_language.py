@@ -30,9 +30,11 @@ from tests.schedule.random_steps import (
     STEPS,
     Step,
     attempt,
+    move_to_a_reader,
     random_plan,
     random_tensorized,
 )
+from tilewright import te
 from tilewright.ir.expr import as_int
 from tilewright.ir.loops import PrimFunc
 from tilewright.ir.verify import verify_func
@@ -61,6 +63,23 @@ def _ahead(s: Schedule, rng: random.Random, block: BlockRef, loops: tuple[LoopRe
     s.double_buffer(block)
 
 
+def _next_pair() -> str:
+    """An intrinsic for two elements that get one more each, as many programs here have it; there is no instruction."""
+    x = te.placeholder((2,), name="x")
+    return te.intrinsic("test_next_pair", te.compute((2,), lambda i: x[i] + 1.0, name="y"), [x]).name
+
+
+NEXT_PAIR = _next_pair()
+
+
+def _pairs(s: Schedule, rng: random.Random, block: BlockRef, loops: tuple[LoopRef, ...]) -> None:
+    """Two of a block's elements at once, and perhaps to where they are read."""
+    block = next((b for b in s.blocks() if " + 1.0\n" in f"{s.get(b).body}\n"), block)
+    attempt(lambda: s.pad(block, [1] * (len(s.get(block).iters) - 1) + [2]))
+    s.tensorize(s.split(s.loops(block)[-1], factor=2)[1], NEXT_PAIR)
+    attempt(lambda: move_to_a_reader(s, rng, block, loops))
+
+
 MORE_STEPS: tuple[tuple[str, Step], ...] = (
     *STEPS,
     ("storage_align", _align),
@@ -69,6 +88,7 @@ MORE_STEPS: tuple[tuple[str, Step], ...] = (
     ("double_buffer", _ahead),
     ("double_buffer", lambda s, rng, block, loops: s.double_buffer(block)),
     ("rfactor", lambda s, rng, block, loops: s.rfactor(block, loops[-1], 0)),
+    ("tensorize", _pairs),
 )
 MORE_BLOCK_STEPS = BLOCK_STEPS | {"storage_align", "double_buffer"}
 
