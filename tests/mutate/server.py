@@ -57,7 +57,8 @@ def limit_memory() -> None:
 
 
 class Server:
-    """Answers each request with the output and the exit status of its tests, or with None where it refuses."""
+    """Sends the number of tests once it has collected them. Then it answers each request with the output and the exit
+    status of its tests, or with None where it refuses."""
 
     def __init__(self, descriptor: int) -> None:
         self.link = Connection(descriptor)
@@ -67,6 +68,7 @@ class Server:
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         items = {item.nodeid: item for item in session.items}
         functions = _functions()
+        self.link.send(len(items))
         while (request := self.link.recv()) is not None:
             self.link.send(_serve(request, items, functions))
         return True

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.mutate import explained
+from tests.mutate import explained, trial
 from tests.mutate.mutants import checks, mutants
 from tests.mutate.rooms import ROOT, TESTS, files_testing, sources
 from tests.mutate.server import Request, code_at
@@ -137,6 +137,7 @@ def test_served_mutants(tmp_path: Path) -> None:
             pass_fds=[theirs.fileno()],
             stdout=subprocess.DEVNULL,
         )
+        assert link.recv() == 2, "what it has collected"
         answers = {}
         outside = frozenset({4, 5, 7, 8, 13})
         for m in mutants("served.py", SERVED):
@@ -157,3 +158,22 @@ def test_served_mutants(tmp_path: Path) -> None:
         (10, "return None"): (1, large),
         (11, "return None"): (1, small),
     }
+
+
+def test_a_mutant_is_in_none_of_those_behind_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not in the process that collects the tests either, which the first mutant comes close behind."""
+    monkeypatch.setattr(trial, "COPIED", ("tests/mutate",))
+    tree = trial.Tree(tmp_path)
+    (tree.root / "served.py").write_text(SERVED)
+    (tree.root / "test_served.py").write_text(TESTED)
+    found = {m.after: m for m in mutants("served.py", SERVED) if m.function == "late"}
+    limits = {"test_served.py::test_small": 1.0, "test_served.py::test_large": 1.0}
+    try:
+        tree.serve(["test_served.py"])
+        verdicts = [tree.try_mutant(found[after], limits, frozenset()) for after in ("if True:", "if x >= 2:")]
+    finally:
+        tree.close()
+    assert [v.verdict for v in verdicts] == ["killed", "survived"]
+    with pytest.raises(SystemExit, match="could not be collected"):
+        tree.serve(["test_missing.py"])
+    tree.close()

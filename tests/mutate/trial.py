@@ -86,7 +86,8 @@ class Tree:
             _end(process)
 
     def serve(self, files: Sequence[str]) -> None:
-        """Start the process that has collected these test files (`server.py`), instead of the one there was."""
+        """Start a process (`server.py`), instead of the one there was, and wait until it has collected these files: a
+        mutant that lay on the disk meanwhile would be in all that come after it."""
         self.close()
         ours, theirs = socket.socketpair()
         with theirs:
@@ -100,6 +101,10 @@ class Tree:
                 start_new_session=True,
             )
         self.server = process, Connection(ours.detach())
+        try:
+            self.server[1].recv()
+        except EOFError:
+            raise SystemExit("mutate: the tests could not be collected") from None
 
     def close(self) -> None:
         if self.server is not None:
