@@ -206,11 +206,13 @@ def test_a_manifest_that_lies_about_its_state_is_refused() -> None:
         replace(m.state, caches=(*m.state.caches, CacheSpec(m.state.length, "y", 0))),
         replace(m.state, caches=(*m.state.caches, CacheSpec("x", "y", 0))),
         replace(m.state, caches=m.state.caches[:1]),
-        replace(m.state, caches=(replace(m.state.caches[0], axis=7), m.state.caches[1])),
+        *(replace(m.state, caches=(replace(m.state.caches[0], axis=k), m.state.caches[1])) for k in (-1, 4)),
     ]
     for lie in lies:
         with pytest.raises(ArtifactError):
             replace(m, state=lie)
+    for axis in range(4):
+        replace(m, state=replace(m.state, caches=(replace(m.state.caches[0], axis=axis), m.state.caches[1])))
 
 
 def test_caches_that_share_sizes_with_what_counts_them_are_refused() -> None:

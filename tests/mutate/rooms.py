@@ -24,7 +24,13 @@ TESTS: dict[str, tuple[str, ...]] = {
     "frontend": ("tests/frontend",),
     "plans": ("tests/plans",),
     "targets": ("tests/targets",),
-    "runtime": ("tests/runtime",),
+    "runtime": (
+        "tests/runtime",
+        "tests/compiler/test_state.py",
+        "tests/compiler/test_ragged.py",
+        "tests/frontend/test_control.py",
+        "tests/ops/test_extent.py",
+    ),
     "native": ("tests/native", "tests/runtime"),
     "live": ("tests/live",),
 }

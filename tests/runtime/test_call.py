@@ -6,7 +6,9 @@ import ctypes
 import gc
 import sys
 import threading
+import time
 import weakref
+from collections.abc import Callable
 from unittest import mock
 
 import numpy as np
@@ -14,6 +16,7 @@ import pytest
 
 from tests.runtime.programs import affine, affine_reference, copy16
 from tilewright.ir.dtype import BY_NAME
+from tilewright.runtime.call import LAYOUT, MEASURED_CALLS
 from tilewright.runtime.model import Model
 from tilewright.runtime.native import native
 from tilewright.runtime.runner import Runner
@@ -218,6 +221,52 @@ def test_by_name(model: Model) -> None:
     ):
         with pytest.raises(CallError, match=message):
             model.run(inputs, out=out)
+
+
+def test_a_lone_output_by_its_name(copy: Model) -> None:
+    found = copy.run({"x": sixteen()})
+    assert list(found) == ["y"]
+    np.testing.assert_array_equal(found["y"], sixteen())
+
+
+def test_a_row_without_its_batch_is_told_how_to_get_one(model: Model) -> None:
+    with pytest.raises(CallError, match=r"wrong rank(.|\n)*add the batch: x\[None\]"):
+        model(np.ones((), np.float32))
+    with pytest.raises(CallError) as caught:
+        model(np.ones((2, 2), np.float32))
+    assert "wrong rank" in str(caught.value) and "add the batch" not in str(caught.value)
+
+
+def _layout(model: Model, *dims: int) -> Callable[[int], int]:
+    """The words of the layout for these dimensions, by their offsets in LAYOUT."""
+    engine = model._engine
+    at = engine._layout(dims)
+    native().add(engine._layouts.address + at + LAYOUT.users, -1)
+    return lambda field: engine._layouts[at + field]
+
+
+def test_a_size_that_is_used_all_the_time_stays_planned() -> None:
+    """Of the places that a new size may take, it takes the one that was used longest ago."""
+    model = Model(affine())
+    x = np.ones(3000, np.float32)
+    model(x[:5])
+    tag = _layout(model, 5)(LAYOUT.tag)
+    for n in range(10, 2000):
+        model(x[:n])
+        model(x[:5])
+    assert _layout(model, 5)(LAYOUT.tag) == tag
+    assert _layout(model, 10)(LAYOUT.tag) > tag, "another one has had to go"
+
+
+def test_the_shortest_of_the_first_calls_is_noted() -> None:
+    """By which it is decided whether calls let go of the GIL."""
+    model = Model(affine())
+    start = time.perf_counter_ns()
+    for calls in range(1, MEASURED_CALLS + 3):
+        model(sixteen())
+        noted = _layout(model, 16)
+        assert noted(LAYOUT.measured) == min(calls, MEASURED_CALLS)
+        assert 0 < noted(LAYOUT.least_ns) <= (time.perf_counter_ns() - start) // min(calls, MEASURED_CALLS)
 
 
 def test_eight_threads_at_once() -> None:

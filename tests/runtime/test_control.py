@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
-from tilewright.runtime.weights.control import Control
+from tilewright.runtime.layout import Memory
+from tilewright.runtime.weights.control import NONE, READER, SEALED, SLOTS, Control, ReaderState, control_nbytes
 from tilewright.support.errors import StoreError
 
 PROGRAM = bytes(range(16))
@@ -35,3 +38,68 @@ def test_another_size_or_program() -> None:
     for nbytes, program in ((648, PROGRAM), (640, bytes(16))):
         with pytest.raises(StoreError, match="does not belong"):
             page().check(nbytes, program, "store")
+
+
+def of_three_readers() -> Control:
+    control = Control(Memory(control_nbytes(3)).words, 3)
+    control.initialize(640, PROGRAM)
+    return control
+
+
+def pin(control: Control, reader: int, slot: int, count: int) -> None:
+    control.words[(control.reader_address(reader) - control.address + READER.pins + 8 * slot) >> 3] = count
+
+
+def test_a_reader_is_what_its_line_says() -> None:
+    control = of_three_readers()
+    for index in range(3):
+        line = (control.reader_address(index) - control.address) >> 3
+        control.words[line : line + (READER.size >> 3)] = -7  # what a dead one left
+    before = time.monotonic()
+    for index in range(3):
+        control.enter(index, 70 + index)
+    for index in range(3):
+        found = control.reader(index)
+        assert found == ReaderState(index, 70 + index, found.since, 0, 0, ())
+        assert before - 1e-6 <= found.since <= time.monotonic() + 1e-6
+    pin(control, 1, 0, 1)
+    pin(control, 1, 5, 2)
+    assert [control.reader(k).pins for k in range(3)] == [(), (0, 5), ()]
+    control.forget_pins(1)
+    assert control.reader(1).pins == ()
+    control.check(640, PROGRAM, "store")
+
+
+def test_a_slot_is_taken_unless_it_is_current_or_a_living_reader_pins_it() -> None:
+    control = of_three_readers()
+    for slot in range(SLOTS):
+        for reader in range(3):
+            pin(control, reader, slot, 1)
+            assert not control.seize(slot, lambda k: True)
+            assert not control.seize(slot, lambda k, reader=reader: k == reader)
+            assert control.seize((slot + 1) % SLOTS, lambda k: True)
+            pin(control, 0, slot, 1)  # a dead one besides
+            assert control.seize(slot, lambda k, reader=reader: k == reader) is False
+            assert control.seize(slot, lambda k: False)
+            pin(control, 0, slot, 0)
+            pin(control, reader, slot, 0)
+    control.flip(2)
+    assert not control.seize(2, lambda k: True)
+    assert control.take([2, 6, 1], lambda k: True, 0.0) == 6
+
+
+def test_the_newest_version_is_the_one_that_was_flipped_to() -> None:
+    control = of_three_readers()
+    assert (control.current, control.version, control.newest()) == (NONE, None, None)
+    for slot, version in ((0, 4), (SLOTS - 1, 5)):
+        control.seal(slot, version, spent=0.25)
+        control.flip(slot)
+        found = control.newest()
+        assert found is not None
+        assert (found.index, found.state, found.version, found.spent) == (slot, SEALED, version, 0.25)
+        assert control.version == version
+        control.set_checksum(found, 99)
+        assert control.slot(slot).checksum == 99
+        control.set_checksum(found, 98)
+        assert control.slot(slot).checksum == 99, "it is another state now"
+    assert control.slot(0).version == 4

@@ -197,6 +197,16 @@ def test_missing_field() -> None:
         Manifest.from_json(json.dumps(data))
 
 
+def test_an_option_by_the_name_that_it_had_before() -> None:
+    manifest = affine().manifest
+    data = json.loads(manifest.to_json())
+    data["winograd"] = data.pop("fast")
+    assert Manifest.from_json(json.dumps(data)) == manifest
+    data["fast"] = data["winograd"]
+    with pytest.raises(ArtifactError, match="winograd"):
+        Manifest.from_json(json.dumps(data))
+
+
 def test_mutants_never_crash() -> None:
     text = affine().manifest.to_json()
     rng = random.Random(1)

@@ -44,7 +44,12 @@ def test_profile(threads: int) -> None:
     assert [k.kernel for k in result.kernels] == ["exponent", "affine", "last"]
     assert abs(sum(k.share for k in result.kernels) - 1) < 1e-6
     assert result.symbols == {"n": 100_000}
-    assert result.kernels[1].gflops is not None and result.kernels[1].gbytes is not None
+    exponent, scale, _ = result.kernels
+    assert exponent.gflops is not None and scale.gflops is not None and scale.gbytes is not None
+    assert exponent.gflops * exponent.seconds == pytest.approx(100_000e-9), "each kernel is called once a run"
+    assert scale.gflops * scale.seconds == pytest.approx(600_000e-9)
+    assert scale.gbytes * scale.seconds == pytest.approx(1_600_024e-9)
+    assert exponent.gbytes is None
     assert result.kernels[2].gflops is None
     assert "multiply + add" in str(result)
     before = model(x)[0]

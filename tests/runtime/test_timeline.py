@@ -66,6 +66,10 @@ def test_the_file_is_what_viewers_read(tmp_path: Path) -> None:
     assert all(e["ts"] >= 0 and e["dur"] >= 0 for e in spans)
     assert [e["ts"] for e in spans] == sorted(e["ts"] for e in spans)
     assert {e["name"] for e in spans if e["cat"] == "kernel"} == {"exp", "multiply + add", "last"}
+    assert {e["name"] for e in spans if e["cat"] == "wait"} == {"wait"}
+    assert [(e["name"], e["args"]) for e in spans if e["cat"] == "call"] == [
+        (f"call {k}", {"n": X.size}) for k in range(3)
+    ]
     (work,) = {json.dumps(e["args"]) for e in spans if e["name"] == "multiply + add"}
     assert json.loads(work) == {"step": 1, "kernel": "affine", "flops": 6 * X.size, "bytes": 16 * X.size + 24}
     memory = [e["args"]["temporaries"] for e in events if e["ph"] == "C"]

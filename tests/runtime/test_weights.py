@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 
 from tests.runtime.programs import affine, affine_reference, copy16
+from tilewright.ir.dtype import BY_NAME
 from tilewright.runtime.model import Model
+from tilewright.runtime.weights.check import MAX_TREE, flattened
 from tilewright.support.errors import WeightError
 
 X = np.linspace(-1, 1, 50, dtype=np.float32)
@@ -114,9 +116,29 @@ def test_refused(change: dict[str, object], message: str) -> None:
     assert model.version == 0
 
 
+def test_only_weights_of_another_precision_are_told_to_be_converted() -> None:
+    model = Model(affine())
+    half = ("f2", "f8", BY_NAME["bf16"].numpy)
+    for dtype, shape, told in (*((d, (2, 3), True) for d in half), ("i4", (2, 3), False), ("f2", (3, 2), False)):
+        with pytest.raises(WeightError) as caught:
+            model.update({**weights(1), "w": np.zeros(shape, dtype)})
+        assert ("w.float()" in str(caught.value)) == told, (dtype, shape)
+
+
 def test_not_a_mapping() -> None:
     with pytest.raises(WeightError, match="not a mapping"):
         Model(affine()).update([1, 2])
+
+
+def test_trees_of_weights_by_the_paths_to_their_leaves() -> None:
+    tree = {"layers": [{"w": 1}, ({"b": 2}, 3)], "scale": 4, "none": {}}
+    assert flattened(tree) == {"layers.0.w": 1, "layers.1.0.b": 2, "layers.1.1": 3, "scale": 4}
+    deep: object = 7
+    for _ in range(MAX_TREE + 1):
+        deep = [deep]
+    assert flattened(deep) == {".".join("0" * (MAX_TREE + 1)): 7}
+    with pytest.raises(WeightError, match="too deep"):
+        flattened([deep])
 
 
 def test_infinity_by_wish_and_large_values() -> None:
