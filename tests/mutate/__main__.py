@@ -21,6 +21,8 @@ import argparse
 import difflib
 import json
 import random
+import signal
+import sys
 import tempfile
 import time
 from collections import Counter
@@ -48,6 +50,7 @@ def main() -> None:
     parser.add_argument("--full", action="store_true", help="survivors meet the whole suite")
     parser.add_argument("--record-only", action="store_true", help="bring the map of lines up to date, try nothing")
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that processes and the copy go too
     with tempfile.TemporaryDirectory(prefix="tilewright-mutate-") as folder:
         tree = Tree(Path(folder))
         try:

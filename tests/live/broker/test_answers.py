@@ -115,6 +115,15 @@ def test_those_who_ask_together_are_run_together(policy: Any) -> None:
         assert broker.stats().elapsed < 60.0  # not ten seconds for each
 
 
+def test_a_lone_agent_waits_for_nobody(policy: Any) -> None:
+    """It would be too late after `max_wait`."""
+    with Broker("p", policy, max_wait=10.0).start():
+        agent = BrokerClient("p", patience=6.0)
+        for rows in (1, 3):
+            arguments = observations(np.random.default_rng(rows), rows)
+            assert is_right(agent(*arguments), 0, arguments)
+
+
 def test_one_client_in_many_threads(policy: Any) -> None:
     """Its calls go one after the other."""
     with Broker("p", policy).start():

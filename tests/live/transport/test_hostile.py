@@ -145,6 +145,31 @@ def test_huge_sizes_cost_nothing(what: What, nbytes: int) -> None:
     assert most < 200_000
 
 
+@pytest.mark.parametrize("secret", [None, SECRET])
+def test_a_welcome_says_nothing_more(secret: str | None) -> None:
+    def lie(sock: socket.socket) -> None:
+        channel = Channel(sock, "node", 5.0)
+        admit(SlyChannel(channel), secret and secret_bytes(secret), lambda name: None)  # type: ignore[arg-type]
+        channel.read(memoryview(bytearray(1)))
+
+    with impostor(lie) as port:
+        with pytest.raises(HostileError, match="a frame is too long: expected WELCOME <= 0"):
+            source(port, secret=secret).newer(None, STRUCTURE, 0)
+
+
+class SlyChannel:
+    """A channel whose empty frames have a byte."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._channel, name)
+
+    def send(self, kind: Kind, body: bytes = b"!") -> None:
+        self._channel.send(kind, body)
+
+
 def test_a_wrong_digest_is_never_published(
     store: Path, models: tuple[tw.Model, tw.Model], caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -291,6 +291,7 @@ def test_close_does_not_wait(store: Path, models: tuple[Model, Model]) -> None:
         relay.close()
         assert time.monotonic() - started < 10
         assert not relay.wait(1, 0.01)
+        tw.Publisher("policy", models[0]).close()  # the relay's publisher holds the store no more
     nowhere = tw.relay("tcp://127.0.0.1:1/policy")
     assert not nowhere.wait(0, 0.1)
     nowhere.close()

@@ -57,8 +57,8 @@ class Segments:
         page = HUGE_PAGE if nbytes >= HUGE_PAGE else _PAGE
         self.stride = max(page, -(-nbytes // page) * page)
         self._reserved: set[int] = set()
-        # By slot that may have memory, versions since it was used. An earlier publisher may have left some in any.
-        self._idle = {} if create else dict.fromkeys(range(SLOTS), 0)
+        # By slot that may have memory, as an earlier publisher may have left some in any: versions since it was used.
+        self._idle = dict.fromkeys(range(SLOTS), 0)
         self.order = list(range(SLOTS))
         """Slots in the order in which to use them. Those that have memory come first: two take turns, and others serve
         only while older versions are being read."""
