@@ -13,6 +13,7 @@ import tilewright as tw
 from tests.live.broker.lab import HIDDEN, expected, is_right, observations, policy_weights, wait_until
 from tilewright.live.broker.client import BrokerClient
 from tilewright.live.broker.server import Broker
+from tilewright.live.broker.structs import READY, SLOT
 
 pytestmark = pytest.mark.usefixtures("store")
 
@@ -122,6 +123,23 @@ def test_a_lone_agent_waits_for_nobody(policy: Any) -> None:
         for rows in (1, 3):
             arguments = observations(np.random.default_rng(rows), rows)
             assert is_right(agent(*arguments), 0, arguments)
+
+
+def test_agents_that_wait_have_their_turns(policy: Any) -> None:
+    """A batch goes on behind the slot where the last one ended: nobody is passed over."""
+    with Broker("p", policy, max_batch=1, rows=1, lanes=1) as broker:
+        agents = [BrokerClient("p", patience=60.0) for _ in range(5)]
+        threads = [threading.Thread(target=a, args=observations(np.random.default_rng(1), 1)) for a in agents]
+        for thread in threads:
+            thread.start()
+        ring = broker._ring
+        wait_until(lambda: all(ring.slot_word(k, SLOT.state) == READY for k in range(5)))
+        broker.start()
+        for thread in threads:
+            thread.join()
+        _, seen = broker._batcher._keep[:2]
+        times = [seen[8 * k] for k in range(5)]  # type: ignore[index]
+        assert times == sorted(times)
 
 
 def test_one_client_in_many_threads(policy: Any) -> None:
