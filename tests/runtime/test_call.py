@@ -229,6 +229,19 @@ def test_a_lone_output_by_its_name(copy: Model) -> None:
     np.testing.assert_array_equal(found["y"], sixteen())
 
 
+def test_sizes_are_counted_while_they_are_recorded() -> None:
+    model = Model(affine())
+    model(sixteen())
+    with model.record_shapes() as seen:
+        for n in (16, 3, 16):
+            y, _ = model(sixteen()[:n])
+            assert y.shape == (n, 3)
+        model.run({"x": sixteen()})
+    model(sixteen())
+    assert seen == {"n": {16: 3, 3: 1}}
+    assert type(model.__call__).__name__ == "builtin_function_or_method"
+
+
 def test_a_row_without_its_batch_is_told_how_to_get_one(model: Model) -> None:
     with pytest.raises(CallError, match=r"wrong rank(.|\n)*add the batch: x\[None\]"):
         model(np.ones((), np.float32))

@@ -88,6 +88,20 @@ def test_a_slot_is_taken_unless_it_is_current_or_a_living_reader_pins_it() -> No
     assert control.take([2, 6, 1], lambda k: True, 0.0) == 6
 
 
+def test_who_holds_all_slots_is_named() -> None:
+    control = of_three_readers()
+    for index in range(3):
+        control.enter(index, 70 + index)
+    for slot in range(SLOTS):
+        pin(control, (slot % 2) * 2, slot, 1)
+    with pytest.raises(StoreError, match=r"made by processes \[70, 72\]"):
+        control.take(range(SLOTS), lambda k: True, 0.0)
+    assert control.take(range(SLOTS), lambda k: k != 2, 0.0) == 1
+    control.flip(3)
+    with pytest.raises(StoreError, match=r"made by processes \[70\]"):
+        control.take([3, 2], lambda k: True, 0.0)
+
+
 def test_the_newest_version_is_the_one_that_was_flipped_to() -> None:
     control = of_three_readers()
     assert (control.current, control.version, control.newest()) == (NONE, None, None)

@@ -197,6 +197,15 @@ def test_missing_field() -> None:
         Manifest.from_json(json.dumps(data))
 
 
+def test_fields_that_came_later_may_be_missing() -> None:
+    manifest = affine().manifest
+    data = json.loads(manifest.to_json())
+    for name in ("fast", "tied", "state", "ragged", "alone"):
+        del data[name]
+    del data["symbols"][0]["multiple"]
+    assert Manifest.from_json(json.dumps(data)) == manifest
+
+
 def test_an_option_by_the_name_that_it_had_before() -> None:
     manifest = affine().manifest
     data = json.loads(manifest.to_json())

@@ -12,10 +12,13 @@ from hypothesis import strategies as st
 
 import tilewright as tw
 from tests.frontend.build import info, model, node
+from tests.runtime.programs import affine
 from tests.runtime.test_arena import check, problems
+from tilewright.runtime import engine
 from tilewright.runtime.arena import Interval, Plan, least_bytes, plan, temp_intervals
 from tilewright.runtime.layout import Memory, function
 from tilewright.runtime.manifest import SymbolSpec, TempSpec
+from tilewright.runtime.model import Model
 from tilewright.runtime.native import native
 from tilewright.runtime.places import places_table, usual_dims
 
@@ -85,6 +88,15 @@ def test_memory_after_a_trace_is_bounded() -> None:
             compiled(np.ones((n, 64), np.float32))
     assert bounded.memory().arenas_held <= largest + 64
     assert free.memory().arenas_held <= 1.25 * free.memory(n=300).arena + 4096
+
+
+def test_the_largest_arena_is_reserved_unless_it_is_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    largest = Model(affine(hi=5000)).memory(n=5000).arena
+    for most, whole in ((largest, True), (largest - 1, False)):
+        monkeypatch.setattr(engine, "MOST_RESERVED", most)
+        model = Model(affine(hi=5000))
+        model(np.ones(1, np.float32))
+        assert (model.memory().arenas_held >= largest) == whole
 
 
 def test_lengths_that_grow_plan_and_allocate_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

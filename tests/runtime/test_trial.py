@@ -16,10 +16,23 @@ from tilewright.ir.expr import const
 from tilewright.ir.graph import Graph, GraphBuilder, TensorType
 from tilewright.native.assembler import I64, PTR, VOID, Module
 from tilewright.native.link import Library, compile_text, host_triple
+from tilewright.runtime.call import LAYOUT
 from tilewright.runtime.layout import Memory, function
 from tilewright.runtime.model import Model
+from tilewright.runtime.native import native
 from tilewright.runtime.threads import pool, supported
-from tilewright.runtime.trial import CALLS, FOREVER, MEAN, MOST_CALLS, RESTING_CALLS, SHARE, SLOW, TRIAL, define_trials
+from tilewright.runtime.trial import (
+    CALLS,
+    EACH,
+    FOREVER,
+    MEAN,
+    MOST_CALLS,
+    RESTING_CALLS,
+    SHARE,
+    SLOW,
+    TRIAL,
+    define_trials,
+)
 
 
 class Trials:
@@ -161,6 +174,34 @@ def test_a_small_program_is_its_callers_alone() -> None:
     for _ in range(3 * CALLS):
         model(np.ones((1, 8), np.float32))
     assert pool().workers == 0
+
+
+def test_how_many_threads_calls_use_at_present() -> None:
+    x = np.ones(10_001, np.float32)
+    for threads in (1, 3):
+        model = Model(affine(), threads=threads)
+        assert model.threads_of(x) == threads
+        layout = model._engine._layout((len(x),))
+        model._engine._layouts[layout + LAYOUT.threads] = 1
+        native().add(model._engine._layouts.address + layout + LAYOUT.users, -1)
+        assert model.threads_of(x) == 1
+        assert model.threads_of(x[1:]) == threads, "other sizes have trials of their own"
+
+
+@pytest.mark.skipif(not supported(), reason="there is no thread pool for this system")
+def test_one_of_eight_calls_behind_a_trial_is_looked_at() -> None:
+    x = np.ones(10_001, np.float32)
+    model = Model(affine(), threads=2)
+    engine, words = model._engine, model._engine._layouts
+    layout = engine._layout((len(x),))
+    native().add(words.address + layout + LAYOUT.users, -1)
+    for threads, looks in ((2, 5), (1, 0)):
+        for field, value in ((LAYOUT.wait, 80), (LAYOUT.threads, threads), (LAYOUT.timed, 0), (LAYOUT.best, 1 << 50)):
+            words[layout + field] = value
+        for _ in range(5 * EACH):
+            model(x)
+        assert words[layout + LAYOUT.timed] == looks
+        assert words[layout + LAYOUT.wait] == 80 - 5 * EACH
 
 
 def test_a_large_program_is_not() -> None:

@@ -221,8 +221,7 @@ class Runner(Called):
         def counted(*inputs: Any, out: Any = None) -> Any:
             result = face.call(*inputs, out=out)
             for name, size in _sizes_by_name(self.manifest.inputs, inputs).items():
-                if name in seen:
-                    seen[name][size] = seen[name].get(size, 0) + 1
+                seen[name][size] = seen[name].get(size, 0) + 1
             return result
 
         self._face = replace(face, call=counted)
