@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 
 from tests.runtime.programs import affine, affine_reference, copy16
+from tilewright.runtime.call import LAYOUT
 from tilewright.runtime.model import Model
+from tilewright.runtime.native import native
 from tilewright.support.errors import CallError
 
 # Importing torch takes seconds and tvm_ffi imports it: these tests stand in a file of their own.
@@ -139,6 +141,19 @@ class TestForeign:
             with pytest.raises((TypeError, ValueError), match=message):
                 f(*args)
         f(x, y, c)
+
+    def test_a_call_leaves_its_layout_free_whether_it_is_refused_or_not(self) -> None:
+        model = Model(affine(lo=0, hi=5000))
+        f, engine = model.ffi_function(), model._engine
+        x, y, c = np.ones(4, np.float32), np.ones((4, 3), np.float32), np.ones(1, np.float32)
+        f(x, y, c)
+        for outputs in ((y[:3], c), (y, y[0, :1]), (y.astype(np.float64), c), (7, c), (y, x[:1])):
+            with pytest.raises((TypeError, ValueError), match="tilewright"):
+                f(x, *outputs)
+        f(x, y, c)
+        layout = engine._layout((4,))
+        assert engine._layouts[layout + LAYOUT.users] == 1, "this test's own"
+        native().add(engine._layouts.address + layout + LAYOUT.users, -1)
 
     def test_many_threads(self) -> None:
         model = Model(affine())
