@@ -51,7 +51,7 @@ def main() -> None:
     parser.add_argument("--record-only", action="store_true", help="bring the map of lines up to date, try nothing")
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that processes and the copy go too
-    with tempfile.TemporaryDirectory(prefix="tilewright-mutate-") as folder:
+    with tempfile.TemporaryDirectory(prefix="tilewright-mutate-", ignore_cleanup_errors=True) as folder:
         tree = Tree(Path(folder))
         try:
             _rooms(tree, options)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import errno
 import gc
+import mmap
 import os
 import random
 import signal
 import threading
 import time
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +20,13 @@ from onnx import TensorProto, helper
 
 import tilewright as tw
 from tests.live.broker.lab import OBS, build, is_right, observations, wait_until
+from tilewright.ir.dtype import BY_NAME
 from tilewright.live import store as weights
 from tilewright.live.broker.client import BrokerClient
+from tilewright.live.broker.fit import ring_spec
 from tilewright.live.broker.ring import FILE, Ring
 from tilewright.live.broker.server import Broker
-from tilewright.live.broker.structs import CLAIMED, HEADER, IDLE, READY, READY_AT, SLOT
+from tilewright.live.broker.structs import CLAIMED, FAILED, HEADER, IDLE, LATE, READY, READY_AT, SLOT
 from tilewright.support.errors import BrokerError, CallError
 
 F32 = TensorProto.FLOAT
@@ -107,6 +111,15 @@ def test_models_that_cannot_be_batched() -> None:
     )
     with pytest.raises(BrokerError, match=r"output 'm'.*not one row of a batch"):
         Broker("p", summed)
+    largest = [
+        helper.make_node("Cast", ["x"], ["f"], to=F32),
+        helper.make_node("ReduceMax", ["f", "first"], ["m"]),
+        helper.make_node("Sub", ["f", "m"], ["y"]),
+    ]
+    u8 = TensorProto.UINT8
+    compared = build(largest, {"x": (u8, ["n", OBS])}, {"y": (F32, ["n", OBS])}, {"first": np.array([0], np.int64)})
+    with pytest.raises(BrokerError, match=r"output 'y'.*depends on the other rows"):
+        Broker("p", compared)
     assert not list(Path(os.environ["TILEWRIGHT_STORE_DIR"]).glob("*/broker"))
 
 
@@ -188,6 +201,28 @@ def test_a_request_of_a_broker_that_died_is_answered_by_the_next(policy: Any) ->
             thread.join()
         assert is_right(answers[0], 0, arguments)
         agent.close()
+
+
+def test_a_request_whose_batch_failed_is_not_asked_again(policy: Any) -> None:
+    with Broker("p", policy), BrokerClient("p") as agent:
+        with pytest.raises(BrokerError, match="the batch could not be run"):
+            agent._end(agent._agent, FAILED)
+        assert agent.is_attached
+        with pytest.raises(BrokerError, match="does not answer"):
+            agent._end(agent._agent, LATE)
+        assert not agent.is_attached
+
+
+@pytest.mark.parametrize("rows", [1, 3, 8])
+def test_the_tensors_of_a_slot_lie_apart_on_lines_of_their_own(policy: Any, rows: int) -> None:
+    for slots in (1, 5, 64):
+        spec = ring_spec(policy.manifest, slots, rows, 32)
+        for (at, end), t in zip(pairwise(spec.offsets), spec.tensors, strict=True):
+            nbytes = np.zeros([rows if isinstance(d, str) else d for d in t.shape], BY_NAME[t.dtype].numpy).nbytes
+            assert at % 64 == 0 and nbytes <= end - at < nbytes + 64
+        assert spec.slot_size % 128 == 64 and 0 <= spec.slot_size - spec.offsets[-1] < 128
+        assert spec.slots_at >= mmap.PAGESIZE + len(spec.text)
+        assert spec.size % mmap.PAGESIZE == 0 and spec.size >= spec.slots_at + slots * spec.slot_size
 
 
 def test_a_signal_interrupts_a_call(policy: Any) -> None:

@@ -23,10 +23,13 @@ import tilewright as tw
 from tests.live.store.lab import ONES, ROOT, is_whole, telling_weights
 from tests.runtime.programs import affine
 from tilewright.live import store as weights
+from tilewright.live.store.epoch import Epoch
+from tilewright.live.store.inventory import describe_epoch
 from tilewright.live.store.segment import IDLE
+from tilewright.runtime import artifact
 from tilewright.runtime.model import Model
-from tilewright.runtime.weights.control import ABI_VERSION, HEAD, READER
-from tilewright.support.errors import StoreError
+from tilewright.runtime.weights.control import ABI_VERSION, HEAD, NONE, READER, SLOTS
+from tilewright.support.errors import ArtifactError, StoreError
 
 NAME = "telling"
 X = np.zeros(4, np.float32)
@@ -472,6 +475,36 @@ def test_any_byte_of_the_control_page(store: Path, telling: tuple[Path, Path], f
     wrong, refused = map(int, result.stdout.split())
     assert wrong == 0, "outputs of something else than one version"
     assert refused < count
+
+
+def test_a_program_that_cannot_be_read_is_damaged_or_gone(
+    store: Path, telling: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where its folder went away meanwhile, that is the reason."""
+    with tw.Publisher(NAME, tw.load(telling[0])):
+        path = (store / NAME / "current").resolve()
+
+    def read(*_: object, **__: object) -> None:
+        raise ArtifactError("not a .tw file")
+
+    monkeypatch.setattr(artifact, "read", read)
+    with pytest.raises(StoreError, match="its program cannot be used"):
+        Epoch.open(path)
+    monkeypatch.setattr(Path, "exists", lambda self: False)
+    with pytest.raises(FileNotFoundError):
+        Epoch.open(path)
+
+
+def test_an_epoch_without_a_version_is_described(store: Path, telling: tuple[Path, Path]) -> None:
+    with tw.Publisher(NAME, tw.load(telling[0])):
+        epoch = Epoch.open((store / NAME / "current").resolve(), writable=True)
+        assert describe_epoch(epoch)["slots"][epoch.control.current] == {"state": "current", "version": 0}
+        assert None not in [describe_epoch(epoch)[name] for name in ("age", "wall", "seconds")]
+        epoch.control.flip(NONE)
+        found = describe_epoch(epoch)
+        epoch.close()
+    assert [found[name] for name in ("age", "wall", "seconds")] == [None] * 3
+    assert sorted(s["state"] for s in found["slots"]) == ["free"] * (SLOTS - 1) + ["sealed"]
 
 
 def test_cut_files(store: Path, telling: tuple[Path, Path]) -> None:

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 
+import numpy as np
 import pytest
 
+from tests.live.transport.hostile import IMAGE, SMALL
+from tests.live.transport.hostile import STRUCTURE as STRUCTURE_OF_IMAGE
+from tests.live.transport.lab import wide_weights
 from tilewright.live.transport.messages import MAX_WAIT, OFFER_BYTES, WANT_BYTES, Mark, Offer, Want, What
 from tilewright.live.transport.wire import HostileError
 
@@ -59,6 +63,17 @@ def test_wrong_lengths() -> None:
         for wrong in (body[:-1], body + b"x", b""):
             with pytest.raises(HostileError, match="wrong length"):
                 kind.unpack(wrong, "peer")
+
+
+def test_weights_are_those_of_the_program_to_the_byte() -> None:
+    """An image of another size or of another head is none."""
+    image = IMAGE.tobytes()
+    for name, array in STRUCTURE_OF_IMAGE.weights(memoryview(image), "peer").items():
+        np.testing.assert_array_equal(array, wide_weights(1, SMALL)[name])
+    head = len(STRUCTURE_OF_IMAGE.layout.head)
+    for wrong in (image[:-1], image + b"x", b"", b"x" + image[1:], image[: head - 1] + b"x" + image[head:]):
+        with pytest.raises(HostileError, match="not those that the program wants"):
+            STRUCTURE_OF_IMAGE.weights(memoryview(wrong), "peer")
 
 
 def test_which_mark_is_newer() -> None:
