@@ -47,6 +47,8 @@ for name in "neg abs exp exp2 expm1 sqrt sin cos tan sinh cosh tanh arctan arcsi
     case(name, np.clip(ODD[:5], -2, 2))
 for name in "sigmoid relu sign softplus softsign mish hard_swish isnan isinf detect_inf reciprocal".split():
     case(name, ODD)
+for positive, negative in np.ndindex(2, 2):
+    case("detect_inf", ODD, positive=bool(positive), negative=bool(negative))
 for name in "log log2 log1p rsqrt".split():
     case(name, np.abs(x(5)) + F(0.5))
 for name in "arcsin arccos arctanh".split():

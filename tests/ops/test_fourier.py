@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 
@@ -31,6 +33,15 @@ def test_small_tiles_are_those_of_points() -> None:
 def test_sizes_are_checked(m: int, r: int) -> None:
     with pytest.raises(ValueError, match="no Fourier transform"):
         fourier_matrices(m, r)
+
+
+@pytest.mark.parametrize("n", [8, 12, 16, 20, 24])
+def test_equal_magnitudes_are_equal_numbers(n: int) -> None:
+    """What a sum cancels or shares is told by equality: no two numbers differ by rounding, and zero is zero."""
+    _, _, bt = fourier_matrices(3, n - 2)
+    found = sorted({abs(x) for row in bt for x in row})
+    assert all(b - a > 1e-9 for a, b in pairwise(found))
+    assert (found[0] == 0) == (n % 4 == 0)
 
 
 def value(program: Straight, x: np.ndarray) -> np.ndarray:

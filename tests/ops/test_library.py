@@ -196,6 +196,12 @@ FIT: list[tuple[str, dict[str, Any], list[Shapes], list[Shapes]]] = [
     ("einsum", {"equation": "ij,jk->ik"}, [[(2, 3), (3, 4)]], [[(2, 3, 1), (3, 4)], [(2,), (3, 4)], [(2, 3), (2, 4)]]),
     ("grid_sample", GRID, [[(2, 3, 8), (2, 5, 1)]], [[(2, 3), (2, 0)], [(2, 3, 8), (2, 5, 2)], [(2, 3, 8), (1, 5, 1)]]),
     ("matmul", {}, [[(2, 3), (3, 4)], [(9, 2, 3), (3, 4)]], [[(2, 3), (2, 4)], [(3,), (3, 4)]]),
+    (
+        "recurrence",
+        {"cell": "rnn", "activations": (("tanh", ()),)},
+        [[(5, 3, 4), (4, 4), (3, 4)]],
+        [[(5, 3, 4), (4, 4), shape] for shape in ((2, 4), (3, 5), (1, 4))] + [[(5, 3, 4), (4, 5), (3, 4)]],
+    ),
 ]
 """Operators and their attributes, shapes that fit and, next to them, shapes that do not."""
 
@@ -204,7 +210,7 @@ FIT: list[tuple[str, dict[str, Any], list[Shapes], list[Shapes]]] = [
 def test_shapes_that_fit(op: str, attrs: dict[str, Any], fitting: list[Shapes], others: list[Shapes]) -> None:
     def emit(shapes: Shapes) -> None:
         b = GraphBuilder("shapes")
-        ops.emit1(
+        ops.emit(
             b, op, *(b.input(f"x{k}", TensorType(f32, tuple(map(const, s)))) for k, s in enumerate(shapes)), **attrs
         )
 

@@ -13,6 +13,7 @@ from tilewright.ir.dtype import MINIFLOATS, DType, bf16, boolean, dtype, f8e8m0,
 from tilewright.ir.expr import as_expr
 from tilewright.ir.graph import Graph, GraphBuilder, TensorType
 from tilewright.ir.key import key
+from tilewright.ops.dims import scalar
 from tilewright.ops.interpret import run_graph
 from tilewright.ops.registry import emit1, parse_graph
 
@@ -116,3 +117,11 @@ def test_arithmetic_is_refused() -> None:
     x = builder.input("x", TensorType(FINITE[0], ()))
     with pytest.raises(tw.Error, match="element type"):
         emit1(builder, "add", x, x, name="y")
+
+
+@pytest.mark.parametrize("t", MINIFLOATS, ids=lambda t: t.name)
+def test_a_literal_has_the_bits_of_the_nearest_number(t: DType) -> None:
+    for value in (0.5, 1.0, 1.4, 4.0):
+        literal = scalar(value, t)
+        assert literal.dtype is t
+        assert literal.value == int(np.array(value, t.numpy).view(np.uint8))

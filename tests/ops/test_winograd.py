@@ -62,6 +62,8 @@ def test_expression_reference_and_plain_convolution_agree(case: tuple) -> None:
     )
     assert [d.value for d in y.shape] == [images, -(-filters // LANES), *want.shape[2:], LANES]
     (got,) = reference("lowered.conv_winograd", [blocked, packed], attrs)
+    (wide,) = reference("lowered.conv_winograd", [blocked, packed.astype(np.float64)], attrs)
+    assert (got.dtype, wide.dtype) == (x.dtype, x.dtype)  # the image's type, whatever the filters'
     (plain,) = reference("lowered.unblock_channels", [got], {"channels": filters})
     scale = np.abs(want).max()
     np.testing.assert_allclose(plain / scale, want / scale, atol=5e-6, rtol=0)

@@ -127,6 +127,15 @@ def test_activations(op: str, attrs: dict[str, Any]) -> None:
     check(op, [normal(3, 5)], **attrs)
 
 
+BENT = [(op, {}) for op in ("abs", "relu", "softplus", "softsign", "mish", "hard_swish", "sigmoid", "tanh", "erf")]
+
+
+@pytest.mark.parametrize(("op", "attrs"), [*BENT, *WITH])
+def test_on_both_sides_of_every_bend(op: str, attrs: dict[str, Any]) -> None:
+    """A quarter apart, which no bend of a function is away from the next by less."""
+    check(op, [np.arange(-7.135, 7.2, 0.24)], **attrs)
+
+
 @pytest.mark.parametrize("op", ["add", "sub", "mul", "div", "max", "min", "atan2", "fmod"])
 def test_binary_with_broadcasting(op: str) -> None:
     check(op, [normal(2, 1, 4), positive(3, 1)])
