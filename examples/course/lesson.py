@@ -20,6 +20,9 @@ from tilewright import te
 from tilewright.schedule.stages import StageSchedule
 from tilewright.targets.target import Target
 
+BAR = 24
+"""Characters of the longest bar."""
+
 Call = Callable[[], object]
 Step = tuple[str, str]
 """A step's name, and why it is taken."""
@@ -86,6 +89,12 @@ def race(ours: Call, theirs: Call, rounds: int) -> tuple[float, float, float]:
     return statistics.median(mine), statistics.median(other), statistics.median(b / a for a, b in pairs)
 
 
+def bar(share: float) -> str:
+    """A bar for a share of the fastest: whole blocks, and a last one in eighths."""
+    eighths = round(share * 8 * BAR)
+    return "█" * (eighths // 8) + " ▏▎▍▌▋▊▉"[eighths % 8].strip()
+
+
 def take(lesson: Lesson, rounds: int) -> int:
     """Take each step, show its loops and its time, and race the last. 0 if it has met every bar, else 1."""
     times: dict[str, float] = {}
@@ -106,10 +115,11 @@ def take(lesson: Lesson, rounds: int) -> int:
     shared = tw.build(lesson.schedule, lesson.tensors, threads=cores)
     times[f"{cores} threads"] = _checked(lesson, shared, "threads")
     width = max(map(len, times))
-    print(f"\n{'step':{width}}{'ms':>10}{lesson.unit:>10}{'times naive':>13}")
-    naive = next(iter(times.values()))
+    print(f"\n{'step':{width}}{'ms':>10}{lesson.unit:>10}{'times naive':>13}  speed")
+    naive, least = next(iter(times.values())), min(times.values())
     for name, spent in times.items():
-        print(f"{name:{width}}{spent * 1e3:10.2f}{lesson.amount / spent / 1e9:10.1f}{naive / spent:13.1f}")
+        figures = f"{spent * 1e3:10.2f}{lesson.amount / spent / 1e9:10.1f}{naive / spent:13.1f}"
+        print(f"{name:{width}}{figures}  {bar(least / spent)}")
     for name, ratio in ratios.items():
         print(f"{ratio:.2f} of the speed of {name} (bar {lesson.peers[name].bar})")
     return 0 if all(ratio >= lesson.peers[name].bar for name, ratio in ratios.items()) else 1
