@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+from collections.abc import Callable
 
 import ml_dtypes
 import numpy as np
@@ -12,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tilewright.ir.dtype import ALL, DType, boolean, f32, i8, i32, i64
-from tilewright.ir.expr import Buffer, Const, Expr, Op, Var, binary, const, select
+from tilewright.ir.dtype import dtype as find_dtype
+from tilewright.ir.expr import Buffer, Const, Expr, Load, Op, Var, binary, const, select
 from tilewright.ir.loops import For, If, Let, Store
 from tilewright.ir.rewrite import buffers_in, exprs_of, map_exprs_of, substitute, walk_expr
 from tilewright.ir.sharing import computed_first
@@ -39,12 +41,34 @@ P = Var("p", boolean)
         ("lookup", (S, const(1)), None, "lookup takes an i64 index and at least one entry"),
         ("lookup", (X, const(1), U), None, "lookup: the entries are not literals of one type"),
         ("lookup", (X, const(1), const(1, i8)), None, "lookup: the entries are not literals of one type"),
+        ("lookup", (X, const(1), X), None, "lookup: the entries are not literals of one type"),
+        ("lookup", (X, const(1, i8)), i32, "lookup of i8 gives i8, not i32"),
     ],
 )
 def test_refused(name: str, args: tuple[Expr, ...], dtype: DType | None, message: str) -> None:
     with pytest.raises(ExpressionError) as caught:
         Op(name, args, dtype)
     assert caught.value.what == message
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: X < 2.5, "lt of i64 and 2.5: the number is no integer"),
+        (lambda: float("nan") + X, "add of i64 and nan: the number is no integer"),
+        (lambda: S * float("inf"), "mul of i32 and inf: the number is no integer"),
+        (lambda: S < 2**31, "lt of i32 and 2147483648: no i32 has this value"),
+        (lambda: float(U), "the expression u is no number"),
+        (lambda: int(X), "the expression x is no number"),
+        (lambda: bool(X < 3), "the expression x < 3 has no truth value"),
+        (lambda: Load(Buffer("A", f32, (4, 4)), (X,)), "A has 2 dimensions, indexed with 1"),
+        (lambda: find_dtype("float33"), "no such element type: 'float33'; known: .*f32"),
+        (lambda: find_dtype([]), r"no such element type: \[\]"),
+    ],
+)
+def test_what_has_no_meaning_is_refused(make: Callable[[], object], message: str) -> None:
+    with pytest.raises(ExpressionError, match=message):
+        make()
 
 
 @pytest.mark.parametrize(
