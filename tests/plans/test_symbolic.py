@@ -7,8 +7,13 @@ import pytest
 
 import tilewright as tw
 from tests.frontend.build import info, model, node
+from tilewright import te
+from tilewright.codegen.interpret.interpreter import interpret
 from tilewright.ir.expr import Var, ceildiv, const
+from tilewright.plans import candidates, named, scheduled_by
+from tilewright.plans.framework.analysis import analyse
 from tilewright.plans.framework.symbolic import values_of
+from tilewright.targets.target import Target
 
 USUAL = (1, 2, 6, 15, 39, 96)
 
@@ -19,7 +24,10 @@ def test_values_of_an_extent() -> None:
     assert values_of(const(0), USUAL) == (1,)
     assert values_of(n, USUAL) == (1, 2, 6, 15)
     assert values_of(Var("n", lo=100), USUAL) == (100,)
-    assert values_of(Var("n", lo=3, hi=5), USUAL) == (3,)
+    assert values_of(Var("n", lo=3, hi=5), USUAL) == (3, 4, 5)
+    assert values_of(Var("n", lo=50, hi=3000), USUAL) == (50, 387, 3000)
+    assert values_of(Var("n", lo=1, hi=2), USUAL) == (1, 2)
+    assert values_of(Var("n", lo=0, hi=0), USUAL) == (1,)
     assert values_of(m, USUAL) == (8, 32, 33)
     assert values_of(ceildiv(m, 16), USUAL) == (1, 2, 3)
     assert values_of(m * 2, USUAL) == (16, 64, 66)
@@ -69,3 +77,28 @@ def test_rows_that_are_a_quotient_have_versions_for_their_remainders() -> None:
         padded = np.pad(x, [(0, 0), (0, 0), (1, 4)], constant_values=-np.inf)
         pooled = np.stack([padded[0, :, k : k + 3].max(axis=1) for k in range(0, (frames - 1) // 4 * 4 + 1, 4)])
         np.testing.assert_allclose(compiled(x)[0], pooled @ w, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("ends", [(1, 2), (2, 5), (2, 8), (5, 14), (0, 1)], ids=str)
+@pytest.mark.parametrize("target", ["x86-64-v3", "znver4"])
+def test_a_tile_may_have_all_rows_that_there_can_be(target: str, ends: tuple[int, int]) -> None:
+    """No setting of the plan for products is refused because the rows, a symbol, are fewer than those of its tile."""
+    n = te.var("n", lo=ends[0], hi=ends[1])
+    x, w = te.placeholder((n, 64), name="X"), te.placeholder((8, 64, 16), name="W")
+    r = te.reduce_axis(64, "r")
+    y = te.compute((n, 128), lambda i, j: te.sum(x[i, r] * w[j // 16, r, j % 16], r), name="Y")
+    machine = Target.parse(target)
+    structure = analyse(te.create_prim_func([x, w, y], "product"))
+    settings = [c for c in candidates(structure, machine) if c.plan == "contraction"]
+    tallest = {c.knob("rows"): c for c in reversed(settings)}
+    assert max(tallest) >= min(ends[1], 4)
+    for candidate in tallest.values():
+        schedule, _ = scheduled_by(named("contraction"), structure, candidate, machine)
+        assert not schedule.refused
+    rng = np.random.default_rng(0)
+    b = rng.integers(-3, 4, (8, 64, 16)).astype(np.float32)
+    for rows in range(max(1, ends[0]), ends[1] + 1):
+        a, got = rng.integers(-3, 4, (rows, 64)).astype(np.float32), np.empty((rows, 128), np.float32)
+        schedule, _ = scheduled_by(named("contraction"), structure, tallest[max(tallest)], machine)
+        interpret(schedule.func, {"X": a, "W": b, "Y": got}, symbols={"n": rows})
+        np.testing.assert_array_equal(got, a @ b.transpose(1, 0, 2).reshape(64, 128))

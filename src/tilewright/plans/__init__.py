@@ -97,9 +97,9 @@ def _first_lawful(
     least if none of them does, those that were rejected before it, and the function as that candidate states it."""
     rejected: list[Rejected] = []
     schedules: list[tuple[Schedule, Structure]] = []
-    unfit: dict[str, ScheduleError] = {}  # plans that do not cope with these sizes: symbolic ones may hide their bounds
+    unfit: list[ScheduleError] = []  # symbolic sizes may hide the bounds that a candidate's primitives need
     for candidate in [*trials[:TRIALS], *others_than(trials[:TRIALS], trials)]:
-        if candidate.plan in unfit or (rejected and candidate not in trials[:TRIALS]):
+        if rejected and candidate not in trials[:TRIALS]:
             continue
         taken = named(candidate.plan)
         try:
@@ -107,7 +107,7 @@ def _first_lawful(
         except ScheduleError as error:
             if not structure.func.symbols:
                 raise
-            unfit[candidate.plan] = error
+            unfit.append(error)
             continue
         work = work_of(schedule.func, taken.added(structure, candidate, target))
         if work.excess <= MOST:
@@ -115,7 +115,7 @@ def _first_lawful(
         rejected.append(Rejected(candidate, work.excess, work.worst))
         schedules.append((schedule, stated))
     if not rejected:
-        raise next(iter(unfit.values()))
+        raise unfit[0]
     best = min(range(len(rejected)), key=lambda k: rejected[k].excess)
     schedule, stated = schedules[best]
     return schedule, rejected[best].candidate, tuple(rejected), stated

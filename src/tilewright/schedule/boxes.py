@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tilewright.arith import bounds, linear, prove, simplify, symbolic_bounds, symbolic_limits
-from tilewright.ir.expr import Buffer, Expr, Load, Op, Var, ceildiv, const
+from tilewright.ir.expr import Buffer, Expr, Load, Op, Var, as_int, ceildiv, const
 from tilewright.ir.loops import Block, For, Stmt
 from tilewright.ir.rewrite import substitute, variables, walk, walk_expr
 from tilewright.schedule.affine import Range, solve_ranges, union
@@ -146,7 +146,8 @@ def clip(box: Range | None, whole: Expr, around: Mapping[Var, Expr]) -> Range:
         if limit is None:
             return const(0), whole
         extent = const(limit)
-    if prove(extent >= whole):
+    # A tile that is as long as a symbol can be stays a tile: loops of a known extent can be unrolled.
+    if prove(extent >= whole) and (as_int(extent) is None or as_int(whole) is not None):
         return const(0), whole
     return box[0], extent
 

@@ -13,6 +13,10 @@ from tilewright.ir.expr import Expr, Var, as_int, const
 from tilewright.ir.rewrite import substitute, variables
 
 
+FEWEST = 3
+"""Numbers that a range with both ends is judged by, at least."""
+
+
 def geometric(most: int, count: int) -> tuple[int, ...]:
     """`count` numbers from 1 to `most`, each the same multiple of the one before, rounded."""
     return tuple(round(most ** (k / (count - 1))) for k in range(count))
@@ -20,7 +24,7 @@ def geometric(most: int, count: int) -> tuple[int, ...]:
 
 def values_of(extent: Expr, usual: Sequence[int]) -> tuple[int, ...]:
     """Numbers of equal weight that an extent is judged by: itself; what it is at the likely values of its symbols; else
-    those of `usual` that it can be, or the nearest that it can."""
+    those of `usual` that it can be; where these are fewer than three, its ends and their geometric mean."""
     known = as_int(extent)
     if known is not None:
         return (max(1, known),)
@@ -30,8 +34,11 @@ def values_of(extent: Expr, usual: Sequence[int]) -> tuple[int, ...]:
     lo, hi = Analyzer().bounds(extent)
     least = max(1, lo or 1)
     most = max(*usual, least) if hi is None else max(1, hi)
-    inside = [n for n in usual if least <= n <= most]
-    return tuple(inside) or (min(max(usual[0], least), most),)
+    inside = tuple(n for n in usual if least <= n <= most)
+    if hi is None or len(inside) >= FEWEST:
+        return inside or (least,)
+    # Few of the usual are in a narrow range: its ends, and what lies between them.
+    return tuple(dict.fromkeys(round(least * (most / least) ** (k / (FEWEST - 1))) for k in range(FEWEST)))
 
 
 def maps_of(height: Expr, width: Expr) -> tuple[tuple[int, int], ...]:
