@@ -8,8 +8,8 @@ ROOT = Path(__file__).resolve().parents[2]
 
 TESTS: dict[str, tuple[str, ...]] = {
     "arith": ("tests/arith", "tests/schedule"),
-    "ir": ("tests/ir", "tests/laws/test_text.py", "tests/laws/test_key.py", "tests/schedule"),
-    "schedule": ("tests/schedule",),
+    "ir": ("tests/ir", "tests/laws/test_text.py", "tests/laws/test_key.py", "tests/te", "tests/schedule"),
+    "schedule": ("tests/schedule", "tests/te"),
     "te": ("tests/te", "tests/schedule", "tests/ops"),
     "ops": (
         "tests/ops",

@@ -15,7 +15,7 @@ from tilewright.ir.parser import parse_func
 from tilewright.schedule import Schedule
 from tilewright.schedule.dot_intrinsics import named_dot
 from tilewright.schedule.intrinsics import DOT_4X4X4_F32
-from tilewright.schedule.recording import Instruction, Ref
+from tilewright.schedule.recording import Instruction, Ref, literal
 from tilewright.schedule.routines import Routine, register
 from tilewright.support.errors import CallError, ExpressionError, ScheduleError
 
@@ -136,6 +136,71 @@ for i in 0..6 {
 """,
     params="A: f32[6], C: f32[6]",
 )
+SHARED_REDUCTION = text(
+    """
+for x in 0..4 {
+  block D (vi = spatial(4): x) {
+    D[vi] = A[vi]
+  }
+  for y in 0..2 {
+    block C (vo = spatial(1): 0, vk = reduce(8): x * 2 + y) {
+      init { C[vo] = 0.0 }
+      C[vo] = C[vo] + A[vk]
+    }
+  }
+}
+""",
+    params="A: f32[8], C: f32[1], D: f32[4]",
+)
+TWICE_THE_SAME = text(
+    """
+for o in 0..2 {
+  for i in 0..4 {
+    block B (vi = spatial(4): i) {
+      B[vi] = A[vi]
+    }
+  }
+}
+for r in 0..4 {
+  block C (vo = spatial(1): 0, vr = reduce(4): r) {
+    init { C[vo] = 0.0 }
+    C[vo] = C[vo] + B[vr]
+  }
+}
+""",
+    params="A: f32[4], C: f32[1]",
+    buffers="buffer B: f32[4]",
+)
+EDGE = text(
+    """
+for i in 0..8 {
+  block B (vi = spatial(8): i) {
+    B[vi] = A[vi]
+  }
+}
+for j in 0..8 {
+  block C (vj = spatial(8): j) {
+    C[vj] = select(vj >= 1, B[vj - 1], 0.0)
+  }
+}
+""",
+    buffers=B,
+)
+COPIED = text(
+    """
+for i in 0..8 {
+  block B (vi = spatial(8): i) {
+    B[vi] = A[vi] * 2.0
+  }
+}
+for j in 0..2 {
+  block C (vj = spatial(2): j) {
+    call test_refusals_next(C[vj * 4 +: 4]; B[vj * 4 +: 4])
+  }
+}
+""",
+    buffers=B,
+)
 NEIGHBOURS = text(
     """
 for i in 0..5 {
@@ -197,6 +262,26 @@ CASES: dict[str, tuple[Callable[[], Schedule], Apply, str]] = {
         lambda s: s.tensorize("i", DOT_4X4X4_F32.name),
         "does more than store one element",
     ),
+    "rfactor below a shared loop": (
+        SHARED_REDUCTION,
+        lambda s: s.rfactor("C", "y"),
+        "loop 'x', shared with other blocks, drives the reduction",
+    ),
+    "reverse into steps that are done twice": (
+        TWICE_THE_SAME,
+        lambda s: s.reverse_compute_at("C", "i"),
+        "iterations of 'o' would add the same steps to its reduction",
+    ),
+    "reverse of an edge": (EDGE, lambda s: s.reverse_compute_at("C", "i"), "some of its points lie outside of 'B'"),
+    "reverse of an intrinsic": (COPIED, lambda s: s.reverse_compute_at("C", "i"), "it is an intrinsic"),
+    "tensorize of a fused loop": (
+        FUSED,
+        lambda s: s.tensorize("f", DOT_4X4X4_F32.name),
+        r"iterator vi = f // 8 is not whole tiles of one loop",
+    ),
+    "note of a block": (_of(chain), lambda s: s.annotate(s.block("B"), "unrol"), "cannot annotate: .*'unrol'"),
+    "no part": (_of(chain), lambda s: s.unroll(3), "not a part of the program: expected a block or loop"),  # type: ignore[arg-type]
+    "factor": (_of(chain), lambda s: s.split("i", factor=2.0), "expected a factor that is a number, got 2.0"),  # type: ignore[arg-type]
     "primitive": (_of(chain), _done("unrol", Ref("l", 0)), "no primitive is called 'unrol'"),
     "reference": (_of(chain), _done("unroll", Ref("l", 7)), "l7 is used before an instruction gives it"),
     "results": (
@@ -277,6 +362,15 @@ def _called() -> Any:
 
 
 PAIR = te.comm_reducer(lambda a, b: (a[0],), lambda *t: (te.const(0.0),), "pair")
+
+
+def _driven_by_two() -> Any:
+    y = te.compute((8,), lambda i: 0.0, name="y")
+    s = te.create_schedule(y)
+    s.schedule.split(s.schedule.loops("y")[0], factor=2)
+    s[y].vectorize(y.axis[0])
+
+
 LANGUAGE: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "shape": (lambda: te.placeholder("ab"), ExpressionError, "expected a sequence of extents, got str"),  # type: ignore[arg-type]
     "constants": (lambda: te.const_matrix([]), ExpressionError, "a constant array needs elements"),
@@ -297,6 +391,18 @@ LANGUAGE: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         ExpressionError,
         "argument 1: expected a tensor or a te.var, got str",
     ),
+    "dimension": (
+        lambda: tw.build(te.create_schedule(y := te.compute((N,), lambda i: X[i, 0])), [N, X, y]),
+        ExpressionError,
+        "'n' is a dimension, which is read off the arrays",
+    ),
+    "axis": (
+        lambda: te.create_schedule(y := te.compute((4,), lambda i: 0.0))[y].unroll(3),  # type: ignore[arg-type]
+        ScheduleError,
+        "not an axis: expected an axis of a tensor, or a loop, got 3",
+    ),
+    "axis of two loops": (_driven_by_two, ScheduleError, "loops i_0, i_1 drive axis 'i' of 'y'"),
+    "literal": (lambda: literal(object()), ExpressionError, "a trace cannot hold a object"),
     "which": (lambda: _loops("for _ in _", nth=7), ScheduleError, "says 2 of them: got nth=7"),
     "which of two": (lambda: _loops("for _ in _"), ScheduleError, "expected one loop or stage"),
     "offset": (_called, CallError, "nothing says what 'k' is"),

@@ -12,7 +12,6 @@ from tilewright.arith import Analyzer, simplify
 from tilewright.ir.expr import Expr, Var, as_int, const
 from tilewright.ir.rewrite import substitute, variables
 
-
 FEWEST = 3
 """Numbers that a range with both ends is judged by, at least."""
 
