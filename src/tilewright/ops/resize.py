@@ -280,39 +280,43 @@ register(OpDef("resize", "injective", ResizeAttrs, _infer, _numpy, compute=_comp
 
 # --- with tables ----------------------------------------------------------------------------------------------------
 #
-# Where the sizes are numbers, the taps are computed once into tables rather than at every element.
+# The taps are computed into tables rather than at every element: once where the sizes are numbers, else in each call.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResizeTapsAttrs(ResizeAttrs):
     """`extent` is the input's size, `dtype` that of the weights."""
 
-    extent: int
+    extent: Dim
     dtype: DType
 
 
 def _taps_infer(types: Types, attrs: ResizeTapsAttrs) -> Out:
     """No inputs; `resize`'s attributes and `extent`, the input's size. Gives the indices [taps, size], inside the
     input, and the weights."""
+    if attrs.coordinates in _NEEDS_EXTENT:
+        static(attrs.extent, "the resized dimension")
     shape = (const(taps(attrs)), dim(attrs.size))
     return TensorType(i64, shape), TensorType(attrs.dtype, shape)
 
 
 def _taps_compute(inputs: Tensors, attrs: ResizeTapsAttrs, out: Out) -> tuple[Tensor, ...]:
-    extent, size, n = attrs.extent, attrs.size, taps(attrs)
+    extent, size, n = dim(attrs.extent), as_int(attrs.size), taps(attrs)
+    span = cast(extent, f64)
+    known: Any = float(static(extent, "the resized dimension")) if attrs.coordinates in _NEEDS_EXTENT else None
 
     def position(o: Expr, t: Any) -> Expr:
         found: Expr = _first_tap(_Symbolic, _place(o), attrs) + t
         return found
 
     def _place(o: Expr) -> Expr:
-        found: Expr = _coordinate(_Symbolic, cast(o, f64), float(extent), size, attrs)
+        found: Expr = _coordinate(_Symbolic, cast(o, f64), known, size, attrs)
         return found
 
     def weight(o: Expr, t: Any) -> Expr:
         at = position(o, t)
         w: Expr = _weight(_Symbolic, at - _place(o), attrs)
-        inside = _inside(_Symbolic, at, float(extent))
+        inside = _inside(_Symbolic, at, span)
         return select(inside, w, scalar(0, f64)) if attrs.exclude_outside else w
 
     def element(t: Expr, o: Expr) -> tuple[Expr, Expr]:
@@ -332,7 +336,7 @@ def _taps_compute(inputs: Tensors, attrs: ResizeTapsAttrs, out: Out) -> tuple[Te
 
 
 def _taps_numpy(arrays: Sequence[Any], attrs: ResizeTapsAttrs) -> tuple[Any, ...]:
-    extent, size, n = attrs.extent, number(attrs.size), taps(attrs)
+    extent, size, n = number(attrs.extent), number(attrs.size), taps(attrs)
     c = _coordinate(_Numeric, np.arange(size, dtype=np.float64), float(extent), size, attrs)
     positions = _first_tap(_Numeric, c, attrs)[None] + np.arange(n)[:, None]
     weights = np.ones(positions.shape) if n == 1 else _weight(_Numeric, positions - c, attrs)

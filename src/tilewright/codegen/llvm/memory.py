@@ -200,13 +200,54 @@ def _load_masked(s: State, buffer: Buffer, access: Access, k: int, start: int, w
         return _load_vector(s, buffer, access, k, start, width)
     if is_contiguous(access, start, width):
         assert access.steps is not None
-        where, align = address(s, buffer, add(access.base, constant(access.steps[start])))
-        ty = memory_type(t, width)
-        name = f"llvm.masked.load.{_memory_suffix(t, width)}.p0"
-        symbol = s.out.declare(name, ty, ["ptr", f"<{width} x i1>", ty])
-        raw = s.out.inst(f"call {ty} {symbol}(ptr align {align} {where}, <{width} x i1> {mask}, {ty} zeroinitializer)")
-        return from_memory(s, raw, t, width)
+        return _load_lanes_on(s, buffer, add(access.base, constant(access.steps[start])), width, mask)
+    if access.steps is not None:
+        steps = access.steps[start : start + width]
+        if max(steps) - min(steps) < MOST_VECTORS * width:
+            return _load_near(s, buffer, access.base, steps, mask)
     return _gather(s, t, lane_pointers(s, buffer, access, k, start, width), width, mask)
+
+
+MOST_VECTORS = 4
+"""Masked loads of neighbours that take the place of a gather, which loads each lane by itself."""
+
+
+def _load_lanes_on(s: State, buffer: Buffer, p: Poly, width: int, mask: str) -> str:
+    """Neighbours, of which those that are off are not touched."""
+    t = buffer.dtype
+    where, align = address(s, buffer, p)
+    ty = memory_type(t, width)
+    name = f"llvm.masked.load.{_memory_suffix(t, width)}.p0"
+    symbol = s.out.declare(name, ty, ["ptr", f"<{width} x i1>", ty])
+    raw = s.out.inst(f"call {ty} {symbol}(ptr align {align} {where}, <{width} x i1> {mask}, {ty} zeroinitializer)")
+    return from_memory(s, raw, t, width)
+
+
+def _load_near(s: State, buffer: Buffer, base: Poly, steps: tuple[int, ...], mask: str) -> str:
+    """Lanes near each other, of which those that are off are not touched: vectors of neighbours with the elements that
+    some lane reads, and shuffles."""
+    width, low = len(steps), min(steps)
+    found = "poison"
+    for first in range(low, max(steps) + 1, width):
+        readers = [[lane for lane, step in enumerate(steps) if step == first + k] for k in range(width)]
+        masks = [
+            _shuffled(
+                s, mask, "zeroinitializer", "i1", width, tuple(r[turn] if turn < len(r) else width for r in readers)
+            )
+            for turn in range(max(map(len, readers)))
+        ]
+        on = masks[0]
+        for other in masks[1:]:
+            on = s.out.inst(f"or <{width} x i1> {on}, {other}")
+        vector = _load_lanes_on(s, buffer, add(base, constant(first)), width, on)
+        picks = tuple(width + x - first if first <= x < first + width else lane for lane, x in enumerate(steps))
+        found = _shuffled(s, found, vector, register_type(buffer.dtype), width, picks)
+    return found
+
+
+def _shuffled(s: State, a: str, b: str, element: str, width: int, picks: tuple[int, ...]) -> str:
+    ty = f"<{width} x {element}>"
+    return s.out.inst(f"shufflevector {ty} {a}, {ty} {b}, <{width} x i32> {vector_literal(picks, 'i32')}")
 
 
 def _memory_suffix(t: DType, width: int) -> str:

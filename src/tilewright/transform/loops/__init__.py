@@ -18,6 +18,7 @@ from tilewright.transform.loops.dead import drop_dead_stores
 from tilewright.transform.loops.defer import defer_epilogues
 from tilewright.transform.loops.double import double_buffers
 from tilewright.transform.loops.merge import merge_loops
+from tilewright.transform.loops.narrow import narrow_tails
 from tilewright.transform.loops.partition import partition_loops
 from tilewright.transform.loops.pipeline import pipeline_loops
 from tilewright.transform.loops.reuse import reuse_outputs
@@ -48,6 +49,7 @@ def passes(target: Target, prefetch: WeightPrefetch | None = None) -> tuple[tupl
         ("pipeline loops", lambda func: pipeline_loops(func, target.caches)),
         ("bound loops", bound_loops),
         ("drop dead stores", drop_dead_stores),
+        ("narrow tails", lambda func: narrow_tails(func, target)),
         ("expand math", lambda func: expand_math(func, target)),
         ("plan workspace", plan_workspace),
     )

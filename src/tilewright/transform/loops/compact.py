@@ -28,6 +28,10 @@ from tilewright.targets.memory import USUAL, Caches
 from tilewright.transform.loops.coverage import is_self_contained
 from tilewright.transform.loops.spread import spread
 
+FEW = 1024
+"""Elements up to which a dimension inside of loops has the size of its bound: it may then live in registers or on the
+stack, where a symbolic one lives in a workspace."""
+
 
 def compact_buffers(func: PrimFunc, caches: Caches = USUAL) -> PrimFunc:
     """The function with an `Allocate` for each of `func.buffers`; those never used are dropped."""
@@ -188,8 +192,9 @@ def _dimension(
             return const(0), whole
         extent = symbolic[1]
     if analyzer.prove(extent >= whole):
-        limit = analyzer.bounds(whole).hi if scope == "local" else None
-        return const(0), whole if limit is None else const(limit)
+        limit = analyzer.bounds(whole).hi
+        known = limit is not None and (scope == "local" or (around and limit <= FEW))
+        return const(0), const(limit) if known and limit is not None else whole
     if not isinstance(extent, Const) and not isinstance(whole, Const):
         extent = analyzer.simplify(minimum(extent, whole))
     return start, extent

@@ -1,0 +1,92 @@
+"""Vectors of a conditional loop one by one: those that are whole without their condition, those that are empty not.
+
+    for v in 0..64 vectorized {                   if 16 <= n { for v in 0..16 vectorized { B[v] = A[2*v] } }
+      if v < n { B[v] = A[2*v] }             ->   else if 0 < n { for v in 0..16 vectorized { if v < n { ... } } }
+    }                                             if 32 <= n { for v in 0..16 vectorized { B[v + 16] = ... } } ...
+
+Code for a condition that differs between lanes is masked, which for what is not contiguous takes many times as long.
+A single vector that cannot be whole is left as it is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tilewright.arith import Analyzer
+from tilewright.arith.compare import coefficient, nonnegative_forms
+from tilewright.arith.forms import to_expr
+from tilewright.ir.expr import Expr, Var, all_of, as_int, const
+from tilewright.ir.loops import For, If, PrimFunc, Stmt, Store, seq
+from tilewright.ir.rewrite import names_of, substitute, substitute_stmt, walk, walk_expr, with_children
+from tilewright.targets.target import Target
+from tilewright.transform.loops.copies import conjuncts, copy_fresh
+from tilewright.transform.loops.simplify import analyzer_of, simplify_stmt
+
+
+def narrow_tails(func: PrimFunc, target: Target) -> PrimFunc:
+    """The function with conditional vectorized loops in vectors of the target's width."""
+    body = _Narrower(func, target).statement(func.body)
+    return func if body is func.body else func.with_body(body)
+
+
+class _Narrower:
+    __slots__ = ("an", "taken", "target")
+
+    def __init__(self, func: PrimFunc, target: Target) -> None:
+        self.an, self.taken, self.target = analyzer_of(func.body), names_of(func), target
+
+    def statement(self, s: Stmt) -> Stmt:
+        if isinstance(s, For) and s.kind == "vectorized":
+            return self.vectors(s) or s
+        if not s.children:
+            return s
+        return with_children(s, tuple([self.statement(c) for c in s.children]))
+
+    def vectors(self, loop: For) -> Stmt | None:
+        """The loop vector by vector; None if it has no condition that says which lanes count."""
+        size, body = as_int(loop.extent), loop.body
+        if size is None or not isinstance(body, If) or body.orelse is not None:
+            return None
+        parts = conjuncts(body.condition)
+        varying = [c for c in parts if loop.var in walk_expr(c)]
+        slacks = [self.slack(c, loop.var) for c in varying]
+        if not slacks or not all(slacks):
+            return None
+        width = self.target.lanes(max((s.buffer.dtype.itemsize for s in walk(body) if isinstance(s, Store)), default=4))
+        rest = _guarded([c for c in parts if c not in varying], body.then)
+        parts_of = [
+            self.vector(loop, rest, [x for x in slacks if x], first, min(width, size - first))
+            for first in range(0, size, width)
+        ]
+        if size <= width and not any(isinstance(s, If) and s.orelse is not None for s in parts_of):
+            return None
+        return simplify_stmt(seq(parts_of), self.an)
+
+    def slack(self, condition: Expr, lane: Var) -> tuple[Expr, int] | None:
+        """(slack, coefficient of the lane): the condition holds where the slack is at least 0."""
+        forms = nonnegative_forms(self.an, self.an.simplify(condition))
+        if len(forms) != 1:
+            return None
+        found = coefficient(forms[0], lane)
+        if found is None or found[0][0] or not found[0][1]:
+            return None
+        return to_expr(forms[0]), found[0][1]
+
+    def vector(self, loop: For, body: Stmt, slacks: list[tuple[Expr, int]], first: int, width: int) -> Stmt:
+        """One vector: `if whole { ... } else if some { masked }`, or the masked one alone if it cannot be whole."""
+        ends = const(first), const(first + width - 1)
+        whole = [substitute(slack, {loop.var: ends[factor < 0]}) >= 0 for slack, factor in slacks]
+        some = [substitute(slack, {loop.var: ends[factor > 0]}) >= 0 for slack, factor in slacks]
+        partial = If(self.an.simplify(all_of(some)), self.copied(loop, loop.body, first, width))
+        if any(self.an.prove(~c) for c in whole):
+            return partial
+        return If(self.an.simplify(all_of(whole)), self.copied(loop, body, first, width), partial)
+
+    def copied(self, loop: For, body: Stmt, first: int, width: int) -> Stmt:
+        moved = substitute_stmt(body, {loop.var: loop.var + first}) if first else body
+        copy = copy_fresh(replace(loop, extent=const(width), body=moved), self.taken)
+        return simplify_stmt(copy, Analyzer({**self.an.extents, **analyzer_of(copy).extents}))
+
+
+def _guarded(conditions: list[Expr], body: Stmt) -> Stmt:
+    return If(all_of(conditions), body) if conditions else body
