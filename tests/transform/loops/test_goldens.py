@@ -165,6 +165,11 @@ CASES = {
           for i in 0..8 { b[i] = a[i] * 2.0 }
           for j in 0..8 { c[j] = a[j] + 1.0 }
         }""",
+    "narrow tails": """
+        func @pairs(a: f32[96], c: f32[n], d: f32[48]) where n in 1..40 {
+          for v in 0..48 vectorized { if v < n { c[v] = a[v * 2] } }
+          for w in 0..40 vectorized { if w >= n and n > 8 { d[w] = a[w] } }
+        }""",
     "expand math": """
         func @sigmoid(x: f32[8], y: f32[8]) {
           for i in 0..8 vectorized { y[i] = sigmoid(x[i]) }

@@ -230,14 +230,12 @@ def _load_near(s: State, buffer: Buffer, base: Poly, steps: tuple[int, ...], mas
     found = "poison"
     for first in range(low, max(steps) + 1, width):
         readers = [[lane for lane, step in enumerate(steps) if step == first + k] for k in range(width)]
-        masks = [
-            _shuffled(
-                s, mask, "zeroinitializer", "i1", width, tuple(r[turn] if turn < len(r) else width for r in readers)
-            )
-            for turn in range(max(map(len, readers)))
-        ]
-        on = masks[0]
-        for other in masks[1:]:
+        most = max(map(len, readers))
+        if not most:
+            continue
+        turns = [tuple(r[turn] if turn < len(r) else width for r in readers) for turn in range(most)]
+        on, *others = (_shuffled(s, mask, "zeroinitializer", "i1", width, turn) for turn in turns)
+        for other in others:
             on = s.out.inst(f"or <{width} x i1> {on}, {other}")
         vector = _load_lanes_on(s, buffer, add(base, constant(first)), width, on)
         picks = tuple(width + x - first if first <= x < first + width else lane for lane, x in enumerate(steps))

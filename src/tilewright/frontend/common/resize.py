@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from tilewright.frontend.common.emitter import Emitter
+from tilewright.ir.attributes import Dim
 from tilewright.ir.dtype import f32, f64
 from tilewright.ir.expr import as_int
 from tilewright.ir.graph import Value
-from tilewright.ops.dims import Dim
 from tilewright.ops.registry import infer
 from tilewright.ops.resize import ResizeAttrs, integer_upsampling
 

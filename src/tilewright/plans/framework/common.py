@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tilewright.ir.expr import Buffer, as_int
-from tilewright.ir.loops import Block, BlockIter, Store
+from tilewright.arith import bounds
+from tilewright.ir.expr import Buffer, Expr, as_int
+from tilewright.ir.loops import Block, BlockIter, For, Store
 from tilewright.ir.notes import BufferName, PastCaches, Prefetch, Streaming, find
 from tilewright.ir.rewrite import exprs_of, loads, walk
 from tilewright.plans.framework.analysis import Stage, Structure
@@ -30,6 +31,19 @@ def inline_all(s: Schedule, structure: Structure, stages: tuple[Stage, ...]) -> 
 def extent(s: Schedule, loop: LoopRef) -> int | None:
     """A loop's extent if it is a number."""
     return s.extent(loop)
+
+
+def whole_extent(s: Schedule, loop: LoopRef) -> Expr:
+    """A loop's extent, whatever it is."""
+    found = s.get(loop)
+    assert isinstance(found, For)
+    return found.extent
+
+
+def few_vectors(extent: Expr, lanes: int) -> int:
+    """Elements of four vectors, or of as many as a symbolic extent can have."""
+    most = bounds(extent, {}).hi
+    return lanes * (4 if most is None else max(1, min(4, -(-most // lanes))))
 
 
 def own_loops(s: Schedule, ref: BlockRef) -> list[tuple[BlockIter, LoopRef]]:
@@ -100,7 +114,7 @@ def vectorize_spatial(s: Schedule, block: BlockRef, target: Target, lanes: int, 
     size = extent(s, inner)
     outer = loops[:-1]
     if size is None or size > 8 * lanes:
-        chunk, inner = s.split(inner, factor=4 * lanes)
+        chunk, inner = s.split(inner, factor=few_vectors(whole_extent(s, inner), lanes))
         outer.append(chunk)
     s.vectorize(inner)
     stream_outputs(s, block, inner, target)

@@ -14,7 +14,7 @@ from tilewright.ir.expr import Expr, Var, as_int
 from tilewright.ir.loops import Block, Store
 from tilewright.ir.rewrite import loads, variables, walk
 from tilewright.plans.framework.analysis import Stage
-from tilewright.plans.framework.common import extent
+from tilewright.plans.framework.common import extent, few_vectors, whole_extent
 from tilewright.plans.framework.cost import instructions
 from tilewright.schedule.dependence import reduction_update
 from tilewright.schedule.recording import BlockRef, LoopRef
@@ -61,11 +61,9 @@ def is_window(stage: Stage) -> bool:
     return taps <= WINDOW and len(stage.spatial) > 2
 
 
-def partial_vectors(length: int | None, lanes: int, *, outer: bool = False) -> int:
+def partial_vectors(length: int, lanes: int, *, outer: bool = False) -> int:
     """Vectors of partial results for a reduction over `length` elements. `outer`: as part of a longer one, so that a
     short piece with a sum for each element costs no loop and waits for no addition but that of the piece before."""
-    if length is None:
-        return 4
     if outer and length <= 8 * lanes:
         return -(-length // lanes)
     vectors = length // lanes
@@ -117,7 +115,10 @@ def reduce_lanes(
     block = s.get(s.block(stage.name))
     assert isinstance(block, Block)
     few = vectors is None
-    vectors = vectors or partial_vectors(length, lanes, outer=len(reduce) > 1)
+    if vectors is None and length is None:
+        vectors = few_vectors(whole_extent(s, inner), lanes) // lanes
+    elif vectors is None:
+        vectors = partial_vectors(length or 0, lanes, outer=len(reduce) > 1)
     if few and (all(b not in s.func.params for b in stage.reads) or instructions(block) > FEW):
         # As many as the stage before makes at once: the two loops become one. Or as many as keep their operands in
         # registers while functions are computed, which need no more to hide the latency of an addition.
@@ -181,7 +182,7 @@ def reduce_window(s: Schedule, block: BlockRef, reduce: list[LoopRef], lane: Loo
     """A window: its taps written out, results side by side, a few vectors of them at a time where lines are long."""
     width = extent(s, lane)
     if width is None or width > 8 * lanes:
-        chunk, lane = s.split(lane, factor=4 * lanes)
+        chunk, lane = s.split(lane, factor=few_vectors(whole_extent(s, lane), lanes))
         s.reorder(chunk, *reduce, lane)
     else:
         s.reorder(*reduce, lane)

@@ -26,11 +26,13 @@ from tilewright.plans.framework.base import Candidate, Plan
 from tilewright.plans.framework.common import (
     buffer_names,
     extent,
+    few_vectors,
     inline_all,
     lanes_of,
     parallelize,
     stream_outputs,
     vectorize_spatial,
+    whole_extent,
 )
 from tilewright.plans.framework.cost import roofline
 from tilewright.plans.idioms.reducing import (
@@ -83,7 +85,7 @@ def strip_width(structure: Structure, rows: Rows, target: Target) -> int:
     width = as_int(out.spatial[-1].extent)
     if any(is_window(st) for st in kept if st.reduce):
         # A whole line, or so little of one that some strips touch neither end, where padding is.
-        return 4 * lanes if width is None or width > 8 * lanes else width
+        return few_vectors(out.spatial[-1].extent, lanes) if width is None or width > 8 * lanes else width
     full = [st for st in kept if st.role == "spatial" and len(st.spatial) > rows.leading + 1]
     height = 1
     for st in full:
@@ -315,7 +317,7 @@ def vector_tail(
     inner = own[-1]
     size = extent(s, inner)
     if size is None or size > most * lanes:
-        _, inner = s.split(inner, factor=4 * lanes)
+        _, inner = s.split(inner, factor=few_vectors(whole_extent(s, inner), lanes))
     s.vectorize(inner)
     if stream:
         stream_outputs(s, block, inner, target)

@@ -5,7 +5,7 @@
     }                                             if 32 <= n { for v in 0..16 vectorized { B[v + 16] = ... } } ...
 
 Code for a condition that differs between lanes is masked, which for what is not contiguous takes many times as long.
-A single vector that cannot be whole is left as it is.
+Loops of a single vector are left as they are, and those whose sizes are numbers, of which partial ones are few.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tilewright.arith.compare import coefficient, nonnegative_forms
 from tilewright.arith.forms import to_expr
 from tilewright.ir.expr import Expr, Var, all_of, as_int, const
 from tilewright.ir.loops import For, If, PrimFunc, Stmt, Store, seq
-from tilewright.ir.rewrite import names_of, substitute, substitute_stmt, walk, walk_expr, with_children
+from tilewright.ir.rewrite import names_of, substitute, substitute_stmt, variables, walk, walk_expr, with_children
 from tilewright.targets.target import Target
 from tilewright.transform.loops.copies import conjuncts, copy_fresh
 from tilewright.transform.loops.simplify import analyzer_of, simplify_stmt
@@ -50,16 +50,17 @@ class _Narrower:
         parts = conjuncts(body.condition)
         varying = [c for c in parts if loop.var in walk_expr(c)]
         slacks = [self.slack(c, loop.var) for c in varying]
-        if not slacks or not all(slacks):
+        symbolic = {v for c in varying for v in variables(c)} - self.an.extents.keys()
+        if not symbolic or not all(slacks):
             return None
         width = self.target.lanes(max((s.buffer.dtype.itemsize for s in walk(body) if isinstance(s, Store)), default=4))
+        if size <= width:
+            return None
         rest = _guarded([c for c in parts if c not in varying], body.then)
         parts_of = [
             self.vector(loop, rest, [x for x in slacks if x], first, min(width, size - first))
             for first in range(0, size, width)
         ]
-        if size <= width and not any(isinstance(s, If) and s.orelse is not None for s in parts_of):
-            return None
         return simplify_stmt(seq(parts_of), self.an)
 
     def slack(self, condition: Expr, lane: Var) -> tuple[Expr, int] | None:

@@ -1,0 +1,74 @@
+"""Lanes near each other of which some are off: vectors of neighbours, and no element is touched that no lane reads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tests.codegen.llvm_run import run
+from tests.schedule.guard import guarded
+from tilewright import te
+from tilewright.codegen.llvm.emit import emit_llvm
+from tilewright.ir.dtype import DType, boolean, f32, f64, i8, i64
+from tilewright.ir.expr import Buffer, Expr, Var, const
+from tilewright.ir.loops import For, If, PrimFunc, Store
+from tilewright.targets.target import Target
+
+LANES = 16
+PLACES: dict[str, Callable[[Expr], Expr]] = {
+    "every second": lambda v: v * 2,
+    "every third": lambda v: v * 3,
+    "each twice": lambda v: v // 2,
+    "each four times": lambda v: v // 4,
+    "backwards": lambda v: (LANES - 1) - v,
+    "two runs far apart": lambda v: v // 8 * 40 + v % 8,
+    "a triangle": lambda v: v * v // 4,
+}
+
+
+def copied(place: Callable[[Expr], Expr], dtype: DType, size: int) -> PrimFunc:
+    """`b[v] = a[place(v)]` where `on[v]`."""
+    v = Var("v")
+    a, on, b = (
+        Buffer(name, t, (const(n),)) for name, t, n in (("a", dtype, size), ("on", i8, LANES), ("b", dtype, LANES))
+    )
+    body = If(on[(v,)] > 0, Store(b, (v,), a[(place(v),)]))
+    return PrimFunc("f", (a, on, b), For(v, const(LANES), body, "vectorized"))
+
+
+@pytest.mark.parametrize("dtype", [f32, f64, i8, i64, boolean], ids=str)
+@pytest.mark.parametrize("where", PLACES)
+def test_lanes_that_are_on(where: str, dtype: DType) -> None:
+    """Masks of all kinds. The array ends at a guarded page, right behind the last element that a lane reads."""
+    rng = np.random.default_rng(0)
+    places = np.array([int(str(PLACES[where](const(v)))) for v in range(LANES)])
+    masks = (np.zeros(LANES), np.ones(LANES), np.arange(LANES) < 5, np.arange(LANES) == 0, rng.integers(0, 2, LANES))
+    for on in (mask.astype(np.int8) for mask in masks):
+        last = int(places[on > 0].max(initial=0))
+        data = rng.integers(-9, 10, last + 1).astype(dtype.numpy)
+        got, wanted = np.zeros(LANES, dtype.numpy), np.zeros(LANES, dtype.numpy)
+        run(copied(PLACES[where], dtype, last + 1), guarded(data), on, got)
+        wanted[on > 0] = data[places[on > 0]]
+        np.testing.assert_array_equal(got, wanted)
+
+
+def test_there_is_no_gather() -> None:
+    assert "masked.gather" not in emit_llvm(copied(PLACES["every second"], f32, 31), Target.parse("znver4"))
+
+
+def test_tails_of_several_vectors() -> None:
+    """Four vectors at a time of sizes that are not known, with and without a whole one among them."""
+    n = te.var("n", lo=1, hi=200)
+    x = te.placeholder((n, 2), name="X")
+    y = te.compute((n,), lambda i: x[i, 0] + x[n - 1 - i, 1], name="Y")
+    s = te.create_schedule(y)
+    s[y].vectorize(s[y].split(y.axis[0], 64)[1])
+    f = tw.build(s, [x, y])
+    for size in range(1, 201):
+        a = np.random.default_rng(size).standard_normal((size, 2)).astype(np.float32)
+        memory, got = guarded(a), guarded(np.full(size, np.nan, np.float32))
+        f(memory, got)
+        np.testing.assert_array_equal(got, a[:, 0] + a[::-1, 1])
