@@ -33,14 +33,17 @@ def test_values_of_an_extent() -> None:
     assert values_of(m * 2, USUAL) == (16, 64, 66)
 
 
-@pytest.mark.parametrize(("likely", "plan"), [((), "convolution"), ((224,), "winograd")])
-def test_convolutions_over_maps_of_unknown_size(likely: tuple[int, ...], plan: str) -> None:
+@pytest.mark.parametrize(
+    ("least", "most", "likely", "plan"),
+    [(32, 6400, (), "convolution"), (32, 640, (), "winograd"), (32, 6400, (224,), "winograd")],
+)
+def test_convolutions_over_maps_of_unknown_size(least: int, most: int, likely: tuple[int, ...], plan: str) -> None:
     """Tiles in registers, or transforms where sizes are known to be likely; not a plan that computes each pixel on its
     own: 50 times slower."""
     w = np.random.default_rng(0).standard_normal((32, 32, 3, 3)).astype(np.float32)
     conv = node("Conv", ["x", "w"], ["y"], pads=[1] * 4)
     m = model([conv], [info("x", [1, 32, "h", "w_"])], ["y"], {"w": w})
-    said = tw.dim(32, 640, multiple=32, likely=likely)
+    said = tw.dim(least, most, multiple=32, likely=likely)
     text = tw.compile(m, dims={"h": said, "w_": said}).show("schedule")
     assert f"plan {plan}" in text and "plan rows" not in text
 
