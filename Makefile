@@ -171,6 +171,10 @@ bench-control: $(STAMP) ## a recurrence as Scan, greedy decoding as Loop, a dete
 bench-dynamic: $(STAMP) ## one compile for all shapes against a compile for each
 	$(PY) -m benchmarks.bench_dynamic $(ARGS)
 
+.PHONY: bench-symbolic-layers
+bench-symbolic-layers: $(STAMP) ## single layers with symbols of random ranges against a compile for each size; ARGS="--count 20 --rows"
+	$(PY) -m benchmarks.bench_symbolic_layers $(ARGS)
+
 .PHONY: bench-ragged
 bench-ragged: $(STAMP) ## packed sequences of different lengths against padded ones
 	$(PY) -m benchmarks.bench_ragged $(ARGS)
