@@ -124,7 +124,12 @@ def test_kernels_read_the_size() -> None:
         for x in (np.zeros(3, F), np.ones(1, F), rng.random(9).astype(F), rng.random(200).astype(F))
     ]
     compiled = compare(compressed(), *calls, threads=(2, 1))
-    assert compiled.profile(*calls[-1].values(), repeat=2).kernels
+    inputs = calls[-1].values()
+    kernels = [k for k, step in enumerate(compiled.manifest.run_steps) if step.region is None]
+    assert len(compiled.profile(*inputs, repeat=2).kernels) == len(kernels) < len(compiled.manifest.run_steps)
+    clock = compiled.step_clock(*inputs)
+    clock.samples(1)
+    assert clock.counts[kernels].tolist() == [1] * len(kernels), "none is left out behind a size"
 
 
 def test_models_with_such_outputs_are_saved(tmp_path: Any) -> None:

@@ -73,8 +73,7 @@ class _Tracer(Stepper):
         """Let the log of the thread be what kernels take for the barrier."""
         f = self.f
         log = f.value(logs, PTR) + self.tid * _LOG_SIZE
-        with f.when(self.nthreads > 1):
-            f.store(self.barrier, log, _LOG.barrier)
+        f.store(self.barrier, log, _LOG.barrier)
         self.barrier = log
 
     def call(self, k: int) -> None:
