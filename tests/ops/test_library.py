@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from tilewright.ir.dtype import f32
 from tilewright.ir.expr import const
 from tilewright.ir.graph import GraphBuilder, TensorType
 from tilewright.ops import registry
-from tilewright.ops.library import library
+from tilewright.ops.library import library, listing
 from tilewright.support.errors import DTypeError, ExpressionError, ShapeError, UnsupportedError, VerifyError
 
 POOL = {"kernel": (3, 2), "strides": (2, 2), "dilations": (1, 1), "pads": (1, 0, 1, 1), "ceil_mode": False}
@@ -167,6 +168,15 @@ def test_each_says_what_it_takes() -> None:
     assert all((getattr(tw.operators, n).__doc__ or "").startswith(f"{n}(") for n in library())
 
 
+def test_the_listing_has_each_operator_once_below_its_file() -> None:
+    lines = listing().splitlines()
+    files = dict(zip(lines[::2], lines[1::2], strict=True))
+    found = [name for line in files.values() for name in re.sub(r"\(.*?\)", "", line).split()]
+    assert sorted(found) == sorted(library())
+    assert "max_pool(ceil_mode, dilations, kernel, pads, strides)" in files["pool"]
+    assert "relu" in files["pointwise"].split()
+
+
 def test_what_does_not_fit_is_refused() -> None:
     x = te.placeholder((3, 4), name="x")
     with pytest.raises(AttributeError, match="no operator named 'sofmax'"):
@@ -196,6 +206,12 @@ FIT: list[tuple[str, dict[str, Any], list[Shapes], list[Shapes]]] = [
     ("einsum", {"equation": "ij,jk->ik"}, [[(2, 3), (3, 4)]], [[(2, 3, 1), (3, 4)], [(2,), (3, 4)], [(2, 3), (2, 4)]]),
     ("grid_sample", GRID, [[(2, 3, 8), (2, 5, 1)]], [[(2, 3), (2, 0)], [(2, 3, 8), (2, 5, 2)], [(2, 3, 8), (1, 5, 1)]]),
     ("matmul", {}, [[(2, 3), (3, 4)], [(9, 2, 3), (3, 4)]], [[(2, 3), (2, 4)], [(3,), (3, 4)]]),
+    ("one_hot", {"axis": -1, "depth": 3}, [[(4,), (2,)], [(), (2,)]], [[(4,), (3,)], [(4,), (1,)], [(4,), (2, 1)]]),
+    *(
+        ("max_pool", POOL | {name: length * (1,)}, [], [[(1, 2, 7, 6)]])
+        for name, fits in (("kernel", 2), ("strides", 2), ("dilations", 2), ("pads", 4))
+        for length in (fits - 1, fits + 1)
+    ),
     (
         "recurrence",
         {"cell": "rnn", "activations": (("tanh", ()),)},

@@ -272,10 +272,22 @@ def test_a_step_of_an_lstm() -> None:
         check("lstm_cell", [normal(6, 12), product, cell], **common)
 
 
-def test_recurrences_without_gradients() -> None:
-    peepholes = [normal(2, 1, 8), normal(2, 8), normal(1, 2), normal(1, 2), None, normal(6)]
+WITHOUT_GRADIENTS: dict[str, tuple[str, list[Array | None], dict[str, Any]]] = {
+    "peepholes": ("lstm", [None, normal(6)], {"activations": (SIGMOID, TANH, TANH)}),
+    "lengths": ("lstm", [np.array([2])], {"activations": (SIGMOID, TANH, TANH)}),
+    "bounds": ("lstm", [], {"activations": (SIGMOID, TANH, TANH), "clip": 1.0}),
+    "functions": ("lstm", [], {"activations": (SIGMOID, SIGMOID, TANH)}),
+    "bias inside": ("gru", [], {"activations": (SIGMOID, TANH)}),
+}
+
+
+@pytest.mark.parametrize("what", WITHOUT_GRADIENTS)
+def test_recurrences_without_gradients(what: str) -> None:
+    cell, more, attrs = WITHOUT_GRADIENTS[what]
+    width = {"lstm": 8, "gru": 6}[cell]
+    begun = [normal(1, 2), normal(1, 2) if cell == "lstm" else None]
     with pytest.raises(tw.Error, match="has no gradient yet"):
-        check("recurrence", peepholes, cell="lstm", activations=(SIGMOID, TANH, TANH))
+        check("recurrence", [normal(2, 1, width), normal(2, width), *begun, *more], cell=cell, **attrs)
 
 
 def test_gathers_and_scatters() -> None:
