@@ -310,6 +310,8 @@ GRID = (2 * rng.random((2, 3, 2, 2)) - 1).astype(F) * F(1.3)
 for mode in ("nearest", "linear", "cubic"):
     for padding in ("zeros", "border", "reflection"):
         case("grid_sample", x(2, 3, 4, 5), GRID, mode=mode, padding=padding, align_corners=padding == "zeros")
+for corners in (False, True):  # reflected several times
+    case("grid_sample", x(2, 3, 4, 5), 5 * GRID, mode="linear", padding="reflection", align_corners=corners)
 case("grid_sample", x(1, 2, 3, 2, 4), x(1, 2, 2, 2, 3), mode="linear", padding="zeros", align_corners=False)
 REGIONS = np.array([[0, 0, 3, 4], [-2, 1, 2, 9], [1, 1, 1.2, 1.1]], F)
 for mode in ("avg", "max"):

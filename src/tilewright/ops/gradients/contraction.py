@@ -169,7 +169,7 @@ def _by_weight(b: Backward, x: Value, g: Value, attrs: ConvAttrs, w: Value) -> V
 def _whole_windows(x: Value, g: Value, attrs: ConvAttrs, w: Value) -> bool:
     """Whether maps and window are of known sizes, and the convolution of x makes maps of g's."""
     rank, pads = len(attrs.strides), attrs.pads
-    if None in [as_int(d) for d in (*x.shape[2:], *g.shape[2:], *w.shape[2:])]:
+    if None in [as_int(d) for d in (*x.shape[2:], *w.shape[2:])]:
         return False
     made = [
         window_extent(x.shape[2 + k], w.shape[2 + k], pads[k], pads[rank + k], attrs.strides[k], attrs.dilations[k])
