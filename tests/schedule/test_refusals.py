@@ -392,7 +392,7 @@ LANGUAGE: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         "argument 1: expected a tensor or a te.var, got str",
     ),
     "dimension": (
-        lambda: tw.build(te.create_schedule(y := te.compute((N,), lambda i: X[i, 0])), [N, X, y]),
+        lambda: te.create_prim_func([N, X, te.compute((N,), lambda i: X[i, 0])]),
         ExpressionError,
         "'n' is a dimension, which is read off the arrays",
     ),
