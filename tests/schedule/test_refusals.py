@@ -14,6 +14,7 @@ from tilewright import te
 from tilewright.ir.parser import parse_func
 from tilewright.schedule import Schedule
 from tilewright.schedule.dot_intrinsics import named_dot
+from tilewright.schedule.in_place import in_place
 from tilewright.schedule.intrinsics import DOT_4X4X4_F32
 from tilewright.schedule.recording import Instruction, Ref, literal
 from tilewright.schedule.routines import Routine, register
@@ -201,6 +202,183 @@ for j in 0..2 {
 """,
     buffers=B,
 )
+SCALED = text(
+    """
+for i in 0..5 {
+  for r in 0..3 {
+    block C (vi = spatial(5): i, vr = reduce(3): r) {
+      init { C[vi] = 0.0 }
+      C[vi] = C[vi] + A[vi, vr] * S[vi]
+    }
+  }
+}
+""",
+    params="A: f32[5, 3], S: f32[5], C: f32[5]",
+)
+RUNNING = text(
+    """
+for t in 0..4 {
+  for i in 0..8 {
+    block B (vi = spatial(8): i, vt = reduce(4): t) {
+      init { B[vi] = 0.0 }
+      B[vi] = B[vi] + A[vi]
+    }
+  }
+  for j in 0..8 {
+    block C (vt = spatial(4): t, vj = spatial(8): j) {
+      C[vt, vj] = B[vj]
+    }
+  }
+}
+""",
+    params="A: f32[8], C: f32[4, 8]",
+    buffers=B,
+)
+IN_TWO_NESTS = text(
+    """
+for i in 0..8 {
+  block B (vi = spatial(8): i) {
+    C[vi] = 0.0
+  }
+}
+for j in 0..8 {
+  block C (vj = spatial(8): j) {
+    C[vj] = C[vj] + A[vj]
+  }
+}
+"""
+)
+UNREAD = text(
+    """
+for i in 0..8 {
+  block B (vi = spatial(8): i) {
+    B[vi] = A[vi]
+  }
+}
+for j in 0..8 {
+  block C (vj = spatial(8): j) {
+    C[vj] = A[vj]
+  }
+}
+""",
+    buffers=B,
+)
+HALVED = text(
+    """
+for i in 0..8 {
+  block B (vi = spatial(8): i) {
+    B[vi // 2] = A[vi]
+  }
+}
+for j in 0..4 {
+  block C (vj = spatial(4): j) {
+    C[vj] = B[vj]
+  }
+}
+""",
+    params="A: f32[8], C: f32[4]",
+    buffers="buffer B: f32[4]",
+)
+DECAYED = text(
+    """
+for r in 0..8 {
+  block C (vo = spatial(1): 0, vr = reduce(8): r) {
+    init { C[vo] = 0.0 }
+    C[vo] = C[vo] * 0.5 + A[vr]
+  }
+}
+""",
+    params="A: f32[8], C: f32[1]",
+)
+TRIANGLE = text(
+    """
+for i in 0..8 {
+  for j in 0..i + 1 {
+    block C (vi = spatial(8): i, vj = spatial(8): j) {
+      C[vi, vj] = A[vj]
+    }
+  }
+}
+""",
+    params="A: f32[8], C: f32[8, 8]",
+)
+IN_PAIRS = text(
+    """
+for i in 0..4 {
+  block B (vi = spatial(4): i) {
+    B[vi * 2] = A[vi * 2]
+    B[vi * 2 + 1] = A[vi * 2 + 1]
+  }
+}
+for j in 0..8 {
+  block C (vj = spatial(8): j) {
+    C[vj] = B[vj]
+  }
+}
+""",
+    buffers=B,
+)
+SHIFTED = text(
+    """
+for i in 0..5 {
+  block C (vi = spatial(5): i) {
+    C[vi] = C[vi + 1] + A[vi]
+  }
+}
+"""
+)
+UNDRIVEN = text(
+    """
+for i in 0..6 {
+  block C (vi = spatial(6): i, vo = spatial(1): 0) {
+    C[vi, vo] = A[vi]
+  }
+}
+""",
+    params="A: f32[6], C: f32[6, 1]",
+)
+REPEATED = text(
+    """
+for i in 0..6 {
+  for j in 0..3 {
+    block C (vi = spatial(6): i, vj = spatial(3): j) {
+      C[vi] = A[vi]
+    }
+  }
+}
+""",
+    params="A: f32[6], C: f32[6]",
+)
+OVERLAPPING = text(
+    """
+for x in 0..2 {
+  for y in 0..4 {
+    for r in 0..8 {
+      block C (vi = spatial(6): x * 2 + y, vr = reduce(8): r) {
+        init { C[vi] = 0.0 }
+        C[vi] = C[vi] + A[vi, vr]
+      }
+    }
+  }
+}
+""",
+    params="A: f32[6, 8], C: f32[6]",
+)
+COUNTED = text(
+    """
+for i in 0..8 {
+  block B (vi = spatial(8): i) {
+    B[vi] = B[vi] + A[vi]
+  }
+}
+for j in 0..8 {
+  block C (vj = spatial(8): j) {
+    C[vj] = B[vj]
+  }
+}
+""",
+    buffers=B,
+)
 NEIGHBOURS = text(
     """
 for i in 0..5 {
@@ -224,6 +402,7 @@ def _done(primitive: str, *inputs: Any, outputs: tuple[Ref, ...] = ()) -> Apply:
     return lambda s: s.execute(Instruction(primitive, tuple(inputs), (), outputs))
 
 
+ROUTINE = register(Routine("a_routine_for_tests", ("rows",), lambda func, sizes: func))
 CASES: dict[str, tuple[Callable[[], Schedule], Apply, str]] = {
     "inline of a let": (TWICE, lambda s: s.compute_inline("B"), "its body is more than one store to each buffer"),
     "inline of what changes": (
@@ -262,6 +441,81 @@ CASES: dict[str, tuple[Callable[[], Schedule], Apply, str]] = {
         lambda s: s.tensorize("i", DOT_4X4X4_F32.name),
         "does more than store one element",
     ),
+    "pad of a factor": (
+        SCALED,
+        lambda s: s.pad("C", (1, 4)),
+        "an input of its reduction does not depend on the enlarged iterators",
+    ),
+    "double buffer of a running sum": (
+        RUNNING,
+        lambda s: s.double_buffer("B"),
+        "loop 't' drives the reduction of block 'B'",
+    ),
+    "in place of what is added": (
+        IN_TWO_NESTS,
+        lambda s: in_place(s.func, "C", "A"),
+        "several nests write 'C', and later ones read 'A'",
+    ),
+    "a start of two kinds": (
+        SHARED_LOOP,
+        lambda s: s.decompose_reduction("C", "x"),
+        "'y' drives spatial and reduction iterators",
+    ),
+    "routine": (
+        _of(chain),
+        lambda s: s.implement("atention"),
+        "no routine is called 'atention': expected .*a_routine_for_tests",
+    ),
+    "sizes of a routine": (
+        _of(chain),
+        lambda s: s.implement(ROUTINE.name, rows=0),
+        "the sizes of 'a_routine_for_tests': expected rows, each at least 1",
+    ),
+    "inline of what nobody reads": (UNREAD, lambda s: s.compute_inline("B"), "no other block reads what it writes"),
+    "inline of what it reads itself": (COUNTED, lambda s: s.compute_inline("B"), "it reads 'B', which it writes"),
+    "inline of several elements at a place": (
+        HALVED,
+        lambda s: s.compute_inline("B"),
+        "its element is not known from the indices stored to",
+    ),
+    "vectors of two kinds": (
+        SHARED_LOOP,
+        lambda s: s.vectorize("y"),
+        "it drives spatial and reduction iterators of block 'C' at once",
+    ),
+    "vectors of a sum that decays": (DECAYED, lambda s: s.vectorize("r"), "that is not a plain sum, product"),
+    "fuse of a triangle": (TRIANGLE, lambda s: s.fuse("i", "j"), r"the extent i \+ 1 of loop 'j' depends on loop i"),
+    "reverse behind pairs": (
+        IN_PAIRS,
+        lambda s: s.reverse_compute_at("C", "i"),
+        "block 'B' stores several elements of 'B' at once",
+    ),
+    "pad of a shift": (
+        SHIFTED,
+        lambda s: s.pad("C", (4,)),
+        "it does not write one element of one buffer at each point",
+    ),
+    "expand of a symbolic sum": (
+        lambda: _taken_by_turns(),
+        lambda s: s.expand("C"),
+        "the extent n of 'vk' is not constant",
+    ),
+    "pad of an iterator without a loop": (
+        UNDRIVEN,
+        lambda s: s.pad("C", (4, 1)),
+        "its iterators are not driven by one loop each",
+    ),
+    "pad of one of two": (IN_TWO_NESTS, lambda s: s.pad("C", (16,)), "other blocks write its output too"),
+    "pad of what is written again": (
+        REPEATED,
+        lambda s: s.pad("C", (1, 4)),
+        "an enlarged iterator does not index what it writes",
+    ),
+    "reorder of overlapping tiles": (
+        OVERLAPPING,
+        lambda s: s.reorder("r", "x", "y"),
+        "iterations of 'x' compute the same points of block 'C'",
+    ),
     "rfactor below a shared loop": (
         SHARED_REDUCTION,
         lambda s: s.rfactor("C", "y"),
@@ -291,6 +545,14 @@ CASES: dict[str, tuple[Callable[[], Schedule], Apply, str]] = {
     ),
     "arguments": (_of(chain), _done("split", "i", 1, 2, 3, 4, 5), "the arguments do not fit"),
 }
+
+
+def _taken_by_turns() -> Schedule:
+    n = te.var("n")
+    x, table = te.placeholder((n,), name="X"), te.const_matrix([[1.0, 2.0], [3.0, 4.0]])
+    k = te.reduce_axis(n, "k")
+    c = te.compute((2,), lambda i: te.sum(table[i, k % 2] * x[k], k), name="C")
+    return Schedule(te.create_prim_func([x, c]))
 
 
 def _tensorized() -> Schedule:
