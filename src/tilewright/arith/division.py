@@ -12,7 +12,7 @@ With d > 0:
     x - d*(x // d)           = x % d
     x // c - d*((x + k*c) // (c*d)) = (x // c + k) % d - k     for c > 0
     x // d * (c*d)           = c*x                                 when d divides x
-By definition x // 0 = x % 0 = 0, so laws with a symbolic divisor need it to be positive.
+By definition x // 0 = x % 0 = 0, so laws with a symbolic divisor (digits that merge are one) need it to be positive.
 """
 
 from __future__ import annotations
@@ -194,6 +194,10 @@ def merge_digits(an: Analyzer, a: Form) -> Form:
         return a
     views = {atom: _digit(atom) for atom in terms}
     for atom, c in terms.items():
+        if type(atom) is Op and atom.name == "mod" and type(atom.args[1]) is not Const:
+            if (whole := _merge_symbolic(an, a, atom, c)) is not None:
+                return merge_digits(an, whole)
+            continue
         x, k, m = views[atom]
         if m is None:
             if k > 1 and c % k == 0 and (low := _remainder(an, a, atom, c, x, k)) is not None:
@@ -246,6 +250,17 @@ def _quotient_remainder(
             rest = forms.add(forms.add(a, ({atom: 1}, 0), -c), moved, -co)
             return forms.add(rest, mod_const(an, moved, k // n), co)
     return None
+
+
+def _merge_symbolic(an: Analyzer, a: Form, atom: Op, c: int) -> Form | None:
+    """`c*d*(x // d) + c*(x % d)` as `c*x` for a symbolic d > 0, of which `d*(x // d)` may have several terms."""
+    x, d = atom.args
+    least = an.form_range(an.form(d)).lo
+    product = forms.mul(({Op("floordiv", (x, d)): 1}, 0), an.form(d))
+    if least is None or least <= 0 or any(a[0].get(t) != c * h for t, h in product[0].items()):
+        return None
+    rest = forms.add(forms.add(a, ({atom: 1}, 0), -c), product, -c)
+    return forms.add(rest, an.form(x), c)
 
 
 def _merge_plain(an: Analyzer, a: Form, atom: Expr, c: int, x: Expr, k: int, m: int) -> Form | None:

@@ -18,7 +18,7 @@ class Routine:
     """A loop program for functions of one kind.
 
     name    by which traces call it
-    sizes   names of its sizes, each at least 1
+    sizes   names of its sizes, each at least 1, or at least 0 where it is one of `none`
     build   an unscheduled function and the sizes to what computes the same: loops, or an operator's stages in other
             parts; raises ScheduleError for a function that it does not compute, or sizes that do not fit one another
     """
@@ -26,6 +26,7 @@ class Routine:
     name: str
     sizes: tuple[str, ...]
     build: Callable[[PrimFunc, Mapping[str, int]], PrimFunc]
+    none: tuple[str, ...] = ()
 
 
 _routines: dict[str, Routine] = {}
@@ -61,8 +62,9 @@ def implement(func: PrimFunc, routine: str, sizes: Mapping[str, int]) -> PrimFun
     if found is None:
         known = ", ".join(sorted(_routines)) or "none"
         raise refuse(func, f"no routine is called {routine!r}", expected=known)
-    if sorted(sizes) != sorted(found.sizes) or any(n < 1 for n in sizes.values()):
+    if sorted(sizes) != sorted(found.sizes) or any(n < (name not in found.none) for name, n in sizes.items()):
         expected = f"{', '.join(found.sizes)}, each at least 1"
+        expected += "".join(f" ({name}: 0)" for name in found.none)
         raise refuse(func, f"the sizes of {routine!r}", expected=expected, got=dict(sizes))
     return found.build(func, sizes)
 

@@ -114,6 +114,17 @@ CASES = {
         func @outwards(a: f32[16, 16]) {
           for i in 0..16 { for j in 0..16 { if i * 4 < 30 and j + i < 20 { a[i, j] = 0.0 } } }
         }""",
+    "move conditions: what is made for them": """
+        func @wanted(a: f32[8, 16], c: f32[n]) where n in 1..8 {
+          for i in 0..8 {
+            alloc s: f32[1]
+            alloc t: f32[1]
+            s[0] = 0.0
+            for k in 0..16 { s[0] = s[0] + a[i, k] }
+            t[0] = s[0] * 2.0
+            if i < n { c[i] = t[0] }
+          }
+        }""",
     "partition loops": """
         func @tail(a: f32[n], c: f32[n]) where n in 1.. {
           for i in 0..(n + 7) // 8 {
@@ -169,6 +180,24 @@ CASES = {
         func @pairs(a: f32[96], c: f32[n], d: f32[48]) where n in 1..40 {
           for v in 0..48 vectorized { if v < n { c[v] = a[v * 2] } }
           for w in 0..40 vectorized { if w >= n and n > 8 { d[w] = a[w] } }
+        }""",
+    "unswitch loops": """
+        func @padded(a: f32[h, n], c: f32[10, n]) where h in 1..20, n in 1..40 {
+          for y in 0..10 parallel {
+            for v in 0..n {
+              for l in 0..2 unrolled { c[y, v] = select(1 <= y and y <= h and v < n - 1 + l, a[y - 1, v], 0.0) }
+            }
+            for w in 0..n { c[y, w] = max(c[y, w], select(y < h, a[y, w], -inf)) + select(y < h and w < 5, 1.0, 2.0) }
+            for u in 0..n { c[y, u] = select(y < h, a[y, u], 0.0) + select(y < 5, 1.0, 2.0) }
+          }
+        }""",
+    "unswitch loops: all parts that are common": """
+        func @parts(a: f32[8, 64], c: f32[8, 64], d: f32[8, 64]) {
+          for y in 0..8 {
+            for v in 0..64 { c[y, v] = select(2 <= y and v < 9, a[y, v], 0.0) }
+            for w in 0..64 { c[y, w] = c[y, w] + select(2 <= y and y < 7, a[y, w], 0.0) }
+            for u in 0..64 { d[y, u] = a[y, u] }
+          }
         }""",
     "expand math": """
         func @sigmoid(x: f32[8], y: f32[8]) {

@@ -164,8 +164,10 @@ def tiles_in_blocks(
     x: Tensor, u: Tensor, attrs: ConvWinogradAttrs, out: Sequence[Expr], rows: int, columns: int
 ) -> Tensor:
     """The convolution by blocks of `rows` x `columns` tiles: the tiles of a row of a block share a strip of the input,
-    and a block's tiles are one dimension of the products. The stages and their axes are the same for blocks of any
-    size."""
+    and a block's tiles are one dimension of the products. With 0 columns a block is `rows` tiles that follow each
+    other, row after row of the map, each with a strip of its own: only the last block is not full, whatever the map's
+    size. The stages and their axes are the same for all blocks."""
+    consecutive, columns = not columns, columns or 1
     m, window, stride = attrs.tile, attrs.window, attrs.stride
     length, size = reach(m, window, stride), products(m, window, stride)
     at, _, bt = transforms(m, window, stride)
@@ -174,13 +176,14 @@ def tiles_in_blocks(
     groups, _, _, panels, blocks, b, width = u.shape
     dilation = attrs.dilation
     maps, down, across = n * dilation**2, ceildiv(ceildiv(oh, dilation), m), ceildiv(ceildiv(ow, dilation), m)
-    row_blocks, column_blocks, count = ceildiv(maps * down, rows), ceildiv(across, columns), rows * columns
+    lines, line = (maps * down * across, const(1)) if consecutive else (maps * down, across)
+    row_blocks, column_blocks, count = ceildiv(lines, rows), ceildiv(line, columns), rows * columns
     group = panels * width
     filters = groups * group
 
     across_strip = const((columns - 1) * m * stride + length)
     shape = (row_blocks, const(rows), column_blocks, blocks, const(length), across_strip, b)
-    strip = _strip(x, attrs, shape, maps * down, down, columns)
+    strip = _strip(x, attrs, shape, lines, down, across if consecutive else const(1), columns)
     i, j = te.reduce_axis(length, "i"), te.reduce_axis(length, "j")
     half: Tensor = te.compute(
         (*shape[:4], const(size), *shape[5:]),
@@ -222,6 +225,8 @@ def tiles_in_blocks(
         submap = (image * dilation + h % dilation) * dilation + w % dilation
         h, w = h // dilation, w // dilation
         row, column = submap * down + h // m, w // m
+        if consecutive:
+            row, column = row * across + column, const(0)
         tile = row % rows * columns + column % columns
         return result[row // rows, column // columns, tile, h % m, w % m, k * lanes + lane]
 
@@ -230,20 +235,22 @@ def tiles_in_blocks(
 
 
 def _strip(
-    x: Tensor, attrs: ConvWinogradAttrs, shape: tuple[Expr, ...], count: Expr, down: Expr, columns: int
+    x: Tensor, attrs: ConvWinogradAttrs, shape: tuple[Expr, ...], count: Expr, down: Expr, across: Expr, columns: int
 ) -> Tensor:
-    """The rows of the input that each tile row reads, with zeros past the map and past the channels."""
+    """The rows of the input that each of `count` tile rows reads, or each of as many pieces of those, `across` of a
+    row; with zeros past the map and past the channels."""
     stride, dilation, (top, left, _, _) = attrs.stride, attrs.dilation, attrs.pads
     rows, step = shape[1], attrs.tile * stride
     channels, block = attrs.input_channels, as_int(shape[-1])
     assert block is not None
 
     def element(r: Expr, part: Expr, column: Expr, co: Expr, i: Expr, v: Expr, ci: Expr) -> Expr:
-        row = r * rows + part
+        piece = r * rows + part
+        row, column = piece // across, column + piece % across
         submap, image = row // down, row // (down * dilation**2)
         h = (row % down * step + i) * dilation + submap // dilation % dilation * stride - top
         w = (column * (columns * step) + v) * dilation + submap % dilation * stride - left
-        inside = [row < count, h >= 0, h < x.shape[2], w >= 0, w < x.shape[3]]
+        inside = [piece < count, h >= 0, h < x.shape[2], w >= 0, w < x.shape[3]]
         if channels % block:
             inside.append(co * block + ci < channels)
         return select(all_of(inside), x[image, co, h, w, ci], const(0, x.dtype))

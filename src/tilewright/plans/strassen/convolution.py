@@ -205,7 +205,7 @@ def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Targe
         # Seven products alone are no fair share for two threads: four and three.
         each = s.fuse(element, loops[loops.index(element) + 1])
         phases = (channels, each, panel)
-    share(s, image, strip, phases, target)
+    share(s, image, strip, phases, (s.extent(image) or 1) * (s.extent(strip) or 1), target)
 
 
 def output_loops(s: Schedule, found: StrassenStages) -> tuple[LoopRef, LoopRef, LoopRef, LoopRef]:

@@ -54,6 +54,7 @@ from tilewright.plans.winograd.tiles import (
     part_of,
     problems_of,
     product_cycles,
+    times,
     unshared_penalty,
     weight_of,
 )
@@ -113,7 +114,7 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
     found = stages(structure)
     assert found is not None
     shapes, choice = problems(found, structure), transform(found)
-    ranked = blocked(shapes, choice, target)
+    ranked = [option for option in blocked(shapes, choice, target) if option[1].columns or found.plain is None]
     vectors, depth = choice.width // target.lanes(4), prod(as_int(it.extent) or 1 for it in found.product.reduce)
     images = number(_result(found).shape[0])
     behind = outside(structure, found.operator.stages, target)
@@ -169,7 +170,7 @@ def in_blocks(func: PrimFunc, sizes: Mapping[str, int]) -> PrimFunc:
     return restate(structure, found.operator, (*found.strip.reads, weights.buffer), convolution)
 
 
-IN_BLOCKS = register(Routine("winograd in blocks", ("tilerows", "tilecolumns"), in_blocks))
+IN_BLOCKS = register(Routine("winograd in blocks", ("tilerows", "tilecolumns"), in_blocks, none=("tilecolumns",)))
 
 
 def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Target) -> None:
@@ -197,15 +198,19 @@ def apply(s: Schedule, structure: Structure, candidate: Candidate, target: Targe
     s.unroll(q)
     s.vectorize(lane)
     few = (s.extent(group) or 0) < ENOUGH
-    share(s, row_block, column_block, (channels, element, panel) if few else (channels, group), target)
+    shape = TileBlock(candidate.knob("tilerows"), candidate.knob("tilecolumns"))
+    count = min(times(problem, transform(found), shape) for problem in problems(found, structure))
+    share(s, row_block, column_block, (channels, element, panel) if few else (channels, group), count, target)
 
 
-def share(s: Schedule, row_block: LoopRef, column_block: LoopRef, phases: tuple[LoopRef, ...], target: Target) -> None:
-    """Threads share blocks of tiles where there are enough, for then each core has its tiles in its own cache; else
-    they share each of the phases: the channels of the tiles' transforms, then groups of panels or, where those are few,
-    the elements of the products and then the panels of the output."""
-    rows, columns = s.extent(row_block), s.extent(column_block)
-    if rows is not None and columns is not None and one_block_a_thread(rows * columns, target):
+def share(
+    s: Schedule, row_block: LoopRef, column_block: LoopRef, phases: tuple[LoopRef, ...], count: int, target: Target
+) -> None:
+    """Threads share blocks of tiles where there are enough, `count` of them at least by the sizes that the layer is
+    judged by, for then each core has its tiles in its own cache; else they share each of the phases: the channels of
+    the tiles' transforms, then groups of panels or, where those are few, the elements of the products and then the
+    panels of the output."""
+    if one_block_a_thread(count, target):
         # Where tile rows run across images it may not be provable that blocks write different elements.
         with s.trying("threads share each phase, not blocks of tiles"):
             s.parallel(s.fuse(row_block, column_block))
@@ -220,7 +225,7 @@ def input_transform(s: Schedule, found: WinogradStages, candidate: Candidate, ta
     if found.blocks is not None:
         lines, strip = read_plain(s, strip)
     y, z, co, t = s.loops(tiles)[-6:-2]
-    row, column = s.split(t, factor=candidate.knob("tilecolumns"))
+    row, column = s.split(t, factor=candidate.knob("tilecolumns") or 1)
     s.reorder(co, row, column, y, z)
     s.compute_at(half, row)
     s.compute_at(strip, row)
@@ -335,9 +340,13 @@ def output_loops(
     down, p = s.split(h, factor=m)
     across, q = s.split(w, factor=m)
     s.reorder(*maps, down, across, k, p, q, lane)
-    row = s.fuse(*maps, down)
-    row_block, row = s.split(row, factor=candidate.knob("tilerows"))
-    column_block, column = s.split(across, factor=candidate.knob("tilecolumns"))
+    if candidate.knob("tilecolumns"):
+        row_block, row = s.split(s.fuse(*maps, down), factor=candidate.knob("tilerows"))
+        column_block, column = s.split(across, factor=candidate.knob("tilecolumns"))
+    else:
+        row_block, row = s.split(s.fuse(*maps, down, across), factor=candidate.knob("tilerows"))
+        column_block, row = s.split(row, factor=candidate.knob("tilerows"))
+        row, column = s.split(row, factor=1)
     vectors, panels = candidate.knob("width") // lanes, as_int(found.product.spatial[-3].extent)
     assert panels is not None
     group, part = s.split(k, factor=panels * vectors)

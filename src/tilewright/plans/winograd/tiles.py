@@ -56,6 +56,9 @@ NEAR = 2.0
 FEW_COLUMNS = 8
 MOST_TILES = 64
 
+RUNS = range(4, MOST_TILES + 1, 4)
+"""Tiles that follow each other, of a block."""
+
 
 @dataclass(frozen=True, slots=True)
 class WinogradProblem:
@@ -104,7 +107,8 @@ def reads_cold(attrs: ConvWinogradAttrs, model: float, target: Target) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class TileBlock:
-    """So many tile rows and tile columns that go through all stages together."""
+    """So many tile rows and tile columns that go through all stages together; with 0 columns so many `rows` of one
+    tile, which follow each other through the rows of the map."""
 
     rows: int
     columns: int
@@ -112,7 +116,7 @@ class TileBlock:
     @property
     def count(self) -> int:
         """Tiles."""
-        return self.rows * self.columns
+        return self.rows * (self.columns or 1)
 
 
 @lru_cache(maxsize=256)
@@ -156,7 +160,10 @@ def blocked(
 
     most = max(s.images for s in shapes)
     maps = {(s.height, s.width): s for s in shapes}.values()
-    found = [(mean(block), block) for block in dict.fromkeys(b for s in maps for b in blocks(s, choice.tile, most))]
+    options = [b for s in maps for b in blocks(s, choice.tile, most)]
+    if len(maps) > 1:
+        options += [TileBlock(count, 0) for count in RUNS]
+    found = [(mean(block), block) for block in dict.fromkeys(options)]
     return tuple(sorted(found, key=lambda option: option[0]))
 
 
@@ -194,6 +201,8 @@ def cost(shape: WinogradProblem, choice: Winograd, block: TileBlock, target: Tar
 def times(shape: WinogradProblem, choice: Winograd, block: TileBlock) -> int:
     """How many blocks of tiles there are."""
     down, across = ceil(shape.height / choice.tile), ceil(shape.width / choice.tile)
+    if not block.columns:
+        return ceil(shape.images * down * across / block.rows)
     return ceil(shape.images * down / block.rows) * ceil(across / block.columns)
 
 
@@ -238,7 +247,9 @@ def block_cost(
     if outputs > traffic.reader_l2 * target.l2:
         scattered = 2.0 * passes * outputs / (traffic.scattered_products * _bandwidth(passing, target))
     length = reach(tile, shape.window, shape.stride)
-    inward = 1.0 * count * channels * (size * size + size * advance + length * advance)
+    # Tiles beside each other share the columns that both read.
+    own = advance if block.columns else length
+    inward = 1.0 * count * channels * (size * size + size * own + length * own)
     outward = 1.0 * count * panels * vectors * (size * size + size * tile + 3 * tile * tile)
     if points(tile, shape.window, shape.stride) > MOST_POINTS:
         inward *= FOURIER_IN

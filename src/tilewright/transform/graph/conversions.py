@@ -82,7 +82,9 @@ def winograd_strips(conv: Node, inward: bool, target: Target, model: int) -> flo
     assert weights is not None
     _, _, _, panels, _, _, panel = (as_int(d) or 1 for d in weights.shape)
     problems = problems_of(attrs, conv.output.shape, model)
-    columns = blocked(problems, Winograd(tile, panel, panels), target)[0][1].columns
+    columns = next((b.columns for _, b in blocked(problems, Winograd(tile, panel, panels), target) if b.columns), 0)
+    if not columns:
+        return None
     down, blocks = ceil(height / tile), ceil(ceil(width / tile) / columns)
     if inward:
         lines = reach(tile, attrs.window, stride)

@@ -5,9 +5,10 @@
         if n > 0 and i < 4 { A[i, j] = 0.0 }   ->     for j in 0..16 { A[i, j] = 0.0 }
       } }                                           } }
 
-A condition that does not mention a loop leaves it (but never a parallel one: outside, only one thread runs). What
-then stands directly in its own loop and only bounds it from above becomes the loop's extent; in a vectorized or
-unrolled loop only if that is a literal. What bounds a serial loop from below moves its start:
+What is made in temporaries for a condition alone is made under it, and a condition that does not mention a loop leaves
+it (but never a parallel one: outside, only one thread runs). What then stands directly in its own loop and only bounds
+it from above becomes the loop's extent; in a vectorized or unrolled loop only if that is a literal. What bounds a
+serial loop from below moves its start:
 
     for k in 0..5 { if 2 <= k { C = C + A[k] } }   ->   for k in 0..3 { C = C + A[k + 2] }
 
@@ -18,13 +19,14 @@ So do conditions behind which all stores of a serial loop are, where from some i
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 from tilewright.arith import Analyzer
 from tilewright.arith.compare import coefficient, nonnegative_forms
 from tilewright.arith.forms import Form, to_expr
 from tilewright.arith.symbolic import Eliminator
-from tilewright.ir.expr import Const, Expr, Load, all_of, as_int, const, is_const, maximum, minimum
+from tilewright.ir.expr import Buffer, Const, Expr, Load, all_of, as_int, const, is_const, maximum, minimum
 from tilewright.ir.loops import Allocate, For, If, Intrinsic, Let, PrimFunc, Seq, Stmt, Store, seq
 from tilewright.ir.rewrite import substitute_stmt, walk, walk_expr, with_children
 from tilewright.transform.loops.copies import conjuncts
@@ -69,8 +71,8 @@ class _Mover:
                 return _sequence(stmts)
             case If(condition, If(inner, then, None), None):
                 return If(_conjunction([*conjuncts(condition), *conjuncts(inner)]), then)
-            case Allocate(buffer, If(condition, then, None)) if not _loads(condition):
-                return If(condition, Allocate(buffer, then))
+            case Allocate():
+                return _wanted(s)
             case Let(var, value, If(condition, then, None)) if not _loads(condition):
                 inside = [c for c in conjuncts(condition) if var in walk_expr(c)]
                 outside = [c for c in conjuncts(condition) if var not in walk_expr(c)]
@@ -186,6 +188,35 @@ class _Mover:
         if terms or any(loop.var in walk_expr(atom) for atom in rest[0]) or any(map(_loads, rest[0])):
             return None
         return c, rest
+
+
+def _wanted(s: Allocate) -> Stmt:
+    """What is made in temporaries only for what stands under a condition behind it goes under that condition."""
+    own, body = {s.buffer}, s.body
+    while isinstance(body, Allocate):
+        own.add(body.buffer)
+        body = body.body
+    *before, last = body.stmts if isinstance(body, Seq) else (body,)
+    if not isinstance(last, If) or last.orelse is not None or _loads(last.condition):
+        return s
+    if any(b not in own for stmt in before for b in _written(stmt)):
+        return s
+    return If(last.condition, _within(s, seq([*before, last.then])))
+
+
+def _within(s: Stmt, body: Stmt) -> Stmt:
+    """Allocations around another body."""
+    return Allocate(s.buffer, _within(s.body, body)) if isinstance(s, Allocate) else body
+
+
+def _written(stmt: Stmt) -> Iterator[Buffer]:
+    """Buffers that a statement writes, but for those that it allocates."""
+    allocated = {s.buffer for s in walk(stmt) if isinstance(s, Allocate)}
+    for s in walk(stmt):
+        if isinstance(s, Store) and s.buffer not in allocated:
+            yield s.buffer
+        if isinstance(s, Intrinsic):
+            yield from (r.buffer for r in s.outputs if r.buffer not in allocated)
 
 
 def _sequence(stmts: tuple[Stmt, ...]) -> Stmt:

@@ -1,0 +1,74 @@
+"""Decide once what a loop would ask in each iteration: loop unswitching, for the conditions of `select`.
+
+    for v in 0..n {                                       if y < h { for v in 0..n { B[v] = A[y, v] } }
+      B[v] = select(y < h, A[y, v], 0.0) }        ->      else { for v in 0..n { B[v] = 0.0 } }
+
+LLVM does so too, but not where lanes are masked for the condition: then it computes and broadcasts it for each vector.
+Loops are taken as far out as a condition is the same in all of their iterations and stands in every select of all that
+they store, so that one of the two versions is without any. Without a serial loop nothing is gained; parallel loops stay
+as they are.
+"""
+
+from __future__ import annotations
+
+from tilewright.ir.expr import Expr, Load, Op, Var, all_of, select
+from tilewright.ir.loops import For, If, Intrinsic, Let, PrimFunc, Stmt, Store
+from tilewright.ir.rewrite import exprs_of, map_expr, map_exprs_of, names_of, variables, walk, walk_expr, with_children
+from tilewright.transform.loops.copies import conjuncts, copy_fresh
+
+
+def unswitch_loops(func: PrimFunc) -> PrimFunc:
+    """The function with conditions of `select` outside of the serial loops that do not change them."""
+    body = _unswitched(func.body, names_of(func))
+    return func if body is func.body else func.with_body(body)
+
+
+def _unswitched(s: Stmt, taken: set[str]) -> Stmt:
+    if not s.children:
+        return s
+    common = _common(s)
+    if common:
+        held = _unswitched(_chosen(s, common, True), taken)
+        return If(all_of(common), held, copy_fresh(_chosen(s, common, False), taken))
+    return with_children(s, tuple([_unswitched(c, taken) for c in s.children]))
+
+
+def _common(s: Stmt) -> list[Expr]:
+    """Conditions of all selects in `s` that are the same throughout `s` and read no memory; none if it stores a value
+    without a select, has no serial loop, or one that threads share."""
+    inside = list(walk(s))
+    kinds = {x.kind for x in inside if isinstance(x, For)}
+    if "serial" not in kinds or kinds & {"parallel", "thread"} or any(isinstance(x, Intrinsic) for x in inside):
+        return []
+    bound: set[Var] = {x.var for x in inside if isinstance(x, For | Let)}
+    if any(isinstance(x, Store) and not any(map(_is_select, walk_expr(x.value))) for x in inside):
+        return []
+    each = [
+        conjuncts(e.children[0]) for x in inside for whole in exprs_of(x) for e in walk_expr(whole) if _is_select(e)
+    ]
+    shared = [c for c in each[0] if all(c in parts for parts in each)] if each else []
+    return [c for c in shared if not bound.intersection(variables(c)) and not _reads(c)]
+
+
+def _chosen(s: Stmt, conditions: list[Expr], hold: bool) -> Stmt:
+    """`s` where all of the conditions, which each of its selects has, hold, or where one of them does not."""
+    memo: dict[Expr, Expr] = {}
+
+    def on(e: Expr) -> Expr | None:
+        if not _is_select(e):
+            return None
+        rest = [c for c in conjuncts(e.children[0]) if c not in conditions]
+        if not hold:
+            return e.children[2]
+        return select(all_of(rest), *e.children[1:]) if rest else e.children[1]
+
+    children = tuple([_chosen(c, conditions, hold) for c in s.children])
+    return map_exprs_of(with_children(s, children), lambda e: map_expr(e, on, memo))
+
+
+def _is_select(e: Expr) -> bool:
+    return type(e) is Op and e.name == "select"
+
+
+def _reads(e: Expr) -> bool:
+    return any(type(node) is Load for node in walk_expr(e))
