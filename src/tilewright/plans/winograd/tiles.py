@@ -125,8 +125,8 @@ def ranked(
 ) -> tuple[tuple[float, Direct | Winograd], ...]:
     """The transforms for a layer that is called with any of `shapes` (they differ in images and sizes of maps), each in
     its best blocks of tiles, and computing it directly, with the mean cycles an image of the first size; the best
-    first. A transform that is slower than computing directly on maps of any of several sizes is left out: blocks of
-    tiles that large maps fill are mostly empty on small ones."""
+    first. A transform that is slower than computing directly on maps of any of several sizes, in whatever blocks of
+    tiles, is left out."""
     choices = [
         Winograd(tile, width, panels)
         for tile in tiles
@@ -135,12 +135,18 @@ def ranked(
     ]
     directly = sum(direct(s, target) * weight_of(s, shapes) for s in shapes)
     options: list[tuple[float, Direct | Winograd]] = [(directly, Direct())]
-    several = len({s.pixels for s in shapes}) > 1
     for choice in choices:
         cycles, block = blocked(shapes, choice, target)[0]
-        if not several or all(cost(s, choice, block, target).cycles <= direct(s, target) for s in shapes):
+        if not loses(shapes, choice, block, target):
             options.append((cycles, choice))
     return tuple(sorted(options, key=lambda option: option[0]))
+
+
+def loses(shapes: Sequence[WinogradProblem], choice: Winograd, block: TileBlock, target: Target) -> bool:
+    """Whether maps of any of several sizes take longer than computed directly: blocks of tiles that large maps fill are
+    mostly empty on small ones."""
+    several = len({s.pixels for s in shapes}) > 1
+    return several and any(cost(s, choice, block, target).cycles > direct(s, target) for s in shapes)
 
 
 def weight_of(shape: WinogradProblem, shapes: Sequence[WinogradProblem]) -> float:
@@ -152,7 +158,8 @@ def weight_of(shape: WinogradProblem, shapes: Sequence[WinogradProblem]) -> floa
 def blocked(
     shapes: tuple[WinogradProblem, ...], choice: Winograd, target: Target
 ) -> tuple[tuple[float, TileBlock], ...]:
-    """The blocks of tiles that a transform may go by, with the mean cycles an image; the best first."""
+    """The blocks of tiles that a transform may go by, with the mean cycles an image; the best first, but those that
+    lose on maps of some size behind all others."""
 
     def mean(block: TileBlock) -> float:
         each = (cost(s, choice, block, target).cycles * unshared_penalty(s, choice, block, target) for s in shapes)
@@ -163,8 +170,8 @@ def blocked(
     options = [b for s in maps for b in blocks(s, choice.tile, most)]
     if len(maps) > 1:
         options += [TileBlock(count, 0) for count in RUNS]
-    found = [(mean(block), block) for block in dict.fromkeys(options)]
-    return tuple(sorted(found, key=lambda option: option[0]))
+    found = sorted(((mean(block), block) for block in dict.fromkeys(options)), key=lambda option: option[0])
+    return tuple(sorted(found, key=lambda option: loses(shapes, choice, option[1], target)))
 
 
 def _widths(shape: WinogradProblem, target: Target) -> tuple[int, ...]:
@@ -263,6 +270,7 @@ def block_cost(
     return Cost(compute=product, memory=stream, overhead=(1.0 - EXPOSED) * waiting) + transforms
 
 
+@lru_cache(maxsize=4096)
 def direct(shape: WinogradProblem, target: Target) -> float:
     """Estimated cycles of the same convolution computed directly, by `plans/convolution/tiles.py`."""
     lanes = target.lanes(4)

@@ -7,9 +7,8 @@ from collections.abc import Iterator
 from functools import partial
 from math import ceil
 
-from tilewright.ir.expr import Var, as_int
+from tilewright.ir.expr import as_int
 from tilewright.ir.graph import Node
-from tilewright.ir.rewrite import variables
 from tilewright.ir.selection import Algorithm, Direct, Pixels, Winograd
 from tilewright.ops.conv import ConvAttrs
 from tilewright.ops.lowered.correlation import points, products
@@ -139,8 +138,7 @@ def filters(around: Surroundings, node: Node, choice: Algorithm) -> float:
 
 def transformed(around: Surroundings, node: Node) -> tuple[WinogradProblem, ...]:
     """The layer as Winograd's estimate knows it, for each number of images and size of maps; nothing where no transform
-    fits, or where nobody says which sizes are likely and they may be anything: blocks of tiles for large maps take six
-    times as long as direct products on small ones, and small blocks twice as long on large maps."""
+    fits."""
     w = node.inputs[1]
     assert w is not None
     filters, channels, window, other = (as_int(d) or 0 for d in w.shape)
@@ -148,8 +146,7 @@ def transformed(around: Surroundings, node: Node) -> tuple[WinogradProblem, ...]
     images, _, *sides = node.output.shape
     (stride, *strides), (apart, *dilations) = conv.strides, conv.dilations
     even = window == other and all(s == stride for s in strides) and all(d == apart for d in dilations)
-    known = all(s.likely or is_narrow(s) for d in sides for s in variables(d))
-    if any(as_int(d) == 0 for d in (images, *sides)) or not even or not known:
+    if any(as_int(d) == 0 for d in (images, *sides)) or not even:
         return ()
     if window not in WINDOWS or channels < around.block or stride >= window:
         return ()
@@ -168,15 +165,6 @@ def transformed(around: Surroundings, node: Node) -> tuple[WinogradProblem, ...]
         for n in (SYMBOLIC_IMAGES if as_int(images) is None else (as_int(images) or 1,))
         for height, width in maps_of(*sides)
     )
-
-
-NARROW = 32
-"""Times its least value that a symbol may be at most, so that its ends and what lies between them stand for it."""
-
-
-def is_narrow(symbol: Var) -> bool:
-    """Whether a symbol's range says about how large it is."""
-    return symbol.hi is not None and symbol.hi <= NARROW * (symbol.lo or 0)
 
 
 def tiles(window: int, stride: int, setting: str) -> tuple[int, ...]:
