@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from math import lcm
 
 from tilewright.ir.expr import Expr, Var, as_expr
 from tilewright.support.errors import ModelError
@@ -24,9 +25,13 @@ class Dim:
     multiple: int = 1
     likely: tuple[int, ...] = ()
 
-    def var(self, name: str, least: int = 0) -> Var:
-        """The symbol of this name; `least` is what the model itself needs."""
-        return Var(name, lo=max(self.lo, least), hi=self.hi, multiple=self.multiple, likely=self.likely)
+    def var(self, name: str, needs: Dim | None = None) -> Var:
+        """The symbol of this name; `needs` is what the model itself needs: a least value, and what divides it."""
+        lo, multiple = self.lo, self.multiple
+        if needs is not None:
+            lo, multiple = max(lo, needs.lo), lcm(multiple, needs.multiple)
+        likely = tuple(n for n in self.likely if n >= lo and n % multiple == 0)
+        return Var(name, lo=lo, hi=self.hi, multiple=multiple, likely=likely)
 
     def __str__(self) -> str:
         text = f"{self.lo}..{'' if self.hi is None else self.hi}"
@@ -90,10 +95,10 @@ def quantiles(counts: Mapping[int, float], most: int = MOST_LIKELY) -> tuple[int
     return tuple(found)
 
 
-def size(name: str, dims: DimSizes, symbol: str, least: int = 0) -> Expr:
+def size(name: str, dims: DimSizes, symbol: str, needs: Dim | None = None) -> Expr:
     """What a dimension called `name` is: the number that is stated, or the symbol with what is known of it."""
     said = dims.get(name, Dim(1))
-    return said.var(symbol, least) if isinstance(said, Dim) else as_expr(said)
+    return said.var(symbol, needs) if isinstance(said, Dim) else as_expr(said)
 
 
 __all__ = ["Dim", "DimSizes", "dim", "quantiles", "size"]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import numpy as np
@@ -36,7 +38,27 @@ def same_dim(a: Expr, b: Expr) -> bool:
         return True
     if isinstance(a, Const) and isinstance(b, Const):
         return bool(a.value == b.value)
-    return prove_equal(a, b)
+    if prove_equal(a, b):
+        return True
+    pairs = _assumed.get()
+    if pairs is None or isinstance(a, Const) or isinstance(b, Const):
+        return False
+    pairs.append((a, b))
+    return True
+
+
+_assumed: ContextVar[list[tuple[Expr, Expr]] | None] = ContextVar("assumed", default=None)
+
+
+@contextmanager
+def assuming() -> Iterator[list[tuple[Expr, Expr]]]:
+    """Symbolic dimensions that are not known to be equal count as such inside; says which ones did."""
+    pairs: list[tuple[Expr, Expr]] = []
+    token = _assumed.set(pairs)
+    try:
+        yield pairs
+    finally:
+        _assumed.reset(token)
 
 
 def same_shape(a: Sequence[Expr], b: Sequence[Expr]) -> bool:

@@ -11,6 +11,7 @@ All problems are raised together at the end.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ import numpy as np
 import onnx
 
 from tilewright.frontend.common.emitter import check_size
+from tilewright.frontend.common.equal_sizes import divisors
 from tilewright.frontend.common.finish import (
     MALFORMED,
     Imported,
@@ -39,11 +41,12 @@ from tilewright.frontend.onnx.load import Loaded, load
 from tilewright.frontend.onnx.registry import check_storage, find
 from tilewright.frontend.onnx.scope import Item, Scope, Symbols, known_item
 from tilewright.frontend.onnx.tensors import element_type, to_array
-from tilewright.ir.dim import DimSizes
+from tilewright.ir.dim import Dim, DimSizes
 from tilewright.ir.expr import Expr, as_expr
 from tilewright.ir.graph import GraphBuilder, TensorType, Value
+from tilewright.ops.dims import assuming
 from tilewright.runtime.layout import aligned_copy
-from tilewright.support.errors import Error, ModelError, Problems, TooSmallError, UnsupportedError
+from tilewright.support.errors import Error, ModelError, Problems, ShapeError, TooSmallError, UnsupportedError
 
 MAX_DEPTH = 32
 """Levels of functions that call each other, and of graphs inside graphs."""
@@ -58,16 +61,39 @@ def import_onnx(model: onnx.ModelProto | bytes | str | Path, dims: DimSizes | No
 
     Raises ModelError (UnsupportedError for what Tilewright lacks), which lists everything that is wrong.
     """
-    loaded, least = load(model, whole=False), dict[str, int]()
-    while True:
+    loaded = load(model, whole=False)
+    try:
+        return _read(loaded, dims or {}, {})
+    except ModelError as error:
+        needs = _sizes(loaded, dims or {}) if any(isinstance(e, ShapeError) for e in error.each()) else {}
+        if not needs:
+            raise
         try:
-            return Importer(loaded, dict(dims or {}), least).run()
+            return _read(loaded, dims or {}, needs)
+        except ModelError:
+            raise error from None
+
+
+def _sizes(loaded: Loaded, dims: DimSizes) -> dict[str, Dim]:
+    """What divides symbols if shapes that are not known to be equal, but that the model needs to be, are."""
+    with assuming() as pairs, suppress(ModelError):
+        _read(loaded, dims, {})
+    return {name: Dim(0, multiple=by) for name, by in divisors(pairs).items()}
+
+
+def _read(loaded: Loaded, dims: DimSizes, needs: Mapping[str, Dim]) -> Imported:
+    """Dimensions that are too small for some operation are not the model's: it is read again without them."""
+    least: dict[str, int] = {}
+    while True:
+        known = {name: needs.get(name, Dim(0)) for name in (*needs, *least)}
+        known = {name: replace(d, lo=least.get(name, d.lo)) for name, d in known.items()}
+        try:
+            return Importer(loaded, dims, known).run()
         except ModelError as error:
-            # Dimensions that are too small for some operation are not the model's: it is read again without them.
-            needs = dict(sorted(e.needs for e in error.each() if isinstance(e, TooSmallError) and e.needs))
-            if all(least.get(name, 1) >= size for name, size in needs.items()):
+            more = dict(sorted(e.needs for e in error.each() if isinstance(e, TooSmallError) and e.needs))
+            if all(least.get(name, 1) >= size for name, size in more.items()):
                 raise
-            least |= needs
+            least |= more
         except MALFORMED as error:
             raise ModelError("the model is malformed", where=loaded.label, got=reason(error)) from error
 
@@ -76,7 +102,7 @@ def import_onnx(model: onnx.ModelProto | bytes | str | Path, dims: DimSizes | No
 class Importer:
     loaded: Loaded
     fixed: DimSizes
-    least: Mapping[str, int]
+    needs: Mapping[str, Dim]
     builder: GraphBuilder = field(default_factory=GraphBuilder)
     weights: dict[str, Any] = field(default_factory=dict)
     problems: Problems = field(default_factory=Problems)
@@ -172,7 +198,7 @@ class Importer:
         return held
 
     def inputs(self, graph: onnx.GraphProto, scope: Scope) -> None:
-        symbols = Symbols(self.fixed, self.least)
+        symbols = Symbols(self.fixed, self.needs)
         initialized = set(scope.items)
         for info in graph.input:
             if info.name in initialized:

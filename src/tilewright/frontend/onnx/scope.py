@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tilewright.frontend.common.known import canonical, object_array
-from tilewright.ir.dim import DimSizes, size
+from tilewright.ir.dim import Dim, DimSizes, size
 from tilewright.ir.dtype import DType
 from tilewright.ir.expr import Expr, as_expr
 from tilewright.ir.graph import TensorType, Value
@@ -80,11 +80,11 @@ class Scope:
 
 @dataclass(slots=True)
 class Symbols:
-    """Symbolic dimensions by the name the model gives them: what callers say of them by that name, and the `least`
-    sizes of variables by theirs."""
+    """Symbolic dimensions by the name the model gives them: what callers say of them by that name, and what the model
+    needs of variables by theirs."""
 
     fixed: DimSizes
-    least: Mapping[str, int]
+    needs: Mapping[str, Dim]
     found: dict[str, Expr] = field(default_factory=dict)
     taken: set[str] = field(default_factory=set)
 
@@ -98,7 +98,7 @@ class Symbols:
             variable = text if text[:1].isalpha() else f"d_{text}"
             if not isinstance(self.fixed.get(name), int):
                 variable = fresh_name(variable, self.taken)
-            known = self.found[name] = size(name, self.fixed, variable, self.least.get(variable, 0))
+            known = self.found[name] = size(name, self.fixed, variable, self.needs.get(variable))
         return known
 
 

@@ -75,7 +75,7 @@ class Sizes:
             said = self.fixed.get(name, Dim())
             if isinstance(said, Dim):
                 ends = [end for end in (said.hi, high) if end is not None]
-                self.named[name] = replace(said, hi=min(ends, default=None)).var(name, low if low > 1 else 0)
+                self.named[name] = replace(said, hi=min(ends, default=None)).var(name, Dim(low) if low > 1 else None)
             else:
                 self.named[name] = as_expr(said)
         self.known[str(symbol)] = self.named[name]

@@ -1,0 +1,108 @@
+"""Models whose shapes fit for some sizes alone: what divides their symbols is found, others are refused when called."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx.reference
+import pytest
+
+import tilewright as tw
+from tests.frontend.build import info, model, node
+from tilewright.frontend.common.equal_sizes import divisors
+from tilewright.frontend.onnx.importer import import_onnx
+from tilewright.ir.dim import Dim
+from tilewright.ir.expr import Var
+from tilewright.support.errors import CallError, ModelError, ShapeError
+
+h, w = Var("h", lo=1), Var("w", lo=1)
+
+
+@pytest.mark.parametrize(
+    ("pairs", "found"),
+    [
+        ([(h, h // 2 * 2)], {"h": 2}),
+        ([(h, h // 4 * 4), (w // 3 * 3, w)], {"h": 4, "w": 3}),
+        ([(h // 4, h // 8 * 2), (h // 2, h // 4 * 2), (h, h // 2 * 2)], {"h": 8}),
+        ([(h // 4, h // 8 * 2)], {}),  # 97 // 4 is 24 as well
+        ([(h, h // 2 * 2), (w, w + 1)], {}),
+        ([(h, w)], {}),
+        ([(h + 1, h)], {}),
+        ([(h, h // 1000 * 1000)], {}),
+        ([], {}),
+        ([(Var("m", lo=3, multiple=6), Var("m", lo=3, multiple=6) // 4 * 4)], {"m": 12}),
+        ([(Var("few", lo=1, hi=7), Var("few", lo=1, hi=7) // 8 * 8)], {}),
+        ([((h + 1) // 2 * 2, h)], {"h": 2}),
+        ([(h, 40 - h)], {}),
+    ],
+)
+def test_divisors(pairs: list[Any], found: dict[str, int]) -> None:
+    assert divisors(pairs) == found
+
+
+def halved_and_doubled(levels: int, join: str) -> onnx.ModelProto:
+    """Maps that are pooled so often, doubled again, and joined with those from before at each level."""
+    nodes, names = [], ["x"]
+    for k in range(levels):
+        nodes.append(node("MaxPool", [names[-1]], [f"p{k}"], kernel_shape=[2, 2], strides=[2, 2]))
+        names.append(f"p{k}")
+    up = names.pop()
+    for k, name in enumerate(reversed(names)):
+        last = k == levels - 1
+        nodes.append(node("Resize", [up, "", "two"], [f"u{k}"], mode="nearest"))
+        nodes.append(
+            node(join, [f"u{k}", name], ["y" if last else f"j{k}"], **({"axis": 1} if join == "Concat" else {}))
+        )
+        up = f"j{k}"
+    return model(nodes, [info("x", [1, 2, "height", "width"])], ["y"], {"two": np.float32([1, 1, 2, 2])})
+
+
+@pytest.mark.parametrize("join", ["Concat", "Add"])
+@pytest.mark.parametrize("levels", [1, 3])
+def test_a_network_that_halves_and_doubles(levels: int, join: str) -> None:
+    proto, unit = halved_and_doubled(levels, join), 1 << levels
+    built = tw.compile(proto, fallback="never")
+    reference = onnx.reference.ReferenceEvaluator(proto)
+    rng = np.random.default_rng(0)
+    for height, width in ((unit, unit), (3 * unit, unit), (5 * unit, 9 * unit)):
+        x = rng.standard_normal((1, 2, height, width)).astype(np.float32)
+        np.testing.assert_allclose(built(x), reference.run(None, {"x": x})[0], rtol=0, atol=1e-6)
+    with pytest.raises(CallError, match=f"expected width in 1\\.\\.[0-9]+, a multiple of {unit}, got {unit + 1}"):
+        built(np.zeros((1, 2, unit, unit + 1), np.float32))
+
+
+def test_what_callers_say_is_kept() -> None:
+    proto = halved_and_doubled(2, "Concat")
+    said = {"height": tw.dim(3, 50, multiple=6, likely=[6, 12, 18, 24]), "width": 8}
+    (image,) = import_onnx(proto, said).graph.inputs
+    height = image.type.shape[2]
+    assert isinstance(height, Var) and (height.lo, height.hi, height.multiple) == (3, 50, 12)
+    assert height.likely == (12, 24) and str(image.type.shape[3]) == "8"
+    with pytest.raises(ModelError, match="differ outside axis 1"):
+        import_onnx(proto, {"height": tw.dim(5, 7)})
+    with pytest.raises(ModelError, match="differ outside axis 1"):
+        import_onnx(proto, {"height": 6})
+
+
+def test_what_the_model_needs_otherwise_is_kept() -> None:
+    """A least size and a divisor at once."""
+    nodes = [*halved_and_doubled(1, "Concat").graph.node, node("Gather", ["y", "at"], ["z"], axis=2)]
+    weights = {"two": np.float32([1, 1, 2, 2]), "at": np.int64([10])}
+    (image,) = import_onnx(model(nodes, [info("x", [1, 2, "height", "width"])], ["z"], weights)).graph.inputs
+    height = image.type.shape[2]
+    assert isinstance(height, Var) and (height.lo, height.multiple) == (11, 2)
+
+
+def test_shapes_that_fit_for_other_sizes_too_are_refused() -> None:
+    """Sizes that fit must not be lost: the first concatenation alone would take 97."""
+    nodes = [
+        node("MaxPool", ["x"], ["a"], kernel_shape=[2, 2], strides=[2, 2]),
+        node("MaxPool", ["a"], ["b"], kernel_shape=[2, 2], strides=[2, 2]),
+        node("Resize", ["b", "", "two"], ["u"], mode="nearest"),
+        node("Concat", ["u", "a"], ["y"], axis=1),
+    ]
+    proto = model(nodes, [info("x", [1, 2, "height", "width"])], ["y"], {"two": np.float32([1, 1, 2, 2])})
+    with pytest.raises(ShapeError, match="differ outside axis 1"):
+        import_onnx(proto)
+    assert Dim(1, None, 4).var("n", Dim(0, multiple=6)).multiple == 12
