@@ -10,7 +10,7 @@ import pytest
 
 import tilewright as tw
 from tests.frontend.build import info, model, node
-from tilewright.frontend.common.equal_sizes import divisors
+from tilewright.frontend.common.equal_sizes import divisors, joined
 from tilewright.frontend.onnx.importer import import_onnx
 from tilewright.ir.dim import Dim
 from tilewright.ir.expr import Var
@@ -27,6 +27,7 @@ h, w = Var("h", lo=1), Var("w", lo=1)
         ([(h // 4, h // 8 * 2), (h // 2, h // 4 * 2), (h, h // 2 * 2)], {"h": 8}),
         ([(h // 4, h // 8 * 2)], {}),  # 97 // 4 is 24 as well
         ([(h, h // 2 * 2), (w, w + 1)], {}),
+        ([(h, h // 2 * 2), (w, h // 2 * 2)], {"h": 2}),
         ([(h, w)], {}),
         ([(h + 1, h)], {}),
         ([(h, h // 1000 * 1000)], {}),
@@ -106,3 +107,61 @@ def test_shapes_that_fit_for_other_sizes_too_are_refused() -> None:
     with pytest.raises(ShapeError, match="differ outside axis 1"):
         import_onnx(proto)
     assert Dim(1, None, 4).var("n", Dim(0, multiple=6)).multiple == 12
+
+
+@pytest.mark.parametrize(
+    ("pairs", "found"),
+    [
+        ([(h, w)], {"w": "h"}),
+        ([(w, h), (v := Var("v", lo=1), w)], {"w": "h", "v": "h"}),
+        ([(v, w), (h, v)], {"w": "h", "v": "h"}),
+        ([(h, w + 1), (h, Var("other", lo=1)), (h, h)], {}),
+        ([(h, w), (w, h)], {"w": "h"}),
+    ],
+)
+def test_symbols_that_are_the_same(pairs: list[Any], found: dict[str, str]) -> None:
+    same = joined(pairs, [h, w, v])
+    assert {a.name: b.name for a, b in same.items()} == found
+
+
+def attention() -> onnx.ModelProto:
+    """Every dimension has a name of its own, as some exporters name them."""
+    nodes = [
+        node("MatMul", ["q", "k"], ["s"]),
+        node("Add", ["s", "mask"], ["m"]),
+        node("Softmax", ["m"], ["p"], axis=-1),
+        node("MatMul", ["p", "v"], ["o"]),
+        node("Concat", ["o", "q"], ["y"], axis=-1),
+    ]
+    shapes = {"q": ["a", "b", 8], "k": ["c", 8, "d"], "mask": ["e", 1, "f"], "v": ["g", "h", 8]}
+    return model(nodes, [info(name, shape) for name, shape in shapes.items()], ["y"])
+
+
+def test_one_size_under_several_names() -> None:
+    proto, rng = attention(), np.random.default_rng(0)
+    built = tw.compile(proto, fallback="never")
+    assert [tuple(i.shape) for i in built.inputs] == [("a", "b", 8), ("a", 8, "d"), ("a", 1, "d"), ("a", "d", 8)]
+    reference = onnx.reference.ReferenceEvaluator(proto)
+    for a, b, d in ((1, 1, 1), (3, 5, 7), (2, 4, 1)):
+        shapes = {"q": (a, b, 8), "k": (a, 8, d), "mask": (a, 1, d), "v": (a, d, 8)}
+        given = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
+        np.testing.assert_allclose(built(*given.values()), reference.run(None, given)[0], rtol=0, atol=1e-5)
+    with pytest.raises(CallError, match="dimension 0 disagrees with input 'q': expected a = 2, got 1"):
+        built(*(np.zeros(s, np.float32) for s in ((2, 3, 8), (2, 8, 4), (1, 1, 4), (2, 4, 8))))
+
+
+def test_names_that_callers_use_are_kept() -> None:
+    proto = attention()
+    graph = import_onnx(proto, {"d": 4, "h": 4, "f": 4, "e": 1}).graph
+    assert [str(x.type) for x in graph.inputs] == ["f32[a, b, 8]", "f32[a, 8, 4]", "f32[1, 1, 4]", "f32[a, 4, 8]"]
+    with pytest.raises(ShapeError, match="do not broadcast"):
+        import_onnx(proto, {"c": tw.dim(1, 8)})
+
+
+def test_a_size_of_two_names_and_a_divisor() -> None:
+    nodes = [*halved_and_doubled(1, "Concat").graph.node, node("Concat", ["y", "z"], ["both"], axis=1)]
+    shapes = {"x": [1, 2, "height", "width"], "z": [1, 3, "tall", "wide"]}
+    proto = model(nodes, [info(n, s) for n, s in shapes.items()], ["both"], {"two": np.float32([1, 1, 2, 2])})
+    first, second = import_onnx(proto).graph.inputs
+    assert first.type.shape[2:] == second.type.shape[2:]
+    assert [d.multiple for d in first.type.shape[2:] if isinstance(d, Var)] == [2, 2]

@@ -1,5 +1,8 @@
 """Which sizes a model can have at all: those for which shapes that it joins are equal.
 
+Files name the dimensions of their inputs, and some exporters give each dimension of each input a name of its own: two
+inputs that are added have one batch under two names.
+
 A network that halves its maps and doubles them again, and then joins them with those from before, takes heights that
 halving does not round: `height // 2 * 2` is `height` for the even ones. Nobody says so in the file.
 """
@@ -20,16 +23,29 @@ MOST = 256
 
 
 def divisors(pairs: Sequence[tuple[Expr, Expr]]) -> dict[str, int]:
-    """What divides each symbol, by name, so that the sizes of each pair are equal for its multiples, and for no others;
-    nothing where that is not so, or sizes depend on several symbols."""
+    """What divides each symbol, by name, so that the sizes of the pairs that depend on it alone are equal for its
+    multiples, and for no others; nothing where that is not so."""
     by_symbol: dict[Var, list[tuple[Expr, Expr]]] = {}
     for a, b in dict.fromkeys(pairs):
         symbols = set(variables(a)) | set(variables(b))
-        if len(symbols) != 1:
-            return {}
-        by_symbol.setdefault(symbols.pop(), []).append((a, b))
+        if len(symbols) == 1:
+            by_symbol.setdefault(symbols.pop(), []).append((a, b))
     found = {symbol.name: _divisor(symbol, own) for symbol, own in by_symbol.items()}
     return {name: by for name, by in found.items() if by} if all(found.values()) else {}
+
+
+def joined(pairs: Sequence[tuple[Expr, Expr]], order: Sequence[Var]) -> dict[Var, Var]:
+    """Symbols that are another one, which stands before them in `order`: pairs of two symbols say so."""
+    same: dict[Var, Var] = {}
+
+    def first(v: Var) -> Var:
+        return first(same[v]) if v in same else v
+
+    for a, b in pairs:
+        if isinstance(a, Var) and isinstance(b, Var) and a in order and b in order and first(a) is not first(b):
+            early, late = sorted((first(a), first(b)), key=order.index)
+            same[late] = early
+    return {v: first(v) for v in same}
 
 
 def _divisor(symbol: Var, pairs: Sequence[tuple[Expr, Expr]]) -> int | None:

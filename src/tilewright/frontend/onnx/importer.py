@@ -19,8 +19,9 @@ from typing import Any
 import numpy as np
 import onnx
 
+from tilewright.arith import simplify
 from tilewright.frontend.common.emitter import check_size
-from tilewright.frontend.common.equal_sizes import divisors
+from tilewright.frontend.common.equal_sizes import divisors, joined
 from tilewright.frontend.common.finish import (
     MALFORMED,
     Imported,
@@ -42,8 +43,9 @@ from tilewright.frontend.onnx.registry import check_storage, find
 from tilewright.frontend.onnx.scope import Item, Scope, Symbols, known_item
 from tilewright.frontend.onnx.tensors import element_type, to_array
 from tilewright.ir.dim import Dim, DimSizes
-from tilewright.ir.expr import Expr, as_expr
+from tilewright.ir.expr import Expr, Var, as_expr
 from tilewright.ir.graph import GraphBuilder, TensorType, Value
+from tilewright.ir.rewrite import substitute
 from tilewright.ops.dims import assuming
 from tilewright.runtime.layout import aligned_copy
 from tilewright.support.errors import Error, ModelError, Problems, ShapeError, TooSmallError, UnsupportedError
@@ -63,32 +65,48 @@ def import_onnx(model: onnx.ModelProto | bytes | str | Path, dims: DimSizes | No
     """
     loaded = load(model, whole=False)
     try:
-        return _read(loaded, dims or {}, {})
+        return _read(loaded, dims or {}, {}, {})
     except ModelError as error:
-        needs = _sizes(loaded, dims or {}) if any(isinstance(e, ShapeError) for e in error.each()) else {}
-        if not needs:
+        needs, same = _sizes(loaded, dims or {}) if any(isinstance(e, ShapeError) for e in error.each()) else ({}, {})
+        if not needs and not same:
             raise
         try:
-            return _read(loaded, dims or {}, needs)
+            return _read(loaded, dims or {}, needs, same)
         except ModelError:
             raise error from None
 
 
-def _sizes(loaded: Loaded, dims: DimSizes) -> dict[str, Dim]:
-    """What divides symbols if shapes that are not known to be equal, but that the model needs to be, are."""
-    with assuming() as pairs, suppress(ModelError):
-        _read(loaded, dims, {})
-    return {name: Dim(0, multiple=by) for name, by in divisors(pairs).items()}
+def _sizes(loaded: Loaded, dims: DimSizes) -> tuple[dict[str, Dim], dict[str, str]]:
+    """What divides symbols, and which ones are the same, so that shapes are equal that the model needs to be, but that
+    are not for all sizes; nothing if that is not all."""
+    needs: dict[str, Dim] = {}
+    same: dict[str, str] = {}
+    while True:
+        order: dict[Var, None] = {}
+        with assuming() as pairs, suppress(ModelError):
+            inputs = _read(loaded, dims, needs, same).graph.inputs
+            order = dict.fromkeys(d for x in inputs for d in x.type.shape if isinstance(d, Var))
+        if not pairs:
+            return needs, same
+        more = joined(pairs, list(order))
+        first: dict[Var, Expr] = {**more}
+        rest = [(simplify(substitute(a, first)), simplify(substitute(b, first))) for a, b in pairs]
+        found = divisors([(a, b) for a, b in rest if a is not b])
+        known = len(same), dict(needs)
+        same |= {v.name: w.name for v, w in more.items()}
+        needs |= {name: Dim(0, multiple=by) for name, by in found.items()}
+        if known == (len(same), needs):
+            return {}, {}
 
 
-def _read(loaded: Loaded, dims: DimSizes, needs: Mapping[str, Dim]) -> Imported:
+def _read(loaded: Loaded, dims: DimSizes, needs: Mapping[str, Dim], same: Mapping[str, str]) -> Imported:
     """Dimensions that are too small for some operation are not the model's: it is read again without them."""
     least: dict[str, int] = {}
     while True:
         known = {name: needs.get(name, Dim(0)) for name in (*needs, *least)}
         known = {name: replace(d, lo=least.get(name, d.lo)) for name, d in known.items()}
         try:
-            return Importer(loaded, dims, known).run()
+            return Importer(loaded, dims, known, same).run()
         except ModelError as error:
             more = dict(sorted(e.needs for e in error.each() if isinstance(e, TooSmallError) and e.needs))
             if all(least.get(name, 1) >= size for name, size in more.items()):
@@ -103,6 +121,7 @@ class Importer:
     loaded: Loaded
     fixed: DimSizes
     needs: Mapping[str, Dim]
+    same: Mapping[str, str]
     builder: GraphBuilder = field(default_factory=GraphBuilder)
     weights: dict[str, Any] = field(default_factory=dict)
     problems: Problems = field(default_factory=Problems)
@@ -198,7 +217,7 @@ class Importer:
         return held
 
     def inputs(self, graph: onnx.GraphProto, scope: Scope) -> None:
-        symbols = Symbols(self.fixed, self.needs)
+        symbols = Symbols(self.fixed, self.needs, self.same)
         initialized = set(scope.items)
         for info in graph.input:
             if info.name in initialized:

@@ -14,7 +14,7 @@ from typing import Any
 from tilewright.frontend.common.known import canonical, object_array
 from tilewright.ir.dim import Dim, DimSizes, size
 from tilewright.ir.dtype import DType
-from tilewright.ir.expr import Expr, as_expr
+from tilewright.ir.expr import Expr, Var, as_expr
 from tilewright.ir.graph import TensorType, Value
 
 
@@ -81,10 +81,11 @@ class Scope:
 @dataclass(slots=True)
 class Symbols:
     """Symbolic dimensions by the name the model gives them: what callers say of them by that name, and what the model
-    needs of variables by theirs."""
+    needs of variables by theirs: ranges, and which are the `same` as one that stands before them."""
 
     fixed: DimSizes
     needs: Mapping[str, Dim]
+    same: Mapping[str, str]
     found: dict[str, Expr] = field(default_factory=dict)
     taken: set[str] = field(default_factory=set)
 
@@ -98,7 +99,12 @@ class Symbols:
             variable = text if text[:1].isalpha() else f"d_{text}"
             if not isinstance(self.fixed.get(name), int):
                 variable = fresh_name(variable, self.taken)
-            known = self.found[name] = size(name, self.fixed, variable, self.needs.get(variable))
+            first = self.same.get(variable) if name not in self.fixed else None
+            while first is not None and first in self.same:
+                first = self.same[first]
+            earlier = [e for e in self.found.values() if isinstance(e, Var) and e.name == first]
+            known = earlier[0] if earlier else size(name, self.fixed, variable, self.needs.get(variable))
+            self.found[name] = known
         return known
 
 

@@ -85,14 +85,14 @@ class _Walk:
     values: dict[str, Any]
     lacking: dict[int, Error]
     scope: Scope = field(default_factory=Scope)
-    symbols: Symbols = field(default_factory=lambda: Symbols({}, {}))
+    symbols: Symbols = field(default_factory=lambda: Symbols({}, {}, {}))
     unknown: set[str] = field(default_factory=set)
     producers: dict[str, int] = field(default_factory=dict)
     """The node that computes a value, of the nodes that are taken."""
 
     def run(self) -> Survey:
         loaded = self.section.loaded
-        walker = Importer(loaded, {}, {})
+        walker = Importer(loaded, {}, {}, {})
         self.scope.opsets = loaded.opsets
         walker.builder.taken.update(names_of(self.section.nodes))
         used = {n for node in self.section.nodes for n in reads(node)} | set(self.section.outputs)
