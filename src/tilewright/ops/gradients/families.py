@@ -2,6 +2,21 @@
 
 from __future__ import annotations
 
-from tilewright.ops.gradients import contraction, control, index, norm, pointwise, pool, recurrent, reduce, shape
+from tilewright.ops.gradients import (
+    contraction,
+    control,
+    index,
+    linalg,
+    norm,
+    pointwise,
+    pool,
+    recurrent,
+    reduce,
+    running,
+    scatter,
+    shape,
+    special,
+)
 
-__all__ = ["contraction", "control", "index", "norm", "pointwise", "pool", "recurrent", "reduce", "shape"]
+__all__ = ["contraction", "control", "index", "linalg", "norm", "pointwise", "pool", "recurrent", "reduce"]
+__all__ += ["running", "scatter", "shape", "special"]

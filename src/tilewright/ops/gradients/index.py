@@ -10,8 +10,6 @@ from tilewright.ops.dims import axis_of, dims
 from tilewright.ops.gradients.mechanical import mechanical
 from tilewright.ops.gradients.registry import Backward, gradient
 from tilewright.ops.index import AxisAttrs, GatherNdAttrs
-from tilewright.ops.scatter import ScatterAttrs, ScatterElementsAttrs
-from tilewright.support.errors import UnsupportedError
 
 Result = Sequence[Value | None]
 
@@ -52,31 +50,3 @@ def topk(b: Backward) -> Result:
     attrs = dict(b.node.attrs.items())
     zeros = b.zeros(x.shape, b.g)
     return [b.emit("scatter_elements", zeros, b.node.outputs[1], b.g, axis=attrs["axis"], reduction="add")]
-
-
-@gradient("scatter_elements")
-def scatter_elements(b: Backward) -> Result:
-    """Of a sum: both get the gradient, the updates at their places. Overwritten data get none."""
-    attrs = b.of(ScatterElementsAttrs)
-    _sums(b, attrs)
-    updates = b.emit("gather_elements", b.g, b.x(1), axis=attrs.axis)
-    if attrs.reduction == "add":
-        return [b.g, None, updates]
-    zeros = b.zeros(b.x(2).shape, b.g)
-    return [b.emit("scatter_elements", b.g, b.x(1), zeros, axis=attrs.axis, reduction="none"), None, updates]
-
-
-@gradient("scatter_nd")
-def scatter_nd(b: Backward) -> Result:
-    attrs = b.of(ScatterAttrs)
-    _sums(b, attrs)
-    updates = b.emit("gather_nd", b.g, b.x(1))
-    if attrs.reduction == "add":
-        return [b.g, None, updates]
-    zeros = b.zeros(b.x(2).shape, b.g)
-    return [b.emit("scatter_nd", b.g, b.x(1), zeros, reduction="none"), None, updates]
-
-
-def _sums(b: Backward, attrs: ScatterAttrs) -> None:
-    if attrs.reduction not in ("add", "none"):
-        raise UnsupportedError(f"a scatter that takes the {attrs.reduction} has no gradient yet", where=b.y.name)

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from tilewright.arith.derivative import derivative
 from tilewright.ir.expr import Const, Expr, Op, Var, is_const
+from tilewright.ir.expr import cast as cast_expr
 from tilewright.ir.graph import Value
 from tilewright.ops.gradients.registry import Backward, gradient
 from tilewright.ops.pointwise import BODIES, AlphaAttrs, CastAttrs, ClipAttrs, HardSigmoidAttrs
@@ -18,7 +19,7 @@ def by_derivative(b: Backward) -> Result:
     """The rule of every pointwise operator that has no other."""
     inputs = [b.x(k) for k in range(len(b.node.inputs))]
     values = {Var(f"x{k}", v.dtype): v for k, v in enumerate(inputs)}
-    body = BODIES[b.node.op](list(values), b.node.attrs)
+    body = cast_expr(BODIES[b.node.op](list(values), b.node.attrs), b.y.dtype)  # special functions compute in f64
     found: list[Value | None] = []
     for variable, value in values.items():
         slope = derivative(body, variable) if value.dtype.is_float and body.dtype.is_float else None

@@ -7,72 +7,20 @@ the one product that cannot wait; the gradient of the weights is a single produc
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from tilewright.ir.expr import Expr
-from tilewright.ir.graph import GraphBuilder, TensorType, Value
+from tilewright.ir.graph import Value
 from tilewright.ops.cells import LstmCellAttrs
-from tilewright.ops.control import NUMBER
 from tilewright.ops.dims import dims
+from tilewright.ops.gradients.loops import Steps, loop
 from tilewright.ops.gradients.registry import Backward, gradient
-from tilewright.ops.registry import emit1
 from tilewright.ops.rnn import RecurrenceAttrs
 from tilewright.support.errors import UnsupportedError
 
 Result = Sequence[Value | None]
-Body = Callable[["Steps", list[Value], list[Value]], tuple[list[Value], list[Value]]]
-"""From what is carried and the elements of sequences to what is carried on and what is collected."""
-
 STANDARD = {"lstm": ("sigmoid", "tanh", "tanh"), "gru": ("sigmoid", "tanh"), "rnn": ("tanh",)}
-
-
-@dataclass(slots=True)
-class Steps:
-    """Operators in the body of a loop; `weights` is what all steps read."""
-
-    builder: GraphBuilder
-    weights: Value | None = None
-
-    def emit(self, op: str, *inputs: Value, **attrs: Any) -> Value:
-        return emit1(self.builder, op, *inputs, **attrs)
-
-    def mul(self, a: Value, b: Value) -> Value:
-        return self.emit("mul", a, b)
-
-    def add(self, a: Value, b: Value) -> Value:
-        return self.emit("add", a, b)
-
-    def back(self, gates: Value) -> Value:
-        """From gradients of gates [B, G H] to those of the state that they come from [B, H]."""
-        assert self.weights is not None
-        return self.emit("matmul", gates, self.weights, transpose_a=False, transpose_b=True)
-
-
-def _loop(
-    b: Backward, carried: list[Value], sequences: list[Value], body: Body, weights: Value | None = None
-) -> list[Value]:
-    """A loop over the first dimension of the sequences: what is carried in the end, and what was collected."""
-    inner = GraphBuilder("step")
-    inner.input("number", NUMBER)
-    held = [inner.input(f"carried{k}", v.type) for k, v in enumerate(carried)]
-    parts = [inner.input(f"part{k}", TensorType(v.dtype, v.shape[1:])) for k, v in enumerate(sequences)]
-    steps = Steps(inner, None if weights is None else inner.param("weights", weights.type))
-    on, collected = body(steps, held, parts)
-    captured = [] if weights is None else [weights]
-    found = b.emit_all(
-        "loop",
-        None,
-        None,
-        *carried,
-        *sequences,
-        *captured,
-        body=inner.finish((*on, *collected)),
-        carried=len(carried),
-        scanned=len(sequences),
-    )
-    return list(found)
 
 
 @dataclass(slots=True)
@@ -154,7 +102,7 @@ def _lstm(layer: Layer, x: Value, begun: Value, flows: Sequence[Value]) -> Parts
         now = s.add(s.mul(held[0], parts[0]), parts[1])
         return [now], [s.emit("identity", now)]
 
-    _, cells = _loop(b, [c0], [f, b.mul(i, g)], cell)
+    _, cells = loop(b, [c0], [f, b.mul(i, g)], cell)
     seen = b.emit("tanh", cells)
     through = b.mul(o, layer.tanh_slope(seen))
     slopes = (
@@ -173,7 +121,7 @@ def _lstm(layer: Layer, x: Value, begun: Value, flows: Sequence[Value]) -> Parts
         return [s.back(gates), s.mul(dc, f)], [s.emit("identity", gates)]
 
     sequences = [b.flip(v) for v in (flows[0], through, f, *slopes)]
-    by_h, by_c, gates = _loop(b, [flows[1], flows[2]], sequences, back, weights)
+    by_h, by_c, gates = loop(b, [flows[1], flows[2]], sequences, back, weights)
     gates = b.flip(gates)
     return gates, layer.by_weights(begun, gates), by_h, by_c, None
 
@@ -197,7 +145,7 @@ def _gru(layer: Layer, x: Value, begun: Value, flows: Sequence[Value]) -> Parts:
         gates = s.mul(s.emit("concat", dh, dh, dh, axis=1), slopes)
         return [s.add(s.mul(dh, keep), s.back(gates))], [s.emit("identity", dh)]
 
-    by_h, dh = _loop(b, [flows[1]], [b.flip(v) for v in (flows[0], z, slopes)], back, weights)
+    by_h, dh = loop(b, [flows[1]], [b.flip(v) for v in (flows[0], z, slopes)], back, weights)
     dh = b.flip(dh)
     recurrent = b.mul(layer.joined(dh, dh, dh), slopes)
     by_x = layer.joined(layer.gate(recurrent, 0, 2), b.mul(dh, by_new))
@@ -213,7 +161,7 @@ def _rnn(layer: Layer, x: Value, begun: Value, flows: Sequence[Value]) -> Parts:
         gates = s.mul(s.add(held[0], parts[0]), parts[1])
         return [s.back(gates)], [s.emit("identity", gates)]
 
-    by_h, gates = _loop(b, [flows[1]], [b.flip(v) for v in (flows[0], slope)], back, weights)
+    by_h, gates = loop(b, [flows[1]], [b.flip(v) for v in (flows[0], slope)], back, weights)
     gates = b.flip(gates)
     return gates, layer.by_weights(begun, gates), by_h, None, None
 

@@ -6,11 +6,10 @@ from collections.abc import Sequence
 
 from tilewright.ir.expr import Expr, as_int, const, product
 from tilewright.ir.graph import Value
-from tilewright.ops.dims import axes_of
+from tilewright.ops.dims import axes_of, dims
 from tilewright.ops.gradients.registry import Backward, gradient
 from tilewright.ops.reduce import ReduceAttrs
 from tilewright.ops.scan import CumulativeAttrs
-from tilewright.support.errors import UnsupportedError
 
 Result = Sequence[Value | None]
 
@@ -56,13 +55,14 @@ def extreme(b: Backward) -> Result:
 @gradient("reduce_prod")
 def prod(b: Backward) -> Result:
     """The product of all others: of those before times of those behind, so that zeros do no harm."""
-    x = b.x()
-    axes = axes_of(b.of(ReduceAttrs).axes, x.type.rank)
-    if len(axes) != 1:
-        raise UnsupportedError("a product over several axes has no gradient yet", where=b.y.name)
-    before = b.emit("cumprod", x, axis=axes[0], exclusive=True, reverse=False)
-    behind = b.emit("cumprod", x, axis=axes[0], exclusive=True, reverse=True)
-    return [b.mul(kept(b, b.g), b.mul(before, behind))]
+    x, rank = b.x(), b.x().type.rank
+    axes = axes_of(b.of(ReduceAttrs).axes, rank)
+    perm = [*(k for k in range(rank) if k not in axes), *axes]
+    moved = b.transpose(x, perm)
+    flat = b.reshape(moved, dims([*moved.shape[: rank - len(axes)], product([x.shape[k] for k in axes])]))
+    before, behind = (b.emit("cumprod", flat, axis=-1, exclusive=True, reverse=r) for r in (False, True))
+    others = b.transpose(b.reshape(b.mul(before, behind), moved.shape), [perm.index(k) for k in range(rank)])
+    return [b.mul(kept(b, b.g), others)]
 
 
 @gradient("cumsum")

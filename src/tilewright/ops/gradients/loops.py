@@ -1,0 +1,62 @@
+"""Loops that gradients put into the graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from tilewright.ir.graph import GraphBuilder, TensorType, Value
+from tilewright.ops.control import NUMBER
+from tilewright.ops.gradients.registry import Backward
+from tilewright.ops.registry import emit1
+
+Body = Callable[["Steps", list[Value], list[Value]], tuple[list[Value], list[Value]]]
+"""From what is carried and the elements of sequences to what is carried on and what is collected."""
+
+
+@dataclass(slots=True)
+class Steps:
+    """Operators in the body of a loop; `weights` is what all steps read."""
+
+    builder: GraphBuilder
+    weights: Value | None = None
+
+    def emit(self, op: str, *inputs: Value, **attrs: Any) -> Value:
+        return emit1(self.builder, op, *inputs, **attrs)
+
+    def mul(self, a: Value, b: Value) -> Value:
+        return self.emit("mul", a, b)
+
+    def add(self, a: Value, b: Value) -> Value:
+        return self.emit("add", a, b)
+
+    def back(self, gates: Value) -> Value:
+        """From gradients of gates [B, G H] to those of the state that they come from [B, H]."""
+        assert self.weights is not None
+        return self.emit("matmul", gates, self.weights, transpose_a=False, transpose_b=True)
+
+
+def loop(
+    b: Backward, carried: list[Value], sequences: list[Value], body: Body, weights: Value | None = None
+) -> list[Value]:
+    """A loop over the first dimension of the sequences: what is carried in the end, and what was collected."""
+    inner = GraphBuilder("step")
+    inner.input("number", NUMBER)
+    held = [inner.input(f"carried{k}", v.type) for k, v in enumerate(carried)]
+    parts = [inner.input(f"part{k}", TensorType(v.dtype, v.shape[1:])) for k, v in enumerate(sequences)]
+    steps = Steps(inner, None if weights is None else inner.param("weights", weights.type))
+    on, collected = body(steps, held, parts)
+    captured = [] if weights is None else [weights]
+    found = b.emit_all(
+        "loop",
+        None,
+        None,
+        *carried,
+        *sequences,
+        *captured,
+        body=inner.finish((*on, *collected)),
+        carried=len(carried),
+        scanned=len(sequences),
+    )
+    return list(found)

@@ -1,0 +1,78 @@
+"""Gradients of what runs along an axis: products, extremes, log-sum-exps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tilewright.ir.graph import Value
+from tilewright.ops.dims import axis_of, dims
+from tilewright.ops.gradients.loops import Steps, loop
+from tilewright.ops.gradients.registry import Backward, gradient
+from tilewright.ops.running import CumulativeLogsumexpAttrs, RunningExtremeAttrs
+from tilewright.ops.scan import CumulativeAttrs
+
+Result = Sequence[Value | None]
+
+
+def _to_front(b: Backward, x: Value, axis: int) -> Value:
+    return b.transpose(x, [axis, *(k for k in range(x.type.rank) if k != axis)])
+
+
+def _from_front(b: Backward, x: Value, axis: int) -> Value:
+    return b.transpose(x, [*range(1, axis + 1), 0, *range(axis + 1, x.type.rank)])
+
+
+@gradient("cumprod")
+def cumprod(b: Backward) -> Result:
+    """The product of what is before an element, times the sum of what flows back to the products behind it, each
+    without the element: s[j] = g[j] + x[j + 1] s[j + 1]. Nothing is divided, so that zeros do no harm."""
+    attrs, x = b.of(CumulativeAttrs), b.x()
+    axis = axis_of(attrs.axis, x.type.rank)
+    before = b.emit("cumprod", x, axis=axis, exclusive=True, reverse=attrs.reverse)
+    sequences = [_to_front(b, v, axis) for v in (x, b.g)]
+    sequences = sequences if attrs.reverse else [b.flip(v) for v in sequences]
+
+    def step(s: Steps, held: list[Value], parts: list[Value]) -> tuple[list[Value], list[Value]]:
+        (behind,), (element, flow) = held, parts
+        if attrs.exclusive:
+            return [s.add(flow, s.mul(element, behind))], [s.emit("identity", behind)]
+        here = s.add(flow, behind)
+        return [s.mul(element, here)], [s.emit("identity", here)]
+
+    start = b.zeros(sequences[0].shape[1:], x)
+    _, sums = loop(b, [start], sequences, step)
+    sums = sums if attrs.reverse else b.flip(sums)
+    return [b.mul(before, _from_front(b, sums, axis))]
+
+
+@gradient("running_extreme")
+def running_extreme(b: Backward) -> Result:
+    if b.given[0] is None:
+        return [None]
+    axis = b.of(RunningExtremeAttrs).axis
+    zeros = b.zeros(b.x().shape, b.g)
+    return [b.emit("scatter_elements", zeros, b.node.outputs[1], b.g, axis=axis, reduction="add")]
+
+
+@gradient("cumulative_logsumexp")
+def cumulative_logsumexp(b: Backward) -> Result:
+    """dx[j] = the sum of g[k] e^(x[j] - y[k]) from j on, in logarithms: those of what is positive and of what is
+    negative, each a running log-sum-exp from behind, so that nothing overflows."""
+    x = b.x()
+    axis = axis_of(b.of(CumulativeLogsumexpAttrs).axis, x.type.rank)
+    parts = [_share(b, flow, axis) for flow in (b.emit("relu", b.g), b.emit("relu", b.emit("neg", b.g)))]
+    return [b.sub(*parts)]
+
+
+def _share(b: Backward, flow: Value, axis: int) -> Value:
+    """The part of a flow that is nowhere negative."""
+    logs = b.sub(b.emit("log", flow), b.y)
+    turned = _turned(b, b.emit("cumulative_logsumexp", _turned(b, logs, axis), axis=axis), axis)
+    return b.emit("exp", b.add(turned, b.x()))
+
+
+def _turned(b: Backward, x: Value, axis: int) -> Value:
+    rank = x.type.rank
+    begin = dims([x.shape[k] - 1 if k == axis else 0 for k in range(rank)])
+    step = tuple(-1 if k == axis else 1 for k in range(rank))
+    return b.emit("slice", x, begin=begin, size=x.shape, step=step)

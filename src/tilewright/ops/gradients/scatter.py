@@ -1,0 +1,73 @@
+"""Gradients of scatters. What is combined at a place, the element that was there and its updates, share what flows back
+to it as the terms, the factors or the extremes do; what is overwritten gets nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tilewright.ir.graph import Value
+from tilewright.ops.gradients.registry import Backward, gradient
+from tilewright.ops.scatter import ScatterAttrs, ScatterElementsAttrs
+
+Result = Sequence[Value | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Scatter:
+    """A scatter and the gather of the same places."""
+
+    b: Backward
+
+    @property
+    def _axis(self) -> dict[str, int]:
+        attrs = self.b.node.attrs
+        return {"axis": attrs.axis} if isinstance(attrs, ScatterElementsAttrs) else {}
+
+    def put(self, data: Value, updates: Value, reduction: str) -> Value:
+        return self.b.emit(self.b.node.op, data, self.b.x(1), updates, **self._axis, reduction=reduction)
+
+    def take(self, data: Value) -> Value:
+        """Of each update the place."""
+        op = "gather_elements" if self._axis else "gather_nd"
+        return self.b.emit(op, data, self.b.x(1), **self._axis)
+
+
+@gradient("scatter_elements", "scatter_nd")
+def scatter(b: Backward) -> Result:
+    s, reduction = Scatter(b), b.of(ScatterAttrs).reduction
+    by_data, by_updates = {"add": _sum, "none": _overwritten, "mul": _product}.get(reduction, _extreme)(s)
+    return [by_data, None, by_updates]
+
+
+def _sum(s: Scatter) -> tuple[Value, Value]:
+    return s.b.g, s.take(s.b.g)
+
+
+def _overwritten(s: Scatter) -> tuple[Value, Value]:
+    b = s.b
+    return s.put(b.g, b.zeros(b.x(2).shape, b.g), "none"), s.take(b.g)
+
+
+def _extreme(s: Scatter) -> tuple[Value, Value]:
+    """Equal extremes share it."""
+    b, taken = s.b, s.take(s.b.y)
+    pairs = ((b.x(0), b.y), (b.x(2), taken))
+    old, new = (b.emit("cast", b.emit("eq", *pair), dtype=b.g.dtype) for pair in pairs)
+    share = b.div(b.g, s.put(old, new, "add"))
+    return b.mul(old, share), b.mul(new, s.take(share))
+
+
+def _product(s: Scatter) -> tuple[Value, Value]:
+    """To each factor the product of the others: of all that are no zeros, without the factor itself, if it is the only
+    zero or there is none."""
+    b, values = s.b, (s.b.x(0), s.b.x(2))
+    zero = [b.emit("eq", v, b.like(0, v)) for v in values]
+    units = [b.emit("select", z, b.like(1, v), v) for z, v in zip(zero, values, strict=True)]
+    flags = [b.emit("cast", z, dtype=b.g.dtype) for z in zero]
+    flow, count = b.mul(b.g, s.put(units[0], units[1], "mul")), s.put(flags[0], flags[1], "add")
+    found = []
+    for unit, flag, there, zeros in zip(units, flags, (flow, s.take(flow)), (count, s.take(count)), strict=True):
+        alone = b.emit("eq", zeros, flag)
+        found.append(b.emit("select", alone, b.div(there, unit), b.like(0, there)))
+    return found[0], found[1]
