@@ -85,7 +85,9 @@ def check(case: Case) -> Outcome:
     results = [found[v.name] for v in whole.outputs[1:]]
     wanted = [(g, x) for g, x in zip(expected, exact, strict=True) if g is not None]
     for name, result, (want, best) in zip(sources, results, wanted, strict=True):
-        difference = _difference(np.asarray(result, np.float64), want.numpy(), None if best is None else best.numpy())
+        difference = _difference(
+            np.asarray(result, np.float64), *(None if t is None else t.numpy(force=True) for t in (want, best))
+        )
         if difference:
             return Outcome("wrong", f"{case.label}: by {name}: {difference}")
     return Outcome("right")

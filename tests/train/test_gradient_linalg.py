@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.train.test_gradient import check, differences, inside, interpret, normal, positive
+import tilewright as tw
+from tests.train.test_gradient import check, differences, graph_of, inside, interpret, normal, positive
 from tilewright.ir.dtype import f32, f64
 from tilewright.ir.expr import as_expr
 from tilewright.ir.graph import GraphBuilder, TensorType
@@ -121,3 +122,24 @@ def test_zeta_by_its_place() -> None:
     given = {"q": np.array([0.7, 3.2])}
     found = interpret(gradient(graph, graph.outputs[0].name, ["q"]), given)[1]
     np.testing.assert_allclose(found, differences(graph, given, "q"), rtol=1e-6)
+
+
+COMPILED: list[tuple[str, list[Any], dict[str, Any]]] = [
+    ("lu", [normal(3, 4)], {}),
+    ("cholesky", [np.eye(3) + 0.1], {}),
+    ("triangular_solve", [normal(3, 3) + 3 * np.eye(3), normal(3, 2)], {"upper": True}),
+    ("cumprod", [normal(3, 4)], {"axis": 1, "exclusive": False, "reverse": False}),
+    ("cumulative_logsumexp", [normal(3, 4)], {"axis": 0}),
+    ("running_extreme", [normal(3, 4)], {"axis": 0, "largest": True}),
+    ("scatter_elements", [normal(3), np.array([0, 0]), normal(2)], {"axis": 0, "reduction": "mul"}),
+    ("lgamma", [positive(5)], {}),
+]
+
+
+@pytest.mark.parametrize(("op", "inputs", "attrs"), COMPILED)
+def test_compiled_is_interpreted(op: str, inputs: list[Any], attrs: dict[str, Any]) -> None:
+    graph = graph_of(op, inputs, attrs)
+    whole = gradient(graph, graph.outputs[0].name, [f"x{k}" for k, a in enumerate(inputs) if a.dtype.kind == "f"])
+    expected = interpret(whole, {f"x{k}": a for k, a in enumerate(inputs)})
+    for got, want in zip(tw.compile(whole)(*inputs), expected, strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-11, atol=1e-12)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from tilewright.ir.graph import Value
-from tilewright.ops.dims import axis_of, dims
+from tilewright.ops.dims import axis_of
 from tilewright.ops.gradients.loops import Steps, loop
 from tilewright.ops.gradients.registry import Backward, gradient
 from tilewright.ops.running import CumulativeLogsumexpAttrs, RunningExtremeAttrs
@@ -56,23 +58,20 @@ def running_extreme(b: Backward) -> Result:
 
 @gradient("cumulative_logsumexp")
 def cumulative_logsumexp(b: Backward) -> Result:
-    """dx[j] = the sum of g[k] e^(x[j] - y[k]) from j on, in logarithms: those of what is positive and of what is
-    negative, each a running log-sum-exp from behind, so that nothing overflows."""
+    """dx[j] = e^(x[j] - y[j]) s[j], s[j] = g[j] + e^(y[j] - y[j + 1]) s[j + 1]. No exponent is positive."""
     x = b.x()
     axis = axis_of(b.of(CumulativeLogsumexpAttrs).axis, x.type.rank)
-    parts = [_share(b, flow, axis) for flow in (b.emit("relu", b.g), b.emit("relu", b.emit("neg", b.g)))]
-    return [b.sub(*parts)]
 
+    def step(s: Steps, held: list[Value], parts: list[Value]) -> tuple[list[Value], list[Value]]:
+        (behind, following), (here, flow) = held, parts
+        zero = s.emit("constant", value=np.zeros((), x.dtype.numpy))
+        same = s.emit("eq", here, following)
+        gap = s.emit("select", same, zero, s.emit("sub", here, following))
+        total = s.add(flow, s.mul(behind, s.emit("exp", gap)))
+        return [total, s.emit("identity", here)], [s.emit("identity", total)]
 
-def _share(b: Backward, flow: Value, axis: int) -> Value:
-    """The part of a flow that is nowhere negative."""
-    logs = b.sub(b.emit("log", flow), b.y)
-    turned = _turned(b, b.emit("cumulative_logsumexp", _turned(b, logs, axis), axis=axis), axis)
-    return b.emit("exp", b.add(turned, b.x()))
-
-
-def _turned(b: Backward, x: Value, axis: int) -> Value:
-    rank = x.type.rank
-    begin = dims([x.shape[k] - 1 if k == axis else 0 for k in range(rank)])
-    step = tuple(-1 if k == axis else 1 for k in range(rank))
-    return b.emit("slice", x, begin=begin, size=x.shape, step=step)
+    sequences = [b.flip(_to_front(b, v, axis)) for v in (b.y, b.g)]
+    shape = sequences[0].shape[1:]
+    start = [b.zeros(shape, x), b.broadcast(b.like(np.inf, x), shape)]
+    *_, sums = loop(b, start, sequences, step)
+    return [b.mul(_from_front(b, b.flip(sums), axis), b.emit("exp", b.sub(x, b.y)))]

@@ -160,7 +160,23 @@ def _mean(n: Call, total: Value, dim: int, index: Value, include_self: bool) -> 
     return n.emit("div" if total.dtype.is_float else "floordiv", total, counts)
 
 
-@rule("index_add", "index_copy", "index_fill", "index_reduce")
+@rule("index_fill")
+def index_fill(n: Call, x: Value, dim: int, index: Value, value: Operand) -> Value:
+    """A choice between the value and `x`, by flags of the places: a place that is named twice is one element."""
+    if as_int(index.type.size) == 0:
+        return x
+    flat = x if x.type.rank else n.reshape(x, (1,))
+    axis, rank = n.axis(dim, flat), flat.type.rank
+    places = n.reshape(index, (index.type.size,))
+    zeros = n.filled(0, i32, (flat.shape[axis],))
+    ones = n.filled(1, i32, places.shape)
+    flags = n.cast(n.emit("scatter_elements", zeros, places, ones, axis=0, reduction="none"), boolean)
+    flags = n.reshape(flags, [flat.shape[axis] if k == axis else 1 for k in range(rank)])
+    found = n.emit("select", flags, n.filled(value, x.dtype, ()), flat)
+    return n.reshape(found, x.shape)
+
+
+@rule("index_add", "index_copy", "index_reduce")
 def index_slices(
     n: Call,
     x: Value,
@@ -182,12 +198,10 @@ def index_slices(
     axis = n.axis(dim, x)
     count = index.type.size
     whole = tuple(count if k == axis else d for k, d in enumerate(x.shape))
-    if isinstance(source, Value) and name != "index_fill":
-        updates = n.reshape(n.cast(source, x.dtype), whole)
-        if alpha != 1:
-            updates = n.emit("mul", updates, n.like(alpha, updates))
-    else:
-        updates = n.filled(source, x.dtype, whole)
+    assert isinstance(source, Value)
+    updates = n.reshape(n.cast(source, x.dtype), whole)
+    if alpha != 1:
+        updates = n.emit("mul", updates, n.like(alpha, updates))
     if as_int(updates.type.size) == 0:
         return n.reshape(x, shape)
     lone = n.reshape(index, [count if k == axis else 1 for k in range(x.type.rank)])
