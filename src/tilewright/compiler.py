@@ -75,6 +75,7 @@ from tilewright.transform.layout.assign import assign_layouts
 from tilewright.transform.loops import passes as loop_passes
 from tilewright.transform.loops.ahead import WeightPrefetch
 from tilewright.transform.lower import lower_group
+from tilewright.transform.recompute import recompute
 from tilewright.transform.regions.captures import lift_constants, names_of
 from tilewright.transform.regions.flatten import Flat, extent_marker, flatten
 from tilewright.transform.regions.optimise import optimise_bodies
@@ -102,16 +103,18 @@ def compile_program(
     require_records: bool = False,
     state: Mapping[str, str] | Literal["auto"] | None = None,
     ragged: tuple[str, str] | None = None,
+    memory: str | int | None = None,
 ) -> Program:
     """Compile a model for any target, with the arguments of `tw.compile` (parts/entry.py), and load nothing:
     `Program.save` writes the file that a machine of that kind loads. With `products="all"` products of any values
-    multiply in `precision`, not those with weights alone.
+    multiply in `precision`, not those with weights alone. `memory` bounds the temporaries of a call: bytes, or a share
+    of what they take otherwise ("0.5x"); values are computed again rather than kept.
 
     Raises ModelError (or a subclass) listing everything that is wrong with the model.
     """
     machine = Target.parse(target) if isinstance(target, str) else target or Target.host()
     target = replace(machine, threads=check_threads(threads))
-    options = Options(precision, fast, products)
+    options = Options(precision, fast, products, memory)
     log = PassLog(f"compile {_called(model)}")
     with Background() as background:
         background.submit(compile_support)  # what the runtime links at the end
@@ -346,6 +349,12 @@ def _build(
             if target.threads > 1 and run_part.is_small(target):
                 log.remark("too little for several threads: compiled for one")
                 return _build(source, structure, names, fixed, replace(target, threads=1), log, options)
+            if options.memory is not None:
+                leading = [*split.run.inputs, *split.run.outputs, *split.run.params]
+                calls, where = log.run(
+                    "recompute", recompute, run_part.calls, leading, run_part.places, options.memory, target.threads
+                )
+                run_part = replace(run_part, calls=calls, places=where)
             prepare_part = _compile_part(split.prepare, "prepare", compiler, log, _past_caches(split, target))
         program = assemble(split, run_part, prepare_part, names, fixed, structure, compiler, log, options)
     log.dump(1, "times", log.summary)

@@ -39,6 +39,7 @@ def compile_step(
     fast: str = "f4",
     precision: Literal["fp32", "bf16"] = "fp32",
     symbolic: bool = False,
+    memory: str | int | None = None,
     threads: int = 1,
     target: Target | str | None = None,
     on_nonfinite: OnNonfinite = "raise",
@@ -66,6 +67,9 @@ def compile_step(
         precision: "bf16" multiplies matrices in bf16 and sums in f32, forward and backward; parameters, gradients and
             what the optimiser keeps stay f32.
         symbolic: whether one step serves batches of any size: of a module, the first dimension of the example's arrays.
+        memory: bytes that a step's temporaries may take, or a share of what they take otherwise ("0.5x"): activations
+            are computed again on the way back rather than kept, with the same bits. `step.show("memory")` tells the
+            plan's peak. Not for symbolic batches.
         threads, target: as for `tw.compile`.
         on_nonfinite: what becomes of a step whose loss or gradient is NaN or infinite: "raise" an error or "skip" it,
             both with parameters as they were, or "keep" it.
@@ -91,7 +95,13 @@ def compile_step(
     def compiled(graph: Graph) -> Model:
         kept = {v.name: objective.weights[v.name] for v in graph.params}
         program = compile_program(
-            Imported(graph, kept), threads=threads, target=target, precision=precision, fast=fast, products="all"
+            Imported(graph, kept),
+            threads=threads,
+            target=target,
+            precision=precision,
+            fast=fast,
+            products="all",
+            memory=memory,
         )
         return Model(program, threads=threads)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -24,11 +25,14 @@ class Options:
         among them; "exact" takes none;
         "f2", "f4", "f6" allow tiles up to that size wherever the estimate says that they are faster; "strassen" is
         "auto" and takes fast products of any rows, those of different samples too, which meet then.
+    memory: bytes that temporaries may take, or a share of what they take otherwise ("0.5x"): values are computed again
+        where that is less (`transform/recompute.py`). None: they are kept.
     """
 
     precision: Precision = "fp32"
     fast: str = "auto"
     products: Products = "weights"
+    memory: str | int | None = None
 
     def __post_init__(self) -> None:
         for name, value, known in (
@@ -38,6 +42,12 @@ class Options:
         ):
             if value not in known:
                 raise ModelError(f"no such setting of {name}", expected=", ".join(known), got=repr(value))
+        share = isinstance(self.memory, str) and re.fullmatch(r"(\d+\.?\d*|\.\d+)x", self.memory)
+        number = isinstance(self.memory, int) and not isinstance(self.memory, bool) and self.memory >= 0
+        if self.memory is not None and not share and not number:
+            raise ModelError(
+                "no such budget of memory", expected="bytes, or a share such as 0.5x", got=repr(self.memory)
+            )
 
 
 DEFAULTS = Options()

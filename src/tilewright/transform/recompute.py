@@ -1,0 +1,267 @@
+"""Recomputation: values of the way forward that the way back reads are computed once more rather than kept.
+
+    a = f(x); b = g(a); ...; use(b); use(a)   ->   a = f(x); b = g(a); ...; a' = f(x); b' = g(a'); use(b'); use(a')
+
+The pass works on calls of compiled kernels. What is computed again is the same call of the same kernel on other memory,
+so that results are the same bits and nothing is compiled twice. The middle of a program is the call at which most
+memory is live; values written once before it and read behind it may be dropped. Which ones are is a sweep over two
+numbers, of which each pair is simulated (Chen et al., Training Deep Nets with Sublinear Memory Cost, 2016, section
+4.3): calls are cut into segments of so many bytes, and what one segment hands to another is kept; and what takes more
+cycles for a byte than a bound is kept too. Of those plans that fit, the cheapest by estimated cycles is taken and freed
+of what it need not drop. On a chain of n equal layers, segments of sqrt(n) layers hold O(sqrt(n)) values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import accumulate
+
+from tilewright.ir.expr import Expr, as_int
+from tilewright.ir.graph import Value
+from tilewright.support.errors import ModelError
+from tilewright.transform.call import Call, KernelCall
+from tilewright.transform.graph.memory import Place
+
+Step = tuple[int, bool]
+"""A call by its number, and whether it is computed again."""
+
+SEGMENTS = 12
+"""Lengths of segments that are tried: all bytes, halves, quarters and so on."""
+BOUNDS = 6
+"""Bounds of cycles for a byte that are tried."""
+RETURNS = 200
+"""Values that are tried to be kept after all."""
+
+
+def recompute(
+    calls: Sequence[Call], leading: Iterable[Value], where: Mapping[Value, Place], budget: str | int, threads: int
+) -> tuple[tuple[Call, ...], dict[Value, Place]]:
+    """The calls with those that compute values again, and where all values stand.
+
+    Args:
+        leading: inputs, outputs and weights, which have memory of their own.
+        where: the place of each value without memory of its own.
+        budget: bytes that temporaries may take at the fullest call, or a share of what they take otherwise ("0.5x").
+        threads: how many threads have workspaces of their own.
+
+    Raises ModelError for sizes that are symbols, and for budgets that no plan meets, with the least that one needs.
+    """
+    program = _Program.of(calls, leading, where, threads)
+    plain = program.simulate(frozenset())
+    most = int(float(budget[:-1]) * plain.peak) if isinstance(budget, str) else budget
+    if plain.peak <= most:
+        return tuple(calls), dict(where)
+    plans = sorted((program.simulate(d) for d in program.choices()), key=lambda p: (p.cycles, p.peak))
+    best = next((p for p in plans if p.peak <= most), None)
+    if best is None:
+        least = min((p.peak for p in plans), default=plain.peak)
+        raise ModelError("no plan needs so little memory", where="memory", expected=f"{least} bytes or more", got=most)
+    return program.emit(program.returned(best, most))
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Which values are dropped, the calls in order, the bytes at the fullest one, the cycles of those repeated."""
+
+    dropped: frozenset[Value]
+    steps: tuple[Step, ...]
+    peak: int
+    cycles: int
+
+
+@dataclass(slots=True)
+class _Program:
+    """Calls with the memory that they read and write: values that have memory of their own, by number of the call."""
+
+    calls: Sequence[Call]
+    where: Mapping[Value, Place]
+    reads: list[list[Value]]
+    writes: list[list[Value]]
+    scratch: list[int]
+    sizes: dict[Value, int] = field(default_factory=dict)
+    middle: int = 0
+
+    @classmethod
+    def of(
+        cls, calls: Sequence[Call], leading: Iterable[Value], where: Mapping[Value, Place], threads: int
+    ) -> _Program:
+        made = cls(calls, where, [], [], [])
+        depth = 0
+        for call in calls:
+            if not isinstance(call, KernelCall):
+                depth += {"loop": 1, "if": 1, "end": -1}.get(call.kind, 0)
+            made.add(call, depth > 0, threads)
+        held = {made.place(v).base for v in leading}
+        for root in {r for roots in (*made.reads, *made.writes) for r in roots} - held:
+            made.sizes[root] = _number(root.type.size) * root.dtype.itemsize
+        live = made.live(tuple((i, False) for i in range(len(calls))), frozenset())
+        made.middle = max(range(len(live)), key=lambda i: live[i], default=0)
+        return made
+
+    def add(self, call: Call, repeated: bool, threads: int) -> None:
+        """A call; of those of a loop or a branch, all that they touch counts as written."""
+        roots = {v: self.place(v).base for v in call.args}
+        plain = isinstance(call, KernelCall) and not repeated and set(call.group.outputs) <= set(call.args)
+        written = set(call.group.outputs) if plain and isinstance(call, KernelCall) else set(call.args)
+        self.reads.append(list(dict.fromkeys(r for v, r in roots.items() if v not in written or not plain)))
+        self.writes.append(list(dict.fromkeys(r for v, r in roots.items() if v in written)))
+        spaces = call.code.workspaces if isinstance(call, KernelCall) else ()
+        self.scratch.append(sum(_number(w.nbytes) * (threads if w.per_thread else 1) for w in spaces))
+
+    def place(self, value: Value) -> Place:
+        offset: Expr | int = 0
+        while value in self.where:
+            offset, value = self.where[value].offset + offset, self.where[value].base
+        return Place(value, Place(value).offset + offset)
+
+    def cycles(self, i: int) -> int:
+        call = self.calls[i]
+        return call.code.cycles if isinstance(call, KernelCall) else 0
+
+    # -- what may be dropped -------------------------------------------------------------------------------------------
+
+    def writers(self) -> dict[Value, int]:
+        """The values that may be dropped, with the calls that compute them, from what nothing has changed since."""
+        count: dict[Value, int] = {}
+        last: dict[Value, int] = {}
+        behind = {r for i in range(self.middle + 1, len(self.calls)) for r in self.reads[i]}
+        for i, roots in enumerate(self.writes):
+            for root in roots:
+                count[root], last[root] = count.get(root, 0) + 1, i
+        return {
+            root: i
+            for i in range(self.middle + 1)
+            for root in self.writes[i]
+            if count[root] == 1 and root in behind and self.sizes.get(root)
+            if all(last.get(r, -1) < i for r in self.reads[i])
+        }
+
+    def choices(self) -> Iterable[frozenset[Value]]:
+        """Sets of values to be dropped, by the two numbers."""
+        writers = self.writers()
+        price = {root: self.cycles(i) / self.sizes[root] for root, i in writers.items()}
+        ranked = sorted(set(price.values()))
+        bounds = {ranked[(len(ranked) - 1) * (k + 1) // BOUNDS] for k in range(BOUNDS)} if ranked else set()
+        for bound in sorted(bounds):
+            cheap = {root: i for root, i in writers.items() if price[root] <= bound}
+            for k in range(SEGMENTS):
+                yield self.within(cheap, k)
+
+    def within(self, writers: Mapping[Value, int], k: int) -> frozenset[Value]:
+        """The values that no later segment reads on the way forward, with segments of one 2^k-th of all bytes."""
+        room = sum(self.sizes[r] for r in writers) / 2**k
+        ends: dict[int, int] = {}
+        number = dict(zip(writers, accumulate(self.sizes[r] for r in writers), strict=True))
+        for root, i in writers.items():
+            ends[self.segment(number[root], room)] = i
+        last = {r: i for i in range(self.middle + 1) for r in self.reads[i]}
+        return frozenset(r for r in writers if last.get(r, 0) <= ends[self.segment(number[r], room)])
+
+    @staticmethod
+    def segment(end: int, room: float) -> int:
+        return int((end - 1) / room)
+
+    def returned(self, plan: Plan, most: int) -> Plan:
+        """The plan without what it need not drop, the most expensive calls first."""
+        writers = self.writers()
+        for root in sorted(plan.dropped, key=lambda r: (-self.cycles(writers[r]), r.name))[:RETURNS]:
+            other = self.simulate(plan.dropped - {root})
+            if other.peak <= most and other.cycles <= plan.cycles:
+                plan = other
+        return plan
+
+    # -- what a choice costs -------------------------------------------------------------------------------------------
+
+    def simulate(self, dropped: frozenset[Value]) -> Plan:
+        """Dropped values are computed again before the first call behind the middle that reads them, with all that is
+        dropped before them."""
+        steps: list[Step] = []
+        again: set[Value] = set()
+        writer = {r: i for i in range(self.middle + 1) for r in self.writes[i] if r in dropped}
+        for i in range(len(self.calls)):
+            if i > self.middle:
+                steps += [(k, True) for k in self.missing(i, writer, again)]
+            steps.append((i, False))
+        peak = max(self.live(tuple(steps), dropped), default=0)
+        return Plan(dropped, tuple(steps), peak, sum(self.cycles(i) for i, repeated in steps if repeated))
+
+    def missing(self, call: int, writer: Mapping[Value, int], again: set[Value]) -> list[int]:
+        """The calls that must be repeated before a call, in order; what they compute is in `again` then."""
+        found: set[int] = set()
+        asked = list(self.reads[call])
+        while asked:
+            root = asked.pop()
+            if root in writer and root not in again:
+                again.add(root)
+                found.add(writer[root])
+                asked += self.reads[writer[root]]
+        return sorted(found)
+
+    def used(self, step: Step, dropped: frozenset[Value], values: Iterable[Value]) -> list[tuple[Value, bool]]:
+        """Values with which of their two lives a step uses."""
+        i, repeated = step
+        return [(r, (repeated or i > self.middle) and r in dropped) for r in values if r in self.sizes]
+
+    def live(self, steps: Sequence[Step], dropped: frozenset[Value]) -> list[int]:
+        """The bytes that are live at each step. What a call writes over an operand takes no memory of its own."""
+        first: dict[tuple[Value, bool], int] = {}
+        last: dict[tuple[Value, bool], int] = {}
+        total = [0] * (len(steps) + 1)
+        for at, (i, repeated) in enumerate(steps):
+            total[at] += self.scratch[i]
+            total[at + 1] -= self.scratch[i]
+            touched = self.used((i, repeated), dropped, self.reads[i])
+            touched += [(r, repeated or own) for r, own in self.used((i, repeated), dropped, self.writes[i])]
+            for key in touched:
+                first.setdefault(key, at)
+                last[key] = at
+        for key, begin in first.items():
+            total[begin] += self.sizes[key[0]]
+            total[last[key] + 1] -= self.sizes[key[0]]
+        live = list(accumulate(total[:-1]))
+        for at, (i, repeated) in enumerate(steps):
+            call = self.calls[i]
+            pairs = call.over if isinstance(call, KernelCall) else ()
+            sizes = [
+                self.sizes[root]
+                for out, operand in pairs
+                for root, own in self.used((i, repeated), dropped, [self.place(operand).base])
+                if last[root, own] == at and self.sizes.get(self.place(out).base) == self.sizes[root]
+            ]
+            live[at] -= max(sizes, default=0)
+        return live
+
+    # -- the calls -----------------------------------------------------------------------------------------------------
+
+    def emit(self, plan: Plan) -> tuple[tuple[Call, ...], dict[Value, Place]]:
+        calls: list[Call] = []
+        where = dict(self.where)
+        for i, repeated in plan.steps:
+            call = self.calls[i]
+            if not isinstance(call, KernelCall) or (i <= self.middle and not repeated):
+                calls.append(call)
+                continue
+            other = plan.dropped | set(self.writes[i]) if repeated else plan.dropped
+            named = {v: self.renamed(v, where) for v in call.args if self.place(v).base in other}
+            args = tuple(named.get(v, v) for v in call.args)
+            over = tuple((named.get(a, a), named.get(b, b)) for a, b in call.over)
+            calls.append(replace(call, args=args, over=over))
+        return tuple(calls), where
+
+    def renamed(self, value: Value, where: dict[Value, Place]) -> Value:
+        """A value in its second life, with its place."""
+        place, found = self.place(value), Value(f"{value.name}.again", value.type)
+        if place.base != value:
+            where[found] = Place(Value(f"{place.base.name}.again", place.base.type), place.offset)
+        return found
+
+
+def _number(size: Expr) -> int:
+    found = as_int(size)
+    if found is None:
+        raise ModelError("a budget of memory needs sizes that are known", where="memory", got=size)
+    return found
+
+
+__all__ = ["recompute"]
