@@ -181,6 +181,19 @@ CASES = {
           for v in 0..48 vectorized { if v < n { c[v] = a[v * 2] } }
           for w in 0..40 vectorized { if w >= n and n > 8 { d[w] = a[w] } }
         }""",
+    "whole vectors": """
+        func @pooled(a: f32[m], c: f32[n], d: f32[9, n]) where n in 1..16, m in 1..40 {
+          for r in 0..9 {
+            alloc t: f32[16]
+            for i in 0..16 vectorized { if i < n { t[i] = -inf } }
+            for k in 0..3 {
+              for v in 0..16 vectorized {
+                if v < n and r < n { t[v] = max(t[v], select(1 <= v + k and v + k <= m, a[v + k - 1], -inf)) }
+              }
+            }
+            for w in 0..16 vectorized { if w < n { d[r, w] = t[w] } }
+          }
+        }""",
     "unswitch loops": """
         func @padded(a: f32[h, n], c: f32[10, n]) where h in 1..20, n in 1..40 {
           for y in 0..10 parallel {

@@ -25,6 +25,7 @@ from tilewright.transform.loops.reuse import reuse_outputs
 from tilewright.transform.loops.simplify import simplify_loops
 from tilewright.transform.loops.unswitch import unswitch_loops
 from tilewright.transform.loops.verify import verify_flat, verify_loops
+from tilewright.transform.loops.whole import whole_vectors
 from tilewright.transform.loops.workspace import plan_workspace
 from tilewright.transform.math.expand import expand_math
 
@@ -51,6 +52,7 @@ def passes(target: Target, prefetch: WeightPrefetch | None = None) -> tuple[tupl
         ("bound loops", bound_loops),
         ("drop dead stores", drop_dead_stores),
         ("narrow tails", lambda func: narrow_tails(func, target)),
+        ("whole vectors", whole_vectors),
         ("unswitch loops", unswitch_loops),
         ("expand math", lambda func: expand_math(func, target)),
         ("plan workspace", plan_workspace),

@@ -1,0 +1,119 @@
+"""Vectors of temporaries are computed whole, and only what might not be there is read under a condition.
+
+    for v in 0..16 vectorized { if v < n { t[v] = 0.0 } }           for v in 0..16 vectorized { t[v] = 0.0 }
+    for k in 0..3 {                                                 for k in 0..3 {
+      for v in 0..16 vectorized {                             ->      for v in 0..16 vectorized {
+        if v < n { t[v] += A[v, k] } } }                                t[v] += select(v < n, A[v, k], 0.0) } }
+
+Lanes past the end of a line then have values that nobody reads, as nobody read what was undefined there; a masked
+region, and a branch around it, is left for the last store alone. All stores to the temporary must stand under the same
+condition: else the others' values might be wanted.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tilewright.arith import Analyzer
+from tilewright.ir.expr import Buffer, Expr, Load, Op, Var, all_of, as_int, const, select
+from tilewright.ir.loops import Allocate, For, If, Intrinsic, PrimFunc, Stmt, Store
+from tilewright.ir.rewrite import rebuild, replace_buffers, substitute, walk, walk_expr, with_children
+from tilewright.transform.loops.copies import conjuncts
+from tilewright.transform.loops.simplify import analyzer_of
+
+LANE = Var("lane of a temporary")
+
+MOST = 64
+"""Elements of a line that are more than it has, for the sake of whole vectors: one of bytes."""
+
+
+def whole_vectors(func: PrimFunc) -> PrimFunc:
+    """The function without conditions on lanes of temporaries that can do without."""
+    if not any(isinstance(s, Allocate) for s in walk(func.body)):
+        return func
+    body = _whole(func.body, analyzer_of(func.body), frozenset())
+    return func if body is func.body else func.with_body(body)
+
+
+def _whole(s: Stmt, an: Analyzer, free: frozenset[Buffer]) -> Stmt:
+    """`s`, where stores to the buffers of `free` need no condition on their lane."""
+    if isinstance(s, Allocate):
+        grown = _grown(s, an)
+        if _one_condition(grown, an):
+            s, free = grown, free | {grown.buffer}
+    lane = _lane_store(s)
+    if lane is not None and lane[1].buffer in free:
+        loop, store, kept, varying = lane
+        guarded = replace(store, value=_guarded(store.value, all_of(varying), (), an))
+        return replace(loop, body=If(all_of(kept), guarded) if kept else guarded)
+    if not s.children:
+        return s
+    return with_children(s, tuple([_whole(c, an, free) for c in s.children]))
+
+
+def _lane_store(s: Stmt) -> tuple[For, Store, list[Expr], list[Expr]] | None:
+    """A vectorized loop over a store under a condition: the loop, the store, the parts of the condition that are the
+    same for all lanes, and the others."""
+    match s:
+        case For(body=If(condition, Store() as store, None)) if s.kind == "vectorized":
+            parts = conjuncts(condition)
+            varying = [c for c in parts if s.var in walk_expr(c)]
+            return s, store, [c for c in parts if c not in varying], varying
+    return None
+
+
+def _grown(allocation: Allocate, an: Analyzer) -> Allocate:
+    """The same with a place for each lane of its stores, where a line can have fewer elements than a vector."""
+    old, body = allocation.buffer, allocation.body
+    stores = [s for s in walk(body) if isinstance(s, Store) and s.buffer == old and s.indices]
+    ends = [an.bounds(s.indices[-1]).hi for s in stores]
+    size = as_int(old.shape[-1]) if old.shape else None
+    most = max((end + 1 for end in ends if end is not None), default=0)
+    if None in ends or size is None or not size < most <= MOST:
+        return allocation
+    new = replace(old, shape=(*old.shape[:-1], const(most)))
+    return Allocate(new, replace_buffers(body, {old: new}))
+
+
+def _one_condition(allocation: Allocate, an: Analyzer) -> bool:
+    """Whether all stores to a buffer stand under one condition on their lane, and it has a place for each lane."""
+    buffer, conditions = allocation.buffer, set[tuple[Expr, ...]]()
+    stores = 0
+    for s in walk(allocation.body):
+        if isinstance(s, Intrinsic) and any(r.buffer == buffer for r in (*s.outputs, *s.inputs)):
+            return False
+        if isinstance(s, Store) and s.buffer == buffer:
+            stores += 1
+        found = _lane_store(s)
+        if found is None or found[1].buffer != buffer:
+            continue
+        loop, store, _, varying = found
+        if not varying or not _inside(an, store, ()):
+            return False
+        stores -= 1
+        conditions.add(tuple(substitute(c, {loop.var: LANE}) for c in varying))
+    return stores == 0 and len(conditions) == 1
+
+
+def _guarded(e: Expr, condition: Expr, facts: tuple[Expr, ...], an: Analyzer) -> Expr:
+    """A value for all lanes: what lanes without the condition might read outside of its buffer is read under it."""
+    if isinstance(e, Load):
+        return e if _inside(an, e, facts) else select(condition, e, const(0, e.dtype))
+    if isinstance(e, Op) and e.name == "select":
+        chosen, then, orelse = e.args
+        then = _guarded(then, condition, (*facts, *conjuncts(chosen)), an)
+        return select(_guarded(chosen, condition, facts, an), then, _guarded(orelse, condition, facts, an))
+    return rebuild(e, tuple([_guarded(c, condition, facts, an) for c in e.children])) if e.children else e
+
+
+def _inside(an: Analyzer, access: Store | Load, facts: tuple[Expr, ...]) -> bool:
+    known = an
+    if facts:
+        # What a fact says of a part of itself, that some maximum is its first side, lets it be said more simply.
+        first = Analyzer(an.extents, facts)
+        known = Analyzer(an.extents, (*facts, *map(first.simplify, facts)))
+    pairs = zip(access.indices, access.buffer.shape, strict=True)
+    return all(known.prove(i >= 0) and known.prove(i < d) for i, d in pairs)
+
+
+__all__ = ["whole_vectors"]
