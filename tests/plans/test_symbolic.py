@@ -34,17 +34,24 @@ def test_values_of_an_extent() -> None:
 
 
 @pytest.mark.parametrize(
-    ("least", "most", "likely", "plan"),
-    [(32, 6400, (), "convolution"), (32, 640, (), "winograd"), (32, 6400, (224,), "winograd")],
+    ("least", "most", "likely", "fast", "plan"),
+    [
+        (32, None, (), "exact", "convolution"),
+        (32, None, (), "auto", "winograd"),
+        (32, 640, (), "auto", "winograd"),
+        (32, 6400, (224,), "auto", "winograd"),
+        (32, 32, (), "auto", "winograd"),
+    ],
 )
-def test_convolutions_over_maps_of_unknown_size(least: int, most: int, likely: tuple[int, ...], plan: str) -> None:
-    """Tiles in registers, or transforms where sizes are known to be likely; not a plan that computes each pixel on its
-    own: 50 times slower."""
+def test_convolutions_over_maps_of_unknown_size(
+    least: int, most: int | None, likely: tuple[int, ...], fast: str, plan: str
+) -> None:
+    """Transforms, or tiles in registers; not a plan that computes each pixel on its own: 50 times slower."""
     w = np.random.default_rng(0).standard_normal((32, 32, 3, 3)).astype(np.float32)
     conv = node("Conv", ["x", "w"], ["y"], pads=[1] * 4)
     m = model([conv], [info("x", [1, 32, "h", "w_"])], ["y"], {"w": w})
     said = tw.dim(least, most, multiple=32, likely=likely)
-    text = tw.compile(m, dims={"h": said, "w_": said}).show("schedule")
+    text = tw.compile(m, dims={"h": said, "w_": said}, fast=fast).show("schedule")
     assert f"plan {plan}" in text and "plan rows" not in text
 
 
