@@ -155,15 +155,18 @@ def _made(case: str) -> tuple[Any, Callable[..., Any], tuple[Any, ...]]:
     return chosen.build().train(), chosen.loss, chosen.batch()
 
 
-def own(case: str) -> Prepared:
+def own(case: str, memory: str | None = None) -> Prepared:
+    """Our step, with a budget of memory if one is given."""
     import tilewright as tw
 
     module, loss, batch = _made(case)
     start = time.perf_counter()
-    step = tw.compile_step(module, loss, tw.train.Adam(RATE), batch, clip=0.5)
+    step = tw.compile_step(module, loss, tw.train.Adam(RATE), batch, clip=0.5, memory=memory)
     info = {"compile_seconds": time.perf_counter() - start, "flops": flops(module, loss, batch)}
     arrays = [x.numpy() for x in batch]
     info["loss"] = step(*arrays)["loss"]
+    used = step.model.memory()
+    info |= {"planned": used.arena, "held": used.arenas_held}
     return Prepared(lambda: step(*arrays), None, info)
 
 

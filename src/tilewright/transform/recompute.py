@@ -3,19 +3,20 @@
     a = f(x); b = g(a); ...; use(b); use(a)   ->   a = f(x); b = g(a); ...; a' = f(x); b' = g(a'); use(b'); use(a')
 
 The pass works on calls of compiled kernels. What is computed again is the same call of the same kernel on other memory,
-so that results are the same bits and nothing is compiled twice. The middle of a program is the call at which most
-memory is live; values written once before it and read behind it may be dropped. Which ones are is a sweep over two
-numbers, of which each pair is simulated (Chen et al., Training Deep Nets with Sublinear Memory Cost, 2016, section
-4.3): calls are cut into segments of so many bytes, and what one segment hands to another is kept; and what takes more
-cycles for a byte than a bound is kept too. Of those plans that fit, the cheapest by estimated cycles is taken and freed
-of what it need not drop. On a chain of n equal layers, segments of sqrt(n) layers hold O(sqrt(n)) values.
+so that results are the same bits and nothing is compiled twice. Values written before the middle of a program and read
+behind it may be dropped; the middle is the one of some calls that lets least be needed, as weights' gradients may be
+larger than activations. Which values are dropped is a sweep over two numbers, of which each pair is simulated (Chen et
+al., Training Deep Nets with Sublinear Memory Cost, 2016, section 4.3): calls are cut into segments of so many bytes,
+and what one segment hands to another is kept; and what takes more cycles for a byte than a bound is kept too. Of those
+plans that fit, the cheapest by estimated cycles is taken and freed of what it need not drop. On a chain of n equal
+layers, segments of sqrt(n) layers hold O(sqrt(n)) values.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 from tilewright.ir.expr import Expr, as_int
 from tilewright.ir.graph import Value
@@ -32,6 +33,8 @@ BOUNDS = 6
 """Bounds of cycles for a byte that are tried."""
 RETURNS = 200
 """Values that are tried to be kept after all."""
+MIDDLES = 8
+"""Calls, evenly between the first and the last, that are tried as the middle beside the fullest one."""
 
 
 def recompute(
@@ -48,11 +51,15 @@ def recompute(
     Raises ModelError for sizes that are symbols, and for budgets that no plan meets, with the least that one needs.
     """
     program = _Program.of(calls, leading, where, threads)
+    program.find_middle()
     plain = program.simulate(frozenset())
     most = int(float(budget[:-1]) * plain.peak) if isinstance(budget, str) else budget
     if plain.peak <= most:
         return tuple(calls), dict(where)
-    plans = sorted((program.simulate(d) for d in program.choices()), key=lambda p: (p.cycles, p.peak))
+    plans = sorted(
+        (program.simulate(d) for d in set(program.choices())),
+        key=lambda p: (p.cycles, p.peak, sorted(v.name for v in p.dropped)),
+    )
     best = next((p for p in plans if p.peak <= most), None)
     if best is None:
         least = min((p.peak for p in plans), default=plain.peak)
@@ -79,6 +86,8 @@ class _Program:
     reads: list[list[Value]]
     writes: list[list[Value]]
     scratch: list[int]
+    parts: dict[Value, list[tuple[Expr | None, Expr]]] = field(default_factory=dict)
+    """Where each call that writes a value begins and ends, in elements; None where that changes."""
     sizes: dict[Value, int] = field(default_factory=dict)
     middle: int = 0
 
@@ -95,8 +104,6 @@ class _Program:
         held = {made.place(v).base for v in leading}
         for root in {r for roots in (*made.reads, *made.writes) for r in roots} - held:
             made.sizes[root] = _number(root.type.size) * root.dtype.itemsize
-        live = made.live(tuple((i, False) for i in range(len(calls))), frozenset())
-        made.middle = max(range(len(live)), key=lambda i: live[i], default=0)
         return made
 
     def add(self, call: Call, repeated: bool, threads: int) -> None:
@@ -104,6 +111,9 @@ class _Program:
         roots = {v: self.place(v).base for v in call.args}
         plain = isinstance(call, KernelCall) and not repeated and set(call.group.outputs) <= set(call.args)
         written = set(call.group.outputs) if plain and isinstance(call, KernelCall) else set(call.args)
+        for v in written:
+            place = self.place(v)
+            self.parts.setdefault(place.base, []).append((place.offset if plain else None, v.type.size))
         self.reads.append(list(dict.fromkeys(r for v, r in roots.items() if v not in written or not plain)))
         self.writes.append(list(dict.fromkeys(r for v, r in roots.items() if v in written)))
         spaces = call.code.workspaces if isinstance(call, KernelCall) else ()
@@ -121,40 +131,66 @@ class _Program:
 
     # -- what may be dropped -------------------------------------------------------------------------------------------
 
-    def writers(self) -> dict[Value, int]:
-        """The values that may be dropped, with the calls that compute them, from what nothing has changed since."""
-        count: dict[Value, int] = {}
-        last: dict[Value, int] = {}
-        behind = {r for i in range(self.middle + 1, len(self.calls)) for r in self.reads[i]}
+    def find_middle(self) -> None:
+        """Set the middle to the call for which dropping all, in segments of some length, needs least."""
+        live = self.live(tuple((i, False) for i in range(len(self.calls))), frozenset())
+        fullest = max(range(len(live)), key=lambda i: live[i], default=0)
+        least: dict[int, int] = {}
+        for middle in (fullest, *(len(live) * k // (MIDDLES + 1) for k in range(1, MIDDLES + 1))):
+            self.middle = middle
+            writers = self.writers()
+            tried = {self.within(writers, k) for k in range(0, SEGMENTS, 3)} if writers else {frozenset[Value]()}
+            least[middle] = min(self.simulate(dropped).peak for dropped in tried)
+        self.middle = min(least, key=lambda i: least[i])
+
+    def writers(self) -> dict[Value, list[int]]:
+        """The values that may be dropped, with the calls that compute them, whose own operands nothing changes. Those
+        that nothing behind the middle reads are among them: what is computed again may need them."""
+        by: dict[Value, list[int]] = {}
         for i, roots in enumerate(self.writes):
             for root in roots:
-                count[root], last[root] = count.get(root, 0) + 1, i
+                by.setdefault(root, []).append(i)
+        stays = {root for root in by if self.stays(root)}
         return {
-            root: i
-            for i in range(self.middle + 1)
-            for root in self.writes[i]
-            if count[root] == 1 and root in behind and self.sizes.get(root)
-            if all(last.get(r, -1) < i for r in self.reads[i])
+            root: found
+            for root, found in by.items()
+            if root in stays and self.sizes.get(root) and found[-1] <= self.middle
+            if all(r in stays or r not in by for i in found for r in self.reads[i])
         }
+
+    def stays(self, root: Value) -> bool:
+        """Whether each element of a value is written once: its parts, of known places, do not overlap."""
+        found: list[tuple[int, int]] = []
+        for begin, size in self.parts[root]:
+            start, extent = None if begin is None else as_int(begin), as_int(size)
+            if start is None or extent is None:
+                return False
+            found.append((start, start + extent))
+        found.sort()
+        return all(a[1] <= b[0] for a, b in pairwise(found))
 
     def choices(self) -> Iterable[frozenset[Value]]:
         """Sets of values to be dropped, by the two numbers."""
         writers = self.writers()
-        price = {root: self.cycles(i) / self.sizes[root] for root, i in writers.items()}
+        price = {root: self.price(found) / self.sizes[root] for root, found in writers.items()}
         ranked = sorted(set(price.values()))
         bounds = {ranked[(len(ranked) - 1) * (k + 1) // BOUNDS] for k in range(BOUNDS)} if ranked else set()
         for bound in sorted(bounds):
-            cheap = {root: i for root, i in writers.items() if price[root] <= bound}
+            cheap = {root: found for root, found in writers.items() if price[root] <= bound}
             for k in range(SEGMENTS):
                 yield self.within(cheap, k)
 
-    def within(self, writers: Mapping[Value, int], k: int) -> frozenset[Value]:
+    def price(self, calls: Iterable[int]) -> int:
+        return sum(self.cycles(i) for i in calls)
+
+    def within(self, writers: Mapping[Value, list[int]], k: int) -> frozenset[Value]:
         """The values that no later segment reads on the way forward, with segments of one 2^k-th of all bytes."""
         room = sum(self.sizes[r] for r in writers) / 2**k
         ends: dict[int, int] = {}
         number = dict(zip(writers, accumulate(self.sizes[r] for r in writers), strict=True))
-        for root, i in writers.items():
-            ends[self.segment(number[root], room)] = i
+        for root, found in writers.items():
+            place = self.segment(number[root], room)
+            ends[place] = max(ends.get(place, 0), found[-1])
         last = {r: i for i in range(self.middle + 1) for r in self.reads[i]}
         return frozenset(r for r in writers if last.get(r, 0) <= ends[self.segment(number[r], room)])
 
@@ -165,7 +201,7 @@ class _Program:
     def returned(self, plan: Plan, most: int) -> Plan:
         """The plan without what it need not drop, the most expensive calls first."""
         writers = self.writers()
-        for root in sorted(plan.dropped, key=lambda r: (-self.cycles(writers[r]), r.name))[:RETURNS]:
+        for root in sorted(plan.dropped, key=lambda r: (-self.price(writers[r]), r.name))[:RETURNS]:
             other = self.simulate(plan.dropped - {root})
             if other.peak <= most and other.cycles <= plan.cycles:
                 plan = other
@@ -178,24 +214,28 @@ class _Program:
         dropped before them."""
         steps: list[Step] = []
         again: set[Value] = set()
-        writer = {r: i for i in range(self.middle + 1) for r in self.writes[i] if r in dropped}
+        writers: dict[Value, list[int]] = {r: [] for r in dropped}
+        for i in range(self.middle + 1):
+            for root in self.writes[i]:
+                if root in dropped:
+                    writers[root].append(i)
         for i in range(len(self.calls)):
             if i > self.middle:
-                steps += [(k, True) for k in self.missing(i, writer, again)]
+                steps += [(k, True) for k in self.missing(i, writers, again)]
             steps.append((i, False))
         peak = max(self.live(tuple(steps), dropped), default=0)
         return Plan(dropped, tuple(steps), peak, sum(self.cycles(i) for i, repeated in steps if repeated))
 
-    def missing(self, call: int, writer: Mapping[Value, int], again: set[Value]) -> list[int]:
+    def missing(self, call: int, writers: Mapping[Value, list[int]], again: set[Value]) -> list[int]:
         """The calls that must be repeated before a call, in order; what they compute is in `again` then."""
         found: set[int] = set()
         asked = list(self.reads[call])
         while asked:
             root = asked.pop()
-            if root in writer and root not in again:
+            if root in writers and root not in again:
                 again.add(root)
-                found.add(writer[root])
-                asked += self.reads[writer[root]]
+                found.update(writers[root])
+                asked += [r for i in writers[root] for r in self.reads[i]]
         return sorted(found)
 
     def used(self, step: Step, dropped: frozenset[Value], values: Iterable[Value]) -> list[tuple[Value, bool]]:
