@@ -88,6 +88,8 @@ class _Program:
     scratch: list[int]
     parts: dict[Value, list[tuple[Expr | None, Expr]]] = field(default_factory=dict)
     """Where each call that writes a value begins and ends, in elements; None where that changes."""
+    over: list[list[tuple[Value, Value]]] = field(default_factory=list)
+    """Of each call, what it may write over what."""
     sizes: dict[Value, int] = field(default_factory=dict)
     middle: int = 0
 
@@ -116,6 +118,8 @@ class _Program:
             self.parts.setdefault(place.base, []).append((place.offset if plain else None, v.type.size))
         self.reads.append(list(dict.fromkeys(r for v, r in roots.items() if v not in written or not plain)))
         self.writes.append(list(dict.fromkeys(r for v, r in roots.items() if v in written)))
+        pairs = call.over if isinstance(call, KernelCall) else ()
+        self.over.append([(self.place(out).base, self.place(operand).base) for out, operand in pairs])
         spaces = call.code.workspaces if isinstance(call, KernelCall) else ()
         self.scratch.append(sum(_number(w.nbytes) * (threads if w.per_thread else 1) for w in spaces))
 
@@ -261,13 +265,11 @@ class _Program:
             total[last[key] + 1] -= self.sizes[key[0]]
         live = list(accumulate(total[:-1]))
         for at, (i, repeated) in enumerate(steps):
-            call = self.calls[i]
-            pairs = call.over if isinstance(call, KernelCall) else ()
             sizes = [
                 self.sizes[root]
-                for out, operand in pairs
-                for root, own in self.used((i, repeated), dropped, [self.place(operand).base])
-                if last[root, own] == at and self.sizes.get(self.place(out).base) == self.sizes[root]
+                for out, operand in self.over[i]
+                for root, own in self.used((i, repeated), dropped, [operand])
+                if last[root, own] == at and self.sizes.get(out) == self.sizes[root]
             ]
             live[at] -= max(sizes, default=0)
         return live
