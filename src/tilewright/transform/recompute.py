@@ -31,7 +31,7 @@ SEGMENTS = 12
 """Lengths of segments that are tried: all bytes, halves, quarters and so on."""
 BOUNDS = 6
 """Bounds of cycles for a byte that are tried."""
-RETURNS = 200
+RETURNS = 120
 """Values that are tried to be kept after all."""
 MIDDLES = 8
 """Calls, evenly between the first and the last, that are tried as the middle beside the fullest one."""
