@@ -47,10 +47,10 @@ def labels(model: Model) -> list[str]:
 
 
 def takes_tiles(case: tuple[Any, ...]) -> bool:
-    """Whether a map is not dilated and has a whole tile."""
-    tile, _, _, size, pads, _, window, stride, apart = case
+    """Whether a map is not dilated, has a whole tile, and tiles go in rows, which are transposed together."""
+    tile, _, _, size, pads, block, window, stride, apart = case
     out = [(size[i] + pads[i] + pads[i + 2] - window) // stride + 1 for i in (0, 1)]
-    return apart == 1 and min(out) >= tile
+    return apart == 1 and min(out) >= tile and block[1] > 0
 
 
 TILES = [case for case in (*((*case, 1, 1) for case in winograd.CASES), *winograd.STRIDED) if takes_tiles(case)]

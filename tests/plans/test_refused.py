@@ -25,7 +25,7 @@ def test_blocks_that_threads_cannot_share() -> None:
     j, k = te.reduce_axis(512, "j"), te.reduce_axis(512, "k")
     s = Schedule(te.create_prim_func([a, te.compute((8,), lambda i: te.sum(a[i, j, k], [j, k]), name="C")]))
     row, first, second = s.loops("C")
-    share(s, first, second, (row,), TARGET)
+    share(s, first, second, (row,), 512 * 512, TARGET)
     kinds = [loop.kind for loop in map(s.get, s.loops("C")) if isinstance(loop, For)]
     assert kinds == ["parallel", "serial"]
     (refusal,) = s.refused
