@@ -80,26 +80,27 @@ def size(tensor: onnx.TensorProto) -> int:
 def sources(constants: Mapping[str, Array], weights: Mapping[str, Array]) -> dict[str, str]:
     """Weights that a constant was computed from, each with such a constant's name."""
     wide = {name: w.astype(np.float64) for name, w in weights.items()}
+    ordered = {name: np.unique(w) for name, w in wide.items()} if constants else {}
     found: dict[str, str] = {}
     for name, constant in constants.items():
         if not np.isfinite(constant).all():
             continue
         with np.errstate(all="ignore"):
-            names = _sources(name, constant.astype(np.float64), wide)
+            names = _sources(name, constant.astype(np.float64), wide, ordered)
         for weight in names:
             found.setdefault(weight, name)
     return found
 
 
-def _sources(name: str, constant: Array, weights: Mapping[str, Array]) -> list[str]:
-    """The weights that one constant comes from; nothing if none is found."""
+def _sources(name: str, constant: Array, weights: Mapping[str, Array], ordered: Mapping[str, Array]) -> list[str]:
+    """The weights that one constant comes from; nothing if none is found. `ordered`: their values, ascending."""
     function = FUNCTIONS.get(re.sub(r"_\d+$", "", name))
     for weight, w in weights.items():
         if function is not None and w.size == constant.size and _equal(constant.ravel(), function(w).ravel()):
             return [weight]
         if _is_function(constant, w):
             return [weight]
-    return _moved(constant, weights) or _of_two(constant, weights)
+    return _moved(constant, ordered) or _of_two(constant, weights)
 
 
 def _is_function(constant: Array, weight: Array) -> bool:
@@ -119,19 +120,25 @@ def _is_affine(values: Array, x: Array) -> bool:
     return factor != 0 and _equal(values, values[low] + factor * (x - x[low]))
 
 
-def _moved(constant: Array, weights: Mapping[str, Array]) -> list[str]:
+def _moved(constant: Array, ordered: Mapping[str, Array]) -> list[str]:
     """The weights whose elements a constant holds in other places, and no others."""
     values = np.unique(constant)
     values = values[~np.isin(values, (-1.0, 0.0, 1.0))]
     if len(values) < MIN_EVIDENCE:
         return []
     left, names = values, []
-    for name, w in weights.items():
-        there = np.isin(values, w)
-        if there.sum() >= MIN_EVIDENCE:
+    for name, elements in ordered.items():
+        if _among(values, elements).sum() >= MIN_EVIDENCE:
             names.append(name)
-            left = left[~np.isin(left, w)]
+            left = left[~_among(left, elements)]
     return [] if len(left) else names
+
+
+def _among(values: Array, ordered: Array) -> Array:
+    """Which of the values are among others, which ascend (at least one)."""
+    places = np.searchsorted(ordered, values).clip(max=len(ordered) - 1)
+    found: Array = ordered[places] == values
+    return found
 
 
 def _of_two(constant: Array, weights: Mapping[str, Array]) -> list[str]:

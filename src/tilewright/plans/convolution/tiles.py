@@ -12,7 +12,7 @@ Stages overlap as `plans/framework/cost.py` says.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import ceil
 
@@ -112,8 +112,15 @@ def ranked(
 def blockings(shapes: tuple[DirectProblem, ...], width: int, flat: bool, target: Target) -> list[tuple[Cost, Blocking]]:
     """All blockings with panels of this width, the best first, with their mean cost an image."""
     found = []
+    single = [replace(s, images=1) for s in shapes]
+    kinds = list(dict.fromkeys(single))  # mostly one: the shapes differ in the number of images alone
+    kind = [kinds.index(one) for one in single]
     for blocking in _legal(shapes[0], width, flat, target):
-        costs = [estimate(s, blocking, target) * (1.0 / s.images / len(shapes)) for s in shapes]
+        images = [_an_image(one, blocking, target) for one in kinds]
+        costs = [
+            _all_images(s, *images[k], target) * (1.0 / s.images / len(shapes))
+            for s, k in zip(shapes, kind, strict=True)
+        ]
         total = costs[0]
         for cost in costs[1:]:
             total = total + cost
@@ -167,6 +174,17 @@ def _channel_blocks(shape: DirectProblem, width: int, target: Target) -> list[in
 
 def estimate(shape: DirectProblem, blocking: Blocking, target: Target) -> Cost:
     """Cycles of all images: of one core, and of what others miss while threads share unequally."""
+    return _all_images(shape, *_an_image(shape, blocking, target), target)
+
+
+def _all_images(shape: DirectProblem, image: Cost, strips: int, panels: int, target: Target) -> Cost:
+    # A copied strip serves all its panels.
+    walks = 1 if shape.copied and (strips > 1 or shape.images >= ENOUGH_STRIPS) else panels
+    return image * (shape.images * sharing(shape.images * strips * walks, target))
+
+
+def _an_image(shape: DirectProblem, blocking: Blocking, target: Target) -> tuple[Cost, int, int]:
+    """Cycles of one image on one core, however many there are, its strips and its panels."""
     rows, width, lanes = blocking.rows, blocking.width, target.lanes(4)
     vectors = max(1, width // lanes)
     panels = ceil(shape.filters / width)
@@ -206,10 +224,7 @@ def estimate(shape: DirectProblem, blocking: Blocking, target: Target) -> Cost:
     if shape.copied:
         copied = shape.source if strips == 1 else strips * strip_bytes
         copy = 2.0 * copied / bandwidth(max(copied / strips, target.l1), target)
-    whole = Cost(compute=shape.steps * panels * steps, memory=memory, overhead=panels * ends + copy)
-    # A copied strip serves all its panels.
-    walks = 1 if shape.copied and (strips > 1 or shape.images >= ENOUGH_STRIPS) else panels
-    return whole * (shape.images * sharing(shape.images * strips * walks, target))
+    return Cost(compute=shape.steps * panels * steps, memory=memory, overhead=panels * ends + copy), strips, panels
 
 
 def _tiling(shape: DirectProblem, blocking: Blocking) -> tuple[int, list[tuple[int, int]], float]:
