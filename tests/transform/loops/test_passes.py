@@ -7,7 +7,7 @@ from typing import Any
 
 from tilewright import te
 from tilewright.ir.expr import as_int
-from tilewright.ir.loops import For, PrimFunc
+from tilewright.ir.loops import For, If, PrimFunc
 from tilewright.ir.parser import parse_func
 from tilewright.ir.rewrite import walk
 from tilewright.ir.verify import verify_func
@@ -174,6 +174,23 @@ def test_partition_is_bounded() -> None:
     assert partition_loops(func, limit=1) == func
     two, four = (str(partition_loops(func, limit=n)).count("unrolled") for n in (2, 4))
     assert two < four
+
+
+def test_tall_tiles_have_a_version_for_each_number_of_rows_that_remain() -> None:
+    s = Schedule(matmul(te.var("n"), 32, 8))
+    copy = s.cache_write("C", "local")
+    i, j = s.loops(copy)
+    io, ii = s.split(i, factor=14)
+    s.compute_at("C", io)
+    *_, i, j, r = s.loops("C")
+    s.reorder(r, i, j)
+    s.decompose_reduction("C", r)
+    s.unroll(s.loops("C")[-2])
+    s.unroll(ii)
+    func = lower_loops(s.func, HOST)
+    rows = {as_int(f.extent) for f in walk(func.body) if isinstance(f, For) and f.kind == "unrolled"}
+    assert set(range(2, 15)) <= rows
+    assert not any(isinstance(f.body, If) for f in walk(func.body) if isinstance(f, For) and f.kind == "unrolled")
 
 
 def test_workspace_for_what_threads_share(golden: Golden) -> None:

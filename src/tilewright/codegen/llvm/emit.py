@@ -26,6 +26,9 @@ from tilewright.ir.rewrite import exprs_of, loads, walk
 from tilewright.native.text import identifier
 from tilewright.targets.target import Target
 
+STACK_ALIGN = 16
+"""Bytes that callers align the stack to, by the calling conventions of all targets."""
+
 __all__ = ["assembly", "compile_llvm", "emit_llvm", "kernel_symbols"]
 
 
@@ -75,12 +78,15 @@ def _accumulates(func: PrimFunc) -> bool:
 
 
 def _module(s: State, name: str, arguments: list[str], target: Target, explicit: bool) -> str:
+    # Registers that are wider than what callers align may be spilled across lines of the cache: a loop with few spills
+    # then takes a fifth longer, in one of four processes or in all, as the stack happens to lie.
+    realign = ' "stackrealign"' if 4 * target.lanes(4) > STACK_ALIGN else ""
     lines = [
         *([EXPLICIT] if explicit else []),
         f'target triple = "{target.triple}"',
         "",
         *(f"{name} = private unnamed_addr constant {content}, align 64" for content, name in s.out.tables.items()),
-        f"define void {identifier(name, '@')}({', '.join(arguments)}) nounwind {{",
+        f"define void {identifier(name, '@')}({', '.join(arguments)}) nounwind{realign} {{",
         "entry:",
         *s.out.entry,
         *s.out.lines,

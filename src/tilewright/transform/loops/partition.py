@@ -46,8 +46,9 @@ from tilewright.transform.loops.copies import conjuncts, copy_fresh
 from tilewright.transform.loops.remainder import all_behind, by_remainder, put
 from tilewright.transform.loops.simplify import EMPTY, simplify_stmt
 
-VERSIONS = 24
-"""Versions of a statement that splitting by conditions may make."""
+VERSIONS = 28
+"""Versions of a statement that splitting by conditions may make: a tile of 14 rows of two vectors, the largest that
+32 registers hold, has one for each number of rows that may remain."""
 
 
 def partition_loops(func: PrimFunc, limit: int = VERSIONS) -> PrimFunc:

@@ -1,7 +1,7 @@
 ; every loop is explicit
 target triple = "x86_64-unknown-linux-gnu"
 
-define void @tile(ptr noalias readonly captures(none) align 4 dereferenceable(64) %a, ptr noalias readonly captures(none) align 4 dereferenceable(512) %b, ptr noalias captures(none) align 4 dereferenceable(128) %c, i64 %tid, i64 %nthreads, ptr %barrier) nounwind {
+define void @tile(ptr noalias readonly captures(none) align 4 dereferenceable(64) %a, ptr noalias readonly captures(none) align 4 dereferenceable(512) %b, ptr noalias captures(none) align 4 dereferenceable(128) %c, i64 %tid, i64 %nthreads, ptr %barrier) nounwind "stackrealign" {
 entry:
   %acc.4 = alloca [32 x float], align 64
   %.3 = icmp eq i64 %tid, 0

@@ -1,7 +1,7 @@
 ; every loop is explicit
 target triple = "x86_64-unknown-linux-gnu"
 
-define void @scale(ptr noalias readonly captures(none) align 64 %a, ptr noalias captures(none) align 64 %b, i64 %n, i64 %tid, i64 %nthreads, ptr %barrier) nounwind {
+define void @scale(ptr noalias readonly captures(none) align 64 %a, ptr noalias captures(none) align 64 %b, i64 %n, i64 %tid, i64 %nthreads, ptr %barrier) nounwind "stackrealign" {
 entry:
   %.3 = icmp eq i64 %tid, 0
   br i1 %.3, label %first.1, label %join.2
