@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
 
@@ -32,8 +32,9 @@ class Hint:
     lines: int
 
 
-def hints(func: PrimFunc, target: Target, name: str) -> Iterator[Hint]:
-    """All hints for a buffer of a lowered function."""
+def hints(func: PrimFunc, target: Target, name: str, sizes: Mapping[Var, Expr] | None = None) -> Iterator[Hint]:
+    """All hints for a buffer of a lowered function, where its symbols have these sizes."""
+    sizes = sizes or {}
     for loops in nests(func):
         state = State(target, frozenset(), evaluate)
         state.around = list(loops[:-1])
@@ -45,8 +46,9 @@ def hints(func: PrimFunc, target: Target, name: str) -> Iterator[Hint]:
             continue
         start = add(place, moved)
         lines = lines_of(state, loops[-1], note, start, load.buffer.dtype.itemsize)
-        for point in itertools.product(*(range(as_int(loop.extent) or 0) for loop in loops)):
-            at: dict[Var, Expr] = {loop.var: const(k) for loop, k in zip(loops, point, strict=True)}
+        extents = (as_int(simplify(substitute(loop.extent, sizes))) for loop in loops)
+        for point in itertools.product(*(range(extent or 0) for extent in extents)):
+            at: dict[Var, Expr] = {**sizes, **{loop.var: const(k) for loop, k in zip(loops, point, strict=True)}}
             yield Hint(loops[-1], note, at, value(place, state, at), value(start, state, at), lines)
 
 

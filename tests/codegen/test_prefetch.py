@@ -15,7 +15,7 @@ from tilewright.codegen.llvm.expr import evaluate
 from tilewright.codegen.llvm.prefetch import first_read, share_of, tile_of
 from tilewright.codegen.llvm.state import State
 from tilewright.ir.dtype import u8
-from tilewright.ir.expr import Buffer, as_int, const
+from tilewright.ir.expr import Buffer, Expr, as_int, const
 from tilewright.ir.loops import For, PrimFunc
 from tilewright.ir.notes import BufferName, Prefetch, PrefetchShare, PrefetchTile, Workspaces, with_note
 from tilewright.ir.rewrite import substitute, walk
@@ -29,7 +29,7 @@ LINE = TARGET.caches.line
 DEPTH, WIDTH = 24, 16
 
 
-def product(count: int, rows: int, strip: int = 0, tiles: int = 0) -> PrimFunc:
+def product(count: Expr | int, rows: int, strip: int = 0, tiles: int = 0) -> PrimFunc:
     """`count` rows that read the same panel, `rows` at a time, so that the last run may have fewer; all of them, the
     rows of each strip, or whole `tiles` prefetch what follows."""
     x, w = te.placeholder((count, DEPTH), name="x"), te.placeholder((DEPTH, WIDTH), name="w")
@@ -43,7 +43,7 @@ def product(count: int, rows: int, strip: int = 0, tiles: int = 0) -> PrimFunc:
     t, j, channel = s.loops(block)[-3:]
     s.reorder(channel, t, j)
     weights, nbytes = (BufferName("w"),), 4 * DEPTH * WIDTH
-    shared = Prefetch(weights, nbytes, rows=strip or count, strip=strip or None)
+    shared = Prefetch(weights, nbytes, rows=strip or as_int(count), strip=strip or None)
     s.annotate(channel, Prefetch(weights, nbytes, tiles=tiles) if tiles else shared)
     init = s.decompose_reduction(block, channel)
     for stage in (block, init, out):
@@ -67,6 +67,25 @@ def test_the_rows_of_each_strip_prefetch_all_that_follows(count: int, rows: int,
         lines = {line for row, line in prefetched if first <= row < first + strip}
         assert lines >= set(range(DEPTH))
         assert max(lines) <= DEPTH + 2 * rows
+
+
+@pytest.mark.parametrize("count", [7, 9, 10, 11, 12, 13])
+def test_a_tile_of_all_rows_prefetches_each_line_once(count: int) -> None:
+    found = list(hints(product(count, count), TARGET, "w"))
+    assert [hint.prefetched for hint in found] == [hint.read for hint in found] == [WIDTH * k for k in range(DEPTH)]
+
+
+@pytest.mark.parametrize("count", range(6, 13))
+def test_fewer_rows_than_share_prefetch_all_that_follows(count: int) -> None:
+    n = te.var("n")
+    found = hints(product(n, 13, strip=16), TARGET, "w", {n: const(count)})
+    mine = [hint for hint in found if unrolled_rows(hint.loop) == count]
+    assert [hint.prefetched for hint in mine] == [WIDTH * k for k in range(DEPTH)]
+
+
+def unrolled_rows(loop: For) -> int | None:
+    """How many rows a run of the loop works on."""
+    return next((as_int(s.extent) for s in walk(loop.body) if isinstance(s, For) and s.kind == "unrolled"), None)
 
 
 @pytest.mark.parametrize(("count", "rows"), [(8, 4), (9, 4), (26, 5), (48, 6), (50, 6)])

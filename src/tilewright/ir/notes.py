@@ -50,7 +50,8 @@ class Prefetch(LoopNote):
         level: the level of cache that the lines go into.
         lines: cache lines for one iteration; None: those that the next iteration does not prefetch.
         rows: so many rows, a few of them in each run of the loop, read the same: each prefetches its part.
-        strip: rows are counted anew after so many; None: all together are `rows`.
+        strip: rows are counted anew after so many, of which `rows` share, or all where there are fewer; None: all
+            together are `rows`.
         tiles: the same for so many runs of the loop, those of the loops around which do not move what is read. Where
             they are fewer, at the end of a map, the run prefetches nothing.
         turn: runs that differ in the first index of this buffer read the same: each prefetches `lines` lines, the next

@@ -8,11 +8,12 @@ accord but stops at the end of a page and sees a stream late; weights that come 
 
 from __future__ import annotations
 
+from tilewright.arith import simplify
 from tilewright.codegen.llvm.address import address, buffer_offset
 from tilewright.codegen.llvm.polynomial import Poly, add, constant, multiply
 from tilewright.codegen.llvm.state import State
 from tilewright.ir.dtype import u8
-from tilewright.ir.expr import Buffer, Expr, Load, Var, as_int, const
+from tilewright.ir.expr import Buffer, Expr, Load, Var, as_int, const, select
 from tilewright.ir.loops import For, Stmt, Store
 from tilewright.ir.notes import Prefetch, PrefetchShare, PrefetchTile, find
 from tilewright.ir.rewrite import exprs_of, loads, substitute, variables, walk
@@ -96,24 +97,38 @@ def shift(s: State, stmt: For, note: Prefetch, load: Load) -> Poly | None:
     Shares are rounded up: the last of them reaches a few lines further."""
     if note.turn is not None:
         return _turn(s, stmt, note, load)
-    steps, total, rows = as_int(stmt.extent), note.rows, _rows(stmt, load)
+    steps, sharing, rows = as_int(stmt.extent), note.rows, _rows(stmt, load)
     if note.tiles is not None:
-        rank, total = _rank(s, load, note.tiles), note.tiles
+        rank, sharing = _rank(s, load, note.tiles), note.tiles
         if rank is None:
             return None
-        rows = rank, 1
-    if total is None or steps is None or rows is None:
+        rows = rank, 1, const(sharing)
+    if sharing is None or steps is None or rows is None:
         return {}
-    first, count = rows
+    first, count, extent = rows
     if note.strip is not None:
         first = first % note.strip
     step = (s.atoms.number(stmt.var),)
     stride = s.converter.offset(load.buffer, load.indices).get(step, 0)
-    share = -(-steps * stride // total)
-    each, line = -(-count * share // steps), s.target.caches.line // load.buffer.dtype.itemsize
+    line = s.target.caches.line // load.buffer.dtype.itemsize
+    moved = all_share = _part(first, count, stmt, stride, line, sharing)
+    if note.strip is not None and as_int(extent) is None:
+        # Fewer rows than share have larger parts, by cases: a division would be one of every step. Very few are bound
+        # by memory, and what prefetches takes the place of what reads.
+        least = max(count, s.target.costs.prefetching.shared_panel_rows)
+        for fewer in range(sharing - 1, least - 1, -1):
+            moved = select(extent <= fewer, _part(first, count, stmt, stride, line, fewer), moved)
+        moved = select(extent < least, all_share, moved)
+    return add(s.converter.poly(simplify(moved)), {step: -stride})
+
+
+def _part(first: Expr, count: int, stmt: For, stride: int, line: int, sharing: int) -> Expr:
+    """Where a step's part begins, in elements, of what all steps of all rows that share read."""
+    start = first * ((as_int(stmt.extent) or 1) * stride) // sharing
+    each = -(-count * stride // sharing)
     if each > line:  # A step prefetches whole lines: parts of one more would be left out.
         each = -(-each // line) * line
-    return add(multiply(s.converter.poly(first), constant(share)), {step: each - stride})
+    return start + stmt.var * each
 
 
 def _turn(s: State, stmt: For, note: Prefetch, load: Load) -> Poly:
@@ -125,9 +140,9 @@ def _turn(s: State, stmt: For, note: Prefetch, load: Load) -> Poly:
     return multiply(s.converter.poly(other.indices[0] % note.turns), constant(each))
 
 
-def _rows(stmt: For, load: Load) -> tuple[Expr, int] | None:
-    """The first of the rows that a run of the loop works on, and how many those are: what indexes another buffer that
-    is only read, by a loop inside which does not drive `load`."""
+def _rows(stmt: For, load: Load) -> tuple[Expr, int, Expr] | None:
+    """The first of the rows that a run of the loop works on, how many those are, and how many there are: what indexes
+    another buffer that is only read, by a loop inside which does not drive `load`."""
     body = tuple(walk(stmt.body))
     written = {x.buffer for x in body if isinstance(x, Store)}
     others = [e for x in body for part in exprs_of(x) for e in loads(part) if e.buffer not in (load.buffer, *written)]
@@ -138,8 +153,10 @@ def _rows(stmt: For, load: Load) -> tuple[Expr, int] | None:
         extent = as_int(inner.extent) if isinstance(inner, For) else None
         if not isinstance(inner, For) or extent is None or inner.var in mine:
             continue
-        for index in (i for e in others for i in e.indices if inner.var in variables(i)):
-            return substitute(index, {inner.var: const(0)}), extent
+        places = ((i, d) for e in others for i, d in zip(e.indices, e.buffer.shape, strict=True))
+        for index, rows in places:
+            if inner.var in variables(index):
+                return substitute(index, {inner.var: const(0)}), extent, rows
     return None
 
 

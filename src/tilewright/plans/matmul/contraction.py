@@ -13,7 +13,7 @@ activations in the weights' part as they are, rows of columns: packing them woul
 from __future__ import annotations
 
 from collections.abc import Iterator
-from math import prod
+from math import ceil, prod
 
 from tilewright.ir.expr import Buffer, as_int
 from tilewright.ir.loops import Block, Store
@@ -233,8 +233,10 @@ def prefetch_panel(
     if depth % copies == 0 and copies > 1:
         steps, inner = s.split(reduce, factor=copies)
     line = width * weights.buffer.dtype.itemsize
-    wanted = line * (1 if steps is inner else copies) * min(rows, sharing)
-    lines, strip = -(-wanted // (sharing * target.caches.line)), None if as_int(row.extent) == sharing else sharing
+    strip = None if as_int(row.extent) == sharing else sharing
+    # Where nobody knows how many rows there are, a tile may be all of them.
+    part = min(rows, sharing) / sharing if as_int(row.extent) is not None else 1.0
+    lines = ceil(line * (1 if steps is inner else copies) * part / target.caches.line)
     note = Prefetch(buffer_names([weights.buffer]), depth * line, lines=lines, rows=sharing, strip=strip)
     s.annotate(steps, note)
     return steps, inner
