@@ -8,6 +8,8 @@ accord but stops at the end of a page and sees a stream late; weights that come 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from tilewright.arith import simplify
 from tilewright.codegen.llvm.address import address, buffer_offset
 from tilewright.codegen.llvm.polynomial import Poly, add, constant, multiply
@@ -22,15 +24,32 @@ MOST_LINES = 8
 """Lines that an iteration prefetches at most, if it is not said how many."""
 
 
+def before_prefetch(s: State, stmt: For) -> None:
+    """What the hints of all iterations take alike, before the loop: LLVM's few passes leave it in every iteration."""
+    if s.lanes is not None:
+        return
+    for note, load in _prefetched(stmt):
+        for monomial in shift(s, stmt, note, load) or {}:
+            for atom in (s.atoms.exprs[n] for n in monomial):
+                if stmt.var not in variables(atom):
+                    s.scalar(atom)
+
+
+def _prefetched(stmt: For) -> Iterator[tuple[Prefetch, Load]]:
+    """The loop's note with what an iteration reads first of each of its buffers."""
+    note = find(stmt.notes, Prefetch)
+    for load in (first_read(stmt, source) for source in (note.buffers if note is not None else ())):
+        if note is not None and load is not None:
+            yield note, load
+
+
 def emit_prefetch(s: State, stmt: For) -> None:
     """The hints of one iteration, at its start."""
     if s.lanes is not None:
         return
-    note, tile = find(stmt.notes, Prefetch), find(stmt.notes, PrefetchTile)
-    if note is not None:
-        for load in (first_read(stmt, source) for source in note.buffers):
-            if load is not None:
-                _following(s, stmt, note, load)
+    tile = find(stmt.notes, PrefetchTile)
+    for note, load in _prefetched(stmt):
+        _following(s, stmt, note, load)
     _share(s, stmt)
     for source in tile.buffers if tile is not None else ():
         for access in tile_of(stmt, source, s.target.caches.line):
@@ -111,24 +130,28 @@ def shift(s: State, stmt: For, note: Prefetch, load: Load) -> Poly | None:
     step = (s.atoms.number(stmt.var),)
     stride = s.converter.offset(load.buffer, load.indices).get(step, 0)
     line = s.target.caches.line // load.buffer.dtype.itemsize
-    moved = all_share = _part(first, count, stmt, stride, line, sharing)
+    steps = as_int(stmt.extent) or 1
+    start, each = _part(first, count, steps, stride, line, sharing)
     if note.strip is not None and as_int(extent) is None:
         # Fewer rows than share have larger parts, by cases: a division would be one of every step. Very few are bound
-        # by memory, and what prefetches takes the place of what reads.
-        least = max(count, s.target.costs.prefetching.shared_panel_rows)
-        for fewer in range(sharing - 1, least - 1, -1):
-            moved = select(extent <= fewer, _part(first, count, stmt, stride, line, fewer), moved)
-        moved = select(extent < least, all_share, moved)
-    return add(s.converter.poly(simplify(moved)), {step: -stride})
+        # by memory, and what prefetches takes the place of what reads: their hints are for what they just read.
+        least = s.target.costs.prefetching.shared_panel_rows
+        for fewer in range(sharing - 1, max(count, least) - 1, -1):
+            own = _part(first, count, steps, stride, line, fewer)
+            start, each = select(extent <= fewer, own[0], start), select(extent <= fewer, own[1], each)
+        if count < least:
+            start = select(extent < least, -(note.nbytes // load.buffer.dtype.itemsize), start)
+            each = select(extent < least, stride, each)
+    return add(s.converter.poly(simplify(start + stmt.var * each)), {step: -stride})
 
 
-def _part(first: Expr, count: int, stmt: For, stride: int, line: int, sharing: int) -> Expr:
-    """Where a step's part begins, in elements, of what all steps of all rows that share read."""
-    start = first * ((as_int(stmt.extent) or 1) * stride) // sharing
+def _part(first: Expr, count: int, steps: int, stride: int, line: int, sharing: int) -> tuple[Expr, Expr]:
+    """Where the part of these rows begins, in elements, of what all steps of all rows that share read, and how much of
+    it is a step's."""
     each = -(-count * stride // sharing)
     if each > line:  # A step prefetches whole lines: parts of one more would be left out.
         each = -(-each // line) * line
-    return start + stmt.var * each
+    return first * (steps * stride) // sharing, const(each)
 
 
 def _turn(s: State, stmt: For, note: Prefetch, load: Load) -> Poly:

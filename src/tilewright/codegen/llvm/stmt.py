@@ -10,7 +10,7 @@ from tilewright.codegen.llvm.fold import fold, fold_rows
 from tilewright.codegen.llvm.intrinsic import emit_call, emit_external
 from tilewright.codegen.llvm.masks import any_lane
 from tilewright.codegen.llvm.memory import store
-from tilewright.codegen.llvm.prefetch import emit_prefetch
+from tilewright.codegen.llvm.prefetch import before_prefetch, emit_prefetch
 from tilewright.codegen.llvm.state import Pointer, State
 from tilewright.codegen.llvm.values import Lanes, Value, memory_type, widths
 from tilewright.codegen.llvm.vector import match_reduction
@@ -154,6 +154,7 @@ def loop(s: State, stmt: For) -> None:
     elif stmt.kind == "vectorized" and s.lanes is None and s.can_vectorize(stmt):
         _vectorized(s, stmt, extent)
     else:
+        before_prefetch(s, stmt)
         serial(s, stmt, "0", s.scalar(stmt.extent), lambda: iteration(s, stmt), positive=extent is not None)
 
 
