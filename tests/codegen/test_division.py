@@ -5,14 +5,18 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+import tilewright as tw
 from tests.codegen.llvm_run import run
+from tilewright import te
 from tilewright.codegen.interpret.interpreter import interpret
 from tilewright.codegen.llvm.emit import emit_llvm
 from tilewright.codegen.llvm.vector import sixteenth
 from tilewright.ir.dtype import f32, f64, i8, i32, i64
 from tilewright.ir.expr import Buffer, Op, Var, cast, const, lookup
 from tilewright.ir.loops import For, PrimFunc, Store
+from tilewright.schedule.schedule import Schedule
 from tilewright.targets.target import Target
+from tilewright.transform.loops import lower_loops
 
 NAMES = ("floordiv", "mod", "truncdiv", "truncmod")
 VALUES = np.array([-(2**31), 2**31 - 1, -9, -8, -7, -1, 0, 1, 7, 8, 9, 100, -100, 3, -3, 16], np.int32)
@@ -70,3 +74,22 @@ def test_sixteen_numbers_are_chosen_by_four_bits() -> None:
     ):
         assert sixteenth(lookup(index, [const(k, kind) for k in range(size)])) is None
     assert sixteenth(low) is None
+
+
+def test_divisions_that_a_loop_does_not_change_are_done_before_it() -> None:
+    n, m = te.var("n"), te.var("m")
+    a = te.placeholder((n, m, 7), name="a")
+    s = Schedule(te.create_prim_func([a, te.compute((m, n, 7), lambda i, j, k: a[j, i, k] + a[j, i, 0], name="b")]))
+    i, j, _ = s.loops("b")
+    s.fuse(i, j)
+    text = emit_llvm(lower_loops(s.func, Target.host()), Target.host())
+    innermost = text[text.index("\nk_body") : text.index("\nk_done")]
+    assert text.count(" udiv ") == text.count(" urem ") == 1
+    assert "udiv" not in innermost and "urem" not in innermost
+    f = tw.build(s)
+    rng = np.random.default_rng(0)
+    for rows, columns in [(5, 3), (1, 1), (4, 7), (1, 6)]:
+        x = rng.standard_normal((rows, columns, 7), np.float32)
+        y = np.zeros((columns, rows, 7), np.float32)
+        f(x, y)
+        np.testing.assert_array_equal(y, np.swapaxes(x + x[..., :1], 0, 1))

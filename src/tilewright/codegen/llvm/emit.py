@@ -15,12 +15,13 @@ from __future__ import annotations
 
 from tilewright.codegen.llvm.expr import evaluate
 from tilewright.codegen.llvm.optimize import EXPLICIT, assembly, compile_llvm
+from tilewright.codegen.llvm.prefetch import before_prefetch
 from tilewright.codegen.llvm.state import Pointer, State
 from tilewright.codegen.llvm.threads import emit_threads
 from tilewright.codegen.llvm.values import Value
 from tilewright.ir.dtype import i64
 from tilewright.ir.expr import Buffer, Var, as_int
-from tilewright.ir.loops import NTHREADS, TID, Allocate, Intrinsic, PrimFunc, Store
+from tilewright.ir.loops import NTHREADS, TID, Allocate, For, Intrinsic, PrimFunc, Store
 from tilewright.ir.notes import MayAlias, find
 from tilewright.ir.rewrite import exprs_of, loads, walk
 from tilewright.native.text import identifier
@@ -54,9 +55,13 @@ def emit_llvm(func: PrimFunc, target: Target) -> str:
     for symbol in kernel_symbols(func):
         operand = identifier(names.take(symbol.name), "%")
         s.env[symbol] = Value(i64, (operand,))
+        s.symbolic = True
         sizes.append(f"i64 {operand}")
     s.env[TID] = Value(i64, ("%tid",))
     s.env[NTHREADS] = Value(i64, ("%nthreads",))
+    for loop in walk(func.body) if s.symbolic else ():
+        if isinstance(loop, For):
+            before_prefetch(s, loop)
     emit_threads(s, func)
     # What one thread writes and another reads after a barrier changes behind the reader's back.
     exchanged = _loaded(func) & written if s.out.calls_of("tw_barrier") > 1 else frozenset[str]()

@@ -56,7 +56,7 @@ def evaluate(s: State, e: Expr) -> Value:
                 return s.remember(e, quick)
     if not isinstance(e, Op):
         raise CompileError(f"{type(e).__name__} has no place in a lowered function")
-    natural = e.name in _DIVISIONS and is_natural(s, e.args[0]) and _positive(s, e.args[1])
+    natural = e.name in _DIVISIONS and is_natural(s, e.args[0]) and is_positive(s, e.args[1])
     args = [evaluate(s, a) for a in e.args]
     if natural and not any(a.vector for a in args):
         operand = s.ops.divide(e.name, e.dtype, args[0].scalar, args[1].scalar, 0, natural=True)
@@ -90,20 +90,22 @@ def is_natural(s: State, e: Expr) -> bool:
         case Op("add" | "mul" | "floordiv" | "max", (a, b)) if e.dtype is i64:
             return is_natural(s, a) and is_natural(s, b)
         case Op("mod", (_, b)) if e.dtype is i64:
-            return _positive(s, b)
+            return is_positive(s, b)
     return False
 
 
-def _positive(s: State, e: Expr) -> bool:
+def is_positive(s: State, e: Expr) -> bool:
     match e:
         case Const(value):
             return e.dtype.is_int and bool(value > 0)
         case Var():
             return e.lo is not None and e.lo > 0
         case Op("add", (a, b)):
-            return (_positive(s, a) and is_natural(s, b)) or (is_natural(s, a) and _positive(s, b))
+            return (is_positive(s, a) and is_natural(s, b)) or (is_natural(s, a) and is_positive(s, b))
         case Op("mul", (a, b)):
-            return _positive(s, a) and _positive(s, b)
+            return is_positive(s, a) and is_positive(s, b)
+        case Op("max", (a, b)) if e.dtype is i64:
+            return is_positive(s, a) or is_positive(s, b)
     return False
 
 

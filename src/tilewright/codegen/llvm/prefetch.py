@@ -15,7 +15,7 @@ from tilewright.codegen.llvm.address import address, buffer_offset
 from tilewright.codegen.llvm.polynomial import Poly, add, constant, multiply
 from tilewright.codegen.llvm.state import State
 from tilewright.ir.dtype import u8
-from tilewright.ir.expr import Buffer, Expr, Load, Var, as_int, const, select
+from tilewright.ir.expr import Buffer, Expr, Load, Var, as_int, const, maximum, minimum, select
 from tilewright.ir.loops import For, Stmt, Store
 from tilewright.ir.notes import Prefetch, PrefetchShare, PrefetchTile, find
 from tilewright.ir.rewrite import exprs_of, loads, substitute, variables, walk
@@ -25,13 +25,14 @@ MOST_LINES = 8
 
 
 def before_prefetch(s: State, stmt: For) -> None:
-    """What the hints of all iterations take alike, before the loop: LLVM's few passes leave it in every iteration."""
+    """What the hints of all iterations take alike, where all of it is known: LLVM's few passes leave it in the loop."""
     if s.lanes is not None:
         return
     for note, load in _prefetched(stmt):
         for monomial in shift(s, stmt, note, load) or {}:
             for atom in (s.atoms.exprs[n] for n in monomial):
-                if stmt.var not in variables(atom):
+                known = (v is not stmt.var and (v in s.env or v in s.constants) for v in variables(atom))
+                if all(known):
                     s.scalar(atom)
 
 
@@ -130,28 +131,24 @@ def shift(s: State, stmt: For, note: Prefetch, load: Load) -> Poly | None:
     step = (s.atoms.number(stmt.var),)
     stride = s.converter.offset(load.buffer, load.indices).get(step, 0)
     line = s.target.caches.line // load.buffer.dtype.itemsize
-    steps = as_int(stmt.extent) or 1
-    start, each = _part(first, count, steps, stride, line, sharing)
-    if note.strip is not None and as_int(extent) is None:
-        # Fewer rows than share have larger parts, by cases: a division would be one of every step. Very few are bound
-        # by memory, and what prefetches takes the place of what reads: their hints are for what they just read.
+    if note.strip is None or ((known := as_int(extent)) is not None and known >= sharing):
+        part = -(-count * stride // sharing)
+        start, each = first * (steps * stride) // sharing, _whole(const(part), line) if part > line else const(part)
+    else:
+        # Fewer rows than share have larger parts. Very few are bound by memory, and what prefetches takes the place of
+        # what reads: their hints are for what they just read.
+        share = const(steps * stride) // minimum(maximum(extent, 1), sharing)
+        start, each = first * share, _whole(-(-(share * count) // steps), line)
         least = s.target.costs.prefetching.shared_panel_rows
-        for fewer in range(sharing - 1, max(count, least) - 1, -1):
-            own = _part(first, count, steps, stride, line, fewer)
-            start, each = select(extent <= fewer, own[0], start), select(extent <= fewer, own[1], each)
         if count < least:
             start = select(extent < least, -(note.nbytes // load.buffer.dtype.itemsize), start)
             each = select(extent < least, stride, each)
-    return add(s.converter.poly(simplify(start + stmt.var * each)), {step: -stride})
+    return add(s.converter.poly(simplify(start + stmt.var * simplify(each))), {step: -stride})
 
 
-def _part(first: Expr, count: int, steps: int, stride: int, line: int, sharing: int) -> tuple[Expr, Expr]:
-    """Where the part of these rows begins, in elements, of what all steps of all rows that share read, and how much of
-    it is a step's."""
-    each = -(-count * stride // sharing)
-    if each > line:  # A step prefetches whole lines: parts of one more would be left out.
-        each = -(-each // line) * line
-    return first * (steps * stride) // sharing, const(each)
+def _whole(elements: Expr, line: int) -> Expr:
+    """So many elements in whole lines: of a part of one more, the step would leave out what follows."""
+    return -(-elements // line) * line
 
 
 def _turn(s: State, stmt: For, note: Prefetch, load: Load) -> Poly:

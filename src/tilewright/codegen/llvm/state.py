@@ -67,6 +67,7 @@ class State:
         self.env: dict[Var, Value] = {}
         self.depth: dict[Var, int] = {}
         self.counters: set[Var] = set()
+        self.symbolic = False
         self.around: list[For] = []
         self.pointers: dict[str, Pointer] = {}
         self.lanes: Lanes | None = None

@@ -8,6 +8,7 @@ from math import prod
 from tilewright.codegen.llvm.expr import evaluate, is_natural
 from tilewright.codegen.llvm.fold import fold, fold_rows
 from tilewright.codegen.llvm.intrinsic import emit_call, emit_external
+from tilewright.codegen.llvm.invariants import divide_before
 from tilewright.codegen.llvm.masks import any_lane
 from tilewright.codegen.llvm.memory import store
 from tilewright.codegen.llvm.prefetch import before_prefetch, emit_prefetch
@@ -155,6 +156,7 @@ def loop(s: State, stmt: For) -> None:
         _vectorized(s, stmt, extent)
     else:
         before_prefetch(s, stmt)
+        divide_before(s, stmt)
         serial(s, stmt, "0", s.scalar(stmt.extent), lambda: iteration(s, stmt), positive=extent is not None)
 
 
