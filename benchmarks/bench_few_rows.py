@@ -21,7 +21,6 @@ import tilewright as tw
 from benchmarks.harness import markdown_table, write_markdown
 from benchmarks.onnx_builder import Builder
 from tilewright.targets.costs import Origin
-from tilewright.targets.host import host
 from tilewright.targets.target import Target
 
 NEVER = 1 << 20
@@ -75,7 +74,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--chains", default="768x3072x8,1024x1024x24,512x512x8", help="features, features, products")
     parser.add_argument("--rounds", type=int, default=9)
     given = parser.parse_args(arguments)
-    options = ways(host())
+    options = ways(Target.host())
     body = []
     for sizes in given.chains.split(","):
         for rows in map(int, given.rows.split(",")):

@@ -370,8 +370,8 @@ def test_who_asks_for_the_next_panel() -> None:
     assert sharing_rows(MatmulTile(6, 16), Product(64, 64, 64), 0, target) == 0, "panels stay near"
     asked = [prefetch_distance(MatmulTile(rows, 16), Product(rows, 4096, 4096), target) for rows in (2, 4, 6)]
     assert asked[0] == asked[2] == 0 < asked[1]
-    asked = [prefetch_distance(MatmulTile(rows, 16), Product(rows, 1024, 1024), target) for rows in (1, 2, 5, 6)]
-    assert asked[0] == asked[3] == 0 < asked[1] == asked[2], "from the last level two rows ask too"
+    asked = [prefetch_distance(MatmulTile(rows, 16), Product(rows, 1024, 1024), target) for rows in (2, 3, 4, 5)]
+    assert asked[0] == asked[3] == 0 < asked[1] == asked[2], "from the last level three rows ask too"
     assert prefetch_distance(MatmulTile(2, 16), Product(2, 64, 64), target) == 0, "panels stay near"
 
 

@@ -123,7 +123,14 @@ def isa(features: tuple[str, ...]) -> Isa:
     )
 
 
-AVX2_COSTS = Costs()
+AVX2_COSTS = Costs().fitted(
+    Origin("2026-11-24", "Zen 4 with AVX2", "TILEWRIGHT_TARGET=x86-64-v3 python -m benchmarks.bench_few_rows"),
+    panel_bytes_l3=4096,
+    panel_bytes_memory=4096,
+    panel_rows_l3=3,
+    panel_rows_memory=4,
+    shared_panel_rows=5,
+)
 
 AVX512_COSTS = (
     Costs()
