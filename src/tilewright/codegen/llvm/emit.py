@@ -8,7 +8,8 @@ the same text.
 
 How the emitter is laid out: `polynomial` (index arithmetic), `vector` (may lanes run side by side), `state` (what
 is known where), `expr`, `masks`, `divide`, `address`, `memory`, `ops`, `cast`
-(values), `stmt`, `intrinsic`, `threads` (control), `optimize` (text to object code).
+(values), `stmt`, `intrinsic`, `threads` (control), `invariants`, `prefetch` (what stands before loops), `optimize`
+(text to object code).
 """
 
 from __future__ import annotations
