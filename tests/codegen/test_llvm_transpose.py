@@ -5,7 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+import tilewright as tw
+from tilewright import te
+from tilewright.codegen.llvm.emit import emit_llvm
 from tilewright.codegen.llvm.transpose import SIZES, column
+from tilewright.schedule.schedule import Schedule
+from tilewright.targets.target import Target
+from tilewright.transform.loops import lower_loops
 
 
 @pytest.mark.parametrize("n", SIZES)
@@ -22,3 +28,29 @@ def test_every_column_by_few_shuffles(n: int) -> None:
     for j in range(n):
         assert values[column(rows, j, shuffle)].tolist() == [j + n * i for i in range(n)]
     assert len(made) == n * (n.bit_length() - 1)
+
+
+@pytest.mark.parametrize("cpu", ["znver4", "x86-64-v3"])
+def test_what_remains_of_a_symbolic_line_is_transposed_in_registers(cpu: str) -> None:
+    target = Target.parse(cpu)
+    n, lanes = te.var("n"), target.lanes(4)
+    a = te.placeholder((n, lanes), name="a")
+    s = Schedule(te.create_prim_func([a, te.compute((lanes, n), lambda c, p: a[p, c], name="y")]))
+    c, p = s.loops("y")
+    outer, inner = s.split(p, factor=lanes)
+    s.reorder(outer, c, inner)
+    tile = s.cache_read("y", "a", "local")
+    s.compute_at(tile, outer)
+    *_, row, lane = s.loops(tile)
+    s.unroll(row)
+    s.vectorize(lane)
+    s.unroll(c)
+    s.vectorize(inner)
+    assert "gather" not in emit_llvm(lower_loops(s.func, target), target)
+    f = tw.build(s)
+    rng = np.random.default_rng(0)
+    for pixels in range(1, 2 * lanes + 2):
+        x = rng.standard_normal((pixels, lanes), np.float32)
+        y = np.full((lanes, pixels), np.nan, np.float32)
+        f(x, y)
+        np.testing.assert_array_equal(y, x.T)

@@ -198,6 +198,8 @@ def _load_masked(s: State, buffer: Buffer, access: Access, k: int, start: int, w
     t = buffer.dtype
     if is_own(s, buffer, access, start, width):
         return _load_vector(s, buffer, access, k, start, width)
+    if access.steps is not None and (tile := _tile_column(s, buffer, access, start, width)) is not None:
+        return tile  # It is all ours: lanes that are off may be read.
     if is_contiguous(access, start, width):
         assert access.steps is not None
         return _load_lanes_on(s, buffer, add(access.base, constant(access.steps[start])), width, mask)
