@@ -30,10 +30,11 @@ def test_every_column_by_few_shuffles(n: int) -> None:
     assert len(made) == n * (n.bit_length() - 1)
 
 
+@pytest.mark.parametrize("most", [None, 5])
 @pytest.mark.parametrize("cpu", ["znver4", "x86-64-v3"])
-def test_what_remains_of_a_symbolic_line_is_transposed_in_registers(cpu: str) -> None:
+def test_what_remains_of_a_symbolic_line_is_transposed_in_registers(cpu: str, most: int | None) -> None:
     target = Target.parse(cpu)
-    n, lanes = te.var("n"), target.lanes(4)
+    n, lanes = te.var("n", hi=most), target.lanes(4)
     a = te.placeholder((n, lanes), name="a")
     s = Schedule(te.create_prim_func([a, te.compute((lanes, n), lambda c, p: a[p, c], name="y")]))
     c, p = s.loops("y")
@@ -49,7 +50,7 @@ def test_what_remains_of_a_symbolic_line_is_transposed_in_registers(cpu: str) ->
     assert "gather" not in emit_llvm(lower_loops(s.func, target), target)
     f = tw.build(s)
     rng = np.random.default_rng(0)
-    for pixels in range(1, 2 * lanes + 2):
+    for pixels in range(1, (most or 2 * lanes + 1) + 1):
         x = rng.standard_normal((pixels, lanes), np.float32)
         y = np.full((lanes, pixels), np.nan, np.float32)
         f(x, y)

@@ -148,25 +148,28 @@ def _load_vector(s: State, buffer: Buffer, access: Access, k: int, start: int, w
     return _gather(s, t, pointers, width, splat_literal("true", "i1"))
 
 
-def _tile_column(s: State, buffer: Buffer, access: Access, start: int, width: int) -> str | None:
-    """Lanes that go down a column of a square tile of our own; None for any other access."""
+def _tile_column(s: State, buffer: Buffer, access: Access, start: int, width: int, *, whole: bool = True) -> str | None:
+    """Lanes that go down a column of a square tile of our own, of which only the rows of lanes that are on need be
+    there if it is not `whole`; None for any other access."""
     pointer, base = s.pointer(buffer), as_constant(access.base)
     assert access.steps is not None
     steps = access.steps[start : start + width]
     if pointer.copies > 1 or base is None or width < 2 or buffer.dtype.itemsize != 4:
         return None
     n = steps[1] - steps[0]
-    if n not in SIZES or pointer.elements < n * n or steps != tuple(range(steps[0], steps[0] + n * width, n)):
+    if n not in SIZES or steps != tuple(range(steps[0], steps[0] + n * width, n)):
         return None
     row, j = divmod(base + steps[0], n)
     top = row - row % n
-    if row % n + width > n or (top + n) * n > pointer.elements:
+    there = min(n, pointer.elements // n - top)
+    if row % n + width > n or there < (n if whole else 1):
         return None
-    rows = [_load_contiguous(s, buffer, constant((top + r) * n), n) for r in range(n)]
-    whole = column(rows, j, lambda a, b, picks: _shuffle(s, a, b, buffer.dtype, n, picks))
+    rows = [_load_contiguous(s, buffer, constant((top + r) * n), n) for r in range(there)]
+    rows += ["poison"] * (n - there)
+    found = column(rows, j, lambda a, b, picks: _shuffle(s, a, b, buffer.dtype, n, picks))
     if width == n:
-        return whole
-    return _shuffle(s, whole, None, buffer.dtype, n, tuple(range(row % n, row % n + width)))
+        return found
+    return _shuffle(s, found, None, buffer.dtype, n, tuple(range(row % n, row % n + width)))
 
 
 def _collect(s: State, buffer: Buffer, offsets: Sequence[Poly], width: int) -> str:
@@ -198,7 +201,7 @@ def _load_masked(s: State, buffer: Buffer, access: Access, k: int, start: int, w
     t = buffer.dtype
     if is_own(s, buffer, access, start, width):
         return _load_vector(s, buffer, access, k, start, width)
-    if access.steps is not None and (tile := _tile_column(s, buffer, access, start, width)) is not None:
+    if access.steps is not None and (tile := _tile_column(s, buffer, access, start, width, whole=False)) is not None:
         return tile  # It is all ours: lanes that are off may be read.
     if is_contiguous(access, start, width):
         assert access.steps is not None
