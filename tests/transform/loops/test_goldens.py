@@ -125,6 +125,14 @@ CASES = {
             if i < n { c[i] = t[0] }
           }
         }""",
+    "even tails": """
+        func @rows(a: f32[n, 8], c: f32[n, 8]) where n in 1.. {
+          for i in 0..(n + 3) // 4 {
+            alloc t: f32[4, 8] in local
+            for r in 0..4 unrolled { if i * 4 + r < n { for v in 0..8 vectorized { t[r, v] = a[i * 4 + r, v] } } }
+            for q in 0..4 unrolled { if i * 4 + q < n { for w in 0..8 vectorized { c[i * 4 + q, w] = t[q, w] } } }
+          }
+        }""",
     "partition loops": """
         func @tail(a: f32[n], c: f32[n]) where n in 1.. {
           for i in 0..(n + 7) // 8 {

@@ -89,7 +89,8 @@ def candidates(structure: Structure, target: Target) -> list[Candidate]:
                 for count in counts:
                     product = Product(count, columns, depth, itemsize, own)
                     behind = epilogue(tile, product, work, target, defer=bool(defer))
-                    cost |= (estimate(tile, product, target) + behind) * (1 / len(counts))
+                    each = estimate(tile, product, target, symbolic=rows is None) + behind
+                    cost |= each * (1 / len(counts))
                 size = (("rows", tile.rows), ("panels", tile.panels), ("width", width))
                 for choice in switches(strip, ahead, sharing):
                     found.append(Candidate((*size, *choice, ("defer", defer)), cost * (others * scale)))

@@ -109,14 +109,15 @@ def _ranked(
     found: dict[int, list[tuple[float, MatmulTile]]] = {}
     halves = [lanes // 2] if narrow and columns <= lanes // 2 else []
     whole = [v * lanes for v in range(1, MOST_VECTORS + 1) if v == 1 or (v - 1) * lanes < columns]
+    sizes = (columns, depth, itemsize)
     for width in (*halves, *whole):
         found[width] = [
             min(
-                ((estimate(t, Product(m, columns, depth, itemsize), target).cycles, t) for t in options),
+                ((estimate(t, Product(m, *sizes), target, symbolic=symbolic).cycles, t) for t in options),
                 key=lambda c: c[0],
             )
             for m in counts
-            if (options := tiles(None if symbolic else m, width, columns, depth, itemsize, target))
+            if (options := tiles(None if symbolic else m, width, *sizes, target))
         ]
     least = [min(costs[k][0] for costs in found.values()) for k in range(len(counts))]
     scores = {w: sum(c / least[k] for k, (c, _) in enumerate(costs)) / len(counts) for w, costs in found.items()}
@@ -152,18 +153,26 @@ def tiles(rows: int | None, width: int, columns: int, depth: int, itemsize: int,
     return found or [MatmulTile(1, width)]
 
 
-def estimate(tile: MatmulTile, product: Product, target: Target) -> Cost:
-    """What a product done with `tile` is estimated to take."""
-    whole, rest = divmod(product.rows, tile.rows)
+def estimate(tile: MatmulTile, product: Product, target: Target, *, symbolic: bool = False) -> Cost:
+    """What a product done with `tile` is estimated to take; `symbolic`: its last tiles are of about equal size."""
     groups, last = divmod(-(-product.columns // tile.width), tile.panels)
     total = Cost()
     for count, panels in ((groups, tile.panels), (1, last)):
         if panels and count:
             rate = bandwidth(tile, product, panels, target)
-            total += _tile(tile, product, tile.rows, panels, rate, target) * (count * whole)
-            if rest:
-                total += _tile(tile, product, rest, panels, rate, target) * count
+            for times, rows in _divided(product.rows, tile.rows, symbolic):
+                total += _tile(tile, product, rows, panels, rate, target) * (count * times)
     return total
+
+
+def _divided(rows: int, most: int, symbolic: bool) -> list[tuple[int, int]]:
+    """How many tiles of how many rows there are, of at most `most` (`transform/loops/even.py`)."""
+    whole, rest = divmod(rows, most)
+    if symbolic and whole and 0 < rest < most - 1:
+        parts = [(whole - 1, most), (1, (most + rest + 1) // 2), (1, (most + rest) // 2)]
+    else:
+        parts = [(whole, most), (1, rest)]
+    return [(times, size) for times, size in parts if times and size]
 
 
 def _tile(tile: MatmulTile, product: Product, rows: int, panels: int, rate: float, target: Target) -> Cost:

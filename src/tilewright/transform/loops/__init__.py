@@ -17,6 +17,7 @@ from tilewright.transform.loops.conditions import bound_loops, move_conditions
 from tilewright.transform.loops.dead import drop_dead_stores
 from tilewright.transform.loops.defer import defer_epilogues
 from tilewright.transform.loops.double import double_buffers
+from tilewright.transform.loops.even import even_tails
 from tilewright.transform.loops.merge import merge_loops
 from tilewright.transform.loops.narrow import narrow_tails
 from tilewright.transform.loops.partition import partition_loops
@@ -44,6 +45,7 @@ def passes(target: Target, prefetch: WeightPrefetch | None = None) -> tuple[tupl
         ("compact buffers", lambda func: compact_buffers(func, target.caches)),
         ("double buffers", lambda func: check_capacities(double_buffers(func))),
         ("move conditions", move_conditions),
+        ("even tails", even_tails),
         ("partition loops", partition_loops),
         ("defer epilogues", defer_epilogues),
         ("simplify again", simplify_loops),

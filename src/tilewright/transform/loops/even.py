@@ -1,0 +1,199 @@
+"""Let the last two tiles of a symbolic number of rows be of about equal size.
+
+    for io in 0..(n + 3)//4 {                        for io in 0..n//4 - uneven {
+      for ii in unrolled 0..4 {                        for ii in unrolled 0..4 { C[io*4 + ii] = x } }
+        if io*4 + ii < n { C[io*4 + ii] = x }   ->   for end in 0..ends {
+      } }                                              for ii in unrolled 0..rows { C[first + ii] = x } }
+
+A tile of one row waits for each of its multiply-adds and for the panel that it shares with nobody: 14 rows take less
+time as two tiles of 7 than as one of 13 and one of 1. `rows`, by n and `end`, gets a version for each of its
+values (`remainder.py`), as the remainder would, so there is no more code. Where n is a multiple of the tile, one row
+short of one, or less than a tile, nothing else is done than before.
+
+Loops qualify whose variable occurs in the number of a row alone: then any division of the rows does the same.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from tilewright.arith import Analyzer
+from tilewright.ir.expr import Const, Expr, Load, Op, Var, all_of, as_int, const, minimum, select
+from tilewright.ir.loops import Allocate, For, If, Let, PrimFunc, Stmt, Store, seq
+from tilewright.ir.rewrite import (
+    exprs_of,
+    fresh_name,
+    map_exprs_of,
+    map_stmt,
+    names_of,
+    rebuild,
+    substitute,
+    variables,
+    walk,
+    walk_expr,
+    with_children,
+)
+from tilewright.transform.loops.conditions import bound_loops_of
+from tilewright.transform.loops.copies import copy_fresh
+from tilewright.transform.loops.remainder import MOST, all_behind, by_remainder
+from tilewright.transform.loops.simplify import simplify_stmt
+
+
+def even_tails(func: PrimFunc) -> PrimFunc:
+    """The function with the last tiles of symbolic numbers of rows evened out."""
+    body = _evened(func.body, {}, names_of(func))
+    return func if body is func.body else func.with_body(body)
+
+
+@dataclass(frozen=True, slots=True)
+class _Tiles:
+    """A loop over tiles of `size` of the `rows` rows; `inner` are the loops over the rows of a tile."""
+
+    loop: For
+    rows: Expr
+    size: int
+    inner: frozenset[Var]
+    conditions: frozenset[Expr]
+
+
+def _evened(s: Stmt, outer: dict[Var, Expr], taken: set[str]) -> Stmt:
+    if isinstance(s, For):
+        tiles = _tiles(s, outer)
+        evened = None if tiles is None else _split(tiles, outer, taken)
+        if evened is not None:
+            return evened
+        outer = {**outer, s.var: s.extent}
+    return with_children(s, tuple([_evened(c, outer, taken) for c in s.children])) if s.children else s
+
+
+def _tiles(loop: For, outer: dict[Var, Expr]) -> _Tiles | None:
+    """The tiles that a loop goes over, each row of them behind a condition that it exists."""
+    if loop.kind != "serial" or type(loop.extent) is Const:
+        return None
+    inside = list(walk(loop.body))
+    rows = [s for s in inside if isinstance(s, For) and s.kind == "unrolled" and _bounded(s, loop.var) is not None]
+    sizes, counts = {as_int(s.extent) for s in rows}, {_bounded(s, loop.var) for s in rows}
+    if len(sizes) != 1 or len(counts) != 1:
+        return None
+    (size,), (count,) = sizes, counts
+    conditions = frozenset(s.body.condition for s in rows if isinstance(s.body, If))
+    if size is None or count is None or not 2 < size <= MOST + 1 or _otherwise(inside, loop.var, conditions):
+        return None
+    an = Analyzer({**outer, **{s.var: s.extent for s in (loop, *rows)}})
+    whole = an.simplify((count + (size - 1)) // size) is an.simplify(loop.extent)
+    if not whole or not all_behind(loop.body, set(conditions)):
+        return None
+    return _Tiles(loop, count, size, frozenset(s.var for s in rows), conditions)
+
+
+def _bounded(rows: For, tile: Var) -> Expr | None:
+    """n, if all that the loop does is behind `tile * extent + row < n`."""
+    size, inside = as_int(rows.extent), rows.body
+    if size is None or not isinstance(inside, If) or inside.orelse is not None:
+        return None
+    condition = inside.condition
+    if type(condition) is not Op or condition.name != "lt":
+        return None
+    index, count = condition.args
+    rest = Analyzer().simplify(index - tile * size - rows.var)
+    return count if type(rest) is Const and rest.value == 0 and tile not in variables(count) else None
+
+
+def _otherwise(inside: list[Stmt], tile: Var, conditions: frozenset[Expr]) -> bool:
+    """Whether another condition, or the extent of a loop, depends on the tile."""
+    for s in inside:
+        if isinstance(s, If | For):
+            (e,) = exprs_of(s)
+            if e not in conditions and tile in variables(e):
+                return True
+        nodes = (n for e in exprs_of(s) for n in walk_expr(e) if type(n) is Op and n.name == "select")
+        if any(tile in variables(n.args[0]) for n in nodes):
+            return True
+    return False
+
+
+def _split(tiles: _Tiles, outer: dict[Var, Expr], taken: set[str]) -> Stmt | None:
+    """The loop over whole tiles and that over the last ones; None if the tile occurs outside of a row's number."""
+    loop, size = tiles.loop, tiles.size
+    end, rows, first = (Var(fresh_name(f"{loop.var.name}_{what}", taken)) for what in ("end", "rows", "first"))
+    try:
+        moved = _Mover(tiles, first, rows).statement(loop.body)
+    except _ElsewhereError:
+        return None
+    known = {**outer, rows: const(size)}
+
+    def tidy(s: Stmt) -> Stmt:
+        copy = copy_fresh(s, taken)
+        an = Analyzer({**known, **{c.var: c.extent for c in walk(copy) if isinstance(c, For)}})
+        return bound_loops_of(simplify_stmt(copy, an), an)
+
+    cases = by_remainder(moved, Analyzer(known), MOST, tidy)
+    if cases is None:
+        return None
+    an = Analyzer({**outer, end: const(2)})
+    rest = tiles.rows % size
+    uneven = all_of((size <= tiles.rows, rest > 0, rest < size - 1))
+    whole = an.simplify(tiles.rows // size - select(uneven, const(1), const(0)))
+    each = (rest + (size + 1) - end) // 2
+    values = {
+        rows: select(uneven, each, rest),
+        first: whole * size + select(uneven, end * substitute(each, {end: const(0)}), const(0)),
+    }
+    for var, value in values.items():
+        cases = Let(var, an.simplify(value), cases)
+    held = map_stmt(loop.body, lambda s: s.then if isinstance(s, If) and s.condition in tiles.conditions else None)
+    ends = an.simplify(select(uneven, const(2), minimum(rest, 1)))
+    return seq([replace(loop, extent=whole, body=held), For(end, ends, cases)])
+
+
+class _ElsewhereError(Exception):
+    """The tile, or a row in it, occurs outside of a row's number."""
+
+
+class _Mover:
+    """The body of a loop over tiles for the `rows` rows from `first` on: `first + row` for `tile * size + row`. Buffers
+    of its own have places for the rows of a tile."""
+
+    __slots__ = ("first", "memo", "own", "rows", "tiles")
+
+    def __init__(self, tiles: _Tiles, first: Expr, rows: Expr) -> None:
+        self.tiles, self.first, self.rows = tiles, first, rows
+        self.own = {s.buffer for s in walk(tiles.loop.body) if isinstance(s, Allocate)}
+        self.memo: dict[Expr, Expr] = {}
+
+    def statement(self, s: Stmt) -> Stmt:
+        if isinstance(s, Store):
+            indices = s.indices if self.is_own(s) else tuple(map(self.expr, s.indices))
+            return Store(s.buffer, indices, self.expr(s.value))
+        s = map_exprs_of(with_children(s, tuple(map(self.statement, s.children))), self.expr)
+        if isinstance(s, For) and s.var in self.tiles.inner and isinstance(s.body, If):
+            return replace(s, body=If(s.var < self.rows, s.body.then))
+        return s
+
+    def is_own(self, access: Store | Load) -> bool:
+        """Whether a place for the rows of a tile is meant, which the tile does not move."""
+        return access.buffer in self.own and not any(self.tiles.loop.var in variables(i) for i in access.indices)
+
+    def expr(self, e: Expr) -> Expr:
+        bound = self.tiles.inner | {self.tiles.loop.var}
+        if bound.isdisjoint(variables(e)) or (isinstance(e, Load) and self.is_own(e)):
+            return e
+        if e not in self.memo:
+            row = self.row(e)
+            self.memo[e] = self.parts(e) if row is None else row
+        return self.memo[e]
+
+    def parts(self, e: Expr) -> Expr:
+        if not e.children:
+            raise _ElsewhereError
+        return rebuild(e, [self.expr(c) for c in e.children])
+
+    def row(self, e: Expr) -> Expr | None:
+        """`e` of a row's number; None if it is not the number of one row that it depends on."""
+        tile = self.tiles.loop.var
+        inner = [v for v in variables(e) if v in self.tiles.inner]
+        if len(inner) != 1 or not e.dtype.is_int or any(type(n) is Load for n in walk_expr(e)):
+            return None
+        number = Var("row")
+        of_row = Analyzer().simplify(substitute(e, {inner[0]: number - tile * self.tiles.size}))
+        return None if tile in variables(of_row) else substitute(of_row, {number: self.first + inner[0]})

@@ -1,0 +1,75 @@
+"""The last tiles of a symbolic number of rows: every row once, and loops that must stay as they are."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tilewright.codegen.interpret.interpreter import interpret
+from tilewright.ir.parser import parse_func
+from tilewright.transform.loops.even import even_tails
+
+FUNC = """
+func @rows(a: f32[n, 4], b: f32[{size}], c: f32[n, 4]) where n in 0..100 {{
+  for i in 0..(n + {less}) // {size} {{
+    alloc t: f32[{size}, 4] in local
+    for r in 0..{size} unrolled {{ if i * {size} + r < n {{ for v in 0..4 {{ t[r, v] = {value} }} }} }}
+    for q in 0..{size} unrolled {{
+      if i * {size} + q < n {{
+        for w in 0..4 {{ {stored} }}
+      }}
+    }}
+  }}
+}}
+"""
+MOVED = "a[i * {size} + r, v] * f32(i * {double} + r * 2 + 7)"
+ADDED = "c[i * {size} + q, w] = c[i * {size} + q, w] + t[q, w]"
+
+
+def rows(size: int, value: str = MOVED, stored: str = ADDED) -> str:
+    sizes = {"size": size, "less": size - 1, "double": 2 * size}
+    return FUNC.format(**sizes, value=value.format(**sizes), stored=stored.format(**sizes))
+
+
+@pytest.mark.parametrize("size", [3, 4, 5, 8, 13, 14])
+def test_every_row_once(size: int) -> None:
+    func = parse_func(rows(size))
+    even = even_tails(func)
+    assert even != func
+    for n in range(3 * size + 2):
+        a = np.arange(4 * n, dtype=np.float32).reshape(n, 4)
+        got = np.zeros_like(a)
+        interpret(even, [a, np.zeros(size, np.float32), got])
+        np.testing.assert_array_equal(got, a * (2 * np.arange(n, dtype=np.float32)[:, None] + 7))
+
+
+STAY = {
+    "a place in the tile is not a row": {"value": "a[i * {size} + r, v] + b[r]"},
+    "the number of the tile": {"value": "a[i * {size} + r, v] + f32(i)"},
+    "rows in another order": {"value": "a[r * 2 + i, v]"},
+    "half of a row's number": {"value": "select(i % 2 == 0, a[i * {size} + r, v], 0.0)"},
+    "one place of each tile": {"stored": "b[q] = t[q, w]"},
+}
+
+
+@pytest.mark.parametrize("what", STAY)
+def test_loops_that_stay(what: str) -> None:
+    func = parse_func(rows(5, **STAY[what]))
+    assert even_tails(func) == func
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("for i in 0..(n + 4) // 5 {", "for i in 0..(n + 4) // 5 parallel {"),
+        ("for i in 0..(n + 4) // 5 {", "for i in 0..(n + 9) // 5 {"),
+        ("for r in 0..5 unrolled", "for r in 0..5"),
+        ("if i * 5 + q < n {", "if i * 5 + q < n - 1 {"),
+        ("if i * 5 + r < n {", "if i * 6 + r < n {"),
+    ],
+)
+def test_loops_of_another_form_stay(old: str, new: str) -> None:
+    text = rows(5)
+    assert old in text
+    func = parse_func(text.replace(old, new, 1))
+    assert even_tails(func) == func
