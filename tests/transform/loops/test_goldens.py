@@ -125,6 +125,34 @@ CASES = {
             if i < n { c[i] = t[0] }
           }
         }""",
+    "leave out unread": """
+        func @blocks(x: f32[n], y: f32[n]) where n in 1.. {
+          for b in 0..(n + 47) // 48 parallel {
+            alloc t: f32[48]
+            for j in 0..4 {
+              for k in 0..3 { for v in 0..4 vectorized { t[j * 12 + k * 4 + v] = x[(j * 12 + k * 4 + v) % n] } }
+            }
+            for i in 0..48 { if b * 48 + i < n { y[b * 48 + i] = t[i] } }
+          }
+        }""",
+    "forward copies": """
+        func @tiles(x: f32[n, 8], y: f32[m, 8]) where n in 1.., m in 1.. {
+          for t in 0..m {
+            alloc strip: f32[6, 8]
+            alloc sums: f32[8]
+            for r in 0..3 {
+              for q in 0..2 unrolled {
+                for v in 0..8 vectorized {
+                  strip[r * 2 + q, v] =
+                    select(1 <= t * 4 + r * 2 + q and t * 4 + r * 2 + q <= n, x[t * 4 + r * 2 + q - 1, v], 0.0)
+                }
+              }
+            }
+            for u in 0..8 vectorized { sums[u] = 0.0 }
+            for k in 0..6 { for w in 0..8 vectorized { sums[w] = sums[w] + strip[5 - k, w] } }
+            for o in 0..8 vectorized { y[t, o] = sums[o] }
+          }
+        }""",
     "even tails": """
         func @rows(a: f32[n, 8], c: f32[n, 8]) where n in 1.. {
           for i in 0..(n + 3) // 4 {

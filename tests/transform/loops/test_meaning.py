@@ -122,4 +122,5 @@ def test_a_tail_is_not_split_again(n: int) -> None:
     s.parallel(s.fuse(io, jo))
     lowered = check(s.func)
     vectors = [c for c in walk(lowered.body) if isinstance(c, For) and c.kind == "vectorized"]
-    assert len(vectors) <= 4, str(lowered)  # of all rows and of some, of whole vectors and of what is left
+    # Of all rows: whole blocks, the last block's vectors, what is left; of some rows: vectors, what is left.
+    assert len(vectors) <= 5, str(lowered)

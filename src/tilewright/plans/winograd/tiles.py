@@ -200,16 +200,26 @@ def cost(shape: WinogradProblem, choice: Winograd, block: TileBlock, target: Tar
     """The estimate for all images: cycles of one core, and of what others miss while threads share unequally. Register
     tiles have `height` rows, or as many as are best."""
     blocks = times(shape, choice, block)
-    return block_cost(shape, choice, block, target, height) * (
-        blocks * (sharing(blocks, target) if one_block_a_thread(blocks, target) else 1.0)
-    )
+    shared = sharing(blocks, target) if one_block_a_thread(blocks, target) else 1.0
+    each = block_cost(shape, choice, block, target, height)
+    left = 0 if block.columns else tiles_of(shape, choice) % block.rows
+    if not left:
+        return each * (blocks * shared)
+    rows = height or best_rows(block.count, shape, choice, target)
+    last = TileBlock(min(block.rows, ceil(left / rows) * rows), 0)
+    return each * ((blocks - 1) * shared) + block_cost(shape, choice, last, target, height) * shared
+
+
+def tiles_of(shape: WinogradProblem, choice: Winograd) -> int:
+    """How many tiles there are."""
+    return shape.images * ceil(shape.height / choice.tile) * ceil(shape.width / choice.tile)
 
 
 def times(shape: WinogradProblem, choice: Winograd, block: TileBlock) -> int:
     """How many blocks of tiles there are."""
-    down, across = ceil(shape.height / choice.tile), ceil(shape.width / choice.tile)
     if not block.columns:
-        return ceil(shape.images * down * across / block.rows)
+        return ceil(tiles_of(shape, choice) / block.rows)
+    down, across = ceil(shape.height / choice.tile), ceil(shape.width / choice.tile)
     return ceil(shape.images * down / block.rows) * ceil(across / block.columns)
 
 
@@ -236,8 +246,8 @@ def block_cost(
     panels = ceil(shape.filters / choice.width)
     depth, filters = channels * lanes, panels * choice.width
     most = most_rows(count, vectors, target)
-    rows = range(1, most + 1) if height is None else (height,)
-    product = size * size * panels * min(product_cycles(count, r, vectors, depth, target) for r in rows)
+    rows = height or best_rows(count, shape, choice, target)
+    product = size * size * panels * product_cycles(count, rows, vectors, depth, target)
     weights, tiles = 4.0 * size * size * depth * filters, 4.0 * size * size * depth * count
     stream = weights / _bandwidth(weights, target, shape.cold(size, target))
     # With one register tile there is nobody to prefetch the next panel: the core waits for what hardware brings late.
@@ -307,6 +317,14 @@ def product_cycles(count: int, rows: int, vectors: int, depth: int, target: Targ
 
     whole, rest = divmod(count, rows)
     return whole * tile(rows) + (tile(rest) if rest else 0.0)
+
+
+def best_rows(count: int, shape: WinogradProblem, choice: Winograd, target: Target) -> int:
+    """The rows of the register tiles with which the products of `count` tiles take the least time."""
+    lanes = target.lanes(4)
+    vectors, depth = choice.width // lanes, ceil(shape.channels / lanes) * lanes
+    rows = range(1, most_rows(count, vectors, target) + 1)
+    return min(rows, key=lambda r: product_cycles(count, r, vectors, depth, target))
 
 
 def part_of(blocks: int, lanes: int) -> int:

@@ -18,12 +18,14 @@ from tilewright.transform.loops.dead import drop_dead_stores
 from tilewright.transform.loops.defer import defer_epilogues
 from tilewright.transform.loops.double import double_buffers
 from tilewright.transform.loops.even import even_tails
+from tilewright.transform.loops.forward import forward_copies
 from tilewright.transform.loops.merge import merge_loops
 from tilewright.transform.loops.narrow import narrow_tails
 from tilewright.transform.loops.partition import partition_loops
 from tilewright.transform.loops.pipeline import pipeline_loops
 from tilewright.transform.loops.reuse import reuse_outputs
 from tilewright.transform.loops.simplify import simplify_loops
+from tilewright.transform.loops.unread import leave_out_unread
 from tilewright.transform.loops.unswitch import unswitch_loops
 from tilewright.transform.loops.verify import verify_flat, verify_loops
 from tilewright.transform.loops.whole import whole_vectors
@@ -45,6 +47,8 @@ def passes(target: Target, prefetch: WeightPrefetch | None = None) -> tuple[tupl
         ("compact buffers", lambda func: compact_buffers(func, target.caches)),
         ("double buffers", lambda func: check_capacities(double_buffers(func))),
         ("move conditions", move_conditions),
+        ("leave out unread", leave_out_unread),
+        ("forward copies", forward_copies),
         ("even tails", even_tails),
         ("partition loops", partition_loops),
         ("defer epilogues", defer_epilogues),

@@ -159,9 +159,17 @@ class _Partition:
 
     def choice(self, how: _Split, focus: Stmt, outer: dict[Var, Expr], budget: int) -> Stmt:
         """The loop with `if start <= key and key < stop { main } else { rest }` in place of the part `focus`."""
-        loop, an = how.loop, how.an
+        loop = how.loop
         inside = {**outer, loop.var: loop.extent}
-        around = {**inside, **_loops_around(loop.body, focus)}
+        body = replace_stmt(loop.body, focus, self.chosen(how, focus, outer, budget))
+        assert body is not None
+        body = self.statement(body, inside, budget)
+        return replace(loop, body=body)
+
+    def chosen(self, how: _Split, focus: Stmt, outer: dict[Var, Expr], budget: int) -> Stmt:
+        """`if start <= key and key < stop { main } else { rest }` for a part of a loop's body."""
+        loop, an = how.loop, how.an
+        around = {**outer, loop.var: loop.extent, **_loops_around(loop.body, focus)}
         tests: list[Expr] = []
         rest: Stmt | None = None
         if how.has_tail:
@@ -173,12 +181,23 @@ class _Partition:
             head = put(focus, how.key, const(0)) if is_const(how.start, 1) else focus
             first = self.version(head, around, budget)
             rest = first if rest is None else If(an.simplify(how.key < how.start), first, rest)
-        main = _assume(focus, how.conditions)
-        chosen = If(an.simplify(all_of(reversed(tests))), main, None if rest is EMPTY else rest)
-        body = replace_stmt(loop.body, focus, chosen)
-        assert body is not None
-        body = self.statement(body, inside, budget)
-        return replace(loop, body=body)
+        main = self.main(how, _assume(focus, how.conditions), {**outer, **around}, budget)
+        return If(an.simplify(all_of(reversed(tests))), main, None if rest is EMPTY else rest)
+
+    def main(self, how: _Split, main: Stmt, outer: dict[Var, Expr], budget: int) -> Stmt:
+        """The main version by what else the loop's variable decides in it, through another quotient or remainder."""
+        another = _find_split(replace(how.loop, body=main), outer) if how.key is not how.loop.var else None
+        if another is None or another.key in (how.key, how.loop.var):
+            return main
+        count = 1 + another.has_head + another.has_tail
+        if not 1 < count <= budget:
+            return main
+        part = _part(main, another.conditions)
+        if part is None:
+            return self.chosen(another, main, outer, budget // count)
+        result = replace_stmt(main, part, self.chosen(another, part, outer, budget // count))
+        assert result is not None
+        return result
 
     def version(self, s: Stmt, outer: dict[Var, Expr], budget: int) -> Stmt:
         """A version beside the main one, simplified; by cases of a remainder if copies depend on one."""

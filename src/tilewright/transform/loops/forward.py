@@ -1,0 +1,205 @@
+"""Read what a padded copy is made of where nothing of it is padding: copy propagation under a condition.
+
+    alloc s: f32[8] {                                            if 1 <= t and t*6 + 7 < n {
+      for i in 0..8 {                                              for j in 0..8 { B[j] = f(A[t*6 + j - 1]) }
+        s[i] = select(1 <= t*6 + i and t*6 + i < n,       ->     } else {
+                      A[t*6 + i - 1], 0.0) }                       alloc s: f32[8] { ... as before ... }
+      for j in 0..8 { B[j] = f(s[j]) } }                         }
+
+Tiles at the border of a map take the copy, all others read the map itself. Copies that are read no more often than they
+are written qualify, and keep the lanes of a vector beside each other: they were made for their padding alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import prod
+
+from tilewright.arith import Analyzer
+from tilewright.arith.compare import nonnegative_forms
+from tilewright.arith.forms import to_expr
+from tilewright.arith.symbolic import Eliminator
+from tilewright.ir.expr import Buffer, Const, Expr, Load, Op, Var, all_of, as_int, const
+from tilewright.ir.loops import Allocate, For, If, Intrinsic, PrimFunc, Seq, Stmt, Store, seq
+from tilewright.ir.rewrite import (
+    exprs_of,
+    loads,
+    map_expr,
+    map_stmt,
+    names_of,
+    substitute,
+    variables,
+    walk,
+    with_children,
+)
+from tilewright.transform.loops.copies import conjuncts, copy_fresh
+
+Loops = dict[Var, Expr]
+
+
+def forward_copies(func: PrimFunc) -> PrimFunc:
+    """The function with versions that read the sources of padded copies."""
+    body = _Forwarder(names_of(func), frozenset(func.params)).statement(func.body, {})
+    return func if body is func.body else func.with_body(body)
+
+
+@dataclass(frozen=True, slots=True)
+class _Copy:
+    """`buffer[indices] = select(condition, source, ...)` in `loops`, from the outermost."""
+
+    buffer: Buffer
+    indices: tuple[Expr, ...]
+    condition: Expr
+    source: Load
+    loops: tuple[For, ...]
+
+
+class _Forwarder:
+    """One walk. Where something is written that the caller sees, it might be the source."""
+
+    __slots__ = ("params", "taken")
+
+    def __init__(self, taken: set[str], params: frozenset[Buffer]) -> None:
+        self.taken, self.params = taken, params
+
+    def statement(self, s: Stmt, outer: Loops) -> Stmt:
+        if isinstance(s, For):
+            outer = {**outer, s.var: s.extent}
+        if isinstance(s, Allocate):
+            forwarded = self.forwarded(s, outer)
+            if forwarded is not None:
+                return forwarded
+        return with_children(s, tuple([self.statement(c, outer) for c in s.children])) if s.children else s
+
+    def forwarded(self, s: Allocate, outer: Loops) -> Stmt | None:
+        """The statements from the copy to its last reader in two versions, inside the allocations that follow `s`."""
+        inner: Stmt = s.body
+        around: list[Buffer] = []
+        while isinstance(inner, Allocate):
+            around.append(inner.buffer)
+            inner = inner.body
+        first, *behind = inner.stmts if isinstance(inner, Seq) else (inner,)
+        copy = _copy_in(first, s.buffer)
+        readers = [k for k, x in enumerate(behind) if any(_touches(x, s.buffer))]
+        if copy is None or not readers:
+            return None
+        rest, behind = seq(behind[: readers[-1] + 1]), behind[readers[-1] + 1 :]
+        condition = _whole(copy, outer)
+        direct = _direct(rest, copy) if condition is not None and self.is_free(rest, copy) else None
+        if condition is None or direct is None:
+            return None
+        chosen = If(condition, copy_fresh(direct, self.taken), Allocate(s.buffer, seq([first, rest])))
+        body = seq([chosen, *behind])
+        for buffer in reversed(around):
+            body = Allocate(buffer, body)
+        return body
+
+    def is_free(self, rest: Stmt, copy: _Copy) -> bool:
+        """Whether what reads the copy neither reads it more often than it was written nor can write its source."""
+        inside = list(walk(rest))
+        written = {s.buffer for s in inside if isinstance(s, Store)}
+        mixed = any(isinstance(s, Intrinsic) for s in inside) or copy.source.buffer in written
+        return not mixed and self.params.isdisjoint(written) and _read_once(rest, copy)
+
+
+def _copy_in(s: Stmt, buffer: Buffer) -> _Copy | None:
+    """The padded copy that a nest of loops makes, if that is all it does."""
+    loops: list[For] = []
+    while isinstance(s, For):
+        loops.append(s)
+        s = s.body
+    if not isinstance(s, Store) or s.buffer != buffer or any(x.kind in ("parallel", "thread") for x in loops):
+        return None
+    value = s.value
+    if not loops or type(value) is not Op or value.name != "select" or type(value.args[1]) is not Load:
+        return None
+    source, lane = value.args[1], loops[-1]
+    contiguous = s.indices[-1] is lane.var and source.indices[-1] is lane.var
+    if lane.kind != "vectorized" or not contiguous or any(loads(i) for i in source.indices) or loads(value.args[0]):
+        return None
+    return _Copy(buffer, s.indices, value.args[0], source, tuple(loops))
+
+
+def _touches(s: Stmt, buffer: Buffer) -> Iterator[bool]:
+    """True for each time that a statement reads, writes or hands on the buffer."""
+    for x in walk(s):
+        yield isinstance(x, Store) and x.buffer == buffer
+        yield isinstance(x, Intrinsic) and any(r.buffer == buffer for r in (*x.outputs, *x.inputs))
+        yield from (load.buffer == buffer for e in exprs_of(x) for load in loads(e))
+
+
+def _whole(copy: _Copy, outer: Loops) -> Expr | None:
+    """Under which condition all of a copy comes from its source; None if that cannot be said or never holds."""
+    inner = {s.var: s.extent for s in copy.loops}
+    an = Analyzer({**outer, **inner})
+    eliminator = Eliminator(an, frozenset(inner))
+    parts: list[Expr] = []
+    for part in conjuncts(an.simplify(copy.condition)):
+        slacks = nonnegative_forms(an, part)
+        ends = eliminator.of_form(slacks[0]) if len(slacks) == 1 else None
+        if ends is None:
+            return None
+        parts.append(an.simplify(to_expr(ends[0]) >= 0))
+    condition = Analyzer(outer).simplify(all_of(dict.fromkeys(parts)))
+    return None if isinstance(condition, Const) else condition
+
+
+def _read_once(s: Stmt, copy: _Copy) -> bool:
+    """Whether there are at most as many reads of the copy as elements in it."""
+    written = _times(copy.loops)
+    read = 0
+    for around in _reads(s, copy.buffer, ()):
+        times = _times(around)
+        if times is None:
+            return False
+        read += times
+    return written is not None and 0 < read <= written
+
+
+def _times(loops: tuple[For, ...]) -> int | None:
+    extents = [as_int(s.extent) for s in loops]
+    return None if None in extents else prod(e for e in extents if e is not None)
+
+
+def _reads(s: Stmt, buffer: Buffer, around: tuple[For, ...]) -> Iterator[tuple[For, ...]]:
+    for e in exprs_of(s):
+        for load in loads(e):
+            if load.buffer == buffer:
+                yield around
+    for child in s.children:
+        yield from _reads(child, buffer, (*around, s) if isinstance(s, For) else around)
+
+
+def _direct(s: Stmt, copy: _Copy) -> Stmt | None:
+    """The readers with the source in place of the copy; None if where an element comes from is not a function of its
+    place in the copy."""
+    places = tuple(Var(f"place{k}") for k in range(len(copy.indices)))
+    inverse: dict[Var, Expr] = {}
+    an = Analyzer()
+    for index, place in zip(copy.indices, places, strict=True):
+        own = [v for v in variables(index) if any(v is x.var for x in copy.loops)]
+        if own and own[-1] not in inverse:
+            fastest = min(own, key=lambda v: _step(index, v, an))
+            if _step(index, fastest, an) != 1:
+                return None
+            inverse[fastest] = place - substitute(index, {fastest: const(0)})
+    indices = tuple(an.simplify(substitute(i, inverse)) for i in copy.source.indices)
+    if any(v is x.var for i in indices for v in variables(i) for x in copy.loops):
+        return None
+
+    def on(e: Expr) -> Expr | None:
+        if type(e) is not Load or e.buffer != copy.buffer:
+            return None
+        given = dict(zip(places, e.indices, strict=True))
+        return Load(copy.source.buffer, tuple(substitute(i, given) for i in indices))
+
+    memo: dict[Expr, Expr] = {}
+    return map_stmt(s, lambda _: None, lambda e: map_expr(e, on, memo))
+
+
+def _step(index: Expr, v: Var, an: Analyzer) -> int:
+    """How much an index grows with a variable; 0 if that is not a number."""
+    step = an.simplify(substitute(index, {v: v + 1}) - index)
+    value = as_int(step)
+    return value if value is not None else 0

@@ -1,0 +1,60 @@
+"""Iterations whose results nobody reads: what is left makes all that is read, and loops that must run on."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tilewright.codegen.interpret.interpreter import interpret
+from tilewright.ir.loops import For
+from tilewright.ir.parser import parse_func
+from tilewright.ir.rewrite import walk
+from tilewright.transform.loops.unread import leave_out_unread
+
+FUNC = """
+func @blocks(x: f32[n], y: f32[n], z: f32[48]) where n in 0..200 {{
+  for b in 0..(n + 47) // 48 {{
+    alloc s: f32[48]
+    alloc t: f32[48]
+    for a in 0..12 {{ for c in 0..4 {{ s[a * 4 + c] = f32(b * 48 + a * 4 + c) }} }}
+    for j in 0..4 {{
+      {other}
+      for k in 0..3 {{ for v in 0..4 vectorized {{ t[j * 12 + k * 4 + v] = {value} }} }}
+    }}
+    for i in 0..48 {{ {read} }}
+  }}
+}}
+"""
+PARTS = {
+    "other": "",
+    "value": "s[j * 12 + k * 4 + v] * 2.0",
+    "read": "if b * 48 + i < n { y[b * 48 + i] = t[i] }",
+}
+
+
+def test_what_is_read_is_made() -> None:
+    func = parse_func(FUNC.format(**PARTS))
+    less = leave_out_unread(func)
+    bounded = {
+        s.var.name for s in walk(less.body) if isinstance(s, For) and s.var.name in "aj" and "min" in str(s.extent)
+    }
+    assert bounded == {"a", "j"}
+    for n in (0, 1, 11, 12, 13, 47, 48, 49, 96, 107, 200):
+        y = np.zeros(n, np.float32)
+        interpret(less, [np.zeros(n, np.float32), y, np.zeros(48, np.float32)])
+        np.testing.assert_array_equal(y, 2 * np.arange(n, dtype=np.float32))
+
+
+STAY = {
+    "another place is read": {"read": "if b * 48 + i < n { y[b * 48 + i] = t[47 - i] }"},
+    "read without a condition": {"read": "z[i] = t[i]"},
+    "read under another condition, too": {"read": "z[i] = t[i] if b * 48 + i < n { y[b * 48 + i] = t[i] }"},
+    "something else is written": {"other": "z[j] = 1.0"},
+}
+
+
+@pytest.mark.parametrize("what", STAY)
+def test_loops_that_run_on(what: str) -> None:
+    less = leave_out_unread(parse_func(FUNC.format(**(PARTS | STAY[what]))))
+    (loop,) = [s for s in walk(less.body) if isinstance(s, For) and s.var.name == "j"]
+    assert str(loop.extent) == "4"
