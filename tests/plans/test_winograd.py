@@ -177,7 +177,7 @@ def test_all_of_the_next_panel_is_asked_for(name: str, columns: int) -> None:
     x = b.input("x", tensor(1, 64 // block, 24, 24, block))
     y = ops.emit1(b, "lowered.conv_winograd", x, packed, channels=64, input_channels=64, out_block=block, **attrs)
     (group,) = fuse(split_prepare(b.finish((y,))).run)
-    with in_blocks(4, columns):
+    with in_blocks(3, columns):
         func = lower_loops(plan(lower_group(group, "k").func, target).func, target)
     (weights,) = (buffer for buffer in func.params if as_int(buffer.size) == 64 * 64 * 36)
     panel = 64 * 2 * block
