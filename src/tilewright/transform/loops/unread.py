@@ -87,7 +87,7 @@ def _reads(
         loops = {**loops, s.var: s.extent}
     for child in s.children:
         under = isinstance(s, If) and child is s.then
-        known = [c for c in conjuncts(s.condition) if not any(loads(c))] if isinstance(s, If) and under else []
+        known = [c for c in conjuncts(s.condition) if not loads(c)] if isinstance(s, If) and under else []
         yield from _reads(child, buffer, loops, (*facts, *known))
 
 
