@@ -43,6 +43,21 @@ def test_every_row_once(size: int) -> None:
         np.testing.assert_array_equal(got, a * (2 * np.arange(n, dtype=np.float32)[:, None] + 7))
 
 
+def test_functions_have_no_versions() -> None:
+    """Their tile goes through memory; an epilogue of few operations has a version for each number of rows."""
+    stored = "c[i * {size} + q, w] = exp(t[q, w] * 0.01)"
+    func, plain = parse_func(rows(5, stored=stored)), parse_func(rows(5, stored=stored.replace("exp", "")))
+    even = even_tails(func)
+    assert str(even).count("exp(") == 2
+    assert str(even_tails(plain)).count("0.01") == 5
+    for n in range(17):
+        a = np.random.default_rng(n).standard_normal((n, 4)).astype(np.float32)
+        got, want = np.zeros_like(a), np.zeros_like(a)
+        interpret(even, [a, np.zeros(5, np.float32), got])
+        interpret(func, [a, np.zeros(5, np.float32), want])
+        np.testing.assert_array_equal(got, want)
+
+
 STAY = {
     "a place in the tile is not a row": {"value": "a[i * {size} + r, v] + b[r]"},
     "the number of the tile": {"value": "a[i * {size} + r, v] + f32(i)"},

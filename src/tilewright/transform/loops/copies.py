@@ -64,3 +64,12 @@ def conjuncts(condition: Expr) -> list[Expr]:
     if type(condition) is Op and condition.name == "and":
         return [*conjuncts(condition.args[0]), *conjuncts(condition.args[1])]
     return [condition]
+
+
+def stored_tile(to: Buffer, tile: Buffer, taken: set[str]) -> Stmt:
+    """A tile's registers stored, in loops over all its dimensions that are written out."""
+    at = tuple(Var(fresh_name("at", taken)) for _ in tile.shape)
+    s: Stmt = Store(to, at, Load(tile, at))
+    for var, extent in zip(reversed(at), reversed(tile.shape), strict=True):
+        s = For(var, extent, s, "vectorized" if var is at[-1] else "unrolled")
+    return s

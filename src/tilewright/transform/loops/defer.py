@@ -32,11 +32,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from math import prod
 
-from tilewright.ir.expr import Buffer, Expr, Load, Var, as_int, const
+from tilewright.ir.expr import Buffer, Expr, Var, as_int, const
 from tilewright.ir.loops import Allocate, For, If, Intrinsic, PrimFunc, Stmt, Store, seq
 from tilewright.ir.notes import Defer, Unroll, find, without
 from tilewright.ir.rewrite import fresh_name, map_stmt, names_of, replace_buffers, substitute_stmt, walk
-from tilewright.transform.loops.copies import copy_fresh
+from tilewright.transform.loops.copies import copy_fresh, stored_tile
 from tilewright.transform.loops.merge import parts, touched, written
 
 WRITTEN_OUT = 8
@@ -125,7 +125,7 @@ def _pieces(tile: _Tile, lanes: int) -> _Pieces | None:
 def _deferred(loop: For, tile: _Tile, pieces: _Pieces, taken: set[str]) -> Stmt:
     raw = Buffer(fresh_name(f"{tile.buffer.name}_raw", taken), tile.buffer.dtype, tile.buffer.shape, "local")
     late = replace_buffers(tile.nest[0], {tile.buffer: raw})
-    begin, keep = seq(tile.before), _copied(raw, tile.buffer, taken)
+    begin, keep = seq(tile.before), stored_tile(raw, tile.buffer, taken)
 
     def products(*stmts: Stmt) -> Stmt:
         return copy_fresh(Allocate(tile.buffer, seq([*stmts, keep])), taken)
@@ -181,12 +181,3 @@ def _steps(reduction: For, first: Expr, count: int, taken: set[str]) -> Stmt:
     body = substitute_stmt(copy_fresh(reduction.body, taken), {reduction.var: first + step})
     few = count <= WRITTEN_OUT
     return For(step, const(count), body, "unrolled" if few else "serial", None, () if few else reduction.notes)
-
-
-def _copied(to: Buffer, tile: Buffer, taken: set[str]) -> Stmt:
-    """A tile's registers stored."""
-    at = tuple(Var(fresh_name("at", taken)) for _ in tile.shape)
-    s: Stmt = Store(to, at, Load(tile, at))
-    for var, extent in zip(reversed(at), reversed(tile.shape), strict=True):
-        s = For(var, extent, s, "vectorized" if var is at[-1] else "unrolled")
-    return s

@@ -10,7 +10,8 @@ time as two tiles of 7 than as one of 13 and one of 1. `rows`, by n and `end`, g
 values (`remainder.py`), as the remainder would, so there is no more code. Where n is a multiple of the tile, one row
 short of one, or less than a tile, nothing else is done than before.
 
-Loops qualify whose variable occurs in the number of a row alone: then any division of the rows does the same.
+Loops qualify whose variable occurs in the number of a row alone: then any division of the rows does the same. An
+epilogue of functions, each of which is much code, has no versions: the products go through memory to it.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from tilewright.arith import Analyzer
-from tilewright.ir.expr import Const, Expr, Load, Op, Var, all_of, as_int, const, minimum, select
-from tilewright.ir.loops import Allocate, For, If, Let, PrimFunc, Stmt, Store, seq
+from tilewright.ir.expr import Buffer, Const, Expr, Load, Op, Var, all_of, as_int, const, minimum, select
+from tilewright.ir.loops import Allocate, For, If, Let, PrimFunc, Seq, Stmt, Store, seq
 from tilewright.ir.rewrite import (
     exprs_of,
     fresh_name,
@@ -27,6 +28,8 @@ from tilewright.ir.rewrite import (
     map_stmt,
     names_of,
     rebuild,
+    replace_buffers,
+    replace_stmt,
     substitute,
     variables,
     walk,
@@ -34,9 +37,12 @@ from tilewright.ir.rewrite import (
     with_children,
 )
 from tilewright.transform.loops.conditions import bound_loops_of
-from tilewright.transform.loops.copies import copy_fresh
+from tilewright.transform.loops.copies import copy_fresh, stored_tile
 from tilewright.transform.loops.remainder import MOST, all_behind, by_remainder
 from tilewright.transform.loops.simplify import simplify_stmt
+from tilewright.transform.math.expand import DOUBLE, SINGLE
+
+FUNCTIONS = frozenset(SINGLE) | frozenset(DOUBLE)
 
 
 def even_tails(func: PrimFunc) -> PrimFunc:
@@ -127,9 +133,12 @@ def _split(tiles: _Tiles, outer: dict[Var, Expr], taken: set[str]) -> Stmt | Non
         an = Analyzer({**known, **{c.var: c.extent for c in walk(copy) if isinstance(c, For)}})
         return bound_loops_of(simplify_stmt(copy, an), an)
 
-    cases = by_remainder(moved, Analyzer(known), MOST, tidy)
+    late = _functions_behind(moved, tiles, rows, taken)
+    cases = by_remainder(moved if late is None else late.products, Analyzer(known), MOST, tidy)
     if cases is None:
         return None
+    if late is not None:
+        cases = Allocate(late.raw, seq([cases, tidy(late.epilogue)]))
     an = Analyzer({**outer, end: const(2)})
     rest = tiles.rows % size
     uneven = all_of((size <= tiles.rows, rest > 0, rest < size - 1))
@@ -144,6 +153,43 @@ def _split(tiles: _Tiles, outer: dict[Var, Expr], taken: set[str]) -> Stmt | Non
     held = map_stmt(loop.body, lambda s: s.then if isinstance(s, If) and s.condition in tiles.conditions else None)
     ends = an.simplify(select(uneven, const(2), minimum(rest, 1)))
     return seq([replace(loop, extent=whole, body=held), For(end, ends, cases)])
+
+
+@dataclass(frozen=True, slots=True)
+class _Late:
+    """Products that end in memory, in `raw`, and what is computed of them row by row."""
+
+    products: Stmt
+    raw: Buffer
+    epilogue: Stmt
+
+
+def _functions_behind(moved: Stmt, tiles: _Tiles, rows: Var, taken: set[str]) -> _Late | None:
+    """A tile's epilogue apart from its products, if it has functions."""
+    if not isinstance(moved, Allocate) or not isinstance(moved.body, Seq):
+        return None
+    tile, (*before, last) = moved.buffer, moved.body.stmts
+    if not isinstance(last, For) or last.var not in tiles.inner or not isinstance(last.body, If):
+        return None
+    nodes = [n for s in walk(last) for e in exprs_of(s) for n in walk_expr(e)]
+    places = {n.indices for n in nodes if type(n) is Load and n.buffer == tile}
+    rows_at = {k for indices in places for k, index in enumerate(indices) if last.var in variables(index)}
+    if not any(type(n) is Op and n.name in FUNCTIONS for n in nodes) or len(rows_at) != 1:
+        return None
+    (place,) = rows_at
+    if any(indices[place] is not last.var for indices in places):
+        return None
+    raw = Buffer(fresh_name(f"{tile.name}_raw", taken), tile.dtype, tile.shape, tile.scope)
+    keep = stored_tile(raw, tile, taken)
+    of_row = _nest(keep)[place]
+    keep = replace_stmt(keep, of_row, replace(of_row, body=If(of_row.var < rows, of_row.body))) or keep
+    epilogue = replace_buffers(replace(last, extent=rows, kind="serial", body=last.body.then), {tile: raw})
+    return _Late(replace(moved, body=seq([*before, keep])), raw, epilogue)
+
+
+def _nest(s: Stmt) -> list[For]:
+    """Loops each of which is all that is in the one before."""
+    return [s, *_nest(s.body)] if isinstance(s, For) else []
 
 
 class _ElsewhereError(Exception):
