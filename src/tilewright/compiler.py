@@ -57,6 +57,7 @@ from tilewright.transform.graph.extra import extended
 from tilewright.transform.graph.fuse import Group, fuse
 from tilewright.transform.graph.memory import is_alias, overwritable, places
 from tilewright.transform.graph.options import DEFAULTS, Options, Products
+from tilewright.transform.graph.pooling import separate_pooling
 from tilewright.transform.graph.ragged import with_ragged
 from tilewright.transform.graph.simplify import (
     eliminate_common,
@@ -209,6 +210,7 @@ def graph_passes(target: Target, options: Options = DEFAULTS) -> list[tuple[str,
         ("recognise activations", recognise_activations),
         ("recognise softmax", recognise_softmax),
         ("simplify units", simplify_units),
+        ("separate pooling", separate_pooling),
         ("recognise attention", recognise_attention),
         ("eliminate dead", eliminate_dead),
         ("fold scales", fold_scales),

@@ -46,6 +46,16 @@ CASES = {
           %rounded = matmul(%f, %g) : f16[3, 2]
           return %y, %rounded
         }""",
+    "separate pooling": """
+        graph @g(%x: f32[1, 3, h, w]) where h in 8.., w in 8.. {
+          %small = max_pool(%x) {
+            ceil_mode = false, dilations = [1, 1], kernel = [2, 2], pads = [0, 0, 0, 0], strides = [2, 2]
+          } : f32[1, 3, h // 2, w // 2]
+          %y = max_pool(%x) {
+            ceil_mode = false, dilations = [1, 1], kernel = [5, 5], pads = [2, 2, 2, 2], strides = [1, 1]
+          } : f32[1, 3, h, w]
+          return %small, %y
+        }""",
     "join slices": """
         graph @g(%x: f32[1, 12]) {
           %a = slice(%x) {begin = [0, 0], size = [1, 4], step = [1, 1]} : f32[1, 4]

@@ -1,0 +1,62 @@
+"""Maxima over large windows, dimension by dimension: bit for bit those over the whole window."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tilewright import ops
+from tilewright.ir.dtype import DType, f16, f32, i8
+from tilewright.ir.expr import as_expr
+from tilewright.ir.graph import Graph, GraphBuilder, TensorType
+from tilewright.ops.interpret import run_graph
+from tilewright.transform.graph.pooling import separate_pooling
+
+CASES = {
+    "image": ((2, 3, 17, 23), {"kernel": (5, 5), "strides": (1, 1), "pads": (2, 2, 2, 2)}),
+    "strides and uneven padding": ((1, 2, 20, 31), {"kernel": (7, 9), "strides": (2, 3), "pads": (3, 0, 1, 4)}),
+    "dilation": ((1, 1, 30, 30), {"kernel": (6, 5), "strides": (1, 2), "dilations": (2, 3), "pads": (1, 2, 3, 0)}),
+    "partial windows": ((1, 2, 19, 22), {"kernel": (6, 5), "strides": (3, 2), "ceil_mode": True}),
+    "volume": ((2, 2, 9, 10, 11), {"kernel": (3, 3, 3), "strides": (2, 2, 2), "pads": (1,) * 6}),
+    "volume, one dimension strided": ((1, 3, 8, 9, 16), {"kernel": (1, 4, 5), "strides": (2, 1, 4)}),
+    "window of the whole": ((1, 4, 13, 13), {"kernel": (13, 13), "strides": (1, 1)}),
+}
+
+
+def graph_of(shape: tuple[int, ...], given: dict[str, object], dtype: DType) -> Graph:
+    rank = len(shape) - 2
+    attrs = {"dilations": (1,) * rank, "pads": (0,) * 2 * rank, "ceil_mode": False} | given
+    b = GraphBuilder("g")
+    x = b.input("x", TensorType(dtype, tuple(as_expr(n) for n in shape)))
+    return b.finish((ops.emit1(b, "max_pool", x, **attrs),))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("dtype", [f32, f16, i8], ids=str)
+@pytest.mark.parametrize("case", CASES)
+def test_the_same_maxima(case: str, dtype: DType) -> None:
+    shape, given = CASES[case]
+    graph = graph_of(shape, given, dtype)
+    apart = separate_pooling(graph)
+    assert len(apart.nodes) > 1 and apart.outputs[0].type == graph.outputs[0].type
+    x = (np.random.default_rng(1).standard_normal(shape) * 40).astype(dtype.numpy)
+    if dtype.is_float:
+        x.flat[5], x.flat[-3], x.flat[40], x.flat[41] = np.nan, np.inf, -np.inf, -0.0
+    (want,) = run_graph(graph, {"x": x}, {}).values()
+    (got,) = run_graph(apart, {"x": x}, {}).values()
+    np.testing.assert_array_equal(got, want)
+    np.testing.assert_array_equal(tw.compile((graph, {}))(x), want)
+
+
+@pytest.mark.parametrize(
+    ("shape", "given"),
+    [
+        ((1, 64, 56, 56), {"kernel": (3, 3), "strides": (2, 2), "pads": (1, 1, 1, 1)}),
+        ((1, 8, 12, 12), {"kernel": (1, 9), "strides": (1, 1)}),
+        ((1, 8, 12, 12, 12), {"kernel": (2, 2, 2), "strides": (2, 2, 2)}),
+        ((1, 8, 100), {"kernel": (30,), "strides": (2,)}),
+    ],
+)
+def test_small_windows_stay(shape: tuple[int, ...], given: dict[str, object]) -> None:
+    graph = graph_of(shape, given, f32)
+    assert separate_pooling(graph) is graph
