@@ -209,7 +209,10 @@ def test_transpositions(shape: tuple[int, ...]) -> None:
 
 
 @pytest.mark.parametrize("perm", [(0, 2, 3, 1), (0, 3, 1, 2), (3, 2, 1, 0)])
-@pytest.mark.parametrize("shape", [(2, 8, 5, 16), (1, 17, 9, 20), (3, 16, 7, 9), (2, 33, 6, 12)])
+@pytest.mark.parametrize(
+    "shape",
+    [(2, 8, 5, 16), (1, 17, 9, 20), (3, 16, 7, 9), (2, 33, 6, 12), (8, 32, 8, 9), (5, 40, 3, 13), (4, 7, 11, 6)],
+)
 def test_permutes(shape: tuple[int, ...], perm: tuple[int, ...]) -> None:
     for t in ("f32", "u8"):
         x = (data(*shape) * 9).astype(dtype(t).numpy)

@@ -30,6 +30,10 @@ from tilewright.targets.target import Target
 
 SHUFFLED = 4
 """The longest step along a destination that is loaded in whole vectors, of which elements are picked."""
+GATHERED = 8
+"""The shortest step for which tiles of less than a vector are faster than gathering a whole one."""
+SIDES = (16, 8, 4)
+"""Rows and columns of a tile, the first that fits."""
 
 # -- tiles through registers -------------------------------------------------------------------------------------------
 
@@ -37,16 +41,18 @@ SHUFFLED = 4
 @dataclass(frozen=True, slots=True)
 class TileAxes:
     """The iterators that are contiguous in the sources (`down`) and in the destination (`along`), and the names of the
-    sources, each with the first of the dimensions that `down` walks as one. A tile's last rows may be missing: half a
-    vector down is enough.
+    sources, each with the first of the dimensions that `down` walks as one. A tile's last rows may be missing: where no
+    smaller tile is full, half of one is enough.
 
     `run`: whether neighbouring tiles go on in the sources; not where `down` goes from block to block of channels.
+    `lanes`: the side of a tile, less than a vector where a dimension is short.
     """
 
     down: str
     along: str
     sources: tuple[tuple[str, int], ...]
     run: bool
+    lanes: int
 
 
 def loops_by_name(s: Schedule, block: BlockRef) -> dict[str, LoopRef]:
@@ -55,25 +61,37 @@ def loops_by_name(s: Schedule, block: BlockRef) -> dict[str, LoopRef]:
 
 
 def tile_axes(s: Schedule, block: BlockRef, target: Target) -> TileAxes | None:
-    """What a transposition in registers needs; None for anything else, small dimensions, and other element sizes.
+    """What a transposition in registers needs, the largest tiles that fit; None for anything else, dimensions of less
+    than four, and other element sizes.
 
     The block may compute with what it reads, and read more that is contiguous along the destination or the same for all
     of it (the scale of a channel).
     """
     stage = s.get(block)
     assert isinstance(stage, Block)
-    store = stage.body
-    lanes = target.lanes(4)
-    if not isinstance(store, Store) or not stage.iters or lanes not in (4, 8, 16) or store.buffer.dtype.itemsize != 4:
+    if not isinstance(stage.body, Store) or not stage.iters or stage.body.buffer.dtype.itemsize != 4:
         return None
     sizes = {name: extent(s, loop) for name, loop in loops_by_name(s, block).items()}
+    vector = target.lanes(4)
+    sides = [side for side in SIDES if side <= vector]
+    tries = [(side, rows) for part in (1, 2) for side, rows in ((side, side // part) for side in sides)]
+    found = (_tiles_of(stage, sizes, side, rows, whole=side == vector) for side, rows in tries)
+    return next((axes for axes in found if axes is not None), None)
+
+
+def _tiles_of(stage: Block, sizes: Mapping[str, int | None], lanes: int, rows: int, *, whole: bool) -> TileAxes | None:
+    """The axes of tiles of `lanes` x `lanes`, with at least so many rows; `whole`: these are whole vectors."""
+    store = stage.body
+    assert isinstance(store, Store)
     iters = {it.var.name: it for it in stage.iters if sizes[it.var.name] != 1}
     along = next((it for it in iters.values() if store.indices and it.var is store.indices[-1]), None)
     if along is None or (sizes[along.var.name] or lanes) < lanes:
         return None
     found: dict[Load, TileAxes] = {}
     for load in loads(store.value):
-        axes = _across(load, along.var, iters, sizes, lanes)
+        if not whole and abs(_step(load, along.var) or lanes) < GATHERED:
+            return None
+        axes = _across(load, along.var, iters, sizes, lanes, rows)
         if axes is not None:
             found[load] = axes
         elif not _follows(load, along.var):
@@ -88,7 +106,12 @@ def tile_axes(s: Schedule, block: BlockRef, target: Target) -> TileAxes | None:
 
 def _follows(load: Load, along: Var) -> bool:
     """Whether a load is contiguous along the destination, or the same for all of a row."""
-    return steps(flat(load.indices, load.buffer.shape, 0), along) in (0, 1)
+    return _step(load, along) in (0, 1)
+
+
+def _step(load: Load, along: Var) -> int | None:
+    """How many elements a load moves for each of `along`; None if not always as many."""
+    return steps(flat(load.indices, load.buffer.shape, 0), along)
 
 
 def scattered_loads(s: Schedule, block: BlockRef) -> int:
@@ -100,7 +123,7 @@ def scattered_loads(s: Schedule, block: BlockRef) -> int:
     along = next((it.var for it in stage.iters if it.var is stage.body.indices[-1] and as_int(it.extent) != 1), None)
     if along is None:
         return 0
-    moves = [steps(flat(load.indices, load.buffer.shape, 0), along) for load in loads(stage.body.value)]
+    moves = [_step(load, along) for load in loads(stage.body.value)]
     return sum(move is None or abs(move) > SHUFFLED for move in moves)
 
 
@@ -118,15 +141,16 @@ def colliding_lines(s: Schedule, block: BlockRef, axes: TileAxes, target: Target
     for indices, buffer, name in (*read, (stage.body.indices, stage.body.buffer, axes.down)):
         move = steps(flat(indices, buffer.shape, 0), sizes[name].var)
         pitch = abs(move or 0) * buffer.dtype.itemsize
-        if pitch and target.lanes(4) > ways * (way // gcd(pitch, way)):
+        if pitch and axes.lanes > ways * (way // gcd(pitch, way)):
             total += (as_int(buffer.size) or 0) * buffer.dtype.itemsize / target.caches.line
     return total
 
 
 def _across(
-    load: Load, along: Var, iters: Mapping[str, BlockIter], sizes: Mapping[str, int | None], lanes: int
+    load: Load, along: Var, iters: Mapping[str, BlockIter], sizes: Mapping[str, int | None], lanes: int, rows: int
 ) -> TileAxes | None:
-    """The axes of a load that goes across the destination: `along` moves it from row to row, one row each."""
+    """The axes of a load that goes across the destination: `along` moves it from row to row, one row each, and `down`
+    has at least `rows` elements."""
     holding = [k for k, i in enumerate(load.indices) if along in variables(i)]
     if len(holding) != 1 or linear(load.indices[holding[0]]).coefficient(along) != 1:
         return None
@@ -136,10 +160,10 @@ def _across(
         if isinstance(place, Op) and place.name == "mod" and (as_int(place.args[1]) or 1) % lanes == 0:
             place = place.args[0]
         form = linear(simplify(place, {it.var: it.extent for it in iters.values()}))
-        down = [n for n, it in iters.items() if form.coefficient(it.var) == 1 and (sizes[n] or lanes) >= lanes // 2]
+        down = [n for n, it in iters.items() if form.coefficient(it.var) == 1 and (sizes[n] or lanes) >= rows]
         if len(down) == 1 and all(_stays(i, iters[down[0]].var, lanes) for i in load.indices[:first]):
             run = not any(iters[down[0]].var in variables(i) for i in load.indices[:first])
-            return TileAxes(down[0], along.name, ((load.buffer.name, first),), run)
+            return TileAxes(down[0], along.name, ((load.buffer.name, first),), run, lanes)
         if as_int(load.buffer.shape[first]) is None:
             break
     return None
@@ -175,10 +199,10 @@ def contiguous_run(index: Expr, iters: Mapping[str, BlockIter], sizes: Mapping[s
     return run
 
 
-def shuffle_cycles(elements: float, target: Target) -> float:
-    """Cycles of the shuffles that transpose so many elements in registers: each vector takes part in one for each
-    doubling of its lanes."""
-    lanes = target.lanes(4)
+def shuffle_cycles(elements: float, target: Target, side: int | None = None) -> float:
+    """Cycles of the shuffles that transpose so many elements in registers, in tiles of `side` rows (None: of a vector):
+    each vector takes part in one for each doubling of its lanes."""
+    lanes = side or target.lanes(4)
     return fma_cycles(elements * log2(lanes), lanes, target)
 
 
@@ -195,7 +219,7 @@ def transpose_tiles(
     Where `down` goes from block to block of channels, all of the destination's rows of a block are written before the
     next, which are as many streams as a tile has rows.
     """
-    lanes, line = target.lanes(4), target.caches.line // 4
+    lanes, line = axes.lanes, target.caches.line // 4
     lines_together = target.costs.copies.lines_together
     by_name = loops_by_name(s, block)
     sizes = {name: extent(s, loop) for name, loop in by_name.items()}

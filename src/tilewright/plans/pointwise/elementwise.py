@@ -49,7 +49,7 @@ def shuffles(structure: Structure, target: Target) -> float:
         tile = tile_axes(s, s.block(stage.name), target)
         elements = prod(number(it.extent) for it in stage.spatial)
         if tile:
-            total += len(tile.sources) * shuffle_cycles(elements, target)
+            total += len(tile.sources) * shuffle_cycles(elements, target, tile.lanes)
             total += colliding_lines(s, s.block(stage.name), tile, target) * target.costs.traffic.collision
         else:
             total += scattered_loads(s, s.block(stage.name)) * elements * target.costs.arithmetic.gathered
