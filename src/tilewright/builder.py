@@ -36,6 +36,7 @@ from tilewright.schedule.in_place import in_place as write_in_place
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.stages import StageSchedule
 from tilewright.schedule.state import written_buffers
+from tilewright.support.collection import uncollected
 from tilewright.support.errors import CallError, CompileError, TargetError
 from tilewright.support.log import PassLog
 from tilewright.targets.target import Target
@@ -46,6 +47,7 @@ _LARGEST = (1 << 31) - 1
 """The largest value of a symbol that states no bound: that of a 32-bit integer."""
 
 
+@uncollected
 def build(
     program: StageSchedule | Schedule | PrimFunc,
     args: Sequence[te.Tensor] | None = None,

@@ -43,6 +43,7 @@ from tilewright.runtime.program import Program
 from tilewright.runtime.recorded import RecordUse, summary
 from tilewright.runtime.threads import check_threads
 from tilewright.support.background import Background
+from tilewright.support.collection import uncollected
 from tilewright.support.errors import ModelError
 from tilewright.support.log import PassLog
 from tilewright.targets.target import Target
@@ -87,6 +88,7 @@ Weights = Mapping[str, Array]
 Dynamic = str | Mapping[str, Mapping[int, str]] | None
 
 
+@uncollected
 def compile_program(
     model: Any,
     example: Any = None,
@@ -255,6 +257,7 @@ def pass_names(target: Target) -> dict[str, tuple[str, ...]]:
     return {stage: tuple(name for name, _ in passes) for stage, passes in stages.items()}
 
 
+@uncollected
 def compile_graph(
     graph: Graph,
     weights: Weights,

@@ -1,0 +1,46 @@
+"""The pause of the garbage collector."""
+
+from __future__ import annotations
+
+import gc
+import sys
+
+import pytest
+
+from tilewright.support.collection import uncollected, without_collection
+
+
+def test_it_is_off_inside_and_on_behind() -> None:
+    assert gc.isenabled()
+    with without_collection():
+        assert not gc.isenabled()
+        with without_collection():
+            assert not gc.isenabled()
+        assert not gc.isenabled()
+    assert gc.isenabled()
+
+
+def test_an_error_turns_it_on_again() -> None:
+    with pytest.raises(KeyError), without_collection():
+        raise KeyError
+    assert gc.isenabled()
+
+
+def test_a_process_without_it_stays_without() -> None:
+    gc.disable()
+    try:
+        with without_collection():
+            pass
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
+
+
+def test_a_function_without_it_is_no_line_of_a_user() -> None:
+    @uncollected
+    def inside(a: int, *, b: int) -> tuple[bool, int, str | None]:
+        frame = sys._getframe(1)
+        return gc.isenabled(), a + b, str(frame.f_globals["__name__"])
+
+    assert inside(1, b=2) == (False, 3, "tilewright.support.collection")
+    assert gc.isenabled() and inside.__name__ == "inside"
