@@ -115,30 +115,33 @@ def blockings(shapes: tuple[DirectProblem, ...], width: int, flat: bool, target:
     single = [replace(s, images=1) for s in shapes]
     kinds = list(dict.fromkeys(single))  # mostly one: the shapes differ in the number of images alone
     kind = [kinds.index(one) for one in single]
-    for blocking in _legal(shapes[0], width, flat, target):
-        images = [_an_image(one, blocking, target) for one in kinds]
-        costs = [
-            _all_images(s, *images[k], target) * (1.0 / s.images / len(shapes))
-            for s, k in zip(shapes, kind, strict=True)
-        ]
-        total = costs[0]
-        for cost in costs[1:]:
-            total = total + cost
-        found.append((total, blocking))
+    for alike in _legal(shapes[0], width, flat, target):
+        tilings = [_tiling(one, alike[0], target) for one in kinds]
+        for blocking in alike:
+            images = [_an_image(one, blocking, at, target) for one, at in zip(kinds, tilings, strict=True)]
+            costs = [
+                images[k] * (_shared(s, tilings[k], target) / s.images / len(shapes))
+                for s, k in zip(shapes, kind, strict=True)
+            ]
+            total = costs[0]
+            for cost in costs[1:]:
+                total = total + cost
+            found.append((total, blocking))
     return sorted(found, key=lambda c: c[0].cycles)
 
 
-def _legal(shape: DirectProblem, width: int, flat: bool, target: Target) -> Iterator[Blocking]:
+def _legal(shape: DirectProblem, width: int, flat: bool, target: Target) -> Iterator[list[Blocking]]:
+    """Blockings, those that differ in their channels alone together."""
     vectors = max(1, width // target.lanes(4))
     most = shape.height * shape.width if flat else shape.width
+    blocks = _channel_blocks(shape, width, target)
     for rows in range(1, min(most, MOST_ROWS if shape.is_pixel or not flat else MOST_FLAT_ROWS) + 1):
         # Steps over plain channels do not come in a stream: with no register to spare LLVM's schedule spills.
         spare = 0 if shape.block > 1 else 1
         if rows > 1 and registers(rows, vectors) + spare > target.registers:
             return
         for strip in _strips(shape, rows, flat):
-            for channels in _channel_blocks(shape, width, target):
-                yield Blocking(rows, width, strip, channels, flat)
+            yield [Blocking(rows, width, strip, channels, flat) for channels in blocks]
 
 
 def _strips(shape: DirectProblem, rows: int, flat: bool) -> list[int]:
@@ -174,45 +177,70 @@ def _channel_blocks(shape: DirectProblem, width: int, target: Target) -> list[in
 
 def estimate(shape: DirectProblem, blocking: Blocking, target: Target) -> Cost:
     """Cycles of all images: of one core, and of what others miss while threads share unequally."""
-    return _all_images(shape, *_an_image(shape, blocking, target), target)
+    tiling = _tiling(shape, blocking, target)
+    return _an_image(shape, blocking, tiling, target) * _shared(shape, tiling, target)
 
 
-def _all_images(shape: DirectProblem, image: Cost, strips: int, panels: int, target: Target) -> Cost:
+@dataclass(frozen=True, slots=True)
+class _Tiling:
+    """What a blocking makes of one image, whatever it does with the channels.
+
+    panels    of filters
+    strips    of the map
+    lines     of a strip
+    tiles     register tiles as (rows, how many)
+    step      cycles of one step of the reduction in all tiles
+    """
+
+    panels: int
+    strips: int
+    lines: float
+    tiles: list[tuple[int, int]]
+    step: float
+
+
+def _tiling(shape: DirectProblem, blocking: Blocking, target: Target) -> _Tiling:
+    vectors = max(1, blocking.width // target.lanes(4))
+    strips, tiles, lines = _tiles(shape, blocking)
+    step = sum(n * tile_steps(r, vectors, target) for r, n in tiles)
+    return _Tiling(ceil(shape.filters / blocking.width), strips, lines, tiles, step)
+
+
+def _shared(shape: DirectProblem, tiling: _Tiling, target: Target) -> float:
+    """All images by one of them, where threads share them."""
     # A copied strip serves all its panels.
-    walks = 1 if shape.copied and (strips > 1 or shape.images >= ENOUGH_STRIPS) else panels
-    return image * (shape.images * sharing(shape.images * strips * walks, target))
+    once = shape.copied and (tiling.strips > 1 or shape.images >= ENOUGH_STRIPS)
+    return shape.images * sharing(shape.images * tiling.strips * (1 if once else tiling.panels), target)
 
 
-def _an_image(shape: DirectProblem, blocking: Blocking, target: Target) -> tuple[Cost, int, int]:
-    """Cycles of one image on one core, however many there are, its strips and its panels."""
-    rows, width, lanes = blocking.rows, blocking.width, target.lanes(4)
-    vectors = max(1, width // lanes)
-    panels = ceil(shape.filters / width)
-    strips, tiles, lines = _tiling(shape, blocking)
+def _an_image(shape: DirectProblem, blocking: Blocking, tiling: _Tiling, target: Target) -> Cost:
+    """Cycles of one image on one core, however many there are."""
+    rows, width = blocking.rows, blocking.width
+    vectors = max(1, width // target.lanes(4))
+    panels, strips, tiles = tiling.panels, tiling.strips, tiling.tiles
     count = max(1, shape.channels // shape.block)
     parts = ceil(count / min(count, blocking.channels))
-    steps = sum(n * tile_steps(r, vectors, target) for r, n in tiles)
     number = sum(n for _, n in tiles)
-    costs, kept = target.costs.arithmetic, target.costs.traffic
+    costs, kept, l1 = target.costs.arithmetic, target.costs.traffic, target.l1
     ends = sum(
         n * (2.0 * r * vectors + costs.tile_overhead + (parts - 1 and parts * (3.0 * r * vectors + 8.0)))
         for r, n in tiles
     )
     # What stays in the first level: the weights of a block of channels, and the lines under the window.
-    (kh, kw), itemsize = shape.window, 4
+    (kh, kw), itemsize, pixel = shape.window, 4, shape.is_pixel
     panel = itemsize * shape.steps * width
     weights = panel / parts
     line = itemsize * shape.channels / parts * kh * ((shape.width - 1) * shape.stride + kw)
-    strip_bytes = shape.source / strips * (1.0 if shape.is_pixel else 1.0 + (kh - 1) / max(1.0, lines * shape.stride))
+    strip_bytes = shape.source / strips * (1.0 if pixel else 1.0 + (kh - 1) / max(1.0, tiling.lines * shape.stride))
     window = itemsize * shape.channels * kh * ((rows - 1) * shape.stride + kw)
     # While a strip of pixels is in use the next one arrives in the second level, and the last one has not left it.
-    passing = shape.is_pixel and strips > 1 and strip_bytes + panel > kept.kept_l1 * target.l1
+    passing = pixel and strips > 1 and strip_bytes + panel > kept.kept_l1 * l1
     held = strip_bytes * (3.0 if passing else 1.0)
     level = bandwidth(held + panel, target)
     memory = 0.0
-    if weights > kept.panel_l1 * target.l1:
+    if weights > kept.panel_l1 * l1:
         memory += kept.followed_weights * number * panel / bandwidth(panel, target)
-    if not shape.is_pixel and weights + line <= kept.kept_l1 * target.l1:
+    if not pixel and weights + line <= kept.kept_l1 * l1:
         memory += strips * strip_bytes / level
     else:
         memory += number * window / level
@@ -223,11 +251,11 @@ def _an_image(shape: DirectProblem, blocking: Blocking, target: Target) -> tuple
     copy = 0.0
     if shape.copied:
         copied = shape.source if strips == 1 else strips * strip_bytes
-        copy = 2.0 * copied / bandwidth(max(copied / strips, target.l1), target)
-    return Cost(compute=shape.steps * panels * steps, memory=memory, overhead=panels * ends + copy), strips, panels
+        copy = 2.0 * copied / bandwidth(max(copied / strips, l1), target)
+    return Cost(compute=shape.steps * panels * tiling.step, memory=memory, overhead=panels * ends + copy)
 
 
-def _tiling(shape: DirectProblem, blocking: Blocking) -> tuple[int, list[tuple[int, int]], float]:
+def _tiles(shape: DirectProblem, blocking: Blocking) -> tuple[int, list[tuple[int, int]], float]:
     """Of one image: strips, register tiles as (rows, how many), lines of a strip."""
     pixels = shape.height * shape.width
     if not blocking.flat:

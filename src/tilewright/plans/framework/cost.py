@@ -67,8 +67,8 @@ class Cost:
 
     @property
     def cycles(self) -> float:
-        busy = max(self.compute, self.load, self.store)
-        return max(busy, self.memory) + EXPOSED * min(busy, self.memory) + self.overhead
+        busy, memory = max(self.compute, self.load, self.store), self.memory
+        return (busy + EXPOSED * memory if busy > memory else memory + EXPOSED * busy) + self.overhead
 
     @property
     def bound(self) -> str:
@@ -125,24 +125,33 @@ def store_cycles(nbytes: float, target: Target) -> float:
 def level(working_set: float, target: Target) -> str:
     """Where data live of which `working_set` bytes are in use: "l1", "l2", "l3" or "memory". A level is full before its
     last byte: other data pass through, and what shares it takes its part."""
-    kept = target.costs.traffic
-    if working_set <= kept.kept_l1 * target.l1:
-        return "l1"
-    if working_set <= kept.kept_l2 * target.l2:
-        return "l2"
-    return "l3" if working_set <= kept.kept_l3 * target.l3 else "memory"
+    return LEVELS[_level(working_set, target)]
 
 
 def bandwidth(working_set: float, target: Target) -> float:
     """Bytes a cycle that one core reads from the level which holds the working set."""
-    match level(working_set, target):
-        case "l1":
-            return target.l1_bandwidth
-        case "l2":
-            return target.l2_bandwidth
-        case "l3":
-            return target.l3_bandwidth
-    return target.memory_bandwidth
+    ceilings = target.ceilings
+    match _level(working_set, target):
+        case 0:
+            return ceilings.l1_bandwidth
+        case 1:
+            return ceilings.l2_bandwidth
+        case 2:
+            return ceilings.l3_bandwidth
+    return ceilings.memory_bandwidth
+
+
+LEVELS = ("l1", "l2", "l3", "memory")
+
+
+def _level(working_set: float, target: Target) -> int:
+    # Estimates ask this most of all.
+    kept, caches = target.costs.traffic, target.caches
+    if working_set <= kept.kept_l1 * caches.l1:
+        return 0
+    if working_set <= kept.kept_l2 * caches.l2:
+        return 1
+    return 2 if working_set <= kept.kept_l3 * caches.l3 else 3
 
 
 def fetch_cycles(nbytes: float, working_set: float, target: Target) -> float:
